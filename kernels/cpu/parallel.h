@@ -1,0 +1,25 @@
+// The CPU's worker pool. Work is cut by size, never by the number of threads, so results do not depend on it.
+#pragma once
+
+#include <cstdint>
+
+namespace warptape::kernels::cpu {
+
+// Calls body(context, begin, end) for chunks of `grain` items (the last may be shorter) that cover [0, n), on the pool
+// and the calling thread. Chunk borders depend on n and grain alone. Nested calls run in the calling thread. Exceptions
+// of body reach the caller.
+void parallel_chunks(int64_t n, int64_t grain, void (*body)(void*, int64_t, int64_t), void* context);
+
+int num_threads();            // threads that take part, the caller included; per rank context of the calling thread
+void set_num_threads(int n);  // n >= 1
+bool in_parallel_region();
+
+template <class F>
+[[gnu::always_inline]] inline void parallel_for(int64_t n, int64_t grain, F&& f) {
+  if (n <= 0) return;
+  if (n <= grain) return f(int64_t{0}, n);
+  parallel_chunks(
+      n, grain, [](void* p, int64_t b, int64_t e) { (*static_cast<F*>(p))(b, e); }, const_cast<void*>(static_cast<const void*>(&f)));
+}
+
+}  // namespace warptape::kernels::cpu

@@ -1,0 +1,32 @@
+// Elementwise kernels: one plan (shape, strides, dtypes of up to four inputs and one output) and one function type for
+// every elementwise op, whatever its number of inputs. Slots: the op's name ("add", "gelu", "gelu_backward", ...).
+#pragma once
+
+#include "kernels/types.h"
+
+namespace warptape::kernels {
+
+inline constexpr int kMaxOperands = 5;  // the output and up to four inputs
+
+struct Operand {
+  char* data;
+  DType dtype;
+  bool host_scalar;           // one value in host memory (a Python scalar or a CPU 0-dim tensor)
+  int64_t strides[kMaxDims];  // in bytes, 0 where broadcast
+};
+
+// Dims are ordered so that the last one is the fastest of the output, and merged where all operands allow it; a plan of
+// contiguous operands has one dim. Operand 0 is the output. Inputs are converted to `compute` when loaded, the result
+// (of type `compute`, or a truth value for predicates) to the output's dtype when stored.
+struct ElementwisePlan {
+  int ndim;
+  int count;      // operands, output included
+  DType compute;  // Float32, Float64 or Int64: narrower types are computed in these
+  int64_t numel;
+  int64_t sizes[kMaxDims];
+  Operand operands[kMaxOperands];
+};
+
+using ElementwiseFn = void(const LaunchContext&, const ElementwisePlan&);
+
+}  // namespace warptape::kernels

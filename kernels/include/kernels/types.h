@@ -1,0 +1,125 @@
+// The vocabulary of kernels: data types, plain views and the launch context. No tensor, no Python, no allocation.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+// Kernel objects are compiled once per instruction set, so an inline function that the linker merged across them would
+// carry wide instructions into code that an older CPU runs. Whatever a kernel includes is therefore always inlined.
+#define WT_INLINE [[gnu::always_inline]] inline
+
+#if defined(WARPTAPE_BUILDING)
+#define WT_API __attribute__((visibility("default")))
+#else
+#define WT_API
+#endif
+
+namespace warptape {
+
+enum class DType : uint8_t { Bool, UInt8, Int8, Int16, Int32, Int64, Float16, BFloat16, Float32, Float64 };
+inline constexpr int kNumDTypes = 10;
+
+enum class DeviceType : uint8_t { CPU, CUDA, Meta };
+inline constexpr int kNumDeviceTypes = 3;
+
+WT_INLINE constexpr size_t itemsize(DType t) {
+  constexpr uint8_t sizes[kNumDTypes] = {1, 1, 1, 2, 4, 8, 2, 2, 4, 8};
+  return sizes[static_cast<int>(t)];
+}
+WT_INLINE constexpr bool is_floating(DType t) { return t >= DType::Float16; }
+WT_INLINE constexpr bool is_integral(DType t) { return t >= DType::UInt8 && t <= DType::Int64; }  // without bool
+
+struct BFloat16 {
+  uint16_t bits;
+  BFloat16() = default;
+  WT_INLINE explicit BFloat16(float f) {
+    uint32_t u;
+    std::memcpy(&u, &f, 4);
+    bool nan = (u & 0x7fffffffu) > 0x7f800000u;
+    bits = nan ? uint16_t((u >> 16) | 0x40) : uint16_t((u + 0x7fffu + ((u >> 16) & 1)) >> 16);
+  }
+  WT_INLINE explicit operator float() const {
+    uint32_t u = uint32_t(bits) << 16;
+    float f;
+    std::memcpy(&f, &u, 4);
+    return f;
+  }
+};
+
+// IEEE binary16; the compiler's _Float16 converts with the hardware where there is one.
+struct Half {
+  uint16_t bits;
+  Half() = default;
+  WT_INLINE explicit Half(float f) {
+    _Float16 h = static_cast<_Float16>(f);
+    std::memcpy(&bits, &h, 2);
+  }
+  WT_INLINE explicit operator float() const {
+    _Float16 h;
+    std::memcpy(&h, &bits, 2);
+    return static_cast<float>(h);
+  }
+};
+
+namespace kernels {
+
+inline constexpr int kMaxDims = 32;  // of one tensor; the tensor layer refuses more
+
+// What a kernel sees of a tensor. Sizes and strides (in elements, 0 where broadcast, never negative) stay owned by the
+// caller for the duration of the launch.
+struct View {
+  void* data = nullptr;
+  const int64_t* sizes = nullptr;
+  const int64_t* strides = nullptr;
+  int ndim = 0;
+  DType dtype = DType::Float32;
+  bool host_scalar = false;  // data is one value in host memory, whatever the device
+
+  template <class T>
+  WT_INLINE T* as() const {
+    return static_cast<T*>(data);
+  }
+  WT_INLINE int64_t numel() const {
+    int64_t n = 1;
+    for (int i = 0; i < ndim; ++i) n *= sizes[i];
+    return n;
+  }
+  WT_INLINE bool contiguous() const {
+    int64_t expect = 1;
+    for (int i = ndim - 1; i >= 0; --i) {
+      if (sizes[i] != 1 && strides[i] != expect) return false;
+      expect *= sizes[i];
+    }
+    return true;
+  }
+};
+
+// Key of a counter-based random draw: element i of call `call` under `seed` is the same number on every device, rank
+// and thread count.
+struct PhiloxKey {
+  uint64_t seed = 0;
+  uint64_t call = 0;
+};
+
+// A bad index found by a kernel: the op turns it into an IndexError after the launch.
+struct IndexFault {
+  bool set = false;
+  int64_t index = 0;  // the value found
+  int64_t bound = 0;  // valid are -bound <= index < bound
+};
+
+struct LaunchContext {
+  DeviceType device = DeviceType::CPU;
+  int device_index = 0;
+  void* stream = nullptr;             // cudaStream_t on CUDA
+  bool deterministic = true;
+  IndexFault* fault = nullptr;        // where an indexing kernel reports; never null for those
+  // Scratch memory on the device, from the caching allocator; returned when the launch function returns.
+  void* (*allocate)(void* self, size_t bytes) = nullptr;
+  void* allocator = nullptr;
+  WT_INLINE void* scratch(size_t bytes) const { return allocate(allocator, bytes); }
+};
+
+}  // namespace kernels
+}  // namespace warptape
