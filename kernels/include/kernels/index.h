@@ -1,0 +1,60 @@
+// Reading and writing by index. Indices are int64; where a slot says "wraps", -size <= index < size is valid,
+// elsewhere 0 <= index < size; others are reported as a fault. Inputs may have any strides unless it says
+// contiguous. Additions into one place happen in the order of the indices, so results do not depend on
+// threads.
+#pragma once
+
+#include "kernels/types.h"
+
+namespace warptape::kernels {
+
+enum class ScatterMode : uint8_t { Assign, Add, Multiply, AMin, AMax };
+
+// Slot "gather": out[..., i, ...] = x[..., index[..., i, ...], ...] along dim; out is contiguous, of index's
+// shape.
+using GatherFn = void(const LaunchContext&, const View& out, const View& x, const View& index, int dim);
+
+// Slot "scatter": self[..., index[..., i, ...], ...] op= src[..., i, ...]; src has index's shape here
+// (narrowed by the caller; strides 0 for one value).
+using ScatterFn = void(const LaunchContext&, const View& self, const View& index, const View& src, int dim,
+                       ScatterMode mode);
+
+// Slot "index_select": out (contiguous) = slices of x at index [n] along dim. Wraps.
+using IndexSelectFn = void(const LaunchContext&, const View& out, const View& x, const View& index, int dim);
+
+// Slot "index_add": self[..., index[i], ...] += alpha * src[..., i, ...]. Wraps.
+using IndexAddFn = void(const LaunchContext&, const View& self, const View& index, const View& src, int dim,
+                        double alpha);
+
+// Slot "index_get": advanced indexing. The first `count` dims of x are indexed by `indices`, all broadcast to
+// one shape (strides 0 where broadcast); out is contiguous [index shape..., remaining dims of x...]. Wraps.
+using IndexGetFn = void(const LaunchContext&, const View& out, const View& x, const View* indices, int count);
+
+// Slot "index_put": its opposite; values has the shape that out has above (strides 0 where broadcast).
+using IndexPutFn = void(const LaunchContext&, const View& self, const View& values, const View* indices,
+                        int count, bool accumulate);
+
+// Slot "count_nonzero": out (one int64) = number of non-zero elements of x.
+using CountNonzeroFn = void(const LaunchContext&, const View& out, const View& x);
+
+// Slot "nonzero": out contiguous int64 [count, x.ndim], in row-major order; count from count_nonzero.
+using NonzeroFn = void(const LaunchContext&, const View& out, const View& x);
+
+// Slot "masked_select": out contiguous [count] = elements of x where mask (Bool, x's shape) is set, in
+// row-major order.
+using MaskedSelectFn = void(const LaunchContext&, const View& out, const View& x, const View& mask);
+
+// Slot "masked_scatter": its opposite, self where mask is set = elements of the contiguous src in order.
+using MaskedScatterFn = void(const LaunchContext&, const View& self, const View& mask, const View& src);
+
+// Slots "tril", "triu": out (contiguous) = x [..., rows, cols] with zeros above / below the diagonal.
+using TriangleFn = void(const LaunchContext&, const View& out, const View& x, int64_t diagonal);
+
+// Slot "flip": out (contiguous) = x mirrored in the dims whose bit of `dims` is set.
+using FlipFn = void(const LaunchContext&, const View& out, const View& x, uint32_t dims);
+
+// Slot "bincount": out contiguous [bins], wholly written: how often each value of x (contiguous int64 [n])
+// occurs, or the sum of its weights (contiguous [n], out's dtype; null data for none, out is then int64).
+using BincountFn = void(const LaunchContext&, const View& out, const View& x, const View& weights);
+
+}  // namespace warptape::kernels

@@ -1,0 +1,32 @@
+// Cross entropy with class indices, fused: log-softmax and negative log-likelihood in one pass over the
+// logits, and a backward that recomputes the probabilities from the saved log-sum-exp.
+#pragma once
+
+#include "kernels/types.h"
+
+namespace warptape::kernels {
+
+enum class Reduction : uint8_t { None, Mean, Sum };
+
+struct CrossEntropyPlan {
+  View logits;  // contiguous [rows, classes], floating
+  View target;  // contiguous [rows], int64
+  View weight;  // [classes], dtype of the logits, or null data
+  int64_t rows;
+  int64_t classes;
+  int64_t ignore_index;
+  double label_smoothing;
+  Reduction reduction;
+};
+
+// Slot "cross_entropy": loss [rows] (None) or one value, dtype of the logits; lse [rows] and total_weight
+// (one value: what Mean divides by), of the compute dtype (float64 for float64, else float32). A target
+// outside [0, classes) that is not ignore_index is reported as a fault.
+using CrossEntropyFn = void(const LaunchContext&, const View& loss, const View& lse, const View& total_weight,
+                            const CrossEntropyPlan&);
+
+// Slot "cross_entropy_backward": dx [rows, classes] from dloss, of the loss's shape and dtype.
+using CrossEntropyBackwardFn = void(const LaunchContext&, const View& dx, const View& dloss, const View& lse,
+                                    const View& total_weight, const CrossEntropyPlan&);
+
+}  // namespace warptape::kernels
