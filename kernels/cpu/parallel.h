@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 namespace warptape::kernels::cpu {
 
@@ -10,8 +11,11 @@ namespace warptape::kernels::cpu {
 // of body reach the caller.
 void parallel_chunks(int64_t n, int64_t grain, void (*body)(void*, int64_t, int64_t), void* context);
 
-int num_threads();            // threads that take part, the caller included; per rank context of the calling thread
-void set_num_threads(int n);  // n >= 1
+// Threads that take part, the caller included: the process's number (WARPTAPE_NUM_THREADS, OMP_NUM_THREADS or the cores
+// available), or that of the rank context whose count is bound to the calling thread.
+int num_threads();
+void set_num_threads(int n);          // n >= 1; of the bound count where there is one
+void bind_num_threads(int* count);    // null unbinds; a value of 0 means the process's number
 bool in_parallel_region();
 
 template <class F>
@@ -19,7 +23,8 @@ template <class F>
   if (n <= 0) return;
   if (n <= grain) return f(int64_t{0}, n);
   parallel_chunks(
-      n, grain, [](void* p, int64_t b, int64_t e) { (*static_cast<F*>(p))(b, e); }, const_cast<void*>(static_cast<const void*>(&f)));
+      n, grain, [](void* p, int64_t b, int64_t e) { (*static_cast<std::remove_reference_t<F>*>(p))(b, e); },
+      const_cast<void*>(static_cast<const void*>(&f)));
 }
 
 }  // namespace warptape::kernels::cpu

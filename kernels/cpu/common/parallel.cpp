@@ -1,0 +1,253 @@
+// The worker pool. A caller publishes its job in one of a few static places, takes chunks from the front while the
+// workers take them from the back (so that successive loops over the same data meet the same caches), and waits for the
+// last worker. Workers spin a few microseconds for the next job, then block on a futex: spinning longer collapses on
+// shared cores.
+#include "kernels/cpu/parallel.h"
+
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <climits>
+#include <cstdlib>
+#include <exception>
+#include <new>
+
+namespace warptape::kernels::cpu {
+namespace {
+
+constexpr int kPlaces = 32;        // jobs of different callers at one time; a caller that finds none runs alone
+constexpr int kMaxThreads = 1024;
+constexpr int64_t kSpinNs = 5000;  // about the cost of one wake-up
+
+void futex_wait(std::atomic<uint32_t>& word, uint32_t expected) {
+  syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, expected, nullptr, nullptr, 0);
+}
+
+void futex_wake(std::atomic<uint32_t>& word, int count) {
+  syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, count, nullptr, nullptr, 0);
+}
+
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+int64_t now_ns() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+
+// Spins until done() or the time is over; returns done().
+template <class F>
+bool spin_until(F&& done) {
+  int64_t deadline = now_ns() + kSpinNs;
+  do {
+    for (int i = 0; i < 32; ++i) {
+      if (done()) return true;
+      pause();
+    }
+  } while (now_ns() < deadline);
+  return done();
+}
+
+struct Job {
+  int64_t n, grain, chunks;
+  void (*body)(void*, int64_t, int64_t);
+  void* context;
+  alignas(64) std::atomic<int64_t> claimed{0};
+  std::atomic<int64_t> from_back{0};
+  std::atomic<bool> failed{false};
+  std::exception_ptr error{};
+
+  // A claim entitles to one chunk from either end: the two ends cannot meet before all are claimed.
+  bool claim() { return claimed.load(std::memory_order_relaxed) < chunks && claimed.fetch_add(1) < chunks; }
+  void run(int64_t chunk) {
+    int64_t begin = chunk * grain;
+    try {
+      body(context, begin, begin + grain < n ? begin + grain : n);
+    } catch (...) {
+      if (!failed.exchange(true)) error = std::current_exception();
+      claimed.store(chunks);
+    }
+  }
+  void run_front() {
+    for (int64_t i = 0; claim(); ++i) run(i);
+  }
+  void run_back() {
+    while (claim()) run(chunks - 1 - from_back.fetch_add(1));
+  }
+};
+
+// A place outlives its jobs, so a worker may look into it at any time: it first counts itself in `users`, then reads
+// `job`; the caller first clears `job`, then waits for `users` to be zero.
+struct alignas(64) Place {
+  std::atomic<bool> taken{false};
+  std::atomic<Job*> job{nullptr};
+  std::atomic<int> limit{0};  // workers wanted
+  std::atomic<uint32_t> users{0};
+  std::atomic<bool> caller_blocked{false};
+};
+
+thread_local bool t_inside = false;
+thread_local int* t_threads = nullptr;
+
+class Pool {
+ public:
+  void run(Job& job, int workers);
+
+ private:
+  void grow(int workers);
+  void serve();
+  bool help(Place& place);
+  static void* worker_main(void* pool);
+
+  alignas(64) std::atomic<uint32_t> epoch_{0};  // counts published jobs; idle workers wait for it to change
+  alignas(64) std::atomic<int> sleepers_{0};
+  std::atomic<int> workers_{0};
+  std::atomic<bool> growing_{false};
+  std::atomic<int> high_place_{0};  // places beyond were never used
+  Place places_[kPlaces];
+};
+
+void Pool::run(Job& job, int workers) {
+  if (workers_.load(std::memory_order_relaxed) < workers) grow(workers);
+  Place* place = nullptr;
+  for (int i = 0; i < kPlaces && !place; ++i) {
+    if (places_[i].taken.load(std::memory_order_relaxed) || places_[i].taken.exchange(true)) continue;
+    place = &places_[i];
+    for (int high = high_place_.load(); high <= i && !high_place_.compare_exchange_weak(high, i + 1);) {
+    }
+  }
+  if (!place) return job.run_front();
+  place->limit.store(workers, std::memory_order_relaxed);
+  place->job.store(&job);
+  epoch_.fetch_add(1);
+  if (sleepers_.load() > 0) futex_wake(epoch_, workers);
+  job.run_front();
+
+  place->job.store(nullptr);
+  auto idle = [&] { return place->users.load() == 0; };
+  if (!idle() && !spin_until(idle)) {
+    place->caller_blocked.store(true);
+    for (uint32_t users; (users = place->users.load()) != 0;) futex_wait(place->users, users);
+    place->caller_blocked.store(false);
+  }
+  place->taken.store(false);
+}
+
+void Pool::grow(int workers) {
+  if (growing_.exchange(true)) return;  // another caller is at it; its workers serve all
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);  // signals belong to the program's own threads
+  while (workers_.load() < workers) {
+    pthread_t thread;
+    if (pthread_create(&thread, nullptr, worker_main, this)) break;  // fewer workers are slower, not wrong
+    pthread_detach(thread);
+    workers_.fetch_add(1);
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  growing_.store(false);
+}
+
+void* Pool::worker_main(void* pool) {
+  t_inside = true;
+  static_cast<Pool*>(pool)->serve();
+  return nullptr;
+}
+
+bool Pool::help(Place& place) {
+  if (!place.job.load(std::memory_order_relaxed)) return false;
+  bool wanted = int(place.users.fetch_add(1)) < place.limit.load();
+  Job* job = wanted ? place.job.load() : nullptr;
+  if (job) job->run_back();
+  if (place.users.fetch_sub(1) == 1 && place.caller_blocked.load()) futex_wake(place.users, 1);
+  return job != nullptr;
+}
+
+void Pool::serve() {
+  for (;;) {
+    uint32_t epoch = epoch_.load();
+    bool helped = false;
+    for (int i = 0, high = high_place_.load(); i < high; ++i) helped |= help(places_[i]);
+    if (helped) continue;
+    auto published = [&] { return epoch_.load(std::memory_order_relaxed) != epoch; };
+    if (spin_until(published)) continue;
+    sleepers_.fetch_add(1);
+    futex_wait(epoch_, epoch);  // returns at once if a job came in between
+    sleepers_.fetch_sub(1);
+  }
+}
+
+// Never freed: workers may outlive static destructors. A forked child has no workers; it forgets the parent's pool.
+std::atomic<Pool*> g_pool{nullptr};
+
+Pool& pool() {
+  if (Pool* p = g_pool.load(std::memory_order_acquire)) return *p;
+  Pool* fresh = new Pool;
+  Pool* expected = nullptr;
+  if (!g_pool.compare_exchange_strong(expected, fresh)) {
+    delete fresh;
+    return *expected;
+  }
+  static std::atomic<bool> hooked{false};
+  if (!hooked.exchange(true)) pthread_atfork(nullptr, nullptr, [] { g_pool.store(nullptr); });
+  return *fresh;
+}
+
+int default_threads() {
+  for (const char* name : {"WARPTAPE_NUM_THREADS", "OMP_NUM_THREADS"}) {
+    const char* text = std::getenv(name);
+    long n = text ? std::strtol(text, nullptr, 10) : 0;
+    if (n > 0) return int(n < kMaxThreads ? n : kMaxThreads);
+  }
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0) return CPU_COUNT(&set);
+  long n = sysconf(_SC_NPROCESSORS_ONLN);
+  return n > 0 ? int(n) : 1;
+}
+
+int& process_threads() {
+  static int n = default_threads();
+  return n;
+}
+
+}  // namespace
+
+int num_threads() { return t_threads && *t_threads > 0 ? *t_threads : process_threads(); }
+
+void set_num_threads(int n) {
+  n = n < 1 ? 1 : n > kMaxThreads ? kMaxThreads : n;
+  (t_threads ? *t_threads : process_threads()) = n;
+}
+
+void bind_num_threads(int* count) { t_threads = count; }
+
+bool in_parallel_region() { return t_inside; }
+
+void parallel_chunks(int64_t n, int64_t grain, void (*body)(void*, int64_t, int64_t), void* context) {
+  if (n <= 0) return;
+  if (grain < 1) grain = 1;
+  Job job{n, grain, (n + grain - 1) / grain, body, context};
+  int64_t workers = num_threads() - 1;
+  if (workers > job.chunks - 1) workers = job.chunks - 1;
+  bool nested = t_inside;
+  t_inside = true;
+  if (nested || workers < 1)
+    job.run_front();
+  else
+    pool().run(job, int(workers));
+  t_inside = nested;
+  if (job.failed.load()) std::rethrow_exception(job.error);
+}
+
+}  // namespace warptape::kernels::cpu
