@@ -1,0 +1,32 @@
+# Optional parts. Each is ON (must be there), OFF, or AUTO (used where found), and has a twin file for its absence.
+# Sets WARPTAPE_LIBRARIES, WARPTAPE_FEATURES (compile definitions) and the names of the chosen twins.
+set(WARPTAPE_LIBRARIES "")
+set(WARPTAPE_FEATURES "")
+set(WARPTAPE_ONEDNN_TWIN onednn_none.cpp)
+
+foreach(part CUDA ONEDNN)
+  if(NOT WARPTAPE_${part} MATCHES "^(OFF|ON|AUTO)$")
+    message(FATAL_ERROR "WARPTAPE_${part} is '${WARPTAPE_${part}}'; expected OFF, ON or AUTO.")
+  endif()
+endforeach()
+
+if(NOT WARPTAPE_ONEDNN STREQUAL "OFF")
+  find_package(OneDNN)
+  if(OneDNN_FOUND)
+    list(APPEND WARPTAPE_LIBRARIES OneDNN::dnnl)
+    list(APPEND WARPTAPE_FEATURES WARPTAPE_HAVE_ONEDNN)
+    set(WARPTAPE_ONEDNN_TWIN onednn.cpp)
+  elseif(WARPTAPE_ONEDNN STREQUAL "ON")
+    message(FATAL_ERROR "WARPTAPE_ONEDNN=ON, but oneDNN was not found. Install it into the Python that builds:\n"
+                        "  ${Python_EXECUTABLE} -m pip install onednn-cpu-gomp==2023.2.0 onednn-devel-cpu-gomp==2023.2.0")
+  else()
+    message(WARNING "oneDNN was not found: matmul and convolution use the slower built-in GEMM.")
+  endif()
+endif()
+
+if(WARPTAPE_CUDA STREQUAL "ON")
+  message(FATAL_ERROR "WARPTAPE_CUDA=ON: this version has no CUDA plugin yet. Configure with -DWARPTAPE_CUDA=OFF.")
+elseif(WARPTAPE_CUDA STREQUAL "AUTO")
+  message(STATUS "WARPTAPE_CUDA=AUTO: this version has no CUDA plugin yet; building for the CPU.")
+endif()
+message(STATUS "warptape ${PROJECT_VERSION}: kernels for ${WARPTAPE_CPU_ISAS}; oneDNN ${OneDNN_FOUND} ${OneDNN_LIBRARY}")

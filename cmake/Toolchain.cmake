@@ -1,0 +1,56 @@
+# Compiler settings that every target shares.
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
+endif()
+if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$" OR NOT CMAKE_SYSTEM_NAME STREQUAL "Linux")
+  message(FATAL_ERROR "warptape builds for Linux on x86-64; this is ${CMAKE_SYSTEM_NAME} on ${CMAKE_SYSTEM_PROCESSOR}.")
+endif()
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(THREADS_PREFER_PTHREAD_FLAG ON)
+find_package(Threads REQUIRED)
+
+if(NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  find_program(WARPTAPE_CCACHE ccache)
+  if(WARPTAPE_CCACHE)
+    set(CMAKE_CXX_COMPILER_LAUNCHER "${WARPTAPE_CCACHE}")
+  endif()
+endif()
+
+# What code outside the kernels may use: every x86-64 processor since 2009 has it.
+set(WARPTAPE_BASELINE_FLAGS -march=x86-64-v2)
+if(WARPTAPE_NATIVE)
+  set(WARPTAPE_BASELINE_FLAGS -march=native)
+endif()
+
+# warptape_target(name level): warnings, optimisation level (kernels: 3, all else: 2), include folders, sanitizers.
+function(warptape_target name level)
+  target_include_directories(${name} PRIVATE ${WARPTAPE_INCLUDES})
+  target_compile_definitions(${name} PRIVATE $<$<NOT:$<STREQUAL:${name},_C>>:WARPTAPE_BUILDING>
+                             WARPTAPE_VERSION="${PROJECT_VERSION}")
+  target_compile_options(${name} PRIVATE -Wall -Wextra -fno-semantic-interposition
+                         $<$<CONFIG:Release>:-O${level}>)
+  if(WARPTAPE_WERROR)
+    target_compile_options(${name} PRIVATE -Werror)
+  endif()
+  if(WARPTAPE_SANITIZE)
+    target_compile_options(${name} PRIVATE -fsanitize=${WARPTAPE_SANITIZE} -fno-omit-frame-pointer -g1 -O1)
+  endif()
+endfunction()
+if(WARPTAPE_SANITIZE)
+  add_link_options(-fsanitize=${WARPTAPE_SANITIZE})
+endif()
+
+# warptape_install(name rpath): into the package folder; the build tree's copy also knows where oneDNN lies.
+function(warptape_install name rpath)
+  install(TARGETS ${name} LIBRARY DESTINATION warptape)
+  set_target_properties(${name} PROPERTIES INSTALL_RPATH "${rpath}")
+  if(WARPTAPE_INPLACE)
+    set_target_properties(${name} PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${PROJECT_SOURCE_DIR}/python/warptape")
+  endif()
+endfunction()
