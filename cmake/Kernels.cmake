@@ -1,7 +1,7 @@
 # kernels/cpu, built once per instruction set in a namespace of its own; the runtime picks the highest level that the
 # processor has. Float flags: no errno, no traps, contraction to fma; never -ffast-math, for NaN and infinity must hold.
 set(WARPTAPE_KERNEL_FLAGS -fno-math-errno -fno-trapping-math -ffp-contract=fast)
-set(WARPTAPE_KNOWN_ISAS sse42 avx2 avx512 avx512bf16)  # in order: the position is WARPTAPE_ISA_LEVEL
+set(WARPTAPE_KNOWN_ISAS sse42 avx2 avx512 avx512bf16)  # in order: the first is WARPTAPE_ISA_LEVEL 1
 set(WARPTAPE_ISA_FLAGS_sse42 -march=x86-64-v2)
 set(WARPTAPE_ISA_FLAGS_avx2 -march=x86-64-v3)
 set(WARPTAPE_ISA_FLAGS_avx512 -march=x86-64-v4)
@@ -40,12 +40,13 @@ function(warptape_cpu_kernels out)
     foreach(level RANGE ${last})
       list(GET WARPTAPE_KNOWN_ISAS ${level} isa)
       if(isa IN_LIST WARPTAPE_CPU_ISAS)
+        math(EXPR isa_level "${level} + 1")  # 0 is code without an instruction set of its own (common)
         add_library(wt_kernels_${isa} OBJECT ${sources})
         warptape_target(wt_kernels_${isa} 3)
         target_include_directories(wt_kernels_${isa} PRIVATE "${dir}")
         target_compile_options(wt_kernels_${isa} PRIVATE ${WARPTAPE_ISA_FLAGS_${isa}} ${WARPTAPE_KERNEL_FLAGS})
         target_compile_definitions(wt_kernels_${isa} PRIVATE ${WARPTAPE_FEATURES} WARPTAPE_ISA=${isa}
-                                   WARPTAPE_ISA_LEVEL=${level})
+                                   WARPTAPE_ISA_LEVEL=${isa_level})
         list(APPEND objects $<TARGET_OBJECTS:wt_kernels_${isa}>)
       endif()
     endforeach()

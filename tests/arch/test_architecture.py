@@ -1,0 +1,302 @@
+"""The rules of the design that a compiler does not check: direction of includes and imports, size budgets,
+places of vendor headers. Every rule is a function from a source tree to its violations; each is run on this
+tree, which must have none, and on a tree with one planted violation, which must be found."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# A layer may include itself and what is listed; ops and distributed stand side by side.
+BELOW: dict[str, set[str]] = {
+    "kernels": set(),
+    "core": {"kernels"},
+    "tensor": {"core", "kernels"},
+    "autograd": {"tensor", "core", "kernels"},
+    "ops": {"autograd", "tensor", "core", "kernels"},
+    "distributed": {"autograd", "tensor", "core", "kernels"},
+    "bindings": {"ops", "distributed", "autograd", "tensor", "core", "kernels"},
+}
+# Packages of python/warptape and what they must not import: wrappers lie above what they wrap.
+PYTHON_ABOVE = {
+    "nn": {"optim", "parallel"},
+    "optim": {"parallel"},
+    "autograd": {"nn", "optim", "parallel", "distributed"},
+    "utils": {"parallel"},
+    "distributed": {"nn", "optim", "parallel"},
+}
+PYTHON_THIRD_PARTY = {
+    "numpy",
+    "safetensors",
+    "tqdm",
+}  # what pip always installs; all else is imported inside functions
+CUDA_PLACES = ("kernels/cuda/", "csrc/core/cuda/", "csrc/distributed/nccl/")
+CUDA_HEADER = re.compile(
+    r"^(cuda|cublas|cudnn|curand|cusparse|cusolver|cufft|cupti|nccl|nvml|nvtx|nvrtc|mma\.h|cooperative_groups"
+    r"|thrust/|cub/|cutlass/|cute/)"
+)
+MAX_FILE_LINES = 600
+MAX_FUNCTION_LINES = 80
+MAX_TOTAL_LINES = 40_000
+CPP = (".h", ".cpp", ".cu", ".cuh")
+INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.MULTILINE)
+
+
+def files(root: Path, folders: tuple[str, ...], suffixes: tuple[str, ...]) -> Iterator[tuple[str, Path]]:
+    for folder in folders:
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix in suffixes and path.is_file():
+                yield path.relative_to(root).as_posix(), path
+
+
+def layer_of(relative: str) -> str | None:
+    parts = relative.split("/")
+    if parts[0] == "kernels":
+        return "kernels"
+    if parts[0] == "csrc" and len(parts) > 2:
+        return parts[1]
+    return None
+
+
+def includes(root: Path) -> Iterator[tuple[str, bool, str]]:
+    """(including file, written with angle brackets, included name)"""
+    for relative, path in files(root, ("kernels", "csrc"), CPP):
+        for match in INCLUDE.finditer(path.read_text()):
+            yield relative, match[1] == "<", match[2]
+
+
+def check_include_direction(root: Path) -> list[str]:
+    bad = []
+    for relative, system, name in includes(root):
+        layer = layer_of(relative)
+        first = name.split("/")[0]
+        if layer is None:
+            bad.append(f"{relative}: lies in no layer of csrc")
+        elif system and first not in BELOW:
+            if name == "Python.h" or first == "pybind11":
+                if layer != "bindings":
+                    bad.append(f"{relative}: <{name}> belongs to csrc/bindings")
+        elif "/" in name and first in BELOW and first != layer and first not in BELOW[layer]:
+            bad.append(f"{relative}: {layer} includes {name}, which is not below it")
+        elif ".." in name.split("/"):
+            bad.append(f"{relative}: includes {name}; name it from its layer's root")
+        elif relative.startswith("kernels/include/") and first != "kernels" and not system:
+            bad.append(f"{relative}: a kernel contract includes {name}")
+    return bad
+
+
+def check_cuda_places(root: Path) -> list[str]:
+    bad = []
+    for relative, _, name in includes(root):
+        if CUDA_HEADER.match(name) and not relative.startswith(CUDA_PLACES):
+            bad.append(f"{relative}: <{name}> outside of {', '.join(CUDA_PLACES)}")
+    for relative, _ in files(root, ("kernels", "csrc"), (".cu", ".cuh")):
+        if not relative.startswith(CUDA_PLACES):
+            bad.append(f"{relative}: device code outside of {', '.join(CUDA_PLACES)}")
+    return bad
+
+
+def imported(tree: ast.AST, package: list[str]) -> Iterator[tuple[ast.stmt, str]]:
+    """Absolute names of all imported modules; `package` is where relative imports start."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            stem = ".".join([*base, *([node.module] if node.module else [])])
+            yield node, stem
+            for alias in node.names:
+                yield node, f"{stem}.{alias.name}"
+
+
+def check_python_imports(root: Path) -> list[str]:
+    bad = []
+    for relative, path in files(root, ("python",), (".py",)):
+        parts = relative.removesuffix(".py").split("/")[1:]
+        package = parts[:-1]
+        tree = ast.parse(path.read_text())
+        at_import = {id(node) for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))}
+        own = parts[1] if len(parts) > 2 else None
+        for node, name in imported(tree, package):
+            top, *rest = name.split(".")
+            if top == "torch":
+                bad.append(f"{relative}:{node.lineno}: imports torch")
+            elif top == "warptape":
+                if own and rest and rest[0] in PYTHON_ABOVE.get(own, set()):
+                    bad.append(
+                        f"{relative}:{node.lineno}: warptape.{own} imports {name}, which lies above it"
+                    )
+            elif id(node) in at_import and top not in sys.stdlib_module_names | PYTHON_THIRD_PARTY:
+                bad.append(f"{relative}:{node.lineno}: imports {top} at module level; it is an extra")
+    for relative, path in files(root, ("examples",), (".py",)):
+        for node, name in imported(ast.parse(path.read_text()), []):
+            if name.split(".")[0] == "torch":
+                bad.append(f"{relative}:{node.lineno}: imports torch")
+    return sorted(set(bad))
+
+
+def check_file_length(root: Path) -> list[str]:
+    folders = ("kernels", "csrc", "python", "tests", "benchmarks", "examples", "tools", "cmake")
+    bad = []
+    for relative, path in files(root, folders, (*CPP, ".py", ".cmake", ".sh")):
+        count = len(path.read_text().splitlines())
+        if count > MAX_FILE_LINES:
+            bad.append(f"{relative}: {count} lines, at most {MAX_FILE_LINES}")
+    return bad
+
+
+def check_function_length(root: Path) -> list[str]:
+    bad = []
+    for relative, path in files(root, ("python", "benchmarks", "examples", "tools", "tests"), (".py",)):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                start = node.body[0]
+                if ast.get_docstring(node, clean=False) is not None and len(node.body) > 1:
+                    start = node.body[1]  # documentation is not length
+                count = (node.end_lineno or 0) - start.lineno + 1
+                if count > MAX_FUNCTION_LINES:
+                    bad.append(
+                        f"{relative}:{node.lineno}: {node.name} has {count} lines, not {MAX_FUNCTION_LINES}"
+                    )
+    for relative, path in files(root, ("kernels", "csrc"), CPP):
+        for line, count in long_cpp_functions(path.read_text()):
+            bad.append(f"{relative}:{line}: a function of {count} lines, at most {MAX_FUNCTION_LINES}")
+    return bad
+
+
+def long_cpp_functions(text: str) -> Iterator[tuple[int, int]]:
+    """(first line, length) of too long bodies. As clang-format writes it, a function at namespace scope ends
+    with a brace alone in the first column; types end with `};` and namespaces with a comment."""
+    opened = 0
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.endswith("{") and line[:1] not in (" ", "#", "/", "}", ""):
+            opened = number
+        elif line == "}" and opened:
+            if number - opened - 1 > MAX_FUNCTION_LINES:
+                yield opened, number - opened - 1
+            opened = 0
+
+
+def check_total_lines(root: Path) -> list[str]:
+    total = sum(
+        len(p.read_text().splitlines()) for _, p in files(root, ("kernels", "csrc", "python"), (*CPP, ".py"))
+    )
+    return (
+        [f"kernels + csrc + python: {total} lines, at most {MAX_TOTAL_LINES}"]
+        if total > MAX_TOTAL_LINES
+        else []
+    )
+
+
+def check_slot_owners(root: Path) -> list[str]:
+    """A slot name in kernels/cpu is registered by one file only, or two files would race for it."""
+    owners: dict[str, set[str]] = {}
+    for relative, path in files(root, ("kernels",), (".cpp", ".cu")):
+        twin = re.sub(r"_none(?=\.cpp$)", "", relative)  # of twins the build takes one
+        for name in re.findall(r"^\s*WT_KERNEL\(\s*(\w+)\s*,", path.read_text(), re.MULTILINE):
+            owners.setdefault(f"{relative.split('/')[1]}: {name}", set()).add(twin)
+    return [
+        f"{slot} is registered by {', '.join(sorted(who))}"
+        for slot, who in sorted(owners.items())
+        if len(who) > 1
+    ]
+
+
+PLANTED: list[tuple[Callable[[Path], list[str]], str, str]] = [
+    (check_include_direction, "csrc/core/bad.h", '#include "tensor/tensor.h"\n'),
+    (check_include_direction, "csrc/ops/bad.cpp", '#include "distributed/group.h"\n'),
+    (check_include_direction, "csrc/autograd/bad.cpp", '  #  include "ops/op.h"\n'),
+    (check_include_direction, "csrc/tensor/bad.cpp", "#include <Python.h>\n"),
+    (check_include_direction, "csrc/ops/bad.cpp", "#include <pybind11/pybind11.h>\n"),
+    (check_include_direction, "kernels/cpu/bad.cpp", '#include "core/errors.h"\n'),
+    (check_include_direction, "kernels/cpu/bad.cpp", '#include "../../csrc/core/errors.h"\n'),
+    (check_include_direction, "kernels/include/kernels/bad.h", '#include "parallel.h"\n'),
+    (check_cuda_places, "csrc/tensor/bad.cpp", "#include <cuda_runtime.h>\n"),
+    (check_cuda_places, "csrc/distributed/bad.cpp", "#include <nccl.h>\n"),
+    (check_cuda_places, "kernels/cpu/bad.cpp", "#include <cub/cub.cuh>\n"),
+    (check_cuda_places, "csrc/ops/bad.cu", "\n"),
+    (check_python_imports, "python/warptape/nn/bad.py", "from ..optim import SGD\n"),
+    (check_python_imports, "python/warptape/nn/bad.py", "def f():\n    from warptape import optim\n"),
+    (check_python_imports, "python/warptape/nn/modules/bad.py", "from ... import optim\n"),
+    (check_python_imports, "python/warptape/bad.py", "import torch\n"),
+    (check_python_imports, "python/warptape/bad.py", "import matplotlib.pyplot as plt\n"),
+    (check_python_imports, "examples/bad.py", "from torch import nn\n"),
+    (check_file_length, "csrc/core/bad.h", "// line\n" * (MAX_FILE_LINES + 1)),
+    (check_file_length, "tests/bad.py", "# line\n" * (MAX_FILE_LINES + 1)),
+    (
+        check_function_length,
+        "python/warptape/bad.py",
+        "def f():\n" + "    x = 1\n" * (MAX_FUNCTION_LINES + 1),
+    ),
+    (
+        check_function_length,
+        "csrc/ops/bad.cpp",
+        "int f() {\n" + "  g();\n" * (MAX_FUNCTION_LINES + 1) + "}\n",
+    ),
+    (check_slot_owners, "kernels/cpu/bad.cpp", "WT_KERNEL(good, f);\n"),
+]
+CHECKS = [
+    check_include_direction,
+    check_cuda_places,
+    check_python_imports,
+    check_file_length,
+    check_function_length,
+    check_total_lines,
+    check_slot_owners,
+]
+GOOD = {
+    "csrc/core/good.h": '#include <vector>\n\n#include "kernels/types.h"\n',
+    "csrc/ops/good.cpp": '#include "ops/good.h"\n#include "autograd/node.h"\n\nint f() {\n  return 1;\n}\n',
+    "csrc/bindings/good.cpp": '#include <Python.h>\n#include "ops/op.h"\n',
+    "kernels/cpu/good.cpp": '#include "parallel.h"\n#include "kernels/types.h"\nWT_KERNEL(good, good);\n',
+    "kernels/cpu/good_none.cpp": "WT_KERNEL(good, good);\n",
+    "kernels/cuda/good.cu": "#include <cub/cub.cuh>\nWT_KERNEL(good, good);\n",
+    "python/warptape/nn/good.py": "import numpy as np\nfrom . import functional\nfrom .. import _C\n"
+    "def plot():\n    '''Draw.\n" + "    text\n" * 100 + "    '''\n    import matplotlib\n",
+    "python/warptape/optim/good.py": "from ..nn.utils import clip\nimport warptape as torch\n",
+}
+
+
+def write(root: Path, tree: dict[str, str]) -> None:
+    for relative, text in tree.items():
+        path = root / relative
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda c: c.__name__)
+def test_source_tree(check: Callable[[Path], list[str]]) -> None:
+    assert (ROOT / "CMakeLists.txt").is_file(), "the architecture test reads the source tree it lies in"
+    assert check(ROOT) == []
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda c: c.__name__)
+def test_rule_passes_a_good_tree(check: Callable[[Path], list[str]], tmp_path: Path) -> None:
+    write(tmp_path, GOOD)
+    assert check(tmp_path) == []
+
+
+@pytest.mark.parametrize(("check", "relative", "text"), PLANTED, ids=lambda v: getattr(v, "__name__", None))
+def test_rule_finds_a_planted_violation(
+    check: Callable[[Path], list[str]], relative: str, text: str, tmp_path: Path
+) -> None:
+    write(tmp_path, {**GOOD, relative: text})
+    found = check(tmp_path)
+    assert len(found) >= 1, "the planted violation was not found"
+    assert all(relative in line for line in found), found
+
+
+def test_total_is_counted(tmp_path: Path) -> None:
+    lines = "x = 1\n" * 500
+    write(tmp_path, {f"python/warptape/m{i}.py": lines for i in range(MAX_TOTAL_LINES // 500)})
+    assert check_total_lines(tmp_path) == []
+    write(tmp_path, {"kernels/one.h": "\n"})
+    assert check_total_lines(tmp_path) != []
