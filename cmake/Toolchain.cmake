@@ -31,8 +31,6 @@ endif()
 # warptape_target(name level): warnings, optimisation level (kernels: 3, all else: 2), include folders, sanitizers.
 function(warptape_target name level)
   target_include_directories(${name} PRIVATE ${WARPTAPE_INCLUDES})
-  target_compile_definitions(${name} PRIVATE $<$<NOT:$<STREQUAL:${name},_C>>:WARPTAPE_BUILDING>
-                             WARPTAPE_VERSION="${PROJECT_VERSION}")
   target_compile_options(${name} PRIVATE -Wall -Wextra -fno-semantic-interposition
                          $<$<CONFIG:Release>:-O${level}>)
   if(WARPTAPE_WERROR)

@@ -85,7 +85,7 @@ def check_include_direction(root: Path) -> list[str]:
                     bad.append(f"{relative}: <{name}> belongs to csrc/bindings")
         elif "/" in name and first in BELOW and first != layer and first not in BELOW[layer]:
             bad.append(f"{relative}: {layer} includes {name}, which is not below it")
-        elif ".." in name.split("/"):
+        elif ".." in name.split("/") or first == "csrc":
             bad.append(f"{relative}: includes {name}; name it from its layer's root")
         elif relative.startswith("kernels/include/") and first != "kernels" and not system:
             bad.append(f"{relative}: a kernel contract includes {name}")
@@ -218,6 +218,7 @@ PLANTED: list[tuple[Callable[[Path], list[str]], str, str]] = [
     (check_include_direction, "csrc/ops/bad.cpp", "#include <pybind11/pybind11.h>\n"),
     (check_include_direction, "kernels/cpu/bad.cpp", '#include "core/errors.h"\n'),
     (check_include_direction, "kernels/cpu/bad.cpp", '#include "../../csrc/core/errors.h"\n'),
+    (check_include_direction, "csrc/core/bad.cpp", '#include "csrc/tensor/tensor.h"\n'),
     (check_include_direction, "kernels/include/kernels/bad.h", '#include "parallel.h"\n'),
     (check_cuda_places, "csrc/tensor/bad.cpp", "#include <cuda_runtime.h>\n"),
     (check_cuda_places, "csrc/distributed/bad.cpp", "#include <nccl.h>\n"),

@@ -9,11 +9,9 @@
 // carry wide instructions into code that an older CPU runs. Whatever a kernel includes is therefore always inlined.
 #define WT_INLINE [[gnu::always_inline]] inline
 
-#if defined(WARPTAPE_BUILDING)
+// Exported from libwarptape.so. The same in those that use it: with hidden visibility a class would have another type
+// identity there, and exceptions would not be caught.
 #define WT_API __attribute__((visibility("default")))
-#else
-#define WT_API
-#endif
 
 namespace warptape {
 

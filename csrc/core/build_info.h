@@ -1,0 +1,16 @@
+// What this library was built with, for `python -m warptape.doctor` and bug reports.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/export.h"
+
+namespace warptape {
+
+// Pairs of name and value, in the order to print: version, compiler, isas (of the CPU kernels, lowest first),
+// onednn (the version that the build saw, or empty), cuda, sanitize.
+WT_API std::vector<std::pair<std::string, std::string>> build_info();
+
+}  // namespace warptape
