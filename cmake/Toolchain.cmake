@@ -18,7 +18,8 @@ find_package(Threads REQUIRED)
 if(NOT CMAKE_CXX_COMPILER_LAUNCHER)
   find_program(WARPTAPE_CCACHE ccache)
   if(WARPTAPE_CCACHE)
-    set(CMAKE_CXX_COMPILER_LAUNCHER "${WARPTAPE_CCACHE}")
+    # The base folder makes the hits independent of where the checkout lies.
+    set(CMAKE_CXX_COMPILER_LAUNCHER env "CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}" "${WARPTAPE_CCACHE}")
   endif()
 endif()
 

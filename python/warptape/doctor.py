@@ -1,0 +1,177 @@
+"""What this installation was built with, what it finds on this machine, what is missing and what to install.
+
+``python -m warptape.doctor`` prints the report; its exit code is 0 if warptape works here, else 1.
+"""
+
+from __future__ import annotations
+
+import ctypes.util
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+from .version import __version__
+
+#: Flags of /proc/cpuinfo that tell the levels of cmake/Kernels.cmake apart, lowest level first.
+_LEVELS = {
+    "sse42": ("sse4_2", "popcnt", "ssse3"),
+    "avx2": ("avx2", "fma", "bmi2", "f16c"),
+    "avx512": ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"),
+    "avx512bf16": ("avx512_bf16",),
+}
+_ONEDNN_PACKAGE = "onednn-cpu-gomp"
+#: Optional packages: what they serve, and the extra that installs them.
+_EXTRAS = {
+    "matplotlib": ("loss plots", "plot"),
+    "sklearn": ("examples/digits.py", "examples"),
+    "scipy": ("tests", "tests"),
+    "pytest": ("tests", "tests"),
+}
+
+
+def cpu_flags() -> set[str]:
+    """The processor's feature flags as the kernel names them; empty where /proc/cpuinfo does not tell."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("flags"):
+                return set(line.partition(":")[2].split())
+    except OSError:
+        pass
+    return set()
+
+
+def cpu_model() -> str:
+    """The processor's name, or its architecture where the system does not tell."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def usable_isas(flags: set[str]) -> list[str]:
+    """The instruction sets of our kernels that a processor with these flags has, lowest first."""
+    usable = []
+    for isa, needed in _LEVELS.items():
+        if not flags.issuperset(needed):
+            break
+        usable.append(isa)
+    return usable
+
+
+def find_onednn() -> Path | None:
+    """The libdnnl.so that pip installed, or None."""
+    try:
+        listed = metadata.files(_ONEDNN_PACKAGE) or []
+    except metadata.PackageNotFoundError:
+        return None
+    for file in listed:
+        path = Path(os.path.abspath(str(file.locate())))
+        if file.name == "libdnnl.so.3" and path.exists():
+            return path
+    return None
+
+
+def explain_import_error(error: ImportError) -> str:
+    """What to do about an ``ImportError`` of the compiled part of warptape, as one paragraph.
+
+    Args:
+        error: what ``import warptape._C`` raised.
+    """
+    text = str(error)
+    start = f"warptape's compiled part cannot be loaded: {text}."
+    if "libdnnl" in text:
+        found = find_onednn()
+        where = f"lies at {found}, outside of the folders searched" if found else "is not installed"
+        remedy = f"{sys.executable} -m pip install --force-reinstall {_ONEDNN_PACKAGE}"
+        return f"{start} oneDNN {where}; run: {remedy}"
+    if "libgomp" in text:
+        return f"{start} The GNU OpenMP library is missing; install your system's libgomp1 package."
+    if "GLIBC" in text or "CXXABI" in text:
+        return f"{start} It was built on a newer system; build it here: pip install --force-reinstall ."
+    return f"{start} Build it for this Python ({platform.python_version()}): pip install --force-reinstall ."
+
+
+def _built() -> Iterator[str]:
+    from . import _C
+
+    info = dict(_C.build_info())
+    yield f"compiler            {info['compiler']}"
+    yield f"CPU kernels for     {info['isas']}"
+    yield f"oneDNN              {info['onednn'] or 'no: matmul and convolution use the slower built-in GEMM'}"
+    yield f"CUDA plugin         {info['cuda'] or 'no'}"
+    if info["sanitize"]:
+        yield f"sanitizers          {info['sanitize']}"
+
+
+def _found() -> Iterator[str]:
+    from . import _C
+
+    built = dict(_C.build_info())["isas"].split()
+    usable = usable_isas(cpu_flags())
+    chosen = [isa for isa in usable if isa in built]
+    yield f"processor           {cpu_model()}, {len(os.sched_getaffinity(0))} cores usable"
+    yield f"instruction sets    {' '.join(usable) or 'unknown'}"
+    yield f"kernels in use      {chosen[-1] if chosen else 'none'}"
+    yield f"bfloat16 products   {'in hardware' if 'avx512_bf16' in cpu_flags() else 'emulated'}"
+    yield f"AMX                 {'yes' if 'amx_bf16' in cpu_flags() else 'no'}"
+    onednn = find_onednn()
+    if onednn:
+        yield f"oneDNN              {metadata.version(_ONEDNN_PACKAGE)} at {onednn}"
+    for package in ("numpy", "safetensors", "tqdm"):
+        yield f"{package:19} {metadata.version(package)}"
+    driver = Path("/proc/driver/nvidia/version")
+    if driver.exists() or ctypes.util.find_library("cuda"):
+        yield f"NVIDIA driver       {driver.read_text().splitlines()[0] if driver.exists() else 'found'}"
+
+
+def _missing() -> Iterator[str]:
+    from importlib.util import find_spec
+
+    from . import _C
+
+    info = dict(_C.build_info())
+    for package, (purpose, extra) in _EXTRAS.items():
+        if find_spec(package) is None:
+            yield f"{package:19} for {purpose}: pip install 'warptape[{extra}]'"
+    if not info["onednn"]:
+        yield f"{'oneDNN':19} for speed: reinstall with -C cmake.define.WARPTAPE_ONEDNN=ON"
+    if not info["cuda"]:
+        yield f"{'CUDA plugin':19} this version computes on the CPU only"
+    best = usable_isas(cpu_flags())[-1:]
+    if best and best[0] != "avx512bf16" and best[0] not in info["isas"].split():
+        yield f"{'kernels':19} for {best[0]}: reinstall without WARPTAPE_CPU_ISAS"
+
+
+def problem() -> str | None:
+    """What keeps warptape from working here, or None: a small product is computed and compared with NumPy."""
+    import numpy as np
+    import warptape
+
+    a = np.arange(12, dtype=np.float32).reshape(3, 4)
+    got = (warptape.from_numpy(a) @ warptape.from_numpy(a.T.copy())).numpy()
+    if not np.array_equal(got, a @ a.T):
+        return f"a product of two small matrices is wrong: expected {(a @ a.T).tolist()}, got {got.tolist()}"
+    return None
+
+
+def main() -> int:
+    """Print the report; return the exit code."""
+    print(f"warptape {__version__}, Python {platform.python_version()}, {platform.platform()}")
+    print(f"at {Path(__file__).parent}")
+    for title, lines in (("built in", _built()), ("found", _found()), ("missing", _missing())):
+        print(f"\n{title}")
+        for line in list(lines) or ["nothing"]:
+            print(f"  {line}")
+    wrong = problem()
+    print(f"\n{'warptape works here' if wrong is None else 'warptape does not work here: ' + wrong}")
+    return 0 if wrong is None else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
