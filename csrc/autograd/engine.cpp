@@ -1,0 +1,308 @@
+// One backward pass: find the nodes that can be reached, count for each how many gradients it waits for, then run what
+// is ready, newest first. Iterative throughout: the depth of the graph costs no stack.
+#include "autograd/engine.h"
+
+#include <cmath>
+#include <queue>
+#include <unordered_map>
+
+#include "autograd/view.h"
+#include "core/errors.h"
+
+namespace warptape {
+namespace {
+
+thread_local Node* running_node = nullptr;
+
+struct Capture {
+  uint32_t output;  // of the node
+  size_t slot;      // in the result
+};
+
+struct State {
+  Node* node;
+  int waiting = 0;  // edges of this pass that still have to deliver
+  bool needed = true;
+  SmallVector<Tensor, 1> gradients;
+  std::vector<Capture> captures;
+};
+
+class Pass {
+ public:
+  explicit Pass(const BackwardOptions& options) : options_(options) {}
+  ~Pass() {
+    for (State& s : states_)
+      if (s.node->task.load(std::memory_order_relaxed) == this) s.node->task.store(nullptr, std::memory_order_release);
+  }
+
+  void discover(std::span<const Edge> roots);
+  void capture(const Edge& edge, size_t slot);
+  void keep_only_needed();
+  void deliver(const Edge& edge, Tensor gradient);
+  void seed(const Edge& edge, Tensor gradient);
+  void run();
+  std::vector<Tensor> results;
+
+ private:
+  // A node is claimed by writing this pass into it; when another pass holds it, a map of our own knows its index.
+  State& state(Node* n);
+  State* find(Node* n);
+  void run_node(State& s);
+  SmallVector<Tensor, 4> backward(Node& node, State& s);
+  void check_nan(Node& node, std::span<const Tensor> gradients);
+
+  struct Older {
+    bool operator()(const std::pair<uint64_t, size_t>& a, const std::pair<uint64_t, size_t>& b) const {
+      return a.first < b.first;
+    }
+  };
+  static uint64_t priority(const Node& n) { return is_accumulator(n) ? UINT64_MAX : n.sequence; }
+
+  const BackwardOptions& options_;
+  std::vector<State> states_;
+  std::vector<Ref<Node>> keep_;  // the roots: everything else hangs on them
+  std::unordered_map<Node*, size_t> elsewhere_;
+  std::priority_queue<std::pair<uint64_t, size_t>, std::vector<std::pair<uint64_t, size_t>>, Older> ready_;
+};
+
+State* Pass::find(Node* n) {
+  if (n->task.load(std::memory_order_acquire) == this) return &states_[n->task_index];
+  if (elsewhere_.empty()) return nullptr;
+  auto it = elsewhere_.find(n);
+  return it == elsewhere_.end() ? nullptr : &states_[it->second];
+}
+
+State& Pass::state(Node* n) {
+  if (State* s = find(n)) return *s;
+  void* expected = nullptr;
+  if (n->task.compare_exchange_strong(expected, this, std::memory_order_acq_rel)) {
+    n->task_index = static_cast<uint32_t>(states_.size());
+  } else {
+    elsewhere_.emplace(n, states_.size());
+  }
+  State& s = states_.emplace_back();
+  s.node = n;
+  s.gradients.resize(n->outputs.size());
+  return s;
+}
+
+void Pass::discover(std::span<const Edge> roots) {
+  std::vector<Node*> open;
+  for (const Edge& e : roots) {
+    keep_.push_back(e.node);
+    size_t known = states_.size();
+    state(e.node.get());
+    if (states_.size() > known) open.push_back(e.node.get());
+  }
+  while (!open.empty()) {
+    Node* n = open.back();
+    open.pop_back();
+    for (const Edge& e : n->edges) {
+      if (!e) continue;
+      size_t known = states_.size();
+      ++state(e.node.get()).waiting;
+      if (states_.size() > known) open.push_back(e.node.get());
+    }
+  }
+}
+
+void Pass::capture(const Edge& edge, size_t slot) {
+  if (results.size() <= slot) results.resize(slot + 1);
+  if (!edge) return;
+  if (State* s = find(edge.node.get())) s->captures.push_back({edge.index, slot});
+}
+
+// With inputs given, a node runs only if it leads to a captured one. Edges lead to smaller sequence numbers, so one
+// walk in that order sees every node after all that it leads to.
+void Pass::keep_only_needed() {
+  std::vector<size_t> order(states_.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  auto rank = [&](size_t i) { return is_accumulator(*states_[i].node) ? 0 : states_[i].node->sequence; };
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return rank(a) < rank(b); });
+  for (size_t i : order) {
+    State& s = states_[i];
+    s.needed = !s.captures.empty();
+    for (const Edge& e : s.node->edges) s.needed |= e && find(e.node.get())->needed;
+  }
+}
+
+Tensor fit(const Tensor& gradient, const OutputMeta& meta, const Node& from, size_t index) {
+  Tensor g = gradient;
+  if (g.sizes() != meta.sizes) {
+    bool expanded = g.sizes().size() >= meta.sizes.size();
+    size_t shift = expanded ? g.sizes().size() - meta.sizes.size() : 0;
+    for (size_t i = 0; expanded && i < meta.sizes.size(); ++i)
+      expanded = meta.sizes[i] == 1 || meta.sizes[i] == g.sizes()[shift + i];
+    WT_CHECK(expanded, ShapeError, "Function ", from.type->name, " returned an invalid gradient at index ", index,
+             " - got ", g.sizes(), " but expected shape compatible with ", meta.sizes);
+    g = tape_reduce_to(g, meta.sizes);
+  }
+  if (g.dtype() != meta.dtype) {
+    WT_CHECK(is_floating(g.dtype()), DtypeError, "Function ", from.type->name, " returned a gradient of dtype ",
+             g.dtype(), " at index ", index, ", expected ", meta.dtype);
+    g = tape_cast(g, meta.dtype);
+  }
+  WT_CHECK(g.device() == meta.device, DeviceError, "Function ", from.type->name, " returned a gradient on ",
+           g.device(), " at index ", index, ", expected ", meta.device);
+  return g;
+}
+
+void Pass::seed(const Edge& edge, Tensor gradient) {
+  Tensor& into = state(edge.node.get()).gradients[edge.index];
+  into = into.defined() ? tape_add(into, gradient) : std::move(gradient);
+}
+
+void Pass::deliver(const Edge& edge, Tensor gradient) {
+  State& s = *find(edge.node.get());
+  if (gradient.defined()) {
+    Tensor& into = s.gradients[edge.index];
+    if (!into.defined()) {
+      into = std::move(gradient);
+    } else if (!thread_state.grad_mode && into.ref()->use_count() == 1 && into.storage().use_count() == 1 &&
+               into.is_contiguous() && !into->python) {
+      raw_add(into, into, gradient);
+    } else {
+      into = tape_add(into, gradient);
+    }
+  }
+  if (--s.waiting == 0) ready_.emplace(priority(*s.node), static_cast<size_t>(&s - states_.data()));
+}
+
+bool has_nan(const Tensor& t) {
+  Tensor wide = raw_contiguous(raw_cast(t, DType::Float64));
+  for (int64_t i = 0; i < wide.numel(); ++i)
+    if (std::isnan(wide.data_as<double>()[i])) return true;
+  return false;
+}
+
+void Pass::check_nan(Node& node, std::span<const Tensor> gradients) {
+  if (!thread_state.anomaly_check_nan) return;
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    if (!gradients[i].defined() || !gradients[i].device().is_cpu()) continue;
+    WT_CHECK(!has_nan(gradients[i]), Error, "Function '", node.type->name, "' returned nan values in its ", i,
+             "th output.", node.extras && !node.extras->traceback.empty()
+                               ? "\nThe forward call that recorded it:\n" + node.extras->traceback
+                               : std::string());
+  }
+}
+
+SmallVector<Tensor, 4> Pass::backward(Node& node, State& s) {
+  SmallVector<Tensor, 4> inputs(node.edges.size());
+  SmallVector<bool, 16> wanted(node.edges.size(), false);
+  for (size_t i = 0; i < wanted.size(); ++i) wanted[i] = node.edges[i] && find(node.edges[i].node.get())->needed;
+  bool any = false;
+  for (const Tensor& g : s.gradients) any |= g.defined();
+  if (any) {
+    WT_CHECK(!node.released || is_accumulator(node), Error, node.type->name,
+             ": Trying to backward through the graph a second time (or directly access saved tensors after they have "
+             "already been freed). Saved intermediate values of the graph are freed when you call .backward() or "
+             "autograd.grad(). Specify retain_graph=True if you need to backward through the graph a second time.");
+    Gradients g({s.gradients.data(), s.gradients.size()}, {inputs.data(), inputs.size()}, wanted.data());
+    node.type->backward(node, g);
+  }
+  return inputs;
+}
+
+void Pass::run_node(State& s) {
+  Node& node = *s.node;
+  NodeExtras* extras = node.extras.get();
+  if (extras) {
+    for (auto& h : extras->tensor_hooks)
+      if (s.gradients[h.output].defined()) h.hook->call(s.gradients[h.output]);
+    for (auto& h : extras->retain_grad)
+      if (s.gradients[h.output].defined()) h.hook->call(s.gradients[h.output]);
+    for (auto& h : extras->pre_hooks) h->call({}, {s.gradients.data(), s.gradients.size()});
+  }
+  for (const Capture& c : s.captures) results[c.slot] = s.gradients[c.output];
+  bool leads_on = false;
+  for (const Edge& e : node.edges) leads_on |= e && find(e.node.get())->needed;
+  bool leaf = is_accumulator(node);
+  if (leaf ? !options_.accumulate : !leads_on) return;
+
+  Restore<Node*> mark(running_node, &node);
+  SmallVector<Tensor, 1> seen;
+  if (extras && !extras->post_hooks.empty()) seen = s.gradients;
+  SmallVector<Tensor, 4> inputs = backward(node, s);
+  if (extras)
+    for (auto& h : extras->post_hooks) h->call({inputs.data(), inputs.size()}, {seen.data(), seen.size()});
+  if (thread_state.anomaly_mode) check_nan(node, {inputs.data(), inputs.size()});
+  s.gradients.clear();
+  if (!options_.retain_graph && !leaf) {
+    node.release_saved();
+    if (node.type->release) node.type->release(node);
+  }
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const Edge& e = node.edges[i];
+    if (!e || !find(e.node.get())->needed) continue;
+    Tensor g = std::move(inputs[i]);
+    if (g.defined()) g = fit(g, e.node->outputs[e.index], node, i);
+    deliver(e, std::move(g));
+  }
+}
+
+void Pass::run() {
+  for (size_t i = 0; i < states_.size(); ++i)
+    if (states_[i].waiting == 0) ready_.emplace(priority(*states_[i].node), i);
+  // A node whose consumers are all skipped never becomes ready by delivery; it is not needed then.
+  while (!ready_.empty()) {
+    size_t i = ready_.top().second;
+    ready_.pop();
+    if (states_[i].needed) run_node(states_[i]);
+  }
+}
+
+Tensor root_gradient(const Tensor& root, const Tensor& given) {
+  if (given.defined()) {
+    WT_CHECK(given.sizes() == root.sizes(), ShapeError, "backward: Mismatch in shape: the gradient has a shape of ",
+             given.sizes(), " and the output has a shape of ", root.sizes());
+    WT_CHECK(given.device() == root.device(), DeviceError, "backward: expected a gradient on ", root.device(),
+             ", got one on ", given.device());
+    return given.dtype() == root.dtype() ? given : tape_cast(given, root.dtype());
+  }
+  WT_CHECK(root.numel() == 1, ShapeError,
+           "backward: grad can be implicitly created only for scalar outputs, got shape ", root.sizes(),
+           "; pass gradient= or reduce the output");
+  WT_CHECK(is_floating(root.dtype()), DtypeError,
+           "backward: grad can be implicitly created only for real scalar outputs but got ", root.dtype());
+  return full(root.sizes(), 1.0, options_of(root));
+}
+
+}  // namespace
+
+Node* current_node() { return running_node; }
+
+std::vector<Tensor> run_backward(TensorList roots, std::span<const Tensor> gradients, TensorList inputs,
+                                 const BackwardOptions& options) {
+  std::vector<Edge> starts;
+  std::vector<Tensor> seeds;
+  for (size_t i = 0; i < roots.size(); ++i) {
+    Edge e = gradient_edge(roots[i]);
+    WT_CHECK(e, Error, "backward: element ", i, " of tensors does not require grad and does not have a grad_fn");
+    seeds.push_back(root_gradient(roots[i], i < gradients.size() ? gradients[i] : Tensor()));
+    starts.push_back(std::move(e));
+  }
+  std::vector<Edge> ends;
+  for (const Tensor& t : inputs) {
+    WT_CHECK(requires_grad(t), Error, "One of the differentiated Tensors does not require grad");
+    ends.push_back(gradient_edge(t));
+  }
+
+  GradMode mode(options.create_graph);
+  Pass pass(options);
+  pass.discover(starts);
+  if (!inputs.empty()) {
+    for (size_t i = 0; i < ends.size(); ++i) pass.capture(ends[i], i);
+    pass.keep_only_needed();
+  }
+  for (size_t i = 0; i < starts.size(); ++i) pass.seed(starts[i], std::move(seeds[i]));
+  pass.run();
+
+  if (!options.allow_unused && !options.accumulate)
+    for (size_t i = 0; i < inputs.size(); ++i)
+      WT_CHECK(pass.results[i].defined(), Error,
+               "One of the differentiated Tensors appears to not have been used in the graph. Set allow_unused=True if "
+               "this is the desired behavior.");
+  return std::move(pass.results);
+}
+
+}  // namespace warptape

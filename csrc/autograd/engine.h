@@ -1,0 +1,25 @@
+// The backward pass.
+#pragma once
+
+#include "autograd/node.h"
+
+namespace warptape {
+
+struct BackwardOptions {
+  bool retain_graph = false;
+  bool create_graph = false;
+  bool allow_unused = false;
+  bool accumulate = true;  // into .grad of the leaves; false for autograd.grad
+};
+
+// Runs the graph from `roots` with the gradients given (an undefined gradient of a one-element root is 1). With
+// `inputs`, only what leads to them runs, and their gradients are returned in order (undefined when unused) unless
+// `accumulate` is set, in which case they are added to the inputs' .grad. Backward inside backward is allowed; several
+// threads may run passes over shared graphs.
+WT_API std::vector<Tensor> run_backward(TensorList roots, std::span<const Tensor> gradients, TensorList inputs,
+                                        const BackwardOptions& options);
+
+// The node whose backward runs on this thread, or null.
+WT_API Node* current_node();
+
+}  // namespace warptape

@@ -1,0 +1,85 @@
+#include "autograd/node.h"
+
+#include "autograd/tape.h"
+#include "core/context.h"
+#include "core/errors.h"
+#include "core/free_list.h"
+
+namespace warptape {
+
+PackedTensor::~PackedTensor() = default;
+TensorHook::~TensorHook() = default;
+NodeHook::~NodeHook() = default;
+
+Ref<PackedTensor> (*pack_saved_tensor)(const Tensor& t) = nullptr;
+
+void* Node::operator new(size_t size) { return FreeList<Node>::allocate(size); }
+void Node::operator delete(void* p) { FreeList<Node>::deallocate(p); }
+
+namespace {
+std::atomic<uint64_t> next_sequence{1};
+
+// Nodes whose last reference went while another node was being destroyed on this thread.
+struct Graveyard {
+  std::vector<Node*> waiting;
+  bool digging = false;
+};
+thread_local Graveyard graveyard;
+}  // namespace
+
+Node::Node(const NodeType* t) : type(t), sequence(next_sequence.fetch_add(1, std::memory_order_relaxed)) {}
+
+Node::~Node() { drop_data(); }
+
+void Node::destroy(Node* n) {
+  Graveyard& g = graveyard;
+  if (g.digging) {
+    g.waiting.push_back(n);
+    return;
+  }
+  g.digging = true;
+  delete n;
+  while (!g.waiting.empty()) {
+    Node* next = g.waiting.back();
+    g.waiting.pop_back();
+    delete next;
+  }
+  g.digging = false;
+}
+
+void Node::release_saved() {
+  released = true;
+  saved_.clear();
+}
+
+SavedTensor::SavedTensor(const Tensor& t, bool is_output, uint32_t output) : output_(output), is_output_(is_output) {
+  if (!t.defined()) return;
+  WT_CHECK(!t->inference, Error,
+           "Inference tensors cannot be saved for backward. Please do not use Tensors created in inference mode in "
+           "computation tracked by autograd; clone() them outside of inference mode");
+  version_ = t.version();
+  tensor_ = is_output ? alias(t) : t;
+  if (thread_state.saved_tensor_hooks) {
+    packed_ = pack_saved_tensor(is_output ? tensor_ : t);
+    if (packed_) tensor_ = Tensor();
+  }
+}
+
+Tensor SavedTensor::unpack(Node& owner) const {
+  Tensor out = tensor_;
+  if (packed_) {
+    out = packed_->unpack();
+  } else if (out.defined()) {
+    WT_CHECK(out.version() == version_, Error, owner.type->name,
+             ": one of the variables needed for gradient computation has been modified by an inplace operation: ", out,
+             " is at version ", out.version(), "; expected version ", version_,
+             " instead. Clone it before the in-place change, or enable anomaly detection to find the forward call");
+  }
+  if (is_output_ && out.defined() && thread_state.grad_mode) {
+    out = alias(out);
+    set_gradient_edge(out, {Ref<Node>::share(&owner), output_});
+  }
+  return out;
+}
+
+}  // namespace warptape

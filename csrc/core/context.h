@@ -1,0 +1,60 @@
+// What a rank has for itself (ranks may be threads of one process), and what a thread has for itself.
+#pragma once
+
+#include "core/dtype.h"
+#include "core/generator.h"
+
+namespace warptape {
+
+struct RankContext {
+  Ref<Generator> generator = Ref<Generator>::adopt(new Generator);
+  DType default_dtype = DType::Float32;
+  Device default_device;
+  int num_threads = 0;  // 0: all cores
+  bool deterministic_algorithms = false;
+  int rank = 0, world_size = 1;
+};
+
+// Reasons for a call to leave the straight way into its op: bits of the one word that every call tests.
+enum DispatchBit : uint32_t {
+  kAutocast = 1u << 0,
+  kProfiler = 1u << 1,
+  kCapture = 1u << 2,
+  kTorchFunctionMode = 1u << 3,
+  kVmap = 1u << 4,
+  kSharded = 1u << 5,
+};
+
+struct ThreadState {
+  uint32_t dispatch = 0;
+  bool grad_mode = true;
+  bool inference_mode = false;
+  bool anomaly_mode = false;
+  bool anomaly_check_nan = true;
+  bool saved_tensor_hooks = false;
+  DType autocast_dtype = DType::BFloat16;
+  RankContext* rank = nullptr;
+};
+
+// constinit and initial-exec: reading it is one instruction, from the bindings too.
+extern WT_API constinit thread_local ThreadState thread_state __attribute__((tls_model("initial-exec")));
+
+// The context of the calling thread: the process's own unless a simulated rank set another.
+WT_API RankContext& rank_context();
+WT_API void set_rank_context(RankContext* context);
+
+// Sets one field of the thread's state and puts the old value back at the end of the scope.
+template <class T>
+class Restore {
+ public:
+  Restore(T& field, T value) : field_(field), old_(field) { field = value; }
+  ~Restore() { field_ = old_; }
+  Restore(const Restore&) = delete;
+  Restore& operator=(const Restore&) = delete;
+
+ private:
+  T& field_;
+  T old_;
+};
+
+}  // namespace warptape

@@ -1,0 +1,27 @@
+// Where data lives: a kind of device and its number.
+#pragma once
+
+#include <iosfwd>
+#include <string>
+#include <string_view>
+
+#include "core/export.h"
+
+namespace warptape {
+
+struct Device {
+  DeviceType type = DeviceType::CPU;
+  int8_t index = 0;
+  constexpr bool operator==(const Device& o) const { return type == o.type && index == o.index; }
+  constexpr bool is_cpu() const { return type == DeviceType::CPU; }
+  constexpr bool is_cuda() const { return type == DeviceType::CUDA; }
+  constexpr bool is_meta() const { return type == DeviceType::Meta; }
+};
+
+WT_API const char* name(DeviceType t);  // "cpu", "cuda", "meta"
+WT_API std::string to_string(Device d);
+WT_API std::ostream& operator<<(std::ostream& out, Device d);
+// Parses "cpu", "cuda", "cuda:1", "meta"; throws DeviceError that lists what there is.
+WT_API Device parse_device(std::string_view text);
+
+}  // namespace warptape

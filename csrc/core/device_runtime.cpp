@@ -1,0 +1,121 @@
+#include "core/device_runtime.h"
+
+#include <dlfcn.h>
+
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+
+#include "core/errors.h"
+
+extern "C" {
+// Borders of the section that WT_KERNEL fills in this library.
+extern const warptape::kernels::KernelEntry __start_wt_kernels[] __attribute__((weak, visibility("hidden")));
+extern const warptape::kernels::KernelEntry __stop_wt_kernels[] __attribute__((weak, visibility("hidden")));
+}
+
+namespace warptape {
+namespace {
+
+struct Registry {
+  std::mutex mutex;
+  std::array<std::unordered_map<std::string, const kernels::KernelEntry*>, kNumDeviceTypes> entries;
+  std::array<DeviceRuntime*, kNumDeviceTypes> runtimes{};
+  std::array<std::string, kNumDeviceTypes> failures;  // why a plugin did not open
+  std::string folder;
+};
+
+Registry& registry() {
+  static auto* r = new Registry;
+  return *r;
+}
+
+// The highest instruction set level (kernels/cpu) that this machine runs; WARPTAPE_CPU_LEVEL lowers it, for tests.
+int machine_level() {
+  static const int level = [] {
+    __builtin_cpu_init();
+    int found = 0;
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("x86-64-v2")) found = 1;
+    if (__builtin_cpu_supports("x86-64-v3")) found = 2;
+    if (__builtin_cpu_supports("x86-64-v4")) found = 3;
+    if (found == 3 && __builtin_cpu_supports("avx512bf16")) found = 4;
+#endif
+    if (const char* cap = std::getenv("WARPTAPE_CPU_LEVEL")) found = std::min(found, std::atoi(cap));
+    return found;
+  }();
+  return level;
+}
+
+void add_entries(Registry& r, const kernels::KernelEntry* begin, const kernels::KernelEntry* end) {
+  for (auto* e = begin; e != end; ++e) {
+    if (e->device == DeviceType::CPU && e->level > machine_level()) continue;
+    auto& known = r.entries[static_cast<int>(e->device)][e->name];
+    if (!known || e->level > known->level) known = e;
+  }
+}
+
+void open_plugin(DeviceType type) {
+  Registry& r = registry();
+  int slot = static_cast<int>(type);
+  if (r.runtimes[slot] || !r.failures[slot].empty()) return;
+  std::string path = r.folder + "/libwarptape_" + name(type) + ".so";
+  void* lib = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!lib) {
+    const char* why = dlerror();
+    r.failures[slot] = why ? why : "not found";
+    return;
+  }
+  auto init = reinterpret_cast<const char* (*)(int)>(dlsym(lib, "warptape_plugin_init"));
+  const char* problem = init ? init(kPluginAbi) : "it has no warptape_plugin_init";
+  if (problem) r.failures[slot] = problem;
+}
+
+}  // namespace
+
+void set_plugin_folder(const char* path) { registry().folder = path; }
+
+void register_device_runtime(DeviceType type, DeviceRuntime* runtime) {
+  registry().runtimes[static_cast<int>(type)] = runtime;
+}
+
+void register_kernels(const kernels::KernelEntry* begin, const kernels::KernelEntry* end) {
+  std::lock_guard lock(registry().mutex);
+  add_entries(registry(), begin, end);
+}
+
+DeviceRuntime& runtime_of(DeviceType type) {
+  Registry& r = registry();
+  open_plugin(type);
+  DeviceRuntime* runtime = r.runtimes[static_cast<int>(type)];
+  WT_CHECK(runtime, DeviceError, name(type), ": this device cannot be used: ", r.failures[static_cast<int>(type)],
+           "; `python -m warptape.doctor` says what to install");
+  return *runtime;
+}
+
+Allocator& allocator_of(Device device) {
+  if (device.is_cpu()) return cpu_allocator();
+  return runtime_of(device.type).allocator(device.index);
+}
+
+namespace kernels {
+
+AnyKernel resolve_kernel(const char* kernel, const char* signature, DeviceType device) {
+  Registry& r = registry();
+  if (device != DeviceType::CPU) runtime_of(device);
+  std::lock_guard lock(r.mutex);
+  static const bool builtin = (add_entries(r, __start_wt_kernels, __stop_wt_kernels), true);
+  (void)builtin;
+  auto& table = r.entries[static_cast<int>(device)];
+  auto found = table.find(kernel);
+  WT_CHECK(found != table.end(), NotImplementedError, kernel, ": no kernel for device ", name(device));
+  WT_CHECK(std::strcmp(found->second->signature, signature) == 0, NotImplementedError, kernel, ": kernel of type ",
+           found->second->signature, " does not fit the slot of type ", signature);
+  return found->second->function;
+}
+
+}  // namespace kernels
+}  // namespace warptape

@@ -1,0 +1,46 @@
+// Data types: names, categories, limits and promotion.
+#pragma once
+
+#include <iosfwd>
+#include <optional>
+
+#include "core/export.h"
+
+namespace warptape {
+
+WT_API const char* name(DType t);  // "float32"; PyTorch's names
+WT_API std::ostream& operator<<(std::ostream& out, DType t);
+
+// Bool < integers < floats (< complex): the category decides before the width does.
+enum class DTypeCategory : uint8_t { Bool, Integral, Floating };
+constexpr DTypeCategory category(DType t) {
+  return t == DType::Bool ? DTypeCategory::Bool : is_floating(t) ? DTypeCategory::Floating : DTypeCategory::Integral;
+}
+
+// The smallest dtype that both convert to (PyTorch's table: uint8 with int8 gives int16, float16 with bfloat16 float32).
+WT_API DType promote(DType a, DType b);
+
+// PyTorch's three ranks of operands: a dimensioned tensor outranks a 0-dim tensor, which outranks a Python scalar; a
+// lower rank changes the result's dtype only when its category is higher.
+class WT_API PromotionState {
+ public:
+  void add_dimensioned(DType t) { join(dim_, t); }
+  void add_zero_dim(DType t) { join(zero_, t); }
+  void add_scalar(DType t) { join(scalar_, t); }  // Int64, Bool, or the default floating dtype
+  DType result() const;
+
+ private:
+  static void join(std::optional<DType>& into, DType t) { into = into ? promote(*into, t) : t; }
+  std::optional<DType> dim_, zero_, scalar_;
+};
+
+// Whether a result of type `from` may be stored in a tensor of type `to` by an in-place op or out=.
+constexpr bool can_cast(DType from, DType to) { return category(from) <= category(to); }
+
+// The type in which elementwise kernels compute values of `t`.
+constexpr DType compute_dtype(DType t) {
+  if (t == DType::Float64) return DType::Float64;
+  return is_floating(t) ? DType::Float32 : DType::Int64;
+}
+
+}  // namespace warptape

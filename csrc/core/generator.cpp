@@ -1,0 +1,112 @@
+#include "core/generator.h"
+
+#include <cmath>
+#include <cstring>
+#include <numbers>
+#include <random>
+
+#include "core/errors.h"
+
+namespace warptape {
+
+Generator::Generator(Device device, uint64_t seed) : device_(device) { manual_seed(seed); }
+
+void Generator::manual_seed(uint64_t seed) {
+  seed_ = seed;
+  mt_[0] = static_cast<uint32_t>(seed);
+  for (uint32_t i = 1; i < mt_.size(); ++i) mt_[i] = 1812433253u * (mt_[i - 1] ^ (mt_[i - 1] >> 30)) + i;
+  next_ = mt_.size();
+  philox_calls_ = 0;
+  cached_normal_.reset();
+}
+
+uint64_t Generator::seed_from_entropy() {
+  std::random_device entropy;
+  // 53 bits, so that the number survives a trip through a double, as PyTorch's does.
+  manual_seed(((uint64_t{entropy()} << 32) | entropy()) & ((uint64_t{1} << 53) - 1));
+  return seed_;
+}
+
+void Generator::refill() {
+  constexpr uint32_t n = 624, m = 397;
+  for (uint32_t i = 0; i < n; ++i) {
+    uint32_t y = (mt_[i] & 0x80000000u) | (mt_[(i + 1) % n] & 0x7fffffffu);
+    mt_[i] = mt_[(i + m) % n] ^ (y >> 1) ^ ((y & 1) ? 0x9908b0dfu : 0u);
+  }
+  next_ = 0;
+}
+
+uint32_t Generator::random() {
+  if (next_ == mt_.size()) refill();
+  uint32_t y = mt_[next_++];
+  y ^= y >> 11;
+  y ^= (y << 7) & 0x9d2c5680u;
+  y ^= (y << 15) & 0xefc60000u;
+  return y ^ (y >> 18);
+}
+
+uint64_t Generator::random64() {
+  uint64_t high = random();
+  return (high << 32) | random();
+}
+
+float Generator::uniform_float() { return static_cast<float>(random() & ((1u << 24) - 1)) * 0x1p-24f; }
+
+double Generator::uniform_double() {
+  return static_cast<double>(random64() & ((uint64_t{1} << 53) - 1)) * 0x1p-53;
+}
+
+double Generator::normal() {
+  if (cached_normal_) {
+    double out = *cached_normal_;
+    cached_normal_.reset();
+    return out;
+  }
+  double u1 = uniform_double(), u2 = uniform_double();
+  double radius = std::sqrt(-2.0 * std::log1p(-u2)), theta = 2.0 * std::numbers::pi * u1;
+  cached_normal_ = radius * std::sin(theta);
+  return radius * std::cos(theta);
+}
+
+kernels::PhiloxKey Generator::next_philox() { return {seed_, philox_calls_++}; }
+
+namespace {
+struct StateBlob {
+  char magic[8];
+  uint64_t seed, philox_calls;
+  uint32_t mt[624];
+  uint32_t next, has_normal;
+  double normal;
+};
+constexpr char kMagic[8] = {'w', 't', 'r', 'n', 'g', '0', '0', '1'};
+}  // namespace
+
+std::vector<uint8_t> Generator::state() const {
+  StateBlob blob{};
+  std::memcpy(blob.magic, kMagic, sizeof kMagic);
+  blob.seed = seed_;
+  blob.philox_calls = philox_calls_;
+  std::memcpy(blob.mt, mt_.data(), sizeof blob.mt);
+  blob.next = next_;
+  blob.has_normal = cached_normal_.has_value();
+  blob.normal = cached_normal_.value_or(0.0);
+  std::vector<uint8_t> bytes(sizeof blob);
+  std::memcpy(bytes.data(), &blob, sizeof blob);
+  return bytes;
+}
+
+void Generator::set_state(std::span<const uint8_t> bytes) {
+  StateBlob blob;
+  WT_CHECK(bytes.size() == sizeof blob, ValueError, "set_state: expected ", sizeof blob, " bytes, got ", bytes.size());
+  std::memcpy(&blob, bytes.data(), sizeof blob);
+  WT_CHECK(std::memcmp(blob.magic, kMagic, sizeof kMagic) == 0 && blob.next <= 624, ValueError,
+           "set_state: these bytes are not the state of a generator");
+  seed_ = blob.seed;
+  philox_calls_ = blob.philox_calls;
+  std::memcpy(mt_.data(), blob.mt, sizeof blob.mt);
+  next_ = blob.next;
+  cached_normal_.reset();
+  if (blob.has_normal) cached_normal_ = blob.normal;
+}
+
+}  // namespace warptape

@@ -1,0 +1,52 @@
+// Random generators. The CPU's draws PyTorch's numbers: the Mersenne Twister MT19937 (Matsumoto and Nishimura, 1998)
+// consumed in PyTorch's order. Dropout draws from Philox (Salmon et al., 2011), keyed by seed, call and element.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "core/device.h"
+#include "core/ref.h"
+
+namespace warptape {
+
+class WT_API Generator : public RefCounted<Generator> {
+ public:
+  static constexpr uint64_t kDefaultSeed = 67280421310721;
+  explicit Generator(Device device = {}, uint64_t seed = kDefaultSeed);
+  static void destroy(Generator* g) { delete g; }
+
+  void manual_seed(uint64_t seed);
+  uint64_t initial_seed() const { return seed_; }
+  uint64_t seed_from_entropy();  // seeds with and returns a nondeterministic 64-bit number
+  Device device() const { return device_; }
+
+  // Callers hold `mutex` for the whole of one op's draws.
+  std::mutex mutex;
+  uint32_t random();
+  uint64_t random64();
+  double uniform_double();           // [0, 1), 53 bits
+  float uniform_float();             // [0, 1), 24 bits
+  double normal();                   // one draw as a small tensor's element takes it
+  kernels::PhiloxKey next_philox();  // a fresh key: (seed, number of the call)
+
+  // The whole state as bytes, and back; set_state throws ValueError and changes nothing on bytes of another layout.
+  std::vector<uint8_t> state() const;
+  void set_state(std::span<const uint8_t> bytes);
+
+ private:
+  void refill();
+
+  Device device_;
+  uint64_t seed_ = 0;
+  std::array<uint32_t, 624> mt_{};
+  uint32_t next_ = 624;
+  uint64_t philox_calls_ = 0;
+  std::optional<double> cached_normal_;
+};
+
+}  // namespace warptape

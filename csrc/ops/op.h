@@ -1,0 +1,260 @@
+// How an op is declared and called.
+//
+// An op is one object, declared in its family's header and defined in its family's .cpp:
+//
+//   extern WT_API const Op<Tensor(const Tensor&, int64_t, std::optional<DType>)> softmax;            // softmax.h
+//   decltype(softmax) softmax{"softmax", softmax_impl, kFunction | kMethod,                          // softmax.cpp
+//                             {"input", "dim", {"dtype", none}}, "softmax over dim ..."};
+//
+// The C++ type gives the arguments' types; names, defaults, Python binding, docstring, stub and op table come from the
+// declaration. Several ops with one Python name are overloads, tried in the order of their definition in that file.
+// Calling the object, from C++ or Python, passes one inline entry that tests one thread-local word.
+#pragma once
+
+#include <deque>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+#include "autograd/tape.h"
+#include "core/errors.h"
+#include "tensor/plan.h"
+
+namespace warptape {
+
+// Where Python finds the op.
+enum OpPlace : uint32_t {
+  kFunction = 1,    // warptape.name(...)
+  kMethod = 2,      // Tensor.name(...): the first argument is self
+  kNN = 4,          // warptape.nn.functional.name(...)
+  kOut = 8,         // takes out=: the result is copied into it (sizes adapted, dtype must be castable, not recorded)
+  kLinalg = 16,     // warptape.linalg.name(...)
+  kPrivate = 32,    // warptape._C._private.name(...): for the Python layer only
+};
+
+enum class ArgType : uint8_t { Tensor, TensorList, OptTensorList, Int, Double, Bool, Scalar, IntList, DType, Device, String, Generator };
+
+// One argument or default, without its type. Borrowed: what it points to lives as long as the call.
+struct Value {
+  bool present = false;
+  union {
+    const Tensor* tensor;
+    int64_t i = 0;
+    double d;
+    bool b;
+    DType dtype;
+    Device device;
+    Generator* generator;
+    struct {
+      const void* data;  // Tensor, OptTensor, int64_t or char
+      size_t size;
+    } list;
+  };
+  Scalar scalar;
+};
+
+// What an op returned, without its type.
+struct Result {
+  enum class Kind : uint8_t { None, Tensor, Tuple, List, Bool, Int, Double, Scalar, IntList };
+  Kind kind = Kind::None;
+  Tensor tensor;
+  std::vector<Tensor> tensors;
+  Scalar scalar;
+  Shape ints;
+};
+
+struct None {};
+inline constexpr None none;
+
+struct ArgDefault {
+  enum class Kind : uint8_t { Required, None, Bool, Int, Double, String, IntList, DType };
+  Kind kind = Kind::Required;
+  int64_t i = 0;
+  double d = 0;
+  const char* text = nullptr;
+  std::vector<int64_t> ints;
+  DType dtype = DType::Float32;
+};
+
+enum ArgMark : uint8_t {
+  kKeywordOnly = 1,
+  kVarArgs = 2,   // x.view(2, 3) as well as x.view((2, 3)); of an IntList or TensorList
+  kWritten = 4,   // changed in place; the op returns it
+};
+
+struct Arg {
+  Arg(const char* n, int m = 0) : name(n), marks(static_cast<uint8_t>(m)) {}
+  Arg(const char* n, None, int m = 0) : Arg(n, m) { def.kind = ArgDefault::Kind::None; }
+  Arg(const char* n, bool v, int m = 0) : Arg(n, m) { def.kind = ArgDefault::Kind::Bool, def.i = v; }
+  Arg(const char* n, double v, int m = 0) : Arg(n, m) { def.kind = ArgDefault::Kind::Double, def.d = v; }
+  Arg(const char* n, const char* v, int m = 0) : Arg(n, m) { def.kind = ArgDefault::Kind::String, def.text = v; }
+  Arg(const char* n, std::initializer_list<int64_t> v, int m = 0) : Arg(n, m) {
+    def.kind = ArgDefault::Kind::IntList, def.ints = v;
+  }
+  static Arg integer(const char* n, int64_t v, int m = 0) {  // a named maker: an int would be read as marks
+    Arg a(n, m);
+    a.def.kind = ArgDefault::Kind::Int, a.def.i = v;
+    return a;
+  }
+  const char* name;
+  uint8_t marks;
+  ArgDefault def;
+  ArgType type = ArgType::Tensor;  // set from the C++ signature
+  bool optional = false;           // takes None; likewise
+};
+
+// What autocast does with an op's floating arguments.
+enum class Autocast : uint8_t { Keep, Lower, Float32, Widest };
+
+struct OpInfo {
+  using CallFn = void (*)(const OpInfo& op, const Value* args, Result& out);
+  const char* name;
+  uint32_t places;
+  std::vector<Arg> args;
+  const char* doc;
+  Result::Kind returns = Result::Kind::None;
+  std::vector<const char*> return_names;  // of a named tuple
+  Autocast autocast = Autocast::Keep;
+  CallFn call = nullptr;
+  const OpInfo* next = nullptr;           // all ops, newest first
+};
+WT_API const OpInfo* all_ops();
+WT_API const OpInfo* register_op(OpInfo* op);  // returns the previous head
+
+// A reason to leave the straight way: may change the arguments (keeping what it made in `keep`) and go on (false), or
+// do the whole call (true).
+using Keep = std::deque<Tensor>;
+using Interceptor = bool (*)(const OpInfo& op, std::span<Value> args, Result& out, Keep& keep);
+WT_API void set_interceptor(DispatchBit bit, Interceptor f);
+// Asks the interceptors of all bits set, each with its own bit cleared.
+WT_API bool intercept(const OpInfo& op, std::span<Value> args, Result& out, Keep& keep);
+
+// ---- from C++ types to values and back ------------------------------------------------------------------------------
+
+template <class T> struct ArgTraits;
+#define WT_ARG(TYPE, KIND, BOX, UNBOX)                       \
+  template <> struct ArgTraits<TYPE> {                       \
+    static constexpr ArgType kType = ArgType::KIND;          \
+    static constexpr bool kOptional = false;                 \
+    static void box(Value& v, const TYPE& x) { BOX; }        \
+    static decltype(auto) unbox(const Value& v) { return UNBOX; } \
+  }
+WT_ARG(Tensor, Tensor, v.tensor = &x, (*v.tensor));
+WT_ARG(int64_t, Int, v.i = x, int64_t{v.i});
+WT_ARG(double, Double, v.d = x, double{v.d});
+WT_ARG(bool, Bool, v.b = x, bool{v.b});
+WT_ARG(Scalar, Scalar, v.scalar = x, Scalar{v.scalar});
+WT_ARG(DType, DType, v.dtype = x, DType{v.dtype});
+WT_ARG(Device, Device, v.device = x, Device{v.device});
+WT_ARG(TensorList, TensorList, (v.list = {x.data(), x.size()}),
+       (TensorList{static_cast<const Tensor*>(v.list.data), v.list.size}));
+WT_ARG(std::span<const OptTensor>, OptTensorList, (v.list = {x.data(), x.size()}),
+       (std::span<const OptTensor>{static_cast<const OptTensor*>(v.list.data), v.list.size}));
+WT_ARG(IntList, IntList, (v.list = {x.data(), x.size()}),
+       (IntList{static_cast<const int64_t*>(v.list.data), v.list.size}));
+WT_ARG(std::string_view, String, (v.list = {x.data(), x.size()}),
+       (std::string_view{static_cast<const char*>(v.list.data), v.list.size}));
+#undef WT_ARG
+// The generator is always optional: null means the rank's own.
+template <> struct ArgTraits<Generator*> {
+  static constexpr ArgType kType = ArgType::Generator;
+  static constexpr bool kOptional = true;
+  static void box(Value& v, Generator* x) { v.generator = x; }
+  static Generator* unbox(const Value& v) { return v.present ? v.generator : nullptr; }
+};
+template <class T> struct ArgTraits<std::optional<T>> {
+  static constexpr ArgType kType = ArgTraits<T>::kType;
+  static constexpr bool kOptional = true;
+  static void box(Value& v, const std::optional<T>& x) {
+    v.present = x.has_value();
+    if (x) ArgTraits<T>::box(v, *x);
+  }
+  static std::optional<T> unbox(const Value& v) {
+    if (!v.present) return std::nullopt;
+    return std::optional<T>(ArgTraits<T>::unbox(v));
+  }
+};
+template <class A> using Plain = std::remove_cvref_t<A>;
+
+template <class R> struct ReturnTraits;
+#define WT_RETURN(TYPE, KIND, BOX, UNBOX)                        \
+  template <> struct ReturnTraits<TYPE> {                        \
+    static constexpr Result::Kind kKind = Result::Kind::KIND;    \
+    static void box(Result& r, TYPE x) { BOX; }                  \
+    static TYPE unbox(Result& r) { return UNBOX; }               \
+  }
+WT_RETURN(Tensor, Tensor, r.tensor = std::move(x), std::move(r.tensor));
+WT_RETURN(std::vector<Tensor>, List, r.tensors = std::move(x), std::move(r.tensors));
+WT_RETURN(bool, Bool, r.scalar = x, r.scalar.to_bool());
+WT_RETURN(int64_t, Int, r.scalar = x, r.scalar.to_int());
+WT_RETURN(double, Double, r.scalar = x, r.scalar.to_double());
+WT_RETURN(Scalar, Scalar, r.scalar = x, r.scalar);
+WT_RETURN(Shape, IntList, r.ints = std::move(x), std::move(r.ints));
+#undef WT_RETURN
+template <class... T> struct ReturnTraits<std::tuple<T...>> {
+  static constexpr Result::Kind kKind = Result::Kind::Tuple;
+  static void box(Result& r, std::tuple<T...> x) {
+    std::apply([&](auto&... t) { (r.tensors.push_back(std::move(t)), ...); }, x);
+  }
+  static std::tuple<T...> unbox(Result& r) {
+    size_t i = 0;
+    return std::tuple<T...>{(static_cast<void>(sizeof(T)), std::move(r.tensors[i++]))...};
+  }
+};
+
+// ---- the op ---------------------------------------------------------------------------------------------------------
+
+template <class Sig> class Op;
+
+template <class R, class... A>
+class Op<R(A...)> : public OpInfo {
+ public:
+  using Fn = R (*)(A...);
+  Op(const char* name, Fn fn, uint32_t places, std::initializer_list<Arg> args, const char* doc,
+     std::initializer_list<const char*> return_names = {}, Autocast autocast = Autocast::Keep)
+      : OpInfo{name, places, args, doc}, fn_(fn) {
+    this->autocast = autocast;
+    this->return_names = return_names;
+    if constexpr (!std::is_void_v<R>) returns = ReturnTraits<R>::kKind;
+    size_t i = 0;
+    ((this->args.at(i).type = ArgTraits<Plain<A>>::kType, this->args.at(i++).optional = ArgTraits<Plain<A>>::kOptional), ...);
+    call = &call_boxed;
+    next = register_op(this);
+  }
+
+  R operator()(A... args) const {
+    if (__builtin_expect(thread_state.dispatch == 0, 1)) return fn_(args...);
+    return call_intercepted(args...);
+  }
+
+ private:
+  [[gnu::noinline]] R call_intercepted(A... args) const {
+    Value values[sizeof...(A) + 1];
+    size_t i = 0;
+    ((values[i].present = true, ArgTraits<Plain<A>>::box(values[i], args), ++i), ...);
+    Result out;
+    Keep keep;
+    if (intercept(*this, {values, sizeof...(A)}, out, keep)) {
+      if constexpr (std::is_void_v<R>) return;
+      else return ReturnTraits<R>::unbox(out);
+    }
+    return call_unboxed(values, std::index_sequence_for<A...>{});
+  }
+  template <size_t... I>
+  R call_unboxed(const Value* v, std::index_sequence<I...>) const {
+    return fn_(ArgTraits<Plain<A>>::unbox(v[I])...);
+  }
+  static void call_boxed(const OpInfo& info, const Value* args, Result& out) {
+    auto& self = static_cast<const Op&>(info);
+    auto run = [&]<size_t... I>(std::index_sequence<I...>) -> R { return self(ArgTraits<Plain<A>>::unbox(args[I])...); };
+    if constexpr (std::is_void_v<R>) {
+      run(std::index_sequence_for<A...>{});
+    } else {
+      out.kind = ReturnTraits<R>::kKind;
+      ReturnTraits<R>::box(out, run(std::index_sequence_for<A...>{}));
+    }
+  }
+  Fn fn_;
+};
+
+}  // namespace warptape

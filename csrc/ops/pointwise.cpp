@@ -1,0 +1,104 @@
+#include "ops/pointwise.h"
+
+namespace warptape {
+namespace {
+
+// Bool results are compared, everything else computed, in the promoted dtype; integers that give floats in the float.
+DType compute_of(ResultRule rule, DType promoted, DType result) {
+  return compute_dtype(rule == ResultRule::Bool ? promoted : result);
+}
+
+DType result_of(ResultRule rule, DType promoted) {
+  if (rule == ResultRule::Bool) return DType::Bool;
+  if (rule == ResultRule::Float && !is_floating(promoted)) return rank_context().default_dtype;
+  return promoted;
+}
+
+Tensor make_output(const char* op, std::span<const PointwiseInput> inputs, DType dtype) {
+  const Tensor* first = nullptr;
+  bool same = true;
+  for (const auto& in : inputs) {
+    if (!in.tensor) continue;
+    if (!first) {
+      first = in.tensor;
+    } else {
+      same &= in.tensor->sizes() == first->sizes() && in.tensor->device() == first->device();
+    }
+  }
+  if (same) return empty_like_layout(*first, dtype);
+  Shape sizes = common_shape(op, inputs);
+  Device device = common_device(op, inputs);
+  for (const auto& in : inputs)
+    if (in.tensor && in.tensor->sizes() == sizes && in.tensor->device() == device)
+      return empty_like_layout(*in.tensor, dtype);
+  return empty(sizes, {dtype, device});
+}
+
+}  // namespace
+
+DType promoted_dtype(std::span<const PointwiseInput> inputs) {
+  PromotionState state;
+  for (const auto& in : inputs) {
+    if (!in.tensor) {
+      state.add_scalar(in.scalar.dtype());
+    } else if (in.tensor->ndim() == 0) {
+      state.add_zero_dim(in.tensor->dtype());
+    } else {
+      state.add_dimensioned(in.tensor->dtype());
+    }
+  }
+  return state.result();
+}
+
+Device common_device(const char* op, std::span<const PointwiseInput> inputs) {
+  const Tensor* found = nullptr;
+  for (const auto& in : inputs) {
+    if (!in.tensor || (found && in.tensor->device() == found->device())) continue;
+    bool movable = in.tensor->ndim() == 0 && in.tensor->device().is_cpu();
+    if (!found || (found->ndim() == 0 && found->device().is_cpu())) {
+      if (!(found && movable)) found = in.tensor;
+      continue;
+    }
+    WT_CHECK(movable, DeviceError, op, ": Expected all tensors to be on the same device, but found at least two devices, ",
+             found->device(), " and ", in.tensor->device(), "! Move one with .to(device)");
+  }
+  return found ? found->device() : rank_context().default_device;
+}
+
+Shape common_shape(const char* op, std::span<const PointwiseInput> inputs) {
+  Shape out;
+  bool first = true;
+  for (const auto& in : inputs) {
+    if (!in.tensor) continue;
+    out = first ? in.tensor->sizes() : broadcast_shapes(out, in.tensor->sizes(), op);
+    first = false;
+  }
+  return out;
+}
+
+Tensor pointwise(const char* op, ElementwiseSlot& slot, ResultRule rule, std::initializer_list<PointwiseInput> inputs) {
+  std::span<const PointwiseInput> in{inputs.begin(), inputs.size()};
+  // The common case, two tensors of one dtype, needs no promotion.
+  DType promoted = in.size() == 1 ? in[0].tensor->dtype() : promoted_dtype(in);
+  DType result = result_of(rule, promoted);
+  Tensor out = make_output(op, in, result);
+  run_elementwise(slot, compute_of(rule, promoted, result), out, in);
+  return out;
+}
+
+void pointwise_into(const char* op, ElementwiseSlot& slot, ResultRule rule, const Tensor& self,
+                    std::initializer_list<PointwiseInput> inputs) {
+  std::span<const PointwiseInput> in{inputs.begin(), inputs.size()};
+  DType promoted = promoted_dtype(in);
+  DType result = result_of(rule, promoted);
+  WT_CHECK(can_cast(result, self.dtype()), DtypeError, op, ": result type ", result,
+           " can't be cast to the desired output type ", self.dtype());
+  Shape shape = common_shape(op, in);
+  WT_CHECK(broadcast_shapes(shape, self.sizes(), op) == self.sizes(), ShapeError, op, ": output with shape ",
+           self.sizes(), " doesn't match the broadcast shape ", shape);
+  common_device(op, in);
+  run_elementwise(slot, compute_of(rule, promoted, result), self, in);
+  self.bump_version();
+}
+
+}  // namespace warptape

@@ -1,0 +1,46 @@
+// What all elementwise ops share: the result's dtype and shape, the output, the launch, the record.
+#pragma once
+
+#include "ops/op.h"
+
+namespace warptape {
+
+// How the result's dtype follows from the promoted dtype of the inputs.
+enum class ResultRule : uint8_t {
+  Same,     // the promoted dtype
+  Float,    // integers and bools become the default floating dtype
+  Bool,     // a predicate
+};
+
+using PointwiseInput = ElementwiseInput;  // a tensor or a number
+
+// PyTorch's promotion over dimensioned tensors, 0-dim tensors and numbers.
+WT_API DType promoted_dtype(std::span<const PointwiseInput> inputs);
+// The common device; DeviceError names the op when two differ (0-dim CPU tensors may join a CUDA tensor).
+WT_API Device common_device(const char* op, std::span<const PointwiseInput> inputs);
+WT_API Shape common_shape(const char* op, std::span<const PointwiseInput> inputs);
+
+// One elementwise launch into a fresh output (laid out as the first input that has the output's shape).
+WT_API Tensor pointwise(const char* op, ElementwiseSlot& slot, ResultRule rule,
+                        std::initializer_list<PointwiseInput> inputs);
+// The same into `self`, which must have the broadcast shape and a dtype that the result can be cast to. Bumps the
+// version; the caller has called check_inplace before and records after.
+WT_API void pointwise_into(const char* op, ElementwiseSlot& slot, ResultRule rule, const Tensor& self,
+                           std::initializer_list<PointwiseInput> inputs);
+
+// In-place form of a differentiable op: checks, launches into `self`, and gives it the node that `make_record` returns,
+// which is called before the data changes and only when the op is recorded. Inputs that backward needs and that the op
+// overwrites are saved as clones by make_record.
+template <class F>
+Tensor inplace(const char* op, ElementwiseSlot& slot, ResultRule rule, const Tensor& self,
+               std::initializer_list<PointwiseInput> inputs, F&& make_record) {
+  bool recorded = thread_state.grad_mode && requires_grad(self);
+  for (const auto& in : inputs) recorded |= thread_state.grad_mode && in.tensor && requires_grad(*in.tensor);
+  check_inplace(self, op, recorded);
+  Ref<Node> node = recorded ? make_record() : Ref<Node>();
+  pointwise_into(op, slot, rule, self, inputs);
+  if (node) rebase_history(self, node);
+  return self;
+}
+
+}  // namespace warptape

@@ -1,0 +1,204 @@
+#include "tensor/factory.h"
+
+#include <cstring>
+#include <numeric>
+
+#include "core/device_runtime.h"
+#include "core/errors.h"
+#include "tensor/plan.h"
+
+namespace warptape {
+namespace {
+
+ElementwiseSlot copy_slot{"copy"};
+ElementwiseSlot add_slot{"add"};
+
+Tensor make(Ref<Storage> storage, DType dtype, Shape sizes, Shape strides, int64_t offset = 0) {
+  return Tensor(
+      Ref<TensorImpl>::adopt(new TensorImpl(std::move(storage), dtype, std::move(sizes), std::move(strides), offset)));
+}
+
+// True when the elements fill a block without gaps or overlap.
+bool is_dense(const Tensor& t) {
+  SmallVector<int, 8> order;
+  for (int d = 0; d < t.ndim(); ++d)
+    if (t.sizes()[d] != 1) order.push_back(d);
+  std::sort(order.begin(), order.end(), [&](int a, int b) { return t.strides()[a] < t.strides()[b]; });
+  int64_t expect = 1;
+  for (int d : order) {
+    if (t.strides()[d] != expect) return false;
+    expect *= t.sizes()[d];
+  }
+  return true;
+}
+
+void copy_across(const Tensor& dst, const Tensor& src) {
+  DeviceType type = dst.device().is_cpu() ? src.device().type : dst.device().type;
+  Tensor from = raw_contiguous(raw_cast(expand_view(src, dst.sizes()), dst.dtype()));
+  Tensor to = dst.is_contiguous() ? dst : empty(dst.sizes(), options_of(dst));
+  runtime_of(type).copy(to.data(), to.device(), from.data(), from.device(),
+                        static_cast<size_t>(to.numel()) * to.itemsize());
+  if (!to.same(dst)) raw_copy(dst, to);
+}
+
+}  // namespace
+
+Tensor empty(IntList sizes, TensorOptions options) {
+  int64_t n = numel_of(sizes, "empty");
+  return make(Storage::allocate(static_cast<size_t>(n) * itemsize(options.dtype), options.device), options.dtype,
+              Shape(sizes), contiguous_strides(sizes));
+}
+
+Tensor empty_strided(IntList sizes, IntList strides, TensorOptions options) {
+  WT_CHECK(sizes.size() == strides.size(), ShapeError, "empty_strided: expected as many strides as sizes, got ",
+           AsShape{sizes}, " and ", AsShape{strides});
+  int64_t extent = numel_of(sizes, "empty_strided") == 0 ? 0 : 1;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    WT_CHECK(strides[i] >= 0, ValueError, "empty_strided: expected strides of at least 0, got ", AsShape{strides});
+    int64_t step;
+    bool overflow = extent && (__builtin_mul_overflow(sizes[i] - 1, strides[i], &step) ||
+                               __builtin_add_overflow(extent, step, &extent) || extent > INT64_MAX / 16);
+    WT_CHECK(!overflow, ShapeError, "empty_strided: strides ", AsShape{strides}, " reach beyond 60 bits");
+  }
+  return make(Storage::allocate(static_cast<size_t>(extent) * itemsize(options.dtype), options.device), options.dtype,
+              Shape(sizes), Shape(strides));
+}
+
+Tensor empty_like_layout(const Tensor& t, DType dtype) {
+  if (t.is_contiguous() || !is_dense(t)) return empty(t.sizes(), {dtype, t.device()});
+  return empty_strided(t.sizes(), t.strides(), {dtype, t.device()});
+}
+
+Tensor full(IntList sizes, Scalar value, TensorOptions options) {
+  Tensor out = empty(sizes, options);
+  raw_fill(out, value);
+  return out;
+}
+
+Tensor zeros(IntList sizes, TensorOptions options) {
+  Tensor out = empty(sizes, options);
+  if (options.device.is_cpu()) {
+    if (out.numel()) std::memset(out.data(), 0, static_cast<size_t>(out.numel()) * out.itemsize());
+  } else {
+    raw_fill(out, 0);
+  }
+  return out;
+}
+
+Tensor scalar_tensor(Scalar value, DType dtype, Device device) { return full({}, value, {dtype, device}); }
+
+Tensor alias(const Tensor& t, Shape sizes, Shape strides, int64_t offset) {
+  Tensor out = make(t->storage, t.dtype(), std::move(sizes), std::move(strides), offset);
+  out->inference = t->inference;
+  out->unversioned = t->unversioned;
+  return out;
+}
+
+Tensor alias(const Tensor& t) { return alias(t, t.sizes(), t.strides(), t.offset()); }
+
+Tensor expand_view(const Tensor& t, IntList sizes) {
+  if (IntList(t.sizes()).size() == sizes.size() && std::equal(sizes.begin(), sizes.end(), t.sizes().begin())) return t;
+  return alias(t, Shape(sizes), broadcast_strides(t.sizes(), t.strides(), sizes), t.offset());
+}
+
+std::optional<Shape> view_strides(const Tensor& t, IntList sizes) {
+  if (t.numel() == 0) return contiguous_strides(sizes);
+  Shape out(sizes.size(), 1);
+  auto to = static_cast<int64_t>(sizes.size()) - 1;
+  int64_t run = 1, run_stride = t.ndim() ? t.strides().back() : 1;  // the run of mergeable dims seen so far
+  for (int64_t d = t.ndim() - 1; d >= 0; --d) {
+    run *= t.sizes()[d];
+    bool breaks = d == 0 || (t.sizes()[d - 1] != 1 && t.strides()[d - 1] != run * run_stride);
+    if (!breaks) continue;
+    int64_t given = 1;
+    while (to >= 0 && (given < run || sizes[to] == 1)) {
+      out[to] = given * run_stride;
+      given *= sizes[to--];
+    }
+    if (given != run) return std::nullopt;
+    if (d > 0) {
+      run = 1;
+      run_stride = t.strides()[d - 1];
+    }
+  }
+  while (to >= 0) {
+    if (sizes[to] != 1) return std::nullopt;
+    out[to--] = 1;
+  }
+  return out;
+}
+
+void raw_copy(const Tensor& dst, const Tensor& src) {
+  if (dst.numel() == 0 || dst.is_meta()) return;
+  WT_CHECK(!src.is_meta(), DeviceError, "copy_: a meta tensor has no data to copy; make the tensor on a real device");
+  if (dst.device() != src.device() && (!dst.device().is_cpu() || !src.device().is_cpu()))
+    return copy_across(dst, src);
+  const ElementwiseInput in[] = {src};
+  run_elementwise(copy_slot, compute_dtype(promote(src.dtype(), dst.dtype())), dst, in);
+}
+
+void raw_fill(const Tensor& dst, Scalar value) {
+  const ElementwiseInput in[] = {value};
+  run_elementwise(copy_slot, compute_dtype(dst.dtype()), dst, in);
+}
+
+Tensor raw_cast(const Tensor& t, DType dtype) {
+  if (t.dtype() == dtype) return t;
+  Tensor out = empty_like_layout(t, dtype);
+  raw_copy(out, t);
+  return out;
+}
+
+Tensor raw_contiguous(const Tensor& t) {
+  if (t.is_contiguous()) return t;
+  Tensor out = empty(t.sizes(), options_of(t));
+  raw_copy(out, t);
+  return out;
+}
+
+Tensor raw_clone(const Tensor& t) {
+  Tensor out = empty_like_layout(t, t.dtype());
+  raw_copy(out, t);
+  return out;
+}
+
+void raw_add(const Tensor& out, const Tensor& a, const Tensor& b) {
+  const ElementwiseInput in[] = {a, b};
+  run_elementwise(add_slot, compute_dtype(out.dtype()), out, in);
+}
+
+Scalar item(const Tensor& t) {
+  WT_CHECK(t.numel() == 1, ShapeError, "item: a Tensor with ", t.numel(), " elements cannot be converted to Scalar");
+  WT_CHECK(!t.is_meta(), DeviceError, "item: a meta tensor has no data");
+  DType wide = is_floating(t.dtype()) ? DType::Float64 : DType::Int64;
+  Tensor host = empty({}, {wide, {}});
+  raw_copy(host, t.ndim() == 0 ? t : alias(t, {}, {}, t.offset()));
+  if (is_floating(t.dtype())) return *host.data_as<double>();
+  int64_t v = *host.data_as<int64_t>();
+  return t.dtype() == DType::Bool ? Scalar(v != 0) : Scalar(v);
+}
+
+kernels::LaunchContext launch_context(Device device, kernels::IndexFault* fault) {
+  kernels::LaunchContext ctx;
+  ctx.device = device.type;
+  ctx.device_index = device.index;
+  ctx.fault = fault;
+  if (!device.is_cpu()) ctx.stream = runtime_of(device.type).current_stream(device.index);
+  return ctx;
+}
+
+void* Launch::allocate(void* self, size_t bytes) {
+  auto* launch = static_cast<Launch*>(self);
+  Device device{launch->ctx_.device, static_cast<int8_t>(launch->ctx_.device_index)};
+  launch->scratch_.push_back(Storage::allocate(bytes, device));
+  return launch->scratch_.back()->data();
+}
+
+Launch::~Launch() = default;
+
+void Launch::check_index(const char* op, int64_t dim) const {
+  WT_CHECK(!fault_.set, IndexError, op, ": index ", fault_.index, " is out of bounds for dimension ", dim,
+           " with size ", fault_.bound);
+}
+
+}  // namespace warptape

@@ -1,0 +1,69 @@
+// Raw tensors: making, viewing, copying, filling. Nothing here is recorded on the tape.
+#pragma once
+
+#include "tensor/scalar.h"
+#include "tensor/tensor.h"
+
+namespace warptape {
+
+struct TensorOptions {
+  DType dtype = DType::Float32;
+  Device device;
+};
+inline TensorOptions options_of(const Tensor& t) { return {t.dtype(), t.device()}; }
+
+WT_API Tensor empty(IntList sizes, TensorOptions options);
+// Storage just large enough for the given geometry.
+WT_API Tensor empty_strided(IntList sizes, IntList strides, TensorOptions options);
+// As `t` is laid out when its elements fill a block without gaps (any order of dims), else contiguous.
+WT_API Tensor empty_like_layout(const Tensor& t, DType dtype);
+WT_API Tensor full(IntList sizes, Scalar value, TensorOptions options);
+WT_API Tensor zeros(IntList sizes, TensorOptions options);
+// A 0-dim CPU tensor.
+WT_API Tensor scalar_tensor(Scalar value, DType dtype, Device device = {});
+
+// Another tensor on the same storage, with its own geometry and without gradient history.
+WT_API Tensor alias(const Tensor& t, Shape sizes, Shape strides, int64_t offset);
+WT_API Tensor alias(const Tensor& t);
+// Views; strides only.
+WT_API Tensor expand_view(const Tensor& t, IntList sizes);
+// View with other sizes if strides allow, else nothing.
+WT_API std::optional<Shape> view_strides(const Tensor& t, IntList sizes);
+
+// dst = src with conversion, broadcast and copy between devices. Overlapping memory is the caller's matter.
+WT_API void raw_copy(const Tensor& dst, const Tensor& src);
+WT_API void raw_fill(const Tensor& dst, Scalar value);
+WT_API Tensor raw_cast(const Tensor& t, DType dtype);   // t itself when it has that dtype
+WT_API Tensor raw_contiguous(const Tensor& t);          // t itself when it is contiguous
+WT_API Tensor raw_clone(const Tensor& t);               // a copy with the same layout where it is dense
+// out = a + b elementwise, shapes broadcast to out's (out may be a or b)
+WT_API void raw_add(const Tensor& out, const Tensor& a, const Tensor& b);
+// Sum over the dims in which t was broadcast from `sizes`.
+WT_API Tensor raw_reduce_to(const Tensor& t, IntList sizes);
+// The one element, on any device. ShapeError when there are more.
+WT_API Scalar item(const Tensor& t);
+
+// The context a kernel is launched with on the tensor's device. `fault` may be null.
+WT_API kernels::LaunchContext launch_context(Device device, kernels::IndexFault* fault = nullptr);
+// As launch_context, and owns the scratch memory that the kernels ask for until the end of the scope.
+class WT_API Launch {
+ public:
+  explicit Launch(Device device) : ctx_(launch_context(device, &fault_)) {
+    ctx_.allocate = &Launch::allocate;
+    ctx_.allocator = this;
+  }
+  ~Launch();
+  Launch(const Launch&) = delete;
+  Launch& operator=(const Launch&) = delete;
+  operator const kernels::LaunchContext&() const { return ctx_; }
+  // Throws IndexError "op: index I is out of bounds for dimension with size N" when a kernel found a bad index.
+  void check_index(const char* op, int64_t dim) const;
+
+ private:
+  static void* allocate(void* self, size_t bytes);
+  kernels::IndexFault fault_;
+  kernels::LaunchContext ctx_;
+  SmallVector<Ref<Storage>, 2> scratch_;
+};
+
+}  // namespace warptape

@@ -1,0 +1,118 @@
+#include "tensor/plan.h"
+
+#include <array>
+
+#include "core/errors.h"
+
+namespace warptape {
+namespace {
+
+using kernels::ElementwisePlan;
+using kernels::kMaxOperands;
+
+struct Geometry {
+  Shape strides[kMaxOperands];  // in elements, seen with the output's sizes
+};
+
+// Fast way: every tensor is contiguous and has the output's sizes.
+bool all_flat(const Tensor& out, std::span<const ElementwiseInput> inputs) {
+  if (!out.is_contiguous()) return false;
+  for (const auto& in : inputs)
+    if (in.tensor && in.tensor->ndim() != 0 && !(in.tensor->is_contiguous() && in.tensor->sizes() == out.sizes()))
+      return false;
+  return true;
+}
+
+// Orders dims so that the output's fastest is last, then merges neighbours that are one run in every operand.
+void fill_dims(ElementwisePlan& plan, const Shape& sizes, const Geometry& g) {
+  SmallVector<int, 8> order;
+  for (size_t d = 0; d < sizes.size(); ++d)
+    if (sizes[d] != 1) order.push_back(static_cast<int>(d));
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int a, int b) { return g.strides[0][a] > g.strides[0][b]; });
+  int n = 0;
+  for (int d : order) {
+    bool merges = n > 0;
+    for (int k = 0; merges && k < plan.count; ++k) {
+      int64_t inner = g.strides[k][d] * static_cast<int64_t>(itemsize(plan.operands[k].dtype));
+      merges = plan.operands[k].strides[n - 1] == inner * sizes[d];
+    }
+    int at = merges ? n - 1 : n++;
+    plan.sizes[at] = merges ? plan.sizes[at] * sizes[d] : sizes[d];
+    for (int k = 0; k < plan.count; ++k)
+      plan.operands[k].strides[at] = g.strides[k][d] * static_cast<int64_t>(itemsize(plan.operands[k].dtype));
+  }
+  if (n == 0) {
+    plan.sizes[n++] = 1;
+    for (int k = 0; k < plan.count; ++k) plan.operands[k].strides[0] = 0;
+  }
+  plan.ndim = n;
+}
+
+void set_operand(kernels::Operand& operand, const Tensor& t, Device device) {
+  operand.data = static_cast<char*>(t.data());
+  operand.dtype = t.dtype();
+  operand.host_scalar = t.ndim() == 0 && t.device() != device;
+}
+
+void fill_flat(ElementwisePlan& plan, const Tensor& out, std::span<const ElementwiseInput> inputs) {
+  plan.ndim = 1;
+  plan.sizes[0] = plan.numel;
+  plan.operands[0].strides[0] = static_cast<int64_t>(out.itemsize());
+  for (size_t k = 0; k < inputs.size(); ++k) {
+    const Tensor* t = inputs[k].tensor;
+    bool repeated = !t || t->numel() == 1;
+    plan.operands[k + 1].strides[0] = repeated ? 0 : static_cast<int64_t>(t->itemsize());
+  }
+}
+
+void fill_strided(ElementwisePlan& plan, const Tensor& out, std::span<const ElementwiseInput> inputs) {
+  Geometry g;
+  g.strides[0] = out.strides();
+  for (size_t k = 0; k < inputs.size(); ++k) {
+    const Tensor* t = inputs[k].tensor;
+    g.strides[k + 1] = t ? broadcast_strides(t->sizes(), t->strides(), out.sizes()) : Shape(out.sizes().size(), 0);
+  }
+  fill_dims(plan, out.sizes(), g);
+}
+
+}  // namespace
+
+void run_elementwise(ElementwiseSlot& slot, DType compute, const Tensor& out,
+                     std::span<const ElementwiseInput> inputs) {
+  if (out.is_meta() || out.numel() == 0) return;
+  union Number {
+    int64_t i;
+    double d;
+  };
+  std::array<Number, kMaxOperands> numbers;
+  ElementwisePlan plan;
+  plan.count = static_cast<int>(inputs.size()) + 1;
+  plan.compute = compute;
+  plan.numel = out.numel();
+  set_operand(plan.operands[0], out, out.device());
+  for (size_t k = 0; k < inputs.size(); ++k) {
+    kernels::Operand& operand = plan.operands[k + 1];
+    if (inputs[k].tensor) {
+      set_operand(operand, *inputs[k].tensor, out.device());
+      continue;
+    }
+    const Scalar& s = inputs[k].scalar;
+    operand.dtype = s.is_floating() ? DType::Float64 : DType::Int64;
+    if (s.is_floating()) {
+      numbers[k].d = s.to_double();
+    } else {
+      numbers[k].i = s.to_int();
+    }
+    operand.data = reinterpret_cast<char*>(&numbers[k]);
+    operand.host_scalar = true;
+  }
+  if (all_flat(out, inputs)) {
+    fill_flat(plan, out, inputs);
+  } else {
+    fill_strided(plan, out, inputs);
+  }
+  slot(launch_context(out.device()), plan);
+}
+
+}  // namespace warptape

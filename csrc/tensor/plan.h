@@ -1,0 +1,25 @@
+// Builds the plan of an elementwise kernel from tensors and scalars.
+#pragma once
+
+#include "kernels/elementwise.h"
+#include "kernels/slot.h"
+#include "tensor/factory.h"
+
+namespace warptape {
+
+using ElementwiseSlot = kernels::Slot<kernels::ElementwiseFn>;
+
+// One input: a tensor, or a number that lives in the argument itself.
+struct ElementwiseInput {
+  ElementwiseInput(const Tensor& t) : tensor(&t) {}
+  ElementwiseInput(Scalar s) : scalar(s) {}
+  const Tensor* tensor = nullptr;
+  Scalar scalar;
+};
+
+// Runs `slot` over out and inputs, which broadcast to out's shape. Values are computed in `compute` (Float32, Float64
+// or Int64). Does nothing on the meta device. Inputs on another device than out must be 0-dim CPU tensors.
+WT_API void run_elementwise(ElementwiseSlot& slot, DType compute, const Tensor& out,
+                            std::span<const ElementwiseInput> inputs);
+
+}  // namespace warptape

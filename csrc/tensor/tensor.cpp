@@ -1,0 +1,45 @@
+#include "tensor/tensor.h"
+
+#include <ostream>
+
+#include "core/free_list.h"
+
+namespace warptape {
+
+TensorExtra::~TensorExtra() = default;
+
+void (*release_python_object)(void* object) = nullptr;
+
+void* TensorImpl::operator new(size_t size) { return FreeList<TensorImpl>::allocate(size); }
+void TensorImpl::operator delete(void* p) { FreeList<TensorImpl>::deallocate(p); }
+
+TensorImpl::TensorImpl(Ref<Storage> s, DType t, Shape sz, Shape st, int64_t off)
+    : storage(std::move(s)), sizes(std::move(sz)), strides(std::move(st)), offset(off), dtype(t) {
+  numel = 1;
+  for (int64_t n : sizes) numel *= n;
+  contiguous = is_contiguous(sizes, strides);
+}
+
+TensorImpl::~TensorImpl() = default;
+
+void TensorImpl::destroy(TensorImpl* t) {
+  if (t->owns_python && t->python) release_python_object(t->python);
+  delete t;
+}
+
+void TensorImpl::set_geometry(Shape new_sizes, Shape new_strides, int64_t new_offset) {
+  sizes = std::move(new_sizes);
+  strides = std::move(new_strides);
+  offset = new_offset;
+  numel = numel_of(sizes);
+  contiguous = is_contiguous(sizes, strides);
+}
+
+std::ostream& operator<<(std::ostream& out, const Tensor& t) {
+  if (!t.defined()) return out << "None";
+  out << t.dtype() << t.sizes();
+  if (!t.device().is_cpu()) out << " on " << t.device();
+  return out;
+}
+
+}  // namespace warptape

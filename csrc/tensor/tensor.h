@@ -1,0 +1,107 @@
+// A tensor: a strided view of a storage. It knows no gradient; the tape keeps what it needs in `extra`.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "core/dtype.h"
+#include "core/shape.h"
+#include "tensor/storage.h"
+
+namespace warptape {
+
+class Tensor;
+
+// What a higher layer attaches to a tensor (the tape's gradient, node, hooks).
+struct WT_API TensorExtra {
+  virtual ~TensorExtra();
+};
+
+// Note [Python object of a tensor]: a TensorImpl has at most one Python object, and `python` points to it as long as
+// both live. Normally the object owns the impl. When Python lets go first and the object carries state that must not
+// be lost, the bindings hand the object to the impl: `owns_python` is set and the impl's end releases the object.
+class WT_API TensorImpl : public RefCounted<TensorImpl> {
+ public:
+  TensorImpl(Ref<Storage> storage, DType dtype, Shape sizes, Shape strides, int64_t offset);
+  static void destroy(TensorImpl* t);
+  static void* operator new(size_t size);
+  static void operator delete(void* p);
+
+  Ref<Storage> storage;
+  Shape sizes;
+  Shape strides;   // in elements
+  int64_t offset;  // in elements
+  int64_t numel;
+  DType dtype;
+  bool contiguous;
+  bool inference = false;    // made under inference_mode: never recorded, no version
+  bool unversioned = false;  // x.data: in-place changes through it are not counted
+  bool owns_python = false;
+  void* python = nullptr;
+  std::unique_ptr<TensorExtra> extra;
+
+  // Sets the geometry anew (resize_, set_, as a view of the same storage).
+  void set_geometry(Shape new_sizes, Shape new_strides, int64_t new_offset);
+
+ private:
+  ~TensorImpl();
+};
+
+// Called when an impl that owns its Python object goes away. Set by the bindings.
+extern WT_API void (*release_python_object)(void* object);
+
+// The handle. Undefined when it points to nothing.
+class Tensor {
+ public:
+  Tensor() = default;
+  explicit Tensor(Ref<TensorImpl> impl) : impl_(std::move(impl)) {}
+
+  bool defined() const { return static_cast<bool>(impl_); }
+  TensorImpl* impl() const { return impl_.get(); }
+  TensorImpl* operator->() const { return impl_.get(); }
+  const Ref<TensorImpl>& ref() const { return impl_; }
+  bool same(const Tensor& o) const { return impl_ == o.impl_; }
+
+  const Shape& sizes() const { return impl_->sizes; }
+  const Shape& strides() const { return impl_->strides; }
+  int64_t size(int64_t dim) const { return sizes()[wrap_dim(dim, ndim(), "size")]; }
+  int64_t stride(int64_t dim) const { return strides()[wrap_dim(dim, ndim(), "stride")]; }
+  int64_t ndim() const { return static_cast<int64_t>(impl_->sizes.size()); }
+  int64_t numel() const { return impl_->numel; }
+  int64_t offset() const { return impl_->offset; }
+  DType dtype() const { return impl_->dtype; }
+  Device device() const { return impl_->storage->device(); }
+  bool is_contiguous() const { return impl_->contiguous; }
+  bool is_meta() const { return device().is_meta(); }
+  Storage& storage() const { return *impl_->storage; }
+  size_t itemsize() const { return warptape::itemsize(dtype()); }
+  // First element; null on the meta device and for an empty storage.
+  void* data() const {
+    auto* base = static_cast<char*>(impl_->storage->data());
+    return base ? base + impl_->offset * static_cast<int64_t>(itemsize()) : nullptr;
+  }
+  template <class T>
+  T* data_as() const {
+    return static_cast<T*>(data());
+  }
+  uint32_t version() const { return impl_->storage->version(); }
+  void bump_version() const {
+    if (!impl_->unversioned) impl_->storage->bump_version();
+  }
+  // What a kernel sees; valid as long as this tensor.
+  kernels::View view() const {
+    return {data(), impl_->sizes.data(), impl_->strides.data(), static_cast<int>(impl_->sizes.size()), impl_->dtype,
+            false};
+  }
+
+ private:
+  Ref<TensorImpl> impl_;
+};
+
+using TensorList = std::span<const Tensor>;
+using OptTensor = std::optional<Tensor>;
+
+// A description for error messages: "float32[2, 3]" with the device when it is not the CPU.
+WT_API std::ostream& operator<<(std::ostream& out, const Tensor& t);
+
+}  // namespace warptape
