@@ -5,6 +5,7 @@
 
 #include "core/device_runtime.h"
 #include "core/errors.h"
+#include "kernels/reduce.h"
 #include "tensor/plan.h"
 
 namespace warptape {
@@ -12,6 +13,7 @@ namespace {
 
 ElementwiseSlot copy_slot{"copy"};
 ElementwiseSlot add_slot{"add"};
+kernels::Slot<kernels::ReduceFn> sum_slot{"sum"};
 
 Tensor make(Ref<Storage> storage, DType dtype, Shape sizes, Shape strides, int64_t offset = 0) {
   return Tensor(
@@ -165,6 +167,18 @@ Tensor raw_clone(const Tensor& t) {
 void raw_add(const Tensor& out, const Tensor& a, const Tensor& b) {
   const ElementwiseInput in[] = {a, b};
   run_elementwise(add_slot, compute_dtype(out.dtype()), out, in);
+}
+
+Tensor raw_reduce_to(const Tensor& t, IntList sizes) {
+  size_t shift = t.sizes().size() - sizes.size();
+  Shape kept(t.sizes().size(), 1);
+  std::copy(sizes.begin(), sizes.end(), kept.begin() + static_cast<std::ptrdiff_t>(shift));
+  Tensor out = empty(kept, options_of(t));
+  if (!out.is_meta() && out.numel()) {
+    Launch launch(t.device());
+    sum_slot(launch, out.view(), t.view());
+  }
+  return alias(out, Shape(sizes), contiguous_strides(sizes), 0);
 }
 
 Scalar item(const Tensor& t) {
