@@ -1,0 +1,58 @@
+"""How optimizer state is written to a state_dict and read back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import warptape
+
+if TYPE_CHECKING:
+    from warptape import Tensor
+
+__all__ = ["cast_state", "pack_group"]
+
+
+def pack_group(group: dict[str, Any], index: dict[int, int]) -> dict[str, Any]:
+    """``group`` with its parameters replaced by their indices; ``index`` (id to number) grows by the new ones."""
+    for p in group["params"]:
+        index.setdefault(id(p), len(index))
+    packed = {key: value for key, value in group.items() if key != "params"}
+    packed["params"] = [index[id(p)] for p in group["params"]]
+    return packed
+
+
+def cast_state(param: Tensor, value: Any, key: str | None = None) -> Any:
+    """``value`` of a saved state, with its tensors moved to ``param``'s device and dtype.
+
+    ``step`` becomes a float32 scalar tensor (old files keep it as a number); the update kernels count in it.
+    """
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Mapping):
+        return {k: cast_state(param, v, key=k) for k, v in value.items()}
+    value = _own_tensor(value)
+    if key == "step":
+        if not isinstance(value, warptape.Tensor):
+            value = warptape.tensor(float(value), dtype=warptape.float32)
+        return value.to(dtype=warptape.float32, device=param.device)
+    if isinstance(value, warptape.Tensor):
+        if param.is_floating_point():
+            return value.to(dtype=param.dtype, device=param.device)
+        return value.to(device=param.device)
+    if isinstance(value, Iterable):
+        return type(value)(cast_state(param, v) for v in value)  # type: ignore[call-arg]
+    return value
+
+
+def _own_tensor(value: Any) -> Any:
+    """A tensor of ours, copied, if ``value`` is an array or a tensor of another library; else ``value``."""
+    if isinstance(value, warptape.Tensor):
+        return value
+    if isinstance(value, np.ndarray):
+        return warptape.from_numpy(np.array(value))
+    if hasattr(value, "__dlpack__"):
+        return warptape.from_dlpack(value).clone()
+    return value

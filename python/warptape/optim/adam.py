@@ -1,0 +1,141 @@
+"""Adam: Kingma and Ba, "Adam: a method for stochastic optimization", algorithm 1; AMSGrad: Reddi, Kale and Kumar,
+"On the convergence of Adam and beyond", algorithm 2 (the maximum is taken before the bias correction).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import warptape
+
+from .optimizer import Optimizer, ParamsT, check_common_options
+
+if TYPE_CHECKING:
+    from warptape import Tensor
+
+__all__ = ["Adam"]
+
+
+class Adam(Optimizer):
+    """Steps scaled by running averages of the gradient and of its square.
+
+    Args:
+        params: tensors, ``(name, tensor)`` pairs, or group dicts.
+        lr: learning rate, a number or a one-element tensor.
+        betas: decay of the two averages, each in [0, 1).
+        eps: added to the root of the second average.
+        weight_decay: L2 factor, or the share of ``p`` taken off per ``lr`` if ``decoupled_weight_decay``.
+        amsgrad: divide by the largest second average so far.
+        maximize: go up instead of down.
+        capturable: accepted; ``step`` always lies on the parameter's device.
+        foreach, fused: accepted; the step is always the fused one.
+        differentiable: not supported.
+        decoupled_weight_decay: AdamW's weight decay.
+
+    Raises:
+        ValueError: an option out of range.
+        NotImplementedError: ``differentiable=True``.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float | Tensor, float | Tensor] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0,
+        amsgrad: bool = False,
+        *,
+        foreach: bool | None = None,
+        maximize: bool = False,
+        capturable: bool = False,
+        differentiable: bool = False,
+        fused: bool | None = None,
+        decoupled_weight_decay: bool = False,
+    ) -> None:
+        if isinstance(lr, warptape.Tensor) and foreach and not capturable:
+            raise ValueError("lr as a Tensor is not supported for capturable=False and foreach=True")
+        check_common_options(type(self).__name__, lr, weight_decay, differentiable, foreach, fused)
+        if not 0.0 <= eps:
+            raise ValueError(f"Invalid epsilon value: {eps}")
+        for i, beta in enumerate(betas):
+            if not 0.0 <= beta < 1.0:
+                raise ValueError(f"Invalid beta parameter at index {i}: {beta}")
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "amsgrad": amsgrad,
+            "maximize": maximize,
+            "foreach": foreach,
+            "capturable": capturable,
+            "differentiable": differentiable,
+            "fused": fused,
+            "decoupled_weight_decay": decoupled_weight_decay,
+        }
+        super().__init__(params, defaults)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        decoupled = self.defaults.get("decoupled_weight_decay", False)
+        for group in self.param_groups:
+            group.setdefault("amsgrad", False)
+            group.setdefault("maximize", False)
+            group.setdefault("foreach", None)
+            group.setdefault("capturable", False)
+            group.setdefault("differentiable", False)
+            group.setdefault("fused", None)
+            group.setdefault("decoupled_weight_decay", decoupled)
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Updates the parameters once. Returns ``closure()``'s loss, or None."""
+        return self._fused_step(closure)
+
+    def _init_state(self, params: list[Tensor], amsgrad: bool) -> None:
+        for p in params:
+            state = self.state[p]
+            if not state:
+                state["step"] = warptape.zeros((), dtype=warptape.float32, device=p.device)
+                state["exp_avg"] = warptape.zeros_like(p)
+                state["exp_avg_sq"] = warptape.zeros_like(p)
+            if amsgrad and "max_exp_avg_sq" not in state:
+                # Also when amsgrad was turned on midway: the largest average so far is the present one.
+                state["max_exp_avg_sq"] = state["exp_avg_sq"].clone()
+
+    def _update(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> None:
+        amsgrad = group["amsgrad"]
+        states = [self.state[p] for p in params]
+        try:
+            exp_avgs = [s["exp_avg"] for s in states]
+            largest = [s["max_exp_avg_sq"] for s in states] if amsgrad else []
+        except KeyError:
+            self._init_state(params, amsgrad)
+            exp_avgs = [s["exp_avg"] for s in states]
+            largest = [s["max_exp_avg_sq"] for s in states] if amsgrad else []
+        exp_avg_sqs = [s["exp_avg_sq"] for s in states]
+        steps = [s["step"] for s in states]
+        lr = group["lr"]
+        beta1, beta2 = group["betas"]
+        update = warptape._fused_adamw_ if group["decoupled_weight_decay"] else warptape._fused_adam_
+        warptape._foreach_add_(steps, 1)
+        try:
+            update(
+                params,
+                grads,
+                exp_avgs,
+                exp_avg_sqs,
+                largest,
+                steps,
+                lr=lr if type(lr) is float else float(lr),
+                beta1=beta1 if type(beta1) is float else float(beta1),
+                beta2=beta2 if type(beta2) is float else float(beta2),
+                weight_decay=float(group["weight_decay"]),
+                eps=group["eps"],
+                amsgrad=amsgrad,
+                maximize=group["maximize"],
+            )
+        except BaseException:
+            warptape._foreach_add_(steps, -1)  # a refused update must not count as a step
+            raise

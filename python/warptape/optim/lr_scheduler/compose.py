@@ -1,0 +1,134 @@
+"""Schedulers made of schedulers: one after the other, or all at once."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Any
+
+from ..optimizer import Optimizer
+from .base import LRScheduler, set_option
+from .plateau import ReduceLROnPlateau
+
+__all__ = ["ChainedScheduler", "SequentialLR"]
+
+
+class _Composed(LRScheduler):
+    """Checks the parts, and saves each part's state inside its own."""
+
+    _schedulers: list[LRScheduler]
+
+    def _take(self, schedulers: Sequence[LRScheduler], optimizer: Optimizer) -> None:
+        name = type(self).__name__
+        for i, part in enumerate(schedulers):
+            kind = type(part).__name__
+            if not hasattr(part, "optimizer"):
+                raise TypeError(f"{name} at index {i} should have `optimizer` as its attribute, got {kind}.")
+            if isinstance(part, ReduceLROnPlateau):
+                raise ValueError(
+                    f"{name} does not support `ReduceLROnPlateau` scheduler as it requires additional kwargs to be "
+                    f"specified when calling `step`, but got one at index {i} in the given schedulers sequence."
+                )
+            if part.optimizer is not optimizer:
+                raise ValueError(
+                    f"{name} expects all schedulers to belong to the same optimizer, but got scheduler {kind} at "
+                    f"index {i} whose {type(part.optimizer).__name__} is a different one"
+                )
+        self._schedulers = list(schedulers)
+        self.optimizer = optimizer
+
+    def state_dict(self) -> dict[str, Any]:
+        """All but the optimizer; the parts' states are in ``"_schedulers"``."""
+        state = super().state_dict()
+        del state["_schedulers"]
+        state["_schedulers"] = [part.state_dict() for part in self._schedulers]
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes over the state of the same composition.
+
+        Raises:
+            ValueError: the number of parts differs.
+        """
+        saved = state_dict["_schedulers"]
+        if len(saved) != len(self._schedulers):
+            raise ValueError(
+                f"{type(self).__name__}.load_state_dict: expected the states of {len(self._schedulers)} schedulers, "
+                f"got {len(saved)}; build the same composition before loading"
+            )
+        self.__dict__.update({key: value for key, value in state_dict.items() if key != "_schedulers"})
+        for part, state in zip(self._schedulers, saved):
+            part.load_state_dict(state)
+
+
+class SequentialLR(_Composed):
+    """Runs ``schedulers[i]`` from epoch ``milestones[i - 1]`` up to ``milestones[i]``; each starts at its epoch 0.
+
+    Raises:
+        ValueError: no scheduler, ``len(milestones) != len(schedulers) - 1``, another optimizer, or a
+            ReduceLROnPlateau among them.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        schedulers: Sequence[LRScheduler],
+        milestones: Sequence[int],
+        last_epoch: int = -1,
+    ) -> None:
+        if len(schedulers) < 1:
+            raise ValueError("SequentialLR expects at least one scheduler, but got no scheduler.")
+        self._take(schedulers, optimizer)
+        if len(milestones) != len(schedulers) - 1:
+            raise ValueError(
+                "Sequential Schedulers expects number of schedulers provided to be one more than the number of "
+                f"milestone points, but got number of schedulers {len(schedulers)} and the number of milestones to "
+                f"be equal to {len(milestones)}"
+            )
+        self._milestones = list(milestones)
+        self.last_epoch = last_epoch + 1
+        # Each part has made its initial step on the shared rate. Undo them all; the first part then makes its own.
+        for group in optimizer.param_groups:
+            set_option(group, "lr", group["initial_lr"])
+        for part in self._schedulers:
+            _undo_initial_step(part)
+        self._schedulers[0]._initial_step()
+        self._last_lr = self._schedulers[0].get_last_lr()
+
+    def step(self) -> None:  # type: ignore[override]
+        """Goes to the next epoch, handing over to the next scheduler at a milestone."""
+        self.last_epoch += 1
+        at = bisect_right(self._milestones, self.last_epoch)
+        part = self._schedulers[at]
+        if at > 0 and self._milestones[at - 1] == self.last_epoch:
+            part._update_lr(0)
+        else:
+            part.step()
+        self._last_lr = part.get_last_lr()
+
+
+def _undo_initial_step(scheduler: LRScheduler) -> None:
+    for part in getattr(scheduler, "_schedulers", ()):
+        _undo_initial_step(part)
+    if hasattr(scheduler, "last_epoch"):
+        scheduler.last_epoch -= 1
+
+
+class ChainedScheduler(_Composed):
+    """Steps all ``schedulers`` at once on the same rate: their factors multiply.
+
+    Raises:
+        ValueError: no scheduler, another optimizer, or a ReduceLROnPlateau among them.
+    """
+
+    def __init__(self, schedulers: Sequence[LRScheduler], optimizer: Optimizer | None = None) -> None:
+        if len(schedulers) < 1:
+            raise ValueError("ChainedScheduler expects at least one scheduler to be chained, but got no scheduler.")
+        self._take(schedulers, optimizer or getattr(schedulers[0], "optimizer", None))  # type: ignore[arg-type]
+        self._last_lr = self._current()
+
+    def step(self) -> None:  # type: ignore[override]
+        """Steps every scheduler."""
+        for part in self._schedulers:
+            part.step()
+        self._last_lr = self._current()

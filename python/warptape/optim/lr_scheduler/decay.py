@@ -1,0 +1,230 @@
+"""Schedules that multiply the rate by a factor of the epoch: given by the user, in steps, or along a simple curve."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from ..optimizer import Optimizer
+from .base import LRScheduler, functions_state
+
+__all__ = [
+    "ConstantLR",
+    "ExponentialLR",
+    "LambdaLR",
+    "LinearLR",
+    "MultiStepLR",
+    "MultiplicativeLR",
+    "PolynomialLR",
+    "StepLR",
+]
+
+Lambdas = Callable[[int], float] | Sequence[Callable[[int], float]]
+
+
+class _FunctionLR(LRScheduler):
+    """What LambdaLR and MultiplicativeLR share: one function per group, saved as far as it can be."""
+
+    def __init__(self, optimizer: Optimizer, lr_lambda: Lambdas, last_epoch: int = -1) -> None:
+        groups = len(optimizer.param_groups) if isinstance(optimizer, Optimizer) else 0
+        if isinstance(lr_lambda, (list, tuple)):
+            if isinstance(optimizer, Optimizer) and len(lr_lambda) != groups:
+                raise ValueError(f"Expected {groups} lr_lambdas, but got {len(lr_lambda)}")
+            self.lr_lambdas: list[Any] = list(lr_lambda)
+        else:
+            self.lr_lambdas = [lr_lambda] * groups
+        for fn in self.lr_lambdas:
+            if not callable(fn):
+                raise TypeError(f"{type(self).__name__}: lr_lambda should be a function, got {type(fn).__name__}")
+        super().__init__(optimizer, last_epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All but the optimizer. Of the functions, the ``__dict__`` of callable objects; nothing of lambdas."""
+        state = super().state_dict()
+        del state["lr_lambdas"]
+        state["lr_lambdas"] = functions_state(self.lr_lambdas)
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes over a state; the functions stay this scheduler's own."""
+        self.__dict__.update({key: value for key, value in state_dict.items() if key != "lr_lambdas"})
+        for fn, saved in zip(self.lr_lambdas, state_dict["lr_lambdas"]):
+            if saved is not None:
+                fn.__dict__.update(saved)
+
+
+class LambdaLR(_FunctionLR):
+    """``lr = initial_lr * lr_lambda(epoch)``.
+
+    Args:
+        lr_lambda: a function of the epoch, or a list with one per group.
+    """
+
+    def get_lr(self) -> list[Any]:
+        self._warn_outside_step()
+        return [base * fn(self.last_epoch) for fn, base in zip(self.lr_lambdas, self.base_lrs)]
+
+
+class MultiplicativeLR(_FunctionLR):
+    """``lr *= lr_lambda(epoch)`` from epoch 1 on.
+
+    Args:
+        lr_lambda: a function of the epoch, or a list with one per group.
+    """
+
+    def get_lr(self) -> list[Any]:
+        self._warn_outside_step()
+        if self._is_initial:
+            return self._current()
+        return [
+            group["lr"] * fn(self.last_epoch) for fn, group in zip(self.lr_lambdas, self.optimizer.param_groups)
+        ]
+
+
+class StepLR(LRScheduler):
+    """``lr *= gamma`` every ``step_size`` epochs."""
+
+    def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1) -> None:
+        self.step_size = step_size
+        self.gamma = gamma
+        super().__init__(optimizer, last_epoch)
+
+    def get_lr(self) -> list[Any]:
+        self._warn_outside_step()
+        if self.last_epoch == 0 or self.last_epoch % self.step_size != 0:
+            return self._current()
+        return self._times(self.gamma)
+
+    def _get_closed_form_lr(self) -> list[Any]:
+        return [base * self.gamma ** (self.last_epoch // self.step_size) for base in self.base_lrs]
+
+
+class MultiStepLR(LRScheduler):
+    """``lr *= gamma`` at each of ``milestones`` (epochs; one named twice counts twice)."""
+
+    def __init__(
+        self, optimizer: Optimizer, milestones: Iterable[int], gamma: float = 0.1, last_epoch: int = -1
+    ) -> None:
+        self.milestones = Counter(milestones)
+        self.gamma = gamma
+        super().__init__(optimizer, last_epoch)
+
+    def get_lr(self) -> list[Any]:
+        self._warn_outside_step()
+        if self.last_epoch not in self.milestones:
+            return self._current()
+        return self._times(self.gamma ** self.milestones[self.last_epoch])
+
+    def _get_closed_form_lr(self) -> list[Any]:
+        passed = bisect_right(sorted(self.milestones.elements()), self.last_epoch)
+        return [base * self.gamma**passed for base in self.base_lrs]
+
+
+class ConstantLR(LRScheduler):
+    """``factor`` times the rate for the first ``total_iters`` epochs, then the rate itself.
+
+    Raises:
+        ValueError: ``factor`` outside [0, 1].
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, factor: float = 1.0 / 3, total_iters: int = 5, last_epoch: int = -1
+    ) -> None:
+        if not 0 <= factor <= 1:
+            raise ValueError("Constant multiplicative factor expected to be between 0 and 1.")
+        self.factor = factor
+        self.total_iters = total_iters
+        super().__init__(optimizer, last_epoch)
+
+    def get_lr(self) -> list[Any]:
+        self._warn_outside_step()
+        if self.last_epoch == 0:
+            return self._times(self.factor)
+        if self.last_epoch != self.total_iters:
+            return self._current()
+        return self._times(1.0 / self.factor)
+
+    def _get_closed_form_lr(self) -> list[Any]:
+        factor = self.factor if self.last_epoch < self.total_iters else 1.0
+        return [base * factor for base in self.base_lrs]
+
+
+class LinearLR(LRScheduler):
+    """The rate's factor goes straight from ``start_factor`` to ``end_factor`` over ``total_iters`` epochs.
+
+    Raises:
+        ValueError: ``start_factor`` outside (0, 1] or ``end_factor`` outside [0, 1].
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        start_factor: float = 1.0 / 3,
+        end_factor: float = 1.0,
+        total_iters: int = 5,
+        last_epoch: int = -1,
+    ) -> None:
+        if not 0 < start_factor <= 1:
+            raise ValueError(
+                "Starting multiplicative factor expected to be greater than 0 and less or equal to 1."
+            )
+        if not 0 <= end_factor <= 1:
+            raise ValueError("Ending multiplicative factor expected to be between 0 and 1.")
+        self.start_factor = start_factor
+        self.end_factor = end_factor
+        self.total_iters = total_iters
+        super().__init__(optimizer, last_epoch)
+
+    def get_lr(self) -> list[Any]:
+        self._warn_outside_step()
+        if self.last_epoch == 0:
+            return self._times(self.start_factor)
+        if self._is_initial or self.last_epoch > self.total_iters:
+            return self._current()
+        rise = self.end_factor - self.start_factor
+        before = self.total_iters * self.start_factor + (self.last_epoch - 1) * rise
+        return self._times(1.0 + rise / before)
+
+    def _get_closed_form_lr(self) -> list[Any]:
+        done = min(self.total_iters, self.last_epoch) / self.total_iters
+        factor = self.start_factor + (self.end_factor - self.start_factor) * done
+        return [base * factor for base in self.base_lrs]
+
+
+class ExponentialLR(LRScheduler):
+    """``lr *= gamma`` every epoch."""
+
+    def __init__(self, optimizer: Optimizer, gamma: float, last_epoch: int = -1) -> None:
+        self.gamma = gamma
+        super().__init__(optimizer, last_epoch)
+
+    def get_lr(self) -> list[Any]:
+        self._warn_outside_step()
+        return self._current() if self._is_initial else self._times(self.gamma)
+
+    def _get_closed_form_lr(self) -> list[Any]:
+        return [base * self.gamma**self.last_epoch for base in self.base_lrs]
+
+
+class PolynomialLR(LRScheduler):
+    """``lr = initial_lr * (1 - epoch / total_iters) ** power``, and 0 after ``total_iters``."""
+
+    def __init__(
+        self, optimizer: Optimizer, total_iters: int = 5, power: float = 1.0, last_epoch: int = -1
+    ) -> None:
+        self.total_iters = total_iters
+        self.power = power
+        super().__init__(optimizer, last_epoch)
+
+    def get_lr(self) -> list[Any]:
+        self._warn_outside_step()
+        if self._is_initial or self.last_epoch > self.total_iters:
+            return self._current()
+        left = (1.0 - self.last_epoch / self.total_iters) / (1.0 - (self.last_epoch - 1) / self.total_iters)
+        return self._times(left**self.power)
+
+    def _get_closed_form_lr(self) -> list[Any]:
+        left = 1.0 - min(self.total_iters, self.last_epoch) / self.total_iters
+        return [base * left**self.power for base in self.base_lrs]

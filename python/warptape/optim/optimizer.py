@@ -1,0 +1,423 @@
+"""The base of all optimizers: parameter groups, per-parameter state, hooks and the state_dict layout.
+
+Layout of ``state_dict()``: ``{"state": {index: {...}}, "param_groups": [{..., "params": [index, ...]}]}``,
+where a parameter's index is its position counted over all groups. It is PyTorch's, so files go both ways.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import warnings
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import warptape
+
+from ..utils.hooks import RemovableHandle, add_hook
+from ._state_dict import cast_state, pack_group
+
+if TYPE_CHECKING:
+    from warptape import Tensor
+
+__all__ = [
+    "Optimizer",
+    "ParamsT",
+    "register_optimizer_step_post_hook",
+    "register_optimizer_step_pre_hook",
+    "required",
+]
+
+ParamsT: TypeAlias = "Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]"
+
+_global_pre_hooks: OrderedDict[int, Callable] = OrderedDict()
+_global_post_hooks: OrderedDict[int, Callable] = OrderedDict()
+
+
+class _Required:
+    """Marks an option in ``defaults`` that every parameter group must give."""
+
+    def __repr__(self) -> str:
+        return "<required parameter>"
+
+
+required = _Required()
+
+
+def register_optimizer_step_pre_hook(hook: Callable) -> RemovableHandle:
+    """Registers ``hook(optimizer, args, kwargs)`` to run before ``step`` of every optimizer."""
+    return add_hook(_global_pre_hooks, hook)
+
+
+def register_optimizer_step_post_hook(hook: Callable) -> RemovableHandle:
+    """Registers ``hook(optimizer, args, kwargs)`` to run after ``step`` of every optimizer."""
+    return add_hook(_global_post_hooks, hook)
+
+
+def _with_hooks(step: Callable) -> Callable:
+    """Wraps a class's ``step``: runs the step hooks and notes the call for the schedulers' order check."""
+
+    @functools.wraps(step)
+    def hooked_step(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        if (
+            self._optimizer_step_pre_hooks
+            or self._optimizer_step_post_hooks
+            or _global_pre_hooks
+            or _global_post_hooks
+        ) and not self._in_hooked_step:
+            result = self._step_with_hooks(step, args, kwargs)
+        else:
+            result = step(self, *args, **kwargs)
+        self._opt_called = True
+        return result
+
+    hooked_step.hooked = True  # type: ignore[attr-defined]
+    return hooked_step
+
+
+class _Plan:
+    """What a group's last step found, so that the next one need not sort its parameters again."""
+
+    __slots__ = ("params", "missing", "dtypes", "whole", "buckets")
+
+    def __init__(self, params: list[Tensor], missing: list[bool], dtypes: list[Any]) -> None:
+        self.params, self.missing, self.dtypes = list(params), missing, dtypes
+        by_kind: dict[tuple[Any, Any], list[int]] = {}
+        for i, p in enumerate(params):
+            if not missing[i]:
+                by_kind.setdefault((p.device, dtypes[i]), []).append(i)
+        # The plain case: every parameter has a gradient and all are of one kind.
+        self.whole = len(by_kind) == 1 and not any(missing)
+        self.buckets = [(index, [params[i] for i in index]) for index in by_kind.values()]
+
+    def fits(self, params: list[Tensor], missing: list[bool], dtypes: list[Any]) -> bool:
+        return (
+            self.missing == missing
+            and self.dtypes == dtypes
+            and all(map(operator.is_, self.params, params))
+        )
+
+
+class Optimizer:
+    """Base class of all optimizers.
+
+    Args:
+        params: tensors, ``(name, tensor)`` pairs, or dicts with ``"params"`` and options of that group.
+        defaults: options for groups that do not give them.
+
+    Raises:
+        TypeError: ``params`` is one tensor, a set, or holds something that is no tensor.
+        ValueError: no parameters, a tensor that is no leaf, or one that is in two groups.
+    """
+
+    def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
+        if isinstance(params, warptape.Tensor):
+            raise TypeError(
+                "params argument given to the optimizer should be an iterable of Tensors or dicts, "
+                f"but got {type(params).__name__}; put the tensor into a list"
+            )
+        self.defaults = defaults
+        self._init_hooks()
+        self.state: defaultdict[Any, Any] = defaultdict(dict)
+        self.param_groups: list[dict[str, Any]] = []
+        groups: list[Any] = list(params)
+        if not groups:
+            raise ValueError("optimizer got an empty parameter list")
+        if not isinstance(groups[0], dict):
+            groups = [{"params": groups}]
+        for group in groups:
+            self.add_param_group(group)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        step = cls.__dict__.get("step")
+        if callable(step) and not getattr(step, "hooked", False):
+            cls.step = _with_hooks(step)  # type: ignore[method-assign]
+
+    def _init_hooks(self) -> None:
+        self._optimizer_step_pre_hooks: OrderedDict[int, Callable] = OrderedDict()
+        self._optimizer_step_post_hooks: OrderedDict[int, Callable] = OrderedDict()
+        self._optimizer_state_dict_pre_hooks: OrderedDict[int, Callable] = OrderedDict()
+        self._optimizer_state_dict_post_hooks: OrderedDict[int, Callable] = OrderedDict()
+        self._optimizer_load_state_dict_pre_hooks: OrderedDict[int, Callable] = OrderedDict()
+        self._optimizer_load_state_dict_post_hooks: OrderedDict[int, Callable] = OrderedDict()
+        self._in_hooked_step = False
+        self._opt_called = False
+        self._plans: dict[int, _Plan] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"defaults": self.defaults, "state": self.state, "param_groups": self.param_groups}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if "_optimizer_step_pre_hooks" not in self.__dict__:
+            self._init_hooks()
+        self.__dict__.update(state)
+        self._plans = {}
+
+    def __repr__(self) -> str:
+        lines = [f"{type(self).__name__} ("]
+        for i, group in enumerate(self.param_groups):
+            lines.append(f"Parameter Group {i}")
+            lines += [f"    {key}: {group[key]}" for key in sorted(group) if key != "params"]
+        return "\n".join(lines) + "\n)"
+
+    # Parameter groups -------------------------------------------------------------------------------
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds a group: a dict with ``"params"`` and any options that differ from the defaults.
+
+        Raises:
+            TypeError: no dict, a set of parameters, or something that is no tensor.
+            ValueError: a non-leaf tensor, a missing option, names given for some only, or a parameter of
+                another group.
+        """
+        if not isinstance(param_group, dict):
+            raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
+        params = param_group["params"]
+        if isinstance(params, warptape.Tensor):
+            params = [params]
+        elif isinstance(params, set):
+            raise TypeError(
+                "optimizer parameters need to be organized in ordered collections, but the ordering of "
+                "tensors in sets will change between runs. Please use a list instead."
+            )
+        group = {**param_group, **_split_names(list(params))}
+        self._check_params(group["params"])
+        for name, default in self.defaults.items():
+            if default is required and name not in group:
+                raise ValueError(
+                    f"parameter group didn't specify a value of required optimization parameter {name}"
+                )
+            group.setdefault(name, default)
+        if self.param_groups and ("param_names" in group) != ("param_names" in self.param_groups[0]):
+            which = "without" if "param_names" in self.param_groups[0] else "with"
+            raise ValueError(
+                "all optimizer param groups should be with/without names. "
+                f"cannot add param group {which} names to the optimizer"
+            )
+        param_group.update(group)
+        self.param_groups.append(param_group)
+
+    def _check_params(self, params: list[Any]) -> None:
+        for p in params:
+            if not isinstance(p, warptape.Tensor):
+                raise TypeError(f"optimizer can only optimize Tensors, but one of the params is {type(p).__name__}")
+            if not self.defaults.get("differentiable") and not (p.is_leaf or p.retains_grad):
+                raise ValueError(
+                    "can't optimize a non-leaf Tensor; pass the leaf it was computed from, or detach it"
+                )
+        own = {id(p) for p in params}
+        if len(own) != len(params):
+            warnings.warn(
+                "optimizer contains a parameter group with duplicate parameters; in future, this will cause "
+                "an error",
+                stacklevel=4,
+            )
+        if any(id(p) in own for group in self.param_groups for p in group["params"]):
+            raise ValueError("some parameters appear in more than one parameter group")
+
+    # The step ---------------------------------------------------------------------------------------
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Updates the parameters once from their gradients.
+
+        Args:
+            closure: computes the loss again (with gradients enabled) and returns it.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define step()")
+
+    def _fused_step(self, closure: Callable[[], Any] | None) -> Any:
+        """``step`` for the optimizers that define ``_update(group, params, grads)`` on one bucket."""
+        loss = None
+        if closure is not None:
+            with warptape.enable_grad():
+                loss = closure()
+        with warptape.no_grad():
+            for group in self.param_groups:
+                for params, grads in self._buckets(group):
+                    self._update(group, params, grads)
+        return loss
+
+    def _update(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> None:
+        raise NotImplementedError
+
+    def _buckets(self, group: dict[str, Any]) -> list[tuple[list[Tensor], list[Tensor]]]:
+        """The group's parameters that have a gradient, with it, as one pair of lists per device and dtype."""
+        params = group["params"]
+        grads = [p.grad for p in params]
+        missing = [g is None for g in grads]
+        dtypes = [p.dtype for p in params]
+        plan = self._plans.get(id(group))
+        if plan is None or not plan.fits(params, missing, dtypes):
+            plan = self._plans[id(group)] = _Plan(params, missing, dtypes)
+        if plan.whole:
+            return [(params, grads)]
+        return [(some, [grads[i] for i in index]) for index, some in plan.buckets]
+
+    def _step_with_hooks(self, step: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
+        # One flag keeps a subclass whose step() calls super().step() from running the hooks twice.
+        call_args: tuple = (self, *args)
+        self._in_hooked_step = True
+        try:
+            for hook in chain(_global_pre_hooks.values(), self._optimizer_step_pre_hooks.values()):
+                changed = hook(self, call_args, kwargs)
+                if changed is None:
+                    continue
+                if not isinstance(changed, tuple) or len(changed) != 2:
+                    raise RuntimeError(
+                        f"{hook} must return None or a tuple of (new_args, new_kwargs), but got {changed}."
+                    )
+                call_args, kwargs = changed
+            result = step(*call_args, **kwargs)
+            for hook in chain(self._optimizer_step_post_hooks.values(), _global_post_hooks.values()):
+                hook(self, call_args, kwargs)
+        finally:
+            self._in_hooked_step = False
+        return result
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clears every parameter's gradient.
+
+        Args:
+            set_to_none: drop the gradients (saves memory). False fills them with zeros in place.
+        """
+        if set_to_none:
+            for group in self.param_groups:
+                for p in group["params"]:
+                    p.grad = None
+            return
+        for group in self.param_groups:
+            by_kind: dict[Any, list[Tensor]] = {}
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                if p.grad.grad_fn is not None:
+                    p.grad.detach_()
+                else:
+                    p.grad.requires_grad_(False)
+                by_kind.setdefault((p.grad.device, p.grad.dtype), []).append(p.grad)
+            for grads in by_kind.values():
+                warptape._foreach_zero_(grads)
+
+    # Saving and loading -----------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """The optimizer's state as plain dicts; tensors in it are the live ones, not copies."""
+        for hook in self._optimizer_state_dict_pre_hooks.values():
+            hook(self)
+        index: dict[int, int] = {}
+        groups = [pack_group(group, index) for group in self.param_groups]
+        state = {
+            index[id(key)] if isinstance(key, warptape.Tensor) else key: value
+            for key, value in self.state.items()
+        }
+        packed: dict[str, Any] = {"state": state, "param_groups": groups}
+        for hook in self._optimizer_state_dict_post_hooks.values():
+            changed = hook(self, packed)
+            if changed is not None:
+                packed = changed
+        return packed
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes over the state and options of ``state_dict``.
+
+        State tensors are cast to their parameter's device and dtype; ``step`` stays float32. Tensors that need
+        no cast are taken as they are, not copied. NumPy arrays and tensors of other libraries are copied.
+
+        Raises:
+            ValueError: the number of groups, or of parameters in a group, differs.
+        """
+        state_dict = dict(state_dict)
+        for hook in self._optimizer_load_state_dict_pre_hooks.values():
+            changed = hook(self, state_dict)
+            if changed is not None:
+                state_dict = changed
+        saved = [dict(group) for group in state_dict["param_groups"]]
+        if len(saved) != len(self.param_groups):
+            raise ValueError("loaded state dict has a different number of parameter groups")
+        for ours, theirs in zip(self.param_groups, saved):
+            if len(ours["params"]) != len(theirs["params"]):
+                raise ValueError(
+                    "loaded state dict contains a parameter group that doesn't match the size of optimizer's group"
+                )
+        param_of = {
+            key: p
+            for ours, theirs in zip(self.param_groups, saved)
+            for key, p in zip(theirs["params"], ours["params"])
+        }
+        state: defaultdict[Any, Any] = defaultdict(dict)
+        for key, value in state_dict["state"].items():
+            p = param_of.get(key)
+            state[key if p is None else p] = value if p is None else cast_state(p, value)
+        for ours, theirs in zip(self.param_groups, saved):
+            theirs["params"] = ours["params"]
+            if "param_names" in ours:
+                theirs.setdefault("param_names", ours["param_names"])
+        self.__setstate__({"state": state, "param_groups": saved})
+        for hook in self._optimizer_load_state_dict_post_hooks.values():
+            hook(self)
+
+    # Hooks ------------------------------------------------------------------------------------------
+
+    def register_step_pre_hook(self, hook: Callable) -> RemovableHandle:
+        """``hook(optimizer, args, kwargs)`` runs before ``step``; it may return ``(new_args, new_kwargs)``."""
+        return add_hook(self._optimizer_step_pre_hooks, hook)
+
+    def register_step_post_hook(self, hook: Callable) -> RemovableHandle:
+        """``hook(optimizer, args, kwargs)`` runs after ``step``."""
+        return add_hook(self._optimizer_step_post_hooks, hook)
+
+    def register_state_dict_pre_hook(self, hook: Callable, prepend: bool = False) -> RemovableHandle:
+        """``hook(optimizer)`` runs before ``state_dict`` is written."""
+        return add_hook(self._optimizer_state_dict_pre_hooks, hook, prepend=prepend)
+
+    def register_state_dict_post_hook(self, hook: Callable, prepend: bool = False) -> RemovableHandle:
+        """``hook(optimizer, state_dict)`` runs after ``state_dict`` is written; it may return another one."""
+        return add_hook(self._optimizer_state_dict_post_hooks, hook, prepend=prepend)
+
+    def register_load_state_dict_pre_hook(self, hook: Callable, prepend: bool = False) -> RemovableHandle:
+        """``hook(optimizer, state_dict)`` runs before loading; it may return another state dict."""
+        return add_hook(self._optimizer_load_state_dict_pre_hooks, hook, prepend=prepend)
+
+    def register_load_state_dict_post_hook(self, hook: Callable, prepend: bool = False) -> RemovableHandle:
+        """``hook(optimizer)`` runs after loading."""
+        return add_hook(self._optimizer_load_state_dict_post_hooks, hook, prepend=prepend)
+
+
+def _split_names(params: list[Any]) -> dict[str, Any]:
+    """``{"params": [...]}``, and ``"param_names"`` too if ``params`` are ``(name, tensor)`` pairs."""
+    named = [isinstance(p, tuple) for p in params]
+    if not any(named):
+        return {"params": params}
+    if not all(named):
+        raise ValueError("all optimizer params should be with/without names. Some param names are missing")
+    return {"params": [p for _, p in params], "param_names": [name for name, _ in params]}
+
+
+def check_common_options(
+    op: str, lr: Any, weight_decay: float, differentiable: bool, foreach: bool | None, fused: bool | None
+) -> None:
+    """Refuses option values that no optimizer here can serve.
+
+    Raises:
+        ValueError: a negative learning rate or weight decay, or an ``lr`` tensor of more than one element.
+        RuntimeError: ``fused`` together with ``foreach`` or ``differentiable``.
+        NotImplementedError: ``differentiable``.
+    """
+    if isinstance(lr, warptape.Tensor) and lr.numel() != 1:
+        raise ValueError("Tensor lr must be 1-element")
+    if not 0.0 <= lr:
+        raise ValueError(f"Invalid learning rate: {lr}")
+    if not 0.0 <= weight_decay:
+        raise ValueError(f"Invalid weight_decay value: {weight_decay}")
+    if fused and foreach:
+        raise RuntimeError("`fused` and `foreach` cannot be `True` together.")
+    if fused and differentiable:
+        raise RuntimeError("`fused` does not support `differentiable`")
+    if differentiable:
+        raise NotImplementedError(
+            f"{op}: expected differentiable=False, got True: the update is one in-place multi-tensor call that "
+            "records no gradient. Write the update with tensor operations to differentiate through it"
+        )

@@ -1,0 +1,123 @@
+"""Stochastic gradient descent with momentum and weight decay.
+
+Sutskever, Martens, Dahl and Hinton, "On the importance of initialization and momentum in deep learning", section 2;
+the learning rate multiplies the velocity in the update, as in PyTorch, not the gradient as in the paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import warptape
+
+from .optimizer import Optimizer, ParamsT, check_common_options
+
+if TYPE_CHECKING:
+    from warptape import Tensor
+
+__all__ = ["SGD"]
+
+
+class SGD(Optimizer):
+    """``v = momentum * v + (1 - dampening) * g;  p -= lr * v`` with ``g = grad + weight_decay * p``.
+
+    Args:
+        params: tensors, ``(name, tensor)`` pairs, or group dicts.
+        lr: learning rate, a number or a one-element tensor.
+        momentum: factor on the velocity; the first step sets the velocity to ``g``.
+        dampening: share of ``g`` left out of the velocity.
+        weight_decay: L2 factor.
+        nesterov: step along ``g + momentum * v``; needs momentum and no dampening.
+        maximize: go up instead of down.
+        foreach, fused: accepted; the step is always the fused one.
+        differentiable: not supported.
+
+    Raises:
+        ValueError: an option out of range.
+        NotImplementedError: ``differentiable=True``.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        momentum: float = 0,
+        dampening: float = 0,
+        weight_decay: float | Tensor = 0,
+        nesterov: bool = False,
+        *,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        differentiable: bool = False,
+        fused: bool | None = None,
+    ) -> None:
+        check_common_options("SGD", lr, weight_decay, differentiable, foreach, fused)
+        if momentum < 0.0:
+            raise ValueError(f"Invalid momentum value: {momentum}")
+        if nesterov and (momentum <= 0 or dampening != 0):
+            raise ValueError("Nesterov momentum requires a momentum and zero dampening")
+        defaults = {
+            "lr": lr,
+            "momentum": momentum,
+            "dampening": dampening,
+            "weight_decay": weight_decay,
+            "nesterov": nesterov,
+            "maximize": maximize,
+            "foreach": foreach,
+            "differentiable": differentiable,
+            "fused": fused,
+        }
+        super().__init__(params, defaults)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        for group in self.param_groups:
+            group.setdefault("nesterov", False)
+            group.setdefault("maximize", False)
+            group.setdefault("foreach", None)
+            group.setdefault("differentiable", False)
+            group.setdefault("fused", None)
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Updates the parameters once. Returns ``closure()``'s loss, or None."""
+        return self._fused_step(closure)
+
+    def _update(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> None:
+        if group["momentum"] == 0:
+            self._apply(group, params, grads, [], first=False)
+            return
+        states = [self.state[p] for p in params]
+        velocities = [s.get("momentum_buffer") for s in states]
+        fresh = [i for i, v in enumerate(velocities) if v is None]
+        if not fresh:
+            self._apply(group, params, grads, velocities, first=False)
+            return
+        # Parameters that get their first gradient now start their velocity from it.
+        new = [warptape.empty_like(params[i]) for i in fresh]
+        self._apply(group, [params[i] for i in fresh], [grads[i] for i in fresh], new, first=True)
+        for i, velocity in zip(fresh, new):
+            states[i]["momentum_buffer"] = velocity
+        old = [i for i, v in enumerate(velocities) if v is not None]
+        if old:
+            self._apply(
+                group, [params[i] for i in old], [grads[i] for i in old], [velocities[i] for i in old], first=False
+            )
+
+    def _apply(
+        self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor], velocities: list[Tensor], first: bool
+    ) -> None:
+        lr = group["lr"]
+        weight_decay = group["weight_decay"]
+        warptape._fused_sgd_(
+            params,
+            grads,
+            velocities,
+            weight_decay=float(weight_decay),
+            momentum=group["momentum"],
+            lr=lr if type(lr) is float else float(lr),
+            dampening=group["dampening"],
+            nesterov=group["nesterov"],
+            maximize=group["maximize"],
+            is_first_step=first,
+        )

@@ -1,0 +1,5 @@
+"""Helpers around training: data loading, activation checkpointing, removable hooks."""
+
+
+
+__all__ = ["checkpoint", "data", "hooks"]

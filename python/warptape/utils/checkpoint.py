@@ -1,0 +1,314 @@
+"""Activation checkpointing: keep a region's inputs instead of its activations, and run it again in backward.
+
+The region's saved tensors are replaced by empty holders. When backward first asks for one, the region runs once more
+and the tensors that it saves fill the holders in the same order (Chen, Xu, Zhang and Guestrin, "Training deep nets
+with sublinear memory cost", section 4). No second backward pass is started, so hooks, ``autograd.grad`` and
+``create_graph`` work as without it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import warptape
+
+if TYPE_CHECKING:
+    from warptape import Tensor
+
+__all__ = ["CheckpointError", "checkpoint", "checkpoint_sequential", "noop_context_fn", "set_checkpoint_early_stop"]
+
+
+class CheckpointError(RuntimeError):
+    """The region's second run did not save the same tensors as its first."""
+
+
+class _Done(Exception):
+    """Ends the second run once everything that backward needs is there."""
+
+
+_early_stop_override: bool | None = None
+
+
+@contextmanager
+def set_checkpoint_early_stop(enable: bool) -> Iterator[None]:
+    """Within this context, regions stop their second run as soon as they can (True) or run to the end (False)."""
+    global _early_stop_override
+    before, _early_stop_override = _early_stop_override, enable
+    try:
+        yield
+    finally:
+        _early_stop_override = before
+
+
+def noop_context_fn() -> tuple[AbstractContextManager, AbstractContextManager]:
+    """The default ``context_fn``: no context around either run."""
+    return nullcontext(), nullcontext()
+
+
+def _describe(t: Tensor) -> tuple:
+    return tuple(t.shape), t.dtype, t.device
+
+
+class _Holder:
+    """Stands in the graph for one saved tensor; filled by the second run, emptied when backward takes it."""
+
+    __slots__ = ("value", "__weakref__")
+
+    def __init__(self) -> None:
+        self.value: Tensor | None = None
+
+
+class _Inputs:
+    """A region's arguments. Tensors are kept as a node's saved tensors, not in a closure: so an enclosing region (or
+    any other saved-tensor hook) gets them too, and a change in place before the second run is an error.
+    """
+
+    def __init__(self, args: tuple, kwargs: dict[str, Any]) -> None:
+        flat = [*args, *kwargs.values()]
+        self._names = list(kwargs)
+        self._places = [i for i, value in enumerate(flat) if isinstance(value, warptape.Tensor)]
+        tensors = [flat[i] for i in self._places]
+        for i in self._places:
+            flat[i] = None
+        self._flat = flat
+        if tensors:
+            self._node: Any = None
+            anchor = warptape.empty(0, requires_grad=True)
+            self._owner = _save_function().apply(anchor, self, *tensors)  # the output keeps the node alive
+
+    def restore(self) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments as they were given: positional and by name."""
+        flat = list(self._flat)
+        if self._places:
+            for i, t in zip(self._places, self._node.saved_tensors):
+                flat[i] = t
+        split = len(flat) - len(self._names)
+        return flat[:split], dict(zip(self._names, flat[split:]))
+
+
+_save_function_class: Any = None
+
+
+def _save_function() -> Any:
+    """The autograd Function that saves a region's inputs; made late, since this module loads before the tape."""
+    global _save_function_class
+    if _save_function_class is None:
+
+        class SaveInputs(warptape.autograd.Function):
+            @staticmethod
+            def forward(ctx: Any, anchor: Tensor, inputs: _Inputs, *tensors: Tensor) -> Tensor:
+                ctx.save_for_backward(*tensors)
+                inputs._node = ctx
+                return anchor.new_empty(0)
+
+            @staticmethod
+            def backward(ctx: Any, *grads: Tensor) -> Any:
+                raise AssertionError("nothing depends on the saved inputs' node")
+
+        _save_function_class = SaveInputs
+    return _save_function_class
+
+
+class _Ambient:
+    """What surrounds the first run and must surround the second: random state and autocast."""
+
+    def __init__(self, preserve_rng_state: bool) -> None:
+        self._rng = warptape.get_rng_state() if preserve_rng_state else None
+        self._autocast: dict[str, Any] | None = None
+        if hasattr(warptape, "is_autocast_enabled"):
+            self._autocast = {
+                "enabled": warptape.is_autocast_enabled("cpu"),
+                "dtype": warptape.get_autocast_dtype("cpu"),
+                "cache_enabled": warptape.is_autocast_cache_enabled(),
+            }
+
+    @contextmanager
+    def restored(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            if self._rng is not None:
+                stack.callback(warptape.set_rng_state, warptape.get_rng_state())
+                warptape.set_rng_state(self._rng)
+            if self._autocast is not None:
+                stack.enter_context(warptape.autocast("cpu", **self._autocast))
+            stack.enter_context(warptape.enable_grad())
+            yield
+
+
+class _Region:
+    """One checkpointed call: its holders in the order of saving, and how to run it again."""
+
+    def __init__(
+        self,
+        function: Callable,
+        inputs: _Inputs,
+        ambient: _Ambient,
+        recompute_context: AbstractContextManager,
+        describe: Callable[[Tensor], tuple] | None,
+        early_stop: bool,
+    ) -> None:
+        self._function = function
+        self._inputs = inputs
+        self._ambient = ambient
+        self._context = recompute_context
+        self._describe = describe
+        self._early_stop = early_stop
+        # Weak: a tensor whose node died is not needed, and the second run does not keep it.
+        self._holders: list[weakref.ref[_Holder]] = []
+        self._descriptions: list[tuple] = []
+
+    def pack(self, t: Tensor) -> _Holder:
+        holder = _Holder()
+        self._holders.append(weakref.ref(holder))
+        if self._describe is not None:
+            self._descriptions.append(self._describe(t))
+        return holder
+
+    def unpack(self, holder: _Holder) -> Tensor:
+        if holder.value is None:
+            self._recompute()
+        value, holder.value = holder.value, None
+        if value is None:
+            raise CheckpointError("checkpoint: the second run did not save a tensor that backward needs")
+        return value
+
+    def _recompute(self) -> None:
+        expected, filled = len(self._holders), 0
+
+        def fill(t: Tensor) -> Tensor:
+            nonlocal filled
+            kept = t.detach()
+            if filled < expected:
+                self._check(filled, t)
+                holder = self._holders[filled]()
+                if holder is not None:
+                    holder.value = kept
+            filled += 1
+            if filled == expected and self._early_stop:
+                raise _Done
+            return kept
+
+        args, kwargs = self._inputs.restore()
+        try:
+            with (
+                self._ambient.restored(),
+                self._context,
+                warptape.autograd.graph.saved_tensors_hooks(fill, _same),
+            ):
+                self._function(*args, **kwargs)
+        except _Done:
+            pass
+        if filled != expected:
+            raise CheckpointError(
+                f"checkpoint: expected the second run to save {expected} tensors as the first did, got {filled}; "
+                "the function must do the same both times (no outside state, all random numbers from generators "
+                "that are restored)"
+            )
+
+    def _check(self, i: int, t: Tensor) -> None:
+        if self._describe is None:
+            return
+        first, second = self._descriptions[i], self._describe(t)
+        if first != second:
+            raise CheckpointError(
+                f"checkpoint: expected saved tensor {i} of the second run to be {first} (shape, dtype, device) as in "
+                f"the first, got {second}; the function must do the same both times"
+            )
+
+
+def _same(t: Tensor) -> Tensor:
+    return t
+
+
+def checkpoint(
+    function: Callable,
+    *args: Any,
+    use_reentrant: bool | None = None,
+    context_fn: Callable[[], tuple[AbstractContextManager, AbstractContextManager]] = noop_context_fn,
+    determinism_check: str = "default",
+    debug: bool = False,
+    early_stop: bool = True,
+    **kwargs: Any,
+) -> Any:
+    """Returns ``function(*args, **kwargs)`` and keeps only the arguments for backward, which runs it again.
+
+    Args:
+        function: must do the same both times.
+        use_reentrant: accepted; the non-reentrant way serves both values.
+        context_fn: returns two contexts, around the first and the second run.
+        determinism_check: "default" compares shape, dtype and device of what both runs save; "none" does not.
+        debug: not supported.
+        early_stop: end the second run once all that backward needs has been saved again.
+        preserve_rng_state: (keyword, default True) let the second run draw the same random numbers.
+
+    Raises:
+        CheckpointError: in backward, if the second run saved other tensors.
+        ValueError: an unknown ``determinism_check``.
+        NotImplementedError: ``debug=True``.
+    """
+    preserve_rng_state = kwargs.pop("preserve_rng_state", True)
+    if determinism_check not in ("default", "none"):
+        raise ValueError(f"determinism_check should be one of ['default', 'none'], but got {determinism_check}")
+    if debug:
+        raise NotImplementedError(
+            "checkpoint: expected debug=False, got True: operator traces are not recorded; compare the two runs "
+            "with determinism_check='default', which names the first tensor that differs"
+        )
+    if not warptape.is_grad_enabled():
+        return function(*args, **kwargs)
+    forward_context, recompute_context = context_fn()
+    if _early_stop_override is not None:
+        early_stop = _early_stop_override
+    region = _Region(
+        function,
+        _Inputs(args, kwargs),
+        _Ambient(preserve_rng_state),
+        recompute_context,
+        _describe if determinism_check == "default" else None,
+        early_stop,
+    )
+    with forward_context, warptape.autograd.graph.saved_tensors_hooks(region.pack, region.unpack):
+        return function(*args, **kwargs)
+
+
+def checkpoint_sequential(
+    functions: Any, segments: int, input: Any, use_reentrant: bool | None = None, **kwargs: Any
+) -> Any:
+    """Runs ``functions`` (a Sequential or a list) one after the other, checkpointing all segments but the last.
+
+    Args:
+        segments: how many parts of about equal length to cut the list into.
+        input: of the first function; each function's result is the next one's input.
+        preserve_rng_state: (keyword, default True) as in :func:`checkpoint`.
+
+    Raises:
+        ValueError: an unknown keyword, or ``segments`` outside [1, len(functions)].
+    """
+    preserve_rng_state = kwargs.pop("preserve_rng_state", True)
+    if kwargs:
+        raise ValueError("Unexpected keyword arguments: " + ",".join(kwargs))
+    steps: Sequence[Callable] = (
+        list(functions.children()) if isinstance(functions, warptape.nn.Sequential) else list(functions)
+    )
+    if not 1 <= segments <= len(steps):
+        raise ValueError(f"checkpoint_sequential: expected 1 to {len(steps)} segments, got {segments}")
+    size = len(steps) // segments
+    for start in range(0, size * (segments - 1), size):
+        input = checkpoint(
+            _in_sequence(steps[start : start + size]),
+            input,
+            use_reentrant=use_reentrant,
+            preserve_rng_state=preserve_rng_state,
+        )
+    return _in_sequence(steps[size * (segments - 1) :])(input)
+
+
+def _in_sequence(steps: Sequence[Callable]) -> Callable:
+    def run(value: Any) -> Any:
+        for step in steps:
+            value = step(value)
+        return value
+
+    return run
