@@ -1,4 +1,4 @@
-"""Optimizers and learning rate schedulers. Each optimizer step is one multi-tensor call per device and dtype."""
+"""Optimizers and learning rate schedulers. A step is one multi-tensor call per device and dtype."""
 
 from . import lr_scheduler
 from .adam import Adam

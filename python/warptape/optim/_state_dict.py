@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
 import warptape
 
 if TYPE_CHECKING:
@@ -16,7 +15,7 @@ __all__ = ["cast_state", "pack_group"]
 
 
 def pack_group(group: dict[str, Any], index: dict[int, int]) -> dict[str, Any]:
-    """``group`` with its parameters replaced by their indices; ``index`` (id to number) grows by the new ones."""
+    """``group`` with indices for its parameters; new ones are added to ``index`` (id to number)."""
     for p in group["params"]:
         index.setdefault(id(p), len(index))
     packed = {key: value for key, value in group.items() if key != "params"}

@@ -1,4 +1,5 @@
-"""Adam: Kingma and Ba, "Adam: a method for stochastic optimization", algorithm 1; AMSGrad: Reddi, Kale and Kumar,
+"""Adam: Kingma and Ba, "Adam: a method for stochastic optimization", algorithm 1; AMSGrad: Reddi, Kale and
+Kumar,
 "On the convergence of Adam and beyond", algorithm 2 (the maximum is taken before the bias correction).
 """
 
@@ -57,7 +58,7 @@ class Adam(Optimizer):
         if isinstance(lr, warptape.Tensor) and foreach and not capturable:
             raise ValueError("lr as a Tensor is not supported for capturable=False and foreach=True")
         check_common_options(type(self).__name__, lr, weight_decay, differentiable, foreach, fused)
-        if not 0.0 <= eps:
+        if not eps >= 0.0:
             raise ValueError(f"Invalid epsilon value: {eps}")
         for i, beta in enumerate(betas):
             if not 0.0 <= beta < 1.0:

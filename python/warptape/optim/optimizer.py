@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import warptape
 
-from ..utils.hooks import RemovableHandle, add_hook
+from ..utils.hooks import RemovableHandle
+from ._hooks import add_hook
 from ._state_dict import cast_state, pack_group
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def _with_hooks(step: Callable) -> Callable:
 class _Plan:
     """What a group's last step found, so that the next one need not sort its parameters again."""
 
-    __slots__ = ("params", "missing", "dtypes", "whole", "buckets")
+    __slots__ = ("buckets", "dtypes", "missing", "params", "whole")
 
     def __init__(self, params: list[Tensor], missing: list[bool], dtypes: list[Any]) -> None:
         self.params, self.missing, self.dtypes = list(params), missing, dtypes
@@ -94,9 +95,7 @@ class _Plan:
 
     def fits(self, params: list[Tensor], missing: list[bool], dtypes: list[Any]) -> bool:
         return (
-            self.missing == missing
-            and self.dtypes == dtypes
-            and all(map(operator.is_, self.params, params))
+            self.missing == missing and self.dtypes == dtypes and all(map(operator.is_, self.params, params))
         )
 
 
@@ -203,7 +202,9 @@ class Optimizer:
     def _check_params(self, params: list[Any]) -> None:
         for p in params:
             if not isinstance(p, warptape.Tensor):
-                raise TypeError(f"optimizer can only optimize Tensors, but one of the params is {type(p).__name__}")
+                raise TypeError(
+                    f"optimizer can only optimize Tensors, but one of the params is {type(p).__name__}"
+                )
             if not self.defaults.get("differentiable") and not (p.is_leaf or p.retains_grad):
                 raise ValueError(
                     "can't optimize a non-leaf Tensor; pass the leaf it was computed from, or detach it"
@@ -323,8 +324,9 @@ class Optimizer:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes over the state and options of ``state_dict``.
 
-        State tensors are cast to their parameter's device and dtype; ``step`` stays float32. Tensors that need
-        no cast are taken as they are, not copied. NumPy arrays and tensors of other libraries are copied.
+        State tensors are cast to their parameter's device and dtype; ``step`` stays float32. Tensors that
+        need no cast are taken as they are, not copied. NumPy arrays and tensors of other libraries are
+        copied.
 
         Raises:
             ValueError: the number of groups, or of parameters in a group, differs.
@@ -340,7 +342,8 @@ class Optimizer:
         for ours, theirs in zip(self.param_groups, saved):
             if len(ours["params"]) != len(theirs["params"]):
                 raise ValueError(
-                    "loaded state dict contains a parameter group that doesn't match the size of optimizer's group"
+                    "loaded state dict contains a parameter group that doesn't match the size of "
+                    "optimizer's group"
                 )
         param_of = {
             key: p
@@ -362,7 +365,7 @@ class Optimizer:
     # Hooks ------------------------------------------------------------------------------------------
 
     def register_step_pre_hook(self, hook: Callable) -> RemovableHandle:
-        """``hook(optimizer, args, kwargs)`` runs before ``step``; it may return ``(new_args, new_kwargs)``."""
+        """``hook(optimizer, args, kwargs)`` runs before ``step``; may return ``(new_args, new_kwargs)``."""
         return add_hook(self._optimizer_step_pre_hooks, hook)
 
     def register_step_post_hook(self, hook: Callable) -> RemovableHandle:
@@ -408,9 +411,9 @@ def check_common_options(
     """
     if isinstance(lr, warptape.Tensor) and lr.numel() != 1:
         raise ValueError("Tensor lr must be 1-element")
-    if not 0.0 <= lr:
+    if not lr >= 0.0:
         raise ValueError(f"Invalid learning rate: {lr}")
-    if not 0.0 <= weight_decay:
+    if not weight_decay >= 0.0:
         raise ValueError(f"Invalid weight_decay value: {weight_decay}")
     if fused and foreach:
         raise RuntimeError("`fused` and `foreach` cannot be `True` together.")
@@ -418,6 +421,6 @@ def check_common_options(
         raise RuntimeError("`fused` does not support `differentiable`")
     if differentiable:
         raise NotImplementedError(
-            f"{op}: expected differentiable=False, got True: the update is one in-place multi-tensor call that "
-            "records no gradient. Write the update with tensor operations to differentiate through it"
+            f"{op}: expected differentiable=False, got True: the update is one in-place multi-tensor call "
+            "that records no gradient. Write the update with tensor operations to differentiate through it"
         )

@@ -1,7 +1,8 @@
 """Stochastic gradient descent with momentum and weight decay.
 
-Sutskever, Martens, Dahl and Hinton, "On the importance of initialization and momentum in deep learning", section 2;
-the learning rate multiplies the velocity in the update, as in PyTorch, not the gradient as in the paper.
+Sutskever, Martens, Dahl and Hinton, "On the importance of initialization and momentum in deep learning",
+section 2; the learning rate multiplies the velocity in the update, as in PyTorch, not the gradient as in the
+paper.
 """
 
 from __future__ import annotations
@@ -101,11 +102,20 @@ class SGD(Optimizer):
         old = [i for i, v in enumerate(velocities) if v is not None]
         if old:
             self._apply(
-                group, [params[i] for i in old], [grads[i] for i in old], [velocities[i] for i in old], first=False
+                group,
+                [params[i] for i in old],
+                [grads[i] for i in old],
+                [velocities[i] for i in old],
+                first=False,
             )
 
     def _apply(
-        self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor], velocities: list[Tensor], first: bool
+        self,
+        group: dict[str, Any],
+        params: list[Tensor],
+        grads: list[Tensor],
+        velocities: list[Tensor],
+        first: bool,
     ) -> None:
         lr = group["lr"]
         weight_decay = group["weight_decay"]

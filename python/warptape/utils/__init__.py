@@ -1,5 +1,3 @@
 """Helpers around training: data loading, activation checkpointing, removable hooks."""
 
-
-
 __all__ = ["checkpoint", "data", "hooks"]

@@ -1,9 +1,9 @@
 """Activation checkpointing: keep a region's inputs instead of its activations, and run it again in backward.
 
-The region's saved tensors are replaced by empty holders. When backward first asks for one, the region runs once more
-and the tensors that it saves fill the holders in the same order (Chen, Xu, Zhang and Guestrin, "Training deep nets
-with sublinear memory cost", section 4). No second backward pass is started, so hooks, ``autograd.grad`` and
-``create_graph`` work as without it.
+The region's saved tensors are replaced by empty holders. When backward first asks for one, the region runs
+once more and the tensors that it saves fill the holders in the same order (Chen, Xu, Zhang and Guestrin,
+"Training deep nets with sublinear memory cost", section 4). No second backward pass is started, so hooks,
+``autograd.grad`` and ``create_graph`` work as without it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,13 @@ import warptape
 if TYPE_CHECKING:
     from warptape import Tensor
 
-__all__ = ["CheckpointError", "checkpoint", "checkpoint_sequential", "noop_context_fn", "set_checkpoint_early_stop"]
+__all__ = [
+    "CheckpointError",
+    "checkpoint",
+    "checkpoint_sequential",
+    "noop_context_fn",
+    "set_checkpoint_early_stop",
+]
 
 
 class CheckpointError(RuntimeError):
@@ -34,7 +40,7 @@ _early_stop_override: bool | None = None
 
 @contextmanager
 def set_checkpoint_early_stop(enable: bool) -> Iterator[None]:
-    """Within this context, regions stop their second run as soon as they can (True) or run to the end (False)."""
+    """Within this context, second runs stop as soon as they can (True) or go to the end (False)."""
     global _early_stop_override
     before, _early_stop_override = _early_stop_override, enable
     try:
@@ -55,15 +61,16 @@ def _describe(t: Tensor) -> tuple:
 class _Holder:
     """Stands in the graph for one saved tensor; filled by the second run, emptied when backward takes it."""
 
-    __slots__ = ("value", "__weakref__")
+    __slots__ = ("__weakref__", "value")
 
     def __init__(self) -> None:
         self.value: Tensor | None = None
 
 
 class _Inputs:
-    """A region's arguments. Tensors are kept as a node's saved tensors, not in a closure: so an enclosing region (or
-    any other saved-tensor hook) gets them too, and a change in place before the second run is an error.
+    """A region's arguments. Tensors are kept as a node's saved tensors, not in a closure: so an enclosing
+    region (or any other saved-tensor hook) gets them too, and a change in place before the second run is an
+    error.
     """
 
     def __init__(self, args: tuple, kwargs: dict[str, Any]) -> None:
@@ -93,7 +100,7 @@ _save_function_class: Any = None
 
 
 def _save_function() -> Any:
-    """The autograd Function that saves a region's inputs; made late, since this module loads before the tape."""
+    """The autograd Function that saves a region's inputs; made late: this module loads before the tape."""
     global _save_function_class
     if _save_function_class is None:
 
@@ -202,9 +209,9 @@ class _Region:
             pass
         if filled != expected:
             raise CheckpointError(
-                f"checkpoint: expected the second run to save {expected} tensors as the first did, got {filled}; "
-                "the function must do the same both times (no outside state, all random numbers from generators "
-                "that are restored)"
+                f"checkpoint: expected the second run to save {expected} tensors as the first did, got "
+                f"{filled}; the function must do the same both times (no outside state, all random numbers "
+                "from generators that are restored)"
             )
 
     def _check(self, i: int, t: Tensor) -> None:
@@ -213,8 +220,8 @@ class _Region:
         first, second = self._descriptions[i], self._describe(t)
         if first != second:
             raise CheckpointError(
-                f"checkpoint: expected saved tensor {i} of the second run to be {first} (shape, dtype, device) as in "
-                f"the first, got {second}; the function must do the same both times"
+                f"checkpoint: expected saved tensor {i} of the second run to be {first} (shape, dtype, "
+                f"device) as in the first, got {second}; the function must do the same both times"
             )
 
 
@@ -250,11 +257,13 @@ def checkpoint(
     """
     preserve_rng_state = kwargs.pop("preserve_rng_state", True)
     if determinism_check not in ("default", "none"):
-        raise ValueError(f"determinism_check should be one of ['default', 'none'], but got {determinism_check}")
+        raise ValueError(
+            f"determinism_check should be one of ['default', 'none'], but got {determinism_check}"
+        )
     if debug:
         raise NotImplementedError(
-            "checkpoint: expected debug=False, got True: operator traces are not recorded; compare the two runs "
-            "with determinism_check='default', which names the first tensor that differs"
+            "checkpoint: expected debug=False, got True: operator traces are not recorded; compare the two "
+            "runs with determinism_check='default', which names the first tensor that differs"
         )
     if not warptape.is_grad_enabled():
         return function(*args, **kwargs)
@@ -276,7 +285,7 @@ def checkpoint(
 def checkpoint_sequential(
     functions: Any, segments: int, input: Any, use_reentrant: bool | None = None, **kwargs: Any
 ) -> Any:
-    """Runs ``functions`` (a Sequential or a list) one after the other, checkpointing all segments but the last.
+    """Runs ``functions`` (a Sequential or a list) in turn, checkpointing all segments but the last.
 
     Args:
         segments: how many parts of about equal length to cut the list into.

@@ -1,34 +1,39 @@
-"""Handles that take a registered hook out again."""
+"""What a hook's registration returns."""
 
 from __future__ import annotations
 
 import itertools
 import weakref
-from collections import OrderedDict
-from collections.abc import Callable
 from typing import Any
 
-__all__ = ["RemovableHandle", "add_hook"]
+__all__ = ["RemovableHandle"]
 
 
 class RemovableHandle:
-    """Returned by every ``register_*_hook``; ``remove()`` takes the hook out, also at the end of a ``with``.
+    """Removes a hook from the dictionaries it was put in; also a context manager that does so on exit.
+
+    The dictionaries are held weakly, so a handle keeps no module alive.
 
     Args:
-        hooks_dict: the dictionary that holds the hook. Held weakly: a handle does not keep a module alive.
-        extra_dict: one dictionary, or a list of them, that keep side information under the same id.
+        hooks_dict: where the hook itself lives, under this handle's `id`.
+        extra_dict: one dictionary, or a list of them, that marks the hook under the same `id`.
     """
 
     _ids = itertools.count()
-    __slots__ = ("id", "_dicts", "__weakref__")
 
-    def __init__(self, hooks_dict: OrderedDict[int, Any], *, extra_dict: Any = None) -> None:
-        extras = extra_dict if isinstance(extra_dict, list) else [] if extra_dict is None else [extra_dict]
-        self.id = next(RemovableHandle._ids)
-        self._dicts = [weakref.ref(d) for d in (hooks_dict, *extras)]
+    def __init__(self, hooks_dict: Any, *, extra_dict: Any = None) -> None:
+        extras = (
+            extra_dict
+            if isinstance(extra_dict, (list, tuple))
+            else []
+            if extra_dict is None
+            else [extra_dict]
+        )
+        self.id = next(self._ids)
+        self._dicts = [weakref.ref(each) for each in (hooks_dict, *extras)]
 
     def remove(self) -> None:
-        """Takes the hook out. Calling it again does nothing."""
+        """Removes the hook; a second call does nothing."""
         for ref in self._dicts:
             hooks = ref()
             if hooks is not None:
@@ -37,23 +42,14 @@ class RemovableHandle:
     def __enter__(self) -> RemovableHandle:
         return self
 
-    def __exit__(self, *exc: object) -> None:
+    def __exit__(self, *_: object) -> None:
         self.remove()
 
+    def __getstate__(self) -> tuple[int, list[Any]]:
+        return self.id, [ref() for ref in self._dicts]
 
-def add_hook(hooks: OrderedDict[int, Callable], hook: Callable, *, prepend: bool = False) -> RemovableHandle:
-    """Puts ``hook`` into ``hooks`` under a fresh id and returns the handle that removes it.
-
-    Args:
-        prepend: run it before the hooks that are there already.
-
-    Raises:
-        TypeError: ``hook`` cannot be called.
-    """
-    if not callable(hook):
-        raise TypeError(f"register hook: expected a callable, got {type(hook).__name__}")
-    handle = RemovableHandle(hooks)
-    hooks[handle.id] = hook
-    if prepend:
-        hooks.move_to_end(handle.id, last=False)
-    return handle
+    def __setstate__(self, state: tuple[int, list[Any]]) -> None:
+        # Ids of this process go on above those that were loaded, or two hooks could share one.
+        self.id, dicts = state
+        RemovableHandle._ids = itertools.count(max(self.id + 1, next(RemovableHandle._ids)))
+        self._dicts = [weakref.ref(each) for each in dicts if each is not None]

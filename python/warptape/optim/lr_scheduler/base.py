@@ -1,7 +1,7 @@
 """The base of the schedulers: counts epochs, asks the subclass for the rates and writes them into the groups.
 
-Most schedules are written as a recurrence on the group's present rate ("chainable"), so that several schedulers, or a
-user, may change the same rate. Where a closed form exists it serves ``step(epoch)``.
+Most schedules are written as a recurrence on the group's present rate ("chainable"), so that several
+schedulers, or a user, may change the same rate. Where a closed form exists it serves ``step(epoch)``.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def per_group(optimizer: Optimizer, value: Any, name: str) -> list[Any]:
 
 
 def functions_state(functions: Sequence[Callable]) -> list[Any]:
-    """What can be saved of user functions: an object's ``__dict__``, and None for a plain function or lambda."""
+    """What can be saved of user functions: an object's ``__dict__``; None for a function or lambda."""
     plain = (types.FunctionType, types.BuiltinFunctionType, functools.partial)
     return [None if isinstance(f, plain) else dict(vars(f)) for f in functions]
 
@@ -113,15 +113,15 @@ class LRScheduler:
     def _warn_order(self) -> None:
         if not getattr(self.optimizer.step, "hooked", False):
             warnings.warn(
-                "Seems like `optimizer.step()` has been overridden after learning rate scheduler initialization. "
-                "Please, make sure to call `optimizer.step()` before `lr_scheduler.step()`.",
+                "Seems like `optimizer.step()` has been overridden after learning rate scheduler "
+                "initialization. Please, make sure to call `optimizer.step()` before `lr_scheduler.step()`.",
                 UserWarning,
                 stacklevel=3,
             )
         elif not self.optimizer._opt_called:
             warnings.warn(
-                "Detected call of `lr_scheduler.step()` before `optimizer.step()`. Call them in the opposite order: "
-                "otherwise the first value of the learning rate schedule is skipped.",
+                "Detected call of `lr_scheduler.step()` before `optimizer.step()`. Call them in the opposite "
+                "order: otherwise the first value of the learning rate schedule is skipped.",
                 UserWarning,
                 stacklevel=3,
             )

@@ -26,13 +26,14 @@ class _Composed(LRScheduler):
                 raise TypeError(f"{name} at index {i} should have `optimizer` as its attribute, got {kind}.")
             if isinstance(part, ReduceLROnPlateau):
                 raise ValueError(
-                    f"{name} does not support `ReduceLROnPlateau` scheduler as it requires additional kwargs to be "
-                    f"specified when calling `step`, but got one at index {i} in the given schedulers sequence."
+                    f"{name} does not support `ReduceLROnPlateau` scheduler as it requires additional kwargs "
+                    f"to be specified when calling `step`, but got one at index {i} in the given schedulers "
+                    "sequence."
                 )
             if part.optimizer is not optimizer:
                 raise ValueError(
-                    f"{name} expects all schedulers to belong to the same optimizer, but got scheduler {kind} at "
-                    f"index {i} whose {type(part.optimizer).__name__} is a different one"
+                    f"{name} expects all schedulers to belong to the same optimizer, but got scheduler "
+                    f"{kind} at index {i} whose {type(part.optimizer).__name__} is a different one"
                 )
         self._schedulers = list(schedulers)
         self.optimizer = optimizer
@@ -53,8 +54,8 @@ class _Composed(LRScheduler):
         saved = state_dict["_schedulers"]
         if len(saved) != len(self._schedulers):
             raise ValueError(
-                f"{type(self).__name__}.load_state_dict: expected the states of {len(self._schedulers)} schedulers, "
-                f"got {len(saved)}; build the same composition before loading"
+                f"{type(self).__name__}.load_state_dict: expected the states of {len(self._schedulers)} "
+                f"schedulers, got {len(saved)}; build the same composition before loading"
             )
         self.__dict__.update({key: value for key, value in state_dict.items() if key != "_schedulers"})
         for part, state in zip(self._schedulers, saved):
@@ -62,7 +63,7 @@ class _Composed(LRScheduler):
 
 
 class SequentialLR(_Composed):
-    """Runs ``schedulers[i]`` from epoch ``milestones[i - 1]`` up to ``milestones[i]``; each starts at its epoch 0.
+    """Runs ``schedulers[i]`` from epoch ``milestones[i - 1]`` up to ``milestones[i]``; each starts at 0.
 
     Raises:
         ValueError: no scheduler, ``len(milestones) != len(schedulers) - 1``, another optimizer, or a
@@ -81,13 +82,13 @@ class SequentialLR(_Composed):
         self._take(schedulers, optimizer)
         if len(milestones) != len(schedulers) - 1:
             raise ValueError(
-                "Sequential Schedulers expects number of schedulers provided to be one more than the number of "
-                f"milestone points, but got number of schedulers {len(schedulers)} and the number of milestones to "
-                f"be equal to {len(milestones)}"
+                "Sequential Schedulers expects number of schedulers provided to be one more than the number "
+                f"of milestone points, but got number of schedulers {len(schedulers)} and the number of "
+                f"milestones to be equal to {len(milestones)}"
             )
         self._milestones = list(milestones)
         self.last_epoch = last_epoch + 1
-        # Each part has made its initial step on the shared rate. Undo them all; the first part then makes its own.
+        # Each part has made its initial step on the shared rate. Undo them all; then the first makes its own.
         for group in optimizer.param_groups:
             set_option(group, "lr", group["initial_lr"])
         for part in self._schedulers:
@@ -123,8 +124,11 @@ class ChainedScheduler(_Composed):
 
     def __init__(self, schedulers: Sequence[LRScheduler], optimizer: Optimizer | None = None) -> None:
         if len(schedulers) < 1:
-            raise ValueError("ChainedScheduler expects at least one scheduler to be chained, but got no scheduler.")
-        self._take(schedulers, optimizer or getattr(schedulers[0], "optimizer", None))  # type: ignore[arg-type]
+            raise ValueError(
+                "ChainedScheduler expects at least one scheduler to be chained, but got no scheduler."
+            )
+        first: Any = getattr(schedulers[0], "optimizer", None)
+        self._take(schedulers, optimizer or first)
         self._last_lr = self._current()
 
     def step(self) -> None:  # type: ignore[override]

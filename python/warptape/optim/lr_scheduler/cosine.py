@@ -1,4 +1,4 @@
-"""Cosine schedules: Loshchilov and Hutter, "SGDR: stochastic gradient descent with warm restarts", equation 5."""
+"""Cosine schedules: Loshchilov and Hutter, "SGDR", equation 5."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["CosineAnnealingLR", "CosineAnnealingWarmRestarts"]
 
 
 class CosineAnnealingLR(LRScheduler):
-    """Half a cosine from the initial rate at epoch 0 to ``eta_min`` at epoch ``T_max``, and back up after it."""
+    """Half a cosine from the initial rate at epoch 0 to ``eta_min`` at epoch ``T_max``, then back up."""
 
     def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0, last_epoch: int = -1) -> None:
         self.T_max = T_max
@@ -20,6 +20,7 @@ class CosineAnnealingLR(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[Any]:
+        """The rates for ``self.last_epoch``."""
         self._warn_outside_step()
         groups = self.optimizer.param_groups
         epoch, low = self.last_epoch, self.eta_min
@@ -41,8 +42,8 @@ class CosineAnnealingLR(LRScheduler):
 
 
 class CosineAnnealingWarmRestarts(LRScheduler):
-    """Cosine decay to ``eta_min`` that restarts at the initial rate, after ``T_0`` epochs and then ever ``T_mult``
-    times as many. ``step`` takes fractions of an epoch.
+    """Cosine decay to ``eta_min`` that restarts at the initial rate, after ``T_0`` epochs and then ever
+    ``T_mult`` times as many. ``step`` takes fractions of an epoch.
 
     Raises:
         ValueError: ``T_0`` no positive integer, or ``T_mult`` no integer of at least 1.
@@ -65,6 +66,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[Any]:
+        """The rates for ``self.last_epoch``."""
         self._warn_outside_step()
         share = (1 + math.cos(math.pi * self.T_cur / self.T_i)) / 2
         return [self.eta_min + (base - self.eta_min) * share for base in self.base_lrs]

@@ -1,5 +1,5 @@
-"""Cyclic schedules of rate and momentum: Smith, "Cyclical learning rates for training neural networks", section 3;
-Smith and Topin, "Super-convergence", section 3 (one cycle).
+"""Cyclic schedules of rate and momentum: Smith, "Cyclical learning rates for training neural networks",
+section 3; Smith and Topin, "Super-convergence", section 3 (one cycle).
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def _annealing_linear(start: float, end: float, pct: float) -> float:
 
 
 class OneCycleLR(LRScheduler):
-    """Up from ``max_lr / div_factor`` to ``max_lr``, then down to the initial rate over ``final_div_factor``; the
-    momentum goes the other way. Step it after every batch.
+    """Up from ``max_lr / div_factor`` to ``max_lr``, then down to the initial rate over ``final_div_factor``;
+    the momentum goes the other way. Step it after every batch.
 
     Args:
         max_lr: peak, one for all groups or a list.
@@ -85,7 +85,9 @@ class OneCycleLR(LRScheduler):
         if not isinstance(pct_start, (float, int)) or not 0 <= pct_start <= 1:
             raise ValueError(f"Expected float between 0 and 1 pct_start, but got {pct_start}")
         if anneal_strategy not in ("cos", "linear"):
-            raise ValueError(f"anneal_strategy must be one of 'cos' or 'linear', instead got {anneal_strategy}")
+            raise ValueError(
+                f"anneal_strategy must be one of 'cos' or 'linear', instead got {anneal_strategy}"
+            )
         self._schedule_phases = _phases(float(pct_start * self.total_steps), self.total_steps, three_phase)
         self._anneal_func_type = anneal_strategy
         max_lrs = per_group(optimizer, max_lr, "max_lr")
@@ -105,6 +107,7 @@ class OneCycleLR(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[Any]:
+        """The rates for ``self.last_epoch``."""
         self._warn_outside_step()
         step = self.last_epoch
         if step > self.total_steps:
@@ -165,12 +168,13 @@ def _phases(rise: float, total_steps: int, three_phase: bool) -> list[dict[str, 
 
 
 class CyclicLR(LRScheduler):
-    """Goes up and down between ``base_lr`` and ``max_lr``; the momentum goes the other way. Step it every batch.
+    """Up and down between ``base_lr`` and ``max_lr``; the momentum goes the other way. Step every batch.
 
     Args:
         step_size_up, step_size_down: batches of the two halves of a cycle; down defaults to up.
         mode: "triangular", "triangular2" (the height halves each cycle) or "exp_range" (times gamma**batch).
-        scale_fn: own height function instead of ``mode``, of the cycle or the iteration as ``scale_mode`` says.
+        scale_fn: own height function instead of ``mode``, of the cycle or the iteration as ``scale_mode``
+            says.
 
     Raises:
         ValueError: an unknown mode, or a list of another length than the groups.
@@ -228,6 +232,7 @@ class CyclicLR(LRScheduler):
         return 1 / (2.0 ** (x - 1)) if self.mode == "triangular2" else self.gamma**x
 
     def get_lr(self) -> list[Any]:
+        """The rates for ``self.last_epoch``."""
         self._warn_outside_step()
         cycle = math.floor(1 + self.last_epoch / self.total_size)
         x = 1.0 + self.last_epoch / self.total_size - cycle

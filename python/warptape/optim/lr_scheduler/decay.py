@@ -1,4 +1,4 @@
-"""Schedules that multiply the rate by a factor of the epoch: given by the user, in steps, or along a simple curve."""
+"""Schedules that multiply the rate by a factor: the user's, in steps, or along a simple curve."""
 
 from __future__ import annotations
 
@@ -37,11 +37,13 @@ class _FunctionLR(LRScheduler):
             self.lr_lambdas = [lr_lambda] * groups
         for fn in self.lr_lambdas:
             if not callable(fn):
-                raise TypeError(f"{type(self).__name__}: lr_lambda should be a function, got {type(fn).__name__}")
+                raise TypeError(
+                    f"{type(self).__name__}: lr_lambda should be a function, got {type(fn).__name__}"
+                )
         super().__init__(optimizer, last_epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """All but the optimizer. Of the functions, the ``__dict__`` of callable objects; nothing of lambdas."""
+        """All but the optimizer. Of callable objects, the ``__dict__``; nothing of plain functions."""
         state = super().state_dict()
         del state["lr_lambdas"]
         state["lr_lambdas"] = functions_state(self.lr_lambdas)
@@ -63,6 +65,7 @@ class LambdaLR(_FunctionLR):
     """
 
     def get_lr(self) -> list[Any]:
+        """The rates for ``self.last_epoch``."""
         self._warn_outside_step()
         return [base * fn(self.last_epoch) for fn, base in zip(self.lr_lambdas, self.base_lrs)]
 
@@ -75,23 +78,28 @@ class MultiplicativeLR(_FunctionLR):
     """
 
     def get_lr(self) -> list[Any]:
+        """The rates for ``self.last_epoch``."""
         self._warn_outside_step()
         if self._is_initial:
             return self._current()
         return [
-            group["lr"] * fn(self.last_epoch) for fn, group in zip(self.lr_lambdas, self.optimizer.param_groups)
+            group["lr"] * fn(self.last_epoch)
+            for fn, group in zip(self.lr_lambdas, self.optimizer.param_groups)
         ]
 
 
 class StepLR(LRScheduler):
     """``lr *= gamma`` every ``step_size`` epochs."""
 
-    def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1) -> None:
+    def __init__(
+        self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1
+    ) -> None:
         self.step_size = step_size
         self.gamma = gamma
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[Any]:
+        """The rates for ``self.last_epoch``."""
         self._warn_outside_step()
         if self.last_epoch == 0 or self.last_epoch % self.step_size != 0:
             return self._current()
@@ -112,6 +120,7 @@ class MultiStepLR(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[Any]:
+        """The rates for ``self.last_epoch``."""
         self._warn_outside_step()
         if self.last_epoch not in self.milestones:
             return self._current()
@@ -139,6 +148,7 @@ class ConstantLR(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[Any]:
+        """The rates for ``self.last_epoch``."""
         self._warn_outside_step()
         if self.last_epoch == 0:
             return self._times(self.factor)
@@ -178,6 +188,7 @@ class LinearLR(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[Any]:
+        """The rates for ``self.last_epoch``."""
         self._warn_outside_step()
         if self.last_epoch == 0:
             return self._times(self.start_factor)
@@ -201,6 +212,7 @@ class ExponentialLR(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[Any]:
+        """The rates for ``self.last_epoch``."""
         self._warn_outside_step()
         return self._current() if self._is_initial else self._times(self.gamma)
 
@@ -219,6 +231,7 @@ class PolynomialLR(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[Any]:
+        """The rates for ``self.last_epoch``."""
         self._warn_outside_step()
         if self._is_initial or self.last_epoch > self.total_iters:
             return self._current()

@@ -1,4 +1,4 @@
-"""DataLoader: takes indices from a sampler, samples from a dataset, and gives batches. It runs in this process."""
+"""DataLoader: takes indices from a sampler, samples from a dataset, gives batches; in this process."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ __all__ = ["DataLoader", "default_collate", "get_worker_info"]
 
 T_co = TypeVar("T_co", covariant=True)
 
+_worker_info: Any = None
 
-def get_worker_info() -> None:
+
+def get_worker_info() -> Any:
     """Information on this worker process; None in the main process, where all loading happens now."""
-    return None
+    return _worker_info
 
 
 class _Endless(Sampler[None]):
@@ -45,13 +47,15 @@ def _check_workers(
         NotImplementedError: any workers at all.
     """
     if num_workers < 0:
-        raise ValueError("num_workers option should be non-negative; use num_workers=0 to disable multiprocessing.")
+        raise ValueError(
+            "num_workers option should be non-negative; use num_workers=0 to disable multiprocessing."
+        )
     if timeout < 0:
         raise ValueError("timeout option should be non-negative")
     if num_workers > 0:
         raise NotImplementedError(
-            f"DataLoader: expected num_workers=0, got {num_workers}: worker processes come in a later release. "
-            "Use num_workers=0, which loads in the main process"
+            f"DataLoader: expected num_workers=0, got {num_workers}: worker processes come in a later "
+            "release. Use num_workers=0, which loads in the main process"
         )
     if prefetch_factor is not None:
         raise ValueError(
@@ -77,8 +81,8 @@ class DataLoader(Generic[T_co]):
         sampler: indices, instead of ``shuffle``.
         batch_sampler: lists of indices, instead of batch_size, shuffle, sampler and drop_last.
         num_workers: only 0 so far.
-        collate_fn: makes a batch from a list of samples; default ``default_collate``, or ``default_convert`` for
-            single samples.
+        collate_fn: makes a batch from a list of samples; default ``default_collate``, or ``default_convert``
+            for single samples.
         pin_memory: put batches into page-locked memory where there is an accelerator.
         drop_last: leave out a last batch that is not full.
         timeout, worker_init_fn, multiprocessing_context, prefetch_factor, persistent_workers, in_order: about
@@ -131,20 +135,22 @@ class DataLoader(Generic[T_co]):
         if batch_sampler is not None:
             if batch_size != 1 or shuffle or sampler is not None or drop_last:
                 raise ValueError(
-                    "batch_sampler option is mutually exclusive with batch_size, shuffle, sampler, and drop_last"
+                    "batch_sampler option is mutually exclusive with batch_size, shuffle, sampler, and "
+                    "drop_last"
                 )
             batch_size = None
         elif batch_size is None and drop_last:
-            raise ValueError("batch_size=None option disables auto-batching and is mutually exclusive with drop_last")
+            raise ValueError(
+                "batch_size=None option disables auto-batching and is mutually exclusive with drop_last"
+            )
         if sampler is None:
+            source: Any = dataset
             if self._stream:
                 sampler = _Endless()
-            elif shuffle:
-                sampler = RandomSampler(dataset, generator=generator)  # type: ignore[arg-type]
             else:
-                sampler = SequentialSampler(dataset)  # type: ignore[arg-type]
+                sampler = RandomSampler(source, generator=generator) if shuffle else SequentialSampler(source)
         if batch_size is not None:
-            batch_sampler = BatchSampler(sampler, batch_size, drop_last)
+            batch_sampler = BatchSampler(sampler, batch_size, drop_last)  # type: ignore[arg-type]
         self.batch_size = batch_size
         self.drop_last = drop_last
         self.sampler = sampler
@@ -163,7 +169,8 @@ class DataLoader(Generic[T_co]):
         ):
             if given is not None:
                 raise ValueError(
-                    f"DataLoader with IterableDataset: expected unspecified {name} option, but got {name}={given}"
+                    f"DataLoader with IterableDataset: expected unspecified {name} option, but got "
+                    f"{name}={given}"
                 )
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -214,8 +221,9 @@ class _SingleProcessDataLoaderIter:
         self._yielded += 1
         if self._promised is not None and self._yielded > self._promised:
             warnings.warn(
-                f"DataLoader: len() of the loader over IterableDataset {self._loader.dataset} was {self._promised} "
-                f"batches, but {self._yielded} have been fetched; check the dataset's __len__",
+                f"DataLoader: len() of the loader over IterableDataset {self._loader.dataset} was "
+                f"{self._promised} batches, but {self._yielded} have been fetched; check the dataset's "
+                "__len__",
                 stacklevel=2,
             )
         return batch
@@ -226,10 +234,11 @@ class _SingleProcessDataLoaderIter:
 
 def _fetcher(loader: DataLoader) -> Callable[[Any], Any]:
     """The function from one entry of the index sampler to one batch."""
-    dataset, collate = loader.dataset, loader.collate_fn
+    dataset: Any = loader.dataset
+    collate = loader.collate_fn
     batched = loader.batch_sampler is not None
     if loader._stream:
-        return functools.partial(_next_of_stream, iter(dataset), collate, batched, loader.drop_last)  # type: ignore
+        return functools.partial(_next_of_stream, iter(dataset), collate, batched, loader.drop_last)
     if not batched:
         return lambda index: collate(dataset[index])
     many = getattr(dataset, "__getitems__", None)
@@ -253,7 +262,8 @@ def _pinner(loader: DataLoader) -> Callable[[Any], Any] | None:
     cuda = getattr(warptape, "cuda", None)
     if cuda is None or not cuda.is_available():
         warnings.warn(
-            "'pin_memory' argument is set as true but no accelerator is found, then device pinned memory won't be used.",
+            "'pin_memory' argument is set as true but no accelerator is found, then device pinned memory "
+            "won't be used.",
             stacklevel=3,
         )
         return None

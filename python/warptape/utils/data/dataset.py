@@ -80,8 +80,8 @@ class StackDataset(Dataset[Any]):
     def __init__(self, *args: Dataset, **kwargs: Dataset) -> None:
         if args and kwargs:
             raise ValueError(
-                "Supported either ``tuple``- (via ``args``) or ``dict``- (via ``kwargs``) like input/output, but both "
-                "types are given."
+                "Supported either ``tuple``- (via ``args``) or ``dict``- (via ``kwargs``) like input/output, "
+                "but both types are given."
             )
         if not args and not kwargs:
             raise ValueError("At least one dataset should be passed")
@@ -133,7 +133,8 @@ class ConcatDataset(Dataset[T_co]):
             raise ValueError("datasets should not be an empty iterable")
         if any(isinstance(d, IterableDataset) for d in self.datasets):
             raise ValueError("ConcatDataset does not support IterableDataset; use ChainDataset")
-        self.cumulative_sizes = list(itertools.accumulate(len(d) for d in self.datasets))  # type: ignore[arg-type]
+        lengths = (len(d) for d in self.datasets)  # type: ignore[arg-type]
+        self.cumulative_sizes = list(itertools.accumulate(lengths))
 
     def __len__(self) -> int:
         return self.cumulative_sizes[-1]
@@ -179,7 +180,8 @@ class ChainDataset(IterableDataset[Any]):
             yield from d
 
     def __len__(self) -> int:
-        return sum(len(d) for d in self._streams())  # type: ignore[arg-type]
+        streams: Iterator[Any] = self._streams()
+        return sum(len(d) for d in streams)
 
 
 class Subset(Dataset[T_co]):
@@ -209,8 +211,8 @@ def random_split(
     """Splits ``dataset`` at random into parts that do not overlap.
 
     Args:
-        lengths: sample counts that add up to the dataset's, or shares that add up to 1 (what rounding down leaves
-            over goes one each to the first parts in turn).
+        lengths: sample counts that add up to the dataset's, or shares that add up to 1 (what rounding down
+            leaves over goes one each to the first parts in turn).
         generator: None uses the default generator.
 
     Raises:

@@ -18,13 +18,13 @@ def _process_group() -> Any:
     distributed = getattr(warptape, "distributed", None)
     if distributed is None or not distributed.is_available():
         raise RuntimeError(
-            "DistributedSampler: expected the distributed package for num_replicas and rank, but this build has none; "
-            "pass num_replicas and rank"
+            "DistributedSampler: expected the distributed package for num_replicas and rank, but this build "
+            "has none; pass num_replicas and rank"
         )
     if not distributed.is_initialized():
         raise ValueError(
-            "DistributedSampler: expected an initialised process group to ask for num_replicas and rank, got none; "
-            "call distributed.init_process_group() first, or pass num_replicas and rank"
+            "DistributedSampler: expected an initialised process group to ask for num_replicas and rank, got "
+            "none; call distributed.init_process_group() first, or pass num_replicas and rank"
         )
     return distributed
 
@@ -34,11 +34,13 @@ class DistributedSampler(Sampler[int]):
 
     Args:
         num_replicas, rank: default, the process group's.
-        shuffle: permute by ``seed + epoch``; call ``set_epoch`` before each epoch, or every epoch's order is equal.
+        shuffle: permute by ``seed + epoch``; call ``set_epoch`` before each epoch, or every epoch's order is
+            equal.
         drop_last: leave the tail out instead of repeating samples until the shares are equal.
 
     Raises:
-        ValueError: ``rank`` outside [0, num_replicas), or a default is needed and no process group is initialised.
+        ValueError: ``rank`` outside [0, num_replicas), or a default is needed and no process group is
+            initialised.
         RuntimeError: a default is needed and there is no distributed package.
     """
 

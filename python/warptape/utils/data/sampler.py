@@ -27,7 +27,7 @@ _DRAW_BLOCK = 32
 
 
 class Sampler(Generic[T_co]):
-    """Base of samplers: define ``__iter__()`` over indices (or lists of indices), and usually ``__len__()``."""
+    """Base of samplers: define ``__iter__()`` over indices or lists of them, and usually ``__len__()``."""
 
     def __iter__(self) -> Iterator[T_co]:
         raise NotImplementedError("Subclasses of Sampler should implement __iter__.")
@@ -56,7 +56,8 @@ class RandomSampler(Sampler[int]):
 
     Args:
         replacement: draw each index independently instead of going through a permutation.
-        num_samples: how many to draw; default all. Without replacement, more than all start another permutation.
+        num_samples: how many to draw; default all. Without replacement, more than all start another
+            permutation.
         generator: None seeds one of its own from the default generator at each start.
 
     Raises:
@@ -87,7 +88,9 @@ class RandomSampler(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         n, count = len(self.data_source), self.num_samples
         if n == 0:  # it was emptied after the sampler was made
-            raise ValueError(f"RandomSampler: expected a data source to draw {count} samples from, got an empty one")
+            raise ValueError(
+                f"RandomSampler: expected a data source to draw {count} samples from, got an empty one"
+            )
         generator = self.generator
         if generator is None:
             generator = warptape.Generator()
@@ -123,8 +126,8 @@ class WeightedRandomSampler(Sampler[int]):
     """Indices into ``weights`` with those probabilities (they need not add up to 1).
 
     Raises:
-        ValueError: ``num_samples`` is no positive integer, ``replacement`` no bool, or ``weights`` has not one
-            dimension.
+        ValueError: ``num_samples`` is no positive integer, ``replacement`` no bool, or ``weights`` has not
+            one dimension.
     """
 
     def __init__(
@@ -148,7 +151,9 @@ class WeightedRandomSampler(Sampler[int]):
         self.generator = generator
 
     def __iter__(self) -> Iterator[int]:
-        drawn = warptape.multinomial(self.weights, self.num_samples, self.replacement, generator=self.generator)
+        drawn = warptape.multinomial(
+            self.weights, self.num_samples, self.replacement, generator=self.generator
+        )
         yield from drawn.tolist()
 
     def __len__(self) -> int:

@@ -7,7 +7,6 @@ from copy import copy
 from typing import Any
 
 import numpy as np
-
 import warptape
 
 __all__ = ["collate", "default_collate", "default_collate_fn_map", "default_convert"]
@@ -145,8 +144,8 @@ def default_collate_fn_map() -> CollateMap:
 def default_collate(batch: Sequence[Any]) -> Any:
     """Stacks samples into a batch with a new first dimension.
 
-    Tensors are stacked; arrays and numbers become tensors (float64 for Python floats, int64 for ints); strings and
-    bytes stay a list; mappings, named tuples and sequences are entered.
+    Tensors are stacked; arrays and numbers become tensors (float64 for Python floats, int64 for ints);
+    strings and bytes stay a list; mappings, named tuples and sequences are entered.
 
     Raises:
         TypeError: a leaf of another type.
