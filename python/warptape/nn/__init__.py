@@ -1,0 +1,3 @@
+from . import functional, init
+from .modules import *
+from .parameter import *
