@@ -1,11 +1,11 @@
 """Layers, losses and what models are made of: the names of torch.nn.
 
-`Module` is the base of every layer and model, `Parameter` what it trains; `functional` has the functions that layers
-call, `init` the starting values, `utils` what is done to gradients and parameters as a whole.
+`Module` is the base of every layer and model, `Parameter` what it trains; `functional` has the functions that
+layers call, `init` the starting values, `utils` what is done to gradients and parameters as a whole.
 """
 
 from . import functional, init, modules, parameter, utils
-from .modules import *  # noqa: F403
+from .modules import *
 from .parameter import Buffer, Parameter
 
 __all__ = [

@@ -1,8 +1,8 @@
 """Initial values of parameters, written in place and outside of the tape.
 
-Every function returns the tensor it fills. The generator is drawn from as PyTorch does, so that the same seed gives the
-same start. `fan_in` and `fan_out` count what flows into and out of one unit: [out, in, *kernel] -> in and out times the
-kernel's size.
+Every function returns the tensor it fills. The generator is drawn from as PyTorch does, so that the same seed
+gives the same start. `fan_in` and `fan_out` count what flows into and out of one unit: [out, in, *kernel] ->
+in and out times the kernel's size.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy
-
 import warptape
 from warptape import Tensor
 
@@ -71,12 +70,19 @@ def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Any 
 
 
 def trunc_normal_(
-    tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0, generator: Any = None
+    tensor: Tensor,
+    mean: float = 0.0,
+    std: float = 1.0,
+    a: float = -2.0,
+    b: float = 2.0,
+    generator: Any = None,
 ) -> Tensor:
-    """Values of the normal distribution, those outside [a, b] left out (a and b are values, not multiples of std)."""
+    """Values of the normal distribution, those outside [a, b] left out (a and b are values, not multiples of
+    std)."""
     if mean < a - 2 * std or mean > b + 2 * std:
         warnings.warn(
-            "mean is more than 2 std from [a, b] in nn.init.trunc_normal_. The distribution of values may be incorrect.",
+            "mean is more than 2 std from [a, b] in nn.init.trunc_normal_. The distribution of values may be "
+            "incorrect.",
             stacklevel=2,
         )
     low, high = (_normal_cdf((x - mean) / std) for x in (a, b))
@@ -125,12 +131,12 @@ def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
     if tensor.shape[0] % groups != 0:
         raise ValueError("dim 0 must be divisible by groups")
     per_group = tensor.shape[0] // groups
-    centre = tuple(n // 2 for n in tensor.shape[2:])
+    centre = [n // 2 for n in tensor.shape[2:]]
     with warptape.no_grad():
         tensor.zero_()
         for group in range(groups):
             for channel in range(min(per_group, tensor.shape[1])):
-                tensor[(group * per_group + channel, channel, *centre)] = 1
+                tensor[tuple([group * per_group + channel, channel] + centre)] = 1
     return tensor
 
 
@@ -149,7 +155,11 @@ def xavier_normal_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> 
 
 
 def kaiming_uniform_(
-    tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu", generator: Any = None
+    tensor: Tensor,
+    a: float = 0,
+    mode: str = "fan_in",
+    nonlinearity: str = "leaky_relu",
+    generator: Any = None,
 ) -> Tensor:
     """Uniform with variance gain^2 / fan (He et al. 2015, section 2.2); `a` is the slope of leaky_relu."""
     if 0 in tensor.shape:
@@ -161,7 +171,11 @@ def kaiming_uniform_(
 
 
 def kaiming_normal_(
-    tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu", generator: Any = None
+    tensor: Tensor,
+    a: float = 0,
+    mode: str = "fan_in",
+    nonlinearity: str = "leaky_relu",
+    generator: Any = None,
 ) -> Tensor:
     """Normal with variance gain^2 / fan (He et al. 2015, section 2.2); `a` is the slope of leaky_relu."""
     if 0 in tensor.shape:

@@ -10,7 +10,7 @@ from warptape import Tensor
 __all__ = ["Buffer", "Parameter"]
 
 
-class _MarkedMeta(type(Tensor)):
+class _MarkedMeta(type(Tensor)):  # type: ignore[misc]
     """Lets a tensor of a custom class count as Parameter or Buffer by carrying the class's mark."""
 
     _mark: str
@@ -33,13 +33,16 @@ class Parameter(Tensor, metaclass=_MarkedMeta):
 
     _mark = "_is_param"
 
-    def __new__(cls, data: Tensor | None = None, requires_grad: bool = True) -> Parameter:
+    def __new__(cls, data: Tensor | None = None, requires_grad: bool = True) -> Parameter:  # noqa: D102
         if data is None:
             data = warptape.empty(0)
         if type(data) is Tensor or type(data) is Parameter:
             return Tensor._make_subclass(cls, data, requires_grad)
         if not isinstance(data, Tensor):
-            raise TypeError(f"Parameter: expected data to be a Tensor, got {type(data).__name__}; pass warptape.tensor(data)")
+            raise TypeError(
+                f"Parameter: expected data to be a Tensor, got {type(data).__name__}; pass "
+                "warptape.tensor(data)"
+            )
         marked = data.detach().requires_grad_(requires_grad)
         if type(marked) is not type(data):
             raise RuntimeError(
@@ -78,7 +81,7 @@ class Buffer(Tensor, metaclass=_MarkedMeta):
 
     _mark = "_is_buffer"
 
-    def __new__(cls, data: Tensor | None = None, *, persistent: bool = True) -> Buffer:
+    def __new__(cls, data: Tensor | None = None, *, persistent: bool = True) -> Buffer:  # noqa: D102
         if data is None:
             data = warptape.empty(0)
         marked = data.detach().requires_grad_(data.requires_grad)

@@ -1,6 +1,7 @@
 """Activations, elementwise unless they take `dim`.
 
-Selections are written with `where` so that the gradient at a kink is the one PyTorch gives, and so that NaN stays NaN.
+Selections are written with `where` so that the gradient at a kink is the one PyTorch gives, and so that NaN
+stays NaN.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import warptape
-from warptape import Tensor, _C
+from warptape import _C, Tensor
 
 __all__ = [
     "celu",
@@ -46,7 +47,9 @@ def _with_inplace(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def wrapped(input: Tensor, *args: Any, inplace: bool = False, **kwargs: Any) -> Tensor:
         if not inplace:
             return function(input, *args, **kwargs)
-        return input.copy_(function(input.clone(), *args, **kwargs))  # the tape may keep the clone, not the input
+        return input.copy_(
+            function(input.clone(), *args, **kwargs)
+        )  # the tape may keep the clone, not the input
 
     return wrapped
 
@@ -65,7 +68,9 @@ def tanh(input: Tensor) -> Tensor:
 def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
     """x, kept between `min_val` and `max_val`."""
     if min_val > max_val:
-        raise ValueError(f"hardtanh: expected min_val <= max_val, got min_val={min_val} and max_val={max_val}")
+        raise ValueError(
+            f"hardtanh: expected min_val <= max_val, got min_val={min_val} and max_val={max_val}"
+        )
     return warptape.where(input <= min_val, min_val, warptape.where(input >= max_val, max_val, input))
 
 
@@ -115,7 +120,8 @@ def threshold(input: Tensor, threshold: float, value: float) -> Tensor:
 
 @_with_inplace
 def rrelu(input: Tensor, lower: float = 1.0 / 8, upper: float = 1.0 / 3, training: bool = False) -> Tensor:
-    """x above zero; below, x times a slope drawn for each element in training, and times their mean otherwise."""
+    """x above zero; below, x times a slope drawn for each element in training, and times their mean
+    otherwise."""
     if lower > upper:
         raise RuntimeError(f"rrelu: expected lower <= upper, got lower={lower} and upper={upper}")
     if not training:
@@ -192,5 +198,7 @@ def gumbel_softmax(
     soft = ((logits + noise) / tau).softmax(dim)
     if not hard:
         return soft
-    one_hot = warptape.zeros_like(soft, requires_grad=False).scatter_(dim, soft.argmax(dim, keepdim=True), 1.0)
+    one_hot = warptape.zeros_like(soft, requires_grad=False).scatter_(
+        dim, soft.argmax(dim, keepdim=True), 1.0
+    )
     return one_hot - soft.detach() + soft

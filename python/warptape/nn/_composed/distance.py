@@ -8,7 +8,9 @@ from warptape import Tensor
 __all__ = ["bilinear", "pairwise_distance"]
 
 
-def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
+def pairwise_distance(
+    x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
+) -> Tensor:
     """[*, D] and [*, D] -> [*], the p-norm of x1 - x2 + eps."""
     return (x1 - x2 + eps).norm(p, dim=-1, keepdim=keepdim)
 

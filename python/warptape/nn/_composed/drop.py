@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 
-from warptape import Tensor, _C
+from warptape import _C, Tensor
 
 __all__ = ["alpha_dropout", "dropout1d", "dropout2d", "dropout3d", "feature_alpha_dropout"]
 
@@ -30,32 +30,40 @@ def dropout1d(input: Tensor, p: float = 0.5, training: bool = True, inplace: boo
     _check(p)
     if input.dim() not in (2, 3):
         raise RuntimeError(
-            f"dropout1d: Expected 2D or 3D input, but received a {input.dim()}D input. Note that dropout1d exists to "
-            "provide channel-wise dropout on inputs with 1 spatial dimension, a channel dimension, and an optional "
+            f"dropout1d: Expected 2D or 3D input, but received a {input.dim()}D input. Note that dropout1d "
+            "exists to "
+            "provide channel-wise dropout on inputs with 1 spatial dimension, a channel dimension, and an "
+            "optional "
             "batch dimension (i.e. 2D or 3D inputs)."
         )
     return _drop_channels(input, p, training, inplace, batched=input.dim() == 3)
 
 
 def dropout2d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """[N, C, H, W] (or [N, C, L]): zeroes each channel with probability `p`, scales the others by 1 / (1 - p)."""
+    """[N, C, H, W] (or [N, C, L]): zeroes each channel with probability `p`, scales the others by 1 / (1 -
+    p)."""
     _check(p)
     if input.dim() not in (3, 4):
         warnings.warn(
-            f"dropout2d: Received a {input.dim()}-D input to dropout2d, which is deprecated and will result in an "
-            "error in a future release. To retain the behavior and silence this warning, please use dropout instead.",
+            f"dropout2d: Received a {input.dim()}-D input to dropout2d, which is deprecated and will result "
+            "in an "
+            "error in a future release. To retain the behavior and silence this warning, please use dropout "
+            "instead.",
             stacklevel=2,
         )
     return _drop_channels(input, p, training, inplace, batched=True)
 
 
 def dropout3d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """[N, C, D, H, W] or [C, D, H, W]: zeroes each channel with probability `p`, scales the others by 1 / (1 - p)."""
+    """[N, C, D, H, W] or [C, D, H, W]: zeroes each channel with probability `p`, scales the others by 1 / (1
+    - p)."""
     _check(p)
     if input.dim() not in (4, 5):
         warnings.warn(
-            f"dropout3d: Received a {input.dim()}-D input to dropout3d, which is deprecated and will result in an "
-            "error in a future release. To retain the behavior and silence this warning, please use dropout instead.",
+            f"dropout3d: Received a {input.dim()}-D input to dropout3d, which is deprecated and will result "
+            "in an "
+            "error in a future release. To retain the behavior and silence this warning, please use dropout "
+            "instead.",
             stacklevel=2,
         )
     return _drop_channels(input, p, training, inplace, batched=input.dim() != 4)
@@ -79,6 +87,8 @@ def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace
     return _alpha_dropout(input, list(input.shape), p, training, inplace)
 
 
-def feature_alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
+def feature_alpha_dropout(
+    input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
+) -> Tensor:
     """[N, C, *]: as `alpha_dropout`, for whole channels."""
     return _alpha_dropout(input, list(input.shape[:2]) + [1] * (input.dim() - 2), p, training, inplace)

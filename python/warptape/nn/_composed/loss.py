@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable
 
 import warptape
-from warptape import Tensor, _C
+from warptape import _C, Tensor
 
 from .activation import _EXACT_SOFTPLUS, logsigmoid
 from .distance import pairwise_distance
@@ -32,7 +32,8 @@ def legacy_reduction(size_average: bool | None, reduce: bool | None) -> str:
     reduce = True if reduce is None else reduce
     reduction = "none" if not reduce else "mean" if size_average else "sum"
     warnings.warn(
-        f"size_average and reduce args will be deprecated, please use reduction='{reduction}' instead.", stacklevel=3
+        f"size_average and reduce args will be deprecated, please use reduction='{reduction}' instead.",
+        stacklevel=3,
     )
     return reduction
 
@@ -135,7 +136,8 @@ def multi_margin_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """[N, C] and class indices [N]: the mean over classes i other than y of max(0, margin - x[y] + x[i])^p."""
+    """[N, C] and class indices [N]: the mean over classes i other than y of max(0, margin - x[y] +
+    x[i])^p."""
     if p not in (1, 2):
         raise ValueError("only p == 1 and p == 2 supported")
     if weight is not None and weight.dim() != 1:
@@ -230,13 +232,15 @@ def gaussian_nll_loss(
     `var` has the input's shape, or lacks its last dimension, or has 1 there. `full` adds log(2 pi) / 2.
     """
     if not isinstance(var, Tensor):
-        var = var * warptape.ones_like(input, requires_grad=False)
+        filled = warptape.full_like(input, var, requires_grad=False)
+        return gaussian_nll_loss(input, target, filled, full, eps, reduction)
     if var.shape != input.shape:
         if input.shape[:-1] == var.shape:
             var = var.unsqueeze(-1)
         elif input.shape[:-1] != var.shape[:-1] or var.shape[-1] != 1:
             raise ValueError(
-                f"var is of incorrect size: expected {tuple(input.shape)}, or without its last dimension, or 1 there, "
+                f"var is of incorrect size: expected {tuple(input.shape)}, or without its last dimension, or "
+                "1 there, "
                 f"got {tuple(var.shape)}"
             )
     if bool((var < 0).any()):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warptape
-from warptape import Tensor, _C
+from warptape import _C, Tensor
 
 __all__ = ["instance_norm", "local_response_norm"]
 
@@ -20,8 +20,8 @@ def instance_norm(
 ) -> Tensor:
     """[N, C, *]: each channel of each sample to mean 0 and variance 1, then times weight[C] plus bias[C].
 
-    With `use_input_stats` false the running statistics take the place of the sample's; otherwise they are updated with
-    the mean over the samples. It is batch_norm over N * C channels.
+    With `use_input_stats` false the running statistics take the place of the sample's; otherwise they are
+    updated with the mean over the samples. It is batch_norm over N * C channels.
     """
     if use_input_stats and input.dim() > 2 and input[0, 0].numel() == 1:
         raise ValueError(
@@ -34,7 +34,14 @@ def instance_norm(
 
     mean, var = per_sample(running_mean), per_sample(running_var)
     out = _C._nn.batch_norm(
-        input.reshape([1, n * c, *rest]), mean, var, per_sample(weight), per_sample(bias), use_input_stats, momentum, eps
+        input.reshape([1, n * c, *rest]),
+        mean,
+        var,
+        per_sample(weight),
+        per_sample(bias),
+        use_input_stats,
+        momentum,
+        eps,
     )
     if use_input_stats:
         with warptape.no_grad():
@@ -49,9 +56,7 @@ def local_response_norm(
 ) -> Tensor:
     """[N, C, *]: x / (k + alpha * mean of x^2 over `size` neighbouring channels)^beta."""
     if input.dim() < 3:
-        raise ValueError(
-            f"Expected 3D or higher dimensionality input (got {input.dim()} dimensions)"
-        )
+        raise ValueError(f"Expected 3D or higher dimensionality input (got {input.dim()} dimensions)")
     if input.numel() == 0:
         return input
     square = _C._nn.pad(input * input, [0, 0] * (input.dim() - 2) + [size // 2, (size - 1) // 2])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from warptape import Tensor, _C
+from warptape import _C, Tensor
 
 __all__ = ["lp_pool1d", "lp_pool2d"]
 

@@ -41,5 +41,7 @@ def channel_shuffle(input: Tensor, groups: int) -> Tensor:
     """[N, C, *] -> the same, the channels of the g groups interleaved."""
     n, c, *rest = input.shape
     if c % groups:
-        raise RuntimeError(f"channel_shuffle: expected channels divisible by groups={groups}, got {c} channels")
+        raise RuntimeError(
+            f"channel_shuffle: expected channels divisible by groups={groups}, got {c} channels"
+        )
     return input.reshape([n, groups, c // groups, *rest]).transpose(1, 2).reshape(input.shape)

@@ -1,8 +1,8 @@
 """How a module's full backward hooks see the gradients of its inputs and outputs.
 
-One call of the module with such hooks is put between two identity functions: `_Leave` on its outputs, whose backward
-runs first and holds grad_output, and `_Enter` on its inputs, whose backward holds grad_input. Only tensors that require
-grad pass through; the hooks see None in the other places.
+One call of the module with such hooks is put between two identity functions: `_Leave` on its outputs, whose
+backward runs first and holds grad_output, and `_Enter` on its inputs, whose backward holds grad_input. Only
+tensors that require grad pass through; the hooks see None in the other places.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from warptape import Tensor
 from warptape.autograd import Function
 
 _NO_INPUT_WARNING = (
-    "Full backward hook is firing when gradients are computed with respect to module outputs since no inputs require "
+    "Full backward hook is firing when gradients are computed with respect to module outputs since no inputs "
+    "require "
     "gradients. See the documentation of register_full_backward_hook."
 )
 
@@ -94,11 +95,15 @@ class BackwardGate:
 
     def at_inputs(self, grads: tuple[Any, ...]) -> tuple[Any, ...]:
         """Runs the hooks; gradients of the watched inputs in, what goes on to their producers out."""
-        if self.grad_output is None:  # this gradient did not come through the outputs, as in a double backward
+        if (
+            self.grad_output is None
+        ):  # this gradient did not come through the outputs, as in a double backward
             return grads
         grad_input = _scatter(self.inputs, grads, self.n_inputs)
         for hook in self.hooks:
-            grad_input = _replaced(hook(self.module, grad_input, self.grad_output), grad_input, "hook", "grad_input")
+            grad_input = _replaced(
+                hook(self.module, grad_input, self.grad_output), grad_input, "hook", "grad_input"
+            )
         self.grad_output = None
         return tuple(grad_input[i] for i in self.inputs)
 
@@ -110,7 +115,8 @@ class BackwardGate:
             result = hook(self.module, grad_input, grad_output)
             if result is not None and not (isinstance(result, tuple) and all(r is None for r in result)):
                 raise RuntimeError(
-                    "Backward hook for Modules where no input requires gradient should always return None or None for "
+                    "Backward hook for Modules where no input requires gradient should always return None or "
+                    "None for "
                     "all gradients."
                 )
 
@@ -129,6 +135,7 @@ def _replaced(result: Any, grads: tuple[Any, ...], hook: str, what: str) -> tupl
         result = (result,)
     if len(result) != len(grads):
         raise RuntimeError(
-            f"Backward {hook} returned an invalid number of {what}, got {len(result)}, but expected {len(grads)}"
+            f"Backward {hook} returned an invalid number of {what}, got {len(result)}, but expected "
+            f"{len(grads)}"
         )
     return tuple(result)

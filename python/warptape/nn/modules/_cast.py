@@ -20,11 +20,15 @@ def _is_float(tensor: Tensor) -> bool:
 class CastMixin:
     """The part of Module that converts its tensors in place; every method returns the module itself."""
 
+    _parameters: dict[str, Any]
+    _buffers: dict[str, Any]
+    _modules: dict[str, Any]
+
     def _apply(self: Self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Replaces each parameter's, gradient's and buffer's values by `fn` of them.
 
-        A parameter stays the same object, so that an optimizer goes on knowing it, unless its new values cannot take
-        the place of the old ones (to or from the meta device); then a new Parameter is put in.
+        A parameter stays the same object, so that an optimizer goes on knowing it, unless its new values
+        cannot take the place of the old ones (to or from the meta device); then a new Parameter is put in.
         """
         if recurse:
             for child in self._modules.values():
@@ -39,7 +43,8 @@ class CastMixin:
         return self
 
     def to(self: Self, *args: Any, **kwargs: Any) -> Self:
-        """`to(device=None, dtype=None, non_blocking=False)`, `to(dtype)`, `to(tensor)` or `to(memory_format=...)`.
+        """`to(device=None, dtype=None, non_blocking=False)`, `to(dtype)`, `to(tensor)` or
+        `to(memory_format=...)`.
 
         The dtype reaches floating point tensors alone; a memory format reaches those with 4 or 5 dimensions.
         Raises TypeError for a dtype that is not floating point.
@@ -115,7 +120,8 @@ def _parse_to(*args: Any, **kwargs: Any) -> tuple[Any, Any, bool, Any]:
     unknown = kwargs.keys() - {"device", "dtype", "non_blocking", "memory_format", "tensor"}
     if unknown or len(args) > 3:
         raise TypeError(
-            f"Module.to: expected (device, dtype, non_blocking), (dtype, non_blocking) or (tensor, non_blocking), got "
+            "Module.to: expected (device, dtype, non_blocking), (dtype, non_blocking) or (tensor, "
+            "non_blocking), got "
             f"{len(args)} positional and the keyword arguments {sorted(kwargs)}"
         )
     device, dtype = kwargs.get("device"), kwargs.get("dtype")
@@ -130,5 +136,12 @@ def _parse_to(*args: Any, **kwargs: Any) -> tuple[Any, Any, bool, Any]:
         elif arg is not None:
             device = arg
     if dtype is not None and not (dtype.is_floating_point or dtype.is_complex):
-        raise TypeError(f"nn.Module.to only accepts floating point or complex dtypes, but got desired dtype={dtype}")
-    return (None if device is None else warptape.device(device)), dtype, non_blocking, kwargs.get("memory_format")
+        raise TypeError(
+            f"nn.Module.to only accepts floating point or complex dtypes, but got desired dtype={dtype}"
+        )
+    return (
+        (None if device is None else warptape.device(device)),
+        dtype,
+        non_blocking,
+        kwargs.get("memory_format"),
+    )

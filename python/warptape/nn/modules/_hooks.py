@@ -1,8 +1,8 @@
 """A module's hooks on forward and backward, and those of all modules together.
 
-Note [the cheap call]: `Module.__call__` looks at `_hooked` and at `any_global_hook` alone. Registration sets them; the
-hooked call, when it finds nothing left to run, clears `_hooked` again. So hooks must be registered, not written into
-the dictionaries.
+Note [the cheap call]: `Module.__call__` looks at `_hooked` and at `any_global_hook` alone. Registration sets
+them; the hooked call, when it finds nothing left to run, clears `_hooked` again. So hooks must be registered,
+not written into the dictionaries.
 """
 
 from __future__ import annotations
@@ -26,8 +26,11 @@ __all__ = [
 ]
 
 
-def _add(hooks: OrderedDict, hook: Callable, prepend: bool, *marks: tuple[OrderedDict, bool]) -> RemovableHandle:
-    """Puts `hook` in `hooks`, at its front or end, and its id in each marking dictionary whose flag is set."""
+def _add(
+    hooks: OrderedDict, hook: Callable, prepend: bool, *marks: tuple[OrderedDict, bool]
+) -> RemovableHandle:
+    """Puts `hook` in `hooks`, at its front or end, and its id in each marking dictionary whose flag is
+    set."""
     handle = RemovableHandle(hooks, extra_dict=[mark for mark, _ in marks])
     hooks[handle.id] = hook
     for mark, wanted in marks:
@@ -41,6 +44,14 @@ def _add(hooks: OrderedDict, hook: Callable, prepend: bool, *marks: tuple[Ordere
 class HookMixin:
     """The part of Module that registers hooks and runs them around `forward`."""
 
+    _forward_pre_hooks: OrderedDict[int, Callable]
+    _forward_pre_hooks_with_kwargs: OrderedDict[int, bool]
+    _forward_hooks: OrderedDict[int, Callable]
+    _forward_hooks_with_kwargs: OrderedDict[int, bool]
+    _forward_hooks_always_called: OrderedDict[int, bool]
+    _backward_pre_hooks: OrderedDict[int, Callable]
+    _backward_hooks: OrderedDict[int, Callable]
+    _is_full_backward_hook: bool | None  # of what kind _backward_hooks are; None before the first
     _hooked = False  # an instance attribute once a hook is registered: Note [the cheap call]
 
     def _init_hooks(self) -> None:
@@ -60,7 +71,8 @@ class HookMixin:
     def register_forward_pre_hook(
         self, hook: Callable, *, prepend: bool = False, with_kwargs: bool = False
     ) -> RemovableHandle:
-        """Runs `hook(module, args)` before each forward; what it returns, if not None, replaces the arguments.
+        """Runs `hook(module, args)` before each forward; what it returns, if not None, replaces the
+        arguments.
 
         With `with_kwargs` it is `hook(module, args, kwargs)` and returns None or a pair (args, kwargs).
         """
@@ -72,10 +84,11 @@ class HookMixin:
     def register_forward_hook(
         self, hook: Callable, *, prepend: bool = False, with_kwargs: bool = False, always_call: bool = False
     ) -> RemovableHandle:
-        """Runs `hook(module, args, output)` after each forward; what it returns, if not None, replaces the output.
+        """Runs `hook(module, args, output)` after each forward; what it returns, if not None, replaces the
+        output.
 
-        With `with_kwargs` it is `hook(module, args, kwargs, output)`; with `always_call` it runs, too, when the
-        forward raised.
+        With `with_kwargs` it is `hook(module, args, kwargs, output)`; with `always_call` it runs, too, when
+        the forward raised.
         """
         self.__dict__["_hooked"] = True
         return _add(
@@ -87,21 +100,23 @@ class HookMixin:
         )
 
     def register_full_backward_pre_hook(self, hook: Callable, prepend: bool = False) -> RemovableHandle:
-        """Runs `hook(module, grad_output)` before the module's backward; a returned tuple replaces grad_output."""
+        """Runs `hook(module, grad_output)` before the module's backward; a returned tuple replaces
+        grad_output."""
         self.__dict__["_hooked"] = True
         return _add(self._backward_pre_hooks, hook, prepend)
 
     def register_full_backward_hook(self, hook: Callable, prepend: bool = False) -> RemovableHandle:
         """Runs `hook(module, grad_input, grad_output)` once the gradients of the module's inputs are there.
 
-        Both are tuples with None where there is no tensor that requires grad, keyword arguments left out. A returned
-        tuple replaces grad_input.
+        Both are tuples with None where there is no tensor that requires grad, keyword arguments left out. A
+        returned tuple replaces grad_input.
         """
         self._use_backward_hooks(full=True)
         return _add(self._backward_hooks, hook, prepend)
 
     def register_backward_hook(self, hook: Callable) -> RemovableHandle:
-        """Deprecated: `hook(module, grad_input, grad_output)` of the last op alone; use the full backward hook."""
+        """Deprecated: `hook(module, grad_input, grad_output)` of the last op alone; use the full backward
+        hook."""
         self._use_backward_hooks(full=False)
         return _add(self._backward_hooks, hook, prepend=False)
 
@@ -138,14 +153,17 @@ class HookMixin:
     def _run_forward_pre_hooks(self, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         own = self._forward_pre_hooks_with_kwargs
         hooks = [(hook, False) for hook in _global.forward_pre_hooks.values()]
-        for hook, with_kwargs in hooks + [(hook, key in own) for key, hook in self._forward_pre_hooks.items()]:
+        for hook, with_kwargs in hooks + [
+            (hook, key in own) for key, hook in self._forward_pre_hooks.items()
+        ]:
             if with_kwargs:
                 changed = hook(self, args, kwargs)
                 if changed is None:
                     continue
                 if not (isinstance(changed, tuple) and len(changed) == 2):
                     raise RuntimeError(
-                        f"forward pre-hook must return None or a tuple of (new_args, new_kwargs), but got {changed}."
+                        "forward pre-hook must return None or a tuple of (new_args, new_kwargs), but got "
+                        f"{changed}."
                     )
                 args, kwargs = changed
             else:
@@ -155,9 +173,15 @@ class HookMixin:
         return args, kwargs
 
     def _all_forward_hooks(self) -> Iterator[tuple[int, Callable, bool, bool]]:
-        """(id, hook, with_kwargs, always_call) in the order they run: those of all modules, then this one's."""
+        """(id, hook, with_kwargs, always_call) in the order they run: those of all modules, then this
+        one's."""
         for key, hook in list(_global.forward_hooks.items()):
-            yield key, hook, key in _global.forward_hooks_with_kwargs, key in _global.forward_hooks_always_called
+            yield (
+                key,
+                hook,
+                key in _global.forward_hooks_with_kwargs,
+                key in _global.forward_hooks_always_called,
+            )
         for key, hook in list(self._forward_hooks.items()):
             yield key, hook, key in self._forward_hooks_with_kwargs, key in self._forward_hooks_always_called
 
@@ -169,13 +193,15 @@ class HookMixin:
                 hook(self, args, kwargs, result) if with_kwargs else hook(self, args, result)
             except Exception as error:
                 warnings.warn(
-                    "module forward hook with ``always_call=True`` raised an exception that was silenced as another "
+                    "module forward hook with ``always_call=True`` raised an exception that was silenced as "
+                    "another "
                     f"error was raised in forward: {error}",
                     stacklevel=2,
                 )
 
     def _backward_gate(self) -> BackwardGate | None:
-        hooks, pre_hooks = [], [*_global.backward_pre_hooks.values(), *self._backward_pre_hooks.values()]
+        hooks: list[Callable] = []
+        pre_hooks = [*_global.backward_pre_hooks.values(), *self._backward_pre_hooks.values()]
         if _global.is_full_backward_hook is True:
             hooks += _global.backward_hooks.values()
         if self._is_full_backward_hook is True:
@@ -198,7 +224,9 @@ class HookMixin:
                 result.grad_fn.register_hook(lambda gi, go, hook=hook: hook(self, gi, go))
 
     def _forget_if_unhooked(self) -> None:
-        if not (self._forward_hooks or self._forward_pre_hooks or self._backward_hooks or self._backward_pre_hooks):
+        if not (
+            self._forward_hooks or self._forward_pre_hooks or self._backward_hooks or self._backward_pre_hooks
+        ):
             self.__dict__["_hooked"] = False
         if any_global_hook and not _global.any():
             any_global_hook.clear()
@@ -215,7 +243,9 @@ class _GlobalHooks:
         self.is_full_backward_hook: bool | None = None
 
     def any(self) -> bool:
-        return bool(self.forward_pre_hooks or self.forward_hooks or self.backward_pre_hooks or self.backward_hooks)
+        return bool(
+            self.forward_pre_hooks or self.forward_hooks or self.backward_pre_hooks or self.backward_hooks
+        )
 
 
 _global = _GlobalHooks()

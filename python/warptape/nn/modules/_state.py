@@ -31,7 +31,8 @@ class _IncompatibleKeys(namedtuple("IncompatibleKeys", ["missing_keys", "unexpec
 
 
 class _ModuleHook:
-    """A hook that is given the module first; a module's copy or pickle carries it with the module it belongs to."""
+    """A hook that is given the module first; a module's copy or pickle carries it with the module it belongs
+    to."""
 
     def __init__(self, hook: Callable, module: Any) -> None:
         self.hook, self.module = hook, module
@@ -44,6 +45,14 @@ class StateMixin:
     """The part of Module that saves and loads its tensors."""
 
     _version: int = 1
+    _parameters: dict[str, Any]
+    _buffers: dict[str, Any]
+    _modules: dict[str, Any]
+    _non_persistent_buffers_set: set[str]
+    _state_dict_pre_hooks: OrderedDict[int, Callable]
+    _state_dict_hooks: OrderedDict[int, Callable]
+    _load_state_dict_pre_hooks: OrderedDict[int, Callable]
+    _load_state_dict_post_hooks: OrderedDict[int, Callable]
 
     def _init_state_hooks(self) -> None:
         for name in (
@@ -55,7 +64,8 @@ class StateMixin:
             self.__dict__[name] = OrderedDict()
 
     def get_extra_state(self) -> Any:
-        """What this module keeps in its state_dict besides tensors; override it together with `set_extra_state`."""
+        """What this module keeps in its state_dict besides tensors; override it together with
+        `set_extra_state`."""
         raise RuntimeError(
             "Reached a code path in Module.get_extra_state() that should never be called. Please override it."
         )
@@ -81,21 +91,27 @@ class StateMixin:
     def _register_state_dict_hook(self, hook: Callable) -> RemovableHandle:
         if getattr(hook, "_from_public_api", False):
             raise RuntimeError(
-                "Cannot register the same function as the state dict post hook that was previously registered via "
+                "Cannot register the same function as the state dict post hook that was previously "
+                "registered via "
                 "register_state_dict_post_hook"
             )
         return _add(self._state_dict_hooks, hook, prepend=False)
 
     def register_load_state_dict_pre_hook(self, hook: Callable) -> RemovableHandle:
-        """Runs `hook(module, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)`
-        before this module loads its own tensors."""
+        """Runs `hook(module, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys,
+        error_msgs)` before this module loads its own tensors."""
         return self._register_load_state_dict_pre_hook(hook, with_module=True)
 
-    def _register_load_state_dict_pre_hook(self, hook: Callable, with_module: bool = False) -> RemovableHandle:
-        return _add(self._load_state_dict_pre_hooks, _ModuleHook(hook, self) if with_module else hook, prepend=False)
+    def _register_load_state_dict_pre_hook(
+        self, hook: Callable, with_module: bool = False
+    ) -> RemovableHandle:
+        return _add(
+            self._load_state_dict_pre_hooks, _ModuleHook(hook, self) if with_module else hook, prepend=False
+        )
 
     def register_load_state_dict_post_hook(self, hook: Callable) -> RemovableHandle:
-        """Runs `hook(module, incompatible_keys)` after the load; it may edit the two lists of keys in place."""
+        """Runs `hook(module, incompatible_keys)` after the load; it may edit the two lists of keys in
+        place."""
         return _add(self._load_state_dict_post_hooks, hook, prepend=False)
 
     def state_dict(
@@ -103,8 +119,8 @@ class StateMixin:
     ) -> OrderedDict[str, Any]:
         """Name -> tensor of every parameter and persistent buffer, of this module and all inside it.
 
-        The tensors share storage with the module's and are detached unless `keep_vars`. `prefix` starts every name;
-        entries go into `destination` when it is given.
+        The tensors share storage with the module's and are detached unless `keep_vars`. `prefix` starts every
+        name; entries go into `destination` when it is given.
         """
         if args:  # the positional form of old
             destination = args[0] if destination is None else destination
@@ -148,8 +164,9 @@ class StateMixin:
     ) -> _IncompatibleKeys:
         """Copies a state_dict into this module's tensors, or with `assign` takes its tensors themselves.
 
-        Returns the lists missing_keys and unexpected_keys. Raises RuntimeError, which lists every fault, when a shape
-        differs or, with `strict`, when a key is missing or unexpected; what fitted has then been copied.
+        Returns the lists missing_keys and unexpected_keys. Raises RuntimeError, which lists every fault, when
+        a shape differs or, with `strict`, when a key is missing or unexpected; what fitted has then been
+        copied.
         """
         if not isinstance(state_dict, Mapping):
             raise TypeError(f"Expected state_dict to be dict-like, got {type(state_dict)}.")
@@ -196,7 +213,8 @@ class StateMixin:
         for hook in self._load_state_dict_post_hooks.values():
             if hook(self, keys) is not None:
                 raise AssertionError(
-                    "Hooks registered with ``register_load_state_dict_post_hook`` are not expected to return new "
+                    "Hooks registered with ``register_load_state_dict_post_hook`` are not expected to return "
+                    "new "
                     "values, if incompatible_keys need to be modified, it should be done inplace."
                 )
 
@@ -210,7 +228,8 @@ class StateMixin:
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        """Loads this module's own tensors and notes what did not fit; a class overrides it to read an older version."""
+        """Loads this module's own tensors and notes what did not fit; a class overrides it to read an older
+        version."""
         for hook in self._load_state_dict_pre_hooks.values():
             hook(state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
         assign = local_metadata.get("assign_to_params_buffers", False)
@@ -244,7 +263,8 @@ class StateMixin:
     ) -> None:
         if not isinstance(value, Tensor):
             errors.append(
-                f'While copying the parameter named "{key}", expected warptape.Tensor or Tensor-like object from '
+                f'While copying the parameter named "{key}", expected warptape.Tensor or Tensor-like object '
+                "from "
                 f"checkpoint but received {type(value)}"
             )
             return
@@ -258,7 +278,8 @@ class StateMixin:
             return
         if tensor.is_meta and not value.is_meta and not assign:
             warnings.warn(
-                f"for {key}: copying from a non-meta parameter in the checkpoint to a meta parameter in the current "
+                f"for {key}: copying from a non-meta parameter in the checkpoint to a meta parameter in the "
+                "current "
                 "model, which is a no-op. (Did you mean to pass `assign=True`?)",
                 stacklevel=2,
             )
@@ -270,7 +291,8 @@ class StateMixin:
                     tensor.copy_(value)
         except Exception as error:
             errors.append(
-                f'While copying the parameter named "{key}", whose dimensions in the model are {tensor.shape} and '
+                f'While copying the parameter named "{key}", whose dimensions in the model are '
+                f"{tensor.shape} and "
                 f"whose dimensions in the checkpoint are {value.shape}, an exception occurred : {error.args}."
             )
 

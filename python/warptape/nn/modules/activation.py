@@ -1,4 +1,5 @@
-"""Activations as layers: each applies the function of its name; shapes stay as they are unless said otherwise."""
+"""Activations as layers: each applies the function of its name; shapes stay as they are unless said
+otherwise."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ __all__ = [
     "ELU",
     "GELU",
     "GLU",
+    "SELU",
     "Hardshrink",
     "Hardsigmoid",
     "Hardswish",
@@ -28,7 +30,6 @@ __all__ = [
     "RReLU",
     "ReLU",
     "ReLU6",
-    "SELU",
     "SiLU",
     "Sigmoid",
     "Softmax",
@@ -110,7 +111,9 @@ class Hardtanh(_InplaceActivation):
     def __init__(self, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> None:
         super().__init__(inplace)
         if min_val >= max_val:
-            raise AssertionError(f"max_val must be larger than min_val, got max_val={max_val}, min_val={min_val}")
+            raise AssertionError(
+                f"max_val must be larger than min_val, got max_val={max_val}, min_val={min_val}"
+            )
         self.min_val, self.max_val = min_val, max_val
 
     def forward(self, input: Tensor) -> Tensor:
@@ -166,7 +169,8 @@ class LeakyReLU(_InplaceActivation):
 
 
 class RReLU(_InplaceActivation):
-    """x above zero; below, x times a slope drawn from [lower, upper] in training, and times their mean otherwise."""
+    """x above zero; below, x times a slope drawn from [lower, upper] in training, and times their mean
+    otherwise."""
 
     def __init__(self, lower: float = 1.0 / 8, upper: float = 1.0 / 3, inplace: bool = False) -> None:
         super().__init__(inplace)
@@ -280,7 +284,9 @@ class Softshrink(Hardshrink):
 class PReLU(Module):
     """[N, C, *]: x above zero, weight * x below; weight has one element or one for each of C channels."""
 
-    def __init__(self, num_parameters: int = 1, init: float = 0.25, device: Any = None, dtype: Any = None) -> None:
+    def __init__(
+        self, num_parameters: int = 1, init: float = 0.25, device: Any = None, dtype: Any = None
+    ) -> None:
         super().__init__()
         self.num_parameters, self.init = num_parameters, init
         self.weight = Parameter(warptape.empty(num_parameters, device=device, dtype=dtype))

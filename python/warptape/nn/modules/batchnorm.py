@@ -16,7 +16,8 @@ __all__ = ["BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "InstanceNorm1d", "Insta
 
 
 class _NormBase(Module):
-    """What the two families share: weight, bias and the buffers running_mean, running_var and num_batches_tracked."""
+    """What the two families share: weight, bias and the buffers running_mean, running_var and
+    num_batches_tracked."""
 
     _version = 2  # 2: num_batches_tracked is part of the state
 
@@ -39,8 +40,12 @@ class _NormBase(Module):
             empty = warptape.empty(num_features, device=device, dtype=dtype) if wanted else None
             self.register_parameter(name, None if empty is None else Parameter(empty))
         track = track_running_stats
-        self.register_buffer("running_mean", warptape.zeros(num_features, device=device, dtype=dtype) if track else None)
-        self.register_buffer("running_var", warptape.ones(num_features, device=device, dtype=dtype) if track else None)
+        self.register_buffer(
+            "running_mean", warptape.zeros(num_features, device=device, dtype=dtype) if track else None
+        )
+        self.register_buffer(
+            "running_var", warptape.ones(num_features, device=device, dtype=dtype) if track else None
+        )
         self.register_buffer(
             "num_batches_tracked", warptape.tensor(0, dtype=warptape.long, device=device) if track else None
         )
@@ -90,8 +95,8 @@ class _NormBase(Module):
 class _BatchNorm(_NormBase):
     """[N, C, *] -> the same: each channel to mean 0 and variance 1 over the batch, times weight plus bias.
 
-    While training the batch's own statistics are used and the running ones move towards them by `momentum` (None: the
-    mean of all batches so far); in eval mode the running ones are used, where they are tracked.
+    While training the batch's own statistics are used and the running ones move towards them by `momentum`
+    (None: the mean of all batches so far); in eval mode the running ones are used, where they are tracked.
     """
 
     def forward(self, input: Tensor) -> Tensor:
@@ -162,7 +167,10 @@ class _InstanceNorm(_NormBase):
         self._check_input_dim(input)
         channels = input.shape[input.dim() - self._space - 1]
         if channels != self.num_features and self.affine:
-            raise ValueError(f"expected input's size at the channel dim to match num_features ({self.num_features}), but got: {channels}.")
+            raise ValueError(
+                f"expected input's size at the channel dim to match num_features ({self.num_features}), but "
+                f"got: {channels}."
+            )
         batched = input.dim() == self._space + 2
         out = F.instance_norm(
             input if batched else input.unsqueeze(0),

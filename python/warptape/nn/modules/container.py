@@ -180,7 +180,9 @@ class ModuleList(_Indexed):
             else:
                 runs.append([i, i, text])
         lines = [
-            f"({first}): {_indent(text)}" if first == last else f"({first}-{last}): {last - first + 1} x {_indent(text)}"
+            f"({first}): {_indent(text)}"
+            if first == last
+            else f"({first}-{last}): {last - first + 1} x {_indent(text)}"
             for first, last, text in runs
         ]
         return f"{self._get_name()}(\n  " + "\n  ".join(lines) + "\n)"
@@ -244,12 +246,15 @@ def _pairs(values: Any, kind: str) -> list[tuple[Any, Any]]:
         return list(values.items())
     if not isinstance(values, Iterable):
         raise TypeError(
-            f"{kind}.update should be called with an iterable of key/value pairs, but got {type(values).__name__}"
+            f"{kind}.update should be called with an iterable of key/value pairs, but got "
+            f"{type(values).__name__}"
         )
     pairs = []
     for i, pair in enumerate(values):
         if not isinstance(pair, Iterable):
-            raise TypeError(f"{kind} update sequence element #{i} should be Iterable; is {type(pair).__name__}")
+            raise TypeError(
+                f"{kind} update sequence element #{i} should be Iterable; is {type(pair).__name__}"
+            )
         pair = list(pair)
         if len(pair) != 2:
             raise ValueError(f"{kind} update sequence element #{i} has length {len(pair)}; 2 is required")
@@ -324,7 +329,8 @@ class ParameterList(Module):
 
 
 class ParameterDict(Module):
-    """Parameters under names, in the order they were put in; an object that is no tensor stays a plain attribute."""
+    """Parameters under names, in the order they were put in; an object that is no tensor stays a plain
+    attribute."""
 
     def __init__(self, parameters: Any = None) -> None:
         super().__init__()
@@ -405,7 +411,9 @@ class ParameterDict(Module):
 
     def get(self, key: str, default: Any = None) -> Any:
         """The value under `key`, or `default`."""
-        return self[key] if key in self else default
+        if key not in self:
+            return default
+        return self[key]
 
     def fromkeys(self, keys: Iterable[str], default: Any = None) -> ParameterDict:
         """A new dictionary with `default` under each of `keys`."""

@@ -49,15 +49,23 @@ class _ConvNd(Module):
         if out_channels % groups != 0:
             raise ValueError("out_channels must be divisible by groups")
         if padding_mode not in _PADDING_MODES:
-            raise ValueError(f"padding_mode must be one of {set(_PADDING_MODES)}, but got padding_mode='{padding_mode}'")
+            raise ValueError(
+                f"padding_mode must be one of {set(_PADDING_MODES)}, but got padding_mode='{padding_mode}'"
+            )
         n = self._n
         self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
-        self.kernel_size, self.stride, self.dilation = each(kernel_size, n), each(stride, n), each(dilation, n)
+        self.kernel_size, self.stride, self.dilation = (
+            each(kernel_size, n),
+            each(stride, n),
+            each(dilation, n),
+        )
         self.padding = padding if isinstance(padding, str) else each(padding, n)
         self.padding_mode = padding_mode
         self._reversed_padding_repeated_twice = self._pad_sizes()
         self.weight = Parameter(
-            warptape.empty((out_channels, in_channels // groups, *self.kernel_size), device=device, dtype=dtype)
+            warptape.empty(
+                (out_channels, in_channels // groups, *self.kernel_size), device=device, dtype=dtype
+            )
         )
         if bias:
             self.bias = Parameter(warptape.empty(out_channels, device=device, dtype=dtype))
@@ -94,7 +102,9 @@ class _ConvNd(Module):
         return F.pad(input, self._reversed_padding_repeated_twice, mode=self.padding_mode), 0
 
     def extra_repr(self) -> str:
-        text = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
+        text = (
+            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
+        )
         if self.padding != (0,) * self._n:
             text += f", padding={self.padding}"
         if self.dilation != (1,) * self._n:

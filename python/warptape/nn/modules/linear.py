@@ -29,7 +29,8 @@ class Identity(Module):
 class Linear(Module):
     """[*, in_features] -> [*, out_features], x weight^T + bias.
 
-    weight is [out_features, in_features], bias [out_features]; both start uniform within 1 / sqrt(in_features).
+    weight is [out_features, in_features], bias [out_features]; both start uniform within 1 /
+    sqrt(in_features).
     """
 
     def __init__(
@@ -61,7 +62,9 @@ class Linear(Module):
         return F.linear(input, weight, bias)
 
     def extra_repr(self) -> str:
-        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+        return (
+            f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+        )
 
 
 class Bilinear(Module):

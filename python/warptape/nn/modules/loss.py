@@ -1,4 +1,5 @@
-"""Losses as layers. `reduction` is 'mean', 'sum' or 'none'; `size_average` and `reduce` are its deprecated forms."""
+"""Losses as layers. `reduction` is 'mean', 'sum' or 'none'; `size_average` and `reduce` are its deprecated
+forms."""
 
 from __future__ import annotations
 
@@ -92,7 +93,8 @@ class SmoothL1Loss(_Loss):
 
 
 class HuberLoss(_Loss):
-    """(x - target)^2 / 2 where the difference is below `delta`, delta * (|x - target| - delta / 2) elsewhere."""
+    """(x - target)^2 / 2 where the difference is below `delta`, delta * (|x - target| - delta / 2)
+    elsewhere."""
 
     def __init__(self, reduction: str = "mean", delta: float = 1.0) -> None:
         super().__init__(reduction=reduction)
@@ -103,7 +105,8 @@ class HuberLoss(_Loss):
 
 
 class NLLLoss(_WeightedLoss):
-    """Log-probabilities [N, C, *] and class indices [N, *] -> -weight[y] * x[y], their weighted mean by default."""
+    """Log-probabilities [N, C, *] and class indices [N, *] -> -weight[y] * x[y], their weighted mean by
+    default."""
 
     def __init__(
         self,
@@ -123,9 +126,11 @@ class NLLLoss(_WeightedLoss):
 
 
 class CrossEntropyLoss(_WeightedLoss):
-    """Logits [N, C, *] and class indices [N, *], or probabilities [N, C, *] -> the cross entropy of their softmax.
+    """Logits [N, C, *] and class indices [N, *], or probabilities [N, C, *] -> the cross entropy of their
+    softmax.
 
-    Targets equal to `ignore_index` count for nothing; `label_smoothing` is the share spread evenly over all classes.
+    Targets equal to `ignore_index` count for nothing; `label_smoothing` is the share spread evenly over all
+    classes.
     """
 
     def __init__(
@@ -220,7 +225,12 @@ class PoissonNLLLoss(_Loss):
 
     def forward(self, log_input: Tensor, target: Tensor) -> Tensor:
         return F.poisson_nll_loss(
-            log_input, target, log_input=self.log_input, full=self.full, eps=self.eps, reduction=self.reduction
+            log_input,
+            target,
+            log_input=self.log_input,
+            full=self.full,
+            eps=self.eps,
+            reduction=self.reduction,
         )
 
 
@@ -301,7 +311,8 @@ class MultiLabelSoftMarginLoss(_WeightedLoss):
 
 
 class MultiMarginLoss(_WeightedLoss):
-    """[N, C] and class indices [N]: the mean over classes i other than y of max(0, margin - x[y] + x[i])^p."""
+    """[N, C] and class indices [N]: the mean over classes i other than y of max(0, margin - x[y] +
+    x[i])^p."""
 
     def __init__(
         self,

@@ -1,13 +1,13 @@
 """Module: what every layer and model derives from.
 
-Note [own parameters]: `self.weight` comes to `__getattr__` only after Python has failed to find it elsewhere, which costs
-more than a small layer's arithmetic. A small layer's forward therefore reads `self._parameters` first. KeyError means
-that the name is no parameter any more, as when the weight is computed from others; then the attribute is right.
+Note [own parameters]: `self.weight` comes to `__getattr__` only after Python has failed to find it elsewhere,
+which costs more than a small layer's arithmetic. A small layer's forward therefore reads `self._parameters`
+first. KeyError means that the name is no parameter any more, as when the weight is computed from others; then
+the attribute is right.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -41,22 +41,20 @@ Self = TypeVar("Self", bound="Module")
 class Module(HookMixin, StateMixin, CastMixin):
     """A callable with parameters, buffers and other modules as attributes; a subclass writes `forward`.
 
-    Parameters, tensors registered as buffers and modules live in dictionaries of their own, `_parameters`, `_buffers`
-    and `_modules`, whichever way they are assigned; every other attribute is a plain one.
+    Parameters, tensors registered as buffers and modules live in dictionaries of their own, `_parameters`,
+    `_buffers` and `_modules`, whichever way they are assigned; every other attribute is a plain one.
     """
 
     call_super_init: bool = False
     training: bool
-    _parameters: dict[str, Parameter | None]
-    _buffers: dict[str, Tensor | None]
-    _modules: dict[str, Module | None]
-    _non_persistent_buffers_set: set[str]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if not self.call_super_init and (args or kwargs):
             name = type(self).__name__
             if kwargs:
-                raise TypeError(f"{name}.__init__() got an unexpected keyword argument '{next(iter(kwargs))}'")
+                raise TypeError(
+                    f"{name}.__init__() got an unexpected keyword argument '{next(iter(kwargs))}'"
+                )
             raise TypeError(f"{name}.__init__() takes 1 positional argument but {len(args) + 1} were given")
         self.__dict__.update(
             training=True, _parameters={}, _buffers={}, _non_persistent_buffers_set=set(), _modules={}
@@ -75,7 +73,9 @@ class Module(HookMixin, StateMixin, CastMixin):
 
     def forward(self, *input: Any) -> Any:
         """Computes the module's result; every subclass overrides it."""
-        raise NotImplementedError(f'Module [{type(self).__name__}] is missing the required "forward" function')
+        raise NotImplementedError(
+            f'Module [{type(self).__name__}] is missing the required "forward" function'
+        )
 
     # --- attributes ---
 
@@ -156,8 +156,10 @@ class Module(HookMixin, StateMixin, CastMixin):
             raise _wrong_kind(param, "object to parameter", name, "warptape.nn.Parameter or None required")
         if param is not None and param.grad_fn is not None:
             raise ValueError(
-                f"Cannot assign non-leaf Tensor to parameter '{name}'. Model parameters must be created explicitly. "
-                f"To express '{name}' as a function of another Tensor, compute the value in the forward() method."
+                f"Cannot assign non-leaf Tensor to parameter '{name}'. Model parameters must be created "
+                "explicitly. "
+                f"To express '{name}' as a function of another Tensor, compute the value in the forward() "
+                "method."
             )
         self._parameters[name] = param
 
@@ -198,7 +200,8 @@ class Module(HookMixin, StateMixin, CastMixin):
     # --- look-up by dotted path ---
 
     def get_submodule(self, target: str) -> Module:
-        """The module at the dotted path `target`; "" is this one. Raises AttributeError where the path ends."""
+        """The module at the dotted path `target`; "" is this one. Raises AttributeError where the path
+        ends."""
         module: Any = self
         for item in target.split(".") if target else ():
             if not hasattr(module, item):
@@ -224,7 +227,9 @@ class Module(HookMixin, StateMixin, CastMixin):
 
     def get_parameter(self, target: str) -> Parameter:
         """The parameter at the dotted path `target`."""
-        return self._get_tensor(target, lambda module, name: isinstance(getattr(module, name), Parameter), "an nn.Parameter")
+        return self._get_tensor(
+            target, lambda module, name: isinstance(getattr(module, name), Parameter), "an nn.Parameter"
+        )
 
     def get_buffer(self, target: str) -> Tensor:
         """The buffer at the dotted path `target`."""
@@ -244,7 +249,8 @@ class Module(HookMixin, StateMixin, CastMixin):
     def named_modules(
         self, memo: set[Module] | None = None, prefix: str = "", remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Module]]:
-        """(dotted name, module) of this module and all inside it, parents first, each once unless told otherwise."""
+        """(dotted name, module) of this module and all inside it, parents first, each once unless told
+        otherwise."""
         memo = set() if memo is None else memo
         if self in memo:
             return
@@ -278,7 +284,11 @@ class Module(HookMixin, StateMixin, CastMixin):
         self, get_members_fn: Callable, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Any]]:
         seen = set()
-        modules = self.named_modules(prefix=prefix, remove_duplicate=remove_duplicate) if recurse else [(prefix, self)]
+        modules = (
+            self.named_modules(prefix=prefix, remove_duplicate=remove_duplicate)
+            if recurse
+            else [(prefix, self)]
+        )
         for path, module in modules:
             for name, member in get_members_fn(module):
                 if member is None or member in seen:

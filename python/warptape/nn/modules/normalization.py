@@ -8,6 +8,7 @@ import warptape
 from warptape import Tensor
 
 from .. import functional as F
+from .. import init
 from ..parameter import Parameter
 from ._sizes import each
 from .module import Module
@@ -16,10 +17,17 @@ __all__ = ["GroupNorm", "LayerNorm", "LocalResponseNorm", "RMSNorm"]
 
 
 class _ShapeNorm(Module):
-    """One that works over the last dimensions, `normalized_shape`, with a weight and perhaps a bias of that shape."""
+    """One that works over the last dimensions, `normalized_shape`, with a weight and perhaps a bias of that
+    shape."""
 
     def __init__(
-        self, normalized_shape: Any, eps: float | None, elementwise_affine: bool, bias: bool, device: Any, dtype: Any
+        self,
+        normalized_shape: Any,
+        eps: float | None,
+        elementwise_affine: bool,
+        bias: bool,
+        device: Any,
+        dtype: Any,
     ) -> None:
         super().__init__()
         self.normalized_shape = each(normalized_shape, 1)
@@ -31,15 +39,15 @@ class _ShapeNorm(Module):
 
     def reset_parameters(self) -> None:
         """Sets weight to ones and bias to zeros."""
-        with warptape.no_grad():
-            if self.weight is not None:
-                self.weight.fill_(1)
-            if self.bias is not None:
-                self.bias.zero_()
+        if self.weight is not None:
+            init.ones_(self.weight)
+        if self.bias is not None:
+            init.zeros_(self.bias)
 
 
 class LayerNorm(_ShapeNorm):
-    """[*, *normalized_shape] -> the same: mean 0 and variance 1 over those dimensions, times weight plus bias."""
+    """[*, *normalized_shape] -> the same: mean 0 and variance 1 over those dimensions, times weight plus
+    bias."""
 
     def __init__(
         self,
@@ -66,7 +74,8 @@ class LayerNorm(_ShapeNorm):
 
 
 class RMSNorm(_ShapeNorm):
-    """[*, *normalized_shape] -> the same, divided by its root mean square over those dimensions, times weight.
+    """[*, *normalized_shape] -> the same, divided by its root mean square over those dimensions, times
+    weight.
 
     `eps` None stands for the machine epsilon of the input's dtype (Zhang and Sennrich 2019).
     """
@@ -85,8 +94,7 @@ class RMSNorm(_ShapeNorm):
     def reset_parameters(self) -> None:
         """Sets weight to ones."""
         if self.weight is not None:
-            with warptape.no_grad():
-                self.weight.fill_(1)
+            init.ones_(self.weight)
 
     def forward(self, input: Tensor) -> Tensor:
         return F.rms_norm(input, self.normalized_shape, self.weight, self.eps)
@@ -96,7 +104,8 @@ class RMSNorm(_ShapeNorm):
 
 
 class GroupNorm(Module):
-    """[N, C, *] -> the same: mean 0 and variance 1 over each of `num_groups` groups of channels of each sample."""
+    """[N, C, *] -> the same: mean 0 and variance 1 over each of `num_groups` groups of channels of each
+    sample."""
 
     def __init__(
         self,
@@ -118,7 +127,12 @@ class GroupNorm(Module):
             self.register_parameter(name, None if empty is None else Parameter(empty))
         self.reset_parameters()
 
-    reset_parameters = _ShapeNorm.reset_parameters
+    def reset_parameters(self) -> None:
+        """Sets weight to ones and bias to zeros."""
+        if self.weight is not None:
+            init.ones_(self.weight)
+        if self.bias is not None:
+            init.zeros_(self.bias)
 
     def forward(self, input: Tensor) -> Tensor:
         return F.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)

@@ -1,4 +1,5 @@
-"""Padding of the last dimensions. A padding is one size, or (before, after) of each dimension, the last one first."""
+"""Padding of the last dimensions. A padding is one size, or (before, after) of each dimension, the last one
+first."""
 
 from __future__ import annotations
 
@@ -72,7 +73,11 @@ def _family(base: type, name: str, what: str) -> list[type]:
     """The classes for one, two and three dimensions of space."""
     spaces = ("[*, L]", "[*, H, W]", "[*, D, H, W]")
     return [
-        type(f"{name}{n}d", (base,), {"_n": n, "__module__": __name__, "__doc__": f"{space} padded with {what}."})
+        type(
+            f"{name}{n}d",
+            (base,),
+            {"_n": n, "__module__": __name__, "__doc__": f"{space} padded with {what}."},
+        )
         for n, space in enumerate(spaces, start=1)
     ]
 
@@ -91,6 +96,12 @@ class _CircularPad(_Pad):
 
 ConstantPad1d, ConstantPad2d, ConstantPad3d = _family(_ConstantPad, "ConstantPad", "`value`")
 ZeroPad1d, ZeroPad2d, ZeroPad3d = _family(_ZeroPad, "ZeroPad", "zeros")
-ReflectionPad1d, ReflectionPad2d, ReflectionPad3d = _family(_ReflectionPad, "ReflectionPad", "its mirror image")
-ReplicationPad1d, ReplicationPad2d, ReplicationPad3d = _family(_ReplicationPad, "ReplicationPad", "its border values")
-CircularPad1d, CircularPad2d, CircularPad3d = _family(_CircularPad, "CircularPad", "what stands at its other end")
+ReflectionPad1d, ReflectionPad2d, ReflectionPad3d = _family(
+    _ReflectionPad, "ReflectionPad", "its mirror image"
+)
+ReplicationPad1d, ReplicationPad2d, ReplicationPad3d = _family(
+    _ReplicationPad, "ReplicationPad", "its border values"
+)
+CircularPad1d, CircularPad2d, CircularPad3d = _family(
+    _CircularPad, "CircularPad", "what stands at its other end"
+)

@@ -25,7 +25,8 @@ __all__ = [
 
 
 class _MaxPool(Module):
-    """The largest value of each window; with `return_indices` a pair with where it stood. Stride: the kernel's size."""
+    """The largest value of each window; with `return_indices` a pair with where it stood. Stride: the
+    kernel's size."""
 
     def __init__(
         self,
@@ -75,7 +76,8 @@ class MaxPool2d(_MaxPool):
 
 
 class AvgPool1d(Module):
-    """[N, C, L] -> [N, C, Lout], the mean of each window; padding counts as zeros unless `count_include_pad` is off."""
+    """[N, C, L] -> [N, C, Lout], the mean of each window; padding counts as zeros unless `count_include_pad`
+    is off."""
 
     def __init__(
         self,
@@ -101,7 +103,8 @@ class AvgPool1d(Module):
 
 
 class AvgPool2d(Module):
-    """[N, C, H, W] -> [N, C, Hout, Wout], the mean of each window; `divisor_override` divides in place of its size."""
+    """[N, C, H, W] -> [N, C, Hout, Wout], the mean of each window; `divisor_override` divides in place of its
+    size."""
 
     def __init__(
         self,
@@ -150,7 +153,8 @@ class AdaptiveAvgPool1d(_AdaptiveAvgPool):
 
 
 class AdaptiveAvgPool2d(_AdaptiveAvgPool):
-    """[N, C, H, W] -> [N, C, *output_size], means of windows that cover the input evenly; None keeps a size."""
+    """[N, C, H, W] -> [N, C, *output_size], means of windows that cover the input evenly; None keeps a
+    size."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.adaptive_avg_pool2d(input, self.output_size)
@@ -177,9 +181,16 @@ class AdaptiveMaxPool2d(_AdaptiveMaxPool):
 
 
 class _LPPool(Module):
-    def __init__(self, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False) -> None:
+    def __init__(
+        self, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False
+    ) -> None:
         super().__init__()
-        self.norm_type, self.kernel_size, self.stride, self.ceil_mode = norm_type, kernel_size, stride, ceil_mode
+        self.norm_type, self.kernel_size, self.stride, self.ceil_mode = (
+            norm_type,
+            kernel_size,
+            stride,
+            ceil_mode,
+        )
 
     def extra_repr(self) -> str:
         return (

@@ -32,13 +32,18 @@ class Unflatten(Module):
     def __init__(self, dim: int, unflattened_size: Any) -> None:
         super().__init__()
         if not isinstance(dim, int):
-            raise TypeError("invalid argument type for dim parameter: expected int (named dimensions are not supported)")
+            raise TypeError(
+                "invalid argument type for dim parameter: expected int (named dimensions are not supported)"
+            )
         if not isinstance(unflattened_size, (tuple, list)):
-            raise TypeError(f"unflattened_size must be a tuple, but found type {type(unflattened_size).__name__}")
+            raise TypeError(
+                f"unflattened_size must be a tuple, but found type {type(unflattened_size).__name__}"
+            )
         for index, size in enumerate(unflattened_size):
             if not isinstance(size, int):
                 raise TypeError(
-                    f"unflattened_size must be tuple of ints, but found element of type {type(size).__name__} at pos "
+                    "unflattened_size must be tuple of ints, but found element of type "
+                    f"{type(size).__name__} at pos "
                     f"{index}"
                 )
         self.dim, self.unflattened_size = dim, unflattened_size

@@ -16,11 +16,12 @@ __all__ = ["Embedding"]
 
 
 class Embedding(Module):
-    """Indices [*] -> rows [*, embedding_dim] of weight [num_embeddings, embedding_dim], which starts normal(0, 1).
+    """Indices [*] -> rows [*, embedding_dim] of weight [num_embeddings, embedding_dim], which starts
+    normal(0, 1).
 
-    The row `padding_idx` starts as zeros and gets no gradient. With `max_norm` the rows that are looked up are first
-    scaled, in place, to a `norm_type`-norm of at most that. With `scale_grad_by_freq` a row's gradient is divided by how
-    often it was looked up.
+    The row `padding_idx` starts as zeros and gets no gradient. With `max_norm` the rows that are looked up
+    are first scaled, in place, to a `norm_type`-norm of at most that. With `scale_grad_by_freq` a row's
+    gradient is divided by how often it was looked up.
     """
 
     def __init__(
@@ -97,11 +98,14 @@ class Embedding(Module):
         scale_grad_by_freq: bool = False,
         sparse: bool = False,
     ) -> Embedding:
-        """A table whose weight is `embeddings` [num_embeddings, embedding_dim], left untrained if `freeze`."""
+        """A table whose weight is `embeddings` [num_embeddings, embedding_dim], left untrained if
+        `freeze`."""
         if embeddings.dim() != 2:
             raise AssertionError("Embeddings parameter is expected to be 2-dimensional")
+        rows, columns = embeddings.shape
         return cls(
-            *embeddings.shape,
+            rows,
+            columns,
             padding_idx=padding_idx,
             max_norm=max_norm,
             norm_type=norm_type,

@@ -18,10 +18,11 @@ def get_total_norm(
     error_if_nonfinite: bool = False,
     foreach: bool | None = None,
 ) -> Tensor:
-    """The `norm_type`-norm (may be inf) of all elements of `tensors`, as a 0-dim tensor; 0 when there are none.
+    """The `norm_type`-norm (may be inf) of all elements of `tensors`, as a 0-dim tensor; 0 when there are
+    none.
 
-    Raises RuntimeError for a norm that is not finite if `error_if_nonfinite`. `foreach` False takes the tensors one by
-    one even where one call could take them all.
+    Raises RuntimeError for a norm that is not finite if `error_if_nonfinite`. `foreach` False takes the
+    tensors one by one even where one call could take them all.
     """
     tensors = _listed(tensors)
     norm_type = float(norm_type)
@@ -36,7 +37,8 @@ def get_total_norm(
         total = warptape.stack([norm.to(tensors[0].device) for norm in norms]).norm(norm_type)
     if error_if_nonfinite and not bool(total.isfinite()):
         raise RuntimeError(
-            f"The total norm of order {norm_type} for gradients from `parameters` is non-finite, so it cannot be "
+            f"The total norm of order {norm_type} for gradients from `parameters` is non-finite, so it "
+            "cannot be "
             "clipped. To disable this error and scale the gradients by the non-finite norm anyway, set "
             "`error_if_nonfinite=False`"
         )
@@ -69,7 +71,8 @@ def clip_grad_norm_(
     error_if_nonfinite: bool = False,
     foreach: bool | None = None,
 ) -> Tensor:
-    """Scales the gradients, in place, so that their total norm is at most `max_norm`; returns what it was before."""
+    """Scales the gradients, in place, so that their total norm is at most `max_norm`; returns what it was
+    before."""
     parameters = _listed(parameters)
     if not parameters:
         warnings.warn("`parameters` is an empty generator, no gradient clipping will occur.", stacklevel=2)
