@@ -1,0 +1,315 @@
+// The elementwise driver. Contiguous operands of the compute type are used in place and scalars are read
+// once; operands of another dtype or with other strides pass, a block at a time, through buffers that stay in
+// the first cache level.
+
+#include "kernels/cpu/elementwise.h"
+
+#include "kernels/cpu/convert.h"
+#include "kernels/cpu/parallel.h"
+
+namespace warptape::kernels::WARPTAPE_ISA {
+namespace {
+
+constexpr int64_t kBlock = 512;    // elements that pass through the buffers at once
+constexpr int64_t kGrain = 32768;  // elements a worker takes at once
+constexpr int64_t kLongRow = 64;   // from here on rows are taken one at a time, below it blocks span rows
+
+enum class Access : uint8_t {
+  kDirect,   // the loop reads or writes the operand in place
+  kScalar,   // one value for the whole stretch
+  kConvert,  // contiguous, of another dtype
+  kGather,   // strided
+};
+
+struct OperandPlan {
+  Access access;
+  DType wanted;  // what the loop reads or writes
+  uint8_t item;  // bytes of the operand's dtype
+  uint8_t wanted_item;
+  ConvertFn* convert;  // to the wanted type, for the output from it
+};
+
+struct Job {
+  const LaunchContext* ctx;
+  const ElementwisePlan* plan;
+  LoopFn* loop;
+  bool check_divisor;
+  bool rows;    // stretches end with the innermost row
+  bool blocks;  // some operand passes through a buffer
+  OperandPlan operands[kMaxOperands];
+};
+
+union alignas(8) ScalarSlot {
+  char bytes[8];
+};
+
+WT_FN DType wanted_type(const ElementwisePlan& plan, const Loops& loops, int k) {
+  return (k == 0 && loops.predicate) || (k == 1 && loops.mask_first) ? DType::Bool : plan.compute;
+}
+
+WT_FN LoopFn* loop_for(const Loops& loops, DType compute) {
+  return compute == DType::Float32 ? loops.f32 : compute == DType::Float64 ? loops.f64 : loops.i64;
+}
+
+void report_zero_divisor(const LaunchContext& ctx) {
+  if (ctx.fault) __atomic_store_n(&ctx.fault->set, true, __ATOMIC_RELAXED);
+}
+
+void check_divisor(const LaunchContext& ctx, const int64_t* divisor, int64_t n, bool scalar) {
+  bool zero = false;
+  for (int64_t i = 0; i < (scalar ? 1 : n); ++i) zero |= divisor[i] == 0;
+  if (zero) report_zero_divisor(ctx);
+}
+
+// ---- one dimension, everything direct or scalar: nearly every call ----
+struct FlatJob {
+  LoopFn* loop;
+  int inputs;
+  unsigned scalar_mask;
+  const LaunchContext* checked;  // when divisors are to be looked at
+  char* out;
+  int64_t out_item;
+  const char* in[kMaxOperands - 1];
+  int64_t in_item[kMaxOperands - 1];  // 0 for scalars
+};
+
+WT_FN void run_flat(const FlatJob& job, int64_t begin, int64_t end) {
+  const void* in[kMaxOperands - 1] = {};
+  for (int k = 0; k < job.inputs; ++k) in[k] = job.in[k] + begin * job.in_item[k];
+  if (__builtin_expect(job.checked != nullptr, 0))
+    check_divisor(*job.checked, static_cast<const int64_t*>(in[1]), end - begin, job.scalar_mask & 2);
+  job.loop(end - begin, job.out + begin * job.out_item, in, job.scalar_mask);
+}
+
+bool try_flat(const LaunchContext& ctx, const ElementwisePlan& plan, const Loops& loops, LoopFn* loop) {
+  if (plan.ndim > 1) return false;
+  const int64_t n = plan.numel;
+  const int last = 0;
+  FlatJob job;
+  ScalarSlot slots[kMaxOperands - 1];
+  job.loop = loop;
+  job.inputs = plan.count - 1;
+  job.scalar_mask = 0;
+  job.checked = loops.divides_integers && plan.compute == DType::Int64 ? &ctx : nullptr;
+  const Operand& out = plan.operands[0];
+  const DType out_type = wanted_type(plan, loops, 0);
+  job.out = out.data;
+  job.out_item = int64_t(itemsize(out_type));
+  if (out.dtype != out_type || (n != 1 && out.strides[last] != job.out_item)) return false;
+  for (int k = 0; k < job.inputs; ++k) {
+    const Operand& op = plan.operands[k + 1];
+    const DType type = wanted_type(plan, loops, k + 1);
+    const int64_t item = int64_t(itemsize(type));
+    job.in[k] = op.data;
+    job.in_item[k] = item;
+    if (op.host_scalar || n == 1 || op.strides[last] == 0) {
+      job.in_item[k] = 0;
+      job.scalar_mask |= 1u << k;
+      if (op.dtype != type) {
+        converter(op.dtype, type)(1, slots[k].bytes, op.data);
+        job.in[k] = slots[k].bytes;
+      }
+    } else if (op.dtype != type || op.strides[last] != item) {
+      return false;
+    }
+  }
+  if (n == 1) job.scalar_mask = 0;  // one element is a vector's tail: nothing to spread
+  if (n <= kGrain)
+    run_flat(job, 0, n);
+  else
+    cpu::parallel_for(n, kGrain, [&](int64_t b, int64_t e) { run_flat(job, b, e); });
+  return true;
+}
+
+// ---- any layout ----
+WT_FN bool all_zero(const int64_t* strides, int ndim) {
+  int64_t any = 0;
+  for (int d = 0; d < ndim; ++d) any |= strides[d];
+  return any == 0;
+}
+
+WT_FN bool is_packed(const ElementwisePlan& plan, const Operand& op) {
+  int64_t expect = int64_t(itemsize(op.dtype));
+  for (int d = plan.ndim - 1; d >= 0; --d) {
+    if (plan.sizes[d] != 1 && op.strides[d] != expect) return false;
+    expect *= plan.sizes[d];
+  }
+  return true;
+}
+
+OperandPlan plan_operand(const ElementwisePlan& plan, const Loops& loops, int k, bool rows) {
+  const Operand& op = plan.operands[k];
+  const int last = plan.ndim - 1;
+  OperandPlan r;
+  r.wanted = wanted_type(plan, loops, k);
+  r.item = uint8_t(itemsize(op.dtype));
+  r.wanted_item = uint8_t(itemsize(r.wanted));
+  r.convert = k == 0 ? converter(r.wanted, op.dtype) : converter(op.dtype, r.wanted);
+  const bool packed = rows ? op.strides[last] == r.item : is_packed(plan, op);
+  const bool scalar =
+      k > 0 && (op.host_scalar || (rows ? op.strides[last] == 0 : all_zero(op.strides, plan.ndim)));
+  if (scalar)
+    r.access = Access::kScalar;
+  else if (!packed)
+    r.access = Access::kGather;
+  else
+    r.access = op.dtype == r.wanted ? Access::kDirect : Access::kConvert;
+  return r;
+}
+
+// A place in the iteration space.
+struct Position {
+  int64_t coords[kMaxDims];
+
+  WT_FN void set(const ElementwisePlan& plan, int64_t linear) {
+    for (int d = plan.ndim - 1; d >= 0; --d) {
+      coords[d] = linear % plan.sizes[d];
+      linear /= plan.sizes[d];
+    }
+  }
+  // n must not reach beyond the end of the innermost row.
+  WT_FN void advance_in_row(const ElementwisePlan& plan, int64_t n) {
+    int d = plan.ndim - 1;
+    coords[d] += n;
+    for (; d > 0 && coords[d] == plan.sizes[d]; --d) {
+      coords[d] = 0;
+      ++coords[d - 1];
+    }
+  }
+  WT_FN int64_t offset(const ElementwisePlan& plan, const Operand& op) const {
+    int64_t r = 0;
+    for (int d = 0; d < plan.ndim; ++d) r += coords[d] * op.strides[d];
+    return r;
+  }
+};
+
+// Moves n elements from `at` on between a strided operand and a packed buffer, row after row.
+void move_strided(const ElementwisePlan& plan, const Operand& op, Position at, int64_t n, char* buffer,
+                  size_t item, bool to_buffer) {
+  const int last = plan.ndim - 1;
+  while (n > 0) {
+    const int64_t rest = plan.sizes[last] - at.coords[last];
+    const int64_t len = n < rest ? n : rest;
+    char* p = op.data + at.offset(plan, op);
+    if (to_buffer)
+      gather(len, buffer, p, op.strides[last], item);
+    else
+      scatter(len, p, op.strides[last], buffer, item);
+    buffer += len * int64_t(item);
+    n -= len;
+    at.advance_in_row(plan, len);
+  }
+}
+
+struct Buffers {
+  alignas(64) char values[kMaxOperands][kBlock * 8];  // of the wanted type
+  alignas(64) char raw[kBlock * 8];                   // gathered, before conversion
+};
+
+// Where the loop finds n elements of input k, which start at `at`.
+const void* prepare_input(const Job& job, int k, const Position& at, int64_t n, Buffers& buffers) {
+  const ElementwisePlan& plan = *job.plan;
+  const Operand& op = plan.operands[k];
+  const OperandPlan& how = job.operands[k];
+  if (op.host_scalar) {
+    how.convert(1, buffers.values[k], op.data);
+    return buffers.values[k];
+  }
+  const char* p = op.data + at.offset(plan, op);
+  switch (how.access) {
+    case Access::kDirect:
+      return p;
+    case Access::kScalar:
+      if (op.dtype == how.wanted) return p;
+      how.convert(1, buffers.values[k], p);
+      return buffers.values[k];
+    case Access::kConvert:
+      how.convert(n, buffers.values[k], p);
+      return buffers.values[k];
+    case Access::kGather:
+      break;
+  }
+  const bool same = op.dtype == how.wanted;
+  char* packed = same ? buffers.values[k] : buffers.raw;
+  move_strided(plan, op, at, n, packed, how.item, true);
+  if (!same) how.convert(n, buffers.values[k], packed);
+  return buffers.values[k];
+}
+
+void finish_output(const Job& job, const Position& at, int64_t n, Buffers& buffers) {
+  const ElementwisePlan& plan = *job.plan;
+  const Operand& op = plan.operands[0];
+  const OperandPlan& how = job.operands[0];
+  if (how.access == Access::kConvert) {
+    how.convert(n, op.data + at.offset(plan, op), buffers.values[0]);
+    return;
+  }
+  char* packed = buffers.values[0];
+  if (op.dtype != how.wanted) {
+    how.convert(n, buffers.raw, packed);
+    packed = buffers.raw;
+  }
+  move_strided(plan, op, at, n, packed, how.item, false);
+}
+
+void run_range(const Job& job, int64_t begin, int64_t end) {
+  const ElementwisePlan& plan = *job.plan;
+  const int last = plan.ndim - 1;
+  Buffers buffers;
+  Position at;
+  at.set(plan, begin);
+  unsigned scalar_mask = 0;
+  for (int k = 1; k < plan.count; ++k)
+    scalar_mask |= unsigned(job.operands[k].access == Access::kScalar) << (k - 1);
+  const bool direct_out = job.operands[0].access == Access::kDirect;
+  while (begin < end) {
+    int64_t n = end - begin;
+    if (job.rows && n > plan.sizes[last] - at.coords[last]) n = plan.sizes[last] - at.coords[last];
+    if (job.blocks && n > kBlock) n = kBlock;
+    const void* in[kMaxOperands - 1] = {};
+    for (int k = 1; k < plan.count; ++k) in[k - 1] = prepare_input(job, k, at, n, buffers);
+    if (job.check_divisor) check_divisor(*job.ctx, static_cast<const int64_t*>(in[1]), n, scalar_mask & 2);
+    void* out = direct_out ? plan.operands[0].data + at.offset(plan, plan.operands[0]) : buffers.values[0];
+    job.loop(n, out, in, scalar_mask);
+    if (!direct_out) finish_output(job, at, n, buffers);
+    begin += n;
+    if (job.rows)
+      at.advance_in_row(plan, n);
+    else
+      at.set(plan, begin);
+  }
+}
+
+void run_general(const LaunchContext& ctx, const ElementwisePlan& plan, const Loops& loops, LoopFn* loop) {
+  Job job;
+  job.ctx = &ctx;
+  job.plan = &plan;
+  job.loop = loop;
+  job.check_divisor = loops.divides_integers && plan.compute == DType::Int64;
+  job.rows = plan.ndim == 1 || plan.sizes[plan.ndim - 1] >= kLongRow;
+  job.blocks = false;
+  for (int k = 0; k < plan.count; ++k) {
+    job.operands[k] = plan_operand(plan, loops, k, job.rows);
+    job.blocks |= job.operands[k].access == Access::kConvert || job.operands[k].access == Access::kGather;
+  }
+  cpu::parallel_for(plan.numel, kGrain, [&](int64_t b, int64_t e) { run_range(job, b, e); });
+}
+
+}  // namespace
+
+void run_with_loop(const LaunchContext& ctx, const ElementwisePlan& plan, const Loops& loops, LoopFn* loop) {
+  if (plan.numel == 0 || try_flat(ctx, plan, loops, loop)) return;
+  if (plan.ndim > 0) return run_general(ctx, plan, loops, loop);
+  // One value of another dtype: the same as a row of one.
+  ElementwisePlan row = plan;
+  row.ndim = 1;
+  row.sizes[0] = 1;
+  for (int k = 0; k < row.count; ++k) row.operands[k].strides[0] = int64_t(itemsize(row.operands[k].dtype));
+  run_general(ctx, row, loops, loop);
+}
+
+void run_elementwise(const LaunchContext& ctx, const ElementwisePlan& plan, const Loops& loops) {
+  run_with_loop(ctx, plan, loops, loop_for(loops, plan.compute));
+}
+
+}  // namespace warptape::kernels::WARPTAPE_ISA

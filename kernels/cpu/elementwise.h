@@ -1,0 +1,129 @@
+// How an elementwise op becomes a kernel on the CPU: per op and compute type one small loop over contiguous
+// memory; the driver, compiled once, brings every layout and dtype to that form, block by block.
+#pragma once
+
+#include <utility>
+
+#include "kernels/cpu/vecmath.h"
+#include "kernels/elementwise.h"
+#include "kernels/formulas.h"
+#include "kernels/slot.h"
+
+namespace warptape::kernels::WARPTAPE_ISA {
+
+// n values of the compute type at each input, 1 where its bit in scalar_mask is set. `out` may be one of the
+// inputs.
+using LoopFn = void(int64_t n, void* out, const void* const* in, unsigned scalar_mask);
+
+struct Loops {
+  LoopFn* f32;
+  LoopFn* f64;
+  LoopFn* i64;
+  uint8_t inputs;
+  bool predicate;         // the loop writes bytes 0 and 1
+  bool mask_first;        // the loop reads its first input as bytes
+  bool divides_integers;  // a zero in the second input of an integer op is reported as a fault
+};
+
+void run_elementwise(const LaunchContext& ctx, const ElementwisePlan& plan, const Loops& loops);
+
+// The same with one given loop, whose type plan.compute may then be any dtype.
+void run_with_loop(const LaunchContext& ctx, const ElementwisePlan& plan, const Loops& loops, LoopFn* loop);
+
+template <class T> inline constexpr bool is_mask = false;
+template <class T> inline constexpr bool is_mask<Mask<T>> = true;
+
+template <int N> struct Index {};
+
+template <class Op, class T>
+struct Loop {
+  using V = Vec<T>;
+  static constexpr int kLanes = V::kLanes;
+
+  WT_FN static auto apply(const V (&x)[1], Mask<T>, Index<1>) { return Op::apply(x[0]); }
+  WT_FN static auto apply(const V (&x)[2], Mask<T>, Index<2>) { return Op::apply(x[0], x[1]); }
+  WT_FN static auto apply(const V (&x)[3], Mask<T> m, Index<3>) {
+    if constexpr (Op::kMaskFirst)
+      return Op::apply(m, x[1], x[2]);
+    else
+      return Op::apply(x[0], x[1], x[2]);
+  }
+  WT_FN static auto apply(const V (&x)[4], Mask<T>, Index<4>) { return Op::apply(x[0], x[1], x[2], x[3]); }
+
+  using Inputs = V[Op::kInputs];
+  static constexpr bool kPredicate =
+      is_mask<decltype(apply(std::declval<const Inputs&>(), Mask<T>{}, Index<Op::kInputs>{}))>;
+
+  static void run(int64_t n, void* out, const void* const* in, unsigned scalar_mask) {
+    constexpr int N = Op::kInputs;
+    // A scalar is spread over a vector once and then read again and again: one loop serves every combination.
+    alignas(64) char spread[N][kVecBytes];
+    const char* p[N];
+    int64_t step[N];
+    for (int k = 0; k < N; ++k) {
+      const bool bytes = Op::kMaskFirst && k == 0;
+      p[k] = static_cast<const char*>(in[k]);
+      step[k] = bytes ? kLanes : kVecBytes;
+      if (!(scalar_mask >> k & 1)) continue;
+      if (bytes)
+        for (int i = 0; i < kLanes; ++i) spread[k][i] = *p[k];
+      else
+        V(*reinterpret_cast<const T*>(p[k])).store(spread[k]);
+      p[k] = spread[k];
+      step[k] = 0;
+    }
+    constexpr int64_t kOutStep = kPredicate ? kLanes : kVecBytes;
+    char* o = static_cast<char*>(out);
+    for (; n >= kLanes; n -= kLanes, o += kOutStep) {
+      V x[N];
+      Mask<T> m{};
+      for (int k = 0; k < N; ++k) {
+        if (Op::kMaskFirst && k == 0)
+          m = load_mask<T>(p[k]);
+        else
+          x[k] = V::load(p[k]);
+        p[k] += step[k];
+      }
+      auto r = apply(x, m, Index<N>{});
+      if constexpr (kPredicate)
+        store(o, r);
+      else
+        r.store(o);
+    }
+    if (n == 0) return;
+    V x[N];
+    Mask<T> m{};
+    for (int k = 0; k < N; ++k) {
+      if (Op::kMaskFirst && k == 0)
+        m = load_mask_partial<T>(p[k], int(n));
+      else
+        x[k] = load_partial<T>(p[k], int(n));
+    }
+    store_partial(o, apply(x, m, Index<N>{}), int(n));
+  }
+};
+
+template <class Op>
+constexpr Loops loops_of() {
+  Loops l{nullptr, nullptr, nullptr, Op::kInputs, false, Op::kMaskFirst, Op::kDividesIntegers};
+  if constexpr ((Op::kTypes & kFloats) != 0) {
+    l.f32 = &Loop<Op, float>::run;
+    l.f64 = &Loop<Op, double>::run;
+    l.predicate = Loop<Op, float>::kPredicate;
+  }
+  if constexpr ((Op::kTypes & kIntegers) != 0) {
+    l.i64 = &Loop<Op, int64_t>::run;
+    l.predicate = Loop<Op, int64_t>::kPredicate;
+  }
+  return l;
+}
+
+template <class Op>
+void run_op(const LaunchContext& ctx, const ElementwisePlan& plan) {
+  static constexpr Loops kLoops = loops_of<Op>();
+  run_elementwise(ctx, plan, kLoops);
+}
+
+}  // namespace warptape::kernels::WARPTAPE_ISA
+
+#define WT_ELEMENTWISE(slot, Op) WT_KERNEL(slot, run_op<Op>)

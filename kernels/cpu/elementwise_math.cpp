@@ -1,0 +1,94 @@
+// Transcendental functions.
+
+#include "kernels/cpu/elementwise.h"
+
+namespace warptape::kernels::WARPTAPE_ISA {
+namespace {
+
+WT_ELEMENTWISE(exp, Exp);
+WT_ELEMENTWISE(exp2, Exp2);
+WT_ELEMENTWISE(expm1, Expm1);
+WT_ELEMENTWISE(log, Log);
+WT_ELEMENTWISE(log2, Log2);
+WT_ELEMENTWISE(log10, Log10);
+WT_ELEMENTWISE(log1p, Log1p);
+WT_ELEMENTWISE(sin, Sin);
+WT_ELEMENTWISE(cos, Cos);
+WT_ELEMENTWISE(tan, Tan);
+WT_ELEMENTWISE(asin, Asin);
+WT_ELEMENTWISE(acos, Acos);
+WT_ELEMENTWISE(atan, Atan);
+WT_ELEMENTWISE(sinh, Sinh);
+WT_ELEMENTWISE(cosh, Cosh);
+WT_ELEMENTWISE(tanh, Tanh);
+WT_ELEMENTWISE(asinh, Asinh);
+WT_ELEMENTWISE(acosh, Acosh);
+WT_ELEMENTWISE(atanh, Atanh);
+WT_ELEMENTWISE(erf, Erf);
+WT_ELEMENTWISE(erfc, Erfc);
+WT_ELEMENTWISE(erfinv, Erfinv);
+WT_ELEMENTWISE(lgamma, Lgamma);
+WT_ELEMENTWISE(digamma, Digamma);
+WT_ELEMENTWISE(logit, Logit);
+WT_ELEMENTWISE(sinc, Sinc);
+WT_ELEMENTWISE(rad2deg, Rad2deg);
+WT_ELEMENTWISE(deg2rad, Deg2rad);
+WT_ELEMENTWISE(atan2, Atan2);
+WT_ELEMENTWISE(hypot, Hypot);
+WT_ELEMENTWISE(xlogy, Xlogy);
+WT_ELEMENTWISE(logaddexp, Logaddexp);
+WT_ELEMENTWISE(logaddexp2, Logaddexp2);
+
+WT_ELEMENTWISE(sin_backward, SinBackward);
+WT_ELEMENTWISE(cos_backward, CosBackward);
+WT_ELEMENTWISE(erf_backward, ErfBackward);
+
+// Powers with one exponent for all: the usual ones need no logarithm.
+template <int kTwiceExponent>
+struct FixedPow : Binary<kFloats> {
+  template <class V>
+  WT_FN static V apply(V x, V) {
+    switch (kTwiceExponent) {
+      case 1:
+        return select(x == V(-kInf), V(kInf), sqrt(x + V(0)));  // pow(-0, 0.5) is 0
+      case -1:
+        return select(x == V(-kInf), V(0), V(1) / sqrt(x + V(0)));
+      case 2:
+        return x;
+      case 4:
+        return x * x;
+      case 6:
+        return x * x * x;
+      case -2:
+        return V(1) / x;
+      default:
+        return V(1) / (x * x);
+    }
+  }
+};
+
+template <class T>
+void pow_loop(int64_t n, void* out, const void* const* in, unsigned scalar_mask) {
+  if (scalar_mask & 2) {
+    const T e = *static_cast<const T*>(in[1]);
+    if (e == T(2)) return Loop<FixedPow<4>, T>::run(n, out, in, scalar_mask);
+    if (e == T(3)) return Loop<FixedPow<6>, T>::run(n, out, in, scalar_mask);
+    if (e == T(0.5)) return Loop<FixedPow<1>, T>::run(n, out, in, scalar_mask);
+    if (e == T(-0.5)) return Loop<FixedPow<-1>, T>::run(n, out, in, scalar_mask);
+    if (e == T(1)) return Loop<FixedPow<2>, T>::run(n, out, in, scalar_mask);
+    if (e == T(-1)) return Loop<FixedPow<-2>, T>::run(n, out, in, scalar_mask);
+    if (e == T(-2)) return Loop<FixedPow<-4>, T>::run(n, out, in, scalar_mask);
+  }
+  Loop<Pow, T>::run(n, out, in, scalar_mask);
+}
+
+void pow_op(const LaunchContext& ctx, const ElementwisePlan& plan) {
+  static constexpr Loops kLoops{
+      &pow_loop<float>, &pow_loop<double>, &Loop<Pow, int64_t>::run, 2, false, false, false};
+  run_elementwise(ctx, plan, kLoops);
+}
+WT_KERNEL(pow, pow_op);
+WT_ELEMENTWISE(pow_base_backward, PowBaseBackward);
+
+}  // namespace
+}  // namespace warptape::kernels::WARPTAPE_ISA

@@ -1,0 +1,437 @@
+// The math set of the formulas on vectors. float has polynomials of its own, fitted at Chebyshev nodes in 50
+// digits; the error in units in the last place, measured over sweeps, is beside each function. double goes to
+// libm lane by lane.
+#pragma once
+
+#include "kernels/cpu/vec.h"
+
+namespace warptape::kernels::WARPTAPE_ISA {
+
+inline constexpr float kInf = __builtin_inff();
+
+// c[0] + c[1] x + ... by Horner's rule.
+template <class V, class... C>
+WT_FN V polynomial(V x, V last) {
+  (void)x;
+  return last;
+}
+template <class V, class... C>
+WT_FN V polynomial(V x, V c0, C... rest) {
+  return fma(polynomial(x, rest...), x, c0);
+}
+
+template <class T> WT_FN Mask<T> is_negative_bit(Vec<T> a) {
+  return from_int<T>((as_int(a) & kSignBit<T>) | 1) < Vec<T>(0);
+}
+template <class T> WT_FN Mask<T> isinf(Vec<T> a) { return abs(a) == Vec<T>(kInf); }
+template <class T> WT_FN Mask<T> isfinite(Vec<T> a) { return abs(a) < Vec<T>(kInf); }
+
+// x * 2^n for integral n in [-300, 300]; two steps keep the subnormal results right.
+WT_FN VFloat scale(VFloat x, VFloat n) {
+#if defined(__AVX512F__)
+  return {_mm512_scalef_ps(x.v, n.v)};
+#else
+  Raw<int32_t> i = __builtin_convertvector(n.v, Raw<int32_t>);
+  Raw<int32_t> half = i >> 1;
+  Raw<int32_t> rest = i - half;
+  return {x.v * (Raw<float>)((half + 127) << 23) * (Raw<float>)((rest + 127) << 23)};
+#endif
+}
+
+// x = n ln 2 + r with |r| <= ln(2) / 2.
+struct ExpParts {
+  VFloat n, r;
+};
+WT_FN ExpParts reduce_exp(VFloat x) {
+  VFloat n = round(x * VFloat(1.44269504089f));
+  VFloat r = fma(n, VFloat(-0x1.628p-1f), x);
+  return {n, fma(n, VFloat(-0x1.90bfbep-11f), r)};
+}
+// (e^r - 1 - r) / r^2
+WT_FN VFloat exp_tail(VFloat r) {
+  return polynomial(r, VFloat(0.5f), VFloat(0.1666657599f), VFloat(0.04166655336f), VFloat(0.008363345811f),
+                    VFloat(0.00139263919f));
+}
+
+WT_FN VFloat exp(VFloat x) {  // 1.1 ulp
+  // The bounds lie beyond where the result is 0 or infinite; a NaN passes.
+  VFloat c = minimum(maximum(x, VFloat(-105)), VFloat(90));
+  ExpParts p = reduce_exp(c);
+  return scale(fma(exp_tail(p.r), p.r * p.r, p.r) + VFloat(1), p.n);
+}
+
+WT_FN VFloat exp2(VFloat x) {
+  VFloat c = minimum(maximum(x, VFloat(-151)), VFloat(129));
+  VFloat n = round(c);
+  VFloat r = (c - n) * VFloat(0.693147182f);
+  return scale(fma(exp_tail(r), r * r, r) + VFloat(1), n);
+}
+
+WT_FN VFloat expm1(VFloat x) {
+  VFloat c = minimum(maximum(x, VFloat(-30)), VFloat(89));
+  ExpParts p = reduce_exp(c);
+  VFloat m = fma(exp_tail(p.r), p.r * p.r, p.r);  // e^r - 1
+  // 2^n m + (2^n - 1), with half of 2^n so that n = 128 does not overflow too early.
+  VFloat s = scale(VFloat(0.5f), p.n);
+  VFloat r = fma(s, m, s - VFloat(0.5f));
+  return select(x == VFloat(0), x, r + r);
+}
+
+// x = m 2^e with m in [sqrt(1/2), sqrt(2)); x positive and finite.
+struct LogParts {
+  VFloat m, e;
+};
+WT_FN LogParts split_exponent(VFloat x) {
+  Mask<float> tiny = x < VFloat(0x1p-126f);
+  VFloat y = select(tiny, x * VFloat(0x1p24f), x);
+  Raw<int32_t> i = as_int(y) - 0x3f3504f3;  // the bits of sqrt(1/2)
+  VFloat e{__builtin_convertvector(i >> 23, Raw<float>)};
+  VFloat m = from_int<float>((i & 0x7fffff) + 0x3f3504f3);
+  return {m, e - select(tiny, VFloat(24), VFloat(0))};
+}
+// log(1 + f) - f
+WT_FN VFloat log_tail(VFloat f) {
+  VFloat p = polynomial(f, VFloat(0.3333333118f), VFloat(-0.2499999696f), VFloat(0.2000071575f),
+                        VFloat(-0.1666780232f), VFloat(0.1424905765f), VFloat(-0.1242568733f),
+                        VFloat(0.1168541992f), VFloat(-0.1147973385f), VFloat(0.06971611471f));
+  VFloat z = f * f;
+  return fma(p * f, z, z * VFloat(-0.5f));
+}
+// What a logarithm of x gives at 0, below 0, at infinity and for NaN.
+WT_FN VFloat log_special(VFloat x, VFloat r) {
+  r = select(x == VFloat(0), VFloat(-kInf), r);
+  r = select(x < VFloat(0), VFloat(__builtin_nanf("")), r);
+  return select(x < VFloat(kInf), r, x);
+}
+
+WT_FN VFloat log(VFloat x) {
+  LogParts p = split_exponent(x);
+  VFloat f = p.m - VFloat(1);
+  VFloat r = fma(p.e, VFloat(0x1.90bfbep-11f), log_tail(f)) + f;
+  return log_special(x, fma(p.e, VFloat(0x1.628p-1f), r));
+}
+
+// log in another base: hi + lo = 1 / ln(base), unit = log of 2 in it.
+WT_FN VFloat log_in_base(VFloat x, VFloat hi, VFloat lo, VFloat unit_hi, VFloat unit_lo) {
+  LogParts p = split_exponent(x);
+  VFloat f = p.m - VFloat(1);
+  VFloat t = log_tail(f);
+  // The product of f with the constant in two parts, for it must not lose bits before the exponent is added.
+  VFloat head = f * hi;
+  VFloat error = fma(f, hi, -head);
+  VFloat low = fma(f, lo, fma(t, hi, fma(p.e, unit_lo, error)));
+  return log_special(x, fma(p.e, unit_hi, head + low));
+}
+WT_FN VFloat log2(VFloat x) {
+  return log_in_base(x, VFloat(0x1.715476p+0f), VFloat(0x1.4ae0cp-26f), VFloat(1), VFloat(0));
+}
+WT_FN VFloat log10(VFloat x) {
+  return log_in_base(x, VFloat(0x1.bcb7b2p-2f), VFloat(-0x1.5b235ep-27f), VFloat(0x1.344p-2f),
+                     VFloat(0x1.3509f8p-18f));
+}
+
+WT_FN VFloat log1p(VFloat x) {
+  VFloat u = x + VFloat(1);
+  // What the sum lost: exactly recoverable, the larger operand first.
+  VFloat lost = select(x > VFloat(1), VFloat(1) - (u - x), x - (u - VFloat(1)));
+  LogParts p = split_exponent(u);
+  VFloat f = (p.m - VFloat(1)) + scale(lost, -p.e);
+  VFloat r = fma(p.e, VFloat(0x1.90bfbep-11f), log_tail(f)) + f;
+  r = log_special(u, fma(p.e, VFloat(0x1.628p-1f), r));
+  return select(abs(x) < VFloat(0x1p-25f), x, select(x == VFloat(kInf), x, r));
+}
+
+WT_FN VFloat tanh(VFloat x) {
+  VFloat a = abs(x);
+  VFloat t = expm1(minimum(a + a, VFloat(20)));
+  return copysign(t / (t + VFloat(2)), x);
+}
+WT_FN VFloat sigmoid(VFloat x) { return VFloat(1) / (VFloat(1) + exp(-x)); }
+
+WT_FN VFloat sinh(VFloat x) {
+  VFloat a = abs(x);
+  VFloat t = expm1(a);
+  VFloat small = VFloat(0.5f) * (t + t / (t + VFloat(1)));
+  VFloat h = exp(a * VFloat(0.5f));
+  return copysign(select(a < VFloat(20), small, VFloat(0.5f) * h * h), x);
+}
+WT_FN VFloat cosh(VFloat x) {
+  VFloat a = abs(x);
+  VFloat t = exp(a);
+  VFloat h = exp(a * VFloat(0.5f));
+  return select(a < VFloat(20), VFloat(0.5f) * (t + VFloat(1) / t), VFloat(0.5f) * h * h);
+}
+
+WT_FN VFloat erf(VFloat x) {
+  VFloat t = abs(x);
+  VFloat z = minimum(x * x, VFloat(1));
+  // erf(x) / x - 1, for 0.128... keeps more bits than 1.128...
+  VFloat q = polynomial(z, VFloat(0.128379167f), VFloat(-0.3761263296f), VFloat(0.1128368307f),
+                        VFloat(-0.02685868845f), VFloat(0.00519923503f), VFloat(-0.0008122038662f),
+                        VFloat(8.282021685e-5f));
+  VFloat small = fma(x, q, x);
+  // log(erfc(t)) is smooth; beyond 4 the result is 1.
+  VFloat c = minimum(t, VFloat(4.0f));
+  VFloat l = polynomial(c, VFloat(0.0003204415313f), VFloat(-1.130237616f), VFloat(-0.6318145167f),
+                        VFloat(-0.1100944808f), VFloat(0.0264310176f), VFloat(-0.004763575249f),
+                        VFloat(0.000597743472f), VFloat(-4.617791279e-5f), VFloat(1.643569654e-6f));
+  ExpParts p = reduce_exp(l);
+  VFloat e = scale(fma(exp_tail(p.r), p.r * p.r, p.r) + VFloat(1), p.n);
+  return select(t < VFloat(0.935f), small, copysign(VFloat(1) - e, x));
+}
+
+// x = q pi/2 + r; past the bound libm does it.
+inline constexpr float kTrigBound = 30000.0f;
+struct TrigParts {
+  Raw<int32_t> q;
+  VFloat sin, cos;  // of r
+};
+WT_FN TrigParts reduce_trig(VFloat x) {
+  VFloat n = round(x * VFloat(0.636619772368f));
+#if defined(__FMA__)
+  VFloat r = fma(n, VFloat(-0x1.921fb6p+0f), x);
+  r = fma(n, VFloat(0x1.777a5cp-25f), r);
+  r = fma(n, VFloat(0x1.ee59dap-50f), r);
+#else
+  // Parts of few enough bits that n times a part is exact.
+  VFloat r = x - n * VFloat(0x1.92p+0f);
+  r = r - n * VFloat(0x1.fb4p-12f);
+  r = r - n * VFloat(0x1.444p-24f);
+  r = r - n * VFloat(0x1.68c234p-39f);
+#endif
+  VFloat z = r * r;
+  VFloat s = polynomial(z, VFloat(-0.1666666666f), VFloat(0.00833333187f), VFloat(-0.0001984008438f),
+                        VFloat(2.724962008e-6f));
+  VFloat c = polynomial(z, VFloat(0.04166666666f), VFloat(-0.001388888767f), VFloat(2.480059841e-5f),
+                        VFloat(-2.730070404e-7f));
+  return {__builtin_convertvector(n.v, Raw<int32_t>), fma(s * z, r, r),
+          fma(c * z, z, fma(z, VFloat(-0.5f), VFloat(1)))};
+}
+WT_FN VFloat pick_quadrant(TrigParts p, Raw<int32_t> q) {
+  Mask<float> odd = from_int<float>((q & 1) << 23) != VFloat(0);
+  VFloat r = select(odd, p.cos, p.sin);
+  return from_int<float>(as_int(r) ^ ((q & 2) << 30));
+}
+WT_FN VFloat sin(VFloat x) {
+  if (any(!(abs(x) <= VFloat(kTrigBound)))) return by_lane(x, [](float v) { return __builtin_sinf(v); });
+  TrigParts p = reduce_trig(x);
+  return select(x == VFloat(0), x, pick_quadrant(p, p.q));
+}
+WT_FN VFloat cos(VFloat x) {
+  if (any(!(abs(x) <= VFloat(kTrigBound)))) return by_lane(x, [](float v) { return __builtin_cosf(v); });
+  TrigParts p = reduce_trig(x);
+  return pick_quadrant(p, p.q + 1);
+}
+
+WT_FN VFloat atan(VFloat x) {
+  VFloat a = abs(x);
+  Mask<float> large = a > VFloat(1);
+  VFloat t = select(large, VFloat(1) / a, a);
+  VFloat z = t * t;
+  VFloat p = polynomial(z, VFloat(-0.3333333308f), VFloat(0.1999994932f), VFloat(-0.1428400379f),
+                        VFloat(0.1108826163f), VFloat(-0.08931826776f), VFloat(0.07031914246f),
+                        VFloat(-0.04896051397f), VFloat(0.02630500106f), VFloat(-0.009144629734f),
+                        VFloat(0.001488691934f));
+  VFloat r = fma(p * z, t, t);
+  return copysign(select(large, (VFloat(1.57079637f) - r) - VFloat(4.371139e-8f), r), x);
+}
+
+// ---- pow: log2 and exp2 in double on the two halves of the vector ----
+WT_FN VDouble log2_of_positive(VDouble x) {
+  Raw<int64_t> i = as_int(x) - 0x3fe6a09e667f3bcd;  // the bits of sqrt(1/2)
+  Raw<int64_t> e = i >> 52;
+  VDouble m = from_int<double>((i & 0xfffffffffffff) + 0x3fe6a09e667f3bcd);
+  VDouble s = (m - VDouble(1)) / (m + VDouble(1));
+  VDouble z = s * s;
+  VDouble p =
+      polynomial(z, VDouble(2.88539008177792731), VDouble(0.961796693924334559),
+                 VDouble(0.577078017246328584), VDouble(0.412198402048275118), VDouble(0.320616388132248096),
+                 VDouble(0.261444249352220437), VDouble(0.242916085399496405));
+  return fma(s, p, VDouble(__builtin_convertvector(e, Raw<double>)));
+}
+WT_FN VDouble exp2_of_moderate(VDouble x) {
+  VDouble c = minimum(maximum(x, VDouble(-400)), VDouble(400));  // beyond a float's range on both sides
+  VDouble n = round(c);
+  VDouble p = polynomial(c - n, VDouble(1.0), VDouble(0.693147180545933455), VDouble(0.240226506958129882),
+                         VDouble(0.0555041094120593299), VDouble(0.00961812915940255819),
+                         VDouble(0.00133334505680006457), VDouble(0.000154034558524538394),
+                         VDouble(0.0000153100794022492974), VDouble(1.3255224878668817e-6));
+  Raw<int64_t> i = __builtin_convertvector(n.v, Raw<int64_t>);
+  return from_int<double>(as_int(p) + (i << 52));
+}
+WT_FN VFloat pow_of_positive(VFloat x, VFloat y) {
+  typedef float HalfRaw __attribute__((vector_size(kVecBytes / 2)));
+  union Halves {
+    Raw<float> whole;
+    HalfRaw half[2];
+  } xs{x.v}, ys{y.v}, rs;
+  for (int h = 0; h < 2; ++h) {
+    VDouble a{__builtin_convertvector(xs.half[h], Raw<double>)};
+    VDouble b{__builtin_convertvector(ys.half[h], Raw<double>)};
+    rs.half[h] = __builtin_convertvector(exp2_of_moderate(log2_of_positive(a) * b).v, HalfRaw);
+  }
+  return {rs.whole};
+}
+
+WT_FN VFloat pow(VFloat x, VFloat y) {
+  VFloat a = abs(x);
+  VFloat r = pow_of_positive(a, y);
+  // Zero and infinite bases, and infinite exponents; NaNs come out of the arithmetic.
+  VFloat one(1), inf(kInf), zero(0);
+  Mask<float> grows = (a > one) ^ (y < zero);
+  Mask<float> edge = (a == zero) | (a == inf) | isinf(y);
+  r = select(edge, select(grows, inf, zero), r);
+  Mask<float> integral = trunc(y) == y;
+  Mask<float> odd = integral & (trunc(y * VFloat(0.5f)) * VFloat(2) != y) & (abs(y) < VFloat(0x1p24f));
+  r = select(is_negative_bit(x) & odd, -r, r);
+  r = select((x < zero) & !integral & (a != inf), VFloat(__builtin_nanf("")), r);
+  r = select(isnan(x) | isnan(y), x + y, r);
+  return select((y == zero) | (x == one) | ((a == one) & isinf(y)), one, r);
+}
+
+template <class V> inline constexpr bool kIsInteger = false;
+template <> inline constexpr bool kIsInteger<VInt> = true;
+
+// ---- integers: lane by lane; a zero divisor gives 0 here and is reported by the driver ----
+WT_FN int64_t trunc_divide(int64_t a, int64_t b) {
+  if (b == 0) return 0;
+  return b == -1 ? int64_t(0 - uint64_t(a)) : a / b;
+}
+WT_FN int64_t fmod(int64_t a, int64_t b) { return b == 0 || b == -1 ? 0 : a % b; }
+WT_FN int64_t remainder(int64_t a, int64_t b) {
+  int64_t r = fmod(a, b);
+  return r != 0 && (r < 0) != (b < 0) ? r + b : r;
+}
+WT_FN int64_t floor_divide(int64_t a, int64_t b) {
+  int64_t r = fmod(a, b);
+  return trunc_divide(a, b) - (r != 0 && (r < 0) != (b < 0));
+}
+WT_FN int64_t pow(int64_t a, int64_t b) {
+  if (b < 0) return a == 1 ? 1 : a == -1 ? (b & 1 ? -1 : 1) : 0;
+  uint64_t r = 1, base = uint64_t(a);
+  for (; b; b >>= 1, base *= base)
+    if (b & 1) r *= base;
+  return int64_t(r);
+}
+// A shift by more bits than there are, or by a negative count, moves all bits out.
+WT_FN int64_t shift_left(int64_t a, int64_t b) { return uint64_t(b) > 63 ? 0 : int64_t(uint64_t(a) << b); }
+WT_FN int64_t shift_right(int64_t a, int64_t b) { return a >> (uint64_t(b) > 63 ? 63 : b); }
+#define WT_LANES(name)                                                     \
+  WT_FN VInt name(VInt a, VInt b) {                                        \
+    return by_lane(a, b, [](int64_t x, int64_t y) { return name(x, y); }); \
+  }
+WT_LANES(trunc_divide)
+WT_LANES(fmod)
+WT_LANES(remainder)
+WT_LANES(floor_divide)
+WT_LANES(pow)
+WT_LANES(shift_left)
+WT_LANES(shift_right)
+#undef WT_LANES
+
+// ---- lane by lane ----
+#define WT_LANES(name)                                                 \
+  WT_FN VFloat name(VFloat a) {                                        \
+    return by_lane(a, [](float v) { return __builtin_##name##f(v); }); \
+  }
+WT_LANES(tan)
+WT_LANES(asin)
+WT_LANES(acos)
+WT_LANES(asinh)
+WT_LANES(acosh)
+WT_LANES(atanh)
+WT_LANES(erfc)
+#undef WT_LANES
+#define WT_LANES(name)                                               \
+  WT_FN VDouble name(VDouble a) {                                    \
+    return by_lane(a, [](double v) { return __builtin_##name(v); }); \
+  }
+WT_LANES(exp)
+WT_LANES(exp2)
+WT_LANES(expm1)
+WT_LANES(log)
+WT_LANES(log2)
+WT_LANES(log10)
+WT_LANES(log1p)
+WT_LANES(tanh)
+WT_LANES(sinh)
+WT_LANES(cosh)
+WT_LANES(erf)
+WT_LANES(erfc)
+WT_LANES(sin)
+WT_LANES(cos)
+WT_LANES(tan)
+WT_LANES(asin)
+WT_LANES(acos)
+WT_LANES(atan)
+WT_LANES(asinh)
+WT_LANES(acosh)
+WT_LANES(atanh)
+#undef WT_LANES
+#define WT_LANES(name)                                                                \
+  WT_FN VFloat name(VFloat a, VFloat b) {                                             \
+    return by_lane(a, b, [](float x, float y) { return __builtin_##name##f(x, y); }); \
+  }                                                                                   \
+  WT_FN VDouble name(VDouble a, VDouble b) {                                          \
+    return by_lane(a, b, [](double x, double y) { return __builtin_##name(x, y); });  \
+  }
+WT_LANES(fmod)
+WT_LANES(atan2)
+WT_LANES(hypot)
+#undef WT_LANES
+WT_FN VDouble pow(VDouble a, VDouble b) {
+  return by_lane(a, b, [](double x, double y) { return __builtin_pow(x, y); });
+}
+WT_FN VDouble sigmoid(VDouble x) { return VDouble(1) / (VDouble(1) + exp(-x)); }
+// lgamma writes the global signgam; the reentrant one does not.
+extern "C" double lgamma_r(double, int*);
+WT_FN double lgamma_of(double x) {
+  int sign;
+  return lgamma_r(x, &sign);
+}
+
+// Digamma: reflected to x > 0, raised to x >= 10, then the asymptotic series (Abramowitz and
+// Stegun 6.3.5-6.3.18).
+WT_FN double digamma_of(double x) {
+  if (x == 0) return -__builtin_copysign(__builtin_inf(), x);
+  double r = 0;
+  if (x < 0) {
+    if (x == __builtin_trunc(x)) return __builtin_nan("");
+    double f = x - __builtin_trunc(x);  // the tangent has period 1, so only the fraction counts
+    constexpr double kPi = 3.14159265358979323846;
+    r = -kPi / __builtin_tan(kPi * f);
+    x = 1 - x;
+  }
+  for (; x < 10; x += 1) r -= 1 / x;
+  double z = 1 / (x * x);
+  double tail =
+      z * (1.0 / 12 -
+           z * (1.0 / 120 - z * (1.0 / 252 - z * (1.0 / 240 - z * (1.0 / 132 - z * (691.0 / 32760))))));
+  return r + __builtin_log(x) - 0.5 / x - tail;
+}
+// Inverse of erf: Winitzki's first guess, then Halley steps, on erfc near 1 where erf has no bits left.
+WT_FN double erfinv_of(double y) {
+  double a = __builtin_fabs(y);
+  if (!(a < 1)) return a == 1 ? __builtin_copysign(__builtin_inf(), y) : __builtin_nan("");
+  if (a == 0) return y;
+  double w = __builtin_log1p(-a * a);
+  double t = 4.3307467508 + 0.5 * w;  // 2 / (pi 0.147)
+  double x = __builtin_sqrt(__builtin_sqrt(t * t - w / 0.147) - t);
+  for (int i = 0; i < 3; ++i) {
+    double error = a < 0.5 ? __builtin_erf(x) - a : (1 - a) - __builtin_erfc(x);
+    double u = error / (1.12837916709551257390 * __builtin_exp(-x * x));
+    x -= u / (1 + x * u);
+  }
+  return __builtin_copysign(x, y);
+}
+#define WT_LANES(name, of)                                   \
+  template <class T>                                         \
+  WT_FN Vec<T> name(Vec<T> a) {                              \
+    return by_lane(a, [](T v) { return T(of(double(v))); }); \
+  }
+WT_LANES(lgamma, lgamma_of)
+WT_LANES(digamma, digamma_of)
+WT_LANES(erfinv, erfinv_of)
+#undef WT_LANES
+
+}  // namespace warptape::kernels::WARPTAPE_ISA

@@ -1,0 +1,301 @@
+// The formulas of the elementwise ops, forward and fused backward: templates on the value type V over a math
+// set that each backend supplies and includes first. A math set lives in the namespace
+// warptape::kernels::WARPTAPE_ISA (cuda defines WARPTAPE_ISA as cuda) and has, for its V: arithmetic,
+// comparisons that give a mask (bool for scalars), & | ! on masks, select(mask, a, b), kIsInteger<V>, WT_FN,
+// and the functions called below.
+#pragma once
+
+#include "kernels/types.h"
+
+namespace warptape::kernels::WARPTAPE_ISA {
+
+// In which types an op is computed, as bits.
+inline constexpr unsigned kFloats = 1;    // float and double
+inline constexpr unsigned kIntegers = 2;  // int64_t
+inline constexpr unsigned kAny = 3;
+
+template <int Inputs, unsigned Types>
+struct Formula {
+  static constexpr int kInputs = Inputs;
+  static constexpr unsigned kTypes = Types;
+  static constexpr bool kMaskFirst = false;        // the first input is a truth value
+  static constexpr bool kDividesIntegers = false;  // a zero in the second input is an error for integers
+};
+template <unsigned Types> using Unary = Formula<1, Types>;
+template <unsigned Types> using Binary = Formula<2, Types>;
+template <unsigned Types> using Ternary = Formula<3, Types>;
+template <unsigned Types> using Quaternary = Formula<4, Types>;
+struct IntegerDivision : Binary<kAny> {
+  static constexpr bool kDividesIntegers = true;
+};
+
+// One op: WT_FORMULA(Name, Base, (parameters), result)
+#define WT_UNPACK(...) __VA_ARGS__
+#define WT_FORMULA(Name, Base, params, ...)     \
+  struct Name : Base {                          \
+    template <class V>                          \
+    WT_FN static auto apply(WT_UNPACK params) { \
+      __VA_ARGS__                               \
+    }                                           \
+  }
+#define WT_V1 (V x)
+#define WT_V2 (V a, V b)
+#define WT_V3 (V a, V b, V c)
+#define WT_GX (V g, V x)
+
+// ---- arithmetic ----
+WT_FORMULA(Add, Binary<kAny>, WT_V2, return a + b;);
+WT_FORMULA(Sub, Binary<kAny>, WT_V2, return a - b;);
+WT_FORMULA(Mul, Binary<kAny>, WT_V2, return a * b;);
+WT_FORMULA(Div, Binary<kFloats>, WT_V2, return a / b;);
+WT_FORMULA(AddScaled, Ternary<kAny>, (V a, V b, V alpha), return fma(alpha, b, a););
+WT_FORMULA(Addcmul, Quaternary<kAny>, (V a, V b, V c, V value), return a + value * b * c;);
+WT_FORMULA(Addcdiv, Quaternary<kFloats>, (V a, V b, V c, V value), return a + value * (b / c););
+WT_FORMULA(Lerp, Ternary<kFloats>, (V a, V b, V w), {
+  V d = b - a;
+  // From the nearer end, so that weights 0 and 1 give a and b to the bit.
+  return select(abs(w) < V(0.5), fma(w, d, a), b - d * (V(1) - w));
+});
+WT_FORMULA(Neg, Unary<kAny>, WT_V1, return -x;);
+WT_FORMULA(Abs, Unary<kAny>, WT_V1, return abs(x););
+WT_FORMULA(Sign, Unary<kAny>, WT_V1, return select(x > V(0), V(1), select(x < V(0), V(-1), V(0))););
+WT_FORMULA(Square, Unary<kAny>, WT_V1, return x * x;);
+WT_FORMULA(Reciprocal, Unary<kFloats>, WT_V1, return V(1) / x;);
+WT_FORMULA(Sqrt, Unary<kFloats>, WT_V1, return sqrt(x););
+WT_FORMULA(Rsqrt, Unary<kFloats>, WT_V1, return V(1) / sqrt(x););
+
+WT_FORMULA(Fmod, IntegerDivision, WT_V2, return fmod(a, b););
+WT_FORMULA(Remainder, IntegerDivision, WT_V2, {
+  if constexpr (kIsInteger<V>) {
+    return remainder(a, b);
+  } else {
+    V r = fmod(a, b);
+    return select((r != V(0)) & ((r < V(0)) ^ (b < V(0))), r + b, r);
+  }
+});
+WT_FORMULA(TruncDivide, IntegerDivision, WT_V2, {
+  if constexpr (kIsInteger<V>)
+    return trunc_divide(a, b);
+  else
+    return trunc(a / b);
+});
+// Floats as Python divides: the quotient that belongs to the remainder, not floor of a rounded quotient.
+WT_FORMULA(FloorDivide, IntegerDivision, WT_V2, {
+  if constexpr (kIsInteger<V>) {
+    return floor_divide(a, b);
+  } else {
+    V r = fmod(a, b);
+    V q = (a - r) / b;
+    q = select((r != V(0)) & ((r < V(0)) ^ (b < V(0))), q - V(1), q);
+    V f = floor(q);
+    f = select(q - f > V(0.5), f + V(1), f);
+    f = select(q == V(0), copysign(V(0), a / b), f);
+    return select(b == V(0), a / b, f);
+  }
+});
+WT_FORMULA(Pow, Binary<kAny>, WT_V2, return pow(a, b););
+WT_FORMULA(Atan2, Binary<kFloats>, WT_V2, return atan2(a, b););
+WT_FORMULA(Hypot, Binary<kFloats>, WT_V2, return hypot(a, b););
+WT_FORMULA(Copysign, Binary<kFloats>, WT_V2, return copysign(a, b););
+WT_FORMULA(Heaviside, Binary<kAny>, WT_V2, return select(a == V(0), b, select(a > V(0), V(1), V(0))););
+WT_FORMULA(Xlogy, Binary<kFloats>, WT_V2, return select((a == V(0)) & !isnan(b), V(0), a* log(b)););
+WT_FORMULA(Logaddexp, Binary<kFloats>, WT_V2,
+           return select(a == b, a + V(0.69314718055994530942), maximum(a, b) + log1p(exp(-abs(a - b)))););
+WT_FORMULA(Logaddexp2, Binary<kFloats>, WT_V2,
+           return select(a == b, a + V(1),
+                         maximum(a, b) + log1p(exp2(-abs(a - b))) * V(1.44269504088896340736)););
+
+// ---- order ----
+WT_FORMULA(Maximum, Binary<kAny>, WT_V2, return maximum(a, b););
+WT_FORMULA(Minimum, Binary<kAny>, WT_V2, return minimum(a, b););
+WT_FORMULA(Fmax, Binary<kAny>, WT_V2, return select(isnan(a), b, select(isnan(b), a, maximum(a, b))););
+WT_FORMULA(Fmin, Binary<kAny>, WT_V2, return select(isnan(a), b, select(isnan(b), a, minimum(a, b))););
+WT_FORMULA(Clamp, Ternary<kAny>, (V x, V lo, V hi), return minimum(maximum(x, lo), hi););
+WT_FORMULA(Eq, Binary<kAny>, WT_V2, return a == b;);
+WT_FORMULA(Ne, Binary<kAny>, WT_V2, return a != b;);
+WT_FORMULA(Lt, Binary<kAny>, WT_V2, return a < b;);
+WT_FORMULA(Le, Binary<kAny>, WT_V2, return a <= b;);
+WT_FORMULA(Gt, Binary<kAny>, WT_V2, return a > b;);
+WT_FORMULA(Ge, Binary<kAny>, WT_V2, return a >= b;);
+WT_FORMULA(LogicalNot, Unary<kAny>, WT_V1, return x == V(0););
+WT_FORMULA(LogicalAnd, Binary<kAny>, WT_V2, return (a != V(0)) & (b != V(0)););
+WT_FORMULA(LogicalOr, Binary<kAny>, WT_V2, return (a != V(0)) | (b != V(0)););
+WT_FORMULA(LogicalXor, Binary<kAny>, WT_V2, return (a != V(0)) ^ (b != V(0)););
+WT_FORMULA(IsNan, Unary<kAny>, WT_V1, return x != x;);
+WT_FORMULA(IsInf, Unary<kFloats>, WT_V1, return isinf(x););
+WT_FORMULA(IsFinite, Unary<kFloats>, WT_V1, return isfinite(x););
+WT_FORMULA(IsPosInf, Unary<kFloats>, WT_V1, return isinf(x) & (x > V(0)););
+WT_FORMULA(IsNegInf, Unary<kFloats>, WT_V1, return isinf(x) & (x < V(0)););
+WT_FORMULA(Signbit, Unary<kAny>, WT_V1, {
+  if constexpr (kIsInteger<V>)
+    return x < V(0);
+  else
+    return copysign(V(1), x) < V(0);
+});
+WT_FORMULA(IsClose, Quaternary<kAny>, (V a, V b, V rtol, V atol),
+           return (a == b) | ((abs(a - b) <= atol + abs(rtol * b)) & (abs(b) < V(__builtin_inf()))););
+
+struct WhereBase : Ternary<kAny> {
+  static constexpr bool kMaskFirst = true;
+};
+struct Where : WhereBase {
+  template <class M, class V>
+  WT_FN static V apply(M m, V a, V b) {
+    return select(m, a, b);
+  }
+};
+
+// ---- bits ----
+WT_FORMULA(BitwiseAnd, Binary<kIntegers>, WT_V2, return a & b;);
+WT_FORMULA(BitwiseOr, Binary<kIntegers>, WT_V2, return a | b;);
+WT_FORMULA(BitwiseXor, Binary<kIntegers>, WT_V2, return a ^ b;);
+WT_FORMULA(BitwiseNot, Unary<kIntegers>, WT_V1, return ~x;);
+WT_FORMULA(ShiftLeft, Binary<kIntegers>, WT_V2, return shift_left(a, b););
+WT_FORMULA(ShiftRight, Binary<kIntegers>, WT_V2, return shift_right(a, b););
+
+// ---- rounding ----
+WT_FORMULA(Floor, Unary<kFloats>, WT_V1, return floor(x););
+WT_FORMULA(Ceil, Unary<kFloats>, WT_V1, return ceil(x););
+WT_FORMULA(Round, Unary<kFloats>, WT_V1, return round(x););
+WT_FORMULA(Trunc, Unary<kFloats>, WT_V1, return trunc(x););
+WT_FORMULA(Frac, Unary<kFloats>, WT_V1, return x - trunc(x););
+WT_FORMULA(NanToNum, Quaternary<kFloats>, (V x, V nan, V high, V low),
+           return select(isnan(x), nan, select(isinf(x), select(x > V(0), high, low), x)););
+
+// ---- transcendental: one function of the math set each ----
+#define WT_SAME(Name, f) WT_FORMULA(Name, Unary<kFloats>, WT_V1, return f(x);)
+WT_SAME(Exp, exp);
+WT_SAME(Exp2, exp2);
+WT_SAME(Expm1, expm1);
+WT_SAME(Log, log);
+WT_SAME(Log2, log2);
+WT_SAME(Log10, log10);
+WT_SAME(Log1p, log1p);
+WT_SAME(Sin, sin);
+WT_SAME(Cos, cos);
+WT_SAME(Tan, tan);
+WT_SAME(Asin, asin);
+WT_SAME(Acos, acos);
+WT_SAME(Atan, atan);
+WT_SAME(Sinh, sinh);
+WT_SAME(Cosh, cosh);
+WT_SAME(Tanh, tanh);
+WT_SAME(Asinh, asinh);
+WT_SAME(Acosh, acosh);
+WT_SAME(Atanh, atanh);
+WT_SAME(Erf, erf);
+WT_SAME(Erfc, erfc);
+WT_SAME(Erfinv, erfinv);
+WT_SAME(Lgamma, lgamma);
+WT_SAME(Digamma, digamma);
+WT_SAME(Sigmoid, sigmoid);
+#undef WT_SAME
+WT_FORMULA(Logit, Unary<kFloats>, WT_V1, return log(x / (V(1) - x)););
+WT_FORMULA(Sinc, Unary<kFloats>, WT_V1, {
+  V t = V(3.14159265358979323846) * x;
+  return select(x == V(0), V(1), sin(t) / t);
+});
+WT_FORMULA(Rad2deg, Unary<kFloats>, WT_V1, return x * V(57.29577951308232087680););
+WT_FORMULA(Deg2rad, Unary<kFloats>, WT_V1, return x * V(0.01745329251994329577););
+
+// ---- activations and their gradients; g is the gradient of the result, y the result, x the input ----
+WT_FORMULA(Relu, Unary<kAny>, WT_V1, return maximum(x, V(0)););
+WT_FORMULA(Threshold, Ternary<kAny>, (V x, V limit, V value), return select(x <= limit, value, x););
+WT_FORMULA(ThresholdBackward, Ternary<kAny>, (V g, V x, V limit), return select(x <= limit, V(0), g););
+WT_FORMULA(HardtanhBackward, Quaternary<kAny>, (V g, V x, V lo, V hi),
+           return select((x > lo) & (x < hi), g, V(0)););
+WT_FORMULA(ClampBackward, Quaternary<kAny>, (V g, V x, V lo, V hi),
+           return select((x < lo) | (x > hi), V(0), g););
+WT_FORMULA(LeakyRelu, Binary<kFloats>, (V x, V slope), return select(x > V(0), x, x* slope););
+WT_FORMULA(LeakyReluBackward, Ternary<kFloats>, (V g, V x, V slope), return select(x > V(0), g, g* slope););
+WT_FORMULA(SigmoidBackward, Binary<kFloats>, (V g, V y), return g * ((V(1) - y) * y););
+WT_FORMULA(TanhBackward, Binary<kFloats>, (V g, V y), return g * (V(1) - y * y););
+WT_FORMULA(SqrtBackward, Binary<kFloats>, (V g, V y), return g / (y + y););
+WT_FORMULA(RsqrtBackward, Binary<kFloats>, (V g, V y), return V(-0.5) * g * (y * y * y););
+WT_FORMULA(ReciprocalBackward, Binary<kFloats>, (V g, V y), return -(g * (y * y)););
+WT_FORMULA(AbsBackward, Binary<kAny>, WT_GX, return select(x > V(0), g, select(x < V(0), -g, V(0) * g)););
+WT_FORMULA(SinBackward, Binary<kFloats>, WT_GX, return g * cos(x););
+WT_FORMULA(CosBackward, Binary<kFloats>, WT_GX, return -(g * sin(x)););
+WT_FORMULA(ErfBackward, Binary<kFloats>, WT_GX, return g * V(1.12837916709551257390) * exp(-(x * x)););
+WT_FORMULA(DivOtherBackward, Ternary<kFloats>, (V g, V a, V b), return -(g * (a / b) / b););
+WT_FORMULA(PowBaseBackward, Ternary<kFloats>, (V g, V x, V e),
+           return select(e == V(0), V(0), g*(e* pow(x, e - V(1)))););
+// Half of the gradient to each where they are equal.
+WT_FORMULA(MaximumBackward, Ternary<kFloats>, (V g, V a, V b),
+           return select(a == b, g* V(0.5), select(a < b, V(0), g)););
+WT_FORMULA(MinimumBackward, Ternary<kFloats>, (V g, V a, V b),
+           return select(a == b, g* V(0.5), select(a > b, V(0), g)););
+
+WT_FORMULA(Silu, Unary<kFloats>, WT_V1, return x / (V(1) + exp(-x)););
+WT_FORMULA(SiluBackward, Binary<kFloats>, WT_GX, {
+  V s = sigmoid(x);
+  return g * (s * (V(1) + x * (V(1) - s)));
+});
+WT_FORMULA(Gelu, Unary<kFloats>, WT_V1, return V(0.5) * x * (V(1) + erf(x * V(0.70710678118654752440))););
+WT_FORMULA(GeluBackward, Binary<kFloats>, WT_GX, {
+  V cdf = V(0.5) * (V(1) + erf(x * V(0.70710678118654752440)));
+  V pdf = V(0.39894228040143267794) * exp(V(-0.5) * (x * x));
+  return g * fma(x, pdf, cdf);
+});
+// x (1 + tanh(u)) / 2 = x sigmoid(2 u) with u = sqrt(2 / pi) (x + 0.044715 x^3)
+WT_FORMULA(GeluTanh, Unary<kFloats>, WT_V1, {
+  V u2 = V(1.59576912160573071176) * x * fma(x * x, V(0.044715), V(1));
+  return x / (V(1) + exp(-u2));
+});
+WT_FORMULA(GeluTanhBackward, Binary<kFloats>, WT_GX, {
+  V z = x * x;
+  V s = sigmoid(V(1.59576912160573071176) * x * fma(z, V(0.044715), V(1)));
+  V slope = V(1.59576912160573071176) * fma(z, V(0.134145), V(1));
+  return g * fma(x * slope, s * (V(1) - s), s);
+});
+// tanh(log(1 + e^x)) = n / (n + 2) with n = e^x (e^x + 2); it is 1 to the last bit from 20 on.
+template <class V>
+WT_FN V mish_n(V x) {
+  V e = exp(minimum(x, V(20)));
+  return e * (e + V(2));
+}
+WT_FORMULA(Mish, Unary<kFloats>, WT_V1, {
+  V n = mish_n(x);
+  return x * (n / (n + V(2)));
+});
+WT_FORMULA(MishBackward, Binary<kFloats>, WT_GX, {
+  V n = mish_n(x);
+  V t = n / (n + V(2));
+  V q = V(1) / (n + V(2));
+  return g * fma(x * sigmoid(x), V(4) * (n + V(1)) * q * q, t);
+});
+WT_FORMULA(Softplus, Ternary<kFloats>, (V x, V beta, V limit), {
+  V t = x * beta;
+  return select(t > limit, x, log1p(exp(t)) / beta);
+});
+WT_FORMULA(SoftplusBackward, Quaternary<kFloats>, (V g, V x, V beta, V limit), {
+  V t = x * beta;
+  return select(t > limit, g, g * sigmoid(t));
+});
+WT_FORMULA(LogSigmoid, Unary<kFloats>, WT_V1, return minimum(x, V(0)) - log1p(exp(-abs(x))););
+WT_FORMULA(LogSigmoidBackward, Binary<kFloats>, WT_GX, return g * sigmoid(-x););
+WT_FORMULA(Elu, Binary<kFloats>, (V x, V alpha), return select(x > V(0), x, alpha* expm1(x)););
+WT_FORMULA(EluBackward, Ternary<kFloats>, (V g, V x, V alpha),
+           return select(x > V(0), g, g * alpha * exp(x)););
+WT_FORMULA(Celu, Binary<kFloats>, (V x, V alpha), return select(x > V(0), x, alpha* expm1(x / alpha)););
+WT_FORMULA(CeluBackward, Ternary<kFloats>, (V g, V x, V alpha),
+           return select(x > V(0), g, g* exp(x / alpha)););
+inline constexpr double kSeluAlpha = 1.6732632423543772848170429916717;
+inline constexpr double kSeluScale = 1.0507009873554804934193349852946;
+WT_FORMULA(Selu, Unary<kFloats>, WT_V1,
+           return V(kSeluScale) * select(x > V(0), x, V(kSeluAlpha) * expm1(x)););
+WT_FORMULA(SeluBackward, Binary<kFloats>, WT_GX,
+           return g * V(kSeluScale) * select(x > V(0), V(1), V(kSeluAlpha) * exp(x)););
+WT_FORMULA(Hardsigmoid, Unary<kFloats>, WT_V1, return minimum(maximum(x + V(3), V(0)), V(6)) * V(1.0 / 6););
+WT_FORMULA(HardsigmoidBackward, Binary<kFloats>, WT_GX,
+           return select((x > V(-3)) & (x < V(3)), g* V(1.0 / 6), V(0)););
+WT_FORMULA(Hardswish, Unary<kFloats>, WT_V1, return x * minimum(maximum(x + V(3), V(0)), V(6)) * V(1.0 / 6););
+WT_FORMULA(HardswishBackward, Binary<kFloats>, WT_GX,
+           return select(x <= V(-3), V(0), select(x < V(3), g* fma(x, V(1.0 / 3), V(0.5)), g)););
+WT_FORMULA(Softsign, Unary<kFloats>, WT_V1, return x / (V(1) + abs(x)););
+WT_FORMULA(SoftsignBackward, Binary<kFloats>, WT_GX, {
+  V d = V(1) + abs(x);
+  return g / (d * d);
+});
+
+}  // namespace warptape::kernels::WARPTAPE_ISA
