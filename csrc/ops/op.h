@@ -43,7 +43,6 @@ struct Value {
     double d;
     bool b;
     DType dtype;
-    Device device;
     Generator* generator;
     struct {
       const void* data;  // Tensor, OptTensor, int64_t or char
@@ -51,6 +50,7 @@ struct Value {
     } list;
   };
   Scalar scalar;
+  Device device;
 };
 
 // What an op returned, without its type.
@@ -108,10 +108,10 @@ enum class Autocast : uint8_t { Keep, Lower, Float32, Widest };
 
 struct OpInfo {
   using CallFn = void (*)(const OpInfo& op, const Value* args, Result& out);
-  const char* name;
-  uint32_t places;
+  const char* name = nullptr;
+  uint32_t places = 0;
   std::vector<Arg> args;
-  const char* doc;
+  const char* doc = nullptr;
   Result::Kind returns = Result::Kind::None;
   std::vector<const char*> return_names;  // of a named tuple
   Autocast autocast = Autocast::Keep;
@@ -212,7 +212,11 @@ class Op<R(A...)> : public OpInfo {
   using Fn = R (*)(A...);
   Op(const char* name, Fn fn, uint32_t places, std::initializer_list<Arg> args, const char* doc,
      std::initializer_list<const char*> return_names = {}, Autocast autocast = Autocast::Keep)
-      : OpInfo{name, places, args, doc}, fn_(fn) {
+      : fn_(fn) {
+    this->name = name;
+    this->places = places;
+    this->args = args;
+    this->doc = doc;
     this->autocast = autocast;
     this->return_names = return_names;
     if constexpr (!std::is_void_v<R>) returns = ReturnTraits<R>::kKind;

@@ -20,6 +20,16 @@ WT_API DType promoted_dtype(std::span<const PointwiseInput> inputs);
 WT_API Device common_device(const char* op, std::span<const PointwiseInput> inputs);
 WT_API Shape common_shape(const char* op, std::span<const PointwiseInput> inputs);
 
+// Numbers take part in templates over operands as inputs without a gradient.
+inline bool requires_grad(const Scalar&) { return false; }
+inline void add_edge(Node& node, const Scalar&) { node.edges.emplace_back(); }
+
+// An operand kept for backward: a saved tensor, or a number.
+template <class T>
+void save_operand(Node& node, const T& operand, bool needed) {
+  if constexpr (std::is_same_v<T, Tensor>) node.save(needed ? operand : Tensor());
+}
+
 // One elementwise launch into a fresh output (laid out as the first input that has the output's shape).
 WT_API Tensor pointwise(const char* op, ElementwiseSlot& slot, ResultRule rule,
                         std::initializer_list<PointwiseInput> inputs);

@@ -1,0 +1,234 @@
+// add, sub, mul, div, neg.
+#include "ops/elementwise.h"
+
+namespace warptape::ops {
+namespace {
+
+ElementwiseSlot add_slot{"add"}, sub_slot{"sub"}, mul_slot{"mul"}, div_slot{"div"}, neg_slot{"neg"};
+ElementwiseSlot add_scaled_slot{"add_scaled"};  // a + c * b
+
+// ---- add and sub ----------------------------------------------------------------------------------------------------
+
+void add_backward(Node& n, Gradients& g) {
+  const Scalar& alpha = n.data<Scalar>();
+  if (g.wants(0)) g.set(0, g[0]);
+  if (g.wants(1)) g.set(1, alpha.equal(1) ? g[0] : g[0] * alpha);
+}
+constexpr NodeType kAdd{"AddBackward0", add_backward}, kSub{"SubBackward0", add_backward};
+
+template <class A, class B>
+void check_alpha(const char* op, const A& a, const B& b, const Scalar& alpha) {
+  if (alpha.kind() == DTypeCategory::Integral) return;
+  DType result = promoted_dtype(std::array<PointwiseInput, 2>{PointwiseInput(a), PointwiseInput(b)});
+  WT_CHECK(!alpha.is_bool() || result == DType::Bool, DtypeError, op, ": Boolean alpha only supported for Boolean results.");
+  WT_CHECK(!alpha.is_floating() || is_floating(result), DtypeError, op,
+           ": For integral input tensors, argument alpha must not be a floating point number.");
+}
+
+template <class A, class B>
+void check_sub(const A& a, const B& b) {
+  WT_CHECK(a.dtype() != DType::Bool && b.dtype() != DType::Bool, DtypeError,
+           "sub: Subtraction, the `-` operator, with a bool tensor is not supported. If you are trying to invert a mask, "
+           "use the `~` or `logical_not()` operator instead.");
+}
+
+Scalar negated(const Scalar& s) { return s.is_floating() ? Scalar(-s.to_double()) : Scalar(-s.to_int()); }
+
+// a + alpha * b into a fresh tensor, or into self.
+template <class A, class B>
+Tensor add_out_of_place(const char* op, const A& a, const B& b, const Scalar& alpha) {
+  if (alpha.equal(1)) return pointwise(op, add_slot, ResultRule::Same, {a, b});
+  if (alpha.equal(-1)) return pointwise(op, sub_slot, ResultRule::Same, {a, b});
+  check_alpha(op, a, b, alpha);
+  // alpha has no say in the dtype; as a number of the result's category it does not change it.
+  return pointwise(op, add_scaled_slot, ResultRule::Same, {a, b, alpha});
+}
+
+template <class A, class B>
+Tensor add_recorded(const char* op, const NodeType& type, const A& a, const B& b, const Scalar& alpha) {
+  Tensor out = add_out_of_place(op, a, b, alpha);
+  if (needs_grad(a, b)) {
+    Ref<Node> n = record(type, a, b);
+    n->emplace<Scalar>(alpha);
+    set_history(out, n);
+  }
+  return out;
+}
+
+template <class A, class B>
+Tensor add_impl(const A& a, const B& b, const Scalar& alpha) {
+  return add_recorded("add", kAdd, a, b, alpha);
+}
+
+template <class A, class B>
+Tensor sub_impl(const A& a, const B& b, const Scalar& alpha) {
+  check_sub(a, b);
+  return add_recorded("sub", kSub, a, b, negated(alpha));
+}
+
+template <class B>
+Tensor add_into(const char* op, const NodeType& type, const Tensor& self, const B& b, const Scalar& alpha) {
+  auto node = [&] {
+    Ref<Node> n = record(type, self, b);
+    n->emplace<Scalar>(alpha);
+    return n;
+  };
+  if (alpha.equal(1)) return inplace(op, add_slot, ResultRule::Same, self, {self, b}, node);
+  if (alpha.equal(-1)) return inplace(op, sub_slot, ResultRule::Same, self, {self, b}, node);
+  check_alpha(op, self, b, alpha);
+  return inplace(op, add_scaled_slot, ResultRule::Same, self, {self, b, alpha}, node);
+}
+
+template <class B>
+Tensor add_inplace(const Tensor& self, const B& b, const Scalar& alpha) {
+  return add_into("add_", kAdd, self, b, alpha);
+}
+
+template <class B>
+Tensor sub_inplace(const Tensor& self, const B& b, const Scalar& alpha) {
+  check_sub(self, b);
+  return add_into("sub_", kSub, self, b, negated(alpha));
+}
+
+// ---- mul and div ----------------------------------------------------------------------------------------------------
+
+// The operands of a recorded binary op: saved tensors, or the number in their place.
+struct Number {
+  Scalar value;
+};
+
+template <class A, class B>
+Ref<Node> record_operands(const NodeType& type, const A& a, const B& b, bool save_a, bool save_b) {
+  Ref<Node> n = record(type, a, b);
+  save_operand(*n, a, save_a);
+  save_operand(*n, b, save_b);
+  if constexpr (std::is_same_v<A, Scalar>) n->emplace<Number>(a);
+  if constexpr (std::is_same_v<B, Scalar>) n->emplace<Number>(b);
+  return n;
+}
+
+void mul_backward(Node& n, Gradients& g) {
+  if (g.wants(0)) g.set(0, g[0] * n.saved(1));
+  if (g.wants(1)) g.set(1, g[0] * n.saved(0));
+}
+void mul_ts_backward(Node& n, Gradients& g) {
+  const Scalar& s = n.data<Number>().value;
+  g.set(n.edges[0] ? 0 : 1, g[0] * s);
+}
+constexpr NodeType kMul{"MulBackward0", mul_backward}, kMulScalar{"MulBackward0", mul_ts_backward};
+
+void div_backward(Node& n, Gradients& g) {
+  Tensor b = n.saved(1);
+  if (g.wants(0)) g.set(0, g[0] / b);
+  if (g.wants(1)) g.set(1, -g[0] * (n.saved(0) / b) / b);
+}
+void div_ts_backward(Node& n, Gradients& g) { g.set(0, g[0] / n.data<Number>().value); }
+void div_st_backward(Node& n, Gradients& g) {
+  Tensor b = n.saved(0);
+  g.set(1, -g[0] * (n.data<Number>().value / b) / b);
+}
+constexpr NodeType kDiv{"DivBackward0", div_backward}, kDivTs{"DivBackward0", div_ts_backward},
+    kDivSt{"DivBackward0", div_st_backward};
+
+template <class A, class B>
+Tensor mul_impl(const A& a, const B& b) {
+  Tensor out = pointwise("mul", mul_slot, ResultRule::Same, {a, b});
+  if (needs_grad(a, b)) {
+    constexpr bool tensors = std::is_same_v<A, B>;
+    set_history(out, record_operands(tensors ? kMul : kMulScalar, a, b, tensors && requires_grad(b),
+                                     tensors && requires_grad(a)));
+  }
+  return out;
+}
+
+template <class A, class B>
+const NodeType& div_type() {
+  if constexpr (std::is_same_v<A, Scalar>) return kDivSt;
+  else if constexpr (std::is_same_v<B, Scalar>) return kDivTs;
+  else return kDiv;
+}
+
+template <class A, class B>
+Tensor div_impl(const A& a, const B& b) {
+  Tensor out = pointwise("div", div_slot, ResultRule::Float, {a, b});
+  if (needs_grad(a, b)) set_history(out, record_operands(div_type<A, B>(), a, b, requires_grad(b), true));
+  return out;
+}
+
+template <class B>
+Tensor mul_inplace(const Tensor& self, const B& b) {
+  constexpr bool tensors = std::is_same_v<B, Tensor>;
+  return inplace("mul_", mul_slot, ResultRule::Same, self, {self, b}, [&] {
+    bool needs_self = tensors && requires_grad(b);
+    Ref<Node> n = record(tensors ? kMul : kMulScalar, self, b);
+    if constexpr (tensors) {
+      n->save(needs_self ? raw_clone(self) : Tensor());
+      n->save(b.same(self) ? raw_clone(self) : b);
+    } else {
+      n->emplace<Number>(b);
+    }
+    return n;
+  });
+}
+
+template <class B>
+Tensor div_inplace(const Tensor& self, const B& b) {
+  return inplace("div_", div_slot, ResultRule::Float, self, {self, b}, [&] {
+    Ref<Node> n = record(div_type<Tensor, B>(), self, b);
+    n->save(requires_grad(b) ? raw_clone(self) : Tensor());
+    if constexpr (std::is_same_v<B, Tensor>) {
+      n->save(b.same(self) ? raw_clone(self) : b);
+    } else {
+      n->emplace<Number>(b);
+    }
+    return n;
+  });
+}
+
+// ---- neg ------------------------------------------------------------------------------------------------------------
+
+void neg_backward(Node&, Gradients& g) { g.set(0, -g[0]); }
+constexpr NodeType kNeg{"NegBackward0", neg_backward};
+
+void check_neg(const Tensor& x) {
+  WT_CHECK(x.dtype() != DType::Bool, DtypeError,
+           "neg: Negation, the `-` operator, on a bool tensor is not supported. If you are trying to invert a mask, use "
+           "the `~` or `logical_not()` operator instead.");
+}
+Tensor neg_impl(const Tensor& x) {
+  check_neg(x);
+  Tensor out = pointwise("neg", neg_slot, ResultRule::Same, {x});
+  if (needs_grad(x)) set_history(out, record(kNeg, x));
+  return out;
+}
+Tensor neg_inplace(const Tensor& x) {
+  check_neg(x);
+  return inplace("neg_", neg_slot, ResultRule::Same, x, {x}, [&] { return record(kNeg, x); });
+}
+
+constexpr uint32_t kBoth = kFunction | kMethod | kOut;
+const Arg kAlpha = Arg::integer("alpha", 1, kKeywordOnly);
+
+}  // namespace
+
+#define WT_ADD(name, doc)                                                                                        \
+  decltype(name) name{#name, name##_impl<Tensor, Tensor>, kBoth, {"input", "other", kAlpha}, doc};                \
+  decltype(name##_ts) name##_ts{#name, name##_impl<Tensor, Scalar>, kBoth, {"input", "other", kAlpha}, doc};      \
+  decltype(name##_st) name##_st{#name, name##_impl<Scalar, Tensor>, kFunction | kOut, {"input", "other", kAlpha}, doc}; \
+  decltype(name##_) name##_{#name "_", name##_inplace<Tensor>, kMethod, {{"input", kWritten}, "other", kAlpha}, doc}; \
+  decltype(name##_ts_) name##_ts_{#name "_", name##_inplace<Scalar>, kMethod, {{"input", kWritten}, "other", kAlpha}, doc}
+#define WT_MUL(name, doc)                                                                             \
+  decltype(name) name{#name, name##_impl<Tensor, Tensor>, kBoth, {"input", "other"}, doc};            \
+  decltype(name##_ts) name##_ts{#name, name##_impl<Tensor, Scalar>, kBoth, {"input", "other"}, doc};  \
+  decltype(name##_st) name##_st{#name, name##_impl<Scalar, Tensor>, kFunction | kOut, {"input", "other"}, doc}; \
+  decltype(name##_) name##_{#name "_", name##_inplace<Tensor>, kMethod, {{"input", kWritten}, "other"}, doc}; \
+  decltype(name##_ts_) name##_ts_{#name "_", name##_inplace<Scalar>, kMethod, {{"input", kWritten}, "other"}, doc}
+
+WT_ADD(add, "input + alpha * other, broadcast.");
+WT_ADD(sub, "input - alpha * other, broadcast.");
+WT_MUL(mul, "input * other, broadcast.");
+WT_MUL(div, "input / other, broadcast; integers give the default floating dtype.");
+decltype(neg) neg{"neg", neg_impl, kBoth, {"input"}, "-input."};
+decltype(neg_) neg_{"neg_", neg_inplace, kMethod, {{"input", kWritten}}, "neg in place."};
+
+}  // namespace warptape::ops

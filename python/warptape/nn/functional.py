@@ -1,0 +1,57 @@
+"""Functions on tensors that layers are made of.
+
+What the core computes is taken from it as it is, without a Python call in between, and documented there; what
+is composed from such functions is in `_composed`. A name that neither has raises AttributeError when it is
+used.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import warptape
+from warptape import _C
+
+from . import _composed
+
+# PyTorch has these functions both here and at the root, where the core puts them.
+_AT_ROOT = [
+    "celu_",
+    "celu",
+    "cosine_similarity",
+    "bilinear",
+    "channel_shuffle",
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "conv_tbc",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "conv_transpose3d",
+    "hardshrink",
+    "pdist",
+    "pixel_shuffle",
+    "pixel_unshuffle",
+    "prelu",
+    "relu_",
+    "rrelu_",
+    "selu_",
+    "sigmoid",
+    "tanh",
+    "threshold_",
+]
+
+globals().update({name: getattr(_composed, name) for name in _composed.__all__})
+globals().update({name: getattr(_C._nn, name) for name in dir(_C._nn) if not name.startswith("_")})
+
+
+def __getattr__(name: str) -> Any:
+    if name in _AT_ROOT and hasattr(warptape, name):
+        return getattr(warptape, name)
+    raise AttributeError(
+        f"warptape.nn.functional has no function '{name}': the core that is loaded does not provide it"
+    )
+
+
+def __dir__() -> list[str]:
+    return sorted(name for name in {*globals(), *_AT_ROOT} if not name.startswith("__"))

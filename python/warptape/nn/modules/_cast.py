@@ -1,0 +1,147 @@
+"""How a module's tensors change dtype, device or memory: `to`, `half`, `cuda`, `to_empty` and the like."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import warptape
+from warptape import Tensor
+
+from ..parameter import Parameter
+
+Self = TypeVar("Self", bound="CastMixin")
+
+
+def _is_float(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+class CastMixin:
+    """The part of Module that converts its tensors in place; every method returns the module itself."""
+
+    _parameters: dict[str, Any]
+    _buffers: dict[str, Any]
+    _modules: dict[str, Any]
+
+    def _apply(self: Self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Replaces each parameter's, gradient's and buffer's values by `fn` of them.
+
+        A parameter stays the same object, so that an optimizer goes on knowing it, unless its new values
+        cannot take the place of the old ones (to or from the meta device); then a new Parameter is put in.
+        """
+        if recurse:
+            for child in self._modules.values():
+                if child is not None:
+                    child._apply(fn)
+        for name, parameter in self._parameters.items():
+            if parameter is not None:
+                self._parameters[name] = _convert(parameter, fn)
+        for name, buffer in self._buffers.items():
+            if buffer is not None:
+                self._buffers[name] = fn(buffer)
+        return self
+
+    def to(self: Self, *args: Any, **kwargs: Any) -> Self:
+        """`to(device=None, dtype=None, non_blocking=False)`, `to(dtype)`, `to(tensor)` or
+        `to(memory_format=...)`.
+
+        The dtype reaches floating point tensors alone; a memory format reaches those with 4 or 5 dimensions.
+        Raises TypeError for a dtype that is not floating point.
+        """
+        device, dtype, non_blocking, memory_format = _parse_to(*args, **kwargs)
+
+        def convert(tensor: Tensor) -> Tensor:
+            options: dict[str, Any] = {"non_blocking": non_blocking}
+            if memory_format is not None and tensor.dim() in (4, 5):
+                options["memory_format"] = memory_format
+            if device is not None:
+                options["device"] = device
+            if dtype is not None and _is_float(tensor):
+                options["dtype"] = dtype
+            return tensor.to(**options)
+
+        return self._apply(convert)
+
+    def type(self: Self, dst_type: Any) -> Self:
+        """Casts every parameter and buffer, integer ones too, to `dst_type`."""
+        return self._apply(lambda t: t.type(dst_type))
+
+    def float(self: Self) -> Self:
+        """Casts every floating point tensor to float32."""
+        return self._apply(lambda t: t.float() if t.is_floating_point() else t)
+
+    def double(self: Self) -> Self:
+        """Casts every floating point tensor to float64."""
+        return self._apply(lambda t: t.double() if t.is_floating_point() else t)
+
+    def half(self: Self) -> Self:
+        """Casts every floating point tensor to float16."""
+        return self._apply(lambda t: t.half() if t.is_floating_point() else t)
+
+    def bfloat16(self: Self) -> Self:
+        """Casts every floating point tensor to bfloat16."""
+        return self._apply(lambda t: t.bfloat16() if t.is_floating_point() else t)
+
+    def cuda(self: Self, device: Any = None) -> Self:
+        """Moves every tensor to a GPU, the current one by default."""
+        return self._apply(lambda t: t.cuda(device))
+
+    def cpu(self: Self) -> Self:
+        """Moves every tensor to the CPU."""
+        return self._apply(lambda t: t.cpu())
+
+    def to_empty(self: Self, *, device: Any, recurse: bool = True) -> Self:
+        """Gives every tensor uninitialised memory on `device` (None: where it is)."""
+        return self._apply(lambda t: warptape.empty_like(t, device=device), recurse=recurse)
+
+    def share_memory(self: Self) -> Self:
+        """Moves every tensor to memory that other processes can map."""
+        return self._apply(lambda t: t.share_memory_())
+
+
+def _convert(parameter: Parameter, fn: Callable[[Tensor], Tensor]) -> Parameter:
+    with warptape.no_grad():
+        values = fn(parameter)
+        grad = None if parameter.grad is None else fn(parameter.grad)
+    if values.is_meta != parameter.is_meta:
+        parameter = Parameter(values, parameter.requires_grad)
+    else:
+        # The old gradient goes first: it would not fit values of another dtype or device.
+        parameter.grad = None
+        parameter.data = values
+    if grad is not None:
+        parameter.grad = grad.requires_grad_(False)
+    return parameter
+
+
+def _parse_to(*args: Any, **kwargs: Any) -> tuple[Any, Any, bool, Any]:
+    """The arguments of `to` in any of its forms -> (device, dtype, non_blocking, memory_format)."""
+    unknown = kwargs.keys() - {"device", "dtype", "non_blocking", "memory_format", "tensor"}
+    if unknown or len(args) > 3:
+        raise TypeError(
+            "Module.to: expected (device, dtype, non_blocking), (dtype, non_blocking) or (tensor, "
+            "non_blocking), got "
+            f"{len(args)} positional and the keyword arguments {sorted(kwargs)}"
+        )
+    device, dtype = kwargs.get("device"), kwargs.get("dtype")
+    non_blocking = bool(kwargs.get("non_blocking", False))
+    for arg in (*args, kwargs.get("tensor")):
+        if isinstance(arg, Tensor):
+            device, dtype = arg.device, arg.dtype
+        elif isinstance(arg, warptape.dtype):
+            dtype = arg
+        elif isinstance(arg, bool):
+            non_blocking = arg
+        elif arg is not None:
+            device = arg
+    if dtype is not None and not (dtype.is_floating_point or dtype.is_complex):
+        raise TypeError(
+            f"nn.Module.to only accepts floating point or complex dtypes, but got desired dtype={dtype}"
+        )
+    return (
+        (None if device is None else warptape.device(device)),
+        dtype,
+        non_blocking,
+        kwargs.get("memory_format"),
+    )

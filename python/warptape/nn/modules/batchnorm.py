@@ -1,0 +1,203 @@
+"""Batch and instance normalisation, with running statistics. Legend: N batch, C channels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import warptape
+from warptape import Tensor
+
+from .. import functional as F
+from .. import init
+from ..parameter import Parameter
+from .module import Module
+
+__all__ = ["BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d"]
+
+
+class _NormBase(Module):
+    """What the two families share: weight, bias and the buffers running_mean, running_var and
+    num_batches_tracked."""
+
+    _version = 2  # 2: num_batches_tracked is part of the state
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        self.num_features, self.eps, self.momentum = num_features, eps, momentum
+        self.affine, self.track_running_stats = affine, track_running_stats
+        for name, wanted in (("weight", affine), ("bias", affine and bias)):
+            empty = warptape.empty(num_features, device=device, dtype=dtype) if wanted else None
+            self.register_parameter(name, None if empty is None else Parameter(empty))
+        track = track_running_stats
+        self.register_buffer(
+            "running_mean", warptape.zeros(num_features, device=device, dtype=dtype) if track else None
+        )
+        self.register_buffer(
+            "running_var", warptape.ones(num_features, device=device, dtype=dtype) if track else None
+        )
+        self.register_buffer(
+            "num_batches_tracked", warptape.tensor(0, dtype=warptape.long, device=device) if track else None
+        )
+        self.reset_parameters()
+
+    def reset_running_stats(self) -> None:
+        """Forgets what was tracked: mean 0, variance 1, no batches."""
+        if self.track_running_stats:
+            self.running_mean.zero_()
+            self.running_var.fill_(1)
+            self.num_batches_tracked.zero_()
+
+    def reset_parameters(self) -> None:
+        """Sets weight to ones, bias to zeros, and forgets the running statistics."""
+        self.reset_running_stats()
+        if self.weight is not None:
+            init.ones_(self.weight)
+        if self.bias is not None:
+            init.zeros_(self.bias)
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        raise NotImplementedError
+
+    def _expect_dims(self, input: Tensor, *dims: int) -> None:
+        if input.dim() not in dims:
+            expected = " or ".join(f"{d}D" for d in dims)
+            raise ValueError(f"expected {expected} input (got {input.dim()}D input)")
+
+    def _load_from_state_dict(
+        self, state_dict: Any, prefix: str, local_metadata: dict[str, Any], *args: Any
+    ) -> None:
+        key = prefix + "num_batches_tracked"
+        version = local_metadata.get("version")
+        if (version is None or version < 2) and self.track_running_stats and key not in state_dict:
+            tracked = self.num_batches_tracked
+            known = tracked is not None and not tracked.is_meta
+            state_dict[key] = tracked if known else warptape.tensor(0, dtype=warptape.long)
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
+            f"track_running_stats={self.track_running_stats}"
+        )
+
+
+class _BatchNorm(_NormBase):
+    """[N, C, *] -> the same: each channel to mean 0 and variance 1 over the batch, times weight plus bias.
+
+    While training the batch's own statistics are used and the running ones move towards them by `momentum`
+    (None: the mean of all batches so far); in eval mode the running ones are used, where they are tracked.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        self._check_input_dim(input)
+        momentum = 0.0 if self.momentum is None else self.momentum
+        if self.training and self.track_running_stats and self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+            if self.momentum is None:
+                momentum = 1.0 / float(self.num_batches_tracked)
+        from_batch = self.training or (self.running_mean is None and self.running_var is None)
+        update = not self.training or self.track_running_stats
+        return F.batch_norm(
+            input,
+            self.running_mean if update else None,
+            self.running_var if update else None,
+            self.weight,
+            self.bias,
+            from_batch,
+            momentum,
+            self.eps,
+        )
+
+
+class BatchNorm1d(_BatchNorm):
+    """[N, C] or [N, C, L]: batch normalisation of each channel."""
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        self._expect_dims(input, 2, 3)
+
+
+class BatchNorm2d(_BatchNorm):
+    """[N, C, H, W]: batch normalisation of each channel."""
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        self._expect_dims(input, 4)
+
+
+class BatchNorm3d(_BatchNorm):
+    """[N, C, D, H, W]: batch normalisation of each channel."""
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        self._expect_dims(input, 5)
+
+
+class _InstanceNorm(_NormBase):
+    """[N, C, *] or [C, *] -> the same: each channel of each sample to mean 0 and variance 1."""
+
+    _space: int  # dimensions of space
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float = 0.1,
+        affine: bool = False,
+        track_running_stats: bool = False,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        bias: bool = True,
+    ) -> None:
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype, bias=bias)
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        self._expect_dims(input, self._space + 1, self._space + 2)
+
+    def forward(self, input: Tensor) -> Tensor:
+        self._check_input_dim(input)
+        channels = input.shape[input.dim() - self._space - 1]
+        if channels != self.num_features and self.affine:
+            raise ValueError(
+                f"expected input's size at the channel dim to match num_features ({self.num_features}), but "
+                f"got: {channels}."
+            )
+        batched = input.dim() == self._space + 2
+        out = F.instance_norm(
+            input if batched else input.unsqueeze(0),
+            self.running_mean,
+            self.running_var,
+            self.weight,
+            self.bias,
+            self.training or not self.track_running_stats,
+            0.0 if self.momentum is None else self.momentum,
+            self.eps,
+        )
+        return out if batched else out.squeeze(0)
+
+
+class InstanceNorm1d(_InstanceNorm):
+    """[N, C, L] or [C, L]: instance normalisation of each channel."""
+
+    _space = 1
+
+
+class InstanceNorm2d(_InstanceNorm):
+    """[N, C, H, W] or [C, H, W]: instance normalisation of each channel."""
+
+    _space = 2
+
+
+class InstanceNorm3d(_InstanceNorm):
+    """[N, C, D, H, W] or [C, D, H, W]: instance normalisation of each channel."""
+
+    _space = 3

@@ -1,0 +1,138 @@
+"""Convolutions. Legend: N batch, C channels, L length, H height, W width; *out is as the kernel leaves it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import warptape
+from warptape import Tensor
+
+from .. import functional as F
+from .. import init
+from ..parameter import Parameter
+from ._sizes import each
+from .module import Module
+
+__all__ = ["Conv1d", "Conv2d"]
+
+_PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
+
+
+class _ConvNd(Module):
+    """What the convolutions share: [C_out, C_in / groups, *kernel] weights, their start and the padding.
+
+    `padding` is a size, one for each dimension, 'valid' (none) or 'same' (out as in; stride 1 only).
+    """
+
+    _n: int  # dimensions of space
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Any,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        if groups <= 0:
+            raise ValueError("groups must be a positive integer")
+        if in_channels % groups != 0:
+            raise ValueError("in_channels must be divisible by groups")
+        if out_channels % groups != 0:
+            raise ValueError("out_channels must be divisible by groups")
+        if padding_mode not in _PADDING_MODES:
+            raise ValueError(
+                f"padding_mode must be one of {set(_PADDING_MODES)}, but got padding_mode='{padding_mode}'"
+            )
+        n = self._n
+        self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
+        self.kernel_size, self.stride, self.dilation = (
+            each(kernel_size, n),
+            each(stride, n),
+            each(dilation, n),
+        )
+        self.padding = padding if isinstance(padding, str) else each(padding, n)
+        self.padding_mode = padding_mode
+        self._reversed_padding_repeated_twice = self._pad_sizes()
+        self.weight = Parameter(
+            warptape.empty(
+                (out_channels, in_channels // groups, *self.kernel_size), device=device, dtype=dtype
+            )
+        )
+        if bias:
+            self.bias = Parameter(warptape.empty(out_channels, device=device, dtype=dtype))
+        else:
+            self.register_parameter("bias", None)
+        self.reset_parameters()
+
+    def _pad_sizes(self) -> list[int]:
+        """What F.pad takes: (before, after) of each dimension, the last one first."""
+        if not isinstance(self.padding, str):
+            return [p for p in reversed(self.padding) for _ in range(2)]
+        if self.padding not in ("same", "valid"):
+            raise ValueError(f"Invalid padding string {self.padding!r}, should be one of {{'valid', 'same'}}")
+        if self.padding == "valid":
+            return [0, 0] * self._n
+        if any(s != 1 for s in self.stride):
+            raise ValueError("padding='same' is not supported for strided convolutions")
+        totals = [d * (k - 1) for d, k in zip(self.dilation, self.kernel_size, strict=True)]
+        return [half for total in reversed(totals) for half in (total // 2, total - total // 2)]
+
+    def reset_parameters(self) -> None:
+        """Draws new values for weight, then bias: uniform within 1 / sqrt(fan_in)."""
+        init.kaiming_uniform_(self.weight, a=math.sqrt(5))
+        if self.bias is not None:
+            fan_in, _ = init._calculate_fan_in_and_fan_out(self.weight)
+            if fan_in != 0:
+                bound = 1 / math.sqrt(fan_in)
+                init.uniform_(self.bias, -bound, bound)
+
+    def _padded(self, input: Tensor) -> tuple[Tensor, Any]:
+        """The input and what padding is left for the convolution, which itself pads with zeros."""
+        if self.padding_mode == "zeros":
+            return input, self.padding
+        return F.pad(input, self._reversed_padding_repeated_twice, mode=self.padding_mode), 0
+
+    def extra_repr(self) -> str:
+        text = (
+            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
+        )
+        if self.padding != (0,) * self._n:
+            text += f", padding={self.padding}"
+        if self.dilation != (1,) * self._n:
+            text += f", dilation={self.dilation}"
+        if self.groups != 1:
+            text += f", groups={self.groups}"
+        if self.bias is None:
+            text += ", bias=False"
+        if self.padding_mode != "zeros":
+            text += f", padding_mode={self.padding_mode}"
+        return text
+
+
+class Conv1d(_ConvNd):
+    """[N, C_in, L] or [C_in, L] -> [N, C_out, Lout] or [C_out, Lout]."""
+
+    _n = 1
+
+    def forward(self, input: Tensor) -> Tensor:
+        input, padding = self._padded(input)
+        return F.conv1d(input, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
+
+
+class Conv2d(_ConvNd):
+    """[N, C_in, H, W] or [C_in, H, W] -> [N, C_out, Hout, Wout] or [C_out, Hout, Wout]."""
+
+    _n = 2
+
+    def forward(self, input: Tensor) -> Tensor:
+        input, padding = self._padded(input)
+        return F.conv2d(input, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)

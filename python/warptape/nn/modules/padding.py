@@ -1,0 +1,107 @@
+"""Padding of the last dimensions. A padding is one size, or (before, after) of each dimension, the last one
+first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from warptape import Tensor
+
+from .. import functional as F
+from ._sizes import each
+from .module import Module
+
+__all__ = [
+    "CircularPad1d",
+    "CircularPad2d",
+    "CircularPad3d",
+    "ConstantPad1d",
+    "ConstantPad2d",
+    "ConstantPad3d",
+    "ReflectionPad1d",
+    "ReflectionPad2d",
+    "ReflectionPad3d",
+    "ReplicationPad1d",
+    "ReplicationPad2d",
+    "ReplicationPad3d",
+    "ZeroPad1d",
+    "ZeroPad2d",
+    "ZeroPad3d",
+]
+
+
+class _Pad(Module):
+    """Pads the last `_n` dimensions in the manner `_mode`."""
+
+    _n: int
+    _mode: str
+
+    def __init__(self, padding: Any) -> None:
+        super().__init__()
+        self.padding = each(padding, 2 * self._n)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.pad(input, self.padding, self._mode)
+
+    def extra_repr(self) -> str:
+        return f"{self.padding}"
+
+
+class _ConstantPad(_Pad):
+    _mode = "constant"
+
+    def __init__(self, padding: Any, value: float) -> None:
+        super().__init__(padding)
+        self.value = value
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.pad(input, self.padding, "constant", self.value)
+
+    def extra_repr(self) -> str:
+        return f"padding={self.padding}, value={self.value}"
+
+
+class _ZeroPad(_ConstantPad):
+    def __init__(self, padding: Any) -> None:
+        super().__init__(padding, 0.0)
+
+    def extra_repr(self) -> str:
+        return f"{self.padding}"
+
+
+def _family(base: type, name: str, what: str) -> list[type]:
+    """The classes for one, two and three dimensions of space."""
+    spaces = ("[*, L]", "[*, H, W]", "[*, D, H, W]")
+    return [
+        type(
+            f"{name}{n}d",
+            (base,),
+            {"_n": n, "__module__": __name__, "__doc__": f"{space} padded with {what}."},
+        )
+        for n, space in enumerate(spaces, start=1)
+    ]
+
+
+class _ReflectionPad(_Pad):
+    _mode = "reflect"
+
+
+class _ReplicationPad(_Pad):
+    _mode = "replicate"
+
+
+class _CircularPad(_Pad):
+    _mode = "circular"
+
+
+ConstantPad1d, ConstantPad2d, ConstantPad3d = _family(_ConstantPad, "ConstantPad", "`value`")
+ZeroPad1d, ZeroPad2d, ZeroPad3d = _family(_ZeroPad, "ZeroPad", "zeros")
+ReflectionPad1d, ReflectionPad2d, ReflectionPad3d = _family(
+    _ReflectionPad, "ReflectionPad", "its mirror image"
+)
+ReplicationPad1d, ReplicationPad2d, ReplicationPad3d = _family(
+    _ReplicationPad, "ReplicationPad", "its border values"
+)
+CircularPad1d, CircularPad2d, CircularPad3d = _family(
+    _CircularPad, "CircularPad", "what stands at its other end"
+)

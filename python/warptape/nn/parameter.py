@@ -1,0 +1,90 @@
+"""Parameter and Buffer: the tensors that a Module registers when they are assigned to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import warptape
+from warptape import Tensor
+
+__all__ = ["Buffer", "Parameter"]
+
+
+class _MarkedMeta(type(Tensor)):  # type: ignore[misc]
+    """Lets a tensor of a custom class count as Parameter or Buffer by carrying the class's mark."""
+
+    _mark: str
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return type.__instancecheck__(cls, instance) or (
+            isinstance(instance, Tensor) and getattr(instance, cls._mark, False)
+        )
+
+
+class Parameter(Tensor, metaclass=_MarkedMeta):
+    """A tensor that a Module lists in `parameters()` once it is one of its attributes.
+
+    Shares the data's storage. A tensor of a class of its own keeps that class and is marked instead.
+
+    Args:
+        data: the values, of any shape; an empty tensor when left out.
+        requires_grad: whether gradients are accumulated in `.grad`, also under `no_grad`.
+    """
+
+    _mark = "_is_param"
+
+    def __new__(cls, data: Tensor | None = None, requires_grad: bool = True) -> Parameter:  # noqa: D102
+        if data is None:
+            data = warptape.empty(0)
+        if type(data) is Tensor or type(data) is Parameter:
+            return Tensor._make_subclass(cls, data, requires_grad)
+        if not isinstance(data, Tensor):
+            raise TypeError(
+                f"Parameter: expected data to be a Tensor, got {type(data).__name__}; pass "
+                "warptape.tensor(data)"
+            )
+        marked = data.detach().requires_grad_(requires_grad)
+        if type(marked) is not type(data):
+            raise RuntimeError(
+                f"Parameter: {type(data).__name__}.detach() returned {type(marked).__name__}; "
+                "it must keep its class to be a Parameter"
+            )
+        marked._is_param = True
+        return marked
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Parameter:
+        if id(self) not in memo:
+            memo[id(self)] = type(self)(self.data.clone(), self.requires_grad)
+        return memo[id(self)]
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        # Hooks stay behind, as they do for tensors; attributes that a user set come along.
+        return _rebuild_parameter, (self.data, self.requires_grad), self.__dict__ or None
+
+    def __repr__(self) -> str:
+        return "Parameter containing:\n" + super().__repr__()
+
+
+def _rebuild_parameter(data: Tensor, requires_grad: bool) -> Parameter:
+    return Parameter(data, requires_grad)
+
+
+class Buffer(Tensor, metaclass=_MarkedMeta):
+    """A tensor that a Module lists in `buffers()` once it is one of its attributes.
+
+    The result is a plain tensor with a mark, for a buffer is no other kind of tensor.
+
+    Args:
+        data: the values, of any shape; an empty tensor when left out.
+        persistent: whether the buffer is part of the Module's `state_dict`.
+    """
+
+    _mark = "_is_buffer"
+
+    def __new__(cls, data: Tensor | None = None, *, persistent: bool = True) -> Buffer:  # noqa: D102
+        if data is None:
+            data = warptape.empty(0)
+        marked = data.detach().requires_grad_(data.requires_grad)
+        marked.persistent = persistent
+        marked._is_buffer = True
+        return marked
