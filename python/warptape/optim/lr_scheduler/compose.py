@@ -38,6 +38,11 @@ class _Composed(LRScheduler):
         self._schedulers = list(schedulers)
         self.optimizer = optimizer
 
+    def _update_lr(self, epoch: int | None = None) -> None:
+        # An enclosing SequentialLR hands over: begin anew on the initial rates. The parts stand undone.
+        _reset_rates(self.optimizer)
+        self._initial_step()
+
     def state_dict(self) -> dict[str, Any]:
         """All but the optimizer; the parts' states are in ``"_schedulers"``."""
         state = super().state_dict()
@@ -87,12 +92,15 @@ class SequentialLR(_Composed):
                 f"milestones to be equal to {len(milestones)}"
             )
         self._milestones = list(milestones)
-        self.last_epoch = last_epoch + 1
+        self.last_epoch = last_epoch
         # Each part has made its initial step on the shared rate. Undo them all; then the first makes its own.
-        for group in optimizer.param_groups:
-            set_option(group, "lr", group["initial_lr"])
+        _reset_rates(optimizer)
         for part in self._schedulers:
             _undo_initial_step(part)
+        self._initial_step()
+
+    def _initial_step(self) -> None:
+        self.last_epoch += 1
         self._schedulers[0]._initial_step()
         self._last_lr = self._schedulers[0].get_last_lr()
 
@@ -106,6 +114,11 @@ class SequentialLR(_Composed):
         else:
             part.step()
         self._last_lr = part.get_last_lr()
+
+
+def _reset_rates(optimizer: Optimizer) -> None:
+    for group in optimizer.param_groups:
+        set_option(group, "lr", group["initial_lr"])
 
 
 def _undo_initial_step(scheduler: LRScheduler) -> None:
@@ -129,6 +142,11 @@ class ChainedScheduler(_Composed):
             )
         first: Any = getattr(schedulers[0], "optimizer", None)
         self._take(schedulers, optimizer or first)
+        self._last_lr = self._current()
+
+    def _initial_step(self) -> None:
+        for part in self._schedulers:
+            part._initial_step()
         self._last_lr = self._current()
 
     def step(self) -> None:  # type: ignore[override]

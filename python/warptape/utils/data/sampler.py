@@ -100,8 +100,9 @@ class RandomSampler(Sampler[int]):
                 size = (min(_DRAW_BLOCK, count - start),)
                 yield from warptape.randint(n, size, dtype=warptape.int64, generator=generator).tolist()
         else:
-            for start in range(0, count, n):
-                yield from warptape.randperm(n, generator=generator).tolist()[: count - start]
+            # The last permutation is drawn even if none of it is used: PyTorch's stream goes on from there.
+            for left in range(count, -1, -n):
+                yield from warptape.randperm(n, generator=generator).tolist()[:left]
 
     def __len__(self) -> int:
         return self.num_samples
