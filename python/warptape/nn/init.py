@@ -85,12 +85,46 @@ def trunc_normal_(
             "incorrect.",
             stacklevel=2,
         )
-    low, high = (_normal_cdf((x - mean) / std) for x in (a, b))
+    if tensor.is_meta:
+        return tensor
+    inside = _normal_cdf((b - mean) / std) - _normal_cdf((a - mean) / std)
+    draw = _draw_normal_inside if inside > 0.3 else _draw_uniform_under_density
     with warptape.no_grad():
-        # The inverse of the distribution function, between its values at a and b.
-        tensor.uniform_(2 * low - 1, 2 * high - 1, generator=generator)
-        tensor.erfinv_().mul_(std * math.sqrt(2.0)).add_(mean)
-        return tensor.clamp_(min=a, max=b)
+        return draw(tensor, mean, std, a, b, generator)
+
+
+def _draw_normal_inside(
+    tensor: Tensor, mean: float, std: float, a: float, b: float, generator: Any
+) -> Tensor:
+    """Draws normal values until all have come out inside [a, b]; every round draws for the whole tensor."""
+    low, high = warptape.tensor([a, b], dtype=tensor.dtype).tolist()  # as the tensor can hold them
+    tensor.normal_(mean, std, generator=generator)
+    while bool((outside := (tensor < low) | (tensor > high)).any()):
+        again = warptape.empty_like(tensor, requires_grad=False).normal_(mean, std, generator=generator)
+        tensor.copy_(warptape.where(outside, again, tensor))
+    return tensor
+
+
+def _draw_uniform_under_density(
+    tensor: Tensor, mean: float, std: float, a: float, b: float, generator: Any
+) -> Tensor:
+    """Draws from [a, b], where the normal distribution seldom falls, and keeps each value as often as it is
+    dense."""
+    peak = -0.5 * ((max(a, min(mean, b)) - mean) / std) ** 2
+
+    def candidates() -> tuple[Tensor, Tensor]:
+        values = warptape.empty_like(tensor, requires_grad=False).uniform_(a, b, generator=generator)
+        log_density = ((values - mean) / std).pow(2).mul(-0.5).sub(peak)
+        chance = warptape.empty_like(values).uniform_(generator=generator)
+        return values, chance.log() > log_density
+
+    values, rejected = candidates()
+    tensor.copy_(values)
+    while bool(rejected.any()):
+        values, failed = candidates()
+        tensor.copy_(warptape.where(rejected, values, tensor))
+        rejected = rejected & failed
+    return tensor
 
 
 def _normal_cdf(x: float) -> float:

@@ -122,7 +122,7 @@ def test_shape_mismatch_is_an_error_without_strict_too():
 def test_wrong_kinds():
     with pytest.raises(TypeError, match="Expected state_dict to be dict-like, got"):
         net().load_state_dict([1])
-    with pytest.raises(RuntimeError, match='parameter named "weight", expected warptape.Tensor'):
+    with pytest.raises(RuntimeError, match='parameter named "weight", expected warptape'):
         nn.Linear(1, 1, bias=False).load_state_dict({"weight": 3})
 
 
@@ -138,9 +138,9 @@ def test_extra_state():
     assert source.state_dict() == {"0._extra_state": {"count": 5}}
     target.load_state_dict(source.state_dict())
     assert target[0].count == 5
-    with pytest.raises(RuntimeError, match='Missing key.*"0._extra_state"'):
+    with pytest.raises(RuntimeError, match=r'Missing key.*"0._extra_state"'):
         target.load_state_dict({})
-    with pytest.raises(RuntimeError, match='Unexpected key.*"_extra_state"'):
+    with pytest.raises(RuntimeError, match=r'Unexpected key.*"_extra_state"'):
         nn.Linear(1, 1).load_state_dict({**nn.Linear(1, 1).state_dict(), "_extra_state": 1})
     with pytest.raises(RuntimeError, match="should never be called"):
         nn.Module().get_extra_state()

@@ -7,6 +7,7 @@ stays NaN.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -43,14 +44,23 @@ _EXACT_SOFTPLUS = 40.0
 def _with_inplace(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Adds PyTorch's `inplace` argument, last: the result is written back over the input."""
 
-    @functools.wraps(function)
-    def wrapped(input: Tensor, *args: Any, inplace: bool = False, **kwargs: Any) -> Tensor:
-        if not inplace:
-            return function(input, *args, **kwargs)
-        return input.copy_(
-            function(input.clone(), *args, **kwargs)
-        )  # the tape may keep the clone, not the input
+    signature = inspect.signature(function)
+    last = inspect.Parameter(
+        "inplace", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=False, annotation="bool"
+    )
+    before = len(signature.parameters) - 1  # arguments between input and inplace
 
+    @functools.wraps(function)
+    def wrapped(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        inplace = args[before] if len(args) > before else kwargs.pop("inplace", False)
+        if not inplace:
+            return function(input, *args[:before], **kwargs)
+        # The tape may keep the clone; the input changes.
+        return input.copy_(function(input.clone(), *args[:before], **kwargs))
+
+    wrapped.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[*signature.parameters.values(), last]
+    )
     return wrapped
 
 

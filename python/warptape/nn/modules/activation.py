@@ -3,6 +3,7 @@ otherwise."""
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import warptape
@@ -108,8 +109,24 @@ class Hardswish(_InplaceActivation):
 class Hardtanh(_InplaceActivation):
     """x, kept between `min_val` and `max_val`."""
 
-    def __init__(self, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> None:
+    def __init__(
+        self,
+        min_val: float = -1.0,
+        max_val: float = 1.0,
+        inplace: bool = False,
+        min_value: float | None = None,
+        max_value: float | None = None,
+    ) -> None:
         super().__init__(inplace)
+        for old, new, value in (("min_value", "min_val", min_value), ("max_value", "max_val", max_value)):
+            if value is not None:
+                warnings.warn(
+                    f"keyword argument `{old}` is deprecated and rename to `{new}`",
+                    FutureWarning,
+                    stacklevel=2,
+                )
+        min_val = min_val if min_value is None else min_value
+        max_val = max_val if max_value is None else max_value
         if min_val >= max_val:
             raise AssertionError(
                 f"max_val must be larger than min_val, got max_val={max_val}, min_val={min_val}"
