@@ -276,6 +276,17 @@ WT_FN void store_partial(void* p, Vec<T> a, int n) {
 }
 #endif
 
+// True in the first n lanes, 0 <= n <= kLanes.
+template <class T> WT_FN Mask<T> mask_first(int n) {
+#if defined(__AVX512F__)
+  return {(1u << n) - 1};
+#else
+  IntRaw<T> index;
+  for (int i = 0; i < Vec<T>::kLanes; ++i) index[i] = i;
+  return {(IntRaw<T>)(index < typename IntOf<T>::type(n))};
+#endif
+}
+
 // ---- one instruction each ----
 #if defined(__AVX512F__)
 #define WT_PS(name, ...) _mm512_##name##_ps(__VA_ARGS__)
