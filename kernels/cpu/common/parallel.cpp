@@ -1,7 +1,7 @@
-// The worker pool. A caller publishes its job in one of a few static places, takes chunks from the front while the
-// workers take them from the back (so that successive loops over the same data meet the same caches), and waits for the
-// last worker. Workers spin a few microseconds for the next job, then block on a futex: spinning longer collapses on
-// shared cores.
+// The worker pool. A caller publishes its job in one of a few static places, takes chunks from the front
+// while the workers take them from the back (so that successive loops over the same data meet the same
+// caches), and waits for the last worker. Workers spin a few microseconds for the next job, then block on a
+// futex: spinning longer collapses on shared cores.
 #include "kernels/cpu/parallel.h"
 
 #include <linux/futex.h>
@@ -21,7 +21,7 @@
 namespace warptape::kernels::cpu {
 namespace {
 
-constexpr int kPlaces = 32;        // jobs of different callers at one time; a caller that finds none runs alone
+constexpr int kPlaces = 32;  // jobs of different callers at one time; a caller that finds none runs alone
 constexpr int kMaxThreads = 1024;
 constexpr int64_t kSpinNs = 5000;  // about the cost of one wake-up
 
@@ -86,8 +86,8 @@ struct Job {
   }
 };
 
-// A place outlives its jobs, so a worker may look into it at any time: it first counts itself in `users`, then reads
-// `job`; the caller first clears `job`, then waits for `users` to be zero.
+// A place outlives its jobs, so a worker may look into it at any time: it first counts itself in `users`,
+// then reads `job`; the caller first clears `job`, then waits for `users` to be zero.
 struct alignas(64) Place {
   std::atomic<bool> taken{false};
   std::atomic<Job*> job{nullptr};
@@ -187,7 +187,8 @@ void Pool::serve() {
   }
 }
 
-// Never freed: workers may outlive static destructors. A forked child has no workers; it forgets the parent's pool.
+// Never freed: workers may outlive static destructors. A forked child has no workers; it forgets the parent's
+// pool.
 std::atomic<Pool*> g_pool{nullptr};
 
 Pool& pool() {
@@ -231,6 +232,25 @@ void set_num_threads(int n) {
 }
 
 void bind_num_threads(int* count) { t_threads = count; }
+
+void* thread_scratch(size_t bytes) {
+  struct Buffer {
+    void* data = nullptr;
+    size_t size = 0;
+    ~Buffer() { std::free(data); }
+  };
+  static thread_local Buffer buffer;
+  if (bytes > buffer.size) {
+    std::free(buffer.data);
+    buffer.size = (bytes + 65535) & ~size_t{65535};
+    buffer.data = std::aligned_alloc(64, buffer.size);
+    if (!buffer.data) {
+      buffer.size = 0;
+      throw std::bad_alloc();
+    }
+  }
+  return buffer.data;
+}
 
 bool in_parallel_region() { return t_inside; }
 

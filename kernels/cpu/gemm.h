@@ -1,0 +1,265 @@
+// The built-in matrix product of one thread: panels of A and B are packed so that the innermost kernel reads
+// both in order, and blocked so that a panel of A stays in the L1 cache and a block of B in the L2 cache
+// ("Anatomy of High-Performance Matrix Multiplication", section 4, with the roles of A and B exchanged for
+// row-major C).
+#pragma once
+
+#include <immintrin.h>
+
+#include "kernels/cpu/gemm_pack.h"
+
+namespace warptape::kernels::WARPTAPE_ISA {
+
+// How one kind of product is computed: Storage is what memory holds, Elem what panels hold (kPack values of k
+// each), Acc what sums are kept in.
+template <class S, class E, class A, int Pack>
+struct GemmKind {
+  using Storage = S;
+  using Elem = E;
+  using Acc = A;
+  static constexpr int kPack = Pack;
+  static constexpr int kLanes = kGemmVecBytes / sizeof(A);
+  static constexpr int kCols = 2 * kLanes;                     // of a panel of B
+  static constexpr int kDepth = (sizeof(A) == 4 ? 384 : 256);  // elements of k in one block
+  static constexpr int kBlockCols = 10 * kCols;                // of B in one block
+  static constexpr int kBlockRows = 12 * kGemmRows;            // of A in one block
+};
+using GemmF32 = GemmKind<float, float, float, 1>;
+using GemmF64 = GemmKind<double, double, double, 1>;
+using GemmHalf = GemmKind<Half, float, float, 1>;
+using GemmBf16 = GemmKind<BFloat16, float, float, 1>;        // widened when packed
+using GemmBf16Dot = GemmKind<BFloat16, uint32_t, float, 2>;  // pairs, for the bf16 dot product instruction
+
+template <class Elem, class Acc>
+WT_INLINE GemmVec<Acc> gemm_madd(GemmVec<Elem> a, GemmVec<Elem> b, GemmVec<Acc> acc) {
+#if defined(__AVX512F__)
+  // Not an intrinsic: this file is compiled for AVX-512 without bf16, and the caller has asked the processor.
+  if constexpr (sizeof(Acc) == 4 && GemmIsPair<Elem>) {
+    asm("vdpbf16ps %2, %1, %0" : "+v"(acc) : "v"(a), "v"(b));
+    return acc;
+  } else
+#endif
+    return a * b + acc;
+}
+
+// Where the innermost kernel puts its rows: c = (add ? c : 0) + bias + product, `cols` of them.
+template <class Acc>
+struct GemmTile {
+  Acc* c;
+  int64_t ldc;
+  int64_t cols;
+  const Acc* bias;
+  bool add;
+};
+
+// R rows by NV vectors of C, summed in registers over k elements. a: packed, R values a step; b: `ldb` apart
+// a step.
+template <class Elem, class Acc, int R, int NV>
+void gemm_micro(int64_t k, const Elem* a, const Elem* b, int64_t ldb, const GemmTile<Acc>& t) {
+  constexpr int L = kGemmVecBytes / sizeof(Acc);
+  GemmVec<Acc> acc[R][NV] = {};
+  for (int64_t p = 0; p < k; ++p, a += R, b += ldb) {
+    GemmVec<Elem> bv[NV];
+#pragma GCC unroll 4
+    for (int j = 0; j < NV; ++j) bv[j] = gemm_load(b + j * L);
+#pragma GCC unroll 16
+    for (int i = 0; i < R; ++i) {
+      GemmVec<Elem> av = gemm_splat(a[i]);
+#pragma GCC unroll 4
+      for (int j = 0; j < NV; ++j) acc[i][j] = gemm_madd<Elem, Acc>(av, bv[j], acc[i][j]);
+    }
+  }
+#pragma GCC unroll 4
+  for (int j = 0; j < NV; ++j) {
+    int64_t n = j < NV - 1 ? L : t.cols - j * L;
+    Acc* c = t.c + j * L;
+    if (t.bias) {
+      GemmVec<Acc> bias = gemm_load_n(t.bias + j * L, n);
+#pragma GCC unroll 16
+      for (int i = 0; i < R; ++i) acc[i][j] += bias;
+    }
+    if (t.add) {
+#pragma GCC unroll 16
+      for (int i = 0; i < R; ++i) acc[i][j] += gemm_load_n(c + i * t.ldc, n);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < R; ++i) gemm_store_n(c + i * t.ldc, acc[i][j], n);
+  }
+}
+
+template <class Elem, class Acc, int... R>
+struct GemmMicroTable {
+  using Micro = void (*)(int64_t, const Elem*, const Elem*, int64_t, const GemmTile<Acc>&);
+  static constexpr Micro kTable[][2] = {{gemm_micro<Elem, Acc, R, 1>, gemm_micro<Elem, Acc, R, 2>}...};
+};
+#if defined(__AVX512F__)
+template <class E, class A> using GemmMicros =
+    GemmMicroTable<E, A, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14>;
+#else
+template <class E, class A> using GemmMicros = GemmMicroTable<E, A, 1, 2, 3, 4, 5, 6>;
+#endif
+
+// The result: out = alpha * product + beta * out + bias. Where memory holds Acc and alpha is 1 the kernel
+// adds in place; else sums go through `partial` and are finished once.
+template <class Kind>
+struct GemmOut {
+  typename Kind::Storage* c;
+  int64_t ldc;
+  const typename Kind::Storage* bias;  // null for none
+  double alpha;
+  double beta;
+};
+
+template <class Kind>
+inline constexpr bool kGemmInPlace = sizeof(typename Kind::Storage) == sizeof(typename Kind::Acc);
+
+// Finishes rows of sums: `out` points at their first element.
+template <class Kind>
+void gemm_finish(const typename Kind::Acc* sums, int64_t ld, int64_t rows, int64_t cols,
+                 const GemmOut<Kind>& out) {
+  using S = typename Kind::Storage;
+  using Acc = typename Kind::Acc;
+  Acc alpha = Acc(out.alpha), beta = Acc(out.beta);
+  for (int64_t i = 0; i < rows; ++i) {
+    const Acc* s = sums + i * ld;
+    S* c = out.c + i * out.ldc;
+    if (alpha == 1 && beta == 0 && !out.bias) {
+      for (int64_t j = 0; j < cols; ++j) c[j] = S(s[j]);
+    } else {
+      for (int64_t j = 0; j < cols; ++j) {
+        Acc v = alpha * s[j];
+        if (out.bias) v += Acc(out.bias[j]);
+        if (beta != 0) v += beta * Acc(c[j]);
+        c[j] = S(v);
+      }
+    }
+  }
+}
+
+WT_INLINE int64_t gemm_ceil(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// The size of equal parts, none above `most`, of n items in units of `unit`.
+WT_INLINE int64_t gemm_even(int64_t n, int64_t most, int64_t unit) {
+  return gemm_ceil(gemm_ceil(n, gemm_ceil(n, most)), unit) * unit;
+}
+
+// How one product is blocked, and the scratch memory it needs.
+template <class Kind>
+struct GemmBlocking {
+  int64_t depth;  // elements (of kPack) of k in all
+  int64_t block_rows, block_cols, block_depth, panel_rows;
+  bool in_place;  // no partial sums
+  bool b_direct;  // B is read where it is
+  size_t a_bytes, b_bytes, partial_bytes;
+
+  GemmBlocking(int64_t m, int64_t n, int64_t k, bool rows_of_b_contiguous, const GemmOut<Kind>& out) {
+    using Elem = typename Kind::Elem;
+    depth = gemm_ceil(k, Kind::kPack);
+    panel_rows = gemm_even(m, kGemmRows, 1);
+    block_rows = gemm_even(m, Kind::kBlockRows, panel_rows);
+    block_cols = gemm_even(n, Kind::kBlockCols, Kind::kCols);
+    block_depth = gemm_even(depth, Kind::kDepth, 1);
+    in_place = kGemmInPlace<Kind> && out.alpha == 1 && (out.beta == 0 || out.beta == 1);
+    // Packing pays when B is read often, or from many pages.
+    b_direct = kGemmInPlace<Kind> && rows_of_b_contiguous && n >= Kind::kCols && m <= 2 * kGemmRows;
+    a_bytes = align(sizeof(Elem) * (block_rows * block_depth) + kGemmVecBytes);
+    b_bytes = align(sizeof(Elem) * block_cols * block_depth);
+    bool sums_stay = depth > block_depth;
+    partial_bytes =
+        in_place ? 0
+                 : align(sizeof(typename Kind::Acc) * (sums_stay ? m * block_cols : kGemmRows * Kind::kCols));
+  }
+  static size_t align(size_t n) { return (n + 63) & ~size_t{63}; }
+  size_t bytes() const { return a_bytes + b_bytes + partial_bytes; }
+};
+
+// One packed block of A times one block of B.
+template <class Kind>
+struct GemmBlock {
+  int64_t rows, cols, depth, panel_rows;
+  const typename Kind::Elem* a;
+  const typename Kind::Elem* b;       // packed: panels of kCols; direct: the block's first element
+  int64_t ldb;                        // direct only, else 0
+  const typename Kind::Elem* b_tail;  // direct only: the packed last columns
+  bool first, last;                   // of the blocks along k
+  typename Kind::Acc* partial;        // null when in place
+  int64_t ld_partial;                 // 0: one tile, finished at once
+  GemmOut<Kind> out;
+
+  void run() const {
+    for (int64_t i = 0; i < rows; i += panel_rows) {
+      int64_t r = rows - i < panel_rows ? rows - i : panel_rows;
+      for (int64_t j = 0; j < cols; j += Kind::kCols) tile(i, r, j);
+    }
+  }
+
+ private:
+  void tile(int64_t i, int64_t r, int64_t j) const {
+    using Elem = typename Kind::Elem;
+    using Acc = typename Kind::Acc;
+    int64_t nc = cols - j < Kind::kCols ? cols - j : Kind::kCols;
+    const Elem* panel = ldb && nc == Kind::kCols ? b + j : ldb ? b_tail : b + j * depth;
+    int64_t step = ldb && nc == Kind::kCols ? ldb : Kind::kCols;
+    auto micro = GemmMicros<Elem, Acc>::kTable[r - 1][nc > Kind::kLanes];
+    typename Kind::Storage* c = out.c + i * out.ldc + j;
+    if constexpr (kGemmInPlace<Kind>) {
+      if (!partial) {
+        GemmTile<Acc> t{c, out.ldc, nc, first && out.bias ? out.bias + j : nullptr, !first || out.beta != 0};
+        return micro(depth, a + i * depth, panel, step, t);
+      }
+    }
+    Acc* sums = ld_partial ? partial + i * ld_partial + j : partial;
+    int64_t ld = ld_partial ? ld_partial : Kind::kCols;
+    micro(depth, a + i * depth, panel, step, GemmTile<Acc>{sums, ld, nc, nullptr, !first});
+    if (last)
+      gemm_finish<Kind>(sums, ld, r, nc,
+                        {c, out.ldc, out.bias ? out.bias + j : nullptr, out.alpha, out.beta});
+  }
+};
+
+// out = alpha * A B + beta * out + bias on this thread; `scratch` holds GemmBlocking::bytes(), aligned to 64.
+// Packers give the operands: pack_a(elem*, i, rows, p, depth, panel_rows), pack_b(elem*, j, cols, p, depth),
+// p and depth in elements of kPack. b_rows: B itself where its rows are contiguous (`ldb` apart), else null.
+template <class Kind, class PackA, class PackB>
+WT_INLINE void gemm_serial(int64_t m, int64_t n, const GemmBlocking<Kind>& bl, PackA&& pack_a, PackB&& pack_b,
+                           const typename Kind::Elem* b_rows, int64_t ldb, const GemmOut<Kind>& out,
+                           char* scratch) {
+  using Elem = typename Kind::Elem;
+  Elem* a = reinterpret_cast<Elem*>(scratch);
+  Elem* b = reinterpret_cast<Elem*>(scratch + bl.a_bytes);
+  auto* partial = reinterpret_cast<typename Kind::Acc*>(scratch + bl.a_bytes + bl.b_bytes);
+  for (int64_t j = 0; j < n; j += bl.block_cols) {
+    int64_t cols = n - j < bl.block_cols ? n - j : bl.block_cols;
+    int64_t whole = bl.b_direct ? cols / Kind::kCols * Kind::kCols : 0;
+    for (int64_t p = 0; p < bl.depth; p += bl.block_depth) {
+      int64_t depth = bl.depth - p < bl.block_depth ? bl.depth - p : bl.block_depth;
+      if (whole < cols) pack_b(b, j + whole, cols - whole, p, depth);
+      for (int64_t i = 0; i < m; i += bl.block_rows) {
+        int64_t rows = m - i < bl.block_rows ? m - i : bl.block_rows;
+        pack_a(a, i, rows, p, depth, bl.panel_rows);
+        GemmBlock<Kind> block{rows,
+                              cols,
+                              depth,
+                              bl.panel_rows,
+                              a,
+                              bl.b_direct ? b_rows + p * ldb + j : b,
+                              bl.b_direct ? ldb : 0,
+                              b,
+                              p == 0,
+                              p + depth == bl.depth,
+                              nullptr,
+                              0,
+                              out};
+        block.out.c += i * out.ldc + j;
+        if (out.bias) block.out.bias += j;
+        if (!bl.in_place) {
+          block.ld_partial = bl.depth > bl.block_depth ? bl.block_cols : 0;
+          block.partial = partial + i * block.ld_partial;
+        }
+        block.run();
+      }
+    }
+  }
+}
+
+}  // namespace warptape::kernels::WARPTAPE_ISA

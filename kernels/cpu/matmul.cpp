@@ -1,0 +1,217 @@
+// Matrix product. Floating types: packed and blocked (gemm.h), cut into tiles for the pool; few rows: dot
+// products that read the larger operand once where it is. Integers: plain loops.
+#include "kernels/matmul.h"
+
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/gemm_dot.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/dispatch.h"
+#include "kernels/slot.h"
+
+namespace warptape::kernels::WARPTAPE_ISA {
+namespace {
+
+// One matrix of the batch.
+template <class S>
+struct Matrices {
+  const S* a;
+  const S* b;
+  S* c;
+};
+
+template <class S>
+WT_INLINE Matrices<S> matrices(const MatmulPlan& p, int64_t i) {
+  int64_t i0 = i / p.batch[1], i1 = i % p.batch[1];
+  auto at = [&](const MatrixRef& m) {
+    return static_cast<S*>(m.data) + i0 * m.batch_strides[0] + i1 * m.batch_strides[1];
+  };
+  return {at(p.a), at(p.b), at(p.c)};
+}
+
+// Rows and columns of C in one task, by size alone: few enough for the caches, enough tasks for the threads,
+// and tasks that are worth a thread (about 2 million multiplications).
+struct Tiles {
+  int64_t rows, cols, down, across;
+  WT_INLINE Tiles(int64_t m, int64_t n, int64_t k, int64_t batch) : rows(m), cols(n), down(1), across(1) {
+    double work = double(m) * double(n) * double(k);
+    int64_t wanted = work > 8e6 ? 8 : int64_t(work / 1e6);
+    while (down * across * batch < wanted || rows > 256 || cols > 512) {
+      if (rows <= 32 && cols <= 64) break;
+      if (rows > 32 && (2 * rows >= cols || cols <= 64))
+        down *= 2;
+      else
+        across *= 2;
+      rows = gemm_ceil(m, down);
+      cols = gemm_ceil(gemm_ceil(n, across), 64) * 64;
+    }
+    down = gemm_ceil(m, rows);
+    across = gemm_ceil(n, cols);
+  }
+};
+
+template <class Kind>
+void multiply_tile(const MatmulPlan& p, const Matrices<typename Kind::Storage>& x, int64_t i0, int64_t m,
+                   int64_t j0, int64_t n) {
+  using S = typename Kind::Storage;
+  using Elem = typename Kind::Elem;
+  const S* a = x.a + i0 * p.a.row_stride;
+  const S* b = x.b + j0 * p.b.col_stride;
+  const S* bias = p.bias ? static_cast<const S*>(p.bias) + j0 : nullptr;
+  GemmOut<Kind> out{x.c + i0 * p.c.row_stride + j0, p.c.row_stride, bias, p.alpha, p.beta};
+  GemmBlocking<Kind> bl(m, n, p.k, p.b.col_stride == 1, out);
+  auto values = [&](int64_t at, int64_t depth) {  // of k; the last pair may be half
+    int64_t left = p.k - at * Kind::kPack;
+    return left < depth * Kind::kPack ? left : depth * Kind::kPack;
+  };
+  auto pack_a = [&](Elem* dst, int64_t i, int64_t rows, int64_t at, int64_t depth, int64_t width) {
+    gemm_pack_panels<S, Elem>(dst, width, false, a + i * p.a.row_stride + at * Kind::kPack * p.a.col_stride,
+                              p.a.row_stride, p.a.col_stride, rows, values(at, depth));
+  };
+  auto pack_b = [&](Elem* dst, int64_t j, int64_t cols, int64_t at, int64_t depth) {
+    gemm_pack_panels<S, Elem>(dst, Kind::kCols, true,
+                              b + j * p.b.col_stride + at * Kind::kPack * p.b.row_stride, p.b.col_stride,
+                              p.b.row_stride, cols, values(at, depth));
+  };
+  char* scratch = static_cast<char*>(cpu::thread_scratch(bl.bytes()));
+  gemm_serial<Kind>(m, n, bl, pack_a, pack_b, reinterpret_cast<const Elem*>(b), p.b.row_stride, out, scratch);
+}
+
+template <class Kind>
+void multiply(const MatmulPlan& p) {
+  using S = typename Kind::Storage;
+  int64_t batch = p.batch[0] * p.batch[1];
+  Tiles tiles(p.m, p.n, p.k, batch);
+  double work = double(tiles.rows) * double(tiles.cols) * double(p.k);
+  int64_t grain = work < 1e6 ? int64_t(1e6 / (work + 1e3)) + 1 : 1;
+  int64_t each = tiles.down * tiles.across;
+  cpu::parallel_for(batch * each, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      int64_t i = t % each / tiles.across * tiles.rows, j = t % each % tiles.across * tiles.cols;
+      int64_t rows = p.m - i < tiles.rows ? p.m - i : tiles.rows;
+      int64_t cols = p.n - j < tiles.cols ? p.n - j : tiles.cols;
+      multiply_tile<Kind>(p, matrices<S>(p, t / each), i, rows, j, cols);
+    }
+  });
+}
+
+// Few rows of A, all vectors along k contiguous: every column of B is read once.
+template <class S>
+void multiply_few_rows(const MatmulPlan& p, bool swapped) {
+  int64_t batch = p.batch[0] * p.batch[1];
+  int64_t n = swapped ? p.m : p.n;
+  int64_t bytes = p.k * int64_t(sizeof(S)) + 16;
+  int64_t grain = gemm_ceil(65536, bytes * 4) * 4;  // columns that make about 64 KB
+  int64_t cuts = gemm_ceil(n, grain);
+  int64_t together = n * bytes < 16384 ? 65536 / (n * bytes) : 1;
+  cpu::parallel_for(batch * cuts, together, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      Matrices<S> x = matrices<S>(p, t / cuts);
+      GemmDot<S> d{x.a,
+                   x.b,
+                   x.c,
+                   static_cast<const S*>(p.bias),
+                   p.m,
+                   p.k,
+                   p.a.row_stride,
+                   p.b.col_stride,
+                   p.c.row_stride,
+                   1,
+                   0,
+                   1,
+                   p.alpha,
+                   p.beta};
+      if (swapped)
+        d = {x.b, x.a, x.c,     d.bias, p.n, p.k, p.b.col_stride, p.a.row_stride, 1, p.c.row_stride,
+             1,   0,   p.alpha, p.beta};
+      int64_t j = t % cuts * grain;
+      d.columns(j, n - j < grain ? n : j + grain);
+    }
+  });
+}
+
+// Whether m rows are few enough for dot products: their sums across lanes must be rare.
+WT_INLINE bool few(int64_t m, int64_t n, int64_t k) { return m == 1 || (m <= 8 && k >= 256 && n >= m); }
+
+template <class Kind>
+void matmul_floating(const MatmulPlan& p) {
+  using S = typename Kind::Storage;
+  bool along_k = p.a.col_stride == 1 && p.b.row_stride == 1;
+  if (along_k && few(p.m, p.n, p.k)) return multiply_few_rows<S>(p, false);
+  if (along_k && few(p.n, p.m, p.k)) return multiply_few_rows<S>(p, true);
+  multiply<Kind>(p);
+}
+
+template <class T>
+void matmul_integer(const MatmulPlan& p) {
+  using U = uint64_t;  // wraps
+  int64_t batch = p.batch[0] * p.batch[1];
+  int64_t grain = 100000 / (p.n * (p.k + 1)) + 1;
+  U alpha = U(int64_t(p.alpha)), beta = U(int64_t(p.beta));
+  cpu::parallel_for(batch * p.m, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      Matrices<T> x = matrices<T>(p, t / p.m);
+      const T* a = x.a + t % p.m * p.a.row_stride;
+      T* c = x.c + t % p.m * p.c.row_stride;
+      for (int64_t j = 0; j < p.n; ++j) {
+        U sum = 0;
+        const T* b = x.b + j * p.b.col_stride;
+        for (int64_t q = 0; q < p.k; ++q)
+          sum += U(int64_t(a[q * p.a.col_stride])) * U(int64_t(b[q * p.b.row_stride]));
+        sum *= alpha;
+        if (p.bias) sum += U(int64_t(static_cast<const T*>(p.bias)[j]));
+        if (beta) sum += beta * U(int64_t(c[j]));
+        c[j] = T(sum);
+      }
+    }
+  });
+}
+
+// beta * C + bias, for k = 0.
+template <class Kind>
+void without_product(const MatmulPlan& p) {
+  using S = typename Kind::Storage;
+  typename Kind::Acc zero[64] = {};
+  for (int64_t t = 0; t < p.batch[0] * p.batch[1]; ++t)
+    for (int64_t j = 0; j < p.n; j += 64) {
+      const S* bias = p.bias ? static_cast<const S*>(p.bias) + j : nullptr;
+      GemmOut<Kind> out{matrices<S>(p, t).c + j, p.c.row_stride, bias, p.alpha, p.beta};
+      gemm_finish<Kind>(zero, 0, p.m, p.n - j < 64 ? p.n - j : 64, out);
+    }
+}
+
+template <class Kind>
+void matmul_of(const MatmulPlan& p) {
+  p.k == 0 ? without_product<Kind>(p) : matmul_floating<Kind>(p);
+}
+
+#if defined(__AVX512F__)
+bool has_bf16_dot() {
+  static const bool has = __builtin_cpu_supports("avx512bf16");
+  return has;
+}
+#endif
+
+void matmul(const LaunchContext&, const MatmulPlan& p) {
+  if (p.m == 0 || p.n == 0 || p.batch[0] == 0 || p.batch[1] == 0) return;
+  switch (p.dtype) {
+    case DType::Float32:
+      return matmul_of<GemmF32>(p);
+    case DType::Float64:
+      return matmul_of<GemmF64>(p);
+    case DType::Float16:
+      return matmul_of<GemmHalf>(p);
+    case DType::BFloat16:
+#if defined(__AVX512F__)
+      if (has_bf16_dot()) return matmul_of<GemmBf16Dot>(p);
+#endif
+      return matmul_of<GemmBf16>(p);
+    default:
+      dispatch(IntTypes{}, p.dtype, [&](auto t) { matmul_integer<typename decltype(t)::type>(p); });
+  }
+}
+
+}  // namespace
+
+WT_KERNEL(matmul, matmul);
+
+}  // namespace warptape::kernels::WARPTAPE_ISA

@@ -1,0 +1,33 @@
+// Matrix product: C = alpha * A B + beta * C (+ bias to every row), for a two-dimensional batch of matrices.
+// Slot: "matmul".
+#pragma once
+
+#include "kernels/types.h"
+
+namespace warptape::kernels {
+
+// Strides in elements, 0 where broadcast. A transposed operand is one whose strides are swapped.
+struct MatrixRef {
+  void* data;
+  int64_t row_stride;
+  int64_t col_stride;
+  int64_t batch_strides[2];
+};
+
+// Sums are kept in float (double for Float64) and rounded once at the end; integers wrap. Which products are
+// summed in which order depends on the sizes and strides alone. Bool is not supported.
+struct MatmulPlan {
+  DType dtype;       // of all operands
+  int64_t batch[2];  // 1 where there is none
+  int64_t m, n, k;   // any may be 0; k = 0 gives beta * C + bias
+  MatrixRef a;       // [m, k], any strides; fast where one of the two is 1
+  MatrixRef b;       // [k, n], likewise
+  MatrixRef c;       // [m, n], col_stride 1; written, read only where beta is not 0
+  const void* bias;  // [n], contiguous; null for none
+  double alpha = 1;
+  double beta = 0;
+};
+
+using MatmulFn = void(const LaunchContext&, const MatmulPlan&);
+
+}  // namespace warptape::kernels
