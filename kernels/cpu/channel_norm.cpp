@@ -1,8 +1,9 @@
-// Group and batch norm of [batch, channels, inner]. Both are an affine map per channel with statistics over a group of
-// channels or over the batch. Where inner is 1, vectors lie across the channels.
+// Group and batch norm of [batch, channels, inner]. Both are an affine map per channel with statistics over a
+// group of channels or over the batch. Where inner is 1, vectors lie across the channels.
 #include "kernels/norm.h"
+
+#include "kernels/cpu/rows.h"
 #include "kernels/slot.h"
-#include "rows.h"
 
 namespace warptape::kernels::WARPTAPE_ISA {
 namespace {
@@ -68,8 +69,8 @@ WT_FN void affine2(T* dx, const T* dy, const T* x, int64_t n, Compute<T> a, Comp
 // ---- group norm ----
 
 void group_norm(const LaunchContext& ctx, const View& y, const View& mean, const View& rstd, const View& x,
-                const View& weight, const View& bias, int64_t batch, int64_t channels, int64_t inner, int64_t groups,
-                double eps) {
+                const View& weight, const View& bias, int64_t batch, int64_t channels, int64_t inner,
+                int64_t groups, double eps) {
   dispatch(FloatTypes{}, x.dtype, [&](auto t) {
     using T = typename decltype(t)::type;
     using C = Compute<T>;
@@ -86,16 +87,17 @@ void group_norm(const LaunchContext& ctx, const View& y, const View& mean, const
         for (int64_t k = 0; k < per; ++k) {
           const int64_t c = g % groups * per + k;
           const C factor = w ? w[c] * s : s;
-          affine(y.as<T>() + g * n + k * inner, from + k * inner, inner, factor, (b ? b[c] : C(0)) - m * factor);
+          affine(y.as<T>() + g * n + k * inner, from + k * inner, inner, factor,
+                 (b ? b[c] : C(0)) - m * factor);
         }
       }
     });
   });
 }
 
-void group_norm_backward(const LaunchContext& ctx, const View& dx, const View& dweight, const View& dbias, const View& dy,
-                         const View& x, const View& mean, const View& rstd, const View& weight, int64_t batch,
-                         int64_t channels, int64_t inner, int64_t groups) {
+void group_norm_backward(const LaunchContext& ctx, const View& dx, const View& dweight, const View& dbias,
+                         const View& dy, const View& x, const View& mean, const View& rstd,
+                         const View& weight, int64_t batch, int64_t channels, int64_t inner, int64_t groups) {
   dispatch(FloatTypes{}, x.dtype, [&](auto t) {
     using T = typename decltype(t)::type;
     using C = Compute<T>;
@@ -187,7 +189,8 @@ void batch_norm_stats(const LaunchContext&, const View& mean, const View& rstd, 
           C sum = 0, squares = 0;
           for (int64_t b = 0; b < batch; ++b) sum += sum_of(px + (b * channels + c) * inner, inner);
           const C m = sum / C(count);
-          for (int64_t b = 0; b < batch; ++b) squares += squares_around(px + (b * channels + c) * inner, inner, m);
+          for (int64_t b = 0; b < batch; ++b)
+            squares += squares_around(px + (b * channels + c) * inner, inner, m);
           finish(c, m, squares);
         },
         [&](int64_t c, auto lanes) {
@@ -198,14 +201,16 @@ void batch_norm_stats(const LaunchContext&, const View& mean, const View& rstd, 
             const Vec<C> v = load(px + b * channels + c, lanes) - m;
             squares = fma(v, v, squares);
           }
-          for (int64_t k = 0; k < Vec<C>::kLanes && c + k < channels; ++k) finish(c + k, m.v[k], squares.v[k]);
+          for (int64_t k = 0; k < Vec<C>::kLanes && c + k < channels; ++k)
+            finish(c + k, m.v[k], squares.v[k]);
         });
   });
 }
 
 // Coefficients per channel, [channels] each, then an affine map of every row.
-void batch_norm_apply(const LaunchContext& ctx, const View& y, const View& x, const View& mean, const View& rstd,
-                      const View& weight, const View& bias, int64_t batch, int64_t channels, int64_t inner) {
+void batch_norm_apply(const LaunchContext& ctx, const View& y, const View& x, const View& mean,
+                      const View& rstd, const View& weight, const View& bias, int64_t batch, int64_t channels,
+                      int64_t inner) {
   dispatch(FloatTypes{}, x.dtype, [&](auto t) {
     using T = typename decltype(t)::type;
     using C = Compute<T>;
@@ -224,7 +229,8 @@ void batch_norm_apply(const LaunchContext& ctx, const View& y, const View& x, co
         for (int64_t r = begin; r < end; ++r)
           for_vectors<C>(channels, [&](int64_t c, auto lanes) {
             const int64_t at = r * channels + c;
-            store(py + at, fma(load(px + at, lanes), load(factor + c, lanes), load(offset + c, lanes)), lanes);
+            store(py + at, fma(load(px + at, lanes), load(factor + c, lanes), load(offset + c, lanes)),
+                  lanes);
           });
       });
       return;
@@ -238,8 +244,8 @@ void batch_norm_apply(const LaunchContext& ctx, const View& y, const View& x, co
 
 // dx = a * dy + b * x + k with coefficients [3, channels].
 template <class T>
-void input_gradient(const View& dx, const View& dy, const View& x, const Compute<T>* a, int64_t batch, int64_t channels,
-                    int64_t inner) {
+void input_gradient(const View& dx, const View& dy, const View& x, const Compute<T>* a, int64_t batch,
+                    int64_t channels, int64_t inner) {
   using C = Compute<T>;
   const C *b = a + channels, *k = b + channels;
   T* to = dx.as<T>();
@@ -264,8 +270,8 @@ void input_gradient(const View& dx, const View& dy, const View& x, const Compute
 }
 
 void batch_norm_backward(const LaunchContext& ctx, const View& dx, const View& dweight, const View& dbias,
-                         const View& dy, const View& x, const View& mean, const View& rstd, const View& weight,
-                         int64_t batch, int64_t channels, int64_t inner, bool train) {
+                         const View& dy, const View& x, const View& mean, const View& rstd,
+                         const View& weight, int64_t batch, int64_t channels, int64_t inner, bool train) {
   dispatch(FloatTypes{}, x.dtype, [&](auto t) {
     using T = typename decltype(t)::type;
     using C = Compute<T>;
@@ -304,7 +310,8 @@ void batch_norm_backward(const LaunchContext& ctx, const View& dx, const View& d
             sum_dy += up;
             sum_dy_x = fma(up, load(from + b * channels + c, lanes) - center, sum_dy_x);
           }
-          for (int64_t k = 0; k < Vec<C>::kLanes && c + k < channels; ++k) finish(c + k, sum_dy.v[k], sum_dy_x.v[k]);
+          for (int64_t k = 0; k < Vec<C>::kLanes && c + k < channels; ++k)
+            finish(c + k, sum_dy.v[k], sum_dy_x.v[k]);
         });
     if (dx.data) input_gradient<T>(dx, dy, x, a, batch, channels, inner);
   });

@@ -1,9 +1,9 @@
-// Layer and RMS norm, by rows. The gradients of weight and bias are sums over rows: each fixed block of rows adds up its
-// part in a buffer of its own, and the parts are added in order.
+// Layer and RMS norm, by rows. The gradients of weight and bias are sums over rows: each fixed block of rows
+// adds up its part in a buffer of its own, and the parts are added in order.
 #include "kernels/norm.h"
 
+#include "kernels/cpu/rows.h"
 #include "kernels/slot.h"
-#include "rows.h"
 
 namespace warptape::kernels::WARPTAPE_ISA {
 namespace {
@@ -27,7 +27,8 @@ struct Forward {
     const T* from = x + r * n;
     T* to = y + r * n;
     C m = 0;
-    if constexpr (kCentered) m = sum_vectors<C>(n, [&](int64_t i, auto lanes) { return load(from + i, lanes); }) / C(n);
+    if constexpr (kCentered)
+      m = sum_vectors<C>(n, [&](int64_t i, auto lanes) { return load(from + i, lanes); }) / C(n);
     const Vec<C> center(m);
     const C squares = sum_vectors<C>(n, [&](int64_t i, auto lanes) {
       Vec<C> v = load(from + i, lanes);
@@ -73,8 +74,8 @@ void forward(const LaunchContext& ctx, const View& y, const View& mean, const Vi
   });
 }
 
-// With h = (x - mean) * rstd and g = dy * weight: dx = rstd * (g - mean(g) - h * mean(g * h)), dweight = sum of dy * h,
-// dbias = sum of dy.
+// With h = (x - mean) * rstd and g = dy * weight: dx = rstd * (g - mean(g) - h * mean(g * h)), dweight = sum
+// of dy * h, dbias = sum of dy.
 template <class T, bool kCentered>
 struct Backward {
   using C = Compute<T>;
@@ -151,14 +152,19 @@ void sum_parts(const C* parts, int64_t blocks, int64_t n, const View& dweight, c
 }
 
 template <bool kCentered>
-void backward(const LaunchContext& ctx, const View& dx, const View& dweight, const View& dbias, const View& dy,
-              const View& x, const View& mean, const View& rstd, const View& weight, int64_t rows, int64_t n) {
+void backward(const LaunchContext& ctx, const View& dx, const View& dweight, const View& dbias,
+              const View& dy, const View& x, const View& mean, const View& rstd, const View& weight,
+              int64_t rows, int64_t n) {
   dispatch(FloatTypes{}, x.dtype, [&](auto t) {
     using T = typename decltype(t)::type;
     using C = Compute<T>;
-    const Backward<T, kCentered> f{
-        dx.as<T>(), dy.as<T>(), x.as<T>(), kCentered ? mean.as<C>() : nullptr, rstd.as<C>(),
-        in_compute<C>(ctx, weight, n), n};
+    const Backward<T, kCentered> f{dx.as<T>(),
+                                   dy.as<T>(),
+                                   x.as<T>(),
+                                   kCentered ? mean.as<C>() : nullptr,
+                                   rstd.as<C>(),
+                                   in_compute<C>(ctx, weight, n),
+                                   n};
     if (!dweight.data && !dbias.data) {
       parallel_for(rows, row_grain(n), [&](int64_t begin, int64_t end) {
         for (int64_t r = begin; r < end; ++r) f.template row<false>(r, nullptr, nullptr);
@@ -173,7 +179,8 @@ void backward(const LaunchContext& ctx, const View& dx, const View& dweight, con
       for (int64_t b = first; b < last; ++b) {
         C* part = parts + 2 * b * n;
         std::memset(part, 0, 2 * n * sizeof(C));
-        for (int64_t r = b * per_block; r < rows && r < (b + 1) * per_block; ++r) f.template row<true>(r, part, part + n);
+        for (int64_t r = b * per_block; r < rows && r < (b + 1) * per_block; ++r)
+          f.template row<true>(r, part, part + n);
       }
     });
     sum_parts(parts, blocks, n, dweight, dbias);

@@ -1,10 +1,11 @@
-// Loops over contiguous rows of any floating dtype as vectors of the compute type: loads that widen, stores that narrow,
-// sums and maxima with a fixed order of additions. The last, partial vector runs through the same code as the full ones.
+// Loops over contiguous rows of any floating dtype as vectors of the compute type: loads that widen, stores
+// that narrow, sums and maxima with a fixed order of additions. The last, partial vector runs through the
+// same code as the full ones.
 #pragma once
 
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/vecmath.h"
 #include "kernels/dispatch.h"
-#include "parallel.h"
-#include "vecmath.h"
 
 namespace warptape::kernels::WARPTAPE_ISA {
 
@@ -37,8 +38,8 @@ WT_FN Raw16 narrow(BFloat16, VFloat a) {
   const Raw<uint32_t> u = (Raw<uint32_t>)a.v;
   const Raw<uint32_t> rounded = (u + 0x7fffu + ((u >> 16) & 1)) >> 16;
   // A NaN may not be rounded to infinity.
-  const Raw<uint32_t> result = (Raw<uint32_t>)select(isnan(a), VFloat((Raw<float>)((u >> 16) | 0x40)),
-                                                     VFloat((Raw<float>)rounded)).v;
+  const Raw<uint32_t> result =
+      (Raw<uint32_t>)select(isnan(a), VFloat((Raw<float>)((u >> 16) | 0x40)), VFloat((Raw<float>)rounded)).v;
   return __builtin_convertvector(result, Raw16);
 }
 #if defined(__AVX512F__)
@@ -120,7 +121,8 @@ WT_FN void for_vectors(int64_t n, F&& f) {
   if (i < n) f(i, FirstLanes{int(n - i)});
 }
 
-// Folds f(accumulator, position, lanes) over n elements in four independent accumulators, which `join` unites.
+// Folds f(accumulator, position, lanes) over n elements in four independent accumulators, which `join`
+// unites.
 template <class C, class A, class F, class J>
 WT_FN A fold_vectors(int64_t n, A start, F&& f, J&& join) {
   constexpr int kLanes = Vec<C>::kLanes;
@@ -168,7 +170,9 @@ WT_FN Compute<T> max_of_row(const T* x, int64_t n) {
   using C = Compute<T>;
   constexpr C kLow = -__builtin_inf();
   auto larger = [](Vec<C> a, Vec<C> b) { return maximum(a, b); };
-  auto step = [&](Vec<C>& acc, int64_t i, auto lanes) { acc = maximum(acc, keep<C>(load(x + i, lanes), lanes, kLow)); };
+  auto step = [&](Vec<C>& acc, int64_t i, auto lanes) {
+    acc = maximum(acc, keep<C>(load(x + i, lanes), lanes, kLow));
+  };
   return across_lanes(fold_vectors<C>(n, Vec<C>(kLow), step, larger), larger);
 }
 

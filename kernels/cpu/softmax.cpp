@@ -1,9 +1,10 @@
-// Softmax and log-softmax. Rows of the last dim are walked as vectors; for another dim the vectors lie across `inner`, so
-// both are contiguous loads. 16-bit dtypes compute the exponentials twice rather than keep them in a buffer.
+// Softmax and log-softmax. Rows of the last dim are walked as vectors; for another dim the vectors lie across
+// `inner`, so both are contiguous loads. 16-bit dtypes compute the exponentials twice rather than keep them
+// in a buffer.
 #include "kernels/softmax.h"
 
+#include "kernels/cpu/rows.h"
 #include "kernels/slot.h"
-#include "rows.h"
 
 namespace warptape::kernels::WARPTAPE_ISA {
 namespace {
@@ -24,7 +25,8 @@ void softmax_row(T* y, const T* x, int64_t n) {
   });
   if constexpr (Log) {
     const Vec<C> log_sum(__builtin_log(double(sum)));
-    for_vectors<C>(n, [&](int64_t i, auto lanes) { store(y + i, load(x + i, lanes) - shift - log_sum, lanes); });
+    for_vectors<C>(n,
+                   [&](int64_t i, auto lanes) { store(y + i, load(x + i, lanes) - shift - log_sum, lanes); });
   } else {
     const Vec<C> scale_by(C(1) / sum);
     for_vectors<C>(n, [&](int64_t i, auto lanes) {
@@ -49,7 +51,8 @@ WT_FN void softmax_columns(T* y, const T* x, int64_t n, int64_t step, L lanes) {
     for (int64_t k = 0; k < n; ++k) store(y + k * step, load(x + k * step, lanes) - top - log_sum, lanes);
   } else {
     const Vec<C> scale_by = Vec<C>(1) / sum;
-    for (int64_t k = 0; k < n; ++k) store(y + k * step, exp(load(x + k * step, lanes) - top) * scale_by, lanes);
+    for (int64_t k = 0; k < n; ++k)
+      store(y + k * step, exp(load(x + k * step, lanes) - top) * scale_by, lanes);
   }
 }
 
@@ -57,13 +60,17 @@ template <class T, bool Log>
 void backward_row(T* dx, const T* dy, const T* y, int64_t n) {
   using C = Compute<T>;
   const Vec<C> sum(sum_vectors<C>(n, [&](int64_t i, auto lanes) {
-    if constexpr (Log) return load(dy + i, lanes);
-    else return load(dy + i, lanes) * load(y + i, lanes);
+    if constexpr (Log)
+      return load(dy + i, lanes);
+    else
+      return load(dy + i, lanes) * load(y + i, lanes);
   }));
   for_vectors<C>(n, [&](int64_t i, auto lanes) {
     const Vec<C> g = load(dy + i, lanes), v = load(y + i, lanes);
-    if constexpr (Log) store(dx + i, g - exp(v) * sum, lanes);
-    else store(dx + i, v * (g - sum), lanes);
+    if constexpr (Log)
+      store(dx + i, g - exp(v) * sum, lanes);
+    else
+      store(dx + i, v * (g - sum), lanes);
   });
 }
 
@@ -72,13 +79,17 @@ WT_FN void backward_columns(T* dx, const T* dy, const T* y, int64_t n, int64_t s
   using C = Compute<T>;
   Vec<C> sum(C(0));
   for (int64_t k = 0; k < n; ++k) {
-    if constexpr (Log) sum += load(dy + k * step, lanes);
-    else sum += load(dy + k * step, lanes) * load(y + k * step, lanes);
+    if constexpr (Log)
+      sum += load(dy + k * step, lanes);
+    else
+      sum += load(dy + k * step, lanes) * load(y + k * step, lanes);
   }
   for (int64_t k = 0; k < n; ++k) {
     const Vec<C> g = load(dy + k * step, lanes), v = load(y + k * step, lanes);
-    if constexpr (Log) store(dx + k * step, g - exp(v) * sum, lanes);
-    else store(dx + k * step, v * (g - sum), lanes);
+    if constexpr (Log)
+      store(dx + k * step, g - exp(v) * sum, lanes);
+    else
+      store(dx + k * step, v * (g - sum), lanes);
   }
 }
 

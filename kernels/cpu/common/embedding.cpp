@@ -2,9 +2,9 @@
 // equal value by a stable counting sort, then every row of the table is written once.
 #include "kernels/embedding.h"
 
+#include "kernels/cpu/common/walk.h"
 #include "kernels/dispatch.h"
 #include "kernels/slot.h"
-#include "walk.h"
 
 namespace warptape::kernels::cpu {
 namespace {

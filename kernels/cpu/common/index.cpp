@@ -1,9 +1,9 @@
 // Gather, scatter and advanced indexing. Operands have any strides; offsets are in elements.
 #include "kernels/index.h"
 
+#include "kernels/cpu/common/walk.h"
 #include "kernels/dispatch.h"
 #include "kernels/slot.h"
-#include "walk.h"
 
 namespace warptape::kernels::cpu {
 namespace {

@@ -1,10 +1,10 @@
 // Kernels whose output is chosen by position or by truth: nonzero, masked_select, masked_scatter, tril, triu,
 // flip, bincount. What depends on a count of earlier elements is done in two passes over blocks of fixed
 // size.
+#include "kernels/cpu/common/walk.h"
 #include "kernels/dispatch.h"
 #include "kernels/index.h"
 #include "kernels/slot.h"
-#include "walk.h"
 
 namespace warptape::kernels::cpu {
 namespace {

@@ -2,9 +2,9 @@
 // both directions and NaN; it is stable and takes the same time for any input.
 #include "kernels/sort.h"
 
+#include "kernels/cpu/parallel.h"
 #include "kernels/dispatch.h"
 #include "kernels/slot.h"
-#include "parallel.h"
 
 namespace warptape::kernels::cpu {
 namespace {

@@ -2,8 +2,8 @@
 // a time.
 #pragma once
 
+#include "kernels/cpu/parallel.h"
 #include "kernels/types.h"
-#include "parallel.h"
 
 namespace warptape::kernels::cpu {
 
