@@ -2,6 +2,7 @@
 // a time.
 #pragma once
 
+#include "kernels/cpu/fault.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/types.h"
 
@@ -63,13 +64,6 @@ WT_INLINE void walk(const Walk<N>& w, int64_t begin, int64_t end, F&& f) {
       at[d] = 0;
     }
   }
-}
-
-// Several threads may find bad indices: the first one is kept.
-WT_INLINE void report_index(const LaunchContext& ctx, int64_t index, int64_t bound) {
-  if (__atomic_exchange_n(&ctx.fault->set, true, __ATOMIC_RELAXED)) return;
-  ctx.fault->index = index;
-  ctx.fault->bound = bound;
 }
 
 }  // namespace warptape::kernels::cpu
