@@ -1,0 +1,273 @@
+"""Writes what follows from the declarations of the ops: the stub python/warptape/_C.pyi and docs/ops.md.
+
+Usage: python tools/generate.py [--check]    with the installed warptape; --check only compares and exits with 1
+when a file differs. tests/test_generated.py does the same.
+"""
+
+from __future__ import annotations
+
+import inspect
+import keyword
+import sys
+import types
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from warptape import _C
+
+ROOT = Path(__file__).resolve().parents[1]
+# Bits of OpPlace in csrc/ops/op.h, and where Python finds the op.
+FUNCTION, METHOD, NN, OUT, LINALG, PRIVATE = 1, 2, 4, 8, 16, 32
+PLACES = {FUNCTION: "_functions", NN: "_nn", LINALG: "_linalg", PRIVATE: "_private"}
+PATHS = {FUNCTION: "", METHOD: "Tensor.", NN: "nn.functional.", LINALG: "linalg."}
+TYPES = {
+    "Tensor": "Tensor",
+    "tuple of Tensors": "Sequence[Tensor]",
+    "tuple of Tensors or None": "Sequence[Tensor | None]",
+    "int": "int",
+    "float": "float",
+    "bool": "bool",
+    "Number": "Number",
+    "tuple of ints": "Sequence[int]",
+    "torch.dtype": "dtype",
+    "torch.device": "device | str | int",
+    "str": "str",
+    "torch.Generator": "Generator",
+}
+RETURNS = {
+    "None": "None",
+    "Tensor": "Tensor",
+    "list": "tuple[Tensor, ...]",
+    "bool": "bool",
+    "int": "int",
+    "float": "float",
+    "Number": "Number",
+    "ints": "Size",
+}
+HEADER = '''"""The compiled part. Written by tools/generate.py from the declarations of the ops; do not edit."""
+
+# mypy: disable-error-code="overload-overlap,overload-cannot-match,override,misc"
+from collections.abc import Sequence
+from typing import Any, overload
+
+from ._tensor import Tensor
+
+Number = int | float | bool
+'''
+
+
+class Arg(NamedTuple):
+    name: str
+    type: str
+    optional: bool
+    has_default: bool
+    keyword_only: bool
+    var_args: bool
+
+
+class Op(NamedTuple):
+    name: str
+    places: int
+    args: list[Arg]
+    returns: str
+    signature: str
+    return_names: list[str]
+    doc: str
+
+
+def all_ops() -> list[Op]:
+    """Every op's declaration, sorted by name; overloads keep the order in which they are tried."""
+    ops = [
+        Op(n, p, [Arg(*a) for a in args], r, s, list(names), doc)
+        for n, p, args, r, s, names, doc in _C._list_ops()
+    ]
+    return sorted(ops, key=lambda op: op.name)
+
+
+def arguments(op: Op, method: bool) -> Iterator[str]:
+    """The parameters of one op as a stub has them."""
+    star = False
+    for i, arg in enumerate(op.args):
+        if method and i == 0:
+            yield "self"
+            continue
+        kind = TYPES[arg.type] + (" | None" if arg.optional else "")
+        if arg.var_args:  # x.view(2, 3) as well as x.view((2, 3))
+            yield f"*{arg.name}: Any"
+            star = True
+            continue
+        if arg.keyword_only and not star:
+            yield "*"
+            star = True
+        name = arg.name + "_" if keyword.iskeyword(arg.name) else arg.name
+        yield f"{name}: {kind}{' = ...' if arg.has_default or arg.type == 'torch.Generator' else ''}"
+    if op.places & OUT:
+        if not star:
+            yield "*"
+        yield "out: Any = ..."
+
+
+def stub_of(group: list[Op], method: bool, indent: str) -> Iterator[str]:
+    """All overloads of one name."""
+    for op in group:
+        if len(group) > 1:
+            yield f"{indent}@overload"
+        if not method:
+            yield f"{indent}@staticmethod"
+        returns = RETURNS.get(op.returns, "tuple[Tensor, ...]")
+        if op.return_names:
+            returns = f"tuple[{', '.join(['Tensor'] * len(op.return_names))}]"
+        yield f"{indent}def {op.name}({', '.join(arguments(op, method))}) -> {returns}: ..."
+
+
+def grouped(ops: Iterable[Op]) -> dict[str, list[Op]]:
+    groups: dict[str, list[Op]] = defaultdict(list)
+    for op in ops:
+        groups[op.name].append(op)
+    return groups
+
+
+def stub_of_type(cls: type, ops: dict[str, list[Op]]) -> Iterator[str]:
+    """A compiled class: its properties and methods by inspection, its ops by declaration."""
+    base = cls.__base__.__name__ if cls.__base__ not in (object, None) else ""
+    yield f"class {cls.__name__}{f'({base})' if base in ('tuple', 'Exception') else ''}:"
+    members = []
+    for name, member in sorted(vars(cls).items()):
+        if name in ops or name in (
+            "__doc__",
+            "__module__",
+            "__new__",
+            "__weakref__",
+            "__dict__",
+            "__slots__",
+        ):
+            continue
+        if name in (
+            "__dictoffset__",
+            "__weaklistoffset__",
+            "__getattribute__",
+            "__init_subclass__",
+            "__class_getitem__",
+        ):
+            continue
+        if isinstance(member, (types.GetSetDescriptorType, types.MemberDescriptorType, property)):
+            members.append(f"    {name}: Any")
+        elif name == "__hash__":
+            members.append("    def __hash__(self) -> int: ...")
+        elif name in ("__eq__", "__ne__"):
+            members.append(f"    def {name}(self, other: object, /) -> Any: ...")
+        elif callable(member) or isinstance(member, (classmethod, staticmethod, types.MethodDescriptorType)):
+            members.append(f"    def {name}(self, *args: Any, **kwargs: Any) -> Any: ...")
+    for name in sorted(ops):
+        members.extend(stub_of(ops[name], True, "    "))
+    yield from members or ["    ..."]
+
+
+def stub_of_value(name: str, value: Any) -> str:
+    if isinstance(value, (types.BuiltinFunctionType, types.FunctionType)) or inspect.isroutine(value):
+        return f"def {name}(*args: Any, **kwargs: Any) -> Any: ..."
+    known = type(value).__name__
+    return f"{name}: {known if known in ('dtype', 'int', 'str', 'bool', 'float') else 'Any'}"
+
+
+def stub_text() -> str:
+    """The text of _C.pyi."""
+    ops = all_ops()
+    classes, values = [], []
+    for name, value in sorted(vars(_C).items()):
+        if name.startswith("__") or isinstance(value, types.ModuleType):
+            continue
+        if isinstance(value, type) and issubclass(value, BaseException):
+            bases = [
+                b.__name__ for b in value.__bases__ if b.__module__ == "builtins" or hasattr(_C, b.__name__)
+            ]
+            classes.append(f"class {name}({', '.join(bases)}): ...")
+        elif isinstance(value, type):
+            methods = grouped(op for op in ops if op.places & METHOD) if name == "TensorBase" else {}
+            classes.append("\n".join(stub_of_type(value, methods)))
+        else:
+            values.append(stub_of_value(name, value))
+    for bit, place in PLACES.items():
+        lines = [f"class {place}:"]
+        for _, group in sorted(grouped(op for op in ops if op.places & bit).items()):
+            lines.extend(stub_of(group, False, "    "))
+        classes.append("\n".join(lines if len(lines) > 1 else [*lines, "    ..."]))
+    classes.sort(key=lambda text: ("Error" not in text.split("(")[0] or "RuntimeError" not in text, text))
+    return HEADER + "\n" + "\n\n".join(classes) + "\n\n" + "\n".join(values) + "\n"
+
+
+def table_rows() -> dict[str, list[Any]]:
+    """The op table's rows by the path that they test."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    import op_table
+
+    rows: dict[str, list[Any]] = defaultdict(list)
+    for row in op_table.ROWS:
+        rows[row.name].append(row)
+        if row.method:
+            rows["Tensor." + row.short].append(row)
+        if row.inplace:
+            rows["Tensor." + row.inplace].append(row)
+    return rows
+
+
+def checks_of(rows: list[Any]) -> str:
+    """What the op table checks of one path, in words."""
+    if not rows:
+        return "-"
+    samples = sum(len(row.samples(row.rng())) for row in rows)
+    words = [f"{samples} samples"]
+    words.append(", ".join(sorted({d for row in rows for d in row.dtypes})))
+    if any(row.grad for row in rows):
+        words.append("gradient and second gradient" if any(row.second for row in rows) else "gradient")
+    if any(row.broadcast for row in rows):
+        words.append("broadcasting")
+    errors = sum(len(row.errors) for row in rows)
+    if errors:
+        words.append(f"{errors} refusals")
+    return "; ".join(words)
+
+
+def ops_page() -> str:
+    """The text of docs/ops.md."""
+    rows = table_rows()
+    by_path: dict[str, list[Op]] = defaultdict(list)
+    for op in all_ops():
+        for bit, path in PATHS.items():
+            if op.places & bit:
+                by_path[path + op.name].append(op)
+    lines = [
+        "# Ops",
+        "",
+        "Written by `tools/generate.py` from the declarations of the ops and the rows of the op table; do not edit.",
+        "",
+        f"{len(by_path)} public names. Every row of the table (`tests/op_table`) is checked against a NumPy or SciPy reference",
+        "in all dtypes named, on strided and empty inputs and, where it says so, for gradients, second gradients and refusals.",
+        "",
+        "| op | declaration | checked |",
+        "| --- | --- | --- |",
+    ]
+    for path, group in sorted(by_path.items()):
+        declared = "<br>".join(f"`{op.signature}`".replace("|", "\\|") for op in group)
+        lines.append(f"| {path} | {declared} | {checks_of(rows.get(path, []))} |")
+    return "\n".join(lines) + "\n"
+
+
+def main(argv: list[str]) -> int:
+    different = []
+    for path, text in ((ROOT / "python/warptape/_C.pyi", stub_text()), (ROOT / "docs/ops.md", ops_page())):
+        if path.exists() and path.read_text() == text:
+            continue
+        different.append(path)
+        if "--check" not in argv:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+    for path in different:
+        print(f"{path.relative_to(ROOT)} {'differs' if '--check' in argv else 'written'}")
+    return int("--check" in argv and bool(different))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
