@@ -1,7 +1,7 @@
 """Writes what follows from the declarations of the ops: the stub python/warptape/_C.pyi and docs/ops.md.
 
-Usage: python tools/generate.py [--check]    with the installed warptape; --check only compares and exits with 1
-when a file differs. tests/test_generated.py does the same.
+Usage: python tools/generate.py [--check]    with the installed warptape; --check only compares and exits
+with 1 when a file differs. tests/test_generated.py does the same.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ RETURNS = {
     "Number": "Number",
     "ints": "Size",
 }
-HEADER = '''"""The compiled part. Written by tools/generate.py from the declarations of the ops; do not edit."""
+HEADER = '''"""The compiled part. Written by tools/generate.py from the ops' declarations; do not edit."""
 
 # mypy: disable-error-code="overload-overlap,overload-cannot-match,override,misc"
 from collections.abc import Sequence
@@ -241,10 +241,11 @@ def ops_page() -> str:
     lines = [
         "# Ops",
         "",
-        "Written by `tools/generate.py` from the declarations of the ops and the rows of the op table; do not edit.",
+        "Written by `tools/generate.py` from the declarations of the ops and the rows of the op table.",
         "",
-        f"{len(by_path)} public names. Every row of the table (`tests/op_table`) is checked against a NumPy or SciPy reference",
-        "in all dtypes named, on strided and empty inputs and, where it says so, for gradients, second gradients and refusals.",
+        f"{len(by_path)} public names. Every row of the table (`tests/op_table`) is checked against",
+        "a NumPy or SciPy reference in the dtypes named, on strided and empty inputs and, where it says so,",
+        "for gradients, second gradients and refusals.",
         "",
         "| op | declaration | checked |",
         "| --- | --- | --- |",

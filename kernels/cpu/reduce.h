@@ -235,7 +235,7 @@ struct ColumnWork {
     base += first * column.stride;
     if (column.to == 1)
       return reduce_columns<Red, T>(*g, base, n, begin, end, center ? center + at : nullptr, to + at);
-    T centers[kColumnTile], results[kColumnTile];
+    T centers[kColumnTile] = {}, results[kColumnTile];
     for (int64_t i = 0; i < n; ++i) centers[i] = center ? center[at + i * column.to] : T(0);
     reduce_columns<Red, T>(*g, base, n, begin, end, center ? centers : nullptr, results);
     for (int64_t i = 0; i < n; ++i) to[at + i * column.to] = results[i];

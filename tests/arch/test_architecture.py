@@ -177,12 +177,12 @@ def long_cpp_functions(text: str) -> Iterator[tuple[int, int]]:
     with a brace alone in the first column; types end with `};` and namespaces with a comment."""
     opened = 0
     for number, line in enumerate(text.splitlines(), start=1):
-        if line.endswith("{") and line[:1] not in (" ", "#", "/", "}", ""):
-            opened = number
-        elif line == "}" and opened:
-            if number - opened - 1 > MAX_FUNCTION_LINES:
+        if line.startswith("}"):
+            if line == "}" and opened and number - opened - 1 > MAX_FUNCTION_LINES:
                 yield opened, number - opened - 1
             opened = 0
+        elif line.endswith("{") and line[:1] not in (" ", "#", "/", ""):
+            opened = number
 
 
 def check_total_lines(root: Path) -> list[str]:
@@ -256,6 +256,9 @@ CHECKS = [
 GOOD = {
     "csrc/core/good.h": '#include <vector>\n\n#include "kernels/types.h"\n',
     "csrc/ops/good.cpp": '#include "ops/good.h"\n#include "autograd/node.h"\n\nint f() {\n  return 1;\n}\n',
+    "csrc/ops/good_type.cpp": "struct A {\n"
+    + "  int x;\n" * 100
+    + "};\n\nnamespace b {\n\nA f() {\n  return {};\n}\n}\n",
     "csrc/bindings/good.cpp": '#include <Python.h>\n#include "ops/op.h"\n',
     "kernels/cpu/good.cpp": '#include "parallel.h"\n#include "kernels/types.h"\nWT_KERNEL(good, good);\n',
     "kernels/cpu/good_none.cpp": "WT_KERNEL(good, good);\n",
