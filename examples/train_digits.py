@@ -1,0 +1,110 @@
+"""Train a small convolutional net on scikit-learn's handwritten digits: over 98.5 % right within a minute.
+
+    pip install 'warptape[examples]'
+    python examples/train_digits.py
+
+Shapes: B images of a batch; an image is 8 x 8 pixels of one channel, its label one of ten digits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+import numpy as np
+import warptape as wt
+import warptape.nn.functional as F
+from warptape import nn, optim
+from warptape.utils.data import DataLoader, TensorDataset
+
+
+class DigitNet(nn.Module):
+    """Three convolutions, one halving of the image, one linear layer: [B, 1, 8, 8] -> logits [B, 10]."""
+
+    def __init__(self, channels: int = 32) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Conv2d(1, channels, 3, padding=1),  # [B, C, 8, 8]
+            nn.BatchNorm2d(channels),
+            nn.ReLU(),
+            nn.Conv2d(channels, channels, 3, padding=1),
+            nn.BatchNorm2d(channels),
+            nn.ReLU(),
+            nn.MaxPool2d(2),  # [B, C, 4, 4]
+            nn.Conv2d(channels, 2 * channels, 3, padding=1),  # [B, 2 C, 4, 4]
+            nn.BatchNorm2d(2 * channels),
+            nn.ReLU(),
+        )
+        self.head = nn.Sequential(nn.Flatten(), nn.Dropout(0.3), nn.Linear(2 * channels * 16, 10))
+
+    def forward(self, images: wt.Tensor) -> wt.Tensor:
+        return self.head(self.features(images))
+
+
+def load_digits(seed: int) -> tuple[TensorDataset, TensorDataset]:
+    """The 1,797 digits, a fifth of them held out; the split depends on the seed alone."""
+    from sklearn.datasets import load_digits as sklearn_digits
+
+    digits = sklearn_digits()
+    images = wt.from_numpy((digits.images / 16).astype(np.float32)).unsqueeze(1)  # [1797, 1, 8, 8], 0 to 1
+    labels = wt.from_numpy(digits.target.astype(np.int64))
+    order = wt.from_numpy(np.random.default_rng(seed).permutation(len(labels)))
+    test, train = order[: len(order) // 5], order[len(order) // 5 :]
+    return TensorDataset(images[train], labels[train]), TensorDataset(images[test], labels[test])
+
+
+def shifted(images: wt.Tensor) -> wt.Tensor:
+    """The batch moved by up to one pixel each way, so that exact places do not matter: [B, 1, 8, 8]."""
+    down, right = wt.randint(0, 3, (2,)).tolist()
+    return F.pad(images, (1, 1, 1, 1))[:, :, down : down + 8, right : right + 8]
+
+
+@wt.no_grad()
+def accuracy(model: DigitNet, data: TensorDataset) -> float:
+    """Share of the data set that the model names right."""
+    model.eval()
+    images, labels = data.tensors
+    right = (model(images).argmax(dim=1) == labels).float().mean().item()
+    model.train()
+    return right
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Train a convolutional net on scikit-learn's digits.")
+    parser.add_argument("--epochs", type=int, default=20, help="passes over the training digits (default 20)")
+    parser.add_argument("--batch", type=int, default=64, help="images in a step (default 64)")
+    parser.add_argument("--lr", type=float, default=3e-3, help="highest learning rate (default 0.003)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of split, weights and batches (default 0)")
+    options = parser.parse_args(arguments)
+    if options.epochs < 1 or options.batch < 1:
+        parser.error("--epochs and --batch must be at least 1")
+    try:
+        train_set, test_set = load_digits(options.seed)
+    except ImportError:
+        print("train_digits.py: the digits come with scikit-learn: pip install scikit-learn", file=sys.stderr)
+        return 2
+
+    start = time.perf_counter()
+    wt.manual_seed(options.seed)
+    model = DigitNet()
+    loader = DataLoader(train_set, batch_size=options.batch, shuffle=True)
+    optimizer = optim.AdamW(model.parameters(), lr=options.lr, weight_decay=0.05, fused=True)
+    schedule = optim.lr_scheduler.OneCycleLR(optimizer, options.lr, total_steps=options.epochs * len(loader))
+    for epoch in range(1, options.epochs + 1):
+        total = 0.0
+        for images, labels in loader:
+            loss = F.cross_entropy(model(shifted(images)), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+            total += loss.item() * len(labels)
+        mean, right = total / len(train_set), accuracy(model, test_set)
+        print(f"epoch {epoch} loss {mean:.4f} test accuracy {right:.4f}", flush=True)
+    print(f"test accuracy {right:.4f} after {time.perf_counter() - start:.1f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

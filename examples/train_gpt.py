@@ -1,0 +1,565 @@
+"""Train a small GPT-2 shaped language model on the bytes of real text, then let it write some.
+
+    python examples/train_gpt.py                               the source of Python's standard library
+    python examples/train_gpt.py --data FILE_OR_FOLDER         any other text
+    python examples/train_gpt.py --dtype bfloat16 --steps 2000
+    python examples/train_gpt.py --resume                      go on from the last checkpoint under --out
+
+Under --out it leaves checkpoint.pt, loss.png (where matplotlib is installed) and text.bin (the text, where
+that is several files). A terminal shows a progress bar, anything else gets lines. Wrong input: one line, exit code 2.
+
+Shapes: B batch, T block (bytes of context), C width, H heads, V vocabulary (the 256 bytes).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import lzma
+import math
+import os
+import sys
+import sysconfig
+import time
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import warptape as wt
+import warptape.nn.functional as F
+from tqdm import tqdm
+from warptape import nn, optim
+
+VOCABULARY = 256
+LOG_EVERY = 10
+WARMUP = 50
+VALIDATION_BYTES = 1 << 17
+DTYPES = {"float32": wt.float32, "bfloat16": wt.bfloat16}
+SHAPE = ("layers", "heads", "width", "block")  # the settings that a checkpoint's weights depend on
+DEFAULTS: dict[str, Any] = {
+    "steps": 1000,
+    "layers": 4,
+    "heads": 4,
+    "width": 192,
+    "block": 128,
+    "batch": 16,
+    "lr": 3e-3,
+    "seed": 1337,
+    "eval_every": 250,
+    "dtype": "float32",
+    "data": None,
+}
+
+
+class InputError(Exception):
+    """What the user gave cannot be used; the message is the one line that is shown."""
+
+
+# ------------------------------------------------------------------------------------------------------ model
+
+
+class Attention(nn.Module):
+    """Causal self-attention of several heads: [B, T, C] -> [B, T, C]."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+
+    def forward(self, x: wt.Tensor) -> wt.Tensor:
+        B, T, C = x.shape
+        q, k, v = (part.view(B, T, self.heads, -1).transpose(1, 2) for part in self.qkv(x).split(C, dim=2))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)  # [B, H, T, C / H]
+        return self.out(y.transpose(1, 2).reshape(B, T, C))
+
+
+class Block(nn.Module):
+    """One transformer layer with the norms before its two halves: [B, T, C] -> [B, T, C]."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(width)
+        self.attention = Attention(width, heads)
+        self.norm2 = nn.LayerNorm(width)
+        up, down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.mlp = nn.Sequential(up, nn.GELU(approximate="tanh"), down)
+
+    def forward(self, x: wt.Tensor) -> wt.Tensor:
+        x = x + self.attention(self.norm1(x))
+        return x + self.mlp(self.norm2(x))
+
+
+class GPT(nn.Module):
+    """GPT-2 on bytes: tokens [B, T] -> logits [B, T, V]; the head shares the token embedding's weight."""
+
+    def __init__(self, layers: int, heads: int, width: int, block: int) -> None:
+        super().__init__()
+        self.block = block
+        self.tokens = nn.Embedding(VOCABULARY, width)
+        self.positions = nn.Embedding(block, width)
+        self.layers = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, VOCABULARY, bias=False)
+        self.head.weight = self.tokens.weight
+        self.start()
+
+    @wt.no_grad()
+    def start(self) -> None:
+        """Random matrices as in GPT-2, waves as positions; biases and norms stay as their modules made them."""
+        # GPT-2's 0.02 is for a width of 768; a narrow model learns faster from a larger start.
+        std, depth = 0.05, 2 * len(self.layers)
+        for name, parameter in self.named_parameters():
+            # The two projections of a layer that add to the residual stream start smaller, as in GPT-2.
+            into_residual = name.endswith(("attention.out.weight", "mlp.2.weight"))
+            if parameter.dim() > 1:
+                nn.init.normal_(parameter, std=std / math.sqrt(depth) if into_residual else std)
+        # "Attention Is All You Need", section 3.5. The table is learned on; from noise it learns much slower.
+        block, width = self.positions.weight.shape
+        half = (width + 1) // 2
+        lengths = wt.exp(wt.arange(half) * (-math.log(10000.0) / half))  # [C / 2]
+        angles = wt.arange(block).unsqueeze(1) * lengths  # [T, C / 2]
+        waves = wt.cat([angles.sin(), angles.cos()], dim=1)[:, :width]  # [T, C]
+        self.positions.weight.copy_(waves * (std * math.sqrt(2.0)))
+
+    def forward(self, tokens: wt.Tensor) -> wt.Tensor:
+        places = wt.arange(tokens.shape[1], device=tokens.device)  # [T]
+        x = self.tokens(tokens) + self.positions(places)  # [B, T, C]
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(self.norm(x))
+
+
+def loss_of(model: GPT, tokens: wt.Tensor, targets: wt.Tensor) -> wt.Tensor:
+    """Mean cross-entropy in nats per byte, in float32 whatever the model computes in."""
+    logits = model(tokens)
+    return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+
+
+def make_optimizer(model: GPT, lr: float) -> optim.AdamW:
+    """AdamW in one fused call; weight decay on the matrices only."""
+    matrices = [p for p in model.parameters() if p.dim() >= 2]
+    vectors = [p for p in model.parameters() if p.dim() < 2]
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
+    return optim.AdamW(groups, lr=lr, betas=(0.9, 0.98), fused=True)
+
+
+def learning_rate(step: int, steps: int, peak: float) -> float:
+    """Rate of a step (counted from 1): a linear warm-up, then a cosine down to a twentieth of the peak."""
+    warmup = min(WARMUP, steps // 10 + 1)
+    if step <= warmup:
+        return peak * step / warmup
+    progress = min(1.0, (step - warmup) / max(1, steps - warmup))
+    return peak * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * progress)))
+
+
+def autocast(device: str, dtype: str) -> contextlib.AbstractContextManager[Any]:
+    """Matrix products in bfloat16 where asked for; float32 needs no context."""
+    if dtype == "float32":
+        return contextlib.nullcontext()
+    return wt.autocast(device.partition(":")[0], dtype=DTYPES[dtype])
+
+
+def training_step(model: GPT, optimizer: optim.AdamW, batch: tuple[wt.Tensor, ...], cast: Any) -> wt.Tensor:
+    """One step on (inputs, targets), each [B, T]; returns the loss unread, so that a GPU need not wait."""
+    with cast:
+        loss = loss_of(model, *batch)
+    optimizer.zero_grad()
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    return loss.detach()
+
+
+# ------------------------------------------------------------------------------------------------------- text
+
+
+def standard_library() -> list[Path]:
+    """The running Python's own modules in order of name, without test folders and installed packages."""
+    root = Path(sysconfig.get_paths()["stdlib"])
+    files: list[Path] = []
+    for module in sorted(sys.stdlib_module_names):
+        files += sorted((root / module).rglob("*.py")) or [root / f"{module}.py"]
+    left_out = {"test", "tests", "idle_test", "site-packages", "dist-packages"}
+    return [f for f in files if f.is_file() and not left_out & set(f.relative_to(root).parts)]
+
+
+def readable_files(folder: Path) -> Iterator[Path]:
+    """The text files under a folder: neither hidden nor with a zero byte near their start."""
+    for file in sorted(folder.rglob("*")):
+        hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
+        if file.is_file() and not hidden and b"\0" not in file.open("rb").read(4096):
+            yield file
+
+
+def open_text(data: str | None, out: Path) -> np.ndarray:
+    """The text as uint8 [bytes], mapped into memory; several files are first joined into out/text.bin."""
+    source = Path(data) if data else None
+    if source and not source.exists():
+        raise InputError(f"--data {source}: no such file or folder")
+    if source and source.is_file():
+        path = source
+    else:
+        path = out / "text.bin"
+        with atomic_file(path) as joined:
+            for file in readable_files(source) if source else standard_library():
+                joined.write(file.read_bytes())
+    if path.stat().st_size == 0:
+        raise InputError(f"--data {source or 'standard library'}: the text is empty")
+    return np.memmap(path, dtype=np.uint8, mode="r")
+
+
+class Text:
+    """The text in two parts: most of it to train on, its end to validate on."""
+
+    def __init__(self, data: np.ndarray, block: int, device: str) -> None:
+        if len(data) < 2 * (block + 1):
+            raise InputError(
+                f"the text has {len(data)} bytes; --block {block} needs at least {2 * (block + 1)}: "
+                "a block and the byte after it to train on, and as many to validate on"
+            )
+        held_out = max(block + 1, min(len(data) // 10, VALIDATION_BYTES))
+        self.train, self.validation = data[:-held_out], data[-held_out:]
+        self.block, self.device = block, device
+
+    def batch(self, size: int, generator: wt.Generator) -> tuple[wt.Tensor, wt.Tensor]:
+        """Random blocks of the training part and the byte after each of theirs: two of [B, T], int64."""
+        starts = wt.randint(len(self.train) - self.block, (size,), generator=generator).tolist()
+        rows = np.stack([self.train[start : start + self.block + 1] for start in starts])
+        tokens = wt.from_numpy(rows).to(self.device).long()
+        return tokens[:, :-1], tokens[:, 1:]
+
+    def validation_batches(self, size: int) -> Iterator[tuple[wt.Tensor, wt.Tensor]]:
+        """The validation part block after block, no byte twice, as (inputs, targets) of at most [size, T]."""
+        rows = (len(self.validation) - 1) // self.block
+        inputs = self.validation[: rows * self.block].reshape(rows, self.block)
+        targets = self.validation[1 : rows * self.block + 1].reshape(rows, self.block)
+        for start in range(0, rows, size):
+            part = slice(start, start + size)
+            yield tuple(wt.from_numpy(half[part].copy()).to(self.device).long() for half in (inputs, targets))
+
+    def xz_bits_per_byte(self) -> float:
+        """What xz needs for the bytes that the validation loss is the mean over."""
+        size = (len(self.validation) - 1) // self.block * self.block
+        return 8 * len(lzma.compress(self.validation[1 : size + 1].tobytes(), preset=9)) / size
+
+
+@wt.no_grad()
+def validate(model: GPT, text: Text, batch: int, cast: Any) -> float:
+    """Mean loss over the validation part, in nats per byte."""
+    model.eval()
+    total, rows = 0.0, 0
+    for inputs, targets in text.validation_batches(4 * batch):
+        with cast:
+            total += loss_of(model, inputs, targets).item() * len(inputs)
+        rows += len(inputs)
+    model.train()
+    return total / rows
+
+
+@wt.no_grad()
+def write(model: GPT, prompt: bytes, length: int, samples: int, seed: int, cast: Any) -> list[bytes]:
+    """Let the model go on from the prompt: each next byte drawn from the 40 likeliest at temperature 0.8."""
+    model.eval()
+    device = model.tokens.weight.device
+    generator = wt.Generator().manual_seed(seed)
+    tokens = wt.tensor([list(prompt)] * samples, device=device)  # [samples, T]
+    for _ in range(length):
+        with cast:
+            logits = model(tokens[:, -model.block :])[:, -1].float()  # [samples, V]
+        likeliest, choices = logits.topk(40)
+        odds = F.softmax(likeliest / 0.8, dim=-1).cpu()  # drawn on the CPU: the same bytes from every device
+        drawn = wt.multinomial(odds, 1, generator=generator).to(device)
+        tokens = wt.cat([tokens, choices.gather(1, drawn)], dim=1)
+    return [bytes(row) for row in tokens.tolist()]
+
+
+# ---------------------------------------------------------------------------------------- speed and its limit
+
+
+def flops_per_byte(model: GPT) -> float:
+    """Operations that training takes per byte: 6 N + 12 L T C, with N all weights but the position table."""
+    positions = model.positions.weight.numel()  # T C
+    weights = sum(p.numel() for p in model.parameters()) - positions
+    return 6.0 * weights + 12.0 * len(model.layers) * positions
+
+
+def machine_peak(device: str, dtype: str) -> float:
+    """Operations per second of a large matrix product: on the CPU one thread's best times the cores."""
+    on_cpu = device.startswith("cpu")
+    size = 1024 if on_cpu else 8192
+    a, b = (wt.randn(size, size, generator=wt.Generator()).to(device, DTYPES[dtype]) for _ in range(2))
+    threads, best = wt.get_num_threads(), math.inf
+    if on_cpu:
+        wt.set_num_threads(1)
+    try:
+        for _ in range(10):
+            start = time.perf_counter()
+            (a @ b)[0, 0].item()
+            best = min(best, time.perf_counter() - start)
+    finally:
+        wt.set_num_threads(threads)
+    return 2.0 * size**3 / best * (len(os.sched_getaffinity(0)) if on_cpu else 1)
+
+
+class Progress:
+    """A progress bar on a terminal, lines on stdout elsewhere; times the steps between two reports."""
+
+    def __init__(self, step: int, steps: int, flops: float, peak: float) -> None:
+        self.flops, self.peak = flops, peak
+        self.bar = tqdm(total=steps, initial=step, unit="step") if sys.stdout.isatty() else None
+        self.validation = math.nan
+        self.resume_clock()
+
+    def resume_clock(self) -> None:
+        self.since, self.bytes, self.steps = time.perf_counter(), 0, 0
+
+    def trained(self, tokens: int) -> None:
+        self.bytes += tokens
+        self.steps += 1
+
+    def report(self, step: int, loss: float) -> None:
+        speed = self.bytes / (time.perf_counter() - self.since)
+        share = speed * self.flops / self.peak
+        if self.bar is not None:
+            self.bar.update(self.steps)
+            known = {} if math.isnan(self.validation) else {"val": f"{self.validation:.4f}"}
+            self.bar.set_postfix(loss=f"{loss:.4f}", **known, tokens_s=f"{speed:,.0f}", peak=f"{share:.0%}")
+        else:
+            print(f"step {step} loss {loss:.4f} tokens/s {speed:.0f} peak {100 * share:.1f}%", flush=True)
+        self.resume_clock()
+
+    def validated(self, step: int, loss: float, xz: float) -> None:
+        self.validation = loss
+        bits = f"val bits/byte {loss / math.log(2):.4f} (xz {xz:.4f})"
+        if self.bar is not None:
+            self.bar.write(f"step {step} val loss {loss:.4f}, {bits}")
+        else:
+            print(f"val loss {loss:.4f}\n{bits}", flush=True)
+        self.resume_clock()
+
+    def close(self) -> None:
+        if self.bar is not None:
+            self.bar.close()
+
+
+# ------------------------------------------------------------------------------------- checkpoint and picture
+
+
+@contextlib.contextmanager
+def atomic_file(path: Path) -> Iterator[Any]:
+    """A file to write that takes its name only when it is whole, so that a crash leaves the one before it."""
+    temporary = path.with_name(path.name + ".part")
+    with open(temporary, "wb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """Read a checkpoint of this script; anything else is an InputError."""
+    if not path.is_file():
+        raise InputError(f"--resume {path}: no such file")
+    try:
+        state = wt.load(path, map_location="cpu")
+        missing = {"settings", "step", "model", "optimizer", "generator", "history", "text"} - set(state)
+    except Exception as error:  # the file's bytes may be anything, and so may what reading them raises
+        raise InputError(f"--resume {path}: cannot be read as a checkpoint ({first_line(error)})") from error
+    if missing:
+        raise InputError(f"--resume {path}: no checkpoint of this script, for want of {', '.join(missing)}")
+    return state
+
+
+class Run:
+    """Everything a step changes, so that a checkpoint of it resumes to the same curve, bit for bit."""
+
+    def __init__(self, settings: dict[str, Any], device: str, text: np.ndarray) -> None:
+        self.settings, self.step = settings, 0
+        self.history: dict[str, list[list[float]]] = {"train": [], "validation": []}  # pairs of step and loss
+        self.text_mark = [len(text), zlib.crc32(text)]
+        wt.manual_seed(settings["seed"])
+        self.model = GPT(*(settings[name] for name in SHAPE)).to(device)
+        self.optimizer = make_optimizer(self.model, settings["lr"])
+        self.generator = wt.Generator().manual_seed(settings["seed"])  # draws the batches, on the CPU
+
+    def save(self, path: Path) -> None:
+        with atomic_file(path) as file:
+            wt.save(
+                {
+                    "settings": self.settings,
+                    "step": self.step,
+                    "model": self.model.state_dict(),
+                    "optimizer": self.optimizer.state_dict(),
+                    "generator": self.generator.get_state(),
+                    "history": self.history,
+                    "text": self.text_mark,
+                },
+                file,
+            )
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.step, self.history = state["step"], state["history"]
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.generator.set_state(state["generator"])
+        if list(state["text"]) != self.text_mark:
+            print("note: the text is not the one of the checkpoint; the curve will differ", file=sys.stderr)
+
+
+def plot(history: dict[str, list[list[float]]], xz: float, path: Path) -> str:
+    """Draw both losses over the steps as a PNG; returns what to tell the user."""
+    try:
+        import matplotlib
+    except ImportError:
+        return f"{path} not drawn: it needs matplotlib (pip install matplotlib)"
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(8, 5))
+    for name, style in (("train", "-"), ("validation", "o-")):
+        if history[name]:
+            axes.plot(*zip(*history[name], strict=True), style, label=name, linewidth=1)
+    axes.axhline(xz * math.log(2), color="gray", linestyle=":", label="xz on the validation bytes")
+    axes.set(xlabel="step", ylabel="nats per byte", title="Loss")
+    axes.legend()
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+    return f"loss curve: {path}"
+
+
+# ------------------------------------------------------------------------------------------- the command line
+
+
+def first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+class OneLineParser(argparse.ArgumentParser):
+    def error(self, message: str) -> Any:
+        raise InputError(message)
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = OneLineParser(description="Train a small GPT on bytes of text.")
+
+    def add(flag: str, kind: Any, what: str, **more: Any) -> None:
+        default = DEFAULTS[flag[2:].replace("-", "_")]
+        parser.add_argument(flag, type=kind, help=f"{what} (default: {default})", **more)
+
+    add("--steps", int, "training steps in all, those of a resumed run included")
+    add("--layers", int, "transformer layers")
+    add("--heads", int, "attention heads; they divide the width")
+    add("--width", int, "size of a token's vector")
+    add("--block", int, "bytes of context")
+    add("--batch", int, "blocks in a step")
+    add("--lr", float, "highest learning rate")
+    add("--seed", int, "seed of the weights, the batches and the samples")
+    add("--eval-every", int, "steps between validations, each followed by a checkpoint")
+    add("--dtype", str, "what matrix products are computed in", choices=sorted(DTYPES))
+    parser.add_argument("--data", help="a file or folder of text (default: the standard library's source)")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, ... (default: cpu)")
+    parser.add_argument("--out", type=Path, default=Path("out/train_gpt"), help="folder to write to")
+    parser.add_argument(
+        "--resume",
+        type=Path,
+        nargs="?",
+        const=Path(),
+        metavar="CHECKPOINT",
+        help="go on from a checkpoint (default: the one under --out), with its settings where none are given",
+    )
+    return parser.parse_args(arguments)
+
+
+def check(settings: dict[str, Any]) -> None:
+    for name in (*SHAPE, "steps", "batch", "eval_every"):
+        if settings[name] < 1:
+            raise InputError(f"--{name.replace('_', '-')} {settings[name]}: must be at least 1")
+    if settings["width"] % settings["heads"]:
+        raise InputError(f"--heads {settings['heads']} does not divide --width {settings['width']}")
+    if not (0 < settings["lr"] < math.inf):
+        raise InputError(f"--lr {settings['lr']}: must be a positive number")
+    if not 0 <= settings["seed"] < 2**63:
+        raise InputError(f"--seed {settings['seed']}: must be between 0 and 2**63 - 1")
+
+
+def prepare(arguments: argparse.Namespace) -> tuple[Run, Text]:
+    """Turn the command line into a run at its start, or at the checkpoint's step, and its text."""
+    given = {name: getattr(arguments, name) for name in DEFAULTS if getattr(arguments, name) is not None}
+    state, resume = None, arguments.resume
+    if resume is not None:
+        state = load_checkpoint(arguments.out / "checkpoint.pt" if resume == Path() else resume)
+    known = state["settings"] if state else {}
+    settings = {**DEFAULTS, **known, **given}
+    for name in SHAPE if state else ():
+        if settings[name] != known[name]:
+            raise InputError(f"--{name} {settings[name]}: the checkpoint has --{name} {known[name]}")
+    check(settings)
+    try:
+        wt.zeros(1, device=arguments.device)
+    except (RuntimeError, ValueError, AssertionError) as error:
+        raise InputError(f"--device {arguments.device}: {first_line(error)}") from error
+    try:
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        data = open_text(settings["data"], arguments.out)
+    except OSError as error:
+        raise InputError(first_line(error)) from error
+    text = Text(data, settings["block"], arguments.device)
+    run = Run(settings, arguments.device, data)
+    if state:
+        run.restore(state)
+    return run, text
+
+
+def train(run: Run, text: Text, out: Path, peak: float, xz: float) -> None:
+    """Take the steps that are left, reporting, validating and saving on the way."""
+    settings, cast = run.settings, autocast(text.device, run.settings["dtype"])
+    progress = Progress(run.step, settings["steps"], flops_per_byte(run.model), peak)
+    while run.step < settings["steps"]:
+        run.step += 1
+        for group in run.optimizer.param_groups:
+            group["lr"] = learning_rate(run.step, settings["steps"], settings["lr"])
+        loss = training_step(run.model, run.optimizer, text.batch(settings["batch"], run.generator), cast)
+        progress.trained(settings["batch"] * settings["block"])
+        last = run.step == settings["steps"]
+        if run.step % LOG_EVERY == 0 or last:
+            run.history["train"].append([run.step, loss.item()])
+            progress.report(run.step, loss.item())
+        if run.step % settings["eval_every"] == 0 or last:
+            value = validate(run.model, text, settings["batch"], cast)
+            run.history["validation"].append([run.step, value])
+            progress.validated(run.step, value, xz)
+            run.save(out / "checkpoint.pt")
+            progress.resume_clock()
+    progress.close()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    try:
+        options = parse(arguments)
+        run, text = prepare(options)
+    except InputError as error:
+        print(f"train_gpt.py: {error}", file=sys.stderr)
+        return 2
+    settings, out = run.settings, options.out
+    peak, xz = machine_peak(text.device, settings["dtype"]), text.xz_bits_per_byte()
+    print(f"text: {len(text.train):,} bytes to train on, {len(text.validation):,} to validate on")
+    parameters = sum(p.numel() for p in run.model.parameters())
+    print(f"model: {parameters:,} parameters, {settings['dtype']} on {text.device}")
+    print(f"machine: peak {peak / 1e9:,.0f} GFLOP/s, {wt.get_num_threads()} threads", flush=True)
+    try:
+        train(run, text, out, peak, xz)
+    except KeyboardInterrupt:
+        print("train_gpt.py: interrupted; --resume goes on from the last checkpoint", file=sys.stderr)
+        return 130
+    print(plot(run.history, xz, out / "loss.png"))
+    cast = autocast(text.device, settings["dtype"])
+    for sample in write(run.model, b"\n", 300, 3, settings["seed"], cast):
+        print(f"--- sample\n{sample.decode('utf-8', errors='replace').strip()}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
