@@ -1,0 +1,272 @@
+"""What benchmarks/cpu.py measures: for a library `lib`, each row builds a callable that does the work.
+
+The same source runs on both libraries; PyTorch gets its best switches (fused optimizers, fused attention).
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measurement: a call does `units` of what the table counts; `calls` make a round, if fixed."""
+
+    name: str
+    group: str
+    build: Callable[[Any], Callable[[], Any]]
+    units: int = 1
+    threaded: bool = False
+    calls: int | None = None
+
+
+@dataclass(frozen=True)
+class Group:
+    """A line of the table: rows under one target; its figure is the geometric mean of its rows' ratios."""
+
+    name: str
+    title: str
+    target: float
+
+
+GROUPS = [
+    Group("add", "small `a + b`", 0.4),
+    Group("add_grad", "small `a + b` with grad", 0.4),
+    Group("chain", "20-op chain forward + backward, per op", 0.4),
+    Group("linear", "`nn.Linear(8, 8)` on one row", 0.5),
+    Group("mlp_sgd", "small MLP training step, SGD", 0.4),
+    Group("mlp_adamw", "small MLP training step, AdamW", 0.4),
+    Group("import", "`import` against `import torch`", 0.15),
+    Group("gpt_f32", "default step of examples/train_gpt.py, float32", 0.8),
+    Group("gpt_bf16", "the same in bfloat16 autocast", 0.7),
+    Group("elementwise_small", "elementwise below 1e5 elements", 0.8),
+    Group("elementwise_large", "elementwise above 1e5 elements", 1.0),
+    Group("reductions", "reductions, forward + backward", 0.7),
+    Group("softmax", "softmax, forward + backward", 0.7),
+    Group("norms", "norms, forward + backward", 0.7),
+]
+
+
+def numbers(lib: Any, *shape: int, seed: int = 0, grad: bool = False) -> Any:
+    """Normal float32 values that are the same in every library."""
+    values = np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+    return lib.from_numpy(values).requires_grad_(grad)
+
+
+# -------------------------------------------------------------------------------- small work
+
+
+def small_add(grad: bool) -> Callable[[Any], Callable[[], Any]]:
+    def build(lib: Any) -> Callable[[], Any]:
+        a, b = numbers(lib, 4, 4, seed=1, grad=grad), numbers(lib, 4, 4, seed=2)
+        return lambda: a + b
+
+    return build
+
+
+def chain(lib: Any) -> Callable[[], Any]:
+    a, b = numbers(lib, 4, 4, seed=1, grad=True), numbers(lib, 4, 4, seed=2)
+    ones = lib.ones(4, 4)
+
+    def work() -> None:
+        x = a
+        for _ in range(5):
+            x = ((x + b) * b - b).tanh()  # 4 ops
+        x.backward(ones)
+        a.grad = None
+
+    return work
+
+
+def linear(lib: Any) -> Callable[[], Any]:
+    layer, row = lib.nn.Linear(8, 8), numbers(lib, 1, 8)
+    return lambda: layer(row)
+
+
+def mlp(optimizer: str) -> Callable[[Any], Callable[[], Any]]:
+    def build(lib: Any) -> Callable[[], Any]:
+        nn = lib.nn
+        model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 10))
+        inputs, labels = numbers(lib, 16, 16), lib.arange(16) % 10
+        loss_of = nn.CrossEntropyLoss()
+        extra = {"momentum": 0.9} if optimizer == "SGD" else {}
+        updates = getattr(lib.optim, optimizer)(model.parameters(), lr=1e-3, fused=True, **extra)
+
+        def work() -> None:
+            updates.zero_grad()
+            loss_of(model(inputs), labels).backward()
+            updates.step()
+
+        return work
+
+    return build
+
+
+# ----------------------------------------------------------------------------------- the GPT
+
+
+class GPTSteps:
+    """Steps of examples/train_gpt.py at its defaults; weights and batches are equal in every library."""
+
+    SCHEDULE = 200  # steps that the learning rate is planned for, however many are taken
+
+    def __init__(self, lib: Any, dtype: str) -> None:
+        sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
+        self.example = importlib.import_module("train_gpt")
+        self.lib, self.settings, self.step = lib, self.example.DEFAULTS, 0
+        data = np.concatenate([np.fromfile(f, dtype=np.uint8) for f in self.example.standard_library()])
+        self.text = self.example.Text(data, self.settings["block"], "cpu")
+        lib.manual_seed(0)
+        self.model = self.example.GPT(*(self.settings[name] for name in self.example.SHAPE))
+        random = np.random.default_rng(0)
+        with lib.no_grad():
+            for parameter in self.model.parameters():
+                if parameter.dim() > 1:
+                    values = 0.05 * random.standard_normal(tuple(parameter.shape), dtype=np.float32)
+                    parameter.copy_(lib.from_numpy(values))
+        self.optimizer = self.example.make_optimizer(self.model, self.settings["lr"])
+        self.generator = lib.Generator().manual_seed(0)
+        self.cast = self.example.autocast("cpu", dtype)
+
+    def __call__(self) -> None:
+        self.step += 1
+        rate = self.example.learning_rate(min(self.step, self.SCHEDULE), self.SCHEDULE, self.settings["lr"])
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        batch = self.text.batch(self.settings["batch"], self.generator)
+        self.example.training_step(self.model, self.optimizer, batch, self.cast).item()
+
+    def result(self) -> dict[str, float]:
+        loss = self.example.validate(self.model, self.text, self.settings["batch"], self.cast)
+        return {"step": self.step, "validation_loss": loss}
+
+
+def gpt(dtype: str) -> Callable[[Any], Callable[[], Any]]:
+    return lambda lib: GPTSteps(lib, dtype)
+
+
+# --------------------------------------------------------------------- kernels by themselves
+
+
+def elementwise(op: Callable[..., Any], *shape: int) -> Callable[[Any], Callable[[], Any]]:
+    def build(lib: Any) -> Callable[[], Any]:
+        a, b = numbers(lib, *shape, seed=1), numbers(lib, *shape, seed=2)
+        return lambda: op(lib, a, b)
+
+    return build
+
+
+ELEMENTWISE = {
+    "add": lambda lib, a, b: a + b,
+    "mul_scalar": lambda lib, a, b: a * 1.5,
+    "where": lambda lib, a, b: lib.where(a > b, a, b),
+    "exp": lambda lib, a, b: a.exp(),
+    "tanh": lambda lib, a, b: a.tanh(),
+    "sigmoid": lambda lib, a, b: a.sigmoid(),
+    "gelu": lambda lib, a, b: lib.nn.functional.gelu(a, approximate="tanh"),
+    "relu": lambda lib, a, b: a.relu(),
+    "add_": lambda lib, a, b: a.add_(b, alpha=1e-3),
+}
+
+
+def forward_backward(op: Callable[..., Any], *shape: int) -> Callable[[Any], Callable[[], Any]]:
+    """The op and its backward from a gradient that is not all ones."""
+
+    def build(lib: Any) -> Callable[[], Any]:
+        x = numbers(lib, *shape, seed=1, grad=True)
+        call = op(lib, x)
+        gradient = numbers(lib, *call().shape, seed=2)
+
+        def work() -> None:
+            call().backward(gradient)
+            x.grad = None
+
+        return work
+
+    return build
+
+
+def norm(make: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    """A norm module applied to x, its parameters' gradients dropped so that they do not add up."""
+
+    def op(lib: Any, x: Any) -> Callable[[], Any]:
+        module = make(lib, x)
+
+        def call() -> Any:
+            module.zero_grad()
+            return module(x)
+
+        return call
+
+    return op
+
+
+REDUCTIONS = {
+    "sum": lambda lib, x: lambda: x.sum(),
+    "sum_rows": lambda lib, x: lambda: x.sum(dim=-1),
+    "sum_columns": lambda lib, x: lambda: x.sum(dim=0),
+    "mean_rows": lambda lib, x: lambda: x.mean(dim=-1),
+    "max_rows": lambda lib, x: lambda: x.max(dim=-1).values,
+    "var_rows": lambda lib, x: lambda: x.var(dim=-1),
+}
+SOFTMAX = {
+    "softmax": lambda lib, x: lambda: x.softmax(dim=-1),
+    "log_softmax": lambda lib, x: lambda: x.log_softmax(dim=-1),
+    "logsumexp": lambda lib, x: lambda: x.logsumexp(dim=-1),
+}
+NORMS = {
+    "layer_norm": (
+        norm(lambda lib, x: lib.nn.LayerNorm(x.shape[-1])),
+        ((32, 192), (2048, 192), (1024, 1024)),
+    ),
+    "rms_norm": (norm(lambda lib, x: lib.nn.RMSNorm(x.shape[-1])), ((32, 192), (2048, 192), (1024, 1024))),
+    "batch_norm": (norm(lambda lib, x: lib.nn.BatchNorm2d(x.shape[1])), ((8, 16, 8, 8), (32, 64, 16, 16))),
+    "group_norm": (norm(lambda lib, x: lib.nn.GroupNorm(8, x.shape[1])), ((8, 16, 8, 8), (32, 64, 16, 16))),
+}
+
+
+def label(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape))
+
+
+def kernel_rows() -> list[Row]:
+    rows = []
+    for group, shapes in (
+        ("elementwise_small", ((1000,), (30, 1000))),
+        ("elementwise_large", ((1000, 1000), (4000, 1000))),
+    ):
+        for op, function in ELEMENTWISE.items():
+            for shape in shapes:
+                rows.append(Row(f"{op}[{label(shape)}]", group, elementwise(function, *shape), threaded=True))
+    for group, ops in (("reductions", REDUCTIONS), ("softmax", SOFTMAX)):
+        for op, function in ops.items():
+            for shape in ((32, 256), (512, 512), (2048, 1024)):
+                rows.append(
+                    Row(f"{op}[{label(shape)}]", group, forward_backward(function, *shape), threaded=True)
+                )
+    for op, (function, shapes) in NORMS.items():
+        for shape in shapes:
+            rows.append(
+                Row(f"{op}[{label(shape)}]", "norms", forward_backward(function, *shape), threaded=True)
+            )
+    return rows
+
+
+ROWS = [
+    Row("add", "add", small_add(grad=False)),
+    Row("add_grad", "add_grad", small_add(grad=True)),
+    Row("chain", "chain", chain, units=20),
+    Row("linear", "linear", linear),
+    Row("mlp_sgd", "mlp_sgd", mlp("SGD")),
+    Row("mlp_adamw", "mlp_adamw", mlp("AdamW")),
+    Row("gpt_f32", "gpt_f32", gpt("float32"), threaded=True, calls=3),
+    Row("gpt_bf16", "gpt_bf16", gpt("bfloat16"), threaded=True, calls=3),
+    *kernel_rows(),
+]

@@ -1,0 +1,219 @@
+"""examples/train_gpt.py as a user runs it: a process, its lines, its files, its exit codes."""
+
+import argparse
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import warptape as wt
+
+SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "train_gpt.py"
+TINY = ["--layers", "2", "--heads", "2", "--width", "32", "--block", "32", "--batch", "4", "--lr", "0.01"]
+STEP = re.compile(r"step (\d+) loss (\d+\.\d{4}) tokens/s \d+ peak \d+\.\d%")
+
+
+@pytest.fixture(scope="session")
+def text(tmp_path_factory):
+    """A real text that is short."""
+    path = tmp_path_factory.mktemp("text") / "text.py"
+    path.write_bytes(Path(argparse.__file__).read_bytes()[:30000])
+    return path
+
+
+def command(*arguments):
+    return [sys.executable, str(SCRIPT), *map(str, arguments)]
+
+
+def run(*arguments):
+    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=240, check=False)
+
+
+def losses(output):
+    """The lines of steps and validations, without what depends on the clock."""
+    steps = [match.groups() for match in map(STEP.fullmatch, output.splitlines()) if match]
+    return steps, re.findall(r"^val loss (\d+\.\d{4})$", output, flags=re.M)
+
+
+def assert_same_state(one, other):
+    """Two checkpoints hold the same values, bit for bit."""
+    if isinstance(one, wt.Tensor):
+        assert one.dtype == other.dtype
+        assert one.shape == other.shape
+        assert bool((one == other).all())
+    elif isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for key in one:
+            assert_same_state(one[key], other[key])
+    elif isinstance(one, (list, tuple)):
+        assert len(one) == len(other)
+        for left, right in zip(one, other):
+            assert_same_state(left, right)
+    else:
+        assert one == other
+
+
+def test_lines_and_files(text, tmp_path):
+    done = run(*TINY, "--data", text, "--steps", 45, "--eval-every", 20, "--out", tmp_path / "new" / "out")
+    assert done.returncode == 0, done.stderr
+    steps, validations = losses(done.stdout)
+    assert [int(step) for step, _ in steps] == [10, 20, 30, 40, 45]
+    assert len(validations) == 3  # after steps 20, 40 and the last
+    assert 2.0 < float(validations[-1]) < float(validations[0]) < 5.6  # ln 256 is 5.55
+    bits, xz = re.findall(r"^val bits/byte (\d+\.\d+) \(xz (\d+\.\d+)\)$", done.stdout, flags=re.M)[-1]
+    assert float(bits) == pytest.approx(float(validations[-1]) / 0.6931, abs=2e-3)
+    assert 1.0 < float(xz) < 4.0
+    assert done.stdout.count("--- sample") == 3
+    files = {file.name for file in (tmp_path / "new" / "out").iterdir()}
+    assert files - {"loss.png"} == {
+        "checkpoint.pt"
+    }  # nothing half-written, and the text is mapped where it lies
+    if "loss.png" in files:
+        assert (tmp_path / "new" / "out" / "loss.png").read_bytes().startswith(b"\x89PNG")
+    else:
+        assert "pip install matplotlib" in done.stdout
+
+
+def test_resumes_to_the_same_bits_after_kill(text, tmp_path):
+    arguments = [*TINY, "--data", text, "--steps", 60, "--eval-every", 6]
+    whole = run(*arguments, "--out", tmp_path / "whole")
+    assert whole.returncode == 0, whole.stderr
+
+    cut = command(*arguments, "--out", tmp_path / "cut")
+    with subprocess.Popen(cut, stdout=subprocess.PIPE, text=True) as process:
+        for line in process.stdout:
+            if line.startswith("step 20 "):
+                break
+        process.send_signal(signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL
+    before = wt.load(tmp_path / "cut" / "checkpoint.pt")
+    assert 18 <= before["step"] < 60
+
+    # Its settings come from the checkpoint.
+    resumed = run("--resume", "--out", tmp_path / "cut")
+    assert resumed.returncode == 0, resumed.stderr
+    after = [wt.load(tmp_path / name / "checkpoint.pt") for name in ("whole", "cut")]
+    assert after[0]["step"] == 60
+    assert_same_state(*after)
+    steps, validations = losses(whole.stdout)
+    rest, rest_validations = losses(resumed.stdout)
+    assert rest == steps[-len(rest) :]
+    assert rest_validations == validations[-len(rest_validations) :]
+    assert whole.stdout.split("--- sample")[1:] == resumed.stdout.split("--- sample")[1:]
+
+
+def test_bfloat16_follows_float32(text, tmp_path):
+    results = {}
+    for dtype in ("float32", "bfloat16"):
+        done = run(*TINY, "--data", text, "--steps", 40, "--dtype", dtype, "--out", tmp_path / dtype)
+        assert done.returncode == 0, done.stderr
+        results[dtype] = float(losses(done.stdout)[1][-1])
+    assert results["bfloat16"] != results["float32"]
+    assert results["bfloat16"] == pytest.approx(results["float32"], abs=0.05)
+
+
+def test_folder_is_joined_in_order_without_hidden_and_binary_files(text, tmp_path):
+    folder = tmp_path / "folder"
+    (folder / "b").mkdir(parents=True)
+    (folder / ".hidden").mkdir()
+    (folder / "b" / "one.txt").write_bytes(text.read_bytes())
+    (folder / "a.txt").write_bytes(b"first\n")
+    (folder / "c.bin").write_bytes(b"\0\1\2")
+    (folder / ".hidden" / "d.txt").write_bytes(b"hidden")
+    done = run(*TINY, "--data", folder, "--steps", 1, "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out" / "text.bin").read_bytes() == b"first\n" + text.read_bytes()
+
+
+def test_default_text_is_the_standard_library(monkeypatch):
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+    import train_gpt
+
+    files = train_gpt.standard_library()
+    names = [file.name for file in files]
+    assert "argparse.py" in names
+    assert names.index("argparse.py") < names.index("zipfile.py" if "zipfile.py" in names else "zipimport.py")
+    assert not [f for f in files if {"test", "tests", "site-packages"} & set(f.parts[-3:])]
+    assert sum(file.stat().st_size for file in files) > 5_000_000
+
+
+def test_terminal_gets_a_progress_bar(text, tmp_path):
+    parent, child = pty.openpty()
+    arguments = command(*TINY, "--data", text, "--steps", 20, "--out", tmp_path)
+    with subprocess.Popen(arguments, stdout=child, stderr=child) as process:
+        os.close(child)
+        output = b""
+        while True:
+            try:
+                chunk = os.read(parent, 65536)
+            except OSError:  # Linux reports a closed terminal so
+                break
+            if not chunk:
+                break
+            output += chunk
+    os.close(parent)
+    assert process.returncode == 0, output.decode()
+    assert b"20/20" in output
+    assert b"loss=" in output
+    assert b"tokens_s=" in output
+    assert b"\nstep 10 loss" not in output
+
+
+BAD_INPUT = {
+    "missing file": (["--data", "{tmp}/none.txt"], "no such file"),
+    "empty text": (["--data", "{tmp}/empty.txt"], "empty"),
+    "folder without text": (["--data", "{tmp}/folder"], "empty"),
+    "text shorter than a block": (["--data", "{tmp}/short.txt", "--block", "64"], "--block 64"),
+    "heads do not divide": (["--width", "32", "--heads", "5"], "--heads 5"),
+    "no steps": (["--steps", "0"], "--steps 0"),
+    "not a number": (["--steps", "many"], "many"),
+    "rate that is no number": (["--lr", "nan"], "--lr nan"),
+    "negative seed": (["--seed", "-1"], "--seed -1"),
+    "unknown dtype": (["--dtype", "float8"], "float8"),
+    "unknown device": (["--device", "abacus"], "--device abacus"),
+    "unknown flag": (["--depth", "3"], "--depth"),
+    "no checkpoint": (["--resume", "{tmp}/none.pt"], "no such file"),
+    "not a checkpoint": (["--resume", "{tmp}/short.txt"], "checkpoint"),
+    "out is a file": (["--out", "{tmp}/short.txt"], "short.txt"),
+}
+
+
+def assert_one_line_and_code_2(done, words):
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert done.stderr.startswith("train_gpt.py: ")
+    assert words in done.stderr
+
+
+@pytest.mark.parametrize("case", BAD_INPUT)
+def test_bad_input_gets_one_line_and_exit_code_2(case, text, tmp_path):
+    (tmp_path / "empty.txt").write_bytes(b"")
+    (tmp_path / "short.txt").write_bytes(b"a text of few words")
+    (tmp_path / "folder").mkdir()
+    arguments, words = BAD_INPUT[case]
+    given = [argument.format(tmp=tmp_path) for argument in arguments]
+    defaults = ["--data", text, "--out", tmp_path / "out"]
+    assert_one_line_and_code_2(run(*defaults, *given), words)
+    assert not (tmp_path / "out" / "checkpoint.pt").exists()
+
+
+def test_checkpoint_of_another_shape_is_refused(text, tmp_path):
+    arguments = [*TINY, "--data", text, "--steps", 2, "--out", tmp_path]
+    assert run(*arguments).returncode == 0
+    before = (tmp_path / "checkpoint.pt").read_bytes()
+    for flag, value in (("--width", 64), ("--layers", 3), ("--block", 16), ("--heads", 4)):
+        assert_one_line_and_code_2(run(*arguments, "--resume", flag, value), f"{flag} {value}")
+    # The settings may agree and the tensors not.
+    state = wt.load(tmp_path / "checkpoint.pt")
+    state["model"]["norm.weight"] = wt.ones(7)
+    wt.save(state, tmp_path / "other.pt")
+    assert_one_line_and_code_2(run(*arguments, "--resume", tmp_path / "other.pt"), "norm.weight")
+    cut = before[: len(before) // 2]
+    (tmp_path / "cut.pt").write_bytes(cut)
+    assert_one_line_and_code_2(run(*arguments, "--resume", tmp_path / "cut.pt"), "cut.pt")
+    assert (tmp_path / "checkpoint.pt").read_bytes() == before
