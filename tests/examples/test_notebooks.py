@@ -1,0 +1,26 @@
+"""Every notebook runs from its first cell to its last, in a kernel of this Python."""
+
+from pathlib import Path
+
+import pytest
+
+NOTEBOOKS = sorted((Path(__file__).resolve().parents[2] / "notebooks").glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_runs(path):
+    nbformat = pytest.importorskip("nbformat")
+    nbclient = pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    pytest.importorskip("matplotlib")
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    nbclient.NotebookClient(notebook, timeout=240, kernel_name="python3").execute()
+    pictures = [
+        o for cell in notebook.cells for o in cell.get("outputs", []) if "image/png" in o.get("data", {})
+    ]
+    assert pictures, "the plot is missing"
+
+
+def test_there_are_notebooks():
+    assert NOTEBOOKS
