@@ -136,6 +136,26 @@ void gemm_finish(const typename Kind::Acc* sums, int64_t ld, int64_t rows, int64
   }
 }
 
+// Calls f with the kind that computes the dtype; false for dtypes that are not floating.
+template <class F>
+WT_INLINE bool dispatch_gemm(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::Float32:
+      return f(GemmF32{}), true;
+    case DType::Float64:
+      return f(GemmF64{}), true;
+    case DType::Float16:
+      return f(GemmHalf{}), true;
+    case DType::BFloat16:
+#if defined(__AVX512F__)
+      if (__builtin_cpu_supports("avx512bf16")) return f(GemmBf16Dot{}), true;
+#endif
+      return f(GemmBf16{}), true;
+    default:
+      return false;
+  }
+}
+
 WT_INLINE int64_t gemm_ceil(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // The size of equal parts, none above `most`, of n items in units of `unit`.
@@ -180,7 +200,7 @@ struct GemmBlock {
   const typename Kind::Elem* a;
   const typename Kind::Elem* b;       // packed: panels of kCols; direct: the block's first element
   int64_t ldb;                        // direct only, else 0
-  const typename Kind::Elem* b_tail;  // direct only: the packed last columns
+  const typename Kind::Elem* b_tail;  // direct only: the packed last columns; null: B may be read beyond
   bool first, last;                   // of the blocks along k
   typename Kind::Acc* partial;        // null when in place
   int64_t ld_partial;                 // 0: one tile, finished at once
@@ -198,8 +218,9 @@ struct GemmBlock {
     using Elem = typename Kind::Elem;
     using Acc = typename Kind::Acc;
     int64_t nc = cols - j < Kind::kCols ? cols - j : Kind::kCols;
-    const Elem* panel = ldb && nc == Kind::kCols ? b + j : ldb ? b_tail : b + j * depth;
-    int64_t step = ldb && nc == Kind::kCols ? ldb : Kind::kCols;
+    bool direct = ldb && (nc == Kind::kCols || !b_tail);
+    const Elem* panel = direct ? b + j : ldb ? b_tail : b + j * depth;
+    int64_t step = direct ? ldb : Kind::kCols;
     auto micro = GemmMicros<Elem, Acc>::kTable[r - 1][nc > Kind::kLanes];
     typename Kind::Storage* c = out.c + i * out.ldc + j;
     if constexpr (kGemmInPlace<Kind>) {

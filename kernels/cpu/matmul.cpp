@@ -184,30 +184,10 @@ void matmul_of(const MatmulPlan& p) {
   p.k == 0 ? without_product<Kind>(p) : matmul_floating<Kind>(p);
 }
 
-#if defined(__AVX512F__)
-bool has_bf16_dot() {
-  static const bool has = __builtin_cpu_supports("avx512bf16");
-  return has;
-}
-#endif
-
 void matmul(const LaunchContext&, const MatmulPlan& p) {
   if (p.m == 0 || p.n == 0 || p.batch[0] == 0 || p.batch[1] == 0) return;
-  switch (p.dtype) {
-    case DType::Float32:
-      return matmul_of<GemmF32>(p);
-    case DType::Float64:
-      return matmul_of<GemmF64>(p);
-    case DType::Float16:
-      return matmul_of<GemmHalf>(p);
-    case DType::BFloat16:
-#if defined(__AVX512F__)
-      if (has_bf16_dot()) return matmul_of<GemmBf16Dot>(p);
-#endif
-      return matmul_of<GemmBf16>(p);
-    default:
-      dispatch(IntTypes{}, p.dtype, [&](auto t) { matmul_integer<typename decltype(t)::type>(p); });
-  }
+  if (dispatch_gemm(p.dtype, [&](auto kind) { matmul_of<decltype(kind)>(p); })) return;
+  dispatch(IntTypes{}, p.dtype, [&](auto t) { matmul_integer<typename decltype(t)::type>(p); });
 }
 
 }  // namespace

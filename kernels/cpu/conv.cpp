@@ -1,0 +1,387 @@
+// Convolution as a matrix product per image whose second operand, the columns of the image, is made block by
+// block in the cache ("High Performance Convolutional Neural Networks for Document Processing", section 3.1,
+// without the large intermediate matrix).
+#include "kernels/conv.h"
+
+#include "kernels/cpu/conv_columns.h"
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/slot.h"
+
+namespace warptape::kernels::WARPTAPE_ISA {
+namespace {
+
+// Pieces of the thread's scratch memory.
+class Pieces {
+ public:
+  // Room for n values and one vector beyond.
+  template <class T>
+  WT_INLINE int64_t add(int64_t n) {
+    int64_t at = total_;
+    total_ += (n * int64_t(sizeof(T)) + 2 * kGemmVecBytes - 1) / 64 * 64 + 64;
+    return at;
+  }
+  WT_INLINE char* allocate() const { return static_cast<char*>(cpu::thread_scratch(size_t(total_))); }
+
+ private:
+  int64_t total_ = 0;
+};
+
+WT_INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+WT_INLINE int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+
+struct Sizes {
+  int64_t channels, outputs;  // of one group
+  int64_t depth;              // rows of the columns' matrix of one group
+  int64_t positions;          // of one output image
+  explicit Sizes(const ConvPlan& p)
+      : channels(p.in_channels / p.groups),
+        outputs(p.out_channels / p.groups),
+        depth(channels * p.kernel[0] * p.kernel[1]),
+        positions(p.out[0] * p.out[1]) {}
+};
+
+// ---- forward
+// --------------------------------------------------------------------------------------------------------
+
+template <class Kind>
+struct Forward {
+  using S = typename Kind::Storage;
+  using Elem = typename Kind::Elem;
+  using Acc = typename Kind::Acc;
+  static constexpr bool kPacked = !kGemmInPlace<Kind>;  // columns are converted, sums rounded at the end
+  const ConvPlan& p;
+  S* out;
+  const S *in, *weight, *bias;
+  ConvFrame f{p};
+  Sizes z{p};
+  int64_t block_channels = most(1, least(z.channels, Kind::kDepth* Kind::kPack / f.taps));
+  int64_t block_cols = gemm_even(z.positions, 5 * Kind::kCols, Kind::kCols);
+
+  // Images in a task, so that a packed block of weights meets some 256 positions; rows are split while tasks
+  // are few.
+  void run() {
+    int64_t images = most(1, least(p.batch, 256 / z.positions));
+    int64_t chunks = gemm_ceil(p.batch, images), parts = 1;
+    while (chunks * p.groups * parts < 8 && z.outputs >= parts * 4 * kGemmRows) parts *= 2;
+    int64_t rows = gemm_ceil(z.outputs, parts);
+    double work = double(images) * double(rows) * double(z.depth) * double(z.positions);
+    cpu::parallel_for(
+        chunks * p.groups * parts, int64_t(1e6 / (work + 1e3)) + 1, [&](int64_t begin, int64_t end) {
+          for (int64_t t = begin; t < end; ++t) {
+            int64_t n = t / (p.groups * parts) * images, g = t / parts % p.groups, r = t % parts * rows;
+            if (r < z.outputs) task(g, n, least(images, p.batch - n), r, least(rows, z.outputs - r));
+          }
+        });
+  }
+
+  void task(int64_t g, int64_t n0, int64_t images, int64_t r0, int64_t rows) {
+    int64_t panel_rows = gemm_even(rows, kGemmRows, 1), block_depth = block_channels * f.taps;
+    int64_t elems = gemm_ceil(block_depth, Kind::kPack);
+    Pieces pieces;
+    int64_t at_a = pieces.add<Elem>(rows * elems),
+            at_frame = pieces.add<S>(block_channels * f.channel_size());
+    int64_t at_columns = pieces.add<S>(block_depth * block_cols);
+    int64_t at_b = pieces.add<Elem>(kPacked ? elems * block_cols : 0);
+    int64_t at_sums = pieces.add<Acc>(kPacked ? images * rows * z.positions : 0);
+    char* scratch = pieces.allocate();
+    auto* a = reinterpret_cast<Elem*>(scratch + at_a);
+    auto* frame = reinterpret_cast<S*>(scratch + at_frame);
+    auto* columns = reinterpret_cast<S*>(scratch + at_columns);
+    auto* b = reinterpret_cast<Elem*>(scratch + at_b);
+    auto* sums = reinterpret_cast<Acc*>(scratch + at_sums);
+    auto out_at = [&](int64_t i) {
+      return out + ((n0 + i) * p.out_channels + g * z.outputs + r0) * z.positions;
+    };
+    if (bias) start_with_bias(g, r0, rows, images, out_at, sums);
+    for (int64_t c = 0; c < z.channels; c += block_channels) {
+      int64_t channels = least(block_channels, z.channels - c), k = channels * f.taps;
+      gemm_pack_panels<S, Elem>(a, panel_rows, false, weight + (g * z.outputs + r0) * z.depth + c * f.taps,
+                                z.depth, 1, rows, k);
+      for (int64_t i = 0; i < images; ++i) {
+        f.load(frame, in + ((n0 + i) * p.in_channels + g * z.channels + c) * p.in[0] * p.in[1], channels);
+        for (int64_t j = 0; j < z.positions; j += block_cols) {
+          int64_t cols = least(block_cols, z.positions - j);
+          conv_columns(f, columns, block_cols, frame, k, j, j + cols);
+          if (kPacked) gemm_pack_panels<S, Elem>(b, Kind::kCols, true, columns, 1, block_cols, cols, k);
+          GemmBlock<Kind> block{rows,
+                                cols,
+                                gemm_ceil(k, Kind::kPack),
+                                panel_rows,
+                                a,
+                                kPacked ? b : reinterpret_cast<Elem*>(columns),
+                                kPacked ? 0 : block_cols,
+                                nullptr,
+                                c == 0 && !bias,
+                                c + channels == z.channels,
+                                kPacked ? sums + i * rows * z.positions + j : nullptr,
+                                z.positions,
+                                {out_at(i) + j, z.positions, nullptr, 1, 0}};
+          block.run();
+        }
+      }
+    }
+  }
+
+  template <class At>
+  WT_INLINE void start_with_bias(int64_t g, int64_t r0, int64_t rows, int64_t images, At&& out_at,
+                                 Acc* sums) {
+    for (int64_t i = 0; i < images; ++i)
+      for (int64_t r = 0; r < rows; ++r) {
+        S value = bias[g * z.outputs + r0 + r];
+        for (int64_t j = 0; j < z.positions; ++j) {
+          if constexpr (kPacked)
+            sums[(i * rows + r) * z.positions + j] = Acc(value);
+          else
+            out_at(i)[r * z.positions + j] = value;
+        }
+      }
+  }
+};
+
+// ---- gradient of the input
+// ------------------------------------------------------------------------------------------
+
+template <class Kind>
+struct BackwardInput {
+  using S = typename Kind::Storage;
+  using Elem = typename Kind::Elem;
+  using Acc = typename Kind::Acc;
+  const ConvPlan& p;
+  S* grad_in;
+  const S *grad_out, *weight;
+  ConvFrame f{p};
+  Sizes z{p};
+  int64_t depth = gemm_ceil(z.outputs, Kind::kPack);
+  int64_t block_depth = gemm_even(depth, Kind::kDepth, 1);
+  int64_t block_channels = most(1, least(z.channels, least(576, 160000 / depth) / f.taps));
+  int64_t block_cols = gemm_even(z.positions, 4 * Kind::kCols, Kind::kCols);
+
+  // Tasks: images (enough that transposed weights meet some 256 positions) by group by channel blocks.
+  void run() {
+    int64_t images = most(1, least(p.batch, 256 / z.positions));
+    int64_t chunks = gemm_ceil(p.batch, images), blocks = gemm_ceil(z.channels, block_channels);
+    double work = double(images) * double(z.outputs) * double(block_channels * f.taps) * double(z.positions);
+    cpu::parallel_for(chunks * p.groups * blocks, int64_t(1e6 / (work + 1e3)) + 1,
+                      [&](int64_t begin, int64_t end) {
+                        for (int64_t t = begin; t < end; ++t) {
+                          int64_t n = t / (p.groups * blocks) * images, g = t / blocks % p.groups,
+                                  c = t % blocks * block_channels;
+                          task(g, n, least(images, p.batch - n), c, least(block_channels, z.channels - c));
+                        }
+                      });
+  }
+
+  void task(int64_t g, int64_t n0, int64_t images, int64_t c, int64_t channels) {
+    int64_t rows = channels * f.taps, panel_rows = gemm_even(rows, kGemmRows, 1);
+    Pieces pieces;
+    int64_t at_a = pieces.add<Elem>(rows * depth), at_b = pieces.add<Elem>(block_depth * block_cols);
+    int64_t at_sums = pieces.add<Acc>(rows * block_cols),
+            at_frame = pieces.add<Acc>(channels * f.channel_size());
+    char* scratch = pieces.allocate();
+    auto* a = reinterpret_cast<Elem*>(scratch + at_a);
+    auto* b = reinterpret_cast<Elem*>(scratch + at_b);
+    auto* sums = reinterpret_cast<Acc*>(scratch + at_sums);
+    auto* frame = reinterpret_cast<Acc*>(scratch + at_frame);
+    const S* w = weight + g * z.outputs * z.depth + c * f.taps;
+    for (int64_t o = 0; o < depth; o += block_depth) {
+      int64_t from = o * Kind::kPack, k = least(block_depth * Kind::kPack, z.outputs - from);
+      gemm_pack_panels<S, Elem>(a + rows * o, panel_rows, false, w + from * z.depth, 1, z.depth, rows, k);
+    }
+    for (int64_t n = n0; n < n0 + images; ++n) {
+      std::memset(static_cast<void*>(frame), 0, channels * f.channel_size() * sizeof(Acc));
+      const S* g_out = grad_out + (n * p.out_channels + g * z.outputs) * z.positions;
+      for (int64_t j = 0; j < z.positions; j += block_cols) {
+        int64_t cols = least(block_cols, z.positions - j);
+        for (int64_t o = 0; o < depth; o += block_depth) {
+          int64_t from = o * Kind::kPack, k = least(block_depth * Kind::kPack, z.outputs - from);
+          gemm_pack_panels<S, Elem>(b, Kind::kCols, true, g_out + from * z.positions + j, 1, z.positions,
+                                    cols, k);
+          GemmBlock<Kind> block{rows,
+                                cols,
+                                gemm_ceil(k, Kind::kPack),
+                                panel_rows,
+                                a + rows * o,
+                                b,
+                                0,
+                                nullptr,
+                                o == 0,
+                                false,
+                                sums,
+                                block_cols,
+                                {nullptr, 0, nullptr, 1, 0}};
+          block.run();
+        }
+        conv_add_columns(f, frame, sums, block_cols, rows, j, j + cols);
+      }
+      f.store(grad_in + (n * p.in_channels + g * z.channels + c) * p.in[0] * p.in[1], frame, channels);
+    }
+  }
+};
+
+// ---- gradient of the weight
+// -----------------------------------------------------------------------------------------
+
+template <class Kind>
+struct BackwardWeight {
+  using S = typename Kind::Storage;
+  using Elem = typename Kind::Elem;
+  using Acc = typename Kind::Acc;
+  const ConvPlan& p;
+  S* grad_weight;
+  const S *grad_out, *in;
+  Acc* sums;      // one gradient per image group; null: added in grad_weight itself
+  int64_t parts;  // image groups
+  ConvFrame f{p};
+  Sizes z{p};
+  int64_t block_channels = channels_of(p);
+  int64_t together = most(1, least(p.batch, 256 / z.positions));  // images whose positions make one k
+  int64_t block_positions = z.positions <= 512 ? z.positions : gemm_even(z.positions, 512, 1);
+  int64_t block_rows = gemm_even(z.outputs, 36 * kGemmRows, 1);
+
+  static int64_t channels_of(const ConvPlan& p) {
+    return most(1, least(p.in_channels / p.groups, 256 / (p.kernel[0] * p.kernel[1])));
+  }
+  // Images are summed in groups, and the groups in order, where there are too few other tasks.
+  static int64_t parts_of(const ConvPlan& p) {
+    int64_t tasks = p.groups * gemm_ceil(p.in_channels / p.groups, channels_of(p));
+    return tasks >= 8 ? 1 : least(p.batch, gemm_ceil(8, tasks));
+  }
+
+  void run() {
+    int64_t blocks = gemm_ceil(z.channels, block_channels), images = gemm_ceil(p.batch, parts);
+    double work = double(images) * double(z.outputs) * double(block_channels * f.taps) * double(z.positions);
+    cpu::parallel_for(parts * p.groups * blocks, int64_t(1e6 / (work + 1e3)) + 1,
+                      [&](int64_t begin, int64_t end) {
+                        for (int64_t t = begin; t < end; ++t) {
+                          int64_t part = t / (p.groups * blocks), g = t / blocks % p.groups,
+                                  c = t % blocks * block_channels;
+                          task(part, part * images, least(p.batch, (part + 1) * images), g, c,
+                               least(block_channels, z.channels - c));
+                        }
+                      });
+    if (!sums) return;
+    int64_t size = p.out_channels * z.depth, there = gemm_ceil(p.batch, images);
+    cpu::parallel_for(size, 16384, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        Acc total = sums[i];
+        for (int64_t part = 1; part < there; ++part) total += sums[part * size + i];
+        grad_weight[i] = S(total);
+      }
+    });
+  }
+
+  // Panels of `width` rows whose k runs over the positions of several images, each rounded up to whole
+  // elements.
+  void pack_images(Elem* dst, int64_t width, bool pad, const S* src, int64_t row_stride, int64_t image_stride,
+                   int64_t rows, int64_t images, int64_t positions) const {
+    int64_t depth = gemm_ceil(positions, Kind::kPack);
+    for (int64_t r = 0; r < rows; r += width) {
+      int64_t there = least(width, rows - r), w = pad ? width : there;
+      for (int64_t i = 0; i < images; ++i, dst += depth * w)
+        GemmPacker<S, Elem>{dst, w, src + i * image_stride + r * row_stride, row_stride, 1, there, positions}
+            .pack();
+    }
+  }
+
+  void task(int64_t part, int64_t n0, int64_t n1, int64_t g, int64_t c, int64_t channels) {
+    int64_t k = channels * f.taps, cols = gemm_ceil(k, Kind::kCols) * Kind::kCols;
+    int64_t most_depth = together * gemm_ceil(block_positions, Kind::kPack);
+    Pieces pieces;
+    int64_t at_a = pieces.add<Elem>(block_rows * most_depth), at_b = pieces.add<Elem>(cols * most_depth);
+    int64_t at_frame = pieces.add<S>(together * channels * f.channel_size());
+    int64_t at_columns = pieces.add<S>(together * k * block_positions);
+    char* scratch = pieces.allocate();
+    auto* a = reinterpret_cast<Elem*>(scratch + at_a);
+    auto* b = reinterpret_cast<Elem*>(scratch + at_b);
+    auto* frame = reinterpret_cast<S*>(scratch + at_frame);
+    auto* columns = reinterpret_cast<S*>(scratch + at_columns);
+    int64_t to = g * z.outputs * z.depth + c * f.taps, frame_size = channels * f.channel_size();
+    for (int64_t n = n0; n < n1; n += together) {
+      int64_t images = least(together, n1 - n);
+      for (int64_t i = 0; i < images; ++i)
+        f.load(frame + i * frame_size,
+               in + ((n + i) * p.in_channels + g * z.channels + c) * p.in[0] * p.in[1], channels);
+      for (int64_t j = 0; j < z.positions; j += block_positions) {
+        int64_t positions = least(block_positions, z.positions - j);
+        int64_t depth = images * gemm_ceil(positions, Kind::kPack);
+        for (int64_t i = 0; i < images; ++i)
+          conv_columns(f, columns + i * k * positions, positions, frame + i * frame_size, k, j,
+                       j + positions);
+        pack_images(b, Kind::kCols, true, columns, positions, k * positions, k, images, positions);
+        for (int64_t r = 0; r < z.outputs; r += block_rows) {
+          int64_t rows = least(block_rows, z.outputs - r), panel_rows = gemm_even(rows, kGemmRows, 1);
+          pack_images(a, panel_rows, false,
+                      grad_out + (n * p.out_channels + g * z.outputs + r) * z.positions + j, z.positions,
+                      p.out_channels * z.positions, rows, images, positions);
+          GemmBlock<Kind> block{rows,
+                                k,
+                                depth,
+                                panel_rows,
+                                a,
+                                b,
+                                0,
+                                nullptr,
+                                n == n0 && j == 0,
+                                false,
+                                nullptr,
+                                z.depth,
+                                {grad_weight + to + r * z.depth, z.depth, nullptr, 1, 0}};
+          if (sums) block.partial = sums + part * p.out_channels * z.depth + to + r * z.depth;
+          block.run();
+        }
+      }
+    }
+  }
+};
+
+// ---- slots
+// ----------------------------------------------------------------------------------------------------------
+
+void conv(const LaunchContext&, const ConvPlan& p, void* out, const void* in, const void* weight,
+          const void* bias) {
+  if (p.batch == 0 || p.out_channels == 0) return;
+  dispatch_gemm(p.dtype, [&](auto kind) {
+    using S = typename decltype(kind)::Storage;
+    Forward<decltype(kind)>{p, static_cast<S*>(out), static_cast<const S*>(in), static_cast<const S*>(weight),
+                            static_cast<const S*>(bias)}
+        .run();
+  });
+}
+
+void conv_backward_input(const LaunchContext&, const ConvPlan& p, void* grad_in, const void* grad_out,
+                         const void* weight) {
+  if (p.batch == 0) return;
+  dispatch_gemm(p.dtype, [&](auto kind) {
+    using S = typename decltype(kind)::Storage;
+    BackwardInput<decltype(kind)>{p, static_cast<S*>(grad_in), static_cast<const S*>(grad_out),
+                                  static_cast<const S*>(weight)}
+        .run();
+  });
+}
+
+void conv_backward_weight(const LaunchContext& ctx, const ConvPlan& p, void* grad_weight,
+                          const void* grad_out, const void* in) {
+  dispatch_gemm(p.dtype, [&](auto kind) {
+    using Kind = decltype(kind);
+    using S = typename Kind::Storage;
+    int64_t size = p.out_channels * Sizes(p).depth;
+    if (p.batch == 0) return void(std::memset(grad_weight, 0, size * sizeof(S)));
+    int64_t parts = BackwardWeight<Kind>::parts_of(p);
+    typename Kind::Acc* sums = nullptr;
+    if (parts > 1 || !kGemmInPlace<Kind>)
+      sums = static_cast<typename Kind::Acc*>(ctx.scratch(parts * size * sizeof(typename Kind::Acc)));
+    BackwardWeight<Kind>{
+        p,    static_cast<S*>(grad_weight), static_cast<const S*>(grad_out), static_cast<const S*>(in), sums,
+        parts}
+        .run();
+  });
+}
+
+}  // namespace
+
+WT_KERNEL(conv, conv);
+WT_KERNEL(conv_backward_input, conv_backward_input);
+WT_KERNEL(conv_backward_weight, conv_backward_weight);
+
+}  // namespace warptape::kernels::WARPTAPE_ISA

@@ -1,0 +1,29 @@
+// Convolution over one or two spatial dims (one dim: height 1) and its gradients. A transposed convolution is
+// the gradient by the input.
+#pragma once
+
+#include "kernels/types.h"
+
+namespace warptape::kernels {
+
+// Shapes: input [N, C, H, W], weight [O, C / groups, KH, KW], output [N, O, OH, OW], all contiguous and of
+// one floating dtype. Index 0 is the height. Output (y, x) reads input (y * stride[0] - padding[0] + ky *
+// dilation[0], ...), zero outside: padding at the end follows from the output's size.
+struct ConvPlan {
+  DType dtype;
+  int64_t batch, in_channels, out_channels, groups;
+  int64_t in[2], out[2], kernel[2];
+  int64_t stride[2], padding[2], dilation[2];
+};
+
+// Slot "conv": output = convolution + bias [O] (null for none).
+using ConvFn = void(const LaunchContext&, const ConvPlan&, void* output, const void* input,
+                    const void* weight, const void* bias);
+// Slot "conv_backward_input": gradient of input, all of it.
+using ConvBackwardInputFn = void(const LaunchContext&, const ConvPlan&, void* grad_input,
+                                 const void* grad_output, const void* weight);
+// Slot "conv_backward_weight": gradient of weight.
+using ConvBackwardWeightFn = void(const LaunchContext&, const ConvPlan&, void* grad_weight,
+                                  const void* grad_output, const void* input);
+
+}  // namespace warptape::kernels
