@@ -3,6 +3,8 @@
 // cut the work into blocks of fixed size and combine the blocks pairwise.
 #pragma once
 
+#include <utility>
+
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/vecmath.h"
@@ -34,8 +36,9 @@ Geometry geometry_of(const View& out, const View& in);
 // Offset in bytes of kept element i; its place in the output goes to *to.
 int64_t locate(const Dim* dims, int count, int64_t i, int64_t* to);
 
-inline constexpr int64_t kRowBlock = 512;       // elements between two steps of the pairwise sum
+inline constexpr int64_t kRowBlock = 1024;      // elements between two steps of the pairwise sum
 inline constexpr int64_t kColumnRows = 64;      // likewise, rows of a column tile
+inline constexpr int64_t kConvertedRows = 8;    // likewise, where rows are converted first
 inline constexpr int64_t kColumnTile = 256;     // columns of a tile
 inline constexpr int64_t kReduceGrain = 32768;  // elements a worker takes at once
 inline constexpr int64_t kSplitGrain = 65536;   // elements of one part of a long reduction
@@ -60,147 +63,211 @@ struct Cascade {
   }
 };
 
-// The lanes of v combined by halves.
-template <class Red, class T>
-WT_FN T across(Vec<T> v) {
-  for (int half = Vec<T>::kLanes / 2; half; half /= 2) {
-    Vec<T> w = v;
-    for (int i = 0; i < half; ++i) w.v[i] = v.v[i + half];
-    v = Red::combine(v, w);
-  }
-  return v.v[0];
+// One round of the tree below: of a and b, lanes in runs of 2 kRun, the first halves of the runs combined
+// with the second ones; a's results fill the even runs, b's the odd ones.
+template <class Red, class T, int kRun, int... I>
+WT_FN Vec<T> fold_pair(Vec<T> a, Vec<T> b, std::integer_sequence<int, I...>) {
+  constexpr int L = Vec<T>::kLanes;
+  using Index = IntRaw<T>;
+  const Index first = {(I / kRun % 2 * L + I / (2 * kRun) * 2 * kRun + I % kRun)...};
+  return Red::combine(Vec<T>(__builtin_shuffle(a.v, b.v, first)),
+                      Vec<T>(__builtin_shuffle(a.v, b.v, first + kRun)));
 }
 
-template <class Red, class T>
-WT_FN Vec<T> reduce_block(const T* p, int64_t n, Vec<T> center) {
+// Lane i of the result is the combination of all lanes of x[i]: as many sums across as there are lanes, in
+// one tree.
+template <class Red, class T, int kRun = Vec<T>::kLanes / 2>
+WT_FN Vec<T> across(Vec<T>* x) {
+  for (int i = 0; i < kRun; ++i)
+    x[i] = fold_pair<Red, T, kRun>(x[i], x[i + kRun], std::make_integer_sequence<int, Vec<T>::kLanes>{});
+  if constexpr (kRun == 1)
+    return x[0];
+  else
+    return across<Red, T, kRun / 2>(x);
+}
+
+// The same for many vectors side by side, which all have the same count; level by level, so that the lower
+// levels, which are all that is ever touched, lie together.
+template <class Red, class T, int64_t kVecs>
+struct CascadeOf {
+  Vec<T> levels[40][kVecs];
+  uint64_t count = 0;
+
+  WT_FN void add(int64_t at, Vec<T> v) {
+    int level = 0;
+    for (uint64_t c = count; c & 1; c >>= 1) v = Red::combine(levels[level++][at], v);
+    levels[level][at] = v;
+  }
+  WT_FN Vec<T> total(int64_t at) const {
+    Vec<T> v = Red::template identity<T>();
+    int level = 0;
+    for (uint64_t c = count; c; c >>= 1, ++level)
+      if (c & 1) v = Red::combine(levels[level][at], v);
+    return v;
+  }
+};
+
+// S is how values are stored: T itself, or a narrow float that is widened as it is loaded.
+template <class T, class S>
+WT_FN Vec<T> load_as(const S* p) {
+  if constexpr (std::is_same_v<T, S>)
+    return Vec<T>::load(p);
+  else
+    return load_as_float(p);
+}
+template <class T, class S>
+WT_FN Vec<T> load_partial_as(const S* p, int64_t n) {
+  if constexpr (std::is_same_v<T, S>) {
+    return load_partial<T>(p, int(n));
+  } else {
+    S values[Vec<T>::kLanes] = {};
+    for (int64_t i = 0; i < n; ++i) values[i] = p[i];
+    return load_as_float(values);
+  }
+}
+
+template <class Red, class T, class S>
+WT_FN Vec<T> reduce_block(const S* p, int64_t n, Vec<T> center) {
   constexpr int L = Vec<T>::kLanes;
   const Vec<T> identity = Red::template identity<T>();
   Vec<T> a0 = identity, a1 = identity, a2 = identity, a3 = identity;
   for (; n >= 4 * L; n -= 4 * L, p += 4 * L) {
-    a0 = Red::combine(a0, Red::map(Vec<T>::load(p), center));
-    a1 = Red::combine(a1, Red::map(Vec<T>::load(p + L), center));
-    a2 = Red::combine(a2, Red::map(Vec<T>::load(p + 2 * L), center));
-    a3 = Red::combine(a3, Red::map(Vec<T>::load(p + 3 * L), center));
+    a0 = Red::combine(a0, Red::map(load_as<T>(p), center));
+    a1 = Red::combine(a1, Red::map(load_as<T>(p + L), center));
+    a2 = Red::combine(a2, Red::map(load_as<T>(p + 2 * L), center));
+    a3 = Red::combine(a3, Red::map(load_as<T>(p + 3 * L), center));
   }
-  for (; n >= L; n -= L, p += L) a0 = Red::combine(a0, Red::map(Vec<T>::load(p), center));
+  for (; n >= L; n -= L, p += L) a0 = Red::combine(a0, Red::map(load_as<T>(p), center));
   if (n > 0) {
-    Vec<T> x = Red::map(load_partial<T>(p, int(n)), center);
+    Vec<T> x = Red::map(load_partial_as<T>(p, n), center);
     a1 = Red::combine(a1, select(mask_first<T>(int(n)), x, identity));
   }
   return Red::combine(Red::combine(a0, a1), Red::combine(a2, a3));
 }
 
-// Rows of the reduced space from linear index `begin` to `end`, as packed pieces of T of at most kRowBlock
+// Rows of the reduced space from linear index `begin` to `end`, as packed pieces of S of at most kRowBlock
 // elements.
-template <class T, class F>
+template <class S, class F>
 WT_FN void for_each_piece(const Geometry& g, const char* base, int64_t begin, int64_t end, F&& f) {
   const Dim& row = g.reduced[g.reduced_dims - 1];
-  const bool direct = g.dtype == dtype_of<T> && row.stride == g.item;
-  ConvertFn* convert = converter(g.dtype, dtype_of<T>);
-  alignas(64) T values[kRowBlock];
+  const bool same = g.dtype == dtype_of<S>, packed = row.stride == g.item;
+  ConvertFn* convert = same ? nullptr : converter(g.dtype, dtype_of<S>);
+  alignas(64) S values[kRowBlock];
   alignas(64) char raw[kRowBlock * 8];
   int64_t ignored;
   while (begin < end) {
-    const int64_t at = begin % row.size;
+    const int64_t line = begin / row.size, at = begin - line * row.size;
     int64_t n = row.size - at < end - begin ? row.size - at : end - begin;
-    const char* p =
-        base + locate(g.reduced, g.reduced_dims - 1, begin / row.size, &ignored) + at * row.stride;
+    const char* p = base + locate(g.reduced, g.reduced_dims - 1, line, &ignored) + at * row.stride;
     begin += n;
     for (; n > 0; n -= kRowBlock, p += kRowBlock * row.stride) {
       const int64_t m = n < kRowBlock ? n : kRowBlock;
-      const T* piece = reinterpret_cast<const T*>(p);
-      if (!direct) {
-        const char* packed = p;
-        if (row.stride != g.item) {
-          gather(m, raw, p, row.stride, size_t(g.item));
-          packed = raw;
-        }
-        convert(m, values, packed);
-        piece = values;
+      const char* piece = p;
+      if (!packed) {
+        gather(m, raw, p, row.stride, size_t(g.item));
+        piece = raw;
       }
-      f(piece, m);
+      if (!same) {
+        convert(m, values, piece);
+        piece = reinterpret_cast<const char*>(values);
+      }
+      f(reinterpret_cast<const S*>(piece), m);
     }
   }
 }
 
-template <class Red, class T>
-T reduce_rows(const Geometry& g, const char* base, int64_t begin, int64_t end, T center) {
+// The result is spread over the lanes of a vector.
+template <class Red, class T, class S>
+WT_FN Vec<T> reduce_rows(const Geometry& g, const char* base, int64_t begin, int64_t end, T center) {
   const Dim& row = g.reduced[g.reduced_dims - 1];
   const Vec<T> c(center);
-  if (g.dtype == dtype_of<T> && row.stride == g.item && g.reduced_dims == 1 && end - begin <= kRowBlock)
-    return across<Red, T>(reduce_block<Red, T>(reinterpret_cast<const T*>(base) + begin, end - begin, c));
+  if (g.dtype == dtype_of<S> && row.stride == g.item && g.reduced_dims == 1 && end - begin <= kRowBlock)
+    return reduce_block<Red, T>(reinterpret_cast<const S*>(base) + begin, end - begin, c);
   Cascade<Red, T> sum;
-  for_each_piece<T>(g, base, begin, end,
-                    [&](const T* p, int64_t n) { sum.add(reduce_block<Red, T>(p, n, c)); });
-  return across<Red, T>(sum.total());
+  for_each_piece<S>(g, base, begin, end,
+                    [&](const S* p, int64_t n) { sum.add(reduce_block<Red, T>(p, n, c)); });
+  return sum.total();
+}
+
+// Adds up to kColumnRows rows, eight at a time, into acc.
+template <class Red, class T, class S>
+WT_FN void add_rows(const S* const* rows, int64_t count, int64_t n, const Vec<T>* centers, Vec<T>* acc) {
+  using V = Vec<T>;
+  constexpr int L = V::kLanes;
+  const int64_t vecs = (n + L - 1) / L;
+  for (int64_t v = 0; v < vecs; ++v) acc[v] = Red::template identity<T>();
+  int64_t r = 0;
+  const int64_t full = n / L;
+  for (; r + 8 <= count; r += 8) {
+    const S* const* p = rows + r;
+    for (int64_t v = 0; v < full; ++v) {
+      auto x = [&](int k)
+                   __attribute__((always_inline)) { return Red::map(load_as<T>(p[k] + v * L), centers[v]); };
+      const V low = Red::combine(Red::combine(x(0), x(1)), Red::combine(x(2), x(3)));
+      const V high = Red::combine(Red::combine(x(4), x(5)), Red::combine(x(6), x(7)));
+      acc[v] = Red::combine(acc[v], Red::combine(low, high));
+    }
+    if (full == vecs) continue;
+    for (int k = 0; k < 8; ++k)
+      acc[full] =
+          Red::combine(acc[full], Red::map(load_partial_as<T>(p[k] + full * L, n - full * L), centers[full]));
+  }
+  for (; r < count; ++r) {
+    for (int64_t v = 0; v < full; ++v)
+      acc[v] = Red::combine(acc[v], Red::map(load_as<T>(rows[r] + v * L), centers[v]));
+    if (full == vecs) continue;
+    acc[full] = Red::combine(acc[full],
+                             Red::map(load_partial_as<T>(rows[r] + full * L, n - full * L), centers[full]));
+  }
 }
 
 // One tile: columns [0, n) at `base` over the reduced indices [begin, end).
-template <class Red, class T>
+template <class Red, class T, class S>
 void reduce_columns(const Geometry& g, const char* base, int64_t n, int64_t begin, int64_t end,
                     const T* center, T* result) {
   using V = Vec<T>;
   constexpr int L = V::kLanes;
   constexpr int64_t kVecs = kColumnTile / L;
   const int64_t vecs = (n + L - 1) / L;
-  const bool direct = g.dtype == dtype_of<T> && g.kept[g.column].stride == g.item;
-  const V identity = Red::template identity<T>();
-  V centers[kVecs];
+  const int64_t stride = g.kept[g.column].stride;
+  const bool same = g.dtype == dtype_of<S>, packed = stride == g.item;
+  ConvertFn* convert = same ? nullptr : converter(g.dtype, dtype_of<S>);
+  V centers[kVecs], acc[kVecs];
   for (int64_t v = 0; v < vecs; ++v) {
     const int64_t rest = n - v * L;
     centers[v] = !center     ? V(0)
                  : rest >= L ? V::load(center + v * L)
                              : load_partial<T>(center + v * L, int(rest));
   }
-  Cascade<Red, T> sums[kVecs];
-  const T* rows[kColumnRows];
-  alignas(64) T values[kColumnRows / 4][kColumnTile];
+  CascadeOf<Red, T, kVecs> sums;
+  const S* rows[kColumnRows];
+  alignas(64) char values[kConvertedRows][kColumnTile * sizeof(S)];
   alignas(64) char raw[kColumnTile * 8];
-  ConvertFn* convert = converter(g.dtype, dtype_of<T>);
-  // Converted rows need room, so there are fewer of them in a block.
-  const int64_t step = direct ? kColumnRows : kColumnRows / 4;
-  const int64_t stride = g.kept[g.column].stride;
+  const int64_t step = same && packed ? kColumnRows : kConvertedRows;
   int64_t ignored;
   for (; begin < end; begin += step) {
     const int64_t m = end - begin < step ? end - begin : step;
     for (int64_t r = 0; r < m; ++r) {
-      const char* p = base + locate(g.reduced, g.reduced_dims, begin + r, &ignored);
-      rows[r] = direct ? reinterpret_cast<const T*>(p) : values[r];
-      if (direct) continue;
-      if (stride != g.item) {
-        gather(n, raw, p, stride, size_t(g.item));
-        p = raw;
+      const char* p = base + (g.reduced_dims == 1 ? (begin + r) * g.reduced[0].stride
+                                                  : locate(g.reduced, g.reduced_dims, begin + r, &ignored));
+      if (!packed) {
+        char* to = same ? values[r] : raw;
+        gather(n, to, p, stride, size_t(g.item));
+        p = to;
       }
-      convert(n, values[r], p);
-    }
-    int64_t v = 0;
-    for (; (v + 4) * L <= n; v += 4) {
-      V a0 = identity, a1 = identity, a2 = identity, a3 = identity;
-      for (int64_t r = 0; r < m; ++r) {
-        const T* p = rows[r] + v * L;
-        a0 = Red::combine(a0, Red::map(V::load(p), centers[v]));
-        a1 = Red::combine(a1, Red::map(V::load(p + L), centers[v + 1]));
-        a2 = Red::combine(a2, Red::map(V::load(p + 2 * L), centers[v + 2]));
-        a3 = Red::combine(a3, Red::map(V::load(p + 3 * L), centers[v + 3]));
+      if (!same) {
+        convert(n, values[r], p);
+        p = values[r];
       }
-      sums[v].add(a0);
-      sums[v + 1].add(a1);
-      sums[v + 2].add(a2);
-      sums[v + 3].add(a3);
+      rows[r] = reinterpret_cast<const S*>(p);
     }
-    for (; v < vecs; ++v) {
-      const int64_t rest = n - v * L;
-      V a = identity;
-      for (int64_t r = 0; r < m; ++r) {
-        const T* p = rows[r] + v * L;
-        a = Red::combine(a, Red::map(rest >= L ? V::load(p) : load_partial<T>(p, int(rest)), centers[v]));
-      }
-      sums[v].add(a);
-    }
+    add_rows<Red, T, S>(rows, m, n, centers, acc);
+    for (int64_t v = 0; v < vecs; ++v) sums.add(v, acc[v]);
+    ++sums.count;
   }
   for (int64_t v = 0; v < vecs; ++v) {
     const int64_t rest = n - v * L;
-    V total = sums[v].total();
+    V total = sums.total(v);
     if (rest >= L)
       total.store(result + v * L);
     else
@@ -210,7 +277,7 @@ void reduce_columns(const Geometry& g, const char* base, int64_t n, int64_t begi
 
 // Kept elements in an order in which the column dim is the last: unit u of `tiles` per line is a tile of
 // columns.
-template <class Red, class T>
+template <class Red, class T, class S>
 struct ColumnWork {
   const Geometry* g;
   const T* center;
@@ -234,10 +301,11 @@ struct ColumnWork {
     at += first * column.to;
     base += first * column.stride;
     if (column.to == 1)
-      return reduce_columns<Red, T>(*g, base, n, begin, end, center ? center + at : nullptr, to + at);
+      return reduce_columns<Red, T, S>(*g, base, n, begin, end, center ? center + at : nullptr, to + at);
     T centers[kColumnTile] = {}, results[kColumnTile];
-    for (int64_t i = 0; i < n; ++i) centers[i] = center ? center[at + i * column.to] : T(0);
-    reduce_columns<Red, T>(*g, base, n, begin, end, center ? centers : nullptr, results);
+    if (center)
+      for (int64_t i = 0; i < n; ++i) centers[i] = center[at + i * column.to];
+    reduce_columns<Red, T, S>(*g, base, n, begin, end, center ? centers : nullptr, results);
     for (int64_t i = 0; i < n; ++i) to[at + i * column.to] = results[i];
   }
 };
@@ -245,25 +313,101 @@ struct ColumnWork {
 // Partial results of the parts [parts][outputs], combined pairwise into the outputs.
 template <class Red, class T>
 void combine_parts(const T* partial, int64_t parts, int64_t outputs, T* result) {
-  for (int64_t i = 0; i < outputs; ++i) {
+  constexpr int L = Vec<T>::kLanes;
+  for (int64_t i = 0; i < outputs; i += L) {
+    const int n = outputs - i < L ? int(outputs - i) : L;
     Cascade<Red, T> sum;
-    for (int64_t p = 0; p < parts; ++p) sum.add(Vec<T>(partial[p * outputs + i]));
-    result[i] = sum.total().v[0];
+    for (int64_t p = 0; p < parts; ++p) {
+      const T* from = partial + p * outputs + i;
+      sum.add(n == L ? Vec<T>::load(from) : load_partial<T>(from, n));
+    }
+    if (n == L)
+      sum.total().store(result + i);
+    else
+      store_partial(result + i, sum.total(), n);
   }
 }
 
-// result[i] (packed, in the output's order) = reduction of map(x, center[i]); center may be null.
+// Outputs in the order of g.kept, unit by unit: (part of the reduced space, output).
+template <class Red, class T, class S>
+struct RowWork {
+  const Geometry* g;
+  const T* center;
+  T* to;
+  int64_t per_part;
+
+  void run(int64_t begin, int64_t end) const {
+    constexpr int L = Vec<T>::kLanes;
+    const int64_t outputs = g->kept_count;
+    for (; begin < end; begin += L) {
+      const int n = end - begin < L ? int(end - begin) : L;
+      Vec<T> sums[L];
+      int64_t places[L];
+      for (int i = 0; i < n; ++i) {
+        const int64_t part = per_part >= g->reduced_count ? 0 : (begin + i) / outputs,
+                      first = part * per_part;
+        const int64_t last = first + per_part < g->reduced_count ? first + per_part : g->reduced_count;
+        int64_t at;
+        const char* base = g->data + locate(g->kept, g->kept_dims, (begin + i) - part * outputs, &at);
+        sums[i] = reduce_rows<Red, T, S>(*g, base, first, last, center ? center[at] : T(0));
+        places[i] = part * outputs + at;
+      }
+      for (int i = n; i < L; ++i) sums[i] = Red::template identity<T>();
+      const Vec<T> all = across<Red, T>(sums);
+      if (n == L && places[L - 1] - places[0] == L - 1 && g->kept_dims == 1)
+        all.store(to + places[0]);
+      else
+        for (int i = 0; i < n; ++i) to[places[i]] = all.v[i];
+    }
+  }
+};
+
 template <class Red, class T>
-void reduce_into(const LaunchContext& ctx, const Geometry& g, const T* center, T* result) {
+void reduce_into(const LaunchContext& ctx, const Geometry& g, const T* center, T* result);
+
+// Few packed columns: several rows are taken as one wide row, whose sums are combined afterwards.
+template <class Red, class T>
+void reduce_folded(const LaunchContext& ctx, const Geometry& g, int64_t fold, const T* center, T* result) {
+  const int64_t n = g.kept_count, rows = g.reduced_count / fold;
+  T* sums = static_cast<T*>(ctx.scratch(size_t((fold + 1) * n) * sizeof(T)));
+  Geometry wide = g;
+  wide.kept[0].size = wide.kept_count = fold * n;
+  wide.reduced[0] = {rows, fold * g.reduced[0].stride, 0};
+  wide.reduced_count = rows;
+  const T* centers = nullptr;
+  if (center) {
+    T* c = static_cast<T*>(ctx.scratch(size_t(fold * n) * sizeof(T)));
+    for (int64_t i = 0; i < fold * n; ++i) c[i] = center[i % n];
+    centers = c;
+  }
+  reduce_into<Red, T>(ctx, wide, centers, sums);
+  Geometry rest = g;
+  rest.data += rows * wide.reduced[0].stride;
+  rest.reduced[0].size = rest.reduced_count = g.reduced_count - rows * fold;
+  if (rest.reduced_count > 0) reduce_into<Red, T>(ctx, rest, center, sums + fold * n);
+  combine_parts<Red, T>(sums, fold + (rest.reduced_count > 0), n, result);
+}
+
+// result[i] (packed, in the output's order) = reduction of map(x, center[i]); center may be null.
+template <class Red, class T, class S>
+void reduce_stored(const LaunchContext& ctx, const Geometry& g, const T* center, T* result) {
   const int64_t outputs = g.kept_count, count = g.reduced_count;
   if (outputs == 0) return;
-  const bool split = outputs < kSplitOutputs && count * outputs > 2 * kSplitGrain && count > 1;
-  const int64_t per_part = split ? (kSplitGrain / (g.column >= 0 ? outputs : 1) + 1) : count;
+  const bool columns = g.column >= 0;
+  if (columns && outputs <= kColumnTile / 4 && g.kept_dims == 1 && g.reduced_dims == 1 &&
+      g.kept[0].stride == g.item && g.reduced[0].stride == outputs * g.item &&
+      count >= 2 * (kColumnTile / 2 / outputs))
+    return reduce_folded<Red, T>(ctx, g, kColumnTile / 2 / outputs, center, result);
+  const bool few = columns ? outputs < 16 * kColumnTile : outputs < kSplitOutputs;
+  const bool split = few && count * outputs > 2 * kSplitGrain && count > 2 * kRowBlock;
+  // Parts begin where blocks do, and where vectors are aligned.
+  const int64_t per_part =
+      split ? (kSplitGrain / (columns ? outputs : 1) / kRowBlock + 1) * kRowBlock : count;
   const int64_t parts = split ? (count + per_part - 1) / per_part : 1;
   T* to = split ? static_cast<T*>(ctx.scratch(size_t(parts * outputs) * sizeof(T))) : result;
   const int64_t cost = count < per_part ? count : per_part;
-  if (g.column >= 0) {
-    const ColumnWork<Red, T> work(g, center, result);
+  if (columns) {
+    const ColumnWork<Red, T, S> work(g, center, result);
     const int64_t units = work.units(), width = outputs / units + 1;
     const int64_t grain = kReduceGrain / (cost * width + 1) + 1;
     cpu::parallel_for(units * parts, grain, [&](int64_t b, int64_t e) {
@@ -274,17 +418,22 @@ void reduce_into(const LaunchContext& ctx, const Geometry& g, const T* center, T
       }
     });
   } else {
-    cpu::parallel_for(outputs * parts, kReduceGrain / (cost + 16) + 1, [&](int64_t b, int64_t e) {
-      for (int64_t u = b; u < e; ++u) {
-        const int64_t part = u / outputs, first = part * per_part;
-        const int64_t last = first + per_part < count ? first + per_part : count;
-        int64_t at;
-        const char* base = g.data + locate(g.kept, g.kept_dims, u % outputs, &at);
-        to[part * outputs + at] = reduce_rows<Red, T>(g, base, first, last, center ? center[at] : T(0));
-      }
-    });
+    const RowWork<Red, T, S> work{&g, center, to, per_part};
+    // A multiple of every lane count, so that groups do not depend on the cut.
+    const int64_t grain = (kReduceGrain / (cost + 16) / 16 + 1) * 16;
+    cpu::parallel_for(outputs * parts, split ? 1 : grain, [&](int64_t b, int64_t e) { work.run(b, e); });
   }
   if (split) combine_parts<Red, T>(to, parts, outputs, result);
+}
+template <class Red, class T>
+void reduce_into(const LaunchContext& ctx, const Geometry& g, const T* center, T* result) {
+  if constexpr (std::is_same_v<T, float>) {
+    if (g.dtype == DType::BFloat16) return reduce_stored<Red, T, BFloat16>(ctx, g, center, result);
+#if defined(__F16C__)
+    if (g.dtype == DType::Float16) return reduce_stored<Red, T, Half>(ctx, g, center, result);
+#endif
+  }
+  reduce_stored<Red, T, T>(ctx, g, center, result);
 }
 
 // Calls f with memory for the results in T: the output itself, or scratch that is converted into it

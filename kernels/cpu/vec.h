@@ -85,6 +85,11 @@ WT_FN VInt operator~(VInt a) { return {~a.v}; }
 WT_FN VInt operator<<(VInt a, VInt b) { return {a.v << b.v}; }
 WT_FN VInt operator>>(VInt a, VInt b) { return {a.v >> b.v}; }
 
+template <class T> inline constexpr typename IntOf<T>::type kSignBit =
+    typename IntOf<T>::type(uint64_t{1} << (sizeof(T) * 8 - 1));
+template <class T> WT_FN IntRaw<T> as_int(Vec<T> a) { return (IntRaw<T>)a.v; }
+template <class T> WT_FN Vec<T> from_int(IntRaw<T> i) { return {(Raw<T>)i}; }
+
 // f applied lane by lane: for what has no vector instruction or polynomial here.
 template <class T, class F>
 WT_FN Vec<T> by_lane(Vec<T> a, F f) {
@@ -287,6 +292,54 @@ template <class T> WT_FN Mask<T> mask_first(int n) {
 #endif
 }
 
+// ---- kLanes narrow floats as a vector of float ----
+WT_FN VFloat load_as_float(const float* p) { return VFloat::load(p); }
+WT_FN VFloat load_as_float(const BFloat16* p) {
+#if defined(__AVX512F__)
+  return {(Raw<float>)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)), 16)};
+#elif defined(__AVX2__)
+  return {(Raw<float>)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p)), 16)};
+#else
+  return {(Raw<float>)_mm_unpacklo_epi16(_mm_setzero_si128(), _mm_loadl_epi64((const __m128i*)p))};
+#endif
+}
+#if defined(__F16C__)
+WT_FN VFloat load_as_float(const Half* p) {
+#if defined(__AVX512F__)
+  return {_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p))};
+#else
+  return {_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p))};
+#endif
+}
+#endif
+WT_FN void store_narrow(float* p, VFloat a) { a.store(p); }
+WT_FN void store_narrow(BFloat16* p, VFloat a) {
+  // To nearest even by adding just below half of the last kept bit, or exactly half if that bit is odd.
+  Raw<int32_t> i = as_int(a);
+  Raw<int32_t> rounded = i + 0x7fff + ((i >> 16) & 1);
+  Raw<int32_t> quiet = i | 0x400000;
+  i = as_int(select(isnan(a), from_int<float>(quiet), from_int<float>(rounded)));
+#if defined(__AVX512F__)
+  _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi32_epi16(_mm512_srli_epi32((__m512i)i, 16)));
+#elif defined(__AVX2__)
+  __m256i w = _mm256_srli_epi32((__m256i)i, 16);
+  w = _mm256_permute4x64_epi64(_mm256_packus_epi32(w, w), 0x88);
+  _mm_storeu_si128((__m128i*)p, _mm256_castsi256_si128(w));
+#else
+  __m128i w = _mm_srli_epi32((__m128i)i, 16);
+  _mm_storel_epi64((__m128i*)p, _mm_packus_epi32(w, w));
+#endif
+}
+#if defined(__F16C__)
+WT_FN void store_narrow(Half* p, VFloat a) {
+#if defined(__AVX512F__)
+  _mm256_storeu_si256((__m256i*)p, _mm512_cvtps_ph(a.v, 0));
+#else
+  _mm_storeu_si128((__m128i*)p, _mm256_cvtps_ph(a.v, 0));
+#endif
+}
+#endif
+
 // ---- one instruction each ----
 #if defined(__AVX512F__)
 #define WT_PS(name, ...) _mm512_##name##_ps(__VA_ARGS__)
@@ -337,10 +390,6 @@ template <class T> WT_FN Vec<T> minimum(Vec<T> a, Vec<T> b) { return select(isna
 WT_FN VInt maximum(VInt a, VInt b) { return max_or_b(a, b); }
 WT_FN VInt minimum(VInt a, VInt b) { return min_or_b(a, b); }
 
-template <class T> inline constexpr typename IntOf<T>::type kSignBit =
-    typename IntOf<T>::type(uint64_t{1} << (sizeof(T) * 8 - 1));
-template <class T> WT_FN IntRaw<T> as_int(Vec<T> a) { return (IntRaw<T>)a.v; }
-template <class T> WT_FN Vec<T> from_int(IntRaw<T> i) { return {(Raw<T>)i}; }
 template <class T> WT_FN Vec<T> abs(Vec<T> a) { return from_int<T>(as_int(a) & ~kSignBit<T>); }
 WT_FN VInt abs(VInt a) { return maximum(a, -a); }
 template <class T>

@@ -1,0 +1,160 @@
+// Running reductions along one dim. Lines along the last dim are walked one by one; along an outer dim many
+// lines that lie side by side advance together. Each line is summed in order, so results do not depend on
+// threads.
+
+#include "kernels/cpu/reduce.h"
+
+namespace warptape::kernels::WARPTAPE_ISA {
+namespace {
+
+// x as packed memory in T, in scratch unless it is so already.
+template <class T>
+const T* packed_as(const LaunchContext& ctx, const View& x) {
+  const int64_t n = x.numel();
+  if (x.dtype == dtype_of<T> && x.contiguous()) return x.as<const T>();
+  T* values = static_cast<T*>(ctx.scratch(size_t(n) * sizeof(T)));
+  Geometry g = geometry_of(x, x);  // nothing is reduced
+  const Dim& row = g.kept[g.kept_dims - 1];
+  ConvertFn* convert = converter(x.dtype, dtype_of<T>);
+  cpu::parallel_for(n / row.size, kReduceGrain / row.size + 1, [&](int64_t b, int64_t e) {
+    alignas(64) char raw[kRowBlock * 8];
+    for (int64_t r = b; r < e; ++r) {
+      int64_t ignored;
+      const char* p = g.data + locate(g.kept, g.kept_dims - 1, r, &ignored);
+      for (int64_t i = 0; i < row.size; i += kRowBlock) {
+        const int64_t m = row.size - i < kRowBlock ? row.size - i : kRowBlock;
+        gather(m, raw, p + i * row.stride, row.stride, size_t(g.item));
+        convert(m, values + r * row.size + i, raw);
+      }
+    }
+  });
+  return values;
+}
+
+struct Lines {
+  int64_t outer, length, inner;  // of the contiguous tensor: [outer, length, inner]
+};
+Lines lines_of(const View& x, int dim) {
+  Lines l{1, 1, 1};
+  for (int d = 0; d < x.ndim; ++d) (d < dim ? l.outer : d == dim ? l.length : l.inner) *= x.sizes[d];
+  return l;
+}
+
+constexpr int64_t kBand = 256;  // neighbouring lines that advance together
+
+// Calls f(first element, lines side by side) for every band of lines.
+template <class F>
+WT_FN void for_each_band(const Lines& l, F&& f) {
+  const int64_t bands = (l.inner + kBand - 1) / kBand;
+  const int64_t cost = l.length * (l.inner < kBand ? l.inner : kBand);
+  cpu::parallel_for(l.outer * bands, kReduceGrain / (cost + 1) + 1, [&](int64_t b, int64_t e) {
+    for (int64_t u = b; u < e; ++u) {
+      const int64_t first = u % bands * kBand;
+      f(u / bands * l.length * l.inner + first, l.inner - first < kBand ? l.inner - first : kBand);
+    }
+  });
+}
+
+// A running sum in float would gather an error at every step.
+template <class T> struct RunningOf {
+  using type = T;
+};
+template <> struct RunningOf<float> {
+  using type = double;
+};
+template <class T> using Running = typename RunningOf<T>::type;
+
+struct Plus {
+  template <class T> WT_FN static T start() { return T(0); }
+  template <class T> WT_FN static T apply(T a, T b) { return a + b; }
+};
+struct Times {
+  template <class T> WT_FN static T start() { return T(1); }
+  template <class T> WT_FN static T apply(T a, T b) { return a * b; }
+};
+struct LogAdd {
+  template <class T> WT_FN static T start() { return -T(__builtin_inf()); }
+  template <class T> WT_FN static T apply(T a, T b) {
+    if (a != a || b != b) return a + b;
+    const T top = a > b ? a : b, low = a > b ? b : a;
+    if (top - top != T(0)) return top;
+    return top + T(__builtin_log1p(__builtin_exp(double(low) - double(top))));
+  }
+};
+
+template <class Op>
+void scan(const LaunchContext& ctx, const View& out, const View& in, int dim) {
+  const Lines l = lines_of(in, dim);
+  const int64_t n = in.numel();
+  if (n == 0) return;
+  dispatch_compute(out.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const T* x = packed_as<T>(ctx, in);
+    with_results<T>(ctx, out, n, [&](T* y) {
+      for_each_band(l, [&](int64_t first, int64_t width) {
+        if (l.inner == 1) {
+          Running<T> r = Op::template start<Running<T>>();
+          for (int64_t k = first; k < first + l.length; ++k) {
+            r = Op::apply(r, Running<T>(x[k]));
+            y[k] = T(r);
+          }
+          return;
+        }
+        Running<T> run[kBand];
+        for (int64_t i = 0; i < width; ++i) run[i] = Op::template start<Running<T>>();
+        for (int64_t k = 0; k < l.length; ++k) {
+          const T* xs = x + first + k * l.inner;
+          T* ys = y + first + k * l.inner;
+          for (int64_t i = 0; i < width; ++i) {
+            run[i] = Op::apply(run[i], Running<T>(xs[i]));
+            ys[i] = T(run[i]);
+          }
+        }
+      });
+    });
+  });
+}
+
+struct Ascending {
+  template <class T> WT_FN static bool takes(T v, T best) { return v >= best; }
+};
+struct Descending {
+  template <class T> WT_FN static bool takes(T v, T best) { return v <= best; }
+};
+
+template <class Order>
+void scan_index(const LaunchContext& ctx, const View& values, const View& indices, const View& in, int dim) {
+  const Lines l = lines_of(in, dim);
+  const int64_t n = in.numel();
+  if (n == 0) return;
+  dispatch_compute(values.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const T* x = packed_as<T>(ctx, in);
+    int64_t* places = indices.as<int64_t>();
+    with_results<T>(ctx, values, n, [&](T* y) {
+      for_each_band(l, [&](int64_t first, int64_t width) {
+        for (int64_t i = 0; i < width; ++i) {
+          y[first + i] = x[first + i];
+          places[first + i] = 0;
+        }
+        for (int64_t k = 1; k < l.length; ++k) {
+          for (int64_t i = first + k * l.inner; i < first + k * l.inner + width; ++i) {
+            const T before = y[i - l.inner];
+            const bool take = x[i] != x[i] || (before == before && Order::template takes<T>(x[i], before));
+            y[i] = take ? x[i] : before;
+            places[i] = take ? k : places[i - l.inner];
+          }
+        }
+      });
+    });
+  });
+}
+
+WT_KERNEL(cumsum, scan<Plus>);
+WT_KERNEL(cumprod, scan<Times>);
+WT_KERNEL(logcumsumexp, scan<LogAdd>);
+WT_KERNEL(cummax, scan_index<Ascending>);
+WT_KERNEL(cummin, scan_index<Descending>);
+
+}  // namespace
+}  // namespace warptape::kernels::WARPTAPE_ISA
