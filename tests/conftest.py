@@ -1,0 +1,94 @@
+"""Options and summary of the whole suite.
+
+--strict-ops         an op of the table that the runtime lacks is a failure, not a skip
+--mutations N        mutated calls per op (default 20; 1000 by command)
+--runtime NAME       prove the op table itself against another runtime (`torch`) instead of warptape
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from types import ModuleType
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("warptape")
+    group.addoption(
+        "--strict-ops", action="store_true", help="fail for ops of the table that are not in this build"
+    )
+    group.addoption("--mutations", type=int, default=20, help="mutated calls per op")
+    group.addoption(
+        "--runtime", default="warptape", help="the package that the op table runs on (warptape, torch)"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for marker in (
+        "parity: compares with PyTorch; skipped where torch is missing",
+        "cuda: needs a CUDA device",
+        "slow: takes more than a few seconds",
+    ):
+        config.addinivalue_line("markers", marker)
+
+
+@pytest.fixture(scope="session")
+def rt(request: pytest.FixtureRequest) -> ModuleType:
+    """The runtime under test."""
+    name = request.config.getoption("--runtime")
+    if importlib.util.find_spec(name) is None and not request.config.getoption("--strict-ops"):
+        pytest.skip(f"{name} is not installed")
+    return importlib.import_module(name)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Parity tests run where torch is, cuda tests where a device is."""
+    missing = {"parity": importlib.util.find_spec("torch") is None, "cuda": not cuda_present()}
+    for item in items:
+        for name, skip in missing.items():
+            if skip and item.get_closest_marker(name):
+                item.add_marker(pytest.mark.skip(reason=f"{name}: not on this machine"))
+
+
+def cuda_present() -> bool:
+    """True if the runtime sees a CUDA device."""
+    try:
+        return bool(importlib.import_module("warptape").cuda.is_available())
+    except (ImportError, AttributeError):
+        return False
+
+
+COUNTED = {
+    "gradients": "samples: gradient against finite differences",
+    "second_gradients": "samples: second gradient against finite differences",
+    "fused": "samples: fused against composed backward",
+    "values": "calls: values, dtype and shape against the reference",
+    "mutated": "mutated calls",
+    "refused": "refusals",
+}
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """How much was checked, and which ops of the table are not in this build. Counts travel as user properties,
+    so that they also arrive from the workers of a parallel run."""
+    totals: dict[str, int] = {}
+    ops: dict[str, set[str]] = {}
+    missing: set[str] = set()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if getattr(report, "when", None) != "call":
+                continue
+            properties = dict(report.user_properties)
+            if "missing_op" in properties:
+                missing.add(properties["missing_op"])
+            for name in COUNTED.keys() & properties.keys():
+                totals[name] = totals.get(name, 0) + properties[name]
+                ops.setdefault(name, set()).add(properties.get("op", ""))
+    if totals or missing:
+        terminalreporter.section("op table")
+    for name, text in COUNTED.items():
+        if name in totals:
+            terminalreporter.line(f"{totals[name]:7d} {text}, {len(ops[name])} rows")
+    if missing:
+        terminalreporter.line(f"{len(missing):7d} rows are not in this build: {', '.join(sorted(missing))}")

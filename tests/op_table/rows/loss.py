@@ -1,0 +1,307 @@
+"""Losses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from scipy import special
+
+from ..table import E, Op, Rng, S, Sample
+
+F = "nn.functional."
+TOL = {"float32": (1e-5, 1e-5), "float16": (5e-3, 1e-2), "bfloat16": (3e-2, 6e-2)}
+LOGITS, TARGET = np.ones((2, 3)), np.array([0, 1])
+
+
+def reduce(loss: np.ndarray, reduction: str) -> np.ndarray:
+    return loss if reduction == "none" else np.asarray(loss.sum() if reduction == "sum" else loss.mean())
+
+
+def pointwise(function: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    """A loss that is a mean of an elementwise function of input and target."""
+    return lambda x, y, *, reduction="mean", **options: reduce(function(x, y, **options), reduction)
+
+
+def both(r: Rng, *options: dict[str, Any]) -> list[Sample]:
+    """Every reduction, a longer row, 0-dim, and the given options."""
+    cases = [S(r(3, 4), r(3, 4), reduction=kind) for kind in ("mean", "sum", "none")]
+    return [*cases, S(r(2, 37), r(2, 37)), S(r(), r())] + [
+        S(r(3, 4), r(3, 4), **option) for option in options
+    ]
+
+
+def difference(name: str, function: Callable[..., np.ndarray], *options: dict[str, Any], **more: Any) -> Op:
+    """A row for a loss of input minus target."""
+    return Op(
+        F + name,
+        lambda r: both(r, *options),
+        pointwise(function),
+        tol=TOL,
+        errors=(
+            E("ShapeError", np.ones((2, 3)), np.ones((2, 4))),
+            E("ValueError", np.ones(3), np.ones(3), reduction="average", match=f"{name}|reduction"),
+        ),
+        **more,
+    )
+
+
+def huber(x: np.ndarray, y: np.ndarray, delta: float = 1.0) -> np.ndarray:
+    d = np.abs(x - y)
+    return np.where(d < delta, d**2 / 2, delta * (d - delta / 2))
+
+
+def smooth_l1(x: np.ndarray, y: np.ndarray, beta: float = 1.0) -> np.ndarray:
+    return huber(x, y, beta) / beta
+
+
+def nll(
+    logp: np.ndarray,
+    target: np.ndarray,
+    weight: Any = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> np.ndarray:
+    logp, axis = (logp, 1) if logp.ndim > 1 else (logp[None], 1)
+    flat = np.moveaxis(logp, axis, -1)
+    labels = np.asarray(target).reshape(flat.shape[:-1])
+    kept = labels != ignore_index
+    safe = np.where(kept, labels, 0)
+    scale = (np.ones(flat.shape[-1]) if weight is None else weight)[safe] * kept
+    loss = -np.take_along_axis(flat, safe[..., None], -1)[..., 0] * scale
+    if reduction == "none":
+        return loss.reshape(np.shape(target))
+    return np.asarray(loss.sum() / (scale.sum() if reduction == "mean" else 1))
+
+
+def cross_entropy(
+    x: np.ndarray,
+    target: np.ndarray,
+    weight: Any = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> np.ndarray:
+    axis = 1 if x.ndim > 1 else 0
+    logp = special.log_softmax(x, axis)
+    classes = x.shape[axis]
+    shape = [1] * x.ndim
+    shape[axis] = classes
+    scale = (np.ones(classes) if weight is None else weight).reshape(shape)
+    if target.dtype == np.float64:
+        soft = target * (1 - label_smoothing) + label_smoothing / classes
+        loss = -(logp * soft * scale).sum(axis)
+        return (
+            loss
+            if reduction == "none"
+            else np.asarray(loss.sum() / (loss.size if reduction == "mean" else 1))
+        )
+    hard = nll(logp, target, weight, ignore_index, reduction)
+    if not label_smoothing:
+        return hard
+    kept = target != ignore_index
+    smooth = -(logp * scale).sum(axis) * kept
+    if reduction == "mean":
+        smooth = (
+            smooth.sum()
+            / ((np.ones(classes) if weight is None else weight)[np.where(kept, target, 0)] * kept).sum()
+        )
+    smooth = smooth.sum() if reduction == "sum" else smooth
+    return (1 - label_smoothing) * hard + label_smoothing / classes * smooth
+
+
+def class_samples(r: Rng) -> list[Sample]:
+    cases = [S(r(4, 3), r.index(4, high=3), reduction=kind) for kind in ("mean", "sum", "none")]
+    cases += [
+        S(r(4, 3), r.index(4, high=3), r.positive(3)),
+        S(r(3, 5), np.array([1, -1, 4]), ignore_index=-1),
+        S(r(3), r.index(high=3)),
+    ]
+    cases += [
+        S(r(2, 3, 4), r.index(2, 4, high=3)),
+        S(r(2, 3, 2, 2), r.index(2, 2, 2, high=3), reduction="none"),
+        S(r(3, 40), r.index(3, high=40)),
+    ]
+    return [
+        *cases,
+        S(r(4, 3), np.array([0, -100, 2, 1]), r.positive(3), reduction="sum"),
+        S(r(3, 4), np.array([0, -100, 2])),
+    ]
+
+
+def entropy_samples(r: Rng) -> list[Sample]:
+    cases = [
+        S(r(4, 3), r.index(4, high=3), label_smoothing=0.1),
+        S(r(4, 3), np.array([0, -100, 2, 1]), r.positive(3), label_smoothing=0.2),
+    ]
+    cases += [S(r(4, 3), r.index(4, high=3), label_smoothing=0.1, reduction=kind) for kind in ("sum", "none")]
+    soft = [S(r(4, 3), r.prob(4, 3), reduction=kind) for kind in ("mean", "none")] + [
+        S(r(4, 3), r.prob(4, 3), r.positive(3), label_smoothing=0.1)
+    ]
+    extreme = np.array([[1000.0, -1000.0, 0.0], [60.0, 50.0, 40.0]])
+    return class_samples(r) + cases + soft + [S(extreme, TARGET, grad=False)]
+
+
+def bce(x: np.ndarray, y: np.ndarray, weight: Any = None, reduction: str = "mean") -> np.ndarray:
+    loss = -(y * np.maximum(np.log(x), -100) + (1 - y) * np.maximum(np.log1p(-x), -100))
+    return reduce(loss * (1 if weight is None else weight), reduction)
+
+
+def bce_samples(r: Rng) -> list[Sample]:
+    cases = [S(r.prob(3, 4), r.prob(3, 4), reduction=kind) for kind in ("mean", "sum", "none")]
+    return [
+        *cases,
+        S(r.prob(3, 4), r.prob(3, 4), r.positive(3, 4)),
+        S(np.array([0.0, 1.0]), np.array([1.0, 0.0]), grad=False),
+    ]
+
+
+def bce_logits(
+    x: np.ndarray, y: np.ndarray, weight: Any = None, reduction: str = "mean", pos_weight: Any = None
+) -> np.ndarray:
+    positive = 1 if pos_weight is None else pos_weight
+    loss = (1 - y) * np.logaddexp(0, x) + positive * y * np.logaddexp(0, -x)
+    return reduce(loss * (1 if weight is None else weight), reduction)
+
+
+def bce_logits_samples(r: Rng) -> list[Sample]:
+    cases = [S(r(3, 4), r.prob(3, 4), reduction=kind) for kind in ("mean", "sum", "none")]
+    cases += [
+        S(r(3, 4), r.prob(3, 4), r.positive(3, 4)),
+        S(r(3, 4), r.prob(3, 4), pos_weight=r.positive(4)),
+        S(r(2, 37), r.prob(2, 37)),
+    ]
+    return [*cases, S(np.array([100.0, -100.0]), np.array([1.0, 1.0]), grad=False)]
+
+
+def kl_div(x: np.ndarray, y: np.ndarray, reduction: str = "mean", log_target: bool = False) -> np.ndarray:
+    loss = np.exp(y) * (y - x) if log_target else special.xlogy(y, y) - y * x
+    return np.asarray(loss.sum() / len(x)) if reduction == "batchmean" else reduce(loss, reduction)
+
+
+def kl_samples(r: Rng) -> list[Sample]:
+    cases = [S(r(3, 4), r.prob(3, 4), reduction=kind) for kind in ("mean", "sum", "none", "batchmean")]
+    return [*cases, S(r(3, 4), r(3, 4), reduction="sum", log_target=True)]
+
+
+def cosine(x: np.ndarray, y: np.ndarray, dim: int = 1, eps: float = 1e-8) -> np.ndarray:
+    return np.asarray(
+        (x * y).sum(dim) / np.maximum(np.sqrt((x * x).sum(dim)) * np.sqrt((y * y).sum(dim)), eps)
+    )
+
+
+def gaussian_nll(
+    x: np.ndarray,
+    y: np.ndarray,
+    var: np.ndarray,
+    full: bool = False,
+    eps: float = 1e-6,
+    reduction: str = "mean",
+) -> np.ndarray:
+    var = np.maximum(var, eps)
+    return reduce((np.log(var) + (x - y) ** 2 / var) / 2 + (np.log(2 * np.pi) / 2 if full else 0), reduction)
+
+
+CLASS_ERRORS = (
+    E("IndexError", LOGITS, np.array([0, 3])),
+    E("IndexError", LOGITS, np.array([0, -1])),
+    E("ValueError", LOGITS, np.array([0, 1, 2])),
+    E("RuntimeError", LOGITS, np.array([[0], [1]])),
+    E("RuntimeError", LOGITS, TARGET, np.ones(4)),
+)
+
+ROWS = [
+    difference("mse_loss", lambda x, y: (x - y) ** 2),
+    difference("l1_loss", lambda x, y: np.abs(x - y)),
+    difference("smooth_l1_loss", smooth_l1, {"beta": 0.5}),
+    difference("huber_loss", huber, {"delta": 0.5}),
+    Op(
+        F + "nll_loss",
+        class_samples,
+        nll,
+        tol=TOL,
+        nograd=(2,),
+        errors=CLASS_ERRORS,
+        peer=("gradient_layout",),
+    ),
+    Op(
+        F + "cross_entropy",
+        entropy_samples,
+        cross_entropy,
+        tol=TOL,
+        nograd=(2,),
+        errors=(*CLASS_ERRORS, E("RuntimeError", LOGITS, TARGET, label_smoothing=1.5)),
+    ),
+    Op(
+        F + "binary_cross_entropy",
+        bce_samples,
+        bce,
+        tol=TOL,
+        nograd=(1, 2),
+        errors=(
+            E("ValueError", np.full(3, 0.5), np.full(2, 0.5)),
+            E("RuntimeError", np.full(2, 1.5), np.full(2, 0.5)),
+        ),
+    ),
+    Op(
+        F + "binary_cross_entropy_with_logits",
+        bce_logits_samples,
+        bce_logits,
+        tol=TOL,
+        nograd=(1, 2, "pos_weight"),
+        errors=(E("ValueError", np.ones(3), np.ones(2)),),
+    ),
+    Op(F + "kl_div", kl_samples, kl_div, tol=TOL),
+    Op(
+        F + "poisson_nll_loss",
+        lambda r: [S(r(3, 4), r.positive(3, 4)), S(r(3, 4), r.positive(3, 4), reduction="none")],
+        lambda x, y, reduction="mean": reduce(np.exp(x) - y * x, reduction),
+        tol=TOL,
+    ),
+    Op(
+        F + "gaussian_nll_loss",
+        lambda r: [
+            S(r(3, 4), r(3, 4), r.positive(3, 4)),
+            S(r(3, 4), r(3, 4), r.positive(3, 4), full=True, reduction="sum"),
+        ],
+        gaussian_nll,
+        dtypes=("float64", "float32"),
+        tol=TOL,
+        meta=None,
+    ),
+    Op(
+        F + "cosine_similarity",
+        lambda r: [S(r(3, 4), r(3, 4)), S(r(3, 4), r(3, 4), dim=0), S(r(5), r(5), 0)],
+        cosine,
+        tol=TOL,
+    ),
+    Op(
+        F + "pairwise_distance",
+        lambda r: [S(r(3, 4), r(3, 4)), S(r(3, 4), r(3, 4), 1.0)],
+        lambda x, y, p=2.0, eps=1e-6: (np.abs(x - y + eps) ** p).sum(-1) ** (1 / p),
+        dtypes=("float64", "float32"),
+        tol=TOL,
+    ),
+    Op(
+        F + "hinge_embedding_loss",
+        lambda r: [S(r(3, 4), np.array([[1.0, -1.0, 1.0, -1.0]] * 3))],
+        lambda x, y: np.asarray(np.where(y == 1, x, np.maximum(0, 1 - x)).mean()),
+        tol=TOL,
+        nograd=(1,),
+    ),
+    Op(
+        F + "margin_ranking_loss",
+        lambda r: [S(r(4), r(4), np.array([1.0, -1.0, 1.0, -1.0]), 0.3)],
+        lambda a, b, y, margin: np.asarray(np.maximum(0, -y * (a - b) + margin).mean()),
+        tol=TOL,
+        nograd=(2,),
+    ),
+    Op(
+        F + "soft_margin_loss",
+        lambda r: [S(r(4), np.array([1.0, -1.0, 1.0, -1.0]))],
+        lambda x, y: np.asarray(np.log1p(np.exp(-x * y)).mean()),
+        tol=TOL,
+        nograd=(1,),
+    ),
+]

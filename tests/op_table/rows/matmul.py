@@ -1,0 +1,252 @@
+"""Matrix products."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..table import FLOATS, NUMERIC, E, Op, Rng, S, Sample
+
+ERR = "ShapeError"
+# The sum runs over up to 40 products of values near 1; half precisions round their inputs' products once, at the end.
+TOL = {"float32": (1e-5, 1e-5), "float16": (4e-3, 2e-2), "bfloat16": (3e-2, 1e-1)}
+COMMON: dict[str, Any] = {"method": True, "tol": TOL}
+
+
+def products(*shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> Any:
+    return lambda r: [S(r(*one), r(*other)) for one, other in shapes]
+
+
+def addmm(x: np.ndarray, a: np.ndarray, b: np.ndarray, *, beta: float = 1, alpha: float = 1) -> np.ndarray:
+    return (beta * x if beta else 0) + alpha * (a @ b)
+
+
+def addmm_samples(r: Rng) -> list[Sample]:
+    cases = [S(r(*b), r(2, 3), r(3, 4)) for b in ((2, 4), (4,), (2, 1), ())]
+    return [
+        *cases,
+        S(r(2, 4), r(2, 3), r(3, 4), beta=2, alpha=3),
+        S(r(2, 4), r(2, 3), r(3, 4), beta=0),
+        S(r(2, 4), r(2, 0), r(0, 4)),
+    ]
+
+
+def baddbmm_samples(r: Rng) -> list[Sample]:
+    cases = [S(r(*b), r(2, 3, 4), r(2, 4, 2)) for b in ((2, 3, 2), (2,), (1, 3, 1))]
+    return [*cases, S(r(2, 3, 2), r(2, 3, 4), r(2, 4, 2), beta=2, alpha=3)]
+
+
+def linear(x: np.ndarray, weight: np.ndarray, bias: Any = None) -> np.ndarray:
+    return x @ weight.T + (0 if bias is None else bias)
+
+
+def linear_samples(r: Rng) -> list[Sample]:
+    cases = [
+        S(r(2, 3), r(4, 3)),
+        S(r(2, 3), r(4, 3), r(4)),
+        S(r(2, 2, 3), r(4, 3), r(4)),
+        S(r(3), r(4, 3), r(4)),
+    ]
+    return [*cases, S(r(0, 3), r(4, 3), r(4)), S(r(5, 20), r(18, 20), r(18)), S(r(2, 3), r(1, 3), bias=r(1))]
+
+
+def einsum_samples(r: Rng) -> list[Sample]:
+    cases = [
+        S("ij,jk->ik", r(2, 3), r(3, 4)),
+        S("ij,jk", r(2, 3), r(3, 4)),
+        S("bij,bjk->bik", r(2, 2, 3), r(2, 3, 2)),
+    ]
+    cases += [
+        S("ij->ji", r(2, 3)),
+        S("ii->i", r(3, 3)),
+        S("ii", r(3, 3)),
+        S("ij->", r(2, 3)),
+        S("i,j->ij", r(2), r(3)),
+    ]
+    cases += [
+        S("...i,ij->...j", r(2, 2, 3), r(3, 2)),
+        S("bhqd,bhkd->bhqk", r(1, 2, 3, 2), r(1, 2, 4, 2)),
+        S("i,i", r(3), r(3)),
+    ]
+    return [
+        *cases,
+        S("ij,kj,ik->", r(2, 3), r(4, 3), r(2, 4)),
+        S("b i, b j -> b i j", r(2, 2), r(2, 3)),
+        S("ijk,jil->kl", r(2, 3, 2), r(3, 2, 2)),
+    ]
+
+
+MATMUL = [
+    ((3,), (3,)),
+    ((2, 3), (3,)),
+    ((3,), (3, 2)),
+    ((2, 3), (3, 4)),
+    ((2, 2, 3), (3, 4)),
+    ((2, 3), (2, 3, 2)),
+    ((3,), (2, 3, 2)),
+]
+MATMUL += [
+    ((2, 2, 3), (3,)),
+    ((2, 1, 2, 3), (3, 3, 2)),
+    ((0, 3), (3, 2)),
+    ((2, 0), (0, 3)),
+    ((17, 40), (40, 19)),
+    ((2, 5, 3), (2, 3, 5)),
+]
+
+ROWS = [
+    Op(
+        "matmul",
+        products(*MATMUL),
+        np.matmul,
+        dtypes=NUMERIC,
+        out=True,
+        errors=(
+            E(ERR, np.ones((2, 3)), np.ones((2, 3))),
+            E(ERR, np.ones(3), np.ones(2)),
+            E(ERR, np.ones((2, 2, 3)), np.ones((3, 3, 2))),
+            E("RuntimeError", np.ones(()), np.ones(3)),
+            E("RuntimeError", np.ones((2, 3)), np.ones((3, 2), np.int64)),
+        ),
+        **COMMON,
+    ),
+    Op(
+        "Tensor.__matmul__",
+        products(((2, 3), (3, 4)), ((2, 2, 3), (3,))),
+        np.matmul,
+        tol=TOL,
+        errors=(E(ERR, np.ones((2, 3)), np.ones((2, 3)), match="matmul"),),
+    ),
+    Op(
+        "mm",
+        products(((2, 3), (3, 4)), ((0, 3), (3, 2)), ((2, 0), (0, 2)), ((9, 33), (33, 17)), ((1, 4), (4, 1))),
+        np.matmul,
+        dtypes=NUMERIC,
+        out=True,
+        errors=(E(ERR, np.ones((2, 3)), np.ones((2, 3))), E("RuntimeError", np.ones(3), np.ones((3, 2)))),
+        **COMMON,
+    ),
+    Op(
+        "bmm",
+        products(((2, 2, 3), (2, 3, 4)), ((0, 2, 3), (0, 3, 2)), ((3, 5, 9), (3, 9, 6))),
+        np.matmul,
+        dtypes=NUMERIC,
+        out=True,
+        errors=(
+            E(ERR, np.ones((2, 2, 3)), np.ones((3, 3, 2))),
+            E("RuntimeError", np.ones((2, 3)), np.ones((3, 2))),
+        ),
+        **COMMON,
+    ),
+    Op(
+        "mv",
+        products(((2, 3), (3,)), ((9, 33), (33,)), ((2, 0), (0,))),
+        np.matmul,
+        dtypes=NUMERIC,
+        out=True,
+        errors=(E(ERR, np.ones((2, 3)), np.ones(2)), E("RuntimeError", np.ones(3), np.ones(3))),
+        **COMMON,
+    ),
+    Op(
+        "dot",
+        products(((3,), (3,)), ((37,), (37,)), ((0,), (0,))),
+        np.dot,
+        dtypes=NUMERIC,
+        out=True,
+        errors=(E(ERR, np.ones(3), np.ones(2)), E("RuntimeError", np.ones((1, 3)), np.ones(3))),
+        **COMMON,
+    ),
+    Op("inner", products(((3,), (3,)), ((2, 3), (4, 3))), np.inner, **COMMON),
+    Op(
+        "outer",
+        products(((3,), (4,)), ((1,), (5,)), ((0,), (2,))),
+        np.outer,
+        dtypes=NUMERIC,
+        errors=(E("RuntimeError", np.ones((2, 2)), np.ones(2)),),
+        **COMMON,
+    ),
+    Op("ger", products(((3,), (4,))), np.outer, **COMMON),
+    Op(
+        "addmm",
+        addmm_samples,
+        addmm,
+        dtypes=NUMERIC,
+        out=True,
+        inplace="addmm_",
+        errors=(
+            E(ERR, np.ones((2, 2)), np.ones((2, 3)), np.ones((2, 3))),
+            E("RuntimeError", np.ones((3, 3)), np.ones((2, 3)), np.ones((3, 2))),
+        ),
+        **COMMON,
+    ),
+    Op(
+        "addmv",
+        lambda r: [S(r(2), r(2, 3), r(3)), S(r(1), r(2, 3), r(3), beta=2, alpha=3)],
+        addmm,
+        errors=(E("RuntimeError", np.ones(2), np.ones((2, 3)), np.ones(2)),),
+        **COMMON,
+    ),
+    Op(
+        "addbmm",
+        lambda r: [S(r(3, 2), r(2, 3, 4), r(2, 4, 2))],
+        lambda x, a, b: x + (a @ b).sum(0),
+        method=True,
+        tol=TOL,
+    ),
+    Op(
+        "baddbmm",
+        baddbmm_samples,
+        addmm,
+        dtypes=NUMERIC,
+        out=True,
+        inplace="baddbmm_",
+        errors=(E("RuntimeError", np.ones((2, 3, 3)), np.ones((2, 3, 4)), np.ones((2, 3, 3))),),
+        **COMMON,
+    ),
+    Op(
+        "nn.functional.linear",
+        linear_samples,
+        linear,
+        tol=TOL,
+        errors=(
+            E(ERR, np.ones((2, 3)), np.ones((4, 2)), match="linear|addmm|mm|matmul"),
+            E("RuntimeError", np.ones((2, 3)), np.ones((4, 3)), np.ones(3), match="linear|addmm"),
+        ),
+    ),
+    Op(
+        "nn.functional.bilinear",
+        lambda r: [S(r(2, 3), r(2, 4), r(5, 3, 4), r(5))],
+        lambda a, b, w, c: np.einsum("bi,oij,bj->bo", a, w, b) + c,
+        tol=TOL,
+    ),
+    Op(
+        "einsum",
+        einsum_samples,
+        lambda equation, *xs: np.asarray(np.einsum(equation, *xs)),
+        tol=TOL,
+        errors=(
+            E("RuntimeError", "ij,jk->ik", np.ones((2, 3)), np.ones((2, 3))),
+            E("RuntimeError", "ijk->i", np.ones((2, 3))),
+            E("RuntimeError", "ij->ik", np.ones((2, 3))),
+            E("RuntimeError", "ij,jk->ik", np.ones((2, 3))),
+            E("RuntimeError", "i!->i", np.ones((2, 3))),
+        ),
+    ),
+    Op(
+        "tensordot",
+        lambda r: [S(r(2, 3), r(3, 4), 1), S(r(2, 3, 4), r(4, 3, 2), ([1, 2], [1, 0]))],
+        np.tensordot,
+        dtypes=FLOATS,
+        tol=TOL,
+    ),
+    Op("linalg.multi_dot", lambda r: [S([r(2, 3), r(3, 4), r(4, 2)])], np.linalg.multi_dot, tol=TOL),
+    Op(
+        "cdist",
+        lambda r: [S(r(3, 4), r(2, 4)), S(r(2, 3, 2), r(2, 4, 2), p=1.0)],
+        lambda a, b, p=2.0: (np.abs(a[..., :, None, :] - b[..., None, :, :]) ** p).sum(-1) ** (1 / p),
+        dtypes=("float64", "float32"),
+        tol={"float32": (1e-4, 1e-4)},
+        second=False,
+    ),
+]
