@@ -70,8 +70,8 @@ COUNTED = {
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """How much was checked, and which ops of the table are not in this build. Counts travel as user properties,
-    so that they also arrive from the workers of a parallel run."""
+    """How much was checked, and which ops of the table are not in this build. Counts travel as user
+    properties, so that they also arrive from the workers of a parallel run."""
     totals: dict[str, int] = {}
     ops: dict[str, set[str]] = {}
     missing: set[str] = set()

@@ -1,7 +1,8 @@
 """What is checked of a row: values, types, layouts, broadcasting, variants, views, the meta device, refusals.
 
-Every function takes the runtime, the row and the row's callable, raises AssertionError with the sample that failed,
-and returns how many calls it compared (a check that compared nothing is a failure of the caller's making).
+Every function takes the runtime, the row and the row's callable, raises AssertionError with the sample that
+failed, and returns how many calls it compared (a check that compared nothing is a failure of the caller's
+making).
 """
 
 from __future__ import annotations
@@ -78,8 +79,8 @@ def compare(rt: Any, op: Op, got: Any, want: Any, rule: Any, dtype: str, where: 
 
 
 def compare_tensor(rt: Any, op: Op, got: Any, want: np.ndarray, kind: str, dtype: str, where: str) -> None:
-    """Asserts dtype, shape and values of one tensor. Narrow inputs widen the tolerance, as the result cannot be
-    better than its intermediate steps."""
+    """Asserts dtype, shape and values of one tensor. Narrow inputs widen the tolerance, as the result
+    cannot be better than its intermediate steps."""
     if convert.dtype_name(rt, got) != kind:
         raise AssertionError(f"{where}: expected dtype {kind}, got {convert.dtype_name(rt, got)}")
     if tuple(got.shape) != want.shape:
@@ -304,7 +305,8 @@ def leaves_of(
 
 
 def check_out(rt: Any, op: Op, call: Call, dtype: str) -> int:
-    """out= is filled, returned, resized from empty, written through strides, and refused in a narrower kind."""
+    """out= is filled, returned, resized from empty, written through strides, and refused in a narrower
+    kind."""
     count = 0
     for number, original, sample in samples_for(op, dtype):
         want = np.asarray(convert.reference(op, sample, dtype))
@@ -396,8 +398,8 @@ NATIVE_KINDS = {"ShapeError", "DtypeError", "DeviceError"}
 
 
 def error_classes(rt: Any, kinds: str) -> tuple[type[BaseException], ...]:
-    """The classes of a refusal: a typed error of the runtime, or a built-in one. Where the table is proven against
-    PyTorch, its classes stand in, and its Python layer's attribute errors count as type errors."""
+    """The classes of a refusal: a typed error of the runtime, or a built-in one. Where the table is proven
+    against PyTorch, its classes stand in, and its Python layer's attribute errors count as type errors."""
     found: tuple[type[BaseException], ...] = ()
     for kind in kinds.split("|"):
         if native(rt):

@@ -24,7 +24,8 @@ def round_bfloat16(values: np.ndarray) -> np.ndarray:
 
 
 def narrow(values: np.ndarray, dtype: str) -> np.ndarray:
-    """`values` in the NumPy dtype that carries `dtype` (bfloat16 travels as float32); integers wrap as in C."""
+    """`values` in the NumPy dtype that carries `dtype` (bfloat16 travels as float32); integers wrap as in
+    C."""
     if dtype == "bfloat16":
         return round_bfloat16(values)
     if dtype == "bool":

@@ -1,8 +1,9 @@
 """Mutated calls, to be run as a process of its own: `python -m op_table.mutate PROGRESS FIRST CALLS OP...`.
 
-Each call takes a row's sample and breaks it: other shapes, dtypes and dims, huge integers, nan, None, strange objects,
-arguments left out or added. A call may succeed or raise one of ALLOWED; it may not crash, hang, or raise anything else.
-The number of the op and of the call are in the file PROGRESS, so that the parent knows which call was the last.
+Each call takes a row's sample and breaks it: other shapes, dtypes and dims, huge integers, nan, None,
+strange objects, arguments left out or added. A call may succeed or raise one of ALLOWED; it may not crash,
+hang, or raise anything else. The number of the op and of the call are in the file PROGRESS, so that the
+parent knows which call was the last.
 """
 
 from __future__ import annotations
@@ -194,7 +195,8 @@ def one_call(rt: Any, op: Op, number: int) -> str | None:
 
 
 def limit_memory() -> None:
-    """A bound on the address space; a sanitizer's shadow memory cannot live under one, and has its own limit."""
+    """A bound on the address space; a sanitizer's shadow memory cannot live under one, and has its own
+    limit."""
     if "asan" in os.environ.get("LD_PRELOAD", "") or "ASAN_OPTIONS" in os.environ:
         return
     with open("/proc/self/statm", encoding="ascii") as file:
@@ -203,7 +205,8 @@ def limit_memory() -> None:
 
 
 def main(progress: str, runtime: str, first: int, calls: int, names: list[str]) -> None:
-    """Runs `calls` mutated calls of each named row, and prints one JSON line a row: name and what went wrong."""
+    """Runs `calls` mutated calls of each named row, and prints one JSON line a row: name and what went
+    wrong."""
     warnings.simplefilter("ignore")
     rt = importlib.import_module(runtime)
     rows = {op.id: op for op in ROWS}

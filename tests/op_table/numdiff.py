@@ -1,10 +1,10 @@
 """An own check of derivatives by finite differences, independent of the runtime's gradcheck.
 
-The scalar s(x) = sum_k <v_k, f_k(x)> with fixed random cotangents v is differentiated numerically, coordinate by
-coordinate, with the five-point stencil: with step 1e-3 in float64 its error is near 1e-11, so that the tolerance can
-be tight. A larger tensor is probed at some coordinates and along one random direction, in which every element takes
-part, so that a wrong factor in one element cannot hide. The second check does the same for the gradient itself, which
-is a function of the inputs and of the cotangents.
+The scalar s(x) = sum_k <v_k, f_k(x)> with fixed random cotangents v is differentiated numerically,
+coordinate by coordinate, with the five-point stencil: with step 1e-3 in float64 its error is near 1e-11, so
+that the tolerance can be tight. A larger tensor is probed at some coordinates and along one random
+direction, in which every element takes part, so that a wrong factor in one element cannot hide. The second
+check does the same for the gradient itself, which is a function of the inputs and of the cotangents.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def derivative(function: Callable[[], float], cell: np.ndarray, direction: np.nd
 
 
 def directions(shape: tuple[int, ...], limit: int) -> list[tuple[str, np.ndarray]]:
-    """Every coordinate of a small tensor; of a larger one some, and one direction with all (entries of at most 1, so
-    that the stencil keeps its reach)."""
+    """Every coordinate of a small tensor; of a larger one some, and one direction with all (entries of at
+    most 1, so that the stencil keeps its reach)."""
     probe = np.random.default_rng(0)
     places = list(np.ndindex(shape))
     found: list[tuple[str, np.ndarray]] = []
@@ -203,7 +203,8 @@ def check_second_gradient(rt: Any, op: Op, call: Call) -> int:
 
 
 def check_fused(rt: Any, op: Op, call: Call, dtype: str) -> int:
-    """The gradient without and with create_graph (fused and composed backward) within the dtype's tolerance."""
+    """The gradient without and with create_graph (fused and composed backward) within the dtype's
+    tolerance."""
     count = 0
     for number, original, sample in samples_for(op, dtype):
         if not original.grad:
@@ -232,8 +233,8 @@ def weights_for(rt: Any, like: Any) -> Any:
 
 
 def compare_pair(rt: Any, op: Op, one: Any, other: Any, dtype: str, where: str) -> None:
-    """Asserts that two gradients agree: both missing, or equal in dtype, shape and values. The absolute tolerance
-    scales with the gradient's largest entry, for sums cancel."""
+    """Asserts that two gradients agree: both missing, or equal in dtype, shape and values. The absolute
+    tolerance scales with the gradient's largest entry, for sums cancel."""
     if one is None or other is None:
         present = other if one is None else one
         if present is not None and np.any(convert.to_numpy(rt, present)):

@@ -1,4 +1,5 @@
-"""Writes docs/ops.md, the page of every op with what the tests check of it: `python tests/op_table/page.py [--check]`."""
+"""Writes docs/ops.md, the page of every op with what the tests check of it: `python tests/op_table/page.py
+[--check]`."""
 
 from __future__ import annotations
 
@@ -22,19 +23,23 @@ GROUPS = {
 }
 HEAD = """# Every op, and what is checked of it
 
-Written by `python tests/op_table/page.py` from the op table (`tests/op_table/rows`); do not edit. Every row is run as
-the columns say, on every sample of the row, against a NumPy or SciPy reference computed in float64:
+Written by `python tests/op_table/page.py` from the op table (`tests/op_table/rows`); do not edit. Every row
+is run as the columns say, on every sample of the row, against a NumPy or SciPy reference computed in float64:
 
-- **dtypes**: values, result dtype and shape in each; *all* is float64, float32, float16, bfloat16, int64, int32,
-  int16, int8, uint8 and bool.
+- **dtypes**: values, result dtype and shape in each; *all* is float64, float32, float16, bfloat16, int64,
+  int32, int16, int8, uint8 and bool.
 - **strides**: the same through transposed, stepped, offset and expanded inputs.
 - **broadcast**: over shapes that broadcast, empty ones too, and over enough elements for several threads.
-- **variants**: as a method; in place (`x_`: same object, same memory, version counted); with `out=`; as a view (aliases).
-- **gradient**, **second**: in float64, by finite differences of our own, on every sample; the gradient also through non-contiguous inputs, and in every floating point dtype but float16 the fused backward against the
-  composed one.
-- **refused**: calls that must raise a typed error that names the op; besides these, every op is called without
-  arguments, with an unknown keyword and with an object of a wrong type, and gets mutated calls that must not crash.
-- **meta**: shape and dtype on the meta device equal the CPU's ("data": depends on data, so it is refused there).
+- **variants**: as a method; in place (`x_`: same object, same memory, version counted); with `out=`; as a
+  view (aliases).
+- **gradient**, **second**: in float64, by finite differences of our own, on every sample; the gradient also
+  through non-contiguous inputs, and in every floating point dtype but float16 the fused backward against
+  the composed one.
+- **refused**: calls that must raise a typed error that names the op; besides these, every op is called
+  without arguments, with an unknown keyword and with an object of a wrong type, and gets mutated calls that
+  must not crash.
+- **meta**: shape and dtype on the meta device equal the CPU's ("data": depends on data, so it is refused
+  there).
 """
 
 

@@ -1,8 +1,9 @@
-"""The op table's vocabulary: one `Op` is one row, and says all that the drivers need to know about an operation.
+"""The op table's vocabulary: one `Op` is one row, and says all that the drivers need to know of it.
 
-Samples are written as NumPy arrays and Python values. A float64 array stands for "a tensor of the dtype under test"
-and is cast to it; an integer or boolean array is an index or a mask and keeps its dtype. References are NumPy or SciPy
-functions; they see the same arguments, rounded to the tested dtype and widened again to float64, int64 or bool.
+Samples are written as NumPy arrays and Python values. A float64 array stands for "a tensor of the dtype under
+test" and is cast to it; an integer or boolean array is an index or a mask and keeps its dtype. References are
+NumPy or SciPy functions; they see the same arguments, rounded to the tested dtype and widened again to
+float64, int64 or bool.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ NUMERIC = FLOATS + INTS
 INTEGRAL = (*INTS, "bool")
 ALL = (*NUMERIC, "bool")
 
-# (relative, absolute) per dtype of the result. The inputs are rounded first, so only the op's own error counts.
+# (relative, absolute) per dtype of the result. Inputs are rounded first: only the op's own error counts.
 TOLERANCE: Mapping[str, tuple[float, float]] = {
     "float64": (1e-12, 1e-12),
     "float32": (3e-6, 3e-6),
@@ -55,14 +56,14 @@ class Sample:
 
 
 def S(*args: Any, **kwargs: Any) -> Sample:
-    """One call of the op. `only=` restricts it to some dtypes, `grad=False` leaves it out of gradient checks."""
+    """One call of the op. `only=`: in some dtypes alone; `grad=False`: not in gradient checks."""
     only, grad = kwargs.pop("only", None), kwargs.pop("grad", True)
     return Sample(args, kwargs, only, grad)
 
 
 @dataclasses.dataclass(frozen=True)
 class Err:
-    """A call that must be refused: its arguments, the class of the error, and a pattern besides the op's name."""
+    """A call that must be refused: its arguments, the class of the error, a pattern for the message."""
 
     kind: str
     args: tuple[Any, ...]
@@ -73,7 +74,7 @@ class Err:
 
 
 def E(kind: str, *args: Any, **kwargs: Any) -> Err:
-    """An error case; `kind` may be several classes, as "A|B". `match=` replaces the op's own name as the pattern,
+    """An error case; `kind` may be several classes, as "A|B". `match=` replaces the op's name as the pattern,
     `dtype=` is what float arrays become, `stricter=` marks what PyTorch lets pass."""
     match, dtype = kwargs.pop("match", None), kwargs.pop("dtype", "float32")
     return Err(kind, args, kwargs, match, dtype, kwargs.pop("stricter", False))
@@ -140,8 +141,8 @@ class Rng:
         self.draws = 0
 
     def __call__(self, *shape: int, low: float = -2.0, high: float = 2.0) -> np.ndarray:
-        """Distinct values in [low, high], at least 0.05 from every multiple of one half. Successive draws lie on
-        shifted grids, so that two tensors of one shape have no value in common, and no value is another's negative."""
+        """Distinct values in [low, high], at least 0.05 from every multiple of one half. Successive draws
+        lie on shifted grids, so that two tensors of one shape have no value in common."""
         count = math.prod(shape)
         phase = (0.15, 0.4, 0.65, 0.9)[self.draws % 4]
         self.draws += 1
@@ -163,7 +164,7 @@ class Rng:
         return np.asarray(self.np.uniform(0.05, 0.95, shape))
 
     def distinct(self, *shape: int) -> np.ndarray:
-        """Values that differ in every dtype (one half times n, plus a quarter): for sorting and arg-reductions."""
+        """Values that differ in every dtype (n halves and a quarter): for sorting and arg-reductions."""
         count = math.prod(shape)
         return np.asarray(self.np.permutation(count) / 2 + 0.25).reshape(shape)
 

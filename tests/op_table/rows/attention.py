@@ -23,7 +23,8 @@ def attention(
     scale: Any = None,
     enable_gqa: bool = False,
 ) -> np.ndarray:
-    """q (..., H, L, D), k (..., Hk, S, D), v (..., Hk, S, Dv) -> (..., H, L, Dv); rows without a key are zero."""
+    """q (..., H, L, D), k (..., Hk, S, D), v (..., Hk, S, Dv) -> (..., H, L, Dv); rows without a key are
+    zero."""
     if enable_gqa:
         k, v = (np.repeat(x, q.shape[-3] // x.shape[-3], -3) for x in (k, v))
     scores = q @ np.swapaxes(k, -1, -2) * (1 / np.sqrt(q.shape[-1]) if scale is None else scale)

@@ -46,7 +46,7 @@ def binary(name: str, ref: Callable[..., Any], *span: float, **options: Any) -> 
 def quotients(r: Rng) -> list[Sample]:
     """(x, y) whose quotient stays clear of whole numbers, where a remainder jumps."""
     divisors = [r(*one, low=0.6, high=2) for one in ((3, 37), (2, 3), (), (0, 3))]
-    return [S(r(*y.shape) * y, y) for y in divisors]
+    return [S(np.asarray(r(*y.shape) * y), y) for y in divisors]
 
 
 def scalars(name: str, ref: Callable[..., Any], *values: Any, label: str = "scalar", **options: Any) -> Op:

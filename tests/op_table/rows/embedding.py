@@ -21,7 +21,8 @@ def samples(r: Rng) -> list[Sample]:
 
 
 def padded(r: Rng) -> list[Sample]:
-    """With padding_idx the row takes no gradient: finite differences do not apply, so tests/ has its own test."""
+    """With padding_idx the row takes no gradient: finite differences do not apply, so tests/ has its own
+    test."""
     return [S(np.array([0, 2, 1]), r(4, 3), padding_idx=2)]
 
 

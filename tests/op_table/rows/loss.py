@@ -26,10 +26,13 @@ def pointwise(function: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
 
 def both(r: Rng, *options: dict[str, Any]) -> list[Sample]:
     """Every reduction, a longer row, 0-dim, and the given options."""
-    cases = [S(r(3, 4), r(3, 4), reduction=kind) for kind in ("mean", "sum", "none")]
-    return [*cases, S(r(2, 37), r(2, 37)), S(r(), r())] + [
-        S(r(3, 4), r(3, 4), **option) for option in options
-    ]
+
+    def pair(*shape: int) -> tuple[np.ndarray, np.ndarray]:
+        y = r(*shape)
+        return np.asarray(y + r(*shape)), y  # the difference stays clear of the kinks at 0, 0.5 and 1
+
+    cases = [S(*pair(3, 4), reduction=kind) for kind in ("mean", "sum", "none")]
+    return [*cases, S(*pair(2, 37)), S(*pair())] + [S(*pair(3, 4), **option) for option in options]
 
 
 def difference(name: str, function: Callable[..., np.ndarray], *options: dict[str, Any], **more: Any) -> Op:

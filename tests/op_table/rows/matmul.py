@@ -9,7 +9,7 @@ import numpy as np
 from ..table import FLOATS, NUMERIC, E, Op, Rng, S, Sample
 
 ERR = "ShapeError"
-# The sum runs over up to 40 products of values near 1; half precisions round their inputs' products once, at the end.
+# The sum runs over up to 40 products of values near 1; half precisions round once, at the end.
 TOL = {"float32": (1e-5, 1e-5), "float16": (4e-3, 2e-2), "bfloat16": (3e-2, 1e-1)}
 COMMON: dict[str, Any] = {"method": True, "tol": TOL}
 
