@@ -74,7 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Train a convolutional net on scikit-learn's digits.")
     parser.add_argument("--epochs", type=int, default=20, help="passes over the training digits (default 20)")
     parser.add_argument("--batch", type=int, default=64, help="images in a step (default 64)")
-    parser.add_argument("--lr", type=float, default=3e-3, help="highest learning rate (default 0.003)")
+    parser.add_argument("--lr", type=float, default=8e-3, help="highest learning rate (default 0.008)")
     parser.add_argument("--seed", type=int, default=0, help="seed of split, weights and batches (default 0)")
     options = parser.parse_args(arguments)
     if options.epochs < 1 or options.batch < 1:
@@ -94,7 +94,7 @@ def main(arguments: list[str] | None = None) -> int:
     for epoch in range(1, options.epochs + 1):
         total = 0.0
         for images, labels in loader:
-            loss = F.cross_entropy(model(shifted(images)), labels)
+            loss = F.cross_entropy(model(shifted(images)), labels, label_smoothing=0.1)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
