@@ -280,14 +280,28 @@ def test_changes_between_steps_are_seen(kind):
     np.testing.assert_array_equal(p.detach().numpy(), values(fresh)[0])
 
 
-def test_dtype_change_between_steps():
+def test_replaced_parameter_beside_one_without_gradient():
+    p, q, r = parameter(), parameter(), parameter(5.0, 6.0)
+    optimizer = SGD([p, q], lr=1.0)
+    for _ in range(2):
+        p.grad, q.grad = wt.ones_like(p), None
+        optimizer.step()
+    optimizer.param_groups[0]["params"][0] = r
+    r.grad = wt.ones_like(r)
+    optimizer.step()
+    assert r.tolist() == [4.0, 5.0] and p.tolist() == [-1.0, 0.0] and q.tolist() == [1.0, 2.0]
+
+
+def test_dtype_change_between_steps(monkeypatch):
     p, q = parameter(), parameter()
     optimizer = SGD([p, q], lr=0.5)
     train(optimizer, 1)
     p.data = p.data.to(wt.float32)
     p.grad = None
     before = [p.item() for p in (p[0], q[0])]
+    counts = count_calls(monkeypatch, "_fused_sgd_")
     train(optimizer, 1)
+    assert counts["_fused_sgd_"] == 2
     np.testing.assert_allclose([p.item() for p in (p[0], q[0])], [b - 0.25 for b in before], rtol=1e-6)
 
 
@@ -522,9 +536,12 @@ def test_files_go_both_ways(kind):
 
     ours = wt.tensor(other.detach().tolist(), dtype=wt.float64, requires_grad=True)
     middle = KINDS[kind]([ours])
-    middle.load_state_dict(copy.deepcopy(first.state_dict()))
+    lent = copy.deepcopy(first.state_dict())
+    middle.load_state_dict(lent)
     assert set(middle.state_dict()["param_groups"][0]) == set(first.state_dict()["param_groups"][0])
     train(middle, 3, start=3)
+    for key, value in first.state_dict()["state"][0].items():
+        assert torch.equal(lent["state"][0][key], value), "another library's tensors are copied, not shared"
 
     back = torch.tensor(ours.tolist(), dtype=torch.float64, requires_grad=True)
     last = make([back])

@@ -46,6 +46,12 @@ def test_random_sampler_from_a_generator():
     # fmt: on
 
 
+def test_abandoned_pass_leaves_the_generator_where_pytorch_does():
+    generator = seeded(7)
+    assert next(iter(RandomSampler(range(1000), True, 100, generator))) == 615
+    assert wt.randint(1000, (2,), generator=generator).tolist() == [116, 463]
+
+
 def test_subset_random_sampler():
     sampler = SubsetRandomSampler([3, 1, 4, 1, 5, 9, 2, 6], generator=seeded(3))
     assert len(sampler) == 8 and list(sampler) == [4, 5, 1, 9, 1, 3, 2, 6]

@@ -22,7 +22,8 @@ __all__ = [
 
 T_co = TypeVar("T_co", covariant=True)
 
-# With replacement, indices are drawn in blocks of this many; the number fixes the random stream's order.
+# With replacement, indices are drawn in blocks of this many. It is PyTorch's number: a pass that is given up
+# midway leaves the random stream at the same place.
 _DRAW_BLOCK = 32
 
 
