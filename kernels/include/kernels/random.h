@@ -1,0 +1,18 @@
+// Counter-based random numbers: number i of a key is word i % 4 of Philox4x32-10 (Salmon et al., "Parallel
+// random numbers: as easy as 1, 2, 3", SC 2011) with key (seed low, seed high) and counter (i / 4 low, i / 4
+// high, call low, call high).
+#pragma once
+
+#include "kernels/types.h"
+
+namespace warptape::kernels {
+
+// Slot "dropout": out = x / (1 - p) where number `offset` + i of the key is at least p 2^32, else 0. out and
+// x are contiguous and of one floating dtype. The same call on the gradient is the backward.
+using DropoutFn = void(const LaunchContext&, const View& out, const View& x, double p, PhiloxKey key,
+                       uint64_t offset);
+
+// Slot "philox": out (contiguous int64) = the numbers themselves, each in [0, 2^32).
+using PhiloxFn = void(const LaunchContext&, const View& out, PhiloxKey key, uint64_t offset);
+
+}  // namespace warptape::kernels
