@@ -44,6 +44,7 @@ struct NodeType {
   const char* name;  // "MulBackward0", as PyTorch calls it
   BackwardFn backward;
   void (*release)(Node& node) = nullptr;  // frees what the node holds beside its saved tensors
+  const void* (*python_part)(Node& node) = nullptr;  // Python objects in the node's data, for the bindings' collector
 };
 
 // What a saved-tensors hook made of a tensor. Made by the function that the bindings set in `pack_saved_tensor`.
@@ -64,7 +65,9 @@ class WT_API SavedTensor {
   // the graph was freed.
   Tensor unpack(Node& owner) const;
   bool defined() const { return tensor_.defined() || packed_; }
-  const Tensor& raw() const { return tensor_; }  // for the garbage collector's walk
+  // For the garbage collector's walk.
+  const Tensor& raw() const { return tensor_; }
+  const PackedTensor* packed() const { return packed_.get(); }
 
  private:
   Tensor tensor_;
@@ -85,6 +88,7 @@ struct OutputMeta {
 struct WT_API TensorHook {  // may replace the gradient of one output
   virtual ~TensorHook();
   virtual void call(Tensor& gradient) = 0;
+  virtual void tensor_gone() {}  // the tensor that the hook writes to is being destroyed
 };
 struct WT_API NodeHook {  // may replace the gradients of the inputs (post) or of the outputs (pre)
   virtual ~NodeHook();

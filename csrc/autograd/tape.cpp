@@ -13,7 +13,9 @@ std::string (*capture_traceback)() = nullptr;
 
 void* AutogradMeta::operator new(size_t size) { return FreeList<AutogradMeta>::allocate(size); }
 void AutogradMeta::operator delete(void* p) { FreeList<AutogradMeta>::deallocate(p); }
-AutogradMeta::~AutogradMeta() = default;
+AutogradMeta::~AutogradMeta() {
+  if (retain_hook) retain_hook->tensor_gone();
+}
 
 AutogradMeta& make_meta(const Tensor& t) {
   if (!t->extra) t->extra = std::make_unique<AutogradMeta>();
@@ -100,7 +102,9 @@ const NodeType kAccumulateGrad{"AccumulateGrad", accumulate_backward};
 }  // namespace
 
 bool is_accumulator(const Node& node) { return node.type == &kAccumulateGrad; }
-const Tensor& accumulator_leaf(Node& node) { return node.data<LeafData>().leaf; }
+const Tensor* accumulator_leaf_or_null(Node& node) {
+  return is_accumulator(node) ? &node.data<LeafData>().leaf : nullptr;
+}
 
 Ref<Node> gradient_accumulator(const Tensor& leaf) {
   AutogradMeta& m = *meta_of(leaf);

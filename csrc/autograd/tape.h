@@ -27,6 +27,7 @@ struct WT_API AutogradMeta final : TensorExtra {
   std::unique_ptr<ViewInfo> view;
   std::vector<std::shared_ptr<TensorHook>> hooks;  // of a leaf
   std::vector<std::shared_ptr<TensorHook>> post_accumulate_hooks;
+  std::shared_ptr<TensorHook> retain_hook;  // of retain_grad; also in the node, which may outlive this tensor
   static void* operator new(size_t size);
   static void operator delete(void* p);
 };
@@ -47,6 +48,7 @@ inline bool is_leaf(const Tensor& t) { return !t->extra || !grad_fn(t); }
 WT_API Edge gradient_edge(const Tensor& t);         // empty when no gradient is required
 WT_API void set_gradient_edge(const Tensor& t, Edge edge);
 WT_API Ref<Node> gradient_accumulator(const Tensor& leaf);
+WT_API const Tensor* accumulator_leaf_or_null(Node& node);  // of an AccumulateGrad node, else null
 
 // Whether an op with these inputs is to be recorded.
 template <class... T>

@@ -1,0 +1,108 @@
+// backward, grad, and the modes.
+#include "bindings/autograd.h"
+
+#include "autograd/engine.h"
+
+namespace warptape::bindings {
+namespace {
+
+std::vector<Tensor> tensors_from(PyObject* o, const char* what, bool none_too) {
+  std::vector<Tensor> out;
+  if (o == Py_None) return out;
+  Object items = is_tensor(o) ? checked(PyTuple_Pack(1, o)) : checked(PySequence_Tuple(o));
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(items.get()); ++i) {
+    PyObject* item = PyTuple_GET_ITEM(items.get(), i);
+    bool none = none_too && item == Py_None;
+    WT_CHECK(none || is_tensor(item), TypeError, what, ": expected Tensors, got ", Py_TYPE(item)->tp_name);
+    out.push_back(none ? Tensor() : tensor_of(item));
+  }
+  return out;
+}
+
+// _run_backward(tensors, grads, inputs, retain_graph, create_graph, allow_unused, accumulate) -> gradients of inputs
+PyObject* run_backward_py(PyObject*, PyObject* args) {
+  PyObject *roots_o, *grads_o, *inputs_o;
+  int retain, create, unused, accumulate;
+  if (!PyArg_ParseTuple(args, "OOOpppp", &roots_o, &grads_o, &inputs_o, &retain, &create, &unused, &accumulate))
+    return nullptr;
+  return guarded([&] {
+    auto roots = tensors_from(roots_o, "backward", false);
+    auto grads = tensors_from(grads_o, "backward", true);
+    auto inputs = tensors_from(inputs_o, "backward", false);
+    BackwardOptions options{retain != 0, create != 0, unused != 0, accumulate != 0};
+    std::vector<Tensor> results;
+    {
+      GilRelease release(GilRelease::kWorthIt);
+      results = run_backward(roots, grads, inputs, options);
+    }
+    return wrap_tuple(results);
+  });
+}
+
+std::string python_traceback() {
+  GilGuard gil;
+  Object traceback(PyImport_ImportModule("traceback"));
+  Object lines(traceback ? PyObject_CallMethod(traceback.get(), "format_stack", nullptr) : nullptr);
+  Object empty_text(PyUnicode_FromString(""));
+  Object text(lines ? PyUnicode_Join(empty_text.get(), lines.get()) : nullptr);
+  if (!text) {
+    PyErr_Clear();
+    return "";
+  }
+  return PyUnicode_AsUTF8(text.get());
+}
+
+#define WT_FLAG(field)                                                              \
+  PyObject* get_##field(PyObject*, PyObject*) { return PyBool_FromLong(thread_state.field); } \
+  PyObject* set_##field(PyObject*, PyObject* o) {                                   \
+    int on = PyObject_IsTrue(o);                                                    \
+    if (on < 0) return nullptr;                                                     \
+    return PyBool_FromLong(std::exchange(thread_state.field, on != 0));             \
+  }
+WT_FLAG(grad_mode)
+WT_FLAG(inference_mode)
+WT_FLAG(anomaly_mode)
+WT_FLAG(anomaly_check_nan)
+#undef WT_FLAG
+
+// _set_autocast(enabled, dtype) -> (enabled, dtype) before
+PyObject* set_autocast(PyObject*, PyObject* args) {
+  int on;
+  PyObject* dtype;
+  if (!PyArg_ParseTuple(args, "pO", &on, &dtype)) return nullptr;
+  if (!is_dtype(dtype)) return PyErr_Format(PyExc_TypeError, "autocast: expected a dtype"), nullptr;
+  bool was = thread_state.dispatch & kAutocast;
+  PyObject* before = Py_BuildValue("(ON)", was ? Py_True : Py_False, wrap(thread_state.autocast_dtype));
+  thread_state.dispatch = on ? thread_state.dispatch | kAutocast : thread_state.dispatch & ~uint32_t{kAutocast};
+  thread_state.autocast_dtype = dtype_of(dtype);
+  return before;
+}
+PyObject* get_autocast(PyObject*, PyObject*) {
+  return Py_BuildValue("(ON)", thread_state.dispatch & kAutocast ? Py_True : Py_False,
+                       wrap(thread_state.autocast_dtype));
+}
+
+PyMethodDef methods[] = {{"_run_backward", run_backward_py, METH_VARARGS, nullptr},
+                         {"is_grad_enabled", get_grad_mode, METH_NOARGS, "Whether ops are recorded on this thread."},
+                         {"_set_grad_enabled", set_grad_mode, METH_O, nullptr},
+                         {"is_inference_mode_enabled", get_inference_mode, METH_NOARGS, nullptr},
+                         {"_set_inference_mode", set_inference_mode, METH_O, nullptr},
+                         {"is_anomaly_enabled", get_anomaly_mode, METH_NOARGS, nullptr},
+                         {"_set_anomaly_enabled", set_anomaly_mode, METH_O, nullptr},
+                         {"is_anomaly_check_nan_enabled", get_anomaly_check_nan, METH_NOARGS, nullptr},
+                         {"_set_anomaly_check_nan", set_anomaly_check_nan, METH_O, nullptr},
+                         {"_set_autocast", set_autocast, METH_VARARGS, nullptr},
+                         {"_get_autocast", get_autocast, METH_NOARGS, nullptr},
+                         {}};
+
+}  // namespace
+
+void init_autograd(PyObject* module) {
+  checked(PyModule_AddFunctions(module, methods));
+  init_nodes(module);
+  init_hooks(module);
+  init_functions(module);
+  capture_traceback = python_traceback;
+}
+
+}  // namespace warptape::bindings

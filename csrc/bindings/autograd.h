@@ -1,0 +1,34 @@
+#pragma once
+#include "bindings/common.h"
+
+namespace warptape::bindings {
+
+// The Python part of what only this tensor's object keeps alive: hooks, contexts of custom functions, tensor objects
+// that their impls own. See Note [Garbage collection of the tape] in gc.cpp.
+int traverse_autograd(const Tensor& t, visitproc visit, void* arg);
+void clear_autograd(const Tensor& t);
+
+// Anything that holds Python objects inside the tape derives from this, so that the collector finds them.
+struct PythonPart {
+  PythonPart();
+  virtual ~PythonPart();
+  virtual int visit(visitproc visit, void* arg) const = 0;
+};
+
+// A dict {id: callable} of hooks; the same dict is what the handles returned to Python remove from.
+struct HookDict final : TensorHook, NodeHook, PythonPart {
+  HookDict();
+  ~HookDict() override;
+  void call(Tensor& gradient) override;
+  void call(std::span<Tensor> inputs, std::span<Tensor> outputs) override;
+  int visit(visitproc visit, void* arg) const override;
+  PyObject* dict;
+  bool returns = true;  // false: what the hooks return is ignored (post-accumulate)
+};
+
+PyObject* wrap_node(const Ref<Node>& node);  // None for null
+void init_hooks(PyObject* module);           // hooks.cpp
+void init_nodes(PyObject* module);           // node_object.cpp
+void init_functions(PyObject* module);       // function.cpp
+
+}  // namespace warptape::bindings

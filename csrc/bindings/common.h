@@ -1,0 +1,149 @@
+// What every binding file shares: owned references, error translation, and the Python objects of the small values.
+#pragma once
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "core/device.h"
+#include "core/dtype.h"
+#include "core/errors.h"
+#include "core/generator.h"
+#include "ops/op.h"
+
+namespace warptape::bindings {
+
+// An owned reference.
+class Object {
+ public:
+  Object() = default;
+  explicit Object(PyObject* owned) : p_(owned) {}
+  static Object share(PyObject* borrowed) { return Object(Py_XNewRef(borrowed)); }
+  Object(const Object& o) : p_(Py_XNewRef(o.p_)) {}
+  Object(Object&& o) noexcept : p_(std::exchange(o.p_, nullptr)) {}
+  Object& operator=(Object o) noexcept {
+    std::swap(p_, o.p_);
+    return *this;
+  }
+  ~Object() { Py_XDECREF(p_); }
+  PyObject* get() const { return p_; }
+  PyObject* release() { return std::exchange(p_, nullptr); }
+  explicit operator bool() const { return p_ != nullptr; }
+
+ private:
+  PyObject* p_ = nullptr;
+};
+
+// An owned reference from a call that may have failed; throws PythonErrorSet then.
+inline Object checked(PyObject* owned) {
+  if (!owned) throw PythonErrorSet();
+  return Object(owned);
+}
+inline void checked(int status) {
+  if (status < 0) throw PythonErrorSet();
+}
+
+// Sets the Python exception for the C++ exception in flight.
+void set_python_error();
+
+// Runs f and turns what it throws into a Python exception; returns `failed` then.
+template <class F, class R = PyObject*>
+auto guarded(F&& f, R failed = nullptr) -> R {
+  try {
+    return f();
+  } catch (...) {
+    set_python_error();
+    return failed;
+  }
+}
+
+class GilGuard {
+ public:
+  GilGuard() : state_(PyGILState_Ensure()) {}
+  ~GilGuard() { PyGILState_Release(state_); }
+  GilGuard(const GilGuard&) = delete;
+  GilGuard& operator=(const GilGuard&) = delete;
+
+ private:
+  PyGILState_STATE state_;
+};
+
+// Releases the GIL for the scope when `work` (elements to touch) is worth it.
+class GilRelease {
+ public:
+  static constexpr int64_t kWorthIt = 1 << 14;
+  explicit GilRelease(int64_t work) : saved_(work >= kWorthIt ? PyEval_SaveThread() : nullptr) {}
+  ~GilRelease() {
+    if (saved_) PyEval_RestoreThread(saved_);
+  }
+  GilRelease(const GilRelease&) = delete;
+  GilRelease& operator=(const GilRelease&) = delete;
+
+ private:
+  PyThreadState* saved_;
+};
+
+// ---- dtype, device, Size, Generator objects (values.cpp) ----
+PyObject* wrap(DType t);     // the singleton, new reference
+PyObject* wrap(Device d);
+PyObject* wrap_size(IntList sizes);
+PyObject* wrap(const Ref<Generator>& g);
+bool is_dtype(PyObject* o);
+bool is_device(PyObject* o);
+DType dtype_of(PyObject* o);            // of a dtype object
+Device device_of(PyObject* o);          // of a device object, a string or an int (CUDA number)
+Generator* generator_of(PyObject* o);   // borrowed; null when o is none of ours
+void init_values(PyObject* module);
+
+// ---- tensors (tensor_object.cpp) ----
+struct TensorObject {
+  PyObject_HEAD
+  Tensor tensor;
+  PyObject* dict;
+  PyObject* weakrefs;
+};
+extern PyTypeObject* tensor_base_type;
+extern PyTypeObject* tensor_type;     // warptape.Tensor, once Python registered it
+extern PyTypeObject* parameter_type;  // warptape.nn.Parameter, likewise
+inline bool is_tensor(PyObject* o) {
+  PyTypeObject* t = Py_TYPE(o);
+  return t == tensor_type || t == parameter_type || PyType_IsSubtype(t, tensor_base_type);
+}
+inline const Tensor& tensor_of(PyObject* o) { return reinterpret_cast<TensorObject*>(o)->tensor; }
+// The tensor's Python object; None for an undefined tensor.
+PyObject* wrap(const Tensor& t);
+// A new object of `type` for a tensor that has none yet.
+PyObject* wrap_as(PyTypeObject* type, const Tensor& t);
+PyObject* wrap_list(std::span<const Tensor> tensors);
+PyObject* wrap_tuple(std::span<const Tensor> tensors);
+void init_tensor_type(PyObject* module);
+
+// ---- ops (parse.cpp, op_function.cpp) ----
+// The overloads that share one Python name in one place.
+struct OpGroup {
+  std::string name;
+  std::vector<const OpInfo*> overloads;
+  std::vector<std::vector<PyObject*>> arg_names;  // interned, per overload
+  std::vector<PyTypeObject*> result_types;        // named tuple of an overload, or null
+};
+// Calls the first overload that fits; throws TypeError listing what is expected. `self` (may be null) comes before args.
+PyObject* call_group(const OpGroup& group, PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
+const OpGroup* find_op(const char* name);  // of warptape, else of Tensor; null when there is none
+void init_ops(PyObject* module);
+
+// Python number or 0-dim tensor to Scalar; false when o is neither.
+bool to_scalar(PyObject* o, Scalar& out);
+// A sequence of ints (or one int) to a Shape; throws TypeError naming `what`.
+Shape to_shape(PyObject* o, const char* what);
+PyObject* wrap(const Scalar& s);
+PyObject* wrap(Result&& result, PyTypeObject* named);
+
+// ---- parts of the Tensor type ----
+PyObject* tensor_getitem(PyObject* self, PyObject* index);                // indexing.cpp
+int tensor_setitem(PyObject* self, PyObject* index, PyObject* value);
+void init_indexing(PyObject* module);
+void init_data(PyObject* module);       // data.cpp: tensor(), NumPy, DLPack, tolist
+void init_autograd(PyObject* module);   // autograd.cpp
+extern PyNumberMethods number_methods;  // number.cpp
+PyObject* tensor_richcompare(PyObject* a, PyObject* b, int op);
+
+}  // namespace warptape::bindings

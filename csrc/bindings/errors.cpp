@@ -1,0 +1,61 @@
+// C++ errors to Python exceptions. The classes are made here, once, and live in warptape._C.
+#include "bindings/errors.h"
+
+#include <new>
+
+namespace warptape::bindings {
+namespace {
+
+PyObject *shape_error, *dtype_error, *device_error, *out_of_memory_error;
+
+PyObject* make_error(PyObject* module, const char* name, PyObject* first, PyObject* second, const char* doc) {
+  Object bases = checked(PyTuple_Pack(2, first, second));
+  std::string full = std::string("warptape.") + name;
+  Object type = checked(PyErr_NewExceptionWithDoc(full.c_str(), doc, bases.get(), nullptr));
+  checked(PyModule_AddObjectRef(module, name, type.get()));
+  return type.release();
+}
+
+}  // namespace
+
+void init_errors(PyObject* module) {
+  shape_error = make_error(module, "ShapeError", PyExc_RuntimeError, PyExc_ValueError,
+                           "Shapes do not fit: what was expected, what came.");
+  dtype_error = make_error(module, "DtypeError", PyExc_RuntimeError, PyExc_TypeError,
+                           "A dtype that the operation does not take.");
+  device_error = make_error(module, "DeviceError", PyExc_RuntimeError, PyExc_ValueError,
+                            "Tensors on different devices, or a device that cannot be used.");
+  out_of_memory_error = make_error(module, "OutOfMemoryError", PyExc_RuntimeError, PyExc_MemoryError,
+                                   "Memory is exhausted; everything is as it was before the call.");
+}
+
+void set_python_error() {
+  try {
+    throw;
+  } catch (const PythonErrorSet&) {
+  } catch (const ShapeError& e) {
+    PyErr_SetString(shape_error, e.what());
+  } catch (const DtypeError& e) {
+    PyErr_SetString(dtype_error, e.what());
+  } catch (const DeviceError& e) {
+    PyErr_SetString(device_error, e.what());
+  } catch (const OutOfMemoryError& e) {
+    PyErr_SetString(out_of_memory_error, e.what());
+  } catch (const IndexError& e) {
+    PyErr_SetString(PyExc_IndexError, e.what());
+  } catch (const TypeError& e) {
+    PyErr_SetString(PyExc_TypeError, e.what());
+  } catch (const ValueError& e) {
+    PyErr_SetString(PyExc_ValueError, e.what());
+  } catch (const NotImplementedError& e) {
+    PyErr_SetString(PyExc_NotImplementedError, e.what());
+  } catch (const std::bad_alloc&) {
+    PyErr_SetString(out_of_memory_error, "host memory is exhausted");
+  } catch (const std::exception& e) {
+    PyErr_SetString(PyExc_RuntimeError, e.what());
+  } catch (...) {
+    PyErr_SetString(PyExc_RuntimeError, "unknown C++ exception");
+  }
+}
+
+}  // namespace warptape::bindings

@@ -1,0 +1,6 @@
+#pragma once
+#include "bindings/common.h"
+
+namespace warptape::bindings {
+void init_errors(PyObject* module);
+}

@@ -1,0 +1,145 @@
+// Nodes whose backward is a Python function: autograd.Function stands on them.
+#include <map>
+#include <string>
+
+#include "bindings/autograd.h"
+
+namespace warptape::bindings {
+namespace {
+
+// The context object of the call. It points back to the node by a capsule without a reference, cleared at our end.
+struct FunctionData final : PythonPart {
+  explicit FunctionData(Object c) : ctx(std::move(c)) {}
+  ~FunctionData() override {
+    if (!Py_IsInitialized()) {
+      ctx.release();
+      return;
+    }
+    GilGuard gil;
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    if (PyObject_SetAttrString(ctx.get(), "_node", Py_None) < 0) PyErr_Clear();
+    ctx = Object();
+    PyErr_Restore(type, value, trace);
+  }
+  int visit(visitproc visit, void* arg) const override {
+    Py_VISIT(ctx.get());
+    return 0;
+  }
+  Object ctx;
+};
+
+void backward(Node& node, Gradients& g) {
+  GilGuard gil;
+  Object grads = checked(PyTuple_New(static_cast<Py_ssize_t>(g.outputs())));
+  for (size_t j = 0; j < g.outputs(); ++j)
+    PyTuple_SET_ITEM(grads.get(), static_cast<Py_ssize_t>(j), checked(wrap(g[j])).release());
+  Object wanted = checked(PyTuple_New(static_cast<Py_ssize_t>(g.inputs())));
+  for (size_t i = 0; i < g.inputs(); ++i)
+    PyTuple_SET_ITEM(wanted.get(), static_cast<Py_ssize_t>(i), PyBool_FromLong(g.wants(i)));
+  PyObject* ctx = node.data<FunctionData>().ctx.get();
+  // ctx._backward checks the number of gradients and returns one Tensor or None per tensor input.
+  Object out = checked(PyObject_CallMethod(ctx, "_backward", "OO", grads.get(), wanted.get()));
+  for (size_t i = 0; i < g.inputs(); ++i) {
+    PyObject* item = PyTuple_GET_ITEM(out.get(), static_cast<Py_ssize_t>(i));
+    if (item != Py_None) g.set(i, tensor_of(item));
+  }
+}
+
+const void* python_part(Node& node) { return static_cast<const PythonPart*>(&node.data<FunctionData>()); }
+
+// One type per name, kept forever: nodes refer to it.
+const NodeType& type_named(const char* name) {
+  static auto* types = new std::map<std::string, NodeType>;
+  auto [it, fresh] = types->try_emplace(name);
+  if (fresh) it->second = NodeType{it->first.c_str(), backward, nullptr, python_part};
+  return it->second;
+}
+
+Node& node_in(PyObject* capsule) {
+  auto* n = static_cast<Node*>(PyCapsule_GetPointer(capsule, "warptape.node"));
+  if (!n) throw PythonErrorSet();
+  return *n;
+}
+
+// _function_record(ctx, name, inputs, outputs, saved): gives `outputs` a node whose backward is ctx._backward. Each of
+// `saved` is a tensor or None. Returns a capsule that ctx keeps as _node.
+PyObject* record_py(PyObject*, PyObject* args) {
+  PyObject *ctx, *inputs, *outputs, *saved;
+  const char* name;
+  if (!PyArg_ParseTuple(args, "OsO!O!O!", &ctx, &name, &PyTuple_Type, &inputs, &PyTuple_Type, &outputs, &PyTuple_Type,
+                        &saved))
+    return nullptr;
+  return guarded([&] {
+    Ref<Node> n = make_node(type_named(name));
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(inputs); ++i) add_edge(*n, tensor_of(PyTuple_GET_ITEM(inputs, i)));
+    n->emplace<FunctionData>(Object::share(ctx));
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(outputs); ++i) set_history(tensor_of(PyTuple_GET_ITEM(outputs, i)), n);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(saved); ++i) {
+      PyObject* item = PyTuple_GET_ITEM(saved, i);
+      Tensor t = item == Py_None ? Tensor() : tensor_of(item);
+      int output = -1;
+      for (Py_ssize_t j = 0; j < PyTuple_GET_SIZE(outputs); ++j)
+        if (PyTuple_GET_ITEM(outputs, j) == item) output = static_cast<int>(j);
+      if (output >= 0) {
+        n->save_output(t, static_cast<uint32_t>(output));
+      } else {
+        n->save(t);
+      }
+    }
+    return PyCapsule_New(n.get(), "warptape.node", nullptr);
+  });
+}
+
+// _function_saved(capsule): the saved tensors, with their versions checked.
+PyObject* saved_py(PyObject*, PyObject* capsule) {
+  return guarded([&] {
+    Node& n = node_in(capsule);
+    WT_CHECK(!n.released, Error, n.type->name,
+             ": Trying to backward through the graph a second time (or directly access saved tensors after they have "
+             "already been freed). Specify retain_graph=True if you need to backward through the graph a second time.");
+    std::vector<Tensor> out;
+    for (size_t i = 0; i < n.saved_count(); ++i) out.push_back(n.saved(i));
+    return wrap_tuple(out);
+  });
+}
+
+// _function_dirty(tensor, capsule): the tensor was changed in place by the function and is its output.
+PyObject* dirty_py(PyObject*, PyObject* args) {
+  PyObject *o, *capsule;
+  if (!PyArg_ParseTuple(args, "OO", &o, &capsule)) return nullptr;
+  return guarded([&]() -> PyObject* {
+    tensor_of(o).bump_version();
+    rebase_history(tensor_of(o), Ref<Node>::share(&node_in(capsule)));
+    Py_RETURN_NONE;
+  });
+}
+
+// _function_output(tensor, is_input): what forward returned, as an output: an input or a view is given a fresh handle.
+PyObject* output_py(PyObject*, PyObject* args) {
+  PyObject* o;
+  int is_input;
+  if (!PyArg_ParseTuple(args, "Op", &o, &is_input)) return nullptr;
+  return guarded([&] {
+    const Tensor& t = tensor_of(o);
+    if (!is_input && !t->extra) return Py_NewRef(o);
+    Tensor out = alias(t);
+    if (is_view(t) || is_input) {
+      GradMode on(true);
+      set_view(out, t, ViewOrigin::CustomFunction);
+    }
+    return wrap(out);
+  });
+}
+
+PyMethodDef methods[] = {{"_function_record", record_py, METH_VARARGS, nullptr},
+                         {"_function_saved", saved_py, METH_O, nullptr},
+                         {"_function_dirty", dirty_py, METH_VARARGS, nullptr},
+                         {"_function_output", output_py, METH_VARARGS, nullptr},
+                         {}};
+
+}  // namespace
+
+void init_functions(PyObject* module) { checked(PyModule_AddFunctions(module, methods)); }
+
+}  // namespace warptape::bindings

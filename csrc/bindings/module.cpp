@@ -1,0 +1,71 @@
+// warptape._C
+#include <pybind11/pybind11.h>
+
+#include "bindings/autograd.h"
+#include "bindings/errors.h"
+#include "core/device_runtime.h"
+#include "kernels/cpu/parallel.h"
+
+namespace warptape::bindings {
+namespace {
+
+// What is neither hot nor a tensor: settings, statistics, build information.
+void bind_settings(pybind11::module_& m) {
+  m.def("get_num_threads", [] { return kernels::cpu::num_threads(); }, "Threads that one op may use.");
+  m.def(
+      "set_num_threads",
+      [](int n) {
+        WT_CHECK(n >= 1, ValueError, "set_num_threads: expected a positive integer, got ", n);
+        kernels::cpu::set_num_threads(n);
+      },
+      pybind11::arg("n"), "Sets the threads that one op may use; results do not depend on it.");
+  m.def("_get_default_dtype", [] { return pybind11::reinterpret_steal<pybind11::object>(wrap(rank_context().default_dtype)); });
+  m.def("_set_default_dtype", [](pybind11::handle d) {
+    WT_CHECK(is_dtype(d.ptr()), TypeError, "set_default_dtype: expected a dtype");
+    WT_CHECK(is_floating(dtype_of(d.ptr())), TypeError, "set_default_dtype: only floating-point types are supported as the default type");
+    rank_context().default_dtype = dtype_of(d.ptr());
+  });
+  m.def("_set_deterministic", [](bool on) { rank_context().deterministic_algorithms = on; });
+  m.def("_get_deterministic", [] { return rank_context().deterministic_algorithms; });
+  m.def("_set_plugin_folder", [](const std::string& path) { set_plugin_folder(path.c_str()); });
+  m.def("_memory_stats", [] {
+    MemoryStats s = cpu_allocator().stats();
+    pybind11::dict d;
+    d["allocated_bytes"] = s.allocated;
+    d["peak_allocated_bytes"] = s.peak_allocated;
+    d["reserved_bytes"] = s.reserved;
+    d["peak_reserved_bytes"] = s.peak_reserved;
+    d["allocations"] = s.allocations;
+    d["cache_hits"] = s.cache_hits;
+    return d;
+  });
+  m.def("_reset_peak_memory", [] { cpu_allocator().reset_peak(); });
+  m.def("_empty_cache", [] { cpu_allocator().empty_cache(); });
+}
+
+}  // namespace
+}  // namespace warptape::bindings
+
+PYBIND11_MODULE(_C, m) {
+  namespace b = warptape::bindings;
+  pybind11::register_local_exception_translator([](std::exception_ptr p) {
+    try {
+      if (p) std::rethrow_exception(p);
+    } catch (const warptape::Error&) {
+      b::set_python_error();
+    } catch (const warptape::PythonErrorSet&) {
+    }
+  });
+  try {
+    b::init_errors(m.ptr());
+    b::init_values(m.ptr());
+    b::init_tensor_type(m.ptr());
+    b::init_ops(m.ptr());
+    b::init_indexing(m.ptr());
+    b::init_data(m.ptr());
+    b::init_autograd(m.ptr());
+    b::bind_settings(m);
+  } catch (const warptape::PythonErrorSet&) {
+    throw pybind11::error_already_set();
+  }
+}

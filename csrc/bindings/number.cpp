@@ -1,0 +1,188 @@
+// Operators. Two tensors of our own types, or a tensor and a Python number, go straight to the op; everything else
+// takes the general way, so that overloads, errors and reflected operators are the same as the method's.
+#include "bindings/common.h"
+#include "ops/elementwise.h"
+
+namespace warptape::bindings {
+namespace {
+
+bool is_operand(PyObject* o) {
+  if (is_tensor(o) || PyFloat_Check(o) || PyLong_Check(o)) return true;
+  Scalar s;
+  return to_scalar(o, s);
+}
+
+const OpGroup& group(const char* name, const OpGroup*& cached) {
+  if (!cached) cached = find_op(name);
+  if (!cached) throw NotImplementedError(message(name, ": this build has no such op"));
+  return *cached;
+}
+
+// a op b where a is a tensor; or b is, and `reflected` computes it.
+template <size_t N>
+struct Name {
+  char text[N];
+  constexpr Name(const char (&s)[N]) { std::copy_n(s, N, text); }
+};
+
+template <Name name>
+PyObject* binary(PyObject* a, PyObject* b) {
+  static const OpGroup* cached = nullptr;
+  return guarded([&]() -> PyObject* {
+    if (!is_operand(a) || !is_operand(b)) Py_RETURN_NOTIMPLEMENTED;
+    if (is_tensor(a)) return call_group(group(name.text, cached), a, &b, 1, nullptr);
+    Scalar s;
+    if (!to_scalar(a, s)) Py_RETURN_NOTIMPLEMENTED;
+    // A number on the left becomes a 0-dim tensor that promotes as a number does.
+    PyObject* args[] = {a, b};
+    return call_group(group(name.text, cached), nullptr, args, 2, nullptr);
+  });
+}
+
+template <const auto& op, Name name>
+PyObject* fast_binary(PyObject* a, PyObject* b) {
+  if (Py_TYPE(a) == tensor_type && Py_TYPE(b) == tensor_type) {
+    const Tensor &x = tensor_of(a), &y = tensor_of(b);
+    if (x.numel() + y.numel() < GilRelease::kWorthIt) return guarded([&] { return wrap(op(x, y)); });
+  }
+  return binary<name>(a, b);
+}
+
+PyObject* add(PyObject* a, PyObject* b) {
+  if (Py_TYPE(a) == tensor_type && Py_TYPE(b) == tensor_type) {
+    const Tensor &x = tensor_of(a), &y = tensor_of(b);
+    if (x.numel() + y.numel() < GilRelease::kWorthIt) return guarded([&] { return wrap(ops::add(x, y, 1)); });
+  }
+  return binary<"add">(a, b);
+}
+
+PyObject* subtract(PyObject* a, PyObject* b) {
+  if (Py_TYPE(a) == tensor_type && Py_TYPE(b) == tensor_type) {
+    const Tensor &x = tensor_of(a), &y = tensor_of(b);
+    if (x.numel() + y.numel() < GilRelease::kWorthIt) return guarded([&] { return wrap(ops::sub(x, y, 1)); });
+  }
+  return binary<"sub">(a, b);
+}
+
+template <Name name>
+PyObject* inplace(PyObject* a, PyObject* b) {
+  static const OpGroup* cached = nullptr;
+  return guarded([&]() -> PyObject* {
+    if (!is_operand(b)) Py_RETURN_NOTIMPLEMENTED;
+    return call_group(group(name.text, cached), a, &b, 1, nullptr);
+  });
+}
+
+template <Name name>
+PyObject* unary(PyObject* a) {
+  static const OpGroup* cached = nullptr;
+  return guarded([&] { return call_group(group(name.text, cached), a, nullptr, 0, nullptr); });
+}
+
+template <Name name>
+PyObject* power(PyObject* a, PyObject* b, PyObject* modulus) {
+  if (modulus != Py_None) Py_RETURN_NOTIMPLEMENTED;
+  return binary<name>(a, b);
+}
+
+template <Name name>
+PyObject* inplace_power(PyObject* a, PyObject* b, PyObject*) {
+  return inplace<name>(a, b);
+}
+
+PyObject* positive(PyObject* a) { return Py_NewRef(a); }
+
+PyObject* matmul(PyObject* a, PyObject* b) {
+  if (!is_tensor(a) || !is_tensor(b)) Py_RETURN_NOTIMPLEMENTED;
+  return binary<"matmul">(a, b);
+}
+
+const Tensor& single(PyObject* a, const char* what) {
+  const Tensor& t = tensor_of(a);
+  WT_CHECK(t.numel() == 1, ShapeError, "only one element tensors can be converted to Python scalars: ", what, " of ",
+           t);
+  return t;
+}
+
+int truth(PyObject* a) {
+  return guarded(
+      [&] {
+        const Tensor& t = tensor_of(a);
+        WT_CHECK(t.numel() > 0, ShapeError, "Boolean value of Tensor with no values is ambiguous");
+        WT_CHECK(t.numel() == 1, ShapeError, "Boolean value of Tensor with more than one value is ambiguous: ", t);
+        return item(t).to_bool() ? 1 : 0;
+      },
+      -1);
+}
+
+PyObject* to_int(PyObject* a) {
+  return guarded([&] {
+    Scalar s = item(single(a, "int()"));
+    return s.is_floating() ? PyLong_FromDouble(s.to_double()) : PyLong_FromLongLong(s.to_int());
+  });
+}
+
+PyObject* to_float(PyObject* a) {
+  return guarded([&] { return PyFloat_FromDouble(item(single(a, "float()")).to_double()); });
+}
+
+PyObject* to_index(PyObject* a) {
+  return guarded([&] {
+    WT_CHECK(tensor_of(a).numel() == 1 && !is_floating(tensor_of(a).dtype()), TypeError,
+             "only integer tensors of a single element can be converted to an index");
+    return PyLong_FromLongLong(item(tensor_of(a)).to_int());
+  });
+}
+
+PyNumberMethods make_methods() {
+  PyNumberMethods m{};
+  m.nb_add = add;
+  m.nb_subtract = subtract;
+  m.nb_multiply = fast_binary<ops::mul, "mul">;
+  m.nb_true_divide = fast_binary<ops::div, "div">;
+  m.nb_floor_divide = binary<"floor_divide">;
+  m.nb_remainder = binary<"remainder">;
+  m.nb_power = power<"pow">;
+  m.nb_matrix_multiply = matmul;
+  m.nb_negative = unary<"neg">;
+  m.nb_positive = positive;
+  m.nb_absolute = unary<"abs">;
+  m.nb_invert = unary<"bitwise_not">;
+  m.nb_and = binary<"bitwise_and">;
+  m.nb_or = binary<"bitwise_or">;
+  m.nb_xor = binary<"bitwise_xor">;
+  m.nb_lshift = binary<"bitwise_left_shift">;
+  m.nb_rshift = binary<"bitwise_right_shift">;
+  m.nb_bool = truth;
+  m.nb_int = to_int;
+  m.nb_float = to_float;
+  m.nb_index = to_index;
+  m.nb_inplace_add = inplace<"add_">;
+  m.nb_inplace_subtract = inplace<"sub_">;
+  m.nb_inplace_multiply = inplace<"mul_">;
+  m.nb_inplace_true_divide = inplace<"div_">;
+  m.nb_inplace_floor_divide = inplace<"floor_divide_">;
+  m.nb_inplace_remainder = inplace<"remainder_">;
+  m.nb_inplace_power = inplace_power<"pow_">;
+  m.nb_inplace_and = inplace<"bitwise_and_">;
+  m.nb_inplace_or = inplace<"bitwise_or_">;
+  m.nb_inplace_xor = inplace<"bitwise_xor_">;
+  return m;
+}
+
+}  // namespace
+
+PyNumberMethods number_methods = make_methods();
+
+PyObject* tensor_richcompare(PyObject* a, PyObject* b, int op) {
+  switch (op) {
+    case Py_EQ: return binary<"eq">(a, b);
+    case Py_NE: return binary<"ne">(a, b);
+    case Py_LT: return binary<"lt">(a, b);
+    case Py_LE: return binary<"le">(a, b);
+    case Py_GT: return binary<"gt">(a, b);
+    default: return binary<"ge">(a, b);
+  }
+}
+
+}  // namespace warptape::bindings

@@ -1,0 +1,245 @@
+// The callable that Python sees for an op: one object per name and place, called by vectorcall.
+#include "bindings/parse.h"
+// After Python.h, which it does not include itself.
+#include <structmember.h>
+
+#include <map>
+#include <sstream>
+
+namespace warptape::bindings {
+namespace {
+
+struct OpFunction {
+  PyObject_HEAD
+  vectorcallfunc vectorcall;
+  const OpGroup* group;
+  bool binds;  // a method: attribute access on an instance binds it
+};
+PyTypeObject* op_function_type;
+std::map<std::string, OpGroup*> functions, methods;
+
+const OpGroup* group_of(PyObject* self) { return reinterpret_cast<OpFunction*>(self)->group; }
+
+PyObject* op_vectorcall(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+  auto* f = reinterpret_cast<OpFunction*>(self);
+  return call_group(*f->group, nullptr, args, PyVectorcall_NARGS(nargsf), kwnames);
+}
+
+PyObject* op_bind(PyObject* self, PyObject* instance, PyObject*) {
+  if (!instance || !reinterpret_cast<OpFunction*>(self)->binds) return Py_NewRef(self);
+  return PyMethod_New(self, instance);
+}
+
+PyObject* op_repr(PyObject* self) { return PyUnicode_FromFormat("<op %s>", group_of(self)->name.c_str()); }
+PyObject* op_name(PyObject* self, void*) { return PyUnicode_FromString(group_of(self)->name.c_str()); }
+PyObject* op_doc(PyObject* self, void*) {
+  std::ostringstream out;
+  for (const OpInfo* op : group_of(self)->overloads) out << signature_text(*op) << "\n";
+  out << "\n" << group_of(self)->overloads.front()->doc;
+  return PyUnicode_FromString(out.str().c_str());
+}
+PyObject* op_reduce(PyObject* self, PyObject*) { return op_name(self, nullptr); }
+
+PyGetSetDef op_getset[] = {{"__name__", op_name, nullptr, nullptr, nullptr},
+                           {"__qualname__", op_name, nullptr, nullptr, nullptr},
+                           {"__doc__", op_doc, nullptr, nullptr, nullptr},
+                           {}};
+PyMethodDef op_methods[] = {{"__reduce__", op_reduce, METH_NOARGS, nullptr}, {}};
+PyMemberDef op_members[] = {{"__vectorcalloffset__", T_PYSSIZET, offsetof(OpFunction, vectorcall), READONLY, nullptr},
+                            {}};
+PyType_Slot op_slots[] = {{Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
+                          {Py_tp_descr_get, reinterpret_cast<void*>(op_bind)},
+                          {Py_tp_repr, reinterpret_cast<void*>(op_repr)},
+                          {Py_tp_getset, op_getset},
+                          {Py_tp_methods, op_methods},
+                          {Py_tp_members, op_members},
+                          {}};
+PyType_Spec op_spec = {"warptape.OpFunction", sizeof(OpFunction), 0,
+                       Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR |
+                           Py_TPFLAGS_DISALLOW_INSTANTIATION,
+                       op_slots};
+
+[[noreturn]] void no_overload(const OpGroup& group, const CallArgs& call) {
+  std::ostringstream out;
+  if (group.overloads.size() == 1) {
+    Frame frame;
+    parse(*group.overloads[0], group.arg_names[0], call, frame, true);
+    out << group.name << "(): " << frame.problem << "; expected " << signature_text(*group.overloads[0]);
+  } else {
+    out << group.name << "() received an invalid combination of arguments - got (";
+    const char* comma = "";
+    for (Py_ssize_t i = call.self ? -1 : 0; i < call.nargs; ++i, comma = ", ")
+      out << comma << Py_TYPE(i < 0 ? call.self : call.args[i])->tp_name;
+    for (Py_ssize_t k = 0; call.kwnames && k < PyTuple_GET_SIZE(call.kwnames); ++k, comma = ", ")
+      out << comma << PyUnicode_AsUTF8(PyTuple_GET_ITEM(call.kwnames, k)) << "="
+          << Py_TYPE(call.args[call.nargs + k])->tp_name;
+    out << "), but expected one of:";
+    for (size_t i = 0; i < group.overloads.size(); ++i) {
+      Frame frame;
+      parse(*group.overloads[i], group.arg_names[i], call, frame, true);
+      out << "\n * " << signature_text(*group.overloads[i]) << "\n      " << frame.problem;
+    }
+  }
+  throw TypeError(std::move(out).str());
+}
+
+// out=: the result goes into a tensor that the caller has.
+void write_out(const char* op, const Tensor& out, const Tensor& result) {
+  WT_CHECK(!(thread_state.grad_mode && (requires_grad(out) || requires_grad(result))), Error, op,
+           "(): functions with out=... arguments don't support automatic differentiation, but one of the arguments "
+           "requires grad.");
+  WT_CHECK(can_cast(result.dtype(), out.dtype()), DtypeError, op, ": result type ", result.dtype(),
+           " can't be cast to the desired output type ", out.dtype());
+  WT_CHECK(out.device() == result.device(), DeviceError, op, ": expected out on ", result.device(), ", got ",
+           out.device());
+  if (out.sizes() != result.sizes()) {
+    size_t bytes = static_cast<size_t>(result.numel() + out.offset()) * out.itemsize();
+    if (out.storage().bytes() < bytes) out.storage().resize(bytes);
+    out->set_geometry(result.sizes(), contiguous_strides(result.sizes()), out.offset());
+  }
+  check_inplace(out, op, false);
+  raw_copy(out, result);
+  out.bump_version();
+}
+
+PyObject* finish_out(const OpInfo& op, PyObject* out, Result& result) {
+  if (result.kind == Result::Kind::Tensor) {
+    WT_CHECK(is_tensor(out), TypeError, op.name, "(): argument 'out' must be Tensor, not ", Py_TYPE(out)->tp_name);
+    write_out(op.name, tensor_of(out), result.tensor);
+    return Py_NewRef(out);
+  }
+  bool fits = (PyTuple_Check(out) || PyList_Check(out)) &&
+              PySequence_Fast_GET_SIZE(out) == static_cast<Py_ssize_t>(result.tensors.size());
+  for (size_t i = 0; fits && i < result.tensors.size(); ++i)
+    fits = is_tensor(PySequence_Fast_GET_ITEM(out, static_cast<Py_ssize_t>(i)));
+  WT_CHECK(fits, TypeError, op.name, "(): argument 'out' must be a tuple of ", result.tensors.size(), " Tensors");
+  for (size_t i = 0; i < result.tensors.size(); ++i)
+    write_out(op.name, tensor_of(PySequence_Fast_GET_ITEM(out, static_cast<Py_ssize_t>(i))), result.tensors[i]);
+  return Py_NewRef(out);
+}
+
+PyObject* call_overload(const OpGroup& group, size_t i, Frame& frame) {
+  const OpInfo& op = *group.overloads[i];
+  Result result;
+  {
+    GilRelease release(frame.work);
+    op.call(op, frame.values, result);
+  }
+  if (frame.out) return finish_out(op, frame.out, result);
+  if (result.kind == Result::Kind::Tensor) return wrap(result.tensor);
+  return wrap(std::move(result), group.result_types[i]);
+}
+
+PyTypeObject* named_result(const OpInfo& op) {
+  if (op.return_names.empty()) return nullptr;
+  std::vector<PyStructSequence_Field> fields;
+  for (const char* n : op.return_names) fields.push_back({n, nullptr});
+  fields.push_back({nullptr, nullptr});
+  auto* name = new std::string(std::string("warptape.return_types.") + op.name);
+  PyStructSequence_Desc desc{name->c_str(), op.doc, fields.data(), static_cast<int>(op.return_names.size())};
+  return PyStructSequence_NewType(&desc);
+}
+
+void add_overload(OpGroup& group, const OpInfo& op) {
+  WT_CHECK(op.args.size() <= Frame::kMaxArgs, ValueError, op.name, ": too many arguments");
+  group.name = op.name;
+  group.overloads.push_back(&op);
+  std::vector<PyObject*> names;
+  for (const Arg& a : op.args) names.push_back(PyUnicode_InternFromString(a.name));
+  group.arg_names.push_back(std::move(names));
+  group.result_types.push_back(named_result(op));
+}
+
+void publish(PyObject* place, const OpGroup& group, bool binds) {
+  auto* f = PyObject_New(OpFunction, op_function_type);
+  if (!f) throw PythonErrorSet();
+  f->vectorcall = op_vectorcall;
+  f->group = &group;
+  f->binds = binds;
+  Object owned(reinterpret_cast<PyObject*>(f));
+  checked(PyObject_SetAttrString(place, group.name.c_str(), owned.get()));
+}
+
+// One Python object with __slots__-free attributes to hold the ops of one place.
+Object make_place(PyObject* module, const char* name) {
+  Object place = checked(PyModule_New((std::string("warptape._C.") + name).c_str()));
+  checked(PyModule_AddObjectRef(module, name, place.get()));
+  return place;
+}
+
+// [(name, places, signature, return kind, doc)] of every op, for stubs and the op table.
+PyObject* list_ops(PyObject*, PyObject*) {
+  return guarded([&] {
+    constexpr const char* kinds[] = {"None", "Tensor", "tuple", "list", "bool", "int", "float", "Number", "ints"};
+    Object list = checked(PyList_New(0));
+    for (const OpInfo* op = all_ops(); op; op = op->next) {
+      Object args = checked(PyList_New(0));
+      for (const Arg& a : op->args) {
+        Object arg = checked(Py_BuildValue("(ssOOOO)", a.name, type_text(a), a.optional ? Py_True : Py_False,
+                                           a.def.kind != ArgDefault::Kind::Required ? Py_True : Py_False,
+                                           (a.marks & kKeywordOnly) ? Py_True : Py_False,
+                                           (a.marks & kVarArgs) ? Py_True : Py_False));
+        checked(PyList_Append(args.get(), arg.get()));
+      }
+      Object names = checked(PyList_New(0));
+      for (const char* n : op->return_names) checked(PyList_Append(names.get(), checked(PyUnicode_FromString(n)).get()));
+      Object row = checked(Py_BuildValue("(sIOssOs)", op->name, op->places, args.get(),
+                                         kinds[static_cast<int>(op->returns)], signature_text(*op).c_str(), names.get(),
+                                         op->doc));
+      checked(PyList_Append(list.get(), row.get()));
+    }
+    checked(PyList_Reverse(list.get()));
+    return list.release();
+  });
+}
+PyMethodDef module_methods[] = {{"_list_ops", list_ops, METH_NOARGS, "Every op's declaration, oldest first."}, {}};
+
+}  // namespace
+
+PyObject* call_group(const OpGroup& group, PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  return guarded([&]() -> PyObject* {
+    CallArgs call{self, args, nargs, kwnames && PyTuple_GET_SIZE(kwnames) ? kwnames : nullptr};
+    for (size_t i = 0; i < group.overloads.size(); ++i) {
+      Frame frame;
+      if (parse(*group.overloads[i], group.arg_names[i], call, frame, false)) return call_overload(group, i, frame);
+    }
+    no_overload(group, call);
+  });
+}
+
+const OpGroup* find_op(const char* name) {
+  for (const auto* groups : {&functions, &methods})
+    if (auto it = groups->find(name); it != groups->end()) return it->second;
+  return nullptr;
+}
+
+void init_ops(PyObject* module) {
+  op_function_type = reinterpret_cast<PyTypeObject*>(checked(PyType_FromSpec(&op_spec)).release());
+  checked(PyModule_AddFunctions(module, module_methods));
+  struct Place {
+    OpPlace bit;
+    Object object;
+    bool binds;
+    std::map<std::string, OpGroup*> groups;
+  };
+  Place places[] = {{kFunction, make_place(module, "_functions"), false, {}},
+                    {kMethod, Object::share(reinterpret_cast<PyObject*>(tensor_base_type)), true, {}},
+                    {kNN, make_place(module, "_nn"), false, {}},
+                    {kLinalg, make_place(module, "_linalg"), false, {}},
+                    {kPrivate, make_place(module, "_private"), false, {}}};
+  std::vector<const OpInfo*> ops;
+  for (const OpInfo* op = all_ops(); op; op = op->next) ops.push_back(op);
+  for (size_t i = ops.size(); i-- > 0;)
+    for (Place& p : places)
+      if (ops[i]->places & p.bit) {
+        OpGroup*& group = p.groups[ops[i]->name];
+        if (!group) group = new OpGroup;
+        add_overload(*group, *ops[i]);
+      }
+  for (Place& p : places)
+    for (auto& [name, group] : p.groups) publish(p.object.get(), *group, p.binds);
+  functions = places[0].groups;
+  methods = places[1].groups;
+}
+
+}  // namespace warptape::bindings

@@ -1,0 +1,362 @@
+#include "bindings/parse.h"
+
+#include <cmath>
+#include <cstring>
+#include <sstream>
+
+namespace warptape::bindings {
+namespace {
+
+
+// NumPy's scalars and whatever else behaves as an int.
+bool to_int(PyObject* o, int64_t& out) {
+  if (PyBool_Check(o)) {
+    out = o == Py_True;
+    return true;
+  }
+  if (!PyLong_Check(o)) {
+    if (PyFloat_Check(o) || !PyIndex_Check(o)) return false;
+    if (is_tensor(o) && (tensor_of(o).numel() != 1 || is_floating(tensor_of(o).dtype()))) return false;
+    Object index(PyNumber_Index(o));
+    if (!index) {
+      PyErr_Clear();
+      return false;
+    }
+    return to_int(index.get(), out);
+  }
+  int overflow = 0;
+  out = PyLong_AsLongLongAndOverflow(o, &overflow);
+  WT_CHECK(!overflow, ValueError, "Overflow when unpacking long: expected an int of 64 bits");
+  return true;
+}
+
+bool to_double(PyObject* o, double& out) {
+  if (PyFloat_Check(o)) {
+    out = PyFloat_AS_DOUBLE(o);
+    return true;
+  }
+  Scalar s;
+  if (!to_scalar(o, s)) return false;
+  out = s.to_double();
+  return true;
+}
+
+bool to_int_list(PyObject* o, Frame& frame, Value& v, bool single_too) {
+  if (!PyTuple_Check(o) && !PyList_Check(o)) {
+    if (!single_too || PyBool_Check(o) || !to_int(o, frame.single)) return false;
+    v.list = {&frame.single, 1};
+    return true;
+  }
+  Shape& shape = frame.shapes.emplace_back();
+  Py_ssize_t n = PySequence_Fast_GET_SIZE(o);
+  PyObject** items = PySequence_Fast_ITEMS(o);
+  shape.reserve(static_cast<size_t>(n));
+  for (Py_ssize_t i = 0; i < n; ++i) {
+    int64_t x;
+    if (PyBool_Check(items[i]) || !to_int(items[i], x)) return false;
+    shape.push_back(x);
+  }
+  v.list = {shape.data(), shape.size()};
+  return true;
+}
+
+bool to_tensor_list(PyObject* o, Frame& frame, Value& v) {
+  if (!PyTuple_Check(o) && !PyList_Check(o)) return false;
+  auto& list = frame.tensor_lists.emplace_back();
+  Py_ssize_t n = PySequence_Fast_GET_SIZE(o);
+  list.reserve(static_cast<size_t>(n));
+  for (Py_ssize_t i = 0; i < n; ++i) {
+    PyObject* item = PySequence_Fast_GET_ITEM(o, i);
+    if (!is_tensor(item)) return false;
+    list.push_back(tensor_of(item));
+    frame.work += list.back().numel();
+  }
+  v.list = {list.data(), list.size()};
+  return true;
+}
+
+bool to_opt_tensor_list(PyObject* o, Frame& frame, Value& v) {
+  if (!PyTuple_Check(o) && !PyList_Check(o)) return false;
+  auto& list = frame.opt_lists.emplace_back();
+  Py_ssize_t n = PySequence_Fast_GET_SIZE(o);
+  for (Py_ssize_t i = 0; i < n; ++i) {
+    PyObject* item = PySequence_Fast_GET_ITEM(o, i);
+    if (item != Py_None && !is_tensor(item)) return false;
+    list.push_back(item == Py_None ? OptTensor() : OptTensor(tensor_of(item)));
+  }
+  v.list = {list.data(), list.size()};
+  return true;
+}
+
+bool to_string_view(PyObject* o, Value& v) {
+  if (!PyUnicode_Check(o)) return false;
+  Py_ssize_t n;
+  const char* text = PyUnicode_AsUTF8AndSize(o, &n);
+  if (!text) throw PythonErrorSet();
+  v.list = {text, static_cast<size_t>(n)};
+  return true;
+}
+
+bool to_dtype(PyObject* o, Value& v) {
+  if (is_dtype(o)) {
+    v.dtype = dtype_of(o);
+    return true;
+  }
+  // Python's own types, as PyTorch takes them.
+  if (o == reinterpret_cast<PyObject*>(&PyFloat_Type)) return v.dtype = DType::Float64, true;
+  if (o == reinterpret_cast<PyObject*>(&PyLong_Type)) return v.dtype = DType::Int64, true;
+  if (o == reinterpret_cast<PyObject*>(&PyBool_Type)) return v.dtype = DType::Bool, true;
+  return false;
+}
+
+// Converts one argument; false when its type does not fit.
+bool convert(const Arg& arg, PyObject* o, Frame& frame, Value& v) {
+  v.present = true;
+  switch (arg.type) {
+    case ArgType::Tensor:
+      if (!is_tensor(o)) return false;
+      v.tensor = &tensor_of(o);
+      frame.work += v.tensor->numel();
+      return true;
+    case ArgType::TensorList: return to_tensor_list(o, frame, v);
+    case ArgType::OptTensorList: return to_opt_tensor_list(o, frame, v);
+    case ArgType::Int: return !PyBool_Check(o) ? to_int(o, v.i) : (v.i = o == Py_True, true);
+    case ArgType::Double: return to_double(o, v.d);
+    case ArgType::Bool:
+      if (PyBool_Check(o)) return v.b = o == Py_True, true;
+      if (Scalar s; PyLong_Check(o) && to_scalar(o, s)) return v.b = s.to_bool(), true;
+      return false;
+    case ArgType::Scalar: return to_scalar(o, v.scalar);
+    case ArgType::IntList: return to_int_list(o, frame, v, true);
+    case ArgType::DType: return to_dtype(o, v);
+    case ArgType::Device:
+      if (!is_device(o) && !PyUnicode_Check(o) && !(PyLong_Check(o) && !PyBool_Check(o))) return false;
+      v.device = device_of(o);
+      return true;
+    case ArgType::String: return to_string_view(o, v);
+    case ArgType::Generator: return (v.generator = generator_of(o)) != nullptr;
+  }
+  return false;
+}
+
+void use_default(const Arg& arg, Value& v) {
+  const ArgDefault& d = arg.def;
+  v.present = d.kind != ArgDefault::Kind::None;
+  switch (arg.type) {
+    case ArgType::Int: v.i = d.i; break;
+    case ArgType::Bool: v.b = d.i != 0; break;
+    case ArgType::Double: v.d = d.kind == ArgDefault::Kind::Double ? d.d : static_cast<double>(d.i); break;
+    case ArgType::Scalar:
+      v.scalar = d.kind == ArgDefault::Kind::Double ? Scalar(d.d)
+                 : d.kind == ArgDefault::Kind::Bool ? Scalar(d.i != 0)
+                                                    : Scalar(d.i);
+      break;
+    case ArgType::IntList: v.list = {d.ints.data(), d.ints.size()}; break;
+    case ArgType::String: v.list = {d.text, d.text ? std::strlen(d.text) : 0}; break;
+    case ArgType::DType: v.dtype = d.dtype; break;
+    default: v.present = false;
+  }
+}
+
+bool no_fit(Frame& frame, bool explain, auto&&... parts) {
+  if (explain) frame.problem = message(parts...);
+  return false;
+}
+
+// NumPy's names for the same arguments.
+const char* alias_of(const char* name) {
+  if (std::strcmp(name, "axis") == 0) return "dim";
+  if (std::strcmp(name, "keepdims") == 0) return "keepdim";
+  if (std::strcmp(name, "x") == 0 || std::strcmp(name, "self") == 0 || std::strcmp(name, "a") == 0) return "input";
+  if (std::strcmp(name, "x2") == 0) return "other";
+  return name;
+}
+
+int find_name(std::span<PyObject* const> names, PyObject* key) {
+  for (size_t i = 0; i < names.size(); ++i)
+    if (names[i] == key) return static_cast<int>(i);
+  const char* text = PyUnicode_AsUTF8(key);
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    for (size_t i = 0; i < names.size(); ++i)
+      if (std::strcmp(PyUnicode_AsUTF8(names[i]), text) == 0) return static_cast<int>(i);
+    text = alias_of(text);
+  }
+  return -1;
+}
+
+// Gathers x.view(2, 3) into one list argument; the arguments from `at` on are its items.
+bool convert_varargs(const Arg& arg, PyObject* const* args, Py_ssize_t n, Frame& frame, Value& v) {
+  Object tuple = checked(PyTuple_New(n));
+  for (Py_ssize_t i = 0; i < n; ++i) PyTuple_SET_ITEM(tuple.get(), i, Py_NewRef(args[i]));
+  v.present = true;
+  return arg.type == ArgType::TensorList ? to_tensor_list(tuple.get(), frame, v)
+                                         : to_int_list(tuple.get(), frame, v, false);
+}
+
+}  // namespace
+
+bool to_scalar(PyObject* o, Scalar& out) {
+  if (PyFloat_Check(o)) return out = PyFloat_AS_DOUBLE(o), true;
+  if (PyBool_Check(o)) return out = (o == Py_True), true;
+  if (PyLong_Check(o)) {
+    int overflow = 0;
+    int64_t i = PyLong_AsLongLongAndOverflow(o, &overflow);
+    if (!overflow) return out = i, true;
+    double d = PyLong_AsDouble(o);
+    if (d == -1 && PyErr_Occurred()) throw PythonErrorSet();
+    return out = d, true;
+  }
+  if (is_tensor(o)) {
+    const Tensor& t = tensor_of(o);
+    if (t.ndim() != 0 || t.is_meta()) return false;
+    return out = item(t), true;
+  }
+  if (PyUnicode_Check(o) || PySequence_Check(o)) return false;
+  // NumPy's scalars: integers have __index__, the others only __float__.
+  if (std::strncmp(Py_TYPE(o)->tp_name, "numpy.bool", 10) == 0) return out = PyObject_IsTrue(o) == 1, true;
+  Object number(PyIndex_Check(o) ? PyNumber_Index(o) : Py_TYPE(o)->tp_as_number && Py_TYPE(o)->tp_as_number->nb_float
+                                                           ? PyNumber_Float(o)
+                                                           : nullptr);
+  if (number) return to_scalar(number.get(), out);
+  PyErr_Clear();
+  return false;
+}
+
+Shape to_shape(PyObject* o, const char* what) {
+  Shape out;
+  int64_t one;
+  if (!PySequence_Check(o) && to_int(o, one)) return {one};
+  Object list(PySequence_Fast(o, ""));
+  if (!list) {
+    PyErr_Clear();
+    throw TypeError(message(what, ": expected ints, got ", Py_TYPE(o)->tp_name));
+  }
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(list.get()); ++i) {
+    PyObject* item = PySequence_Fast_GET_ITEM(list.get(), i);
+    WT_CHECK(to_int(item, one), TypeError, what, ": expected ints, got ", Py_TYPE(item)->tp_name, " at position ", i);
+    out.push_back(one);
+  }
+  return out;
+}
+
+namespace {
+
+// Positional arguments; returns how many parameters they filled, or -1.
+int parse_positional(const OpInfo& op, const CallArgs& call, Frame& frame, bool explain) {
+  const int count = static_cast<int>(op.args.size());
+  Py_ssize_t given = call.nargs + (call.self ? 1 : 0);
+  auto get = [&](Py_ssize_t i) { return call.self ? (i == 0 ? call.self : call.args[i - 1]) : call.args[i]; };
+  int at = 0;
+  for (Py_ssize_t i = 0; i < given; ++i, ++at) {
+    if (at >= count || (op.args[at].marks & kKeywordOnly)) {
+      no_fit(frame, explain, "takes ", at, " positional arguments but ", given, " were given");
+      return -1;
+    }
+    const Arg& arg = op.args[at];
+    PyObject* o = get(i);
+    if ((arg.marks & kVarArgs) && !PyTuple_Check(o) && !PyList_Check(o)) {
+      Py_ssize_t rest = given - i;
+      PyObject* const* first = call.args + (i - (call.self ? 1 : 0));
+      if (!convert_varargs(arg, first, rest, frame, frame.values[at])) {
+        no_fit(frame, explain, "argument '", arg.name, "' must be ", type_text(arg), ", not ", Py_TYPE(o)->tp_name);
+        return -1;
+      }
+      return at + 1;
+    }
+    if (o == Py_None && arg.optional) continue;
+    if (!convert(arg, o, frame, frame.values[at])) {
+      no_fit(frame, explain, "argument '", arg.name, "' (position ", i + 1, ") must be ", type_text(arg), ", not ",
+             Py_TYPE(o)->tp_name);
+      return -1;
+    }
+  }
+  return at;
+}
+
+bool parse_keywords(const OpInfo& op, std::span<PyObject* const> names, const CallArgs& call, Frame& frame, bool* seen,
+                    bool explain) {
+  for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(call.kwnames); ++k) {
+    PyObject* key = PyTuple_GET_ITEM(call.kwnames, k);
+    PyObject* o = call.args[call.nargs + k];
+    int at = find_name(names, key);
+    if (at < 0) {
+      if ((op.places & kOut) && PyUnicode_CompareWithASCIIString(key, "out") == 0) {
+        if (o != Py_None) frame.out = o;
+        continue;
+      }
+      return no_fit(frame, explain, "got an unexpected keyword argument '", PyUnicode_AsUTF8(key), "'");
+    }
+    const Arg& arg = op.args[at];
+    if (seen[at]) return no_fit(frame, explain, "got multiple values for argument '", arg.name, "'");
+    seen[at] = true;
+    if (o == Py_None && arg.optional) continue;
+    if (!convert(arg, o, frame, frame.values[at]))
+      return no_fit(frame, explain, "argument '", arg.name, "' must be ", type_text(arg), ", not ", Py_TYPE(o)->tp_name);
+  }
+  return true;
+}
+
+}  // namespace
+
+bool parse(const OpInfo& op, std::span<PyObject* const> names, const CallArgs& call, Frame& frame, bool explain) {
+  const int count = static_cast<int>(op.args.size());
+  std::uninitialized_default_construct_n(frame.values, count);
+  int filled = parse_positional(op, call, frame, explain);
+  if (filled < 0) return false;
+  if (filled == count && !call.kwnames) return true;
+  bool seen[Frame::kMaxArgs] = {};
+  std::fill_n(seen, filled, true);
+  if (call.kwnames && !parse_keywords(op, names, call, frame, seen, explain)) return false;
+  for (int i = 0; i < count; ++i) {
+    if (seen[i]) continue;
+    const Arg& arg = op.args[i];
+    if (arg.def.kind == ArgDefault::Kind::Required && arg.type != ArgType::Generator)
+      return no_fit(frame, explain, "missing required argument '", arg.name, "'");
+    use_default(arg, frame.values[i]);
+  }
+  return true;
+}
+
+const char* type_text(const Arg& arg) {
+  switch (arg.type) {
+    case ArgType::Tensor: return "Tensor";
+    case ArgType::TensorList: return "tuple of Tensors";
+    case ArgType::OptTensorList: return "tuple of Tensors or None";
+    case ArgType::Int: return "int";
+    case ArgType::Double: return "float";
+    case ArgType::Bool: return "bool";
+    case ArgType::Scalar: return "Number";
+    case ArgType::IntList: return "tuple of ints";
+    case ArgType::DType: return "torch.dtype";
+    case ArgType::Device: return "torch.device";
+    case ArgType::String: return "str";
+    case ArgType::Generator: return "torch.Generator";
+  }
+  return "object";
+}
+
+std::string signature_text(const OpInfo& op) {
+  std::ostringstream out;
+  out << op.name << "(";
+  bool keyword_only = false;
+  for (size_t i = 0; i < op.args.size(); ++i) {
+    const Arg& arg = op.args[i];
+    out << (i ? ", " : "");
+    if ((arg.marks & kKeywordOnly) && !keyword_only) out << "*, ", keyword_only = true;
+    out << type_text(arg) << " " << arg.name;
+    switch (arg.def.kind) {
+      case ArgDefault::Kind::Required: break;
+      case ArgDefault::Kind::None: out << "=None"; break;
+      case ArgDefault::Kind::Bool: out << (arg.def.i ? "=True" : "=False"); break;
+      case ArgDefault::Kind::Int: out << "=" << arg.def.i; break;
+      case ArgDefault::Kind::Double: out << "=" << arg.def.d; break;
+      case ArgDefault::Kind::String: out << "='" << arg.def.text << "'"; break;
+      case ArgDefault::Kind::IntList: out << "=" << AsShape{arg.def.ints}; break;
+      case ArgDefault::Kind::DType: out << "=torch." << name(arg.def.dtype); break;
+    }
+  }
+  out << ")";
+  return std::move(out).str();
+}
+
+}  // namespace warptape::bindings

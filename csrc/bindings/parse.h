@@ -1,0 +1,38 @@
+// From Python arguments to the values of one overload.
+#pragma once
+
+#include "bindings/common.h"
+
+namespace warptape::bindings {
+
+// Storage for what the values borrow, for the length of one call.
+struct Frame {
+  static constexpr int kMaxArgs = 24;
+  // Raw, because constructing all of them would cost more than a small op; parse() makes those that the op has.
+  alignas(Value) std::byte raw[kMaxArgs * sizeof(Value)];
+  Value* values = reinterpret_cast<Value*>(raw);
+  SmallVector<Shape, 2> shapes;
+  SmallVector<std::vector<Tensor>, 1> tensor_lists;
+  SmallVector<std::vector<OptTensor>, 1> opt_lists;
+  int64_t single;         // an int given for a list
+  int64_t work = 0;       // elements of all tensor arguments
+  PyObject* out = nullptr;  // of out=
+  std::string problem;    // why this overload does not fit
+};
+
+// One call's arguments as Python gave them.
+struct CallArgs {
+  PyObject* self;  // or null
+  PyObject* const* args;
+  Py_ssize_t nargs;
+  PyObject* kwnames;  // or null
+};
+
+// Fills frame.values; false (with frame.problem when `explain`) when the arguments do not fit the overload.
+bool parse(const OpInfo& op, std::span<PyObject* const> names, const CallArgs& call, Frame& frame, bool explain);
+
+// "add(Tensor input, Tensor other, *, Number alpha=1)"
+std::string signature_text(const OpInfo& op);
+const char* type_text(const Arg& arg);
+
+}  // namespace warptape::bindings

@@ -1,0 +1,133 @@
+// Attributes of a tensor.
+#include "bindings/autograd.h"
+#include "bindings/tensor_object.h"
+
+namespace warptape::bindings {
+namespace {
+
+using Get = PyObject* (*)(const Tensor& t);
+
+template <Get f>
+PyObject* get(PyObject* self, void*) {
+  return guarded([&] { return f(tensor_of(self)); });
+}
+
+PyObject* boolean(bool v) { return PyBool_FromLong(v); }
+
+int set_requires(PyObject* self, PyObject* value, void*) {
+  return guarded(
+      [&] {
+        WT_CHECK(value && PyBool_Check(value), TypeError, "requires_grad must be a bool");
+        set_requires_grad(tensor_of(self), value == Py_True);
+        return 0;
+      },
+      -1);
+}
+
+void check_grad(const Tensor& t, const Tensor& g) {
+  WT_CHECK(!g.same(t), Error, "can't assign Variable as its own grad");
+  WT_CHECK(g.sizes() == t.sizes(), ShapeError, "assigned grad has data of a different size: expected ", t.sizes(),
+           ", got ", g.sizes());
+  WT_CHECK(g.dtype() == t.dtype(), DtypeError, "assigned grad has data of a different type: expected ", t.dtype(),
+           ", got ", g.dtype());
+  WT_CHECK(g.device() == t.device(), DeviceError, "assigned grad has data located on a different device: expected ",
+           t.device(), ", got ", g.device());
+}
+
+int set_grad(PyObject* self, PyObject* value, void*) {
+  return guarded(
+      [&] {
+        const Tensor& t = tensor_of(self);
+        if (!value || value == Py_None) {
+          if (t->extra) {
+            Tensor old = std::move(meta_of(t)->grad);
+            meta_of(t)->grad = {};
+          }
+          return 0;
+        }
+        WT_CHECK(is_tensor(value), TypeError, "assigned grad expected to be a Tensor or None but got ",
+                 Py_TYPE(value)->tp_name);
+        check_grad(t, tensor_of(value));
+        make_meta(t).grad = tensor_of(value);
+        return 0;
+      },
+      -1);
+}
+
+PyObject* get_grad(const Tensor& t) {
+  if (!t->extra) Py_RETURN_NONE;
+  return wrap(meta_of(t)->grad);
+}
+
+// x.data shares memory, knows no history and does not count changes.
+PyObject* get_data(const Tensor& t) {
+  Tensor out = alias(t);
+  out->unversioned = true;
+  return wrap(out);
+}
+
+int set_data(PyObject* self, PyObject* value, void*) {
+  return guarded(
+      [&] {
+        WT_CHECK(value && is_tensor(value), TypeError, "Variable data has to be a tensor");
+        const Tensor &t = tensor_of(self), &from = tensor_of(value);
+        WT_CHECK(!requires_grad(t) || is_floating(from.dtype()), DtypeError,
+                 "data set to a tensor that requires gradients must be floating point, got ", from.dtype());
+        t->storage = from->storage;
+        t->dtype = from.dtype();
+        t->set_geometry(from.sizes(), from.strides(), from.offset());
+        return 0;
+      },
+      -1);
+}
+
+PyObject* get_base(const Tensor& t) {
+  if (!is_view(t)) Py_RETURN_NONE;
+  return wrap(meta_of(t)->view->base);
+}
+
+PyObject* get_shape(const Tensor& t) { return wrap_size(t.sizes()); }
+PyObject* get_dtype(const Tensor& t) { return wrap(t.dtype()); }
+PyObject* get_device(const Tensor& t) { return wrap(t.device()); }
+PyObject* get_ndim(const Tensor& t) { return PyLong_FromLongLong(t.ndim()); }
+PyObject* get_itemsize(const Tensor& t) { return PyLong_FromSize_t(t.itemsize()); }
+PyObject* get_nbytes(const Tensor& t) { return PyLong_FromLongLong(t.numel() * static_cast<int64_t>(t.itemsize())); }
+PyObject* get_requires(const Tensor& t) { return boolean(requires_grad(t)); }
+PyObject* get_is_leaf(const Tensor& t) { return boolean(is_leaf(t)); }
+PyObject* get_grad_fn(const Tensor& t) { return wrap_node(grad_fn(t)); }
+PyObject* get_retains(const Tensor& t) { return boolean(t->extra && meta_of(t)->retains_grad); }
+PyObject* get_output_nr(const Tensor& t) { return PyLong_FromLong(t->extra ? long(meta_of(t)->output) : 0); }
+PyObject* get_version(const Tensor& t) { return PyLong_FromLong(t.version()); }
+PyObject* get_is_cuda(const Tensor& t) { return boolean(t.device().is_cuda()); }
+PyObject* get_is_cpu(const Tensor& t) { return boolean(t.device().is_cpu()); }
+PyObject* get_is_meta(const Tensor& t) { return boolean(t.is_meta()); }
+PyObject* get_false(const Tensor&) { return boolean(false); }
+
+}  // namespace
+
+std::vector<PyGetSetDef> tensor_properties() {
+  return {{"shape", get<get_shape>, nullptr, "Sizes, as a Size.", nullptr},
+          {"dtype", get<get_dtype>, nullptr, "Type of the elements.", nullptr},
+          {"device", get<get_device>, nullptr, "Where the data lies.", nullptr},
+          {"ndim", get<get_ndim>, nullptr, "Number of dims.", nullptr},
+          {"itemsize", get<get_itemsize>, nullptr, "Bytes of one element.", nullptr},
+          {"nbytes", get<get_nbytes>, nullptr, "Bytes of all elements.", nullptr},
+          {"requires_grad", get<get_requires>, set_requires, "Whether ops on this tensor are recorded.", nullptr},
+          {"grad", get<get_grad>, set_grad, "The gradient that backward accumulated, or None.", nullptr},
+          {"grad_fn", get<get_grad_fn>, nullptr, "The node of the op that made this tensor, or None.", nullptr},
+          {"is_leaf", get<get_is_leaf>, nullptr, "True when no recorded op made this tensor.", nullptr},
+          {"retains_grad", get<get_retains>, nullptr, "Whether retain_grad() was called.", nullptr},
+          {"output_nr", get<get_output_nr>, nullptr, "Which output of grad_fn this is.", nullptr},
+          {"data", get<get_data>, set_data, "The same memory without history.", nullptr},
+          {"_version", get<get_version>, nullptr, "Number of in-place changes of the storage.", nullptr},
+          {"_base", get<get_base>, nullptr, "The tensor that this one is a view of, or None.", nullptr},
+          {"is_cuda", get<get_is_cuda>, nullptr, nullptr, nullptr},
+          {"is_cpu", get<get_is_cpu>, nullptr, nullptr, nullptr},
+          {"is_meta", get<get_is_meta>, nullptr, nullptr, nullptr},
+          {"is_sparse", get<get_false>, nullptr, nullptr, nullptr},
+          {"is_quantized", get<get_false>, nullptr, nullptr, nullptr},
+          {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, nullptr, nullptr},
+          {nullptr, nullptr, nullptr, nullptr, nullptr}};
+}
+
+}  // namespace warptape::bindings

@@ -1,0 +1,46 @@
+// From C++ results to Python objects.
+#include "bindings/common.h"
+
+namespace warptape::bindings {
+
+PyObject* wrap(const Scalar& s) {
+  if (s.is_floating()) return PyFloat_FromDouble(s.to_double());
+  if (s.is_bool()) return PyBool_FromLong(s.to_bool());
+  return PyLong_FromLongLong(s.to_int());
+}
+
+PyObject* wrap_list(std::span<const Tensor> tensors) {
+  Object list = checked(PyList_New(static_cast<Py_ssize_t>(tensors.size())));
+  for (size_t i = 0; i < tensors.size(); ++i)
+    PyList_SET_ITEM(list.get(), static_cast<Py_ssize_t>(i), checked(wrap(tensors[i])).release());
+  return list.release();
+}
+
+PyObject* wrap_tuple(std::span<const Tensor> tensors) {
+  Object tuple = checked(PyTuple_New(static_cast<Py_ssize_t>(tensors.size())));
+  for (size_t i = 0; i < tensors.size(); ++i)
+    PyTuple_SET_ITEM(tuple.get(), static_cast<Py_ssize_t>(i), checked(wrap(tensors[i])).release());
+  return tuple.release();
+}
+
+PyObject* wrap(Result&& result, PyTypeObject* named) {
+  switch (result.kind) {
+    case Result::Kind::None: Py_RETURN_NONE;
+    case Result::Kind::Tensor: return wrap(result.tensor);
+    // PyTorch gives tuples for split, chunk and unbind as well as for several results.
+    case Result::Kind::List:
+    case Result::Kind::Tuple: break;
+    case Result::Kind::Bool:
+    case Result::Kind::Int:
+    case Result::Kind::Double:
+    case Result::Kind::Scalar: return wrap(result.scalar);
+    case Result::Kind::IntList: return wrap_size(result.ints);
+  }
+  if (!named) return wrap_tuple(result.tensors);
+  Object out = checked(PyStructSequence_New(named));
+  for (size_t i = 0; i < result.tensors.size(); ++i)
+    PyStructSequence_SET_ITEM(out.get(), static_cast<Py_ssize_t>(i), checked(wrap(result.tensors[i])).release());
+  return out.release();
+}
+
+}  // namespace warptape::bindings

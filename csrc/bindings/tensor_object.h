@@ -1,0 +1,7 @@
+#pragma once
+#include "bindings/common.h"
+
+namespace warptape::bindings {
+// Attributes such as shape, dtype, grad (properties.cpp), ended by an empty entry.
+std::vector<PyGetSetDef> tensor_properties();
+}  // namespace warptape::bindings

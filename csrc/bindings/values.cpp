@@ -1,0 +1,283 @@
+// dtype, device, Size and Generator as Python objects.
+#include "bindings/common.h"
+
+namespace warptape::bindings {
+namespace {
+
+struct DTypeObject {
+  PyObject_HEAD
+  DType value;
+};
+struct DeviceObject {
+  PyObject_HEAD
+  Device value;
+};
+struct GeneratorObject {
+  PyObject_HEAD
+  Ref<Generator> value;
+};
+
+PyTypeObject *dtype_type, *device_type, *size_type, *generator_type;
+PyObject* dtypes[kNumDTypes];
+
+DType dtype_value(PyObject* o) { return reinterpret_cast<DTypeObject*>(o)->value; }
+Device& device_value(PyObject* o) { return reinterpret_cast<DeviceObject*>(o)->value; }
+Ref<Generator>& generator_value(PyObject* o) { return reinterpret_cast<GeneratorObject*>(o)->value; }
+
+// ---- dtype ----
+
+PyObject* dtype_repr(PyObject* self) { return PyUnicode_FromFormat("torch.%s", name(dtype_value(self))); }
+PyObject* dtype_reduce(PyObject* self, PyObject*) { return PyUnicode_FromString(name(dtype_value(self))); }
+PyObject* dtype_itemsize(PyObject* self, void*) { return PyLong_FromSize_t(itemsize(dtype_value(self))); }
+PyObject* dtype_floating(PyObject* self, void*) { return PyBool_FromLong(is_floating(dtype_value(self))); }
+PyObject* dtype_complex(PyObject*, void*) { return PyBool_FromLong(0); }
+PyObject* dtype_signed(PyObject* self, void*) {
+  return PyBool_FromLong(dtype_value(self) != DType::Bool && dtype_value(self) != DType::UInt8);
+}
+PyObject* dtype_name(PyObject* self, void*) { return PyUnicode_FromString(name(dtype_value(self))); }
+PyGetSetDef dtype_getset[] = {{"itemsize", dtype_itemsize, nullptr, "Bytes of one element.", nullptr},
+                              {"is_floating_point", dtype_floating, nullptr, nullptr, nullptr},
+                              {"is_complex", dtype_complex, nullptr, nullptr, nullptr},
+                              {"is_signed", dtype_signed, nullptr, nullptr, nullptr},
+                              {"__name__", dtype_name, nullptr, nullptr, nullptr},
+                              {}};
+PyMethodDef dtype_methods[] = {{"__reduce__", dtype_reduce, METH_NOARGS, nullptr}, {}};
+PyType_Slot dtype_slots[] = {{Py_tp_repr, reinterpret_cast<void*>(dtype_repr)},
+                             {Py_tp_getset, dtype_getset},
+                             {Py_tp_methods, dtype_methods},
+                             {Py_tp_doc, const_cast<char*>("The type of a tensor's elements.")},
+                             {}};
+PyType_Spec dtype_spec = {"warptape.dtype", sizeof(DTypeObject), 0,
+                          Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, dtype_slots};
+
+// ---- device ----
+
+PyObject* device_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
+  PyObject* what;
+  PyObject* index = nullptr;
+  const char* names[] = {"type", "index", nullptr};
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O:device", const_cast<char**>(names), &what, &index)) return nullptr;
+  return guarded([&] {
+    Device d = device_of(what);
+    if (index && index != Py_None) {
+      long i = PyLong_AsLong(index);
+      if (i == -1 && PyErr_Occurred()) throw PythonErrorSet();
+      WT_CHECK(i >= 0 && i <= 127, DeviceError, "device: expected an index from 0 to 127, got ", i);
+      d.index = static_cast<int8_t>(d.is_cuda() ? i : 0);
+    }
+    Object self = checked(type->tp_alloc(type, 0));
+    device_value(self.get()) = d;
+    return self.release();
+  });
+}
+PyObject* device_str(PyObject* self) { return PyUnicode_FromString(to_string(device_value(self)).c_str()); }
+PyObject* device_repr(PyObject* self) {
+  Device d = device_value(self);
+  if (d.is_cuda()) return PyUnicode_FromFormat("device(type='cuda', index=%d)", d.index);
+  return PyUnicode_FromFormat("device(type='%s')", name(d.type));
+}
+PyObject* device_kind(PyObject* self, void*) { return PyUnicode_FromString(name(device_value(self).type)); }
+PyObject* device_index(PyObject* self, void*) {
+  if (!device_value(self).is_cuda()) Py_RETURN_NONE;
+  return PyLong_FromLong(device_value(self).index);
+}
+Py_hash_t device_hash(PyObject* self) {
+  return static_cast<Py_hash_t>(device_value(self).type) * 131 + device_value(self).index;
+}
+PyObject* device_compare(PyObject* a, PyObject* b, int op) {
+  if (!is_device(a) || !is_device(b) || (op != Py_EQ && op != Py_NE)) Py_RETURN_NOTIMPLEMENTED;
+  return PyBool_FromLong((device_value(a) == device_value(b)) == (op == Py_EQ));
+}
+PyObject* device_reduce(PyObject* self, PyObject*) {
+  return Py_BuildValue("(O(s))", device_type, to_string(device_value(self)).c_str());
+}
+PyGetSetDef device_getset[] = {{"type", device_kind, nullptr, "'cpu', 'cuda' or 'meta'", nullptr},
+                               {"index", device_index, nullptr, "Number of the device, or None.", nullptr},
+                               {}};
+PyMethodDef device_methods[] = {{"__reduce__", device_reduce, METH_NOARGS, nullptr}, {}};
+PyType_Slot device_slots[] = {{Py_tp_new, reinterpret_cast<void*>(device_new)},
+                              {Py_tp_repr, reinterpret_cast<void*>(device_repr)},
+                              {Py_tp_str, reinterpret_cast<void*>(device_str)},
+                              {Py_tp_hash, reinterpret_cast<void*>(device_hash)},
+                              {Py_tp_richcompare, reinterpret_cast<void*>(device_compare)},
+                              {Py_tp_getset, device_getset},
+                              {Py_tp_methods, device_methods},
+                              {Py_tp_doc, const_cast<char*>("device(type, index=None): where a tensor lies.")},
+                              {}};
+PyType_Spec device_spec = {"warptape.device", sizeof(DeviceObject), 0, Py_TPFLAGS_DEFAULT, device_slots};
+
+// ---- Size ----
+
+PyObject* size_repr(PyObject* self) {
+  Object plain = Object(PySequence_List(self));
+  if (!plain) return nullptr;
+  return PyUnicode_FromFormat("torch.Size(%R)", plain.get());
+}
+PyObject* size_numel(PyObject* self, PyObject*) {
+  return guarded([&] { return PyLong_FromLongLong(numel_of(to_shape(self, "Size"), "Size.numel")); });
+}
+PyObject* size_reduce(PyObject* self, PyObject*) {
+  Object plain(PySequence_List(self));
+  return plain ? Py_BuildValue("(O(O))", size_type, plain.get()) : nullptr;
+}
+PyMethodDef size_methods[] = {{"numel", size_numel, METH_NOARGS, "Number of elements of a tensor of this size."},
+                              {"__reduce__", size_reduce, METH_NOARGS, nullptr},
+                              {}};
+PyType_Slot size_slots[] = {{Py_tp_repr, reinterpret_cast<void*>(size_repr)},
+                            {Py_tp_methods, size_methods},
+                            {Py_tp_doc, const_cast<char*>("The sizes of a tensor: a tuple of ints.")},
+                            {}};
+PyType_Spec size_spec = {"warptape.Size", 0, 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_TUPLE_SUBCLASS, size_slots};
+
+// ---- Generator ----
+
+PyObject* generator_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
+  PyObject* device = nullptr;
+  const char* names[] = {"device", nullptr};
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:Generator", const_cast<char**>(names), &device)) return nullptr;
+  return guarded([&] {
+    Device d = device ? device_of(device) : Device{};
+    Object self = checked(type->tp_alloc(type, 0));
+    new (&generator_value(self.get())) Ref<Generator>(Ref<Generator>::adopt(new Generator(d)));
+    return self.release();
+  });
+}
+void generator_dealloc(PyObject* self) {
+  generator_value(self).~Ref();
+  PyTypeObject* type = Py_TYPE(self);
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+PyObject* generator_manual_seed(PyObject* self, PyObject* seed) {
+  return guarded([&] {
+    Object number = checked(PyNumber_Index(seed));
+    // Negative seeds count from 2^64 down, as in PyTorch.
+    int overflow = 0;
+    long long small = PyLong_AsLongLongAndOverflow(number.get(), &overflow);
+    uint64_t value = static_cast<uint64_t>(small);
+    if (overflow > 0) value = PyLong_AsUnsignedLongLong(number.get());
+    if (PyErr_Occurred() || overflow < 0) {
+      PyErr_Clear();
+      throw ValueError("manual_seed: expected a seed from -2**63 to 2**64 - 1");
+    }
+    std::lock_guard lock(generator_value(self)->mutex);
+    generator_value(self)->manual_seed(value);
+    return Py_NewRef(self);
+  });
+}
+PyObject* generator_seed(PyObject* self, PyObject*) {
+  std::lock_guard lock(generator_value(self)->mutex);
+  return PyLong_FromUnsignedLongLong(generator_value(self)->seed_from_entropy());
+}
+PyObject* generator_initial_seed(PyObject* self, PyObject*) {
+  return PyLong_FromUnsignedLongLong(generator_value(self)->initial_seed());
+}
+PyObject* generator_get_state(PyObject* self, PyObject*) {
+  return guarded([&] {
+    std::lock_guard lock(generator_value(self)->mutex);
+    auto bytes = generator_value(self)->state();
+    Tensor out = empty(IntList{{static_cast<int64_t>(bytes.size())}}, {DType::UInt8, {}});
+    std::memcpy(out.data(), bytes.data(), bytes.size());
+    return wrap(out);
+  });
+}
+PyObject* generator_set_state(PyObject* self, PyObject* state) {
+  return guarded([&] {
+    WT_CHECK(is_tensor(state) && tensor_of(state).dtype() == DType::UInt8 && tensor_of(state).device().is_cpu(),
+             TypeError, "set_state: expected a uint8 CPU tensor made by get_state()");
+    Tensor t = raw_contiguous(tensor_of(state));
+    std::lock_guard lock(generator_value(self)->mutex);
+    generator_value(self)->set_state({t.data_as<uint8_t>(), static_cast<size_t>(t.numel())});
+    return Py_NewRef(self);
+  });
+}
+PyObject* generator_device(PyObject* self, void*) { return wrap(generator_value(self)->device()); }
+PyGetSetDef generator_getset[] = {{"device", generator_device, nullptr, nullptr, nullptr}, {}};
+PyMethodDef generator_methods[] = {
+    {"manual_seed", generator_manual_seed, METH_O, "Restarts the sequence from a 64-bit seed; returns self."},
+    {"seed", generator_seed, METH_NOARGS, "Seeds from the system's entropy and returns the seed."},
+    {"initial_seed", generator_initial_seed, METH_NOARGS, "The seed last set."},
+    {"get_state", generator_get_state, METH_NOARGS, "The whole state as a uint8 tensor."},
+    {"set_state", generator_set_state, METH_O, "Restores what get_state() returned; ValueError on other bytes."},
+    {}};
+PyType_Slot generator_slots[] = {{Py_tp_new, reinterpret_cast<void*>(generator_new)},
+                                 {Py_tp_dealloc, reinterpret_cast<void*>(generator_dealloc)},
+                                 {Py_tp_getset, generator_getset},
+                                 {Py_tp_methods, generator_methods},
+                                 {Py_tp_doc, const_cast<char*>("Generator(device='cpu'): a source of random numbers.")},
+                                 {}};
+PyType_Spec generator_spec = {"warptape.Generator", sizeof(GeneratorObject), 0, Py_TPFLAGS_DEFAULT, generator_slots};
+
+PyTypeObject* add_type(PyObject* module, PyType_Spec& spec, PyObject* base = nullptr) {
+  Object type = checked(base ? PyType_FromSpecWithBases(&spec, base) : PyType_FromSpec(&spec));
+  checked(PyModule_AddType(module, reinterpret_cast<PyTypeObject*>(type.get())));
+  return reinterpret_cast<PyTypeObject*>(type.release());
+}
+
+}  // namespace
+
+PyObject* wrap(DType t) { return Py_NewRef(dtypes[static_cast<int>(t)]); }
+
+PyObject* wrap(Device d) {
+  PyObject* o = device_type->tp_alloc(device_type, 0);
+  if (o) device_value(o) = d;
+  return o;
+}
+
+PyObject* wrap_size(IntList sizes) {
+  PyObject* out = PyTuple_Type.tp_alloc(size_type, static_cast<Py_ssize_t>(sizes.size()));
+  if (!out) return nullptr;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    PyObject* n = PyLong_FromLongLong(sizes[i]);
+    if (!n) {
+      Py_DECREF(out);
+      return nullptr;
+    }
+    PyTuple_SET_ITEM(out, static_cast<Py_ssize_t>(i), n);
+  }
+  return out;
+}
+
+PyObject* wrap(const Ref<Generator>& g) {
+  PyObject* o = generator_type->tp_alloc(generator_type, 0);
+  if (o) new (&generator_value(o)) Ref<Generator>(g);
+  return o;
+}
+
+bool is_dtype(PyObject* o) { return Py_TYPE(o) == dtype_type; }
+bool is_device(PyObject* o) { return Py_TYPE(o) == device_type; }
+DType dtype_of(PyObject* o) { return dtype_value(o); }
+Device device_of(PyObject* o) {
+  if (is_device(o)) return device_value(o);
+  if (PyUnicode_Check(o)) {
+    Py_ssize_t n;
+    const char* text = PyUnicode_AsUTF8AndSize(o, &n);
+    if (!text) throw PythonErrorSet();
+    return parse_device({text, static_cast<size_t>(n)});
+  }
+  if (PyLong_Check(o) && !PyBool_Check(o)) {
+    long i = PyLong_AsLong(o);
+    if (i == -1 && PyErr_Occurred()) PyErr_Clear();
+    WT_CHECK(i >= 0 && i <= 127, DeviceError, "device: expected an index from 0 to 127, got ", i);
+    return {DeviceType::CUDA, static_cast<int8_t>(i)};
+  }
+  throw TypeError(message("device: expected a device, a string or an int, got ", Py_TYPE(o)->tp_name));
+}
+Generator* generator_of(PyObject* o) { return Py_TYPE(o) == generator_type ? generator_value(o).get() : nullptr; }
+
+void init_values(PyObject* module) {
+  dtype_type = add_type(module, dtype_spec);
+  device_type = add_type(module, device_spec);
+  size_type = add_type(module, size_spec, reinterpret_cast<PyObject*>(&PyTuple_Type));
+  generator_type = add_type(module, generator_spec);
+  for (int i = 0; i < kNumDTypes; ++i) {
+    Object o = checked(dtype_type->tp_alloc(dtype_type, 0));
+    reinterpret_cast<DTypeObject*>(o.get())->value = static_cast<DType>(i);
+    checked(PyModule_AddObjectRef(module, name(static_cast<DType>(i)), o.get()));
+    dtypes[i] = o.release();
+  }
+  Object rank_generator = checked(wrap(rank_context().generator));
+  checked(PyModule_AddObjectRef(module, "default_generator", rank_generator.get()));
+}
+
+}  // namespace warptape::bindings
