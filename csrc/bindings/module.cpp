@@ -61,7 +61,6 @@ PYBIND11_MODULE(_C, m) {
     b::init_values(m.ptr());
     b::init_tensor_type(m.ptr());
     b::init_ops(m.ptr());
-    b::init_indexing(m.ptr());
     b::init_data(m.ptr());
     b::init_autograd(m.ptr());
     b::bind_settings(m);

@@ -125,10 +125,10 @@ PyObject* new_tensor(PyTypeObject* type, PyObject*, PyObject*) {
 // _make_subclass(cls, data, requires_grad=False): data's storage under another class, without history.
 PyObject* make_subclass(PyObject*, PyObject* args, PyObject* kwargs) {
   PyObject *cls, *data;
-  int requires = 0;
+  int needs_grad = 0;
   const char* names[] = {"cls", "data", "require_grad", nullptr};
   if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|p:_make_subclass", const_cast<char**>(names), &cls, &data,
-                                   &requires))
+                                   &needs_grad))
     return nullptr;
   return guarded([&] {
     WT_CHECK(PyType_Check(cls) && PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(cls), tensor_base_type), TypeError,
@@ -136,7 +136,7 @@ PyObject* make_subclass(PyObject*, PyObject* args, PyObject* kwargs) {
     WT_CHECK(is_tensor(data), TypeError, "_make_subclass: expected data to be a Tensor, got ",
              Py_TYPE(data)->tp_name);
     Tensor t = detach(tensor_of(data));
-    if (requires) set_requires_grad(t, true);
+    if (needs_grad) set_requires_grad(t, true);
     return wrap_as(reinterpret_cast<PyTypeObject*>(cls), t);
   });
 }

@@ -1,0 +1,270 @@
+// Data in and out: nested sequences, NumPy, DLPack, lists.
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+
+#include <cstring>
+
+#include "bindings/common.h"
+#include "bindings/data.h"
+#include "kernels/dispatch.h"
+
+namespace py = pybind11;
+
+namespace warptape::bindings {
+namespace {
+
+// ---- nested sequences -------------------------------------------------------------------------------------------------
+
+struct Nested {
+  Shape sizes;
+  PromotionState kind;
+  std::vector<Scalar> values;
+};
+
+bool is_sequence(PyObject* o) {
+  return PyList_Check(o) || PyTuple_Check(o) || (PySequence_Check(o) && !PyUnicode_Check(o) && !PyBytes_Check(o));
+}
+
+void measure(PyObject* o, Nested& out) {
+  Object keep = Object::share(o);
+  while (is_sequence(keep.get()) && !is_tensor(keep.get())) {
+    Py_ssize_t n = PySequence_Size(keep.get());
+    checked(static_cast<int>(n));
+    WT_CHECK(out.sizes.size() < kernels::kMaxDims, ValueError, "tensor: too many dimensions in nested sequence");
+    out.sizes.push_back(n);
+    if (n == 0) return;
+    keep = checked(PySequence_GetItem(keep.get(), 0));
+  }
+  if (is_tensor(keep.get()))
+    for (int64_t n : tensor_of(keep.get()).sizes()) out.sizes.push_back(n);
+}
+
+void collect_scalar(PyObject* o, Nested& out) {
+  Scalar s;
+  if (!to_scalar(o, s)) throw TypeError(message("tensor: must be real number, not ", Py_TYPE(o)->tp_name));
+  out.kind.add_dimensioned(s.dtype());
+  out.values.push_back(s);
+}
+
+void collect(PyObject* o, size_t depth, Nested& out) {
+  if (is_tensor(o) && depth < out.sizes.size()) {
+    Object list = checked(tensor_tolist(tensor_of(o)));
+    return collect(list.get(), depth, out);
+  }
+  if (depth == out.sizes.size()) {
+    if (is_tensor(o)) out.kind.add_dimensioned(tensor_of(o).dtype());
+    WT_CHECK(!is_sequence(o) || is_tensor(o), ValueError, "tensor: expected a number at dim ", depth, ", got a sequence");
+    return collect_scalar(o, out);
+  }
+  WT_CHECK(is_sequence(o), TypeError, "tensor: expected a sequence of length ", out.sizes[depth], " at dim ", depth,
+           ", got ", Py_TYPE(o)->tp_name);
+  Object items = checked(PySequence_Fast(o, "tensor: expected a sequence"));
+  Py_ssize_t n = PySequence_Fast_GET_SIZE(items.get());
+  WT_CHECK(n == out.sizes[depth], ValueError, "tensor: expected sequence of length ", out.sizes[depth], " at dim ",
+           depth, " (got ", n, ")");
+  for (Py_ssize_t i = 0; i < n; ++i) collect(PySequence_Fast_GET_ITEM(items.get(), i), depth + 1, out);
+}
+
+Tensor from_nested(PyObject* o, std::optional<DType> dtype) {
+  Nested n;
+  measure(o, n);
+  bool empty_data = numel_of(n.sizes, "tensor") == 0;
+  if (!empty_data) collect(o, 0, n);
+  DType found = empty_data ? rank_context().default_dtype : n.kind.result();
+  bool floating = is_floating(found) || (dtype && is_floating(*dtype));
+  Tensor wide = empty(n.sizes, {floating ? DType::Float64 : DType::Int64, {}});
+  for (size_t i = 0; i < n.values.size(); ++i) {
+    if (floating) {
+      wide.data_as<double>()[i] = n.values[i].to_double();
+    } else {
+      wide.data_as<int64_t>()[i] = n.values[i].to_int();
+    }
+  }
+  return raw_cast(wide, dtype.value_or(found));
+}
+
+// ---- NumPy ------------------------------------------------------------------------------------------------------------
+
+std::optional<DType> from_numpy_dtype(const py::dtype& d) {
+  if (d.byteorder() == '>') return std::nullopt;
+  switch (d.kind()) {
+    case 'b': return DType::Bool;
+    case 'u': return d.itemsize() == 1 ? std::optional(DType::UInt8) : std::nullopt;
+    case 'i':
+      switch (d.itemsize()) {
+        case 1: return DType::Int8;
+        case 2: return DType::Int16;
+        case 4: return DType::Int32;
+        default: return DType::Int64;
+      }
+    case 'f':
+      switch (d.itemsize()) {
+        case 2: return DType::Float16;
+        case 4: return DType::Float32;
+        case 8: return DType::Float64;
+        default: return std::nullopt;
+      }
+    default: return std::nullopt;
+  }
+}
+
+py::dtype to_numpy_dtype(DType t) {
+  constexpr const char* codes[kNumDTypes] = {"?", "u1", "i1", "i2", "i4", "i8", "f2", "", "f4", "f8"};
+  WT_CHECK(t != DType::BFloat16, TypeError, "numpy: Got unsupported ScalarType BFloat16; convert with .float() first");
+  return py::dtype(codes[static_cast<int>(t)]);
+}
+
+Tensor from_numpy(const py::array& a) {
+  auto dtype = from_numpy_dtype(a.dtype());
+  WT_CHECK(dtype, TypeError, "can't convert np.ndarray of type ", py::str(a.dtype()).cast<std::string>(),
+           ". The only supported types are: float64, float32, float16, int64, int32, int16, int8, uint8, and bool.");
+  Shape sizes, strides;
+  auto item = static_cast<int64_t>(itemsize(*dtype));
+  for (py::ssize_t d = 0; d < a.ndim(); ++d) {
+    sizes.push_back(a.shape(d));
+    WT_CHECK(a.strides(d) >= 0, ValueError,
+             "from_numpy: At least one stride in the given numpy array is negative, and tensors with negative strides "
+             "are not currently supported. (You can probably work around this by making a copy of your array with "
+             "array.copy().)");
+    WT_CHECK(a.strides(d) % item == 0, ValueError,
+             "from_numpy: given numpy array strides not a multiple of the element byte size. Copy the array first.");
+    strides.push_back(a.strides(d) / item);
+  }
+  int64_t extent = numel_of(sizes) ? item : 0;
+  for (size_t d = 0; d < sizes.size() && extent; ++d) extent += (sizes[d] - 1) * strides[d] * item;
+  auto storage = Storage::wrap(
+      const_cast<void*>(a.data()), static_cast<size_t>(extent), {},
+      [](void* owner) {
+        if (!Py_IsInitialized()) return;
+        GilGuard gil;
+        Py_DECREF(static_cast<PyObject*>(owner));
+      },
+      py::object(a).release().ptr());
+  storage->mark_exported();
+  return Tensor(Ref<TensorImpl>::adopt(new TensorImpl(std::move(storage), *dtype, sizes, strides, 0)));
+}
+
+py::object to_numpy(const Tensor& t, PyObject* owner) {
+  WT_CHECK(t.device().is_cpu(), TypeError, "numpy: can't convert ", t.device(),
+           " device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first.");
+  py::dtype dtype = to_numpy_dtype(t.dtype());
+  std::vector<py::ssize_t> shape(t.sizes().begin(), t.sizes().end()), strides;
+  for (int64_t s : t.strides()) strides.push_back(s * static_cast<py::ssize_t>(t.itemsize()));
+  t.storage().mark_exported();
+  static char none;
+  return py::array(dtype, shape, strides, t.data() ? t.data() : &none, py::reinterpret_borrow<py::object>(owner));
+}
+
+// ---- lists ------------------------------------------------------------------------------------------------------------
+
+PyObject* element(const char* p, DType t) {
+  PyObject* out = nullptr;
+  kernels::dispatch(kernels::AllTypes{}, t, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    T v;
+    std::memcpy(&v, p, sizeof v);
+    if constexpr (std::is_same_v<T, bool>) {
+      out = PyBool_FromLong(v);
+    } else if constexpr (std::is_integral_v<T>) {
+      out = PyLong_FromLongLong(v);
+    } else {
+      out = PyFloat_FromDouble(static_cast<double>(static_cast<kernels::Compute<T>>(v)));
+    }
+  });
+  return checked(out).release();
+}
+
+PyObject* nested_list(const Tensor& t, size_t dim, const char* p) {
+  if (dim == t.sizes().size()) return element(p, t.dtype());
+  int64_t n = t.sizes()[dim], step = t.strides()[dim] * static_cast<int64_t>(t.itemsize());
+  Object list = checked(PyList_New(n));
+  for (int64_t i = 0; i < n; ++i) PyList_SET_ITEM(list.get(), i, nested_list(t, dim + 1, p + i * step));
+  return list.release();
+}
+
+// ---- Python functions ---------------------------------------------------------------------------------------------------
+
+Tensor tensor_from(PyObject* data, std::optional<DType> dtype, bool copy) {
+  if (is_tensor(data)) {
+    const Tensor& t = tensor_of(data);
+    Tensor cast = dtype ? raw_cast(t, *dtype) : t;
+    return copy && cast.same(t) ? raw_clone(t) : cast;
+  }
+  if (py::isinstance<py::array>(data)) {
+    Tensor shared = from_numpy(py::reinterpret_borrow<py::array>(data));
+    if (dtype && *dtype != shared.dtype()) return raw_cast(shared, *dtype);
+    return copy ? raw_clone(shared) : shared;
+  }
+  return from_nested(data, dtype);
+}
+
+// _tensor(data, dtype, device, requires_grad, copy)
+PyObject* tensor_py(PyObject*, PyObject* args) {
+  PyObject *data, *dtype, *device;
+  int needs_grad, copy;
+  if (!PyArg_ParseTuple(args, "OOOpp", &data, &dtype, &device, &needs_grad, &copy)) return nullptr;
+  return guarded([&] {
+    std::optional<DType> t;
+    if (dtype != Py_None) {
+      WT_CHECK(is_dtype(dtype), TypeError, "tensor(): argument 'dtype' must be torch.dtype, not ",
+               Py_TYPE(dtype)->tp_name);
+      t = dtype_of(dtype);
+    }
+    Tensor out = tensor_from(data, t, copy != 0);
+    if (device != Py_None && device_of(device) != out.device()) {
+      Tensor moved = empty(out.sizes(), {out.dtype(), device_of(device)});
+      raw_copy(moved, out);
+      out = moved;
+    }
+    if (needs_grad) set_requires_grad(out, true);
+    return wrap(out);
+  });
+}
+
+PyObject* from_numpy_py(PyObject*, PyObject* o) {
+  return guarded([&] {
+    WT_CHECK(py::isinstance<py::array>(o), TypeError, "from_numpy: expected np.ndarray (got ", Py_TYPE(o)->tp_name, ")");
+    return wrap(from_numpy(py::reinterpret_borrow<py::array>(o)));
+  });
+}
+
+PyObject* to_numpy_py(PyObject*, PyObject* o) {
+  return guarded([&] {
+    WT_CHECK(is_tensor(o), TypeError, "numpy: expected a Tensor");
+    WT_CHECK(!requires_grad(tensor_of(o)), Error,
+             "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.");
+    return to_numpy(tensor_of(o), o).release().ptr();
+  });
+}
+
+PyObject* tolist_py(PyObject*, PyObject* o) {
+  return guarded([&] {
+    WT_CHECK(is_tensor(o), TypeError, "tolist: expected a Tensor");
+    return tensor_tolist(tensor_of(o));
+  });
+}
+
+PyMethodDef methods[] = {{"_tensor", tensor_py, METH_VARARGS, nullptr},
+                         {"from_numpy", from_numpy_py, METH_O,
+                          "from_numpy(ndarray): a tensor on the array's memory. TypeError for other dtypes."},
+                         {"_numpy", to_numpy_py, METH_O, nullptr},
+                         {"_tolist", tolist_py, METH_O, nullptr},
+                         {}};
+
+}  // namespace
+
+PyObject* tensor_tolist(const Tensor& t) {
+  WT_CHECK(!t.is_meta(), DeviceError, "tolist: a meta tensor has no data");
+  Tensor host = t;
+  if (!t.device().is_cpu()) {
+    host = empty(t.sizes(), {t.dtype(), {}});
+    raw_copy(host, t);
+  }
+  return nested_list(host, 0, static_cast<const char*>(host.data()));
+}
+
+Tensor tensor_from_data(PyObject* data) { return tensor_from(data, std::nullopt, false); }
+
+void init_data(PyObject* module) { checked(PyModule_AddFunctions(module, methods)); }
+
+}  // namespace warptape::bindings

@@ -1,0 +1,9 @@
+#pragma once
+#include "bindings/common.h"
+
+namespace warptape::bindings {
+// Nested Python lists of numbers; one number for a 0-dim tensor.
+PyObject* tensor_tolist(const Tensor& t);
+// A CPU tensor from a nested sequence or a NumPy array (shared memory).
+Tensor tensor_from_data(PyObject* data);
+}  // namespace warptape::bindings

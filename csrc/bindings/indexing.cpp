@@ -1,0 +1,229 @@
+// x[...] and x[...] = value. Ints, slices, None and Ellipsis become one view; tensors, lists and bools are left to the
+// index op on that view.
+#include "bindings/data.h"
+#include "ops/copy.h"
+#include "ops/index.h"
+#include "ops/view.h"
+
+namespace warptape::bindings {
+namespace {
+
+struct Item {
+  enum class Kind { Int, Slice, NewDim, Advanced } kind;
+  int64_t start = 0, length = 0, step = 1;  // Int uses start
+};
+
+struct Parsed {
+  SmallVector<Item, 6> items;      // one per dim of the input, plus new dims
+  std::vector<OptTensor> indices;  // by dim of the view; empty without advanced indexing
+  bool view = false;               // any item but a whole slice or an index tensor
+};
+
+Tensor to_index(PyObject* o) {
+  if (is_tensor(o)) return tensor_of(o);
+  return tensor_from_data(o);
+}
+
+Item slice_item(PyObject* o, int64_t size, int64_t dim) {
+  Py_ssize_t start, stop, step;
+  // Bounds may be 0-dim tensors: __index__ takes care of them.
+  checked(PySlice_Unpack(o, &start, &stop, &step));
+  WT_CHECK(step > 0, ValueError, "indexing: slice step must be positive, got ", step, " at dim ", dim,
+           "; use flip() for the reverse order");
+  Item item{Item::Kind::Slice};
+  item.length = PySlice_AdjustIndices(static_cast<Py_ssize_t>(size), &start, &stop, step);
+  item.start = item.length > 0 ? start : 0;
+  item.step = step;
+  return item;
+}
+
+Item int_item(int64_t i, int64_t size, int64_t dim) {
+  WT_CHECK(i >= -size && i < size, IndexError, "index ", i, " is out of bounds for dimension ", dim, " with size ", size);
+  return {Item::Kind::Int, i < 0 ? i + size : i};
+}
+
+// How many dims of the input an item takes.
+int64_t consumed(PyObject* o) {
+  if (o == Py_None || o == Py_Ellipsis || PyBool_Check(o)) return 0;
+  if (is_tensor(o) && tensor_of(o).dtype() == DType::Bool) return tensor_of(o).ndim();
+  return 1;
+}
+
+class Parser {
+ public:
+  Parser(const Tensor& x, PyObject* const* items, Py_ssize_t n) : x_(x) {
+    for (Py_ssize_t i = 0; i < n; ++i) taken_ += consumed(items[i]);
+    WT_CHECK(taken_ <= x.ndim(), IndexError, "too many indices for tensor of dimension ", x.ndim(), ": got ", taken_);
+    for (Py_ssize_t i = 0; i < n; ++i) add(items[i]);
+    while (dim_ < x.ndim()) whole();
+    bool advanced = false;
+    for (auto& t : out.indices) advanced |= t.has_value();
+    if (!advanced) out.indices.clear();
+  }
+  Parsed out;
+
+ private:
+  void whole() {
+    out.items.push_back({Item::Kind::Slice, 0, x_.sizes()[dim_++], 1});
+    out.indices.emplace_back();
+  }
+  void push_view(Item item) {
+    out.view = true;
+    out.items.push_back(item);
+    if (item.kind != Item::Kind::Int) out.indices.emplace_back();
+  }
+  void advanced(Tensor index, int64_t dims) {
+    for (int64_t d = 0; d < dims; ++d) out.items.push_back({Item::Kind::Slice, 0, x_.sizes()[dim_++], 1});
+    out.indices.emplace_back(std::move(index));
+    // A mask of several dims stands for as many index tensors; the op expands it.
+    for (int64_t d = 1; d < dims; ++d) out.indices.emplace_back();
+  }
+  void add(PyObject* o) {
+    if (o == Py_None) return push_view({Item::Kind::NewDim});
+    if (o == Py_Ellipsis) {
+      WT_CHECK(!ellipsis_, IndexError, "an index can only have a single ellipsis ('...')");
+      ellipsis_ = true;
+      for (int64_t left = x_.ndim() - taken_; left > 0; --left) whole();
+      return;
+    }
+    if (PyBool_Check(o)) {  // a mask over a new dim of size 1
+      push_view({Item::Kind::NewDim});
+      out.indices.back() = full(Shape{1}, o == Py_True, {DType::Bool, x_.device()});
+      return;
+    }
+    int64_t size = dim_ < x_.ndim() ? x_.sizes()[dim_] : 0;
+    if (PySlice_Check(o)) {
+      Item item = slice_item(o, size, dim_++);
+      if (item.start == 0 && item.step == 1 && item.length == size) {
+        --dim_;
+        return whole();
+      }
+      return push_view(item);
+    }
+    add_index(o, size);
+  }
+  void add_index(PyObject* o, int64_t size) {
+    bool scalar_tensor = is_tensor(o) && tensor_of(o).ndim() == 0 && tensor_of(o).dtype() != DType::Bool &&
+                         !is_floating(tensor_of(o).dtype());
+    if (PyLong_Check(o) || scalar_tensor || (!is_tensor(o) && PyIndex_Check(o) && !PySequence_Check(o))) {
+      Object number = checked(PyNumber_Index(o));
+      int64_t i = PyLong_AsLongLong(number.get());
+      if (i == -1 && PyErr_Occurred()) {
+        PyErr_Clear();
+        throw IndexError("indexing: an int index must fit into 64 bits");
+      }
+      return push_view(int_item(i, size, dim_++));
+    }
+    WT_CHECK(is_tensor(o) || PySequence_Check(o), IndexError,
+             "only integers, slices (`:`), ellipsis (`...`), None and long or byte Variables are valid indices (got ",
+             Py_TYPE(o)->tp_name, ")");
+    Tensor index = to_index(o);
+    WT_CHECK(!is_floating(index.dtype()) || index.numel() == 0, IndexError,
+             "tensors used as indices must be long, int, byte or bool tensors, got ", index);
+    if (is_floating(index.dtype())) index = raw_cast(index, DType::Int64);
+    bool mask = index.dtype() == DType::Bool;
+    if (mask && index.ndim() == 0) {
+      push_view({Item::Kind::NewDim});
+      out.indices.back() = index;
+      return;
+    }
+    int64_t dims = mask ? index.ndim() : 1;
+    for (int64_t d = 0; mask && d < dims; ++d)
+      WT_CHECK(dim_ + d < x_.ndim() && index.sizes()[d] == x_.sizes()[dim_ + d], IndexError, "The shape of the mask ",
+               index.sizes(), " at index ", d, " does not match the shape of the indexed tensor ", x_.sizes(),
+               " at index ", dim_ + d);
+    advanced(std::move(index), dims);
+  }
+
+  const Tensor& x_;
+  int64_t taken_ = 0, dim_ = 0;
+  bool ellipsis_ = false;
+};
+
+Parsed parse_index(const Tensor& x, PyObject* index) {
+  if (PyTuple_Check(index))
+    return std::move(Parser(x, &PyTuple_GET_ITEM(index, 0), PyTuple_GET_SIZE(index)).out);
+  return std::move(Parser(x, &index, 1).out);
+}
+
+Tensor basic_view(const Tensor& x, const Parsed& p) {
+  if (!p.view) return x;
+  return ops::region(x, [&](Shape& sizes, Shape& strides, int64_t& offset) {
+    Shape new_sizes, new_strides;
+    size_t dim = 0;
+    for (const Item& item : p.items) {
+      if (item.kind == Item::Kind::NewDim) {
+        new_sizes.push_back(1);
+        new_strides.push_back(0);
+        continue;
+      }
+      offset += item.start * strides[dim];
+      if (item.kind == Item::Kind::Slice) {
+        new_sizes.push_back(item.length);
+        new_strides.push_back(strides[dim] * item.step);
+      }
+      ++dim;
+    }
+    sizes = std::move(new_sizes);
+    strides = std::move(new_strides);
+  });
+}
+
+// x[i] with a plain int, the most frequent index by far.
+bool is_plain_int(PyObject* index, int64_t& i) {
+  if (!PyLong_CheckExact(index)) return false;
+  int overflow = 0;
+  i = PyLong_AsLongLongAndOverflow(index, &overflow);
+  return !overflow;
+}
+
+Tensor value_tensor(PyObject* value, const Tensor& like) {
+  if (is_tensor(value)) return tensor_of(value);
+  Scalar s;
+  if (to_scalar(value, s)) {
+    Tensor host = scalar_tensor(s, like.dtype());
+    return host;
+  }
+  return tensor_from_data(value);
+}
+
+// A value may have more leading dims of size 1 than the place it goes to.
+Tensor drop_leading_ones(Tensor v, int64_t ndim) {
+  while (v.ndim() > ndim && v.sizes()[0] == 1) v = ops::squeeze_dim(v, 0);
+  return v;
+}
+
+}  // namespace
+
+PyObject* tensor_getitem(PyObject* self, PyObject* index) {
+  return guarded([&] {
+    const Tensor& x = tensor_of(self);
+    if (int64_t i; is_plain_int(index, i) && x.ndim() > 0) return wrap(ops::select(x, 0, i));
+    WT_CHECK(x.ndim() > 0 || !PyLong_Check(index) || PyBool_Check(index), IndexError,
+             "invalid index of a 0-dim tensor. Use `tensor.item()` to convert it to a number");
+    Parsed p = parse_index(x, index);
+    Tensor out = basic_view(x, p);
+    if (!p.indices.empty()) return wrap(ops::index(out, p.indices));
+    return wrap(out.same(x) ? ops::region(x, [](Shape&, Shape&, int64_t&) {}) : out);
+  });
+}
+
+int tensor_setitem(PyObject* self, PyObject* index, PyObject* value) {
+  return guarded(
+      [&] {
+        WT_CHECK(value, TypeError, "Tensor does not support deleting items");
+        const Tensor& x = tensor_of(self);
+        Parsed p = parse_index(x, index);
+        Tensor place = basic_view(x, p);
+        Tensor v = value_tensor(value, x);
+        if (!p.indices.empty()) {
+          ops::index_put_(place, p.indices, v, false);
+        } else {
+          ops::copy_(place, drop_leading_ones(std::move(v), place.ndim()), false);
+        }
+        return 0;
+      },
+      -1);
+}
+
+}  // namespace warptape::bindings

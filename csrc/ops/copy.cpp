@@ -1,0 +1,182 @@
+#include "ops/copy.h"
+
+#include "ops/view.h"
+
+namespace warptape::ops {
+namespace {
+
+void identity_backward(Node&, Gradients& g) { g.set(0, g[0]); }
+constexpr NodeType kClone{"CloneBackward0", identity_backward};
+
+Tensor clone_as(const Tensor& x, Tensor out) {
+  raw_copy(out, x);
+  if (needs_grad(x)) set_history(out, record(kClone, x));
+  return out;
+}
+Tensor clone_impl(const Tensor& x) { return clone_as(x, empty_like_layout(x, x.dtype())); }
+Tensor contiguous_impl(const Tensor& x) {
+  return x.is_contiguous() ? x : clone_as(x, empty(x.sizes(), options_of(x)));
+}
+
+// ---- conversion -----------------------------------------------------------------------------------------------------
+
+struct Origin {
+  DType dtype;
+  Device device;
+};
+void to_backward(Node& n, Gradients& g) {
+  const Origin& o = n.data<Origin>();
+  g.set(0, to(g[0], o.device, o.dtype, false));
+}
+constexpr NodeType kTo{"ToCopyBackward0", to_backward};
+
+Tensor to_impl(const Tensor& x, std::optional<Device> device, std::optional<DType> dtype, bool copy) {
+  DType t = dtype.value_or(x.dtype());
+  Device d = device.value_or(x.device());
+  if (!copy && t == x.dtype() && d == x.device()) return x;
+  Tensor out = d == x.device() ? empty_like_layout(x, t) : empty(x.sizes(), {t, d});
+  raw_copy(out, x);
+  if (needs_grad(x) && is_floating(t)) {
+    Ref<Node> n = record(kTo, x);
+    n->emplace<Origin>(x.dtype(), x.device());
+    set_history(out, n);
+  }
+  return out;
+}
+
+// ---- in place -------------------------------------------------------------------------------------------------------
+
+void copy_backward(Node&, Gradients& g) {
+  if (g.wants(0)) g.set(0, zeros(g[0].sizes(), options_of(g[0])));
+  if (g.wants(1)) g.set(1, g[0]);
+}
+constexpr NodeType kCopy{"CopyBackwards", copy_backward};
+
+Tensor copy_impl(const Tensor& self, const Tensor& src, bool) {
+  Shape shape = broadcast_shapes(self.sizes(), src.sizes(), "copy_");
+  WT_CHECK(shape == self.sizes(), ShapeError, "copy_: shape ", src.sizes(), " of the source does not broadcast to ",
+           self.sizes());
+  bool recorded = needs_grad(self, src) && is_floating(self.dtype());
+  check_inplace(self, "copy_", recorded);
+  Ref<Node> n = recorded ? record(kCopy, self, src) : Ref<Node>();
+  // Memory that overlaps is read whole before it is written.
+  bool overlaps = self->storage == src->storage && !self.same(src);
+  if (!self.same(src)) raw_copy(self, overlaps ? raw_clone(src) : src);
+  self.bump_version();
+  if (n) rebase_history(self, n);
+  return self;
+}
+
+void fill_backward(Node&, Gradients& g) { g.set(0, zeros(g[0].sizes(), options_of(g[0]))); }
+constexpr NodeType kFill{"FillBackward0", fill_backward}, kZero{"ZeroBackward0", fill_backward};
+
+Tensor fill_with(const char* op, const NodeType& type, const Tensor& self, const Scalar& value) {
+  bool recorded = needs_grad(self);
+  check_inplace(self, op, recorded);
+  Ref<Node> n = recorded ? record(type, self) : Ref<Node>();
+  raw_fill(self, value);
+  self.bump_version();
+  if (n) rebase_history(self, n);
+  return self;
+}
+Tensor fill_impl(const Tensor& self, const Scalar& value) { return fill_with("fill_", kFill, self, value); }
+Tensor fill_tensor_impl(const Tensor& self, const Tensor& value) {
+  WT_CHECK(value.ndim() == 0, ShapeError, "fill_: fill_ only supports 0-dimension value tensor but got tensor with ",
+           value.ndim(), " dimensions.");
+  return copy_(self, value, false);
+}
+Tensor zero_impl(const Tensor& self) { return fill_with("zero_", kZero, self, 0); }
+
+// ---- joining --------------------------------------------------------------------------------------------------------
+
+struct Joined {
+  int64_t dim;
+  SmallVector<int64_t, 8> lengths;
+};
+void cat_backward(Node& n, Gradients& g) {
+  const Joined& j = n.data<Joined>();
+  int64_t at = 0;
+  for (size_t i = 0; i < j.lengths.size(); ++i) {
+    if (g.wants(i)) g.set(i, j.lengths[i] < 0 ? Tensor() : narrow(g[0], j.dim, at, j.lengths[i]));
+    at += std::max<int64_t>(j.lengths[i], 0);
+  }
+}
+constexpr NodeType kCat{"CatBackward0", cat_backward};
+
+// PyTorch lets an empty one-dimensional tensor stand among tensors of any shape.
+bool skipped(const Tensor& t) { return t.ndim() == 1 && t.numel() == 0; }
+
+Tensor cat_impl(TensorList tensors, int64_t dim) {
+  WT_CHECK(!tensors.empty(), ValueError, "cat: expected a non-empty list of Tensors");
+  const Tensor* model = nullptr;
+  PromotionState kinds;
+  for (const Tensor& t : tensors) {
+    WT_CHECK(t.ndim() > 0, ShapeError, "cat: zero-dimensional tensor cannot be concatenated");
+    t.ndim() ? kinds.add_dimensioned(t.dtype()) : kinds.add_zero_dim(t.dtype());
+    if (!model || skipped(*model)) model = &t;
+  }
+  dim = wrap_dim(dim, model->ndim(), "cat");
+  Joined joined{dim, {}};
+  Shape sizes = model->sizes();
+  sizes[dim] = 0;
+  for (const Tensor& t : tensors) {
+    WT_CHECK(t.device() == model->device(), DeviceError, "cat: expected all tensors on ", model->device(), ", got ", t);
+    if (skipped(t) && model->ndim() != 1) {
+      joined.lengths.push_back(-1);
+      continue;
+    }
+    bool fits = t.ndim() == model->ndim();
+    for (int64_t d = 0; fits && d < t.ndim(); ++d) fits = d == dim || t.sizes()[d] == sizes[d];
+    WT_CHECK(fits, ShapeError, "cat: Sizes of tensors must match except in dimension ", dim, ": expected ",
+             model->sizes(), " but got ", t.sizes());
+    joined.lengths.push_back(t.sizes()[dim]);
+    sizes[dim] += t.sizes()[dim];
+  }
+  Tensor out = empty(sizes, {kinds.result(), model->device()});
+  int64_t at = 0;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    int64_t n = joined.lengths[i];
+    if (n <= 0) continue;
+    Shape part = out.sizes();
+    part[dim] = n;
+    raw_copy(alias(out, part, out.strides(), at * out.strides()[dim]), tensors[i]);
+    at += n;
+  }
+  if (thread_state.grad_mode && any_requires_grad(tensors)) {
+    Ref<Node> n = record_list(kCat, tensors);
+    n->emplace<Joined>(std::move(joined));
+    set_history(out, n);
+  }
+  return out;
+}
+
+Tensor stack_impl(TensorList tensors, int64_t dim) {
+  WT_CHECK(!tensors.empty(), ValueError, "stack: expected a non-empty list of Tensors");
+  std::vector<Tensor> rows;
+  for (const Tensor& t : tensors) {
+    WT_CHECK(t.sizes() == tensors[0].sizes(), ShapeError, "stack: stack expects each tensor to be equal size, but got ",
+             tensors[0].sizes(), " at entry 0 and ", t.sizes(), " at entry ", rows.size());
+    rows.push_back(unsqueeze(t, dim));
+  }
+  return cat(rows, wrap_dim(dim, tensors[0].ndim() + 1, "stack"));
+}
+
+constexpr uint32_t kBoth = kFunction | kMethod;
+
+}  // namespace
+
+Tensor cast(const Tensor& x, DType dtype) { return x.dtype() == dtype ? x : to(x, std::nullopt, dtype, false); }
+
+decltype(contiguous) contiguous{"_contiguous", contiguous_impl, kPrivate, {"input"}, "The tensor with its elements in order; itself when they are."};
+decltype(clone) clone{"_clone", clone_impl, kPrivate, {"input"}, "A copy with its own memory."};
+decltype(fill_) fill_{"fill_", fill_impl, kMethod, {{"input", kWritten}, "value"}, "Fills the tensor with a number."};
+const Op<Tensor(const Tensor&, const Tensor&)> fill_tensor_{"fill_", fill_tensor_impl, kMethod, {{"input", kWritten}, "value"}, "Fills the tensor with a 0-dim tensor's value."};
+decltype(zero_) zero_{"zero_", zero_impl, kMethod, {{"input", kWritten}}, "Fills the tensor with 0."};
+decltype(copy_) copy_{"copy_", copy_impl, kMethod, {{"input", kWritten}, "src", {"non_blocking", false}}, "Copies src, broadcast and converted, into the tensor."};
+decltype(to) to{"_to", to_impl, kPrivate, {"input", {"device", none}, {"dtype", none}, {"copy", false}}, "The tensor on another device or in another dtype."};
+decltype(cat) cat{"cat", cat_impl, kFunction | kOut, {"tensors", Arg::integer("dim", 0)}, "Joins tensors along a dim."};
+const Op<Tensor(TensorList, int64_t)> concat{"concat", cat_impl, kFunction | kOut, {"tensors", Arg::integer("dim", 0)}, "cat."};
+const Op<Tensor(TensorList, int64_t)> concatenate{"concatenate", cat_impl, kFunction | kOut, {"tensors", Arg::integer("dim", 0)}, "cat."};
+decltype(stack) stack{"stack", stack_impl, kFunction | kOut, {"tensors", Arg::integer("dim", 0)}, "Joins tensors along a new dim."};
+
+}  // namespace warptape::ops

@@ -1,0 +1,207 @@
+#include "ops/index.h"
+
+#include "kernels/index.h"
+#include "ops/copy.h"
+#include "ops/view.h"
+
+namespace warptape::ops {
+namespace {
+
+using kernels::View;
+kernels::Slot<kernels::IndexGetFn> index_get_slot{"index_get"};
+kernels::Slot<kernels::IndexPutFn> index_put_slot{"index_put"};
+kernels::Slot<kernels::CountNonzeroFn> count_nonzero_slot{"count_nonzero"};
+kernels::Slot<kernels::NonzeroFn> nonzero_slot{"nonzero"};
+
+Tensor nonzero_impl(const Tensor& x) {
+  WT_CHECK(!x.is_meta(), DeviceError, "nonzero: a meta tensor has no data");
+  Tensor count = zeros({}, {DType::Int64, x.device()});
+  Launch launch(x.device());
+  if (x.numel()) count_nonzero_slot(launch, count.view(), x.view());
+  Tensor out = empty(Shape{item(count).to_int(), x.ndim()}, {DType::Int64, x.device()});
+  if (out.numel()) nonzero_slot(launch, out.view(), x.view());
+  return out;
+}
+
+// The index tensors as int64, broadcast to one shape, with the dims of x that they stand for brought to the front.
+struct Plan {
+  std::vector<Tensor> indices;  // one per indexed dim
+  Shape shape;                  // their common shape
+  Shape order;                  // dims of x: indexed ones first
+  int64_t at = 0;               // where the index dims stand in the result
+};
+
+void add_index(Plan& plan, const char* op, const Tensor& x, const Tensor& given, int64_t& dim) {
+  auto push = [&](Tensor t) {
+    plan.shape = plan.indices.empty() ? t.sizes() : broadcast_shapes(plan.shape, t.sizes(), op);
+    plan.indices.push_back(std::move(t));
+    plan.order.push_back(dim++);
+  };
+  WT_CHECK(!is_floating(given.dtype()), IndexError, op,
+           ": tensors used as indices must be long, int, byte or bool tensors, got ", given);
+  Tensor index = given.device() == x.device() ? given : to(given, x.device(), std::nullopt, false);
+  if (index.dtype() != DType::Bool && index.dtype() != DType::UInt8) return push(raw_cast(index, DType::Int64));
+  for (int64_t d = 0; d < index.ndim(); ++d)
+    WT_CHECK(dim + d < x.ndim() && x.sizes()[dim + d] == index.sizes()[d], IndexError, op, ": The shape of the mask ",
+             index.sizes(), " at index ", d, " does not match the shape of the indexed tensor ", x.sizes(),
+             " at index ", dim + d);
+  Tensor positions = nonzero_impl(index);
+  int64_t n = positions.sizes()[0];
+  for (int64_t d = 0; d < index.ndim(); ++d)
+    push(raw_contiguous(alias(positions, Shape{n}, Shape{positions.strides()[0]}, d)));
+}
+
+Plan make_plan(const char* op, const Tensor& x, Indices indices) {
+  Plan plan;
+  int64_t dim = 0;
+  for (size_t i = 0; i < indices.size();) {
+    WT_CHECK(dim < x.ndim(), IndexError, op, ": too many indices for tensor of dimension ", x.ndim());
+    if (!indices[i]) {
+      ++dim, ++i;
+      continue;
+    }
+    int64_t before = dim;
+    add_index(plan, op, x, *indices[i], dim);
+    // A mask of several dims is followed by placeholders for its other dims.
+    for (++i; before + 1 < dim && i < indices.size() && !indices[i]; ++i) ++before;
+  }
+  WT_CHECK(!plan.order.empty(), IndexError, op, ": at least one index must be given");
+  bool adjacent = plan.order.back() - plan.order.front() + 1 == static_cast<int64_t>(plan.order.size());
+  plan.at = adjacent ? plan.order.front() : 0;
+  for (int64_t d = 0; d < x.ndim(); ++d)
+    if (std::find(plan.order.begin(), plan.order.end(), d) == plan.order.end()) plan.order.push_back(d);
+  for (Tensor& t : plan.indices) t = expand_view(t, plan.shape);
+  return plan;
+}
+
+// [index dims, other dims] to the result's order, and back.
+Shape result_order(const Plan& plan, int64_t ndim) {
+  auto k = static_cast<int64_t>(plan.shape.size());
+  Shape order;
+  for (int64_t i = 0; i < plan.at; ++i) order.push_back(k + i);
+  for (int64_t i = 0; i < k; ++i) order.push_back(i);
+  for (int64_t i = k + plan.at; i < ndim; ++i) order.push_back(i);
+  return order;
+}
+
+Tensor permuted_view(const Tensor& x, const Shape& order) {
+  Shape sizes, strides;
+  for (int64_t d : order) {
+    sizes.push_back(x.sizes()[d]);
+    strides.push_back(x.strides()[d]);
+  }
+  return alias(x, std::move(sizes), std::move(strides), x.offset());
+}
+
+std::vector<View> views(const Plan& plan) {
+  std::vector<View> out;
+  for (const Tensor& t : plan.indices) out.push_back(t.view());
+  return out;
+}
+
+void put(const char* op, const Plan& plan, const Tensor& self, const Tensor& values, bool accumulate) {
+  Tensor front = permuted_view(self, plan.order);
+  Shape sizes = plan.shape;
+  sizes.append(front.sizes().begin() + static_cast<int64_t>(plan.indices.size()), front.sizes().end());
+  Shape order = result_order(plan, static_cast<int64_t>(sizes.size())), inverse(order.size(), 0), shown;
+  for (size_t i = 0; i < order.size(); ++i) {
+    inverse[order[i]] = static_cast<int64_t>(i);
+    shown.push_back(sizes[order[i]]);
+  }
+  WT_CHECK(broadcast_shapes(values.sizes(), shown, op) == shown, ShapeError, op, ": shape mismatch: value tensor of shape ",
+           values.sizes(), " cannot be broadcast to indexing result of shape ", shown);
+  Tensor v = permuted_view(expand_view(raw_cast(values, self.dtype()), shown), inverse);
+  if (self.is_meta() || v.numel() == 0) return;
+  Launch launch(self.device());
+  auto index_views = views(plan);
+  index_put_slot(launch, front.view(), v.view(), index_views.data(), static_cast<int>(index_views.size()), accumulate);
+  launch.check_index(op, plan.order[0]);
+}
+
+std::vector<OptTensor> saved_indices(Node& n, size_t from) {
+  std::vector<OptTensor> out;
+  for (size_t i = from; i < n.saved_count(); ++i) {
+    Tensor t = n.saved(i);
+    out.push_back(t.defined() ? OptTensor(t) : OptTensor());
+  }
+  return out;
+}
+void save_indices(Node& n, Indices indices) {
+  for (const OptTensor& t : indices) n.save(t ? *t : Tensor());
+}
+
+void index_backward(Node& n, Gradients& g) {
+  Tensor out = zeros(n.data<Shape>(), options_of(g[0]));
+  g.set(0, index_put_(out, saved_indices(n, 0), g[0], true));
+}
+constexpr NodeType kIndex{"IndexBackward0", index_backward};
+
+Tensor index_impl(const Tensor& x, Indices indices) {
+  Plan plan = make_plan("index", x, indices);
+  Tensor front = permuted_view(x, plan.order);
+  Shape sizes = plan.shape;
+  sizes.append(front.sizes().begin() + static_cast<int64_t>(plan.indices.size()), front.sizes().end());
+  Tensor out = empty(sizes, options_of(x));
+  if (!out.is_meta() && out.numel()) {
+    Launch launch(x.device());
+    auto index_views = views(plan);
+    index_get_slot(launch, out.view(), front.view(), index_views.data(), static_cast<int>(index_views.size()));
+    launch.check_index("index", plan.order[0]);
+  }
+  out = permuted_view(out, result_order(plan, out.ndim()));
+  if (needs_grad(x)) {
+    Ref<Node> n = record(kIndex, x);
+    n->emplace<Shape>(x.sizes());
+    save_indices(*n, indices);
+    set_history(out, n);
+  }
+  return out;
+}
+
+struct PutData {
+  bool accumulate;
+};
+void index_put_backward(Node& n, Gradients& g) {
+  auto indices = saved_indices(n, 0);
+  if (g.wants(0)) {
+    bool kept = n.data<PutData>().accumulate;
+    g.set(0, kept ? g[0] : index_put_(clone(g[0]), indices, zeros({}, options_of(g[0])), false));
+  }
+  if (g.wants(1)) g.set(1, index(g[0], indices));
+}
+constexpr NodeType kIndexPut{"IndexPutBackward0", index_put_backward};
+
+Tensor index_put_impl(const Tensor& self, Indices indices, const Tensor& given, bool accumulate) {
+  WT_CHECK(given.device() == self.device() || given.ndim() == 0, DeviceError, "index_put_: expected values on ",
+           self.device(), ", got ", given.device());
+  WT_CHECK(can_cast(given.dtype(), self.dtype()) || given.ndim() == 0, DtypeError,
+           "index_put_: Index put requires the source and destination dtypes match, got ", self.dtype(),
+           " for the destination and ", given.dtype(), " for the source.");
+  Tensor values = given.device() == self.device() ? given : to(given, self.device(), std::nullopt, false);
+  bool recorded = needs_grad(self, values) && is_floating(self.dtype());
+  check_inplace(self, "index_put_", recorded);
+  Plan plan = make_plan("index_put_", self, indices);
+  Ref<Node> n;
+  if (recorded) {
+    n = record(kIndexPut, self, values);
+    n->emplace<PutData>(accumulate);
+    save_indices(*n, indices);
+  }
+  put("index_put_", plan, self, values->storage == self->storage ? raw_clone(values) : values, accumulate);
+  self.bump_version();
+  if (n) rebase_history(self, n);
+  return self;
+}
+
+Tensor index_put_copy_impl(const Tensor& x, Indices indices, const Tensor& values, bool accumulate) {
+  return index_put_(clone(x), indices, values, accumulate);
+}
+
+}  // namespace
+
+decltype(index) index{"_index", index_impl, kPrivate, {"input", "indices"}, "input[indices]: advanced indexing by NumPy's rules."};
+decltype(index_put_) index_put_{"index_put_", index_put_impl, kMethod, {{"input", kWritten}, "indices", "values", {"accumulate", false}}, "input[indices] = values, or += with accumulate."};
+const Op<Tensor(const Tensor&, Indices, const Tensor&, bool)> index_put{"index_put", index_put_copy_impl, kFunction | kMethod, {"input", "indices", "values", {"accumulate", false}}, "index_put_ on a copy."};
+decltype(nonzero) nonzero{"_nonzero", nonzero_impl, kPrivate, {"input"}, "Positions of the non-zero elements, int64 [count, ndim]."};
+
+}  // namespace warptape::ops

@@ -1,0 +1,343 @@
+#include "ops/view.h"
+
+#include <numeric>
+
+#include "ops/copy.h"
+
+namespace warptape::ops {
+namespace {
+
+// Makes the view, remembers its base and records it. `fill` stores what backward needs.
+template <class F>
+Tensor make_view(const NodeType& type, const Tensor& x, Shape sizes, Shape strides, int64_t offset, F&& fill) {
+  Tensor out = alias(x, std::move(sizes), std::move(strides), offset);
+  set_view(out, x);
+  if (needs_grad(x)) {
+    Ref<Node> n = record(type, x);
+    fill(*n);
+    set_history(out, n);
+  }
+  return out;
+}
+
+// ---- same elements in the same order --------------------------------------------------------------------------------
+
+void reshape_backward(Node& n, Gradients& g) { g.set(0, reshape(g[0], n.data<Shape>())); }
+constexpr NodeType kView{"ViewBackward0", reshape_backward}, kUnsqueeze{"UnsqueezeBackward0", reshape_backward},
+    kSqueeze{"SqueezeBackward0", reshape_backward};
+
+Tensor reshaped(const NodeType& type, const Tensor& x, Shape sizes, Shape strides) {
+  return make_view(type, x, std::move(sizes), std::move(strides), x.offset(),
+                   [&](Node& n) { n.emplace<Shape>(x.sizes()); });
+}
+
+Tensor view_impl(const Tensor& x, IntList to) {
+  Shape sizes = infer_size(to, x.numel(), "view");
+  auto strides = view_strides(x, sizes);
+  WT_CHECK(strides, ShapeError,
+           "view: view size is not compatible with input tensor's size and stride (at least one dimension spans across "
+           "two contiguous subspaces). Use .reshape(...) instead. Input ", x, " strides ", x.strides(), ", asked ", sizes);
+  return reshaped(kView, x, std::move(sizes), *std::move(strides));
+}
+
+Tensor reshape_impl(const Tensor& x, IntList to) {
+  Shape sizes = infer_size(to, x.numel(), "reshape");
+  if (auto strides = view_strides(x, sizes)) return reshaped(kView, x, std::move(sizes), *std::move(strides));
+  Tensor dense = contiguous(x);
+  Shape fresh = contiguous_strides(sizes);
+  return reshaped(kView, dense, std::move(sizes), std::move(fresh));
+}
+
+Tensor view_as_impl(const Tensor& x, const Tensor& other) { return view(x, other.sizes()); }
+Tensor reshape_as_impl(const Tensor& x, const Tensor& other) { return reshape(x, other.sizes()); }
+
+Tensor flatten_impl(const Tensor& x, int64_t start, int64_t end) {
+  if (x.ndim() == 0) return reshape(x, Shape{1});
+  start = wrap_dim(start, x.ndim(), "flatten");
+  end = wrap_dim(end, x.ndim(), "flatten");
+  WT_CHECK(start <= end, ShapeError, "flatten: start_dim cannot come after end_dim, got ", start, " and ", end);
+  Shape sizes;
+  for (int64_t d = 0; d < x.ndim(); ++d) {
+    if (d > start && d <= end) {
+      sizes.back() *= x.sizes()[d];
+    } else {
+      sizes.push_back(x.sizes()[d]);
+    }
+  }
+  return reshape(x, sizes);
+}
+
+Tensor unflatten_impl(const Tensor& x, int64_t dim, IntList into) {
+  dim = wrap_dim(dim, x.ndim(), "unflatten");
+  WT_CHECK(!into.empty(), ShapeError, "unflatten: sizes must be non-empty");
+  Shape inner = infer_size(into, x.sizes()[dim], "unflatten");
+  Shape sizes(x.sizes().begin(), x.sizes().begin() + dim);
+  sizes.append(inner.begin(), inner.end());
+  sizes.append(x.sizes().begin() + dim + 1, x.sizes().end());
+  return reshape(x, sizes);
+}
+
+Tensor unsqueeze_impl(const Tensor& x, int64_t dim) {
+  dim = wrap_dim(dim, x.ndim() + 1, "unsqueeze");
+  Shape sizes = x.sizes(), strides = x.strides();
+  sizes.insert(dim, 1);
+  strides.insert(dim, dim < x.ndim() ? x.sizes()[dim] * x.strides()[dim] : 1);
+  return reshaped(kUnsqueeze, x, std::move(sizes), std::move(strides));
+}
+
+Tensor squeeze_dims(const Tensor& x, IntList dims, bool all) {
+  Shape wrapped = wrap_dims(dims, x.ndim(), "squeeze"), sizes, strides;
+  for (int64_t d = 0; d < x.ndim(); ++d) {
+    bool asked = all || std::find(wrapped.begin(), wrapped.end(), d) != wrapped.end();
+    if (asked && x.sizes()[d] == 1) continue;
+    sizes.push_back(x.sizes()[d]);
+    strides.push_back(x.strides()[d]);
+  }
+  return reshaped(kSqueeze, x, std::move(sizes), std::move(strides));
+}
+Tensor squeeze_impl(const Tensor& x) { return squeeze_dims(x, {}, true); }
+Tensor squeeze_dim_impl(const Tensor& x, int64_t dim) { return squeeze_dims(x, IntList{&dim, 1}, false); }
+Tensor squeeze_list_impl(const Tensor& x, IntList dims) { return squeeze_dims(x, dims, false); }
+
+// ---- another order of dims ------------------------------------------------------------------------------------------
+
+void permute_backward(Node& n, Gradients& g) {
+  const Shape& dims = n.data<Shape>();
+  Shape inverse(dims.size(), 0);
+  for (size_t i = 0; i < dims.size(); ++i) inverse[dims[i]] = static_cast<int64_t>(i);
+  g.set(0, permute(g[0], inverse));
+}
+constexpr NodeType kPermute{"PermuteBackward0", permute_backward}, kTranspose{"TransposeBackward0", permute_backward};
+
+Tensor permuted(const NodeType& type, const Tensor& x, const Shape& dims) {
+  Shape sizes, strides;
+  for (int64_t d : dims) {
+    sizes.push_back(x.sizes()[d]);
+    strides.push_back(x.strides()[d]);
+  }
+  return make_view(type, x, std::move(sizes), std::move(strides), x.offset(), [&](Node& n) { n.emplace<Shape>(dims); });
+}
+
+Tensor permute_impl(const Tensor& x, IntList dims) {
+  WT_CHECK(static_cast<int64_t>(dims.size()) == x.ndim(), ShapeError, "permute: expected ", x.ndim(),
+           " dims for a tensor of shape ", x.sizes(), ", got ", AsShape{dims});
+  return permuted(kPermute, x, wrap_dims(dims, x.ndim(), "permute"));
+}
+
+Shape identity_dims(const Tensor& x) {
+  Shape dims(x.sizes().size(), 0);
+  std::iota(dims.begin(), dims.end(), 0);
+  return dims;
+}
+
+Tensor transpose_impl(const Tensor& x, int64_t a, int64_t b) {
+  a = wrap_dim(a, x.ndim(), "transpose");
+  b = wrap_dim(b, x.ndim(), "transpose");
+  Shape dims = identity_dims(x);
+  if (x.ndim()) std::swap(dims[a], dims[b]);
+  return permuted(kTranspose, x, dims);
+}
+
+Tensor t_impl(const Tensor& x) {
+  WT_CHECK(x.ndim() <= 2, ShapeError, "t: t() expects a tensor with <= 2 dimensions, but self is ", x.ndim(), "D");
+  return x.ndim() < 2 ? transpose(x, 0, x.ndim() ? 0 : -1) : transpose(x, 0, 1);
+}
+
+Tensor movedim_impl(const Tensor& x, IntList from, IntList to) {
+  Shape source = wrap_dims(from, x.ndim(), "movedim"), target = wrap_dims(to, x.ndim(), "movedim");
+  WT_CHECK(source.size() == target.size(), ShapeError,
+           "movedim: Invalid source or destination dims: source ", source, " and destination ", target,
+           " must have the same number of elements");
+  Shape dims(x.sizes().size(), -1);
+  for (size_t i = 0; i < source.size(); ++i) dims[target[i]] = source[i];
+  int64_t next = 0;
+  for (int64_t& d : dims) {
+    if (d >= 0) continue;
+    while (std::find(source.begin(), source.end(), next) != source.end()) ++next;
+    d = next++;
+  }
+  return permute(x, dims);
+}
+
+// ---- repeated -------------------------------------------------------------------------------------------------------
+
+void expand_backward(Node&, Gradients& g) { g.set(0, g[0]); }  // the engine sums over what was repeated
+constexpr NodeType kExpand{"ExpandBackward0", expand_backward};
+
+Tensor expand_impl(const Tensor& x, IntList to) {
+  Shape sizes(to);
+  int64_t shift = static_cast<int64_t>(sizes.size()) - x.ndim();
+  WT_CHECK(shift >= 0, ShapeError, "expand: the number of sizes provided (", sizes.size(),
+           ") must be greater or equal to the number of dimensions in the tensor (", x.ndim(), ")");
+  for (int64_t d = 0; d < static_cast<int64_t>(sizes.size()); ++d) {
+    int64_t have = d >= shift ? x.sizes()[d - shift] : 1;
+    if (sizes[d] == -1 && d >= shift) sizes[d] = have;
+    WT_CHECK(sizes[d] >= 0 && (sizes[d] == have || have == 1), ShapeError, "expand: The expanded size of the tensor (",
+             sizes[d], ") must match the existing size (", have, ") at non-singleton dimension ", d,
+             ". Target sizes: ", AsShape{to}, ". Tensor sizes: ", x.sizes());
+  }
+  numel_of(sizes, "expand");
+  Shape strides = broadcast_strides(x.sizes(), x.strides(), sizes);
+  return make_view(kExpand, x, std::move(sizes), std::move(strides), x.offset(), [](Node&) {});
+}
+Tensor expand_as_impl(const Tensor& x, const Tensor& other) { return expand(x, other.sizes()); }
+
+// ---- a part ---------------------------------------------------------------------------------------------------------
+
+void region_backward(Node& n, Gradients& g) { g.set(0, tape_replace_region(Tensor(), g[0], n.data<Region>())); }
+constexpr NodeType kSelect{"SelectBackward0", region_backward},
+    kDiagonal{"DiagonalBackward0", region_backward};
+
+Tensor select_impl(const Tensor& x, int64_t dim, int64_t index) {
+  WT_CHECK(x.ndim() > 0, IndexError, "select: select() cannot be applied to a 0-dim tensor.");
+  dim = wrap_dim(dim, x.ndim(), "select");
+  int64_t n = x.sizes()[dim];
+  WT_CHECK(index >= -n && index < n, IndexError, "select: index ", index, " is out of bounds for dimension ", dim,
+           " with size ", n);
+  if (index < 0) index += n;
+  auto geometry = [&](Shape& sizes, Shape& strides, int64_t& offset) {
+    offset = index * strides[dim];
+    sizes.erase(dim);
+    strides.erase(dim);
+  };
+  return region(x, geometry, kSelect);
+}
+
+Tensor slice_of(const Tensor& x, int64_t dim, int64_t start, int64_t length) {
+  return region(x, [&](Shape& sizes, Shape& strides, int64_t& offset) {
+    offset = length > 0 ? start * strides[dim] : 0;
+    sizes[dim] = length;
+  });
+}
+
+Tensor narrow_impl(const Tensor& x, int64_t dim, int64_t start, int64_t length) {
+  WT_CHECK(x.ndim() > 0, ShapeError, "narrow: narrow() cannot be applied to a 0-dim tensor.");
+  dim = wrap_dim(dim, x.ndim(), "narrow");
+  int64_t n = x.sizes()[dim];
+  WT_CHECK(length >= 0, ValueError, "narrow: narrow(): length must be non-negative, got ", length);
+  WT_CHECK(start >= -n && start <= n, IndexError, "narrow: start out of range (expected to be in range of [", -n, ", ",
+           n, "], but got ", start, ")");
+  if (start < 0) start += n;
+  WT_CHECK(length <= n - start, ShapeError, "narrow: start (", start, ") + length (", length,
+           ") exceeds dimension size (", n, ").");
+  return slice_of(x, dim, start, length);
+}
+
+std::vector<Tensor> split_lengths(const Tensor& x, IntList lengths, int64_t dim) {
+  std::vector<Tensor> out;
+  int64_t at = 0;
+  for (int64_t n : lengths) {
+    out.push_back(slice_of(x, dim, at, n));
+    if (out.back()->extra && is_view(out.back())) meta_of(out.back())->view->origin = ViewOrigin::MultipleOutputs;
+    at += n;
+  }
+  return out;
+}
+
+std::vector<Tensor> split_sizes_impl(const Tensor& x, IntList lengths, int64_t dim) {
+  WT_CHECK(x.ndim() > 0, ShapeError, "split: split expects at least a 1-dimensional tensor");
+  dim = wrap_dim(dim, x.ndim(), "split");
+  int64_t sum = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+  WT_CHECK(sum == x.sizes()[dim] && std::all_of(lengths.begin(), lengths.end(), [](int64_t n) { return n >= 0; }),
+           ShapeError, "split: split_with_sizes expects split_sizes to sum exactly to ", x.sizes()[dim],
+           " (input tensor's size at dimension ", dim, "), but got split_sizes=", AsShape{lengths});
+  return split_lengths(x, lengths, dim);
+}
+
+std::vector<Tensor> split_impl(const Tensor& x, int64_t size, int64_t dim) {
+  WT_CHECK(x.ndim() > 0, ShapeError, "split: split expects at least a 1-dimensional tensor");
+  dim = wrap_dim(dim, x.ndim(), "split");
+  int64_t n = x.sizes()[dim];
+  WT_CHECK(size > 0 || (size == 0 && n == 0), ValueError,
+           "split: split expects split_size be positive, but got split_size=", size);
+  Shape lengths;
+  for (int64_t at = 0; at < n; at += size) lengths.push_back(std::min(size, n - at));
+  if (lengths.empty()) lengths.push_back(0);
+  return split_lengths(x, lengths, dim);
+}
+
+std::vector<Tensor> chunk_impl(const Tensor& x, int64_t chunks, int64_t dim) {
+  WT_CHECK(x.ndim() > 0, ShapeError, "chunk: chunk expects at least a 1-dimensional tensor");
+  WT_CHECK(chunks > 0, ValueError, "chunk: chunk expects `chunks` to be greater than 0, got: ", chunks);
+  dim = wrap_dim(dim, x.ndim(), "chunk");
+  int64_t n = x.sizes()[dim], size = (n + chunks - 1) / chunks;
+  if (n == 0) return split_lengths(x, Shape(static_cast<size_t>(chunks), 0), dim);
+  return split_impl(x, size, dim);
+}
+
+std::vector<Tensor> unbind_impl(const Tensor& x, int64_t dim) {
+  WT_CHECK(x.ndim() > 0, ShapeError, "unbind: cannot unbind a 0-dim tensor");
+  dim = wrap_dim(dim, x.ndim(), "unbind");
+  std::vector<Tensor> out;
+  for (int64_t i = 0; i < x.sizes()[dim]; ++i) {
+    out.push_back(select_impl(x, dim, i));
+    if (is_view(out.back())) meta_of(out.back())->view->origin = ViewOrigin::MultipleOutputs;
+  }
+  return out;
+}
+
+Tensor diagonal_impl(const Tensor& x, int64_t offset, int64_t a, int64_t b) {
+  a = wrap_dim(a, x.ndim(), "diagonal");
+  b = wrap_dim(b, x.ndim(), "diagonal");
+  WT_CHECK(a != b && x.ndim() >= 2, ShapeError, "diagonal: diagonal dimensions cannot be identical ", a, ", ", b);
+  int64_t rows = x.sizes()[a], columns = x.sizes()[b];
+  int64_t length = std::max<int64_t>(0, offset >= 0 ? std::min(rows, columns - offset) : std::min(rows + offset, columns));
+  auto geometry = [&](Shape& sizes, Shape& strides, int64_t& start) {
+    if (length) start = offset >= 0 ? offset * strides[b] : -offset * strides[a];
+    sizes.push_back(length);
+    strides.push_back(strides[a] + strides[b]);
+    for (int64_t d : {std::max(a, b), std::min(a, b)}) {
+      sizes.erase(d);
+      strides.erase(d);
+    }
+  };
+  return region(x, geometry, kDiagonal);
+}
+
+void detach_check(const Tensor& x) {
+  WT_CHECK(!is_view(x), Error, "detach_: Can't detach views in-place. Use detach() instead.");
+}
+Tensor detach_impl(const Tensor& x) { return warptape::detach(x); }
+Tensor detach_inplace(const Tensor& x) {
+  detach_check(x);
+  if (x->extra) set_gradient_edge(x, {});
+  return x;
+}
+
+constexpr uint32_t kBoth = kFunction | kMethod;
+
+}  // namespace
+
+const NodeType kRegionNode{"SliceBackward0", region_backward};
+
+decltype(view) view{"view", view_impl, kMethod, {"input", {"size", kVarArgs}}, "The same memory with other sizes; one may be -1."};
+decltype(reshape) reshape{"reshape", reshape_impl, kBoth, {"input", {"shape", kVarArgs}}, "Other sizes, a view where strides allow, else a copy."};
+decltype(view_as) view_as{"view_as", view_as_impl, kMethod, {"input", "other"}, "view with other's sizes."};
+decltype(reshape_as) reshape_as{"reshape_as", reshape_as_impl, kMethod, {"input", "other"}, "reshape with other's sizes."};
+decltype(flatten) flatten{"flatten", flatten_impl, kBoth, {"input", Arg::integer("start_dim", 0), Arg::integer("end_dim", -1)}, "Merges the dims from start_dim to end_dim."};
+const Op<Tensor(const Tensor&, int64_t, IntList)> unflatten{"unflatten", unflatten_impl, kBoth, {"input", "dim", {"sizes", kVarArgs}}, "Splits a dim into several."};
+decltype(unsqueeze) unsqueeze{"unsqueeze", unsqueeze_impl, kBoth, {"input", "dim"}, "A view with a dim of size 1 inserted."};
+decltype(squeeze) squeeze{"squeeze", squeeze_impl, kBoth, {"input"}, "A view without the dims of size 1."};
+decltype(squeeze_dim) squeeze_dim{"squeeze", squeeze_dim_impl, kBoth, {"input", "dim"}, "A view without dim, where it has size 1."};
+const Op<Tensor(const Tensor&, IntList)> squeeze_list{"squeeze", squeeze_list_impl, kBoth, {"input", "dim"}, "A view without those dims that have size 1."};
+decltype(permute) permute{"permute", permute_impl, kBoth, {"input", {"dims", kVarArgs}}, "A view with the dims in another order."};
+decltype(transpose) transpose{"transpose", transpose_impl, kBoth, {"input", "dim0", "dim1"}, "A view with two dims swapped."};
+decltype(transpose) swapaxes{"swapaxes", transpose_impl, kBoth, {"input", "axis0", "axis1"}, "transpose under NumPy's name."};
+decltype(transpose) swapdims{"swapdims", transpose_impl, kBoth, {"input", "dim0", "dim1"}, "transpose."};
+decltype(t) t{"t", t_impl, kBoth, {"input"}, "The transpose of a tensor of at most two dims."};
+const Op<Tensor(const Tensor&, IntList, IntList)> movedim{"movedim", movedim_impl, kBoth, {"input", "source", "destination"}, "Moves dims to other places."};
+const Op<Tensor(const Tensor&, IntList, IntList)> moveaxis{"moveaxis", movedim_impl, kBoth, {"input", "source", "destination"}, "movedim."};
+decltype(expand) expand{"expand", expand_impl, kMethod, {"input", {"size", kVarArgs}}, "A view in which dims of size 1 are repeated; -1 keeps a size."};
+decltype(broadcast_to) broadcast_to{"broadcast_to", expand_impl, kBoth, {"input", {"size", kVarArgs}}, "expand."};
+decltype(expand_as) expand_as{"expand_as", expand_as_impl, kMethod, {"input", "other"}, "expand to other's sizes."};
+decltype(select) select{"select", select_impl, kBoth, {"input", "dim", "index"}, "A view of one index of a dim, which goes away."};
+decltype(narrow) narrow{"narrow", narrow_impl, kBoth, {"input", "dim", "start", "length"}, "A view of a range of a dim."};
+const Op<std::vector<Tensor>(const Tensor&, int64_t, int64_t)> split{"split", split_impl, kBoth, {"tensor", "split_size_or_sections", Arg::integer("dim", 0)}, "Views of split_size each; the last may be shorter."};
+const Op<std::vector<Tensor>(const Tensor&, IntList, int64_t)> split_sizes{"split", split_sizes_impl, kBoth, {"tensor", "split_size_or_sections", Arg::integer("dim", 0)}, "Views of the given lengths."};
+const Op<std::vector<Tensor>(const Tensor&, int64_t, int64_t)> chunk{"chunk", chunk_impl, kBoth, {"input", "chunks", Arg::integer("dim", 0)}, "At most `chunks` views of equal length (the last may be shorter)."};
+const Op<std::vector<Tensor>(const Tensor&, int64_t)> unbind{"unbind", unbind_impl, kBoth, {"input", Arg::integer("dim", 0)}, "One view per index of a dim."};
+const Op<Tensor(const Tensor&, int64_t, int64_t, int64_t)> diagonal{"diagonal", diagonal_impl, kBoth, {"input", Arg::integer("offset", 0), Arg::integer("dim1", 0), Arg::integer("dim2", 1)}, "A view of a diagonal; it becomes the last dim."};
+decltype(detach) detach{"detach", detach_impl, kBoth, {"input"}, "The same memory without history."};
+const Op<Tensor(const Tensor&)> detach_{"detach_", detach_inplace, kMethod, {{"input", kWritten}}, "Forgets the tensor's history."};
+
+}  // namespace warptape::ops
