@@ -62,6 +62,7 @@ PYBIND11_MODULE(_C, m) {
     b::init_tensor_type(m.ptr());
     b::init_ops(m.ptr());
     b::init_data(m.ptr());
+    b::init_exchange(m.ptr());
     b::init_autograd(m.ptr());
     b::bind_settings(m);
   } catch (const warptape::PythonErrorSet&) {

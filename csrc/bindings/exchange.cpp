@@ -1,0 +1,147 @@
+// Tensors as bytes (pickle) and as DLPack capsules.
+#include "bindings/common.h"
+#include "bindings/data.h"
+
+#include <cstring>
+
+namespace warptape::bindings {
+namespace {
+
+// ---- bytes ------------------------------------------------------------------------------------------------------------
+
+PyObject* tensor_bytes(PyObject*, PyObject* o) {
+  return guarded([&] {
+    WT_CHECK(is_tensor(o), TypeError, "_tensor_bytes: expected a Tensor");
+    const Tensor& t = tensor_of(o);
+    WT_CHECK(!t.is_meta(), NotImplementedError, "pickle: a meta tensor has no data");
+    Tensor host = empty(t.sizes(), {t.dtype(), {}});
+    raw_copy(host, t);
+    return PyBytes_FromStringAndSize(static_cast<const char*>(host.data()),
+                                     host.numel() * static_cast<Py_ssize_t>(host.itemsize()));
+  });
+}
+
+PyObject* tensor_from_bytes(PyObject*, PyObject* args) {
+  PyObject *data, *dtype, *shape;
+  if (!PyArg_ParseTuple(args, "SOO", &data, &dtype, &shape)) return nullptr;
+  return guarded([&] {
+    WT_CHECK(is_dtype(dtype), TypeError, "_tensor_from_bytes: expected a dtype");
+    Tensor out = empty(to_shape(shape, "_tensor_from_bytes"), {dtype_of(dtype), {}});
+    auto bytes = static_cast<Py_ssize_t>(out.numel() * static_cast<int64_t>(out.itemsize()));
+    WT_CHECK(PyBytes_GET_SIZE(data) == bytes, ValueError, "_tensor_from_bytes: expected ", bytes, " bytes, got ",
+             PyBytes_GET_SIZE(data));
+    if (bytes) std::memcpy(out.data(), PyBytes_AS_STRING(data), static_cast<size_t>(bytes));
+    return wrap(out);
+  });
+}
+
+// ---- DLPack (the array data interchange format of dmlc/dlpack, version 0.8 structs) --------------------------------------
+
+struct DLDevice {
+  int32_t type, id;
+};
+struct DLDataType {
+  uint8_t code, bits;
+  uint16_t lanes;
+};
+struct DLTensor {
+  void* data;
+  DLDevice device;
+  int32_t ndim;
+  DLDataType dtype;
+  int64_t* shape;
+  int64_t* strides;
+  uint64_t byte_offset;
+};
+struct DLManagedTensor {
+  DLTensor tensor;
+  void* context;
+  void (*deleter)(DLManagedTensor*);
+};
+enum DLCode : uint8_t { kDLInt = 0, kDLUInt = 1, kDLFloat = 2, kDLBfloat = 4, kDLBool = 6 };
+constexpr int32_t kDLCPU = 1, kDLCUDA = 2;
+
+DLDataType to_dl(DType t) {
+  auto bits = static_cast<uint8_t>(8 * itemsize(t));
+  if (t == DType::Bool) return {kDLBool, bits, 1};
+  if (t == DType::UInt8) return {kDLUInt, bits, 1};
+  if (t == DType::BFloat16) return {kDLBfloat, bits, 1};
+  return {static_cast<uint8_t>(is_floating(t) ? kDLFloat : kDLInt), bits, 1};
+}
+
+DType from_dl(DLDataType d) {
+  for (int i = 0; i < kNumDTypes && d.lanes == 1; ++i) {
+    DLDataType mine = to_dl(static_cast<DType>(i));
+    if (mine.code == d.code && mine.bits == d.bits) return static_cast<DType>(i);
+  }
+  throw TypeError(message("from_dlpack: no dtype for code ", int{d.code}, ", ", int{d.bits}, " bits, ", d.lanes, " lanes"));
+}
+
+struct Exported {
+  Tensor tensor;
+  DLManagedTensor managed;
+};
+
+void capsule_destructor(PyObject* capsule) {
+  if (!PyCapsule_IsValid(capsule, "dltensor")) return;  // somebody took it over
+  auto* m = static_cast<DLManagedTensor*>(PyCapsule_GetPointer(capsule, "dltensor"));
+  m->deleter(m);
+}
+
+PyObject* to_dlpack(PyObject*, PyObject* o) {
+  return guarded([&] {
+    WT_CHECK(is_tensor(o), TypeError, "to_dlpack: expected a Tensor");
+    const Tensor& t = tensor_of(o);
+    WT_CHECK(!requires_grad(t), Error, "Can't export tensors that require gradient, use tensor.detach()");
+    WT_CHECK(!t.is_meta(), DeviceError, "to_dlpack: a meta tensor has no data");
+    auto* e = new Exported{t, {}};
+    t.storage().mark_exported();
+    DLTensor& d = e->managed.tensor;
+    d = {t.data(), {t.device().is_cpu() ? kDLCPU : kDLCUDA, t.device().index}, static_cast<int32_t>(t.ndim()),
+         to_dl(t.dtype()), e->tensor->sizes.data(), e->tensor->strides.data(), 0};
+    e->managed.context = e;
+    e->managed.deleter = [](DLManagedTensor* m) { delete static_cast<Exported*>(m->context); };
+    return PyCapsule_New(&e->managed, "dltensor", capsule_destructor);
+  });
+}
+
+PyObject* from_dlpack(PyObject*, PyObject* capsule) {
+  return guarded([&] {
+    auto* m = static_cast<DLManagedTensor*>(PyCapsule_GetPointer(capsule, "dltensor"));
+    if (!m) throw PythonErrorSet();
+    const DLTensor& d = m->tensor;
+    DType dtype = from_dl(d.dtype);
+    WT_CHECK(d.device.type == kDLCPU || d.device.type == kDLCUDA, DeviceError, "from_dlpack: unknown device type ",
+             d.device.type);
+    Device device{d.device.type == kDLCPU ? DeviceType::CPU : DeviceType::CUDA, static_cast<int8_t>(d.device.id)};
+    Shape sizes(IntList{d.shape, static_cast<size_t>(d.ndim)});
+    Shape strides = d.strides ? Shape(IntList{d.strides, static_cast<size_t>(d.ndim)}) : contiguous_strides(sizes);
+    int64_t extent = numel_of(sizes, "from_dlpack") ? 1 : 0;
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      WT_CHECK(strides[i] >= 0, ValueError, "from_dlpack: negative strides are not supported; copy the array first");
+      if (extent) extent += (sizes[i] - 1) * strides[i];
+    }
+    checked(PyCapsule_SetName(capsule, "used_dltensor"));
+    auto storage = Storage::wrap(static_cast<char*>(d.data) + d.byte_offset,
+                                 static_cast<size_t>(extent) * itemsize(dtype), device,
+                                 [](void* p) {
+                                   auto* managed = static_cast<DLManagedTensor*>(p);
+                                   if (managed->deleter) managed->deleter(managed);
+                                 },
+                                 m);
+    storage->mark_exported();
+    return wrap(Tensor(Ref<TensorImpl>::adopt(new TensorImpl(std::move(storage), dtype, sizes, strides, 0))));
+  });
+}
+
+PyMethodDef methods[] = {{"_tensor_bytes", tensor_bytes, METH_O, nullptr},
+                         {"_tensor_from_bytes", tensor_from_bytes, METH_VARARGS, nullptr},
+                         {"_to_dlpack", to_dlpack, METH_O, nullptr},
+                         {"_from_dlpack", from_dlpack, METH_O, nullptr},
+                         {}};
+
+}  // namespace
+
+void init_exchange(PyObject* module) { checked(PyModule_AddFunctions(module, methods)); }
+
+}  // namespace warptape::bindings

@@ -1,0 +1,86 @@
+"""warptape: a deep learning runtime with PyTorch's names.
+
+`import warptape as torch` is meant to work: tensors, autograd, `nn`, `optim`, `utils.data`. Ops are written in C++ and
+declared once; this package holds what a user may want to read.
+"""
+
+from __future__ import annotations
+
+import math as _math
+import os as _os
+from typing import Any as _Any
+
+from . import _C
+from ._C import (  # noqa: F401
+    DeviceError,
+    DtypeError,
+    Generator,
+    OutOfMemoryError,
+    ShapeError,
+    Size,
+    bfloat16,
+    bool,
+    default_generator,
+    device,
+    dtype,
+    float16,
+    float32,
+    float64,
+    from_numpy,
+    get_num_threads,
+    int8,
+    int16,
+    int32,
+    int64,
+    is_grad_enabled,
+    is_inference_mode_enabled,
+    set_num_threads,
+    uint8,
+)
+from .version import __version__  # noqa: F401
+
+_C._set_plugin_folder(_os.path.dirname(__file__))
+
+float = float32
+double = float64
+half = float16
+short = int16
+int = int32
+long = int64
+inf, nan, pi, e = _math.inf, _math.nan, _math.pi, _math.e
+strided = "torch.strided"
+contiguous_format = "torch.contiguous_format"
+preserve_format = "torch.preserve_format"
+channels_last = "torch.channels_last"
+
+from ._tensor import Tensor  # noqa: E402
+
+globals().update({name: op for name, op in vars(_C._functions).items() if not name.startswith("__")})
+
+from ._functions import *  # noqa: E402, F403
+from .autograd.grad_mode import (  # noqa: E402, F401
+    enable_grad,
+    inference_mode,
+    no_grad,
+    set_grad_enabled,
+)
+
+from . import amp, autograd, nn, optim, random, utils  # noqa: E402, F401
+from .amp import autocast  # noqa: E402, F401
+from .nn.parameter import Parameter as _Parameter  # noqa: E402
+from .random import (  # noqa: E402, F401
+    get_rng_state,
+    initial_seed,
+    manual_seed,
+    seed,
+    set_rng_state,
+)
+from .serialization import load, save  # noqa: E402, F401
+
+_C._register_types(Tensor, _Parameter)
+
+
+def __getattr__(name: str) -> _Any:
+    from ._missing import missing
+
+    raise AttributeError(missing(name))

@@ -1,0 +1,196 @@
+"""Functions of the top level that are not ops: tensor(), set_default_dtype(), legacy constructors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import _C
+from ._tensor import Tensor
+
+__all__ = [
+    "as_tensor",
+    "asarray",
+    "are_deterministic_algorithms_enabled",
+    "clone",
+    "finfo",
+    "from_dlpack",
+    "get_default_dtype",
+    "iinfo",
+    "is_storage",
+    "is_tensor",
+    "set_default_dtype",
+    "set_printoptions",
+    "tensor",
+    "use_deterministic_algorithms",
+]
+
+
+def tensor(
+    data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False
+) -> Tensor:
+    """A new tensor with a copy of data: nested sequences of numbers, an ndarray, a tensor.
+
+    Raises:
+        ValueError: nested sequences of unequal lengths.
+        TypeError: something that is no number.
+    """
+    return _C._tensor(data, dtype, device, requires_grad, True)
+
+
+def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
+    """As tensor(), sharing memory (and history) where dtype and device allow it."""
+    if isinstance(data, Tensor):
+        return data.to(device=device, dtype=dtype)
+    return _C._tensor(data, dtype, device, False, False)
+
+
+def asarray(
+    obj: Any, *, dtype: Any = None, device: Any = None, copy: bool | None = None, requires_grad: bool = False
+) -> Tensor:
+    """A tensor of obj, sharing memory unless copy is set or a conversion needs one."""
+    return _C._tensor(obj, dtype, device, requires_grad, bool(copy))
+
+
+def clone(input: Tensor, *, memory_format: Any = None) -> Tensor:
+    """A recorded copy of input."""
+    return _C._private._clone(input)
+
+
+def from_dlpack(ext_tensor: Any) -> Tensor:
+    """A tensor on the memory of an object with `__dlpack__`, or of a DLPack capsule."""
+    if not hasattr(ext_tensor, "__dlpack__"):
+        return _C._from_dlpack(ext_tensor)
+    return _C._from_dlpack(ext_tensor.__dlpack__())
+
+
+def is_tensor(obj: Any) -> bool:
+    """Whether obj is a Tensor."""
+    return isinstance(obj, Tensor)
+
+
+def is_storage(obj: Any) -> bool:
+    """False: storages have no Python object of their own."""
+    return False
+
+
+def get_default_dtype() -> _C.dtype:
+    """The dtype of new floating tensors."""
+    return _C._get_default_dtype()
+
+
+def set_default_dtype(d: _C.dtype) -> None:
+    """Sets the dtype of new floating tensors. TypeError unless it is a floating dtype."""
+    _C._set_default_dtype(d)
+
+
+def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
+    """Makes ops without a deterministic form raise. On the CPU all are deterministic."""
+    _C._set_deterministic(bool(mode))
+
+
+def are_deterministic_algorithms_enabled() -> bool:
+    """Whether use_deterministic_algorithms(True) was called."""
+    return _C._get_deterministic()
+
+
+def set_printoptions(**options: Any) -> None:
+    """Sets precision, threshold, edgeitems, linewidth, sci_mode of printed tensors."""
+    from . import _printing
+
+    _printing.set_options(**options)
+
+
+class finfo:  # noqa: N801
+    """Limits of a floating dtype: bits, eps, max, min, tiny, smallest_normal, resolution."""
+
+    _LIMITS = {
+        "float16": (16, 2.0**-10, 65504.0, 2.0**-14, 1e-3),
+        "bfloat16": (16, 2.0**-7, (2.0 - 2.0**-7) * 2.0**127, 2.0**-126, 1e-2),
+        "float32": (32, 2.0**-23, (2.0 - 2.0**-23) * 2.0**127, 2.0**-126, 1e-6),
+        "float64": (64, 2.0**-52, 1.7976931348623157e308, 2.0**-1022, 1e-15),
+    }
+
+    def __init__(self, type: Any = None) -> None:
+        name = (type or get_default_dtype()).__name__
+        if name not in self._LIMITS:
+            raise TypeError(f"finfo requires a floating point input type; use iinfo for {name}")
+        self.dtype = name
+        self.bits, self.eps, self.max, self.tiny, self.resolution = self._LIMITS[name]
+        self.min, self.smallest_normal = -self.max, self.tiny
+
+    def __repr__(self) -> str:
+        fields = ("resolution", "min", "max", "eps", "smallest_normal", "tiny")
+        return f"finfo({', '.join(f'{f}={getattr(self, f):g}' for f in fields)}, dtype={self.dtype})"
+
+
+class iinfo:  # noqa: N801
+    """Limits of an integer dtype: bits, max, min."""
+
+    def __init__(self, type: Any) -> None:
+        if type.is_floating_point or type is _C.bool:
+            raise TypeError(f"iinfo requires an integer input type, got {type}")
+        self.dtype, self.bits = type.__name__, 8 * type.itemsize
+        self.max = 2 ** (self.bits - type.is_signed) - 1
+        self.min = -self.max - 1 if type.is_signed else 0
+
+    def __repr__(self) -> str:
+        return f"iinfo(min={self.min}, max={self.max}, dtype={self.dtype})"
+
+
+# ---- legacy -----------------------------------------------------------------------------------------------------------
+
+_LEGACY = {
+    "Float": "float32",
+    "Double": "float64",
+    "Half": "float16",
+    "BFloat16": "bfloat16",
+    "Long": "int64",
+    "Int": "int32",
+    "Short": "int16",
+    "Char": "int8",
+    "Byte": "uint8",
+    "Bool": "bool",
+}
+
+
+def legacy_name(t: Tensor) -> str:
+    """`torch.FloatTensor` and its kin: what Tensor.type() returns."""
+    kind = {v: k for k, v in _LEGACY.items()}[t.dtype.__name__]
+    return f"torch.{'cuda.' if t.is_cuda else ''}{kind}Tensor"
+
+
+def legacy_dtype(name: Any) -> Any:
+    """The dtype that a dtype or a legacy type name stands for."""
+    if isinstance(name, str):
+        kind = name.rpartition(".")[2].removesuffix("Tensor")
+        if kind not in _LEGACY:
+            raise ValueError(f"invalid type: {name!r}")
+        return getattr(_C, _LEGACY[kind])
+    return name
+
+
+def legacy_tensor(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any], dtype: Any = None) -> Tensor:
+    """`Tensor(2, 3)` is uninitialised, `Tensor([..])` has data: both of the default dtype."""
+    dtype = dtype or get_default_dtype()
+    unknown = set(kwargs) - {"device", "requires_grad"}
+    if unknown:
+        raise TypeError(f"Tensor() got an unexpected keyword argument {unknown.pop()!r}")
+    if len(args) == 1 and not isinstance(args[0], int):
+        data = args[0]
+        t = _C._functions.empty(tuple(data), dtype=dtype) if isinstance(data, _C.Size) else None
+        t = _C._tensor(data, dtype, None, False, not isinstance(data, Tensor)) if t is None else t
+    else:
+        t = _C._functions.empty(args or (0,), dtype=dtype)
+    return t if cls is Tensor else Tensor._make_subclass(cls, t, False)
+
+
+def rebuild_tensor(
+    cls: type, data: bytes, dtype: Any, shape: tuple[int, ...], requires_grad: bool, device: str
+) -> Tensor:
+    """Unpickles a tensor."""
+    t = _C._tensor_from_bytes(data, dtype, shape)
+    if device != "cpu":
+        t = t.to(device)
+    if cls is not Tensor:
+        return Tensor._make_subclass(cls, t, requires_grad)
+    return t.requires_grad_(requires_grad)

@@ -1,0 +1,158 @@
+"""How tensors print: PyTorch's text."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from . import _C
+
+if TYPE_CHECKING:
+    from ._tensor import Tensor
+
+_options: dict[str, Any] = {"precision": 4, "threshold": 1000, "edgeitems": 3, "linewidth": 80, "sci_mode": None}
+
+
+def set_options(
+    precision: int | None = None,
+    threshold: int | None = None,
+    edgeitems: int | None = None,
+    linewidth: int | None = None,
+    profile: str | None = None,
+    sci_mode: bool | None = None,
+) -> None:
+    """Changes the options given; a profile ('default', 'short', 'full') sets several."""
+    profiles = {
+        "default": (4, 1000, 3, 80),
+        "short": (2, 1000, 2, 80),
+        "full": (4, math.inf, 3, 80),
+    }
+    if profile is not None:
+        values = profiles[profile]
+        _options.update(zip(("precision", "threshold", "edgeitems", "linewidth"), values, strict=True))
+    given = {"precision": precision, "threshold": threshold, "edgeitems": edgeitems, "linewidth": linewidth}
+    _options.update({k: v for k, v in given.items() if v is not None})
+    _options["sci_mode"] = sci_mode
+
+
+class _Formatter:
+    """One width and notation for all elements that are shown."""
+
+    def __init__(self, values: list[Any], floating: bool) -> None:
+        self.floating, self.integral, self.scientific = floating, True, False
+        self.width = 1
+        if not floating:
+            self.width = max([len(str(v)) for v in values], default=1)
+            return
+        finite = [v for v in values if math.isfinite(v)]
+        nonzero = [abs(v) for v in finite if v != 0]
+        precision = _options["precision"]
+        self.integral = all(v == math.ceil(v) for v in finite)
+        if nonzero:
+            low, high = min(nonzero), max(nonzero)
+            if self.integral:
+                self.scientific = high / low > 1000.0 or high > 1e8
+            else:
+                self.scientific = high / low > 1000.0 or high > 1e8 or low < 1e-4
+        if _options["sci_mode"] is not None:
+            self.scientific = _options["sci_mode"]
+        if self.integral and not self.scientific:
+            # Whole numbers print as `3.`; PyTorch measures them without and pads by the dot.
+            self.width = max([len(f"{v:.0f}") + 1 for v in finite if v != 0], default=2 if finite else 1)
+        elif nonzero:
+            spec = f".{precision}e" if self.scientific else f".{precision}f"
+            self.width = max(len(f"{v:{spec}}") for v in finite if v != 0)
+        if len(finite) < len(values):
+            self.width = max([self.width, *(len(str(v)) for v in values if not math.isfinite(v))])
+
+    def text(self, v: Any) -> str:
+        if not self.floating:
+            out = str(v)
+        elif self.scientific:
+            out = f"{v:.{_options['precision']}e}"
+        elif self.integral:
+            out = f"{v:.0f}" + ("." if math.isfinite(v) else "")
+        else:
+            out = f"{v:.{_options['precision']}f}"
+        return out.rjust(self.width)
+
+
+def _shown(t: Tensor, summarize: bool) -> list[Any]:
+    """The elements that are printed, flat."""
+    edge = _options["edgeitems"]
+    if t.ndim == 0:
+        return [t.tolist()]
+    n = t.shape[0]
+    if summarize and n > 2 * edge:
+        rows = [*range(edge), *range(n - edge, n)]
+        return [v for i in rows for v in _shown(t[i], summarize)]
+    if t.ndim == 1:
+        return t.tolist()
+    return [v for i in range(n) for v in _shown(t[i], summarize)]
+
+
+def _vector(values: list[str], indent: int, formatter: _Formatter) -> str:
+    per_line = max(1, (_options["linewidth"] - indent) // (formatter.width + 2))
+    lines = [values[i : i + per_line] for i in range(0, len(values), per_line)] or [[]]
+    return "[" + ("," + "\n" + " " * (indent + 1)).join(", ".join(line) for line in lines) + "]"
+
+
+def _body(t: Tensor, indent: int, summarize: bool, f: _Formatter) -> str:
+    if t.ndim == 0:
+        return f.text(t.tolist())
+    edge, n = _options["edgeitems"], t.shape[0]
+    cut = summarize and n > 2 * edge
+    if t.ndim == 1:
+        values = [f.text(v) for v in (t[:edge].tolist() if cut else t.tolist())]
+        if cut:
+            values += [" ...", *(f.text(v) for v in t[n - edge :].tolist())]
+        return _vector(values, indent, f)
+    rows = [*range(edge), None, *range(n - edge, n)] if cut else list(range(n))
+    parts = ["..." if i is None else _body(t[i], indent + 1, summarize, f) for i in rows]
+    return "[" + ("," + "\n" * (t.ndim - 1) + " " * (indent + 1)).join(parts) + "]"
+
+
+def _suffixes(t: Tensor) -> list[str]:
+    out = []
+    if not t.device.type == "cpu":
+        out.append(f"device='{t.device}'")
+    if t.is_meta:
+        out.append(f"size={tuple(t.shape)}")
+    usual = (_C._get_default_dtype(), _C.int64, _C.bool)
+    if t.numel() == 0 and t.ndim != 1:
+        out.append(f"size={tuple(t.shape)}")
+    if t.dtype not in usual or (t.numel() == 0 and t.dtype is not _C._get_default_dtype()) or t.is_meta:
+        out.append(f"dtype={t.dtype!r}")
+    if t.grad_fn is not None:
+        out.append(f"grad_fn=<{t.grad_fn.name()}>")
+    elif t.requires_grad:
+        out.append("requires_grad=True")
+    return out
+
+
+def tensor_text(t: Tensor, contents: str | None = None) -> str:
+    """The repr of a tensor."""
+    prefix = "Parameter containing:\ntensor(" if type(t).__name__ == "Parameter" else "tensor("
+    indent = len("tensor(")
+    if contents is None:
+        if t.is_meta:
+            contents = "..."
+        elif t.numel() == 0:
+            contents = "[]"
+        else:
+            plain = t.detach()
+            summarize = plain.numel() > _options["threshold"]
+            formatter = _Formatter(_shown(plain, summarize), plain.is_floating_point())
+            contents = _body(plain, indent, summarize, formatter)
+    suffixes = _suffixes(t)
+    text = prefix + contents
+    last = len(contents) - contents.rfind("\n") + (indent if "\n" not in contents else 0)
+    for s in suffixes:
+        # A suffix that does not fit on the line goes to the next one.
+        if last + len(s) + 2 > _options["linewidth"]:
+            text += ",\n" + " " * indent + s
+            last = indent + len(s)
+        else:
+            text += ", " + s
+            last += len(s) + 2
+    return text + ")"

@@ -1,0 +1,302 @@
+"""The Tensor class: what Python adds to the type that the C++ core defines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from . import _C
+from .utils.hooks import RemovableHandle
+
+_to, _clone, _contiguous = _C._private._to, _C._private._clone, _C._private._contiguous
+
+
+def _parse_to(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[_C.device | None, _C.dtype | None, bool]:
+    """The device, dtype and copy flag that `Tensor.to` and `Module.to` were given, in any of PyTorch's forms."""
+    kwargs = dict(kwargs)
+    place, kind = kwargs.pop("device", None), kwargs.pop("dtype", None)
+    copy = kwargs.pop("copy", False)
+    for name in ("non_blocking", "memory_format"):
+        kwargs.pop(name, None)
+    if kwargs:
+        raise TypeError(f"to() got an unexpected keyword argument {next(iter(kwargs))!r}")
+    flags: list[bool] = []
+    for a in args:
+        if isinstance(a, Tensor):
+            place, kind = a.device, a.dtype
+        elif isinstance(a, _C.dtype):
+            kind = a
+        elif isinstance(a, bool):
+            flags.append(a)
+        elif a is not None:
+            place = a
+    if len(flags) > 1:
+        copy = flags[1]
+    if isinstance(place, str | int):
+        place = _C.device(place)
+    return place, kind, copy
+
+
+class Tensor(_C.TensorBase):
+    """A strided array of one dtype on one device, recorded on the tape where `requires_grad` asks for it."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Tensor:  # noqa: D102
+        from ._functions import legacy_tensor
+
+        return legacy_tensor(cls, args, kwargs)
+
+    # ---- autograd ----
+
+    def backward(
+        self,
+        gradient: Tensor | None = None,
+        retain_graph: bool | None = None,
+        create_graph: bool = False,
+        inputs: Any = None,
+    ) -> None:
+        """Adds the gradient of this tensor with respect to every leaf to the leaf's `.grad`.
+
+        Args:
+            gradient: of this tensor's shape; may be left out for one element.
+            retain_graph: keep saved tensors for another pass; defaults to `create_graph`.
+            create_graph: record the pass itself, for second gradients.
+            inputs: the leaves to compute gradients for; all when left out.
+
+        Raises:
+            RuntimeError: without history, with a freed graph, or when a saved tensor was changed in place.
+        """
+        from .autograd import backward
+
+        backward(self, gradient, retain_graph, create_graph, inputs=inputs)
+
+    def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> RemovableHandle:
+        """Calls `hook(grad)` with this tensor's gradient; what it returns, if anything, replaces the gradient."""
+        hooks = _C._hook_dict(self)
+        handle = RemovableHandle(hooks)
+        hooks[handle.id] = hook
+        return handle
+
+    def register_post_accumulate_grad_hook(self, hook: Callable[[Tensor], None]) -> RemovableHandle:
+        """Calls `hook(self)` after a gradient was added to this leaf's `.grad`."""
+        hooks = _C._post_accumulate_dict(self)
+        handle = RemovableHandle(hooks)
+        hooks[handle.id] = hook
+        return handle
+
+    def retain_grad(self) -> None:
+        """Keeps the gradient of a tensor that is not a leaf in `.grad`."""
+        _C._retain_grad(self)
+
+    # ---- copies and conversions ----
+
+    def clone(self, *, memory_format: Any = None) -> Tensor:
+        """A recorded copy with its own memory."""
+        return _clone(self)
+
+    def contiguous(self, memory_format: Any = None) -> Tensor:
+        """The tensor with its elements in row-major order; itself when they are."""
+        return _contiguous(self)
+
+    def is_contiguous(self, memory_format: Any = None) -> bool:
+        """Whether the elements lie in row-major order without gaps."""
+        return _C._private._is_contiguous(self)
+
+    def stride(self, dim: int | None = None) -> int | tuple[int, ...]:
+        """Strides in elements, of all dims or of one."""
+        if dim is not None:
+            return _C._private._stride(self, dim)
+        return tuple(_C._private._stride(self, d) for d in range(self.ndim))
+
+    def to(self, *args: Any, **kwargs: Any) -> Tensor:
+        """The tensor in another dtype or on another device: `to(dtype)`, `to(device, dtype)`, `to(other)`."""
+        place, kind, copy = _parse_to(args, kwargs)
+        return _to(self, place, kind, copy)
+
+    def type(self, dtype: Any = None, non_blocking: bool = False) -> Any:
+        """The tensor in another dtype; without an argument, the name of its legacy type."""
+        from ._functions import legacy_dtype, legacy_name
+
+        return legacy_name(self) if dtype is None else _to(self, None, legacy_dtype(dtype))
+
+    def type_as(self, other: Tensor) -> Tensor:
+        """The tensor in other's dtype and on its device."""
+        return _to(self, other.device, other.dtype)
+
+    def cpu(self, memory_format: Any = None) -> Tensor:
+        """The tensor in host memory."""
+        return _to(self, _C.device("cpu"))
+
+    def cuda(self, device: Any = None, non_blocking: bool = False, memory_format: Any = None) -> Tensor:
+        """The tensor on a GPU. DeviceError says what is missing where there is none."""
+        return _to(self, _C.device("cuda" if device is None else device))
+
+    def float(self, memory_format: Any = None) -> Tensor:
+        """To float32."""
+        return _to(self, None, _C.float32)
+
+    def double(self, memory_format: Any = None) -> Tensor:
+        """To float64."""
+        return _to(self, None, _C.float64)
+
+    def half(self, memory_format: Any = None) -> Tensor:
+        """To float16."""
+        return _to(self, None, _C.float16)
+
+    def bfloat16(self, memory_format: Any = None) -> Tensor:
+        """To bfloat16."""
+        return _to(self, None, _C.bfloat16)
+
+    def long(self, memory_format: Any = None) -> Tensor:
+        """To int64."""
+        return _to(self, None, _C.int64)
+
+    def int(self, memory_format: Any = None) -> Tensor:
+        """To int32."""
+        return _to(self, None, _C.int32)
+
+    def short(self, memory_format: Any = None) -> Tensor:
+        """To int16."""
+        return _to(self, None, _C.int16)
+
+    def char(self, memory_format: Any = None) -> Tensor:
+        """To int8."""
+        return _to(self, None, _C.int8)
+
+    def byte(self, memory_format: Any = None) -> Tensor:
+        """To uint8."""
+        return _to(self, None, _C.uint8)
+
+    def bool(self, memory_format: Any = None) -> Tensor:
+        """To bool."""
+        return _to(self, None, _C.bool)
+
+    def numpy(self, *, force: bool = False) -> Any:
+        """An ndarray on the same memory. RuntimeError while a gradient is required, unless forced."""
+        return _C._numpy(self.detach().cpu() if force else self)
+
+    def tolist(self) -> Any:
+        """Nested lists of Python numbers; one number for a 0-dim tensor."""
+        return _C._tolist(self)
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        array = self.numpy()
+        return array if dtype is None else array.astype(dtype, copy=False)
+
+    def __dlpack__(self, *, stream: Any = None, **_: Any) -> Any:
+        return _C._to_dlpack(self)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (2, self.device.index) if self.is_cuda else (1, 0)
+
+    def new_tensor(self, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+        """A tensor of data, with this tensor's dtype and device unless given."""
+        return _C._tensor(data, dtype or self.dtype, device or self.device, requires_grad, True)
+
+    def new(self, *args: Any) -> Tensor:
+        """Legacy: an uninitialised tensor of the given sizes, or a tensor of data, of this dtype."""
+        from ._functions import legacy_tensor
+
+        return legacy_tensor(Tensor, args, {}, self.dtype)
+
+    # ---- Python's protocols ----
+
+    @property
+    def T(self) -> Tensor:  # noqa: N802
+        """The tensor with its dims reversed."""
+        return self.permute(tuple(range(self.ndim - 1, -1, -1)))
+
+    @property
+    def mT(self) -> Tensor:  # noqa: N802
+        """The tensor with its last two dims swapped."""
+        return self.transpose(-2, -1)
+
+    @property
+    def H(self) -> Tensor:  # noqa: N802
+        """The transpose of a matrix."""
+        return self.transpose(0, 1)
+
+    @property
+    def real(self) -> Tensor:
+        """The tensor itself: it is not complex."""
+        return self
+
+    @property
+    def layout(self) -> str:
+        """How elements are stored: strided."""
+        return "torch.strided"
+
+    def get_device(self) -> int:
+        """The number of the tensor's GPU, -1 on the CPU."""
+        return self.device.index if self.is_cuda else -1
+
+    def pin_memory(self, device: Any = None) -> Tensor:
+        """The tensor itself: without a GPU, all host memory is alike."""
+        return self
+
+    def is_pinned(self, device: Any = None) -> bool:
+        """Whether the memory is page-locked for a GPU."""
+        return False
+
+    def share_memory_(self) -> Tensor:
+        """The tensor itself: worker processes do not share tensors yet."""
+        return self
+
+    def __iter__(self) -> Iterator[Tensor]:
+        if self.ndim == 0:
+            raise TypeError("iteration over a 0-d tensor")
+        return iter(self.unbind(0))
+
+    def __contains__(self, value: Any) -> bool:
+        return bool((self == value).any())
+
+    def __reversed__(self) -> Tensor:
+        return self.flip(0) if self.ndim else self
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if self.ndim == 0 else object.__format__(self, spec)
+
+    def __repr__(self, *, tensor_contents: str | None = None) -> str:
+        from ._printing import tensor_text
+
+        return tensor_text(self, tensor_contents)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        if not self.is_leaf:
+            raise RuntimeError(
+                "Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol at the "
+                "moment; use detach().clone()"
+            )
+        if id(self) in memo:
+            return memo[id(self)]
+        copy = _clone(self.data)
+        copy = copy.as_subclass(type(self)) if type(self) is not Tensor else _C.TensorBase.detach(copy)
+        copy.requires_grad = self.requires_grad
+        if self.grad is not None:
+            copy.grad = self.grad.__deepcopy__(memo)
+        copy.__dict__.update({k: _deepcopy(v, memo) for k, v in self.__dict__.items()})
+        memo[id(self)] = copy
+        return copy
+
+    def as_subclass(self, cls: type) -> Any:
+        """The same memory as an object of another tensor class."""
+        return Tensor._make_subclass(cls, self.data, False)
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        from ._functions import rebuild_tensor
+
+        state = (_C._tensor_bytes(self), self.dtype, tuple(self.shape), self.requires_grad, str(self.device))
+        return rebuild_tensor, (type(self), *state), self.__dict__ or None
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+
+def _deepcopy(value: Any, memo: dict[int, Any]) -> Any:
+    import copy
+
+    return copy.deepcopy(value, memo)
+
+
+_C._register_types(Tensor)

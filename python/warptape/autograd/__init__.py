@@ -1,0 +1,80 @@
+"""Automatic differentiation: the names of torch.autograd."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from .. import _C
+from .grad_mode import enable_grad, inference_mode, no_grad, set_grad_enabled
+
+if TYPE_CHECKING:
+    from .. import Tensor
+
+__all__ = ["backward", "enable_grad", "grad", "inference_mode", "no_grad", "set_grad_enabled"]
+
+
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, tuple | list) else (value,)
+
+
+def _gradients(outputs: tuple[Any, ...], given: Any, op: str) -> tuple[Any, ...]:
+    gradients = (None,) * len(outputs) if given is None else _as_tuple(given)
+    if len(gradients) != len(outputs):
+        raise RuntimeError(f"{op}: got {len(outputs)} tensors and {len(gradients)} gradients")
+    return gradients
+
+
+def backward(
+    tensors: Tensor | Sequence[Tensor],
+    grad_tensors: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    grad_variables: Any = None,
+    inputs: Any = None,
+) -> None:
+    """Adds the gradients of the sum of `tensors` to the `.grad` of the leaves (or of `inputs`).
+
+    Raises:
+        RuntimeError: a tensor has no history, the graph was freed, a saved tensor was changed in place, or a gradient
+            is missing for a tensor of more than one element.
+    """
+    outputs = _as_tuple(tensors)
+    inputs = () if inputs is None else _as_tuple(inputs)
+    if inputs == () and inputs is not None and isinstance(inputs, list):
+        raise RuntimeError("'inputs' argument to backward() cannot be empty.")
+    gradients = _gradients(outputs, grad_tensors if grad_variables is None else grad_variables, "backward")
+    retain = create_graph if retain_graph is None else retain_graph
+    found = _C._run_backward(outputs, gradients, inputs, retain, create_graph, True, True)
+    for leaf, gradient in zip(inputs, found, strict=False):
+        if not leaf.is_leaf and gradient is not None:
+            leaf.grad = gradient if leaf.grad is None else leaf.grad + gradient
+
+
+def grad(
+    outputs: Tensor | Sequence[Tensor],
+    inputs: Tensor | Sequence[Tensor],
+    grad_outputs: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    only_inputs: bool = True,
+    allow_unused: bool | None = None,
+    is_grads_batched: bool = False,
+    materialize_grads: bool = False,
+) -> tuple[Tensor, ...]:
+    """The gradients of the sum of `outputs` with respect to `inputs`, one per input; no `.grad` changes.
+
+    Raises:
+        RuntimeError: as backward(), and when an input was not used, unless allow_unused.
+    """
+    if is_grads_batched:
+        raise NotImplementedError("grad: is_grads_batched is not supported; call grad once per gradient")
+    if materialize_grads and allow_unused is False:
+        raise ValueError("Expected allow_unused to be True or not passed when materialize_grads=True")
+    outs, ins = _as_tuple(outputs), _as_tuple(inputs)
+    retain = create_graph if retain_graph is None else retain_graph
+    unused = materialize_grads if allow_unused is None else allow_unused
+    found = _C._run_backward(outs, _gradients(outs, grad_outputs, "grad"), ins, retain, create_graph, unused, False)
+    if materialize_grads:
+        found = tuple(_C._functions.zeros_like(i) if g is None else g for g, i in zip(found, ins, strict=True))
+    return found
