@@ -62,25 +62,37 @@ Node& node_in(PyObject* capsule) {
   return *n;
 }
 
-// _function_record(ctx, name, inputs, outputs, saved): gives `outputs` a node whose backward is ctx._backward. Each of
-// `saved` is a tensor or None. Returns a capsule that ctx keeps as _node.
+int position(PyObject* o, PyObject* dirty, PyObject* outputs) {
+  int shift = dirty == Py_None ? 0 : 1;
+  if (o == dirty && shift) return 0;
+  for (Py_ssize_t j = 0; j < PyTuple_GET_SIZE(outputs); ++j)
+    if (PyTuple_GET_ITEM(outputs, j) == o) return static_cast<int>(j) + shift;
+  return -1;
+}
+
+// _function_record(ctx, name, inputs, dirty, outputs, saved): gives the outputs a node whose backward is ctx._backward.
+// `dirty` is the input that forward changed in place and returned, or None; it is output 0 then. Each of `saved` is a
+// tensor or None. Returns a capsule that ctx keeps as _node.
 PyObject* record_py(PyObject*, PyObject* args) {
-  PyObject *ctx, *inputs, *outputs, *saved;
+  PyObject *ctx, *inputs, *dirty, *outputs, *saved;
   const char* name;
-  if (!PyArg_ParseTuple(args, "OsO!O!O!", &ctx, &name, &PyTuple_Type, &inputs, &PyTuple_Type, &outputs, &PyTuple_Type,
-                        &saved))
+  if (!PyArg_ParseTuple(args, "OsO!OO!O!", &ctx, &name, &PyTuple_Type, &inputs, &dirty, &PyTuple_Type, &outputs,
+                        &PyTuple_Type, &saved))
     return nullptr;
   return guarded([&] {
+    if (dirty != Py_None) check_inplace(tensor_of(dirty), name, true);
     Ref<Node> n = make_node(type_named(name));
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(inputs); ++i) add_edge(*n, tensor_of(PyTuple_GET_ITEM(inputs, i)));
     n->emplace<FunctionData>(Object::share(ctx));
+    if (dirty != Py_None) {
+      tensor_of(dirty).bump_version();
+      rebase_history(tensor_of(dirty), n);
+    }
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(outputs); ++i) set_history(tensor_of(PyTuple_GET_ITEM(outputs, i)), n);
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(saved); ++i) {
       PyObject* item = PyTuple_GET_ITEM(saved, i);
       Tensor t = item == Py_None ? Tensor() : tensor_of(item);
-      int output = -1;
-      for (Py_ssize_t j = 0; j < PyTuple_GET_SIZE(outputs); ++j)
-        if (PyTuple_GET_ITEM(outputs, j) == item) output = static_cast<int>(j);
+      int output = position(item, dirty, outputs);
       if (output >= 0) {
         n->save_output(t, static_cast<uint32_t>(output));
       } else {
@@ -104,17 +116,6 @@ PyObject* saved_py(PyObject*, PyObject* capsule) {
   });
 }
 
-// _function_dirty(tensor, capsule): the tensor was changed in place by the function and is its output.
-PyObject* dirty_py(PyObject*, PyObject* args) {
-  PyObject *o, *capsule;
-  if (!PyArg_ParseTuple(args, "OO", &o, &capsule)) return nullptr;
-  return guarded([&]() -> PyObject* {
-    tensor_of(o).bump_version();
-    rebase_history(tensor_of(o), Ref<Node>::share(&node_in(capsule)));
-    Py_RETURN_NONE;
-  });
-}
-
 // _function_output(tensor, is_input): what forward returned, as an output: an input or a view is given a fresh handle.
 PyObject* output_py(PyObject*, PyObject* args) {
   PyObject* o;
@@ -134,7 +135,6 @@ PyObject* output_py(PyObject*, PyObject* args) {
 
 PyMethodDef methods[] = {{"_function_record", record_py, METH_VARARGS, nullptr},
                          {"_function_saved", saved_py, METH_O, nullptr},
-                         {"_function_dirty", dirty_py, METH_VARARGS, nullptr},
                          {"_function_output", output_py, METH_VARARGS, nullptr},
                          {}};
 

@@ -3,7 +3,7 @@
 
 namespace warptape::bindings {
 
-HookDict::HookDict() : dict(PyDict_New()) {
+HookDict::HookDict() : dict(PyODict_New()) {  // ordered and, unlike dict, weakly referable by handles
   if (!dict) throw PythonErrorSet();
 }
 

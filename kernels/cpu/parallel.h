@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+
+#include "kernels/types.h"
 #include <type_traits>
 
 namespace warptape::kernels::cpu {
@@ -14,8 +16,8 @@ void parallel_chunks(int64_t n, int64_t grain, void (*body)(void*, int64_t, int6
 
 // Threads that take part, the caller included: the process's number (WARPTAPE_NUM_THREADS, OMP_NUM_THREADS or
 // the cores available), or that of the rank context whose count is bound to the calling thread.
-int num_threads();
-void set_num_threads(int n);        // n >= 1; of the bound count where there is one
+WT_API int num_threads();
+WT_API void set_num_threads(int n);        // n >= 1; of the bound count where there is one
 void bind_num_threads(int* count);  // null unbinds; a value of 0 means the process's number
 bool in_parallel_region();
 

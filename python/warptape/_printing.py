@@ -132,7 +132,7 @@ def _suffixes(t: Tensor) -> list[str]:
 
 def tensor_text(t: Tensor, contents: str | None = None) -> str:
     """The repr of a tensor."""
-    prefix = "Parameter containing:\ntensor(" if type(t).__name__ == "Parameter" else "tensor("
+    prefix = "tensor("
     indent = len("tensor(")
     if contents is None:
         if t.is_meta:

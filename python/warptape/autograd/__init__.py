@@ -6,12 +6,26 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from .. import _C
+from . import graph
+from .anomaly_mode import detect_anomaly, set_detect_anomaly
+from .function import Function
 from .grad_mode import enable_grad, inference_mode, no_grad, set_grad_enabled
 
 if TYPE_CHECKING:
     from .. import Tensor
 
-__all__ = ["backward", "enable_grad", "grad", "inference_mode", "no_grad", "set_grad_enabled"]
+__all__ = [
+    "Function",
+    "backward",
+    "detect_anomaly",
+    "enable_grad",
+    "grad",
+    "graph",
+    "inference_mode",
+    "no_grad",
+    "set_detect_anomaly",
+    "set_grad_enabled",
+]
 
 
 def _as_tuple(value: Any) -> tuple[Any, ...]:
@@ -40,9 +54,9 @@ def backward(
             is missing for a tensor of more than one element.
     """
     outputs = _as_tuple(tensors)
-    inputs = () if inputs is None else _as_tuple(inputs)
-    if inputs == () and inputs is not None and isinstance(inputs, list):
+    if inputs is not None and not isinstance(inputs, _C.TensorBase) and len(inputs) == 0:
         raise RuntimeError("'inputs' argument to backward() cannot be empty.")
+    inputs = () if inputs is None else _as_tuple(inputs)
     gradients = _gradients(outputs, grad_tensors if grad_variables is None else grad_variables, "backward")
     retain = create_graph if retain_graph is None else retain_graph
     found = _C._run_backward(outputs, gradients, inputs, retain, create_graph, True, True)

@@ -1,0 +1,33 @@
+"""Anomaly detection: errors of backward say which forward call they belong to, and NaN gradients are errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import _C
+
+__all__ = ["detect_anomaly", "set_detect_anomaly"]
+
+
+class set_detect_anomaly:  # noqa: N801
+    """Switches anomaly detection on or off at once; as a context, puts it back at the end."""
+
+    def __init__(self, mode: bool, check_nan: bool = True) -> None:
+        self._before = (_C._set_anomaly_enabled(mode), _C._set_anomaly_check_nan(check_nan))
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: Any) -> None:
+        _C._set_anomaly_enabled(self._before[0])
+        _C._set_anomaly_check_nan(self._before[1])
+
+
+class detect_anomaly(set_detect_anomaly):  # noqa: N801
+    """Inside, the forward's traceback is kept per op, and a NaN gradient raises with it."""
+
+    def __init__(self, check_nan: bool = True) -> None:
+        self._check_nan = check_nan
+
+    def __enter__(self) -> None:
+        super().__init__(True, self._check_nan)

@@ -1,0 +1,213 @@
+"""Function: an op with a forward and a backward written in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from .. import _C
+from .grad_mode import no_grad
+
+if TYPE_CHECKING:
+    from .. import Tensor
+
+__all__ = ["Function", "FunctionCtx", "once_differentiable"]
+
+
+class FunctionCtx:
+    """What forward leaves for backward: tensors by save_for_backward, anything else as attributes."""
+
+    _function: type[Function]
+    needs_input_grad: tuple[bool, ...] = ()
+
+    def __init__(self) -> None:
+        self._saved: tuple[Tensor | None, ...] = ()
+        self._dirty: tuple[Tensor, ...] = ()
+        self._non_differentiable: tuple[Tensor, ...] = ()
+        self._materialize = True
+        self._node: Any = None
+
+    def save_for_backward(self, *tensors: Tensor | None) -> None:
+        """Keeps inputs, outputs or intermediate tensors; backward checks that they were not changed since."""
+        for t in tensors:
+            if t is not None and not isinstance(t, _C.TensorBase):
+                raise TypeError(f"save_for_backward can only save variables, but argument is of type {type(t).__name__}")
+        self._saved = tensors
+
+    def mark_dirty(self, *tensors: Tensor) -> None:
+        """Says which input forward changed in place (at most one); it must be returned."""
+        self._dirty = tensors
+
+    def mark_non_differentiable(self, *tensors: Tensor) -> None:
+        """Says which outputs have no gradient."""
+        self._non_differentiable = tensors
+
+    def set_materialize_grads(self, value: bool) -> None:
+        """Whether backward gets zeros (True, the default) or None for outputs that nothing flowed into."""
+        self._materialize = value
+
+    @property
+    def saved_tensors(self) -> tuple[Tensor, ...]:
+        """What save_for_backward kept. RuntimeError when it was changed in place, or freed by a backward pass."""
+        return self._saved if self._node is None else _C._function_saved(self._node)
+
+    # ---- called by the engine ----
+
+    def _backward(self, gradients: tuple[Any, ...], wanted: tuple[bool, ...]) -> tuple[Any, ...]:
+        """Runs the class's backward on the gradients of the recorded outputs; one gradient per tensor input."""
+        full: list[Any] = [None] * len(self._output_meta)
+        for place, g in zip(self._recorded, gradients, strict=True):
+            full[place] = g
+        if self._materialize:
+            for i, meta in enumerate(self._output_meta):
+                if full[i] is None and meta is not None:
+                    full[i] = _C._functions.zeros(meta[0], dtype=meta[1], device=meta[2])
+        function = self._function
+        name = function.__name__
+        call = function.vjp if function.backward is Function.backward else function.backward
+        found = call(self, *full)
+        found = found if isinstance(found, tuple | list) else (found,)
+        count = len(self.needs_input_grad)
+        if len(found) > count and all(g is None for g in found[count:]):
+            found = found[:count]
+        if len(found) != count:
+            raise RuntimeError(
+                f"function {name}Backward returned an incorrect number of gradients (expected {count}, got {len(found)})"
+            )
+        out = []
+        for i in self._tensor_inputs:
+            if found[i] is not None and not isinstance(found[i], _C.TensorBase):
+                raise TypeError(f"{name}Backward: expected Variable or None (got {type(found[i]).__name__})")
+            out.append(found[i])
+        return tuple(out)
+
+
+class Function:
+    """Base of custom ops: define `forward(ctx, *args)` and `backward(ctx, *gradients)`, call `apply(*args)`.
+
+    `forward(*args)` with `setup_context(ctx, inputs, output)` works as well.
+    """
+
+    @staticmethod
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        """Computes the outputs; ops inside are not recorded."""
+        raise NotImplementedError("You must implement the forward function for custom autograd.Function.")
+
+    @staticmethod
+    def setup_context(ctx: FunctionCtx, inputs: tuple[Any, ...], output: Any) -> None:
+        """Leaves in ctx what backward needs."""
+        raise NotImplementedError("setup_context is not implemented.")
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:
+        """Returns one gradient (or None) per argument of forward."""
+        raise NotImplementedError(
+            "You must implement either the backward or vjp method for your custom autograd.Function."
+        )
+
+    vjp = backward
+
+    @classmethod
+    def apply(cls, *args: Any, **kwargs: Any) -> Any:
+        """Runs forward, and records it where an argument requires a gradient."""
+        ctx = type(f"{cls.__name__}Backward", (FunctionCtx,), {"_function": cls})()
+        tensor_inputs = [i for i, a in enumerate(args) if isinstance(a, _C.TensorBase)]
+        ctx._tensor_inputs = tensor_inputs
+        ctx.needs_input_grad = tuple(isinstance(a, _C.TensorBase) and a.requires_grad for a in args)
+        recorded = _C.is_grad_enabled() and any(ctx.needs_input_grad)
+        with no_grad():
+            if cls.setup_context is Function.setup_context:
+                out = cls.forward(ctx, *args, **kwargs)
+            else:
+                out = cls.forward(*args, **kwargs)
+                cls.setup_context(ctx, args, out)
+        return _finish(cls, ctx, args, out, recorded)
+
+
+def _finish(cls: type[Function], ctx: Any, args: tuple[Any, ...], out: Any, recorded: bool) -> Any:
+    outputs = list(out) if isinstance(out, tuple | list) else [out]
+    dirty = list(ctx._dirty)
+    if len(dirty) > 1:
+        raise NotImplementedError(f"{cls.__name__}: at most one input may be marked dirty, got {len(dirty)}")
+    if dirty and not any(o is dirty[0] for o in outputs):
+        raise RuntimeError(f"{cls.__name__}: an input marked dirty must be returned")
+    saved = list(ctx._saved)
+    for i, o in enumerate(outputs):
+        if isinstance(o, _C.TensorBase) and not any(o is d for d in dirty):
+            given = any(o is a for a in args)
+            fresh = _C._function_output(o, given)
+            if fresh is not o and not given:
+                saved = [fresh if s is o else s for s in saved]
+            outputs[i] = fresh
+    if recorded:
+        _record(cls, ctx, args, outputs, dirty, saved, out)
+    if not isinstance(out, tuple | list):
+        return outputs[0]
+    return type(out)(*outputs) if hasattr(out, "_fields") else tuple(outputs)
+
+
+def _record(
+    cls: type[Function],
+    ctx: Any,
+    args: tuple[Any, ...],
+    outputs: list[Any],
+    dirty: list[Any],
+    saved: list[Any],
+    out: Any,
+) -> None:
+    raw = list(out) if isinstance(out, tuple | list) else [out]
+    ctx._output_meta = [(o.shape, o.dtype, o.device) if isinstance(o, _C.TensorBase) else None for o in outputs]
+    first = [i for i, o in enumerate(outputs) if any(o is d for d in dirty)]
+    rest = [
+        i
+        for i, o in enumerate(outputs)
+        if isinstance(o, _C.TensorBase)
+        and i not in first
+        and o.dtype.is_floating_point
+        and not any(raw[i] is n for n in ctx._non_differentiable)
+    ]
+    ctx._recorded = [*first, *rest]
+    inputs = tuple(args[i] for i in ctx._tensor_inputs)
+    ctx._saved = ()
+    ctx._node = _C._function_record(
+        ctx,
+        f"{cls.__name__}Backward",
+        inputs,
+        dirty[0] if dirty else None,
+        tuple(outputs[i] for i in rest),
+        tuple(saved),
+    )
+
+
+def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorates a backward whose result cannot be differentiated again: doing so raises."""
+
+    def wrapper(ctx: Any, *gradients: Any) -> Any:
+        with no_grad():
+            found = backward(ctx, *gradients)
+        if not _C.is_grad_enabled() or not any(
+            isinstance(g, _C.TensorBase) and g.requires_grad for g in gradients
+        ):
+            return found
+        several = isinstance(found, tuple)
+        out = tuple(_Refusal.apply(g) if isinstance(g, _C.TensorBase) else g for g in (found if several else (found,)))
+        return out if several else out[0]
+
+    return wrapper
+
+
+class _Refusal(Function):
+    """An identity that requires a gradient and raises when one arrives."""
+
+    @classmethod
+    def apply(cls, *args: Any, **kwargs: Any) -> Any:
+        (gradient,) = args
+        return super().apply(gradient.detach().requires_grad_())
+
+    @staticmethod
+    def forward(ctx: Any, gradient: Any) -> Any:
+        return gradient.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:
+        raise RuntimeError("trying to differentiate twice a function that was marked with @once_differentiable")
