@@ -3,6 +3,7 @@
 
 #include "bindings/autograd.h"
 #include "bindings/errors.h"
+#include "core/build_info.h"
 #include "core/device_runtime.h"
 #include "kernels/cpu/parallel.h"
 
@@ -37,6 +38,11 @@ void bind_settings(pybind11::module_& m) {
     d["peak_reserved_bytes"] = s.peak_reserved;
     d["allocations"] = s.allocations;
     d["cache_hits"] = s.cache_hits;
+    return d;
+  });
+  m.def("_build_info", [] {
+    pybind11::dict d;
+    for (const auto& [name, value] : build_info()) d[pybind11::str(name)] = value;
     return d;
   });
   m.def("_reset_peak_memory", [] { cpu_allocator().reset_peak(); });

@@ -10,7 +10,12 @@ import math as _math
 import os as _os
 from typing import Any as _Any
 
-from . import _C
+try:
+    from . import _C
+except ImportError as error:
+    from .doctor import explain_import_error as _explain
+
+    raise ImportError(_explain(error)) from error
 from ._C import (  # noqa: F401
     DeviceError,
     DtypeError,

@@ -100,7 +100,7 @@ def explain_import_error(error: ImportError) -> str:
 def _built() -> Iterator[str]:
     from . import _C
 
-    info = dict(_C.build_info())
+    info = _C._build_info()
     yield f"compiler            {info['compiler']}"
     yield f"CPU kernels for     {info['isas']}"
     yield f"oneDNN              {info['onednn'] or 'no: matmul and convolution use the slower built-in GEMM'}"
@@ -112,7 +112,7 @@ def _built() -> Iterator[str]:
 def _found() -> Iterator[str]:
     from . import _C
 
-    built = dict(_C.build_info())["isas"].split()
+    built = _C._build_info()["isas"].split()
     usable = usable_isas(cpu_flags())
     chosen = [isa for isa in usable if isa in built]
     yield f"processor           {cpu_model()}, {len(os.sched_getaffinity(0))} cores usable"
@@ -135,7 +135,7 @@ def _missing() -> Iterator[str]:
 
     from . import _C
 
-    info = dict(_C.build_info())
+    info = _C._build_info()
     for package, (purpose, extra) in _EXTRAS.items():
         if find_spec(package) is None:
             yield f"{package:19} for {purpose}: pip install 'warptape[{extra}]'"
@@ -154,7 +154,10 @@ def problem() -> str | None:
     import warptape
 
     a = np.arange(12, dtype=np.float32).reshape(3, 4)
-    got = (warptape.from_numpy(a) @ warptape.from_numpy(a.T.copy())).numpy()
+    try:
+        got = (warptape.from_numpy(a) @ warptape.from_numpy(a.T.copy())).numpy()
+    except Exception as error:  # whatever it is, it belongs into the report
+        return f"a product of two small matrices fails: {type(error).__name__}: {error}"
     if not np.array_equal(got, a @ a.T):
         return f"a product of two small matrices is wrong: expected {(a @ a.T).tolist()}, got {got.tolist()}"
     return None

@@ -16,7 +16,7 @@ import pytest
 # Levels as in cmake/Kernels.cmake, by the namespace as it stands in a mangled name.
 LEVELS = {"5sse42": 1, "4avx2": 2, "6avx512": 3, "10avx512bf16": 4}
 NAMESPACE = re.compile("|".join(LEVELS))
-# Functions with an instruction above their namespace's level, behind a check at run time: mangled part, level.
+# Functions with an instruction above their namespace, behind a check at run time: mangled part, level.
 GUARDED = {
     "6avx51210gemm_microIj": 4,  # pairs of bfloat16; matmul.cpp takes them where has_bf16_dot()
 }
