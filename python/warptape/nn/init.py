@@ -100,7 +100,7 @@ def _draw_normal_inside(
     low, high = warptape.tensor([a, b], dtype=tensor.dtype).tolist()  # as the tensor can hold them
     tensor.normal_(mean, std, generator=generator)
     while bool((outside := (tensor < low) | (tensor > high)).any()):
-        again = warptape.empty_like(tensor, requires_grad=False).normal_(mean, std, generator=generator)
+        again = warptape.empty_like(tensor).normal_(mean, std, generator=generator)
         tensor.copy_(warptape.where(outside, again, tensor))
     return tensor
 
@@ -113,7 +113,7 @@ def _draw_uniform_under_density(
     peak = -0.5 * ((max(a, min(mean, b)) - mean) / std) ** 2
 
     def candidates() -> tuple[Tensor, Tensor]:
-        values = warptape.empty_like(tensor, requires_grad=False).uniform_(a, b, generator=generator)
+        values = warptape.empty_like(tensor).uniform_(a, b, generator=generator)
         log_density = ((values - mean) / std).pow(2).mul(-0.5).sub(peak)
         chance = warptape.empty_like(values).uniform_(generator=generator)
         return values, chance.log() > log_density

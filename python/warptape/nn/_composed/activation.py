@@ -136,7 +136,7 @@ def rrelu(input: Tensor, lower: float = 1.0 / 8, upper: float = 1.0 / 3, trainin
         raise RuntimeError(f"rrelu: expected lower <= upper, got lower={lower} and upper={upper}")
     if not training:
         return _C._nn.leaky_relu(input, (lower + upper) / 2)
-    slope = warptape.empty_like(input, requires_grad=False).uniform_(lower, upper)
+    slope = warptape.empty_like(input).uniform_(lower, upper)
     return warptape.where(input <= 0, input * slope, input)
 
 
@@ -204,11 +204,11 @@ def gumbel_softmax(
 
     With `hard` the value is one-hot and the gradient that of the relaxed sample. `eps` has no effect.
     """
-    noise = -(-warptape.rand_like(logits, requires_grad=False).log()).log()
+    noise = -(-warptape.rand_like(logits).log()).log()
     soft = ((logits + noise) / tau).softmax(dim)
     if not hard:
         return soft
-    one_hot = warptape.zeros_like(soft, requires_grad=False).scatter_(
+    one_hot = warptape.zeros_like(soft).scatter_(
         dim, soft.argmax(dim, keepdim=True), 1.0
     )
     return one_hot - soft.detach() + soft

@@ -232,7 +232,7 @@ def gaussian_nll_loss(
     `var` has the input's shape, or lacks its last dimension, or has 1 there. `full` adds log(2 pi) / 2.
     """
     if not isinstance(var, Tensor):
-        filled = warptape.full_like(input, var, requires_grad=False)
+        filled = warptape.full_like(input, var)
         return gaussian_nll_loss(input, target, filled, full, eps, reduction)
     if var.shape != input.shape:
         if input.shape[:-1] == var.shape:
