@@ -19,7 +19,11 @@ WT_FN void for_chunks(const LaunchContext& ctx, const Item* items, int64_t count
       static_cast<int64_t*>(ctx.scratch((count + 1) * sizeof(int64_t)));  // chunk at which an item starts
   first[0] = 0;
   for (int64_t i = 0; i < count; ++i) first[i + 1] = first[i] + (items[i].numel + kChunk - 1) / kChunk;
-  parallel_for(first[count], 1, [&](int64_t begin, int64_t end) {
+  int64_t elements = 0;
+  for (int64_t i = 0; i < count; ++i) elements += items[i].numel;
+  // Many small tensors are not worth a thread each.
+  const int64_t grain = elements < 2 * kChunk ? first[count] : 1;
+  parallel_for(first[count], grain, [&](int64_t begin, int64_t end) {
     int64_t low = 0, high = count;  // the last item with first[item] <= begin
     while (high - low > 1) {
       const int64_t middle = (low + high) / 2;
@@ -213,10 +217,14 @@ void list_add(const LaunchContext& ctx, const ListItem* items, int64_t count, do
       using T = typename decltype(t)::type;
       using C = Compute<T>;
       T* x = static_cast<T*>(items[i].data) + begin;
-      const T* y = static_cast<const T*>(items[i].other) + begin;
-      for_vectors<C>(end - begin, [&](int64_t k, auto lanes) {
-        store(x + k, fma(load(y + k, lanes), Vec<C>(alpha), load(x + k, lanes)), lanes);
-      });
+      const T* y = static_cast<const T*>(items[i].other);
+      const Vec<C> factor(alpha);
+      if (!y)
+        for_vectors<C>(end - begin, [&](int64_t k, auto l) { store(x + k, load(x + k, l) + factor, l); });
+      else
+        for_vectors<C>(end - begin, [&](int64_t k, auto l) {
+          store(x + k, fma(load(y + begin + k, l), factor, load(x + k, l)), l);
+        });
     });
   });
 }

@@ -59,7 +59,7 @@ struct ListItem {
   DType dtype;
 };
 
-// Slot "list_norm": out contiguous float32 or float64 [count], the norm of order 1, 2 or infinity of each
+// Slot "list_norm": out contiguous, floating [count], the norm of order 1, 2 or infinity of each
 // tensor.
 using ListNormFn = void(const LaunchContext&, const View& out, const ListItem* items, int64_t count,
                         double order);
@@ -69,7 +69,7 @@ using ListNormFn = void(const LaunchContext&, const View& out, const ListItem* i
 using ListScaleFn = void(const LaunchContext&, const ListItem* items, int64_t count, double factor,
                          const View& factor_tensor);
 
-// Slot "list_add": data += alpha * other.
+// Slot "list_add": data += alpha * other, or += alpha where other is null.
 using ListAddFn = void(const LaunchContext&, const ListItem* items, int64_t count, double alpha);
 
 }  // namespace warptape::kernels

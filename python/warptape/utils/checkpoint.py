@@ -124,13 +124,7 @@ class _Ambient:
 
     def __init__(self, preserve_rng_state: bool) -> None:
         self._rng = warptape.get_rng_state() if preserve_rng_state else None
-        self._autocast: dict[str, Any] | None = None
-        if hasattr(warptape, "is_autocast_enabled"):
-            self._autocast = {
-                "enabled": warptape.is_autocast_enabled("cpu"),
-                "dtype": warptape.get_autocast_dtype("cpu"),
-                "cache_enabled": warptape.is_autocast_cache_enabled(),
-            }
+        self._autocast = warptape._C._get_autocast()
 
     @contextmanager
     def restored(self) -> Iterator[None]:
@@ -138,8 +132,8 @@ class _Ambient:
             if self._rng is not None:
                 stack.callback(warptape.set_rng_state, warptape.get_rng_state())
                 warptape.set_rng_state(self._rng)
-            if self._autocast is not None:
-                stack.enter_context(warptape.autocast("cpu", **self._autocast))
+            stack.callback(warptape._C._set_autocast, *warptape._C._get_autocast())
+            warptape._C._set_autocast(*self._autocast)
             stack.enter_context(warptape.enable_grad())
             yield
 

@@ -171,6 +171,20 @@ def test_random_numbers_may_be_left_alone():
     assert not (wt.get_rng_state() == before).all()
 
 
+def test_autocast_surrounds_the_second_run_too():
+    seen = []
+
+    def region(x):
+        seen.append((x @ x.t()).dtype)
+        return wt.exp(x @ W1.to(x.dtype))
+
+    with wt.autocast("cpu", dtype=wt.bfloat16):
+        loss = checkpoint(region, X.detach().to(wt.float32).requires_grad_()).sum()
+    loss.backward()
+    assert seen == [wt.bfloat16] * 2
+    W1.grad = None
+
+
 def test_contexts():
     seen = []
 

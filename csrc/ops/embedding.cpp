@@ -1,0 +1,110 @@
+#include "ops/embedding.h"
+
+#include "kernels/embedding.h"
+#include "ops/compose.h"
+
+namespace warptape::ops {
+namespace {
+
+kernels::Slot<kernels::EmbeddingFn> embedding_slot{"embedding"};
+kernels::Slot<kernels::EmbeddingBackwardFn> embedding_backward_slot{"embedding_backward"};
+
+struct TableData {
+  int64_t vocab, padding_idx;  // padding_idx -1: none
+};
+
+Tensor table_gradient(const Tensor& grad, const Tensor& indices, const TableData& d);
+
+// out[..., :] = table[indices[...], :]
+Tensor take_rows(const Tensor& table, const Tensor& indices, const TableData& d);
+
+void take_rows_backward(Node& n, Gradients& g) {
+  g.set(0, table_gradient(g[0], n.saved(0), n.data<TableData>()));
+}
+constexpr NodeType kTakeRows{"EmbeddingBackward0", take_rows_backward};
+
+// The padding row took no part in the sum, so nothing flows back from it.
+void table_gradient_backward(Node& n, Gradients& g) {
+  const TableData& d = n.data<TableData>();
+  Tensor up = g[0];
+  if (d.padding_idx >= 0) {
+    Tensor mask = full(Shape{d.vocab, 1}, 1.0, options_of(up));
+    raw_fill(alias(mask, Shape{1}, Shape{1}, d.padding_idx), 0);
+    up = up * mask;
+  }
+  g.set(0, take_rows(up, n.saved(0), d));
+}
+constexpr NodeType kTableGradient{"EmbeddingDenseBackwardBackward0", table_gradient_backward};
+
+Tensor with_history(const NodeType& type, const Tensor& out, const Tensor& x, const Tensor& indices,
+                    const TableData& d) {
+  if (needs_grad(x)) {
+    Ref<Node> n = record(type, x);
+    n->save(indices);
+    n->emplace<TableData>(d);
+    set_history(out, n);
+  }
+  return out;
+}
+
+Tensor table_gradient(const Tensor& grad, const Tensor& indices, const TableData& d) {
+  const int64_t dim = grad.sizes().back();
+  Tensor out = empty(Shape{d.vocab, dim}, options_of(grad));
+  if (out.numel() && !out.is_meta()) {
+    Tensor g = raw_contiguous(grad), index = raw_contiguous(raw_cast(indices, DType::Int64));
+    embedding_backward_slot(Launch(grad.device()), out.view(), g.view(), index.view(), index.numel(), d.vocab,
+                            dim, d.padding_idx);
+  }
+  return with_history(kTableGradient, out, grad, indices, d);
+}
+
+Tensor take_rows(const Tensor& table, const Tensor& indices, const TableData& d) {
+  const int64_t dim = table.sizes()[1];
+  Shape sizes = indices.sizes();
+  sizes.push_back(dim);
+  Tensor out = empty(sizes, options_of(table));
+  if (out.numel() && !out.is_meta()) {
+    Tensor from = raw_contiguous(table), index = raw_contiguous(raw_cast(indices, DType::Int64));
+    Launch launch(table.device());
+    embedding_slot(launch, out.view(), from.view(), index.view(), index.numel(), d.vocab, dim);
+    launch.check_index("embedding", 0);
+  }
+  return with_history(kTakeRows, out, table, indices, d);
+}
+
+Tensor embedding_impl(const Tensor& indices, const Tensor& weight, std::optional<int64_t> padding_idx,
+                      std::optional<double> max_norm, double, bool scale_grad_by_freq, bool sparse) {
+  WT_CHECK(indices.dtype() == DType::Int64 || indices.dtype() == DType::Int32, DtypeError,
+           "embedding: expected indices of dtype int64 or int32, got ", indices,
+           "; convert them with .long()");
+  WT_CHECK(weight.ndim() == 2, ShapeError, "embedding: 'weight' must be 2-D, got ", weight);
+  check_same_device("embedding", weight, indices, "input");
+  WT_CHECK(!max_norm, NotImplementedError,
+           "embedding: max_norm is not supported here; renormalise the table's rows first");
+  WT_CHECK(!scale_grad_by_freq && !sparse, NotImplementedError,
+           "embedding: scale_grad_by_freq and sparse gradients are not supported");
+  TableData d{weight.sizes()[0], padding_idx.value_or(-1)};
+  if (padding_idx) {
+    WT_CHECK(*padding_idx >= -d.vocab && *padding_idx < d.vocab, ValueError,
+             "embedding: padding_idx must be within num_embeddings, ", d.vocab, ", got ", *padding_idx);
+    if (d.padding_idx < 0) d.padding_idx += d.vocab;
+  }
+  return take_rows(weight, indices, d);
+}
+
+}  // namespace
+
+decltype(embedding) embedding{
+    "embedding",
+    embedding_impl,
+    kNN,
+    {"input",
+     "weight",
+     {"padding_idx", none},
+     {"max_norm", none},
+     {"norm_type", 2.0},
+     {"scale_grad_by_freq", false},
+     {"sparse", false}},
+    "Rows of weight [vocab, dim] at the indices; row padding_idx gets no gradient."};
+
+}  // namespace warptape::ops

@@ -1,0 +1,276 @@
+// Cross entropy and negative log-likelihood.
+#include "ops/loss.h"
+
+#include <algorithm>
+
+#include "ops/compose.h"
+#include "ops/softmax.h"
+
+namespace warptape::ops {
+namespace {
+
+kernels::Slot<kernels::CrossEntropyFn> cross_entropy_slot{"cross_entropy"};
+kernels::Slot<kernels::CrossEntropyBackwardFn> cross_entropy_backward_slot{"cross_entropy_backward"};
+ElementwiseSlot ne_slot{"ne"};
+
+Shape without_dim(const Shape& sizes, int64_t dim) {
+  Shape out;
+  for (int64_t d = 0; d < static_cast<int64_t>(sizes.size()); ++d)
+    if (d != dim) out.push_back(sizes[d]);
+  return out;
+}
+
+// Where the classes lie: dim 1 of a batch, else dim 0.
+int64_t class_dim(const Tensor& input) { return input.ndim() == 1 ? 0 : 1; }
+
+void check_target(const char* op, const Tensor& input, const Tensor& target, const Tensor& weight) {
+  check_floating(op, input);
+  WT_CHECK(input.ndim() >= 1, ShapeError, op, ": expected an input of at least 1 dim, got ", input);
+  WT_CHECK(target.dtype() == DType::Int64 || target.dtype() == DType::UInt8, DtypeError, op,
+           ": expected target of dtype int64 (class indices), got ", target, "; convert it with .long()");
+  const Shape expected = without_dim(input.sizes(), class_dim(input));
+  WT_CHECK(target.sizes() == expected, ShapeError, op, ": expected target of shape ", expected,
+           " for an input of shape ", input.sizes(), ", got ", target.sizes());
+  check_same_device(op, input, target, "target");
+  check_same_device(op, input, weight, "weight");
+  const int64_t classes = input.sizes()[class_dim(input)];
+  WT_CHECK(!weight.defined() || (weight.ndim() == 1 && weight.sizes()[0] == classes), ShapeError, op,
+           ": weight tensor should be defined either for all ", classes,
+           " classes or no classes but got weight of shape ", weight.sizes());
+}
+
+// Permutes raw geometry: the class dim goes last (or, back, from last to its place).
+Tensor classes_last(const Tensor& x, bool back = false) {
+  if (x.ndim() < 3) return x;
+  Shape sizes = x.sizes(), strides = x.strides();
+  auto turn = [&](Shape& s) {
+    if (back)
+      std::rotate(s.begin() + 1, s.end() - 1, s.end());
+    else
+      std::rotate(s.begin() + 1, s.begin() + 2, s.end());
+  };
+  turn(sizes);
+  turn(strides);
+  return alias(x, sizes, strides, x.offset());
+}
+
+struct CrossEntropyData {
+  int64_t ignore_index;
+  double label_smoothing;
+  Reduction reduction;
+};
+
+// The kernel's plan, and the contiguous tensors it points to.
+struct Planned {
+  Tensor logits, target, weight;
+  kernels::CrossEntropyPlan plan;
+
+  Planned(const Tensor& input, const Tensor& t, const Tensor& w, const CrossEntropyData& d)
+      : logits(raw_contiguous(classes_last(input))),
+        target(raw_contiguous(raw_cast(t, DType::Int64))),
+        weight(w.defined() ? raw_contiguous(raw_cast(w, input.dtype())) : w) {
+    const int64_t classes = input.sizes()[class_dim(input)];
+    plan = {logits.view(), target.view(),  view_of(weight),   target.numel(),
+            classes,       d.ignore_index, d.label_smoothing, d.reduction};
+  }
+};
+
+// saved: input, target, weight, lse, total_weight
+Tensor fused_backward(const Tensor& grad, const Tensor& input, const Tensor& target, const Tensor& weight,
+                      const Tensor& lse, const Tensor& total_weight, const CrossEntropyData& d) {
+  Planned p(input, target, weight, d);
+  Tensor g = raw_contiguous(grad);
+  Tensor dx = empty(p.logits.sizes(), options_of(p.logits));
+  if (dx.numel() && !dx.is_meta())
+    cross_entropy_backward_slot(Launch(dx.device()), dx.view(), g.view(), lse.view(), total_weight.view(),
+                                p.plan);
+  return classes_last(dx, true);
+}
+
+// Every row's weight, 0 for ignored ones, and its target with those replaced by 0; constants. The shape is
+// the target's with the class dim as 1.
+struct RowWeights {
+  Tensor index, weight;
+};
+RowWeights row_weights(const Tensor& input, const Tensor& target, const Tensor& weight,
+                       int64_t ignore_index) {
+  NoGrad no_grad;
+  Shape kept = input.sizes();
+  const int64_t dim = class_dim(input);
+  kept[dim] = 1;
+  Tensor t = reshaped(raw_cast(target, DType::Int64), kept);
+  Tensor valid = pointwise("ne", ne_slot, ResultRule::Bool, {t, Scalar(ignore_index)});
+  Tensor index = t * raw_cast(valid, DType::Int64);
+  Tensor w = raw_cast(valid, input.dtype());
+  if (weight.defined()) {
+    Shape row(input.sizes().size(), 1);
+    row[dim] = weight.numel();
+    Shape wide = input.sizes();
+    wide[dim] = weight.numel();
+    w = w * pick(expand_view(reshaped(raw_cast(weight, input.dtype()), row), wide), index, dim);
+  }
+  return {index, w};
+}
+
+// dx = g * (s * p - q), where s and q depend on the targets alone. With the fused kernel's D = s * p - q that
+// is g * (s * (softmax(x) - p) + D): the same value, and differentiable.
+Tensor composed_backward(const Tensor& grad, const Tensor& input, const Tensor& target, const Tensor& weight,
+                         const Tensor& lse, const Tensor& total_weight, const CrossEntropyData& d) {
+  const int64_t dim = class_dim(input);
+  Tensor fused, constant, s;
+  {
+    NoGrad no_grad;
+    CrossEntropyData sum = d;
+    sum.reduction = Reduction::Sum;
+    Tensor one = full(Shape{}, 1.0, options_of(input));
+    fused = fused_backward(one, input, target, weight, lse, total_weight, sum);
+    constant = softmax(input, dim, std::nullopt);
+    RowWeights rows = row_weights(input, target, weight, d.ignore_index);
+    const double classes = static_cast<double>(input.sizes()[dim]);
+    s = rows.weight * Scalar(1 - d.label_smoothing);
+    if (d.label_smoothing != 0) {
+      // Ignored rows have no part in the smoothing either.
+      Tensor valid =
+          weight.defined() ? row_weights(input, target, Tensor(), d.ignore_index).weight : rows.weight;
+      Tensor all = weight.defined() ? sum_all(raw_cast(weight, input.dtype()))
+                                    : full(Shape{}, classes, options_of(input));
+      s = s + valid * all * Scalar(d.label_smoothing / classes);
+    }
+  }
+  Tensor g = grad;
+  if (d.reduction == Reduction::None) {
+    Shape kept = input.sizes();
+    kept[dim] = 1;
+    g = reshaped(g, kept);
+  } else if (d.reduction == Reduction::Mean) {
+    g = g / tape_cast(total_weight, grad.dtype());
+  }
+  return g * (s * (softmax(input, dim, std::nullopt) - constant) + fused);
+}
+
+void cross_entropy_backward(Node& n, Gradients& g) {
+  const CrossEntropyData& d = n.data<CrossEntropyData>();
+  Tensor input = n.saved(0), target = n.saved(1), weight = n.saved(2), lse = n.saved(3), total = n.saved(4);
+  auto backward = needs_grad(g[0], input) ? composed_backward : fused_backward;
+  g.set(0, backward(g[0], input, target, weight, lse, total, d));
+}
+constexpr NodeType kCrossEntropy{"CrossEntropyBackward0", cross_entropy_backward};
+
+Tensor cross_entropy_of_indices(const Tensor& input, const Tensor& target, const Tensor& weight,
+                                const CrossEntropyData& d) {
+  check_target("cross_entropy", input, target, weight);
+  Planned p(input, target, weight, d);
+  const TensorOptions stats{stats_dtype(input.dtype()), input.device()};
+  Tensor lse = empty(Shape{p.plan.rows}, stats), total = empty(Shape{}, stats);
+  Tensor loss = empty(d.reduction == Reduction::None ? target.sizes() : Shape{}, options_of(input));
+  if (!input.is_meta()) {
+    Launch launch(input.device());
+    cross_entropy_slot(launch, loss.view(), lse.view(), total.view(), p.plan);
+    launch.check_index("cross_entropy", class_dim(input));
+  }
+  if (needs_grad(input)) {
+    Ref<Node> n = record(kCrossEntropy, input);
+    for (const Tensor& t : {input, target, weight, lse, total}) n->save(t);
+    n->emplace<CrossEntropyData>(d);
+    set_history(loss, n);
+  }
+  return loss;
+}
+
+Tensor reduced(const Tensor& loss, Reduction reduction, double count) {
+  if (reduction == Reduction::None) return loss;
+  Tensor sum = sum_all(loss);
+  return reduction == Reduction::Mean ? sum / Scalar(count) : sum;
+}
+
+// Targets are probabilities of the classes.
+Tensor cross_entropy_of_probabilities(const Tensor& input, const Tensor& target, const Tensor& weight,
+                                      const CrossEntropyData& d) {
+  WT_CHECK(
+      target.sizes() == input.sizes(), ShapeError,
+      "cross_entropy: target of floating dtype is taken as probabilities and must have the input's shape ",
+      input.sizes(), ", got ", target.sizes());
+  check_floating("cross_entropy", input);
+  const int64_t dim = class_dim(input);
+  const double classes = static_cast<double>(input.sizes()[dim]);
+  Tensor t = target;
+  if (d.label_smoothing != 0) t = t * Scalar(1 - d.label_smoothing) + Scalar(d.label_smoothing / classes);
+  if (weight.defined()) {
+    Shape row(input.sizes().size(), 1);
+    row[dim] = weight.numel();
+    t = t * reshaped(weight, row);
+  }
+  Shape kept = input.sizes();
+  kept[dim] = 1;
+  Tensor rows = -sum_to(log_softmax(input, dim, std::nullopt) * t, kept);
+  Tensor loss = reshaped(rows, without_dim(input.sizes(), dim));
+  return reduced(loss, d.reduction, static_cast<double>(loss.numel()));
+}
+
+Tensor cross_entropy_impl(const Tensor& input, const Tensor& target, const OptTensor& weight,
+                          std::optional<bool> size_average, int64_t ignore_index, std::optional<bool> reduce,
+                          std::string_view reduction, double label_smoothing) {
+  WT_CHECK(label_smoothing >= 0 && label_smoothing <= 1, ValueError,
+           "cross_entropy: label_smoothing must be between 0.0 and 1.0. Got: ", label_smoothing);
+  const CrossEntropyData d{ignore_index, label_smoothing,
+                           reduction_of("cross_entropy", size_average, reduce, reduction)};
+  auto of = is_floating(target.dtype()) ? cross_entropy_of_probabilities : cross_entropy_of_indices;
+  return of(input, target, or_undefined(weight), d);
+}
+
+Tensor nll_loss_impl(const Tensor& input, const Tensor& target, const OptTensor& weight,
+                     std::optional<bool> size_average, int64_t ignore_index, std::optional<bool> reduce,
+                     std::string_view reduction) {
+  check_target("nll_loss", input, target, or_undefined(weight));
+  const Reduction how = reduction_of("nll_loss", size_average, reduce, reduction);
+  RowWeights rows = row_weights(input, target, or_undefined(weight), ignore_index);
+  Tensor losses = reshaped(-(pick(input, rows.index, class_dim(input)) * rows.weight), target.sizes());
+  if (how == Reduction::None) return losses;
+  return how == Reduction::Mean ? sum_all(losses) / sum_all(rows.weight) : sum_all(losses);
+}
+
+}  // namespace
+
+Reduction reduction_of(const char* op, std::optional<bool> size_average, std::optional<bool> reduce,
+                       std::string_view reduction) {
+  if (size_average || reduce) {
+    if (!reduce.value_or(true)) return Reduction::None;
+    return size_average.value_or(true) ? Reduction::Mean : Reduction::Sum;
+  }
+  if (reduction == "mean") return Reduction::Mean;
+  if (reduction == "sum") return Reduction::Sum;
+  WT_CHECK(reduction == "none", ValueError, op, ": ", reduction,
+           " is not a valid value for reduction; expected 'none', 'mean' or 'sum'");
+  return Reduction::None;
+}
+
+decltype(cross_entropy) cross_entropy{"cross_entropy",
+                                      cross_entropy_impl,
+                                      kNN,
+                                      {"input",
+                                       "target",
+                                       {"weight", none},
+                                       {"size_average", none},
+                                       Arg::integer("ignore_index", -100),
+                                       {"reduce", none},
+                                       {"reduction", "mean"},
+                                       {"label_smoothing", 0.0}},
+                                      "Cross entropy of logits [N, C, ...] against class indices [N, ...] or "
+                                      "probabilities of the input's shape.",
+                                      {},
+                                      Autocast::Float32};
+decltype(nll_loss) nll_loss{"nll_loss",
+                            nll_loss_impl,
+                            kNN,
+                            {"input",
+                             "target",
+                             {"weight", none},
+                             {"size_average", none},
+                             Arg::integer("ignore_index", -100),
+                             {"reduce", none},
+                             {"reduction", "mean"}},
+                            "Minus the log-probabilities [N, C, ...] at the class indices [N, ...].",
+                            {},
+                            Autocast::Float32};
+
+}  // namespace warptape::ops

@@ -1,0 +1,23 @@
+// Losses with a fused kernel, and those composed of elementwise ops.
+#pragma once
+
+#include "kernels/loss.h"
+#include "ops/op.h"
+
+namespace warptape::ops {
+
+using kernels::Reduction;
+// "none", "mean" or "sum", or what the two deprecated arguments say where given.
+WT_API Reduction reduction_of(const char* op, std::optional<bool> size_average, std::optional<bool> reduce,
+                              std::string_view reduction);
+
+// input [N, C, ...] or [C], target [N, ...] of class indices or probabilities of input's shape, weight [C],
+// size_average, ignore_index, reduce, reduction, label_smoothing
+extern WT_API const Op<Tensor(const Tensor&, const Tensor&, const OptTensor&, std::optional<bool>, int64_t,
+                              std::optional<bool>, std::string_view, double)>
+    cross_entropy;
+extern WT_API const Op<Tensor(const Tensor&, const Tensor&, const OptTensor&, std::optional<bool>, int64_t,
+                              std::optional<bool>, std::string_view)>
+    nll_loss;
+
+}  // namespace warptape::ops

@@ -1,0 +1,325 @@
+#include "ops/optim.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "kernels/multi_tensor.h"
+#include "ops/compose.h"
+
+namespace warptape::ops {
+namespace {
+
+kernels::Slot<kernels::FusedAdamFn> fused_adam_slot{"fused_adam"};
+kernels::Slot<kernels::FusedSgdFn> fused_sgd_slot{"fused_sgd"};
+kernels::Slot<kernels::ListNormFn> list_norm_slot{"list_norm"};
+kernels::Slot<kernels::ListScaleFn> list_scale_slot{"list_scale"};
+kernels::Slot<kernels::ListAddFn> list_add_slot{"list_add"};
+
+// Whether the elements fill a block without gaps, in some order of the dims.
+bool is_dense(const Tensor& t) {
+  if (t.is_contiguous()) return true;
+  Shape order;
+  for (int64_t d = 0; d < t.ndim(); ++d)
+    if (t.sizes()[d] != 1) order.push_back(d);
+  std::sort(order.begin(), order.end(),
+            [&](int64_t a, int64_t b) { return t.strides()[a] < t.strides()[b]; });
+  int64_t expect = 1;
+  for (int64_t d : order) {
+    if (t.strides()[d] != expect) return false;
+    expect *= t.sizes()[d];
+  }
+  return true;
+}
+
+// The tensors that belong together, as memory in one order: themselves where they have one dense layout, else
+// contiguous copies that are written back at the end.
+class Aligned {
+ public:
+  // Takes the pointer of `t` in the layout of `first`; `written` ones are copied back.
+  void* pointer(const Tensor& first, const Tensor& t, bool written) {
+    if (is_dense(first) && (t.strides() == first.strides() || (t.is_contiguous() && first.is_contiguous())))
+      return t.data();
+    Tensor copy = empty_strided(first.sizes(), dense_strides(first), options_of(t));
+    raw_copy(copy, t);
+    if (written) back_.emplace_back(t, copy);
+    kept_.push_back(copy);
+    return copy.data();
+  }
+  void write_back() {
+    for (auto& [to, from] : back_) raw_copy(to, from);
+  }
+
+ private:
+  static Shape dense_strides(const Tensor& t) {
+    return is_dense(t) ? t.strides() : contiguous_strides(t.sizes());
+  }
+  std::vector<std::pair<Tensor, Tensor>> back_;
+  std::vector<Tensor> kept_;
+};
+
+// Every list as long as the first and, element by element, of its shape, dtype and device.
+void check_lists(const char* op, TensorList params,
+                 std::initializer_list<std::pair<TensorList, const char*>> others) {
+  for (const auto& [list, what] : others) {
+    WT_CHECK(list.size() == params.size(), ValueError, op, ": expected ", params.size(), " tensors in ", what,
+             ", got ", list.size());
+    for (size_t i = 0; i < list.size(); ++i) {
+      WT_CHECK(list[i].sizes() == params[i].sizes(), ShapeError, op, ": expected ", what, "[", i,
+               "] of shape ", params[i].sizes(), ", got ", list[i]);
+      WT_CHECK(list[i].dtype() == params[i].dtype(), DtypeError, op, ": expected ", what, "[", i,
+               "] of dtype ", params[i].dtype(), ", got ", list[i]);
+      check_same_device(op, params[i], list[i], what);
+    }
+  }
+}
+
+void check_writable(const char* op, TensorList list) {
+  for (const Tensor& t : list) {
+    check_floating(op, t);
+    check_same_device(op, list[0], t, "a tensor of the list");
+    check_inplace(t, op, needs_grad(t));
+  }
+}
+
+const float* float_value(const char* op, const OptTensor& t, const char* what) {
+  if (!t) return nullptr;
+  WT_CHECK(t->dtype() == DType::Float32 && t->numel() == 1, DtypeError, op, ": expected ", what,
+           " to be one float32 value, got ", *t);
+  return t->data_as<float>();
+}
+
+void bump(TensorList list) {
+  for (const Tensor& t : list) t.bump_version();
+}
+
+template <bool kDecoupled>
+void fused_adam(TensorList params, TensorList grads, TensorList exp_avgs, TensorList exp_avg_sqs,
+                TensorList max_exp_avg_sqs, TensorList state_steps, double lr, double beta1, double beta2,
+                double weight_decay, double eps, bool amsgrad, bool maximize, const OptTensor& grad_scale,
+                const OptTensor& found_inf) {
+  const char* op = kDecoupled ? "_fused_adamw_" : "_fused_adam_";
+  if (params.empty()) return;
+  check_writable(op, params);
+  check_lists(op, params, {{grads, "grads"}, {exp_avgs, "exp_avgs"}, {exp_avg_sqs, "exp_avg_sqs"}});
+  if (amsgrad) check_lists(op, params, {{max_exp_avg_sqs, "max_exp_avg_sqs"}});
+  WT_CHECK(state_steps.size() == params.size(), ValueError, op, ": expected ", params.size(),
+           " tensors in state_steps, got ", state_steps.size());
+  if (params[0].is_meta()) return;
+  Aligned aligned;
+  std::vector<kernels::AdamItem> items;
+  items.reserve(params.size());
+  for (size_t i = 0; i < params.size(); ++i) {
+    const Tensor& p = params[i];
+    items.push_back({aligned.pointer(p, p, true), aligned.pointer(p, grads[i], grad_scale.has_value()),
+                     aligned.pointer(p, exp_avgs[i], true), aligned.pointer(p, exp_avg_sqs[i], true),
+                     amsgrad ? aligned.pointer(p, max_exp_avg_sqs[i], true) : nullptr,
+                     float_value(op, state_steps[i], "state_steps"), p.numel(), p.dtype()});
+  }
+  const kernels::AdamPlan plan{lr,
+                               nullptr,
+                               beta1,
+                               beta2,
+                               weight_decay,
+                               eps,
+                               kDecoupled,
+                               amsgrad,
+                               maximize,
+                               float_value(op, grad_scale, "grad_scale"),
+                               float_value(op, found_inf, "found_inf")};
+  fused_adam_slot(Launch(params[0].device()), items.data(), static_cast<int64_t>(items.size()), plan);
+  aligned.write_back();
+  for (TensorList list : {params, exp_avgs, exp_avg_sqs}) bump(list);
+  if (amsgrad) bump(max_exp_avg_sqs);
+}
+
+void fused_sgd(TensorList params, TensorList grads, TensorList momentum_buffers, double weight_decay,
+               double momentum, double lr, double dampening, bool nesterov, bool maximize, bool is_first_step,
+               const OptTensor& grad_scale, const OptTensor& found_inf) {
+  const char* op = "_fused_sgd_";
+  if (params.empty()) return;
+  const bool has_momentum = momentum != 0;
+  check_writable(op, params);
+  check_lists(op, params, {{grads, "grads"}});
+  if (has_momentum) check_lists(op, params, {{momentum_buffers, "momentum_buffer_list"}});
+  if (params[0].is_meta()) return;
+  Aligned aligned;
+  std::vector<kernels::SgdItem> items;
+  items.reserve(params.size());
+  for (size_t i = 0; i < params.size(); ++i) {
+    const Tensor& p = params[i];
+    items.push_back({aligned.pointer(p, p, true), aligned.pointer(p, grads[i], grad_scale.has_value()),
+                     has_momentum ? aligned.pointer(p, momentum_buffers[i], true) : nullptr, p.numel(),
+                     p.dtype()});
+  }
+  const kernels::SgdPlan plan{lr,
+                              nullptr,
+                              momentum,
+                              dampening,
+                              weight_decay,
+                              nesterov,
+                              maximize,
+                              is_first_step,
+                              float_value(op, grad_scale, "grad_scale"),
+                              float_value(op, found_inf, "found_inf")};
+  fused_sgd_slot(Launch(params[0].device()), items.data(), static_cast<int64_t>(items.size()), plan);
+  aligned.write_back();
+  bump(params);
+  if (has_momentum) bump(momentum_buffers);
+}
+
+// ---- lists
+// ----------------------------------------------------------------------------------------------------------
+
+std::vector<Tensor> foreach_norm(TensorList list, double order) {
+  const char* op = "_foreach_norm";
+  WT_CHECK(order == 1 || order == 2 || order == std::numeric_limits<double>::infinity(), NotImplementedError,
+           op, ": expected order 1, 2 or inf, got ", order);
+  WT_CHECK(!thread_state.grad_mode || !any_requires_grad(list), NotImplementedError, op,
+           ": is not differentiable; call it under no_grad, or use Tensor.norm");
+  std::vector<Tensor> out;
+  if (list.empty()) return out;
+  std::vector<Tensor> kept;
+  std::vector<kernels::ListItem> items;
+  for (const Tensor& t : list) {
+    check_floating(op, t);
+    check_same_device(op, list[0], t, "a tensor of the list");
+    WT_CHECK(t.dtype() == list[0].dtype(), DtypeError, op, ": expected tensors of one dtype, ",
+             list[0].dtype(), ", got ", t);
+    kept.push_back(is_dense(t) ? t : raw_contiguous(t));
+    items.push_back({kept.back().data(), nullptr, t.numel(), t.dtype()});
+  }
+  Tensor norms = empty(Shape{static_cast<int64_t>(list.size())}, options_of(list[0]));
+  if (!norms.is_meta())
+    list_norm_slot(Launch(norms.device()), norms.view(), items.data(), static_cast<int64_t>(items.size()),
+                   order);
+  for (size_t i = 0; i < list.size(); ++i)
+    out.push_back(alias(norms, Shape{}, Shape{}, static_cast<int64_t>(i)));
+  return out;
+}
+
+// Items over the memory of `list`; tensors that are not dense go through copies.
+std::vector<kernels::ListItem> items_of(const char* op, TensorList list, Aligned& aligned,
+                                        TensorList others = {}) {
+  check_writable(op, list);
+  std::vector<kernels::ListItem> items;
+  items.reserve(list.size());
+  for (size_t i = 0; i < list.size(); ++i)
+    items.push_back({aligned.pointer(list[i], list[i], true),
+                     others.empty() ? nullptr : aligned.pointer(list[i], others[i], false), list[i].numel(),
+                     list[i].dtype()});
+  return items;
+}
+
+void scale_list(TensorList list, double factor, const Tensor& factor_tensor) {
+  if (list.empty()) return;
+  Aligned aligned;
+  auto items = items_of("_foreach_mul_", list, aligned);
+  if (list[0].is_meta()) return;
+  list_scale_slot(Launch(list[0].device()), items.data(), static_cast<int64_t>(items.size()), factor,
+                  view_of(factor_tensor));
+  aligned.write_back();
+  bump(list);
+}
+
+void foreach_mul(TensorList list, const Scalar& factor) { scale_list(list, factor.to_double(), Tensor()); }
+
+void foreach_mul_tensor(TensorList list, const Tensor& factor) {
+  WT_CHECK(factor.numel() == 1, ShapeError, "_foreach_mul_: expected a factor of one element, got ", factor);
+  if (list.empty()) return;
+  check_same_device("_foreach_mul_", list[0], factor, "the factor");
+  scale_list(list, 1.0, raw_cast(factor, stats_dtype(factor.dtype())));
+}
+
+void add_to_list(TensorList list, TensorList others, double alpha) {
+  if (list.empty()) return;
+  Aligned aligned;
+  auto items = items_of("_foreach_add_", list, aligned, others);
+  if (list[0].is_meta()) return;
+  list_add_slot(Launch(list[0].device()), items.data(), static_cast<int64_t>(items.size()), alpha);
+  aligned.write_back();
+  bump(list);
+}
+
+void foreach_add(TensorList list, const Scalar& value) { add_to_list(list, {}, value.to_double()); }
+
+void foreach_add_list(TensorList list, TensorList others, const Scalar& alpha) {
+  check_lists("_foreach_add_", list, {{others, "other"}});
+  add_to_list(list, others, alpha.to_double());
+}
+
+void foreach_zero(TensorList list) {
+  for (const Tensor& t : list) {
+    check_inplace(t, "_foreach_zero_", needs_grad(t));
+    raw_fill(t, 0);
+    t.bump_version();
+  }
+}
+
+const std::initializer_list<Arg> kAdamArgs = {{"self", kWritten},
+                                              "grads",
+                                              "exp_avgs",
+                                              "exp_avg_sqs",
+                                              "max_exp_avg_sqs",
+                                              "state_steps",
+                                              {"lr", kKeywordOnly},
+                                              {"beta1", kKeywordOnly},
+                                              {"beta2", kKeywordOnly},
+                                              {"weight_decay", kKeywordOnly},
+                                              {"eps", kKeywordOnly},
+                                              {"amsgrad", kKeywordOnly},
+                                              {"maximize", kKeywordOnly},
+                                              {"grad_scale", none, kKeywordOnly},
+                                              {"found_inf", none, kKeywordOnly}};
+
+}  // namespace
+
+decltype(_fused_adam_) _fused_adam_{"_fused_adam_", fused_adam<false>, kFunction, kAdamArgs,
+                                    "One step of Adam over lists of tensors, in place."};
+decltype(_fused_adamw_) _fused_adamw_{"_fused_adamw_", fused_adam<true>, kFunction, kAdamArgs,
+                                      "One step of AdamW over lists of tensors, in place."};
+decltype(_fused_sgd_) _fused_sgd_{"_fused_sgd_",
+                                  fused_sgd,
+                                  kFunction,
+                                  {{"self", kWritten},
+                                   "grads",
+                                   "momentum_buffer_list",
+                                   {"weight_decay", kKeywordOnly},
+                                   {"momentum", kKeywordOnly},
+                                   {"lr", kKeywordOnly},
+                                   {"dampening", kKeywordOnly},
+                                   {"nesterov", kKeywordOnly},
+                                   {"maximize", kKeywordOnly},
+                                   {"is_first_step", kKeywordOnly},
+                                   {"grad_scale", none, kKeywordOnly},
+                                   {"found_inf", none, kKeywordOnly}},
+                                  "One step of SGD over lists of tensors, in place."};
+decltype(_foreach_norm) _foreach_norm{"_foreach_norm",
+                                      foreach_norm,
+                                      kFunction,
+                                      {"self", {"ord", 2.0}},
+                                      "The norm of order 1, 2 or inf of each tensor, 0-dim."};
+decltype(_foreach_zero_) _foreach_zero_{
+    "_foreach_zero_", foreach_zero, kFunction, {{"self", kWritten}}, "Fills each tensor with zeros."};
+decltype(_foreach_mul_) _foreach_mul_{"_foreach_mul_",
+                                      foreach_mul,
+                                      kFunction,
+                                      {{"self", kWritten}, "scalar"},
+                                      "Multiplies each tensor by one factor, in place."};
+decltype(_foreach_mul_tensor_) _foreach_mul_tensor_{"_foreach_mul_",
+                                                    foreach_mul_tensor,
+                                                    kFunction,
+                                                    {{"self", kWritten}, "other"},
+                                                    "Multiplies each tensor by one factor, in place."};
+decltype(_foreach_add_) _foreach_add_{"_foreach_add_",
+                                      foreach_add,
+                                      kFunction,
+                                      {{"self", kWritten}, "scalar"},
+                                      "Adds one number to each tensor, in place."};
+decltype(_foreach_add_list_) _foreach_add_list_{
+    "_foreach_add_",
+    foreach_add_list,
+    kFunction,
+    {{"self", kWritten}, "other", Arg::integer("alpha", 1, kKeywordOnly)},
+    "self[i] += alpha * other[i] for lists of tensors."};
+
+}  // namespace warptape::ops
