@@ -43,7 +43,11 @@ def rt(request: pytest.FixtureRequest) -> ModuleType:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Parity tests run where torch is, cuda tests where a device is."""
+    """Parity tests run when asked for by `-m parity`, and where torch is; cuda tests where a device is."""
+    if not config.option.markexpr and not config.option.keyword:
+        parity = [item for item in items if item.get_closest_marker("parity")]
+        config.hook.pytest_deselected(items=parity)
+        items[:] = [item for item in items if not item.get_closest_marker("parity")]
     missing = {"parity": importlib.util.find_spec("torch") is None, "cuda": not cuda_present()}
     for item in items:
         for name, skip in missing.items():
