@@ -57,6 +57,13 @@ struct GemmTile {
 template <class Elem, class Acc, int R, int NV>
 void gemm_micro(int64_t k, const Elem* a, const Elem* b, int64_t ldb, const GemmTile<Acc>& t) {
   constexpr int L = kGemmVecBytes / sizeof(Acc);
+  if (t.add) {
+#pragma GCC unroll 16
+    for (int i = 0; i < R; ++i) {
+      __builtin_prefetch(t.c + i * t.ldc, 1);
+      if (NV > 1) __builtin_prefetch(t.c + i * t.ldc + t.cols - 1, 1);
+    }
+  }
   GemmVec<Acc> acc[R][NV] = {};
   for (int64_t p = 0; p < k; ++p, a += R, b += ldb) {
     GemmVec<Elem> bv[NV];

@@ -157,19 +157,23 @@ struct GemmPacker {
   }
 
   WT_INLINE void along_rows() const {
-    for (int64_t p = 0; p * kPack < k; ++p)
-      for (int64_t i = 0; i < width; i += kLanes) {
-        const S* s = src + p * kPack * ks + i;
-        int64_t n = rows - i < 0 ? 0 : rows - i < kLanes ? rows - i : kLanes;
-        GemmVec<E> v;
-        if constexpr (kPack == 2) {
-          v = gemm_widen_part(s, n);
-          if (2 * p + 1 < k) v |= gemm_widen_part(s + ks, n) << 16;
-        } else {
-          v = gemm_load_as<E>(s, n);
-        }
-        put(p, i, v);
+    for (int64_t p = 0; p * kPack < k; ++p) step_along_rows(p);
+  }
+
+  // Step p of a panel whose rows are contiguous in src.
+  WT_INLINE void step_along_rows(int64_t p) const {
+    for (int64_t i = 0; i < width; i += kLanes) {
+      const S* s = src + p * kPack * ks + i;
+      int64_t n = rows - i < 0 ? 0 : rows - i < kLanes ? rows - i : kLanes;
+      GemmVec<E> v;
+      if constexpr (kPack == 2) {
+        v = gemm_widen_part(s, n);
+        if (2 * p + 1 < k) v |= gemm_widen_part(s + ks, n) << 16;
+      } else {
+        v = gemm_load_as<E>(s, n);
       }
+      put(p, i, v);
+    }
   }
 
   WT_INLINE void along_k() const {
@@ -212,8 +216,9 @@ struct GemmPacker {
 
  private:
   WT_INLINE void put(int64_t p, int64_t i, GemmVec<E> v) const {
-    if (width - i >= kLanes ||
-        width < kLanes)  // a narrow step spills into the next one, which is written later
+    // A narrow step spills into later ones, which are written after it; but not beyond the panel.
+    int64_t room = width >= kLanes ? width - i : ((k + kPack - 1) / kPack - p) * width;
+    if (room >= kLanes)
       gemm_store(dst + p * width + i, v);
     else
       gemm_store_part(dst + p * width + i, v, width - i);
@@ -229,12 +234,20 @@ struct GemmPacker {
 };
 
 // Packs `rows` of a matrix into panels of `width` rows, `depth` elements deep, one after the other.
-// May write up to one vector beyond the end.
 template <class S, class E>
 void gemm_pack_panels(E* dst, int64_t width, bool pad, const S* src, int64_t is, int64_t ks, int64_t rows,
                       int64_t k) {
   constexpr int kPack = GemmPacker<S, E>::kPack;
   int64_t depth = (k + kPack - 1) / kPack;
+  if (is == 1) {  // a few steps of all panels, then the next few: src is met page by page
+    for (int64_t p0 = 0; p0 < depth; p0 += 16)
+      for (int64_t i = 0; i < rows; i += width) {
+        int64_t there = rows - i < width ? rows - i : width;
+        GemmPacker<S, E> panel{dst + i * depth, pad ? width : there, src + i, is, ks, there, k};
+        for (int64_t p = p0; p < p0 + 16 && p < depth; ++p) panel.step_along_rows(p);
+      }
+    return;
+  }
   for (int64_t i = 0; i < rows; i += width) {
     int64_t there = rows - i < width ? rows - i : width;
     GemmPacker<S, E>{dst, pad ? width : there, src + i * is, is, ks, there, k}.pack();
