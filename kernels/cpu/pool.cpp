@@ -1,0 +1,237 @@
+// Pooling. An output row is made by going over the kernel's elements, each of which sees a strided run of an
+// input row.
+#include "kernels/pool.h"
+
+#include "kernels/cpu/parallel.h"
+#include "kernels/dispatch.h"
+#include "kernels/slot.h"
+
+namespace warptape::kernels::WARPTAPE_ISA {
+namespace {
+
+WT_INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+WT_INLINE int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+
+// Output positions [first, last) of a dim for which kernel element t lies inside the input, and where the
+// first one is.
+struct Reach {
+  int64_t first, last, at;
+  WT_INLINE Reach(const PoolPlan& p, int d, int64_t t) {
+    int64_t shift = t * p.dilation[d] - p.padding[d];
+    first = shift >= 0 ? 0 : least((-shift + p.stride[d] - 1) / p.stride[d], p.out[d]);
+    int64_t room = p.in[d] - shift;  // i * stride < room
+    last = room <= 0 ? 0 : least((room + p.stride[d] - 1) / p.stride[d], p.out[d]);
+    at = first * p.stride[d] + shift;
+  }
+};
+
+struct Window {
+  int64_t begin, end;
+};
+WT_INLINE Window adaptive_window(const PoolPlan& p, int d, int64_t i) {
+  return {i * p.in[d] / p.out[d], ((i + 1) * p.in[d] + p.out[d] - 1) / p.out[d]};
+}
+
+// The size of window i as an average counts it.
+WT_INLINE int64_t counted(const PoolPlan& p, int d, int64_t i) {
+  if (p.adaptive) return adaptive_window(p, d, i).end - adaptive_window(p, d, i).begin;
+  int64_t begin = i * p.stride[d] - p.padding[d], end = least(begin + p.kernel[d], p.in[d] + p.padding[d]);
+  return p.count_include_pad ? end - begin : most(least(end, p.in[d]) - most(begin, 0), 0);
+}
+
+template <class A>
+WT_INLINE A average_divisor(const PoolPlan& p, int64_t rows, int64_t x) {
+  return A(p.divisor ? p.divisor : rows * counted(p, 1, x));
+}
+
+// Calls body(plane) for all planes on the pool, with scratch for `bytes`.
+template <class F>
+WT_INLINE void over_planes(const PoolPlan& p, size_t bytes, F&& body) {
+  int64_t work = p.in[0] * p.in[1] + p.out[0] * p.out[1] * (p.adaptive ? 1 : p.kernel[0] * p.kernel[1]) + 1;
+  cpu::parallel_for(p.planes, 32768 / work + 1, [&](int64_t begin, int64_t end) {
+    void* scratch = cpu::thread_scratch(bytes);
+    for (int64_t i = begin; i < end; ++i) body(i, scratch);
+  });
+}
+
+// ---- maximum
+// --------------------------------------------------------------------------------------------------------
+
+template <class S, class A>
+WT_INLINE void max_of_window(const PoolPlan& p, const S* in, Window wy, Window wx, A& best, int64_t& place) {
+  best = -__builtin_inf();
+  place = wy.begin * p.in[1] + wx.begin;
+  for (int64_t y = wy.begin; y < wy.end; ++y)
+    for (int64_t x = wx.begin; x < wx.end; ++x) {
+      A v = A(in[y * p.in[1] + x]);
+      if (v > best || v != v) best = v, place = y * p.in[1] + x;
+    }
+}
+
+// One row of maxima and their places, for windows with strides.
+template <class S, class A>
+void max_row(const PoolPlan& p, const S* in, int64_t y, A* __restrict best, int32_t* __restrict place) {
+  for (int64_t x = 0; x < p.out[1]; ++x) best[x] = -__builtin_inf(), place[x] = -1;
+  for (int64_t ky = 0; ky < p.kernel[0]; ++ky) {
+    int64_t row = y * p.stride[0] - p.padding[0] + ky * p.dilation[0];
+    if (row < 0 || row >= p.in[0]) continue;
+    for (int64_t kx = 0; kx < p.kernel[1]; ++kx) {
+      Reach r(p, 1, kx);
+      const S* from = in + row * p.in[1] + r.at;
+      int32_t at = int32_t(row * p.in[1] + r.at), step = int32_t(p.stride[1]);
+      for (int64_t x = r.first; x < r.last; ++x) {
+        int32_t i = int32_t(x - r.first) * step;
+        A v = A(from[i]);
+        bool wins = (v > best[x]) | (v != v) | (place[x] < 0);
+        best[x] = wins ? v : best[x];
+        place[x] = wins ? at + i : place[x];
+      }
+    }
+  }
+}
+
+template <class S>
+void max_pool_of(const PoolPlan& p, S* out, int64_t* indices, const S* in) {
+  using A = Compute<S>;
+  over_planes(p, p.out[1] * (sizeof(A) + sizeof(int32_t)), [&](int64_t plane, void* scratch) {
+    const S* from = in + plane * p.in[0] * p.in[1];
+    int64_t to = plane * p.out[0] * p.out[1];
+    A* best = static_cast<A*>(scratch);
+    int32_t* place = reinterpret_cast<int32_t*>(best + p.out[1]);
+    for (int64_t y = 0; y < p.out[0]; ++y, to += p.out[1]) {
+      if (p.adaptive) {
+        for (int64_t x = 0; x < p.out[1]; ++x) {
+          A v;
+          max_of_window(p, from, adaptive_window(p, 0, y), adaptive_window(p, 1, x), v, indices[to + x]);
+          out[to + x] = S(v);
+        }
+      } else {
+        max_row(p, from, y, best, place);
+        for (int64_t x = 0; x < p.out[1]; ++x) out[to + x] = S(best[x]), indices[to + x] = place[x];
+      }
+    }
+  });
+}
+
+// Sums of a plane in the compute type, then rounded: `add` is called with the plane and zeroed sums.
+template <class S, class F>
+WT_INLINE void gradient_planes(const PoolPlan& p, S* grad_in, F&& add) {
+  using A = Compute<S>;
+  int64_t size = p.in[0] * p.in[1];
+  constexpr bool direct = sizeof(A) == sizeof(S);
+  over_planes(p, direct ? 64 : size * sizeof(A), [&](int64_t plane, void* scratch) {
+    S* to = grad_in + plane * size;
+    A* sums = direct ? reinterpret_cast<A*>(to) : static_cast<A*>(scratch);
+    std::memset(sums, 0, size * sizeof(A));
+    add(plane, sums);
+    if (!direct)
+      for (int64_t i = 0; i < size; ++i) to[i] = S(sums[i]);
+  });
+}
+
+template <class S>
+void max_pool_backward_of(const PoolPlan& p, S* grad_in, const S* grad_out, const int64_t* indices) {
+  int64_t size = p.out[0] * p.out[1];
+  gradient_planes(p, grad_in, [&](int64_t plane, Compute<S>* sums) {
+    for (int64_t i = plane * size; i < (plane + 1) * size; ++i)
+      if (indices[i] >= 0) sums[indices[i]] += Compute<S>(grad_out[i]);
+  });
+}
+
+// ---- average
+// --------------------------------------------------------------------------------------------------------
+
+template <class S>
+void avg_pool_of(const PoolPlan& p, S* out, const S* in) {
+  using A = Compute<S>;
+  over_planes(p, p.out[1] * sizeof(A), [&](int64_t plane, void* scratch) {
+    const S* from = in + plane * p.in[0] * p.in[1];
+    S* to = out + plane * p.out[0] * p.out[1];
+    A* __restrict sums = static_cast<A*>(scratch);
+    for (int64_t y = 0; y < p.out[0]; ++y, to += p.out[1]) {
+      for (int64_t x = 0; x < p.out[1]; ++x) sums[x] = 0;
+      if (p.adaptive) {
+        Window wy = adaptive_window(p, 0, y);
+        for (int64_t x = 0; x < p.out[1]; ++x) {
+          Window wx = adaptive_window(p, 1, x);
+          for (int64_t i = wy.begin; i < wy.end; ++i)
+            for (int64_t j = wx.begin; j < wx.end; ++j) sums[x] += A(from[i * p.in[1] + j]);
+        }
+      } else {
+        for (int64_t ky = 0; ky < p.kernel[0]; ++ky) {
+          int64_t row = y * p.stride[0] - p.padding[0] + ky;
+          if (row < 0 || row >= p.in[0]) continue;
+          for (int64_t kx = 0; kx < p.kernel[1]; ++kx) {
+            Reach r(p, 1, kx);
+            const S* at = from + row * p.in[1] + r.at;
+            for (int64_t x = r.first; x < r.last; ++x) sums[x] += A(at[(x - r.first) * p.stride[1]]);
+          }
+        }
+      }
+      int64_t rows = counted(p, 0, y);
+      for (int64_t x = 0; x < p.out[1]; ++x) to[x] = S(sums[x] / average_divisor<A>(p, rows, x));
+    }
+  });
+}
+
+template <class S>
+void avg_pool_backward_of(const PoolPlan& p, S* grad_in, const S* grad_out) {
+  using A = Compute<S>;
+  gradient_planes(p, grad_in, [&](int64_t plane, A* sums) {
+    const S* from = grad_out + plane * p.out[0] * p.out[1];
+    for (int64_t y = 0; y < p.out[0]; ++y, from += p.out[1]) {
+      int64_t rows = counted(p, 0, y), low = y * p.stride[0] - p.padding[0];
+      Window wy =
+          p.adaptive ? adaptive_window(p, 0, y) : Window{most(low, 0), least(low + p.kernel[0], p.in[0])};
+      for (int64_t x = 0; x < p.out[1]; ++x) {
+        A g = A(from[x]) / average_divisor<A>(p, rows, x);
+        int64_t left = x * p.stride[1] - p.padding[1];
+        Window wx =
+            p.adaptive ? adaptive_window(p, 1, x) : Window{most(left, 0), least(left + p.kernel[1], p.in[1])};
+        for (int64_t i = wy.begin; i < wy.end; ++i)
+          for (int64_t j = wx.begin; j < wx.end; ++j) sums[i * p.in[1] + j] += g;
+      }
+    }
+  });
+}
+
+// ---- slots
+// ----------------------------------------------------------------------------------------------------------
+
+void max_pool(const LaunchContext&, const PoolPlan& p, void* out, int64_t* indices, const void* in) {
+  dispatch(FloatTypes{}, p.dtype, [&](auto t) {
+    using S = typename decltype(t)::type;
+    max_pool_of(p, static_cast<S*>(out), indices, static_cast<const S*>(in));
+  });
+}
+
+void max_pool_backward(const LaunchContext&, const PoolPlan& p, void* grad_in, const void* grad_out,
+                       const int64_t* indices) {
+  dispatch(FloatTypes{}, p.dtype, [&](auto t) {
+    using S = typename decltype(t)::type;
+    max_pool_backward_of(p, static_cast<S*>(grad_in), static_cast<const S*>(grad_out), indices);
+  });
+}
+
+void avg_pool(const LaunchContext&, const PoolPlan& p, void* out, const void* in) {
+  dispatch(FloatTypes{}, p.dtype, [&](auto t) {
+    using S = typename decltype(t)::type;
+    avg_pool_of(p, static_cast<S*>(out), static_cast<const S*>(in));
+  });
+}
+
+void avg_pool_backward(const LaunchContext&, const PoolPlan& p, void* grad_in, const void* grad_out) {
+  dispatch(FloatTypes{}, p.dtype, [&](auto t) {
+    using S = typename decltype(t)::type;
+    avg_pool_backward_of(p, static_cast<S*>(grad_in), static_cast<const S*>(grad_out));
+  });
+}
+
+}  // namespace
+
+WT_KERNEL(max_pool, max_pool);
+WT_KERNEL(max_pool_backward, max_pool_backward);
+WT_KERNEL(avg_pool, avg_pool);
+WT_KERNEL(avg_pool_backward, avg_pool_backward);
+
+}  // namespace warptape::kernels::WARPTAPE_ISA

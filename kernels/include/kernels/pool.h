@@ -1,0 +1,30 @@
+// Pooling over windows of one or two spatial dims (one dim: height 1).
+#pragma once
+
+#include "kernels/types.h"
+
+namespace warptape::kernels {
+
+// Inputs are [planes, H, W], outputs [planes, OH, OW], contiguous and of one floating dtype. Window i of a
+// dim covers the input's i * stride - padding + t * dilation for t < kernel, as far as they lie inside; when
+// `adaptive`, the other numbers are unused and it covers floor(i * in / out) up to ceil((i + 1) * in / out).
+struct PoolPlan {
+  DType dtype;
+  int64_t planes;
+  int64_t in[2], out[2], kernel[2];
+  int64_t stride[2], padding[2], dilation[2];
+  bool adaptive;
+  bool count_include_pad;  // of an average: padding counts as zeros, but not what lies beyond it
+  int64_t divisor;         // of an average; 0: the number of elements
+};
+
+// Slot "max_pool": also the place of each maximum in its plane. The first maximum wins; NaN beats all
+// numbers.
+using MaxPoolFn = void(const LaunchContext&, const PoolPlan&, void* out, int64_t* indices, const void* in);
+// Slot "max_pool_backward": adds each gradient at its index, in a grad_in that starts as zeros.
+using MaxPoolBackwardFn = void(const LaunchContext&, const PoolPlan&, void* grad_in, const void* grad_out,
+                               const int64_t* indices);
+// Slots "avg_pool" (out from in) and "avg_pool_backward" (grad_in from grad_out).
+using AvgPoolFn = void(const LaunchContext&, const PoolPlan&, void* to, const void* from);
+
+}  // namespace warptape::kernels
