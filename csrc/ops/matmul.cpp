@@ -1,0 +1,481 @@
+// The matrix product in all its forms. All are one kernel and, but for the names, one node: both operands are
+// saved and each gradient is a product again.
+#include "ops/matmul.h"
+
+#include "kernels/matmul.h"
+#include "ops/elementwise.h"
+#include "ops/view.h"
+
+namespace warptape::ops {
+namespace {
+
+kernels::Slot<kernels::MatmulFn> matmul_slot{"matmul"};
+
+// ---- the kernel
+// -----------------------------------------------------------------------------------------------------
+
+struct Geometry {
+  int64_t m, n, k;
+  Shape batch;  // at most two dims
+  Shape a_batch, b_batch;
+  int64_t a_row, a_col, b_row, b_col;
+};
+
+// out (contiguous, [..., m, n]) = alpha * a b + beta * out + bias.
+void run_product(const Tensor& out, const Tensor& a, const Tensor& b, const Geometry& g, const Tensor& bias,
+                 double alpha, double beta) {
+  if (out.is_meta() || out.numel() == 0) return;
+  kernels::MatmulPlan p{};
+  p.dtype = out.dtype();
+  p.m = g.m, p.n = g.n, p.k = g.k;
+  p.a = {a.data(), g.a_row, g.a_col, {0, 0}};
+  p.b = {b.data(), g.b_row, g.b_col, {0, 0}};
+  p.c = {out.data(), g.n, 1, {0, 0}};
+  p.batch[0] = p.batch[1] = 1;
+  int64_t step = g.m * g.n;
+  for (size_t i = g.batch.size(), to = 2; i-- > 0;) {
+    p.batch[--to] = g.batch[i];
+    p.a.batch_strides[to] = g.a_batch[i];
+    p.b.batch_strides[to] = g.b_batch[i];
+    p.c.batch_strides[to] = step;
+    step *= g.batch[i];
+  }
+  p.bias = bias.defined() ? bias.data() : nullptr;
+  p.alpha = alpha, p.beta = beta;
+  matmul_slot(launch_context(out.device()), p);
+}
+
+Geometry matrix_geometry(const Tensor& a, const Tensor& b) {
+  size_t da = a.sizes().size(), db = b.sizes().size();
+  Geometry g{a.sizes()[da - 2],   b.sizes()[db - 1],   a.sizes()[da - 1],  {}, {}, {}, a.strides()[da - 2],
+             a.strides()[da - 1], b.strides()[db - 2], b.strides()[db - 1]};
+  if (g.k == 1) g.a_col = g.b_row = 1;
+  return g;
+}
+
+// The rows of all matrices as rows of one, if the strides allow.
+bool fold_rows(const Tensor& a, Geometry& g) {
+  const Shape &sizes = a.sizes(), &strides = a.strides();
+  int64_t rows = 1, step = 0;  // step: of the innermost dim that has more than one row
+  for (size_t d = sizes.size() - 1; d-- > 0;) {
+    if (sizes[d] == 1) continue;
+    if (rows == 1) step = strides[d];
+    if (strides[d] != rows * step) return false;
+    rows *= sizes[d];
+  }
+  g.m = rows;
+  g.a_row = rows == 1 ? g.k : step;
+  return true;
+}
+
+// Merges batch dims that both operands step through evenly; false when more than two remain.
+bool collapse_batch(Geometry& g, const Shape& sizes, const Shape& a, const Shape& b) {
+  g.batch.clear(), g.a_batch.clear(), g.b_batch.clear();
+  for (size_t d = sizes.size(); d-- > 0;) {
+    if (sizes[d] == 1) continue;
+    if (!g.batch.empty() && a[d] == g.a_batch.front() * g.batch.front() &&
+        b[d] == g.b_batch.front() * g.batch.front()) {
+      g.batch.front() *= sizes[d];
+      continue;
+    }
+    g.batch.insert(0, sizes[d]), g.a_batch.insert(0, a[d]), g.b_batch.insert(0, b[d]);
+  }
+  return g.batch.size() <= 2;
+}
+
+IntList batch_of(const Shape& s) { return {s.data(), s.size() - 2}; }
+
+Tensor densely(const Tensor& x, const Shape& batch) {
+  Shape sizes = batch;
+  sizes.append(x.sizes().end() - 2, x.sizes().end());
+  return raw_contiguous(expand_view(x, sizes));
+}
+
+// a [..., m, k] times b [..., k, n], batch dims broadcast; into `out` (scaled by beta) where it is given.
+Tensor raw_product(const char* op, const Tensor& a, const Tensor& b, const Tensor& bias = {},
+                   double alpha = 1, Tensor out = {}, double beta = 0) {
+  Geometry g = matrix_geometry(a, b);
+  if (a.ndim() == 2 && b.ndim() == 2) {
+    if (!out.defined()) out = empty(Shape{g.m, g.n}, options_of(a));
+    run_product(out, a, b, g, bias, alpha, beta);
+    return out;
+  }
+  Shape batch = broadcast_shapes(batch_of(a.sizes()), batch_of(b.sizes()), op);
+  if (!out.defined()) {
+    Shape sizes = batch;
+    sizes.push_back(g.m), sizes.push_back(g.n);
+    out = empty(sizes, options_of(a));
+  }
+  if (out.numel() == 0) return out;
+  if (b.ndim() == 2) {
+    Tensor rows = fold_rows(a, g) ? a : raw_contiguous(a);
+    if (!rows.same(a)) g = matrix_geometry(rows, b), fold_rows(rows, g);
+    run_product(out, rows, b, g, bias, alpha, beta);
+    return out;
+  }
+  auto strides = [&](const Tensor& x) {
+    return broadcast_strides(batch_of(x.sizes()), {x.strides().data(), x.strides().size() - 2}, batch);
+  };
+  if (collapse_batch(g, batch, strides(a), strides(b))) {
+    run_product(out, a, b, g, bias, alpha, beta);
+  } else {
+    Tensor dense_a = densely(a, batch), dense_b = densely(b, batch);
+    g = matrix_geometry(dense_a, dense_b);
+    collapse_batch(g, batch, strides(dense_a), strides(dense_b));
+    run_product(out, dense_a, dense_b, g, bias, alpha, beta);
+  }
+  return out;
+}
+
+// ---- checks
+// ---------------------------------------------------------------------------------------------------------
+
+void check_operands(const char* op, const Tensor& a, const Tensor& b) {
+  WT_CHECK(a.dtype() == b.dtype(), DtypeError, op,
+           ": expected both operands to have the same dtype, but got ", a.dtype(), " and ", b.dtype(),
+           "; convert one with .to(dtype)");
+  WT_CHECK(a.dtype() != DType::Bool, DtypeError, op,
+           ": not implemented for bool; convert to a number type first");
+  WT_CHECK(a.device() == b.device(), DeviceError, op,
+           ": Expected all tensors to be on the same device, but found ", a.device(), " and ", b.device(),
+           "; move one with .to(device)");
+}
+
+void check_inner(const char* op, const Tensor& a, const Tensor& b, int64_t ka, int64_t kb) {
+  WT_CHECK(ka == kb, ShapeError, op,
+           ": the last dim of the first operand must equal the rows of the second: mat1 and mat2 "
+           "shapes cannot be multiplied (",
+           a.sizes(), " and ", b.sizes(), ")");
+}
+
+void check_ndim(const char* op, const char* what, const Tensor& x, int64_t ndim) {
+  WT_CHECK(x.ndim() == ndim, ShapeError, op, ": ", what, " must be a ", ndim, "D tensor, got shape ",
+           x.sizes());
+}
+
+// ---- one product, one node
+// ------------------------------------------------------------------------------------------
+
+// The last two dims exchanged; recorded only where the gradient's own graph is wanted.
+Tensor transposed(const Tensor& x) {
+  if (thread_state.grad_mode) return transpose(x, -2, -1);
+  Shape sizes = x.sizes(), strides = x.strides();
+  std::swap(sizes[sizes.size() - 1], sizes[sizes.size() - 2]);
+  std::swap(strides[strides.size() - 1], strides[strides.size() - 2]);
+  return alias(x, std::move(sizes), std::move(strides), x.offset());
+}
+
+// All rows below each other.
+Tensor rows_of(const Tensor& x) {
+  if (x.ndim() == 2) return x;
+  int64_t rows = 1, cols = x.sizes().back();
+  for (int64_t d = 0; d + 1 < x.ndim(); ++d) rows *= x.sizes()[d];
+  return reshape(x, Shape{rows, cols});
+}
+
+// Which operands are vectors: a is then a matrix of one row, b of one column.
+struct Product {
+  bool a_vector, b_vector;
+  bool b_shared;  // one matrix for all of a's batch
+  double beta = 1, alpha = 1;
+};
+
+// Saves each operand where the other one's gradient needs it.
+void save_operands(Node& n, const Tensor& a, const Tensor& b) {
+  n.save(requires_grad(b) ? a : Tensor()), n.save(requires_grad(a) ? b : Tensor());
+}
+
+// Sets the gradients of a and b, the op's inputs `ia` and `ia + 1`.
+void product_gradients(Node& n, Gradients& g, size_t ia) {
+  auto [a_vector, b_vector, b_shared, beta, alpha] = n.data<Product>();
+  if (!g.wants(ia) && !g.wants(ia + 1)) return;
+  Tensor grad = alpha == 1 ? g[0] : g[0] * alpha;
+  if (b_vector) grad = unsqueeze(grad, -1);
+  if (a_vector) grad = unsqueeze(grad, -2);
+  if (g.wants(ia)) {
+    Tensor b = n.saved(1);
+    g.set(ia, matmul(grad, transposed(b_vector ? unsqueeze(b, 1) : b)));
+  }
+  if (g.wants(ia + 1)) {
+    Tensor a = n.saved(0);
+    if (a_vector) a = unsqueeze(a, 0);
+    // One matrix for the whole batch: its gradient is one product over all rows.
+    Tensor gb = b_shared && a.ndim() > 2 ? matmul(transposed(rows_of(a)), rows_of(grad))
+                                         : matmul(transposed(a), grad);
+    g.set(ia + 1, b_vector ? squeeze_dim(gb, -1) : gb);
+  }
+}
+
+void product_backward(Node& n, Gradients& g) { product_gradients(n, g, 0); }
+
+constexpr NodeType kMm{"MmBackward0", product_backward}, kBmm{"BmmBackward0", product_backward},
+    kMv{"MvBackward0", product_backward}, kDot{"DotBackward0", product_backward};
+
+Tensor recorded(const NodeType& type, Tensor out, const Tensor& a, const Tensor& b) {
+  if (needs_grad(a, b)) {
+    Ref<Node> n = record(type, a, b);
+    save_operands(*n, a, b);
+    n->emplace<Product>(a.ndim() == 1, b.ndim() == 1, b.ndim() <= 2);
+    set_history(out, n);
+  }
+  return out;
+}
+
+// A vector as a matrix, without a record.
+Tensor as_row(const Tensor& x) {
+  return alias(x, {1, x.sizes()[0]}, {x.sizes()[0], x.strides()[0]}, x.offset());
+}
+Tensor as_column(const Tensor& x) { return alias(x, {x.sizes()[0], 1}, {x.strides()[0], 1}, x.offset()); }
+Tensor without_dim(const Tensor& x, int64_t dim) {
+  Shape sizes = x.sizes(), strides = x.strides();
+  sizes.erase(sizes.size() + dim), strides.erase(strides.size() + dim);
+  return alias(x, std::move(sizes), std::move(strides), x.offset());
+}
+
+Tensor matmul_of(const char* op, const Tensor& a, const Tensor& b) {
+  WT_CHECK(a.ndim() > 0 && b.ndim() > 0, ShapeError, op,
+           ": both operands need to be at least 1D, got shapes ", a.sizes(), " and ", b.sizes());
+  check_operands(op, a, b);
+  check_inner(op, a, b, a.sizes().back(), b.ndim() == 1 ? b.sizes()[0] : b.sizes()[b.sizes().size() - 2]);
+  if (a.ndim() > 1 && b.ndim() > 1) {
+    bool both = a.ndim() == 2 && b.ndim() == 2;
+    return recorded(both ? kMm : kBmm, raw_product(op, a, b), a, b);
+  }
+  Tensor out = raw_product(op, a.ndim() == 1 ? as_row(a) : a, b.ndim() == 1 ? as_column(b) : b);
+  if (b.ndim() == 1) out = without_dim(out, -1);
+  if (a.ndim() == 1) out = without_dim(out, b.ndim() == 1 ? -1 : -2);
+  return recorded(a.ndim() == 1 && b.ndim() == 1 ? kDot : kMv, std::move(out), a, b);
+}
+
+Tensor matmul_impl(const Tensor& a, const Tensor& b) { return matmul_of("matmul", a, b); }
+
+Tensor mm_impl(const Tensor& a, const Tensor& b) {
+  check_ndim("mm", "input", a, 2);
+  check_ndim("mm", "mat2", b, 2);
+  return matmul_of("mm", a, b);
+}
+
+void check_batches(const char* op, const Tensor& a, const Tensor& b) {
+  check_ndim(op, "batch1", a, 3);
+  check_ndim(op, "batch2", b, 3);
+  WT_CHECK(a.sizes()[0] == b.sizes()[0], ShapeError, op,
+           ": both operands must have the same number of matrices, got shapes ", a.sizes(), " and ",
+           b.sizes());
+}
+
+Tensor bmm_impl(const Tensor& a, const Tensor& b) {
+  check_batches("bmm", a, b);
+  return matmul_of("bmm", a, b);
+}
+
+Tensor mv_impl(const Tensor& a, const Tensor& b) {
+  check_ndim("mv", "input", a, 2);
+  check_ndim("mv", "vec", b, 1);
+  return matmul_of("mv", a, b);
+}
+
+Tensor dot_impl(const Tensor& a, const Tensor& b) {
+  check_ndim("dot", "input", a, 1);
+  check_ndim("dot", "other", b, 1);
+  return matmul_of("dot", a, b);
+}
+
+Tensor outer_impl(const Tensor& a, const Tensor& b) {
+  check_ndim("outer", "input", a, 1);
+  check_ndim("outer", "vec2", b, 1);
+  return mul(unsqueeze(a, 1), b);
+}
+
+// ---- beta * input + alpha * a b
+// -------------------------------------------------------------------------------------
+
+void add_product_backward(Node& n, Gradients& g) {
+  double beta = n.data<Product>().beta;
+  if (g.wants(0)) g.set(0, beta == 1 ? g[0] : g[0] * beta);
+  product_gradients(n, g, 1);
+}
+constexpr NodeType kAddmm{"AddmmBackward0", add_product_backward},
+    kBaddbmm{"BaddbmmBackward0", add_product_backward}, kAddmv{"AddmvBackward0", add_product_backward};
+
+Tensor add_product(const char* op, const NodeType& type, const Tensor& input, const Tensor& a,
+                   const Tensor& b, const Scalar& beta, const Scalar& alpha) {
+  check_operands(op, a, b);
+  check_operands(op, input, a);
+  check_inner(op, a, b, a.sizes().back(), b.ndim() == 1 ? b.sizes()[0] : b.sizes()[b.sizes().size() - 2]);
+  WT_CHECK(is_floating(a.dtype()) || (!beta.is_floating() && !alpha.is_floating()), DtypeError, op,
+           ": for integral tensors, beta and alpha must not be floating point numbers");
+  Shape sizes(a.sizes().begin(), a.sizes().end() - 1);
+  if (b.ndim() > 1) sizes.push_back(b.sizes().back());
+  WT_CHECK(broadcast_shapes(input.sizes(), sizes, op) == sizes, ShapeError, op, ": input of shape ",
+           input.sizes(), " does not broadcast to the product's shape ", sizes);
+  double scale = alpha.to_double(), keep = beta.to_double();
+  Tensor matrix = b.ndim() == 1 ? as_column(b) : b, out;
+  if (keep == 1 && scale == 1 && b.ndim() > 1 && input.ndim() == 1 && input.sizes()[0] == sizes.back() &&
+      input.is_contiguous()) {
+    out = raw_product(op, a, matrix, input);
+  } else {
+    out = empty(sizes, options_of(a));
+    if (keep != 0) raw_copy(out, input);
+    raw_product(op, a, matrix, {}, scale, out, keep);
+  }
+  if (needs_grad(input, a, b)) {
+    Ref<Node> n = record(type, input, a, b);
+    save_operands(*n, a, b);
+    n->emplace<Product>(false, b.ndim() == 1, b.ndim() <= 2, keep, scale);
+    set_history(out, n);
+  }
+  return out;
+}
+
+Tensor addmm_impl(const Tensor& input, const Tensor& a, const Tensor& b, const Scalar& beta,
+                  const Scalar& alpha) {
+  check_ndim("addmm", "mat1", a, 2);
+  check_ndim("addmm", "mat2", b, 2);
+  return add_product("addmm", kAddmm, input, a, b, beta, alpha);
+}
+
+Tensor baddbmm_impl(const Tensor& input, const Tensor& a, const Tensor& b, const Scalar& beta,
+                    const Scalar& alpha) {
+  check_batches("baddbmm", a, b);
+  return add_product("baddbmm", kBaddbmm, input, a, b, beta, alpha);
+}
+
+Tensor addmv_impl(const Tensor& input, const Tensor& a, const Tensor& b, const Scalar& beta,
+                  const Scalar& alpha) {
+  check_ndim("addmv", "mat", a, 2);
+  check_ndim("addmv", "vec", b, 1);
+  return add_product("addmv", kAddmv, input, a, b, beta, alpha);
+}
+
+// ---- linear
+// ---------------------------------------------------------------------------------------------------------
+
+Tensor at_least_2d(const Tensor& x) { return x.ndim() == 1 ? unsqueeze(x, 0) : x; }
+
+void linear_backward(Node& n, Gradients& g) {
+  if (g.wants(0)) g.set(0, matmul(g[0], n.saved(1)));
+  if (g.wants(1)) g.set(1, matmul(transposed(rows_of(at_least_2d(g[0]))), rows_of(at_least_2d(n.saved(0)))));
+  if (g.inputs() > 2 && g.wants(2)) g.set(2, g[0]);  // the engine sums the rows
+}
+constexpr NodeType kLinear{"LinearBackward0", linear_backward};
+
+Tensor linear_impl(const Tensor& x, const Tensor& w, const OptTensor& bias) {
+  WT_CHECK(x.ndim() > 0, ShapeError, "linear: input must have at least one dim, got shape ", x.sizes());
+  WT_CHECK(w.ndim() == 2 || w.ndim() == 1, ShapeError,
+           "linear: weight must be [out, in] (or [in]), got shape ", w.sizes());
+  if (w.ndim() == 1) {
+    Tensor out = matmul(x, w);
+    return bias ? out + *bias : out;
+  }
+  check_operands("linear", x, w);
+  check_inner("linear", x, w, x.sizes().back(), w.sizes()[1]);
+  if (bias) {
+    check_operands("linear", x, *bias);
+    WT_CHECK(bias->ndim() <= 1 && (bias->numel() == 1 || bias->numel() == w.sizes()[0]), ShapeError,
+             "linear: bias must be [out] as weight ", w.sizes(), ", got shape ", bias->sizes());
+  }
+  Shape swapped{w.sizes()[1], w.sizes()[0]}, strides{w.strides()[1], w.strides()[0]};
+  Tensor wt = alias(w, std::move(swapped), std::move(strides), w.offset());
+  Tensor row =
+      !bias ? Tensor()
+            : raw_contiguous(bias->numel() == w.sizes()[0] ? *bias : expand_view(*bias, Shape{w.sizes()[0]}));
+  Tensor out = x.ndim() == 1 ? without_dim(raw_product("linear", as_row(x), wt, row), -2)
+                             : raw_product("linear", x, wt, row);
+  if (needs_grad(x, w, bias)) {
+    Ref<Node> n = bias ? record(kLinear, x, w, *bias) : record(kLinear, x, w);
+    n->save(requires_grad(w) ? x : Tensor()), n->save(requires_grad(x) ? w : Tensor());
+    set_history(out, n);
+  }
+  return out;
+}
+
+// ---- composed
+// -------------------------------------------------------------------------------------------------------
+
+// out[..., n] = sum over i, j of x1[..., i] weight[n, i, j] x2[..., j]
+Tensor bilinear_impl(const Tensor& x1, const Tensor& x2, const Tensor& w, const OptTensor& bias) {
+  check_ndim("bilinear", "weight", w, 3);
+  bool fits = x1.ndim() > 0 && x1.ndim() == x2.ndim() && x1.sizes().back() == w.sizes()[1] &&
+              x2.sizes().back() == w.sizes()[2];
+  WT_CHECK(fits, ShapeError, "bilinear: inputs must be [..., in1] and [..., in2] for weight [out, in1, in2] ",
+           w.sizes(), ", got ", x1.sizes(), " and ", x2.sizes());
+  Shape sizes = x1.sizes();
+  sizes.back() = w.sizes()[0];
+  Tensor rows1 = rows_of(at_least_2d(x1)), rows2 = rows_of(at_least_2d(x2));
+  Tensor half = permute(matmul(rows1, w), Shape{1, 0, 2});          // [rows, n, j]
+  Tensor out = reshape(matmul(half, unsqueeze(rows2, -1)), sizes);  // from [rows, n, 1]
+  return bias ? out + *bias : out;
+}
+
+// Sums over the dims given of both: the others of a, then those of b, remain.
+Tensor tensordot_impl(const Tensor& a, const Tensor& b, IntList dims_a, IntList dims_b) {
+  Shape da = wrap_dims(dims_a, a.ndim(), "tensordot"), db = wrap_dims(dims_b, b.ndim(), "tensordot");
+  WT_CHECK(da.size() == db.size(), ShapeError,
+           "tensordot: both operands need the same number of dims to sum over, got ", da, " and ", db);
+  int64_t m = 1, k = 1, n = 1;
+  Shape order_a, order_b, sizes;
+  auto rest = [&](const Tensor& x, const Shape& summed, Shape& order, int64_t& count) {
+    for (int64_t d = 0; d < x.ndim(); ++d) {
+      if (std::find(summed.begin(), summed.end(), d) != summed.end()) continue;
+      order.push_back(d), sizes.push_back(x.sizes()[d]);
+      count *= x.sizes()[d];
+    }
+  };
+  rest(a, da, order_a, m);
+  order_b = db;
+  for (size_t i = 0; i < da.size(); ++i) {
+    order_a.push_back(da[i]);
+    k *= a.sizes()[da[i]];
+    WT_CHECK(a.sizes()[da[i]] == b.sizes()[db[i]], ShapeError,
+             "tensordot: contracted dims need to match, but first has size ", a.sizes()[da[i]], " in dim ",
+             da[i], " and second has size ", b.sizes()[db[i]], " in dim ", db[i]);
+  }
+  rest(b, db, order_b, n);
+  return reshape(mm(reshape(permute(a, order_a), Shape{m, k}), reshape(permute(b, order_b), Shape{k, n})),
+                 sizes);
+}
+
+constexpr uint32_t kBoth = kFunction | kMethod | kOut;
+const Arg kBeta = Arg::integer("beta", 1, kKeywordOnly), kAlpha = Arg::integer("alpha", 1, kKeywordOnly);
+
+}  // namespace
+
+#define WT_PRODUCT(name, second, doc) \
+  decltype(name) name { #name, name##_impl, kBoth, {"input", second}, doc, {}, Autocast::Lower }
+WT_PRODUCT(matmul, "other",
+           "The matrix product; batch dims broadcast, a 1D operand is a row (first) or a column (second).");
+WT_PRODUCT(mm, "mat2", "The product of two matrices [m, k] and [k, n].");
+WT_PRODUCT(bmm, "mat2", "The products of B pairs of matrices, [B, m, k] and [B, k, n].");
+WT_PRODUCT(mv, "vec", "The product of a matrix [m, k] and a vector [k].");
+WT_PRODUCT(dot, "other", "The inner product of two vectors of equal length.");
+decltype(outer) outer{"outer", outer_impl, kBoth, {"input", "vec2"}, "The outer product of two vectors."};
+#define WT_ADD_PRODUCT(name, a, b, doc) \
+  decltype(name) name { #name, name##_impl, kBoth, {"input", a, b, kBeta, kAlpha}, doc, {}, Autocast::Lower }
+WT_ADD_PRODUCT(addmm, "mat1", "mat2", "beta * input + alpha * (mat1 @ mat2).");
+WT_ADD_PRODUCT(baddbmm, "batch1", "batch2",
+               "beta * input + alpha * (batch1 @ batch2), for B pairs of matrices.");
+WT_ADD_PRODUCT(addmv, "mat", "vec", "beta * input + alpha * (mat @ vec).");
+decltype(linear) linear{"linear",
+                        linear_impl,
+                        kNN,
+                        {"input", "weight", {"bias", none}},
+                        "input [..., in] @ weight [out, in]^T + bias [out].",
+                        {},
+                        Autocast::Lower};
+decltype(bilinear) bilinear{
+    "bilinear",
+    bilinear_impl,
+    kNN | kFunction,
+    {"input1", "input2", "weight", {"bias", none}},
+    "input1 [..., in1], weight [out, in1, in2], input2 [..., in2] -> [..., out], plus bias.",
+    {},
+    Autocast::Lower};
+decltype(tensordot_dims) tensordot_dims{"tensordot",
+                                        tensordot_impl,
+                                        kPrivate,
+                                        {"a", "b", "dims_self", "dims_other"},
+                                        "Sums over the given dims of both operands.",
+                                        {},
+                                        Autocast::Lower};
+
+}  // namespace warptape::ops

@@ -1,0 +1,19 @@
+// Products of matrices, and what is made of them. Shapes: m rows, k summed, n columns, B batch dims.
+#pragma once
+
+#include "ops/op.h"
+
+namespace warptape::ops {
+
+extern WT_API const Op<Tensor(const Tensor&, const Tensor&)> matmul, mm, bmm, mv, dot, outer;
+// beta * input + alpha * (a @ b); input broadcasts to the product's shape.
+using AddMatmulOp = Op<Tensor(const Tensor&, const Tensor&, const Tensor&, const Scalar&, const Scalar&)>;
+extern WT_API const AddMatmulOp addmm, baddbmm, addmv;
+// input [..., k] @ weight [n, k]^T + bias [n]
+extern WT_API const Op<Tensor(const Tensor&, const Tensor&, const OptTensor&)> linear;
+// input1 [..., i], input2 [..., j], weight [n, i, j], bias [n]
+extern WT_API const Op<Tensor(const Tensor&, const Tensor&, const Tensor&, const OptTensor&)> bilinear;
+extern WT_API const Op<Tensor(std::string_view, TensorList)> einsum;
+extern WT_API const Op<Tensor(const Tensor&, const Tensor&, IntList, IntList)> tensordot_dims;
+
+}  // namespace warptape::ops
