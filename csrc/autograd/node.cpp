@@ -61,7 +61,10 @@ SavedTensor::SavedTensor(const Tensor& t, bool is_output, uint32_t output) : out
   tensor_ = is_output ? alias(t) : t;
   if (thread_state.saved_tensor_hooks) {
     packed_ = pack_saved_tensor(is_output ? tensor_ : t);
-    if (packed_) tensor_ = Tensor();
+    if (packed_) {
+      tensor_ = Tensor();
+      if (!is_output) packed_->history = gradient_edge(t);
+    }
   }
 }
 
@@ -69,6 +72,10 @@ Tensor SavedTensor::unpack(Node& owner) const {
   Tensor out = tensor_;
   if (packed_) {
     out = packed_->unpack();
+    if (packed_->history && thread_state.grad_mode) {
+      out = alias(out);
+      set_gradient_edge(out, packed_->history);
+    }
   } else if (out.defined()) {
     WT_CHECK(out.version() == version_, Error, owner.type->name,
              ": one of the variables needed for gradient computation has been modified by an inplace operation: ", out,

@@ -52,6 +52,7 @@ struct WT_API PackedTensor : RefCounted<PackedTensor> {
   virtual ~PackedTensor();
   virtual Tensor unpack() = 0;
   static void destroy(PackedTensor* p) { delete p; }
+  Edge history;  // of the tensor that was packed: what a hook gives back need not have any
 };
 extern WT_API Ref<PackedTensor> (*pack_saved_tensor)(const Tensor& t);
 

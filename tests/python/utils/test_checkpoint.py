@@ -221,6 +221,16 @@ def test_backward_inside_the_region():
     np.testing.assert_allclose(grad.numpy(), np.cos(2 * X.detach().numpy()), atol=1e-15)
 
 
+def test_saved_tensors_keep_their_history_behind_hooks():
+    """The hooks hand back tensors without history; the second gradient needs it."""
+    x = leaf(5)
+    with saved_tensors_hooks(lambda t: t.detach(), lambda t: t):
+        y = (x * x) * (x * x)
+    (first,) = wt.autograd.grad(y, x, wt.ones_like(y), create_graph=True)
+    (second,) = wt.autograd.grad(first, x, wt.ones_like(y))
+    np.testing.assert_allclose(second.numpy(), 12 * x.detach().numpy() ** 2, rtol=1e-14)
+
+
 def test_error_in_the_region_comes_through():
     def region(x):
         raise KeyError("mine")
