@@ -115,8 +115,6 @@ def mlp(optimizer: str) -> Callable[[Any], Callable[[], Any]]:
 class GPTSteps:
     """Steps of examples/train_gpt.py at its defaults; weights and batches are equal in every library."""
 
-    SCHEDULE = 200  # steps that the learning rate is planned for, however many are taken
-
     def __init__(self, lib: Any, dtype: str) -> None:
         sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
         self.example = importlib.import_module("train_gpt")
@@ -137,9 +135,8 @@ class GPTSteps:
 
     def __call__(self) -> None:
         self.step += 1
-        rate = self.example.learning_rate(min(self.step, self.SCHEDULE), self.SCHEDULE, self.settings["lr"])
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = self.example.learning_rate(self.step, self.settings["lr"])
         batch = self.text.batch(self.settings["batch"], self.generator)
         self.example.training_step(self.model, self.optimizer, batch, self.cast).item()
 

@@ -35,7 +35,7 @@ from warptape import nn, optim
 
 VOCABULARY = 256
 LOG_EVERY = 10
-WARMUP = 50
+WARMUP = 100
 VALIDATION_BYTES = 1 << 16
 DTYPES = {"float32": wt.float32, "bfloat16": wt.bfloat16}
 SHAPE = ("layers", "heads", "width", "block")  # the settings that a checkpoint's weights depend on
@@ -149,13 +149,12 @@ def make_optimizer(model: GPT, lr: float) -> optim.AdamW:
     return optim.AdamW(groups, lr=lr, betas=(0.9, 0.98), fused=True)
 
 
-def learning_rate(step: int, steps: int, peak: float) -> float:
-    """Rate of a step (counted from 1): a linear warm-up, then a cosine down to a twentieth of the peak."""
-    warmup = min(WARMUP, steps // 10 + 1)
-    if step <= warmup:
-        return peak * step / warmup
-    progress = min(1.0, (step - warmup) / max(1, steps - warmup))
-    return peak * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * progress)))
+def learning_rate(step: int, peak: float) -> float:
+    """Rate of a step (counted from 1): a linear warm-up, then falling with the square root of the step.
+
+    It does not depend on the number of steps, so that a run resumed for more of them stays on one curve.
+    """
+    return peak * min(step / WARMUP, math.sqrt(WARMUP / step))
 
 
 def autocast(device: str, dtype: str) -> contextlib.AbstractContextManager[Any]:
@@ -527,7 +526,7 @@ def train(run: Run, text: Text, out: Path, peak: float, xz: float) -> None:
     while run.step < settings["steps"]:
         run.step += 1
         for group in run.optimizer.param_groups:
-            group["lr"] = learning_rate(run.step, settings["steps"], settings["lr"])
+            group["lr"] = learning_rate(run.step, settings["lr"])
         loss = training_step(run.model, run.optimizer, text.batch(settings["batch"], run.generator), cast)
         progress.trained(settings["batch"] * settings["block"])
         last = run.step == settings["steps"]

@@ -100,10 +100,22 @@ def test_resumes_to_the_same_bits_after_kill(text, tmp_path):
     assert after[0]["step"] == 60
     assert_same_state(*after)
     steps, validations = losses(whole.stdout)
+    assert validations[0] != validations[-1]
     rest, rest_validations = losses(resumed.stdout)
     assert rest == steps[-len(rest) :]
     assert rest_validations == validations[-len(rest_validations) :]
     assert whole.stdout.split("--- sample")[1:] == resumed.stdout.split("--- sample")[1:]
+
+
+def test_more_steps_stay_on_the_curve(text, tmp_path):
+    arguments = [*TINY, "--data", text, "--eval-every", 15]
+    whole = run(*arguments, "--steps", 60, "--out", tmp_path / "whole")
+    first = run(*arguments, "--steps", 30, "--out", tmp_path / "parts")
+    second = run("--steps", 60, "--out", tmp_path / "parts", "--resume", tmp_path / "parts" / "checkpoint.pt")
+    assert second.returncode == 0, second.stderr
+    assert losses(first.stdout + second.stdout) == losses(whole.stdout)
+    states = [wt.load(tmp_path / name / "checkpoint.pt") for name in ("whole", "parts")]
+    assert_same_state(*states)
 
 
 def test_bfloat16_follows_float32(text, tmp_path):
