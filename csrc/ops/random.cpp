@@ -1,0 +1,309 @@
+// Random tensors. On the CPU the Mersenne Twister is consumed in PyTorch's order, so the same seed gives the same
+// numbers: rand, uniform_, randint, random_, randperm to the bit, randn and normal_ within rounding of log, sin and cos.
+#include <cmath>
+#include <mutex>
+#include <numbers>
+
+#include "kernels/dispatch.h"
+#include "ops/op.h"
+
+namespace warptape::ops {
+namespace {
+
+using kernels::Compute;
+using kernels::dispatch;
+using OptDType = std::optional<DType>;
+using OptDevice = std::optional<Device>;
+
+Generator& generator_or_default(Generator* g) { return g ? *g : *rank_context().generator; }
+
+// Fills `t` in the order of its elements: `fill(T* data, int64_t n, Generator&)` works on contiguous host memory.
+template <class Types, class F>
+void fill_host(const char* op, const Tensor& t, Generator* given, F&& fill) {
+  if (t.is_meta() || t.numel() == 0) return;
+  bool direct = t.device().is_cpu() && t.is_contiguous();
+  Tensor host = direct ? t : empty(t.sizes(), {t.dtype(), {}});
+  Generator& g = generator_or_default(given);
+  std::lock_guard lock(g.mutex);
+  bool done = dispatch(Types{}, t.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    fill(host.template data_as<T>(), host.numel(), g);
+  });
+  WT_CHECK(done, DtypeError, op, ": not implemented for ", t.dtype());
+  if (!direct) raw_copy(t, host);
+}
+
+void changed(const Tensor& t, const char* op) {
+  bool recorded = needs_grad(t);
+  check_inplace(t, op, recorded);
+}
+
+void cleared_backward(Node&, Gradients& g) { g.set(0, zeros(g[0].sizes(), options_of(g[0]))); }
+constexpr NodeType kUniform{"UniformBackward0", cleared_backward};
+
+// In-place draws: check, fill, count the change, forget what was there.
+template <class F>
+Tensor overwrite(const Tensor& t, const char* op, F&& fill) {
+  changed(t, op);
+  Ref<Node> n = needs_grad(t) ? record(kUniform, t) : Ref<Node>();
+  fill();
+  t.bump_version();
+  if (n) rebase_history(t, n);
+  return t;
+}
+
+// ---- uniform --------------------------------------------------------------------------------------------------------
+
+// One number of [0, 1) with as many bits as T's significand has.
+template <class T>
+Compute<T> unit(Generator& g) {
+  if constexpr (std::is_same_v<T, double>) return g.uniform_double();
+  constexpr int bits = std::is_same_v<T, float> ? 24 : std::is_same_v<T, Half> ? 11 : 8;
+  return static_cast<Compute<T>>(static_cast<float>(g.random() & ((1u << bits) - 1)) / static_cast<float>(1 << bits));
+}
+
+void fill_uniform(const char* op, const Tensor& t, double from, double to, Generator* g) {
+  fill_host<kernels::FloatTypes>(op, t, g, [&](auto* data, int64_t n, Generator& gen) {
+    using T = std::remove_pointer_t<decltype(data)>;
+    auto a = static_cast<Compute<T>>(static_cast<T>(from)), b = static_cast<Compute<T>>(static_cast<T>(to));
+    for (int64_t i = 0; i < n; ++i) data[i] = static_cast<T>(unit<T>(gen) * (b - a) + a);
+  });
+}
+
+Tensor uniform_impl(const Tensor& t, double from, double to, Generator* g) {
+  WT_CHECK(from <= to, ValueError, "uniform_: uniform_ expects to return a [from, to) range, but found from=", from,
+           " > to=", to);
+  return overwrite(t, "uniform_", [&] { fill_uniform("uniform_", t, from, to, g); });
+}
+
+// ---- normal ---------------------------------------------------------------------------------------------------------
+
+// Box and Muller's transform on 8 pairs (element j with j + 8), as PyTorch lays them out.
+template <class C>
+void normal_16(C* block, C mean, C std) {
+  for (int j = 0; j < 8; ++j) {
+    C u1 = 1 - block[j], u2 = block[j + 8];
+    C radius = std::sqrt(C(-2) * std::log(u1)), theta = C(2) * std::numbers::pi_v<C> * u2;
+    block[j] = radius * std::cos(theta) * std + mean;
+    block[j + 8] = radius * std::sin(theta) * std + mean;
+  }
+}
+
+template <class T>
+void normal_blocks(T* data, int64_t n, Generator& g, double mean, double std) {
+  using C = Compute<T>;
+  auto block = [&](int64_t at) {
+    C values[16];
+    for (int j = 0; j < 16; ++j) values[j] = static_cast<C>(data[at + j]);
+    normal_16<C>(values, static_cast<C>(mean), static_cast<C>(std));
+    for (int j = 0; j < 16; ++j) data[at + j] = static_cast<T>(values[j]);
+  };
+  for (int64_t i = 0; i < n; ++i) data[i] = static_cast<T>(unit<T>(g));
+  for (int64_t i = 0; i + 16 <= n; i += 16) block(i);
+  if (n % 16) {  // the last 16 are drawn again
+    for (int64_t i = n - 16; i < n; ++i) data[i] = static_cast<T>(unit<T>(g));
+    block(n - 16);
+  }
+}
+
+void fill_normal(const char* op, const Tensor& t, double mean, double std, Generator* g) {
+  WT_CHECK(std >= 0, ValueError, op, ": normal expects std >= 0.0, but found std ", std);
+  bool blocks = t.numel() >= 16 && t.is_contiguous();
+  fill_host<kernels::FloatTypes>(op, t, g, [&](auto* data, int64_t n, Generator& gen) {
+    using T = std::remove_pointer_t<decltype(data)>;
+    if (blocks) return normal_blocks(data, n, gen, mean, std);
+    for (int64_t i = 0; i < n; ++i) data[i] = static_cast<T>(static_cast<Compute<T>>(gen.normal() * std + mean));
+  });
+}
+
+Tensor normal_impl(const Tensor& t, double mean, double std, Generator* g) {
+  return overwrite(t, "normal_", [&] { fill_normal("normal_", t, mean, std, g); });
+}
+
+// ---- integers -------------------------------------------------------------------------------------------------------
+
+void fill_integers(const char* op, const Tensor& t, int64_t from, int64_t to, Generator* g) {
+  WT_CHECK(from < to, ValueError, op, ": random_ expects 'from' to be less than 'to', but got from=", from,
+           " >= to=", to);
+  auto range = static_cast<uint64_t>(to) - static_cast<uint64_t>(from);
+  fill_host<kernels::AllTypes>(op, t, g, [&](auto* data, int64_t n, Generator& gen) {
+    using T = std::remove_pointer_t<decltype(data)>;
+    for (int64_t i = 0; i < n; ++i) {
+      uint64_t draw = range >= (uint64_t{1} << 32) ? gen.random64() : gen.random();
+      auto v = static_cast<int64_t>(draw % range + static_cast<uint64_t>(from));
+      data[i] = static_cast<T>(static_cast<Compute<T>>(v));
+    }
+  });
+}
+
+Tensor random_range_impl(const Tensor& t, int64_t from, std::optional<int64_t> to, Generator* g) {
+  int64_t end = to.value_or(INT64_MAX);
+  return overwrite(t, "random_", [&] { fill_integers("random_", t, from, end, g); });
+}
+Tensor random_to_impl(const Tensor& t, int64_t to, Generator* g) {
+  return overwrite(t, "random_", [&] { fill_integers("random_", t, 0, to, g); });
+}
+
+// Without bounds: every value that the dtype represents exactly.
+Tensor random_impl(const Tensor& t, Generator* g) {
+  constexpr int64_t ends[kNumDTypes] = {2,          256,       128,       32768,      int64_t{1} << 31, INT64_MAX,
+                                        (1 << 11) + 1, (1 << 8) + 1, (1 << 24) + 1, (int64_t{1} << 53) + 1};
+  return random_to_impl(t, ends[static_cast<int>(t.dtype())], g);
+}
+
+// ---- Bernoulli, exponential -------------------------------------------------------------------------------------------
+
+void check_probability(double p) {
+  WT_CHECK(p >= 0 && p <= 1, ValueError, "bernoulli: Expected p_in >= 0 && p_in <= 1, got ", p);
+}
+
+Tensor bernoulli_scalar_impl(const Tensor& t, double p, Generator* g) {
+  check_probability(p);
+  return overwrite(t, "bernoulli_", [&] {
+    fill_host<kernels::AllTypes>("bernoulli_", t, g, [&](auto* data, int64_t n, Generator& gen) {
+      using T = std::remove_pointer_t<decltype(data)>;
+      for (int64_t i = 0; i < n; ++i) data[i] = static_cast<T>(static_cast<Compute<T>>(gen.uniform_double() < p));
+    });
+  });
+}
+
+void fill_bernoulli(const Tensor& out, const Tensor& probabilities, Generator* g) {
+  Tensor p = raw_contiguous(raw_cast(expand_view(probabilities, out.sizes()), DType::Float64));
+  if (p.device().is_cpu())
+    for (int64_t i = 0; i < p.numel(); ++i) check_probability(p.data_as<double>()[i]);
+  fill_host<kernels::AllTypes>("bernoulli", out, g, [&](auto* data, int64_t n, Generator& gen) {
+    using T = std::remove_pointer_t<decltype(data)>;
+    for (int64_t i = 0; i < n; ++i)
+      data[i] = static_cast<T>(static_cast<Compute<T>>(gen.uniform_double() < p.data_as<double>()[i]));
+  });
+}
+Tensor bernoulli_impl(const Tensor& x, Generator* g) {
+  WT_CHECK(is_floating(x.dtype()), DtypeError, "bernoulli: expected probabilities of a floating dtype, got ", x.dtype());
+  Tensor out = empty(x.sizes(), options_of(x));
+  if (!out.is_meta()) fill_bernoulli(out, x, g);
+  return out;
+}
+Tensor bernoulli_tensor_impl(const Tensor& t, const Tensor& p, Generator* g) {
+  return overwrite(t, "bernoulli_", [&] {
+    if (!t.is_meta()) fill_bernoulli(t, p, g);
+  });
+}
+
+Tensor exponential_impl(const Tensor& t, double rate, Generator* g) {
+  WT_CHECK(rate > 0, ValueError, "exponential_: exponential_ expects lambda > 0.0, but found lambda=", rate);
+  return overwrite(t, "exponential_", [&] {
+    fill_host<kernels::FloatTypes>("exponential_", t, g, [&](auto* data, int64_t n, Generator& gen) {
+      using T = std::remove_pointer_t<decltype(data)>;
+      for (int64_t i = 0; i < n; ++i)
+        data[i] = static_cast<T>(static_cast<Compute<T>>(-std::log1p(-gen.uniform_double()) / rate));
+    });
+  });
+}
+
+// ---- factories ------------------------------------------------------------------------------------------------------
+
+Tensor fresh(IntList size, OptDType dtype, OptDevice device, bool needs_grad, const char* op) {
+  DType t = dtype.value_or(rank_context().default_dtype);
+  WT_CHECK(is_floating(t), DtypeError, op, ": expected a floating dtype, got ", t);
+  Tensor out = empty(size, {t, device.value_or(rank_context().default_device)});
+  if (thread_state.inference_mode) out->inference = true;
+  if (needs_grad) set_requires_grad(out, true);
+  return out;
+}
+
+Tensor rand_impl(IntList size, Generator* g, OptDType dtype, OptDevice device, bool needs_grad) {
+  Tensor out = fresh(size, dtype, device, needs_grad, "rand");
+  fill_uniform("rand", out, 0, 1, g);
+  return out;
+}
+Tensor randn_impl(IntList size, Generator* g, OptDType dtype, OptDevice device, bool needs_grad) {
+  Tensor out = fresh(size, dtype, device, needs_grad, "randn");
+  fill_normal("randn", out, 0, 1, g);
+  return out;
+}
+Tensor rand_like_impl(const Tensor& x, OptDType dtype, OptDevice device, bool needs_grad) {
+  return rand_impl(x.sizes(), nullptr, dtype.value_or(x.dtype()), device.value_or(x.device()), needs_grad);
+}
+Tensor randn_like_impl(const Tensor& x, OptDType dtype, OptDevice device, bool needs_grad) {
+  return randn_impl(x.sizes(), nullptr, dtype.value_or(x.dtype()), device.value_or(x.device()), needs_grad);
+}
+Tensor randint_impl(int64_t low, int64_t high, IntList size, Generator* g, OptDType dtype, OptDevice device, bool grad) {
+  Tensor out = empty(size, {dtype.value_or(DType::Int64), device.value_or(rank_context().default_device)});
+  fill_integers("randint", out, low, high, g);
+  if (grad) set_requires_grad(out, true);
+  return out;
+}
+Tensor randint_high_impl(int64_t high, IntList size, Generator* g, OptDType dtype, OptDevice device, bool grad) {
+  return randint_impl(0, high, size, g, dtype, device, grad);
+}
+Tensor randint_like_impl(const Tensor& x, int64_t low, int64_t high, OptDType dtype, OptDevice device, bool grad) {
+  return randint_impl(low, high, x.sizes(), nullptr, dtype.value_or(x.dtype()), device.value_or(x.device()), grad);
+}
+Tensor randint_like_high_impl(const Tensor& x, int64_t high, OptDType dtype, OptDevice device, bool grad) {
+  return randint_like_impl(x, 0, high, dtype, device, grad);
+}
+
+Tensor randperm_impl(int64_t n, Generator* given, OptDType dtype, OptDevice device, bool grad) {
+  WT_CHECK(n >= 0, ValueError, "randperm: n must be non-negative, got ", n);
+  TensorOptions o{dtype.value_or(DType::Int64), device.value_or(rank_context().default_device)};
+  Tensor wide = empty(IntList{&n, 1}, {DType::Int64, {}});
+  auto* r = wide.data_as<int64_t>();
+  for (int64_t i = 0; i < n; ++i) r[i] = i;
+  Generator& g = generator_or_default(given);
+  std::lock_guard lock(g.mutex);
+  for (int64_t i = 0; i < n - 1; ++i) std::swap(r[i], r[i + static_cast<int64_t>(g.random() % static_cast<uint64_t>(n - i))]);
+  Tensor out = raw_cast(wide, o.dtype);
+  if (o.device != out.device()) {
+    Tensor moved = empty(out.sizes(), o);
+    if (!moved.is_meta()) raw_copy(moved, out);
+    out = moved;
+  }
+  if (grad) set_requires_grad(out, true);
+  return out;
+}
+
+// normal(mean, std): elementwise parameters, by a standard normal draw.
+Tensor normal_size_impl(double mean, double std, IntList size, Generator* g, OptDType dtype, OptDevice device, bool grad) {
+  Tensor out = fresh(size, dtype, device, grad, "normal");
+  fill_normal("normal", out, mean, std, g);
+  return out;
+}
+
+#define WT_OPTIONS {"dtype", none, kKeywordOnly}, {"device", none, kKeywordOnly}, {"requires_grad", false, kKeywordOnly}
+#define WT_GENERATOR {"generator", none, kKeywordOnly}
+const Arg kSelf{"input", kWritten};
+
+const Op<Tensor(IntList, Generator*, OptDType, OptDevice, bool)>
+    rand_op{"rand", rand_impl, kFunction | kOut, {{"size", kVarArgs}, WT_GENERATOR, WT_OPTIONS}, "Uniform numbers of [0, 1)."},
+    randn_op{"randn", randn_impl, kFunction | kOut, {{"size", kVarArgs}, WT_GENERATOR, WT_OPTIONS}, "Standard normal numbers."};
+const Op<Tensor(const Tensor&, OptDType, OptDevice, bool)>
+    rand_like_op{"rand_like", rand_like_impl, kFunction, {"input", WT_OPTIONS}, "rand of input's sizes."},
+    randn_like_op{"randn_like", randn_like_impl, kFunction, {"input", WT_OPTIONS}, "randn of input's sizes."};
+const Op<Tensor(int64_t, IntList, Generator*, OptDType, OptDevice, bool)> randint_high_op{
+    "randint", randint_high_impl, kFunction | kOut, {"high", "size", WT_GENERATOR, WT_OPTIONS}, "Integers from 0 to high - 1."};
+const Op<Tensor(int64_t, int64_t, IntList, Generator*, OptDType, OptDevice, bool)> randint_op{
+    "randint", randint_impl, kFunction | kOut, {"low", "high", "size", WT_GENERATOR, WT_OPTIONS}, "Integers from low to high - 1."};
+const Op<Tensor(const Tensor&, int64_t, OptDType, OptDevice, bool)> randint_like_high_op{
+    "randint_like", randint_like_high_impl, kFunction, {"input", "high", WT_OPTIONS}, "randint of input's sizes."};
+const Op<Tensor(const Tensor&, int64_t, int64_t, OptDType, OptDevice, bool)> randint_like_op{
+    "randint_like", randint_like_impl, kFunction, {"input", "low", "high", WT_OPTIONS}, "randint of input's sizes."};
+const Op<Tensor(int64_t, Generator*, OptDType, OptDevice, bool)> randperm_op{
+    "randperm", randperm_impl, kFunction | kOut, {"n", WT_GENERATOR, WT_OPTIONS}, "A random order of 0 .. n - 1."};
+const Op<Tensor(double, double, IntList, Generator*, OptDType, OptDevice, bool)> normal_size_op{
+    "normal", normal_size_impl, kFunction | kOut, {"mean", "std", "size", WT_GENERATOR, WT_OPTIONS}, "Normal numbers."};
+const Op<Tensor(const Tensor&, double, double, Generator*)>
+    uniform_op{"uniform_", uniform_impl, kMethod, {kSelf, {"from", 0.0}, {"to", 1.0}, WT_GENERATOR}, "Fills with uniform numbers of [from, to)."},
+    normal_op{"normal_", normal_impl, kMethod, {kSelf, {"mean", 0.0}, {"std", 1.0}, WT_GENERATOR}, "Fills with normal numbers."};
+const Op<Tensor(const Tensor&, Generator*)> random_op{"random_", random_impl, kMethod, {kSelf, WT_GENERATOR}, "Fills with integers that the dtype holds."};
+const Op<Tensor(const Tensor&, int64_t, Generator*)> random_to_op{"random_", random_to_impl, kMethod, {kSelf, "to", WT_GENERATOR}, "Fills with integers below `to`."};
+const Op<Tensor(const Tensor&, int64_t, std::optional<int64_t>, Generator*)> random_range_op{
+    "random_", random_range_impl, kMethod, {kSelf, "from", "to", WT_GENERATOR}, "Fills with integers of [from, to)."};
+const Op<Tensor(const Tensor&, const Tensor&, Generator*)> bernoulli_tensor_op{
+    "bernoulli_", bernoulli_tensor_impl, kMethod, {kSelf, "p", WT_GENERATOR}, "Fills with 1 where a draw is below p, else 0."};
+const Op<Tensor(const Tensor&, double, Generator*)>
+    bernoulli_scalar_op{"bernoulli_", bernoulli_scalar_impl, kMethod, {kSelf, {"p", 0.5}, WT_GENERATOR}, "Fills with 1 with probability p, else 0."},
+    exponential_op{"exponential_", exponential_impl, kMethod, {kSelf, {"lambd", 1.0}, WT_GENERATOR}, "Fills with exponential numbers of rate lambd."};
+const Op<Tensor(const Tensor&, Generator*)> bernoulli_op{"bernoulli", bernoulli_impl, kFunction | kMethod, {"input", WT_GENERATOR}, "1 with input's probabilities, else 0."};
+
+}  // namespace
+}  // namespace warptape::ops
