@@ -1,0 +1,458 @@
+// Reading and writing by index along one dim, masks, and the ops made of them.
+#include "ops/gather.h"
+
+#include "kernels/index.h"
+#include "ops/copy.h"
+#include "ops/elementwise.h"
+#include "ops/index.h"
+#include "ops/view.h"
+
+namespace warptape::ops {
+namespace {
+
+using kernels::ScatterMode;
+kernels::Slot<kernels::GatherFn> gather_slot{"gather"};
+kernels::Slot<kernels::ScatterFn> scatter_slot{"scatter"};
+kernels::Slot<kernels::IndexSelectFn> index_select_slot{"index_select"};
+kernels::Slot<kernels::IndexAddFn> index_add_slot{"index_add"};
+kernels::Slot<kernels::MaskedSelectFn> masked_select_slot{"masked_select"};
+kernels::Slot<kernels::MaskedScatterFn> masked_scatter_slot{"masked_scatter"};
+
+struct DimData {
+  int64_t dim;
+  Shape sizes;
+};
+
+Tensor zeros_of(const Shape& sizes, const Tensor& like) { return zeros(sizes, options_of(like)); }
+
+void check_index_dtype(const char* op, const Tensor& index, const Tensor& x) {
+  WT_CHECK(index.dtype() == DType::Int64 || index.dtype() == DType::Int32, DtypeError, op,
+           ": Expected dtype int64 for index, got ", index.dtype());
+  WT_CHECK(index.device() == x.device(), DeviceError, op, ": expected index on ", x.device(), ", got ", index.device());
+}
+
+// A 0-dim tensor is worked on as one of one element.
+Tensor at_least_1d(const Tensor& t) {
+  return t.ndim() ? t : alias(t, Shape{1}, Shape{1}, t.offset());
+}
+
+// ---- gather and scatter -----------------------------------------------------------------------------------------------
+
+void check_gather(const char* op, const Tensor& x, const Tensor& index, int64_t dim) {
+  check_index_dtype(op, index, x);
+  Tensor a = at_least_1d(x), b = at_least_1d(index);
+  WT_CHECK(a.ndim() == b.ndim() || index.numel() == 0, ShapeError, op,
+           ": Index tensor must have the same number of dimensions as input tensor, got ", index, " for ", x);
+  for (int64_t d = 0; d < b.ndim() && index.numel(); ++d)
+    WT_CHECK(d == dim || b.sizes()[d] <= a.sizes()[d], ShapeError, op, ": Size does not match at dimension ", d,
+             " expected index ", index.sizes(), " to be smaller than self ", x.sizes(), " apart from dimension ", dim);
+}
+
+void gather_backward(Node& n, Gradients& g) {
+  const DimData& d = n.data<DimData>();
+  g.set(0, scatter_add(zeros_of(d.sizes, g[0]), d.dim, n.saved(0), g[0]));
+}
+constexpr NodeType kGather{"GatherBackward0", gather_backward};
+
+Tensor gather_impl(const Tensor& x, int64_t dim, const Tensor& index, bool) {
+  dim = wrap_dim(dim, x.ndim(), "gather");
+  check_gather("gather", x, index, dim);
+  Tensor out = empty(index.sizes(), options_of(x));
+  if (!out.is_meta() && out.numel()) {
+    Launch launch(x.device());
+    Tensor i = raw_cast(at_least_1d(index), DType::Int64);
+    gather_slot(launch, at_least_1d(out).view(), at_least_1d(x).view(), i.view(), static_cast<int>(dim));
+    launch.check_index("gather", dim);
+  }
+  if (needs_grad(x)) {
+    Ref<Node> n = record(kGather, x);
+    n->emplace<DimData>(dim, x.sizes());
+    n->save(index);
+    set_history(out, n);
+  }
+  return out;
+}
+
+void run_scatter(const char* op, const Tensor& self, int64_t dim, const Tensor& index, const Tensor& src,
+                 ScatterMode mode) {
+  if (self.is_meta() || index.numel() == 0) return;
+  Launch launch(self.device());
+  Tensor to = at_least_1d(self), i = raw_cast(at_least_1d(index), DType::Int64), from = at_least_1d(src);
+  // Only the part of src that index covers is read.
+  from = alias(from, i.sizes(), from.strides(), from.offset());
+  scatter_slot(launch, to.view(), i.view(), from.view(), static_cast<int>(dim), mode);
+  launch.check_index(op, dim);
+}
+
+struct ScatterData {
+  int64_t dim;
+  ScatterMode mode;
+};
+void scatter_backward(Node& n, Gradients& g) {
+  const ScatterData& d = n.data<ScatterData>();
+  Tensor index = n.saved(0);
+  if (g.wants(0)) {
+    Tensor own = g[0];
+    if (d.mode == ScatterMode::Assign) own = scatter_value(own, d.dim, index, 0);
+    g.set(0, own);
+  }
+  if (!g.wants(1)) return;
+  Tensor part = gather(g[0], d.dim, index, false);
+  // src may be larger than index: the rest has no gradient.
+  const Shape& sizes = n.edges[1].node->outputs[n.edges[1].index].sizes;
+  if (part.sizes() != sizes) {
+    Region r{sizes, contiguous_strides(sizes), part.sizes(), contiguous_strides(sizes), 0};
+    part = tape_replace_region(Tensor(), part, r);
+  }
+  g.set(1, part);
+}
+constexpr NodeType kScatter{"ScatterBackward0", scatter_backward}, kScatterAdd{"ScatterAddBackward0", scatter_backward};
+
+void check_scatter(const char* op, const Tensor& self, int64_t dim, const Tensor& index, const Tensor& src) {
+  check_gather(op, self, index, dim);
+  WT_CHECK(self.dtype() == src.dtype(), DtypeError, op, ": Expected self.dtype to be equal to src.dtype, got ",
+           self.dtype(), " and ", src.dtype());
+  Tensor i = at_least_1d(index), s = at_least_1d(src);
+  bool fits = i.ndim() == s.ndim() || index.numel() == 0;
+  for (int64_t d = 0; fits && d < i.ndim() && index.numel(); ++d) fits = i.sizes()[d] <= s.sizes()[d];
+  WT_CHECK(fits, ShapeError, op, ": Expected index ", index.sizes(), " to be no larger than src ", src.sizes(),
+           " in every dimension");
+}
+
+Tensor scatter_into(const char* op, const Tensor& self, int64_t dim, const Tensor& index, const Tensor& src,
+                    ScatterMode mode) {
+  dim = wrap_dim(dim, self.ndim(), op);
+  check_scatter(op, self, dim, index, src);
+  bool recorded = needs_grad(self, src);
+  WT_CHECK(!recorded || mode == ScatterMode::Assign || mode == ScatterMode::Add, NotImplementedError, op,
+           ": this reduce has no gradient yet; use scatter_add");
+  check_inplace(self, op, recorded);
+  Ref<Node> n;
+  if (recorded) {
+    n = record(mode == ScatterMode::Add ? kScatterAdd : kScatter, self, src);
+    n->emplace<ScatterData>(dim, mode);
+    n->save(index);
+  }
+  run_scatter(op, self, dim, index, src->storage == self->storage ? raw_clone(src) : src, mode);
+  self.bump_version();
+  if (n) rebase_history(self, n);
+  return self;
+}
+
+ScatterMode mode_named(const char* op, const std::optional<std::string_view>& reduce) {
+  if (!reduce) return ScatterMode::Assign;
+  if (*reduce == "add" || *reduce == "sum") return ScatterMode::Add;
+  if (*reduce == "multiply" || *reduce == "prod") return ScatterMode::Multiply;
+  if (*reduce == "amin") return ScatterMode::AMin;
+  if (*reduce == "amax") return ScatterMode::AMax;
+  throw ValueError(message(op, ": reduce argument must be either add or multiply, got ", *reduce));
+}
+
+using Reduce = std::optional<std::string_view>;
+Tensor scatter_inplace(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& src, Reduce reduce) {
+  return scatter_into("scatter_", self, dim, index, src, mode_named("scatter_", reduce));
+}
+Tensor number_like(const Tensor& self, const Tensor& index, const Scalar& value) {
+  return expand_view(full({}, value, options_of(self)), index.sizes());
+}
+Tensor scatter_value_inplace(const Tensor& self, int64_t dim, const Tensor& index, const Scalar& value, Reduce reduce) {
+  return scatter_into("scatter_", self, dim, index, number_like(self, index, value), mode_named("scatter_", reduce));
+}
+Tensor scatter_add_inplace(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& src) {
+  return scatter_into("scatter_add_", self, dim, index, src, ScatterMode::Add);
+}
+Tensor scatter_impl(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& src, Reduce reduce) {
+  return scatter_into("scatter", clone(x), dim, index, src, mode_named("scatter", reduce));
+}
+Tensor scatter_number_impl(const Tensor& x, int64_t dim, const Tensor& index, const Scalar& value, Reduce reduce) {
+  return scatter_into("scatter", clone(x), dim, index, number_like(x, index, value), mode_named("scatter", reduce));
+}
+Tensor scatter_plain_number(const Tensor& x, int64_t dim, const Tensor& index, const Scalar& value) {
+  return scatter_number_impl(x, dim, index, value, std::nullopt);
+}
+Tensor scatter_add_impl(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& src) {
+  return scatter_into("scatter_add", clone(x), dim, index, src, ScatterMode::Add);
+}
+
+Tensor take_along_dim_impl(const Tensor& x, const Tensor& indices, std::optional<int64_t> dim) {
+  if (!dim) return gather(reshape(x, Shape{-1}), 0, reshape(indices, Shape{-1}), false);
+  int64_t d = wrap_dim(*dim, x.ndim(), "take_along_dim");
+  WT_CHECK(x.ndim() == indices.ndim(), ShapeError,
+           "take_along_dim: input and indices should have the same number of dimensions, but got ", x.ndim(), " and ",
+           indices.ndim());
+  Shape a = x.sizes(), b = indices.sizes();
+  a[d] = b[d] = 1;
+  Shape common = broadcast_shapes(a, b, "take_along_dim"), to_x = common, to_i = common;
+  to_x[d] = x.sizes()[d];
+  to_i[d] = indices.sizes()[d];
+  return gather(expand(x, to_x), d, expand(indices, to_i), false);
+}
+
+// ---- index_select, index_add --------------------------------------------------------------------------------------------
+
+void index_select_backward(Node& n, Gradients& g) {
+  const DimData& d = n.data<DimData>();
+  g.set(0, index_add(zeros_of(d.sizes, g[0]), d.dim, n.saved(0), g[0], 1));
+}
+constexpr NodeType kIndexSelect{"IndexSelectBackward0", index_select_backward};
+
+Tensor index_select_impl(const Tensor& x, int64_t dim, const Tensor& index) {
+  dim = wrap_dim(dim, x.ndim(), "index_select");
+  check_index_dtype("index_select", index, x);
+  WT_CHECK(index.ndim() <= 1, ShapeError, "index_select: Index is supposed to be a vector, got ", index);
+  Tensor source = at_least_1d(x), i = raw_contiguous(raw_cast(at_least_1d(index), DType::Int64));
+  Shape sizes = source.sizes();
+  sizes[dim] = i.numel();
+  Tensor out = empty(x.ndim() ? sizes : Shape{}, options_of(x));
+  if (!out.is_meta() && out.numel()) {
+    Launch launch(x.device());
+    index_select_slot(launch, at_least_1d(out).view(), source.view(), i.view(), static_cast<int>(dim));
+    launch.check_index("index_select", dim);
+  }
+  if (needs_grad(x)) {
+    Ref<Node> n = record(kIndexSelect, x);
+    n->emplace<DimData>(dim, x.sizes());
+    n->save(index);
+    set_history(out, n);
+  }
+  return out;
+}
+
+struct AddData {
+  int64_t dim;
+  Scalar alpha;
+};
+void index_add_backward(Node& n, Gradients& g) {
+  const AddData& d = n.data<AddData>();
+  if (g.wants(0)) g.set(0, g[0]);
+  if (g.wants(1)) g.set(1, index_select(g[0], d.dim, n.saved(0)) * d.alpha);
+}
+constexpr NodeType kIndexAdd{"IndexAddBackward0", index_add_backward};
+
+Tensor index_add_inplace(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& source, const Scalar& alpha) {
+  dim = wrap_dim(dim, self.ndim(), "index_add_");
+  check_index_dtype("index_add_", index, self);
+  Tensor i = raw_contiguous(raw_cast(at_least_1d(index), DType::Int64));
+  Tensor to = at_least_1d(self), from = at_least_1d(source);
+  Shape expected = to.sizes();
+  expected[dim] = i.numel();
+  WT_CHECK(self.dtype() == source.dtype(), DtypeError, "index_add_: self (", self.dtype(), ") and source (",
+           source.dtype(), ") must have the same scalar type");
+  WT_CHECK(i.ndim() == 1 && from.sizes() == expected, ShapeError, "index_add_: expected source of shape ", expected,
+           ", got ", source);
+  bool recorded = needs_grad(self, source);
+  check_inplace(self, "index_add_", recorded);
+  Ref<Node> n;
+  if (recorded) {
+    n = record(kIndexAdd, self, source);
+    n->emplace<AddData>(dim, alpha);
+    n->save(index);
+  }
+  if (!self.is_meta() && from.numel()) {
+    Launch launch(self.device());
+    index_add_slot(launch, to.view(), i.view(), from.view(), static_cast<int>(dim), alpha.to_double());
+    launch.check_index("index_add_", dim);
+  }
+  self.bump_version();
+  if (n) rebase_history(self, n);
+  return self;
+}
+Tensor index_add_impl(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& source, const Scalar& alpha) {
+  return index_add_inplace(clone(x), dim, index, source, alpha);
+}
+
+Tensor index_fill_inplace(const Tensor& self, int64_t dim, const Tensor& index, const Scalar& value) {
+  dim = wrap_dim(dim, self.ndim(), "index_fill_");
+  std::vector<OptTensor> indices(static_cast<size_t>(dim + 1));
+  indices.back() = index;
+  return index_put_(self, indices, full({}, value, options_of(self)), false);
+}
+Tensor index_copy_inplace(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& source) {
+  dim = wrap_dim(dim, self.ndim(), "index_copy_");
+  std::vector<OptTensor> indices(static_cast<size_t>(dim + 1));
+  indices.back() = index;
+  return index_put_(self, indices, source, false);
+}
+Tensor index_fill_impl(const Tensor& x, int64_t dim, const Tensor& index, const Scalar& value) {
+  return index_fill_inplace(clone(x), dim, index, value);
+}
+Tensor index_copy_impl(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& source) {
+  return index_copy_inplace(clone(x), dim, index, source);
+}
+
+// ---- masks ------------------------------------------------------------------------------------------------------------
+
+void check_mask(const char* op, const Tensor& mask) {
+  WT_CHECK(mask.dtype() == DType::Bool, DtypeError, op, ": expected BoolTensor for mask, got ", mask.dtype());
+}
+
+void masked_select_backward(Node& n, Gradients& g) {
+  Tensor mask = n.saved(0);
+  g.set(0, masked_scatter(zeros_of(mask.sizes(), g[0]), mask, g[0]));
+}
+constexpr NodeType kMaskedSelect{"MaskedSelectBackward0", masked_select_backward};
+
+Tensor masked_select_impl(const Tensor& x, const Tensor& mask) {
+  check_mask("masked_select", mask);
+  WT_CHECK(!x.is_meta(), DeviceError, "masked_select: a meta tensor has no data");
+  Shape sizes = broadcast_shapes(x.sizes(), mask.sizes(), "masked_select");
+  Tensor source = expand(x, sizes), m = expand_view(mask, sizes);
+  int64_t count = nonzero(m).sizes()[0];
+  Tensor out = empty(Shape{count}, options_of(x));
+  if (count) {
+    Launch launch(x.device());
+    masked_select_slot(launch, out.view(), source.view(), m.view());
+  }
+  if (needs_grad(source)) {
+    Ref<Node> n = record(kMaskedSelect, source);
+    n->save(m);
+    set_history(out, n);
+  }
+  return out;
+}
+
+void masked_scatter_backward(Node& n, Gradients& g) {
+  Tensor mask = n.saved(0);
+  if (g.wants(0)) g.set(0, masked_fill(g[0], mask, 0));
+  if (!g.wants(1)) return;
+  const Shape& sizes = n.edges[1].node->outputs[n.edges[1].index].sizes;
+  Tensor part = masked_select(g[0], mask);
+  int64_t total = numel_of(sizes);
+  Region r{Shape{total}, Shape{1}, part.sizes(), Shape{1}, 0};
+  g.set(1, reshape(tape_replace_region(Tensor(), part, r), sizes));
+}
+constexpr NodeType kMaskedScatter{"MaskedScatterBackward0", masked_scatter_backward};
+
+Tensor masked_scatter_inplace(const Tensor& self, const Tensor& mask, const Tensor& source) {
+  check_mask("masked_scatter_", mask);
+  WT_CHECK(self.dtype() == source.dtype(), DtypeError, "masked_scatter_: expected self and source to have same dtypes but got ",
+           self.dtype(), " and ", source.dtype());
+  Tensor m = raw_contiguous(expand_view(mask, broadcast_shapes(self.sizes(), mask.sizes(), "masked_scatter_")));
+  WT_CHECK(m.sizes() == self.sizes(), ShapeError, "masked_scatter_: mask ", mask.sizes(), " does not fit ", self.sizes());
+  bool recorded = needs_grad(self, source);
+  check_inplace(self, "masked_scatter_", recorded);
+  if (!self.is_meta()) {
+    int64_t count = nonzero(m).sizes()[0];
+    WT_CHECK(count <= source.numel(), ShapeError, "masked_scatter_: number of elements of source (", source.numel(),
+             ") < number of ones in mask (", count, ")");
+  }
+  Ref<Node> n;
+  if (recorded) {
+    n = record(kMaskedScatter, self, source);
+    n->save(m);
+  }
+  if (!self.is_meta() && self.numel()) {
+    Launch launch(self.device());
+    masked_scatter_slot(launch, self.view(), m.view(), raw_contiguous(source).view());
+  }
+  self.bump_version();
+  if (n) rebase_history(self, n);
+  return self;
+}
+Tensor masked_scatter_impl(const Tensor& x, const Tensor& mask, const Tensor& source) {
+  Shape sizes = broadcast_shapes(x.sizes(), mask.sizes(), "masked_scatter");
+  return masked_scatter_inplace(clone(expand(x, sizes)), mask, source);
+}
+
+ElementwiseSlot where_slot{"where"};
+
+void masked_fill_backward(Node& n, Gradients& g) {
+  Tensor mask = n.saved(0);
+  if (g.wants(0)) g.set(0, masked_fill(g[0], mask, 0));
+  if (g.wants(1)) g.set(1, g[0] * cast(mask, g[0].dtype()));  // a 0-dim value: the engine sums
+}
+constexpr NodeType kMaskedFill{"MaskedFillBackward0", masked_fill_backward};
+
+Tensor run_masked_fill(const Tensor& self, const Tensor& mask, const PointwiseInput& value) {
+  const PointwiseInput in[] = {mask, value, self};
+  run_elementwise(where_slot, compute_dtype(self.dtype()), self, in);
+  return self;
+}
+
+// The value is converted to self's dtype; `value` is null for a number.
+Tensor masked_fill_into(const char* op, const Tensor& self, const Tensor& mask, const Scalar& number, const Tensor* value) {
+  check_mask(op, mask);
+  WT_CHECK(broadcast_shapes(self.sizes(), mask.sizes(), op) == self.sizes(), ShapeError, op, ": mask ", mask.sizes(),
+           " does not broadcast to ", self.sizes());
+  WT_CHECK(mask.device() == self.device(), DeviceError, op, ": expected mask on ", self.device(), ", got ", mask);
+  WT_CHECK(!value || value->ndim() == 0, ShapeError, op,
+           ": masked_fill only supports a 0-dimensional value tensor, but got tensor with shape ",
+           value ? value->sizes() : Shape());
+  DType kind = value ? value->dtype() : number.dtype();
+  WT_CHECK(can_cast(kind, self.dtype()), DtypeError, op, ": value cannot be converted to type ", self.dtype(),
+           " without overflow");
+  bool recorded = value ? needs_grad(self, *value) : needs_grad(self);
+  check_inplace(self, op, recorded);
+  Ref<Node> n;
+  if (recorded) {
+    n = record(kMaskedFill, self, value ? *value : Tensor());
+    n->save(mask);
+  }
+  run_masked_fill(self, mask, value ? PointwiseInput(*value) : PointwiseInput(number));
+  self.bump_version();
+  if (n) rebase_history(self, n);
+  return self;
+}
+Tensor masked_fill_inplace(const Tensor& self, const Tensor& mask, const Scalar& value) {
+  return masked_fill_into("masked_fill_", self, mask, value, nullptr);
+}
+Tensor masked_fill_tensor_inplace(const Tensor& self, const Tensor& mask, const Tensor& value) {
+  return masked_fill_into("masked_fill_", self, mask, 0, &value);
+}
+// Out of place without a copy first: the kernel reads x and writes the result.
+Tensor masked_fill_impl(const Tensor& x, const Tensor& mask, const Scalar& value) {
+  check_mask("masked_fill", mask);
+  WT_CHECK(can_cast(value.dtype(), x.dtype()), DtypeError, "masked_fill: value cannot be converted to type ", x.dtype(),
+           " without overflow");
+  Tensor out = empty(broadcast_shapes(x.sizes(), mask.sizes(), "masked_fill"), options_of(x));
+  const PointwiseInput in[] = {mask, value, x};
+  common_device("masked_fill", in);
+  run_elementwise(where_slot, compute_dtype(x.dtype()), out, in);
+  if (needs_grad(x)) {
+    Ref<Node> n = record(kMaskedFill, x, Tensor());
+    n->save(mask);
+    set_history(out, n);
+  }
+  return out;
+}
+Tensor masked_fill_tensor_impl(const Tensor& x, const Tensor& mask, const Tensor& value) {
+  Shape sizes = broadcast_shapes(x.sizes(), mask.sizes(), "masked_fill");
+  return masked_fill_into("masked_fill", clone(expand(x, sizes)), mask, 0, &value);
+}
+
+constexpr uint32_t kBoth = kFunction | kMethod;
+const Arg kSelf{"input", kWritten};
+
+}  // namespace
+
+decltype(gather) gather{"gather", gather_impl, kBoth | kOut, {"input", "dim", "index", {"sparse_grad", false, kKeywordOnly}}, "out[i][j] = input[index[i][j]][j] for dim 0, and so on."};
+decltype(scatter_add) scatter_add{"scatter_add", scatter_add_impl, kBoth, {"input", "dim", "index", "src"}, "A copy of input with src added at index along dim."};
+decltype(scatter_value) scatter_value{"_scatter_value", scatter_plain_number, kPrivate, {"input", "dim", "index", "value"}, "scatter of one number."};
+const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&, Reduce)>
+    scatter_op{"scatter", scatter_impl, kBoth, {"input", "dim", "index", "src", {"reduce", none, kKeywordOnly}}, "A copy of input with src written at index along dim."},
+    scatter_inplace_op{"scatter_", scatter_inplace, kMethod, {kSelf, "dim", "index", "src", {"reduce", none, kKeywordOnly}}, "Writes src at index along dim."};
+const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Scalar&, Reduce)>
+    scatter_number_op{"scatter", scatter_number_impl, kBoth, {"input", "dim", "index", "value", {"reduce", none, kKeywordOnly}}, "A copy of input with a number written at index along dim."},
+    scatter_number_inplace_op{"scatter_", scatter_value_inplace, kMethod, {kSelf, "dim", "index", "value", {"reduce", none, kKeywordOnly}}, "Writes a number at index along dim."};
+const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&)> scatter_add_op_{"scatter_add_", scatter_add_inplace, kMethod, {kSelf, "dim", "index", "src"}, "Adds src at index along dim."};
+const Op<Tensor(const Tensor&, const Tensor&, std::optional<int64_t>)> take_along_dim_op{"take_along_dim", take_along_dim_impl, kBoth | kOut, {"input", "indices", {"dim", none}}, "gather with broadcasting; over the flattened input without dim."};
+decltype(index_select) index_select{"index_select", index_select_impl, kBoth | kOut, {"input", "dim", "index"}, "The slices of a dim at index."};
+decltype(index_add) index_add{"index_add", index_add_impl, kBoth, {"input", "dim", "index", "source", Arg::integer("alpha", 1, kKeywordOnly)}, "A copy of input with alpha * source added at index along dim."};
+const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&, const Scalar&)> index_add_op_{"index_add_", index_add_inplace, kMethod, {kSelf, "dim", "index", "source", Arg::integer("alpha", 1, kKeywordOnly)}, "Adds alpha * source at index along dim."};
+const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Scalar&)>
+    index_fill_op{"index_fill", index_fill_impl, kBoth, {"input", "dim", "index", "value"}, "A copy with a number in the slices at index."},
+    index_fill_op_{"index_fill_", index_fill_inplace, kMethod, {kSelf, "dim", "index", "value"}, "Writes a number into the slices at index."};
+const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&)>
+    index_copy_op{"index_copy", index_copy_impl, kBoth, {"input", "dim", "index", "source"}, "A copy with source in the slices at index."},
+    index_copy_op_{"index_copy_", index_copy_inplace, kMethod, {kSelf, "dim", "index", "source"}, "Writes source into the slices at index."};
+decltype(masked_select) masked_select{"masked_select", masked_select_impl, kBoth | kOut, {"input", "mask"}, "The elements where mask is set, in order."};
+decltype(masked_scatter) masked_scatter{"masked_scatter", masked_scatter_impl, kBoth, {"input", "mask", "source"}, "A copy with source's elements, in order, where mask is set."};
+decltype(masked_scatter) masked_scatter_op_{"masked_scatter_", masked_scatter_inplace, kMethod, {kSelf, "mask", "source"}, "Writes source's elements, in order, where mask is set."};
+
+decltype(masked_fill) masked_fill{"masked_fill", masked_fill_impl, kBoth, {"input", "mask", "value"}, "A copy with a number where mask is set."};
+decltype(masked_fill) masked_fill_op_{"masked_fill_", masked_fill_inplace, kMethod, {kSelf, "mask", "value"}, "Writes a number where mask is set."};
+const Op<Tensor(const Tensor&, const Tensor&, const Tensor&)>
+    masked_fill_tensor_op{"masked_fill", masked_fill_tensor_impl, kBoth, {"input", "mask", "value"}, "A copy with a 0-dim tensor's value where mask is set."},
+    masked_fill_tensor_op_{"masked_fill_", masked_fill_tensor_inplace, kMethod, {kSelf, "mask", "value"}, "Writes a 0-dim tensor's value where mask is set."};
+
+}  // namespace warptape::ops

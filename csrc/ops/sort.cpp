@@ -1,0 +1,140 @@
+// sort, argsort, topk, kthvalue's kin: along any dim, by way of the last one.
+#include "kernels/sort.h"
+
+#include "ops/copy.h"
+#include "ops/gather.h"
+#include "ops/view.h"
+
+namespace warptape::ops {
+namespace {
+
+kernels::Slot<kernels::SortFn> sort_slot{"sort"};
+kernels::Slot<kernels::TopkFn> topk_slot{"topk"};
+kernels::Slot<kernels::SearchsortedFn> searchsorted_slot{"searchsorted"};
+
+struct DimData {
+  int64_t dim;
+  Shape sizes;
+};
+
+void pick_backward(Node& n, Gradients& g) {
+  const DimData& d = n.data<DimData>();
+  if (!g[0].defined()) return;
+  g.set(0, scatter_add(zeros(d.sizes, options_of(g[0])), d.dim, n.saved(0), g[0]));
+}
+constexpr NodeType kSort{"SortBackward0", pick_backward}, kTopk{"TopkBackward0", pick_backward};
+
+// Rows of dim `dim`, contiguous, without history; a 0-dim tensor is one row of one.
+struct Rows {
+  Tensor data;
+  int64_t outer, n, dim;
+};
+Rows rows_of(const char* op, const Tensor& x, int64_t dim) {
+  dim = wrap_dim(dim, x.ndim(), op);
+  if (x.ndim() == 0) return {alias(x, Shape{1}, Shape{1}, x.offset()), 1, 1, 0};
+  NoGrad off;
+  Tensor last = raw_contiguous(transpose(x, dim, -1));
+  int64_t n = last.sizes().back();
+  return {last, n ? last.numel() / n : 0, n, dim};
+}
+
+// Contiguous rows of length k back to x's order of dims.
+Tensor back(const Tensor& rows, const Tensor& x, int64_t dim) {
+  if (x.ndim() == 0) return alias(rows, Shape{}, Shape{}, 0);
+  NoGrad off;
+  Tensor out = raw_contiguous(transpose(rows, dim, -1));
+  return alias(out);
+}
+
+using Pair = std::tuple<Tensor, Tensor>;
+
+Pair finish(const NodeType& type, const Tensor& x, Tensor values, Tensor indices, int64_t dim) {
+  values = back(values, x, dim);
+  indices = back(indices, x, dim);
+  if (needs_grad(x)) {
+    Ref<Node> n = record(type, x);
+    n->emplace<DimData>(dim, x.sizes());
+    n->save(indices);
+    set_history(values, n);
+  }
+  return {values, indices};
+}
+
+Pair sort_impl(const Tensor& x, int64_t dim, bool descending, bool) {
+  Rows r = rows_of("sort", x, dim);
+  Tensor values = empty(r.data.sizes(), options_of(x)), indices = empty(r.data.sizes(), {DType::Int64, x.device()});
+  if (!x.is_meta() && x.numel()) {
+    Launch launch(x.device());
+    sort_slot(launch, values.view(), indices.view(), r.data.view(), r.outer, r.n, descending);
+  }
+  return finish(kSort, x, values, indices, r.dim);
+}
+Tensor argsort_impl(const Tensor& x, int64_t dim, bool descending, bool stable) {
+  NoGrad off;
+  return std::get<1>(sort_impl(x, dim, descending, stable));
+}
+
+Pair topk_impl(const Tensor& x, int64_t k, int64_t dim, bool largest, bool) {
+  Rows r = rows_of("topk", x, dim);
+  WT_CHECK(k >= 0 && k <= r.n, ValueError, "topk: selected index k out of range: expected 0 to ", r.n, ", got ", k);
+  Shape sizes = r.data.sizes();
+  sizes.back() = k;
+  Tensor values = empty(sizes, options_of(x)), indices = empty(sizes, {DType::Int64, x.device()});
+  if (!x.is_meta() && values.numel()) {
+    Launch launch(x.device());
+    topk_slot(launch, values.view(), indices.view(), r.data.view(), r.outer, r.n, k, largest);
+  }
+  if (x.ndim() == 0 && k == 0) return {values, indices};
+  return finish(kTopk, x, values, indices, r.dim);
+}
+
+Pair kthvalue_impl(const Tensor& x, int64_t k, int64_t dim, bool keepdim) {
+  Rows r = rows_of("kthvalue", x, dim);
+  WT_CHECK(k >= 1 && k <= r.n, ValueError, "kthvalue: selected number k out of range: expected 1 to ", r.n, ", got ", k);
+  auto [values, indices] = sort_impl(x, dim, false, true);
+  if (x.ndim() == 0) return {values, indices};
+  if (keepdim) return {narrow(values, dim, k - 1, 1), narrow(indices, dim, k - 1, 1)};
+  return {select(values, dim, k - 1), select(indices, dim, k - 1)};
+}
+
+// The lower middle element, as PyTorch.
+Pair median_impl(const Tensor& x, int64_t dim, bool keepdim) {
+  Rows r = rows_of("median", x, dim);
+  WT_CHECK(r.n > 0, IndexError, "median: expected dimension ", r.dim, " to have a non-zero size");
+  return kthvalue_impl(x, (r.n + 1) / 2, dim, keepdim);
+}
+Tensor median_all_impl(const Tensor& x) {
+  WT_CHECK(x.numel() > 0, ValueError, "median: expected a non-empty tensor");
+  return std::get<0>(median_impl(reshape(x, Shape{-1}), 0, false));
+}
+
+Tensor searchsorted_impl(const Tensor& sorted, const Tensor& values, bool narrow_out, bool right) {
+  WT_CHECK(sorted.dtype() == values.dtype(), DtypeError, "searchsorted: expected values of dtype ", sorted.dtype(),
+           ", got ", values.dtype());
+  WT_CHECK(sorted.ndim() > 0, ShapeError, "searchsorted: expected boundaries of at least one dimension");
+  bool shared = sorted.ndim() == 1;
+  Shape a(sorted.sizes().begin(), sorted.sizes().end() - 1);
+  WT_CHECK(shared || (values.ndim() == sorted.ndim() && std::equal(a.begin(), a.end(), values.sizes().begin())),
+           ShapeError, "searchsorted: boundaries tensor should be 1 dimension or the first N-1 dimensions of boundaries ",
+           sorted.sizes(), " and input ", values.sizes(), " must match");
+  Tensor out = empty(values.sizes(), {narrow_out ? DType::Int32 : DType::Int64, values.device()});
+  if (out.is_meta() || out.numel() == 0) return out;
+  int64_t n = sorted.sizes().back(), m = shared ? values.numel() : values.sizes().back();
+  Launch launch(values.device());
+  searchsorted_slot(launch, out.view(), raw_contiguous(sorted).view(), raw_contiguous(values).view(), values.numel() / m, n,
+                    m, shared, right);
+  return out;
+}
+
+constexpr uint32_t kBoth = kFunction | kMethod;
+
+const Op<Pair(const Tensor&, int64_t, bool, bool)> sort_op{"sort", sort_impl, kBoth | kOut, {"input", Arg::integer("dim", -1), {"descending", false}, {"stable", false, kKeywordOnly}}, "Values in order along dim, and where they were; always stable.", {"values", "indices"}};
+const Op<Tensor(const Tensor&, int64_t, bool, bool)> argsort_op{"argsort", argsort_impl, kBoth, {"input", Arg::integer("dim", -1), {"descending", false}, {"stable", false, kKeywordOnly}}, "The indices that sort along dim."};
+const Op<Pair(const Tensor&, int64_t, int64_t, bool, bool)> topk_op{"topk", topk_impl, kBoth | kOut, {"input", "k", Arg::integer("dim", -1), {"largest", true}, {"sorted", true}}, "The k largest (or smallest) of a dim, in order, and where they were.", {"values", "indices"}};
+const Op<Pair(const Tensor&, int64_t, int64_t, bool)> kthvalue_op{"kthvalue", kthvalue_impl, kBoth | kOut, {"input", "k", Arg::integer("dim", -1), {"keepdim", false}}, "The k-th smallest of a dim.", {"values", "indices"}};
+const Op<Tensor(const Tensor&)> median_all_op{"median", median_all_impl, kBoth, {"input"}, "The lower middle value."};
+const Op<Pair(const Tensor&, int64_t, bool)> median_op{"median", median_impl, kBoth | kOut, {"input", "dim", {"keepdim", false}}, "The lower middle value of a dim.", {"values", "indices"}};
+const Op<Tensor(const Tensor&, const Tensor&, bool, bool)> searchsorted_op{"searchsorted", searchsorted_impl, kFunction | kOut, {"sorted_sequence", "input", {"out_int32", false, kKeywordOnly}, {"right", false, kKeywordOnly}}, "Where each value would go in its sorted row."};
+
+}  // namespace
+}  // namespace warptape::ops
