@@ -22,39 +22,129 @@ ROOT = Path(__file__).resolve().parents[1]
 FUNCTION, METHOD, NN, OUT, LINALG, PRIVATE = 1, 2, 4, 8, 16, 32
 PLACES = {FUNCTION: "_functions", NN: "_nn", LINALG: "_linalg", PRIVATE: "_private"}
 PATHS = {FUNCTION: "", METHOD: "Tensor.", NN: "nn.functional.", LINALG: "linalg."}
+# Inside a class or this module, names such as bool and dtype mean something else: private aliases do not.
 TYPES = {
     "Tensor": "Tensor",
     "tuple of Tensors": "Sequence[Tensor]",
     "tuple of Tensors or None": "Sequence[Tensor | None]",
-    "int": "int",
-    "float": "float",
-    "bool": "bool",
-    "Number": "Number",
-    "tuple of ints": "Sequence[int]",
-    "torch.dtype": "dtype",
-    "torch.device": "device | str | int",
-    "str": "str",
+    "int": "_int",
+    "float": "_float",
+    "bool": "_bool",
+    "Number": "_Number",
+    "tuple of ints": "Sequence[_int]",
+    "torch.dtype": "_dtype",
+    "torch.device": "_device | _str | _int",
+    "str": "_str",
     "torch.Generator": "Generator",
 }
 RETURNS = {
     "None": "None",
     "Tensor": "Tensor",
     "list": "tuple[Tensor, ...]",
-    "bool": "bool",
-    "int": "int",
-    "float": "float",
-    "Number": "Number",
+    "bool": "_bool",
+    "int": "_int",
+    "float": "_float",
+    "Number": "_Number",
     "ints": "Size",
+}
+# Of compiled classes: attributes and methods that are no ops. What is not named here is Any.
+ATTRIBUTES = {
+    "_base": "Tensor | None",
+    "_version": "_int",
+    "data": "Tensor",
+    "device": "_device",
+    "dtype": "_dtype",
+    "grad": "Tensor | None",
+    "grad_fn": "Node | None",
+    "is_cpu": "_bool",
+    "is_cuda": "_bool",
+    "is_floating_point": "_bool",
+    "is_leaf": "_bool",
+    "is_meta": "_bool",
+    "is_signed": "_bool",
+    "itemsize": "_int",
+    "nbytes": "_int",
+    "ndim": "_int",
+    "output_nr": "_int",
+    "requires_grad": "_bool",
+    "retains_grad": "_bool",
+    "shape": "Size",
+    "type": "_str",
+}
+OPERAND = "Tensor | _Number"
+METHODS = {
+    **{f"__{n}__": f"(self, other: {OPERAND}, /) -> Tensor" for n in ["lt", "le", "gt", "ge"]},
+    **{
+        f"__{prefix}{n}__": f"(self, other: {OPERAND}, /) -> Tensor"
+        for n in [
+            "add",
+            "sub",
+            "mul",
+            "truediv",
+            "floordiv",
+            "mod",
+            "pow",
+            "matmul",
+            "and",
+            "or",
+            "xor",
+            "lshift",
+            "rshift",
+        ]
+        for prefix in ("", "r", "i")
+    },
+    **{f"__{n}__": "(self) -> Tensor" for n in ["neg", "pos", "abs", "invert"]},
+    **{f"__{n}__": f"(self) -> _{n}" for n in ["int", "float", "bool"]},
+    **{f"__{n}__": "(self, other: object, /) -> Any" for n in ["eq", "ne"]},
+    "__len__": "(self) -> _int",
+    "__index__": "(self) -> _int",
+    "__hash__": "(self) -> _int",
+    "__repr__": "(self) -> _str",
+    "__str__": "(self) -> _str",
+    "__getitem__": "(self, index: Any, /) -> Tensor",
+    "__setitem__": "(self, index: Any, value: Any, /) -> None",
+    "numel": "(self) -> _int",
+    "get_state": "(self) -> Tensor",
+    "set_state": "(self, state: Tensor, /) -> None",
+    "manual_seed": "(self, seed: _int, /) -> Generator",
+    "seed": "(self) -> _int",
+    "initial_seed": "(self) -> _int",
+    "name": "(self) -> _str",
+}
+CONSTRUCTORS = {
+    "device": "(self, type: _device | _str | _int, index: _int = ...) -> None",
+    "Generator": "(self, device: _device | _str = ...) -> None",
+}
+BASES = {"Size": "tuple[_int, ...]"}
+LEFT_OUT = {
+    *(
+        "__doc__",
+        "__module__",
+        "__new__",
+        "__weakref__",
+        "__dict__",
+        "__slots__",
+        "__dictoffset__",
+        "__init__",
+    ),
+    *("__weaklistoffset__", "__getattribute__", "__init_subclass__", "__class_getitem__", "__delitem__"),
 }
 HEADER = '''"""The compiled part. Written by tools/generate.py from the ops' declarations; do not edit."""
 
 # mypy: disable-error-code="overload-overlap,overload-cannot-match,override,misc"
+import builtins
 from collections.abc import Sequence
-from typing import Any, overload
+from typing import Any, TypeAlias, overload
 
 from ._tensor import Tensor
 
-Number = int | float | bool
+_bool: TypeAlias = builtins.bool
+_int: TypeAlias = builtins.int
+_float: TypeAlias = builtins.float
+_str: TypeAlias = builtins.str
+_Number: TypeAlias = _int | _float | _bool
+_dtype: TypeAlias = dtype
+_device: TypeAlias = device
 '''
 
 
@@ -95,7 +185,8 @@ def arguments(op: Op, method: bool) -> Iterator[str]:
             continue
         kind = TYPES[arg.type] + (" | None" if arg.optional else "")
         if arg.var_args:  # x.view(2, 3) as well as x.view((2, 3))
-            yield f"*{arg.name}: Any"
+            each = "Any" if arg.type.startswith("tuple of Tensors") else "_int | Sequence[_int]"
+            yield f"*{arg.name}: {each}"
             star = True
             continue
         if arg.keyword_only and not star:
@@ -129,47 +220,32 @@ def grouped(ops: Iterable[Op]) -> dict[str, list[Op]]:
     return groups
 
 
-def stub_of_type(cls: type, ops: dict[str, list[Op]]) -> Iterator[str]:
+def stub_of_type(cls: type, ops: dict[str, list[Op]]) -> str:
     """A compiled class: its properties and methods by inspection, its ops by declaration."""
-    base = cls.__base__.__name__ if cls.__base__ not in (object, None) else ""
-    yield f"class {cls.__name__}{f'({base})' if base in ('tuple', 'Exception') else ''}:"
     members = []
+    if cls.__name__ in CONSTRUCTORS:
+        members.append(f"    def __init__{CONSTRUCTORS[cls.__name__]}: ...")
     for name, member in sorted(vars(cls).items()):
-        if name in ops or name in (
-            "__doc__",
-            "__module__",
-            "__new__",
-            "__weakref__",
-            "__dict__",
-            "__slots__",
-        ):
-            continue
-        if name in (
-            "__dictoffset__",
-            "__weaklistoffset__",
-            "__getattribute__",
-            "__init_subclass__",
-            "__class_getitem__",
-        ):
+        if name in ops or name in LEFT_OUT:
             continue
         if isinstance(member, (types.GetSetDescriptorType, types.MemberDescriptorType, property)):
-            members.append(f"    {name}: Any")
-        elif name == "__hash__":
-            members.append("    def __hash__(self) -> int: ...")
-        elif name in ("__eq__", "__ne__"):
-            members.append(f"    def {name}(self, other: object, /) -> Any: ...")
-        elif callable(member) or isinstance(member, (classmethod, staticmethod, types.MethodDescriptorType)):
-            members.append(f"    def {name}(self, *args: Any, **kwargs: Any) -> Any: ...")
+            members.append(f"    {name}: {ATTRIBUTES.get(name, 'Any')}")
+        elif isinstance(member, (classmethod, staticmethod)):
+            members.append(f"    @staticmethod\n    def {name}(*args: Any, **kwargs: Any) -> Any: ...")
+        elif callable(member):
+            members.append(
+                f"    def {name}{METHODS.get(name, '(self, *args: Any, **kwargs: Any) -> Any')}: ..."
+            )
     for name in sorted(ops):
         members.extend(stub_of(ops[name], True, "    "))
-    yield from members or ["    ..."]
+    base = f"({BASES[cls.__name__]})" if cls.__name__ in BASES else ""
+    return "\n".join([f"class {cls.__name__}{base}:", *(members or ["    ..."])])
 
 
 def stub_of_value(name: str, value: Any) -> str:
-    if isinstance(value, (types.BuiltinFunctionType, types.FunctionType)) or inspect.isroutine(value):
+    if inspect.isroutine(value):
         return f"def {name}(*args: Any, **kwargs: Any) -> Any: ..."
-    known = type(value).__name__
-    return f"{name}: {known if known in ('dtype', 'int', 'str', 'bool', 'float') else 'Any'}"
+    return f"{name}: {type(value).__name__ if type(value).__name__ in vars(_C) else 'Any'}"
 
 
 def stub_text() -> str:
@@ -186,7 +262,7 @@ def stub_text() -> str:
             classes.append(f"class {name}({', '.join(bases)}): ...")
         elif isinstance(value, type):
             methods = grouped(op for op in ops if op.places & METHOD) if name == "TensorBase" else {}
-            classes.append("\n".join(stub_of_type(value, methods)))
+            classes.append(stub_of_type(value, methods))
         else:
             values.append(stub_of_value(name, value))
     for bit, place in PLACES.items():
