@@ -1,14 +1,13 @@
 """warptape: a deep learning runtime with PyTorch's names.
 
-`import warptape as torch` is meant to work: tensors, autograd, `nn`, `optim`, `utils.data`. Ops are written in C++ and
-declared once; this package holds what a user may want to read.
+`import warptape as torch` is meant to work: tensors, autograd, `nn`, `optim`, `utils.data`. Ops are written in
+C++ and declared once; this package holds what a user may want to read.
 """
 
 from __future__ import annotations
 
 import math as _math
 import os as _os
-from typing import Any as _Any
 
 try:
     from . import _C
@@ -16,7 +15,7 @@ except ImportError as error:
     from .doctor import explain_import_error as _explain
 
     raise ImportError(_explain(error)) from error
-from ._C import (  # noqa: F401
+from ._C import (
     DeviceError,
     DtypeError,
     Generator,
@@ -42,7 +41,7 @@ from ._C import (  # noqa: F401
     set_num_threads,
     uint8,
 )
-from .version import __version__  # noqa: F401
+from .version import __version__
 
 _C._set_plugin_folder(_os.path.dirname(__file__))
 
@@ -62,30 +61,29 @@ from ._tensor import Tensor  # noqa: E402
 
 globals().update({name: op for name, op in vars(_C._functions).items() if not name.startswith("__")})
 
-from ._functions import *  # noqa: E402, F403
-from .autograd.grad_mode import (  # noqa: E402, F401
+from . import amp, autograd, nn, optim, random, utils  # noqa: E402
+from ._functions import *  # noqa: E402
+from .amp import autocast  # noqa: E402
+from .autograd.grad_mode import (  # noqa: E402
     enable_grad,
     inference_mode,
     no_grad,
     set_grad_enabled,
 )
-
-from . import amp, autograd, nn, optim, random, utils  # noqa: E402, F401
-from .amp import autocast  # noqa: E402, F401
 from .nn.parameter import Parameter as _Parameter  # noqa: E402
-from .random import (  # noqa: E402, F401
+from .random import (  # noqa: E402
     get_rng_state,
     initial_seed,
     manual_seed,
     seed,
     set_rng_state,
 )
-from .serialization import load, save  # noqa: E402, F401
+from .serialization import load, save  # noqa: E402
 
 _C._register_types(Tensor, _Parameter)
 
 
-def __getattr__(name: str) -> _Any:
+def __getattr__(name: str):  # no annotation: a cyclic import hides Any from mypy here
     from ._missing import missing
 
     raise AttributeError(missing(name))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,7 +15,7 @@ _to, _clone, _contiguous = _C._private._to, _C._private._clone, _C._private._con
 def _parse_to(
     args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[_C.device | None, _C.dtype | None, bool]:
-    """The device, dtype and copy flag that `Tensor.to` and `Module.to` were given, in any of PyTorch's forms."""
+    """The device, dtype and copy flag given to `Tensor.to` or `Module.to`, in any of PyTorch's forms."""
     kwargs = dict(kwargs)
     place, kind = kwargs.pop("device", None), kwargs.pop("dtype", None)
     copy = kwargs.pop("copy", False)
@@ -42,7 +43,7 @@ def _parse_to(
 class Tensor(_C.TensorBase):
     """A strided array of one dtype on one device, recorded on the tape where `requires_grad` asks for it."""
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Tensor:  # noqa: D102
+    def __new__(cls, *args: Any, **kwargs: Any) -> Tensor:
         from ._functions import legacy_tensor
 
         return legacy_tensor(cls, args, kwargs)
@@ -52,8 +53,8 @@ class Tensor(_C.TensorBase):
     def backward(
         self,
         gradient: Tensor | None = None,
-        retain_graph: bool | None = None,
-        create_graph: bool = False,
+        retain_graph: builtins.bool | None = None,
+        create_graph: builtins.bool = False,
         inputs: Any = None,
     ) -> None:
         """Adds the gradient of this tensor with respect to every leaf to the leaf's `.grad`.
@@ -72,7 +73,7 @@ class Tensor(_C.TensorBase):
         backward(self, gradient, retain_graph, create_graph, inputs=inputs)
 
     def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> RemovableHandle:
-        """Calls `hook(grad)` with this tensor's gradient; what it returns, if anything, replaces the gradient."""
+        """Calls `hook(grad)` with this tensor's gradient; what it returns, if not None, replaces it."""
         hooks = _C._hook_dict(self)
         handle = RemovableHandle(hooks)
         hooks[handle.id] = hook
@@ -99,11 +100,11 @@ class Tensor(_C.TensorBase):
         """The tensor with its elements in row-major order; itself when they are."""
         return _contiguous(self)
 
-    def is_contiguous(self, memory_format: Any = None) -> bool:
+    def is_contiguous(self, memory_format: Any = None) -> builtins.bool:
         """Whether the elements lie in row-major order without gaps."""
         return _C._private._is_contiguous(self)
 
-    def stride(self, dim: int | None = None) -> int | tuple[int, ...]:
+    def stride(self, dim: builtins.int | None = None) -> int | tuple[int, ...]:
         """Strides in elements, of all dims or of one."""
         if dim is not None:
             return _C._private._stride(self, dim)
@@ -114,7 +115,7 @@ class Tensor(_C.TensorBase):
         place, kind, copy = _parse_to(args, kwargs)
         return _to(self, place, kind, copy)
 
-    def type(self, dtype: Any = None, non_blocking: bool = False) -> Any:
+    def type(self, dtype: Any = None, non_blocking: builtins.bool = False) -> Any:
         """The tensor in another dtype; without an argument, the name of its legacy type."""
         from ._functions import legacy_dtype, legacy_name
 
@@ -128,7 +129,9 @@ class Tensor(_C.TensorBase):
         """The tensor in host memory."""
         return _to(self, _C.device("cpu"))
 
-    def cuda(self, device: Any = None, non_blocking: bool = False, memory_format: Any = None) -> Tensor:
+    def cuda(
+        self, device: Any = None, non_blocking: builtins.bool = False, memory_format: Any = None
+    ) -> Tensor:
         """The tensor on a GPU. DeviceError says what is missing where there is none."""
         return _to(self, _C.device("cuda" if device is None else device))
 
@@ -172,7 +175,7 @@ class Tensor(_C.TensorBase):
         """To bool."""
         return _to(self, None, _C.bool)
 
-    def numpy(self, *, force: bool = False) -> Any:
+    def numpy(self, *, force: builtins.bool = False) -> Any:
         """An ndarray on the same memory. RuntimeError while a gradient is required, unless forced."""
         return _C._numpy(self.detach().cpu() if force else self)
 
@@ -187,10 +190,12 @@ class Tensor(_C.TensorBase):
     def __dlpack__(self, *, stream: Any = None, **_: Any) -> Any:
         return _C._to_dlpack(self)
 
-    def __dlpack_device__(self) -> tuple[int, int]:
+    def __dlpack_device__(self) -> tuple[builtins.int, builtins.int]:
         return (2, self.device.index) if self.is_cuda else (1, 0)
 
-    def new_tensor(self, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    def new_tensor(
+        self, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: builtins.bool = False
+    ) -> Tensor:
         """A tensor of data, with this tensor's dtype and device unless given."""
         return _C._tensor(data, dtype or self.dtype, device or self.device, requires_grad, True)
 
@@ -203,17 +208,17 @@ class Tensor(_C.TensorBase):
     # ---- Python's protocols ----
 
     @property
-    def T(self) -> Tensor:  # noqa: N802
+    def T(self) -> Tensor:
         """The tensor with its dims reversed."""
         return self.permute(tuple(range(self.ndim - 1, -1, -1)))
 
     @property
-    def mT(self) -> Tensor:  # noqa: N802
+    def mT(self) -> Tensor:
         """The tensor with its last two dims swapped."""
         return self.transpose(-2, -1)
 
     @property
-    def H(self) -> Tensor:  # noqa: N802
+    def H(self) -> Tensor:
         """The transpose of a matrix."""
         return self.transpose(0, 1)
 
@@ -227,7 +232,7 @@ class Tensor(_C.TensorBase):
         """How elements are stored: strided."""
         return "torch.strided"
 
-    def get_device(self) -> int:
+    def get_device(self) -> builtins.int:
         """The number of the tensor's GPU, -1 on the CPU."""
         return self.device.index if self.is_cuda else -1
 
@@ -235,7 +240,7 @@ class Tensor(_C.TensorBase):
         """The tensor itself: without a GPU, all host memory is alike."""
         return self
 
-    def is_pinned(self, device: Any = None) -> bool:
+    def is_pinned(self, device: Any = None) -> builtins.bool:
         """Whether the memory is page-locked for a GPU."""
         return False
 
@@ -248,7 +253,7 @@ class Tensor(_C.TensorBase):
             raise TypeError("iteration over a 0-d tensor")
         return iter(self.unbind(0))
 
-    def __contains__(self, value: Any) -> bool:
+    def __contains__(self, value: Any) -> builtins.bool:
         return bool((self == value).any())
 
     def __reversed__(self) -> Tensor:
@@ -262,11 +267,11 @@ class Tensor(_C.TensorBase):
 
         return tensor_text(self, tensor_contents)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+    def __deepcopy__(self, memo: dict[builtins.int, Any]) -> Tensor:
         if not self.is_leaf:
             raise RuntimeError(
-                "Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol at the "
-                "moment; use detach().clone()"
+                "Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol at "
+                "the moment; use detach().clone()"
             )
         if id(self) in memo:
             return memo[id(self)]
@@ -279,7 +284,7 @@ class Tensor(_C.TensorBase):
         memo[id(self)] = copy
         return copy
 
-    def as_subclass(self, cls: type) -> Any:
+    def as_subclass(self, cls: builtins.type) -> Any:
         """The same memory as an object of another tensor class."""
         return Tensor._make_subclass(cls, self.data, False)
 
@@ -293,7 +298,7 @@ class Tensor(_C.TensorBase):
         self.__dict__.update(state)
 
 
-def _deepcopy(value: Any, memo: dict[int, Any]) -> Any:
+def _deepcopy(value: Any, memo: dict[builtins.int, Any]) -> Any:
     import copy
 
     return copy.deepcopy(value, memo)

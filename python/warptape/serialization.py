@@ -85,7 +85,7 @@ def load(
 
 
 def _move(obj: Any, device: Any) -> Any:
-    if isinstance(obj, _C.TensorBase):
+    if isinstance(obj, _functions.Tensor):
         return obj.to(device)
     if isinstance(obj, dict):
         moved = type(obj)() if type(obj) in (dict, collections.OrderedDict) else obj

@@ -88,7 +88,11 @@ def grad(
     outs, ins = _as_tuple(outputs), _as_tuple(inputs)
     retain = create_graph if retain_graph is None else retain_graph
     unused = materialize_grads if allow_unused is None else allow_unused
-    found = _C._run_backward(outs, _gradients(outs, grad_outputs, "grad"), ins, retain, create_graph, unused, False)
+    found = _C._run_backward(
+        outs, _gradients(outs, grad_outputs, "grad"), ins, retain, create_graph, unused, False
+    )
     if materialize_grads:
-        found = tuple(_C._functions.zeros_like(i) if g is None else g for g, i in zip(found, ins, strict=True))
+        found = tuple(
+            _C._functions.zeros_like(i) if g is None else g for g, i in zip(found, ins, strict=True)
+        )
     return found

@@ -19,6 +19,9 @@ class FunctionCtx:
 
     _function: type[Function]
     needs_input_grad: tuple[bool, ...] = ()
+    _tensor_inputs: list[int]  # positions of the tensors among forward's arguments
+    _output_meta: list[tuple[Any, ...] | None]  # (shape, dtype, device) per output that is a tensor
+    _recorded: list[int]  # positions of the outputs that have gradients
 
     def __init__(self) -> None:
         self._saved: tuple[Tensor | None, ...] = ()
@@ -31,7 +34,9 @@ class FunctionCtx:
         """Keeps inputs, outputs or intermediate tensors; backward checks that they were not changed since."""
         for t in tensors:
             if t is not None and not isinstance(t, _C.TensorBase):
-                raise TypeError(f"save_for_backward can only save variables, but argument is of type {type(t).__name__}")
+                raise TypeError(
+                    f"save_for_backward can only save variables, but argument is of type {type(t).__name__}"
+                )
         self._saved = tensors
 
     def mark_dirty(self, *tensors: Tensor) -> None:
@@ -47,7 +52,7 @@ class FunctionCtx:
         self._materialize = value
 
     @property
-    def saved_tensors(self) -> tuple[Tensor, ...]:
+    def saved_tensors(self) -> tuple[Tensor | None, ...]:
         """What save_for_backward kept. RuntimeError when it was changed in place, or freed by a backward pass."""
         return self._saved if self._node is None else _C._function_saved(self._node)
 
@@ -156,7 +161,9 @@ def _record(
     out: Any,
 ) -> None:
     raw = list(out) if isinstance(out, tuple | list) else [out]
-    ctx._output_meta = [(o.shape, o.dtype, o.device) if isinstance(o, _C.TensorBase) else None for o in outputs]
+    ctx._output_meta = [
+        (o.shape, o.dtype, o.device) if isinstance(o, _C.TensorBase) else None for o in outputs
+    ]
     first = [i for i, o in enumerate(outputs) if any(o is d for d in dirty)]
     rest = [
         i
@@ -190,7 +197,9 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
         ):
             return found
         several = isinstance(found, tuple)
-        out = tuple(_Refusal.apply(g) if isinstance(g, _C.TensorBase) else g for g in (found if several else (found,)))
+        out = tuple(
+            _Refusal.apply(g) if isinstance(g, _C.TensorBase) else g for g in (found if several else (found,))
+        )
         return out if several else out[0]
 
     return wrapper
@@ -210,4 +219,6 @@ class _Refusal(Function):
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
-        raise RuntimeError("trying to differentiate twice a function that was marked with @once_differentiable")
+        raise RuntimeError(
+            "trying to differentiate twice a function that was marked with @once_differentiable"
+        )

@@ -13,7 +13,7 @@ from .. import _C
 class _Mode:
     """A context manager that also decorates functions and generator functions."""
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Any:
         raise NotImplementedError
 
     def __exit__(self, *error: Any) -> None:

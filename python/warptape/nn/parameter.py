@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import warptape
 from warptape import Tensor
@@ -37,20 +37,20 @@ class Parameter(Tensor, metaclass=_MarkedMeta):
         if data is None:
             data = warptape.empty(0)
         if type(data) is Tensor or type(data) is Parameter:
-            return Tensor._make_subclass(cls, data, requires_grad)
+            return cast(Parameter, Tensor._make_subclass(cls, data, requires_grad))
         if not isinstance(data, Tensor):
             raise TypeError(
                 f"Parameter: expected data to be a Tensor, got {type(data).__name__}; pass "
                 "warptape.tensor(data)"
             )
-        marked = data.detach().requires_grad_(requires_grad)
+        marked: Any = data.detach().requires_grad_(requires_grad)
         if type(marked) is not type(data):
             raise RuntimeError(
                 f"Parameter: {type(data).__name__}.detach() returned {type(marked).__name__}; "
                 "it must keep its class to be a Parameter"
             )
         marked._is_param = True
-        return marked
+        return cast(Parameter, marked)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Parameter:
         if id(self) not in memo:
@@ -61,7 +61,7 @@ class Parameter(Tensor, metaclass=_MarkedMeta):
         # Hooks stay behind, as they do for tensors; attributes that a user set come along.
         return _rebuild_parameter, (self.data, self.requires_grad), self.__dict__ or None
 
-    def __repr__(self) -> str:
+    def __repr__(self) -> str:  # type: ignore[override]
         return "Parameter containing:\n" + super().__repr__()
 
 
@@ -80,11 +80,12 @@ class Buffer(Tensor, metaclass=_MarkedMeta):
     """
 
     _mark = "_is_buffer"
+    persistent: bool
 
     def __new__(cls, data: Tensor | None = None, *, persistent: bool = True) -> Buffer:  # noqa: D102
         if data is None:
             data = warptape.empty(0)
-        marked = data.detach().requires_grad_(data.requires_grad)
+        marked: Any = data.detach().requires_grad_(data.requires_grad)
         marked.persistent = persistent
         marked._is_buffer = True
         return marked

@@ -405,7 +405,7 @@ def _split_names(params: list[Any]) -> dict[str, Any]:
 
 
 def check_common_options(
-    op: str, lr: Any, weight_decay: float, differentiable: bool, foreach: bool | None, fused: bool | None
+    op: str, lr: Any, weight_decay: Any, differentiable: bool, foreach: bool | None, fused: bool | None
 ) -> None:
     """Refuses option values that no optimizer here can serve.
 

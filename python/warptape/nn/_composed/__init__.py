@@ -10,6 +10,6 @@ from .norm import *
 from .pool import *
 from .shape import *
 
-__all__ = [
+__all__: list[str] = [
     name for family in (activation, distance, drop, loss, norm, pool, shape) for name in family.__all__
 ]

@@ -208,7 +208,5 @@ def gumbel_softmax(
     soft = ((logits + noise) / tau).softmax(dim)
     if not hard:
         return soft
-    one_hot = warptape.zeros_like(soft).scatter_(
-        dim, soft.argmax(dim, keepdim=True), 1.0
-    )
+    one_hot = warptape.zeros_like(soft).scatter_(dim, soft.argmax(dim, keepdim=True), 1.0)
     return one_hot - soft.detach() + soft
