@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..table import ALL, FLOATS, NUMERIC, D, E, Op, Rng, S, Sample, Under
+from ..table import ALL, FLOATS, INTS, NUMERIC, D, E, Op, Rng, S, Sample, Under
 
 U = Under()
 MAKE: dict[str, Any] = {"dtypes": ALL, "grad": False, "exact": True, "factory": True, "layouts": ()}
@@ -247,5 +247,27 @@ ROWS = [
         grad=False,
         factory=True,
         layouts=(),
+    ),
+    Op(
+        "as_tensor",
+        lambda r: [S([1, 0], dtype=U), S(r(2, 3), dtype=U)],
+        lambda data, dtype: np.asarray(data),
+        meta=None,
+        **LIKE,
+    ),
+    Op(
+        "Tensor.type_as",
+        lambda r: [S(r(2, 3), r.index(2, high=3))],
+        lambda x, y: np.trunc(x),
+        dtypes=INTS,
+        result="int64",
+        grad=False,
+        exact=True,
+    ),
+    Op(
+        "trapezoid",
+        lambda r: [S(r(5)), S(r(3, 4), dim=0), S(r(4), dx=0.5)],
+        lambda y, dx=1.0, dim=-1: np.asarray(np.trapezoid(y, dx=dx, axis=dim)),
+        tol={"bfloat16": (3e-2, 3e-2)},
     ),
 ]
