@@ -110,6 +110,13 @@ WT_FN Vec<C> keep(Vec<C> a, FirstLanes part, C fill = 0) {
   return select(lanes_below<C>(part.n), a, Vec<C>(fill));
 }
 
+// exp for arguments that are not above 0 by more than rounding: no test for overflow. A NaN passes.
+WT_FN VFloat exp_below(VFloat x) {
+  const ExpParts p = reduce_exp(max_or_b(VFloat(-105), x));
+  return scale(fma(exp_tail(p.r), p.r * p.r, p.r) + VFloat(1), p.n);
+}
+WT_FN VDouble exp_below(VDouble x) { return exp(x); }
+
 // ---- loops ----
 
 // f(position, lanes) over n elements, a vector at a time.

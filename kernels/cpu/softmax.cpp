@@ -19,7 +19,7 @@ void softmax_row(T* y, const T* x, int64_t n) {
   const Vec<C> shift(top);
   const bool stores = !Log && sizeof(T) == sizeof(C);
   const C sum = sum_vectors<C>(n, [&](int64_t i, auto lanes) {
-    const Vec<C> e = exp(load(x + i, lanes) - shift);
+    const Vec<C> e = exp_below(load(x + i, lanes) - shift);
     if constexpr (stores) store(y + i, e, lanes);
     return keep<C>(e, lanes);
   });
@@ -33,7 +33,7 @@ void softmax_row(T* y, const T* x, int64_t n) {
       if constexpr (stores)
         store(y + i, load(y + i, lanes) * scale_by, lanes);
       else
-        store(y + i, exp(load(x + i, lanes) - shift) * scale_by, lanes);
+        store(y + i, exp_below(load(x + i, lanes) - shift) * scale_by, lanes);
     });
   }
 }
@@ -45,14 +45,14 @@ WT_FN void softmax_columns(T* y, const T* x, int64_t n, int64_t step, L lanes) {
   Vec<C> top(-__builtin_inf());
   for (int64_t k = 0; k < n; ++k) top = maximum(top, load(x + k * step, lanes));
   Vec<C> sum(C(0));
-  for (int64_t k = 0; k < n; ++k) sum += exp(load(x + k * step, lanes) - top);
+  for (int64_t k = 0; k < n; ++k) sum += exp_below(load(x + k * step, lanes) - top);
   if constexpr (Log) {
     const Vec<C> log_sum = log(sum);
     for (int64_t k = 0; k < n; ++k) store(y + k * step, load(x + k * step, lanes) - top - log_sum, lanes);
   } else {
     const Vec<C> scale_by = Vec<C>(1) / sum;
     for (int64_t k = 0; k < n; ++k)
-      store(y + k * step, exp(load(x + k * step, lanes) - top) * scale_by, lanes);
+      store(y + k * step, exp_below(load(x + k * step, lanes) - top) * scale_by, lanes);
   }
 }
 
@@ -68,7 +68,7 @@ void backward_row(T* dx, const T* dy, const T* y, int64_t n) {
   for_vectors<C>(n, [&](int64_t i, auto lanes) {
     const Vec<C> g = load(dy + i, lanes), v = load(y + i, lanes);
     if constexpr (Log)
-      store(dx + i, g - exp(v) * sum, lanes);
+      store(dx + i, g - exp_below(v) * sum, lanes);
     else
       store(dx + i, v * (g - sum), lanes);
   });
@@ -87,7 +87,7 @@ WT_FN void backward_columns(T* dx, const T* dy, const T* y, int64_t n, int64_t s
   for (int64_t k = 0; k < n; ++k) {
     const Vec<C> g = load(dy + k * step, lanes), v = load(y + k * step, lanes);
     if constexpr (Log)
-      store(dx + k * step, g - exp(v) * sum, lanes);
+      store(dx + k * step, g - exp_below(v) * sum, lanes);
     else
       store(dx + k * step, v * (g - sum), lanes);
   }
