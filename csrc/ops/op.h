@@ -197,8 +197,9 @@ template <class... T> struct ReturnTraits<std::tuple<T...>> {
     std::apply([&](auto&... t) { (r.tensors.push_back(std::move(t)), ...); }, x);
   }
   static std::tuple<T...> unbox(Result& r) {
-    size_t i = 0;
-    return std::tuple<T...>{(static_cast<void>(sizeof(T)), std::move(r.tensors[i++]))...};
+    return [&]<size_t... I>(std::index_sequence<I...>) {
+      return std::tuple<T...>{std::move(r.tensors[I])...};
+    }(std::index_sequence_for<T...>{});
   }
 };
 
