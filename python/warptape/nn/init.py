@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import numpy
 import warptape
 from warptape import Tensor
 
@@ -231,6 +230,8 @@ def orthogonal_(tensor: Tensor, gain: float = 1, generator: Any = None) -> Tenso
     rows, columns = tensor.shape[0], math.prod(tensor.shape[1:])
     with warptape.no_grad():
         start = tensor.new_empty((rows, columns)).normal_(0, 1, generator=generator)
+        import numpy  # here, for it is half of what importing warptape would take
+
         matrix = start.detach().cpu().to(warptape.promote_types(start.dtype, warptape.float32)).numpy()
         q, r = numpy.linalg.qr(matrix if rows >= columns else matrix.T)
         q = q * numpy.sign(numpy.diagonal(r))  # makes the draw uniform over the orthogonal matrices

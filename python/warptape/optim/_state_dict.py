@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import warptape
 
 if TYPE_CHECKING:
@@ -48,6 +47,8 @@ def cast_state(param: Tensor, value: Any, key: str | None = None) -> Any:
 
 def _own_tensor(value: Any) -> Any:
     """A tensor of ours, copied, if ``value`` is an array or a tensor of another library; else ``value``."""
+    import numpy as np  # here, for it is half of what importing warptape would take
+
     if isinstance(value, warptape.Tensor):
         return value
     if isinstance(value, np.ndarray):
