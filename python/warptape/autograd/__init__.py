@@ -10,16 +10,20 @@ from . import graph
 from .anomaly_mode import detect_anomaly, set_detect_anomaly
 from .function import Function
 from .grad_mode import enable_grad, inference_mode, no_grad, set_grad_enabled
+from .gradcheck import GradcheckError, gradcheck, gradgradcheck
 
 if TYPE_CHECKING:
     from .. import Tensor
 
 __all__ = [
     "Function",
+    "GradcheckError",
     "backward",
     "detect_anomaly",
     "enable_grad",
     "grad",
+    "gradcheck",
+    "gradgradcheck",
     "graph",
     "inference_mode",
     "no_grad",

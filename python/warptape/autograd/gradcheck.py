@@ -1,0 +1,331 @@
+"""Gradients against differences of the function's values.
+
+A Jacobian here is a float64 array [elements of the input, elements of the output].
+"""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from .. import _C
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from .. import Tensor
+
+__all__ = ["GradcheckError", "gradcheck", "gradgradcheck"]
+
+
+class GradcheckError(RuntimeError):
+    """What gradcheck and gradgradcheck raise when a gradient is wrong."""
+
+
+def _refuse_modes(**modes: bool) -> None:
+    for name, on in modes.items():
+        if on:
+            raise NotImplementedError(
+                f"gradcheck: {name}=True is not supported; reverse mode is what there is"
+            )
+
+
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, tuple | list) else (value,)
+
+
+def _differentiable(values: Sequence[Any]) -> list[Tensor]:
+    return [v for v in values if isinstance(v, _C.TensorBase) and v.requires_grad]
+
+
+def _tensors(outputs: Any) -> list[Tensor]:
+    return [o for o in _as_tuple(outputs) if isinstance(o, _C.TensorBase) and o.is_floating_point()]
+
+
+def _array(t: Tensor) -> np.ndarray:
+    """A copy of the values, flat."""
+    return t.detach().to(_C.float64).numpy().copy().reshape(-1)
+
+
+def _shown(jacobian: np.ndarray) -> str:
+    return str(_C.from_numpy(jacobian))
+
+
+def _check_inputs(inputs: tuple[Any, ...]) -> None:
+    found = False
+    for i, x in enumerate(inputs):
+        if not isinstance(x, _C.TensorBase) or not x.requires_grad:
+            continue
+        found = True
+        if x.dtype != _C.float64:
+            warnings.warn(
+                f"Input #{i} requires gradient and is not a double precision floating point or complex. "
+                "This check will likely fail if all the inputs are not of double precision floating point or "
+                "complex. ",
+                stacklevel=4,
+            )
+        if any(stride == 0 and size > 1 for size, stride in zip(x.shape, x.stride())):
+            raise RuntimeError(
+                f"The {i}th input has a dimension with stride 0. gradcheck only supports inputs that are "
+                "non-overlapping to be able to compute the numerical gradients correctly. You should call "
+                ".contiguous on the input before passing it to gradcheck."
+            )
+        x.retain_grad()
+    if not found:
+        raise ValueError(
+            "gradcheck expects at least one input tensor to require gradient, "
+            "but none of the them have requires_grad=True."
+        )
+
+
+# ---- the two Jacobians -------------------------------------------------------------------------------------
+
+
+def _places(x: Tensor) -> Iterator[tuple[int, ...]]:
+    return itertools.product(*(range(n) for n in x.shape))
+
+
+def _numerical(func: Callable[..., Any], inputs: tuple[Any, ...], eps: float) -> list[list[np.ndarray]]:
+    """By central differences: one list per output, with one Jacobian per differentiable input."""
+    import numpy as np
+
+    def values() -> list[np.ndarray]:
+        return [_array(o) for o in _tensors(func(*inputs))]  # recorded: func itself may call backward
+
+    columns: list[list[np.ndarray]] = [[] for _ in values()]
+    for x in _differentiable(inputs):
+        data = x.data  # changes through it are not counted, so that graphs of x stay usable
+        rows: list[list[np.ndarray]] = [[] for _ in columns]
+        for at in _places(x):
+            old = data[at].item()
+            try:
+                data[at] = old - eps
+                below = values()
+                data[at] = old + eps
+                above = values()
+            finally:
+                data[at] = old
+            for row, low, high in zip(rows, below, above, strict=True):
+                row.append((high - low) / (2 * eps))
+        for column, row, o in zip(columns, rows, values(), strict=True):
+            column.append(np.stack(row) if row else np.zeros((0, o.size)))
+    return columns
+
+
+def _vjp(output: Tensor, inputs: list[Tensor], gradient: Tensor) -> tuple[Any, ...]:
+    found: tuple[Any, ...] = _C._run_backward((output,), (gradient,), tuple(inputs), True, False, True, False)
+    for x, g in zip(inputs, found, strict=True):
+        if g is not None and g.shape != x.shape:
+            raise GradcheckError(
+                f"Analytical gradient has incorrect size: got {tuple(g.shape)}, not {tuple(x.shape)}"
+            )
+    return found
+
+
+def _analytical(output: Tensor, inputs: list[Tensor], check_dtypes: bool) -> list[np.ndarray]:
+    """By one backward pass per element of the output: one Jacobian per input."""
+    import numpy as np
+
+    jacobians = [np.zeros((x.numel(), output.numel())) for x in inputs]
+    for j, at in enumerate(_places(output)):
+        gradient = _C._functions.zeros_like(output.detach())
+        gradient[at] = 1.0
+        for i, g in enumerate(_vjp(output, inputs, gradient)):
+            if g is None:
+                continue
+            if check_dtypes and g.dtype != inputs[i].dtype:
+                raise GradcheckError(
+                    f"Gradient has dtype mismatch: got {g.dtype} for an input of {inputs[i].dtype}"
+                )
+            jacobians[i][:, j] = _array(g)
+    return jacobians
+
+
+# ---- what is checked ---------------------------------------------------------------------------------------
+
+
+def _check_no_gradients(
+    func: Callable[..., Any], inputs: tuple[Any, ...], outputs: list[Tensor], eps: float, atol: float
+) -> None:
+    """An output that claims not to depend on the inputs must not."""
+    import numpy as np
+
+    for o, row in zip(outputs, _numerical(func, inputs, eps), strict=True):
+        if o.requires_grad:
+            continue
+        for jacobian in row:
+            if not np.allclose(jacobian, 0.0, rtol=0.0, atol=atol, equal_nan=True):
+                raise GradcheckError("Numerical gradient for function expected to be zero")
+
+
+def _check_jacobians(
+    func: Callable[..., Any], inputs: tuple[Any, ...], outputs: list[Tensor], options: dict[str, Any]
+) -> None:
+    import numpy as np
+
+    wanted = _differentiable(inputs)
+    numerical = _numerical(func, inputs, options["eps"])
+    for i, output in enumerate(outputs):
+        if not output.requires_grad:
+            continue
+        first = _analytical(output, wanted, options["check_grad_dtypes"])
+        second = _analytical(output, wanted, False)
+        for j, (n, a) in enumerate(zip(numerical[i], first, strict=True)):
+            if not np.allclose(a, n, rtol=options["rtol"], atol=options["atol"], equal_nan=True):
+                raise GradcheckError(
+                    f"Jacobian mismatch for output {i} with respect to input {j},\n"
+                    f"numerical:{_shown(n)}\nanalytical:{_shown(a)}\n"
+                )
+        for a, b in zip(first, second, strict=True):
+            if a.size and not np.nanmax(np.abs(a - b), initial=0.0) <= options["nondet_tol"]:
+                raise GradcheckError(
+                    "Backward is not reentrant, i.e., running backward with same input and grad_output "
+                    "multiple times gives different values, although analytical gradient matches numerical "
+                    f"gradient. The tolerance for nondeterminism was {options['nondet_tol']}."
+                )
+
+
+def _check_multiplied(outputs: list[Tensor], inputs: list[Tensor]) -> None:
+    """A gradient of zero gives gradients of zero."""
+    for output in outputs:
+        for g in _vjp(output, inputs, _C._functions.zeros_like(output.detach())):
+            if g is not None and _array(g).any():
+                raise GradcheckError("backward not multiplied by grad_output")
+
+
+def _check(func: Callable[..., Any], inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
+    _check_inputs(inputs)
+    outputs = _tensors(func(*inputs))
+    differentiable = _differentiable(outputs)
+    if len(differentiable) < len(outputs):
+        _check_no_gradients(func, inputs, outputs, options["eps"], options["atol"])
+    if not differentiable:
+        return
+    _check_jacobians(func, inputs, outputs, options)
+    _check_multiplied(differentiable, _differentiable(inputs))
+
+
+def gradcheck(
+    func: Callable[..., Any],
+    inputs: Any,
+    *,
+    eps: float = 1e-6,
+    atol: float = 1e-5,
+    rtol: float = 1e-3,
+    raise_exception: bool = True,
+    nondet_tol: float = 0.0,
+    check_undefined_grad: bool = True,
+    check_grad_dtypes: bool = False,
+    check_batched_grad: bool = False,
+    check_batched_forward_grad: bool = False,
+    check_forward_ad: bool = False,
+    check_backward_ad: bool = True,
+    fast_mode: bool = False,
+    masked: bool | None = None,
+) -> bool:
+    """Compares the gradients of `func` at `inputs` with central differences of width `2 eps`.
+
+    Every element of every Jacobian must satisfy |analytical - numerical| <= atol + rtol * |numerical|. Inputs
+    that require gradients should be float64. Also checked: that a second backward gives the same (to
+    `nondet_tol`), and that gradients are multiplied by those of the outputs. `fast_mode` is accepted and
+    checks everything all the same; so is `check_undefined_grad`: with several outputs each gets its gradient
+    alone, the others being undefined, and a backward of which all gradients are undefined is never called.
+
+    Raises:
+        GradcheckError: a check failed (with raise_exception=False the result is False instead).
+        ValueError: no input requires a gradient.
+        NotImplementedError: forward mode or batched gradients are asked for.
+    """
+    _refuse_modes(
+        check_batched_grad=check_batched_grad,
+        check_batched_forward_grad=check_batched_forward_grad,
+        check_forward_ad=check_forward_ad,
+        **{"check_backward_ad=False, that is, check_backward_ad": not check_backward_ad},
+    )
+    options = {
+        "eps": eps,
+        "atol": atol,
+        "rtol": rtol,
+        "nondet_tol": nondet_tol,
+        "check_grad_dtypes": check_grad_dtypes,
+    }
+    try:
+        _check(func, _as_tuple(inputs), options)
+    except GradcheckError:
+        if raise_exception:
+            raise
+        return False
+    return True
+
+
+def _random_like(output: Tensor, generator: Any, non_contiguous: bool) -> Tensor:
+    """Uniform from -1 to 1; with `non_contiguous`, a view of every second element where there are several."""
+    sizes = list(output.shape)
+    if non_contiguous and output.numel() > 1:
+        sizes.append(2)
+    values = _C._functions.rand(sizes, generator=generator, dtype=output.dtype) * 2 - 1
+    if len(sizes) > output.ndim:
+        values = values[..., 0]
+    return values.detach().requires_grad_()
+
+
+def gradgradcheck(
+    func: Callable[..., Any],
+    inputs: Any,
+    grad_outputs: Any = None,
+    *,
+    eps: float = 1e-6,
+    atol: float = 1e-5,
+    rtol: float = 1e-3,
+    gen_non_contig_grad_outputs: bool = False,
+    raise_exception: bool = True,
+    nondet_tol: float = 0.0,
+    check_undefined_grad: bool = True,
+    check_grad_dtypes: bool = False,
+    check_batched_grad: bool = False,
+    check_fwd_over_rev: bool = False,
+    check_rev_over_rev: bool = True,
+    fast_mode: bool = False,
+    masked: bool = False,
+) -> bool:
+    """gradcheck of the gradients of `func` with respect to `inputs` and to the gradients of its outputs.
+
+    `grad_outputs` are drawn from -1 to 1 unless given; the thread's generator is left alone. Arguments and
+    errors are gradcheck's.
+    """
+    _refuse_modes(
+        check_fwd_over_rev=check_fwd_over_rev,
+        **{"check_rev_over_rev=False, that is, check_rev_over_rev": not check_rev_over_rev},
+    )
+    inputs = _as_tuple(inputs)
+    if grad_outputs is None:
+        generator = _C.Generator().manual_seed(0)
+        outputs = _differentiable(_tensors(func(*inputs)))
+        gradients = tuple(_random_like(o, generator, gen_non_contig_grad_outputs) for o in outputs)
+    else:
+        gradients = _as_tuple(grad_outputs)
+
+    def first_gradients(*args: Any) -> tuple[Any, ...]:
+        given, cotangents = args[: len(inputs)], args[len(inputs) :]
+        outputs = _differentiable(_tensors(func(*given)))
+        found = _C._run_backward(
+            tuple(outputs), cotangents, tuple(_differentiable(given)), True, True, True, False
+        )
+        return tuple(g for g in found if g is not None)
+
+    return gradcheck(
+        first_gradients,
+        inputs + gradients,
+        eps=eps,
+        atol=atol,
+        rtol=rtol,
+        raise_exception=raise_exception,
+        nondet_tol=nondet_tol,
+        check_undefined_grad=check_undefined_grad,
+        check_grad_dtypes=check_grad_dtypes,
+        check_batched_grad=check_batched_grad,
+        fast_mode=fast_mode,
+        masked=masked,
+    )
