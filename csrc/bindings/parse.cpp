@@ -43,8 +43,10 @@ bool to_double(PyObject* o, double& out) {
 
 bool to_int_list(PyObject* o, Frame& frame, Value& v, bool single_too) {
   if (!PyTuple_Check(o) && !PyList_Check(o)) {
-    if (!single_too || PyBool_Check(o) || !to_int(o, frame.single)) return false;
-    v.list = {&frame.single, 1};
+    int64_t& single = frame.singles[frame.singles_used];
+    if (!single_too || PyBool_Check(o) || !to_int(o, single)) return false;
+    v.list = {&single, 1};
+    ++frame.singles_used;
     return true;
   }
   Shape& shape = frame.shapes.emplace_back();

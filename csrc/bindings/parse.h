@@ -11,10 +11,11 @@ struct Frame {
   // Raw, because constructing all of them would cost more than a small op; parse() makes those that the op has.
   alignas(Value) std::byte raw[kMaxArgs * sizeof(Value)];
   Value* values = reinterpret_cast<Value*>(raw);
-  SmallVector<Shape, 2> shapes;
+  SmallVector<Shape, 6> shapes;  // may not move: values point into them
   SmallVector<std::vector<Tensor>, 1> tensor_lists;
   SmallVector<std::vector<OptTensor>, 1> opt_lists;
-  int64_t single;         // an int given for a list
+  int64_t singles[kMaxArgs];  // ints given for lists
+  int singles_used = 0;
   int64_t work = 0;       // elements of all tensor arguments
   PyObject* out = nullptr;  // of out=
   std::string problem;    // why this overload does not fit

@@ -11,8 +11,7 @@ namespace {
 
 kernels::Slot<kernels::MatmulFn> matmul_slot{"matmul"};
 
-// ---- the kernel
-// -----------------------------------------------------------------------------------------------------
+// ---- the kernel -----------------------------------------------------------------------------------------
 
 struct Geometry {
   int64_t m, n, k;
@@ -127,8 +126,7 @@ Tensor raw_product(const char* op, const Tensor& a, const Tensor& b, const Tenso
   return out;
 }
 
-// ---- checks
-// ---------------------------------------------------------------------------------------------------------
+// ---- checks ---------------------------------------------------------------------------------------------
 
 void check_operands(const char* op, const Tensor& a, const Tensor& b) {
   WT_CHECK(a.dtype() == b.dtype(), DtypeError, op,
@@ -153,8 +151,7 @@ void check_ndim(const char* op, const char* what, const Tensor& x, int64_t ndim)
            x.sizes());
 }
 
-// ---- one product, one node
-// ------------------------------------------------------------------------------------------
+// ---- one product, one node ------------------------------------------------------------------------------
 
 // The last two dims exchanged; recorded only where the gradient's own graph is wanted.
 Tensor transposed(const Tensor& x) {
@@ -286,8 +283,7 @@ Tensor outer_impl(const Tensor& a, const Tensor& b) {
   return mul(unsqueeze(a, 1), b);
 }
 
-// ---- beta * input + alpha * a b
-// -------------------------------------------------------------------------------------
+// ---- beta * input + alpha * a b -------------------------------------------------------------------------
 
 void add_product_backward(Node& n, Gradients& g) {
   double beta = n.data<Product>().beta;
@@ -347,8 +343,7 @@ Tensor addmv_impl(const Tensor& input, const Tensor& a, const Tensor& b, const S
   return add_product("addmv", kAddmv, input, a, b, beta, alpha);
 }
 
-// ---- linear
-// ---------------------------------------------------------------------------------------------------------
+// ---- linear ---------------------------------------------------------------------------------------------
 
 Tensor at_least_2d(const Tensor& x) { return x.ndim() == 1 ? unsqueeze(x, 0) : x; }
 
@@ -389,8 +384,7 @@ Tensor linear_impl(const Tensor& x, const Tensor& w, const OptTensor& bias) {
   return out;
 }
 
-// ---- composed
-// -------------------------------------------------------------------------------------------------------
+// ---- composed -------------------------------------------------------------------------------------------
 
 // out[..., n] = sum over i, j of x1[..., i] weight[n, i, j] x2[..., j]
 Tensor bilinear_impl(const Tensor& x1, const Tensor& x2, const Tensor& w, const OptTensor& bias) {

@@ -54,8 +54,7 @@ WT_INLINE void over_planes(const PoolPlan& p, size_t bytes, F&& body) {
   });
 }
 
-// ---- maximum
-// --------------------------------------------------------------------------------------------------------
+// ---- maximum --------------------------------------------------------------------------------------------
 
 template <class S, class A>
 WT_INLINE void max_of_window(const PoolPlan& p, const S* in, Window wy, Window wx, A& best, int64_t& place) {
@@ -138,8 +137,17 @@ void max_pool_backward_of(const PoolPlan& p, S* grad_in, const S* grad_out, cons
   });
 }
 
-// ---- average
-// --------------------------------------------------------------------------------------------------------
+// ---- average --------------------------------------------------------------------------------------------
+
+template <class S>
+void max_pool_gather_of(const PoolPlan& p, S* out, const S* in, const int64_t* indices) {
+  int64_t size = p.out[0] * p.out[1];
+  over_planes(p, 64, [&](int64_t plane, void*) {
+    const S* from = in + plane * p.in[0] * p.in[1];
+    for (int64_t i = plane * size; i < (plane + 1) * size; ++i)
+      out[i] = indices[i] >= 0 ? from[indices[i]] : S(0.0f);
+  });
+}
 
 template <class S>
 void avg_pool_of(const PoolPlan& p, S* out, const S* in) {
@@ -195,8 +203,7 @@ void avg_pool_backward_of(const PoolPlan& p, S* grad_in, const S* grad_out) {
   });
 }
 
-// ---- slots
-// ----------------------------------------------------------------------------------------------------------
+// ---- slots ----------------------------------------------------------------------------------------------
 
 void max_pool(const LaunchContext&, const PoolPlan& p, void* out, int64_t* indices, const void* in) {
   dispatch(FloatTypes{}, p.dtype, [&](auto t) {
@@ -210,6 +217,13 @@ void max_pool_backward(const LaunchContext&, const PoolPlan& p, void* grad_in, c
   dispatch(FloatTypes{}, p.dtype, [&](auto t) {
     using S = typename decltype(t)::type;
     max_pool_backward_of(p, static_cast<S*>(grad_in), static_cast<const S*>(grad_out), indices);
+  });
+}
+
+void max_pool_gather(const LaunchContext&, const PoolPlan& p, void* out, const void* in, const int64_t* indices) {
+  dispatch(FloatTypes{}, p.dtype, [&](auto t) {
+    using S = typename decltype(t)::type;
+    max_pool_gather_of(p, static_cast<S*>(out), static_cast<const S*>(in), indices);
   });
 }
 
@@ -231,6 +245,7 @@ void avg_pool_backward(const LaunchContext&, const PoolPlan& p, void* grad_in, c
 
 WT_KERNEL(max_pool, max_pool);
 WT_KERNEL(max_pool_backward, max_pool_backward);
+WT_KERNEL(max_pool_gather, max_pool_gather);
 WT_KERNEL(avg_pool, avg_pool);
 WT_KERNEL(avg_pool_backward, avg_pool_backward);
 

@@ -24,6 +24,8 @@ using MaxPoolFn = void(const LaunchContext&, const PoolPlan&, void* out, int64_t
 // Slot "max_pool_backward": adds each gradient at its index, in a grad_in that starts as zeros.
 using MaxPoolBackwardFn = void(const LaunchContext&, const PoolPlan&, void* grad_in, const void* grad_out,
                                const int64_t* indices);
+// Slot "max_pool_gather": the elements of `in` at the indices, the transpose of the above.
+using MaxPoolGatherFn = void(const LaunchContext&, const PoolPlan&, void* out, const void* in, const int64_t* indices);
 // Slots "avg_pool" (out from in) and "avg_pool_backward" (grad_in from grad_out).
 using AvgPoolFn = void(const LaunchContext&, const PoolPlan&, void* to, const void* from);
 
