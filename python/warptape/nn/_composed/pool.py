@@ -75,7 +75,7 @@ def adaptive_max_pool1d(input: Tensor, output_size: Any, return_indices: bool = 
 
 
 def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
-    """[N, C, H, W] or [C, H, W] -> [..., *output_size], maxima, and with `return_indices` their flat places."""
+    """[N, C, H, W] or [C, H, W] -> [..., *output_size], maxima, and their flat places if wanted."""
     both = _C._private.adaptive_max_pool2d(input, _wanted(input, output_size, 2))
     return tuple(both) if return_indices else both[0]
 
