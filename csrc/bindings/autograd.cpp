@@ -2,6 +2,7 @@
 #include "bindings/autograd.h"
 
 #include "autograd/engine.h"
+#include "ops/autocast.h"
 
 namespace warptape::bindings {
 namespace {
@@ -81,6 +82,13 @@ PyObject* get_autocast(PyObject*, PyObject*) {
   return Py_BuildValue("(ON)", thread_state.dispatch & kAutocast ? Py_True : Py_False,
                        wrap(thread_state.autocast_dtype));
 }
+PyObject* enter_autocast_py(PyObject*, PyObject*) { return enter_autocast(), Py_NewRef(Py_None); }
+PyObject* leave_autocast_py(PyObject*, PyObject*) { return leave_autocast(), Py_NewRef(Py_None); }
+PyObject* clear_autocast_py(PyObject*, PyObject*) { return clear_autocast_cache(), Py_NewRef(Py_None); }
+PyObject* set_autocast_cache_py(PyObject*, PyObject* on) {
+  int value = PyObject_IsTrue(on);
+  return value < 0 ? nullptr : PyBool_FromLong(set_autocast_cache(value != 0));
+}
 
 PyMethodDef methods[] = {{"_run_backward", run_backward_py, METH_VARARGS, nullptr},
                          {"is_grad_enabled", get_grad_mode, METH_NOARGS, "Whether ops are recorded on this thread."},
@@ -93,6 +101,11 @@ PyMethodDef methods[] = {{"_run_backward", run_backward_py, METH_VARARGS, nullpt
                          {"_set_anomaly_check_nan", set_anomaly_check_nan, METH_O, nullptr},
                          {"_set_autocast", set_autocast, METH_VARARGS, nullptr},
                          {"_get_autocast", get_autocast, METH_NOARGS, nullptr},
+                         {"_enter_autocast", enter_autocast_py, METH_NOARGS, nullptr},
+                         {"_leave_autocast", leave_autocast_py, METH_NOARGS, nullptr},
+                         {"_set_autocast_cache", set_autocast_cache_py, METH_O, nullptr},
+                         {"clear_autocast_cache", clear_autocast_py, METH_NOARGS,
+                          "Drops the narrow copies of parameters that autocast keeps."},
                          {}};
 
 }  // namespace

@@ -174,9 +174,9 @@ const Op<Tensor(const Tensor&, const Tensor&)> fill_tensor_{"fill_", fill_tensor
 decltype(zero_) zero_{"zero_", zero_impl, kMethod, {{"input", kWritten}}, "Fills the tensor with 0."};
 decltype(copy_) copy_{"copy_", copy_impl, kMethod, {{"input", kWritten}, "src", {"non_blocking", false}}, "Copies src, broadcast and converted, into the tensor."};
 decltype(to) to{"_to", to_impl, kPrivate, {"input", {"device", none}, {"dtype", none}, {"copy", false}}, "The tensor on another device or in another dtype."};
-decltype(cat) cat{"cat", cat_impl, kFunction | kOut, {"tensors", Arg::integer("dim", 0)}, "Joins tensors along a dim."};
-const Op<Tensor(TensorList, int64_t)> concat{"concat", cat_impl, kFunction | kOut, {"tensors", Arg::integer("dim", 0)}, "cat."};
-const Op<Tensor(TensorList, int64_t)> concatenate{"concatenate", cat_impl, kFunction | kOut, {"tensors", Arg::integer("dim", 0)}, "cat."};
-decltype(stack) stack{"stack", stack_impl, kFunction | kOut, {"tensors", Arg::integer("dim", 0)}, "Joins tensors along a new dim."};
+decltype(cat) cat{"cat", cat_impl, kFunction | kOut, {"tensors", Arg::integer("dim", 0)}, "Joins tensors along a dim.", {}, Autocast::Widest};
+const Op<Tensor(TensorList, int64_t)> concat{"concat", cat_impl, kFunction | kOut, {"tensors", Arg::integer("dim", 0)}, "cat.", {}, Autocast::Widest};
+const Op<Tensor(TensorList, int64_t)> concatenate{"concatenate", cat_impl, kFunction | kOut, {"tensors", Arg::integer("dim", 0)}, "cat.", {}, Autocast::Widest};
+decltype(stack) stack{"stack", stack_impl, kFunction | kOut, {"tensors", Arg::integer("dim", 0)}, "Joins tensors along a new dim.", {}, Autocast::Widest};
 
 }  // namespace warptape::ops

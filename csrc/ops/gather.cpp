@@ -443,7 +443,7 @@ const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Scalar&)>
     index_fill_op{"index_fill", index_fill_impl, kBoth, {"input", "dim", "index", "value"}, "A copy with a number in the slices at index."},
     index_fill_op_{"index_fill_", index_fill_inplace, kMethod, {kSelf, "dim", "index", "value"}, "Writes a number into the slices at index."};
 const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&)>
-    index_copy_op{"index_copy", index_copy_impl, kBoth, {"input", "dim", "index", "source"}, "A copy with source in the slices at index."},
+    index_copy_op{"index_copy", index_copy_impl, kBoth, {"input", "dim", "index", "source"}, "A copy with source in the slices at index.", {}, Autocast::Widest},
     index_copy_op_{"index_copy_", index_copy_inplace, kMethod, {kSelf, "dim", "index", "source"}, "Writes source into the slices at index."};
 decltype(masked_select) masked_select{"masked_select", masked_select_impl, kBoth | kOut, {"input", "mask"}, "The elements where mask is set, in order."};
 decltype(masked_scatter) masked_scatter{"masked_scatter", masked_scatter_impl, kBoth, {"input", "mask", "source"}, "A copy with source's elements, in order, where mask is set."};

@@ -434,21 +434,22 @@ const Arg kBeta = Arg::integer("beta", 1, kKeywordOnly), kAlpha = Arg::integer("
 
 }  // namespace
 
-#define WT_PRODUCT(name, second, doc) \
-  decltype(name) name { #name, name##_impl, kBoth, {"input", second}, doc, {}, Autocast::Lower }
-WT_PRODUCT(matmul, "other",
+// Autocast as PyTorch's on the CPU: products of matrices are lowered, those with a vector alone are not.
+#define WT_PRODUCT(name, second, autocast, doc) \
+  decltype(name) name { #name, name##_impl, kBoth, {"input", second}, doc, {}, Autocast::autocast }
+WT_PRODUCT(matmul, "other", Lower,
            "The matrix product; batch dims broadcast, a 1D operand is a row (first) or a column (second).");
-WT_PRODUCT(mm, "mat2", "The product of two matrices [m, k] and [k, n].");
-WT_PRODUCT(bmm, "mat2", "The products of B pairs of matrices, [B, m, k] and [B, k, n].");
-WT_PRODUCT(mv, "vec", "The product of a matrix [m, k] and a vector [k].");
-WT_PRODUCT(dot, "other", "The inner product of two vectors of equal length.");
+WT_PRODUCT(mm, "mat2", Lower, "The product of two matrices [m, k] and [k, n].");
+WT_PRODUCT(bmm, "mat2", Lower, "The products of B pairs of matrices, [B, m, k] and [B, k, n].");
+WT_PRODUCT(mv, "vec", Keep, "The product of a matrix [m, k] and a vector [k].");
+WT_PRODUCT(dot, "other", Keep, "The inner product of two vectors of equal length.");
 decltype(outer) outer{"outer", outer_impl, kBoth, {"input", "vec2"}, "The outer product of two vectors."};
-#define WT_ADD_PRODUCT(name, a, b, doc) \
-  decltype(name) name { #name, name##_impl, kBoth, {"input", a, b, kBeta, kAlpha}, doc, {}, Autocast::Lower }
-WT_ADD_PRODUCT(addmm, "mat1", "mat2", "beta * input + alpha * (mat1 @ mat2).");
-WT_ADD_PRODUCT(baddbmm, "batch1", "batch2",
+#define WT_ADD_PRODUCT(name, a, b, autocast, doc) \
+  decltype(name) name { #name, name##_impl, kBoth, {"input", a, b, kBeta, kAlpha}, doc, {}, Autocast::autocast }
+WT_ADD_PRODUCT(addmm, "mat1", "mat2", Lower, "beta * input + alpha * (mat1 @ mat2).");
+WT_ADD_PRODUCT(baddbmm, "batch1", "batch2", Lower,
                "beta * input + alpha * (batch1 @ batch2), for B pairs of matrices.");
-WT_ADD_PRODUCT(addmv, "mat", "vec", "beta * input + alpha * (mat @ vec).");
+WT_ADD_PRODUCT(addmv, "mat", "vec", Keep, "beta * input + alpha * (mat @ vec).");
 decltype(linear) linear{"linear",
                         linear_impl,
                         kNN,
@@ -468,8 +469,6 @@ decltype(tensordot_dims) tensordot_dims{"tensordot",
                                         tensordot_impl,
                                         kPrivate,
                                         {"a", "b", "dims_self", "dims_other"},
-                                        "Sums over the given dims of both operands.",
-                                        {},
-                                        Autocast::Lower};
+                                        "Sums over the given dims of both operands."};
 
 }  // namespace warptape::ops

@@ -63,7 +63,16 @@ globals().update({name: op for name, op in vars(_C._functions).items() if not na
 
 from . import amp, autograd, nn, optim, random, utils  # noqa: E402
 from ._functions import *  # noqa: E402
-from .amp import autocast  # noqa: E402
+from .amp import (  # noqa: E402
+    autocast,
+    clear_autocast_cache,
+    get_autocast_dtype,
+    is_autocast_cache_enabled,
+    is_autocast_enabled,
+    set_autocast_cache_enabled,
+    set_autocast_dtype,
+    set_autocast_enabled,
+)
 from .autograd.grad_mode import (  # noqa: E402
     enable_grad,
     inference_mode,

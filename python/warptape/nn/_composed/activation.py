@@ -13,6 +13,7 @@ from typing import Any
 
 import warptape
 from warptape import _C, Tensor
+from warptape.amp.autocast_mode import casts_inputs
 
 __all__ = [
     "celu",
@@ -140,6 +141,7 @@ def rrelu(input: Tensor, lower: float = 1.0 / 8, upper: float = 1.0 / 3, trainin
     return warptape.where(input <= 0, input * slope, input)
 
 
+@casts_inputs(None)
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
     """[N, C, *] and a weight of one element or C -> x above zero, weight * x below."""
     if weight.numel() != 1:

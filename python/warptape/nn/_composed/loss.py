@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import warptape
 from warptape import _C, Tensor
+from warptape.amp.autocast_mode import casts_inputs
 
 from .activation import _EXACT_SOFTPLUS, logsigmoid
 from .distance import pairwise_distance
@@ -50,6 +51,7 @@ def _reduced(loss: Tensor, size_average: bool | None, reduce: bool | None, reduc
     raise ValueError(f"{reduction} is not a valid value for reduction; expected 'none', 'mean' or 'sum'")
 
 
+@casts_inputs(_C.float32)
 def hinge_embedding_loss(
     input: Tensor,
     target: Tensor,
@@ -64,6 +66,7 @@ def hinge_embedding_loss(
     return _reduced(far + near, size_average, reduce, reduction)
 
 
+@casts_inputs(_C.float32)
 def cosine_embedding_loss(
     input1: Tensor,
     input2: Tensor,
@@ -82,6 +85,7 @@ def cosine_embedding_loss(
     return _reduced(near + far, size_average, reduce, reduction)
 
 
+@casts_inputs(_C.float32)
 def margin_ranking_loss(
     input1: Tensor,
     input2: Tensor,
@@ -100,6 +104,7 @@ def margin_ranking_loss(
     return _reduced((-target * (input1 - input2) + margin).clamp(min=0), size_average, reduce, reduction)
 
 
+@casts_inputs(_C.float32)
 def soft_margin_loss(
     input: Tensor,
     target: Tensor,
@@ -126,6 +131,7 @@ def multilabel_soft_margin_loss(
     return _reduced(loss.sum(-1) / input.shape[-1], size_average, reduce, reduction)
 
 
+@casts_inputs(_C.float32)
 def multi_margin_loss(
     input: Tensor,
     target: Tensor,
@@ -152,6 +158,7 @@ def multi_margin_loss(
     return _reduced(loss[0] if single else loss, size_average, reduce, reduction)
 
 
+@casts_inputs(_C.float32)
 def triplet_margin_loss(
     anchor: Tensor,
     positive: Tensor,
@@ -198,6 +205,7 @@ def triplet_margin_with_distance_loss(
     return _reduced((near - far + margin).clamp(min=0), None, None, reduction)
 
 
+@casts_inputs(_C.float32)
 def poisson_nll_loss(
     input: Tensor,
     target: Tensor,

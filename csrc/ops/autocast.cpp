@@ -1,0 +1,120 @@
+// Autocast: the interceptor that casts an op's floating arguments as its declaration says.
+//
+// Parameters are used many times in one step, so the narrow copies of float32 leaves live until the outermost context
+// ends. float64 is never cast, and an op that writes an argument keeps its dtypes.
+#include "ops/autocast.h"
+
+#include <list>
+#include <unordered_map>
+
+#include "ops/copy.h"
+
+namespace warptape {
+namespace {
+
+struct CachedCast {
+  Tensor leaf, narrow;
+  uint32_t version;
+};
+struct CastCache {
+  std::unordered_map<const TensorImpl*, CachedCast> casts;
+  int depth = 0;
+  bool on = true;
+};
+thread_local CastCache cache;
+
+bool castable(const Tensor& t) { return t.defined() && is_floating(t.dtype()) && t.dtype() != DType::Float64; }
+
+Tensor cast_cached(const Tensor& t, DType dtype) {
+  // A copy made while nothing is recorded would cut the parameter off from a later recorded use.
+  bool keeps = cache.on && cache.depth > 0 && thread_state.grad_mode &&
+               dtype == thread_state.autocast_dtype && t.dtype() == DType::Float32 && requires_grad(t) &&
+               is_leaf(t) && !is_view(t);
+  if (!keeps) return ops::cast(t, dtype);
+  auto at = cache.casts.find(t.impl());
+  if (at != cache.casts.end() && at->second.version == t.version() && at->second.narrow.dtype() == dtype)
+    return at->second.narrow;
+  Tensor narrow = ops::cast(t, dtype);
+  cache.casts.insert_or_assign(t.impl(), CachedCast{t, narrow, t.version()});
+  return narrow;
+}
+
+// The arguments with their floating tensors in another dtype, and what they point to.
+class CastArgs {
+ public:
+  CastArgs(const OpInfo& op, std::span<Value> args, DType dtype) : dtype_(dtype) {
+    for (size_t i = 0; i < args.size(); ++i) {
+      Value& v = args[i];
+      if (op.args[i].optional && !v.present) continue;
+      switch (op.args[i].type) {
+        case ArgType::Tensor: v.tensor = &one(*v.tensor); break;
+        case ArgType::TensorList: list<Tensor>(v, tensors_); break;
+        case ArgType::OptTensorList: list<OptTensor>(v, optional_tensors_); break;
+        default: break;
+      }
+    }
+  }
+
+ private:
+  Tensor converted(const Tensor& t) { return castable(t) ? cast_cached(t, dtype_) : t; }
+  OptTensor converted(const OptTensor& t) { return t ? OptTensor(converted(*t)) : t; }
+  const Tensor& one(const Tensor& t) {
+    if (!castable(t) || t.dtype() == dtype_) return t;
+    tensors_.push_back({converted(t)});
+    return tensors_.back()[0];
+  }
+  template <class T>
+  void list(Value& v, std::list<std::vector<T>>& keep) {
+    std::vector<T>& made = keep.emplace_back();
+    for (const T& t : std::span(static_cast<const T*>(v.list.data), v.list.size)) made.push_back(converted(t));
+    v.list.data = made.data();
+  }
+
+  DType dtype_;
+  std::list<std::vector<Tensor>> tensors_;  // lists: what was made before stays where it is
+  std::list<std::vector<OptTensor>> optional_tensors_;
+};
+
+// The widest of the floating arguments; nothing when there is none to cast, or one is float64.
+std::optional<DType> widest(const OpInfo& op, std::span<const Value> args) {
+  std::optional<DType> out = thread_state.autocast_dtype;
+  auto see = [&](const Tensor& t) {
+    if (!t.defined() || !is_floating(t.dtype())) return;
+    if (t.dtype() == DType::Float64) out.reset();
+    if (out) out = promote(*out, t.dtype());
+  };
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (op.args[i].optional && !args[i].present) continue;
+    if (op.args[i].type == ArgType::Tensor) see(*args[i].tensor);
+    if (op.args[i].type != ArgType::TensorList) continue;
+    for (const Tensor& t : TensorList(static_cast<const Tensor*>(args[i].list.data), args[i].list.size)) see(t);
+  }
+  return out;
+}
+
+bool autocast_call(const OpInfo& op, std::span<Value> args, Result& out, Keep&) {
+  if (op.autocast == Autocast::Keep) return false;
+  for (const Arg& a : op.args)
+    if (a.marks & kWritten) return false;
+  std::optional<DType> dtype = op.autocast == Autocast::Lower     ? thread_state.autocast_dtype
+                               : op.autocast == Autocast::Float32 ? DType::Float32
+                                                                  : widest(op, args);
+  if (!dtype) return false;
+  CastArgs cast(op, args, *dtype);
+  // The whole call is done here, where autocast is off, so that the ops it is composed of keep these dtypes.
+  op.call(op, args.data(), out);
+  return true;
+}
+
+[[maybe_unused]] const bool registered = (set_interceptor(kAutocast, autocast_call), true);
+
+}  // namespace
+
+void enter_autocast() { ++cache.depth; }
+void leave_autocast() {
+  if (--cache.depth == 0) clear_autocast_cache();
+}
+bool set_autocast_cache(bool on) { return std::exchange(cache.on, on); }
+void clear_autocast_cache() { cache.casts.clear(); }
+
+}  // namespace warptape

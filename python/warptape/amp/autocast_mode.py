@@ -1,0 +1,213 @@
+"""autocast as a context and a decorator, and the thread's settings behind it."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from .. import _C
+from .._C import clear_autocast_cache
+from ..autograd.grad_mode import _Mode
+
+__all__ = [
+    "autocast",
+    "casts_inputs",
+    "clear_autocast_cache",
+    "custom_bwd",
+    "custom_fwd",
+    "get_autocast_dtype",
+    "is_autocast_available",
+    "is_autocast_cache_enabled",
+    "is_autocast_enabled",
+    "set_autocast_cache_enabled",
+    "set_autocast_dtype",
+    "set_autocast_enabled",
+]
+
+_NARROW = (_C.bfloat16, _C.float16)
+_DEVICES = ("cpu", "cuda")
+
+
+def _check_device(device_type: str) -> None:
+    if not isinstance(device_type, str):
+        raise ValueError(f"Expected `device_type` of type `str`, got: `{type(device_type)}`")
+    if device_type not in _DEVICES:
+        raise RuntimeError(
+            f"User specified an unsupported autocast device_type '{device_type}'; expected one of {_DEVICES}"
+        )
+
+
+def is_autocast_available(device_type: str) -> bool:
+    """Whether autocast works for a device type on this machine."""
+    _check_device(device_type)
+    return device_type == "cpu"
+
+
+def is_autocast_enabled(device_type: str = "cpu") -> bool:
+    """Whether ops of this thread are cast."""
+    return is_autocast_available(device_type) and _C._get_autocast()[0]
+
+
+def set_autocast_enabled(device_type: str, enabled: bool) -> None:
+    """Switches casting on or off for this thread; the context manager puts it back, this does not."""
+    if is_autocast_available(device_type):
+        _C._set_autocast(enabled, _C._get_autocast()[1])
+
+
+def get_autocast_dtype(device_type: str = "cpu") -> Any:
+    """The dtype that autocast(device_type) uses when none is given."""
+    return _C._get_autocast()[1] if is_autocast_available(device_type) else _C.float16
+
+
+def set_autocast_dtype(device_type: str, dtype: Any) -> None:
+    """Sets the dtype that autocast(device_type) uses when none is given."""
+    if is_autocast_available(device_type):
+        _C._set_autocast(_C._get_autocast()[0], dtype)
+
+
+def is_autocast_cache_enabled() -> bool:
+    """Whether the narrow copies of parameters are kept until the outermost context ends."""
+    on = _C._set_autocast_cache(True)
+    _C._set_autocast_cache(on)
+    return on
+
+
+def set_autocast_cache_enabled(enabled: bool) -> None:
+    """Says whether the narrow copies of parameters are kept until the outermost context ends."""
+    _C._set_autocast_cache(enabled)
+
+
+class autocast(_Mode):
+    """autocast(device_type, dtype=None, enabled=True, cache_enabled=None): context and decorator.
+
+    Products, convolutions and attention run in `dtype` (bfloat16 unless given; float16 is accepted), losses
+    in float32, all other ops in the dtypes that reach them. float64 is never cast. Gradients reach each
+    parameter in its own dtype. For a device that is not there, or a dtype that it does not support, it warns
+    and does nothing.
+
+    Raises:
+        RuntimeError: an unknown device type.
+        ValueError: a device type that is no string.
+    """
+
+    def __init__(
+        self, device_type: str, dtype: Any = None, enabled: bool = True, cache_enabled: bool | None = None
+    ) -> None:
+        _check_device(device_type)
+        self.device = device_type
+        self.fast_dtype = get_autocast_dtype(device_type) if dtype is None else dtype
+        self._cache_given = cache_enabled
+        self._cache_enabled = is_autocast_cache_enabled() if cache_enabled is None else cache_enabled
+        self._available = is_autocast_available(device_type)
+        self._enabled = bool(enabled)
+        self._before: list[tuple[bool, Any, bool]] = []
+        if self._enabled and not self._available:
+            warnings.warn(
+                f"User provided device_type of '{device_type}', but it is not available. Disabling",
+                stacklevel=2,
+            )
+            self._enabled = False
+        elif self._enabled and self.fast_dtype not in _NARROW:
+            warnings.warn(
+                f"In {device_type} autocast, but the target dtype {self.fast_dtype} is not supported. "
+                f"Disabling autocast. Supported are {_NARROW[0]} and {_NARROW[1]}.",
+                stacklevel=2,
+            )
+            self._enabled = False
+
+    def clone(self) -> autocast:
+        """A fresh context with the same settings."""
+        if not self._available:
+            return type(self)(self.device, self.fast_dtype, False, self._cache_given)
+        return type(self)(self.device, self.fast_dtype, self._enabled, self._cache_given)
+
+    def __enter__(self) -> autocast:
+        if self._available:
+            _C._enter_autocast()
+            cache = _C._set_autocast_cache(self._cache_enabled)
+            self._before.append((*_C._set_autocast(self._enabled, self.fast_dtype), cache))
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if self._available:
+            enabled, dtype, cache = self._before.pop()
+            _C._set_autocast(enabled, dtype)
+            _C._set_autocast_cache(cache)
+            _C._leave_autocast()
+
+
+def _cast(value: Any, device_type: str, dtype: Any) -> Any:
+    if isinstance(value, _C.TensorBase):
+        fits = value.is_floating_point() and value.dtype != _C.float64 and value.device.type == device_type
+        return value.to(dtype) if fits else value
+    if isinstance(value, dict):
+        return {_cast(k, device_type, dtype): _cast(v, device_type, dtype) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        items = [_cast(v, device_type, dtype) for v in value]
+        return type(value)(items)
+    return value
+
+
+def casts_inputs(to: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorates a function that is composed of ops: under autocast its arguments are cast first.
+
+    `to` is a dtype, or None for the narrow one. The ops inside then run with autocast off, as within one op.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def decorated(*args: Any, **kwargs: Any) -> Any:
+            enabled, narrow = _C._get_autocast()
+            if not enabled:
+                return function(*args, **kwargs)
+            dtype = narrow if to is None else to
+            args, kwargs = _cast(args, "cpu", dtype), _cast(kwargs, "cpu", dtype)
+            with autocast("cpu", enabled=False):
+                return function(*args, **kwargs)
+
+        return decorated
+
+    return decorate
+
+
+def custom_fwd(
+    fwd: Callable[..., Any] | None = None, *, device_type: str, cast_inputs: Any = None
+) -> Callable[..., Any]:
+    """Decorates the forward of an autograd.Function: with `cast_inputs`, its tensors come in that dtype.
+
+    With `cast_inputs` the forward runs with autocast off; without, as it is. Use with custom_bwd.
+    """
+    _check_device(device_type)
+    if fwd is None:
+        return functools.partial(custom_fwd, device_type=device_type, cast_inputs=cast_inputs)
+    forward = fwd
+
+    @functools.wraps(forward)
+    def decorated(*args: Any, **kwargs: Any) -> Any:
+        ctx = args[0]
+        ctx._dtype = get_autocast_dtype(device_type)
+        ctx._fwd_used_autocast = is_autocast_enabled(device_type)
+        if cast_inputs is None or not ctx._fwd_used_autocast:
+            return forward(*args, **kwargs)
+        ctx._fwd_used_autocast = False
+        with autocast(device_type, enabled=False):
+            return forward(*_cast(args, device_type, cast_inputs), **_cast(kwargs, device_type, cast_inputs))
+
+    return decorated
+
+
+def custom_bwd(bwd: Callable[..., Any] | None = None, *, device_type: str) -> Callable[..., Any]:
+    """Decorates the backward of an autograd.Function: it runs with the autocast of its forward."""
+    _check_device(device_type)
+    if bwd is None:
+        return functools.partial(custom_bwd, device_type=device_type)
+    backward = bwd
+
+    @functools.wraps(backward)
+    def decorated(*args: Any, **kwargs: Any) -> Any:
+        with autocast(device_type, enabled=args[0]._fwd_used_autocast, dtype=args[0]._dtype):
+            return backward(*args, **kwargs)
+
+    return decorated
