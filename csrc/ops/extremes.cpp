@@ -1,0 +1,267 @@
+// max, min and their kin, and running reductions.
+#include "kernels/reduce.h"
+#include "ops/copy.h"
+#include "ops/elementwise.h"
+#include "ops/gather.h"
+#include "ops/reduce.h"
+#include "ops/view.h"
+
+namespace warptape::ops {
+namespace {
+
+kernels::Slot<kernels::ReduceFn> amax_slot{"amax"}, amin_slot{"amin"};
+kernels::Slot<kernels::ArgReduceFn> argmax_slot{"argmax"}, argmin_slot{"argmin"};
+kernels::Slot<kernels::ValueIndexFn> max_slot{"max_dim"}, min_slot{"min_dim"};
+kernels::Slot<kernels::ScanFn> cumsum_slot{"cumsum"}, cumprod_slot{"cumprod"}, logcumsumexp_slot{"logcumsumexp"};
+kernels::Slot<kernels::ScanIndexFn> cummax_slot{"cummax"}, cummin_slot{"cummin"};
+
+using Pair = std::tuple<Tensor, Tensor>;
+constexpr uint32_t kBoth = kFunction | kMethod;
+
+// ---- the value alone: equal elements share the gradient -------------------------------------------------------------------
+
+struct SharedData {
+  Shape kept, sizes;
+};
+void shared_backward(Node& n, Gradients& g) {
+  const SharedData& d = n.data<SharedData>();
+  Tensor x = n.saved(0), out = n.saved(1), share;
+  {
+    NoGrad off;  // which elements are extreme does not change by a small step
+    Tensor hit = cast(eq(x, spread(out, d.kept, d.sizes)), g[0].dtype());
+    Shape dims;
+    for (size_t i = 0; i < d.kept.size(); ++i)
+      if (d.kept[i] == 1) dims.push_back(static_cast<int64_t>(i));
+    share = hit / sum(hit, dims.empty() ? OptDims() : OptDims(dims), true, std::nullopt);
+  }
+  g.set(0, spread(g[0], d.kept, d.sizes) * share);
+}
+constexpr NodeType kAmax{"AmaxBackward0", shared_backward}, kAmin{"AminBackward0", shared_backward},
+    kMaxAll{"MaxBackward1", shared_backward}, kMinAll{"MinBackward1", shared_backward};
+
+Tensor extreme(const char* op, kernels::Slot<kernels::ReduceFn>& slot, const NodeType& type, const Tensor& x, OptDims dims,
+               bool keepdim) {
+  Reduced r = reduced_shape(op, x, dims, keepdim);
+  WT_CHECK(r.count > 0, IndexError, op, ": Expected reduction dim to be specified for input.numel() == 0. Specify the "
+           "reduction dim with the 'dim' argument; got ", x);
+  Tensor out = empty(r.kept, options_of(x));
+  if (!out.is_meta() && out.numel()) {
+    Launch launch(x.device());
+    slot(launch, out.view(), x.view());
+  }
+  out = alias(out, r.sizes, contiguous_strides(r.sizes), 0);
+  if (needs_grad(x)) {
+    Ref<Node> n = record(type, x);
+    n->emplace<SharedData>(r.kept, x.sizes());
+    n->save(x);
+    set_history(out, n);
+    n->save_output(out);
+  }
+  return out;
+}
+Tensor amax_impl(const Tensor& x, OptDims dims, bool keep) { return extreme("amax", amax_slot, kAmax, x, dims, keep); }
+Tensor amin_impl(const Tensor& x, OptDims dims, bool keep) { return extreme("amin", amin_slot, kAmin, x, dims, keep); }
+Tensor max_all_impl(const Tensor& x) { return extreme("max", amax_slot, kMaxAll, x, std::nullopt, false); }
+Tensor min_all_impl(const Tensor& x) { return extreme("min", amin_slot, kMinAll, x, std::nullopt, false); }
+Pair aminmax_impl(const Tensor& x, std::optional<int64_t> dim, bool keep) {
+  OptDims dims = dim ? OptDims(IntList{&*dim, 1}) : OptDims();
+  return {amin(x, dims, keep), amax(x, dims, keep)};
+}
+
+// ---- with the place: that element gets the gradient -------------------------------------------------------------------------
+
+struct PickData {
+  int64_t dim;
+  bool keepdim;
+  Shape sizes;
+};
+void pick_backward(Node& n, Gradients& g) {
+  const PickData& d = n.data<PickData>();
+  if (!g[0].defined()) return;
+  Tensor index = n.saved(0), grad = g[0];
+  if (!d.keepdim && !d.sizes.empty()) index = unsqueeze(index, d.dim), grad = unsqueeze(grad, d.dim);
+  g.set(0, scatter_add(zeros(d.sizes, options_of(grad)), d.dim, index, grad));
+}
+constexpr NodeType kMaxDim{"MaxBackward0", pick_backward}, kMinDim{"MinBackward0", pick_backward};
+
+void check_nonempty(const char* op, const Tensor& x, int64_t dim) {
+  WT_CHECK(x.ndim() == 0 || x.sizes()[dim] > 0, IndexError, op, ": Expected reduction dim ", dim,
+           " to have non-zero size, got ", x.sizes());
+}
+
+Tensor at_least_1d(const Tensor& t) { return t.ndim() ? t : alias(t, Shape{1}, Shape{1}, t.offset()); }
+
+Pair extreme_dim(const char* op, kernels::Slot<kernels::ValueIndexFn>& slot, const NodeType& type, const Tensor& x,
+                 int64_t dim, bool keepdim) {
+  dim = wrap_dim(dim, x.ndim(), op);
+  check_nonempty(op, x, dim);
+  Reduced r = reduced_shape(op, x, IntList{&dim, 1}, keepdim);
+  Shape kept = x.ndim() ? r.kept : Shape{1};
+  Tensor values = empty(kept, options_of(x)), indices = empty(kept, {DType::Int64, x.device()});
+  if (!values.is_meta() && values.numel()) {
+    Launch launch(x.device());
+    slot(launch, values.view(), indices.view(), at_least_1d(x).view(), static_cast<int>(dim));
+  }
+  values = alias(values, r.sizes, contiguous_strides(r.sizes), 0);
+  indices = alias(indices, r.sizes, contiguous_strides(r.sizes), 0);
+  if (needs_grad(x)) {
+    Ref<Node> n = record(type, x);
+    n->emplace<PickData>(dim, keepdim, x.sizes());
+    n->save(indices);
+    set_history(values, n);
+  }
+  return {values, indices};
+}
+Pair max_dim_impl(const Tensor& x, int64_t dim, bool keep) { return extreme_dim("max", max_slot, kMaxDim, x, dim, keep); }
+Pair min_dim_impl(const Tensor& x, int64_t dim, bool keep) { return extreme_dim("min", min_slot, kMinDim, x, dim, keep); }
+Tensor max_two_impl(const Tensor& a, const Tensor& b) { return maximum(a, b); }
+Tensor min_two_impl(const Tensor& a, const Tensor& b) { return minimum(a, b); }
+
+Tensor arg_extreme(const char* op, kernels::Slot<kernels::ArgReduceFn>& slot, const Tensor& x, std::optional<int64_t> dim,
+                   bool keepdim) {
+  WT_CHECK(x.dtype() != DType::Bool, DtypeError, op, ": not implemented for bool");
+  if (!dim) {
+    WT_CHECK(x.numel() > 0, IndexError, op, ": Expected reduction dim to be specified for input.numel() == 0.");
+    Tensor out = arg_extreme(op, slot, raw_contiguous(reshape(x, Shape{-1})), 0, false);
+    return keepdim ? alias(out, Shape(x.sizes().size(), 1), Shape(x.sizes().size(), 1), 0) : out;
+  }
+  int64_t d = wrap_dim(*dim, x.ndim(), op);
+  check_nonempty(op, x, d);
+  Reduced r = reduced_shape(op, x, IntList{&d, 1}, keepdim);
+  Tensor out = empty(x.ndim() ? r.kept : Shape{1}, {DType::Int64, x.device()});
+  if (!out.is_meta() && out.numel()) {
+    Launch launch(x.device());
+    slot(launch, out.view(), at_least_1d(x).view(), static_cast<int>(d));
+  }
+  return alias(out, r.sizes, contiguous_strides(r.sizes), 0);
+}
+Tensor argmax_impl(const Tensor& x, std::optional<int64_t> dim, bool keep) {
+  NoGrad off;
+  return arg_extreme("argmax", argmax_slot, x, dim, keep);
+}
+Tensor argmin_impl(const Tensor& x, std::optional<int64_t> dim, bool keep) {
+  NoGrad off;
+  return arg_extreme("argmin", argmin_slot, x, dim, keep);
+}
+
+// ---- running reductions -----------------------------------------------------------------------------------------------------
+
+const Arg kSelf{"input", kWritten};
+
+// The sum of what comes after, itself included.
+Tensor reverse_cumsum(const Tensor& x, int64_t dim) {
+  Tensor running = cumsum(x, dim, std::nullopt);
+  if (x.ndim() == 0) return running;
+  Tensor total = narrow(running, dim, x.sizes()[dim] - 1, 1);
+  return total - running + x;
+}
+void cumsum_backward(Node& n, Gradients& g) {
+  g.set(0, g[0].numel() ? reverse_cumsum(g[0], n.data<int64_t>()) : g[0]);
+}
+// d out_j / d x_i = out_j / x_i for j >= i where no zero stands between; with zeros, the product of the others.
+void cumprod_backward(Node& n, Gradients& g) {
+  int64_t dim = n.data<int64_t>();
+  Tensor x = cast(n.saved(0), g[0].dtype());
+  if (x.numel() == 0 || x.ndim() == 0) return g.set(0, g[0]);
+  Tensor out;
+  for (int64_t i = 0; i < x.sizes()[dim]; ++i) {
+    Tensor before = i ? prod_dim(narrow(x, dim, 0, i), dim, true, std::nullopt) : Tensor();
+    int64_t rest = x.sizes()[dim] - i - 1;
+    Tensor tail = narrow(g[0], dim, i, 1);
+    if (rest > 0) {
+      Tensor after = cumprod(narrow(x, dim, i + 1, rest), dim, std::nullopt);
+      tail = tail + sum(narrow(g[0], dim, i + 1, rest) * after, IntList{&dim, 1}, true, std::nullopt);
+    }
+    Tensor part = before.defined() ? tail * before : tail;
+    out = out.defined() ? cat(std::vector<Tensor>{out, part}, dim) : part;
+  }
+  g.set(0, out);
+}
+constexpr NodeType kCumsum{"CumsumBackward0", cumsum_backward}, kCumprod{"CumprodBackward0", cumprod_backward};
+
+Tensor scan(const char* op, kernels::Slot<kernels::ScanFn>& slot, const NodeType& type, const Tensor& x, int64_t dim,
+            OptDType dtype) {
+  dim = wrap_dim(dim, x.ndim(), op);
+  DType t = dtype.value_or(is_floating(x.dtype()) ? x.dtype() : DType::Int64);
+  Tensor from = raw_cast(x, t), out = empty(x.sizes(), {t, x.device()});
+  if (!out.is_meta() && out.numel()) {
+    Launch launch(x.device());
+    slot(launch, at_least_1d(out).view(), at_least_1d(from).view(), static_cast<int>(dim));
+  }
+  if (needs_grad(x)) {
+    Ref<Node> n = record(type, x);
+    n->emplace<int64_t>(dim);
+    n->save(x);
+    set_history(out, n);
+  }
+  return out;
+}
+Tensor cumsum_impl(const Tensor& x, int64_t dim, OptDType t) { return scan("cumsum", cumsum_slot, kCumsum, x, dim, t); }
+Tensor cumprod_impl(const Tensor& x, int64_t dim, OptDType t) { return scan("cumprod", cumprod_slot, kCumprod, x, dim, t); }
+Tensor cumsum_inplace(const Tensor& x, int64_t dim, OptDType t) { return copy_(x, cumsum(x, dim, t), false); }
+Tensor cumprod_inplace(const Tensor& x, int64_t dim, OptDType t) { return copy_(x, cumprod(x, dim, t), false); }
+
+void logcumsumexp_backward(Node& n, Gradients& g) {
+  // d out_j / d x_i = exp(x_i - out_j) for j >= i.
+  int64_t dim = n.data<int64_t>();
+  Tensor x = n.saved(0);
+  Tensor out = logcumsumexp(x, dim);
+  g.set(0, exp(x) * reverse_cumsum(g[0] * exp(-out), dim));
+}
+constexpr NodeType kLogcumsumexp{"LogcumsumexpBackward0", logcumsumexp_backward};
+Tensor logcumsumexp_impl(const Tensor& x, int64_t dim) {
+  WT_CHECK(is_floating(x.dtype()), DtypeError, "logcumsumexp: expected a floating tensor, got ", x.dtype());
+  return scan("logcumsumexp", logcumsumexp_slot, kLogcumsumexp, x, dim, std::nullopt);
+}
+
+void cumpick_backward(Node& n, Gradients& g) {
+  const PickData& d = n.data<PickData>();
+  if (g[0].defined()) g.set(0, scatter_add(zeros(d.sizes, options_of(g[0])), d.dim, n.saved(0), g[0]));
+}
+constexpr NodeType kCummax{"CummaxBackward0", cumpick_backward}, kCummin{"CumminBackward0", cumpick_backward};
+Pair scan_index(const char* op, kernels::Slot<kernels::ScanIndexFn>& slot, const NodeType& type, const Tensor& x, int64_t dim) {
+  dim = wrap_dim(dim, x.ndim(), op);
+  Tensor values = empty(x.sizes(), options_of(x)), indices = empty(x.sizes(), {DType::Int64, x.device()});
+  if (!values.is_meta() && values.numel()) {
+    Launch launch(x.device());
+    slot(launch, at_least_1d(values).view(), at_least_1d(indices).view(), at_least_1d(x).view(), static_cast<int>(dim));
+  }
+  if (needs_grad(x)) {
+    Ref<Node> n = record(type, x);
+    n->emplace<PickData>(dim, true, x.sizes());
+    n->save(indices);
+    set_history(values, n);
+  }
+  return {values, indices};
+}
+Pair cummax_impl(const Tensor& x, int64_t dim) { return scan_index("cummax", cummax_slot, kCummax, x, dim); }
+Pair cummin_impl(const Tensor& x, int64_t dim) { return scan_index("cummin", cummin_slot, kCummin, x, dim); }
+
+const Arg kDims{"dim", none}, kKeep{"keepdim", false};
+const Op<Tensor(const Tensor&)> max_all_op{"max", max_all_impl, kBoth, {"input"}, "The largest element; equal ones share the gradient."},
+    min_all_op{"min", min_all_impl, kBoth, {"input"}, "The smallest element; equal ones share the gradient."};
+const Op<Pair(const Tensor&, int64_t, bool)>
+    max_dim_op{"max", max_dim_impl, kBoth | kOut, {"input", "dim", kKeep}, "The largest of a dim and where it is.", {"values", "indices"}},
+    min_dim_op{"min", min_dim_impl, kBoth | kOut, {"input", "dim", kKeep}, "The smallest of a dim and where it is.", {"values", "indices"}};
+const Op<Tensor(const Tensor&, const Tensor&)> max_two_op{"max", max_two_impl, kBoth | kOut, {"input", "other"}, "maximum."},
+    min_two_op{"min", min_two_impl, kBoth | kOut, {"input", "other"}, "minimum."};
+const Op<Pair(const Tensor&, std::optional<int64_t>, bool)> aminmax_op{"aminmax", aminmax_impl, kBoth, {"input", {"dim", none, kKeywordOnly}, {"keepdim", false, kKeywordOnly}}, "The smallest and the largest element.", {"min", "max"}};
+const Op<Tensor(const Tensor&, std::optional<int64_t>, bool)>
+    argmax_op{"argmax", argmax_impl, kBoth | kOut, {"input", {"dim", none}, kKeep}, "Where the largest element is; the first of equal ones."},
+    argmin_op{"argmin", argmin_impl, kBoth | kOut, {"input", {"dim", none}, kKeep}, "Where the smallest element is; the first of equal ones."};
+const Op<Pair(const Tensor&, int64_t)>
+    cummax_op{"cummax", cummax_impl, kBoth, {"input", "dim"}, "The largest so far along dim and where it was.", {"values", "indices"}},
+    cummin_op{"cummin", cummin_impl, kBoth, {"input", "dim"}, "The smallest so far along dim and where it was.", {"values", "indices"}};
+const Op<Tensor(const Tensor&, int64_t, OptDType)>
+    cumsum_op_{"cumsum_", cumsum_inplace, kMethod, {kSelf, "dim", {"dtype", none, kKeywordOnly}}, "cumsum in place."},
+    cumprod_op_{"cumprod_", cumprod_inplace, kMethod, {kSelf, "dim", {"dtype", none, kKeywordOnly}}, "cumprod in place."};
+
+}  // namespace
+
+decltype(amax) amax{"amax", amax_impl, kBoth | kOut, {"input", {"dim", {}}, kKeep}, "The largest over dims; equal ones share the gradient."};
+decltype(amin) amin{"amin", amin_impl, kBoth | kOut, {"input", {"dim", {}}, kKeep}, "The smallest over dims; equal ones share the gradient."};
+decltype(cumsum) cumsum{"cumsum", cumsum_impl, kBoth | kOut, {"input", "dim", {"dtype", none, kKeywordOnly}}, "The running sum along dim."};
+decltype(cumprod) cumprod{"cumprod", cumprod_impl, kBoth | kOut, {"input", "dim", {"dtype", none, kKeywordOnly}}, "The running product along dim."};
+decltype(logcumsumexp) logcumsumexp{"logcumsumexp", logcumsumexp_impl, kBoth | kOut, {"input", "dim"}, "log of the running sum of exp along dim."};
+
+}  // namespace warptape::ops

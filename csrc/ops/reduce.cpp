@@ -1,0 +1,349 @@
+// sum, mean, prod, any, all, var, std, norm, logsumexp.
+#include "ops/reduce.h"
+
+#include <cmath>
+
+#include "kernels/reduce.h"
+#include "ops/copy.h"
+#include "ops/elementwise.h"
+#include "ops/gather.h"
+#include "ops/view.h"
+
+namespace warptape::ops {
+namespace {
+
+using ReduceSlot = kernels::Slot<kernels::ReduceFn>;
+ReduceSlot sum_slot{"sum"}, mean_slot{"mean"}, prod_slot{"prod"}, any_slot{"any"}, all_slot{"all"},
+    logsumexp_slot{"logsumexp"};
+kernels::Slot<kernels::VarFn> var_slot{"var"};
+kernels::Slot<kernels::NormFn> norm_slot{"norm"};
+
+// What backward needs to know of a reduction.
+struct Data {
+  Shape kept, sizes;
+  double number = 0;  // count, correction or p
+};
+
+Tensor shaped(const Tensor& kept_result, const Reduced& r) {
+  return alias(kept_result, r.sizes, contiguous_strides(r.sizes), 0);
+}
+
+Tensor run(ReduceSlot& slot, const Tensor& x, const Reduced& r, DType dtype) {
+  Tensor out = empty(r.kept, {dtype, x.device()});
+  if (!out.is_meta() && out.numel()) {
+    Launch launch(x.device());
+    slot(launch, out.view(), x.view());
+  }
+  return shaped(out, r);
+}
+
+Ref<Node> record_reduction(const NodeType& type, const Tensor& x, const Reduced& r, double number) {
+  Ref<Node> n = record(type, x);
+  n->emplace<Data>(r.kept, x.sizes(), number);
+  return n;
+}
+
+DType sum_dtype(const Tensor& x, OptDType asked) {
+  return asked.value_or(is_floating(x.dtype()) ? x.dtype() : DType::Int64);
+}
+
+void check_floating(const char* op, DType t) {
+  WT_CHECK(is_floating(t), DtypeError, op, ": could not infer output dtype. Input dtype must be either a floating point or "
+           "complex dtype. Got: ", t);
+}
+
+// ---- sum, mean ----------------------------------------------------------------------------------------------------------
+
+void sum_backward(Node& n, Gradients& g) {
+  const Data& d = n.data<Data>();
+  g.set(0, spread(g[0], d.kept, d.sizes));
+}
+void mean_backward(Node& n, Gradients& g) {
+  const Data& d = n.data<Data>();
+  g.set(0, spread(g[0] / Scalar(d.number), d.kept, d.sizes));
+}
+constexpr NodeType kSum{"SumBackward0", sum_backward}, kMean{"MeanBackward0", mean_backward};
+
+Tensor sum_impl(const Tensor& x, OptDims dims, bool keepdim, OptDType dtype) {
+  Reduced r = reduced_shape("sum", x, dims, keepdim);
+  Tensor out = run(sum_slot, x, r, sum_dtype(x, dtype));
+  if (needs_grad(x)) set_history(out, record_reduction(kSum, x, r, 0));
+  return out;
+}
+Tensor sum_all_impl(const Tensor& x, OptDType dtype) { return sum(x, std::nullopt, false, dtype); }
+
+Tensor mean_impl(const Tensor& x, OptDims dims, bool keepdim, OptDType dtype) {
+  DType t = dtype.value_or(x.dtype());
+  check_floating("mean", t);
+  Reduced r = reduced_shape("mean", x, dims, keepdim);
+  Tensor out = run(mean_slot, x, r, t);
+  if (needs_grad(x)) set_history(out, record_reduction(kMean, x, r, static_cast<double>(r.count)));
+  return out;
+}
+Tensor mean_all_impl(const Tensor& x, OptDType dtype) { return mean(x, std::nullopt, false, dtype); }
+
+Tensor nan_to_zero(const Tensor& x) { return is_floating(x.dtype()) ? masked_fill(x, isnan(x), 0.0) : x; }
+Tensor nansum_impl(const Tensor& x, OptDims dims, bool keepdim, OptDType dtype) {
+  return sum(nan_to_zero(x), dims, keepdim, dtype);
+}
+Tensor nanmean_impl(const Tensor& x, OptDims dims, bool keepdim, OptDType dtype) {
+  Tensor count = sum(logical_not(isnan(x)), dims, keepdim, std::nullopt);
+  return nansum_impl(x, dims, keepdim, dtype) / count;
+}
+
+// ---- prod ---------------------------------------------------------------------------------------------------------------
+
+// The product of all others, for every element, when some are zero: each row against itself with its diagonal 1.
+Tensor product_of_others(const Tensor& x, int64_t dim) {
+  int64_t n = x.sizes()[dim];
+  Tensor rows = unsqueeze(transpose(x, dim, -1), -2);
+  Shape square = rows.sizes();
+  square[square.size() - 2] = n;
+  Tensor diagonal = zeros(Shape{n, n}, {DType::Bool, x.device()});
+  raw_fill(alias(diagonal, Shape{n}, Shape{n + 1}, 0), true);
+  return transpose(prod_dim(masked_fill(expand(rows, square), diagonal, 1), -1, false, std::nullopt), dim, -1);
+}
+
+struct ProdData {
+  int64_t dim;  // -1: all
+  Shape kept, sizes;
+};
+void prod_backward(Node& n, Gradients& g) {
+  const ProdData& d = n.data<ProdData>();
+  Tensor x = cast(n.saved(0), g[0].dtype());
+  Tensor wide = spread(g[0], d.kept, d.sizes);
+  if (x.numel() == 0) return g.set(0, zeros(d.sizes, options_of(g[0])));
+  if (d.dim < 0) {
+    Tensor flat = reshape(x, Shape{-1});
+    return g.set(0, wide * reshape(product_of_others(flat, 0), d.sizes));
+  }
+  g.set(0, wide * product_of_others(x, d.dim));
+}
+constexpr NodeType kProd{"ProdBackward0", prod_backward};
+
+Tensor prod_with(const Tensor& x, int64_t dim, const Reduced& r, OptDType dtype) {
+  Tensor out = run(prod_slot, x, r, sum_dtype(x, dtype));
+  if (needs_grad(x)) {
+    Ref<Node> n = record(kProd, x);
+    n->emplace<ProdData>(dim, r.kept, x.sizes());
+    n->save(x);
+    set_history(out, n);
+  }
+  return out;
+}
+Tensor prod_impl(const Tensor& x, OptDType dtype) {
+  return prod_with(x, -1, reduced_shape("prod", x, std::nullopt, false), dtype);
+}
+Tensor prod_dim_impl(const Tensor& x, int64_t dim, bool keepdim, OptDType dtype) {
+  dim = wrap_dim(dim, x.ndim(), "prod");
+  return prod_with(x, x.ndim() ? dim : -1, reduced_shape("prod", x, IntList{&dim, 1}, keepdim), dtype);
+}
+
+// ---- any, all -------------------------------------------------------------------------------------------------------------
+
+Tensor any_impl(const Tensor& x, OptDims dims, bool keepdim) {
+  return run(any_slot, x, reduced_shape("any", x, dims, keepdim), DType::Bool);
+}
+Tensor all_impl(const Tensor& x, OptDims dims, bool keepdim) {
+  return run(all_slot, x, reduced_shape("all", x, dims, keepdim), DType::Bool);
+}
+Tensor any_all_impl(const Tensor& x) { return any_impl(x, std::nullopt, false); }
+Tensor all_all_impl(const Tensor& x) { return all_impl(x, std::nullopt, false); }
+Tensor count_nonzero_impl(const Tensor& x, OptDims dims) {
+  return sum(ne_ts(x, 0), dims, false, std::nullopt);
+}
+
+// ---- var, std -------------------------------------------------------------------------------------------------------------
+
+Tensor centered(const Tensor& x, const Data& d, double& divisor) {
+  int64_t count = 1;
+  Shape dims;
+  for (size_t i = 0; i < d.sizes.size(); ++i)
+    if (d.kept[i] != d.sizes[i] || d.sizes[i] == 1) dims.push_back(static_cast<int64_t>(i)), count *= d.sizes[i];
+  divisor = std::max(0.0, static_cast<double>(count) - d.number);
+  return x - mean(x, dims.empty() ? OptDims() : OptDims(dims), true, std::nullopt);
+}
+void var_backward(Node& n, Gradients& g) {
+  const Data& d = n.data<Data>();
+  double divisor;
+  Tensor delta = centered(n.saved(0), d, divisor);
+  g.set(0, spread(g[0], d.kept, d.sizes) * delta * Scalar(2 / divisor));
+}
+void std_backward(Node& n, Gradients& g) {
+  const Data& d = n.data<Data>();
+  double divisor;
+  Tensor x = n.saved(0), root = n.saved(1), delta = centered(x, d, divisor);
+  Tensor scaled = masked_fill(g[0] / root, eq_ts(root, 0), 0.0);
+  g.set(0, spread(scaled, d.kept, d.sizes) * delta / Scalar(divisor));
+}
+constexpr NodeType kVar{"VarBackward0", var_backward}, kStd{"StdBackward0", std_backward};
+
+Tensor var_with(const char* op, const Tensor& x, OptDims dims, std::optional<double> correction, bool keepdim, bool root) {
+  WT_CHECK(is_floating(x.dtype()), DtypeError, op, ": std and var only support floating point and complex dtypes, got ",
+           x.dtype());
+  Reduced r = reduced_shape(op, x, dims, keepdim);
+  double c = correction.value_or(1);
+  Tensor out = empty(r.kept, options_of(x));
+  if (!out.is_meta() && out.numel()) {
+    Launch launch(x.device());
+    var_slot(launch, out.view(), kernels::View{}, x.view(), c, root);
+  }
+  out = shaped(out, r);
+  if (needs_grad(x)) {
+    Ref<Node> n = record_reduction(root ? kStd : kVar, x, r, c);
+    n->save(x);
+    set_history(out, n);
+    if (root) n->save_output(out);
+  }
+  return out;
+}
+Tensor var_impl(const Tensor& x, OptDims dims, std::optional<double> correction, bool keepdim) {
+  return var_with("var", x, dims, correction, keepdim, false);
+}
+Tensor std_impl(const Tensor& x, OptDims dims, std::optional<double> correction, bool keepdim) {
+  return var_with("std", x, dims, correction, keepdim, true);
+}
+double correction_of(bool unbiased) { return unbiased ? 1 : 0; }
+Tensor var_flag_impl(const Tensor& x, OptDims dims, bool unbiased, bool keepdim) {
+  return var_impl(x, dims, correction_of(unbiased), keepdim);
+}
+Tensor std_flag_impl(const Tensor& x, OptDims dims, bool unbiased, bool keepdim) {
+  return std_impl(x, dims, correction_of(unbiased), keepdim);
+}
+Tensor var_all_impl(const Tensor& x, bool unbiased) { return var_impl(x, std::nullopt, correction_of(unbiased), false); }
+Tensor std_all_impl(const Tensor& x, bool unbiased) { return std_impl(x, std::nullopt, correction_of(unbiased), false); }
+using Pair = std::tuple<Tensor, Tensor>;
+Pair var_mean_impl(const Tensor& x, OptDims dims, std::optional<double> correction, bool keepdim) {
+  return {var_impl(x, dims, correction, keepdim), mean(x, dims, keepdim, std::nullopt)};
+}
+Pair std_mean_impl(const Tensor& x, OptDims dims, std::optional<double> correction, bool keepdim) {
+  return {std_impl(x, dims, correction, keepdim), mean(x, dims, keepdim, std::nullopt)};
+}
+
+// ---- norm -----------------------------------------------------------------------------------------------------------------
+
+void norm_backward(Node& n, Gradients& g) {
+  const Data& d = n.data<Data>();
+  double p = d.number;
+  Tensor x = n.saved(0);
+  Tensor out = spread(n.saved(1), d.kept, d.sizes), wide = spread(g[0], d.kept, d.sizes);
+  Tensor none_there = eq_ts(out, 0);
+  if (p == 0) return g.set(0, zeros(d.sizes, options_of(g[0])));
+  if (p == 1) return g.set(0, wide * sign(x));
+  if (p == 2) return g.set(0, masked_fill(wide * x / out, none_there, 0.0));
+  if (std::isinf(p)) {
+    Tensor hit = cast(eq(abs(x), out), x.dtype());
+    Shape dims;
+    for (size_t i = 0; i < d.sizes.size(); ++i)
+      if (d.kept[i] == 1) dims.push_back(static_cast<int64_t>(i));
+    Tensor share = hit / sum(hit, dims.empty() ? OptDims() : OptDims(dims), true, std::nullopt);
+    return g.set(0, wide * share * sign(x));
+  }
+  Tensor power = p < 2 ? masked_fill(pow_ts(abs(x), p - 1), eq_ts(x, 0), 0.0) * sign(x) : x * pow_ts(abs(x), p - 2);
+  g.set(0, masked_fill(wide * power / pow_ts(out, p - 1), none_there, 0.0));
+}
+constexpr NodeType kNorm{"LinalgVectorNormBackward0", norm_backward};
+
+Tensor vector_norm_impl(const Tensor& given, double p, OptDims dims, bool keepdim, OptDType dtype) {
+  Tensor x = dtype ? cast(given, *dtype) : given;
+  WT_CHECK(is_floating(x.dtype()), DtypeError, "norm: Expected a floating point or complex tensor as input. Got ", x.dtype());
+  Reduced r = reduced_shape("norm", x, dims, keepdim);
+  WT_CHECK(r.count > 0 || p >= 0, ValueError, "norm: cannot compute the ", p, " norm on an empty tensor");
+  Tensor out = empty(r.kept, options_of(x));
+  if (!out.is_meta() && out.numel()) {
+    Launch launch(x.device());
+    norm_slot(launch, out.view(), x.view(), p);
+  }
+  out = shaped(out, r);
+  if (needs_grad(x)) {
+    Ref<Node> n = record_reduction(kNorm, x, r, p);
+    n->save(x);
+    set_history(out, n);
+    n->save_output(out);
+  }
+  return out;
+}
+Tensor norm_impl(const Tensor& x, std::optional<Scalar> p, OptDims dims, bool keepdim, OptDType dtype) {
+  return vector_norm_impl(x, p ? p->to_double() : 2.0, dims, keepdim, dtype);
+}
+Tensor norm_name_impl(const Tensor& x, std::string_view p, OptDims dims, bool keepdim, OptDType dtype) {
+  WT_CHECK(p == "fro", NotImplementedError, "norm: only the norms 'fro' and numbers are supported, got '", p, "'");
+  return vector_norm_impl(x, 2.0, dims, keepdim, dtype);
+}
+
+// ---- logsumexp --------------------------------------------------------------------------------------------------------------
+
+void logsumexp_backward(Node& n, Gradients& g) {
+  const Data& d = n.data<Data>();
+  Tensor x = n.saved(0), out = spread(n.saved(1), d.kept, d.sizes);
+  g.set(0, spread(g[0], d.kept, d.sizes) * exp(x - masked_fill(out, isinf(out), 0.0)));
+}
+constexpr NodeType kLogsumexp{"LogsumexpBackward0", logsumexp_backward};
+
+Tensor logsumexp_impl(const Tensor& given, IntList dims, bool keepdim) {
+  Tensor x = is_floating(given.dtype()) ? given : cast(given, rank_context().default_dtype);
+  Reduced r = reduced_shape("logsumexp", x, dims, keepdim);
+  Tensor out = run(logsumexp_slot, x, r, x.dtype());
+  if (needs_grad(x)) {
+    Ref<Node> n = record_reduction(kLogsumexp, x, r, 0);
+    n->save(x);
+    set_history(out, n);
+    n->save_output(out);
+  }
+  return out;
+}
+
+constexpr uint32_t kBoth = kFunction | kMethod;
+const Arg kDims{"dim", none}, kKeep{"keepdim", false}, kDtype{"dtype", none, kKeywordOnly},
+    kCorrection{"correction", none, kKeywordOnly};
+
+}  // namespace
+
+Reduced reduced_shape(const char* op, const Tensor& x, const OptDims& dims, bool keepdim) {
+  Shape wrapped = dims ? wrap_dims(*dims, x.ndim(), op) : Shape();
+  Reduced r{x.sizes(), {}, 1};
+  for (int64_t d = 0; d < x.ndim(); ++d) {
+    if (wrapped.empty() || std::find(wrapped.begin(), wrapped.end(), d) != wrapped.end()) {
+      r.count *= x.sizes()[d];
+      r.kept[d] = 1;
+      if (keepdim) r.sizes.push_back(1);
+    } else {
+      r.sizes.push_back(x.sizes()[d]);
+    }
+  }
+  return r;
+}
+
+Tensor spread(const Tensor& reduced, const Shape& kept, const Shape& sizes) {
+  return expand(reduced.sizes() == kept ? reduced : reshape(reduced, kept), sizes);
+}
+
+const Op<Tensor(const Tensor&, OptDType)> sum_all_op{"sum", sum_all_impl, kBoth, {"input", kDtype}, "The sum of all elements."};
+decltype(sum) sum{"sum", sum_impl, kBoth | kOut, {"input", {"dim", none}, kKeep, kDtype}, "The sum over dims; integers and bools give int64."};
+const Op<Tensor(const Tensor&, OptDType)> mean_all_op{"mean", mean_all_impl, kBoth, {"input", kDtype}, "The mean of all elements."};
+decltype(mean) mean{"mean", mean_impl, kBoth | kOut, {"input", kDims, kKeep, kDtype}, "The mean over dims, of a floating tensor."};
+const Op<Tensor(const Tensor&, OptDims, bool, OptDType)>
+    nansum_op{"nansum", nansum_impl, kBoth, {"input", kDims, kKeep, kDtype}, "sum that takes NaN as 0."},
+    nanmean_op{"nanmean", nanmean_impl, kBoth, {"input", kDims, kKeep, kDtype}, "mean of what is not NaN."};
+decltype(prod) prod{"prod", prod_impl, kBoth, {"input", kDtype}, "The product of all elements."};
+decltype(prod_dim) prod_dim{"prod", prod_dim_impl, kBoth | kOut, {"input", "dim", kKeep, kDtype}, "The product over a dim."};
+const Op<Tensor(const Tensor&)> any_all_op{"any", any_all_impl, kBoth, {"input"}, "Whether any element is not 0."},
+    all_all_op{"all", all_all_impl, kBoth, {"input"}, "Whether no element is 0."};
+decltype(any) any{"any", any_impl, kBoth | kOut, {"input", kDims, kKeep}, "Whether any element over dims is not 0."};
+decltype(all) all{"all", all_impl, kBoth | kOut, {"input", kDims, kKeep}, "Whether no element over dims is 0."};
+const Op<Tensor(const Tensor&, OptDims)> count_nonzero_op{"count_nonzero", count_nonzero_impl, kBoth, {"input", kDims}, "How many elements are not 0."};
+const Op<Tensor(const Tensor&, bool)> var_all_op{"var", var_all_impl, kBoth, {"input", "unbiased"}, "The variance of all elements."},
+    std_all_op{"std", std_all_impl, kBoth, {"input", "unbiased"}, "The standard deviation of all elements."};
+const Op<Tensor(const Tensor&, OptDims, bool, bool)> var_flag_op{"var", var_flag_impl, kBoth, {"input", "dim", "unbiased", kKeep}, "The variance over dims, with n - 1 or n."},
+    std_flag_op{"std", std_flag_impl, kBoth, {"input", "dim", "unbiased", kKeep}, "The standard deviation over dims, with n - 1 or n."};
+decltype(var) var{"var", var_impl, kBoth | kOut, {"input", kDims, kCorrection, {"keepdim", false, kKeywordOnly}}, "The variance over dims, divided by n - correction."};
+decltype(std_op) std_op{"std", std_impl, kBoth | kOut, {"input", kDims, kCorrection, {"keepdim", false, kKeywordOnly}}, "The standard deviation over dims."};
+const Op<Pair(const Tensor&, OptDims, std::optional<double>, bool)>
+    var_mean_op{"var_mean", var_mean_impl, kFunction, {"input", kDims, kCorrection, {"keepdim", false, kKeywordOnly}}, "Variance and mean over dims."},
+    std_mean_op{"std_mean", std_mean_impl, kFunction, {"input", kDims, kCorrection, {"keepdim", false, kKeywordOnly}}, "Standard deviation and mean over dims."};
+const Op<Tensor(const Tensor&, double, OptDims, bool, OptDType)> vector_norm_op{"vector_norm", vector_norm_impl, kLinalg | kOut, {"x", {"ord", 2.0}, kDims, kKeep, kDtype}, "(sum |x|^ord)^(1/ord) over dims."};
+const Op<Tensor(const Tensor&, std::optional<Scalar>, OptDims, bool, OptDType)> norm_op{"norm", norm_impl, kBoth, {"input", {"p", none}, kDims, kKeep, {"dtype", none}}, "(sum |x|^p)^(1/p) over dims."};
+const Op<Tensor(const Tensor&, std::string_view, OptDims, bool, OptDType)> norm_name_op{"norm", norm_name_impl, kBoth, {"input", "p", kDims, kKeep, {"dtype", none}}, "norm by name: 'fro'."};
+decltype(logsumexp) logsumexp{"logsumexp", logsumexp_impl, kBoth | kOut, {"input", "dim", kKeep}, "log(sum(exp(input))) over dims, without overflow."};
+
+}  // namespace warptape::ops
