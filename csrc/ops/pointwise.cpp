@@ -76,18 +76,19 @@ Shape common_shape(const char* op, std::span<const PointwiseInput> inputs) {
   return out;
 }
 
-Tensor pointwise(const char* op, ElementwiseSlot& slot, ResultRule rule, std::initializer_list<PointwiseInput> inputs) {
+Tensor pointwise(const char* op, ElementwiseSlot& slot, ResultRule rule, std::initializer_list<PointwiseInput> inputs,
+                 kernels::IndexFault* fault) {
   std::span<const PointwiseInput> in{inputs.begin(), inputs.size()};
   // The common case, two tensors of one dtype, needs no promotion.
   DType promoted = in.size() == 1 ? in[0].tensor->dtype() : promoted_dtype(in);
   DType result = result_of(rule, promoted);
   Tensor out = make_output(op, in, result);
-  run_elementwise(slot, compute_of(rule, promoted, result), out, in);
+  run_elementwise(slot, compute_of(rule, promoted, result), out, in, fault);
   return out;
 }
 
 void pointwise_into(const char* op, ElementwiseSlot& slot, ResultRule rule, const Tensor& self,
-                    std::initializer_list<PointwiseInput> inputs) {
+                    std::initializer_list<PointwiseInput> inputs, kernels::IndexFault* fault) {
   std::span<const PointwiseInput> in{inputs.begin(), inputs.size()};
   DType promoted = promoted_dtype(in);
   DType result = result_of(rule, promoted);
@@ -97,7 +98,7 @@ void pointwise_into(const char* op, ElementwiseSlot& slot, ResultRule rule, cons
   WT_CHECK(broadcast_shapes(shape, self.sizes(), op) == self.sizes(), ShapeError, op, ": output with shape ",
            self.sizes(), " doesn't match the broadcast shape ", shape);
   common_device(op, in);
-  run_elementwise(slot, compute_of(rule, promoted, result), self, in);
+  run_elementwise(slot, compute_of(rule, promoted, result), self, in, fault);
   self.bump_version();
 }
 

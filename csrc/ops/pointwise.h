@@ -32,11 +32,11 @@ void save_operand(Node& node, const T& operand, bool needed) {
 
 // One elementwise launch into a fresh output (laid out as the first input that has the output's shape).
 WT_API Tensor pointwise(const char* op, ElementwiseSlot& slot, ResultRule rule,
-                        std::initializer_list<PointwiseInput> inputs);
+                        std::initializer_list<PointwiseInput> inputs, kernels::IndexFault* fault = nullptr);
 // The same into `self`, which must have the broadcast shape and a dtype that the result can be cast to. Bumps the
 // version; the caller has called check_inplace before and records after.
 WT_API void pointwise_into(const char* op, ElementwiseSlot& slot, ResultRule rule, const Tensor& self,
-                           std::initializer_list<PointwiseInput> inputs);
+                           std::initializer_list<PointwiseInput> inputs, kernels::IndexFault* fault = nullptr);
 
 // In-place form of a differentiable op: checks, launches into `self`, and gives it the node that `make_record` returns,
 // which is called before the data changes and only when the op is recorded. Inputs that backward needs and that the op

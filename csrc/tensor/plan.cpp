@@ -79,7 +79,7 @@ void fill_strided(ElementwisePlan& plan, const Tensor& out, std::span<const Elem
 }  // namespace
 
 void run_elementwise(ElementwiseSlot& slot, DType compute, const Tensor& out,
-                     std::span<const ElementwiseInput> inputs) {
+                     std::span<const ElementwiseInput> inputs, kernels::IndexFault* fault) {
   if (out.is_meta() || out.numel() == 0) return;
   union Number {
     int64_t i;
@@ -112,7 +112,7 @@ void run_elementwise(ElementwiseSlot& slot, DType compute, const Tensor& out,
   } else {
     fill_strided(plan, out, inputs);
   }
-  slot(launch_context(out.device()), plan);
+  slot(launch_context(out.device(), fault), plan);
 }
 
 }  // namespace warptape

@@ -29,6 +29,7 @@ WT_ELEMENTWISE(erfc, Erfc);
 WT_ELEMENTWISE(erfinv, Erfinv);
 WT_ELEMENTWISE(lgamma, Lgamma);
 WT_ELEMENTWISE(digamma, Digamma);
+WT_ELEMENTWISE(polygamma, Polygamma);
 WT_ELEMENTWISE(logit, Logit);
 WT_ELEMENTWISE(sinc, Sinc);
 WT_ELEMENTWISE(rad2deg, Rad2deg);

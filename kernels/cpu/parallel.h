@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/types.h"
 #include <type_traits>
+#include "kernels/types.h"
 
 namespace warptape::kernels::cpu {
 
@@ -17,8 +17,8 @@ void parallel_chunks(int64_t n, int64_t grain, void (*body)(void*, int64_t, int6
 // Threads that take part, the caller included: the process's number (WARPTAPE_NUM_THREADS, OMP_NUM_THREADS or
 // the cores available), or that of the rank context whose count is bound to the calling thread.
 WT_API int num_threads();
-WT_API void set_num_threads(int n);        // n >= 1; of the bound count where there is one
-void bind_num_threads(int* count);  // null unbinds; a value of 0 means the process's number
+WT_API void set_num_threads(int n);  // n >= 1; of the bound count where there is one
+void bind_num_threads(int* count);   // null unbinds; a value of 0 means the process's number
 bool in_parallel_region();
 
 // Memory of the calling thread, aligned to 64 bytes, valid until the thread's next call of this function.

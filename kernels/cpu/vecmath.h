@@ -409,6 +409,34 @@ WT_FN double digamma_of(double x) {
            z * (1.0 / 120 - z * (1.0 / 252 - z * (1.0 / 240 - z * (1.0 / 132 - z * (691.0 / 32760))))));
   return r + __builtin_log(x) - 0.5 / x - tail;
 }
+// Derivative n >= 1 of digamma: (-1)^(n+1) n! zeta(n + 1, x), the Hurwitz zeta by ten terms and the
+// Euler-Maclaurin formula (Abramowitz and Stegun 23.2.9, with B(2k) / (2k)!). Not for x <= 0, except that the
+// poles are infinite.
+WT_FN double polygamma_of(double x, double n) {
+  constexpr double kBernoulli[] = {1.0 / 12,          -1.0 / 720,
+                                   1.0 / 30240,       -1.0 / 1209600,
+                                   1.0 / 47900160,    -691.0 / 1307674368000,
+                                   1.0 / 74724249600, -3617.0 / 10670622842880000};
+  const double s = n + 1;
+  if (n == 0) return digamma_of(x);
+  double shifted = 0;
+  for (; x < 0 && x != __builtin_floor(x); x += 1) shifted += 1 / __builtin_pow(x, s);
+  double zeta = shifted;
+  for (int k = 0; k < 10; ++k, x += 1) zeta += 1 / __builtin_pow(x, s);
+  const double base = __builtin_pow(x, -s);
+  zeta += x * base / n + base / 2;
+  double factor = s * base / x;
+  for (int k = 0; k < 8; ++k) {
+    zeta += kBernoulli[k] * factor;
+    factor *= (s + 2 * k + 1) * (s + 2 * k + 2) / (x * x);
+  }
+  double factorial = 1;
+  for (double k = 2; k <= n; k += 1) factorial *= k;
+  return (int64_t(n) & 1 ? 1 : -1) * factorial * zeta;
+}
+template <class T> WT_FN Vec<T> polygamma(Vec<T> x, Vec<T> n) {
+  return by_lane(x, n, [](T a, T b) { return T(polygamma_of(double(a), double(b))); });
+}
 // Inverse of erf: Winitzki's first guess, then Halley steps, on erfc near 1 where erf has no bits left.
 WT_FN double erfinv_of(double y) {
   double a = __builtin_fabs(y);

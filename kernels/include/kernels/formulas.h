@@ -122,10 +122,19 @@ WT_FORMULA(LogicalAnd, Binary<kAny>, WT_V2, return (a != V(0)) & (b != V(0)););
 WT_FORMULA(LogicalOr, Binary<kAny>, WT_V2, return (a != V(0)) | (b != V(0)););
 WT_FORMULA(LogicalXor, Binary<kAny>, WT_V2, return (a != V(0)) ^ (b != V(0)););
 WT_FORMULA(IsNan, Unary<kAny>, WT_V1, return x != x;);
-WT_FORMULA(IsInf, Unary<kFloats>, WT_V1, return isinf(x););
-WT_FORMULA(IsFinite, Unary<kFloats>, WT_V1, return isfinite(x););
-WT_FORMULA(IsPosInf, Unary<kFloats>, WT_V1, return isinf(x) & (x > V(0)););
-WT_FORMULA(IsNegInf, Unary<kFloats>, WT_V1, return isinf(x) & (x < V(0)););
+// Integers are finite.
+#define WT_FLOAT_TEST(Name, of_integer, of_float) \
+  WT_FORMULA(Name, Unary<kAny>, WT_V1, {          \
+    if constexpr (kIsInteger<V>)                  \
+      return of_integer;                          \
+    else                                          \
+      return of_float;                            \
+  })
+WT_FLOAT_TEST(IsInf, x != x, isinf(x));
+WT_FLOAT_TEST(IsFinite, x == x, isfinite(x));
+WT_FLOAT_TEST(IsPosInf, x != x, isinf(x) & (x > V(0)));
+WT_FLOAT_TEST(IsNegInf, x != x, isinf(x) & (x < V(0)));
+#undef WT_FLOAT_TEST
 WT_FORMULA(Signbit, Unary<kAny>, WT_V1, {
   if constexpr (kIsInteger<V>)
     return x < V(0);
@@ -154,10 +163,18 @@ WT_FORMULA(ShiftLeft, Binary<kIntegers>, WT_V2, return shift_left(a, b););
 WT_FORMULA(ShiftRight, Binary<kIntegers>, WT_V2, return shift_right(a, b););
 
 // ---- rounding ----
-WT_FORMULA(Floor, Unary<kFloats>, WT_V1, return floor(x););
-WT_FORMULA(Ceil, Unary<kFloats>, WT_V1, return ceil(x););
-WT_FORMULA(Round, Unary<kFloats>, WT_V1, return round(x););
-WT_FORMULA(Trunc, Unary<kFloats>, WT_V1, return trunc(x););
+#define WT_ROUNDING(Name, f)             \
+  WT_FORMULA(Name, Unary<kAny>, WT_V1, { \
+    if constexpr (kIsInteger<V>)         \
+      return x;                          \
+    else                                 \
+      return f(x);                       \
+  })
+WT_ROUNDING(Floor, floor);
+WT_ROUNDING(Ceil, ceil);
+WT_ROUNDING(Round, round);
+WT_ROUNDING(Trunc, trunc);
+#undef WT_ROUNDING
 WT_FORMULA(Frac, Unary<kFloats>, WT_V1, return x - trunc(x););
 WT_FORMULA(NanToNum, Quaternary<kFloats>, (V x, V nan, V high, V low),
            return select(isnan(x), nan, select(isinf(x), select(x > V(0), high, low), x)););
@@ -190,6 +207,7 @@ WT_SAME(Lgamma, lgamma);
 WT_SAME(Digamma, digamma);
 WT_SAME(Sigmoid, sigmoid);
 #undef WT_SAME
+WT_FORMULA(Polygamma, Binary<kFloats>, (V x, V n), return polygamma(x, n););
 WT_FORMULA(Logit, Unary<kFloats>, WT_V1, return log(x / (V(1) - x)););
 WT_FORMULA(Sinc, Unary<kFloats>, WT_V1, {
   V t = V(3.14159265358979323846) * x;

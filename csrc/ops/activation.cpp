@@ -1,0 +1,272 @@
+// Activation functions. Each has a fused backward kernel and the differentiable composition of it.
+#include "ops/activation.h"
+
+#include <cmath>
+#include <numbers>
+
+#include "ops/unary.h"
+
+namespace warptape::ops {
+namespace {
+
+constexpr double kSeluAlpha = 1.6732632423543772848170429916717,
+                 kSeluScale = 1.0507009873554804934193349852946;
+
+// Up to two numbers beside the input (slope; bounds; beta and threshold).
+struct Numbers {
+  double first = 0, second = 0;
+};
+
+struct ActivationDef {
+  const char* name;
+  NodeType type;
+  ElementwiseSlot slot, backward_slot;
+  int numbers = 0;
+  bool integers = false;  // works on integers, too
+};
+
+Tensor launch(const char* op, ElementwiseSlot& slot, int count, const Tensor& x, const Numbers& v) {
+  if (count == 0) return pointwise(op, slot, ResultRule::Same, {x});
+  if (count == 1) return pointwise(op, slot, ResultRule::Same, {x, Scalar(v.first)});
+  return pointwise(op, slot, ResultRule::Same, {x, Scalar(v.first), Scalar(v.second)});
+}
+Tensor launch_backward(ActivationDef& d, const Tensor& g, const Tensor& x, const Numbers& v) {
+  if (d.numbers == 0) return pointwise(d.name, d.backward_slot, ResultRule::Same, {g, x});
+  if (d.numbers == 1) return pointwise(d.name, d.backward_slot, ResultRule::Same, {g, x, Scalar(v.first)});
+  return pointwise(d.name, d.backward_slot, ResultRule::Same, {g, x, Scalar(v.first), Scalar(v.second)});
+}
+
+void check_activation(const ActivationDef& d, const Tensor& x) {
+  WT_CHECK(x.dtype() != DType::Bool && (d.integers || is_floating(x.dtype())), DtypeError, d.name,
+           ": not implemented for ", x.dtype(), "; convert to a floating dtype");
+}
+
+Ref<Node> record_activation(const ActivationDef& d, const Tensor& x, const Tensor& saved, const Numbers& v) {
+  Ref<Node> n = record(d.type, x);
+  n->emplace<Numbers>(v);
+  n->save(saved);
+  return n;
+}
+
+Tensor activate(ActivationDef& d, const Tensor& x, Numbers v = {}) {
+  check_activation(d, x);
+  Tensor out = launch(d.name, d.slot, d.numbers, x, v);
+  if (needs_grad(x)) set_history(out, record_activation(d, x, x, v));
+  return out;
+}
+
+Tensor activate_inplace(ActivationDef& d, const Tensor& x, Numbers v = {}) {
+  check_activation(d, x);
+  auto node = [&] { return record_activation(d, x, clone_with_history(x), v); };
+  if (d.numbers == 0) return inplace(d.name, d.slot, ResultRule::Same, x, {x}, node);
+  if (d.numbers == 1) return inplace(d.name, d.slot, ResultRule::Same, x, {x, Scalar(v.first)}, node);
+  return inplace(d.name, d.slot, ResultRule::Same, x, {x, Scalar(v.first), Scalar(v.second)}, node);
+}
+
+Tensor one(const Tensor& x) { return full({}, Scalar(1.0), {x.dtype(), x.device()}); }
+
+}  // namespace
+
+// SLOPE is the derivative of the function at x, with the numbers v, as differentiable ops.
+#define WT_ACTIVATION(NAME, SLOT, BACKWARD_SLOT, NODE, NUMBERS, INTEGERS, ...)                          \
+  namespace {                                                                                           \
+  extern ActivationDef NAME##_def;                                                                      \
+  void NAME##_backward(Node& n, Gradients& grads) {                                                     \
+    const Tensor &g = grads[0], x = n.saved(0);                                                         \
+    [[maybe_unused]] const Numbers v = n.data<Numbers>();                                               \
+    if (!needs_grad(g, x)) return grads.set(0, launch_backward(NAME##_def, g, x, v));                   \
+    grads.set(0, g * (__VA_ARGS__));                                                                    \
+  }                                                                                                     \
+  ActivationDef NAME##_def{                                                                             \
+      #NAME,   {NODE, NAME##_backward}, ElementwiseSlot{SLOT}, ElementwiseSlot{BACKWARD_SLOT}, NUMBERS, \
+      INTEGERS};                                                                                        \
+  }
+
+WT_ACTIVATION(silu, "silu", "silu_backward", "SiluBackward0", 0, false,
+              sigmoid(x) * (1 + x * (1 - sigmoid(x))))
+WT_ACTIVATION(gelu, "gelu", "gelu_backward", "GeluBackward0", 0, false,
+              (erf(x * (1 / std::numbers::sqrt2)) + 1) * 0.5 +
+                  x * exp(x * x * -0.5) * (std::numbers::inv_sqrtpi / std::numbers::sqrt2))
+namespace {
+// u = sqrt(2 / pi) (x + 0.044715 x^3); gelu = x sigmoid(2 u)
+Tensor gelu_tanh_slope(const Tensor& x) {
+  const double k = 2 * std::numbers::sqrt2 * std::numbers::inv_sqrtpi;
+  Tensor s = sigmoid(x * (x * x * 0.044715 + 1) * k);
+  return s + x * s * (1 - s) * ((x * x * (3 * 0.044715) + 1) * k);
+}
+Tensor mish_slope(const Tensor& x) {
+  Tensor t = tanh(softplus(x, 1, 40));
+  return t + x * sigmoid(x) * (1 - t * t);
+}
+}  // namespace
+WT_ACTIVATION(gelu_tanh, "gelu_tanh", "gelu_tanh_backward", "GeluBackward0", 0, false, gelu_tanh_slope(x))
+WT_ACTIVATION(mish, "mish", "mish_backward", "MishBackward0", 0, false, mish_slope(x))
+WT_ACTIVATION(logsigmoid, "log_sigmoid", "log_sigmoid_backward", "LogSigmoidBackward0", 0, false, sigmoid(-x))
+WT_ACTIVATION(selu, "selu", "selu_backward", "EluBackward0", 0, false,
+              where_ts(le_ts(x, 0), exp(x) * kSeluAlpha, Scalar(1.0)) * kSeluScale)
+WT_ACTIVATION(hardsigmoid, "hardsigmoid", "hardsigmoid_backward", "HardsigmoidBackward0", 0, false,
+              logical_and(gt_ts(x, -3), lt_ts(x, 3)) / 6.0)
+WT_ACTIVATION(hardswish, "hardswish", "hardswish_backward", "HardswishBackward0", 0, false,
+              where_st(le_ts(x, -3), Scalar(0.0), where_ts(lt_ts(x, 3), x / 3 + 0.5, Scalar(1.0))))
+WT_ACTIVATION(softsign, "softsign", "softsign_backward", "SoftsignBackward0", 0, false,
+              reciprocal(square(abs(x) + 1)))
+WT_ACTIVATION(leaky_relu, "leaky_relu", "leaky_relu_backward", "LeakyReluBackward0", 1, false,
+              where(gt_ts(x, 0), one(x), one(x) * v.first))
+WT_ACTIVATION(elu, "elu", "elu_backward", "EluBackward0", 1, false,
+              where_st(gt_ts(x, 0), Scalar(1.0), exp(x) * v.first))
+WT_ACTIVATION(celu, "celu", "celu_backward", "CeluBackward0", 1, false,
+              where_st(gt_ts(x, 0), Scalar(1.0), exp(x / v.first)))
+WT_ACTIVATION(softplus, "softplus", "softplus_backward", "SoftplusBackward0", 2, false,
+              where_st(gt_ts(x* v.first, v.second), Scalar(1.0), sigmoid(x* v.first)))
+WT_ACTIVATION(hardtanh, "hardtanh", "hardtanh_backward", "HardtanhBackward0", 2, true,
+              logical_and(gt_ts(x, v.first), lt_ts(x, v.second)))
+
+// ---- relu keeps its output, threshold its input ----
+namespace {
+ElementwiseSlot threshold_backward_slot{"threshold_backward"};
+Tensor threshold_gradient(const Tensor& g, const Tensor& x, double limit) {
+  if (needs_grad(g, x)) return g * gt_ts(x, limit);
+  return pointwise("threshold_backward", threshold_backward_slot, ResultRule::Same, {g, x, Scalar(limit)});
+}
+void check_no_bool(const char* op, const Tensor& x) {
+  WT_CHECK(x.dtype() != DType::Bool, DtypeError, op,
+           ": Boolean inputs not supported; convert to an integer dtype");
+}
+void threshold_node_backward(Node& n, Gradients& g) {
+  g.set(0, threshold_gradient(g[0], n.saved(0), n.data<Numbers>().first));
+}
+ActivationDef threshold_def{"threshold",
+                            {"ThresholdBackward0", threshold_node_backward},
+                            ElementwiseSlot{"threshold"},
+                            ElementwiseSlot{"threshold_backward"},
+                            2,
+                            true};
+}  // namespace
+WT_UNARY_BACKWARD(relu, "ReluBackward0", Same, Output, check_no_bool, threshold_gradient(g, s, 0))
+
+namespace {
+template <ActivationDef& D>
+Tensor plain(const Tensor& x, bool inplace) {
+  return inplace ? activate_inplace(D, x) : activate(D, x);
+}
+template <ActivationDef& D>
+Tensor plain_only(const Tensor& x) {
+  return activate(D, x);
+}
+template <ActivationDef& D>
+Tensor with_number(const Tensor& x, double a, bool inplace) {
+  return inplace ? activate_inplace(D, x, {a}) : activate(D, x, {a});
+}
+template <ActivationDef& D>
+Tensor with_numbers(const Tensor& x, double a, double b, bool inplace) {
+  return inplace ? activate_inplace(D, x, {a, b}) : activate(D, x, {a, b});
+}
+Tensor gelu_impl(const Tensor& x, std::string_view approximate) {
+  WT_CHECK(approximate == "none" || approximate == "tanh", Error,
+           "gelu: approximate argument must be either none or tanh, got '", approximate, "'");
+  return activate(approximate == "tanh" ? gelu_tanh_def : gelu_def, x);
+}
+Tensor celu_impl(const Tensor& x, double alpha, bool inplace) {
+  WT_CHECK(alpha != 0, Error, "celu: ZeroDivisionError: alpha cannot be 0");
+  return with_number<celu_def>(x, alpha, inplace);
+}
+Tensor hardtanh_impl(const Tensor& x, double lo, double hi, bool inplace) {
+  WT_CHECK(lo <= hi, ValueError, "hardtanh: min_val cannot be greater than max_val, got ", lo, " and ", hi);
+  return with_numbers<hardtanh_def>(x, lo, hi, inplace);
+}
+Tensor relu6_impl(const Tensor& x, bool inplace) { return with_numbers<hardtanh_def>(x, 0, 6, inplace); }
+Tensor relu_nn(const Tensor& x, bool inplace) {
+  return inplace ? unary_inplace<relu_def>(x) : unary_impl<relu_def>(x);
+}
+Tensor softplus_impl(const Tensor& x, double beta, double limit) {
+  return activate(softplus_def, x, {beta, limit});
+}
+
+template <ActivationDef& D>
+Tensor plain_into(const Tensor& x) {
+  return activate_inplace(D, x);
+}
+template <ActivationDef& D>
+Tensor number_into(const Tensor& x, double a) {
+  return activate_inplace(D, x, {a});
+}
+template <ActivationDef& D>
+Tensor numbers_into(const Tensor& x, double a, double b) {
+  return activate_inplace(D, x, {a, b});
+}
+
+const Arg kSelf{"input", kWritten}, kSlope{"negative_slope", 0.01}, kAlpha{"alpha", 1.0},
+    kInplace{"inplace", false};
+const Arg kMinVal{"min_val", -1.0}, kMaxVal{"max_val", 1.0};
+}  // namespace
+
+decltype(relu) relu{"relu", unary_impl<relu_def>, kFunction | kMethod, {"input"}, "max(input, 0)."};
+decltype(relu_) relu_{"relu_", unary_inplace<relu_def>, kFunction | kMethod, {kSelf}, "relu in place."};
+decltype(gelu) gelu{"gelu",
+                    gelu_impl,
+                    kNN,
+                    {"input", {"approximate", "none", kKeywordOnly}},
+                    "input * Phi(input), Phi the normal distribution's; or its tanh approximation."};
+decltype(logsigmoid) logsigmoid{
+    "logsigmoid", plain_only<logsigmoid_def>, kNN, {"input"}, "log(sigmoid(input))."};
+decltype(softsign) softsign{"softsign", plain_only<softsign_def>, kNN, {"input"}, "input / (1 + |input|)."};
+decltype(softplus) softplus{
+    "softplus",
+    softplus_impl,
+    kNN,
+    {"input", {"beta", 1.0}, {"threshold", 20.0}},
+    "log(1 + exp(beta * input)) / beta; input itself where beta * input > threshold."};
+decltype(silu) silu{"silu", plain<silu_def>, kNN, {"input", kInplace}, "input * sigmoid(input)."};
+decltype(mish) mish{"mish", plain<mish_def>, kNN, {"input", kInplace}, "input * tanh(softplus(input))."};
+decltype(selu) selu{
+    "selu", plain<selu_def>, kNN, {"input", kInplace}, "Scaled elu for self-normalising networks."};
+decltype(hardsigmoid) hardsigmoid{
+    "hardsigmoid", plain<hardsigmoid_def>, kNN, {"input", kInplace}, "clamp(input / 6 + 1 / 2, 0, 1)."};
+decltype(hardswish) hardswish{
+    "hardswish", plain<hardswish_def>, kNN, {"input", kInplace}, "input * hardsigmoid(input)."};
+decltype(relu6) relu6{"relu6", relu6_impl, kNN, {"input", kInplace}, "clamp(input, 0, 6)."};
+decltype(leaky_relu) leaky_relu{"leaky_relu",
+                                with_number<leaky_relu_def>,
+                                kNN,
+                                {"input", kSlope, kInplace},
+                                "input where positive, else negative_slope * input."};
+decltype(elu) elu{"elu",
+                  with_number<elu_def>,
+                  kNN,
+                  {"input", kAlpha, kInplace},
+                  "input where positive, else alpha * expm1(input)."};
+decltype(celu) celu{"celu",
+                    celu_impl,
+                    kNN,
+                    {"input", kAlpha, kInplace},
+                    "input where positive, else alpha * expm1(input / alpha)."};
+decltype(hardtanh) hardtanh{
+    "hardtanh", hardtanh_impl, kNN, {"input", kMinVal, kMaxVal, kInplace}, "clamp(input, min_val, max_val)."};
+decltype(threshold) threshold{"threshold",
+                              with_numbers<threshold_def>,
+                              kNN,
+                              {"input", "threshold", "value", kInplace},
+                              "input where above threshold, else value."};
+
+namespace {
+using PlainOp = Op<Tensor(const Tensor&)>;
+using NumberOp = Op<Tensor(const Tensor&, double)>;
+using NumbersOp = Op<Tensor(const Tensor&, double, double)>;
+const Op<Tensor(const Tensor&, bool)> nn_relu{"relu", relu_nn, kNN, {"input", kInplace}, "max(input, 0)."};
+const PlainOp root_selu{
+    "selu", plain_only<selu_def>, kFunction, {"input"}, "Scaled elu for self-normalising networks."};
+const PlainOp selu_into{"selu_", plain_into<selu_def>, kFunction, {kSelf}, "selu in place."};
+const NumberOp celu_into{"celu_", number_into<celu_def>, kFunction, {kSelf, kAlpha}, "celu in place."};
+const NumberOp elu_into{"elu_", number_into<elu_def>, kNN, {kSelf, kAlpha}, "elu in place."};
+const NumberOp leaky_into{
+    "leaky_relu_", number_into<leaky_relu_def>, kNN, {kSelf, kSlope}, "leaky_relu in place."};
+const NumbersOp hardtanh_into{
+    "hardtanh_", numbers_into<hardtanh_def>, kNN, {kSelf, kMinVal, kMaxVal}, "hardtanh in place."};
+const NumbersOp threshold_into{"threshold_",
+                               numbers_into<threshold_def>,
+                               kFunction,
+                               {kSelf, "threshold", "value"},
+                               "threshold in place."};
+}  // namespace
+
+}  // namespace warptape::ops

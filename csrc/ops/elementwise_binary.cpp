@@ -1,0 +1,227 @@
+// Powers, divisions with a remainder, maxima and other functions of two tensors.
+#include <numbers>
+
+#include "ops/binary.h"
+
+namespace warptape::ops {
+namespace {
+
+ElementwiseSlot maximum_backward_slot{"maximum_backward"}, minimum_backward_slot{"minimum_backward"},
+    pow_base_backward_slot{"pow_base_backward"};
+
+void check_floats(const char* op, DType promoted) {
+  WT_CHECK(is_floating(promoted), DtypeError, op, ": not implemented for ", promoted,
+           "; convert to a floating dtype");
+}
+void check_no_bool(const char* op, DType promoted) {
+  WT_CHECK(promoted != DType::Bool, DtypeError, op,
+           ": not implemented for bool; convert to an integer dtype");
+}
+
+// 1 where a wins, 1/2 where both are equal.
+Tensor share(const Tensor& wins, const Tensor& a, const Tensor& b) { return wins + eq(a, b) * 0.5; }
+Tensor zero_where(const Tensor& mask, const Tensor& t) { return where_st(mask, Scalar(0), t); }
+}  // namespace
+
+// ---- division ----
+WT_BINARY_DEF(fmod, "FmodBackward0", Same, true, check_no_bool, g, -(g* trunc(a / b)))
+WT_BINARY_TT(fmod, "Remainder with the sign of input.");
+WT_BINARY_TT_(fmod);
+WT_BINARY_TS(fmod, "Remainder with the sign of input.");
+WT_BINARY_TS_(fmod);
+WT_BINARY_DEF(remainder, "RemainderBackward0", Same, true, check_no_bool, g, -(g* floor(a / b)))
+WT_BINARY_TT(remainder, "Remainder with the sign of other, as Python's %.");
+WT_BINARY_TT_(remainder);
+WT_BINARY_TS(remainder, "Remainder with the sign of other, as Python's %.");
+WT_BINARY_TS_(remainder);
+WT_BINARY_ST(remainder, "Remainder with the sign of other, as Python's %.");
+WT_BINARY_PLAIN(floor_divide, Same, true, check_no_bool)
+WT_BINARY_TT(floor_divide, "Quotient rounded down.");
+WT_BINARY_TT_(floor_divide);
+WT_BINARY_TS(floor_divide, "Quotient rounded down.");
+WT_BINARY_TS_(floor_divide);
+namespace {
+const BinaryStOp floor_divide_st{"floor_divide", binary_impl<floor_divide_def, Scalar, Tensor>, kFunction,
+                                 WT_BINARY_ARGS, "Quotient rounded down."};
+}
+// div with a rounding mode: the gradient is zero.
+WT_BINARY_DEF(trunc_divide, "DivBackward1", Same, true, check_no_bool, no_gradient(g), no_gradient(g))
+namespace {
+BinaryDef floor_div_def{"div",
+                        "div_",
+                        ResultRule::Same,
+                        {"DivBackward1", trunc_divide_backward},
+                        ElementwiseSlot{"floor_divide"},
+                        true,
+                        check_no_bool};
+using Mode = std::optional<std::string_view>;
+void check_mode(Mode mode) {
+  WT_CHECK(!mode || *mode == "floor" || *mode == "trunc", Error,
+           "div expected rounding_mode to be one of None, 'trunc', or 'floor' but found '", *mode, "'");
+}
+template <class B>
+Tensor div_mode_impl(const Tensor& a, const B& b, Mode mode) {
+  check_mode(mode);
+  if (!mode) return a / b;
+  return *mode == "floor" ? binary_impl<floor_div_def, Tensor, B>(a, b)
+                          : binary_impl<trunc_divide_def, Tensor, B>(a, b);
+}
+template <class B>
+Tensor div_mode_inplace(const Tensor& a, const B& b, Mode mode) {
+  check_mode(mode);
+  if (mode)
+    return *mode == "floor" ? binary_inplace<floor_div_def, B>(a, b)
+                            : binary_inplace<trunc_divide_def, B>(a, b);
+  if constexpr (std::is_same_v<B, Tensor>)
+    return div_(a, b);
+  else
+    return div_ts_(a, b);
+}
+const char kDivDoc[] = "input / other, rounded to an integer as rounding_mode ('floor' or 'trunc') says.";
+const Arg kMode{"rounding_mode", kKeywordOnly};
+}  // namespace
+decltype(div_mode) div_mode{"div", div_mode_impl<Tensor>, kBothOut, {"input", "other", kMode}, kDivDoc};
+decltype(div_mode_ts) div_mode_ts{"div", div_mode_impl<Scalar>, kBothOut, {"input", "other", kMode}, kDivDoc};
+decltype(div_mode_) div_mode_{
+    "div_", div_mode_inplace<Tensor>, kMethod, {{"input", kWritten}, "other", kMode}, kDivDoc};
+decltype(div_mode_ts_) div_mode_ts_{
+    "div_", div_mode_inplace<Scalar>, kMethod, {{"input", kWritten}, "other", kMode}, kDivDoc};
+
+// ---- powers ----
+namespace {
+Tensor pow_base_gradient(const Tensor& g, const Tensor& a, const Tensor& b) {
+  if (!needs_grad(g, a, b))
+    return pointwise("pow_base_backward", pow_base_backward_slot, ResultRule::Same, {g, a, b});
+  return zero_where(eq_ts(b, 0), g * (b * pow(a, b - 1)));
+}
+// 0 ^ b does not change with b > 0, though log(0) is infinite.
+Tensor pow_exponent_gradient(const Tensor& g, const Tensor& a, const Tensor& b) {
+  return zero_where(logical_and(eq_ts(a, 0), ge_ts(b, 0)), g * (pow(a, b) * log(a)));
+}
+void check_negative_power(const Tensor& a, const Scalar& e) {
+  WT_CHECK(is_floating(a.dtype()) || e.is_floating() || e.to_int() >= 0, Error,
+           "pow: Integers to negative integer powers are not allowed; convert the base to a floating dtype");
+}
+}  // namespace
+WT_BINARY_DEF(pow, "PowBackward1", Same, false, check_no_bool, pow_base_gradient(g, a, b),
+              pow_exponent_gradient(g, a, b))
+namespace {
+void pow_scalar_backward(Node& n, Gradients& g) {
+  const Scalar& e = n.data<Scalar>();
+  const Tensor x = n.saved(0);
+  if (e.equal(0)) return g.set(0, no_gradient(g[0]));
+  if (e.equal(1)) return g.set(0, g[0]);
+  if (e.equal(2)) return g.set(0, g[0] * x * 2);
+  g.set(0, g[0] * (pow_ts(x, e.is_floating() ? Scalar(e.to_double() - 1) : Scalar(e.to_int() - 1)) * e));
+}
+constexpr NodeType kPowScalar{"PowBackward0", pow_scalar_backward};
+Ref<Node> record_pow(const Tensor& a, const Tensor& saved, const Scalar& e) {
+  Ref<Node> n = record(kPowScalar, a);
+  n->emplace<Scalar>(e);
+  n->save(saved);
+  return n;
+}
+Tensor pow_scalar(const Tensor& a, const Scalar& e) {
+  check_negative_power(a, e);
+  check_binary(pow_def, "pow", a, e);
+  Tensor out = pointwise("pow", pow_def.slot, ResultRule::Same, {a, e});
+  if (needs_grad(a)) set_history(out, record_pow(a, a, e));
+  return out;
+}
+Tensor pow_scalar_inplace(const Tensor& a, const Scalar& e) {
+  check_negative_power(a, e);
+  return inplace("pow_", pow_def.slot, ResultRule::Same, a, {a, e},
+                 [&] { return record_pow(a, clone_with_history(a), e); });
+}
+const Arg kExponent = "exponent";
+}  // namespace
+decltype(pow) pow{
+    "pow", binary_impl<pow_def, Tensor, Tensor>, kBothOut, {"input", kExponent}, "input ** exponent."};
+decltype(pow_ts) pow_ts{"pow", pow_scalar, kBothOut, {"input", kExponent}, "input ** exponent."};
+decltype(pow_st) pow_st{"pow",
+                        binary_impl<pow_def, Scalar, Tensor>,
+                        kFunction | kOut,
+                        {{"self"}, kExponent},
+                        "input ** exponent."};
+decltype(pow_) pow_{
+    "pow_", binary_inplace<pow_def, Tensor>, kMethod, {{"input", kWritten}, kExponent}, "pow in place."};
+decltype(pow_ts_) pow_ts_{
+    "pow_", pow_scalar_inplace, kMethod, {{"input", kWritten}, kExponent}, "pow in place."};
+namespace {
+// In float64 whatever the dtypes.
+Tensor float_power_tt(const Tensor& a, const Tensor& b) {
+  return pow(tape_cast(a, DType::Float64), tape_cast(b, DType::Float64));
+}
+Tensor float_power_ts(const Tensor& a, const Scalar& b) {
+  return pow_ts(tape_cast(a, DType::Float64), Scalar(b.to_double()));
+}
+Tensor float_power_st(const Scalar& a, const Tensor& b) {
+  return pow_st(Scalar(a.to_double()), tape_cast(b, DType::Float64));
+}
+const char kFloatPower[] = "input ** exponent in float64.";
+const BinaryOp float_power_op{"float_power", float_power_tt, kBothOut, {"input", kExponent}, kFloatPower};
+const BinaryTsOp float_power_ts_op{
+    "float_power", float_power_ts, kBothOut, {"input", kExponent}, kFloatPower};
+const BinaryStOp float_power_st_op{
+    "float_power", float_power_st, kFunction | kOut, {"input", kExponent}, kFloatPower};
+}  // namespace
+
+// ---- maxima ----
+WT_BINARY_DEF(maximum, "MaximumBackward0", Same, false, nullptr,
+              needs_grad(g, a, b)
+                  ? g * share(gt(a, b), a, b)
+                  : pointwise("maximum_backward", maximum_backward_slot, ResultRule::Same, {g, a, b}),
+              needs_grad(g, a, b)
+                  ? g * share(gt(b, a), a, b)
+                  : pointwise("maximum_backward", maximum_backward_slot, ResultRule::Same, {g, b, a}))
+WT_BINARY_TT(maximum, "The larger of each pair; NaN wins.");
+WT_BINARY_DEF(minimum, "MinimumBackward0", Same, false, nullptr,
+              needs_grad(g, a, b)
+                  ? g * share(lt(a, b), a, b)
+                  : pointwise("minimum_backward", minimum_backward_slot, ResultRule::Same, {g, a, b}),
+              needs_grad(g, a, b)
+                  ? g * share(lt(b, a), a, b)
+                  : pointwise("minimum_backward", minimum_backward_slot, ResultRule::Same, {g, b, a}))
+WT_BINARY_TT(minimum, "The smaller of each pair; NaN wins.");
+WT_BINARY_DEF(fmax, "FmaxBackward0", Same, false, nullptr, g* logical_or(ge(a, b), isnan(b)),
+              g* logical_not(logical_or(ge(a, b), isnan(b))))
+WT_BINARY_TT(fmax, "The larger of each pair; a NaN loses.");
+WT_BINARY_DEF(fmin, "FminBackward0", Same, false, nullptr, g* logical_or(le(a, b), isnan(b)),
+              g* logical_not(logical_or(le(a, b), isnan(b))))
+WT_BINARY_TT(fmin, "The smaller of each pair; a NaN loses.");
+
+// ---- others ----
+WT_BINARY_DEF(atan2, "Atan2Backward0", Float, false, nullptr, g*(b / (a * a + b * b)),
+              g * (-a / (a * a + b * b)))
+WT_BINARY_TT(atan2, "Angle of the point (other, input).");
+WT_BINARY_TT_(atan2);
+WT_BINARY_DEF(hypot, "HypotBackward0", Same, false, check_floats, g*(a / hypot(a, b)), g*(b / hypot(a, b)))
+WT_BINARY_TT(hypot, "sqrt(input^2 + other^2) without overflow.");
+WT_BINARY_TT_(hypot);
+WT_BINARY_DEF(logaddexp, "LogaddexpBackward0", Same, false, check_floats, g* sigmoid(a - b),
+              g* sigmoid(b - a))
+WT_BINARY_TT(logaddexp, "log(exp(input) + exp(other)) without overflow.");
+WT_BINARY_DEF(logaddexp2, "Logaddexp2Backward0", Same, false, check_floats,
+              g* sigmoid((a - b) * std::numbers::ln2), g* sigmoid((b - a) * std::numbers::ln2))
+WT_BINARY_TT(logaddexp2, "log2(2^input + 2^other) without overflow.");
+WT_BINARY_DEF(copysign, "CopysignBackward0", Float, false, nullptr, g*(sign(copysign(a, b)) * sign(a)),
+              no_gradient(g))
+WT_BINARY_TT(copysign, "The magnitude of input with the sign of other.");
+WT_BINARY_TT_(copysign);
+WT_BINARY_TS(copysign, "The magnitude of input with the sign of other.");
+WT_BINARY_TS_(copysign);
+WT_BINARY_DEF(xlogy, "XlogyBackward0", Float, false, nullptr,
+              zero_where(logical_and(eq_ts(a, 0), le_ts(b, 0)), g* log(b)), g*(a / b))
+WT_BINARY_TT(xlogy, "input * log(other), 0 where input is 0.");
+WT_BINARY_TT_(xlogy);
+WT_BINARY_TS(xlogy, "input * log(other), 0 where input is 0.");
+WT_BINARY_TS_(xlogy);
+WT_BINARY_ST(xlogy, "input * log(other), 0 where input is 0.");
+WT_BINARY_PLAIN(heaviside, Same, false, nullptr)
+decltype(heaviside) heaviside{"heaviside",
+                              binary_impl<heaviside_def, Tensor, Tensor>,
+                              kBothOut,
+                              {"input", "values"},
+                              "0 below 0, 1 above it, values at it."};
+
+}  // namespace warptape::ops

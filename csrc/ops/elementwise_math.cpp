@@ -1,0 +1,105 @@
+// Transcendental functions and roots.
+#include <numbers>
+
+#include "ops/unary.h"
+
+namespace warptape::ops {
+
+namespace {
+constexpr double kLn2 = std::numbers::ln2, kLn10 = std::numbers::ln10;
+constexpr double kTwoOverSqrtPi = 2 * std::numbers::inv_sqrtpi;
+constexpr double kPi = std::numbers::pi;
+
+ElementwiseSlot sqrt_backward_slot{"sqrt_backward"}, rsqrt_backward_slot{"rsqrt_backward"},
+    reciprocal_backward_slot{"reciprocal_backward"}, tanh_backward_slot{"tanh_backward"},
+    sigmoid_backward_slot{"sigmoid_backward"}, sin_backward_slot{"sin_backward"},
+    cos_backward_slot{"cos_backward"}, erf_backward_slot{"erf_backward"}, polygamma_slot{"polygamma"};
+}  // namespace
+#define WT_FUSED(NAME, ...) fused(#NAME, NAME##_slot, g, s, [&] { return __VA_ARGS__; })
+
+WT_UNARY(exp, "ExpBackward0", Float, Output, "e to the power of input.", g* s);
+WT_UNARY(exp2, "Exp2Backward0", Float, Output, "2 to the power of input.", g * s * kLn2);
+WT_UNARY(expm1, "Expm1Backward0", Float, Output, "exp(input) - 1, exact near 0.", g*(s + 1));
+WT_UNARY(log, "LogBackward0", Float, Input, "Natural logarithm.", g / s);
+WT_UNARY(log2, "Log2Backward0", Float, Input, "Logarithm to base 2.", g / (s * kLn2));
+WT_UNARY(log10, "Log10Backward0", Float, Input, "Logarithm to base 10.", g / (s * kLn10));
+WT_UNARY(log1p, "Log1PBackward0", Float, Input, "log(1 + input), exact near 0.", g / (s + 1));
+WT_UNARY(sin, "SinBackward0", Float, Input, "Sine.", WT_FUSED(sin_backward, g* cos(s)));
+WT_UNARY(cos, "CosBackward0", Float, Input, "Cosine.", WT_FUSED(cos_backward, -(g* sin(s))));
+WT_UNARY(tan, "TanBackward0", Float, Output, "Tangent.", g*(s* s + 1));
+WT_UNARY(asin, "AsinBackward0", Float, Input, "Inverse sine.", g* rsqrt(1 - s * s));
+WT_UNARY(acos, "AcosBackward0", Float, Input, "Inverse cosine.", -(g* rsqrt(1 - s * s)));
+WT_UNARY(atan, "AtanBackward0", Float, Input, "Inverse tangent.", g / (s * s + 1));
+WT_UNARY(sinh, "SinhBackward0", Float, Input, "Hyperbolic sine.", g* cosh(s));
+WT_UNARY(cosh, "CoshBackward0", Float, Input, "Hyperbolic cosine.", g* sinh(s));
+WT_UNARY(tanh, "TanhBackward0", Float, Output, "Hyperbolic tangent.",
+         WT_FUSED(tanh_backward, g * (1 - s * s)));
+WT_UNARY(asinh, "AsinhBackward0", Float, Input, "Inverse hyperbolic sine.", g* rsqrt(s* s + 1));
+WT_UNARY(acosh, "AcoshBackward0", Float, Input, "Inverse hyperbolic cosine.", g* rsqrt(s* s - 1));
+WT_UNARY(atanh, "AtanhBackward0", Float, Input, "Inverse hyperbolic tangent.", g / (1 - s * s));
+WT_UNARY(erf, "ErfBackward0", Float, Input, "Error function.",
+         WT_FUSED(erf_backward, g* exp(-(s* s)) * kTwoOverSqrtPi));
+WT_UNARY(erfc, "ErfcBackward0", Float, Input, "1 - erf(input), exact for large input.",
+         g* exp(-(s* s)) * -kTwoOverSqrtPi);
+WT_UNARY(erfinv, "ErfinvBackward0", Float, Output, "Inverse of erf.", g* exp(s* s) * (1 / kTwoOverSqrtPi));
+WT_UNARY(lgamma, "LgammaBackward0", Float, Input, "Logarithm of the absolute value of the gamma function.",
+         g* digamma(s));
+WT_UNARY(digamma, "DigammaBackward0", Float, Input, "Derivative of lgamma.", g* polygamma(1, s));
+WT_UNARY(sinc, "SincBackward0", Float, Input, "sin(pi x) / (pi x), 1 at 0.",
+         where(eq_ts(s, 0), g * 0, g*((cos(s * kPi) * (s * kPi) - sin(s * kPi)) / (s * s * kPi))));
+WT_UNARY(sqrt, "SqrtBackward0", Float, Output, "Square root.", WT_FUSED(sqrt_backward, g / (s * 2)));
+WT_UNARY(rsqrt, "RsqrtBackward0", Float, Output, "1 / sqrt(input).",
+         WT_FUSED(rsqrt_backward, g*(s * s * s) * -0.5));
+WT_UNARY(reciprocal, "ReciprocalBackward0", Float, Output, "1 / input.",
+         WT_FUSED(reciprocal_backward, -(g*(s* s))));
+WT_UNARY(sigmoid, "SigmoidBackward0", Float, Output, "1 / (1 + exp(-input)).",
+         WT_FUSED(sigmoid_backward, g * ((1 - s) * s)));
+WT_UNARY(rad2deg, "Rad2DegBackward0", Float, Nothing, "Radians to degrees.", g * (180 / kPi));
+WT_UNARY(deg2rad, "Deg2RadBackward0", Float, Nothing, "Degrees to radians.", g*(kPi / 180));
+
+// ---- logit(x, eps): x is first clamped to [eps, 1 - eps], outside of which the gradient is 0 ----
+WT_UNARY_BACKWARD(logit, "LogitBackward0", Float, Input, nullptr, g / (s * (1 - s)))
+namespace {
+Tensor logit_impl(const Tensor& x, std::optional<double> eps) {
+  return unary_impl<logit_def>(eps ? clamp(x, Scalar(*eps), Scalar(1 - *eps)) : x);
+}
+Tensor logit_inplace(const Tensor& x, std::optional<double> eps) {
+  if (eps) clamp_(x, Scalar(*eps), Scalar(1 - *eps));
+  return unary_inplace<logit_def>(x);
+}
+
+struct Order {
+  int64_t n;
+};
+void polygamma_backward(Node& n, Gradients& g) {
+  g.set(1, g[0] * polygamma(n.data<Order>().n + 1, n.saved(0)));
+}
+constexpr NodeType kPolygamma{"PolygammaBackward0", polygamma_backward};
+Tensor polygamma_impl(int64_t n, const Tensor& x) {
+  WT_CHECK(n >= 0, Error, "polygamma(n, x) does not support negative n, got ", n);
+  Tensor out = pointwise("polygamma", polygamma_slot, ResultRule::Float, {x, Scalar(n)});
+  if (needs_grad(x)) {
+    Ref<Node> node = record(kPolygamma, Scalar(n), x);
+    node->emplace<Order>(n);
+    node->save(x);
+    set_history(out, node);
+  }
+  return out;
+}
+}  // namespace
+decltype(logit) logit{"logit", logit_impl, kBothOut, {"input", {"eps", none}}, "log(input / (1 - input))."};
+decltype(logit_) logit_{
+    "logit_", logit_inplace, kMethod, {{"input", kWritten}, {"eps", none}}, "logit in place."};
+decltype(polygamma) polygamma{
+    "polygamma", polygamma_impl, kFunction, {"n", "input"}, "Derivative n of digamma."};
+
+namespace {
+WT_UNARY_ALIAS(arcsin, asin);
+WT_UNARY_ALIAS(arccos, acos);
+WT_UNARY_ALIAS(arctan, atan);
+WT_UNARY_ALIAS(arcsinh, asinh);
+WT_UNARY_ALIAS(arccosh, acosh);
+WT_UNARY_ALIAS(arctanh, atanh);
+}  // namespace
+
+}  // namespace warptape::ops

@@ -1,0 +1,284 @@
+// where, clamp, lerp, addcmul, addcdiv.
+#include "ops/binary.h"
+
+namespace warptape::ops {
+namespace {
+
+ElementwiseSlot where_slot{"where"}, clamp_slot{"clamp"}, clamp_min_slot{"clamp_min"},
+    clamp_max_slot{"clamp_max"}, clamp_backward_slot{"clamp_backward"}, lerp_slot{"lerp"},
+    addcmul_slot{"addcmul"}, addcdiv_slot{"addcdiv"};
+
+// ---- where ----
+void where_backward(Node& n, Gradients& g) {
+  const Tensor c = n.saved(0);
+  if (g.wants(1)) g.set(1, where_ts(c, g[0], Scalar(0)));
+  if (g.wants(2)) g.set(2, where_st(c, Scalar(0), g[0]));
+}
+constexpr NodeType kWhere{"WhereBackward0", where_backward};
+
+Tensor where_launch(const Tensor& c, const PointwiseInput& a, const PointwiseInput& b) {
+  WT_CHECK(c.dtype() == DType::Bool, Error,
+           "where expected condition to be a boolean tensor, but got a tensor with dtype ", c.dtype(),
+           "; compare it with != 0");
+  const PointwiseInput values[] = {a, b};
+  const DType result = promoted_dtype(values);
+  const PointwiseInput all[] = {c, a, b};
+  Shape sizes = common_shape("where", all);
+  Tensor out = empty(sizes, {result, common_device("where", all)});
+  run_elementwise(where_slot, compute_dtype(result), out, all);
+  return out;
+}
+template <class A, class B>
+Tensor where_impl(const Tensor& c, const A& a, const B& b) {
+  Tensor out = where_launch(c, a, b);
+  if (needs_grad(a, b)) {
+    Ref<Node> n = record(kWhere, Tensor(), a, b);
+    n->save(c);
+    set_history(out, n);
+  }
+  return out;
+}
+
+// ---- clamp ----
+using Bound = std::optional<Scalar>;
+struct Bounds {
+  double lo, hi;
+};
+void clamp_backward(Node& n, Gradients& g) {
+  const Bounds& b = n.data<Bounds>();
+  const Tensor x = n.saved(0);
+  if (needs_grad(g[0], x)) return g.set(0, g[0] * logical_and(ge_ts(x, b.lo), le_ts(x, b.hi)));
+  g.set(0, pointwise("clamp_backward", clamp_backward_slot, ResultRule::Same,
+                     {g[0], x, Scalar(b.lo), Scalar(b.hi)}));
+}
+constexpr NodeType kClamp{"ClampBackward1", clamp_backward};
+
+Ref<Node> record_clamp(const Tensor& x, const Tensor& saved, Bound lo, Bound hi) {
+  const double inf = __builtin_inf();
+  Ref<Node> n = record(kClamp, x);
+  n->emplace<Bounds>(lo ? lo->to_double() : -inf, hi ? hi->to_double() : inf);
+  n->save(saved);
+  return n;
+}
+void check_bounds(const char* op, bool any) {
+  WT_CHECK(any, Error, op, ": At least one of 'min' or 'max' must not be None");
+}
+Tensor clamp_impl(const Tensor& x, Bound lo, Bound hi) {
+  check_bounds("clamp", lo || hi);
+  Tensor out = lo && hi ? pointwise("clamp", clamp_slot, ResultRule::Same, {x, *lo, *hi})
+               : lo     ? pointwise("clamp", clamp_min_slot, ResultRule::Same, {x, *lo})
+                        : pointwise("clamp", clamp_max_slot, ResultRule::Same, {x, *hi});
+  if (needs_grad(x)) set_history(out, record_clamp(x, x, lo, hi));
+  return out;
+}
+Tensor clamp_inplace(const Tensor& x, Bound lo, Bound hi) {
+  check_bounds("clamp_", lo || hi);
+  auto node = [&] { return record_clamp(x, clone_with_history(x), lo, hi); };
+  if (lo && hi) return inplace("clamp_", clamp_slot, ResultRule::Same, x, {x, *lo, *hi}, node);
+  return lo ? inplace("clamp_", clamp_min_slot, ResultRule::Same, x, {x, *lo}, node)
+            : inplace("clamp_", clamp_max_slot, ResultRule::Same, x, {x, *hi}, node);
+}
+Tensor clamp_min_impl(const Tensor& x, const Scalar& lo) { return clamp_impl(x, lo, std::nullopt); }
+Tensor clamp_max_impl(const Tensor& x, const Scalar& hi) { return clamp_impl(x, std::nullopt, hi); }
+Tensor clamp_min_inplace(const Tensor& x, const Scalar& lo) { return clamp_inplace(x, lo, std::nullopt); }
+Tensor clamp_max_inplace(const Tensor& x, const Scalar& hi) { return clamp_inplace(x, std::nullopt, hi); }
+
+// With tensor bounds: inputs x, min, max; absent bounds are undefined tensors. A minimum above the maximum
+// loses.
+void clamp_tensor_backward(Node& n, Gradients& g) {
+  const Tensor x = n.saved(0), lo = n.saved(1), hi = n.saved(2);
+  if (g.wants(0)) {
+    Tensor inside = lo.defined() ? ge(x, lo) : le(x, hi);
+    if (lo.defined() && hi.defined()) inside = logical_and(inside, le(x, hi));
+    g.set(0, g[0] * inside);
+  }
+  if (g.wants(1)) {
+    Tensor below = lt(x, lo);
+    if (hi.defined()) below = logical_and(below, lt(lo, hi));
+    g.set(1, g[0] * below);
+  }
+  if (g.wants(2)) {
+    Tensor above = gt(x, hi);
+    if (lo.defined()) above = logical_or(above, lt(hi, lo));
+    g.set(2, g[0] * above);
+  }
+}
+constexpr NodeType kClampTensor{"ClampBackward0", clamp_tensor_backward};
+Ref<Node> record_clamp_tensor(const Tensor& x, const Tensor& saved, const OptTensor& lo,
+                              const OptTensor& hi) {
+  Ref<Node> n = record(kClampTensor, x, lo, hi);
+  n->save(saved);
+  n->save(lo ? *lo : Tensor());
+  n->save(hi ? *hi : Tensor());
+  return n;
+}
+Tensor clamp_tensor_impl(const Tensor& x, const OptTensor& lo, const OptTensor& hi) {
+  check_bounds("clamp", lo || hi);
+  Tensor out = lo && hi ? pointwise("clamp", clamp_slot, ResultRule::Same, {x, *lo, *hi})
+               : lo     ? pointwise("clamp", clamp_min_slot, ResultRule::Same, {x, *lo})
+                        : pointwise("clamp", clamp_max_slot, ResultRule::Same, {x, *hi});
+  if (thread_state.grad_mode && (requires_grad(x) || requires_grad(lo) || requires_grad(hi)))
+    set_history(out, record_clamp_tensor(x, x, lo, hi));
+  return out;
+}
+Tensor clamp_tensor_inplace(const Tensor& x, const OptTensor& lo, const OptTensor& hi) {
+  check_bounds("clamp_", lo || hi);
+  auto node = [&] { return record_clamp_tensor(x, clone_with_history(x), lo, hi); };
+  if (lo && hi) return inplace("clamp_", clamp_slot, ResultRule::Same, x, {x, *lo, *hi}, node);
+  return lo ? inplace("clamp_", clamp_min_slot, ResultRule::Same, x, {x, *lo}, node)
+            : inplace("clamp_", clamp_max_slot, ResultRule::Same, x, {x, *hi}, node);
+}
+Tensor clamp_min_tensor(const Tensor& x, const Tensor& lo) { return clamp_tensor_impl(x, lo, std::nullopt); }
+Tensor clamp_max_tensor(const Tensor& x, const Tensor& hi) { return clamp_tensor_impl(x, std::nullopt, hi); }
+
+// ---- lerp(a, b, w) = a + w (b - a) ----
+void check_lerp(const Tensor& a, const Tensor& b) {
+  WT_CHECK(a.dtype() == b.dtype(), DtypeError, "lerp: expected dtype ", a.dtype(),
+           " for `end` but got dtype ", b.dtype());
+  WT_CHECK(is_floating(a.dtype()), DtypeError, "lerp: expected floating tensors, got ", a.dtype());
+}
+void lerp_backward(Node& n, Gradients& g) {
+  const Tensor w = n.saved(2);
+  if (g.wants(0)) g.set(0, g[0] * (1 - w));
+  if (g.wants(1)) g.set(1, g[0] * w);
+  if (g.wants(2)) g.set(2, g[0] * (n.saved(1) - n.saved(0)));
+}
+constexpr NodeType kLerp{"LerpBackward0", lerp_backward};
+template <class W>
+Ref<Node> record_lerp(const Tensor& a, const Tensor& saved, const Tensor& b, const W& w) {
+  Ref<Node> n = record(kLerp, a, b, w);
+  n->save(requires_grad(w) ? saved : Tensor());
+  n->save(requires_grad(w) ? b : Tensor());
+  n->save(as_operand(w));
+  return n;
+}
+template <class W>
+Tensor lerp_impl(const Tensor& a, const Tensor& b, const W& w) {
+  check_lerp(a, b);
+  Tensor out = pointwise("lerp", lerp_slot, ResultRule::Same, {a, b, w});
+  if (needs_grad(a, b, w)) set_history(out, record_lerp(a, a, b, w));
+  return out;
+}
+template <class W>
+Tensor lerp_inplace(const Tensor& a, const Tensor& b, const W& w) {
+  check_lerp(a, b);
+  return inplace("lerp_", lerp_slot, ResultRule::Same, a, {a, b, w},
+                 [&] { return record_lerp(a, requires_grad(w) ? clone_with_history(a) : Tensor(), b, w); });
+}
+
+// ---- a + value * b * c, a + value * b / c ----
+void addcmul_backward(Node& n, Gradients& g) {
+  const Scalar& value = n.data<Scalar>();
+  if (g.wants(0)) g.set(0, g[0]);
+  if (g.wants(1)) g.set(1, g[0] * n.saved(1) * value);
+  if (g.wants(2)) g.set(2, g[0] * n.saved(0) * value);
+}
+void addcdiv_backward(Node& n, Gradients& g) {
+  const Scalar& value = n.data<Scalar>();
+  const Tensor b = n.saved(0), c = n.saved(1);
+  if (g.wants(0)) g.set(0, g[0]);
+  if (g.wants(1)) g.set(1, g[0] / c * value);
+  if (g.wants(2)) g.set(2, -(g[0] * (b / c) / c) * value);
+}
+struct AddC {
+  const char* name;
+  const char* inplace_name;
+  NodeType type;
+  ElementwiseSlot& slot;
+};
+AddC addcmul_def{"addcmul", "addcmul_", {"AddcmulBackward0", addcmul_backward}, addcmul_slot},
+    addcdiv_def{"addcdiv", "addcdiv_", {"AddcdivBackward0", addcdiv_backward}, addcdiv_slot};
+template <AddC& D>
+void check_addc(const Tensor& a, const Tensor& b, const Tensor& c, const Scalar& value) {
+  const PointwiseInput all[] = {a, b, c};
+  const DType t = promoted_dtype(all);
+  WT_CHECK(&D != &addcdiv_def || is_floating(t), DtypeError,
+           "addcdiv: Integer division with addcdiv is not supported; convert to a floating dtype");
+  WT_CHECK(!value.is_floating() || is_floating(t), DtypeError, D.name,
+           ": for integral input tensors, argument value must not be a floating point number.");
+}
+template <AddC& D>
+Ref<Node> record_addc(const Tensor& a, const Tensor& b, const Tensor& c, const Scalar& value) {
+  Ref<Node> n = record(D.type, a, b, c);
+  n->template emplace<Scalar>(value);
+  n->save(b.same(a) ? clone_with_history(b) : b);
+  n->save(c.same(a) ? clone_with_history(c) : c);
+  return n;
+}
+template <AddC& D>
+Tensor addc_impl(const Tensor& a, const Tensor& b, const Tensor& c, const Scalar& value) {
+  check_addc<D>(a, b, c, value);
+  Tensor out = pointwise(D.name, D.slot, ResultRule::Same, {a, b, c, value});
+  if (needs_grad(a, b, c)) set_history(out, record_addc<D>(a, b, c, value));
+  return out;
+}
+template <AddC& D>
+Tensor addc_inplace(const Tensor& a, const Tensor& b, const Tensor& c, const Scalar& value) {
+  check_addc<D>(a, b, c, value);
+  return inplace(D.inplace_name, D.slot, ResultRule::Same, a, {a, b, c, value},
+                 [&] { return record_addc<D>(a, b, c, value); });
+}
+
+const char kWhereDoc[] = "input where condition holds, else other.";
+const char kClampDoc[] = "input limited to [min, max].";
+const char kLerpDoc[] = "input + weight * (end - input).";
+const Arg kMin{"min", none}, kMax{"max", none}, kValue = Arg::integer("value", 1, kKeywordOnly);
+const Arg kSelf{"input", kWritten};
+constexpr uint32_t kPair = kFunction | kMethod;
+}  // namespace
+
+decltype(where) where{
+    "where", where_impl<Tensor, Tensor>, kFunction | kOut, {"condition", "input", "other"}, kWhereDoc};
+decltype(where_ts) where_ts{
+    "where", where_impl<Tensor, Scalar>, kFunction, {"condition", "input", "other"}, kWhereDoc};
+decltype(where_st) where_st{
+    "where", where_impl<Scalar, Tensor>, kFunction, {"condition", "input", "other"}, kWhereDoc};
+decltype(where_ss) where_ss{
+    "where", where_impl<Scalar, Scalar>, kFunction, {"condition", "input", "other"}, kWhereDoc};
+namespace {
+// As a method the tensor comes first.
+template <class B>
+Tensor where_method(const Tensor& x, const Tensor& c, const B& b) {
+  return where_impl<Tensor, B>(c, x, b);
+}
+const Op<Tensor(const Tensor&, const Tensor&, const Tensor&)> where_m{
+    "where", where_method<Tensor>, kMethod, {"input", "condition", "other"}, kWhereDoc};
+const Op<Tensor(const Tensor&, const Tensor&, const Scalar&)> where_m_ts{
+    "where", where_method<Scalar>, kMethod, {"input", "condition", "other"}, kWhereDoc};
+}  // namespace
+
+decltype(clamp) clamp{"clamp", clamp_impl, kBothOut, {"input", kMin, kMax}, kClampDoc};
+decltype(clamp_t) clamp_t{"clamp", clamp_tensor_impl, kBothOut, {"input", kMin, kMax}, kClampDoc};
+decltype(clamp_) clamp_{"clamp_", clamp_inplace, kPair, {kSelf, kMin, kMax}, kClampDoc};
+decltype(clamp_t_) clamp_t_{"clamp_", clamp_tensor_inplace, kPair, {kSelf, kMin, kMax}, kClampDoc};
+namespace {
+const decltype(clamp) clip{"clip", clamp_impl, kBothOut, {"input", kMin, kMax}, kClampDoc};
+const decltype(clamp_t) clip_t{"clip", clamp_tensor_impl, kBothOut, {"input", kMin, kMax}, kClampDoc};
+const decltype(clamp) clip_{"clip_", clamp_inplace, kPair, {kSelf, kMin, kMax}, kClampDoc};
+const decltype(clamp_t) clip_t_{"clip_", clamp_tensor_inplace, kPair, {kSelf, kMin, kMax}, kClampDoc};
+const BinaryTsOp clamp_min{
+    "clamp_min", clamp_min_impl, kBothOut, {"input", "min"}, "input, but at least min."};
+const BinaryTsOp clamp_max{
+    "clamp_max", clamp_max_impl, kBothOut, {"input", "max"}, "input, but at most max."};
+const BinaryOp clamp_min_t{
+    "clamp_min", clamp_min_tensor, kBothOut, {"input", "min"}, "input, but at least min."};
+const BinaryOp clamp_max_t{
+    "clamp_max", clamp_max_tensor, kBothOut, {"input", "max"}, "input, but at most max."};
+const BinaryTsOp clamp_min_{"clamp_min_", clamp_min_inplace, kPair, {kSelf, "min"}, "clamp_min in place."};
+const BinaryTsOp clamp_max_{"clamp_max_", clamp_max_inplace, kPair, {kSelf, "max"}, "clamp_max in place."};
+}  // namespace
+
+decltype(lerp) lerp{"lerp", lerp_impl<Tensor>, kBothOut, {"input", "end", "weight"}, kLerpDoc};
+decltype(lerp_s) lerp_s{"lerp", lerp_impl<Scalar>, kBothOut, {"input", "end", "weight"}, kLerpDoc};
+decltype(lerp_) lerp_{"lerp_", lerp_inplace<Tensor>, kMethod, {kSelf, "end", "weight"}, kLerpDoc};
+decltype(lerp_s_) lerp_s_{"lerp_", lerp_inplace<Scalar>, kMethod, {kSelf, "end", "weight"}, kLerpDoc};
+
+#define WT_ADDC(NAME, DOC)                                                                                   \
+  decltype(NAME) NAME{#NAME, addc_impl<NAME##_def>, kBothOut, {"input", "tensor1", "tensor2", kValue}, DOC}; \
+  decltype(NAME##_) NAME##_ {                                                                                \
+    #NAME "_", addc_inplace<NAME##_def>, kMethod, {kSelf, "tensor1", "tensor2", kValue}, DOC                 \
+  }
+WT_ADDC(addcmul, "input + value * tensor1 * tensor2.");
+WT_ADDC(addcdiv, "input + value * tensor1 / tensor2.");
+
+}  // namespace warptape::ops
