@@ -16,11 +16,8 @@ _dtype: TypeAlias = dtype
 _device: TypeAlias = device
 
 class DeviceError(RuntimeError, ValueError): ...
-
 class DtypeError(RuntimeError, TypeError): ...
-
 class OutOfMemoryError(RuntimeError, MemoryError): ...
-
 class ShapeError(RuntimeError, ValueError): ...
 
 class Generator:
@@ -154,8 +151,12 @@ class TensorBase:
     @overload
     def fill_(self, value: Tensor) -> Tensor: ...
     def flatten(self, start_dim: _int = ..., end_dim: _int = ...) -> Tensor: ...
-    def index_put(self, indices: Sequence[Tensor | None], values: Tensor, accumulate: _bool = ...) -> Tensor: ...
-    def index_put_(self, indices: Sequence[Tensor | None], values: Tensor, accumulate: _bool = ...) -> Tensor: ...
+    def index_put(
+        self, indices: Sequence[Tensor | None], values: Tensor, accumulate: _bool = ...
+    ) -> Tensor: ...
+    def index_put_(
+        self, indices: Sequence[Tensor | None], values: Tensor, accumulate: _bool = ...
+    ) -> Tensor: ...
     def is_complex(self) -> _bool: ...
     def is_floating_point(self) -> _bool: ...
     def is_inference(self) -> _bool: ...
@@ -177,10 +178,36 @@ class TensorBase:
     def neg(self, *, out: Any = ...) -> Tensor: ...
     def neg_(self) -> Tensor: ...
     def nelement(self) -> _int: ...
-    def new_empty(self, *size: _int | Sequence[_int], dtype: _dtype | None = ..., device: _device | _str | _int | None = ..., requires_grad: _bool = ...) -> Tensor: ...
-    def new_full(self, size: Sequence[_int], fill_value: _Number, *, dtype: _dtype | None = ..., device: _device | _str | _int | None = ..., requires_grad: _bool = ...) -> Tensor: ...
-    def new_ones(self, *size: _int | Sequence[_int], dtype: _dtype | None = ..., device: _device | _str | _int | None = ..., requires_grad: _bool = ...) -> Tensor: ...
-    def new_zeros(self, *size: _int | Sequence[_int], dtype: _dtype | None = ..., device: _device | _str | _int | None = ..., requires_grad: _bool = ...) -> Tensor: ...
+    def new_empty(
+        self,
+        *size: _int | Sequence[_int],
+        dtype: _dtype | None = ...,
+        device: _device | _str | _int | None = ...,
+        requires_grad: _bool = ...,
+    ) -> Tensor: ...
+    def new_full(
+        self,
+        size: Sequence[_int],
+        fill_value: _Number,
+        *,
+        dtype: _dtype | None = ...,
+        device: _device | _str | _int | None = ...,
+        requires_grad: _bool = ...,
+    ) -> Tensor: ...
+    def new_ones(
+        self,
+        *size: _int | Sequence[_int],
+        dtype: _dtype | None = ...,
+        device: _device | _str | _int | None = ...,
+        requires_grad: _bool = ...,
+    ) -> Tensor: ...
+    def new_zeros(
+        self,
+        *size: _int | Sequence[_int],
+        dtype: _dtype | None = ...,
+        device: _device | _str | _int | None = ...,
+        requires_grad: _bool = ...,
+    ) -> Tensor: ...
     def numel(self) -> _int: ...
     def permute(self, *dims: _int | Sequence[_int]) -> Tensor: ...
     def requires_grad_(self, requires_grad: _bool = ...) -> Tensor: ...
@@ -240,11 +267,59 @@ class _functions:
     @staticmethod
     def _foreach_zero_(self: Sequence[Tensor]) -> None: ...
     @staticmethod
-    def _fused_adam_(self: Sequence[Tensor], grads: Sequence[Tensor], exp_avgs: Sequence[Tensor], exp_avg_sqs: Sequence[Tensor], max_exp_avg_sqs: Sequence[Tensor], state_steps: Sequence[Tensor], *, lr: _float, beta1: _float, beta2: _float, weight_decay: _float, eps: _float, amsgrad: _bool, maximize: _bool, grad_scale: Tensor | None = ..., found_inf: Tensor | None = ...) -> None: ...
+    def _fused_adam_(
+        self: Sequence[Tensor],
+        grads: Sequence[Tensor],
+        exp_avgs: Sequence[Tensor],
+        exp_avg_sqs: Sequence[Tensor],
+        max_exp_avg_sqs: Sequence[Tensor],
+        state_steps: Sequence[Tensor],
+        *,
+        lr: _float,
+        beta1: _float,
+        beta2: _float,
+        weight_decay: _float,
+        eps: _float,
+        amsgrad: _bool,
+        maximize: _bool,
+        grad_scale: Tensor | None = ...,
+        found_inf: Tensor | None = ...,
+    ) -> None: ...
     @staticmethod
-    def _fused_adamw_(self: Sequence[Tensor], grads: Sequence[Tensor], exp_avgs: Sequence[Tensor], exp_avg_sqs: Sequence[Tensor], max_exp_avg_sqs: Sequence[Tensor], state_steps: Sequence[Tensor], *, lr: _float, beta1: _float, beta2: _float, weight_decay: _float, eps: _float, amsgrad: _bool, maximize: _bool, grad_scale: Tensor | None = ..., found_inf: Tensor | None = ...) -> None: ...
+    def _fused_adamw_(
+        self: Sequence[Tensor],
+        grads: Sequence[Tensor],
+        exp_avgs: Sequence[Tensor],
+        exp_avg_sqs: Sequence[Tensor],
+        max_exp_avg_sqs: Sequence[Tensor],
+        state_steps: Sequence[Tensor],
+        *,
+        lr: _float,
+        beta1: _float,
+        beta2: _float,
+        weight_decay: _float,
+        eps: _float,
+        amsgrad: _bool,
+        maximize: _bool,
+        grad_scale: Tensor | None = ...,
+        found_inf: Tensor | None = ...,
+    ) -> None: ...
     @staticmethod
-    def _fused_sgd_(self: Sequence[Tensor], grads: Sequence[Tensor], momentum_buffer_list: Sequence[Tensor], *, weight_decay: _float, momentum: _float, lr: _float, dampening: _float, nesterov: _bool, maximize: _bool, is_first_step: _bool, grad_scale: Tensor | None = ..., found_inf: Tensor | None = ...) -> None: ...
+    def _fused_sgd_(
+        self: Sequence[Tensor],
+        grads: Sequence[Tensor],
+        momentum_buffer_list: Sequence[Tensor],
+        *,
+        weight_decay: _float,
+        momentum: _float,
+        lr: _float,
+        dampening: _float,
+        nesterov: _bool,
+        maximize: _bool,
+        is_first_step: _bool,
+        grad_scale: Tensor | None = ...,
+        found_inf: Tensor | None = ...,
+    ) -> None: ...
     @overload
     @staticmethod
     def add(input: Tensor, other: Tensor, *, alpha: _Number = ..., out: Any = ...) -> Tensor: ...
@@ -256,10 +331,26 @@ class _functions:
     def add(input: _Number, other: Tensor, *, alpha: _Number = ..., out: Any = ...) -> Tensor: ...
     @overload
     @staticmethod
-    def arange(end: _Number, *, dtype: _dtype | None = ..., device: _device | _str | _int | None = ..., requires_grad: _bool = ..., out: Any = ...) -> Tensor: ...
+    def arange(
+        end: _Number,
+        *,
+        dtype: _dtype | None = ...,
+        device: _device | _str | _int | None = ...,
+        requires_grad: _bool = ...,
+        out: Any = ...,
+    ) -> Tensor: ...
     @overload
     @staticmethod
-    def arange(start: _Number, end: _Number, step: _Number = ..., *, dtype: _dtype | None = ..., device: _device | _str | _int | None = ..., requires_grad: _bool = ..., out: Any = ...) -> Tensor: ...
+    def arange(
+        start: _Number,
+        end: _Number,
+        step: _Number = ...,
+        *,
+        dtype: _dtype | None = ...,
+        device: _device | _str | _int | None = ...,
+        requires_grad: _bool = ...,
+        out: Any = ...,
+    ) -> Tensor: ...
     @staticmethod
     def broadcast_to(input: Tensor, *size: _int | Sequence[_int]) -> Tensor: ...
     @staticmethod
@@ -284,23 +375,73 @@ class _functions:
     @staticmethod
     def div(input: _Number, other: Tensor, *, out: Any = ...) -> Tensor: ...
     @staticmethod
-    def empty(*size: _int | Sequence[_int], dtype: _dtype | None = ..., device: _device | _str | _int | None = ..., requires_grad: _bool = ..., out: Any = ...) -> Tensor: ...
+    def empty(
+        *size: _int | Sequence[_int],
+        dtype: _dtype | None = ...,
+        device: _device | _str | _int | None = ...,
+        requires_grad: _bool = ...,
+        out: Any = ...,
+    ) -> Tensor: ...
     @staticmethod
-    def empty_like(input: Tensor, *, dtype: _dtype | None = ..., device: _device | _str | _int | None = ..., requires_grad: _bool = ...) -> Tensor: ...
+    def empty_like(
+        input: Tensor,
+        *,
+        dtype: _dtype | None = ...,
+        device: _device | _str | _int | None = ...,
+        requires_grad: _bool = ...,
+    ) -> Tensor: ...
     @staticmethod
-    def empty_strided(size: Sequence[_int], stride: Sequence[_int], *, dtype: _dtype | None = ..., device: _device | _str | _int | None = ..., requires_grad: _bool = ...) -> Tensor: ...
+    def empty_strided(
+        size: Sequence[_int],
+        stride: Sequence[_int],
+        *,
+        dtype: _dtype | None = ...,
+        device: _device | _str | _int | None = ...,
+        requires_grad: _bool = ...,
+    ) -> Tensor: ...
     @staticmethod
-    def eye(n: _int, m: _int | None = ..., *, dtype: _dtype | None = ..., device: _device | _str | _int | None = ..., requires_grad: _bool = ..., out: Any = ...) -> Tensor: ...
+    def eye(
+        n: _int,
+        m: _int | None = ...,
+        *,
+        dtype: _dtype | None = ...,
+        device: _device | _str | _int | None = ...,
+        requires_grad: _bool = ...,
+        out: Any = ...,
+    ) -> Tensor: ...
     @staticmethod
     def flatten(input: Tensor, start_dim: _int = ..., end_dim: _int = ...) -> Tensor: ...
     @staticmethod
-    def full(size: Sequence[_int], fill_value: _Number, *, dtype: _dtype | None = ..., device: _device | _str | _int | None = ..., requires_grad: _bool = ..., out: Any = ...) -> Tensor: ...
+    def full(
+        size: Sequence[_int],
+        fill_value: _Number,
+        *,
+        dtype: _dtype | None = ...,
+        device: _device | _str | _int | None = ...,
+        requires_grad: _bool = ...,
+        out: Any = ...,
+    ) -> Tensor: ...
     @staticmethod
-    def full_like(input: Tensor, fill_value: _Number, *, dtype: _dtype | None = ..., device: _device | _str | _int | None = ..., requires_grad: _bool = ...) -> Tensor: ...
+    def full_like(
+        input: Tensor,
+        fill_value: _Number,
+        *,
+        dtype: _dtype | None = ...,
+        device: _device | _str | _int | None = ...,
+        requires_grad: _bool = ...,
+    ) -> Tensor: ...
     @staticmethod
-    def group_norm(input: Tensor, num_groups: _int, weight: Tensor | None = ..., bias: Tensor | None = ..., eps: _float = ...) -> Tensor: ...
+    def group_norm(
+        input: Tensor,
+        num_groups: _int,
+        weight: Tensor | None = ...,
+        bias: Tensor | None = ...,
+        eps: _float = ...,
+    ) -> Tensor: ...
     @staticmethod
-    def index_put(input: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: _bool = ...) -> Tensor: ...
+    def index_put(
+        input: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: _bool = ...
+    ) -> Tensor: ...
     @staticmethod
     def is_complex(input: Tensor) -> _bool: ...
     @staticmethod
@@ -308,9 +449,24 @@ class _functions:
     @staticmethod
     def is_same_size(input: Tensor, other: Tensor) -> _bool: ...
     @staticmethod
-    def layer_norm(input: Tensor, normalized_shape: Sequence[_int], weight: Tensor | None = ..., bias: Tensor | None = ..., eps: _float = ...) -> Tensor: ...
+    def layer_norm(
+        input: Tensor,
+        normalized_shape: Sequence[_int],
+        weight: Tensor | None = ...,
+        bias: Tensor | None = ...,
+        eps: _float = ...,
+    ) -> Tensor: ...
     @staticmethod
-    def linspace(start: _Number, end: _Number, steps: _int, *, dtype: _dtype | None = ..., device: _device | _str | _int | None = ..., requires_grad: _bool = ..., out: Any = ...) -> Tensor: ...
+    def linspace(
+        start: _Number,
+        end: _Number,
+        steps: _int,
+        *,
+        dtype: _dtype | None = ...,
+        device: _device | _str | _int | None = ...,
+        requires_grad: _bool = ...,
+        out: Any = ...,
+    ) -> Tensor: ...
     @staticmethod
     def log_softmax(input: Tensor, dim: _int, dtype: _dtype | None = ...) -> Tensor: ...
     @staticmethod
@@ -333,15 +489,29 @@ class _functions:
     @staticmethod
     def numel(input: Tensor) -> _int: ...
     @staticmethod
-    def ones(*size: _int | Sequence[_int], dtype: _dtype | None = ..., device: _device | _str | _int | None = ..., requires_grad: _bool = ..., out: Any = ...) -> Tensor: ...
+    def ones(
+        *size: _int | Sequence[_int],
+        dtype: _dtype | None = ...,
+        device: _device | _str | _int | None = ...,
+        requires_grad: _bool = ...,
+        out: Any = ...,
+    ) -> Tensor: ...
     @staticmethod
-    def ones_like(input: Tensor, *, dtype: _dtype | None = ..., device: _device | _str | _int | None = ..., requires_grad: _bool = ...) -> Tensor: ...
+    def ones_like(
+        input: Tensor,
+        *,
+        dtype: _dtype | None = ...,
+        device: _device | _str | _int | None = ...,
+        requires_grad: _bool = ...,
+    ) -> Tensor: ...
     @staticmethod
     def permute(input: Tensor, *dims: _int | Sequence[_int]) -> Tensor: ...
     @staticmethod
     def reshape(input: Tensor, *shape: _int | Sequence[_int]) -> Tensor: ...
     @staticmethod
-    def rms_norm(input: Tensor, normalized_shape: Sequence[_int], weight: Tensor | None = ..., eps: _float | None = ...) -> Tensor: ...
+    def rms_norm(
+        input: Tensor, normalized_shape: Sequence[_int], weight: Tensor | None = ..., eps: _float | None = ...
+    ) -> Tensor: ...
     @staticmethod
     def select(input: Tensor, dim: _int, index: _int) -> Tensor: ...
     @staticmethod
@@ -351,7 +521,9 @@ class _functions:
     def split(tensor: Tensor, split_size_or_sections: _int, dim: _int = ...) -> tuple[Tensor, ...]: ...
     @overload
     @staticmethod
-    def split(tensor: Tensor, split_size_or_sections: Sequence[_int], dim: _int = ...) -> tuple[Tensor, ...]: ...
+    def split(
+        tensor: Tensor, split_size_or_sections: Sequence[_int], dim: _int = ...
+    ) -> tuple[Tensor, ...]: ...
     @overload
     @staticmethod
     def squeeze(input: Tensor) -> Tensor: ...
@@ -387,32 +559,95 @@ class _functions:
     @staticmethod
     def unsqueeze(input: Tensor, dim: _int) -> Tensor: ...
     @staticmethod
-    def zeros(*size: _int | Sequence[_int], dtype: _dtype | None = ..., device: _device | _str | _int | None = ..., requires_grad: _bool = ..., out: Any = ...) -> Tensor: ...
+    def zeros(
+        *size: _int | Sequence[_int],
+        dtype: _dtype | None = ...,
+        device: _device | _str | _int | None = ...,
+        requires_grad: _bool = ...,
+        out: Any = ...,
+    ) -> Tensor: ...
     @staticmethod
-    def zeros_like(input: Tensor, *, dtype: _dtype | None = ..., device: _device | _str | _int | None = ..., requires_grad: _bool = ...) -> Tensor: ...
+    def zeros_like(
+        input: Tensor,
+        *,
+        dtype: _dtype | None = ...,
+        device: _device | _str | _int | None = ...,
+        requires_grad: _bool = ...,
+    ) -> Tensor: ...
 
-class _linalg:
-    ...
+class _linalg: ...
 
 class _nn:
     @staticmethod
-    def batch_norm(input: Tensor, running_mean: Tensor | None = ..., running_var: Tensor | None = ..., weight: Tensor | None = ..., bias: Tensor | None = ..., training: _bool = ..., momentum: _float = ..., eps: _float = ...) -> Tensor: ...
+    def batch_norm(
+        input: Tensor,
+        running_mean: Tensor | None = ...,
+        running_var: Tensor | None = ...,
+        weight: Tensor | None = ...,
+        bias: Tensor | None = ...,
+        training: _bool = ...,
+        momentum: _float = ...,
+        eps: _float = ...,
+    ) -> Tensor: ...
     @staticmethod
-    def cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = ..., size_average: _bool | None = ..., ignore_index: _int = ..., reduce: _bool | None = ..., reduction: _str = ..., label_smoothing: _float = ...) -> Tensor: ...
+    def cross_entropy(
+        input: Tensor,
+        target: Tensor,
+        weight: Tensor | None = ...,
+        size_average: _bool | None = ...,
+        ignore_index: _int = ...,
+        reduce: _bool | None = ...,
+        reduction: _str = ...,
+        label_smoothing: _float = ...,
+    ) -> Tensor: ...
     @staticmethod
-    def embedding(input: Tensor, weight: Tensor, padding_idx: _int | None = ..., max_norm: _float | None = ..., norm_type: _float = ..., scale_grad_by_freq: _bool = ..., sparse: _bool = ...) -> Tensor: ...
+    def embedding(
+        input: Tensor,
+        weight: Tensor,
+        padding_idx: _int | None = ...,
+        max_norm: _float | None = ...,
+        norm_type: _float = ...,
+        scale_grad_by_freq: _bool = ...,
+        sparse: _bool = ...,
+    ) -> Tensor: ...
     @staticmethod
-    def group_norm(input: Tensor, num_groups: _int, weight: Tensor | None = ..., bias: Tensor | None = ..., eps: _float = ...) -> Tensor: ...
+    def group_norm(
+        input: Tensor,
+        num_groups: _int,
+        weight: Tensor | None = ...,
+        bias: Tensor | None = ...,
+        eps: _float = ...,
+    ) -> Tensor: ...
     @staticmethod
-    def layer_norm(input: Tensor, normalized_shape: Sequence[_int], weight: Tensor | None = ..., bias: Tensor | None = ..., eps: _float = ...) -> Tensor: ...
+    def layer_norm(
+        input: Tensor,
+        normalized_shape: Sequence[_int],
+        weight: Tensor | None = ...,
+        bias: Tensor | None = ...,
+        eps: _float = ...,
+    ) -> Tensor: ...
     @staticmethod
-    def log_softmax(input: Tensor, dim: _int | None = ..., _stacklevel: _int = ..., dtype: _dtype | None = ...) -> Tensor: ...
+    def log_softmax(
+        input: Tensor, dim: _int | None = ..., _stacklevel: _int = ..., dtype: _dtype | None = ...
+    ) -> Tensor: ...
     @staticmethod
-    def nll_loss(input: Tensor, target: Tensor, weight: Tensor | None = ..., size_average: _bool | None = ..., ignore_index: _int = ..., reduce: _bool | None = ..., reduction: _str = ...) -> Tensor: ...
+    def nll_loss(
+        input: Tensor,
+        target: Tensor,
+        weight: Tensor | None = ...,
+        size_average: _bool | None = ...,
+        ignore_index: _int = ...,
+        reduce: _bool | None = ...,
+        reduction: _str = ...,
+    ) -> Tensor: ...
     @staticmethod
-    def rms_norm(input: Tensor, normalized_shape: Sequence[_int], weight: Tensor | None = ..., eps: _float | None = ...) -> Tensor: ...
+    def rms_norm(
+        input: Tensor, normalized_shape: Sequence[_int], weight: Tensor | None = ..., eps: _float | None = ...
+    ) -> Tensor: ...
     @staticmethod
-    def softmax(input: Tensor, dim: _int | None = ..., _stacklevel: _int = ..., dtype: _dtype | None = ...) -> Tensor: ...
+    def softmax(
+        input: Tensor, dim: _int | None = ..., _stacklevel: _int = ..., dtype: _dtype | None = ...
+    ) -> Tensor: ...
 
 class _private:
     @staticmethod
@@ -428,7 +663,12 @@ class _private:
     @staticmethod
     def _stride(input: Tensor, dim: _int) -> _int: ...
     @staticmethod
-    def _to(input: Tensor, device: _device | _str | _int | None = ..., dtype: _dtype | None = ..., copy: _bool = ...) -> Tensor: ...
+    def _to(
+        input: Tensor,
+        device: _device | _str | _int | None = ...,
+        dtype: _dtype | None = ...,
+        copy: _bool = ...,
+    ) -> Tensor: ...
 
 class device:
     def __init__(self, type: _device | _str | _int, index: _int = ...) -> None: ...
@@ -487,21 +727,26 @@ def _tensor_bytes(*args: Any, **kwargs: Any) -> Any: ...
 def _tensor_from_bytes(*args: Any, **kwargs: Any) -> Any: ...
 def _to_dlpack(*args: Any, **kwargs: Any) -> Any: ...
 def _tolist(*args: Any, **kwargs: Any) -> Any: ...
+
 bfloat16: dtype
 bool: dtype
 default_generator: Generator
 float16: dtype
 float32: dtype
 float64: dtype
+
 def from_numpy(*args: Any, **kwargs: Any) -> Any: ...
 def get_num_threads(*args: Any, **kwargs: Any) -> Any: ...
+
 int16: dtype
 int32: dtype
 int64: dtype
 int8: dtype
+
 def is_anomaly_check_nan_enabled(*args: Any, **kwargs: Any) -> Any: ...
 def is_anomaly_enabled(*args: Any, **kwargs: Any) -> Any: ...
 def is_grad_enabled(*args: Any, **kwargs: Any) -> Any: ...
 def is_inference_mode_enabled(*args: Any, **kwargs: Any) -> Any: ...
 def set_num_threads(*args: Any, **kwargs: Any) -> Any: ...
+
 uint8: dtype

@@ -34,6 +34,7 @@ __all__ = [
     "isclose",
     "logspace",
     "meshgrid",
+    "multinomial",
     "nonzero",
     "promote_types",
     "result_type",
@@ -114,7 +115,9 @@ def tensor_split(input: Tensor, indices_or_sections: Any, dim: int = 0) -> tuple
         indices_or_sections = indices_or_sections.tolist()
     if isinstance(indices_or_sections, int):
         if indices_or_sections <= 0:
-            raise ValueError(f"tensor_split: number of sections must be larger than 0, got {indices_or_sections}")
+            raise ValueError(
+                f"tensor_split: number of sections must be larger than 0, got {indices_or_sections}"
+            )
         size, more = divmod(n, indices_or_sections)
         lengths = [size + 1] * more + [size] * (indices_or_sections - more)
         return _ops.split(input, lengths, dim)
@@ -148,7 +151,9 @@ def dsplit(input: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
 def broadcast_shapes(*shapes: Any) -> _C.Size:
     """The shape that tensors of these shapes broadcast to. ShapeError when they do not."""
     sizes = [(s,) if isinstance(s, int) else tuple(s) for s in shapes]
-    return broadcast_tensors(*(_ops.empty(s, device="meta") for s in sizes))[0].shape if sizes else _C.Size(())
+    return (
+        broadcast_tensors(*(_ops.empty(s, device="meta") for s in sizes))[0].shape if sizes else _C.Size(())
+    )
 
 
 def broadcast_tensors(*tensors: Any) -> tuple[Tensor, ...]:
@@ -366,9 +371,49 @@ def unique(
     return out[0] if len(out) == 1 else tuple(out)
 
 
+# ---- draws ----------------------------------------------------------------------------------------------------------------------
+
+
+def multinomial(
+    input: Tensor, num_samples: int, replacement: bool = False, *, generator: Any = None, out: Any = None
+) -> Tensor:
+    """int64 [*, num_samples]: indices drawn with the probabilities (up to a factor) of input's last dim.
+
+    Raises:
+        RuntimeError: negative, infinite or NaN weights, rows that sum to 0, more samples than weights that are not 0.
+    """
+    if input.ndim not in (1, 2) or not input.is_floating_point():
+        raise RuntimeError(
+            f"multinomial: expected one or two dims of a floating dtype, got {input.shape} {input.dtype}"
+        )
+    if num_samples <= 0:
+        raise RuntimeError(f"multinomial: cannot sample n_sample <= 0 samples, got {num_samples}")
+    weights = input.detach().double()
+    if not replacement and num_samples > input.shape[-1]:
+        raise RuntimeError("cannot sample n_sample > prob_dist.size(-1) samples without replacement")
+    if bool(((weights < 0) | ~_ops.isfinite(weights)).any()):
+        raise RuntimeError("probability tensor contains either `inf`, `nan` or element < 0")
+    if bool((weights.sum(-1) <= 0).any()):
+        raise RuntimeError("invalid multinomial distribution (sum of probabilities <= 0)")
+    if not replacement and num_samples > int((weights > 0).sum(-1).min()):
+        raise RuntimeError(
+            "invalid multinomial distribution (with replacement=False, not enough non-negative category to sample)"
+        )
+    if replacement:
+        edges = weights.cumsum(-1)
+        draws = _ops.rand((*input.shape[:-1], num_samples), generator=generator, dtype=_C.float64)
+        found = _ops.searchsorted(edges, draws * edges[..., -1:], right=True)
+        found = found.clamp(max=input.shape[-1] - 1)
+    else:
+        # The largest of weight / Exp(1) are a draw without replacement (Efraimidis and Spirakis, 2006).
+        races = weights / _ops.empty_like(weights).exponential_(generator=generator)
+        found = _ops.topk(races, num_samples, -1)[1]
+    return found if out is None else out.copy_(found)
+
+
 for _name in (
     "allclose argwhere diag diagflat equal fliplr flipud isclose nonzero rot90 tensor_split trace unique hsplit vsplit "
-    "dsplit"
+    "dsplit multinomial"
 ).split():
     setattr(Tensor, _name, globals()[_name])
 

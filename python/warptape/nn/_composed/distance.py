@@ -5,7 +5,7 @@ from __future__ import annotations
 import warptape
 from warptape import Tensor
 
-__all__ = ["bilinear", "pairwise_distance"]
+__all__ = ["bilinear", "cosine_similarity", "normalize", "pairwise_distance"]
 
 
 def pairwise_distance(
@@ -24,3 +24,18 @@ def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None
         )
     out = warptape.einsum("...i,oij,...j->...o", input1, weight, input2)
     return out if bias is None else out + bias
+
+
+def normalize(
+    input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: Tensor | None = None
+) -> Tensor:
+    """input divided by its p-norm over dim, which counts as at least eps."""
+    unit = input / input.norm(p, dim, keepdim=True).clamp(min=eps)
+    return unit if out is None else out.copy_(unit)
+
+
+def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
+    """The cosine of the angle between x1 and x2 along dim, each norm counting as at least eps."""
+    a = x1 / x1.norm(2.0, dim, keepdim=True).clamp(min=eps)
+    b = x2 / x2.norm(2.0, dim, keepdim=True).clamp(min=eps)
+    return (a * b).sum(dim)

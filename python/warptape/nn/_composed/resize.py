@@ -1,0 +1,172 @@
+"""Padding, and images of other sizes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import warptape
+from warptape import _C, Tensor
+
+__all__ = ["interpolate", "one_hot", "pad", "upsample"]
+
+
+def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
+    """Adds (or, where negative, removes) elements at both ends of the last dims.
+
+    Args:
+        pad: (left, right) of the last dim, then of the one before, and so on.
+        mode: 'constant', 'reflect', 'replicate' or 'circular'.
+
+    Raises:
+        RuntimeError: an odd number of entries, more dims than input has, or a size that becomes negative.
+    """
+    if len(pad) % 2:
+        raise RuntimeError(f"pad: Padding length must be divisible by 2, got {tuple(pad)}")
+    if len(pad) // 2 > input.dim():
+        raise RuntimeError(
+            f"pad: Padding length should be less than or equal to two times the input dimension, got {len(pad)} "
+            f"entries for {input.dim()} dims"
+        )
+    if mode not in ("constant", "reflect", "replicate", "circular"):
+        raise NotImplementedError(f"pad: Unrecognised padding mode {mode}")
+    if mode != "constant" and value is not None and value != 0:
+        raise ValueError(f'Padding mode "{mode}" doesn\'t take in value argument')
+    out = input
+    for i in range(len(pad) // 2):
+        dim, (before, after) = input.dim() - 1 - i, pad[2 * i : 2 * i + 2]
+        if before == 0 and after == 0:
+            continue
+        out = (
+            _constant(out, dim, before, after, value or 0.0)
+            if mode == "constant"
+            else _by_index(out, dim, before, after, mode)
+        )
+    return out.clone() if out is input else out
+
+
+def _constant(x: Tensor, dim: int, before: int, after: int, value: float) -> Tensor:
+    n = x.shape[dim]
+    if n + before + after < 0:
+        raise RuntimeError(
+            f"pad: The input size {n}, plus negative padding {before} and {after}, resulted in a negative output "
+            f"size at dimension {dim}"
+        )
+    if before < 0 or after < 0:
+        start = max(-before, 0)
+        x = x.narrow(dim, start, max(n - start - max(-after, 0), 0))
+
+    def block(count: int) -> list[Tensor]:
+        sizes = [count if d == dim else s for d, s in enumerate(x.shape)]
+        return [x.new_full(sizes, value)] if count > 0 else []
+
+    return warptape.cat([*block(before), x, *block(after)], dim)
+
+
+def _by_index(x: Tensor, dim: int, before: int, after: int, mode: str) -> Tensor:
+    n = x.shape[dim]
+    limit = {"reflect": n - 1, "circular": n, "replicate": math.inf}[mode]
+    if max(before, after) > limit or n == 0:
+        raise RuntimeError(
+            f"pad: Padding size should be at most {limit} for mode {mode}, but got: padding ({before}, {after}) at "
+            f"dimension {dim} of input {tuple(x.shape)}"
+        )
+    place = warptape.arange(-before, n + after, device=x.device)
+    if mode == "replicate":
+        place = place.clamp(0, n - 1)
+    elif mode == "circular":
+        place = place.remainder(n)
+    else:
+        place = (n - 1) - ((n - 1) - place.abs()).abs()
+    return x.index_select(dim, place)
+
+
+def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
+    """int64 [*] -> int64 [*, classes], 1 at each index. Without num_classes, one more than the largest index."""
+    if tensor.dtype is not _C.int64:
+        raise RuntimeError(
+            f"one_hot is only applicable to index tensor of type LongTensor, got {tensor.dtype}"
+        )
+    if tensor.numel() == 0 and num_classes <= 0:
+        raise RuntimeError("Can not infer total number of classes from empty tensor.")
+    if tensor.numel():
+        if int(tensor.min()) < 0:
+            raise RuntimeError("Class values must be non-negative.")
+        if num_classes == -1:
+            num_classes = int(tensor.max()) + 1
+        elif int(tensor.max()) >= num_classes:
+            raise RuntimeError("Class values must be smaller than num_classes.")
+    out = warptape.zeros((*tensor.shape, num_classes), dtype=_C.int64, device=tensor.device)
+    return out.scatter_(-1, tensor.unsqueeze(-1), 1)
+
+
+def _sizes(input: Tensor, size: Any, scale: Any) -> list[int]:
+    spatial = input.dim() - 2
+    if (size is None) == (scale is None):
+        raise ValueError("only one of size or scale_factor should be defined")
+    if size is not None:
+        return [int(size)] * spatial if isinstance(size, int) else [int(s) for s in size]
+    factors = [scale] * spatial if isinstance(scale, int | float) else list(scale)
+    return [int(n * f) for n, f in zip(input.shape[2:], factors, strict=True)]
+
+
+def interpolate(
+    input: Tensor,
+    size: Any = None,
+    scale_factor: Any = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+    recompute_scale_factor: bool | None = None,
+    antialias: bool = False,
+) -> Tensor:
+    """[N, C, *spatial] resized, by 'nearest', 'linear', 'bilinear' or 'trilinear' interpolation."""
+    linear = {"linear": 3, "bilinear": 4, "trilinear": 5}
+    if mode not in ("nearest", *linear) or antialias:
+        raise NotImplementedError(f"interpolate: mode {mode!r} (antialias={antialias}) is not supported yet")
+    if mode in linear and input.dim() != linear[mode]:
+        raise NotImplementedError(f"interpolate: mode {mode!r} takes {linear[mode]} dims, got {input.dim()}")
+    out = input
+    for d, n in enumerate(_sizes(input, size, scale_factor)):
+        given = None
+        if scale_factor is not None and not recompute_scale_factor:
+            given = scale_factor if isinstance(scale_factor, int | float) else scale_factor[d]
+        if mode == "nearest":
+            out = _nearest(out, d + 2, n, given)
+        else:
+            out = _linear(out, d + 2, n, given, bool(align_corners))
+    return out
+
+
+def _nearest(x: Tensor, dim: int, n: int, scale: float | None) -> Tensor:
+    step = x.shape[dim] / n if scale is None else 1.0 / scale
+    place = [min(int(i * step), x.shape[dim] - 1) for i in range(n)]
+    return x.index_select(dim, warptape.tensor(place, device=x.device))
+
+
+def _linear(x: Tensor, dim: int, n: int, scale: float | None, align: bool) -> Tensor:
+    old = x.shape[dim]
+    if align:
+        places = [i * (old - 1) / (n - 1) if n > 1 else 0.0 for i in range(n)]
+    else:
+        step = old / n if scale is None else 1.0 / scale
+        places = [max((i + 0.5) * step - 0.5, 0.0) for i in range(n)]
+    low = [min(int(p), old - 1) for p in places]
+    high = [min(i + 1, old - 1) for i in low]
+    shape = [n if d == dim else 1 for d in range(x.dim())]
+    part = warptape.tensor([p - i for p, i in zip(places, low, strict=True)], dtype=x.dtype, device=x.device)
+    weight = part.reshape(shape)
+    a = x.index_select(dim, warptape.tensor(low, device=x.device))
+    b = x.index_select(dim, warptape.tensor(high, device=x.device))
+    return a * (1 - weight) + b * weight
+
+
+def upsample(
+    input: Tensor,
+    size: Any = None,
+    scale_factor: Any = None,
+    mode: str = "nearest",
+    align_corners: Any = None,
+) -> Tensor:
+    """interpolate under its former name."""
+    return interpolate(input, size, scale_factor, mode, align_corners)
