@@ -1,8 +1,9 @@
-// Convolution y = C(x, w), its transpose by the input x' = X(g, w) and by the weight w' = W(g, x). Each is linear in both
-// operands and the gradients of one are the other two, so three nodes close under differentiation of any order:
+// Convolution y = C(x, w), its transpose by the input x' = X(g, w) and by the weight w' = W(g, x). Each is
+// linear in both operands and the gradients of one are the other two, so three nodes close under
+// differentiation of any order:
 //   dC: x' = X(g, w), w' = W(g, x)      dX: g' = C(h, w), w' = W(g, h)      dW: g' = C(x, h), x' = X(g, h)
-// with g the gradient that flows into y and h the one that flows into the transpose's result. A transposed convolution
-// is X itself.
+// with g the gradient that flows into y and h the one that flows into the transpose's result. A transposed
+// convolution is X itself.
 #include "ops/conv.h"
 
 #include "kernels/conv.h"
@@ -26,8 +27,12 @@ Shape with_spatial(int64_t first, int64_t second, const int64_t* spatial, int64_
   s.append(spatial + (4 - ndim), spatial + 2);
   return s;
 }
-Shape input_sizes(const ConvPlan& p, int64_t ndim) { return with_spatial(p.batch, p.in_channels, p.in, ndim); }
-Shape output_sizes(const ConvPlan& p, int64_t ndim) { return with_spatial(p.batch, p.out_channels, p.out, ndim); }
+Shape input_sizes(const ConvPlan& p, int64_t ndim) {
+  return with_spatial(p.batch, p.in_channels, p.in, ndim);
+}
+Shape output_sizes(const ConvPlan& p, int64_t ndim) {
+  return with_spatial(p.batch, p.out_channels, p.out, ndim);
+}
 Shape weight_sizes(const ConvPlan& p, int64_t ndim) {
   return with_spatial(p.out_channels, p.in_channels / p.groups, p.kernel, ndim);
 }
@@ -58,7 +63,8 @@ void conv_weight_backward(Node& n, Gradients& g) {
   if (g.wants(0)) g.set(0, conv(n.saved(1), g[0], {}, p));
   if (g.wants(1)) g.set(1, conv_input(n.saved(0), g[0], p));
 }
-constexpr NodeType kConv{"ConvolutionBackward0", conv_backward}, kConvInput{"ConvolutionBackwardBackward0", conv_input_backward},
+constexpr NodeType kConv{"ConvolutionBackward0", conv_backward},
+    kConvInput{"ConvolutionBackwardBackward0", conv_input_backward},
     kConvWeight{"ConvolutionBackwardBackward0", conv_weight_backward};
 
 void save_operands(const Ref<Node>& n, const Tensor& a, const Tensor& b, const ConvPlan& p) {
@@ -70,7 +76,8 @@ Tensor conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvPlan
   Tensor out = empty(output_sizes(p, x.ndim()), options_of(x));
   if (!out.is_meta() && out.numel() > 0) {
     Launch launch(x.device());
-    Tensor dense = raw_contiguous(x), kernel = raw_contiguous(w), row = bias.defined() ? raw_contiguous(bias) : bias;
+    Tensor dense = raw_contiguous(x), kernel = raw_contiguous(w),
+           row = bias.defined() ? raw_contiguous(bias) : bias;
     conv_slot(launch, p, out.data(), dense.data(), kernel.data(), row.defined() ? row.data() : nullptr);
   }
   if (needs_grad(x, w, bias)) {
@@ -115,13 +122,14 @@ Tensor conv_weight(const Tensor& g, const Tensor& x, const ConvPlan& p) {
 
 // One number for all spatial dims, or one each.
 Shape per_dim(const char* op, const char* what, IntList given, int64_t spatial, int64_t least) {
-  WT_CHECK(given.size() == 1 || static_cast<int64_t>(given.size()) == spatial, ShapeError, op, ": expected ", what,
-           " to be a single integer or a list of ", spatial, " values, got ", AsShape{given});
+  WT_CHECK(given.size() == 1 || static_cast<int64_t>(given.size()) == spatial, ShapeError, op, ": expected ",
+           what, " to be a single integer or a list of ", spatial, " values, got ", AsShape{given});
   Shape out;
   for (int64_t d = 0; d < spatial; ++d) {
     out.push_back(given[given.size() == 1 ? 0 : d]);
-    WT_CHECK(out.back() >= least, ShapeError, op, ": ", what, least ? " must be positive" : " must not be negative", ", got ",
-             AsShape{given});
+    WT_CHECK(out.back() <= INT32_MAX, ShapeError, op, ": ", what, " is too large, got ", AsShape{given});
+    WT_CHECK(out.back() >= least, ShapeError, op, ": ", what,
+             least ? " must be positive" : " must not be negative", ", got ", AsShape{given});
   }
   return out;
 }
@@ -131,28 +139,34 @@ struct Settings {
   int64_t groups;
 };
 
-Settings settings(const char* op, int64_t spatial, IntList stride, IntList padding, IntList dilation, int64_t groups) {
+Settings settings(const char* op, int64_t spatial, IntList stride, IntList padding, IntList dilation,
+                  int64_t groups) {
   WT_CHECK(groups > 0, ShapeError, op, ": groups must be positive, got ", groups);
   return {per_dim(op, "stride", stride, spatial, 1), per_dim(op, "padding", padding, spatial, 0),
           per_dim(op, "dilation", dilation, spatial, 1), groups};
 }
 
-void check_operands(const char* op, int64_t spatial, const Tensor& x, const Tensor& w, const OptTensor& bias) {
+void check_operands(const char* op, int64_t spatial, const Tensor& x, const Tensor& w,
+                    const OptTensor& bias) {
   WT_CHECK(x.ndim() == spatial + 2 || x.ndim() == spatial + 1, ShapeError, op, ": expected ", spatial + 1,
            "D (unbatched) or ", spatial + 2, "D (batched) input, got shape ", x.sizes());
-  WT_CHECK(w.ndim() == spatial + 2, ShapeError, op, ": expected a ", spatial + 2, "D weight, got shape ", w.sizes());
+  WT_CHECK(w.ndim() == spatial + 2, ShapeError, op, ": expected a ", spatial + 2, "D weight, got shape ",
+           w.sizes());
   for (const Tensor* t : {&w, bias ? &*bias : &w}) {
-    WT_CHECK(t->dtype() == x.dtype(), DtypeError, op, ": input (", x.dtype(), "), weight and bias (", t->dtype(),
-             ") must have the same dtype; convert one with .to(dtype)");
-    WT_CHECK(t->device() == x.device(), DeviceError, op, ": Expected all tensors to be on the same device, but found ",
-             x.device(), " and ", t->device(), "; move one with .to(device)");
+    WT_CHECK(t->dtype() == x.dtype(), DtypeError, op, ": input (", x.dtype(), "), weight and bias (",
+             t->dtype(), ") must have the same dtype; convert one with .to(dtype)");
+    WT_CHECK(t->device() == x.device(), DeviceError, op,
+             ": Expected all tensors to be on the same device, but found ", x.device(), " and ", t->device(),
+             "; move one with .to(device)");
   }
-  WT_CHECK(is_floating(x.dtype()), DtypeError, op, ": not implemented for ", x.dtype(), "; convert to a floating dtype first");
+  WT_CHECK(is_floating(x.dtype()), DtypeError, op, ": not implemented for ", x.dtype(),
+           "; convert to a floating dtype first");
 }
 
 void check_bias(const char* op, const OptTensor& bias, int64_t channels, const Tensor& w) {
-  WT_CHECK(!bias || (bias->ndim() == 1 && bias->sizes()[0] == channels), ShapeError, op, ": given weight of size ", w.sizes(),
-           ", expected bias to be 1-dimensional with ", channels, " elements, but got bias of size ", bias->sizes());
+  WT_CHECK(!bias || (bias->ndim() == 1 && bias->sizes()[0] == channels), ShapeError, op,
+           ": given weight of size ", w.sizes(), ", expected bias to be 1-dimensional with ", channels,
+           " elements, but got bias of size ", bias->sizes());
 }
 
 // The plan without its sizes of input and output.
@@ -173,23 +187,24 @@ ConvPlan plan_of(const Tensor& w, const Settings& s) {
 // ---- convolution ----------------------------------------------------------------------------------------
 
 // `after`: padding behind the input, per spatial dim.
-Tensor convolve(const char* op, int64_t spatial, const Tensor& x, const Tensor& w, const OptTensor& bias, const Settings& s,
-                const Shape& after) {
+Tensor convolve(const char* op, int64_t spatial, const Tensor& x, const Tensor& w, const OptTensor& bias,
+                const Settings& s, const Shape& after) {
   check_operands(op, spatial, x, w, bias);
-  if (x.ndim() == spatial + 1) return squeeze_dim(convolve(op, spatial, unsqueeze(x, 0), w, bias, s, after), 0);
+  if (x.ndim() == spatial + 1)
+    return squeeze_dim(convolve(op, spatial, unsqueeze(x, 0), w, bias, s, after), 0);
   check_bias(op, bias, w.sizes()[0], w);
   ConvPlan p = plan_of(w, s);
   p.batch = x.sizes()[0], p.in_channels = x.sizes()[1], p.out_channels = w.sizes()[0];
   WT_CHECK(p.out_channels % s.groups == 0, ShapeError, op, ": with groups=", s.groups,
            " the weight's first dim must be divisible by groups, but the weight has size ", w.sizes());
-  WT_CHECK(p.in_channels == w.sizes()[1] * s.groups, ShapeError, op, ": given groups=", s.groups, ", weight of size ",
-           w.sizes(), ", expected input ", x.sizes(), " to have ", w.sizes()[1] * s.groups, " channels, but got ",
-           p.in_channels, " channels instead");
+  WT_CHECK(p.in_channels == w.sizes()[1] * s.groups, ShapeError, op, ": given groups=", s.groups,
+           ", weight of size ", w.sizes(), ", expected input ", x.sizes(), " to have ",
+           w.sizes()[1] * s.groups, " channels, but got ", p.in_channels, " channels instead");
   for (int64_t d = 0; d < spatial; ++d) {
     int64_t to = d + 2 - spatial, size = x.sizes()[2 + d];
     int64_t padded = size + s.padding[d] + after[d], reach = s.dilation[d] * (p.kernel[to] - 1) + 1;
-    WT_CHECK(p.kernel[to] > 0 && reach <= padded, ShapeError, op, ": padded input size per channel ", padded, " in dim ", 2 + d,
-             " of ", x.sizes(), " is smaller than the kernel's reach of ", reach,
+    WT_CHECK(p.kernel[to] > 0 && reach <= padded, ShapeError, op, ": padded input size per channel ", padded,
+             " in dim ", 2 + d, " of ", x.sizes(), " is smaller than the kernel's reach of ", reach,
              "; kernel size can't be greater than actual input size");
     p.in[to] = size;
     p.out[to] = (padded - reach) / s.stride[d] + 1;
@@ -197,16 +212,21 @@ Tensor convolve(const char* op, int64_t spatial, const Tensor& x, const Tensor& 
   return conv(x, w, bias ? *bias : Tensor(), p);
 }
 
-// Over three spatial dims: one convolution over two for each step along the kernel's depth, with depth as batch.
-Tensor convolve_deep(const Tensor& x, const Tensor& w, const OptTensor& bias, const Settings& s, const Shape& after) {
+// Over three spatial dims: one convolution over two for each step along the kernel's depth, with depth as
+// batch.
+Tensor convolve_deep(const Tensor& x, const Tensor& w, const OptTensor& bias, const Settings& s,
+                     const Shape& after) {
   check_operands("conv3d", 3, x, w, bias);
   if (x.ndim() == 4) return squeeze_dim(convolve_deep(unsqueeze(x, 0), w, bias, s, after), 0);
   check_bias("conv3d", bias, w.sizes()[0], w);
-  int64_t depth = x.sizes()[2], reach = s.dilation[0] * (w.sizes()[2] - 1) + 1, padded = depth + s.padding[0] + after[0];
-  WT_CHECK(w.sizes()[2] > 0 && reach <= padded, ShapeError, "conv3d: padded input depth ", padded, " of ", x.sizes(),
-           " is smaller than the kernel's reach of ", reach, "; kernel size can't be greater than actual input size");
+  int64_t depth = x.sizes()[2], reach = s.dilation[0] * (w.sizes()[2] - 1) + 1,
+          padded = depth + s.padding[0] + after[0];
+  WT_CHECK(w.sizes()[2] > 0 && reach <= padded, ShapeError, "conv3d: padded input depth ", padded, " of ",
+           x.sizes(), " is smaller than the kernel's reach of ", reach,
+           "; kernel size can't be greater than actual input size");
   int64_t out_depth = (padded - reach) / s.stride[0] + 1, batch = x.sizes()[0];
-  Settings flat{{s.stride[1], s.stride[2]}, {s.padding[1], s.padding[2]}, {s.dilation[1], s.dilation[2]}, s.groups};
+  Settings flat{
+      {s.stride[1], s.stride[2]}, {s.padding[1], s.padding[2]}, {s.dilation[1], s.dilation[2]}, s.groups};
   Tensor zero, total;
   for (int64_t kz = 0; kz < w.sizes()[2]; ++kz) {
     std::vector<Tensor> planes;  // what this step sees at each output depth
@@ -216,7 +236,8 @@ Tensor convolve_deep(const Tensor& x, const Tensor& w, const OptTensor& bias, co
         zero = zeros(Shape{batch, x.sizes()[1], x.sizes()[3], x.sizes()[4]}, options_of(x));
       planes.push_back(at < 0 || at >= depth ? zero : select(x, 2, at));
     }
-    Tensor y = convolve("conv3d", 2, cat(planes, 0), select(w, 2, kz), kz == 0 ? bias : OptTensor(), flat, {after[1], after[2]});
+    Tensor y = convolve("conv3d", 2, cat(planes, 0), select(w, 2, kz), kz == 0 ? bias : OptTensor(), flat,
+                        {after[1], after[2]});
     total = kz == 0 ? y : total + y;
   }
   Shape sizes{out_depth, batch};
@@ -225,8 +246,8 @@ Tensor convolve_deep(const Tensor& x, const Tensor& w, const OptTensor& bias, co
 }
 
 template <int Spatial>
-Tensor convolve_with(const char* op, const Tensor& x, const Tensor& w, const OptTensor& bias, const Settings& s,
-                     const Shape& after) {
+Tensor convolve_with(const char* op, const Tensor& x, const Tensor& w, const OptTensor& bias,
+                     const Settings& s, const Shape& after) {
   if constexpr (Spatial == 3) return convolve_deep(x, w, bias, s, after);
   return convolve(op, Spatial, x, w, bias, s, after);
 }
@@ -234,21 +255,23 @@ Tensor convolve_with(const char* op, const Tensor& x, const Tensor& w, const Opt
 constexpr const char* kNames[] = {"", "conv1d", "conv2d", "conv3d"};
 
 template <int Spatial>
-Tensor conv_impl(const Tensor& x, const Tensor& w, const OptTensor& bias, IntList stride, IntList padding, IntList dilation,
-                 int64_t groups) {
+Tensor conv_impl(const Tensor& x, const Tensor& w, const OptTensor& bias, IntList stride, IntList padding,
+                 IntList dilation, int64_t groups) {
   Settings s = settings(kNames[Spatial], Spatial, stride, padding, dilation, groups);
   return convolve_with<Spatial>(kNames[Spatial], x, w, bias, s, s.padding);
 }
 
 template <int Spatial>
-Tensor conv_named_impl(const Tensor& x, const Tensor& w, const OptTensor& bias, IntList stride, std::string_view padding,
-                       IntList dilation, int64_t groups) {
+Tensor conv_named_impl(const Tensor& x, const Tensor& w, const OptTensor& bias, IntList stride,
+                       std::string_view padding, IntList dilation, int64_t groups) {
   const char* op = kNames[Spatial];
   constexpr int64_t kZero[] = {0};
   Settings s = settings(op, Spatial, stride, kZero, dilation, groups);
   if (padding == "valid") return convolve_with<Spatial>(op, x, w, bias, s, s.padding);
-  WT_CHECK(padding == "same", ShapeError, op, ": padding must be integers, 'valid' or 'same', got '", padding, "'");
-  WT_CHECK(w.ndim() == Spatial + 2, ShapeError, op, ": expected a ", Spatial + 2, "D weight, got shape ", w.sizes());
+  WT_CHECK(padding == "same", ShapeError, op, ": padding must be integers, 'valid' or 'same', got '", padding,
+           "'");
+  WT_CHECK(w.ndim() == Spatial + 2, ShapeError, op, ": expected a ", Spatial + 2, "D weight, got shape ",
+           w.sizes());
   Shape after;
   for (int64_t d = 0; d < Spatial; ++d) {
     WT_CHECK(s.stride[d] == 1, ShapeError, op, ": padding='same' is not supported for strided convolutions");
@@ -261,25 +284,28 @@ Tensor conv_named_impl(const Tensor& x, const Tensor& w, const OptTensor& bias, 
 
 // ---- transposed convolution -----------------------------------------------------------------------------
 
-Tensor transpose_convolve(const char* op, int64_t spatial, const Tensor& x, const Tensor& w, const OptTensor& bias,
-                          const Settings& s, const Shape& extra) {
+Tensor transpose_convolve(const char* op, int64_t spatial, const Tensor& x, const Tensor& w,
+                          const OptTensor& bias, const Settings& s, const Shape& extra) {
   check_operands(op, spatial, x, w, bias);
-  if (x.ndim() == spatial + 1) return squeeze_dim(transpose_convolve(op, spatial, unsqueeze(x, 0), w, bias, s, extra), 0);
+  if (x.ndim() == spatial + 1)
+    return squeeze_dim(transpose_convolve(op, spatial, unsqueeze(x, 0), w, bias, s, extra), 0);
   ConvPlan p = plan_of(w, s);
   p.batch = x.sizes()[0], p.out_channels = x.sizes()[1], p.in_channels = w.sizes()[1] * s.groups;
   check_bias(op, bias, p.in_channels, w);
-  WT_CHECK(p.out_channels == w.sizes()[0] && p.out_channels % s.groups == 0, ShapeError, op, ": given groups=", s.groups,
-           ", weight of size ", w.sizes(), ", expected input ", x.sizes(), " to have ", w.sizes()[0],
-           " channels, but got ", p.out_channels, " channels instead");
+  WT_CHECK(p.out_channels == w.sizes()[0] && p.out_channels % s.groups == 0, ShapeError, op,
+           ": given groups=", s.groups, ", weight of size ", w.sizes(), ", expected input ", x.sizes(),
+           " to have ", w.sizes()[0], " channels, but got ", p.out_channels, " channels instead");
   for (int64_t d = 0; d < spatial; ++d) {
     int64_t to = d + 2 - spatial;
     WT_CHECK(extra[d] < std::max(s.stride[d], s.dilation[d]), ShapeError, op,
-             ": output padding must be smaller than either stride or dilation, got output_padding ", extra, ", stride ", s.stride,
-             ", dilation ", s.dilation);
+             ": output padding must be smaller than either stride or dilation, got output_padding ", extra,
+             ", stride ", s.stride, ", dilation ", s.dilation);
     p.out[to] = x.sizes()[2 + d];
-    p.in[to] = (p.out[to] - 1) * s.stride[d] - 2 * s.padding[d] + s.dilation[d] * (p.kernel[to] - 1) + extra[d] + 1;
-    WT_CHECK(p.kernel[to] > 0 && p.out[to] > 0 && p.in[to] > 0, ShapeError, op, ": calculated output size in dim ", 2 + d, " is ",
-             p.in[to], ", too small, for input ", x.sizes());
+    p.in[to] =
+        (p.out[to] - 1) * s.stride[d] - 2 * s.padding[d] + s.dilation[d] * (p.kernel[to] - 1) + extra[d] + 1;
+    WT_CHECK(p.kernel[to] > 0 && p.out[to] > 0 && p.in[to] > 0, ShapeError, op,
+             ": calculated output size in dim ", 2 + d, " is ", p.in[to], ", too small, for input ",
+             x.sizes());
   }
   Tensor out = conv_input(x, w, p);
   if (!bias) return out;
@@ -289,30 +315,46 @@ Tensor transpose_convolve(const char* op, int64_t spatial, const Tensor& x, cons
 }
 
 template <int Spatial>
-Tensor conv_transpose_impl(const Tensor& x, const Tensor& w, const OptTensor& bias, IntList stride, IntList padding,
-                           IntList output_padding, int64_t groups, IntList dilation) {
+Tensor conv_transpose_impl(const Tensor& x, const Tensor& w, const OptTensor& bias, IntList stride,
+                           IntList padding, IntList output_padding, int64_t groups, IntList dilation) {
   const char* op = Spatial == 1 ? "conv_transpose1d" : "conv_transpose2d";
   Settings s = settings(op, Spatial, stride, padding, dilation, groups);
-  return transpose_convolve(op, Spatial, x, w, bias, s, per_dim(op, "output_padding", output_padding, Spatial, 0));
+  return transpose_convolve(op, Spatial, x, w, bias, s,
+                            per_dim(op, "output_padding", output_padding, Spatial, 0));
 }
 
-const Arg kStride{"stride", {1}}, kPadding{"padding", {0}}, kDilation{"dilation", {1}}, kOutputPadding{"output_padding", {0}},
-    kGroups = Arg::integer("groups", 1);
+const Arg kStride{"stride", {1}}, kPadding{"padding", {0}}, kDilation{"dilation", {1}},
+    kOutputPadding{"output_padding", {0}}, kGroups = Arg::integer("groups", 1);
 
 }  // namespace
 
-#define WT_CONV(N, doc)                                                                                          \
-  decltype(conv##N##d) conv##N##d{"conv" #N "d", conv_impl<N>, kFunction,                                        \
-      {"input", "weight", {"bias", none}, kStride, kPadding, kDilation, kGroups}, doc, {}, Autocast::Lower};      \
-  decltype(conv##N##d_named) conv##N##d_named{"conv" #N "d", conv_named_impl<N>, kFunction,                      \
-      {"input", "weight", {"bias", none}, kStride, {"padding", "valid"}, kDilation, kGroups}, doc, {}, Autocast::Lower}
-WT_CONV(1, "input [N, C, L] or [C, L], weight [O, C / groups, K] -> [N, O, L']; padding an int, 'same' or 'valid'.");
+#define WT_CONV(N, doc)                                                                                  \
+  decltype(conv##N##d) conv##N##d{                                                                       \
+      "conv" #N "d",                                                                                     \
+      conv_impl<N>,                                                                                      \
+      kFunction,                                                                                         \
+      {"input", "weight", {"bias", none}, kStride, kPadding, kDilation, kGroups},                        \
+      doc,                                                                                               \
+      {},                                                                                                \
+      Autocast::Lower};                                                                                  \
+  decltype(conv##N##d_named) conv##N##d_named {                                                          \
+    "conv" #N "d", conv_named_impl<N>, kFunction,                                                        \
+        {"input", "weight", {"bias", none}, kStride, {"padding", "valid"}, kDilation, kGroups}, doc, {}, \
+        Autocast::Lower                                                                                  \
+  }
+WT_CONV(
+    1,
+    "input [N, C, L] or [C, L], weight [O, C / groups, K] -> [N, O, L']; padding an int, 'same' or 'valid'.");
 WT_CONV(2, "input [N, C, H, W] or [C, H, W], weight [O, C / groups, KH, KW] -> [N, O, H', W'].");
 WT_CONV(3, "input [N, C, D, H, W] or without N, weight [O, C / groups, KD, KH, KW] -> [N, O, D', H', W'].");
-#define WT_CONV_TRANSPOSE(N, doc)                                                                                \
-  decltype(conv_transpose##N##d) conv_transpose##N##d{"conv_transpose" #N "d", conv_transpose_impl<N>, kFunction, \
-      {"input", "weight", {"bias", none}, kStride, kPadding, kOutputPadding, kGroups, kDilation}, doc, {}, Autocast::Lower}
+#define WT_CONV_TRANSPOSE(N, doc)                                                                            \
+  decltype(conv_transpose##N##d) conv_transpose##N##d {                                                      \
+    "conv_transpose" #N "d", conv_transpose_impl<N>, kFunction,                                              \
+        {"input", "weight", {"bias", none}, kStride, kPadding, kOutputPadding, kGroups, kDilation}, doc, {}, \
+        Autocast::Lower                                                                                      \
+  }
 WT_CONV_TRANSPOSE(1, "input [N, C, L], weight [C, O / groups, K] -> [N, O, L']; the transpose of conv1d.");
-WT_CONV_TRANSPOSE(2, "input [N, C, H, W], weight [C, O / groups, KH, KW] -> [N, O, H', W']; the transpose of conv2d.");
+WT_CONV_TRANSPOSE(
+    2, "input [N, C, H, W], weight [C, O / groups, KH, KW] -> [N, O, H', W']; the transpose of conv2d.");
 
 }  // namespace warptape::ops

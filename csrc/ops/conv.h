@@ -1,5 +1,5 @@
-// Convolutions and transposed convolutions over one or two spatial dims. Shapes: input [N, C, (H,) W] or without N,
-// weight [O, C / groups, (KH,) KW] (transposed: [C, O / groups, ...]), bias [O].
+// Convolutions and transposed convolutions over one or two spatial dims. Shapes: input [N, C, (H,) W] or
+// without N, weight [O, C / groups, (KH,) KW] (transposed: [C, O / groups, ...]), bias [O].
 #pragma once
 
 #include "ops/op.h"
@@ -7,7 +7,8 @@
 namespace warptape::ops {
 
 using ConvOp = Op<Tensor(const Tensor&, const Tensor&, const OptTensor&, IntList, IntList, IntList, int64_t)>;
-using ConvNamedOp = Op<Tensor(const Tensor&, const Tensor&, const OptTensor&, IntList, std::string_view, IntList, int64_t)>;
+using ConvNamedOp =
+    Op<Tensor(const Tensor&, const Tensor&, const OptTensor&, IntList, std::string_view, IntList, int64_t)>;
 using ConvTransposeOp =
     Op<Tensor(const Tensor&, const Tensor&, const OptTensor&, IntList, IntList, IntList, int64_t, IntList)>;
 extern WT_API const ConvOp conv1d, conv2d, conv3d;

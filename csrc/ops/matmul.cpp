@@ -277,12 +277,6 @@ Tensor dot_impl(const Tensor& a, const Tensor& b) {
   return matmul_of("dot", a, b);
 }
 
-Tensor outer_impl(const Tensor& a, const Tensor& b) {
-  check_ndim("outer", "input", a, 1);
-  check_ndim("outer", "vec2", b, 1);
-  return mul(unsqueeze(a, 1), b);
-}
-
 // ---- beta * input + alpha * a b -------------------------------------------------------------------------
 
 void add_product_backward(Node& n, Gradients& g) {
@@ -293,8 +287,9 @@ void add_product_backward(Node& n, Gradients& g) {
 constexpr NodeType kAddmm{"AddmmBackward0", add_product_backward},
     kBaddbmm{"BaddbmmBackward0", add_product_backward}, kAddmv{"AddmvBackward0", add_product_backward};
 
-Tensor add_product(const char* op, const NodeType& type, const Tensor& input, const Tensor& a,
-                   const Tensor& b, const Scalar& beta, const Scalar& alpha) {
+// The shape of a b; throws where input, a and b do not fit each other.
+Shape check_add_product(const char* op, const Tensor& input, const Tensor& a, const Tensor& b,
+                        const Scalar& beta, const Scalar& alpha) {
   check_operands(op, a, b);
   check_operands(op, input, a);
   check_inner(op, a, b, a.sizes().back(), b.ndim() == 1 ? b.sizes()[0] : b.sizes()[b.sizes().size() - 2]);
@@ -304,6 +299,20 @@ Tensor add_product(const char* op, const NodeType& type, const Tensor& input, co
   if (b.ndim() > 1) sizes.push_back(b.sizes().back());
   WT_CHECK(broadcast_shapes(input.sizes(), sizes, op) == sizes, ShapeError, op, ": input of shape ",
            input.sizes(), " does not broadcast to the product's shape ", sizes);
+  return sizes;
+}
+
+Ref<Node> record_add_product(const NodeType& type, const Tensor& input, const Tensor& a, const Tensor& b,
+                             double beta, double alpha) {
+  Ref<Node> n = record(type, input, a, b);
+  save_operands(*n, a, b);
+  n->emplace<Product>(false, b.ndim() == 1, b.ndim() <= 2, beta, alpha);
+  return n;
+}
+
+Tensor add_product(const char* op, const NodeType& type, const Tensor& input, const Tensor& a,
+                   const Tensor& b, const Scalar& beta, const Scalar& alpha) {
+  Shape sizes = check_add_product(op, input, a, b, beta, alpha);
   double scale = alpha.to_double(), keep = beta.to_double();
   Tensor matrix = b.ndim() == 1 ? as_column(b) : b, out;
   if (keep == 1 && scale == 1 && b.ndim() > 1 && input.ndim() == 1 && input.sizes()[0] == sizes.back() &&
@@ -311,36 +320,54 @@ Tensor add_product(const char* op, const NodeType& type, const Tensor& input, co
     out = raw_product(op, a, matrix, input);
   } else {
     out = empty(sizes, options_of(a));
-    if (keep != 0) raw_copy(out, input);
+    if (keep != 0 && !out.is_meta()) raw_copy(out, input);
     raw_product(op, a, matrix, {}, scale, out, keep);
   }
-  if (needs_grad(input, a, b)) {
-    Ref<Node> n = record(type, input, a, b);
-    save_operands(*n, a, b);
-    n->emplace<Product>(false, b.ndim() == 1, b.ndim() <= 2, keep, scale);
-    set_history(out, n);
-  }
+  if (needs_grad(input, a, b)) set_history(out, record_add_product(type, input, a, b, keep, scale));
   return out;
 }
 
-Tensor addmm_impl(const Tensor& input, const Tensor& a, const Tensor& b, const Scalar& beta,
+Tensor add_product_into(const char* op, const NodeType& type, const Tensor& self, const Tensor& a,
+                        const Tensor& b, const Scalar& beta, const Scalar& alpha) {
+  Shape sizes = check_add_product(op, self, a, b, beta, alpha);
+  WT_CHECK(self.sizes() == sizes, ShapeError, op, ": self has shape ", self.sizes(), ", but the product has ",
+           sizes);
+  bool recorded = needs_grad(self, a, b);
+  check_inplace(self, op, recorded);
+  Ref<Node> node;
+  if (recorded) node = record_add_product(type, self, a, b, beta.to_double(), alpha.to_double());
+  Tensor matrix = b.ndim() == 1 ? as_column(b) : b, out = raw_clone(raw_contiguous(self));
+  raw_product(op, a, matrix, {}, alpha.to_double(), out, beta.to_double());
+  if (!out.is_meta()) raw_copy(self, out);
+  self.bump_version();
+  if (node) rebase_history(self, node);
+  return self;
+}
+
+using AddProduct = Tensor(const char*, const NodeType&, const Tensor&, const Tensor&, const Tensor&,
+                          const Scalar&, const Scalar&);
+
+template <AddProduct* F>
+Tensor addmm_with(const Tensor& input, const Tensor& a, const Tensor& b, const Scalar& beta,
                   const Scalar& alpha) {
   check_ndim("addmm", "mat1", a, 2);
   check_ndim("addmm", "mat2", b, 2);
-  return add_product("addmm", kAddmm, input, a, b, beta, alpha);
+  return F("addmm", kAddmm, input, a, b, beta, alpha);
 }
 
-Tensor baddbmm_impl(const Tensor& input, const Tensor& a, const Tensor& b, const Scalar& beta,
+template <AddProduct* F>
+Tensor baddbmm_with(const Tensor& input, const Tensor& a, const Tensor& b, const Scalar& beta,
                     const Scalar& alpha) {
   check_batches("baddbmm", a, b);
-  return add_product("baddbmm", kBaddbmm, input, a, b, beta, alpha);
+  return F("baddbmm", kBaddbmm, input, a, b, beta, alpha);
 }
 
-Tensor addmv_impl(const Tensor& input, const Tensor& a, const Tensor& b, const Scalar& beta,
+template <AddProduct* F>
+Tensor addmv_with(const Tensor& input, const Tensor& a, const Tensor& b, const Scalar& beta,
                   const Scalar& alpha) {
   check_ndim("addmv", "mat", a, 2);
   check_ndim("addmv", "vec", b, 1);
-  return add_product("addmv", kAddmv, input, a, b, beta, alpha);
+  return F("addmv", kAddmv, input, a, b, beta, alpha);
 }
 
 // ---- linear ---------------------------------------------------------------------------------------------
@@ -384,51 +411,6 @@ Tensor linear_impl(const Tensor& x, const Tensor& w, const OptTensor& bias) {
   return out;
 }
 
-// ---- composed -------------------------------------------------------------------------------------------
-
-// out[..., n] = sum over i, j of x1[..., i] weight[n, i, j] x2[..., j]
-Tensor bilinear_impl(const Tensor& x1, const Tensor& x2, const Tensor& w, const OptTensor& bias) {
-  check_ndim("bilinear", "weight", w, 3);
-  bool fits = x1.ndim() > 0 && x1.ndim() == x2.ndim() && x1.sizes().back() == w.sizes()[1] &&
-              x2.sizes().back() == w.sizes()[2];
-  WT_CHECK(fits, ShapeError, "bilinear: inputs must be [..., in1] and [..., in2] for weight [out, in1, in2] ",
-           w.sizes(), ", got ", x1.sizes(), " and ", x2.sizes());
-  Shape sizes = x1.sizes();
-  sizes.back() = w.sizes()[0];
-  Tensor rows1 = rows_of(at_least_2d(x1)), rows2 = rows_of(at_least_2d(x2));
-  Tensor half = permute(matmul(rows1, w), Shape{1, 0, 2});          // [rows, n, j]
-  Tensor out = reshape(matmul(half, unsqueeze(rows2, -1)), sizes);  // from [rows, n, 1]
-  return bias ? out + *bias : out;
-}
-
-// Sums over the dims given of both: the others of a, then those of b, remain.
-Tensor tensordot_impl(const Tensor& a, const Tensor& b, IntList dims_a, IntList dims_b) {
-  Shape da = wrap_dims(dims_a, a.ndim(), "tensordot"), db = wrap_dims(dims_b, b.ndim(), "tensordot");
-  WT_CHECK(da.size() == db.size(), ShapeError,
-           "tensordot: both operands need the same number of dims to sum over, got ", da, " and ", db);
-  int64_t m = 1, k = 1, n = 1;
-  Shape order_a, order_b, sizes;
-  auto rest = [&](const Tensor& x, const Shape& summed, Shape& order, int64_t& count) {
-    for (int64_t d = 0; d < x.ndim(); ++d) {
-      if (std::find(summed.begin(), summed.end(), d) != summed.end()) continue;
-      order.push_back(d), sizes.push_back(x.sizes()[d]);
-      count *= x.sizes()[d];
-    }
-  };
-  rest(a, da, order_a, m);
-  order_b = db;
-  for (size_t i = 0; i < da.size(); ++i) {
-    order_a.push_back(da[i]);
-    k *= a.sizes()[da[i]];
-    WT_CHECK(a.sizes()[da[i]] == b.sizes()[db[i]], ShapeError,
-             "tensordot: contracted dims need to match, but first has size ", a.sizes()[da[i]], " in dim ",
-             da[i], " and second has size ", b.sizes()[db[i]], " in dim ", db[i]);
-  }
-  rest(b, db, order_b, n);
-  return reshape(mm(reshape(permute(a, order_a), Shape{m, k}), reshape(permute(b, order_b), Shape{k, n})),
-                 sizes);
-}
-
 constexpr uint32_t kBoth = kFunction | kMethod | kOut;
 const Arg kBeta = Arg::integer("beta", 1, kKeywordOnly), kAlpha = Arg::integer("alpha", 1, kKeywordOnly);
 
@@ -443,9 +425,14 @@ WT_PRODUCT(mm, "mat2", Lower, "The product of two matrices [m, k] and [k, n].");
 WT_PRODUCT(bmm, "mat2", Lower, "The products of B pairs of matrices, [B, m, k] and [B, k, n].");
 WT_PRODUCT(mv, "vec", Keep, "The product of a matrix [m, k] and a vector [k].");
 WT_PRODUCT(dot, "other", Keep, "The inner product of two vectors of equal length.");
-decltype(outer) outer{"outer", outer_impl, kBoth, {"input", "vec2"}, "The outer product of two vectors."};
-#define WT_ADD_PRODUCT(name, a, b, autocast, doc) \
-  decltype(name) name { #name, name##_impl, kBoth, {"input", a, b, kBeta, kAlpha}, doc, {}, Autocast::autocast }
+#define WT_ADD_PRODUCT(name, a, b, autocast, doc)                                                  \
+  decltype(name) name{#name, name##_with<add_product>, kBoth, {"input", a, b, kBeta, kAlpha}, doc, \
+                      {},    Autocast::autocast};                                                  \
+  decltype(name##_) name##_{#name "_",                                                             \
+                            name##_with<add_product_into>,                                         \
+                            kMethod,                                                               \
+                            {{"input", kWritten}, a, b, kBeta, kAlpha},                            \
+                            #name " in place."}
 WT_ADD_PRODUCT(addmm, "mat1", "mat2", Lower, "beta * input + alpha * (mat1 @ mat2).");
 WT_ADD_PRODUCT(baddbmm, "batch1", "batch2", Lower,
                "beta * input + alpha * (batch1 @ batch2), for B pairs of matrices.");
@@ -457,18 +444,5 @@ decltype(linear) linear{"linear",
                         "input [..., in] @ weight [out, in]^T + bias [out].",
                         {},
                         Autocast::Lower};
-decltype(bilinear) bilinear{
-    "bilinear",
-    bilinear_impl,
-    kNN | kFunction,
-    {"input1", "input2", "weight", {"bias", none}},
-    "input1 [..., in1], weight [out, in1, in2], input2 [..., in2] -> [..., out], plus bias.",
-    {},
-    Autocast::Lower};
-decltype(tensordot_dims) tensordot_dims{"tensordot",
-                                        tensordot_impl,
-                                        kPrivate,
-                                        {"a", "b", "dims_self", "dims_other"},
-                                        "Sums over the given dims of both operands."};
 
 }  // namespace warptape::ops

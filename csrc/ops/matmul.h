@@ -5,15 +5,16 @@
 
 namespace warptape::ops {
 
-extern WT_API const Op<Tensor(const Tensor&, const Tensor&)> matmul, mm, bmm, mv, dot, outer;
+extern WT_API const Op<Tensor(const Tensor&, const Tensor&)> matmul, mm, bmm, mv, dot, outer, ger, inner;
 // beta * input + alpha * (a @ b); input broadcasts to the product's shape.
 using AddMatmulOp = Op<Tensor(const Tensor&, const Tensor&, const Tensor&, const Scalar&, const Scalar&)>;
-extern WT_API const AddMatmulOp addmm, baddbmm, addmv;
+extern WT_API const AddMatmulOp addmm, baddbmm, addmv, addbmm, addmm_, baddbmm_, addmv_;
 // input [..., k] @ weight [n, k]^T + bias [n]
 extern WT_API const Op<Tensor(const Tensor&, const Tensor&, const OptTensor&)> linear;
 // input1 [..., i], input2 [..., j], weight [n, i, j], bias [n]
 extern WT_API const Op<Tensor(const Tensor&, const Tensor&, const Tensor&, const OptTensor&)> bilinear;
 extern WT_API const Op<Tensor(std::string_view, TensorList)> einsum;
 extern WT_API const Op<Tensor(const Tensor&, const Tensor&, IntList, IntList)> tensordot_dims;
+extern WT_API const Op<Tensor(TensorList)> multi_dot;
 
 }  // namespace warptape::ops

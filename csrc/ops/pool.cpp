@@ -1,5 +1,5 @@
-// Pooling. A maximum's gradient goes to the place it came from, and the gradient of that is a gather from these places;
-// averages are linear, so their two nodes are each other's gradients.
+// Pooling. A maximum's gradient goes to the place it came from, and the gradient of that is a gather from
+// these places; averages are linear, so their two nodes are each other's gradients.
 #include "ops/pool.h"
 
 #include "kernels/pool.h"
@@ -43,7 +43,8 @@ Tensor max_gather(const Tensor& x, const Tensor& indices, const Pooling& p);
 
 void max_backward(Node& n, Gradients& g) { g.set(0, max_scatter(g[0], n.saved(0), n.data<Pooling>())); }
 void scatter_backward(Node& n, Gradients& g) { g.set(0, max_gather(g[0], n.saved(0), n.data<Pooling>())); }
-constexpr NodeType kMax1{"MaxPool1DWithIndicesBackward0", max_backward}, kMax2{"MaxPool2DWithIndicesBackward0", max_backward},
+constexpr NodeType kMax1{"MaxPool1DWithIndicesBackward0", max_backward},
+    kMax2{"MaxPool2DWithIndicesBackward0", max_backward},
     kScatter{"MaxPoolBackwardBackward0", scatter_backward}, kGather{"MaxPoolGatherBackward0", max_backward};
 
 Tensor recorded(const NodeType& type, Tensor out, const Tensor& x, const Tensor& indices, const Pooling& p) {
@@ -88,8 +89,9 @@ Tensor average(const NodeType& type, const Tensor& x, const Pooling& p);
 Tensor spread(const Tensor& g, const Pooling& p);
 
 void average_backward(Node& n, Gradients& g) { g.set(0, spread(g[0], n.data<Pooling>())); }
-constexpr NodeType kAvg1{"AvgPool1DBackward0", average_backward}, kAvg2{"AvgPool2DBackward0", average_backward},
-    kAdaptive1{"AdaptiveAvgPool1DBackward0", average_backward}, kAdaptive2{"AdaptiveAvgPool2DBackward0", average_backward};
+constexpr NodeType kAvg1{"AvgPool1DBackward0", average_backward},
+    kAvg2{"AvgPool2DBackward0", average_backward}, kAdaptive1{"AdaptiveAvgPool1DBackward0", average_backward},
+    kAdaptive2{"AdaptiveAvgPool2DBackward0", average_backward};
 const NodeType& average_type(const Pooling& p) {
   if (p.plan.adaptive) return p.spatial == 1 ? kAdaptive1 : kAdaptive2;
   return p.spatial == 1 ? kAvg1 : kAvg2;
@@ -111,13 +113,16 @@ Tensor recorded(const NodeType& type, Tensor out, const Tensor& x, const Pooling
 
 Tensor average(const NodeType& type, const Tensor& x, const Pooling& p) {
   Tensor out = empty(p.out_sizes(x.sizes()), options_of(x));
-  launch_on(out, x, [&](const auto& ctx, const Tensor& dense) { avg_slot(ctx, p.plan, out.data(), dense.data()); });
+  launch_on(out, x,
+            [&](const auto& ctx, const Tensor& dense) { avg_slot(ctx, p.plan, out.data(), dense.data()); });
   return recorded(type, std::move(out), x, p);
 }
 
 Tensor spread(const Tensor& g, const Pooling& p) {
   Tensor out = empty(p.in_sizes(g.sizes()), options_of(g));
-  launch_on(out, g, [&](const auto& ctx, const Tensor& dense) { avg_backward_slot(ctx, p.plan, out.data(), dense.data()); });
+  launch_on(out, g, [&](const auto& ctx, const Tensor& dense) {
+    avg_backward_slot(ctx, p.plan, out.data(), dense.data());
+  });
   return recorded(kSpread, std::move(out), g, p);
 }
 
@@ -129,21 +134,25 @@ Shape per_dim(const char* op, const char* what, IntList given, int64_t spatial, 
   Shape out;
   for (int64_t d = 0; d < spatial; ++d) {
     out.push_back(given[given.size() == 1 ? 0 : d]);
-    WT_CHECK(out.back() >= least, ShapeError, op, ": ", what, " must be at least ", least, ", got ", AsShape{given});
+    WT_CHECK(out.back() <= INT32_MAX, ShapeError, op, ": ", what, " is too large, got ", AsShape{given});
+    WT_CHECK(out.back() >= least, ShapeError, op, ": ", what, " must be at least ", least, ", got ",
+             AsShape{given});
   }
   return out;
 }
 
 Pooling start(const char* op, const Tensor& x, int64_t spatial) {
-  WT_CHECK(x.ndim() == spatial + 1 || x.ndim() == spatial + 2, ShapeError, op, ": expected ", spatial + 1, "D or ", spatial + 2,
-           "D input, got shape ", x.sizes());
-  WT_CHECK(is_floating(x.dtype()), DtypeError, op, ": not implemented for ", x.dtype(), "; convert to a floating dtype first");
+  WT_CHECK(x.ndim() == spatial + 1 || x.ndim() == spatial + 2, ShapeError, op, ": expected ", spatial + 1,
+           "D or ", spatial + 2, "D input, got shape ", x.sizes());
+  WT_CHECK(is_floating(x.dtype()), DtypeError, op, ": not implemented for ", x.dtype(),
+           "; convert to a floating dtype first");
   Pooling p{};
   p.spatial = spatial;
   p.plan.dtype = x.dtype();
   p.plan.planes = 1;
   for (int64_t d = 0; d < x.ndim() - spatial; ++d) p.plan.planes *= x.sizes()[d];
-  for (int d = 0; d < 2; ++d) p.plan.in[d] = p.plan.out[d] = p.plan.kernel[d] = p.plan.stride[d] = p.plan.dilation[d] = 1;
+  for (int d = 0; d < 2; ++d)
+    p.plan.in[d] = p.plan.out[d] = p.plan.kernel[d] = p.plan.stride[d] = p.plan.dilation[d] = 1;
   for (int64_t d = 0; d < spatial; ++d) {
     p.plan.in[d + 2 - spatial] = x.sizes()[x.ndim() - spatial + d];
     WT_CHECK(p.plan.in[d + 2 - spatial] > 0 && x.sizes()[x.ndim() - spatial - 1] > 0, ShapeError, op,
@@ -152,22 +161,26 @@ Pooling start(const char* op, const Tensor& x, int64_t spatial) {
   return p;
 }
 
-Pooling windows(const char* op, const Tensor& x, int64_t spatial, IntList kernel, std::optional<IntList> stride, IntList padding,
-                IntList dilation, bool ceil_mode) {
+Pooling windows(const char* op, const Tensor& x, int64_t spatial, IntList kernel,
+                std::optional<IntList> stride, IntList padding, IntList dilation, bool ceil_mode) {
   Pooling p = start(op, x, spatial);
-  Shape size = per_dim(op, "kernel_size", kernel, spatial, 1), pad = per_dim(op, "padding", padding, spatial, 0);
+  Shape size = per_dim(op, "kernel_size", kernel, spatial, 1),
+        pad = per_dim(op, "padding", padding, spatial, 0);
   Shape step = !stride || stride->empty() ? size : per_dim(op, "stride", *stride, spatial, 1);
   Shape spread = per_dim(op, "dilation", dilation, spatial, 1);
   for (int64_t d = 0; d < spatial; ++d) {
     int64_t to = d + 2 - spatial, in = p.plan.in[to], reach = spread[d] * (size[d] - 1) + 1;
-    WT_CHECK(2 * pad[d] <= reach, ShapeError, op, ": pad should be at most half of effective kernel size, but got pad=", pad[d],
+    WT_CHECK(2 * pad[d] <= reach, ShapeError, op,
+             ": pad should be at most half of effective kernel size, but got pad=", pad[d],
              ", kernel_size=", size[d], " and dilation=", spread[d]);
     int64_t room = in + 2 * pad[d] - reach;
-    int64_t out = room < 0 && !(ceil_mode && room + step[d] - 1 >= 0) ? 0 : (room + (ceil_mode ? step[d] - 1 : 0)) / step[d] + 1;
+    int64_t out = room < 0 && !(ceil_mode && room + step[d] - 1 >= 0)
+                      ? 0
+                      : (room + (ceil_mode ? step[d] - 1 : 0)) / step[d] + 1;
     // A window may not start in the padding behind the input.
     if (ceil_mode && (out - 1) * step[d] >= in + pad[d]) --out;
-    WT_CHECK(out > 0, ShapeError, op, ": given input size ", x.sizes(), ", the output size in dim ", x.ndim() - spatial + d,
-             " is too small for kernel_size ", size);
+    WT_CHECK(out > 0, ShapeError, op, ": given input size ", x.sizes(), ", the output size in dim ",
+             x.ndim() - spatial + d, " is too small for kernel_size ", size);
     p.plan.out[to] = out, p.plan.kernel[to] = size[d], p.plan.stride[to] = step[d];
     p.plan.padding[to] = pad[d], p.plan.dilation[to] = spread[d];
   }
@@ -190,15 +203,17 @@ constexpr const char* kAdaptiveMaxNames[] = {"", "adaptive_max_pool1d", "adaptiv
 constexpr const char* kAdaptiveAvgNames[] = {"", "adaptive_avg_pool1d", "adaptive_avg_pool2d"};
 
 template <int N>
-std::tuple<Tensor, Tensor> max_pool_impl(const Tensor& x, IntList kernel, std::optional<IntList> stride, IntList padding, IntList dilation,
-                                         bool ceil_mode) {
+std::tuple<Tensor, Tensor> max_pool_impl(const Tensor& x, IntList kernel, std::optional<IntList> stride,
+                                         IntList padding, IntList dilation, bool ceil_mode) {
   return max_pool(x, windows(kMaxNames[N], x, N, kernel, stride, padding, dilation, ceil_mode));
 }
 
 template <int N>
-Tensor avg_pool_impl(const Tensor& x, IntList kernel, std::optional<IntList> stride, IntList padding, bool ceil_mode, bool count_include_pad,
-                     std::optional<int64_t> divisor) {
+Tensor avg_pool_impl(const Tensor& x, IntList kernel, std::optional<IntList> stride, IntList padding,
+                     bool ceil_mode, bool count_include_pad, std::optional<int64_t> divisor) {
   constexpr int64_t kOne[] = {1};
+  WT_CHECK(N == 1 || x.ndim() > N, IndexError, kAvgNames[N], ": expected 3D or 4D input, got shape ",
+           x.sizes());
   Pooling p = windows(kAvgNames[N], x, N, kernel, stride, padding, kOne, ceil_mode);
   WT_CHECK(!divisor || *divisor != 0, ShapeError, kAvgNames[N], ": divisor must be not zero");
   p.plan.count_include_pad = count_include_pad;
@@ -222,20 +237,36 @@ const Arg kStride{"stride", none}, kPadding{"padding", {0}}, kDilation{"dilation
 
 }  // namespace
 
-#define WT_POOL(N, shape)                                                                                              \
-  decltype(max_pool##N##d_with_indices) max_pool##N##d_with_indices{                                                   \
-      "max_pool" #N "d_with_indices", max_pool_impl<N>, kNN,                                                           \
-      {"input", "kernel_size", kStride, kPadding, kDilation, kCeil},                                                   \
-      "Maxima over windows of " shape ", and their flat places in the input's plane.", {"values", "indices"}};         \
-  decltype(avg_pool##N##d) avg_pool##N##d{                                                                             \
-      "avg_pool" #N "d", avg_pool_impl<N>, kNN,                                                                        \
-      {"input", "kernel_size", kStride, kPadding, kCeil, {"count_include_pad", true}, {"divisor_override", none}},     \
-      "Averages over windows of " shape "."};                                                                          \
-  decltype(adaptive_avg_pool##N##d) adaptive_avg_pool##N##d{"adaptive_avg_pool" #N "d", adaptive_avg_impl<N>, kPrivate, \
-      {"input", "output_size"}, "Averages over as many windows of " shape " as output_size asks."};                    \
-  decltype(adaptive_max_pool##N##d_with_indices) adaptive_max_pool##N##d_with_indices{                                 \
-      "adaptive_max_pool" #N "d", adaptive_max_impl<N>, kPrivate, {"input", "output_size"},                            \
-      "Maxima over as many windows of " shape " as output_size asks, and their flat places.", {"values", "indices"}}
+#define WT_POOL(N, shape)                                                                             \
+  decltype(max_pool##N##d_with_indices) max_pool##N##d_with_indices{                                  \
+      "max_pool" #N "d_with_indices",                                                                 \
+      max_pool_impl<N>,                                                                               \
+      kNN,                                                                                            \
+      {"input", "kernel_size", kStride, kPadding, kDilation, kCeil},                                  \
+      "Maxima over windows of " shape ", and their flat places in the input's plane.",                \
+      {"values", "indices"}};                                                                         \
+  decltype(avg_pool##N##d) avg_pool##N##d{"avg_pool" #N "d",                                          \
+                                          avg_pool_impl<N>,                                           \
+                                          kNN,                                                        \
+                                          {"input",                                                   \
+                                           "kernel_size",                                             \
+                                           kStride,                                                   \
+                                           kPadding,                                                  \
+                                           kCeil,                                                     \
+                                           {"count_include_pad", true},                               \
+                                           {"divisor_override", none}},                               \
+                                          "Averages over windows of " shape "."};                     \
+  decltype(adaptive_avg_pool##N##d) adaptive_avg_pool##N##d{"adaptive_avg_pool" #N "d",               \
+                                                            adaptive_avg_impl<N>,                     \
+                                                            kPrivate,                                 \
+                                                            {"input", "output_size"},                 \
+                                                            "Averages over as many windows of " shape \
+                                                            " as output_size asks."};                 \
+  decltype(adaptive_max_pool##N##d_with_indices) adaptive_max_pool##N##d_with_indices {               \
+    "adaptive_max_pool" #N "d", adaptive_max_impl<N>, kPrivate, {"input", "output_size"},             \
+        "Maxima over as many windows of " shape " as output_size asks, and their flat places.",       \
+        {"values", "indices"}                                                                         \
+  }
 WT_POOL(1, "[N, C, L]");
 WT_POOL(2, "[N, C, H, W]");
 

@@ -28,11 +28,13 @@ struct ConvFrame {
     return c * channel_size() + ((ky * p.dilation[0]) * phases + x % phases) * steps + x / phases;
   }
   WT_INLINE bool row_used(int64_t r) const {
+    if (p.stride[0] == 1 && p.dilation[0] == 1) return true;
     for (int64_t k = 0; k < p.kernel[0]; ++k)
       if (r >= k * p.dilation[0] && (r - k * p.dilation[0]) % p.stride[0] == 0) return true;
     return false;
   }
   WT_INLINE bool phase_used(int64_t f) const {
+    if (phases == 1) return true;
     for (int64_t k = 0; k < p.kernel[1]; ++k)
       if (k * p.dilation[1] % phases == f) return true;
     return false;

@@ -58,7 +58,7 @@ void multiply_tile(const MatmulPlan& p, const Matrices<typename Kind::Storage>& 
   const S* b = x.b + j0 * p.b.col_stride;
   const S* bias = p.bias ? static_cast<const S*>(p.bias) + j0 : nullptr;
   GemmOut<Kind> out{x.c + i0 * p.c.row_stride + j0, p.c.row_stride, bias, p.alpha, p.beta};
-  GemmBlocking<Kind> bl(m, n, p.k, p.b.col_stride == 1, out);
+  GemmBlocking<Kind> bl(m, n, p.k, p.b.col_stride == 1 && p.b.row_stride > 0, out);
   auto values = [&](int64_t at, int64_t depth) {  // of k; the last pair may be half
     int64_t left = p.k - at * Kind::kPack;
     return left < depth * Kind::kPack ? left : depth * Kind::kPack;

@@ -25,6 +25,16 @@ struct Reach {
   }
 };
 
+// Kernel elements [first, last) of a dim that any output position sees inside the input.
+struct Elements {
+  int64_t first, last;
+  WT_INLINE Elements(const PoolPlan& p, int d) {
+    int64_t before = p.padding[d] - (p.out[d] - 1) * p.stride[d];
+    first = before <= 0 ? 0 : (before + p.dilation[d] - 1) / p.dilation[d];
+    last = least(p.kernel[d], (p.in[d] - 1 + p.padding[d]) / p.dilation[d] + 1);
+  }
+};
+
 struct Window {
   int64_t begin, end;
 };
@@ -47,8 +57,9 @@ WT_INLINE A average_divisor(const PoolPlan& p, int64_t rows, int64_t x) {
 // Calls body(plane) for all planes on the pool, with scratch for `bytes`.
 template <class F>
 WT_INLINE void over_planes(const PoolPlan& p, size_t bytes, F&& body) {
-  int64_t work = p.in[0] * p.in[1] + p.out[0] * p.out[1] * (p.adaptive ? 1 : p.kernel[0] * p.kernel[1]) + 1;
-  cpu::parallel_for(p.planes, 32768 / work + 1, [&](int64_t begin, int64_t end) {
+  double work = double(p.in[0]) * p.in[1] +
+                double(p.out[0]) * p.out[1] * (p.adaptive ? 1 : double(p.kernel[0]) * p.kernel[1]);
+  cpu::parallel_for(p.planes, int64_t(32768 / (work + 1)) + 1, [&](int64_t begin, int64_t end) {
     void* scratch = cpu::thread_scratch(bytes);
     for (int64_t i = begin; i < end; ++i) body(i, scratch);
   });
@@ -70,11 +81,12 @@ WT_INLINE void max_of_window(const PoolPlan& p, const S* in, Window wy, Window w
 // One row of maxima and their places, for windows with strides.
 template <class S, class A>
 void max_row(const PoolPlan& p, const S* in, int64_t y, A* __restrict best, int32_t* __restrict place) {
+  Elements ey(p, 0), ex(p, 1);
   for (int64_t x = 0; x < p.out[1]; ++x) best[x] = -__builtin_inf(), place[x] = -1;
-  for (int64_t ky = 0; ky < p.kernel[0]; ++ky) {
+  for (int64_t ky = ey.first; ky < ey.last; ++ky) {
     int64_t row = y * p.stride[0] - p.padding[0] + ky * p.dilation[0];
     if (row < 0 || row >= p.in[0]) continue;
-    for (int64_t kx = 0; kx < p.kernel[1]; ++kx) {
+    for (int64_t kx = ex.first; kx < ex.last; ++kx) {
       Reach r(p, 1, kx);
       const S* from = in + row * p.in[1] + r.at;
       int32_t at = int32_t(row * p.in[1] + r.at), step = int32_t(p.stride[1]);
@@ -156,6 +168,7 @@ void avg_pool_of(const PoolPlan& p, S* out, const S* in) {
     const S* from = in + plane * p.in[0] * p.in[1];
     S* to = out + plane * p.out[0] * p.out[1];
     A* __restrict sums = static_cast<A*>(scratch);
+    Elements ey(p, 0), ex(p, 1);
     for (int64_t y = 0; y < p.out[0]; ++y, to += p.out[1]) {
       for (int64_t x = 0; x < p.out[1]; ++x) sums[x] = 0;
       if (p.adaptive) {
@@ -166,10 +179,10 @@ void avg_pool_of(const PoolPlan& p, S* out, const S* in) {
             for (int64_t j = wx.begin; j < wx.end; ++j) sums[x] += A(from[i * p.in[1] + j]);
         }
       } else {
-        for (int64_t ky = 0; ky < p.kernel[0]; ++ky) {
+        for (int64_t ky = ey.first; ky < ey.last; ++ky) {
           int64_t row = y * p.stride[0] - p.padding[0] + ky;
           if (row < 0 || row >= p.in[0]) continue;
-          for (int64_t kx = 0; kx < p.kernel[1]; ++kx) {
+          for (int64_t kx = ex.first; kx < ex.last; ++kx) {
             Reach r(p, 1, kx);
             const S* at = from + row * p.in[1] + r.at;
             for (int64_t x = r.first; x < r.last; ++x) sums[x] += A(at[(x - r.first) * p.stride[1]]);
@@ -220,7 +233,8 @@ void max_pool_backward(const LaunchContext&, const PoolPlan& p, void* grad_in, c
   });
 }
 
-void max_pool_gather(const LaunchContext&, const PoolPlan& p, void* out, const void* in, const int64_t* indices) {
+void max_pool_gather(const LaunchContext&, const PoolPlan& p, void* out, const void* in,
+                     const int64_t* indices) {
   dispatch(FloatTypes{}, p.dtype, [&](auto t) {
     using S = typename decltype(t)::type;
     max_pool_gather_of(p, static_cast<S*>(out), static_cast<const S*>(in), indices);

@@ -21,6 +21,7 @@ __all__ = [
     "set_default_dtype",
     "set_printoptions",
     "tensor",
+    "tensordot",
     "use_deterministic_algorithms",
 ]
 
@@ -194,3 +195,20 @@ def rebuild_tensor(
     if cls is not Tensor:
         return Tensor._make_subclass(cls, t, requires_grad)
     return t.requires_grad_(requires_grad)
+
+
+def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
+    """Sums products over `dims`: the last n of `a` with the first n of `b`, or two lists of dims.
+
+    Raises:
+        ShapeError: sizes of summed dims differ.
+        TypeError: an operand is not a tensor.
+    """
+    if not isinstance(a, Tensor) or not isinstance(b, Tensor):
+        raise TypeError(f"tensordot: expected two tensors, got {type(a).__name__} and {type(b).__name__}")
+    if isinstance(dims, int):
+        if dims < 0 or dims > min(a.ndim, b.ndim):
+            raise _C.ShapeError(f"tensordot: expected 0 <= dims <= both operands' number of dims, got {dims}")
+        return _C._private.tensordot(a, b, tuple(range(a.ndim - dims, a.ndim)), tuple(range(dims)))
+    first, second = dims
+    return _C._private.tensordot(a, b, first, second)

@@ -48,7 +48,7 @@ def max_pool2d(
 
 def _wanted(input: Tensor, output_size: Any, spatial: int) -> Any:
     """The size asked for; None in it keeps the input's."""
-    if isinstance(output_size, int):
+    if isinstance(output_size, int) or not isinstance(input, Tensor):
         return output_size
     sizes = tuple(output_size)
     if None not in sizes:

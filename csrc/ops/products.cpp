@@ -1,0 +1,129 @@
+// What is composed of products.
+#include "ops/elementwise.h"
+#include "ops/matmul.h"
+#include "ops/view.h"
+
+namespace warptape::ops {
+namespace {
+
+void check_ndim(const char* op, const char* what, const Tensor& x, int64_t ndim) {
+  WT_CHECK(x.ndim() == ndim, ShapeError, op, ": ", what, " must be a ", ndim, "D tensor, got shape ",
+           x.sizes());
+}
+
+Tensor outer_impl(const Tensor& a, const Tensor& b) {
+  check_ndim("outer", "input", a, 1);
+  check_ndim("outer", "vec2", b, 1);
+  return mul(unsqueeze(a, 1), b);
+}
+
+// Over the last dim of both; a number scales.
+Tensor inner_impl(const Tensor& a, const Tensor& b) {
+  if (a.ndim() == 0 || b.ndim() == 0) return a * b;
+  WT_CHECK(a.sizes().back() == b.sizes().back(), ShapeError,
+           "inner: the last dims must be equal, got shapes ", a.sizes(), " and ", b.sizes());
+  return tensordot_dims(a, b, Shape{-1}, Shape{-1});
+}
+
+// The batch is laid along k: one product sums it.
+Tensor addbmm_impl(const Tensor& input, const Tensor& a, const Tensor& b, const Scalar& beta,
+                   const Scalar& alpha) {
+  check_ndim("addbmm", "batch1", a, 3);
+  check_ndim("addbmm", "batch2", b, 3);
+  int64_t batch = a.sizes()[0], k = a.sizes()[2];
+  WT_CHECK(batch == b.sizes()[0] && k == b.sizes()[1], ShapeError,
+           "addbmm: expected [B, m, k] and [B, k, n], got shapes ", a.sizes(), " and ", b.sizes());
+  Tensor wide = reshape(permute(a, Shape{1, 0, 2}), Shape{a.sizes()[1], batch * k});
+  return addmm(input, wide, reshape(b, Shape{batch * k, b.sizes()[2]}), beta, alpha);
+}
+
+Tensor multi_dot_impl(TensorList list) {
+  WT_CHECK(list.size() >= 2, ShapeError, "multi_dot: expected at least 2 tensors, got ", list.size());
+  Tensor out = list[0];
+  for (size_t i = 1; i < list.size(); ++i) out = matmul(out, list[i]);
+  return out;
+}
+
+// All rows below each other.
+Tensor rows_of(const Tensor& x) {
+  int64_t rows = 1, cols = x.sizes().back();
+  for (int64_t d = 0; d + 1 < x.ndim(); ++d) rows *= x.sizes()[d];
+  return reshape(x, Shape{rows, cols});
+}
+
+// out[..., n] = sum over i, j of x1[..., i] weight[n, i, j] x2[..., j]
+Tensor bilinear_impl(const Tensor& x1, const Tensor& x2, const Tensor& w, const OptTensor& bias) {
+  check_ndim("bilinear", "weight", w, 3);
+  bool fits = x1.ndim() > 0 && x1.ndim() == x2.ndim() && x1.sizes().back() == w.sizes()[1] &&
+              x2.sizes().back() == w.sizes()[2];
+  WT_CHECK(fits, ShapeError, "bilinear: inputs must be [..., in1] and [..., in2] for weight [out, in1, in2] ",
+           w.sizes(), ", got ", x1.sizes(), " and ", x2.sizes());
+  Shape sizes = x1.sizes();
+  sizes.back() = w.sizes()[0];
+  Tensor rows1 = rows_of(x1), rows2 = rows_of(x2);
+  Tensor half = permute(matmul(rows1, w), Shape{1, 0, 2});          // [rows, n, j]
+  Tensor out = reshape(matmul(half, unsqueeze(rows2, -1)), sizes);  // from [rows, n, 1]
+  return bias ? out + *bias : out;
+}
+
+// Sums over the dims given of both: the others of a, then those of b, remain.
+Tensor tensordot_impl(const Tensor& a, const Tensor& b, IntList dims_a, IntList dims_b) {
+  Shape da = wrap_dims(dims_a, a.ndim(), "tensordot"), db = wrap_dims(dims_b, b.ndim(), "tensordot");
+  WT_CHECK(da.size() == db.size(), ShapeError,
+           "tensordot: both operands need the same number of dims to sum over, got ", da, " and ", db);
+  int64_t m = 1, k = 1, n = 1;
+  Shape order_a, order_b, sizes;
+  auto rest = [&](const Tensor& x, const Shape& summed, Shape& order, int64_t& count) {
+    for (int64_t d = 0; d < x.ndim(); ++d) {
+      if (std::find(summed.begin(), summed.end(), d) != summed.end()) continue;
+      order.push_back(d), sizes.push_back(x.sizes()[d]);
+      count *= x.sizes()[d];
+    }
+  };
+  rest(a, da, order_a, m);
+  order_b = db;
+  for (size_t i = 0; i < da.size(); ++i) {
+    order_a.push_back(da[i]);
+    k *= a.sizes()[da[i]];
+    WT_CHECK(a.sizes()[da[i]] == b.sizes()[db[i]], ShapeError,
+             "tensordot: contracted dims need to match, but first has size ", a.sizes()[da[i]], " in dim ",
+             da[i], " and second has size ", b.sizes()[db[i]], " in dim ", db[i]);
+  }
+  rest(b, db, order_b, n);
+  return reshape(mm(reshape(permute(a, order_a), Shape{m, k}), reshape(permute(b, order_b), Shape{k, n})),
+                 sizes);
+}
+
+constexpr uint32_t kBoth = kFunction | kMethod | kOut;
+const Arg kBeta = Arg::integer("beta", 1, kKeywordOnly), kAlpha = Arg::integer("alpha", 1, kKeywordOnly);
+
+}  // namespace
+
+decltype(outer) outer{"outer", outer_impl, kBoth, {"input", "vec2"}, "The outer product of two vectors."};
+decltype(ger) ger{"ger", outer_impl, kBoth, {"input", "vec2"}, "The outer product of two vectors."};
+decltype(inner) inner{
+    "inner", inner_impl, kBoth, {"input", "other"}, "Inner products over the last dim of both operands."};
+decltype(addbmm) addbmm{"addbmm",
+                        addbmm_impl,
+                        kBoth,
+                        {"input", "batch1", "batch2", kBeta, kAlpha},
+                        "beta * input + alpha * the sum over B of batch1 @ batch2.",
+                        {},
+                        Autocast::Lower};
+decltype(bilinear) bilinear{
+    "bilinear",
+    bilinear_impl,
+    kNN | kFunction,
+    {"input1", "input2", "weight", {"bias", none}},
+    "input1 [..., in1], weight [out, in1, in2], input2 [..., in2] -> [..., out], plus bias.",
+    {},
+    Autocast::Lower};
+decltype(tensordot_dims) tensordot_dims{"tensordot",
+                                        tensordot_impl,
+                                        kPrivate,
+                                        {"a", "b", "dims_self", "dims_other"},
+                                        "Sums over the given dims of both operands."};
+decltype(multi_dot) multi_dot{
+    "multi_dot", multi_dot_impl, kLinalg, {"tensors"}, "The product of a list of matrices."};
+
+}  // namespace warptape::ops
