@@ -122,11 +122,96 @@ struct Forward {
   }
 };
 
+// ---- forward of few queries: a step of generation ----
+
+inline constexpr int64_t kFewQueries = 4;
+
+// Packing would cost more than the products: keys and values are read once, where they are.
+template <class T>
+struct FewQueries {
+  using C = Compute<T>;
+  using V = Vec<C>;
+  static constexpr int kL = V::kLanes;
+  const Head<T> head;
+  C* query;   // [D]
+  C* scores;  // [S]
+
+  void score(int64_t t, int64_t keys) const {
+    const View &q = head.plan.q, &k = head.plan.k, &m = head.plan.mask;
+    const T* pq = head.at(q, head.b, head.h) + t * q.strides[2];
+    const V factor(head.plan.scale);
+    for_vectors<C>(head.d, [&](int64_t i, auto l) { store(query + i, load(pq + i, l) * factor, l); });
+    const T* row = head.at(k, head.b, head.shared_head());
+    for (int64_t j = 0; j < keys; ++j, row += k.strides[2])
+      scores[j] =
+          sum_vectors<C>(head.d, [&](int64_t i, auto l) { return load(query + i, l) * load(row + i, l); });
+    if (!m.data) return;
+    const int64_t at = head.b * m.strides[0] + head.h * m.strides[1] + t * m.strides[2];
+    for (int64_t j = 0; j < keys; ++j) {
+      if (m.dtype != DType::Bool)
+        scores[j] += C(m.as<T>()[at + j * m.strides[3]]);
+      else if (!m.as<bool>()[at + j * m.strides[3]])
+        scores[j] = -__builtin_inf();
+    }
+  }
+
+  // Two vectors of the output at a time, over all keys.
+  void weigh(T* out, int64_t keys, C factor) const {
+    const View& v = head.plan.v;
+    const T* values = head.at(v, head.b, head.shared_head());
+    auto columns = [&](int64_t i, auto lanes, auto next, bool two) {
+      V a(C(0)), b(C(0));
+      const T* row = values + i;
+      for (int64_t j = 0; j < keys; ++j, row += v.strides[2]) {
+        const V p(scores[j]);
+        a = fma(p, load(row, lanes), a);
+        if (two) b = fma(p, load(row + kL, next), b);
+      }
+      store(out + i, a * V(factor), lanes);
+      if (two) store(out + i + kL, b * V(factor), next);
+    };
+    int64_t i = 0;
+    for (; i + 2 * kL <= head.e; i += 2 * kL) columns(i, AllLanes{}, AllLanes{}, true);
+    if (i + kL <= head.e) columns(i, AllLanes{}, AllLanes{}, false), i += kL;
+    if (i < head.e) columns(i, FirstLanes{int(head.e - i)}, AllLanes{}, false);
+  }
+
+  void run(const View& out, const View& lse, int64_t t) const {
+    const int64_t keys = head.seen(t + 1);
+    score(t, keys);
+    const C top = keys ? max_of_row(scores, keys) : C(-__builtin_inf());
+    const V shift(top == C(-__builtin_inf()) ? C(0) : top);
+    const C sum = sum_vectors<C>(keys, [&](int64_t i, auto l) {
+      const V p = exp_below(load(scores + i, l) - shift);
+      store(scores + i, p, l);
+      return keep<C>(p, l);
+    });
+    weigh(head.at(out, head.b, head.h) + t * out.strides[2], keys, sum == 0 ? C(0) : C(1) / sum);
+    lse.as<C>()[(head.b * head.plan.q.sizes[1] + head.h) * head.queries + t] =
+        sum == 0 ? C(-__builtin_inf()) : top + C(__builtin_log(double(sum)));
+  }
+};
+
+template <class T>
+void few_queries(const LaunchContext& ctx, const View& out, const View& lse, const AttentionPlan& p) {
+  using C = Compute<T>;
+  const int64_t heads = p.q.sizes[0] * p.q.sizes[1], s = p.k.sizes[2], d = p.q.sizes[3];
+  C* scratch = static_cast<C*>(ctx.scratch(sizeof(C) * size_t(heads * (s + d) + 1)));
+  parallel_for(heads, row_grain(p.q.sizes[2] * s * d), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      C* own = scratch + i * (s + d);
+      const FewQueries<T> f{Head<T>(p, i / p.q.sizes[1], i % p.q.sizes[1]), own, own + d};
+      for (int64_t t = 0; t < f.head.queries; ++t) f.run(out, lse, t);
+    }
+  });
+}
+
 void attention(const LaunchContext& ctx, const View& out, const View& lse, const AttentionPlan& p) {
   dispatch(FloatTypes{}, p.q.dtype, [&](auto t) {
     using T = typename decltype(t)::type;
     using F = Forward<T>;
     const int64_t heads = p.q.sizes[0] * p.q.sizes[1], queries = p.q.sizes[2];
+    if (queries <= kFewQueries && p.dropout_p == 0) return few_queries<T>(ctx, out, lse, p);
     const int64_t chunks = query_chunks(heads, queries, F::kQ);
     if (heads * chunks == 0) return;
     const int64_t chunk = round_up((queries + chunks - 1) / chunks, F::kQ);
