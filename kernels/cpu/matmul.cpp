@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/gemm_dot.h"
+#include "kernels/cpu/onednn.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/dispatch.h"
 #include "kernels/slot.h"
@@ -32,10 +33,12 @@ WT_INLINE Matrices<S> matrices(const MatmulPlan& p, int64_t i) {
 // and tasks that are worth a thread (about 2 million multiplications).
 struct Tiles {
   int64_t rows, cols, down, across;
-  WT_INLINE Tiles(int64_t m, int64_t n, int64_t k, int64_t batch) : rows(m), cols(n), down(1), across(1) {
-    double work = double(m) * double(n) * double(k);
+  // `speed`: how many times faster than vector instructions the product is computed.
+  WT_INLINE Tiles(int64_t m, int64_t n, int64_t k, int64_t batch, int64_t speed = 1)
+      : rows(m), cols(n), down(1), across(1) {
+    double work = double(m) * double(n) * double(k) / double(speed);
     int64_t wanted = work > 8e6 ? 8 : int64_t(work / 1e6);
-    while (down * across * batch < wanted || rows > 256 || cols > 512) {
+    while (down * across * batch < wanted || rows > 256 * speed || cols > 512 * speed) {
       if (rows <= 32 && cols <= 64) break;
       if (rows > 32 && (2 * rows >= cols || cols <= 64))
         down *= 2;
@@ -76,12 +79,40 @@ void multiply_tile(const MatmulPlan& p, const Matrices<typename Kind::Storage>& 
   gemm_serial<Kind>(m, n, bl, pack_a, pack_b, reinterpret_cast<const Elem*>(b), p.b.row_stride, out, scratch);
 }
 
+// The same by oneDNN, which knows AMX; false when it cannot.
+bool multiply_tile_onednn(const MatmulPlan& p, const Matrices<BFloat16>& x, int64_t i0, int64_t m, int64_t j0,
+                          int64_t n) {
+  cpu::OneDnnMatmul shape{m,
+                          n,
+                          p.k,
+                          p.a.row_stride,
+                          p.a.col_stride,
+                          p.b.row_stride,
+                          p.b.col_stride,
+                          p.c.row_stride,
+                          p.bias != nullptr};
+  const BFloat16* bias = p.bias ? static_cast<const BFloat16*>(p.bias) + j0 : nullptr;
+  return cpu::onednn_matmul(shape, x.a + i0 * p.a.row_stride, x.b + j0 * p.b.col_stride, bias,
+                            x.c + i0 * p.c.row_stride + j0);
+}
+
+// Plain products that are large enough to pay for the call, without rows that lie upon each other.
+bool suits_onednn(const MatmulPlan& p) {
+  auto plain = [](const MatrixRef& x, int64_t rows, int64_t cols) {
+    return (x.col_stride == 1 && x.row_stride >= cols) || (x.row_stride == 1 && x.col_stride >= rows);
+  };
+  return p.dtype == DType::BFloat16 && p.alpha == 1 && p.beta == 0 && plain(p.a, p.m, p.k) &&
+         plain(p.b, p.k, p.n) && plain(p.c, p.m, p.n) && double(p.m) * double(p.n) * double(p.k) >= 32768 &&
+         cpu::onednn_bf16();
+}
+
 template <class Kind>
 void multiply(const MatmulPlan& p) {
   using S = typename Kind::Storage;
   int64_t batch = p.batch[0] * p.batch[1];
-  Tiles tiles(p.m, p.n, p.k, batch);
-  double work = double(tiles.rows) * double(tiles.cols) * double(p.k);
+  bool onednn = suits_onednn(p);
+  Tiles tiles(p.m, p.n, p.k, batch, onednn ? 4 : 1);
+  double work = double(tiles.rows) * double(tiles.cols) * double(p.k) / (onednn ? 8 : 1);
   int64_t grain = work < 1e6 ? int64_t(1e6 / (work + 1e3)) + 1 : 1;
   int64_t each = tiles.down * tiles.across;
   cpu::parallel_for(batch * each, grain, [&](int64_t begin, int64_t end) {
@@ -89,7 +120,10 @@ void multiply(const MatmulPlan& p) {
       int64_t i = t % each / tiles.across * tiles.rows, j = t % each % tiles.across * tiles.cols;
       int64_t rows = p.m - i < tiles.rows ? p.m - i : tiles.rows;
       int64_t cols = p.n - j < tiles.cols ? p.n - j : tiles.cols;
-      multiply_tile<Kind>(p, matrices<S>(p, t / each), i, rows, j, cols);
+      Matrices<S> x = matrices<S>(p, t / each);
+      if constexpr (std::is_same_v<S, BFloat16>)
+        if (onednn && multiply_tile_onednn(p, x, i, rows, j, cols)) continue;
+      multiply_tile<Kind>(p, x, i, rows, j, cols);
     }
   });
 }
