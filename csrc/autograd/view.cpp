@@ -136,7 +136,7 @@ Ref<Node> grad_fn(const Tensor& t) {
 }
 
 void check_inplace(const Tensor& t, const char* op, bool recorded) {
-  for (int64_t d = 0; d < t.ndim(); ++d)
+  for (int64_t d = 0; d < t.ndim() && t.numel() > 0; ++d)
     WT_CHECK(t.strides()[d] != 0 || t.sizes()[d] <= 1, Error, op,
              ": unsupported operation: more than one element of the written-to tensor refers to a single memory "
              "location. Please clone() the tensor before performing the operation.");

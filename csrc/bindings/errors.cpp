@@ -6,7 +6,7 @@
 namespace warptape::bindings {
 namespace {
 
-PyObject *shape_error, *dtype_error, *device_error, *out_of_memory_error;
+PyObject *shape_error, *dtype_error, *device_error, *argument_error, *out_of_memory_error;
 
 PyObject* make_error(PyObject* module, const char* name, PyObject* first, PyObject* second, const char* doc) {
   Object bases = checked(PyTuple_Pack(2, first, second));
@@ -25,6 +25,8 @@ void init_errors(PyObject* module) {
                            "A dtype that the operation does not take.");
   device_error = make_error(module, "DeviceError", PyExc_RuntimeError, PyExc_ValueError,
                             "Tensors on different devices, or a device that cannot be used.");
+  argument_error = make_error(module, "ArgumentError", PyExc_RuntimeError, PyExc_ValueError,
+                              "A number or option outside of what the operation takes.");
   out_of_memory_error = make_error(module, "OutOfMemoryError", PyExc_RuntimeError, PyExc_MemoryError,
                                    "Memory is exhausted; everything is as it was before the call.");
 }
@@ -46,7 +48,7 @@ void set_python_error() {
   } catch (const TypeError& e) {
     PyErr_SetString(PyExc_TypeError, e.what());
   } catch (const ValueError& e) {
-    PyErr_SetString(PyExc_ValueError, e.what());
+    PyErr_SetString(argument_error, e.what());
   } catch (const NotImplementedError& e) {
     PyErr_SetString(PyExc_NotImplementedError, e.what());
   } catch (const std::bad_alloc&) {

@@ -126,7 +126,7 @@ bool convert(const Arg& arg, PyObject* o, Frame& frame, Value& v) {
     case ArgType::Double: return to_double(o, v.d);
     case ArgType::Bool:
       if (PyBool_Check(o)) return v.b = o == Py_True, true;
-      if (Scalar s; PyLong_Check(o) && to_scalar(o, s)) return v.b = s.to_bool(), true;
+      if (std::strncmp(Py_TYPE(o)->tp_name, "numpy.bool", 10) == 0) return v.b = PyObject_IsTrue(o) == 1, true;
       return false;
     case ArgType::Scalar: return to_scalar(o, v.scalar);
     case ArgType::IntList: return to_int_list(o, frame, v, true);

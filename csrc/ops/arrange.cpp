@@ -130,6 +130,7 @@ Tensor repeat_interleave_tensor_impl(const Tensor& x, const Tensor& times, std::
   int64_t d = wrap_dim(*dim, x.ndim(), "repeat_interleave"), n = x.sizes()[d];
   WT_CHECK(!is_floating(times.dtype()) && times.ndim() <= 1 && (times.numel() == n || times.numel() == 1), ShapeError,
            "repeat_interleave: repeats must have the same size as input along dim (", n, "), got ", times);
+  WT_CHECK(!times.is_meta(), DeviceError, "repeat_interleave: the counts of a meta tensor are not known");
   Tensor counts = raw_contiguous(expand_view(raw_cast(times, DType::Int64), Shape{n}));
   std::vector<int64_t> rows;
   for (int64_t i = 0; i < n; ++i) {

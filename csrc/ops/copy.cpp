@@ -85,6 +85,18 @@ Tensor fill_tensor_impl(const Tensor& self, const Tensor& value) {
            value.ndim(), " dimensions.");
   return copy_(self, value, false);
 }
+// squeeze_ and its kin: self takes over the geometry and the history of a view of itself.
+Tensor become_impl(const Tensor& self, const Tensor& view) {
+  WT_CHECK(self->storage == view->storage, ValueError, "_become: expected a view of the tensor itself");
+  bool recorded = needs_grad(self);
+  check_inplace(self, "in-place view", recorded);
+  Edge history = recorded ? gradient_edge(view) : Edge();
+  self->set_geometry(view.sizes(), view.strides(), view.offset());
+  self.bump_version();
+  if (history) set_gradient_edge(self, std::move(history));
+  return self;
+}
+
 Tensor zero_impl(const Tensor& self) { return fill_with("zero_", kZero, self, 0); }
 
 // ---- joining --------------------------------------------------------------------------------------------------------
@@ -169,8 +181,9 @@ Tensor cast(const Tensor& x, DType dtype) { return x.dtype() == dtype ? x : to(x
 
 decltype(contiguous) contiguous{"_contiguous", contiguous_impl, kPrivate, {"input"}, "The tensor with its elements in order; itself when they are."};
 decltype(clone) clone{"_clone", clone_impl, kPrivate, {"input"}, "A copy with its own memory."};
-decltype(fill_) fill_{"fill_", fill_impl, kMethod, {{"input", kWritten}, "value"}, "Fills the tensor with a number."};
 const Op<Tensor(const Tensor&, const Tensor&)> fill_tensor_{"fill_", fill_tensor_impl, kMethod, {{"input", kWritten}, "value"}, "Fills the tensor with a 0-dim tensor's value."};
+decltype(fill_) fill_{"fill_", fill_impl, kMethod, {{"input", kWritten}, "value"}, "Fills the tensor with a number."};
+const Op<Tensor(const Tensor&, const Tensor&)> become{"_become", become_impl, kPrivate, {{"input", kWritten}, "view"}, "Gives the tensor the geometry of a view of itself."};
 decltype(zero_) zero_{"zero_", zero_impl, kMethod, {{"input", kWritten}}, "Fills the tensor with 0."};
 decltype(copy_) copy_{"copy_", copy_impl, kMethod, {{"input", kWritten}, "src", {"non_blocking", false}}, "Copies src, broadcast and converted, into the tensor."};
 decltype(to) to{"_to", to_impl, kPrivate, {"input", {"device", none}, {"dtype", none}, {"copy", false}}, "The tensor on another device or in another dtype."};

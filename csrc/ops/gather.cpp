@@ -359,7 +359,7 @@ ElementwiseSlot where_slot{"where"};
 void masked_fill_backward(Node& n, Gradients& g) {
   Tensor mask = n.saved(0);
   if (g.wants(0)) g.set(0, masked_fill(g[0], mask, 0));
-  if (g.wants(1)) g.set(1, g[0] * cast(mask, g[0].dtype()));  // a 0-dim value: the engine sums
+  if (n.edges.size() > 1 && g.wants(1)) g.set(1, g[0] * cast(mask, g[0].dtype()));  // of a 0-dim value: the engine sums
 }
 constexpr NodeType kMaskedFill{"MaskedFillBackward0", masked_fill_backward};
 
@@ -449,10 +449,11 @@ decltype(masked_select) masked_select{"masked_select", masked_select_impl, kBoth
 decltype(masked_scatter) masked_scatter{"masked_scatter", masked_scatter_impl, kBoth, {"input", "mask", "source"}, "A copy with source's elements, in order, where mask is set."};
 decltype(masked_scatter) masked_scatter_op_{"masked_scatter_", masked_scatter_inplace, kMethod, {kSelf, "mask", "source"}, "Writes source's elements, in order, where mask is set."};
 
-decltype(masked_fill) masked_fill{"masked_fill", masked_fill_impl, kBoth, {"input", "mask", "value"}, "A copy with a number where mask is set."};
-decltype(masked_fill) masked_fill_op_{"masked_fill_", masked_fill_inplace, kMethod, {kSelf, "mask", "value"}, "Writes a number where mask is set."};
+// The tensor first: a 0-dim tensor would do as a number too, but without its gradient.
 const Op<Tensor(const Tensor&, const Tensor&, const Tensor&)>
     masked_fill_tensor_op{"masked_fill", masked_fill_tensor_impl, kBoth, {"input", "mask", "value"}, "A copy with a 0-dim tensor's value where mask is set."},
     masked_fill_tensor_op_{"masked_fill_", masked_fill_tensor_inplace, kMethod, {kSelf, "mask", "value"}, "Writes a 0-dim tensor's value where mask is set."};
+decltype(masked_fill) masked_fill{"masked_fill", masked_fill_impl, kBoth, {"input", "mask", "value"}, "A copy with a number where mask is set."};
+decltype(masked_fill) masked_fill_op_{"masked_fill_", masked_fill_inplace, kMethod, {kSelf, "mask", "value"}, "Writes a number where mask is set."};
 
 }  // namespace warptape::ops

@@ -54,19 +54,21 @@ Tensor overwrite(const Tensor& t, const char* op, F&& fill) {
 
 // ---- uniform --------------------------------------------------------------------------------------------------------
 
-// One number of [0, 1) with as many bits as T's significand has.
+// One number of [0, 1): 53 bits for double, 24 for float and what is computed in float.
 template <class T>
 Compute<T> unit(Generator& g) {
-  if constexpr (std::is_same_v<T, double>) return g.uniform_double();
-  constexpr int bits = std::is_same_v<T, float> ? 24 : std::is_same_v<T, Half> ? 11 : 8;
-  return static_cast<Compute<T>>(static_cast<float>(g.random() & ((1u << bits) - 1)) / static_cast<float>(1 << bits));
+  if constexpr (std::is_same_v<T, double>) {
+    return g.uniform_double();
+  } else {
+    return g.uniform_float();
+  }
 }
 
 void fill_uniform(const char* op, const Tensor& t, double from, double to, Generator* g) {
   fill_host<kernels::FloatTypes>(op, t, g, [&](auto* data, int64_t n, Generator& gen) {
     using T = std::remove_pointer_t<decltype(data)>;
     auto a = static_cast<Compute<T>>(static_cast<T>(from)), b = static_cast<Compute<T>>(static_cast<T>(to));
-    for (int64_t i = 0; i < n; ++i) data[i] = static_cast<T>(unit<T>(gen) * (b - a) + a);
+    for (int64_t i = 0; i < n; ++i) data[i] = static_cast<T>(std::fma(unit<T>(gen), b - a, a));
   });
 }
 
@@ -84,8 +86,8 @@ void normal_16(C* block, C mean, C std) {
   for (int j = 0; j < 8; ++j) {
     C u1 = 1 - block[j], u2 = block[j + 8];
     C radius = std::sqrt(C(-2) * std::log(u1)), theta = C(2) * std::numbers::pi_v<C> * u2;
-    block[j] = radius * std::cos(theta) * std + mean;
-    block[j + 8] = radius * std::sin(theta) * std + mean;
+    block[j] = std::fma(radius * std::cos(theta), std, mean);
+    block[j + 8] = std::fma(radius * std::sin(theta), std, mean);
   }
 }
 
@@ -94,16 +96,14 @@ void normal_blocks(T* data, int64_t n, Generator& g, double mean, double std) {
   using C = Compute<T>;
   auto block = [&](int64_t at) {
     C values[16];
-    for (int j = 0; j < 16; ++j) values[j] = static_cast<C>(data[at + j]);
+    for (C& v : values) v = unit<T>(g);
     normal_16<C>(values, static_cast<C>(mean), static_cast<C>(std));
     for (int j = 0; j < 16; ++j) data[at + j] = static_cast<T>(values[j]);
   };
-  for (int64_t i = 0; i < n; ++i) data[i] = static_cast<T>(unit<T>(g));
   for (int64_t i = 0; i + 16 <= n; i += 16) block(i);
-  if (n % 16) {  // the last 16 are drawn again
-    for (int64_t i = n - 16; i < n; ++i) data[i] = static_cast<T>(unit<T>(g));
-    block(n - 16);
-  }
+  if (n % 16 == 0) return;
+  for (int64_t i = n / 16 * 16; i < n; ++i) unit<T>(g);  // PyTorch draws these and does not use them
+  block(n - 16);
 }
 
 void fill_normal(const char* op, const Tensor& t, double mean, double std, Generator* g) {

@@ -141,11 +141,13 @@ Tensor prod_dim_impl(const Tensor& x, int64_t dim, bool keepdim, OptDType dtype)
 
 // ---- any, all -------------------------------------------------------------------------------------------------------------
 
+// PyTorch keeps uint8, which was its bool once.
+Tensor truth(const Tensor& x, Tensor out) { return x.dtype() == DType::UInt8 ? raw_cast(out, DType::UInt8) : out; }
 Tensor any_impl(const Tensor& x, OptDims dims, bool keepdim) {
-  return run(any_slot, x, reduced_shape("any", x, dims, keepdim), DType::Bool);
+  return truth(x, run(any_slot, x, reduced_shape("any", x, dims, keepdim), DType::Bool));
 }
 Tensor all_impl(const Tensor& x, OptDims dims, bool keepdim) {
-  return run(all_slot, x, reduced_shape("all", x, dims, keepdim), DType::Bool);
+  return truth(x, run(all_slot, x, reduced_shape("all", x, dims, keepdim), DType::Bool));
 }
 Tensor any_all_impl(const Tensor& x) { return any_impl(x, std::nullopt, false); }
 Tensor all_all_impl(const Tensor& x) { return all_impl(x, std::nullopt, false); }
@@ -218,6 +220,13 @@ Pair var_mean_impl(const Tensor& x, OptDims dims, std::optional<double> correcti
 }
 Pair std_mean_impl(const Tensor& x, OptDims dims, std::optional<double> correction, bool keepdim) {
   return {std_impl(x, dims, correction, keepdim), mean(x, dims, keepdim, std::nullopt)};
+}
+
+Pair var_mean_flag_impl(const Tensor& x, OptDims dims, bool unbiased, bool keepdim) {
+  return var_mean_impl(x, dims, correction_of(unbiased), keepdim);
+}
+Pair std_mean_flag_impl(const Tensor& x, OptDims dims, bool unbiased, bool keepdim) {
+  return std_mean_impl(x, dims, correction_of(unbiased), keepdim);
 }
 
 // ---- norm -----------------------------------------------------------------------------------------------------------------
@@ -341,6 +350,9 @@ decltype(std_op) std_op{"std", std_impl, kBoth | kOut, {"input", kDims, kCorrect
 const Op<Pair(const Tensor&, OptDims, std::optional<double>, bool)>
     var_mean_op{"var_mean", var_mean_impl, kFunction, {"input", kDims, kCorrection, {"keepdim", false, kKeywordOnly}}, "Variance and mean over dims."},
     std_mean_op{"std_mean", std_mean_impl, kFunction, {"input", kDims, kCorrection, {"keepdim", false, kKeywordOnly}}, "Standard deviation and mean over dims."};
+const Op<Pair(const Tensor&, OptDims, bool, bool)>
+    var_mean_flag_op{"var_mean", var_mean_flag_impl, kFunction, {"input", kDims, {"unbiased", true}, kKeep}, "Variance and mean over dims, with n - 1 or n."},
+    std_mean_flag_op{"std_mean", std_mean_flag_impl, kFunction, {"input", kDims, {"unbiased", true}, kKeep}, "Standard deviation and mean over dims."};
 const Op<Tensor(const Tensor&, double, OptDims, bool, OptDType)> vector_norm_op{"vector_norm", vector_norm_impl, kLinalg | kOut, {"x", {"ord", 2.0}, kDims, kKeep, kDtype}, "(sum |x|^ord)^(1/ord) over dims."};
 const Op<Tensor(const Tensor&, std::optional<Scalar>, OptDims, bool, OptDType)> norm_op{"norm", norm_impl, kBoth, {"input", {"p", none}, kDims, kKeep, {"dtype", none}}, "(sum |x|^p)^(1/p) over dims."};
 const Op<Tensor(const Tensor&, std::string_view, OptDims, bool, OptDType)> norm_name_op{"norm", norm_name_impl, kBoth, {"input", "p", kDims, kKeep, {"dtype", none}}, "norm by name: 'fro'."};

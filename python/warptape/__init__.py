@@ -16,6 +16,7 @@ except ImportError as error:
 
     raise ImportError(_explain(error)) from error
 from ._C import (
+    ArgumentError,
     DeviceError,
     DtypeError,
     Generator,

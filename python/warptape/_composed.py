@@ -167,6 +167,8 @@ def broadcast_tensors(*tensors: Any) -> tuple[Tensor, ...]:
 
 def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
     """Coordinate grids of one-dimensional tensors; `indexing` is "ij" or "xy"."""
+    if not tensors:
+        raise TypeError("meshgrid() expects at least one tensor")
     each = [t.reshape(-1) for t in _each(tensors)]
     if indexing not in ("ij", "xy"):
         raise RuntimeError(f'meshgrid: indexing must be one of "xy" or "ij", but received: {indexing}')
@@ -178,7 +180,7 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
         t.reshape((1,) * i + (-1,) + (1,) * (len(each) - i - 1)).expand(shape) for i, t in enumerate(each)
     ]
     if swap:
-        grids = [g.transpose(0, 1) for g in grids]
+        # The grids of (y, x, ...), in the order (x, y, ...).
         grids[0], grids[1] = grids[1], grids[0]
     return tuple(grids)
 
@@ -216,6 +218,8 @@ def can_cast(from_: Any, to: Any) -> bool:
 
 def equal(input: Tensor, other: Tensor) -> bool:
     """Whether both have the same shape and elements."""
+    if input.is_meta or other.is_meta:
+        raise _C.DeviceError("equal: a meta tensor has no data")
     return input.shape == other.shape and bool(_ops.eq(input, other).all())
 
 

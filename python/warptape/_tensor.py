@@ -10,6 +10,7 @@ from . import _C
 from .utils.hooks import RemovableHandle
 
 _to, _clone, _contiguous = _C._private._to, _C._private._clone, _C._private._contiguous
+_become = _C._private._become
 
 
 def _parse_to(
@@ -85,6 +86,25 @@ class Tensor(_C.TensorBase):
         handle = RemovableHandle(hooks)
         hooks[handle.id] = hook
         return handle
+
+    def _is_view(self) -> bool:
+        return self._base is not None
+
+    def squeeze_(self, *dims: Any) -> Tensor:
+        """squeeze of this tensor itself."""
+        return _become(self, self.squeeze(*dims))
+
+    def unsqueeze_(self, dim: int) -> Tensor:
+        """unsqueeze of this tensor itself."""
+        return _become(self, self.unsqueeze(dim))
+
+    def transpose_(self, dim0: int, dim1: int) -> Tensor:
+        """transpose of this tensor itself."""
+        return _become(self, self.transpose(dim0, dim1))
+
+    def t_(self) -> Tensor:
+        """t of this tensor itself."""
+        return _become(self, self.t())
 
     def retain_grad(self) -> None:
         """Keeps the gradient of a tensor that is not a leaf in `.grad`."""
