@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import _C
+from ._arguments import checked
 from ._tensor import Tensor
 
 _ops = _C._functions
@@ -414,6 +415,9 @@ def multinomial(
         found = _ops.topk(races, num_samples, -1)[1]
     return found if out is None else out.copy_(found)
 
+
+for _name in __all__:
+    globals()[_name] = checked(globals()[_name])
 
 for _name in (
     "allclose argwhere diag diagflat equal fliplr flipud isclose nonzero rot90 tensor_split trace unique hsplit vsplit "

@@ -1,6 +1,8 @@
 """Functions of nn.functional that are a few calls of others; one that the core provides takes the place of
 its twin."""
 
+from warptape._arguments import checked
+
 from . import activation, distance, drop, loss, norm, pool, regression, resize, shape
 from .activation import *
 from .distance import *
@@ -17,3 +19,5 @@ __all__: list[str] = [
     for family in (activation, distance, drop, loss, norm, pool, regression, resize, shape)
     for name in family.__all__
 ]
+
+globals().update({name: checked(globals()[name]) for name in __all__})
