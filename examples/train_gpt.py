@@ -563,7 +563,10 @@ def main(arguments: list[str] | None = None) -> int:
     print(plot(run.history, xz, out / "loss.png"))
     cast = autocast(text.device, settings["dtype"])
     for sample in write(run.model, b"\n", 300, 3, settings["seed"], cast):
-        print(f"--- sample\n{sample.decode('utf-8', errors='replace').strip()}")
+        text_of = "".join(
+            c if c.isprintable() or c in "\n\t" else "?" for c in sample.decode(errors="replace")
+        )
+        print(f"--- sample\n{text_of.strip()}")
     return 0
 
 

@@ -1,12 +1,15 @@
 """examples/train_gpt.py as a user runs it: a process, its lines, its files, its exit codes."""
 
 import argparse
+import fcntl
 import os
 import pty
 import re
 import signal
+import struct
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import pytest
@@ -155,6 +158,7 @@ def test_default_text_is_the_standard_library(monkeypatch):
 
 def test_terminal_gets_a_progress_bar(text, tmp_path):
     parent, child = pty.openpty()
+    fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
     arguments = command(*TINY, "--data", text, "--steps", 20, "--out", tmp_path)
     with subprocess.Popen(arguments, stdout=child, stderr=child) as process:
         os.close(child)
