@@ -257,7 +257,7 @@ void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v, bool gqa) {
 void check_mask(const Tensor& mask, const Tensor& q, const Tensor& k, bool causal) {
   const char* op = "scaled_dot_product_attention";
   if (!mask.defined()) return;
-  WT_CHECK(!causal, ValueError, op, ": Explicit attn_mask should not be set when is_causal=True");
+  WT_CHECK(!causal, Error, op, ": Explicit attn_mask should not be set when is_causal=True");
   WT_CHECK(mask.dtype() == DType::Bool || is_floating(mask.dtype()), DtypeError, op,
            ": expected attn_mask of dtype bool or of the query's dtype, got ", mask);
   check_same_device(op, q, mask, "attn_mask");

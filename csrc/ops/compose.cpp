@@ -19,22 +19,26 @@ void reshaped_backward(Node& n, Gradients& g) { g.set(0, reshaped(g[0], n.data<S
 constexpr NodeType kReshaped{"ReshapeBackward0", reshaped_backward};
 
 struct PickData {
+  const char* op;
   int64_t dim;
   Shape sizes;
 };
 void pick_backward(Node& n, Gradients& g) {
   auto& d = n.data<PickData>();
-  g.set(0, place(g[0], n.saved(0), d.dim, d.sizes));
+  g.set(0, place(d.op, g[0], n.saved(0), d.dim, d.sizes));
 }
-void place_backward(Node& n, Gradients& g) { g.set(0, pick(g[0], n.saved(0), n.data<PickData>().dim)); }
+void place_backward(Node& n, Gradients& g) {
+  auto& d = n.data<PickData>();
+  g.set(0, pick(d.op, g[0], n.saved(0), d.dim));
+}
 constexpr NodeType kPick{"GatherBackward0", pick_backward}, kPlace{"ScatterAddBackward0", place_backward};
 
-Tensor with_pick_history(const NodeType& type, const Tensor& out, const Tensor& x, const Tensor& index,
-                         int64_t dim) {
+Tensor with_pick_history(const char* op, const NodeType& type, const Tensor& out, const Tensor& x,
+                         const Tensor& index, int64_t dim) {
   if (needs_grad(x)) {
     Ref<Node> n = record(type, x);
     n->save(index);
-    n->emplace<PickData>(dim, x.sizes());
+    n->emplace<PickData>(op, dim, x.sizes());
     set_history(out, n);
   }
   return out;
@@ -63,25 +67,25 @@ Tensor reshaped(const Tensor& x, const Shape& sizes) {
   return out;
 }
 
-Tensor pick(const Tensor& x, const Tensor& index, int64_t dim) {
+Tensor pick(const char* op, const Tensor& x, const Tensor& index, int64_t dim) {
   Tensor out = empty(index.sizes(), options_of(x));
   if (out.numel() && !out.is_meta()) {
     Launch launch(x.device());
     gather_slot(launch, out.view(), x.view(), index.view(), static_cast<int>(dim));
-    launch.check_index("gather", dim);
+    launch.check_index(op, dim);
   }
-  return with_pick_history(kPick, out, x, index, dim);
+  return with_pick_history(op, kPick, out, x, index, dim);
 }
 
-Tensor place(const Tensor& x, const Tensor& index, int64_t dim, const Shape& sizes) {
+Tensor place(const char* op, const Tensor& x, const Tensor& index, int64_t dim, const Shape& sizes) {
   Tensor out = zeros(sizes, options_of(x));
   if (x.numel() && !out.is_meta()) {
     Launch launch(x.device());
     scatter_slot(launch, out.view(), index.view(), x.view(), static_cast<int>(dim),
                  kernels::ScatterMode::Add);
-    launch.check_index("scatter_add", dim);
+    launch.check_index(op, dim);
   }
-  return with_pick_history(kPlace, out, x, index, dim);
+  return with_pick_history(op, kPlace, out, x, index, dim);
 }
 
 void check_floating(const char* op, const Tensor& x) {

@@ -13,8 +13,8 @@ Tensor inverse_sqrt(const Tensor& x);
 Tensor reshaped(const Tensor& x, const Shape& sizes);
 // x read at `index` along `dim` (both of the same number of dims), and its opposite: zeros of `sizes` with x
 // added there.
-Tensor pick(const Tensor& x, const Tensor& index, int64_t dim);
-Tensor place(const Tensor& x, const Tensor& index, int64_t dim, const Shape& sizes);
+Tensor pick(const char* op, const Tensor& x, const Tensor& index, int64_t dim);
+Tensor place(const char* op, const Tensor& x, const Tensor& index, int64_t dim, const Shape& sizes);
 
 inline Tensor sum_all(const Tensor& x) { return tape_reduce_to(x, Shape{}); }
 // Sum over the dims that `kept` has as 1.

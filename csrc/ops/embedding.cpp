@@ -2,6 +2,7 @@
 
 #include "kernels/embedding.h"
 #include "ops/compose.h"
+#include "ops/index.h"
 
 namespace warptape::ops {
 namespace {
@@ -72,15 +73,29 @@ Tensor take_rows(const Tensor& table, const Tensor& indices, const TableData& d)
   return with_history(kTakeRows, out, table, indices, d);
 }
 
+// Rows that are looked up and longer than max_norm are shortened to it, in place. A row that is looked up
+// twice is written twice with the same values.
+void renormalise(const Tensor& weight, const Tensor& indices, const TableData& d, double max_norm,
+                 double norm_type) {
+  NoGrad no_grad;
+  Tensor table = detach(weight);
+  Tensor rows = take_rows(table, indices, d);
+  Shape kept = rows.sizes();
+  kept.back() = 1;
+  Tensor norms = pow_ts(sum_to(pow_ts(abs(rows), Scalar(norm_type)), kept), Scalar(1 / norm_type));
+  Tensor factors = clamp(Scalar(max_norm) / (norms + Scalar(1e-7)), std::nullopt, Scalar(1.0));
+  const OptTensor index = raw_cast(indices, DType::Int64);
+  index_put_(table, {&index, 1}, rows * factors, false);
+}
+
 Tensor embedding_impl(const Tensor& indices, const Tensor& weight, std::optional<int64_t> padding_idx,
-                      std::optional<double> max_norm, double, bool scale_grad_by_freq, bool sparse) {
+                      std::optional<double> max_norm, double norm_type, bool scale_grad_by_freq,
+                      bool sparse) {
   WT_CHECK(indices.dtype() == DType::Int64 || indices.dtype() == DType::Int32, DtypeError,
            "embedding: expected indices of dtype int64 or int32, got ", indices,
            "; convert them with .long()");
   WT_CHECK(weight.ndim() == 2, ShapeError, "embedding: 'weight' must be 2-D, got ", weight);
   check_same_device("embedding", weight, indices, "input");
-  WT_CHECK(!max_norm, NotImplementedError,
-           "embedding: max_norm is not supported here; renormalise the table's rows first");
   WT_CHECK(!scale_grad_by_freq && !sparse, NotImplementedError,
            "embedding: scale_grad_by_freq and sparse gradients are not supported");
   TableData d{weight.sizes()[0], padding_idx.value_or(-1)};
@@ -89,6 +104,7 @@ Tensor embedding_impl(const Tensor& indices, const Tensor& weight, std::optional
              "embedding: padding_idx must be within num_embeddings, ", d.vocab, ", got ", *padding_idx);
     if (d.padding_idx < 0) d.padding_idx += d.vocab;
   }
+  if (max_norm) renormalise(weight, indices, d, *max_norm, norm_type);
   return take_rows(weight, indices, d);
 }
 

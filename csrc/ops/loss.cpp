@@ -92,7 +92,7 @@ Tensor fused_backward(const Tensor& grad, const Tensor& input, const Tensor& tar
 struct RowWeights {
   Tensor index, weight;
 };
-RowWeights row_weights(const Tensor& input, const Tensor& target, const Tensor& weight,
+RowWeights row_weights(const char* op, const Tensor& input, const Tensor& target, const Tensor& weight,
                        int64_t ignore_index) {
   NoGrad no_grad;
   Shape kept = input.sizes();
@@ -107,7 +107,7 @@ RowWeights row_weights(const Tensor& input, const Tensor& target, const Tensor& 
     row[dim] = weight.numel();
     Shape wide = input.sizes();
     wide[dim] = weight.numel();
-    w = w * pick(expand_view(reshaped(raw_cast(weight, input.dtype()), row), wide), index, dim);
+    w = w * pick(op, expand_view(reshaped(raw_cast(weight, input.dtype()), row), wide), index, dim);
   }
   return {index, w};
 }
@@ -125,13 +125,14 @@ Tensor composed_backward(const Tensor& grad, const Tensor& input, const Tensor& 
     Tensor one = full(Shape{}, 1.0, options_of(input));
     fused = fused_backward(one, input, target, weight, lse, total_weight, sum);
     constant = softmax(input, dim, std::nullopt);
-    RowWeights rows = row_weights(input, target, weight, d.ignore_index);
+    RowWeights rows = row_weights("cross_entropy", input, target, weight, d.ignore_index);
     const double classes = static_cast<double>(input.sizes()[dim]);
     s = rows.weight * Scalar(1 - d.label_smoothing);
     if (d.label_smoothing != 0) {
       // Ignored rows have no part in the smoothing either.
-      Tensor valid =
-          weight.defined() ? row_weights(input, target, Tensor(), d.ignore_index).weight : rows.weight;
+      Tensor valid = weight.defined()
+                         ? row_weights("cross_entropy", input, target, Tensor(), d.ignore_index).weight
+                         : rows.weight;
       Tensor all = weight.defined() ? sum_all(raw_cast(weight, input.dtype()))
                                     : full(Shape{}, classes, options_of(input));
       s = s + valid * all * Scalar(d.label_smoothing / classes);
@@ -210,7 +211,7 @@ Tensor cross_entropy_of_probabilities(const Tensor& input, const Tensor& target,
 Tensor cross_entropy_impl(const Tensor& input, const Tensor& target, const OptTensor& weight,
                           std::optional<bool> size_average, int64_t ignore_index, std::optional<bool> reduce,
                           std::string_view reduction, double label_smoothing) {
-  WT_CHECK(label_smoothing >= 0 && label_smoothing <= 1, ValueError,
+  WT_CHECK(label_smoothing >= 0 && label_smoothing <= 1, Error,
            "cross_entropy: label_smoothing must be between 0.0 and 1.0. Got: ", label_smoothing);
   const CrossEntropyData d{ignore_index, label_smoothing,
                            reduction_of("cross_entropy", size_average, reduce, reduction)};
@@ -223,8 +224,9 @@ Tensor nll_loss_impl(const Tensor& input, const Tensor& target, const OptTensor&
                      std::string_view reduction) {
   check_target("nll_loss", input, target, or_undefined(weight));
   const Reduction how = reduction_of("nll_loss", size_average, reduce, reduction);
-  RowWeights rows = row_weights(input, target, or_undefined(weight), ignore_index);
-  Tensor losses = reshaped(-(pick(input, rows.index, class_dim(input)) * rows.weight), target.sizes());
+  RowWeights rows = row_weights("nll_loss", input, target, or_undefined(weight), ignore_index);
+  Tensor losses =
+      reshaped(-(pick("nll_loss", input, rows.index, class_dim(input)) * rows.weight), target.sizes());
   if (how == Reduction::None) return losses;
   return how == Reduction::Mean ? sum_all(losses) / sum_all(rows.weight) : sum_all(losses);
 }
