@@ -8,6 +8,7 @@
 
 #include "autograd/view.h"
 #include "core/errors.h"
+#include "kernels/cpu/interrupt.h"
 
 namespace warptape {
 namespace {
@@ -247,6 +248,7 @@ void Pass::run() {
   while (!ready_.empty()) {
     size_t i = ready_.top().second;
     ready_.pop();
+    kernels::cpu::poll_interrupt();
     if (states_[i].needed) run_node(states_[i]);
   }
 }

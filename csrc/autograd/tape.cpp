@@ -6,6 +6,7 @@
 #include "autograd/view.h"
 #include "core/errors.h"
 #include "core/free_list.h"
+#include "kernels/cpu/interrupt.h"
 
 namespace warptape {
 
@@ -91,6 +92,7 @@ void accumulate_backward(Node& node, Gradients& g) {
   static std::array<std::mutex, 16> stripes;  // several backward passes may reach one leaf
   {
     std::lock_guard lock(stripes[reinterpret_cast<uintptr_t>(&m) / sizeof(m) % stripes.size()]);
+    kernels::cpu::Uninterrupted scope;
     accumulate(m, leaf, std::move(gradient));
   }
   Tensor kept = leaf;

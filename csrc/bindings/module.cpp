@@ -5,10 +5,17 @@
 #include "bindings/errors.h"
 #include "core/build_info.h"
 #include "core/device_runtime.h"
+#include "kernels/cpu/interrupt.h"
 #include "kernels/cpu/parallel.h"
 
 namespace warptape::bindings {
 namespace {
+
+// Runs the handlers of signals that came; Ctrl-C's raises KeyboardInterrupt. Outside of the main thread it does nothing.
+void check_signals() {
+  GilGuard gil;
+  if (PyErr_CheckSignals() < 0) throw PythonErrorSet();
+}
 
 // What is neither hot nor a tensor: settings, statistics, build information.
 void bind_settings(pybind11::module_& m) {
@@ -71,6 +78,7 @@ PYBIND11_MODULE(_C, m) {
     b::init_exchange(m.ptr());
     b::init_autograd(m.ptr());
     b::bind_settings(m);
+    warptape::kernels::cpu::set_interrupt_check(b::check_signals);
   } catch (const warptape::PythonErrorSet&) {
     throw pybind11::error_already_set();
   }

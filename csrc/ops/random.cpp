@@ -4,6 +4,7 @@
 #include <mutex>
 #include <numbers>
 
+#include "kernels/cpu/interrupt.h"
 #include "kernels/dispatch.h"
 #include "ops/op.h"
 
@@ -25,6 +26,7 @@ void fill_host(const char* op, const Tensor& t, Generator* given, F&& fill) {
   Tensor host = direct ? t : empty(t.sizes(), {t.dtype(), {}});
   Generator& g = generator_or_default(given);
   std::lock_guard lock(g.mutex);
+  kernels::cpu::Uninterrupted scope;
   bool done = dispatch(Types{}, t.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     fill(host.template data_as<T>(), host.numel(), g);
@@ -251,6 +253,7 @@ Tensor randperm_impl(int64_t n, Generator* given, OptDType dtype, OptDevice devi
   for (int64_t i = 0; i < n; ++i) r[i] = i;
   Generator& g = generator_or_default(given);
   std::lock_guard lock(g.mutex);
+  kernels::cpu::Uninterrupted scope;
   for (int64_t i = 0; i < n - 1; ++i) std::swap(r[i], r[i + static_cast<int64_t>(g.random() % static_cast<uint64_t>(n - i))]);
   Tensor out = raw_cast(wide, o.dtype);
   if (o.device != out.device()) {

@@ -4,6 +4,8 @@
 // futex: spinning longer collapses on shared cores.
 #include "kernels/cpu/parallel.h"
 
+#include "kernels/cpu/interrupt.h"
+
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
@@ -24,6 +26,10 @@ namespace {
 constexpr int kPlaces = 32;  // jobs of different callers at one time; a caller that finds none runs alone
 constexpr int kMaxThreads = 1024;
 constexpr int64_t kSpinNs = 5000;  // about the cost of one wake-up
+constexpr int64_t kPollNs = 50'000'000;
+
+std::atomic<void (*)()> g_interrupt_check{nullptr};
+thread_local int t_uninterrupted = 0;  // scopes; a thread of the pool is in one for good
 
 void futex_wait(std::atomic<uint32_t>& word, uint32_t expected) {
   syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, expected, nullptr, nullptr, 0);
@@ -79,7 +85,19 @@ struct Job {
     }
   }
   void run_front() {
-    for (int64_t i = 0; claim(); ++i) run(i);
+    for (int64_t i = 0; claim(); ++i) {
+      run(i);
+      poll();
+    }
+  }
+  // An interruption ends the job as an exception of the body does.
+  void poll() {
+    try {
+      poll_interrupt();
+    } catch (...) {
+      if (!failed.exchange(true)) error = std::current_exception();
+      claimed.store(chunks);
+    }
   }
   void run_back() {
     while (claim()) run(chunks - 1 - from_back.fetch_add(1));
@@ -160,6 +178,7 @@ void Pool::grow(int workers) {
 
 void* Pool::worker_main(void* pool) {
   t_inside = true;
+  ++t_uninterrupted;
   static_cast<Pool*>(pool)->serve();
   return nullptr;
 }
@@ -223,6 +242,21 @@ int& process_threads() {
 }
 
 }  // namespace
+
+void set_interrupt_check(void (*check)()) { g_interrupt_check.store(check); }
+
+void poll_interrupt() {
+  static thread_local int64_t due = 0;
+  void (*check)() = g_interrupt_check.load(std::memory_order_relaxed);
+  if (!check || t_uninterrupted > 0) return;
+  int64_t now = now_ns();
+  if (now < due) return;
+  due = now + kPollNs;
+  check();
+}
+
+Uninterrupted::Uninterrupted() { ++t_uninterrupted; }
+Uninterrupted::~Uninterrupted() { --t_uninterrupted; }
 
 int num_threads() { return t_threads && *t_threads > 0 ? *t_threads : process_threads(); }
 
