@@ -297,11 +297,11 @@ class Tensor(_C.TensorBase):
             return memo[id(self)]
         copy = _clone(self.data)
         copy = copy.as_subclass(type(self)) if type(self) is not Tensor else _C.TensorBase.detach(copy)
+        memo[id(self)] = copy  # before what may lead back here
         copy.requires_grad = self.requires_grad
         if self.grad is not None:
             copy.grad = self.grad.__deepcopy__(memo)
         copy.__dict__.update({k: _deepcopy(v, memo) for k, v in self.__dict__.items()})
-        memo[id(self)] = copy
         return copy
 
     def as_subclass(self, cls: builtins.type) -> Any:
