@@ -30,7 +30,8 @@ PROGRAMS: dict[str, tuple[str, Any]] = {
         [12.0],
     ),
     "a graph without saved tensors may be used again": (
-        "x = torch.tensor([3.], requires_grad=True); y = (x + 1).sum(); y.backward(); y.backward(); out = x.grad",
+        "x = torch.tensor([3.], requires_grad=True); y = (x + 1).sum(); y.backward(); y.backward(); "
+        "out = x.grad",
         [2.0],
     ),
     "gradient of another shape": (
@@ -43,23 +44,26 @@ PROGRAMS: dict[str, tuple[str, Any]] = {
         [[3.0], None],
     ),
     "backward with an inner input": (
-        "a = torch.ones(1, requires_grad=True); m = a * 2\n(m * m).sum().backward(inputs=m); out = [m.grad, a.grad]",
+        "a = torch.ones(1, requires_grad=True); m = a * 2\n(m * m).sum().backward(inputs=m); "
+        "out = [m.grad, a.grad]",
         [[4.0], None],
     ),
     "empty inputs": (
         "torch.ones(1, requires_grad=True).sum().backward(inputs=[])",
-        RuntimeError("argument to backward.. cannot be empty"),
+        RuntimeError("(?i)inputs.? argument to .?backward.*cannot be empty"),
     ),
     "modified saved tensor": (
         "x = torch.ones(2, requires_grad=True); y = x.exp(); y.mul_(2); y.sum().backward()",
         RuntimeError("modified by an inplace operation(.|\n)*is at version 1; expected version 0"),
     ),
     "modified saved input": (
-        "x = torch.ones(2, requires_grad=True); w = torch.ones(2); y = (x * w).sum(); w.add_(1); y.backward()",
+        "x = torch.ones(2, requires_grad=True); w = torch.ones(2); y = (x * w).sum(); w.add_(1); "
+        "y.backward()",
         RuntimeError("modified by an inplace operation(.|\n)*is at version 1; expected version 0"),
     ),
     "create_graph": (
-        "x = torch.tensor([2.], requires_grad=True); (g,) = torch.autograd.grad((x ** 3).sum(), x, create_graph=True)\n"
+        "x = torch.tensor([2.], requires_grad=True); "
+        "(g,) = torch.autograd.grad((x ** 3).sum(), x, create_graph=True)\n"
         "(h,) = torch.autograd.grad(g.sum(), x, create_graph=True); (k,) = torch.autograd.grad(h.sum(), x)\n"
         "out = [g, h, k]",
         [[12.0], [12.0], [6.0]],
@@ -88,10 +92,14 @@ PROGRAMS: dict[str, tuple[str, Any]] = {
         [[1.0], [2.0]],
     ),
     "gradients accumulate": (
-        "a = torch.ones(1, requires_grad=True); (a * 2).sum().backward(); (a * 3).sum().backward(); out = a.grad",
+        "a = torch.ones(1, requires_grad=True); (a * 2).sum().backward(); (a * 3).sum().backward(); "
+        "out = a.grad",
         [5.0],
     ),
-    "a leaf used twice": ("a = torch.tensor(3., requires_grad=True); (a * a + a).backward(); out = a.grad", 7.0),
+    "a leaf used twice": (
+        "a = torch.tensor(3., requires_grad=True); (a * a + a).backward(); out = a.grad",
+        7.0,
+    ),
     "broadcast gradients are reduced": (
         "a = torch.ones(2, 1, requires_grad=True); b = torch.ones(3, requires_grad=True)\n"
         "(a * b * 2).sum().backward(); out = [a.grad, b.grad]",
@@ -103,7 +111,8 @@ PROGRAMS: dict[str, tuple[str, Any]] = {
         ["torch.float64", [2.0]],
     ),
     "two roots": (
-        "a = torch.ones(1, requires_grad=True); torch.autograd.backward([a * 2, a * 3], [torch.ones(1)] * 2)\n"
+        "a = torch.ones(1, requires_grad=True); "
+        "torch.autograd.backward([a * 2, a * 3], [torch.ones(1)] * 2)\n"
         "out = a.grad",
         [5.0],
     ),
@@ -117,21 +126,25 @@ PROGRAMS: dict[str, tuple[str, Any]] = {
         RuntimeError("you can only change requires_grad flags of leaf variables"),
     ),
     "no_grad": (
-        "x = torch.ones(1, requires_grad=True)\nwith torch.no_grad():\n    y = x * 2\nout = [y.requires_grad, y.is_leaf]",
+        "x = torch.ones(1, requires_grad=True)\nwith torch.no_grad():\n    y = x * 2\n"
+        "out = [y.requires_grad, y.is_leaf]",
         [False, True],
     ),
     "enable_grad inside no_grad": (
-        "x = torch.ones(1, requires_grad=True)\nwith torch.no_grad():\n    with torch.enable_grad():\n        y = x * 2\n"
+        "x = torch.ones(1, requires_grad=True)\nwith torch.no_grad():\n    with torch.enable_grad():\n"
+        "        y = x * 2\n"
         "    out = [y.requires_grad, (x * 2).requires_grad]",
         [True, False],
     ),
     "set_grad_enabled": (
-        "x = torch.ones(1, requires_grad=True)\nwith torch.set_grad_enabled(False):\n    a = (x * 2).requires_grad\n"
+        "x = torch.ones(1, requires_grad=True)\nwith torch.set_grad_enabled(False):\n"
+        "    a = (x * 2).requires_grad\n"
         "out = [a, (x * 2).requires_grad]",
         [False, True],
     ),
     "no_grad as a decorator": (
-        "x = torch.ones(1, requires_grad=True)\n@torch.no_grad()\ndef f():\n    return (x * 2).requires_grad\n"
+        "x = torch.ones(1, requires_grad=True)\n@torch.no_grad()\ndef f():\n"
+        "    return (x * 2).requires_grad\n"
         "out = [f(), (x * 2).requires_grad]",
         [False, True],
     ),
@@ -177,15 +190,18 @@ PROGRAMS: dict[str, tuple[str, Any]] = {
         RuntimeError("a view of a leaf Variable that requires grad is being used in an in-place operation"),
     ),
     "in place on a leaf under no_grad": (
-        "x = torch.ones(1, requires_grad=True)\nwith torch.no_grad():\n    x.add_(1)\nout = [x, x._version, x.is_leaf]",
+        "x = torch.ones(1, requires_grad=True)\nwith torch.no_grad():\n    x.add_(1)\n"
+        "out = [x, x._version, x.is_leaf]",
         [[2.0], 1, True],
     ),
     "in place on a result": (
-        "x = torch.tensor([3.], requires_grad=True); y = x * 2; y.add_(1).mul_(5); y.sum().backward(); out = [y, x.grad]",
+        "x = torch.tensor([3.], requires_grad=True); y = x * 2; y.add_(1).mul_(5); y.sum().backward(); "
+        "out = [y, x.grad]",
         [[35.0], [10.0]],
     ),
     "in place on a leaf by one that requires": (
-        "x = torch.zeros(2); w = torch.tensor([3.], requires_grad=True); x[0] = w[0] * 2; x.sum().backward()\n"
+        "x = torch.zeros(2); w = torch.tensor([3.], requires_grad=True); x[0] = w[0] * 2; "
+        "x.sum().backward()\n"
         "out = [x, w.grad]",
         [[6.0, 0.0], [2.0]],
     ),
@@ -204,7 +220,8 @@ PROGRAMS: dict[str, tuple[str, Any]] = {
         ],
     ),
     "in place on the base is seen by the view": (
-        "x = torch.tensor([1., 2.], requires_grad=True); y = x * 1; v = y[1:]; y.mul_(5); v.sum().backward()\n"
+        "x = torch.tensor([1., 2.], requires_grad=True); y = x * 1; v = y[1:]; y.mul_(5); "
+        "v.sum().backward()\n"
         "out = [v, x.grad, v.grad_fn is not None]",
         [[10.0], [0.0, 5.0], True],
     ),
@@ -214,11 +231,13 @@ PROGRAMS: dict[str, tuple[str, Any]] = {
         [[1.0, 10.0], [1.0, 50.0]],
     ),
     "setitem": (
-        "x = torch.ones(3, requires_grad=True); y = x * 2; y[1] = 7.; (y * y).sum().backward(); out = [y, x.grad]",
+        "x = torch.ones(3, requires_grad=True); y = x * 2; y[1] = 7.; (y * y).sum().backward(); "
+        "out = [y, x.grad]",
         [[2.0, 7.0, 2.0], [8.0, 0.0, 8.0]],
     ),
     "setitem of a recorded value": (
-        "x = torch.ones(3, requires_grad=True); w = torch.tensor(5., requires_grad=True); y = x * 2; y[1:] = w * 3\n"
+        "x = torch.ones(3, requires_grad=True); w = torch.tensor(5., requires_grad=True); y = x * 2; "
+        "y[1:] = w * 3\n"
         "y.sum().backward(); out = [x.grad, w.grad]",
         [[2.0, 0.0, 0.0], 6.0],
     ),
@@ -236,7 +255,9 @@ PROGRAMS: dict[str, tuple[str, Any]] = {
     ),
     "view made under no_grad": (
         "x = torch.ones(2, requires_grad=True) * 2\nwith torch.no_grad():\n    v = x[0]\nv.add_(1)",
-        RuntimeError("A view was created in no_grad mode and is being modified inplace with grad mode enabled"),
+        RuntimeError(
+            "A view was created in no_grad mode and is being modified inplace with grad mode enabled"
+        ),
     ),
     "in place through a detached view is noticed": (
         "x = torch.ones(2, requires_grad=True); y = x.exp(); y.detach()[0] = 3.; y.sum().backward()",
@@ -247,7 +268,8 @@ PROGRAMS: dict[str, tuple[str, Any]] = {
         [0.0, 0.0],
     ),
     "copy_ moves the gradient": (
-        "x = torch.ones(2, requires_grad=True); w = torch.ones(2, requires_grad=True); y = x * 3; y.copy_(w * 4)\n"
+        "x = torch.ones(2, requires_grad=True); w = torch.ones(2, requires_grad=True); y = x * 3; "
+        "y.copy_(w * 4)\n"
         "y.sum().backward(); out = [x.grad, w.grad]",
         [[0.0, 0.0], [4.0, 4.0]],
     ),
@@ -257,11 +279,12 @@ PROGRAMS: dict[str, tuple[str, Any]] = {
         [[0.0, 2.0, 0.0], [0.0, 2.0, 0.0]],
     ),
     "in place with itself": (
-        "x = torch.tensor([3.], requires_grad=True); y = x * 1; y.mul_(y); y.sum().backward(); out = x.grad",
-        [6.0],
+        "x = torch.tensor([3.], requires_grad=True); y = x * 1; y.mul_(y); y.sum().backward()",
+        RuntimeError("modified by an inplace operation"),
     ),
     "grad of a view taken before": (
-        "x = torch.ones(2, 2, requires_grad=True); y = x * 1; r = y[0]; r.mul_(2); r.sum().backward(); out = x.grad",
+        "x = torch.ones(2, 2, requires_grad=True); y = x * 1; r = y[0]; r.mul_(2); r.sum().backward(); "
+        "out = x.grad",
         [[2.0, 2.0], [0.0, 0.0]],
     ),
     "second gradients through in place": (
@@ -287,26 +310,29 @@ PROGRAMS: dict[str, tuple[str, Any]] = {
         ["MulBackward0", "AccumulateGrad", True, 1],
     ),
     "grad may be set": (
-        "x = torch.ones(2, requires_grad=True); g = torch.ones(2); x.grad = g; out = [x.grad is g]; x.grad = None\n"
+        "x = torch.ones(2, requires_grad=True); g = torch.ones(2); x.grad = g; out = [x.grad is g]; "
+        "x.grad = None\n"
         "out.append(x.grad is None)",
         [True, True],
     ),
     "grad of another shape": (
         "x = torch.ones(2, requires_grad=True); x.grad = torch.ones(3)",
-        RuntimeError("assigned grad has data of a different size"),
+        RuntimeError("(assigned grad has data|attempting to assign a gradient) of (a different )?size"),
     ),
     "grad of another dtype": (
         "x = torch.ones(2, requires_grad=True); x.grad = torch.ones(2, dtype=torch.float64)",
-        RuntimeError("assigned grad has data of a different type"),
+        RuntimeError("assigned grad has data of a different type|attempting to assign a gradient with dtype"),
     ),
     "grad must be a tensor": ("torch.ones(2).grad = 3", TypeError("assigned grad expected to be a Tensor")),
     "grad of an inner tensor is kept on request": (
-        "x = torch.ones(1, requires_grad=True); y = x * 2; y.retain_grad(); y.retain_grad(); (y * 3).sum().backward()\n"
+        "x = torch.ones(1, requires_grad=True); y = x * 2; y.retain_grad(); y.retain_grad(); "
+        "(y * 3).sum().backward()\n"
         "out = [y.grad, y.retains_grad, x.retains_grad]",
         [[3.0], True, False],
     ),
     "retain_grad after in place": (
-        "x = torch.ones(1, requires_grad=True); y = x * 2; y.retain_grad(); y.mul_(4); (y * 3).sum().backward()\n"
+        "x = torch.ones(1, requires_grad=True); y = x * 2; y.retain_grad(); y.mul_(4); "
+        "(y * 3).sum().backward()\n"
         "out = [y.grad, x.grad]",
         [[3.0], [24.0]],
     ),
@@ -332,7 +358,8 @@ PROGRAMS: dict[str, tuple[str, Any]] = {
         [2.0],
     ),
     "retain_grad sees what hooks made": (
-        "x = torch.ones(1, requires_grad=True); y = x * 2; y.retain_grad(); y.register_hook(lambda g: g * 10)\n"
+        "x = torch.ones(1, requires_grad=True); y = x * 2; y.retain_grad(); "
+        "y.register_hook(lambda g: g * 10)\n"
         "y.sum().backward(); out = y.grad",
         [10.0],
     ),
@@ -377,7 +404,8 @@ PROGRAMS: dict[str, tuple[str, Any]] = {
         [10.0],
     ),
     "hook stays with the value before in place": (
-        "x = torch.ones(1, requires_grad=True); y = x * 2; out = []; y.register_hook(lambda g: out.append(g.item()))\n"
+        "x = torch.ones(1, requires_grad=True); y = x * 2; out = []; "
+        "y.register_hook(lambda g: out.append(g.item()))\n"
         "y.mul_(4); y.sum().backward()",
         [4.0],
     ),

@@ -1,0 +1,311 @@
+"""Long graphs, threads, interruption and leaks."""
+
+from __future__ import annotations
+
+import _thread
+import gc
+import signal
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import warptape as wt
+
+# ---- long graphs -----------------------------------------------------------------------------------------
+
+
+def test_a_chain_of_a_million_ops_runs_and_is_freed() -> None:
+    before = wt._C._memory_stats()["allocated_bytes"]
+    x = wt.ones(1, requires_grad=True)
+    y = x
+    for _ in range(1_000_000):
+        y = -y
+    y.backward()
+    assert x.grad.tolist() == [1.0]
+    del y
+    z = x
+    for _ in range(1_000_000):
+        z = -z
+    del z  # freed without a backward pass, without recursion
+    gc.collect()
+    assert wt._C._memory_stats()["allocated_bytes"] <= before + 1024
+
+
+def test_a_chain_of_views_and_in_place_changes() -> None:
+    x = wt.ones(4, requires_grad=True)
+    y = x * 1
+    for i in range(20_000):
+        y[i % 4].mul_(1.0)
+    y.sum().backward()
+    assert x.grad.tolist() == [1.0] * 4
+
+
+def test_a_wide_graph() -> None:
+    x = wt.ones(1, requires_grad=True)
+    wt.stack([x * i for i in range(20_000)]).sum().backward()
+    assert x.grad.item() == sum(range(20_000))
+
+
+# ---- threads ---------------------------------------------------------------------------------------------
+
+
+def in_threads(count: int, work: Callable[[int], Any]) -> list[Any]:
+    results: list[Any] = [None] * count
+
+    def run(i: int) -> None:
+        try:
+            results[i] = work(i)
+        except Exception as error:
+            results[i] = error
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(count)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(60)
+        assert not t.is_alive()
+    return results
+
+
+def test_backward_from_several_threads_into_one_leaf() -> None:
+    x = wt.ones(10_000, requires_grad=True)
+
+    def work(i: int) -> None:
+        for _ in range(20):
+            (x * (i + 1)).sum().backward()
+
+    assert in_threads(4, work) == [None] * 4
+    assert set(x.grad.tolist()) == {20.0 * (1 + 2 + 3 + 4)}
+
+
+def test_backward_through_one_graph_from_several_threads() -> None:
+    x = wt.ones(1000, dtype=wt.float64, requires_grad=True)
+    shared = (x * 3).exp()
+    losses = [(shared * i).sum() for i in range(1, 5)]
+    assert in_threads(4, lambda i: losses[i].backward(retain_graph=True)) == [None] * 4
+    expected = wt.ones(1000, dtype=wt.float64).mul(3).exp() * 3 * (1 + 2 + 3 + 4)
+    assert wt.allclose(x.grad, expected, rtol=1e-12)
+
+
+def test_modes_belong_to_a_thread() -> None:
+    with wt.no_grad():
+        assert in_threads(1, lambda i: wt.is_grad_enabled()) == [True]
+    with wt.inference_mode():
+        assert in_threads(1, lambda i: wt.is_inference_mode_enabled()) == [False]
+
+
+def test_backward_inside_a_hook() -> None:
+    x = wt.tensor([2.0], requires_grad=True)
+    inner: list[float] = []
+
+    def hook(g: Any) -> None:
+        z = wt.tensor([3.0], requires_grad=True)
+        (z * z * g.detach()).sum().backward()
+        inner.append(z.grad.item())
+
+    y = x * 5
+    y.register_hook(hook)
+    y.sum().backward()
+    assert inner == [6.0] and x.grad.tolist() == [5.0]
+
+
+# ---- interruption ----------------------------------------------------------------------------------------
+
+
+def interrupted_after(seconds: float, work: Callable[[], Any]) -> float:
+    """Seconds from Ctrl-C to KeyboardInterrupt; `work` must last longer than `seconds`."""
+    sent = []
+
+    def send() -> None:
+        sent.append(time.perf_counter())
+        _thread.interrupt_main(signal.SIGINT)
+
+    timer = threading.Timer(seconds, send)
+    timer.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            work()
+        assert sent, "the work ended before the interruption"
+        return time.perf_counter() - sent[0]
+    finally:
+        timer.cancel()
+        timer.join()
+
+
+LONG: dict[str, Callable[[], Callable[[], Any]]] = {}
+
+
+def long(make: Callable[[], Callable[[], Any]]) -> Callable[[], Callable[[], Any]]:
+    LONG[make.__name__] = make
+    return make
+
+
+@long
+def elementwise() -> Callable[[], Any]:
+    x = wt.ones(1 << 22)
+    return lambda: [x.exp() for _ in range(10_000)]
+
+
+@long
+def one_elementwise_op() -> Callable[[], Any]:
+    x = wt.ones(1, 1 << 20).expand(4000, 1 << 20)
+    return lambda: x.sum()
+
+
+@long
+def product() -> Callable[[], Any]:
+    x = wt.ones(8192, 8192)
+    return lambda: x @ x
+
+
+@long
+def batched_product() -> Callable[[], Any]:
+    x = wt.ones(512, 1024, 1024)
+    return lambda: x @ x
+
+
+@long
+def backward_of_many_ops() -> Callable[[], Any]:
+    x = wt.ones(1 << 20, requires_grad=True)
+    y = x
+    for _ in range(300):
+        y = y * 1.0001
+    y = y.sum()
+
+    def work() -> None:
+        for _ in range(100):
+            y.backward(retain_graph=True)
+
+    return work
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LONG)
+def test_ctrl_c_comes_through(name: str) -> None:
+    work = LONG[name]()
+    assert interrupted_after(0.3, work) < 0.5  # 0.2 s on a quiet machine
+    assert (wt.ones(2, 2) @ wt.ones(2, 2)).tolist() == [[2.0, 2.0], [2.0, 2.0]]
+    assert wt.is_grad_enabled()
+
+
+# ---- leaks -----------------------------------------------------------------------------------------------
+
+
+def hook_on_itself() -> list[Any]:
+    x = wt.ones(1, requires_grad=True)
+    x.register_hook(lambda g: x)
+    return [x]
+
+
+def hook_on_a_result() -> list[Any]:
+    x = wt.ones(1, requires_grad=True)
+    y = x * 2
+    y.register_hook(lambda g: y)
+    return [x, y]
+
+
+def hook_on_the_loss() -> list[Any]:
+    x = wt.ones(1, requires_grad=True)
+    y = x * 2
+    loss = (y * y).sum()
+    y.register_hook(lambda g: loss)
+    x.register_hook(lambda g: loss)
+    return [x, y, loss]
+
+
+def hook_after_backward() -> list[Any]:
+    x, y, loss = hook_on_the_loss()
+    loss.backward(retain_graph=True)
+    return [x, y, loss]
+
+
+def post_accumulate_hook() -> list[Any]:
+    x = wt.ones(1, requires_grad=True)
+    x.register_post_accumulate_grad_hook(lambda p: x)
+    (x * 2).sum().backward()
+    return [x]
+
+
+def node_hook() -> list[Any]:
+    x = wt.ones(1, requires_grad=True)
+    y = (x * 2).sum()
+    y.grad_fn.register_hook(lambda gi, go: y and None)
+    y.grad_fn.register_prehook(lambda go: y and None)
+    return [x, y]
+
+
+def saved_tensor_hooks() -> list[Any]:
+    x = wt.ones(1, requires_grad=True)
+    box: list[Any] = []
+    with wt.autograd.graph.saved_tensors_hooks(lambda t: (t, box), lambda p: p[0]):
+        y = x.exp()
+    box.append(y)
+    return [x, y]
+
+
+def custom_function() -> list[Any]:
+    class F(wt.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any, box: Any) -> Any:
+            ctx.box = box
+            ctx.save_for_backward(x)
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            return g * 2, None
+
+    box: list[Any] = []
+    x = wt.ones(1, requires_grad=True)
+    y = F.apply(x, box)
+    box.append(y)
+    return [x, y]
+
+
+def attribute_cycle() -> list[Any]:
+    x = wt.ones(1, requires_grad=True)
+    x.me = x
+    y = x * 2
+    y.other = [x, y]
+    return [x, y]
+
+
+def own_grad() -> list[Any]:
+    x = wt.ones(1, requires_grad=True)
+    x.grad = wt.ones(1)
+    x.grad.owner = x
+    return [x, x.grad]
+
+
+def view_of_base() -> list[Any]:
+    x = wt.ones(3, requires_grad=True)
+    y = x * 2
+    v = y[1:]
+    y.view_of_me = v
+    return [x, y, v]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        hook_on_itself,
+        hook_on_a_result,
+        hook_on_the_loss,
+        hook_after_backward,
+        post_accumulate_hook,
+        node_hook,
+        saved_tensor_hooks,
+        custom_function,
+        attribute_cycle,
+        own_grad,
+        view_of_base,
+    ],
+)
+def test_no_leak(make: Callable[[], list[Any]]) -> None:
+    alive = [weakref.ref(t) for _ in range(100) for t in make()]
+    gc.collect()
+    gc.collect()
+    assert sum(r() is not None for r in alive) == 0
