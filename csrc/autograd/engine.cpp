@@ -194,10 +194,7 @@ SmallVector<Tensor, 4> Pass::backward(Node& node, State& s) {
   bool any = false;
   for (const Tensor& g : s.gradients) any |= g.defined();
   if (any) {
-    WT_CHECK(!node.released || is_accumulator(node), Error, node.type->name,
-             ": Trying to backward through the graph a second time (or directly access saved tensors after they have "
-             "already been freed). Saved intermediate values of the graph are freed when you call .backward() or "
-             "autograd.grad(). Specify retain_graph=True if you need to backward through the graph a second time.");
+    check_not_released(node);
     Gradients g({s.gradients.data(), s.gradients.size()}, {inputs.data(), inputs.size()}, wanted.data());
     node.type->backward(node, g);
   }

@@ -19,6 +19,9 @@ struct BackwardOptions {
 WT_API std::vector<Tensor> run_backward(TensorList roots, std::span<const Tensor> gradients, TensorList inputs,
                                         const BackwardOptions& options);
 
+// Throws a RuntimeError when a backward pass freed what the node had saved.
+WT_API void check_not_released(const Node& node);
+
 // The node whose backward runs on this thread, or null.
 WT_API Node* current_node();
 

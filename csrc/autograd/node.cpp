@@ -1,5 +1,6 @@
 #include "autograd/node.h"
 
+#include "autograd/engine.h"
 #include "autograd/tape.h"
 #include "core/context.h"
 #include "core/errors.h"
@@ -48,8 +49,15 @@ void Node::destroy(Node* n) {
 }
 
 void Node::release_saved() {
-  released = true;
+  released |= saved_.size() > 0;
   saved_.clear();
+}
+
+void check_not_released(const Node& node) {
+  WT_CHECK(!node.released, Error, node.type->name,
+           ": Trying to backward through the graph a second time (or directly access saved tensors after they have "
+           "already been freed). Saved intermediate values of the graph are freed when you call .backward() or "
+           "autograd.grad(). Specify retain_graph=True if you need to backward through the graph a second time.");
 }
 
 SavedTensor::SavedTensor(const Tensor& t, bool is_output, uint32_t output) : output_(output), is_output_(is_output) {

@@ -133,9 +133,12 @@ Edge gradient_edge(const Tensor& t) {
 
 void set_gradient_edge(const Tensor& t, Edge edge) {
   AutogradMeta& m = make_meta(t);
+  if (m.retain_hook && m.node && m.node->extras)  // retain_grad is about the tensor's value as it is now
+    std::erase_if(m.node->extras->retain_grad, [&](auto& h) { return h.hook == m.retain_hook; });
   m.node = std::move(edge.node);
   m.output = edge.index;
   m.requires_grad = false;
+  if (m.retain_hook && m.node) m.node->more().retain_grad.push_back({m.output, m.retain_hook});
 }
 
 Ref<Node> make_node(const NodeType& type) {

@@ -4,6 +4,8 @@
 // version shows that anything was changed since.
 #include "autograd/view.h"
 
+#include "autograd/engine.h"
+
 #include "core/errors.h"
 
 namespace warptape {
@@ -35,6 +37,7 @@ struct CopySlicesData {
 void copy_slices_backward(Node& node, Gradients& g) {
   auto& d = node.data<CopySlicesData>();
   if (!g[0].defined()) return;
+  check_not_released(*d.fn);
   Tensor part = tape_take_region(g[0], d.region);
   SmallVector<Tensor, 4> inner(d.fn->edges.size());
   SmallVector<bool, 8> wanted(d.fn->edges.size(), false);

@@ -8,6 +8,9 @@ namespace warptape::bindings {
 int traverse_autograd(const Tensor& t, visitproc visit, void* arg);
 void clear_autograd(const Tensor& t);
 
+// How many Python objects the tape and the tensors hold: the collector's walk is skipped while there is none.
+void count_python_parts(int change);
+
 // Anything that holds Python objects inside the tape derives from this, so that the collector finds them.
 struct PythonPart {
   PythonPart();

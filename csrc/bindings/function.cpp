@@ -4,6 +4,8 @@
 
 #include "bindings/autograd.h"
 
+#include "autograd/engine.h"
+
 namespace warptape::bindings {
 namespace {
 
@@ -107,9 +109,7 @@ PyObject* record_py(PyObject*, PyObject* args) {
 PyObject* saved_py(PyObject*, PyObject* capsule) {
   return guarded([&] {
     Node& n = node_in(capsule);
-    WT_CHECK(!n.released, Error, n.type->name,
-             ": Trying to backward through the graph a second time (or directly access saved tensors after they have "
-             "already been freed). Specify retain_graph=True if you need to backward through the graph a second time.");
+    check_not_released(n);
     std::vector<Tensor> out;
     for (size_t i = 0; i < n.saved_count(); ++i) out.push_back(n.saved(i));
     return wrap_tuple(out);

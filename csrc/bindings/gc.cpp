@@ -90,8 +90,9 @@ class Walk {
 
 }  // namespace
 
-PythonPart::PythonPart() { python_parts.fetch_add(1, std::memory_order_relaxed); }
-PythonPart::~PythonPart() { python_parts.fetch_sub(1, std::memory_order_relaxed); }
+void count_python_parts(int change) { python_parts.fetch_add(change, std::memory_order_relaxed); }
+PythonPart::PythonPart() { count_python_parts(1); }
+PythonPart::~PythonPart() { count_python_parts(-1); }
 
 int traverse_autograd(const Tensor& t, visitproc visit, void* arg) {
   if (!t->extra || t.ref()->use_count() != 1 || python_parts.load(std::memory_order_relaxed) == 0) return 0;

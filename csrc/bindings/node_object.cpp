@@ -1,6 +1,8 @@
 // grad_fn as Python sees it: name(), next_functions, hooks, saved tensors.
 #include "bindings/autograd.h"
 
+#include "autograd/engine.h"
+
 namespace warptape::bindings {
 namespace {
 
@@ -41,9 +43,7 @@ PyObject* next_functions(PyObject* self, void*) {
 PyObject* saved_tensors(PyObject* self, void*) {
   return guarded([&] {
     Node& n = node_of(self);
-    WT_CHECK(!n.released, Error, n.type->name,
-             ": Trying to backward through the graph a second time (or directly access saved tensors after they have "
-             "already been freed).");
+    check_not_released(n);
     std::vector<Tensor> saved;
     for (size_t i = 0; i < n.saved_count(); ++i) saved.push_back(n.saved(i));
     return wrap_tuple(saved);

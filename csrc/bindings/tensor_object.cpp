@@ -51,6 +51,7 @@ bool hand_over(PyObject* self) {
   // From here the impl owns the object and the object's handle owns nothing; see wrap().
   Py_SET_REFCNT(self, 1);
   impl->owns_python = true;
+  count_python_parts(1);
   impl->release();
   return true;
 }
@@ -102,6 +103,7 @@ int clear(PyObject* self) {
 }
 
 void release_object(void* object) {
+  count_python_parts(-1);
   if (!Py_IsInitialized()) return;
   GilGuard gil;
   Py_DECREF(static_cast<PyObject*>(object));
@@ -188,6 +190,7 @@ PyObject* wrap(const Tensor& t) {
   if (!impl->owns_python) return Py_NewRef(o);
   // Back to the usual state: the object owns the impl, and the impl's reference to the object becomes the caller's.
   impl->owns_python = false;
+  count_python_parts(-1);
   impl->retain();
   return o;
 }

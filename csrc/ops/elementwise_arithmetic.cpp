@@ -113,7 +113,7 @@ void mul_backward(Node& n, Gradients& g) {
 }
 void mul_ts_backward(Node& n, Gradients& g) {
   const Scalar& s = n.data<Number>().value;
-  g.set(n.edges[0] ? 0 : 1, g[0] * s);
+  g.set(g.wants(0) ? 0 : 1, g[0] * s);
 }
 constexpr NodeType kMul{"MulBackward0", mul_backward}, kMulScalar{"MulBackward0", mul_ts_backward};
 
@@ -162,8 +162,8 @@ Tensor mul_inplace(const Tensor& self, const B& b) {
     bool needs_self = tensors && requires_grad(b);
     Ref<Node> n = record(tensors ? kMul : kMulScalar, self, b);
     if constexpr (tensors) {
-      n->save(needs_self ? raw_clone(self) : Tensor());
-      n->save(b.same(self) ? raw_clone(self) : b);
+      n->save(needs_self ? clone_with_history(self) : Tensor());
+      n->save(b.same(self) ? clone_with_history(self) : b);
     } else {
       n->emplace<Number>(b);
     }
@@ -175,9 +175,9 @@ template <class B>
 Tensor div_inplace(const Tensor& self, const B& b) {
   return inplace("div_", div_slot, ResultRule::Float, self, {self, b}, [&] {
     Ref<Node> n = record(div_type<Tensor, B>(), self, b);
-    n->save(requires_grad(b) ? raw_clone(self) : Tensor());
+    n->save(requires_grad(b) ? clone_with_history(self) : Tensor());
     if constexpr (std::is_same_v<B, Tensor>) {
-      n->save(b.same(self) ? raw_clone(self) : b);
+      n->save(b.same(self) ? clone_with_history(self) : b);
     } else {
       n->emplace<Number>(b);
     }

@@ -12,7 +12,6 @@ TensorOptions options(std::optional<DType> dtype, std::optional<Device> device, 
 DType default_dtype() { return rank_context().default_dtype; }
 
 Tensor finish(Tensor out, bool needs_grad) {
-  if (thread_state.inference_mode) out->inference = true;
   if (needs_grad) set_requires_grad(out, true);
   return out;
 }

@@ -38,6 +38,13 @@ WT_API Tensor pointwise(const char* op, ElementwiseSlot& slot, ResultRule rule,
 WT_API void pointwise_into(const char* op, ElementwiseSlot& slot, ResultRule rule, const Tensor& self,
                            std::initializer_list<PointwiseInput> inputs, kernels::IndexFault* fault = nullptr);
 
+// A copy that stands for x before an in-place change, history included.
+inline Tensor clone_with_history(const Tensor& x) {
+  Tensor c = raw_clone(x);
+  if (Edge e = gradient_edge(x)) set_gradient_edge(c, std::move(e));
+  return c;
+}
+
 // In-place form of a differentiable op: checks, launches into `self`, and gives it the node that `make_record` returns,
 // which is called before the data changes and only when the op is recorded. Inputs that backward needs and that the op
 // overwrites are saved as clones by make_record.

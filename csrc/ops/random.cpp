@@ -208,7 +208,6 @@ Tensor fresh(IntList size, OptDType dtype, OptDevice device, bool needs_grad, co
   DType t = dtype.value_or(rank_context().default_dtype);
   WT_CHECK(is_floating(t), DtypeError, op, ": expected a floating dtype, got ", t);
   Tensor out = empty(size, {t, device.value_or(rank_context().default_device)});
-  if (thread_state.inference_mode) out->inference = true;
   if (needs_grad) set_requires_grad(out, true);
   return out;
 }

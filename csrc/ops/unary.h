@@ -22,13 +22,6 @@ inline void check_float(const char* op, const Tensor& x) {
            "; convert it with .float()");
 }
 
-// A copy that stands for x before an in-place change, history included.
-inline Tensor clone_with_history(const Tensor& x) {
-  Tensor c = raw_clone(x);
-  if (Edge e = gradient_edge(x)) set_gradient_edge(c, std::move(e));
-  return c;
-}
-
 template <UnaryDef& D>
 Tensor unary_impl(const Tensor& x) {
   if (D.check) D.check(D.name, x);

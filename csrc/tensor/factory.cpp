@@ -3,6 +3,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "core/context.h"
 #include "core/device_runtime.h"
 #include "core/errors.h"
 #include "kernels/reduce.h"
@@ -16,8 +17,10 @@ ElementwiseSlot add_slot{"add"};
 kernels::Slot<kernels::ReduceFn> sum_slot{"sum"};
 
 Tensor make(Ref<Storage> storage, DType dtype, Shape sizes, Shape strides, int64_t offset = 0) {
-  return Tensor(
+  Tensor out(
       Ref<TensorImpl>::adopt(new TensorImpl(std::move(storage), dtype, std::move(sizes), std::move(strides), offset)));
+  out->inference = thread_state.inference_mode;
+  return out;
 }
 
 // True when the elements fill a block without gaps or overlap.

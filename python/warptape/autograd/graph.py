@@ -19,6 +19,21 @@ def _register(hooks: dict[int, Any], hook: Callable[..., Any]) -> RemovableHandl
     return handle
 
 
+def _register_hook(self: Any, fn: Callable[..., Any]) -> RemovableHandle:
+    """Calls `fn(grad_inputs, grad_outputs)` after the node ran; a tuple that it returns replaces grad_inputs."""
+    return _register(self._post_hook_dict(), fn)
+
+
+def _register_prehook(self: Any, fn: Callable[..., Any]) -> RemovableHandle:
+    """Calls `fn(grad_outputs)` before the node runs; a tuple that it returns replaces grad_outputs."""
+    return _register(self._pre_hook_dict(), fn)
+
+
+# The type is made in C++, the handles of hooks are Python's.
+setattr(Node, "register_hook", _register_hook)  # noqa: B010
+setattr(Node, "register_prehook", _register_prehook)  # noqa: B010
+
+
 class saved_tensors_hooks:  # noqa: N801
     """Inside, tensors saved for backward are kept as pack_hook(tensor) and come back by unpack_hook(packed)."""
 

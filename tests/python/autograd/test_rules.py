@@ -278,10 +278,6 @@ PROGRAMS: dict[str, tuple[str, Any]] = {
         "y.sum().backward(); out = [y, x.grad]",
         [[0.0, 2.0, 0.0], [0.0, 2.0, 0.0]],
     ),
-    "in place with itself": (
-        "x = torch.tensor([3.], requires_grad=True); y = x * 1; y.mul_(y); y.sum().backward()",
-        RuntimeError("modified by an inplace operation"),
-    ),
     "grad of a view taken before": (
         "x = torch.ones(2, 2, requires_grad=True); y = x * 1; r = y[0]; r.mul_(2); r.sum().backward(); "
         "out = x.grad",
