@@ -39,10 +39,43 @@ void measure(PyObject* o, Nested& out) {
     for (int64_t n : tensor_of(keep.get()).sizes()) out.sizes.push_back(n);
 }
 
+std::optional<DType> from_numpy_dtype(const py::dtype& d) {
+  if (d.byteorder() == '>') return std::nullopt;
+  switch (d.kind()) {
+    case 'b': return DType::Bool;
+    case 'u': return d.itemsize() == 1 ? std::optional(DType::UInt8) : std::nullopt;
+    case 'i':
+      switch (d.itemsize()) {
+        case 1: return DType::Int8;
+        case 2: return DType::Int16;
+        case 4: return DType::Int32;
+        default: return DType::Int64;
+      }
+    case 'f':
+      switch (d.itemsize()) {
+        case 2: return DType::Float16;
+        case 4: return DType::Float32;
+        case 8: return DType::Float64;
+        default: return std::nullopt;
+      }
+    default: return std::nullopt;
+  }
+}
+
+// NumPy's numbers have a dtype of their own, though some are Python numbers as well.
+std::optional<DType> numpy_scalar_dtype(PyObject* o) {
+  if (PyFloat_CheckExact(o) || PyLong_CheckExact(o) || PyBool_Check(o) || is_tensor(o)) return std::nullopt;
+  Object d(PyObject_GetAttrString(o, "dtype"));
+  if (!d) PyErr_Clear();
+  if (!d || !py::isinstance<py::dtype>(d.get())) return std::nullopt;
+  return from_numpy_dtype(py::reinterpret_borrow<py::dtype>(d.get()));
+}
+
 void collect_scalar(PyObject* o, Nested& out) {
   Scalar s;
   if (!to_scalar(o, s)) throw TypeError(message("tensor: must be real number, not ", Py_TYPE(o)->tp_name));
-  out.kind.add_dimensioned(s.dtype());
+  WT_CHECK(!PyLong_Check(o) || !is_floating(s.dtype()), ValueError, "tensor: an int must fit into 64 bits, got a larger one");
+  out.kind.add_dimensioned(numpy_scalar_dtype(o).value_or(s.dtype()));
   out.values.push_back(s);
 }
 
@@ -84,29 +117,6 @@ Tensor from_nested(PyObject* o, std::optional<DType> dtype) {
 }
 
 // ---- NumPy ------------------------------------------------------------------------------------------------------------
-
-std::optional<DType> from_numpy_dtype(const py::dtype& d) {
-  if (d.byteorder() == '>') return std::nullopt;
-  switch (d.kind()) {
-    case 'b': return DType::Bool;
-    case 'u': return d.itemsize() == 1 ? std::optional(DType::UInt8) : std::nullopt;
-    case 'i':
-      switch (d.itemsize()) {
-        case 1: return DType::Int8;
-        case 2: return DType::Int16;
-        case 4: return DType::Int32;
-        default: return DType::Int64;
-      }
-    case 'f':
-      switch (d.itemsize()) {
-        case 2: return DType::Float16;
-        case 4: return DType::Float32;
-        case 8: return DType::Float64;
-        default: return std::nullopt;
-      }
-    default: return std::nullopt;
-  }
-}
 
 py::dtype to_numpy_dtype(DType t) {
   constexpr const char* codes[kNumDTypes] = {"?", "u1", "i1", "i2", "i4", "i8", "f2", "", "f4", "f8"};

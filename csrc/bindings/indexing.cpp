@@ -124,7 +124,7 @@ class Parser {
     bool mask = index.dtype() == DType::Bool;
     if (mask && index.ndim() == 0) {
       push_view({Item::Kind::NewDim});
-      out.indices.back() = index;
+      out.indices.back() = expand_view(index, Shape{1});
       return;
     }
     int64_t dims = mask ? index.ndim() : 1;

@@ -120,10 +120,19 @@ PyObject* size_reduce(PyObject* self, PyObject*) {
   Object plain(PySequence_List(self));
   return plain ? Py_BuildValue("(O(O))", size_type, plain.get()) : nullptr;
 }
+// A slice is a Size as well.
+PyObject* size_subscript(PyObject* self, PyObject* key) {
+  PyObject* out = PyTuple_Type.tp_as_mapping->mp_subscript(self, key);
+  if (!out || !PyTuple_CheckExact(out)) return out;
+  Object args(PyTuple_Pack(1, out));
+  Py_DECREF(out);
+  return args ? PyObject_Call(reinterpret_cast<PyObject*>(size_type), args.get(), nullptr) : nullptr;
+}
 PyMethodDef size_methods[] = {{"numel", size_numel, METH_NOARGS, "Number of elements of a tensor of this size."},
                               {"__reduce__", size_reduce, METH_NOARGS, nullptr},
                               {}};
 PyType_Slot size_slots[] = {{Py_tp_repr, reinterpret_cast<void*>(size_repr)},
+                            {Py_mp_subscript, reinterpret_cast<void*>(size_subscript)},
                             {Py_tp_methods, size_methods},
                             {Py_tp_doc, const_cast<char*>("The sizes of a tensor: a tuple of ints.")},
                             {}};

@@ -31,9 +31,15 @@ struct Plan {
   int64_t at = 0;               // where the index dims stand in the result
 };
 
+Shape common_shape(const Shape& a, const Shape& b, const char* op) try {
+  return broadcast_shapes(a, b, op);
+} catch (const ShapeError&) {
+  throw IndexError(message(op, ": shape mismatch: indexing tensors could not be broadcast together with shapes ", a, ", ", b));
+}
+
 void add_index(Plan& plan, const char* op, const Tensor& x, const Tensor& given, int64_t& dim) {
   auto push = [&](Tensor t) {
-    plan.shape = plan.indices.empty() ? t.sizes() : broadcast_shapes(plan.shape, t.sizes(), op);
+    plan.shape = plan.indices.empty() ? t.sizes() : common_shape(plan.shape, t.sizes(), op);
     plan.indices.push_back(std::move(t));
     plan.order.push_back(dim++);
   };

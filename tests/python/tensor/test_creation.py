@@ -1,0 +1,144 @@
+"""tensor() from nested sequences, dtype and device objects, and what the factories refuse."""
+
+from __future__ import annotations
+
+import array
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import warptape as wt
+
+
+@pytest.mark.parametrize(
+    ("data", "dtype", "shape"),
+    [
+        (1, "int64", ()),
+        (1.5, "float32", ()),
+        (True, "bool", ()),
+        ([], "float32", (0,)),
+        ([[], []], "float32", (2, 0)),
+        ([1, 2], "int64", (2,)),
+        ([1, 2.5], "float32", (2,)),
+        ([True, 2], "int64", (2,)),
+        ([True, 2.5], "float32", (2,)),
+        (((1, 2), [3, 4]), "int64", (2, 2)),
+        (range(3), "int64", (3,)),
+        (np.float64(2), "float64", ()),
+        (np.array([1, 2], np.int16), "int16", (2,)),
+        ([np.array([1.0, 2.0]), np.array([3.0, 4.0])], "float64", (2, 2)),
+        (np.array([[1, 2], [3, 4]], np.uint8)[:, 1:], "uint8", (2, 1)),
+        (np.int16(3), "int16", ()),
+        ([np.float32(1.5), np.float32(2.5)], "float32", (2,)),
+        (array.array("f", [1, 2, 3]), "float32", (3,)),
+    ],
+)
+def test_dtype_and_shape(data: Any, dtype: str, shape: tuple[int, ...]) -> None:
+    t = wt.tensor(data)
+    assert t.dtype == getattr(wt, dtype) and tuple(t.shape) == shape
+    assert np.array_equal(t.numpy(), np.array(data, dtype=dtype))
+
+
+def test_from_tensors() -> None:
+    t = wt.tensor([1.0, 2.0])
+    copy = wt.tensor(t)
+    copy[0] = 5.0
+    assert t.tolist() == [1.0, 2.0]
+    assert wt.as_tensor(t) is t and wt.as_tensor(t, dtype=wt.float64).dtype == wt.float64
+    assert wt.tensor([wt.tensor(1.0), wt.tensor(2.0)]).tolist() == [1.0, 2.0]
+
+
+def test_explicit_dtype() -> None:
+    assert wt.tensor([1.7, -1.7], dtype=wt.int32).tolist() == [1, -1]
+    assert wt.tensor([0, 2], dtype=wt.bool).tolist() == [False, True]
+    assert wt.tensor([1.0], dtype=wt.bfloat16).dtype == wt.bfloat16
+    assert wt.tensor([2**62, -(2**63)]).tolist() == [2**62, -(2**63)]
+    assert wt.tensor([float("inf"), float("nan")]).tolist()[0] == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "text"),
+    [
+        ([[1, 2], [3]], ValueError, "expected sequence of length 2 at dim 1"),
+        ([[1], 2], (TypeError, ValueError), ""),
+        ("text", (TypeError, ValueError), ""),
+        ([None], (TypeError, RuntimeError), ""),
+        ([object()], (TypeError, RuntimeError), ""),
+        ([1j], (TypeError, RuntimeError), ""),
+        (2**64, (RuntimeError, OverflowError, ValueError), ""),
+        (np.array(["a"]), TypeError, "can't convert np.ndarray"),
+    ],
+)
+def test_refused_data(data: Any, error: Any, text: str) -> None:
+    with pytest.raises(error, match=text):
+        wt.tensor(data)
+
+
+def test_self_containing_list() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises((ValueError, RuntimeError, TypeError, RecursionError)):
+        wt.tensor(endless)
+
+
+def test_dtype_objects() -> None:
+    assert (
+        wt.float is wt.float32 and wt.double is wt.float64 and wt.long is wt.int64 and wt.half is wt.float16
+    )
+    assert repr(wt.float32) == "torch.float32" and str(wt.bfloat16) == "torch.bfloat16"
+    assert wt.bfloat16.is_floating_point and not wt.int8.is_floating_point and not wt.uint8.is_signed
+    assert (wt.float64.itemsize, wt.bfloat16.itemsize, wt.bool.itemsize) == (8, 2, 1)
+    assert pickle.loads(pickle.dumps(wt.float16)) is wt.float16
+    assert {wt.float32: 1}[wt.float] == 1
+    assert isinstance(wt.float32, wt.dtype)
+    with pytest.raises(TypeError):
+        wt.dtype()
+
+
+def test_device_objects() -> None:
+    cpu, meta = wt.device("cpu"), wt.device("meta")
+    assert (cpu.type, cpu.index) == ("cpu", None) and wt.device("cuda:1").index == 1
+    assert wt.device("cuda", 1) == wt.device("cuda:1") != wt.device("cuda:0")
+    assert repr(cpu) == "device(type='cpu')" and str(wt.device("cuda:1")) == "cuda:1"
+    assert hash(wt.device("cpu")) == hash(cpu) and cpu != meta and cpu != "cpu"
+    assert pickle.loads(pickle.dumps(meta)) == meta
+    for wrong in ("gpu", "cpu:x", "", "cuda:-1", "cuda:", "cuda:99999999999"):
+        with pytest.raises(RuntimeError):
+            wt.device(wrong)
+    with pytest.raises(RuntimeError):
+        wt.zeros(2, device="nowhere")
+
+
+def test_size_objects() -> None:
+    s = wt.zeros(2, 3).shape
+    assert isinstance(s, tuple) and isinstance(s, wt.Size) and s == (2, 3) and s.numel() == 6
+    assert repr(s) == "torch.Size([2, 3])" and isinstance(s[:1], wt.Size) and s[0] == 2
+    assert pickle.loads(pickle.dumps(s)) == s
+
+
+def test_shapes_that_cannot_be() -> None:
+    for shape in ((-1,), (2, -3), (2**62, 4), (2**31, 2**31, 2**31)):
+        with pytest.raises((RuntimeError, ValueError, TypeError)):
+            wt.empty(shape)
+    assert wt.zeros(0, 2**40).numel() == 0
+    assert wt.zeros(()).shape == () and wt.zeros([]).item() == 0.0
+    with pytest.raises(TypeError):
+        wt.zeros(2.5)
+    with pytest.raises(TypeError):
+        wt.zeros("2")
+
+
+def test_meta_device() -> None:
+    before = wt._C._memory_stats()["allocated_bytes"]
+    x = wt.empty(1 << 20, 1 << 20, device="meta")
+    y = (x @ x).relu().sum(0)
+    assert y.is_meta and tuple(y.shape) == (1 << 20,) and y.dtype == wt.float32
+    assert wt._C._memory_stats()["allocated_bytes"] == before
+    assert "device='meta'" in repr(y)
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        y[0].item()
+    with pytest.raises((RuntimeError, TypeError, NotImplementedError)):
+        y.numpy()
+    with pytest.raises(RuntimeError):
+        x + wt.ones(1 << 20)

@@ -1,0 +1,223 @@
+"""x[...] and x[...] = value against NumPy, in all forms, and their errors."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import warptape as wt
+
+SHAPE = (4, 5, 3)
+
+
+def pair(shape: tuple[int, ...] = SHAPE) -> tuple[wt.Tensor, np.ndarray]:
+    array = np.arange(int(np.prod(shape)), dtype=np.float32).reshape(shape)
+    return wt.from_numpy(array.copy()), array
+
+
+def tensors(index: Any) -> Any:
+    """The index with its arrays as tensors."""
+    if isinstance(index, tuple):
+        return tuple(tensors(i) for i in index)
+    return wt.from_numpy(index) if isinstance(index, np.ndarray) else index
+
+
+rng = np.random.default_rng(0)
+MASK3, MASK2, MASK1 = rng.random(SHAPE) > 0.5, rng.random((4, 5)) > 0.5, np.array([True, False, True, True])
+I = np.array
+INDICES: dict[str, Any] = {
+    "int": 1,
+    "negative": -1,
+    "ints": (1, -2, 0),
+    "slice": slice(1, 3),
+    "open slices": (slice(None, 2), slice(2, None)),
+    "step": (slice(None, None, 2), slice(1, None, 3)),
+    "negative bounds": slice(-3, -1),
+    "bounds beyond": slice(-100, 100),
+    "empty slice": slice(3, 1),
+    "full": slice(None),
+    "Ellipsis": ...,
+    "Ellipsis last": (..., 1),
+    "Ellipsis first": (1, ...),
+    "Ellipsis between": (1, ..., -1),
+    "Ellipsis of nothing": (0, 1, ..., 2),
+    "None": None,
+    "Nones": (None, 1, None, slice(None), None),
+    "empty tuple": (),
+    "list": [2, 0, 2],
+    "list in a tuple": ([2, 0],),
+    "negative list": [-1, 0],
+    "empty list": ([],),
+    "index array": I([[0, 1], [3, -1]]),
+    "two arrays": (I([0, 1, 2]), I([4, 3, 0])),
+    "broadcast arrays": (I([[0], [1]]), I([4, 3, 0])),
+    "three arrays": (I([0, 1]), I([2, 3]), I([1, 1])),
+    "array and slice": (I([3, 1]), slice(1, 4)),
+    "slice and array": (slice(1, 3), I([3, 1])),
+    "array and int": (I([3, 1]), 2),
+    "arrays apart": (I([0, 1]), slice(None), I([2, 0])),
+    "array after None": (None, I([0, 1]), None),
+    "array and Ellipsis": (..., I([0, 2])),
+    "arrays around Ellipsis": (I([0, 1]), ..., I([2, 0])),
+    "mask": MASK3,
+    "mask of two dims": MASK2,
+    "mask of one dim": MASK1,
+    "list mask": [True, False, True, True],
+    "mask and slice": (MASK1, slice(1, 3)),
+    "mask and array": (MASK1, I([0, 1, 2])),
+    "slice and mask": (slice(None), I([True, False, True, False, True])),
+    "empty mask": np.zeros(SHAPE, bool),
+    "True": True,
+    "False": False,
+    "True and slice": (True, slice(1, 2)),
+    "uint8-free int32 array": I([1, 2], dtype=np.int32),
+}
+
+
+@pytest.mark.parametrize("name", INDICES)
+def test_get(name: str) -> None:
+    x, a = pair()
+    index = INDICES[name]
+    found, expected = x[tensors(index)], a[index]
+    assert tuple(found.shape) == expected.shape
+    assert np.array_equal(found.numpy(), expected)
+
+
+@pytest.mark.parametrize("name", INDICES)
+@pytest.mark.parametrize("value", ["number", "array", "row"])
+def test_set(name: str, value: str) -> None:
+    x, a = pair()
+    index = INDICES[name]
+    shape = a[index].shape
+    new: Any = -7.0
+    if value == "array":
+        new = -np.arange(int(np.prod(shape)), dtype=np.float32).reshape(shape) - 1
+    elif value == "row":
+        if not shape:
+            pytest.skip("a single element has no rows")
+        new = -np.arange(shape[-1], dtype=np.float32) - 1
+    repeated = name in ("list", "index array") and value == "array"
+    if repeated:
+        new = np.full(shape, -1.0, np.float32)  # which of several values stays is not defined
+    x[tensors(index)] = tensors(new)
+    a[index] = new
+    assert np.array_equal(x.numpy(), a)
+
+
+def random_index(draw: random.Random) -> tuple[Any, ...]:
+    items: list[Any] = []
+    length = draw.randint(1, 3)
+    for size in SHAPE[:length]:
+        kind = draw.randrange(5)
+        if kind == 0:
+            items.append(draw.randrange(-size, size))
+        elif kind == 1:
+            ends = [draw.choice([None, draw.randrange(-size - 1, size + 2)]) for _ in range(2)]
+            items.append(slice(ends[0], ends[1], draw.choice([None, 1, 2, 3])))
+        elif kind == 2:
+            items.append(np.array([draw.randrange(-size, size) for _ in range(2)]))
+        elif kind == 3:
+            items.append(np.array([[draw.randrange(size)], [draw.randrange(size)]]))
+        else:
+            items.append(slice(None))
+    if any(isinstance(i, np.ndarray) for i in items):  # there NumPy takes an int for one of the arrays
+        items = [slice(None) if isinstance(i, int) else i for i in items]
+    for extra in (None, ...):
+        if draw.random() < 0.3:
+            items.insert(draw.randint(0, len(items)) if extra is None else len(items), extra)
+    return tuple(items)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_random_forms(seed: int) -> None:
+    index = random_index(random.Random(seed))
+    x, a = pair()
+    x, a = x.transpose(0, 1).transpose(0, 1), a  # a view, to index through
+    expected = a[index]
+    found = x[tensors(index)]
+    assert tuple(found.shape) == expected.shape, index
+    assert np.array_equal(found.numpy(), expected), index
+    x[tensors(index)] = 5.0
+    a[index] = 5.0
+    assert np.array_equal(x.numpy(), a), index
+
+
+def test_basic_indexing_gives_views_and_advanced_gives_copies() -> None:
+    x, _ = pair()
+    for view in (x[1], x[1:3], x[..., 0], x[None], x[:], x[...]):
+        assert view.data_ptr() >= x.data_ptr() and view._base is x
+    x[1][2][0] = -1.0
+    assert x[1, 2, 0].item() == -1.0
+    for copy in (x[[0, 1]], x[wt.tensor([True, False, True, True])], x[x > 3]):
+        assert copy._base is None
+        copy.fill_(100.0)
+    assert x.max().item() < 100.0
+
+
+def test_zero_dim_index_tensors_and_numpy_ints() -> None:
+    x, a = pair()
+    assert x[wt.tensor(2)].tolist() == a[2].tolist()
+    assert x[np.int64(-1)].tolist() == a[-1].tolist()
+    assert x[wt.tensor(1) : wt.tensor(3)].tolist() == a[1:3].tolist()
+    assert wt.tensor(3.0)[...].item() == 3.0 and wt.tensor(3.0)[None].tolist() == [3.0]
+    assert wt.tensor(3.0)[wt.tensor(True)].tolist() == [3.0]
+
+
+def test_in_place_operators_on_indices() -> None:
+    x, a = pair()
+    x[1, 2:] += 10
+    x[0] *= 2
+    a[1, 2:] += 10
+    a[0] *= 2
+    assert np.array_equal(x.numpy(), a)
+
+
+def test_assigned_values_are_cast() -> None:
+    x = wt.zeros(3, dtype=wt.int64)
+    x[0], x[1] = 2.9, True
+    x[2:] = wt.tensor([5.7])
+    assert x.tolist() == [2, 1, 5]
+
+
+ERRORS: list[tuple[Any, type[Exception], str]] = [
+    (4, IndexError, "index 4 is out of bounds for dimension 0 with size 4"),
+    (-5, IndexError, "index -5 is out of bounds for dimension 0 with size 4"),
+    ((0, 5), IndexError, "index 5 is out of bounds for dimension 1 with size 5"),
+    ((0, 0, 0, 0), IndexError, "too many indices for tensor of dimension 3"),
+    ((..., ...), IndexError, "single ellipsis"),
+    (slice(None, None, -1), ValueError, "step must be positive"),
+    (slice(None, None, 0), ValueError, "step"),
+    (1.5, IndexError, "only integers, slices"),
+    ("a", (IndexError, TypeError, ValueError), ""),
+    (wt.tensor([0.5]), IndexError, "tensors used as indices must be"),
+    (wt.tensor([4]), IndexError, "index 4 is out of bounds for dimension 0 with size 4"),
+    (wt.tensor([[0], [-5]]), IndexError, "index -5 is out of bounds"),
+    (wt.tensor([True, False]), IndexError, "shape of the mask"),
+    ((wt.tensor([0, 1]), wt.tensor([0, 1, 2])), IndexError, "shape mismatch: indexing tensors could not be"),
+    (2**70, IndexError, "64 bits|out of bounds|too large"),
+]
+
+
+@pytest.mark.parametrize(("index", "kind", "text"), ERRORS)
+def test_errors(index: Any, kind: Any, text: str) -> None:
+    x, a = pair()
+    with pytest.raises(kind, match=text):
+        x[index]
+    with pytest.raises(kind, match=text):
+        x[index] = 1.0
+    assert np.array_equal(x.numpy(), a), "nothing was written"
+
+
+def test_wrong_values() -> None:
+    x, a = pair()
+    with pytest.raises(RuntimeError, match="shape"):
+        x[0] = wt.ones(7)
+    with pytest.raises(RuntimeError, match="shape"):
+        x[[0, 1]] = wt.ones(7)
+    with pytest.raises(TypeError):
+        del x[0]
+    with pytest.raises(IndexError, match="0-dim tensor"):
+        wt.tensor(1.0)[0]
+    assert np.array_equal(x.numpy(), a)
