@@ -1,5 +1,5 @@
-// One backward pass: find the nodes that can be reached, count for each how many gradients it waits for, then run what
-// is ready, newest first. Iterative throughout: the depth of the graph costs no stack.
+// One backward pass: find the nodes that can be reached, count for each how many gradients it waits for, then
+// run what is ready, newest first. Iterative throughout: the depth of the graph costs no stack.
 #include "autograd/engine.h"
 
 #include <cmath>
@@ -33,7 +33,8 @@ class Pass {
   explicit Pass(const BackwardOptions& options) : options_(options) {}
   ~Pass() {
     for (State& s : states_)
-      if (s.node->task.load(std::memory_order_relaxed) == this) s.node->task.store(nullptr, std::memory_order_release);
+      if (s.node->task.load(std::memory_order_relaxed) == this)
+        s.node->task.store(nullptr, std::memory_order_release);
   }
 
   void discover(std::span<const Edge> roots);
@@ -45,7 +46,8 @@ class Pass {
   std::vector<Tensor> results;
 
  private:
-  // A node is claimed by writing this pass into it; when another pass holds it, a map of our own knows its index.
+  // A node is claimed by writing this pass into it; when another pass holds it, a map of our own knows its
+  // index.
   State& state(Node* n);
   State* find(Node* n);
   void run_node(State& s);
@@ -113,8 +115,8 @@ void Pass::capture(const Edge& edge, size_t slot) {
   if (State* s = find(edge.node.get())) s->captures.push_back({edge.index, slot});
 }
 
-// With inputs given, a node runs only if it leads to a captured one. Edges lead to smaller sequence numbers, so one
-// walk in that order sees every node after all that it leads to.
+// With inputs given, a node runs only if it leads to a captured one. Edges lead to smaller sequence numbers,
+// so one walk in that order sees every node after all that it leads to.
 void Pass::keep_only_needed() {
   std::vector<size_t> order(states_.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
@@ -134,13 +136,13 @@ Tensor fit(const Tensor& gradient, const OutputMeta& meta, const Node& from, siz
     size_t shift = expanded ? g.sizes().size() - meta.sizes.size() : 0;
     for (size_t i = 0; expanded && i < meta.sizes.size(); ++i)
       expanded = meta.sizes[i] == 1 || meta.sizes[i] == g.sizes()[shift + i];
-    WT_CHECK(expanded, ShapeError, "Function ", from.type->name, " returned an invalid gradient at index ", index,
-             " - got ", g.sizes(), " but expected shape compatible with ", meta.sizes);
+    WT_CHECK(expanded, ShapeError, "Function ", from.type->name, " returned an invalid gradient at index ",
+             index, " - got ", g.sizes(), " but expected shape compatible with ", meta.sizes);
     g = tape_reduce_to(g, meta.sizes);
   }
   if (g.dtype() != meta.dtype) {
-    WT_CHECK(is_floating(g.dtype()), DtypeError, "Function ", from.type->name, " returned a gradient of dtype ",
-             g.dtype(), " at index ", index, ", expected ", meta.dtype);
+    WT_CHECK(is_floating(g.dtype()), DtypeError, "Function ", from.type->name,
+             " returned a gradient of dtype ", g.dtype(), " at index ", index, ", expected ", meta.dtype);
     g = tape_cast(g, meta.dtype);
   }
   WT_CHECK(g.device() == meta.device, DeviceError, "Function ", from.type->name, " returned a gradient on ",
@@ -181,16 +183,18 @@ void Pass::check_nan(Node& node, std::span<const Tensor> gradients) {
   for (size_t i = 0; i < gradients.size(); ++i) {
     if (!gradients[i].defined() || !gradients[i].device().is_cpu()) continue;
     WT_CHECK(!has_nan(gradients[i]), Error, "Function '", node.type->name, "' returned nan values in its ", i,
-             "th output.", node.extras && !node.extras->traceback.empty()
-                               ? "\nThe forward call that recorded it:\n" + node.extras->traceback
-                               : std::string());
+             "th output.",
+             node.extras && !node.extras->traceback.empty()
+                 ? "\nThe forward call that recorded it:\n" + node.extras->traceback
+                 : std::string());
   }
 }
 
 SmallVector<Tensor, 4> Pass::backward(Node& node, State& s) {
   SmallVector<Tensor, 4> inputs(node.edges.size());
   SmallVector<bool, 16> wanted(node.edges.size(), false);
-  for (size_t i = 0; i < wanted.size(); ++i) wanted[i] = node.edges[i] && find(node.edges[i].node.get())->needed;
+  for (size_t i = 0; i < wanted.size(); ++i)
+    wanted[i] = node.edges[i] && find(node.edges[i].node.get())->needed;
   bool any = false;
   for (const Tensor& g : s.gradients) any |= g.defined();
   if (any) {
@@ -252,8 +256,9 @@ void Pass::run() {
 
 Tensor root_gradient(const Tensor& root, const Tensor& given) {
   if (given.defined()) {
-    WT_CHECK(given.sizes() == root.sizes(), ShapeError, "backward: Mismatch in shape: the gradient has a shape of ",
-             given.sizes(), " and the output has a shape of ", root.sizes());
+    WT_CHECK(given.sizes() == root.sizes(), ShapeError,
+             "backward: Mismatch in shape: the gradient has a shape of ", given.sizes(),
+             " and the output has a shape of ", root.sizes());
     WT_CHECK(given.device() == root.device(), DeviceError, "backward: expected a gradient on ", root.device(),
              ", got one on ", given.device());
     return given.dtype() == root.dtype() ? given : tape_cast(given, root.dtype());
@@ -276,7 +281,8 @@ std::vector<Tensor> run_backward(TensorList roots, std::span<const Tensor> gradi
   std::vector<Tensor> seeds;
   for (size_t i = 0; i < roots.size(); ++i) {
     Edge e = gradient_edge(roots[i]);
-    WT_CHECK(e, Error, "backward: element ", i, " of tensors does not require grad and does not have a grad_fn");
+    WT_CHECK(e, Error, "backward: element ", i,
+             " of tensors does not require grad and does not have a grad_fn");
     seeds.push_back(root_gradient(roots[i], i < gradients.size() ? gradients[i] : Tensor()));
     starts.push_back(std::move(e));
   }
@@ -299,7 +305,8 @@ std::vector<Tensor> run_backward(TensorList roots, std::span<const Tensor> gradi
   if (!options.allow_unused && !options.accumulate)
     for (size_t i = 0; i < inputs.size(); ++i)
       WT_CHECK(pass.results[i].defined(), Error,
-               "One of the differentiated Tensors appears to not have been used in the graph. Set allow_unused=True if "
+               "One of the differentiated Tensors appears to not have been used in the graph. Set "
+               "allow_unused=True if "
                "this is the desired behavior.");
   return std::move(pass.results);
 }

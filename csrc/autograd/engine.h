@@ -12,12 +12,12 @@ struct BackwardOptions {
   bool accumulate = true;  // into .grad of the leaves; false for autograd.grad
 };
 
-// Runs the graph from `roots` with the gradients given (an undefined gradient of a one-element root is 1). With
-// `inputs`, only what leads to them runs, and their gradients are returned in order (undefined when unused) unless
-// `accumulate` is set, in which case they are added to the inputs' .grad. Backward inside backward is allowed; several
-// threads may run passes over shared graphs.
-WT_API std::vector<Tensor> run_backward(TensorList roots, std::span<const Tensor> gradients, TensorList inputs,
-                                        const BackwardOptions& options);
+// Runs the graph from `roots` with the gradients given (an undefined gradient of a one-element root is 1).
+// With `inputs`, only what leads to them runs, and their gradients are returned in order (undefined when
+// unused) unless `accumulate` is set, in which case they are added to the inputs' .grad. Backward inside
+// backward is allowed; several threads may run passes over shared graphs.
+WT_API std::vector<Tensor> run_backward(TensorList roots, std::span<const Tensor> gradients,
+                                        TensorList inputs, const BackwardOptions& options);
 
 // Throws a RuntimeError when a backward pass freed what the node had saved.
 WT_API void check_not_released(const Node& node);

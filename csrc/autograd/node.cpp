@@ -54,16 +54,20 @@ void Node::release_saved() {
 }
 
 void check_not_released(const Node& node) {
-  WT_CHECK(!node.released, Error, node.type->name,
-           ": Trying to backward through the graph a second time (or directly access saved tensors after they have "
-           "already been freed). Saved intermediate values of the graph are freed when you call .backward() or "
-           "autograd.grad(). Specify retain_graph=True if you need to backward through the graph a second time.");
+  WT_CHECK(
+      !node.released, Error, node.type->name,
+      ": Trying to backward through the graph a second time (or directly access saved tensors after they "
+      "have "
+      "already been freed). Saved intermediate values of the graph are freed when you call .backward() or "
+      "autograd.grad(). Specify retain_graph=True if you need to backward through the graph a second time.");
 }
 
-SavedTensor::SavedTensor(const Tensor& t, bool is_output, uint32_t output) : output_(output), is_output_(is_output) {
+SavedTensor::SavedTensor(const Tensor& t, bool is_output, uint32_t output)
+    : output_(output), is_output_(is_output) {
   if (!t.defined()) return;
   WT_CHECK(!t->inference, Error,
-           "Inference tensors cannot be saved for backward. Please do not use Tensors created in inference mode in "
+           "Inference tensors cannot be saved for backward. Please do not use Tensors created in inference "
+           "mode in "
            "computation tracked by autograd; clone() them outside of inference mode");
   version_ = t.version();
   tensor_ = is_output ? alias(t) : t;
@@ -85,10 +89,12 @@ Tensor SavedTensor::unpack(Node& owner) const {
       set_gradient_edge(out, packed_->history);
     }
   } else if (out.defined()) {
-    WT_CHECK(out.version() == version_, Error, owner.type->name,
-             ": one of the variables needed for gradient computation has been modified by an inplace operation: ", out,
-             " is at version ", out.version(), "; expected version ", version_,
-             " instead. Clone it before the in-place change, or enable anomaly detection to find the forward call");
+    WT_CHECK(
+        out.version() == version_, Error, owner.type->name,
+        ": one of the variables needed for gradient computation has been modified by an inplace operation: ",
+        out, " is at version ", out.version(), "; expected version ", version_,
+        " instead. Clone it before the in-place change, or enable anomaly detection to find the forward "
+        "call");
   }
   if (is_output_ && out.defined() && thread_state.grad_mode) {
     out = alias(out);

@@ -28,7 +28,8 @@ class Gradients {
   const Tensor& operator[](size_t j) const { return outputs_[j]; }
   size_t outputs() const { return outputs_.size(); }
   size_t inputs() const { return inputs_.size(); }
-  // Whether the gradient of the op's input i is wanted now. Setting one that is not wanted is allowed and wasteful.
+  // Whether the gradient of the op's input i is wanted now. Setting one that is not wanted is allowed and
+  // wasteful.
   bool wants(size_t i) const { return wanted_[i]; }
   // May have a shape that broadcasts from the input's, or another dtype: the engine reduces and casts.
   void set(size_t i, Tensor gradient) { inputs_[i] = std::move(gradient); }
@@ -44,10 +45,12 @@ struct NodeType {
   const char* name;  // "MulBackward0", as PyTorch calls it
   BackwardFn backward;
   void (*release)(Node& node) = nullptr;  // frees what the node holds beside its saved tensors
-  const void* (*python_part)(Node& node) = nullptr;  // Python objects in the node's data, for the bindings' collector
+  const void* (*python_part)(Node& node) =
+      nullptr;  // Python objects in the node's data, for the bindings' collector
 };
 
-// What a saved-tensors hook made of a tensor. Made by the function that the bindings set in `pack_saved_tensor`.
+// What a saved-tensors hook made of a tensor. Made by the function that the bindings set in
+// `pack_saved_tensor`.
 struct WT_API PackedTensor : RefCounted<PackedTensor> {
   virtual ~PackedTensor();
   virtual Tensor unpack() = 0;
@@ -56,14 +59,14 @@ struct WT_API PackedTensor : RefCounted<PackedTensor> {
 };
 extern WT_API Ref<PackedTensor> (*pack_saved_tensor)(const Tensor& t);
 
-// A tensor kept for backward, with the version it was saved at. An output of the node itself is kept as an alias
-// without history (a handle would be a reference cycle) and gets its history back when it is unpacked.
+// A tensor kept for backward, with the version it was saved at. An output of the node itself is kept as an
+// alias without history (a handle would be a reference cycle) and gets its history back when it is unpacked.
 class WT_API SavedTensor {
  public:
   SavedTensor() = default;
   SavedTensor(const Tensor& t, bool is_output, uint32_t output);
-  // Throws a RuntimeError that names op, shape and both versions when the tensor was changed in place since, and when
-  // the graph was freed.
+  // Throws a RuntimeError that names op, shape and both versions when the tensor was changed in place since,
+  // and when the graph was freed.
   Tensor unpack(Node& owner) const;
   bool defined() const { return tensor_.defined() || packed_; }
   // For the garbage collector's walk.
@@ -105,8 +108,8 @@ struct WT_API NodeExtras {
   std::vector<OutputHook> tensor_hooks;  // in order of registration
   std::vector<OutputHook> retain_grad;   // after every tensor hook
   std::vector<std::shared_ptr<NodeHook>> pre_hooks, post_hooks;
-  std::string traceback;                 // of the forward call, under anomaly detection
-  Ref<Node> parent;                      // the node during whose backward this one was recorded, likewise
+  std::string traceback;  // of the forward call, under anomaly detection
+  Ref<Node> parent;       // the node during whose backward this one was recorded, likewise
 };
 
 class WT_API Node : public RefCounted<Node> {
@@ -117,11 +120,11 @@ class WT_API Node : public RefCounted<Node> {
   static void operator delete(void* p);
 
   const NodeType* type;
-  uint64_t sequence;  // grows with every node made; an edge always leads to a smaller number
-  SmallVector<Edge, 2> edges;           // one per differentiable input
+  uint64_t sequence;           // grows with every node made; an edge always leads to a smaller number
+  SmallVector<Edge, 2> edges;  // one per differentiable input
   SmallVector<OutputMeta, 1> outputs;
-  bool released = false;                // saved tensors were freed by a backward pass
-  void* python = nullptr;               // the Python object that stands for this node; it owns a reference to us
+  bool released = false;   // saved tensors were freed by a backward pass
+  void* python = nullptr;  // the Python object that stands for this node; it owns a reference to us
   std::unique_ptr<NodeExtras> extras;
 
   void save(const Tensor& input) { saved_.emplace_back(input, false, 0u); }

@@ -32,7 +32,8 @@ void set_requires_grad(const Tensor& t, bool value) {
   } else {
     if (!t->extra) return;
     WT_CHECK(is_leaf(t), Error,
-             "you can only change requires_grad flags of leaf variables. If you want to use a computed variable in a "
+             "you can only change requires_grad flags of leaf variables. If you want to use a computed "
+             "variable in a "
              "subgraph that doesn't require differentiation use var_no_grad = var.detach().");
   }
   AutogradMeta& m = make_meta(t);
@@ -45,7 +46,8 @@ bool any_requires_grad(TensorList inputs) {
   return false;
 }
 
-// ---- leaves -------------------------------------------------------------------------------------------------------
+// ---- leaves
+// -------------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -63,7 +65,8 @@ struct LeafData {
 
 void accumulate(AutogradMeta& m, const Tensor& leaf, Tensor gradient) {
   if (!m.grad.defined()) {
-    // Taken over when nobody else holds it and it is laid out as the leaf; under create_graph it stays as it is.
+    // Taken over when nobody else holds it and it is laid out as the leaf; under create_graph it stays as it
+    // is.
     bool own = gradient.ref()->use_count() == 1 && gradient.storage().use_count() == 1 && !gradient->python;
     bool same_layout = gradient.strides() == leaf.strides() || gradient.is_contiguous();
     if (thread_state.grad_mode) {
@@ -119,7 +122,8 @@ Ref<Node> gradient_accumulator(const Tensor& leaf) {
   return node;
 }
 
-// ---- recording ----------------------------------------------------------------------------------------------------
+// ---- recording
+// ----------------------------------------------------------------------------------------------------
 
 Edge gradient_edge(const Tensor& t) {
   if (!t.defined() || !t->extra) return {};
@@ -169,7 +173,8 @@ Tensor detach(const Tensor& t) {
   return out;
 }
 
-// ---- the tape's own two ops ---------------------------------------------------------------------------------------
+// ---- the tape's own two ops
+// ---------------------------------------------------------------------------------------
 
 namespace {
 

@@ -11,18 +11,18 @@ namespace warptape {
 enum class ViewOrigin : uint8_t { Recorded, NoGrad, MultipleOutputs, CustomFunction };
 
 struct ViewInfo {
-  Tensor base;              // never itself a view
+  Tensor base;  // never itself a view
   ViewOrigin origin = ViewOrigin::Recorded;
-  uint32_t version = 0;     // at which the view's node was made
+  uint32_t version = 0;  // at which the view's node was made
 };
 
 struct WT_API AutogradMeta final : TensorExtra {
   ~AutogradMeta() override;
-  bool requires_grad = false;        // of a leaf
+  bool requires_grad = false;  // of a leaf
   bool retains_grad = false;
-  uint32_t output = 0;               // of node
-  Ref<Node> node;                    // grad_fn; null for a leaf
-  Node* accumulator = nullptr;       // of a leaf, while an edge leads to it; the node holds the tensor
+  uint32_t output = 0;          // of node
+  Ref<Node> node;               // grad_fn; null for a leaf
+  Node* accumulator = nullptr;  // of a leaf, while an edge leads to it; the node holds the tensor
   Tensor grad;
   std::unique_ptr<ViewInfo> view;
   std::vector<std::shared_ptr<TensorHook>> hooks;  // of a leaf
@@ -43,9 +43,9 @@ inline bool requires_grad(const Tensor& t) {
 }
 // RuntimeError unless the dtype is floating and the tensor is a leaf.
 WT_API void set_requires_grad(const Tensor& t, bool value);
-WT_API Ref<Node> grad_fn(const Tensor& t);          // with the node made anew when a view's base was changed in place
+WT_API Ref<Node> grad_fn(const Tensor& t);  // with the node made anew when a view's base was changed in place
 inline bool is_leaf(const Tensor& t) { return !t->extra || !grad_fn(t); }
-WT_API Edge gradient_edge(const Tensor& t);         // empty when no gradient is required
+WT_API Edge gradient_edge(const Tensor& t);  // empty when no gradient is required
 WT_API void set_gradient_edge(const Tensor& t, Edge edge);
 WT_API Ref<Node> gradient_accumulator(const Tensor& leaf);
 WT_API const Tensor* accumulator_leaf_or_null(Node& node);  // of an AccumulateGrad node, else null
@@ -58,7 +58,8 @@ inline bool needs_grad(const T&... inputs) {
 inline bool requires_grad(const OptTensor& t) { return t && requires_grad(*t); }
 WT_API bool any_requires_grad(TensorList inputs);
 
-// Makes a node with one edge per input (an empty edge where no gradient is required). Call only when needs_grad().
+// Makes a node with one edge per input (an empty edge where no gradient is required). Call only when
+// needs_grad().
 //   if (needs_grad(a, b)) {
 //     Ref<Node> n = record(kMulBackward, a, b);
 //     n->save(a); n->save(b);
@@ -74,18 +75,19 @@ Ref<Node> record(const NodeType& type, const T&... inputs) {
   return n;
 }
 WT_API Ref<Node> record_list(const NodeType& type, TensorList inputs);
-// `out` becomes the node's next output. Tensors that cannot have a gradient (integers) are counted and left alone.
+// `out` becomes the node's next output. Tensors that cannot have a gradient (integers) are counted and left
+// alone.
 WT_API void set_history(const Tensor& out, const Ref<Node>& node);
 
-// In-place ops: check before touching the data (throws PyTorch's errors for leaves and views that must not change), then
-// bump the version after; then, when recorded, give the tensor its new history.
+// In-place ops: check before touching the data (throws PyTorch's errors for leaves and views that must not
+// change), then bump the version after; then, when recorded, give the tensor its new history.
 WT_API void check_inplace(const Tensor& t, const char* op, bool recorded);
 WT_API void rebase_history(const Tensor& t, const Ref<Node>& node);
 
 // Views: `view` shares the storage of `of`; remembers the base so that in-place changes reach the tape.
 WT_API void set_view(const Tensor& view, const Tensor& of, ViewOrigin origin = ViewOrigin::Recorded);
 inline bool is_view(const Tensor& t) { return t->extra && meta_of(t)->view; }
-WT_API Tensor detach(const Tensor& t);   // a view (for version counting) without history
+WT_API Tensor detach(const Tensor& t);  // a view (for version counting) without history
 
 struct NoGrad : Restore<bool> {
   NoGrad() : Restore(thread_state.grad_mode, false) {}

@@ -1,7 +1,7 @@
-// Note [In-place on views]: a view and its base share memory, so an in-place op on the view changes the base's history
-// too. The base's new node (CopySlices) sends the gradient of everything outside of the region straight on and that of
-// the region through the op's own node; the view's node is made anew, as a region of the base, when the storage's
-// version shows that anything was changed since.
+// Note [In-place on views]: a view and its base share memory, so an in-place op on the view changes the
+// base's history too. The base's new node (CopySlices) sends the gradient of everything outside of the region
+// straight on and that of the region through the op's own node; the view's node is made anew, as a region of
+// the base, when the storage's version shows that anything was changed since.
 #include "autograd/view.h"
 
 #include "autograd/engine.h"
@@ -15,7 +15,9 @@ Region region_of(const Tensor& view, const Tensor& base) {
   return {base.sizes(), base.strides(), view.sizes(), view.strides(), view.offset() - base.offset()};
 }
 
-Tensor region_view(const Tensor& whole, const Region& r) { return alias(whole, r.sizes, r.strides, r.offset); }
+Tensor region_view(const Tensor& whole, const Region& r) {
+  return alias(whole, r.sizes, r.strides, r.offset);
+}
 
 void take_backward(Node& node, Gradients& g) {
   g.set(0, tape_replace_region(Tensor(), g[0], node.data<Region>()));
@@ -62,14 +64,19 @@ const char* refusal(ViewOrigin origin) {
     case ViewOrigin::NoGrad:
       return "A view was created in no_grad mode and is being modified inplace with grad mode enabled.";
     case ViewOrigin::MultipleOutputs:
-      return "Output of a function that returns multiple views is a view and is being modified inplace. This view is "
-             "the output of a function that returns multiple views. Such functions do not allow the output views to "
+      return "Output of a function that returns multiple views is a view and is being modified inplace. This "
+             "view is "
+             "the output of a function that returns multiple views. Such functions do not allow the output "
+             "views to "
              "be modified inplace. You should replace the inplace operation by an out-of-place one.";
     case ViewOrigin::CustomFunction:
-      return "Output of a custom Function is a view and is being modified inplace. This view was created inside a "
-             "custom Function (or because an input was returned as-is) and the autograd logic to handle view+inplace "
+      return "Output of a custom Function is a view and is being modified inplace. This view was created "
+             "inside a "
+             "custom Function (or because an input was returned as-is) and the autograd logic to handle "
+             "view+inplace "
              "would override the custom backward associated with the custom Function.";
-    case ViewOrigin::Recorded: break;
+    case ViewOrigin::Recorded:
+      break;
   }
   return nullptr;
 }
@@ -140,11 +147,13 @@ Ref<Node> grad_fn(const Tensor& t) {
 
 void check_inplace(const Tensor& t, const char* op, bool recorded) {
   for (int64_t d = 0; d < t.ndim() && t.numel() > 0; ++d)
-    WT_CHECK(t.strides()[d] != 0 || t.sizes()[d] <= 1, Error, op,
-             ": unsupported operation: more than one element of the written-to tensor refers to a single memory "
-             "location. Please clone() the tensor before performing the operation.");
+    WT_CHECK(
+        t.strides()[d] != 0 || t.sizes()[d] <= 1, Error, op,
+        ": unsupported operation: more than one element of the written-to tensor refers to a single memory "
+        "location. Please clone() the tensor before performing the operation.");
   WT_CHECK(!t->inference || thread_state.inference_mode, Error, op,
-           ": Inplace update to inference tensor outside InferenceMode is not allowed.You can make a clone to get a "
+           ": Inplace update to inference tensor outside InferenceMode is not allowed.You can make a clone "
+           "to get a "
            "normal tensor before doing inplace update.");
   if (!recorded) return;
   if (is_view(t)) {
@@ -154,9 +163,10 @@ void check_inplace(const Tensor& t, const char* op, bool recorded) {
     WT_CHECK(!(requires_grad(t) && is_leaf(v.base)), Error, op,
              ": a view of a leaf Variable that requires grad is being used in an in-place operation.");
   }
-  WT_CHECK(!(requires_grad(t) && is_leaf(t)), Error, op,
-           ": a leaf Variable that requires grad is being used in an in-place operation. Use torch.no_grad() or "
-           "operate on t.detach().");
+  WT_CHECK(
+      !(requires_grad(t) && is_leaf(t)), Error, op,
+      ": a leaf Variable that requires grad is being used in an in-place operation. Use torch.no_grad() or "
+      "operate on t.detach().");
 }
 
 void rebase_history(const Tensor& t, const Ref<Node>& node) {

@@ -20,11 +20,13 @@ std::vector<Tensor> tensors_from(PyObject* o, const char* what, bool none_too) {
   return out;
 }
 
-// _run_backward(tensors, grads, inputs, retain_graph, create_graph, allow_unused, accumulate) -> gradients of inputs
+// _run_backward(tensors, grads, inputs, retain_graph, create_graph, allow_unused, accumulate) -> gradients of
+// inputs
 PyObject* run_backward_py(PyObject*, PyObject* args) {
   PyObject *roots_o, *grads_o, *inputs_o;
   int retain, create, unused, accumulate;
-  if (!PyArg_ParseTuple(args, "OOOpppp", &roots_o, &grads_o, &inputs_o, &retain, &create, &unused, &accumulate))
+  if (!PyArg_ParseTuple(args, "OOOpppp", &roots_o, &grads_o, &inputs_o, &retain, &create, &unused,
+                        &accumulate))
     return nullptr;
   return guarded([&] {
     auto roots = tensors_from(roots_o, "backward", false);
@@ -53,12 +55,12 @@ std::string python_traceback() {
   return PyUnicode_AsUTF8(text.get());
 }
 
-#define WT_FLAG(field)                                                              \
+#define WT_FLAG(field)                                                                        \
   PyObject* get_##field(PyObject*, PyObject*) { return PyBool_FromLong(thread_state.field); } \
-  PyObject* set_##field(PyObject*, PyObject* o) {                                   \
-    int on = PyObject_IsTrue(o);                                                    \
-    if (on < 0) return nullptr;                                                     \
-    return PyBool_FromLong(std::exchange(thread_state.field, on != 0));             \
+  PyObject* set_##field(PyObject*, PyObject* o) {                                             \
+    int on = PyObject_IsTrue(o);                                                              \
+    if (on < 0) return nullptr;                                                               \
+    return PyBool_FromLong(std::exchange(thread_state.field, on != 0));                       \
   }
 WT_FLAG(grad_mode)
 WT_FLAG(inference_mode)
@@ -74,7 +76,8 @@ PyObject* set_autocast(PyObject*, PyObject* args) {
   if (!is_dtype(dtype)) return PyErr_Format(PyExc_TypeError, "autocast: expected a dtype"), nullptr;
   bool was = thread_state.dispatch & kAutocast;
   PyObject* before = Py_BuildValue("(ON)", was ? Py_True : Py_False, wrap(thread_state.autocast_dtype));
-  thread_state.dispatch = on ? thread_state.dispatch | kAutocast : thread_state.dispatch & ~uint32_t{kAutocast};
+  thread_state.dispatch =
+      on ? thread_state.dispatch | kAutocast : thread_state.dispatch & ~uint32_t{kAutocast};
   thread_state.autocast_dtype = dtype_of(dtype);
   return before;
 }
@@ -90,23 +93,24 @@ PyObject* set_autocast_cache_py(PyObject*, PyObject* on) {
   return value < 0 ? nullptr : PyBool_FromLong(set_autocast_cache(value != 0));
 }
 
-PyMethodDef methods[] = {{"_run_backward", run_backward_py, METH_VARARGS, nullptr},
-                         {"is_grad_enabled", get_grad_mode, METH_NOARGS, "Whether ops are recorded on this thread."},
-                         {"_set_grad_enabled", set_grad_mode, METH_O, nullptr},
-                         {"is_inference_mode_enabled", get_inference_mode, METH_NOARGS, nullptr},
-                         {"_set_inference_mode", set_inference_mode, METH_O, nullptr},
-                         {"is_anomaly_enabled", get_anomaly_mode, METH_NOARGS, nullptr},
-                         {"_set_anomaly_enabled", set_anomaly_mode, METH_O, nullptr},
-                         {"is_anomaly_check_nan_enabled", get_anomaly_check_nan, METH_NOARGS, nullptr},
-                         {"_set_anomaly_check_nan", set_anomaly_check_nan, METH_O, nullptr},
-                         {"_set_autocast", set_autocast, METH_VARARGS, nullptr},
-                         {"_get_autocast", get_autocast, METH_NOARGS, nullptr},
-                         {"_enter_autocast", enter_autocast_py, METH_NOARGS, nullptr},
-                         {"_leave_autocast", leave_autocast_py, METH_NOARGS, nullptr},
-                         {"_set_autocast_cache", set_autocast_cache_py, METH_O, nullptr},
-                         {"clear_autocast_cache", clear_autocast_py, METH_NOARGS,
-                          "Drops the narrow copies of parameters that autocast keeps."},
-                         {}};
+PyMethodDef methods[] = {
+    {"_run_backward", run_backward_py, METH_VARARGS, nullptr},
+    {"is_grad_enabled", get_grad_mode, METH_NOARGS, "Whether ops are recorded on this thread."},
+    {"_set_grad_enabled", set_grad_mode, METH_O, nullptr},
+    {"is_inference_mode_enabled", get_inference_mode, METH_NOARGS, nullptr},
+    {"_set_inference_mode", set_inference_mode, METH_O, nullptr},
+    {"is_anomaly_enabled", get_anomaly_mode, METH_NOARGS, nullptr},
+    {"_set_anomaly_enabled", set_anomaly_mode, METH_O, nullptr},
+    {"is_anomaly_check_nan_enabled", get_anomaly_check_nan, METH_NOARGS, nullptr},
+    {"_set_anomaly_check_nan", set_anomaly_check_nan, METH_O, nullptr},
+    {"_set_autocast", set_autocast, METH_VARARGS, nullptr},
+    {"_get_autocast", get_autocast, METH_NOARGS, nullptr},
+    {"_enter_autocast", enter_autocast_py, METH_NOARGS, nullptr},
+    {"_leave_autocast", leave_autocast_py, METH_NOARGS, nullptr},
+    {"_set_autocast_cache", set_autocast_cache_py, METH_O, nullptr},
+    {"clear_autocast_cache", clear_autocast_py, METH_NOARGS,
+     "Drops the narrow copies of parameters that autocast keeps."},
+    {}};
 
 }  // namespace
 

@@ -3,8 +3,8 @@
 
 namespace warptape::bindings {
 
-// The Python part of what only this tensor's object keeps alive: hooks, contexts of custom functions, tensor objects
-// that their impls own. See Note [Garbage collection of the tape] in gc.cpp.
+// The Python part of what only this tensor's object keeps alive: hooks, contexts of custom functions, tensor
+// objects that their impls own. See Note [Garbage collection of the tape] in gc.cpp.
 int traverse_autograd(const Tensor& t, visitproc visit, void* arg);
 void clear_autograd(const Tensor& t);
 

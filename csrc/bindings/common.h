@@ -1,4 +1,5 @@
-// What every binding file shares: owned references, error translation, and the Python objects of the small values.
+// What every binding file shares: owned references, error translation, and the Python objects of the small
+// values.
 #pragma once
 
 #define PY_SSIZE_T_CLEAN
@@ -42,16 +43,16 @@ inline void checked(int status) {
   if (status < 0) throw PythonErrorSet();
 }
 
-// Sets the Python exception for the C++ exception in flight.
-void set_python_error();
+// Sets the Python exception for the C++ exception in flight; `op` is the name that Python called, if any.
+void set_python_error(const char* op = nullptr);
 
 // Runs f and turns what it throws into a Python exception; returns `failed` then.
 template <class F, class R = PyObject*>
-auto guarded(F&& f, R failed = nullptr) -> R {
+auto guarded(F&& f, R failed = nullptr, const char* op = nullptr) -> R {
   try {
     return f();
   } catch (...) {
-    set_python_error();
+    set_python_error(op);
     return failed;
   }
 }
@@ -83,21 +84,20 @@ class GilRelease {
 };
 
 // ---- dtype, device, Size, Generator objects (values.cpp) ----
-PyObject* wrap(DType t);     // the singleton, new reference
+PyObject* wrap(DType t);  // the singleton, new reference
 PyObject* wrap(Device d);
 PyObject* wrap_size(IntList sizes);
 PyObject* wrap(const Ref<Generator>& g);
 bool is_dtype(PyObject* o);
 bool is_device(PyObject* o);
-DType dtype_of(PyObject* o);            // of a dtype object
-Device device_of(PyObject* o);          // of a device object, a string or an int (CUDA number)
-Generator* generator_of(PyObject* o);   // borrowed; null when o is none of ours
+DType dtype_of(PyObject* o);           // of a dtype object
+Device device_of(PyObject* o);         // of a device object, a string or an int (CUDA number)
+Generator* generator_of(PyObject* o);  // borrowed; null when o is none of ours
 void init_values(PyObject* module);
 
 // ---- tensors (tensor_object.cpp) ----
 struct TensorObject {
-  PyObject_HEAD
-  Tensor tensor;
+  PyObject_HEAD Tensor tensor;
   PyObject* dict;
   PyObject* weakrefs;
 };
@@ -125,8 +125,10 @@ struct OpGroup {
   std::vector<std::vector<PyObject*>> arg_names;  // interned, per overload
   std::vector<PyTypeObject*> result_types;        // named tuple of an overload, or null
 };
-// Calls the first overload that fits; throws TypeError listing what is expected. `self` (may be null) comes before args.
-PyObject* call_group(const OpGroup& group, PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
+// Calls the first overload that fits; throws TypeError listing what is expected. `self` (may be null) comes
+// before args.
+PyObject* call_group(const OpGroup& group, PyObject* self, PyObject* const* args, Py_ssize_t nargs,
+                     PyObject* kwnames);
 const OpGroup* find_op(const char* name);  // of warptape, else of Tensor; null when there is none
 void init_ops(PyObject* module);
 
@@ -138,7 +140,7 @@ PyObject* wrap(const Scalar& s);
 PyObject* wrap(Result&& result, PyTypeObject* named);
 
 // ---- parts of the Tensor type ----
-PyObject* tensor_getitem(PyObject* self, PyObject* index);                // indexing.cpp
+PyObject* tensor_getitem(PyObject* self, PyObject* index);  // indexing.cpp
 int tensor_setitem(PyObject* self, PyObject* index, PyObject* value);
 void init_data(PyObject* module);       // data.cpp: tensor(), NumPy, lists
 void init_exchange(PyObject* module);   // exchange.cpp: bytes, DLPack

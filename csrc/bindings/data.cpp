@@ -13,7 +13,8 @@ namespace py = pybind11;
 namespace warptape::bindings {
 namespace {
 
-// ---- nested sequences -------------------------------------------------------------------------------------------------
+// ---- nested sequences
+// -------------------------------------------------------------------------------------------------
 
 struct Nested {
   Shape sizes;
@@ -22,7 +23,8 @@ struct Nested {
 };
 
 bool is_sequence(PyObject* o) {
-  return PyList_Check(o) || PyTuple_Check(o) || (PySequence_Check(o) && !PyUnicode_Check(o) && !PyBytes_Check(o));
+  return PyList_Check(o) || PyTuple_Check(o) ||
+         (PySequence_Check(o) && !PyUnicode_Check(o) && !PyBytes_Check(o));
 }
 
 void measure(PyObject* o, Nested& out) {
@@ -30,7 +32,8 @@ void measure(PyObject* o, Nested& out) {
   while (is_sequence(keep.get()) && !is_tensor(keep.get())) {
     Py_ssize_t n = PySequence_Size(keep.get());
     checked(static_cast<int>(n));
-    WT_CHECK(out.sizes.size() < kernels::kMaxDims, ValueError, "tensor: too many dimensions in nested sequence");
+    WT_CHECK(out.sizes.size() < kernels::kMaxDims, ValueError,
+             "tensor: too many dimensions in nested sequence");
     out.sizes.push_back(n);
     if (n == 0) return;
     keep = checked(PySequence_GetItem(keep.get(), 0));
@@ -42,23 +45,34 @@ void measure(PyObject* o, Nested& out) {
 std::optional<DType> from_numpy_dtype(const py::dtype& d) {
   if (d.byteorder() == '>') return std::nullopt;
   switch (d.kind()) {
-    case 'b': return DType::Bool;
-    case 'u': return d.itemsize() == 1 ? std::optional(DType::UInt8) : std::nullopt;
+    case 'b':
+      return DType::Bool;
+    case 'u':
+      return d.itemsize() == 1 ? std::optional(DType::UInt8) : std::nullopt;
     case 'i':
       switch (d.itemsize()) {
-        case 1: return DType::Int8;
-        case 2: return DType::Int16;
-        case 4: return DType::Int32;
-        default: return DType::Int64;
+        case 1:
+          return DType::Int8;
+        case 2:
+          return DType::Int16;
+        case 4:
+          return DType::Int32;
+        default:
+          return DType::Int64;
       }
     case 'f':
       switch (d.itemsize()) {
-        case 2: return DType::Float16;
-        case 4: return DType::Float32;
-        case 8: return DType::Float64;
-        default: return std::nullopt;
+        case 2:
+          return DType::Float16;
+        case 4:
+          return DType::Float32;
+        case 8:
+          return DType::Float64;
+        default:
+          return std::nullopt;
       }
-    default: return std::nullopt;
+    default:
+      return std::nullopt;
   }
 }
 
@@ -74,7 +88,8 @@ std::optional<DType> numpy_scalar_dtype(PyObject* o) {
 void collect_scalar(PyObject* o, Nested& out) {
   Scalar s;
   if (!to_scalar(o, s)) throw TypeError(message("tensor: must be real number, not ", Py_TYPE(o)->tp_name));
-  WT_CHECK(!PyLong_Check(o) || !is_floating(s.dtype()), ValueError, "tensor: an int must fit into 64 bits, got a larger one");
+  WT_CHECK(!PyLong_Check(o) || !is_floating(s.dtype()), ValueError,
+           "tensor: an int must fit into 64 bits, got a larger one");
   out.kind.add_dimensioned(numpy_scalar_dtype(o).value_or(s.dtype()));
   out.values.push_back(s);
 }
@@ -86,15 +101,16 @@ void collect(PyObject* o, size_t depth, Nested& out) {
   }
   if (depth == out.sizes.size()) {
     if (is_tensor(o)) out.kind.add_dimensioned(tensor_of(o).dtype());
-    WT_CHECK(!is_sequence(o) || is_tensor(o), ValueError, "tensor: expected a number at dim ", depth, ", got a sequence");
+    WT_CHECK(!is_sequence(o) || is_tensor(o), ValueError, "tensor: expected a number at dim ", depth,
+             ", got a sequence");
     return collect_scalar(o, out);
   }
-  WT_CHECK(is_sequence(o), TypeError, "tensor: expected a sequence of length ", out.sizes[depth], " at dim ", depth,
-           ", got ", Py_TYPE(o)->tp_name);
+  WT_CHECK(is_sequence(o), TypeError, "tensor: expected a sequence of length ", out.sizes[depth], " at dim ",
+           depth, ", got ", Py_TYPE(o)->tp_name);
   Object items = checked(PySequence_Fast(o, "tensor: expected a sequence"));
   Py_ssize_t n = PySequence_Fast_GET_SIZE(items.get());
-  WT_CHECK(n == out.sizes[depth], ValueError, "tensor: expected sequence of length ", out.sizes[depth], " at dim ",
-           depth, " (got ", n, ")");
+  WT_CHECK(n == out.sizes[depth], ValueError, "tensor: expected sequence of length ", out.sizes[depth],
+           " at dim ", depth, " (got ", n, ")");
   for (Py_ssize_t i = 0; i < n; ++i) collect(PySequence_Fast_GET_ITEM(items.get(), i), depth + 1, out);
 }
 
@@ -116,28 +132,34 @@ Tensor from_nested(PyObject* o, std::optional<DType> dtype) {
   return raw_cast(wide, dtype.value_or(found));
 }
 
-// ---- NumPy ------------------------------------------------------------------------------------------------------------
+// ---- NumPy
+// ------------------------------------------------------------------------------------------------------------
 
 py::dtype to_numpy_dtype(DType t) {
   constexpr const char* codes[kNumDTypes] = {"?", "u1", "i1", "i2", "i4", "i8", "f2", "", "f4", "f8"};
-  WT_CHECK(t != DType::BFloat16, TypeError, "numpy: Got unsupported ScalarType BFloat16; convert with .float() first");
+  WT_CHECK(t != DType::BFloat16, TypeError,
+           "numpy: Got unsupported ScalarType BFloat16; convert with .float() first");
   return py::dtype(codes[static_cast<int>(t)]);
 }
 
 Tensor from_numpy(const py::array& a) {
   auto dtype = from_numpy_dtype(a.dtype());
   WT_CHECK(dtype, TypeError, "can't convert np.ndarray of type ", py::str(a.dtype()).cast<std::string>(),
-           ". The only supported types are: float64, float32, float16, int64, int32, int16, int8, uint8, and bool.");
+           ". The only supported types are: float64, float32, float16, int64, int32, int16, int8, uint8, and "
+           "bool.");
   Shape sizes, strides;
   auto item = static_cast<int64_t>(itemsize(*dtype));
   for (py::ssize_t d = 0; d < a.ndim(); ++d) {
     sizes.push_back(a.shape(d));
-    WT_CHECK(a.strides(d) >= 0, ValueError,
-             "from_numpy: At least one stride in the given numpy array is negative, and tensors with negative strides "
-             "are not currently supported. (You can probably work around this by making a copy of your array with "
-             "array.copy().)");
+    WT_CHECK(
+        a.strides(d) >= 0, ValueError,
+        "from_numpy: At least one stride in the given numpy array is negative, and tensors with negative "
+        "strides "
+        "are not currently supported. (You can probably work around this by making a copy of your array with "
+        "array.copy().)");
     WT_CHECK(a.strides(d) % item == 0, ValueError,
-             "from_numpy: given numpy array strides not a multiple of the element byte size. Copy the array first.");
+             "from_numpy: given numpy array strides not a multiple of the element byte size. Copy the array "
+             "first.");
     strides.push_back(a.strides(d) / item);
   }
   int64_t extent = numel_of(sizes) ? item : 0;
@@ -162,10 +184,12 @@ py::object to_numpy(const Tensor& t, PyObject* owner) {
   for (int64_t s : t.strides()) strides.push_back(s * static_cast<py::ssize_t>(t.itemsize()));
   t.storage().mark_exported();
   static char none;
-  return py::array(dtype, shape, strides, t.data() ? t.data() : &none, py::reinterpret_borrow<py::object>(owner));
+  return py::array(dtype, shape, strides, t.data() ? t.data() : &none,
+                   py::reinterpret_borrow<py::object>(owner));
 }
 
-// ---- lists ------------------------------------------------------------------------------------------------------------
+// ---- lists
+// ------------------------------------------------------------------------------------------------------------
 
 PyObject* element(const char* p, DType t) {
   PyObject* out = nullptr;
@@ -192,7 +216,8 @@ PyObject* nested_list(const Tensor& t, size_t dim, const char* p) {
   return list.release();
 }
 
-// ---- Python functions ---------------------------------------------------------------------------------------------------
+// ---- Python functions
+// ---------------------------------------------------------------------------------------------------
 
 Tensor tensor_from(PyObject* data, std::optional<DType> dtype, bool copy) {
   if (is_tensor(data)) {
@@ -233,7 +258,8 @@ PyObject* tensor_py(PyObject*, PyObject* args) {
 
 PyObject* from_numpy_py(PyObject*, PyObject* o) {
   return guarded([&] {
-    WT_CHECK(py::isinstance<py::array>(o), TypeError, "from_numpy: expected np.ndarray (got ", Py_TYPE(o)->tp_name, ")");
+    WT_CHECK(py::isinstance<py::array>(o), TypeError, "from_numpy: expected np.ndarray (got ",
+             Py_TYPE(o)->tp_name, ")");
     return wrap(from_numpy(py::reinterpret_borrow<py::array>(o)));
   });
 }

@@ -31,30 +31,41 @@ void init_errors(PyObject* module) {
                                    "Memory is exhausted; everything is as it was before the call.");
 }
 
-void set_python_error() {
+namespace {
+
+// The message, with the name of the op that Python called in front when a part of the op reported the error.
+std::string text(const std::exception& e, const char* op) {
+  std::string what = e.what();
+  if (op && what.find(op) == std::string::npos) what = std::string(op) + ": " + what;
+  return what;
+}
+
+}  // namespace
+
+void set_python_error(const char* op) {
   try {
     throw;
   } catch (const PythonErrorSet&) {
   } catch (const ShapeError& e) {
-    PyErr_SetString(shape_error, e.what());
+    PyErr_SetString(shape_error, text(e, op).c_str());
   } catch (const DtypeError& e) {
-    PyErr_SetString(dtype_error, e.what());
+    PyErr_SetString(dtype_error, text(e, op).c_str());
   } catch (const DeviceError& e) {
-    PyErr_SetString(device_error, e.what());
+    PyErr_SetString(device_error, text(e, op).c_str());
   } catch (const OutOfMemoryError& e) {
-    PyErr_SetString(out_of_memory_error, e.what());
+    PyErr_SetString(out_of_memory_error, text(e, op).c_str());
   } catch (const IndexError& e) {
-    PyErr_SetString(PyExc_IndexError, e.what());
+    PyErr_SetString(PyExc_IndexError, text(e, op).c_str());
   } catch (const TypeError& e) {
-    PyErr_SetString(PyExc_TypeError, e.what());
+    PyErr_SetString(PyExc_TypeError, text(e, op).c_str());
   } catch (const ValueError& e) {
-    PyErr_SetString(argument_error, e.what());
+    PyErr_SetString(argument_error, text(e, op).c_str());
   } catch (const NotImplementedError& e) {
-    PyErr_SetString(PyExc_NotImplementedError, e.what());
+    PyErr_SetString(PyExc_NotImplementedError, text(e, op).c_str());
   } catch (const std::bad_alloc&) {
     PyErr_SetString(out_of_memory_error, "host memory is exhausted");
   } catch (const std::exception& e) {
-    PyErr_SetString(PyExc_RuntimeError, e.what());
+    PyErr_SetString(PyExc_RuntimeError, text(e, op).c_str());
   } catch (...) {
     PyErr_SetString(PyExc_RuntimeError, "unknown C++ exception");
   }

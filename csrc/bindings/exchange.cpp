@@ -7,7 +7,8 @@
 namespace warptape::bindings {
 namespace {
 
-// ---- bytes ------------------------------------------------------------------------------------------------------------
+// ---- bytes
+// ------------------------------------------------------------------------------------------------------------
 
 PyObject* tensor_bytes(PyObject*, PyObject* o) {
   return guarded([&] {
@@ -28,14 +29,15 @@ PyObject* tensor_from_bytes(PyObject*, PyObject* args) {
     WT_CHECK(is_dtype(dtype), TypeError, "_tensor_from_bytes: expected a dtype");
     Tensor out = empty(to_shape(shape, "_tensor_from_bytes"), {dtype_of(dtype), {}});
     auto bytes = static_cast<Py_ssize_t>(out.numel() * static_cast<int64_t>(out.itemsize()));
-    WT_CHECK(PyBytes_GET_SIZE(data) == bytes, ValueError, "_tensor_from_bytes: expected ", bytes, " bytes, got ",
-             PyBytes_GET_SIZE(data));
+    WT_CHECK(PyBytes_GET_SIZE(data) == bytes, ValueError, "_tensor_from_bytes: expected ", bytes,
+             " bytes, got ", PyBytes_GET_SIZE(data));
     if (bytes) std::memcpy(out.data(), PyBytes_AS_STRING(data), static_cast<size_t>(bytes));
     return wrap(out);
   });
 }
 
-// ---- DLPack (the array data interchange format of dmlc/dlpack, version 0.8 structs) --------------------------------------
+// ---- DLPack (the array data interchange format of dmlc/dlpack, version 0.8 structs)
+// --------------------------------------
 
 struct DLDevice {
   int32_t type, id;
@@ -74,7 +76,8 @@ DType from_dl(DLDataType d) {
     DLDataType mine = to_dl(static_cast<DType>(i));
     if (mine.code == d.code && mine.bits == d.bits) return static_cast<DType>(i);
   }
-  throw TypeError(message("from_dlpack: no dtype for code ", int{d.code}, ", ", int{d.bits}, " bits, ", d.lanes, " lanes"));
+  throw TypeError(message("from_dlpack: no dtype for code ", int{d.code}, ", ", int{d.bits}, " bits, ",
+                          d.lanes, " lanes"));
 }
 
 struct Exported {
@@ -97,8 +100,13 @@ PyObject* to_dlpack(PyObject*, PyObject* o) {
     auto* e = new Exported{t, {}};
     t.storage().mark_exported();
     DLTensor& d = e->managed.tensor;
-    d = {t.data(), {t.device().is_cpu() ? kDLCPU : kDLCUDA, t.device().index}, static_cast<int32_t>(t.ndim()),
-         to_dl(t.dtype()), e->tensor->sizes.data(), e->tensor->strides.data(), 0};
+    d = {t.data(),
+         {t.device().is_cpu() ? kDLCPU : kDLCUDA, t.device().index},
+         static_cast<int32_t>(t.ndim()),
+         to_dl(t.dtype()),
+         e->tensor->sizes.data(),
+         e->tensor->strides.data(),
+         0};
     e->managed.context = e;
     e->managed.deleter = [](DLManagedTensor* m) { delete static_cast<Exported*>(m->context); };
     return PyCapsule_New(&e->managed, "dltensor", capsule_destructor);
@@ -111,24 +119,27 @@ PyObject* from_dlpack(PyObject*, PyObject* capsule) {
     if (!m) throw PythonErrorSet();
     const DLTensor& d = m->tensor;
     DType dtype = from_dl(d.dtype);
-    WT_CHECK(d.device.type == kDLCPU || d.device.type == kDLCUDA, DeviceError, "from_dlpack: unknown device type ",
-             d.device.type);
-    Device device{d.device.type == kDLCPU ? DeviceType::CPU : DeviceType::CUDA, static_cast<int8_t>(d.device.id)};
+    WT_CHECK(d.device.type == kDLCPU || d.device.type == kDLCUDA, DeviceError,
+             "from_dlpack: unknown device type ", d.device.type);
+    Device device{d.device.type == kDLCPU ? DeviceType::CPU : DeviceType::CUDA,
+                  static_cast<int8_t>(d.device.id)};
     Shape sizes(IntList{d.shape, static_cast<size_t>(d.ndim)});
-    Shape strides = d.strides ? Shape(IntList{d.strides, static_cast<size_t>(d.ndim)}) : contiguous_strides(sizes);
+    Shape strides =
+        d.strides ? Shape(IntList{d.strides, static_cast<size_t>(d.ndim)}) : contiguous_strides(sizes);
     int64_t extent = numel_of(sizes, "from_dlpack") ? 1 : 0;
     for (size_t i = 0; i < sizes.size(); ++i) {
-      WT_CHECK(strides[i] >= 0, ValueError, "from_dlpack: negative strides are not supported; copy the array first");
+      WT_CHECK(strides[i] >= 0, ValueError,
+               "from_dlpack: negative strides are not supported; copy the array first");
       if (extent) extent += (sizes[i] - 1) * strides[i];
     }
     checked(PyCapsule_SetName(capsule, "used_dltensor"));
-    auto storage = Storage::wrap(static_cast<char*>(d.data) + d.byte_offset,
-                                 static_cast<size_t>(extent) * itemsize(dtype), device,
-                                 [](void* p) {
-                                   auto* managed = static_cast<DLManagedTensor*>(p);
-                                   if (managed->deleter) managed->deleter(managed);
-                                 },
-                                 m);
+    auto storage = Storage::wrap(
+        static_cast<char*>(d.data) + d.byte_offset, static_cast<size_t>(extent) * itemsize(dtype), device,
+        [](void* p) {
+          auto* managed = static_cast<DLManagedTensor*>(p);
+          if (managed->deleter) managed->deleter(managed);
+        },
+        m);
     storage->mark_exported();
     return wrap(Tensor(Ref<TensorImpl>::adopt(new TensorImpl(std::move(storage), dtype, sizes, strides, 0))));
   });

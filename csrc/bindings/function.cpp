@@ -9,7 +9,8 @@
 namespace warptape::bindings {
 namespace {
 
-// The context object of the call. It points back to the node by a capsule without a reference, cleared at our end.
+// The context object of the call. It points back to the node by a capsule without a reference, cleared at our
+// end.
 struct FunctionData final : PythonPart {
   explicit FunctionData(Object c) : ctx(std::move(c)) {}
   ~FunctionData() override {
@@ -72,25 +73,27 @@ int position(PyObject* o, PyObject* dirty, PyObject* outputs) {
   return -1;
 }
 
-// _function_record(ctx, name, inputs, dirty, outputs, saved): gives the outputs a node whose backward is ctx._backward.
-// `dirty` is the input that forward changed in place and returned, or None; it is output 0 then. Each of `saved` is a
-// tensor or None. Returns a capsule that ctx keeps as _node.
+// _function_record(ctx, name, inputs, dirty, outputs, saved): gives the outputs a node whose backward is
+// ctx._backward. `dirty` is the input that forward changed in place and returned, or None; it is output 0
+// then. Each of `saved` is a tensor or None. Returns a capsule that ctx keeps as _node.
 PyObject* record_py(PyObject*, PyObject* args) {
   PyObject *ctx, *inputs, *dirty, *outputs, *saved;
   const char* name;
-  if (!PyArg_ParseTuple(args, "OsO!OO!O!", &ctx, &name, &PyTuple_Type, &inputs, &dirty, &PyTuple_Type, &outputs,
-                        &PyTuple_Type, &saved))
+  if (!PyArg_ParseTuple(args, "OsO!OO!O!", &ctx, &name, &PyTuple_Type, &inputs, &dirty, &PyTuple_Type,
+                        &outputs, &PyTuple_Type, &saved))
     return nullptr;
   return guarded([&] {
     if (dirty != Py_None) check_inplace(tensor_of(dirty), name, true);
     Ref<Node> n = make_node(type_named(name));
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(inputs); ++i) add_edge(*n, tensor_of(PyTuple_GET_ITEM(inputs, i)));
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(inputs); ++i)
+      add_edge(*n, tensor_of(PyTuple_GET_ITEM(inputs, i)));
     n->emplace<FunctionData>(Object::share(ctx));
     if (dirty != Py_None) {
       tensor_of(dirty).bump_version();
       rebase_history(tensor_of(dirty), n);
     }
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(outputs); ++i) set_history(tensor_of(PyTuple_GET_ITEM(outputs, i)), n);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(outputs); ++i)
+      set_history(tensor_of(PyTuple_GET_ITEM(outputs, i)), n);
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(saved); ++i) {
       PyObject* item = PyTuple_GET_ITEM(saved, i);
       Tensor t = item == Py_None ? Tensor() : tensor_of(item);
@@ -116,7 +119,8 @@ PyObject* saved_py(PyObject*, PyObject* capsule) {
   });
 }
 
-// _function_output(tensor, is_input): what forward returned, as an output: an input or a view is given a fresh handle.
+// _function_output(tensor, is_input): what forward returned, as an output: an input or a view is given a
+// fresh handle.
 PyObject* output_py(PyObject*, PyObject* args) {
   PyObject* o;
   int is_input;

@@ -1,7 +1,8 @@
-// Note [Garbage collection of the tape]: Python's collector must see that a hook (or a custom function's context) that
-// is kept by a graph that is kept by a tensor refers back to that tensor. traverse_autograd walks from a tensor through
-// what it alone keeps alive: a node or impl is entered when as many references to it were met on the walk as it has.
-// The walk is skipped while no Python object is inside any graph, which is the usual case.
+// Note [Garbage collection of the tape]: Python's collector must see that a hook (or a custom function's
+// context) that is kept by a graph that is kept by a tensor refers back to that tensor. traverse_autograd
+// walks from a tensor through what it alone keeps alive: a node or impl is entered when as many references to
+// it were met on the walk as it has. The walk is skipped while no Python object is inside any graph, which is
+// the usual case.
 #include <atomic>
 #include <unordered_map>
 
@@ -50,7 +51,8 @@ class Walk {
     if (n && static_cast<size_t>(++seen_nodes_[n]) == n->use_count()) nodes_.push_back(n);
   }
   void meet(const Tensor& t) {
-    if (t.defined() && static_cast<size_t>(++seen_impls_[t.impl()]) == t.ref()->use_count()) impls_.push_back(t.impl());
+    if (t.defined() && static_cast<size_t>(++seen_impls_[t.impl()]) == t.ref()->use_count())
+      impls_.push_back(t.impl());
   }
   void enter(TensorImpl* t) {
     auto* m = static_cast<AutogradMeta*>(t->extra.get());
@@ -73,7 +75,8 @@ class Walk {
     if (NodeExtras* extras = n->extras.get()) {
       for (auto* list : {&extras->tensor_hooks, &extras->retain_grad})
         for (auto& h : *list)
-          if (h.hook.use_count() == 1) visit_part(h.hook.get(), dynamic_cast<const PythonPart*>(h.hook.get()));
+          if (h.hook.use_count() == 1)
+            visit_part(h.hook.get(), dynamic_cast<const PythonPart*>(h.hook.get()));
       visit_hooks(extras->pre_hooks);
       visit_hooks(extras->post_hooks);
     }

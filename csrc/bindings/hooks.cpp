@@ -27,8 +27,8 @@ Object snapshot(PyObject* dict) { return checked(PyDict_Values(dict)); }
 void replace(std::span<Tensor> into, PyObject* result) {
   if (result == Py_None) return;
   Object items = is_tensor(result) ? checked(PyTuple_Pack(1, result)) : checked(PySequence_Tuple(result));
-  WT_CHECK(PyTuple_GET_SIZE(items.get()) == static_cast<Py_ssize_t>(into.size()), Error, "hook: expected ", into.size(),
-           " gradients back, got ", PyTuple_GET_SIZE(items.get()));
+  WT_CHECK(PyTuple_GET_SIZE(items.get()) == static_cast<Py_ssize_t>(into.size()), Error, "hook: expected ",
+           into.size(), " gradients back, got ", PyTuple_GET_SIZE(items.get()));
   for (size_t i = 0; i < into.size(); ++i) {
     PyObject* item = PyTuple_GET_ITEM(items.get(), static_cast<Py_ssize_t>(i));
     WT_CHECK(item == Py_None || is_tensor(item), TypeError, "hook: expected a Tensor or None, got ",
@@ -38,10 +38,10 @@ void replace(std::span<Tensor> into, PyObject* result) {
 }
 
 void check_same_kind(const Tensor& before, const Tensor& after) {
-  WT_CHECK(before.sizes() == after.sizes(), ShapeError, "hook: has changed the size of value: expected ", before,
-           ", got ", after);
-  WT_CHECK(before.dtype() == after.dtype(), DtypeError, "hook: has changed the type of value: expected ", before,
-           ", got ", after);
+  WT_CHECK(before.sizes() == after.sizes(), ShapeError, "hook: has changed the size of value: expected ",
+           before, ", got ", after);
+  WT_CHECK(before.dtype() == after.dtype(), DtypeError, "hook: has changed the type of value: expected ",
+           before, ", got ", after);
 }
 
 }  // namespace
@@ -112,7 +112,8 @@ PyObject* post_accumulate_dict(PyObject*, PyObject* o) {
   return guarded([&] {
     WT_CHECK(is_tensor(o) && requires_grad(tensor_of(o)), Error,
              "cannot register a hook on a tensor that doesn't require gradient");
-    WT_CHECK(is_leaf(tensor_of(o)), Error, "post accumulate grad hooks cannot be registered on non-leaf tensors");
+    WT_CHECK(is_leaf(tensor_of(o)), Error,
+             "post accumulate grad hooks cannot be registered on non-leaf tensors");
     AutogradMeta& m = make_meta(tensor_of(o));
     auto found = find_dict(m.post_accumulate_hooks);
     if (!found) {
@@ -151,7 +152,8 @@ PyObject* retain_grad(PyObject*, PyObject* o) {
   });
 }
 
-// ---- saved-tensor hooks -----------------------------------------------------------------------------------------------
+// ---- saved-tensor hooks
+// -----------------------------------------------------------------------------------------------
 
 struct HookPair {
   Object pack, unpack;

@@ -1,5 +1,5 @@
-// x[...] and x[...] = value. Ints, slices, None and Ellipsis become one view; tensors, lists and bools are left to the
-// index op on that view.
+// x[...] and x[...] = value. Ints, slices, None and Ellipsis become one view; tensors, lists and bools are
+// left to the index op on that view.
 #include "bindings/data.h"
 #include "ops/copy.h"
 #include "ops/index.h"
@@ -38,7 +38,8 @@ Item slice_item(PyObject* o, int64_t size, int64_t dim) {
 }
 
 Item int_item(int64_t i, int64_t size, int64_t dim) {
-  WT_CHECK(i >= -size && i < size, IndexError, "index ", i, " is out of bounds for dimension ", dim, " with size ", size);
+  WT_CHECK(i >= -size && i < size, IndexError, "index ", i, " is out of bounds for dimension ", dim,
+           " with size ", size);
   return {Item::Kind::Int, i < 0 ? i + size : i};
 }
 
@@ -53,7 +54,8 @@ class Parser {
  public:
   Parser(const Tensor& x, PyObject* const* items, Py_ssize_t n) : x_(x) {
     for (Py_ssize_t i = 0; i < n; ++i) taken_ += consumed(items[i]);
-    WT_CHECK(taken_ <= x.ndim(), IndexError, "too many indices for tensor of dimension ", x.ndim(), ": got ", taken_);
+    WT_CHECK(taken_ <= x.ndim(), IndexError, "too many indices for tensor of dimension ", x.ndim(), ": got ",
+             taken_);
     for (Py_ssize_t i = 0; i < n; ++i) add(items[i]);
     while (dim_ < x.ndim()) whole();
     bool advanced = false;
@@ -115,7 +117,8 @@ class Parser {
       return push_view(int_item(i, size, dim_++));
     }
     WT_CHECK(is_tensor(o) || PySequence_Check(o), IndexError,
-             "only integers, slices (`:`), ellipsis (`...`), None and long or byte Variables are valid indices (got ",
+             "only integers, slices (`:`), ellipsis (`...`), None and long or byte Variables are valid "
+             "indices (got ",
              Py_TYPE(o)->tp_name, ")");
     Tensor index = to_index(o);
     WT_CHECK(!is_floating(index.dtype()) || index.numel() == 0, IndexError,
@@ -129,9 +132,9 @@ class Parser {
     }
     int64_t dims = mask ? index.ndim() : 1;
     for (int64_t d = 0; mask && d < dims; ++d)
-      WT_CHECK(dim_ + d < x_.ndim() && index.sizes()[d] == x_.sizes()[dim_ + d], IndexError, "The shape of the mask ",
-               index.sizes(), " at index ", d, " does not match the shape of the indexed tensor ", x_.sizes(),
-               " at index ", dim_ + d);
+      WT_CHECK(dim_ + d < x_.ndim() && index.sizes()[d] == x_.sizes()[dim_ + d], IndexError,
+               "The shape of the mask ", index.sizes(), " at index ", d,
+               " does not match the shape of the indexed tensor ", x_.sizes(), " at index ", dim_ + d);
     advanced(std::move(index), dims);
   }
 

@@ -11,7 +11,8 @@
 namespace warptape::bindings {
 namespace {
 
-// Runs the handlers of signals that came; Ctrl-C's raises KeyboardInterrupt. Outside of the main thread it does nothing.
+// Runs the handlers of signals that came; Ctrl-C's raises KeyboardInterrupt. Outside of the main thread it
+// does nothing.
 void check_signals() {
   GilGuard gil;
   if (PyErr_CheckSignals() < 0) throw PythonErrorSet();
@@ -27,10 +28,12 @@ void bind_settings(pybind11::module_& m) {
         kernels::cpu::set_num_threads(n);
       },
       pybind11::arg("n"), "Sets the threads that one op may use; results do not depend on it.");
-  m.def("_get_default_dtype", [] { return pybind11::reinterpret_steal<pybind11::object>(wrap(rank_context().default_dtype)); });
+  m.def("_get_default_dtype",
+        [] { return pybind11::reinterpret_steal<pybind11::object>(wrap(rank_context().default_dtype)); });
   m.def("_set_default_dtype", [](pybind11::handle d) {
     WT_CHECK(is_dtype(d.ptr()), TypeError, "set_default_dtype: expected a dtype");
-    WT_CHECK(is_floating(dtype_of(d.ptr())), TypeError, "set_default_dtype: only floating-point types are supported as the default type");
+    WT_CHECK(is_floating(dtype_of(d.ptr())), TypeError,
+             "set_default_dtype: only floating-point types are supported as the default type");
     rank_context().default_dtype = dtype_of(d.ptr());
   });
   m.def("_set_deterministic", [](bool on) { rank_context().deterministic_algorithms = on; });

@@ -7,8 +7,7 @@ namespace warptape::bindings {
 namespace {
 
 struct NodeObject {
-  PyObject_HEAD
-  Ref<Node> node;
+  PyObject_HEAD Ref<Node> node;
 };
 PyTypeObject* node_type;
 
@@ -24,7 +23,8 @@ void dealloc(PyObject* self) {
 }
 
 PyObject* repr(PyObject* self) {
-  return PyUnicode_FromFormat("<%s object at %p>", node_of(self).type->name, static_cast<void*>(&node_of(self)));
+  return PyUnicode_FromFormat("<%s object at %p>", node_of(self).type->name,
+                              static_cast<void*>(&node_of(self)));
 }
 PyObject* node_name(PyObject* self, PyObject*) { return PyUnicode_FromString(node_of(self).type->name); }
 
@@ -69,10 +69,11 @@ PyObject* dict_in(std::vector<std::shared_ptr<NodeHook>>& hooks) {
 PyObject* post_dict(PyObject* self, PyObject*) { return dict_in(node_of(self).more().post_hooks); }
 PyObject* pre_dict(PyObject* self, PyObject*) { return dict_in(node_of(self).more().pre_hooks); }
 
-PyGetSetDef getset[] = {{"next_functions", next_functions, nullptr, "((node, index), ...): where gradients go.", nullptr},
-                        {"saved_tensors", saved_tensors, nullptr, "The tensors kept for backward.", nullptr},
-                        {"variable", variable, nullptr, "The leaf of an AccumulateGrad node.", nullptr},
-                        {}};
+PyGetSetDef getset[] = {
+    {"next_functions", next_functions, nullptr, "((node, index), ...): where gradients go.", nullptr},
+    {"saved_tensors", saved_tensors, nullptr, "The tensors kept for backward.", nullptr},
+    {"variable", variable, nullptr, "The leaf of an AccumulateGrad node.", nullptr},
+    {}};
 PyMethodDef methods[] = {{"name", node_name, METH_NOARGS, "The op's name."},
                          {"_post_hook_dict", post_dict, METH_NOARGS, nullptr},
                          {"_pre_hook_dict", pre_dict, METH_NOARGS, nullptr},

@@ -1,5 +1,5 @@
-// Operators. Two tensors of our own types, or a tensor and a Python number, go straight to the op; everything else
-// takes the general way, so that overloads, errors and reflected operators are the same as the method's.
+// Operators. Two tensors of our own types, or a tensor and a Python number, go straight to the op; everything
+// else takes the general way, so that overloads, errors and reflected operators are the same as the method's.
 #include "bindings/common.h"
 #include "ops/elementwise.h"
 
@@ -99,8 +99,8 @@ PyObject* matmul(PyObject* a, PyObject* b) {
 
 const Tensor& single(PyObject* a, const char* what) {
   const Tensor& t = tensor_of(a);
-  WT_CHECK(t.numel() == 1, ShapeError, "only one element tensors can be converted to Python scalars: ", what, " of ",
-           t);
+  WT_CHECK(t.numel() == 1, ShapeError, "only one element tensors can be converted to Python scalars: ", what,
+           " of ", t);
   return t;
 }
 
@@ -109,7 +109,8 @@ int truth(PyObject* a) {
       [&] {
         const Tensor& t = tensor_of(a);
         WT_CHECK(t.numel() > 0, ShapeError, "Boolean value of Tensor with no values is ambiguous");
-        WT_CHECK(t.numel() == 1, ShapeError, "Boolean value of Tensor with more than one value is ambiguous: ", t);
+        WT_CHECK(t.numel() == 1, ShapeError,
+                 "Boolean value of Tensor with more than one value is ambiguous: ", t);
         return item(t).to_bool() ? 1 : 0;
       },
       -1);
@@ -176,12 +177,18 @@ PyNumberMethods number_methods = make_methods();
 
 PyObject* tensor_richcompare(PyObject* a, PyObject* b, int op) {
   switch (op) {
-    case Py_EQ: return binary<"eq">(a, b);
-    case Py_NE: return binary<"ne">(a, b);
-    case Py_LT: return binary<"lt">(a, b);
-    case Py_LE: return binary<"le">(a, b);
-    case Py_GT: return binary<"gt">(a, b);
-    default: return binary<"ge">(a, b);
+    case Py_EQ:
+      return binary<"eq">(a, b);
+    case Py_NE:
+      return binary<"ne">(a, b);
+    case Py_LT:
+      return binary<"lt">(a, b);
+    case Py_LE:
+      return binary<"le">(a, b);
+    case Py_GT:
+      return binary<"gt">(a, b);
+    default:
+      return binary<"ge">(a, b);
   }
 }
 

@@ -10,8 +10,7 @@ namespace warptape::bindings {
 namespace {
 
 struct OpFunction {
-  PyObject_HEAD
-  vectorcallfunc vectorcall;
+  PyObject_HEAD vectorcallfunc vectorcall;
   const OpGroup* group;
   bool binds;  // a method: attribute access on an instance binds it
 };
@@ -45,8 +44,8 @@ PyGetSetDef op_getset[] = {{"__name__", op_name, nullptr, nullptr, nullptr},
                            {"__doc__", op_doc, nullptr, nullptr, nullptr},
                            {}};
 PyMethodDef op_methods[] = {{"__reduce__", op_reduce, METH_NOARGS, nullptr}, {}};
-PyMemberDef op_members[] = {{"__vectorcalloffset__", T_PYSSIZET, offsetof(OpFunction, vectorcall), READONLY, nullptr},
-                            {}};
+PyMemberDef op_members[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(OpFunction, vectorcall), READONLY, nullptr}, {}};
 PyType_Slot op_slots[] = {{Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
                           {Py_tp_descr_get, reinterpret_cast<void*>(op_bind)},
                           {Py_tp_repr, reinterpret_cast<void*>(op_repr)},
@@ -86,7 +85,8 @@ PyType_Spec op_spec = {"warptape.OpFunction", sizeof(OpFunction), 0,
 // out=: the result goes into a tensor that the caller has.
 void write_out(const char* op, const Tensor& out, const Tensor& result) {
   WT_CHECK(!(thread_state.grad_mode && (requires_grad(out) || requires_grad(result))), Error, op,
-           "(): functions with out=... arguments don't support automatic differentiation, but one of the arguments "
+           "(): functions with out=... arguments don't support automatic differentiation, but one of the "
+           "arguments "
            "requires grad.");
   WT_CHECK(can_cast(result.dtype(), out.dtype()), DtypeError, op, ": result type ", result.dtype(),
            " can't be cast to the desired output type ", out.dtype());
@@ -104,7 +104,8 @@ void write_out(const char* op, const Tensor& out, const Tensor& result) {
 
 PyObject* finish_out(const OpInfo& op, PyObject* out, Result& result) {
   if (result.kind == Result::Kind::Tensor) {
-    WT_CHECK(is_tensor(out), TypeError, op.name, "(): argument 'out' must be Tensor, not ", Py_TYPE(out)->tp_name);
+    WT_CHECK(is_tensor(out), TypeError, op.name, "(): argument 'out' must be Tensor, not ",
+             Py_TYPE(out)->tp_name);
     write_out(op.name, tensor_of(out), result.tensor);
     return Py_NewRef(out);
   }
@@ -112,9 +113,11 @@ PyObject* finish_out(const OpInfo& op, PyObject* out, Result& result) {
               PySequence_Fast_GET_SIZE(out) == static_cast<Py_ssize_t>(result.tensors.size());
   for (size_t i = 0; fits && i < result.tensors.size(); ++i)
     fits = is_tensor(PySequence_Fast_GET_ITEM(out, static_cast<Py_ssize_t>(i)));
-  WT_CHECK(fits, TypeError, op.name, "(): argument 'out' must be a tuple of ", result.tensors.size(), " Tensors");
+  WT_CHECK(fits, TypeError, op.name, "(): argument 'out' must be a tuple of ", result.tensors.size(),
+           " Tensors");
   for (size_t i = 0; i < result.tensors.size(); ++i)
-    write_out(op.name, tensor_of(PySequence_Fast_GET_ITEM(out, static_cast<Py_ssize_t>(i))), result.tensors[i]);
+    write_out(op.name, tensor_of(PySequence_Fast_GET_ITEM(out, static_cast<Py_ssize_t>(i))),
+              result.tensors[i]);
   return Py_NewRef(out);
 }
 
@@ -170,7 +173,8 @@ Object make_place(PyObject* module, const char* name) {
 // [(name, places, signature, return kind, doc)] of every op, for stubs and the op table.
 PyObject* list_ops(PyObject*, PyObject*) {
   return guarded([&] {
-    constexpr const char* kinds[] = {"None", "Tensor", "tuple", "list", "bool", "int", "float", "Number", "ints"};
+    constexpr const char* kinds[] = {"None", "Tensor", "tuple",  "list", "bool",
+                                     "int",  "float",  "Number", "ints"};
     Object list = checked(PyList_New(0));
     for (const OpInfo* op = all_ops(); op; op = op->next) {
       Object args = checked(PyList_New(0));
@@ -182,29 +186,35 @@ PyObject* list_ops(PyObject*, PyObject*) {
         checked(PyList_Append(args.get(), arg.get()));
       }
       Object names = checked(PyList_New(0));
-      for (const char* n : op->return_names) checked(PyList_Append(names.get(), checked(PyUnicode_FromString(n)).get()));
+      for (const char* n : op->return_names)
+        checked(PyList_Append(names.get(), checked(PyUnicode_FromString(n)).get()));
       Object row = checked(Py_BuildValue("(sIOssOs)", op->name, op->places, args.get(),
-                                         kinds[static_cast<int>(op->returns)], signature_text(*op).c_str(), names.get(),
-                                         op->doc));
+                                         kinds[static_cast<int>(op->returns)], signature_text(*op).c_str(),
+                                         names.get(), op->doc));
       checked(PyList_Append(list.get(), row.get()));
     }
     checked(PyList_Reverse(list.get()));
     return list.release();
   });
 }
-PyMethodDef module_methods[] = {{"_list_ops", list_ops, METH_NOARGS, "Every op's declaration, oldest first."}, {}};
+PyMethodDef module_methods[] = {{"_list_ops", list_ops, METH_NOARGS, "Every op's declaration, oldest first."},
+                                {}};
 
 }  // namespace
 
-PyObject* call_group(const OpGroup& group, PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
-  return guarded([&]() -> PyObject* {
-    CallArgs call{self, args, nargs, kwnames && PyTuple_GET_SIZE(kwnames) ? kwnames : nullptr};
-    for (size_t i = 0; i < group.overloads.size(); ++i) {
-      Frame frame;
-      if (parse(*group.overloads[i], group.arg_names[i], call, frame, false)) return call_overload(group, i, frame);
-    }
-    no_overload(group, call);
-  });
+PyObject* call_group(const OpGroup& group, PyObject* self, PyObject* const* args, Py_ssize_t nargs,
+                     PyObject* kwnames) {
+  return guarded(
+      [&]() -> PyObject* {
+        CallArgs call{self, args, nargs, kwnames && PyTuple_GET_SIZE(kwnames) ? kwnames : nullptr};
+        for (size_t i = 0; i < group.overloads.size(); ++i) {
+          Frame frame;
+          if (parse(*group.overloads[i], group.arg_names[i], call, frame, false))
+            return call_overload(group, i, frame);
+        }
+        no_overload(group, call);
+      },
+      static_cast<PyObject*>(nullptr), group.name.c_str());
 }
 
 const OpGroup* find_op(const char* name) {

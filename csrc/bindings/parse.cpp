@@ -7,7 +7,6 @@
 namespace warptape::bindings {
 namespace {
 
-
 // NumPy's scalars and whatever else behaves as an int.
 bool to_int(PyObject* o, int64_t& out) {
   if (PyBool_Check(o)) {
@@ -120,23 +119,33 @@ bool convert(const Arg& arg, PyObject* o, Frame& frame, Value& v) {
       v.tensor = &tensor_of(o);
       frame.work += v.tensor->numel();
       return true;
-    case ArgType::TensorList: return to_tensor_list(o, frame, v);
-    case ArgType::OptTensorList: return to_opt_tensor_list(o, frame, v);
-    case ArgType::Int: return !PyBool_Check(o) ? to_int(o, v.i) : (v.i = o == Py_True, true);
-    case ArgType::Double: return to_double(o, v.d);
+    case ArgType::TensorList:
+      return to_tensor_list(o, frame, v);
+    case ArgType::OptTensorList:
+      return to_opt_tensor_list(o, frame, v);
+    case ArgType::Int:
+      return !PyBool_Check(o) ? to_int(o, v.i) : (v.i = o == Py_True, true);
+    case ArgType::Double:
+      return to_double(o, v.d);
     case ArgType::Bool:
       if (PyBool_Check(o)) return v.b = o == Py_True, true;
-      if (std::strncmp(Py_TYPE(o)->tp_name, "numpy.bool", 10) == 0) return v.b = PyObject_IsTrue(o) == 1, true;
+      if (std::strncmp(Py_TYPE(o)->tp_name, "numpy.bool", 10) == 0)
+        return v.b = PyObject_IsTrue(o) == 1, true;
       return false;
-    case ArgType::Scalar: return to_scalar(o, v.scalar);
-    case ArgType::IntList: return to_int_list(o, frame, v, true);
-    case ArgType::DType: return to_dtype(o, v);
+    case ArgType::Scalar:
+      return to_scalar(o, v.scalar);
+    case ArgType::IntList:
+      return to_int_list(o, frame, v, true);
+    case ArgType::DType:
+      return to_dtype(o, v);
     case ArgType::Device:
       if (!is_device(o) && !PyUnicode_Check(o) && !(PyLong_Check(o) && !PyBool_Check(o))) return false;
       v.device = device_of(o);
       return true;
-    case ArgType::String: return to_string_view(o, v);
-    case ArgType::Generator: return (v.generator = generator_of(o)) != nullptr;
+    case ArgType::String:
+      return to_string_view(o, v);
+    case ArgType::Generator:
+      return (v.generator = generator_of(o)) != nullptr;
   }
   return false;
 }
@@ -145,18 +154,31 @@ void use_default(const Arg& arg, Value& v) {
   const ArgDefault& d = arg.def;
   v.present = d.kind != ArgDefault::Kind::None;
   switch (arg.type) {
-    case ArgType::Int: v.i = d.i; break;
-    case ArgType::Bool: v.b = d.i != 0; break;
-    case ArgType::Double: v.d = d.kind == ArgDefault::Kind::Double ? d.d : static_cast<double>(d.i); break;
+    case ArgType::Int:
+      v.i = d.i;
+      break;
+    case ArgType::Bool:
+      v.b = d.i != 0;
+      break;
+    case ArgType::Double:
+      v.d = d.kind == ArgDefault::Kind::Double ? d.d : static_cast<double>(d.i);
+      break;
     case ArgType::Scalar:
       v.scalar = d.kind == ArgDefault::Kind::Double ? Scalar(d.d)
                  : d.kind == ArgDefault::Kind::Bool ? Scalar(d.i != 0)
                                                     : Scalar(d.i);
       break;
-    case ArgType::IntList: v.list = {d.ints.data(), d.ints.size()}; break;
-    case ArgType::String: v.list = {d.text, d.text ? std::strlen(d.text) : 0}; break;
-    case ArgType::DType: v.dtype = d.dtype; break;
-    default: v.present = false;
+    case ArgType::IntList:
+      v.list = {d.ints.data(), d.ints.size()};
+      break;
+    case ArgType::String:
+      v.list = {d.text, d.text ? std::strlen(d.text) : 0};
+      break;
+    case ArgType::DType:
+      v.dtype = d.dtype;
+      break;
+    default:
+      v.present = false;
   }
 }
 
@@ -169,7 +191,8 @@ bool no_fit(Frame& frame, bool explain, auto&&... parts) {
 const char* alias_of(const char* name) {
   if (std::strcmp(name, "axis") == 0) return "dim";
   if (std::strcmp(name, "keepdims") == 0) return "keepdim";
-  if (std::strcmp(name, "x") == 0 || std::strcmp(name, "self") == 0 || std::strcmp(name, "a") == 0) return "input";
+  if (std::strcmp(name, "x") == 0 || std::strcmp(name, "self") == 0 || std::strcmp(name, "a") == 0)
+    return "input";
   if (std::strcmp(name, "x2") == 0) return "other";
   return name;
 }
@@ -216,9 +239,9 @@ bool to_scalar(PyObject* o, Scalar& out) {
   if (PyUnicode_Check(o) || PySequence_Check(o)) return false;
   // NumPy's scalars: integers have __index__, the others only __float__.
   if (std::strncmp(Py_TYPE(o)->tp_name, "numpy.bool", 10) == 0) return out = PyObject_IsTrue(o) == 1, true;
-  Object number(PyIndex_Check(o) ? PyNumber_Index(o) : Py_TYPE(o)->tp_as_number && Py_TYPE(o)->tp_as_number->nb_float
-                                                           ? PyNumber_Float(o)
-                                                           : nullptr);
+  Object number(PyIndex_Check(o)                                                 ? PyNumber_Index(o)
+                : Py_TYPE(o)->tp_as_number && Py_TYPE(o)->tp_as_number->nb_float ? PyNumber_Float(o)
+                                                                                 : nullptr);
   if (number) return to_scalar(number.get(), out);
   PyErr_Clear();
   return false;
@@ -235,7 +258,8 @@ Shape to_shape(PyObject* o, const char* what) {
   }
   for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(list.get()); ++i) {
     PyObject* item = PySequence_Fast_GET_ITEM(list.get(), i);
-    WT_CHECK(to_int(item, one), TypeError, what, ": expected ints, got ", Py_TYPE(item)->tp_name, " at position ", i);
+    WT_CHECK(to_int(item, one), TypeError, what, ": expected ints, got ", Py_TYPE(item)->tp_name,
+             " at position ", i);
     out.push_back(one);
   }
   return out;
@@ -260,23 +284,24 @@ int parse_positional(const OpInfo& op, const CallArgs& call, Frame& frame, bool 
       Py_ssize_t rest = given - i;
       PyObject* const* first = call.args + (i - (call.self ? 1 : 0));
       if (!convert_varargs(arg, first, rest, frame, frame.values[at])) {
-        no_fit(frame, explain, "argument '", arg.name, "' must be ", type_text(arg), ", not ", Py_TYPE(o)->tp_name);
+        no_fit(frame, explain, "argument '", arg.name, "' must be ", type_text(arg), ", not ",
+               Py_TYPE(o)->tp_name);
         return -1;
       }
       return at + 1;
     }
     if (o == Py_None && arg.optional) continue;
     if (!convert(arg, o, frame, frame.values[at])) {
-      no_fit(frame, explain, "argument '", arg.name, "' (position ", i + 1, ") must be ", type_text(arg), ", not ",
-             Py_TYPE(o)->tp_name);
+      no_fit(frame, explain, "argument '", arg.name, "' (position ", i + 1, ") must be ", type_text(arg),
+             ", not ", Py_TYPE(o)->tp_name);
       return -1;
     }
   }
   return at;
 }
 
-bool parse_keywords(const OpInfo& op, std::span<PyObject* const> names, const CallArgs& call, Frame& frame, bool* seen,
-                    bool explain) {
+bool parse_keywords(const OpInfo& op, std::span<PyObject* const> names, const CallArgs& call, Frame& frame,
+                    bool* seen, bool explain) {
   for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(call.kwnames); ++k) {
     PyObject* key = PyTuple_GET_ITEM(call.kwnames, k);
     PyObject* o = call.args[call.nargs + k];
@@ -293,14 +318,16 @@ bool parse_keywords(const OpInfo& op, std::span<PyObject* const> names, const Ca
     seen[at] = true;
     if (o == Py_None && arg.optional) continue;
     if (!convert(arg, o, frame, frame.values[at]))
-      return no_fit(frame, explain, "argument '", arg.name, "' must be ", type_text(arg), ", not ", Py_TYPE(o)->tp_name);
+      return no_fit(frame, explain, "argument '", arg.name, "' must be ", type_text(arg), ", not ",
+                    Py_TYPE(o)->tp_name);
   }
   return true;
 }
 
 }  // namespace
 
-bool parse(const OpInfo& op, std::span<PyObject* const> names, const CallArgs& call, Frame& frame, bool explain) {
+bool parse(const OpInfo& op, std::span<PyObject* const> names, const CallArgs& call, Frame& frame,
+           bool explain) {
   const int count = static_cast<int>(op.args.size());
   std::uninitialized_default_construct_n(frame.values, count);
   int filled = parse_positional(op, call, frame, explain);
@@ -321,18 +348,30 @@ bool parse(const OpInfo& op, std::span<PyObject* const> names, const CallArgs& c
 
 const char* type_text(const Arg& arg) {
   switch (arg.type) {
-    case ArgType::Tensor: return "Tensor";
-    case ArgType::TensorList: return "tuple of Tensors";
-    case ArgType::OptTensorList: return "tuple of Tensors or None";
-    case ArgType::Int: return "int";
-    case ArgType::Double: return "float";
-    case ArgType::Bool: return "bool";
-    case ArgType::Scalar: return "Number";
-    case ArgType::IntList: return "tuple of ints";
-    case ArgType::DType: return "torch.dtype";
-    case ArgType::Device: return "torch.device";
-    case ArgType::String: return "str";
-    case ArgType::Generator: return "torch.Generator";
+    case ArgType::Tensor:
+      return "Tensor";
+    case ArgType::TensorList:
+      return "tuple of Tensors";
+    case ArgType::OptTensorList:
+      return "tuple of Tensors or None";
+    case ArgType::Int:
+      return "int";
+    case ArgType::Double:
+      return "float";
+    case ArgType::Bool:
+      return "bool";
+    case ArgType::Scalar:
+      return "Number";
+    case ArgType::IntList:
+      return "tuple of ints";
+    case ArgType::DType:
+      return "torch.dtype";
+    case ArgType::Device:
+      return "torch.device";
+    case ArgType::String:
+      return "str";
+    case ArgType::Generator:
+      return "torch.Generator";
   }
   return "object";
 }
@@ -347,14 +386,29 @@ std::string signature_text(const OpInfo& op) {
     if ((arg.marks & kKeywordOnly) && !keyword_only) out << "*, ", keyword_only = true;
     out << type_text(arg) << " " << arg.name;
     switch (arg.def.kind) {
-      case ArgDefault::Kind::Required: break;
-      case ArgDefault::Kind::None: out << "=None"; break;
-      case ArgDefault::Kind::Bool: out << (arg.def.i ? "=True" : "=False"); break;
-      case ArgDefault::Kind::Int: out << "=" << arg.def.i; break;
-      case ArgDefault::Kind::Double: out << "=" << arg.def.d; break;
-      case ArgDefault::Kind::String: out << "='" << arg.def.text << "'"; break;
-      case ArgDefault::Kind::IntList: out << "=" << AsShape{arg.def.ints}; break;
-      case ArgDefault::Kind::DType: out << "=torch." << name(arg.def.dtype); break;
+      case ArgDefault::Kind::Required:
+        break;
+      case ArgDefault::Kind::None:
+        out << "=None";
+        break;
+      case ArgDefault::Kind::Bool:
+        out << (arg.def.i ? "=True" : "=False");
+        break;
+      case ArgDefault::Kind::Int:
+        out << "=" << arg.def.i;
+        break;
+      case ArgDefault::Kind::Double:
+        out << "=" << arg.def.d;
+        break;
+      case ArgDefault::Kind::String:
+        out << "='" << arg.def.text << "'";
+        break;
+      case ArgDefault::Kind::IntList:
+        out << "=" << AsShape{arg.def.ints};
+        break;
+      case ArgDefault::Kind::DType:
+        out << "=torch." << name(arg.def.dtype);
+        break;
     }
   }
   out << ")";

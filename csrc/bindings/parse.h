@@ -8,7 +8,8 @@ namespace warptape::bindings {
 // Storage for what the values borrow, for the length of one call.
 struct Frame {
   static constexpr int kMaxArgs = 24;
-  // Raw, because constructing all of them would cost more than a small op; parse() makes those that the op has.
+  // Raw, because constructing all of them would cost more than a small op; parse() makes those that the op
+  // has.
   alignas(Value) std::byte raw[kMaxArgs * sizeof(Value)];
   Value* values = reinterpret_cast<Value*>(raw);
   SmallVector<Shape, 6> shapes;  // may not move: values point into them
@@ -16,9 +17,9 @@ struct Frame {
   SmallVector<std::vector<OptTensor>, 1> opt_lists;
   int64_t singles[kMaxArgs];  // ints given for lists
   int singles_used = 0;
-  int64_t work = 0;       // elements of all tensor arguments
+  int64_t work = 0;         // elements of all tensor arguments
   PyObject* out = nullptr;  // of out=
-  std::string problem;    // why this overload does not fit
+  std::string problem;      // why this overload does not fit
 };
 
 // One call's arguments as Python gave them.
@@ -30,7 +31,8 @@ struct CallArgs {
 };
 
 // Fills frame.values; false (with frame.problem when `explain`) when the arguments do not fit the overload.
-bool parse(const OpInfo& op, std::span<PyObject* const> names, const CallArgs& call, Frame& frame, bool explain);
+bool parse(const OpInfo& op, std::span<PyObject* const> names, const CallArgs& call, Frame& frame,
+           bool explain);
 
 // "add(Tensor input, Tensor other, *, Number alpha=1)"
 std::string signature_text(const OpInfo& op);

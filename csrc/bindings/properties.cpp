@@ -26,12 +26,13 @@ int set_requires(PyObject* self, PyObject* value, void*) {
 
 void check_grad(const Tensor& t, const Tensor& g) {
   WT_CHECK(!g.same(t), Error, "can't assign Variable as its own grad");
-  WT_CHECK(g.sizes() == t.sizes(), ShapeError, "assigned grad has data of a different size: expected ", t.sizes(),
-           ", got ", g.sizes());
-  WT_CHECK(g.dtype() == t.dtype(), DtypeError, "assigned grad has data of a different type: expected ", t.dtype(),
-           ", got ", g.dtype());
-  WT_CHECK(g.device() == t.device(), DeviceError, "assigned grad has data located on a different device: expected ",
-           t.device(), ", got ", g.device());
+  WT_CHECK(g.sizes() == t.sizes(), ShapeError, "assigned grad has data of a different size: expected ",
+           t.sizes(), ", got ", g.sizes());
+  WT_CHECK(g.dtype() == t.dtype(), DtypeError, "assigned grad has data of a different type: expected ",
+           t.dtype(), ", got ", g.dtype());
+  WT_CHECK(g.device() == t.device(), DeviceError,
+           "assigned grad has data located on a different device: expected ", t.device(), ", got ",
+           g.device());
 }
 
 int set_grad(PyObject* self, PyObject* value, void*) {
@@ -91,7 +92,9 @@ PyObject* get_dtype(const Tensor& t) { return wrap(t.dtype()); }
 PyObject* get_device(const Tensor& t) { return wrap(t.device()); }
 PyObject* get_ndim(const Tensor& t) { return PyLong_FromLongLong(t.ndim()); }
 PyObject* get_itemsize(const Tensor& t) { return PyLong_FromSize_t(t.itemsize()); }
-PyObject* get_nbytes(const Tensor& t) { return PyLong_FromLongLong(t.numel() * static_cast<int64_t>(t.itemsize())); }
+PyObject* get_nbytes(const Tensor& t) {
+  return PyLong_FromLongLong(t.numel() * static_cast<int64_t>(t.itemsize()));
+}
 PyObject* get_requires(const Tensor& t) { return boolean(requires_grad(t)); }
 PyObject* get_is_leaf(const Tensor& t) { return boolean(is_leaf(t)); }
 PyObject* get_grad_fn(const Tensor& t) { return wrap_node(grad_fn(t)); }
@@ -106,28 +109,29 @@ PyObject* get_false(const Tensor&) { return boolean(false); }
 }  // namespace
 
 std::vector<PyGetSetDef> tensor_properties() {
-  return {{"shape", get<get_shape>, nullptr, "Sizes, as a Size.", nullptr},
-          {"dtype", get<get_dtype>, nullptr, "Type of the elements.", nullptr},
-          {"device", get<get_device>, nullptr, "Where the data lies.", nullptr},
-          {"ndim", get<get_ndim>, nullptr, "Number of dims.", nullptr},
-          {"itemsize", get<get_itemsize>, nullptr, "Bytes of one element.", nullptr},
-          {"nbytes", get<get_nbytes>, nullptr, "Bytes of all elements.", nullptr},
-          {"requires_grad", get<get_requires>, set_requires, "Whether ops on this tensor are recorded.", nullptr},
-          {"grad", get<get_grad>, set_grad, "The gradient that backward accumulated, or None.", nullptr},
-          {"grad_fn", get<get_grad_fn>, nullptr, "The node of the op that made this tensor, or None.", nullptr},
-          {"is_leaf", get<get_is_leaf>, nullptr, "True when no recorded op made this tensor.", nullptr},
-          {"retains_grad", get<get_retains>, nullptr, "Whether retain_grad() was called.", nullptr},
-          {"output_nr", get<get_output_nr>, nullptr, "Which output of grad_fn this is.", nullptr},
-          {"data", get<get_data>, set_data, "The same memory without history.", nullptr},
-          {"_version", get<get_version>, nullptr, "Number of in-place changes of the storage.", nullptr},
-          {"_base", get<get_base>, nullptr, "The tensor that this one is a view of, or None.", nullptr},
-          {"is_cuda", get<get_is_cuda>, nullptr, nullptr, nullptr},
-          {"is_cpu", get<get_is_cpu>, nullptr, nullptr, nullptr},
-          {"is_meta", get<get_is_meta>, nullptr, nullptr, nullptr},
-          {"is_sparse", get<get_false>, nullptr, nullptr, nullptr},
-          {"is_quantized", get<get_false>, nullptr, nullptr, nullptr},
-          {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, nullptr, nullptr},
-          {nullptr, nullptr, nullptr, nullptr, nullptr}};
+  return {
+      {"shape", get<get_shape>, nullptr, "Sizes, as a Size.", nullptr},
+      {"dtype", get<get_dtype>, nullptr, "Type of the elements.", nullptr},
+      {"device", get<get_device>, nullptr, "Where the data lies.", nullptr},
+      {"ndim", get<get_ndim>, nullptr, "Number of dims.", nullptr},
+      {"itemsize", get<get_itemsize>, nullptr, "Bytes of one element.", nullptr},
+      {"nbytes", get<get_nbytes>, nullptr, "Bytes of all elements.", nullptr},
+      {"requires_grad", get<get_requires>, set_requires, "Whether ops on this tensor are recorded.", nullptr},
+      {"grad", get<get_grad>, set_grad, "The gradient that backward accumulated, or None.", nullptr},
+      {"grad_fn", get<get_grad_fn>, nullptr, "The node of the op that made this tensor, or None.", nullptr},
+      {"is_leaf", get<get_is_leaf>, nullptr, "True when no recorded op made this tensor.", nullptr},
+      {"retains_grad", get<get_retains>, nullptr, "Whether retain_grad() was called.", nullptr},
+      {"output_nr", get<get_output_nr>, nullptr, "Which output of grad_fn this is.", nullptr},
+      {"data", get<get_data>, set_data, "The same memory without history.", nullptr},
+      {"_version", get<get_version>, nullptr, "Number of in-place changes of the storage.", nullptr},
+      {"_base", get<get_base>, nullptr, "The tensor that this one is a view of, or None.", nullptr},
+      {"is_cuda", get<get_is_cuda>, nullptr, nullptr, nullptr},
+      {"is_cpu", get<get_is_cpu>, nullptr, nullptr, nullptr},
+      {"is_meta", get<get_is_meta>, nullptr, nullptr, nullptr},
+      {"is_sparse", get<get_false>, nullptr, nullptr, nullptr},
+      {"is_quantized", get<get_false>, nullptr, nullptr, nullptr},
+      {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, nullptr, nullptr},
+      {nullptr, nullptr, nullptr, nullptr, nullptr}};
 }
 
 }  // namespace warptape::bindings

@@ -25,21 +25,27 @@ PyObject* wrap_tuple(std::span<const Tensor> tensors) {
 
 PyObject* wrap(Result&& result, PyTypeObject* named) {
   switch (result.kind) {
-    case Result::Kind::None: Py_RETURN_NONE;
-    case Result::Kind::Tensor: return wrap(result.tensor);
+    case Result::Kind::None:
+      Py_RETURN_NONE;
+    case Result::Kind::Tensor:
+      return wrap(result.tensor);
     // PyTorch gives tuples for split, chunk and unbind as well as for several results.
     case Result::Kind::List:
-    case Result::Kind::Tuple: break;
+    case Result::Kind::Tuple:
+      break;
     case Result::Kind::Bool:
     case Result::Kind::Int:
     case Result::Kind::Double:
-    case Result::Kind::Scalar: return wrap(result.scalar);
-    case Result::Kind::IntList: return wrap_size(result.ints);
+    case Result::Kind::Scalar:
+      return wrap(result.scalar);
+    case Result::Kind::IntList:
+      return wrap_size(result.ints);
   }
   if (!named) return wrap_tuple(result.tensors);
   Object out = checked(PyStructSequence_New(named));
   for (size_t i = 0; i < result.tensors.size(); ++i)
-    PyStructSequence_SET_ITEM(out.get(), static_cast<Py_ssize_t>(i), checked(wrap(result.tensors[i])).release());
+    PyStructSequence_SET_ITEM(out.get(), static_cast<Py_ssize_t>(i),
+                              checked(wrap(result.tensors[i])).release());
   return out.release();
 }
 

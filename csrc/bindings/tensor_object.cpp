@@ -1,8 +1,8 @@
 // The Tensor type's life: TensorBase in C, warptape.Tensor and nn.Parameter as Python classes on it.
 //
-// See Note [Python object of a tensor]. An object that dies while C++ still holds the tensor is kept when it carries
-// state (a __dict__, a subclass, weak references): the impl becomes the owner and hands it back when the tensor reaches
-// Python again. An object without such state is freed and made anew.
+// See Note [Python object of a tensor]. An object that dies while C++ still holds the tensor is kept when it
+// carries state (a __dict__, a subclass, weak references): the impl becomes the owner and hands it back when
+// the tensor reaches Python again. An object without such state is freed and made anew.
 #include "bindings/tensor_object.h"
 
 #include <structmember.h>
@@ -21,7 +21,8 @@ namespace {
 
 TensorObject* cast(PyObject* o) { return reinterpret_cast<TensorObject*>(o); }
 
-// Dead objects of exactly warptape.Tensor, ready for reuse: allocation is a large part of the price of a small op.
+// Dead objects of exactly warptape.Tensor, ready for reuse: allocation is a large part of the price of a
+// small op.
 constexpr size_t kFreeObjects = 128;
 PyObject* free_objects[kFreeObjects];
 size_t free_count = 0;
@@ -109,7 +110,8 @@ void release_object(void* object) {
   Py_DECREF(static_cast<PyObject*>(object));
 }
 
-// Subclasses made in Python take over our dealloc, which can keep an object alive; one with __slots__ keeps Python's.
+// Subclasses made in Python take over our dealloc, which can keep an object alive; one with __slots__ keeps
+// Python's.
 PyObject* init_subclass(PyObject* cls, PyObject*, PyObject*) {
   auto* type = reinterpret_cast<PyTypeObject*>(cls);
   if (type->tp_basicsize == tensor_base_type->tp_basicsize) type->tp_dealloc = dealloc;
@@ -118,7 +120,8 @@ PyObject* init_subclass(PyObject* cls, PyObject*, PyObject*) {
 
 PyObject* new_tensor(PyTypeObject* type, PyObject*, PyObject*) {
   if (type == tensor_base_type) {
-    PyErr_SetString(PyExc_TypeError, "TensorBase cannot be instantiated; use warptape.tensor() or warptape.empty()");
+    PyErr_SetString(PyExc_TypeError,
+                    "TensorBase cannot be instantiated; use warptape.tensor() or warptape.empty()");
     return nullptr;
   }
   return guarded([&] { return wrap_as(type, empty(IntList{{0}}, {rank_context().default_dtype, {}})); });
@@ -129,12 +132,12 @@ PyObject* make_subclass(PyObject*, PyObject* args, PyObject* kwargs) {
   PyObject *cls, *data;
   int needs_grad = 0;
   const char* names[] = {"cls", "data", "require_grad", nullptr};
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|p:_make_subclass", const_cast<char**>(names), &cls, &data,
-                                   &needs_grad))
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|p:_make_subclass", const_cast<char**>(names), &cls,
+                                   &data, &needs_grad))
     return nullptr;
   return guarded([&] {
-    WT_CHECK(PyType_Check(cls) && PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(cls), tensor_base_type), TypeError,
-             "_make_subclass: expected a subclass of Tensor");
+    WT_CHECK(PyType_Check(cls) && PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(cls), tensor_base_type),
+             TypeError, "_make_subclass: expected a subclass of Tensor");
     WT_CHECK(is_tensor(data), TypeError, "_make_subclass: expected data to be a Tensor, got ",
              Py_TYPE(data)->tp_name);
     Tensor t = detach(tensor_of(data));
@@ -158,9 +161,10 @@ PyMethodDef methods[] = {
     {"_make_subclass", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(make_subclass)),
      METH_STATIC | METH_VARARGS | METH_KEYWORDS, nullptr},
     {}};
-PyMemberDef members[] = {{"__dictoffset__", T_PYSSIZET, offsetof(TensorObject, dict), READONLY, nullptr},
-                         {"__weaklistoffset__", T_PYSSIZET, offsetof(TensorObject, weakrefs), READONLY, nullptr},
-                         {}};
+PyMemberDef members[] = {
+    {"__dictoffset__", T_PYSSIZET, offsetof(TensorObject, dict), READONLY, nullptr},
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(TensorObject, weakrefs), READONLY, nullptr},
+    {}};
 PyMethodDef module_methods[] = {{"_register_types", register_types, METH_VARARGS, nullptr}, {}};
 
 Py_ssize_t length(PyObject* self) {
@@ -188,7 +192,8 @@ PyObject* wrap(const Tensor& t) {
   if (!impl->python) return wrap_as(tensor_type, t);
   auto* o = static_cast<PyObject*>(impl->python);
   if (!impl->owns_python) return Py_NewRef(o);
-  // Back to the usual state: the object owns the impl, and the impl's reference to the object becomes the caller's.
+  // Back to the usual state: the object owns the impl, and the impl's reference to the object becomes the
+  // caller's.
   impl->owns_python = false;
   count_python_parts(-1);
   impl->retain();

@@ -5,16 +5,13 @@ namespace warptape::bindings {
 namespace {
 
 struct DTypeObject {
-  PyObject_HEAD
-  DType value;
+  PyObject_HEAD DType value;
 };
 struct DeviceObject {
-  PyObject_HEAD
-  Device value;
+  PyObject_HEAD Device value;
 };
 struct GeneratorObject {
-  PyObject_HEAD
-  Ref<Generator> value;
+  PyObject_HEAD Ref<Generator> value;
 };
 
 PyTypeObject *dtype_type, *device_type, *size_type, *generator_type;
@@ -56,7 +53,8 @@ PyObject* device_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   PyObject* what;
   PyObject* index = nullptr;
   const char* names[] = {"type", "index", nullptr};
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O:device", const_cast<char**>(names), &what, &index)) return nullptr;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O:device", const_cast<char**>(names), &what, &index))
+    return nullptr;
   return guarded([&] {
     Device d = device_of(what);
     if (index && index != Py_None) {
@@ -95,15 +93,16 @@ PyGetSetDef device_getset[] = {{"type", device_kind, nullptr, "'cpu', 'cuda' or 
                                {"index", device_index, nullptr, "Number of the device, or None.", nullptr},
                                {}};
 PyMethodDef device_methods[] = {{"__reduce__", device_reduce, METH_NOARGS, nullptr}, {}};
-PyType_Slot device_slots[] = {{Py_tp_new, reinterpret_cast<void*>(device_new)},
-                              {Py_tp_repr, reinterpret_cast<void*>(device_repr)},
-                              {Py_tp_str, reinterpret_cast<void*>(device_str)},
-                              {Py_tp_hash, reinterpret_cast<void*>(device_hash)},
-                              {Py_tp_richcompare, reinterpret_cast<void*>(device_compare)},
-                              {Py_tp_getset, device_getset},
-                              {Py_tp_methods, device_methods},
-                              {Py_tp_doc, const_cast<char*>("device(type, index=None): where a tensor lies.")},
-                              {}};
+PyType_Slot device_slots[] = {
+    {Py_tp_new, reinterpret_cast<void*>(device_new)},
+    {Py_tp_repr, reinterpret_cast<void*>(device_repr)},
+    {Py_tp_str, reinterpret_cast<void*>(device_str)},
+    {Py_tp_hash, reinterpret_cast<void*>(device_hash)},
+    {Py_tp_richcompare, reinterpret_cast<void*>(device_compare)},
+    {Py_tp_getset, device_getset},
+    {Py_tp_methods, device_methods},
+    {Py_tp_doc, const_cast<char*>("device(type, index=None): where a tensor lies.")},
+    {}};
 PyType_Spec device_spec = {"warptape.device", sizeof(DeviceObject), 0, Py_TPFLAGS_DEFAULT, device_slots};
 
 // ---- Size ----
@@ -128,9 +127,10 @@ PyObject* size_subscript(PyObject* self, PyObject* key) {
   Py_DECREF(out);
   return args ? PyObject_Call(reinterpret_cast<PyObject*>(size_type), args.get(), nullptr) : nullptr;
 }
-PyMethodDef size_methods[] = {{"numel", size_numel, METH_NOARGS, "Number of elements of a tensor of this size."},
-                              {"__reduce__", size_reduce, METH_NOARGS, nullptr},
-                              {}};
+PyMethodDef size_methods[] = {
+    {"numel", size_numel, METH_NOARGS, "Number of elements of a tensor of this size."},
+    {"__reduce__", size_reduce, METH_NOARGS, nullptr},
+    {}};
 PyType_Slot size_slots[] = {{Py_tp_repr, reinterpret_cast<void*>(size_repr)},
                             {Py_mp_subscript, reinterpret_cast<void*>(size_subscript)},
                             {Py_tp_methods, size_methods},
@@ -143,7 +143,8 @@ PyType_Spec size_spec = {"warptape.Size", 0, 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_
 PyObject* generator_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   PyObject* device = nullptr;
   const char* names[] = {"device", nullptr};
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:Generator", const_cast<char**>(names), &device)) return nullptr;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:Generator", const_cast<char**>(names), &device))
+    return nullptr;
   return guarded([&] {
     Device d = device ? device_of(device) : Device{};
     Object self = checked(type->tp_alloc(type, 0));
@@ -192,8 +193,9 @@ PyObject* generator_get_state(PyObject* self, PyObject*) {
 }
 PyObject* generator_set_state(PyObject* self, PyObject* state) {
   return guarded([&] {
-    WT_CHECK(is_tensor(state) && tensor_of(state).dtype() == DType::UInt8 && tensor_of(state).device().is_cpu(),
-             TypeError, "set_state: expected a uint8 CPU tensor made by get_state()");
+    WT_CHECK(
+        is_tensor(state) && tensor_of(state).dtype() == DType::UInt8 && tensor_of(state).device().is_cpu(),
+        TypeError, "set_state: expected a uint8 CPU tensor made by get_state()");
     Tensor t = raw_contiguous(tensor_of(state));
     std::lock_guard lock(generator_value(self)->mutex);
     generator_value(self)->set_state({t.data_as<uint8_t>(), static_cast<size_t>(t.numel())});
@@ -207,15 +209,18 @@ PyMethodDef generator_methods[] = {
     {"seed", generator_seed, METH_NOARGS, "Seeds from the system's entropy and returns the seed."},
     {"initial_seed", generator_initial_seed, METH_NOARGS, "The seed last set."},
     {"get_state", generator_get_state, METH_NOARGS, "The whole state as a uint8 tensor."},
-    {"set_state", generator_set_state, METH_O, "Restores what get_state() returned; ValueError on other bytes."},
+    {"set_state", generator_set_state, METH_O,
+     "Restores what get_state() returned; ValueError on other bytes."},
     {}};
-PyType_Slot generator_slots[] = {{Py_tp_new, reinterpret_cast<void*>(generator_new)},
-                                 {Py_tp_dealloc, reinterpret_cast<void*>(generator_dealloc)},
-                                 {Py_tp_getset, generator_getset},
-                                 {Py_tp_methods, generator_methods},
-                                 {Py_tp_doc, const_cast<char*>("Generator(device='cpu'): a source of random numbers.")},
-                                 {}};
-PyType_Spec generator_spec = {"warptape.Generator", sizeof(GeneratorObject), 0, Py_TPFLAGS_DEFAULT, generator_slots};
+PyType_Slot generator_slots[] = {
+    {Py_tp_new, reinterpret_cast<void*>(generator_new)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(generator_dealloc)},
+    {Py_tp_getset, generator_getset},
+    {Py_tp_methods, generator_methods},
+    {Py_tp_doc, const_cast<char*>("Generator(device='cpu'): a source of random numbers.")},
+    {}};
+PyType_Spec generator_spec = {"warptape.Generator", sizeof(GeneratorObject), 0, Py_TPFLAGS_DEFAULT,
+                              generator_slots};
 
 PyTypeObject* add_type(PyObject* module, PyType_Spec& spec, PyObject* base = nullptr) {
   Object type = checked(base ? PyType_FromSpecWithBases(&spec, base) : PyType_FromSpec(&spec));
@@ -272,7 +277,9 @@ Device device_of(PyObject* o) {
   }
   throw TypeError(message("device: expected a device, a string or an int, got ", Py_TYPE(o)->tp_name));
 }
-Generator* generator_of(PyObject* o) { return Py_TYPE(o) == generator_type ? generator_value(o).get() : nullptr; }
+Generator* generator_of(PyObject* o) {
+  return Py_TYPE(o) == generator_type ? generator_value(o).get() : nullptr;
+}
 
 void init_values(PyObject* module) {
   dtype_type = add_type(module, dtype_spec);

@@ -1,5 +1,5 @@
-// The CPU's caching allocator. Fresh pages cost more than many kernels, so freed blocks are kept by size class and
-// handed out again; what is cached beyond the limit goes back to the system, oldest class first.
+// The CPU's caching allocator. Fresh pages cost more than many kernels, so freed blocks are kept by size
+// class and handed out again; what is cached beyond the limit goes back to the system, oldest class first.
 #include <sys/mman.h>
 
 #include <array>
@@ -42,7 +42,8 @@ bool exceeds_available(size_t bytes) {
   char line[128];
   unsigned long long kib = 0;
   bool found = false;
-  while (!found && std::fgets(line, sizeof line, f)) found = std::sscanf(line, "MemAvailable: %llu kB", &kib) == 1;
+  while (!found && std::fgets(line, sizeof line, f))
+    found = std::sscanf(line, "MemAvailable: %llu kB", &kib) == 1;
   std::fclose(f);
   return found && bytes / 1024 > kib;
 }
@@ -125,7 +126,8 @@ class CpuAllocator final : public Allocator {
   static void* fresh(size_t size) {
     if (size >= kLargeRequest && exceeds_available(size)) return nullptr;
     bool huge = size >= 2 * kHugePage;
-    void* p = std::aligned_alloc(huge ? kHugePage : kAlign, huge ? (size + kHugePage - 1) / kHugePage * kHugePage : size);
+    void* p = std::aligned_alloc(huge ? kHugePage : kAlign,
+                                 huge ? (size + kHugePage - 1) / kHugePage * kHugePage : size);
     if (p && huge) madvise(p, size, MADV_HUGEPAGE);
     return p;
   }
@@ -138,8 +140,8 @@ class CpuAllocator final : public Allocator {
 
   [[noreturn]] void fail(size_t bytes) const {
     MemoryStats s = stats();
-    throw OutOfMemoryError(message("cpu allocator: cannot allocate ", bytes, " bytes; tensors hold ", s.allocated,
-                                   " bytes, the cache ", s.reserved - s.allocated,
+    throw OutOfMemoryError(message("cpu allocator: cannot allocate ", bytes, " bytes; tensors hold ",
+                                   s.allocated, " bytes, the cache ", s.reserved - s.allocated,
                                    " (emptied); free tensors or use smaller sizes"));
   }
 

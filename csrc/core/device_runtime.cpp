@@ -33,7 +33,8 @@ Registry& registry() {
   return *r;
 }
 
-// The highest instruction set level (kernels/cpu) that this machine runs; WARPTAPE_CPU_LEVEL lowers it, for tests.
+// The highest instruction set level (kernels/cpu) that this machine runs; WARPTAPE_CPU_LEVEL lowers it, for
+// tests.
 int machine_level() {
   static const int level = [] {
     __builtin_cpu_init();
@@ -91,7 +92,8 @@ DeviceRuntime& runtime_of(DeviceType type) {
   Registry& r = registry();
   open_plugin(type);
   DeviceRuntime* runtime = r.runtimes[static_cast<int>(type)];
-  WT_CHECK(runtime, DeviceError, name(type), ": this device cannot be used: ", r.failures[static_cast<int>(type)],
+  WT_CHECK(runtime, DeviceError, name(type),
+           ": this device cannot be used: ", r.failures[static_cast<int>(type)],
            "; `python -m warptape.doctor` says what to install");
   return *runtime;
 }
@@ -112,8 +114,8 @@ AnyKernel resolve_kernel(const char* kernel, const char* signature, DeviceType d
   auto& table = r.entries[static_cast<int>(device)];
   auto found = table.find(kernel);
   WT_CHECK(found != table.end(), NotImplementedError, kernel, ": no kernel for device ", name(device));
-  WT_CHECK(std::strcmp(found->second->signature, signature) == 0, NotImplementedError, kernel, ": kernel of type ",
-           found->second->signature, " does not fit the slot of type ", signature);
+  WT_CHECK(std::strcmp(found->second->signature, signature) == 0, NotImplementedError, kernel,
+           ": kernel of type ", found->second->signature, " does not fit the slot of type ", signature);
   return found->second->function;
 }
 

@@ -1,5 +1,5 @@
-// What a device other than the CPU supplies, as one table that its plugin fills in. The CPU is built in; the meta
-// device needs none of it.
+// What a device other than the CPU supplies, as one table that its plugin fills in. The CPU is built in; the
+// meta device needs none of it.
 #pragma once
 
 #include "core/allocator.h"
@@ -14,7 +14,8 @@ class DeviceRuntime {
   virtual ~DeviceRuntime() = default;
   virtual int device_count() = 0;
   virtual Allocator& allocator(int index) = 0;
-  // Queued on the current stream; a copy from or to pageable host memory returns when the host side may be reused.
+  // Queued on the current stream; a copy from or to pageable host memory returns when the host side may be
+  // reused.
   virtual void copy(void* dst, Device dst_device, const void* src, Device src_device, size_t bytes) = 0;
   virtual void* current_stream(int index) = 0;
   virtual void synchronize(int index) = 0;

@@ -14,14 +14,17 @@ WT_API std::ostream& operator<<(std::ostream& out, DType t);
 // Bool < integers < floats (< complex): the category decides before the width does.
 enum class DTypeCategory : uint8_t { Bool, Integral, Floating };
 constexpr DTypeCategory category(DType t) {
-  return t == DType::Bool ? DTypeCategory::Bool : is_floating(t) ? DTypeCategory::Floating : DTypeCategory::Integral;
+  return t == DType::Bool ? DTypeCategory::Bool
+         : is_floating(t) ? DTypeCategory::Floating
+                          : DTypeCategory::Integral;
 }
 
-// The smallest dtype that both convert to (PyTorch's table: uint8 with int8 gives int16, float16 with bfloat16 float32).
+// The smallest dtype that both convert to (PyTorch's table: uint8 with int8 gives int16, float16 with
+// bfloat16 float32).
 WT_API DType promote(DType a, DType b);
 
-// PyTorch's three ranks of operands: a dimensioned tensor outranks a 0-dim tensor, which outranks a Python scalar; a
-// lower rank changes the result's dtype only when its category is higher.
+// PyTorch's three ranks of operands: a dimensioned tensor outranks a 0-dim tensor, which outranks a Python
+// scalar; a lower rank changes the result's dtype only when its category is higher.
 class WT_API PromotionState {
  public:
   void add_dimensioned(DType t) { join(dim_, t); }

@@ -1,5 +1,5 @@
-// Typed errors. Each class is mapped to a Python exception of the same name, which derives from what PyTorch raises
-// and from what Python expects. A message names the op, what it expected, what it got, and the remedy.
+// Typed errors. Each class is mapped to a Python exception of the same name, which derives from what PyTorch
+// raises and from what Python expects. A message names the op, what it expected, what it got, and the remedy.
 #pragma once
 
 #include <sstream>
@@ -16,20 +16,20 @@ class WT_API Error : public std::runtime_error {
   ~Error() override;
 };
 
-#define WT_ERROR_CLASS(Name)    \
+#define WT_ERROR_CLASS(Name)         \
   class WT_API Name : public Error { \
-   public:                      \
-    using Error::Error;         \
-    ~Name() override;           \
+   public:                           \
+    using Error::Error;              \
+    ~Name() override;                \
   }
-WT_ERROR_CLASS(ShapeError);           // RuntimeError, ValueError
-WT_ERROR_CLASS(DtypeError);           // RuntimeError, TypeError
-WT_ERROR_CLASS(DeviceError);          // RuntimeError, ValueError
+WT_ERROR_CLASS(ShapeError);   // RuntimeError, ValueError
+WT_ERROR_CLASS(DtypeError);   // RuntimeError, TypeError
+WT_ERROR_CLASS(DeviceError);  // RuntimeError, ValueError
 WT_ERROR_CLASS(IndexError);
 WT_ERROR_CLASS(TypeError);
 WT_ERROR_CLASS(ValueError);
 WT_ERROR_CLASS(NotImplementedError);
-WT_ERROR_CLASS(OutOfMemoryError);     // RuntimeError, MemoryError
+WT_ERROR_CLASS(OutOfMemoryError);  // RuntimeError, MemoryError
 #undef WT_ERROR_CLASS
 
 // A Python exception is already set; whoever crosses back into Python returns it unchanged.
@@ -48,7 +48,7 @@ template <class... Parts>
 }  // namespace warptape
 
 // WT_CHECK(condition, ShapeError, "matmul: expected ", a, ", got ", b)
-#define WT_CHECK(condition, ErrorClass, ...) \
-  do {                                       \
+#define WT_CHECK(condition, ErrorClass, ...)                                                               \
+  do {                                                                                                     \
     if (__builtin_expect(!(condition), 0)) throw ::warptape::ErrorClass(::warptape::message(__VA_ARGS__)); \
   } while (0)

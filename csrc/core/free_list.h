@@ -30,8 +30,8 @@ class FreeList {
     void* head;
     int count;
   };
-  // Trivial and constant-initialised, so that it is usable before and after every other object of the thread; what a
-  // thread leaves on its list at its end is bounded by kKeep.
+  // Trivial and constant-initialised, so that it is usable before and after every other object of the thread;
+  // what a thread leaves on its list at its end is bounded by kKeep.
   static inline constinit thread_local Lists lists_ __attribute__((tls_model("initial-exec"))) = {nullptr, 0};
 };
 

@@ -97,7 +97,8 @@ std::vector<uint8_t> Generator::state() const {
 
 void Generator::set_state(std::span<const uint8_t> bytes) {
   StateBlob blob;
-  WT_CHECK(bytes.size() == sizeof blob, ValueError, "set_state: expected ", sizeof blob, " bytes, got ", bytes.size());
+  WT_CHECK(bytes.size() == sizeof blob, ValueError, "set_state: expected ", sizeof blob, " bytes, got ",
+           bytes.size());
   std::memcpy(&blob, bytes.data(), sizeof blob);
   WT_CHECK(std::memcmp(blob.magic, kMagic, sizeof kMagic) == 0 && blob.next <= 624, ValueError,
            "set_state: these bytes are not the state of a generator");

@@ -1,5 +1,6 @@
-// Random generators. The CPU's draws PyTorch's numbers: the Mersenne Twister MT19937 (Matsumoto and Nishimura, 1998)
-// consumed in PyTorch's order. Dropout draws from Philox (Salmon et al., 2011), keyed by seed, call and element.
+// Random generators. The CPU's draws PyTorch's numbers: the Mersenne Twister MT19937 (Matsumoto and
+// Nishimura, 1998) consumed in PyTorch's order. Dropout draws from Philox (Salmon et al., 2011), keyed by
+// seed, call and element.
 #pragma once
 
 #include <array>
@@ -34,7 +35,8 @@ class WT_API Generator : public RefCounted<Generator> {
   double normal();                   // one draw as a small tensor's element takes it
   kernels::PhiloxKey next_philox();  // a fresh key: (seed, number of the call)
 
-  // The whole state as bytes, and back; set_state throws ValueError and changes nothing on bytes of another layout.
+  // The whole state as bytes, and back; set_state throws ValueError and changes nothing on bytes of another
+  // layout.
   std::vector<uint8_t> state() const;
   void set_state(std::span<const uint8_t> bytes);
 

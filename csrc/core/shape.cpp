@@ -26,7 +26,8 @@ int64_t numel_of(IntList sizes, const char* op) {
   }
   int64_t bytes;
   overflow |= __builtin_mul_overflow(n, int64_t{8}, &bytes);
-  WT_CHECK(!overflow, ShapeError, op, ": sizes ", AsShape{sizes}, " hold more elements than 60 bits can count");
+  WT_CHECK(!overflow, ShapeError, op, ": sizes ", AsShape{sizes},
+           " hold more elements than 60 bits can count");
   return empty ? 0 : n;
 }
 
@@ -48,8 +49,8 @@ bool is_contiguous(IntList sizes, IntList strides) {
 
 int64_t wrap_dim(int64_t dim, int64_t ndim, const char* op) {
   int64_t n = std::max<int64_t>(ndim, 1);
-  WT_CHECK(dim >= -n && dim < n, IndexError, op, ": Dimension out of range (expected to be in range of [", -n, ", ",
-           n - 1, "], but got ", dim, ")");
+  WT_CHECK(dim >= -n && dim < n, IndexError, op, ": Dimension out of range (expected to be in range of [", -n,
+           ", ", n - 1, "], but got ", dim, ")");
   return dim < 0 ? dim + n : dim;
 }
 
@@ -71,8 +72,9 @@ Shape broadcast_shapes(IntList a, IntList b, const char* op) {
   for (size_t i = 0; i < b.size(); ++i) {
     int64_t& s = out[shift + i];
     if (s == b[i] || b[i] == 1) continue;
-    WT_CHECK(s == 1, ShapeError, op, ": shapes ", AsShape{a}, " and ", AsShape{b}, " do not broadcast: The size (", s,
-             ") must match the size (", b[i], ") at non-singleton dimension ", shift + i);
+    WT_CHECK(s == 1, ShapeError, op, ": shapes ", AsShape{a}, " and ", AsShape{b},
+             " do not broadcast: The size (", s, ") must match the size (", b[i],
+             ") at non-singleton dimension ", shift + i);
     s = b[i];
   }
   return out;
@@ -81,7 +83,8 @@ Shape broadcast_shapes(IntList a, IntList b, const char* op) {
 Shape broadcast_strides(IntList sizes, IntList strides, IntList to) {
   Shape out(to.size(), 0);
   size_t shift = to.size() - sizes.size();
-  for (size_t i = 0; i < sizes.size(); ++i) out[shift + i] = sizes[i] == 1 && to[shift + i] != 1 ? 0 : strides[i];
+  for (size_t i = 0; i < sizes.size(); ++i)
+    out[shift + i] = sizes[i] == 1 && to[shift + i] != 1 ? 0 : strides[i];
   return out;
 }
 
@@ -93,8 +96,8 @@ Shape infer_size(IntList sizes, int64_t numel, const char* op) {
       WT_CHECK(hole < 0, ShapeError, op, ": only one dimension can be inferred, got ", AsShape{sizes});
       hole = static_cast<int64_t>(i);
     } else {
-      WT_CHECK(out[i] >= 0 && !__builtin_mul_overflow(known, out[i], &known), ShapeError, op, ": invalid shape ",
-               AsShape{sizes});
+      WT_CHECK(out[i] >= 0 && !__builtin_mul_overflow(known, out[i], &known), ShapeError, op,
+               ": invalid shape ", AsShape{sizes});
     }
   }
   if (hole >= 0) {
@@ -104,7 +107,8 @@ Shape infer_size(IntList sizes, int64_t numel, const char* op) {
     out[hole] = numel / known;
     known *= out[hole];
   }
-  WT_CHECK(known == numel, ShapeError, op, ": shape ", AsShape{sizes}, " is invalid for input of size ", numel);
+  WT_CHECK(known == numel, ShapeError, op, ": shape ", AsShape{sizes}, " is invalid for input of size ",
+           numel);
   return out;
 }
 

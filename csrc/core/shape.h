@@ -14,7 +14,7 @@ using Shape = SmallVector<int64_t, 5>;
 using IntList = std::span<const int64_t>;
 
 WT_API std::ostream& operator<<(std::ostream& out, const Shape& s);  // [2, 3]
-struct AsShape {                                                   // to print an IntList
+struct AsShape {                                                     // to print an IntList
   IntList list;
 };
 WT_API std::ostream& operator<<(std::ostream& out, AsShape s);

@@ -13,14 +13,16 @@ kernels::Slot<kernels::FlipFn> flip_slot{"flip"};
 
 constexpr uint32_t kBoth = kFunction | kMethod;
 
-// ---- triangles ----------------------------------------------------------------------------------------------------------
+// ---- triangles
+// ----------------------------------------------------------------------------------------------------------
 
 extern const Op<Tensor(const Tensor&, int64_t)> tril_op, triu_op;
 void tril_backward(Node& n, Gradients& g) { g.set(0, tril_op(g[0], n.data<int64_t>())); }
 void triu_backward(Node& n, Gradients& g) { g.set(0, triu_op(g[0], n.data<int64_t>())); }
 constexpr NodeType kTril{"TrilBackward0", tril_backward}, kTriu{"TriuBackward0", triu_backward};
 
-Tensor triangle(const char* op, kernels::Slot<kernels::TriangleFn>& slot, const NodeType& type, const Tensor& x, int64_t k) {
+Tensor triangle(const char* op, kernels::Slot<kernels::TriangleFn>& slot, const NodeType& type,
+                const Tensor& x, int64_t k) {
   WT_CHECK(x.ndim() >= 2, ShapeError, op, ": input tensor must have at least 2 dimensions, got ", x);
   Tensor out = empty(x.sizes(), options_of(x));
   if (!out.is_meta() && out.numel()) {
@@ -38,13 +40,23 @@ Tensor tril_impl(const Tensor& x, int64_t k) { return triangle("tril", tril_slot
 Tensor triu_impl(const Tensor& x, int64_t k) { return triangle("triu", triu_slot, kTriu, x, k); }
 Tensor tril_inplace(const Tensor& x, int64_t k) { return copy_(x, tril_impl(x, k), false); }
 Tensor triu_inplace(const Tensor& x, int64_t k) { return copy_(x, triu_impl(x, k), false); }
-const Op<Tensor(const Tensor&, int64_t)>
-    tril_op{"tril", tril_impl, kBoth | kOut, {"input", Arg::integer("diagonal", 0)}, "The lower triangle; zeros above the diagonal."},
-    triu_op{"triu", triu_impl, kBoth | kOut, {"input", Arg::integer("diagonal", 0)}, "The upper triangle; zeros below the diagonal."},
-    tril_op_{"tril_", tril_inplace, kMethod, {{"input", kWritten}, Arg::integer("diagonal", 0)}, "tril in place."},
-    triu_op_{"triu_", triu_inplace, kMethod, {{"input", kWritten}, Arg::integer("diagonal", 0)}, "triu in place."};
+const Op<Tensor(const Tensor&, int64_t)> tril_op{"tril",
+                                                 tril_impl,
+                                                 kBoth | kOut,
+                                                 {"input", Arg::integer("diagonal", 0)},
+                                                 "The lower triangle; zeros above the diagonal."},
+    triu_op{"triu",
+            triu_impl,
+            kBoth | kOut,
+            {"input", Arg::integer("diagonal", 0)},
+            "The upper triangle; zeros below the diagonal."},
+    tril_op_{
+        "tril_", tril_inplace, kMethod, {{"input", kWritten}, Arg::integer("diagonal", 0)}, "tril in place."},
+    triu_op_{
+        "triu_", triu_inplace, kMethod, {{"input", kWritten}, Arg::integer("diagonal", 0)}, "triu in place."};
 
-// ---- flip, roll -----------------------------------------------------------------------------------------------------------
+// ---- flip, roll
+// -----------------------------------------------------------------------------------------------------------
 
 extern const Op<Tensor(const Tensor&, IntList)> flip_op;
 void flip_backward(Node& n, Gradients& g) { g.set(0, flip_op(g[0], n.data<Shape>())); }
@@ -66,16 +78,18 @@ Tensor flip_impl(const Tensor& x, IntList dims) {
   }
   return out;
 }
-const Op<Tensor(const Tensor&, IntList)> flip_op{"flip", flip_impl, kBoth, {"input", {"dims", kVarArgs}}, "The tensor mirrored in the given dims."};
+const Op<Tensor(const Tensor&, IntList)> flip_op{
+    "flip", flip_impl, kBoth, {"input", {"dims", kVarArgs}}, "The tensor mirrored in the given dims."};
 
 Tensor roll_impl(const Tensor& x, IntList shifts, IntList dims) {
   if (dims.empty()) {
-    WT_CHECK(shifts.size() == 1, ShapeError, "roll: shifts and dimensions must align, got ", AsShape{shifts}, " and no dims");
+    WT_CHECK(shifts.size() == 1, ShapeError, "roll: shifts and dimensions must align, got ", AsShape{shifts},
+             " and no dims");
     int64_t zero = 0;
     return reshape(roll_impl(reshape(x, Shape{-1}), shifts, IntList{&zero, 1}), x.sizes());
   }
-  WT_CHECK(shifts.size() == dims.size(), ShapeError, "roll: shifts and dimensions must align, got ", AsShape{shifts},
-           " and ", AsShape{dims});
+  WT_CHECK(shifts.size() == dims.size(), ShapeError, "roll: shifts and dimensions must align, got ",
+           AsShape{shifts}, " and ", AsShape{dims});
   Tensor out = x;
   for (size_t i = 0; i < dims.size(); ++i) {
     int64_t d = wrap_dim(dims[i], x.ndim(), "roll"), n = x.sizes()[d];
@@ -86,14 +100,21 @@ Tensor roll_impl(const Tensor& x, IntList shifts, IntList dims) {
   }
   return out.same(x) ? clone(x) : out;
 }
-const Op<Tensor(const Tensor&, IntList, IntList)> roll_op{"roll", roll_impl, kBoth, {"input", "shifts", {"dims", {}}}, "Elements moved along dims, those that fall off come in at the other end."};
+const Op<Tensor(const Tensor&, IntList, IntList)> roll_op{
+    "roll",
+    roll_impl,
+    kBoth,
+    {"input", "shifts", {"dims", {}}},
+    "Elements moved along dims, those that fall off come in at the other end."};
 
-// ---- repetition -----------------------------------------------------------------------------------------------------------
+// ---- repetition
+// -----------------------------------------------------------------------------------------------------------
 
 Tensor repeat_impl(const Tensor& x, IntList times) {
   auto k = static_cast<int64_t>(times.size());
   WT_CHECK(k >= x.ndim(), ShapeError,
-           "repeat: Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor, got ",
+           "repeat: Number of dimensions of repeat dims can not be smaller than number of dimensions of "
+           "tensor, got ",
            AsShape{times}, " for ", x.sizes());
   // [r0, s0, r1, s1, ...] by expansion, then merged: one copy.
   Shape spread, expanded, merged;
@@ -112,9 +133,13 @@ Tensor tile_impl(const Tensor& x, IntList times) {
   full.append(times.begin(), times.end());
   return repeat_impl(x, full);
 }
-const Op<Tensor(const Tensor&, IntList)>
-    repeat_op{"repeat", repeat_impl, kMethod, {"input", {"repeats", kVarArgs}}, "A copy repeated along each dim."},
-    tile_op{"tile", tile_impl, kBoth, {"input", {"dims", kVarArgs}}, "repeat, with missing leading counts taken as 1."};
+const Op<Tensor(const Tensor&, IntList)> repeat_op{
+    "repeat", repeat_impl, kMethod, {"input", {"repeats", kVarArgs}}, "A copy repeated along each dim."},
+    tile_op{"tile",
+            tile_impl,
+            kBoth,
+            {"input", {"dims", kVarArgs}},
+            "repeat, with missing leading counts taken as 1."};
 
 Tensor repeat_interleave_impl(const Tensor& x, int64_t times, std::optional<int64_t> dim) {
   WT_CHECK(times >= 0, ValueError, "repeat_interleave: Repeats must be non-negative, got ", times);
@@ -128,8 +153,9 @@ Tensor repeat_interleave_impl(const Tensor& x, int64_t times, std::optional<int6
 Tensor repeat_interleave_tensor_impl(const Tensor& x, const Tensor& times, std::optional<int64_t> dim) {
   if (!dim) return repeat_interleave_tensor_impl(reshape(x, Shape{-1}), times, 0);
   int64_t d = wrap_dim(*dim, x.ndim(), "repeat_interleave"), n = x.sizes()[d];
-  WT_CHECK(!is_floating(times.dtype()) && times.ndim() <= 1 && (times.numel() == n || times.numel() == 1), ShapeError,
-           "repeat_interleave: repeats must have the same size as input along dim (", n, "), got ", times);
+  WT_CHECK(!is_floating(times.dtype()) && times.ndim() <= 1 && (times.numel() == n || times.numel() == 1),
+           ShapeError, "repeat_interleave: repeats must have the same size as input along dim (", n,
+           "), got ", times);
   WT_CHECK(!times.is_meta(), DeviceError, "repeat_interleave: the counts of a meta tensor are not known");
   Tensor counts = raw_contiguous(expand_view(raw_cast(times, DType::Int64), Shape{n}));
   std::vector<int64_t> rows;
@@ -142,10 +168,21 @@ Tensor repeat_interleave_tensor_impl(const Tensor& x, const Tensor& times, std::
   std::copy(rows.begin(), rows.end(), index.data_as<int64_t>());
   return index_select(x, d, to(index, x.device(), std::nullopt, false));
 }
-const Op<Tensor(const Tensor&, int64_t, std::optional<int64_t>)> repeat_interleave_op{"repeat_interleave", repeat_interleave_impl, kBoth, {"input", "repeats", {"dim", none}}, "Each element repeated in place."};
-const Op<Tensor(const Tensor&, const Tensor&, std::optional<int64_t>)> repeat_interleave_tensor_op{"repeat_interleave", repeat_interleave_tensor_impl, kBoth, {"input", "repeats", {"dim", none}}, "Each element repeated as often as its count says."};
+const Op<Tensor(const Tensor&, int64_t, std::optional<int64_t>)> repeat_interleave_op{
+    "repeat_interleave",
+    repeat_interleave_impl,
+    kBoth,
+    {"input", "repeats", {"dim", none}},
+    "Each element repeated in place."};
+const Op<Tensor(const Tensor&, const Tensor&, std::optional<int64_t>)> repeat_interleave_tensor_op{
+    "repeat_interleave",
+    repeat_interleave_tensor_impl,
+    kBoth,
+    {"input", "repeats", {"dim", none}},
+    "Each element repeated as often as its count says."};
 
-// ---- windows and diagonals ------------------------------------------------------------------------------------------------
+// ---- windows and diagonals
+// ------------------------------------------------------------------------------------------------
 
 struct UnfoldData {
   Shape sizes;
@@ -167,8 +204,8 @@ constexpr NodeType kUnfold{"UnfoldBackward0", unfold_backward};
 Tensor unfold_impl(const Tensor& x, int64_t dim, int64_t size, int64_t step) {
   dim = wrap_dim(dim, x.ndim(), "unfold");
   int64_t n = x.ndim() ? x.sizes()[dim] : 1;
-  WT_CHECK(size >= 0 && size <= n, ShapeError, "unfold: maximum size for tensor at dimension ", dim, " is ", n,
-           " but size is ", size);
+  WT_CHECK(size >= 0 && size <= n, ShapeError, "unfold: maximum size for tensor at dimension ", dim, " is ",
+           n, " but size is ", size);
   WT_CHECK(step > 0, ValueError, "unfold: step is ", step, " but must be > 0");
   Shape sizes = x.sizes(), strides = x.strides();
   int64_t by = x.ndim() ? strides[dim] : 1;
@@ -184,7 +221,12 @@ Tensor unfold_impl(const Tensor& x, int64_t dim, int64_t size, int64_t step) {
   }
   return out;
 }
-const Op<Tensor(const Tensor&, int64_t, int64_t, int64_t)> unfold_op{"unfold", unfold_impl, kMethod, {"input", "dimension", "size", "step"}, "A view of the windows of a dim; their elements become the last dim."};
+const Op<Tensor(const Tensor&, int64_t, int64_t, int64_t)> unfold_op{
+    "unfold",
+    unfold_impl,
+    kMethod,
+    {"input", "dimension", "size", "step"},
+    "A view of the windows of a dim; their elements become the last dim."};
 
 Tensor diag_embed_impl(const Tensor& x, int64_t offset, int64_t a, int64_t b) {
   WT_CHECK(x.ndim() >= 1, ShapeError, "diag_embed: expected at least one dimension, got ", x);
@@ -203,18 +245,25 @@ Tensor diag_embed_impl(const Tensor& x, int64_t offset, int64_t a, int64_t b) {
   for (int64_t d : {std::max(a, b), std::min(a, b)}) r.sizes.erase(d), r.strides.erase(d);
   return tape_replace_region(Tensor(), x, r);
 }
-const Op<Tensor(const Tensor&, int64_t, int64_t, int64_t)> diag_embed_op{"diag_embed", diag_embed_impl, kBoth, {"input", Arg::integer("offset", 0), Arg::integer("dim1", -2), Arg::integer("dim2", -1)}, "The last dim as a diagonal of zeros' matrices."};
+const Op<Tensor(const Tensor&, int64_t, int64_t, int64_t)> diag_embed_op{
+    "diag_embed",
+    diag_embed_impl,
+    kBoth,
+    {"input", Arg::integer("offset", 0), Arg::integer("dim1", -2), Arg::integer("dim2", -1)},
+    "The last dim as a diagonal of zeros' matrices."};
 
 Tensor as_strided_impl(const Tensor& x, IntList size, IntList stride, std::optional<int64_t> offset) {
-  WT_CHECK(size.size() == stride.size(), ShapeError, "as_strided: mismatch in length of strides and shape: ",
-           AsShape{size}, " and ", AsShape{stride});
+  WT_CHECK(size.size() == stride.size(), ShapeError,
+           "as_strided: mismatch in length of strides and shape: ", AsShape{size}, " and ", AsShape{stride});
   int64_t start = offset.value_or(x.offset()), last = start;
   WT_CHECK(start >= 0, ValueError, "as_strided: expected a storage_offset of at least 0, got ", start);
   bool any = numel_of(size, "as_strided") > 0;
   for (size_t d = 0; d < size.size(); ++d) {
-    WT_CHECK(stride[d] >= 0, ValueError, "as_strided: Negative strides are not supported at the moment, got ", AsShape{stride});
+    WT_CHECK(stride[d] >= 0, ValueError, "as_strided: Negative strides are not supported at the moment, got ",
+             AsShape{stride});
     int64_t step;
-    bool overflow = any && (__builtin_mul_overflow(size[d] - 1, stride[d], &step) || __builtin_add_overflow(last, step, &last));
+    bool overflow = any && (__builtin_mul_overflow(size[d] - 1, stride[d], &step) ||
+                            __builtin_add_overflow(last, step, &last));
     WT_CHECK(!overflow, ShapeError, "as_strided: strides reach beyond 63 bits");
   }
   auto held = static_cast<int64_t>(x.storage().bytes() / x.itemsize());
@@ -226,7 +275,12 @@ Tensor as_strided_impl(const Tensor& x, IntList size, IntList stride, std::optio
   set_view(out, x);
   return out;
 }
-const Op<Tensor(const Tensor&, IntList, IntList, std::optional<int64_t>)> as_strided_op{"as_strided", as_strided_impl, kBoth, {"input", "size", "stride", {"storage_offset", none}}, "A view with any sizes and strides in the storage; not differentiable."};
+const Op<Tensor(const Tensor&, IntList, IntList, std::optional<int64_t>)> as_strided_op{
+    "as_strided",
+    as_strided_impl,
+    kBoth,
+    {"input", "size", "stride", {"storage_offset", none}},
+    "A view with any sizes and strides in the storage; not differentiable."};
 
 }  // namespace
 }  // namespace warptape::ops

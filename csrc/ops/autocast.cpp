@@ -1,7 +1,7 @@
 // Autocast: the interceptor that casts an op's floating arguments as its declaration says.
 //
-// Parameters are used many times in one step, so the narrow copies of float32 leaves live until the outermost context
-// ends. float64 is never cast, and an op that writes an argument keeps its dtypes.
+// Parameters are used many times in one step, so the narrow copies of float32 leaves live until the outermost
+// context ends. float64 is never cast, and an op that writes an argument keeps its dtypes.
 #include "ops/autocast.h"
 
 #include <list>
@@ -23,7 +23,9 @@ struct CastCache {
 };
 thread_local CastCache cache;
 
-bool castable(const Tensor& t) { return t.defined() && is_floating(t.dtype()) && t.dtype() != DType::Float64; }
+bool castable(const Tensor& t) {
+  return t.defined() && is_floating(t.dtype()) && t.dtype() != DType::Float64;
+}
 
 Tensor cast_cached(const Tensor& t, DType dtype) {
   // A copy made while nothing is recorded would cut the parameter off from a later recorded use.
@@ -47,10 +49,17 @@ class CastArgs {
       Value& v = args[i];
       if (op.args[i].optional && !v.present) continue;
       switch (op.args[i].type) {
-        case ArgType::Tensor: v.tensor = &one(*v.tensor); break;
-        case ArgType::TensorList: list<Tensor>(v, tensors_); break;
-        case ArgType::OptTensorList: list<OptTensor>(v, optional_tensors_); break;
-        default: break;
+        case ArgType::Tensor:
+          v.tensor = &one(*v.tensor);
+          break;
+        case ArgType::TensorList:
+          list<Tensor>(v, tensors_);
+          break;
+        case ArgType::OptTensorList:
+          list<OptTensor>(v, optional_tensors_);
+          break;
+        default:
+          break;
       }
     }
   }
@@ -66,7 +75,8 @@ class CastArgs {
   template <class T>
   void list(Value& v, std::list<std::vector<T>>& keep) {
     std::vector<T>& made = keep.emplace_back();
-    for (const T& t : std::span(static_cast<const T*>(v.list.data), v.list.size)) made.push_back(converted(t));
+    for (const T& t : std::span(static_cast<const T*>(v.list.data), v.list.size))
+      made.push_back(converted(t));
     v.list.data = made.data();
   }
 
@@ -87,7 +97,8 @@ std::optional<DType> widest(const OpInfo& op, std::span<const Value> args) {
     if (op.args[i].optional && !args[i].present) continue;
     if (op.args[i].type == ArgType::Tensor) see(*args[i].tensor);
     if (op.args[i].type != ArgType::TensorList) continue;
-    for (const Tensor& t : TensorList(static_cast<const Tensor*>(args[i].list.data), args[i].list.size)) see(t);
+    for (const Tensor& t : TensorList(static_cast<const Tensor*>(args[i].list.data), args[i].list.size))
+      see(t);
   }
   return out;
 }

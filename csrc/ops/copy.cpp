@@ -18,7 +18,8 @@ Tensor contiguous_impl(const Tensor& x) {
   return x.is_contiguous() ? x : clone_as(x, empty(x.sizes(), options_of(x)));
 }
 
-// ---- conversion -----------------------------------------------------------------------------------------------------
+// ---- conversion
+// -----------------------------------------------------------------------------------------------------
 
 struct Origin {
   DType dtype;
@@ -44,7 +45,8 @@ Tensor to_impl(const Tensor& x, std::optional<Device> device, std::optional<DTyp
   return out;
 }
 
-// ---- in place -------------------------------------------------------------------------------------------------------
+// ---- in place
+// -------------------------------------------------------------------------------------------------------
 
 void copy_backward(Node&, Gradients& g) {
   if (g.wants(0)) g.set(0, zeros(g[0].sizes(), options_of(g[0])));
@@ -54,8 +56,8 @@ constexpr NodeType kCopy{"CopyBackwards", copy_backward};
 
 Tensor copy_impl(const Tensor& self, const Tensor& src, bool) {
   Shape shape = broadcast_shapes(self.sizes(), src.sizes(), "copy_");
-  WT_CHECK(shape == self.sizes(), ShapeError, "copy_: shape ", src.sizes(), " of the source does not broadcast to ",
-           self.sizes());
+  WT_CHECK(shape == self.sizes(), ShapeError, "copy_: shape ", src.sizes(),
+           " of the source does not broadcast to ", self.sizes());
   bool recorded = needs_grad(self, src) && is_floating(self.dtype());
   check_inplace(self, "copy_", recorded);
   Ref<Node> n = recorded ? record(kCopy, self, src) : Ref<Node>();
@@ -81,8 +83,9 @@ Tensor fill_with(const char* op, const NodeType& type, const Tensor& self, const
 }
 Tensor fill_impl(const Tensor& self, const Scalar& value) { return fill_with("fill_", kFill, self, value); }
 Tensor fill_tensor_impl(const Tensor& self, const Tensor& value) {
-  WT_CHECK(value.ndim() == 0, ShapeError, "fill_: fill_ only supports 0-dimension value tensor but got tensor with ",
-           value.ndim(), " dimensions.");
+  WT_CHECK(value.ndim() == 0, ShapeError,
+           "fill_: fill_ only supports 0-dimension value tensor but got tensor with ", value.ndim(),
+           " dimensions.");
   return copy_(self, value, false);
 }
 // squeeze_ and its kin: self takes over the geometry and the history of a view of itself.
@@ -99,7 +102,8 @@ Tensor become_impl(const Tensor& self, const Tensor& view) {
 
 Tensor zero_impl(const Tensor& self) { return fill_with("zero_", kZero, self, 0); }
 
-// ---- joining --------------------------------------------------------------------------------------------------------
+// ---- joining
+// --------------------------------------------------------------------------------------------------------
 
 struct Joined {
   int64_t dim;
@@ -132,7 +136,8 @@ Tensor cat_impl(TensorList tensors, int64_t dim) {
   Shape sizes = model->sizes();
   sizes[dim] = 0;
   for (const Tensor& t : tensors) {
-    WT_CHECK(t.device() == model->device(), DeviceError, "cat: expected all tensors on ", model->device(), ", got ", t);
+    WT_CHECK(t.device() == model->device(), DeviceError, "cat: expected all tensors on ", model->device(),
+             ", got ", t);
     if (skipped(t) && model->ndim() != 1) {
       joined.lengths.push_back(-1);
       continue;
@@ -166,8 +171,9 @@ Tensor stack_impl(TensorList tensors, int64_t dim) {
   WT_CHECK(!tensors.empty(), ValueError, "stack: expected a non-empty list of Tensors");
   std::vector<Tensor> rows;
   for (const Tensor& t : tensors) {
-    WT_CHECK(t.sizes() == tensors[0].sizes(), ShapeError, "stack: stack expects each tensor to be equal size, but got ",
-             tensors[0].sizes(), " at entry 0 and ", t.sizes(), " at entry ", rows.size());
+    WT_CHECK(t.sizes() == tensors[0].sizes(), ShapeError,
+             "stack: stack expects each tensor to be equal size, but got ", tensors[0].sizes(),
+             " at entry 0 and ", t.sizes(), " at entry ", rows.size());
     rows.push_back(unsqueeze(t, dim));
   }
   return cat(rows, wrap_dim(dim, tensors[0].ndim() + 1, "stack"));
@@ -177,19 +183,57 @@ constexpr uint32_t kBoth = kFunction | kMethod;
 
 }  // namespace
 
-Tensor cast(const Tensor& x, DType dtype) { return x.dtype() == dtype ? x : to(x, std::nullopt, dtype, false); }
+Tensor cast(const Tensor& x, DType dtype) {
+  return x.dtype() == dtype ? x : to(x, std::nullopt, dtype, false);
+}
 
-decltype(contiguous) contiguous{"_contiguous", contiguous_impl, kPrivate, {"input"}, "The tensor with its elements in order; itself when they are."};
+decltype(contiguous) contiguous{"_contiguous",
+                                contiguous_impl,
+                                kPrivate,
+                                {"input"},
+                                "The tensor with its elements in order; itself when they are."};
 decltype(clone) clone{"_clone", clone_impl, kPrivate, {"input"}, "A copy with its own memory."};
-const Op<Tensor(const Tensor&, const Tensor&)> fill_tensor_{"fill_", fill_tensor_impl, kMethod, {{"input", kWritten}, "value"}, "Fills the tensor with a 0-dim tensor's value."};
-decltype(fill_) fill_{"fill_", fill_impl, kMethod, {{"input", kWritten}, "value"}, "Fills the tensor with a number."};
-const Op<Tensor(const Tensor&, const Tensor&)> become{"_become", become_impl, kPrivate, {{"input", kWritten}, "view"}, "Gives the tensor the geometry of a view of itself."};
+const Op<Tensor(const Tensor&, const Tensor&)> fill_tensor_{"fill_",
+                                                            fill_tensor_impl,
+                                                            kMethod,
+                                                            {{"input", kWritten}, "value"},
+                                                            "Fills the tensor with a 0-dim tensor's value."};
+decltype(fill_) fill_{
+    "fill_", fill_impl, kMethod, {{"input", kWritten}, "value"}, "Fills the tensor with a number."};
+const Op<Tensor(const Tensor&, const Tensor&)> become{"_become",
+                                                      become_impl,
+                                                      kPrivate,
+                                                      {{"input", kWritten}, "view"},
+                                                      "Gives the tensor the geometry of a view of itself."};
 decltype(zero_) zero_{"zero_", zero_impl, kMethod, {{"input", kWritten}}, "Fills the tensor with 0."};
-decltype(copy_) copy_{"copy_", copy_impl, kMethod, {{"input", kWritten}, "src", {"non_blocking", false}}, "Copies src, broadcast and converted, into the tensor."};
-decltype(to) to{"_to", to_impl, kPrivate, {"input", {"device", none}, {"dtype", none}, {"copy", false}}, "The tensor on another device or in another dtype."};
-decltype(cat) cat{"cat", cat_impl, kFunction | kOut, {"tensors", Arg::integer("dim", 0)}, "Joins tensors along a dim.", {}, Autocast::Widest};
-const Op<Tensor(TensorList, int64_t)> concat{"concat", cat_impl, kFunction | kOut, {"tensors", Arg::integer("dim", 0)}, "cat.", {}, Autocast::Widest};
-const Op<Tensor(TensorList, int64_t)> concatenate{"concatenate", cat_impl, kFunction | kOut, {"tensors", Arg::integer("dim", 0)}, "cat.", {}, Autocast::Widest};
-decltype(stack) stack{"stack", stack_impl, kFunction | kOut, {"tensors", Arg::integer("dim", 0)}, "Joins tensors along a new dim.", {}, Autocast::Widest};
+decltype(copy_) copy_{"copy_",
+                      copy_impl,
+                      kMethod,
+                      {{"input", kWritten}, "src", {"non_blocking", false}},
+                      "Copies src, broadcast and converted, into the tensor."};
+decltype(to) to{"_to",
+                to_impl,
+                kPrivate,
+                {"input", {"device", none}, {"dtype", none}, {"copy", false}},
+                "The tensor on another device or in another dtype."};
+decltype(cat) cat{"cat",
+                  cat_impl,
+                  kFunction | kOut,
+                  {"tensors", Arg::integer("dim", 0)},
+                  "Joins tensors along a dim.",
+                  {},
+                  Autocast::Widest};
+const Op<Tensor(TensorList, int64_t)> concat{
+    "concat", cat_impl, kFunction | kOut, {"tensors", Arg::integer("dim", 0)}, "cat.", {}, Autocast::Widest};
+const Op<Tensor(TensorList, int64_t)> concatenate{
+    "concatenate", cat_impl, kFunction | kOut, {"tensors", Arg::integer("dim", 0)},
+    "cat.",        {},       Autocast::Widest};
+decltype(stack) stack{"stack",
+                      stack_impl,
+                      kFunction | kOut,
+                      {"tensors", Arg::integer("dim", 0)},
+                      "Joins tensors along a new dim.",
+                      {},
+                      Autocast::Widest};
 
 }  // namespace warptape::ops

@@ -7,7 +7,8 @@ namespace {
 ElementwiseSlot add_slot{"add"}, sub_slot{"sub"}, mul_slot{"mul"}, div_slot{"div"}, neg_slot{"neg"};
 ElementwiseSlot add_scaled_slot{"add_scaled"};  // a + c * b
 
-// ---- add and sub ----------------------------------------------------------------------------------------------------
+// ---- add and sub
+// ----------------------------------------------------------------------------------------------------
 
 void add_backward(Node& n, Gradients& g) {
   const Scalar& alpha = n.data<Scalar>();
@@ -20,7 +21,8 @@ template <class A, class B>
 void check_alpha(const char* op, const A& a, const B& b, const Scalar& alpha) {
   if (alpha.kind() == DTypeCategory::Integral) return;
   DType result = promoted_dtype(std::array<PointwiseInput, 2>{PointwiseInput(a), PointwiseInput(b)});
-  WT_CHECK(!alpha.is_bool() || result == DType::Bool, DtypeError, op, ": Boolean alpha only supported for Boolean results.");
+  WT_CHECK(!alpha.is_bool() || result == DType::Bool, DtypeError, op,
+           ": Boolean alpha only supported for Boolean results.");
   WT_CHECK(!alpha.is_floating() || is_floating(result), DtypeError, op,
            ": For integral input tensors, argument alpha must not be a floating point number.");
 }
@@ -28,7 +30,8 @@ void check_alpha(const char* op, const A& a, const B& b, const Scalar& alpha) {
 template <class A, class B>
 void check_sub(const A& a, const B& b) {
   WT_CHECK(a.dtype() != DType::Bool && b.dtype() != DType::Bool, DtypeError,
-           "sub: Subtraction, the `-` operator, with a bool tensor is not supported. If you are trying to invert a mask, "
+           "sub: Subtraction, the `-` operator, with a bool tensor is not supported. If you are trying to "
+           "invert a mask, "
            "use the `~` or `logical_not()` operator instead.");
 }
 
@@ -90,7 +93,8 @@ Tensor sub_inplace(const Tensor& self, const B& b, const Scalar& alpha) {
   return add_into("sub_", kSub, self, b, negated(alpha));
 }
 
-// ---- mul and div ----------------------------------------------------------------------------------------------------
+// ---- mul and div
+// ----------------------------------------------------------------------------------------------------
 
 // The operands of a recorded binary op: saved tensors, or the number in their place.
 struct Number {
@@ -143,9 +147,12 @@ Tensor mul_impl(const A& a, const B& b) {
 
 template <class A, class B>
 const NodeType& div_type() {
-  if constexpr (std::is_same_v<A, Scalar>) return kDivSt;
-  else if constexpr (std::is_same_v<B, Scalar>) return kDivTs;
-  else return kDiv;
+  if constexpr (std::is_same_v<A, Scalar>)
+    return kDivSt;
+  else if constexpr (std::is_same_v<B, Scalar>)
+    return kDivTs;
+  else
+    return kDiv;
 }
 
 template <class A, class B>
@@ -185,14 +192,16 @@ Tensor div_inplace(const Tensor& self, const B& b) {
   });
 }
 
-// ---- neg ------------------------------------------------------------------------------------------------------------
+// ---- neg
+// ------------------------------------------------------------------------------------------------------------
 
 void neg_backward(Node&, Gradients& g) { g.set(0, -g[0]); }
 constexpr NodeType kNeg{"NegBackward0", neg_backward};
 
 void check_neg(const Tensor& x) {
   WT_CHECK(x.dtype() != DType::Bool, DtypeError,
-           "neg: Negation, the `-` operator, on a bool tensor is not supported. If you are trying to invert a mask, use "
+           "neg: Negation, the `-` operator, on a bool tensor is not supported. If you are trying to invert "
+           "a mask, use "
            "the `~` or `logical_not()` operator instead.");
 }
 Tensor neg_impl(const Tensor& x) {
@@ -211,18 +220,26 @@ const Arg kAlpha = Arg::integer("alpha", 1, kKeywordOnly);
 
 }  // namespace
 
-#define WT_ADD(name, doc)                                                                                        \
-  decltype(name) name{#name, name##_impl<Tensor, Tensor>, kBoth, {"input", "other", kAlpha}, doc};                \
-  decltype(name##_ts) name##_ts{#name, name##_impl<Tensor, Scalar>, kBoth, {"input", "other", kAlpha}, doc};      \
-  decltype(name##_st) name##_st{#name, name##_impl<Scalar, Tensor>, kFunction | kOut, {"input", "other", kAlpha}, doc}; \
-  decltype(name##_) name##_{#name "_", name##_inplace<Tensor>, kMethod, {{"input", kWritten}, "other", kAlpha}, doc}; \
-  decltype(name##_ts_) name##_ts_{#name "_", name##_inplace<Scalar>, kMethod, {{"input", kWritten}, "other", kAlpha}, doc}
-#define WT_MUL(name, doc)                                                                             \
-  decltype(name) name{#name, name##_impl<Tensor, Tensor>, kBoth, {"input", "other"}, doc};            \
-  decltype(name##_ts) name##_ts{#name, name##_impl<Tensor, Scalar>, kBoth, {"input", "other"}, doc};  \
-  decltype(name##_st) name##_st{#name, name##_impl<Scalar, Tensor>, kFunction | kOut, {"input", "other"}, doc}; \
-  decltype(name##_) name##_{#name "_", name##_inplace<Tensor>, kMethod, {{"input", kWritten}, "other"}, doc}; \
-  decltype(name##_ts_) name##_ts_{#name "_", name##_inplace<Scalar>, kMethod, {{"input", kWritten}, "other"}, doc}
+#define WT_ADD(name, doc)                                                                                    \
+  decltype(name) name{#name, name##_impl<Tensor, Tensor>, kBoth, {"input", "other", kAlpha}, doc};           \
+  decltype(name##_ts) name##_ts{#name, name##_impl<Tensor, Scalar>, kBoth, {"input", "other", kAlpha}, doc}; \
+  decltype(name##_st) name##_st{                                                                             \
+      #name, name##_impl<Scalar, Tensor>, kFunction | kOut, {"input", "other", kAlpha}, doc};                \
+  decltype(name##_) name##_{                                                                                 \
+      #name "_", name##_inplace<Tensor>, kMethod, {{"input", kWritten}, "other", kAlpha}, doc};              \
+  decltype(name##_ts_) name##_ts_ {                                                                          \
+    #name "_", name##_inplace<Scalar>, kMethod, {{"input", kWritten}, "other", kAlpha}, doc                  \
+  }
+#define WT_MUL(name, doc)                                                                            \
+  decltype(name) name{#name, name##_impl<Tensor, Tensor>, kBoth, {"input", "other"}, doc};           \
+  decltype(name##_ts) name##_ts{#name, name##_impl<Tensor, Scalar>, kBoth, {"input", "other"}, doc}; \
+  decltype(name##_st) name##_st{                                                                     \
+      #name, name##_impl<Scalar, Tensor>, kFunction | kOut, {"input", "other"}, doc};                \
+  decltype(name##_) name##_{                                                                         \
+      #name "_", name##_inplace<Tensor>, kMethod, {{"input", kWritten}, "other"}, doc};              \
+  decltype(name##_ts_) name##_ts_ {                                                                  \
+    #name "_", name##_inplace<Scalar>, kMethod, {{"input", kWritten}, "other"}, doc                  \
+  }
 
 WT_ADD(add, "input + alpha * other, broadcast.");
 WT_ADD(sub, "input - alpha * other, broadcast.");

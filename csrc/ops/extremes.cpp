@@ -12,13 +12,15 @@ namespace {
 kernels::Slot<kernels::ReduceFn> amax_slot{"amax"}, amin_slot{"amin"};
 kernels::Slot<kernels::ArgReduceFn> argmax_slot{"argmax"}, argmin_slot{"argmin"};
 kernels::Slot<kernels::ValueIndexFn> max_slot{"max_dim"}, min_slot{"min_dim"};
-kernels::Slot<kernels::ScanFn> cumsum_slot{"cumsum"}, cumprod_slot{"cumprod"}, logcumsumexp_slot{"logcumsumexp"};
+kernels::Slot<kernels::ScanFn> cumsum_slot{"cumsum"}, cumprod_slot{"cumprod"},
+    logcumsumexp_slot{"logcumsumexp"};
 kernels::Slot<kernels::ScanIndexFn> cummax_slot{"cummax"}, cummin_slot{"cummin"};
 
 using Pair = std::tuple<Tensor, Tensor>;
 constexpr uint32_t kBoth = kFunction | kMethod;
 
-// ---- the value alone: equal elements share the gradient -------------------------------------------------------------------
+// ---- the value alone: equal elements share the gradient
+// -------------------------------------------------------------------
 
 struct SharedData {
   Shape kept, sizes;
@@ -39,11 +41,13 @@ void shared_backward(Node& n, Gradients& g) {
 constexpr NodeType kAmax{"AmaxBackward0", shared_backward}, kAmin{"AminBackward0", shared_backward},
     kMaxAll{"MaxBackward1", shared_backward}, kMinAll{"MinBackward1", shared_backward};
 
-Tensor extreme(const char* op, kernels::Slot<kernels::ReduceFn>& slot, const NodeType& type, const Tensor& x, OptDims dims,
-               bool keepdim) {
+Tensor extreme(const char* op, kernels::Slot<kernels::ReduceFn>& slot, const NodeType& type, const Tensor& x,
+               OptDims dims, bool keepdim) {
   Reduced r = reduced_shape(op, x, dims, keepdim);
-  WT_CHECK(r.count > 0, IndexError, op, ": Expected reduction dim to be specified for input.numel() == 0. Specify the "
-           "reduction dim with the 'dim' argument; got ", x);
+  WT_CHECK(r.count > 0, IndexError, op,
+           ": Expected reduction dim to be specified for input.numel() == 0. Specify the "
+           "reduction dim with the 'dim' argument; got ",
+           x);
   Tensor out = empty(r.kept, options_of(x));
   if (!out.is_meta() && out.numel()) {
     Launch launch(x.device());
@@ -59,8 +63,12 @@ Tensor extreme(const char* op, kernels::Slot<kernels::ReduceFn>& slot, const Nod
   }
   return out;
 }
-Tensor amax_impl(const Tensor& x, OptDims dims, bool keep) { return extreme("amax", amax_slot, kAmax, x, dims, keep); }
-Tensor amin_impl(const Tensor& x, OptDims dims, bool keep) { return extreme("amin", amin_slot, kAmin, x, dims, keep); }
+Tensor amax_impl(const Tensor& x, OptDims dims, bool keep) {
+  return extreme("amax", amax_slot, kAmax, x, dims, keep);
+}
+Tensor amin_impl(const Tensor& x, OptDims dims, bool keep) {
+  return extreme("amin", amin_slot, kAmin, x, dims, keep);
+}
 Tensor max_all_impl(const Tensor& x) { return extreme("max", amax_slot, kMaxAll, x, std::nullopt, false); }
 Tensor min_all_impl(const Tensor& x) { return extreme("min", amin_slot, kMinAll, x, std::nullopt, false); }
 Pair aminmax_impl(const Tensor& x, std::optional<int64_t> dim, bool keep) {
@@ -68,7 +76,8 @@ Pair aminmax_impl(const Tensor& x, std::optional<int64_t> dim, bool keep) {
   return {amin(x, dims, keep), amax(x, dims, keep)};
 }
 
-// ---- with the place: that element gets the gradient -------------------------------------------------------------------------
+// ---- with the place: that element gets the gradient
+// -------------------------------------------------------------------------
 
 struct PickData {
   int64_t dim;
@@ -91,8 +100,8 @@ void check_nonempty(const char* op, const Tensor& x, int64_t dim) {
 
 Tensor at_least_1d(const Tensor& t) { return t.ndim() ? t : alias(t, Shape{1}, Shape{1}, t.offset()); }
 
-Pair extreme_dim(const char* op, kernels::Slot<kernels::ValueIndexFn>& slot, const NodeType& type, const Tensor& x,
-                 int64_t dim, bool keepdim) {
+Pair extreme_dim(const char* op, kernels::Slot<kernels::ValueIndexFn>& slot, const NodeType& type,
+                 const Tensor& x, int64_t dim, bool keepdim) {
   dim = wrap_dim(dim, x.ndim(), op);
   check_nonempty(op, x, dim);
   Reduced r = reduced_shape(op, x, IntList{&dim, 1}, keepdim);
@@ -112,16 +121,21 @@ Pair extreme_dim(const char* op, kernels::Slot<kernels::ValueIndexFn>& slot, con
   }
   return {values, indices};
 }
-Pair max_dim_impl(const Tensor& x, int64_t dim, bool keep) { return extreme_dim("max", max_slot, kMaxDim, x, dim, keep); }
-Pair min_dim_impl(const Tensor& x, int64_t dim, bool keep) { return extreme_dim("min", min_slot, kMinDim, x, dim, keep); }
+Pair max_dim_impl(const Tensor& x, int64_t dim, bool keep) {
+  return extreme_dim("max", max_slot, kMaxDim, x, dim, keep);
+}
+Pair min_dim_impl(const Tensor& x, int64_t dim, bool keep) {
+  return extreme_dim("min", min_slot, kMinDim, x, dim, keep);
+}
 Tensor max_two_impl(const Tensor& a, const Tensor& b) { return maximum(a, b); }
 Tensor min_two_impl(const Tensor& a, const Tensor& b) { return minimum(a, b); }
 
-Tensor arg_extreme(const char* op, kernels::Slot<kernels::ArgReduceFn>& slot, const Tensor& x, std::optional<int64_t> dim,
-                   bool keepdim) {
+Tensor arg_extreme(const char* op, kernels::Slot<kernels::ArgReduceFn>& slot, const Tensor& x,
+                   std::optional<int64_t> dim, bool keepdim) {
   WT_CHECK(x.dtype() != DType::Bool, DtypeError, op, ": not implemented for bool");
   if (!dim) {
-    WT_CHECK(x.numel() > 0, IndexError, op, ": Expected reduction dim to be specified for input.numel() == 0.");
+    WT_CHECK(x.numel() > 0, IndexError, op,
+             ": Expected reduction dim to be specified for input.numel() == 0.");
     Tensor out = arg_extreme(op, slot, raw_contiguous(reshape(x, Shape{-1})), 0, false);
     return keepdim ? alias(out, Shape(x.sizes().size(), 1), Shape(x.sizes().size(), 1), 0) : out;
   }
@@ -144,7 +158,8 @@ Tensor argmin_impl(const Tensor& x, std::optional<int64_t> dim, bool keep) {
   return arg_extreme("argmin", argmin_slot, x, dim, keep);
 }
 
-// ---- running reductions -----------------------------------------------------------------------------------------------------
+// ---- running reductions
+// -----------------------------------------------------------------------------------------------------
 
 const Arg kSelf{"input", kWritten};
 
@@ -158,7 +173,8 @@ Tensor reverse_cumsum(const Tensor& x, int64_t dim) {
 void cumsum_backward(Node& n, Gradients& g) {
   g.set(0, g[0].numel() ? reverse_cumsum(g[0], n.data<int64_t>()) : g[0]);
 }
-// d out_j / d x_i = out_j / x_i for j >= i where no zero stands between; with zeros, the product of the others.
+// d out_j / d x_i = out_j / x_i for j >= i where no zero stands between; with zeros, the product of the
+// others.
 void cumprod_backward(Node& n, Gradients& g) {
   int64_t dim = n.data<int64_t>();
   Tensor x = cast(n.saved(0), g[0].dtype());
@@ -177,10 +193,11 @@ void cumprod_backward(Node& n, Gradients& g) {
   }
   g.set(0, out);
 }
-constexpr NodeType kCumsum{"CumsumBackward0", cumsum_backward}, kCumprod{"CumprodBackward0", cumprod_backward};
+constexpr NodeType kCumsum{"CumsumBackward0", cumsum_backward},
+    kCumprod{"CumprodBackward0", cumprod_backward};
 
-Tensor scan(const char* op, kernels::Slot<kernels::ScanFn>& slot, const NodeType& type, const Tensor& x, int64_t dim,
-            OptDType dtype) {
+Tensor scan(const char* op, kernels::Slot<kernels::ScanFn>& slot, const NodeType& type, const Tensor& x,
+            int64_t dim, OptDType dtype) {
   dim = wrap_dim(dim, x.ndim(), op);
   DType t = dtype.value_or(is_floating(x.dtype()) ? x.dtype() : DType::Int64);
   Tensor from = raw_cast(x, t), out = empty(x.sizes(), {t, x.device()});
@@ -196,10 +213,16 @@ Tensor scan(const char* op, kernels::Slot<kernels::ScanFn>& slot, const NodeType
   }
   return out;
 }
-Tensor cumsum_impl(const Tensor& x, int64_t dim, OptDType t) { return scan("cumsum", cumsum_slot, kCumsum, x, dim, t); }
-Tensor cumprod_impl(const Tensor& x, int64_t dim, OptDType t) { return scan("cumprod", cumprod_slot, kCumprod, x, dim, t); }
+Tensor cumsum_impl(const Tensor& x, int64_t dim, OptDType t) {
+  return scan("cumsum", cumsum_slot, kCumsum, x, dim, t);
+}
+Tensor cumprod_impl(const Tensor& x, int64_t dim, OptDType t) {
+  return scan("cumprod", cumprod_slot, kCumprod, x, dim, t);
+}
 Tensor cumsum_inplace(const Tensor& x, int64_t dim, OptDType t) { return copy_(x, cumsum(x, dim, t), false); }
-Tensor cumprod_inplace(const Tensor& x, int64_t dim, OptDType t) { return copy_(x, cumprod(x, dim, t), false); }
+Tensor cumprod_inplace(const Tensor& x, int64_t dim, OptDType t) {
+  return copy_(x, cumprod(x, dim, t), false);
+}
 
 void logcumsumexp_backward(Node& n, Gradients& g) {
   // d out_j / d x_i = exp(x_i - out_j) for j >= i.
@@ -219,12 +242,14 @@ void cumpick_backward(Node& n, Gradients& g) {
   if (g[0].defined()) g.set(0, scatter_add(zeros(d.sizes, options_of(g[0])), d.dim, n.saved(0), g[0]));
 }
 constexpr NodeType kCummax{"CummaxBackward0", cumpick_backward}, kCummin{"CumminBackward0", cumpick_backward};
-Pair scan_index(const char* op, kernels::Slot<kernels::ScanIndexFn>& slot, const NodeType& type, const Tensor& x, int64_t dim) {
+Pair scan_index(const char* op, kernels::Slot<kernels::ScanIndexFn>& slot, const NodeType& type,
+                const Tensor& x, int64_t dim) {
   dim = wrap_dim(dim, x.ndim(), op);
   Tensor values = empty(x.sizes(), options_of(x)), indices = empty(x.sizes(), {DType::Int64, x.device()});
   if (!values.is_meta() && values.numel()) {
     Launch launch(x.device());
-    slot(launch, at_least_1d(values).view(), at_least_1d(indices).view(), at_least_1d(x).view(), static_cast<int>(dim));
+    slot(launch, at_least_1d(values).view(), at_least_1d(indices).view(), at_least_1d(x).view(),
+         static_cast<int>(dim));
   }
   if (needs_grad(x)) {
     Ref<Node> n = record(type, x);
@@ -238,30 +263,88 @@ Pair cummax_impl(const Tensor& x, int64_t dim) { return scan_index("cummax", cum
 Pair cummin_impl(const Tensor& x, int64_t dim) { return scan_index("cummin", cummin_slot, kCummin, x, dim); }
 
 const Arg kDims{"dim", none}, kKeep{"keepdim", false};
-const Op<Tensor(const Tensor&)> max_all_op{"max", max_all_impl, kBoth, {"input"}, "The largest element; equal ones share the gradient."},
+const Op<Tensor(const Tensor&)> max_all_op{
+    "max", max_all_impl, kBoth, {"input"}, "The largest element; equal ones share the gradient."},
     min_all_op{"min", min_all_impl, kBoth, {"input"}, "The smallest element; equal ones share the gradient."};
-const Op<Pair(const Tensor&, int64_t, bool)>
-    max_dim_op{"max", max_dim_impl, kBoth | kOut, {"input", "dim", kKeep}, "The largest of a dim and where it is.", {"values", "indices"}},
-    min_dim_op{"min", min_dim_impl, kBoth | kOut, {"input", "dim", kKeep}, "The smallest of a dim and where it is.", {"values", "indices"}};
-const Op<Tensor(const Tensor&, const Tensor&)> max_two_op{"max", max_two_impl, kBoth | kOut, {"input", "other"}, "maximum."},
+const Op<Pair(const Tensor&, int64_t, bool)> max_dim_op{"max",
+                                                        max_dim_impl,
+                                                        kBoth | kOut,
+                                                        {"input", "dim", kKeep},
+                                                        "The largest of a dim and where it is.",
+                                                        {"values", "indices"}},
+    min_dim_op{"min",
+               min_dim_impl,
+               kBoth | kOut,
+               {"input", "dim", kKeep},
+               "The smallest of a dim and where it is.",
+               {"values", "indices"}};
+const Op<Tensor(const Tensor&, const Tensor&)> max_two_op{
+    "max", max_two_impl, kBoth | kOut, {"input", "other"}, "maximum."},
     min_two_op{"min", min_two_impl, kBoth | kOut, {"input", "other"}, "minimum."};
-const Op<Pair(const Tensor&, std::optional<int64_t>, bool)> aminmax_op{"aminmax", aminmax_impl, kBoth, {"input", {"dim", none, kKeywordOnly}, {"keepdim", false, kKeywordOnly}}, "The smallest and the largest element.", {"min", "max"}};
-const Op<Tensor(const Tensor&, std::optional<int64_t>, bool)>
-    argmax_op{"argmax", argmax_impl, kBoth | kOut, {"input", {"dim", none}, kKeep}, "Where the largest element is; the first of equal ones."},
-    argmin_op{"argmin", argmin_impl, kBoth | kOut, {"input", {"dim", none}, kKeep}, "Where the smallest element is; the first of equal ones."};
-const Op<Pair(const Tensor&, int64_t)>
-    cummax_op{"cummax", cummax_impl, kBoth, {"input", "dim"}, "The largest so far along dim and where it was.", {"values", "indices"}},
-    cummin_op{"cummin", cummin_impl, kBoth, {"input", "dim"}, "The smallest so far along dim and where it was.", {"values", "indices"}};
-const Op<Tensor(const Tensor&, int64_t, OptDType)>
-    cumsum_op_{"cumsum_", cumsum_inplace, kMethod, {kSelf, "dim", {"dtype", none, kKeywordOnly}}, "cumsum in place."},
-    cumprod_op_{"cumprod_", cumprod_inplace, kMethod, {kSelf, "dim", {"dtype", none, kKeywordOnly}}, "cumprod in place."};
+const Op<Pair(const Tensor&, std::optional<int64_t>, bool)> aminmax_op{
+    "aminmax",
+    aminmax_impl,
+    kBoth,
+    {"input", {"dim", none, kKeywordOnly}, {"keepdim", false, kKeywordOnly}},
+    "The smallest and the largest element.",
+    {"min", "max"}};
+const Op<Tensor(const Tensor&, std::optional<int64_t>, bool)> argmax_op{
+    "argmax",
+    argmax_impl,
+    kBoth | kOut,
+    {"input", {"dim", none}, kKeep},
+    "Where the largest element is; the first of equal ones."},
+    argmin_op{"argmin",
+              argmin_impl,
+              kBoth | kOut,
+              {"input", {"dim", none}, kKeep},
+              "Where the smallest element is; the first of equal ones."};
+const Op<Pair(const Tensor&, int64_t)> cummax_op{"cummax",
+                                                 cummax_impl,
+                                                 kBoth,
+                                                 {"input", "dim"},
+                                                 "The largest so far along dim and where it was.",
+                                                 {"values", "indices"}},
+    cummin_op{"cummin",
+              cummin_impl,
+              kBoth,
+              {"input", "dim"},
+              "The smallest so far along dim and where it was.",
+              {"values", "indices"}};
+const Op<Tensor(const Tensor&, int64_t, OptDType)> cumsum_op_{
+    "cumsum_", cumsum_inplace, kMethod, {kSelf, "dim", {"dtype", none, kKeywordOnly}}, "cumsum in place."},
+    cumprod_op_{"cumprod_",
+                cumprod_inplace,
+                kMethod,
+                {kSelf, "dim", {"dtype", none, kKeywordOnly}},
+                "cumprod in place."};
 
 }  // namespace
 
-decltype(amax) amax{"amax", amax_impl, kBoth | kOut, {"input", {"dim", {}}, kKeep}, "The largest over dims; equal ones share the gradient."};
-decltype(amin) amin{"amin", amin_impl, kBoth | kOut, {"input", {"dim", {}}, kKeep}, "The smallest over dims; equal ones share the gradient."};
-decltype(cumsum) cumsum{"cumsum", cumsum_impl, kBoth | kOut, {"input", "dim", {"dtype", none, kKeywordOnly}}, "The running sum along dim."};
-decltype(cumprod) cumprod{"cumprod", cumprod_impl, kBoth | kOut, {"input", "dim", {"dtype", none, kKeywordOnly}}, "The running product along dim."};
-decltype(logcumsumexp) logcumsumexp{"logcumsumexp", logcumsumexp_impl, kBoth | kOut, {"input", "dim"}, "log of the running sum of exp along dim."};
+decltype(amax) amax{"amax",
+                    amax_impl,
+                    kBoth | kOut,
+                    {"input", {"dim", {}}, kKeep},
+                    "The largest over dims; equal ones share the gradient."};
+decltype(amin) amin{"amin",
+                    amin_impl,
+                    kBoth | kOut,
+                    {"input", {"dim", {}}, kKeep},
+                    "The smallest over dims; equal ones share the gradient."};
+decltype(cumsum) cumsum{"cumsum",
+                        cumsum_impl,
+                        kBoth | kOut,
+                        {"input", "dim", {"dtype", none, kKeywordOnly}},
+                        "The running sum along dim."};
+decltype(cumprod) cumprod{"cumprod",
+                          cumprod_impl,
+                          kBoth | kOut,
+                          {"input", "dim", {"dtype", none, kKeywordOnly}},
+                          "The running product along dim."};
+decltype(logcumsumexp) logcumsumexp{"logcumsumexp",
+                                    logcumsumexp_impl,
+                                    kBoth | kOut,
+                                    {"input", "dim"},
+                                    "log of the running sum of exp along dim."};
 
 }  // namespace warptape::ops

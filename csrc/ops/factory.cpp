@@ -29,8 +29,8 @@ Tensor full_impl(IntList size, const Scalar& value, std::optional<DType> dtype, 
                  bool needs_grad) {
   return finish(full(size, value, options(dtype, device, value.dtype())), needs_grad);
 }
-Tensor empty_strided_impl(IntList size, IntList stride, std::optional<DType> dtype, std::optional<Device> device,
-                          bool needs_grad) {
+Tensor empty_strided_impl(IntList size, IntList stride, std::optional<DType> dtype,
+                          std::optional<Device> device, bool needs_grad) {
   return finish(empty_strided(size, stride, options(dtype, device, default_dtype())), needs_grad);
 }
 
@@ -39,19 +39,22 @@ Tensor like(const Tensor& x, std::optional<DType> dtype, std::optional<Device> d
   if (!device || *device == x.device()) return empty_like_layout(x, t);
   return empty(x.sizes(), {t, *device});
 }
-Tensor empty_like_impl(const Tensor& x, std::optional<DType> dtype, std::optional<Device> device, bool needs_grad) {
+Tensor empty_like_impl(const Tensor& x, std::optional<DType> dtype, std::optional<Device> device,
+                       bool needs_grad) {
   return finish(like(x, dtype, device), needs_grad);
 }
-Tensor full_like_impl(const Tensor& x, const Scalar& value, std::optional<DType> dtype, std::optional<Device> device,
-                      bool needs_grad) {
+Tensor full_like_impl(const Tensor& x, const Scalar& value, std::optional<DType> dtype,
+                      std::optional<Device> device, bool needs_grad) {
   Tensor out = like(x, dtype, device);
   raw_fill(out, value);
   return finish(out, needs_grad);
 }
-Tensor zeros_like_impl(const Tensor& x, std::optional<DType> dtype, std::optional<Device> device, bool needs_grad) {
+Tensor zeros_like_impl(const Tensor& x, std::optional<DType> dtype, std::optional<Device> device,
+                       bool needs_grad) {
   return full_like_impl(x, 0, dtype, device, needs_grad);
 }
-Tensor ones_like_impl(const Tensor& x, std::optional<DType> dtype, std::optional<Device> device, bool needs_grad) {
+Tensor ones_like_impl(const Tensor& x, std::optional<DType> dtype, std::optional<Device> device,
+                      bool needs_grad) {
   return full_like_impl(x, 1, dtype, device, needs_grad);
 }
 
@@ -104,9 +107,11 @@ Tensor arange_impl(const Scalar& start, const Scalar& end, const Scalar& step, s
     numel_of(IntList{&n, 1}, "arange");
     return finish(sequence<int64_t>(n, o, [&](int64_t i) { return first + i * by; }), needs_grad);
   }
-  return finish(sequence<double>(n, o, [&](int64_t i) { return a + static_cast<double>(i) * s; }), needs_grad);
+  return finish(sequence<double>(n, o, [&](int64_t i) { return a + static_cast<double>(i) * s; }),
+                needs_grad);
 }
-Tensor arange_end_impl(const Scalar& end, std::optional<DType> dtype, std::optional<Device> device, bool needs_grad) {
+Tensor arange_end_impl(const Scalar& end, std::optional<DType> dtype, std::optional<Device> device,
+                       bool needs_grad) {
   return arange_impl(0, end, 1, dtype, device, needs_grad);
 }
 
@@ -114,10 +119,12 @@ Tensor linspace_impl(const Scalar& start, const Scalar& end, int64_t steps, std:
                      std::optional<Device> device, bool needs_grad) {
   WT_CHECK(steps >= 0, ValueError, "linspace: number of steps must be non-negative, got ", steps);
   TensorOptions o = options(dtype, device, default_dtype());
-  double a = start.to_double(), b = end.to_double(), by = steps > 1 ? (b - a) / static_cast<double>(steps - 1) : 0;
+  double a = start.to_double(), b = end.to_double(),
+         by = steps > 1 ? (b - a) / static_cast<double>(steps - 1) : 0;
   // From both ends, so that the sequence is symmetric and ends at `end`.
   auto value = [&](int64_t i) {
-    return i < (steps + 1) / 2 ? a + by * static_cast<double>(i) : b - by * static_cast<double>(steps - 1 - i);
+    return i < (steps + 1) / 2 ? a + by * static_cast<double>(i)
+                               : b - by * static_cast<double>(steps - 1 - i);
   };
   if (steps == 1) return finish(full(IntList{&steps, 1}, a, o), needs_grad);
   return finish(sequence<double>(steps, o, value), needs_grad);
@@ -126,44 +133,101 @@ Tensor linspace_impl(const Scalar& start, const Scalar& end, int64_t steps, std:
 Tensor eye_impl(int64_t n, std::optional<int64_t> m, std::optional<DType> dtype, std::optional<Device> device,
                 bool needs_grad) {
   int64_t columns = m.value_or(n);
-  WT_CHECK(n >= 0 && columns >= 0, ValueError, "eye: n and m must be greater or equal to 0, got ", n, " and ", columns);
+  WT_CHECK(n >= 0 && columns >= 0, ValueError, "eye: n and m must be greater or equal to 0, got ", n, " and ",
+           columns);
   Tensor out = zeros(Shape{n, columns}, options(dtype, device, default_dtype()));
   raw_fill(alias(out, Shape{std::min(n, columns)}, Shape{columns + 1}, 0), 1);
   return finish(out, needs_grad);
 }
 
-#define WT_OPTIONS {"dtype", none, kKeywordOnly}, {"device", none, kKeywordOnly}, {"requires_grad", false, kKeywordOnly}
+#define WT_OPTIONS \
+  {"dtype", none, kKeywordOnly}, {"device", none, kKeywordOnly}, { "requires_grad", false, kKeywordOnly }
 using OptDType = std::optional<DType>;
 using OptDevice = std::optional<Device>;
 
-const Op<Tensor(IntList, OptDType, OptDevice, bool)>
-    empty_op{"empty", empty_impl, kFunction | kOut, {{"size", kVarArgs}, WT_OPTIONS}, "A tensor with whatever the memory holds."},
+const Op<Tensor(IntList, OptDType, OptDevice, bool)> empty_op{"empty",
+                                                              empty_impl,
+                                                              kFunction | kOut,
+                                                              {{"size", kVarArgs}, WT_OPTIONS},
+                                                              "A tensor with whatever the memory holds."},
     zeros_op{"zeros", zeros_impl, kFunction | kOut, {{"size", kVarArgs}, WT_OPTIONS}, "A tensor of 0."},
     ones_op{"ones", ones_impl, kFunction | kOut, {{"size", kVarArgs}, WT_OPTIONS}, "A tensor of 1."};
 const Op<Tensor(IntList, const Scalar&, OptDType, OptDevice, bool)> full_op{
-    "full", full_impl, kFunction | kOut, {"size", "fill_value", WT_OPTIONS}, "A tensor of one number, whose dtype it takes."};
+    "full",
+    full_impl,
+    kFunction | kOut,
+    {"size", "fill_value", WT_OPTIONS},
+    "A tensor of one number, whose dtype it takes."};
 const Op<Tensor(IntList, IntList, OptDType, OptDevice, bool)> empty_strided_op{
-    "empty_strided", empty_strided_impl, kFunction, {"size", "stride", WT_OPTIONS}, "empty with the given strides."};
-const Op<Tensor(const Tensor&, OptDType, OptDevice, bool)>
-    empty_like_op{"empty_like", empty_like_impl, kFunction, {"input", WT_OPTIONS}, "empty with input's sizes, dtype and layout."},
-    zeros_like_op{"zeros_like", zeros_like_impl, kFunction, {"input", WT_OPTIONS}, "zeros with input's sizes, dtype and layout."},
-    ones_like_op{"ones_like", ones_like_impl, kFunction, {"input", WT_OPTIONS}, "ones with input's sizes, dtype and layout."};
+    "empty_strided",
+    empty_strided_impl,
+    kFunction,
+    {"size", "stride", WT_OPTIONS},
+    "empty with the given strides."};
+const Op<Tensor(const Tensor&, OptDType, OptDevice, bool)> empty_like_op{
+    "empty_like",
+    empty_like_impl,
+    kFunction,
+    {"input", WT_OPTIONS},
+    "empty with input's sizes, dtype and layout."},
+    zeros_like_op{"zeros_like",
+                  zeros_like_impl,
+                  kFunction,
+                  {"input", WT_OPTIONS},
+                  "zeros with input's sizes, dtype and layout."},
+    ones_like_op{"ones_like",
+                 ones_like_impl,
+                 kFunction,
+                 {"input", WT_OPTIONS},
+                 "ones with input's sizes, dtype and layout."};
 const Op<Tensor(const Tensor&, const Scalar&, OptDType, OptDevice, bool)> full_like_op{
-    "full_like", full_like_impl, kFunction, {"input", "fill_value", WT_OPTIONS}, "full with input's sizes, dtype and layout."};
-const Op<Tensor(const Tensor&, IntList, OptDType, OptDevice, bool)>
-    new_empty_op{"new_empty", new_empty_impl, kMethod, {"input", {"size", kVarArgs}, WT_OPTIONS}, "empty with input's dtype and device."},
-    new_zeros_op{"new_zeros", new_zeros_impl, kMethod, {"input", {"size", kVarArgs}, WT_OPTIONS}, "zeros with input's dtype and device."},
-    new_ones_op{"new_ones", new_ones_impl, kMethod, {"input", {"size", kVarArgs}, WT_OPTIONS}, "ones with input's dtype and device."};
+    "full_like",
+    full_like_impl,
+    kFunction,
+    {"input", "fill_value", WT_OPTIONS},
+    "full with input's sizes, dtype and layout."};
+const Op<Tensor(const Tensor&, IntList, OptDType, OptDevice, bool)> new_empty_op{
+    "new_empty",
+    new_empty_impl,
+    kMethod,
+    {"input", {"size", kVarArgs}, WT_OPTIONS},
+    "empty with input's dtype and device."},
+    new_zeros_op{"new_zeros",
+                 new_zeros_impl,
+                 kMethod,
+                 {"input", {"size", kVarArgs}, WT_OPTIONS},
+                 "zeros with input's dtype and device."},
+    new_ones_op{"new_ones",
+                new_ones_impl,
+                kMethod,
+                {"input", {"size", kVarArgs}, WT_OPTIONS},
+                "ones with input's dtype and device."};
 const Op<Tensor(const Tensor&, IntList, const Scalar&, OptDType, OptDevice, bool)> new_full_op{
-    "new_full", new_full_impl, kMethod, {"input", "size", "fill_value", WT_OPTIONS}, "full with input's dtype and device."};
+    "new_full",
+    new_full_impl,
+    kMethod,
+    {"input", "size", "fill_value", WT_OPTIONS},
+    "full with input's dtype and device."};
 const Op<Tensor(const Scalar&, OptDType, OptDevice, bool)> arange_end_op{
     "arange", arange_end_impl, kFunction | kOut, {"end", WT_OPTIONS}, "0, 1, ... below end."};
 const Op<Tensor(const Scalar&, const Scalar&, const Scalar&, OptDType, OptDevice, bool)> arange_op{
-    "arange", arange_impl, kFunction | kOut, {"start", "end", Arg::integer("step", 1), WT_OPTIONS}, "start, start + step, ... before end."};
+    "arange",
+    arange_impl,
+    kFunction | kOut,
+    {"start", "end", Arg::integer("step", 1), WT_OPTIONS},
+    "start, start + step, ... before end."};
 const Op<Tensor(const Scalar&, const Scalar&, int64_t, OptDType, OptDevice, bool)> linspace_op{
-    "linspace", linspace_impl, kFunction | kOut, {"start", "end", "steps", WT_OPTIONS}, "`steps` numbers from start to end."};
+    "linspace",
+    linspace_impl,
+    kFunction | kOut,
+    {"start", "end", "steps", WT_OPTIONS},
+    "`steps` numbers from start to end."};
 const Op<Tensor(int64_t, std::optional<int64_t>, OptDType, OptDevice, bool)> eye_op{
-    "eye", eye_impl, kFunction | kOut, {"n", {"m", none}, WT_OPTIONS}, "n rows, m columns, 1 on the diagonal."};
+    "eye",
+    eye_impl,
+    kFunction | kOut,
+    {"n", {"m", none}, WT_OPTIONS},
+    "n rows, m columns, 1 on the diagonal."};
 
 }  // namespace
 }  // namespace warptape::ops

@@ -28,15 +28,15 @@ Tensor zeros_of(const Shape& sizes, const Tensor& like) { return zeros(sizes, op
 void check_index_dtype(const char* op, const Tensor& index, const Tensor& x) {
   WT_CHECK(index.dtype() == DType::Int64 || index.dtype() == DType::Int32, DtypeError, op,
            ": Expected dtype int64 for index, got ", index.dtype());
-  WT_CHECK(index.device() == x.device(), DeviceError, op, ": expected index on ", x.device(), ", got ", index.device());
+  WT_CHECK(index.device() == x.device(), DeviceError, op, ": expected index on ", x.device(), ", got ",
+           index.device());
 }
 
 // A 0-dim tensor is worked on as one of one element.
-Tensor at_least_1d(const Tensor& t) {
-  return t.ndim() ? t : alias(t, Shape{1}, Shape{1}, t.offset());
-}
+Tensor at_least_1d(const Tensor& t) { return t.ndim() ? t : alias(t, Shape{1}, Shape{1}, t.offset()); }
 
-// ---- gather and scatter -----------------------------------------------------------------------------------------------
+// ---- gather and scatter
+// -----------------------------------------------------------------------------------------------
 
 void check_gather(const char* op, const Tensor& x, const Tensor& index, int64_t dim) {
   check_index_dtype(op, index, x);
@@ -44,8 +44,9 @@ void check_gather(const char* op, const Tensor& x, const Tensor& index, int64_t 
   WT_CHECK(a.ndim() == b.ndim() || index.numel() == 0, ShapeError, op,
            ": Index tensor must have the same number of dimensions as input tensor, got ", index, " for ", x);
   for (int64_t d = 0; d < b.ndim() && index.numel(); ++d)
-    WT_CHECK(d == dim || b.sizes()[d] <= a.sizes()[d], ShapeError, op, ": Size does not match at dimension ", d,
-             " expected index ", index.sizes(), " to be smaller than self ", x.sizes(), " apart from dimension ", dim);
+    WT_CHECK(d == dim || b.sizes()[d] <= a.sizes()[d], ShapeError, op, ": Size does not match at dimension ",
+             d, " expected index ", index.sizes(), " to be smaller than self ", x.sizes(),
+             " apart from dimension ", dim);
 }
 
 void gather_backward(Node& n, Gradients& g) {
@@ -106,17 +107,18 @@ void scatter_backward(Node& n, Gradients& g) {
   }
   g.set(1, part);
 }
-constexpr NodeType kScatter{"ScatterBackward0", scatter_backward}, kScatterAdd{"ScatterAddBackward0", scatter_backward};
+constexpr NodeType kScatter{"ScatterBackward0", scatter_backward},
+    kScatterAdd{"ScatterAddBackward0", scatter_backward};
 
 void check_scatter(const char* op, const Tensor& self, int64_t dim, const Tensor& index, const Tensor& src) {
   check_gather(op, self, index, dim);
-  WT_CHECK(self.dtype() == src.dtype(), DtypeError, op, ": Expected self.dtype to be equal to src.dtype, got ",
-           self.dtype(), " and ", src.dtype());
+  WT_CHECK(self.dtype() == src.dtype(), DtypeError, op,
+           ": Expected self.dtype to be equal to src.dtype, got ", self.dtype(), " and ", src.dtype());
   Tensor i = at_least_1d(index), s = at_least_1d(src);
   bool fits = i.ndim() == s.ndim() || index.numel() == 0;
   for (int64_t d = 0; fits && d < i.ndim() && index.numel(); ++d) fits = i.sizes()[d] <= s.sizes()[d];
-  WT_CHECK(fits, ShapeError, op, ": Expected index ", index.sizes(), " to be no larger than src ", src.sizes(),
-           " in every dimension");
+  WT_CHECK(fits, ShapeError, op, ": Expected index ", index.sizes(), " to be no larger than src ",
+           src.sizes(), " in every dimension");
 }
 
 Tensor scatter_into(const char* op, const Tensor& self, int64_t dim, const Tensor& index, const Tensor& src,
@@ -149,14 +151,17 @@ ScatterMode mode_named(const char* op, const std::optional<std::string_view>& re
 }
 
 using Reduce = std::optional<std::string_view>;
-Tensor scatter_inplace(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& src, Reduce reduce) {
+Tensor scatter_inplace(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& src,
+                       Reduce reduce) {
   return scatter_into("scatter_", self, dim, index, src, mode_named("scatter_", reduce));
 }
 Tensor number_like(const Tensor& self, const Tensor& index, const Scalar& value) {
   return expand_view(full({}, value, options_of(self)), index.sizes());
 }
-Tensor scatter_value_inplace(const Tensor& self, int64_t dim, const Tensor& index, const Scalar& value, Reduce reduce) {
-  return scatter_into("scatter_", self, dim, index, number_like(self, index, value), mode_named("scatter_", reduce));
+Tensor scatter_value_inplace(const Tensor& self, int64_t dim, const Tensor& index, const Scalar& value,
+                             Reduce reduce) {
+  return scatter_into("scatter_", self, dim, index, number_like(self, index, value),
+                      mode_named("scatter_", reduce));
 }
 Tensor scatter_add_inplace(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& src) {
   return scatter_into("scatter_add_", self, dim, index, src, ScatterMode::Add);
@@ -164,8 +169,10 @@ Tensor scatter_add_inplace(const Tensor& self, int64_t dim, const Tensor& index,
 Tensor scatter_impl(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& src, Reduce reduce) {
   return scatter_into("scatter", clone(x), dim, index, src, mode_named("scatter", reduce));
 }
-Tensor scatter_number_impl(const Tensor& x, int64_t dim, const Tensor& index, const Scalar& value, Reduce reduce) {
-  return scatter_into("scatter", clone(x), dim, index, number_like(x, index, value), mode_named("scatter", reduce));
+Tensor scatter_number_impl(const Tensor& x, int64_t dim, const Tensor& index, const Scalar& value,
+                           Reduce reduce) {
+  return scatter_into("scatter", clone(x), dim, index, number_like(x, index, value),
+                      mode_named("scatter", reduce));
 }
 Tensor scatter_plain_number(const Tensor& x, int64_t dim, const Tensor& index, const Scalar& value) {
   return scatter_number_impl(x, dim, index, value, std::nullopt);
@@ -178,8 +185,8 @@ Tensor take_along_dim_impl(const Tensor& x, const Tensor& indices, std::optional
   if (!dim) return gather(reshape(x, Shape{-1}), 0, reshape(indices, Shape{-1}), false);
   int64_t d = wrap_dim(*dim, x.ndim(), "take_along_dim");
   WT_CHECK(x.ndim() == indices.ndim(), ShapeError,
-           "take_along_dim: input and indices should have the same number of dimensions, but got ", x.ndim(), " and ",
-           indices.ndim());
+           "take_along_dim: input and indices should have the same number of dimensions, but got ", x.ndim(),
+           " and ", indices.ndim());
   Shape a = x.sizes(), b = indices.sizes();
   a[d] = b[d] = 1;
   Shape common = broadcast_shapes(a, b, "take_along_dim"), to_x = common, to_i = common;
@@ -188,7 +195,8 @@ Tensor take_along_dim_impl(const Tensor& x, const Tensor& indices, std::optional
   return gather(expand(x, to_x), d, expand(indices, to_i), false);
 }
 
-// ---- index_select, index_add --------------------------------------------------------------------------------------------
+// ---- index_select, index_add
+// --------------------------------------------------------------------------------------------
 
 void index_select_backward(Node& n, Gradients& g) {
   const DimData& d = n.data<DimData>();
@@ -229,7 +237,8 @@ void index_add_backward(Node& n, Gradients& g) {
 }
 constexpr NodeType kIndexAdd{"IndexAddBackward0", index_add_backward};
 
-Tensor index_add_inplace(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& source, const Scalar& alpha) {
+Tensor index_add_inplace(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& source,
+                         const Scalar& alpha) {
   dim = wrap_dim(dim, self.ndim(), "index_add_");
   check_index_dtype("index_add_", index, self);
   Tensor i = raw_contiguous(raw_cast(at_least_1d(index), DType::Int64));
@@ -238,8 +247,8 @@ Tensor index_add_inplace(const Tensor& self, int64_t dim, const Tensor& index, c
   expected[dim] = i.numel();
   WT_CHECK(self.dtype() == source.dtype(), DtypeError, "index_add_: self (", self.dtype(), ") and source (",
            source.dtype(), ") must have the same scalar type");
-  WT_CHECK(i.ndim() == 1 && from.sizes() == expected, ShapeError, "index_add_: expected source of shape ", expected,
-           ", got ", source);
+  WT_CHECK(i.ndim() == 1 && from.sizes() == expected, ShapeError, "index_add_: expected source of shape ",
+           expected, ", got ", source);
   bool recorded = needs_grad(self, source);
   check_inplace(self, "index_add_", recorded);
   Ref<Node> n;
@@ -257,7 +266,8 @@ Tensor index_add_inplace(const Tensor& self, int64_t dim, const Tensor& index, c
   if (n) rebase_history(self, n);
   return self;
 }
-Tensor index_add_impl(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& source, const Scalar& alpha) {
+Tensor index_add_impl(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& source,
+                      const Scalar& alpha) {
   return index_add_inplace(clone(x), dim, index, source, alpha);
 }
 
@@ -280,7 +290,8 @@ Tensor index_copy_impl(const Tensor& x, int64_t dim, const Tensor& index, const 
   return index_copy_inplace(clone(x), dim, index, source);
 }
 
-// ---- masks ------------------------------------------------------------------------------------------------------------
+// ---- masks
+// ------------------------------------------------------------------------------------------------------------
 
 void check_mask(const char* op, const Tensor& mask) {
   WT_CHECK(mask.dtype() == DType::Bool, DtypeError, op, ": expected BoolTensor for mask, got ", mask.dtype());
@@ -325,16 +336,19 @@ constexpr NodeType kMaskedScatter{"MaskedScatterBackward0", masked_scatter_backw
 
 Tensor masked_scatter_inplace(const Tensor& self, const Tensor& mask, const Tensor& source) {
   check_mask("masked_scatter_", mask);
-  WT_CHECK(self.dtype() == source.dtype(), DtypeError, "masked_scatter_: expected self and source to have same dtypes but got ",
-           self.dtype(), " and ", source.dtype());
-  Tensor m = raw_contiguous(expand_view(mask, broadcast_shapes(self.sizes(), mask.sizes(), "masked_scatter_")));
-  WT_CHECK(m.sizes() == self.sizes(), ShapeError, "masked_scatter_: mask ", mask.sizes(), " does not fit ", self.sizes());
+  WT_CHECK(self.dtype() == source.dtype(), DtypeError,
+           "masked_scatter_: expected self and source to have same dtypes but got ", self.dtype(), " and ",
+           source.dtype());
+  Tensor m =
+      raw_contiguous(expand_view(mask, broadcast_shapes(self.sizes(), mask.sizes(), "masked_scatter_")));
+  WT_CHECK(m.sizes() == self.sizes(), ShapeError, "masked_scatter_: mask ", mask.sizes(), " does not fit ",
+           self.sizes());
   bool recorded = needs_grad(self, source);
   check_inplace(self, "masked_scatter_", recorded);
   if (!self.is_meta()) {
     int64_t count = nonzero(m).sizes()[0];
-    WT_CHECK(count <= source.numel(), ShapeError, "masked_scatter_: number of elements of source (", source.numel(),
-             ") < number of ones in mask (", count, ")");
+    WT_CHECK(count <= source.numel(), ShapeError, "masked_scatter_: number of elements of source (",
+             source.numel(), ") < number of ones in mask (", count, ")");
   }
   Ref<Node> n;
   if (recorded) {
@@ -359,7 +373,8 @@ ElementwiseSlot where_slot{"where"};
 void masked_fill_backward(Node& n, Gradients& g) {
   Tensor mask = n.saved(0);
   if (g.wants(0)) g.set(0, masked_fill(g[0], mask, 0));
-  if (n.edges.size() > 1 && g.wants(1)) g.set(1, g[0] * cast(mask, g[0].dtype()));  // of a 0-dim value: the engine sums
+  if (n.edges.size() > 1 && g.wants(1))
+    g.set(1, g[0] * cast(mask, g[0].dtype()));  // of a 0-dim value: the engine sums
 }
 constexpr NodeType kMaskedFill{"MaskedFillBackward0", masked_fill_backward};
 
@@ -370,11 +385,13 @@ Tensor run_masked_fill(const Tensor& self, const Tensor& mask, const PointwiseIn
 }
 
 // The value is converted to self's dtype; `value` is null for a number.
-Tensor masked_fill_into(const char* op, const Tensor& self, const Tensor& mask, const Scalar& number, const Tensor* value) {
+Tensor masked_fill_into(const char* op, const Tensor& self, const Tensor& mask, const Scalar& number,
+                        const Tensor* value) {
   check_mask(op, mask);
-  WT_CHECK(broadcast_shapes(self.sizes(), mask.sizes(), op) == self.sizes(), ShapeError, op, ": mask ", mask.sizes(),
-           " does not broadcast to ", self.sizes());
-  WT_CHECK(mask.device() == self.device(), DeviceError, op, ": expected mask on ", self.device(), ", got ", mask);
+  WT_CHECK(broadcast_shapes(self.sizes(), mask.sizes(), op) == self.sizes(), ShapeError, op, ": mask ",
+           mask.sizes(), " does not broadcast to ", self.sizes());
+  WT_CHECK(mask.device() == self.device(), DeviceError, op, ": expected mask on ", self.device(), ", got ",
+           mask);
   WT_CHECK(!value || value->ndim() == 0, ShapeError, op,
            ": masked_fill only supports a 0-dimensional value tensor, but got tensor with shape ",
            value ? value->sizes() : Shape());
@@ -402,8 +419,8 @@ Tensor masked_fill_tensor_inplace(const Tensor& self, const Tensor& mask, const 
 // Out of place without a copy first: the kernel reads x and writes the result.
 Tensor masked_fill_impl(const Tensor& x, const Tensor& mask, const Scalar& value) {
   check_mask("masked_fill", mask);
-  WT_CHECK(can_cast(value.dtype(), x.dtype()), DtypeError, "masked_fill: value cannot be converted to type ", x.dtype(),
-           " without overflow");
+  WT_CHECK(can_cast(value.dtype(), x.dtype()), DtypeError, "masked_fill: value cannot be converted to type ",
+           x.dtype(), " without overflow");
   Tensor out = empty(broadcast_shapes(x.sizes(), mask.sizes(), "masked_fill"), options_of(x));
   const PointwiseInput in[] = {mask, value, x};
   common_device("masked_fill", in);
@@ -425,35 +442,132 @@ const Arg kSelf{"input", kWritten};
 
 }  // namespace
 
-decltype(gather) gather{"gather", gather_impl, kBoth | kOut, {"input", "dim", "index", {"sparse_grad", false, kKeywordOnly}}, "out[i][j] = input[index[i][j]][j] for dim 0, and so on."};
-decltype(scatter_add) scatter_add{"scatter_add", scatter_add_impl, kBoth, {"input", "dim", "index", "src"}, "A copy of input with src added at index along dim."};
-decltype(scatter_value) scatter_value{"_scatter_value", scatter_plain_number, kPrivate, {"input", "dim", "index", "value"}, "scatter of one number."};
-const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&, Reduce)>
-    scatter_op{"scatter", scatter_impl, kBoth, {"input", "dim", "index", "src", {"reduce", none, kKeywordOnly}}, "A copy of input with src written at index along dim."},
-    scatter_inplace_op{"scatter_", scatter_inplace, kMethod, {kSelf, "dim", "index", "src", {"reduce", none, kKeywordOnly}}, "Writes src at index along dim."};
-const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Scalar&, Reduce)>
-    scatter_number_op{"scatter", scatter_number_impl, kBoth, {"input", "dim", "index", "value", {"reduce", none, kKeywordOnly}}, "A copy of input with a number written at index along dim."},
-    scatter_number_inplace_op{"scatter_", scatter_value_inplace, kMethod, {kSelf, "dim", "index", "value", {"reduce", none, kKeywordOnly}}, "Writes a number at index along dim."};
-const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&)> scatter_add_op_{"scatter_add_", scatter_add_inplace, kMethod, {kSelf, "dim", "index", "src"}, "Adds src at index along dim."};
-const Op<Tensor(const Tensor&, const Tensor&, std::optional<int64_t>)> take_along_dim_op{"take_along_dim", take_along_dim_impl, kBoth | kOut, {"input", "indices", {"dim", none}}, "gather with broadcasting; over the flattened input without dim."};
-decltype(index_select) index_select{"index_select", index_select_impl, kBoth | kOut, {"input", "dim", "index"}, "The slices of a dim at index."};
-decltype(index_add) index_add{"index_add", index_add_impl, kBoth, {"input", "dim", "index", "source", Arg::integer("alpha", 1, kKeywordOnly)}, "A copy of input with alpha * source added at index along dim."};
-const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&, const Scalar&)> index_add_op_{"index_add_", index_add_inplace, kMethod, {kSelf, "dim", "index", "source", Arg::integer("alpha", 1, kKeywordOnly)}, "Adds alpha * source at index along dim."};
-const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Scalar&)>
-    index_fill_op{"index_fill", index_fill_impl, kBoth, {"input", "dim", "index", "value"}, "A copy with a number in the slices at index."},
-    index_fill_op_{"index_fill_", index_fill_inplace, kMethod, {kSelf, "dim", "index", "value"}, "Writes a number into the slices at index."};
-const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&)>
-    index_copy_op{"index_copy", index_copy_impl, kBoth, {"input", "dim", "index", "source"}, "A copy with source in the slices at index.", {}, Autocast::Widest},
-    index_copy_op_{"index_copy_", index_copy_inplace, kMethod, {kSelf, "dim", "index", "source"}, "Writes source into the slices at index."};
-decltype(masked_select) masked_select{"masked_select", masked_select_impl, kBoth | kOut, {"input", "mask"}, "The elements where mask is set, in order."};
-decltype(masked_scatter) masked_scatter{"masked_scatter", masked_scatter_impl, kBoth, {"input", "mask", "source"}, "A copy with source's elements, in order, where mask is set."};
-decltype(masked_scatter) masked_scatter_op_{"masked_scatter_", masked_scatter_inplace, kMethod, {kSelf, "mask", "source"}, "Writes source's elements, in order, where mask is set."};
+decltype(gather) gather{"gather",
+                        gather_impl,
+                        kBoth | kOut,
+                        {"input", "dim", "index", {"sparse_grad", false, kKeywordOnly}},
+                        "out[i][j] = input[index[i][j]][j] for dim 0, and so on."};
+decltype(scatter_add) scatter_add{"scatter_add",
+                                  scatter_add_impl,
+                                  kBoth,
+                                  {"input", "dim", "index", "src"},
+                                  "A copy of input with src added at index along dim."};
+decltype(scatter_value) scatter_value{"_scatter_value",
+                                      scatter_plain_number,
+                                      kPrivate,
+                                      {"input", "dim", "index", "value"},
+                                      "scatter of one number."};
+const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&, Reduce)> scatter_op{
+    "scatter",
+    scatter_impl,
+    kBoth,
+    {"input", "dim", "index", "src", {"reduce", none, kKeywordOnly}},
+    "A copy of input with src written at index along dim."},
+    scatter_inplace_op{"scatter_",
+                       scatter_inplace,
+                       kMethod,
+                       {kSelf, "dim", "index", "src", {"reduce", none, kKeywordOnly}},
+                       "Writes src at index along dim."};
+const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Scalar&, Reduce)> scatter_number_op{
+    "scatter",
+    scatter_number_impl,
+    kBoth,
+    {"input", "dim", "index", "value", {"reduce", none, kKeywordOnly}},
+    "A copy of input with a number written at index along dim."},
+    scatter_number_inplace_op{"scatter_",
+                              scatter_value_inplace,
+                              kMethod,
+                              {kSelf, "dim", "index", "value", {"reduce", none, kKeywordOnly}},
+                              "Writes a number at index along dim."};
+const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&)> scatter_add_op_{
+    "scatter_add_",
+    scatter_add_inplace,
+    kMethod,
+    {kSelf, "dim", "index", "src"},
+    "Adds src at index along dim."};
+const Op<Tensor(const Tensor&, const Tensor&, std::optional<int64_t>)> take_along_dim_op{
+    "take_along_dim",
+    take_along_dim_impl,
+    kBoth | kOut,
+    {"input", "indices", {"dim", none}},
+    "gather with broadcasting; over the flattened input without dim."};
+decltype(index_select) index_select{"index_select",
+                                    index_select_impl,
+                                    kBoth | kOut,
+                                    {"input", "dim", "index"},
+                                    "The slices of a dim at index."};
+decltype(index_add) index_add{"index_add",
+                              index_add_impl,
+                              kBoth,
+                              {"input", "dim", "index", "source", Arg::integer("alpha", 1, kKeywordOnly)},
+                              "A copy of input with alpha * source added at index along dim."};
+const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&, const Scalar&)> index_add_op_{
+    "index_add_",
+    index_add_inplace,
+    kMethod,
+    {kSelf, "dim", "index", "source", Arg::integer("alpha", 1, kKeywordOnly)},
+    "Adds alpha * source at index along dim."};
+const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Scalar&)> index_fill_op{
+    "index_fill",
+    index_fill_impl,
+    kBoth,
+    {"input", "dim", "index", "value"},
+    "A copy with a number in the slices at index."},
+    index_fill_op_{"index_fill_",
+                   index_fill_inplace,
+                   kMethod,
+                   {kSelf, "dim", "index", "value"},
+                   "Writes a number into the slices at index."};
+const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&)> index_copy_op{
+    "index_copy",
+    index_copy_impl,
+    kBoth,
+    {"input", "dim", "index", "source"},
+    "A copy with source in the slices at index.",
+    {},
+    Autocast::Widest},
+    index_copy_op_{"index_copy_",
+                   index_copy_inplace,
+                   kMethod,
+                   {kSelf, "dim", "index", "source"},
+                   "Writes source into the slices at index."};
+decltype(masked_select) masked_select{"masked_select",
+                                      masked_select_impl,
+                                      kBoth | kOut,
+                                      {"input", "mask"},
+                                      "The elements where mask is set, in order."};
+decltype(masked_scatter) masked_scatter{"masked_scatter",
+                                        masked_scatter_impl,
+                                        kBoth,
+                                        {"input", "mask", "source"},
+                                        "A copy with source's elements, in order, where mask is set."};
+decltype(masked_scatter) masked_scatter_op_{"masked_scatter_",
+                                            masked_scatter_inplace,
+                                            kMethod,
+                                            {kSelf, "mask", "source"},
+                                            "Writes source's elements, in order, where mask is set."};
 
 // The tensor first: a 0-dim tensor would do as a number too, but without its gradient.
-const Op<Tensor(const Tensor&, const Tensor&, const Tensor&)>
-    masked_fill_tensor_op{"masked_fill", masked_fill_tensor_impl, kBoth, {"input", "mask", "value"}, "A copy with a 0-dim tensor's value where mask is set."},
-    masked_fill_tensor_op_{"masked_fill_", masked_fill_tensor_inplace, kMethod, {kSelf, "mask", "value"}, "Writes a 0-dim tensor's value where mask is set."};
-decltype(masked_fill) masked_fill{"masked_fill", masked_fill_impl, kBoth, {"input", "mask", "value"}, "A copy with a number where mask is set."};
-decltype(masked_fill) masked_fill_op_{"masked_fill_", masked_fill_inplace, kMethod, {kSelf, "mask", "value"}, "Writes a number where mask is set."};
+const Op<Tensor(const Tensor&, const Tensor&, const Tensor&)> masked_fill_tensor_op{
+    "masked_fill",
+    masked_fill_tensor_impl,
+    kBoth,
+    {"input", "mask", "value"},
+    "A copy with a 0-dim tensor's value where mask is set."},
+    masked_fill_tensor_op_{"masked_fill_",
+                           masked_fill_tensor_inplace,
+                           kMethod,
+                           {kSelf, "mask", "value"},
+                           "Writes a 0-dim tensor's value where mask is set."};
+decltype(masked_fill) masked_fill{"masked_fill",
+                                  masked_fill_impl,
+                                  kBoth,
+                                  {"input", "mask", "value"},
+                                  "A copy with a number where mask is set."};
+decltype(masked_fill) masked_fill_op_{"masked_fill_",
+                                      masked_fill_inplace,
+                                      kMethod,
+                                      {kSelf, "mask", "value"},
+                                      "Writes a number where mask is set."};
 
 }  // namespace warptape::ops

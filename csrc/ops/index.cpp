@@ -23,7 +23,8 @@ Tensor nonzero_impl(const Tensor& x) {
   return out;
 }
 
-// The index tensors as int64, broadcast to one shape, with the dims of x that they stand for brought to the front.
+// The index tensors as int64, broadcast to one shape, with the dims of x that they stand for brought to the
+// front.
 struct Plan {
   std::vector<Tensor> indices;  // one per indexed dim
   Shape shape;                  // their common shape
@@ -34,7 +35,8 @@ struct Plan {
 Shape common_shape(const Shape& a, const Shape& b, const char* op) try {
   return broadcast_shapes(a, b, op);
 } catch (const ShapeError&) {
-  throw IndexError(message(op, ": shape mismatch: indexing tensors could not be broadcast together with shapes ", a, ", ", b));
+  throw IndexError(message(
+      op, ": shape mismatch: indexing tensors could not be broadcast together with shapes ", a, ", ", b));
 }
 
 void add_index(Plan& plan, const char* op, const Tensor& x, const Tensor& given, int64_t& dim) {
@@ -46,11 +48,12 @@ void add_index(Plan& plan, const char* op, const Tensor& x, const Tensor& given,
   WT_CHECK(!is_floating(given.dtype()), IndexError, op,
            ": tensors used as indices must be long, int, byte or bool tensors, got ", given);
   Tensor index = given.device() == x.device() ? given : to(given, x.device(), std::nullopt, false);
-  if (index.dtype() != DType::Bool && index.dtype() != DType::UInt8) return push(raw_cast(index, DType::Int64));
+  if (index.dtype() != DType::Bool && index.dtype() != DType::UInt8)
+    return push(raw_cast(index, DType::Int64));
   for (int64_t d = 0; d < index.ndim(); ++d)
-    WT_CHECK(dim + d < x.ndim() && x.sizes()[dim + d] == index.sizes()[d], IndexError, op, ": The shape of the mask ",
-             index.sizes(), " at index ", d, " does not match the shape of the indexed tensor ", x.sizes(),
-             " at index ", dim + d);
+    WT_CHECK(dim + d < x.ndim() && x.sizes()[dim + d] == index.sizes()[d], IndexError, op,
+             ": The shape of the mask ", index.sizes(), " at index ", d,
+             " does not match the shape of the indexed tensor ", x.sizes(), " at index ", dim + d);
   Tensor positions = nonzero_impl(index);
   int64_t n = positions.sizes()[0];
   for (int64_t d = 0; d < index.ndim(); ++d)
@@ -114,13 +117,15 @@ void put(const char* op, const Plan& plan, const Tensor& self, const Tensor& val
     inverse[order[i]] = static_cast<int64_t>(i);
     shown.push_back(sizes[order[i]]);
   }
-  WT_CHECK(broadcast_shapes(values.sizes(), shown, op) == shown, ShapeError, op, ": shape mismatch: value tensor of shape ",
-           values.sizes(), " cannot be broadcast to indexing result of shape ", shown);
+  WT_CHECK(broadcast_shapes(values.sizes(), shown, op) == shown, ShapeError, op,
+           ": shape mismatch: value tensor of shape ", values.sizes(),
+           " cannot be broadcast to indexing result of shape ", shown);
   Tensor v = permuted_view(expand_view(raw_cast(values, self.dtype()), shown), inverse);
   if (self.is_meta() || v.numel() == 0) return;
   Launch launch(self.device());
   auto index_views = views(plan);
-  index_put_slot(launch, front.view(), v.view(), index_views.data(), static_cast<int>(index_views.size()), accumulate);
+  index_put_slot(launch, front.view(), v.view(), index_views.data(), static_cast<int>(index_views.size()),
+                 accumulate);
   launch.check_index(op, plan.order[0]);
 }
 
@@ -151,7 +156,8 @@ Tensor index_impl(const Tensor& x, Indices indices) {
   if (!out.is_meta() && out.numel()) {
     Launch launch(x.device());
     auto index_views = views(plan);
-    index_get_slot(launch, out.view(), front.view(), index_views.data(), static_cast<int>(index_views.size()));
+    index_get_slot(launch, out.view(), front.view(), index_views.data(),
+                   static_cast<int>(index_views.size()));
     launch.check_index("index", plan.order[0]);
   }
   out = permuted_view(out, result_order(plan, out.ndim()));
@@ -178,8 +184,8 @@ void index_put_backward(Node& n, Gradients& g) {
 constexpr NodeType kIndexPut{"IndexPutBackward0", index_put_backward};
 
 Tensor index_put_impl(const Tensor& self, Indices indices, const Tensor& given, bool accumulate) {
-  WT_CHECK(given.device() == self.device() || given.ndim() == 0, DeviceError, "index_put_: expected values on ",
-           self.device(), ", got ", given.device());
+  WT_CHECK(given.device() == self.device() || given.ndim() == 0, DeviceError,
+           "index_put_: expected values on ", self.device(), ", got ", given.device());
   WT_CHECK(can_cast(given.dtype(), self.dtype()) || given.ndim() == 0, DtypeError,
            "index_put_: Index put requires the source and destination dtypes match, got ", self.dtype(),
            " for the destination and ", given.dtype(), " for the source.");
@@ -205,9 +211,26 @@ Tensor index_put_copy_impl(const Tensor& x, Indices indices, const Tensor& value
 
 }  // namespace
 
-decltype(index) index{"_index", index_impl, kPrivate, {"input", "indices"}, "input[indices]: advanced indexing by NumPy's rules."};
-decltype(index_put_) index_put_{"index_put_", index_put_impl, kMethod, {{"input", kWritten}, "indices", "values", {"accumulate", false}}, "input[indices] = values, or += with accumulate."};
-const Op<Tensor(const Tensor&, Indices, const Tensor&, bool)> index_put{"index_put", index_put_copy_impl, kFunction | kMethod, {"input", "indices", "values", {"accumulate", false}}, "index_put_ on a copy."};
-decltype(nonzero) nonzero{"_nonzero", nonzero_impl, kPrivate, {"input"}, "Positions of the non-zero elements, int64 [count, ndim]."};
+decltype(index) index{"_index",
+                      index_impl,
+                      kPrivate,
+                      {"input", "indices"},
+                      "input[indices]: advanced indexing by NumPy's rules."};
+decltype(index_put_) index_put_{"index_put_",
+                                index_put_impl,
+                                kMethod,
+                                {{"input", kWritten}, "indices", "values", {"accumulate", false}},
+                                "input[indices] = values, or += with accumulate."};
+const Op<Tensor(const Tensor&, Indices, const Tensor&, bool)> index_put{
+    "index_put",
+    index_put_copy_impl,
+    kFunction | kMethod,
+    {"input", "indices", "values", {"accumulate", false}},
+    "index_put_ on a copy."};
+decltype(nonzero) nonzero{"_nonzero",
+                          nonzero_impl,
+                          kPrivate,
+                          {"input"},
+                          "Positions of the non-zero elements, int64 [count, ndim]."};
 
 }  // namespace warptape::ops

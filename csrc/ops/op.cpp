@@ -14,7 +14,9 @@ const OpInfo* all_ops() { return newest; }
 
 const OpInfo* register_op(OpInfo* op) { return std::exchange(newest, op); }
 
-void set_interceptor(DispatchBit bit, Interceptor f) { interceptors[std::countr_zero(static_cast<uint32_t>(bit))] = f; }
+void set_interceptor(DispatchBit bit, Interceptor f) {
+  interceptors[std::countr_zero(static_cast<uint32_t>(bit))] = f;
+}
 
 bool intercept(const OpInfo& op, std::span<Value> args, Result& out, Keep& keep) {
   for (uint32_t rest = thread_state.dispatch; rest; rest &= rest - 1) {

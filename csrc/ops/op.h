@@ -2,13 +2,14 @@
 //
 // An op is one object, declared in its family's header and defined in its family's .cpp:
 //
-//   extern WT_API const Op<Tensor(const Tensor&, int64_t, std::optional<DType>)> softmax;            // softmax.h
-//   decltype(softmax) softmax{"softmax", softmax_impl, kFunction | kMethod,                          // softmax.cpp
+//   extern WT_API const Op<Tensor(const Tensor&, int64_t, std::optional<DType>)> softmax;            //
+//   softmax.h decltype(softmax) softmax{"softmax", softmax_impl, kFunction | kMethod, // softmax.cpp
 //                             {"input", "dim", {"dtype", none}}, "softmax over dim ..."};
 //
-// The C++ type gives the arguments' types; names, defaults, Python binding, docstring, stub and op table come from the
-// declaration. Several ops with one Python name are overloads, tried in the order of their definition in that file.
-// Calling the object, from C++ or Python, passes one inline entry that tests one thread-local word.
+// The C++ type gives the arguments' types; names, defaults, Python binding, docstring, stub and op table come
+// from the declaration. Several ops with one Python name are overloads, tried in the order of their
+// definition in that file. Calling the object, from C++ or Python, passes one inline entry that tests one
+// thread-local word.
 #pragma once
 
 #include <deque>
@@ -24,15 +25,28 @@ namespace warptape {
 
 // Where Python finds the op.
 enum OpPlace : uint32_t {
-  kFunction = 1,    // warptape.name(...)
-  kMethod = 2,      // Tensor.name(...): the first argument is self
-  kNN = 4,          // warptape.nn.functional.name(...)
-  kOut = 8,         // takes out=: the result is copied into it (sizes adapted, dtype must be castable, not recorded)
-  kLinalg = 16,     // warptape.linalg.name(...)
-  kPrivate = 32,    // warptape._C._private.name(...): for the Python layer only
+  kFunction = 1,  // warptape.name(...)
+  kMethod = 2,    // Tensor.name(...): the first argument is self
+  kNN = 4,        // warptape.nn.functional.name(...)
+  kOut = 8,  // takes out=: the result is copied into it (sizes adapted, dtype must be castable, not recorded)
+  kLinalg = 16,   // warptape.linalg.name(...)
+  kPrivate = 32,  // warptape._C._private.name(...): for the Python layer only
 };
 
-enum class ArgType : uint8_t { Tensor, TensorList, OptTensorList, Int, Double, Bool, Scalar, IntList, DType, Device, String, Generator };
+enum class ArgType : uint8_t {
+  Tensor,
+  TensorList,
+  OptTensorList,
+  Int,
+  Double,
+  Bool,
+  Scalar,
+  IntList,
+  DType,
+  Device,
+  String,
+  Generator
+};
 
 // One argument or default, without its type. Borrowed: what it points to lives as long as the call.
 struct Value {
@@ -78,8 +92,8 @@ struct ArgDefault {
 
 enum ArgMark : uint8_t {
   kKeywordOnly = 1,
-  kVarArgs = 2,   // x.view(2, 3) as well as x.view((2, 3)); of an IntList or TensorList
-  kWritten = 4,   // changed in place; the op returns it
+  kVarArgs = 2,  // x.view(2, 3) as well as x.view((2, 3)); of an IntList or TensorList
+  kWritten = 4,  // changed in place; the op returns it
 };
 
 struct Arg {
@@ -87,7 +101,9 @@ struct Arg {
   Arg(const char* n, None, int m = 0) : Arg(n, m) { def.kind = ArgDefault::Kind::None; }
   Arg(const char* n, bool v, int m = 0) : Arg(n, m) { def.kind = ArgDefault::Kind::Bool, def.i = v; }
   Arg(const char* n, double v, int m = 0) : Arg(n, m) { def.kind = ArgDefault::Kind::Double, def.d = v; }
-  Arg(const char* n, const char* v, int m = 0) : Arg(n, m) { def.kind = ArgDefault::Kind::String, def.text = v; }
+  Arg(const char* n, const char* v, int m = 0) : Arg(n, m) {
+    def.kind = ArgDefault::Kind::String, def.text = v;
+  }
   Arg(const char* n, std::initializer_list<int64_t> v, int m = 0) : Arg(n, m) {
     def.kind = ArgDefault::Kind::IntList, def.ints = v;
   }
@@ -116,27 +132,28 @@ struct OpInfo {
   std::vector<const char*> return_names;  // of a named tuple
   Autocast autocast = Autocast::Keep;
   CallFn call = nullptr;
-  const OpInfo* next = nullptr;           // all ops, newest first
+  const OpInfo* next = nullptr;  // all ops, newest first
 };
 WT_API const OpInfo* all_ops();
 WT_API const OpInfo* register_op(OpInfo* op);  // returns the previous head
 
-// A reason to leave the straight way: may change the arguments (keeping what it made in `keep`) and go on (false), or
-// do the whole call (true).
+// A reason to leave the straight way: may change the arguments (keeping what it made in `keep`) and go on
+// (false), or do the whole call (true).
 using Keep = std::deque<Tensor>;
 using Interceptor = bool (*)(const OpInfo& op, std::span<Value> args, Result& out, Keep& keep);
 WT_API void set_interceptor(DispatchBit bit, Interceptor f);
 // Asks the interceptors of all bits set, each with its own bit cleared.
 WT_API bool intercept(const OpInfo& op, std::span<Value> args, Result& out, Keep& keep);
 
-// ---- from C++ types to values and back ------------------------------------------------------------------------------
+// ---- from C++ types to values and back
+// ------------------------------------------------------------------------------
 
 template <class T> struct ArgTraits;
-#define WT_ARG(TYPE, KIND, BOX, UNBOX)                       \
-  template <> struct ArgTraits<TYPE> {                       \
-    static constexpr ArgType kType = ArgType::KIND;          \
-    static constexpr bool kOptional = false;                 \
-    static void box(Value& v, const TYPE& x) { BOX; }        \
+#define WT_ARG(TYPE, KIND, BOX, UNBOX)                            \
+  template <> struct ArgTraits<TYPE> {                            \
+    static constexpr ArgType kType = ArgType::KIND;               \
+    static constexpr bool kOptional = false;                      \
+    static void box(Value& v, const TYPE& x) { BOX; }             \
     static decltype(auto) unbox(const Value& v) { return UNBOX; } \
   }
 WT_ARG(Tensor, Tensor, v.tensor = &x, (*v.tensor));
@@ -177,11 +194,11 @@ template <class T> struct ArgTraits<std::optional<T>> {
 template <class A> using Plain = std::remove_cvref_t<A>;
 
 template <class R> struct ReturnTraits;
-#define WT_RETURN(TYPE, KIND, BOX, UNBOX)                        \
-  template <> struct ReturnTraits<TYPE> {                        \
-    static constexpr Result::Kind kKind = Result::Kind::KIND;    \
-    static void box(Result& r, TYPE x) { BOX; }                  \
-    static TYPE unbox(Result& r) { return UNBOX; }               \
+#define WT_RETURN(TYPE, KIND, BOX, UNBOX)                     \
+  template <> struct ReturnTraits<TYPE> {                     \
+    static constexpr Result::Kind kKind = Result::Kind::KIND; \
+    static void box(Result& r, TYPE x) { BOX; }               \
+    static TYPE unbox(Result& r) { return UNBOX; }            \
   }
 WT_RETURN(Tensor, Tensor, r.tensor = std::move(x), std::move(r.tensor));
 WT_RETURN(std::vector<Tensor>, List, r.tensors = std::move(x), std::move(r.tensors));
@@ -203,7 +220,8 @@ template <class... T> struct ReturnTraits<std::tuple<T...>> {
   }
 };
 
-// ---- the op ---------------------------------------------------------------------------------------------------------
+// ---- the op
+// ---------------------------------------------------------------------------------------------------------
 
 template <class Sig> class Op;
 
@@ -222,7 +240,9 @@ class Op<R(A...)> : public OpInfo {
     this->return_names = return_names;
     if constexpr (!std::is_void_v<R>) returns = ReturnTraits<R>::kKind;
     size_t i = 0;
-    ((this->args.at(i).type = ArgTraits<Plain<A>>::kType, this->args.at(i++).optional = ArgTraits<Plain<A>>::kOptional), ...);
+    ((this->args.at(i).type = ArgTraits<Plain<A>>::kType,
+      this->args.at(i++).optional = ArgTraits<Plain<A>>::kOptional),
+     ...);
     call = &call_boxed;
     next = register_op(this);
   }
@@ -240,8 +260,10 @@ class Op<R(A...)> : public OpInfo {
     Result out;
     Keep keep;
     if (intercept(*this, {values, sizeof...(A)}, out, keep)) {
-      if constexpr (std::is_void_v<R>) return;
-      else return ReturnTraits<R>::unbox(out);
+      if constexpr (std::is_void_v<R>)
+        return;
+      else
+        return ReturnTraits<R>::unbox(out);
     }
     return call_unboxed(values, std::index_sequence_for<A...>{});
   }
@@ -251,7 +273,9 @@ class Op<R(A...)> : public OpInfo {
   }
   static void call_boxed(const OpInfo& info, const Value* args, Result& out) {
     auto& self = static_cast<const Op&>(info);
-    auto run = [&]<size_t... I>(std::index_sequence<I...>) -> R { return self(ArgTraits<Plain<A>>::unbox(args[I])...); };
+    auto run = [&]<size_t... I>(std::index_sequence<I...>) -> R {
+      return self(ArgTraits<Plain<A>>::unbox(args[I])...);
+    };
     if constexpr (std::is_void_v<R>) {
       run(std::index_sequence_for<A...>{});
     } else {

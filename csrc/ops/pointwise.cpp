@@ -3,7 +3,8 @@
 namespace warptape {
 namespace {
 
-// Bool results are compared, everything else computed, in the promoted dtype; integers that give floats in the float.
+// Bool results are compared, everything else computed, in the promoted dtype; integers that give floats in
+// the float.
 DType compute_of(ResultRule rule, DType promoted, DType result) {
   return compute_dtype(rule == ResultRule::Bool ? promoted : result);
 }
@@ -59,7 +60,8 @@ Device common_device(const char* op, std::span<const PointwiseInput> inputs) {
       if (!(found && movable)) found = in.tensor;
       continue;
     }
-    WT_CHECK(movable, DeviceError, op, ": Expected all tensors to be on the same device, but found at least two devices, ",
+    WT_CHECK(movable, DeviceError, op,
+             ": Expected all tensors to be on the same device, but found at least two devices, ",
              found->device(), " and ", in.tensor->device(), "! Move one with .to(device)");
   }
   return found ? found->device() : rank_context().default_device;
@@ -76,8 +78,8 @@ Shape common_shape(const char* op, std::span<const PointwiseInput> inputs) {
   return out;
 }
 
-Tensor pointwise(const char* op, ElementwiseSlot& slot, ResultRule rule, std::initializer_list<PointwiseInput> inputs,
-                 kernels::IndexFault* fault) {
+Tensor pointwise(const char* op, ElementwiseSlot& slot, ResultRule rule,
+                 std::initializer_list<PointwiseInput> inputs, kernels::IndexFault* fault) {
   std::span<const PointwiseInput> in{inputs.begin(), inputs.size()};
   // The common case, two tensors of one dtype, needs no promotion.
   DType promoted = in.size() == 1 ? in[0].tensor->dtype() : promoted_dtype(in);

@@ -7,9 +7,9 @@ namespace warptape {
 
 // How the result's dtype follows from the promoted dtype of the inputs.
 enum class ResultRule : uint8_t {
-  Same,     // the promoted dtype
-  Float,    // integers and bools become the default floating dtype
-  Bool,     // a predicate
+  Same,   // the promoted dtype
+  Float,  // integers and bools become the default floating dtype
+  Bool,   // a predicate
 };
 
 using PointwiseInput = ElementwiseInput;  // a tensor or a number
@@ -33,10 +33,11 @@ void save_operand(Node& node, const T& operand, bool needed) {
 // One elementwise launch into a fresh output (laid out as the first input that has the output's shape).
 WT_API Tensor pointwise(const char* op, ElementwiseSlot& slot, ResultRule rule,
                         std::initializer_list<PointwiseInput> inputs, kernels::IndexFault* fault = nullptr);
-// The same into `self`, which must have the broadcast shape and a dtype that the result can be cast to. Bumps the
-// version; the caller has called check_inplace before and records after.
+// The same into `self`, which must have the broadcast shape and a dtype that the result can be cast to. Bumps
+// the version; the caller has called check_inplace before and records after.
 WT_API void pointwise_into(const char* op, ElementwiseSlot& slot, ResultRule rule, const Tensor& self,
-                           std::initializer_list<PointwiseInput> inputs, kernels::IndexFault* fault = nullptr);
+                           std::initializer_list<PointwiseInput> inputs,
+                           kernels::IndexFault* fault = nullptr);
 
 // A copy that stands for x before an in-place change, history included.
 inline Tensor clone_with_history(const Tensor& x) {
@@ -45,9 +46,9 @@ inline Tensor clone_with_history(const Tensor& x) {
   return c;
 }
 
-// In-place form of a differentiable op: checks, launches into `self`, and gives it the node that `make_record` returns,
-// which is called before the data changes and only when the op is recorded. Inputs that backward needs and that the op
-// overwrites are saved as clones by make_record.
+// In-place form of a differentiable op: checks, launches into `self`, and gives it the node that
+// `make_record` returns, which is called before the data changes and only when the op is recorded. Inputs
+// that backward needs and that the op overwrites are saved as clones by make_record.
 template <class F>
 Tensor inplace(const char* op, ElementwiseSlot& slot, ResultRule rule, const Tensor& self,
                std::initializer_list<PointwiseInput> inputs, F&& make_record) {

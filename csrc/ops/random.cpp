@@ -1,5 +1,6 @@
-// Random tensors. On the CPU the Mersenne Twister is consumed in PyTorch's order, so the same seed gives the same
-// numbers: rand, uniform_, randint, random_, randperm to the bit, randn and normal_ within rounding of log, sin and cos.
+// Random tensors. On the CPU the Mersenne Twister is consumed in PyTorch's order, so the same seed gives the
+// same numbers: rand, uniform_, randint, random_, randperm to the bit, randn and normal_ within rounding of
+// log, sin and cos.
 #include <cmath>
 #include <mutex>
 #include <numbers>
@@ -18,7 +19,8 @@ using OptDevice = std::optional<Device>;
 
 Generator& generator_or_default(Generator* g) { return g ? *g : *rank_context().generator; }
 
-// Fills `t` in the order of its elements: `fill(T* data, int64_t n, Generator&)` works on contiguous host memory.
+// Fills `t` in the order of its elements: `fill(T* data, int64_t n, Generator&)` works on contiguous host
+// memory.
 template <class Types, class F>
 void fill_host(const char* op, const Tensor& t, Generator* given, F&& fill) {
   if (t.is_meta() || t.numel() == 0) return;
@@ -54,7 +56,8 @@ Tensor overwrite(const Tensor& t, const char* op, F&& fill) {
   return t;
 }
 
-// ---- uniform --------------------------------------------------------------------------------------------------------
+// ---- uniform
+// --------------------------------------------------------------------------------------------------------
 
 // One number of [0, 1): 53 bits for double, 24 for float and what is computed in float.
 template <class T>
@@ -75,12 +78,13 @@ void fill_uniform(const char* op, const Tensor& t, double from, double to, Gener
 }
 
 Tensor uniform_impl(const Tensor& t, double from, double to, Generator* g) {
-  WT_CHECK(from <= to, ValueError, "uniform_: uniform_ expects to return a [from, to) range, but found from=", from,
-           " > to=", to);
+  WT_CHECK(from <= to, ValueError,
+           "uniform_: uniform_ expects to return a [from, to) range, but found from=", from, " > to=", to);
   return overwrite(t, "uniform_", [&] { fill_uniform("uniform_", t, from, to, g); });
 }
 
-// ---- normal ---------------------------------------------------------------------------------------------------------
+// ---- normal
+// ---------------------------------------------------------------------------------------------------------
 
 // Box and Muller's transform on 8 pairs (element j with j + 8), as PyTorch lays them out.
 template <class C>
@@ -114,7 +118,8 @@ void fill_normal(const char* op, const Tensor& t, double mean, double std, Gener
   fill_host<kernels::FloatTypes>(op, t, g, [&](auto* data, int64_t n, Generator& gen) {
     using T = std::remove_pointer_t<decltype(data)>;
     if (blocks) return normal_blocks(data, n, gen, mean, std);
-    for (int64_t i = 0; i < n; ++i) data[i] = static_cast<T>(static_cast<Compute<T>>(gen.normal() * std + mean));
+    for (int64_t i = 0; i < n; ++i)
+      data[i] = static_cast<T>(static_cast<Compute<T>>(gen.normal() * std + mean));
   });
 }
 
@@ -122,7 +127,8 @@ Tensor normal_impl(const Tensor& t, double mean, double std, Generator* g) {
   return overwrite(t, "normal_", [&] { fill_normal("normal_", t, mean, std, g); });
 }
 
-// ---- integers -------------------------------------------------------------------------------------------------------
+// ---- integers
+// -------------------------------------------------------------------------------------------------------
 
 void fill_integers(const char* op, const Tensor& t, int64_t from, int64_t to, Generator* g) {
   WT_CHECK(from < to, ValueError, op, ": random_ expects 'from' to be less than 'to', but got from=", from,
@@ -148,12 +154,14 @@ Tensor random_to_impl(const Tensor& t, int64_t to, Generator* g) {
 
 // Without bounds: every value that the dtype represents exactly.
 Tensor random_impl(const Tensor& t, Generator* g) {
-  constexpr int64_t ends[kNumDTypes] = {2,          256,       128,       32768,      int64_t{1} << 31, INT64_MAX,
-                                        (1 << 11) + 1, (1 << 8) + 1, (1 << 24) + 1, (int64_t{1} << 53) + 1};
+  constexpr int64_t ends[kNumDTypes] = {
+      2,         256,           128,          32768,         int64_t{1} << 31,
+      INT64_MAX, (1 << 11) + 1, (1 << 8) + 1, (1 << 24) + 1, (int64_t{1} << 53) + 1};
   return random_to_impl(t, ends[static_cast<int>(t.dtype())], g);
 }
 
-// ---- Bernoulli, exponential -------------------------------------------------------------------------------------------
+// ---- Bernoulli, exponential
+// -------------------------------------------------------------------------------------------
 
 void check_probability(double p) {
   WT_CHECK(p >= 0 && p <= 1, ValueError, "bernoulli: Expected p_in >= 0 && p_in <= 1, got ", p);
@@ -164,7 +172,8 @@ Tensor bernoulli_scalar_impl(const Tensor& t, double p, Generator* g) {
   return overwrite(t, "bernoulli_", [&] {
     fill_host<kernels::AllTypes>("bernoulli_", t, g, [&](auto* data, int64_t n, Generator& gen) {
       using T = std::remove_pointer_t<decltype(data)>;
-      for (int64_t i = 0; i < n; ++i) data[i] = static_cast<T>(static_cast<Compute<T>>(gen.uniform_double() < p));
+      for (int64_t i = 0; i < n; ++i)
+        data[i] = static_cast<T>(static_cast<Compute<T>>(gen.uniform_double() < p));
     });
   });
 }
@@ -180,7 +189,8 @@ void fill_bernoulli(const Tensor& out, const Tensor& probabilities, Generator* g
   });
 }
 Tensor bernoulli_impl(const Tensor& x, Generator* g) {
-  WT_CHECK(is_floating(x.dtype()), DtypeError, "bernoulli: expected probabilities of a floating dtype, got ", x.dtype());
+  WT_CHECK(is_floating(x.dtype()), DtypeError, "bernoulli: expected probabilities of a floating dtype, got ",
+           x.dtype());
   Tensor out = empty(x.sizes(), options_of(x));
   if (!out.is_meta()) fill_bernoulli(out, x, g);
   return out;
@@ -202,7 +212,8 @@ Tensor exponential_impl(const Tensor& t, double rate, Generator* g) {
   });
 }
 
-// ---- factories ------------------------------------------------------------------------------------------------------
+// ---- factories
+// ------------------------------------------------------------------------------------------------------
 
 Tensor fresh(IntList size, OptDType dtype, OptDevice device, bool needs_grad, const char* op) {
   DType t = dtype.value_or(rank_context().default_dtype);
@@ -228,17 +239,21 @@ Tensor rand_like_impl(const Tensor& x, OptDType dtype, OptDevice device, bool ne
 Tensor randn_like_impl(const Tensor& x, OptDType dtype, OptDevice device, bool needs_grad) {
   return randn_impl(x.sizes(), nullptr, dtype.value_or(x.dtype()), device.value_or(x.device()), needs_grad);
 }
-Tensor randint_impl(int64_t low, int64_t high, IntList size, Generator* g, OptDType dtype, OptDevice device, bool grad) {
+Tensor randint_impl(int64_t low, int64_t high, IntList size, Generator* g, OptDType dtype, OptDevice device,
+                    bool grad) {
   Tensor out = empty(size, {dtype.value_or(DType::Int64), device.value_or(rank_context().default_device)});
   fill_integers("randint", out, low, high, g);
   if (grad) set_requires_grad(out, true);
   return out;
 }
-Tensor randint_high_impl(int64_t high, IntList size, Generator* g, OptDType dtype, OptDevice device, bool grad) {
+Tensor randint_high_impl(int64_t high, IntList size, Generator* g, OptDType dtype, OptDevice device,
+                         bool grad) {
   return randint_impl(0, high, size, g, dtype, device, grad);
 }
-Tensor randint_like_impl(const Tensor& x, int64_t low, int64_t high, OptDType dtype, OptDevice device, bool grad) {
-  return randint_impl(low, high, x.sizes(), nullptr, dtype.value_or(x.dtype()), device.value_or(x.device()), grad);
+Tensor randint_like_impl(const Tensor& x, int64_t low, int64_t high, OptDType dtype, OptDevice device,
+                         bool grad) {
+  return randint_impl(low, high, x.sizes(), nullptr, dtype.value_or(x.dtype()), device.value_or(x.device()),
+                      grad);
 }
 Tensor randint_like_high_impl(const Tensor& x, int64_t high, OptDType dtype, OptDevice device, bool grad) {
   return randint_like_impl(x, 0, high, dtype, device, grad);
@@ -253,7 +268,8 @@ Tensor randperm_impl(int64_t n, Generator* given, OptDType dtype, OptDevice devi
   Generator& g = generator_or_default(given);
   std::lock_guard lock(g.mutex);
   kernels::cpu::Uninterrupted scope;
-  for (int64_t i = 0; i < n - 1; ++i) std::swap(r[i], r[i + static_cast<int64_t>(g.random() % static_cast<uint64_t>(n - i))]);
+  for (int64_t i = 0; i < n - 1; ++i)
+    std::swap(r[i], r[i + static_cast<int64_t>(g.random() % static_cast<uint64_t>(n - i))]);
   Tensor out = raw_cast(wide, o.dtype);
   if (o.device != out.device()) {
     Tensor moved = empty(out.sizes(), o);
@@ -265,47 +281,110 @@ Tensor randperm_impl(int64_t n, Generator* given, OptDType dtype, OptDevice devi
 }
 
 // normal(mean, std): elementwise parameters, by a standard normal draw.
-Tensor normal_size_impl(double mean, double std, IntList size, Generator* g, OptDType dtype, OptDevice device, bool grad) {
+Tensor normal_size_impl(double mean, double std, IntList size, Generator* g, OptDType dtype, OptDevice device,
+                        bool grad) {
   Tensor out = fresh(size, dtype, device, grad, "normal");
   fill_normal("normal", out, mean, std, g);
   return out;
 }
 
-#define WT_OPTIONS {"dtype", none, kKeywordOnly}, {"device", none, kKeywordOnly}, {"requires_grad", false, kKeywordOnly}
+#define WT_OPTIONS \
+  {"dtype", none, kKeywordOnly}, {"device", none, kKeywordOnly}, { "requires_grad", false, kKeywordOnly }
 #define WT_GENERATOR {"generator", none, kKeywordOnly}
 const Arg kSelf{"input", kWritten};
 
-const Op<Tensor(IntList, Generator*, OptDType, OptDevice, bool)>
-    rand_op{"rand", rand_impl, kFunction | kOut, {{"size", kVarArgs}, WT_GENERATOR, WT_OPTIONS}, "Uniform numbers of [0, 1)."},
-    randn_op{"randn", randn_impl, kFunction | kOut, {{"size", kVarArgs}, WT_GENERATOR, WT_OPTIONS}, "Standard normal numbers."};
-const Op<Tensor(const Tensor&, OptDType, OptDevice, bool)>
-    rand_like_op{"rand_like", rand_like_impl, kFunction, {"input", WT_OPTIONS}, "rand of input's sizes."},
+const Op<Tensor(IntList, Generator*, OptDType, OptDevice, bool)> rand_op{
+    "rand",
+    rand_impl,
+    kFunction | kOut,
+    {{"size", kVarArgs}, WT_GENERATOR, WT_OPTIONS},
+    "Uniform numbers of [0, 1)."},
+    randn_op{"randn",
+             randn_impl,
+             kFunction | kOut,
+             {{"size", kVarArgs}, WT_GENERATOR, WT_OPTIONS},
+             "Standard normal numbers."};
+const Op<Tensor(const Tensor&, OptDType, OptDevice, bool)> rand_like_op{
+    "rand_like", rand_like_impl, kFunction, {"input", WT_OPTIONS}, "rand of input's sizes."},
     randn_like_op{"randn_like", randn_like_impl, kFunction, {"input", WT_OPTIONS}, "randn of input's sizes."};
 const Op<Tensor(int64_t, IntList, Generator*, OptDType, OptDevice, bool)> randint_high_op{
-    "randint", randint_high_impl, kFunction | kOut, {"high", "size", WT_GENERATOR, WT_OPTIONS}, "Integers from 0 to high - 1."};
+    "randint",
+    randint_high_impl,
+    kFunction | kOut,
+    {"high", "size", WT_GENERATOR, WT_OPTIONS},
+    "Integers from 0 to high - 1."};
 const Op<Tensor(int64_t, int64_t, IntList, Generator*, OptDType, OptDevice, bool)> randint_op{
-    "randint", randint_impl, kFunction | kOut, {"low", "high", "size", WT_GENERATOR, WT_OPTIONS}, "Integers from low to high - 1."};
+    "randint",
+    randint_impl,
+    kFunction | kOut,
+    {"low", "high", "size", WT_GENERATOR, WT_OPTIONS},
+    "Integers from low to high - 1."};
 const Op<Tensor(const Tensor&, int64_t, OptDType, OptDevice, bool)> randint_like_high_op{
-    "randint_like", randint_like_high_impl, kFunction, {"input", "high", WT_OPTIONS}, "randint of input's sizes."};
+    "randint_like",
+    randint_like_high_impl,
+    kFunction,
+    {"input", "high", WT_OPTIONS},
+    "randint of input's sizes."};
 const Op<Tensor(const Tensor&, int64_t, int64_t, OptDType, OptDevice, bool)> randint_like_op{
-    "randint_like", randint_like_impl, kFunction, {"input", "low", "high", WT_OPTIONS}, "randint of input's sizes."};
-const Op<Tensor(int64_t, Generator*, OptDType, OptDevice, bool)> randperm_op{
-    "randperm", randperm_impl, kFunction | kOut, {"n", WT_GENERATOR, WT_OPTIONS}, "A random order of 0 .. n - 1."};
+    "randint_like",
+    randint_like_impl,
+    kFunction,
+    {"input", "low", "high", WT_OPTIONS},
+    "randint of input's sizes."};
+const Op<Tensor(int64_t, Generator*, OptDType, OptDevice, bool)> randperm_op{"randperm",
+                                                                             randperm_impl,
+                                                                             kFunction | kOut,
+                                                                             {"n", WT_GENERATOR, WT_OPTIONS},
+                                                                             "A random order of 0 .. n - 1."};
 const Op<Tensor(double, double, IntList, Generator*, OptDType, OptDevice, bool)> normal_size_op{
-    "normal", normal_size_impl, kFunction | kOut, {"mean", "std", "size", WT_GENERATOR, WT_OPTIONS}, "Normal numbers."};
-const Op<Tensor(const Tensor&, double, double, Generator*)>
-    uniform_op{"uniform_", uniform_impl, kMethod, {kSelf, {"from", 0.0}, {"to", 1.0}, WT_GENERATOR}, "Fills with uniform numbers of [from, to)."},
-    normal_op{"normal_", normal_impl, kMethod, {kSelf, {"mean", 0.0}, {"std", 1.0}, WT_GENERATOR}, "Fills with normal numbers."};
-const Op<Tensor(const Tensor&, Generator*)> random_op{"random_", random_impl, kMethod, {kSelf, WT_GENERATOR}, "Fills with integers that the dtype holds."};
-const Op<Tensor(const Tensor&, int64_t, Generator*)> random_to_op{"random_", random_to_impl, kMethod, {kSelf, "to", WT_GENERATOR}, "Fills with integers below `to`."};
+    "normal",
+    normal_size_impl,
+    kFunction | kOut,
+    {"mean", "std", "size", WT_GENERATOR, WT_OPTIONS},
+    "Normal numbers."};
+const Op<Tensor(const Tensor&, double, double, Generator*)> uniform_op{
+    "uniform_",
+    uniform_impl,
+    kMethod,
+    {kSelf, {"from", 0.0}, {"to", 1.0}, WT_GENERATOR},
+    "Fills with uniform numbers of [from, to)."},
+    normal_op{"normal_",
+              normal_impl,
+              kMethod,
+              {kSelf, {"mean", 0.0}, {"std", 1.0}, WT_GENERATOR},
+              "Fills with normal numbers."};
+const Op<Tensor(const Tensor&, Generator*)> random_op{
+    "random_", random_impl, kMethod, {kSelf, WT_GENERATOR}, "Fills with integers that the dtype holds."};
+const Op<Tensor(const Tensor&, int64_t, Generator*)> random_to_op{
+    "random_", random_to_impl, kMethod, {kSelf, "to", WT_GENERATOR}, "Fills with integers below `to`."};
 const Op<Tensor(const Tensor&, int64_t, std::optional<int64_t>, Generator*)> random_range_op{
-    "random_", random_range_impl, kMethod, {kSelf, "from", "to", WT_GENERATOR}, "Fills with integers of [from, to)."};
+    "random_",
+    random_range_impl,
+    kMethod,
+    {kSelf, "from", "to", WT_GENERATOR},
+    "Fills with integers of [from, to)."};
 const Op<Tensor(const Tensor&, const Tensor&, Generator*)> bernoulli_tensor_op{
-    "bernoulli_", bernoulli_tensor_impl, kMethod, {kSelf, "p", WT_GENERATOR}, "Fills with 1 where a draw is below p, else 0."};
-const Op<Tensor(const Tensor&, double, Generator*)>
-    bernoulli_scalar_op{"bernoulli_", bernoulli_scalar_impl, kMethod, {kSelf, {"p", 0.5}, WT_GENERATOR}, "Fills with 1 with probability p, else 0."},
-    exponential_op{"exponential_", exponential_impl, kMethod, {kSelf, {"lambd", 1.0}, WT_GENERATOR}, "Fills with exponential numbers of rate lambd."};
-const Op<Tensor(const Tensor&, Generator*)> bernoulli_op{"bernoulli", bernoulli_impl, kFunction | kMethod, {"input", WT_GENERATOR}, "1 with input's probabilities, else 0."};
+    "bernoulli_",
+    bernoulli_tensor_impl,
+    kMethod,
+    {kSelf, "p", WT_GENERATOR},
+    "Fills with 1 where a draw is below p, else 0."};
+const Op<Tensor(const Tensor&, double, Generator*)> bernoulli_scalar_op{
+    "bernoulli_",
+    bernoulli_scalar_impl,
+    kMethod,
+    {kSelf, {"p", 0.5}, WT_GENERATOR},
+    "Fills with 1 with probability p, else 0."},
+    exponential_op{"exponential_",
+                   exponential_impl,
+                   kMethod,
+                   {kSelf, {"lambd", 1.0}, WT_GENERATOR},
+                   "Fills with exponential numbers of rate lambd."};
+const Op<Tensor(const Tensor&, Generator*)> bernoulli_op{"bernoulli",
+                                                         bernoulli_impl,
+                                                         kFunction | kMethod,
+                                                         {"input", WT_GENERATOR},
+                                                         "1 with input's probabilities, else 0."};
 
 }  // namespace
 }  // namespace warptape::ops

@@ -48,11 +48,14 @@ DType sum_dtype(const Tensor& x, OptDType asked) {
 }
 
 void check_floating(const char* op, DType t) {
-  WT_CHECK(is_floating(t), DtypeError, op, ": could not infer output dtype. Input dtype must be either a floating point or "
-           "complex dtype. Got: ", t);
+  WT_CHECK(is_floating(t), DtypeError, op,
+           ": could not infer output dtype. Input dtype must be either a floating point or "
+           "complex dtype. Got: ",
+           t);
 }
 
-// ---- sum, mean ----------------------------------------------------------------------------------------------------------
+// ---- sum, mean
+// ----------------------------------------------------------------------------------------------------------
 
 void sum_backward(Node& n, Gradients& g) {
   const Data& d = n.data<Data>();
@@ -91,9 +94,11 @@ Tensor nanmean_impl(const Tensor& x, OptDims dims, bool keepdim, OptDType dtype)
   return nansum_impl(x, dims, keepdim, dtype) / count;
 }
 
-// ---- prod ---------------------------------------------------------------------------------------------------------------
+// ---- prod
+// ---------------------------------------------------------------------------------------------------------------
 
-// The product of all others, for every element, when some are zero: each row against itself with its diagonal 1.
+// The product of all others, for every element, when some are zero: each row against itself with its
+// diagonal 1.
 Tensor product_of_others(const Tensor& x, int64_t dim) {
   int64_t n = x.sizes()[dim];
   Tensor rows = unsqueeze(transpose(x, dim, -1), -2);
@@ -101,7 +106,8 @@ Tensor product_of_others(const Tensor& x, int64_t dim) {
   square[square.size() - 2] = n;
   Tensor diagonal = zeros(Shape{n, n}, {DType::Bool, x.device()});
   raw_fill(alias(diagonal, Shape{n}, Shape{n + 1}, 0), true);
-  return transpose(prod_dim(masked_fill(expand(rows, square), diagonal, 1), -1, false, std::nullopt), dim, -1);
+  return transpose(prod_dim(masked_fill(expand(rows, square), diagonal, 1), -1, false, std::nullopt), dim,
+                   -1);
 }
 
 struct ProdData {
@@ -139,10 +145,13 @@ Tensor prod_dim_impl(const Tensor& x, int64_t dim, bool keepdim, OptDType dtype)
   return prod_with(x, x.ndim() ? dim : -1, reduced_shape("prod", x, IntList{&dim, 1}, keepdim), dtype);
 }
 
-// ---- any, all -------------------------------------------------------------------------------------------------------------
+// ---- any, all
+// -------------------------------------------------------------------------------------------------------------
 
 // PyTorch keeps uint8, which was its bool once.
-Tensor truth(const Tensor& x, Tensor out) { return x.dtype() == DType::UInt8 ? raw_cast(out, DType::UInt8) : out; }
+Tensor truth(const Tensor& x, Tensor out) {
+  return x.dtype() == DType::UInt8 ? raw_cast(out, DType::UInt8) : out;
+}
 Tensor any_impl(const Tensor& x, OptDims dims, bool keepdim) {
   return truth(x, run(any_slot, x, reduced_shape("any", x, dims, keepdim), DType::Bool));
 }
@@ -155,13 +164,15 @@ Tensor count_nonzero_impl(const Tensor& x, OptDims dims) {
   return sum(ne_ts(x, 0), dims, false, std::nullopt);
 }
 
-// ---- var, std -------------------------------------------------------------------------------------------------------------
+// ---- var, std
+// -------------------------------------------------------------------------------------------------------------
 
 Tensor centered(const Tensor& x, const Data& d, double& divisor) {
   int64_t count = 1;
   Shape dims;
   for (size_t i = 0; i < d.sizes.size(); ++i)
-    if (d.kept[i] != d.sizes[i] || d.sizes[i] == 1) dims.push_back(static_cast<int64_t>(i)), count *= d.sizes[i];
+    if (d.kept[i] != d.sizes[i] || d.sizes[i] == 1)
+      dims.push_back(static_cast<int64_t>(i)), count *= d.sizes[i];
   divisor = std::max(0.0, static_cast<double>(count) - d.number);
   return x - mean(x, dims.empty() ? OptDims() : OptDims(dims), true, std::nullopt);
 }
@@ -180,9 +191,10 @@ void std_backward(Node& n, Gradients& g) {
 }
 constexpr NodeType kVar{"VarBackward0", var_backward}, kStd{"StdBackward0", std_backward};
 
-Tensor var_with(const char* op, const Tensor& x, OptDims dims, std::optional<double> correction, bool keepdim, bool root) {
-  WT_CHECK(is_floating(x.dtype()), DtypeError, op, ": std and var only support floating point and complex dtypes, got ",
-           x.dtype());
+Tensor var_with(const char* op, const Tensor& x, OptDims dims, std::optional<double> correction, bool keepdim,
+                bool root) {
+  WT_CHECK(is_floating(x.dtype()), DtypeError, op,
+           ": std and var only support floating point and complex dtypes, got ", x.dtype());
   Reduced r = reduced_shape(op, x, dims, keepdim);
   double c = correction.value_or(1);
   Tensor out = empty(r.kept, options_of(x));
@@ -212,8 +224,12 @@ Tensor var_flag_impl(const Tensor& x, OptDims dims, bool unbiased, bool keepdim)
 Tensor std_flag_impl(const Tensor& x, OptDims dims, bool unbiased, bool keepdim) {
   return std_impl(x, dims, correction_of(unbiased), keepdim);
 }
-Tensor var_all_impl(const Tensor& x, bool unbiased) { return var_impl(x, std::nullopt, correction_of(unbiased), false); }
-Tensor std_all_impl(const Tensor& x, bool unbiased) { return std_impl(x, std::nullopt, correction_of(unbiased), false); }
+Tensor var_all_impl(const Tensor& x, bool unbiased) {
+  return var_impl(x, std::nullopt, correction_of(unbiased), false);
+}
+Tensor std_all_impl(const Tensor& x, bool unbiased) {
+  return std_impl(x, std::nullopt, correction_of(unbiased), false);
+}
 using Pair = std::tuple<Tensor, Tensor>;
 Pair var_mean_impl(const Tensor& x, OptDims dims, std::optional<double> correction, bool keepdim) {
   return {var_impl(x, dims, correction, keepdim), mean(x, dims, keepdim, std::nullopt)};
@@ -229,7 +245,8 @@ Pair std_mean_flag_impl(const Tensor& x, OptDims dims, bool unbiased, bool keepd
   return std_mean_impl(x, dims, correction_of(unbiased), keepdim);
 }
 
-// ---- norm -----------------------------------------------------------------------------------------------------------------
+// ---- norm
+// -----------------------------------------------------------------------------------------------------------------
 
 void norm_backward(Node& n, Gradients& g) {
   const Data& d = n.data<Data>();
@@ -248,14 +265,16 @@ void norm_backward(Node& n, Gradients& g) {
     Tensor share = hit / sum(hit, dims.empty() ? OptDims() : OptDims(dims), true, std::nullopt);
     return g.set(0, wide * share * sign(x));
   }
-  Tensor power = p < 2 ? masked_fill(pow_ts(abs(x), p - 1), eq_ts(x, 0), 0.0) * sign(x) : x * pow_ts(abs(x), p - 2);
+  Tensor power =
+      p < 2 ? masked_fill(pow_ts(abs(x), p - 1), eq_ts(x, 0), 0.0) * sign(x) : x * pow_ts(abs(x), p - 2);
   g.set(0, masked_fill(wide * power / pow_ts(out, p - 1), none_there, 0.0));
 }
 constexpr NodeType kNorm{"LinalgVectorNormBackward0", norm_backward};
 
 Tensor vector_norm_impl(const Tensor& given, double p, OptDims dims, bool keepdim, OptDType dtype) {
   Tensor x = dtype ? cast(given, *dtype) : given;
-  WT_CHECK(is_floating(x.dtype()), DtypeError, "norm: Expected a floating point or complex tensor as input. Got ", x.dtype());
+  WT_CHECK(is_floating(x.dtype()), DtypeError,
+           "norm: Expected a floating point or complex tensor as input. Got ", x.dtype());
   Reduced r = reduced_shape("norm", x, dims, keepdim);
   WT_CHECK(r.count > 0 || p >= 0, ValueError, "norm: cannot compute the ", p, " norm on an empty tensor");
   Tensor out = empty(r.kept, options_of(x));
@@ -276,11 +295,13 @@ Tensor norm_impl(const Tensor& x, std::optional<Scalar> p, OptDims dims, bool ke
   return vector_norm_impl(x, p ? p->to_double() : 2.0, dims, keepdim, dtype);
 }
 Tensor norm_name_impl(const Tensor& x, std::string_view p, OptDims dims, bool keepdim, OptDType dtype) {
-  WT_CHECK(p == "fro", NotImplementedError, "norm: only the norms 'fro' and numbers are supported, got '", p, "'");
+  WT_CHECK(p == "fro", NotImplementedError, "norm: only the norms 'fro' and numbers are supported, got '", p,
+           "'");
   return vector_norm_impl(x, 2.0, dims, keepdim, dtype);
 }
 
-// ---- logsumexp --------------------------------------------------------------------------------------------------------------
+// ---- logsumexp
+// --------------------------------------------------------------------------------------------------------------
 
 void logsumexp_backward(Node& n, Gradients& g) {
   const Data& d = n.data<Data>();
@@ -327,35 +348,98 @@ Tensor spread(const Tensor& reduced, const Shape& kept, const Shape& sizes) {
   return expand(reduced.sizes() == kept ? reduced : reshape(reduced, kept), sizes);
 }
 
-const Op<Tensor(const Tensor&, OptDType)> sum_all_op{"sum", sum_all_impl, kBoth, {"input", kDtype}, "The sum of all elements."};
-decltype(sum) sum{"sum", sum_impl, kBoth | kOut, {"input", {"dim", none}, kKeep, kDtype}, "The sum over dims; integers and bools give int64."};
-const Op<Tensor(const Tensor&, OptDType)> mean_all_op{"mean", mean_all_impl, kBoth, {"input", kDtype}, "The mean of all elements."};
-decltype(mean) mean{"mean", mean_impl, kBoth | kOut, {"input", kDims, kKeep, kDtype}, "The mean over dims, of a floating tensor."};
-const Op<Tensor(const Tensor&, OptDims, bool, OptDType)>
-    nansum_op{"nansum", nansum_impl, kBoth, {"input", kDims, kKeep, kDtype}, "sum that takes NaN as 0."},
+const Op<Tensor(const Tensor&, OptDType)> sum_all_op{
+    "sum", sum_all_impl, kBoth, {"input", kDtype}, "The sum of all elements."};
+decltype(sum) sum{"sum",
+                  sum_impl,
+                  kBoth | kOut,
+                  {"input", {"dim", none}, kKeep, kDtype},
+                  "The sum over dims; integers and bools give int64."};
+const Op<Tensor(const Tensor&, OptDType)> mean_all_op{
+    "mean", mean_all_impl, kBoth, {"input", kDtype}, "The mean of all elements."};
+decltype(mean) mean{"mean",
+                    mean_impl,
+                    kBoth | kOut,
+                    {"input", kDims, kKeep, kDtype},
+                    "The mean over dims, of a floating tensor."};
+const Op<Tensor(const Tensor&, OptDims, bool, OptDType)> nansum_op{
+    "nansum", nansum_impl, kBoth, {"input", kDims, kKeep, kDtype}, "sum that takes NaN as 0."},
     nanmean_op{"nanmean", nanmean_impl, kBoth, {"input", kDims, kKeep, kDtype}, "mean of what is not NaN."};
 decltype(prod) prod{"prod", prod_impl, kBoth, {"input", kDtype}, "The product of all elements."};
-decltype(prod_dim) prod_dim{"prod", prod_dim_impl, kBoth | kOut, {"input", "dim", kKeep, kDtype}, "The product over a dim."};
-const Op<Tensor(const Tensor&)> any_all_op{"any", any_all_impl, kBoth, {"input"}, "Whether any element is not 0."},
+decltype(prod_dim) prod_dim{
+    "prod", prod_dim_impl, kBoth | kOut, {"input", "dim", kKeep, kDtype}, "The product over a dim."};
+const Op<Tensor(const Tensor&)> any_all_op{
+    "any", any_all_impl, kBoth, {"input"}, "Whether any element is not 0."},
     all_all_op{"all", all_all_impl, kBoth, {"input"}, "Whether no element is 0."};
-decltype(any) any{"any", any_impl, kBoth | kOut, {"input", kDims, kKeep}, "Whether any element over dims is not 0."};
-decltype(all) all{"all", all_impl, kBoth | kOut, {"input", kDims, kKeep}, "Whether no element over dims is 0."};
-const Op<Tensor(const Tensor&, OptDims)> count_nonzero_op{"count_nonzero", count_nonzero_impl, kBoth, {"input", kDims}, "How many elements are not 0."};
-const Op<Tensor(const Tensor&, bool)> var_all_op{"var", var_all_impl, kBoth, {"input", "unbiased"}, "The variance of all elements."},
+decltype(any) any{
+    "any", any_impl, kBoth | kOut, {"input", kDims, kKeep}, "Whether any element over dims is not 0."};
+decltype(all) all{
+    "all", all_impl, kBoth | kOut, {"input", kDims, kKeep}, "Whether no element over dims is 0."};
+const Op<Tensor(const Tensor&, OptDims)> count_nonzero_op{
+    "count_nonzero", count_nonzero_impl, kBoth, {"input", kDims}, "How many elements are not 0."};
+const Op<Tensor(const Tensor&, bool)> var_all_op{
+    "var", var_all_impl, kBoth, {"input", "unbiased"}, "The variance of all elements."},
     std_all_op{"std", std_all_impl, kBoth, {"input", "unbiased"}, "The standard deviation of all elements."};
-const Op<Tensor(const Tensor&, OptDims, bool, bool)> var_flag_op{"var", var_flag_impl, kBoth, {"input", "dim", "unbiased", kKeep}, "The variance over dims, with n - 1 or n."},
-    std_flag_op{"std", std_flag_impl, kBoth, {"input", "dim", "unbiased", kKeep}, "The standard deviation over dims, with n - 1 or n."};
-decltype(var) var{"var", var_impl, kBoth | kOut, {"input", kDims, kCorrection, {"keepdim", false, kKeywordOnly}}, "The variance over dims, divided by n - correction."};
-decltype(std_op) std_op{"std", std_impl, kBoth | kOut, {"input", kDims, kCorrection, {"keepdim", false, kKeywordOnly}}, "The standard deviation over dims."};
-const Op<Pair(const Tensor&, OptDims, std::optional<double>, bool)>
-    var_mean_op{"var_mean", var_mean_impl, kFunction, {"input", kDims, kCorrection, {"keepdim", false, kKeywordOnly}}, "Variance and mean over dims."},
-    std_mean_op{"std_mean", std_mean_impl, kFunction, {"input", kDims, kCorrection, {"keepdim", false, kKeywordOnly}}, "Standard deviation and mean over dims."};
-const Op<Pair(const Tensor&, OptDims, bool, bool)>
-    var_mean_flag_op{"var_mean", var_mean_flag_impl, kFunction, {"input", kDims, {"unbiased", true}, kKeep}, "Variance and mean over dims, with n - 1 or n."},
-    std_mean_flag_op{"std_mean", std_mean_flag_impl, kFunction, {"input", kDims, {"unbiased", true}, kKeep}, "Standard deviation and mean over dims."};
-const Op<Tensor(const Tensor&, double, OptDims, bool, OptDType)> vector_norm_op{"vector_norm", vector_norm_impl, kLinalg | kOut, {"x", {"ord", 2.0}, kDims, kKeep, kDtype}, "(sum |x|^ord)^(1/ord) over dims."};
-const Op<Tensor(const Tensor&, std::optional<Scalar>, OptDims, bool, OptDType)> norm_op{"norm", norm_impl, kBoth, {"input", {"p", none}, kDims, kKeep, {"dtype", none}}, "(sum |x|^p)^(1/p) over dims."};
-const Op<Tensor(const Tensor&, std::string_view, OptDims, bool, OptDType)> norm_name_op{"norm", norm_name_impl, kBoth, {"input", "p", kDims, kKeep, {"dtype", none}}, "norm by name: 'fro'."};
-decltype(logsumexp) logsumexp{"logsumexp", logsumexp_impl, kBoth | kOut, {"input", "dim", kKeep}, "log(sum(exp(input))) over dims, without overflow."};
+const Op<Tensor(const Tensor&, OptDims, bool, bool)> var_flag_op{"var",
+                                                                 var_flag_impl,
+                                                                 kBoth,
+                                                                 {"input", "dim", "unbiased", kKeep},
+                                                                 "The variance over dims, with n - 1 or n."},
+    std_flag_op{"std",
+                std_flag_impl,
+                kBoth,
+                {"input", "dim", "unbiased", kKeep},
+                "The standard deviation over dims, with n - 1 or n."};
+decltype(var) var{"var",
+                  var_impl,
+                  kBoth | kOut,
+                  {"input", kDims, kCorrection, {"keepdim", false, kKeywordOnly}},
+                  "The variance over dims, divided by n - correction."};
+decltype(std_op) std_op{"std",
+                        std_impl,
+                        kBoth | kOut,
+                        {"input", kDims, kCorrection, {"keepdim", false, kKeywordOnly}},
+                        "The standard deviation over dims."};
+const Op<Pair(const Tensor&, OptDims, std::optional<double>, bool)> var_mean_op{
+    "var_mean",
+    var_mean_impl,
+    kFunction,
+    {"input", kDims, kCorrection, {"keepdim", false, kKeywordOnly}},
+    "Variance and mean over dims."},
+    std_mean_op{"std_mean",
+                std_mean_impl,
+                kFunction,
+                {"input", kDims, kCorrection, {"keepdim", false, kKeywordOnly}},
+                "Standard deviation and mean over dims."};
+const Op<Pair(const Tensor&, OptDims, bool, bool)> var_mean_flag_op{
+    "var_mean",
+    var_mean_flag_impl,
+    kFunction,
+    {"input", kDims, {"unbiased", true}, kKeep},
+    "Variance and mean over dims, with n - 1 or n."},
+    std_mean_flag_op{"std_mean",
+                     std_mean_flag_impl,
+                     kFunction,
+                     {"input", kDims, {"unbiased", true}, kKeep},
+                     "Standard deviation and mean over dims."};
+const Op<Tensor(const Tensor&, double, OptDims, bool, OptDType)> vector_norm_op{
+    "vector_norm",
+    vector_norm_impl,
+    kLinalg | kOut,
+    {"x", {"ord", 2.0}, kDims, kKeep, kDtype},
+    "(sum |x|^ord)^(1/ord) over dims."};
+const Op<Tensor(const Tensor&, std::optional<Scalar>, OptDims, bool, OptDType)> norm_op{
+    "norm",
+    norm_impl,
+    kBoth,
+    {"input", {"p", none}, kDims, kKeep, {"dtype", none}},
+    "(sum |x|^p)^(1/p) over dims."};
+const Op<Tensor(const Tensor&, std::string_view, OptDims, bool, OptDType)> norm_name_op{
+    "norm", norm_name_impl, kBoth, {"input", "p", kDims, kKeep, {"dtype", none}}, "norm by name: 'fro'."};
+decltype(logsumexp) logsumexp{"logsumexp",
+                              logsumexp_impl,
+                              kBoth | kOut,
+                              {"input", "dim", kKeep},
+                              "log(sum(exp(input))) over dims, without overflow."};
 
 }  // namespace warptape::ops

@@ -62,7 +62,8 @@ Pair finish(const NodeType& type, const Tensor& x, Tensor values, Tensor indices
 
 Pair sort_impl(const Tensor& x, int64_t dim, bool descending, bool) {
   Rows r = rows_of("sort", x, dim);
-  Tensor values = empty(r.data.sizes(), options_of(x)), indices = empty(r.data.sizes(), {DType::Int64, x.device()});
+  Tensor values = empty(r.data.sizes(), options_of(x)),
+         indices = empty(r.data.sizes(), {DType::Int64, x.device()});
   if (!x.is_meta() && x.numel()) {
     Launch launch(x.device());
     sort_slot(launch, values.view(), indices.view(), r.data.view(), r.outer, r.n, descending);
@@ -76,7 +77,8 @@ Tensor argsort_impl(const Tensor& x, int64_t dim, bool descending, bool stable) 
 
 Pair topk_impl(const Tensor& x, int64_t k, int64_t dim, bool largest, bool) {
   Rows r = rows_of("topk", x, dim);
-  WT_CHECK(k >= 0 && k <= r.n, ValueError, "topk: selected index k out of range: expected 0 to ", r.n, ", got ", k);
+  WT_CHECK(k >= 0 && k <= r.n, ValueError, "topk: selected index k out of range: expected 0 to ", r.n,
+           ", got ", k);
   Shape sizes = r.data.sizes();
   sizes.back() = k;
   Tensor values = empty(sizes, options_of(x)), indices = empty(sizes, {DType::Int64, x.device()});
@@ -90,7 +92,8 @@ Pair topk_impl(const Tensor& x, int64_t k, int64_t dim, bool largest, bool) {
 
 Pair kthvalue_impl(const Tensor& x, int64_t k, int64_t dim, bool keepdim) {
   Rows r = rows_of("kthvalue", x, dim);
-  WT_CHECK(k >= 1 && k <= r.n, ValueError, "kthvalue: selected number k out of range: expected 1 to ", r.n, ", got ", k);
+  WT_CHECK(k >= 1 && k <= r.n, ValueError, "kthvalue: selected number k out of range: expected 1 to ", r.n,
+           ", got ", k);
   auto [values, indices] = sort_impl(x, dim, false, true);
   if (x.ndim() == 0) return {values, indices};
   if (keepdim) return {narrow(values, dim, k - 1, 1), narrow(indices, dim, k - 1, 1)};
@@ -109,32 +112,68 @@ Tensor median_all_impl(const Tensor& x) {
 }
 
 Tensor searchsorted_impl(const Tensor& sorted, const Tensor& values, bool narrow_out, bool right) {
-  WT_CHECK(sorted.dtype() == values.dtype(), DtypeError, "searchsorted: expected values of dtype ", sorted.dtype(),
-           ", got ", values.dtype());
+  WT_CHECK(sorted.dtype() == values.dtype(), DtypeError, "searchsorted: expected values of dtype ",
+           sorted.dtype(), ", got ", values.dtype());
   WT_CHECK(sorted.ndim() > 0, ShapeError, "searchsorted: expected boundaries of at least one dimension");
   bool shared = sorted.ndim() == 1;
   Shape a(sorted.sizes().begin(), sorted.sizes().end() - 1);
-  WT_CHECK(shared || (values.ndim() == sorted.ndim() && std::equal(a.begin(), a.end(), values.sizes().begin())),
-           ShapeError, "searchsorted: boundaries tensor should be 1 dimension or the first N-1 dimensions of boundaries ",
-           sorted.sizes(), " and input ", values.sizes(), " must match");
+  WT_CHECK(
+      shared || (values.ndim() == sorted.ndim() && std::equal(a.begin(), a.end(), values.sizes().begin())),
+      ShapeError,
+      "searchsorted: boundaries tensor should be 1 dimension or the first N-1 dimensions of boundaries ",
+      sorted.sizes(), " and input ", values.sizes(), " must match");
   Tensor out = empty(values.sizes(), {narrow_out ? DType::Int32 : DType::Int64, values.device()});
   if (out.is_meta() || out.numel() == 0) return out;
   int64_t n = sorted.sizes().back(), m = shared ? values.numel() : values.sizes().back();
   Launch launch(values.device());
-  searchsorted_slot(launch, out.view(), raw_contiguous(sorted).view(), raw_contiguous(values).view(), values.numel() / m, n,
-                    m, shared, right);
+  searchsorted_slot(launch, out.view(), raw_contiguous(sorted).view(), raw_contiguous(values).view(),
+                    values.numel() / m, n, m, shared, right);
   return out;
 }
 
 constexpr uint32_t kBoth = kFunction | kMethod;
 
-const Op<Pair(const Tensor&, int64_t, bool, bool)> sort_op{"sort", sort_impl, kBoth | kOut, {"input", Arg::integer("dim", -1), {"descending", false}, {"stable", false, kKeywordOnly}}, "Values in order along dim, and where they were; always stable.", {"values", "indices"}};
-const Op<Tensor(const Tensor&, int64_t, bool, bool)> argsort_op{"argsort", argsort_impl, kBoth, {"input", Arg::integer("dim", -1), {"descending", false}, {"stable", false, kKeywordOnly}}, "The indices that sort along dim."};
-const Op<Pair(const Tensor&, int64_t, int64_t, bool, bool)> topk_op{"topk", topk_impl, kBoth | kOut, {"input", "k", Arg::integer("dim", -1), {"largest", true}, {"sorted", true}}, "The k largest (or smallest) of a dim, in order, and where they were.", {"values", "indices"}};
-const Op<Pair(const Tensor&, int64_t, int64_t, bool)> kthvalue_op{"kthvalue", kthvalue_impl, kBoth | kOut, {"input", "k", Arg::integer("dim", -1), {"keepdim", false}}, "The k-th smallest of a dim.", {"values", "indices"}};
-const Op<Tensor(const Tensor&)> median_all_op{"median", median_all_impl, kBoth, {"input"}, "The lower middle value."};
-const Op<Pair(const Tensor&, int64_t, bool)> median_op{"median", median_impl, kBoth | kOut, {"input", "dim", {"keepdim", false}}, "The lower middle value of a dim.", {"values", "indices"}};
-const Op<Tensor(const Tensor&, const Tensor&, bool, bool)> searchsorted_op{"searchsorted", searchsorted_impl, kFunction | kOut, {"sorted_sequence", "input", {"out_int32", false, kKeywordOnly}, {"right", false, kKeywordOnly}}, "Where each value would go in its sorted row."};
+const Op<Pair(const Tensor&, int64_t, bool, bool)> sort_op{
+    "sort",
+    sort_impl,
+    kBoth | kOut,
+    {"input", Arg::integer("dim", -1), {"descending", false}, {"stable", false, kKeywordOnly}},
+    "Values in order along dim, and where they were; always stable.",
+    {"values", "indices"}};
+const Op<Tensor(const Tensor&, int64_t, bool, bool)> argsort_op{
+    "argsort",
+    argsort_impl,
+    kBoth,
+    {"input", Arg::integer("dim", -1), {"descending", false}, {"stable", false, kKeywordOnly}},
+    "The indices that sort along dim."};
+const Op<Pair(const Tensor&, int64_t, int64_t, bool, bool)> topk_op{
+    "topk",
+    topk_impl,
+    kBoth | kOut,
+    {"input", "k", Arg::integer("dim", -1), {"largest", true}, {"sorted", true}},
+    "The k largest (or smallest) of a dim, in order, and where they were.",
+    {"values", "indices"}};
+const Op<Pair(const Tensor&, int64_t, int64_t, bool)> kthvalue_op{
+    "kthvalue",
+    kthvalue_impl,
+    kBoth | kOut,
+    {"input", "k", Arg::integer("dim", -1), {"keepdim", false}},
+    "The k-th smallest of a dim.",
+    {"values", "indices"}};
+const Op<Tensor(const Tensor&)> median_all_op{
+    "median", median_all_impl, kBoth, {"input"}, "The lower middle value."};
+const Op<Pair(const Tensor&, int64_t, bool)> median_op{"median",
+                                                       median_impl,
+                                                       kBoth | kOut,
+                                                       {"input", "dim", {"keepdim", false}},
+                                                       "The lower middle value of a dim.",
+                                                       {"values", "indices"}};
+const Op<Tensor(const Tensor&, const Tensor&, bool, bool)> searchsorted_op{
+    "searchsorted",
+    searchsorted_impl,
+    kFunction | kOut,
+    {"sorted_sequence", "input", {"out_int32", false, kKeywordOnly}, {"right", false, kKeywordOnly}},
+    "Where each value would go in its sorted row."};
 
 }  // namespace
 }  // namespace warptape::ops

@@ -9,7 +9,8 @@ namespace {
 
 // Makes the view, remembers its base and records it. `fill` stores what backward needs.
 template <class F>
-Tensor make_view(const NodeType& type, const Tensor& x, Shape sizes, Shape strides, int64_t offset, F&& fill) {
+Tensor make_view(const NodeType& type, const Tensor& x, Shape sizes, Shape strides, int64_t offset,
+                 F&& fill) {
   Tensor out = alias(x, std::move(sizes), std::move(strides), offset);
   set_view(out, x);
   if (needs_grad(x)) {
@@ -20,11 +21,12 @@ Tensor make_view(const NodeType& type, const Tensor& x, Shape sizes, Shape strid
   return out;
 }
 
-// ---- same elements in the same order --------------------------------------------------------------------------------
+// ---- same elements in the same order
+// --------------------------------------------------------------------------------
 
 void reshape_backward(Node& n, Gradients& g) { g.set(0, reshape(g[0], n.data<Shape>())); }
-constexpr NodeType kView{"ViewBackward0", reshape_backward}, kUnsqueeze{"UnsqueezeBackward0", reshape_backward},
-    kSqueeze{"SqueezeBackward0", reshape_backward};
+constexpr NodeType kView{"ViewBackward0", reshape_backward},
+    kUnsqueeze{"UnsqueezeBackward0", reshape_backward}, kSqueeze{"SqueezeBackward0", reshape_backward};
 
 Tensor reshaped(const NodeType& type, const Tensor& x, Shape sizes, Shape strides) {
   return make_view(type, x, std::move(sizes), std::move(strides), x.offset(),
@@ -35,8 +37,10 @@ Tensor view_impl(const Tensor& x, IntList to) {
   Shape sizes = infer_size(to, x.numel(), "view");
   auto strides = view_strides(x, sizes);
   WT_CHECK(strides, ShapeError,
-           "view: view size is not compatible with input tensor's size and stride (at least one dimension spans across "
-           "two contiguous subspaces). Use .reshape(...) instead. Input ", x, " strides ", x.strides(), ", asked ", sizes);
+           "view: view size is not compatible with input tensor's size and stride (at least one dimension "
+           "spans across "
+           "two contiguous subspaces). Use .reshape(...) instead. Input ",
+           x, " strides ", x.strides(), ", asked ", sizes);
   return reshaped(kView, x, std::move(sizes), *std::move(strides));
 }
 
@@ -55,7 +59,8 @@ Tensor flatten_impl(const Tensor& x, int64_t start, int64_t end) {
   if (x.ndim() == 0) return reshape(x, Shape{1});
   start = wrap_dim(start, x.ndim(), "flatten");
   end = wrap_dim(end, x.ndim(), "flatten");
-  WT_CHECK(start <= end, ShapeError, "flatten: start_dim cannot come after end_dim, got ", start, " and ", end);
+  WT_CHECK(start <= end, ShapeError, "flatten: start_dim cannot come after end_dim, got ", start, " and ",
+           end);
   Shape sizes;
   for (int64_t d = 0; d < x.ndim(); ++d) {
     if (d > start && d <= end) {
@@ -99,7 +104,8 @@ Tensor squeeze_impl(const Tensor& x) { return squeeze_dims(x, {}, true); }
 Tensor squeeze_dim_impl(const Tensor& x, int64_t dim) { return squeeze_dims(x, IntList{&dim, 1}, false); }
 Tensor squeeze_list_impl(const Tensor& x, IntList dims) { return squeeze_dims(x, dims, false); }
 
-// ---- another order of dims ------------------------------------------------------------------------------------------
+// ---- another order of dims
+// ------------------------------------------------------------------------------------------
 
 void permute_backward(Node& n, Gradients& g) {
   const Shape& dims = n.data<Shape>();
@@ -107,7 +113,8 @@ void permute_backward(Node& n, Gradients& g) {
   for (size_t i = 0; i < dims.size(); ++i) inverse[dims[i]] = static_cast<int64_t>(i);
   g.set(0, permute(g[0], inverse));
 }
-constexpr NodeType kPermute{"PermuteBackward0", permute_backward}, kTranspose{"TransposeBackward0", permute_backward};
+constexpr NodeType kPermute{"PermuteBackward0", permute_backward},
+    kTranspose{"TransposeBackward0", permute_backward};
 
 Tensor permuted(const NodeType& type, const Tensor& x, const Shape& dims) {
   Shape sizes, strides;
@@ -115,7 +122,8 @@ Tensor permuted(const NodeType& type, const Tensor& x, const Shape& dims) {
     sizes.push_back(x.sizes()[d]);
     strides.push_back(x.strides()[d]);
   }
-  return make_view(type, x, std::move(sizes), std::move(strides), x.offset(), [&](Node& n) { n.emplace<Shape>(dims); });
+  return make_view(type, x, std::move(sizes), std::move(strides), x.offset(),
+                   [&](Node& n) { n.emplace<Shape>(dims); });
 }
 
 Tensor permute_impl(const Tensor& x, IntList dims) {
@@ -139,15 +147,15 @@ Tensor transpose_impl(const Tensor& x, int64_t a, int64_t b) {
 }
 
 Tensor t_impl(const Tensor& x) {
-  WT_CHECK(x.ndim() <= 2, ShapeError, "t: t() expects a tensor with <= 2 dimensions, but self is ", x.ndim(), "D");
+  WT_CHECK(x.ndim() <= 2, ShapeError, "t: t() expects a tensor with <= 2 dimensions, but self is ", x.ndim(),
+           "D");
   return x.ndim() < 2 ? transpose(x, 0, x.ndim() ? 0 : -1) : transpose(x, 0, 1);
 }
 
 Tensor movedim_impl(const Tensor& x, IntList from, IntList to) {
   Shape source = wrap_dims(from, x.ndim(), "movedim"), target = wrap_dims(to, x.ndim(), "movedim");
-  WT_CHECK(source.size() == target.size(), ShapeError,
-           "movedim: Invalid source or destination dims: source ", source, " and destination ", target,
-           " must have the same number of elements");
+  WT_CHECK(source.size() == target.size(), ShapeError, "movedim: Invalid source or destination dims: source ",
+           source, " and destination ", target, " must have the same number of elements");
   Shape dims(x.sizes().size(), -1);
   for (size_t i = 0; i < source.size(); ++i) dims[target[i]] = source[i];
   int64_t next = 0;
@@ -159,7 +167,8 @@ Tensor movedim_impl(const Tensor& x, IntList from, IntList to) {
   return permute(x, dims);
 }
 
-// ---- repeated -------------------------------------------------------------------------------------------------------
+// ---- repeated
+// -------------------------------------------------------------------------------------------------------
 
 void expand_backward(Node&, Gradients& g) { g.set(0, g[0]); }  // the engine sums over what was repeated
 constexpr NodeType kExpand{"ExpandBackward0", expand_backward};
@@ -172,9 +181,10 @@ Tensor expand_impl(const Tensor& x, IntList to) {
   for (int64_t d = 0; d < static_cast<int64_t>(sizes.size()); ++d) {
     int64_t have = d >= shift ? x.sizes()[d - shift] : 1;
     if (sizes[d] == -1 && d >= shift) sizes[d] = have;
-    WT_CHECK(sizes[d] >= 0 && (sizes[d] == have || have == 1), ShapeError, "expand: The expanded size of the tensor (",
-             sizes[d], ") must match the existing size (", have, ") at non-singleton dimension ", d,
-             ". Target sizes: ", AsShape{to}, ". Tensor sizes: ", x.sizes());
+    WT_CHECK(sizes[d] >= 0 && (sizes[d] == have || have == 1), ShapeError,
+             "expand: The expanded size of the tensor (", sizes[d], ") must match the existing size (", have,
+             ") at non-singleton dimension ", d, ". Target sizes: ", AsShape{to},
+             ". Tensor sizes: ", x.sizes());
   }
   numel_of(sizes, "expand");
   Shape strides = broadcast_strides(x.sizes(), x.strides(), sizes);
@@ -182,9 +192,12 @@ Tensor expand_impl(const Tensor& x, IntList to) {
 }
 Tensor expand_as_impl(const Tensor& x, const Tensor& other) { return expand(x, other.sizes()); }
 
-// ---- a part ---------------------------------------------------------------------------------------------------------
+// ---- a part
+// ---------------------------------------------------------------------------------------------------------
 
-void region_backward(Node& n, Gradients& g) { g.set(0, tape_replace_region(Tensor(), g[0], n.data<Region>())); }
+void region_backward(Node& n, Gradients& g) {
+  g.set(0, tape_replace_region(Tensor(), g[0], n.data<Region>()));
+}
 constexpr NodeType kSelect{"SelectBackward0", region_backward},
     kDiagonal{"DiagonalBackward0", region_backward};
 
@@ -192,8 +205,8 @@ Tensor select_impl(const Tensor& x, int64_t dim, int64_t index) {
   WT_CHECK(x.ndim() > 0, IndexError, "select: select() cannot be applied to a 0-dim tensor.");
   dim = wrap_dim(dim, x.ndim(), "select");
   int64_t n = x.sizes()[dim];
-  WT_CHECK(index >= -n && index < n, IndexError, "select: index ", index, " is out of bounds for dimension ", dim,
-           " with size ", n);
+  WT_CHECK(index >= -n && index < n, IndexError, "select: index ", index, " is out of bounds for dimension ",
+           dim, " with size ", n);
   if (index < 0) index += n;
   auto geometry = [&](Shape& sizes, Shape& strides, int64_t& offset) {
     offset = index * strides[dim];
@@ -215,8 +228,8 @@ Tensor narrow_impl(const Tensor& x, int64_t dim, int64_t start, int64_t length) 
   dim = wrap_dim(dim, x.ndim(), "narrow");
   int64_t n = x.sizes()[dim];
   WT_CHECK(length >= 0, ValueError, "narrow: narrow(): length must be non-negative, got ", length);
-  WT_CHECK(start >= -n && start <= n, IndexError, "narrow: start out of range (expected to be in range of [", -n, ", ",
-           n, "], but got ", start, ")");
+  WT_CHECK(start >= -n && start <= n, IndexError, "narrow: start out of range (expected to be in range of [",
+           -n, ", ", n, "], but got ", start, ")");
   if (start < 0) start += n;
   WT_CHECK(length <= n - start, ShapeError, "narrow: start (", start, ") + length (", length,
            ") exceeds dimension size (", n, ").");
@@ -228,7 +241,8 @@ std::vector<Tensor> split_lengths(const Tensor& x, IntList lengths, int64_t dim)
   int64_t at = 0;
   for (int64_t n : lengths) {
     out.push_back(slice_of(x, dim, at, n));
-    if (out.back()->extra && is_view(out.back())) meta_of(out.back())->view->origin = ViewOrigin::MultipleOutputs;
+    if (out.back()->extra && is_view(out.back()))
+      meta_of(out.back())->view->origin = ViewOrigin::MultipleOutputs;
     at += n;
   }
   return out;
@@ -238,9 +252,10 @@ std::vector<Tensor> split_sizes_impl(const Tensor& x, IntList lengths, int64_t d
   WT_CHECK(x.ndim() > 0, ShapeError, "split: split expects at least a 1-dimensional tensor");
   dim = wrap_dim(dim, x.ndim(), "split");
   int64_t sum = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
-  WT_CHECK(sum == x.sizes()[dim] && std::all_of(lengths.begin(), lengths.end(), [](int64_t n) { return n >= 0; }),
-           ShapeError, "split: split_with_sizes expects split_sizes to sum exactly to ", x.sizes()[dim],
-           " (input tensor's size at dimension ", dim, "), but got split_sizes=", AsShape{lengths});
+  WT_CHECK(
+      sum == x.sizes()[dim] && std::all_of(lengths.begin(), lengths.end(), [](int64_t n) { return n >= 0; }),
+      ShapeError, "split: split_with_sizes expects split_sizes to sum exactly to ", x.sizes()[dim],
+      " (input tensor's size at dimension ", dim, "), but got split_sizes=", AsShape{lengths});
   return split_lengths(x, lengths, dim);
 }
 
@@ -279,9 +294,11 @@ std::vector<Tensor> unbind_impl(const Tensor& x, int64_t dim) {
 Tensor diagonal_impl(const Tensor& x, int64_t offset, int64_t a, int64_t b) {
   a = wrap_dim(a, x.ndim(), "diagonal");
   b = wrap_dim(b, x.ndim(), "diagonal");
-  WT_CHECK(a != b && x.ndim() >= 2, ShapeError, "diagonal: diagonal dimensions cannot be identical ", a, ", ", b);
+  WT_CHECK(a != b && x.ndim() >= 2, ShapeError, "diagonal: diagonal dimensions cannot be identical ", a, ", ",
+           b);
   int64_t rows = x.sizes()[a], columns = x.sizes()[b];
-  int64_t length = std::max<int64_t>(0, offset >= 0 ? std::min(rows, columns - offset) : std::min(rows + offset, columns));
+  int64_t length =
+      std::max<int64_t>(0, offset >= 0 ? std::min(rows, columns - offset) : std::min(rows + offset, columns));
   auto geometry = [&](Shape& sizes, Shape& strides, int64_t& start) {
     if (length) start = offset >= 0 ? offset * strides[b] : -offset * strides[a];
     sizes.push_back(length);
@@ -310,34 +327,89 @@ constexpr uint32_t kBoth = kFunction | kMethod;
 
 const NodeType kRegionNode{"SliceBackward0", region_backward};
 
-decltype(view) view{"view", view_impl, kMethod, {"input", {"size", kVarArgs}}, "The same memory with other sizes; one may be -1."};
-decltype(reshape) reshape{"reshape", reshape_impl, kBoth, {"input", {"shape", kVarArgs}}, "Other sizes, a view where strides allow, else a copy."};
+decltype(view) view{"view",
+                    view_impl,
+                    kMethod,
+                    {"input", {"size", kVarArgs}},
+                    "The same memory with other sizes; one may be -1."};
+decltype(reshape) reshape{"reshape",
+                          reshape_impl,
+                          kBoth,
+                          {"input", {"shape", kVarArgs}},
+                          "Other sizes, a view where strides allow, else a copy."};
 decltype(view_as) view_as{"view_as", view_as_impl, kMethod, {"input", "other"}, "view with other's sizes."};
-decltype(reshape_as) reshape_as{"reshape_as", reshape_as_impl, kMethod, {"input", "other"}, "reshape with other's sizes."};
-decltype(flatten) flatten{"flatten", flatten_impl, kBoth, {"input", Arg::integer("start_dim", 0), Arg::integer("end_dim", -1)}, "Merges the dims from start_dim to end_dim."};
-const Op<Tensor(const Tensor&, int64_t, IntList)> unflatten{"unflatten", unflatten_impl, kBoth, {"input", "dim", {"sizes", kVarArgs}}, "Splits a dim into several."};
-decltype(unsqueeze) unsqueeze{"unsqueeze", unsqueeze_impl, kBoth, {"input", "dim"}, "A view with a dim of size 1 inserted."};
+decltype(reshape_as) reshape_as{
+    "reshape_as", reshape_as_impl, kMethod, {"input", "other"}, "reshape with other's sizes."};
+decltype(flatten) flatten{"flatten",
+                          flatten_impl,
+                          kBoth,
+                          {"input", Arg::integer("start_dim", 0), Arg::integer("end_dim", -1)},
+                          "Merges the dims from start_dim to end_dim."};
+const Op<Tensor(const Tensor&, int64_t, IntList)> unflatten{
+    "unflatten", unflatten_impl, kBoth, {"input", "dim", {"sizes", kVarArgs}}, "Splits a dim into several."};
+decltype(unsqueeze) unsqueeze{
+    "unsqueeze", unsqueeze_impl, kBoth, {"input", "dim"}, "A view with a dim of size 1 inserted."};
 decltype(squeeze) squeeze{"squeeze", squeeze_impl, kBoth, {"input"}, "A view without the dims of size 1."};
-decltype(squeeze_dim) squeeze_dim{"squeeze", squeeze_dim_impl, kBoth, {"input", "dim"}, "A view without dim, where it has size 1."};
-const Op<Tensor(const Tensor&, IntList)> squeeze_list{"squeeze", squeeze_list_impl, kBoth, {"input", "dim"}, "A view without those dims that have size 1."};
-decltype(permute) permute{"permute", permute_impl, kBoth, {"input", {"dims", kVarArgs}}, "A view with the dims in another order."};
-decltype(transpose) transpose{"transpose", transpose_impl, kBoth, {"input", "dim0", "dim1"}, "A view with two dims swapped."};
-decltype(transpose) swapaxes{"swapaxes", transpose_impl, kBoth, {"input", "axis0", "axis1"}, "transpose under NumPy's name."};
+decltype(squeeze_dim) squeeze_dim{
+    "squeeze", squeeze_dim_impl, kBoth, {"input", "dim"}, "A view without dim, where it has size 1."};
+const Op<Tensor(const Tensor&, IntList)> squeeze_list{
+    "squeeze", squeeze_list_impl, kBoth, {"input", "dim"}, "A view without those dims that have size 1."};
+decltype(permute) permute{
+    "permute", permute_impl, kBoth, {"input", {"dims", kVarArgs}}, "A view with the dims in another order."};
+decltype(transpose) transpose{
+    "transpose", transpose_impl, kBoth, {"input", "dim0", "dim1"}, "A view with two dims swapped."};
+decltype(transpose) swapaxes{
+    "swapaxes", transpose_impl, kBoth, {"input", "axis0", "axis1"}, "transpose under NumPy's name."};
 decltype(transpose) swapdims{"swapdims", transpose_impl, kBoth, {"input", "dim0", "dim1"}, "transpose."};
 decltype(t) t{"t", t_impl, kBoth, {"input"}, "The transpose of a tensor of at most two dims."};
-const Op<Tensor(const Tensor&, IntList, IntList)> movedim{"movedim", movedim_impl, kBoth, {"input", "source", "destination"}, "Moves dims to other places."};
-const Op<Tensor(const Tensor&, IntList, IntList)> moveaxis{"moveaxis", movedim_impl, kBoth, {"input", "source", "destination"}, "movedim."};
-decltype(expand) expand{"expand", expand_impl, kMethod, {"input", {"size", kVarArgs}}, "A view in which dims of size 1 are repeated; -1 keeps a size."};
-decltype(broadcast_to) broadcast_to{"broadcast_to", expand_impl, kBoth, {"input", {"size", kVarArgs}}, "expand."};
-decltype(expand_as) expand_as{"expand_as", expand_as_impl, kMethod, {"input", "other"}, "expand to other's sizes."};
-decltype(select) select{"select", select_impl, kBoth, {"input", "dim", "index"}, "A view of one index of a dim, which goes away."};
-decltype(narrow) narrow{"narrow", narrow_impl, kBoth, {"input", "dim", "start", "length"}, "A view of a range of a dim."};
-const Op<std::vector<Tensor>(const Tensor&, int64_t, int64_t)> split{"split", split_impl, kBoth, {"tensor", "split_size_or_sections", Arg::integer("dim", 0)}, "Views of split_size each; the last may be shorter."};
-const Op<std::vector<Tensor>(const Tensor&, IntList, int64_t)> split_sizes{"split", split_sizes_impl, kBoth, {"tensor", "split_size_or_sections", Arg::integer("dim", 0)}, "Views of the given lengths."};
-const Op<std::vector<Tensor>(const Tensor&, int64_t, int64_t)> chunk{"chunk", chunk_impl, kBoth, {"input", "chunks", Arg::integer("dim", 0)}, "At most `chunks` views of equal length (the last may be shorter)."};
-const Op<std::vector<Tensor>(const Tensor&, int64_t)> unbind{"unbind", unbind_impl, kBoth, {"input", Arg::integer("dim", 0)}, "One view per index of a dim."};
-const Op<Tensor(const Tensor&, int64_t, int64_t, int64_t)> diagonal{"diagonal", diagonal_impl, kBoth, {"input", Arg::integer("offset", 0), Arg::integer("dim1", 0), Arg::integer("dim2", 1)}, "A view of a diagonal; it becomes the last dim."};
+const Op<Tensor(const Tensor&, IntList, IntList)> movedim{
+    "movedim", movedim_impl, kBoth, {"input", "source", "destination"}, "Moves dims to other places."};
+const Op<Tensor(const Tensor&, IntList, IntList)> moveaxis{
+    "moveaxis", movedim_impl, kBoth, {"input", "source", "destination"}, "movedim."};
+decltype(expand) expand{"expand",
+                        expand_impl,
+                        kMethod,
+                        {"input", {"size", kVarArgs}},
+                        "A view in which dims of size 1 are repeated; -1 keeps a size."};
+decltype(broadcast_to) broadcast_to{
+    "broadcast_to", expand_impl, kBoth, {"input", {"size", kVarArgs}}, "expand."};
+decltype(expand_as) expand_as{
+    "expand_as", expand_as_impl, kMethod, {"input", "other"}, "expand to other's sizes."};
+decltype(select) select{"select",
+                        select_impl,
+                        kBoth,
+                        {"input", "dim", "index"},
+                        "A view of one index of a dim, which goes away."};
+decltype(narrow) narrow{
+    "narrow", narrow_impl, kBoth, {"input", "dim", "start", "length"}, "A view of a range of a dim."};
+const Op<std::vector<Tensor>(const Tensor&, int64_t, int64_t)> split{
+    "split",
+    split_impl,
+    kBoth,
+    {"tensor", "split_size_or_sections", Arg::integer("dim", 0)},
+    "Views of split_size each; the last may be shorter."};
+const Op<std::vector<Tensor>(const Tensor&, IntList, int64_t)> split_sizes{
+    "split",
+    split_sizes_impl,
+    kBoth,
+    {"tensor", "split_size_or_sections", Arg::integer("dim", 0)},
+    "Views of the given lengths."};
+const Op<std::vector<Tensor>(const Tensor&, int64_t, int64_t)> chunk{
+    "chunk",
+    chunk_impl,
+    kBoth,
+    {"input", "chunks", Arg::integer("dim", 0)},
+    "At most `chunks` views of equal length (the last may be shorter)."};
+const Op<std::vector<Tensor>(const Tensor&, int64_t)> unbind{
+    "unbind", unbind_impl, kBoth, {"input", Arg::integer("dim", 0)}, "One view per index of a dim."};
+const Op<Tensor(const Tensor&, int64_t, int64_t, int64_t)> diagonal{
+    "diagonal",
+    diagonal_impl,
+    kBoth,
+    {"input", Arg::integer("offset", 0), Arg::integer("dim1", 0), Arg::integer("dim2", 1)},
+    "A view of a diagonal; it becomes the last dim."};
 decltype(detach) detach{"detach", detach_impl, kBoth, {"input"}, "The same memory without history."};
-const Op<Tensor(const Tensor&)> detach_{"detach_", detach_inplace, kMethod, {{"input", kWritten}}, "Forgets the tensor's history."};
+const Op<Tensor(const Tensor&)> detach_{
+    "detach_", detach_inplace, kMethod, {{"input", kWritten}}, "Forgets the tensor's history."};
 
 }  // namespace warptape::ops

@@ -8,9 +8,9 @@ namespace warptape::ops {
 
 extern WT_API const NodeType kRegionNode;  // "SliceBackward0"
 
-// A view of a part of x, recorded as one node. `geometry(sizes, strides, offset)` turns x's geometry into the part's and
-// is called a second time for the layout of the gradient, which is contiguous whatever x's strides are. Elements of the
-// part must not overlap.
+// A view of a part of x, recorded as one node. `geometry(sizes, strides, offset)` turns x's geometry into the
+// part's and is called a second time for the layout of the gradient, which is contiguous whatever x's strides
+// are. Elements of the part must not overlap.
 template <class F>
 Tensor region(const Tensor& x, F&& geometry, const NodeType& type = kRegionNode) {
   Shape sizes = x.sizes(), strides = x.strides();

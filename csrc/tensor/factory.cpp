@@ -17,8 +17,8 @@ ElementwiseSlot add_slot{"add"};
 kernels::Slot<kernels::ReduceFn> sum_slot{"sum"};
 
 Tensor make(Ref<Storage> storage, DType dtype, Shape sizes, Shape strides, int64_t offset = 0) {
-  Tensor out(
-      Ref<TensorImpl>::adopt(new TensorImpl(std::move(storage), dtype, std::move(sizes), std::move(strides), offset)));
+  Tensor out(Ref<TensorImpl>::adopt(
+      new TensorImpl(std::move(storage), dtype, std::move(sizes), std::move(strides), offset)));
   out->inference = thread_state.inference_mode;
   return out;
 }
@@ -50,23 +50,25 @@ void copy_across(const Tensor& dst, const Tensor& src) {
 
 Tensor empty(IntList sizes, TensorOptions options) {
   int64_t n = numel_of(sizes, "empty");
-  return make(Storage::allocate(static_cast<size_t>(n) * itemsize(options.dtype), options.device), options.dtype,
-              Shape(sizes), contiguous_strides(sizes));
+  return make(Storage::allocate(static_cast<size_t>(n) * itemsize(options.dtype), options.device),
+              options.dtype, Shape(sizes), contiguous_strides(sizes));
 }
 
 Tensor empty_strided(IntList sizes, IntList strides, TensorOptions options) {
-  WT_CHECK(sizes.size() == strides.size(), ShapeError, "empty_strided: expected as many strides as sizes, got ",
-           AsShape{sizes}, " and ", AsShape{strides});
+  WT_CHECK(sizes.size() == strides.size(), ShapeError,
+           "empty_strided: expected as many strides as sizes, got ", AsShape{sizes}, " and ",
+           AsShape{strides});
   int64_t extent = numel_of(sizes, "empty_strided") == 0 ? 0 : 1;
   for (size_t i = 0; i < sizes.size(); ++i) {
-    WT_CHECK(strides[i] >= 0, ValueError, "empty_strided: expected strides of at least 0, got ", AsShape{strides});
+    WT_CHECK(strides[i] >= 0, ValueError, "empty_strided: expected strides of at least 0, got ",
+             AsShape{strides});
     int64_t step;
     bool overflow = extent && (__builtin_mul_overflow(sizes[i] - 1, strides[i], &step) ||
                                __builtin_add_overflow(extent, step, &extent) || extent > INT64_MAX / 16);
     WT_CHECK(!overflow, ShapeError, "empty_strided: strides ", AsShape{strides}, " reach beyond 60 bits");
   }
-  return make(Storage::allocate(static_cast<size_t>(extent) * itemsize(options.dtype), options.device), options.dtype,
-              Shape(sizes), Shape(strides));
+  return make(Storage::allocate(static_cast<size_t>(extent) * itemsize(options.dtype), options.device),
+              options.dtype, Shape(sizes), Shape(strides));
 }
 
 Tensor empty_like_layout(const Tensor& t, DType dtype) {
@@ -102,7 +104,8 @@ Tensor alias(const Tensor& t, Shape sizes, Shape strides, int64_t offset) {
 Tensor alias(const Tensor& t) { return alias(t, t.sizes(), t.strides(), t.offset()); }
 
 Tensor expand_view(const Tensor& t, IntList sizes) {
-  if (IntList(t.sizes()).size() == sizes.size() && std::equal(sizes.begin(), sizes.end(), t.sizes().begin())) return t;
+  if (IntList(t.sizes()).size() == sizes.size() && std::equal(sizes.begin(), sizes.end(), t.sizes().begin()))
+    return t;
   return alias(t, Shape(sizes), broadcast_strides(t.sizes(), t.strides(), sizes), t.offset());
 }
 
@@ -135,7 +138,8 @@ std::optional<Shape> view_strides(const Tensor& t, IntList sizes) {
 
 void raw_copy(const Tensor& dst, const Tensor& src) {
   if (dst.numel() == 0 || dst.is_meta()) return;
-  WT_CHECK(!src.is_meta(), DeviceError, "copy_: a meta tensor has no data to copy; make the tensor on a real device");
+  WT_CHECK(!src.is_meta(), DeviceError,
+           "copy_: a meta tensor has no data to copy; make the tensor on a real device");
   if (dst.device() != src.device() && (!dst.device().is_cpu() || !src.device().is_cpu()))
     return copy_across(dst, src);
   const ElementwiseInput in[] = {src};
@@ -185,7 +189,8 @@ Tensor raw_reduce_to(const Tensor& t, IntList sizes) {
 }
 
 Scalar item(const Tensor& t) {
-  WT_CHECK(t.numel() == 1, ShapeError, "item: a Tensor with ", t.numel(), " elements cannot be converted to Scalar");
+  WT_CHECK(t.numel() == 1, ShapeError, "item: a Tensor with ", t.numel(),
+           " elements cannot be converted to Scalar");
   WT_CHECK(!t.is_meta(), DeviceError, "item: a meta tensor has no data");
   DType wide = is_floating(t.dtype()) ? DType::Float64 : DType::Int64;
   Tensor host = empty({}, {wide, {}});

@@ -33,9 +33,9 @@ WT_API std::optional<Shape> view_strides(const Tensor& t, IntList sizes);
 // dst = src with conversion, broadcast and copy between devices. Overlapping memory is the caller's matter.
 WT_API void raw_copy(const Tensor& dst, const Tensor& src);
 WT_API void raw_fill(const Tensor& dst, Scalar value);
-WT_API Tensor raw_cast(const Tensor& t, DType dtype);   // t itself when it has that dtype
-WT_API Tensor raw_contiguous(const Tensor& t);          // t itself when it is contiguous
-WT_API Tensor raw_clone(const Tensor& t);               // a copy with the same layout where it is dense
+WT_API Tensor raw_cast(const Tensor& t, DType dtype);  // t itself when it has that dtype
+WT_API Tensor raw_contiguous(const Tensor& t);         // t itself when it is contiguous
+WT_API Tensor raw_clone(const Tensor& t);              // a copy with the same layout where it is dense
 // out = a + b elementwise, shapes broadcast to out's (out may be a or b)
 WT_API void raw_add(const Tensor& out, const Tensor& a, const Tensor& b);
 // Sum over the dims in which t was broadcast from `sizes`.
@@ -56,7 +56,8 @@ class WT_API Launch {
   Launch(const Launch&) = delete;
   Launch& operator=(const Launch&) = delete;
   operator const kernels::LaunchContext&() const { return ctx_; }
-  // Throws IndexError "op: index I is out of bounds for dimension with size N" when a kernel found a bad index.
+  // Throws IndexError "op: index I is out of bounds for dimension with size N" when a kernel found a bad
+  // index.
   void check_index(const char* op, int64_t dim) const;
 
  private:

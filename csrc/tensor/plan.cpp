@@ -18,7 +18,8 @@ struct Geometry {
 bool all_flat(const Tensor& out, std::span<const ElementwiseInput> inputs) {
   if (!out.is_contiguous()) return false;
   for (const auto& in : inputs)
-    if (in.tensor && in.tensor->ndim() != 0 && !(in.tensor->is_contiguous() && in.tensor->sizes() == out.sizes()))
+    if (in.tensor && in.tensor->ndim() != 0 &&
+        !(in.tensor->is_contiguous() && in.tensor->sizes() == out.sizes()))
       return false;
   return true;
 }
@@ -71,7 +72,8 @@ void fill_strided(ElementwisePlan& plan, const Tensor& out, std::span<const Elem
   g.strides[0] = out.strides();
   for (size_t k = 0; k < inputs.size(); ++k) {
     const Tensor* t = inputs[k].tensor;
-    g.strides[k + 1] = t ? broadcast_strides(t->sizes(), t->strides(), out.sizes()) : Shape(out.sizes().size(), 0);
+    g.strides[k + 1] =
+        t ? broadcast_strides(t->sizes(), t->strides(), out.sizes()) : Shape(out.sizes().size(), 0);
   }
   fill_dims(plan, out.sizes(), g);
 }

@@ -19,8 +19,8 @@ class WT_API Storage : public RefCounted<Storage> {
   size_t bytes() const { return bytes_; }
   Device device() const { return device_; }
 
-  // Grows or shrinks the block (0 frees it), keeping the common prefix: a sharded parameter's storage comes and goes
-  // while the tensors on it stay. ValueError for foreign memory.
+  // Grows or shrinks the block (0 frees it), keeping the common prefix: a sharded parameter's storage comes
+  // and goes while the tensors on it stay. ValueError for foreign memory.
   void resize(size_t bytes);
 
   // Counts in-place changes by every tensor on this storage; saved tensors compare it.

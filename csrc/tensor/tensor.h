@@ -17,9 +17,10 @@ struct WT_API TensorExtra {
   virtual ~TensorExtra();
 };
 
-// Note [Python object of a tensor]: a TensorImpl has at most one Python object, and `python` points to it as long as
-// both live. Normally the object owns the impl. When Python lets go first and the object carries state that must not
-// be lost, the bindings hand the object to the impl: `owns_python` is set and the impl's end releases the object.
+// Note [Python object of a tensor]: a TensorImpl has at most one Python object, and `python` points to it as
+// long as both live. Normally the object owns the impl. When Python lets go first and the object carries
+// state that must not be lost, the bindings hand the object to the impl: `owns_python` is set and the impl's
+// end releases the object.
 class WT_API TensorImpl : public RefCounted<TensorImpl> {
  public:
   TensorImpl(Ref<Storage> storage, DType dtype, Shape sizes, Shape strides, int64_t offset);
@@ -90,7 +91,11 @@ class Tensor {
   }
   // What a kernel sees; valid as long as this tensor.
   kernels::View view() const {
-    return {data(), impl_->sizes.data(), impl_->strides.data(), static_cast<int>(impl_->sizes.size()), impl_->dtype,
+    return {data(),
+            impl_->sizes.data(),
+            impl_->strides.data(),
+            static_cast<int>(impl_->sizes.size()),
+            impl_->dtype,
             false};
   }
 

@@ -1,4 +1,5 @@
-// Long work can be interrupted: the calling thread asks now and then, between chunks and between nodes of the tape.
+// Long work can be interrupted: the calling thread asks now and then, between chunks and between nodes of the
+// tape.
 #pragma once
 
 #include "kernels/types.h"
@@ -10,7 +11,8 @@ WT_API void set_interrupt_check(void (*check)());
 // Calls the check if the thread's last call was 50 ms ago or more.
 WT_API void poll_interrupt();
 
-// Nothing is asked in its scope. For whoever holds a lock: the check may wait for other threads and run user's code.
+// Nothing is asked in its scope. For whoever holds a lock: the check may wait for other threads and run
+// user's code.
 class WT_API Uninterrupted {
  public:
   Uninterrupted();

@@ -26,8 +26,9 @@ C log_sum_exp(const auto* x, int64_t n) {
       top = found;
     }
     const Vec<C> shift(top);
-    sum += sum_vectors<C>(
-        count, [&](int64_t i, auto lanes) { return keep<C>(exp_below(load(piece + i, lanes) - shift), lanes); });
+    sum += sum_vectors<C>(count, [&](int64_t i, auto lanes) {
+      return keep<C>(exp_below(load(piece + i, lanes) - shift), lanes);
+    });
   }
   return top + C(__builtin_log(double(sum)));
 }
@@ -118,10 +119,11 @@ void backward_row(T* dx, const T* x, Compute<T> norm, int64_t target, Compute<T>
   const C hard = g * (C(1) - s.smoothing) * (s.weight ? s.weight[target] : C(1));
   const Vec<C> shift(norm), factor(hard + g * s.share * s.weight_sum), less(g * s.share);
   if (s.smoothing == 0)
-    for_vectors<C>(n, [&](int64_t i, auto l) { store(dx + i, exp_below(load(x + i, l) - shift) * factor, l); });
-  else if (!s.weight)
     for_vectors<C>(n,
-                   [&](int64_t i, auto l) { store(dx + i, exp_below(load(x + i, l) - shift) * factor - less, l); });
+                   [&](int64_t i, auto l) { store(dx + i, exp_below(load(x + i, l) - shift) * factor, l); });
+  else if (!s.weight)
+    for_vectors<C>(
+        n, [&](int64_t i, auto l) { store(dx + i, exp_below(load(x + i, l) - shift) * factor - less, l); });
   else
     for_vectors<C>(n, [&](int64_t i, auto l) {
       store(dx + i, exp_below(load(x + i, l) - shift) * factor - less * load(s.weight + i, l), l);

@@ -20,7 +20,8 @@ def _problem(annotation: str, value: Any) -> bool:
 
 
 def checked(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, whose failures on something that is no tensor become a TypeError that names the argument."""
+    """The function, whose failures on something that is no tensor become a TypeError that names the
+    argument."""
     signature = inspect.signature(function)
 
     @functools.wraps(function)

@@ -1,8 +1,10 @@
-"""Ops that are a few other ops: written in Python, as functions and, where PyTorch has them, as Tensor methods."""
+"""Ops that are a few other ops: written in Python, as functions and, where PyTorch has them, as Tensor
+methods."""
 
 from __future__ import annotations
 
 import builtins
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -53,7 +55,8 @@ __all__ = [
 ]
 
 
-# ---- joining and splitting ----------------------------------------------------------------------------------------------
+# ---- joining and splitting
+# ----------------------------------------------------------------------------------------------
 
 
 def _each(tensors: tuple[Any, ...]) -> Sequence[Tensor]:
@@ -123,7 +126,7 @@ def tensor_split(input: Tensor, indices_or_sections: Any, dim: int = 0) -> tuple
         lengths = [size + 1] * more + [size] * (indices_or_sections - more)
         return _ops.split(input, lengths, dim)
     cuts = [0, *(_clip(i, n) for i in indices_or_sections), n]
-    pairs = zip(cuts, cuts[1:], strict=False)
+    pairs = itertools.pairwise(cuts)
     return tuple(_ops.narrow(input, dim, a, builtins.max(b - a, 0)) for a, b in pairs)
 
 
@@ -146,7 +149,8 @@ def dsplit(input: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
     return tensor_split(input, indices_or_sections, 2)
 
 
-# ---- shapes and dtypes -----------------------------------------------------------------------------------------------------
+# ---- shapes and dtypes
+# -----------------------------------------------------------------------------------------------------
 
 
 def broadcast_shapes(*shapes: Any) -> _C.Size:
@@ -214,7 +218,8 @@ def can_cast(from_: Any, to: Any) -> bool:
     return category(from_) <= category(to)
 
 
-# ---- comparison --------------------------------------------------------------------------------------------------------------
+# ---- comparison ------------------------------------------------------------------------------------------
+# --------------------
 
 
 def equal(input: Tensor, other: Tensor) -> bool:
@@ -248,7 +253,8 @@ def allclose(
     return bool(isclose(input, other, rtol, atol, equal_nan).all())
 
 
-# ---- positions ------------------------------------------------------------------------------------------------------------------
+# ---- positions -------------------------------------------------------------------------------------------
+# -----------------------
 
 
 def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
@@ -286,7 +292,8 @@ def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None, devi
     return _triangle_indices(row, col, offset, False, dtype, device)
 
 
-# ---- matrices -----------------------------------------------------------------------------------------------------------------
+# ---- matrices --------------------------------------------------------------------------------------------
+# ---------------------
 
 
 def diag(input: Tensor, diagonal: int = 0, *, out: Any = None) -> Tensor:
@@ -331,7 +338,7 @@ def flipud(input: Tensor) -> Tensor:
     return _ops.flip(input, (0,))
 
 
-def vander(x: Tensor, N: int | None = None, *, increasing: bool = False) -> Tensor:  # noqa: N803
+def vander(x: Tensor, N: int | None = None, *, increasing: bool = False) -> Tensor:
     """The matrix of powers of x."""
     n = x.numel() if N is None else N
     powers = _ops.arange(n) if increasing else _ops.arange(n - 1, -1, -1)
@@ -346,7 +353,8 @@ def logspace(
     return _ops.pow(float(base), exponents).to(dtype or _C._get_default_dtype())
 
 
-# ---- sets ------------------------------------------------------------------------------------------------------------------------
+# ---- sets ------------------------------------------------------------------------------------------------
+# ------------------------
 
 
 def unique(
@@ -376,7 +384,8 @@ def unique(
     return out[0] if len(out) == 1 else tuple(out)
 
 
-# ---- draws ----------------------------------------------------------------------------------------------------------------------
+# ---- draws -----------------------------------------------------------------------------------------------
+# -----------------------
 
 
 def multinomial(
@@ -385,7 +394,8 @@ def multinomial(
     """int64 [*, num_samples]: indices drawn with the probabilities (up to a factor) of input's last dim.
 
     Raises:
-        RuntimeError: negative, infinite or NaN weights, rows that sum to 0, more samples than weights that are not 0.
+        RuntimeError: negative, infinite or NaN weights, rows that sum to 0, more samples than
+        weights that are not 0.
     """
     if input.ndim not in (1, 2) or not input.is_floating_point():
         raise RuntimeError(
@@ -402,7 +412,8 @@ def multinomial(
         raise RuntimeError("invalid multinomial distribution (sum of probabilities <= 0)")
     if not replacement and num_samples > int((weights > 0).sum(-1).min()):
         raise RuntimeError(
-            "invalid multinomial distribution (with replacement=False, not enough non-negative category to sample)"
+            "invalid multinomial distribution (with replacement=False, not enough non-negative "
+            "category to sample)"
         )
     if replacement:
         edges = weights.cumsum(-1)
@@ -419,10 +430,25 @@ def multinomial(
 for _name in __all__:
     globals()[_name] = checked(globals()[_name])
 
-for _name in (
-    "allclose argwhere diag diagflat equal fliplr flipud isclose nonzero rot90 tensor_split trace unique hsplit vsplit "
-    "dsplit multinomial"
-).split():
+for _name in [
+    "allclose",
+    "argwhere",
+    "diag",
+    "diagflat",
+    "equal",
+    "fliplr",
+    "flipud",
+    "isclose",
+    "nonzero",
+    "rot90",
+    "tensor_split",
+    "trace",
+    "unique",
+    "hsplit",
+    "vsplit",
+    "dsplit",
+    "multinomial",
+]:
     setattr(Tensor, _name, globals()[_name])
 
 

@@ -8,9 +8,9 @@ from . import _C
 from ._tensor import Tensor
 
 __all__ = [
+    "are_deterministic_algorithms_enabled",
     "as_tensor",
     "asarray",
-    "are_deterministic_algorithms_enabled",
     "clone",
     "finfo",
     "from_dlpack",
@@ -101,7 +101,7 @@ def set_printoptions(**options: Any) -> None:
     _printing.set_options(**options)
 
 
-class finfo:  # noqa: N801
+class finfo:
     """Limits of a floating dtype: bits, eps, max, min, tiny, smallest_normal, resolution."""
 
     _LIMITS = {
@@ -124,7 +124,7 @@ class finfo:  # noqa: N801
         return f"finfo({', '.join(f'{f}={getattr(self, f):g}' for f in fields)}, dtype={self.dtype})"
 
 
-class iinfo:  # noqa: N801
+class iinfo:
     """Limits of an integer dtype: bits, max, min."""
 
     def __init__(self, type: Any) -> None:
@@ -138,7 +138,9 @@ class iinfo:  # noqa: N801
         return f"iinfo(min={self.min}, max={self.max}, dtype={self.dtype})"
 
 
-# ---- legacy -----------------------------------------------------------------------------------------------------------
+# ---- legacy
+# ----------------------------------------------------------------------------------------------------------
+# -
 
 _LEGACY = {
     "Float": "float32",

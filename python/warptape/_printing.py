@@ -120,7 +120,7 @@ def _body(t: Tensor, indent: int, summarize: bool, f: _Formatter) -> str:
 
 def _suffixes(t: Tensor) -> list[str]:
     out = []
-    if not t.device.type == "cpu":
+    if t.device.type != "cpu":
         out.append(f"device='{t.device}'")
     if t.is_meta:
         out.append(f"size={tuple(t.shape)}")

@@ -151,6 +151,7 @@ def _missing() -> Iterator[str]:
 def problem() -> str | None:
     """What keeps warptape from working here, or None: a small product is computed and compared with NumPy."""
     import numpy as np
+
     import warptape
 
     a = np.arange(12, dtype=np.float32).reshape(3, 4)

@@ -1,6 +1,7 @@
 """save() and load(): Python objects that hold tensors, in one file.
 
-A pickle of dicts, lists, numbers and tensors. Loading accepts a closed list of types unless told otherwise, so that a
+A pickle of dicts, lists, numbers and tensors. Loading accepts a closed list of types unless told
+otherwise, so that a
 file from elsewhere cannot run code.
 """
 
@@ -47,7 +48,8 @@ class _SafeUnpickler(pickle.Unpickler):
 
 
 def save(obj: Any, f: str | os.PathLike[str] | IO[bytes], pickle_protocol: int = 4) -> None:
-    """Writes obj and the tensors in it to a path or a binary file. Views are written as tensors of their own."""
+    """Writes obj and the tensors in it to a path or a binary file. Views are written as tensors of
+    their own."""
     data = _MAGIC + pickle.dumps(obj, pickle_protocol)
     if hasattr(f, "write"):
         f.write(data)

@@ -1,5 +1,6 @@
-// From a runtime dtype to a compile-time one: dispatch calls a generic lambda with a tag, `[&](auto t) { using T =
-// typename decltype(t)::type; ... }`. A dtype outside the list returns false and the caller reports it.
+// From a runtime dtype to a compile-time one: dispatch calls a generic lambda with a tag, `[&](auto t) {
+// using T = typename decltype(t)::type; ... }`. A dtype outside the list returns false and the caller reports
+// it.
 #pragma once
 
 #include "kernels/types.h"
@@ -24,9 +25,15 @@ template <> inline constexpr DType dtype_of<float> = DType::Float32;
 template <> inline constexpr DType dtype_of<double> = DType::Float64;
 
 // The type in which values of T are computed.
-template <class T> struct ComputeOf { using type = T; };
-template <> struct ComputeOf<Half> { using type = float; };
-template <> struct ComputeOf<BFloat16> { using type = float; };
+template <class T> struct ComputeOf {
+  using type = T;
+};
+template <> struct ComputeOf<Half> {
+  using type = float;
+};
+template <> struct ComputeOf<BFloat16> {
+  using type = float;
+};
 template <class T> using Compute = typename ComputeOf<T>::type;
 
 template <class... Ts>

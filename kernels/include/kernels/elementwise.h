@@ -1,5 +1,6 @@
-// Elementwise kernels: one plan (shape, strides, dtypes of up to four inputs and one output) and one function type for
-// every elementwise op, whatever its number of inputs. Slots: the op's name ("add", "gelu", "gelu_backward", ...).
+// Elementwise kernels: one plan (shape, strides, dtypes of up to four inputs and one output) and one function
+// type for every elementwise op, whatever its number of inputs. Slots: the op's name ("add", "gelu",
+// "gelu_backward", ...).
 #pragma once
 
 #include "kernels/types.h"
@@ -15,9 +16,9 @@ struct Operand {
   int64_t strides[kMaxDims];  // in bytes, 0 where broadcast
 };
 
-// Dims are ordered so that the last one is the fastest of the output, and merged where all operands allow it; a plan of
-// contiguous operands has one dim. Operand 0 is the output. Inputs are converted to `compute` when loaded, the result
-// (of type `compute`, or a truth value for predicates) to the output's dtype when stored.
+// Dims are ordered so that the last one is the fastest of the output, and merged where all operands allow it;
+// a plan of contiguous operands has one dim. Operand 0 is the output. Inputs are converted to `compute` when
+// loaded, the result (of type `compute`, or a truth value for predicates) to the output's dtype when stored.
 struct ElementwisePlan {
   int ndim;
   int count;      // operands, output included

@@ -25,7 +25,8 @@ using MaxPoolFn = void(const LaunchContext&, const PoolPlan&, void* out, int64_t
 using MaxPoolBackwardFn = void(const LaunchContext&, const PoolPlan&, void* grad_in, const void* grad_out,
                                const int64_t* indices);
 // Slot "max_pool_gather": the elements of `in` at the indices, the transpose of the above.
-using MaxPoolGatherFn = void(const LaunchContext&, const PoolPlan&, void* out, const void* in, const int64_t* indices);
+using MaxPoolGatherFn = void(const LaunchContext&, const PoolPlan&, void* out, const void* in,
+                             const int64_t* indices);
 // Slots "avg_pool" (out from in) and "avg_pool_backward" (grad_in from grad_out).
 using AvgPoolFn = void(const LaunchContext&, const PoolPlan&, void* to, const void* from);
 

@@ -10,8 +10,9 @@ namespace warptape::kernels {
 
 using AnyKernel = void (*)();
 
-// One implementation: of which slot, with which function type, for which device and instruction set. Entries live in a
-// linker section and are constant-initialised: reading them runs no code of the object they come from.
+// One implementation: of which slot, with which function type, for which device and instruction set. Entries
+// live in a linker section and are constant-initialised: reading them runs no code of the object they come
+// from.
 template <class Sig>
 struct KernelEntryOf {
   const char* name;
@@ -28,8 +29,8 @@ constexpr const char* signature_of() {
   return __PRETTY_FUNCTION__;
 }
 
-// Implemented in csrc/core: finds the best entry (opening the device's plugin if need be) or throws a DeviceError that
-// says what is missing. Throws when the entry's function type is not the slot's.
+// Implemented in csrc/core: finds the best entry (opening the device's plugin if need be) or throws a
+// DeviceError that says what is missing. Throws when the entry's function type is not the slot's.
 WT_API AnyKernel resolve_kernel(const char* name, const char* signature, DeviceType device);
 
 template <class Sig>
@@ -53,8 +54,8 @@ class Slot<R(A...)> {
 
 }  // namespace warptape::kernels
 
-// WT_KERNEL(name, function): registers `function` for slot "name". In kernels/cpu WARPTAPE_ISA names the instruction
-// set; kernels/cuda defines WARPTAPE_KERNEL_DEVICE as CUDA.
+// WT_KERNEL(name, function): registers `function` for slot "name". In kernels/cpu WARPTAPE_ISA names the
+// instruction set; kernels/cuda defines WARPTAPE_KERNEL_DEVICE as CUDA.
 #if defined(WARPTAPE_KERNEL_DEVICE)
 #define WT_KERNEL_DEVICE ::warptape::DeviceType::WARPTAPE_KERNEL_DEVICE
 #else
@@ -63,8 +64,8 @@ class Slot<R(A...)> {
 #if !defined(WARPTAPE_ISA_LEVEL)
 #define WARPTAPE_ISA_LEVEL 0
 #endif
-#define WT_KERNEL(name, fn)                                                                                  \
-  [[gnu::used, gnu::section("wt_kernels")]] static constinit ::warptape::kernels::KernelEntryOf<             \
-      std::remove_pointer_t<decltype(&fn)>>                                                                  \
-      wt_kernel_##name = {#name, ::warptape::kernels::signature_of<std::remove_pointer_t<decltype(&fn)>>(), \
-                          &fn, WT_KERNEL_DEVICE, WARPTAPE_ISA_LEVEL}
+#define WT_KERNEL(name, fn)                                                                      \
+  [[gnu::used, gnu::section("wt_kernels")]] static constinit ::warptape::kernels::KernelEntryOf< \
+      std::remove_pointer_t<decltype(&fn)>> wt_kernel_##name = {                                 \
+      #name, ::warptape::kernels::signature_of<std::remove_pointer_t<decltype(&fn)>>(), &fn,     \
+      WT_KERNEL_DEVICE, WARPTAPE_ISA_LEVEL}

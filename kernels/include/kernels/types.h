@@ -1,16 +1,18 @@
-// The vocabulary of kernels: data types, plain views and the launch context. No tensor, no Python, no allocation.
+// The vocabulary of kernels: data types, plain views and the launch context. No tensor, no Python, no
+// allocation.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 
-// Kernel objects are compiled once per instruction set, so an inline function that the linker merged across them would
-// carry wide instructions into code that an older CPU runs. Whatever a kernel includes is therefore always inlined.
+// Kernel objects are compiled once per instruction set, so an inline function that the linker merged across
+// them would carry wide instructions into code that an older CPU runs. Whatever a kernel includes is
+// therefore always inlined.
 #define WT_INLINE [[gnu::always_inline]] inline
 
-// Exported from libwarptape.so. The same in those that use it: with hidden visibility a class would have another type
-// identity there, and exceptions would not be caught.
+// Exported from libwarptape.so. The same in those that use it: with hidden visibility a class would have
+// another type identity there, and exceptions would not be caught.
 #define WT_API __attribute__((visibility("default")))
 
 namespace warptape {
@@ -26,7 +28,9 @@ WT_INLINE constexpr size_t itemsize(DType t) {
   return sizes[static_cast<int>(t)];
 }
 WT_INLINE constexpr bool is_floating(DType t) { return t >= DType::Float16; }
-WT_INLINE constexpr bool is_integral(DType t) { return t >= DType::UInt8 && t <= DType::Int64; }  // without bool
+WT_INLINE constexpr bool is_integral(DType t) {
+  return t >= DType::UInt8 && t <= DType::Int64;
+}  // without bool
 
 struct BFloat16 {
   uint16_t bits;
@@ -64,8 +68,8 @@ namespace kernels {
 
 inline constexpr int kMaxDims = 32;  // of one tensor; the tensor layer refuses more
 
-// What a kernel sees of a tensor. Sizes and strides (in elements, 0 where broadcast, never negative) stay owned by the
-// caller for the duration of the launch.
+// What a kernel sees of a tensor. Sizes and strides (in elements, 0 where broadcast, never negative) stay
+// owned by the caller for the duration of the launch.
 struct View {
   void* data = nullptr;
   const int64_t* sizes = nullptr;
@@ -93,8 +97,8 @@ struct View {
   }
 };
 
-// Key of a counter-based random draw: element i of call `call` under `seed` is the same number on every device, rank
-// and thread count.
+// Key of a counter-based random draw: element i of call `call` under `seed` is the same number on every
+// device, rank and thread count.
 struct PhiloxKey {
   uint64_t seed = 0;
   uint64_t call = 0;
@@ -110,9 +114,9 @@ struct IndexFault {
 struct LaunchContext {
   DeviceType device = DeviceType::CPU;
   int device_index = 0;
-  void* stream = nullptr;             // cudaStream_t on CUDA
+  void* stream = nullptr;  // cudaStream_t on CUDA
   bool deterministic = true;
-  IndexFault* fault = nullptr;        // where an indexing kernel reports; never null for those
+  IndexFault* fault = nullptr;  // where an indexing kernel reports; never null for those
   // Scratch memory on the device, from the caching allocator; returned when the launch function returns.
   void* (*allocate)(void* self, size_t bytes) = nullptr;
   void* allocator = nullptr;

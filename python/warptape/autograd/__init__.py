@@ -54,7 +54,8 @@ def backward(
     """Adds the gradients of the sum of `tensors` to the `.grad` of the leaves (or of `inputs`).
 
     Raises:
-        RuntimeError: a tensor has no history, the graph was freed, a saved tensor was changed in place, or a gradient
+        RuntimeError: a tensor has no history, the graph was freed, a saved tensor was changed
+        in place, or a gradient
             is missing for a tensor of more than one element.
     """
     outputs = _as_tuple(tensors)

@@ -1,4 +1,5 @@
-"""Anomaly detection: errors of backward say which forward call they belong to, and NaN gradients are errors."""
+"""Anomaly detection: errors of backward say which forward call they belong to, and NaN gradients are
+errors."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from .. import _C
 __all__ = ["detect_anomaly", "set_detect_anomaly"]
 
 
-class set_detect_anomaly:  # noqa: N801
+class set_detect_anomaly:
     """Switches anomaly detection on or off at once; as a context, puts it back at the end."""
 
     def __init__(self, mode: bool, check_nan: bool = True) -> None:
@@ -23,7 +24,7 @@ class set_detect_anomaly:  # noqa: N801
         _C._set_anomaly_check_nan(self._before[1])
 
 
-class detect_anomaly(set_detect_anomaly):  # noqa: N801
+class detect_anomaly(set_detect_anomaly):
     """Inside, the forward's traceback is kept per op, and a NaN gradient raises with it."""
 
     def __init__(self, check_nan: bool = True) -> None:

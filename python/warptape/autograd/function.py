@@ -53,13 +53,15 @@ class FunctionCtx:
 
     @property
     def saved_tensors(self) -> tuple[Tensor | None, ...]:
-        """What save_for_backward kept. RuntimeError when it was changed in place, or freed by a backward pass."""
+        """What save_for_backward kept. RuntimeError when it was changed in place, or freed by a
+        backward pass."""
         return self._saved if self._node is None else _C._function_saved(self._node)
 
     # ---- called by the engine ----
 
     def _backward(self, gradients: tuple[Any, ...], wanted: tuple[bool, ...]) -> tuple[Any, ...]:
-        """Runs the class's backward on the gradients of the recorded outputs; one gradient per tensor input."""
+        """Runs the class's backward on the gradients of the recorded outputs; one gradient per
+        tensor input."""
         full: list[Any] = [None] * len(self._output_meta)
         for place, g in zip(self._recorded, gradients, strict=True):
             full[place] = g
@@ -77,7 +79,8 @@ class FunctionCtx:
             found = found[:count]
         if len(found) != count:
             raise RuntimeError(
-                f"function {name}Backward returned an incorrect number of gradients (expected {count}, got {len(found)})"
+                f"function {name}Backward returned an incorrect number of gradients (expected {count}, "
+                f"got {len(found)})"
             )
         out = []
         for i in self._tensor_inputs:

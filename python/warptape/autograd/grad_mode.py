@@ -56,7 +56,7 @@ class _Mode:
         return wrapper
 
 
-class no_grad(_Mode):  # noqa: N801
+class no_grad(_Mode):
     """Ops inside are not recorded: results have no history."""
 
     def __new__(cls, function: Callable[..., Any] | None = None) -> Any:  # noqa: D102
@@ -73,21 +73,21 @@ class no_grad(_Mode):  # noqa: N801
         _C._set_grad_enabled(self._before.pop())
 
 
-class enable_grad(no_grad):  # noqa: N801
+class enable_grad(no_grad):
     """Ops inside are recorded, also within no_grad."""
 
     def __enter__(self) -> None:
         self._before.append(_C._set_grad_enabled(True))
 
 
-class set_grad_enabled(_Mode):  # noqa: N801
+class set_grad_enabled(_Mode):
     """Switches recording on or off at once; as a context, puts it back at the end."""
 
     def __init__(self, mode: bool) -> None:
         self.mode = bool(mode)
         self._before = _C._set_grad_enabled(self.mode)
 
-    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:  # noqa: D102
         _C._set_grad_enabled(self._before)  # a decorator changes nothing now
         return super().__call__(function)
 
@@ -102,7 +102,7 @@ class set_grad_enabled(_Mode):  # noqa: N801
         return type(self)(self.mode)
 
 
-class inference_mode(_Mode):  # noqa: N801
+class inference_mode(_Mode):
     """no_grad whose tensors can never be recorded later: nothing is kept for the tape at all."""
 
     def __new__(cls, mode: Any = True) -> Any:  # noqa: D102

@@ -20,7 +20,8 @@ def _register(hooks: dict[int, Any], hook: Callable[..., Any]) -> RemovableHandl
 
 
 def _register_hook(self: Any, fn: Callable[..., Any]) -> RemovableHandle:
-    """Calls `fn(grad_inputs, grad_outputs)` after the node ran; a tuple that it returns replaces grad_inputs."""
+    """Calls `fn(grad_inputs, grad_outputs)` after the node ran; a tuple that it returns replaces
+    grad_inputs."""
     return _register(self._post_hook_dict(), fn)
 
 
@@ -34,8 +35,9 @@ setattr(Node, "register_hook", _register_hook)  # noqa: B010
 setattr(Node, "register_prehook", _register_prehook)  # noqa: B010
 
 
-class saved_tensors_hooks:  # noqa: N801
-    """Inside, tensors saved for backward are kept as pack_hook(tensor) and come back by unpack_hook(packed)."""
+class saved_tensors_hooks:
+    """Inside, tensors saved for backward are kept as pack_hook(tensor) and come back by
+    unpack_hook(packed)."""
 
     def __init__(self, pack_hook: Callable[[Any], Any], unpack_hook: Callable[[Any], Any]) -> None:
         self.pack_hook, self.unpack_hook = pack_hook, unpack_hook
@@ -47,7 +49,7 @@ class saved_tensors_hooks:  # noqa: N801
         _C._pop_saved_tensor_hooks()
 
 
-class save_on_cpu(saved_tensors_hooks):  # noqa: N801
+class save_on_cpu(saved_tensors_hooks):
     """Keeps saved tensors in host memory."""
 
     def __init__(self, pin_memory: bool = False, device_type: str = "cuda") -> None:

@@ -155,7 +155,8 @@ PROGRAMS: dict[str, tuple[str, Any]] = {
     ),
     "inference tensors": (
         "with torch.inference_mode():\n    y = torch.ones(1) * 2\n"
-        "out = [y.is_inference(), y.requires_grad, (y * 2).is_inference(), torch.is_inference_mode_enabled()]",
+        "out = [y.is_inference(), y.requires_grad, (y * 2).is_inference(), "
+        "torch.is_inference_mode_enabled()]",
         [True, False, False, False],
     ),
     "inference tensor saved for backward": (

@@ -24,8 +24,10 @@ __all__ = [
 def _difference(name: str, input: Tensor, target: Tensor) -> Tensor:
     if input.shape != target.shape:
         warnings.warn(
-            f"Using a target size ({target.size()}) that is different to the input size ({input.size()}). This "
-            "will likely lead to incorrect results due to broadcasting. Please ensure they have the same size.",
+            f"Using a target size ({target.size()}) that is different to the input size "
+            f"({input.size()}). This "
+            "will likely lead to incorrect results due to broadcasting. Please ensure they have "
+            "the same size.",
             stacklevel=4,
         )
     return input - target
@@ -108,7 +110,8 @@ def binary_cross_entropy(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """-(t log p + (1 - t) log(1 - p)), logarithms not below -100; input holds probabilities, of target's shape."""
+    """-(t log p + (1 - t) log(1 - p)), logarithms not below -100; input holds probabilities, of
+    target's shape."""
     if warptape.is_autocast_enabled("cpu"):
         raise RuntimeError(
             "binary_cross_entropy is unsafe to autocast; use binary_cross_entropy_with_logits on the logits"
@@ -136,7 +139,8 @@ def binary_cross_entropy_with_logits(
     reduction: str = "mean",
     pos_weight: Tensor | None = None,
 ) -> Tensor:
-    """binary_cross_entropy of sigmoid(input), computed without overflow; pos_weight multiplies the positive part."""
+    """binary_cross_entropy of sigmoid(input), computed without overflow; pos_weight multiplies the
+    positive part."""
     if input.shape != target.shape:
         raise ValueError(f"Target size ({target.size()}) must be the same as input size ({input.size()})")
     # log(1 + exp(-x)) without overflow; -log sigmoid(x).

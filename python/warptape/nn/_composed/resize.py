@@ -26,7 +26,8 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
         raise RuntimeError(f"pad: Padding length must be divisible by 2, got {tuple(pad)}")
     if len(pad) // 2 > input.dim():
         raise RuntimeError(
-            f"pad: Padding length should be less than or equal to two times the input dimension, got {len(pad)} "
+            f"pad: Padding length should be less than or equal to two times the input dimension, "
+            f"got {len(pad)} "
             f"entries for {input.dim()} dims"
         )
     if mode not in ("constant", "reflect", "replicate", "circular"):
@@ -50,7 +51,8 @@ def _constant(x: Tensor, dim: int, before: int, after: int, value: float) -> Ten
     n = x.shape[dim]
     if n + before + after < 0:
         raise RuntimeError(
-            f"pad: The input size {n}, plus negative padding {before} and {after}, resulted in a negative output "
+            f"pad: The input size {n}, plus negative padding {before} and {after}, resulted in a "
+            f"negative output "
             f"size at dimension {dim}"
         )
     if before < 0 or after < 0:
@@ -69,7 +71,8 @@ def _by_index(x: Tensor, dim: int, before: int, after: int, mode: str) -> Tensor
     limit = {"reflect": n - 1, "circular": n, "replicate": math.inf}[mode]
     if max(before, after) > limit or n == 0:
         raise RuntimeError(
-            f"pad: Padding size should be at most {limit} for mode {mode}, but got: padding ({before}, {after}) at "
+            f"pad: Padding size should be at most {limit} for mode {mode}, but got: padding "
+            f"({before}, {after}) at "
             f"dimension {dim} of input {tuple(x.shape)}"
         )
     place = warptape.arange(-before, n + after, device=x.device)
@@ -83,7 +86,8 @@ def _by_index(x: Tensor, dim: int, before: int, after: int, mode: str) -> Tensor
 
 
 def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
-    """int64 [*] -> int64 [*, classes], 1 at each index. Without num_classes, one more than the largest index."""
+    """int64 [*] -> int64 [*, classes], 1 at each index. Without num_classes, one more than the
+    largest index."""
     if tensor.dtype is not _C.int64:
         raise RuntimeError(
             f"one_hot is only applicable to index tensor of type LongTensor, got {tensor.dtype}"

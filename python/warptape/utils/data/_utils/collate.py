@@ -7,6 +7,7 @@ from copy import copy
 from typing import Any
 
 import numpy as np
+
 import warptape
 
 __all__ = ["collate", "default_collate", "default_collate_fn_map", "default_convert"]
