@@ -31,7 +31,7 @@ TYPES = {
     "float": "_float",
     "bool": "_bool",
     "Number": "_Number",
-    "tuple of ints": "Sequence[_int]",
+    "tuple of ints": "_int | Sequence[_int]",
     "torch.dtype": "_dtype",
     "torch.device": "_device | _str | _int",
     "str": "_str",

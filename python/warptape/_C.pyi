@@ -162,17 +162,25 @@ class TensorBase:
     @overload
     def all(self) -> Tensor: ...
     @overload
-    def all(self, dim: Sequence[_int] | None = ..., keepdim: _bool = ..., *, out: Any = ...) -> Tensor: ...
+    def all(
+        self, dim: _int | Sequence[_int] | None = ..., keepdim: _bool = ..., *, out: Any = ...
+    ) -> Tensor: ...
     def allclose(
         self, other: Tensor, rtol: _float = ..., atol: _float = ..., equal_nan: _bool = ...
     ) -> _bool: ...
-    def amax(self, dim: Sequence[_int] | None = ..., keepdim: _bool = ..., *, out: Any = ...) -> Tensor: ...
-    def amin(self, dim: Sequence[_int] | None = ..., keepdim: _bool = ..., *, out: Any = ...) -> Tensor: ...
+    def amax(
+        self, dim: _int | Sequence[_int] | None = ..., keepdim: _bool = ..., *, out: Any = ...
+    ) -> Tensor: ...
+    def amin(
+        self, dim: _int | Sequence[_int] | None = ..., keepdim: _bool = ..., *, out: Any = ...
+    ) -> Tensor: ...
     def aminmax(self, *, dim: _int | None = ..., keepdim: _bool = ...) -> tuple[Tensor, Tensor]: ...
     @overload
     def any(self) -> Tensor: ...
     @overload
-    def any(self, dim: Sequence[_int] | None = ..., keepdim: _bool = ..., *, out: Any = ...) -> Tensor: ...
+    def any(
+        self, dim: _int | Sequence[_int] | None = ..., keepdim: _bool = ..., *, out: Any = ...
+    ) -> Tensor: ...
     def arccos(self, *, out: Any = ...) -> Tensor: ...
     def arccos_(self) -> Tensor: ...
     def arccosh(self, *, out: Any = ...) -> Tensor: ...
@@ -189,7 +197,7 @@ class TensorBase:
     def argmin(self, dim: _int | None = ..., keepdim: _bool = ..., *, out: Any = ...) -> Tensor: ...
     def argsort(self, dim: _int = ..., descending: _bool = ..., *, stable: _bool = ...) -> Tensor: ...
     def as_strided(
-        self, size: Sequence[_int], stride: Sequence[_int], storage_offset: _int | None = ...
+        self, size: _int | Sequence[_int], stride: _int | Sequence[_int], storage_offset: _int | None = ...
     ) -> Tensor: ...
     def asin(self, *, out: Any = ...) -> Tensor: ...
     def asin_(self) -> Tensor: ...
@@ -298,7 +306,7 @@ class TensorBase:
     def cos_(self) -> Tensor: ...
     def cosh(self, *, out: Any = ...) -> Tensor: ...
     def cosh_(self) -> Tensor: ...
-    def count_nonzero(self, dim: Sequence[_int] | None = ...) -> Tensor: ...
+    def count_nonzero(self, dim: _int | Sequence[_int] | None = ...) -> Tensor: ...
     def cummax(self, dim: _int) -> tuple[Tensor, Tensor]: ...
     def cummin(self, dim: _int) -> tuple[Tensor, Tensor]: ...
     def cumprod(self, dim: _int, *, dtype: _dtype | None = ..., out: Any = ...) -> Tensor: ...
@@ -498,7 +506,7 @@ class TensorBase:
     def logical_xor_(self, other: Tensor) -> Tensor: ...
     def logit(self, eps: _float | None = ..., *, out: Any = ...) -> Tensor: ...
     def logit_(self, eps: _float | None = ...) -> Tensor: ...
-    def logsumexp(self, dim: Sequence[_int], keepdim: _bool = ..., *, out: Any = ...) -> Tensor: ...
+    def logsumexp(self, dim: _int | Sequence[_int], keepdim: _bool = ..., *, out: Any = ...) -> Tensor: ...
     @overload
     def lt(self, other: Tensor, *, out: Any = ...) -> Tensor: ...
     @overload
@@ -531,7 +539,7 @@ class TensorBase:
     @overload
     def mean(
         self,
-        dim: Sequence[_int] | None = ...,
+        dim: _int | Sequence[_int] | None = ...,
         keepdim: _bool = ...,
         *,
         dtype: _dtype | None = ...,
@@ -549,8 +557,8 @@ class TensorBase:
     def min(self, other: Tensor, *, out: Any = ...) -> Tensor: ...
     def minimum(self, other: Tensor, *, out: Any = ...) -> Tensor: ...
     def mm(self, mat2: Tensor, *, out: Any = ...) -> Tensor: ...
-    def moveaxis(self, source: Sequence[_int], destination: Sequence[_int]) -> Tensor: ...
-    def movedim(self, source: Sequence[_int], destination: Sequence[_int]) -> Tensor: ...
+    def moveaxis(self, source: _int | Sequence[_int], destination: _int | Sequence[_int]) -> Tensor: ...
+    def movedim(self, source: _int | Sequence[_int], destination: _int | Sequence[_int]) -> Tensor: ...
     @overload
     def mul(self, other: Tensor, *, out: Any = ...) -> Tensor: ...
     @overload
@@ -572,10 +580,10 @@ class TensorBase:
         self, nan: _float | None = ..., posinf: _float | None = ..., neginf: _float | None = ...
     ) -> Tensor: ...
     def nanmean(
-        self, dim: Sequence[_int] | None = ..., keepdim: _bool = ..., *, dtype: _dtype | None = ...
+        self, dim: _int | Sequence[_int] | None = ..., keepdim: _bool = ..., *, dtype: _dtype | None = ...
     ) -> Tensor: ...
     def nansum(
-        self, dim: Sequence[_int] | None = ..., keepdim: _bool = ..., *, dtype: _dtype | None = ...
+        self, dim: _int | Sequence[_int] | None = ..., keepdim: _bool = ..., *, dtype: _dtype | None = ...
     ) -> Tensor: ...
     def narrow(self, dim: _int, start: _int, length: _int) -> Tensor: ...
     def ndimension(self) -> _int: ...
@@ -599,7 +607,7 @@ class TensorBase:
     ) -> Tensor: ...
     def new_full(
         self,
-        size: Sequence[_int],
+        size: _int | Sequence[_int],
         fill_value: _Number,
         *,
         dtype: _dtype | None = ...,
@@ -624,13 +632,17 @@ class TensorBase:
     def norm(
         self,
         p: _Number | None = ...,
-        dim: Sequence[_int] | None = ...,
+        dim: _int | Sequence[_int] | None = ...,
         keepdim: _bool = ...,
         dtype: _dtype | None = ...,
     ) -> Tensor: ...
     @overload
     def norm(
-        self, p: _str, dim: Sequence[_int] | None = ..., keepdim: _bool = ..., dtype: _dtype | None = ...
+        self,
+        p: _str,
+        dim: _int | Sequence[_int] | None = ...,
+        keepdim: _bool = ...,
+        dtype: _dtype | None = ...,
     ) -> Tensor: ...
     def normal_(
         self, mean: _float = ..., std: _float = ..., *, generator: Generator | None = ...
@@ -685,7 +697,7 @@ class TensorBase:
     def requires_grad_(self, requires_grad: _bool = ...) -> Tensor: ...
     def reshape(self, *shape: _int | Sequence[_int]) -> Tensor: ...
     def reshape_as(self, other: Tensor) -> Tensor: ...
-    def roll(self, shifts: Sequence[_int], dims: Sequence[_int] = ...) -> Tensor: ...
+    def roll(self, shifts: _int | Sequence[_int], dims: _int | Sequence[_int] = ...) -> Tensor: ...
     def round(self, *, decimals: _int = ..., out: Any = ...) -> Tensor: ...
     def round_(self, *, decimals: _int = ...) -> Tensor: ...
     def rsqrt(self, *, out: Any = ...) -> Tensor: ...
@@ -725,7 +737,7 @@ class TensorBase:
     @overload
     def split(self, split_size_or_sections: _int, dim: _int = ...) -> tuple[Tensor, ...]: ...
     @overload
-    def split(self, split_size_or_sections: Sequence[_int], dim: _int = ...) -> tuple[Tensor, ...]: ...
+    def split(self, split_size_or_sections: _int | Sequence[_int], dim: _int = ...) -> tuple[Tensor, ...]: ...
     def sqrt(self, *, out: Any = ...) -> Tensor: ...
     def sqrt_(self) -> Tensor: ...
     def square(self, *, out: Any = ...) -> Tensor: ...
@@ -735,15 +747,15 @@ class TensorBase:
     @overload
     def squeeze(self, dim: _int) -> Tensor: ...
     @overload
-    def squeeze(self, dim: Sequence[_int]) -> Tensor: ...
+    def squeeze(self, dim: _int | Sequence[_int]) -> Tensor: ...
     @overload
     def std(self, unbiased: _bool) -> Tensor: ...
     @overload
-    def std(self, dim: Sequence[_int] | None, unbiased: _bool, keepdim: _bool = ...) -> Tensor: ...
+    def std(self, dim: _int | Sequence[_int] | None, unbiased: _bool, keepdim: _bool = ...) -> Tensor: ...
     @overload
     def std(
         self,
-        dim: Sequence[_int] | None = ...,
+        dim: _int | Sequence[_int] | None = ...,
         *,
         correction: _float | None = ...,
         keepdim: _bool = ...,
@@ -763,7 +775,7 @@ class TensorBase:
     @overload
     def sum(
         self,
-        dim: Sequence[_int] | None = ...,
+        dim: _int | Sequence[_int] | None = ...,
         keepdim: _bool = ...,
         *,
         dtype: _dtype | None = ...,
@@ -798,11 +810,11 @@ class TensorBase:
     @overload
     def var(self, unbiased: _bool) -> Tensor: ...
     @overload
-    def var(self, dim: Sequence[_int] | None, unbiased: _bool, keepdim: _bool = ...) -> Tensor: ...
+    def var(self, dim: _int | Sequence[_int] | None, unbiased: _bool, keepdim: _bool = ...) -> Tensor: ...
     @overload
     def var(
         self,
-        dim: Sequence[_int] | None = ...,
+        dim: _int | Sequence[_int] | None = ...,
         *,
         correction: _float | None = ...,
         keepdim: _bool = ...,
@@ -958,7 +970,7 @@ class _functions:
     @overload
     @staticmethod
     def all(
-        input: Tensor, dim: Sequence[_int] | None = ..., keepdim: _bool = ..., *, out: Any = ...
+        input: Tensor, dim: _int | Sequence[_int] | None = ..., keepdim: _bool = ..., *, out: Any = ...
     ) -> Tensor: ...
     @staticmethod
     def allclose(
@@ -966,11 +978,11 @@ class _functions:
     ) -> _bool: ...
     @staticmethod
     def amax(
-        input: Tensor, dim: Sequence[_int] | None = ..., keepdim: _bool = ..., *, out: Any = ...
+        input: Tensor, dim: _int | Sequence[_int] | None = ..., keepdim: _bool = ..., *, out: Any = ...
     ) -> Tensor: ...
     @staticmethod
     def amin(
-        input: Tensor, dim: Sequence[_int] | None = ..., keepdim: _bool = ..., *, out: Any = ...
+        input: Tensor, dim: _int | Sequence[_int] | None = ..., keepdim: _bool = ..., *, out: Any = ...
     ) -> Tensor: ...
     @staticmethod
     def aminmax(input: Tensor, *, dim: _int | None = ..., keepdim: _bool = ...) -> tuple[Tensor, Tensor]: ...
@@ -980,7 +992,7 @@ class _functions:
     @overload
     @staticmethod
     def any(
-        input: Tensor, dim: Sequence[_int] | None = ..., keepdim: _bool = ..., *, out: Any = ...
+        input: Tensor, dim: _int | Sequence[_int] | None = ..., keepdim: _bool = ..., *, out: Any = ...
     ) -> Tensor: ...
     @overload
     @staticmethod
@@ -1038,7 +1050,10 @@ class _functions:
     ) -> Tensor: ...
     @staticmethod
     def as_strided(
-        input: Tensor, size: Sequence[_int], stride: Sequence[_int], storage_offset: _int | None = ...
+        input: Tensor,
+        size: _int | Sequence[_int],
+        stride: _int | Sequence[_int],
+        storage_offset: _int | None = ...,
     ) -> Tensor: ...
     @staticmethod
     def asin(input: Tensor, *, out: Any = ...) -> Tensor: ...
@@ -1191,9 +1206,9 @@ class _functions:
         input: Tensor,
         weight: Tensor,
         bias: Tensor | None = ...,
-        stride: Sequence[_int] = ...,
-        padding: Sequence[_int] = ...,
-        dilation: Sequence[_int] = ...,
+        stride: _int | Sequence[_int] = ...,
+        padding: _int | Sequence[_int] = ...,
+        dilation: _int | Sequence[_int] = ...,
         groups: _int = ...,
     ) -> Tensor: ...
     @overload
@@ -1202,9 +1217,9 @@ class _functions:
         input: Tensor,
         weight: Tensor,
         bias: Tensor | None = ...,
-        stride: Sequence[_int] = ...,
+        stride: _int | Sequence[_int] = ...,
         padding: _str = ...,
-        dilation: Sequence[_int] = ...,
+        dilation: _int | Sequence[_int] = ...,
         groups: _int = ...,
     ) -> Tensor: ...
     @overload
@@ -1213,9 +1228,9 @@ class _functions:
         input: Tensor,
         weight: Tensor,
         bias: Tensor | None = ...,
-        stride: Sequence[_int] = ...,
-        padding: Sequence[_int] = ...,
-        dilation: Sequence[_int] = ...,
+        stride: _int | Sequence[_int] = ...,
+        padding: _int | Sequence[_int] = ...,
+        dilation: _int | Sequence[_int] = ...,
         groups: _int = ...,
     ) -> Tensor: ...
     @overload
@@ -1224,9 +1239,9 @@ class _functions:
         input: Tensor,
         weight: Tensor,
         bias: Tensor | None = ...,
-        stride: Sequence[_int] = ...,
+        stride: _int | Sequence[_int] = ...,
         padding: _str = ...,
-        dilation: Sequence[_int] = ...,
+        dilation: _int | Sequence[_int] = ...,
         groups: _int = ...,
     ) -> Tensor: ...
     @overload
@@ -1235,9 +1250,9 @@ class _functions:
         input: Tensor,
         weight: Tensor,
         bias: Tensor | None = ...,
-        stride: Sequence[_int] = ...,
-        padding: Sequence[_int] = ...,
-        dilation: Sequence[_int] = ...,
+        stride: _int | Sequence[_int] = ...,
+        padding: _int | Sequence[_int] = ...,
+        dilation: _int | Sequence[_int] = ...,
         groups: _int = ...,
     ) -> Tensor: ...
     @overload
@@ -1246,9 +1261,9 @@ class _functions:
         input: Tensor,
         weight: Tensor,
         bias: Tensor | None = ...,
-        stride: Sequence[_int] = ...,
+        stride: _int | Sequence[_int] = ...,
         padding: _str = ...,
-        dilation: Sequence[_int] = ...,
+        dilation: _int | Sequence[_int] = ...,
         groups: _int = ...,
     ) -> Tensor: ...
     @staticmethod
@@ -1256,22 +1271,22 @@ class _functions:
         input: Tensor,
         weight: Tensor,
         bias: Tensor | None = ...,
-        stride: Sequence[_int] = ...,
-        padding: Sequence[_int] = ...,
-        output_padding: Sequence[_int] = ...,
+        stride: _int | Sequence[_int] = ...,
+        padding: _int | Sequence[_int] = ...,
+        output_padding: _int | Sequence[_int] = ...,
         groups: _int = ...,
-        dilation: Sequence[_int] = ...,
+        dilation: _int | Sequence[_int] = ...,
     ) -> Tensor: ...
     @staticmethod
     def conv_transpose2d(
         input: Tensor,
         weight: Tensor,
         bias: Tensor | None = ...,
-        stride: Sequence[_int] = ...,
-        padding: Sequence[_int] = ...,
-        output_padding: Sequence[_int] = ...,
+        stride: _int | Sequence[_int] = ...,
+        padding: _int | Sequence[_int] = ...,
+        output_padding: _int | Sequence[_int] = ...,
         groups: _int = ...,
-        dilation: Sequence[_int] = ...,
+        dilation: _int | Sequence[_int] = ...,
     ) -> Tensor: ...
     @overload
     @staticmethod
@@ -1288,7 +1303,7 @@ class _functions:
     @staticmethod
     def cosh_(input: Tensor) -> Tensor: ...
     @staticmethod
-    def count_nonzero(input: Tensor, dim: Sequence[_int] | None = ...) -> Tensor: ...
+    def count_nonzero(input: Tensor, dim: _int | Sequence[_int] | None = ...) -> Tensor: ...
     @staticmethod
     def cummax(input: Tensor, dim: _int) -> tuple[Tensor, Tensor]: ...
     @staticmethod
@@ -1352,8 +1367,8 @@ class _functions:
     ) -> Tensor: ...
     @staticmethod
     def empty_strided(
-        size: Sequence[_int],
-        stride: Sequence[_int],
+        size: _int | Sequence[_int],
+        stride: _int | Sequence[_int],
         *,
         dtype: _dtype | None = ...,
         device: _device | _str | _int | None = ...,
@@ -1447,7 +1462,7 @@ class _functions:
     def frac_(input: Tensor) -> Tensor: ...
     @staticmethod
     def full(
-        size: Sequence[_int],
+        size: _int | Sequence[_int],
         fill_value: _Number,
         *,
         dtype: _dtype | None = ...,
@@ -1549,7 +1564,7 @@ class _functions:
     @staticmethod
     def layer_norm(
         input: Tensor,
-        normalized_shape: Sequence[_int],
+        normalized_shape: _int | Sequence[_int],
         weight: Tensor | None = ...,
         bias: Tensor | None = ...,
         eps: _float = ...,
@@ -1628,7 +1643,9 @@ class _functions:
     @staticmethod
     def logit(input: Tensor, eps: _float | None = ..., *, out: Any = ...) -> Tensor: ...
     @staticmethod
-    def logsumexp(input: Tensor, dim: Sequence[_int], keepdim: _bool = ..., *, out: Any = ...) -> Tensor: ...
+    def logsumexp(
+        input: Tensor, dim: _int | Sequence[_int], keepdim: _bool = ..., *, out: Any = ...
+    ) -> Tensor: ...
     @overload
     @staticmethod
     def lt(input: Tensor, other: Tensor, *, out: Any = ...) -> Tensor: ...
@@ -1665,7 +1682,7 @@ class _functions:
     @staticmethod
     def mean(
         input: Tensor,
-        dim: Sequence[_int] | None = ...,
+        dim: _int | Sequence[_int] | None = ...,
         keepdim: _bool = ...,
         *,
         dtype: _dtype | None = ...,
@@ -1693,9 +1710,13 @@ class _functions:
     @staticmethod
     def mm(input: Tensor, mat2: Tensor, *, out: Any = ...) -> Tensor: ...
     @staticmethod
-    def moveaxis(input: Tensor, source: Sequence[_int], destination: Sequence[_int]) -> Tensor: ...
+    def moveaxis(
+        input: Tensor, source: _int | Sequence[_int], destination: _int | Sequence[_int]
+    ) -> Tensor: ...
     @staticmethod
-    def movedim(input: Tensor, source: Sequence[_int], destination: Sequence[_int]) -> Tensor: ...
+    def movedim(
+        input: Tensor, source: _int | Sequence[_int], destination: _int | Sequence[_int]
+    ) -> Tensor: ...
     @overload
     @staticmethod
     def mul(input: Tensor, other: Tensor, *, out: Any = ...) -> Tensor: ...
@@ -1722,11 +1743,19 @@ class _functions:
     ) -> Tensor: ...
     @staticmethod
     def nanmean(
-        input: Tensor, dim: Sequence[_int] | None = ..., keepdim: _bool = ..., *, dtype: _dtype | None = ...
+        input: Tensor,
+        dim: _int | Sequence[_int] | None = ...,
+        keepdim: _bool = ...,
+        *,
+        dtype: _dtype | None = ...,
     ) -> Tensor: ...
     @staticmethod
     def nansum(
-        input: Tensor, dim: Sequence[_int] | None = ..., keepdim: _bool = ..., *, dtype: _dtype | None = ...
+        input: Tensor,
+        dim: _int | Sequence[_int] | None = ...,
+        keepdim: _bool = ...,
+        *,
+        dtype: _dtype | None = ...,
     ) -> Tensor: ...
     @staticmethod
     def narrow(input: Tensor, dim: _int, start: _int, length: _int) -> Tensor: ...
@@ -1743,7 +1772,7 @@ class _functions:
     def norm(
         input: Tensor,
         p: _Number | None = ...,
-        dim: Sequence[_int] | None = ...,
+        dim: _int | Sequence[_int] | None = ...,
         keepdim: _bool = ...,
         dtype: _dtype | None = ...,
     ) -> Tensor: ...
@@ -1752,7 +1781,7 @@ class _functions:
     def norm(
         input: Tensor,
         p: _str,
-        dim: Sequence[_int] | None = ...,
+        dim: _int | Sequence[_int] | None = ...,
         keepdim: _bool = ...,
         dtype: _dtype | None = ...,
     ) -> Tensor: ...
@@ -1760,7 +1789,7 @@ class _functions:
     def normal(
         mean: _float,
         std: _float,
-        size: Sequence[_int],
+        size: _int | Sequence[_int],
         *,
         generator: Generator | None = ...,
         dtype: _dtype | None = ...,
@@ -1842,7 +1871,7 @@ class _functions:
     @staticmethod
     def randint(
         high: _int,
-        size: Sequence[_int],
+        size: _int | Sequence[_int],
         *,
         generator: Generator | None = ...,
         dtype: _dtype | None = ...,
@@ -1855,7 +1884,7 @@ class _functions:
     def randint(
         low: _int,
         high: _int,
-        size: Sequence[_int],
+        size: _int | Sequence[_int],
         *,
         generator: Generator | None = ...,
         dtype: _dtype | None = ...,
@@ -1938,10 +1967,13 @@ class _functions:
     def reshape(input: Tensor, *shape: _int | Sequence[_int]) -> Tensor: ...
     @staticmethod
     def rms_norm(
-        input: Tensor, normalized_shape: Sequence[_int], weight: Tensor | None = ..., eps: _float | None = ...
+        input: Tensor,
+        normalized_shape: _int | Sequence[_int],
+        weight: Tensor | None = ...,
+        eps: _float | None = ...,
     ) -> Tensor: ...
     @staticmethod
-    def roll(input: Tensor, shifts: Sequence[_int], dims: Sequence[_int] = ...) -> Tensor: ...
+    def roll(input: Tensor, shifts: _int | Sequence[_int], dims: _int | Sequence[_int] = ...) -> Tensor: ...
     @staticmethod
     def round(input: Tensor, *, decimals: _int = ..., out: Any = ...) -> Tensor: ...
     @staticmethod
@@ -2008,7 +2040,7 @@ class _functions:
     @overload
     @staticmethod
     def split(
-        tensor: Tensor, split_size_or_sections: Sequence[_int], dim: _int = ...
+        tensor: Tensor, split_size_or_sections: _int | Sequence[_int], dim: _int = ...
     ) -> tuple[Tensor, ...]: ...
     @staticmethod
     def sqrt(input: Tensor, *, out: Any = ...) -> Tensor: ...
@@ -2026,7 +2058,7 @@ class _functions:
     def squeeze(input: Tensor, dim: _int) -> Tensor: ...
     @overload
     @staticmethod
-    def squeeze(input: Tensor, dim: Sequence[_int]) -> Tensor: ...
+    def squeeze(input: Tensor, dim: _int | Sequence[_int]) -> Tensor: ...
     @staticmethod
     def stack(tensors: Sequence[Tensor], dim: _int = ..., *, out: Any = ...) -> Tensor: ...
     @overload
@@ -2034,12 +2066,14 @@ class _functions:
     def std(input: Tensor, unbiased: _bool) -> Tensor: ...
     @overload
     @staticmethod
-    def std(input: Tensor, dim: Sequence[_int] | None, unbiased: _bool, keepdim: _bool = ...) -> Tensor: ...
+    def std(
+        input: Tensor, dim: _int | Sequence[_int] | None, unbiased: _bool, keepdim: _bool = ...
+    ) -> Tensor: ...
     @overload
     @staticmethod
     def std(
         input: Tensor,
-        dim: Sequence[_int] | None = ...,
+        dim: _int | Sequence[_int] | None = ...,
         *,
         correction: _float | None = ...,
         keepdim: _bool = ...,
@@ -2049,7 +2083,7 @@ class _functions:
     @staticmethod
     def std_mean(
         input: Tensor,
-        dim: Sequence[_int] | None = ...,
+        dim: _int | Sequence[_int] | None = ...,
         *,
         correction: _float | None = ...,
         keepdim: _bool = ...,
@@ -2057,7 +2091,7 @@ class _functions:
     @overload
     @staticmethod
     def std_mean(
-        input: Tensor, dim: Sequence[_int] | None = ..., unbiased: _bool = ..., keepdim: _bool = ...
+        input: Tensor, dim: _int | Sequence[_int] | None = ..., unbiased: _bool = ..., keepdim: _bool = ...
     ) -> tuple[Tensor, ...]: ...
     @overload
     @staticmethod
@@ -2075,7 +2109,7 @@ class _functions:
     @staticmethod
     def sum(
         input: Tensor,
-        dim: Sequence[_int] | None = ...,
+        dim: _int | Sequence[_int] | None = ...,
         keepdim: _bool = ...,
         *,
         dtype: _dtype | None = ...,
@@ -2128,12 +2162,14 @@ class _functions:
     def var(input: Tensor, unbiased: _bool) -> Tensor: ...
     @overload
     @staticmethod
-    def var(input: Tensor, dim: Sequence[_int] | None, unbiased: _bool, keepdim: _bool = ...) -> Tensor: ...
+    def var(
+        input: Tensor, dim: _int | Sequence[_int] | None, unbiased: _bool, keepdim: _bool = ...
+    ) -> Tensor: ...
     @overload
     @staticmethod
     def var(
         input: Tensor,
-        dim: Sequence[_int] | None = ...,
+        dim: _int | Sequence[_int] | None = ...,
         *,
         correction: _float | None = ...,
         keepdim: _bool = ...,
@@ -2143,7 +2179,7 @@ class _functions:
     @staticmethod
     def var_mean(
         input: Tensor,
-        dim: Sequence[_int] | None = ...,
+        dim: _int | Sequence[_int] | None = ...,
         *,
         correction: _float | None = ...,
         keepdim: _bool = ...,
@@ -2151,7 +2187,7 @@ class _functions:
     @overload
     @staticmethod
     def var_mean(
-        input: Tensor, dim: Sequence[_int] | None = ..., unbiased: _bool = ..., keepdim: _bool = ...
+        input: Tensor, dim: _int | Sequence[_int] | None = ..., unbiased: _bool = ..., keepdim: _bool = ...
     ) -> tuple[Tensor, ...]: ...
     @overload
     @staticmethod
@@ -2198,7 +2234,7 @@ class _linalg:
     def vector_norm(
         x: Tensor,
         ord: _float = ...,
-        dim: Sequence[_int] | None = ...,
+        dim: _int | Sequence[_int] | None = ...,
         keepdim: _bool = ...,
         *,
         dtype: _dtype | None = ...,
@@ -2209,9 +2245,9 @@ class _nn:
     @staticmethod
     def avg_pool1d(
         input: Tensor,
-        kernel_size: Sequence[_int],
-        stride: Sequence[_int] | None = ...,
-        padding: Sequence[_int] = ...,
+        kernel_size: _int | Sequence[_int],
+        stride: _int | Sequence[_int] | None = ...,
+        padding: _int | Sequence[_int] = ...,
         ceil_mode: _bool = ...,
         count_include_pad: _bool = ...,
         divisor_override: _int | None = ...,
@@ -2219,9 +2255,9 @@ class _nn:
     @staticmethod
     def avg_pool2d(
         input: Tensor,
-        kernel_size: Sequence[_int],
-        stride: Sequence[_int] | None = ...,
-        padding: Sequence[_int] = ...,
+        kernel_size: _int | Sequence[_int],
+        stride: _int | Sequence[_int] | None = ...,
+        padding: _int | Sequence[_int] = ...,
         ceil_mode: _bool = ...,
         count_include_pad: _bool = ...,
         divisor_override: _int | None = ...,
@@ -2291,7 +2327,7 @@ class _nn:
     @staticmethod
     def layer_norm(
         input: Tensor,
-        normalized_shape: Sequence[_int],
+        normalized_shape: _int | Sequence[_int],
         weight: Tensor | None = ...,
         bias: Tensor | None = ...,
         eps: _float = ...,
@@ -2311,19 +2347,19 @@ class _nn:
     @staticmethod
     def max_pool1d_with_indices(
         input: Tensor,
-        kernel_size: Sequence[_int],
-        stride: Sequence[_int] | None = ...,
-        padding: Sequence[_int] = ...,
-        dilation: Sequence[_int] = ...,
+        kernel_size: _int | Sequence[_int],
+        stride: _int | Sequence[_int] | None = ...,
+        padding: _int | Sequence[_int] = ...,
+        dilation: _int | Sequence[_int] = ...,
         ceil_mode: _bool = ...,
     ) -> tuple[Tensor, Tensor]: ...
     @staticmethod
     def max_pool2d_with_indices(
         input: Tensor,
-        kernel_size: Sequence[_int],
-        stride: Sequence[_int] | None = ...,
-        padding: Sequence[_int] = ...,
-        dilation: Sequence[_int] = ...,
+        kernel_size: _int | Sequence[_int],
+        stride: _int | Sequence[_int] | None = ...,
+        padding: _int | Sequence[_int] = ...,
+        dilation: _int | Sequence[_int] = ...,
         ceil_mode: _bool = ...,
     ) -> tuple[Tensor, Tensor]: ...
     @staticmethod
@@ -2344,7 +2380,10 @@ class _nn:
     def relu6(input: Tensor, inplace: _bool = ...) -> Tensor: ...
     @staticmethod
     def rms_norm(
-        input: Tensor, normalized_shape: Sequence[_int], weight: Tensor | None = ..., eps: _float | None = ...
+        input: Tensor,
+        normalized_shape: _int | Sequence[_int],
+        weight: Tensor | None = ...,
+        eps: _float | None = ...,
     ) -> Tensor: ...
     @staticmethod
     def scaled_dot_product_attention(
@@ -2398,15 +2437,17 @@ class _private:
         copy: _bool = ...,
     ) -> Tensor: ...
     @staticmethod
-    def adaptive_avg_pool1d(input: Tensor, output_size: Sequence[_int]) -> Tensor: ...
+    def adaptive_avg_pool1d(input: Tensor, output_size: _int | Sequence[_int]) -> Tensor: ...
     @staticmethod
-    def adaptive_avg_pool2d(input: Tensor, output_size: Sequence[_int]) -> Tensor: ...
+    def adaptive_avg_pool2d(input: Tensor, output_size: _int | Sequence[_int]) -> Tensor: ...
     @staticmethod
-    def adaptive_max_pool1d(input: Tensor, output_size: Sequence[_int]) -> tuple[Tensor, Tensor]: ...
+    def adaptive_max_pool1d(input: Tensor, output_size: _int | Sequence[_int]) -> tuple[Tensor, Tensor]: ...
     @staticmethod
-    def adaptive_max_pool2d(input: Tensor, output_size: Sequence[_int]) -> tuple[Tensor, Tensor]: ...
+    def adaptive_max_pool2d(input: Tensor, output_size: _int | Sequence[_int]) -> tuple[Tensor, Tensor]: ...
     @staticmethod
-    def tensordot(a: Tensor, b: Tensor, dims_self: Sequence[_int], dims_other: Sequence[_int]) -> Tensor: ...
+    def tensordot(
+        a: Tensor, b: Tensor, dims_self: _int | Sequence[_int], dims_other: _int | Sequence[_int]
+    ) -> Tensor: ...
 
 class device:
     def __init__(self, type: _device | _str | _int, index: _int = ...) -> None: ...
