@@ -35,7 +35,8 @@ function(warptape_target name level)
   target_compile_options(${name} PRIVATE -Wall -Wextra -fno-semantic-interposition
                          $<$<CONFIG:Release>:-O${level}>)
   if(WARPTAPE_WERROR)
-    target_compile_options(${name} PRIVATE -Werror)
+    # GCC 12 sees uninitialised values in std::optional and in its own intrinsics where there are none.
+    target_compile_options(${name} PRIVATE -Werror -Wno-maybe-uninitialized -Wno-uninitialized)
   endif()
   if(WARPTAPE_SANITIZE)
     target_compile_options(${name} PRIVATE -fsanitize=${WARPTAPE_SANITIZE} -fno-omit-frame-pointer -g1 -O1)

@@ -130,10 +130,8 @@ Tensor normal_impl(const Tensor& t, double mean, double std, Generator* g) {
 // ---- integers
 // -------------------------------------------------------------------------------------------------------
 
-void fill_integers(const char* op, const Tensor& t, int64_t from, int64_t to, Generator* g) {
-  WT_CHECK(from < to, ValueError, op, ": random_ expects 'from' to be less than 'to', but got from=", from,
-           " >= to=", to);
-  auto range = static_cast<uint64_t>(to) - static_cast<uint64_t>(from);
+// from + a draw of [0, range).
+void fill_range(const char* op, const Tensor& t, int64_t from, uint64_t range, Generator* g) {
   fill_host<kernels::AllTypes>(op, t, g, [&](auto* data, int64_t n, Generator& gen) {
     using T = std::remove_pointer_t<decltype(data)>;
     for (int64_t i = 0; i < n; ++i) {
@@ -142,6 +140,12 @@ void fill_integers(const char* op, const Tensor& t, int64_t from, int64_t to, Ge
       data[i] = static_cast<T>(static_cast<Compute<T>>(v));
     }
   });
+}
+
+void fill_integers(const char* op, const Tensor& t, int64_t from, int64_t to, Generator* g) {
+  WT_CHECK(from < to, ValueError, op, ": random_ expects 'from' to be less than 'to', but got from=", from,
+           " >= to=", to);
+  fill_range(op, t, from, static_cast<uint64_t>(to) - static_cast<uint64_t>(from), g);
 }
 
 Tensor random_range_impl(const Tensor& t, int64_t from, std::optional<int64_t> to, Generator* g) {
@@ -154,10 +158,11 @@ Tensor random_to_impl(const Tensor& t, int64_t to, Generator* g) {
 
 // Without bounds: every value that the dtype represents exactly.
 Tensor random_impl(const Tensor& t, Generator* g) {
-  constexpr int64_t ends[kNumDTypes] = {
-      2,         256,           128,          32768,         int64_t{1} << 31,
-      INT64_MAX, (1 << 11) + 1, (1 << 8) + 1, (1 << 24) + 1, (int64_t{1} << 53) + 1};
-  return random_to_impl(t, ends[static_cast<int>(t.dtype())], g);
+  constexpr uint64_t one = 1;
+  constexpr uint64_t ranges[kNumDTypes] = {2,         256,  128, one << 15,       one << 31,
+                                           one << 63, 2049, 257, (one << 24) + 1, (one << 53) + 1};
+  return overwrite(t, "random_",
+                   [&] { fill_range("random_", t, 0, ranges[static_cast<int>(t.dtype())], g); });
 }
 
 // ---- Bernoulli, exponential
