@@ -13,13 +13,16 @@
 namespace warptape::kernels::cpu {
 namespace {
 
-#define WT_DNNL_FUNCTIONS(F)                                                                              \
-  F(dnnl_engine_create)                                                                                   \
-  F(dnnl_stream_create)                                                                                   \
-  F(dnnl_memory_desc_create_with_strides)                                                                 \
-  F(dnnl_memory_desc_destroy) F(dnnl_memory_create) F(dnnl_memory_destroy) F(dnnl_memory_set_data_handle) \
-      F(dnnl_matmul_primitive_desc_create) F(dnnl_primitive_create) F(dnnl_primitive_destroy)             \
+// clang-format off: a list that the formatter moves anew each time
+#define WT_DNNL_FUNCTIONS(F)                                                                  \
+  F(dnnl_engine_create)                                                                       \
+  F(dnnl_stream_create)                                                                       \
+  F(dnnl_memory_desc_create_with_strides)                                                     \
+  F(dnnl_memory_desc_destroy)                                                                 \
+  F(dnnl_memory_create) F(dnnl_memory_destroy) F(dnnl_memory_set_data_handle)                 \
+      F(dnnl_matmul_primitive_desc_create) F(dnnl_primitive_create) F(dnnl_primitive_destroy) \
           F(dnnl_primitive_desc_destroy) F(dnnl_primitive_execute)
+// clang-format on
 
 // The library's functions; all null when it is not there.
 struct Library {
