@@ -41,7 +41,8 @@ void run_product(const Tensor& out, const Tensor& a, const Tensor& b, const Geom
   }
   p.bias = bias.defined() ? bias.data() : nullptr;
   p.alpha = alpha, p.beta = beta;
-  matmul_slot(launch_context(out.device()), p);
+  Launch launch(out.device());
+  matmul_slot(launch, p);
 }
 
 Geometry matrix_geometry(const Tensor& a, const Tensor& b) {

@@ -245,6 +245,13 @@ struct GemmBlock {
   }
 };
 
+// Where block (j, p) of B lies when all of B is packed at once: blocks of columns one after the other, in
+// each the blocks of depth.
+template <class Kind>
+WT_INLINE int64_t gemm_shared_at(const GemmBlocking<Kind>& bl, int64_t j, int64_t cols, int64_t p) {
+  return j * bl.depth + gemm_ceil(cols, Kind::kCols) * Kind::kCols * p;
+}
+
 // out = alpha * A B + beta * out + bias on this thread; `scratch` holds GemmBlocking::bytes(), aligned to 64.
 // Packers give the operands: pack_a(elem*, i, rows, p, depth, panel_rows), pack_b(elem*, j, cols, p, depth),
 // p and depth in elements of kPack. b_rows: B itself where its rows are contiguous (`ldb` apart), else null.
@@ -285,6 +292,51 @@ WT_INLINE void gemm_serial(int64_t m, int64_t n, const GemmBlocking<Kind>& bl, P
           block.partial = partial + i * block.ld_partial;
         }
         block.run();
+      }
+    }
+  }
+}
+
+// The scratch memory of gemm_with_shared for m rows, and the columns it takes at a time.
+template <class Kind>
+struct GemmSharedSize {
+  static constexpr int64_t kCols = 6 * Kind::kBlockCols;
+  int64_t m, n;
+  GemmBlocking<Kind> bl;
+  int64_t partial_cols = bl.depth > bl.block_depth ? (n < kCols ? n : kCols) : 0;
+  size_t partial_bytes =
+      bl.in_place ? 0
+                  : sizeof(typename Kind::Acc) * (partial_cols ? m * partial_cols : kGemmRows * Kind::kCols);
+  size_t bytes() const { return bl.a_bytes + partial_bytes; }
+};
+
+// As gemm_serial for some rows of C, with all of B packed before (gemm_shared_at), for many tasks to read: A
+// is packed once for many columns.
+template <class Kind, class PackA>
+WT_INLINE void gemm_with_shared(const GemmSharedSize<Kind>& size, PackA&& pack_a,
+                                const typename Kind::Elem* b, const GemmOut<Kind>& out, char* scratch) {
+  using Elem = typename Kind::Elem;
+  const GemmBlocking<Kind>& bl = size.bl;
+  Elem* a = reinterpret_cast<Elem*>(scratch);
+  auto* partial = bl.in_place ? nullptr : reinterpret_cast<typename Kind::Acc*>(scratch + bl.a_bytes);
+  for (int64_t j0 = 0; j0 < size.n; j0 += size.kCols) {
+    int64_t j1 = size.n - j0 < size.kCols ? size.n : j0 + size.kCols;
+    for (int64_t p = 0; p < bl.depth; p += bl.block_depth) {
+      int64_t depth = bl.depth - p < bl.block_depth ? bl.depth - p : bl.block_depth;
+      for (int64_t i = 0; i < size.m; i += bl.block_rows) {
+        int64_t rows = size.m - i < bl.block_rows ? size.m - i : bl.block_rows;
+        pack_a(a, i, rows, p, depth, bl.panel_rows);
+        for (int64_t j = j0; j < j1; j += bl.block_cols) {
+          int64_t cols = size.n - j < bl.block_cols ? size.n - j : bl.block_cols;
+          auto* sums = partial && size.partial_cols ? partial + i * size.partial_cols + (j - j0) : partial;
+          GemmBlock<Kind> block{
+              rows, cols,    depth,  bl.panel_rows,         a,    b + gemm_shared_at(bl, j, cols, p),
+              0,    nullptr, p == 0, p + depth == bl.depth, sums, size.partial_cols,
+              out};
+          block.out.c += i * out.ldc + j;
+          if (out.bias) block.out.bias += j;
+          block.run();
+        }
       }
     }
   }

@@ -52,31 +52,82 @@ struct Tiles {
   }
 };
 
+// Rows from i0 and columns from j0 on of one product.
+template <class Kind>
+struct Part {
+  using S = typename Kind::Storage;
+  using Elem = typename Kind::Elem;
+  const MatmulPlan& p;
+  const S* a;
+  const S* b;
+  GemmOut<Kind> out;
+
+  WT_INLINE Part(const MatmulPlan& plan, const Matrices<S>& x, int64_t i0, int64_t j0)
+      : p(plan),
+        a(x.a + i0 * p.a.row_stride),
+        b(x.b + j0 * p.b.col_stride),
+        out{x.c + i0 * p.c.row_stride + j0, p.c.row_stride,
+            p.bias ? static_cast<const S*>(p.bias) + j0 : nullptr, p.alpha, p.beta} {}
+  WT_INLINE GemmBlocking<Kind> blocking(int64_t m, int64_t n, bool direct) const {
+    return GemmBlocking<Kind>(m, n, p.k, direct && p.b.col_stride == 1 && p.b.row_stride > 0, out);
+  }
+  WT_INLINE int64_t values(int64_t at, int64_t depth) const {  // of k; the last pair may be half
+    int64_t left = p.k - at * Kind::kPack;
+    return left < depth * Kind::kPack ? left : depth * Kind::kPack;
+  }
+  WT_INLINE auto pack_a() const {
+    return [this](Elem* dst, int64_t i, int64_t rows, int64_t at, int64_t depth, int64_t width) {
+      gemm_pack_panels<S, Elem>(dst, width, false, a + i * p.a.row_stride + at * Kind::kPack * p.a.col_stride,
+                                p.a.row_stride, p.a.col_stride, rows, values(at, depth));
+    };
+  }
+  WT_INLINE auto pack_b() const {
+    return [this](Elem* dst, int64_t j, int64_t cols, int64_t at, int64_t depth) {
+      gemm_pack_panels<S, Elem>(dst, Kind::kCols, true,
+                                b + j * p.b.col_stride + at * Kind::kPack * p.b.row_stride, p.b.col_stride,
+                                p.b.row_stride, cols, values(at, depth));
+    };
+  }
+};
+
 template <class Kind>
 void multiply_tile(const MatmulPlan& p, const Matrices<typename Kind::Storage>& x, int64_t i0, int64_t m,
                    int64_t j0, int64_t n) {
-  using S = typename Kind::Storage;
-  using Elem = typename Kind::Elem;
-  const S* a = x.a + i0 * p.a.row_stride;
-  const S* b = x.b + j0 * p.b.col_stride;
-  const S* bias = p.bias ? static_cast<const S*>(p.bias) + j0 : nullptr;
-  GemmOut<Kind> out{x.c + i0 * p.c.row_stride + j0, p.c.row_stride, bias, p.alpha, p.beta};
-  GemmBlocking<Kind> bl(m, n, p.k, p.b.col_stride == 1 && p.b.row_stride > 0, out);
-  auto values = [&](int64_t at, int64_t depth) {  // of k; the last pair may be half
-    int64_t left = p.k - at * Kind::kPack;
-    return left < depth * Kind::kPack ? left : depth * Kind::kPack;
-  };
-  auto pack_a = [&](Elem* dst, int64_t i, int64_t rows, int64_t at, int64_t depth, int64_t width) {
-    gemm_pack_panels<S, Elem>(dst, width, false, a + i * p.a.row_stride + at * Kind::kPack * p.a.col_stride,
-                              p.a.row_stride, p.a.col_stride, rows, values(at, depth));
-  };
-  auto pack_b = [&](Elem* dst, int64_t j, int64_t cols, int64_t at, int64_t depth) {
-    gemm_pack_panels<S, Elem>(dst, Kind::kCols, true,
-                              b + j * p.b.col_stride + at * Kind::kPack * p.b.row_stride, p.b.col_stride,
-                              p.b.row_stride, cols, values(at, depth));
-  };
+  Part<Kind> part(p, x, i0, j0);
+  GemmBlocking<Kind> bl = part.blocking(m, n, true);
   char* scratch = static_cast<char*>(cpu::thread_scratch(bl.bytes()));
-  gemm_serial<Kind>(m, n, bl, pack_a, pack_b, reinterpret_cast<const Elem*>(b), p.b.row_stride, out, scratch);
+  gemm_serial<Kind>(m, n, bl, part.pack_a(), part.pack_b(),
+                    reinterpret_cast<const typename Kind::Elem*>(part.b), p.b.row_stride, part.out, scratch);
+}
+
+// Many rows: B is packed once, by all threads, then every task multiplies its rows with all of it.
+template <class Kind>
+void multiply_shared(const LaunchContext& ctx, const MatmulPlan& p,
+                     const Matrices<typename Kind::Storage>& x) {
+  using Elem = typename Kind::Elem;
+  Part<Kind> whole(p, x, 0, 0);
+  int64_t rows = gemm_ceil(p.m, p.m >= 512 ? gemm_ceil(p.m, 128) : 4);
+  GemmBlocking<Kind> bl = whole.blocking(rows, p.n, false);
+  int64_t padded = gemm_ceil(p.n, Kind::kCols) * Kind::kCols;
+  auto* b = static_cast<Elem*>(ctx.scratch(sizeof(Elem) * padded * bl.depth));
+  int64_t across = gemm_ceil(p.n, bl.block_cols), deep = gemm_ceil(bl.depth, bl.block_depth);
+  cpu::parallel_for(across * deep, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      int64_t j = t / deep * bl.block_cols, at = t % deep * bl.block_depth;
+      int64_t cols = p.n - j < bl.block_cols ? p.n - j : bl.block_cols;
+      int64_t depth = bl.depth - at < bl.block_depth ? bl.depth - at : bl.block_depth;
+      whole.pack_b()(b + gemm_shared_at(bl, j, cols, at), j, cols, at, depth);
+    }
+  });
+  cpu::parallel_for(gemm_ceil(p.m, rows), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      int64_t i = t * rows, m = p.m - i < rows ? p.m - i : rows;
+      Part<Kind> part(p, x, i, 0);
+      GemmSharedSize<Kind> size{m, p.n, part.blocking(m, p.n, false)};
+      gemm_with_shared<Kind>(size, part.pack_a(), b, part.out,
+                             static_cast<char*>(cpu::thread_scratch(size.bytes())));
+    }
+  });
 }
 
 // The same by oneDNN, which knows AMX; false when it cannot.
@@ -106,11 +157,23 @@ bool suits_onednn(const MatmulPlan& p) {
          cpu::onednn_bf16();
 }
 
+// Whether B is worth packing once for all: it would be packed often, and fits.
 template <class Kind>
-void multiply(const MatmulPlan& p) {
+WT_INLINE bool suits_shared(const MatmulPlan& p, int64_t batch) {
+  double work = double(p.m) * double(p.n) * double(p.k);
+  double bytes = double(p.n) * double(p.k) * sizeof(typename Kind::Elem) / Kind::kPack;
+  return p.m >= 112 && work >= 8e6 && bytes <= 64e6 && (batch < 4 || work >= 64e6);
+}
+
+template <class Kind>
+void multiply(const LaunchContext& ctx, const MatmulPlan& p) {
   using S = typename Kind::Storage;
   int64_t batch = p.batch[0] * p.batch[1];
   bool onednn = suits_onednn(p);
+  if (!onednn && suits_shared<Kind>(p, batch)) {
+    for (int64_t i = 0; i < batch; ++i) multiply_shared<Kind>(ctx, p, matrices<S>(p, i));
+    return;
+  }
   Tiles tiles(p.m, p.n, p.k, batch, onednn ? 4 : 1);
   double work = double(tiles.rows) * double(tiles.cols) * double(p.k) / (onednn ? 8 : 1);
   int64_t grain = work < 1e6 ? int64_t(1e6 / (work + 1e3)) + 1 : 1;
@@ -167,12 +230,12 @@ void multiply_few_rows(const MatmulPlan& p, bool swapped) {
 WT_INLINE bool few(int64_t m, int64_t n, int64_t k) { return m == 1 || (m <= 8 && k >= 256 && n >= m); }
 
 template <class Kind>
-void matmul_floating(const MatmulPlan& p) {
+void matmul_floating(const LaunchContext& ctx, const MatmulPlan& p) {
   using S = typename Kind::Storage;
   bool along_k = p.a.col_stride == 1 && p.b.row_stride == 1;
   if (along_k && few(p.m, p.n, p.k)) return multiply_few_rows<S>(p, false);
   if (along_k && few(p.n, p.m, p.k)) return multiply_few_rows<S>(p, true);
-  multiply<Kind>(p);
+  multiply<Kind>(ctx, p);
 }
 
 template <class T>
@@ -214,13 +277,13 @@ void without_product(const MatmulPlan& p) {
 }
 
 template <class Kind>
-void matmul_of(const MatmulPlan& p) {
-  p.k == 0 ? without_product<Kind>(p) : matmul_floating<Kind>(p);
+void matmul_of(const LaunchContext& ctx, const MatmulPlan& p) {
+  p.k == 0 ? without_product<Kind>(p) : matmul_floating<Kind>(ctx, p);
 }
 
-void matmul(const LaunchContext&, const MatmulPlan& p) {
+void matmul(const LaunchContext& ctx, const MatmulPlan& p) {
   if (p.m == 0 || p.n == 0 || p.batch[0] == 0 || p.batch[1] == 0) return;
-  if (dispatch_gemm(p.dtype, [&](auto kind) { matmul_of<decltype(kind)>(p); })) return;
+  if (dispatch_gemm(p.dtype, [&](auto kind) { matmul_of<decltype(kind)>(ctx, p); })) return;
   dispatch(IntTypes{}, p.dtype, [&](auto t) { matmul_integer<typename decltype(t)::type>(p); });
 }
 
