@@ -105,7 +105,7 @@ WT_ACTIVATION(logsigmoid, "log_sigmoid", "log_sigmoid_backward", "LogSigmoidBack
 WT_ACTIVATION(selu, "selu", "selu_backward", "EluBackward0", 0, false,
               where_ts(le_ts(x, 0), exp(x) * kSeluAlpha, Scalar(1.0)) * kSeluScale)
 WT_ACTIVATION(hardsigmoid, "hardsigmoid", "hardsigmoid_backward", "HardsigmoidBackward0", 0, false,
-              logical_and(gt_ts(x, -3), lt_ts(x, 3)) / 6.0)
+              logical_and(gt_ts(x, -3), lt_ts(x, 3)) * (one(x) / 6.0))
 WT_ACTIVATION(hardswish, "hardswish", "hardswish_backward", "HardswishBackward0", 0, false,
               where_st(le_ts(x, -3), Scalar(0.0), where_ts(lt_ts(x, 3), x / 3 + 0.5, Scalar(1.0))))
 WT_ACTIVATION(softsign, "softsign", "softsign_backward", "SoftsignBackward0", 0, false,

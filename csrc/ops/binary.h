@@ -17,9 +17,7 @@ struct BinaryDef {
 
 // An operand as the tape keeps it: numbers as 0-dim tensors, which leave the result's dtype alone.
 inline Tensor as_operand(const Tensor& t) { return t; }
-inline Tensor as_operand(const Scalar& s) {
-  return scalar_tensor(s, s.is_floating() ? DType::Float64 : DType::Int64);
-}
+inline Tensor as_operand(const Scalar& s) { return scalar_tensor(s, DType::Float64); }
 
 template <class A, class B>
 Ref<Node> record_binary(const NodeType& type, const A& a, const B& b) {
@@ -40,8 +38,14 @@ auto checked_division(const char* op, bool divides, F&& launch) {
 
 template <class A, class B>
 void check_binary(const BinaryDef& d, const char* name, const A& a, const B& b) {
-  if (d.check)
-    d.check(name, promoted_dtype(std::array<PointwiseInput, 2>{PointwiseInput(a), PointwiseInput(b)}));
+  if (!d.check) return;
+  const PointwiseInput inputs[] = {a, b};
+  try {
+    d.check(name, promoted_dtype(inputs));
+  } catch (const DtypeError&) {
+    common_shape(name, inputs);  // of two mistakes, the shapes are named
+    throw;
+  }
 }
 
 template <BinaryDef& D, class A, class B>
@@ -86,6 +90,11 @@ Tensor binary_inplace(const Tensor& a, const B& b) {
   }                                                                                                         \
   BinaryDef NAME##_def{                                                                                     \
       #NAME, #NAME "_", ResultRule::RULE, {NODE, NAME##_backward}, ElementwiseSlot{#NAME}, DIVIDES, CHECK}; \
+  }
+// Without a gradient; under a name of its own.
+#define WT_BINARY_ALIAS(ALIAS, SLOT, RULE)                                                                \
+  namespace {                                                                                             \
+  BinaryDef ALIAS##_def{#ALIAS, #ALIAS "_", ResultRule::RULE, {#ALIAS, nullptr}, ElementwiseSlot{#SLOT}}; \
   }
 // Without a gradient.
 #define WT_BINARY_PLAIN(NAME, RULE, DIVIDES, CHECK)                                                    \

@@ -149,21 +149,31 @@ decltype(pow_ts_) pow_ts_{
     "pow_", pow_scalar_inplace, kMethod, {{"input", kWritten}, kExponent}, "pow in place."};
 namespace {
 // In float64 whatever the dtypes.
-Tensor float_power_tt(const Tensor& a, const Tensor& b) {
-  return pow(tape_cast(a, DType::Float64), tape_cast(b, DType::Float64));
+BinaryDef float_power_def{
+    "float_power", "float_power_", ResultRule::Same, {"PowBackward1", pow_backward}, ElementwiseSlot{"pow"}};
+Tensor in_float64(const Tensor& t) { return tape_cast(t, DType::Float64); }
+Scalar in_float64(const Scalar& s) { return s.to_double(); }
+template <class A, class B>
+Tensor float_power(const A& a, const B& b) {
+  return binary_impl<float_power_def, A, B>(in_float64(a), in_float64(b));
 }
-Tensor float_power_ts(const Tensor& a, const Scalar& b) {
-  return pow_ts(tape_cast(a, DType::Float64), Scalar(b.to_double()));
-}
-Tensor float_power_st(const Scalar& a, const Tensor& b) {
-  return pow_st(Scalar(a.to_double()), tape_cast(b, DType::Float64));
+template <class B>
+Tensor float_power_into(const Tensor& a, const B& b) {
+  WT_CHECK(a.dtype() == DType::Float64, DtypeError, "float_power_: the base given to float_power_ has dtype ",
+           a.dtype(), " but the operation's result requires dtype float64; convert it with .double()");
+  return binary_inplace<float_power_def, B>(a, in_float64(b));
 }
 const char kFloatPower[] = "input ** exponent in float64.";
-const BinaryOp float_power_op{"float_power", float_power_tt, kBothOut, {"input", kExponent}, kFloatPower};
-const BinaryTsOp float_power_ts_op{
-    "float_power", float_power_ts, kBothOut, {"input", kExponent}, kFloatPower};
-const BinaryStOp float_power_st_op{
-    "float_power", float_power_st, kFunction | kOut, {"input", kExponent}, kFloatPower};
+const BinaryOp float_power_tt{
+    "float_power", float_power<Tensor, Tensor>, kBothOut, {"input", kExponent}, kFloatPower};
+const BinaryTsOp float_power_ts{
+    "float_power", float_power<Tensor, Scalar>, kBothOut, {"input", kExponent}, kFloatPower};
+const BinaryStOp float_power_st{
+    "float_power", float_power<Scalar, Tensor>, kFunction | kOut, {"input", kExponent}, kFloatPower};
+const BinaryOp float_power_tt_{
+    "float_power_", float_power_into<Tensor>, kMethod, {{"input", kWritten}, kExponent}, kFloatPower};
+const BinaryTsOp float_power_ts_{
+    "float_power_", float_power_into<Scalar>, kMethod, {{"input", kWritten}, kExponent}, kFloatPower};
 }  // namespace
 
 // ---- maxima ----

@@ -223,7 +223,7 @@ WT_FORMULA(ThresholdBackward, Ternary<kAny>, (V g, V x, V limit), return select(
 WT_FORMULA(HardtanhBackward, Quaternary<kAny>, (V g, V x, V lo, V hi),
            return select((x > lo) & (x < hi), g, V(0)););
 WT_FORMULA(ClampBackward, Quaternary<kAny>, (V g, V x, V lo, V hi),
-           return select((x < lo) | (x > hi), V(0), g););
+           return select((x >= lo) & (x <= hi), g, V(0)););
 WT_FORMULA(LeakyRelu, Binary<kFloats>, (V x, V slope), return select(x > V(0), x, x* slope););
 WT_FORMULA(LeakyReluBackward, Ternary<kFloats>, (V g, V x, V slope), return select(x > V(0), g, g* slope););
 WT_FORMULA(SigmoidBackward, Binary<kFloats>, (V g, V y), return g * ((V(1) - y) * y););
@@ -279,8 +279,7 @@ WT_FORMULA(Mish, Unary<kFloats>, WT_V1, {
 WT_FORMULA(MishBackward, Binary<kFloats>, WT_GX, {
   V n = mish_n(x);
   V t = n / (n + V(2));
-  V q = V(1) / (n + V(2));
-  return g * fma(x * sigmoid(x), V(4) * (n + V(1)) * q * q, t);
+  return g * fma(x * sigmoid(x), V(1) - t * t, t);
 });
 WT_FORMULA(Softplus, Ternary<kFloats>, (V x, V beta, V limit), {
   V t = x * beta;
