@@ -365,9 +365,11 @@ decltype(mean) mean{"mean",
 const Op<Tensor(const Tensor&, OptDims, bool, OptDType)> nansum_op{
     "nansum", nansum_impl, kBoth, {"input", kDims, kKeep, kDtype}, "sum that takes NaN as 0."},
     nanmean_op{"nanmean", nanmean_impl, kBoth, {"input", kDims, kKeep, kDtype}, "mean of what is not NaN."};
-decltype(prod) prod{"prod", prod_impl, kBoth, {"input", kDtype}, "The product of all elements."};
+decltype(prod) prod{"prod", prod_impl,        kBoth, {"input", kDtype}, "The product of all elements.",
+                    {},     Autocast::Float32};
 decltype(prod_dim) prod_dim{
-    "prod", prod_dim_impl, kBoth | kOut, {"input", "dim", kKeep, kDtype}, "The product over a dim."};
+    "prod", prod_dim_impl,    kBoth | kOut, {"input", "dim", kKeep, kDtype}, "The product over a dim.",
+    {},     Autocast::Float32};
 const Op<Tensor(const Tensor&)> any_all_op{
     "any", any_all_impl, kBoth, {"input"}, "Whether any element is not 0."},
     all_all_op{"all", all_all_impl, kBoth, {"input"}, "Whether no element is 0."};

@@ -313,6 +313,8 @@ def trace(input: Tensor) -> Tensor:
     """The sum of a matrix's diagonal."""
     if input.ndim != 2:
         raise _C.ShapeError(f"trace: expected a matrix, but got tensor with dim {input.ndim}")
+    if _C._get_autocast()[0] and input.dtype in (_C.bfloat16, _C.float16):
+        input = input.float()
     return _ops.diagonal(input).sum()
 
 

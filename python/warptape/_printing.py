@@ -68,8 +68,6 @@ class _Formatter:
         elif nonzero:
             spec = f".{precision}e" if self.scientific else f".{precision}f"
             self.width = max(len(f"{v:{spec}}") for v in finite if v != 0)
-        if len(finite) < len(values):
-            self.width = max([self.width, *(len(str(v)) for v in values if not math.isfinite(v))])
 
     def text(self, v: Any) -> str:
         if not self.floating:
@@ -127,7 +125,7 @@ def _suffixes(t: Tensor) -> list[str]:
     usual = (_C._get_default_dtype(), _C.int64, _C.bool)
     if t.numel() == 0 and t.ndim != 1:
         out.append(f"size={tuple(t.shape)}")
-    if t.dtype not in usual or (t.numel() == 0 and t.dtype is not _C._get_default_dtype()) or t.is_meta:
+    if t.dtype not in usual or ((t.numel() == 0 or t.is_meta) and t.dtype is not _C._get_default_dtype()):
         out.append(f"dtype={t.dtype!r}")
     if t.grad_fn is not None:
         out.append(f"grad_fn=<{t.grad_fn.name()}>")

@@ -102,6 +102,7 @@ def huber_loss(
     return _reduced(_weighted(loss, weight), None, None, reduction)
 
 
+@casts_inputs(_C.float32)
 def binary_cross_entropy(
     input: Tensor,
     target: Tensor,

@@ -8,6 +8,7 @@ from typing import Any
 
 import warptape
 from warptape import _C, Tensor
+from warptape.amp.autocast_mode import casts_inputs
 
 __all__ = ["interpolate", "one_hot", "pad", "upsample"]
 
@@ -42,7 +43,7 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
         out = (
             _constant(out, dim, before, after, value or 0.0)
             if mode == "constant"
-            else _by_index(out, dim, before, after, mode)
+            else (_by_index if mode == "circular" else _by_index_wide)(out, dim, before, after, mode)
         )
     return out.clone() if out is input else out
 
@@ -83,6 +84,9 @@ def _by_index(x: Tensor, dim: int, before: int, after: int, mode: str) -> Tensor
     else:
         place = (n - 1) - ((n - 1) - place.abs()).abs()
     return x.index_select(dim, place)
+
+
+_by_index_wide = casts_inputs(_C.float32)(_by_index)
 
 
 def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
