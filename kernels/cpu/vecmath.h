@@ -259,7 +259,9 @@ WT_FN VDouble exp2_of_moderate(VDouble x) {
   Raw<int64_t> i = __builtin_convertvector(n.v, Raw<int64_t>);
   return from_int<double>(as_int(p) + (i << 52));
 }
-WT_FN VFloat pow_of_positive(VFloat x, VFloat y) {
+// f in double on the two halves of the vectors.
+template <class F>
+WT_FN VFloat by_double_halves(VFloat x, VFloat y, F f) {
   typedef float HalfRaw __attribute__((vector_size(kVecBytes / 2)));
   union Halves {
     Raw<float> whole;
@@ -268,9 +270,14 @@ WT_FN VFloat pow_of_positive(VFloat x, VFloat y) {
   for (int h = 0; h < 2; ++h) {
     VDouble a{__builtin_convertvector(xs.half[h], Raw<double>)};
     VDouble b{__builtin_convertvector(ys.half[h], Raw<double>)};
-    rs.half[h] = __builtin_convertvector(exp2_of_moderate(log2_of_positive(a) * b).v, HalfRaw);
+    rs.half[h] = __builtin_convertvector(f(a, b).v, HalfRaw);
   }
   return {rs.whole};
+}
+WT_FN VFloat pow_of_positive(VFloat x, VFloat y) {
+  return by_double_halves(x, y, [](VDouble a, VDouble b) __attribute__((always_inline)) {
+    return exp2_of_moderate(log2_of_positive(a) * b);
+  });
 }
 
 WT_FN VFloat pow(VFloat x, VFloat y) {
@@ -375,10 +382,34 @@ WT_LANES(atanh)
   WT_FN VDouble name(VDouble a, VDouble b) {                                          \
     return by_lane(a, b, [](double x, double y) { return __builtin_##name(x, y); });  \
   }
-WT_LANES(fmod)
 WT_LANES(atan2)
 WT_LANES(hypot)
 #undef WT_LANES
+
+// Where the quotient is below `limit`, its product with b is exact and so is the remainder; elsewhere libm
+// takes over.
+WT_FN VDouble fmod_below(VDouble a, VDouble b, double limit) {
+  const VDouble quotient = a / b;
+  if (any(abs(quotient) >= VDouble(limit)))
+    return by_lane(a, b, [](double x, double y) { return __builtin_fmod(x, y); });
+  const VDouble q = trunc(quotient);
+  VDouble r = fma(-q, b, a);
+  // A quotient that was rounded up to an integer leaves a remainder of the wrong sign.
+  const Mask<double> wrong = (r != VDouble(0)) & ((r < VDouble(0)) ^ (a < VDouble(0)));
+  r = copysign(select(wrong, r + copysign(abs(b), a), r), a);
+  return select(isinf(b) & isfinite(a), a, r);
+}
+WT_FN VDouble fmod(VDouble a, VDouble b) {
+#if defined(__FMA__)
+  return fmod_below(a, b, 0x1p52);
+#else
+  return by_lane(a, b, [](double x, double y) { return __builtin_fmod(x, y); });
+#endif
+}
+WT_FN VFloat fmod(VFloat a, VFloat b) {
+  return by_double_halves(
+      a, b, [](VDouble x, VDouble y) __attribute__((always_inline)) { return fmod_below(x, y, 0x1p29); });
+}
 WT_FN VDouble pow(VDouble a, VDouble b) {
   return by_lane(a, b, [](double x, double y) { return __builtin_pow(x, y); });
 }
