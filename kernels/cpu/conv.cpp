@@ -56,64 +56,88 @@ struct Forward {
   Sizes z{p};
   int64_t block_channels = most(1, least(z.channels, Kind::kDepth* Kind::kPack / f.taps));
   int64_t block_cols = gemm_even(z.positions, 5 * Kind::kCols, Kind::kCols);
+  int64_t block_elems = gemm_ceil(block_channels * f.taps, Kind::kPack);
+  int64_t blocks = gemm_ceil(z.channels, block_channels);
+  int64_t elems = (blocks - 1) * block_elems +
+                  gemm_ceil((z.channels - (blocks - 1) * block_channels) * f.taps, Kind::kPack);
+  int64_t rows = 0;        // in a task
+  Elem* packed = nullptr;  // the weights, for all tasks
 
-  // Images in a task, so that a packed block of weights meets some 256 positions; rows are split while tasks
-  // are few.
-  void run() {
-    int64_t images = most(1, least(p.batch, 256 / z.positions));
-    int64_t chunks = gemm_ceil(p.batch, images), parts = 1;
-    while (chunks * p.groups * parts < 8 && z.outputs >= parts * 4 * kGemmRows) parts *= 2;
-    int64_t rows = gemm_ceil(z.outputs, parts);
+  // A task is a row block and some images, so that a block of weights meets some 256 positions while it is in
+  // the cache.
+  void run(const LaunchContext& ctx) {
+    int64_t images = most(1, least(p.batch, 256 / z.positions)), parts = 1;
+    while (images > 1 && gemm_ceil(p.batch, images) * p.groups < 4) images = gemm_ceil(images, 2);
+    int64_t chunks = gemm_ceil(p.batch, images);
+    while (chunks * p.groups * parts < 4 && z.outputs >= parts * 4 * kGemmRows) parts *= 2;
+    rows = gemm_ceil(z.outputs, parts);
+    parts = gemm_ceil(z.outputs, rows);
+    packed = static_cast<Elem*>(ctx.scratch((p.out_channels * elems + kGemmVecBytes) * sizeof(Elem)));
+    cpu::parallel_for(
+        p.groups * parts * blocks, 65536 / (rows * block_elems) + 1, [&](int64_t begin, int64_t end) {
+          for (int64_t t = begin; t < end; ++t)
+            pack_weights(t / (parts * blocks), t / blocks % parts * rows, t % blocks * block_channels);
+        });
     double work = double(images) * double(rows) * double(z.depth) * double(z.positions);
     cpu::parallel_for(
         chunks * p.groups * parts, int64_t(1e6 / (work + 1e3)) + 1, [&](int64_t begin, int64_t end) {
           for (int64_t t = begin; t < end; ++t) {
             int64_t n = t / (p.groups * parts) * images, g = t / parts % p.groups, r = t % parts * rows;
-            if (r < z.outputs) task(g, n, least(images, p.batch - n), r, least(rows, z.outputs - r));
+            task(g, n, least(images, p.batch - n), r, least(rows, z.outputs - r));
           }
         });
   }
 
-  void task(int64_t g, int64_t n0, int64_t images, int64_t r0, int64_t rows) {
-    int64_t panel_rows = gemm_even(rows, kGemmRows, 1), block_depth = block_channels * f.taps;
-    int64_t elems = gemm_ceil(block_depth, Kind::kPack);
+  WT_INLINE Elem* weights_at(int64_t g, int64_t r0, int64_t count, int64_t c) const {
+    return packed + (g * z.outputs + r0) * elems + c / block_channels * block_elems * count;
+  }
+
+  void pack_weights(int64_t g, int64_t r0, int64_t c) {
+    int64_t count = least(rows, z.outputs - r0), k = least(block_channels, z.channels - c) * f.taps;
+    gemm_pack_panels<S, Elem>(weights_at(g, r0, count, c), gemm_even(count, kGemmRows, 1), false,
+                              weight + (g * z.outputs + r0) * z.depth + c * f.taps, z.depth, 1, count, k);
+  }
+
+  void task(int64_t g, int64_t n0, int64_t images, int64_t r0, int64_t count) {
+    int64_t block_depth = block_channels * f.taps;
     Pieces pieces;
-    int64_t at_a = pieces.add<Elem>(rows * elems),
-            at_frame = pieces.add<S>(block_channels * f.channel_size());
+    int64_t at_frame = pieces.add<S>(block_channels * f.channel_size());
     int64_t at_columns = pieces.add<S>(block_depth * block_cols);
-    int64_t at_b = pieces.add<Elem>(kPacked ? elems * block_cols : 0);
-    int64_t at_sums = pieces.add<Acc>(kPacked ? images * rows * z.positions : 0);
+    int64_t at_b = pieces.add<Elem>(kPacked ? block_elems * block_cols : 0);
+    int64_t at_sums = pieces.add<Acc>(kPacked ? images * count * z.positions : 0);
+    int64_t at_tables = pieces.add<int64_t>(ConvTables::size(f, block_depth, block_cols));
     char* scratch = pieces.allocate();
-    auto* a = reinterpret_cast<Elem*>(scratch + at_a);
     auto* frame = reinterpret_cast<S*>(scratch + at_frame);
     auto* columns = reinterpret_cast<S*>(scratch + at_columns);
     auto* b = reinterpret_cast<Elem*>(scratch + at_b);
     auto* sums = reinterpret_cast<Acc*>(scratch + at_sums);
+    ConvTables tables(f, block_depth, reinterpret_cast<int64_t*>(scratch + at_tables));
+    std::memset(static_cast<void*>(frame), 0, block_channels * f.channel_size() * sizeof(S));
     auto out_at = [&](int64_t i) {
       return out + ((n0 + i) * p.out_channels + g * z.outputs + r0) * z.positions;
     };
-    if (bias) start_with_bias(g, r0, rows, images, out_at, sums);
+    if (bias) start_with_bias(g, r0, count, images, out_at, sums);
     for (int64_t c = 0; c < z.channels; c += block_channels) {
       int64_t channels = least(block_channels, z.channels - c), k = channels * f.taps;
-      gemm_pack_panels<S, Elem>(a, panel_rows, false, weight + (g * z.outputs + r0) * z.depth + c * f.taps,
-                                z.depth, 1, rows, k);
       for (int64_t i = 0; i < images; ++i) {
-        f.load(frame, in + ((n0 + i) * p.in_channels + g * z.channels + c) * p.in[0] * p.in[1], channels);
+        tables.load(frame, in + ((n0 + i) * p.in_channels + g * z.channels + c) * p.in[0] * p.in[1],
+                    channels);
         for (int64_t j = 0; j < z.positions; j += block_cols) {
           int64_t cols = least(block_cols, z.positions - j);
-          conv_columns(f, columns, block_cols, frame, k, j, j + cols);
+          tables.block(j, j + cols);
+          tables.columns(columns, block_cols, frame, k);
           if (kPacked) gemm_pack_panels<S, Elem>(b, Kind::kCols, true, columns, 1, block_cols, cols, k);
-          GemmBlock<Kind> block{rows,
+          GemmBlock<Kind> block{count,
                                 cols,
                                 gemm_ceil(k, Kind::kPack),
-                                panel_rows,
-                                a,
+                                gemm_even(count, kGemmRows, 1),
+                                weights_at(g, r0, count, c),
                                 kPacked ? b : reinterpret_cast<Elem*>(columns),
                                 kPacked ? 0 : block_cols,
                                 nullptr,
                                 c == 0 && !bias,
                                 c + channels == z.channels,
-                                kPacked ? sums + i * rows * z.positions + j : nullptr,
+                                kPacked ? sums + i * count * z.positions + j : nullptr,
                                 z.positions,
                                 {out_at(i) + j, z.positions, nullptr, 1, 0}};
           block.run();
@@ -123,14 +147,14 @@ struct Forward {
   }
 
   template <class At>
-  WT_INLINE void start_with_bias(int64_t g, int64_t r0, int64_t rows, int64_t images, At&& out_at,
+  WT_INLINE void start_with_bias(int64_t g, int64_t r0, int64_t count, int64_t images, At&& out_at,
                                  Acc* sums) {
     for (int64_t i = 0; i < images; ++i)
-      for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t r = 0; r < count; ++r) {
         S value = bias[g * z.outputs + r0 + r];
         for (int64_t j = 0; j < z.positions; ++j) {
           if constexpr (kPacked)
-            sums[(i * rows + r) * z.positions + j] = Acc(value);
+            sums[(i * count + r) * z.positions + j] = Acc(value);
           else
             out_at(i)[r * z.positions + j] = value;
         }
@@ -155,10 +179,21 @@ struct BackwardInput {
   int64_t block_channels = most(1, least(z.channels, least(576, 160000 / depth) / f.taps));
   int64_t block_cols = gemm_even(z.positions, 4 * Kind::kCols, Kind::kCols);
 
-  // Tasks: images (enough that transposed weights meet some 256 positions) by group by channel blocks.
-  void run() {
-    int64_t images = most(1, least(p.batch, 256 / z.positions));
-    int64_t chunks = gemm_ceil(p.batch, images), blocks = gemm_ceil(z.channels, block_channels);
+  Elem* packed = nullptr;  // transposed weights, for all tasks
+
+  // A task is a channel block and some images, so that its weights meet some 256 positions while they are in
+  // the cache.
+  void run(const LaunchContext& ctx) {
+    int64_t images = most(1, least(p.batch, 256 / z.positions)),
+            blocks = gemm_ceil(z.channels, block_channels);
+    while (images > 1 && gemm_ceil(p.batch, images) * p.groups * blocks < 4) images = gemm_ceil(images, 2);
+    packed = static_cast<Elem*>(ctx.scratch((p.groups * z.depth * depth + kGemmVecBytes) * sizeof(Elem)));
+    cpu::parallel_for(p.groups * blocks, 65536 / (block_channels * f.taps * depth) + 1,
+                      [&](int64_t begin, int64_t end) {
+                        for (int64_t t = begin; t < end; ++t)
+                          pack_weights(t / blocks, t % blocks * block_channels);
+                      });
+    int64_t chunks = gemm_ceil(p.batch, images);
     double work = double(images) * double(z.outputs) * double(block_channels * f.taps) * double(z.positions);
     cpu::parallel_for(chunks * p.groups * blocks, int64_t(1e6 / (work + 1e3)) + 1,
                       [&](int64_t begin, int64_t end) {
@@ -170,22 +205,32 @@ struct BackwardInput {
                       });
   }
 
-  void task(int64_t g, int64_t n0, int64_t images, int64_t c, int64_t channels) {
-    int64_t rows = channels * f.taps, panel_rows = gemm_even(rows, kGemmRows, 1);
-    Pieces pieces;
-    int64_t at_a = pieces.add<Elem>(rows * depth), at_b = pieces.add<Elem>(block_depth * block_cols);
-    int64_t at_sums = pieces.add<Acc>(rows * block_cols),
-            at_frame = pieces.add<Acc>(channels * f.channel_size());
-    char* scratch = pieces.allocate();
-    auto* a = reinterpret_cast<Elem*>(scratch + at_a);
-    auto* b = reinterpret_cast<Elem*>(scratch + at_b);
-    auto* sums = reinterpret_cast<Acc*>(scratch + at_sums);
-    auto* frame = reinterpret_cast<Acc*>(scratch + at_frame);
+  WT_INLINE Elem* weights_at(int64_t g, int64_t c) const {
+    return packed + (g * z.depth + c * f.taps) * depth;
+  }
+
+  void pack_weights(int64_t g, int64_t c) {
+    int64_t rows = least(block_channels, z.channels - c) * f.taps;
     const S* w = weight + g * z.outputs * z.depth + c * f.taps;
     for (int64_t o = 0; o < depth; o += block_depth) {
       int64_t from = o * Kind::kPack, k = least(block_depth * Kind::kPack, z.outputs - from);
-      gemm_pack_panels<S, Elem>(a + rows * o, panel_rows, false, w + from * z.depth, 1, z.depth, rows, k);
+      gemm_pack_panels<S, Elem>(weights_at(g, c) + rows * o, gemm_even(rows, kGemmRows, 1), false,
+                                w + from * z.depth, 1, z.depth, rows, k);
     }
+  }
+
+  void task(int64_t g, int64_t n0, int64_t images, int64_t c, int64_t channels) {
+    int64_t rows = channels * f.taps, panel_rows = gemm_even(rows, kGemmRows, 1);
+    Pieces pieces;
+    int64_t at_b = pieces.add<Elem>(block_depth * block_cols), at_sums = pieces.add<Acc>(rows * block_cols);
+    int64_t at_frame = pieces.add<Acc>(channels * f.channel_size());
+    int64_t at_tables = pieces.add<int64_t>(ConvTables::size(f, rows, block_cols));
+    char* scratch = pieces.allocate();
+    auto* b = reinterpret_cast<Elem*>(scratch + at_b);
+    auto* sums = reinterpret_cast<Acc*>(scratch + at_sums);
+    auto* frame = reinterpret_cast<Acc*>(scratch + at_frame);
+    const Elem* a = weights_at(g, c);
+    ConvTables tables(f, rows, reinterpret_cast<int64_t*>(scratch + at_tables));
     for (int64_t n = n0; n < n0 + images; ++n) {
       std::memset(static_cast<void*>(frame), 0, channels * f.channel_size() * sizeof(Acc));
       const S* g_out = grad_out + (n * p.out_channels + g * z.outputs) * z.positions;
@@ -210,9 +255,10 @@ struct BackwardInput {
                                 {nullptr, 0, nullptr, 1, 0}};
           block.run();
         }
-        conv_add_columns(f, frame, sums, block_cols, rows, j, j + cols);
+        tables.block(j, j + cols);
+        tables.add_columns(frame, sums, block_cols, rows);
       }
-      f.store(grad_in + (n * p.in_channels + g * z.channels + c) * p.in[0] * p.in[1], frame, channels);
+      tables.store(grad_in + (n * p.in_channels + g * z.channels + c) * p.in[0] * p.in[1], frame, channels);
     }
   }
 };
@@ -288,23 +334,26 @@ struct BackwardWeight {
     int64_t at_a = pieces.add<Elem>(block_rows * most_depth), at_b = pieces.add<Elem>(cols * most_depth);
     int64_t at_frame = pieces.add<S>(together * channels * f.channel_size());
     int64_t at_columns = pieces.add<S>(together * k * block_positions);
+    int64_t at_tables = pieces.add<int64_t>(ConvTables::size(f, k, block_positions));
     char* scratch = pieces.allocate();
     auto* a = reinterpret_cast<Elem*>(scratch + at_a);
     auto* b = reinterpret_cast<Elem*>(scratch + at_b);
     auto* frame = reinterpret_cast<S*>(scratch + at_frame);
     auto* columns = reinterpret_cast<S*>(scratch + at_columns);
     int64_t to = g * z.outputs * z.depth + c * f.taps, frame_size = channels * f.channel_size();
+    ConvTables tables(f, k, reinterpret_cast<int64_t*>(scratch + at_tables));
+    std::memset(static_cast<void*>(frame), 0, together * frame_size * sizeof(S));
     for (int64_t n = n0; n < n1; n += together) {
       int64_t images = least(together, n1 - n);
       for (int64_t i = 0; i < images; ++i)
-        f.load(frame + i * frame_size,
-               in + ((n + i) * p.in_channels + g * z.channels + c) * p.in[0] * p.in[1], channels);
+        tables.load(frame + i * frame_size,
+                    in + ((n + i) * p.in_channels + g * z.channels + c) * p.in[0] * p.in[1], channels);
       for (int64_t j = 0; j < z.positions; j += block_positions) {
         int64_t positions = least(block_positions, z.positions - j);
         int64_t depth = images * gemm_ceil(positions, Kind::kPack);
+        tables.block(j, j + positions);
         for (int64_t i = 0; i < images; ++i)
-          conv_columns(f, columns + i * k * positions, positions, frame + i * frame_size, k, j,
-                       j + positions);
+          tables.columns(columns + i * k * positions, positions, frame + i * frame_size, k);
         pack_images(b, Kind::kCols, true, columns, positions, k * positions, k, images, positions);
         for (int64_t r = 0; r < z.outputs; r += block_rows) {
           int64_t rows = least(block_rows, z.outputs - r), panel_rows = gemm_even(rows, kGemmRows, 1);
@@ -334,25 +383,25 @@ struct BackwardWeight {
 
 // ---- slots ----------------------------------------------------------------------------------------------
 
-void conv(const LaunchContext&, const ConvPlan& p, void* out, const void* in, const void* weight,
+void conv(const LaunchContext& ctx, const ConvPlan& p, void* out, const void* in, const void* weight,
           const void* bias) {
   if (p.batch == 0 || p.out_channels == 0) return;
   dispatch_gemm(p.dtype, [&](auto kind) {
     using S = typename decltype(kind)::Storage;
     Forward<decltype(kind)>{p, static_cast<S*>(out), static_cast<const S*>(in), static_cast<const S*>(weight),
                             static_cast<const S*>(bias)}
-        .run();
+        .run(ctx);
   });
 }
 
-void conv_backward_input(const LaunchContext&, const ConvPlan& p, void* grad_in, const void* grad_out,
+void conv_backward_input(const LaunchContext& ctx, const ConvPlan& p, void* grad_in, const void* grad_out,
                          const void* weight) {
   if (p.batch == 0) return;
   dispatch_gemm(p.dtype, [&](auto kind) {
     using S = typename decltype(kind)::Storage;
     BackwardInput<decltype(kind)>{p, static_cast<S*>(grad_in), static_cast<const S*>(grad_out),
                                   static_cast<const S*>(weight)}
-        .run();
+        .run(ctx);
   });
 }
 
