@@ -98,65 +98,86 @@ struct Forward {
                               weight + (g * z.outputs + r0) * z.depth + c * f.taps, z.depth, 1, count, k);
   }
 
+  // Small images are laid side by side: `group` of them make one matrix of `width` columns, `ld` apart.
+  struct Layout {
+    int64_t images, group, width, ld, step;  // step: positions in a block
+    bool summed;                             // results go through `sums`
+  };
+  WT_INLINE Layout layout(int64_t images) const {
+    if (z.positions >= 64 || images == 1) return {images, 1, z.positions, block_cols, block_cols, kPacked};
+    int64_t width = images * z.positions;
+    return {images,      images,
+            width,       gemm_even(width, width, Kind::kCols) + kGemmVecBytes / int64_t(sizeof(S)),
+            z.positions, true};
+  }
+
   void task(int64_t g, int64_t n0, int64_t images, int64_t r0, int64_t count) {
-    int64_t block_depth = block_channels * f.taps;
+    Layout l = layout(images);
+    int64_t block_depth = block_channels * f.taps, frame_size = block_channels * f.channel_size();
     Pieces pieces;
-    int64_t at_frame = pieces.add<S>(block_channels * f.channel_size());
-    int64_t at_columns = pieces.add<S>(block_depth * block_cols);
-    int64_t at_b = pieces.add<Elem>(kPacked ? block_elems * block_cols : 0);
-    int64_t at_sums = pieces.add<Acc>(kPacked ? images * count * z.positions : 0);
-    int64_t at_tables = pieces.add<int64_t>(ConvTables::size(f, block_depth, block_cols));
+    int64_t at_frame = pieces.add<S>(l.group * frame_size), at_columns = pieces.add<S>(block_depth * l.ld);
+    int64_t at_b = pieces.add<Elem>(kPacked ? block_elems * l.ld : 0);
+    int64_t at_sums = pieces.add<Acc>(l.summed ? images * count * z.positions : 0);
+    int64_t at_tables =
+        pieces.add<int64_t>(ConvTables::size(f, block_depth, most(block_cols, z.positions < 64 ? 64 : 0)));
     char* scratch = pieces.allocate();
     auto* frame = reinterpret_cast<S*>(scratch + at_frame);
     auto* columns = reinterpret_cast<S*>(scratch + at_columns);
     auto* b = reinterpret_cast<Elem*>(scratch + at_b);
     auto* sums = reinterpret_cast<Acc*>(scratch + at_sums);
     ConvTables tables(f, block_depth, reinterpret_cast<int64_t*>(scratch + at_tables));
-    std::memset(static_cast<void*>(frame), 0, block_channels * f.channel_size() * sizeof(S));
-    auto out_at = [&](int64_t i) {
-      return out + ((n0 + i) * p.out_channels + g * z.outputs + r0) * z.positions;
-    };
-    if (bias) start_with_bias(g, r0, count, images, out_at, sums);
+    std::memset(static_cast<void*>(frame), 0, l.group * frame_size * sizeof(S));
+    S* to = out + (n0 * p.out_channels + g * z.outputs + r0) * z.positions;  // of the first image
+    if (bias) start_with_bias(l, g * z.outputs + r0, count, to, sums);
     for (int64_t c = 0; c < z.channels; c += block_channels) {
       int64_t channels = least(block_channels, z.channels - c), k = channels * f.taps;
-      for (int64_t i = 0; i < images; ++i) {
-        tables.load(frame, in + ((n0 + i) * p.in_channels + g * z.channels + c) * p.in[0] * p.in[1],
-                    channels);
-        for (int64_t j = 0; j < z.positions; j += block_cols) {
-          int64_t cols = least(block_cols, z.positions - j);
+      const S* from = in + (n0 * p.in_channels + g * z.channels + c) * p.in[0] * p.in[1];
+      bool last = c + channels == z.channels;
+      for (int64_t i = 0; i < images; i += l.group) {
+        for (int64_t q = 0; q < l.group; ++q)
+          tables.load(frame + q * frame_size, from + (i + q) * p.in_channels * p.in[0] * p.in[1], channels);
+        for (int64_t j = 0; j < z.positions; j += l.step) {
+          int64_t cols = least(l.step, z.positions - j);
           tables.block(j, j + cols);
-          tables.columns(columns, block_cols, frame, k);
-          if (kPacked) gemm_pack_panels<S, Elem>(b, Kind::kCols, true, columns, 1, block_cols, cols, k);
+          for (int64_t q = 0; q < l.group; ++q)
+            tables.columns(columns + q * z.positions, l.ld, frame + q * frame_size, k);
+          if (l.group > 1) cols = l.width;
+          if (kPacked) gemm_pack_panels<S, Elem>(b, Kind::kCols, true, columns, 1, l.ld, cols, k);
           GemmBlock<Kind> block{count,
                                 cols,
                                 gemm_ceil(k, Kind::kPack),
                                 gemm_even(count, kGemmRows, 1),
                                 weights_at(g, r0, count, c),
                                 kPacked ? b : reinterpret_cast<Elem*>(columns),
-                                kPacked ? 0 : block_cols,
+                                kPacked ? 0 : l.ld,
                                 nullptr,
                                 c == 0 && !bias,
-                                c + channels == z.channels,
-                                kPacked ? sums + i * count * z.positions + j : nullptr,
-                                z.positions,
-                                {out_at(i) + j, z.positions, nullptr, 1, 0}};
+                                last && l.group == 1,
+                                l.summed ? sums + i * count * z.positions + j : nullptr,
+                                l.width,
+                                {to + i * p.out_channels * z.positions + j, z.positions, nullptr, 1, 0}};
           block.run();
         }
       }
     }
+    if (l.group == 1) return;
+    for (int64_t i = 0; i < images; ++i)
+      for (int64_t r = 0; r < count; ++r)
+        for (int64_t j = 0; j < z.positions; ++j)
+          to[(i * p.out_channels + r) * z.positions + j] = S(sums[r * l.width + i * z.positions + j]);
   }
 
-  template <class At>
-  WT_INLINE void start_with_bias(int64_t g, int64_t r0, int64_t count, int64_t images, At&& out_at,
-                                 Acc* sums) {
-    for (int64_t i = 0; i < images; ++i)
+  WT_INLINE void start_with_bias(const Layout& l, int64_t r0, int64_t count, S* to, Acc* sums) {
+    for (int64_t i = 0; i < l.images; i += l.group)
       for (int64_t r = 0; r < count; ++r) {
-        S value = bias[g * z.outputs + r0 + r];
-        for (int64_t j = 0; j < z.positions; ++j) {
-          if constexpr (kPacked)
-            sums[(i * count + r) * z.positions + j] = Acc(value);
+        S value = bias[r0 + r];
+        Acc* sum = sums + i * count * z.positions + r * l.width;
+        S* direct = to + (i * p.out_channels + r) * z.positions;
+        for (int64_t j = 0; j < l.width; ++j) {
+          if (l.summed)
+            sum[j] = Acc(value);
           else
-            out_at(i)[r * z.positions + j] = value;
+            direct[j] = value;
         }
       }
   }
@@ -221,44 +242,53 @@ struct BackwardInput {
 
   void task(int64_t g, int64_t n0, int64_t images, int64_t c, int64_t channels) {
     int64_t rows = channels * f.taps, panel_rows = gemm_even(rows, kGemmRows, 1);
+    // Small images are laid side by side.
+    int64_t group = z.positions < 64 ? images : 1, width = group * z.positions;
+    int64_t ld = group > 1 ? gemm_even(width, width, Kind::kCols) : block_cols;
+    int64_t step = group > 1 ? z.positions : block_cols;
     Pieces pieces;
-    int64_t at_b = pieces.add<Elem>(block_depth * block_cols), at_sums = pieces.add<Acc>(rows * block_cols);
+    int64_t at_b = pieces.add<Elem>(block_depth * ld), at_sums = pieces.add<Acc>(rows * ld);
+    int64_t at_side = pieces.add<S>(group > 1 ? z.outputs * width : 0);
     int64_t at_frame = pieces.add<Acc>(channels * f.channel_size());
-    int64_t at_tables = pieces.add<int64_t>(ConvTables::size(f, rows, block_cols));
+    int64_t at_tables = pieces.add<int64_t>(ConvTables::size(f, rows, step));
     char* scratch = pieces.allocate();
     auto* b = reinterpret_cast<Elem*>(scratch + at_b);
     auto* sums = reinterpret_cast<Acc*>(scratch + at_sums);
     auto* frame = reinterpret_cast<Acc*>(scratch + at_frame);
     const Elem* a = weights_at(g, c);
     ConvTables tables(f, rows, reinterpret_cast<int64_t*>(scratch + at_tables));
-    for (int64_t n = n0; n < n0 + images; ++n) {
-      std::memset(static_cast<void*>(frame), 0, channels * f.channel_size() * sizeof(Acc));
+    auto* side = reinterpret_cast<S*>(scratch + at_side);
+    for (int64_t n = n0; n < n0 + images; n += group) {
+      if (group == 1) std::memset(static_cast<void*>(frame), 0, channels * f.channel_size() * sizeof(Acc));
       const S* g_out = grad_out + (n * p.out_channels + g * z.outputs) * z.positions;
-      for (int64_t j = 0; j < z.positions; j += block_cols) {
-        int64_t cols = least(block_cols, z.positions - j);
+      if (group > 1) {
+        for (int64_t q = 0; q < group; ++q)
+          for (int64_t o = 0; o < z.outputs; ++o)
+            std::memcpy(static_cast<void*>(side + o * width + q * z.positions),
+                        g_out + (q * p.out_channels + o) * z.positions, z.positions * sizeof(S));
+        g_out = side;
+      }
+      for (int64_t j = 0; j < z.positions; j += step) {
+        int64_t positions = least(step, z.positions - j), cols = group > 1 ? width : positions;
         for (int64_t o = 0; o < depth; o += block_depth) {
           int64_t from = o * Kind::kPack, k = least(block_depth * Kind::kPack, z.outputs - from);
-          gemm_pack_panels<S, Elem>(b, Kind::kCols, true, g_out + from * z.positions + j, 1, z.positions,
-                                    cols, k);
-          GemmBlock<Kind> block{rows,
-                                cols,
-                                gemm_ceil(k, Kind::kPack),
-                                panel_rows,
-                                a + rows * o,
-                                b,
-                                0,
-                                nullptr,
-                                o == 0,
-                                false,
-                                sums,
-                                block_cols,
-                                {nullptr, 0, nullptr, 1, 0}};
+          gemm_pack_panels<S, Elem>(b, Kind::kCols, true, g_out + from * width + j, 1, width, cols, k);
+          GemmBlock<Kind> block{
+              rows, cols, gemm_ceil(k, Kind::kPack),  panel_rows, a + rows * o, b, 0, nullptr, o == 0, false,
+              sums, ld,   {nullptr, 0, nullptr, 1, 0}};
           block.run();
         }
-        tables.block(j, j + cols);
-        tables.add_columns(frame, sums, block_cols, rows);
+        tables.block(j, j + positions);
+        if (group == 1) tables.add_columns(frame, sums, ld, rows);
       }
-      tables.store(grad_in + (n * p.in_channels + g * z.channels + c) * p.in[0] * p.in[1], frame, channels);
+      for (int64_t q = 0; q < group; ++q) {
+        if (group > 1) {
+          std::memset(static_cast<void*>(frame), 0, channels * f.channel_size() * sizeof(Acc));
+          tables.add_columns(frame, sums + q * z.positions, ld, rows);
+        }
+        tables.store(grad_in + ((n + q) * p.in_channels + g * z.channels + c) * p.in[0] * p.in[1], frame,
+                     channels);
+      }
     }
   }
 };

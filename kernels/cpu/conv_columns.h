@@ -109,8 +109,9 @@ class ConvTables {
         int64_t i = 0;
         if (f.phases == 1) {
           for (; i + L <= r->count; i += L) gemm_store(raw(to + i), gemm_load(raw(from + i)));
-          if (sizeof(T) >= 4 && i < r->count) {
-            gemm_store_part(raw(to + i), gemm_load_part(raw(from + i), r->count - i), r->count - i);
+          if constexpr (sizeof(T) >= 4) {
+            if (i < r->count)
+              gemm_store_part(raw(to + i), gemm_load_part(raw(from + i), r->count - i), r->count - i);
             continue;
           }
         }
