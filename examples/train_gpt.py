@@ -36,7 +36,7 @@ from warptape import nn, optim
 VOCABULARY = 256
 LOG_EVERY = 10
 WARMUP = 100
-VALIDATION_BYTES = 1 << 16
+VALIDATION_BYTES = 1 << 17
 DTYPES = {"float32": wt.float32, "bfloat16": wt.bfloat16}
 SHAPE = ("layers", "heads", "width", "block")  # the settings that a checkpoint's weights depend on
 DEFAULTS: dict[str, Any] = {
