@@ -38,6 +38,28 @@ LAYERS = [
         [(1, 1, 5, 5)],
         "Conv2d(1, 1, kernel_size=(4, 4), stride=(1, 1), padding=same, padding_mode=circular)",
     ),
+    ("Conv3d(1, 2, 2)", [(1, 1, 3, 4, 3)], "Conv3d(1, 2, kernel_size=(2, 2, 2), stride=(1, 1, 1))"),
+    (
+        "ConvTranspose1d(2, 4, 3, stride=2, output_padding=1, groups=2)",
+        [(2, 2, 5)],
+        "ConvTranspose1d(2, 4, kernel_size=(3,), stride=(2,), output_padding=(1,), groups=2)",
+    ),
+    (
+        "ConvTranspose2d(2, 3, (2, 3), 2, (1, 0), bias=False, dilation=(2, 1))",
+        [(2, 2, 4, 3)],
+        "ConvTranspose2d(2, 3, kernel_size=(2, 3), stride=(2, 2), padding=(1, 0), dilation=(2, 1), bias=False)",
+    ),
+    ("Upsample(scale_factor=2)", [(1, 2, 3)], "Upsample(scale_factor=2.0, mode='nearest')"),
+    (
+        "Upsample((5, 7), mode='bilinear', align_corners=False)",
+        [(1, 2, 3, 4)],
+        "Upsample(size=(5, 7), mode='bilinear')",
+    ),
+    (
+        "UpsamplingBilinear2d(scale_factor=2)",
+        [(1, 2, 3, 4)],
+        "UpsamplingBilinear2d(scale_factor=2.0, mode='bilinear')",
+    ),
     (
         "MaxPool1d(2, padding=1)",
         [(2, 3, 7)],

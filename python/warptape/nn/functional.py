@@ -14,22 +14,20 @@ from warptape import _C
 
 from . import _composed
 
-# PyTorch has these functions both here and at the root, where the core puts them.
+# PyTorch has these both here and at the root, where the core puts them.
 _AT_ROOT = [
-    "celu_",
-    "celu",
-    "cosine_similarity",
     "bilinear",
+    "celu",
+    "celu_",
     "channel_shuffle",
     "conv1d",
     "conv2d",
     "conv3d",
-    "conv_tbc",
     "conv_transpose1d",
     "conv_transpose2d",
     "conv_transpose3d",
+    "cosine_similarity",
     "hardshrink",
-    "pdist",
     "pixel_shuffle",
     "pixel_unshuffle",
     "prelu",
@@ -41,17 +39,16 @@ _AT_ROOT = [
     "threshold_",
 ]
 
+globals().update({name: vars(warptape)[name] for name in _AT_ROOT if name in vars(warptape)})
 globals().update({name: getattr(_composed, name) for name in _composed.__all__})
 globals().update({name: getattr(_C._nn, name) for name in dir(_C._nn) if not name.startswith("_")})
 
 
 def __getattr__(name: str) -> Any:
-    if name in _AT_ROOT and hasattr(warptape, name):
-        return getattr(warptape, name)
     raise AttributeError(
         f"warptape.nn.functional has no function '{name}': the core that is loaded does not provide it"
     )
 
 
 def __dir__() -> list[str]:
-    return sorted(name for name in {*globals(), *_AT_ROOT} if not name.startswith("__"))
+    return sorted(name for name in globals() if not name.startswith("_"))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import warptape
 from warptape import Tensor
 
-__all__ = ["bilinear", "cosine_similarity", "normalize", "pairwise_distance"]
+__all__ = ["cosine_similarity", "normalize", "pairwise_distance"]
 
 
 def pairwise_distance(
@@ -13,17 +12,6 @@ def pairwise_distance(
 ) -> Tensor:
     """[*, D] and [*, D] -> [*], the p-norm of x1 - x2 + eps."""
     return (x1 - x2 + eps).norm(p, dim=-1, keepdim=keepdim)
-
-
-def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """[*, I], [*, J], [O, I, J] and [O] -> [*, O], x1 weight[o] x2 + bias[o]."""
-    if weight.dim() != 3 or input1.shape[-1] != weight.shape[1] or input2.shape[-1] != weight.shape[2]:
-        raise RuntimeError(
-            f"bilinear: expected weight of shape [out, {input1.shape[-1]}, {input2.shape[-1]}] for inputs "
-            f"{tuple(input1.shape)} and {tuple(input2.shape)}, got {tuple(weight.shape)}"
-        )
-    out = warptape.einsum("...i,oij,...j->...o", input1, weight, input2)
-    return out if bias is None else out + bias
 
 
 def normalize(

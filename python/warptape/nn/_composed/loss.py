@@ -10,7 +10,6 @@ import warptape
 from warptape import _C, Tensor
 from warptape.amp.autocast_mode import casts_inputs
 
-from .activation import _EXACT_SOFTPLUS, logsigmoid
 from .distance import pairwise_distance
 
 __all__ = [
@@ -113,7 +112,7 @@ def soft_margin_loss(
     reduction: str = "mean",
 ) -> Tensor:
     """log(1 + exp(-target * x)), target -1 or 1."""
-    return _reduced(_C._nn.softplus(-target * input, 1.0, _EXACT_SOFTPLUS), size_average, reduce, reduction)
+    return _reduced(-_C._nn.logsigmoid(target * input), size_average, reduce, reduction)
 
 
 def multilabel_soft_margin_loss(
@@ -125,7 +124,7 @@ def multilabel_soft_margin_loss(
     reduction: str = "mean",
 ) -> Tensor:
     """[*, C], target 0 or 1 of the same shape: the mean over classes of the binary cross entropy of each."""
-    loss = -(target * logsigmoid(input) + (1 - target) * logsigmoid(-input))
+    loss = -(target * _C._nn.logsigmoid(input) + (1 - target) * _C._nn.logsigmoid(-input))
     if weight is not None:
         loss = loss * weight
     return _reduced(loss.sum(-1) / input.shape[-1], size_average, reduce, reduction)

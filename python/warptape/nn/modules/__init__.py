@@ -14,3 +14,4 @@ from .padding import *
 from .pooling import *
 from .shape import *
 from .sparse import *
+from .upsampling import *

@@ -14,7 +14,7 @@ from ..parameter import Parameter
 from ._sizes import each
 from .module import Module
 
-__all__ = ["Conv1d", "Conv2d"]
+__all__ = ["Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d"]
 
 _PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 
@@ -26,6 +26,7 @@ class _ConvNd(Module):
     """
 
     _n: int  # dimensions of space
+    _transposed = False  # [C_in, C_out / groups, *kernel] weights then
 
     def __init__(
         self,
@@ -54,19 +55,14 @@ class _ConvNd(Module):
             )
         n = self._n
         self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
-        self.kernel_size, self.stride, self.dilation = (
-            each(kernel_size, n),
-            each(stride, n),
-            each(dilation, n),
-        )
+        self.kernel_size, self.stride = each(kernel_size, n), each(stride, n)
+        self.dilation, self.output_padding = each(dilation, n), (0,) * n
         self.padding = padding if isinstance(padding, str) else each(padding, n)
         self.padding_mode = padding_mode
         self._reversed_padding_repeated_twice = self._pad_sizes()
-        self.weight = Parameter(
-            warptape.empty(
-                (out_channels, in_channels // groups, *self.kernel_size), device=device, dtype=dtype
-            )
-        )
+        outer, inner = (in_channels, out_channels) if self._transposed else (out_channels, in_channels)
+        shape = (outer, inner // groups, *self.kernel_size)
+        self.weight = Parameter(warptape.empty(shape, device=device, dtype=dtype))
         if bias:
             self.bias = Parameter(warptape.empty(out_channels, device=device, dtype=dtype))
         else:
@@ -109,6 +105,8 @@ class _ConvNd(Module):
             text += f", padding={self.padding}"
         if self.dilation != (1,) * self._n:
             text += f", dilation={self.dilation}"
+        if self.output_padding != (0,) * self._n:
+            text += f", output_padding={self.output_padding}"
         if self.groups != 1:
             text += f", groups={self.groups}"
         if self.bias is None:
@@ -136,3 +134,85 @@ class Conv2d(_ConvNd):
     def forward(self, input: Tensor) -> Tensor:
         input, padding = self._padded(input)
         return F.conv2d(input, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
+
+
+class Conv3d(_ConvNd):
+    """[N, C_in, D, H, W] or [C_in, D, H, W] -> [N, C_out, *out] or [C_out, *out]."""
+
+    _n = 3
+
+    def forward(self, input: Tensor) -> Tensor:
+        input, padding = self._padded(input)
+        return F.conv3d(input, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
+
+
+class _ConvTransposeNd(_ConvNd):
+    """The gradient of a convolution as a layer: a size s becomes
+    (s - 1) stride - 2 padding + dilation (kernel - 1) + 1 + output_padding.
+
+    A strided convolution maps several sizes to s; `output_padding` says which of them is meant.
+    """
+
+    _transposed = True
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Any,
+        stride: Any = 1,
+        padding: Any = 0,
+        output_padding: Any = 0,
+        groups: int = 1,
+        bias: bool = True,
+        dilation: Any = 1,
+        padding_mode: str = "zeros",
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        if padding_mode != "zeros":
+            raise ValueError(f'Only "zeros" padding mode is supported for {type(self).__name__}')
+        sizes = (in_channels, out_channels, kernel_size, stride, padding, dilation)
+        super().__init__(*sizes, groups, bias, padding_mode, device, dtype)
+        self.output_padding = each(output_padding, self._n)
+
+    def _output_padding(self, input: Tensor, output_size: Any) -> Any:
+        """What must be added to reach `output_size`, given for the dimensions of space or for all."""
+        if output_size is None:
+            return self.output_padding
+        wanted, sizes = list(output_size)[-self._n :], input.shape[-self._n :]
+        lowest = [
+            (size - 1) * s - 2 * p + d * (k - 1) + 1
+            for size, s, p, d, k in zip(sizes, self.stride, self.padding, self.dilation, self.kernel_size)
+        ]
+        highest = [low + s - 1 for low, s in zip(lowest, self.stride)]
+        if not all(low <= size <= high for low, size, high in zip(lowest, wanted, highest)):
+            raise ValueError(
+                f"requested an output size of {wanted}, but valid sizes range from {lowest} to {highest} "
+                f"(for an input of {tuple(sizes)})"
+            )
+        return [size - low for size, low in zip(wanted, lowest)]
+
+
+class ConvTranspose1d(_ConvTransposeNd):
+    """[N, C_in, L] or [C_in, L] -> [N, C_out, Lout] or [C_out, Lout]."""
+
+    _n = 1
+
+    def forward(self, input: Tensor, output_size: Any = None) -> Tensor:
+        more = self._output_padding(input, output_size)
+        return F.conv_transpose1d(
+            input, self.weight, self.bias, self.stride, self.padding, more, self.groups, self.dilation
+        )
+
+
+class ConvTranspose2d(_ConvTransposeNd):
+    """[N, C_in, H, W] or [C_in, H, W] -> [N, C_out, Hout, Wout] or [C_out, Hout, Wout]."""
+
+    _n = 2
+
+    def forward(self, input: Tensor, output_size: Any = None) -> Tensor:
+        more = self._output_padding(input, output_size)
+        return F.conv_transpose2d(
+            input, self.weight, self.bias, self.stride, self.padding, more, self.groups, self.dilation
+        )
