@@ -63,24 +63,15 @@ class Embedding(Module):
                 self.weight[self.padding_idx].fill_(0)
 
     def forward(self, input: Tensor) -> Tensor:
-        own = self._parameters  # Note [own parameters] in module.py
-        try:
-            weight = own["weight"]
-        except KeyError:
-            weight = self.weight
-        if self.max_norm is not None:
-            self._renormalise(weight, input)
         return F.embedding(
-            input, weight, self.padding_idx, None, self.norm_type, self.scale_grad_by_freq, self.sparse
+            input,
+            self.weight,
+            self.padding_idx,
+            self.max_norm,
+            self.norm_type,
+            self.scale_grad_by_freq,
+            self.sparse,
         )
-
-    def _renormalise(self, weight: Tensor, input: Tensor) -> None:
-        with warptape.no_grad():
-            rows = input.reshape(-1).unique()
-            norms = weight[rows].norm(self.norm_type, dim=1, keepdim=True)
-            # The small constant is PyTorch's.
-            factors = warptape.where(norms > self.max_norm, self.max_norm / (norms + 1e-7), 1.0)
-            weight[rows] = weight[rows] * factors
 
     def extra_repr(self) -> str:
         text = f"{self.num_embeddings}, {self.embedding_dim}"
