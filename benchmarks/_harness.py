@@ -31,7 +31,7 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 LIBRARIES = ("warptape", "torch")
 # Long enough for a library's spinning threads to fall asleep before the other library's turn.
-PAUSE_SECONDS = 0.01
+PAUSE_SECONDS = 0.02
 BOOTSTRAP_SAMPLES = 2000
 
 

@@ -25,7 +25,7 @@ namespace {
 
 constexpr int kPlaces = 32;  // jobs of different callers at one time; a caller that finds none runs alone
 constexpr int kMaxThreads = 1024;
-constexpr int64_t kSpinNs = 5000;  // about the cost of one wake-up
+constexpr int64_t kSpinNs = 100000;  // a halted virtual processor takes about half of it to wake
 constexpr int64_t kPollNs = 50'000'000;
 
 std::atomic<void (*)()> g_interrupt_check{nullptr};
@@ -126,14 +126,30 @@ class Pool {
   void serve();
   bool help(Place& place);
   static void* worker_main(void* pool);
+  void part_from_caller();
 
   alignas(64) std::atomic<uint32_t> epoch_{0};  // counts published jobs; idle workers wait for it to change
   alignas(64) std::atomic<int> sleepers_{0};
   std::atomic<int> workers_{0};
   std::atomic<bool> growing_{false};
   std::atomic<int> high_place_{0};  // places beyond were never used
+  std::atomic<int> avoided_{-1};    // the processor that workers keep off
   Place places_[kPlaces];
+  pthread_t threads_[kMaxThreads];
 };
+
+// Linux takes a halted virtual processor for a preempted one, and so wakes a worker on the processor of its
+// caller, where the two take turns for milliseconds. A worker is never of use there.
+void Pool::part_from_caller() {
+  int here = sched_getcpu();
+  if (here < 0 || avoided_.exchange(here) == here) return;
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  if (pthread_getaffinity_np(pthread_self(), sizeof allowed, &allowed) || CPU_COUNT(&allowed) < 2) return;
+  CPU_CLR(here, &allowed);
+  for (int i = 0, n = workers_.load(); i < n; ++i)
+    pthread_setaffinity_np(threads_[i], sizeof allowed, &allowed);
+}
 
 void Pool::run(Job& job, int workers) {
   if (workers_.load(std::memory_order_relaxed) < workers) grow(workers);
@@ -148,7 +164,10 @@ void Pool::run(Job& job, int workers) {
   place->limit.store(workers, std::memory_order_relaxed);
   place->job.store(&job);
   epoch_.fetch_add(1);
-  if (sleepers_.load() > 0) futex_wake(epoch_, workers);
+  if (sleepers_.load() > 0) {
+    part_from_caller();
+    futex_wake(epoch_, workers);
+  }
   job.run_front();
 
   place->job.store(nullptr);
@@ -167,10 +186,11 @@ void Pool::grow(int workers) {
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);  // signals belong to the program's own threads
   while (workers_.load() < workers) {
-    pthread_t thread;
+    pthread_t& thread = threads_[workers_.load()];
     if (pthread_create(&thread, nullptr, worker_main, this)) break;  // fewer workers are slower, not wrong
-    pthread_detach(thread);
+    pthread_detach(thread);  // workers never end, so the handle stays good
     workers_.fetch_add(1);
+    avoided_.store(-1);
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   growing_.store(false);
