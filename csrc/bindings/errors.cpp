@@ -16,9 +16,16 @@ PyObject* make_error(PyObject* module, const char* name, PyObject* first, PyObje
   return type.release();
 }
 
+// The warning names the line that called the op.
+void warn_in_python(const char* text) {
+  GilGuard gil;
+  if (PyErr_WarnEx(PyExc_UserWarning, text, 1) < 0) throw PythonErrorSet();
+}
+
 }  // namespace
 
 void init_errors(PyObject* module) {
+  warning_hook = warn_in_python;
   shape_error = make_error(module, "ShapeError", PyExc_RuntimeError, PyExc_ValueError,
                            "Shapes do not fit: what was expected, what came.");
   dtype_error = make_error(module, "DtypeError", PyExc_RuntimeError, PyExc_TypeError,

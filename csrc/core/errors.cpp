@@ -14,4 +14,9 @@ NotImplementedError::~NotImplementedError() = default;
 OutOfMemoryError::~OutOfMemoryError() = default;
 PythonErrorSet::~PythonErrorSet() = default;
 
+void (*warning_hook)(const char*) = nullptr;
+void warn(const std::string& text) {
+  if (warning_hook) warning_hook(text.c_str());
+}
+
 }  // namespace warptape

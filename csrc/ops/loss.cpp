@@ -236,8 +236,13 @@ Tensor nll_loss_impl(const Tensor& input, const Tensor& target, const OptTensor&
 Reduction reduction_of(const char* op, std::optional<bool> size_average, std::optional<bool> reduce,
                        std::string_view reduction) {
   if (size_average || reduce) {
-    if (!reduce.value_or(true)) return Reduction::None;
-    return size_average.value_or(true) ? Reduction::Mean : Reduction::Sum;
+    const bool none = !reduce.value_or(true), mean = size_average.value_or(true);
+    warn(message("size_average and reduce args will be deprecated, please use reduction='",
+                 none   ? "none"
+                 : mean ? "mean"
+                        : "sum",
+                 "' instead."));
+    return none ? Reduction::None : mean ? Reduction::Mean : Reduction::Sum;
   }
   if (reduction == "mean") return Reduction::Mean;
   if (reduction == "sum") return Reduction::Sum;

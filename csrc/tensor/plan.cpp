@@ -1,7 +1,5 @@
 #include "tensor/plan.h"
 
-#include <array>
-
 #include "core/errors.h"
 
 namespace warptape {
@@ -80,21 +78,14 @@ void fill_strided(ElementwisePlan& plan, const Tensor& out, std::span<const Elem
 
 }  // namespace
 
-void run_elementwise(ElementwiseSlot& slot, DType compute, const Tensor& out,
-                     std::span<const ElementwiseInput> inputs, kernels::IndexFault* fault) {
-  if (out.is_meta() || out.numel() == 0) return;
-  union Number {
-    int64_t i;
-    double d;
-  };
-  std::array<Number, kMaxOperands> numbers;
-  ElementwisePlan plan;
-  plan.count = static_cast<int>(inputs.size()) + 1;
-  plan.compute = compute;
-  plan.numel = out.numel();
-  set_operand(plan.operands[0], out, out.device());
+PlannedElementwise::PlannedElementwise(DType compute, const Tensor& out,
+                                       std::span<const ElementwiseInput> inputs) {
+  plan_.count = static_cast<int>(inputs.size()) + 1;
+  plan_.compute = compute;
+  plan_.numel = out.numel();
+  set_operand(plan_.operands[0], out, out.device());
   for (size_t k = 0; k < inputs.size(); ++k) {
-    kernels::Operand& operand = plan.operands[k + 1];
+    kernels::Operand& operand = plan_.operands[k + 1];
     if (inputs[k].tensor) {
       set_operand(operand, *inputs[k].tensor, out.device());
       continue;
@@ -102,19 +93,25 @@ void run_elementwise(ElementwiseSlot& slot, DType compute, const Tensor& out,
     const Scalar& s = inputs[k].scalar;
     operand.dtype = s.is_floating() ? DType::Float64 : DType::Int64;
     if (s.is_floating()) {
-      numbers[k].d = s.to_double();
+      numbers_[k].d = s.to_double();
     } else {
-      numbers[k].i = s.to_int();
+      numbers_[k].i = s.to_int();
     }
-    operand.data = reinterpret_cast<char*>(&numbers[k]);
+    operand.data = reinterpret_cast<char*>(&numbers_[k]);
     operand.host_scalar = true;
   }
   if (all_flat(out, inputs)) {
-    fill_flat(plan, out, inputs);
+    fill_flat(plan_, out, inputs);
   } else {
-    fill_strided(plan, out, inputs);
+    fill_strided(plan_, out, inputs);
   }
-  slot(launch_context(out.device(), fault), plan);
+}
+
+void run_elementwise(ElementwiseSlot& slot, DType compute, const Tensor& out,
+                     std::span<const ElementwiseInput> inputs, kernels::IndexFault* fault) {
+  if (out.is_meta() || out.numel() == 0) return;
+  const PlannedElementwise planned(compute, out, inputs);
+  slot(launch_context(out.device(), fault), *planned);
 }
 
 }  // namespace warptape

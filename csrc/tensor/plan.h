@@ -17,6 +17,24 @@ struct ElementwiseInput {
   Scalar scalar;
 };
 
+// A plan, and the numbers that it points to.
+class WT_API PlannedElementwise {
+ public:
+  // `out` gives the shape, which the inputs broadcast to, and the order of the dims.
+  PlannedElementwise(DType compute, const Tensor& out, std::span<const ElementwiseInput> inputs);
+  PlannedElementwise(const PlannedElementwise&) = delete;
+  PlannedElementwise& operator=(const PlannedElementwise&) = delete;
+  const kernels::ElementwisePlan& operator*() const { return plan_; }
+
+ private:
+  union Number {
+    int64_t i;
+    double d;
+  };
+  kernels::ElementwisePlan plan_;
+  Number numbers_[kernels::kMaxOperands - 1];
+};
+
 // Runs `slot` over out and inputs, which broadcast to out's shape. Values are computed in `compute` (Float32,
 // Float64 or Int64). `fault` is where the kernel reports a division by zero; may be null. Does nothing on the
 // meta device. Inputs on another device than out must be 0-dim CPU tensors.

@@ -252,7 +252,9 @@ void finish_output(const Job& job, const Position& at, int64_t n, Buffers& buffe
   move_strided(plan, op, at, n, packed, how.item, false);
 }
 
-void run_range(const Job& job, int64_t begin, int64_t end) {
+// Calls run(at, n, inputs, scalar_mask, buffers) for stretches of at most `most` elements, in order.
+template <class F>
+WT_FN void walk(const Job& job, int64_t begin, int64_t end, int64_t most, F&& run) {
   const ElementwisePlan& plan = *job.plan;
   const int last = plan.ndim - 1;
   Buffers buffers;
@@ -261,17 +263,13 @@ void run_range(const Job& job, int64_t begin, int64_t end) {
   unsigned scalar_mask = 0;
   for (int k = 1; k < plan.count; ++k)
     scalar_mask |= unsigned(job.operands[k].access == Access::kScalar) << (k - 1);
-  const bool direct_out = job.operands[0].access == Access::kDirect;
   while (begin < end) {
-    int64_t n = end - begin;
+    int64_t n = end - begin < most ? end - begin : most;
     if (job.rows && n > plan.sizes[last] - at.coords[last]) n = plan.sizes[last] - at.coords[last];
     if (job.blocks && n > kBlock) n = kBlock;
     const void* in[kMaxOperands - 1] = {};
     for (int k = 1; k < plan.count; ++k) in[k - 1] = prepare_input(job, k, at, n, buffers);
-    if (job.check_divisor) check_divisor(*job.ctx, static_cast<const int64_t*>(in[1]), n, scalar_mask & 2);
-    void* out = direct_out ? plan.operands[0].data + at.offset(plan, plan.operands[0]) : buffers.values[0];
-    job.loop(n, out, in, scalar_mask);
-    if (!direct_out) finish_output(job, at, n, buffers);
+    run(at, n, in, scalar_mask, buffers);
     begin += n;
     if (job.rows)
       at.advance_in_row(plan, n);
@@ -280,7 +278,20 @@ void run_range(const Job& job, int64_t begin, int64_t end) {
   }
 }
 
-void run_general(const LaunchContext& ctx, const ElementwisePlan& plan, const Loops& loops, LoopFn* loop) {
+void run_range(const Job& job, int64_t begin, int64_t end) {
+  const Operand& to = job.plan->operands[0];
+  const bool direct_out = job.operands[0].access == Access::kDirect;
+  walk(job, begin, end, end - begin,
+       [&](const Position& at, int64_t n, const void* const* in, unsigned scalar_mask, Buffers& buffers) {
+         if (job.check_divisor)
+           check_divisor(*job.ctx, static_cast<const int64_t*>(in[1]), n, scalar_mask & 2);
+         void* out = direct_out ? to.data + at.offset(*job.plan, to) : buffers.values[0];
+         job.loop(n, out, in, scalar_mask);
+         if (!direct_out) finish_output(job, at, n, buffers);
+       });
+}
+
+Job job_of(const LaunchContext& ctx, const ElementwisePlan& plan, const Loops& loops, LoopFn* loop) {
   Job job;
   job.ctx = &ctx;
   job.plan = &plan;
@@ -292,7 +303,21 @@ void run_general(const LaunchContext& ctx, const ElementwisePlan& plan, const Lo
     job.operands[k] = plan_operand(plan, loops, k, job.rows);
     job.blocks |= job.operands[k].access == Access::kConvert || job.operands[k].access == Access::kGather;
   }
+  return job;
+}
+
+void run_general(const LaunchContext& ctx, const ElementwisePlan& plan, const Loops& loops, LoopFn* loop) {
+  const Job job = job_of(ctx, plan, loops, loop);
   cpu::parallel_for(plan.numel, kGrain, [&](int64_t b, int64_t e) { run_range(job, b, e); });
+}
+
+// A plan without dims as a row of one.
+ElementwisePlan as_row(const ElementwisePlan& plan) {
+  ElementwisePlan row = plan;
+  row.ndim = 1;
+  row.sizes[0] = 1;
+  for (int k = 0; k < row.count; ++k) row.operands[k].strides[0] = int64_t(itemsize(row.operands[k].dtype));
+  return row;
 }
 
 }  // namespace
@@ -300,16 +325,33 @@ void run_general(const LaunchContext& ctx, const ElementwisePlan& plan, const Lo
 void run_with_loop(const LaunchContext& ctx, const ElementwisePlan& plan, const Loops& loops, LoopFn* loop) {
   if (plan.numel == 0 || try_flat(ctx, plan, loops, loop)) return;
   if (plan.ndim > 0) return run_general(ctx, plan, loops, loop);
-  // One value of another dtype: the same as a row of one.
-  ElementwisePlan row = plan;
-  row.ndim = 1;
-  row.sizes[0] = 1;
-  for (int k = 0; k < row.count; ++k) row.operands[k].strides[0] = int64_t(itemsize(row.operands[k].dtype));
-  run_general(ctx, row, loops, loop);
+  run_general(ctx, as_row(plan), loops, loop);  // one value of another dtype
 }
 
 void run_elementwise(const LaunchContext& ctx, const ElementwisePlan& plan, const Loops& loops) {
   run_with_loop(ctx, plan, loops, loop_for(loops, plan.compute));
+}
+
+double sum_elementwise(const LaunchContext& ctx, const ElementwisePlan& given, const Loops& loops) {
+  if (given.ndim == 0) return sum_elementwise(ctx, as_row(given), loops);
+  if (given.numel == 0) return 0;
+  const Job job = job_of(ctx, given, loops, loop_for(loops, given.compute));
+  // Short stretches, so that little is added up before it reaches a double.
+  auto sum_range = [&](int64_t begin, int64_t end) {
+    double sum = 0;
+    walk(job, begin, end, 2 * kBlock,
+         [&](const Position&, int64_t n, const void* const* in, unsigned scalar_mask, Buffers&) {
+           job.loop(n, &sum, in, scalar_mask);
+         });
+    return sum;
+  };
+  if (given.numel <= kGrain) return sum_range(0, given.numel);
+  const int64_t parts = (given.numel + kGrain - 1) / kGrain;
+  double* sums = static_cast<double*>(ctx.scratch(size_t(parts) * sizeof(double)));
+  cpu::parallel_for(given.numel, kGrain, [&](int64_t b, int64_t e) { sums[b / kGrain] = sum_range(b, e); });
+  double total = 0;
+  for (int64_t i = 0; i < parts; ++i) total += sums[i];
+  return total;
 }
 
 }  // namespace warptape::kernels::WARPTAPE_ISA

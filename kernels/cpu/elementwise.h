@@ -30,6 +30,11 @@ void run_elementwise(const LaunchContext& ctx, const ElementwisePlan& plan, cons
 // The same with one given loop, whose type plan.compute may then be any dtype.
 void run_with_loop(const LaunchContext& ctx, const ElementwisePlan& plan, const Loops& loops, LoopFn* loop);
 
+// A loop here adds the sum of its n results, which are computed in the plan's type, to the double at `out`.
+// Returns the sum over the whole plan, whose operand 0 gives the geometry and is not touched: the same for
+// any number of threads.
+double sum_elementwise(const LaunchContext& ctx, const ElementwisePlan& plan, const Loops& loops);
+
 template <class T> inline constexpr bool is_mask = false;
 template <class T> inline constexpr bool is_mask<Mask<T>> = true;
 
@@ -49,6 +54,13 @@ struct Loop {
       return Op::apply(x[0], x[1], x[2]);
   }
   WT_FN static auto apply(const V (&x)[4], Mask<T>, Index<4>) { return Op::apply(x[0], x[1], x[2], x[3]); }
+
+  WT_FN static auto apply(const V (&x)[5], Mask<T>, Index<5>) {
+    return Op::apply(x[0], x[1], x[2], x[3], x[4]);
+  }
+  WT_FN static auto apply(const V (&x)[6], Mask<T>, Index<6>) {
+    return Op::apply(x[0], x[1], x[2], x[3], x[4], x[5]);
+  }
 
   using Inputs = V[Op::kInputs];
   static constexpr bool kPredicate =

@@ -31,12 +31,18 @@ def test_layouts(rt: ModuleType, op: Op, layout: str, request: Request) -> None:
     count(request, "values", sum(done))
 
 
+@pytest.mark.filterwarnings(
+    "ignore:Using a target size", "ignore:Mean of empty slice", "ignore:invalid value"
+)
 @rows(lambda op: op.broadcast and op.ref is not None)
 def test_broadcast(rt: ModuleType, op: Op, request: Request) -> None:
     call = callable_of(rt, op, request)
     count(request, "values", checks.check_broadcast(rt, op, call, op.dtypes[0]))
 
 
+@pytest.mark.filterwarnings(
+    "ignore:Using a target size", "ignore:Mean of empty slice", "ignore:invalid value"
+)
 @rows(lambda op: op.broadcast and op.ref is not None)
 def test_many_elements(rt: ModuleType, op: Op, request: Request) -> None:
     call = callable_of(rt, op, request)

@@ -1,4 +1,4 @@
-// Elementwise kernels: one plan (shape, strides, dtypes of up to four inputs and one output) and one function
+// Elementwise kernels: one plan (shape, strides, dtypes of up to six inputs and one output) and one function
 // type for every elementwise op, whatever its number of inputs. Slots: the op's name ("add", "gelu",
 // "gelu_backward", ...).
 #pragma once
@@ -7,7 +7,7 @@
 
 namespace warptape::kernels {
 
-inline constexpr int kMaxOperands = 5;  // the output and up to four inputs
+inline constexpr int kMaxOperands = 7;  // the output and up to six inputs
 
 struct Operand {
   char* data;

@@ -25,6 +25,8 @@ template <unsigned Types> using Unary = Formula<1, Types>;
 template <unsigned Types> using Binary = Formula<2, Types>;
 template <unsigned Types> using Ternary = Formula<3, Types>;
 template <unsigned Types> using Quaternary = Formula<4, Types>;
+template <unsigned Types> using Quinary = Formula<5, Types>;
+template <unsigned Types> using Senary = Formula<6, Types>;
 struct IntegerDivision : Binary<kAny> {
   static constexpr bool kDividesIntegers = true;
 };
@@ -313,6 +315,49 @@ WT_FORMULA(Softsign, Unary<kFloats>, WT_V1, return x / (V(1) + abs(x)););
 WT_FORMULA(SoftsignBackward, Binary<kFloats>, WT_GX, {
   V d = V(1) + abs(x);
   return g / (d * d);
+});
+
+// ---- losses of an input x against a target y. In the gradients with respect to x, g is the gradient of the
+// loss and k a factor: 1 over the number of elements for a mean ----
+WT_FORMULA(MseLoss, Binary<kFloats>, (V x, V y), {
+  V d = x - y;
+  return d * d;
+});
+WT_FORMULA(MseLossBackward, Quaternary<kFloats>, (V g, V x, V y, V k), return g * (V(2) * k * (x - y)););
+WT_FORMULA(L1Loss, Binary<kFloats>, (V x, V y), return abs(x - y););
+WT_FORMULA(L1LossBackward, Quaternary<kFloats>, (V g, V x, V y, V k), {
+  V d = x - y;
+  return g * select(d > V(0), k, select(d < V(0), -k, V(0)));
+});
+WT_FORMULA(SmoothL1Loss, Ternary<kFloats>, (V x, V y, V beta), {
+  V d = abs(x - y);
+  return select(d < beta, V(0.5) * d * d / beta, d - V(0.5) * beta);
+});
+WT_FORMULA(SmoothL1LossBackward, Quinary<kFloats>, (V g, V x, V y, V beta, V k), {
+  V d = x - y;
+  return g * select(abs(d) < beta, k * d / beta, select(d > V(0), k, select(d < V(0), -k, d)));
+});
+WT_FORMULA(HuberLoss, Ternary<kFloats>, (V x, V y, V delta), {
+  V d = abs(x - y);
+  return select(d < delta, V(0.5) * d * d, delta * (d - V(0.5) * delta));
+});
+WT_FORMULA(HuberLossBackward, Quinary<kFloats>, (V g, V x, V y, V delta, V k),
+           { return g * (k * minimum(maximum(x - y, -delta), delta)); });
+// x and y are probabilities; what is not gives NaN, by which the op finds it.
+WT_FORMULA(BinaryCrossEntropy, Ternary<kFloats>, (V x, V y, V w), {
+  V loss = (y - V(1)) * maximum(log1p(-x), V(-100)) - y * maximum(log(x), V(-100));
+  return select((y >= V(0)) & (y <= V(1)), w * loss, V(__builtin_nan("")));
+});
+WT_FORMULA(BinaryCrossEntropyBackward, Quinary<kFloats>, (V g, V x, V y, V w, V k),
+           return g * (w * k) * (x - y) / maximum((V(1) - x) * x, V(1e-12f)););
+// x holds logits; p weighs the positive part.
+WT_FORMULA(BinaryCrossEntropyWithLogits, Quaternary<kFloats>, (V x, V y, V w, V p), {
+  V log_sigmoid = minimum(x, V(0)) - log1p(exp(-abs(x)));
+  return w * ((V(1) - y) * x - fma(p - V(1), y, V(1)) * log_sigmoid);
+});
+WT_FORMULA(BinaryCrossEntropyWithLogitsBackward, Senary<kFloats>, (V g, V x, V y, V w, V p, V k), {
+  V t = p * y;
+  return g * (w * k) * ((t + V(1) - y) * sigmoid(x) - t);
 });
 
 }  // namespace warptape::kernels::WARPTAPE_ISA

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from scipy import special
 
-from ..table import E, Op, Rng, S, Sample
+from ..table import E, Err, Op, Rng, S, Sample
 
 F = "nn.functional."
 TOL = {"float32": (1e-5, 1e-5), "float16": (5e-3, 1e-2), "bfloat16": (3e-2, 6e-2)}
@@ -21,7 +21,20 @@ def reduce(loss: np.ndarray, reduction: str) -> np.ndarray:
 
 def pointwise(function: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
     """A loss that is a mean of an elementwise function of input and target."""
-    return lambda x, y, *, reduction="mean", **options: reduce(function(x, y, **options), reduction)
+
+    def loss(
+        x: np.ndarray, y: np.ndarray, *, reduction: str = "mean", weight: Any = None, **options: Any
+    ) -> np.ndarray:
+        losses = function(x, y, **options)
+        if weight is None:
+            return reduce(losses, reduction)
+        # The mean of weighted squares and magnitudes is over the weights, huber_loss's over the elements.
+        total = reduce(losses * weight, "sum" if reduction == "mean" else reduction)
+        if reduction != "mean":
+            return total
+        return np.asarray(total / (losses.size if function is huber else weight.sum()))
+
+    return loss
 
 
 def both(r: Rng, *options: dict[str, Any]) -> list[Sample]:
@@ -35,18 +48,35 @@ def both(r: Rng, *options: dict[str, Any]) -> list[Sample]:
     return [*cases, S(*pair(2, 37)), S(*pair())] + [S(*pair(3, 4), **option) for option in options]
 
 
-def difference(name: str, function: Callable[..., np.ndarray], *options: dict[str, Any], **more: Any) -> Op:
+def difference(
+    name: str,
+    function: Callable[..., np.ndarray],
+    *options: dict[str, Any],
+    weighted: bool = True,
+    errors: Sequence[Err] = (),
+) -> Op:
     """A row for a loss of input minus target."""
+
+    def samples(r: Rng) -> list[Sample]:
+        weights = [
+            S(r(3, 4), r(3, 4), weight=r.positive(3, 4), reduction=kind) for kind in ("mean", "sum", "none")
+        ]
+        return [*both(r, *options), *(weights if weighted else [])]
+
     return Op(
         F + name,
-        lambda r: both(r, *options),
+        samples,
         pointwise(function),
         tol=TOL,
+        nograd=("weight",),
         errors=(
             E("ShapeError", np.ones((2, 3)), np.ones((2, 4))),
             E("ValueError", np.ones(3), np.ones(3), reduction="average", match=f"{name}|reduction"),
+            E("NotImplementedError|RuntimeError", np.ones(3), np.ones(3), dtype="int64"),
+            *(E("ValueError", np.ones((2, 3)), np.ones((2, 3)), weight=np.ones(3)) for _ in range(weighted)),
+            *errors,
         ),
-        **more,
+        broadcast=2,
     )
 
 
@@ -156,6 +186,8 @@ def bce_samples(r: Rng) -> list[Sample]:
     return [
         *cases,
         S(r.prob(3, 4), r.prob(3, 4), r.positive(3, 4)),
+        S(r.prob(3, 4), r.prob(3, 4), r.positive(4), reduction="none"),
+        S(r.prob(2, 37), r.prob(2, 37), r.positive(2, 1), reduction="sum"),
         S(np.array([0.0, 1.0]), np.array([1.0, 0.0]), grad=False),
     ]
 
@@ -173,6 +205,7 @@ def bce_logits_samples(r: Rng) -> list[Sample]:
     cases += [
         S(r(3, 4), r.prob(3, 4), r.positive(3, 4)),
         S(r(3, 4), r.prob(3, 4), pos_weight=r.positive(4)),
+        S(r(3, 4), r.prob(3, 4), r.positive(3, 1), reduction="none", pos_weight=r.positive(4)),
         S(r(2, 37), r.prob(2, 37)),
     ]
     return [*cases, S(np.array([100.0, -100.0]), np.array([1.0, 1.0]), grad=False)]
@@ -217,8 +250,23 @@ CLASS_ERRORS = (
 ROWS = [
     difference("mse_loss", lambda x, y: (x - y) ** 2),
     difference("l1_loss", lambda x, y: np.abs(x - y)),
-    difference("smooth_l1_loss", smooth_l1, {"beta": 0.5}),
-    difference("huber_loss", huber, {"delta": 0.5}),
+    difference(
+        "smooth_l1_loss",
+        smooth_l1,
+        {"beta": 0.5},
+        {"beta": 0.5, "reduction": "none"},
+        {"beta": 1.5, "reduction": "sum"},
+        weighted=False,
+        errors=(E("RuntimeError", np.ones(3), np.ones(3), beta=-1.0),),
+    ),
+    difference(
+        "huber_loss",
+        huber,
+        {"delta": 0.5},
+        {"delta": 0.5, "reduction": "none"},
+        {"delta": 1.5, "reduction": "sum"},
+        errors=(E("RuntimeError", np.ones(3), np.ones(3), delta=0.0),),
+    ),
     Op(
         F + "nll_loss",
         class_samples,
@@ -241,10 +289,13 @@ ROWS = [
         bce_samples,
         bce,
         tol=TOL,
-        nograd=(1, 2),
+        nograd=(2,),
         errors=(
             E("ValueError", np.full(3, 0.5), np.full(2, 0.5)),
             E("RuntimeError", np.full(2, 1.5), np.full(2, 0.5)),
+            E("RuntimeError", np.full(2, 0.5), np.array([0.5, -0.5])),
+            E("RuntimeError", np.full((2, 3), 0.5), np.full((2, 3), 0.5), np.ones(2)),
+            E("ValueError", np.full(2, 0.5), np.full(2, 0.5), reduction="average"),
         ),
     ),
     Op(
@@ -252,8 +303,13 @@ ROWS = [
         bce_logits_samples,
         bce_logits,
         tol=TOL,
-        nograd=(1, 2, "pos_weight"),
-        errors=(E("ValueError", np.ones(3), np.ones(2)),),
+        nograd=(2, "pos_weight"),
+        errors=(
+            E("ValueError", np.ones(3), np.ones(2)),
+            E("RuntimeError", np.ones((2, 3)), np.ones((2, 3)), np.ones(2)),
+            E("RuntimeError", np.ones((2, 3)), np.ones((2, 3)), pos_weight=np.ones(2)),
+            E("ValueError", np.ones(2), np.ones(2), reduction="average"),
+        ),
     ),
     Op(F + "kl_div", kl_samples, kl_div, tol=TOL),
     Op(

@@ -3,20 +3,19 @@ its twin."""
 
 from warptape._arguments import checked
 
-from . import activation, distance, drop, loss, norm, pool, regression, resize, shape
+from . import activation, distance, drop, loss, norm, pool, resize, shape
 from .activation import *
 from .distance import *
 from .drop import *
 from .loss import *
 from .norm import *
 from .pool import *
-from .regression import *
 from .resize import *
 from .shape import *
 
 __all__: list[str] = [
     name
-    for family in (activation, distance, drop, loss, norm, pool, regression, resize, shape)
+    for family in (activation, distance, drop, loss, norm, pool, resize, shape)
     for name in family.__all__
 ]
 

@@ -1,0 +1,145 @@
+"""Losses element by element: what the op table does not ask: warnings, long inputs, gradients of weights."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import warptape as wt
+from warptape.nn import functional as F
+
+DIFFERENCES = [F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss]
+REFERENCE: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+    "mse_loss": lambda x, y: (x - y) ** 2,
+    "l1_loss": lambda x, y: np.abs(x - y),
+    "binary_cross_entropy": lambda x, y: -(y * np.log(x) + (1 - y) * np.log1p(-x)),
+    "binary_cross_entropy_with_logits": lambda x, y: np.logaddexp(0, x) - x * y,
+}
+
+
+@pytest.mark.parametrize("loss", DIFFERENCES)
+def test_other_size_warns_at_the_call(loss: Any) -> None:
+    with pytest.warns(UserWarning, match=r"target size \(torch.Size\(\[2, 1\]\)\)") as caught:
+        value = loss(wt.ones(2, 3), wt.zeros(2, 1), reduction="none")
+    assert caught[0].filename == __file__
+    assert value.shape == (2, 3)
+
+
+def test_warning_as_error_leaves_nothing_behind() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match="target size"):
+            F.mse_loss(wt.ones(3, 1), wt.ones(3))
+    assert F.mse_loss(wt.ones(3), wt.zeros(3)).item() == 1.0
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [({"size_average": False}, 14.0), ({"reduce": False}, [1.0, 4.0, 9.0]), ({"reduce": True}, 14.0 / 3)],
+)
+def test_former_flags(flags: dict[str, bool], expected: Any) -> None:
+    with pytest.warns(UserWarning, match="size_average and reduce args will be deprecated"):
+        loss = F.mse_loss(wt.tensor([1.0, 2.0, 3.0]), wt.zeros(3), **flags)
+    assert loss.tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("name", REFERENCE)
+@pytest.mark.parametrize("layout", ["packed", "transposed", "narrow"])
+def test_many_elements(name: str, layout: str) -> None:
+    r = np.random.default_rng(3)
+    x, y = (r.uniform(0.01, 0.99, (300, 500)).astype(np.float32) for _ in range(2))
+    a, b = wt.tensor(x), wt.tensor(y)
+    if layout == "transposed":
+        a = a.t().contiguous().t()
+    elif layout == "narrow":
+        a, b, x, y = a[:, 3:470], b[:, 5:472], x[:, 3:470], y[:, 5:472]
+    a = a.detach().requires_grad_()
+    exact = REFERENCE[name](x.astype(np.float64), y.astype(np.float64)).mean()
+    loss = getattr(F, name)(a, b)
+    assert loss.item() == pytest.approx(exact, rel=2e-7)
+    loss.backward()
+    whole = a.detach().double().contiguous().requires_grad_()
+    getattr(F, name)(whole, b.double().contiguous()).backward()
+    np.testing.assert_allclose(a.grad.numpy(), whole.grad.numpy(), rtol=2e-5, atol=1e-11)
+
+
+def test_threads_do_not_change_a_bit() -> None:
+    x, y = wt.rand(400, 700), wt.rand(400, 700)
+    before = wt.get_num_threads()
+    values = set()
+    try:
+        for threads in (1, 2, 4):
+            wt.set_num_threads(threads)
+            values.add(F.binary_cross_entropy(x, y).item())
+    finally:
+        wt.set_num_threads(before)
+    assert len(values) == 1
+
+
+def test_mean_of_nothing() -> None:
+    empty = wt.zeros(0, 3)
+    assert np.isnan(F.mse_loss(empty, empty).item())
+    assert F.mse_loss(empty, empty, reduction="sum").item() == 0.0
+    assert F.mse_loss(empty, empty, reduction="none").shape == (0, 3)
+
+
+def test_dtype_of_result() -> None:
+    wide, narrow = wt.ones(2, dtype=wt.float64), wt.ones(2, dtype=wt.bfloat16)
+    assert F.mse_loss(narrow, wide).dtype == wt.float64
+    assert F.huber_loss(narrow, wide).dtype == wt.bfloat16
+    assert F.binary_cross_entropy_with_logits(narrow, wide).dtype == wt.float64
+    assert F.mse_loss(narrow, wt.arange(2)).dtype == wt.bfloat16
+    assert F.l1_loss(wt.arange(3), wt.tensor([2, 2, 2]), reduction="sum").item() == 3
+    with pytest.raises(RuntimeError, match="Found target of dtype float64"):
+        F.binary_cross_entropy(wt.ones(2), wide)
+
+
+def test_gradients_come_in_each_inputs_dtype_and_shape() -> None:
+    x = wt.ones(2, 3, dtype=wt.float64, requires_grad=True)
+    y = wt.zeros(3, requires_grad=True)
+    with pytest.warns(UserWarning, match="target size"):
+        F.mse_loss(x, y, reduction="sum").backward()
+    assert x.grad.dtype == wt.float64 and x.grad.tolist() == [[2.0] * 3] * 2
+    assert y.grad.dtype == wt.float32 and y.grad.tolist() == [-4.0] * 3
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_what_is_no_probability_is_found(reduction: str) -> None:
+    good = wt.tensor([[0.0, 1.0, 0.5]])
+    for bad in ([[0.5, 1.01, 0.5]], [[0.5, -0.01, 0.5]], [[0.5, float("nan"), 0.5]]):
+        with pytest.raises(RuntimeError, match="elements of input should be between 0 and 1"):
+            F.binary_cross_entropy(wt.tensor(bad), good, reduction=reduction)
+        with pytest.raises(RuntimeError, match="elements of target should be between 0 and 1"):
+            F.binary_cross_entropy(good, wt.tensor(bad), reduction=reduction)
+    nan = F.binary_cross_entropy(good, good, wt.tensor(float("nan")), reduction=reduction)
+    assert nan.isnan().all()
+
+
+def test_weights_of_probabilities_take_no_gradient() -> None:
+    x, w = wt.full((3,), 0.5), wt.ones(3, requires_grad=True)
+    with pytest.raises(RuntimeError, match="not differentiable with respect to argument 'weight'"):
+        F.binary_cross_entropy(x, x, w)
+    with pytest.raises(RuntimeError, match="not differentiable with respect to argument 'pos_weight'"):
+        F.binary_cross_entropy_with_logits(x, x, pos_weight=w)
+    with wt.no_grad():
+        F.binary_cross_entropy(x, x, w)
+    F.mse_loss(x, wt.zeros(3), weight=w).backward()  # here the mean is over the weights
+    np.testing.assert_allclose(w.grad.numpy(), 0, atol=1e-7)
+
+
+def test_extremes_of_logits() -> None:
+    x = wt.tensor([1000.0, -1000.0, 88.0, -88.0], requires_grad=True)
+    loss = F.binary_cross_entropy_with_logits(x, wt.tensor([1.0, 1.0, 0.0, 0.0]), reduction="none")
+    assert loss.tolist() == [0.0, 1000.0, 88.0, pytest.approx(0.0, abs=1e-30)]
+    loss.sum().backward()
+    assert x.grad.tolist() == pytest.approx([0.0, -1.0, 1.0, 0.0])
+
+
+@pytest.mark.parametrize("loss", [F.smooth_l1_loss, F.huber_loss])
+def test_slope_at_the_kinks(loss: Any) -> None:
+    x = wt.tensor([-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, float("inf")], requires_grad=True)
+    loss(x, wt.zeros(8), reduction="sum").backward()
+    assert x.grad.tolist() == [-1.0, -1.0, -0.5, 0.0, 0.5, 1.0, 1.0, 1.0]
