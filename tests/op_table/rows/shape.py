@@ -532,10 +532,14 @@ ROWS = [
             S(r(2, 4), (-1, 1)),
             S(r(2, 3), (0, 0)),
             S(r(2, 5), (-2, -1)),
+            S(r(2, 3, 4), (0, 2, -1, 3, 1, 0), value=1.5),
+            S(r(2, 40), (3, 30)),
+            S(r(0, 3), (1, 1, 2, 0), value=2),
         ],
         pad,
         errors=(
             E("RuntimeError", ONES, (1,)),
+            E("RuntimeError", np.ones((2, 3)), (-4, 5)),
             E("RuntimeError", ONES, (1, 1, 1, 1, 1, 1)),
             E("RuntimeError", ONES, (-2, -2)),
         ),
@@ -546,12 +550,22 @@ ROWS = [
         lambda r: (
             [S(r(2, 3, 4), p, m) for m in ("reflect", "replicate", "circular") for p in ((1, 2), (2, 0))]
             + [S(r(1, 2, 3, 4), (1, 1, 2, 1), m) for m in ("reflect", "replicate", "circular")]
+            + [S(r(2, 3, 4, 3), (1, 2, -1, 1, 2, 1), m) for m in ("reflect", "replicate", "circular")]
+            + [S(r(2, 40), p, m) for m in ("reflect", "replicate", "circular") for p in ((20, 39), (-3, 5))]
+            + [S(r(2, 3), (3, 4), "replicate"), S(r(2, 3), (3, 3), "circular")]
         ),
         pad,
         label="pad, modes",
         exact=True,
         errors=(
             E("RuntimeError", np.ones((1, 2, 3)), (3, 0), "reflect"),
+            E("RuntimeError", np.ones((1, 2, 3)), (4, 0), "circular"),
+            E("RuntimeError", np.ones((1, 2, 3)), (-3, 0), "replicate"),
+            E("RuntimeError", np.ones((1, 2, 3)), (-4, 0), "circular"),
+            E("RuntimeError", np.ones((1, 2, 3)), (1, 1), "reflect", 1.0),
+            E("RuntimeError", np.ones((1, 0, 3)), (1, 1), "reflect"),
+            E("NotImplementedError", np.ones((1, 2, 2, 3)), (1, 1), "reflect"),
+            E("NotImplementedError", np.ones(3), (1, 1), "circular"),
             E("NotImplementedError", np.ones((1, 2, 3)), (1, 1), "mirror"),
         ),
     ),

@@ -5,8 +5,6 @@ from __future__ import annotations
 import warptape
 from warptape import _C, Tensor
 
-from .resize import pad
-
 __all__ = ["instance_norm", "local_response_norm"]
 
 
@@ -61,7 +59,7 @@ def local_response_norm(
         raise ValueError(f"Expected 3D or higher dimensionality input (got {input.dim()} dimensions)")
     if input.numel() == 0:
         return input
-    square = pad(input * input, [0, 0] * (input.dim() - 2) + [size // 2, (size - 1) // 2])
+    square = _C._nn.pad(input * input, [0, 0] * (input.dim() - 2) + [size // 2, (size - 1) // 2])
     channels = input.shape[1]
     window = square.narrow(1, 0, channels)
     for shift in range(1, size):

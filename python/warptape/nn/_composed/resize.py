@@ -1,92 +1,13 @@
-"""Padding, and images of other sizes."""
+"""Images of other sizes, and indices as vectors."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from typing import Any
 
 import warptape
 from warptape import _C, Tensor
-from warptape.amp.autocast_mode import casts_inputs
 
-__all__ = ["interpolate", "one_hot", "pad", "upsample"]
-
-
-def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
-    """Adds (or, where negative, removes) elements at both ends of the last dims.
-
-    Args:
-        pad: (left, right) of the last dim, then of the one before, and so on.
-        mode: 'constant', 'reflect', 'replicate' or 'circular'.
-
-    Raises:
-        RuntimeError: an odd number of entries, more dims than input has, or a size that becomes negative.
-    """
-    if len(pad) % 2:
-        raise RuntimeError(f"pad: Padding length must be divisible by 2, got {tuple(pad)}")
-    if len(pad) // 2 > input.dim():
-        raise RuntimeError(
-            f"pad: Padding length should be less than or equal to two times the input dimension, "
-            f"got {len(pad)} "
-            f"entries for {input.dim()} dims"
-        )
-    if mode not in ("constant", "reflect", "replicate", "circular"):
-        raise NotImplementedError(f"pad: Unrecognised padding mode {mode}")
-    if mode != "constant" and value is not None and value != 0:
-        raise ValueError(f'Padding mode "{mode}" doesn\'t take in value argument')
-    out = input
-    for i in range(len(pad) // 2):
-        dim, (before, after) = input.dim() - 1 - i, pad[2 * i : 2 * i + 2]
-        if before == 0 and after == 0:
-            continue
-        out = (
-            _constant(out, dim, before, after, value or 0.0)
-            if mode == "constant"
-            else (_by_index if mode == "circular" else _by_index_wide)(out, dim, before, after, mode)
-        )
-    return out.clone() if out is input else out
-
-
-def _constant(x: Tensor, dim: int, before: int, after: int, value: float) -> Tensor:
-    n = x.shape[dim]
-    if n + before + after < 0:
-        raise RuntimeError(
-            f"pad: The input size {n}, plus negative padding {before} and {after}, resulted in a "
-            f"negative output "
-            f"size at dimension {dim}"
-        )
-    if before < 0 or after < 0:
-        start = max(-before, 0)
-        x = x.narrow(dim, start, max(n - start - max(-after, 0), 0))
-
-    def block(count: int) -> list[Tensor]:
-        sizes = [count if d == dim else s for d, s in enumerate(x.shape)]
-        return [x.new_full(sizes, value)] if count > 0 else []
-
-    return warptape.cat([*block(before), x, *block(after)], dim)
-
-
-def _by_index(x: Tensor, dim: int, before: int, after: int, mode: str) -> Tensor:
-    n = x.shape[dim]
-    limit = {"reflect": n - 1, "circular": n, "replicate": math.inf}[mode]
-    if max(before, after) > limit or n == 0:
-        raise RuntimeError(
-            f"pad: Padding size should be at most {limit} for mode {mode}, but got: padding "
-            f"({before}, {after}) at "
-            f"dimension {dim} of input {tuple(x.shape)}"
-        )
-    place = warptape.arange(-before, n + after, device=x.device)
-    if mode == "replicate":
-        place = place.clamp(0, n - 1)
-    elif mode == "circular":
-        place = place.remainder(n)
-    else:
-        place = (n - 1) - ((n - 1) - place.abs()).abs()
-    return x.index_select(dim, place)
-
-
-_by_index_wide = casts_inputs(_C.float32)(_by_index)
+__all__ = ["interpolate", "one_hot", "upsample"]
 
 
 def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
