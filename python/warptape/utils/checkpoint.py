@@ -191,14 +191,12 @@ class _Region:
                 raise _Done
             return kept
 
-        args, kwargs = self._inputs.restore()
         try:
-            with (
-                self._ambient.restored(),
-                self._context,
-                warptape.autograd.graph.saved_tensors_hooks(fill, _same),
-            ):
-                self._function(*args, **kwargs)
+            with self._ambient.restored():
+                # With gradients on: inputs that an enclosing region gives back get their history only then.
+                args, kwargs = self._inputs.restore()
+                with self._context, warptape.autograd.graph.saved_tensors_hooks(fill, _same):
+                    self._function(*args, **kwargs)
         except _Done:
             pass
         if filled != expected:
