@@ -54,8 +54,8 @@ class Parser {
  public:
   Parser(const Tensor& x, PyObject* const* items, Py_ssize_t n) : x_(x) {
     for (Py_ssize_t i = 0; i < n; ++i) taken_ += consumed(items[i]);
-    WT_CHECK(taken_ <= x.ndim(), IndexError, "too many indices for tensor of dimension ", x.ndim(), ": got ",
-             taken_);
+    WT_CHECK(taken_ <= x.ndim(), IndexError, "indexing: too many indices for tensor of dimension ", x.ndim(),
+             ": got ", taken_);
     for (Py_ssize_t i = 0; i < n; ++i) add(items[i]);
     while (dim_ < x.ndim()) whole();
     bool advanced = false;
@@ -90,7 +90,7 @@ class Parser {
     }
     if (PyBool_Check(o)) {  // a mask over a new dim of size 1
       push_view({Item::Kind::NewDim});
-      out.indices.back() = full(Shape{1}, o == Py_True, {DType::Bool, x_.device()});
+      out.indices.back() = full(Shape{1}, o == Py_True, {DType::Bool, Device{}});
       return;
     }
     int64_t size = dim_ < x_.ndim() ? x_.sizes()[dim_] : 0;
@@ -122,7 +122,7 @@ class Parser {
              Py_TYPE(o)->tp_name, ")");
     Tensor index = to_index(o);
     WT_CHECK(!is_floating(index.dtype()) || index.numel() == 0, IndexError,
-             "tensors used as indices must be long, int, byte or bool tensors, got ", index);
+             "indexing: tensors used as indices must be long, int, byte or bool tensors, got ", index);
     if (is_floating(index.dtype())) index = raw_cast(index, DType::Int64);
     bool mask = index.dtype() == DType::Bool;
     if (mask && index.ndim() == 0) {
@@ -133,7 +133,7 @@ class Parser {
     int64_t dims = mask ? index.ndim() : 1;
     for (int64_t d = 0; mask && d < dims; ++d)
       WT_CHECK(dim_ + d < x_.ndim() && index.sizes()[d] == x_.sizes()[dim_ + d], IndexError,
-               "The shape of the mask ", index.sizes(), " at index ", d,
+               "indexing: The shape of the mask ", index.sizes(), " at index ", d,
                " does not match the shape of the indexed tensor ", x_.sizes(), " at index ", dim_ + d);
     advanced(std::move(index), dims);
   }

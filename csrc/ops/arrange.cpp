@@ -1,4 +1,6 @@
 // Other arrangements of the same elements: triangles, mirrors, rotations, repetitions, padding, windows.
+#include <numeric>
+
 #include "kernels/index.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
@@ -252,6 +254,48 @@ const Op<Tensor(const Tensor&, int64_t, int64_t, int64_t)> diag_embed_op{
     {"input", Arg::integer("offset", 0), Arg::integer("dim1", -2), Arg::integer("dim2", -1)},
     "The last dim as a diagonal of zeros' matrices."};
 
+// The places of a window's elements, counted from the lowest place of the tensor it was cut from and of its
+// own.
+struct StridedData {
+  Shape sizes, own_sizes, own_strides, strides;
+  int64_t own_start, start;  // in the range below
+  int64_t range;             // how many places both reach over
+};
+
+int64_t reach(const Shape& sizes, const Shape& strides) {
+  int64_t last = 0;
+  for (size_t d = 0; d < sizes.size(); ++d) last += (sizes[d] - 1) * strides[d];
+  return numel_of(sizes) ? last + 1 : 0;
+}
+
+Tensor places(const StridedData& d, const Shape& sizes, const Shape& strides, int64_t start, Device device) {
+  Tensor all = empty(Shape{d.range}, {DType::Int64, Device{}});
+  std::iota(all.data_as<int64_t>(), all.data_as<int64_t>() + d.range, 0);
+  return to(raw_contiguous(alias(raw_contiguous(alias(all, sizes, strides, start)), Shape{numel_of(sizes)},
+                                 Shape{1}, 0)),
+            device, std::nullopt, false);
+}
+
+// The gradient of the memory, then of the tensor that lies in it. A place that several elements of the tensor
+// share gives each of them an equal part.
+void as_strided_backward(Node& n, Gradients& g) {
+  const auto& d = n.data<StridedData>();
+  if (g[0].is_meta()) return g.set(0, zeros(d.own_sizes, options_of(g[0])));
+  const Device device = g[0].device();
+  const Shape flat{-1};
+  Tensor memory = index_add(zeros(Shape{d.range}, options_of(g[0])), 0,
+                            places(d, d.sizes, d.strides, d.start, device), reshape(g[0], flat), 1);
+  Tensor own = places(d, d.own_sizes, d.own_strides, d.own_start, device);
+  Tensor mine = index_select(memory, 0, own);
+  if (own.numel() > reach(d.own_sizes, d.own_strides)) {
+    TensorOptions options{DType::Float64, device};
+    Tensor count = index_add(zeros(Shape{d.range}, options), 0, own, full(own.sizes(), 1.0, options), 1);
+    mine = mine / cast(index_select(count, 0, own), mine.dtype());
+  }
+  g.set(0, reshape(mine, d.own_sizes));
+}
+constexpr NodeType kAsStrided{"AsStridedBackward0", as_strided_backward};
+
 Tensor as_strided_impl(const Tensor& x, IntList size, IntList stride, std::optional<int64_t> offset) {
   WT_CHECK(size.size() == stride.size(), ShapeError,
            "as_strided: mismatch in length of strides and shape: ", AsShape{size}, " and ", AsShape{stride});
@@ -269,10 +313,17 @@ Tensor as_strided_impl(const Tensor& x, IntList size, IntList stride, std::optio
   auto held = static_cast<int64_t>(x.storage().bytes() / x.itemsize());
   WT_CHECK(!any || last < held, ShapeError, "as_strided: setStorage: sizes ", AsShape{size}, ", strides ",
            AsShape{stride}, ", offset ", start, " need ", last + 1, " elements, the storage holds ", held);
-  WT_CHECK(!needs_grad(x), NotImplementedError,
-           "as_strided: has no gradient; use view, narrow, unfold or indexing on tensors that require one");
   Tensor out = alias(x, Shape(size), Shape(stride), start);
   set_view(out, x);
+  if (needs_grad(x)) {
+    Ref<Node> n = record(kAsStrided, x);
+    const int64_t low = std::min(start, x.offset());
+    const int64_t end =
+        std::max(start + reach(out.sizes(), out.strides()), x.offset() + reach(x.sizes(), x.strides()));
+    n->emplace<StridedData>(out.sizes(), x.sizes(), x.strides(), out.strides(), x.offset() - low, start - low,
+                            end - low);
+    set_history(out, n);
+  }
   return out;
 }
 const Op<Tensor(const Tensor&, IntList, IntList, std::optional<int64_t>)> as_strided_op{
@@ -280,7 +331,7 @@ const Op<Tensor(const Tensor&, IntList, IntList, std::optional<int64_t>)> as_str
     as_strided_impl,
     kBoth,
     {"input", "size", "stride", {"storage_offset", none}},
-    "A view with any sizes and strides in the storage; not differentiable."};
+    "A view with any sizes and strides in the storage."};
 
 }  // namespace
 }  // namespace warptape::ops

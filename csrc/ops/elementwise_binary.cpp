@@ -122,6 +122,8 @@ Ref<Node> record_pow(const Tensor& a, const Tensor& saved, const Scalar& e) {
   return n;
 }
 Tensor pow_scalar(const Tensor& a, const Scalar& e) {
+  if (a.dtype() == DType::Bool && e.is_bool())
+    return e.to_bool() ? raw_clone(a) : full(a.sizes(), true, options_of(a));
   check_negative_power(a, e);
   check_binary(pow_def, "pow", a, e);
   Tensor out = pointwise("pow", pow_def.slot, ResultRule::Same, {a, e});

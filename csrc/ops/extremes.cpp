@@ -69,8 +69,18 @@ Tensor amax_impl(const Tensor& x, OptDims dims, bool keep) {
 Tensor amin_impl(const Tensor& x, OptDims dims, bool keep) {
   return extreme("amin", amin_slot, kAmin, x, dims, keep);
 }
-Tensor max_all_impl(const Tensor& x) { return extreme("max", amax_slot, kMaxAll, x, std::nullopt, false); }
-Tensor min_all_impl(const Tensor& x) { return extreme("min", amin_slot, kMinAll, x, std::nullopt, false); }
+// Of nothing: RuntimeError as in PyTorch, where amax and amin raise an IndexError.
+Tensor extreme_of_all(const char* op, kernels::Slot<kernels::ReduceFn>& slot, const NodeType& type,
+                      const Tensor& x) {
+  WT_CHECK(
+      x.numel() > 0, Error, op,
+      ": Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim with the "
+      "'dim' argument; got ",
+      x);
+  return extreme(op, slot, type, x, std::nullopt, false);
+}
+Tensor max_all_impl(const Tensor& x) { return extreme_of_all("max", amax_slot, kMaxAll, x); }
+Tensor min_all_impl(const Tensor& x) { return extreme_of_all("min", amin_slot, kMinAll, x); }
 Pair aminmax_impl(const Tensor& x, std::optional<int64_t> dim, bool keep) {
   OptDims dims = dim ? OptDims(IntList{&*dim, 1}) : OptDims();
   return {amin(x, dims, keep), amax(x, dims, keep)};
@@ -221,7 +231,8 @@ Tensor cumprod_impl(const Tensor& x, int64_t dim, OptDType t) {
 }
 Tensor cumsum_inplace(const Tensor& x, int64_t dim, OptDType t) { return copy_(x, cumsum(x, dim, t), false); }
 Tensor cumprod_inplace(const Tensor& x, int64_t dim, OptDType t) {
-  return copy_(x, cumprod(x, dim, t), false);
+  // The gradient needs x as it was.
+  return copy_(x, cumprod(needs_grad(x) ? clone_with_history(x) : x, dim, t), false);
 }
 
 void logcumsumexp_backward(Node& n, Gradients& g) {

@@ -1,6 +1,8 @@
 // Reading and writing by index along one dim, masks, and the ops made of them.
 #include "ops/gather.h"
 
+#include <cmath>
+
 #include "kernels/index.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
@@ -30,6 +32,13 @@ void check_index_dtype(const char* op, const Tensor& index, const Tensor& x) {
            ": Expected dtype int64 for index, got ", index.dtype());
   WT_CHECK(index.device() == x.device(), DeviceError, op, ": expected index on ", x.device(), ", got ",
            index.device());
+}
+
+// The class that PyTorch raises for gather and scatter.
+void check_in_range(const Launch& launch, const char* op, int64_t dim) try {
+  launch.check_index(op, dim);
+} catch (const IndexError& e) {
+  throw Error(e.what());
 }
 
 // A 0-dim tensor is worked on as one of one element.
@@ -63,7 +72,7 @@ Tensor gather_impl(const Tensor& x, int64_t dim, const Tensor& index, bool) {
     Launch launch(x.device());
     Tensor i = raw_cast(at_least_1d(index), DType::Int64);
     gather_slot(launch, at_least_1d(out).view(), at_least_1d(x).view(), i.view(), static_cast<int>(dim));
-    launch.check_index("gather", dim);
+    check_in_range(launch, "gather", dim);
   }
   if (needs_grad(x)) {
     Ref<Node> n = record(kGather, x);
@@ -82,7 +91,7 @@ void run_scatter(const char* op, const Tensor& self, int64_t dim, const Tensor& 
   // Only the part of src that index covers is read.
   from = alias(from, i.sizes(), from.strides(), from.offset());
   scatter_slot(launch, to.view(), i.view(), from.view(), static_cast<int>(dim), mode);
-  launch.check_index(op, dim);
+  check_in_range(launch, op, dim);
 }
 
 struct ScatterData {
@@ -207,7 +216,7 @@ constexpr NodeType kIndexSelect{"IndexSelectBackward0", index_select_backward};
 Tensor index_select_impl(const Tensor& x, int64_t dim, const Tensor& index) {
   dim = wrap_dim(dim, x.ndim(), "index_select");
   check_index_dtype("index_select", index, x);
-  WT_CHECK(index.ndim() <= 1, ShapeError, "index_select: Index is supposed to be a vector, got ", index);
+  WT_CHECK(index.ndim() <= 1, IndexError, "index_select: Index is supposed to be a vector, got ", index);
   Tensor source = at_least_1d(x), i = raw_contiguous(raw_cast(at_least_1d(index), DType::Int64));
   Shape sizes = source.sizes();
   sizes[dim] = i.numel();
@@ -384,6 +393,16 @@ Tensor run_masked_fill(const Tensor& self, const Tensor& mask, const PointwiseIn
   return self;
 }
 
+// The number as a dtype holds it: true where it is not 0, without its fraction.
+Scalar fill_value(const char* op, const Scalar& number, DType dtype) {
+  if (dtype == DType::Bool) return number.to_bool();
+  if (is_floating(dtype)) return number;
+  const double v = number.to_double(), limit = std::ldexp(1.0, static_cast<int>(8 * itemsize(dtype)) - 1);
+  const bool fits = dtype == DType::UInt8 ? v > -256 && v < 256 : v >= -limit && v < limit;
+  WT_CHECK(fits, Error, op, ": value cannot be converted to type ", dtype, " without overflow");
+  return number.to_int();
+}
+
 // The value is converted to self's dtype; `value` is null for a number.
 Tensor masked_fill_into(const char* op, const Tensor& self, const Tensor& mask, const Scalar& number,
                         const Tensor* value) {
@@ -395,9 +414,6 @@ Tensor masked_fill_into(const char* op, const Tensor& self, const Tensor& mask, 
   WT_CHECK(!value || value->ndim() == 0, ShapeError, op,
            ": masked_fill only supports a 0-dimensional value tensor, but got tensor with shape ",
            value ? value->sizes() : Shape());
-  DType kind = value ? value->dtype() : number.dtype();
-  WT_CHECK(can_cast(kind, self.dtype()), DtypeError, op, ": value cannot be converted to type ", self.dtype(),
-           " without overflow");
   bool recorded = value ? needs_grad(self, *value) : needs_grad(self);
   check_inplace(self, op, recorded);
   Ref<Node> n;
@@ -405,7 +421,12 @@ Tensor masked_fill_into(const char* op, const Tensor& self, const Tensor& mask, 
     n = record(kMaskedFill, self, value ? *value : Tensor());
     n->save(mask);
   }
-  run_masked_fill(self, mask, value ? PointwiseInput(*value) : PointwiseInput(number));
+  if (value) {
+    Tensor converted = raw_cast(*value, self.dtype());
+    run_masked_fill(self, mask, converted);
+  } else {
+    run_masked_fill(self, mask, fill_value(op, number, self.dtype()));
+  }
   self.bump_version();
   if (n) rebase_history(self, n);
   return self;
@@ -419,10 +440,8 @@ Tensor masked_fill_tensor_inplace(const Tensor& self, const Tensor& mask, const 
 // Out of place without a copy first: the kernel reads x and writes the result.
 Tensor masked_fill_impl(const Tensor& x, const Tensor& mask, const Scalar& value) {
   check_mask("masked_fill", mask);
-  WT_CHECK(can_cast(value.dtype(), x.dtype()), DtypeError, "masked_fill: value cannot be converted to type ",
-           x.dtype(), " without overflow");
   Tensor out = empty(broadcast_shapes(x.sizes(), mask.sizes(), "masked_fill"), options_of(x));
-  const PointwiseInput in[] = {mask, value, x};
+  const PointwiseInput in[] = {mask, fill_value("masked_fill", value, x.dtype()), x};
   common_device("masked_fill", in);
   run_elementwise(where_slot, compute_dtype(x.dtype()), out, in);
   if (needs_grad(x)) {

@@ -47,14 +47,17 @@ void add_index(Plan& plan, const char* op, const Tensor& x, const Tensor& given,
   };
   WT_CHECK(!is_floating(given.dtype()), IndexError, op,
            ": tensors used as indices must be long, int, byte or bool tensors, got ", given);
-  Tensor index = given.device() == x.device() ? given : to(given, x.device(), std::nullopt, false);
-  if (index.dtype() != DType::Bool && index.dtype() != DType::UInt8)
-    return push(raw_cast(index, DType::Int64));
+  auto here = [&](const Tensor& t) {
+    return t.device() == x.device() ? t : to(t, x.device(), std::nullopt, false);
+  };
+  if (given.dtype() != DType::Bool && given.dtype() != DType::UInt8)
+    return push(raw_cast(here(given), DType::Int64));
+  const Tensor& index = given;  // counted where it is: x may be a meta tensor, the mask not
   for (int64_t d = 0; d < index.ndim(); ++d)
     WT_CHECK(dim + d < x.ndim() && x.sizes()[dim + d] == index.sizes()[d], IndexError, op,
              ": The shape of the mask ", index.sizes(), " at index ", d,
              " does not match the shape of the indexed tensor ", x.sizes(), " at index ", dim + d);
-  Tensor positions = nonzero_impl(index);
+  Tensor positions = here(nonzero_impl(index));
   int64_t n = positions.sizes()[0];
   for (int64_t d = 0; d < index.ndim(); ++d)
     push(raw_contiguous(alias(positions, Shape{n}, Shape{positions.strides()[0]}, d)));
@@ -183,6 +186,12 @@ void index_put_backward(Node& n, Gradients& g) {
 }
 constexpr NodeType kIndexPut{"IndexPutBackward0", index_put_backward};
 
+// How many elements a mask chooses is unknown on the meta device, and does not matter to what is written
+// there.
+bool is_unknown_mask(const OptTensor& index) {
+  return index && index->is_meta() && (index->dtype() == DType::Bool || index->dtype() == DType::UInt8);
+}
+
 Tensor index_put_impl(const Tensor& self, Indices indices, const Tensor& given, bool accumulate) {
   WT_CHECK(given.device() == self.device() || given.ndim() == 0, DeviceError,
            "index_put_: expected values on ", self.device(), ", got ", given.device());
@@ -192,14 +201,16 @@ Tensor index_put_impl(const Tensor& self, Indices indices, const Tensor& given, 
   Tensor values = given.device() == self.device() ? given : to(given, self.device(), std::nullopt, false);
   bool recorded = needs_grad(self, values) && is_floating(self.dtype());
   check_inplace(self, "index_put_", recorded);
-  Plan plan = make_plan("index_put_", self, indices);
+  const bool unknown = self.is_meta() && std::any_of(indices.begin(), indices.end(), is_unknown_mask);
+  Plan plan = unknown ? Plan() : make_plan("index_put_", self, indices);
   Ref<Node> n;
   if (recorded) {
     n = record(kIndexPut, self, values);
     n->emplace<PutData>(accumulate);
     save_indices(*n, indices);
   }
-  put("index_put_", plan, self, values->storage == self->storage ? raw_clone(values) : values, accumulate);
+  if (!unknown)
+    put("index_put_", plan, self, values->storage == self->storage ? raw_clone(values) : values, accumulate);
   self.bump_version();
   if (n) rebase_history(self, n);
   return self;
