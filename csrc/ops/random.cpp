@@ -1,9 +1,11 @@
 // Random tensors. On the CPU the Mersenne Twister is consumed in PyTorch's order, so the same seed gives the
 // same numbers: rand, uniform_, randint, random_, randperm to the bit, randn and normal_ within rounding of
 // log, sin and cos.
+#include <algorithm>
 #include <cmath>
 #include <mutex>
 #include <numbers>
+#include <numeric>
 
 #include "kernels/cpu/interrupt.h"
 #include "kernels/dispatch.h"
@@ -18,6 +20,20 @@ using OptDType = std::optional<DType>;
 using OptDevice = std::optional<Device>;
 
 Generator& generator_or_default(Generator* g) { return g ? *g : *rank_context().generator; }
+
+// `t` with its dims in the order of its memory, in which PyTorch draws for a transposed tensor.
+Tensor in_memory_order(const Tensor& t) {
+  if (t.is_contiguous()) return t;
+  Shape dims(t.sizes().size(), 0), sizes, strides;
+  std::iota(dims.begin(), dims.end(), 0);
+  std::stable_sort(dims.begin(), dims.end(),
+                   [&](int64_t a, int64_t b) { return t.strides()[a] > t.strides()[b]; });
+  for (int64_t d : dims) {
+    sizes.push_back(t.sizes()[d]);
+    strides.push_back(t.strides()[d]);
+  }
+  return alias(t, sizes, strides, t.offset());
+}
 
 // Fills `t` in the order of its elements: `fill(T* data, int64_t n, Generator&)` works on contiguous host
 // memory.
@@ -70,7 +86,7 @@ Compute<T> unit(Generator& g) {
 }
 
 void fill_uniform(const char* op, const Tensor& t, double from, double to, Generator* g) {
-  fill_host<kernels::FloatTypes>(op, t, g, [&](auto* data, int64_t n, Generator& gen) {
+  fill_host<kernels::FloatTypes>(op, in_memory_order(t), g, [&](auto* data, int64_t n, Generator& gen) {
     using T = std::remove_pointer_t<decltype(data)>;
     auto a = static_cast<Compute<T>>(static_cast<T>(from)), b = static_cast<Compute<T>>(static_cast<T>(to));
     for (int64_t i = 0; i < n; ++i) data[i] = static_cast<T>(std::fma(unit<T>(gen), b - a, a));
@@ -108,14 +124,15 @@ void normal_blocks(T* data, int64_t n, Generator& g, double mean, double std) {
   };
   for (int64_t i = 0; i + 16 <= n; i += 16) block(i);
   if (n % 16 == 0) return;
-  for (int64_t i = n / 16 * 16; i < n; ++i) unit<T>(g);  // PyTorch draws these and does not use them
+  // PyTorch draws these and does not use them; for the half types it does not draw them either.
+  for (int64_t i = n / 16 * 16; i < n && sizeof(T) > 2; ++i) unit<T>(g);
   block(n - 16);
 }
 
 void fill_normal(const char* op, const Tensor& t, double mean, double std, Generator* g) {
   WT_CHECK(std >= 0, ValueError, op, ": normal expects std >= 0.0, but found std ", std);
   bool blocks = t.numel() >= 16 && t.is_contiguous();
-  fill_host<kernels::FloatTypes>(op, t, g, [&](auto* data, int64_t n, Generator& gen) {
+  fill_host<kernels::FloatTypes>(op, in_memory_order(t), g, [&](auto* data, int64_t n, Generator& gen) {
     using T = std::remove_pointer_t<decltype(data)>;
     if (blocks) return normal_blocks(data, n, gen, mean, std);
     for (int64_t i = 0; i < n; ++i)
@@ -132,7 +149,7 @@ Tensor normal_impl(const Tensor& t, double mean, double std, Generator* g) {
 
 // from + a draw of [0, range).
 void fill_range(const char* op, const Tensor& t, int64_t from, uint64_t range, Generator* g) {
-  fill_host<kernels::AllTypes>(op, t, g, [&](auto* data, int64_t n, Generator& gen) {
+  fill_host<kernels::AllTypes>(op, in_memory_order(t), g, [&](auto* data, int64_t n, Generator& gen) {
     using T = std::remove_pointer_t<decltype(data)>;
     for (int64_t i = 0; i < n; ++i) {
       uint64_t draw = range >= (uint64_t{1} << 32) ? gen.random64() : gen.random();
