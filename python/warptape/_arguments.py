@@ -4,31 +4,56 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable
 from typing import Any
 
+from . import _C
 from ._C import TensorBase
 
 
 def _problem(annotation: str, value: Any) -> bool:
     """Whether value cannot be what the annotation, as text, says of tensors."""
     if annotation.startswith("Tensor"):
+        if isinstance(value, int | float) and ("float" in annotation or "int" in annotation):
+            return False
         return not isinstance(value, TensorBase) and not (value is None and "None" in annotation)
     if annotation.startswith("Sequence[Tensor"):
         return not isinstance(value, tuple | list) or not all(isinstance(v, TensorBase) for v in value)
     return False
 
 
+_NAMED: tuple[type[Exception], ...] = (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError)
+_NAMED += (_C.ShapeError, _C.DtypeError, _C.DeviceError)
+
+
+def _name_in(error: BaseException, name: str) -> None:
+    """Puts the function's name before the error's message where it is not there yet."""
+    message = error.args[0] if len(error.args) == 1 else None
+    if type(error) not in _NAMED or not isinstance(message, str):
+        return
+    if not re.search(rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])", message):
+        error.args = (f"{name}: {message}",)
+
+
 def checked(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, whose failures on something that is no tensor become a TypeError that names the
-    argument."""
+    """The function, whose errors name it; failures on something that is no tensor become a TypeError that
+    names the argument."""
     signature = inspect.signature(function)
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
-        except (AttributeError, TypeError, ValueError, IndexError, KeyError, AssertionError):
+        except (
+            AttributeError,
+            RuntimeError,
+            TypeError,
+            ValueError,
+            IndexError,
+            KeyError,
+            AssertionError,
+        ) as e:
             try:
                 given = signature.bind(*args, **kwargs).arguments
             except TypeError as error:
@@ -39,6 +64,7 @@ def checked(function: Callable[..., Any]) -> Callable[..., Any]:
                         f"{function.__name__}(): argument '{name}' must be "
                         f"{signature.parameters[name].annotation}, not {type(value).__name__}"
                     ) from None
+            _name_in(e, function.__name__)
             raise
 
     return wrapper

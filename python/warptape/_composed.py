@@ -174,7 +174,15 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
     """Coordinate grids of one-dimensional tensors; `indexing` is "ij" or "xy"."""
     if not tensors:
         raise TypeError("meshgrid() expects at least one tensor")
-    each = [t.reshape(-1) for t in _each(tensors)]
+    given = _each(tensors)
+    if not given:
+        raise RuntimeError("meshgrid: expected a list of at least one tensor, got an empty one")
+    for t in given:
+        if not isinstance(t, _C.TensorBase):
+            raise TypeError(f"meshgrid: expected tensors, got {type(t).__name__}")
+        if t.ndim > 1:
+            raise _C.ShapeError(f"meshgrid: expected 0D or 1D tensors, got shape {tuple(t.shape)}")
+    each = [t.reshape(-1) for t in given]
     if indexing not in ("ij", "xy"):
         raise RuntimeError(f'meshgrid: indexing must be one of "xy" or "ij", but received: {indexing}')
     swap = indexing == "xy" and len(each) >= 2
@@ -408,6 +416,8 @@ def multinomial(
     weights = input.detach().double()
     if not replacement and num_samples > input.shape[-1]:
         raise RuntimeError("cannot sample n_sample > prob_dist.size(-1) samples without replacement")
+    if input.is_meta:
+        return _ops.empty((*input.shape[:-1], num_samples), dtype=_C.int64, device="meta")
     if bool(((weights < 0) | ~_ops.isfinite(weights)).any()):
         raise RuntimeError("probability tensor contains either `inf`, `nan` or element < 0")
     if bool((weights.sum(-1) <= 0).any()):

@@ -42,7 +42,10 @@ def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
     """As tensor(), sharing memory (and history) where dtype and device allow it."""
     if isinstance(data, Tensor):
         return data.to(device=device, dtype=dtype)
-    return _C._tensor(data, dtype, device, False, False)
+    try:
+        return _C._tensor(data, dtype, device, False, False)
+    except TypeError as error:
+        raise type(error)(f"as_tensor: {error}") from None
 
 
 def asarray(

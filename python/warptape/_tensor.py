@@ -41,6 +41,22 @@ def _parse_to(
     return place, kind, copy
 
 
+def _conversion(name: str, dtype: _C.dtype) -> Callable[..., Tensor]:
+    """The method Tensor.name, which converts to dtype."""
+
+    def method(self: Tensor, memory_format: Any = None) -> Tensor:
+        try:
+            return _to(self, None, dtype)
+        except TypeError:
+            if isinstance(self, _C.TensorBase):
+                raise
+            raise TypeError(f"{name}: expected a Tensor, got {type(self).__name__}") from None
+
+    method.__name__, method.__qualname__ = name, f"Tensor.{name}"
+    method.__doc__ = f"To {dtype.__name__}."
+    return method
+
+
 class Tensor(_C.TensorBase):
     """A strided array of one dtype on one device, recorded on the tape where `requires_grad` asks for it."""
 
@@ -143,6 +159,9 @@ class Tensor(_C.TensorBase):
 
     def type_as(self, other: Tensor) -> Tensor:
         """The tensor in other's dtype and on its device."""
+        if not isinstance(self, _C.TensorBase) or not isinstance(other, _C.TensorBase):
+            kinds = " and ".join(builtins.type(t).__name__ for t in (self, other))
+            raise TypeError(f"type_as: expected two tensors, got {kinds}")
         return _to(self, other.device, other.dtype)
 
     def cpu(self, memory_format: Any = None) -> Tensor:
@@ -155,45 +174,16 @@ class Tensor(_C.TensorBase):
         """The tensor on a GPU. DeviceError says what is missing where there is none."""
         return _to(self, _C.device("cuda" if device is None else device))
 
-    def float(self, memory_format: Any = None) -> Tensor:
-        """To float32."""
-        return _to(self, None, _C.float32)
-
-    def double(self, memory_format: Any = None) -> Tensor:
-        """To float64."""
-        return _to(self, None, _C.float64)
-
-    def half(self, memory_format: Any = None) -> Tensor:
-        """To float16."""
-        return _to(self, None, _C.float16)
-
-    def bfloat16(self, memory_format: Any = None) -> Tensor:
-        """To bfloat16."""
-        return _to(self, None, _C.bfloat16)
-
-    def long(self, memory_format: Any = None) -> Tensor:
-        """To int64."""
-        return _to(self, None, _C.int64)
-
-    def int(self, memory_format: Any = None) -> Tensor:
-        """To int32."""
-        return _to(self, None, _C.int32)
-
-    def short(self, memory_format: Any = None) -> Tensor:
-        """To int16."""
-        return _to(self, None, _C.int16)
-
-    def char(self, memory_format: Any = None) -> Tensor:
-        """To int8."""
-        return _to(self, None, _C.int8)
-
-    def byte(self, memory_format: Any = None) -> Tensor:
-        """To uint8."""
-        return _to(self, None, _C.uint8)
-
-    def bool(self, memory_format: Any = None) -> Tensor:
-        """To bool."""
-        return _to(self, None, _C.bool)
+    float = _conversion("float", _C.float32)
+    double = _conversion("double", _C.float64)
+    half = _conversion("half", _C.float16)
+    bfloat16 = _conversion("bfloat16", _C.bfloat16)
+    long = _conversion("long", _C.int64)
+    int = _conversion("int", _C.int32)
+    short = _conversion("short", _C.int16)
+    char = _conversion("char", _C.int8)
+    byte = _conversion("byte", _C.uint8)
+    bool = _conversion("bool", _C.bool)
 
     def numpy(self, *, force: builtins.bool = False) -> Any:
         """An ndarray on the same memory. RuntimeError while a gradient is required, unless forced."""
@@ -217,7 +207,12 @@ class Tensor(_C.TensorBase):
         self, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: builtins.bool = False
     ) -> Tensor:
         """A tensor of data, with this tensor's dtype and device unless given."""
-        return _C._tensor(data, dtype or self.dtype, device or self.device, requires_grad, True)
+        if not isinstance(self, _C.TensorBase):
+            raise TypeError(f"new_tensor: expected a Tensor, got {builtins.type(self).__name__}")
+        try:
+            return _C._tensor(data, dtype or self.dtype, device or self.device, requires_grad, True)
+        except TypeError as error:
+            raise builtins.type(error)(f"new_tensor: {error}") from None
 
     def new(self, *args: Any) -> Tensor:
         """Legacy: an uninitialised tensor of the given sizes, or a tensor of data, of this dtype."""

@@ -19,7 +19,9 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
         )
     if tensor.numel() == 0 and num_classes <= 0:
         raise RuntimeError("Can not infer total number of classes from empty tensor.")
-    if tensor.numel():
+    if tensor.is_meta and num_classes < 0:
+        raise _C.DeviceError("one_hot: a meta tensor has no data to count the classes by; give num_classes")
+    if tensor.numel() and not tensor.is_meta:
         if int(tensor.min()) < 0:
             raise RuntimeError("Class values must be non-negative.")
         if num_classes == -1:
@@ -56,7 +58,13 @@ def interpolate(
     if mode in linear and input.dim() != linear[mode]:
         raise NotImplementedError(f"interpolate: mode {mode!r} takes {linear[mode]} dims, got {input.dim()}")
     out = input
-    for d, n in enumerate(_sizes(input, size, scale_factor)):
+    sizes = _sizes(input, size, scale_factor)
+    if min((*input.shape[1:], *sizes), default=1) <= 0:
+        raise _C.ShapeError(
+            "interpolate: Input and output sizes should be greater than 0, got "
+            f"{tuple(input.shape)} and {sizes}"
+        )
+    for d, n in enumerate(sizes):
         given = None
         if scale_factor is not None and not recompute_scale_factor:
             given = scale_factor if isinstance(scale_factor, int | float) else scale_factor[d]
@@ -69,24 +77,27 @@ def interpolate(
 
 def _nearest(x: Tensor, dim: int, n: int, scale: float | None) -> Tensor:
     step = x.shape[dim] / n if scale is None else 1.0 / scale
-    place = [min(int(i * step), x.shape[dim] - 1) for i in range(n)]
-    return x.index_select(dim, warptape.tensor(place, device=x.device))
+    place = (_numbers(n) * step).long().clamp(max=x.shape[dim] - 1)
+    return x.index_select(dim, place.to(x.device))
+
+
+def _numbers(n: int) -> Tensor:
+    return warptape.arange(n, dtype=_C.float64)
 
 
 def _linear(x: Tensor, dim: int, n: int, scale: float | None, align: bool) -> Tensor:
     old = x.shape[dim]
     if align:
-        places = [i * (old - 1) / (n - 1) if n > 1 else 0.0 for i in range(n)]
+        places = _numbers(n) * (old - 1) / max(n - 1, 1)
     else:
         step = old / n if scale is None else 1.0 / scale
-        places = [max((i + 0.5) * step - 0.5, 0.0) for i in range(n)]
-    low = [min(int(p), old - 1) for p in places]
-    high = [min(i + 1, old - 1) for i in low]
+        places = ((_numbers(n) + 0.5) * step - 0.5).clamp(min=0.0)
+    low = places.long().clamp(max=old - 1)
+    high = (low + 1).clamp(max=old - 1)
     shape = [n if d == dim else 1 for d in range(x.dim())]
-    part = warptape.tensor([p - i for p, i in zip(places, low, strict=True)], dtype=x.dtype, device=x.device)
-    weight = part.reshape(shape)
-    a = x.index_select(dim, warptape.tensor(low, device=x.device))
-    b = x.index_select(dim, warptape.tensor(high, device=x.device))
+    weight = (places - low).to(device=x.device, dtype=x.dtype).reshape(shape)
+    a = x.index_select(dim, low.to(x.device))
+    b = x.index_select(dim, high.to(x.device))
     return a * (1 - weight) + b * weight
 
 
