@@ -276,6 +276,48 @@ Tensor logits_impl(const Tensor& input, const Tensor& y, const OptTensor& weight
   return with_history(out, logits_def.type, how, x, y, w, p);
 }
 
+// ---- Kullback-Leibler divergence
+// --------------------------------------------------------------------------------------------------------------
+
+void kl_div_backward(Node& n, Gradients& grads) {
+  const Tensor &g = grads[0], x = n.saved(0), y = n.saved(1);
+  const LossData& d = n.data<LossData>();
+  const bool log_target = d.number != 0;
+  if (grads.wants(0)) grads.set(0, g * Scalar(-d.factor) * (log_target ? exp(y) : y));
+  if (!grads.wants(1)) return;
+  // y / y is 1, and NaN where y is 0 and the slope endless, as PyTorch has it.
+  Tensor slope = log_target ? exp(y) * (y - x + 1) : log(y) + y / y - x;
+  grads.set(1, g * Scalar(d.factor) * slope);
+}
+constexpr NodeType kKlDiv{"KlDivBackward0", kl_div_backward};
+LossDef kl_div_def{"kl_div", kKlDiv, ElementwiseSlot{"kl_div"}, ElementwiseSlot{"mul"},
+                   kernels::Slot<kernels::SumLossFn>{"kl_div_sum"}},
+    kl_div_log_def{"kl_div", kKlDiv, ElementwiseSlot{"kl_div_log"}, ElementwiseSlot{"mul"},
+                   kernels::Slot<kernels::SumLossFn>{"kl_div_log_sum"}};
+
+Tensor kl_div_impl(const Tensor& x, const Tensor& y, Flag size_average, Flag reduce,
+                   std::string_view reduction, bool log_target) {
+  const bool flags = size_average || reduce, batch = !flags && reduction == "batchmean";
+  if (!flags && reduction == "mean")
+    warn(
+        "reduction: 'mean' divides the total loss by both the batch size and the support size."
+        "'batchmean' divides only by the batch size, and aligns with the KL div math definition."
+        "'mean' will be changed to behave the same as 'batchmean' in the next major release.");
+  const Reduction how = batch ? Reduction::Sum : reduction_of("kl_div", size_average, reduce, reduction);
+  WT_CHECK(is_floating(x.dtype()) && is_floating(y.dtype()), DtypeError,
+           "kl_div: Integral inputs not supported, got ", x, " and ", y, "; convert them with .float()");
+  Tensor out = run_loss(log_target ? kl_div_log_def : kl_div_def, how, {x, y});
+  if (needs_grad(x, y)) {
+    Ref<Node> n = record(kKlDiv, x, y);
+    n->save(x);
+    n->save(y);
+    n->emplace<LossData>(factor_of(how, broadcast_shapes(x.sizes(), y.sizes(), "kl_div")),
+                         log_target ? 1.0 : 0.0);
+    set_history(out, n);
+  }
+  return batch && x.ndim() ? out / Scalar(static_cast<double>(x.sizes()[0])) : out;
+}
+
 const Arg kSizeAverage{"size_average", none}, kReduce{"reduce", none}, kReduction{"reduction", "mean"},
     kWeight{"weight", none};
 
@@ -328,5 +370,15 @@ decltype(binary_cross_entropy_with_logits) binary_cross_entropy_with_logits{
     "part.",
     {},
     Autocast::Float32};
+
+decltype(kl_div) kl_div{"kl_div",
+                        kl_div_impl,
+                        kNN,
+                        {"input", "target", kSizeAverage, kReduce, kReduction, {"log_target", false}},
+                        "target (log(target) - input) of log-probabilities and probabilities (with "
+                        "log_target: their logarithms); "
+                        "reduction may also be 'batchmean', the sum over the batch's size.",
+                        {},
+                        Autocast::Float32};
 
 }  // namespace warptape::ops

@@ -25,4 +25,9 @@ extern WT_API const Op<Tensor(const Tensor&, const Tensor&, const OptTensor&, st
                               std::optional<bool>, std::string_view, const OptTensor&)>
     binary_cross_entropy_with_logits;
 
+// input, target, size_average, reduce, reduction, log_target
+extern WT_API const
+    Op<Tensor(const Tensor&, const Tensor&, std::optional<bool>, std::optional<bool>, std::string_view, bool)>
+        kl_div;
+
 }  // namespace warptape::ops

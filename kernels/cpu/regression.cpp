@@ -42,10 +42,12 @@ void sum_loss(const LaunchContext& ctx, const View& loss, const ElementwisePlan&
   store_as(loss, 0, reduction == Reduction::Mean ? sum / double(plan.numel) : sum);
 }
 
-#define WT_LOSS(slot, Op)                        \
-  WT_ELEMENTWISE(slot, Op);                      \
-  WT_ELEMENTWISE(slot##_backward, Op##Backward); \
+#define WT_LOSS_FORWARD(slot, Op) \
+  WT_ELEMENTWISE(slot, Op);       \
   WT_KERNEL(slot##_sum, sum_loss<Op>)
+#define WT_LOSS(slot, Op)    \
+  WT_LOSS_FORWARD(slot, Op); \
+  WT_ELEMENTWISE(slot##_backward, Op##Backward)
 
 WT_LOSS(mse_loss, MseLoss);
 WT_LOSS(l1_loss, L1Loss);
@@ -53,6 +55,9 @@ WT_LOSS(smooth_l1_loss, SmoothL1Loss);
 WT_LOSS(huber_loss, HuberLoss);
 WT_LOSS(binary_cross_entropy, BinaryCrossEntropy);
 WT_LOSS(binary_cross_entropy_with_logits, BinaryCrossEntropyWithLogits);
+// Their gradients are products, for which there are kernels.
+WT_LOSS_FORWARD(kl_div, KlDiv);
+WT_LOSS_FORWARD(kl_div_log, KlDivLog);
 
 }  // namespace
 }  // namespace warptape::kernels::WARPTAPE_ISA

@@ -359,5 +359,8 @@ WT_FORMULA(BinaryCrossEntropyWithLogitsBackward, Senary<kFloats>, (V g, V x, V y
   V t = p * y;
   return g * (w * k) * ((t + V(1) - y) * sigmoid(x) - t);
 });
+// x is a log-probability, y a probability or its logarithm.
+WT_FORMULA(KlDiv, Binary<kFloats>, (V x, V y), return select(y == V(0), V(0), y* log(y)) - y * x;);
+WT_FORMULA(KlDivLog, Binary<kFloats>, (V x, V y), return exp(y) * (y - x););
 
 }  // namespace warptape::kernels::WARPTAPE_ISA

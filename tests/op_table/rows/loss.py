@@ -218,7 +218,12 @@ def kl_div(x: np.ndarray, y: np.ndarray, reduction: str = "mean", log_target: bo
 
 def kl_samples(r: Rng) -> list[Sample]:
     cases = [S(r(3, 4), r.prob(3, 4), reduction=kind) for kind in ("mean", "sum", "none", "batchmean")]
-    return [*cases, S(r(3, 4), r(3, 4), reduction="sum", log_target=True)]
+    return [
+        *cases,
+        S(r(3, 4), r(3, 4), reduction="sum", log_target=True),
+        S(r(2, 37), r(2, 37), reduction="batchmean", log_target=True),
+        S(r(2, 2), np.array([[0.0, 1.0], [0.5, 0.0]]), reduction="none", grad=False),
+    ]
 
 
 def cosine(x: np.ndarray, y: np.ndarray, dim: int = 1, eps: float = 1e-8) -> np.ndarray:
@@ -311,7 +316,18 @@ ROWS = [
             E("ValueError", np.ones(2), np.ones(2), reduction="average"),
         ),
     ),
-    Op(F + "kl_div", kl_samples, kl_div, tol=TOL),
+    Op(
+        F + "kl_div",
+        kl_samples,
+        kl_div,
+        tol=TOL,
+        broadcast=2,
+        errors=(
+            E("ShapeError", np.ones((2, 3)), np.ones((2, 2)), reduction="sum"),
+            E("RuntimeError", np.ones(3), np.ones(3), reduction="sum", dtype="int64"),
+            E("ValueError", np.ones(3), np.ones(3), reduction="average"),
+        ),
+    ),
     Op(
         F + "poisson_nll_loss",
         lambda r: [S(r(3, 4), r.positive(3, 4)), S(r(3, 4), r.positive(3, 4), reduction="none")],

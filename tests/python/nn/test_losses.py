@@ -143,3 +143,11 @@ def test_slope_at_the_kinks(loss: Any) -> None:
     x = wt.tensor([-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, float("inf")], requires_grad=True)
     loss(x, wt.zeros(8), reduction="sum").backward()
     assert x.grad.tolist() == [-1.0, -1.0, -0.5, 0.0, 0.5, 1.0, 1.0, 1.0]
+
+
+def test_kl_div_warns_of_its_mean() -> None:
+    x, y = wt.tensor([[-1.0, -2.0]]), wt.tensor([[0.0, 1.0]])
+    with pytest.warns(UserWarning, match="'batchmean' divides only by the batch size"):
+        assert F.kl_div(x, y).item() == 1.0
+    assert F.kl_div(x, y, reduction="batchmean").item() == 2.0
+    assert F.kl_div(x[0, 1], y[0, 1], reduction="batchmean").item() == 2.0

@@ -16,7 +16,6 @@ __all__ = [
     "cosine_embedding_loss",
     "gaussian_nll_loss",
     "hinge_embedding_loss",
-    "kl_div",
     "margin_ranking_loss",
     "multi_margin_loss",
     "multilabel_soft_margin_loss",
@@ -83,22 +82,6 @@ def cosine_embedding_loss(
     near = warptape.where(target == 1, 1 - cosine, 0.0)
     far = warptape.where(target == -1, (cosine - margin).clamp(min=0), 0.0)
     return _reduced(near + far, size_average, reduce, reduction)
-
-
-@casts_inputs(_C.float32)
-def kl_div(
-    input: Tensor,
-    target: Tensor,
-    size_average: bool | None = None,
-    reduce: bool | None = None,
-    reduction: str = "mean",
-    log_target: bool = False,
-) -> Tensor:
-    """t (log t - input): input holds log-probabilities, target probabilities (or their logarithms)."""
-    loss = target.exp() * (target - input) if log_target else warptape.xlogy(target, target) - target * input
-    if reduction == "batchmean" and size_average is None and reduce is None:
-        return loss.sum() / (input.shape[0] if input.dim() else 1)
-    return _reduced(loss, size_average, reduce, reduction)
 
 
 @casts_inputs(_C.float32)
