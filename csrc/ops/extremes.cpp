@@ -189,19 +189,18 @@ void cumprod_backward(Node& n, Gradients& g) {
   int64_t dim = n.data<int64_t>();
   Tensor x = cast(n.saved(0), g[0].dtype());
   if (x.numel() == 0 || x.ndim() == 0) return g.set(0, g[0]);
-  Tensor out;
-  for (int64_t i = 0; i < x.sizes()[dim]; ++i) {
-    Tensor before = i ? prod_dim(narrow(x, dim, 0, i), dim, true, std::nullopt) : Tensor();
-    int64_t rest = x.sizes()[dim] - i - 1;
-    Tensor tail = narrow(g[0], dim, i, 1);
-    if (rest > 0) {
-      Tensor after = cumprod(narrow(x, dim, i + 1, rest), dim, std::nullopt);
-      tail = tail + sum(narrow(g[0], dim, i + 1, rest) * after, IntList{&dim, 1}, true, std::nullopt);
-    }
-    Tensor part = before.defined() ? tail * before : tail;
-    out = out.defined() ? cat(std::vector<Tensor>{out, part}, dim) : part;
+  int64_t count = x.sizes()[dim];
+  // With z the products before each element: gradient_i = z_i * t_i, where t_i = g_i + x_(i+1) * t_(i+1).
+  // Windows double: before the step of s, t holds s terms, and `ahead` the product of the s elements after i.
+  auto part = [&](const Tensor& v, int64_t begin, int64_t length) { return narrow(v, dim, begin, length); };
+  Tensor t = g[0], ahead = part(x, 1, count - 1);
+  for (int64_t s = 1; s < count; s *= 2) {
+    t = cat(std::vector<Tensor>{part(t, 0, count - s) + ahead * part(t, s, count - s), part(t, count - s, s)},
+            dim);
+    int64_t left = std::max<int64_t>(0, count - 2 * s);
+    ahead = part(ahead, 0, left) * part(ahead, std::min(s, count - s), left);
   }
-  g.set(0, out);
+  g.set(0, products_before(x, dim) * t);
 }
 constexpr NodeType kCumsum{"CumsumBackward0", cumsum_backward},
     kCumprod{"CumprodBackward0", cumprod_backward};

@@ -12,6 +12,12 @@
 namespace warptape::ops {
 namespace {
 
+Tensor ones_like(const Tensor& x) {
+  Tensor out = zeros(x.sizes(), options_of(x));
+  raw_fill(out, 1);
+  return out;
+}
+
 using ReduceSlot = kernels::Slot<kernels::ReduceFn>;
 ReduceSlot sum_slot{"sum"}, mean_slot{"mean"}, prod_slot{"prod"}, any_slot{"any"}, all_slot{"all"},
     logsumexp_slot{"logsumexp"};
@@ -97,17 +103,16 @@ Tensor nanmean_impl(const Tensor& x, OptDims dims, bool keepdim, OptDType dtype)
 // ---- prod
 // ---------------------------------------------------------------------------------------------------------------
 
-// The product of all others, for every element, when some are zero: each row against itself with its
-// diagonal 1.
+// For every element the product of all others along dim, right where some are zero.
 Tensor product_of_others(const Tensor& x, int64_t dim) {
   int64_t n = x.sizes()[dim];
-  Tensor rows = unsqueeze(transpose(x, dim, -1), -2);
-  Shape square = rows.sizes();
-  square[square.size() - 2] = n;
-  Tensor diagonal = zeros(Shape{n, n}, {DType::Bool, x.device()});
-  raw_fill(alias(diagonal, Shape{n}, Shape{n + 1}, 0), true);
-  return transpose(prod_dim(masked_fill(expand(rows, square), diagonal, 1), -1, false, std::nullopt), dim,
-                   -1);
+  auto part = [&](const Tensor& t, int64_t begin, int64_t length) { return narrow(t, dim, begin, length); };
+  Tensor after = cat(std::vector<Tensor>{part(x, 1, n - 1), ones_like(part(x, 0, 1))}, dim);
+  // Windows double: before the step of s, element i holds the product of the s elements after it.
+  for (int64_t s = 1; s < n; s *= 2)
+    after =
+        cat(std::vector<Tensor>{part(after, 0, n - s) * part(after, s, n - s), part(after, n - s, s)}, dim);
+  return products_before(x, dim) * after;
 }
 
 struct ProdData {
@@ -443,5 +448,14 @@ decltype(logsumexp) logsumexp{"logsumexp",
                               kBoth | kOut,
                               {"input", "dim", kKeep},
                               "log(sum(exp(input))) over dims, without overflow."};
+
+Tensor products_before(const Tensor& x, int64_t dim) {
+  int64_t n = x.sizes()[dim];
+  auto part = [&](const Tensor& t, int64_t begin, int64_t length) { return narrow(t, dim, begin, length); };
+  Tensor out = cat(std::vector<Tensor>{ones_like(part(x, 0, 1)), part(x, 0, n - 1)}, dim);
+  for (int64_t s = 1; s < n; s *= 2)
+    out = cat(std::vector<Tensor>{part(out, 0, s), part(out, s, n - s) * part(out, 0, n - s)}, dim);
+  return out;
+}
 
 }  // namespace warptape::ops

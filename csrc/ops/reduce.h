@@ -16,6 +16,9 @@ extern WT_API const Op<Tensor(const Tensor&, IntList, bool)> logsumexp;
 extern WT_API const Op<Tensor(const Tensor&, int64_t)> logcumsumexp;
 extern WT_API const Op<Tensor(const Tensor&, OptDType)> prod;
 extern WT_API const Op<Tensor(const Tensor&, int64_t, bool, OptDType)> prod_dim;
+// For every element the product of those before it along dim (at least one element), in log2(n) steps of
+// differentiable ops.
+Tensor products_before(const Tensor& x, int64_t dim);
 
 // The result's shape with the reduced dims kept as 1, or left out.
 struct Reduced {

@@ -1,4 +1,5 @@
-"""Records generator.json from PyTorch: `python tests/golden/record.py`. Run where torch is installed."""
+"""Records generator.json and losses.json from PyTorch: `python tests/golden/record.py`, where torch is
+installed."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import draws
+import losses
 import torch
 
 
@@ -39,6 +41,9 @@ def main() -> None:
         "long": recorded(draws.LONG, draws.SEEDS[2:3], draws.digest),
     }
     Path(__file__).with_name("generator.json").write_text(json.dumps(golden, indent=0) + "\n")
+    trained = {name: training(torch) for name, training in losses.TRAININGS.items()}
+    found = {"recorded from": f"torch {torch.__version__}", "losses": trained}
+    Path(__file__).with_name("losses.json").write_text(json.dumps(found, indent=0) + "\n")
 
 
 if __name__ == "__main__":
