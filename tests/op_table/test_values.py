@@ -32,7 +32,10 @@ def test_layouts(rt: ModuleType, op: Op, layout: str, request: Request) -> None:
 
 
 @pytest.mark.filterwarnings(
-    "ignore:Using a target size", "ignore:Mean of empty slice", "ignore:invalid value"
+    "ignore:Using a target size",
+    "ignore:reduction. 'mean'",
+    "ignore:Mean of empty slice",
+    "ignore:invalid value",
 )
 @rows(lambda op: op.broadcast and op.ref is not None)
 def test_broadcast(rt: ModuleType, op: Op, request: Request) -> None:
@@ -41,7 +44,10 @@ def test_broadcast(rt: ModuleType, op: Op, request: Request) -> None:
 
 
 @pytest.mark.filterwarnings(
-    "ignore:Using a target size", "ignore:Mean of empty slice", "ignore:invalid value"
+    "ignore:Using a target size",
+    "ignore:reduction. 'mean'",
+    "ignore:Mean of empty slice",
+    "ignore:invalid value",
 )
 @rows(lambda op: op.broadcast and op.ref is not None)
 def test_many_elements(rt: ModuleType, op: Op, request: Request) -> None:
