@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import importlib.util
-from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -49,21 +48,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         parity = [item for item in items if item.get_closest_marker("parity")]
         config.hook.pytest_deselected(items=parity)
         items[:] = [item for item in items if not item.get_closest_marker("parity")]
-    gaps = known_gaps()
-    for item in items:
-        if item.nodeid in gaps:
-            item.add_marker(pytest.mark.xfail(reason="known gap: tests/known_gaps.txt", strict=False))
     missing = {"parity": importlib.util.find_spec("torch") is None, "cuda": not cuda_present()}
     for item in items:
         for name, skip in missing.items():
             if skip and item.get_closest_marker(name):
                 item.add_marker(pytest.mark.skip(reason=f"{name}: not on this machine"))
-
-
-def known_gaps() -> set[str]:
-    """Ids of the tests that are expected to fail today."""
-    lines = (Path(__file__).parent / "known_gaps.txt").read_text().splitlines()
-    return {line for line in lines if line and not line.startswith("#")}
 
 
 def cuda_present() -> bool:

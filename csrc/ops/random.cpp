@@ -9,6 +9,7 @@
 
 #include "kernels/cpu/interrupt.h"
 #include "kernels/dispatch.h"
+#include "kernels/random.h"
 #include "ops/op.h"
 
 namespace warptape::ops {
@@ -16,6 +17,7 @@ namespace {
 
 using kernels::Compute;
 using kernels::dispatch;
+using kernels::View;
 using OptDType = std::optional<DType>;
 using OptDevice = std::optional<Device>;
 
@@ -127,6 +129,19 @@ void normal_blocks(T* data, int64_t n, Generator& g, double mean, double std) {
   // PyTorch draws these and does not use them; for the half types it does not draw them either.
   for (int64_t i = n / 16 * 16; i < n && sizeof(T) > 2; ++i) unit<T>(g);
   block(n - 16);
+}
+
+kernels::Slot<kernels::NormalFn> normal_slot{"normal"};
+
+// Float32, to PyTorch's bit: the polynomials of its logarithm and its sine and cosine are in the kernel.
+void normal_blocks(float* data, int64_t n, Generator& g, double mean, double std) {
+  auto draw = [&](float* to, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) to[i] = g.uniform_float();
+    const int64_t stride = 1;
+    normal_slot(Launch(Device{}), View{to, &count, &stride, 1, DType::Float32}, mean, std);
+  };
+  draw(data, n);
+  if (n % 16) draw(data + n - 16, 16);
 }
 
 void fill_normal(const char* op, const Tensor& t, double mean, double std, Generator* g) {

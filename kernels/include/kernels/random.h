@@ -15,4 +15,9 @@ using DropoutFn = void(const LaunchContext&, const View& out, const View& x, dou
 // Slot "philox": out (contiguous int64) = the numbers themselves, each in [0, 2^32).
 using PhiloxFn = void(const LaunchContext&, const View& out, PhiloxKey key, uint64_t offset);
 
+// Slot "normal": x (contiguous Float32, uniform numbers of [0, 1)) becomes normal numbers, in place, in
+// blocks of 16 whose element j is paired with j + 8 (Box and Muller's transform). Numbers after the last
+// block stay.
+using NormalFn = void(const LaunchContext&, const View& x, double mean, double std);
+
 }  // namespace warptape::kernels
