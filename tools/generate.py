@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import warptape
 from warptape import _C
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -274,41 +275,62 @@ def stub_text() -> str:
     return HEADER + "\n" + "\n\n".join(classes) + "\n\n" + "\n".join(values) + "\n"
 
 
-def table_rows() -> dict[str, list[Any]]:
-    """The op table's rows by the path that they test."""
+def table_rows() -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
+    """The op table's rows by the path that they test, and by the other paths that are held against it."""
     sys.path.insert(0, str(ROOT / "tests"))
-    import op_table
+    import op_table.checks
 
     rows: dict[str, list[Any]] = defaultdict(list)
+    spelled: dict[str, list[Any]] = defaultdict(list)
     for row in op_table.ROWS:
+        try:
+            op_table.checks.resolve(warptape, row)
+        except op_table.checks.Missing:
+            continue  # its tests are skipped: they say nothing of any path
         rows[row.name].append(row)
-        if row.method:
-            rows["Tensor." + row.short].append(row)
-        if row.inplace:
-            rows["Tensor." + row.inplace].append(row)
-    return rows
+        if row.ref is not None or row.seeded:
+            for path in row.spellings:
+                spelled[path].append(row)
+    return rows, spelled
+
+
+def differentiable(row: Any) -> bool:
+    """The row's gradient is checked."""
+    return bool(row.grad and "float64" in row.dtypes)
 
 
 def checks_of(rows: list[Any]) -> str:
     """What the op table checks of one path, in words."""
-    if not rows:
-        return "-"
     samples = sum(len(row.samples(row.rng())) for row in rows)
-    words = [f"{samples} samples"]
+    words = [f"{samples} sample{'s' * (samples != 1)}"]
     words.append(", ".join(sorted({d for row in rows for d in row.dtypes})))
-    if any(row.grad for row in rows):
-        words.append("gradient and second gradient" if any(row.second for row in rows) else "gradient")
-    if any(row.broadcast for row in rows):
+    if any(map(differentiable, rows)):
+        twice = any(differentiable(row) and row.second for row in rows)
+        words.append("gradient and second gradient" if twice else "gradient")
+    if any(row.broadcast and row.ref is not None for row in rows):
         words.append("broadcasting")
     errors = sum(len(row.errors) for row in rows)
     if errors:
-        words.append(f"{errors} refusals")
+        words.append(f"{errors} refusal{'s' * (errors != 1)}")
     return "; ".join(words)
+
+
+def spelling_of(path: str, rows: list[Any]) -> str:
+    """What is checked of a path that is another spelling of the rows' ops."""
+    from op_table.table import expected_dtype, writes
+
+    names = ", ".join(f"`{name}`" for name in sorted({row.name for row in rows}))
+    inplace = writes(path)
+    dtypes = {d for row in rows for d in row.dtypes if not inplace or expected_dtype(row.result, d) == d}
+    what = f"the bytes of {names}" + (", in place" if inplace else "")
+    if any(differentiable(row) and not row.view for row in rows):
+        what += ", and its gradient"
+    return f"{what}; {', '.join(sorted(dtypes))}"
 
 
 def ops_page() -> str:
     """The text of docs/ops.md."""
-    rows = table_rows()
+    rows, spelled = table_rows()
     by_path: dict[str, list[Op]] = defaultdict(list)
     for op in all_ops():
         for bit, path in PATHS.items():
@@ -319,16 +341,20 @@ def ops_page() -> str:
         "",
         "Written by `tools/generate.py` from the declarations of the ops and the rows of the op table.",
         "",
-        f"{len(by_path)} public names. Every row of the table (`tests/op_table`) is checked against",
-        "a NumPy or SciPy reference in the dtypes named, on strided and empty inputs and, where it says so,",
-        "for gradients, second gradients and refusals.",
+        f"{len(by_path)} public names. A row of the table (`tests/op_table`) is checked against a NumPy or",
+        "SciPy reference (or, where the result is random, for what its distribution allows) in the dtypes",
+        "named, in several memory layouts and, where it says so, for gradients by finite differences, second",
+        "gradients and refusals. Another spelling of a row's op (its method, its in-place form, an alias) is",
+        "run on the row's samples: it must give the same bytes, and the same gradient, as the row's path.",
         "",
         "| op | declaration | checked |",
         "| --- | --- | --- |",
     ]
     for path, group in sorted(by_path.items()):
         declared = "<br>".join(f"`{op.signature}`".replace("|", "\\|") for op in group)
-        lines.append(f"| {path} | {declared} | {checks_of(rows.get(path, []))} |")
+        found = [checks_of(rows[path])] if path in rows else []
+        found += [spelling_of(path, spelled[path])] if path in spelled else []
+        lines.append(f"| {path} | {declared} | {'; also '.join(found) or '-'} |")
     return "\n".join(lines) + "\n"
 
 

@@ -133,14 +133,21 @@ PyObject* call_overload(const OpGroup& group, size_t i, Frame& frame) {
   return wrap(std::move(result), group.result_types[i]);
 }
 
+// The class of an op's named results; function and method share it.
 PyTypeObject* named_result(const OpInfo& op) {
   if (op.return_names.empty()) return nullptr;
+  static auto* made = new std::map<std::string, PyTypeObject*>();
+  std::string key = op.name;
+  for (const char* n : op.return_names) key.append(",").append(n);
+  PyTypeObject*& type = (*made)[key];
+  if (type) return type;
   std::vector<PyStructSequence_Field> fields;
   for (const char* n : op.return_names) fields.push_back({n, nullptr});
   fields.push_back({nullptr, nullptr});
   auto* name = new std::string(std::string("warptape.return_types.") + op.name);
   PyStructSequence_Desc desc{name->c_str(), op.doc, fields.data(), static_cast<int>(op.return_names.size())};
-  return PyStructSequence_NewType(&desc);
+  type = PyStructSequence_NewType(&desc);
+  return type;
 }
 
 void add_overload(OpGroup& group, const OpInfo& op) {

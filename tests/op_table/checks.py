@@ -26,14 +26,20 @@ class Missing(Exception):
     """The runtime has no such op."""
 
 
-def resolve(rt: Any, op: Op) -> Call:
-    """The row's callable in `rt`; Missing if the name is not there."""
+def resolve_path(rt: Any, path: str) -> Call:
+    """What `rt` has under a dotted path; Missing if it is not there."""
     target = rt
-    for part in op.name.split("."):
+    for part in path.split("."):
         try:
             target = getattr(target, part)
         except AttributeError:
-            raise Missing(op.name) from None
+            raise Missing(path) from None
+    return target
+
+
+def resolve(rt: Any, op: Op) -> Call:
+    """The row's callable in `rt`; Missing if the name is not there."""
+    target = resolve_path(rt, op.name)
     if op.call is not None:
         return lambda *args, **kwargs: op.call(rt, *args, **kwargs)
     return target

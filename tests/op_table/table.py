@@ -97,6 +97,7 @@ class Op:
     nograd: tuple[int | str, ...] = ()  # positions or keywords whose tensors take no gradient
     method: bool = False  # x.op(...) exists as well
     inplace: str | None = None  # the in-place twin's method name
+    aliases: tuple[str, ...] = ()  # other paths of the op; a name that ends in _ is its in-place form
     out: bool = False  # accepts out=
     out_casts: bool = False  # out= may be of a narrower kind, for it says the dtype to compute in
     broadcast: int = 0  # so many leading tensors broadcast against each other
@@ -121,6 +122,13 @@ class Op:
     def short(self) -> str:
         """The name as an error message must have it."""
         return self.name.rpartition(".")[2]
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """Every other path by which the op is reached: its method, its in-place method, its aliases."""
+        found = (f"Tensor.{self.short}",) * self.method + self.aliases
+        found += (f"Tensor.{self.inplace}",) if self.inplace else ()
+        return tuple(dict.fromkeys(path for path in found if path != self.name))
 
     def tolerance(self, dtype: str) -> tuple[float, float]:
         """(relative, absolute) for a result of `dtype`."""
@@ -175,6 +183,16 @@ class Rng:
     def mask(self, *shape: int) -> np.ndarray:
         """Booleans, mixed."""
         return np.asarray(self.np.random(shape) < 0.5)
+
+
+def writes(path: str) -> bool:
+    """True for the path of an in-place op: "abs_", not "__add__"."""
+    return path.endswith("_") and not path.endswith("__")
+
+
+def twins(*names: str) -> tuple[str, ...]:
+    """For names of a function: function and method, each out of place and in place."""
+    return tuple(f"{where}{name}{end}" for name in names for where in ("", "Tensor.") for end in ("", "_"))
 
 
 def tree_map(function: Callable[[Any], Any], value: Any) -> Any:

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from . import checks, numdiff
+from . import checks, convert, numdiff
 from .table import NUMERIC, E, Op, S
+from .test_spelling import same_bytes, same_gradient
 
 SOUND = Op(
     "mul",
@@ -208,3 +209,25 @@ def test_error_that_does_not_name_the_op(rt: ModuleType) -> None:
 def test_missing_op_is_not_silent(rt: ModuleType) -> None:
     with pytest.raises(checks.Missing):
         checks.resolve(rt, replace(SOUND, name="no_such_op"))
+
+
+def spelled(check: Callable[..., int], rt: Any, other: Body, inplace: bool, *dtype: str) -> int:
+    """One of the checks of another spelling of the sound op, on its first sample."""
+    original = SOUND.samples(SOUND.rng())[0]
+    sample = convert.concrete(original, "float64")
+    return check(rt, SOUND, rt.mul, other, inplace, original, sample, *dtype, "mul, as other")
+
+
+def test_sound_spellings_pass(rt: ModuleType) -> None:
+    for other, inplace in ((rt.mul, False), (rt.Tensor.mul_, True)):
+        assert spelled(same_bytes, rt, other, inplace, "float64") == 1
+        assert spelled(same_gradient, rt, other, inplace) == 1
+
+
+def test_another_op_is_no_spelling(rt: ModuleType) -> None:
+    with pytest.raises(AssertionError, match="as other"):
+        spelled(same_bytes, rt, rt.div, False, "float64")
+    with pytest.raises(AssertionError, match="the tensor itself"):
+        spelled(same_bytes, rt, rt.mul, True, "float64")
+    with pytest.raises(AssertionError, match="as other"):
+        spelled(same_gradient, rt, lambda x, y: x.detach() * y + x, False)

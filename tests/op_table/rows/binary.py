@@ -71,6 +71,34 @@ def predicate(name: str, ref: Callable[..., Any], **options: Any) -> Op:
     return Op(name, samples, ref, broadcast=2, errors=MISMATCH, **options)
 
 
+COMPARISONS = {
+    "eq_": "equal",
+    "ne_": "not_equal",
+    "lt_": "less",
+    "le_": "less_equal",
+    "gt_": "greater",
+    "ge_": "greater_equal",
+}
+
+
+def into(name: str, ref: Callable[..., Any]) -> Op:
+    """A row for a comparison in place: zeros and ones in the dtype of the tensor that is written."""
+
+    def call(rt: Any, x: Any, y: Any) -> Any:
+        written = x.clone()
+        result = getattr(written, name)(y)
+        if result is not written:
+            raise AssertionError(f"{name} did not return the tensor itself")
+        return result
+
+    def samples(r: Rng) -> list[Sample]:
+        x, y = r(3, 37), r(3, 37)
+        y[:, ::3] = x[:, ::3]
+        return [S(x, y), S(r(2, 3), r(3)), S(r(4), 1), S(r(0, 3), r(0, 3)), S(SPECIAL, OTHER, only=FLOATS)]
+
+    return Op(f"Tensor.{name}", samples, ref, call, dtypes=ALL, grad=False, exact=True, errors=MISMATCH)
+
+
 def floor_divide(x: np.ndarray, y: Any) -> np.ndarray:
     return np.floor_divide(x, y)
 
@@ -223,6 +251,35 @@ ROWS = [
     binary("bitwise_xor", np.bitwise_xor, dtypes=INTEGRAL, grad=False, edges=False),
     binary("bitwise_left_shift", np.left_shift, 0.5, 2, 0.4, 1, dtypes=INTS, grad=False, edges=False),
     binary("bitwise_right_shift", np.right_shift, 0.5, 2, 0.4, 1, dtypes=INTS, grad=False, edges=False),
+    *[into(name, getattr(np, full)) for name, full in COMPARISONS.items()],
+    Op(
+        "heaviside",
+        lambda r: [
+            S(np.array([-2.0, 0.0, 1.5, -0.0]), np.array([0.5, 0.25, 3.0, -1.0])),
+            S(r(3, 37), r(3, 37)),
+            S(np.zeros((2, 3)), r(3)),
+            S(r(0, 3), r(0, 3)),
+        ],
+        np.heaviside,
+        dtypes=NUMERIC,
+        grad=False,
+        method=True,
+        broadcast=2,
+        errors=MISMATCH,
+    ),
+    Op(
+        "Tensor.where",
+        lambda r: [
+            S(r(3, 4), r.mask(3, 4), r(3, 4)),
+            S(r(3, 1), r.mask(4), r()),
+            S(r(3, 4), r.mask(3, 4), 0),
+            S(r(0, 2), r.mask(2), r(0, 2)),
+        ],
+        lambda x, condition, other: np.where(condition, x, other),
+        dtypes=NUMERIC,
+        exact=True,
+        errors=(E("ShapeError", np.ones(2), np.ones(3, bool), np.ones(2)),),
+    ),
     Op(
         "clamp",
         clamp_samples,
@@ -230,6 +287,7 @@ ROWS = [
         dtypes=NUMERIC,
         method=True,
         inplace="clamp_",
+        aliases=("clamp_",),
         out=True,
         errors=(E("RuntimeError", np.ones(3)),),
     ),
@@ -241,9 +299,19 @@ ROWS = [
         dtypes=NUMERIC,
         method=True,
         inplace="clamp_",
+        aliases=("clamp_",),
         errors=(E("ShapeError", np.ones((2, 3)), np.ones(4)),),
     ),
-    Op("clip", clamp_samples, clamp, dtypes=NUMERIC, method=True, inplace="clip_", out=True),
+    Op(
+        "clip",
+        clamp_samples,
+        clamp,
+        dtypes=NUMERIC,
+        method=True,
+        inplace="clip_",
+        aliases=("clip_",),
+        out=True,
+    ),
     Op(
         "clamp_min",
         lambda r: [S(r(3, 5), -1), S(r(), 1)],
@@ -251,6 +319,7 @@ ROWS = [
         dtypes=FLOATS,
         method=True,
         inplace="clamp_min_",
+        aliases=("clamp_min_",),
     ),
     Op(
         "clamp_max",
@@ -259,6 +328,7 @@ ROWS = [
         dtypes=FLOATS,
         method=True,
         inplace="clamp_max_",
+        aliases=("clamp_max_",),
     ),
     Op(
         "where",

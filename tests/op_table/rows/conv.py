@@ -169,7 +169,7 @@ def errors(spatial: int, channels: int = 3) -> tuple[Any, ...]:
 
 
 ROWS = [
-    Op(F + "conv1d", samples_1d, conv, tol=TOL, errors=errors(1)),
+    Op(F + "conv1d", samples_1d, conv, aliases=("conv1d",), tol=TOL, errors=errors(1)),
     Op(
         F + "conv2d",
         samples_2d,
@@ -181,11 +181,12 @@ ROWS = [
         ),
     ),
     Op("conv2d", lambda r: samples_2d(r)[:2], conv, label="torch.conv2d", tol=TOL),
-    Op(F + "conv3d", samples_3d, conv, tol=TOL, errors=errors(3)),
+    Op(F + "conv3d", samples_3d, conv, aliases=("conv3d",), tol=TOL, errors=errors(3)),
     Op(
         F + "conv_transpose1d",
         transposed_1d,
         conv_transpose,
+        aliases=("conv_transpose1d",),
         tol=TOL,
         errors=(E("RuntimeError", np.ones((1, 3, 4)), np.ones((2, 3, 3))),),
     ),
@@ -193,6 +194,7 @@ ROWS = [
         F + "conv_transpose2d",
         transposed_2d,
         conv_transpose,
+        aliases=("conv_transpose2d",),
         tol=TOL,
         errors=(E("RuntimeError", np.ones((1, 3, 4, 4)), np.ones((2, 3, 3, 3))),),
     ),

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from ..table import ALL, FLOATS, INTEGRAL, NUMERIC, E, Op, Rng, S, Sample
+from ..table import ALL, FLOATS, INTEGRAL, NUMERIC, E, Op, Rng, S, Sample, twins
 
+# In place, these are methods alone; the others are functions of the package too.
+METHOD_ONLY = ("neg", "negative", "logit", "sgn", "logical_not", "bitwise_not")
 SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0])
 
 
@@ -26,7 +28,11 @@ def points(low: float, high: float, edges: bool = True) -> Callable[[Rng], Seque
 def unary(name: str, ref: Callable[..., Any], low: float = -2.0, high: float = 2.0, **options: Any) -> Op:
     """A row for a function of one tensor; integers become float32 unless `result` says otherwise."""
     edges = options.pop("edges", True)
+    aliases = options.pop("aliases", ())
+    if options.get("inplace", "_") and name not in METHOD_ONLY:
+        aliases += (f"{name}_",)
     options = {
+        "aliases": aliases,
         "dtypes": ALL,
         "result": "float",
         "method": True,
@@ -93,10 +99,20 @@ ROWS = [
     unary("sinh", np.sinh),
     unary("cosh", np.cosh),
     unary("tanh", np.tanh),
-    unary("asinh", np.arcsinh, peer=("inplace_autograd",)),
-    unary("acosh", np.arccosh, 1.1, 3, peer=("inplace_autograd",)),
-    unary("atanh", np.arctanh, -0.9, 0.9, peer=("inplace_autograd",)),
+    unary("asinh", np.arcsinh, aliases=twins("arcsinh"), peer=("inplace_autograd",)),
+    unary("acosh", np.arccosh, 1.1, 3, aliases=twins("arccosh"), peer=("inplace_autograd",)),
+    unary("atanh", np.arctanh, -0.9, 0.9, aliases=twins("arctanh"), peer=("inplace_autograd",)),
     unary("sigmoid", special.expit),
+    unary("deg2rad", np.deg2rad),
+    unary("rad2deg", np.rad2deg),
+    unary("sinc", np.sinc),
+    Op(
+        "polygamma",
+        lambda r: [S(n, r.positive(3, 5)) for n in range(4)] + [S(1, r.positive()), S(2, r.positive(0, 2))],
+        lambda n, x: np.asarray(special.polygamma(n, x)),
+        tol={"float64": (1e-11, 1e-11), "float32": (2e-5, 2e-5)},
+        errors=(E("RuntimeError", -1, np.ones(2)),),
+    ),
     unary("logit", special.logit, 0.1, 0.9, dtypes=FLOATS),
     unary("erf", special.erf),
     unary("erfc", special.erfc),
@@ -104,7 +120,7 @@ ROWS = [
     unary("lgamma", special.gammaln, 0.5, 3, edges=False),
     unary("digamma", special.digamma, 0.5, 3, edges=False, second=False),
     unary("special.expm1", np.expm1, method=False, inplace=None),
-    unary("abs", np.abs, **SAME),
+    unary("abs", np.abs, aliases=twins("absolute"), **SAME),
     unary("neg", np.negative, **SAME),
     unary("negative", np.negative, **SAME),
     unary("positive", np.positive, inplace=None, out=False, **SAME),
@@ -113,7 +129,7 @@ ROWS = [
     unary("sgn", sign, result="same"),
     unary("floor", whole(np.floor), **SAME),
     unary("ceil", whole(np.ceil), **SAME),
-    unary("trunc", whole(np.trunc), **SAME),
+    unary("trunc", whole(np.trunc), aliases=twins("fix"), **SAME),
     unary("frac", lambda x: x - np.trunc(x), dtypes=FLOATS, edges=False, result="same"),
     unary("round", whole(np.rint), **SAME),
     Op(
@@ -139,11 +155,20 @@ ROWS = [
         nan_to_num,
         method=True,
         inplace="nan_to_num_",
+        aliases=("nan_to_num_",),
         out=True,
     ),
     Op("clone", lambda r: [S(r(3, 5)), S(r()), S(r(0, 2))], lambda x: x, dtypes=ALL, method=True, exact=True),
     Op("Tensor.contiguous", lambda r: [S(r(3, 5)), S(r()), S(r(0, 2))], lambda x: x, dtypes=ALL, exact=True),
-    Op("Tensor.detach", lambda r: [S(r(3, 5)), S(r())], lambda x: x, dtypes=ALL, exact=True, grad=False),
+    Op(
+        "Tensor.detach",
+        lambda r: [S(r(3, 5)), S(r())],
+        lambda x: x,
+        dtypes=ALL,
+        exact=True,
+        grad=False,
+        aliases=("detach",),
+    ),
 ]
 
 CASTS = {

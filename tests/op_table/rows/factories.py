@@ -70,6 +70,11 @@ def new_samples(*value: Any) -> Callable[[Rng], list[Sample]]:
     return lambda r: [S(r(2), (3, 2), *value), S(r(), (), *value), S(r(1), (0, 4), *value)]
 
 
+def described(x: Any) -> tuple[Any, ...]:
+    """Size and strides of uninitialised memory, which then is written through them."""
+    return tuple(x.shape), tuple(x.stride()), x.zero_()
+
+
 ROWS = [
     Op("zeros", sized(), filled(0), errors=NEGATIVE, **MAKE),
     Op("ones", sized(), filled(1), errors=NEGATIVE, **MAKE),
@@ -247,6 +252,18 @@ ROWS = [
         grad=False,
         factory=True,
         layouts=(),
+    ),
+    Op(
+        "empty_strided",
+        lambda r: [
+            S((2, 3), (3, 1), dtype=U),
+            S((2, 3), (1, 4), dtype=U),
+            S((), (), dtype=U),
+            S((0, 2), (2, 1), dtype=U),
+        ],
+        lambda size, stride, dtype: (size, stride, np.zeros(size)),
+        lambda rt, *args, **kwargs: described(rt.empty_strided(*args, **kwargs)),
+        **MAKE,
     ),
     Op(
         "as_tensor",

@@ -185,6 +185,7 @@ ROWS = [
         lambda r: [S(r(2), r(2, 3), r(3)), S(r(1), r(2, 3), r(3), beta=2, alpha=3)],
         addmm,
         errors=(E("RuntimeError", np.ones(2), np.ones((2, 3)), np.ones(2)),),
+        inplace="addmv_",
         **COMMON,
     ),
     Op(
@@ -218,6 +219,7 @@ ROWS = [
         "nn.functional.bilinear",
         lambda r: [S(r(2, 3), r(2, 4), r(5, 3, 4), r(5))],
         lambda a, b, w, c: np.einsum("bi,oij,bj->bo", a, w, b) + c,
+        aliases=("bilinear",),
         tol=TOL,
     ),
     Op(

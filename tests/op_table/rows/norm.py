@@ -131,6 +131,7 @@ ROWS = [
         F + "layer_norm",
         layer_samples,
         layer_norm,
+        aliases=("layer_norm",),
         tol=TOL,
         errors=(
             E("RuntimeError", np.ones((2, 3)), (4,)),
@@ -142,6 +143,7 @@ ROWS = [
         F + "rms_norm",
         rms_samples,
         rms_norm,
+        aliases=("rms_norm",),
         tol=TOL,
         errors=(
             E("RuntimeError", np.ones((2, 3)), (4,)),
@@ -183,6 +185,7 @@ ROWS = [
         F + "group_norm",
         group_samples,
         group_norm,
+        aliases=("group_norm",),
         tol=TOL,
         errors=(
             E("RuntimeError", np.ones((2, 4, 3)), 3),

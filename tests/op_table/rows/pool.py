@@ -190,6 +190,22 @@ ROWS = [
         result=("same", "int64"),
         layouts=NOT_EXPANDED,
     ),
+    Op(
+        F + "max_pool1d_with_indices",
+        lambda r: [S(r.distinct(2, 3, 8), 2), S(r.distinct(1, 2, 9), 3, 2)],
+        max_pool_indices,
+        result=("same", "int64"),
+        layouts=NOT_EXPANDED,
+        errors=pool_errors(1),
+    ),
+    Op(
+        F + "max_pool2d_with_indices",
+        lambda r: [S(r.distinct(2, 2, 4, 4), 2), S(r.distinct(1, 1, 5, 5), 3, 1)],
+        max_pool_indices,
+        result=("same", "int64"),
+        layouts=NOT_EXPANDED,
+        errors=pool_errors(2),
+    ),
     Op(F + "avg_pool1d", samples_1d, batched(avg_pool, 1), tol=TOL, errors=pool_errors(1)),
     Op(
         F + "avg_pool2d",

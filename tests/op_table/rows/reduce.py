@@ -149,6 +149,11 @@ def median_dim(x: np.ndarray, dim: int, keepdim: bool = False) -> tuple[np.ndarr
     return (value, index) if keepdim else (value.squeeze(dim), index.squeeze(dim))
 
 
+def mean_of_numbers(x: np.ndarray, **along: Any) -> Any:
+    """The mean of what is not NaN; NaN where nothing is left."""
+    return np.nansum(x, **along) / np.sum(~np.isnan(x), **along)
+
+
 def no_ties(*shapes: tuple[int, ...]) -> Callable[[Rng], list[Sample]]:
     return lambda r: [S(r.distinct(*shape)) for shape in shapes]
 
@@ -177,6 +182,19 @@ ROWS = [
         dtypes=ALL,
         result="float64",
         method=True,
+    ),
+    Op(
+        "nanmean",
+        lambda r: [
+            *forms(empty=False)(r),
+            S(np.array([[1.5, np.nan, -2.0], [np.nan, np.nan, 0.25]]), 1, grad=False),
+            S(np.array([np.nan]), grad=False),
+            S(np.zeros((2, 0)), 1, grad=False),
+        ],
+        reduction(mean_of_numbers),
+        errors=DIMS,
+        method=True,
+        tol=FLOAT_SUM,
     ),
     Op("nansum", forms(), reduction(np.nansum), errors=DIMS, **SUM),
     Op(

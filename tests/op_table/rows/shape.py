@@ -369,6 +369,7 @@ ROWS = [
         lambda xs, dim=0: np.concatenate([x for x in xs if x.shape != (0,) or len(xs) == 1], dim),
         out=True,
         errors=JOIN_ERRORS,
+        aliases=("concatenate",),
         **MOVE,
     ),
     Op(
