@@ -160,7 +160,6 @@ ROWS = [
         written("_foreach_add_"),
         label="_foreach_add_, lists",
         errors=(E("ShapeError", [np.ones(2)], [np.ones(3)]), E("ValueError", [np.ones(2)], [np.ones(2)] * 2)),
-        peer=("error",),
         **COMMON,
     ),
     Op(
@@ -187,5 +186,5 @@ ROWS = [
     ),
     Op("_fused_adam_", adam_samples, adam(False), stepped("_fused_adam_", 5), dtypes=WIDE, **COMMON),
     Op("_fused_adamw_", adam_samples, adam(True), stepped("_fused_adamw_", 5), dtypes=WIDE, **COMMON),
-    Op("_fused_sgd_", sgd_samples, sgd, stepped("_fused_sgd_", 3), dtypes=WIDE, **COMMON),
+    Op("_fused_sgd_", sgd_samples, sgd, stepped("_fused_sgd_", 3), dtypes=WIDE, peer=("meta",), **COMMON),
 ]

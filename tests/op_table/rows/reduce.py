@@ -356,12 +356,45 @@ ROWS = [
     ),
     Op(
         "linalg.vector_norm",
-        lambda r: [s for s in norm_samples(r) if not any(isinstance(a, str) for a in s.args)],
+        lambda r: [s for s in norm_samples(r) if s.args[1:2] not in ((0,), ("fro",))],
         vector_norm,
         tol=FLOAT_SUM,
         errors=(E("IndexError", np.ones((2, 3)), 2, 2),),
     ),
+    Op(
+        "linalg.vector_norm",
+        lambda r: [S(r(2, 5), 0, 1), S(np.array([0.0, 1.5, 0.0]), 0)],
+        vector_norm,
+        label="linalg.vector_norm, order 0",
+        grad=False,
+    ),
     Op("linalg.norm", lambda r: [S(r(3, 4)), S(r(5), 3), S(r(3, 4), 2, 1)], vector_norm, tol=FLOAT_SUM),
+    Op(
+        "linalg.norm",
+        lambda r: [S(r(3, 4), ord) for ord in ("fro", 1, -1, np.inf, -np.inf)],
+        np.linalg.norm,
+        label="linalg.norm, matrix",
+        tol=FLOAT_SUM,
+        errors=(
+            E("RuntimeError", np.ones((2, 2, 2)), 1),
+            E("RuntimeError", np.ones(2), "fro"),
+        ),
+    ),
+    Op(
+        "linalg.matrix_norm",
+        lambda r: [
+            *[S(r(2, 3, 4), ord) for ord in ("fro", 1, -1, np.inf, -np.inf)],
+            S(r(2, 3, 4), np.inf, (0, 1), True),
+            S(r(2, 3, 4), 1, (-1, 0)),
+        ],
+        lambda x, ord, dim=(-2, -1), keepdim=False: np.linalg.norm(x, ord, dim, keepdim),
+        tol=FLOAT_SUM,
+        python=True,
+        errors=(
+            E("RuntimeError", np.ones((2, 2)), 3),
+            E("RuntimeError", np.ones((2, 2)), 1, (0, 0)),
+        ),
+    ),
     Op(
         "logsumexp",
         lambda r: (
