@@ -109,7 +109,7 @@ WT_ACTIVATION(hardsigmoid, "hardsigmoid", "hardsigmoid_backward", "HardsigmoidBa
 WT_ACTIVATION(hardswish, "hardswish", "hardswish_backward", "HardswishBackward0", 0, false,
               where_st(le_ts(x, -3), Scalar(0.0), where_ts(lt_ts(x, 3), x / 3 + 0.5, Scalar(1.0))))
 WT_ACTIVATION(softsign, "softsign", "softsign_backward", "SoftsignBackward0", 0, false,
-              reciprocal(square(abs(x) + 1)))
+              reciprocal(square(abs(x) + 1)) + (x - x))
 WT_ACTIVATION(leaky_relu, "leaky_relu", "leaky_relu_backward", "LeakyReluBackward0", 1, false,
               where(gt_ts(x, 0), one(x), one(x) * v.first))
 WT_ACTIVATION(elu, "elu", "elu_backward", "EluBackward0", 1, false,

@@ -113,7 +113,8 @@ void cat_backward(Node& n, Gradients& g) {
   const Joined& j = n.data<Joined>();
   int64_t at = 0;
   for (size_t i = 0; i < j.lengths.size(); ++i) {
-    if (g.wants(i)) g.set(i, j.lengths[i] < 0 ? Tensor() : narrow(g[0], j.dim, at, j.lengths[i]));
+    if (g.wants(i))
+      g.set(i, j.lengths[i] < 0 ? zeros(Shape{0}, options_of(g[0])) : narrow(g[0], j.dim, at, j.lengths[i]));
     at += std::max<int64_t>(j.lengths[i], 0);
   }
 }

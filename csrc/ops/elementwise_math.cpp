@@ -57,10 +57,11 @@ WT_UNARY(sigmoid, "SigmoidBackward0", Float, Output, "1 / (1 + exp(-input)).",
 WT_UNARY(rad2deg, "Rad2DegBackward0", Float, Nothing, "Radians to degrees.", g * (180 / kPi));
 WT_UNARY(deg2rad, "Deg2RadBackward0", Float, Nothing, "Degrees to radians.", g*(kPi / 180));
 
-// ---- logit(x, eps): x is first clamped to [eps, 1 - eps], outside of which the gradient is 0 ----
+// ---- logit(x, eps): x is first clamped to [eps, 1 - eps], outside of which the gradient is 0. abs makes a
+// slope of +inf at -0, as at 0. ----
 WT_UNARY_BACKWARD(logit, "LogitBackward0", Float, Input, nullptr,
                   where_st(logical_or(lt_ts(s, 0), gt_ts(s, 1)), Scalar(__builtin_nan("")),
-                           g / (s * (1 - s))))
+                           g / (abs(s) * (1 - s))))
 namespace {
 Tensor logit_impl(const Tensor& x, std::optional<double> eps) {
   return unary_impl<logit_def>(eps ? clamp(x, Scalar(*eps), Scalar(1 - *eps)) : x);

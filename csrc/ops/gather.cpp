@@ -269,7 +269,8 @@ Tensor index_add_inplace(const Tensor& self, int64_t dim, const Tensor& index, c
   if (!self.is_meta() && from.numel()) {
     Launch launch(self.device());
     index_add_slot(launch, to.view(), i.view(), from.view(), static_cast<int>(dim), alpha.to_double());
-    launch.check_index("index_add_", dim);
+    // PyTorch's classes: IndexError for a vector, RuntimeError for slices of more dims.
+    self.ndim() > 1 ? check_in_range(launch, "index_add_", dim) : launch.check_index("index_add_", dim);
   }
   self.bump_version();
   if (n) rebase_history(self, n);

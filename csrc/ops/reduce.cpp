@@ -259,7 +259,7 @@ void norm_backward(Node& n, Gradients& g) {
   Tensor x = n.saved(0);
   Tensor out = spread(n.saved(1), d.kept, d.sizes), wide = spread(g[0], d.kept, d.sizes);
   Tensor none_there = eq_ts(out, 0);
-  if (p == 0) return g.set(0, zeros(d.sizes, options_of(g[0])));
+  if (p == 0) return;  // a count: no gradient, as opposed to one of zeros
   if (p == 1) return g.set(0, wide * sign(x));
   if (p == 2) return g.set(0, masked_fill(wide * x / out, none_there, 0.0));
   if (std::isinf(p)) {
@@ -311,7 +311,8 @@ Tensor norm_name_impl(const Tensor& x, std::string_view p, OptDims dims, bool ke
 void logsumexp_backward(Node& n, Gradients& g) {
   const Data& d = n.data<Data>();
   Tensor x = n.saved(0), out = spread(n.saved(1), d.kept, d.sizes);
-  g.set(0, spread(g[0], d.kept, d.sizes) * exp(x - masked_fill(out, isinf(out), 0.0)));
+  // Where the result is infinite, so is x, and the difference is NaN: there is no share to tell.
+  g.set(0, spread(g[0], d.kept, d.sizes) * exp(x - out));
 }
 constexpr NodeType kLogsumexp{"LogsumexpBackward0", logsumexp_backward};
 

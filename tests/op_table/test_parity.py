@@ -13,6 +13,9 @@ from .driver import callable_of, count, rows
 from .table import Err, Op
 
 pytestmark = pytest.mark.parity
+
+# PyTorch's gradient of hardsigmoid takes 1 / 6 in single precision in every dtype.
+GRADIENT_TOLERANCE = {"nn.functional.hardsigmoid": 1e-7}
 Request = pytest.FixtureRequest
 
 
@@ -71,6 +74,15 @@ def compare(rt: ModuleType, peer: ModuleType, op: Op, got: Any, want: Any, where
         np.testing.assert_allclose(a, b, 2 * relative, 2 * absolute, equal_nan=True, err_msg=where)
 
 
+def read_part_only(op: Op, args: list[Any]) -> list[Any]:
+    """For scatter's kin, PyTorch raises in backward where src is larger than index. For it, the part that is
+    read is narrowed beforehand; the gradient with respect to the whole src stays comparable."""
+    if not op.name.startswith("scatter") or len(args) < 4 or not hasattr(args[3], "shape"):
+        return args
+    part = tuple(slice(n) for n in args[2].shape)
+    return [*args[:3], args[3][part] if part else args[3], *args[4:]]
+
+
 @rows(lambda op: op.grad and "float64" in op.dtypes and not op.seeded)
 def test_gradient(rt: ModuleType, peer: ModuleType, op: Op, request: Request) -> None:
     here, there = both(rt, peer, op, request)
@@ -80,17 +92,19 @@ def test_gradient(rt: ModuleType, peer: ModuleType, op: Op, request: Request) ->
         gradients = []
         for runtime, call in ((rt, here), (peer, there)):
             args, kwargs, leaves = checks.leaves_of(runtime, op, sample, original, "float64")
+            args = read_part_only(op, args) if runtime is peer else args
             results = [x for x in checks.tensors(runtime, call(*args, **kwargs)) if x.requires_grad]
             cotangents = [numdiff.weights_for(runtime, x) for x in results]
             gradients.append(
                 runtime.autograd.grad(results, leaves, cotangents, allow_unused=True) if results else []
             )
         assert len(gradients[0]) == len(gradients[1]), where
+        tolerance = GRADIENT_TOLERANCE.get(op.name, 1e-9)
         for one, ref in zip(*gradients):
             assert (one is None) == (ref is None), f"{where}: a gradient is missing on one side"
             if ref is not None:
                 a, b = convert.to_numpy(rt, one), convert.to_numpy(peer, ref)
-                np.testing.assert_allclose(a, b, 1e-9, 1e-9, equal_nan=True, err_msg=where)
+                np.testing.assert_allclose(a, b, tolerance, tolerance, equal_nan=True, err_msg=where)
         done += 1
     count(request, "gradients", done)
 

@@ -312,9 +312,10 @@ WT_FORMULA(Hardswish, Unary<kFloats>, WT_V1, return x * minimum(maximum(x + V(3)
 WT_FORMULA(HardswishBackward, Binary<kFloats>, WT_GX,
            return select(x <= V(-3), V(0), select(x < V(3), g* fma(x, V(1.0 / 3), V(0.5)), g)););
 WT_FORMULA(Softsign, Unary<kFloats>, WT_V1, return x / (V(1) + abs(x)););
+// The last term is 0, or NaN at an infinity, where x / (1 + |x|) is NaN itself.
 WT_FORMULA(SoftsignBackward, Binary<kFloats>, WT_GX, {
   V d = V(1) + abs(x);
-  return g / (d * d);
+  return g / (d * d) + (x - x);
 });
 
 // ---- losses of an input x against a target y. In the gradients with respect to x, g is the gradient of the

@@ -96,7 +96,9 @@ ROWS = [
             E("RuntimeError", Q, np.ones((1, 2, 4, 2)), Q),
             E("RuntimeError", Q, np.ones((1, 2, 5, 3)), Q, stricter=True),
             E("RuntimeError", Q, Q, Q, np.ones((3, 3), bool)),
-            E("RuntimeError", Q, Q, Q, np.ones((4, 4), bool), is_causal=True),
+            # PyTorch documents the refusal; its fused CPU path, taken without dropout, applies both.
+            E("RuntimeError", Q, Q, Q, np.ones((4, 4), bool), is_causal=True, stricter=True),
+            E("RuntimeError", Q, Q, Q, np.ones((4, 4), bool), 0.5, is_causal=True),
             E("RuntimeError", np.ones((1, 3, 4, 3)), Q, Q, enable_gqa=True),
             E("RuntimeError", Q, Q, np.ones((1, 2, 4, 3), np.int64)),
         ),

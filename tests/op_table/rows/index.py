@@ -371,7 +371,8 @@ ROWS = [
         method=True,
         inplace="index_add_",
         errors=(
-            E("IndexError|RuntimeError", ONES, 0, np.array([2]), np.ones((1, 3))),
+            E("RuntimeError", ONES, 0, np.array([2]), np.ones((1, 3))),
+            E("IndexError", np.ones(2), 0, np.array([2]), np.ones(1)),
             E("RuntimeError", ONES, 0, np.array([0]), np.ones((2, 3))),
         ),
         tol={"bfloat16": (4e-2, 4e-2), "float16": (5e-3, 5e-3)},

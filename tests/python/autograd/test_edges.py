@@ -1,0 +1,91 @@
+"""Gradients at the ends of domains, and which gradients exist: infinities, empty parts, counts.
+
+Each case runs with `torch` bound to warptape; with `-m parity` it runs with PyTorch itself, so that the
+expectations are PyTorch's.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import warptape
+
+INF, NAN = math.inf, math.nan
+Case = tuple[str, list[Any], Any]
+
+# name: (an expression of x, x, the gradient of its sum or None)
+CASES: dict[str, Case] = {
+    "softsign": (
+        "torch.nn.functional.softsign(x)",
+        [INF, -INF, 0.0, -1.0, 3.0, 1e30],
+        [NAN, NAN, 1.0, 0.25, 0.0625, 0.0],
+    ),
+    "logit": ("torch.logit(x)", [0.0, -0.0, 1.0, 0.5, -0.5, 2.0], [INF, INF, INF, 4.0, NAN, NAN]),
+    "logit, clamped": (
+        "torch.logit(x, 0.25)",
+        [0.0, -0.0, 1.0, 0.5, -0.5, 2.0],
+        [0.0, 0.0, 0.0, 4.0, 0.0, 0.0],
+    ),
+    "logsumexp": (
+        "torch.logsumexp(x, 1)",
+        [[-INF, -INF], [INF, 0.0], [-INF, 0.0], [1.0, 1.0]],
+        [[NAN, NAN], [NAN, 0.0], [0.0, 1.0], [0.5, 0.5]],
+    ),
+    "norm that counts": ("torch.norm(x, 0)", [0.0, 2.0], None),
+    "norm that counts, beside another term": ("torch.norm(x, 0) + x", [0.0, 2.0], [1.0, 1.0]),
+    "cat with an empty vector": ("torch.cat([x, torch.ones(2, 3)], 1)", [], []),
+    "cat of a matrix and an empty vector": ("torch.cat([torch.ones(0), x])", [[2.0, 3.0]], [[1.0, 1.0]]),
+    "hardsigmoid": (
+        "torch.nn.functional.hardsigmoid(x) * 6",
+        [-3.5, -3.0, 0.0, 3.0, 3.5],
+        [0.0, 0.0, 1.0, 0.0, 0.0],
+    ),
+}
+
+
+def check(torch: Any, name: str) -> None:
+    expression, values, expected = CASES[name]
+    x = torch.tensor(values, requires_grad=True)
+    y = eval(expression, {"torch": torch, "x": x})
+    assert y.requires_grad
+    y.sum().backward()
+    if expected is None:
+        assert x.grad is None
+    else:
+        assert tuple(x.grad.shape) == tuple(x.shape)
+        np.testing.assert_allclose(x.grad.tolist(), expected, 1e-6, 0)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_edge(name: str) -> None:
+    check(warptape, name)
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("name", CASES)
+def test_edge_is_pytorch_s(name: str) -> None:
+    check(pytest.importorskip("torch"), name)
+
+
+@pytest.mark.parametrize("op", ["scatter", "scatter_add"])
+def test_scatter_reads_a_part_of_src(op: str) -> None:
+    """The part of src that index does not cover has gradient 0, where PyTorch's backward raises."""
+    src = warptape.ones(2, 3, requires_grad=True)
+    index = warptape.tensor([[2, 0]])
+    getattr(warptape.zeros(2, 3), op)(1, index, src).sum().backward()
+    assert src.grad.tolist() == [[1.0, 1.0, 0.0], [0.0, 0.0, 0.0]]
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_softsign_composed_equals_fused(order: int) -> None:
+    """The gradient taken with create_graph is composed of other ops; it agrees at infinities too."""
+    x = warptape.tensor([INF, -INF, 3.0], requires_grad=True)
+    (g,) = warptape.autograd.grad(warptape.nn.functional.softsign(x).sum(), x, create_graph=True)
+    if order == 1:
+        np.testing.assert_array_equal(g.tolist(), [NAN, NAN, 0.0625])
+    else:
+        (h,) = warptape.autograd.grad(g.sum(), x)
+        np.testing.assert_allclose(h.tolist(), [NAN, NAN, -2 / 64], 1e-6)
