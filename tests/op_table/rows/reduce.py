@@ -188,13 +188,18 @@ ROWS = [
         lambda r: [
             *forms(empty=False)(r),
             S(np.array([[1.5, np.nan, -2.0], [np.nan, np.nan, 0.25]]), 1, grad=False),
-            S(np.array([np.nan]), grad=False),
-            S(np.zeros((2, 0)), 1, grad=False),
         ],
         reduction(mean_of_numbers),
         errors=DIMS,
         method=True,
         tol=FLOAT_SUM,
+    ),
+    Op(
+        "nanmean",
+        lambda r: [S(np.array([np.nan])), S(np.zeros((2, 0)), 1), S(np.zeros(0))],
+        reduction(mean_of_numbers),
+        label="nanmean of nothing",
+        grad=False,
     ),
     Op("nansum", forms(), reduction(np.nansum), errors=DIMS, **SUM),
     Op(

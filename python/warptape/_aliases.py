@@ -1,0 +1,106 @@
+"""Second names of ops, and what is a step away from one: functions and Tensor methods."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import _C
+from ._arguments import checked
+from ._tensor import Tensor
+
+_ops = _C._functions
+
+__all__ = ["diff", "divide", "multiply", "negative", "ravel", "rsub", "subtract", "take", "true_divide"]
+
+
+def multiply(input: Tensor, other: Any, *, out: Tensor | None = None) -> Tensor:
+    """`mul` under its other name."""
+    return _ops.mul(input, other, out=out)
+
+
+def subtract(input: Tensor, other: Any, *, alpha: Any = 1, out: Tensor | None = None) -> Tensor:
+    """`sub` under its other name."""
+    return _ops.sub(input, other, alpha=alpha, out=out)
+
+
+def divide(
+    input: Tensor, other: Any, *, rounding_mode: str | None = None, out: Tensor | None = None
+) -> Tensor:
+    """`div` under its other name."""
+    if rounding_mode is None:
+        return _ops.div(input, other, out=out)
+    return _ops.div(input, other, rounding_mode=rounding_mode, out=out)
+
+
+def true_divide(input: Tensor, other: Any, *, out: Tensor | None = None) -> Tensor:
+    """`div` without rounding."""
+    return _ops.div(input, other, out=out)
+
+
+def negative(input: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """`neg` under its other name."""
+    return _ops.neg(input, out=out)
+
+
+def rsub(input: Tensor, other: Any, *, alpha: Any = 1) -> Tensor:
+    """other - alpha * input; `other` is a tensor that broadcasts with `input`, or a number."""
+    if isinstance(other, Tensor):
+        return _ops.sub(other, input, alpha=alpha)
+    return _ops.add(_ops.neg(input) if alpha == 1 else _ops.mul(input, -alpha), other)
+
+
+def ravel(input: Tensor) -> Tensor:
+    """All elements in one dim: a view where the memory allows it."""
+    return _ops.reshape(input, (-1,))
+
+
+def take(input: Tensor, index: Tensor) -> Tensor:
+    """Elements of the flattened `input` at `index` (int64, negative counts from the end), in its shape.
+
+    Raises:
+        IndexError: for an index outside the elements.
+        RuntimeError: for an index that is not int64.
+    """
+    if index.dtype != _C.int64:
+        raise _C.DtypeError(f"take: expected an index of torch.int64, got {index.dtype}")
+    return _ops.reshape(input, (-1,))[index]
+
+
+def diff(
+    input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None, append: Tensor | None = None
+) -> Tensor:
+    """Differences of neighbours along `dim`, `n` times; `prepend` and `append` are joined on first."""
+    if n < 0:
+        raise RuntimeError(f"diff: expected n of at least 0, got {n}")
+    parts = [x for x in (prepend, input, append) if x is not None]
+    found = input if len(parts) == 1 else _ops.cat(parts, dim)
+    for _ in range(min(n, found.size(dim))):
+        rest = max(found.size(dim) - 1, 0)
+        later, earlier = found.narrow(dim, min(1, found.size(dim)), rest), found.narrow(dim, 0, rest)
+        found = _ops.logical_xor(later, earlier) if found.dtype == _C.bool else _ops.sub(later, earlier)
+    return found
+
+
+for _name in __all__:
+    globals()[_name] = checked(globals()[_name])
+    if _name != "rsub":
+        setattr(Tensor, _name, globals()[_name])
+
+
+def _in_place(name: str, method: Any) -> Any:
+    def write(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        return method(self, *args, **kwargs)
+
+    write.__name__ = name
+    write.__doc__ = "The in-place form of an op, under its other name."
+    return checked(write)
+
+
+for _name, _method in [
+    ("multiply_", Tensor.mul_),
+    ("subtract_", Tensor.sub_),
+    ("divide_", Tensor.div_),
+    ("true_divide_", Tensor.div_),
+    ("negative_", Tensor.neg_),
+]:
+    setattr(Tensor, _name, _in_place(_name, _method))
