@@ -281,17 +281,22 @@ Tensor index_add_impl(const Tensor& x, int64_t dim, const Tensor& index, const T
   return index_add_inplace(clone(x), dim, index, source, alpha);
 }
 
+// For the tape, a 0-dim tensor as one of one element.
+Tensor one_dim_view(const Tensor& t) { return t.ndim() ? t : unsqueeze(t, 0); }
+
 Tensor index_fill_inplace(const Tensor& self, int64_t dim, const Tensor& index, const Scalar& value) {
   dim = wrap_dim(dim, self.ndim(), "index_fill_");
   std::vector<OptTensor> indices(static_cast<size_t>(dim + 1));
   indices.back() = index;
-  return index_put_(self, indices, full({}, value, options_of(self)), false);
+  index_put_(one_dim_view(self), indices, full({}, value, options_of(self)), false);
+  return self;
 }
 Tensor index_copy_inplace(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& source) {
   dim = wrap_dim(dim, self.ndim(), "index_copy_");
   std::vector<OptTensor> indices(static_cast<size_t>(dim + 1));
   indices.back() = index;
-  return index_put_(self, indices, source, false);
+  index_put_(one_dim_view(self), indices, source, false);
+  return self;
 }
 Tensor index_fill_impl(const Tensor& x, int64_t dim, const Tensor& index, const Scalar& value) {
   return index_fill_inplace(clone(x), dim, index, value);

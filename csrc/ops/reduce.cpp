@@ -91,9 +91,24 @@ Tensor mean_impl(const Tensor& x, OptDims dims, bool keepdim, OptDType dtype) {
 }
 Tensor mean_all_impl(const Tensor& x, OptDType dtype) { return mean(x, std::nullopt, false, dtype); }
 
-Tensor nan_to_zero(const Tensor& x) { return is_floating(x.dtype()) ? masked_fill(x, isnan(x), 0.0) : x; }
+// A product, not a selection: the infinite gradient that nanmean of nothing but NaN has is NaN, as in
+// PyTorch.
+void nansum_backward(Node& n, Gradients& g) {
+  const Data& d = n.data<Data>();
+  g.set(0, spread(g[0], d.kept, d.sizes) * logical_not(isnan(n.saved(0))));
+}
+constexpr NodeType kNansum{"NansumBackward0", nansum_backward};
+
 Tensor nansum_impl(const Tensor& x, OptDims dims, bool keepdim, OptDType dtype) {
-  return sum(nan_to_zero(x), dims, keepdim, dtype);
+  if (!is_floating(x.dtype())) return sum(x, dims, keepdim, dtype);
+  Reduced r = reduced_shape("nansum", x, dims, keepdim);
+  Tensor out = run(sum_slot, masked_fill(detach(x), isnan(x), 0.0), r, sum_dtype(x, dtype));
+  if (needs_grad(x)) {
+    Ref<Node> n = record_reduction(kNansum, x, r, 0);
+    n->save(x);
+    set_history(out, n);
+  }
+  return out;
 }
 Tensor nanmean_impl(const Tensor& x, OptDims dims, bool keepdim, OptDType dtype) {
   Tensor count = sum(logical_not(isnan(x)), dims, keepdim, std::nullopt);

@@ -25,8 +25,7 @@ WT_INLINE Walk<3> indexed_walk(const View& out, const View& x, const View& index
 }
 
 template <class T>
-void gather_typed(const LaunchContext& ctx, const View& out, const View& x, const View& index, int dim,
-                  bool wraps) {
+void gather_typed(const LaunchContext& ctx, const View& out, const View& x, const View& index, int dim) {
   const Walk<3> w = indexed_walk(out, x, index, dim);
   const int64_t bound = x.ndim ? x.sizes[dim] : 1, step = x.ndim ? x.strides[dim] : 0;
   const int64_t so = w.inner(0), sx = w.inner(1), si = w.inner(2);
@@ -40,7 +39,7 @@ void gather_typed(const LaunchContext& ctx, const View& out, const View& x, cons
       const int64_t* ix = pi + at[2];
       if (si == 0) {  // one index for the whole run: a copy
         int64_t i = *ix;
-        if (!resolve(ctx, i, bound, wraps)) return;
+        if (!resolve(ctx, i, bound, false)) return;
         s += i * step;
         if (so == 1 && sx == 1)
           std::memcpy(o, s, n * sizeof(T));
@@ -50,7 +49,7 @@ void gather_typed(const LaunchContext& ctx, const View& out, const View& x, cons
       }
       for (int64_t j = 0; j < n; ++j) {
         int64_t i = ix[j * si];
-        if (resolve(ctx, i, bound, wraps)) o[j * so] = s[j * sx + i * step];
+        if (resolve(ctx, i, bound, false)) o[j * so] = s[j * sx + i * step];
       }
     });
   });
@@ -71,14 +70,13 @@ struct SpreadIndex {
 
 void gather(const LaunchContext& ctx, const View& out, const View& x, const View& index, int dim) {
   dispatch_size(SizeTypes{}, itemsize(x.dtype),
-                [&](auto t) { gather_typed<typename decltype(t)::type>(ctx, out, x, index, dim, false); });
+                [&](auto t) { gather_typed<typename decltype(t)::type>(ctx, out, x, index, dim); });
 }
 
 void index_select(const LaunchContext& ctx, const View& out, const View& x, const View& index, int dim) {
   SpreadIndex spread(out, index, dim);
-  dispatch_size(SizeTypes{}, itemsize(x.dtype), [&](auto t) {
-    gather_typed<typename decltype(t)::type>(ctx, out, x, spread.view, dim, true);
-  });
+  dispatch_size(SizeTypes{}, itemsize(x.dtype),
+                [&](auto t) { gather_typed<typename decltype(t)::type>(ctx, out, x, spread.view, dim); });
 }
 
 struct Assign {
@@ -221,7 +219,7 @@ void scatter(const LaunchContext& ctx, const View& self, const View& index, cons
 
 void index_add(const LaunchContext& ctx, const View& self, const View& index, const View& src, int dim,
                double alpha) {
-  if (!all_valid(ctx, index, self.ndim ? self.sizes[dim] : 1, true)) return;
+  if (!all_valid(ctx, index, self.ndim ? self.sizes[dim] : 1, false)) return;
   SpreadIndex spread(src, index, dim);
   dispatch(AllTypes{}, self.dtype, [&](auto t) {
     using T = typename decltype(t)::type;

@@ -19,10 +19,10 @@ using GatherFn = void(const LaunchContext&, const View& out, const View& x, cons
 using ScatterFn = void(const LaunchContext&, const View& self, const View& index, const View& src, int dim,
                        ScatterMode mode);
 
-// Slot "index_select": out (contiguous) = slices of x at index [n] along dim. Wraps.
+// Slot "index_select": out (contiguous) = slices of x at index [n] along dim.
 using IndexSelectFn = void(const LaunchContext&, const View& out, const View& x, const View& index, int dim);
 
-// Slot "index_add": self[..., index[i], ...] += alpha * src[..., i, ...]. Wraps.
+// Slot "index_add": self[..., index[i], ...] += alpha * src[..., i, ...].
 using IndexAddFn = void(const LaunchContext&, const View& self, const View& index, const View& src, int dim,
                         double alpha);
 

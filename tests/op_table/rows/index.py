@@ -198,6 +198,8 @@ def index_add(x: np.ndarray, dim: int, index: np.ndarray, source: np.ndarray, al
 
 
 def index_write(x: np.ndarray, dim: int, index: np.ndarray, source: Any) -> np.ndarray:
+    if not x.ndim:
+        return np.full_like(x, source)
     y = np.moveaxis(x.copy(), dim, 0)
     y[index] = np.moveaxis(source, dim, 0) if isinstance(source, np.ndarray) and source.ndim else source
     return np.moveaxis(y, 0, dim)
@@ -353,6 +355,7 @@ ROWS = [
         out=True,
         errors=(
             E("IndexError", ONES, 0, np.array([2])),
+            E("IndexError", ONES, 0, np.array([-1])),
             E("IndexError", ONES, 2, np.array([0])),
             E("IndexError", ONES, 0, np.array([[0]])),
             E("RuntimeError", ONES, 0, FLOAT_INDEX[0]),
@@ -373,13 +376,18 @@ ROWS = [
         errors=(
             E("RuntimeError", ONES, 0, np.array([2]), np.ones((1, 3))),
             E("IndexError", np.ones(2), 0, np.array([2]), np.ones(1)),
+            E("RuntimeError", ONES, 0, np.array([-1]), np.ones((1, 3))),
             E("RuntimeError", ONES, 0, np.array([0]), np.ones((2, 3))),
         ),
         tol={"bfloat16": (4e-2, 4e-2), "float16": (5e-3, 5e-3)},
     ),
     Op(
         "index_copy",
-        lambda r: [S(r(3, 4), 0, np.array([2, 0]), r(2, 4)), S(r(3, 4), 1, np.array([1]), r(3, 1))],
+        lambda r: [
+            S(r(3, 4), 0, np.array([2, 0]), r(2, 4)),
+            S(r(3, 4), 1, np.array([1]), r(3, 1)),
+            S(r(), 0, np.array([0]), r()),
+        ],
         index_write,
         inplace="index_copy_",
         errors=(E("IndexError", ONES, 0, np.array([2]), np.ones((1, 3))),),
@@ -387,7 +395,11 @@ ROWS = [
     ),
     Op(
         "index_fill",
-        lambda r: [S(r(3, 4), 0, np.array([2, 0]), 3), S(r(3, 4), 1, np.array([1, 3]), 0)],
+        lambda r: [
+            S(r(3, 4), 0, np.array([2, 0]), 3),
+            S(r(3, 4), 1, np.array([1, 3]), 0),
+            S(r(), 0, np.array([0]), 3),
+        ],
         index_write,
         inplace="index_fill_",
         errors=(E("IndexError", ONES, 0, np.array([2]), 1.0),),

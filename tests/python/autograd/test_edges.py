@@ -38,6 +38,13 @@ CASES: dict[str, Case] = {
     "norm that counts, beside another term": ("torch.norm(x, 0) + x", [0.0, 2.0], [1.0, 1.0]),
     "cat with an empty vector": ("torch.cat([x, torch.ones(2, 3)], 1)", [], []),
     "cat of a matrix and an empty vector": ("torch.cat([torch.ones(0), x])", [[2.0, 3.0]], [[1.0, 1.0]]),
+    "nansum": ("torch.nansum(x) * x[0]", [2.0, NAN, 3.0], [7.0, 0.0, 2.0]),
+    "nansum times infinity": ("torch.nansum(x) * float('inf')", [NAN, 1.0], [NAN, INF]),
+    "nanmean": (
+        "torch.nanmean(x, 1)",
+        [[NAN, NAN], [NAN, 1.0], [1.0, 1.0]],
+        [[NAN, NAN], [0.0, 1.0], [0.5, 0.5]],
+    ),
     "hardsigmoid": (
         "torch.nn.functional.hardsigmoid(x) * 6",
         [-3.5, -3.0, 0.0, 3.0, 3.5],
