@@ -68,6 +68,12 @@ void drop_tensor(TensorObject* t) {
   t->tensor = Tensor();
 }
 
+// For an object that outlives the impl that owned it, because the garbage collector holds it.
+void leave_empty(TensorObject* t) {
+  new (&t->tensor) Tensor(empty(IntList{{0}}, {DType::Float32, {}}));
+  t->tensor->python = t;
+}
+
 void dealloc(PyObject* self) {
   PyTypeObject* type = Py_TYPE(self);
   if (type->tp_del || type->tp_finalize) {
@@ -107,7 +113,9 @@ void release_object(void* object) {
   count_python_parts(-1);
   if (!Py_IsInitialized()) return;
   GilGuard gil;
-  Py_DECREF(static_cast<PyObject*>(object));
+  auto* self = static_cast<PyObject*>(object);
+  if (Py_REFCNT(self) > 1) leave_empty(cast(self));
+  Py_DECREF(self);
 }
 
 // Subclasses made in Python take over our dealloc, which can keep an object alive; one with __slots__ keeps
