@@ -3,7 +3,6 @@ randn and normal_ within 2 ulp. generator.json was recorded from PyTorch by reco
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 from types import ModuleType
@@ -12,19 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from golden import draws
+
 HERE = Path(__file__).resolve().parent
 GOLDEN: dict[str, dict[str, dict[str, str]]] = json.loads((HERE / "generator.json").read_text())
 
 
-def load_draws() -> Any:
-    spec = importlib.util.spec_from_file_location("golden_draws", HERE / "draws.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-draws = load_draws()
 EXACT, CLOSE = draws.exact(), draws.close()
 
 

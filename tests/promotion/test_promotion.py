@@ -3,27 +3,18 @@ Python numbers on either side. promotion.json was recorded from PyTorch by recor
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
+
+from promotion import cases
 
 HERE = Path(__file__).resolve().parent
 GOLDEN: dict[str, dict[str, str]] = json.loads((HERE / "promotion.json").read_text())["table"]
 
 
-def load_cases() -> Any:
-    spec = importlib.util.spec_from_file_location("promotion_cases", HERE / "cases.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-cases = load_cases()
 LEFT = [(op, left) for op in cases.OPS for left in GOLDEN[op]]
 
 

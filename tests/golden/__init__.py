@@ -1,0 +1,1 @@
+"""Numbers recorded from PyTorch, and what draws them."""
