@@ -21,7 +21,8 @@ namespace warptape {
 namespace {
 
 struct Registry {
-  std::mutex mutex;
+  std::mutex mutex;    // of the entries
+  std::mutex plugins;  // held while one is opened, which registers entries
   std::array<std::unordered_map<std::string, const kernels::KernelEntry*>, kNumDeviceTypes> entries;
   std::array<DeviceRuntime*, kNumDeviceTypes> runtimes{};
   std::array<std::string, kNumDeviceTypes> failures;  // why a plugin did not open
@@ -80,7 +81,7 @@ void open_plugin(DeviceType type) {
 void set_plugin_folder(const char* path) { registry().folder = path; }
 
 void register_device_runtime(DeviceType type, DeviceRuntime* runtime) {
-  registry().runtimes[static_cast<int>(type)] = runtime;
+  __atomic_store_n(&registry().runtimes[static_cast<int>(type)], runtime, __ATOMIC_RELEASE);
 }
 
 void register_kernels(const kernels::KernelEntry* begin, const kernels::KernelEntry* end) {
@@ -88,12 +89,21 @@ void register_kernels(const kernels::KernelEntry* begin, const kernels::KernelEn
   add_entries(registry(), begin, end);
 }
 
-DeviceRuntime& runtime_of(DeviceType type) {
+DeviceRuntime* find_runtime(DeviceType type, std::string* why) {
   Registry& r = registry();
-  open_plugin(type);
-  DeviceRuntime* runtime = r.runtimes[static_cast<int>(type)];
-  WT_CHECK(runtime, DeviceError, name(type),
-           ": this device cannot be used: ", r.failures[static_cast<int>(type)],
+  int slot = static_cast<int>(type);
+  if (!__atomic_load_n(&r.runtimes[slot], __ATOMIC_ACQUIRE)) {
+    std::lock_guard lock(r.plugins);
+    open_plugin(type);
+  }
+  if (why) *why = r.failures[slot];
+  return r.runtimes[slot];
+}
+
+DeviceRuntime& runtime_of(DeviceType type) {
+  std::string why;
+  DeviceRuntime* runtime = find_runtime(type, &why);
+  WT_CHECK(runtime, DeviceError, name(type), ": this device cannot be used: ", why,
            "; `python -m warptape.doctor` says what to install");
   return *runtime;
 }

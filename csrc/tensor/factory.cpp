@@ -37,12 +37,12 @@ bool is_dense(const Tensor& t) {
   return true;
 }
 
-void copy_across(const Tensor& dst, const Tensor& src) {
+void copy_across(const Tensor& dst, const Tensor& src, bool non_blocking) {
   DeviceType type = dst.device().is_cpu() ? src.device().type : dst.device().type;
   Tensor from = raw_contiguous(raw_cast(expand_view(src, dst.sizes()), dst.dtype()));
   Tensor to = dst.is_contiguous() ? dst : empty(dst.sizes(), options_of(dst));
   runtime_of(type).copy(to.data(), to.device(), from.data(), from.device(),
-                        static_cast<size_t>(to.numel()) * to.itemsize());
+                        static_cast<size_t>(to.numel()) * to.itemsize(), non_blocking);
   if (!to.same(dst)) raw_copy(dst, to);
 }
 
@@ -86,8 +86,9 @@ Tensor zeros(IntList sizes, TensorOptions options) {
   Tensor out = empty(sizes, options);
   if (options.device.is_cpu()) {
     if (out.numel()) std::memset(out.data(), 0, static_cast<size_t>(out.numel()) * out.itemsize());
-  } else {
-    raw_fill(out, 0);
+  } else if (!out.is_meta() && out.numel()) {
+    runtime_of(options.device.type)
+        .fill_zero(out.data(), options.device.index, static_cast<size_t>(out.numel()) * out.itemsize());
   }
   return out;
 }
@@ -136,12 +137,12 @@ std::optional<Shape> view_strides(const Tensor& t, IntList sizes) {
   return out;
 }
 
-void raw_copy(const Tensor& dst, const Tensor& src) {
+void raw_copy(const Tensor& dst, const Tensor& src, bool non_blocking) {
   if (dst.numel() == 0 || dst.is_meta()) return;
   WT_CHECK(!src.is_meta(), DeviceError,
            "copy_: a meta tensor has no data to copy; make the tensor on a real device");
   if (dst.device() != src.device() && (!dst.device().is_cpu() || !src.device().is_cpu()))
-    return copy_across(dst, src);
+    return copy_across(dst, src, non_blocking);
   const ElementwiseInput in[] = {src};
   run_elementwise(copy_slot, compute_dtype(promote(src.dtype(), dst.dtype())), dst, in);
 }
@@ -205,7 +206,11 @@ kernels::LaunchContext launch_context(Device device, kernels::IndexFault* fault)
   ctx.device = device.type;
   ctx.device_index = device.index;
   ctx.fault = fault;
-  if (!device.is_cpu()) ctx.stream = runtime_of(device.type).current_stream(device.index);
+  if (!device.is_cpu()) {
+    DeviceRuntime& runtime = runtime_of(device.type);
+    ctx.stream = runtime.current_stream(device.index);
+    ctx.fault = runtime.fault_record(device.index);
+  }
   return ctx;
 }
 

@@ -46,7 +46,7 @@ void Storage::resize(size_t bytes) {
     if (device_.is_cpu()) {
       std::memcpy(fresh, data_, keep);
     } else {
-      runtime_of(device_.type).copy(fresh, device_, data_, device_, keep);
+      runtime_of(device_.type).copy(fresh, device_, data_, device_, keep, false);
     }
   }
   allocator.deallocate(data_, bytes_);

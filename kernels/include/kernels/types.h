@@ -9,7 +9,11 @@
 // Kernel objects are compiled once per instruction set, so an inline function that the linker merged across
 // them would carry wide instructions into code that an older CPU runs. Whatever a kernel includes is
 // therefore always inlined.
+#if defined(__CUDACC__)
+#define WT_INLINE __host__ __device__ __forceinline__
+#else
 #define WT_INLINE [[gnu::always_inline]] inline
+#endif
 
 // Exported from libwarptape.so. The same in those that use it: with hidden visibility a class would have
 // another type identity there, and exceptions would not be caught.
@@ -36,10 +40,14 @@ struct BFloat16 {
   uint16_t bits;
   BFloat16() = default;
   WT_INLINE explicit BFloat16(float f) {
+#if defined(__CUDA_ARCH__)
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(f));
+#else
     uint32_t u;
     std::memcpy(&u, &f, 4);
     bool nan = (u & 0x7fffffffu) > 0x7f800000u;
     bits = nan ? uint16_t((u >> 16) | 0x40) : uint16_t((u + 0x7fffu + ((u >> 16) & 1)) >> 16);
+#endif
   }
   WT_INLINE explicit operator float() const {
     uint32_t u = uint32_t(bits) << 16;
@@ -54,13 +62,23 @@ struct Half {
   uint16_t bits;
   Half() = default;
   WT_INLINE explicit Half(float f) {
+#if defined(__CUDA_ARCH__)
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(f));
+#else
     _Float16 h = static_cast<_Float16>(f);
     std::memcpy(&bits, &h, 2);
+#endif
   }
   WT_INLINE explicit operator float() const {
+#if defined(__CUDA_ARCH__)
+    float f;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(bits));
+    return f;
+#else
     _Float16 h;
     std::memcpy(&h, &bits, 2);
     return static_cast<float>(h);
+#endif
   }
 };
 
@@ -102,13 +120,18 @@ struct View {
 struct PhiloxKey {
   uint64_t seed = 0;
   uint64_t call = 0;
+  // In a captured graph: two numbers in device memory, the seed in place of the above and what is added to
+  // `call`, so that every replay draws anew. Else null.
+  const uint64_t* captured = nullptr;
 };
 
-// A bad index found by a kernel: the op turns it into an IndexError after the launch.
+// A bad index found by a kernel: the op turns it into an IndexError after the launch, or, on a device whose
+// launches return early, the next synchronisation does.
 struct IndexFault {
   bool set = false;
-  int64_t index = 0;  // the value found
-  int64_t bound = 0;  // valid are -bound <= index < bound
+  int64_t index = 0;         // the value found
+  int64_t bound = 0;         // valid are -bound <= index < bound
+  const char* op = nullptr;  // named where the op itself does not wait
 };
 
 struct LaunchContext {
