@@ -34,6 +34,7 @@ struct ThreadState {
   bool saved_tensor_hooks = false;
   DType autocast_dtype = DType::BFloat16;
   RankContext* rank = nullptr;
+  CapturedDraws* captured_draws = nullptr;  // of the graph that this thread captures, if it does
 };
 
 // constinit and initial-exec: reading it is one instruction, from the bindings too.

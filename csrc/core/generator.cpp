@@ -5,6 +5,7 @@
 #include <numbers>
 #include <random>
 
+#include "core/context.h"
 #include "core/errors.h"
 
 namespace warptape {
@@ -68,7 +69,44 @@ double Generator::normal() {
   return radius * std::cos(theta);
 }
 
-kernels::PhiloxKey Generator::next_philox() { return {seed_, philox_calls_++}; }
+kernels::PhiloxKey Generator::next_philox() {
+  if (CapturedDraws* draws = thread_state.captured_draws) return draws->next(*this);
+  return {seed_, philox_calls_++};
+}
+
+// The generator's own count runs on during a capture, so that code which saves and restores its state
+// (checkpointed layers) gets the same keys twice there too.
+kernels::PhiloxKey CapturedDraws::next(Generator& generator) {
+  size_t i = 0;
+  while (i < uses_.size() && uses_[i].generator.get() != &generator) ++i;
+  if (i == uses_.size()) {
+    WT_CHECK(i < kMaxGenerators, ValueError, "graph capture: expected at most ", kMaxGenerators,
+             " generators that a graph draws from, got one more");
+    uses_.push_back({Ref<Generator>::share(&generator), generator.philox_calls_});
+  }
+  WT_CHECK(generator.philox_calls_ >= uses_[i].first, ValueError,
+           "graph capture: a generator was seeded or set back while a graph that draws from it is captured; "
+           "seed it before the capture or between replays");
+  return {0, generator.philox_calls_++ - uses_[i].first, device_numbers_ + 2 * i};
+}
+
+void CapturedDraws::finish() {
+  for (Use& use : uses_) {
+    std::lock_guard lock(use.generator->mutex);
+    if (use.generator->philox_calls_ > use.first) use.calls = use.generator->philox_calls_ - use.first;
+    use.generator->philox_calls_ = use.first;
+  }
+}
+
+size_t CapturedDraws::advance(uint64_t* host_numbers) const {
+  for (const Use& use : uses_) {
+    std::lock_guard lock(use.generator->mutex);
+    *host_numbers++ = use.generator->seed_;
+    *host_numbers++ = use.generator->philox_calls_;
+    use.generator->philox_calls_ += use.calls;
+  }
+  return uses_.size() * 2 * sizeof(uint64_t);
+}
 
 namespace {
 struct StateBlob {

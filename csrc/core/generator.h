@@ -30,10 +30,11 @@ class WT_API Generator : public RefCounted<Generator> {
   std::mutex mutex;
   uint32_t random();
   uint64_t random64();
-  double uniform_double();           // [0, 1), 53 bits
-  float uniform_float();             // [0, 1), 24 bits
-  double normal();                   // one draw as a small tensor's element takes it
-  kernels::PhiloxKey next_philox();  // a fresh key: (seed, number of the call)
+  double uniform_double();  // [0, 1), 53 bits
+  float uniform_float();    // [0, 1), 24 bits
+  double normal();          // one draw as a small tensor's element takes it
+  // A fresh key: (seed, number of the call). In a thread that captures a graph, one that replays fill in.
+  kernels::PhiloxKey next_philox();
 
   // The whole state as bytes, and back; set_state throws ValueError and changes nothing on bytes of another
   // layout.
@@ -41,6 +42,7 @@ class WT_API Generator : public RefCounted<Generator> {
   void set_state(std::span<const uint8_t> bytes);
 
  private:
+  friend class CapturedDraws;
   void refill();
 
   Device device_;
@@ -49,6 +51,31 @@ class WT_API Generator : public RefCounted<Generator> {
   uint32_t next_ = 624;
   uint64_t philox_calls_ = 0;
   std::optional<double> cached_normal_;
+};
+
+// The Philox calls of a graph that a thread captures. Their keys number them from the capture's start; seed
+// and number of the first call lie in device memory, where every replay writes the generator's current ones.
+class WT_API CapturedDraws {
+ public:
+  static constexpr size_t kMaxGenerators = 8;
+  static constexpr size_t kBytes = kMaxGenerators * 2 * sizeof(uint64_t);
+  explicit CapturedDraws(const uint64_t* device_numbers) : device_numbers_(device_numbers) {}
+
+  kernels::PhiloxKey next(Generator& generator);  // the caller holds its mutex
+  // Ends the capture: nothing was drawn yet, so the generators go back to where they were.
+  void finish();
+  // For one replay: writes the numbers to send to the device and moves the generators past the graph's
+  // calls. Returns their size in bytes, 0 for a graph that draws nothing.
+  size_t advance(uint64_t* host_numbers) const;
+
+ private:
+  struct Use {
+    Ref<Generator> generator;
+    uint64_t first = 0;  // its number of calls when the capture met it
+    uint64_t calls = 0;  // of the graph; known at the end
+  };
+  std::vector<Use> uses_;
+  const uint64_t* device_numbers_;
 };
 
 }  // namespace warptape
