@@ -32,7 +32,8 @@ endif()
 # warptape_target(name level): warnings, optimisation level (kernels: 3, all else: 2), include folders, sanitizers.
 function(warptape_target name level)
   target_include_directories(${name} PRIVATE ${WARPTAPE_INCLUDES})
-  target_compile_options(${name} PRIVATE -Wall -Wextra -fno-semantic-interposition
+  # Integer tensors wrap around, as PyTorch's do; signed overflow without -fwrapv would be undefined.
+  target_compile_options(${name} PRIVATE -Wall -Wextra -fno-semantic-interposition -fwrapv
                          $<$<CONFIG:Release>:-O${level}>)
   if(WARPTAPE_WERROR)
     # GCC 12 sees uninitialised values in std::optional and in its own intrinsics where there are none.

@@ -20,6 +20,7 @@ import zlib
 from typing import Any
 
 import numpy as np
+import time_limits
 
 from . import ROWS, checks, convert
 from .table import ALL, Op, tree_map
@@ -197,7 +198,7 @@ def one_call(rt: Any, op: Op, number: int) -> str | None:
 def limit_memory() -> None:
     """A bound on the address space; a sanitizer's shadow memory cannot live under one, and has its own
     limit."""
-    if "asan" in os.environ.get("LD_PRELOAD", "") or "ASAN_OPTIONS" in os.environ:
+    if time_limits.SANITIZED:
         return
     with open("/proc/self/statm", encoding="ascii") as file:
         used = int(file.read().split()[0]) * resource.getpagesize()

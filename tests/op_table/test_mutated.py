@@ -12,12 +12,13 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import time_limits
 
 from . import FAMILIES, checks
 from .driver import callable_of, count, rows
 from .table import Op
 
-PATIENCE = 60.0  # seconds that one call may take, on a loaded machine
+PATIENCE = time_limits.seconds(60)  # that one call may take, on a loaded machine
 Wrong = dict[str, list[str]]
 
 
