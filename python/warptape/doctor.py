@@ -26,7 +26,7 @@ _ONEDNN_PACKAGE = "onednn-cpu-gomp"
 #: Optional packages: what they serve, and the extra that installs them.
 _EXTRAS = {
     "matplotlib": ("loss plots", "plot"),
-    "sklearn": ("examples/digits.py", "examples"),
+    "sklearn": ("examples/train_digits.py", "examples"),
     "scipy": ("tests", "tests"),
     "pytest": ("tests", "tests"),
 }
@@ -164,16 +164,23 @@ def problem() -> str | None:
     return None
 
 
+def _say(text: str) -> None:
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:  # the reader has seen enough (`| head -1`); the exit code still counts
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def main() -> int:
     """Print the report; return the exit code."""
-    print(f"warptape {__version__}, Python {platform.python_version()}, {platform.platform()}")
-    print(f"at {Path(__file__).parent}")
+    _say(f"warptape {__version__}, Python {platform.python_version()}, {platform.platform()}")
+    _say(f"at {Path(__file__).parent}")
     for title, lines in (("built in", _built()), ("found", _found()), ("missing", _missing())):
-        print(f"\n{title}")
+        _say(f"\n{title}")
         for line in list(lines) or ["nothing"]:
-            print(f"  {line}")
+            _say(f"  {line}")
     wrong = problem()
-    print(f"\n{'warptape works here' if wrong is None else 'warptape does not work here: ' + wrong}")
+    _say(f"\n{'warptape works here' if wrong is None else 'warptape does not work here: ' + wrong}")
     return 0 if wrong is None else 1
 
 
