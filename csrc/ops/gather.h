@@ -1,4 +1,4 @@
-// Reading and writing by index along one dim, and by mask.
+// Reading and writing by index along one dim.
 #pragma once
 
 #include "ops/op.h"
@@ -10,8 +10,5 @@ extern WT_API const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Tenso
 extern WT_API const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Scalar&)> scatter_value;
 extern WT_API const Op<Tensor(const Tensor&, int64_t, const Tensor&)> index_select;
 extern WT_API const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&, const Scalar&)> index_add;
-extern WT_API const Op<Tensor(const Tensor&, const Tensor&)> masked_select;
-extern WT_API const Op<Tensor(const Tensor&, const Tensor&, const Tensor&)> masked_scatter;
-extern WT_API const Op<Tensor(const Tensor&, const Tensor&, const Scalar&)> masked_fill;
 
 }  // namespace warptape::ops

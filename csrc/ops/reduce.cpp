@@ -6,7 +6,7 @@
 #include "kernels/reduce.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
-#include "ops/gather.h"
+#include "ops/masked.h"
 #include "ops/view.h"
 
 namespace warptape::ops {
