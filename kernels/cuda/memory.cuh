@@ -1,0 +1,78 @@
+// How kernels touch memory: values of any dtype as the type they are computed in, and 16 bytes at once.
+#pragma once
+
+#include "kernels/cuda/math.cuh"
+
+namespace warptape::kernels::cuda {
+
+// From the stored type to the computed one and back. Floats become integers by way of int64, as on the CPU.
+template <class C, class T>
+WT_DEVICE C widen(T x) {
+  if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>)
+    return C(float(x));
+  else
+    return C(x);
+}
+template <class T, class C>
+WT_DEVICE T narrow(C x) {
+  if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>)
+    return T(float(x));
+  else if constexpr (std::is_same_v<T, bool>)
+    return x != C(0);
+  else if constexpr (std::is_integral_v<T>)
+    return T(int64_t(x));
+  else
+    return T(x);
+}
+
+// One value of a dtype known only at run time. The branch is the same for the whole grid.
+template <class C>
+WT_DEVICE C load_as(const void* p, DType dtype) {
+  C value{};
+  dispatch(AllTypes{}, dtype, [&](auto t) {
+    using T = typename decltype(t)::type;
+    value = widen<C>(*static_cast<const T*>(p));
+  });
+  return value;
+}
+template <class C>
+WT_DEVICE void store_as(void* p, DType dtype, C value) {
+  dispatch(AllTypes{}, dtype, [&](auto t) {
+    using T = typename decltype(t)::type;
+    *static_cast<T*>(p) = narrow<T>(value);
+  });
+}
+// The same on the host, for scalars that travel as kernel arguments.
+template <class C>
+C host_value(const void* p, DType dtype) {
+  C value{};
+  dispatch(AllTypes{}, dtype, [&](auto t) {
+    using T = typename decltype(t)::type;
+    if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>)
+      value = C(float(*static_cast<const T*>(p)));
+    else
+      value = C(*static_cast<const T*>(p));
+  });
+  return value;
+}
+
+// N values that move as one access of up to 16 bytes.
+template <class T, int N>
+struct alignas(sizeof(T) * N <= 16 ? sizeof(T) * N : 16) Packed {
+  T values[N];
+  WT_DEVICE T& operator[](int i) { return values[i]; }
+  WT_DEVICE const T& operator[](int i) const { return values[i]; }
+};
+template <class T> inline constexpr int kPackedWidth = 16 / sizeof(T);
+
+template <int N, class T>
+WT_DEVICE Packed<T, N> load_packed(const T* p) {
+  return *reinterpret_cast<const Packed<T, N>*>(p);
+}
+template <int N, class T>
+WT_DEVICE void store_packed(T* p, const Packed<T, N>& v) {
+  *reinterpret_cast<Packed<T, N>*>(p) = v;
+}
+inline bool is_aligned(const void* p, size_t bytes) { return reinterpret_cast<uintptr_t>(p) % bytes == 0; }
+
+}  // namespace warptape::kernels::cuda
