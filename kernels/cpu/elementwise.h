@@ -6,6 +6,7 @@
 
 #include "kernels/cpu/vecmath.h"
 #include "kernels/elementwise.h"
+#include "kernels/elementwise_ops.h"
 #include "kernels/formulas.h"
 #include "kernels/slot.h"
 

@@ -5,44 +5,7 @@
 namespace warptape::kernels::WARPTAPE_ISA {
 namespace {
 
-WT_ELEMENTWISE(exp, Exp);
-WT_ELEMENTWISE(exp2, Exp2);
-WT_ELEMENTWISE(expm1, Expm1);
-WT_ELEMENTWISE(log, Log);
-WT_ELEMENTWISE(log2, Log2);
-WT_ELEMENTWISE(log10, Log10);
-WT_ELEMENTWISE(log1p, Log1p);
-WT_ELEMENTWISE(sin, Sin);
-WT_ELEMENTWISE(cos, Cos);
-WT_ELEMENTWISE(tan, Tan);
-WT_ELEMENTWISE(asin, Asin);
-WT_ELEMENTWISE(acos, Acos);
-WT_ELEMENTWISE(atan, Atan);
-WT_ELEMENTWISE(sinh, Sinh);
-WT_ELEMENTWISE(cosh, Cosh);
-WT_ELEMENTWISE(tanh, Tanh);
-WT_ELEMENTWISE(asinh, Asinh);
-WT_ELEMENTWISE(acosh, Acosh);
-WT_ELEMENTWISE(atanh, Atanh);
-WT_ELEMENTWISE(erf, Erf);
-WT_ELEMENTWISE(erfc, Erfc);
-WT_ELEMENTWISE(erfinv, Erfinv);
-WT_ELEMENTWISE(lgamma, Lgamma);
-WT_ELEMENTWISE(digamma, Digamma);
-WT_ELEMENTWISE(polygamma, Polygamma);
-WT_ELEMENTWISE(logit, Logit);
-WT_ELEMENTWISE(sinc, Sinc);
-WT_ELEMENTWISE(rad2deg, Rad2deg);
-WT_ELEMENTWISE(deg2rad, Deg2rad);
-WT_ELEMENTWISE(atan2, Atan2);
-WT_ELEMENTWISE(hypot, Hypot);
-WT_ELEMENTWISE(xlogy, Xlogy);
-WT_ELEMENTWISE(logaddexp, Logaddexp);
-WT_ELEMENTWISE(logaddexp2, Logaddexp2);
-
-WT_ELEMENTWISE(sin_backward, SinBackward);
-WT_ELEMENTWISE(cos_backward, CosBackward);
-WT_ELEMENTWISE(erf_backward, ErfBackward);
+WT_MATH_OPS(WT_ELEMENTWISE)
 
 // Powers with one exponent for all: the usual ones need no logarithm.
 template <int kTwiceExponent>
@@ -89,7 +52,6 @@ void pow_op(const LaunchContext& ctx, const ElementwisePlan& plan) {
   run_elementwise(ctx, plan, kLoops);
 }
 WT_KERNEL(pow, pow_op);
-WT_ELEMENTWISE(pow_base_backward, PowBaseBackward);
 
 }  // namespace
 }  // namespace warptape::kernels::WARPTAPE_ISA

@@ -26,16 +26,15 @@ void launch(const LaunchContext& ctx, const char* op, void (*kernel)(P...), dim3
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
   use_device(ctx.device_index);
   if (shared_bytes > 48 * 1024)
-    check_launch(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                      cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                      static_cast<int>(shared_bytes)),
-                 op);
+    check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                               cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)),
+          op);
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = shared_bytes;
   config.stream = static_cast<cudaStream_t>(ctx.stream);
-  check_launch(cudaLaunchKernelEx(&config, kernel, static_cast<P>(args)...), op);
+  check(cudaLaunchKernelEx(&config, kernel, static_cast<P>(args)...), op);
   if (launch_blocking) finish_blocking(ctx, op);
 }
 

@@ -144,7 +144,7 @@ WT_FORMULA(Signbit, Unary<kAny>, WT_V1, {
     return copysign(V(1), x) < V(0);
 });
 WT_FORMULA(IsClose, Quaternary<kAny>, (V a, V b, V rtol, V atol),
-           return (a == b) | ((abs(a - b) <= atol + abs(rtol * b)) & (abs(b) < V(__builtin_inf()))););
+           return (a == b) | ((abs(a - b) <= atol + abs(rtol * b)) & (b - b == V(0))););  // b is finite
 
 struct WhereBase : Ternary<kAny> {
   static constexpr bool kMaskFirst = true;
