@@ -8,7 +8,7 @@ std::vector<std::pair<std::string, std::string>> build_info() {
           {"compiler", WARPTAPE_COMPILER},
           {"isas", WARPTAPE_BUILT_ISAS},
           {"onednn", WARPTAPE_ONEDNN_VERSION},
-          {"cuda", ""},
+          {"cuda", WARPTAPE_CUDA_BUILT},
           {"sanitize", WARPTAPE_SANITIZERS}};
 }
 
