@@ -1,0 +1,121 @@
+// What the emulator's own files share.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "cuda_runtime.h"
+
+namespace emulator {
+
+// Runs every block of a grid, one after the other; the threads of a block as fibers.
+void run_grid(const char* name, dim3 grid, dim3 block, size_t shared_bytes, const Work& body);
+
+// Order of threads, blocks and streams, by WARPTAPE_EMULATOR_ORDER.
+enum class Order { Forward, Reverse, Shuffled };
+Order order();
+uint64_t random_bits();
+// The i-th of n in that order; `salt` is one draw of random_bits() for all i of one permutation.
+uint64_t ith(Order order, uint64_t i, uint64_t n, uint64_t salt);
+
+// Where memory lies: -1 is pageable memory of the host, -2 page-locked memory, else a device.
+inline constexpr int kPageable = -1, kPageLocked = -2;
+struct Place {
+  int device = kPageable;
+  size_t bytes = 0;  // from the pointer on to the end of its allocation
+};
+Place place_of(const void* p);
+// Device memory can be touched only while one of these lives, if WARPTAPE_EMULATOR_PROTECT asks for it.
+class Access {
+ public:
+  Access();
+  ~Access();
+};
+
+cudaError_t allocate_device(int device, void** p, size_t bytes);
+cudaError_t free_device(void* p);
+size_t device_limit();
+size_t device_used(int device);
+cudaError_t allocate_host(void** p, size_t bytes);
+cudaError_t free_host(void* p);
+
+// ---- streams ----
+// A capture: what its streams are given is recorded.
+struct Capture {
+  unsigned long long id = 0;
+  cudaStreamCaptureMode mode{};
+  size_t thread = 0;  // that began it
+  CUstream_st* origin = nullptr;
+  bool active = true, invalid = false;
+  std::vector<Work> work;
+  std::vector<CUstream_st*> streams;
+};
+// How much of each stream's recorded work lies before a point: tells whether what forked was joined.
+using Clock = std::map<CUstream_st*, size_t>;
+// One recording of an event.
+struct Record {
+  CUstream_st* stream = nullptr;
+  bool done = false;
+  std::chrono::steady_clock::time_point time;
+  std::shared_ptr<Capture> capture;
+  Clock clock;
+};
+struct Task {
+  Work run;
+  std::shared_ptr<Record> wait;  // or null
+};
+
+// Every call of the runtime: takes the lock, refuses without a usable driver or on a device in which a kernel
+// died, and remembers the error for cudaGetLastError.
+std::unique_lock<std::recursive_mutex> lock();
+cudaError_t remember(cudaError_t error);
+cudaError_t usable(bool needs_device = true);
+template <class F>
+cudaError_t call(F&& body) {
+  auto held = lock();
+  if (cudaError_t e = usable(); e != cudaSuccess) return remember(e);
+  cudaError_t e = body();
+  if (e == cudaSuccess) e = usable();  // what ran meanwhile may have died
+  return remember(e);
+}
+
+int current_device();
+int device_count();
+cudaError_t& device_fault(int device);      // stays for the life of the process
+CUstream_st* resolve(cudaStream_t stream);  // null if there is no such stream
+CUstream_st* default_stream(int device);
+cudaError_t push(CUstream_st* stream, Task task);
+void drain(CUstream_st* stream);
+void drain_device(int device);
+// For calls that CUDA refuses while somebody captures: ends those captures.
+cudaError_t unsafe_call();
+cudaError_t invalidate(CUstream_st* stream);
+bool capturing(int device);
+
+}  // namespace emulator
+
+struct CUstream_st {
+  int device = 0, priority = 0;
+  unsigned flags = 0;
+  std::deque<emulator::Task> queue;
+  std::shared_ptr<emulator::Capture> capture;
+  emulator::Clock clock;
+};
+struct CUevent_st {
+  int device = 0;
+  unsigned flags = 0;
+  std::shared_ptr<emulator::Record> last;
+};
+using EmulatedGraph = std::shared_ptr<const std::vector<emulator::Work>>;
+struct CUgraph_st {
+  EmulatedGraph work;
+};
+struct CUgraphExec_st {
+  int device = 0;
+  EmulatedGraph work;
+};

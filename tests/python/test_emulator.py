@@ -1,0 +1,99 @@
+"""The stand-in for the CUDA runtime (tests/emulator), compiled alone: it must run kernels and streams as CUDA
+promises, and must show what relies on more than that."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[1] / "emulator"
+COMPILER = shutil.which("g++")
+FILES = ("fibers.cpp", "memory.cpp", "streams.cpp", "runtime.cpp", "test_emulator.cpp")
+ORDERS = ("forward", "reverse", "shuffled")
+
+pytestmark = pytest.mark.skipif(
+    COMPILER is None or platform.machine() != "x86_64", reason="needs g++ and an x86-64 processor"
+)
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("emulator") / "test_emulator"
+    sources = [str(SOURCE / name) for name in FILES]
+    flags = ["-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{SOURCE}"]
+    subprocess.run(
+        [str(COMPILER), *flags, *sources, "-o", str(out), "-ldl", "-pthread"], check=True, timeout=600
+    )
+    return out
+
+
+def run(program: Path, check: str, **env: str) -> subprocess.CompletedProcess[str]:
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("WARPTAPE_EMULAT")}
+        k: v for k, v in os.environ.items() if not k.startswith(("WARPTAPE_EMULATE", "WARPTAPE_EMULATOR"))
+    }
+    return subprocess.run(
+        [str(program), check], env=clean | env, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+@pytest.mark.parametrize("check", ["block", "warp", "late", "events", "graph", "memory", "math"])
+def test_behaves_as_cuda(program: Path, check: str) -> None:
+    done = run(program, check)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("check", ["block", "warp", "events", "graph"])
+def test_results_do_not_depend_on_the_order(program: Path, check: str, order: str) -> None:
+    done = run(program, check, WARPTAPE_EMULATOR_ORDER=order, WARPTAPE_EMULATOR_PROTECT="1")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_missing_barrier_shows(program: Path) -> None:
+    results = {run(program, "race", WARPTAPE_EMULATOR_ORDER=order).stdout for order in ORDERS}
+    assert len(results) > 1
+
+
+@pytest.mark.parametrize(
+    ("kernel", "says"),
+    [
+        ("diverged", "thread (1,0,0): __shfl_sync(0xffffffff) names lane 0, which has exited"),
+        ("mixed", "lane 1 is in __shfl_sync(0xffffffff) while lane 0 waits in __any_sync"),
+        ("partial", "names lane 8, which the block does not have"),
+        ("stuck", "64 threads wait forever"),
+        ("outside", "thread (0,0,0): bad access"),
+    ],
+)
+def test_a_wrong_kernel_aborts(program: Path, kernel: str, says: str) -> None:
+    done = run(program, kernel)
+    assert done.returncode < 0
+    assert f"kernel '{kernel}', block (0,0,0)" in done.stderr
+    assert says in done.stderr
+
+
+def test_the_host_must_not_touch_device_memory(program: Path) -> None:
+    assert run(program, "touch").returncode == 0
+    assert run(program, "touch", WARPTAPE_EMULATOR_PROTECT="1").returncode < 0
+
+
+def test_a_dead_kernel_stays_dead(program: Path) -> None:
+    done = run(program, "fault", WARPTAPE_EMULATED_FAULT="doomed")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("env", "says"),
+    [
+        ({}, "cudaSuccess 2 cudaSuccess"),
+        ({"WARPTAPE_EMULATED_DEVICES": "1"}, "cudaSuccess 1 cudaSuccess"),
+        ({"WARPTAPE_EMULATED_DEVICES": "0"}, "cudaErrorNoDevice 0 cudaErrorNoDevice"),
+        ({"WARPTAPE_EMULATED_DRIVER": "old"}, "cudaErrorInsufficientDriver 0 cudaErrorInsufficientDriver"),
+    ],
+)
+def test_drivers(program: Path, env: dict[str, str], says: str) -> None:
+    assert run(program, "driver", **env).stdout.strip() == says
