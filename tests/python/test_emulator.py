@@ -34,8 +34,6 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(program: Path, check: str, **env: str) -> subprocess.CompletedProcess[str]:
     clean = {k: v for k, v in os.environ.items() if not k.startswith("WARPTAPE_EMULAT")}
-        k: v for k, v in os.environ.items() if not k.startswith(("WARPTAPE_EMULATE", "WARPTAPE_EMULATOR"))
-    }
     return subprocess.run(
         [str(program), check], env=clean | env, capture_output=True, text=True, timeout=120, check=False
     )
