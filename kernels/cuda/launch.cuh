@@ -34,6 +34,9 @@ void launch(const LaunchContext& ctx, const char* op, void (*kernel)(P...), dim3
   config.blockDim = block;
   config.dynamicSmemBytes = shared_bytes;
   config.stream = static_cast<cudaStream_t>(ctx.stream);
+#if defined(WARPTAPE_CUDA_EMULATED)
+  emulator::name_next_launch(op);
+#endif
   check(cudaLaunchKernelEx(&config, kernel, static_cast<P>(args)...), op);
   if (launch_blocking) finish_blocking(ctx, op);
 }

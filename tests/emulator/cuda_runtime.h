@@ -78,7 +78,6 @@ int wait_block(Barrier kind, bool predicate);
 // Parks the thread until all lanes of the mask have called. `source` is the lane a shuffle reads.
 uint64_t wait_warp(Collective kind, unsigned mask, uint64_t value, int source = 0);
 int lane();
-void* dynamic_shared();  // 16-byte aligned
 [[noreturn]] void die(const char* format, ...) __attribute__((format(printf, 1, 2)));
 
 template <class T>
@@ -90,6 +89,9 @@ auto shuffle(Collective kind, unsigned mask, T value, int source) {
 }
 
 }  // namespace emulator
+
+// In place of an `extern __shared__` array; 16-byte aligned.
+void* emulated_dynamic_shared();
 
 inline void __syncthreads() { emulator::wait_block(emulator::Barrier::Plain, false); }
 inline int __syncthreads_or(int p) { return emulator::wait_block(emulator::Barrier::Or, p != 0); }

@@ -356,7 +356,6 @@ void die(const char* format, ...) {
 }
 
 int lane() { return static_cast<int>(g.current % kWarp); }
-void* dynamic_shared() { return g.shared; }
 
 int wait_block(Barrier kind, bool predicate) {
   if (g.waiting && g.barrier != kind)
@@ -454,3 +453,5 @@ uint64_t ith(Order o, uint64_t i, uint64_t n, uint64_t salt) {
 }
 
 }  // namespace emulator
+
+void* emulated_dynamic_shared() { return emulator::g.shared; }

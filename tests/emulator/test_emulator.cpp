@@ -113,7 +113,7 @@ __global__ void exits_early(int* out) {
   atomicAdd(out, 1);
 }
 __global__ void dynamic(float* out) {
-  auto* values = static_cast<float*>(emulator::dynamic_shared());
+  auto* values = static_cast<float*>(emulated_dynamic_shared());
   bool fresh = values[threadIdx.x] != values[threadIdx.x];
   values[threadIdx.x] = 1;
   __syncthreads();
