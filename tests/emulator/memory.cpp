@@ -19,8 +19,9 @@ struct Allocation {
   char* mapping = nullptr;
   size_t mapped = 0;
 };
-std::map<uintptr_t, Allocation> g_allocations;  // by address
-std::map<int, size_t> g_used;                   // by device
+// Never destroyed, like all state of the emulator: calls may come from destructors at the very end.
+auto& g_allocations = *new std::map<uintptr_t, Allocation>;  // by address
+auto& g_used = *new std::map<int, size_t>;                   // by device
 int g_access = 0;
 
 bool protects() {

@@ -20,8 +20,8 @@ constexpr int kSharedDefault = 48 << 10, kSharedMost = 227 << 10, kSharedOfProce
 thread_local int t_device = 0;
 thread_local cudaError_t t_error = cudaSuccess;
 thread_local const char* t_launch_name = nullptr;
-std::map<const void*, int> g_shared_limit;  // by kernel, where it was raised
-std::set<std::pair<int, int>> g_peers;      // device, peer
+auto& g_shared_limit = *new std::map<const void*, int>;  // by kernel, where it was raised
+auto& g_peers = *new std::set<std::pair<int, int>>;      // device, peer
 
 bool old_driver() {
   const char* text = getenv("WARPTAPE_EMULATED_DRIVER");
@@ -99,7 +99,7 @@ int device_count() {
 }
 int current_device() { return t_device; }
 cudaError_t& device_fault(int device) {
-  static std::map<int, cudaError_t> faults;
+  static auto& faults = *new std::map<int, cudaError_t>;
   return faults[device];
 }
 cudaError_t usable(bool needs_device) {

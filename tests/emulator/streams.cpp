@@ -11,9 +11,9 @@
 namespace emulator {
 namespace {
 
-std::set<CUstream_st*> g_streams;  // those created, without the default ones
-std::set<CUevent_st*> g_events;
-std::vector<std::shared_ptr<Capture>> g_captures;  // the active ones
+auto& g_streams = *new std::set<CUstream_st*>;  // those created, without the default ones
+auto& g_events = *new std::set<CUevent_st*>;
+auto& g_captures = *new std::vector<std::shared_ptr<Capture>>;  // the active ones
 thread_local cudaStreamCaptureMode t_mode = cudaStreamCaptureModeGlobal;
 
 size_t this_thread() { return std::hash<std::thread::id>()(std::this_thread::get_id()); }
@@ -66,9 +66,9 @@ void end(Capture& capture) {
 }  // namespace
 
 CUstream_st* default_stream(int device) {
-  static std::vector<CUstream_st> streams = [] {
-    std::vector<CUstream_st> all(device_count());
-    for (int i = 0; i < device_count(); ++i) all[i].device = i;
+  static auto& streams = *[] {
+    auto* all = new std::vector<CUstream_st>(device_count());
+    for (int i = 0; i < device_count(); ++i) (*all)[i].device = i;
     return all;
   }();
   return &streams[device];

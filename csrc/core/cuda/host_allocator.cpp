@@ -120,6 +120,7 @@ void HostAllocator::empty_cache() {
 }
 
 void HostAllocator::free_cached() {
+  if (any_capture()) return;  // cudaFreeHost waits for the device, which would end the capture
   for (auto& cached : free_) {
     for (Block* block : cached) {
       succeeded(cudaFreeHost(block->p));

@@ -1,0 +1,114 @@
+"""The CUDA plugin's device runtime (csrc/core/cuda) over the emulated CUDA (tests/emulator), compiled apart
+from the package: streams, allocators, graphs and errors through the interface that the tensor layer uses."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+EMULATOR = ROOT / "tests" / "emulator"
+COMPILER = shutil.which("g++")
+TESTS = (
+    "broken_captures",
+    "devices",
+    "events_and_streams",
+    "exit_with_tensors",
+    "faults",
+    "graphs",
+    "host_memory",
+    "out_of_memory",
+    "recorded_streams",
+    "stress",
+    "threads",
+)
+
+pytestmark = pytest.mark.skipif(
+    COMPILER is None or platform.machine() != "x86_64", reason="needs g++ and an x86-64 processor"
+)
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The test program, beside a plugin of the runtime alone; the core's symbols are the program's."""
+    out = tmp_path_factory.mktemp("cuda_runtime")
+    core = [p for p in sorted((ROOT / "csrc/core").glob("*.cpp")) if p.name != "build_info.cpp"]
+    plugin = [
+        *sorted((ROOT / "csrc/core/cuda").glob("*.cpp")),
+        *(EMULATOR / name for name in ("fibers.cpp", "memory.cpp", "streams.cpp", "runtime.cpp")),
+    ]
+    flags = ["-std=c++20", "-O0", "-fPIC", "-Wall", "-Wextra", "-Werror", "-DWARPTAPE_CUDA_EMULATED"]
+    flags += [f"-I{p}" for p in (EMULATOR, ROOT / "kernels/include", ROOT / "csrc", ROOT)]
+
+    def build(source: Path) -> str:
+        target = out / f"{source.parent.name}_{source.stem}.o"
+        command = [str(COMPILER), *flags, "-c", str(source), "-o", str(target)]
+        subprocess.run(command, check=True, timeout=600)
+        return str(target)
+
+    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+        objects = list(pool.map(build, [*core, EMULATOR / "test_runtime.cpp"]))
+        parts = list(pool.map(build, plugin))
+    link = [str(COMPILER), "-pthread", "-ldl"]
+    shared = ["-shared", "-o", str(out / "libwarptape_cuda.so")]
+    subprocess.run([*link, *shared, *parts], check=True, timeout=600)
+    subprocess.run([*link, "-rdynamic", "-o", str(out / "test_runtime"), *objects], check=True, timeout=600)
+    return out / "test_runtime"
+
+
+def run(program: Path, test: str, **env: str) -> subprocess.CompletedProcess[str]:
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("WARPTAPE_", "CUDA_"))}
+    return subprocess.run(
+        [str(program), str(program.parent), test],
+        env=clean | env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_all_are_run(program: Path) -> None:
+    assert run(program, "list").stdout.split() == list(TESTS)
+
+
+@pytest.mark.parametrize("test", TESTS)
+def test_runtime(program: Path, test: str) -> None:
+    done = run(program, test, WARPTAPE_EMULATOR_PROTECT="1")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("seed", ["1", "2", "3"])
+@pytest.mark.parametrize("test", ["stress", "recorded_streams", "host_memory", "graphs"])
+def test_runtime_when_streams_overtake(program: Path, test: str, seed: str) -> None:
+    done = run(program, test, WARPTAPE_EMULATOR_ORDER="shuffled", WARPTAPE_EMULATOR_SEED=seed)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("test", ["graphs", "faults", "exit_with_tensors"])
+def test_runtime_with_blocking_launches(program: Path, test: str) -> None:
+    done = run(program, test, WARPTAPE_LAUNCH_BLOCKING="1")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("env", "says"),
+    [
+        ({}, ["usable"]),
+        ({"WARPTAPE_EMULATED_DEVICES": "0"}, ["no NVIDIA driver", "install"]),
+        (
+            {"WARPTAPE_EMULATED_DRIVER": "old"},
+            ["supports CUDA 11.8", "needs CUDA 13.0", "install a newer driver"],
+        ),
+    ],
+)
+def test_says_why_it_cannot_be_used(program: Path, env: dict[str, str], says: list[str]) -> None:
+    done = run(program, "why", **env)
+    for part in says:
+        assert part in done.stdout
