@@ -386,12 +386,21 @@ void devices() {
   void* there = runtime().allocator(1).allocate(800);
   Buffer here(100), back(100);
   here.fill(9);
+  runtime().fill_zero(there, 1, 800);  // not yet done when the copy is queued, and before it all the same
   runtime().copy(there, second, here.p, kCuda, 800, true);
+  runtime().synchronize(0);
   runtime().copy(back.p, kCuda, there, second, 800, true);
   CHECK(back.all(9));
   runtime().fill_zero(there, 1, 800);
   runtime().copy(back.p, kCuda, there, second, 800, true);
   CHECK(back.all(0));
+  void* moved = runtime().allocator(1).allocate(800);  // freed while another stream of its device uses it
+  runtime().record_stream(moved, 1, runtime().new_stream(1, 0));
+  here.fill(1);  // makes the first device the thread's own again
+  runtime().allocator(1).deallocate(moved, 800);
+  runtime().synchronize(1);
+  CHECK(runtime().allocator(1).allocate(800) == moved);
+  runtime().allocator(1).deallocate(moved, 800);
   runtime().allocator(1).deallocate(there, 800);
   CHECK(runtime().memory_stats(1).size() == runtime().memory_stats(0).size());
 }

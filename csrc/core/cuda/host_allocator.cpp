@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "core/cuda/devices.h"
 #include "core/cuda/error.h"
 #include "core/errors.h"
 
@@ -27,6 +28,7 @@ void* HostAllocator::allocate(size_t bytes) {
     cached.pop_back();
     ++stats_.cache_hits;
   } else {
+    kernels::cuda::use_device(current_device());  // else CUDA would set up its first device for this
     RelaxedCapture relaxed;
     void* p = nullptr;
     size_t size = size_t{1} << log;

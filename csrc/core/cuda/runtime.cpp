@@ -45,6 +45,7 @@ DeviceAllocator& CudaRuntime::device_allocator(int index) {
 bool CudaRuntime::is_page_locked(const void* p) {
   if (!p) return false;
   if (host_.owns(p)) return true;
+  kernels::cuda::use_device(cuda::current_device());
   cudaPointerAttributes attributes{};
   return succeeded(cudaPointerGetAttributes(&attributes, p)) && attributes.type == cudaMemoryTypeHost;
 }

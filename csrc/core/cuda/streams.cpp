@@ -71,17 +71,17 @@ bool any_capture() { return captures.load(std::memory_order_acquire) > 0; }
 void count_capture(int change) { captures.fetch_add(change, std::memory_order_acq_rel); }
 
 cudaEvent_t EventPool::record(StreamHandle stream) noexcept {
+  try {
+    kernels::cuda::use_device(device_);  // the default stream is the current device's
+  } catch (const Error&) {
+    return nullptr;
+  }
   cudaEvent_t event = nullptr;
   if (!free_.empty()) {
     event = free_.back();
     free_.pop_back();
-  } else {
-    try {
-      kernels::cuda::use_device(device_);
-    } catch (const Error&) {
-      return nullptr;
-    }
-    if (!succeeded(cudaEventCreateWithFlags(&event, cudaEventDisableTiming))) return nullptr;
+  } else if (!succeeded(cudaEventCreateWithFlags(&event, cudaEventDisableTiming))) {
+    return nullptr;
   }
   if (succeeded(cudaEventRecord(event, as_stream(stream)))) return event;
   succeeded(cudaEventDestroy(event));
