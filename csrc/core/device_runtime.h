@@ -64,8 +64,8 @@ class DeviceRuntime {
   virtual std::pair<int64_t, int64_t> memory_info(int index) = 0;  // free and total bytes of the device
   virtual NamedStats memory_stats(int index) = 0;
   virtual void set_memory_fraction(int index, double fraction) = 0;
-  // The block that holds `data` is also used on `stream`: it is not handed out again before that work is
-  // done.
+  // The block that holds `data` is also used on `stream` of the same device: once freed, it is not handed out
+  // again before what that stream was given until then is done. Does nothing for foreign memory.
   virtual void record_stream(const void* data, int index, StreamHandle stream) = 0;
   // Queued on the current stream. Unless `non_blocking`, a copy from or to host memory returns when it is
   // done; a copy from pageable memory returns when the host side may be reused in any case.

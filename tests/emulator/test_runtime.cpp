@@ -12,6 +12,7 @@
 #include "core/context.h"
 #include "core/device_runtime.h"
 #include "core/errors.h"
+#include "kernels/slot.h"
 
 using namespace warptape;
 
@@ -429,6 +430,66 @@ void exit_with_tensors() {
   late.graph = runtime().end_capture(0);
 }
 
+kernels::Slot<void(const kernels::LaunchContext&, uint64_t*, int64_t, int, uint64_t)> probe{"probe"};
+void add(Buffer& to, uint64_t value, int threads = 32) {
+  kernels::LaunchContext ctx;
+  ctx.device = DeviceType::CUDA;
+  ctx.stream = runtime().current_stream(0);
+  ctx.fault = runtime().fault_record(0);
+  probe(ctx, static_cast<uint64_t*>(to.p), static_cast<int64_t>(to.n), threads, value);
+}
+
+void kernel_launches() {
+  Buffer buffer(32);
+  buffer.fill(1);
+  add(buffer, 2);
+  CHECK(buffer.all(3));
+  std::string text = thrown<DeviceError>([&] { add(buffer, 1, 5000); });
+  CHECK(has(text, "probe: CUDA error: ") && has(text, "cudaErrorInvalidConfiguration") &&
+        !has(text, "process"));
+  CHECK(buffer.all(3));  // that one is no reason to stop
+  OnStream on(runtime().new_stream(0, 0));
+  runtime().begin_capture(0, runtime().new_pool(), "global");
+  add(buffer, 10);
+  GraphHandle graph = runtime().end_capture(0);
+  for (int i = 0; i < 3; ++i) runtime().replay(graph);
+  CHECK(buffer.all(33));
+  runtime().free_graph(graph);
+}
+
+// A kernel's bad index is raised by the next synchronisation, or at once where launches block.
+void bad_index() {
+  Buffer buffer(20);
+  buffer.fill(0);
+  auto raises = [](const std::function<void()>& body) {
+    CHECK(thrown<IndexError>(body) == "probe: index 20 is out of bounds for dimension with size 20");
+  };
+  if (std::getenv("WARPTAPE_LAUNCH_BLOCKING")) {
+    raises([&] { add(buffer, 1); });
+  } else {
+    add(buffer, 1);
+    raises([&] { runtime().synchronize(0); });
+  }
+  CHECK(buffer.all(1));
+}
+
+// The environment names "probe" as a kernel that dies: the error stays for the rest of the process.
+void dead_kernel() {
+  bool blocking = std::getenv("WARPTAPE_LAUNCH_BLOCKING");
+  Buffer buffer(32);
+  std::string text = thrown<DeviceError>([&] {
+    add(buffer, 1);
+    CHECK(!blocking);
+    runtime().synchronize(0);
+  });
+  CHECK(has(text, blocking ? "probe: CUDA error: an illegal memory access"
+                           : "synchronize: CUDA error: an illegal"));
+  CHECK(has(text, "only a new process helps") && has(text, "WARPTAPE_LAUNCH_BLOCKING=1") == !blocking);
+  for (int i = 0; i < 2; ++i)
+    CHECK(has(thrown<DeviceError>([&] { buffer.read(); }),
+              ("copy: CUDA failed earlier in this process: " + text).c_str()));
+}
+
 const std::map<std::string, void (*)()> kTests = {
     {"stress", stress},
     {"threads", threads},
@@ -441,6 +502,9 @@ const std::map<std::string, void (*)()> kTests = {
     {"events_and_streams", events_and_streams},
     {"devices", devices},
     {"exit_with_tensors", exit_with_tensors},
+    {"kernel_launches", kernel_launches},
+    {"bad_index", bad_index},
+    {"dead_kernel", dead_kernel},
 };
 
 }  // namespace

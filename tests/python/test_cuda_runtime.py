@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 EMULATOR = ROOT / "tests" / "emulator"
 COMPILER = shutil.which("g++")
 TESTS = (
+    "bad_index",
     "broken_captures",
     "devices",
     "events_and_streams",
@@ -23,6 +24,7 @@ TESTS = (
     "faults",
     "graphs",
     "host_memory",
+    "kernel_launches",
     "out_of_memory",
     "recorded_streams",
     "stress",
@@ -42,8 +44,10 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     plugin = [
         *sorted((ROOT / "csrc/core/cuda").glob("*.cpp")),
         *(EMULATOR / name for name in ("fibers.cpp", "memory.cpp", "streams.cpp", "runtime.cpp")),
+        EMULATOR / "test_probe.cpp",
     ]
-    flags = ["-std=c++20", "-O0", "-fPIC", "-Wall", "-Wextra", "-Werror", "-DWARPTAPE_CUDA_EMULATED"]
+    flags = ["-std=c++20", "-O0", "-fPIC", "-Wall", "-Wextra", "-Werror"]
+    flags += ["-DWARPTAPE_CUDA_EMULATED", "-DWARPTAPE_KERNEL_DEVICE=CUDA"]
     flags += [f"-I{p}" for p in (EMULATOR, ROOT / "kernels/include", ROOT / "csrc", ROOT)]
 
     def build(source: Path) -> str:
@@ -75,7 +79,7 @@ def run(program: Path, test: str, **env: str) -> subprocess.CompletedProcess[str
 
 
 def test_all_are_run(program: Path) -> None:
-    assert run(program, "list").stdout.split() == list(TESTS)
+    assert sorted(run(program, "list").stdout.split()) == sorted([*TESTS, "dead_kernel"])
 
 
 @pytest.mark.parametrize("test", TESTS)
@@ -91,9 +95,15 @@ def test_runtime_when_streams_overtake(program: Path, test: str, seed: str) -> N
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("test", ["graphs", "faults", "exit_with_tensors"])
+@pytest.mark.parametrize("test", ["bad_index", "kernel_launches", "graphs", "faults", "exit_with_tensors"])
 def test_runtime_with_blocking_launches(program: Path, test: str) -> None:
     done = run(program, test, WARPTAPE_LAUNCH_BLOCKING="1")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("env", [{}, {"WARPTAPE_LAUNCH_BLOCKING": "1"}], ids=["late", "blocking"])
+def test_a_dead_kernel_is_remembered(program: Path, env: dict[str, str]) -> None:
+    done = run(program, "dead_kernel", WARPTAPE_EMULATED_FAULT="probe", **env)
     assert done.returncode == 0, done.stderr
 
 

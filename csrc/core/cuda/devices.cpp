@@ -70,6 +70,13 @@ void set_current_device(int index) {
   current = index;
 }
 
+int used_device() {
+  if (bound_device >= 0) return bound_device;
+  for (int i = 0; i < count; ++i)
+    if (devices()[static_cast<size_t>(i)].fault) return i;
+  return -1;
+}
+
 DeviceProperties properties(int index) {
   const cudaDeviceProp& p = info(index).properties;
   DeviceProperties out;

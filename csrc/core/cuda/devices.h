@@ -14,6 +14,8 @@ int device_count();
 void check_device(int index, const char* what);
 
 int current_device();
+// A device that this process has set up already, the thread's own if possible; -1 if there is none.
+int used_device();
 void set_current_device(int index);
 
 DeviceProperties properties(int index);

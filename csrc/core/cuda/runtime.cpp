@@ -42,12 +42,14 @@ DeviceAllocator& CudaRuntime::device_allocator(int index) {
   return *allocators_[static_cast<size_t>(index)];
 }
 
+// A mere question sets up no device, and raises nothing in a forked child.
 bool CudaRuntime::is_page_locked(const void* p) {
   if (!p) return false;
   if (host_.owns(p)) return true;
-  kernels::cuda::use_device(cuda::current_device());
+  int device = used_device();
   cudaPointerAttributes attributes{};
-  return succeeded(cudaPointerGetAttributes(&attributes, p)) && attributes.type == cudaMemoryTypeHost;
+  return device >= 0 && succeeded(cudaSetDevice(device)) &&
+         succeeded(cudaPointerGetAttributes(&attributes, p)) && attributes.type == cudaMemoryTypeHost;
 }
 
 std::pair<int64_t, int64_t> CudaRuntime::memory_info(int index) {
