@@ -9,9 +9,9 @@
 #include <random>
 #include <thread>
 
-#include "core/context.h"
 #include "core/device_runtime.h"
 #include "core/errors.h"
+#include "core/generator.h"
 #include "kernels/slot.h"
 
 using namespace warptape;
@@ -256,8 +256,8 @@ void host_memory() {
 void graphs() {
   StreamHandle stream = runtime().new_stream(0, 0);
   OnStream on(stream);
-  Generator& generator = *rank_context().generator;
-  generator.manual_seed(11);
+  auto owner = Ref<Generator>::adopt(new Generator(kCuda, 11));
+  Generator& generator = *owner;
   Buffer input(500), output(500), drawn(2);
   input.fill(1);
   output.fill(0);
@@ -325,7 +325,7 @@ void broken_captures() {
   Buffer after(10);  // all goes on as before
   after.fill(2);
   CHECK(after.all(2));
-  CHECK(!rank_context().generator->next_philox().captured);
+  CHECK(!Ref<Generator>::adopt(new Generator(kCuda))->next_philox().captured);
 }
 
 void faults() {

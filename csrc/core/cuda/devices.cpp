@@ -32,6 +32,7 @@ Devices& devices() {
 DeviceInfo& info(int index) {
   check_device(index, "cuda");
   DeviceInfo& d = devices()[static_cast<size_t>(index)];
+  if (d.fault.load(std::memory_order_acquire)) return d;  // what is set last
   std::call_once(d.once, [&] {
     kernels::cuda::use_device(index);
     check(cudaGetDeviceProperties(&d.properties, index), "cuda properties");
