@@ -3,6 +3,7 @@
 --strict-ops         an op of the table that the runtime lacks is a failure, not a skip
 --mutations N        mutated calls per op (default 20; 1000 by command)
 --runtime NAME       prove the op table itself against another runtime (`torch`) instead of warptape
+--device NAME        run the op table on another device (`cuda`); rows whose kernels it lacks are counted
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--runtime", default="warptape", help="the package that the op table runs on (warptape, torch)"
     )
+    group.addoption("--device", default="cpu", help="the device that the op table runs on (cpu, cuda)")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -39,7 +41,9 @@ def rt(request: pytest.FixtureRequest) -> ModuleType:
     name = request.config.getoption("--runtime")
     if importlib.util.find_spec(name) is None and not request.config.getoption("--strict-ops"):
         pytest.skip(f"{name} is not installed")
-    return importlib.import_module(name)
+    runtime = importlib.import_module(name)
+    runtime.set_default_device(request.config.getoption("--device"))
+    return runtime
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -79,6 +83,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     totals: dict[str, int] = {}
     ops: dict[str, set[str]] = {}
     missing: set[str] = set()
+    without_kernel: set[str] = set()
     for reports in terminalreporter.stats.values():
         for report in reports:
             if getattr(report, "when", None) != "call":
@@ -86,13 +91,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             properties = dict(report.user_properties)
             if "missing_op" in properties:
                 missing.add(properties["missing_op"])
+            if "without_kernel" in properties:
+                without_kernel.add(properties["without_kernel"])
             for name in COUNTED.keys() & properties.keys():
                 totals[name] = totals.get(name, 0) + properties[name]
                 ops.setdefault(name, set()).add(properties.get("op", ""))
-    if totals or missing:
+    if totals or missing or without_kernel:
         terminalreporter.section("op table")
     for name, text in COUNTED.items():
         if name in totals:
             terminalreporter.line(f"{totals[name]:7d} {text}, {len(ops[name])} rows")
     if missing:
         terminalreporter.line(f"{len(missing):7d} rows are not in this build: {', '.join(sorted(missing))}")
+    if without_kernel:
+        names = ", ".join(sorted(without_kernel))
+        terminalreporter.line(f"{len(without_kernel):7d} kernels are not there for the device: {names}")

@@ -104,11 +104,12 @@ WT_DEVICE int64_t shift_right(int64_t a, int64_t b) { return b < 0 || b > 63 ? (
 // Stegun, 6.3.18 and 6.4.11) ----
 WT_DEVICE double digamma(double x) {
   if (x == 0) return ::copysign(__builtin_inf(), -x);
-  if (x < 0) {
-    if (x == ::floor(x)) return __builtin_nan("");
-    return digamma(1 - x) - M_PI / ::tan(M_PI * (x - ::floor(x)));
-  }
   double sum = 0;
+  if (x < 0) {  // reflection
+    if (x == ::floor(x)) return __builtin_nan("");
+    sum = -M_PI / ::tan(M_PI * (x - ::floor(x)));
+    x = 1 - x;
+  }
   for (; x < 10; x += 1) sum -= 1 / x;
   const double z = 1 / (x * x);
   const double series =

@@ -276,7 +276,7 @@ def check_inplace_autograd(rt: Any, op: Op, call: Call) -> int:
 
 def ramp(rt: Any, like: Any) -> Any:
     """Weights without symmetry, of a tensor's shape."""
-    return rt.from_numpy(np.linspace(0.5, 1.5, int(np.prod(like.shape))).reshape(tuple(like.shape))).to(
+    return convert.from_array(rt, np.linspace(0.5, 1.5, int(np.prod(like.shape))).reshape(tuple(like.shape))).to(
         like.dtype
     )
 

@@ -92,11 +92,16 @@ def reference(op: Op, sample: Sample, dtype: str) -> Any:
         return op.ref(*tree_map(leaf, sample.args), **tree_map(leaf, dict(sample.kwargs)))
 
 
+def from_array(rt: Any, array: np.ndarray) -> Any:
+    """A tensor of the array's values on the device under test, the default one."""
+    return rt.from_numpy(array).to(rt.get_default_device())
+
+
 def lay_out(rt: Any, values: np.ndarray, dtype: str, layout: str) -> Any:
     """A tensor of `values` whose memory is contiguous, transposed, stepped, offset or expanded."""
 
     def plain(array: np.ndarray) -> Any:
-        tensor = rt.from_numpy(np.array(array, order="C"))
+        tensor = from_array(rt, np.array(array, order="C"))
         return tensor.to(rt.bfloat16) if dtype == "bfloat16" and array.dtype == np.float32 else tensor
 
     if layout == "transposed" and values.ndim >= 2:
@@ -152,7 +157,7 @@ def to_numpy(rt: Any, tensor: Any) -> np.ndarray:
     tensor = tensor.detach()
     if hasattr(tensor, "_is_zerotensor") and tensor._is_zerotensor():
         tensor = tensor.clone()  # PyTorch's symbolic zeros have no memory to show
-    return (tensor.to(rt.float32) if tensor.dtype == rt.bfloat16 else tensor).numpy()
+    return (tensor.to(rt.float32) if tensor.dtype == rt.bfloat16 else tensor).cpu().numpy()
 
 
 def dtype_name(rt: Any, tensor: Any) -> str:

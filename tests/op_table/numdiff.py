@@ -155,7 +155,7 @@ def check_gradient(rt: Any, op: Op, call: Call) -> int:
             continue
         problem = Problem(rt, op, call, original, sample)
         weights = problem.cotangents()
-        tensors_ = [rt.from_numpy(weight.copy()) for weight in weights]
+        tensors_ = [convert.from_array(rt, weight.copy()) for weight in weights]
         got, _ = problem.gradient(tensors_, create_graph=False)
         gradients = [convert.to_numpy(rt, one) for one in got]
         where = describe(op, "float64", number, sample)
@@ -176,15 +176,15 @@ def check_second_gradient(rt: Any, op: Op, call: Call) -> int:
         outer = [draw.uniform(0.5, 1.5, cell.shape) for cell in problem.cells]
 
         def value(p: Problem = problem, w: list[np.ndarray] = weights, u: list[np.ndarray] = outer) -> float:
-            inner, _ = p.gradient([rt.from_numpy(one.copy()) for one in w], create_graph=False)
+            inner, _ = p.gradient([convert.from_array(rt, one.copy()) for one in w], create_graph=False)
             return float(
                 sum((convert.to_numpy(rt, one) * each).sum() for one, each in zip(inner, u, strict=True))
             )
 
-        cotangents = [rt.from_numpy(weight.copy()).requires_grad_(True) for weight in weights]
+        cotangents = [convert.from_array(rt, weight.copy()).requires_grad_(True) for weight in weights]
         first, leaves = problem.gradient(cotangents, create_graph=True)
         where = f"{describe(op, 'float64', number, sample)}, second"
-        live = [(one, rt.from_numpy(u)) for one, u in zip(first, outer, strict=True) if one.requires_grad]
+        live = [(one, convert.from_array(rt, u)) for one, u in zip(first, outer, strict=True) if one.requires_grad]
         inputs = (
             leaves + cotangents
         )  # without a graph the gradient must be constant: finite differences will tell
@@ -229,7 +229,7 @@ def check_fused(rt: Any, op: Op, call: Call, dtype: str) -> int:
 def weights_for(rt: Any, like: Any) -> Any:
     """A cotangent without symmetry, of a result's shape and dtype."""
     values = np.linspace(0.5, 1.5, int(np.prod(tuple(like.shape)))).reshape(tuple(like.shape))
-    return rt.from_numpy(values).to(like.dtype)
+    return convert.from_array(rt, values).to(like.dtype)
 
 
 def compare_pair(rt: Any, op: Op, one: Any, other: Any, dtype: str, where: str) -> None:
@@ -260,7 +260,7 @@ def check_gradient_layout(rt: Any, op: Op, call: Call, layout: str) -> int:
                 rt.manual_seed(11)
             args, kwargs, leaves = leaves_of(rt, op, sample, original, "float64", form)
             results = [one for one in tensors(rt, call(*args, **kwargs)) if one.requires_grad]
-            weights = [weights_for(rt, one).numpy() for one in results]
+            weights = [convert.to_numpy(rt, weights_for(rt, one)) for one in results]
             cotangents = [convert.lay_out(rt, one, "float64", layout_of_cotangent(form)) for one in weights]
             found.append(rt.autograd.grad(results, leaves, cotangents, allow_unused=True))
         where = f"{describe(op, 'float64', number, sample)}, gradient of {layout} inputs"
