@@ -276,9 +276,9 @@ def check_inplace_autograd(rt: Any, op: Op, call: Call) -> int:
 
 def ramp(rt: Any, like: Any) -> Any:
     """Weights without symmetry, of a tensor's shape."""
-    return convert.from_array(rt, np.linspace(0.5, 1.5, int(np.prod(like.shape))).reshape(tuple(like.shape))).to(
-        like.dtype
-    )
+    return convert.from_array(
+        rt, np.linspace(0.5, 1.5, int(np.prod(like.shape))).reshape(tuple(like.shape))
+    ).to(like.dtype)
 
 
 def leaves_of(

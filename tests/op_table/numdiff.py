@@ -184,7 +184,9 @@ def check_second_gradient(rt: Any, op: Op, call: Call) -> int:
         cotangents = [convert.from_array(rt, weight.copy()).requires_grad_(True) for weight in weights]
         first, leaves = problem.gradient(cotangents, create_graph=True)
         where = f"{describe(op, 'float64', number, sample)}, second"
-        live = [(one, convert.from_array(rt, u)) for one, u in zip(first, outer, strict=True) if one.requires_grad]
+        live = [
+            (one, convert.from_array(rt, u)) for one, u in zip(first, outer, strict=True) if one.requires_grad
+        ]
         inputs = (
             leaves + cotangents
         )  # without a graph the gradient must be constant: finite differences will tell
