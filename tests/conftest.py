@@ -42,7 +42,8 @@ def rt(request: pytest.FixtureRequest) -> ModuleType:
     if importlib.util.find_spec(name) is None and not request.config.getoption("--strict-ops"):
         pytest.skip(f"{name} is not installed")
     runtime = importlib.import_module(name)
-    runtime.set_default_device(request.config.getoption("--device"))
+    if request.config.getoption("--device") != "cpu":
+        runtime.set_default_device(request.config.getoption("--device"))
     return runtime
 
 

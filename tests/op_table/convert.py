@@ -93,8 +93,8 @@ def reference(op: Op, sample: Sample, dtype: str) -> Any:
 
 
 def from_array(rt: Any, array: np.ndarray) -> Any:
-    """A tensor of the array's values on the device under test, the default one."""
-    return rt.from_numpy(array).to(rt.get_default_device())
+    """A tensor of the array's values on the device under test, where factories make theirs."""
+    return rt.from_numpy(array).to(rt.empty(0).device)
 
 
 def lay_out(rt: Any, values: np.ndarray, dtype: str, layout: str) -> Any:
