@@ -199,8 +199,8 @@ void out_of_memory() {
   auto [free, total] = runtime().memory_info(0);
   CHECK(free > 0 && free <= total && total == runtime().properties(0).total_memory);
   std::string text = thrown<OutOfMemoryError>([&] { Buffer all(static_cast<size_t>(total) / 4); });
-  for (const char* part :
-       {"cannot allocate", "cuda:0", " free of ", "tensors of this process hold", "largest free"})
+  for (const char* part : {"CUDA out of memory. Tried to allocate ", "cuda:0", " free of ",
+                           "tensors of this process hold", "largest free"})
     CHECK(has(text, part));
   CHECK(stat("num_ooms") == 1 && stat("allocated_bytes.all.current") == 0);
   thrown<OutOfMemoryError>([] { allocator().allocate(SIZE_MAX - 100); });

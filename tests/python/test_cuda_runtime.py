@@ -15,6 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 EMULATOR = ROOT / "tests" / "emulator"
 COMPILER = shutil.which("g++")
+CACHE = [found] if (found := shutil.which("ccache")) else []
 TESTS = (
     "bad_index",
     "broken_captures",
@@ -52,7 +53,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     def build(source: Path) -> str:
         target = out / f"{source.parent.name}_{source.stem}.o"
-        command = [str(COMPILER), *flags, "-c", str(source), "-o", str(target)]
+        command = [*CACHE, str(COMPILER), *flags, "-c", str(source), "-o", str(target)]
         subprocess.run(command, check=True, timeout=600)
         return str(target)
 

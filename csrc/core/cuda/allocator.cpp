@@ -340,14 +340,15 @@ void DeviceAllocator::fail(size_t bytes) {
   std::string limit;
   if (limit_ != SIZE_MAX)
     limit = message("; set_per_process_memory_fraction limits this process to ", human(limit_));
-  throw OutOfMemoryError(message("cuda allocator: cannot allocate ", human(bytes), " (", bytes,
-                                 " bytes) on cuda:", device_, ", which has ", human(free), " free of ",
-                                 human(total), ": tensors of this process hold ", human(held), ", ",
-                                 human(reserved - held), " is reserved but unused (largest free block ",
-                                 human(largest), "), pools of captured graphs have ", human(in_graphs),
-                                 " of both, other processes and CUDA itself hold ", human(others), limit,
-                                 "; use a smaller batch, free tensors, or, if much is reserved but unused, "
-                                 "allocate large tensors first"));
+  // It begins as PyTorch's does: programs look for that to retry with less.
+  throw OutOfMemoryError(
+      message("CUDA out of memory. Tried to allocate ", human(bytes), " (", bytes,
+              " bytes) on cuda:", device_, ", which has ", human(free), " free of ", human(total),
+              ": tensors of this process hold ", human(held), ", ", human(reserved - held),
+              " is reserved but unused (largest free block ", human(largest), "), of both ", human(in_graphs),
+              " in pools of captured graphs; other processes and CUDA itself hold ", human(others), limit,
+              ". Use a smaller batch, free tensors, or, if much is reserved but unused, allocate large "
+              "tensors first"));
 }
 
 }  // namespace warptape::cuda

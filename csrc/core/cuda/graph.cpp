@@ -101,7 +101,7 @@ bool CudaRuntime::is_capturing() {
   kernels::cuda::use_device(index);
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   check(cudaStreamIsCapturing(as_stream(stream), &status), "is_current_stream_capturing");
-  return status == cudaStreamCaptureStatusActive;
+  return status != cudaStreamCaptureStatusNone;
 }
 
 void CudaRuntime::replay(GraphHandle handle) {
