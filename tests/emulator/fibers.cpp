@@ -53,6 +53,10 @@ emulator_switch:
 .size emulator_switch, .-emulator_switch
 )");
 
+// Borders of the static shared memory where the program is linked with shared.ld.
+extern char emulator_shared_begin[] __attribute__((weak, visibility("hidden")));
+extern char emulator_shared_end[] __attribute__((weak, visibility("hidden")));
+
 namespace emulator {
 namespace {
 
@@ -411,6 +415,8 @@ void run_grid(const char* name, dim3 grid, dim3 block, size_t shared_bytes, cons
   g.places.resize(n);
   for (unsigned i = 0; i < n; ++i) g.places[i] = {i % block.x, i / block.x % block.y, i / block.x / block.y};
   g.shared = shared_memory(shared_bytes);
+  if (emulator_shared_begin)
+    memset(emulator_shared_begin, 0xFF, static_cast<size_t>(emulator_shared_end - emulator_shared_begin));
   g.running = true;
   g.order = order();
   uint64_t blocks = uint64_t(grid.x) * grid.y * grid.z, salt = random_bits();

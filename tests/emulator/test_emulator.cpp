@@ -119,6 +119,11 @@ __global__ void dynamic(float* out) {
   __syncthreads();
   out[blockIdx.x * blockDim.x + threadIdx.x] = fresh ? values[blockDim.x - 1 - threadIdx.x] : -1;
 }
+__global__ void unset_shared(int* out) {
+  __shared__ int values[8];
+  out[threadIdx.x] = values[threadIdx.x];
+  values[threadIdx.x] = 0;
+}
 __global__ void write_at(int* out, int64_t i) { out[i] = 1; }
 __global__ void diverged(int* out) {
   if (threadIdx.x % 2) out[threadIdx.x] = __shfl_sync(~0u, 1, 0);
@@ -362,6 +367,15 @@ void check_math() {
   CHECK(atomicCAS(&n, 5, 9) == 5 && atomicMax(&n, 3) == 9 && atomicExch(&n, 1) == 9 && n == 1);
 }
 
+// Needs the linker's script shared.ld.
+void check_shared() {
+  int* d = device_array<int>(8);
+  for (int i = 0; i < 2; ++i) {
+    OK(launch("unset_shared", unset_shared, 1, 8, 0, nullptr, d));
+    for (int v : read(d, 8)) CHECK(v == -1);
+  }
+}
+
 void check_fault() {
   int* p = device_array<int>(1);
   OK(launch("doomed", set_value, 1, 1, 0, nullptr, p, 1));
@@ -402,6 +416,7 @@ int main(int argc, char** argv) {
   if (name == "graph") check_graph();
   if (name == "memory") check_memory();
   if (name == "math") check_math();
+  if (name == "shared") check_shared();
   if (name == "fault") check_fault();
   if (name == "driver") check_driver();
   if (name == "race") check_race();
