@@ -37,19 +37,34 @@ Tensor in_memory_order(const Tensor& t) {
   return alias(t, sizes, strides, t.offset());
 }
 
+// Draws between which the generator is free and the work can be interrupted. A multiple of the 16 that normal
+// draws come in.
+constexpr int64_t kPiece = 1 << 20;
+
+// Calls f(begin, end) for pieces of [0, n) with the generator locked. The last piece is no shorter than the
+// others, for normal draws look 16 back from the end.
+template <class F>
+void draw_in_pieces(Generator& g, int64_t n, F&& f) {
+  for (int64_t begin = 0, end; begin < n; begin = end) {
+    if (begin) kernels::cpu::poll_interrupt();
+    end = n - begin < 2 * kPiece ? n : begin + kPiece;
+    std::lock_guard lock(g.mutex);
+    kernels::cpu::Uninterrupted scope;
+    f(begin, end);
+  }
+}
+
 // Fills `t` in the order of its elements: `fill(T* data, int64_t n, Generator&)` works on contiguous host
-// memory.
+// memory, piece by piece.
 template <class Types, class F>
 void fill_host(const char* op, const Tensor& t, Generator* given, F&& fill) {
   if (t.is_meta() || t.numel() == 0) return;
   bool direct = t.device().is_cpu() && t.is_contiguous();
   Tensor host = direct ? t : empty(t.sizes(), {t.dtype(), {}});
   Generator& g = generator_or_default(given);
-  std::lock_guard lock(g.mutex);
-  kernels::cpu::Uninterrupted scope;
   bool done = dispatch(Types{}, t.dtype(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    fill(host.template data_as<T>(), host.numel(), g);
+    auto* data = host.template data_as<typename decltype(tag)::type>();
+    draw_in_pieces(g, host.numel(), [&](int64_t begin, int64_t end) { fill(data + begin, end - begin, g); });
   });
   WT_CHECK(done, DtypeError, op, ": not implemented for ", t.dtype());
   if (!direct) raw_copy(t, host);
@@ -219,10 +234,14 @@ void fill_bernoulli(const Tensor& out, const Tensor& probabilities, Generator* g
   Tensor p = raw_contiguous(raw_cast(expand_view(probabilities, out.sizes()), DType::Float64));
   if (p.device().is_cpu())
     for (int64_t i = 0; i < p.numel(); ++i) check_probability(p.data_as<double>()[i]);
+  const double* next = p.data_as<double>();                   // the pieces come in order
+  const bool wide = probabilities.dtype() == DType::Float64;  // as PyTorch draws: in the probabilities' dtype
   fill_host<kernels::AllTypes>("bernoulli", out, g, [&](auto* data, int64_t n, Generator& gen) {
     using T = std::remove_pointer_t<decltype(data)>;
-    for (int64_t i = 0; i < n; ++i)
-      data[i] = static_cast<T>(static_cast<Compute<T>>(gen.uniform_double() < p.data_as<double>()[i]));
+    for (int64_t i = 0; i < n; ++i) {
+      const double drawn = wide ? gen.uniform_double() : gen.uniform_float();
+      data[i] = static_cast<T>(static_cast<Compute<T>>(drawn < *next++));
+    }
   });
 }
 Tensor bernoulli_impl(const Tensor& x, Generator* g) {
@@ -303,10 +322,10 @@ Tensor randperm_impl(int64_t n, Generator* given, OptDType dtype, OptDevice devi
   auto* r = wide.data_as<int64_t>();
   for (int64_t i = 0; i < n; ++i) r[i] = i;
   Generator& g = generator_or_default(given);
-  std::lock_guard lock(g.mutex);
-  kernels::cpu::Uninterrupted scope;
-  for (int64_t i = 0; i < n - 1; ++i)
-    std::swap(r[i], r[i + static_cast<int64_t>(g.random() % static_cast<uint64_t>(n - i))]);
+  draw_in_pieces(g, n - 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i)
+      std::swap(r[i], r[i + static_cast<int64_t>(g.random() % static_cast<uint64_t>(n - i))]);
+  });
   Tensor out = raw_cast(wide, o.dtype);
   if (o.device != out.device()) {
     Tensor moved = empty(out.sizes(), o);

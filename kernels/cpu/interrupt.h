@@ -8,8 +8,20 @@ namespace warptape::kernels::cpu {
 
 // `check` throws to end the work. Null (the default) never asks. It is not called in threads of the pool.
 WT_API void set_interrupt_check(void (*check)());
-// Calls the check if the thread's last call was 50 ms ago or more.
+// Calls the check if the thread's last call was 50 ms ago or more. In a thread of the pool it throws as soon
+// as the work that the thread helps with has failed elsewhere.
 WT_API void poll_interrupt();
+
+// Calls f(begin, end) for pieces that cover [0, n), in order, and polls between them. For loops within one
+// chunk of work that may be long.
+template <class F>
+WT_INLINE void in_pieces(int64_t n, F&& f) {
+  constexpr int64_t kPiece = 1 << 16;
+  for (int64_t begin = 0; begin < n; begin += kPiece) {
+    if (begin) poll_interrupt();
+    f(begin, n - begin > kPiece ? begin + kPiece : n);
+  }
+}
 
 // Nothing is asked in its scope. For whoever holds a lock: the check may wait for other threads and run
 // user's code.

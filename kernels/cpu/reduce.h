@@ -443,7 +443,11 @@ WT_FN void with_results(const LaunchContext& ctx, const View& out, int64_t n, F&
   if (out.dtype == dtype_of<T>) return f(out.as<T>());
   T* results = static_cast<T*>(ctx.scratch(size_t(n) * sizeof(T)));
   f(results);
-  converter(dtype_of<T>, out.dtype)(n, out.data, results);
+  ConvertFn* convert = converter(dtype_of<T>, out.dtype);
+  char* to = static_cast<char*>(out.data);
+  const int64_t item = int64_t(itemsize(out.dtype));
+  cpu::parallel_for(n, kReduceGrain,
+                    [&](int64_t b, int64_t e) { convert(e - b, to + b * item, results + b); });
 }
 
 // Calls f with a tag of the type in which values of `dtype` are reduced.

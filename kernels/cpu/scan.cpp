@@ -2,6 +2,7 @@
 // lines that lie side by side advance together. Each line is summed in order, so results do not depend on
 // threads.
 
+#include "kernels/cpu/interrupt.h"
 #include "kernels/cpu/reduce.h"
 
 namespace warptape::kernels::WARPTAPE_ISA {
@@ -21,11 +22,13 @@ const T* packed_as(const LaunchContext& ctx, const View& x) {
     for (int64_t r = b; r < e; ++r) {
       int64_t ignored;
       const char* p = g.data + locate(g.kept, g.kept_dims - 1, r, &ignored);
-      for (int64_t i = 0; i < row.size; i += kRowBlock) {
-        const int64_t m = row.size - i < kRowBlock ? row.size - i : kRowBlock;
-        gather(m, raw, p + i * row.stride, row.stride, size_t(g.item));
-        convert(m, values + r * row.size + i, raw);
-      }
+      cpu::in_pieces(row.size, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; i += kRowBlock) {
+          const int64_t m = end - i < kRowBlock ? end - i : kRowBlock;
+          gather(m, raw, p + i * row.stride, row.stride, size_t(g.item));
+          convert(m, values + r * row.size + i, raw);
+        }
+      });
     }
   });
   return values;
@@ -94,22 +97,26 @@ void scan(const LaunchContext& ctx, const View& out, const View& in, int dim) {
       for_each_band(l, [&](int64_t first, int64_t width) {
         if (l.inner == 1) {
           Running<T> r = Op::template start<Running<T>>();
-          for (int64_t k = first; k < first + l.length; ++k) {
-            r = Op::apply(r, Running<T>(x[k]));
-            y[k] = T(r);
-          }
+          cpu::in_pieces(l.length, [&](int64_t begin, int64_t end) {
+            for (int64_t k = first + begin; k < first + end; ++k) {
+              r = Op::apply(r, Running<T>(x[k]));
+              y[k] = T(r);
+            }
+          });
           return;
         }
         Running<T> run[kBand];
         for (int64_t i = 0; i < width; ++i) run[i] = Op::template start<Running<T>>();
-        for (int64_t k = 0; k < l.length; ++k) {
-          const T* xs = x + first + k * l.inner;
-          T* ys = y + first + k * l.inner;
-          for (int64_t i = 0; i < width; ++i) {
-            run[i] = Op::apply(run[i], Running<T>(xs[i]));
-            ys[i] = T(run[i]);
+        cpu::in_pieces(l.length, [&](int64_t begin, int64_t end) {
+          for (int64_t k = begin; k < end; ++k) {
+            const T* xs = x + first + k * l.inner;
+            T* ys = y + first + k * l.inner;
+            for (int64_t i = 0; i < width; ++i) {
+              run[i] = Op::apply(run[i], Running<T>(xs[i]));
+              ys[i] = T(run[i]);
+            }
           }
-        }
+        });
       });
     });
   });
@@ -137,14 +144,16 @@ void scan_index(const LaunchContext& ctx, const View& values, const View& indice
           y[first + i] = x[first + i];
           places[first + i] = 0;
         }
-        for (int64_t k = 1; k < l.length; ++k) {
-          for (int64_t i = first + k * l.inner; i < first + k * l.inner + width; ++i) {
-            const T before = y[i - l.inner];
-            const bool take = x[i] != x[i] || (before == before && Order::template takes<T>(x[i], before));
-            y[i] = take ? x[i] : before;
-            places[i] = take ? k : places[i - l.inner];
+        cpu::in_pieces(l.length - 1, [&](int64_t begin, int64_t end) {
+          for (int64_t k = begin + 1; k < end + 1; ++k) {
+            for (int64_t i = first + k * l.inner; i < first + k * l.inner + width; ++i) {
+              const T before = y[i - l.inner];
+              const bool take = x[i] != x[i] || (before == before && Order::template takes<T>(x[i], before));
+              y[i] = take ? x[i] : before;
+              places[i] = take ? k : places[i - l.inner];
+            }
           }
-        }
+        });
       });
     });
   });

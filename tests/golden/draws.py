@@ -36,6 +36,13 @@ def exact() -> dict[str, Draw]:
             3, 120, (19,), dtype=getattr(rt, d)
         )
         found[f"random_({dtype})"] = lambda rt, d=dtype: rt.empty(9, dtype=getattr(rt, d)).random_(0, 100)
+    for dtype in FLOATS:
+        found[f"bernoulli({dtype})"] = lambda rt, d=dtype: rt.bernoulli(
+            (rt.arange(20) / 20).to(getattr(rt, d))
+        )
+        found[f"bernoulli_({dtype})"] = lambda rt, d=dtype: rt.zeros(20).bernoulli_(
+            rt.full((20,), 0.5, dtype=getattr(rt, d))
+        )
     found["randint(2**40)"] = lambda rt: rt.randint(0, 2**40, (9,))
     found["randint(-5, 5)"] = lambda rt: rt.randint(-5, 5, (2, 9))
     found["rand of a transposed tensor"] = lambda rt: rt.empty(3, 5).t().uniform_()
@@ -69,10 +76,15 @@ def numbers(rt: Any, tensor: Any) -> list[Any]:
     return wide.flatten().tolist()
 
 
+MANY = 2**21 + 5  # more than is drawn without a pause
 LONG = {
     "rand(100003)": lambda rt: rt.rand(100003),
     "randint(0, 7, 100003)": lambda rt: rt.randint(0, 7, (100003,)),
     "randperm(40000)": lambda rt: rt.randperm(40000),
+    f"rand({MANY})": lambda rt: rt.rand(MANY),
+    f"randperm({MANY})": lambda rt: rt.randperm(MANY),
+    f"bernoulli({MANY})": lambda rt: rt.bernoulli(rt.arange(MANY) / MANY),
+    f"rand after randn({MANY})": lambda rt: [rt.randn(MANY), rt.rand(9)][1],
 }
 
 

@@ -64,15 +64,16 @@ def test_long_draws(rt: ModuleType, name: str) -> None:
 
 
 @pytest.mark.parity
+@pytest.mark.parametrize("size", [100_003, draws.MANY])
 @pytest.mark.parametrize(("mean", "std"), [(0, 1), (2, 3)])
-def test_long_normal_draws(rt: ModuleType, mean: float, std: float) -> None:
+def test_long_normal_draws(rt: ModuleType, mean: float, std: float, size: int) -> None:
     """float32 to the bit, where PyTorch runs its vector path."""
     torch = pytest.importorskip("torch")
     if torch.backends.cpu.get_cpu_capability() == "DEFAULT":
         pytest.skip("PyTorch has only its scalar path here")
     rt.manual_seed(5)
     torch.manual_seed(5)
-    got, want = (m.empty(100_003).normal_(mean, std).numpy() for m in (rt, torch))
+    got, want = (m.empty(size).normal_(mean, std).numpy() for m in (rt, torch))
     np.testing.assert_array_equal(got, want)
 
 

@@ -2,6 +2,7 @@
 #include "kernels/index.h"
 
 #include "kernels/cpu/common/walk.h"
+#include "kernels/cpu/interrupt.h"
 #include "kernels/dispatch.h"
 #include "kernels/slot.h"
 
@@ -149,9 +150,11 @@ void scatter_typed(const View& self, const View& index, const View& src, int dim
     if (dim_is_last) {
       walk(w, begin, end, [&](const int64_t (&at)[3], int64_t run, const int64_t*) {
         for (int64_t j = 0; j < run; ++j)
-          for (int64_t i = 0; i < n; ++i)
-            one(pt + at[1] + j * st, ps + at[0] + j * ss + i * src_step,
-                pi + at[2] + j * si + i * index_step);
+          in_pieces(n, [&](int64_t first, int64_t last) {
+            for (int64_t i = first; i < last; ++i)
+              one(pt + at[1] + j * st, ps + at[0] + j * ss + i * src_step,
+                  pi + at[2] + j * si + i * index_step);
+          });
       });
       return;
     }
@@ -304,16 +307,19 @@ void put_typed(const View& self, const View& values, const View& shape, const in
   parallel_for(rest.numel(), grain, [&](int64_t begin, int64_t end) {
     const int64_t* offset = offsets;
     walk(outer, 0, positions, [&](const int64_t (&first)[1], int64_t run, const int64_t*) {
-      for (int64_t i = 0; i < run; ++i, ++offset) {
+      auto one = [&](int64_t i) {
         const T* from = pv + first[0] + i * value_step;
-        T* to = pt + *offset;
+        T* to = pt + *offset++;
         if (rest.ndim == 0)
           combine(*to, *from, op);
         else
           walk(rest, begin, end, [&](const int64_t (&at)[2], int64_t n, const int64_t*) {
             for (int64_t j = 0; j < n; ++j) combine(to[at[0] + j * st], from[at[1] + j * sv], op);
           });
-      }
+      };
+      in_pieces(run, [&](int64_t b, int64_t e) {
+        for (int64_t i = b; i < e; ++i) one(i);
+      });
     });
   });
 }

@@ -29,10 +29,15 @@ constexpr int64_t kSpinNs = 100000;  // a halted virtual processor takes about h
 constexpr int64_t kPollNs = 50'000'000;
 
 std::atomic<void (*)()> g_interrupt_check{nullptr};
-thread_local int t_uninterrupted = 0;  // scopes; a thread of the pool is in one for good
+thread_local int t_uninterrupted = 0;                      // scopes; a thread of the pool is in one for good
+thread_local const std::atomic<bool>* t_failed = nullptr;  // of the job that a thread of the pool helps with
 
-void futex_wait(std::atomic<uint32_t>& word, uint32_t expected) {
-  syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, expected, nullptr, nullptr, 0);
+struct Abandoned {};  // ends a worker's chunk of a job that has failed; nobody sees it
+
+// Without a timeout if `ns` is 0.
+void futex_wait(std::atomic<uint32_t>& word, uint32_t expected, int64_t ns = 0) {
+  const timespec timeout{ns / 1000000000, ns % 1000000000};
+  syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, expected, ns ? &timeout : nullptr, nullptr, 0);
 }
 
 void futex_wake(std::atomic<uint32_t>& word, int count) {
@@ -100,7 +105,9 @@ struct Job {
     }
   }
   void run_back() {
+    t_failed = &failed;
     while (claim()) run(chunks - 1 - from_back.fetch_add(1));
+    t_failed = nullptr;
   }
 };
 
@@ -174,7 +181,10 @@ void Pool::run(Job& job, int workers) {
   auto idle = [&] { return place->users.load() == 0; };
   if (!idle() && !spin_until(idle)) {
     place->caller_blocked.store(true);
-    for (uint32_t users; (users = place->users.load()) != 0;) futex_wait(place->users, users);
+    for (uint32_t users; (users = place->users.load()) != 0;) {
+      futex_wait(place->users, users, kPollNs);
+      job.poll();
+    }
     place->caller_blocked.store(false);
   }
   place->taken.store(false);
@@ -267,6 +277,7 @@ void set_interrupt_check(void (*check)()) { g_interrupt_check.store(check); }
 
 void poll_interrupt() {
   static thread_local int64_t due = 0;
+  if (t_failed && t_failed->load(std::memory_order_relaxed)) throw Abandoned{};
   void (*check)() = g_interrupt_check.load(std::memory_order_relaxed);
   if (!check || t_uninterrupted > 0) return;
   int64_t now = now_ns();

@@ -2,6 +2,7 @@
 // both directions and NaN; it is stable and takes the same time for any input.
 #include "kernels/sort.h"
 
+#include "kernels/cpu/interrupt.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/dispatch.h"
 #include "kernels/slot.h"
@@ -53,8 +54,10 @@ template <class K>
 Entry<K>* radix_sort(Entry<K>* a, Entry<K>* other, int64_t n) {
   constexpr int kBytes = sizeof(K);
   uint32_t counts[kBytes][256] = {};
-  for (int64_t i = 0; i < n; ++i)
-    for (int b = 0; b < kBytes; ++b) ++counts[b][a[i].key >> (8 * b) & 255];
+  in_pieces(n, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i)
+      for (int b = 0; b < kBytes; ++b) ++counts[b][a[i].key >> (8 * b) & 255];
+  });
   for (int b = 0; b < kBytes; ++b) {
     uint32_t* start = counts[b];
     if (start[a[0].key >> (8 * b) & 255] == n) continue;
@@ -64,7 +67,9 @@ Entry<K>* radix_sort(Entry<K>* a, Entry<K>* other, int64_t n) {
       start[v] = sum;
       sum += count;
     }
-    for (int64_t i = 0; i < n; ++i) other[start[a[i].key >> (8 * b) & 255]++] = a[i];
+    in_pieces(n, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) other[start[a[i].key >> (8 * b) & 255]++] = a[i];
+    });
     Entry<K>* swap = a;
     a = other;
     other = swap;
@@ -79,11 +84,21 @@ Entry<K>* sort_entries(Entry<K>* a, Entry<K>* other, int64_t n) {
   return a;
 }
 
+// The entries of a row, in its order.
+template <class T>
+void enter(Entry<KeyOf<T>>* to, const T* row, int64_t n, KeyOf<T> flip) {
+  in_pieces(n, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) to[i] = {key_of(row[i]) ^ flip, uint32_t(i)};
+  });
+}
+
 template <class T>
 void emit(const Entry<KeyOf<T>>* from, int64_t count, const T* row, T* values, int64_t* indices) {
-  for (int64_t i = 0; i < count; ++i) indices[i] = from[i].index;
-  if (values)
-    for (int64_t i = 0; i < count; ++i) values[i] = row[from[i].index];
+  in_pieces(count, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) indices[i] = from[i].index;
+    if (values)
+      for (int64_t i = begin; i < end; ++i) values[i] = row[from[i].index];
+  });
 }
 
 inline constexpr int64_t kSlots = 32;  // tasks, each with scratch of its own
@@ -110,7 +125,7 @@ void sort(const LaunchContext& ctx, const View& values, const View& indices, con
     const K flip = descending ? ~K(0) : K(0);
     for_rows<K>(ctx, outer, n, 2 * n, [&](int64_t r, Entry<K>* scratch) {
       const T* row = x.as<T>() + r * n;
-      for (int64_t i = 0; i < n; ++i) scratch[i] = {key_of(row[i]) ^ flip, uint32_t(i)};
+      enter(scratch, row, n, flip);
       T* v = values.data ? values.as<T>() + r * n : nullptr;
       emit<T>(sort_entries(scratch, scratch + n, n), n, row, v, indices.as<int64_t>() + r * n);
     });
@@ -141,12 +156,14 @@ template <class T>
 void topk_row(const T* row, int64_t n, int64_t k, KeyOf<T> flip, Entry<KeyOf<T>>* heap) {
   for (int64_t i = 0; i < k; ++i) heap[i] = {key_of(row[i]) ^ flip, uint32_t(i)};
   for (int64_t i = k / 2 - 1; i >= 0; --i) sift_down(heap, k, i);
-  for (int64_t i = k; i < n; ++i) {
-    const auto key = key_of(row[i]) ^ flip;
-    if (key >= heap[0].key) continue;
-    heap[0] = {key, uint32_t(i)};
-    sift_down(heap, k, 0);
-  }
+  in_pieces(n - k, [&](int64_t begin, int64_t end) {
+    for (int64_t i = k + begin; i < k + end; ++i) {
+      const auto key = key_of(row[i]) ^ flip;
+      if (key >= heap[0].key) continue;
+      heap[0] = {key, uint32_t(i)};
+      sift_down(heap, k, 0);
+    }
+  });
   for (int64_t left = k - 1; left > 0; --left) {
     const auto top = heap[0];
     heap[0] = heap[left];
@@ -169,7 +186,7 @@ void topk(const LaunchContext& ctx, const View& values, const View& indices, con
       if (by_heap) {
         topk_row(row, n, k, flip, scratch);
       } else {
-        for (int64_t i = 0; i < n; ++i) scratch[i] = {key_of(row[i]) ^ flip, uint32_t(i)};
+        enter(scratch, row, n, flip);
         result = sort_entries(scratch, scratch + n, n);
       }
       emit<T>(result, k, row, values.as<T>() + r * k, indices.as<int64_t>() + r * k);
