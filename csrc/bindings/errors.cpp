@@ -1,6 +1,8 @@
 // C++ errors to Python exceptions. The classes are made here, once, and live in warptape._C.
 #include "bindings/errors.h"
 
+#include <pybind11/pybind11.h>
+
 #include <new>
 
 namespace warptape::bindings {
@@ -53,6 +55,8 @@ void set_python_error(const char* op) {
   try {
     throw;
   } catch (const PythonErrorSet&) {
+  } catch (pybind11::error_already_set& e) {
+    e.restore();
   } catch (const ShapeError& e) {
     PyErr_SetString(shape_error, text(e, op).c_str());
   } catch (const DtypeError& e) {

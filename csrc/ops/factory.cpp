@@ -1,6 +1,7 @@
 // Tensors from nothing.
 #include <cmath>
 
+#include "kernels/cpu/parallel.h"
 #include "ops/op.h"
 
 namespace warptape::ops {
@@ -80,7 +81,10 @@ template <class T, class F>
 Tensor sequence(int64_t n, TensorOptions o, F&& value) {
   Tensor wide = empty(IntList{&n, 1}, {std::is_same_v<T, double> ? DType::Float64 : DType::Int64, {}});
   if (o.device.is_meta()) return empty(IntList{&n, 1}, o);
-  for (int64_t i = 0; i < n; ++i) wide.data_as<T>()[i] = value(i);
+  T* to = wide.data_as<T>();
+  kernels::cpu::parallel_for(n, 32768, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) to[i] = value(i);
+  });
   Tensor out = raw_cast(wide, o.dtype);
   if (o.device.is_cpu()) return out;
   Tensor moved = empty(IntList{&n, 1}, o);

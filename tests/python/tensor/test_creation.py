@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import array
+import os
 import pickle
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -142,3 +146,18 @@ def test_meta_device() -> None:
         y.numpy()
     with pytest.raises(RuntimeError):
         x + wt.ones(1 << 20)
+
+
+def test_an_error_of_the_first_import_of_numpy_keeps_its_class() -> None:
+    code = """
+import sys
+import warptape as wt
+sys.modules["numpy"] = None
+try:
+    wt.tensor([1.0, 2.0])
+except ModuleNotFoundError:
+    print("kept")
+"""
+    path = {"PYTHONPATH": str(Path(wt.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | path)
+    assert (done.stdout, done.returncode) == ("kept\n", 0), done.stderr
