@@ -27,19 +27,20 @@ struct FastDivide {
   }
 };
 
-inline constexpr int kIndexDims = 8;  // launchers loop over what is beyond: see for_dims
+inline constexpr int kIndexDims = 8;        // launchers loop over what is beyond: see for_dims
+inline constexpr int kManyDims = kMaxDims;  // or have maps of so many: slower, and of 1 KB an operand
 
 // Offsets of `Count` operands at one linear index, the last dim fastest. Strides in any unit.
 template <int Count>
 struct Offsets {
   int64_t of[Count];
 };
-template <int Count>
+template <int Count, int Dims = kIndexDims>
 struct IndexMap {
   int ndim = 0;
   bool wide = false;  // 64-bit division is needed
-  FastDivide sizes[kIndexDims];
-  int64_t strides[Count][kIndexDims];
+  FastDivide sizes[Dims];
+  int64_t strides[Count][Dims];
 
   // numel is what linear indices stay below.
   void set_dims(int n, const int64_t* dims, int64_t numel) {
@@ -51,8 +52,8 @@ struct IndexMap {
   template <bool Wide>
   WT_DEVICE Offsets<Count> walk(int64_t linear) const {
     Offsets<Count> r{};
-#pragma unroll
-    for (int i = 0; i < kIndexDims; ++i) {
+#pragma unroll(Dims > kIndexDims ? 1 : Dims)
+    for (int i = 0; i < Dims; ++i) {
       const int d = ndim - 1 - i;
       if (d < 0) break;
       const int64_t q = d == 0 ? 0 : sizes[d].template quotient<Wide>(linear);
@@ -70,8 +71,8 @@ struct IndexMap {
 
 // The map of `Count` views with the sizes of the first (strides in elements); false when there are too many
 // dims even after neighbours that are one run everywhere were merged.
-template <int Count>
-bool make_index_map(IndexMap<Count>& map, const View* const (&views)[Count]) {
+template <int Count, int Dims>
+bool make_index_map(IndexMap<Count, Dims>& map, const View* const (&views)[Count]) {
   const View& first = *views[0];
   int64_t dims[kMaxDims];
   int64_t strides[Count][kMaxDims];
@@ -85,7 +86,7 @@ bool make_index_map(IndexMap<Count>& map, const View* const (&views)[Count]) {
     dims[at] = merges ? dims[at] * first.sizes[d] : first.sizes[d];
     for (int k = 0; k < Count; ++k) strides[k][at] = views[k]->strides[d];
   }
-  if (n > kIndexDims) return false;
+  if (n > Dims) return false;
   map.set_dims(n, dims, first.numel());
   for (int k = 0; k < Count; ++k)
     for (int d = 0; d < n; ++d) map.strides[k][d] = strides[k][d];

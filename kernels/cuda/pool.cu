@@ -1,0 +1,258 @@
+// Pooling. Forward: a thread an output (a warp where an average's windows are large). Backward: a thread an
+// input, which adds up the outputs whose windows it lies in, in their order, so nothing is added from two
+// sides.
+#include "kernels/pool.h"
+
+#include "kernels/cuda/block.cuh"
+#include "kernels/cuda/index.cuh"
+#include "kernels/cuda/memory.cuh"
+#include "kernels/slot.h"
+
+namespace warptape::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int64_t kLargeWindow = 128;  // elements from which a warp shares a window
+
+struct Range {
+  int64_t begin, end;
+};
+
+struct PoolArgs {
+  PoolPlan p;
+  FastDivide rows, cols;  // of what the threads go over: outputs, or inputs of a backward
+  int64_t n;
+  bool wide;
+
+  // Element i as (plane * rows + y, x), and y alone.
+  WT_DEVICE void split(int64_t i, int64_t& plane, int64_t& y, int64_t& x) const {
+    const int64_t row = wide ? cols.quotient<true>(i) : cols.quotient<false>(i);
+    x = i - row * cols.divisor;
+    plane = wide ? rows.quotient<true>(row) : rows.quotient<false>(row);
+    y = row - plane * rows.divisor;
+  }
+};
+
+WT_DEVICE int64_t ceil_of(int64_t a, int64_t b) { return (a + b - 1) / b; }  // a >= 0
+
+// What window i of dim d covers of the input, `step` apart.
+WT_DEVICE Range window(const PoolPlan& p, int d, int64_t i, int64_t dilation) {
+  if (p.adaptive) return {i * p.in[d] / p.out[d], ceil_of((i + 1) * p.in[d], p.out[d])};
+  int64_t begin = i * p.stride[d] - p.padding[d];
+  const int64_t end = min(begin + (p.kernel[d] - 1) * dilation + 1, p.in[d]);
+  if (begin < 0) begin += ceil_of(-begin, dilation) * dilation;
+  return {begin, end};
+}
+
+// Windows of dim d that position `at` of the input may lie in (with dilation: some of them).
+WT_DEVICE Range windows_of(const PoolPlan& p, int d, int64_t at, int64_t dilation) {
+  if (p.adaptive) return {at * p.out[d] / p.in[d], ceil_of((at + 1) * p.out[d], p.in[d])};
+  const int64_t last = (at + p.padding[d]) / p.stride[d];
+  const int64_t reach = at + p.padding[d] - (p.kernel[d] - 1) * dilation;
+  return {reach <= 0 ? 0 : ceil_of(reach, p.stride[d]), min(last + 1, p.out[d])};
+}
+
+// The size of window i as an average counts it.
+WT_DEVICE int64_t counted(const PoolPlan& p, int d, int64_t i) {
+  if (p.adaptive || !p.count_include_pad) {
+    const Range r = window(p, d, i, 1);
+    return max(r.end - r.begin, int64_t(0));
+  }
+  const int64_t begin = i * p.stride[d] - p.padding[d];
+  return min(begin + p.kernel[d], p.in[d] + p.padding[d]) - begin;
+}
+template <class C>
+WT_DEVICE C divisor(const PoolPlan& p, int64_t y, int64_t x) {
+  return C(p.divisor ? p.divisor : counted(p, 0, y) * counted(p, 1, x));
+}
+
+// ---- maximum ----
+
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    max_pool_kernel(const __grid_constant__ PoolArgs a, void* to, int64_t* indices, const void* in) {
+  using C = Compute<T>;
+  const PoolPlan& p = a.p;
+  const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= a.n) return;
+  int64_t plane, y, x;
+  a.split(i, plane, y, x);
+  const int64_t dy = p.adaptive ? 1 : p.dilation[0], dx = p.adaptive ? 1 : p.dilation[1];
+  const Range rows = window(p, 0, y, dy), cols = window(p, 1, x, dx);
+  const T* from = static_cast<const T*>(in) + plane * p.in[0] * p.in[1];
+  C best = -C(__builtin_inf());
+  int64_t place = -1;
+  for (int64_t row = rows.begin; row < rows.end; row += dy)
+    for (int64_t col = cols.begin; col < cols.end; col += dx) {
+      const C v = widen<C>(from[row * p.in[1] + col]);
+      if (v > best || v != v || place < 0) {
+        best = v;
+        place = row * p.in[1] + col;
+      }
+    }
+  static_cast<T*>(to)[i] = narrow<T>(best);
+  indices[i] = place;
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    max_pool_backward_kernel(const __grid_constant__ PoolArgs a, void* grad_in, const void* grad_out,
+                             const int64_t* indices) {
+  using C = Compute<T>;
+  const PoolPlan& p = a.p;
+  const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= a.n) return;
+  int64_t plane, y, x;
+  a.split(i, plane, y, x);
+  const Range rows = windows_of(p, 0, y, p.adaptive ? 1 : p.dilation[0]);
+  const Range cols = windows_of(p, 1, x, p.adaptive ? 1 : p.dilation[1]);
+  const int64_t place = y * p.in[1] + x, first = plane * p.out[0] * p.out[1];
+  C sum = 0;
+  for (int64_t row = rows.begin; row < rows.end; ++row)
+    for (int64_t col = cols.begin; col < cols.end; ++col) {
+      const int64_t at = first + row * p.out[1] + col;
+      if (indices[at] == place) sum += widen<C>(static_cast<const T*>(grad_out)[at]);
+    }
+  static_cast<T*>(grad_in)[i] = narrow<T>(sum);
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    max_pool_gather_kernel(const __grid_constant__ PoolArgs a, void* to, const void* in,
+                           const int64_t* indices) {
+  const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= a.n) return;
+  int64_t plane, y, x;
+  a.split(i, plane, y, x);
+  const int64_t at = indices[i];
+  static_cast<T*>(to)[i] =
+      at >= 0 ? static_cast<const T*>(in)[plane * a.p.in[0] * a.p.in[1] + at] : narrow<T>(Compute<T>(0));
+}
+
+// ---- average ----
+
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    avg_pool_kernel(const __grid_constant__ PoolArgs a, void* to, const void* in) {
+  using C = Compute<T>;
+  const PoolPlan& p = a.p;
+  const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= a.n) return;
+  int64_t plane, y, x;
+  a.split(i, plane, y, x);
+  const Range rows = window(p, 0, y, 1), cols = window(p, 1, x, 1);
+  const T* from = static_cast<const T*>(in) + plane * p.in[0] * p.in[1];
+  C sum = 0;
+  for (int64_t row = rows.begin; row < rows.end; ++row)
+    for (int64_t col = cols.begin; col < cols.end; ++col) sum += widen<C>(from[row * p.in[1] + col]);
+  static_cast<T*>(to)[i] = narrow<T>(sum / divisor<C>(p, y, x));
+}
+
+// A warp an output: lanes go along the columns of the window's rows.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    avg_pool_warp_kernel(const __grid_constant__ PoolArgs a, void* to, const void* in) {
+  using C = Compute<T>;
+  const PoolPlan& p = a.p;
+  const int64_t i = (int64_t(blockIdx.x) * kThreads + threadIdx.x) / kWarp, lane = threadIdx.x % kWarp;
+  if (i >= a.n) return;  // the whole warp
+  int64_t plane, y, x;
+  a.split(i, plane, y, x);
+  const Range rows = window(p, 0, y, 1), cols = window(p, 1, x, 1);
+  const T* from = static_cast<const T*>(in) + plane * p.in[0] * p.in[1];
+  const int64_t width = max(cols.end - cols.begin, int64_t(0));
+  C sum = 0;
+  for (int64_t k = lane; k < (rows.end - rows.begin) * width; k += kWarp)
+    sum += widen<C>(from[(rows.begin + k / width) * p.in[1] + cols.begin + k % width]);
+  sum = warp_reduce(sum, SumOf{});
+  if (lane == 0) static_cast<T*>(to)[i] = narrow<T>(sum / divisor<C>(p, y, x));
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    avg_pool_backward_kernel(const __grid_constant__ PoolArgs a, void* grad_in, const void* grad_out) {
+  using C = Compute<T>;
+  const PoolPlan& p = a.p;
+  const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= a.n) return;
+  int64_t plane, y, x;
+  a.split(i, plane, y, x);
+  const Range rows = windows_of(p, 0, y, 1), cols = windows_of(p, 1, x, 1);
+  const T* from = static_cast<const T*>(grad_out) + plane * p.out[0] * p.out[1];
+  C sum = 0;
+  for (int64_t row = rows.begin; row < rows.end; ++row)
+    for (int64_t col = cols.begin; col < cols.end; ++col)
+      sum += widen<C>(from[row * p.out[1] + col]) / divisor<C>(p, row, col);
+  static_cast<T*>(grad_in)[i] = narrow<T>(sum);
+}
+
+// ---- launching ----
+
+PoolArgs over(const PoolPlan& p, const int64_t (&sizes)[2]) {
+  PoolArgs a{p, FastDivide(sizes[0]), FastDivide(sizes[1]), p.planes * sizes[0] * sizes[1], false};
+  a.wide = a.n > INT32_MAX;
+  return a;
+}
+
+template <class KernelOf, class... P>
+void run_pool(const LaunchContext& ctx, const char* op, const PoolArgs& a, int64_t threads,
+              KernelOf&& kernel_of, P... pointers) {
+  dispatch(FloatTypes{}, a.p.dtype, [&](auto t) {
+    launch(ctx, op, kernel_of(t), dim3(unsigned(ceil_div(threads, kThreads))), dim3(kThreads), 0, a,
+           pointers...);
+  });
+}
+
+void max_pool(const LaunchContext& ctx, const PoolPlan& p, void* out, int64_t* indices, const void* in) {
+  const PoolArgs a = over(p, p.out);
+  run_pool(
+      ctx, "max_pool", a, a.n, [](auto t) { return max_pool_kernel<typename decltype(t)::type>; }, out,
+      indices, in);
+}
+
+void max_pool_backward(const LaunchContext& ctx, const PoolPlan& p, void* grad_in, const void* grad_out,
+                       const int64_t* indices) {
+  const PoolArgs a = over(p, p.in);
+  run_pool(
+      ctx, "max_pool_backward", a, a.n,
+      [](auto t) { return max_pool_backward_kernel<typename decltype(t)::type>; }, grad_in, grad_out,
+      indices);
+}
+
+void max_pool_gather(const LaunchContext& ctx, const PoolPlan& p, void* out, const void* in,
+                     const int64_t* indices) {
+  const PoolArgs a = over(p, p.out);
+  run_pool(
+      ctx, "max_pool_gather", a, a.n,
+      [](auto t) { return max_pool_gather_kernel<typename decltype(t)::type>; }, out, in, indices);
+}
+
+void avg_pool(const LaunchContext& ctx, const PoolPlan& p, void* out, const void* in) {
+  const PoolArgs a = over(p, p.out);
+  const int64_t window =
+      p.adaptive ? p.in[0] * p.in[1] / (p.out[0] * p.out[1] + 1) : p.kernel[0] * p.kernel[1];
+  if (window >= kLargeWindow)
+    run_pool(
+        ctx, "avg_pool", a, a.n * kWarp,
+        [](auto t) { return avg_pool_warp_kernel<typename decltype(t)::type>; }, out, in);
+  else
+    run_pool(
+        ctx, "avg_pool", a, a.n, [](auto t) { return avg_pool_kernel<typename decltype(t)::type>; }, out, in);
+}
+
+void avg_pool_backward(const LaunchContext& ctx, const PoolPlan& p, void* grad_in, const void* grad_out) {
+  const PoolArgs a = over(p, p.in);
+  run_pool(
+      ctx, "avg_pool_backward", a, a.n,
+      [](auto t) { return avg_pool_backward_kernel<typename decltype(t)::type>; }, grad_in, grad_out);
+}
+
+}  // namespace
+
+WT_KERNEL(max_pool, max_pool);
+WT_KERNEL(max_pool_backward, max_pool_backward);
+WT_KERNEL(max_pool_gather, max_pool_gather);
+WT_KERNEL(avg_pool, avg_pool);
+WT_KERNEL(avg_pool_backward, avg_pool_backward);
+
+}  // namespace warptape::kernels::cuda
