@@ -172,7 +172,8 @@ void Pass::deliver(const Edge& edge, Tensor gradient) {
 }
 
 bool has_nan(const Tensor& t) {
-  Tensor wide = raw_contiguous(raw_cast(t, DType::Float64));
+  Tensor wide = empty(t.sizes(), {DType::Float64, {}});
+  raw_copy(wide, t);
   for (int64_t i = 0; i < wide.numel(); ++i)
     if (std::isnan(wide.data_as<double>()[i])) return true;
   return false;
@@ -181,7 +182,7 @@ bool has_nan(const Tensor& t) {
 void Pass::check_nan(Node& node, std::span<const Tensor> gradients) {
   if (!thread_state.anomaly_check_nan) return;
   for (size_t i = 0; i < gradients.size(); ++i) {
-    if (!gradients[i].defined() || !gradients[i].device().is_cpu()) continue;
+    if (!gradients[i].defined() || gradients[i].is_meta()) continue;
     WT_CHECK(!has_nan(gradients[i]), Error, "Function '", node.type->name, "' returned nan values in its ", i,
              "th output.",
              node.extras && !node.extras->traceback.empty()

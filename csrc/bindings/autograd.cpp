@@ -68,22 +68,28 @@ WT_FLAG(anomaly_mode)
 WT_FLAG(anomaly_check_nan)
 #undef WT_FLAG
 
-// _set_autocast(enabled, dtype) -> (enabled, dtype) before
+PyObject* autocast_state(bool cuda) {
+  const uint32_t bit = cuda ? kAutocastCuda : kAutocast;
+  return Py_BuildValue("(ON)", thread_state.dispatch & bit ? Py_True : Py_False,
+                       wrap(cuda ? thread_state.autocast_cuda_dtype : thread_state.autocast_dtype));
+}
+// _set_autocast(enabled, dtype, cuda=False) -> (enabled, dtype) before
 PyObject* set_autocast(PyObject*, PyObject* args) {
-  int on;
+  int on, cuda = 0;
   PyObject* dtype;
-  if (!PyArg_ParseTuple(args, "pO", &on, &dtype)) return nullptr;
+  if (!PyArg_ParseTuple(args, "pO|p", &on, &dtype, &cuda)) return nullptr;
   if (!is_dtype(dtype)) return PyErr_Format(PyExc_TypeError, "autocast: expected a dtype"), nullptr;
-  bool was = thread_state.dispatch & kAutocast;
-  PyObject* before = Py_BuildValue("(ON)", was ? Py_True : Py_False, wrap(thread_state.autocast_dtype));
-  thread_state.dispatch =
-      on ? thread_state.dispatch | kAutocast : thread_state.dispatch & ~uint32_t{kAutocast};
-  thread_state.autocast_dtype = dtype_of(dtype);
+  PyObject* before = autocast_state(cuda != 0);
+  const uint32_t bit = cuda ? kAutocastCuda : kAutocast;
+  thread_state.dispatch = on ? thread_state.dispatch | bit : thread_state.dispatch & ~bit;
+  (cuda ? thread_state.autocast_cuda_dtype : thread_state.autocast_dtype) = dtype_of(dtype);
   return before;
 }
-PyObject* get_autocast(PyObject*, PyObject*) {
-  return Py_BuildValue("(ON)", thread_state.dispatch & kAutocast ? Py_True : Py_False,
-                       wrap(thread_state.autocast_dtype));
+// _get_autocast(cuda=False) -> (enabled, dtype)
+PyObject* get_autocast(PyObject*, PyObject* args) {
+  int cuda = 0;
+  if (!PyArg_ParseTuple(args, "|p", &cuda)) return nullptr;
+  return autocast_state(cuda != 0);
 }
 PyObject* enter_autocast_py(PyObject*, PyObject*) { return enter_autocast(), Py_NewRef(Py_None); }
 PyObject* leave_autocast_py(PyObject*, PyObject*) { return leave_autocast(), Py_NewRef(Py_None); }
@@ -104,7 +110,7 @@ PyMethodDef methods[] = {
     {"is_anomaly_check_nan_enabled", get_anomaly_check_nan, METH_NOARGS, nullptr},
     {"_set_anomaly_check_nan", set_anomaly_check_nan, METH_O, nullptr},
     {"_set_autocast", set_autocast, METH_VARARGS, nullptr},
-    {"_get_autocast", get_autocast, METH_NOARGS, nullptr},
+    {"_get_autocast", get_autocast, METH_VARARGS, nullptr},
     {"_enter_autocast", enter_autocast_py, METH_NOARGS, nullptr},
     {"_leave_autocast", leave_autocast_py, METH_NOARGS, nullptr},
     {"_set_autocast_cache", set_autocast_cache_py, METH_O, nullptr},

@@ -246,8 +246,11 @@ PyObject* tensor_py(PyObject*, PyObject* args) {
       t = dtype_of(dtype);
     }
     Tensor out = tensor_from(data, t, copy != 0);
-    if (device != Py_None && device_of(device) != out.device()) {
-      Tensor moved = empty(out.sizes(), {out.dtype(), device_of(device)});
+    Device place = device != Py_None                        ? resolved(device_of(device))
+                   : rank_context().default_device.is_cpu() ? out.device()
+                                                            : default_device();
+    if (place != out.device()) {
+      Tensor moved = empty(out.sizes(), {out.dtype(), place});
       raw_copy(moved, out);
       out = moved;
     }

@@ -61,7 +61,7 @@ struct DLManagedTensor {
   void (*deleter)(DLManagedTensor*);
 };
 enum DLCode : uint8_t { kDLInt = 0, kDLUInt = 1, kDLFloat = 2, kDLBfloat = 4, kDLBool = 6 };
-constexpr int32_t kDLCPU = 1, kDLCUDA = 2;
+constexpr int32_t kDLCPU = 1, kDLCUDA = 2, kDLCUDAHost = 3, kDLCUDAManaged = 13;
 
 DLDataType to_dl(DType t) {
   auto bits = static_cast<uint8_t>(8 * itemsize(t));
@@ -113,35 +113,73 @@ PyObject* to_dlpack(PyObject*, PyObject* o) {
   });
 }
 
+Device from_dl(DLDevice d) {
+  if (d.type == kDLCPU || d.type == kDLCUDAHost) return {};
+  WT_CHECK(d.type == kDLCUDA || d.type == kDLCUDAManaged, DeviceError, "from_dlpack: unknown device type ",
+           d.type, "; expected 1 (CPU) or 2 (CUDA)");
+  WT_CHECK(d.id >= 0 && d.id <= 127, DeviceError, "from_dlpack: there is no CUDA device ", d.id);
+  return resolved({DeviceType::CUDA, static_cast<int8_t>(d.id)});
+}
+
+// Bytes from the first element to the end of the last.
+size_t bytes_reached(const char* op, const Shape& sizes, const Shape& strides, DType dtype) {
+  WT_CHECK(sizes.size() == strides.size(), ShapeError, op, ": expected as many strides as sizes, got ",
+           AsShape{strides}, " and ", AsShape{sizes});
+  int64_t extent = numel_of(sizes, op) ? 1 : 0;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    WT_CHECK(strides[i] >= 0, ValueError, op, ": negative strides are not supported; copy the array first");
+    if (extent) extent += (sizes[i] - 1) * strides[i];
+  }
+  return static_cast<size_t>(extent) * itemsize(dtype);
+}
+
+Tensor foreign(Ref<Storage> storage, DType dtype, const Shape& sizes, const Shape& strides) {
+  storage->mark_exported();
+  return Tensor(Ref<TensorImpl>::adopt(new TensorImpl(std::move(storage), dtype, sizes, strides, 0)));
+}
+
 PyObject* from_dlpack(PyObject*, PyObject* capsule) {
   return guarded([&] {
     auto* m = static_cast<DLManagedTensor*>(PyCapsule_GetPointer(capsule, "dltensor"));
     if (!m) throw PythonErrorSet();
     const DLTensor& d = m->tensor;
     DType dtype = from_dl(d.dtype);
-    WT_CHECK(d.device.type == kDLCPU || d.device.type == kDLCUDA, DeviceError,
-             "from_dlpack: unknown device type ", d.device.type);
-    Device device{d.device.type == kDLCPU ? DeviceType::CPU : DeviceType::CUDA,
-                  static_cast<int8_t>(d.device.id)};
+    Device device = from_dl(d.device);
     Shape sizes(IntList{d.shape, static_cast<size_t>(d.ndim)});
     Shape strides =
         d.strides ? Shape(IntList{d.strides, static_cast<size_t>(d.ndim)}) : contiguous_strides(sizes);
-    int64_t extent = numel_of(sizes, "from_dlpack") ? 1 : 0;
-    for (size_t i = 0; i < sizes.size(); ++i) {
-      WT_CHECK(strides[i] >= 0, ValueError,
-               "from_dlpack: negative strides are not supported; copy the array first");
-      if (extent) extent += (sizes[i] - 1) * strides[i];
-    }
+    const size_t bytes = bytes_reached("from_dlpack", sizes, strides, dtype);
     checked(PyCapsule_SetName(capsule, "used_dltensor"));
     auto storage = Storage::wrap(
-        static_cast<char*>(d.data) + d.byte_offset, static_cast<size_t>(extent) * itemsize(dtype), device,
+        static_cast<char*>(d.data) + d.byte_offset, bytes, device,
         [](void* p) {
           auto* managed = static_cast<DLManagedTensor*>(p);
           if (managed->deleter) managed->deleter(managed);
         },
         m);
-    storage->mark_exported();
-    return wrap(Tensor(Ref<TensorImpl>::adopt(new TensorImpl(std::move(storage), dtype, sizes, strides, 0))));
+    return wrap(foreign(std::move(storage), dtype, sizes, strides));
+  });
+}
+
+// _from_memory(owner, address, dtype, shape, strides or None, device): a tensor on memory of `owner`, which
+// it keeps.
+PyObject* from_memory(PyObject*, PyObject* args) {
+  PyObject *owner, *dtype, *shape, *steps, *device;
+  unsigned long long address;
+  if (!PyArg_ParseTuple(args, "OKOOOO", &owner, &address, &dtype, &shape, &steps, &device)) return nullptr;
+  return guarded([&] {
+    WT_CHECK(is_dtype(dtype), TypeError, "_from_memory: expected a dtype");
+    Shape sizes = to_shape(shape, "_from_memory");
+    Shape strides = steps == Py_None ? contiguous_strides(sizes) : to_shape(steps, "_from_memory");
+    const size_t bytes = bytes_reached("_from_memory", sizes, strides, dtype_of(dtype));
+    auto release = [](void* held) {
+      if (!Py_IsInitialized()) return;
+      GilGuard gil;
+      Py_DECREF(static_cast<PyObject*>(held));
+    };
+    auto storage = Storage::wrap(reinterpret_cast<void*>(address), bytes, resolved(device_of(device)),
+                                 release, Py_NewRef(owner));
+    return wrap(foreign(std::move(storage), dtype_of(dtype), sizes, strides));
   });
 }
 
@@ -149,6 +187,7 @@ PyMethodDef methods[] = {{"_tensor_bytes", tensor_bytes, METH_O, nullptr},
                          {"_tensor_from_bytes", tensor_from_bytes, METH_VARARGS, nullptr},
                          {"_to_dlpack", to_dlpack, METH_O, nullptr},
                          {"_from_dlpack", from_dlpack, METH_O, nullptr},
+                         {"_from_memory", from_memory, METH_VARARGS, nullptr},
                          {}};
 
 }  // namespace

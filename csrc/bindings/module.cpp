@@ -2,6 +2,7 @@
 #include <pybind11/pybind11.h>
 
 #include "bindings/autograd.h"
+#include "bindings/cuda.h"
 #include "bindings/errors.h"
 #include "core/build_info.h"
 #include "core/device_runtime.h"
@@ -36,6 +37,14 @@ void bind_settings(pybind11::module_& m) {
              "set_default_dtype: only floating-point types are supported as the default type");
     rank_context().default_dtype = dtype_of(d.ptr());
   });
+  m.def("_get_default_device",
+        [] { return pybind11::reinterpret_steal<pybind11::object>(wrap(default_device())); });
+  m.def("_set_default_device",
+        [](pybind11::handle d) { rank_context().default_device = device_of(d.ptr()); });
+  m.def("_resolve_device", [](pybind11::handle d) {
+    return pybind11::reinterpret_steal<pybind11::object>(wrap(resolved(device_of(d.ptr()))));
+  });
+  m.def("_seed_cuda", [](uint64_t seed) { rank_context().cuda_generators.manual_seed(seed); });
   m.def("_set_deterministic", [](bool on) { rank_context().deterministic_algorithms = on; });
   m.def("_get_deterministic", [] { return rank_context().deterministic_algorithms; });
   m.def("_set_plugin_folder", [](const std::string& path) { set_plugin_folder(path.c_str()); });
@@ -81,6 +90,7 @@ PYBIND11_MODULE(_C, m) {
     b::init_exchange(m.ptr());
     b::init_autograd(m.ptr());
     b::bind_settings(m);
+    b::init_cuda(m);
     warptape::kernels::cpu::set_interrupt_check(b::check_signals);
   } catch (const warptape::PythonErrorSet&) {
     throw pybind11::error_already_set();

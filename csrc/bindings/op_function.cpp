@@ -124,8 +124,10 @@ PyObject* finish_out(const OpInfo& op, PyObject* out, Result& result) {
 PyObject* call_overload(const OpGroup& group, size_t i, Frame& frame) {
   const OpInfo& op = *group.overloads[i];
   Result result;
+  if (__builtin_expect((frame.devices & (frame.devices - 1)) != 0, 0)) check_devices(op, frame);
   {
-    GilRelease release(frame.work);
+    // Calls on a device may wait for it.
+    GilRelease release(frame.devices & kCudaBits ? GilRelease::kWorthIt : frame.work);
     op.call(op, frame.values, result);
   }
   if (frame.out) return finish_out(op, frame.out, result);

@@ -71,6 +71,7 @@ bool to_tensor_list(PyObject* o, Frame& frame, Value& v) {
     if (!is_tensor(item)) return false;
     list.push_back(tensor_of(item));
     frame.work += list.back().numel();
+    frame.devices |= device_bit(list.back().device());
   }
   v.list = {list.data(), list.size()};
   return true;
@@ -118,6 +119,7 @@ bool convert(const Arg& arg, PyObject* o, Frame& frame, Value& v) {
       if (!is_tensor(o)) return false;
       v.tensor = &tensor_of(o);
       frame.work += v.tensor->numel();
+      frame.devices |= device_bit(v.tensor->device());
       return true;
     case ArgType::TensorList:
       return to_tensor_list(o, frame, v);
@@ -140,7 +142,7 @@ bool convert(const Arg& arg, PyObject* o, Frame& frame, Value& v) {
       return to_dtype(o, v);
     case ArgType::Device:
       if (!is_device(o) && !PyUnicode_Check(o) && !(PyLong_Check(o) && !PyBool_Check(o))) return false;
-      v.device = device_of(o);
+      v.device = resolved(device_of(o));
       return true;
     case ArgType::String:
       return to_string_view(o, v);
@@ -344,6 +346,25 @@ bool parse(const OpInfo& op, std::span<PyObject* const> names, const CallArgs& c
     use_default(arg, frame.values[i]);
   }
   return true;
+}
+
+void check_devices(const OpInfo& op, const Frame& frame) {
+  if (op.places & kMixedDevices) return;
+  const Tensor* first = nullptr;
+  auto check = [&](const Tensor& t) {
+    if (t.ndim() == 0 && t.device().is_cpu()) return;
+    if (!first) first = &t;
+    WT_CHECK(t.device() == first->device(), DeviceError, op.name,
+             ": Expected all tensors to be on the same device, but found at least two devices, ",
+             first->device(), " and ", t.device(), "! Move one with .to(device)");
+  };
+  for (size_t i = 0; i < op.args.size(); ++i) {
+    const Value& v = frame.values[i];
+    if (!v.present) continue;
+    if (op.args[i].type == ArgType::Tensor) check(*v.tensor);
+    if (op.args[i].type == ArgType::TensorList)
+      for (const Tensor& t : TensorList{static_cast<const Tensor*>(v.list.data), v.list.size}) check(t);
+  }
 }
 
 const char* type_text(const Arg& arg) {

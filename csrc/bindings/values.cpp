@@ -58,6 +58,8 @@ PyObject* device_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   return guarded([&] {
     Device d = device_of(what);
     if (index && index != Py_None) {
+      WT_CHECK(!d.is_cuda() || d.index < 0, DeviceError,
+               "device: type (string) must not include an index because index was passed explicitly: ", d);
       long i = PyLong_AsLong(index);
       if (i == -1 && PyErr_Occurred()) throw PythonErrorSet();
       WT_CHECK(i >= 0 && i <= 127, DeviceError, "device: expected an index from 0 to 127, got ", i);
@@ -71,16 +73,16 @@ PyObject* device_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
 PyObject* device_str(PyObject* self) { return PyUnicode_FromString(to_string(device_value(self)).c_str()); }
 PyObject* device_repr(PyObject* self) {
   Device d = device_value(self);
-  if (d.is_cuda()) return PyUnicode_FromFormat("device(type='cuda', index=%d)", d.index);
+  if (d.is_cuda() && d.index >= 0) return PyUnicode_FromFormat("device(type='cuda', index=%d)", d.index);
   return PyUnicode_FromFormat("device(type='%s')", name(d.type));
 }
 PyObject* device_kind(PyObject* self, void*) { return PyUnicode_FromString(name(device_value(self).type)); }
 PyObject* device_index(PyObject* self, void*) {
-  if (!device_value(self).is_cuda()) Py_RETURN_NONE;
+  if (!device_value(self).is_cuda() || device_value(self).index < 0) Py_RETURN_NONE;
   return PyLong_FromLong(device_value(self).index);
 }
 Py_hash_t device_hash(PyObject* self) {
-  return static_cast<Py_hash_t>(device_value(self).type) * 131 + device_value(self).index;
+  return static_cast<Py_hash_t>(device_value(self).type) * 131 + device_value(self).index + 1;
 }
 PyObject* device_compare(PyObject* a, PyObject* b, int op) {
   if (!is_device(a) || !is_device(b) || (op != Py_EQ && op != Py_NE)) Py_RETURN_NOTIMPLEMENTED;
@@ -89,10 +91,27 @@ PyObject* device_compare(PyObject* a, PyObject* b, int op) {
 PyObject* device_reduce(PyObject* self, PyObject*) {
   return Py_BuildValue("(O(s))", device_type, to_string(device_value(self)).c_str());
 }
+// `with device:` makes it the default of the scope.
+thread_local std::vector<Device> outer_defaults;
+PyObject* device_enter(PyObject* self, PyObject*) {
+  outer_defaults.push_back(rank_context().default_device);
+  rank_context().default_device = device_value(self);
+  return Py_NewRef(self);
+}
+PyObject* device_exit(PyObject*, PyObject*) {
+  if (!outer_defaults.empty()) {
+    rank_context().default_device = outer_defaults.back();
+    outer_defaults.pop_back();
+  }
+  Py_RETURN_NONE;
+}
 PyGetSetDef device_getset[] = {{"type", device_kind, nullptr, "'cpu', 'cuda' or 'meta'", nullptr},
                                {"index", device_index, nullptr, "Number of the device, or None.", nullptr},
                                {}};
-PyMethodDef device_methods[] = {{"__reduce__", device_reduce, METH_NOARGS, nullptr}, {}};
+PyMethodDef device_methods[] = {{"__reduce__", device_reduce, METH_NOARGS, nullptr},
+                                {"__enter__", device_enter, METH_NOARGS, nullptr},
+                                {"__exit__", device_exit, METH_VARARGS, nullptr},
+                                {}};
 PyType_Slot device_slots[] = {
     {Py_tp_new, reinterpret_cast<void*>(device_new)},
     {Py_tp_repr, reinterpret_cast<void*>(device_repr)},
@@ -146,7 +165,7 @@ PyObject* generator_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:Generator", const_cast<char**>(names), &device))
     return nullptr;
   return guarded([&] {
-    Device d = device ? device_of(device) : Device{};
+    Device d = device ? resolved(device_of(device)) : Device{};
     Object self = checked(type->tp_alloc(type, 0));
     new (&generator_value(self.get())) Ref<Generator>(Ref<Generator>::adopt(new Generator(d)));
     return self.release();

@@ -11,6 +11,23 @@ RankContext& process_context() {
 }
 }  // namespace
 
+Ref<Generator> CudaGenerators::of(int index) {
+  std::lock_guard lock(mutex_);
+  Ref<Generator>& g = made_[index];
+  if (!g)
+    g = Ref<Generator>::adopt(new Generator(Device{DeviceType::CUDA, static_cast<int8_t>(index)}, seed_));
+  return g;
+}
+
+void CudaGenerators::manual_seed(uint64_t seed) {
+  std::lock_guard lock(mutex_);
+  seed_ = seed;
+  for (auto& [index, g] : made_) {
+    std::lock_guard draws(g->mutex);
+    g->manual_seed(seed);
+  }
+}
+
 RankContext& rank_context() {
   if (!thread_state.rank) thread_state.rank = &process_context();
   return *thread_state.rank;

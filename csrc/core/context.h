@@ -1,28 +1,45 @@
 // What a rank has for itself (ranks may be threads of one process), and what a thread has for itself.
 #pragma once
 
+#include <map>
+
 #include "core/dtype.h"
 #include "core/generator.h"
 
 namespace warptape {
 
+// The default generators of a rank's CUDA devices. They are host objects: seeding them needs no device. One
+// that nobody has used yet starts from the seed that all were given last.
+class WT_API CudaGenerators {
+ public:
+  Ref<Generator> of(int index);
+  void manual_seed(uint64_t seed);  // all, also those to come
+
+ private:
+  std::mutex mutex_;
+  uint64_t seed_ = Generator::kDefaultSeed;
+  std::map<int, Ref<Generator>> made_;
+};
+
 struct RankContext {
   Ref<Generator> generator = Ref<Generator>::adopt(new Generator);
+  CudaGenerators cuda_generators;
   DType default_dtype = DType::Float32;
-  Device default_device;
-  int num_threads = 0;  // 0: all cores
+  Device default_device;  // index -1 for "cuda": see default_device() below
+  int num_threads = 0;    // 0: all cores
   bool deterministic_algorithms = false;
   int rank = 0, world_size = 1;
 };
 
 // Reasons for a call to leave the straight way into its op: bits of the one word that every call tests.
 enum DispatchBit : uint32_t {
-  kAutocast = 1u << 0,
+  kAutocast = 1u << 0,  // of tensors of the CPU
   kProfiler = 1u << 1,
   kCapture = 1u << 2,
   kTorchFunctionMode = 1u << 3,
   kVmap = 1u << 4,
   kSharded = 1u << 5,
+  kAutocastCuda = 1u << 6,
 };
 
 struct ThreadState {
@@ -32,7 +49,7 @@ struct ThreadState {
   bool anomaly_mode = false;
   bool anomaly_check_nan = true;
   bool saved_tensor_hooks = false;
-  DType autocast_dtype = DType::BFloat16;
+  DType autocast_dtype = DType::BFloat16, autocast_cuda_dtype = DType::Float16;
   RankContext* rank = nullptr;
   CapturedDraws* captured_draws = nullptr;  // of the graph that this thread captures, if it does
 };
@@ -43,6 +60,13 @@ extern WT_API constinit thread_local ThreadState thread_state __attribute__((tls
 // The context of the calling thread: the process's own unless a simulated rank set another.
 WT_API RankContext& rank_context();
 WT_API void set_rank_context(RankContext* context);
+// Where tensors are made that name no device.
+inline Device default_device() { return resolved(rank_context().default_device); }
+// The default generator of a device; the meta device, where nothing is drawn, has the CPU's.
+inline Ref<Generator> default_generator(Device d) {
+  return __builtin_expect(d.is_cuda(), 0) ? rank_context().cuda_generators.of(d.index)
+                                          : rank_context().generator;
+}
 
 // Sets one field of the thread's state and puts the old value back at the end of the scope.
 template <class T>

@@ -14,7 +14,7 @@ const char* name(DeviceType t) {
 
 std::string to_string(Device d) {
   std::string out = name(d.type);
-  if (d.is_cuda()) out += ":" + std::to_string(d.index);
+  if (d.is_cuda() && d.index >= 0) out += ":" + std::to_string(d.index);
   return out;
 }
 
@@ -25,7 +25,10 @@ Device parse_device(std::string_view text) {
   for (int t = 0; t < kNumDeviceTypes; ++t) {
     if (kind != name(static_cast<DeviceType>(t))) continue;
     Device d{static_cast<DeviceType>(t), 0};
-    if (kind.size() == text.size()) return d;
+    if (kind.size() == text.size()) {
+      if (d.is_cuda()) d.index = -1;
+      return d;
+    }
     std::string_view digits = text.substr(kind.size() + 1);
     int index = -1;
     auto [end, failed] = std::from_chars(digits.data(), digits.data() + digits.size(), index);

@@ -11,7 +11,7 @@ namespace warptape {
 
 struct Device {
   DeviceType type = DeviceType::CPU;
-  int8_t index = 0;
+  int8_t index = 0;  // -1: the calling thread's current device of that type; no tensor lies there
   constexpr bool operator==(const Device& o) const { return type == o.type && index == o.index; }
   constexpr bool is_cpu() const { return type == DeviceType::CPU; }
   constexpr bool is_cuda() const { return type == DeviceType::CUDA; }
@@ -21,7 +21,12 @@ struct Device {
 WT_API const char* name(DeviceType t);  // "cpu", "cuda", "meta"
 WT_API std::string to_string(Device d);
 WT_API std::ostream& operator<<(std::ostream& out, Device d);
-// Parses "cpu", "cuda", "cuda:1", "meta"; throws DeviceError that lists what there is.
+// Parses "cpu", "cuda" (index -1), "cuda:1", "meta"; throws DeviceError that lists what there is.
 WT_API Device parse_device(std::string_view text);
+
+WT_API Device resolve_cuda(Device d);  // in device_runtime.cpp
+// The device that `d` means here and now. Called where tensors are made or moved. DeviceError for a number
+// that there is not, or where there is no CUDA at all.
+inline Device resolved(Device d) { return __builtin_expect(d.is_cuda(), 0) ? resolve_cuda(d) : d; }
 
 }  // namespace warptape

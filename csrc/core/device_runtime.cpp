@@ -1,10 +1,12 @@
 #include "core/device_runtime.h"
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <string>
 #include <unordered_map>
@@ -26,6 +28,8 @@ struct Registry {
   std::array<std::unordered_map<std::string, const kernels::KernelEntry*>, kNumDeviceTypes> entries;
   std::array<DeviceRuntime*, kNumDeviceTypes> runtimes{};
   std::array<std::string, kNumDeviceTypes> failures;  // why a plugin did not open
+  std::array<bool, kNumDeviceTypes> in_use{};
+  std::array<std::map<std::string, bool>, kNumDeviceTypes> switches;
   std::string folder;
 };
 
@@ -60,6 +64,21 @@ void add_entries(Registry& r, const kernels::KernelEntry* begin, const kernels::
   }
 }
 
+std::string not_built(DeviceType type) {
+  if (type == DeviceType::CUDA)
+    return "warptape was built without CUDA; build it where a CUDA toolkit is, with "
+           "`pip install --force-reinstall . -C cmake.define.WARPTAPE_CUDA=ON`";
+  return "there is no plugin for it";
+}
+
+// A build of the plugin without a library does not know its switches.
+void try_switch(DeviceRuntime& runtime, const std::string& name, bool on) {
+  try {
+    runtime.set_switch(name.c_str(), on);
+  } catch (const ValueError&) {
+  }
+}
+
 void open_plugin(DeviceType type) {
   Registry& r = registry();
   int slot = static_cast<int>(type);
@@ -68,12 +87,14 @@ void open_plugin(DeviceType type) {
   void* lib = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!lib) {
     const char* why = dlerror();
-    r.failures[slot] = why ? why : "not found";
+    r.failures[slot] = access(path.c_str(), F_OK) != 0 ? not_built(type) : why ? why : "it cannot be opened";
     return;
   }
   auto init = reinterpret_cast<const char* (*)(int)>(dlsym(lib, "warptape_plugin_init"));
   const char* problem = init ? init(kPluginAbi) : "it has no warptape_plugin_init";
   if (problem) r.failures[slot] = problem;
+  if (r.runtimes[slot])
+    for (auto& [name, on] : r.switches[slot]) try_switch(*r.runtimes[slot], name, on);
 }
 
 }  // namespace
@@ -105,7 +126,33 @@ DeviceRuntime& runtime_of(DeviceType type) {
   DeviceRuntime* runtime = find_runtime(type, &why);
   WT_CHECK(runtime, DeviceError, name(type), ": this device cannot be used: ", why,
            "; `python -m warptape.doctor` says what to install");
+  bool& in_use = registry().in_use[static_cast<int>(type)];
+  if (!__atomic_load_n(&in_use, __ATOMIC_RELAXED)) __atomic_store_n(&in_use, true, __ATOMIC_RELAXED);
   return *runtime;
+}
+
+bool device_in_use(DeviceType type) {
+  return __atomic_load_n(&registry().in_use[static_cast<int>(type)], __ATOMIC_RELAXED);
+}
+
+void set_library_switch(DeviceType type, const char* name, bool on) {
+  Registry& r = registry();
+  int slot = static_cast<int>(type);
+  std::lock_guard lock(r.plugins);
+  if (r.runtimes[slot]) try_switch(*r.runtimes[slot], name, on);
+  r.switches[slot][name] = on;
+}
+
+Device resolve_cuda(Device d) {
+  DeviceRuntime& runtime = runtime_of(DeviceType::CUDA);
+  if (d.index < 0) return {d.type, static_cast<int8_t>(runtime.current_device())};
+  int count = runtime.device_count();
+  WT_CHECK(d.index < count, DeviceError, d, ": there is no such device: this machine has ", count,
+           " CUDA device", count == 1 ? "" : "s",
+           count > 1 ? ", numbered from 0"
+           : count   ? ", cuda:0"
+                     : "");
+  return d;
 }
 
 Allocator& allocator_of(Device device) {

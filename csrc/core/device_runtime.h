@@ -114,6 +114,10 @@ WT_API void register_kernels(const kernels::KernelEntry* begin, const kernels::K
 WT_API DeviceRuntime& runtime_of(DeviceType type);
 // The runtime if it can be used here, else null and why.
 WT_API DeviceRuntime* find_runtime(DeviceType type, std::string* why = nullptr);
+// Whether something other than a question has been asked of the device's runtime.
+WT_API bool device_in_use(DeviceType type);
+// A switch of the libraries (see DeviceRuntime::set_switch), kept until the runtime is there.
+WT_API void set_library_switch(DeviceType type, const char* name, bool on);
 // Folder in which plugins lie, set by the bindings at import.
 WT_API void set_plugin_folder(const char* path);
 

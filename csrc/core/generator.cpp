@@ -1,5 +1,6 @@
 #include "core/generator.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <numbers>
@@ -17,7 +18,7 @@ void Generator::manual_seed(uint64_t seed) {
   mt_[0] = static_cast<uint32_t>(seed);
   for (uint32_t i = 1; i < mt_.size(); ++i) mt_[i] = 1812433253u * (mt_[i - 1] ^ (mt_[i - 1] >> 30)) + i;
   next_ = mt_.size();
-  philox_calls_ = 0;
+  philox_calls_[0] = philox_calls_[1] = 0;
   cached_normal_.reset();
 }
 
@@ -69,32 +70,41 @@ double Generator::normal() {
   return radius * std::cos(theta);
 }
 
-kernels::PhiloxKey Generator::next_philox() {
-  if (CapturedDraws* draws = thread_state.captured_draws) return draws->next(*this);
-  return {seed_, philox_calls_++};
+namespace {
+// See Note [Philox calls].
+uint64_t number_of(PhiloxUse use, uint64_t call) {
+  return use == PhiloxUse::Fill ? (uint64_t{1} << 63) | call : call;
+}
+}  // namespace
+
+kernels::PhiloxKey Generator::next_philox(PhiloxUse use) {
+  CapturedDraws* draws = thread_state.captured_draws;
+  if (__builtin_expect(draws && device_.is_cuda(), 0)) return draws->next(*this, use);
+  return {seed_, number_of(use, philox_calls_[static_cast<int>(use)]++)};
 }
 
 // The generator's own count runs on during a capture, so that code which saves and restores its state
 // (checkpointed layers) gets the same keys twice there too.
-kernels::PhiloxKey CapturedDraws::next(Generator& generator) {
+kernels::PhiloxKey CapturedDraws::next(Generator& generator, PhiloxUse use) {
   size_t i = 0;
-  while (i < uses_.size() && uses_[i].generator.get() != &generator) ++i;
+  while (i < uses_.size() && (uses_[i].generator.get() != &generator || uses_[i].kind != use)) ++i;
+  uint64_t& calls = generator.philox_calls_[static_cast<int>(use)];
   if (i == uses_.size()) {
-    WT_CHECK(i < kMaxGenerators, ValueError, "graph capture: expected at most ", kMaxGenerators,
+    WT_CHECK(i < kMaxUses, ValueError, "graph capture: expected at most ", kMaxUses / 2,
              " generators that a graph draws from, got one more");
-    uses_.push_back({Ref<Generator>::share(&generator), generator.philox_calls_});
+    uses_.push_back({Ref<Generator>::share(&generator), use, calls});
   }
-  WT_CHECK(generator.philox_calls_ >= uses_[i].first, ValueError,
+  WT_CHECK(calls >= uses_[i].first, ValueError,
            "graph capture: a generator was seeded or set back while a graph that draws from it is captured; "
            "seed it before the capture or between replays");
-  return {0, generator.philox_calls_++ - uses_[i].first, device_numbers_ + 2 * i};
+  return {0, calls++ - uses_[i].first, device_numbers_ + 2 * i};
 }
 
 void CapturedDraws::finish() {
   for (Use& use : uses_) {
     std::lock_guard lock(use.generator->mutex);
-    if (use.generator->philox_calls_ > use.first) use.calls = use.generator->philox_calls_ - use.first;
-    use.generator->philox_calls_ = use.first;
+    if (use.counter() > use.first) use.calls = use.counter() - use.first;
+    use.counter() = use.first;
   }
 }
 
@@ -102,8 +112,8 @@ size_t CapturedDraws::advance(uint64_t* host_numbers) const {
   for (const Use& use : uses_) {
     std::lock_guard lock(use.generator->mutex);
     *host_numbers++ = use.generator->seed_;
-    *host_numbers++ = use.generator->philox_calls_;
-    use.generator->philox_calls_ += use.calls;
+    *host_numbers++ = number_of(use.kind, use.counter());
+    use.counter() += use.calls;
   }
   return uses_.size() * 2 * sizeof(uint64_t);
 }
@@ -111,19 +121,19 @@ size_t CapturedDraws::advance(uint64_t* host_numbers) const {
 namespace {
 struct StateBlob {
   char magic[8];
-  uint64_t seed, philox_calls;
+  uint64_t seed, philox_calls[2];
   uint32_t mt[624];
   uint32_t next, has_normal;
   double normal;
 };
-constexpr char kMagic[8] = {'w', 't', 'r', 'n', 'g', '0', '0', '1'};
+constexpr char kMagic[8] = {'w', 't', 'r', 'n', 'g', '0', '0', '2'};
 }  // namespace
 
 std::vector<uint8_t> Generator::state() const {
   StateBlob blob{};
   std::memcpy(blob.magic, kMagic, sizeof kMagic);
   blob.seed = seed_;
-  blob.philox_calls = philox_calls_;
+  std::copy_n(philox_calls_, 2, blob.philox_calls);
   std::memcpy(blob.mt, mt_.data(), sizeof blob.mt);
   blob.next = next_;
   blob.has_normal = cached_normal_.has_value();
@@ -141,7 +151,7 @@ void Generator::set_state(std::span<const uint8_t> bytes) {
   WT_CHECK(std::memcmp(blob.magic, kMagic, sizeof kMagic) == 0 && blob.next <= 624, ValueError,
            "set_state: these bytes are not the state of a generator");
   seed_ = blob.seed;
-  philox_calls_ = blob.philox_calls;
+  std::copy_n(blob.philox_calls, 2, philox_calls_);
   std::memcpy(mt_.data(), blob.mt, sizeof blob.mt);
   next_ = blob.next;
   cached_normal_.reset();

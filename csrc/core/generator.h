@@ -1,6 +1,10 @@
 // Random generators. The CPU's draws PyTorch's numbers: the Mersenne Twister MT19937 (Matsumoto and
-// Nishimura, 1998) consumed in PyTorch's order. Dropout draws from Philox (Salmon et al., 2011), keyed by
-// seed, call and element.
+// Nishimura, 1998) consumed in PyTorch's order. Dropout, and every draw on another device, is from Philox
+// (Salmon et al., 2011), keyed by seed, call and element.
+//
+// Note [Philox calls]: dropouts and fills (rand, randn, ...) of a generator are counted apart, and the calls
+// of fills have bit 63 set. So the n-th dropout from a seed has the same numbers on the CPU, whose fills take
+// nothing from Philox, and on a device, whose fills do.
 #pragma once
 
 #include <array>
@@ -14,6 +18,8 @@
 #include "core/ref.h"
 
 namespace warptape {
+
+enum class PhiloxUse : uint8_t { Dropout, Fill };
 
 class WT_API Generator : public RefCounted<Generator> {
  public:
@@ -34,7 +40,7 @@ class WT_API Generator : public RefCounted<Generator> {
   float uniform_float();    // [0, 1), 24 bits
   double normal();          // one draw as a small tensor's element takes it
   // A fresh key: (seed, number of the call). In a thread that captures a graph, one that replays fill in.
-  kernels::PhiloxKey next_philox();
+  kernels::PhiloxKey next_philox(PhiloxUse use = PhiloxUse::Dropout);
 
   // The whole state as bytes, and back; set_state throws ValueError and changes nothing on bytes of another
   // layout.
@@ -49,19 +55,20 @@ class WT_API Generator : public RefCounted<Generator> {
   uint64_t seed_ = 0;
   std::array<uint32_t, 624> mt_{};
   uint32_t next_ = 624;
-  uint64_t philox_calls_ = 0;
+  uint64_t philox_calls_[2] = {};  // by use
   std::optional<double> cached_normal_;
 };
 
-// The Philox calls of a graph that a thread captures. Their keys number them from the capture's start; seed
-// and number of the first call lie in device memory, where every replay writes the generator's current ones.
+// The Philox calls of CUDA generators in a graph that a thread captures. Their keys number them from the
+// capture's start; seed and number of the first call lie in device memory, where every replay writes the
+// generator's current ones.
 class WT_API CapturedDraws {
  public:
-  static constexpr size_t kMaxGenerators = 8;
-  static constexpr size_t kBytes = kMaxGenerators * 2 * sizeof(uint64_t);
+  static constexpr size_t kMaxUses = 16;  // two per generator
+  static constexpr size_t kBytes = kMaxUses * 2 * sizeof(uint64_t);
   explicit CapturedDraws(const uint64_t* device_numbers) : device_numbers_(device_numbers) {}
 
-  kernels::PhiloxKey next(Generator& generator);  // the caller holds its mutex
+  kernels::PhiloxKey next(Generator& generator, PhiloxUse use);  // the caller holds the generator's mutex
   // Ends the capture: nothing was drawn yet, so the generators go back to where they were.
   void finish();
   // For one replay: writes the numbers to send to the device and moves the generators past the graph's
@@ -71,8 +78,10 @@ class WT_API CapturedDraws {
  private:
   struct Use {
     Ref<Generator> generator;
+    PhiloxUse kind = PhiloxUse::Dropout;
     uint64_t first = 0;  // its number of calls when the capture met it
     uint64_t calls = 0;  // of the graph; known at the end
+    uint64_t& counter() const { return generator->philox_calls_[static_cast<int>(kind)]; }
   };
   std::vector<Use> uses_;
   const uint64_t* device_numbers_;

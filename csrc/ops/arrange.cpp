@@ -1,9 +1,8 @@
 // Other arrangements of the same elements: triangles, mirrors, rotations, repetitions, padding, windows.
-#include <numeric>
-
 #include "kernels/index.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
+#include "ops/factory.h"
 #include "ops/gather.h"
 #include "ops/view.h"
 
@@ -159,7 +158,8 @@ Tensor repeat_interleave_tensor_impl(const Tensor& x, const Tensor& times, std::
            ShapeError, "repeat_interleave: repeats must have the same size as input along dim (", n,
            "), got ", times);
   WT_CHECK(!times.is_meta(), DeviceError, "repeat_interleave: the counts of a meta tensor are not known");
-  Tensor counts = raw_contiguous(expand_view(raw_cast(times, DType::Int64), Shape{n}));
+  Tensor counts = empty(Shape{n}, {DType::Int64, {}});
+  raw_copy(counts, times);
   std::vector<int64_t> rows;
   for (int64_t i = 0; i < n; ++i) {
     int64_t c = counts.data_as<int64_t>()[i];
@@ -168,7 +168,7 @@ Tensor repeat_interleave_tensor_impl(const Tensor& x, const Tensor& times, std::
   }
   Tensor index = empty(Shape{static_cast<int64_t>(rows.size())}, {DType::Int64, {}});
   std::copy(rows.begin(), rows.end(), index.data_as<int64_t>());
-  return index_select(x, d, to(index, x.device(), std::nullopt, false));
+  return index_select(x, d, to(index, x.device(), std::nullopt, false, false));
 }
 const Op<Tensor(const Tensor&, int64_t, std::optional<int64_t>)> repeat_interleave_op{
     "repeat_interleave",
@@ -269,11 +269,8 @@ int64_t reach(const Shape& sizes, const Shape& strides) {
 }
 
 Tensor places(const StridedData& d, const Shape& sizes, const Shape& strides, int64_t start, Device device) {
-  Tensor all = empty(Shape{d.range}, {DType::Int64, Device{}});
-  std::iota(all.data_as<int64_t>(), all.data_as<int64_t>() + d.range, 0);
-  return to(raw_contiguous(alias(raw_contiguous(alias(all, sizes, strides, start)), Shape{numel_of(sizes)},
-                                 Shape{1}, 0)),
-            device, std::nullopt, false);
+  Tensor found = raw_contiguous(alias(index_range(d.range, device), sizes, strides, start));
+  return alias(found, Shape{numel_of(sizes)}, Shape{1}, found.offset());
 }
 
 // The gradient of the memory, then of the tensor that lies in it. A place that several elements of the tensor

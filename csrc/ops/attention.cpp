@@ -277,7 +277,7 @@ Tensor attention_impl(const Tensor& query, const Tensor& key, const Tensor& valu
   check_probability("scaled_dot_product_attention", dropout_p);
   AttentionData d{
       scale.value_or(1 / std::sqrt(static_cast<double>(query.sizes().back()))), is_causal, dropout_p, {}};
-  if (dropout_p > 0) d.key = next_dropout_key();
+  if (dropout_p > 0) d.key = next_dropout_key(query.device());
   // Without a batch dim the kernels take dim 0 for the batch, which must then be the same.
   const bool grouped_3d = query.ndim() == 3 && query.sizes()[0] != key.sizes()[0];
   const bool empty_heads = query.sizes().back() == 0 || value.sizes().back() == 0 || query.numel() == 0;

@@ -1,4 +1,5 @@
-// Autocast: the interceptor that casts an op's floating arguments as its declaration says.
+// Autocast: the interceptors that cast an op's floating arguments as its declaration says. CUDA tensors have
+// one of their own, which takes the calls that have such a tensor; the other takes the rest.
 //
 // Parameters are used many times in one step, so the narrow copies of float32 leaves live until the outermost
 // context ends. float64 is never cast, and an op that writes an argument keeps its dtypes.
@@ -23,15 +24,20 @@ struct CastCache {
 };
 thread_local CastCache cache;
 
-bool castable(const Tensor& t) {
-  return t.defined() && is_floating(t.dtype()) && t.dtype() != DType::Float64;
+struct Mode {
+  bool cuda;
+  DType narrow() const { return cuda ? thread_state.autocast_cuda_dtype : thread_state.autocast_dtype; }
+};
+
+bool castable(const Tensor& t, Mode mode) {
+  return t.defined() && is_floating(t.dtype()) && t.dtype() != DType::Float64 &&
+         t.device().is_cuda() == mode.cuda;
 }
 
-Tensor cast_cached(const Tensor& t, DType dtype) {
+Tensor cast_cached(const Tensor& t, DType dtype, Mode mode) {
   // A copy made while nothing is recorded would cut the parameter off from a later recorded use.
-  bool keeps = cache.on && cache.depth > 0 && thread_state.grad_mode &&
-               dtype == thread_state.autocast_dtype && t.dtype() == DType::Float32 && requires_grad(t) &&
-               is_leaf(t) && !is_view(t);
+  bool keeps = cache.on && cache.depth > 0 && thread_state.grad_mode && dtype == mode.narrow() &&
+               t.dtype() == DType::Float32 && requires_grad(t) && is_leaf(t) && !is_view(t);
   if (!keeps) return ops::cast(t, dtype);
   auto at = cache.casts.find(t.impl());
   if (at != cache.casts.end() && at->second.version == t.version() && at->second.narrow.dtype() == dtype)
@@ -44,7 +50,7 @@ Tensor cast_cached(const Tensor& t, DType dtype) {
 // The arguments with their floating tensors in another dtype, and what they point to.
 class CastArgs {
  public:
-  CastArgs(const OpInfo& op, std::span<Value> args, DType dtype) : dtype_(dtype) {
+  CastArgs(const OpInfo& op, std::span<Value> args, DType dtype, Mode mode) : dtype_(dtype), mode_(mode) {
     for (size_t i = 0; i < args.size(); ++i) {
       Value& v = args[i];
       if (op.args[i].optional && !v.present) continue;
@@ -65,10 +71,10 @@ class CastArgs {
   }
 
  private:
-  Tensor converted(const Tensor& t) { return castable(t) ? cast_cached(t, dtype_) : t; }
+  Tensor converted(const Tensor& t) { return castable(t, mode_) ? cast_cached(t, dtype_, mode_) : t; }
   OptTensor converted(const OptTensor& t) { return t ? OptTensor(converted(*t)) : t; }
   const Tensor& one(const Tensor& t) {
-    if (!castable(t) || t.dtype() == dtype_) return t;
+    if (!castable(t, mode_) || t.dtype() == dtype_) return t;
     tensors_.push_back({converted(t)});
     return tensors_.back()[0];
   }
@@ -81,18 +87,14 @@ class CastArgs {
   }
 
   DType dtype_;
+  Mode mode_;
   std::list<std::vector<Tensor>> tensors_;  // lists: what was made before stays where it is
   std::list<std::vector<OptTensor>> optional_tensors_;
 };
 
-// The widest of the floating arguments; nothing when there is none to cast, or one is float64.
-std::optional<DType> widest(const OpInfo& op, std::span<const Value> args) {
-  std::optional<DType> out = thread_state.autocast_dtype;
-  auto see = [&](const Tensor& t) {
-    if (!t.defined() || !is_floating(t.dtype())) return;
-    if (t.dtype() == DType::Float64) out.reset();
-    if (out) out = promote(*out, t.dtype());
-  };
+// Calls see(t) for every tensor among the arguments, but for those in lists of optional ones (indices).
+template <class F>
+void each_tensor(const OpInfo& op, std::span<const Value> args, F&& see) {
   for (size_t i = 0; i < args.size(); ++i) {
     if (op.args[i].optional && !args[i].present) continue;
     if (op.args[i].type == ArgType::Tensor) see(*args[i].tensor);
@@ -100,24 +102,48 @@ std::optional<DType> widest(const OpInfo& op, std::span<const Value> args) {
     for (const Tensor& t : TensorList(static_cast<const Tensor*>(args[i].list.data), args[i].list.size))
       see(t);
   }
+}
+
+// The widest of the floating arguments; nothing when there is none to cast, or one is float64.
+std::optional<DType> widest(const OpInfo& op, std::span<const Value> args, Mode mode) {
+  std::optional<DType> out = mode.narrow();
+  each_tensor(op, args, [&](const Tensor& t) {
+    if (!t.defined() || !is_floating(t.dtype())) return;
+    if (t.dtype() == DType::Float64) out.reset();
+    if (out) out = promote(*out, t.dtype());
+  });
   return out;
 }
 
-bool autocast_call(const OpInfo& op, std::span<Value> args, Result& out, Keep&) {
-  if (op.autocast == Autocast::Keep) return false;
+bool has_cuda(const OpInfo& op, std::span<const Value> args) {
+  bool found = false;
+  each_tensor(op, args, [&](const Tensor& t) { found |= t.defined() && t.device().is_cuda(); });
+  return found;
+}
+
+bool autocast_call(const OpInfo& op, std::span<Value> args, Result& out, Mode mode) {
+  if (op.autocast == Autocast::Keep || has_cuda(op, args) != mode.cuda) return false;
   for (const Arg& a : op.args)
     if (a.marks & kWritten) return false;
-  std::optional<DType> dtype = op.autocast == Autocast::Lower     ? thread_state.autocast_dtype
+  std::optional<DType> dtype = op.autocast == Autocast::Lower     ? mode.narrow()
                                : op.autocast == Autocast::Float32 ? DType::Float32
-                                                                  : widest(op, args);
+                                                                  : widest(op, args, mode);
   if (!dtype) return false;
-  CastArgs cast(op, args, *dtype);
+  CastArgs cast(op, args, *dtype, mode);
   // The whole call is done here, where autocast is off, so that the ops it is composed of keep these dtypes.
   op.call(op, args.data(), out);
   return true;
 }
 
-[[maybe_unused]] const bool registered = (set_interceptor(kAutocast, autocast_call), true);
+bool autocast_cpu(const OpInfo& op, std::span<Value> args, Result& out, Keep&) {
+  return autocast_call(op, args, out, {false});
+}
+bool autocast_cuda(const OpInfo& op, std::span<Value> args, Result& out, Keep&) {
+  return autocast_call(op, args, out, {true});
+}
+
+[[maybe_unused]] const bool registered =
+    (set_interceptor(kAutocast, autocast_cpu), set_interceptor(kAutocastCuda, autocast_cuda), true);
 
 }  // namespace
 

@@ -94,8 +94,9 @@ void check_floating(const char* op, const Tensor& x) {
 }
 
 void check_same_device(const char* op, const Tensor& x, const Tensor& other, const char* what) {
-  WT_CHECK(!other.defined() || other.device() == x.device(), DeviceError, op, ": ", what, " is on ",
-           other.device(), ", the input on ", x.device(), "; move one of them with .to()");
+  WT_CHECK(!other.defined() || other.device() == x.device(), DeviceError, op,
+           ": Expected all tensors to be on the same device, but found at least two devices, ", x.device(),
+           " and, for ", what, ", ", other.device(), "! Move one with .to(device)");
 }
 
 }  // namespace warptape::ops

@@ -1,5 +1,6 @@
 #include "ops/copy.h"
 
+#include "ops/compose.h"
 #include "ops/view.h"
 
 namespace warptape::ops {
@@ -27,16 +28,20 @@ struct Origin {
 };
 void to_backward(Node& n, Gradients& g) {
   const Origin& o = n.data<Origin>();
-  g.set(0, to(g[0], o.device, o.dtype, false));
+  g.set(0, to(g[0], o.device, o.dtype, false, false));
 }
 constexpr NodeType kTo{"ToCopyBackward0", to_backward};
 
-Tensor to_impl(const Tensor& x, std::optional<Device> device, std::optional<DType> dtype, bool copy) {
+Tensor to_impl(const Tensor& x, std::optional<Device> device, std::optional<DType> dtype, bool copy,
+               bool non_blocking) {
   DType t = dtype.value_or(x.dtype());
   Device d = device.value_or(x.device());
   if (!copy && t == x.dtype() && d == x.device()) return x;
-  Tensor out = d == x.device() ? empty_like_layout(x, t) : empty(x.sizes(), {t, d});
-  raw_copy(out, x);
+  // A copy that the host does not wait for needs page-locked memory to arrive in.
+  Tensor out = d == x.device()                                      ? empty_like_layout(x, t)
+               : non_blocking && d.is_cpu() && x.device().is_cuda() ? empty_pinned(x.sizes(), t)
+                                                                    : empty(x.sizes(), {t, d});
+  raw_copy(out, x, non_blocking);
   if (needs_grad(x) && is_floating(t)) {
     Ref<Node> n = record(kTo, x);
     n->emplace<Origin>(x.dtype(), x.device());
@@ -54,7 +59,7 @@ void copy_backward(Node&, Gradients& g) {
 }
 constexpr NodeType kCopy{"CopyBackwards", copy_backward};
 
-Tensor copy_impl(const Tensor& self, const Tensor& src, bool) {
+Tensor copy_impl(const Tensor& self, const Tensor& src, bool non_blocking) {
   Shape shape = broadcast_shapes(self.sizes(), src.sizes(), "copy_");
   WT_CHECK(shape == self.sizes(), ShapeError, "copy_: shape ", src.sizes(),
            " of the source does not broadcast to ", self.sizes());
@@ -63,7 +68,7 @@ Tensor copy_impl(const Tensor& self, const Tensor& src, bool) {
   Ref<Node> n = recorded ? record(kCopy, self, src) : Ref<Node>();
   // Memory that overlaps is read whole before it is written.
   bool overlaps = self->storage == src->storage && !self.same(src);
-  if (!self.same(src)) raw_copy(self, overlaps ? raw_clone(src) : src);
+  if (!self.same(src)) raw_copy(self, overlaps ? raw_clone(src) : src, non_blocking);
   self.bump_version();
   if (n) rebase_history(self, n);
   return self;
@@ -137,8 +142,7 @@ Tensor cat_impl(TensorList tensors, int64_t dim) {
   Shape sizes = model->sizes();
   sizes[dim] = 0;
   for (const Tensor& t : tensors) {
-    WT_CHECK(t.device() == model->device(), DeviceError, "cat: expected all tensors on ", model->device(),
-             ", got ", t);
+    check_same_device("cat", *model, t, "another");
     if (skipped(t) && model->ndim() != 1) {
       joined.lengths.push_back(-1);
       continue;
@@ -185,7 +189,7 @@ constexpr uint32_t kBoth = kFunction | kMethod;
 }  // namespace
 
 Tensor cast(const Tensor& x, DType dtype) {
-  return x.dtype() == dtype ? x : to(x, std::nullopt, dtype, false);
+  return x.dtype() == dtype ? x : to(x, std::nullopt, dtype, false, false);
 }
 
 decltype(contiguous) contiguous{"_contiguous",
@@ -209,13 +213,13 @@ const Op<Tensor(const Tensor&, const Tensor&)> become{"_become",
 decltype(zero_) zero_{"zero_", zero_impl, kMethod, {{"input", kWritten}}, "Fills the tensor with 0."};
 decltype(copy_) copy_{"copy_",
                       copy_impl,
-                      kMethod,
+                      kMethod | kMixedDevices,
                       {{"input", kWritten}, "src", {"non_blocking", false}},
                       "Copies src, broadcast and converted, into the tensor."};
 decltype(to) to{"_to",
                 to_impl,
                 kPrivate,
-                {"input", {"device", none}, {"dtype", none}, {"copy", false}},
+                {"input", {"device", none}, {"dtype", none}, {"copy", false}, {"non_blocking", false}},
                 "The tensor on another device or in another dtype."};
 decltype(cat) cat{"cat",
                   cat_impl,

@@ -54,7 +54,7 @@ Tensor dropout_impl(const Tensor& x, double p, bool training, bool inplace) {
   check_probability("dropout", p);
   check_floating("dropout", x);
   if (!training || p == 0) return x;
-  const DropoutData d{p, next_dropout_key()};
+  const DropoutData d{p, next_dropout_key(x.device())};
   return inplace ? drop_inplace(x, d) : drop(x, d);
 }
 
@@ -75,10 +75,10 @@ const Op<Tensor(const Tensor&, double, bool)> root{
 
 }  // namespace
 
-kernels::PhiloxKey next_dropout_key() {
-  Generator& generator = *rank_context().generator;
-  std::lock_guard lock(generator.mutex);
-  return generator.next_philox();
+kernels::PhiloxKey next_dropout_key(Device device) {
+  Ref<Generator> generator = default_generator(device);
+  std::lock_guard lock(generator->mutex);
+  return generator->next_philox();
 }
 
 void check_probability(const char* op, double p) {

@@ -1,14 +1,16 @@
 // Tensors from nothing.
+#include "ops/factory.h"
+
 #include <cmath>
 
 #include "kernels/cpu/parallel.h"
-#include "ops/op.h"
+#include "kernels/sequence.h"
 
 namespace warptape::ops {
 namespace {
 
 TensorOptions options(std::optional<DType> dtype, std::optional<Device> device, DType otherwise) {
-  return {dtype.value_or(otherwise), device.value_or(rank_context().default_device)};
+  return {dtype.value_or(otherwise), device ? *device : default_device()};
 }
 DType default_dtype() { return rank_context().default_dtype; }
 
@@ -76,20 +78,30 @@ Tensor new_ones_impl(const Tensor& x, IntList size, std::optional<DType> dtype, 
   return new_full_impl(x, size, 1, dtype, device, needs_grad);
 }
 
-// Values are made on the host in the widest type and converted: element i depends on i alone.
-template <class T, class F>
-Tensor sequence(int64_t n, TensorOptions o, F&& value) {
-  Tensor wide = empty(IntList{&n, 1}, {std::is_same_v<T, double> ? DType::Float64 : DType::Int64, {}});
-  if (o.device.is_meta()) return empty(IntList{&n, 1}, o);
-  T* to = wide.data_as<T>();
+kernels::Slot<kernels::SequenceFn> sequence_slot{"sequence"};
+
+// The CPU makes the values in the widest type and converts them: element i depends on i alone.
+Tensor host_sequence(int64_t n, DType dtype, const kernels::SequencePlan& p) {
+  Tensor wide = empty(IntList{&n, 1}, {p.integral ? DType::Int64 : DType::Float64, {}});
   kernels::cpu::parallel_for(n, 32768, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) to[i] = value(i);
+    if (p.integral) {
+      auto* to = wide.data_as<int64_t>();
+      for (int64_t i = begin; i < end; ++i) to[i] = p.first_int + i * p.step_int;
+    } else {
+      auto* to = wide.data_as<double>();
+      for (int64_t i = begin; i < end; ++i)
+        to[i] = i < p.turn ? p.first + p.step * static_cast<double>(i)
+                           : p.last - p.step * static_cast<double>(n - 1 - i);
+    }
   });
-  Tensor out = raw_cast(wide, o.dtype);
-  if (o.device.is_cpu()) return out;
-  Tensor moved = empty(IntList{&n, 1}, o);
-  raw_copy(moved, out);
-  return moved;
+  return raw_cast(wide, dtype);
+}
+
+Tensor sequence(int64_t n, TensorOptions o, const kernels::SequencePlan& p) {
+  if (o.device.is_cpu()) return host_sequence(n, o.dtype, p);
+  Tensor out = empty(IntList{&n, 1}, o);
+  if (n && !out.is_meta()) sequence_slot(Launch(o.device), out.view(), p);
+  return out;
 }
 
 Tensor arange_impl(const Scalar& start, const Scalar& end, const Scalar& step, std::optional<DType> dtype,
@@ -109,10 +121,10 @@ Tensor arange_impl(const Scalar& start, const Scalar& end, const Scalar& step, s
     int64_t first = start.to_int(), by = step.to_int(), span = end.to_int() - first;
     n = span == 0 ? 0 : (span + by - (by > 0 ? 1 : -1)) / by;
     numel_of(IntList{&n, 1}, "arange");
-    return finish(sequence<int64_t>(n, o, [&](int64_t i) { return first + i * by; }), needs_grad);
+    return finish(sequence(n, o, {.integral = true, .first_int = first, .step_int = by, .turn = n}),
+                  needs_grad);
   }
-  return finish(sequence<double>(n, o, [&](int64_t i) { return a + static_cast<double>(i) * s; }),
-                needs_grad);
+  return finish(sequence(n, o, {.first = a, .step = s, .turn = n}), needs_grad);
 }
 Tensor arange_end_impl(const Scalar& end, std::optional<DType> dtype, std::optional<Device> device,
                        bool needs_grad) {
@@ -125,13 +137,9 @@ Tensor linspace_impl(const Scalar& start, const Scalar& end, int64_t steps, std:
   TensorOptions o = options(dtype, device, default_dtype());
   double a = start.to_double(), b = end.to_double(),
          by = steps > 1 ? (b - a) / static_cast<double>(steps - 1) : 0;
-  // From both ends, so that the sequence is symmetric and ends at `end`.
-  auto value = [&](int64_t i) {
-    return i < (steps + 1) / 2 ? a + by * static_cast<double>(i)
-                               : b - by * static_cast<double>(steps - 1 - i);
-  };
   if (steps == 1) return finish(full(IntList{&steps, 1}, a, o), needs_grad);
-  return finish(sequence<double>(steps, o, value), needs_grad);
+  // From both ends, so that the sequence is symmetric and ends at `end`.
+  return finish(sequence(steps, o, {.first = a, .step = by, .last = b, .turn = (steps + 1) / 2}), needs_grad);
 }
 
 Tensor eye_impl(int64_t n, std::optional<int64_t> m, std::optional<DType> dtype, std::optional<Device> device,
@@ -234,4 +242,9 @@ const Op<Tensor(int64_t, std::optional<int64_t>, OptDType, OptDevice, bool)> eye
     "n rows, m columns, 1 on the diagonal."};
 
 }  // namespace
+
+Tensor index_range(int64_t n, Device device) {
+  return sequence(n, {DType::Int64, device}, {.integral = true, .step_int = 1, .turn = n});
+}
+
 }  // namespace warptape::ops

@@ -2,6 +2,7 @@
 #include "ops/gather.h"
 
 #include "kernels/index.h"
+#include "ops/compose.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/index.h"
@@ -26,8 +27,7 @@ Tensor zeros_of(const Shape& sizes, const Tensor& like) { return zeros(sizes, op
 void check_index_dtype(const char* op, const Tensor& index, const Tensor& x) {
   WT_CHECK(index.dtype() == DType::Int64 || index.dtype() == DType::Int32, DtypeError, op,
            ": Expected dtype int64 for index, got ", index.dtype());
-  WT_CHECK(index.device() == x.device(), DeviceError, op, ": expected index on ", x.device(), ", got ",
-           index.device());
+  check_same_device(op, x, index, "index");
 }
 
 // The class that PyTorch raises for gather and scatter.
@@ -117,6 +117,7 @@ constexpr NodeType kScatter{"ScatterBackward0", scatter_backward},
 
 void check_scatter(const char* op, const Tensor& self, int64_t dim, const Tensor& index, const Tensor& src) {
   check_gather(op, self, index, dim);
+  check_same_device(op, self, src, "src");
   WT_CHECK(self.dtype() == src.dtype(), DtypeError, op,
            ": Expected self.dtype to be equal to src.dtype, got ", self.dtype(), " and ", src.dtype());
   Tensor i = at_least_1d(index), s = at_least_1d(src);
@@ -246,6 +247,7 @@ Tensor index_add_inplace(const Tensor& self, int64_t dim, const Tensor& index, c
                          const Scalar& alpha) {
   dim = wrap_dim(dim, self.ndim(), "index_add_");
   check_index_dtype("index_add_", index, self);
+  check_same_device("index_add_", self, source, "source");
   Tensor i = raw_contiguous(raw_cast(at_least_1d(index), DType::Int64));
   Tensor to = at_least_1d(self), from = at_least_1d(source);
   Shape expected = to.sizes();

@@ -48,7 +48,7 @@ void add_index(Plan& plan, const char* op, const Tensor& x, const Tensor& given,
   WT_CHECK(!is_floating(given.dtype()), IndexError, op,
            ": tensors used as indices must be long, int, byte or bool tensors, got ", given);
   auto here = [&](const Tensor& t) {
-    return t.device() == x.device() ? t : to(t, x.device(), std::nullopt, false);
+    return t.device() == x.device() ? t : to(t, x.device(), std::nullopt, false, false);
   };
   if (given.dtype() != DType::Bool && given.dtype() != DType::UInt8)
     return push(raw_cast(here(given), DType::Int64));
@@ -198,7 +198,8 @@ Tensor index_put_impl(const Tensor& self, Indices indices, const Tensor& given, 
   WT_CHECK(can_cast(given.dtype(), self.dtype()) || given.ndim() == 0, DtypeError,
            "index_put_: Index put requires the source and destination dtypes match, got ", self.dtype(),
            " for the destination and ", given.dtype(), " for the source.");
-  Tensor values = given.device() == self.device() ? given : to(given, self.device(), std::nullopt, false);
+  Tensor values =
+      given.device() == self.device() ? given : to(given, self.device(), std::nullopt, false, false);
   bool recorded = needs_grad(self, values) && is_floating(self.dtype());
   check_inplace(self, "index_put_", recorded);
   const bool unknown = self.is_meta() && std::any_of(indices.begin(), indices.end(), is_unknown_mask);

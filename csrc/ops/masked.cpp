@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/index.h"
+#include "ops/compose.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/index.h"
@@ -16,7 +17,8 @@ kernels::Slot<kernels::MaskedSelectFn> masked_select_slot{"masked_select"};
 kernels::Slot<kernels::MaskedScatterFn> masked_scatter_slot{"masked_scatter"};
 ElementwiseSlot where_slot{"where"};
 
-void check_mask(const char* op, const Tensor& mask) {
+void check_mask(const char* op, const Tensor& x, const Tensor& mask) {
+  check_same_device(op, x, mask, "mask");
   WT_CHECK(mask.dtype() == DType::Bool, DtypeError, op, ": expected BoolTensor for mask, got ", mask.dtype());
 }
 
@@ -27,7 +29,7 @@ void masked_select_backward(Node& n, Gradients& g) {
 constexpr NodeType kMaskedSelect{"MaskedSelectBackward0", masked_select_backward};
 
 Tensor masked_select_impl(const Tensor& x, const Tensor& mask) {
-  check_mask("masked_select", mask);
+  check_mask("masked_select", x, mask);
   WT_CHECK(!x.is_meta(), DeviceError, "masked_select: a meta tensor has no data");
   Shape sizes = broadcast_shapes(x.sizes(), mask.sizes(), "masked_select");
   Tensor source = expand(x, sizes), m = expand_view(mask, sizes);
@@ -58,7 +60,8 @@ void masked_scatter_backward(Node& n, Gradients& g) {
 constexpr NodeType kMaskedScatter{"MaskedScatterBackward0", masked_scatter_backward};
 
 Tensor masked_scatter_inplace(const Tensor& self, const Tensor& mask, const Tensor& source) {
-  check_mask("masked_scatter_", mask);
+  check_mask("masked_scatter_", self, mask);
+  check_same_device("masked_scatter_", self, source, "source");
   WT_CHECK(self.dtype() == source.dtype(), DtypeError,
            "masked_scatter_: expected self and source to have same dtypes but got ", self.dtype(), " and ",
            source.dtype());
@@ -118,11 +121,9 @@ Scalar fill_value(const char* op, const Scalar& number, DType dtype) {
 // The value is converted to self's dtype; `value` is null for a number.
 Tensor masked_fill_into(const char* op, const Tensor& self, const Tensor& mask, const Scalar& number,
                         const Tensor* value) {
-  check_mask(op, mask);
+  check_mask(op, self, mask);
   WT_CHECK(broadcast_shapes(self.sizes(), mask.sizes(), op) == self.sizes(), ShapeError, op, ": mask ",
            mask.sizes(), " does not broadcast to ", self.sizes());
-  WT_CHECK(mask.device() == self.device(), DeviceError, op, ": expected mask on ", self.device(), ", got ",
-           mask);
   WT_CHECK(!value || value->ndim() == 0, ShapeError, op,
            ": masked_fill only supports a 0-dimensional value tensor, but got tensor with shape ",
            value ? value->sizes() : Shape());
@@ -151,7 +152,7 @@ Tensor masked_fill_tensor_inplace(const Tensor& self, const Tensor& mask, const 
 }
 // Out of place without a copy first: the kernel reads x and writes the result.
 Tensor masked_fill_impl(const Tensor& x, const Tensor& mask, const Scalar& value) {
-  check_mask("masked_fill", mask);
+  check_mask("masked_fill", x, mask);
   Tensor out = empty(broadcast_shapes(x.sizes(), mask.sizes(), "masked_fill"), options_of(x));
   const PointwiseInput in[] = {mask, fill_value("masked_fill", value, x.dtype()), x};
   common_device("masked_fill", in);

@@ -29,8 +29,9 @@ enum OpPlace : uint32_t {
   kMethod = 2,    // Tensor.name(...): the first argument is self
   kNN = 4,        // warptape.nn.functional.name(...)
   kOut = 8,  // takes out=: the result is copied into it (sizes adapted, dtype must be castable, not recorded)
-  kLinalg = 16,   // warptape.linalg.name(...)
-  kPrivate = 32,  // warptape._C._private.name(...): for the Python layer only
+  kLinalg = 16,        // warptape.linalg.name(...)
+  kPrivate = 32,       // warptape._C._private.name(...): for the Python layer only
+  kMixedDevices = 64,  // its tensors may lie on several devices
 };
 
 enum class ArgType : uint8_t {

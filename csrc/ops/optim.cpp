@@ -81,12 +81,16 @@ void check_writable(const char* op, TensorList list) {
   }
 }
 
-const float* float_value(const char* op, const OptTensor& t, const char* what) {
+const float* float_value(const char* op, const Tensor& param, const OptTensor& t, const char* what) {
   if (!t) return nullptr;
+  check_same_device(op, param, *t, what);
   WT_CHECK(t->dtype() == DType::Float32 && t->numel() == 1, DtypeError, op, ": expected ", what,
            " to be one float32 value, got ", *t);
   return t->data_as<float>();
 }
+
+// A learning rate on the device, which a captured step reads at each replay.
+OptTensor as_float(const OptTensor& t) { return t ? OptTensor(raw_cast(*t, DType::Float32)) : t; }
 
 void bump(TensorList list) {
   for (const Tensor& t : list) t.bump_version();
@@ -96,7 +100,7 @@ template <bool kDecoupled>
 void fused_adam(TensorList params, TensorList grads, TensorList exp_avgs, TensorList exp_avg_sqs,
                 TensorList max_exp_avg_sqs, TensorList state_steps, double lr, double beta1, double beta2,
                 double weight_decay, double eps, bool amsgrad, bool maximize, const OptTensor& grad_scale,
-                const OptTensor& found_inf) {
+                const OptTensor& found_inf, const OptTensor& lr_tensor) {
   const char* op = kDecoupled ? "_fused_adamw_" : "_fused_adam_";
   if (params.empty()) return;
   check_writable(op, params);
@@ -113,10 +117,12 @@ void fused_adam(TensorList params, TensorList grads, TensorList exp_avgs, Tensor
     items.push_back({aligned.pointer(p, p, true), aligned.pointer(p, grads[i], grad_scale.has_value()),
                      aligned.pointer(p, exp_avgs[i], true), aligned.pointer(p, exp_avg_sqs[i], true),
                      amsgrad ? aligned.pointer(p, max_exp_avg_sqs[i], true) : nullptr,
-                     float_value(op, state_steps[i], "state_steps"), p.numel(), p.dtype()});
+                     float_value(op, p, state_steps[i], "state_steps"), p.numel(), p.dtype()});
   }
+  const Tensor& first = params[0];
+  const OptTensor rate = as_float(lr_tensor);
   const kernels::AdamPlan plan{lr,
-                               nullptr,
+                               float_value(op, first, rate, "lr_tensor"),
                                beta1,
                                beta2,
                                weight_decay,
@@ -124,8 +130,8 @@ void fused_adam(TensorList params, TensorList grads, TensorList exp_avgs, Tensor
                                kDecoupled,
                                amsgrad,
                                maximize,
-                               float_value(op, grad_scale, "grad_scale"),
-                               float_value(op, found_inf, "found_inf")};
+                               float_value(op, first, grad_scale, "grad_scale"),
+                               float_value(op, first, found_inf, "found_inf")};
   fused_adam_slot(Launch(params[0].device()), items.data(), static_cast<int64_t>(items.size()), plan);
   aligned.write_back();
   for (TensorList list : {params, exp_avgs, exp_avg_sqs}) bump(list);
@@ -134,7 +140,7 @@ void fused_adam(TensorList params, TensorList grads, TensorList exp_avgs, Tensor
 
 void fused_sgd(TensorList params, TensorList grads, TensorList momentum_buffers, double weight_decay,
                double momentum, double lr, double dampening, bool nesterov, bool maximize, bool is_first_step,
-               const OptTensor& grad_scale, const OptTensor& found_inf) {
+               const OptTensor& grad_scale, const OptTensor& found_inf, const OptTensor& lr_tensor) {
   const char* op = "_fused_sgd_";
   if (params.empty()) return;
   const bool has_momentum = momentum != 0;
@@ -151,16 +157,18 @@ void fused_sgd(TensorList params, TensorList grads, TensorList momentum_buffers,
                      has_momentum ? aligned.pointer(p, momentum_buffers[i], true) : nullptr, p.numel(),
                      p.dtype()});
   }
+  const Tensor& first = params[0];
+  const OptTensor rate = as_float(lr_tensor);
   const kernels::SgdPlan plan{lr,
-                              nullptr,
+                              float_value(op, first, rate, "lr_tensor"),
                               momentum,
                               dampening,
                               weight_decay,
                               nesterov,
                               maximize,
                               is_first_step,
-                              float_value(op, grad_scale, "grad_scale"),
-                              float_value(op, found_inf, "found_inf")};
+                              float_value(op, first, grad_scale, "grad_scale"),
+                              float_value(op, first, found_inf, "found_inf")};
   fused_sgd_slot(Launch(params[0].device()), items.data(), static_cast<int64_t>(items.size()), plan);
   aligned.write_back();
   bump(params);
@@ -269,7 +277,8 @@ const std::initializer_list<Arg> kAdamArgs = {{"self", kWritten},
                                               {"amsgrad", kKeywordOnly},
                                               {"maximize", kKeywordOnly},
                                               {"grad_scale", none, kKeywordOnly},
-                                              {"found_inf", none, kKeywordOnly}};
+                                              {"found_inf", none, kKeywordOnly},
+                                              {"lr_tensor", none, kKeywordOnly}};
 
 }  // namespace
 
@@ -291,7 +300,8 @@ decltype(_fused_sgd_) _fused_sgd_{"_fused_sgd_",
                                    {"maximize", kKeywordOnly},
                                    {"is_first_step", kKeywordOnly},
                                    {"grad_scale", none, kKeywordOnly},
-                                   {"found_inf", none, kKeywordOnly}},
+                                   {"found_inf", none, kKeywordOnly},
+                                   {"lr_tensor", none, kKeywordOnly}},
                                   "One step of SGD over lists of tensors, in place."};
 decltype(_foreach_norm) _foreach_norm{"_foreach_norm",
                                       foreach_norm,

@@ -6,14 +6,16 @@
 namespace warptape::ops {
 
 // params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs (empty without amsgrad), state_steps (float32,
-// already counted up), lr, beta1, beta2, weight_decay, eps, amsgrad, maximize, grad_scale, found_inf
-extern WT_API const Op<void(TensorList, TensorList, TensorList, TensorList, TensorList, TensorList, double,
-                            double, double, double, double, bool, bool, const OptTensor&, const OptTensor&)>
-    _fused_adam_, _fused_adamw_;
+// already counted up), lr, beta1, beta2, weight_decay, eps, amsgrad, maximize, grad_scale, found_inf,
+// lr_tensor (one number on the parameters' device, read in place of lr when the step runs)
+extern WT_API const
+    Op<void(TensorList, TensorList, TensorList, TensorList, TensorList, TensorList, double, double, double,
+            double, double, bool, bool, const OptTensor&, const OptTensor&, const OptTensor&)>
+        _fused_adam_, _fused_adamw_;
 // params, grads, momentum_buffers (empty without momentum), weight_decay, momentum, lr, dampening, nesterov,
-// maximize, is_first_step, grad_scale, found_inf
+// maximize, is_first_step, grad_scale, found_inf, lr_tensor
 extern WT_API const Op<void(TensorList, TensorList, TensorList, double, double, double, double, bool, bool,
-                            bool, const OptTensor&, const OptTensor&)>
+                            bool, const OptTensor&, const OptTensor&, const OptTensor&)>
     _fused_sgd_;
 extern WT_API const Op<std::vector<Tensor>(TensorList, double)> _foreach_norm;
 extern WT_API const Op<void(TensorList)> _foreach_zero_;

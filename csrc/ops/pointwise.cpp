@@ -64,7 +64,7 @@ Device common_device(const char* op, std::span<const PointwiseInput> inputs) {
              ": Expected all tensors to be on the same device, but found at least two devices, ",
              found->device(), " and ", in.tensor->device(), "! Move one with .to(device)");
   }
-  return found ? found->device() : rank_context().default_device;
+  return found ? found->device() : default_device();
 }
 
 Shape common_shape(const char* op, std::span<const PointwiseInput> inputs) {

@@ -1,6 +1,6 @@
 // Random tensors. On the CPU the Mersenne Twister is consumed in PyTorch's order, so the same seed gives the
 // same numbers: rand, uniform_, randint, random_, randperm to the bit, randn and normal_ within rounding of
-// log, sin and cos.
+// log, sin and cos. Another device fills its tensors itself, from Philox (kernels/random.h).
 #include <algorithm>
 #include <cmath>
 #include <mutex>
@@ -11,6 +11,7 @@
 #include "kernels/dispatch.h"
 #include "kernels/random.h"
 #include "ops/op.h"
+#include "ops/sort.h"
 
 namespace warptape::ops {
 namespace {
@@ -21,7 +22,13 @@ using kernels::View;
 using OptDType = std::optional<DType>;
 using OptDevice = std::optional<Device>;
 
-Generator& generator_or_default(Generator* g) { return g ? *g : *rank_context().generator; }
+// The given generator or the device's default one.
+Ref<Generator> generator_for(const char* op, Device device, Generator* given) {
+  if (!given) return default_generator(device);
+  WT_CHECK(given->device() == device, Error, op, ": Expected a '", device,
+           "' device type for generator but found '", given->device(), "'");
+  return Ref<Generator>::share(given);
+}
 
 // `t` with its dims in the order of its memory, in which PyTorch draws for a transposed tensor.
 Tensor in_memory_order(const Tensor& t) {
@@ -36,6 +43,30 @@ Tensor in_memory_order(const Tensor& t) {
   }
   return alias(t, sizes, strides, t.offset());
 }
+
+// Fills a device's tensor: `fill(launch, view, key)` gets contiguous memory and a fresh key.
+template <class F>
+void fill_device(const char* op, const Tensor& t, bool integers_too, Generator* given, F&& fill) {
+  WT_CHECK(integers_too || is_floating(t.dtype()), DtypeError, op, ": not implemented for ", t.dtype());
+  if (t.numel() == 0) return;
+  Ref<Generator> g = generator_for(op, t.device(), given);
+  kernels::PhiloxKey key;
+  {
+    std::lock_guard lock(g->mutex);
+    key = g->next_philox(PhiloxUse::Fill);
+  }
+  Tensor out = t.is_contiguous() ? t : empty(t.sizes(), options_of(t));
+  fill(Launch(t.device()), out.view(), key);
+  if (!out.same(t)) raw_copy(t, out);
+}
+
+bool on_device(const Tensor& t) { return t.device().is_cuda(); }
+
+kernels::Slot<kernels::UniformFillFn> uniform_slot{"uniform_fill"};
+kernels::Slot<kernels::NormalFillFn> normal_fill_slot{"normal_fill"};
+kernels::Slot<kernels::ExponentialFillFn> exponential_slot{"exponential_fill"};
+kernels::Slot<kernels::BernoulliFillFn> bernoulli_slot{"bernoulli_fill"};
+kernels::Slot<kernels::RangeFillFn> range_slot{"range_fill"};
 
 // Draws between which the generator is free and the work can be interrupted. A multiple of the 16 that normal
 // draws come in.
@@ -59,12 +90,13 @@ void draw_in_pieces(Generator& g, int64_t n, F&& f) {
 template <class Types, class F>
 void fill_host(const char* op, const Tensor& t, Generator* given, F&& fill) {
   if (t.is_meta() || t.numel() == 0) return;
-  bool direct = t.device().is_cpu() && t.is_contiguous();
-  Tensor host = direct ? t : empty(t.sizes(), {t.dtype(), {}});
-  Generator& g = generator_or_default(given);
+  bool direct = t.is_contiguous();
+  Tensor host = direct ? t : empty(t.sizes(), options_of(t));
+  Ref<Generator> g = generator_for(op, t.device(), given);
   bool done = dispatch(Types{}, t.dtype(), [&](auto tag) {
     auto* data = host.template data_as<typename decltype(tag)::type>();
-    draw_in_pieces(g, host.numel(), [&](int64_t begin, int64_t end) { fill(data + begin, end - begin, g); });
+    draw_in_pieces(*g, host.numel(),
+                   [&](int64_t begin, int64_t end) { fill(data + begin, end - begin, *g); });
   });
   WT_CHECK(done, DtypeError, op, ": not implemented for ", t.dtype());
   if (!direct) raw_copy(t, host);
@@ -103,6 +135,10 @@ Compute<T> unit(Generator& g) {
 }
 
 void fill_uniform(const char* op, const Tensor& t, double from, double to, Generator* g) {
+  if (on_device(t))
+    return fill_device(op, in_memory_order(t), false, g, [&](const Launch& l, const View& out, auto key) {
+      uniform_slot(l, out, from, to, key);
+    });
   fill_host<kernels::FloatTypes>(op, in_memory_order(t), g, [&](auto* data, int64_t n, Generator& gen) {
     using T = std::remove_pointer_t<decltype(data)>;
     auto a = static_cast<Compute<T>>(static_cast<T>(from)), b = static_cast<Compute<T>>(static_cast<T>(to));
@@ -161,6 +197,10 @@ void normal_blocks(float* data, int64_t n, Generator& g, double mean, double std
 
 void fill_normal(const char* op, const Tensor& t, double mean, double std, Generator* g) {
   WT_CHECK(std >= 0, ValueError, op, ": normal expects std >= 0.0, but found std ", std);
+  if (on_device(t))
+    return fill_device(op, in_memory_order(t), false, g, [&](const Launch& l, const View& out, auto key) {
+      normal_fill_slot(l, out, mean, std, key);
+    });
   bool blocks = t.numel() >= 16 && t.is_contiguous();
   fill_host<kernels::FloatTypes>(op, in_memory_order(t), g, [&](auto* data, int64_t n, Generator& gen) {
     using T = std::remove_pointer_t<decltype(data)>;
@@ -179,6 +219,10 @@ Tensor normal_impl(const Tensor& t, double mean, double std, Generator* g) {
 
 // from + a draw of [0, range).
 void fill_range(const char* op, const Tensor& t, int64_t from, uint64_t range, Generator* g) {
+  if (on_device(t))
+    return fill_device(op, in_memory_order(t), true, g, [&](const Launch& l, const View& out, auto key) {
+      range_slot(l, out, from, range, key);
+    });
   fill_host<kernels::AllTypes>(op, in_memory_order(t), g, [&](auto* data, int64_t n, Generator& gen) {
     using T = std::remove_pointer_t<decltype(data)>;
     for (int64_t i = 0; i < n; ++i) {
@@ -222,6 +266,10 @@ void check_probability(double p) {
 Tensor bernoulli_scalar_impl(const Tensor& t, double p, Generator* g) {
   check_probability(p);
   return overwrite(t, "bernoulli_", [&] {
+    if (on_device(t))
+      return fill_device("bernoulli_", t, true, g, [&](const Launch& l, const View& out, auto key) {
+        bernoulli_slot(l, out, p, View{}, key);
+      });
     fill_host<kernels::AllTypes>("bernoulli_", t, g, [&](auto* data, int64_t n, Generator& gen) {
       using T = std::remove_pointer_t<decltype(data)>;
       for (int64_t i = 0; i < n; ++i)
@@ -230,10 +278,20 @@ Tensor bernoulli_scalar_impl(const Tensor& t, double p, Generator* g) {
   });
 }
 
+// On a device the probabilities are not looked at: that would wait for it.
+void fill_bernoulli_device(const Tensor& out, const Tensor& probabilities, Generator* g) {
+  const DType t = probabilities.dtype() == DType::Float64 ? DType::Float64 : DType::Float32;
+  Tensor p = empty(out.sizes(), {t, out.device()});
+  raw_copy(p, probabilities);
+  fill_device("bernoulli", out, true, g, [&](const Launch& l, const View& view, auto key) {
+    bernoulli_slot(l, view, 0.0, p.view(), key);
+  });
+}
+
 void fill_bernoulli(const Tensor& out, const Tensor& probabilities, Generator* g) {
+  if (on_device(out)) return fill_bernoulli_device(out, probabilities, g);
   Tensor p = raw_contiguous(raw_cast(expand_view(probabilities, out.sizes()), DType::Float64));
-  if (p.device().is_cpu())
-    for (int64_t i = 0; i < p.numel(); ++i) check_probability(p.data_as<double>()[i]);
+  for (int64_t i = 0; i < p.numel(); ++i) check_probability(p.data_as<double>()[i]);
   const double* next = p.data_as<double>();                   // the pieces come in order
   const bool wide = probabilities.dtype() == DType::Float64;  // as PyTorch draws: in the probabilities' dtype
   fill_host<kernels::AllTypes>("bernoulli", out, g, [&](auto* data, int64_t n, Generator& gen) {
@@ -260,6 +318,10 @@ Tensor bernoulli_tensor_impl(const Tensor& t, const Tensor& p, Generator* g) {
 Tensor exponential_impl(const Tensor& t, double rate, Generator* g) {
   WT_CHECK(rate > 0, ValueError, "exponential_: exponential_ expects lambda > 0.0, but found lambda=", rate);
   return overwrite(t, "exponential_", [&] {
+    if (on_device(t))
+      return fill_device("exponential_", t, false, g, [&](const Launch& l, const View& out, auto key) {
+        exponential_slot(l, out, rate, key);
+      });
     fill_host<kernels::FloatTypes>("exponential_", t, g, [&](auto* data, int64_t n, Generator& gen) {
       using T = std::remove_pointer_t<decltype(data)>;
       for (int64_t i = 0; i < n; ++i)
@@ -274,7 +336,7 @@ Tensor exponential_impl(const Tensor& t, double rate, Generator* g) {
 Tensor fresh(IntList size, OptDType dtype, OptDevice device, bool needs_grad, const char* op) {
   DType t = dtype.value_or(rank_context().default_dtype);
   WT_CHECK(is_floating(t), DtypeError, op, ": expected a floating dtype, got ", t);
-  Tensor out = empty(size, {t, device.value_or(rank_context().default_device)});
+  Tensor out = empty(size, {t, device ? *device : default_device()});
   if (needs_grad) set_requires_grad(out, true);
   return out;
 }
@@ -297,7 +359,7 @@ Tensor randn_like_impl(const Tensor& x, OptDType dtype, OptDevice device, bool n
 }
 Tensor randint_impl(int64_t low, int64_t high, IntList size, Generator* g, OptDType dtype, OptDevice device,
                     bool grad) {
-  Tensor out = empty(size, {dtype.value_or(DType::Int64), device.value_or(rank_context().default_device)});
+  Tensor out = empty(size, {dtype.value_or(DType::Int64), device ? *device : default_device()});
   fill_integers("randint", out, low, high, g);
   if (grad) set_requires_grad(out, true);
   return out;
@@ -315,23 +377,31 @@ Tensor randint_like_high_impl(const Tensor& x, int64_t high, OptDType dtype, Opt
   return randint_like_impl(x, 0, high, dtype, device, grad);
 }
 
-Tensor randperm_impl(int64_t n, Generator* given, OptDType dtype, OptDevice device, bool grad) {
-  WT_CHECK(n >= 0, ValueError, "randperm: n must be non-negative, got ", n);
-  TensorOptions o{dtype.value_or(DType::Int64), device.value_or(rank_context().default_device)};
+// The order that sorts random numbers of 63 bits: two of them are rarely equal, and those stay in order.
+Tensor randperm_device(int64_t n, Generator* given, TensorOptions o) {
+  Tensor numbers = empty(IntList{&n, 1}, {DType::Int64, o.device});
+  fill_range("randperm", numbers, 0, uint64_t{1} << 63, given);
+  return raw_cast(argsort(numbers, 0, false, true), o.dtype);
+}
+
+Tensor randperm_host(int64_t n, Generator* given, DType dtype) {
   Tensor wide = empty(IntList{&n, 1}, {DType::Int64, {}});
   auto* r = wide.data_as<int64_t>();
   for (int64_t i = 0; i < n; ++i) r[i] = i;
-  Generator& g = generator_or_default(given);
-  draw_in_pieces(g, n - 1, [&](int64_t begin, int64_t end) {
+  Ref<Generator> g = generator_for("randperm", {}, given);
+  draw_in_pieces(*g, n - 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i)
-      std::swap(r[i], r[i + static_cast<int64_t>(g.random() % static_cast<uint64_t>(n - i))]);
+      std::swap(r[i], r[i + static_cast<int64_t>(g->random() % static_cast<uint64_t>(n - i))]);
   });
-  Tensor out = raw_cast(wide, o.dtype);
-  if (o.device != out.device()) {
-    Tensor moved = empty(out.sizes(), o);
-    if (!moved.is_meta()) raw_copy(moved, out);
-    out = moved;
-  }
+  return raw_cast(wide, dtype);
+}
+
+Tensor randperm_impl(int64_t n, Generator* given, OptDType dtype, OptDevice device, bool grad) {
+  WT_CHECK(n >= 0, ValueError, "randperm: n must be non-negative, got ", n);
+  TensorOptions o{dtype.value_or(DType::Int64), device ? *device : default_device()};
+  Tensor out = o.device.is_meta()   ? empty(IntList{&n, 1}, o)
+               : o.device.is_cuda() ? randperm_device(n, given, o)
+                                    : randperm_host(n, given, o.dtype);
   if (grad) set_requires_grad(out, true);
   return out;
 }

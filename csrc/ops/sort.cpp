@@ -1,6 +1,8 @@
 // sort, argsort, topk, kthvalue's kin: along any dim, by way of the last one.
-#include "kernels/sort.h"
+#include "ops/sort.h"
 
+#include "kernels/sort.h"
+#include "ops/compose.h"
 #include "ops/copy.h"
 #include "ops/gather.h"
 #include "ops/view.h"
@@ -112,6 +114,7 @@ Tensor median_all_impl(const Tensor& x) {
 }
 
 Tensor searchsorted_impl(const Tensor& sorted, const Tensor& values, bool narrow_out, bool right) {
+  check_same_device("searchsorted", sorted, values, "input");
   WT_CHECK(sorted.dtype() == values.dtype(), DtypeError, "searchsorted: expected values of dtype ",
            sorted.dtype(), ", got ", values.dtype());
   WT_CHECK(sorted.ndim() > 0, ShapeError, "searchsorted: expected boundaries of at least one dimension");
@@ -140,12 +143,6 @@ const Op<Pair(const Tensor&, int64_t, bool, bool)> sort_op{
     {"input", Arg::integer("dim", -1), {"descending", false}, {"stable", false, kKeywordOnly}},
     "Values in order along dim, and where they were; always stable.",
     {"values", "indices"}};
-const Op<Tensor(const Tensor&, int64_t, bool, bool)> argsort_op{
-    "argsort",
-    argsort_impl,
-    kBoth,
-    {"input", Arg::integer("dim", -1), {"descending", false}, {"stable", false, kKeywordOnly}},
-    "The indices that sort along dim."};
 const Op<Pair(const Tensor&, int64_t, int64_t, bool, bool)> topk_op{
     "topk",
     topk_impl,
@@ -176,4 +173,12 @@ const Op<Tensor(const Tensor&, const Tensor&, bool, bool)> searchsorted_op{
     "Where each value would go in its sorted row."};
 
 }  // namespace
+
+decltype(argsort) argsort{
+    "argsort",
+    argsort_impl,
+    kBoth,
+    {"input", Arg::integer("dim", -1), {"descending", false}, {"stable", false, kKeywordOnly}},
+    "The indices that sort along dim."};
+
 }  // namespace warptape::ops

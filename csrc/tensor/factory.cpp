@@ -42,7 +42,9 @@ void copy_across(const Tensor& dst, const Tensor& src, bool non_blocking) {
   Tensor from = raw_contiguous(raw_cast(expand_view(src, dst.sizes()), dst.dtype()));
   Tensor to = dst.is_contiguous() ? dst : empty(dst.sizes(), options_of(dst));
   runtime_of(type).copy(to.data(), to.device(), from.data(), from.device(),
-                        static_cast<size_t>(to.numel()) * to.itemsize(), non_blocking);
+                        static_cast<size_t>(to.numel()) * to.itemsize(),
+                        // What is copied on from the host must be there.
+                        non_blocking && (to.same(dst) || !to.device().is_cpu()));
   if (!to.same(dst)) raw_copy(dst, to);
 }
 
@@ -69,6 +71,23 @@ Tensor empty_strided(IntList sizes, IntList strides, TensorOptions options) {
   }
   return make(Storage::allocate(static_cast<size_t>(extent) * itemsize(options.dtype), options.device),
               options.dtype, Shape(sizes), Shape(strides));
+}
+
+Tensor empty_pinned(IntList sizes, DType dtype) {
+  const auto bytes = static_cast<size_t>(numel_of(sizes, "pin_memory")) * itemsize(dtype);
+  struct Block {
+    void* data;
+    size_t bytes;
+  };
+  Allocator& allocator = runtime_of(DeviceType::CUDA).host_allocator();
+  auto block = std::make_unique<Block>(Block{allocator.allocate(bytes), bytes});
+  void* data = block->data;
+  auto give_back = [](void* p) {
+    std::unique_ptr<Block> held(static_cast<Block*>(p));
+    runtime_of(DeviceType::CUDA).host_allocator().deallocate(held->data, held->bytes);
+  };
+  return make(Storage::wrap(data, bytes, {}, give_back, block.release()), dtype, Shape(sizes),
+              contiguous_strides(sizes));
 }
 
 Tensor empty_like_layout(const Tensor& t, DType dtype) {

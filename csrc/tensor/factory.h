@@ -15,6 +15,8 @@ inline TensorOptions options_of(const Tensor& t) { return {t.dtype(), t.device()
 WT_API Tensor empty(IntList sizes, TensorOptions options);
 // Storage just large enough for the given geometry.
 WT_API Tensor empty_strided(IntList sizes, IntList strides, TensorOptions options);
+// In page-locked host memory, from and to which a device copies while the host goes on.
+WT_API Tensor empty_pinned(IntList sizes, DType dtype);
 // As `t` is laid out when its elements fill a block without gaps (any order of dims), else contiguous.
 WT_API Tensor empty_like_layout(const Tensor& t, DType dtype);
 WT_API Tensor full(IntList sizes, Scalar value, TensorOptions options);

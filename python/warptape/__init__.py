@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math as _math
 import os as _os
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 try:
     from . import _C
@@ -94,9 +95,15 @@ from .random import (  # noqa: E402
 from .serialization import load, save  # noqa: E402
 
 _C._register_types(Tensor, _Parameter)
+if _TYPE_CHECKING:
+    from . import backends, cuda
 
 
 def __getattr__(name: str):  # no annotation: a cyclic import hides Any from mypy here
+    if name in ("cuda", "backends"):  # on first use: most programs need neither
+        from importlib import import_module
+
+        return import_module(f".{name}", __name__)
     from ._missing import missing
 
     raise AttributeError(missing(name))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import _C
-from ._arguments import checked
+from ._arguments import checked, same_device
 from ._tensor import Tensor
 
 _ops = _C._functions
@@ -63,6 +63,7 @@ def take(input: Tensor, index: Tensor) -> Tensor:
     """
     if index.dtype != _C.int64:
         raise _C.DtypeError(f"take: expected an index of torch.int64, got {index.dtype}")
+    same_device("take", input, index)
     return _ops.reshape(input, (-1,))[index]
 
 

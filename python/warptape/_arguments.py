@@ -23,6 +23,16 @@ def _problem(annotation: str, value: Any) -> bool:
     return False
 
 
+def same_device(op: str, first: Any, *others: Any) -> None:
+    """DeviceError unless all tensors are on one device; for functions whose ops take them one by one."""
+    for t in others:
+        if t.device != first.device:
+            raise _C.DeviceError(
+                f"{op}: Expected all tensors to be on the same device, but found at least two devices, "
+                f"{first.device} and {t.device}! Move one with .to(device)"
+            )
+
+
 _NAMED: tuple[type[Exception], ...] = (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError)
 _NAMED += (_C.ShapeError, _C.DtypeError, _C.DeviceError)
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import _C
-from ._arguments import checked
+from ._arguments import checked, same_device
 from ._tensor import Tensor
 
 _ops = _C._functions
@@ -182,6 +182,7 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
             raise TypeError(f"meshgrid: expected tensors, got {type(t).__name__}")
         if t.ndim > 1:
             raise _C.ShapeError(f"meshgrid: expected 0D or 1D tensors, got shape {tuple(t.shape)}")
+    same_device("meshgrid", *given)
     each = [t.reshape(-1) for t in given]
     if indexing not in ("ij", "xy"):
         raise RuntimeError(f'meshgrid: indexing must be one of "xy" or "ij", but received: {indexing}')
@@ -232,7 +233,8 @@ def can_cast(from_: Any, to: Any) -> bool:
 
 def equal(input: Tensor, other: Tensor) -> bool:
     """Whether both have the same shape and elements."""
-    if input.is_meta or other.is_meta:
+    same_device("equal", input, other)
+    if input.is_meta:
         raise _C.DeviceError("equal: a meta tensor has no data")
     return input.shape == other.shape and bool(_ops.eq(input, other).all())
 
@@ -321,7 +323,7 @@ def trace(input: Tensor) -> Tensor:
     """The sum of a matrix's diagonal."""
     if input.ndim != 2:
         raise _C.ShapeError(f"trace: expected a matrix, but got tensor with dim {input.ndim}")
-    if _C._get_autocast()[0] and input.dtype in (_C.bfloat16, _C.float16):
+    if _C._get_autocast(input.is_cuda)[0] and input.dtype in (_C.bfloat16, _C.float16):
         input = input.float()
     return _ops.diagonal(input).sum()
 
@@ -429,7 +431,8 @@ def multinomial(
         )
     if replacement:
         edges = weights.cumsum(-1)
-        draws = _ops.rand((*input.shape[:-1], num_samples), generator=generator, dtype=_C.float64)
+        shape = (*input.shape[:-1], num_samples)
+        draws = _ops.rand(shape, generator=generator, dtype=_C.float64, device=input.device)
         found = _ops.searchsorted(edges, draws * edges[..., -1:], right=True)
         found = found.clamp(max=input.shape[-1] - 1)
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import _C
+from ._interchange import from_cuda_array, from_dlpack, has_cuda_array
 from ._tensor import Tensor
 
 __all__ = [
@@ -14,11 +15,15 @@ __all__ = [
     "clone",
     "finfo",
     "from_dlpack",
+    "get_default_device",
     "get_default_dtype",
+    "get_float32_matmul_precision",
     "iinfo",
     "is_storage",
     "is_tensor",
+    "set_default_device",
     "set_default_dtype",
+    "set_float32_matmul_precision",
     "set_printoptions",
     "tensor",
     "tensordot",
@@ -29,19 +34,25 @@ __all__ = [
 def tensor(
     data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False
 ) -> Tensor:
-    """A new tensor with a copy of data: nested sequences of numbers, an ndarray, a tensor.
+    """A new tensor with a copy of data: nested sequences of numbers, an ndarray, a tensor, or an object with
+    `__cuda_array_interface__`.
 
     Raises:
         ValueError: nested sequences of unequal lengths.
         TypeError: something that is no number.
     """
-    return _C._tensor(data, dtype, device, requires_grad, True)
+    if has_cuda_array(data):
+        data = from_cuda_array(data)
+    made = _C._tensor(data, dtype, device, requires_grad and not pin_memory, True)
+    return made.pin_memory().requires_grad_(requires_grad) if pin_memory else made
 
 
 def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
     """As tensor(), sharing memory (and history) where dtype and device allow it."""
     if isinstance(data, Tensor):
         return data.to(device=device, dtype=dtype)
+    if has_cuda_array(data):
+        data = from_cuda_array(data)
     try:
         return _C._tensor(data, dtype, device, False, False)
     except TypeError as error:
@@ -52,19 +63,14 @@ def asarray(
     obj: Any, *, dtype: Any = None, device: Any = None, copy: bool | None = None, requires_grad: bool = False
 ) -> Tensor:
     """A tensor of obj, sharing memory unless copy is set or a conversion needs one."""
+    if has_cuda_array(obj):
+        obj = from_cuda_array(obj)
     return _C._tensor(obj, dtype, device, requires_grad, bool(copy))
 
 
 def clone(input: Tensor, *, memory_format: Any = None) -> Tensor:
     """A recorded copy of input."""
     return _C._private._clone(input)
-
-
-def from_dlpack(ext_tensor: Any) -> Tensor:
-    """A tensor on the memory of an object with `__dlpack__`, or of a DLPack capsule."""
-    if not hasattr(ext_tensor, "__dlpack__"):
-        return _C._from_dlpack(ext_tensor)
-    return _C._from_dlpack(ext_tensor.__dlpack__())
 
 
 def is_tensor(obj: Any) -> bool:
@@ -85,6 +91,30 @@ def get_default_dtype() -> _C.dtype:
 def set_default_dtype(d: _C.dtype) -> None:
     """Sets the dtype of new floating tensors. TypeError unless it is a floating dtype."""
     _C._set_default_dtype(d)
+
+
+def get_default_device() -> _C.device:
+    """Where tensors are made that name no device."""
+    return _C._get_default_device()
+
+
+def set_default_device(device: Any) -> None:
+    """Sets where tensors are made that name no device; None for the CPU."""
+    _C._set_default_device("cpu" if device is None else device)
+
+
+def get_float32_matmul_precision() -> str:
+    """How exact float32 products on CUDA devices are: "highest", "high" or "medium"."""
+    from .backends import _switch
+
+    return _switch.precision()
+
+
+def set_float32_matmul_precision(precision: str) -> None:
+    """Sets how exact float32 products on CUDA devices are: below "highest" they may run in TF32."""
+    from .backends import _switch
+
+    _switch.set_precision(precision)
 
 
 def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:

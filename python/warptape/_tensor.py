@@ -15,13 +15,12 @@ _become = _C._private._become
 
 def _parse_to(
     args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[_C.device | None, _C.dtype | None, bool]:
-    """The device, dtype and copy flag given to `Tensor.to` or `Module.to`, in any of PyTorch's forms."""
+) -> tuple[_C.device | None, _C.dtype | None, bool, bool]:
+    """The device, dtype, copy and non_blocking given to `Tensor.to`, in any of PyTorch's forms."""
     kwargs = dict(kwargs)
     place, kind = kwargs.pop("device", None), kwargs.pop("dtype", None)
-    copy = kwargs.pop("copy", False)
-    for name in ("non_blocking", "memory_format"):
-        kwargs.pop(name, None)
+    copy, non_blocking = kwargs.pop("copy", False), kwargs.pop("non_blocking", False)
+    kwargs.pop("memory_format", None)
     if kwargs:
         raise TypeError(f"to() got an unexpected keyword argument {next(iter(kwargs))!r}")
     flags: list[bool] = []
@@ -34,11 +33,13 @@ def _parse_to(
             flags.append(a)
         elif a is not None:
             place = a
+    if flags:
+        non_blocking = flags[0]
     if len(flags) > 1:
         copy = flags[1]
     if isinstance(place, str | int):
         place = _C.device(place)
-    return place, kind, copy
+    return place, kind, copy, non_blocking
 
 
 def _conversion(name: str, dtype: _C.dtype) -> Callable[..., Tensor]:
@@ -147,9 +148,12 @@ class Tensor(_C.TensorBase):
         return tuple(_C._private._stride(self, d) for d in range(self.ndim))
 
     def to(self, *args: Any, **kwargs: Any) -> Tensor:
-        """The tensor in another dtype or on another device: `to(dtype)`, `to(device, dtype)`, `to(other)`."""
-        place, kind, copy = _parse_to(args, kwargs)
-        return _to(self, place, kind, copy)
+        """The tensor in another dtype or on another device: `to(dtype)`, `to(device, dtype)`, `to(other)`.
+
+        With `non_blocking=True` a copy from page-locked memory to a device, or from a device to the host,
+        goes on while the host does; read a host result after `warptape.cuda.synchronize()` only.
+        """
+        return _to(self, *_parse_to(args, kwargs))
 
     def type(self, dtype: Any = None, non_blocking: builtins.bool = False) -> Any:
         """The tensor in another dtype; without an argument, the name of its legacy type."""
@@ -171,8 +175,11 @@ class Tensor(_C.TensorBase):
     def cuda(
         self, device: Any = None, non_blocking: builtins.bool = False, memory_format: Any = None
     ) -> Tensor:
-        """The tensor on a GPU. DeviceError says what is missing where there is none."""
-        return _to(self, _C.device("cuda" if device is None else device))
+        """The tensor on a GPU, the current one by default. DeviceError says what is missing."""
+        place = _C.device("cuda" if device is None else device)
+        if place.type != "cuda":
+            raise _C.DeviceError(f"cuda: Invalid device, must be cuda device, got {place}")
+        return _to(self, place, None, False, non_blocking)
 
     float = _conversion("float", _C.float32)
     double = _conversion("double", _C.float64)
@@ -197,11 +204,23 @@ class Tensor(_C.TensorBase):
         array = self.numpy()
         return array if dtype is None else array.astype(dtype, copy=False)
 
-    def __dlpack__(self, *, stream: Any = None, **_: Any) -> Any:
-        return _C._to_dlpack(self)
+    def __dlpack__(
+        self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: Any = None
+    ) -> Any:
+        from ._interchange import to_dlpack
+
+        return to_dlpack(self, stream, max_version, dl_device, copy)
 
     def __dlpack_device__(self) -> tuple[builtins.int, builtins.int]:
-        return (2, self.device.index) if self.is_cuda else (1, 0)
+        from ._interchange import dlpack_device
+
+        return dlpack_device(self)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        from ._interchange import cuda_array_interface
+
+        return cuda_array_interface(self)
 
     def new_tensor(
         self, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: builtins.bool = False
@@ -252,12 +271,20 @@ class Tensor(_C.TensorBase):
         return self.device.index if self.is_cuda else -1
 
     def pin_memory(self, device: Any = None) -> Tensor:
-        """The tensor itself: without a GPU, all host memory is alike."""
-        return self
+        """The tensor in page-locked memory, from which copies to a GPU need not be waited for.
+
+        Raises:
+            DeviceError: no GPU here, or a tensor that is not in host memory.
+        """
+        return _C._cuda_module().pin(self)
 
     def is_pinned(self, device: Any = None) -> builtins.bool:
         """Whether the memory is page-locked for a GPU."""
-        return False
+        return _C._cuda_in_use() and _C._cuda_module().is_pinned(self)
+
+    def record_stream(self, stream: Any) -> None:
+        """Tells the allocator that `stream` uses the tensor too: its memory stays until that work is done."""
+        _C._cuda_module().record_stream(self, stream.device.index, stream.cuda_stream)
 
     def share_memory_(self) -> Tensor:
         """The tensor itself: worker processes do not share tensors yet."""

@@ -128,6 +128,43 @@ def _found() -> Iterator[str]:
     driver = Path("/proc/driver/nvidia/version")
     if driver.exists() or ctypes.util.find_library("cuda"):
         yield f"NVIDIA driver       {driver.read_text().splitlines()[0] if driver.exists() else 'found'}"
+    yield from _found_cuda()
+
+
+def _found_cuda() -> Iterator[str]:
+    """Devices, and the libraries that the CUDA plugin opens; nothing in a build without it."""
+    from . import _C, cuda
+
+    if not _C._build_info()["cuda"]:
+        return
+    cuda_runtime = _C._cuda_module()
+    why = cuda_runtime.why_not()
+    if why is not None:
+        return
+    for i in range(cuda.device_count()):
+        p = cuda.get_device_properties(i)
+        yield (
+            f"{f'cuda:{i}':19} {p.name}, compute capability {p.major}.{p.minor}, "
+            f"{p.total_memory / 2**30:.1f} GiB, {p.multi_processor_count} multiprocessors"
+        )
+    for name, version in cuda_runtime.versions():
+        yield f"{name.replace('_', ' '):19} {version}"
+
+
+def _missing_cuda() -> Iterator[str]:
+    from . import _C
+
+    if not _C._build_info()["cuda"]:
+        yield f"{'CUDA plugin':19} for GPUs: reinstall with -C cmake.define.WARPTAPE_CUDA=ON"
+        return
+    cuda_runtime = _C._cuda_module()
+    why = cuda_runtime.why_not()
+    if why is not None:
+        yield f"{'CUDA':19} {why}"
+        return
+    for name, version in cuda_runtime.versions():
+        if version.startswith("not found"):
+            yield f"{name:19} {version}"
 
 
 def _missing() -> Iterator[str]:
@@ -141,8 +178,7 @@ def _missing() -> Iterator[str]:
             yield f"{package:19} for {purpose}: pip install 'warptape[{extra}]'"
     if not info["onednn"]:
         yield f"{'oneDNN':19} for speed: reinstall with -C cmake.define.WARPTAPE_ONEDNN=ON"
-    if not info["cuda"]:
-        yield f"{'CUDA plugin':19} this version computes on the CPU only"
+    yield from _missing_cuda()
     best = usable_isas(cpu_flags())[-1:]
     if best and best[0] != "avx512bf16" and best[0] not in info["isas"].split():
         yield f"{'kernels':19} for {best[0]}: reinstall without WARPTAPE_CPU_ISAS"

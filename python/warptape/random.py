@@ -11,13 +11,18 @@ default_generator = _C.default_generator
 
 
 def manual_seed(seed: int) -> _C.Generator:
-    """Restarts the default generator from a 64-bit seed (negative ones count down from 2**64)."""
-    return default_generator.manual_seed(int(seed))
+    """Restarts the default generators of all devices from a 64-bit seed (negative ones count down from
+    2**64)."""
+    generator = default_generator.manual_seed(int(seed))
+    _C._seed_cuda(generator.initial_seed())
+    return generator
 
 
 def seed() -> int:
-    """Seeds the default generator from the system's entropy and returns the seed."""
-    return default_generator.seed()
+    """Seeds the default generators from the system's entropy and returns the seed."""
+    number = default_generator.seed()
+    _C._seed_cuda(number)
+    return number
 
 
 def initial_seed() -> int:
@@ -35,12 +40,26 @@ def set_rng_state(new_state: Any) -> None:
     default_generator.set_state(new_state)
 
 
+def all_states() -> list[tuple[_C.Generator, Any]]:
+    """The default generators in use, the CPU's and those of CUDA devices, each with its state."""
+    found = [default_generator]
+    if _C._cuda_in_use():
+        cuda = _C._cuda_module()
+        found.extend(cuda.default_generator(i) for i in range(cuda.device_count()))
+    return [(g, g.get_state()) for g in found]
+
+
+def restore_states(states: list[tuple[_C.Generator, Any]]) -> None:
+    """Puts back what all_states() gave."""
+    for generator, state in states:
+        generator.set_state(state)
+
+
 @contextmanager
 def fork_rng(devices: Any = None, enabled: bool = True, **_: Any) -> Any:
-    """Puts the default generator's state back at the end."""
-    state = get_rng_state() if enabled else None
+    """Puts the states of the default generators, of all devices in use, back at the end."""
+    states = all_states() if enabled else []
     try:
         yield
     finally:
-        if state is not None:
-            set_rng_state(state)
+        restore_states(states)

@@ -42,29 +42,37 @@ def _check_device(device_type: str) -> None:
 def is_autocast_available(device_type: str) -> bool:
     """Whether autocast works for a device type on this machine."""
     _check_device(device_type)
-    return device_type == "cpu"
+    if device_type == "cpu":
+        return True
+    from ..cuda import is_available
+
+    return is_available()
 
 
 def is_autocast_enabled(device_type: str = "cpu") -> bool:
     """Whether ops of this thread are cast."""
-    return is_autocast_available(device_type) and _C._get_autocast()[0]
+    _check_device(device_type)
+    return _C._get_autocast(device_type == "cuda")[0]
 
 
 def set_autocast_enabled(device_type: str, enabled: bool) -> None:
     """Switches casting on or off for this thread; the context manager puts it back, this does not."""
     if is_autocast_available(device_type):
-        _C._set_autocast(enabled, _C._get_autocast()[1])
+        cuda = device_type == "cuda"
+        _C._set_autocast(enabled, _C._get_autocast(cuda)[1], cuda)
 
 
 def get_autocast_dtype(device_type: str = "cpu") -> Any:
     """The dtype that autocast(device_type) uses when none is given."""
-    return _C._get_autocast()[1] if is_autocast_available(device_type) else _C.float16
+    _check_device(device_type)
+    return _C._get_autocast(device_type == "cuda")[1]
 
 
 def set_autocast_dtype(device_type: str, dtype: Any) -> None:
     """Sets the dtype that autocast(device_type) uses when none is given."""
     if is_autocast_available(device_type):
-        _C._set_autocast(_C._get_autocast()[0], dtype)
+        cuda = device_type == "cuda"
+        _C._set_autocast(_C._get_autocast(cuda)[0], dtype, cuda)
 
 
 def is_autocast_cache_enabled() -> bool:
@@ -127,13 +135,14 @@ class autocast(_Mode):
         if self._available:
             _C._enter_autocast()
             cache = _C._set_autocast_cache(self._cache_enabled)
-            self._before.append((*_C._set_autocast(self._enabled, self.fast_dtype), cache))
+            before = _C._set_autocast(self._enabled, self.fast_dtype, self.device == "cuda")
+            self._before.append((*before, cache))
         return self
 
     def __exit__(self, *error: Any) -> None:
         if self._available:
             enabled, dtype, cache = self._before.pop()
-            _C._set_autocast(enabled, dtype)
+            _C._set_autocast(enabled, dtype, self.device == "cuda")
             _C._set_autocast_cache(cache)
             _C._leave_autocast()
 
@@ -150,6 +159,14 @@ def _cast(value: Any, device_type: str, dtype: Any) -> Any:
     return value
 
 
+def _has_cuda(value: Any) -> bool:
+    if isinstance(value, _C.TensorBase):
+        return value.is_cuda
+    if isinstance(value, dict):
+        return _has_cuda(list(value.values()))
+    return isinstance(value, list | tuple) and any(_has_cuda(v) for v in value)
+
+
 def casts_inputs(to: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Decorates a function that is composed of ops: under autocast its arguments are cast first.
 
@@ -159,12 +176,15 @@ def casts_inputs(to: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def decorated(*args: Any, **kwargs: Any) -> Any:
-            enabled, narrow = _C._get_autocast()
+            if not _C._get_autocast()[0] and not _C._get_autocast(True)[0]:
+                return function(*args, **kwargs)
+            kind = "cuda" if _has_cuda((args, kwargs)) else "cpu"
+            enabled, narrow = _C._get_autocast(kind == "cuda")
             if not enabled:
                 return function(*args, **kwargs)
             dtype = narrow if to is None else to
-            args, kwargs = _cast(args, "cpu", dtype), _cast(kwargs, "cpu", dtype)
-            with autocast("cpu", enabled=False):
+            args, kwargs = _cast(args, kind, dtype), _cast(kwargs, kind, dtype)
+            with autocast(kind, enabled=False):
                 return function(*args, **kwargs)
 
         return decorated

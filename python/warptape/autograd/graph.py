@@ -53,4 +53,8 @@ class save_on_cpu(saved_tensors_hooks):
     """Keeps saved tensors in host memory."""
 
     def __init__(self, pin_memory: bool = False, device_type: str = "cuda") -> None:
-        super().__init__(lambda t: (t.device, t.cpu()), lambda packed: packed[1].to(packed[0]))
+        def pack(t: Any) -> Any:
+            host = t.cpu()
+            return t.device, host.pin_memory() if pin_memory and t.is_cuda else host
+
+        super().__init__(pack, lambda packed: packed[1].to(packed[0], non_blocking=pin_memory))

@@ -123,17 +123,18 @@ class _Ambient:
     """What surrounds the first run and must surround the second: random state and autocast."""
 
     def __init__(self, preserve_rng_state: bool) -> None:
-        self._rng = warptape.get_rng_state() if preserve_rng_state else None
-        self._autocast = warptape._C._get_autocast()
+        self._rng = warptape.random.all_states() if preserve_rng_state else None
+        self._autocast = [(*warptape._C._get_autocast(cuda), cuda) for cuda in (False, True)]
 
     @contextmanager
     def restored(self) -> Iterator[None]:
         with ExitStack() as stack:
             if self._rng is not None:
-                stack.callback(warptape.set_rng_state, warptape.get_rng_state())
-                warptape.set_rng_state(self._rng)
-            stack.callback(warptape._C._set_autocast, *warptape._C._get_autocast())
-            warptape._C._set_autocast(*self._autocast)
+                stack.callback(warptape.random.restore_states, warptape.random.all_states())
+                warptape.random.restore_states(self._rng)
+            for enabled, dtype, cuda in self._autocast:
+                stack.callback(warptape._C._set_autocast, *warptape._C._get_autocast(cuda), cuda)
+                warptape._C._set_autocast(enabled, dtype, cuda)
             stack.enter_context(warptape.enable_grad())
             yield
 

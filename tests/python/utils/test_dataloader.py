@@ -154,6 +154,7 @@ def test_attributes_are_fixed():
     assert loader.batch_size == 4 and get_worker_info() is None
 
 
+@pytest.mark.skipif(wt.cuda.is_available(), reason="there is an accelerator")
 def test_pin_memory_without_accelerator():
     with pytest.warns(UserWarning, match="no accelerator"):
         assert len(batches(DataLoader(TEN, 5, pin_memory=True))) == 2

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import warptape
 from warptape import _C, Tensor
+from warptape._arguments import same_device
 from warptape.amp.autocast_mode import casts_inputs
 
 from .distance import pairwise_distance
@@ -241,6 +242,7 @@ def gaussian_nll_loss(
     if not isinstance(var, Tensor):
         filled = warptape.full_like(input, var)
         return gaussian_nll_loss(input, target, filled, full, eps, reduction)
+    same_device("gaussian_nll_loss", input, target, var)
     if var.shape != input.shape:
         if input.shape[:-1] == var.shape:
             var = var.unsqueeze(-1)

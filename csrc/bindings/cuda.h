@@ -1,0 +1,10 @@
+#pragma once
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+namespace warptape::bindings {
+
+void init_cuda(pybind11::module_& m);
+
+}  // namespace warptape::bindings

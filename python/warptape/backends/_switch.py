@@ -1,0 +1,53 @@
+"""Switches that a CUDA library reads. They can be set before, and without, one."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from .. import _C
+
+_values: dict[str, bool] = {}
+
+
+class Switch:
+    """A class attribute that holds a bool and passes it on to the device runtime by its name."""
+
+    def __init__(self, name: str, default: bool, doc: str) -> None:
+        self.name, self.__doc__ = name, doc
+        _values[name] = default
+
+    def __get__(self, instance: Any, owner: type) -> bool:
+        return _values[self.name]
+
+    def __set__(self, instance: Any, value: bool) -> None:
+        if not isinstance(value, bool):
+            raise TypeError(f"{self.name}: expected a bool, got {type(value).__name__}")
+        _C._cuda_module().set_switch(self.name, value)
+        _values[self.name] = value
+
+
+_precision = "highest"
+
+
+def precision() -> str:
+    """What set_precision() was given, as far as the switch of TF32 still agrees."""
+    if not _values.get("cuda.matmul.allow_tf32"):
+        return "highest"
+    return "high" if _precision == "highest" else _precision
+
+
+def set_precision(text: str) -> None:
+    """Sets the precision of float32 products, and the switch of TF32 with it."""
+    global _precision
+    from .cuda import matmul
+
+    if text not in ("highest", "high", "medium"):
+        warnings.warn(
+            f"{text} is not one of 'highest', 'high', or 'medium'; the current "
+            "setFloat32MatmulPrecision call has no effect.",
+            stacklevel=3,
+        )
+        return
+    _precision = text
+    matmul.allow_tf32 = text != "highest"

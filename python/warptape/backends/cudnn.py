@@ -1,0 +1,34 @@
+"""cuDNN: convolution and attention on CUDA devices."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+from .. import _C
+from ._switch import Switch
+
+
+def version() -> int | None:
+    """The version of the cuDNN found, as 90200 for 9.2.0; None where there is none."""
+    found = [text for name, text in _C._cuda_module().versions() if name.lower() == "cudnn"]
+    numbers = found[0].split(" ")[0].split(".") if found else []
+    if len(numbers) < 3 or not all(n.isdigit() for n in numbers[:3]):
+        return None
+    major, minor, patch = (int(n) for n in numbers[:3])
+    return major * (10000 if major >= 9 else 1000) + minor * 100 + patch
+
+
+def is_available() -> bool:
+    """Whether cuDNN was found."""
+    return version() is not None
+
+
+class _CudnnModule(ModuleType):
+    enabled = Switch("cudnn.enabled", True, "Use cuDNN where it serves.")
+    allow_tf32 = Switch("cudnn.allow_tf32", True, "float32 convolutions may run in TF32.")
+    benchmark = Switch("cudnn.benchmark", False, "Measure to choose the algorithm of a convolution.")
+    deterministic = Switch("cudnn.deterministic", False, "Choose deterministic algorithms only.")
+
+
+sys.modules[__name__].__class__ = _CudnnModule

@@ -1,0 +1,85 @@
+"""NVIDIA GPUs: devices, streams, memory, graphs, by the names of torch.cuda.
+
+Everything can be imported and asked without a GPU: `is_available()` is False, `device_count()` is 0, and
+what needs a device raises `DeviceError`, which says what is missing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import _C
+from . import amp, memory, nvtx, random
+from ._device import (
+    can_device_access_peer,
+    current_device,
+    device,
+    device_count,
+    device_of,
+    get_arch_list,
+    get_device_capability,
+    get_device_name,
+    get_device_properties,
+    get_gencode_flags,
+    init,
+    is_available,
+    is_bf16_supported,
+    is_initialized,
+    is_tf32_supported,
+    set_device,
+    synchronize,
+)
+from .graphs import (
+    CUDAGraph,
+    graph,
+    graph_pool_handle,
+    is_current_stream_capturing,
+    make_graphed_callables,
+)
+from .memory import (
+    empty_cache,
+    get_per_process_memory_fraction,
+    max_memory_allocated,
+    max_memory_cached,
+    max_memory_reserved,
+    mem_get_info,
+    memory_allocated,
+    memory_cached,
+    memory_reserved,
+    memory_stats,
+    memory_summary,
+    reset_max_memory_allocated,
+    reset_max_memory_cached,
+    reset_peak_memory_stats,
+    set_per_process_memory_fraction,
+)
+from .random import (
+    get_rng_state,
+    get_rng_state_all,
+    initial_seed,
+    manual_seed,
+    manual_seed_all,
+    seed,
+    seed_all,
+    set_rng_state,
+    set_rng_state_all,
+)
+from .streams import (
+    Event,
+    ExternalStream,
+    Stream,
+    StreamContext,
+    current_stream,
+    default_stream,
+    set_stream,
+    stream,
+)
+
+OutOfMemoryError = _C.OutOfMemoryError
+has_half = True
+
+
+def __getattr__(name: str) -> Any:
+    if name == "default_generators":  # the calling rank's, one per device
+        return tuple(random.default_generator(i) for i in range(device_count()))
+    raise AttributeError(f"warptape.cuda has no torch.cuda.{name} yet")
