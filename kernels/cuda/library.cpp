@@ -96,7 +96,7 @@ void open_parts(const Description& d, const std::string& folder) {
     if (!part) break;
     const std::string path = folder + "/" + part;
     // A part that does not open is reported by the library itself, once a call needs it.
-    if (access(path.c_str(), R_OK) == 0) dlopen(path.c_str(), RTLD_LAZY | RTLD_GLOBAL);
+    if (access(path.c_str(), R_OK) == 0) dlopen(path.c_str(), RTLD_LAZY | RTLD_LOCAL);
   }
 }
 

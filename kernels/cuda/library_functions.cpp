@@ -15,8 +15,6 @@
     return function arguments;                                            \
   }
 
-// What the device code of the toolkit calls size_t, the frontend and the libraries do as well: all of these
-// have C linkage by their headers.
 #define WT_LT(name, parameters, arguments) WT_FORWARD(CublasLt, cublasStatus_t, name, parameters, arguments)
 WT_LT(cublasLtCreate, (cublasLtHandle_t * handle), (handle))
 WT_LT(cublasLtMatmulDescCreate,

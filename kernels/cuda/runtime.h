@@ -19,6 +19,9 @@ inline void check(cudaError_t error, const char* op) {
   if (__builtin_expect(error != cudaSuccess, 0)) raise_error(error, op);
 }
 
+// Throws a DeviceError with that text: a library is missing, or refuses a call.
+[[noreturn]] void raise_library_error(const std::string& text);
+
 // Makes the device current for the calling OS thread; one comparison when it is so already.
 void use_device(int index);
 // Multiprocessors of a device: what grids that fill it are cut by.

@@ -1,0 +1,324 @@
+// The matrix product over cuBLASLt: descriptors and the heuristic's algorithm are kept per shape. What it does
+// not take goes to matmul_plain. See matmul_layout.h for rows and columns.
+#include <cublasLt.h>
+
+#include "kernels/cuda/matmul_layout.h"
+#include "kernels/cuda/plain.h"
+#include "kernels/cuda/plan_cache.h"
+#include "kernels/cuda/runtime.h"
+#include "kernels/elementwise.h"
+#include "kernels/slot.h"
+
+namespace warptape::kernels::cuda {
+namespace {
+
+constexpr size_t kMaxWorkspace = size_t{32} << 20;
+constexpr int kMaxDevices = 64;
+
+Slot<ElementwiseFn> copy_slot{"copy"};
+
+void check_lt(cublasStatus_t status, const char* what) {
+  if (__builtin_expect(status != CUBLAS_STATUS_SUCCESS, 0))
+    raise_library_error(std::string("matmul: ") + what + " of cuBLASLt failed: " +
+                        cublasLtGetStatusString(status));
+}
+
+// ---- descriptors ----------------------------------------------------------------------------------------
+
+template <class Handle, cublasStatus_t (*Destroy)(Handle)>
+class Descriptor {
+ public:
+  Descriptor() = default;
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  ~Descriptor() {
+    if (handle_) Destroy(handle_);
+  }
+  Handle* fill() { return &handle_; }
+  Handle get() const { return handle_; }
+
+ private:
+  Handle handle_ = nullptr;
+};
+using Operation = Descriptor<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
+using Layout = Descriptor<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
+using Preference = Descriptor<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
+
+template <class V>
+void set(const Operation& o, cublasLtMatmulDescAttributes_t what, V value) {
+  check_lt(cublasLtMatmulDescSetAttribute(o.get(), what, &value, sizeof value), "setting an operation");
+}
+template <class V>
+void set(const Layout& l, cublasLtMatrixLayoutAttribute_t what, V value) {
+  check_lt(cublasLtMatrixLayoutSetAttribute(l.get(), what, &value, sizeof value), "setting a layout");
+}
+template <class V>
+void set(const Preference& p, cublasLtMatmulPreferenceAttributes_t what, V value) {
+  check_lt(cublasLtMatmulPreferenceSetAttribute(p.get(), what, &value, sizeof value), "setting a preference");
+}
+
+struct Types {
+  cudaDataType_t data, scale;
+  cublasComputeType_t compute;
+};
+Types types_of(DType dtype) {
+  switch (dtype) {
+    case DType::Float16:
+      return {CUDA_R_16F, CUDA_R_32F, CUBLAS_COMPUTE_32F};
+    case DType::BFloat16:
+      return {CUDA_R_16BF, CUDA_R_32F, CUBLAS_COMPUTE_32F};
+    case DType::Float64:
+      return {CUDA_R_64F, CUDA_R_64F, CUBLAS_COMPUTE_64F};
+    default:
+      return {CUDA_R_32F, CUDA_R_32F,
+              switches().matmul_allow_tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F};
+  }
+}
+
+// How sums along k may be split among blocks: only by way of the workspace, in a fixed order, and in the
+// output's narrower type only where the user lets it.
+uint32_t reduction_schemes(DType dtype) {
+  const Switches& s = switches();
+  const bool narrow = (dtype == DType::BFloat16 && s.matmul_allow_bf16_reduced_precision_reduction) ||
+                      (dtype == DType::Float16 && s.matmul_allow_fp16_reduced_precision_reduction);
+  return CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | (narrow ? CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE : 0);
+}
+
+// Bytes that address and step are both multiples of, up to the 256 that kernels ask for at most.
+uint32_t alignment_of(const void* p, int64_t step, size_t bytes) {
+  const uint64_t bits = reinterpret_cast<uintptr_t>(p) | (static_cast<uint64_t>(step) * bytes) | 256;
+  return static_cast<uint32_t>(bits & (~bits + 1));
+}
+
+// ---- a product and what is kept of it -------------------------------------------------------------------
+
+// What happens to the product before it is stored; pointers as cuBLASLt takes them.
+struct Epilogue {
+  cublasLtEpilogue_t kind = CUBLASLT_EPILOGUE_DEFAULT;
+  const void* bias = nullptr;  // or where the gradient of one goes
+  const void* aux = nullptr;   // [n, m] by columns: what gelu is taken of
+  int64_t aux_ld = 0;
+};
+
+struct Product {
+  DType dtype;
+  ColumnProduct shape;
+  const char *left, *right;
+  char* out;
+  bool reads_out;  // beta is not 0
+  Epilogue epilogue;
+};
+
+struct Algorithm {
+  Operation operation;
+  Layout left, right, out;
+  bool found = false;
+  cublasLtMatmulHeuristicResult_t result{};
+  std::mutex mutex;  // of the operation, whose pointers change from call to call
+};
+
+using Algorithms = PlanCache<24, Algorithm>;
+
+Algorithms& algorithms(int device) {
+  static std::array<Algorithms*, kMaxDevices> all{};
+  static std::mutex mutex;
+  std::lock_guard lock(mutex);
+  Algorithms*& entry = all[static_cast<size_t>(device)];
+  if (!entry) entry = new Algorithms(1024);  // never freed: threads may outlive main
+  return *entry;
+}
+
+// One a device; any thread may use it.
+cublasLtHandle_t handle_of(int device) {
+  static std::array<cublasLtHandle_t, kMaxDevices> all{};
+  static std::mutex mutex;
+  std::lock_guard lock(mutex);
+  cublasLtHandle_t& handle = all[static_cast<size_t>(device)];
+  if (!handle) check_lt(cublasLtCreate(&handle), "opening");
+  return handle;
+}
+
+struct Alignments {
+  uint32_t left, right, out;
+  explicit Alignments(const Product& p) {
+    const size_t bytes = itemsize(p.dtype);
+    const Batches& b = p.shape.batches;
+    left = alignment_of(p.left, b.outer_strides[1], bytes);
+    right = alignment_of(p.right, b.outer_strides[0], bytes);
+    out = alignment_of(p.out, b.outer_strides[2], bytes);
+  }
+};
+
+Algorithms::Key key_of(const Product& p, const Types& types, const Alignments& a) {
+  const ColumnProduct& s = p.shape;
+  const Batches& b = s.batches;
+  return {static_cast<int64_t>(p.dtype),
+          types.compute,
+          reduction_schemes(p.dtype),
+          s.rows,
+          s.cols,
+          s.depth,
+          s.left.transpose,
+          s.left.ld,
+          s.right.transpose,
+          s.right.ld,
+          s.ldd,
+          b.count,
+          b.strides[0],
+          b.strides[1],
+          b.strides[2],
+          a.left,
+          a.right,
+          a.out,
+          p.epilogue.kind,
+          p.epilogue.bias ? alignment_of(p.epilogue.bias, 0, 1) : 0,
+          p.epilogue.aux ? alignment_of(p.epilogue.aux, 0, 1) : 0,
+          p.epilogue.aux_ld,
+          p.reads_out,
+          0};
+}
+
+void describe(Layout& layout, const Types& types, int64_t rows, int64_t cols, int64_t ld, int64_t count,
+              int64_t stride) {
+  check_lt(cublasLtMatrixLayoutCreate(layout.fill(), types.data, static_cast<uint64_t>(rows),
+                                      static_cast<uint64_t>(cols), ld),
+           "making a layout");
+  if (count == 1) return;
+  set(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<int32_t>(count));
+  set(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, stride);
+}
+
+void set_pointers(const Operation& operation, const Epilogue& e) {
+  if (e.bias) set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, e.bias);
+  if (e.aux) set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, e.aux);
+}
+
+std::shared_ptr<Algorithm> find_algorithm(int device, const Product& p, const Types& types,
+                                          const Alignments& aligned) {
+  auto made = std::make_shared<Algorithm>();
+  const ColumnProduct& s = p.shape;
+  const Batches& b = s.batches;
+  check_lt(cublasLtMatmulDescCreate(made->operation.fill(), types.compute, types.scale), "making an operation");
+  auto transpose = [](bool yes) { return static_cast<int32_t>(yes ? CUBLAS_OP_T : CUBLAS_OP_N); };
+  set(made->operation, CUBLASLT_MATMUL_DESC_TRANSA, transpose(s.left.transpose));
+  set(made->operation, CUBLASLT_MATMUL_DESC_TRANSB, transpose(s.right.transpose));
+  set(made->operation, CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<uint32_t>(p.epilogue.kind));
+  if (p.epilogue.aux) set(made->operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.epilogue.aux_ld);
+  set_pointers(made->operation, p.epilogue);
+  describe(made->left, types, s.left.rows, s.left.cols, s.left.ld, b.count, b.strides[1]);
+  describe(made->right, types, s.right.rows, s.right.cols, s.right.ld, b.count, b.strides[0]);
+  describe(made->out, types, s.rows, s.cols, s.ldd, b.count, b.strides[2]);
+
+  Preference preference;
+  check_lt(cublasLtMatmulPreferenceCreate(preference.fill()), "making a preference");
+  set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kMaxWorkspace);
+  set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reduction_schemes(p.dtype));
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, aligned.left);
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, aligned.right);
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, aligned.out);
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, aligned.out);
+  int count = 0;
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+      handle_of(device), made->operation.get(), made->left.get(), made->right.get(), made->out.get(),
+      made->out.get(), preference.get(), 1, &made->result, &count);
+  made->found = status == CUBLAS_STATUS_SUCCESS && count > 0 && made->result.state == CUBLAS_STATUS_SUCCESS;
+  return made;
+}
+
+// False where cuBLASLt has no algorithm: nothing was done.
+bool multiply(const LaunchContext& ctx, const Product& p, double alpha, double beta) {
+  use_device(ctx.device_index);
+  const Types types = types_of(p.dtype);
+  const Alignments aligned(p);
+  const auto found = algorithms(ctx.device_index).get(key_of(p, types, aligned), [&] {
+    return find_algorithm(ctx.device_index, p, types, aligned);
+  });
+  if (!found->found) return false;
+  const size_t workspace_bytes = found->result.workspaceSize;
+  void* workspace = workspace_bytes ? ctx.scratch(workspace_bytes) : nullptr;
+  const float scale32[2] = {static_cast<float>(alpha), static_cast<float>(beta)};
+  const double scale64[2] = {alpha, beta};
+  const bool wide = types.scale == CUDA_R_64F;
+  auto scale = [&](int i) { return wide ? static_cast<const void*>(scale64 + i) : scale32 + i; };
+  const Batches& b = p.shape.batches;
+  const int64_t bytes = static_cast<int64_t>(itemsize(p.dtype));
+  std::lock_guard lock(found->mutex);
+  set_pointers(found->operation, p.epilogue);
+  for (int64_t i = 0; i < b.outer; ++i) {
+    char* out = p.out + i * b.outer_strides[2] * bytes;
+    check_lt(cublasLtMatmul(handle_of(ctx.device_index), found->operation.get(), scale(0),
+                            p.left + i * b.outer_strides[1] * bytes, found->left.get(),
+                            p.right + i * b.outer_strides[0] * bytes, found->right.get(), scale(1), out,
+                            found->out.get(), out, found->out.get(), &found->result.algo, workspace,
+                            workspace_bytes, static_cast<cudaStream_t>(ctx.stream)),
+             "the product");
+  }
+  if (launch_blocking) finish_blocking(ctx, "matmul");
+  return true;
+}
+
+// ---- plans ----------------------------------------------------------------------------------------------
+
+// The operand as a row-major copy; batch dims that repeat one matrix stay so.
+MatrixRef dense_copy(const LaunchContext& ctx, const MatmulPlan& p, const MatrixRef& x, int64_t rows,
+                     int64_t cols) {
+  const auto bytes = static_cast<int64_t>(itemsize(p.dtype));
+  MatrixRef dense{nullptr, cols, 1, {0, 0}};
+  ElementwisePlan plan{};
+  int64_t step = 1;
+  int at = 4;
+  auto add = [&](int64_t size, int64_t from) {
+    const int64_t to = size > 1 ? step : 0;
+    --at;
+    plan.sizes[at] = size;
+    plan.operands[0].strides[at] = to * bytes;
+    plan.operands[1].strides[at] = from * bytes;
+    step *= size;
+    return to;
+  };
+  add(cols, x.col_stride);
+  add(rows, x.row_stride);
+  for (int d = 1; d >= 0; --d) {
+    const bool repeats = x.batch_strides[d] == 0;
+    dense.batch_strides[d] = add(repeats ? 1 : p.batch[d], repeats ? 0 : x.batch_strides[d]);
+  }
+  dense.data = ctx.scratch(static_cast<size_t>(step * bytes));
+  plan.ndim = 4, plan.count = 2, plan.numel = step;
+  plan.compute = p.dtype == DType::Float64 ? DType::Float64 : DType::Float32;
+  plan.operands[0].data = static_cast<char*>(dense.data);
+  plan.operands[1].data = static_cast<char*>(x.data);
+  plan.operands[0].dtype = plan.operands[1].dtype = p.dtype;
+  copy_slot(ctx, plan);
+  return dense;
+}
+
+Product product_of(const LaunchContext& ctx, MatmulPlan plan, const Epilogue& epilogue) {
+  Product p{};
+  bool copy_a = false, copy_b = false;
+  if (!column_product(plan, p.shape, copy_a, copy_b)) {
+    if (copy_a) plan.a = dense_copy(ctx, plan, plan.a, plan.m, plan.k);
+    if (copy_b) plan.b = dense_copy(ctx, plan, plan.b, plan.k, plan.n);
+    column_product(plan, p.shape, copy_a, copy_b);
+  }
+  p.dtype = plan.dtype;
+  p.left = static_cast<const char*>(plan.b.data);
+  p.right = static_cast<const char*>(plan.a.data);
+  p.out = static_cast<char*>(plan.c.data);
+  p.reads_out = plan.beta != 0;
+  p.epilogue = epilogue;
+  return p;
+}
+
+void matmul(const LaunchContext& ctx, const MatmulPlan& plan) {
+  if (plan.m == 0 || plan.n == 0 || plan.batch[0] == 0 || plan.batch[1] == 0) return;
+  if (!is_floating(plan.dtype) || plan.k == 0) return matmul_plain(ctx, plan);
+  Epilogue epilogue;
+  if (plan.bias) epilogue = {CUBLASLT_EPILOGUE_BIAS, plan.bias, nullptr, 0};
+  if (!multiply(ctx, product_of(ctx, plan, epilogue), plan.alpha, plan.beta)) matmul_plain(ctx, plan);
+}
+
+}  // namespace
+
+WT_KERNEL(matmul, matmul);
+
+}  // namespace warptape::kernels::cuda

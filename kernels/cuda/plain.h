@@ -1,0 +1,17 @@
+// Own kernels for what the libraries do not take; they do all that the contracts say, if more slowly.
+#pragma once
+
+#include "kernels/attention.h"
+#include "kernels/matmul.h"
+
+namespace warptape::kernels::cuda {
+
+// Every dtype but bool, any strides. In use for integers, for k = 0 and where cuBLASLt has no algorithm.
+void matmul_plain(const LaunchContext& ctx, const MatmulPlan& plan);
+
+// Every floating dtype, any head sizes, masks, dropout. See attention_plain.cu.
+void attention_plain(const LaunchContext& ctx, const View& out, const View& lse, const AttentionPlan& plan);
+void attention_backward_plain(const LaunchContext& ctx, const View& dq, const View& dk, const View& dv,
+                              const View& dout, const View& out, const View& lse, const AttentionPlan& plan);
+
+}  // namespace warptape::kernels::cuda
