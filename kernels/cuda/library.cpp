@@ -30,9 +30,9 @@ struct Description {
   const char* name;
   const char* file;
   const char* package;
-  const char* version_function;         // size_t (void); null for none
-  std::array<const char*, 9> first{};   // opened before it, from its own folder, where they are there
-  std::array<Library, 2> needs{};       // other libraries it would open by bare name
+  const char* version_function;        // size_t (void); null for none
+  std::array<const char*, 9> first{};  // opened before it, from its own folder, where they are there
+  std::array<Library, 2> needs{};      // other libraries it would open by bare name
   int need_count = 0;
 };
 
@@ -159,8 +159,11 @@ std::string version_text(size_t v) {
 std::vector<std::string> library_folders() {
   std::vector<std::string> folders;
   append_split(folders, std::getenv("WARPTAPE_CUDA_LIBRARIES"));
-  append_split(folders, WARPTAPE_CUBLAS_DIR);
-  append_split(folders, WARPTAPE_CUDNN_DIR);
+  for (const char* built_with : {WARPTAPE_CUBLAS_DIR, WARPTAPE_CUDNN_DIR}) {
+    if (!*built_with) continue;
+    folders.push_back(built_with);
+    folders.push_back(std::string(built_with) + "64");  // a toolkit's; the wheels have lib
+  }
   // <site-packages>/warptape/libwarptape_cuda.so and <site-packages>/nvidia/...
   const std::string wheels = own_folder() + "/../nvidia/";
   for (const char* part : {"cu" WT_TEXT(WARPTAPE_CUDA_MAJOR), "cudnn", "cublas", "cuda_nvrtc"})

@@ -7,12 +7,12 @@
 
 #include "kernels/cuda/library.h"
 
-#define WT_FORWARD(library, result, name, parameters, arguments)          \
-  __attribute__((visibility("hidden"))) result name parameters {          \
-    using warptape::kernels::cuda::Library;                               \
-    static const auto function = reinterpret_cast<result(*) parameters>(  \
+#define WT_FORWARD(library, result, name, parameters, arguments)           \
+  __attribute__((visibility("hidden"))) result name parameters {           \
+    using warptape::kernels::cuda::Library;                                \
+    static const auto function = reinterpret_cast<result(*) parameters>(   \
         warptape::kernels::cuda::library_symbol(Library::library, #name)); \
-    return function arguments;                                            \
+    return function arguments;                                             \
   }
 
 #define WT_LT(name, parameters, arguments) WT_FORWARD(CublasLt, cublasStatus_t, name, parameters, arguments)
@@ -55,8 +55,8 @@ WT_FORWARD(CublasLt, const char*, cublasLtGetStatusString, (cublasStatus_t statu
 WT_DNN(cudnnCreate, (cudnnHandle_t * handle), (handle))
 WT_DNN(cudnnSetStream, (cudnnHandle_t handle, cudaStream_t stream), (handle, stream))
 WT_DNN(cudnnGetStream, (cudnnHandle_t handle, cudaStream_t* stream), (handle, stream))
-WT_DNN(cudnnBackendCreateDescriptor,
-       (cudnnBackendDescriptorType_t type, cudnnBackendDescriptor_t* desc), (type, desc))
+WT_DNN(cudnnBackendCreateDescriptor, (cudnnBackendDescriptorType_t type, cudnnBackendDescriptor_t* desc),
+       (type, desc))
 WT_DNN(cudnnBackendDestroyDescriptor, (cudnnBackendDescriptor_t desc), (desc))
 WT_DNN(cudnnBackendFinalize, (cudnnBackendDescriptor_t desc), (desc))
 WT_DNN(cudnnBackendExecute,

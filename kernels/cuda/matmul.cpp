@@ -1,5 +1,5 @@
-// The matrix product over cuBLASLt: descriptors and the heuristic's algorithm are kept per shape. What it does
-// not take goes to matmul_plain. See matmul_layout.h for rows and columns.
+// The matrix product over cuBLASLt: descriptors and the heuristic's algorithm are kept per shape. What it
+// does not take goes to matmul_plain. See matmul_layout.h for rows and columns.
 #include <cublasLt.h>
 
 #include "kernels/cuda/matmul_layout.h"
@@ -19,8 +19,8 @@ Slot<ElementwiseFn> copy_slot{"copy"};
 
 void check_lt(cublasStatus_t status, const char* what) {
   if (__builtin_expect(status != CUBLAS_STATUS_SUCCESS, 0))
-    raise_library_error(std::string("matmul: ") + what + " of cuBLASLt failed: " +
-                        cublasLtGetStatusString(status));
+    raise_library_error(std::string("matmul: ") + what +
+                        " of cuBLASLt failed: " + cublasLtGetStatusString(status));
 }
 
 // ---- descriptors ----------------------------------------------------------------------------------------
@@ -198,7 +198,8 @@ std::shared_ptr<Algorithm> find_algorithm(int device, const Product& p, const Ty
   auto made = std::make_shared<Algorithm>();
   const ColumnProduct& s = p.shape;
   const Batches& b = s.batches;
-  check_lt(cublasLtMatmulDescCreate(made->operation.fill(), types.compute, types.scale), "making an operation");
+  check_lt(cublasLtMatmulDescCreate(made->operation.fill(), types.compute, types.scale),
+           "making an operation");
   auto transpose = [](bool yes) { return static_cast<int32_t>(yes ? CUBLAS_OP_T : CUBLAS_OP_N); };
   set(made->operation, CUBLASLT_MATMUL_DESC_TRANSA, transpose(s.left.transpose));
   set(made->operation, CUBLASLT_MATMUL_DESC_TRANSB, transpose(s.right.transpose));
@@ -259,31 +260,27 @@ bool multiply(const LaunchContext& ctx, const Product& p, double alpha, double b
 
 // ---- plans ----------------------------------------------------------------------------------------------
 
-// The operand as a row-major copy; batch dims that repeat one matrix stay so.
+// The operand as a row-major copy; batch dims that repeat one matrix do so still.
 MatrixRef dense_copy(const LaunchContext& ctx, const MatmulPlan& p, const MatrixRef& x, int64_t rows,
                      int64_t cols) {
   const auto bytes = static_cast<int64_t>(itemsize(p.dtype));
   MatrixRef dense{nullptr, cols, 1, {0, 0}};
   ElementwisePlan plan{};
-  int64_t step = 1;
-  int at = 4;
-  auto add = [&](int64_t size, int64_t from) {
-    const int64_t to = size > 1 ? step : 0;
-    --at;
-    plan.sizes[at] = size;
-    plan.operands[0].strides[at] = to * bytes;
-    plan.operands[1].strides[at] = from * bytes;
-    step *= size;
-    return to;
-  };
-  add(cols, x.col_stride);
-  add(rows, x.row_stride);
-  for (int d = 1; d >= 0; --d) {
-    const bool repeats = x.batch_strides[d] == 0;
-    dense.batch_strides[d] = add(repeats ? 1 : p.batch[d], repeats ? 0 : x.batch_strides[d]);
+  // The batch dim is 1 where one matrix is repeated.
+  const int64_t sizes[4] = {x.batch_strides[0] ? p.batch[0] : 1, x.batch_strides[1] ? p.batch[1] : 1, rows,
+                            cols};
+  const int64_t from[4] = {x.batch_strides[0], x.batch_strides[1], x.row_stride, x.col_stride};
+  const int64_t to[4] = {sizes[1] * rows * cols, rows * cols, cols, 1};
+  for (int d = 0; d < 4; ++d) {
+    if (sizes[d] == 1) continue;
+    plan.sizes[plan.ndim] = sizes[d];
+    plan.operands[0].strides[plan.ndim] = to[d] * bytes;
+    plan.operands[1].strides[plan.ndim++] = from[d] * bytes;
+    if (d < 2) dense.batch_strides[d] = to[d];
   }
-  dense.data = ctx.scratch(static_cast<size_t>(step * bytes));
-  plan.ndim = 4, plan.count = 2, plan.numel = step;
+  if (plan.ndim == 0) plan.sizes[plan.ndim++] = 1;
+  plan.count = 2, plan.numel = sizes[0] * to[0];
+  dense.data = ctx.scratch(static_cast<size_t>(plan.numel * bytes));
   plan.compute = p.dtype == DType::Float64 ? DType::Float64 : DType::Float32;
   plan.operands[0].data = static_cast<char*>(dense.data);
   plan.operands[1].data = static_cast<char*>(x.data);

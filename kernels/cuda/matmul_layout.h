@@ -31,8 +31,8 @@ inline bool read_transposed(int64_t r, int64_t c, int64_t row_stride, int64_t co
   return false;
 }
 
-// How the two batch dims are walked: `count` products in one call, their operands evenly apart, `outer` calls.
-// Index 0 is A, 1 is B, 2 is C; strides in elements.
+// How the two batch dims are walked: `count` products in one call, their operands evenly apart, `outer`
+// calls. Index 0 is A, 1 is B, 2 is C; strides in elements.
 struct Batches {
   int64_t count = 1, outer = 1;
   int64_t strides[3] = {0, 0, 0}, outer_strides[3] = {0, 0, 0};

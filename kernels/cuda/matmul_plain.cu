@@ -1,5 +1,5 @@
-// The matrix product without a library: a block of 256 threads makes a tile of C, each thread 2 x 2 of it, from
-// slices of A and B in shared memory. Sums run along k in order.
+// The matrix product without a library: a block of 256 threads makes a tile of C, each thread 2 x 2 of it,
+// from slices of A and B in shared memory. Sums run along k in order.
 #include "kernels/cuda/memory.cuh"
 #include "kernels/cuda/plain.h"
 

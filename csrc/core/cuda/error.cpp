@@ -71,6 +71,8 @@ namespace kernels::cuda {
 bool launch_blocking =
     environment_says("WARPTAPE_LAUNCH_BLOCKING") || environment_says("CUDA_LAUNCH_BLOCKING");
 
+void raise_library_error(const std::string& text) { throw DeviceError(text); }
+
 void raise_error(cudaError_t error, const char* op) {
   (void)cudaGetLastError();
   LastWords& words = last_words();
