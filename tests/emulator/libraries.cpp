@@ -1,6 +1,7 @@
 // In place of the vendors' libraries: slots that the real plugin serves with cuBLASLt, cuDNN and CUB. Here
 // the CPU's kernel of the same slot does the work, late and in stream order like all else; what the plan
-// points to on the host is copied.
+// points to on the host is copied. Where the plugin has a kernel of its own for what a library does not take,
+// that one runs, for all of attention and for the products that cuBLASLt does not know.
 #include <algorithm>
 #include <array>
 #include <cstdlib>
@@ -10,9 +11,9 @@
 #include <vector>
 
 #include "cuda_runtime.h"
-#include "kernels/attention.h"
 #include "kernels/conv.h"
 #include "kernels/cpu/interrupt.h"
+#include "kernels/cuda/plain.h"
 #include "kernels/cuda/runtime.h"
 #include "kernels/matmul.h"
 #include "kernels/slot.h"
@@ -72,26 +73,6 @@ class Kept<View> {
   alignas(8) char scalar_[8] = {};
 };
 
-template <>
-class Kept<AttentionPlan> {
- public:
-  Kept(const AttentionPlan& p) : plan_(p), q_(p.q), k_(p.k), v_(p.v), mask_(p.mask) {}
-  AttentionPlan get() const {
-    AttentionPlan p = plan_;
-    p.q = q_.get();
-    p.k = k_.get();
-    p.v = v_.get();
-    p.mask = mask_.get();
-    if (p.key.captured)  // read now, when the replay runs
-      p.key = {p.key.captured[0], p.key.call + p.key.captured[1], nullptr};
-    return p;
-  }
-
- private:
-  AttentionPlan plan_;
-  Kept<View> q_, k_, v_, mask_;
-};
-
 // Queues slot(args...) on the CPU. The check for interrupts is off while it runs, for it runs under the
 // emulator's lock.
 template <class... P>
@@ -129,15 +110,22 @@ struct Forwarder<void(const LaunchContext&, P...)> {
   constexpr auto slot_name##_entry = Forwarder<Fn>::run<slot_name##_slot, slot_name##_name>; \
   WT_KERNEL(slot_name, *slot_name##_entry)
 
-WT_FORWARD(matmul, MatmulFn);
 WT_FORWARD(conv, ConvFn);
 WT_FORWARD(conv_backward_input, ConvBackwardInputFn);
 WT_FORWARD(conv_backward_weight, ConvBackwardWeightFn);
-WT_FORWARD(attention, AttentionFn);
-WT_FORWARD(attention_backward, AttentionBackwardFn);
 WT_FORWARD(sort, SortFn);
 WT_FORWARD(topk, TopkFn);
 WT_FORWARD(searchsorted, SearchsortedFn);
+
+WT_KERNEL(attention, cuda::attention_plain);
+WT_KERNEL(attention_backward, cuda::attention_backward_plain);
+
+Slot<MatmulFn> matmul_slot{"matmul"};
+void matmul(const LaunchContext& ctx, const MatmulPlan& plan) {
+  if (!is_floating(plan.dtype) || plan.k == 0) return cuda::matmul_plain(ctx, plan);
+  forward<const MatmulPlan&>(ctx, "matmul", matmul_slot, plan);
+}
+WT_KERNEL(matmul, matmul);
 
 }  // namespace
 }  // namespace warptape::kernels

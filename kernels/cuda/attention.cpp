@@ -1,0 +1,177 @@
+// Attention over cuDNN's fused kernels where it takes the case, else by attention_plain: other dtypes than
+// bfloat16 and half, dropout (its numbers are ours), masks (a query may see no key), odd head sizes.
+#include "kernels/attention.h"
+
+#include <bit>
+
+#include "kernels/cuda/cudnn_graph.h"
+#include "kernels/cuda/plain.h"
+#include "kernels/slot.h"
+
+namespace warptape::kernels::cuda {
+namespace {
+
+enum Ids : int64_t { kQ = 1, kK, kV, kOut, kLse, kGradOut, kGradQ, kGradK, kGradV };  // tensors of the graphs
+
+using Plans = PlanCache<38, GraphPlan>;
+
+Plans& plans() {
+  static auto* all = new Plans(1024);
+  return *all;
+}
+
+constexpr int64_t kAlignedValues = 8;  // 16 bytes, which cuDNN loads at once
+constexpr int64_t kWidestHead = 256;
+
+// [B, H, T, D] by a view's sizes; strides of single entries may be anything, cuDNN wants them as if dense.
+struct Layout {
+  std::vector<int64_t> sizes, strides;
+
+  explicit Layout(const View& v) : sizes(v.sizes, v.sizes + 4), strides(v.strides, v.strides + 4) {
+    for (size_t d = 4; d-- > 0;)
+      if (sizes[d] == 1) strides[d] = d == 3 ? 1 : strides[d + 1] * sizes[d + 1];
+  }
+};
+
+bool suits(const View& v) {
+  const Layout x(v);
+  bool fits = reinterpret_cast<uintptr_t>(v.data) % 16 == 0 && x.strides[3] == 1 &&
+              x.sizes[3] % kAlignedValues == 0 && x.sizes[3] <= kWidestHead;
+  for (size_t d = 0; d < 3; ++d) fits = fits && x.strides[d] > 0 && x.strides[d] % kAlignedValues == 0;
+  return fits;
+}
+
+bool suits_cudnn(const AttentionPlan& p, std::initializer_list<const View*> others) {
+  bool fits = switches().cudnn_enabled && (p.q.dtype == DType::BFloat16 || p.q.dtype == DType::Float16) &&
+              !p.mask.data && p.dropout_p == 0 && p.q.sizes[2] > 0 && p.k.sizes[2] > 0 &&
+              p.q.sizes[0] * p.k.sizes[1] > 0;
+  for (const View* v : {&p.q, &p.k, &p.v}) fits = fits && suits(*v);
+  for (const View* v : others) fits = fits && suits(*v);
+  return fits;
+}
+
+Plans::Key key_of(int device, const AttentionPlan& p, bool deterministic,
+                  std::initializer_list<const View*> views) {
+  Plans::Key key{device,        static_cast<int64_t>(p.q.dtype),
+                 p.causal,      std::bit_cast<int64_t>(p.scale),
+                 deterministic, static_cast<int64_t>(views.size()),
+                 p.q.sizes[0],  p.q.sizes[1],
+                 p.k.sizes[1],  p.q.sizes[2],
+                 p.k.sizes[2],  p.q.sizes[3],
+                 p.v.sizes[3]};
+  size_t at = 13;
+  for (const View* v : views) {
+    const Layout x(*v);
+    for (size_t d = 0; d < 3; ++d) key[at++] = x.strides[d];
+  }
+  return key;
+}
+
+// ---- graphs ---------------------------------------------------------------------------------------------
+
+GraphTensor input(fe::graph::Graph& g, int64_t id, const View& v) {
+  const Layout x(v);
+  return g.tensor(
+      fe::graph::Tensor_attributes().set_uid(id).set_dim(x.sizes).set_stride(x.strides).set_data_type(
+          graph_type(v.dtype)));
+}
+void output(const GraphTensor& tensor, int64_t id, const View& v) {
+  const Layout x(v);
+  tensor->set_output(true).set_uid(id).set_dim(x.sizes).set_stride(x.strides).set_data_type(
+      graph_type(v.dtype));
+}
+
+// The lse [B, H, T] as cuDNN has it, [B, H, T, 1] of floats.
+struct Statistics {
+  std::vector<int64_t> sizes, strides;
+  explicit Statistics(const AttentionPlan& p)
+      : sizes{p.q.sizes[0], p.q.sizes[1], p.q.sizes[2], 1},
+        strides{p.q.sizes[1] * p.q.sizes[2], p.q.sizes[2], 1, 1} {}
+};
+
+// Causal is aligned at the top left: query t sees keys 0..t, however many keys there are.
+template <class Attributes>
+Attributes attributes_of(const AttentionPlan& p) {
+  return Attributes().set_attn_scale(static_cast<float>(p.scale)).set_causal_mask(p.causal);
+}
+
+void describe_forward(fe::graph::Graph& g, const AttentionPlan& p, const View& out) {
+  auto attributes = attributes_of<fe::graph::SDPA_attributes>(p).set_generate_stats(true);
+  auto [result, statistics] =
+      g.sdpa(input(g, kQ, p.q), input(g, kK, p.k), input(g, kV, p.v), std::move(attributes));
+  output(result, kOut, out);
+  const Statistics s(p);
+  statistics->set_output(true).set_uid(kLse).set_dim(s.sizes).set_stride(s.strides).set_data_type(
+      fe::DataType_t::FLOAT);
+}
+
+struct Gradients {
+  const View &q, &k, &v;
+};
+
+void describe_backward(fe::graph::Graph& g, const AttentionPlan& p, const Gradients& to, const View& dout,
+                       const View& out, bool deterministic) {
+  const Statistics s(p);
+  const GraphTensor statistics = g.tensor(
+      fe::graph::Tensor_attributes().set_uid(kLse).set_dim(s.sizes).set_stride(s.strides).set_data_type(
+          fe::DataType_t::FLOAT));
+  auto attributes =
+      attributes_of<fe::graph::SDPA_backward_attributes>(p).set_deterministic_algorithm(deterministic);
+  auto [dq, dk, dv] =
+      g.sdpa_backward(input(g, kQ, p.q), input(g, kK, p.k), input(g, kV, p.v), input(g, kOut, out),
+                      input(g, kGradOut, dout), statistics, std::move(attributes));
+  output(dq, kGradQ, to.q);
+  output(dk, kGradK, to.k);
+  output(dv, kGradV, to.v);
+}
+
+// Forward is deterministic, backward has an attribute of its own for it, which engines' notes do not reflect.
+constexpr GraphRules kAnyEngine{false, true};
+
+// ---- the two kernels ------------------------------------------------------------------------------------
+
+void attention(const LaunchContext& ctx, const View& out, const View& lse, const AttentionPlan& p) {
+  if (!suits_cudnn(p, {&out})) return attention_plain(ctx, out, lse, p);
+  CudnnDevice& device = cudnn_device(ctx.device_index);
+  const auto key = key_of(ctx.device_index, p, true, {&p.q, &p.k, &p.v, &out});
+  const auto plan = plans().get(key, [&] {
+    return make_plan(device, p.q.dtype, kAnyEngine,
+                     [&](fe::graph::Graph& g) { describe_forward(g, p, out); });
+  });
+  if (!plan->refusal.empty()) return attention_plain(ctx, out, lse, p);
+  run_plan(ctx, "attention", device, *plan,
+           {{kQ, p.q.data}, {kK, p.k.data}, {kV, p.v.data}, {kOut, out.data}, {kLse, lse.data}});
+}
+
+void attention_backward(const LaunchContext& ctx, const View& dq, const View& dk, const View& dv,
+                        const View& dout, const View& out, const View& lse, const AttentionPlan& p) {
+  if (!suits_cudnn(p, {&dq, &dk, &dv, &dout, &out}))
+    return attention_backward_plain(ctx, dq, dk, dv, dout, out, lse, p);
+  CudnnDevice& device = cudnn_device(ctx.device_index);
+  const GraphRules rules{ctx.deterministic || switches().cudnn_deterministic, true};
+  const auto key =
+      key_of(ctx.device_index, p, rules.deterministic, {&p.q, &p.k, &p.v, &out, &dout, &dq, &dk, &dv});
+  const auto plan = plans().get(key, [&] {
+    return make_plan(device, p.q.dtype, kAnyEngine, [&](fe::graph::Graph& g) {
+      describe_backward(g, p, {dq, dk, dv}, dout, out, deterministic);
+    });
+  });
+  if (!plan->refusal.empty()) return attention_backward_plain(ctx, dq, dk, dv, dout, out, lse, p);
+  run_plan(ctx, "attention_backward", device, *plan,
+           {{kQ, p.q.data},
+            {kK, p.k.data},
+            {kV, p.v.data},
+            {kOut, out.data},
+            {kGradOut, dout.data},
+            {kLse, lse.data},
+            {kGradQ, dq.data},
+            {kGradK, dk.data},
+            {kGradV, dv.data}});
+}
+
+}  // namespace
+
+WT_KERNEL(attention, attention);
+WT_KERNEL(attention_backward, attention_backward);
+
+}  // namespace warptape::kernels::cuda
