@@ -366,6 +366,16 @@ struct Backward {
   }
 };
 
+// Queries that no key is there for have no gradient.
+template <class T>
+void clear_rows(const View& x) {
+  for (int64_t i = 0; i < x.sizes[0] * x.sizes[1]; ++i) {
+    T* head = Head<T>::at(x, i / x.sizes[1], i % x.sizes[1]);
+    for (int64_t t = 0; t < x.sizes[2]; ++t)
+      std::memset(static_cast<void*>(head + t * x.strides[2]), 0, sizeof(T) * size_t(x.sizes[3]));
+  }
+}
+
 // dk or dv of one shared head from the sums of its chunks.
 template <class T>
 void store_sums(T* to, int64_t stride, const Compute<T>* sums, int64_t chunks, int64_t apart, int64_t s,
@@ -389,7 +399,7 @@ void attention_backward(const LaunchContext& ctx, const View& dq, const View& dk
     const int64_t shared = p.k.sizes[1], heads = p.k.sizes[0] * shared, queries = p.q.sizes[2];
     const int64_t readers = shared ? p.q.sizes[1] / shared : 0;
     const int64_t s = p.k.sizes[2], d = p.q.sizes[3], e = p.v.sizes[3];
-    if (heads * s == 0) return;
+    if (heads * s == 0) return clear_rows<T>(dq);
     int64_t chunks = query_chunks(heads, queries, F::kQ);
     if (chunks == 0) chunks = 1;
     const int64_t chunk = round_up((queries + chunks - 1) / chunks, F::kQ);

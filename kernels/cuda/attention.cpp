@@ -148,9 +148,8 @@ void attention_backward(const LaunchContext& ctx, const View& dq, const View& dk
   if (!suits_cudnn(p, {&dq, &dk, &dv, &dout, &out}))
     return attention_backward_plain(ctx, dq, dk, dv, dout, out, lse, p);
   CudnnDevice& device = cudnn_device(ctx.device_index);
-  const GraphRules rules{ctx.deterministic || switches().cudnn_deterministic, true};
-  const auto key =
-      key_of(ctx.device_index, p, rules.deterministic, {&p.q, &p.k, &p.v, &out, &dout, &dq, &dk, &dv});
+  const bool deterministic = ctx.deterministic || switches().cudnn_deterministic;
+  const auto key = key_of(ctx.device_index, p, deterministic, {&p.q, &p.k, &p.v, &out, &dout, &dq, &dk, &dv});
   const auto plan = plans().get(key, [&] {
     return make_plan(device, p.q.dtype, kAnyEngine, [&](fe::graph::Graph& g) {
       describe_backward(g, p, {dq, dk, dv}, dout, out, deterministic);

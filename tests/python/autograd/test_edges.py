@@ -96,3 +96,13 @@ def test_softsign_composed_equals_fused(order: int) -> None:
     else:
         (h,) = warptape.autograd.grad(g.sum(), x)
         np.testing.assert_allclose(h.tolist(), [NAN, NAN, -2 / 64], 1e-6)
+
+
+def test_attention_over_no_keys() -> None:
+    q = warptape.ones(1, 2, 3, 4, requires_grad=True)
+    nothing = warptape.ones(1, 2, 0, 4)
+    out = warptape.nn.functional.scaled_dot_product_attention(q, nothing, nothing)
+    used = [warptape.full((1, 2, 3, 4), 7.0) for _ in range(8)]
+    del used  # what the gradient's memory held before must not show
+    out.backward(warptape.ones_like(out))
+    assert out.tolist() == q.grad.tolist() == warptape.zeros(1, 2, 3, 4).tolist()

@@ -1,0 +1,132 @@
+"""Matrix products and convolutions on the device against NumPy and the CPU's kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import warptape as torch
+import warptape.nn.functional as F
+
+pytestmark = pytest.mark.cuda
+
+INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
+TOLERANCES = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+
+
+def values(shape: tuple[int, ...], dtype: Any, seed: int = 0) -> Any:
+    rng = np.random.default_rng(seed)
+    if dtype in INTEGERS:
+        return torch.tensor(rng.integers(-100, 100, shape)).to(dtype)
+    return torch.tensor(rng.standard_normal(shape).astype(np.float32)).to(dtype)
+
+
+def close(got: Any, expected: Any, tolerance: float) -> None:
+    x, y = expected.double().numpy(), got.cpu().double().numpy()
+    assert x.shape == y.shape
+    assert np.abs(x - y).max(initial=0) <= tolerance * max(1, np.abs(x).max(initial=0))
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+@pytest.mark.parametrize("shape", [(3, 4, 5), (33, 70, 50), (1, 1, 1), (4, 0, 5), (40, 17, 1)])
+def test_integers_wrap(shape: tuple[int, int, int], dtype: Any) -> None:
+    m, k, n = shape
+    a, b, c = values((m, k), dtype), values((k, n), dtype, 1), values((n,), dtype, 2)
+    expected = a.numpy() @ b.numpy()  # NumPy's wrap too
+    np.testing.assert_array_equal((a.to("cuda") @ b.to("cuda")).cpu().numpy(), expected)
+    got = torch.addmm(c.to("cuda"), a.to("cuda"), b.to("cuda"), beta=2, alpha=3).cpu().numpy()
+    scaled = expected * expected.dtype.type(3) + c.numpy() * c.numpy().dtype.type(2)
+    np.testing.assert_array_equal(got, scaled)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+@pytest.mark.parametrize(
+    "layout",
+    ["rows", "columns", "steps", "repeated row", "batch", "broadcast batch", "two batches", "vector"],
+)
+def test_layouts(layout: str, dtype: Any) -> None:
+    def product(device: str) -> Any:
+        a, b = values((6, 40, 24), dtype).to(device), values((6, 24, 17), dtype, 1).to(device)
+        match layout:
+            case "rows":
+                return a[0] @ b[0]
+            case "columns":
+                return b[0].t() @ a[0].t()
+            case "steps":
+                return a[0, ::2, ::2] @ b[0, ::2]
+            case "repeated row":
+                return a[0, :1].expand(9, 24) @ b[0]
+            case "batch":
+                return a @ b
+            case "broadcast batch":
+                return a[0] @ b
+            case "two batches":  # neither dim is evenly apart in both operands
+                return a.reshape(2, 3, 40, 24).transpose(0, 1) @ b.reshape(3, 2, 24, 17)
+            case _:
+                return a[0] @ b[0, :, 3]
+
+    close(product("cuda"), product("cpu"), TOLERANCES[dtype])
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+@pytest.mark.parametrize("rows", [(), (1,), (5,), (2, 3)])
+def test_linear(rows: tuple[int, ...], dtype: Any) -> None:
+    results = []
+    for device in ("cpu", "cuda"):
+        leaves = [
+            values(shape, dtype, i).to(device) for i, shape in enumerate([(*rows, 24), (10, 24), (10,)])
+        ]
+        for leaf in leaves:
+            leaf.requires_grad_(True)
+        out = F.linear(*leaves)
+        out.backward(values((*rows, 10), dtype, 7).to(device))
+        results.append([out.detach(), *(leaf.grad for leaf in leaves)])
+    for expected, got in zip(*results, strict=True):
+        close(got, expected, TOLERANCES[dtype])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_no_depth_gives_the_bias(dtype: Any) -> None:
+    bias = values((5,), dtype)
+    out = F.linear(
+        torch.ones(3, 0, dtype=dtype, device="cuda"),
+        torch.ones(5, 0, dtype=dtype, device="cuda"),
+        bias.to("cuda"),
+    )
+    np.testing.assert_array_equal(out.cpu().float().numpy(), np.tile(bias.float().numpy(), (3, 1)))
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"stride": 2, "padding": 1},
+        {"padding": (0, 2), "dilation": (1, 2)},
+        {"groups": 2, "padding": 1},
+        {"padding": "same"},
+        {"stride": 3},
+    ],
+    ids=str,
+)
+def test_conv2d(settings: dict[str, Any], dtype: Any) -> None:
+    groups = settings.get("groups", 1)
+    shapes = [(2, 4, 9, 10), (6, 4 // groups, 3, 2), (6,)]
+    results = []
+    for device in ("cpu", "cuda"):
+        leaves = [values(shape, dtype, i).to(device).requires_grad_(True) for i, shape in enumerate(shapes)]
+        out = F.conv2d(*leaves, **settings)
+        out.backward(torch.ones_like(out))
+        results.append([out.detach(), *(leaf.grad for leaf in leaves)])
+    for expected, got in zip(*results, strict=True):
+        close(got, expected, TOLERANCES[dtype])
+
+
+def test_conv1d_and_transposed() -> None:
+    for device, keep in (("cpu", expected := []), ("cuda", got := [])):
+        x, w = values((2, 4, 11), torch.float32).to(device), values((4, 3, 5), torch.float32, 1).to(device)
+        keep.append(F.conv1d(x, w.transpose(0, 1), padding=2))
+        keep.append(F.conv_transpose1d(x, w, stride=3, padding=1, output_padding=2))
+    for x, y in zip(expected, got, strict=True):
+        close(y, x, 1e-5)
