@@ -41,13 +41,22 @@ WT_DEVICE Span find_span(const Table<Entry, kMost>& table) {
 template <int N>
 using Count = std::integral_constant<int, N>;
 
-// Calls f(i, Count<W>) for runs of W elements from i on, and with Count<1> for what is left over.
-template <class T, class F>
+// Calls f(i, Count<W>, Count<Loads>) for accesses of W elements at i, i + kThreads * W, ..., Loads of them,
+// whose loads may all be in flight; then with one access, and with single elements, for what is left over.
+template <class T, int Loads = 1, class F>
 WT_DEVICE void for_elements(const Span& s, bool aligned, F&& f) {
-  constexpr int W = kPackedWidth<T>;
+  constexpr int W = kPackedWidth<T>, kStep = kThreads * W;
   const int64_t whole = aligned ? s.end - (s.end - s.begin) % W : s.begin;
-  for (int64_t i = s.begin + threadIdx.x * W; i < whole; i += kThreads * W) f(i, Count<W>{});
-  for (int64_t i = whole + threadIdx.x; i < s.end; i += kThreads) f(i, Count<1>{});
+  int64_t i = s.begin + threadIdx.x * W;
+  if constexpr (Loads > 1)
+    for (; i + (Loads - 1) * kStep < whole; i += Loads * kStep) f(i, Count<W>{}, Count<Loads>{});
+  for (; i < whole; i += kStep) f(i, Count<W>{}, Count<1>{});
+  for (i = whole + threadIdx.x; i < s.end; i += kThreads) f(i, Count<1>{}, Count<1>{});
+}
+template <int W, int Loads, class T>
+WT_DEVICE void load_all(Packed<T, W> (&x)[Loads], const T* from) {
+#pragma unroll
+  for (int u = 0; u < Loads; ++u) x[u] = load_packed<W>(from + u * (kThreads * W));
 }
 
 // Cuts the items of dtype T into tables and calls run(table, blocks) for each. make(item, index) gives the
@@ -143,7 +152,7 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ AdamNumbers numbers[1];  // two powers in double are too dear for every thread
   if (threadIdx.x == 0) numbers[0] = adam_numbers(e, p);
   __syncthreads();
-  for_elements<T>(span, e.aligned, [&](int64_t i, auto width) {
+  for_elements<T>(span, e.aligned, [&](int64_t i, auto width, auto) {
     adam_elements<T, decltype(width)::value>(e, p, numbers[0], i);
   });
 }
@@ -216,7 +225,7 @@ __global__ void __launch_bounds__(kThreads)
   const SgdEntry& e = table.entries[span.entry];
   const double lr = p.lr_tensor ? double(*p.lr_tensor) : p.lr;
   const double inverse_scale = p.grad_scale ? 1 / double(*p.grad_scale) : 1.0;
-  for_elements<T>(span, e.aligned, [&](int64_t i, auto width) {
+  for_elements<T>(span, e.aligned, [&](int64_t i, auto width, auto) {
     sgd_elements<T, decltype(width)::value>(e, p, lr, inverse_scale, i);
   });
 }
@@ -301,9 +310,11 @@ __global__ void __launch_bounds__(kThreads)
   const ListEntry& e = table.entries[span.entry];
   const NormOf combine{order};
   double total = 0;
-  for_elements<T>(span, e.aligned, [&](int64_t i, auto width) {
-    const auto x = load_packed<decltype(width)::value>(static_cast<const T*>(e.data) + i);
-    total = combine(total, norm_part<Compute<T>>(x, order));
+  for_elements<T, 4>(span, e.aligned, [&](int64_t i, auto width, auto loads) {
+    Packed<T, decltype(width)::value> x[decltype(loads)::value];
+    load_all(x, static_cast<const T*>(e.data) + i);
+#pragma unroll
+    for (const auto& part : x) total = combine(total, norm_part<Compute<T>>(part, order));
   });
   total = block_reduce(total, 0.0, combine, shared);
   if (threadIdx.x == 0) parts[e.part + span.chunk] = total;
@@ -371,11 +382,16 @@ __global__ void __launch_bounds__(kThreads)
     factor = factor_dtype == DType::Float64 ? *static_cast<const double*>(factor_at)
                                             : double(*static_cast<const float*>(factor_at));
   T* data = static_cast<T*>(e.data);
-  for_elements<T>(span, e.aligned, [&](int64_t i, auto width) {
-    auto x = load_packed<decltype(width)::value>(data + i);
+  for_elements<T, 2>(span, e.aligned, [&](int64_t i, auto width, auto loads) {
+    constexpr int W = decltype(width)::value, Loads = decltype(loads)::value;
+    Packed<T, W> x[Loads];
+    load_all(x, static_cast<const T*>(data) + i);
 #pragma unroll
-    for (int k = 0; k < decltype(width)::value; ++k) x[k] = narrow<T>(widen<C>(x[k]) * C(factor));
-    store_packed(data + i, x);
+    for (int u = 0; u < Loads; ++u) {
+#pragma unroll
+      for (int k = 0; k < W; ++k) x[u][k] = narrow<T>(widen<C>(x[u][k]) * C(factor));
+      store_packed(data + i + u * (kThreads * W), x[u]);
+    }
   });
 }
 
@@ -395,15 +411,20 @@ __global__ void __launch_bounds__(kThreads)
   const ListEntry& e = table.entries[span.entry];
   T* data = static_cast<T*>(e.data);
   const T* other = static_cast<const T*>(e.other);
-  for_elements<T>(span, e.aligned, [&](int64_t i, auto width) {
-    constexpr int W = decltype(width)::value;
-    auto x = load_packed<W>(data + i);
-    Packed<T, W> y;
-    if (other) y = load_packed<W>(other + i);
+  for_elements<T, 2>(span, e.aligned, [&](int64_t i, auto width, auto loads) {
+    constexpr int W = decltype(width)::value, Loads = decltype(loads)::value;
+    Packed<T, W> x[Loads], y[Loads];
+    load_all(x, static_cast<const T*>(data) + i);
+    if (other) load_all(y, other + i);
 #pragma unroll
-    for (int k = 0; k < W; ++k)
-      x[k] = narrow<T>(other ? fma(widen<C>(y[k]), C(alpha), widen<C>(x[k])) : widen<C>(x[k]) + C(alpha));
-    store_packed(data + i, x);
+    for (int u = 0; u < Loads; ++u) {
+#pragma unroll
+      for (int k = 0; k < W; ++k) {
+        const C old = widen<C>(x[u][k]);
+        x[u][k] = narrow<T>(other ? fma(widen<C>(y[u][k]), C(alpha), old) : old + C(alpha));
+      }
+      store_packed(data + i + u * (kThreads * W), x[u]);
+    }
   });
 }
 

@@ -130,10 +130,25 @@ __global__ void __launch_bounds__(kThreads) join_kernel(const __grid_constant__ 
   const Packed<C, W> first = *partial<C, W>(a.tail, tile * a.units + unit);
 #pragma unroll
   for (int k = 0; k < W; ++k) sum[k] = first[k];
-  for (int64_t t = tile + 1; t < tiles && a.keys[t << a.tile_shift] == key; ++t) {
-    const Packed<C, W> piece = *partial<C, W>(a.lead, t * a.units + unit);
+  int64_t t = tile + 1, last = tiles;  // `last`: the first tile that does not begin with the key
+  for (int64_t low = t; low < last;) {
+    const int64_t middle = (low + last) / 2;
+    if (a.keys[middle << a.tile_shift] == key)
+      low = middle + 1;
+    else
+      last = middle;
+  }
+  for (; t < last; t += kUnroll) {
+    Packed<C, W> pieces[kUnroll];
 #pragma unroll
-    for (int k = 0; k < W; ++k) sum[k] = combine(a.w.mode, sum[k], piece[k]);
+    for (int u = 0; u < kUnroll; ++u)
+      if (t + u < last) pieces[u] = *partial<C, W>(a.lead, (t + u) * a.units + unit);
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      if (t + u >= last) break;
+#pragma unroll
+      for (int k = 0; k < W; ++k) sum[k] = combine(a.w.mode, sum[k], pieces[u][k]);
+    }
   }
   Packed<T, W> result;
 #pragma unroll
