@@ -41,9 +41,12 @@ class Slot<R(A...)> {
  public:
   constexpr explicit Slot(const char* name) : name_(name) {}
   R operator()(const LaunchContext& ctx, auto&&... args) {
-    auto& f = table_[static_cast<int>(ctx.device)];
-    if (__builtin_expect(!f, 0))
+    auto* place = &table_[static_cast<int>(ctx.device)];
+    auto f = __atomic_load_n(place, __ATOMIC_ACQUIRE);
+    if (__builtin_expect(!f, 0)) {
       f = reinterpret_cast<R (*)(A...)>(resolve_kernel(name_, signature_of<R(A...)>(), ctx.device));
+      __atomic_store_n(place, f, __ATOMIC_RELEASE);
+    }
     return f(ctx, static_cast<decltype(args)&&>(args)...);
   }
 
