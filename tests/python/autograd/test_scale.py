@@ -133,6 +133,16 @@ def interrupted_after(seconds: float, work: Callable[[], Any]) -> float:
             sender.kill()
 
 
+def repeated(call: Callable[[], Any]) -> Callable[[], Any]:
+    """Calls without end that keep no result: kept ones would fill the memory where the signal comes late."""
+
+    def work() -> None:
+        while True:
+            call()
+
+    return work
+
+
 LONG: dict[str, Callable[[], Callable[[], Any]]] = {}
 
 
@@ -144,7 +154,7 @@ def long(make: Callable[[], Callable[[], Any]]) -> Callable[[], Callable[[], Any
 @long
 def elementwise() -> Callable[[], Any]:
     x = wt.ones(1 << 22)
-    return lambda: [x.exp() for _ in range(10_000)]
+    return repeated(x.exp)
 
 
 @long
@@ -168,26 +178,26 @@ def batched_product() -> Callable[[], Any]:
 @long
 def one_sorted_row() -> Callable[[], Any]:
     x = wt.arange(1 << 25)
-    return lambda: [x.sort() for _ in range(100)]
+    return repeated(x.sort)
 
 
 @long
 def few_scanned_rows() -> Callable[[], Any]:
     x = wt.ones(3, 1 << 26, dtype=wt.int64)
-    return lambda: [x.cumsum(1) for _ in range(100)]
+    return repeated(lambda: x.cumsum(1))
 
 
 @long
 def draws() -> Callable[[], Any]:
     x = wt.empty(1 << 27)
-    return lambda: [x.normal_() for _ in range(100)]
+    return repeated(x.normal_)
 
 
 @long
 def scattered_values() -> Callable[[], Any]:
     x, index = wt.zeros(1 << 20), wt.arange(1 << 25) % (1 << 20)
     values = wt.ones(1 << 25)
-    return lambda: [x.scatter_add_(0, index, values) for _ in range(100)]
+    return repeated(lambda: x.scatter_add_(0, index, values))
 
 
 @long
