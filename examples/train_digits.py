@@ -64,7 +64,8 @@ def shifted(images: wt.Tensor) -> wt.Tensor:
 def accuracy(model: DigitNet, data: TensorDataset) -> float:
     """Share of the data set that the model names right."""
     model.eval()
-    images, labels = data.tensors
+    device = next(model.parameters()).device
+    images, labels = (t.to(device) for t in data.tensors)
     right = (model(images).argmax(dim=1) == labels).float().mean().item()
     model.train()
     return right
@@ -76,6 +77,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--batch", type=int, default=64, help="images in a step (default 64)")
     parser.add_argument("--lr", type=float, default=8e-3, help="highest learning rate (default 0.008)")
     parser.add_argument("--seed", type=int, default=0, help="seed of split, weights and batches (default 0)")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, ... (default cpu)")
     options = parser.parse_args(arguments)
     if options.epochs < 1 or options.batch < 1:
         parser.error("--epochs and --batch must be at least 1")
@@ -85,16 +87,23 @@ def main(arguments: list[str] | None = None) -> int:
         print("train_digits.py: the digits come with scikit-learn: pip install scikit-learn", file=sys.stderr)
         return 2
 
+    try:
+        device = wt.zeros(1, device=options.device).device
+    except (RuntimeError, TypeError, ValueError) as error:
+        print(f"train_digits.py: --device {options.device}: {str(error).splitlines()[0]}", file=sys.stderr)
+        return 2
+
     start = time.perf_counter()
     wt.manual_seed(options.seed)
-    model = DigitNet()
+    model = DigitNet().to(device)
     loader = DataLoader(train_set, batch_size=options.batch, shuffle=True)
     optimizer = optim.AdamW(model.parameters(), lr=options.lr, weight_decay=0.05, fused=True)
     schedule = optim.lr_scheduler.OneCycleLR(optimizer, options.lr, total_steps=options.epochs * len(loader))
     for epoch in range(1, options.epochs + 1):
         total = 0.0
         for images, labels in loader:
-            loss = F.cross_entropy(model(shifted(images)), labels, label_smoothing=0.1)
+            logits = model(shifted(images).to(device))
+            loss = F.cross_entropy(logits, labels.to(device), label_smoothing=0.1)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
