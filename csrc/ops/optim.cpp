@@ -310,16 +310,17 @@ decltype(_foreach_norm) _foreach_norm{"_foreach_norm",
                                       "The norm of order 1, 2 or inf of each tensor, 0-dim."};
 decltype(_foreach_zero_) _foreach_zero_{
     "_foreach_zero_", foreach_zero, kFunction, {{"self", kWritten}}, "Fills each tensor with zeros."};
-decltype(_foreach_mul_) _foreach_mul_{"_foreach_mul_",
-                                      foreach_mul,
-                                      kFunction,
-                                      {{"self", kWritten}, "scalar"},
-                                      "Multiplies each tensor by one factor, in place."};
+// Before the one of numbers, which would take a 0-dim tensor too and wait for its device to read it.
 decltype(_foreach_mul_tensor_) _foreach_mul_tensor_{"_foreach_mul_",
                                                     foreach_mul_tensor,
                                                     kFunction,
                                                     {{"self", kWritten}, "other"},
                                                     "Multiplies each tensor by one factor, in place."};
+decltype(_foreach_mul_) _foreach_mul_{"_foreach_mul_",
+                                      foreach_mul,
+                                      kFunction,
+                                      {{"self", kWritten}, "scalar"},
+                                      "Multiplies each tensor by one factor, in place."};
 decltype(_foreach_add_) _foreach_add_{"_foreach_add_",
                                       foreach_add,
                                       kFunction,

@@ -21,6 +21,8 @@ OPTIMIZERS: dict[str, Callable[[Any], optim.Optimizer]] = {
     "Adam amsgrad": lambda p: optim.Adam(p, lr=1e-2, amsgrad=True),
     "SGD": lambda p: optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01, fused=True),
 }
+# Biases before a batch norm: their gradients are rounding alone, which Adam scales up.
+NO_GRADIENT = {f"features.{i}.bias" for i in (0, 3, 7)}
 
 
 def example(name: str) -> ModuleType:
@@ -91,6 +93,8 @@ def test_losses_of_the_cpu(make: Callable[[str], Any], optimizer: str) -> None:
     np.testing.assert_allclose(on_device, on_cpu, rtol=2e-4)
     assert on_cpu[-1] < on_cpu[0]
     for name, want in weights_cpu.items():
+        if name in NO_GRADIENT:
+            continue
         np.testing.assert_allclose(weights_device[name], want, rtol=1e-2, atol=2e-3, err_msg=name)
 
 
