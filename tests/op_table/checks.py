@@ -8,6 +8,7 @@ making).
 from __future__ import annotations
 
 import builtins
+import dataclasses
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -427,8 +428,12 @@ def check_error(rt: Any, op: Op, call: Call, case: Err) -> None:
     where = describe(op, case.dtype, 0, sample)
     args, kwargs = convert.arguments(rt, sample, original, case.dtype)
     pattern = case.match or name_pattern(op)
+    if native(rt) and on_cuda(rt):
+        case, pattern = late_fault(case), f"{pattern}|{LATE_FAULT}"
     try:
         call(*args, **kwargs)
+        if on_cuda(rt):
+            rt.cuda.synchronize()
     except error_classes(rt, case.kind) as error:
         if native(rt) and not re.search(pattern, str(error)):
             raise AssertionError(f"{where}: the message does not match {pattern!r}: {error}") from None
@@ -436,6 +441,20 @@ def check_error(rt: Any, op: Op, call: Call, case: Err) -> None:
         raise AssertionError(f"{where}: expected {case.kind}, got {type(error).__name__}: {error}") from error
     else:
         raise AssertionError(f"{where}: expected {case.kind}, but the call was accepted")
+
+
+# What a kernel found is reported by the next synchronisation, under the kernel's name.
+LATE_FAULT = r"\w+: index -?\d+ is out of bounds for dimension with size \d+"
+
+
+def on_cuda(rt: Any) -> bool:
+    """Whether the table runs on a CUDA device."""
+    return rt.empty(0).device.type == "cuda"
+
+
+def late_fault(case: Err) -> Err:
+    """The case as a device reports it: a bad index is an IndexError whatever the op raises on the CPU."""
+    return dataclasses.replace(case, kind=f"{case.kind}|IndexError")
 
 
 def name_pattern(op: Op) -> str:

@@ -71,13 +71,16 @@ class Err:
     match: str | None
     dtype: str
     stricter: bool  # PyTorch accepts the call, and gives numbers without meaning
+    host: bool  # found by looking at values, which other devices than the CPU do not do
 
 
 def E(kind: str, *args: Any, **kwargs: Any) -> Err:
     """An error case; `kind` may be several classes, as "A|B". `match=` replaces the op's name as the pattern,
-    `dtype=` is what float arrays become, `stricter=` marks what PyTorch lets pass."""
+    `dtype=` is what float arrays become, `stricter=` marks what PyTorch lets pass, `host=`
+    what only the CPU finds."""
     match, dtype = kwargs.pop("match", None), kwargs.pop("dtype", "float32")
-    return Err(kind, args, kwargs, match, dtype, kwargs.pop("stricter", False))
+    stricter, host = kwargs.pop("stricter", False), kwargs.pop("host", False)
+    return Err(kind, args, kwargs, match, dtype, stricter, host)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -149,7 +149,7 @@ ROWS = [
         None,
         check=binary,
         method=True,
-        errors=(E("RuntimeError", np.full(3, 1.5)),),
+        errors=(E("RuntimeError", np.full(3, 1.5), host=True),),
         **MAKE,
     ),
     Op(
