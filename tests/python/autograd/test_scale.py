@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -123,6 +124,9 @@ def interrupted_after(seconds: float, work: Callable[[], Any]) -> float:
     the signal and notes the time, so that work which keeps the interpreter to itself counts in full."""
     send = f"sent = time.monotonic(); os.kill({os.getpid()}, signal.SIGINT); print(sent)"
     command = [sys.executable, "-I", "-c", f"import os, signal, time; time.sleep({seconds}); {send}"]
+    before = signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a background job starts with it ignored
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as sender:
         try:
             with pytest.raises(KeyboardInterrupt):
@@ -131,6 +135,7 @@ def interrupted_after(seconds: float, work: Callable[[], Any]) -> float:
             return came - float(sender.communicate()[0])
         finally:
             sender.kill()
+            signal.signal(signal.SIGINT, before)
 
 
 def repeated(call: Callable[[], Any]) -> Callable[[], Any]:
