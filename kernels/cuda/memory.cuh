@@ -65,12 +65,21 @@ struct alignas(sizeof(T) * N <= 16 ? sizeof(T) * N : 16) Packed {
 };
 template <class T> inline constexpr int kPackedWidth = 16 / sizeof(T);
 
+// The host would take an address that the device faults on.
+template <class P>
+WT_DEVICE void check_alignment([[maybe_unused]] const void* p) {
+#if defined(WARPTAPE_CUDA_EMULATED)
+  if (reinterpret_cast<uintptr_t>(p) % alignof(P)) emulator::die("%p is not aligned to %zu", p, alignof(P));
+#endif
+}
 template <int N, class T>
 WT_DEVICE Packed<T, N> load_packed(const T* p) {
+  check_alignment<Packed<T, N>>(p);
   return *reinterpret_cast<const Packed<T, N>*>(p);
 }
 template <int N, class T>
 WT_DEVICE void store_packed(T* p, const Packed<T, N>& v) {
+  check_alignment<Packed<T, N>>(p);
   *reinterpret_cast<Packed<T, N>*>(p) = v;
 }
 inline bool is_aligned(const void* p, size_t bytes) { return reinterpret_cast<uintptr_t>(p) % bytes == 0; }

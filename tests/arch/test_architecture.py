@@ -47,7 +47,7 @@ MAX_FUNCTION_LINES = 80
 # Lines of kernels + csrc + python. A device's backend has a budget of its own, for whoever reads the rest can
 # leave it out.
 MAX_TOTAL_LINES = 40_000
-MAX_CUDA_LINES = 10_000
+MAX_CUDA_LINES = 14_000
 CUDA_BACKEND = ("kernels/cuda/", "csrc/core/cuda/", "csrc/bindings/cuda", "python/warptape/cuda/")
 CPP = (".h", ".cpp", ".cu", ".cuh")
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.MULTILINE)
