@@ -69,8 +69,7 @@ WT_DEVICE void store_parts(const BackwardArgs<T>& a, const RowTile<T, kHeld<T>>&
     if (units > 1) __syncthreads();
   }
   if (units > 1)
-    for (int64_t i = threadIdx.x; i < 2 * a.n; i += blockDim.x)
-      a.parts[blockIdx.x * 2 * a.n + i] = to[i];
+    for (int64_t i = threadIdx.x; i < 2 * a.n; i += blockDim.x) a.parts[blockIdx.x * 2 * a.n + i] = to[i];
 }
 
 template <class T, bool kCentered>
@@ -244,8 +243,8 @@ int64_t launch_backward(const LaunchContext& ctx, const char* name, BackwardArgs
     a.vectors = g.vectors && is_aligned(a.dy, 16) && a.n % kPackedWidth<T> == 0;
     const int64_t blocks = parts_of(min(kPartBlocks, g.blocks));
     const size_t shared = a.lanes < g.threads ? size_t(2 * a.n) * sizeof(C) : 0;
-    launch(ctx, name, backward_kernel<T, kCentered>, dim3(unsigned(blocks)), dim3(unsigned(g.threads)), shared,
-           a);
+    launch(ctx, name, backward_kernel<T, kCentered>, dim3(unsigned(blocks)), dim3(unsigned(g.threads)),
+           shared, a);
     return blocks;
   }
   a.vectors = g.vectors;

@@ -6,9 +6,9 @@
 // there.
 #pragma once
 
+#include "kernels/cuda/groups.cuh"
 #include "kernels/cuda/index.cuh"
 #include "kernels/cuda/reducers.cuh"
-#include "kernels/cuda/groups.cuh"
 #include "kernels/norm.h"
 #include "kernels/slot.h"
 

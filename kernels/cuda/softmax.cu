@@ -3,8 +3,8 @@
 // the entries of a column over the rest of the block.
 #include "kernels/softmax.h"
 
-#include "kernels/cuda/reducers.cuh"
 #include "kernels/cuda/groups.cuh"
+#include "kernels/cuda/reducers.cuh"
 #include "kernels/slot.h"
 
 namespace warptape::kernels::cuda {
@@ -37,15 +37,16 @@ __global__ void __launch_bounds__(kMostThreads) softmax_kernel(RowsOf<T> a) {
   const int64_t row = int64_t(blockIdx.x) * (blockDim.x / a.lanes) + threadIdx.x / a.lanes;
   const int64_t at = row < a.rows ? row * a.n : 0;
   const RowTile<T> tile(a.x + at, row < a.rows ? a.n : 0, a.vectors, a.lanes);
-  // What is not there is -inf: it does not raise the maximum and its exponential is 0.
+  // What is not there is -inf: it does not raise the maximum and its exponential is 0. A NaN shows in the
+  // sum.
   const C low = -C(__builtin_inf());
   Packed<T, W> raw[K];
   tile.load(raw, a.x + at, narrow<T>(low));
   C top = low;
 #pragma unroll
   for (int k = 0; k < K; ++k)
-    top = maximum(top, fold_tree<W>(raw[k].values, [](T v) { return widen<C>(v); }, MaximumOf{}));
-  top = group_join(top, a.lanes, low, MaximumOf{}, shared);
+    top = LargerOf{}(top, fold_tree<W>(raw[k].values, [](T v) { return widen<C>(v); }, LargerOf{}));
+  top = group_join(top, a.lanes, low, LargerOf{}, shared);
   C e[K][W], sum = 0;
 #pragma unroll
   for (int k = 0; k < K; ++k) {
