@@ -116,6 +116,7 @@ template <class T>
 void backward_row(T* dx, const T* x, Compute<T> norm, int64_t target, Compute<T> g,
                   const Settings<Compute<T>>& s, int64_t n) {
   using C = Compute<T>;
+  const C chosen(x[target]);  // dx may be x
   const C hard = g * (C(1) - s.smoothing) * (s.weight ? s.weight[target] : C(1));
   const Vec<C> shift(norm), factor(hard + g * s.share * s.weight_sum), less(g * s.share);
   if (s.smoothing == 0)
@@ -129,7 +130,7 @@ void backward_row(T* dx, const T* x, Compute<T> norm, int64_t target, Compute<T>
       store(dx + i, exp_below(load(x + i, l) - shift) * factor - less * load(s.weight + i, l), l);
     });
   // The target again, from the value that was not rounded to T.
-  C at = (Vec<C>(exp(Vec<C>(C(x[target]) - norm)) * factor)).v[0] - hard;
+  C at = (Vec<C>(exp(Vec<C>(chosen - norm)) * factor)).v[0] - hard;
   if (s.smoothing != 0) at -= g * s.share * (s.weight ? s.weight[target] : C(1));
   dx[target] = T(at);
 }

@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/rows.h"
+#include "kernels/elementwise_ops.h"
 
 namespace warptape::kernels::WARPTAPE_ISA {
 namespace {
@@ -42,22 +43,11 @@ void sum_loss(const LaunchContext& ctx, const View& loss, const ElementwisePlan&
   store_as(loss, 0, reduction == Reduction::Mean ? sum / double(plan.numel) : sum);
 }
 
-#define WT_LOSS_FORWARD(slot, Op) \
-  WT_ELEMENTWISE(slot, Op);       \
-  WT_KERNEL(slot##_sum, sum_loss<Op>)
-#define WT_LOSS(slot, Op)    \
-  WT_LOSS_FORWARD(slot, Op); \
-  WT_ELEMENTWISE(slot##_backward, Op##Backward)
+#define WT_SUM_LOSS(slot, Op) WT_KERNEL(slot##_sum, sum_loss<Op>)
 
-WT_LOSS(mse_loss, MseLoss);
-WT_LOSS(l1_loss, L1Loss);
-WT_LOSS(smooth_l1_loss, SmoothL1Loss);
-WT_LOSS(huber_loss, HuberLoss);
-WT_LOSS(binary_cross_entropy, BinaryCrossEntropy);
-WT_LOSS(binary_cross_entropy_with_logits, BinaryCrossEntropyWithLogits);
-// Their gradients are products, for which there are kernels.
-WT_LOSS_FORWARD(kl_div, KlDiv);
-WT_LOSS_FORWARD(kl_div_log, KlDivLog);
+WT_LOSS_OPS(WT_ELEMENTWISE)
+WT_LOSS_OPS(WT_SUM_LOSS)
+WT_LOSS_BACKWARD_OPS(WT_ELEMENTWISE)
 
 }  // namespace
 }  // namespace warptape::kernels::WARPTAPE_ISA

@@ -242,23 +242,30 @@ void for_inner_dims(const ElementwisePlan& plan, int most, Run&& run) {
   }
 }
 
+// Of a plan with at most kIndexDims dims.
+template <class F, class C>
+GeneralArgs<C, F::kInputs> general_args(const ElementwisePlan& plan) {
+  constexpr int N = F::kInputs;
+  GeneralArgs<C, N> a{};
+  a.n = plan.numel;
+  a.map.set_dims(plan.ndim, plan.sizes, plan.numel);
+  for (int k = 0; k <= N; ++k) {
+    const Operand& op = plan.operands[k];
+    a.data[k] = op.data;
+    a.dtypes[k] = op.dtype;
+    const bool fixed = k > 0 && is_uniform(plan, op);
+    for (int d = 0; d < plan.ndim; ++d) a.map.strides[k][d] = fixed ? 0 : op.strides[d];
+    if (!op.host_scalar) continue;
+    a.host_mask |= 1u << (k - 1);
+    a.host[k - 1] = host_value<C>(op.data, op.dtype);
+  }
+  return a;
+}
+
 template <class F, class C>
 void run_general(const LaunchContext& ctx, const char* name, const ElementwisePlan& given) {
-  constexpr int N = F::kInputs;
   for_inner_dims(given, kIndexDims, [&](const ElementwisePlan& plan) {
-    GeneralArgs<C, N> a{};
-    a.n = plan.numel;
-    a.map.set_dims(plan.ndim, plan.sizes, plan.numel);
-    for (int k = 0; k <= N; ++k) {
-      const Operand& op = plan.operands[k];
-      a.data[k] = op.data;
-      a.dtypes[k] = op.dtype;
-      const bool fixed = k > 0 && is_uniform(plan, op);
-      for (int d = 0; d < plan.ndim; ++d) a.map.strides[k][d] = fixed ? 0 : op.strides[d];
-      if (!op.host_scalar) continue;
-      a.host_mask |= 1u << (k - 1);
-      a.host[k - 1] = host_value<C>(op.data, op.dtype);
-    }
+    const GeneralArgs<C, F::kInputs> a = general_args<F, C>(plan);
     launch(ctx, name, general_kernel<F, C>, dim3(unsigned(ceil_div(a.n, kThreads * kGeneralLoads))),
            dim3(kThreads), 0, a);
   });

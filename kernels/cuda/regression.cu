@@ -3,8 +3,8 @@
 #include "kernels/regression.h"
 
 #include "kernels/cuda/elementwise.cuh"
-#include "kernels/cuda/reducers.cuh"
 #include "kernels/cuda/groups.cuh"
+#include "kernels/cuda/reducers.cuh"
 #include "kernels/elementwise_ops.h"
 
 namespace warptape::kernels::cuda {

@@ -145,3 +145,23 @@
   X(hardswish_backward, HardswishBackward);     \
   X(softsign, Softsign);                        \
   X(softsign_backward, SoftsignBackward);
+
+// Each of them also has a slot with _sum behind its name; see kernels/regression.h. The gradients of kl_div
+// are products, for which there are kernels.
+#define WT_LOSS_OPS(X)                                               \
+  X(mse_loss, MseLoss);                                              \
+  X(l1_loss, L1Loss);                                                \
+  X(smooth_l1_loss, SmoothL1Loss);                                   \
+  X(huber_loss, HuberLoss);                                          \
+  X(binary_cross_entropy, BinaryCrossEntropy);                       \
+  X(binary_cross_entropy_with_logits, BinaryCrossEntropyWithLogits); \
+  X(kl_div, KlDiv);                                                  \
+  X(kl_div_log, KlDivLog);
+
+#define WT_LOSS_BACKWARD_OPS(X)                                 \
+  X(mse_loss_backward, MseLossBackward);                        \
+  X(l1_loss_backward, L1LossBackward);                          \
+  X(smooth_l1_loss_backward, SmoothL1LossBackward);             \
+  X(huber_loss_backward, HuberLossBackward);                    \
+  X(binary_cross_entropy_backward, BinaryCrossEntropyBackward); \
+  X(binary_cross_entropy_with_logits_backward, BinaryCrossEntropyWithLogitsBackward);

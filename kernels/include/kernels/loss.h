@@ -25,7 +25,8 @@ struct CrossEntropyPlan {
 using CrossEntropyFn = void(const LaunchContext&, const View& loss, const View& lse, const View& total_weight,
                             const CrossEntropyPlan&);
 
-// Slot "cross_entropy_backward": dx [rows, classes] from dloss, of the loss's shape and dtype.
+// Slot "cross_entropy_backward": dx [rows, classes] from dloss, of the loss's shape and dtype. dx may be the
+// logits themselves, of which nothing is left then.
 using CrossEntropyBackwardFn = void(const LaunchContext&, const View& dx, const View& dloss, const View& lse,
                                     const View& total_weight, const CrossEntropyPlan&);
 
