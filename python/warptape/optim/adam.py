@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import warptape
 
-from .optimizer import Optimizer, ParamsT, check_common_options
+from .optimizer import Optimizer, ParamsT, check_common_options, rate_of
 
 if TYPE_CHECKING:
     from warptape import Tensor
@@ -129,7 +129,7 @@ class Adam(Optimizer):
                 exp_avg_sqs,
                 largest,
                 steps,
-                lr=lr if type(lr) is float else float(lr),
+                **rate_of(lr, params[0]),
                 beta1=beta1 if type(beta1) is float else float(beta1),
                 beta2=beta2 if type(beta2) is float else float(beta2),
                 weight_decay=float(group["weight_decay"]),

@@ -394,6 +394,15 @@ class Optimizer:
         return add_hook(self._optimizer_load_state_dict_post_hooks, hook, prepend=prepend)
 
 
+def rate_of(lr: Any, param: Tensor) -> dict[str, Any]:
+    """The learning rate as a fused update takes it. One that lies on the parameters' device stays there, so
+    that a captured step reads it at each replay."""
+    if type(lr) is float:
+        return {"lr": lr}
+    on_device = isinstance(lr, warptape.Tensor) and lr.is_cuda and param.is_cuda
+    return {"lr": 0.0, "lr_tensor": lr} if on_device else {"lr": float(lr)}
+
+
 def _split_names(params: list[Any]) -> dict[str, Any]:
     """``{"params": [...]}``, and ``"param_names"`` too if ``params`` are ``(name, tensor)`` pairs."""
     named = [isinstance(p, tuple) for p in params]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import warptape
 
-from .optimizer import Optimizer, ParamsT, check_common_options
+from .optimizer import Optimizer, ParamsT, check_common_options, rate_of
 
 if TYPE_CHECKING:
     from warptape import Tensor
@@ -125,7 +125,7 @@ class SGD(Optimizer):
             velocities,
             weight_decay=float(weight_decay),
             momentum=group["momentum"],
-            lr=lr if type(lr) is float else float(lr),
+            **rate_of(lr, params[0]),
             dampening=group["dampening"],
             nesterov=group["nesterov"],
             maximize=group["maximize"],

@@ -297,8 +297,8 @@ ROWS = [
         nograd=(2,),
         errors=(
             E("ValueError", np.full(3, 0.5), np.full(2, 0.5)),
-            E("RuntimeError", np.full(2, 1.5), np.full(2, 0.5)),
-            E("RuntimeError", np.full(2, 0.5), np.array([0.5, -0.5])),
+            E("RuntimeError", np.full(2, 1.5), np.full(2, 0.5), host=True),
+            E("RuntimeError", np.full(2, 0.5), np.array([0.5, -0.5]), host=True),
             E("RuntimeError", np.full((2, 3), 0.5), np.full((2, 3), 0.5), np.ones(2)),
             E("ValueError", np.full(2, 0.5), np.full(2, 0.5), reduction="average"),
         ),
