@@ -98,9 +98,12 @@ class Adam(Optimizer):
         for p in params:
             state = self.state[p]
             if not state:
-                state["step"] = warptape.zeros((), dtype=warptape.float32, device=p.device)
-                state["exp_avg"] = warptape.zeros_like(p)
-                state["exp_avg_sq"] = warptape.zeros_like(p)
+                # All at once: a step that is interrupted or runs out of memory here can be taken again.
+                state.update(
+                    step=warptape.zeros((), dtype=warptape.float32, device=p.device),
+                    exp_avg=warptape.zeros_like(p),
+                    exp_avg_sq=warptape.zeros_like(p),
+                )
             if amsgrad and "max_exp_avg_sq" not in state:
                 # Also when amsgrad was turned on midway: the largest average so far is the present one.
                 state["max_exp_avg_sq"] = state["exp_avg_sq"].clone()
