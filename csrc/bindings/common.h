@@ -132,8 +132,9 @@ PyObject* call_group(const OpGroup& group, PyObject* self, PyObject* const* args
 const OpGroup* find_op(const char* name);  // of warptape, else of Tensor; null when there is none
 void init_ops(PyObject* module);
 
-// Python number or 0-dim tensor to Scalar; false when o is neither.
-bool to_scalar(PyObject* o, Scalar& out);
+// Python number or 0-dim tensor to Scalar; false when o is neither. A device's tensor is waited for, unless
+// `read_devices` is false: then it is none.
+bool to_scalar(PyObject* o, Scalar& out, bool read_devices = true);
 // A sequence of ints (or one int) to a Shape; throws TypeError naming `what`.
 Shape to_shape(PyObject* o, const char* what);
 PyObject* wrap(const Scalar& s);

@@ -252,6 +252,7 @@ class Graph {
              "it's ok "
              "to replay them on the default stream.) Use `with warptape.cuda.graph(g):` or "
              "`with warptape.cuda.stream(s):`");
+    runtime().fault_record(index_);  // made now: a capture cannot allocate it
     pool_ = pool ? pool : runtime().new_pool();
     runtime().begin_capture(index_, pool_, mode.c_str());
     capturing_ = true;

@@ -121,13 +121,34 @@ PyObject* finish_out(const OpInfo& op, PyObject* out, Result& result) {
   return Py_NewRef(out);
 }
 
+// For calls with a tensor that is not the CPU's: DeviceError unless all tensors lie on one device (numbers in
+// host memory, 0-dim CPU tensors, may go with any); and a call on a device may wait for it, which is work
+// enough to let go of the GIL.
+[[gnu::cold, gnu::noinline]] void check_devices(const OpInfo& op, Frame& frame) {
+  const Tensor* first = nullptr;
+  auto check = [&](const Tensor& t) {
+    if (t.device().is_cuda()) frame.work = std::max(frame.work, GilRelease::kWorthIt);
+    if (t.ndim() == 0 && t.device().is_cpu()) return;
+    if (!first) first = &t;
+    WT_CHECK((op.places & kMixedDevices) || t.device() == first->device(), DeviceError, op.name,
+             ": Expected all tensors to be on the same device, but found at least two devices, ",
+             first->device(), " and ", t.device(), "! Move one with .to(device)");
+  };
+  for (size_t i = 0; i < op.args.size(); ++i) {
+    const Value& v = frame.values[i];
+    if (!v.present) continue;
+    if (op.args[i].type == ArgType::Tensor) check(*v.tensor);
+    if (op.args[i].type == ArgType::TensorList)
+      for (const Tensor& t : TensorList{static_cast<const Tensor*>(v.list.data), v.list.size}) check(t);
+  }
+}
+
 PyObject* call_overload(const OpGroup& group, size_t i, Frame& frame) {
   const OpInfo& op = *group.overloads[i];
   Result result;
-  if (__builtin_expect((frame.devices & (frame.devices - 1)) != 0, 0)) check_devices(op, frame);
+  if (__builtin_expect(frame.elsewhere, 0)) check_devices(op, frame);
   {
-    // Calls on a device may wait for it.
-    GilRelease release(frame.devices & kCudaBits ? GilRelease::kWorthIt : frame.work);
+    GilRelease release(frame.work);
     op.call(op, frame.values, result);
   }
   if (frame.out) return finish_out(op, frame.out, result);
@@ -216,11 +237,13 @@ PyObject* call_group(const OpGroup& group, PyObject* self, PyObject* const* args
   return guarded(
       [&]() -> PyObject* {
         CallArgs call{self, args, nargs, kwnames && PyTuple_GET_SIZE(kwnames) ? kwnames : nullptr};
-        for (size_t i = 0; i < group.overloads.size(); ++i) {
-          Frame frame;
-          if (parse(*group.overloads[i], group.arg_names[i], call, frame, false))
-            return call_overload(group, i, frame);
-        }
+        // An overload that takes a device's tensor as it is goes before one that would wait for its number.
+        for (bool read_devices : {false, true})
+          for (size_t i = 0; i < group.overloads.size(); ++i) {
+            Frame frame(read_devices);
+            if (parse(*group.overloads[i], group.arg_names[i], call, frame, false))
+              return call_overload(group, i, frame);
+          }
         no_overload(group, call);
       },
       static_cast<PyObject*>(nullptr), group.name.c_str());

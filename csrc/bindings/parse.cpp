@@ -29,13 +29,13 @@ bool to_int(PyObject* o, int64_t& out) {
   return true;
 }
 
-bool to_double(PyObject* o, double& out) {
+bool to_double(PyObject* o, double& out, bool read_devices) {
   if (PyFloat_Check(o)) {
     out = PyFloat_AS_DOUBLE(o);
     return true;
   }
   Scalar s;
-  if (!to_scalar(o, s)) return false;
+  if (!to_scalar(o, s, read_devices)) return false;
   out = s.to_double();
   return true;
 }
@@ -71,7 +71,7 @@ bool to_tensor_list(PyObject* o, Frame& frame, Value& v) {
     if (!is_tensor(item)) return false;
     list.push_back(tensor_of(item));
     frame.work += list.back().numel();
-    frame.devices |= device_bit(list.back().device());
+    frame.elsewhere |= !list.back().device().is_cpu();
   }
   v.list = {list.data(), list.size()};
   return true;
@@ -111,6 +111,12 @@ bool to_dtype(PyObject* o, Value& v) {
   return false;
 }
 
+[[gnu::noinline]] bool to_device(PyObject* o, Value& v) {
+  if (!is_device(o) && !PyUnicode_Check(o) && !(PyLong_Check(o) && !PyBool_Check(o))) return false;
+  v.device = resolved(device_of(o));
+  return true;
+}
+
 // Converts one argument; false when its type does not fit.
 bool convert(const Arg& arg, PyObject* o, Frame& frame, Value& v) {
   v.present = true;
@@ -119,7 +125,7 @@ bool convert(const Arg& arg, PyObject* o, Frame& frame, Value& v) {
       if (!is_tensor(o)) return false;
       v.tensor = &tensor_of(o);
       frame.work += v.tensor->numel();
-      frame.devices |= device_bit(v.tensor->device());
+      frame.elsewhere |= !v.tensor->device().is_cpu();
       return true;
     case ArgType::TensorList:
       return to_tensor_list(o, frame, v);
@@ -128,22 +134,20 @@ bool convert(const Arg& arg, PyObject* o, Frame& frame, Value& v) {
     case ArgType::Int:
       return !PyBool_Check(o) ? to_int(o, v.i) : (v.i = o == Py_True, true);
     case ArgType::Double:
-      return to_double(o, v.d);
+      return to_double(o, v.d, frame.read_devices);
     case ArgType::Bool:
       if (PyBool_Check(o)) return v.b = o == Py_True, true;
       if (std::strncmp(Py_TYPE(o)->tp_name, "numpy.bool", 10) == 0)
         return v.b = PyObject_IsTrue(o) == 1, true;
       return false;
     case ArgType::Scalar:
-      return to_scalar(o, v.scalar);
+      return to_scalar(o, v.scalar, frame.read_devices);
     case ArgType::IntList:
       return to_int_list(o, frame, v, true);
     case ArgType::DType:
       return to_dtype(o, v);
     case ArgType::Device:
-      if (!is_device(o) && !PyUnicode_Check(o) && !(PyLong_Check(o) && !PyBool_Check(o))) return false;
-      v.device = resolved(device_of(o));
-      return true;
+      return to_device(o, v);
     case ArgType::String:
       return to_string_view(o, v);
     case ArgType::Generator:
@@ -222,7 +226,7 @@ bool convert_varargs(const Arg& arg, PyObject* const* args, Py_ssize_t n, Frame&
 
 }  // namespace
 
-bool to_scalar(PyObject* o, Scalar& out) {
+bool to_scalar(PyObject* o, Scalar& out, bool read_devices) {
   if (PyFloat_Check(o)) return out = PyFloat_AS_DOUBLE(o), true;
   if (PyBool_Check(o)) return out = (o == Py_True), true;
   if (PyLong_Check(o)) {
@@ -235,7 +239,7 @@ bool to_scalar(PyObject* o, Scalar& out) {
   }
   if (is_tensor(o)) {
     const Tensor& t = tensor_of(o);
-    if (t.ndim() != 0 || t.is_meta()) return false;
+    if (t.ndim() != 0 || t.is_meta() || (!read_devices && !t.device().is_cpu())) return false;
     return out = item(t), true;
   }
   if (PyUnicode_Check(o) || PySequence_Check(o)) return false;
@@ -346,25 +350,6 @@ bool parse(const OpInfo& op, std::span<PyObject* const> names, const CallArgs& c
     use_default(arg, frame.values[i]);
   }
   return true;
-}
-
-void check_devices(const OpInfo& op, const Frame& frame) {
-  if (op.places & kMixedDevices) return;
-  const Tensor* first = nullptr;
-  auto check = [&](const Tensor& t) {
-    if (t.ndim() == 0 && t.device().is_cpu()) return;
-    if (!first) first = &t;
-    WT_CHECK(t.device() == first->device(), DeviceError, op.name,
-             ": Expected all tensors to be on the same device, but found at least two devices, ",
-             first->device(), " and ", t.device(), "! Move one with .to(device)");
-  };
-  for (size_t i = 0; i < op.args.size(); ++i) {
-    const Value& v = frame.values[i];
-    if (!v.present) continue;
-    if (op.args[i].type == ArgType::Tensor) check(*v.tensor);
-    if (op.args[i].type == ArgType::TensorList)
-      for (const Tensor& t : TensorList{static_cast<const Tensor*>(v.list.data), v.list.size}) check(t);
-  }
 }
 
 const char* type_text(const Arg& arg) {

@@ -18,7 +18,9 @@ struct Frame {
   int64_t singles[kMaxArgs];  // ints given for lists
   int singles_used = 0;
   int64_t work = 0;         // elements of all tensor arguments
-  uint64_t devices = 0;     // one bit for each device that they lie on
+  bool elsewhere = false;   // some tensor is not the CPU's
+  bool read_devices;        // numbers may be read from a device, which waits for it
+  explicit Frame(bool reads = false) : read_devices(reads) {}
   PyObject* out = nullptr;  // of out=
   std::string problem;      // why this overload does not fit
 };
@@ -34,14 +36,6 @@ struct CallArgs {
 // Fills frame.values; false (with frame.problem when `explain`) when the arguments do not fit the overload.
 bool parse(const OpInfo& op, std::span<PyObject* const> names, const CallArgs& call, Frame& frame,
            bool explain);
-
-constexpr uint64_t device_bit(Device d) {
-  return uint64_t{1} << (static_cast<int>(d.type) * 16 + d.index % 16);
-}
-inline constexpr uint64_t kCudaBits = 0xffff0000;
-// DeviceError unless all tensors lie on one device. Numbers in host memory (0-dim CPU tensors) may go with
-// any.
-void check_devices(const OpInfo& op, const Frame& frame);
 
 // "add(Tensor input, Tensor other, *, Number alpha=1)"
 std::string signature_text(const OpInfo& op);

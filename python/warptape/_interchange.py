@@ -205,6 +205,11 @@ def from_cuda_array(obj: Any) -> Tensor:
     return _C._from_memory(obj, described["data"][0], dtype, shape, strides, _C.device("cuda", index))
 
 
+_PLAIN = {list, tuple, int, float, builtins.bool}
+
+
 def has_cuda_array(data: Any) -> builtins.bool:
     """Whether data is memory of a device that another library describes."""
+    if type(data) in _PLAIN:
+        return False
     return hasattr(data, "__cuda_array_interface__") and not isinstance(data, _C.TensorBase)

@@ -142,6 +142,20 @@ def test_anomaly_mode_sees_device_gradients() -> None:
         (x.sqrt() * 0).sum().backward()
 
 
+def test_a_tensor_as_number_is_not_waited_for_where_it_need_not_be() -> None:
+    """A captured stream refuses whatever waits."""
+    x, factor = torch.ones(4, device="cuda"), torch.tensor(3.0, device="cuda")
+    g = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(g):
+        y = torch.clamp(x * factor + factor, max=factor)
+        z = torch.where(x > factor, x, factor)
+        torch._foreach_mul_([z], factor)
+        w = x.masked_fill(x > 0, factor)
+    g.replay()
+    assert (y.tolist(), z.tolist(), w.tolist()) == ([3.0] * 4, [9.0] * 4, [3.0] * 4)
+    assert torch.add(x, x, alpha=factor).tolist() == [4.0] * 4
+
+
 def test_strided_gradient() -> None:
     for device in ("cpu", "cuda"):
         x = torch.arange(6.0, device=device).requires_grad_()
