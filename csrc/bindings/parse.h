@@ -17,9 +17,9 @@ struct Frame {
   SmallVector<std::vector<OptTensor>, 1> opt_lists;
   int64_t singles[kMaxArgs];  // ints given for lists
   int singles_used = 0;
-  int64_t work = 0;         // elements of all tensor arguments
-  bool elsewhere = false;   // some tensor is not the CPU's
-  bool read_devices;        // numbers may be read from a device, which waits for it
+  int64_t work = 0;        // elements of all tensor arguments
+  bool elsewhere = false;  // some tensor is not the CPU's
+  bool read_devices;       // numbers may be read from a device, which waits for it
   explicit Frame(bool reads = false) : read_devices(reads) {}
   PyObject* out = nullptr;  // of out=
   std::string problem;      // why this overload does not fit

@@ -20,21 +20,44 @@ WT_DEVICE V select(bool mask, V a, V b) {
 #define WT_MATH1(name)                                   \
   WT_DEVICE float name(float x) { return ::name##f(x); } \
   WT_DEVICE double name(double x) { return ::name(x); }
-WT_MATH1(exp)
-WT_MATH1(exp2) WT_MATH1(expm1) WT_MATH1(log) WT_MATH1(log2) WT_MATH1(log10) WT_MATH1(log1p) WT_MATH1(sqrt)
-    WT_MATH1(sin) WT_MATH1(cos) WT_MATH1(tan) WT_MATH1(asin) WT_MATH1(acos) WT_MATH1(atan) WT_MATH1(sinh)
-        WT_MATH1(cosh) WT_MATH1(tanh) WT_MATH1(asinh) WT_MATH1(acosh) WT_MATH1(atanh) WT_MATH1(erf)
-            WT_MATH1(erfc) WT_MATH1(erfinv) WT_MATH1(lgamma) WT_MATH1(floor) WT_MATH1(ceil) WT_MATH1(trunc)
+WT_MATH1(exp);
+WT_MATH1(exp2);
+WT_MATH1(expm1);
+WT_MATH1(log);
+WT_MATH1(log2);
+WT_MATH1(log10);
+WT_MATH1(log1p);
+WT_MATH1(sqrt);
+WT_MATH1(sin);
+WT_MATH1(cos);
+WT_MATH1(tan);
+WT_MATH1(asin);
+WT_MATH1(acos);
+WT_MATH1(atan);
+WT_MATH1(sinh);
+WT_MATH1(cosh);
+WT_MATH1(tanh);
+WT_MATH1(asinh);
+WT_MATH1(acosh);
+WT_MATH1(atanh);
+WT_MATH1(erf);
+WT_MATH1(erfc);
+WT_MATH1(erfinv);
+WT_MATH1(lgamma);
+WT_MATH1(floor);
+WT_MATH1(ceil);
+WT_MATH1(trunc);
 #undef WT_MATH1
 #define WT_MATH2(name)                                               \
   WT_DEVICE float name(float a, float b) { return ::name##f(a, b); } \
   WT_DEVICE double name(double a, double b) { return ::name(a, b); }
-                WT_MATH2(fmod) WT_MATH2(atan2) WT_MATH2(hypot) WT_MATH2(copysign)
+WT_MATH2(fmod);
+WT_MATH2(atan2);
+WT_MATH2(hypot);
+WT_MATH2(copysign);
 #undef WT_MATH2
 
-                    WT_DEVICE float rsqrt(float x) {
-  return ::rsqrtf(x);
-}
+WT_DEVICE float rsqrt(float x) { return ::rsqrtf(x); }
 WT_DEVICE double rsqrt(double x) { return ::rsqrt(x); }
 WT_DEVICE float round(float x) { return ::rintf(x); }  // halves to even
 WT_DEVICE double round(double x) { return ::rint(x); }
