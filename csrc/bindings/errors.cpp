@@ -9,9 +9,11 @@ namespace warptape::bindings {
 namespace {
 
 PyObject *shape_error, *dtype_error, *device_error, *argument_error, *out_of_memory_error;
+PyObject *backend_error, *network_error, *store_error;
 
+// `second` may be null.
 PyObject* make_error(PyObject* module, const char* name, PyObject* first, PyObject* second, const char* doc) {
-  Object bases = checked(PyTuple_Pack(2, first, second));
+  Object bases = checked(PyTuple_Pack(second ? 2 : 1, first, second));
   std::string full = std::string("warptape.") + name;
   Object type = checked(PyErr_NewExceptionWithDoc(full.c_str(), doc, bases.get(), nullptr));
   checked(PyModule_AddObjectRef(module, name, type.get()));
@@ -38,6 +40,14 @@ void init_errors(PyObject* module) {
                               "A number or option outside of what the operation takes.");
   out_of_memory_error = make_error(module, "OutOfMemoryError", PyExc_RuntimeError, PyExc_MemoryError,
                                    "Memory is exhausted; everything is as it was before the call.");
+  PyObject* dist = make_error(module, "DistError", PyExc_RuntimeError, nullptr,
+                              "Something went wrong between the ranks of a distributed job.");
+  backend_error = make_error(module, "DistBackendError", dist, nullptr,
+                             "A collective failed: a rank died, called something else, or was late.");
+  network_error = make_error(module, "DistNetworkError", dist, nullptr,
+                             "A connection between ranks failed or was refused.");
+  store_error =
+      make_error(module, "DistStoreError", dist, nullptr, "A key of the store did not come in time.");
 }
 
 namespace {
@@ -65,6 +75,12 @@ void set_python_error(const char* op) {
     PyErr_SetString(device_error, text(e, op).c_str());
   } catch (const OutOfMemoryError& e) {
     PyErr_SetString(out_of_memory_error, text(e, op).c_str());
+  } catch (const DistBackendError& e) {
+    PyErr_SetString(backend_error, text(e, op).c_str());
+  } catch (const DistNetworkError& e) {
+    PyErr_SetString(network_error, text(e, op).c_str());
+  } catch (const DistStoreError& e) {
+    PyErr_SetString(store_error, text(e, op).c_str());
   } catch (const IndexError& e) {
     PyErr_SetString(PyExc_IndexError, text(e, op).c_str());
   } catch (const TypeError& e) {

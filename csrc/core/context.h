@@ -2,11 +2,16 @@
 #pragma once
 
 #include <map>
+#include <memory>
 
 #include "core/dtype.h"
 #include "core/generator.h"
 
 namespace warptape {
+
+namespace distributed {
+struct World;
+}
 
 // The default generators of a rank's CUDA devices. They are host objects: seeding them needs no device. One
 // that nobody has used yet starts from the seed that all were given last.
@@ -28,7 +33,7 @@ struct RankContext {
   Device default_device;  // index -1 for "cuda": see default_device() below
   int num_threads = 0;    // 0: all cores
   bool deterministic_algorithms = false;
-  int rank = 0, world_size = 1;
+  std::shared_ptr<distributed::World> world;  // of the job that the rank joined, or null
 };
 
 // Reasons for a call to leave the straight way into its op: bits of the one word that every call tests.

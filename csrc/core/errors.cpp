@@ -12,6 +12,9 @@ TypeError::~TypeError() = default;
 ValueError::~ValueError() = default;
 NotImplementedError::~NotImplementedError() = default;
 OutOfMemoryError::~OutOfMemoryError() = default;
+DistBackendError::~DistBackendError() = default;
+DistNetworkError::~DistNetworkError() = default;
+DistStoreError::~DistStoreError() = default;
 PythonErrorSet::~PythonErrorSet() = default;
 
 void (*warning_hook)(const char*) = nullptr;

@@ -30,6 +30,9 @@ WT_ERROR_CLASS(TypeError);
 WT_ERROR_CLASS(ValueError);
 WT_ERROR_CLASS(NotImplementedError);
 WT_ERROR_CLASS(OutOfMemoryError);  // RuntimeError, MemoryError
+WT_ERROR_CLASS(DistBackendError);  // a collective failed: a rank died, differed or was late
+WT_ERROR_CLASS(DistNetworkError);  // a connection between ranks
+WT_ERROR_CLASS(DistStoreError);    // a key did not come in time
 #undef WT_ERROR_CLASS
 
 // A Python exception is already set; whoever crosses back into Python returns it unchanged.

@@ -44,11 +44,26 @@ CUDA_HEADER = re.compile(
 )
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 80
-# Lines of kernels + csrc + python. A device's backend has a budget of its own, for whoever reads the rest can
-# leave it out.
+# Lines of kernels + csrc + python. A device's backend, and what lies between ranks, have budgets of their own:
+# whoever reads the rest can leave them out.
 MAX_TOTAL_LINES = 40_000
-MAX_CUDA_LINES = 14_000
-CUDA_BACKEND = ("kernels/cuda/", "csrc/core/cuda/", "csrc/bindings/cuda", "python/warptape/cuda/")
+BUDGETS = {
+    "the CUDA backend": (
+        14_000,
+        ("kernels/cuda/", "csrc/core/cuda/", "csrc/bindings/cuda", "python/warptape/cuda/"),
+    ),
+    "the distributed part": (
+        14_000,
+        (
+            "csrc/distributed/",
+            "csrc/bindings/distributed",
+            "python/warptape/distributed/",
+            "python/warptape/parallel/",
+            "python/warptape/multiprocessing/",
+            "python/warptape/nn/parallel/",
+        ),
+    ),
+}
 CPP = (".h", ".cpp", ".cu", ".cuh")
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.MULTILINE)
 
@@ -190,15 +205,13 @@ def long_cpp_functions(text: str) -> Iterator[tuple[int, int]]:
 
 
 def check_total_lines(root: Path) -> list[str]:
-    lines = {True: 0, False: 0}
+    rest = "kernels + csrc + python"
+    lines = {rest: 0} | dict.fromkeys(BUDGETS, 0)
     for relative, path in files(root, ("kernels", "csrc", "python"), (*CPP, ".py")):
-        lines[relative.startswith(CUDA_BACKEND)] += len(path.read_text().splitlines())
-    bad = []
-    if lines[False] > MAX_TOTAL_LINES:
-        bad.append(f"kernels + csrc + python: {lines[False]} lines, at most {MAX_TOTAL_LINES}")
-    if lines[True] > MAX_CUDA_LINES:
-        bad.append(f"the CUDA backend: {lines[True]} lines, at most {MAX_CUDA_LINES}")
-    return bad
+        part = next((name for name, (_, places) in BUDGETS.items() if relative.startswith(places)), rest)
+        lines[part] += len(path.read_text().splitlines())
+    most = {rest: MAX_TOTAL_LINES} | {name: budget for name, (budget, _) in BUDGETS.items()}
+    return [f"{part}: {n} lines, at most {most[part]}" for part, n in lines.items() if n > most[part]]
 
 
 def check_slot_owners(root: Path) -> list[str]:
@@ -307,9 +320,10 @@ def test_total_is_counted(tmp_path: Path) -> None:
     lines = "x = 1\n" * 500
     write(tmp_path, {f"python/warptape/m{i}.py": lines for i in range(MAX_TOTAL_LINES // 500)})
     assert check_total_lines(tmp_path) == []
-    write(tmp_path, {"kernels/cuda/one.cu": "\n" * MAX_CUDA_LINES})
-    assert check_total_lines(tmp_path) == []
+    for i, (budget, places) in enumerate(BUDGETS.values()):
+        write(tmp_path, {f"{places[0]}one.cpp": "\n" * budget})
+        assert len(check_total_lines(tmp_path)) == i
+        write(tmp_path, {f"{places[0]}two.cpp": "\n"})
+        assert len(check_total_lines(tmp_path)) == i + 1
     write(tmp_path, {"kernels/one.h": "\n"})
-    assert len(check_total_lines(tmp_path)) == 1
-    write(tmp_path, {"kernels/cuda/two.cu": "\n"})
-    assert len(check_total_lines(tmp_path)) == 2
+    assert len(check_total_lines(tmp_path)) == 1 + len(BUDGETS)
