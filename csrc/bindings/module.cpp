@@ -3,6 +3,7 @@
 
 #include "bindings/autograd.h"
 #include "bindings/cuda.h"
+#include "bindings/distributed.h"
 #include "bindings/errors.h"
 #include "core/build_info.h"
 #include "core/device_runtime.h"
@@ -91,6 +92,7 @@ PYBIND11_MODULE(_C, m) {
     b::init_autograd(m.ptr());
     b::bind_settings(m);
     b::init_cuda(m);
+    b::init_distributed(m);
     warptape::kernels::cpu::set_interrupt_check(b::check_signals);
   } catch (const warptape::PythonErrorSet&) {
     throw pybind11::error_already_set();
