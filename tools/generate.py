@@ -254,7 +254,7 @@ def stub_text() -> str:
     ops = all_ops()
     classes, values = [], []
     for name, value in sorted(vars(_C).items()):
-        if name.startswith("__"):
+        if name.startswith("__") or (isinstance(value, types.ModuleType) and name != "_distributed"):
             continue
         if isinstance(value, type) and issubclass(value, BaseException):
             bases = [
