@@ -128,6 +128,18 @@ File LocalStore::get_file(const std::string& key, Milliseconds timeout) {
   return files_[key].duplicate();
 }
 
+std::optional<std::string> LocalStore::find(const std::string& key) {
+  std::lock_guard lock(mutex_);
+  auto at = values_.find(key);
+  return at == values_.end() ? std::nullopt : std::optional(at->second);
+}
+
+File LocalStore::find_file(const std::string& key) {
+  std::lock_guard lock(mutex_);
+  auto at = files_.find(key);
+  return at == files_.end() ? File() : at->second.duplicate();
+}
+
 void LocalStore::close(const std::string& reason) {
   std::lock_guard lock(mutex_);
   closed_ = reason;

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -20,6 +21,7 @@ namespace warptape::distributed {
 using Milliseconds = std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 inline constexpr Milliseconds kDefaultTimeout = std::chrono::minutes(30);
+inline constexpr Milliseconds kLongestTimeout = std::chrono::hours(24 * 365);  // Clock holds it from now on
 
 // An owned file descriptor.
 class WT_API File {
@@ -88,6 +90,9 @@ class WT_API LocalStore final : public Store {
   bool shares_files() const override { return true; }
   void set_file(const std::string& key, const File& file) override;
   File get_file(const std::string& key, Milliseconds timeout) override;
+  // What get() would return now, if anything.
+  std::optional<std::string> find(const std::string& key);
+  File find_file(const std::string& key);
   // Ends all waiting, now and later, with a DistNetworkError: a rank of the simulated world has failed.
   void close(const std::string& reason);
 
@@ -128,21 +133,25 @@ class WT_API PrefixStore final : public Store {
 };
 
 // Where a store is served: on one host an abstract Unix socket by name (peers are checked by user id), across
-// hosts a TCP port (both sides prove the secret before anything else is read). Implemented by the server and
-// the client of store_server.cpp and store_client.cpp.
+// hosts a TCP port (both sides prove the secret before anything else is read). With a name and a secret it is
+// served at both, and a client takes the name.
 struct Endpoint {
   std::string unix_name;  // used when not empty
   std::string host;
   int port = 0;  // 0: any; the server says which it took
   std::string secret;
 };
+// Whether the host is this machine by its very spelling, so that a server there is seen by nobody else.
+WT_API bool is_loopback(const std::string& host);
 
 // Serves a LocalStore from a thread until it is destroyed.
 class StoreServer;
 // Listens, throwing DistNetworkError when the address is taken. The port taken is put into `endpoint`.
 WT_API std::shared_ptr<StoreServer> serve_store(Endpoint& endpoint);
-// Connects, trying again until the time is over; keeps `server` (may be null) alive as long as itself.
+// Connects, trying again until the time is over; keeps `server` (may be null) alive as long as itself. With a
+// rank, the server sets the key "gone/<rank>" to a reason when this process ends or the connection breaks
+// before the store is destroyed.
 WT_API std::shared_ptr<Store> connect_store(const Endpoint& endpoint, Milliseconds timeout,
-                                            std::shared_ptr<StoreServer> server);
+                                            std::shared_ptr<StoreServer> server, int rank = -1);
 
 }  // namespace warptape::distributed
