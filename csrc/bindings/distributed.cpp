@@ -1,10 +1,171 @@
+// Groups of ranks and the calls between them.
 #include "bindings/distributed.h"
+
+#include <pybind11/chrono.h>
+#include <pybind11/stl.h>
+
+#include "bindings/common.h"
+#include "distributed/world.h"
 
 namespace warptape::bindings {
 
-void init_distributed(pybind11::module_& module) {
-  pybind11::module_ m = module.def_submodule("_distributed");
+namespace py = pybind11;
+using namespace distributed;
+
+namespace {
+
+std::string package_folder;
+
+// "train.py:30 in step": the first frame outside of this package.
+std::string call_site() {
+  Object frame(reinterpret_cast<PyObject*>(PyThreadState_GetFrame(PyThreadState_Get())));
+  while (frame) {
+    auto* f = reinterpret_cast<PyFrameObject*>(frame.get());
+    Object code(reinterpret_cast<PyObject*>(PyFrame_GetCode(f)));
+    auto* c = reinterpret_cast<PyCodeObject*>(code.get());
+    const char* file = PyUnicode_AsUTF8(c->co_filename);
+    const char* function = PyUnicode_AsUTF8(c->co_name);
+    if (!file || !function) throw PythonErrorSet();
+    if (std::strncmp(file, package_folder.c_str(), package_folder.size()) != 0)
+      return std::string(file) + ":" + std::to_string(PyFrame_GetLineNumber(f)) + " in " + function;
+    frame = Object(reinterpret_cast<PyObject*>(PyFrame_GetBack(f)));
+  }
+  return "warptape";
+}
+
+std::vector<Tensor> tensors_of(const py::sequence& list, const char* what) {
+  std::vector<Tensor> out;
+  for (py::handle item : list) {
+    WT_CHECK(is_tensor(item.ptr()), TypeError, what, ": expected tensors, got ",
+             Py_TYPE(item.ptr())->tp_name);
+    out.push_back(tensor_of(item.ptr()));
+  }
+  return out;
+}
+
+std::shared_ptr<Work> run(ProcessGroup& group, CollectiveOp op, const py::sequence& inputs,
+                          const py::sequence& outputs, ReduceOp reduce, int root, int tag, bool async,
+                          std::optional<Milliseconds> timeout) {
+  Collective call{op, reduce, root, tag, tensors_of(inputs, name_of(op)), tensors_of(outputs, name_of(op))};
+  std::string site = call_site();
+  py::gil_scoped_release unlocked;
+  return group.run(std::move(call), std::move(site), async, timeout);
+}
+
+void bind_groups(py::module_& m) {
+  py::class_<Work, std::shared_ptr<Work>>(m, "Work", "A call between ranks on its way.")
+      .def("is_completed", &Work::is_completed, py::call_guard<py::gil_scoped_release>(),
+           "Whether the call is over, well or not.")
+      .def(
+          "wait",
+          [](Work& w, std::optional<Milliseconds> timeout) {
+            if (timeout && timeout->count() == 0) timeout.reset();
+            w.wait(timeout);
+            return true;
+          },
+          py::arg("timeout") = py::none(), py::call_guard<py::gil_scoped_release>(),
+          "Returns True when the call is over and its outputs hold the result.\n\n"
+          "Args: timeout (timedelta). Raises: DistBackendError, naming the rank and the call.")
+      .def("is_success", [](Work& w) { return w.is_completed() && !w.exception(); })
+      .def("exception",
+           [](Work& w) -> py::object {
+             if (auto error = w.exception()) try {
+                 std::rethrow_exception(error);
+               } catch (...) {
+                 set_python_error();
+                 py::error_already_set raised;
+                 return raised.value();
+               }
+             return py::none();
+           })
+      .def("result", [](Work& w) { return py::reinterpret_steal<py::object>(wrap_list(w.outputs())); })
+      .def("_source_rank", &Work::source_rank);
+
+  py::class_<ProcessGroup, std::shared_ptr<ProcessGroup>>(m, "ProcessGroup",
+                                                          "A group of ranks: a value, equal only to itself.")
+      .def("rank", &ProcessGroup::rank, "This rank's number in the group.")
+      .def("size", &ProcessGroup::size, "Ranks in the group.")
+      .def_property_readonly("group_name", &ProcessGroup::name)
+      .def_property_readonly("_ranks", &ProcessGroup::ranks)
+      .def_property_readonly("_timeout", &ProcessGroup::timeout)
+      .def("_set_timeout", &ProcessGroup::set_timeout)
+      .def("_backend_name",
+           [](ProcessGroup& g, bool cuda) {
+             return g.backend_name(cuda ? DeviceType::CUDA : DeviceType::CPU);
+           })
+      .def("_run", run, py::arg("op"), py::arg("inputs"), py::arg("outputs"),
+           py::arg("reduce") = ReduceOp::Sum, py::arg("root") = 0, py::arg("tag") = 0,
+           py::arg("async_op") = false, py::arg("timeout") = py::none())
+      .def("_abort", &ProcessGroup::abort, py::call_guard<py::gil_scoped_release>())
+      .def("_close", &ProcessGroup::close, py::call_guard<py::gil_scoped_release>());
+}
+
+// A rank's context, for ranks that are threads.
+struct Rank {
+  std::unique_ptr<RankContext> context = std::make_unique<RankContext>();
+};
+
+void bind_worlds(py::module_& m) {
+  py::class_<Rank>(m, "_Rank", "The context of a rank that is a thread of this process.")
+      .def(py::init([](int threads) {
+             Rank r;
+             const RankContext& here = rank_context();
+             r.context->default_dtype = here.default_dtype;
+             r.context->default_device = here.default_device;
+             r.context->deterministic_algorithms = here.deterministic_algorithms;
+             r.context->num_threads = threads;
+             return r;
+           }),
+           py::arg("threads"))
+      .def("enter", [](Rank& r) { set_rank_context(r.context.get()); })
+      .def("leave", [](Rank&) { set_rank_context(nullptr); });
+
+  m.def("_set_package_folder", [](std::string path) { package_folder = std::move(path); });
+  m.def(
+      "_rank_key", [] { return reinterpret_cast<uintptr_t>(&rank_context()); },
+      "A number that tells the ranks of this process apart.");
+  m.def("_join", [](int rank, int size, std::string job, std::shared_ptr<Store> store, Milliseconds timeout) {
+    rank_context().world = std::make_shared<World>(rank, size, std::move(job), std::move(store), timeout);
+    dump_on_signal();
+  });
+  m.def("_hash_store", [] { return std::shared_ptr<Store>(std::make_shared<LocalStore>()); });
+  m.def("_leave", [] {
+    auto world = std::move(rank_context().world);
+    py::gil_scoped_release unlocked;
+    world.reset();
+  });
+  m.def(
+      "_new_group",
+      [](std::vector<int> ranks, std::string name, std::string cpu, std::string cuda, Milliseconds timeout) {
+        return ProcessGroup::make(current_world(), std::move(ranks),
+                                  {std::move(name), std::move(cpu), std::move(cuda), timeout});
+      },
+      py::call_guard<py::gil_scoped_release>());
+  m.def("_dump_flight_record", [](const std::string& reason) {
+    py::gil_scoped_release unlocked;
+    return dump_flight_record(current_world(), reason);
+  });
+}
+
+}  // namespace
+
+void init_distributed(py::module_& module) {
+  py::module_ m = module.def_submodule("_distributed");
   init_distributed_store(m);
+  py::enum_<ReduceOp>(m, "ReduceOp", "How the values of the ranks become one.")
+      .value("SUM", ReduceOp::Sum)
+      .value("AVG", ReduceOp::Avg)
+      .value("PRODUCT", ReduceOp::Product)
+      .value("MIN", ReduceOp::Min)
+      .value("MAX", ReduceOp::Max)
+      .value("BAND", ReduceOp::BitAnd)
+      .value("BOR", ReduceOp::BitOr)
+      .value("BXOR", ReduceOp::BitXor);
+  py::enum_<CollectiveOp> ops(m, "_Op");
+  for (int i = 0; i <= static_cast<int>(CollectiveOp::Recv); ++i)
+    ops.value(name_of(static_cast<CollectiveOp>(i)), static_cast<CollectiveOp>(i));
+  bind_groups(m);
+  bind_worlds(m);
 }
 
 }  // namespace warptape::bindings

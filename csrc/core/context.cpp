@@ -1,5 +1,7 @@
 #include "core/context.h"
 
+#include "kernels/cpu/parallel.h"
+
 namespace warptape {
 
 constinit thread_local ThreadState thread_state;
@@ -33,6 +35,9 @@ RankContext& rank_context() {
   return *thread_state.rank;
 }
 
-void set_rank_context(RankContext* context) { thread_state.rank = context; }
+void set_rank_context(RankContext* context) {
+  thread_state.rank = context;
+  kernels::cpu::bind_num_threads(context ? &context->num_threads : nullptr);
+}
 
 }  // namespace warptape

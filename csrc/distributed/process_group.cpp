@@ -1,0 +1,316 @@
+#include "distributed/process_group.h"
+
+#include <algorithm>
+#include <map>
+
+#include "distributed/shm_backend.h"
+#include "distributed/world.h"
+#include "kernels/cpu/interrupt.h"
+#include "tensor/factory.h"
+
+namespace warptape::distributed {
+
+Work::~Work() = default;
+
+namespace {
+
+std::mutex factories_mutex;
+std::map<std::string, BackendFactory>& factories() {
+  static auto* all = new std::map<std::string, BackendFactory>{
+      {"shm", [](Store& store, int rank, int size, Milliseconds timeout) -> std::unique_ptr<Backend> {
+         return std::make_unique<ShmBackend>(store, rank, size, timeout);
+       }}};
+  return *all;
+}
+
+BackendFactory find_backend(const std::string& name) {
+  std::lock_guard lock(factories_mutex);
+  auto at = factories().find(name);
+  WT_CHECK(at != factories().end(), DistBackendError, "distributed: there is no backend '", name,
+           "' in this build; 'shm' is always there for CPU tensors of ranks on one host");
+  return at->second;
+}
+
+// What a call works on: contiguous tensors, and those of them that are copies of tensors that are not.
+struct Staged {
+  Collective call;
+  std::vector<std::pair<Tensor, Tensor>> copies;  // the user's tensor, its contiguous copy
+
+  explicit Staged(Collective c) : call(std::move(c)) {
+    for (Tensor& t : call.inputs) t = raw_contiguous(t);
+    for (Tensor& t : call.outputs) {
+      t.bump_version();
+      if (t.is_contiguous()) continue;
+      Tensor copy = raw_contiguous(t);
+      copies.emplace_back(t, copy);
+      t = copy;
+    }
+  }
+  void copy_back() {
+    for (auto& [to, from] : copies) raw_copy(to, from);
+  }
+};
+
+}  // namespace
+
+void register_backend(const std::string& name, BackendFactory factory) {
+  std::lock_guard lock(factories_mutex);
+  factories()[name] = factory;
+}
+
+// A collective, in the queue or at work. Its state is guarded by the group's mutex.
+struct ProcessGroup::Job final : Work {
+  Job(std::shared_ptr<ProcessGroup> g, Collective c, std::string s)
+      : group(std::move(g)), staged(std::move(c)), site(std::move(s)) {}
+  bool is_completed() override {
+    std::lock_guard lock(group->mutex_);
+    return over;
+  }
+  std::exception_ptr exception() override {
+    std::lock_guard lock(group->mutex_);
+    return error;
+  }
+  void wait(std::optional<Milliseconds> limit) override {
+    const auto deadline = Clock::now() + limit.value_or(group->timeout() * 2);
+    std::unique_lock lock(group->mutex_);
+    while (!over) {
+      group->changed_.wait_for(lock, Milliseconds(20));
+      if (over) break;
+      lock.unlock();
+      kernels::cpu::poll_interrupt();
+      WT_CHECK(Clock::now() < deadline, DistBackendError, describe(staged.call), " at ", site,
+               ": not over yet; it goes on, and may be waited for again");
+      lock.lock();
+    }
+    if (error) std::rethrow_exception(error);
+  }
+  void end(std::exception_ptr e) {
+    std::lock_guard lock(group->mutex_);
+    error = e, over = true;
+    group->changed_.notify_all();
+  }
+
+  std::shared_ptr<ProcessGroup> group;
+  Staged staged;
+  std::string site;
+  uint64_t sequence = 0, flight = 0;
+  Milliseconds limit{};
+  bool over = false;
+  std::exception_ptr error;
+  friend class ProcessGroup;
+};
+
+struct ProcessGroup::PointToPoint final : Work {
+  PointToPoint(std::shared_ptr<ProcessGroup> g, Collective c) : group(std::move(g)), staged(std::move(c)) {}
+  bool is_completed() override {
+    if (!over && backend->done(*transfer)) finish();
+    return over;
+  }
+  void wait(std::optional<Milliseconds> limit) override {
+    if (over) return;
+    try {
+      backend->wait(*transfer, limit.value_or(group->timeout()));
+      finish();
+    } catch (...) {
+      error = std::current_exception();
+      group->world_->flight.set_state(flight, CallState::Failed);
+      throw;
+    }
+  }
+  std::exception_ptr exception() override { return error; }
+  int source_rank() const override { return transfer->source; }
+  void finish() {
+    staged.copy_back();
+    group->world_->flight.set_state(flight, CallState::Completed);
+    over = true;
+  }
+
+  std::shared_ptr<ProcessGroup> group;
+  Staged staged;
+  Backend* backend = nullptr;
+  std::shared_ptr<Transfer> transfer;
+  uint64_t flight = 0;
+  bool over = false;
+  std::exception_ptr error;
+  friend class ProcessGroup;
+};
+
+std::shared_ptr<ProcessGroup> ProcessGroup::make(World& world, std::vector<int> ranks, Options options) {
+  std::shared_ptr<ProcessGroup> group(new ProcessGroup(world, std::move(ranks), std::move(options)));
+  group->backend(DeviceType::CPU);
+  std::lock_guard lock(world.mutex);
+  std::erase_if(world.groups, [](auto& g) { return g.expired(); });
+  world.groups.push_back(group);
+  return group;
+}
+
+ProcessGroup::ProcessGroup(World& world, std::vector<int> ranks, Options options)
+    : world_(world.shared_from_this()), ranks_(std::move(ranks)), options_(std::move(options)) {
+  auto me = std::find(ranks_.begin(), ranks_.end(), world.rank);
+  WT_CHECK(me != ranks_.end(), ValueError, "group '", name(), "': rank ", world.rank,
+           " does not belong to it");
+  rank_ = static_cast<int>(me - ranks_.begin());
+  store_ = std::make_shared<PrefixStore>("group/" + name(), world.store);
+}
+
+ProcessGroup::~ProcessGroup() { close(); }
+
+Backend& ProcessGroup::backend(DeviceType device) {
+  std::lock_guard lock(backends_mutex_);
+  auto& b = backends_[static_cast<int>(device)];
+  if (!b) {
+    const std::string& kind = backend_name(device);
+    PrefixStore own(kind, store_);
+    b = find_backend(kind)(own, rank_, size(), options_.timeout);
+  }
+  return *b;
+}
+
+void ProcessGroup::check_blocks(const Collective& c, const std::vector<Tensor>& list,
+                                const Tensor& one) const {
+  const char* op = name_of(c.op);
+  if (list.size() == 1) {
+    WT_CHECK(list[0].numel() == one.numel() * size(), ShapeError, op,
+             ": a single tensor for all ranks holds ", size(), " blocks of ", one, "; got ", list[0]);
+    return;
+  }
+  WT_CHECK(static_cast<int>(list.size()) == size(), ShapeError, op, ": expected a tensor for each of ",
+           size(), " ranks, got ", list.size());
+  for (const Tensor& t : list)
+    WT_CHECK(t.numel() == one.numel(), ShapeError, op, ": expected tensors like ", one, ", got ", t);
+}
+
+void ProcessGroup::check(const Collective& c) const {
+  const char* op = name_of(c.op);
+  WT_CHECK(c.root < size() && (c.root >= 0 || (c.op == CollectiveOp::Recv && c.root == kAnyRank)), ValueError,
+           op, ": rank ", c.root, " is none of the group's ", size());
+  WT_CHECK(!is_point_to_point(c.op) || c.root != rank_, ValueError, op, ": rank ", rank_,
+           " cannot exchange with itself");
+  const Tensor* first = c.any_tensor();
+  for (const auto* list : {&c.inputs, &c.outputs})
+    for (const Tensor& t : *list) {
+      WT_CHECK(t.dtype() == first->dtype(), DtypeError, op, ": the tensors of a call have one dtype, got ",
+               *first, " and ", t);
+      WT_CHECK(t.device() == first->device(), DeviceError, op,
+               ": the tensors of a call are on one device, got ", *first, " and ", t);
+    }
+  if (first)
+    WT_CHECK(!first->is_meta(), DeviceError, op, ": a tensor on the meta device has no data to exchange");
+  if (c.op == CollectiveOp::AllReduce || c.op == CollectiveOp::Reduce ||
+      c.op == CollectiveOp::ReduceScatter) {
+    const DType d = c.outputs[0].dtype();
+    WT_CHECK(c.reduce < ReduceOp::BitAnd || !is_floating(d), DtypeError, op, ": ", name_of(c.reduce),
+             " needs integers or bool, got ", warptape::name(d));
+    WT_CHECK(c.reduce != ReduceOp::Avg || d != DType::Bool, DtypeError, op, ": no average of bool");
+  }
+  if (c.op == CollectiveOp::AllGather || (c.op == CollectiveOp::Gather && c.root == rank_))
+    check_blocks(c, c.outputs, c.inputs[0]);
+  if (c.op == CollectiveOp::ReduceScatter || (c.op == CollectiveOp::Scatter && c.root == rank_))
+    check_blocks(c, c.inputs, c.outputs[0]);
+  if (c.op == CollectiveOp::AllToAll)
+    WT_CHECK(static_cast<int>(c.inputs.size()) == size() && static_cast<int>(c.outputs.size()) == size(),
+             ShapeError, op, ": expected ", size(), " inputs and outputs, got ", c.inputs.size(), " and ",
+             c.outputs.size());
+}
+
+std::shared_ptr<Work> ProcessGroup::run(Collective call, std::string site, bool async,
+                                        std::optional<Milliseconds> timeout) {
+  {
+    std::lock_guard lock(mutex_);
+    WT_CHECK(!closed_, DistBackendError, name_of(call.op), ": the group '", name(),
+             "' was destroyed (destroy_process_group)");
+  }
+  check(call);
+  if (is_point_to_point(call.op)) return post(std::move(call), std::move(site));
+  auto job = std::make_shared<Job>(shared_from_this(), std::move(call), std::move(site));
+  job->outputs_ = job->staged.call.outputs;
+  for (auto& [original, copy] : job->staged.copies)
+    std::replace_if(
+        job->outputs_.begin(), job->outputs_.end(), [&](auto& t) { return t.same(copy); }, original);
+  job->limit = timeout.value_or(options_.timeout);
+  std::unique_lock lock(mutex_);
+  job->sequence = ++sequence_;
+  job->flight = world_->flight.add(job->staged.call, name(), job->sequence, job->site);
+  if (async || busy_ || !queue_.empty()) {
+    queue_.push_back(job);
+    if (!worker_.joinable()) worker_ = std::thread([this] { work_off(); });
+    changed_.notify_all();
+    lock.unlock();
+    if (!async) job->wait(std::nullopt);
+    return job;
+  }
+  busy_ = true;
+  lock.unlock();
+  execute(*job);
+  lock.lock();
+  busy_ = false;
+  changed_.notify_all();
+  if (job->error) std::rethrow_exception(job->error);
+  return job;
+}
+
+std::shared_ptr<Work> ProcessGroup::post(Collective call, std::string site) {
+  auto work = std::make_shared<PointToPoint>(shared_from_this(), std::move(call));
+  const Collective& staged = work->staged.call;
+  work->backend = &backend(staged.any_tensor()->device().type);
+  work->flight = world_->flight.add(staged, name(), 0, site);
+  work->transfer = work->backend->post(staged, site);
+  return work;
+}
+
+// By one thread at a time: `busy_` is set.
+void ProcessGroup::execute(Job& job) {
+  FlightRecord& flight = world_->flight;
+  try {
+    flight.set_state(job.flight, CallState::Started);
+    const Tensor* any = job.staged.call.any_tensor();
+    backend(any ? any->device().type : DeviceType::CPU)
+        .run(job.staged.call, job.sequence, job.site, job.limit);
+    job.staged.copy_back();
+    flight.set_state(job.flight, CallState::Completed);
+    job.end(nullptr);
+  } catch (...) {
+    flight.set_state(job.flight, CallState::Failed);
+    job.end(std::current_exception());
+  }
+}
+
+void ProcessGroup::work_off() {
+  set_rank_context(world_->context);
+  kernels::cpu::Uninterrupted quiet;  // Ctrl-C is for whoever waits
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [&] { return (!queue_.empty() && !busy_) || (closed_ && queue_.empty()); });
+    if (queue_.empty()) return;
+    auto job = queue_.front();
+    queue_.pop_front();
+    busy_ = true;
+    lock.unlock();
+    execute(*job);
+    job.reset();
+    lock.lock();
+    busy_ = false;
+    changed_.notify_all();
+  }
+}
+
+void ProcessGroup::abort(const std::string& reason) {
+  std::lock_guard lock(backends_mutex_);
+  for (auto& b : backends_)
+    if (b) b->abort(reason);
+}
+
+void ProcessGroup::close() {
+  {
+    std::lock_guard lock(mutex_);
+    closed_ = true;
+    changed_.notify_all();
+  }
+  if (!worker_.joinable()) return;
+  if (worker_.get_id() == std::this_thread::get_id())
+    worker_.detach();  // the last to hold the group was a job of its own queue
+  else
+    worker_.join();
+}
+
+}  // namespace warptape::distributed

@@ -1,0 +1,346 @@
+// Collectives in rounds: a rank writes into its slot, all publish, and each reads what it needs from the
+// slots of the others. Slots come in two parities, so that one sync a round is enough: who writes to a parity
+// again knows by the round between that all have read it.
+#include "distributed/shm_backend.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/slot.h"
+
+namespace warptape::distributed {
+namespace {
+
+kernels::Slot<kernels::CombineFn> combine_slot{"combine"};
+
+constexpr int64_t kAtOnceBytes = 16 * 1024;
+constexpr int64_t kLine = 64;
+
+// The part of `bytes` that falls to rank `p` of n, cut at lines.
+struct Part {
+  int64_t begin, end;
+  int64_t size() const { return end - begin; }
+};
+Part part_of(int64_t bytes, int p, int n) {
+  const int64_t step = ((bytes + n - 1) / n + kLine - 1) / kLine * kLine;
+  return {std::min(bytes, p * step), std::min(bytes, (p + 1) * step)};
+}
+
+// The tensor whose shape all ranks must agree on; null where they need not.
+const Tensor* common_tensor(const Collective& c) {
+  switch (c.op) {
+    case CollectiveOp::AllGather:
+    case CollectiveOp::Gather:
+      return &c.inputs[0];
+    case CollectiveOp::Barrier:
+    case CollectiveOp::AllToAll:
+      return nullptr;
+    default:
+      return &c.outputs[0];
+  }
+}
+
+bool same_call(const CallHeader& a, const CallHeader& b) {
+  return a.op == b.op && a.reduce == b.reduce && a.dtype == b.dtype && a.root == b.root &&
+         a.tensors == b.tensors && a.numel == b.numel && a.ndim == b.ndim &&
+         std::equal(a.sizes, a.sizes + std::size(a.sizes), b.sizes);
+}
+
+std::string describe(const CallHeader& h) {
+  std::string out = message(name_of(h.op), '(');
+  if (h.op == CollectiveOp::Barrier) return message(out, ") at ", h.site);
+  out += message(warptape::name(h.dtype));
+  if (h.op != CollectiveOp::AllToAll) {
+    out += '[';
+    for (int i = 0; i < h.ndim && i < static_cast<int>(std::size(h.sizes)); ++i)
+      out += (i ? ", " : "") + std::to_string(h.sizes[i]);
+    out += ']';
+    if (h.tensors > 1) out += message(" and ", h.tensors - 1, " more");
+  }
+  if (h.op == CollectiveOp::AllReduce || h.op == CollectiveOp::Reduce || h.op == CollectiveOp::ReduceScatter)
+    out += message(", ", name_of(h.reduce));
+  if (h.op == CollectiveOp::Broadcast || h.op == CollectiveOp::Reduce || h.op == CollectiveOp::Gather ||
+      h.op == CollectiveOp::Scatter)
+    out += message(", root ", h.root);
+  return message(out, ") at ", h.site);
+}
+
+}  // namespace
+
+ShmBackend::ShmBackend(Store& store, int rank, int size, Milliseconds timeout)
+    : region_(store, rank, size, timeout), mailbox_(region_) {
+  region_.on_idle = [this] { mailbox_.move_if_free(); };
+  region_.describe_call = [this] {
+    return message(distributed::describe(*call_), ", call ", sequence_, " at ", *site_, " on rank ",
+                   region_.rank());
+  };
+}
+
+void ShmBackend::run(const Collective& call, uint64_t sequence, const std::string& site,
+                     Milliseconds timeout) {
+  region_.check();
+  call_ = &call, site_ = &site, sequence_ = sequence;
+  deadline_ = Clock::now() + timeout;
+  compared_ = false;
+  write_header();
+  try {
+    dispatch();
+  } catch (const DistBackendError&) {
+    throw;
+  } catch (const PythonErrorSet&) {
+    region_.abort(message(region_.describe_call(), ": rank ", region_.rank(), " was interrupted"));
+    throw;
+  } catch (const std::exception& e) {
+    region_.abort(message(region_.describe_call(), ": rank ", region_.rank(), " failed: ", e.what()));
+    throw;
+  }
+}
+
+void ShmBackend::write_header() {
+  CallHeader& h = region_.words(region_.rank()).calls[sequence_ & 1];
+  const Collective& c = *call_;
+  const Tensor* any = c.any_tensor();
+  dtype_ = any ? any->dtype() : DType::Bool;
+  h.op = c.op, h.reduce = c.reduce, h.root = c.root, h.dtype = dtype_;
+  std::fill(std::begin(h.sizes), std::end(h.sizes), 0);
+  h.ndim = 0, h.numel = 0, h.tensors = 0;
+  if (const Tensor* t = common_tensor(c)) {
+    h.ndim = static_cast<int8_t>(t->ndim());
+    for (int64_t i = 0; i < t->ndim() && i < static_cast<int64_t>(std::size(h.sizes)); ++i)
+      h.sizes[i] = t->sizes()[i];
+    h.numel = t->numel();
+    if (c.op <= CollectiveOp::Reduce) {
+      h.tensors = static_cast<int32_t>(c.outputs.size());
+      h.numel = 0;
+      for (const Tensor& each : c.outputs) h.numel += each.numel();
+    }
+  }
+  const size_t n = std::min(site_->size(), sizeof h.site - 1);
+  std::memcpy(h.site, site_->data(), n);
+  h.site[n] = 0;
+  h.sequence = sequence_;
+}
+
+void ShmBackend::round() {
+  region_.publish();
+  region_.wait_for_all(deadline_);
+  if (!compared_) compare_headers();
+}
+
+// Every rank sees the same headers, so all of them come to the same end, and the group can go on after it.
+void ShmBackend::compare_headers() {
+  compared_ = true;
+  auto header = [&](int r) -> const CallHeader& { return region_.words(r).calls[sequence_ & 1]; };
+  bool same = true;
+  for (int r = 1; r < region_.size(); ++r) same &= same_call(header(0), header(r));
+  if (__builtin_expect(same, 1)) return;
+  std::string text = message("the ranks differ in call ", sequence_, ":");
+  for (int r = 0; r < region_.size(); ++r) text += message("\n  rank ", r, ": ", describe(header(r)));
+  throw DistBackendError(text);
+}
+
+std::vector<ShmBackend::Block> ShmBackend::blocks(const std::vector<Tensor>& tensors) const {
+  std::vector<Block> out;
+  const int n = region_.size();
+  if (tensors.size() == 1) {
+    const int64_t bytes = tensors[0].numel() * static_cast<int64_t>(tensors[0].itemsize()) / n;
+    for (int r = 0; r < n; ++r) out.push_back({tensors[0].data_as<char>() + r * bytes, bytes});
+  } else {
+    for (const Tensor& t : tensors)
+      out.push_back({t.data_as<char>(), t.numel() * static_cast<int64_t>(t.itemsize())});
+  }
+  return out;
+}
+
+void ShmBackend::dispatch() {
+  const Collective& c = *call_;
+  auto whole = [](const Tensor& t) {
+    return Block{t.data_as<char>(), t.numel() * static_cast<int64_t>(t.itemsize())};
+  };
+  switch (c.op) {
+    case CollectiveOp::Broadcast:
+      for (const Tensor& t : c.outputs) broadcast(whole(t));
+      break;
+    case CollectiveOp::AllReduce:
+      for (const Tensor& t : c.outputs) all_reduce(whole(t));
+      break;
+    case CollectiveOp::Reduce:
+      for (const Tensor& t : c.outputs) reduce(whole(t));
+      break;
+    case CollectiveOp::AllGather:
+    case CollectiveOp::Gather:
+      all_gather(whole(c.inputs[0]), blocks(c.outputs));
+      break;
+    case CollectiveOp::Scatter:
+      scatter(blocks(c.inputs), whole(c.outputs[0]));
+      break;
+    case CollectiveOp::ReduceScatter:
+      reduce_scatter(blocks(c.inputs), whole(c.outputs[0]));
+      break;
+    case CollectiveOp::AllToAll:
+      all_to_all(blocks(c.inputs), blocks(c.outputs));
+      break;
+    default:
+      round();
+  }
+}
+
+void ShmBackend::combine(void* out, const void* const* inputs, int64_t bytes) {
+  if (bytes)
+    combine_slot({}, out, inputs, region_.size(), bytes / static_cast<int64_t>(itemsize(dtype_)), dtype_,
+                 call_->reduce);
+}
+
+// Everyone (or just who `writes`) shows its block piece by piece; read(at, bytes, parity) sees the pieces of
+// all. An empty block takes a round too: it is a call like any other.
+template <class Read>
+void ShmBackend::share(Block mine, bool writes, Read&& read) {
+  int64_t at = 0;
+  do {
+    const int64_t n = std::min<int64_t>(mine.bytes - at, kSlotBytes);
+    const uint32_t p = parity();
+    if (writes && n) std::memcpy(region_.slot(region_.rank(), p), mine.data + at, n);
+    round();
+    if (n) read(at, n, p);
+    at += n;
+  } while (at < mine.bytes);
+}
+
+void ShmBackend::broadcast(Block data) {
+  const bool root = region_.rank() == call_->root;
+  share(data, root, [&](int64_t at, int64_t n, uint32_t p) {
+    if (!root) std::memcpy(data.data + at, region_.slot(call_->root, p), n);
+  });
+}
+
+void ShmBackend::reduce(Block data) {
+  const bool root = region_.rank() == call_->root;
+  std::vector<const void*> inputs(region_.size());
+  share(data, !root, [&](int64_t at, int64_t n, uint32_t p) {
+    if (!root) return;
+    for (int r = 0; r < region_.size(); ++r) inputs[r] = region_.slot(r, p);
+    inputs[call_->root] = data.data + at;
+    combine(data.data + at, inputs.data(), n);
+  });
+}
+
+void ShmBackend::all_gather(Block in, const std::vector<Block>& out) {
+  share(in, true, [&](int64_t at, int64_t n, uint32_t p) {
+    for (size_t r = 0; r < out.size(); ++r)
+      if (static_cast<int>(r) != region_.rank()) std::memcpy(out[r].data + at, region_.slot(r, p), n);
+  });
+  if (!out.empty() && in.bytes && out[region_.rank()].data != in.data)
+    std::memmove(out[region_.rank()].data, in.data, in.bytes);
+}
+
+// Small: everyone reads everything.
+void ShmBackend::all_reduce_at_once(Block data) {
+  std::vector<const void*> inputs(region_.size());
+  share(data, true, [&](int64_t at, int64_t n, uint32_t p) {
+    for (int r = 0; r < region_.size(); ++r) inputs[r] = region_.slot(r, p);
+    combine(data.data + at, inputs.data(), n);
+  });
+}
+
+// Large: of each chunk a rank combines its own part and the others read the result. The steps of two chunks
+// share a round: while chunk k is written, chunk k - 1 is combined.
+void ShmBackend::all_reduce(Block data) {
+  if (data.bytes <= kAtOnceBytes) return all_reduce_at_once(data);
+  const int n = region_.size(), me = region_.rank();
+  std::vector<const void*> inputs(n);
+  auto size_of = [&](int64_t at) { return std::min<int64_t>(kSlotBytes, data.bytes - at); };
+  for (int64_t at = 0; at < data.bytes + static_cast<int64_t>(kSlotBytes); at += kSlotBytes) {
+    const uint32_t p = parity();
+    if (at < data.bytes)
+      for (int r = 0; r < n; ++r)
+        if (Part part = part_of(size_of(at), r, n); r != me && part.size())
+          std::memcpy(region_.slot(me, p) + part.begin, data.data + at + part.begin, part.size());
+    const int64_t before = at - static_cast<int64_t>(kSlotBytes);
+    if (before >= 0) {
+      const Part mine = part_of(size_of(before), me, n);
+      char* own = data.data + before + mine.begin;
+      for (int r = 0; r < n; ++r) inputs[r] = region_.slot(r, p ^ 1) + mine.begin;
+      inputs[me] = own;
+      combine(own, inputs.data(), mine.size());
+      if (mine.size()) std::memcpy(region_.result(me, p) + mine.begin, own, mine.size());
+    }
+    round();
+    if (before >= 0)
+      for (int r = 0; r < n; ++r)
+        if (Part part = part_of(size_of(before), r, n); r != me && part.size())
+          std::memcpy(data.data + before + part.begin, region_.result(r, p) + part.begin, part.size());
+  }
+}
+
+// A slot holds one piece for each rank.
+void ShmBackend::scatter(const std::vector<Block>& in, Block out) {
+  const int64_t piece = kSlotBytes / region_.size() / kLine * kLine;
+  int64_t at = 0;
+  do {
+    const int64_t n = std::min(out.bytes - at, piece);
+    const uint32_t p = parity();
+    if (n)
+      for (size_t r = 0; r < in.size(); ++r)
+        std::memcpy(region_.slot(region_.rank(), p) + r * piece, in[r].data + at, n);
+    round();
+    if (n) std::memcpy(out.data + at, region_.slot(call_->root, p) + region_.rank() * piece, n);
+    at += n;
+  } while (at < out.bytes);
+}
+
+void ShmBackend::reduce_scatter(const std::vector<Block>& in, Block out) {
+  const int n = region_.size(), me = region_.rank();
+  const int64_t piece = kSlotBytes / n / kLine * kLine;
+  std::vector<const void*> inputs(n);
+  int64_t at = 0;
+  do {
+    const int64_t bytes = std::min(out.bytes - at, piece);
+    const uint32_t p = parity();
+    for (int r = 0; r < n && bytes; ++r)
+      if (r != me) std::memcpy(region_.slot(me, p) + r * piece, in[r].data + at, bytes);
+    round();
+    for (int r = 0; r < n; ++r) inputs[r] = region_.slot(r, p) + me * piece;
+    inputs[me] = in[me].data + at;
+    combine(out.data + at, inputs.data(), bytes);
+    at += bytes;
+  } while (at < out.bytes);
+}
+
+// Shows how much goes where, sees that senders and receivers agree (all ranks see the same) and returns the
+// size of the largest block.
+int64_t ShmBackend::exchange_counts(const std::vector<Block>& in, const std::vector<Block>& out) {
+  const int n = region_.size(), me = region_.rank();
+  const uint32_t q = sequence_ & 1;
+  for (int r = 0; r < n; ++r) {
+    region_.counts(me, q, false)[r] = in[r].bytes;
+    region_.counts(me, q, true)[r] = out[r].bytes;
+  }
+  round();
+  int64_t largest = 0;
+  for (int from = 0; from < n; ++from)
+    for (int to = 0; to < n; ++to) {
+      const int64_t sent = region_.counts(from, q, false)[to], expected = region_.counts(to, q, true)[from];
+      WT_CHECK(sent == expected, DistBackendError, "all_to_all, call ", sequence_, ": rank ", from, " sends ",
+               sent, " bytes to rank ", to, ", which expects ", expected);
+      largest = std::max(largest, sent);
+    }
+  return largest;
+}
+
+void ShmBackend::all_to_all(const std::vector<Block>& in, const std::vector<Block>& out) {
+  const int n = region_.size(), me = region_.rank();
+  const int64_t largest = exchange_counts(in, out), piece = kSlotBytes / n / kLine * kLine;
+  for (int64_t at = 0; at < largest; at += piece) {
+    const uint32_t p = parity();
+    auto rest = [&](const Block& b) { return std::clamp<int64_t>(b.bytes - at, 0, piece); };
+    for (int r = 0; r < n; ++r)
+      if (r != me && rest(in[r])) std::memcpy(region_.slot(me, p) + r * piece, in[r].data + at, rest(in[r]));
+    round();
+    for (int r = 0; r < n; ++r)
+      if (r != me && rest(out[r]))
+        std::memcpy(out[r].data + at, region_.slot(r, p) + me * piece, rest(out[r]));
+  }
+  if (in[me].bytes) std::memmove(out[me].data, in[me].data, in[me].bytes);
+}
+
+}  // namespace warptape::distributed

@@ -1,0 +1,90 @@
+// The backend of ranks on one host, over shared memory.
+#pragma once
+
+#include <deque>
+#include <list>
+
+#include "distributed/shm_region.h"
+
+namespace warptape::distributed {
+
+// Sends and receives: messages cut into packets that go through the channels of the region. Whoever waits
+// moves the packets of all transfers of its rank.
+class Mailbox {
+ public:
+  explicit Mailbox(Region& region) : region_(region), arriving_(region.size()), stray_(region.size()) {}
+  std::shared_ptr<Transfer> post(const Collective& call, const std::string& site);
+  bool done(Transfer& t);
+  void wait(Transfer& t, Milliseconds timeout);
+  void move_if_free();  // unless another thread does it just now
+
+ private:
+  struct Moving;
+  struct Message;  // arrived before anyone asked for it
+  void move_all();
+  bool push(Moving& sending);
+  bool pull(int from);
+  bool begin_message(int from, const PacketHeader& header);
+  void check_fits(const Moving& receiving, int from, const PacketHeader& header);
+  void finish(Moving& t);
+  Region& region_;
+  std::mutex mutex_;
+  std::list<std::shared_ptr<Moving>> sends_, receives_;
+  struct Arriving {  // where the next packet of a rank goes
+    std::shared_ptr<Moving> receive;
+    std::shared_ptr<Message> stray;
+  };
+  std::vector<Arriving> arriving_;
+  std::vector<std::deque<std::shared_ptr<Message>>> stray_;
+};
+
+class ShmBackend final : public Backend {
+ public:
+  ShmBackend(Store& store, int rank, int size, Milliseconds timeout);
+  const char* name() const override { return "shm"; }
+  void run(const Collective& call, uint64_t sequence, const std::string& site, Milliseconds timeout) override;
+  std::shared_ptr<Transfer> post(const Collective& call, const std::string& site) override {
+    return mailbox_.post(call, site);
+  }
+  bool done(Transfer& t) override { return mailbox_.done(t); }
+  void wait(Transfer& t, Milliseconds timeout) override { mailbox_.wait(t, timeout); }
+  void abort(const std::string& reason) override { region_.abort(reason); }
+  std::string aborted() const override { return region_.aborted(); }
+
+ private:
+  // Memory of one rank's share of a call.
+  struct Block {
+    char* data;
+    int64_t bytes;
+  };
+  std::vector<Block> blocks(const std::vector<Tensor>& tensors) const;
+  void dispatch();
+  void write_header();
+  void compare_headers();
+  void round();
+  uint32_t parity() const { return region_.rounds() & 1; }
+  template <class Read>
+  void share(Block mine, bool writes, Read&& read);
+  void combine(void* out, const void* const* inputs, int64_t bytes);
+  void broadcast(Block data);
+  void all_reduce(Block data);
+  void all_reduce_at_once(Block data);
+  void reduce(Block data);
+  void all_gather(Block in, const std::vector<Block>& out);
+  void scatter(const std::vector<Block>& in, Block out);
+  void reduce_scatter(const std::vector<Block>& in, Block out);
+  void all_to_all(const std::vector<Block>& in, const std::vector<Block>& out);
+  int64_t exchange_counts(const std::vector<Block>& in, const std::vector<Block>& out);
+
+  Region region_;
+  Mailbox mailbox_;
+  // The call at work.
+  const Collective* call_ = nullptr;
+  const std::string* site_ = nullptr;
+  uint64_t sequence_ = 0;
+  DType dtype_ = DType::Bool;
+  Clock::time_point deadline_;
+  bool compared_ = false;
+};
+
+}  // namespace warptape::distributed

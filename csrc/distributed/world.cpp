@@ -1,0 +1,188 @@
+#include "distributed/world.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+
+namespace warptape::distributed {
+namespace {
+
+std::mutex worlds_mutex;
+std::vector<World*>& worlds() {
+  static auto* all = new std::vector<World*>;
+  return *all;
+}
+
+}  // namespace
+
+World::World(int rank, int size, std::string job, std::shared_ptr<Store> store, Milliseconds timeout)
+    : rank(rank),
+      size(size),
+      job(std::move(job)),
+      store(std::move(store)),
+      timeout(timeout),
+      context(&rank_context()) {
+  std::lock_guard lock(worlds_mutex);
+  worlds().push_back(this);
+}
+
+World::~World() {
+  std::lock_guard lock(worlds_mutex);
+  std::erase(worlds(), this);
+}
+
+World& current_world() {
+  auto& world = rank_context().world;
+  WT_CHECK(world, DistBackendError,
+           "distributed: the default process group has not been initialized; call init_process_group first");
+  return *world;
+}
+
+// ---- flight record ----
+
+uint64_t FlightRecord::add(const Collective& c, const std::string& group, uint64_t sequence,
+                           const std::string& site) {
+  FlightEntry e;
+  e.sequence = sequence, e.group = group, e.site = site;
+  e.op = c.op, e.reduce = c.reduce, e.root = c.root, e.tag = c.tag;
+  e.tensors = static_cast<int>(std::max(c.inputs.size(), c.outputs.size()));
+  if (const Tensor* t = c.any_tensor()) e.dtype = t->dtype(), e.sizes = t->sizes();
+  e.queued = std::chrono::system_clock::now();
+  std::lock_guard lock(mutex_);
+  e.id = next_++;
+  entries_.push_back(std::move(e));
+  if (entries_.size() > kCapacity) entries_.pop_front();
+  return next_ - 1;
+}
+
+void FlightRecord::set_state(uint64_t id, CallState state) {
+  std::lock_guard lock(mutex_);
+  if (entries_.empty() || id < entries_.front().id) return;  // long ago
+  FlightEntry& e = entries_[id - entries_.front().id];
+  e.state = state;
+  if (state >= CallState::Completed) e.ended = std::chrono::system_clock::now();
+}
+
+std::vector<FlightEntry> FlightRecord::entries() const {
+  std::lock_guard lock(mutex_);
+  return {entries_.begin(), entries_.end()};
+}
+
+namespace {
+
+std::string quoted(const std::string& text) {
+  std::string out = "\"";
+  for (char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    if (c == '\n')
+      out += "\\n";
+    else if (static_cast<unsigned char>(c) >= 0x20)
+      out += c;
+  }
+  return out + '"';
+}
+
+double seconds(std::chrono::system_clock::time_point t) {
+  return std::chrono::duration<double>(t.time_since_epoch()).count();
+}
+
+template <class List>
+void write_list(std::ostream& out, const List& list) {
+  out << '[';
+  for (size_t i = 0; i < list.size(); ++i) out << (i ? "," : "") << list[i];
+  out << ']';
+}
+
+void write_entry(std::ostream& out, const FlightEntry& e) {
+  constexpr const char* states[] = {"queued", "started", "completed", "failed"};
+  out << "{\"id\":" << e.id << ",\"group\":" << quoted(e.group) << ",\"sequence\":" << e.sequence
+      << ",\"op\":\"" << name_of(e.op) << "\",\"reduce\":\"" << name_of(e.reduce) << "\",\"root\":" << e.root
+      << ",\"tag\":" << e.tag << ",\"dtype\":\"" << warptape::name(e.dtype) << "\",\"shape\":";
+  write_list(out, e.sizes);
+  out << ",\"tensors\":" << e.tensors << ",\"state\":\"" << states[static_cast<int>(e.state)]
+      << "\",\"site\":" << quoted(e.site) << ",\"queued\":" << seconds(e.queued)
+      << ",\"ended\":" << seconds(e.ended) << '}';
+}
+
+}  // namespace
+
+std::string dump_flight_record(const World& world, const std::string& reason) {
+  const char* folder = getenv("WARPTAPE_FLIGHT_DIR");
+  if (!folder || !*folder) folder = getenv("TMPDIR");
+  std::string job = world.job;
+  std::replace(job.begin(), job.end(), '/', '_');
+  const std::string path =
+      message(folder && *folder ? folder : "/tmp", "/flight_", job, "_rank", world.rank, ".json");
+  const std::string partial = path + ".partial";
+  std::ofstream out(partial);
+  out.precision(17);
+  out << "{\"version\":1,\"rank\":" << world.rank << ",\"world_size\":" << world.size
+      << ",\"job\":" << quoted(world.job) << ",\"pid\":" << getpid()
+      << ",\"time\":" << seconds(std::chrono::system_clock::now()) << ",\"reason\":" << quoted(reason)
+      << ",\"groups\":{";
+  const char* comma = "";
+  std::vector<std::shared_ptr<ProcessGroup>> groups;  // released after the lock: the last handle takes it
+  {
+    std::lock_guard lock(world.mutex);
+    for (auto& weak : world.groups) groups.push_back(weak.lock());
+  }
+  for (auto& group : groups)
+    if (group) {
+      out << comma << quoted(group->name()) << ':';
+      write_list(out, group->ranks());
+      comma = ",";
+    }
+  out << "},\"entries\":[";
+  comma = "";
+  for (const FlightEntry& e : world.flight.entries()) {
+    out << comma << '\n';
+    write_entry(out, e);
+    comma = ",";
+  }
+  out << "\n]}\n";
+  out.close();
+  if (!out || ::rename(partial.c_str(), path.c_str()) != 0) return {};
+  return path;
+}
+
+// ---- SIGUSR2: the handler only rings; a thread writes ----
+
+namespace {
+
+int bell[2] = {-1, -1};
+
+void ring_bell(int) {
+  const int saved = errno;
+  [[maybe_unused]] auto n = ::write(bell[1], "", 1);
+  errno = saved;
+}
+
+void dump_when_rung() {
+  char c;
+  while (::read(bell[0], &c, 1) == 1 || errno == EINTR) {
+    std::lock_guard lock(worlds_mutex);
+    for (World* w : worlds()) dump_flight_record(*w, "SIGUSR2");
+  }
+}
+
+}  // namespace
+
+void dump_on_signal() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    struct sigaction now = {};
+    if (::sigaction(SIGUSR2, nullptr, &now) != 0 || now.sa_handler != SIG_DFL) return;
+    if (::pipe2(bell, O_CLOEXEC) != 0) return;
+    std::thread(dump_when_rung).detach();
+    struct sigaction ours = {};
+    ours.sa_handler = ring_bell;
+    ours.sa_flags = SA_RESTART;
+    ::sigaction(SIGUSR2, &ours, nullptr);
+  });
+}
+
+}  // namespace warptape::distributed

@@ -1,0 +1,32 @@
+// What a rank knows of the job it belongs to.
+#pragma once
+
+#include "core/context.h"
+#include "distributed/flight.h"
+#include "distributed/process_group.h"
+
+namespace warptape::distributed {
+
+struct WT_API World : std::enable_shared_from_this<World> {
+  World(int rank, int size, std::string job, std::shared_ptr<Store> store, Milliseconds timeout);
+  ~World();
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+
+  const int rank, size;
+  const std::string job;  // its name, unique on this host
+  const std::shared_ptr<Store> store;
+  Milliseconds timeout;
+  RankContext* const context;  // of the rank: threads that work for it take it on
+  FlightRecord flight;
+  mutable std::mutex mutex;
+  std::vector<std::weak_ptr<ProcessGroup>> groups;
+};
+
+// The world of the calling thread's rank; DistBackendError when there is none.
+WT_API World& current_world();
+// From now on SIGUSR2 makes every world of the process dump its flight record. Does nothing where the program
+// handles that signal itself.
+WT_API void dump_on_signal();
+
+}  // namespace warptape::distributed
