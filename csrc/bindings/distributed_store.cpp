@@ -16,14 +16,6 @@ using namespace distributed;
 namespace {
 
 using Keys = std::vector<std::string>;
-using Seconds = std::chrono::duration<double>;  // from a timedelta, or a number of seconds
-
-Milliseconds to_ms(Seconds t) {
-  WT_CHECK(t.count() >= 0, ValueError, "store: expected a timeout of 0 or more, got ", t.count(), " s");
-  if (t > kLongestTimeout) return kLongestTimeout;
-  return std::chrono::ceil<Milliseconds>(t);
-}
-
 void bind_store(py::module_& m) {
   using Release = py::call_guard<py::gil_scoped_release>;
   py::class_<Store, std::shared_ptr<Store>>(
@@ -58,8 +50,8 @@ void bind_store(py::module_& m) {
           "it holds then as bytes.")
       .def(
           "wait",
-          [](Store& s, const Keys& keys, std::optional<Seconds> timeout) {
-            s.wait(keys, timeout ? to_ms(*timeout) : s.timeout());
+          [](Store& s, const Keys& keys, std::optional<Timeout> timeout) {
+            s.wait(keys, timeout ? timeout->ms : s.timeout());
           },
           Release(), py::arg("keys"), py::arg("timeout") = py::none(),
           "Waits until all keys are set. DistStoreError when the time (a timedelta) is over.")
@@ -69,7 +61,7 @@ void bind_store(py::module_& m) {
           "check", [](Store& s, const Keys& keys) { return s.check(keys); }, Release(), py::arg("keys"),
           "Whether all keys are set; does not wait.")
       .def(
-          "set_timeout", [](Store& s, Seconds t) { s.set_timeout(to_ms(t)); }, py::arg("timeout"),
+          "set_timeout", [](Store& s, Timeout t) { s.set_timeout(t.ms); }, py::arg("timeout"),
           "How long get and wait wait from now on: a timedelta.")
       .def_property_readonly("timeout", &Store::timeout, "How long get and wait wait: a timedelta.")
       .def("_shares_files", &Store::shares_files)
@@ -119,10 +111,10 @@ void init_distributed_store(py::module_& m) {
            "Puts the port that was taken into the endpoint.");
   py::class_<ServedStore, Store, std::shared_ptr<ServedStore>>(m, "ServedStore",
                                                                "A store that a StoreServer serves.")
-      .def(py::init([](const Endpoint& endpoint, Seconds timeout, std::shared_ptr<StoreServer> server,
+      .def(py::init([](const Endpoint& endpoint, Timeout timeout, std::shared_ptr<StoreServer> server,
                        int rank, bool patient) {
              py::gil_scoped_release release;
-             return std::make_shared<ServedStore>(endpoint, to_ms(timeout), std::move(server), rank, patient);
+             return std::make_shared<ServedStore>(endpoint, timeout.ms, std::move(server), rank, patient);
            }),
            py::arg("endpoint"), py::arg("timeout"), py::arg("server") = nullptr, py::arg("rank") = -1,
            py::arg("patient") = true);

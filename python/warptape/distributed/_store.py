@@ -38,8 +38,8 @@ class TCPStore(_dist.ServedStore):
     """A store at an address, served by the process with ``is_master=True``.
 
     With a secret (the argument, or ``WARPTAPE_SECRET``) it is served over TCP, and both sides prove that they
-    know the secret. Without one, ``host_name`` must be a loopback host, and the store is a Unix socket named by
-    user and port, which no other user and no other host can reach.
+    know the secret. Without one, ``host_name`` must be a loopback host, and the store is a Unix socket named
+    by user and port, which no other user and no other host can reach.
 
     Args:
         host_name: the master's host.
@@ -72,14 +72,14 @@ class TCPStore(_dist.ServedStore):
     ) -> None:
         if multi_tenant or master_listen_fd is not None:
             raise NotImplementedError(
-                "TCPStore: multi_tenant and master_listen_fd are not supported; make one TCPStore and share it"
+                "TCPStore: multi_tenant and master_listen_fd are not supported; share one TCPStore"
             )
         secret = secret_of_job() if secret is None else secret
         if not secret and not _dist.is_loopback(host_name):
             raise ValueError(
-                f"TCPStore: a store on {host_name!r} can be reached over the network, which takes a secret that "
-                "all ranks know: set WARPTAPE_SECRET (for example to the output of `openssl rand -hex 16`) or "
-                "pass secret=; on one host use the host 127.0.0.1, which takes none"
+                f"TCPStore: a store on {host_name!r} can be reached over the network, which takes a secret "
+                "that all ranks know: set WARPTAPE_SECRET (for example to the output of "
+                "`openssl rand -hex 16`) or pass secret=; on one host use 127.0.0.1, which takes none"
             )
         if not 0 <= port <= 65535:
             raise ValueError(f"TCPStore: expected a port from 0 to 65535, got {port}")
@@ -126,14 +126,14 @@ def _wait_for_workers(store: Any, world_size: int, is_master: bool, timeout: tim
         except _C.DistStoreError:
             came = store.add("init/", 0)
             raise _C.DistStoreError(
-                f"TCPStore: {came} of {world_size} processes came within {timeout.total_seconds():g} s; start "
-                "the others, or pass wait_for_workers=False"
+                f"TCPStore: {came} of {world_size} processes came within {timeout.total_seconds():g} s; "
+                "start the others, or pass wait_for_workers=False"
             ) from None
         store.delete_key("init/all")
 
 
 class FileStore(_dist.ServedStore):
-    """A store that is found by a file, which all processes can open; on several hosts on a shared file system.
+    """A store that is found by a file, on several hosts one of a shared file system.
 
     The first process to come serves, and writes where into the file (readable by its user only); it removes
     the file when its store goes. A file that was left by a process that is gone is used again.
@@ -158,8 +158,8 @@ class FileStore(_dist.ServedStore):
             except _C.DistNetworkError as e:
                 if not endpoint.unix_name:  # another host's: whether it is gone cannot be seen from here
                     raise _C.DistNetworkError(
-                        f"FileStore: the server that {self.path!r} names cannot be reached; if the file is left "
-                        f"from another run, remove it ({e})"
+                        f"FileStore: the server that {self.path!r} names cannot be reached; if the file is "
+                        f"left from another run, remove it ({e})"
                     ) from None
             secret = secrets.token_hex(16)
             endpoint = _dist.Endpoint(unix_name("file", secrets.token_hex(8)), secret=secret)
@@ -177,11 +177,11 @@ def _open_locked(path: str, timeout: timedelta) -> TextIO:
     deadline = time.monotonic() + timeout.total_seconds()
     while True:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        file = open(fd, "r+", encoding="utf-8")
+        file = open(fd, "r+", encoding="utf-8")  # noqa: SIM115
         if os.fstat(fd).st_uid != os.geteuid():
             file.close()
             raise _C.DistNetworkError(
-                f"FileStore: {path!r} belongs to another user, who could pose as the store; choose another file"
+                f"FileStore: {path!r} is another user's, who could pose as the store; choose another file"
             )
         with contextlib.suppress(BlockingIOError, FileNotFoundError):
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
