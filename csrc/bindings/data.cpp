@@ -13,8 +13,7 @@ namespace py = pybind11;
 namespace warptape::bindings {
 namespace {
 
-// ---- nested sequences
-// -------------------------------------------------------------------------------------------------
+// ---- nested sequences ----------------------------------------------------------------------------------
 
 struct Nested {
   Shape sizes;
@@ -132,8 +131,7 @@ Tensor from_nested(PyObject* o, std::optional<DType> dtype) {
   return raw_cast(wide, dtype.value_or(found));
 }
 
-// ---- NumPy
-// ------------------------------------------------------------------------------------------------------------
+// ---- NumPy ---------------------------------------------------------------------------------------------
 
 py::dtype to_numpy_dtype(DType t) {
   constexpr const char* codes[kNumDTypes] = {"?", "u1", "i1", "i2", "i4", "i8", "f2", "", "f4", "f8"};
@@ -188,8 +186,7 @@ py::object to_numpy(const Tensor& t, PyObject* owner) {
                    py::reinterpret_borrow<py::object>(owner));
 }
 
-// ---- lists
-// ------------------------------------------------------------------------------------------------------------
+// ---- lists ---------------------------------------------------------------------------------------------
 
 PyObject* element(const char* p, DType t) {
   PyObject* out = nullptr;
@@ -216,8 +213,7 @@ PyObject* nested_list(const Tensor& t, size_t dim, const char* p) {
   return list.release();
 }
 
-// ---- Python functions
-// ---------------------------------------------------------------------------------------------------
+// ---- Python functions ----------------------------------------------------------------------------------
 
 Tensor tensor_from(PyObject* data, std::optional<DType> dtype, bool copy) {
   if (is_tensor(data)) {

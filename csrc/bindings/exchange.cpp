@@ -7,8 +7,7 @@
 namespace warptape::bindings {
 namespace {
 
-// ---- bytes
-// ------------------------------------------------------------------------------------------------------------
+// ---- bytes ---------------------------------------------------------------------------------------------
 
 PyObject* tensor_bytes(PyObject*, PyObject* o) {
   return guarded([&] {
@@ -36,8 +35,7 @@ PyObject* tensor_from_bytes(PyObject*, PyObject* args) {
   });
 }
 
-// ---- DLPack (the array data interchange format of dmlc/dlpack, version 0.8 structs)
-// --------------------------------------
+// ---- DLPack (the array data interchange format of dmlc/dlpack, version 0.8 structs) --------------------
 
 struct DLDevice {
   int32_t type, id;

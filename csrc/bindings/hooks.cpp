@@ -152,8 +152,7 @@ PyObject* retain_grad(PyObject*, PyObject* o) {
   });
 }
 
-// ---- saved-tensor hooks
-// -----------------------------------------------------------------------------------------------
+// ---- saved-tensor hooks --------------------------------------------------------------------------------
 
 struct HookPair {
   Object pack, unpack;

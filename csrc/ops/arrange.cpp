@@ -14,8 +14,7 @@ kernels::Slot<kernels::FlipFn> flip_slot{"flip"};
 
 constexpr uint32_t kBoth = kFunction | kMethod;
 
-// ---- triangles
-// ----------------------------------------------------------------------------------------------------------
+// ---- triangles -----------------------------------------------------------------------------------------
 
 extern const Op<Tensor(const Tensor&, int64_t)> tril_op, triu_op;
 void tril_backward(Node& n, Gradients& g) { g.set(0, tril_op(g[0], n.data<int64_t>())); }
@@ -56,8 +55,7 @@ const Op<Tensor(const Tensor&, int64_t)> tril_op{"tril",
     triu_op_{
         "triu_", triu_inplace, kMethod, {{"input", kWritten}, Arg::integer("diagonal", 0)}, "triu in place."};
 
-// ---- flip, roll
-// -----------------------------------------------------------------------------------------------------------
+// ---- flip, roll ----------------------------------------------------------------------------------------
 
 extern const Op<Tensor(const Tensor&, IntList)> flip_op;
 void flip_backward(Node& n, Gradients& g) { g.set(0, flip_op(g[0], n.data<Shape>())); }
@@ -108,8 +106,7 @@ const Op<Tensor(const Tensor&, IntList, IntList)> roll_op{
     {"input", "shifts", {"dims", {}}},
     "Elements moved along dims, those that fall off come in at the other end."};
 
-// ---- repetition
-// -----------------------------------------------------------------------------------------------------------
+// ---- repetition ----------------------------------------------------------------------------------------
 
 Tensor repeat_impl(const Tensor& x, IntList times) {
   auto k = static_cast<int64_t>(times.size());
@@ -183,8 +180,7 @@ const Op<Tensor(const Tensor&, const Tensor&, std::optional<int64_t>)> repeat_in
     {"input", "repeats", {"dim", none}},
     "Each element repeated as often as its count says."};
 
-// ---- windows and diagonals
-// ------------------------------------------------------------------------------------------------
+// ---- windows and diagonals -----------------------------------------------------------------------------
 
 struct UnfoldData {
   Shape sizes;

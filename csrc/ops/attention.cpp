@@ -31,8 +31,7 @@ struct AttentionData {
   kernels::PhiloxKey key;
 };
 
-// ---- composed
-// -------------------------------------------------------------------------------------------------------
+// ---- composed ------------------------------------------------------------------------------------------
 
 // Constants of a call in the compute dtype, [.., T, S] each: what is added to the scores to hide keys, what
 // the probabilities are multiplied with so that a query that sees no key gets zeros; undefined where there is
@@ -139,8 +138,7 @@ void composed_backward(Gradients& g, const Tensor& query, const Tensor& key, con
     g.set(2, reshape(sum_to(matmul(transpose(dropped, -2, -1), up), c.v.sizes()), value.sizes()));
 }
 
-// ---- fused
-// ----------------------------------------------------------------------------------------------------------
+// ---- fused ---------------------------------------------------------------------------------------------
 
 // As [B, H, T, D] with unit stride in the last dim.
 Tensor four_dims(const Tensor& x) {
@@ -228,8 +226,7 @@ Tensor fused(const Tensor& query, const Tensor& key, const Tensor& value, const 
   return result;
 }
 
-// ---- the op
-// ---------------------------------------------------------------------------------------------------------
+// ---- the op --------------------------------------------------------------------------------------------
 
 void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v, bool gqa) {
   const char* op = "scaled_dot_product_attention";

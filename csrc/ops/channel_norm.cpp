@@ -58,8 +58,7 @@ void fused_gradients(Gradients& g, const Tensor& x, const Tensor& weight, int64_
   if (db.defined()) g.set(2, db);
 }
 
-// ---- group norm
-// -----------------------------------------------------------------------------------------------------
+// ---- group norm ----------------------------------------------------------------------------------------
 
 // x as [batch, groups, channels of a group, inner]; sums over the last two.
 void group_norm_composed(Gradients& g, const ChannelData& d, const Tensor& input, const Tensor& weight) {
@@ -125,8 +124,7 @@ Tensor group_norm_impl(const Tensor& input, int64_t groups, const OptTensor& wei
   return out;
 }
 
-// ---- batch norm
-// -----------------------------------------------------------------------------------------------------
+// ---- batch norm ----------------------------------------------------------------------------------------
 
 // saved: x, weight, mean, rstd (constants in evaluation, recomputed from x in training)
 void batch_norm_composed(Gradients& g, const ChannelData& d, const Tensor& input, const Tensor& weight,

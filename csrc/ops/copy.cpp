@@ -19,8 +19,7 @@ Tensor contiguous_impl(const Tensor& x) {
   return x.is_contiguous() ? x : clone_as(x, empty(x.sizes(), options_of(x)));
 }
 
-// ---- conversion
-// -----------------------------------------------------------------------------------------------------
+// ---- conversion ----------------------------------------------------------------------------------------
 
 struct Origin {
   DType dtype;
@@ -50,8 +49,7 @@ Tensor to_impl(const Tensor& x, std::optional<Device> device, std::optional<DTyp
   return out;
 }
 
-// ---- in place
-// -------------------------------------------------------------------------------------------------------
+// ---- in place ------------------------------------------------------------------------------------------
 
 void copy_backward(Node&, Gradients& g) {
   if (g.wants(0)) g.set(0, zeros(g[0].sizes(), options_of(g[0])));
@@ -107,8 +105,7 @@ Tensor become_impl(const Tensor& self, const Tensor& view) {
 
 Tensor zero_impl(const Tensor& self) { return fill_with("zero_", kZero, self, 0); }
 
-// ---- joining
-// --------------------------------------------------------------------------------------------------------
+// ---- joining -------------------------------------------------------------------------------------------
 
 struct Joined {
   int64_t dim;

@@ -7,8 +7,7 @@ namespace {
 ElementwiseSlot add_slot{"add"}, sub_slot{"sub"}, mul_slot{"mul"}, div_slot{"div"}, neg_slot{"neg"};
 ElementwiseSlot add_scaled_slot{"add_scaled"};  // a + c * b
 
-// ---- add and sub
-// ----------------------------------------------------------------------------------------------------
+// ---- add and sub ---------------------------------------------------------------------------------------
 
 void add_backward(Node& n, Gradients& g) {
   const Scalar& alpha = n.data<Scalar>();
@@ -93,8 +92,7 @@ Tensor sub_inplace(const Tensor& self, const B& b, const Scalar& alpha) {
   return add_into("sub_", kSub, self, b, negated(alpha));
 }
 
-// ---- mul and div
-// ----------------------------------------------------------------------------------------------------
+// ---- mul and div ---------------------------------------------------------------------------------------
 
 // The operands of a recorded binary op: saved tensors, or the number in their place.
 struct Number {
@@ -192,8 +190,7 @@ Tensor div_inplace(const Tensor& self, const B& b) {
   });
 }
 
-// ---- neg
-// ------------------------------------------------------------------------------------------------------------
+// ---- neg -----------------------------------------------------------------------------------------------
 
 void neg_backward(Node&, Gradients& g) { g.set(0, -g[0]); }
 constexpr NodeType kNeg{"NegBackward0", neg_backward};

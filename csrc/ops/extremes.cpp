@@ -19,8 +19,7 @@ kernels::Slot<kernels::ScanIndexFn> cummax_slot{"cummax"}, cummin_slot{"cummin"}
 using Pair = std::tuple<Tensor, Tensor>;
 constexpr uint32_t kBoth = kFunction | kMethod;
 
-// ---- the value alone: equal elements share the gradient
-// -------------------------------------------------------------------
+// ---- the value alone: equal elements share the gradient ------------------------------------------------
 
 struct SharedData {
   Shape kept, sizes;
@@ -86,8 +85,7 @@ Pair aminmax_impl(const Tensor& x, std::optional<int64_t> dim, bool keep) {
   return {amin(x, dims, keep), amax(x, dims, keep)};
 }
 
-// ---- with the place: that element gets the gradient
-// -------------------------------------------------------------------------
+// ---- with the place: that element gets the gradient ----------------------------------------------------
 
 struct PickData {
   int64_t dim;
@@ -168,8 +166,7 @@ Tensor argmin_impl(const Tensor& x, std::optional<int64_t> dim, bool keep) {
   return arg_extreme("argmin", argmin_slot, x, dim, keep);
 }
 
-// ---- running reductions
-// -----------------------------------------------------------------------------------------------------
+// ---- running reductions --------------------------------------------------------------------------------
 
 const Arg kSelf{"input", kWritten};
 

@@ -40,8 +40,7 @@ void check_in_range(const Launch& launch, const char* op, int64_t dim) try {
 // A 0-dim tensor is worked on as one of one element.
 Tensor at_least_1d(const Tensor& t) { return t.ndim() ? t : alias(t, Shape{1}, Shape{1}, t.offset()); }
 
-// ---- gather and scatter
-// -----------------------------------------------------------------------------------------------
+// ---- gather and scatter --------------------------------------------------------------------------------
 
 void check_gather(const char* op, const Tensor& x, const Tensor& index, int64_t dim) {
   check_index_dtype(op, index, x);
@@ -201,8 +200,7 @@ Tensor take_along_dim_impl(const Tensor& x, const Tensor& indices, std::optional
   return gather(expand(x, to_x), d, expand(indices, to_i), false);
 }
 
-// ---- index_select, index_add
-// --------------------------------------------------------------------------------------------
+// ---- index_select, index_add ---------------------------------------------------------------------------
 
 void index_select_backward(Node& n, Gradients& g) {
   const DimData& d = n.data<DimData>();

@@ -146,8 +146,7 @@ WT_API void set_interceptor(DispatchBit bit, Interceptor f);
 // Asks the interceptors of all bits set, each with its own bit cleared.
 WT_API bool intercept(const OpInfo& op, std::span<Value> args, Result& out, Keep& keep);
 
-// ---- from C++ types to values and back
-// ------------------------------------------------------------------------------
+// ---- from C++ types to values and back -----------------------------------------------------------------
 
 template <class T> struct ArgTraits;
 #define WT_ARG(TYPE, KIND, BOX, UNBOX)                            \
@@ -221,8 +220,7 @@ template <class... T> struct ReturnTraits<std::tuple<T...>> {
   }
 };
 
-// ---- the op
-// ---------------------------------------------------------------------------------------------------------
+// ---- the op --------------------------------------------------------------------------------------------
 
 template <class Sig> class Op;
 

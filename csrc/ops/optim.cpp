@@ -175,8 +175,7 @@ void fused_sgd(TensorList params, TensorList grads, TensorList momentum_buffers,
   if (has_momentum) bump(momentum_buffers);
 }
 
-// ---- lists
-// ----------------------------------------------------------------------------------------------------------
+// ---- lists ---------------------------------------------------------------------------------------------
 
 std::vector<Tensor> foreach_norm(TensorList list, double order) {
   const char* op = "_foreach_norm";

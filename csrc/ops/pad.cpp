@@ -74,8 +74,7 @@ PadPlan plan_of(const Padding& p, DType dtype) {
   return plan;
 }
 
-// ---- constant
-// ---------------------------------------------------------------------------------------------------------------
+// ---- constant ------------------------------------------------------------------------------------------
 
 // An output whose dims lie in memory in x's order (channels last stay last).
 Tensor empty_in_order_of(const Tensor& x, const Shape& sizes) {
@@ -146,8 +145,7 @@ Tensor pad_constant(const Tensor& x, const Widths& w, const Scalar& value) {
   return out;
 }
 
-// ---- with the input's own elements
-// ---------------------------------------------------------------------------------------------------------------
+// ---- with the input's own elements ---------------------------------------------------------------------
 
 Tensor pad_by_index(const Tensor& given, const Padding& p);
 

@@ -121,8 +121,7 @@ Tensor overwrite(const Tensor& t, const char* op, F&& fill) {
   return t;
 }
 
-// ---- uniform
-// --------------------------------------------------------------------------------------------------------
+// ---- uniform -------------------------------------------------------------------------------------------
 
 // One number of [0, 1): 53 bits for double, 24 for float and what is computed in float.
 template <class T>
@@ -152,8 +151,7 @@ Tensor uniform_impl(const Tensor& t, double from, double to, Generator* g) {
   return overwrite(t, "uniform_", [&] { fill_uniform("uniform_", t, from, to, g); });
 }
 
-// ---- normal
-// ---------------------------------------------------------------------------------------------------------
+// ---- normal --------------------------------------------------------------------------------------------
 
 // Box and Muller's transform on 8 pairs (element j with j + 8), as PyTorch lays them out.
 template <class C>
@@ -214,8 +212,7 @@ Tensor normal_impl(const Tensor& t, double mean, double std, Generator* g) {
   return overwrite(t, "normal_", [&] { fill_normal("normal_", t, mean, std, g); });
 }
 
-// ---- integers
-// -------------------------------------------------------------------------------------------------------
+// ---- integers ------------------------------------------------------------------------------------------
 
 // from + a draw of [0, range).
 void fill_range(const char* op, const Tensor& t, int64_t from, uint64_t range, Generator* g) {
@@ -256,8 +253,7 @@ Tensor random_impl(const Tensor& t, Generator* g) {
                    [&] { fill_range("random_", t, 0, ranges[static_cast<int>(t.dtype())], g); });
 }
 
-// ---- Bernoulli, exponential
-// -------------------------------------------------------------------------------------------
+// ---- Bernoulli, exponential ----------------------------------------------------------------------------
 
 void check_probability(double p) {
   WT_CHECK(p >= 0 && p <= 1, ValueError, "bernoulli: Expected p_in >= 0 && p_in <= 1, got ", p);
@@ -330,8 +326,7 @@ Tensor exponential_impl(const Tensor& t, double rate, Generator* g) {
   });
 }
 
-// ---- factories
-// ------------------------------------------------------------------------------------------------------
+// ---- factories -----------------------------------------------------------------------------------------
 
 Tensor fresh(IntList size, OptDType dtype, OptDevice device, bool needs_grad, const char* op) {
   DType t = dtype.value_or(rank_context().default_dtype);

@@ -60,8 +60,7 @@ void check_floating(const char* op, DType t) {
            t);
 }
 
-// ---- sum, mean
-// ----------------------------------------------------------------------------------------------------------
+// ---- sum, mean -----------------------------------------------------------------------------------------
 
 void sum_backward(Node& n, Gradients& g) {
   const Data& d = n.data<Data>();
@@ -115,8 +114,7 @@ Tensor nanmean_impl(const Tensor& x, OptDims dims, bool keepdim, OptDType dtype)
   return nansum_impl(x, dims, keepdim, dtype) / count;
 }
 
-// ---- prod
-// ---------------------------------------------------------------------------------------------------------------
+// ---- prod ----------------------------------------------------------------------------------------------
 
 // For every element the product of all others along dim, right where some are zero.
 Tensor product_of_others(const Tensor& x, int64_t dim) {
@@ -165,8 +163,7 @@ Tensor prod_dim_impl(const Tensor& x, int64_t dim, bool keepdim, OptDType dtype)
   return prod_with(x, x.ndim() ? dim : -1, reduced_shape("prod", x, IntList{&dim, 1}, keepdim), dtype);
 }
 
-// ---- any, all
-// -------------------------------------------------------------------------------------------------------------
+// ---- any, all ------------------------------------------------------------------------------------------
 
 // PyTorch keeps uint8, which was its bool once.
 Tensor truth(const Tensor& x, Tensor out) {
@@ -184,8 +181,7 @@ Tensor count_nonzero_impl(const Tensor& x, OptDims dims) {
   return sum(ne_ts(x, 0), dims, false, std::nullopt);
 }
 
-// ---- var, std
-// -------------------------------------------------------------------------------------------------------------
+// ---- var, std ------------------------------------------------------------------------------------------
 
 Tensor centered(const Tensor& x, const Data& d, double& divisor) {
   int64_t count = 1;
@@ -265,8 +261,7 @@ Pair std_mean_flag_impl(const Tensor& x, OptDims dims, bool unbiased, bool keepd
   return std_mean_impl(x, dims, correction_of(unbiased), keepdim);
 }
 
-// ---- norm
-// -----------------------------------------------------------------------------------------------------------------
+// ---- norm ----------------------------------------------------------------------------------------------
 
 void norm_backward(Node& n, Gradients& g) {
   const Data& d = n.data<Data>();
@@ -320,8 +315,7 @@ Tensor norm_name_impl(const Tensor& x, std::string_view p, OptDims dims, bool ke
   return vector_norm_impl(x, 2.0, dims, keepdim, dtype);
 }
 
-// ---- logsumexp
-// --------------------------------------------------------------------------------------------------------------
+// ---- logsumexp -----------------------------------------------------------------------------------------
 
 void logsumexp_backward(Node& n, Gradients& g) {
   const Data& d = n.data<Data>();

@@ -54,8 +54,7 @@ Tensor run_loss(LossDef& d, Reduction how, std::initializer_list<PointwiseInput>
   return loss;
 }
 
-// ---- losses of the difference between input and target
-// --------------------------------------------------------------------------------------------------------------
+// ---- losses of the difference between input and target -------------------------------------------------
 
 template <LossDef& D>
 void difference_backward(Node& n, Gradients& grads) {
@@ -163,8 +162,7 @@ Tensor huber_loss_impl(const Tensor& x, const Tensor& y, std::string_view reduct
   return weight || out.dtype() == x.dtype() ? out : tape_cast(out, x.dtype());
 }
 
-// ---- losses of probabilities
-// --------------------------------------------------------------------------------------------------------------
+// ---- losses of probabilities ---------------------------------------------------------------------------
 
 // A weight in the input's dtype; undefined where absent.
 Tensor weight_for(const char* op, const Tensor& x, const OptTensor& weight, const char* what) {
@@ -276,8 +274,7 @@ Tensor logits_impl(const Tensor& input, const Tensor& y, const OptTensor& weight
   return with_history(out, logits_def.type, how, x, y, w, p);
 }
 
-// ---- Kullback-Leibler divergence
-// --------------------------------------------------------------------------------------------------------------
+// ---- Kullback-Leibler divergence -----------------------------------------------------------------------
 
 void kl_div_backward(Node& n, Gradients& grads) {
   const Tensor &g = grads[0], x = n.saved(0), y = n.saved(1);

@@ -21,8 +21,7 @@ Tensor make_view(const NodeType& type, const Tensor& x, Shape sizes, Shape strid
   return out;
 }
 
-// ---- same elements in the same order
-// --------------------------------------------------------------------------------
+// ---- same elements in the same order -------------------------------------------------------------------
 
 void reshape_backward(Node& n, Gradients& g) { g.set(0, reshape(g[0], n.data<Shape>())); }
 constexpr NodeType kView{"ViewBackward0", reshape_backward},
@@ -104,8 +103,7 @@ Tensor squeeze_impl(const Tensor& x) { return squeeze_dims(x, {}, true); }
 Tensor squeeze_dim_impl(const Tensor& x, int64_t dim) { return squeeze_dims(x, IntList{&dim, 1}, false); }
 Tensor squeeze_list_impl(const Tensor& x, IntList dims) { return squeeze_dims(x, dims, false); }
 
-// ---- another order of dims
-// ------------------------------------------------------------------------------------------
+// ---- another order of dims -----------------------------------------------------------------------------
 
 void permute_backward(Node& n, Gradients& g) {
   const Shape& dims = n.data<Shape>();
@@ -167,8 +165,7 @@ Tensor movedim_impl(const Tensor& x, IntList from, IntList to) {
   return permute(x, dims);
 }
 
-// ---- repeated
-// -------------------------------------------------------------------------------------------------------
+// ---- repeated ------------------------------------------------------------------------------------------
 
 void expand_backward(Node&, Gradients& g) { g.set(0, g[0]); }  // the engine sums over what was repeated
 constexpr NodeType kExpand{"ExpandBackward0", expand_backward};
@@ -192,8 +189,7 @@ Tensor expand_impl(const Tensor& x, IntList to) {
 }
 Tensor expand_as_impl(const Tensor& x, const Tensor& other) { return expand(x, other.sizes()); }
 
-// ---- a part
-// ---------------------------------------------------------------------------------------------------------
+// ---- a part --------------------------------------------------------------------------------------------
 
 void region_backward(Node& n, Gradients& g) {
   g.set(0, tape_replace_region(Tensor(), g[0], n.data<Region>()));
