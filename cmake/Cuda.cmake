@@ -131,12 +131,13 @@ function(warptape_cuda_plugin)
   file(GLOB host CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/csrc/core/cuda/*.cpp")
   file(GLOB device CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu")
   if(WARPTAPE_CUDA STREQUAL "EMULATED")
-    # Names in *_cub.cu, and *.cpp beside the kernels, are the libraries': their stand-ins lie in tests/emulator.
+    # Names in *_cub.cu, and *.cpp beside the kernels, are the libraries': their stand-ins lie in tests/emulator,
+    # which take what a library would refuse to the same pieces.
     list(FILTER device EXCLUDE REGEX "_cub\\.cu$")
     set(emulator "${PROJECT_SOURCE_DIR}/tests/emulator")
     file(GLOB stand_ins CONFIGURE_DEPENDS "${emulator}/*.cpp")
     list(FILTER stand_ins EXCLUDE REGEX "/test_[a-z_]*\\.cpp$")
-    list(APPEND host ${stand_ins})
+    list(APPEND host ${stand_ins} "${PROJECT_SOURCE_DIR}/kernels/cuda/matmul_pieces.cpp")
     set_source_files_properties(${device} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-x;c++;-fdata-sections")
   else()
     file(GLOB libraries CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/kernels/cuda/*.cpp")

@@ -87,13 +87,13 @@ WT_ACTIVATION(silu, "silu", "silu_backward", "SiluBackward0", 0, false,
 WT_ACTIVATION(gelu, "gelu", "gelu_backward", "GeluBackward0", 0, false,
               (erf(x * (1 / std::numbers::sqrt2)) + 1) * 0.5 +
                   x * exp(x * x * -0.5) * (std::numbers::inv_sqrtpi / std::numbers::sqrt2))
-namespace {
 // u = sqrt(2 / pi) (x + 0.044715 x^3); gelu = x sigmoid(2 u)
 Tensor gelu_tanh_slope(const Tensor& x) {
   const double k = 2 * std::numbers::sqrt2 * std::numbers::inv_sqrtpi;
   Tensor s = sigmoid(x * (x * x * 0.044715 + 1) * k);
   return s + x * s * (1 - s) * ((x * x * (3 * 0.044715) + 1) * k);
 }
+namespace {
 Tensor mish_slope(const Tensor& x) {
   Tensor t = tanh(softplus(x, 1, 40));
   return t + x * sigmoid(x) * (1 - t * t);

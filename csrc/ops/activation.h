@@ -13,4 +13,7 @@ extern WT_API const Op<Tensor(const Tensor&, bool)> silu, mish, selu, relu6, har
 extern WT_API const Op<Tensor(const Tensor&, double, bool)> leaky_relu, elu, celu;
 extern WT_API const Op<Tensor(const Tensor&, double, double, bool)> hardtanh, threshold;
 
+// The derivative of gelu's tanh formula at x, of differentiable ops.
+Tensor gelu_tanh_slope(const Tensor& x);
+
 }  // namespace warptape::ops

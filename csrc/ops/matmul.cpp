@@ -4,6 +4,7 @@
 
 #include "kernels/matmul.h"
 #include "ops/elementwise.h"
+#include "ops/fused_linear.h"
 #include "ops/view.h"
 
 namespace warptape::ops {
@@ -377,6 +378,11 @@ Tensor at_least_2d(const Tensor& x) { return x.ndim() == 1 ? unsqueeze(x, 0) : x
 
 void linear_backward(Node& n, Gradients& g) {
   if (g.wants(0)) g.set(0, matmul(g[0], n.saved(1)));
+  const bool both = g.inputs() > 2 && g.wants(1) && g.wants(2);
+  if (both && g[0].device().is_cuda() && !thread_state.grad_mode) {
+    auto [weight, bias] = linear_gradients(rows_of(at_least_2d(g[0])), rows_of(at_least_2d(n.saved(0))));
+    if (weight.defined()) return g.set(1, weight), g.set(2, bias);
+  }
   if (g.wants(1)) g.set(1, matmul(transposed(rows_of(at_least_2d(g[0]))), rows_of(at_least_2d(n.saved(0)))));
   if (g.inputs() > 2 && g.wants(2)) g.set(2, g[0]);  // the engine sums the rows
 }

@@ -314,8 +314,47 @@ void matmul(const LaunchContext& ctx, const MatmulPlan& plan) {
   if (!multiply(ctx, product_of(ctx, plan, epilogue), plan.alpha, plan.beta)) matmul_plain(ctx, plan);
 }
 
+// cuBLASLt's epilogues are of float16, bfloat16 and float32, and read and write what lies beside C by 16
+// bytes; what the heuristic refuses for another reason ends in the plain functions likewise.
+bool has_epilogues(const MatmulPlan& plan, const void* beside, int64_t ld) {
+  constexpr uintptr_t kAlign = 16;
+  constexpr int64_t kStep = 8;
+  return plan.m > 0 && plan.n > 0 && plan.k > 0 && plan.dtype != DType::Float64 && is_floating(plan.dtype) &&
+         reinterpret_cast<uintptr_t>(beside) % kAlign == 0 && ld % kStep == 0;
+}
+
+// A is cuBLASLt's right operand, so sums over A's rows are those of the gradient of a bias for B there.
+void matmul_row_sums(const LaunchContext& ctx, const MatmulPlan& plan, void* sums) {
+  if (has_epilogues(plan, sums, 0) &&
+      multiply(ctx, product_of(ctx, plan, {CUBLASLT_EPILOGUE_BGRADB, sums, nullptr, 0}), 1, 0))
+    return;
+  row_sums_plain(ctx, plan, sums);
+}
+
+// `before`, row-major as C, is by columns [n, m] with C's leading dim.
+void matmul_gelu_tanh(const LaunchContext& ctx, const MatmulPlan& plan, void* before) {
+  const int64_t ld = plan.m == 1 ? plan.n : plan.c.row_stride;
+  const auto kind = plan.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+  if (has_epilogues(plan, before, ld) &&
+      multiply(ctx, product_of(ctx, plan, {kind, plan.bias, before, ld}), 1, 0))
+    return;
+  gelu_plain(ctx, plan, before);
+}
+
+void matmul_gelu_tanh_backward(const LaunchContext& ctx, const MatmulPlan& plan, const void* before,
+                               void* sums) {
+  const int64_t ld = plan.m == 1 ? plan.n : plan.c.row_stride;
+  const auto kind = sums ? CUBLASLT_EPILOGUE_DGELU_BGRAD : CUBLASLT_EPILOGUE_DGELU;
+  if (has_epilogues(plan, before, ld) && multiply(ctx, product_of(ctx, plan, {kind, sums, before, ld}), 1, 0))
+    return;
+  gelu_backward_plain(ctx, plan, before, sums);
+}
+
 }  // namespace
 
 WT_KERNEL(matmul, matmul);
+WT_KERNEL(matmul_row_sums, matmul_row_sums);
+WT_KERNEL(matmul_gelu_tanh, matmul_gelu_tanh);
+WT_KERNEL(matmul_gelu_tanh_backward, matmul_gelu_tanh_backward);
 
 }  // namespace warptape::kernels::cuda

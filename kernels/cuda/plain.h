@@ -9,6 +9,12 @@ namespace warptape::kernels::cuda {
 // Every dtype but bool, any strides. In use for integers, for k = 0 and where cuBLASLt has no algorithm.
 void matmul_plain(const LaunchContext& ctx, const MatmulPlan& plan);
 
+// The products of kernels/matmul.h that do more, as a product and one kernel after it: for what cuBLASLt's
+// epilogues do not take. See matmul_pieces.cpp.
+void row_sums_plain(const LaunchContext& ctx, const MatmulPlan& plan, void* sums);
+void gelu_plain(const LaunchContext& ctx, const MatmulPlan& plan, void* before);
+void gelu_backward_plain(const LaunchContext& ctx, const MatmulPlan& plan, const void* before, void* sums);
+
 // Every floating dtype, any head sizes, masks, dropout. See attention_plain.cu.
 void attention_plain(const LaunchContext& ctx, const View& out, const View& lse, const AttentionPlan& plan);
 void attention_backward_plain(const LaunchContext& ctx, const View& dq, const View& dk, const View& dv,

@@ -50,7 +50,13 @@ MAX_TOTAL_LINES = 40_000
 BUDGETS = {
     "the CUDA backend": (
         14_000,
-        ("kernels/cuda/", "csrc/core/cuda/", "csrc/bindings/cuda", "python/warptape/cuda/"),
+        (
+            "kernels/cuda/",
+            "csrc/core/cuda/",
+            "csrc/ops/fused_linear",  # for its library's epilogues alone
+            "csrc/bindings/cuda",
+            "python/warptape/cuda/",
+        ),
     ),
     "the distributed part": (
         14_000,

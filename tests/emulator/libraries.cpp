@@ -126,6 +126,10 @@ void matmul(const LaunchContext& ctx, const MatmulPlan& plan) {
   forward<const MatmulPlan&>(ctx, "matmul", matmul_slot, plan);
 }
 WT_KERNEL(matmul, matmul);
+// As where cuBLASLt has no such epilogue.
+WT_KERNEL(matmul_row_sums, cuda::row_sums_plain);
+WT_KERNEL(matmul_gelu_tanh, cuda::gelu_plain);
+WT_KERNEL(matmul_gelu_tanh_backward, cuda::gelu_backward_plain);
 
 }  // namespace
 }  // namespace warptape::kernels

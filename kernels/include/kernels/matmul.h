@@ -1,5 +1,6 @@
 // Matrix product: C = alpha * A B + beta * C (+ bias to every row), for a two-dimensional batch of matrices.
-// Slot: "matmul".
+// Slot: "matmul"; and on devices whose library does more in one pass, such products with what comes before or
+// after them.
 #pragma once
 
 #include "kernels/types.h"
@@ -29,5 +30,20 @@ struct MatmulPlan {
 };
 
 using MatmulFn = void(const LaunchContext&, const MatmulPlan&);
+
+// The slots below are CUDA's alone: on the CPU the ops take the pieces. They are for floating dtypes, without
+// batch dims, alpha 1 and beta 0.
+
+// Slot "matmul_row_sums": C = A B, and the sum of each of A's rows into `sums` [m], contiguous, of the plan's
+// dtype. With A = gradient^T and B = input, C is the gradient of a linear's weight and `sums` its bias's.
+using MatmulRowSumsFn = void(const LaunchContext&, const MatmulPlan&, void* sums);
+
+// Slot "matmul_gelu_tanh": `before` = A B + bias and C = gelu(before), by the tanh formula. `before` is laid
+// out as C.
+using MatmulGeluFn = void(const LaunchContext&, const MatmulPlan&, void* before);
+
+// Slot "matmul_gelu_tanh_backward": C = A B * gelu'(before), and the sum of each of C's columns into `sums`
+// [n], contiguous, where it is not null.
+using MatmulGeluBackwardFn = void(const LaunchContext&, const MatmulPlan&, const void* before, void* sums);
 
 }  // namespace warptape::kernels

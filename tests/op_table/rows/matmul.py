@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..table import FLOATS, NUMERIC, E, Op, Rng, S, Sample
+from .activation import gelu
 
 ERR = "ShapeError"
 # The sum runs over up to 40 products of values near 1; half precisions round once, at the end.
@@ -39,6 +40,22 @@ def baddbmm_samples(r: Rng) -> list[Sample]:
 
 def linear(x: np.ndarray, weight: np.ndarray, bias: Any = None) -> np.ndarray:
     return x @ weight.T + (0 if bias is None else bias)
+
+
+def linear_gelu_linear(
+    x: np.ndarray, w1: np.ndarray, b1: Any, w2: np.ndarray, b2: Any = None, approximate: str = "none"
+) -> np.ndarray:
+    return linear(gelu(linear(x, w1, b1), approximate), w2, b2)
+
+
+def linear_gelu_linear_samples(r: Rng) -> list[Sample]:
+    return [
+        S(r(2, 3), r(4, 3), r(4), r(5, 4), r(5), approximate="tanh"),
+        S(r(2, 1, 3), r(8, 3), r(8), r(2, 8), approximate="tanh"),
+        S(r(3), r(8, 3), None, r(2, 8), r(2), approximate="tanh"),
+        S(r(2, 3), r(4, 3), r(4), r(5, 4), r(5)),
+        S(r(0, 3), r(4, 3), r(4), r(5, 4), r(5), approximate="tanh"),
+    ]
 
 
 def linear_samples(r: Rng) -> list[Sample]:
@@ -213,6 +230,17 @@ ROWS = [
         errors=(
             E(ERR, np.ones((2, 3)), np.ones((4, 2)), match="linear|addmm|mm|matmul"),
             E("RuntimeError", np.ones((2, 3)), np.ones((4, 3)), np.ones(3), match="linear|addmm"),
+        ),
+    ),
+    Op(
+        "nn.functional.linear_gelu_linear",
+        linear_gelu_linear_samples,
+        linear_gelu_linear,
+        tol=TOL,
+        errors=(
+            E(ERR, np.ones((2, 3)), np.ones((4, 2)), np.ones(4), np.ones((5, 4)), match="linear"),
+            E(ERR, np.ones((2, 3)), np.ones((4, 3)), np.ones(4), np.ones((5, 3)), match="linear"),
+            E(ERR, np.ones((2, 3)), np.ones((4, 3)), np.ones(3), np.ones((5, 4)), match="linear"),
         ),
     ),
     Op(

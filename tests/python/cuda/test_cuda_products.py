@@ -86,6 +86,63 @@ def test_linear(rows: tuple[int, ...], dtype: Any) -> None:
         close(got, expected, TOLERANCES[dtype])
 
 
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+@pytest.mark.parametrize("wanted", ["weight", "bias", "bias of one", "expanded gradient", "columns"])
+def test_gradients_of_linear_wanted(wanted: str, dtype: Any) -> None:
+    """Weight's and bias's gradients come from one product where both are wanted, whatever the layout."""
+    results = []
+    for device in ("cpu", "cuda"):
+        x, w = values((33, 24), dtype).to(device), values((10, 24), dtype, 1).to(device)
+        b = values((1 if wanted == "bias of one" else 10,), dtype, 2).to(device)
+        if wanted == "columns":
+            x = x.t().contiguous().t()
+        w.requires_grad_(wanted != "bias")
+        b.requires_grad_(wanted != "weight")
+        out = F.linear(x, w, b)
+        grad = values((33, 10), dtype, 3).to(device)
+        out.backward(grad[:1].expand(33, 10) if wanted == "expanded gradient" else grad)
+        results.append([t.grad for t in (w, b) if t.requires_grad])
+    for expected, got in zip(*results, strict=True):
+        assert got.dtype == dtype
+        close(got, expected, TOLERANCES[dtype])
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+@pytest.mark.parametrize("wanted", ["all", "input", "weights", "biases", "last", "no biases"])
+@pytest.mark.parametrize("rows", [(), (5,), (2, 3)])
+def test_linear_gelu_linear(rows: tuple[int, ...], wanted: str, dtype: Any) -> None:
+    """The fused form on the device against layer, GELU and layer on the CPU."""
+    shapes = {"input": (*rows, 24), "w1": (40, 24), "b1": (40,), "w2": (10, 40), "b2": (10,)}
+    chosen = {
+        "all": list(shapes),
+        "input": ["input"],
+        "weights": ["w1", "w2"],
+        "biases": ["b1", "b2"],
+        "last": ["w2", "b2"],
+        "no biases": ["input", "w1", "w2"],
+    }[wanted]
+    results = []
+    for device in ("cpu", "cuda"):
+        leaves: dict[str, Any] = {
+            name: (values(shape, dtype, i) * 0.5).to(device) for i, (name, shape) in enumerate(shapes.items())
+        }
+        if wanted == "no biases":
+            leaves["b1"] = leaves["b2"] = None
+        for name in chosen:
+            leaves[name].requires_grad_(True)
+        if device == "cuda":
+            out = F.linear_gelu_linear(*leaves.values(), approximate="tanh")
+            assert out.grad_fn.name() == "LinearGeluLinearBackward0"
+        else:
+            hidden = F.gelu(F.linear(leaves["input"], leaves["w1"], leaves["b1"]), approximate="tanh")
+            out = F.linear(hidden, leaves["w2"], leaves["b2"])
+        out.backward(values((*rows, 10), dtype, 7).to(device))
+        results.append([out.detach(), *(leaves[name].grad for name in chosen)])
+    for expected, got in zip(*results, strict=True):
+        assert got.dtype == dtype
+        close(got, expected, 2 * TOLERANCES[dtype])
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_no_depth_gives_the_bias(dtype: Any) -> None:
     bias = values((5,), dtype)
