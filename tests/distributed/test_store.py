@@ -9,90 +9,18 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
-import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
-
+from store_tools import HOST, SECRET, Child, client, master, ms, no_secret, nothing_left
 from warptape import _C
-from warptape.distributed import _store
 from warptape.distributed._store import FileStore, HashStore, PrefixStore, Store, TCPStore
 
-HOST = "127.0.0.1"
-SECRET = "a secret of the tests"
-PYTHON_PATH = str(Path(_store.__file__).parents[2])
-
-
-def ms(n: float) -> timedelta:
-    return timedelta(milliseconds=n)
-
-
-@pytest.fixture(autouse=True)
-def no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("WARPTAPE_SECRET", raising=False)
-
-
-def counts() -> tuple[int, int]:
-    """Open descriptors and threads of this process."""
-    return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
-
-
-@pytest.fixture(autouse=True)
-def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
-    before = counts()
-    yield
-    request.node.funcargs.pop("store", None)
-    deadline = time.monotonic() + 2
-    while counts() != before and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert counts() == before
-
-
-class Child:
-    """Another Python process that runs the code and talks by lines."""
-
-    def __init__(self, code: str, *args: object) -> None:
-        head = "import os, sys, time, signal\nfrom datetime import timedelta\n"
-        head += "from warptape.distributed._store import *\nfrom warptape.distributed._store import _dist\n"
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", head + textwrap.dedent(code), *map(str, args)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": PYTHON_PATH},
-        )
-
-    def line(self) -> str:
-        assert self.process.stdout
-        return self.process.stdout.readline().strip()
-
-    def say(self, text: str = "") -> None:
-        assert self.process.stdin
-        self.process.stdin.write(text + "\n")
-        self.process.stdin.flush()
-
-    def __enter__(self) -> Child:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with self.process:
-            self.process.kill()
-
-
-def master(secret: str = "", **options: Any) -> TCPStore:
-    return TCPStore(HOST, 0, is_master=True, secret=secret, **options)
-
-
-def client(store: TCPStore, secret: str = "", **options: Any) -> TCPStore:
-    return TCPStore(HOST, store.port, secret=secret, **options)
-
+__all__ = ["no_secret", "nothing_left"]  # fixtures of every test here
 
 KINDS: dict[str, Callable[[Path], Store]] = {
     "hash": lambda _: HashStore(),
@@ -127,7 +55,7 @@ def test_add(store: Store) -> None:
     assert [store.add("n", 5), store.add("n", -7), store.add("n", 0)] == [5, -2, -2]
     assert store.get("n") == b"-2"
     store.set("word", "five")
-    with pytest.raises(ValueError, match="'.*word' holds something that is not a number"):
+    with pytest.raises(ValueError, match=r"'.*word' holds something that is not a number"):
         store.add("word", 1)
     assert store.add("n", 1) == -1
 
@@ -145,16 +73,16 @@ def test_time_is_over(store: Store) -> None:
     assert store.timeout == ms(100)
     store.set("here", "")
     start = time.monotonic()
-    with pytest.raises(_C.DistStoreError, match="waited 0.1 s for '.*missing', which no rank has set"):
+    with pytest.raises(_C.DistStoreError, match=r"waited 0.1 s for '.*missing', which no rank has set"):
         store.get("missing")
-    with pytest.raises(_C.DistStoreError, match="waited 0.2 s for.*there'"):
+    with pytest.raises(_C.DistStoreError, match=r"waited 0.2 s for.*there'"):
         store.wait(["here", "there"], ms(200))
     assert 0.3 <= time.monotonic() - start < 1
     with pytest.raises(_C.DistStoreError):
         store.wait(["there"], timedelta(0))
     store.wait(["here"], timedelta(0))
     store.wait(["here"], timedelta.max)
-    with pytest.raises(ValueError, match="timeout of 0 or more"):
+    with pytest.raises(ValueError, match=r"timeout of 0 or more"):
         store.wait(["here"], ms(-1))
 
 
@@ -197,7 +125,7 @@ def test_interrupted(store: Store) -> None:
 
 def test_files(store: Store) -> None:
     if not store._shares_files():
-        with pytest.raises(_C.DistNetworkError, match="hands over no file descriptors"):
+        with pytest.raises(_C.DistNetworkError, match=r"hands over no file descriptors"):
             store._set_file("f", 0)
         return
     fd = os.memfd_create("test")
@@ -209,7 +137,7 @@ def test_files(store: Store) -> None:
         assert os.pread(fd, 99, 0) == b"content" and not os.get_inheritable(fd)
         os.close(fd)
     store.set_timeout(ms(50))
-    with pytest.raises(_C.DistStoreError, match="f2'"):
+    with pytest.raises(_C.DistStoreError, match=r"f2'"):
         store._get_file("f2")
 
 
@@ -227,7 +155,7 @@ def test_large_values(secret: str) -> None:
     value = random.Random(0).randbytes(5 << 20)
     store.set("large", value)
     assert store.get("large") == value
-    with pytest.raises(ValueError, match="may have 64 MiB"):
+    with pytest.raises(ValueError, match=r"may have 64 MiB"):
         store.set("larger", b"x" * (64 << 20))
     assert store.num_keys() == 1
 
@@ -260,7 +188,7 @@ def test_two_processes(secret: str) -> None:
 
 
 def test_workers_missing() -> None:
-    with pytest.raises(_C.DistStoreError, match="1 of 2 processes came within 0.1 s"):
+    with pytest.raises(_C.DistStoreError, match=r"1 of 2 processes came within 0.1 s"):
         master(world_size=2, timeout=ms(100))
     assert master(world_size=2, timeout=ms(100), wait_for_workers=False).num_keys() == 0
     assert master(world_size=1).num_keys() == 1
@@ -287,13 +215,13 @@ def test_address_taken(secret: str) -> None:
 def test_bad_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=r"'10\.0\.0\.1' .* secret.*WARPTAPE_SECRET"):
         TCPStore("10.0.0.1", 29500, is_master=True)
-    with pytest.raises(ValueError, match="port from 0 to 65535, got 70000"):
+    with pytest.raises(ValueError, match=r"port from 0 to 65535, got 70000"):
         TCPStore(HOST, 70000)
-    with pytest.raises(_C.DistNetworkError, match="cannot listen on no-such-host.invalid"):
+    with pytest.raises(_C.DistNetworkError, match=r"cannot listen on no-such-host.invalid"):
         TCPStore("no-such-host.invalid", 0, is_master=True, secret=SECRET)
     monkeypatch.setenv("WARPTAPE_SECRET", SECRET)
     store = TCPStore(HOST, 0, is_master=True)
-    with pytest.raises(_C.DistNetworkError, match="hands over no file"):  # so it is TCP
+    with pytest.raises(_C.DistNetworkError, match=r"hands over no file"):  # so it is TCP
         store._set_file("f", 0)
 
 
@@ -333,12 +261,12 @@ def test_file_of_a_dead_process(tmp_path: Path) -> None:
 def test_file_with_something_else(tmp_path: Path) -> None:
     path = tmp_path / "meet"
     path.write_text("my data")
-    with pytest.raises(_C.DistNetworkError, match="holds something that no store wrote"):
+    with pytest.raises(_C.DistNetworkError, match=r"holds something that no store wrote"):
         FileStore(str(path))
     assert path.read_text() == "my data"
     other = {"unix": "x", "here": "another host", "host": HOST, "port": 9, "secret": SECRET}
     path.write_text(json.dumps(other))
-    with pytest.raises(_C.DistNetworkError, match="cannot be reached; if the file is left from another run"):
+    with pytest.raises(_C.DistNetworkError, match=r"cannot be reached; if the file is left from another run"):
         FileStore(str(path))
 
 

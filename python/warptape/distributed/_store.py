@@ -20,6 +20,9 @@ _dist: Any = _C._distributed
 Store = _dist.Store
 HashStore = _dist.HashStore
 PrefixStore = _dist.PrefixStore
+ServedStore = _dist.ServedStore
+StoreServer = _dist.StoreServer
+Endpoint = _dist.Endpoint
 
 DEFAULT_TIMEOUT = timedelta(seconds=300)
 
@@ -34,7 +37,7 @@ def secret_of_job() -> str:
     return os.environ.get("WARPTAPE_SECRET", "")
 
 
-class TCPStore(_dist.ServedStore):
+class TCPStore(ServedStore):
     """A store at an address, served by the process with ``is_master=True``.
 
     With a secret (the argument, or ``WARPTAPE_SECRET``) it is served over TCP, and both sides prove that they
@@ -98,7 +101,7 @@ class TCPStore(_dist.ServedStore):
 
 def _endpoint(host: str, port: int, secret: str) -> Any:
     name = "" if secret else unix_name("tcp", port)
-    return _dist.Endpoint(unix_name=name, host=host, port=port, secret=secret)
+    return Endpoint(unix_name=name, host=host, port=port, secret=secret)
 
 
 def _serve_at(host: str, port: int, secret: str) -> tuple[Any, Any]:
@@ -108,7 +111,7 @@ def _serve_at(host: str, port: int, secret: str) -> tuple[Any, Any]:
         number = port if secret or port else 32768 + secrets.randbelow(28000)
         endpoint = _endpoint(host, number, secret)
         try:
-            return endpoint, _dist.StoreServer(endpoint)
+            return endpoint, StoreServer(endpoint)
         except _C.DistNetworkError:
             if not left:
                 raise
@@ -132,7 +135,7 @@ def _wait_for_workers(store: Any, world_size: int, is_master: bool, timeout: tim
         store.delete_key("init/all")
 
 
-class FileStore(_dist.ServedStore):
+class FileStore(ServedStore):
     """A store that is found by a file, on several hosts one of a shared file system.
 
     The first process to come serves, and writes where into the file (readable by its user only); it removes
@@ -162,8 +165,8 @@ class FileStore(_dist.ServedStore):
                         f"left from another run, remove it ({e})"
                     ) from None
             secret = secrets.token_hex(16)
-            endpoint = _dist.Endpoint(unix_name("file", secrets.token_hex(8)), secret=secret)
-            server = _dist.StoreServer(endpoint)
+            endpoint = Endpoint(unix_name("file", secrets.token_hex(8)), secret=secret)
+            server = StoreServer(endpoint)
             _write_endpoint(file, endpoint, secret)
         super().__init__(endpoint, timeout, server)
         weakref.finalize(self, _remove, self.path, endpoint.unix_name, os.getpid())
@@ -207,7 +210,7 @@ def _read_endpoint(file: TextIO, path: str) -> Any:
     try:
         e = json.loads(text)
         name = e["unix"] if e["here"] == _here() else ""
-        return _dist.Endpoint(name, e["host"], e["port"], e["secret"])
+        return Endpoint(name, e["host"], e["port"], e["secret"])
     except (ValueError, KeyError, TypeError):
         raise _C.DistNetworkError(
             f"FileStore: {path!r} holds something that no store wrote; choose another file"
