@@ -100,7 +100,7 @@ if _TYPE_CHECKING:
 
 
 def __getattr__(name: str):  # no annotation: a cyclic import hides Any from mypy here
-    if name in ("cuda", "backends"):  # on first use: most programs need neither
+    if name in ("cuda", "backends", "multiprocessing"):  # on first use: most programs need neither
         from importlib import import_module
 
         return import_module(f".{name}", __name__)

@@ -1,0 +1,1 @@
+"""torch.distributed's names: ranks, process groups, collectives."""

@@ -1,0 +1,163 @@
+"""Why a worker process failed, told by the worker in a file and printed by the launcher.
+
+The file is torchrun's, so that scripts and launchers of both kinds understand each other:
+`{"message": {"message": ..., "extraInfo": {"py_callstack": ..., "timestamp": ...}}}`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import functools
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ParamSpec, TypeVar
+
+__all__ = ["ProcessFailure", "record"]
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_LIMIT = 64 * 1024  # characters of a traceback kept: what matters is at its ends
+
+
+def record(fn: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Decorate a script's main function: its exception is shown first in the launcher's summary.
+
+    The exception is written to the file named by TORCHELASTIC_ERROR_FILE, if any, and raised on.
+    """
+
+    @functools.wraps(fn)
+    def recorded(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        with contextlib.suppress(Exception):  # no stderr to write to
+            faulthandler.enable(all_threads=True)
+        try:
+            return fn(*args, **kwargs)
+        except Exception as error:
+            write_error(error)
+            raise
+
+    return recorded
+
+
+def record_uncaught() -> None:
+    """Do for the main thread's uncaught exceptions what `record` does, in scripts that do not use it."""
+    if not os.environ.get("TORCHELASTIC_ERROR_FILE"):
+        return
+    show = sys.excepthook
+    if getattr(show, "_warptape_records", False):
+        return
+
+    def hook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        if isinstance(error, Exception):
+            write_error(error)
+        show(kind, error, trace)
+
+    hook._warptape_records = True  # type: ignore[attr-defined]
+    sys.excepthook = hook
+
+
+def write_error(error: BaseException) -> None:
+    """Write `error` to the file the launcher asked for; a process's first error stays."""
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if not path:
+        return
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    if len(text) > _LIMIT:
+        text = text[: _LIMIT // 2] + "\n[...]\n" + text[-_LIMIT // 2 :]
+    extra = {"py_callstack": text, "timestamp": str(int(time.time()))}
+    data = {"message": {"message": f"{type(error).__name__}: {error}"[:_LIMIT], "extraInfo": extra}}
+    try:
+        if os.path.exists(path) and os.path.getsize(path) > 0:
+            return
+        with open(path, "w") as file:
+            json.dump(data, file)
+    except OSError as problem:
+        print(f"warptape: cannot write the error file {path}: {problem}", file=sys.stderr)
+
+
+@dataclass(frozen=True)
+class ProcessFailure:
+    """One worker's failure: what it wrote to its error file, or else how it ended."""
+
+    rank: int
+    local_rank: int
+    pid: int
+    exitcode: int  # negative: the number of the signal that killed it
+    host: str
+    time: float  # seconds since the epoch: when the error file was written, else when the process ended
+    message: str = ""  # one line or more, such as "ValueError: ..."; empty without an error file
+    traceback: str = ""
+
+    @staticmethod
+    def parse(text: str) -> tuple[str, str]:
+        """(message, traceback) of an error file's text; whatever is no error file counts as the message."""
+        try:
+            message = json.loads(text)["message"]
+            if isinstance(message, str):
+                return message, ""
+            return str(message["message"]), str(message.get("extraInfo", {}).get("py_callstack", ""))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return text.strip()[:_LIMIT], ""
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> ProcessFailure:
+        """The failure of which another launcher sent the fields."""
+        return cls(**data)
+
+    def to_json(self) -> dict[str, Any]:
+        """Fields, for another launcher."""
+        return asdict(self)
+
+    def ending(self) -> str:
+        """How the process ended, in words."""
+        if self.exitcode >= 0:
+            return f"exit code {self.exitcode}"
+        try:
+            return f"killed by {signal.Signals(-self.exitcode).name}"
+        except ValueError:
+            return f"killed by signal {-self.exitcode}"
+
+
+def root_cause(failures: Iterable[ProcessFailure]) -> ProcessFailure:
+    """The failure that came first: the later ones mostly follow from it."""
+    return min(failures, key=lambda failure: failure.time)
+
+
+def exit_code(failure: ProcessFailure) -> int:
+    """What the launcher exits with: the worker's own code, or 128 + signal as shells do.
+
+    1 for a worker that told its error but was stopped before it could end by itself.
+    """
+    if failure.exitcode < 0 and failure.message:
+        return 1
+    return 128 - failure.exitcode if failure.exitcode < 0 else failure.exitcode or 1
+
+
+def summary(failures: Sequence[ProcessFailure]) -> str:
+    """The failures as text: the first one's traceback, then one line for each that followed."""
+    first = root_cause(failures)
+    clock = time.strftime("%H:%M:%S", time.localtime(first.time)) + f"{first.time % 1:.3f}"[1:]
+    lines = [
+        f"rank {first.rank} failed first: {first.ending()} "
+        f"(local rank {first.local_rank}, pid {first.pid}, host {first.host}, {clock})"
+    ]
+    if first.traceback or first.message:
+        lines.append((first.traceback or first.message).rstrip())
+    elif first.exitcode >= 0:
+        lines.append(
+            "no traceback: decorate the main function with "
+            "warptape.distributed.elastic.multiprocessing.errors.record to see it here"
+        )
+    for failure in sorted(failures, key=lambda failure: failure.time):
+        if failure is not first:
+            what = f": {failure.message.splitlines()[0]}" if failure.message else ""
+            lines.append(
+                f"rank {failure.rank}, {failure.time - first.time:.3f} s later: {failure.ending()}{what}"
+            )
+    return "\n".join(lines)

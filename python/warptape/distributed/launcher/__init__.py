@@ -1,0 +1,1 @@
+"""The launcher behind `python -m warptape.distributed.run`."""

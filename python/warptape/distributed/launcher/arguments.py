@@ -1,0 +1,254 @@
+"""The launcher's command line: torchrun's flags, with defaults from PET_* variables as there."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+DEFAULT_PORT = {"static": 29500, "c10d": 29400}
+_RUN_PATH = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+
+
+class UsageError(Exception):
+    """The command line cannot be obeyed; the text says why and what to write instead."""
+
+
+@dataclass
+class Config:
+    """What the command line asks for."""
+
+    command: list[str]  # ${local_rank} in it is replaced
+    nproc: int
+    nnodes: int = 1
+    node_rank: int | None = None  # None: in order of arrival
+    host: str = "127.0.0.1"  # where node 0's launcher is met, and the workers' MASTER_ADDR
+    port: int | None = None  # node 0's launcher; for one node the workers' MASTER_PORT, None: any free one
+    run_id: str = "none"
+    role: str = "default"
+    max_restarts: int = 0
+    join_timeout: float = 600.0
+    log_dir: str | None = None
+    redirects: dict[int, int] = field(default_factory=dict)  # local rank -> 1 stdout, 2 stderr, 3 both
+    tee: dict[int, int] = field(default_factory=dict)
+    shown: set[int] | None = None  # local ranks whose output reaches the console; None: all
+    signals: tuple[int, ...] = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+    grace: float = 30.0  # seconds from the first signal to SIGKILL
+    secret: str = ""
+
+
+def parser(environ: Mapping[str, str] = os.environ) -> argparse.ArgumentParser:
+    """The parser; PET_<NAME> in `environ` is the default of --name."""
+    result = argparse.ArgumentParser(
+        prog="warptape-run",
+        description="Start a script as several ranks on this host, or as one of several hosts.",
+        epilog="Flags are torchrun's; PET_NPROC_PER_NODE=2 and the like set defaults.",
+        allow_abbrev=False,
+    )
+
+    def add(name: str, text: str, short: str | None = None, flag: bool = False, **more: object) -> None:
+        dest = name.replace("-", "_")
+        given = environ.get("PET_" + dest.upper())
+        names = [f"--{name}"] + ([f"--{dest}"] if dest != name else [])
+        if short:
+            names.insert(0, short)
+        if flag:
+            on = bool(given) and given != "0"
+            result.add_argument(*names, dest=dest, action="store_true", default=on, help=text)
+            return
+        if given is not None:
+            more["default"] = given  # argparse converts a text as if it were given
+        result.add_argument(*names, dest=dest, help=text, **more)  # type: ignore[arg-type]
+
+    add("nnodes", "number of nodes: N or N:N", default="1")
+    add("nproc-per-node", "ranks on this node: a number, auto, cpu or gpu", default="1")
+    add("rdzv-backend", "static (node ranks are given) or c10d (in order of arrival)", default="static")
+    add("rdzv-endpoint", "HOST[:PORT] where node 0's launcher is met", default="")
+    add("rdzv-id", "name of the job", default="none")
+    add("rdzv-conf", "key=value,...: join_timeout (seconds)", default="")
+    add("standalone", "one node, nothing shared with other jobs", flag=True)
+    add("max-restarts", "start all ranks anew after a failure, at most this often", type=int, default=0)
+    add("monitor-interval", "accepted; the launcher waits for events instead", type=float, default=0.1)
+    methods = ["spawn", "fork", "forkserver"]
+    add("start-method", "accepted; ranks are programs of their own", default="spawn", choices=methods)
+    add("role", "name of the workers, in log lines", default="default")
+    add("module", "run the script as python -m does", short="-m", flag=True)
+    add("no-python", "execute the script itself", flag=True)
+    add("run-path", "run the script by runpy.run_path", flag=True)
+    add("log-dir", "folder for logs and error files", default=None)
+    add("redirects", "1 stdout, 2 stderr, 3 both to files; by local rank as 0:1,1:3", short="-r", default="0")
+    add("tee", "as --redirects, and to the console, too", short="-t", default="0")
+    add("local-ranks-filter", "show only these local ranks' output on the console: 0,1", default="")
+    add("node-rank", "rank of this node (static)", type=int, default=None)
+    add("master-addr", "host of node 0 (static)", default="127.0.0.1")
+    add("master-port", "port of node 0 (static)", type=int, default=None)
+    add("local-addr", "address of this node, for the workers if it is node 0", default=None)
+    names = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+    add(
+        "signals-to-handle",
+        f"signals that end the job, passed on to the ranks (default {names})",
+        default=names,
+    )
+    grace = environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "30")
+    add(
+        "shutdown-timeout", "seconds from the first signal to SIGKILL (default 30)", type=float, default=grace
+    )
+    result.add_argument("training_script", help="script, module or program")
+    result.add_argument("training_script_args", nargs=argparse.REMAINDER, help="its arguments")
+    return result
+
+
+def configure(argv: Sequence[str] | None, environ: Mapping[str, str] = os.environ) -> Config:
+    """The configuration of a command line. Raises UsageError; exits as argparse does for unknown flags."""
+    args = parser(environ).parse_args(argv)
+    nproc = count_processes(args.nproc_per_node)
+    nnodes = count_nodes(args.nnodes)
+    if args.max_restarts < 0:
+        raise UsageError(f"--max-restarts: expected 0 or more, got {args.max_restarts}")
+    if args.rdzv_backend not in DEFAULT_PORT:
+        raise UsageError(f"--rdzv-backend: expected static or c10d, got {args.rdzv_backend}")
+    config = Config(
+        command=command(args, environ),
+        nproc=nproc,
+        nnodes=nnodes,
+        run_id=args.rdzv_id,
+        role=args.role,
+        max_restarts=args.max_restarts,
+        join_timeout=join_timeout(args.rdzv_conf),
+        log_dir=args.log_dir or None,
+        redirects=streams("--redirects", args.redirects, nproc),
+        tee=streams("--tee", args.tee, nproc),
+        shown=rank_filter(args.local_ranks_filter),
+        signals=signal_numbers(args.signals_to_handle),
+        grace=args.shutdown_timeout,
+        secret=environ.get("WARPTAPE_SECRET", ""),
+    )
+    if args.standalone:
+        config.nnodes, config.run_id = 1, secrets.token_hex(8)
+        return config
+    endpoint = args.rdzv_endpoint
+    static = args.rdzv_backend == "static"
+    if not endpoint and static:
+        endpoint = args.master_addr if args.master_port is None else f"{args.master_addr}:{args.master_port}"
+    config.host, config.port = split_endpoint(endpoint) if endpoint else ("127.0.0.1", None)
+    if static:
+        config.node_rank = args.node_rank or 0
+    if nnodes == 1:
+        config.node_rank = 0
+        return config
+    if not endpoint:
+        raise UsageError("several nodes need --rdzv-endpoint HOST:PORT, the same on all of them")
+    if config.node_rank is not None and not 0 <= config.node_rank < nnodes:
+        raise UsageError(f"--node-rank: expected 0 to {nnodes - 1}, got {config.node_rank}")
+    config.port = config.port or DEFAULT_PORT[args.rdzv_backend]
+    if args.local_addr and config.node_rank == 0:
+        config.host = args.local_addr
+    return config
+
+
+def command(args: argparse.Namespace, environ: Mapping[str, str]) -> list[str]:
+    """The workers' command line."""
+    rest = list(args.training_script_args)
+    if rest[:1] == ["--"]:
+        rest = rest[1:]
+    if args.no_python and args.module and not args.run_path:
+        raise UsageError("--no-python and --module exclude each other: a module needs python")
+    python = [environ.get("PYTHON_EXEC", sys.executable), "-u"]
+    if args.run_path:
+        return [*python, "-c", _RUN_PATH, args.training_script, *rest]
+    if args.no_python:
+        return [args.training_script, *rest]
+    return [*python, *(["-m"] if args.module else []), args.training_script, *rest]
+
+
+def count_processes(text: str) -> int:
+    """Ranks per node: a number, `cpu` (processors this process may use), `gpu`, `auto` (gpu, else cpu)."""
+    if text in ("auto", "gpu"):
+        import warptape
+
+        count = warptape.cuda.device_count() if warptape.cuda.is_available() else 0
+        if count:
+            return count
+        if text == "gpu":
+            raise UsageError(
+                "--nproc-per-node=gpu: no CUDA device here; `python -m warptape.doctor` says more"
+            )
+    if text in ("auto", "cpu"):
+        return len(os.sched_getaffinity(0))
+    if text.isdecimal() and int(text) > 0:
+        return int(text)
+    raise UsageError(f"--nproc-per-node: expected a positive number, auto, cpu or gpu, got {text}")
+
+
+def count_nodes(text: str) -> int:
+    """Nodes of N or N:N."""
+    low, colon, high = text.partition(":")
+    if not (low.isdecimal() and int(low) > 0 and (not colon or high.isdecimal())):
+        raise UsageError(f"--nnodes: expected N or N:N, got {text}")
+    if colon and int(low) != int(high):
+        raise UsageError(
+            f"--nnodes={text}: a job that grows and shrinks is not supported; give the number of nodes, "
+            f"as --nnodes={high}"
+        )
+    return int(low)
+
+
+def streams(flag: str, text: str, nproc: int) -> dict[int, int]:
+    """Local rank -> 0 to 3, of "3" or of "0:1,1:3"."""
+    try:
+        if ":" not in text:
+            result = dict.fromkeys(range(nproc), int(text))
+        else:
+            pairs = [item.split(":") for item in text.split(",")]
+            result = {int(rank): int(which) for rank, which in pairs}
+        if all(0 <= which <= 3 for which in result.values()):
+            return result
+    except ValueError:
+        pass
+    raise UsageError(f"{flag}: expected 0 to 3, or LOCAL_RANK:0-3 with commas between, got {text}")
+
+
+def rank_filter(text: str) -> set[int] | None:
+    """Local ranks of "0,1"; None for all."""
+    if not text:
+        return None
+    try:
+        return {int(item) for item in text.split(",")}
+    except ValueError:
+        raise UsageError(f"--local-ranks-filter: expected numbers with commas between, got {text}") from None
+
+
+def signal_numbers(text: str) -> tuple[int, ...]:
+    """Numbers of "SIGTERM,SIGINT"."""
+    try:
+        return tuple(signal.Signals[name.strip()] for name in text.split(",") if name.strip())
+    except KeyError as name:
+        raise UsageError(f"--signals-to-handle: there is no signal {name}") from None
+
+
+def join_timeout(conf: str) -> float:
+    """Seconds to wait for all nodes, of torchrun's --rdzv-conf; its other keys mean nothing here."""
+    pairs = dict(item.partition("=")[::2] for item in conf.split(",") if item)
+    text = pairs.get("join_timeout", pairs.get("timeout", "600"))
+    try:
+        return float(text)
+    except ValueError:
+        raise UsageError(f"--rdzv-conf: join_timeout: expected seconds, got {text}") from None
+
+
+def split_endpoint(text: str) -> tuple[str, int | None]:
+    """(host, port or None) of HOST, HOST:PORT, [IPV6] or [IPV6]:PORT."""
+    host, bracket, rest = text.partition("]")
+    if bracket:
+        host, port = host.removeprefix("["), rest.removeprefix(":")
+    elif text.count(":") > 1:
+        host, port = text, ""
+    else:
+        host, _, port = text.partition(":")
+    if not host or (port and not (port.isdecimal() and int(port) < 65536)):
+        raise UsageError(f"--rdzv-endpoint: expected HOST:PORT, got {text}")
+    return host, int(port) if port and int(port) else None

@@ -1,0 +1,222 @@
+"""The ranks of one node: started, watched, stopped and buried together."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ...multiprocessing._lifetime import die_with_parent
+from ..elastic.multiprocessing.errors import ProcessFailure
+from .arguments import Config
+from .guard import Guard
+from .loop import Loop
+from .output import Output, RunFolder
+
+# How long a stopped worker's helpers may take to clean up after themselves (multiprocessing's resource
+# tracker unlinks shared memory) before they are killed.
+_HELPERS_PATIENCE = 0.3
+
+
+@dataclass(frozen=True)
+class Start:
+    """What all nodes agree on before a start: the same on each but for `node`."""
+
+    attempt: int
+    node: int
+    processes: list[int]  # ranks on each node
+    job: str
+    master_addr: str
+    master_port: int
+    secret: str = ""  # of the workers; empty on one node
+
+    @property
+    def first_rank(self) -> int:
+        """The rank of this node's first worker."""
+        return sum(self.processes[: self.node])
+
+
+def worker_environment(config: Config, start: Start, local_rank: int) -> dict[str, str]:
+    """The variables a worker gets besides the launcher's own: torchrun's, and warptape's."""
+    rank, world = start.first_rank + local_rank, sum(start.processes)
+    result = {
+        "RANK": rank,
+        "WORLD_SIZE": world,
+        "LOCAL_RANK": local_rank,
+        "LOCAL_WORLD_SIZE": config.nproc,
+        "GROUP_RANK": start.node,
+        "GROUP_WORLD_SIZE": len(start.processes),
+        "ROLE_RANK": rank,
+        "ROLE_WORLD_SIZE": world,
+        "ROLE_NAME": config.role,
+        "MASTER_ADDR": start.master_addr,
+        "MASTER_PORT": start.master_port,
+        "TORCHELASTIC_RESTART_COUNT": start.attempt,
+        "TORCHELASTIC_MAX_RESTARTS": config.max_restarts,
+        "TORCHELASTIC_RUN_ID": config.run_id,
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "WARPTAPE_JOB": start.job,
+    }
+    if start.secret:
+        result["WARPTAPE_SECRET"] = start.secret
+    if config.nproc > 1 and "OMP_NUM_THREADS" not in os.environ:
+        result["OMP_NUM_THREADS"] = 1  # ranks share the processors
+    return {name: str(value) for name, value in result.items()}
+
+
+class Worker:
+    """One rank's process, leader of a session and process group of its own."""
+
+    def __init__(
+        self, command: list[str], environ: dict[str, str], rank: int, local_rank: int, output: Output
+    ):
+        self.rank, self.local_rank, self.output = rank, local_rank, output
+        self.exitcode: int | None = None
+        self.ended = 0.0
+        launcher = os.getpid()
+        self._process = subprocess.Popen(
+            command,
+            env=environ,
+            stdout=output.stdout,
+            stderr=output.stderr,
+            start_new_session=True,
+            preexec_fn=lambda: die_with_parent(launcher),
+        )
+        self.pid = self._process.pid
+        self.pidfd = os.pidfd_open(self.pid)
+
+    def look(self) -> None:
+        """Note the exit code if it ended. It stays a zombie, so that its group's number is not given away."""
+        info = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if info is not None and self.exitcode is None:
+            self.exitcode = info.si_status if info.si_code == os.CLD_EXITED else -info.si_status
+            self.ended = time.time()
+
+    def signal_group(self, number: int) -> None:
+        """Send a signal to the worker and all that it started."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, number)
+
+    def signal_alone(self, number: int) -> None:
+        """Send a signal to the worker only."""
+        if self.exitcode is None:
+            signal.pidfd_send_signal(self.pidfd, number)
+
+    def reap(self) -> None:
+        """Let go of the process id."""
+        self._process.wait()
+        os.close(self.pidfd)
+
+    def group_empty(self) -> bool:
+        """True if nothing of what the worker started is left; after `reap`."""
+        try:
+            os.killpg(self.pid, 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:
+            pass
+        return False
+
+
+class WorkerGroup:
+    """All ranks of this node, for one start."""
+
+    def __init__(self, config: Config, loop: Loop, guard: Guard, folder: RunFolder, start: Start) -> None:
+        self._config, self._loop, self._guard, self._folder, self._start = config, loop, guard, folder, start
+        self._workers: list[Worker] = []
+        self._stopped_at: float | None = None
+
+    def start(self) -> None:
+        """Start every rank. Raises OSError where the program cannot be executed."""
+        for local_rank in range(self._config.nproc):
+            rank = self._start.first_rank + local_rank
+            output = Output(
+                self._config, self._loop, self._folder.rank(self._start.attempt, local_rank), rank, local_rank
+            )
+            environ = {**os.environ, **worker_environment(self._config, self._start, local_rank)}
+            environ["TORCHELASTIC_ERROR_FILE"] = output.error.path
+            folder = self._folder.attempt(self._start.attempt)
+            if folder:
+                environ["WARPTAPE_FLIGHT_DIR"] = folder
+            command = [item.replace("${local_rank}", str(local_rank)) for item in self._config.command]
+            try:
+                worker = Worker(command, environ, rank, local_rank, output)
+            except OSError:
+                output.close()
+                raise
+            self._guard.watch(worker.pid)
+            self._workers.append(worker)
+            output.handed_over()
+            self._loop.watch(worker.pidfd, self._on_exit(worker))
+
+    def _on_exit(self, worker: Worker) -> Callable[[], None]:
+        def look() -> None:
+            worker.look()
+            if worker.exitcode is not None:
+                self._loop.unwatch(worker.pidfd)
+
+        return look
+
+    @property
+    def ended(self) -> bool:
+        """True if no rank runs."""
+        return all(worker.exitcode is not None for worker in self._workers)
+
+    @property
+    def failed(self) -> bool:
+        """True if a rank ended otherwise than by exit code 0."""
+        return any(worker.exitcode for worker in self._workers)
+
+    def pass_on(self, number: int) -> None:
+        """Send a signal to the ranks but not to what they started, which may not expect it."""
+        for worker in self._workers:
+            worker.signal_alone(number)
+
+    def stop(self, number: int) -> None:
+        """Send signal `number` to all; SIGKILL after the grace period, or when the launcher gets another."""
+        self._stopped_at = time.time()
+        for worker in self._workers:
+            worker.signal_group(number)
+            worker.signal_group(signal.SIGCONT)  # a stopped process hears nothing else
+        came = len(self._loop.signals)
+        self._loop.wait(lambda: self.ended or len(self._loop.signals) > came, self._config.grace)
+        if not self.ended:
+            for worker in self._workers:
+                worker.signal_group(signal.SIGKILL)
+            self._loop.wait(lambda: self.ended)
+
+    def bury(self) -> None:
+        """After all ranks ended: end what they left running, close files, free process ids."""
+        for worker in self._workers:
+            worker.reap()
+        self._until_helpers_are_gone()
+        for worker in self._workers:
+            if not worker.group_empty():
+                worker.signal_group(signal.SIGKILL)
+            self._guard.forget(worker.pid)
+            worker.output.close()
+        self._workers.clear()
+
+    def _until_helpers_are_gone(self) -> None:
+        end = time.monotonic() + _HELPERS_PATIENCE
+        while not all(worker.group_empty() for worker in self._workers) and time.monotonic() < end:
+            time.sleep(0.005)
+
+    def failures(self) -> list[ProcessFailure]:
+        """What went wrong, without the ranks that ended only because they were told to. Before `bury`."""
+        result = []
+        for worker in self._workers:
+            told = worker.output.error.read()
+            stopped = self._stopped_at is not None and worker.ended >= self._stopped_at
+            if not worker.exitcode or (stopped and told is None):
+                continue
+            when, message, trace = told or (worker.ended, "", "")
+            host = socket.gethostname()
+            ids = (worker.rank, worker.local_rank, worker.pid, worker.exitcode, host)
+            result.append(ProcessFailure(*ids, when, message, trace))
+        return result

@@ -1,0 +1,107 @@
+"""Starts a script as several ranks: `python -m warptape.distributed.run [flags] script [arguments]`.
+
+The flags, the variables the script finds and the log folders are torchrun's; docs/distributed.md tells more.
+Also installed as the command `warptape-run`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import warnings
+from collections.abc import Sequence
+
+from .elastic.multiprocessing.errors import ProcessFailure, summary
+from .launcher.arguments import Config, UsageError, configure
+from .launcher.guard import Guard
+from .launcher.loop import Loop
+from .launcher.meeting import MeetingError
+from .launcher.nodes import End, Node, Report, meet
+from .launcher.output import RunFolder
+from .launcher.workers import Start, WorkerGroup
+
+__all__ = ["main", "run"]
+
+
+class _Log:
+    """The launcher's own words, on standard error."""
+
+    def __call__(self, text: str) -> None:
+        with contextlib.suppress(OSError):  # a console that is gone ends no job
+            print(f"warptape-run: {text}", file=sys.stderr, flush=True)
+
+    def failed(self, failures: Sequence[ProcessFailure], then: str) -> None:
+        """Say what failed, first things first, and what comes next."""
+        self(f"{then}\n{summary(failures)}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line `argv` (sys.argv's if None) and return the exit code."""
+    log = _Log()
+    try:
+        config = configure(argv)
+        return run(config)
+    except (UsageError, MeetingError) as error:
+        log(str(error))
+        return 2
+
+
+def run(config: Config) -> int:
+    """Start the ranks, see them to their end, and return the exit code. From the main thread only."""
+    # The children of a threaded process call exec at once; what Python warns of does not happen to them.
+    warnings.filterwarnings("ignore", category=DeprecationWarning, message=".*multi-threaded.*fork.*")
+    log = _Log()
+    guard = Guard()
+    loop = Loop(config.signals)
+    try:
+        node = meet(config, loop, log)
+        try:
+            end = _run(config, loop, guard, node, log)
+        finally:
+            node.close()
+    finally:
+        loop.close()
+        guard.close()
+    if end.failures:
+        log.failed(end.failures, end.reason or "the job failed")
+    elif end.reason:
+        log(end.reason)
+    return end.code
+
+
+def _run(config: Config, loop: Loop, guard: Guard, node: Node, log: _Log) -> End:
+    folder: RunFolder | None = None
+    while True:
+        order = node.next()
+        if isinstance(order, End):
+            return order
+        if folder is None:
+            folder = RunFolder(config)
+            if folder.path and not config.log_dir:
+                log(f"logs are in {folder.path}")
+        try:
+            node.report(_attempt(config, loop, guard, folder, node, order))
+        except OSError as error:
+            node.report(Report(lost=f"cannot start {' '.join(config.command[:3])}: {error}"))
+
+
+def _attempt(config: Config, loop: Loop, guard: Guard, folder: RunFolder, node: Node, start: Start) -> Report:
+    """One start of this node's ranks, to the end of the last of them."""
+    group = WorkerGroup(config, loop, guard, folder, start)
+    loop.on_user_signal = group.pass_on
+    try:
+        group.start()
+        loop.wait(lambda: group.ended or group.failed or node.stop_wanted or bool(loop.signals))
+        if not group.ended:
+            group.stop(loop.signals[0] if loop.signals else signal.SIGTERM)
+        return Report(group.failures(), loop.signals[0] if loop.signals else 0)
+    finally:
+        loop.on_user_signal = lambda number: None
+        if not group.ended:  # not all ranks could be started
+            group.stop(signal.SIGKILL)
+        group.bury()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
