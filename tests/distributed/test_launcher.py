@@ -12,6 +12,13 @@ import pytest
 from launched import LAUNCHER, PACKAGE, launch, lines, started, until
 from time_limits import seconds
 
+# print writes the text and the end of the line apart: lines of several ranks would mix.
+HEAD = """
+import json, os, signal, sys, time
+rank = int(os.environ['RANK'])
+def say(*words):
+    sys.stdout.write(' '.join(map(str, words)) + chr(10))
+"""
 RECORD = "from warptape.distributed.elastic.multiprocessing.errors import record, record_uncaught\n"
 
 
@@ -19,14 +26,14 @@ RECORD = "from warptape.distributed.elastic.multiprocessing.errors import record
 def script(tmp_path: Path):
     def write(text: str, name: str = "script.py") -> str:
         path = tmp_path / name
-        path.write_text("import json, os, signal, sys, time\nrank = int(os.environ['RANK'])\n" + text)
+        path.write_text(HEAD + text)
         return str(path)
 
     return write
 
 
 SHOW = """
-sys.stdout.write(json.dumps({'argv': sys.argv[1:], 'main': __name__, **os.environ}) + chr(10))
+say(json.dumps({'argv': sys.argv[1:], 'main': __name__, **os.environ}))
 """
 
 
@@ -152,7 +159,7 @@ def test_uncaught_exceptions_are_recorded_without_the_decorator(script) -> None:
 
 
 def test_log_folders_are_torchruns(script, tmp_path: Path) -> None:
-    text = "print('out', rank)\nprint('err', rank, file=sys.stderr)\n"
+    text = "say('out', rank)\nsys.stderr.write(f'err {rank}' + chr(10))\n"
     path = script(text + RECORD + "record(lambda: 1 // 0)() if rank == 1 else time.sleep(60)")
     code, out, err = launch(
         "--nproc-per-node=2", "--log-dir", tmp_path / "logs", "--rdzv-id=job/7", "-r=0:3", "-t=1:3", path
@@ -175,9 +182,7 @@ def test_log_folders_are_torchruns(script, tmp_path: Path) -> None:
 
 
 def test_tee_keeps_lines_whole_and_all_of_them(script, tmp_path: Path) -> None:
-    path = script(
-        "for i in range(2000): sys.stdout.write(f'{rank} {i} ' + 'x' * 200 + chr(10))\nprint('end', end='')"
-    )
+    path = script("for i in range(2000): say(rank, i, 'x' * 200)\nsys.stdout.write('end')")
     code, out, _ = launch("--nproc-per-node=2", "--role=r", "-t=1", "--log-dir", tmp_path / "logs", path)
     assert code == 0
     for rank in range(2):
@@ -187,7 +192,7 @@ def test_tee_keeps_lines_whole_and_all_of_them(script, tmp_path: Path) -> None:
 
 
 def test_filter_shows_some_ranks_only(script, tmp_path: Path) -> None:
-    path = script("print('rank', rank)")
+    path = script("say('rank', rank)")
     code, out, _ = launch("--nproc-per-node=3", "--local-ranks-filter=1", path)
     assert (code, out) == (0, "rank 1\n")
     code, out, _ = launch(
@@ -218,7 +223,7 @@ def test_all_ranks_restart_and_soon(script, tmp_path: Path) -> None:
 
 
 def test_restarts_end(script, tmp_path: Path) -> None:
-    path = script("print('attempt', os.environ['TORCHELASTIC_RESTART_COUNT'])\nsys.exit(3)")
+    path = script("say('attempt', os.environ['TORCHELASTIC_RESTART_COUNT'])\nsys.exit(3)")
     code, _, err = launch("--max-restarts=1", "-r=1", "--log-dir", tmp_path / "logs", path)
     assert code == 3
     assert err.count("rank 0 failed first") == 2
@@ -230,10 +235,10 @@ def test_restarts_end(script, tmp_path: Path) -> None:
 
 CATCH = """
 def caught(number, frame):
-    print('caught', number)
+    say('caught', number)
     sys.exit(0)
 signal.signal(signal.{name}, caught)
-print('ready')
+say('ready')
 while True: time.sleep(0.01)
 """
 
@@ -251,7 +256,7 @@ def test_signals_reach_the_ranks(script, name: str) -> None:
 
 
 def test_user_signals_are_passed_on_and_end_nothing(script) -> None:
-    text = "signal.signal(signal.SIGUSR2, lambda n, f: print('dump'))\nprint('ready')\nsignal.pause()"
+    text = "signal.signal(signal.SIGUSR2, lambda n, f: say('dump'))\nsay('ready')\nsignal.pause()"
     with started([*LAUNCHER, script(text)]) as job:
         assert job.process.stdout.readline() == "ready\n"
         os.kill(job.pid, signal.SIGUSR2)
@@ -260,7 +265,7 @@ def test_user_signals_are_passed_on_and_end_nothing(script) -> None:
 
 @pytest.mark.parametrize("state", ["deaf", "stopped"])
 def test_ranks_that_do_not_listen_are_killed(script, state: str) -> None:
-    deaf = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('ready')\n"
+    deaf = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nsay('ready')\n"
     rest = "time.sleep(60)" if state == "deaf" else "os.kill(os.getpid(), signal.SIGSTOP); time.sleep(60)"
     with started([*LAUNCHER, "--shutdown-timeout=0.3", script(deaf + rest)]) as job:
         assert job.process.stdout.readline() == "ready\n"
@@ -273,7 +278,7 @@ def test_ranks_that_do_not_listen_are_killed(script, state: str) -> None:
 
 
 def test_second_ctrl_c_does_not_wait(script) -> None:
-    text = "signal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('ready')\ntime.sleep(60)"
+    text = "signal.signal(signal.SIGINT, signal.SIG_IGN)\nsay('ready')\ntime.sleep(60)"
     with started([*LAUNCHER, script(text)]) as job:
         assert job.process.stdout.readline() == "ready\n"
         os.kill(job.pid, signal.SIGINT)
@@ -292,7 +297,7 @@ child = context.Process(target=time.sleep, args=(60,))
 child.start()
 subprocess.Popen(['sh', '-c', 'trap "" TERM; sleep 60 & sleep 60'])
 time.sleep(0.1)
-print('ready')
+say('ready')
 """
 
 
@@ -319,15 +324,13 @@ def test_children_of_a_killed_rank_end_too(script) -> None:
 
 
 def test_what_a_rank_leaves_running_ends_with_the_job(script) -> None:
-    code, out, _ = launch(
-        "-t=1", script("import subprocess\nsubprocess.Popen(['sleep', '60'])\nprint('done')")
-    )
+    code, out, _ = launch("-t=1", script("import subprocess\nsubprocess.Popen(['sleep', '60'])\nsay('done')"))
     assert (code, out) == (0, "[default0]:done\n")
 
 
 def test_killed_guard_does_not_matter(script) -> None:
     """Then the kernel's signal ends the ranks."""
-    with started([*LAUNCHER, "--nproc-per-node=2", script("print('ready')\ntime.sleep(60)")]) as job:
+    with started([*LAUNCHER, "--nproc-per-node=2", script("say('ready')\ntime.sleep(60)")]) as job:
         for _ in range(2):
             assert job.process.stdout.readline() == "ready\n"
         (guard,) = [p for p in job.left() if Path(f"/proc/{p}/comm").read_text() == "warptape-guard\n"]
@@ -337,7 +340,7 @@ def test_killed_guard_does_not_matter(script) -> None:
 
 
 def test_logs_without_a_folder_go_to_a_temporary_one(script, tmp_path: Path) -> None:
-    code, out, err = launch("-r=3", script("print('kept')"), TMPDIR=str(tmp_path))
+    code, out, err = launch("-r=3", script("say('kept')"), TMPDIR=str(tmp_path))
     assert (code, out) == (0, "")
     (log,) = tmp_path.glob("warptape_*/none_*/attempt_0/0/stdout.log")
     assert log.read_text() == "kept\n"

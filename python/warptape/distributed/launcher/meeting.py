@@ -134,6 +134,9 @@ def connect(host: str, port: int, secret: str) -> Channel:
     secrets differ."""
     connection = socket.create_connection((host, port), timeout=3.0)
     try:
+        # Where nobody listens, a local port may be connected to itself; then nobody could listen there.
+        if connection.getsockname() == connection.getpeername():
+            raise ConnectionRefusedError("nobody listens there yet")
         connection.settimeout(HANDSHAKE_SECONDS)
         nonce = _exactly(connection, NONCE)
         own = secrets.token_bytes(NONCE)
