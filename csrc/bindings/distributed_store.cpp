@@ -90,7 +90,8 @@ void init_distributed_store(py::module_& m) {
   bind_store(m);
   py::class_<LocalStore, Store, std::shared_ptr<LocalStore>>(m, "HashStore",
                                                              "A store in this process, for its threads.")
-      .def(py::init<>());
+      .def(py::init<>())
+      .def("_close", &LocalStore::close);
   py::class_<PrefixStore, Store, std::shared_ptr<PrefixStore>>(m, "PrefixStore",
                                                                "Another store's keys under a prefix.")
       .def(py::init<std::string, std::shared_ptr<Store>>(), py::arg("prefix"), py::arg("store"))

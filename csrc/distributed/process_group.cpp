@@ -58,6 +58,11 @@ void register_backend(const std::string& name, BackendFactory factory) {
   factories()[name] = factory;
 }
 
+bool has_backend(const std::string& name) {
+  std::lock_guard lock(factories_mutex);
+  return factories().contains(name);
+}
+
 // A collective, in the queue or at work. Its state is guarded by the group's mutex.
 struct ProcessGroup::Job final : Work {
   Job(std::shared_ptr<ProcessGroup> g, Collective c, std::string s)

@@ -33,6 +33,7 @@ class WT_API Work {
 using BackendFactory = std::unique_ptr<Backend> (*)(Store& store, int rank, int size, Milliseconds timeout);
 // Plugins add theirs when they are opened.
 WT_API void register_backend(const std::string& name, BackendFactory factory);
+WT_API bool has_backend(const std::string& name);
 
 class WT_API ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
  public:

@@ -96,11 +96,16 @@ from .serialization import load, save  # noqa: E402
 
 _C._register_types(Tensor, _Parameter)
 if _TYPE_CHECKING:
-    from . import backends, cuda
+    from . import backends, cuda, distributed
 
 
 def __getattr__(name: str):  # no annotation: a cyclic import hides Any from mypy here
-    if name in ("cuda", "backends", "multiprocessing"):  # on first use: most programs need neither
+    if name in (
+        "cuda",
+        "backends",
+        "distributed",
+        "multiprocessing",
+    ):  # on first use: most programs need neither
         from importlib import import_module
 
         return import_module(f".{name}", __name__)

@@ -63,6 +63,8 @@ BUDGETS = {
         (
             "csrc/distributed/",
             "csrc/bindings/distributed",
+            "kernels/cpu/collective",
+            "kernels/include/kernels/collective",
             "python/warptape/distributed/",
             "python/warptape/parallel/",
             "python/warptape/multiprocessing/",

@@ -20,7 +20,7 @@ _dist: Any = _C._distributed
 Store = _dist.Store
 HashStore = _dist.HashStore
 PrefixStore = _dist.PrefixStore
-ServedStore = _dist.ServedStore
+ServedStore: Any = _dist.ServedStore  # a base class: mypy takes no variable for one
 StoreServer = _dist.StoreServer
 Endpoint = _dist.Endpoint
 

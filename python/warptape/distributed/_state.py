@@ -1,0 +1,77 @@
+"""What a rank keeps: its default group and how it joined. Ranks may be threads of one process."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .._C import _distributed as _C
+
+if TYPE_CHECKING:  # made in C++
+    ProcessGroup = Any
+    Work = Any
+else:
+    ProcessGroup = _C.ProcessGroup
+    Work = _C.Work
+_C._set_package_folder(str(Path(__file__).parents[1]))  # frames of it are not where a user stands
+DEFAULT_TIMEOUT = timedelta(minutes=30)
+Group = Any  # ProcessGroup, None (the default group) or GroupMember.NON_GROUP_MEMBER
+
+
+@dataclass
+class RankState:
+    rank: int
+    world_size: int
+    backend: str  # as the user named it
+    backends: tuple[str, str]  # of CPU and CUDA tensors
+    store: Any  # served to all ranks
+    timeout: timedelta
+    world: Any = None  # the default ProcessGroup
+    groups: dict[str, Any] = field(default_factory=dict)  # by name
+    made: int = 0  # groups, whether this rank belongs to them or not
+    made_locally: Counter[str] = field(default_factory=Counter)  # with use_local_synchronization
+
+
+_states: dict[int, RankState] = {}
+
+
+def set_state(state: RankState | None) -> None:
+    if state is None:
+        _states.pop(_C._rank_key(), None)
+    else:
+        _states[_C._rank_key()] = state
+
+
+def peek_state() -> RankState | None:
+    return _states.get(_C._rank_key())
+
+
+def state() -> RankState:
+    """Raises ValueError, as PyTorch does, when this rank has joined no job."""
+    found = peek_state()
+    if found is None:
+        raise ValueError(
+            "Default process group has not been initialized, please make sure to call init_process_group."
+        )
+    return found
+
+
+class GroupMember:
+    """`WORLD` stands for the default group; a rank gets `NON_GROUP_MEMBER` for a group it is not in."""
+
+    WORLD = None
+    NON_GROUP_MEMBER = -100
+
+
+def resolve(group: Group) -> Any:
+    """The ProcessGroup meant by an argument `group`. Raises ValueError when this rank is not in it."""
+    if group is None:
+        return state().world
+    if group == GroupMember.NON_GROUP_MEMBER:
+        raise ValueError("this rank does not belong to the group that was given")
+    if not isinstance(group, _C.ProcessGroup):
+        raise TypeError(f"expected a ProcessGroup or None, got {type(group).__name__}")
+    return group

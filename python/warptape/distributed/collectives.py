@@ -1,0 +1,349 @@
+"""Calls between the ranks of a group, in place and unrecorded: torch.distributed's.
+
+Every rank of the group makes the same calls in the same order. A call on tensors that differ between ranks
+in op, dtype, shape or root raises DistBackendError on every rank and changes nothing; so does a rank that has
+died, left or is late, and the error says which. Tensors need not be contiguous. `src` and `dst` are ranks of
+the job, `group_src` and `group_dst` ranks of the group. With `async_op` a call returns a Work at once, whose
+wait() must be called before the tensors are used; without it, it returns None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from .._C import _distributed as _C
+from .._tensor import Tensor
+from ._state import Group, GroupMember, Work, resolve
+from .groups import get_group_rank
+
+ReduceOp: Any = _C.ReduceOp
+_Op = _C._Op
+
+
+def _skipped(group: Group) -> bool:
+    """A rank outside of a group may call: nothing happens, as in PyTorch."""
+    return group is not None and group == GroupMember.NON_GROUP_MEMBER
+
+
+def _root(group: Any, rank: int | None, group_rank: int | None, name: str) -> int:
+    if (rank is None) == (group_rank is None):
+        raise ValueError(f"give either {name} or group_{name}")
+    return get_group_rank(group, rank) if rank is not None else int(group_rank)  # type: ignore[arg-type]
+
+
+def _call(
+    group: Any, op: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor], **how: Any
+) -> Work | None:
+    work = resolve(group)._run(op, inputs, outputs, **how)
+    return work if how.get("async_op") else None
+
+
+def broadcast(
+    tensor: Tensor,
+    src: int | None = None,
+    group: Group = None,
+    async_op: bool = False,
+    group_src: int | None = None,
+) -> Work | None:
+    """The tensor of rank `src` comes to all ranks."""
+    if _skipped(group):
+        return None
+    return _call(
+        group, _Op.broadcast, [], [tensor], root=_root(group, src, group_src, "src"), async_op=async_op
+    )
+
+
+def all_reduce(
+    tensor: Tensor, op: Any = ReduceOp.SUM, group: Group = None, async_op: bool = False
+) -> Work | None:
+    """The tensors of all ranks are combined by `op`; every rank gets the same bits. 16-bit floats are added
+    in float32 and rounded once."""
+    if _skipped(group):
+        return None
+    return _call(group, _Op.all_reduce, [], [tensor], reduce=op, async_op=async_op)
+
+
+def all_reduce_coalesced(
+    tensors: Sequence[Tensor], op: Any = ReduceOp.SUM, group: Group = None, async_op: bool = False
+) -> Work | None:
+    """all_reduce of several tensors of one dtype as one call."""
+    if _skipped(group):
+        return None
+    return _call(group, _Op.all_reduce, [], list(tensors), reduce=op, async_op=async_op)
+
+
+def reduce(
+    tensor: Tensor,
+    dst: int | None = None,
+    op: Any = ReduceOp.SUM,
+    group: Group = None,
+    async_op: bool = False,
+    group_dst: int | None = None,
+) -> Work | None:
+    """As all_reduce, for rank `dst` alone; the tensors of the others stay as they are."""
+    if _skipped(group):
+        return None
+    root = _root(group, dst, group_dst, "dst")
+    return _call(group, _Op.reduce, [], [tensor], reduce=op, root=root, async_op=async_op)
+
+
+def all_gather(
+    tensor_list: Sequence[Tensor], tensor: Tensor, group: Group = None, async_op: bool = False
+) -> Work | None:
+    """`tensor_list[r]` becomes the tensor of rank r, on every rank."""
+    if _skipped(group):
+        return None
+    _expect_list(tensor_list, group, "all_gather")
+    return _call(group, _Op.all_gather, [tensor], list(tensor_list), async_op=async_op)
+
+
+def all_gather_into_tensor(
+    output_tensor: Tensor, input_tensor: Tensor, group: Group = None, async_op: bool = False
+) -> Work | None:
+    """The tensors of all ranks one after the other (or stacked) in one: world size times the elements."""
+    if _skipped(group):
+        return None
+    return _call(group, _Op.all_gather, [input_tensor], [output_tensor], async_op=async_op)
+
+
+def all_gather_coalesced(
+    output_tensor_lists: Sequence[Sequence[Tensor]],
+    input_tensor_list: Sequence[Tensor],
+    group: Group = None,
+    async_op: bool = False,
+) -> Work | None:
+    """all_gather of several tensors: `output_tensor_lists[r][i]` becomes tensor i of rank r."""
+    if _skipped(group):
+        return None
+    works = [
+        _call(group, _Op.all_gather, [tensor], [row[i] for row in output_tensor_lists], async_op=True)
+        for i, tensor in enumerate(input_tensor_list)
+    ]
+    return _finish(works, async_op)
+
+
+def gather(
+    tensor: Tensor,
+    gather_list: Sequence[Tensor] | None = None,
+    dst: int | None = None,
+    group: Group = None,
+    async_op: bool = False,
+    group_dst: int | None = None,
+) -> Work | None:
+    """As all_gather, for rank `dst` (default 0) alone; the others give no `gather_list`."""
+    if _skipped(group):
+        return None
+    root = 0 if dst is None and group_dst is None else _root(group, dst, group_dst, "dst")
+    if resolve(group).rank() == root:
+        _expect_list(gather_list or [], group, "gather")
+    elif gather_list:
+        raise ValueError("gather: Argument ``gather_list`` must NOT be specified on non-destination ranks.")
+    return _call(group, _Op.gather, [tensor], list(gather_list or []), root=root, async_op=async_op)
+
+
+def scatter(
+    tensor: Tensor,
+    scatter_list: Sequence[Tensor] | None = None,
+    src: int | None = None,
+    group: Group = None,
+    async_op: bool = False,
+    group_src: int | None = None,
+) -> Work | None:
+    """Rank r gets `scatter_list[r]` of rank `src` (default 0); the others give no list."""
+    if _skipped(group):
+        return None
+    root = 0 if src is None and group_src is None else _root(group, src, group_src, "src")
+    if resolve(group).rank() == root:
+        _expect_list(scatter_list or [], group, "scatter")
+    elif scatter_list:
+        raise ValueError("scatter: Argument ``scatter_list`` must NOT be specified on non-source ranks.")
+    return _call(group, _Op.scatter, list(scatter_list or []), [tensor], root=root, async_op=async_op)
+
+
+def reduce_scatter(
+    output: Tensor,
+    input_list: Sequence[Tensor],
+    op: Any = ReduceOp.SUM,
+    group: Group = None,
+    async_op: bool = False,
+) -> Work | None:
+    """Rank r gets the combination of `input_list[r]` of all ranks."""
+    if _skipped(group):
+        return None
+    _expect_list(input_list, group, "reduce_scatter")
+    return _call(group, _Op.reduce_scatter, list(input_list), [output], reduce=op, async_op=async_op)
+
+
+def reduce_scatter_tensor(
+    output: Tensor, input: Tensor, op: Any = ReduceOp.SUM, group: Group = None, async_op: bool = False
+) -> Work | None:
+    """As reduce_scatter, of one tensor that holds the parts of all ranks one after the other."""
+    if _skipped(group):
+        return None
+    return _call(group, _Op.reduce_scatter, [input], [output], reduce=op, async_op=async_op)
+
+
+def all_to_all(
+    output_tensor_list: Sequence[Tensor],
+    input_tensor_list: Sequence[Tensor],
+    group: Group = None,
+    async_op: bool = False,
+) -> Work | None:
+    """`output_tensor_list[r]` becomes `input_tensor_list[me]` of rank r; sizes may differ."""
+    if _skipped(group):
+        return None
+    return _call(group, _Op.all_to_all, list(input_tensor_list), list(output_tensor_list), async_op=async_op)
+
+
+def all_to_all_single(
+    output: Tensor,
+    input: Tensor,
+    output_split_sizes: Sequence[int] | None = None,
+    input_split_sizes: Sequence[int] | None = None,
+    group: Group = None,
+    async_op: bool = False,
+) -> Work | None:
+    """all_to_all of the parts of one tensor, split along dim 0 (evenly if no sizes are given)."""
+    if _skipped(group):
+        return None
+    n = resolve(group).size()
+
+    def parts(tensor: Tensor, sizes: Sequence[int] | None, name: str) -> list[Tensor]:
+        length = tensor.shape[0]
+        if not sizes:
+            if length % n:
+                raise ValueError(f"all_to_all_single: {name} has {length} rows, not a multiple of {n} ranks")
+            sizes = [length // n] * n
+        if sum(sizes) != length or len(sizes) != n:
+            raise ValueError(
+                f"all_to_all_single: split sizes {list(sizes)} do not fit {name} of {length} rows"
+            )
+        return list(tensor.detach().split(list(sizes)))
+
+    if not output.is_contiguous():
+        raise ValueError("all_to_all_single: output must be contiguous")
+    return _call(
+        group,
+        _Op.all_to_all,
+        parts(input, input_split_sizes, "input"),
+        parts(output, output_split_sizes, "output"),
+        async_op=async_op,
+    )
+
+
+def send(
+    tensor: Tensor, dst: int | None = None, group: Group = None, tag: int = 0, group_dst: int | None = None
+) -> None:
+    """Sends to one rank, which calls recv; returns when the tensor may be changed again."""
+    work = isend(tensor, dst, group, tag, group_dst)
+    if work is not None:
+        work.wait()
+
+
+def isend(
+    tensor: Tensor, dst: int | None = None, group: Group = None, tag: int = 0, group_dst: int | None = None
+) -> Work | None:
+    """As send, without waiting."""
+    if _skipped(group):
+        return None
+    root = _root(group, dst, group_dst, "dst")
+    return resolve(group)._run(_Op.send, [tensor], [], root=root, tag=tag, async_op=True)
+
+
+def recv(
+    tensor: Tensor,
+    src: int | None = None,
+    group: Group = None,
+    tag: int = 0,
+    group_src: int | None = None,
+) -> int:
+    """Receives from rank `src`, or from whoever sends first; returns the rank it came from (-1 outside of
+    the group)."""
+    work = irecv(tensor, src, group, tag, group_src)
+    if work is None:
+        return -1
+    work.wait()
+    return resolve(group)._ranks[work._source_rank()]
+
+
+def irecv(
+    tensor: Tensor, src: int | None = None, group: Group = None, tag: int = 0, group_src: int | None = None
+) -> Work | None:
+    """As recv, without waiting."""
+    if _skipped(group):
+        return None
+    anyone = src is None and group_src is None
+    root = -1 if anyone else _root(group, src, group_src, "src")
+    return resolve(group)._run(_Op.recv, [], [tensor], root=root, tag=tag, async_op=True)
+
+
+@dataclass
+class P2POp:
+    """One transfer of batch_isend_irecv: `op` is isend or irecv."""
+
+    op: Callable[..., Any]
+    tensor: Tensor
+    peer: int | None = None
+    group: Group = None
+    tag: int = 0
+    group_peer: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.op not in (isend, irecv):
+            raise ValueError("P2POp: expected op to be isend or irecv of this module")
+
+
+def batch_isend_irecv(p2p_op_list: Sequence[P2POp]) -> list[Work]:
+    """Starts all transfers of the list, in whatever order they can go; returns a Work for each."""
+    if not p2p_op_list or not all(isinstance(each, P2POp) for each in p2p_op_list):
+        raise ValueError("batch_isend_irecv: expected a list of P2POp with at least one")
+    works = [each.op(each.tensor, each.peer, each.group, each.tag, each.group_peer) for each in p2p_op_list]
+    return [work for work in works if work is not None]
+
+
+def barrier(group: Group = None, async_op: bool = False, device_ids: Any = None) -> Work | None:
+    """Returns when all ranks of the group have called it."""
+    if _skipped(group):
+        return None
+    return _call(group, _Op.barrier, [], [], async_op=async_op)
+
+
+def monitored_barrier(
+    group: Group = None, timeout: timedelta | None = None, wait_all_ranks: bool = False
+) -> None:
+    """A barrier with a time of its own, whose error names all ranks that did not come."""
+    if not _skipped(group):
+        _call(group, _Op.barrier, [], [], timeout=timeout)
+
+
+class _Works:
+    """Several calls as one Work."""
+
+    def __init__(self, works: Sequence[Any]) -> None:
+        self.works = works
+
+    def is_completed(self) -> bool:
+        return all(work.is_completed() for work in self.works)
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        for work in self.works:
+            work.wait(timeout)
+        return True
+
+
+def _finish(works: Sequence[Any], async_op: bool) -> Any:
+    together = _Works(works)
+    if async_op:
+        return together
+    together.wait()
+    return None
+
+
+def _expect_list(tensors: Sequence[Tensor], group: Group, op: str) -> None:
+    n = resolve(group).size()
+    if isinstance(tensors, Tensor) or len(tensors) != n:
+        got = "a tensor" if isinstance(tensors, Tensor) else f"{len(tensors)} tensors"
+        raise ValueError(f"{op}: expected a list of {n} tensors, one for each rank of the group; got {got}")

@@ -1,0 +1,148 @@
+"""Ranks as a grid with named axes: what parallel plans are written on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import warptape
+
+from .._tensor import Tensor
+from . import groups
+from ._state import GroupMember, peek_state, state
+
+
+class DeviceMesh:
+    """A grid of ranks; along each axis, the ranks that differ in it alone form a group.
+
+    Args:
+        device_type: "cpu" or "cuda".
+        mesh: int tensor or nested lists of ranks of the job, each at most once. Collective: all ranks of the
+            job make the same meshes in the same order.
+        mesh_dim_names: a name for each axis.
+
+    Raises: ValueError for ranks that are not in the job or are there twice, and for names that do not fit.
+    """
+
+    def __init__(
+        self, device_type: str, mesh: Any, *, mesh_dim_names: Sequence[str] | None = None, _groups: Any = None
+    ) -> None:
+        grid = mesh if isinstance(mesh, Tensor) else warptape.tensor(mesh, dtype=warptape.int64)
+        self.mesh = grid.to(warptape.int64).cpu()
+        self.device_type = device_type
+        self.mesh_dim_names = tuple(mesh_dim_names) if mesh_dim_names is not None else None
+        ranks = self.mesh.flatten().tolist()
+        if len(set(ranks)) != len(ranks) or any(not 0 <= r < state().world_size for r in ranks):
+            raise ValueError(f"DeviceMesh: expected distinct ranks below {state().world_size}, got {ranks}")
+        names = self.mesh_dim_names
+        if names is not None and (len(names) != self.mesh.ndim or len(set(names)) != len(names)):
+            raise ValueError(f"DeviceMesh: expected {self.mesh.ndim} distinct names, got {list(names)}")
+        self._groups = _groups if _groups is not None else [self._make(d) for d in range(self.mesh.ndim)]
+
+    def _make(self, dim: int) -> Any:
+        """The group of this rank along an axis; all ranks make those of all lines."""
+        if self.mesh.ndim == 1 and self.mesh.tolist() == list(range(state().world_size)):
+            return state().world
+        lines = self.mesh.movedim(dim, -1).flatten(0, -2).tolist() if self.ndim > 1 else [self.mesh.tolist()]
+        made = [groups.new_group(line) for line in lines]
+        mine = [g for g in made if g != GroupMember.NON_GROUP_MEMBER]
+        return mine[0] if mine else GroupMember.NON_GROUP_MEMBER
+
+    @property
+    def ndim(self) -> int:
+        """How many axes the mesh has."""
+        return self.mesh.ndim
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Ranks along each axis."""
+        return tuple(self.mesh.shape)
+
+    def size(self, mesh_dim: int | str | None = None) -> int:
+        """Ranks along an axis, or in all."""
+        return math.prod(self.shape) if mesh_dim is None else self.shape[self._dim(mesh_dim)]
+
+    def _dim(self, mesh_dim: int | str) -> int:
+        if isinstance(mesh_dim, int):
+            if not -self.ndim <= mesh_dim < self.ndim:
+                raise IndexError(f"DeviceMesh: no axis {mesh_dim} in a mesh of {self.ndim}")
+            return mesh_dim % self.ndim
+        if self.mesh_dim_names is None or mesh_dim not in self.mesh_dim_names:
+            raise KeyError(f"DeviceMesh: no axis named {mesh_dim!r}; there are {self.mesh_dim_names}")
+        return self.mesh_dim_names.index(mesh_dim)
+
+    def get_coordinate(self) -> list[int] | None:
+        """This rank's place in the grid; None when it is not in it."""
+        at = (self.mesh == state().rank).nonzero().tolist()
+        return at[0] if at else None
+
+    def get_local_rank(self, mesh_dim: int | str | None = None) -> int:
+        """This rank's number along an axis. Raises RuntimeError when it is not in the mesh."""
+        if mesh_dim is None and self.ndim > 1:
+            raise RuntimeError(f"get_local_rank: expected mesh_dim for a mesh of {self.ndim} axes")
+        at = self.get_coordinate()
+        if at is None:
+            raise RuntimeError(f"get_local_rank: rank {state().rank} is not in the mesh")
+        return at[self._dim(mesh_dim or 0)]
+
+    def get_rank(self) -> int:
+        """This process's rank in the job."""
+        return state().rank
+
+    def get_group(self, mesh_dim: int | str | None = None) -> Any:
+        """The group along an axis (of a mesh of one axis: the only one)."""
+        if mesh_dim is None and self.ndim > 1:
+            raise RuntimeError(f"get_group: expected mesh_dim for a mesh of {self.ndim} axes")
+        return self._groups[self._dim(mesh_dim or 0)]
+
+    def get_all_groups(self) -> list[Any]:
+        """The groups of all axes, in order."""
+        return list(self._groups)
+
+    def __getitem__(self, names: str | tuple[str, ...]) -> DeviceMesh:
+        """The part of the mesh along some axes in which this rank lies; no group is made anew."""
+        chosen = (names,) if isinstance(names, str) else tuple(names)
+        dims = [self._dim(name) for name in chosen]
+        at = self.get_coordinate()
+        if at is None:
+            raise RuntimeError(f"rank {state().rank} is not in the mesh")
+        index = tuple(slice(None) if d in dims else at[d] for d in range(self.ndim))
+        kept = sorted(dims)
+        part = self.mesh[index].permute([kept.index(d) for d in dims])
+        return DeviceMesh(
+            self.device_type, part, mesh_dim_names=chosen, _groups=[self._groups[d] for d in dims]
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, DeviceMesh)
+            and self.shape == other.shape
+            and self.mesh.tolist() == other.mesh.tolist()
+            and (self.device_type, self.mesh_dim_names) == (other.device_type, other.mesh_dim_names)
+        )
+
+    def __hash__(self) -> int:
+        return hash((tuple(self.mesh.flatten().tolist()), self.shape, self.mesh_dim_names))
+
+    def __repr__(self) -> str:
+        axes: Any = self.mesh_dim_names or range(self.ndim)
+        inside = ", ".join(f"{name}={n}" for name, n in zip(axes, self.shape, strict=True))
+        return f"DeviceMesh({self.device_type!r}, ({inside}), ranks {self.mesh.tolist()})"
+
+
+def init_device_mesh(
+    device_type: str, mesh_shape: Sequence[int], *, mesh_dim_names: Sequence[str] | None = None
+) -> DeviceMesh:
+    """A mesh of all ranks of the job, in order, the last axis the closest neighbours.
+
+    Joins the job first if that was not done. Raises ValueError when it is not as large as the world.
+    """
+    if peek_state() is None:
+        groups.init_process_group()
+    world = state().world_size
+    if math.prod(mesh_shape) != world:
+        raise ValueError(
+            f"init_device_mesh: a mesh of {tuple(mesh_shape)} does not have the job's {world} ranks"
+        )
+    return DeviceMesh(device_type, warptape.arange(world).reshape(*mesh_shape), mesh_dim_names=mesh_dim_names)

@@ -1,0 +1,210 @@
+"""Collectives of Python objects.
+
+Objects travel as JSON with tensors beside it: None, bool, int, float, str, bytes, list, tuple, dict and
+tensors, nested. Anything else needs `pickle=True`, which runs code that the sender chose: only among ranks
+that trust each other.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import pickle as _pickle
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+import warptape
+
+from .. import _C
+from .._tensor import Tensor
+from . import collectives
+from ._state import Group, resolve
+from .collectives import _root, _skipped
+
+
+def _encode(value: Any, tensors: list[Tensor]) -> Any:
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if value == value and abs(value) != float("inf") else {"float": repr(value)}
+    if isinstance(value, list):
+        return [_encode(each, tensors) for each in value]
+    if isinstance(value, tuple):
+        return {"tuple": [_encode(each, tensors) for each in value]}
+    if isinstance(value, dict):
+        return {"dict": [[_encode(k, tensors), _encode(v, tensors)] for k, v in value.items()]}
+    if isinstance(value, bytes):
+        return {"bytes": base64.b64encode(value).decode()}
+    if isinstance(value, Tensor):
+        tensors.append(value.detach().cpu().contiguous())
+        return {"tensor": [str(value.dtype).rpartition(".")[2], list(value.shape)]}
+    raise TypeError(
+        f"an object of type {type(value).__name__} travels only with pickle=True; without it there are "
+        "None, bool, int, float, str, bytes, list, tuple, dict and tensors"
+    )
+
+
+def _decode(value: Any, data: memoryview, at: list[int]) -> Any:
+    if isinstance(value, list):
+        return [_decode(each, data, at) for each in value]
+    if not isinstance(value, dict):
+        return value
+    ((kind, inner),) = value.items()
+    if kind == "tuple":
+        return tuple(_decode(each, data, at) for each in inner)
+    if kind == "dict":
+        return {_decode(k, data, at): _decode(v, data, at) for k, v in inner}
+    if kind == "bytes":
+        return base64.b64decode(inner)
+    if kind == "float":
+        return float(inner)
+    name, shape = inner
+    dtype = getattr(warptape, name)
+    end = at[0] + math.prod(shape) * dtype.itemsize
+    raw, at[0] = bytes(data[at[0] : end]), end
+    return _C._tensor_from_bytes(raw, dtype, shape)
+
+
+def to_tensor(value: Any, pickle: bool = False) -> Tensor:
+    """The object as a uint8 tensor of one dimension. Raises TypeError for what needs pickle."""
+    if pickle:
+        parts = [b"P", _pickle.dumps(value)]
+    else:
+        tensors: list[Tensor] = []
+        text = json.dumps(_encode(value, tensors)).encode()
+        parts = [b"J", len(text).to_bytes(8, "little"), text]
+        parts += [_C._tensor_bytes(t) for t in tensors]
+    return warptape.from_numpy(np.frombuffer(b"".join(parts), np.uint8).copy())
+
+
+def from_tensor(data: Tensor, pickle: bool = False) -> Any:
+    """The object that a tensor of to_tensor holds. Raises TypeError for a pickled one without `pickle`."""
+    raw = memoryview(data.numpy().tobytes())
+    if raw[:1] == b"P":
+        if not pickle:
+            raise TypeError("the sender pickled this object, and the receiver did not say pickle=True")
+        return _pickle.loads(raw[1:])
+    size = int.from_bytes(raw[1:9], "little")
+    return _decode(json.loads(bytes(raw[9 : 9 + size])), raw, [9 + size])
+
+
+def all_gather_object(object_list: list[Any], obj: Any, group: Group = None, pickle: bool = False) -> None:
+    """`object_list[r]` becomes the object of rank r."""
+    if _skipped(group):
+        return
+    for r, data in enumerate(_gather(to_tensor(obj, pickle), group, None)):
+        object_list[r] = from_tensor(data, pickle)
+
+
+def gather_object(
+    obj: Any,
+    object_gather_list: list[Any] | None = None,
+    dst: int | None = None,
+    group: Group = None,
+    group_dst: int | None = None,
+    pickle: bool = False,
+) -> None:
+    """As all_gather_object, for rank `dst` (default 0) alone."""
+    if _skipped(group):
+        return
+    root = 0 if dst is None and group_dst is None else _root(group, dst, group_dst, "dst")
+    found = _gather(to_tensor(obj, pickle), group, root)
+    if resolve(group).rank() == root:
+        if object_gather_list is None:
+            raise ValueError("gather_object: the destination rank needs object_gather_list")
+        for r, data in enumerate(found):
+            object_gather_list[r] = from_tensor(data, pickle)
+
+
+def _gather(data: Tensor, group: Group, root: int | None) -> list[Tensor]:
+    """The byte tensors of all ranks, of different sizes: padded to the largest on their way."""
+    n = resolve(group).size()
+    sizes = warptape.empty(n, dtype=warptape.int64)
+    collectives.all_gather_into_tensor(sizes, warptape.tensor([data.numel()]), group)
+    lengths = sizes.tolist()
+    padded = warptape.zeros(max(lengths), dtype=warptape.uint8)
+    padded[: data.numel()] = data
+    rows = [warptape.empty_like(padded) for _ in range(n)]
+    if root is None:
+        collectives.all_gather(rows, padded, group)
+    else:
+        here = resolve(group).rank() == root
+        collectives.gather(padded, rows if here else None, group=group, group_dst=root)
+    return [row[:length] for row, length in zip(rows, lengths, strict=True)]
+
+
+def broadcast_object_list(
+    object_list: list[Any],
+    src: int | None = None,
+    group: Group = None,
+    device: Any = None,
+    group_src: int | None = None,
+    pickle: bool = False,
+) -> None:
+    """The objects of rank `src` (default 0) come to all ranks, into their lists of the same length."""
+    if _skipped(group):
+        return
+    root = 0 if src is None and group_src is None else _root(group, src, group_src, "src")
+    here = resolve(group).rank() == root
+    data = to_tensor(list(object_list), pickle) if here else warptape.empty(0, dtype=warptape.uint8)
+    size = warptape.tensor([data.numel()])
+    collectives.broadcast(size, group=group, group_src=root)
+    if not here:
+        data = warptape.empty(int(size.item()), dtype=warptape.uint8)
+    collectives.broadcast(data, group=group, group_src=root)
+    if not here:
+        object_list[:] = from_tensor(data, pickle)
+
+
+def scatter_object_list(
+    scatter_object_output_list: list[Any],
+    scatter_object_input_list: Sequence[Any] | None = None,
+    src: int | None = None,
+    group: Group = None,
+    group_src: int | None = None,
+    pickle: bool = False,
+) -> None:
+    """Element 0 of the output list becomes this rank's object of rank `src`'s (default 0) input list."""
+    if _skipped(group):
+        return
+    root = 0 if src is None and group_src is None else _root(group, src, group_src, "src")
+    pg = resolve(group)
+    if pg.rank() == root and len(scatter_object_input_list or []) != pg.size():
+        raise ValueError(f"scatter_object_list: expected {pg.size()} objects, one for each rank")
+    objects = list(scatter_object_input_list or []) if pg.rank() == root else [None] * pg.size()
+    broadcast_object_list(objects, group=group, group_src=root, pickle=pickle)
+    scatter_object_output_list[0] = objects[pg.rank()]
+
+
+def send_object_list(
+    object_list: Sequence[Any],
+    dst: int | None = None,
+    group: Group = None,
+    device: Any = None,
+    group_dst: int | None = None,
+    pickle: bool = False,
+) -> None:
+    """Sends a list of objects to one rank, which calls recv_object_list."""
+    data = to_tensor(list(object_list), pickle)
+    collectives.send(warptape.tensor([data.numel()]), dst, group, group_dst=group_dst)
+    collectives.send(data, dst, group, group_dst=group_dst)
+
+
+def recv_object_list(
+    object_list: list[Any],
+    src: int | None = None,
+    group: Group = None,
+    device: Any = None,
+    group_src: int | None = None,
+    pickle: bool = False,
+) -> int:
+    """Receives what send_object_list sends; returns the rank it came from."""
+    size = warptape.tensor([0])
+    sender = collectives.recv(size, src, group, group_src=group_src)
+    data = warptape.empty(int(size.item()), dtype=warptape.uint8)
+    collectives.recv(data, sender, group)
+    object_list[:] = from_tensor(data, pickle)
+    return sender
