@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -306,3 +307,13 @@ def test_mpirun(script: str, launcher: str) -> None:
     for pair in pairs:
         check_pair(pair, launcher)
     assert pairs[0][0]["job"] != pairs[1][0]["job"]
+
+
+def test_srun(script: str) -> None:
+    srun = tool("srun")
+    if subprocess.run([tool("sinfo"), "-h", "-t", "idle"], capture_output=True, timeout=30).stdout == b"":
+        pytest.skip("srun is installed, but no idle node of a cluster answers")
+    with started([srun, "-N1", "-n2", sys.executable, script]) as job:
+        code, out, err = job.finish(60)
+    assert code == 0, err
+    check_pair(lines(out), "srun")
