@@ -9,8 +9,8 @@
 namespace warptape::ops {
 namespace {
 
-kernels::Slot<kernels::CrossEntropyFn> cross_entropy_slot{"cross_entropy"};
-kernels::Slot<kernels::CrossEntropyBackwardFn> cross_entropy_backward_slot{"cross_entropy_backward"};
+kernels::Slot<kernels::CrossEntropyFn> cross_entropy_slot("cross_entropy");
+kernels::Slot<kernels::CrossEntropyBackwardFn> cross_entropy_backward_slot("cross_entropy_backward");
 ElementwiseSlot ne_slot{"ne"};
 
 Shape without_dim(const Shape& sizes, int64_t dim) {
@@ -251,9 +251,7 @@ Reduction reduction_of(const char* op, std::optional<bool> size_average, std::op
   return Reduction::None;
 }
 
-decltype(cross_entropy) cross_entropy{"cross_entropy",
-                                      cross_entropy_impl,
-                                      kNN,
+decltype(cross_entropy) cross_entropy("cross_entropy", cross_entropy_impl, kNN,
                                       {"input",
                                        "target",
                                        {"weight", none},
@@ -264,11 +262,8 @@ decltype(cross_entropy) cross_entropy{"cross_entropy",
                                        {"label_smoothing", 0.0}},
                                       "Cross entropy of logits [N, C, ...] against class indices [N, ...] or "
                                       "probabilities of the input's shape.",
-                                      {},
-                                      Autocast::Float32};
-decltype(nll_loss) nll_loss{"nll_loss",
-                            nll_loss_impl,
-                            kNN,
+                                      {}, Autocast::Float32);
+decltype(nll_loss) nll_loss("nll_loss", nll_loss_impl, kNN,
                             {"input",
                              "target",
                              {"weight", none},
@@ -276,8 +271,7 @@ decltype(nll_loss) nll_loss{"nll_loss",
                              Arg::integer("ignore_index", -100),
                              {"reduce", none},
                              {"reduction", "mean"}},
-                            "Minus the log-probabilities [N, C, ...] at the class indices [N, ...].",
-                            {},
-                            Autocast::Float32};
+                            "Minus the log-probabilities [N, C, ...] at the class indices [N, ...].", {},
+                            Autocast::Float32);
 
 }  // namespace warptape::ops
