@@ -9,11 +9,11 @@
 namespace warptape::ops {
 namespace {
 
-kernels::Slot<kernels::FusedAdamFn> fused_adam_slot{"fused_adam"};
-kernels::Slot<kernels::FusedSgdFn> fused_sgd_slot{"fused_sgd"};
-kernels::Slot<kernels::ListNormFn> list_norm_slot{"list_norm"};
-kernels::Slot<kernels::ListScaleFn> list_scale_slot{"list_scale"};
-kernels::Slot<kernels::ListAddFn> list_add_slot{"list_add"};
+kernels::Slot<kernels::FusedAdamFn> fused_adam_slot("fused_adam");
+kernels::Slot<kernels::FusedSgdFn> fused_sgd_slot("fused_sgd");
+kernels::Slot<kernels::ListNormFn> list_norm_slot("list_norm");
+kernels::Slot<kernels::ListScaleFn> list_scale_slot("list_scale");
+kernels::Slot<kernels::ListAddFn> list_add_slot("list_add");
 
 // Whether the elements fill a block without gaps, in some order of the dims.
 bool is_dense(const Tensor& t) {
@@ -57,17 +57,19 @@ class Aligned {
   std::vector<Tensor> kept_;
 };
 
-// Every list as long as the first and, element by element, of its shape, dtype and device.
+// Every list as long as the first and, element by element, of its shape, device and dtype, or of `dtype`.
 void check_lists(const char* op, TensorList params,
-                 std::initializer_list<std::pair<TensorList, const char*>> others) {
+                 std::initializer_list<std::pair<TensorList, const char*>> others,
+                 std::optional<DType> dtype = {}) {
   for (const auto& [list, what] : others) {
     WT_CHECK(list.size() == params.size(), ValueError, op, ": expected ", params.size(), " tensors in ", what,
              ", got ", list.size());
     for (size_t i = 0; i < list.size(); ++i) {
       WT_CHECK(list[i].sizes() == params[i].sizes(), ShapeError, op, ": expected ", what, "[", i,
                "] of shape ", params[i].sizes(), ", got ", list[i]);
-      WT_CHECK(list[i].dtype() == params[i].dtype(), DtypeError, op, ": expected ", what, "[", i,
-               "] of dtype ", params[i].dtype(), ", got ", list[i]);
+      const DType expected = dtype.value_or(params[i].dtype());
+      WT_CHECK(list[i].dtype() == expected, DtypeError, op, ": expected ", what, "[", i, "] of dtype ",
+               expected, ", got ", list[i]);
       check_same_device(op, params[i], list[i], what);
     }
   }
@@ -92,6 +94,20 @@ const float* float_value(const char* op, const Tensor& param, const OptTensor& t
 // A learning rate on the device, which a captured step reads at each replay.
 OptTensor as_float(const OptTensor& t) { return t ? OptTensor(raw_cast(*t, DType::Float32)) : t; }
 
+// float32 copies of the parameters, or none; what dtype the optimizer's states have then.
+using Masters = std::optional<TensorList>;
+std::optional<DType> check_masters(const char* op, TensorList params, const Masters& masters) {
+  if (!masters) return {};
+  for (const Tensor& p : params)
+    WT_CHECK(itemsize(p.dtype()) == 2, DtypeError, op,
+             ": master_params are for parameters of float16 and bfloat16, got ", p);
+  check_lists(op, params, {{*masters, "master_params"}}, DType::Float32);
+  return DType::Float32;
+}
+float* master_of(const Masters& masters, Aligned& aligned, const Tensor& p, size_t i) {
+  return masters ? static_cast<float*>(aligned.pointer(p, (*masters)[i], true)) : nullptr;
+}
+
 void bump(TensorList list) {
   for (const Tensor& t : list) t.bump_version();
 }
@@ -100,12 +116,14 @@ template <bool kDecoupled>
 void fused_adam(TensorList params, TensorList grads, TensorList exp_avgs, TensorList exp_avg_sqs,
                 TensorList max_exp_avg_sqs, TensorList state_steps, double lr, double beta1, double beta2,
                 double weight_decay, double eps, bool amsgrad, bool maximize, const OptTensor& grad_scale,
-                const OptTensor& found_inf, const OptTensor& lr_tensor) {
+                const OptTensor& found_inf, const OptTensor& lr_tensor, const Masters& masters) {
   const char* op = kDecoupled ? "_fused_adamw_" : "_fused_adam_";
   if (params.empty()) return;
   check_writable(op, params);
-  check_lists(op, params, {{grads, "grads"}, {exp_avgs, "exp_avgs"}, {exp_avg_sqs, "exp_avg_sqs"}});
-  if (amsgrad) check_lists(op, params, {{max_exp_avg_sqs, "max_exp_avg_sqs"}});
+  check_lists(op, params, {{grads, "grads"}});
+  const auto states = check_masters(op, params, masters);
+  check_lists(op, params, {{exp_avgs, "exp_avgs"}, {exp_avg_sqs, "exp_avg_sqs"}}, states);
+  if (amsgrad) check_lists(op, params, {{max_exp_avg_sqs, "max_exp_avg_sqs"}}, states);
   WT_CHECK(state_steps.size() == params.size(), ValueError, op, ": expected ", params.size(),
            " tensors in state_steps, got ", state_steps.size());
   if (params[0].is_meta()) return;
@@ -117,7 +135,8 @@ void fused_adam(TensorList params, TensorList grads, TensorList exp_avgs, Tensor
     items.push_back({aligned.pointer(p, p, true), aligned.pointer(p, grads[i], grad_scale.has_value()),
                      aligned.pointer(p, exp_avgs[i], true), aligned.pointer(p, exp_avg_sqs[i], true),
                      amsgrad ? aligned.pointer(p, max_exp_avg_sqs[i], true) : nullptr,
-                     float_value(op, p, state_steps[i], "state_steps"), p.numel(), p.dtype()});
+                     float_value(op, p, state_steps[i], "state_steps"), p.numel(), p.dtype(),
+                     master_of(masters, aligned, p, i)});
   }
   const Tensor& first = params[0];
   const OptTensor rate = as_float(lr_tensor);
@@ -136,17 +155,20 @@ void fused_adam(TensorList params, TensorList grads, TensorList exp_avgs, Tensor
   aligned.write_back();
   for (TensorList list : {params, exp_avgs, exp_avg_sqs}) bump(list);
   if (amsgrad) bump(max_exp_avg_sqs);
+  if (masters) bump(*masters);
 }
 
 void fused_sgd(TensorList params, TensorList grads, TensorList momentum_buffers, double weight_decay,
                double momentum, double lr, double dampening, bool nesterov, bool maximize, bool is_first_step,
-               const OptTensor& grad_scale, const OptTensor& found_inf, const OptTensor& lr_tensor) {
+               const OptTensor& grad_scale, const OptTensor& found_inf, const OptTensor& lr_tensor,
+               const Masters& masters) {
   const char* op = "_fused_sgd_";
   if (params.empty()) return;
   const bool has_momentum = momentum != 0;
   check_writable(op, params);
   check_lists(op, params, {{grads, "grads"}});
-  if (has_momentum) check_lists(op, params, {{momentum_buffers, "momentum_buffer_list"}});
+  const auto states = check_masters(op, params, masters);
+  if (has_momentum) check_lists(op, params, {{momentum_buffers, "momentum_buffer_list"}}, states);
   if (params[0].is_meta()) return;
   Aligned aligned;
   std::vector<kernels::SgdItem> items;
@@ -155,7 +177,7 @@ void fused_sgd(TensorList params, TensorList grads, TensorList momentum_buffers,
     const Tensor& p = params[i];
     items.push_back({aligned.pointer(p, p, true), aligned.pointer(p, grads[i], grad_scale.has_value()),
                      has_momentum ? aligned.pointer(p, momentum_buffers[i], true) : nullptr, p.numel(),
-                     p.dtype()});
+                     p.dtype(), master_of(masters, aligned, p, i)});
   }
   const Tensor& first = params[0];
   const OptTensor rate = as_float(lr_tensor);
@@ -173,6 +195,7 @@ void fused_sgd(TensorList params, TensorList grads, TensorList momentum_buffers,
   aligned.write_back();
   bump(params);
   if (has_momentum) bump(momentum_buffers);
+  if (masters) bump(*masters);
 }
 
 // ---- lists ---------------------------------------------------------------------------------------------
@@ -262,74 +285,53 @@ void foreach_zero(TensorList list) {
   }
 }
 
-const std::initializer_list<Arg> kAdamArgs = {{"self", kWritten},
-                                              "grads",
-                                              "exp_avgs",
-                                              "exp_avg_sqs",
-                                              "max_exp_avg_sqs",
-                                              "state_steps",
-                                              {"lr", kKeywordOnly},
-                                              {"beta1", kKeywordOnly},
-                                              {"beta2", kKeywordOnly},
-                                              {"weight_decay", kKeywordOnly},
-                                              {"eps", kKeywordOnly},
-                                              {"amsgrad", kKeywordOnly},
-                                              {"maximize", kKeywordOnly},
-                                              {"grad_scale", none, kKeywordOnly},
-                                              {"found_inf", none, kKeywordOnly},
-                                              {"lr_tensor", none, kKeywordOnly}};
+Arg keyword(const char* name) { return {name, kKeywordOnly}; }
+Arg optional_keyword(const char* name) { return {name, none, kKeywordOnly}; }
+#define WT_SCALE_ARGS                                                                           \
+  optional_keyword("grad_scale"), optional_keyword("found_inf"), optional_keyword("lr_tensor"), \
+      optional_keyword("master_params")
+#define WT_ADAM_ARGS                                               \
+  {{"self", kWritten},      "grads",           "exp_avgs",         \
+   "exp_avg_sqs",           "max_exp_avg_sqs", "state_steps",      \
+   keyword("lr"),           keyword("beta1"),  keyword("beta2"),   \
+   keyword("weight_decay"), keyword("eps"),    keyword("amsgrad"), \
+   keyword("maximize"),     WT_SCALE_ARGS}
 
 }  // namespace
 
-decltype(_fused_adam_) _fused_adam_{"_fused_adam_", fused_adam<false>, kFunction, kAdamArgs,
-                                    "One step of Adam over lists of tensors, in place."};
-decltype(_fused_adamw_) _fused_adamw_{"_fused_adamw_", fused_adam<true>, kFunction, kAdamArgs,
-                                      "One step of AdamW over lists of tensors, in place."};
-decltype(_fused_sgd_) _fused_sgd_{"_fused_sgd_",
-                                  fused_sgd,
-                                  kFunction,
+decltype(_fused_adam_) _fused_adam_("_fused_adam_", fused_adam<false>, kFunction, WT_ADAM_ARGS,
+                                    "One step of Adam over lists of tensors, in place.");
+decltype(_fused_adamw_) _fused_adamw_("_fused_adamw_", fused_adam<true>, kFunction, WT_ADAM_ARGS,
+                                      "One step of AdamW over lists of tensors, in place.");
+decltype(_fused_sgd_) _fused_sgd_("_fused_sgd_", fused_sgd, kFunction,
                                   {{"self", kWritten},
                                    "grads",
                                    "momentum_buffer_list",
-                                   {"weight_decay", kKeywordOnly},
-                                   {"momentum", kKeywordOnly},
-                                   {"lr", kKeywordOnly},
-                                   {"dampening", kKeywordOnly},
-                                   {"nesterov", kKeywordOnly},
-                                   {"maximize", kKeywordOnly},
-                                   {"is_first_step", kKeywordOnly},
-                                   {"grad_scale", none, kKeywordOnly},
-                                   {"found_inf", none, kKeywordOnly},
-                                   {"lr_tensor", none, kKeywordOnly}},
-                                  "One step of SGD over lists of tensors, in place."};
-decltype(_foreach_norm) _foreach_norm{"_foreach_norm",
-                                      foreach_norm,
-                                      kFunction,
-                                      {"self", {"ord", 2.0}},
-                                      "The norm of order 1, 2 or inf of each tensor, 0-dim."};
-decltype(_foreach_zero_) _foreach_zero_{
-    "_foreach_zero_", foreach_zero, kFunction, {{"self", kWritten}}, "Fills each tensor with zeros."};
+                                   keyword("weight_decay"),
+                                   keyword("momentum"),
+                                   keyword("lr"),
+                                   keyword("dampening"),
+                                   keyword("nesterov"),
+                                   keyword("maximize"),
+                                   keyword("is_first_step"),
+                                   WT_SCALE_ARGS},
+                                  "One step of SGD over lists of tensors, in place.");
+decltype(_foreach_norm) _foreach_norm("_foreach_norm", foreach_norm, kFunction, {"self", {"ord", 2.0}},
+                                      "The norm of order 1, 2 or inf of each tensor, 0-dim.");
+decltype(_foreach_zero_) _foreach_zero_("_foreach_zero_", foreach_zero, kFunction, {{"self", kWritten}},
+                                        "Fills each tensor with zeros.");
 // Before the one of numbers, which would take a 0-dim tensor too and wait for its device to read it.
-decltype(_foreach_mul_tensor_) _foreach_mul_tensor_{"_foreach_mul_",
-                                                    foreach_mul_tensor,
-                                                    kFunction,
+decltype(_foreach_mul_tensor_) _foreach_mul_tensor_("_foreach_mul_", foreach_mul_tensor, kFunction,
                                                     {{"self", kWritten}, "other"},
-                                                    "Multiplies each tensor by one factor, in place."};
-decltype(_foreach_mul_) _foreach_mul_{"_foreach_mul_",
-                                      foreach_mul,
-                                      kFunction,
-                                      {{"self", kWritten}, "scalar"},
-                                      "Multiplies each tensor by one factor, in place."};
-decltype(_foreach_add_) _foreach_add_{"_foreach_add_",
-                                      foreach_add,
-                                      kFunction,
-                                      {{"self", kWritten}, "scalar"},
-                                      "Adds one number to each tensor, in place."};
-decltype(_foreach_add_list_) _foreach_add_list_{
-    "_foreach_add_",
-    foreach_add_list,
-    kFunction,
-    {{"self", kWritten}, "other", Arg::integer("alpha", 1, kKeywordOnly)},
-    "self[i] += alpha * other[i] for lists of tensors."};
+                                                    "Multiplies each tensor by one factor, in place.");
+decltype(_foreach_mul_) _foreach_mul_("_foreach_mul_", foreach_mul, kFunction, {{"self", kWritten}, "scalar"},
+                                      "Multiplies each tensor by one factor, in place.");
+decltype(_foreach_add_) _foreach_add_("_foreach_add_", foreach_add, kFunction, {{"self", kWritten}, "scalar"},
+                                      "Adds one number to each tensor, in place.");
+decltype(_foreach_add_list_) _foreach_add_list_("_foreach_add_", foreach_add_list, kFunction,
+                                                {{"self", kWritten},
+                                                 "other",
+                                                 Arg::integer("alpha", 1, kKeywordOnly)},
+                                                "self[i] += alpha * other[i] for lists of tensors.");
 
 }  // namespace warptape::ops

@@ -37,9 +37,29 @@ WT_FN void for_chunks(const LaunchContext& ctx, const Item* items, int64_t count
   });
 }
 
+// Calls f(parameter's type, state's type): float32 with a master.
+template <class Item, class F>
+void with_types(const Item& item, F&& f) {
+  dispatch(FloatTypes{}, item.dtype, [&](auto t) {
+    using T = typename decltype(t)::type;
+    if constexpr (sizeof(T) < sizeof(float))
+      if (item.master) return f(t, Tag<float>{});
+    f(t, t);
+  });
+}
+
+// Where a step starts from.
+template <class S, class T>
+S* weights(T* param, float* master) {
+  if constexpr (std::is_same_v<T, S>)
+    return param;
+  else
+    return master;
+}
+
 // ---- Adam and AdamW ("Decoupled Weight Decay Regularization", algorithm 2) ----
 
-template <class T>
+template <class T, class S>
 struct AdamStep {
   using C = Compute<T>;
   using V = Vec<C>;
@@ -65,8 +85,9 @@ struct AdamStep {
   template <bool kRare, class L>
   WT_FN void vector(const AdamItem& item, int64_t i, L lanes) const {
     T *param = static_cast<T*>(item.param) + i, *grad = static_cast<T*>(item.grad) + i;
-    T *avg = static_cast<T*>(item.exp_avg) + i, *square = static_cast<T*>(item.exp_avg_sq) + i;
-    V g = load(grad, lanes), w = load(param, lanes);
+    S *avg = static_cast<S*>(item.exp_avg) + i, *square = static_cast<S*>(item.exp_avg_sq) + i;
+    S* from = weights<S>(param, item.master + i);
+    V g = load(grad, lanes), w = load(from, lanes);
     if constexpr (kRare) {
       if (scales) {
         g = g * inverse_scale;
@@ -82,12 +103,14 @@ struct AdamStep {
     store(square, v, lanes);
     if constexpr (kRare) {
       if (amsgrad) {
-        T* highest = static_cast<T*>(item.max_exp_avg_sq) + i;
+        S* highest = static_cast<S*>(item.max_exp_avg_sq) + i;
         v = maximum(load(highest, lanes), v);
         store(highest, v, lanes);
       }
     }
-    store(param, w - step_size * m / fma(sqrt(v), root2, eps), lanes);
+    w = w - step_size * m / fma(sqrt(v), root2, eps);
+    store(from, w, lanes);
+    if constexpr (!std::is_same_v<T, S>) store(param, w, lanes);
   }
 
   void run(const AdamItem& item, int64_t begin, int64_t end) const {
@@ -101,14 +124,16 @@ struct AdamStep {
 void fused_adam(const LaunchContext& ctx, const AdamItem* items, int64_t count, const AdamPlan& plan) {
   if (plan.found_inf && *plan.found_inf != 0) return;
   for_chunks(ctx, items, count, [&](int64_t i, int64_t begin, int64_t end, int64_t) {
-    dispatch(FloatTypes{}, items[i].dtype,
-             [&](auto t) { AdamStep<typename decltype(t)::type>(items[i], plan).run(items[i], begin, end); });
+    with_types(items[i], [&](auto t, auto s) {
+      AdamStep<typename decltype(t)::type, typename decltype(s)::type>(items[i], plan)
+          .run(items[i], begin, end);
+    });
   });
 }
 
 // ---- SGD ----
 
-template <class T>
+template <class T, class S>
 void sgd_chunk(const SgdItem& item, const SgdPlan& p, int64_t begin, int64_t end) {
   using C = Compute<T>;
   using V = Vec<C>;
@@ -116,11 +141,12 @@ void sgd_chunk(const SgdItem& item, const SgdPlan& p, int64_t begin, int64_t end
   const V rate(-lr), momentum(p.momentum), rest(1 - p.dampening), decay(p.weight_decay);
   const V inverse_scale(p.grad_scale ? 1 / double(*p.grad_scale) : 1.0);
   T *param = static_cast<T*>(item.param), *grad = static_cast<T*>(item.grad);
-  T* buffer = static_cast<T*>(item.momentum_buffer);
+  S* buffer = static_cast<S*>(item.momentum_buffer);
+  S* from = weights<S>(param, item.master);
   for_vectors<C>(end - begin, [&](int64_t offset, auto lanes) {
     const int64_t i = begin + offset;
     V g = load(grad + i, lanes);
-    const V w = load(param + i, lanes);
+    V w = load(from + i, lanes);
     if (p.grad_scale) {
       g = g * inverse_scale;
       store(grad + i, g, lanes);
@@ -132,15 +158,18 @@ void sgd_chunk(const SgdItem& item, const SgdPlan& p, int64_t begin, int64_t end
       store(buffer + i, b, lanes);
       g = p.nesterov ? fma(b, momentum, g) : b;
     }
-    store(param + i, fma(g, rate, w), lanes);
+    w = fma(g, rate, w);
+    store(from + i, w, lanes);
+    if constexpr (!std::is_same_v<T, S>) store(param + i, w, lanes);
   });
 }
 
 void fused_sgd(const LaunchContext& ctx, const SgdItem* items, int64_t count, const SgdPlan& plan) {
   if (plan.found_inf && *plan.found_inf != 0) return;
   for_chunks(ctx, items, count, [&](int64_t i, int64_t begin, int64_t end, int64_t) {
-    dispatch(FloatTypes{}, items[i].dtype,
-             [&](auto t) { sgd_chunk<typename decltype(t)::type>(items[i], plan, begin, end); });
+    with_types(items[i], [&](auto t, auto s) {
+      sgd_chunk<typename decltype(t)::type, typename decltype(s)::type>(items[i], plan, begin, end);
+    });
   });
 }
 

@@ -84,15 +84,47 @@ bool all_aligned(const P*... pointers) {
   return (is_aligned(pointers, 16) && ...);  // null is aligned
 }
 
+// Runs f(i, Count<W>, Tag<S>) over a span of an entry: S is the type of its states, float with a master.
+template <class T, class Entry, class F>
+WT_DEVICE void for_steps(const Span& span, const Entry& e, F&& f) {
+  if constexpr (sizeof(T) < sizeof(float))
+    if (e.master)
+      return for_elements<float>(span, e.aligned,
+                                 [&](int64_t i, auto width, auto) { f(i, width, Tag<float>{}); });
+  for_elements<T>(span, e.aligned, [&](int64_t i, auto width, auto) { f(i, width, Tag<T>{}); });
+}
+// The values that a step starts from.
+template <class S, int W, class T>
+WT_DEVICE Packed<S, W> load_weights(const T* param, const float* master) {
+  if constexpr (std::is_same_v<T, S>)
+    return load_packed<W>(param);
+  else
+    return load_packed<W>(master);
+}
+// Where they go: w, and what it is rounded to.
+template <class S, int W, class T>
+WT_DEVICE void store_weights(T* param, float* master, const Packed<S, W>& w) {
+  if constexpr (std::is_same_v<T, S>) {
+    store_packed(param, w);
+  } else {
+    Packed<T, W> rounded;
+#pragma unroll
+    for (int k = 0; k < W; ++k) rounded[k] = narrow<T>(w[k]);
+    store_packed(master, w);
+    store_packed(param, rounded);
+  }
+}
+
 // ---- Adam and AdamW ("Decoupled Weight Decay Regularization", algorithm 2) ----
 
 struct AdamEntry {
   void *param, *grad, *exp_avg, *exp_avg_sq, *max_exp_avg_sq;
   const float* step;
+  float* master;
   int64_t numel;
   bool aligned;
 };
-using AdamTable = Table<AdamEntry, 48>;
+using AdamTable = Table<AdamEntry, 44>;
 
 // The numbers of one tensor's step, the same for all of its elements.
 struct AdamNumbers {
@@ -104,15 +136,15 @@ WT_DEVICE AdamNumbers adam_numbers(const AdamEntry& e, const AdamPlan& p) {
           lr / (1 - pow(p.beta1, step)), p.grad_scale ? 1 / double(*p.grad_scale) : 1.0};
 }
 
-template <class T, int W>
+template <class T, class S, int W>
 WT_DEVICE void adam_elements(const AdamEntry& e, const AdamPlan& p, const AdamNumbers& numbers, int64_t i) {
   using C = Compute<T>;
   T *param = static_cast<T*>(e.param) + i, *grad = static_cast<T*>(e.grad) + i;
-  T *avg = static_cast<T*>(e.exp_avg) + i, *square = static_cast<T*>(e.exp_avg_sq) + i;
-  T* highest = static_cast<T*>(e.max_exp_avg_sq) + i;
+  S *avg = static_cast<S*>(e.exp_avg) + i, *square = static_cast<S*>(e.exp_avg_sq) + i;
+  S* highest = static_cast<S*>(e.max_exp_avg_sq) + i;
   auto g = load_packed<W>(grad);
-  auto w = load_packed<W>(param), m = load_packed<W>(avg), v = load_packed<W>(square);
-  Packed<T, W> top;
+  auto w = load_weights<S, W>(param, e.master + i), m = load_packed<W>(avg), v = load_packed<W>(square);
+  Packed<S, W> top;
   if (e.max_exp_avg_sq) top = load_packed<W>(highest);
   const C beta1 = C(p.beta1), rest1 = C(1 - p.beta1), beta2 = C(p.beta2), rest2 = C(1 - p.beta2);
   const bool couples = !p.decoupled && p.weight_decay != 0;
@@ -128,19 +160,19 @@ WT_DEVICE void adam_elements(const AdamEntry& e, const AdamPlan& p, const AdamNu
     wk *= C(numbers.decay);
     const C mk = fma(widen<C>(m[k]), beta1, gk * rest1);
     C vk = fma(widen<C>(v[k]), beta2, gk * gk * rest2);
-    m[k] = narrow<T>(mk);
-    v[k] = narrow<T>(vk);
+    m[k] = narrow<S>(mk);
+    v[k] = narrow<S>(vk);
     if (e.max_exp_avg_sq) {
       vk = maximum(widen<C>(top[k]), vk);
-      top[k] = narrow<T>(vk);
+      top[k] = narrow<S>(vk);
     }
-    w[k] = narrow<T>(wk - C(numbers.step_size) * mk / fma(sqrt(vk), C(numbers.root2), C(p.eps)));
+    w[k] = narrow<S>(wk - C(numbers.step_size) * mk / fma(sqrt(vk), C(numbers.root2), C(p.eps)));
   }
   if (p.grad_scale) store_packed(grad, g);
   store_packed(avg, m);
   store_packed(square, v);
   if (e.max_exp_avg_sq) store_packed(highest, top);
-  store_packed(param, w);
+  store_weights<S, W>(param, e.master + i, w);
 }
 
 template <class T>
@@ -152,8 +184,8 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ AdamNumbers numbers[1];  // two powers in double are too dear for every thread
   if (threadIdx.x == 0) numbers[0] = adam_numbers(e, p);
   __syncthreads();
-  for_elements<T>(span, e.aligned, [&](int64_t i, auto width, auto) {
-    adam_elements<T, decltype(width)::value>(e, p, numbers[0], i);
+  for_steps<T>(span, e, [&](int64_t i, auto width, auto state) {
+    adam_elements<T, typename decltype(state)::type, decltype(width)::value>(e, p, numbers[0], i);
   });
 }
 
@@ -163,11 +195,10 @@ void fused_adam(const LaunchContext& ctx, const AdamItem* items, int64_t count, 
     for_tables<T, AdamTable>(
         items, count,
         [](const AdamItem& x, int64_t) {
-          return AdamEntry{
-              x.param,          x.grad,
-              x.exp_avg,        x.exp_avg_sq,
-              x.max_exp_avg_sq, x.step,
-              x.numel,          all_aligned(x.param, x.grad, x.exp_avg, x.exp_avg_sq, x.max_exp_avg_sq)};
+          const bool aligned =
+              all_aligned(x.param, x.grad, x.exp_avg, x.exp_avg_sq, x.max_exp_avg_sq, x.master);
+          return AdamEntry{x.param, x.grad,   x.exp_avg, x.exp_avg_sq, x.max_exp_avg_sq,
+                           x.step,  x.master, x.numel,   aligned};
         },
         [&](const AdamTable& table, unsigned blocks) {
           launch(ctx, "fused_adam", adam_kernel<T>, dim3(blocks), dim3(kThreads), 0, table, plan);
@@ -180,18 +211,20 @@ void fused_adam(const LaunchContext& ctx, const AdamItem* items, int64_t count, 
 
 struct SgdEntry {
   void *param, *grad, *buffer;
+  float* master;
   int64_t numel;
   bool aligned;
 };
 using SgdTable = Table<SgdEntry, 64>;
 
-template <class T, int W>
+template <class T, class S, int W>
 WT_DEVICE void sgd_elements(const SgdEntry& e, const SgdPlan& p, double lr, double inverse_scale, int64_t i) {
   using C = Compute<T>;
   T *param = static_cast<T*>(e.param) + i, *grad = static_cast<T*>(e.grad) + i;
-  T* buffer = static_cast<T*>(e.buffer) + i;
-  auto g = load_packed<W>(grad), w = load_packed<W>(param);
-  Packed<T, W> b;
+  S* buffer = static_cast<S*>(e.buffer) + i;
+  auto g = load_packed<W>(grad);
+  auto w = load_weights<S, W>(param, e.master + i);
+  Packed<S, W> b;
   const bool reads = e.buffer && !p.first_step;
   if (reads) b = load_packed<W>(buffer);
   const C momentum = C(p.momentum), rest = C(1 - p.dampening), decay = C(p.weight_decay), rate = C(-lr);
@@ -207,14 +240,14 @@ WT_DEVICE void sgd_elements(const SgdEntry& e, const SgdPlan& p, double lr, doub
     if (p.weight_decay != 0) gk = fma(wk, decay, gk);
     if (e.buffer) {
       const C bk = reads ? fma(widen<C>(b[k]), momentum, gk * rest) : gk;
-      b[k] = narrow<T>(bk);
+      b[k] = narrow<S>(bk);
       gk = p.nesterov ? fma(bk, momentum, gk) : bk;
     }
-    w[k] = narrow<T>(fma(gk, rate, wk));
+    w[k] = narrow<S>(fma(gk, rate, wk));
   }
   if (p.grad_scale) store_packed(grad, g);
   if (e.buffer) store_packed(buffer, b);
-  store_packed(param, w);
+  store_weights<S, W>(param, e.master + i, w);
 }
 
 template <class T>
@@ -225,8 +258,8 @@ __global__ void __launch_bounds__(kThreads)
   const SgdEntry& e = table.entries[span.entry];
   const double lr = p.lr_tensor ? double(*p.lr_tensor) : p.lr;
   const double inverse_scale = p.grad_scale ? 1 / double(*p.grad_scale) : 1.0;
-  for_elements<T>(span, e.aligned, [&](int64_t i, auto width, auto) {
-    sgd_elements<T, decltype(width)::value>(e, p, lr, inverse_scale, i);
+  for_steps<T>(span, e, [&](int64_t i, auto width, auto state) {
+    sgd_elements<T, typename decltype(state)::type, decltype(width)::value>(e, p, lr, inverse_scale, i);
   });
 }
 
@@ -236,8 +269,8 @@ void fused_sgd(const LaunchContext& ctx, const SgdItem* items, int64_t count, co
     for_tables<T, SgdTable>(
         items, count,
         [](const SgdItem& x, int64_t) {
-          return SgdEntry{x.param, x.grad, x.momentum_buffer, x.numel,
-                          all_aligned(x.param, x.grad, x.momentum_buffer)};
+          return SgdEntry{x.param,  x.grad,  x.momentum_buffer,
+                          x.master, x.numel, all_aligned(x.param, x.grad, x.momentum_buffer, x.master)};
         },
         [&](const SgdTable& table, unsigned blocks) {
           launch(ctx, "fused_sgd", sgd_kernel<T>, dim3(blocks), dim3(kThreads), 0, table, plan);

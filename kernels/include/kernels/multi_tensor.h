@@ -1,6 +1,8 @@
 // One call over a list of tensors: optimizer steps, norms, scaling. Lists are host arrays; every tensor in
 // them is contiguous (or dense with the same strides throughout its item) and all tensors of one item have
-// the item's dtype.
+// the item's dtype. An item may have a `master`, though: a float32 copy of its float16 or bfloat16 param. The
+// step is then taken from and stored to that one, param becomes it rounded to the nearest, and the averages
+// or the momentum buffer are float32.
 #pragma once
 
 #include "kernels/types.h"
@@ -16,6 +18,7 @@ struct AdamItem {
   const float* step;     // one value on the device, already counted up: 1 at the first step
   int64_t numel;
   DType dtype;
+  float* master;  // or null
 };
 
 struct AdamPlan {
@@ -37,6 +40,7 @@ struct SgdItem {
   void* momentum_buffer;  // null without momentum
   int64_t numel;
   DType dtype;
+  float* master;  // or null
 };
 
 struct SgdPlan {

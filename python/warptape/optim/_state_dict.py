@@ -22,15 +22,18 @@ def pack_group(group: dict[str, Any], index: dict[int, int]) -> dict[str, Any]:
     return packed
 
 
-def cast_state(param: Tensor, value: Any, key: str | None = None) -> Any:
-    """``value`` of a saved state, with its tensors moved to ``param``'s device and dtype.
+def cast_state(param: Tensor, value: Any, key: str | None = None, dtype: Any = None) -> Any:
+    """``value`` of a saved state, with its tensors moved to ``param``'s device and dtype (or ``dtype``).
 
+    A state with a ``master_param`` of float32 is float32 altogether.
     ``step`` becomes a float32 scalar tensor (old files keep it as a number); the update kernels count in it.
     """
     if isinstance(value, str):
         return value
     if isinstance(value, Mapping):
-        return {k: cast_state(param, v, key=k) for k, v in value.items()}
+        if "master_param" in value:
+            dtype = warptape.float32
+        return {k: cast_state(param, v, k, dtype) for k, v in value.items()}
     value = _own_tensor(value)
     if key == "step":
         if not isinstance(value, warptape.Tensor):
@@ -38,10 +41,10 @@ def cast_state(param: Tensor, value: Any, key: str | None = None) -> Any:
         return value.to(dtype=warptape.float32, device=param.device)
     if isinstance(value, warptape.Tensor):
         if param.is_floating_point():
-            return value.to(dtype=param.dtype, device=param.device)
+            return value.to(dtype=dtype or param.dtype, device=param.device)
         return value.to(device=param.device)
     if isinstance(value, Iterable):
-        return type(value)(cast_state(param, v) for v in value)  # type: ignore[call-arg]
+        return type(value)(cast_state(param, v, None, dtype) for v in value)  # type: ignore[call-arg]
     return value
 
 

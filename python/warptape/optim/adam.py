@@ -33,6 +33,10 @@ class Adam(Optimizer):
         foreach, fused: accepted; the step is always the fused one.
         differentiable: not supported.
         decoupled_weight_decay: AdamW's weight decay.
+        master_weights: keep a float32 copy of each float16 or bfloat16 parameter in the state, as
+            ``master_param``, and the averages in float32. Steps are taken from the copy and rounded to the
+            parameter, so that updates below half a unit in its last place add up. Not in PyTorch. Values
+            written to a parameter by other means do not reach a copy that is there already.
 
     Raises:
         ValueError: an option out of range.
@@ -54,6 +58,7 @@ class Adam(Optimizer):
         differentiable: bool = False,
         fused: bool | None = None,
         decoupled_weight_decay: bool = False,
+        master_weights: bool = False,
     ) -> None:
         if isinstance(lr, warptape.Tensor) and foreach and not capturable:
             raise ValueError("lr as a Tensor is not supported for capturable=False and foreach=True")
@@ -76,6 +81,8 @@ class Adam(Optimizer):
             "fused": fused,
             "decoupled_weight_decay": decoupled_weight_decay,
         }
+        if master_weights:  # else PyTorch would not know the group's key
+            defaults["master_weights"] = True
         super().__init__(params, defaults)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -97,12 +104,13 @@ class Adam(Optimizer):
     def _init_state(self, params: list[Tensor], amsgrad: bool) -> None:
         for p in params:
             state = self.state[p]
-            if not state:
+            if "exp_avg" not in state:
+                like = state.get("master_param", p)
                 # All at once: a step that is interrupted or runs out of memory here can be taken again.
                 state.update(
                     step=warptape.zeros((), dtype=warptape.float32, device=p.device),
-                    exp_avg=warptape.zeros_like(p),
-                    exp_avg_sq=warptape.zeros_like(p),
+                    exp_avg=warptape.zeros_like(like),
+                    exp_avg_sq=warptape.zeros_like(like),
                 )
             if amsgrad and "max_exp_avg_sq" not in state:
                 # Also when amsgrad was turned on midway: the largest average so far is the present one.
@@ -110,6 +118,7 @@ class Adam(Optimizer):
 
     def _update(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> None:
         amsgrad = group["amsgrad"]
+        masters = self._master_params(params) if group.get("master_weights") else None
         states = [self.state[p] for p in params]
         try:
             exp_avgs = [s["exp_avg"] for s in states]
@@ -139,6 +148,7 @@ class Adam(Optimizer):
                 eps=group["eps"],
                 amsgrad=amsgrad,
                 maximize=group["maximize"],
+                master_params=masters,
             )
         except BaseException:
             warptape._foreach_add_(steps, -1)  # a refused update must not count as a step

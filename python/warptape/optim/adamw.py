@@ -18,7 +18,8 @@ class AdamW(Adam):
 
     Args:
         params: tensors, ``(name, tensor)`` pairs, or group dicts.
-        lr, betas, eps, amsgrad, maximize, foreach, capturable, differentiable, fused: as in :class:`Adam`.
+        lr, betas, eps, amsgrad, maximize, foreach, capturable, differentiable, fused, master_weights: as in
+            :class:`Adam`.
         weight_decay: share of ``p`` taken off per unit of ``lr``.
 
     Raises:
@@ -40,6 +41,7 @@ class AdamW(Adam):
         capturable: bool = False,
         differentiable: bool = False,
         fused: bool | None = None,
+        master_weights: bool = False,
     ) -> None:
         super().__init__(
             params,
@@ -54,4 +56,5 @@ class AdamW(Adam):
             differentiable=differentiable,
             fused=fused,
             decoupled_weight_decay=True,
+            master_weights=master_weights,
         )

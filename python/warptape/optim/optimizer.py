@@ -246,6 +246,20 @@ class Optimizer:
             warptape._C._set_grad_enabled(recording)
         return loss
 
+    def _master_params(self, params: list[Tensor]) -> list[Tensor] | None:
+        """float32 copies of float16 or bfloat16 ``params``, all of one dtype, made where there are none.
+
+        The rest of the state becomes float32, too. None for other dtypes.
+        """
+        if params[0].dtype.itemsize != 2:
+            return None
+        states = [self.state[p] for p in params]
+        for p, state in zip(params, states):
+            if "master_param" not in state:
+                state |= {k: v.float() for k, v in state.items() if k != "step" and v is not None}
+                state["master_param"] = p.detach().float()
+        return [state["master_param"] for state in states]
+
     def _update(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> None:
         raise NotImplementedError
 

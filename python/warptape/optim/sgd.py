@@ -33,6 +33,10 @@ class SGD(Optimizer):
         maximize: go up instead of down.
         foreach, fused: accepted; the step is always the fused one.
         differentiable: not supported.
+        master_weights: keep a float32 copy of each float16 or bfloat16 parameter in the state, as
+            ``master_param``, and the velocity in float32. Steps are taken from the copy and rounded to the
+            parameter, so that updates below half a unit in its last place add up. Not in PyTorch. Values
+            written to a parameter by other means do not reach a copy that is there already.
 
     Raises:
         ValueError: an option out of range.
@@ -52,6 +56,7 @@ class SGD(Optimizer):
         foreach: bool | None = None,
         differentiable: bool = False,
         fused: bool | None = None,
+        master_weights: bool = False,
     ) -> None:
         check_common_options("SGD", lr, weight_decay, differentiable, foreach, fused)
         if momentum < 0.0:
@@ -69,6 +74,8 @@ class SGD(Optimizer):
             "differentiable": differentiable,
             "fused": fused,
         }
+        if master_weights:  # else PyTorch would not know the group's key
+            defaults["master_weights"] = True
         super().__init__(params, defaults)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -88,6 +95,8 @@ class SGD(Optimizer):
         if group["momentum"] == 0:
             self._apply(group, params, grads, [], first=False)
             return
+        if group.get("master_weights"):
+            self._master_params(params)
         states = [self.state[p] for p in params]
         velocities = [s.get("momentum_buffer") for s in states]
         fresh = [i for i, v in enumerate(velocities) if v is None]
@@ -95,7 +104,7 @@ class SGD(Optimizer):
             self._apply(group, params, grads, velocities, first=False)
             return
         # Parameters that get their first gradient now start their velocity from it.
-        new = [warptape.empty_like(params[i]) for i in fresh]
+        new = [warptape.empty_like(states[i].get("master_param", params[i])) for i in fresh]
         self._apply(group, [params[i] for i in fresh], [grads[i] for i in fresh], new, first=True)
         for i, velocity in zip(fresh, new):
             states[i]["momentum_buffer"] = velocity
@@ -130,4 +139,5 @@ class SGD(Optimizer):
             nesterov=group["nesterov"],
             maximize=group["maximize"],
             is_first_step=first,
+            master_params=self._master_params(params) if group.get("master_weights") else None,
         )
