@@ -85,13 +85,7 @@ StoreServer::StoreServer(Endpoint& endpoint) : secret_(endpoint.secret), last_id
   watch(stop_, kStop, EPOLLIN, true);
   if (unix_) watch(unix_, kUnix, EPOLLIN, true);
   if (tcp_) watch(tcp_, kTcp, EPOLLIN, true);
-
-  // Signals are for the threads of the program.
-  sigset_t all, before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
   thread_ = std::make_unique<std::thread>([this] { run(); });
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 StoreServer::~StoreServer() {
@@ -113,6 +107,9 @@ void StoreServer::watch(const Socket& socket, Id id, uint32_t events, bool anew)
 
 void StoreServer::run() {
   ::pthread_setname_np(::pthread_self(), "warptape-store");
+  sigset_t all;  // signals are for the threads of the program
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, nullptr);
   epoll_event events[kTurn];
   while (true) {
     int n = ::epoll_wait(epoll_.get(), events, kTurn, static_cast<int>(until_deadline().count()));
