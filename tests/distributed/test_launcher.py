@@ -256,7 +256,10 @@ def test_signals_reach_the_ranks(script, name: str) -> None:
 
 
 def test_user_signals_are_passed_on_and_end_nothing(script) -> None:
-    text = "signal.signal(signal.SIGUSR2, lambda n, f: say('dump'))\nsay('ready')\nsignal.pause()"
+    text = (
+        "got = []\nsignal.signal(signal.SIGUSR2, lambda number, frame: got.append('dump'))\nsay('ready')\n"
+        "while not got: time.sleep(0.01)\nsay(got[0])"
+    )
     with started([*LAUNCHER, script(text)]) as job:
         assert job.process.stdout.readline() == "ready\n"
         os.kill(job.pid, signal.SIGUSR2)
