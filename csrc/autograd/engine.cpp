@@ -44,6 +44,7 @@ class Pass {
   void seed(const Edge& edge, Tensor gradient);
   void run();
   std::vector<Tensor> results;
+  std::vector<std::function<void()>> callbacks;  // for the end
 
  private:
   // A node is claimed by writing this pass into it; when another pass holds it, a map of our own knows its
@@ -67,6 +68,8 @@ class Pass {
   std::unordered_map<Node*, size_t> elsewhere_;
   std::priority_queue<std::pair<uint64_t, size_t>, std::vector<std::pair<uint64_t, size_t>>, Older> ready_;
 };
+
+thread_local Pass* running_pass = nullptr;
 
 State* Pass::find(Node* n) {
   if (n->task.load(std::memory_order_acquire) == this) return &states_[n->task_index];
@@ -244,6 +247,7 @@ void Pass::run_node(State& s) {
 }
 
 void Pass::run() {
+  Restore<Pass*> mark(running_pass, this);
   for (size_t i = 0; i < states_.size(); ++i)
     if (states_[i].waiting == 0) ready_.emplace(priority(*states_[i].node), i);
   // A node whose consumers are all skipped never becomes ready by delivery; it is not needed then.
@@ -253,6 +257,7 @@ void Pass::run() {
     kernels::cpu::poll_interrupt();
     if (states_[i].needed) run_node(states_[i]);
   }
+  for (size_t i = 0; i < callbacks.size(); ++i) std::exchange(callbacks[i], nullptr)();  // may queue more
 }
 
 Tensor root_gradient(const Tensor& root, const Tensor& given) {
@@ -275,6 +280,11 @@ Tensor root_gradient(const Tensor& root, const Tensor& given) {
 }  // namespace
 
 Node* current_node() { return running_node; }
+
+void queue_callback(std::function<void()> f) {
+  WT_CHECK(running_pass, Error, "Final callbacks can only be installed during backward pass.");
+  running_pass->callbacks.push_back(std::move(f));
+}
 
 std::vector<Tensor> run_backward(TensorList roots, std::span<const Tensor> gradients, TensorList inputs,
                                  const BackwardOptions& options) {

@@ -1,6 +1,8 @@
 // The backward pass.
 #pragma once
 
+#include <functional>
+
 #include "autograd/node.h"
 
 namespace warptape {
@@ -18,6 +20,10 @@ struct BackwardOptions {
 // backward is allowed; several threads may run passes over shared graphs.
 WT_API std::vector<Tensor> run_backward(TensorList roots, std::span<const Tensor> gradients,
                                         TensorList inputs, const BackwardOptions& options);
+
+// Calls `f` at the end of the pass that runs on this thread, if the pass gets there; otherwise `f` is just
+// destroyed. RuntimeError outside of a backward pass.
+WT_API void queue_callback(std::function<void()> f);
 
 // Throws a RuntimeError when a backward pass freed what the node had saved.
 WT_API void check_not_released(const Node& node);

@@ -42,6 +42,21 @@ PyObject* run_backward_py(PyObject*, PyObject* args) {
   });
 }
 
+// _queue_callback(f): see queue_callback.
+PyObject* queue_callback_py(PyObject*, PyObject* f) {
+  return guarded([&]() -> PyObject* {
+    std::shared_ptr<PyObject> held(Py_NewRef(f), [](PyObject* o) {
+      GilGuard gil;
+      Py_DECREF(o);
+    });
+    queue_callback([held] {
+      GilGuard gil;
+      checked(PyObject_CallNoArgs(held.get()));
+    });
+    Py_RETURN_NONE;
+  });
+}
+
 std::string python_traceback() {
   GilGuard gil;
   Object traceback(PyImport_ImportModule("traceback"));
@@ -101,6 +116,7 @@ PyObject* set_autocast_cache_py(PyObject*, PyObject* on) {
 
 PyMethodDef methods[] = {
     {"_run_backward", run_backward_py, METH_VARARGS, nullptr},
+    {"_queue_callback", queue_callback_py, METH_O, nullptr},
     {"is_grad_enabled", get_grad_mode, METH_NOARGS, "Whether ops are recorded on this thread."},
     {"_set_grad_enabled", set_grad_mode, METH_O, nullptr},
     {"is_inference_mode_enabled", get_inference_mode, METH_NOARGS, nullptr},

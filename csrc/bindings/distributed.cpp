@@ -79,6 +79,9 @@ void bind_groups(py::module_& m) {
              return py::none();
            })
       .def("result", [](Work& w) { return py::reinterpret_steal<py::object>(wrap_list(w.outputs())); })
+      .def("get_future",
+           [](py::object self) { return py::module_::import("warptape.futures").attr("_of_work")(self); },
+           "A Future of the list of outputs.")
       .def("_source_rank", &Work::source_rank);
 
   py::class_<ProcessGroup, std::shared_ptr<ProcessGroup>>(m, "ProcessGroup",
@@ -166,6 +169,7 @@ void init_distributed(py::module_& module) {
     ops.value(name_of(static_cast<CollectiveOp>(i)), static_cast<CollectiveOp>(i));
   bind_groups(m);
   bind_worlds(m);
+  init_distributed_reducer(m);
 }
 
 }  // namespace warptape::bindings

@@ -16,6 +16,7 @@ struct Timeout {
   distributed::Milliseconds ms{0};
 };
 
+void init_distributed_reducer(pybind11::module_& module);
 }  // namespace warptape::bindings
 
 template <>
