@@ -4,7 +4,7 @@
 layers call, `init` the starting values, `utils` what is done to gradients and parameters as a whole.
 """
 
-from . import functional, init, modules, parameter, utils
+from . import functional, init, modules, parallel, parameter, utils
 from .modules import *
 from .parameter import Buffer, Parameter
 
@@ -14,6 +14,7 @@ __all__ = [
     "functional",
     "init",
     "modules",
+    "parallel",
     "parameter",
     "utils",
     *(name for name in vars(modules) if name[0].isupper()),

@@ -1,0 +1,272 @@
+"""DistributedDataParallel: every rank has the model and a share of the batch; gradients are averaged."""
+
+from __future__ import annotations
+
+import dataclasses
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import warptape
+from warptape import Tensor
+
+from ..._C import _distributed as _C
+from ...distributed import all_gather_object
+from ...distributed._state import resolve
+from ...distributed.algorithms.ddp_comm_hooks import default_hooks
+from ..modules.module import Module
+
+__all__ = ["DistributedDataParallel"]
+
+_MIB = 1 << 20
+_BUILT_IN = {
+    default_hooks.bf16_compress_hook: warptape.bfloat16,
+    default_hooks.fp16_compress_hook: warptape.float16,
+}
+
+
+def _tensors_in(value: Any) -> Iterator[Tensor]:
+    """The tensors in what forward returned, however nested."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for each in value.values():
+            yield from _tensors_in(each)
+    elif isinstance(value, list | tuple | set):
+        for each in value:
+            yield from _tensors_in(each)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from _tensors_in(getattr(value, field.name))
+
+
+def _moved(value: Any, device: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if isinstance(value, dict):
+        return {key: _moved(each, device) for key, each in value.items()}
+    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
+        return type(value)(_moved(each, device) for each in value)
+    return value
+
+
+class DistributedDataParallel(Module):
+    """The module, with gradients averaged over the ranks of a group while backward still runs.
+
+    Every rank makes it from the same module; it starts from the parameters and buffers of rank 0. Gradients
+    travel in buckets of about `bucket_cap_mb` MiB (default 25; the first is 1 MiB), in the order in which
+    they come. `state_dict()` has the module's names after `module.`.
+
+    Args:
+        device_ids: for a module on one CUDA device, that device: inputs are moved to it. None on the CPU.
+        broadcast_buffers: before each forward pass buffers become those of rank 0.
+        init_sync: compare the parameters' shapes and take over those of rank 0; False if they are equal.
+        find_unused_parameters: walk the graph from the outputs of each forward pass, so that parameters
+            without a part in them are not waited for; one that no rank used keeps its gradient as it was.
+        gradient_as_bucket_view: gradients lie in the buckets, which saves a copy of each (the default; in
+            PyTorch it is not). A gradient kept over the next backward pass must then be cloned.
+        static_graph: every pass uses the parameters that the first one used; which, is found by itself.
+
+    Raises:
+        RuntimeError: no parameter requires a gradient, or the ranks' parameters differ (naming the first that
+            does); in forward, when the last backward pass gave no gradient to some (naming them).
+        ValueError: the module is on several devices, or device_ids does not fit it.
+
+    Gradients made with `create_graph=True` are averaged, but the average has no graph.
+    """
+
+    def __init__(
+        self,
+        module: Module,
+        device_ids: Any = None,
+        output_device: Any = None,
+        dim: int = 0,
+        broadcast_buffers: bool = True,
+        init_sync: bool = True,
+        process_group: Any = None,
+        bucket_cap_mb: float | None = None,
+        find_unused_parameters: bool = False,
+        check_reduction: bool = False,
+        gradient_as_bucket_view: bool = True,
+        static_graph: bool = False,
+        delay_all_reduce_named_params: Any = None,
+        param_to_hook_all_reduce: Any = None,
+        mixed_precision: Any = None,
+        device_mesh: Any = None,
+        skip_all_reduce_unused_params: bool = False,
+    ) -> None:
+        super().__init__()
+        for name, value in (
+            ("delay_all_reduce_named_params", delay_all_reduce_named_params),
+            ("param_to_hook_all_reduce", param_to_hook_all_reduce),
+            ("mixed_precision", mixed_precision),
+        ):
+            if value is not None:
+                raise NotImplementedError(f"DistributedDataParallel: {name} is not there yet")
+        if device_mesh is not None:
+            if process_group is not None:
+                raise RuntimeError("Cannot specify both process_group and device_mesh arguments.")
+            process_group = device_mesh.get_group()
+        self.process_group = resolve(process_group)
+        self.module, self.dim = module, dim
+        self.broadcast_buffers, self.find_unused_parameters = broadcast_buffers, find_unused_parameters
+        self.gradient_as_bucket_view, self.static_graph = gradient_as_bucket_view, static_graph
+        self.require_backward_grad_sync = self.require_forward_param_sync = True
+        self.bucket_bytes_cap = int((25 if bucket_cap_mb is None else bucket_cap_mb) * _MIB)
+        named = self._used(module.named_parameters())
+        if not any(p.requires_grad for _, p in named):
+            raise RuntimeError(
+                "DistributedDataParallel is not needed when a module doesn't have any parameters that require "
+                "a gradient."
+            )
+        self._check_devices([p for _, p in named], device_ids, output_device)
+        if init_sync:
+            self._check_same_parameters(named)
+            self._broadcast([t.detach() for _, t in named + self._used(module.named_buffers())])
+        self._make_reducer()
+
+    def _used(self, named: Iterator[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
+        ignored = set(getattr(self.module, "_ddp_params_and_buffers_to_ignore", ()))
+        return [(name, tensor) for name, tensor in named if name not in ignored]
+
+    def _make_reducer(self) -> None:
+        self._buffers_to_send = [b for _, b in self._used(self.module.named_buffers())]
+        trained = [(n, p) for n, p in self._used(self.module.named_parameters()) if p.requires_grad]
+        self.reducer = _C._Reducer(
+            self.process_group,
+            [p for _, p in trained],
+            [n for n, _ in trained],
+            min(_MIB, self.bucket_bytes_cap),
+            self.bucket_bytes_cap,
+            self.find_unused_parameters,
+            self.gradient_as_bucket_view,
+            self.static_graph,
+        )
+
+    def _check_devices(self, parameters: list[Tensor], device_ids: Any, output_device: Any) -> None:
+        devices = sorted({str(p.device) for p in parameters})
+        self.device_type = parameters[0].device.type
+        self.device_ids = None if not device_ids else [warptape.device(d) for d in device_ids]
+        self.output_device = output_device
+        if self.device_ids is None:
+            return
+        if len(self.device_ids) > 1 or self.device_type == "cpu" or len(devices) > 1:
+            raise ValueError(
+                "DistributedDataParallel device_ids and output_device arguments only work with single-device "
+                f"GPU modules, but got device_ids {device_ids}, and module parameters on {', '.join(devices)}; "
+                "pass None"
+            )
+        if self.output_device is None:
+            self.output_device = self.device_ids[0]
+
+    def _check_same_parameters(self, named: list[tuple[str, Tensor]]) -> None:
+        mine = [[n, str(p.dtype), list(p.shape), p.requires_grad] for n, p in named]
+        every: list[Any] = [None] * self.process_group.size()
+        all_gather_object(every, mine, self.process_group)
+        for rank, theirs in enumerate(every):
+            if len(theirs) != len(every[0]):
+                raise RuntimeError(
+                    f"DDP expects same model across all ranks, but Rank 0 has {len(every[0])} params, while "
+                    f"rank {rank} has inconsistent {len(theirs)} params."
+                )
+            for i, (here, there) in enumerate(zip(every[0], theirs, strict=True)):
+                if here[1:] != there[1:]:
+                    said = (f"{n}: {d}{s}{'' if g else ', frozen'}" for n, d, s, g in (here, there))
+                    raise RuntimeError(
+                        "DDP expects same model across all ranks, but parameter {} is {} on rank 0 and {} on "
+                        "rank {}".format(i, *said, rank)
+                    )
+
+    def _broadcast(self, tensors: list[Tensor]) -> None:
+        """Rank 0's values, in one call for each dtype and device."""
+        kinds: dict[Any, list[Tensor]] = {}
+        for tensor in tensors:
+            kinds.setdefault((tensor.dtype, str(tensor.device)), []).append(tensor)
+        for same in kinds.values() if self.process_group.size() > 1 else ():
+            self.process_group._run(_C._Op.broadcast, [], same, root=0)
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        """What the module returns."""
+        reduces = warptape.is_grad_enabled() and self.require_backward_grad_sync
+        if reduces:
+            self.reducer.begin_forward()
+        if self.require_forward_param_sync and self.broadcast_buffers and self._buffers_to_send:
+            self._broadcast(self._buffers_to_send)
+        if self.device_ids:
+            inputs, kwargs = _moved(inputs, self.device_ids[0]), _moved(kwargs, self.device_ids[0])
+        output = self.module(*inputs, **kwargs)
+        self.require_forward_param_sync = reduces
+        if not reduces:
+            self.reducer.prepare_without_reduction()
+        elif self.find_unused_parameters and not self.static_graph:
+            self.reducer.prepare(list(_tensors_in(output)))
+        else:
+            self.reducer.prepare([])
+        return output
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Forward passes within it leave the gradients of their backward on this rank, to be accumulated."""
+        before, self.require_backward_grad_sync = self.require_backward_grad_sync, False
+        try:
+            yield
+        finally:
+            self.require_backward_grad_sync = before
+
+    def register_comm_hook(self, state: object, hook: Callable[[Any, Any], Any]) -> None:
+        """From now on hook(state, bucket) -> Future of the reduced bucket takes the average's place.
+
+        Raises: TypeError for what cannot be called, RuntimeError the second time. What the hook or its
+        future raises comes out of backward().
+        """
+        if not callable(hook):
+            raise TypeError("Communication hook must be callable.")
+        if hook in _BUILT_IN and (state is None or state is self.process_group):
+            self.reducer.set_compression(_BUILT_IN[hook])
+            return
+        self._comm_hook = (state, hook)
+        # The collector does not see into the reducer: so nothing there may hold what may hold this module.
+        here = weakref.ref(self)
+
+        def call(bucket: Any) -> Any:
+            state, hook = here()._comm_hook  # type: ignore[union-attr]
+            return hook(state, bucket)
+
+        self.reducer.set_hook(call, getattr(hook, "__qualname__", type(hook).__name__))
+
+    def join(
+        self, divide_by_initial_world_size: bool = True, enable: bool = True, throw_on_early_termination: bool = False
+    ) -> Any:
+        """Not there yet: give every rank the same number of batches (DistributedSampler does)."""
+        raise NotImplementedError(
+            "DistributedDataParallel.join: uneven inputs are not supported; give every rank the same number of "
+            "batches, as DistributedSampler does"
+        )
+
+    def _set_static_graph(self) -> None:
+        self.static_graph = True
+        self.reducer.set_static_graph()
+
+    def _get_ddp_logging_data(self) -> dict[str, Any]:
+        """What was done: bucket sizes in bytes, passes, whether buckets were rebuilt, seconds waited."""
+        return {
+            "world_size": self.process_group.size(),
+            "rank": self.process_group.rank(),
+            "module_name": type(self.module).__name__,
+            "find_unused_parameters": self.find_unused_parameters,
+            "gradient_as_bucket_view": self.gradient_as_bucket_view,
+            "static_graph": self.static_graph,
+            "bucket_cap_bytes": self.bucket_bytes_cap,
+            **self.reducer.stats(),
+        }
+
+    def __getstate__(self) -> dict[str, Any]:
+        left = {"process_group": None, "reducer": None, "_comm_hook": None, "_buffers_to_send": None}
+        return {name: value for name, value in self.__dict__.items() if name not in left}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copy belongs to the default group and has no communication hook."""
+        self.__dict__.update(state)
+        self.process_group = resolve(None)
+        self._make_reducer()
