@@ -79,9 +79,10 @@ void bind_groups(py::module_& m) {
              return py::none();
            })
       .def("result", [](Work& w) { return py::reinterpret_steal<py::object>(wrap_list(w.outputs())); })
-      .def("get_future",
-           [](py::object self) { return py::module_::import("warptape.futures").attr("_of_work")(self); },
-           "A Future of the list of outputs.")
+      .def(
+          "get_future",
+          [](py::object self) { return py::module_::import("warptape.futures").attr("_of_work")(self); },
+          "A Future of the list of outputs.")
       .def("_source_rank", &Work::source_rank);
 
   py::class_<ProcessGroup, std::shared_ptr<ProcessGroup>>(m, "ProcessGroup",

@@ -300,7 +300,17 @@ Generator* generator_of(PyObject* o) {
   return Py_TYPE(o) == generator_type ? generator_value(o).get() : nullptr;
 }
 
+namespace {
+PyObject* rank_generator(PyObject*, PyObject*) {
+  return guarded([] { return wrap(rank_context().generator); });
+}
+PyMethodDef functions[] = {
+    {"_default_generator", rank_generator, METH_NOARGS, "The CPU's default generator of the rank that asks."},
+    {}};
+}  // namespace
+
 void init_values(PyObject* module) {
+  checked(PyModule_AddFunctions(module, functions));
   dtype_type = add_type(module, dtype_spec);
   device_type = add_type(module, device_spec);
   size_type = add_type(module, size_spec, reinterpret_cast<PyObject*>(&PyTuple_Type));
@@ -311,8 +321,8 @@ void init_values(PyObject* module) {
     checked(PyModule_AddObjectRef(module, name(static_cast<DType>(i)), o.get()));
     dtypes[i] = o.release();
   }
-  Object rank_generator = checked(wrap(rank_context().generator));
-  checked(PyModule_AddObjectRef(module, "default_generator", rank_generator.get()));
+  Object generator = checked(wrap(rank_context().generator));
+  checked(PyModule_AddObjectRef(module, "default_generator", generator.get()));
 }
 
 }  // namespace warptape::bindings

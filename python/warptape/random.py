@@ -7,42 +7,42 @@ from typing import Any
 
 from . import _C
 
-default_generator = _C.default_generator
+default_generator = _C.default_generator  # the process's; a rank that is a thread has one of its own
 
 
 def manual_seed(seed: int) -> _C.Generator:
     """Restarts the default generators of all devices from a 64-bit seed (negative ones count down from
     2**64)."""
-    generator = default_generator.manual_seed(int(seed))
+    generator = _C._default_generator().manual_seed(int(seed))
     _C._seed_cuda(generator.initial_seed())
     return generator
 
 
 def seed() -> int:
     """Seeds the default generators from the system's entropy and returns the seed."""
-    number = default_generator.seed()
+    number = _C._default_generator().seed()
     _C._seed_cuda(number)
     return number
 
 
 def initial_seed() -> int:
     """The seed that the default generator was last given."""
-    return default_generator.initial_seed()
+    return _C._default_generator().initial_seed()
 
 
 def get_rng_state() -> Any:
     """The default generator's state, a uint8 tensor."""
-    return default_generator.get_state()
+    return _C._default_generator().get_state()
 
 
 def set_rng_state(new_state: Any) -> None:
     """Restores what get_rng_state() returned. ValueError on other bytes."""
-    default_generator.set_state(new_state)
+    _C._default_generator().set_state(new_state)
 
 
 def all_states() -> list[tuple[_C.Generator, Any]]:
     """The default generators in use, the CPU's and those of CUDA devices, each with its state."""
-    found = [default_generator]
+    found = [_C._default_generator()]
     if _C._cuda_in_use():
         cuda = _C._cuda_module()
         found.extend(cuda.default_generator(i) for i in range(cuda.device_count()))

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Function",
+    "Variable",
     "GradcheckError",
     "backward",
     "detect_anomaly",
@@ -30,6 +31,22 @@ __all__ = [
     "set_detect_anomaly",
     "set_grad_enabled",
 ]
+
+
+class _Engine:
+    """What callers of `Variable._execution_engine` use."""
+
+    queue_callback = staticmethod(_C._queue_callback)
+
+
+class Variable:
+    """A tensor, as programs before PyTorch 0.4 made it. `_execution_engine.queue_callback(f)` calls f at the end of
+    the running backward pass."""
+
+    _execution_engine = _Engine()
+
+    def __new__(cls, data: Tensor, requires_grad: bool = False) -> Any:  # noqa: D102
+        return data.detach().requires_grad_(requires_grad)
 
 
 def _as_tuple(value: Any) -> tuple[Any, ...]:

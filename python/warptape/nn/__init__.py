@@ -4,9 +4,17 @@
 layers call, `init` the starting values, `utils` what is done to gradients and parameters as a whole.
 """
 
-from . import functional, init, modules, parallel, parameter, utils
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from . import functional, init, modules, parameter, utils
 from .modules import *
 from .parameter import Buffer, Parameter
+
+if TYPE_CHECKING:
+    from . import parallel
 
 __all__ = [
     "Buffer",
@@ -19,3 +27,9 @@ __all__ = [
     "utils",
     *(name for name in vars(modules) if name[0].isupper()),
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "parallel":  # brings all of warptape.distributed along
+        return importlib.import_module(f"{__name__}.parallel")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

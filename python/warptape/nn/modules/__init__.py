@@ -14,4 +14,5 @@ from .padding import *
 from .pooling import *
 from .shape import *
 from .sparse import *
+from .sync_batchnorm import *
 from .upsampling import *

@@ -117,8 +117,8 @@ class DistributedDataParallel(Module):
         named = self._used(module.named_parameters())
         if not any(p.requires_grad for _, p in named):
             raise RuntimeError(
-                "DistributedDataParallel is not needed when a module doesn't have any parameters that require "
-                "a gradient."
+                "DistributedDataParallel is not needed when a module doesn't have any parameters that "
+                "require a gradient."
             )
         self._check_devices([p for _, p in named], device_ids, output_device)
         if init_sync:
@@ -154,8 +154,8 @@ class DistributedDataParallel(Module):
         if len(self.device_ids) > 1 or self.device_type == "cpu" or len(devices) > 1:
             raise ValueError(
                 "DistributedDataParallel device_ids and output_device arguments only work with single-device "
-                f"GPU modules, but got device_ids {device_ids}, and module parameters on {', '.join(devices)}; "
-                "pass None"
+                f"GPU modules, but got device_ids {device_ids}, and module parameters on "
+                f"{', '.join(devices)}; pass None"
             )
         if self.output_device is None:
             self.output_device = self.device_ids[0]
@@ -236,12 +236,15 @@ class DistributedDataParallel(Module):
         self.reducer.set_hook(call, getattr(hook, "__qualname__", type(hook).__name__))
 
     def join(
-        self, divide_by_initial_world_size: bool = True, enable: bool = True, throw_on_early_termination: bool = False
+        self,
+        divide_by_initial_world_size: bool = True,
+        enable: bool = True,
+        throw_on_early_termination: bool = False,
     ) -> Any:
         """Not there yet: give every rank the same number of batches (DistributedSampler does)."""
         raise NotImplementedError(
-            "DistributedDataParallel.join: uneven inputs are not supported; give every rank the same number of "
-            "batches, as DistributedSampler does"
+            "DistributedDataParallel.join: uneven inputs are not supported; give every rank the same number "
+            "of batches, as DistributedSampler does"
         )
 
     def _set_static_graph(self) -> None:
