@@ -40,8 +40,10 @@ class _Engine:
 
 
 class Variable:
-    """A tensor, as programs before PyTorch 0.4 made it. `_execution_engine.queue_callback(f)` calls f at the end of
-    the running backward pass."""
+    """A tensor, as programs before PyTorch 0.4 made it.
+
+    `Variable._execution_engine.queue_callback(f)` calls f at the end of the running backward pass.
+    """
 
     _execution_engine = _Engine()
 

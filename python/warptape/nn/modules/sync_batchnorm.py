@@ -49,7 +49,7 @@ class SyncBatchNorm(_BatchNorm):
         dims = [d for d in range(input.dim()) if d != 1]
         shape = [1, -1] + [1] * (input.dim() - 2)
         x = input if input.dtype in (warptape.float32, warptape.float64) else input.float()
-        ones = x.new_full((1,), x.numel() // x.shape[1])
+        ones = x.new_full((1,), float(x.numel() // x.shape[1]))
         sums = functional.all_reduce_all_reduce(warptape.cat([x.sum(dims), ones]), self.process_group)
         count = sums[-1].detach()
         mean = sums[:-1] / count  # [C]
