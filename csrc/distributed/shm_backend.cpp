@@ -74,6 +74,8 @@ ShmBackend::ShmBackend(Store& store, int rank, int size, Milliseconds timeout)
     return message(distributed::describe(*call_), ", call ", sequence_, " at ", *site_, " on rank ",
                    region_.rank());
   };
+  // When all are here, nobody needs the store any more: the rank that serves it may go at once.
+  run(Collective{}, 0, "the start of the group", timeout);
 }
 
 void ShmBackend::run(const Collective& call, uint64_t sequence, const std::string& site,
