@@ -33,6 +33,10 @@ std::string call_site() {
   return "warptape";
 }
 
+std::optional<Milliseconds> to_ms(const std::optional<Timeout>& t) {
+  return t ? std::optional(t->ms) : std::nullopt;
+}
+
 std::vector<Tensor> tensors_of(const py::sequence& list, const char* what) {
   std::vector<Tensor> out;
   for (py::handle item : list) {
@@ -45,11 +49,11 @@ std::vector<Tensor> tensors_of(const py::sequence& list, const char* what) {
 
 std::shared_ptr<Work> run(ProcessGroup& group, CollectiveOp op, const py::sequence& inputs,
                           const py::sequence& outputs, ReduceOp reduce, int root, int tag, bool async,
-                          std::optional<Milliseconds> timeout) {
+                          std::optional<Timeout> timeout) {
   Collective call{op, reduce, root, tag, tensors_of(inputs, name_of(op)), tensors_of(outputs, name_of(op))};
   std::string site = call_site();
   py::gil_scoped_release unlocked;
-  return group.run(std::move(call), std::move(site), async, timeout);
+  return group.run(std::move(call), std::move(site), async, to_ms(timeout));
 }
 
 void bind_groups(py::module_& m) {
@@ -58,9 +62,8 @@ void bind_groups(py::module_& m) {
            "Whether the call is over, well or not.")
       .def(
           "wait",
-          [](Work& w, std::optional<Milliseconds> timeout) {
-            if (timeout && timeout->count() == 0) timeout.reset();
-            w.wait(timeout);
+          [](Work& w, std::optional<Timeout> timeout) {
+            w.wait(timeout && timeout->ms.count() == 0 ? std::nullopt : to_ms(timeout));
             return true;
           },
           py::arg("timeout") = py::none(), py::call_guard<py::gil_scoped_release>(),
@@ -92,7 +95,7 @@ void bind_groups(py::module_& m) {
       .def_property_readonly("group_name", &ProcessGroup::name)
       .def_property_readonly("_ranks", &ProcessGroup::ranks)
       .def_property_readonly("_timeout", &ProcessGroup::timeout)
-      .def("_set_timeout", &ProcessGroup::set_timeout)
+      .def("_set_timeout", [](ProcessGroup& g, Timeout t) { g.set_timeout(t.ms); })
       .def("_backend_name",
            [](ProcessGroup& g, bool cuda) {
              return g.backend_name(cuda ? DeviceType::CUDA : DeviceType::CPU);
@@ -128,8 +131,8 @@ void bind_worlds(py::module_& m) {
   m.def(
       "_rank_key", [] { return reinterpret_cast<uintptr_t>(&rank_context()); },
       "A number that tells the ranks of this process apart.");
-  m.def("_join", [](int rank, int size, std::string job, std::shared_ptr<Store> store, Milliseconds timeout) {
-    rank_context().world = std::make_shared<World>(rank, size, std::move(job), std::move(store), timeout);
+  m.def("_join", [](int rank, int size, std::string job, std::shared_ptr<Store> store, Timeout timeout) {
+    rank_context().world = std::make_shared<World>(rank, size, std::move(job), std::move(store), timeout.ms);
     dump_on_signal();
   });
   m.def("_has_backend", has_backend);
@@ -140,9 +143,9 @@ void bind_worlds(py::module_& m) {
   });
   m.def(
       "_new_group",
-      [](std::vector<int> ranks, std::string name, std::string cpu, std::string cuda, Milliseconds timeout) {
+      [](std::vector<int> ranks, std::string name, std::string cpu, std::string cuda, Timeout timeout) {
         return ProcessGroup::make(current_world(), std::move(ranks),
-                                  {std::move(name), std::move(cpu), std::move(cuda), timeout});
+                                  {std::move(name), std::move(cpu), std::move(cuda), timeout.ms});
       },
       py::call_guard<py::gil_scoped_release>());
   m.def("_dump_flight_record", [](const std::string& reason) {

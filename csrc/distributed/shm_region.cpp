@@ -102,7 +102,7 @@ Region::Region(Store& store, int rank, int size, Milliseconds timeout) : rank_(r
     std::string reason = "rank " + std::to_string(rank) + " cannot join the group: " + e.what();
     store.compare_set("joined", "", reason);
     if (rank == 0) store.set_file("memory", File(::memfd_create("none", MFD_CLOEXEC)));
-    unmap();
+    part_without_group(store);
     throw;
   }
   if (store.add("present", 1) == size) {
@@ -111,9 +111,18 @@ Region::Region(Store& store, int rank, int size, Milliseconds timeout) : rank_(r
   }
   std::string joined = store.get("joined", timeout);
   if (joined != "all") {
-    unmap();
+    part_without_group(store);
     throw DistBackendError(joined);
   }
+}
+
+// Rank 0 stays until all have heard why there is no group: it may be the one that serves the store.
+void Region::part_without_group(Store& store) {
+  unmap();
+  store.add("heard", 1);
+  const auto deadline = Clock::now() + std::chrono::seconds(5);
+  while (rank_ == 0 && store.add("heard", 0) < size_ && Clock::now() < deadline)
+    std::this_thread::sleep_for(Milliseconds(5));
 }
 
 void Region::map(const File& memory) {

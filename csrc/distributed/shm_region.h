@@ -106,6 +106,7 @@ class Region {
   void wait_slowly(int other, Clock::time_point deadline);
   [[noreturn]] void time_out();
   void unmap();
+  void part_without_group(Store& store);
 
   int rank_, size_;
   uint32_t rounds_ = 0;

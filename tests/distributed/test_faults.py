@@ -1,0 +1,281 @@
+"""What a job of real processes does when something goes wrong: an error that names it, on every rank that is
+left, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+from launched import LAUNCHER, free_port, launch, started, until
+
+PREAMBLE = """
+import os, signal, sys, time
+from datetime import timedelta
+import warptape as wt
+import warptape.distributed as dist
+
+def say(*what):
+    print(dist.get_rank(), *what, flush=True)
+
+dist.init_process_group(timeout=timedelta(seconds=20))
+rank, ranks = dist.get_rank(), dist.get_world_size()
+dist.barrier()
+"""
+
+
+def script(tmp_path: Path, body: str) -> Path:
+    path = tmp_path / "job.py"
+    path.write_text(PREAMBLE + body)
+    return path
+
+
+def shared_memory_files() -> set[str]:
+    return set(os.listdir("/dev/shm")) | {n for n in os.listdir("/tmp") if "warptape" in n}
+
+
+def our_sockets() -> list[str]:
+    return [line for line in Path("/proc/net/unix").read_text().splitlines() if "@warptape/" in line]
+
+
+@pytest.fixture(autouse=True)
+def nothing_left():
+    files = shared_memory_files()
+    yield
+    assert shared_memory_files() <= files
+    until(lambda: our_sockets() == [])
+
+
+def test_killed_rank_is_named(tmp_path: Path) -> None:
+    """The launcher would end the others as well; they have caught the error before it comes to that."""
+    body = """
+signal.signal(signal.SIGTERM, lambda *_: None)  # the launcher's, when a rank died
+if rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+start = time.monotonic()
+try:
+    dist.all_reduce(wt.ones(100_000))
+except dist.DistBackendError as error:
+    say("seconds", round(time.monotonic() - start, 2), error)
+"""
+    code, out, _ = launch("--nproc-per-node", 3, script(tmp_path, body))
+    assert code != 0
+    named = [line for line in out.splitlines() if "rank 1 (process" in line and "has died" in line]
+    assert len(named) == 2, out
+    assert all(float(line.split()[2]) < 1.0 for line in named), out
+
+
+@pytest.mark.parametrize("call", ["dist.recv(wt.empty(3), 1)", "dist.send(wt.ones(10_000_000), 1)"])
+def test_killed_partner_is_named(tmp_path: Path, call: str) -> None:
+    body = f"""
+signal.signal(signal.SIGTERM, lambda *_: None)
+if rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    {call}
+except dist.DistBackendError as error:
+    say(error)
+"""
+    _, out, _ = launch("--nproc-per-node", 2, script(tmp_path, body))
+    assert "has died" in out and "rank 1 (process" in out
+
+
+def test_rank_that_raises_is_shown_first(tmp_path: Path) -> None:
+    body = """
+if rank == 1:
+    raise ValueError("the loss is not a number")
+dist.barrier()
+"""
+    code, _, err = launch("--nproc-per-node", 2, script(tmp_path, body))
+    assert code != 0
+    assert "ValueError: the loss is not a number" in err
+
+
+def test_stopped_rank_is_named(tmp_path: Path) -> None:
+    body = """
+if rank == 1:
+    os.kill(os.getpid(), signal.SIGSTOP)
+try:
+    dist.all_reduce(wt.ones(3)) if rank == 1 else dist.monitored_barrier(timeout=timedelta(seconds=1))
+except dist.DistBackendError as error:
+    say(error)
+    sys.exit(3)
+"""
+    code, out, _ = launch("--nproc-per-node", 2, script(tmp_path, body), WARPTAPE_FLIGHT_DIR=str(tmp_path))
+    assert code != 0
+    assert "timed out waiting for rank 1" in out and ", stopped)" in out, out
+
+
+def test_rank_that_left_is_named(tmp_path: Path) -> None:
+    body = """
+if rank == 1:
+    dist.destroy_process_group()
+    sys.exit(0)
+try:
+    dist.barrier()
+except dist.DistBackendError as error:
+    say(error)
+"""
+    code, out, err = launch("--nproc-per-node", 2, script(tmp_path, body))
+    assert code == 0, err
+    assert "rank 1 has left the group" in out
+
+
+def test_missing_rank_is_named_at_rendezvous(tmp_path: Path) -> None:
+    path = tmp_path / "alone.py"
+    path.write_text("""
+from datetime import timedelta
+import warptape.distributed as dist
+try:
+    dist.init_process_group(timeout=timedelta(seconds=1))
+except dist.DistStoreError as error:
+    print(error)
+""")
+    env = {"RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    import sys
+
+    with started([sys.executable, str(path)], **env) as job:
+        _, out, err = job.finish()
+    assert "rank 0 waited 1 s for ranks 1, 2 of 3 to join" in out, err
+
+
+def test_two_ranks_of_one_number(tmp_path: Path) -> None:
+    path = tmp_path / "twin.py"
+    path.write_text(f"""
+from datetime import timedelta
+import warptape.distributed as dist
+try:
+    dist.init_process_group(
+        init_method="file://{tmp_path}/meet", rank=0, world_size=2, timeout=timedelta(seconds=2)
+    )
+except dist.DistStoreError as error:
+    print(error)
+""")
+    _, out, err = launch("--nproc-per-node", 2, path)
+    assert "a process with rank 0 has joined already" in out, out + err
+
+
+@pytest.mark.parametrize("method", ["tcp", "file"])
+def test_other_meeting_points(tmp_path: Path, method: str) -> None:
+    url = f"tcp://127.0.0.1:{free_port()}" if method == "tcp" else f"file://{tmp_path}/meet"
+    path = tmp_path / "meet.py"
+    path.write_text(f"""
+import os
+import warptape as wt, warptape.distributed as dist
+dist.init_process_group("gloo", init_method="{url}", rank=int(os.environ["RANK"]), world_size=2)
+t = wt.ones(3)
+dist.all_reduce(t)
+print(t.tolist(), flush=True)
+dist.destroy_process_group()
+""")
+    code, out, err = launch("--nproc-per-node", 2, path)
+    assert code == 0, err
+    assert out.count("[2.0, 2.0, 2.0]") == 2
+    assert not (tmp_path / "meet").exists()
+
+
+def test_joins_again_after_leaving(tmp_path: Path) -> None:
+    body = """
+for i in range(5):
+    dist.destroy_process_group()
+    dist.init_process_group()
+    t = wt.ones(2)
+    dist.all_reduce(t)
+    assert t.tolist() == [2, 2]
+"""
+    code, _, err = launch("--nproc-per-node", 2, script(tmp_path, body))
+    assert code == 0, err
+
+
+def test_memory_limit_at_the_start(tmp_path: Path) -> None:
+    """The rank whose address space is too small says so, and so do the others."""
+    path = tmp_path / "limited.py"
+    path.write_text("""
+import os, resource
+from datetime import timedelta
+import warptape.distributed as dist
+if os.environ["RANK"] == os.environ["LIMITED"]:
+    used = int(open("/proc/self/statm").read().split()[0]) * 4096
+    resource.setrlimit(resource.RLIMIT_AS, (used + 25_000_000,) * 2)
+try:
+    dist.init_process_group(timeout=timedelta(seconds=10))
+    print("joined", flush=True)
+except Exception as error:
+    os.write(1, f"{os.environ['RANK']} {type(error).__name__} {error}\\n".encode())
+""")
+    for limited in ("0", "1"):
+        _, out, err = launch("--nproc-per-node", 8, path, LIMITED=limited)
+        said = [line for line in out.splitlines() if "shared memory" in line]
+        assert len(said) == 8 and "joined" not in out, out + err
+        assert f"{limited} OutOfMemoryError" in out, out + err
+
+
+def test_interrupt_ends_a_collective(tmp_path: Path) -> None:
+    body = """
+if rank == 0:
+    say("ready", os.getpid())
+    try:
+        dist.barrier()
+    except KeyboardInterrupt:
+        say("interrupted", time.monotonic())
+    sys.exit(0)
+signal.signal(signal.SIGTERM, lambda *_: None)
+time.sleep(2)
+try:
+    dist.barrier()
+except dist.DistBackendError as error:
+    say(error)
+"""
+    import time
+
+    with started([*LAUNCHER, "--nproc-per-node", "2", str(script(tmp_path, body))]) as job:
+        assert job.process.stdout is not None
+        ready = job.process.stdout.readline().split()
+        sent = time.monotonic()
+        os.kill(int(ready[2]), signal.SIGINT)
+        _, out, err = job.finish()
+    at = next(float(line.split()[2]) for line in out.splitlines() if "interrupted" in line)
+    assert at - sent < 0.2
+    assert "rank 0 was interrupted" in out, out + err
+
+
+def test_two_jobs_do_not_meet(tmp_path: Path) -> None:
+    path = script(tmp_path, "dist.barrier(); time.sleep(0.5); print(ranks, flush=True); dist.barrier()")
+    with (
+        started([*LAUNCHER, "--nproc-per-node", "2", str(path)]) as one,
+        started([*LAUNCHER, "--nproc-per-node", "3", str(path)]) as other,
+    ):
+        results = [one.finish(), other.finish()]
+    assert [code for code, _, _ in results] == [0, 0], results
+    assert results[0][1].split() == ["2", "2"] and results[1][1].split() == ["3", "3", "3"]
+
+
+def test_garbage_at_the_meeting_point(tmp_path: Path) -> None:
+    """A stranger of the same user that connects and says nonsense, or nothing, changes nothing."""
+    body = """
+if rank == 0:
+    say("ready")
+    time.sleep(1)
+group = dist.new_group([0, 1])
+dist.barrier(group)
+say("well")
+"""
+    with started([*LAUNCHER, "--nproc-per-node", "2", str(script(tmp_path, body))]) as job:
+        assert job.process.stdout is not None
+        job.process.stdout.readline()
+        names = {line.split("@")[1] for line in our_sockets()}
+        strangers = []
+        for name in names:
+            for data in (b"GET / HTTP/1.0\r\n\r\n", b"\xff" * 5000, b""):
+                stranger = socket.socket(socket.AF_UNIX)
+                stranger.connect("\0" + name)
+                if data:
+                    stranger.sendall(data)
+                strangers.append(stranger)
+        code, out, err = job.finish()
+        for stranger in strangers:
+            stranger.close()
+    assert strangers and code == 0, err
+    assert out.count("well") == 2
