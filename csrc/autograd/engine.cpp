@@ -203,7 +203,8 @@ SmallVector<Tensor, 4> Pass::backward(Node& node, State& s) {
   for (const Tensor& g : s.gradients) any |= g.defined();
   if (any) {
     check_not_released(node);
-    Gradients g({s.gradients.data(), s.gradients.size()}, {inputs.data(), inputs.size()}, wanted.data());
+    Gradients g({s.gradients.data(), s.gradients.size()}, {inputs.data(), inputs.size()}, wanted.data(),
+                !options_.retain_graph);
     node.type->backward(node, g);
   }
   return inputs;

@@ -22,8 +22,8 @@ struct Edge {
 // What backward() is given and fills. Gradients may be undefined (nothing flowed into that output).
 class Gradients {
  public:
-  Gradients(std::span<Tensor> outputs, std::span<Tensor> inputs, const bool* wanted)
-      : outputs_(outputs), inputs_(inputs), wanted_(wanted) {}
+  Gradients(std::span<Tensor> outputs, std::span<Tensor> inputs, const bool* wanted, bool last)
+      : outputs_(outputs), inputs_(inputs), wanted_(wanted), last_(last) {}
   // Gradient of the op's output j; may be undefined when the op has several outputs.
   const Tensor& operator[](size_t j) const { return outputs_[j]; }
   size_t outputs() const { return outputs_.size(); }
@@ -31,12 +31,15 @@ class Gradients {
   // Whether the gradient of the op's input i is wanted now. Setting one that is not wanted is allowed and
   // wasteful.
   bool wants(size_t i) const { return wanted_[i]; }
+  // Whether what the node saved is freed after this.
+  bool last() const { return last_; }
   // May have a shape that broadcasts from the input's, or another dtype: the engine reduces and casts.
   void set(size_t i, Tensor gradient) { inputs_[i] = std::move(gradient); }
 
  private:
   std::span<Tensor> outputs_, inputs_;
   const bool* wanted_;
+  bool last_;
 };
 
 using BackwardFn = void (*)(Node& node, Gradients& g);

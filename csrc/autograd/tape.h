@@ -87,6 +87,8 @@ WT_API void rebase_history(const Tensor& t, const Ref<Node>& node);
 // Views: `view` shares the storage of `of`; remembers the base so that in-place changes reach the tape.
 WT_API void set_view(const Tensor& view, const Tensor& of, ViewOrigin origin = ViewOrigin::Recorded);
 inline bool is_view(const Tensor& t) { return t->extra && meta_of(t)->view; }
+// Whether the memory of the tensor that `node` saved as number i can be reached through that alone.
+WT_API bool only_saved(const Node& node, size_t i);
 WT_API Tensor detach(const Tensor& t);  // a view (for version counting) without history
 
 struct NoGrad : Restore<bool> {

@@ -44,7 +44,7 @@ void copy_slices_backward(Node& node, Gradients& g) {
   SmallVector<Tensor, 4> inner(d.fn->edges.size());
   SmallVector<bool, 8> wanted(d.fn->edges.size(), false);
   for (size_t i = 0; i < inner.size(); ++i) wanted[i] = g.wants(i);
-  Gradients sub({&part, 1}, {inner.data(), inner.size()}, wanted.data());
+  Gradients sub({&part, 1}, {inner.data(), inner.size()}, wanted.data(), false);
   d.fn->type->backward(*d.fn, sub);
   for (size_t i = 1; i < inner.size(); ++i) g.set(i, inner[i]);
   Tensor own = inner[0];
@@ -115,6 +115,17 @@ Tensor tape_replace_region(const Tensor& base_gradient, const Tensor& part, cons
     set_history(out, n);
   }
   return out;
+}
+
+bool only_saved(const Node& node, size_t i) {
+  const SavedTensor& saved = node.saved_raw(i);
+  const Tensor& t = saved.raw();
+  if (saved.packed() || !t.defined()) return false;
+  auto only_use = [](const Tensor& x) { return x.ref()->use_count() == 1 && !x->python; };
+  // A view keeps its base alive, which is of the same memory.
+  const bool view = is_view(t);
+  return only_use(t) && (!view || only_use(meta_of(t)->view->base)) &&
+         t.storage().use_count() == (view ? 2u : 1u);
 }
 
 void set_view(const Tensor& view, const Tensor& of, ViewOrigin origin) {

@@ -75,12 +75,14 @@ struct Planned {
   }
 };
 
-// saved: input, target, weight, lse, total_weight
+// saved: input, target, weight, lse, total_weight. `over`: the input's memory may become the gradient's.
 Tensor fused_backward(const Tensor& grad, const Tensor& input, const Tensor& target, const Tensor& weight,
-                      const Tensor& lse, const Tensor& total_weight, const CrossEntropyData& d) {
+                      const Tensor& lse, const Tensor& total_weight, const CrossEntropyData& d,
+                      bool over = false) {
   Planned p(input, target, weight, d);
   Tensor g = raw_contiguous(grad);
-  Tensor dx = empty(p.logits.sizes(), options_of(p.logits));
+  const bool copied = &p.logits.storage() != &input.storage();  // then that is ours in any case
+  Tensor dx = over || copied ? alias(p.logits) : empty(p.logits.sizes(), options_of(p.logits));
   if (dx.numel() && !dx.is_meta())
     cross_entropy_backward_slot(Launch(dx.device()), dx.view(), g.view(), lse.view(), total_weight.view(),
                                 p.plan);
@@ -151,9 +153,11 @@ Tensor composed_backward(const Tensor& grad, const Tensor& input, const Tensor& 
 
 void cross_entropy_backward(Node& n, Gradients& g) {
   const CrossEntropyData& d = n.data<CrossEntropyData>();
+  const bool over = g.last() && !thread_state.grad_mode && only_saved(n, 0);
   Tensor input = n.saved(0), target = n.saved(1), weight = n.saved(2), lse = n.saved(3), total = n.saved(4);
-  auto backward = needs_grad(g[0], input) ? composed_backward : fused_backward;
-  g.set(0, backward(g[0], input, target, weight, lse, total, d));
+  if (needs_grad(g[0], input)) return g.set(0, composed_backward(g[0], input, target, weight, lse, total, d));
+  if (over) n.release_saved();  // before the logits are gone: what follows may fail
+  g.set(0, fused_backward(g[0], input, target, weight, lse, total, d, over));
 }
 constexpr NodeType kCrossEntropy{"CrossEntropyBackward0", cross_entropy_backward};
 
