@@ -31,6 +31,7 @@ PYTHON_ABOVE = {
     "autograd": {"nn", "optim", "parallel", "distributed"},
     "utils": {"parallel"},
     "distributed": {"nn", "optim", "parallel"},
+    "distributed.optim": {"nn", "parallel"},
 }
 PYTHON_THIRD_PARTY = {
     "numpy",
@@ -155,6 +156,8 @@ def check_python_imports(root: Path) -> list[str]:
         tree = ast.parse(path.read_text())
         at_import = {id(node) for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))}
         own = parts[1] if len(parts) > 2 else None
+        if ".".join(parts[1:3]) in PYTHON_ABOVE:
+            own = ".".join(parts[1:3])
         for node, name in imported(tree, package):
             top, *rest = name.split(".")
             if top == "torch":
@@ -256,6 +259,8 @@ PLANTED: list[tuple[Callable[[Path], list[str]], str, str]] = [
     (check_python_imports, "python/warptape/nn/bad.py", "from ..optim import SGD\n"),
     (check_python_imports, "python/warptape/nn/bad.py", "def f():\n    from warptape import optim\n"),
     (check_python_imports, "python/warptape/nn/modules/bad.py", "from ... import optim\n"),
+    (check_python_imports, "python/warptape/distributed/bad.py", "from ..optim import SGD\n"),
+    (check_python_imports, "python/warptape/distributed/optim/bad.py", "from ... import nn\n"),
     (check_python_imports, "python/warptape/bad.py", "import torch\n"),
     (check_python_imports, "python/warptape/bad.py", "import matplotlib.pyplot as plt\n"),
     (check_python_imports, "examples/bad.py", "from torch import nn\n"),

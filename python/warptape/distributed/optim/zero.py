@@ -1,0 +1,137 @@
+"""Each rank keeps the optimizer state of its share of the parameters (Rajbhandari et al., "ZeRO: Memory
+Optimizations Toward Training Trillion Parameter Models", section 5.1, stage 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..._C import _distributed as _C
+from ..._tensor import Tensor
+from ...optim.optimizer import Optimizer, ParamsT
+from .._state import resolve
+from ..groups import get_group_rank
+from ..objects import gather_object
+
+__all__ = ["ZeroRedundancyOptimizer"]
+
+
+class ZeroRedundancyOptimizer(Optimizer):
+    """An optimizer that updates this rank's share of the parameters and gets the rest from the other ranks.
+
+    Whole parameters are dealt out, the largest first, each to the rank that has least so far. Gradients must
+    be equal on all ranks, as DistributedDataParallel leaves them. State takes 1/n of the memory; the
+    parameters after a step are those of the plain optimizer.
+
+    Args:
+        params: as any optimizer's, in the same order on all ranks.
+        optimizer_class: what updates a share, made with `defaults`.
+        process_group: None for the default one.
+        parameters_as_bucket_view: makes no difference; parameters travel from where they are.
+
+    Raises:
+        NotImplementedError: overlap_with_ddp.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        optimizer_class: type[Optimizer],
+        process_group: Any = None,
+        parameters_as_bucket_view: bool = False,
+        overlap_with_ddp: bool = False,
+        **defaults: Any,
+    ) -> None:
+        if overlap_with_ddp:
+            raise NotImplementedError("ZeroRedundancyOptimizer: overlap_with_ddp is not there yet")
+        self.process_group = resolve(process_group)
+        self._load = [0] * self.process_group.size()  # elements that each rank updates
+        self._owner: dict[Tensor, int] = {}
+        self._consolidated: dict[int, Any] | None = None
+        self.optim: Optimizer | None = None
+        super().__init__(params, defaults)
+        self.optim = optimizer_class([self._share(group) for group in self.param_groups], **defaults)
+        self.state = self.optim.state
+        self._take_defaults()
+
+    def _share(self, group: dict[str, Any]) -> dict[str, Any]:
+        """The group with this rank's parameters only. Every rank deals out alike."""
+        for p in sorted(group["params"], key=lambda p: -p.numel()):
+            owner = self._load.index(min(self._load))
+            self._owner[p] = owner
+            self._load[owner] += p.numel()
+        mine = [p for p in group["params"] if self._owner[p] == self.process_group.rank()]
+        share = {key: value for key, value in group.items() if key not in ("params", "param_names")}
+        return {**share, "params": mine}
+
+    def _take_defaults(self) -> None:
+        assert self.optim is not None
+        for group, share in zip(self.param_groups, self.optim.param_groups, strict=True):
+            for key, value in share.items():
+                group.setdefault(key, value)
+
+    def _give_options(self) -> None:
+        """What the user, or a scheduler, set in param_groups since the last step."""
+        assert self.optim is not None
+        for group, share in zip(self.param_groups, self.optim.param_groups, strict=True):
+            share.update((k, v) for k, v in group.items() if k not in ("params", "param_names"))
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds a group, dealt out as the others. All ranks must add it."""
+        super().add_param_group(param_group)
+        if self.optim is not None:
+            self.optim.add_param_group(self._share(self.param_groups[-1]))
+            self._take_defaults()
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Updates this rank's share, then exchanges parameters. Every rank must call it."""
+        assert self.optim is not None
+        self._give_options()
+        loss = self.optim.step() if closure is None else self.optim.step(closure)
+        shares: dict[Any, list[Tensor]] = {}
+        for group in self.param_groups:
+            for p in group["params"]:
+                shares.setdefault((self._owner[p], p.dtype, p.device), []).append(p.detach())
+        works = [
+            self.process_group._run(_C._Op.broadcast, [], same, root=owner, async_op=True)
+            for (owner, *_), same in shares.items()
+        ]
+        for work in works:
+            work.wait()
+        return loss
+
+    def consolidate_state_dict(self, to: int = 0) -> None:
+        """Brings the state of all ranks to rank `to` of the job, so that its state_dict() has it."""
+        root = get_group_rank(self.process_group, to)
+        here = self.process_group.rank() == root
+        every: list[Any] = [None] * self.process_group.size()
+        own = super().state_dict()["state"]
+        gather_object(own, every if here else None, group=self.process_group, group_dst=root)
+        self._consolidated = {i: s for share in every for i, s in share.items()} if here else None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The plain optimizer's: it loads into one, and the other way round.
+
+        Raises: RuntimeError unless consolidate_state_dict(to=this rank) was called before.
+        """
+        if self._consolidated is None:
+            raise RuntimeError(
+                "Optimizer state has not been consolidated on this rank. Please call `consolidate_state_dict("
+                "to=...)` on all ranks beforehand if you meant to save the global state."
+            )
+        packed = super().state_dict()
+        return {**packed, "state": dict(sorted(self._consolidated.items()))}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes this rank's share of a whole state dict, of a plain optimizer or of consolidated ones."""
+        assert self.optim is not None
+        params = [p for group in self.param_groups for p in group["params"]]
+        keys = [key for group in state_dict["param_groups"] for key in group["params"]]
+        mine = {
+            key for key, p in zip(keys, params, strict=False) if self._owner[p] == self.process_group.rank()
+        }
+        share = {key: value for key, value in state_dict["state"].items() if key in mine}
+        super().load_state_dict({**state_dict, "state": share})
+        self.optim.__setstate__({"state": self.state, "param_groups": self.optim.param_groups})
+        self._consolidated = None
+        self._give_options()
