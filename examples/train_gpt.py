@@ -4,10 +4,11 @@
     python examples/train_gpt.py --data FILE_OR_FOLDER         any other text
     python examples/train_gpt.py --dtype bfloat16 --steps 2000
     python examples/train_gpt.py --resume                      go on from the last checkpoint under --out
+    warptape-run --nproc-per-node 2 examples/train_gpt.py      share every batch among processes
 
 Under --out it leaves checkpoint.pt, loss.png (where matplotlib is installed) and text.bin (the text, where
 that is several files). A terminal shows a progress bar, anything else gets lines. Wrong input ends with one
-line and exit code 2.
+line and exit code 2. Processes that --max-restarts starts again go on from the last checkpoint.
 
 Shapes: B batch, T block (bytes of context), C width, H heads, V vocabulary (the 256 bytes).
 """
@@ -29,9 +30,11 @@ from typing import Any
 
 import numpy as np
 import warptape as wt
+import warptape.distributed as dist
 import warptape.nn.functional as F
 from tqdm import tqdm
 from warptape import nn, optim
+from warptape.nn.parallel import DistributedDataParallel
 
 VOCABULARY = 256
 LOG_EVERY = 10
@@ -56,6 +59,11 @@ DEFAULTS: dict[str, Any] = {
 
 class InputError(Exception):
     """What the user gave cannot be used; the message is the one line that is shown."""
+
+
+def my_rank() -> tuple[int, int]:
+    """This process's number among those that train together, and how many they are."""
+    return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
 
 
 # ------------------------------------------------------------------------------------- model
@@ -135,7 +143,7 @@ class GPT(nn.Module):
         return self.head(self.norm(x))
 
 
-def loss_of(model: GPT, tokens: wt.Tensor, targets: wt.Tensor) -> wt.Tensor:
+def loss_of(model: nn.Module, tokens: wt.Tensor, targets: wt.Tensor) -> wt.Tensor:
     """Mean cross-entropy in nats per byte, in float32 whatever the model computes in."""
     logits = model(tokens)
     return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
@@ -164,7 +172,7 @@ def autocast(device: str, dtype: str) -> contextlib.AbstractContextManager[Any]:
     return wt.autocast(device.partition(":")[0], dtype=DTYPES[dtype])
 
 
-def training_step(model: GPT, optimizer: optim.AdamW, batch: tuple[wt.Tensor, ...], cast: Any) -> wt.Tensor:
+def training_step(model: Any, optimizer: optim.AdamW, batch: tuple[wt.Tensor, ...], cast: Any) -> wt.Tensor:
     """One step on (inputs, targets), each [B, T]; returns the loss unread, so that a GPU need not wait."""
     with cast:
         loss = loss_of(model, *batch)
@@ -205,9 +213,12 @@ def open_text(data: str | None, out: Path) -> np.ndarray:
         path = source
     else:
         path = out / "text.bin"
-        with atomic_file(path) as joined:
-            for file in readable_files(source) if source else standard_library():
-                joined.write(file.read_bytes())
+        if my_rank()[0] == 0:
+            with atomic_file(path) as joined:
+                for file in readable_files(source) if source else standard_library():
+                    joined.write(file.read_bytes())
+        if dist.is_initialized():
+            dist.barrier()
     if path.stat().st_size == 0:
         raise InputError(f"--data {source or 'standard library'}: the text is empty")
     return np.memmap(path, dtype=np.uint8, mode="r")
@@ -219,16 +230,17 @@ class Text:
     def __init__(self, data: np.ndarray, block: int, device: str) -> None:
         if len(data) < 2 * (block + 1):
             raise InputError(
-                f"the text has {len(data)} bytes; --block {block} needs at least {2 * (block + 1)}: "
-                "a block and the byte after it to train on, and as many to validate on"
+                f"the text has {len(data)} bytes; --block {block} needs at least {2 * (block + 1)}: a block "
+                "and the byte after it to train on, and as many to validate on"
             )
         held_out = max(block + 1, min(len(data) // 10, VALIDATION_BYTES))
         self.train, self.validation = data[:-held_out], data[-held_out:]
         self.block, self.device = block, device
 
     def batch(self, size: int, generator: wt.Generator) -> tuple[wt.Tensor, wt.Tensor]:
-        """Random blocks of the training part and the byte after each of theirs: two of [B, T], int64."""
-        starts = wt.randint(len(self.train) - self.block, (size,), generator=generator).tolist()
+        """This rank's share of random blocks, and the byte after each of theirs: two of [B, T], int64."""
+        rank, ranks = my_rank()
+        starts = wt.randint(len(self.train) - self.block, (size,), generator=generator).tolist()[rank::ranks]
         rows = np.stack([self.train[start : start + self.block + 1] for start in starts])
         tokens = wt.from_numpy(rows).to(self.device).long()
         return tokens[:, :-1], tokens[:, 1:]
@@ -385,6 +397,7 @@ class Run:
         self.text_mark = [len(text), zlib.crc32(text)]
         wt.manual_seed(settings["seed"])
         self.model = GPT(*(settings[name] for name in SHAPE)).to(device)
+        self.parallel = DistributedDataParallel(self.model) if dist.is_initialized() else self.model
         self.optimizer = make_optimizer(self.model, settings["lr"])
         self.generator = wt.Generator().manual_seed(settings["seed"])  # draws the batches, on the CPU
 
@@ -465,14 +478,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--data", help="a file or folder of text (default: the standard library's source)")
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, ... (default: cpu)")
     parser.add_argument("--out", type=Path, default=Path("out/train_gpt"), help="folder to write to")
-    parser.add_argument(
-        "--resume",
-        type=Path,
-        nargs="?",
-        const=Path(),
-        metavar="CHECKPOINT",
-        help="go on from a checkpoint (default: the one under --out), with its settings where none are given",
-    )
+    path: dict[str, Any] = {"type": Path, "nargs": "?", "const": Path(), "metavar": "CHECKPOINT"}
+    what = "go on from a checkpoint (default: the one under --out), with its settings where none are given"
+    parser.add_argument("--resume", help=what, **path)
     return parser.parse_args(arguments)
 
 
@@ -482,6 +490,8 @@ def check(settings: dict[str, Any]) -> None:
             raise InputError(f"--{name.replace('_', '-')} {settings[name]}: must be at least 1")
     if settings["width"] % settings["heads"]:
         raise InputError(f"--heads {settings['heads']} does not divide --width {settings['width']}")
+    if settings["batch"] % my_rank()[1]:
+        raise InputError(f"--batch {settings['batch']}: does not divide among {my_rank()[1]} processes")
     if not (0 < settings["lr"] < math.inf):
         raise InputError(f"--lr {settings['lr']}: must be a positive number")
     if not 0 <= settings["seed"] < 2**63:
@@ -491,9 +501,11 @@ def check(settings: dict[str, Any]) -> None:
 def prepare(arguments: argparse.Namespace) -> tuple[Run, Text]:
     """Turn the command line into a run at its start, or at the checkpoint's step, and its text."""
     given = {name: getattr(arguments, name) for name in DEFAULTS if getattr(arguments, name) is not None}
-    state, resume = None, arguments.resume
-    if resume is not None:
-        state = load_checkpoint(arguments.out / "checkpoint.pt" if resume == Path() else resume)
+    saved, restarts = arguments.out / "checkpoint.pt", int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
+    resume = saved if arguments.resume == Path() or (restarts and saved.is_file()) else arguments.resume
+    if dist.is_initialized() and not restarts and resume != saved and my_rank()[0] == 0:
+        saved.unlink(missing_ok=True)  # another run's, which a restart must not take up
+    state = load_checkpoint(resume) if resume is not None else None
     known = state["settings"] if state else {}
     settings = {**DEFAULTS, **known, **given}
     for name in SHAPE if state else ():
@@ -522,18 +534,21 @@ def prepare(arguments: argparse.Namespace) -> tuple[Run, Text]:
 def train(run: Run, text: Text, out: Path, peak: float, xz: float) -> None:
     """Take the steps that are left, reporting, validating and saving on the way."""
     settings, cast = run.settings, autocast(text.device, run.settings["dtype"])
+    leads = my_rank()[0] == 0  # reports, validates and saves; the others wait for it in their next step
     progress = Progress(run.step, settings["steps"], flops_per_byte(run.model), peak)
     while run.step < settings["steps"]:
         run.step += 1
         for group in run.optimizer.param_groups:
             group["lr"] = learning_rate(run.step, settings["lr"])
-        loss = training_step(run.model, run.optimizer, text.batch(settings["batch"], run.generator), cast)
+        loss = training_step(run.parallel, run.optimizer, text.batch(settings["batch"], run.generator), cast)
         progress.trained(settings["batch"] * settings["block"])
         last = run.step == settings["steps"]
         if run.step % LOG_EVERY == 0 or last:
+            if dist.is_initialized():
+                dist.all_reduce(loss, dist.ReduceOp.AVG)
             run.history["train"].append([run.step, loss.item()])
             progress.report(run.step, loss.item())
-        if run.step % settings["eval_every"] == 0 or last:
+        if leads and (run.step % settings["eval_every"] == 0 or last):
             value = validate(run.model, text, settings["batch"], cast)
             run.history["validation"].append([run.step, value])
             progress.validated(run.step, value, xz)
@@ -543,11 +558,17 @@ def train(run: Run, text: Text, out: Path, peak: float, xz: float) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
+    if dist.is_torchelastic_launched():
+        dist.init_process_group()
+    leads = my_rank()[0] == 0
+    if not leads:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     try:
         options = parse(arguments)
         run, text = prepare(options)
     except InputError as error:
-        print(f"train_gpt.py: {error}", file=sys.stderr)
+        if leads:
+            print(f"train_gpt.py: {error}", file=sys.stderr)
         return 2
     settings, out = run.settings, options.out
     peak, xz = machine_peak(text.device, settings["dtype"]), text.xz_bits_per_byte()
@@ -560,13 +581,15 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("train_gpt.py: interrupted; --resume goes on from the last checkpoint", file=sys.stderr)
         return 130
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    if not leads:
+        return 0
     print(plot(run.history, xz, out / "loss.png"))
     cast = autocast(text.device, settings["dtype"])
     for sample in write(run.model, b"\n", 300, 3, settings["seed"], cast):
-        text_of = "".join(
-            c if c.isprintable() or c in "\n\t" else "?" for c in sample.decode(errors="replace")
-        )
-        print(f"--- sample\n{text_of.strip()}")
+        known = (c if c.isprintable() or c in "\n\t" else "?" for c in sample.decode(errors="replace"))
+        print(f"--- sample\n{''.join(known).strip()}")
     return 0
 
 

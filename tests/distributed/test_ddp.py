@@ -273,3 +273,10 @@ def test_a_copy_belongs_to_the_default_group() -> None:
         return run(copy.deepcopy(DDP(build(Tied))), "sgd", dist.get_rank(), 2)
 
     assert_close(simulate(2, rank)[1], run(build(Tied), "sgd"))
+
+
+def test_the_sampler_asks_for_the_rank() -> None:
+    def rank() -> list[int]:
+        return list(wt.utils.data.DistributedSampler(range(6), shuffle=False))
+
+    assert simulate(2, rank) == [[0, 2, 4], [1, 3, 5]]
