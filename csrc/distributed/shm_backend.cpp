@@ -250,14 +250,15 @@ void ShmBackend::all_reduce(Block data) {
   if (data.bytes <= kAtOnceBytes) return all_reduce_at_once(data);
   const int n = region_.size(), me = region_.rank();
   std::vector<const void*> inputs(n);
-  auto size_of = [&](int64_t at) { return std::min<int64_t>(kSlotBytes, data.bytes - at); };
-  for (int64_t at = 0; at < data.bytes + static_cast<int64_t>(kSlotBytes); at += kSlotBytes) {
+  const int64_t chunk = kSlotBytes;
+  auto size_of = [&](int64_t at) { return std::min(chunk, data.bytes - at); };
+  for (int64_t at = 0; at < data.bytes + chunk; at += chunk) {
     const uint32_t p = parity();
     if (at < data.bytes)
       for (int r = 0; r < n; ++r)
         if (Part part = part_of(size_of(at), r, n); r != me && part.size())
           std::memcpy(region_.slot(me, p) + part.begin, data.data + at + part.begin, part.size());
-    const int64_t before = at - static_cast<int64_t>(kSlotBytes);
+    const int64_t before = at - chunk;
     if (before >= 0) {
       const Part mine = part_of(size_of(before), me, n);
       char* own = data.data + before + mine.begin;

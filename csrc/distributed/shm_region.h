@@ -9,7 +9,9 @@
 
 namespace warptape::distributed {
 
-inline constexpr size_t kSlotBytes = 256 * 1024;  // of one rank and parity; the second cache holds a few
+// Of one rank and parity. Larger than a core's own cache: what one core wrote is read faster from the shared
+// cache than out of that core's.
+inline constexpr size_t kSlotBytes = 1 << 20;
 inline constexpr size_t kPacketBytes = 32 * 1024;
 inline constexpr int kPackets = 4;  // on their way between two ranks
 
