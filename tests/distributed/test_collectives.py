@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -11,7 +14,7 @@ import numpy as np
 import pytest
 import warptape as wt
 import warptape.distributed as dist
-from launched import launch
+from launched import launch, started
 from warptape.distributed import functional
 
 LIMIT = timedelta(seconds=60)
@@ -36,6 +39,25 @@ def test_processes(ranks: int) -> None:
     code, out, err = launch("--nproc-per-node", ranks, Path(collective_table.__file__), OMP_NUM_THREADS="1")
     assert code == 0, err
     assert f"{len(collective_table.CHECKS)} checks on {ranks} ranks" in out
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "mpirun.openmpi", "mpirun.mpich"])
+def test_other_launchers(launcher: str) -> None:
+    command = shutil.which(
+        launcher, path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    )
+    if command is None:
+        pytest.skip(f"{launcher} is not installed")
+    flags = {
+        "torchrun": ["--nproc-per-node=2"],
+        "mpirun.openmpi": ["--allow-run-as-root", "--oversubscribe", "-n", "2", sys.executable],
+        "mpirun.mpich": ["-n", "2", sys.executable],
+    }
+    job_command = [command, *flags[launcher], collective_table.__file__]
+    with started(job_command, OMP_NUM_THREADS="1") as job:
+        code, out, err = job.finish(120)
+    assert code == 0, err
+    assert f"{len(collective_table.CHECKS)} checks on 2 ranks" in out
 
 
 def test_table_finds_a_planted_bug(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from launched import LAUNCHER, free_port, launch, started, until
+from time_limits import seconds
 
 PREAMBLE = """
 import os, signal, sys, time
@@ -250,6 +251,22 @@ def test_two_jobs_do_not_meet(tmp_path: Path) -> None:
         results = [one.finish(), other.finish()]
     assert [code for code, _, _ in results] == [0, 0], results
     assert results[0][1].split() == ["2", "2"] and results[1][1].split() == ["3", "3", "3"]
+
+
+def test_killed_launcher_leaves_nothing(tmp_path: Path) -> None:
+    body = """
+say("ready", os.getpid())
+while True:
+    dist.all_reduce(wt.ones(300_000))
+"""
+    with started([*LAUNCHER, "--nproc-per-node", "3", str(script(tmp_path, body))]) as job:
+        assert job.process.stdout is not None
+        for _ in range(3):
+            job.process.stdout.readline()
+        assert len(our_sockets()) > 0
+        os.kill(job.pid, signal.SIGKILL)
+        assert until(lambda: job.left() == []) < seconds(1.0)
+        assert until(lambda: our_sockets() == []) < seconds(1.0)
 
 
 def test_garbage_at_the_meeting_point(tmp_path: Path) -> None:

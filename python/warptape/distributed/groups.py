@@ -22,6 +22,7 @@ from ._state import (
     set_state,
     state,
 )
+from .elastic.multiprocessing.errors import record_uncaught
 
 logger = logging.getLogger("warptape.distributed")
 
@@ -125,6 +126,7 @@ def init_process_group(
         raise ValueError("trying to initialize the default process group twice!")
     if store is not None and init_method is not None:
         raise ValueError("init_process_group: give init_method or store, not both")
+    record_uncaught()
     timeout = timeout or DEFAULT_TIMEOUT
     _backends(backend, one_host=backend is None or "shm" in backend or "gloo" in backend or "nccl" in backend)
     if store is not None:
