@@ -100,6 +100,10 @@ void sort_some(const LaunchContext& ctx, const char* op, char* values, int64_t* 
 void sort_rows(const LaunchContext& ctx, const char* op, const View& values, const View& indices,
                const View& x, int64_t outer, int64_t n, int64_t k, bool descending) {
   if (outer == 0 || n == 0 || k == 0) return;
+  if (n > int64_t{1} << 32)  // positions have 32 bits
+    raise_library_error(std::string(op) +
+                        ": rows of more than 2^32 elements are not supported on CUDA, got " +
+                        std::to_string(n) + "; split the row");
   const int64_t item = int64_t(itemsize(x.dtype));
   const int64_t together = n < kMostPositions ? kMostPositions / n : 1;  // rows
   for (int64_t row = 0; row < outer; row += together) {
