@@ -27,7 +27,9 @@ def is_available() -> bool:
 class _CudnnModule(ModuleType):
     enabled = Switch("cudnn.enabled", True, "Use cuDNN where it serves.")
     allow_tf32 = Switch("cudnn.allow_tf32", True, "float32 convolutions may run in TF32.")
-    benchmark = Switch("cudnn.benchmark", False, "Accepted, without effect: cuDNN's heuristics choose, so that equal runs choose alike.")
+    benchmark = Switch(
+        "cudnn.benchmark", False, "Without effect: heuristics choose algorithms, alike in every run."
+    )
     deterministic = Switch("cudnn.deterministic", False, "Choose deterministic algorithms only.")
 
 
