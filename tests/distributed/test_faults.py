@@ -6,21 +6,24 @@ from __future__ import annotations
 import os
 import signal
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from launched import LAUNCHER, free_port, launch, started, until
 from time_limits import seconds
 
-PREAMBLE = """
+PREAMBLE = r"""
 import os, signal, sys, time
 from datetime import timedelta
 import warptape as wt
 import warptape.distributed as dist
 
 def say(*what):
-    print(dist.get_rank(), *what, flush=True)
+    sys.stdout.write(" ".join(map(str, (dist.get_rank(), *what))) + "\n")
+    sys.stdout.flush()
 
+open(os.path.dirname(__file__) + "/job." + os.environ["WARPTAPE_JOB"], "w").close()
 dist.init_process_group(timeout=timedelta(seconds=20))
 rank, ranks = dist.get_rank(), dist.get_world_size()
 dist.barrier()
@@ -34,19 +37,22 @@ def script(tmp_path: Path, body: str) -> Path:
 
 
 def shared_memory_files() -> set[str]:
-    return set(os.listdir("/dev/shm")) | {n for n in os.listdir("/tmp") if "warptape" in n}
+    return {name for name in os.listdir("/dev/shm") if "warptape" in name}
 
 
-def our_sockets() -> list[str]:
-    return [line for line in Path("/proc/net/unix").read_text().splitlines() if "@warptape/" in line]
+def sockets_of(folder: Path) -> list[str]:
+    """Names of the meeting points of the jobs whose scripts lie in the folder."""
+    jobs = [f"/{path.name.removeprefix('job.')}/" for path in folder.glob("job.*") if path.name != "job.py"]
+    names = [line.split("@")[1] for line in Path("/proc/net/unix").read_text().splitlines() if "@" in line]
+    return [name for name in names if any(job in f"{name}/" for job in jobs)]
 
 
 @pytest.fixture(autouse=True)
-def nothing_left():
+def nothing_left(tmp_path: Path) -> Iterator[None]:
     files = shared_memory_files()
     yield
     assert shared_memory_files() <= files
-    until(lambda: our_sockets() == [])
+    until(lambda: sockets_of(tmp_path) == [])
 
 
 def test_killed_rank_is_named(tmp_path: Path) -> None:
@@ -243,7 +249,9 @@ except dist.DistBackendError as error:
 
 
 def test_two_jobs_do_not_meet(tmp_path: Path) -> None:
-    path = script(tmp_path, "dist.barrier(); time.sleep(0.5); print(ranks, flush=True); dist.barrier()")
+    path = script(
+        tmp_path, "dist.barrier(); time.sleep(0.5); sys.stdout.write(f'{ranks}\\n'); dist.barrier()"
+    )
     with (
         started([*LAUNCHER, "--nproc-per-node", "2", str(path)]) as one,
         started([*LAUNCHER, "--nproc-per-node", "3", str(path)]) as other,
@@ -263,10 +271,10 @@ while True:
         assert job.process.stdout is not None
         for _ in range(3):
             job.process.stdout.readline()
-        assert len(our_sockets()) > 0
+        assert sockets_of(tmp_path)
         os.kill(job.pid, signal.SIGKILL)
         assert until(lambda: job.left() == []) < seconds(1.0)
-        assert until(lambda: our_sockets() == []) < seconds(1.0)
+        assert until(lambda: sockets_of(tmp_path) == []) < seconds(1.0)
 
 
 def test_garbage_at_the_meeting_point(tmp_path: Path) -> None:
@@ -282,7 +290,7 @@ say("well")
     with started([*LAUNCHER, "--nproc-per-node", "2", str(script(tmp_path, body))]) as job:
         assert job.process.stdout is not None
         job.process.stdout.readline()
-        names = {line.split("@")[1] for line in our_sockets()}
+        names = set(sockets_of(tmp_path))
         strangers = []
         for name in names:
             for data in (b"GET / HTTP/1.0\r\n\r\n", b"\xff" * 5000, b""):
