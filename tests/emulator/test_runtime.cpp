@@ -16,6 +16,10 @@
 
 using namespace warptape;
 
+namespace warptape::kernels::cpu {
+void bind_num_threads(int*) {}  // the pool of the CPU's kernels is not part of this program
+}  // namespace warptape::kernels::cpu
+
 namespace {
 
 constexpr size_t kMiB = size_t{1} << 20;
