@@ -61,6 +61,14 @@ struct WT_API Transfer {
   int source = kAnyRank;  // of a Recv, once it is known
 };
 
+// Why a group was aborted.
+enum class Cause : uint32_t {
+  None,
+  Told,
+  Gone,
+  Late
+};  // by a rank; a rank is dead or has left; time is over
+
 // Carries out the calls of one group on one kind of device. Calls come in the same order on all ranks; all
 // but point-to-point ones come from one thread at a time. What goes wrong is a DistBackendError that names
 // the rank and the call. Tensors are contiguous.
@@ -79,6 +87,7 @@ class WT_API Backend {
   // thread.
   virtual void abort(const std::string& reason) = 0;
   virtual std::string aborted() const = 0;  // the reason; empty while all is well
+  virtual Cause cause() const { return aborted().empty() ? Cause::None : Cause::Told; }
 };
 
 }  // namespace warptape::distributed

@@ -40,6 +40,12 @@ class WT_API FlightRecord {
 struct World;
 // Writes the record of a rank as JSON and returns the file's name; empty when that fails. Files are named
 // <folder>/flight_<job>_rank<r>.json; the folder is $WARPTAPE_FLIGHT_DIR or the one for temporary files.
+// `reason` says why it is written.
 WT_API std::string dump_flight_record(const World& world, const std::string& reason);
+
+// From now on SIGUSR2 makes every world of the process dump its flight record. Does nothing where the program
+// handles that signal itself.
+WT_API void dump_on_signal();
+WT_API bool dumps_on_signal();
 
 }  // namespace warptape::distributed

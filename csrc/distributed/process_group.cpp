@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "distributed/shm_backend.h"
 #include "distributed/world.h"
@@ -117,9 +118,8 @@ struct ProcessGroup::PointToPoint final : Work {
       backend->wait(*transfer, limit.value_or(group->timeout()));
       finish();
     } catch (...) {
-      error = std::current_exception();
-      group->world_->flight.set_state(flight, CallState::Failed);
-      throw;
+      error = group->failed(flight, backend);
+      std::rethrow_exception(error);
     }
   }
   std::exception_ptr exception() override { return error; }
@@ -259,25 +259,64 @@ std::shared_ptr<Work> ProcessGroup::post(Collective call, std::string site) {
   const Collective& staged = work->staged.call;
   work->backend = &backend(staged.any_tensor()->device().type);
   work->flight = world_->flight.add(staged, name(), 0, site);
-  work->transfer = work->backend->post(staged, site);
+  try {
+    work->transfer = work->backend->post(staged, site);
+  } catch (...) {
+    std::rethrow_exception(failed(work->flight, work->backend));
+  }
   return work;
 }
 
 // By one thread at a time: `busy_` is set.
 void ProcessGroup::execute(Job& job) {
   FlightRecord& flight = world_->flight;
+  Backend* used = nullptr;
   try {
     flight.set_state(job.flight, CallState::Started);
     const Tensor* any = job.staged.call.any_tensor();
-    backend(any ? any->device().type : DeviceType::CPU)
-        .run(job.staged.call, job.sequence, job.site, job.limit);
+    used = &backend(any ? any->device().type : DeviceType::CPU);
+    used->run(job.staged.call, job.sequence, job.site, job.limit);
     job.staged.copy_back();
     flight.set_state(job.flight, CallState::Completed);
     job.end(nullptr);
   } catch (...) {
-    flight.set_state(job.flight, CallState::Failed);
-    job.end(std::current_exception());
+    job.end(failed(job.flight, used));
   }
+}
+
+// In a handler: notes that the call failed. Returns what to throw: where the group came to its end because a
+// rank is late or gone, with the name of the file that says who did what.
+std::exception_ptr ProcessGroup::failed(uint64_t flight, const Backend* used) {
+  world_->flight.set_state(flight, CallState::Failed);
+  try {
+    throw;
+  } catch (const DistBackendError& e) {
+    const std::string file = used ? dump_of_end(*used, e.what()) : "";
+    if (!file.empty())
+      return std::make_exception_ptr(DistBackendError(message(e.what(), "\nflight record: ", file)));
+    return std::current_exception();
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
+// Once for a group, which is not used after it. A rank that is gone needs no riddle solved: its error says
+// which; files are written then only where a folder for them was named.
+std::string ProcessGroup::dump_of_end(const Backend& used, const std::string& reason) {
+  const Cause cause = used.cause();
+  const char* folder = getenv("WARPTAPE_FLIGHT_DIR");
+  if (cause != Cause::Late && !(cause == Cause::Gone && folder && *folder)) return {};
+  {
+    std::lock_guard lock(mutex_);
+    if (std::exchange(dumped_, true)) return dump_;
+  }
+  {
+    std::lock_guard lock(world_->mutex);
+    if (world_->failure.empty()) world_->failure = reason;
+  }
+  std::string file = dump_flight_record(*world_, reason);
+  std::lock_guard lock(mutex_);
+  return dump_ = file;
 }
 
 void ProcessGroup::work_off() {

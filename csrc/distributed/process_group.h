@@ -77,6 +77,8 @@ class WT_API ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   void check_blocks(const Collective& call, const std::vector<Tensor>& blocks, const Tensor& one) const;
   std::shared_ptr<Work> post(Collective call, std::string site);
   void execute(Job& job);
+  std::exception_ptr failed(uint64_t flight, const Backend* backend);
+  std::string dump_of_end(const Backend& backend, const std::string& reason);
   void work_off();
 
   std::shared_ptr<World> world_;
@@ -92,6 +94,8 @@ class WT_API ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   bool busy_ = false;  // a thread carries out a call
   bool closed_ = false;
   uint64_t sequence_ = 0;
+  std::string dump_;  // where the flight record was written when the group came to its end
+  bool dumped_ = false;
   std::thread worker_;
 };
 

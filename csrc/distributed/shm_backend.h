@@ -50,6 +50,7 @@ class ShmBackend final : public Backend {
   void wait(Transfer& t, Milliseconds timeout) override { mailbox_.wait(t, timeout); }
   void abort(const std::string& reason) override { region_.abort(reason); }
   std::string aborted() const override { return region_.aborted(); }
+  Cause cause() const override { return region_.cause(); }
 
  private:
   // Memory of one rank's share of a call.

@@ -58,9 +58,13 @@ void Mailbox::wait(Transfer& transfer, Milliseconds timeout) {
     for (int r = 0; r < region_.size(); ++r)
       if (r != region_.rank() && (t.call.root == r || t.call.root == kAnyRank))
         region_.check_alive(r, t.describe());
-    if (Clock::now() >= deadline)
-      region_.fail(message(t.describe(), " on rank ", region_.rank(), ": timed out after ",
-                           timeout.count() / 1000.0, " s; the other rank has not called its part"));
+    if (Clock::now() < deadline) continue;
+    std::vector<int> late;
+    for (int r = 0; r < region_.size(); ++r)
+      if (r != region_.rank() && (t.call.root == r || t.call.root == kAnyRank)) late.push_back(r);
+    region_.fail_late(message(t.describe(), " on rank ", region_.rank(), ": timed out after ",
+                              timeout.count() / 1000.0, " s; the other rank has not called its part"),
+                      late);
   }
 }
 

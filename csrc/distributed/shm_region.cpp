@@ -5,7 +5,9 @@
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -14,12 +16,14 @@
 #include <mutex>
 #include <thread>
 
+#include "distributed/flight.h"
 #include "kernels/cpu/interrupt.h"
 
 namespace warptape::distributed {
 
 struct Region::Head {
   std::atomic<uint32_t> aborted;  // 0, 1 while the reason is written, 2
+  Cause cause;
   char reason[2048];
 };
 
@@ -147,7 +151,10 @@ void Region::lock_presence(const File& memory) {
   WT_CHECK(presence_ && ::fcntl(presence_.get(), F_OFD_SETLK, &lock) == 0, DistBackendError,
            "distributed: cannot lock the shared memory: ", strerror(errno));
   remember_presence(presence_.get());
-  words_[rank_].pid = ::getpid();
+  struct stat pids = {};
+  ::stat("/proc/self/ns/pid", &pids);
+  words_[rank_].pid = ::getpid(), words_[rank_].pids = pids.st_ino;
+  words_[rank_].dumps_on_signal = dumps_on_signal();
   words_[rank_].state.store(kPresent);
 }
 
@@ -220,18 +227,22 @@ void Region::sleep_for_bell(uint32_t heard) {
   mine.bell_sleepers.fetch_sub(1, std::memory_order_seq_cst);
 }
 
-// The first reason stands.
-void Region::abort(const std::string& reason) {
+bool Region::abort(const std::string& reason, Cause cause) {
   uint32_t none = 0;
-  if (head_->aborted.compare_exchange_strong(none, 1)) {
+  const bool first = head_->aborted.compare_exchange_strong(none, 1);
+  if (first) {
     std::strncpy(head_->reason, reason.c_str(), sizeof head_->reason - 1);
+    head_->cause = cause;
     head_->aborted.store(2);
   }
   for (int r = 0; r < size_; ++r) {
     wake_all(words_[r].rounds);
     ring(r);
   }
+  return first;
 }
+
+Cause Region::cause() const { return aborted().empty() ? Cause::None : head_->cause; }
 
 std::string Region::aborted() const {
   if (head_->aborted.load() == 0) return {};
@@ -243,20 +254,34 @@ void Region::check() const {
   if (std::string reason = aborted(); !reason.empty()) throw DistBackendError(reason);
 }
 
-void Region::fail(const std::string& reason) {
-  abort(reason);
+void Region::fail(const std::string& reason, Cause cause) {
+  abort(reason, cause);
   throw DistBackendError(aborted());
+}
+
+void Region::fail_late(const std::string& reason, const std::vector<int>& late) {
+  if (abort(reason, Cause::Late))
+    for (int r : late) {
+      const RankWords& w = words_[r];
+      // A pid of another namespace is somebody else here.
+      if (w.dumps_on_signal && w.pids == words_[rank_].pids && !is_dead(r)) ::kill(w.pid, SIGUSR2);
+    }
+  throw DistBackendError(aborted());
+}
+
+bool Region::is_dead(int other) const {
+  struct flock lock = {};
+  lock.l_type = F_WRLCK, lock.l_whence = SEEK_SET, lock.l_start = other, lock.l_len = 1;
+  return ::fcntl(presence_.get(), F_OFD_GETLK, &lock) == 0 && lock.l_type == F_UNLCK;
 }
 
 void Region::check_alive(int other, const std::string& call) {
   const uint32_t state = words_[other].state.load();
   if (state == kLeft)
-    fail(message(call, ": rank ", other, " has left the group (destroy_process_group) and will not join"));
-  struct flock lock = {};
-  lock.l_type = F_WRLCK, lock.l_whence = SEEK_SET, lock.l_start = other, lock.l_len = 1;
-  if (::fcntl(presence_.get(), F_OFD_GETLK, &lock) == 0 && lock.l_type == F_UNLCK &&
-      words_[other].state.load() == kPresent)
-    fail(message(call, ": rank ", other, " (process ", words_[other].pid, ") has died"));
+    fail(message(call, ": rank ", other, " has left the group (destroy_process_group) and will not join"),
+         Cause::Gone);
+  if (is_dead(other) && words_[other].state.load() == kPresent)
+    fail(message(call, ": rank ", other, " (process ", words_[other].pid, ") has died"), Cause::Gone);
 }
 
 void Region::time_out() {
@@ -274,7 +299,7 @@ void Region::time_out() {
     else
       why += message("was last in call ", last.sequence, ", ", name_of(last.op), " at ", last.site, ".");
   }
-  fail(why);
+  fail_late(why, missing);
 }
 
 }  // namespace warptape::distributed

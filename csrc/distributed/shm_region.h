@@ -37,7 +37,9 @@ struct alignas(128) RankWords {
   std::atomic<uint32_t> bell_sleepers;
   std::atomic<uint32_t> state;  // RankState
   int32_t pid;
-  CallHeader calls[2];  // by parity of the sequence
+  uint64_t pids;         // the namespace that the pid is of
+  bool dumps_on_signal;  // SIGUSR2
+  CallHeader calls[2];   // by parity of the sequence
 };
 enum RankState : uint32_t { kAbsent, kPresent, kLeft };
 
@@ -92,12 +94,16 @@ class Region {
   void sleep_for_bell(uint32_t heard);
 
   // ---- failure ----
-  void abort(const std::string& reason);
+  // The first reason stands; whether it is this one.
+  bool abort(const std::string& reason, Cause cause = Cause::Told);
   std::string aborted() const;
+  Cause cause() const;
   void check() const;  // throws DistBackendError with the reason
   // Throws when `other` is dead or has left: nothing can come from it.
   void check_alive(int other, const std::string& call);
-  [[noreturn]] void fail(const std::string& reason);  // aborts and throws
+  [[noreturn]] void fail(const std::string& reason, Cause cause = Cause::Told);  // aborts and throws
+  // As fail, when the time is over; asks the ranks that did not come to dump their flight records.
+  [[noreturn]] void fail_late(const std::string& reason, const std::vector<int>& late);
 
  private:
   void map(const File& memory);
@@ -105,6 +111,7 @@ class Region {
   bool late(int other) const {
     return static_cast<int32_t>(words_[other].rounds.load(std::memory_order_acquire) - rounds_) < 0;
   }
+  bool is_dead(int other) const;
   void wait_slowly(int other, Clock::time_point deadline);
   [[noreturn]] void time_out();
   void unmap();

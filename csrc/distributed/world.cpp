@@ -50,7 +50,10 @@ uint64_t FlightRecord::add(const Collective& c, const std::string& group, uint64
   e.sequence = sequence, e.group = group, e.site = site;
   e.op = c.op, e.reduce = c.reduce, e.root = c.root, e.tag = c.tag;
   e.tensors = static_cast<int>(std::max(c.inputs.size(), c.outputs.size()));
-  if (const Tensor* t = c.any_tensor()) e.dtype = t->dtype(), e.sizes = t->sizes();
+  // Of lists, the side that has the same shape on all ranks.
+  const bool by_output = c.op == CollectiveOp::Scatter || c.op == CollectiveOp::ReduceScatter;
+  if (const Tensor* t = by_output ? &c.outputs[0] : c.any_tensor())
+    e.dtype = t->dtype(), e.sizes = t->sizes();
   e.queued = std::chrono::system_clock::now();
   std::lock_guard lock(mutex_);
   e.id = next_++;
@@ -111,6 +114,8 @@ void write_entry(std::ostream& out, const FlightEntry& e) {
 }  // namespace
 
 std::string dump_flight_record(const World& world, const std::string& reason) {
+  static std::mutex one_writer;
+  std::lock_guard writing(one_writer);
   const char* folder = getenv("WARPTAPE_FLIGHT_DIR");
   if (!folder || !*folder) folder = getenv("TMPDIR");
   std::string job = world.job;
@@ -120,16 +125,19 @@ std::string dump_flight_record(const World& world, const std::string& reason) {
   const std::string partial = path + ".partial";
   std::ofstream out(partial);
   out.precision(17);
-  out << "{\"version\":1,\"rank\":" << world.rank << ",\"world_size\":" << world.size
-      << ",\"job\":" << quoted(world.job) << ",\"pid\":" << getpid()
-      << ",\"time\":" << seconds(std::chrono::system_clock::now()) << ",\"reason\":" << quoted(reason)
-      << ",\"groups\":{";
-  const char* comma = "";
+  std::string failure;
   std::vector<std::shared_ptr<ProcessGroup>> groups;  // released after the lock: the last handle takes it
   {
     std::lock_guard lock(world.mutex);
+    failure = world.failure;
     for (auto& weak : world.groups) groups.push_back(weak.lock());
   }
+  const char* restart = getenv("TORCHELASTIC_RESTART_COUNT");
+  out << "{\"version\":1,\"restart\":" << (restart ? std::atoi(restart) : 0) << ",\"rank\":" << world.rank
+      << ",\"world_size\":" << world.size << ",\"job\":" << quoted(world.job) << ",\"pid\":" << getpid()
+      << ",\"time\":" << seconds(std::chrono::system_clock::now()) << ",\"reason\":" << quoted(reason)
+      << ",\"failure\":" << quoted(failure) << ",\"groups\":{";
+  const char* comma = "";
   for (auto& group : groups)
     if (group) {
       out << comma << quoted(group->name()) << ':';
@@ -154,6 +162,7 @@ std::string dump_flight_record(const World& world, const std::string& reason) {
 namespace {
 
 int bell[2] = {-1, -1};
+std::atomic<bool> bell_hangs{false};
 
 void ring_bell(int) {
   const int saved = errno;
@@ -164,8 +173,13 @@ void ring_bell(int) {
 void dump_when_rung() {
   char c;
   while (::read(bell[0], &c, 1) == 1 || errno == EINTR) {
-    std::lock_guard lock(worlds_mutex);
-    for (World* w : worlds()) dump_flight_record(*w, "SIGUSR2");
+    std::vector<std::shared_ptr<World>> all;  // released after the lock, as above
+    {
+      std::lock_guard lock(worlds_mutex);
+      for (World* w : worlds())
+        if (auto alive = w->weak_from_this().lock()) all.push_back(std::move(alive));
+    }
+    for (auto& world : all) dump_flight_record(*world, "SIGUSR2");
   }
 }
 
@@ -181,8 +195,10 @@ void dump_on_signal() {
     struct sigaction ours = {};
     ours.sa_handler = ring_bell;
     ours.sa_flags = SA_RESTART;
-    ::sigaction(SIGUSR2, &ours, nullptr);
+    bell_hangs = ::sigaction(SIGUSR2, &ours, nullptr) == 0;
   });
 }
+
+bool dumps_on_signal() { return bell_hangs; }
 
 }  // namespace warptape::distributed

@@ -20,13 +20,11 @@ struct WT_API World : std::enable_shared_from_this<World> {
   RankContext* const context;  // of the rank: threads that work for it take it on
   FlightRecord flight;
   mutable std::mutex mutex;
+  std::string failure;  // what first ended a group of this rank
   std::vector<std::weak_ptr<ProcessGroup>> groups;
 };
 
 // The world of the calling thread's rank; DistBackendError when there is none.
 WT_API World& current_world();
-// From now on SIGUSR2 makes every world of the process dump its flight record. Does nothing where the program
-// handles that signal itself.
-WT_API void dump_on_signal();
 
 }  // namespace warptape::distributed
