@@ -315,7 +315,8 @@ def test_a_stopped_rank(tmp_path):
     flights = tmp_path / "flights"
     flights.mkdir()
     path = tmp_path / "job.py"
-    path.write_text(JOB.format(body="print(rank, os.getpid(), flush=True)\nwhile True: dist.all_reduce(x)"))
+    body = 'os.write(1, b"%d %d\\n" % (rank, os.getpid()))\nwhile True:\n    dist.all_reduce(x)'
+    path.write_text(JOB.format(body=body))
     with started([*LAUNCHER, "--nproc-per-node=2", str(path)], WARPTAPE_FLIGHT_DIR=str(flights)) as run:
         pids = dict(map(int, run.process.stdout.readline().split()) for _ in range(2))
         time.sleep(0.1)

@@ -1,1 +1,1 @@
-"""torch.distributed.algorithms: communication hooks of DistributedDataParallel."""
+"""torch.distributed.algorithms: communication hooks of DistributedDataParallel; and `textbook`."""
