@@ -115,7 +115,8 @@ def mlp(optimizer: str) -> Callable[[Any], Callable[[], Any]]:
 class GPTSteps:
     """Steps of examples/train_gpt.py at its defaults; weights and batches are equal in every library."""
 
-    def __init__(self, lib: Any, dtype: str) -> None:
+    def __init__(self, lib: Any, dtype: str, ranks: int = 1) -> None:
+        """`ranks` share a batch that is as many times as large."""
         sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
         self.example = importlib.import_module("train_gpt")
         self.lib, self.settings, self.step = lib, self.example.DEFAULTS, 0
@@ -131,13 +132,14 @@ class GPTSteps:
                     parameter.copy_(lib.from_numpy(values))
         self.optimizer = self.example.make_optimizer(self.model, self.settings["lr"])
         self.generator = lib.Generator().manual_seed(0)
+        self.batch = self.settings["batch"] * ranks
         self.cast = self.example.autocast("cpu", dtype)
 
     def __call__(self) -> None:
         self.step += 1
         for group in self.optimizer.param_groups:
             group["lr"] = self.example.learning_rate(self.step, self.settings["lr"])
-        batch = self.text.batch(self.settings["batch"], self.generator)
+        batch = self.text.batch(self.batch, self.generator)
         self.example.training_step(self.model, self.optimizer, batch, self.cast).item()
 
     def result(self) -> dict[str, float]:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+ROUNDS, STEPS = 12, 10  # of ddp
 BYTES = [8, 1 << 10, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26, 1 << 28]
 
 
@@ -69,9 +70,39 @@ def start(name: str, dtype: str) -> dict[str, Any]:
     return {"rank": rank, "at": time.time()}
 
 
+def ddp(name: str, dtype: str) -> dict[str, Any]:
+    """Seconds of a step of examples/train_gpt.py at its defaults, by turns: of rank 0 alone while the others
+    sleep, of all ranks at once but each for itself, and of all together, each with a batch as large."""
+    library(name, dtype)
+    if name == "warptape":
+        import warptape as lib
+    else:
+        import _harness
+
+        lib = _harness.load_library("torch")
+    from _cpu_rows import GPTSteps
+
+    dist = lib.distributed
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    found: dict[str, list[float]] = {"alone": [], "apart": [], "together": []}
+    alone, together = GPTSteps(lib, dtype, ranks), GPTSteps(lib, dtype, ranks)
+    together.model = lib.nn.parallel.DistributedDataParallel(together.model)
+    for _ in range(ROUNDS):
+        for way, steps in (("alone", alone), ("apart", alone), ("together", together)):
+            dist.barrier()
+            if way == "alone" and rank != 0:
+                continue
+            steps()
+            start = time.perf_counter()
+            for _ in range(STEPS):
+                steps()
+            found[way].append((time.perf_counter() - start) / STEPS)
+    return {"rank": rank, "ranks": ranks, "seconds": found}
+
+
 if __name__ == "__main__":
     _, name, what, dtype = sys.argv
-    result = {"all_reduce": all_reduce, "start": start}[what](name, dtype)
+    result = {"all_reduce": all_reduce, "start": start, "ddp": ddp}[what](name, dtype)
     if result["rank"] == 0:
         print(json.dumps(result), flush=True)
     if name == "warptape":

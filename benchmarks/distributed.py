@@ -88,6 +88,17 @@ def measure_start(rounds: int) -> dict[str, float]:
     return {name: median(times) for name, times in found.items()}
 
 
+def measure_ddp(rounds: int) -> dict[str, dict[str, float]]:
+    """Median seconds of a GPT step on two ranks of one thread: see _distributed_rank.ddp."""
+    libraries = [name for name in available() if name != "mpi"]
+    found: dict[str, dict[str, list[float]]] = {name: {} for name in libraries}
+    for _ in range(rounds):
+        for name in libraries:
+            for way, times in run(name, 2, "ddp", "float32")[1]["seconds"].items():
+                found[name].setdefault(way, []).extend(times)
+    return {name: {way: median(times) for way, times in ways.items()} for name, ways in found.items()}
+
+
 def size_name(size: int) -> str:
     for unit, scale in (("MiB", 1 << 20), ("KiB", 1 << 10)):
         if size >= scale:
@@ -123,6 +134,21 @@ def table(result: dict[str, Any]) -> str:
     if result["start"]:
         lines += ["", "| start to first collective, 4 ranks | seconds |", "| --- | --- |"]
         lines += [f"| {name} | {t:.2f} |" for name, t in result["start"].items()]
+    if result["ddp"]:
+        lines += [
+            "",
+            "| DDP, step of examples/train_gpt.py, 2 ranks x 1 thread | 1 rank | 2 apart | 2 together "
+            "| throughput | of apart | target | met |",
+            "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        ]
+    for name, ways in result["ddp"].items():
+        alone, apart, together = (ways[way] for way in ("alone", "apart", "together"))
+        gain = 2 * alone / together
+        target = f"1.7 | {'yes' if gain >= 1.7 else 'no'}" if name == "warptape" else " | "
+        lines.append(
+            f"| {name} | {seconds_name(alone)} | {seconds_name(apart)} | {seconds_name(together)} "
+            f"| {gain:.2f} | {apart / together:.2f} | {target} |"
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -139,6 +165,7 @@ def main() -> None:
         "at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "all_reduce": {dtype: measure_all_reduce(rounds, dtype) for dtype in ("float32", "bfloat16")},
         "start": measure_start(rounds),
+        "ddp": measure_ddp(rounds),
     }
     text = table(result)
     print(text)
