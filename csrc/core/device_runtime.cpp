@@ -79,20 +79,24 @@ void try_switch(DeviceRuntime& runtime, const std::string& name, bool on) {
   }
 }
 
+// Empty, or why it cannot be used; `absent` is said where there is no such file. The caller holds `plugins`.
+std::string open_library(const std::string& name, const std::string& absent) {
+  const std::string path = registry().folder + "/libwarptape_" + name + ".so";
+  void* lib = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!lib) {
+    const char* why = dlerror();
+    return access(path.c_str(), F_OK) != 0 ? absent : why ? why : "it cannot be opened";
+  }
+  auto init = reinterpret_cast<const char* (*)(int)>(dlsym(lib, "warptape_plugin_init"));
+  const char* problem = init ? init(kPluginAbi) : "it has no warptape_plugin_init";
+  return problem ? problem : "";
+}
+
 void open_plugin(DeviceType type) {
   Registry& r = registry();
   int slot = static_cast<int>(type);
   if (r.runtimes[slot] || !r.failures[slot].empty()) return;
-  std::string path = r.folder + "/libwarptape_" + name(type) + ".so";
-  void* lib = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (!lib) {
-    const char* why = dlerror();
-    r.failures[slot] = access(path.c_str(), F_OK) != 0 ? not_built(type) : why ? why : "it cannot be opened";
-    return;
-  }
-  auto init = reinterpret_cast<const char* (*)(int)>(dlsym(lib, "warptape_plugin_init"));
-  const char* problem = init ? init(kPluginAbi) : "it has no warptape_plugin_init";
-  if (problem) r.failures[slot] = problem;
+  r.failures[slot] = open_library(name(type), not_built(type));
   if (r.runtimes[slot])
     for (auto& [name, on] : r.switches[slot]) try_switch(*r.runtimes[slot], name, on);
 }
@@ -108,6 +112,11 @@ void register_device_runtime(DeviceType type, DeviceRuntime* runtime) {
 void register_kernels(const kernels::KernelEntry* begin, const kernels::KernelEntry* end) {
   std::lock_guard lock(registry().mutex);
   add_entries(registry(), begin, end);
+}
+
+std::string open_plugin(const std::string& name, const std::string& absent) {
+  std::lock_guard lock(registry().plugins);
+  return open_library(name, absent);
 }
 
 DeviceRuntime* find_runtime(DeviceType type, std::string* why) {

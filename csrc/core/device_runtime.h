@@ -120,5 +120,8 @@ WT_API bool device_in_use(DeviceType type);
 WT_API void set_library_switch(DeviceType type, const char* name, bool on);
 // Folder in which plugins lie, set by the bindings at import.
 WT_API void set_plugin_folder(const char* path);
+// Opens libwarptape_<name>.so of that folder, a plugin that is no device's: it registers what it brings.
+// Empty, or why it cannot be used; `absent` where there is no such file.
+WT_API std::string open_plugin(const std::string& name, const std::string& absent);
 
 }  // namespace warptape

@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "core/device_runtime.h"
 #include "distributed/shm_backend.h"
 #include "distributed/world.h"
 #include "kernels/cpu/interrupt.h"
@@ -18,18 +19,30 @@ namespace {
 std::mutex factories_mutex;
 std::map<std::string, BackendFactory>& factories() {
   static auto* all = new std::map<std::string, BackendFactory>{
-      {"shm", [](Store& store, int rank, int size, Milliseconds timeout) -> std::unique_ptr<Backend> {
-         return std::make_unique<ShmBackend>(store, rank, size, timeout);
+      {"shm",
+       [](const std::shared_ptr<Store>& store, int rank, int size,
+          Milliseconds timeout) -> std::unique_ptr<Backend> {
+         return std::make_unique<ShmBackend>(*store, rank, size, timeout);
        }}};
   return *all;
 }
 
-BackendFactory find_backend(const std::string& name) {
-  std::lock_guard lock(factories_mutex);
-  auto at = factories().find(name);
-  WT_CHECK(at != factories().end(), DistBackendError, "distributed: there is no backend '", name,
-           "' in this build; 'shm' is always there for CPU tensors of ranks on one host");
-  return at->second;
+// Opens the plugin that would bring it; null and why where there is none.
+BackendFactory find_backend(const std::string& name, std::string& why) {
+  auto known = [&]() -> BackendFactory {
+    std::lock_guard lock(factories_mutex);
+    auto at = factories().find(name);
+    return at == factories().end() ? nullptr : at->second;
+  };
+  if (BackendFactory found = known()) return found;
+  if (name == "nccl") {
+    if (find_runtime(DeviceType::CUDA, &why)) why = "the CUDA plugin was built without NCCL's header";
+  } else if (name == "gloo") {
+    why = open_plugin(name,
+                      "this warptape was built without gloo; `apt-get install libgloo-dev` and build it "
+                      "again with `pip install --force-reinstall . -C cmake.define.WARPTAPE_GLOO=ON`");
+  }
+  return known();
 }
 
 // What a call works on: contiguous tensors, and those of them that are copies of tensors that are not.
@@ -60,8 +73,8 @@ void register_backend(const std::string& name, BackendFactory factory) {
 }
 
 bool has_backend(const std::string& name) {
-  std::lock_guard lock(factories_mutex);
-  return factories().contains(name);
+  std::string why;
+  return find_backend(name, why) != nullptr;
 }
 
 // A collective, in the queue or at work. Its state is guarded by the group's mutex.
@@ -165,8 +178,11 @@ Backend& ProcessGroup::backend(DeviceType device) {
   auto& b = backends_[static_cast<int>(device)];
   if (!b) {
     const std::string& kind = backend_name(device);
-    PrefixStore own(kind, store_);
-    b = find_backend(kind)(own, rank_, size(), options_.timeout);
+    std::string why;
+    BackendFactory factory = find_backend(kind, why);
+    WT_CHECK(factory, DistBackendError, "distributed: there is no backend '", kind, "'",
+             why.empty() ? "" : ": ", why, "; 'shm' is always there, for CPU tensors of ranks on one host");
+    b = factory(std::make_shared<PrefixStore>(kind, store_), rank_, size(), options_.timeout);
   }
   return *b;
 }

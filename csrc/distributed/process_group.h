@@ -30,8 +30,9 @@ class WT_API Work {
 };
 
 // Makes the backend of one rank of a group; the ranks meet in the store, whose keys are the group's own.
-using BackendFactory = std::unique_ptr<Backend> (*)(Store& store, int rank, int size, Milliseconds timeout);
-// Plugins add theirs when they are opened.
+using BackendFactory = std::unique_ptr<Backend> (*)(const std::shared_ptr<Store>& store, int rank, int size,
+                                                    Milliseconds timeout);
+// Plugins add theirs when they are opened, which asking for their name does.
 WT_API void register_backend(const std::string& name, BackendFactory factory);
 WT_API bool has_backend(const std::string& name);
 

@@ -14,56 +14,6 @@ namespace {
 kernels::Slot<kernels::CombineFn> combine_slot{"combine"};
 
 constexpr int64_t kAtOnceBytes = 16 * 1024;
-constexpr int64_t kLine = 64;
-
-// The part of `bytes` that falls to rank `p` of n, cut at lines.
-struct Part {
-  int64_t begin, end;
-  int64_t size() const { return end - begin; }
-};
-Part part_of(int64_t bytes, int p, int n) {
-  const int64_t step = ((bytes + n - 1) / n + kLine - 1) / kLine * kLine;
-  return {std::min(bytes, p * step), std::min(bytes, (p + 1) * step)};
-}
-
-// The tensor whose shape all ranks must agree on; null where they need not.
-const Tensor* common_tensor(const Collective& c) {
-  switch (c.op) {
-    case CollectiveOp::AllGather:
-    case CollectiveOp::Gather:
-      return &c.inputs[0];
-    case CollectiveOp::Barrier:
-    case CollectiveOp::AllToAll:
-      return nullptr;
-    default:
-      return &c.outputs[0];
-  }
-}
-
-bool same_call(const CallHeader& a, const CallHeader& b) {
-  return a.op == b.op && a.reduce == b.reduce && a.dtype == b.dtype && a.root == b.root &&
-         a.tensors == b.tensors && a.numel == b.numel && a.ndim == b.ndim &&
-         std::equal(a.sizes, a.sizes + std::size(a.sizes), b.sizes);
-}
-
-std::string describe(const CallHeader& h) {
-  std::string out = message(name_of(h.op), '(');
-  if (h.op == CollectiveOp::Barrier) return message(out, ") at ", h.site);
-  out += message(warptape::name(h.dtype));
-  if (h.op != CollectiveOp::AllToAll) {
-    out += '[';
-    for (int i = 0; i < h.ndim && i < static_cast<int>(std::size(h.sizes)); ++i)
-      out += (i ? ", " : "") + std::to_string(h.sizes[i]);
-    out += ']';
-    if (h.tensors > 1) out += message(" and ", h.tensors - 1, " more");
-  }
-  if (h.op == CollectiveOp::AllReduce || h.op == CollectiveOp::Reduce || h.op == CollectiveOp::ReduceScatter)
-    out += message(", ", name_of(h.reduce));
-  if (h.op == CollectiveOp::Broadcast || h.op == CollectiveOp::Reduce || h.op == CollectiveOp::Gather ||
-      h.op == CollectiveOp::Scatter)
-    out += message(", root ", h.root);
-  return message(out, ") at ", h.site);
-}
 
 }  // namespace
 
@@ -84,7 +34,9 @@ void ShmBackend::run(const Collective& call, uint64_t sequence, const std::strin
   call_ = &call, site_ = &site, sequence_ = sequence;
   deadline_ = Clock::now() + timeout;
   compared_ = false;
-  write_header();
+  const Tensor* any = call.any_tensor();
+  dtype_ = any ? any->dtype() : DType::Bool;
+  fill(region_.words(region_.rank()).calls[sequence & 1], call, sequence, site);
   try {
     dispatch();
   } catch (const DistBackendError&) {
@@ -98,67 +50,18 @@ void ShmBackend::run(const Collective& call, uint64_t sequence, const std::strin
   }
 }
 
-void ShmBackend::write_header() {
-  CallHeader& h = region_.words(region_.rank()).calls[sequence_ & 1];
-  const Collective& c = *call_;
-  const Tensor* any = c.any_tensor();
-  dtype_ = any ? any->dtype() : DType::Bool;
-  h.op = c.op, h.reduce = c.reduce, h.root = c.root, h.dtype = dtype_;
-  std::fill(std::begin(h.sizes), std::end(h.sizes), 0);
-  h.ndim = 0, h.numel = 0, h.tensors = 0;
-  if (const Tensor* t = common_tensor(c)) {
-    h.ndim = static_cast<int8_t>(t->ndim());
-    for (int64_t i = 0; i < t->ndim() && i < static_cast<int64_t>(std::size(h.sizes)); ++i)
-      h.sizes[i] = t->sizes()[i];
-    h.numel = t->numel();
-    if (c.op <= CollectiveOp::Reduce) {
-      h.tensors = static_cast<int32_t>(c.outputs.size());
-      h.numel = 0;
-      for (const Tensor& each : c.outputs) h.numel += each.numel();
-    }
-  }
-  const size_t n = std::min(site_->size(), sizeof h.site - 1);
-  std::memcpy(h.site, site_->data(), n);
-  h.site[n] = 0;
-  h.sequence = sequence_;
-}
-
 void ShmBackend::round() {
   region_.publish();
   region_.wait_for_all(deadline_);
-  if (!compared_) compare_headers();
-}
-
-// Every rank sees the same headers, so all of them come to the same end, and the group can go on after it.
-void ShmBackend::compare_headers() {
+  if (compared_) return;
   compared_ = true;
-  auto header = [&](int r) -> const CallHeader& { return region_.words(r).calls[sequence_ & 1]; };
-  bool same = true;
-  for (int r = 1; r < region_.size(); ++r) same &= same_call(header(0), header(r));
-  if (__builtin_expect(same, 1)) return;
-  std::string text = message("the ranks differ in call ", sequence_, ":");
-  for (int r = 0; r < region_.size(); ++r) text += message("\n  rank ", r, ": ", describe(header(r)));
-  throw DistBackendError(text);
-}
-
-std::vector<ShmBackend::Block> ShmBackend::blocks(const std::vector<Tensor>& tensors) const {
-  std::vector<Block> out;
-  const int n = region_.size();
-  if (tensors.size() == 1) {
-    const int64_t bytes = tensors[0].numel() * static_cast<int64_t>(tensors[0].itemsize()) / n;
-    for (int r = 0; r < n; ++r) out.push_back({tensors[0].data_as<char>() + r * bytes, bytes});
-  } else {
-    for (const Tensor& t : tensors)
-      out.push_back({t.data_as<char>(), t.numel() * static_cast<int64_t>(t.itemsize())});
-  }
-  return out;
+  compare_calls(region_.size(), sequence_,
+                [&](int r) -> const CallHeader& { return region_.words(r).calls[sequence_ & 1]; });
 }
 
 void ShmBackend::dispatch() {
   const Collective& c = *call_;
-  auto whole = [](const Tensor& t) {
-    return Block{t.data_as<char>(), t.numel() * static_cast<int64_t>(t.itemsize())};
-  };
+  auto blocks = [this](const std::vector<Tensor>& tensors) { return blocks_of(tensors, region_.size()); };
   switch (c.op) {
     case CollectiveOp::Broadcast:
       for (const Tensor& t : c.outputs) broadcast(whole(t));

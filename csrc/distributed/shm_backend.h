@@ -53,15 +53,7 @@ class ShmBackend final : public Backend {
   Cause cause() const override { return region_.cause(); }
 
  private:
-  // Memory of one rank's share of a call.
-  struct Block {
-    char* data;
-    int64_t bytes;
-  };
-  std::vector<Block> blocks(const std::vector<Tensor>& tensors) const;
   void dispatch();
-  void write_header();
-  void compare_headers();
   void round();
   uint32_t parity() const { return region_.rounds() & 1; }
   template <class Read>

@@ -45,12 +45,6 @@ void wake_all(std::atomic<uint32_t>& word) { futex(word, FUTEX_WAKE, INT32_MAX, 
 
 constexpr size_t aligned(size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
 
-std::string list_of(const std::vector<int>& ranks) {
-  std::string out = ranks.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < ranks.size(); ++i) out += (i ? ", " : "") + std::to_string(ranks[i]);
-  return out;
-}
-
 // Whether a debugger or SIGSTOP holds the process; its state is the first letter after its name.
 bool is_stopped(int pid) {
   std::ifstream in("/proc/" + std::to_string(pid) + "/stat");

@@ -5,7 +5,7 @@
 #include <atomic>
 #include <functional>
 
-#include "distributed/collective.h"
+#include "distributed/collective_header.h"
 
 namespace warptape::distributed {
 
@@ -14,20 +14,6 @@ namespace warptape::distributed {
 inline constexpr size_t kSlotBytes = 1 << 20;
 inline constexpr size_t kPacketBytes = 32 * 1024;
 inline constexpr int kPackets = 4;  // on their way between two ranks
-
-// What a rank calls, for the others to compare with.
-struct CallHeader {
-  uint64_t sequence;
-  CollectiveOp op;
-  ReduceOp reduce;
-  DType dtype;
-  int8_t ndim;
-  int32_t root;
-  int32_t tensors;
-  int64_t numel;     // of all tensors
-  int64_t sizes[6];  // of the first
-  char site[128];
-};
 
 // One rank's words. Each on lines of its own, for others spin on them.
 struct alignas(128) RankWords {

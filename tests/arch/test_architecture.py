@@ -43,6 +43,7 @@ CUDA_HEADER = re.compile(
     r"^(cuda|cublas|cudnn|curand|cusparse|cusolver|cufft|cupti|nccl|nvml|nvtx|nvrtc|mma\.h|cooperative_groups"
     r"|thrust/|cub/|cutlass/|cute/)"
 )
+GLOO_PLACE = "csrc/distributed/gloo/"
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 80
 # Lines of kernels + csrc + python. A device's backend, and what lies between ranks, have budgets of their
@@ -123,11 +124,13 @@ def check_include_direction(root: Path) -> list[str]:
     return bad
 
 
-def check_cuda_places(root: Path) -> list[str]:
+def check_vendor_places(root: Path) -> list[str]:
     bad = []
     for relative, _, name in includes(root):
         if CUDA_HEADER.match(name) and not relative.startswith(CUDA_PLACES):
             bad.append(f"{relative}: <{name}> outside of {', '.join(CUDA_PLACES)}")
+        if name.startswith("gloo/") and not relative.startswith(GLOO_PLACE):
+            bad.append(f"{relative}: <{name}> outside of {GLOO_PLACE}")
     for relative, _ in files(root, ("kernels", "csrc"), (".cu", ".cuh")):
         if not relative.startswith(CUDA_PLACES):
             bad.append(f"{relative}: device code outside of {', '.join(CUDA_PLACES)}")
@@ -252,10 +255,11 @@ PLANTED: list[tuple[Callable[[Path], list[str]], str, str]] = [
     (check_include_direction, "kernels/cpu/bad.cpp", '#include "../../csrc/core/errors.h"\n'),
     (check_include_direction, "csrc/core/bad.cpp", '#include "csrc/tensor/tensor.h"\n'),
     (check_include_direction, "kernels/include/kernels/bad.h", '#include "parallel.h"\n'),
-    (check_cuda_places, "csrc/tensor/bad.cpp", "#include <cuda_runtime.h>\n"),
-    (check_cuda_places, "csrc/distributed/bad.cpp", "#include <nccl.h>\n"),
-    (check_cuda_places, "kernels/cpu/bad.cpp", "#include <cub/cub.cuh>\n"),
-    (check_cuda_places, "csrc/ops/bad.cu", "\n"),
+    (check_vendor_places, "csrc/tensor/bad.cpp", "#include <cuda_runtime.h>\n"),
+    (check_vendor_places, "csrc/distributed/bad.cpp", "#include <nccl.h>\n"),
+    (check_vendor_places, "kernels/cpu/bad.cpp", "#include <cub/cub.cuh>\n"),
+    (check_vendor_places, "csrc/distributed/bad.cpp", "#include <gloo/context.h>\n"),
+    (check_vendor_places, "csrc/ops/bad.cu", "\n"),
     (check_python_imports, "python/warptape/nn/bad.py", "from ..optim import SGD\n"),
     (check_python_imports, "python/warptape/nn/bad.py", "def f():\n    from warptape import optim\n"),
     (check_python_imports, "python/warptape/nn/modules/bad.py", "from ... import optim\n"),
@@ -280,7 +284,7 @@ PLANTED: list[tuple[Callable[[Path], list[str]], str, str]] = [
 ]
 CHECKS = [
     check_include_direction,
-    check_cuda_places,
+    check_vendor_places,
     check_python_imports,
     check_file_length,
     check_function_length,

@@ -49,7 +49,8 @@ def _say_once(text: str) -> None:
 
 def _backends(name: str | None, one_host: bool) -> tuple[str, str]:
     """The backends of CPU and of CUDA tensors that an argument `backend` means."""
-    chosen = {"cpu": "shm" if one_host else "gloo", "cuda": "nccl"}
+    asked = os.environ.get("WARPTAPE_GLOO") == "1"
+    chosen = {"cpu": "shm" if one_host and not asked else "gloo", "cuda": "nccl"}
     for part in (name or "").lower().split(","):
         device, colon, backend = part.strip().rpartition(":")
         if backend == "":
@@ -63,7 +64,7 @@ def _backends(name: str | None, one_host: bool) -> tuple[str, str]:
             raise ValueError(f"init_process_group: no backend for device {device!r}; expected cpu or cuda")
         for each in [device] if colon else ["cuda" if backend == "nccl" else "cpu"]:
             chosen[each] = backend
-    if chosen["cpu"] == "gloo" and one_host and os.environ.get("WARPTAPE_GLOO") != "1":
+    if chosen["cpu"] == "gloo" and one_host and not asked:
         _say_once(
             "backend 'gloo': all ranks are on this host, so shared memory is used; "
             "WARPTAPE_GLOO=1 asks for gloo"
@@ -110,8 +111,8 @@ def init_process_group(
 
     Args:
         backend: "shm" (default for CPU tensors on one host), "nccl" (CUDA tensors), "gloo" (CPU tensors over
-            several hosts; on one host it means "shm" unless WARPTAPE_GLOO=1), or one for each device:
-            "cpu:shm,cuda:nccl".
+            several hosts; on one host it means "shm" unless WARPTAPE_GLOO=1, with which it is the default),
+            or one for each device: "cpu:shm,cuda:nccl".
         init_method: "env://" (default: what a launcher put into the environment), "tcp://host:port" or
             "file:///path"; the last two with `rank` and `world_size`.
         timeout: for joining, and the default of every call; 30 minutes if not given.
