@@ -218,6 +218,8 @@ def test_ranks_start_from_rank_0_and_buffers_follow_it() -> None:
         model.running_mean.fill_(float(dist.get_rank()))
         model.weight.data.fill_(float(5 + dist.get_rank()))
         parallel = DDP(model)
+        with pytest.raises(NotImplementedError, match="mixed_precision"):
+            DDP(model, mixed_precision=object())
         start = [model.running_mean.tolist(), model.weight.tolist()]
         for _ in range(2):
             parallel(wt.tensor([[1.0, 2.0], [3.0, 4.0]]) * (1 + dist.get_rank())).sum().backward()
@@ -280,3 +282,18 @@ def test_the_sampler_asks_for_the_rank() -> None:
         return list(wt.utils.data.DistributedSampler(range(6), shuffle=False))
 
     assert simulate(2, rank) == [[0, 2, 4], [1, 3, 5]]
+
+
+def test_buffers_are_left_alone_on_request() -> None:
+    def rank() -> list[list[float]]:
+        out = []
+        for options in ({"broadcast_buffers": False}, {"forward_sync_buffers": False}, {}):
+            model = nn.BatchNorm1d(1)
+            model.running_mean.fill_(float(dist.get_rank()))
+            parallel = DDP(model, **options)
+            model.running_var.fill_(5.0 + dist.get_rank())
+            parallel.eval()(wt.ones(1, 1))
+            out.append([model.running_mean.item(), model.running_var.item()])
+        return out
+
+    assert simulate(2, rank)[1] == [[1.0, 6.0], [0.0, 6.0], [0.0, 5.0]]

@@ -60,12 +60,14 @@ class DistributedDataParallel(Module):
 
     Args:
         device_ids: for a module on one CUDA device, that device: inputs are moved to it. None on the CPU.
-        broadcast_buffers: before each forward pass buffers become those of rank 0.
+        forward_sync_buffers: before each forward pass buffers become those of rank 0, unless this is False.
+        broadcast_buffers: the same by its old name; False also leaves them as they are at the start.
         init_sync: compare the parameters' shapes and take over those of rank 0; False if they are equal.
         find_unused_parameters: walk the graph from the outputs of each forward pass, so that parameters
             without a part in them are not waited for; one that no rank used keeps its gradient as it was.
         gradient_as_bucket_view: gradients lie in the buckets, which saves a copy of each (the default; in
             PyTorch it is not). A gradient kept over the next backward pass must then be cloned.
+        batched_grad_copy: makes no difference.
         static_graph: every pass uses the parameters that the first one used; which, is found by itself.
 
     Raises:
@@ -82,7 +84,7 @@ class DistributedDataParallel(Module):
         device_ids: Any = None,
         output_device: Any = None,
         dim: int = 0,
-        broadcast_buffers: bool = True,
+        broadcast_buffers: bool | None = None,
         init_sync: bool = True,
         process_group: Any = None,
         bucket_cap_mb: float | None = None,
@@ -95,14 +97,19 @@ class DistributedDataParallel(Module):
         mixed_precision: Any = None,
         device_mesh: Any = None,
         skip_all_reduce_unused_params: bool = False,
+        bucket_cap_mb_list: Any = None,
+        batched_grad_copy: bool = False,
+        forward_sync_buffers: bool | None = None,
     ) -> None:
         super().__init__()
         for name, value in (
             ("delay_all_reduce_named_params", delay_all_reduce_named_params),
             ("param_to_hook_all_reduce", param_to_hook_all_reduce),
             ("mixed_precision", mixed_precision),
+            ("skip_all_reduce_unused_params", skip_all_reduce_unused_params),
+            ("bucket_cap_mb_list", bucket_cap_mb_list),
         ):
-            if value is not None:
+            if value:
                 raise NotImplementedError(f"DistributedDataParallel: {name} is not there yet")
         if device_mesh is not None:
             if process_group is not None:
@@ -110,7 +117,9 @@ class DistributedDataParallel(Module):
             process_group = device_mesh.get_group()
         self.process_group = resolve(process_group)
         self.module, self.dim = module, dim
-        self.broadcast_buffers, self.find_unused_parameters = broadcast_buffers, find_unused_parameters
+        wanted = forward_sync_buffers if broadcast_buffers is None else broadcast_buffers
+        self.broadcast_buffers = wanted is not False
+        self.find_unused_parameters = find_unused_parameters
         self.gradient_as_bucket_view, self.static_graph = gradient_as_bucket_view, static_graph
         self.require_backward_grad_sync = self.require_forward_param_sync = True
         self.bucket_bytes_cap = int((25 if bucket_cap_mb is None else bucket_cap_mb) * _MIB)
@@ -123,7 +132,8 @@ class DistributedDataParallel(Module):
         self._check_devices([p for _, p in named], device_ids, output_device)
         if init_sync:
             self._check_same_parameters(named)
-            self._broadcast([t.detach() for _, t in named + self._used(module.named_buffers())])
+            buffers = [] if broadcast_buffers is False else self._used(module.named_buffers())
+            self._broadcast([t.detach() for _, t in named + buffers])
         self._make_reducer()
 
     def _used(self, named: Iterator[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
