@@ -5,7 +5,9 @@ For tests, for notebooks, and to try a parallel plan on a laptop before renting 
 
 from __future__ import annotations
 
+import ctypes
 import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -19,6 +21,14 @@ class RankFailed(RuntimeError):
     """A rank of a simulated world raised; its exception is the `__cause__`, its traceback in the text."""
 
 
+class _Stopped(BaseException):
+    """Raised in the threads of ranks that are to end though they wait for nobody."""
+
+
+GRACE = 0.2  # seconds in which a rank may end by itself once another has failed
+PATIENCE = 5.0  # seconds to wait for ranks that are stopped; who sleeps longer is left behind
+
+
 class _Ranks:
     """What the threads share, and who failed first."""
 
@@ -29,6 +39,21 @@ class _Ranks:
         self.failure: tuple[int, BaseException] | None = None
         self.states: list[Any] = [None] * n
         self.lock = threading.Lock()
+        self.at_work: set[int] = set()  # threads in user code
+        self.running = n
+        self.none_left = threading.Event()
+
+    def wait(self, limit: float) -> bool:
+        """Whether all ranks end within `limit` seconds. (Not by Thread.join: when a signal interrupts that,
+        Python may take the thread for dead.)"""
+        return self.none_left.wait(limit)
+
+    def leave(self, ranks: int = 1) -> None:
+        """A rank has ended, or will not start."""
+        with self.lock:
+            self.running -= ranks
+            if self.running <= 0:
+                self.none_left.set()
 
     def stop(self, reason: str) -> None:
         """Ends what ranks wait for, in the store and in groups."""
@@ -36,6 +61,12 @@ class _Ranks:
         for state in self.states:
             for group in list(state.groups.values()) if state else []:
                 group._abort(reason)
+
+    def interrupt(self) -> None:
+        """Raises _Stopped in the ranks that still run Python code, at their next bytecode."""
+        with self.lock:
+            for thread in self.at_work:
+                _raise_in(thread, _Stopped)
 
     def fail(self, rank: int, error: BaseException) -> None:
         with self.lock:
@@ -48,6 +79,23 @@ class _Ranks:
         context = _C._Rank(threads)
         context.enter()
         try:
+            self.work(rank, fn, args)
+        except _Stopped:
+            pass  # on its way when the work was over
+        finally:
+            try:
+                if peek_state() is not None:
+                    groups.destroy_process_group()
+            finally:
+                set_state(None)
+                context.leave()
+                self.leave()
+
+    def work(self, rank: int, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        thread = threading.get_ident()
+        with self.lock:
+            self.at_work.add(thread)
+        try:
             groups.init_process_group(
                 "shm", store=self.store, rank=rank, world_size=self.n, timeout=self.timeout
             )
@@ -56,10 +104,26 @@ class _Ranks:
         except BaseException as error:
             self.fail(rank, error)
         finally:
-            if peek_state() is not None:
-                groups.destroy_process_group()
-            set_state(None)
-            context.leave()
+            with self.lock:
+                self.at_work.discard(thread)
+                _raise_in(thread, None)  # takes back what would meet the clean-up
+
+
+def _raise_in(thread: int, error: type[BaseException] | None) -> None:
+    what = None if error is None else ctypes.py_object(error)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), what)
+
+
+def _wait(ranks: _Ranks) -> None:
+    """Until all have ended; once one has failed the others have little time left."""
+    failed_at = None
+    while not ranks.wait(0.05):
+        if ranks.failure is not None and failed_at is None:
+            failed_at = time.monotonic()
+        if failed_at is not None and time.monotonic() - failed_at > GRACE:
+            ranks.interrupt()
+            ranks.wait(PATIENCE)
+            return
 
 
 def simulate(
@@ -72,8 +136,8 @@ def simulate(
     """Runs fn(*args) on n ranks that are threads of this process; returns their results by rank.
 
     Inside fn, warptape.distributed is initialized and get_rank() tells the ranks apart. Each rank has a
-    generator, a default group and modes of its own, and `threads_per_rank` threads for one op. Ctrl-C stops
-    all ranks.
+    generator, a default group and modes of its own, and `threads_per_rank` threads for one op. Ctrl-C (in
+    a notebook: interrupting the kernel) stops all ranks and raises KeyboardInterrupt.
 
     Raises: RankFailed when a rank raises: with that rank's traceback, after all others have been stopped.
     """
@@ -89,14 +153,12 @@ def simulate(
     try:
         for thread in threads:
             thread.start()
-        for thread in threads:
-            while thread.is_alive():  # a plain join() cannot be interrupted on all platforms
-                thread.join(0.05)
+        _wait(ranks)
     except BaseException as error:
+        ranks.leave(sum(thread.ident is None for thread in threads))
         ranks.stop(f"the simulated world was stopped by {type(error).__name__}")
-        for thread in threads:
-            if thread.ident is not None:
-                thread.join(5.0)
+        ranks.interrupt()
+        ranks.wait(PATIENCE)
         raise
     if ranks.failure is not None:
         rank, cause = ranks.failure
