@@ -240,6 +240,7 @@ except dist.DistBackendError as error:
     with started([*LAUNCHER, "--nproc-per-node", "2", str(script(tmp_path, body))]) as job:
         assert job.process.stdout is not None
         ready = job.process.stdout.readline().split()
+        time.sleep(0.3)  # until it waits
         sent = time.monotonic()
         os.kill(int(ready[2]), signal.SIGINT)
         _, out, err = job.finish()
