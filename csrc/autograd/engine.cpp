@@ -3,10 +3,8 @@
 #include "autograd/engine.h"
 
 #include <cmath>
-#include <queue>
-#include <unordered_map>
 
-#include "autograd/view.h"
+#include "autograd/pass.h"
 #include "core/errors.h"
 #include "kernels/cpu/interrupt.h"
 
@@ -14,71 +12,18 @@ namespace warptape {
 namespace {
 
 thread_local Node* running_node = nullptr;
-
-struct Capture {
-  uint32_t output;  // of the node
-  size_t slot;      // in the result
-};
-
-struct State {
-  Node* node;
-  int waiting = 0;  // edges of this pass that still have to deliver
-  bool needed = true;
-  SmallVector<Tensor, 1> gradients;
-  std::vector<Capture> captures;
-};
-
-class Pass {
- public:
-  explicit Pass(const BackwardOptions& options) : options_(options) {}
-  ~Pass() {
-    for (State& s : states_)
-      if (s.node->task.load(std::memory_order_relaxed) == this)
-        s.node->task.store(nullptr, std::memory_order_release);
-  }
-
-  void discover(std::span<const Edge> roots);
-  void capture(const Edge& edge, size_t slot);
-  void keep_only_needed();
-  void deliver(const Edge& edge, Tensor gradient);
-  void seed(const Edge& edge, Tensor gradient);
-  void run();
-  std::vector<Tensor> results;
-  std::vector<std::function<void()>> callbacks;  // for the end
-
- private:
-  // A node is claimed by writing this pass into it; when another pass holds it, a map of our own knows its
-  // index.
-  State& state(Node* n);
-  State* find(Node* n);
-  void run_node(State& s);
-  SmallVector<Tensor, 4> backward(Node& node, State& s);
-  void check_nan(Node& node, std::span<const Tensor> gradients);
-
-  struct Older {
-    bool operator()(const std::pair<uint64_t, size_t>& a, const std::pair<uint64_t, size_t>& b) const {
-      return a.first < b.first;
-    }
-  };
-  static uint64_t priority(const Node& n) { return is_accumulator(n) ? UINT64_MAX : n.sequence; }
-
-  const BackwardOptions& options_;
-  std::vector<State> states_;
-  std::vector<Ref<Node>> keep_;  // the roots: everything else hangs on them
-  std::unordered_map<Node*, size_t> elsewhere_;
-  std::priority_queue<std::pair<uint64_t, size_t>, std::vector<std::pair<uint64_t, size_t>>, Older> ready_;
-};
-
 thread_local Pass* running_pass = nullptr;
 
-State* Pass::find(Node* n) {
+}  // namespace
+
+Pass::State* Pass::find(Node* n) {
   if (n->task.load(std::memory_order_acquire) == this) return &states_[n->task_index];
   if (elsewhere_.empty()) return nullptr;
   auto it = elsewhere_.find(n);
   return it == elsewhere_.end() ? nullptr : &states_[it->second];
 }
 
-State& Pass::state(Node* n) {
+Pass::State& Pass::state(Node* n) {
   if (State* s = find(n)) return *s;
   void* expected = nullptr;
   if (n->task.compare_exchange_strong(expected, this, std::memory_order_acq_rel)) {
@@ -100,11 +45,17 @@ void Pass::discover(std::span<const Edge> roots) {
     state(e.node.get());
     if (states_.size() > known) open.push_back(e.node.get());
   }
+  walk(std::move(open));
+}
+
+void Pass::walk(std::vector<Node*> open) {
   while (!open.empty()) {
     Node* n = open.back();
     open.pop_back();
-    for (const Edge& e : n->edges) {
-      if (!e) continue;
+    const SmallVector<bool, 16>* left = find(n)->left;
+    for (size_t i = 0; i < n->edges.size(); ++i) {
+      const Edge& e = n->edges[i];
+      if (!e || (left && !(*left)[i])) continue;
       size_t known = states_.size();
       ++state(e.node.get()).waiting;
       if (states_.size() > known) open.push_back(e.node.get());
@@ -132,7 +83,7 @@ void Pass::keep_only_needed() {
   }
 }
 
-Tensor fit(const Tensor& gradient, const OutputMeta& meta, const Node& from, size_t index) {
+static Tensor fit(const Tensor& gradient, const OutputMeta& meta, const Node& from, size_t index) {
   Tensor g = gradient;
   if (g.sizes() != meta.sizes) {
     bool expanded = g.sizes().size() >= meta.sizes.size();
@@ -174,7 +125,7 @@ void Pass::deliver(const Edge& edge, Tensor gradient) {
   if (--s.waiting == 0) ready_.emplace(priority(*s.node), static_cast<size_t>(&s - states_.data()));
 }
 
-bool has_nan(const Tensor& t) {
+static bool has_nan(const Tensor& t) {
   Tensor wide = empty(t.sizes(), {DType::Float64, {}});
   raw_copy(wide, t);
   for (int64_t i = 0; i < wide.numel(); ++i)
@@ -194,17 +145,16 @@ void Pass::check_nan(Node& node, std::span<const Tensor> gradients) {
   }
 }
 
-SmallVector<Tensor, 4> Pass::backward(Node& node, State& s) {
+SmallVector<Tensor, 4> Pass::backward(Node& node, State& s, bool last) {
   SmallVector<Tensor, 4> inputs(node.edges.size());
   SmallVector<bool, 16> wanted(node.edges.size(), false);
-  for (size_t i = 0; i < wanted.size(); ++i)
-    wanted[i] = node.edges[i] && find(node.edges[i].node.get())->needed;
+  for (size_t i = 0; i < wanted.size(); ++i) wanted[i] = follows(s, i);
   bool any = false;
   for (const Tensor& g : s.gradients) any |= g.defined();
   if (any) {
     check_not_released(node);
     Gradients g({s.gradients.data(), s.gradients.size()}, {inputs.data(), inputs.size()}, wanted.data(),
-                !options_.retain_graph);
+                last);
     node.type->backward(node, g);
   }
   return inputs;
@@ -213,7 +163,7 @@ SmallVector<Tensor, 4> Pass::backward(Node& node, State& s) {
 void Pass::run_node(State& s) {
   Node& node = *s.node;
   NodeExtras* extras = node.extras.get();
-  if (extras) {
+  if (extras && !s.left) {  // or the pass that left something has run them
     for (auto& h : extras->tensor_hooks)
       if (s.gradients[h.output].defined()) h.hook->call(s.gradients[h.output]);
     for (auto& h : extras->retain_grad)
@@ -222,25 +172,26 @@ void Pass::run_node(State& s) {
   }
   for (const Capture& c : s.captures) results[c.slot] = s.gradients[c.output];
   bool leads_on = false;
-  for (const Edge& e : node.edges) leads_on |= e && find(e.node.get())->needed;
+  for (size_t i = 0; i < node.edges.size(); ++i) leads_on |= follows(s, i);
   bool leaf = is_accumulator(node);
   if (leaf ? !options_.accumulate : !leads_on) return;
 
   Restore<Node*> mark(running_node, &node);
   SmallVector<Tensor, 1> seen;
   if (extras && !extras->post_hooks.empty()) seen = s.gradients;
-  SmallVector<Tensor, 4> inputs = backward(node, s);
+  const bool last = !options_.retain_graph && !defer(s);
+  SmallVector<Tensor, 4> inputs = backward(node, s, last);
   if (extras)
     for (auto& h : extras->post_hooks) h->call({inputs.data(), inputs.size()}, {seen.data(), seen.size()});
   if (thread_state.anomaly_mode) check_nan(node, {inputs.data(), inputs.size()});
   s.gradients.clear();
-  if (!options_.retain_graph && !leaf) {
+  if (last && !leaf) {
     node.release_saved();
     if (node.type->release) node.type->release(node);
   }
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Edge& e = node.edges[i];
-    if (!e || !find(e.node.get())->needed) continue;
+    if (!follows(s, i)) continue;
     Tensor g = std::move(inputs[i]);
     if (g.defined()) g = fit(g, e.node->outputs[e.index], node, i);
     deliver(e, std::move(g));
@@ -258,10 +209,11 @@ void Pass::run() {
     kernels::cpu::poll_interrupt();
     if (states_[i].needed) run_node(states_[i]);
   }
+  if (rest_) defer_roots();
   for (size_t i = 0; i < callbacks.size(); ++i) std::exchange(callbacks[i], nullptr)();  // may queue more
 }
 
-Tensor root_gradient(const Tensor& root, const Tensor& given) {
+static Tensor root_gradient(const Tensor& root, const Tensor& given) {
   if (given.defined()) {
     WT_CHECK(given.sizes() == root.sizes(), ShapeError,
              "backward: Mismatch in shape: the gradient has a shape of ", given.sizes(),
@@ -278,8 +230,6 @@ Tensor root_gradient(const Tensor& root, const Tensor& given) {
   return full(root.sizes(), 1.0, options_of(root));
 }
 
-}  // namespace
-
 Node* current_node() { return running_node; }
 
 void queue_callback(std::function<void()> f) {
@@ -288,7 +238,7 @@ void queue_callback(std::function<void()> f) {
 }
 
 std::vector<Tensor> run_backward(TensorList roots, std::span<const Tensor> gradients, TensorList inputs,
-                                 const BackwardOptions& options) {
+                                 const BackwardOptions& options, DeferredBackward* rest) {
   std::vector<Edge> starts;
   std::vector<Tensor> seeds;
   for (size_t i = 0; i < roots.size(); ++i) {
@@ -305,7 +255,7 @@ std::vector<Tensor> run_backward(TensorList roots, std::span<const Tensor> gradi
   }
 
   GradMode mode(options.create_graph);
-  Pass pass(options);
+  Pass pass(options, rest);
   pass.discover(starts);
   if (!inputs.empty()) {
     for (size_t i = 0; i < ends.size(); ++i) pass.capture(ends[i], i);

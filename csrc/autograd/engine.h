@@ -7,6 +7,8 @@
 
 namespace warptape {
 
+struct DeferredBackward;  // split_backward.h: where a pass notes what it leaves
+
 struct BackwardOptions {
   bool retain_graph = false;
   bool create_graph = false;
@@ -19,7 +21,8 @@ struct BackwardOptions {
 // unused) unless `accumulate` is set, in which case they are added to the inputs' .grad. Backward inside
 // backward is allowed; several threads may run passes over shared graphs.
 WT_API std::vector<Tensor> run_backward(TensorList roots, std::span<const Tensor> gradients,
-                                        TensorList inputs, const BackwardOptions& options);
+                                        TensorList inputs, const BackwardOptions& options,
+                                        DeferredBackward* rest = nullptr);
 
 // Calls `f` at the end of the pass that runs on this thread, if the pass gets there; otherwise `f` is just
 // destroyed. RuntimeError outside of a backward pass.

@@ -174,6 +174,7 @@ void init_distributed(py::module_& module) {
   bind_groups(m);
   bind_worlds(m);
   init_distributed_reducer(m);
+  init_distributed_pipeline(m);
 }
 
 }  // namespace warptape::bindings

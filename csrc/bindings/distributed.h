@@ -17,6 +17,7 @@ struct Timeout {
 };
 
 void init_distributed_reducer(pybind11::module_& module);
+void init_distributed_pipeline(pybind11::module_& module);
 }  // namespace warptape::bindings
 
 template <>
