@@ -34,13 +34,7 @@ class _Enter(Function):
         return (None, *ctx.gate.at_inputs(grads))
 
 
-class _Leave(Function):
-    @staticmethod
-    def forward(ctx: Any, gate: BackwardGate, *tensors: Tensor) -> tuple[Tensor, ...]:
-        ctx.gate = gate
-        ctx.set_materialize_grads(False)
-        return tuple(t.view_as(t) for t in tensors)
-
+class _Leave(_Enter):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
         return (None, *ctx.gate.at_outputs(grads))

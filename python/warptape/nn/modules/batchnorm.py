@@ -8,14 +8,12 @@ import warptape
 from warptape import Tensor
 
 from .. import functional as F
-from .. import init
-from ..parameter import Parameter
-from .module import Module
+from .normalization import AffineNorm
 
 __all__ = ["BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d"]
 
 
-class _NormBase(Module):
+class _NormBase(AffineNorm):
     """What the two families share: weight, bias and the buffers running_mean, running_var and
     num_batches_tracked."""
 
@@ -36,9 +34,7 @@ class _NormBase(Module):
         super().__init__()
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.affine, self.track_running_stats = affine, track_running_stats
-        for name, wanted in (("weight", affine), ("bias", affine and bias)):
-            empty = warptape.empty(num_features, device=device, dtype=dtype) if wanted else None
-            self.register_parameter(name, None if empty is None else Parameter(empty))
+        self._own(num_features, affine, bias, device, dtype)
         track = track_running_stats
         self.register_buffer(
             "running_mean", warptape.zeros(num_features, device=device, dtype=dtype) if track else None
@@ -61,10 +57,7 @@ class _NormBase(Module):
     def reset_parameters(self) -> None:
         """Sets weight to ones, bias to zeros, and forgets the running statistics."""
         self.reset_running_stats()
-        if self.weight is not None:
-            init.ones_(self.weight)
-        if self.bias is not None:
-            init.zeros_(self.bias)
+        super().reset_parameters()
 
     def _check_input_dim(self, input: Tensor) -> None:
         raise NotImplementedError

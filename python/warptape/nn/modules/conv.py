@@ -63,10 +63,8 @@ class _ConvNd(Module):
         outer, inner = (in_channels, out_channels) if self._transposed else (out_channels, in_channels)
         shape = (outer, inner // groups, *self.kernel_size)
         self.weight = Parameter(warptape.empty(shape, device=device, dtype=dtype))
-        if bias:
-            self.bias = Parameter(warptape.empty(out_channels, device=device, dtype=dtype))
-        else:
-            self.register_parameter("bias", None)
+        own = Parameter(warptape.empty(out_channels, device=device, dtype=dtype)) if bias else None
+        self.register_parameter("bias", own)
         self.reset_parameters()
 
     def _pad_sizes(self) -> list[int]:

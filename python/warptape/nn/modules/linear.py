@@ -39,10 +39,8 @@ class Linear(Module):
         super().__init__()
         self.in_features, self.out_features = in_features, out_features
         self.weight = Parameter(warptape.empty((out_features, in_features), device=device, dtype=dtype))
-        if bias:
-            self.bias = Parameter(warptape.empty(out_features, device=device, dtype=dtype))
-        else:
-            self.register_parameter("bias", None)
+        own = Parameter(warptape.empty(out_features, device=device, dtype=dtype)) if bias else None
+        self.register_parameter("bias", own)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -86,10 +84,8 @@ class Bilinear(Module):
         self.weight = Parameter(
             warptape.empty((out_features, in1_features, in2_features), device=device, dtype=dtype)
         )
-        if bias:
-            self.bias = Parameter(warptape.empty(out_features, device=device, dtype=dtype))
-        else:
-            self.register_parameter("bias", None)
+        own = Parameter(warptape.empty(out_features, device=device, dtype=dtype)) if bias else None
+        self.register_parameter("bias", own)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -16,7 +16,23 @@ from .module import Module
 __all__ = ["GroupNorm", "LayerNorm", "LocalResponseNorm", "RMSNorm"]
 
 
-class _ShapeNorm(Module):
+class AffineNorm(Module):
+    """One with a weight and a bias, which start as ones and zeros; each may be None."""
+
+    def _own(self, shape: Any, weight: bool, bias: bool, device: Any, dtype: Any) -> None:
+        for name, wanted in (("weight", weight), ("bias", weight and bias)):
+            empty = warptape.empty(shape, device=device, dtype=dtype) if wanted else None
+            self.register_parameter(name, None if empty is None else Parameter(empty))
+
+    def reset_parameters(self) -> None:
+        """Sets weight to ones and bias to zeros."""
+        if self.weight is not None:
+            init.ones_(self.weight)
+        if getattr(self, "bias", None) is not None:
+            init.zeros_(self.bias)
+
+
+class _ShapeNorm(AffineNorm):
     """One that works over the last dimensions, `normalized_shape`, with a weight and perhaps a bias of that
     shape."""
 
@@ -32,17 +48,8 @@ class _ShapeNorm(Module):
         super().__init__()
         self.normalized_shape = each(normalized_shape, 1)
         self.eps, self.elementwise_affine = eps, elementwise_affine
-        for name, wanted in (("weight", elementwise_affine), ("bias", elementwise_affine and bias)):
-            empty = warptape.empty(self.normalized_shape, device=device, dtype=dtype) if wanted else None
-            self.register_parameter(name, None if empty is None else Parameter(empty))
+        self._own(self.normalized_shape, elementwise_affine, bias, device, dtype)
         self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Sets weight to ones and bias to zeros."""
-        if self.weight is not None:
-            init.ones_(self.weight)
-        if self.bias is not None:
-            init.zeros_(self.bias)
 
 
 class LayerNorm(_ShapeNorm):
@@ -91,11 +98,6 @@ class RMSNorm(_ShapeNorm):
         super().__init__(normalized_shape, eps, elementwise_affine, False, device, dtype)
         del self.bias
 
-    def reset_parameters(self) -> None:
-        """Sets weight to ones."""
-        if self.weight is not None:
-            init.ones_(self.weight)
-
     def forward(self, input: Tensor) -> Tensor:
         return F.rms_norm(input, self.normalized_shape, self.weight, self.eps)
 
@@ -103,7 +105,7 @@ class RMSNorm(_ShapeNorm):
         return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
 
 
-class GroupNorm(Module):
+class GroupNorm(AffineNorm):
     """[N, C, *] -> the same: mean 0 and variance 1 over each of `num_groups` groups of channels of each
     sample."""
 
@@ -122,17 +124,8 @@ class GroupNorm(Module):
         if num_channels % num_groups != 0:
             raise ValueError(f"num_channels ({num_channels}) must be divisible by num_groups ({num_groups})")
         self.num_groups, self.num_channels, self.eps, self.affine = num_groups, num_channels, eps, affine
-        for name, wanted in (("weight", affine), ("bias", affine and bias)):
-            empty = warptape.empty(num_channels, device=device, dtype=dtype) if wanted else None
-            self.register_parameter(name, None if empty is None else Parameter(empty))
+        self._own(num_channels, affine, bias, device, dtype)
         self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Sets weight to ones and bias to zeros."""
-        if self.weight is not None:
-            init.ones_(self.weight)
-        if self.bias is not None:
-            init.zeros_(self.bias)
 
     def forward(self, input: Tensor) -> Tensor:
         return F.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)

@@ -15,8 +15,7 @@ class CosineAnnealingLR(LRScheduler):
     """Half a cosine from the initial rate at epoch 0 to ``eta_min`` at epoch ``T_max``, then back up."""
 
     def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0, last_epoch: int = -1) -> None:
-        self.T_max = T_max
-        self.eta_min = eta_min
+        self.T_max, self.eta_min = T_max, eta_min
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[Any]:
@@ -60,8 +59,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
             raise ValueError(f"Expected float or int eta_min, but got {eta_min} of type {type(eta_min)}")
         self.T_0 = T_0
         self.T_i = T_0
-        self.T_mult = T_mult
-        self.eta_min = eta_min
+        self.T_mult, self.eta_min = T_mult, eta_min
         self.T_cur: float = last_epoch
         super().__init__(optimizer, last_epoch)
 

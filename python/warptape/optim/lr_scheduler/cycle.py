@@ -205,8 +205,7 @@ class CyclicLR(LRScheduler):
         down = up if step_size_down is None else float(step_size_down)
         self.total_size = up + down
         self.step_ratio = up / self.total_size
-        self.mode = mode
-        self.gamma = gamma
+        self.mode, self.gamma = mode, gamma
         self._scale_fn_custom = scale_fn
         self.scale_mode = scale_mode if scale_fn else "iterations" if mode == "exp_range" else "cycle"
         self.cycle_momentum = cycle_momentum
