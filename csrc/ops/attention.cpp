@@ -29,6 +29,7 @@ struct AttentionData {
   bool causal;
   double dropout_p;
   kernels::PhiloxKey key;
+  kernels::PhiloxPart heads;  // in the order of [.., H]
 };
 
 // ---- composed ------------------------------------------------------------------------------------------
@@ -61,8 +62,10 @@ Visible visible(const Tensor& mask, bool causal, int64_t queries, int64_t keys,
 Tensor dropout_factors(const AttentionData& d, const Shape& sizes, const TensorOptions& options) {
   NoGrad no_grad;
   Tensor numbers = empty(sizes, {DType::Int64, options.device});
+  const auto each = static_cast<uint64_t>(sizes[sizes.size() - 2] * sizes.back());  // numbers of a head
   if (numbers.numel() && !numbers.is_meta())
-    philox_slot(Launch(options.device), numbers.view(), d.key, uint64_t{0});
+    philox_slot(Launch(options.device), numbers.view(), d.key,
+                kernels::PhiloxPart{d.heads.first * each, d.heads.run * each, d.heads.stride * each});
   const auto threshold = static_cast<int64_t>(std::ceil(d.dropout_p * 0x1p32));
   Tensor kept = pointwise("ge", ge_slot, ResultRule::Bool, {numbers, Scalar(threshold)});
   return raw_cast(kept, options.dtype) * Scalar(d.dropout_p < 1 ? 1 / (1 - d.dropout_p) : 0.0);
@@ -175,7 +178,7 @@ struct Planned {
                   Shape{m.strides()[0], 0, m.strides()[1], m.strides()[2]}, m.offset());
       mask = expand_view(m, Shape{q.sizes()[0], q.sizes()[1], q.sizes()[2], k.sizes()[2]});
     }
-    plan = {q.view(), k.view(), v.view(), view_of(mask), d.scale, d.causal, d.dropout_p, d.key};
+    plan = {q.view(), k.view(), v.view(), view_of(mask), d.scale, d.causal, d.dropout_p, d.key, d.heads};
   }
 };
 
@@ -273,8 +276,11 @@ Tensor attention_impl(const Tensor& query, const Tensor& key, const Tensor& valu
   check_mask(mask, query, key, is_causal);
   check_probability("scaled_dot_product_attention", dropout_p);
   AttentionData d{
-      scale.value_or(1 / std::sqrt(static_cast<double>(query.sizes().back()))), is_causal, dropout_p, {}};
-  if (dropout_p > 0) d.key = next_dropout_key(query.device());
+      scale.value_or(1 / std::sqrt(static_cast<double>(query.sizes().back()))), is_causal, dropout_p, {}, {}};
+  if (dropout_p > 0) {
+    d.key = next_dropout_key(query.device());
+    d.heads = drop_part(IntList(query.sizes()).first(query.ndim() - 2), true);
+  }
   // Without a batch dim the kernels take dim 0 for the batch, which must then be the same.
   const bool grouped_3d = query.ndim() == 3 && query.sizes()[0] != key.sizes()[0];
   const bool empty_heads = query.sizes().back() == 0 || value.sizes().back() == 0 || query.numel() == 0;

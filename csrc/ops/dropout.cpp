@@ -1,6 +1,5 @@
 #include "ops/dropout.h"
 
-#include "kernels/random.h"
 #include "ops/compose.h"
 
 namespace warptape::ops {
@@ -11,11 +10,32 @@ kernels::Slot<kernels::DropoutFn> dropout_slot{"dropout"};
 struct DropoutData {
   double p;
   kernels::PhiloxKey key;
+  kernels::PhiloxPart part;
 };
+
+// Where ranks share a tensor, each draws its part of the numbers that one process draws: this thread's are
+// part `batch` along dim 0, and part `index` of `count` along another dim, or of attention's heads.
+struct DropParts {
+  int64_t batch = 0, dim = 0, index = 0, count = 1, head_index = 0, head_count = 1;
+};
+thread_local DropParts parts;
+
+Shape set_drop_parts(IntList v) {
+  const DropParts p = parts;
+  if (v.size() == 6) parts = {v[0], v[1], v[2], v[3], v[4], v[5]};
+  return {p.batch, p.dim, p.index, p.count, p.head_index, p.head_count};
+}
+const Op<Shape(IntList)> set_parts{
+    "_set_drop_parts",
+    set_drop_parts,
+    kPrivate,
+    {"values"},
+    "Says of which tensors dropout and attention see parts: part of dim 0; dim, index, count; index and "
+    "count of heads. Nothing if empty. Returns what it was."};
 
 void run(const Tensor& out, const Tensor& x, const DropoutData& d) {
   if (out.numel() && !out.is_meta())
-    dropout_slot(Launch(x.device()), out.view(), x.view(), d.p, d.key, uint64_t{0});
+    dropout_slot(Launch(x.device()), out.view(), x.view(), d.p, d.key, d.part);
 }
 
 // Linear in x: its own backward with the same key, to any order.
@@ -54,7 +74,7 @@ Tensor dropout_impl(const Tensor& x, double p, bool training, bool inplace) {
   check_probability("dropout", p);
   check_floating("dropout", x);
   if (!training || p == 0) return x;
-  const DropoutData d{p, next_dropout_key(x.device())};
+  const DropoutData d{p, next_dropout_key(x.device()), drop_part(x.sizes(), false)};
   return inplace ? drop_inplace(x, d) : drop(x, d);
 }
 
@@ -74,6 +94,16 @@ const Op<Tensor(const Tensor&, double, bool)> root{
                  "dropout in place."};
 
 }  // namespace
+
+kernels::PhiloxPart drop_part(IntList sizes, bool heads) {
+  const int64_t index = heads ? parts.head_index : parts.index,
+                count = heads ? parts.head_count : parts.count;
+  if (sizes.empty() || (count == 1 && parts.batch == 0)) return {};
+  const auto ndim = static_cast<int64_t>(sizes.size());
+  const int64_t dim = heads ? ndim - 1 : wrap_dim(parts.dim, ndim, "dropout");
+  const int64_t run = numel_of(sizes.subspan(dim)), all = numel_of(sizes);
+  return {uint64_t(parts.batch * all * count + index * run), uint64_t(run), uint64_t(run * count)};
+}
 
 kernels::PhiloxKey next_dropout_key(Device device) {
   Ref<Generator> generator = default_generator(device);

@@ -1,6 +1,7 @@
 // Dropout by counter-based random numbers: nothing but a key is kept for the backward.
 #pragma once
 
+#include "kernels/random.h"
 #include "ops/op.h"
 
 namespace warptape::ops {
@@ -10,5 +11,9 @@ extern WT_API const Op<Tensor(const Tensor&, double, bool, bool)> dropout;
 // A fresh key of the rank's generator.
 WT_API kernels::PhiloxKey next_dropout_key(Device device);
 void check_probability(const char* op, double p);
+
+// Which numbers a tensor of those sizes draws, as `_set_drop_parts` says: of one whose last dim is
+// attention's heads, or of dropout's input.
+WT_API kernels::PhiloxPart drop_part(IntList sizes, bool heads);
 
 }  // namespace warptape::ops

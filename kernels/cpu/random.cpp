@@ -76,6 +76,14 @@ void philox_numbers(PhiloxKey key, uint64_t first, int64_t n, uint32_t* out) {
   }
 }
 
+void philox_numbers(PhiloxKey key, const PhiloxPart& part, uint64_t i, int64_t n, uint32_t* out) {
+  for (int64_t take; n > 0; i += uint64_t(take), out += take, n -= take) {
+    const int64_t left = part.run ? int64_t(part.run - i % part.run) : n;
+    take = left < n ? left : n;
+    philox_numbers(key, part.at(i), take, out);
+  }
+}
+
 namespace {
 
 constexpr int64_t kBlock = 512;
@@ -90,8 +98,8 @@ void drop(int64_t n, double* y, const double* x, const uint32_t* numbers, uint32
 }
 
 template <class T>
-void dropout_range(const View& out, const View& x, double p, PhiloxKey key, uint64_t offset, int64_t begin,
-                   int64_t end) {
+void dropout_range(const View& out, const View& x, double p, PhiloxKey key, const PhiloxPart& part,
+                   int64_t begin, int64_t end) {
   const int64_t item = int64_t(itemsize(x.dtype));
   const uint32_t threshold = uint32_t(dropout_threshold(p));
   const T factor = T(1 / (1 - p));
@@ -103,7 +111,7 @@ void dropout_range(const View& out, const View& x, double p, PhiloxKey key, uint
     const int64_t n = end - begin < kBlock ? end - begin : kBlock;
     const char* from = x.as<const char>() + begin * item;
     char* to = out.as<char>() + begin * item;
-    philox_numbers(key, offset + uint64_t(begin), n, numbers);
+    philox_numbers(key, part, uint64_t(begin), n, numbers);
     if (x.dtype == dtype_of<T>) {
       drop(n, reinterpret_cast<T*>(to), reinterpret_cast<const T*>(from), numbers, threshold, factor);
       continue;
@@ -114,7 +122,8 @@ void dropout_range(const View& out, const View& x, double p, PhiloxKey key, uint
   }
 }
 
-void dropout(const LaunchContext&, const View& out, const View& x, double p, PhiloxKey key, uint64_t offset) {
+void dropout(const LaunchContext&, const View& out, const View& x, double p, PhiloxKey key,
+             const PhiloxPart& part) {
   const int64_t n = x.numel();
   if (dropout_threshold(p) > 0xffffffffu) {
     std::memset(out.data, 0, size_t(n) * itemsize(out.dtype));
@@ -122,20 +131,20 @@ void dropout(const LaunchContext&, const View& out, const View& x, double p, Phi
   }
   cpu::parallel_for(n, kGrain, [&](int64_t b, int64_t e) {
     if (x.dtype == DType::Float64)
-      dropout_range<double>(out, x, p, key, offset, b, e);
+      dropout_range<double>(out, x, p, key, part, b, e);
     else
-      dropout_range<float>(out, x, p, key, offset, b, e);
+      dropout_range<float>(out, x, p, key, part, b, e);
   });
 }
 WT_KERNEL(dropout, dropout);
 
-void philox(const LaunchContext&, const View& out, PhiloxKey key, uint64_t offset) {
+void philox(const LaunchContext&, const View& out, PhiloxKey key, const PhiloxPart& part) {
   int64_t* o = out.as<int64_t>();
   cpu::parallel_for(out.numel(), kGrain, [&](int64_t b, int64_t e) {
     uint32_t numbers[kBlock];
     for (; b < e; b += kBlock) {
       const int64_t n = e - b < kBlock ? e - b : kBlock;
-      philox_numbers(key, offset + uint64_t(b), n, numbers);
+      philox_numbers(key, part, uint64_t(b), n, numbers);
       for (int64_t i = 0; i < n; ++i) o[b + i] = numbers[i];
     }
   });

@@ -56,6 +56,7 @@ struct Problem {
   bool causal;
   uint64_t threshold;  // of dropout; 0 for none
   PhiloxKey key;
+  PhiloxPart heads;
 
   explicit Problem(const AttentionPlan& p)
       : n{p.q.sizes[1], p.k.sizes[1] ? p.q.sizes[1] / p.k.sizes[1] : 1,
@@ -69,7 +70,8 @@ struct Problem {
         keep(p.dropout_p < 1 ? 1 / (1 - p.dropout_p) : 0),
         causal(p.causal),
         threshold(p.dropout_p > 0 ? dropout_threshold(p.dropout_p) : 0),
-        key(p.key) {
+        key(p.key),
+        heads(p.heads) {
     for (int d = 0; p.mask.data && d < 4; ++d) mask.strides[d] = p.mask.strides[d];
   }
 
@@ -89,8 +91,9 @@ struct Problem {
   template <class C>
   WT_DEVICE C factor(int64_t b, int64_t h, int64_t t, int64_t s) const {
     if (threshold == 0) return C(1);
-    const int64_t number = ((b * n.heads + h) * n.queries + t) * n.keys + s;
-    return philox_word(key, static_cast<uint64_t>(number)) >= threshold ? C(keep) : C(0);
+    const uint64_t head = heads.at(static_cast<uint64_t>(b * n.heads + h));
+    const uint64_t number = (head * n.queries + t) * n.keys + s;
+    return philox_word(key, number) >= threshold ? C(keep) : C(0);
   }
 };
 

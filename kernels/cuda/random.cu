@@ -32,10 +32,10 @@ struct DropoutArgs {
   int64_t n;
   uint32_t threshold;
   bool none;    // nothing is kept
-  bool packed;  // aligned, and the first number is the first of its counter
+  bool packed;  // aligned, and what a thread takes starts with the first number of a counter
   Compute<T> factor;
   PhiloxKey key;
-  uint64_t offset;
+  PhiloxPart part;
 
   WT_DEVICE T apply(T value, uint32_t number) const {
     return narrow<T>(!none && number >= threshold ? widen<Compute<T>>(value) * factor : Compute<T>(0));
@@ -49,10 +49,11 @@ __global__ void __launch_bounds__(kThreads) dropout_kernel(DropoutArgs<T> a) {
   const int64_t block = int64_t(blockIdx.x) * (kThreads * W);
   if (a.packed && block + kThreads * W <= a.n) {
     const int64_t i = block + threadIdx.x * W;
+    const uint64_t counter = a.part.at(i) / 4;
     auto x = load_packed<W>(a.x + i);
 #pragma unroll
     for (int q = 0; q < W / 4; ++q) {
-      const PhiloxBlock numbers = philox(key, (a.offset + i) / 4 + q);
+      const PhiloxBlock numbers = philox(key, counter + q);
 #pragma unroll
       for (int k = 0; k < 4; ++k) x[4 * q + k] = a.apply(x[4 * q + k], numbers.words[k]);
     }
@@ -61,16 +62,17 @@ __global__ void __launch_bounds__(kThreads) dropout_kernel(DropoutArgs<T> a) {
   }
   const int64_t end = min(a.n, block + kThreads * W);
   for (int64_t i = block + threadIdx.x; i < end; i += kThreads)
-    a.out[i] = a.apply(a.x[i], philox_word(key, a.offset + i));
+    a.out[i] = a.apply(a.x[i], philox_word(key, a.part.at(i)));
 }
 
 void dropout(const LaunchContext& ctx, const View& out, const View& x, double p, PhiloxKey key,
-             uint64_t offset) {
+             const PhiloxPart& part) {
   const uint64_t threshold = dropout_threshold(p);
   dispatch(FloatTypes{}, x.dtype, [&](auto t) {
     using T = typename decltype(t)::type;
     constexpr int W = kDropoutWidth<T>;
-    const bool packed = offset % 4 == 0 && is_aligned(out.data, 16) && is_aligned(x.data, 16);
+    const bool packed = part.first % 4 == 0 && part.stride % 4 == 0 && part.run % W == 0 &&
+                        is_aligned(out.data, 16) && is_aligned(x.data, 16);
     const DropoutArgs<T> a{out.as<T>(),
                            x.as<const T>(),
                            x.numel(),
@@ -79,7 +81,7 @@ void dropout(const LaunchContext& ctx, const View& out, const View& x, double p,
                            packed,
                            Compute<T>(1 / (1 - p)),
                            key,
-                           offset};
+                           part};
     launch(ctx, "dropout", dropout_kernel<T>, blocks_for(a.n, W), dim3(kThreads), 0, a);
   });
 }
@@ -269,15 +271,14 @@ void range_fill(const LaunchContext& ctx, const View& out, int64_t from, uint64_
 // ---- the numbers themselves ----
 
 __global__ void __launch_bounds__(kThreads)
-    philox_kernel(int64_t* out, int64_t n, PhiloxKey key, uint64_t offset) {
+    philox_kernel(int64_t* out, int64_t n, PhiloxKey key, PhiloxPart part) {
   const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
-  if (i < n) out[i] = philox_word(key, offset + uint64_t(i));
+  if (i < n) out[i] = philox_word(key, part.at(uint64_t(i)));
 }
 
-void philox_numbers(const LaunchContext& ctx, const View& out, PhiloxKey key, uint64_t offset) {
+void philox_numbers(const LaunchContext& ctx, const View& out, PhiloxKey key, const PhiloxPart& part) {
   const int64_t n = out.numel();
-  launch(ctx, "philox", philox_kernel, blocks_for(n, 1), dim3(kThreads), 0, out.as<int64_t>(), n, key,
-         offset);
+  launch(ctx, "philox", philox_kernel, blocks_for(n, 1), dim3(kThreads), 0, out.as<int64_t>(), n, key, part);
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 // section 3.1.
 #pragma once
 
-#include "kernels/types.h"
+#include "kernels/random.h"
 
 namespace warptape::kernels {
 
@@ -18,7 +18,8 @@ struct AttentionPlan {
   double scale;
   bool causal;  // query t sees keys 0..t
   double dropout_p;
-  PhiloxKey key;  // probability (b, h, t, s) draws number ((b * H + h) * T + t) * S + s
+  PhiloxKey key;     // probability (b, h, t, s) draws number (heads.at(b * H + h) * T + t) * S + s
+  PhiloxPart heads;  // of which these are a part
 };
 
 // Slot "attention": out [B, H, T, E]; lse [B, H, T] contiguous, of the compute dtype. A query that sees no

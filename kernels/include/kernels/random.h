@@ -8,13 +8,23 @@
 
 namespace warptape::kernels {
 
-// Slot "dropout": out = x / (1 - p) where number `offset` + i of the key is at least p 2^32, else 0. out and
+// Which number element i draws: number i, or, of a part of a larger tensor in which runs of `run` elements
+// start `stride` apart, that of its place there.
+struct PhiloxPart {
+  uint64_t first = 0;
+  uint64_t run = 0;  // 0: the elements follow each other
+  uint64_t stride = 0;
+
+  constexpr uint64_t at(uint64_t i) const { return first + (run ? i / run * stride + i % run : i); }
+};
+
+// Slot "dropout": out = x / (1 - p) where number part.at(i) of the key is at least p 2^32, else 0. out and
 // x are contiguous and of one floating dtype. The same call on the gradient is the backward.
 using DropoutFn = void(const LaunchContext&, const View& out, const View& x, double p, PhiloxKey key,
-                       uint64_t offset);
+                       const PhiloxPart& part);
 
 // Slot "philox": out (contiguous int64) = the numbers themselves, each in [0, 2^32).
-using PhiloxFn = void(const LaunchContext&, const View& out, PhiloxKey key, uint64_t offset);
+using PhiloxFn = void(const LaunchContext&, const View& out, PhiloxKey key, const PhiloxPart& part);
 
 // Slot "normal": x (contiguous Float32, uniform numbers of [0, 1)) becomes normal numbers, in place, in
 // blocks of 16 whose element j is paired with j + 8 (Box and Muller's transform). Numbers after the last

@@ -120,11 +120,13 @@ def _save_function() -> Any:
 
 
 class _Ambient:
-    """What surrounds the first run and must surround the second: random state and autocast."""
+    """What surrounds the first run and must surround the second: random state, which part of it dropout
+    draws, and autocast."""
 
     def __init__(self, preserve_rng_state: bool) -> None:
         self._rng = warptape.random.all_states() if preserve_rng_state else None
         self._autocast = [(*warptape._C._get_autocast(cuda), cuda) for cuda in (False, True)]
+        self._parts = warptape._C._private._set_drop_parts(())
 
     @contextmanager
     def restored(self) -> Iterator[None]:
@@ -135,6 +137,8 @@ class _Ambient:
             for enabled, dtype, cuda in self._autocast:
                 stack.callback(warptape._C._set_autocast, *warptape._C._get_autocast(cuda), cuda)
                 warptape._C._set_autocast(enabled, dtype, cuda)
+            set_parts = warptape._C._private._set_drop_parts
+            stack.callback(set_parts, set_parts(self._parts))
             stack.enter_context(warptape.enable_grad())
             yield
 

@@ -119,3 +119,27 @@ def test_generators_of_another_device_are_refused() -> None:
         torch.rand(2, device="cuda", generator=torch.Generator())
     with pytest.raises(RuntimeError, match="Expected a 'cpu' device type for generator but found 'cuda:0'"):
         torch.rand(2, generator=torch.Generator(device="cuda"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("shape", [(2, 64, 96, 96), (1, 3, 5, 7)])  # starts of counters, and not
+def test_parts_drop_what_the_host_drops(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    """Part 1 of 2 of dim 0, part 2 of 3 of dim 1, which are heads, too."""
+    set_parts = torch._C._private._set_drop_parts
+    x, q = torch.ones(shape, dtype=dtype), torch.ones(*shape[:2], 9, 4, dtype=dtype)
+
+    def draw(device: str) -> list[torch.Tensor]:
+        torch.manual_seed(6)
+        qs = [q.to(device)] * 3
+        y = torch.nn.functional.scaled_dot_product_attention(*qs, dropout_p=0.5)
+        return [torch.nn.functional.dropout(x.to(device), 0.5).cpu(), y.cpu()]
+
+    whole = draw("cpu")
+    before = set_parts((1, 1, 2, 3, 2, 3))
+    try:
+        host, device = draw("cpu"), draw("cuda")
+    finally:
+        set_parts(before)
+    for a, b, other in zip(host, device, whole, strict=True):
+        assert torch.allclose(a, b, rtol=2e-2 if dtype == torch.bfloat16 else 1e-5)
+        assert not torch.equal(a, other)
