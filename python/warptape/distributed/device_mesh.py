@@ -26,11 +26,18 @@ class DeviceMesh:
     """
 
     def __init__(
-        self, device_type: str, mesh: Any, *, mesh_dim_names: Sequence[str] | None = None, _groups: Any = None
+        self,
+        device_type: str,
+        mesh: Any,
+        *,
+        mesh_dim_names: Sequence[str] | None = None,
+        _groups: Any = None,
+        _root: DeviceMesh | None = None,
     ) -> None:
         grid = mesh if isinstance(mesh, Tensor) else warptape.tensor(mesh, dtype=warptape.int64)
         self.mesh = grid.to(warptape.int64).cpu()
         self.device_type = device_type
+        self._root = _root or self  # of which this is a part
         self.mesh_dim_names = tuple(mesh_dim_names) if mesh_dim_names is not None else None
         ranks = self.mesh.flatten().tolist()
         if len(set(ranks)) != len(ranks) or any(not 0 <= r < state().world_size for r in ranks):
@@ -110,9 +117,13 @@ class DeviceMesh:
         index = tuple(slice(None) if d in dims else at[d] for d in range(self.ndim))
         kept = sorted(dims)
         part = self.mesh[index].permute([kept.index(d) for d in dims])
+        kept_groups = [self._groups[d] for d in dims]
         return DeviceMesh(
-            self.device_type, part, mesh_dim_names=chosen, _groups=[self._groups[d] for d in dims]
+            self.device_type, part, mesh_dim_names=chosen, _groups=kept_groups, _root=self._root
         )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> DeviceMesh:
+        return self  # groups are not copied
 
     def __eq__(self, other: object) -> bool:
         return (

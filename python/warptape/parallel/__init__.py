@@ -1,5 +1,6 @@
 """Ways to train one model on many ranks, over warptape.distributed."""
 
-from . import pipeline
+from . import pipeline, tensor
+from .tensor import parallelize_module
 
-__all__ = ["pipeline"]
+__all__ = ["parallelize_module", "pipeline", "tensor"]

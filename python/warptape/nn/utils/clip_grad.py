@@ -72,11 +72,19 @@ def clip_grad_norm_(
     foreach: bool | None = None,
 ) -> Tensor:
     """Scales the gradients, in place, so that their total norm is at most `max_norm`; returns what it was
-    before."""
+    before. Of parameters that ranks hold parts of it is the norm of the whole, and all ranks must call."""
     parameters = _listed(parameters)
     if not parameters:
         warnings.warn("`parameters` is an empty generator, no gradient clipping will occur.", stacklevel=2)
-    grads = [p.grad for p in parameters if p.grad is not None]
+    split: dict[Any, list[Tensor]] = {}  # gradients by the groups among whose ranks they are split
+    for p in parameters:
+        if p.grad is not None:
+            split.setdefault(getattr(p, "_norm_groups", ()), []).append(p.grad)
+    grads = split.get((), [])
+    if split.keys() - {()}:
+        from ...distributed.norms import norm_of_parts
+
+        grads = [norm_of_parts(get_total_norm(g, norm_type), norm_type, over) for over, g in split.items()]
     total_norm = get_total_norm(grads, norm_type, error_if_nonfinite, foreach)
     clip_grads_with_norm_(parameters, max_norm, total_norm, foreach)
     return total_norm

@@ -1,0 +1,173 @@
+"""Where the values of a tensor lie on a mesh axis, and the Parameter that carries it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import warptape
+import warptape.distributed as dist
+
+from ..._tensor import Tensor
+from ...distributed import DeviceMesh, functional
+from ...distributed._state import state
+from ...nn import Parameter
+from ...nn.parameter import _rebuild_parameter
+
+
+@dataclass(frozen=True)
+class Replicate:
+    """Every rank holds the whole tensor, and the whole of its gradient."""
+
+
+@dataclass(frozen=True)
+class Partial:
+    """Every rank holds a summand of the tensor."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Every rank holds an equal part along `dim`.
+
+    `parts` are the sizes of tensors that are joined along `dim` into one, such as queries, keys and values:
+    each of them is split by itself, so that a rank holds a part of each. A single number is that of parts
+    of one size.
+    """
+
+    dim: int
+    parts: int | tuple[int, ...] | None = None
+
+    def sizes(self, size: int) -> list[int]:
+        """The parts of a whole `size`."""
+        if self.parts is None:
+            return [size]
+        if isinstance(self.parts, int):
+            return [size // self.parts] * self.parts
+        return list(self.parts)
+
+    def check(self, size: int, ranks: int, what: str) -> None:
+        """Raises ValueError if `what`, of that size, cannot be split."""
+        if sum(self.sizes(size)) != size:
+            raise ValueError(f"{what} is {size}, which is not what parts={self.parts} make up; change parts")
+        for part in self.sizes(size):
+            if part % ranks:
+                of = f", in parts of {self.sizes(size)}," if self.parts else ""
+                raise ValueError(
+                    f"{what} is {size}{of} and does not divide among the {ranks} ranks of the mesh; make "
+                    f"{'the part' if self.parts else 'it'} {-(-part // ranks) * ranks} instead of {part}, or "
+                    "use another number of ranks"
+                )
+
+    def ranges(self, size: int, rank: int, ranks: int) -> list[tuple[int, int]]:
+        """(start, length) in the whole of what a rank holds, in order."""
+        found, start = [], 0
+        for part in self.sizes(size):
+            found.append((start + rank * (part // ranks), part // ranks))
+            start += part
+        return found
+
+    def take(self, full: Tensor, rank: int, ranks: int) -> Tensor:
+        """What a rank holds of the whole, in memory of its own."""
+        ranges = self.ranges(int(full.shape[self.dim]), rank, ranks)
+        return warptape.cat([full.narrow(self.dim, start, length) for start, length in ranges], self.dim)
+
+    def join(self, held: Sequence[Tensor]) -> Tensor:
+        """The whole, from what all ranks hold."""
+        lengths = [part // len(held) for part in self.sizes(int(held[0].shape[self.dim]) * len(held))]
+        by_rank = [x.split(lengths, self.dim) for x in held]
+        return warptape.cat([x[i] for i in range(len(lengths)) for x in by_rank], self.dim)
+
+
+Placement = Replicate | Partial | Shard
+
+
+class ParallelParameter(Parameter):
+    """This rank's part of a parameter, or the whole where it is replicated.
+
+    device_mesh is a mesh of one axis, placements has one entry, full_shape is that of the whole.
+    """
+
+    device_mesh: DeviceMesh
+    placements: tuple[Shard | Replicate]
+    full_shape: tuple[int, ...]
+    gradient_is_summed: bool
+
+    def full_tensor(self, local: Tensor | None = None) -> Tensor:
+        """The whole, or the whole of another tensor that is split as this one is, such as its gradient or an
+        optimizer's state. Collective; not recorded."""
+        x = (self if local is None else local).detach()
+        where = self.placements[0]
+        if isinstance(where, Replicate):
+            return x.clone()
+        held = warptape.empty((self.device_mesh.size(), *x.shape), dtype=x.dtype, device=x.device)
+        dist.all_gather_into_tensor(held, x.contiguous(), self.device_mesh.get_group())
+        return where.join(list(held.unbind(0)))
+
+    def part_of(self, full: Tensor) -> Tensor:
+        """What this rank holds of a tensor of the full shape."""
+        if tuple(full.shape) != self.full_shape:
+            raise ValueError(f"expected a whole parameter of {list(self.full_shape)}, got {list(full.shape)}")
+        where, mesh = self.placements[0], self.device_mesh
+        return full if isinstance(where, Replicate) else where.take(full, mesh.get_local_rank(), mesh.size())
+
+    def sum_gradient(self) -> None:
+        """From now on the gradient is summed over the ranks: each uses the parameter for a part of the
+        work."""
+        if not self.gradient_is_summed and self.requires_grad:
+            group = self.device_mesh.get_group()
+            self.register_hook(lambda g: functional.all_reduce_pass_through(g, group))
+        self.gradient_is_summed = True
+
+    @property
+    def _norm_groups(self) -> tuple[Any, ...]:
+        """Over which gradient clipping adds up the norms of parts."""
+        return (self.device_mesh.get_group(),) if isinstance(self.placements[0], Shard) else ()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Parameter:
+        if id(self) not in memo:
+            copy = Parameter(self.data.clone(), self.requires_grad)
+            place(copy, self.device_mesh, self.placements[0], self.full_shape)
+            if self.gradient_is_summed:
+                copy.sum_gradient()  # type: ignore[attr-defined]
+            memo[id(self)] = copy
+        return memo[id(self)]
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        # A mesh means nothing to another process: a pickle has the values alone.
+        return _rebuild_parameter, (self.data, self.requires_grad)
+
+
+def place(
+    parameter: Any, mesh: DeviceMesh, where: Shard | Replicate, full_shape: tuple[int, ...] | None = None
+) -> None:
+    """Turns a Parameter into a ParallelParameter. It stays the same object, so that modules which share it
+    go on sharing it and an optimizer that has it keeps it. `full_shape` says that it was split before."""
+    if isinstance(parameter, ParallelParameter):
+        return
+    if full_shape is None:
+        full_shape = tuple(parameter.shape)
+        if isinstance(where, Shard):
+            with warptape.no_grad():
+                parameter.grad = None
+                parameter.data = where.take(parameter.data, mesh.get_local_rank(), mesh.size())
+    parameter.__class__ = ParallelParameter
+    parameter.device_mesh, parameter.placements, parameter.full_shape = mesh, (where,), full_shape
+    parameter.gradient_is_summed = False
+
+
+def check_mesh(mesh: DeviceMesh, where: str) -> DeviceMesh:
+    """Raises ValueError for a mesh that tensor parallelism cannot use: the same on every rank."""
+    if not isinstance(mesh, DeviceMesh):
+        raise TypeError(f"{where}: expected a DeviceMesh, got {type(mesh).__name__}")
+    if mesh.ndim != 1:
+        raise ValueError(
+            f"{where}: expected a mesh of one axis, got {mesh}; pass one of its axes: mesh['tp']"
+        )
+    world, root = state().world_size, mesh._root
+    if root.size() != world:
+        raise ValueError(
+            f"{where}: the mesh {root} has {root.size()} ranks and the job has {world}; make the product of "
+            f"the mesh's axes {world}, or start {root.size()} processes"
+        )
+    return mesh

@@ -1,0 +1,62 @@
+"""Dropout of tensors that ranks share: each draws its part of the numbers that one process would draw."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import warptape
+
+from ...distributed import DeviceMesh
+
+_set: Any = warptape._C._private._set_drop_parts
+_entered = threading.local()
+
+
+def _enter(mesh: DeviceMesh, dim: int | None, heads: bool) -> list[int]:
+    """Sets what dropout sees parts of; returns what was set before. A part along dim 0 may be a part along
+    another dim besides."""
+    before = list(_set(()))
+    rank, ranks = mesh.get_local_rank(), mesh.size()
+    batch, inner, over = before[:1], before[1:4], before[4:]
+    if dim == 0:
+        batch = [rank]
+    elif dim is not None:
+        inner = [dim, rank, ranks]
+    _set((*batch, *inner, *([rank, ranks] if heads else over)))
+    return before
+
+
+@contextmanager
+def split_randomness(mesh: DeviceMesh, dim: int | None = None, heads: bool = False) -> Iterator[None]:
+    """Inside, dropout's inputs are this rank's part along `dim` of what one process has, and, with `heads`,
+    the heads of scaled_dot_product_attention are a part of all. Nested, dim 0 (the batch, split among data
+    parallel ranks) goes with any other dim and with heads."""
+    before = _enter(mesh, dim, heads)
+    try:
+        yield
+    finally:
+        _set(tuple(before))
+
+
+class RandomnessHooks:
+    """`split_randomness` around a module's forward."""
+
+    def __init__(self, mesh: DeviceMesh, dim: int | None = None, heads: bool = False) -> None:
+        self.mesh, self.dim, self.heads = mesh, dim, heads
+
+    def enter(self, module: Any, args: Any) -> None:
+        stack = _entered.__dict__.setdefault("stack", [])
+        stack.append((self, _enter(self.mesh, self.dim, self.heads)))
+
+    def leave(self, module: Any, args: Any, output: Any) -> None:
+        stack = _entered.__dict__.get("stack")
+        if stack and stack[-1][0] is self:  # or the forward failed before it was entered
+            _set(tuple(stack.pop()[1]))
+
+    def register(self, module: Any) -> None:
+        """Around this module."""
+        module.register_forward_pre_hook(self.enter)
+        module.register_forward_hook(self.leave, always_call=True)

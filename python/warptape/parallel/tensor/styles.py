@@ -1,0 +1,270 @@
+"""What a plan says of a module: torch.distributed.tensor.parallel's styles, and `divide`.
+
+Placements of inputs and outputs are those of plain tensors. A module lies in one of three regions: what it
+computes is replicated, split by features or heads, or split along the sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ... import nn
+from ..._tensor import Tensor
+from ...distributed import DeviceMesh
+from .layers import (
+    ColumnParallelEmbedding,
+    ColumnParallelLinear,
+    RowParallelLinear,
+    SplitLayer,
+    VocabParallelEmbedding,
+)
+from .placement import Placement, Replicate, Shard, place
+from .random import RandomnessHooks
+from .redistribute import for_split_work, hand_over, redistribute
+
+
+class ParallelStyle:
+    """One thing to do to a module. A plan is checked as a whole before any module is changed."""
+
+    def check(self, name: str, module: nn.Module, ranks: int) -> None:
+        """Raises ValueError when the module cannot be treated so."""
+
+    def splits(self, module: nn.Module) -> dict[str, Shard]:
+        """How parameters of the module's own are split."""
+        return {}
+
+    def apply(self, module: nn.Module, mesh: DeviceMesh) -> None:
+        """Changes the module in place."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        given = ", ".join(f"{k}={v}" for k, v in vars(self).items() if v is not None)
+        return f"{type(self).__name__}({given})"
+
+
+class _SplitStyle(ParallelStyle):
+    """A Linear or an Embedding becomes one of the split layers."""
+
+    kinds: dict[type, type[SplitLayer]]
+    input_layouts: Any
+    output_layouts: Any
+    parts: Any = None
+
+    def _kind(self, name: str, module: nn.Module) -> type[SplitLayer]:
+        for kind, split in self.kinds.items():
+            if type(module).forward is kind.forward:  # type: ignore[attr-defined]
+                return split
+        raise ValueError(
+            f"{name}: {type(self).__name__} splits nn.Linear and nn.Embedding, got {type(module).__name__}"
+            f"{', which is split already' if isinstance(module, SplitLayer) else ''}"
+        )
+
+    def check(self, name: str, module: nn.Module, ranks: int) -> None:
+        kind = self._kind(name, module)
+        if self.parts is not None and not issubclass(kind, ColumnParallelLinear):
+            raise ValueError(f"{name}: parts are those of a Linear's columns; leave parts out")
+        kind.check(module, ranks, self.parts, name)
+
+    def splits(self, module: nn.Module) -> dict[str, Shard]:
+        return self._kind("", module).splits(self.parts)
+
+    def apply(self, module: nn.Module, mesh: DeviceMesh) -> None:
+        self._kind("", module).take_over(module, mesh, self.input_layouts, self.output_layouts, self.parts)
+
+
+class ColwiseParallel(_SplitStyle):
+    """A Linear is split by its outputs, an Embedding by the columns of its table.
+
+    `parts` as ColumnParallelLinear's: sizes, or how many of one size, of what is joined in one Linear.
+    """
+
+    kinds = {nn.Linear: ColumnParallelLinear, nn.Embedding: ColumnParallelEmbedding}
+
+    def __init__(
+        self,
+        *,
+        input_layouts: Shard | Replicate | None = None,
+        output_layouts: Shard | Replicate | None = None,
+        parts: int | Sequence[int] | None = None,
+    ) -> None:
+        self.input_layouts = input_layouts or Replicate()
+        self.output_layouts = output_layouts or Shard(-1)
+        self.parts = tuple(parts) if isinstance(parts, Sequence) else parts
+
+
+class RowwiseParallel(_SplitStyle):
+    """A Linear is split by its inputs, an Embedding by the rows of its table (the vocabulary).
+
+    The input of a Linear is Shard(-1) by default, that of an Embedding is replicated always.
+    """
+
+    kinds = {nn.Linear: RowParallelLinear, nn.Embedding: VocabParallelEmbedding}
+
+    def __init__(
+        self,
+        *,
+        input_layouts: Shard | Replicate | None = None,
+        output_layouts: Shard | Replicate | None = None,
+    ) -> None:
+        self.input_layouts = input_layouts or Shard(-1)
+        self.output_layouts = output_layouts or Replicate()
+
+    def check(self, name: str, module: nn.Module, ranks: int) -> None:
+        super().check(name, module, ranks)
+        if self.output_layouts == Shard(-1) and getattr(module, "bias", None) is not None:
+            raise ValueError(f"{name}: a bias cannot be added to outputs that are Shard(-1)")
+
+
+class SequenceParallel(ParallelStyle):
+    """A norm or a dropout, or any module that treats each token by itself, works on this rank's part of the
+    sequence: inputs and outputs are Shard(sequence_dim). Its parameters are replicated, their gradients are
+    summed; dropout inside draws this rank's part of the numbers."""
+
+    def __init__(self, *, sequence_dim: int = 1) -> None:
+        self.sequence_dim = sequence_dim
+
+    def apply(self, module: nn.Module, mesh: DeviceMesh) -> None:
+        for parameter in module.parameters():
+            place(parameter, mesh, Replicate())
+            parameter.sum_gradient()  # type: ignore[attr-defined]
+        RandomnessHooks(mesh, self.sequence_dim).register(module)
+
+
+class ShardedDropout(ParallelStyle):
+    """Dropout inside of this module works on tensors that are split along `dim`, as between a column-split
+    and a row-split Linear (-1) or on attention's probabilities [B, H / n, T, T] (1)."""
+
+    def __init__(self, dim: int = -1) -> None:
+        self.dim = dim
+
+    def apply(self, module: nn.Module, mesh: DeviceMesh) -> None:
+        RandomnessHooks(mesh, self.dim).register(module)
+
+
+class divide(ParallelStyle):
+    """Attributes of a module, such as its number of heads, become what one rank has of them.
+
+    The module's scaled_dot_product_attention then works on a part of the heads, and its dropout draws that
+    part's numbers.
+
+    Args:
+        attributes: names of int attributes.
+        width_of_input: for a module that reads its width from its input (`B, T, C = x.shape`) and applies it
+            to what is split: instead of its input it gets its part [.., C / n] along the last dim, in whose
+            place its column-split layers take the whole. It must use the input for nothing else.
+    """
+
+    def __init__(self, *attributes: str, width_of_input: bool = False) -> None:
+        self.attributes, self.width_of_input = attributes, width_of_input
+
+    def check(self, name: str, module: nn.Module, ranks: int) -> None:
+        for attribute in self.attributes:
+            value = getattr(module, attribute, None)
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise ValueError(
+                    f"{name}: divide({attribute!r}) expects an int attribute of {type(module).__name__}, "
+                    f"got {value!r}"
+                )
+            Shard(0).check(value, ranks, f"{name}: {attribute}")
+
+    def apply(self, module: nn.Module, mesh: DeviceMesh) -> None:
+        for attribute in self.attributes:
+            setattr(module, attribute, getattr(module, attribute) // mesh.size())
+        RandomnessHooks(mesh, heads=True).register(module)
+        if self.width_of_input:
+            module.register_forward_pre_hook(_NarrowInput(mesh))
+
+
+class _NarrowInput:
+    def __init__(self, mesh: DeviceMesh) -> None:
+        self.mesh = mesh
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        x = args[0]
+        if x.shape[-1] % self.mesh.size():
+            raise ValueError(
+                f"divide: the input's width {x.shape[-1]} does not divide among {self.mesh.size()} ranks"
+            )
+        part = x.detach().narrow(-1, 0, x.shape[-1] // self.mesh.size())
+        return hand_over(part, for_split_work(x, Replicate(), self.mesh)), *args[1:]
+
+
+Layouts = Placement | Sequence[Placement | None] | None
+
+
+def _listed(layouts: Layouts) -> list[Placement | None]:
+    return list(layouts) if isinstance(layouts, Sequence) else [layouts]
+
+
+def _changed(values: Sequence[Any], have: Layouts, want: Layouts, mesh: DeviceMesh) -> list[Any]:
+    """The values as the second layouts say; None, or no layout, leaves one as it is."""
+    out = list(values)
+    for i, (h, w) in enumerate(zip(_listed(have), _listed(want), strict=True)):
+        if h is not None and w is not None and i < len(out) and isinstance(out[i], Tensor):
+            out[i] = redistribute(out[i], h, w, mesh)
+    return out
+
+
+def _check_lengths(have: Layouts, want: Layouts, where: str) -> None:
+    if len(_listed(have)) != len(_listed(want)):
+        raise ValueError(f"{where}: expected as many desired layouts as layouts, got {want} for {have}")
+
+
+class PrepareModuleInput(ParallelStyle):
+    """Brings positional inputs from input_layouts to desired_input_layouts, inputs by name from the dicts;
+    None for what is to stay as it is."""
+
+    def __init__(
+        self,
+        *,
+        input_layouts: Layouts = None,
+        desired_input_layouts: Layouts = None,
+        input_kwarg_layouts: dict[str, Placement] | None = None,
+        desired_input_kwarg_layouts: dict[str, Placement] | None = None,
+    ) -> None:
+        _check_lengths(input_layouts, desired_input_layouts, "PrepareModuleInput")
+        self.have, self.want = input_layouts, desired_input_layouts
+        self.kwarg_have = input_kwarg_layouts or {}
+        self.kwarg_want = desired_input_kwarg_layouts or {}
+        if self.kwarg_have.keys() != self.kwarg_want.keys():
+            raise ValueError("PrepareModuleInput: expected the same names in both dicts of layouts")
+
+    def apply(self, module: nn.Module, mesh: DeviceMesh) -> None:
+        def hook(_: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+            changed = {
+                name: redistribute(kwargs[name], have, self.kwarg_want[name], mesh)
+                for name, have in self.kwarg_have.items()
+                if isinstance(kwargs.get(name), Tensor)
+            }
+            return tuple(_changed(args, self.have, self.want, mesh)), {**kwargs, **changed}
+
+        module.register_forward_pre_hook(hook, with_kwargs=True)
+
+
+class PrepareModuleOutput(ParallelStyle):
+    """Brings outputs from output_layouts to desired_output_layouts; None for what is to stay as it is."""
+
+    def __init__(self, *, output_layouts: Layouts, desired_output_layouts: Layouts) -> None:
+        _check_lengths(output_layouts, desired_output_layouts, "PrepareModuleOutput")
+        self.have, self.want = output_layouts, desired_output_layouts
+
+    def apply(self, module: nn.Module, mesh: DeviceMesh) -> None:
+        def hook(_: nn.Module, args: Any, output: Any) -> Any:
+            if isinstance(output, Tensor):
+                return _changed([output], self.have, self.want, mesh)[0]
+            return type(output)(_changed(output, self.have, self.want, mesh))
+
+        module.register_forward_hook(hook)
+
+
+__all__ = [
+    "ColwiseParallel",
+    "ParallelStyle",
+    "PrepareModuleInput",
+    "PrepareModuleOutput",
+    "RowwiseParallel",
+    "SequenceParallel",
+    "ShardedDropout",
+    "divide",
+]
