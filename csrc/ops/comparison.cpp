@@ -15,20 +15,6 @@ void check_shift(const char* op, DType promoted) {
 
 }  // namespace
 
-#define WT_COMPARE(NAME, ALIAS, DOC)                                                                       \
-  WT_BINARY_ALIAS(ALIAS, NAME, Bool)                                                                       \
-  WT_BINARY_PLAIN(NAME, Bool, false, nullptr)                                                              \
-  WT_BINARY_TT(NAME, DOC);                                                                                 \
-  WT_BINARY_TS(NAME, DOC);                                                                                 \
-  namespace {                                                                                              \
-  const BinaryOp NAME##_into{#NAME "_", binary_inplace<NAME##_def, Tensor>, kMethod, WT_BINARY_INTO, DOC}; \
-  const BinaryTsOp NAME##_into_ts{#NAME "_", binary_inplace<NAME##_def, Scalar>, kMethod, WT_BINARY_INTO,  \
-                                  DOC};                                                                    \
-  const BinaryOp ALIAS##_tt{#ALIAS, binary_impl<ALIAS##_def, Tensor, Tensor>, kBothOut, WT_BINARY_ARGS,    \
-                            DOC};                                                                          \
-  const BinaryTsOp ALIAS##_ts{#ALIAS, binary_impl<ALIAS##_def, Tensor, Scalar>, kBothOut, WT_BINARY_ARGS,  \
-                              DOC};                                                                        \
-  }
 #define WT_COMPARE_ONLY(NAME, DOC)                                                                         \
   WT_BINARY_PLAIN(NAME, Bool, false, nullptr)                                                              \
   WT_BINARY_TT(NAME, DOC);                                                                                 \
@@ -37,6 +23,15 @@ void check_shift(const char* op, DType promoted) {
   const BinaryOp NAME##_into{#NAME "_", binary_inplace<NAME##_def, Tensor>, kMethod, WT_BINARY_INTO, DOC}; \
   const BinaryTsOp NAME##_into_ts{#NAME "_", binary_inplace<NAME##_def, Scalar>, kMethod, WT_BINARY_INTO,  \
                                   DOC};                                                                    \
+  }
+#define WT_COMPARE(NAME, ALIAS, DOC)                                                                      \
+  WT_BINARY_ALIAS(ALIAS, NAME, Bool)                                                                      \
+  WT_COMPARE_ONLY(NAME, DOC)                                                                              \
+  namespace {                                                                                             \
+  const BinaryOp ALIAS##_tt{#ALIAS, binary_impl<ALIAS##_def, Tensor, Tensor>, kBothOut, WT_BINARY_ARGS,   \
+                            DOC};                                                                         \
+  const BinaryTsOp ALIAS##_ts{#ALIAS, binary_impl<ALIAS##_def, Tensor, Scalar>, kBothOut, WT_BINARY_ARGS, \
+                              DOC};                                                                       \
   }
 WT_COMPARE_ONLY(eq, "input == other.")
 WT_COMPARE(ne, not_equal, "input != other.")

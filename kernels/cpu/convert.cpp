@@ -148,16 +148,8 @@ WT_FN void scatter_as(int64_t n, char* to, int64_t stride, const void* from) {
 
 ConvertFn* converter(DType from, DType to) {
   if (from == to) {
-    switch (itemsize(from)) {
-      case 1:
-        return move<1>;
-      case 2:
-        return move<2>;
-      case 4:
-        return move<4>;
-      default:
-        return move<8>;
-    }
+    const size_t size = itemsize(from);
+    return size == 1 ? move<1> : size == 2 ? move<2> : size == 4 ? move<4> : move<8>;
   }
   return kTable[static_cast<int>(from)][static_cast<int>(to)];
 }

@@ -89,12 +89,10 @@ class Adam(Optimizer):
         super().__setstate__(state)
         decoupled = self.defaults.get("decoupled_weight_decay", False)
         for group in self.param_groups:
-            group.setdefault("amsgrad", False)
-            group.setdefault("maximize", False)
-            group.setdefault("foreach", None)
-            group.setdefault("capturable", False)
-            group.setdefault("differentiable", False)
-            group.setdefault("fused", None)
+            for name in ("amsgrad", "maximize", "capturable", "differentiable"):
+                group.setdefault(name, False)
+            for name in ("foreach", "fused"):
+                group.setdefault(name, None)
             group.setdefault("decoupled_weight_decay", decoupled)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:

@@ -81,11 +81,10 @@ class SGD(Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         for group in self.param_groups:
-            group.setdefault("nesterov", False)
-            group.setdefault("maximize", False)
-            group.setdefault("foreach", None)
-            group.setdefault("differentiable", False)
-            group.setdefault("fused", None)
+            for name in ("nesterov", "maximize", "differentiable"):
+                group.setdefault(name, False)
+            for name in ("foreach", "fused"):
+                group.setdefault(name, None)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Updates the parameters once. Returns ``closure()``'s loss, or None."""

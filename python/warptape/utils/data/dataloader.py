@@ -117,16 +117,10 @@ class DataLoader(Generic[T_co]):
         in_order: bool = True,
     ) -> None:
         _check_workers(num_workers, timeout, prefetch_factor, persistent_workers, multiprocessing_context)
-        self.dataset = dataset
-        self.num_workers = num_workers
-        self.prefetch_factor = prefetch_factor
-        self.pin_memory = pin_memory
-        self.pin_memory_device = pin_memory_device
-        self.timeout = timeout
-        self.worker_init_fn = worker_init_fn
-        self.multiprocessing_context = multiprocessing_context
-        self.in_order = in_order
-        self.generator = generator
+        self.dataset, self.generator, self.in_order, self.timeout = dataset, generator, in_order, timeout
+        self.num_workers, self.prefetch_factor = num_workers, prefetch_factor
+        self.worker_init_fn, self.multiprocessing_context = worker_init_fn, multiprocessing_context
+        self.pin_memory, self.pin_memory_device = pin_memory, pin_memory_device
         self._stream = isinstance(dataset, IterableDataset)
         if self._stream:
             self._check_stream(shuffle, sampler, batch_sampler)
@@ -151,10 +145,8 @@ class DataLoader(Generic[T_co]):
                 sampler = RandomSampler(source, generator=generator) if shuffle else SequentialSampler(source)
         if batch_size is not None:
             batch_sampler = BatchSampler(sampler, batch_size, drop_last)  # type: ignore[arg-type]
-        self.batch_size = batch_size
-        self.drop_last = drop_last
-        self.sampler = sampler
-        self.batch_sampler = batch_sampler
+        self.batch_size, self.drop_last = batch_size, drop_last
+        self.sampler, self.batch_sampler = sampler, batch_sampler
         self.collate_fn = collate_fn or (default_convert if batch_sampler is None else default_collate)
         self.persistent_workers = persistent_workers
         self._promised: int | None = None  # what len() last said of a stream

@@ -73,8 +73,7 @@ class RandomSampler(Sampler[int]):
         num_samples: int | None = None,
         generator: Generator | None = None,
     ) -> None:
-        self.data_source = data_source
-        self.replacement = replacement
+        self.data_source, self.replacement = data_source, replacement
         self._num_samples = num_samples
         self.generator = generator
         if not isinstance(replacement, bool):
@@ -113,8 +112,7 @@ class SubsetRandomSampler(Sampler[int]):
     """``indices`` in random order, without replacement."""
 
     def __init__(self, indices: Sequence[int], generator: Generator | None = None) -> None:
-        self.indices = indices
-        self.generator = generator
+        self.indices, self.generator = indices, generator
 
     def __iter__(self) -> Iterator[int]:
         for i in warptape.randperm(len(self.indices), generator=self.generator).tolist():
@@ -148,9 +146,7 @@ class WeightedRandomSampler(Sampler[int]):
                 f"weights should be a 1d sequence but given weights have shape {tuple(values.shape)}"
             )
         self.weights = values
-        self.num_samples = num_samples
-        self.replacement = replacement
-        self.generator = generator
+        self.num_samples, self.replacement, self.generator = num_samples, replacement, generator
 
     def __iter__(self) -> Iterator[int]:
         drawn = warptape.multinomial(
@@ -173,9 +169,7 @@ class BatchSampler(Sampler[list[int]]):
         _check_count("batch_size", batch_size)
         if not isinstance(drop_last, bool):
             raise ValueError(f"drop_last should be a boolean value, but got drop_last={drop_last}")
-        self.sampler = sampler
-        self.batch_size = batch_size
-        self.drop_last = drop_last
+        self.sampler, self.batch_size, self.drop_last = sampler, batch_size, drop_last
 
     def __iter__(self) -> Iterator[list[int]]:
         indices = iter(self.sampler)
