@@ -39,6 +39,15 @@ def mesh() -> dist.DeviceMesh:
 # ------------------------------------------------------------- models that know nothing of ranks
 
 
+def rotate(x: wt.Tensor) -> wt.Tensor:
+    """[B, H, T, D] turned by place, as in "RoFormer", section 3.2.2."""
+    half = x.shape[-1] // 2
+    turns = wt.exp(wt.arange(half, dtype=x.dtype) * (-9.2 / half))
+    angles = wt.arange(x.shape[-2], dtype=x.dtype).unsqueeze(1) * turns
+    a, b = x[..., :half], x[..., half:]
+    return wt.cat([a * angles.cos() - b * angles.sin(), a * angles.sin() + b * angles.cos()], -1)
+
+
 class Attention(nn.Module):
     """Grouped heads, separate projections; dropout in the fused attention or as a module."""
 
@@ -46,15 +55,14 @@ class Attention(nn.Module):
         super().__init__()
         self.heads, self.kv_heads, self.composed, self.size = heads, kv_heads, composed, C // heads
         self.q, self.v = (nn.Linear(C, h * self.size) for h in (heads, kv_heads))
-        # A bias of keys has a gradient of zero, so its rounding errors would be all there is to compare.
         self.k = nn.Linear(C, kv_heads * self.size, bias=False)
         self.proj = nn.Linear(C, C)
         self.drop, self.out_drop = nn.Dropout(0.2), nn.Dropout(0.1)
 
     def forward(self, x: wt.Tensor) -> wt.Tensor:
         b, t = x.shape[:2]
-        q = self.q(x).view(b, t, self.heads, self.size).transpose(1, 2)
-        k = self.k(x).view(b, t, self.kv_heads, self.size).transpose(1, 2)
+        q = rotate(self.q(x).view(b, t, self.heads, self.size).transpose(1, 2))
+        k = rotate(self.k(x).view(b, t, self.kv_heads, self.size).transpose(1, 2))
         v = self.v(x).view(b, t, self.kv_heads, self.size).transpose(1, 2)
         if self.composed:
             k, v = (z.repeat_interleave(self.heads // self.kv_heads, 1) for z in (k, v))
@@ -70,23 +78,25 @@ class Block(nn.Module):
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(C), nn.RMSNorm(C)
         self.attn = Attention(8, 4, composed)
-        self.up, self.down = nn.Linear(C, 4 * C), nn.Linear(4 * C, C)
+        self.gate, self.up, self.down = nn.Linear(C, 4 * C), nn.Linear(C, 4 * C), nn.Linear(4 * C, C)
         self.inner_drop, self.drop = nn.Dropout(0.3), nn.Dropout(0.1)
 
     def forward(self, x: wt.Tensor) -> wt.Tensor:
         x = x + self.attn(self.norm1(x))
-        return x + self.drop(self.down(self.inner_drop(F.gelu(self.up(self.norm2(x))))))
+        h = self.norm2(x)
+        return x + self.drop(self.down(self.inner_drop(F.silu(self.gate(h)) * self.up(h))))
 
 
-class Model(nn.Module):
-    """Tokens [B, T] -> logits [B, T, V]; all layers under torch's recipe."""
+class Llama(nn.Module):
+    """Tokens [B, T] -> logits [B, T, V]: grouped heads, rotary places, SwiGLU; and biases and dropout, so
+    that these are tried, too."""
 
     def __init__(self, composed: bool = False, remat: bool = False) -> None:
         super().__init__()
         self.remat = remat
         self.embed, self.drop = nn.Embedding(V, C), nn.Dropout(0.1)
         self.layers = nn.ModuleList(Block(composed) for _ in range(2))
-        self.norm, self.head = nn.LayerNorm(C), nn.Linear(C, V)
+        self.norm, self.head = nn.RMSNorm(C), nn.Linear(C, V)
 
     def forward(self, tokens: wt.Tensor) -> wt.Tensor:
         x = self.drop(self.embed(tokens))
@@ -101,7 +111,9 @@ class FusedAttention(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.n_embd, self.n_head = C, 4
-        self.c_attn, self.c_proj = nn.Linear(C, 3 * C), nn.Linear(C, C)
+        # A bias of keys has a gradient of zero, so its rounding errors would be all there is to compare.
+        self.c_attn, self.c_proj = nn.Linear(C, 3 * C, bias=False), nn.Linear(C, C)
+        self.resid_dropout = nn.Dropout(0.1)
 
     def forward(self, x: wt.Tensor) -> wt.Tensor:
         b, t, c = x.shape
@@ -110,24 +122,43 @@ class FusedAttention(nn.Module):
             for z in self.c_attn(x).split(self.n_embd, dim=2)
         )
         y = F.scaled_dot_product_attention(q, k, v, dropout_p=0.1 if self.training else 0.0, is_causal=True)
-        return self.c_proj(y.transpose(1, 2).contiguous().view(b, t, c))
+        return self.resid_dropout(self.c_proj(y.transpose(1, 2).contiguous().view(b, t, c)))
 
 
-class Fused(nn.Module):
+class FusedBlock(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.embed, self.attn, self.head = nn.Embedding(V, C), FusedAttention(), nn.Linear(C, V)
+        self.ln_1, self.attn, self.ln_2 = nn.LayerNorm(C), FusedAttention(), nn.LayerNorm(C)
+        self.c_fc, self.c_proj, self.dropout = nn.Linear(C, 4 * C), nn.Linear(4 * C, C), nn.Dropout(0.1)
+
+    def forward(self, x: wt.Tensor) -> wt.Tensor:
+        x = x + self.attn(self.ln_1(x))
+        return x + self.dropout(self.c_proj(F.gelu(self.c_fc(self.ln_2(x)))))
+
+
+class GPT2(nn.Module):
+    """Tokens [B, T] -> logits [B, T, V]; queries, keys and values in one matrix, the head tied to the
+    embedding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wte, self.wpe, self.drop = nn.Embedding(V, C), nn.Embedding(T, C), nn.Dropout(0.1)
+        self.h = nn.ModuleList(FusedBlock() for _ in range(2))
+        self.ln_f, self.lm_head = nn.LayerNorm(C), nn.Linear(C, V, bias=False)
+        self.lm_head.weight = self.wte.weight
 
     def forward(self, tokens: wt.Tensor) -> wt.Tensor:
-        x = self.embed(tokens)
-        return self.head(x + self.attn(x))
+        x = self.drop(self.wte(tokens) + self.wpe(wt.arange(tokens.shape[1])))
+        for block in self.h:
+            x = block(x)
+        return self.lm_head(self.ln_f(x))
 
 
 # ------------------------------------------------------------------------------------- plans
 
 
 def gpt_plan(sequence: bool = False) -> dict[str, Any]:
-    """For examples/train_gpt.py's model; docs/tensor_parallel.md shows it."""
+    """For examples/train_gpt.py's model; docs/parallel.md shows it."""
     plan: dict[str, Any] = {
         "tokens": Rowwise(),
         "layers.*.attention": tp.divide("heads", width_of_input=True),
@@ -153,18 +184,20 @@ def gpt_plan(sequence: bool = False) -> dict[str, Any]:
     }
 
 
-def model_plan(sequence: bool = False) -> dict[str, Any]:
+def llama_plan(sequence: bool = False) -> dict[str, Any]:
     out = Rowwise(output_layouts=Shard(1)) if sequence else Rowwise()
+    into = Colwise(input_layouts=Shard(1)) if sequence else Colwise()
     plan: dict[str, Any] = {
         "embed": out,
         "layers.*.attn": tp.divide("heads", "kv_heads"),
         "layers.*.attn.[qkv]": Colwise(),
         "layers.*.attn.drop": tp.ShardedDropout(1),
         "layers.*.attn.proj": out,
-        "layers.*.up": Colwise(input_layouts=Shard(1)) if sequence else Colwise(),
+        "layers.*.gate": into,
+        "layers.*.up": into,
         "layers.*.inner_drop": tp.ShardedDropout(-1),
         "layers.*.down": out,
-        "head": Colwise(input_layouts=Shard(1)) if sequence else Colwise(),
+        "head": into,
     }
     if sequence:
         gather = tp.PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),))
@@ -174,22 +207,48 @@ def model_plan(sequence: bool = False) -> dict[str, Any]:
     return plan
 
 
-def fused_plan(sequence: bool = False) -> dict[str, Any]:
+def gpt2_plan(sequence: bool = False) -> dict[str, Any]:
+    out = Rowwise(output_layouts=Shard(1)) if sequence else Rowwise()
+    into = Colwise(input_layouts=Shard(1)) if sequence else Colwise()
+    divide = tp.divide("n_head", "n_embd", width_of_input=True)
+    plan: dict[str, Any] = {
+        "wte": out,
+        "h.*.attn": divide,
+        "h.*.attn.c_attn": Colwise(parts=(C, C, C)),
+        "h.*.attn.c_proj": out,
+        "h.*.c_fc": into,
+        "h.*.c_proj": out,
+        "lm_head": into,
+    }
+    if sequence:
+        split = tp.PrepareModuleOutput(output_layouts=Replicate(), desired_output_layouts=Shard(0))
+        gather = tp.PrepareModuleInput(input_layouts=Shard(1), desired_input_layouts=Replicate())
+        plan |= {"wpe": split, "h.*.attn": [gather, divide]}
+        names = ("drop", "h.*.ln_?", "h.*.attn.resid_dropout", "h.*.dropout", "ln_f")
+        plan |= {name: Sequence() for name in names}
+    return plan
+
+
+def columns_plan(sequence: bool = False) -> dict[str, Any]:
+    """Without a layer split by rows: what columns give is gathered."""
+    gathered = Colwise(output_layouts=Replicate())
+    cut = Colwise(output_layouts=Shard(1), parts=4)  # left along the sequence, and gathered from there
+    back = tp.PrepareModuleOutput(output_layouts=Shard(1), desired_output_layouts=Replicate())
+    plain = ("layers.*.attn.[qkv]", "layers.*.attn.proj", "layers.*.gate", "layers.*.down")
     return {
-        "embed": Colwise(output_layouts=Replicate()),
-        "attn": tp.divide("n_head", "n_embd", width_of_input=True),
-        "attn.c_attn": Colwise(parts=(C, C, C)),
-        "attn.c_proj": Rowwise(),
+        **dict.fromkeys(("embed", *plain), gathered),
+        "layers.*.up": [cut, back],
         "head": Colwise(),
     }
 
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[..., dict[str, Any]], int]] = {
-    "gpt": (lambda: train_gpt.GPT(2, 4, C, T), gpt_plan, train_gpt.VOCABULARY),
-    "model": (Model, model_plan, V),
-    "composed": (lambda: Model(composed=True), model_plan, V),
-    "remat": (lambda: Model(remat=True), model_plan, V),
-    "fused": (Fused, fused_plan, V),
+    "example": (lambda: train_gpt.GPT(2, 4, C, T), gpt_plan, train_gpt.VOCABULARY),
+    "gpt2": (GPT2, gpt2_plan, V),
+    "llama": (Llama, llama_plan, V),
+    "composed": (lambda: Llama(composed=True), llama_plan, V),
+    "remat": (lambda: Llama(remat=True), llama_plan, V),
+    "columns": (Llama, columns_plan, V),
 }
 
 

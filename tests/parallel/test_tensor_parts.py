@@ -15,7 +15,7 @@ from tensor_models import (
     B,
     C,
     Colwise,
-    Model,
+    Llama,
     Replicate,
     Rowwise,
     Shard,
@@ -23,8 +23,8 @@ from tensor_models import (
     V,
     batches,
     gpt_plan,
+    llama_plan,
     mesh,
-    model_plan,
     simulate,
     train_gpt,
 )
@@ -156,6 +156,64 @@ def test_attention_drops_a_part_of_the_heads(shape: tuple[int, ...]) -> None:
     simulate(4, rank)
 
 
+# ------------------------------------------------------------------------------ redistribution
+
+PLACES: list[tp.Placement] = [Replicate(), tp.Partial(), Shard(0), Shard(1), Shard(-1, 2), Shard(-1, (4, 12))]
+
+
+@pytest.mark.parametrize("want", [p for p in PLACES if p != tp.Partial()], ids=str)
+@pytest.mark.parametrize("have", PLACES, ids=str)
+def test_redistribute(have: tp.Placement, want: tp.Placement) -> None:
+    x, w = wt.randn(8, 4, 16, dtype=wt.float64), wt.randn(8, 4, 16, dtype=wt.float64)
+
+    def rank() -> None:
+        m = mesh()
+
+        def part(t: wt.Tensor, where: tp.Placement) -> wt.Tensor:
+            return where.take(t, m.get_local_rank(), m.size()) if isinstance(where, Shard) else t.clone()
+
+        own = part(x / (4 if have == tp.Partial() else 1), have).requires_grad_()
+        if have == tp.Partial() and isinstance(want, Shard) and want.parts:
+            with pytest.raises(ValueError, match="cannot bring Partial"):
+                tp.redistribute(own, have, want, m)
+            return
+        y = tp.redistribute(own, have, want, m)
+        assert wt.allclose(y, part(x, want), rtol=1e-14)
+        (y * part(w, want)).sum().backward()
+        assert own.grad.equal(part(w, have))
+
+    simulate(4, rank)
+
+
+def test_what_is_handed_to_split_work_cannot_be_changed_in_place_unnoticed() -> None:
+    def rank() -> None:
+        m, x = mesh(), wt.randn(2, 2, C, requires_grad=True)
+        with pytest.raises(RuntimeError, match="is being modified inplace"):
+            tp.redistribute(x, Shard(1), Replicate(), m).mul_(3)
+        split, z = tp.ColumnParallelLinear(C, C, mesh=m), x * 1
+        loss = split(z).sum() + split(z.mul_(3)).sum()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+
+    simulate(1, rank)
+
+
+def test_a_parameter_that_is_trained_later() -> None:
+    norm, x = nn.LayerNorm(C), wt.randn(2, 4, C)
+    norm(x).square().sum().backward()
+
+    def rank() -> None:
+        m, split = mesh(), nn.LayerNorm(C)
+        split.requires_grad_(False)
+        tp.parallelize_module(split, m, tp.SequenceParallel())
+        assert not split.weight.requires_grad
+        split.requires_grad_()
+        split(Shard(1).take(x, m.get_local_rank(), 2)).square().sum().backward()
+        assert wt.allclose(split.weight.grad, norm.weight.grad, rtol=1e-5)
+
+    simulate(2, rank)
+
+
 # ------------------------------------------------------------------------------ cross-entropy
 
 
@@ -240,7 +298,7 @@ def test_copy_of_a_sequence_parallel_model_trains_alike() -> None:
 # --------------------------------------------------------------------------------- bad input
 
 
-def split(plan: Any, model: Callable[[], nn.Module] = Model) -> Callable[[], object]:
+def split(plan: Any, model: Callable[[], nn.Module] = Llama) -> Callable[[], object]:
     return lambda: tp.parallelize_module(model(), mesh(), plan)
 
 
@@ -249,17 +307,17 @@ def attention(**kwargs: Any) -> Callable[[], object]:
 
 
 def odd_vocabulary() -> nn.Module:
-    model = Model()
+    model = Llama()
     model.embed = nn.Embedding(30, C)
     return model
 
 
 def named(mesh_: Callable[[], dist.DeviceMesh]) -> Callable[[], object]:
-    return lambda: tp.parallelize_module(Model(), mesh_(), model_plan())
+    return lambda: tp.parallelize_module(Llama(), mesh_(), llama_plan())
 
 
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {
-    "no module": (split({"layer.*.up": Colwise()}), r"'layer.\*.up' matches no module of Model; .*layers"),
+    "no module": (split({"layer.*.up": Colwise()}), r"'layer.\*.up' matches no module of Llama; .*layers"),
     "heads": (attention(heads=2), "heads is 2 and does not divide among the 4 ranks .*; make it 4 instead"),
     "kv heads": (attention(kv_heads=2), "kv_heads is 2 and does not divide"),
     "width by heads": (attention(heads=5), "width 16, heads 5"),
@@ -282,7 +340,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "kind": (
         split({"norm": Colwise()}),
-        "norm: ColwiseParallel splits nn.Linear and nn.Embedding, got LayerNorm",
+        "norm: ColwiseParallel splits nn.Linear and nn.Embedding, got RMSNorm",
     ),
     "two ways": (
         split({"tokens": Colwise(), "head": Colwise()}, lambda: train_gpt.GPT(1, 4, C, T)),
@@ -294,7 +352,15 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "twice": (
         split({"head": Colwise(), "*": []} | {"hea?": Rowwise()}),
-        "head.weight is split by two entries",
+        r"head.weight is placed by two entries of the plan, Shard\(dim=0",
+    ),
+    "both regions": (
+        split({"layers.0": tp.SequenceParallel(), "layers.*.up": Colwise()}),
+        "layers.0.up.weight is placed by two entries of the plan",
+    ),
+    "sequence": (
+        lambda: tp.parallelize_module(Llama(), mesh(), llama_plan(True))(wt.zeros(2, 7, dtype=wt.int64)),
+        r"dim 1 of an activation \[2, 7, 16\] is 7 and does not divide .*; make it 8 instead of 7",
     ),
     "two axes": (
         named(lambda: dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))),
@@ -344,7 +410,7 @@ def test_index_outside_of_the_vocabulary() -> None:
 
 def test_a_refused_plan_changes_nothing() -> None:
     def rank() -> None:
-        model = Model()
+        model = Llama()
         before = {k: v.clone() for k, v in model.state_dict().items()}
         with pytest.raises(ValueError, match="kv_heads"):
             tp.parallelize_module(model, mesh(), {"embed": Rowwise(), "layers.*.attn": tp.divide("kv_heads")})
@@ -357,13 +423,13 @@ def test_a_refused_plan_changes_nothing() -> None:
 def test_part_of_a_larger_mesh() -> None:
     tokens, targets = batches(1, V)[0]
     wt.manual_seed(2)
-    alone = Model().eval()
+    alone = Llama().eval()
     expected = F.cross_entropy(alone(tokens).flatten(0, 1), targets.flatten())
 
     def rank() -> None:
         grid = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
         wt.manual_seed(2)
-        model = tp.parallelize_module(Model().eval(), grid["tp"], model_plan())
+        model = tp.parallelize_module(Llama().eval(), grid["tp"], llama_plan())
         loss = tp.vocab_parallel_cross_entropy(model(tokens), targets, grid["tp"])
         assert abs(loss.item() - expected.item()) < 1e-5
 

@@ -154,6 +154,7 @@ def init_device_mesh(
     world = state().world_size
     if math.prod(mesh_shape) != world:
         raise ValueError(
-            f"init_device_mesh: a mesh of {tuple(mesh_shape)} does not have the job's {world} ranks"
+            f"init_device_mesh: a mesh of {tuple(mesh_shape)} does not have the job's {world} ranks; make "
+            f"the product of mesh_shape {world}, or start {math.prod(mesh_shape)} processes"
         )
     return DeviceMesh(device_type, warptape.arange(world).reshape(*mesh_shape), mesh_dim_names=mesh_dim_names)

@@ -114,9 +114,12 @@ class ParallelParameter(Parameter):
     def sum_gradient(self) -> None:
         """From now on the gradient is summed over the ranks: each uses the parameter for a part of the
         work."""
-        if not self.gradient_is_summed and self.requires_grad:
-            group = self.device_mesh.get_group()
-            self.register_hook(lambda g: functional.all_reduce_pass_through(g, group))
+        if self.gradient_is_summed:
+            return
+        group, trained = self.device_mesh.get_group(), self.requires_grad
+        self.requires_grad_()  # a frozen parameter may be trained later
+        self.register_hook(lambda g: functional.all_reduce_pass_through(g, group))
+        self.requires_grad_(trained)
         self.gradient_is_summed = True
 
     @property

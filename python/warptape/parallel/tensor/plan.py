@@ -47,28 +47,32 @@ def _steps(module: nn.Module, plan: Plan) -> Steps:
 
 def _check(module: nn.Module, steps: Steps, ranks: int) -> None:
     """Raises ValueError for what cannot be split, or would be split in two ways."""
-    split: dict[tuple[int, str], tuple[Any, str]] = {}  # (module, parameter): placement, module's name
+    placed: dict[tuple[int, str], Any] = {}  # by module and the parameter's name in it
     for name, part, style in steps:
         style.check(name or "the module", part, ranks)
-        for parameter, where in style.splits(part).items():
-            if (id(part), parameter) in split:
+        for parameter, where in style.placements(part).items():
+            owner, _, own = parameter.rpartition(".")
+            key = id(part.get_submodule(owner)), own
+            if key in placed:
+                full = f"{name}.{parameter}".lstrip(".")
                 raise ValueError(
-                    f"parallelize_module: {name}.{parameter} is split by two entries of the plan"
+                    f"parallelize_module: {full} is placed by two entries of the plan, {placed[key]} and "
+                    f"{where}; leave one out"
                 )
-            split[id(part), parameter] = where, name
+            placed[key] = where
     owners: dict[int, list[tuple[str, Any]]] = {}
     for name, part in module.named_modules():
         for own, value in part._parameters.items():
             if value is not None:
-                where = split.get((id(part), own), (None, ""))[0]
-                owners.setdefault(id(value), []).append((f"{name}.{own}".lstrip("."), where))
-                if where is not None and isinstance(value, ParallelParameter):
-                    raise ValueError(f"parallelize_module: {name}.{own} is split already")
+                lies = placed.get((id(part), own))
+                owners.setdefault(id(value), []).append((f"{name}.{own}".lstrip("."), lies))
+                if lies is not None and isinstance(value, ParallelParameter):
+                    raise ValueError(f"parallelize_module: {name}.{own} lies on a mesh already")
     for shared in owners.values():
         if len({where for _, where in shared}) > 1:
             ways = ", ".join(f"{name} {where or 'not at all'}" for name, where in shared)
             raise ValueError(
-                f"parallelize_module: modules share a parameter and the plan splits it in two ways: {ways}; "
+                f"parallelize_module: modules share a parameter and the plan places it in two ways: {ways}; "
                 "give these modules styles that split it alike, such as RowwiseParallel for an embedding and "
                 "ColwiseParallel for the output layer"
             )

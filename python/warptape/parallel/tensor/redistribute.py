@@ -12,6 +12,8 @@ from ...distributed import DeviceMesh
 from ...distributed import functional as C
 from .placement import Partial, Placement, Replicate, Shard
 
+_ALL = Replicate()
+
 
 class _GatheredAlso(Function):
     """What was gathered, again: for work that all ranks do alike, so that of its gradient each takes its
@@ -27,49 +29,69 @@ class _GatheredAlso(Function):
         return C.split_all_gather(g, ctx.dim, ctx.group), None, None, None
 
 
+def _whole(x: Tensor, have: Shard, group: Any) -> Tensor:
+    """All of x, for work that all ranks do alike."""
+    ranks = group.size()
+    lengths = [n // ranks for n in have.sizes(int(x.shape[have.dim]) * ranks)]
+    parts = [C.all_gather_split(p, have.dim, group) for p in x.split(lengths, have.dim)]
+    return warptape.cat(parts, have.dim) if len(parts) > 1 else parts[0]
+
+
+def _check(x: Tensor, want: Shard, group: Any) -> None:
+    want.check(int(x.shape[want.dim]), group.size(), f"dim {want.dim} of an activation {list(x.shape)}")
+
+
+def _part(x: Tensor, want: Shard, group: Any) -> Tensor:
+    """This rank's part of x."""
+    _check(x, want, group)
+    whole = x.split(want.sizes(int(x.shape[want.dim])), want.dim)
+    parts = [C.split_all_gather(p, want.dim, group) for p in whole]
+    return warptape.cat(parts, want.dim) if len(parts) > 1 else parts[0]
+
+
 def redistribute(x: Tensor, have: Placement, want: Placement, mesh: DeviceMesh) -> Tensor:
     """x, which lies as `have` says, as `want` says.
 
     Gradients of replicated tensors are replicated, too. A tensor that is gathered carries its twin for split
-    layers (see `for_split_work`).
+    layers (see `for_split_work`). Raises ValueError for a size that does not divide.
     """
     group = mesh.get_group()
     if have == want:
         return x
-    if isinstance(want, Shard):
-        if isinstance(have, Partial):
+    if isinstance(have, Partial):
+        if isinstance(want, Replicate):
+            return C.all_reduce_pass_through(x, group)
+        if isinstance(want, Shard) and want.parts is None:
+            _check(x, want, group)
             return C.reduce_scatter_all_gather(x, want.dim, group)
-        if isinstance(have, Shard):
-            x = C.all_gather_split(x, have.dim, group)
-        return C.split_all_gather(x, want.dim, group)
-    if isinstance(want, Replicate) and isinstance(have, Partial):
-        return C.all_reduce_pass_through(x, group)
-    if isinstance(want, Replicate) and isinstance(have, Shard):
+    elif isinstance(want, Shard):
+        return _part(_whole(x, have, group) if isinstance(have, Shard) else x, want, group)
+    elif isinstance(have, Shard) and isinstance(want, Replicate):
         if have.parts is not None:
-            lengths = [n // mesh.size() for n in have.sizes(int(x.shape[have.dim]) * mesh.size())]
-            parts = [C.all_gather_split(p, have.dim, group) for p in x.split(lengths, have.dim)]
-            return warptape.cat(parts, have.dim)
+            return _whole(x, have, group)
         split = C.all_gather_reduce_scatter(x, have.dim, group)
-        out = _GatheredAlso.apply(x, split.detach(), have.dim, group)
-        return hand_over(out, split)
-    raise ValueError(f"expected to bring {have} to Replicate or Shard, got {want}")
+        return hand_over(_GatheredAlso.apply(x, split.detach(), have.dim, group), split, mesh)
+    raise ValueError(
+        f"redistribute: cannot bring {have} to {want}; the last must be Replicate() or Shard(dim)"
+    )
 
 
-def hand_over(x: Tensor, split: Tensor) -> Tensor:
-    """Lets x stand for `split` where a split layer takes it."""
-    x._for_split_work = split  # type: ignore[attr-defined]
+def hand_over(x: Tensor, split: Tensor, mesh: DeviceMesh, have: Placement = _ALL) -> Tensor:
+    """Lets x stand for `split` where split layers take it, as long as it is not changed in place."""
+    x._for_split_work = split, mesh, have, x._version  # type: ignore[attr-defined]
     return x
 
 
 def for_split_work(x: Tensor, have: Placement, mesh: DeviceMesh) -> Tensor:
-    """The whole of x for a layer of which each rank does a part: gradients are summed over the ranks.
-
-    Where x came in through PrepareModuleInput or `divide`, that is done there, once for all layers that
-    take x.
-    """
-    ready = getattr(x, "_for_split_work", None)
-    if ready is not None:
+    """The whole of x for a layer of which each rank does a part: gradients are summed over the ranks, once
+    for all layers that take x."""
+    ready, of, lay, version = getattr(x, "_for_split_work", (None, None, None, 0))
+    if ready is not None and of is mesh and lay == have and version == x._version:
         return ready
     if isinstance(have, Shard):
-        return C.all_gather_reduce_scatter(x, have.dim, mesh.get_group())
-    return C.pass_through_all_reduce(x, mesh.get_group())
+        split = C.all_gather_reduce_scatter(x, have.dim, mesh.get_group())
+    else:
+        split = C.pass_through_all_reduce(x, mesh.get_group())
+    if x.grad_fn is not None and split.requires_grad:  # else x may outlive what was recorded
+        hand_over(x, split, mesh, have)
+    return split

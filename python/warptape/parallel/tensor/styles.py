@@ -30,8 +30,8 @@ class ParallelStyle:
     def check(self, name: str, module: nn.Module, ranks: int) -> None:
         """Raises ValueError when the module cannot be treated so."""
 
-    def splits(self, module: nn.Module) -> dict[str, Shard]:
-        """How parameters of the module's own are split."""
+    def placements(self, module: nn.Module) -> dict[str, Shard | Replicate]:
+        """Where parameters of the module will lie, by name."""
         return {}
 
     def apply(self, module: nn.Module, mesh: DeviceMesh) -> None:
@@ -66,8 +66,9 @@ class _SplitStyle(ParallelStyle):
             raise ValueError(f"{name}: parts are those of a Linear's columns; leave parts out")
         kind.check(module, ranks, self.parts, name)
 
-    def splits(self, module: nn.Module) -> dict[str, Shard]:
-        return self._kind("", module).splits(self.parts)
+    def placements(self, module: nn.Module) -> dict[str, Shard | Replicate]:
+        splits = self._kind("", module).splits(self.parts)
+        return {name: splits.get(name, Replicate()) for name, _ in module.named_parameters()}
 
     def apply(self, module: nn.Module, mesh: DeviceMesh) -> None:
         self._kind("", module).take_over(module, mesh, self.input_layouts, self.output_layouts, self.parts)
@@ -123,6 +124,9 @@ class SequenceParallel(ParallelStyle):
 
     def __init__(self, *, sequence_dim: int = 1) -> None:
         self.sequence_dim = sequence_dim
+
+    def placements(self, module: nn.Module) -> dict[str, Shard | Replicate]:
+        return {name: Replicate() for name, _ in module.named_parameters(remove_duplicate=False)}
 
     def apply(self, module: nn.Module, mesh: DeviceMesh) -> None:
         for parameter in module.parameters():
@@ -187,7 +191,7 @@ class _NarrowInput:
                 f"divide: the input's width {x.shape[-1]} does not divide among {self.mesh.size()} ranks"
             )
         part = x.detach().narrow(-1, 0, x.shape[-1] // self.mesh.size())
-        return hand_over(part, for_split_work(x, Replicate(), self.mesh)), *args[1:]
+        return hand_over(part, for_split_work(x, Replicate(), self.mesh), self.mesh), *args[1:]
 
 
 Layouts = Placement | Sequence[Placement | None] | None
