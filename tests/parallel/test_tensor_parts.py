@@ -282,6 +282,16 @@ def test_full_and_sharded_state() -> None:
         simulate(n, rank)
 
 
+def test_a_split_model_changes_its_dtype() -> None:
+    expected = nn.Linear(4, 6)
+
+    def rank() -> None:
+        split = tp.parallelize_module(copy.deepcopy(expected), mesh(), Colwise()).double()
+        assert split.weight.full_tensor().equal(expected.weight.double())
+
+    simulate(2, rank)
+
+
 def test_copy_of_a_sequence_parallel_model_trains_alike() -> None:
     def rank() -> None:
         wt.manual_seed(0)
