@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import importlib.util
+import signal
 from types import ModuleType
 
 import pytest
@@ -35,6 +36,14 @@ def pytest_configure(config: pytest.Config) -> None:
         "slow: takes more than a few seconds",
     ):
         config.addinivalue_line("markers", marker)
+    # A shell that runs the suite in the background has these ignored, in the processes that tests start too.
+    for number, handler in {
+        "INT": signal.default_int_handler,
+        "QUIT": signal.SIG_DFL,
+        "HUP": signal.SIG_DFL,
+    }.items():
+        if signal.getsignal(getattr(signal, f"SIG{number}")) == signal.SIG_IGN:
+            signal.signal(getattr(signal, f"SIG{number}"), handler)
 
 
 @pytest.fixture(scope="session")
