@@ -1,0 +1,219 @@
+"""Which layers make which stage: by a list, by number, by parameters or by measured time."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import warptape
+
+from ... import nn
+from ..._tensor import Tensor
+from ...distributed import broadcast_object_list, get_rank, get_world_size
+from .stage import PipelineStage, as_tuple
+
+
+class Chain(nn.Module):
+    """Layers in a row, each called with what the one before returned (a tuple as several arguments).
+
+    They keep the names that they have in the whole model, so that state_dict keys do.
+    """
+
+    def __init__(self, layers: dict[str, nn.Module]) -> None:
+        super().__init__()
+        for name, layer in layers.items():
+            self.add_module(name, layer)
+
+    def forward(self, *values: Any, **kwargs: Any) -> Any:
+        """`kwargs` go to every layer."""
+        out: Any = values if len(values) != 1 else values[0]
+        for layer in self.children():
+            out = layer(*as_tuple(out), **kwargs)
+        return out
+
+
+def partition(costs: Sequence[float], parts: int) -> list[int]:
+    """How many layers in a row make each part, so that the costliest part costs as little as can be; no part
+    is empty. Raises ValueError when there are fewer layers than parts."""
+    n = len(costs)
+    if not 1 <= parts <= n:
+        raise ValueError(f"partition: {n} layers do not make {parts} stages; use at most {n} stages")
+    total = [0.0]
+    for cost in costs:
+        total.append(total[-1] + cost)
+    # best[k][i]: the least costliest part of the first i layers in k parts, and where the last one begins.
+    best: list[list[tuple[float, int]]] = [[(0.0, 0)] + [(float("inf"), 0)] * n]
+    for k in range(1, parts + 1):
+        row = [(float("inf"), 0)] * (n + 1)
+        for i in range(k, n + 1):
+            row[i] = min((max(best[k - 1][a][0], total[i] - total[a]), a) for a in range(k - 1, i))
+        best.append(row)
+    counts, end = [], n
+    for k in range(parts, 0, -1):
+        start = best[k][end][1]
+        counts.append(end - start)
+        end = start
+    return counts[::-1]
+
+
+def measure_layers(layers: Sequence[nn.Module], example: Any, rounds: int = 3) -> list[float]:
+    """Seconds of forward and backward of each layer, the least of some rounds, from inputs of the first one.
+
+    The layers, their gradients and the random state stay as they are.
+    """
+    seconds, values = [], as_tuple(example)
+    with warptape.random.fork_rng():
+        for layer in layers:
+            trial = copy.deepcopy(layer)
+            least = float("inf")
+            for _ in range(rounds):
+                ins = [v.detach().requires_grad_(v.is_floating_point()) for v in values]
+                start = time.perf_counter()
+                outs = as_tuple(trial(*ins))
+                roots = [o for o in outs if o.requires_grad]
+                if roots:
+                    warptape.autograd.backward(roots, [warptape.ones_like(o) for o in roots])
+                least = min(least, time.perf_counter() - start)
+            seconds.append(least)
+            values = tuple(o.detach() for o in outs)
+    return seconds
+
+
+def counts_of(
+    layers: Sequence[nn.Module], stages: int, balance: str | Sequence[int] | None, example: Any, group: Any
+) -> list[int]:
+    """How many layers each stage takes. See split_into_stages."""
+    n = len(layers)
+    if balance is None:
+        if n % stages:
+            raise ValueError(
+                f"pipeline: {n} layers do not divide into {stages} stages; make the number of layers a "
+                f'multiple of {stages}, or give balance="parameters", "time" or numbers of layers'
+            )
+        return [n // stages] * stages
+    if balance == "parameters":
+        return partition([sum(p.numel() for p in layer.parameters()) for layer in layers], stages)
+    if balance == "time":
+        if example is None:
+            raise ValueError('pipeline: balance="time" needs `example`, inputs of one micro-batch')
+        if n < stages:
+            partition([0.0] * n, stages)  # says so, on every rank
+        return _measured_by_first(layers, stages, example, group)
+    if isinstance(balance, str):
+        raise ValueError(f'pipeline: expected balance "parameters", "time" or numbers, got {balance!r}')
+    counts = [int(c) for c in balance]
+    if len(counts) != stages or sum(counts) != n or min(counts) < 1:
+        raise ValueError(
+            f"pipeline: expected {stages} positive numbers of layers that sum to {n}, got balance={counts}"
+        )
+    return counts
+
+
+def _measured_by_first(layers: Sequence[nn.Module], stages: int, example: Any, group: Any) -> list[int]:
+    """Ranks that measure each for itself would not agree; nor may one fail alone."""
+    found: list[Any] = [None]
+    if get_rank(group) == 0:
+        try:
+            found[0] = partition(measure_layers(layers, example), stages)
+        except Exception as error:
+            found[0] = f"{type(error).__name__}: {error}"
+    broadcast_object_list(found, group=group, group_src=0)
+    if isinstance(found[0], str):
+        raise ValueError(f"pipeline: the layers do not run on `example`: {found[0]}")
+    return list(found[0])
+
+
+def shared_parameters(parts: Sequence[nn.Module]) -> list[dict[str, str]]:
+    """For each part, its parameters that other parts have too: a common name -> the name in the part."""
+    where: dict[int, dict[int, str]] = {}
+    for at, part in enumerate(parts):
+        for name, parameter in part.named_parameters():
+            where.setdefault(id(parameter), {})[at] = name
+    out: list[dict[str, str]] = [{} for _ in parts]
+    for places in where.values():
+        for at, name in places.items():
+            if len(places) > 1:
+                out[at][min(places.items())[1]] = name
+    return out
+
+
+def split_into_stages(
+    layers: nn.Module | Sequence[nn.Module],
+    chunks: int = 1,
+    *,
+    balance: str | Sequence[int] | None = None,
+    example: Any = None,
+    device: Any = None,
+    group: Any = None,
+) -> list[PipelineStage]:
+    """This rank's stages of a model that is layers in a row; every rank gives the whole model.
+
+    Args:
+        layers: nn.Sequential, nn.ModuleList or a list of modules; a layer may take and return several
+            tensors, as a tuple.
+        chunks: stages on each rank; more than one for ScheduleInterleaved1F1B.
+        balance: how many layers each stage takes: None, all the same number; "parameters" or "time", so that
+            the largest stage is as small as can be; or a number for each stage.
+        example: inputs of one micro-batch, for balance="time".
+
+    A parameter that layers of several stages have (tied embeddings) stays one: see PipelineStage's `shared`.
+    Raises: ValueError for numbers that do not fit, before anything is sent; TypeError for a module that is no
+    list of layers.
+    """
+    named = _named(layers)
+    stages = get_world_size(group) * chunks
+    counts = counts_of(list(named.values()), stages, balance, example, group)
+    names, parts = list(named), []
+    for count in counts:
+        parts.append(Chain({name: named[name] for name in names[:count]}))
+        names = names[count:]
+    shared = shared_parameters(parts)
+    mine = range(get_rank(group), stages, get_world_size(group))
+    return [PipelineStage(parts[s], s, stages, device, group=group, shared=shared[s]) for s in mine]
+
+
+def _named(layers: nn.Module | Sequence[nn.Module]) -> dict[str, nn.Module]:
+    if isinstance(layers, nn.Sequential | nn.ModuleList):
+        return {name: layer for name, layer in layers._modules.items() if layer is not None}
+    if isinstance(layers, nn.Module):
+        raise TypeError(
+            f"split_into_stages: expected nn.Sequential, nn.ModuleList or a list of layers, got "
+            f"{type(layers).__name__}; give the layers in the order in which forward calls them"
+        )
+    return {str(i): layer for i, layer in enumerate(layers)}
+
+
+def chunk_batch(values: Any, n: int, what: str) -> list[Any]:
+    """A tensor, or tensors in tuples, lists and dicts, cut into n along dim 0; what is no tensor goes to all.
+
+    Raises: ValueError when a batch does not divide.
+    """
+    if isinstance(values, Tensor):
+        rows = values.shape[0] if values.ndim else 0
+        if rows == 0 or rows % n:
+            fits = max(d for d in range(1, n + 1) if rows % d == 0) if rows else 1
+            raise ValueError(
+                f"pipeline: {what} of shape {tuple(values.shape)} does not divide into {n} micro-batches; "
+                f"make dim 0 a multiple of {n}, or n_microbatches a divisor of {rows} (as {fits})"
+            )
+        return list(values.chunk(n))
+    if isinstance(values, dict):
+        cut = {k: chunk_batch(v, n, f"{what}[{k!r}]") for k, v in values.items()}
+        return [{k: v[j] for k, v in cut.items()} for j in range(n)]
+    if isinstance(values, list | tuple):
+        parts = [chunk_batch(v, n, f"{what}[{i}]") for i, v in enumerate(values)]
+        return [type(values)(part[j] for part in parts) for j in range(n)]
+    return [values] * n
+
+
+def describe(values: Any) -> Any:
+    """Shapes and dtypes of the tensors in nested values; of what is no tensor, its type."""
+    if isinstance(values, Tensor):
+        return tuple(values.shape), str(values.dtype)
+    if isinstance(values, dict):
+        return {key: describe(value) for key, value in values.items()}
+    if isinstance(values, list | tuple):
+        return [describe(value) for value in values]
+    return type(values).__name__

@@ -1,0 +1,391 @@
+"""Runs a schedule: the classes of torch.distributed.pipelining."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import warptape
+
+from ..._tensor import Tensor
+from ...distributed import all_gather_object, all_reduce
+from . import draws
+from .actions import COMPUTE, Action, B, F, Kind, Schedule, W
+from .checks import plan
+from .partition import chunk_batch, describe
+from .schedules import gpipe, interleaved_1f1b, one_f_one_b, zb_h1
+from .shared import SharedParameters
+from .simulator import Span, Timeline
+from .stage import PipelineStage
+from .transport import Transport
+
+
+class PipelineSchedule:
+    """Trains a pipeline's stages by a schedule of their micro-batches.
+
+    Args:
+        stages: this rank's, in order.
+        n_microbatches: into how many parts dim 0 of step()'s arguments is cut.
+        loss_fn: loss_fn(output, target) of one micro-batch, a scalar; only the last stage's rank calls it.
+        scale_grads: gradients are of the mean of the micro-batches' losses, as of a batch whose loss is a
+            mean. False for their sum, as of losses that are sums.
+        schedule: what each rank does, as the functions of this package make it.
+
+    A mean over a number of things that differs between micro-batches (tokens that are not padding) is not the
+    mean of means: take the sum, divide it by the whole batch's number, and give scale_grads=False.
+
+    Raises: ValueError for stages that are not this rank's part of the schedule.
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[PipelineStage],
+        n_microbatches: int,
+        loss_fn: Callable[..., Tensor] | None = None,
+        *,
+        scale_grads: bool = True,
+        schedule: Schedule,
+    ) -> None:
+        if not stages:
+            raise ValueError(f"{type(self).__name__}: expected at least one stage")
+        first = stages[0]
+        total, ranks = first.num_stages, first.group_size
+        found, expected = [s.stage_index for s in stages], list(range(first.group_rank, total, ranks))
+        if found != expected or any(s.num_stages != total for s in stages):
+            raise ValueError(
+                f"{type(self).__name__}: of {total} stages over {ranks} ranks, rank {first.group_rank} has "
+                f"{expected}; got {found}"
+            )
+        if len(schedule) != ranks:
+            raise ValueError(
+                f"{type(self).__name__}: a schedule of {len(schedule)} ranks in a group of {ranks}"
+            )
+        self.stages = {s.stage_index: s for s in stages}
+        self.n_microbatches, self.loss_fn, self.scale_grads = n_microbatches, loss_fn, scale_grads
+        self.group, self.num_stages = first.group, total
+        full, self.ideal = plan(schedule, total, n_microbatches)
+        self.actions = full[first.group_rank]
+        self._forwards = [a for a in self.actions if a.kind in (F, Kind.SEND_F, Kind.RECV_F)]
+        self.trace: list[Span] | None = None  # set to [] to have computations timed
+        self._transport = Transport(self.stages)
+        self._signatures: dict[bool, Any] = {}  # of the batch before, for training and for evaluation
+        self._shared: SharedParameters | None = None
+        self._calls_in_stage: dict[int, int] = {}
+        self._all_calls: int | None = None  # of dropout, of one micro-batch through all stages
+
+    def step(
+        self,
+        *args: Any,
+        target: Any = None,
+        losses: list[Tensor] | None = None,
+        return_outputs: bool = True,
+        **kwargs: Any,
+    ) -> Tensor | tuple[Tensor, ...] | None:
+        """Forward and backward of one batch; adds to the parameters' .grad.
+
+        Args:
+            args: the model's inputs; only the first stage's rank looks at them.
+            target: for loss_fn; only the last stage's rank looks at it.
+            losses: is filled with the micro-batches' losses (not scaled) on the last stage's rank.
+            return_outputs: False to let the outputs go.
+            kwargs: go to every stage that this rank has, cut into micro-batches likewise.
+
+        Returns: the outputs of the whole batch on the last stage's rank, else None. No history.
+        Raises: ValueError on every rank, before any micro-batch is sent, if any rank has a reason;
+        RuntimeError under no_grad.
+        """
+        if not warptape.is_grad_enabled():
+            raise RuntimeError("pipeline: step() needs gradients; call eval() under no_grad")
+        return self._run(args, kwargs, target, losses, return_outputs, True)
+
+    def eval(
+        self, *args: Any, target: Any = None, losses: list[Tensor] | None = None, **kwargs: Any
+    ) -> Tensor | tuple[Tensor, ...] | None:
+        """As step, forward only. The modules' training mode is theirs to set."""
+        with warptape.no_grad():
+            return self._run(args, kwargs, target, losses, True, False)
+
+    def timeline(self) -> Timeline:
+        """What `trace` has of all ranks, in seconds since the first computation; every rank must call this.
+        Comparable between ranks of one host, whose clock is one."""
+        first = next(iter(self.stages.values()))
+        mine = [(a.kind.value, a.stage, a.micro_batch, begin, end) for a, begin, end in self.trace or []]
+        all_: list[Any] = [None] * first.group_size
+        all_gather_object(all_, mine, group=self.group)
+        start = min((begin for spans in all_ for *_, begin, _ in spans), default=0.0)
+        return Timeline(
+            [[(Action(Kind(k), s, j), b - start, e - start) for k, s, j, b, e in spans] for spans in all_]
+        )
+
+    def _run(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        target: Any,
+        losses: list[Tensor] | None,
+        return_outputs: bool,
+        training: bool,
+    ) -> Any:
+        shared = self._prepare(args, kwargs, target, training)
+        self._losses: list[Tensor] = []
+        self._results: dict[int, Any] | None = {} if return_outputs else None
+        self._base = {s: draws.get_calls(draws.generator_of(x.device)) for s, x in self.stages.items()}
+        if training:
+            shared.begin()
+        try:
+            for action in self.actions if training else self._forwards:
+                self._do(action, training)
+                self._transport.reap()
+            self._transport.finish()
+        except BaseException:
+            self._transport.clear()
+            raise
+        finally:
+            for stage in self.stages.values():
+                stage.clear()
+        if training:
+            shared.finish()
+            self._count_calls()
+        if losses is not None:
+            losses[:] = self._losses
+        return self._merged()
+
+    def _prepare(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], target: Any, training: bool
+    ) -> SharedParameters:
+        """Cuts the batch. All ranks hear whether one of them has a problem, or a batch of other shapes, or
+        other parameters to train."""
+        problem: str | None = None
+        try:
+            self._cut(args, kwargs, target, training)
+        except ValueError as error:
+            problem = str(error)
+        parts = [self._args[0], self._targets[0], *self._kwargs[0].values()] if problem is None else problem
+        signature = [describe(parts)]
+        for stage in self.stages.values():
+            signature.append([m.training for m in stage.submod.modules()])
+            signature.append([p.requires_grad for p in stage.submod.parameters()])
+        first = next(iter(self.stages.values()))
+        news = warptape.tensor(
+            [int(signature != self._signatures.get(training))], dtype=warptape.int32, device=first.device
+        )
+        all_reduce(news, group=self.group)
+        if self._shared is None or news.item():
+            self._signatures.pop(training, None)
+            self._shared = self._agree(problem, training)
+            self._signatures[training] = signature
+        return self._shared
+
+    def _cut(self, args: tuple[Any, ...], kwargs: dict[str, Any], target: Any, training: bool) -> None:
+        """Cuts what this rank needs of the batch. Raises ValueError."""
+        n = self.n_microbatches
+        self._kwargs = [{**part} for part in chunk_batch(kwargs, n, "keyword arguments")]
+        self._args: list[Any] = [()] * n
+        if 0 in self.stages:
+            if not args:
+                raise ValueError("pipeline: step() needs the model's inputs on the first stage's rank")
+            self._args = chunk_batch(args, n, "input")
+        if self.num_stages - 1 in self.stages and (target is not None or training):
+            if self.loss_fn is None and training:
+                raise ValueError("pipeline: the last stage's rank needs loss_fn")
+            if target is None and training:
+                raise ValueError("pipeline: step() needs target on the last stage's rank")
+            self._targets = chunk_batch(target, n, "target")
+        else:
+            self._targets = [None] * n
+
+    def _agree(self, problem: str | None, training: bool) -> SharedParameters:
+        """All ranks hear of any rank's problem, and who shares which parameters; what was known of shapes and
+        dropout is found anew."""
+        first = next(iter(self.stages.values()))
+        mine: dict[str, Any] = {
+            "problem": problem,
+            "plan": f"{type(self).__name__} of {self.num_stages} stages, {self.n_microbatches} micro-batches",
+            "shared": {
+                name: f"{tuple(p.shape)} {p.dtype}{'' if p.requires_grad else ' frozen'}"
+                for s in self.stages.values()
+                for name, p in s.shared.items()
+            },
+        }
+        all_: list[Any] = [None] * first.group_size
+        all_gather_object(all_, mine, group=self.group)
+        problems = [f"rank {r}: {x['problem']}" for r, x in enumerate(all_) if x["problem"]]
+        if len({x["plan"] for x in all_}) > 1:
+            plans = "; ".join(f"rank {r}: {x['plan']}" for r, x in enumerate(all_))
+            problems.append(f"ranks have different schedules: {plans}")
+        owners: dict[str, list[int]] = {}
+        for r, x in enumerate(all_):
+            for name, described in x["shared"].items():
+                owners.setdefault(name, []).append(r)
+                other = all_[owners[name][0]]["shared"][name]
+                if other != described:
+                    problems.append(
+                        f"shared parameter {name!r} is {other} on rank {owners[name][0]} and {described} on "
+                        f"rank {r}"
+                    )
+        if problems:
+            raise ValueError("; ".join(problems))
+        self._transport.forget(training)
+        if training:
+            self._calls_in_stage, self._all_calls = {}, None
+        if self._shared is not None:
+            return self._shared
+        shared = SharedParameters(list(self.stages.values()), owners)
+        shared.equalize()
+        return shared
+
+    def _do(self, action: Action, training: bool) -> None:
+        stage, j = self.stages[action.stage], action.micro_batch
+        start = time.perf_counter()
+        if action.kind is F:
+            self._forward(stage, j, training)
+        elif action.kind is Kind.SEND_F:
+            calls = self._transport.calls_before.get(stage.stage_index, 0)
+            self._transport.send_forward(stage, j, calls + self._calls_in_stage.get(stage.stage_index, 0))
+            if not training:
+                del stage.inputs[j], stage.outputs[j]
+        elif action.kind is Kind.RECV_F:
+            self._transport.receive_forward(stage, j)
+        elif action.kind is Kind.SEND_B:
+            self._transport.send_backward(stage, j)
+        elif action.kind is Kind.RECV_B:
+            self._transport.receive_backward(stage, j)
+        elif action.kind is W:
+            stage.backward_weight(j)
+        else:
+            self._backward(stage, j, action.kind)
+        if self.trace is not None and action.kind in COMPUTE:
+            if stage.device.type == "cuda":
+                warptape.cuda.synchronize(stage.device)
+            begin = start if action.kind is W else self._arrived
+            self.trace.append((action, begin, time.perf_counter()))
+
+    def _forward(self, stage: PipelineStage, j: int, training: bool) -> None:
+        args = tuple(self._args[j]) if stage.is_first else self._transport.take_inputs(stage, j)
+        self._arrived = time.perf_counter()
+        out = self._drawn(stage, j, args) if training else stage.forward(j, args, self._kwargs[j])
+        if not stage.is_last:
+            return
+        if self._results is not None:
+            self._results[j] = [o.detach() for o in stage.outputs[j]]
+        if self._targets[j] is None:
+            return
+        assert self.loss_fn is not None
+        loss = self.loss_fn(out, self._targets[j])
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            raise ValueError("pipeline: expected loss_fn to return a tensor of one element; reduce it")
+        stage.outputs[j] = [loss]
+        self._losses.append(loss.detach())
+
+    def _drawn(self, stage: PipelineStage, j: int, args: tuple[Any, ...]) -> Any:
+        """Forward with the numbers that one process would draw for this part of the batch."""
+        s, before = stage.stage_index, self._transport.calls_before
+        if s not in before:  # or the stage before, on another rank, has said it
+            before[s] = before[s - 1] + self._calls_in_stage[s - 1] if s else 0
+        generator, start = draws.generator_of(stage.device), self._base[s] + before[s]
+        draws.set_calls(generator, start)
+        with draws.part_of_batch(j):
+            out = stage.forward(j, args, self._kwargs[j])
+        self._calls_in_stage[s] = draws.get_calls(generator) - start
+        return out
+
+    def _count_calls(self) -> None:
+        """Moves the generators past the step's calls of all stages, as one process's would be."""
+        first = next(iter(self.stages.values()))
+        if self._all_calls is None:
+            all_: list[Any] = [None] * first.group_size
+            all_gather_object(all_, list(self._calls_in_stage.values()), group=self.group)
+            self._all_calls = sum(sum(calls) for calls in all_)
+        if self._all_calls:
+            for s, stage in self.stages.items():
+                draws.set_calls(draws.generator_of(stage.device), self._base[s] + self._all_calls)
+
+    def _backward(self, stage: PipelineStage, j: int, kind: Kind) -> None:
+        if stage.is_last:
+            (loss,) = stage.outputs[j]
+            scale = 1 / self.n_microbatches if self.scale_grads else 1.0
+            stage.output_gradients[j] = [warptape.full_like(loss, scale)]
+        else:
+            stage.output_gradients[j] = self._transport.take_gradients(stage, j)
+        self._arrived = time.perf_counter()
+        (stage.backward if kind is B else stage.backward_input)(j)
+
+    def _merged(self) -> Any:
+        if not self._results:
+            return None  # another rank has the last stage, or nobody asked
+        parts = [self._results[j] for j in range(self.n_microbatches)]
+        merged = tuple(warptape.cat(part) for part in zip(*parts, strict=True))
+        return merged[0] if len(merged) == 1 else merged
+
+
+class _Single(PipelineSchedule):
+    """A schedule with one stage on each rank."""
+
+    _make: Callable[[int, int], Schedule]
+
+    def __init__(
+        self,
+        stage: PipelineStage,
+        n_microbatches: int,
+        loss_fn: Callable[..., Tensor] | None = None,
+        *,
+        scale_grads: bool = True,
+    ) -> None:
+        made = type(self)._make(stage.num_stages, n_microbatches)
+        if stage.num_stages != stage.group_size:
+            raise ValueError(
+                f"{type(self).__name__}: {stage.num_stages} stages on {stage.group_size} ranks; use as many "
+                "ranks as stages, or ScheduleInterleaved1F1B"
+            )
+        super().__init__([stage], n_microbatches, loss_fn, scale_grads=scale_grads, schedule=made)
+
+
+class ScheduleGPipe(_Single):
+    """Fill-drain: all forwards, then all backwards."""
+
+    _make = staticmethod(gpipe)
+
+
+class Schedule1F1B(_Single):
+    """One forward, one backward: GPipe's time in less memory."""
+
+    _make = staticmethod(one_f_one_b)
+
+
+class ScheduleZBH1(_Single):
+    """1F1B with weight gradients in the gaps: a third of its bubble."""
+
+    _make = staticmethod(zb_h1)
+
+
+class ScheduleInterleaved1F1B(PipelineSchedule):
+    """1F1B with several stages on each rank: a smaller bubble for more messages."""
+
+    def __init__(
+        self,
+        stages: Sequence[PipelineStage],
+        n_microbatches: int,
+        loss_fn: Callable[..., Tensor] | None = None,
+        *,
+        scale_grads: bool = True,
+    ) -> None:
+        total, chunks = stages[0].num_stages, len(stages)
+        made = interleaved_1f1b(total, n_microbatches, chunks)
+        super().__init__(stages, n_microbatches, loss_fn, scale_grads=scale_grads, schedule=made)
+
+
+_CLASSES: dict[str, type[PipelineSchedule]] = {
+    "GPipe": ScheduleGPipe,
+    "1F1B": Schedule1F1B,
+    "Interleaved1F1B": ScheduleInterleaved1F1B,
+    "ZBH1": ScheduleZBH1,
+}
+
+
+def get_schedule_class(schedule_name: str) -> type[PipelineSchedule]:
+    """The class of a schedule by name, whatever its case. Raises ValueError for one that is not there."""
+    for name, found in _CLASSES.items():
+        if name.lower() == schedule_name.lower():
+            return found
+    raise ValueError(f"pipeline: unknown schedule {schedule_name!r}; there are {', '.join(_CLASSES)}")

@@ -1,0 +1,60 @@
+"""How long pipelines wait, on stages that sleep; and the pictures of it."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from warptape.parallel import pipeline as pp
+from warptape.parallel.pipeline import picture
+
+ROOT = Path(__file__).resolve().parents[2]
+ATTEMPTS = 3  # a loaded machine wakes a sleeper late
+
+
+def figure() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("figure", ROOT / "docs/figures/pipeline.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", pp.SCHEDULES)
+def test_measured_bubble_is_the_ideal_one(name: str) -> None:
+    module, seen = figure(), []
+    ideal = module.ideal(name)
+    for _ in range(ATTEMPTS):
+        timeline = module.measured(name)
+        order = [[a for a, _, _ in spans] for spans in timeline.spans]
+        assert order == [[a for a, _, _ in spans] for spans in ideal.spans]
+        seen.append(timeline.bubble / ideal.bubble)
+        if abs(seen[-1] - 1) <= 0.15:
+            return
+    pytest.fail(f"measured bubbles are {seen} times the ideal one")
+
+
+def test_a_picture_has_a_box_for_each_computation() -> None:
+    timeline = pp.simulate_schedule(pp.zb_h1(3, 5), 3)
+    text = pp.draw_timelines({"one": timeline, "other": timeline})
+    for kind in ("F", "I", "W"):
+        color = picture.COLORS[pp.Kind(kind)]
+        assert text.count(color) == 2 * 15 + 1  # and the legend
+    assert "one: waits 12% of the time" in text  # 2 units of 17
+    widths = [float(w) for w in re.findall(r'x="52" y="\d+.?\d*" width="([\d.]+)"', text)]
+    assert max(widths) == picture.WIDTH - picture.LEFT - 8
+    assert text.startswith("<svg") and text.rstrip().endswith("</svg>")
+
+
+def test_the_pictures_of_the_page_show_each_schedule() -> None:
+    module = figure()
+    assert set(module.TITLES) == set(pp.SCHEDULES)
+    for name in pp.SCHEDULES:
+        text = (ROOT / f"docs/figures/pipeline_{name}.svg").read_text()
+        ideal = module.ideal(name)
+        boxes = text.count("stroke-width")
+        assert boxes == 2 * sum(map(len, ideal.spans))
+        assert f"ideal: waits {ideal.bubble / ideal.length:.0%} of the time" in text
