@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds warptape for one GPU, runs its cuda tests, a sanitizer's sample and the GPU benchmarks, in less than ten minutes
 # on 16 cores. Needs no network: a CUDA 13 toolkit, Python with NumPy, pytest, pybind11, CMake and ninja, the headers of
-# cuBLAS and cuDNN (the nvidia-* wheels that PyTorch brings will do), and those of the cuDNN frontend, which may lie in
+# cuBLAS, cuDNN and NCCL (the nvidia-* wheels that PyTorch brings will do), and those of the cuDNN frontend, which may lie in
 # CUDNN_FRONTEND_INCLUDE. The CPU's part uses its built-in GEMM where oneDNN is absent.
 #
 #   benchmarks/gpu.sh [FOLDER]     logs, gpu.json and gpu.md go to FOLDER (default: build/gpu-results)
@@ -40,6 +40,7 @@ fi
 if wanted test; then
   part doctor 60 "$python" -m warptape.doctor
   part tests 150 "$python" -m pytest tests/python/cuda -q -m cuda --timeout 60
+  part nccl 100 "$python" -m pytest tests/distributed/test_nccl.py -q --timeout 90
   part op_table 150 "$python" -m pytest tests/op_table -q --device cuda --timeout 60
 fi
 if wanted sanitize; then

@@ -1,4 +1,5 @@
-# The CUDA plugin, libwarptape_cuda.so: csrc/core/cuda and kernels/cuda over libwarptape.so. WARPTAPE_CUDA says how:
+# The CUDA plugin, libwarptape_cuda.so: csrc/core/cuda, csrc/distributed/nccl and kernels/cuda over libwarptape.so.
+# WARPTAPE_CUDA says how:
 #   OFF       it is not built.
 #   ON, AUTO  with nvcc; AUTO leaves it out where the toolkit or a library's headers are missing.
 #   EMULATED  for tests on machines without a GPU: the same sources as plain C++ against tests/emulator, which runs
@@ -90,6 +91,10 @@ macro(warptape_cuda_setup)
   if(NOT CUDNN_FRONTEND_INCLUDE)
     warptape_cuda_missing("cudnn_frontend.h" "nvidia-cudnn-frontend")
   endif()
+  warptape_find_header(NCCL_INCLUDE nccl.h nvidia-nccl-cu13 include/nccl.h)
+  if(NOT NCCL_INCLUDE)
+    message(STATUS "nccl.h was not found (pip install nvidia-nccl-cu13): no collectives between GPUs")
+  endif()
   if(missing)
     set(WARPTAPE_CUDA OFF)
   else()
@@ -130,6 +135,10 @@ endfunction()
 function(warptape_cuda_plugin)
   file(GLOB host CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/csrc/core/cuda/*.cpp")
   file(GLOB device CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu")
+  file(GLOB nccl CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/csrc/distributed/nccl/*.cpp")
+  if(WARPTAPE_CUDA STREQUAL "EMULATED" OR NCCL_INCLUDE)
+    list(APPEND host ${nccl})
+  endif()
   if(WARPTAPE_CUDA STREQUAL "EMULATED")
     # Names in *_cub.cu, and *.cpp beside the kernels, are the libraries': their stand-ins lie in tests/emulator,
     # which take what a library would refuse to the same pieces.
@@ -160,6 +169,10 @@ function(warptape_cuda_plugin)
                                "${CUBLAS_INCLUDE}" "${CUDNN_INCLUDE}" "${CUDNN_FRONTEND_INCLUDE}")
     target_compile_definitions(warptape_cuda PRIVATE "WARPTAPE_CUBLAS_DIR=\"${CUBLAS_INCLUDE}/../lib\""
                                "WARPTAPE_CUDNN_DIR=\"${CUDNN_INCLUDE}/../lib\"")
+    if(NCCL_INCLUDE)
+      target_include_directories(warptape_cuda SYSTEM PRIVATE "${NCCL_INCLUDE}")
+      target_compile_definitions(warptape_cuda PRIVATE "WARPTAPE_NCCL_DIR=\"${NCCL_INCLUDE}/../lib\"")
+    endif()
     target_compile_options(warptape_cuda PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:-O2;-Wall;-Wextra>")
     if(WARPTAPE_WERROR)
       target_compile_options(warptape_cuda PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:-Werror;-Wno-maybe-uninitialized>")

@@ -1,10 +1,13 @@
 """What every collective must give, as functions that a rank runs: simulated, or as a process of its own.
 
-The expected values are NumPy's, from the inputs of all ranks, which every rank can make.
+The expected values are NumPy's, from the inputs of all ranks, which every rank can make. Tensors are made on
+the default device. `collective_table.py cuda` runs what NCCL can do.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -32,7 +35,7 @@ def everyones(n: int, salt: int = 0) -> list[np.ndarray]:
 
 
 def expect(got: wt.Tensor, want: np.ndarray, what: str) -> None:
-    found = got.to(wt.float64).numpy()
+    found = got.to(wt.float64).cpu().numpy()
     assert found.shape == want.shape, f"{what}: shape {found.shape}, expected {want.shape}"
     assert np.array_equal(found, want), f"{what} on rank {dist.get_rank()}: {found[:8]}, expected {want[:8]}"
 
@@ -40,6 +43,8 @@ def expect(got: wt.Tensor, want: np.ndarray, what: str) -> None:
 def check_all_reduce() -> None:
     for n in SIZES:
         for dtype in FLOATS + INTEGERS:
+            if dtype == wt.int16 and wt.get_default_device().type == "cuda":
+                continue  # NCCL does not combine it
             for name, op in (("sum", ReduceOp.SUM), ("max", ReduceOp.MAX), ("min", ReduceOp.MIN)):
                 t = mine(n, dtype)
                 assert dist.all_reduce(t, op) is None
@@ -76,12 +81,12 @@ def check_rounds_once() -> None:
     all_values = rng.standard_normal((ranks, n)).astype(np.float32)
     for dtype in (wt.bfloat16, wt.float16):
         t = wt.tensor(all_values[dist.get_rank()]).to(dtype)
-        rounded = [wt.tensor(v).to(dtype).to(wt.float32).numpy() for v in all_values]
+        rounded = [wt.tensor(v).to(dtype).to(wt.float32).cpu().numpy() for v in all_values]
         want = rounded[0].copy()
         for v in rounded[1:]:
             want += v
         dist.all_reduce(t)
-        expect(t, wt.tensor(want).to(dtype).to(wt.float64).numpy(), f"all_reduce {dtype}")
+        expect(t, wt.tensor(want).to(dtype).to(wt.float64).cpu().numpy(), f"all_reduce {dtype}")
 
 
 def check_rooted() -> None:
@@ -163,7 +168,11 @@ def check_point_to_point() -> None:
         for work in works:
             work.wait()
         expect(got, values(left, n), f"batch_isend_irecv {n}")
-    # Tags in another order than sent; large ones do not fit what is on its way at a time.
+
+
+def check_tags() -> None:
+    """Tags in another order than sent; large ones do not fit what is on its way at a time."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
     if rank == 0:
         for tag in (1, 2, 3):
             dist.send(wt.full((60_000,), float(tag)), 1, tag=tag)
@@ -276,11 +285,32 @@ CHECKS: dict[str, Callable[[], None]] = {
     name.removeprefix("check_"): f for name, f in list(globals().items()) if name.startswith("check_")
 }
 
-if __name__ == "__main__":  # a rank of its own, under any launcher
+# Without bits, tags, receiving from anybody, and int16.
+WITH_NCCL = [name for name in CHECKS if name not in ("bits", "tags")]
+
+
+def use_cuda(rank: int) -> None:
+    """Tensors are made on a device from now on."""
+    wt.cuda.set_device(rank % wt.cuda.device_count())
+    wt.set_default_device("cuda")
+
+
+def main() -> None:
+    """A rank of its own, under any launcher."""
+    names = list(CHECKS)
+    if sys.argv[1:] == ["cuda"]:
+        names = WITH_NCCL
+        # Ranks on one GPU must look like ranks of several hosts to NCCL.
+        os.environ["NCCL_HOSTID"] = f"host{os.environ['RANK']}"
+        use_cuda(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group()
-    for check in CHECKS.values():
-        check()
+    for name in names:
+        CHECKS[name]()
         dist.barrier()
     if dist.get_rank() == 0:
-        print(f"{len(CHECKS)} checks on {dist.get_world_size()} ranks")
+        print(f"{len(names)} checks on {dist.get_world_size()} ranks")
     dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -82,6 +82,8 @@ class GilRelease {
  private:
   PyThreadState* saved_;
 };
+void copy_unlocked(const Tensor& dst, const Tensor& src);  // what may wait for a device lets go of the GIL
+Scalar item_unlocked(const Tensor& t);
 
 // ---- dtype, device, Size, Generator objects (values.cpp) ----
 PyObject* wrap(DType t);  // the singleton, new reference

@@ -314,4 +314,14 @@ void init_cuda(py::module_& m) {
   });
 }
 
+// Its stream may wait for another rank, which may be a thread of this process.
+void copy_unlocked(const Tensor& dst, const Tensor& src) {
+  GilRelease release(dst.device().is_cuda() || src.device().is_cuda() ? GilRelease::kWorthIt : 0);
+  raw_copy(dst, src);
+}
+Scalar item_unlocked(const Tensor& t) {
+  GilRelease release(t.device().is_cuda() ? GilRelease::kWorthIt : 0);
+  return item(t);
+}
+
 }  // namespace warptape::bindings

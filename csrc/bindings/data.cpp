@@ -247,7 +247,7 @@ PyObject* tensor_py(PyObject*, PyObject* args) {
                                                             : default_device();
     if (place != out.device()) {
       Tensor moved = empty(out.sizes(), {out.dtype(), place});
-      raw_copy(moved, out);
+      copy_unlocked(moved, out);
       out = moved;
     }
     if (needs_grad) set_requires_grad(out, true);
@@ -293,7 +293,7 @@ PyObject* tensor_tolist(const Tensor& t) {
   Tensor host = t;
   if (!t.device().is_cpu()) {
     host = empty(t.sizes(), {t.dtype(), {}});
-    raw_copy(host, t);
+    copy_unlocked(host, t);
   }
   return nested_list(host, 0, static_cast<const char*>(host.data()));
 }

@@ -56,6 +56,21 @@ std::shared_ptr<Work> run(ProcessGroup& group, CollectiveOp op, const py::sequen
   return group.run(std::move(call), std::move(site), async, to_ms(timeout));
 }
 
+// Of (op, tensor, rank, tag).
+std::vector<std::shared_ptr<Work>> run_batch(
+    ProcessGroup& group, const std::vector<std::tuple<CollectiveOp, py::object, int, int>>& list) {
+  std::vector<Collective> calls;
+  for (auto& [op, tensor, rank, tag] : list) {
+    auto tensors = tensors_of(py::make_tuple(tensor), name_of(op));
+    const bool sends = op == CollectiveOp::Send;
+    calls.push_back({op, ReduceOp::Sum, rank, tag, {}, {}});
+    (sends ? calls.back().inputs : calls.back().outputs) = std::move(tensors);
+  }
+  std::string site = call_site();
+  py::gil_scoped_release unlocked;
+  return group.run_batch(std::move(calls), site);
+}
+
 void bind_groups(py::module_& m) {
   py::class_<Work, std::shared_ptr<Work>>(m, "Work", "A call between ranks on its way.")
       .def("is_completed", &Work::is_completed, py::call_guard<py::gil_scoped_release>(),
@@ -103,6 +118,7 @@ void bind_groups(py::module_& m) {
       .def("_run", run, py::arg("op"), py::arg("inputs"), py::arg("outputs"),
            py::arg("reduce") = ReduceOp::Sum, py::arg("root") = 0, py::arg("tag") = 0,
            py::arg("async_op") = false, py::arg("timeout") = py::none())
+      .def("_run_batch", run_batch)
       .def("_abort", &ProcessGroup::abort, py::call_guard<py::gil_scoped_release>())
       .def("_close", &ProcessGroup::close, py::call_guard<py::gil_scoped_release>());
 }

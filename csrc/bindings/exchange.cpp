@@ -15,7 +15,7 @@ PyObject* tensor_bytes(PyObject*, PyObject* o) {
     const Tensor& t = tensor_of(o);
     WT_CHECK(!t.is_meta(), NotImplementedError, "pickle: a meta tensor has no data");
     Tensor host = empty(t.sizes(), {t.dtype(), {}});
-    raw_copy(host, t);
+    copy_unlocked(host, t);
     return PyBytes_FromStringAndSize(static_cast<const char*>(host.data()),
                                      host.numel() * static_cast<Py_ssize_t>(host.itemsize()));
   });

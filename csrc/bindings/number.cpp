@@ -111,27 +111,27 @@ int truth(PyObject* a) {
         WT_CHECK(t.numel() > 0, ShapeError, "Boolean value of Tensor with no values is ambiguous");
         WT_CHECK(t.numel() == 1, ShapeError,
                  "Boolean value of Tensor with more than one value is ambiguous: ", t);
-        return item(t).to_bool() ? 1 : 0;
+        return item_unlocked(t).to_bool() ? 1 : 0;
       },
       -1);
 }
 
 PyObject* to_int(PyObject* a) {
   return guarded([&] {
-    Scalar s = item(single(a, "int()"));
+    Scalar s = item_unlocked(single(a, "int()"));
     return s.is_floating() ? PyLong_FromDouble(s.to_double()) : PyLong_FromLongLong(s.to_int());
   });
 }
 
 PyObject* to_float(PyObject* a) {
-  return guarded([&] { return PyFloat_FromDouble(item(single(a, "float()")).to_double()); });
+  return guarded([&] { return PyFloat_FromDouble(item_unlocked(single(a, "float()")).to_double()); });
 }
 
 PyObject* to_index(PyObject* a) {
   return guarded([&] {
     WT_CHECK(tensor_of(a).numel() == 1 && !is_floating(tensor_of(a).dtype()), TypeError,
              "only integer tensors of a single element can be converted to an index");
-    return PyLong_FromLongLong(item(tensor_of(a)).to_int());
+    return PyLong_FromLongLong(item_unlocked(tensor_of(a)).to_int());
   });
 }
 

@@ -147,7 +147,7 @@ bool convert(const Arg& arg, PyObject* o, Frame& frame, Value& v) {
     case ArgType::DType:
       return to_dtype(o, v);
     case ArgType::Device:
-      return to_device(o, v);
+      return to_device(o, v) && (frame.work += v.device.is_cuda() ? GilRelease::kWorthIt : 0, true);
     case ArgType::String:
       return to_string_view(o, v);
     case ArgType::Generator:

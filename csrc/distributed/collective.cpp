@@ -6,6 +6,9 @@ namespace warptape::distributed {
 
 Backend::~Backend() = default;
 Transfer::~Transfer() = default;
+std::vector<std::shared_ptr<Transfer>> Backend::start(std::vector<StreamCall>) {
+  throw Error(message(name(), ": this backend has no stream"));
+}
 
 const char* name_of(CollectiveOp op) {
   constexpr const char* names[] = {"broadcast", "all_reduce",     "reduce",     "all_gather", "gather",

@@ -1,8 +1,10 @@
 // One call between ranks as a value, and what carries it out.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "distributed/store.h"
@@ -55,7 +57,7 @@ struct Collective {
 // "all_reduce(float32[4, 2], sum)", "broadcast(int64[3], root 1)"
 WT_API std::string describe(const Collective& c);
 
-// A point-to-point transfer on its way.
+// A point-to-point transfer on its way, or any call of a backend that works on a stream.
 struct WT_API Transfer {
   virtual ~Transfer();
   int source = kAnyRank;  // of a Recv, once it is known
@@ -68,6 +70,16 @@ enum class Cause : uint32_t {
   Gone,
   Late
 };  // by a rank; a rank is dead or has left; time is over
+
+// A call for a stream.
+struct StreamCall {
+  Collective call;
+  std::vector<std::pair<Tensor, Tensor>> copies;  // outputs that are not contiguous; what stands for them
+  uint64_t sequence = 0;
+  std::string site;
+  Milliseconds timeout{};
+  std::function<std::string(bool well)> ended;  // called once, by some thread; adds to what is said of it
+};
 
 // Carries out the calls of one group on one kind of device. Calls come in the same order on all ranks; all
 // but point-to-point ones come from one thread at a time. What goes wrong is a DistBackendError that names
@@ -83,9 +95,16 @@ class WT_API Backend {
   virtual std::shared_ptr<Transfer> post(const Collective& call, const std::string& site) = 0;
   virtual bool done(Transfer& t) = 0;
   virtual void wait(Transfer& t, Milliseconds timeout) = 0;
+  // Whether calls run on a stream of their device. Then start() stands in for run() and post(): it takes up
+  // calls that go together (more than one: Sends and Recvs), after what the thread's current stream was
+  // given, and returns; wait() lets the current stream wait, and the host if a time is given.
+  virtual bool on_stream() const { return false; }
+  virtual std::vector<std::shared_ptr<Transfer>> start(std::vector<StreamCall> calls);
   // Makes every call of the group fail with `reason`, here and on the other ranks, now and later. From any
   // thread.
   virtual void abort(const std::string& reason) = 0;
+  // Lets the calls under way end, and leaves the group; the last call.
+  virtual void close() {}
   virtual std::string aborted() const = 0;  // the reason; empty while all is well
   virtual Cause cause() const { return aborted().empty() ? Cause::None : Cause::Told; }
 };

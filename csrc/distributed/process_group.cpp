@@ -16,6 +16,8 @@ Work::~Work() = default;
 
 namespace {
 
+const std::string kRecord = "\nflight record: ";
+
 std::mutex factories_mutex;
 std::map<std::string, BackendFactory>& factories() {
   static auto* all = new std::map<std::string, BackendFactory>{
@@ -36,7 +38,8 @@ BackendFactory find_backend(const std::string& name, std::string& why) {
   };
   if (BackendFactory found = known()) return found;
   if (name == "nccl") {
-    if (find_runtime(DeviceType::CUDA, &why)) why = "the CUDA plugin was built without NCCL's header";
+    if (!find_runtime(DeviceType::CUDA, &why)) return nullptr;
+    why = "the CUDA plugin was built without NCCL's header (`pip install nvidia-nccl-cu13`)";
   } else if (name == "gloo") {
     why = open_plugin(name,
                       "this warptape was built without gloo; `apt-get install libgloo-dev` and build it "
@@ -153,9 +156,43 @@ struct ProcessGroup::PointToPoint final : Work {
   friend class ProcessGroup;
 };
 
+// Copies back on the stream itself: whichever stream waits finds the result.
+struct ProcessGroup::OnStream final : Work {
+  OnStream(std::shared_ptr<ProcessGroup> g, Backend& b) : group(std::move(g)), backend(&b) {}
+  bool is_completed() override {
+    if (error) return true;
+    try {
+      return backend->done(*transfer);
+    } catch (...) {
+      error = group->failed(flight, backend);
+      return true;
+    }
+  }
+  void wait(std::optional<Milliseconds> limit) override {
+    try {
+      backend->wait(*transfer, limit.value_or(Milliseconds(0)));
+    } catch (const DistBackendError&) {
+      if (backend->aborted().empty()) throw;  // it goes on
+      error = group->failed(flight, backend);
+      std::rethrow_exception(error);
+    }
+  }
+  std::exception_ptr exception() override { return is_completed() ? error : nullptr; }
+  int source_rank() const override { return transfer->source; }
+
+  std::shared_ptr<ProcessGroup> group;
+  Backend* backend;
+  std::shared_ptr<Transfer> transfer;
+  uint64_t flight = 0;
+  std::exception_ptr error;
+  friend class ProcessGroup;
+};
+
 std::shared_ptr<ProcessGroup> ProcessGroup::make(World& world, std::vector<int> ranks, Options options) {
   std::shared_ptr<ProcessGroup> group(new ProcessGroup(world, std::move(ranks), std::move(options)));
-  group->backend(DeviceType::CPU);
+  // Who has GPUs on several hosts may do without gloo.
+  if (has_backend(group->options_.cpu_backend) || !has_backend(group->options_.cuda_backend))
+    group->backend(DeviceType::CPU);
   std::lock_guard lock(world.mutex);
   std::erase_if(world.groups, [](auto& g) { return g.expired(); });
   world.groups.push_back(group);
@@ -234,14 +271,28 @@ void ProcessGroup::check(const Collective& c) const {
              c.outputs.size());
 }
 
+void ProcessGroup::check_open(const Collective& call) {
+  std::lock_guard lock(mutex_);
+  WT_CHECK(!closed_, DistBackendError, name_of(call.op), ": the group '", name(),
+           "' was destroyed (destroy_process_group)");
+}
+
+// A barrier is the CPU's, where it can be.
+Backend& ProcessGroup::backend_of(const Collective& call) {
+  if (const Tensor* any = call.any_tensor()) return backend(any->device().type);
+  return backend(has_backend(options_.cpu_backend) ? DeviceType::CPU : DeviceType::CUDA);
+}
+
 std::shared_ptr<Work> ProcessGroup::run(Collective call, std::string site, bool async,
                                         std::optional<Milliseconds> timeout) {
-  {
-    std::lock_guard lock(mutex_);
-    WT_CHECK(!closed_, DistBackendError, name_of(call.op), ": the group '", name(),
-             "' was destroyed (destroy_process_group)");
-  }
+  check_open(call);
   check(call);
+  if (Backend& b = backend_of(call); b.on_stream()) {
+    std::vector<Collective> calls(1, std::move(call));
+    auto work = start(b, std::move(calls), site, timeout.value_or(options_.timeout))[0];
+    if (!async) work->wait({});
+    return work;
+  }
   if (is_point_to_point(call.op)) return post(std::move(call), std::move(site));
   auto job = std::make_shared<Job>(shared_from_this(), std::move(call), std::move(site));
   job->outputs_ = job->staged.call.outputs;
@@ -283,6 +334,63 @@ std::shared_ptr<Work> ProcessGroup::post(Collective call, std::string site) {
   return work;
 }
 
+std::vector<std::shared_ptr<Work>> ProcessGroup::run_batch(std::vector<Collective> calls,
+                                                           const std::string& site) {
+  std::vector<std::shared_ptr<Work>> works(calls.size());
+  std::vector<Collective> together;
+  std::vector<size_t> places;
+  for (size_t i = 0; i < calls.size(); ++i) check_open(calls[i]), check(calls[i]);
+  for (size_t i = 0; i < calls.size(); ++i) {
+    if (backend_of(calls[i]).on_stream())
+      together.push_back(calls[i]), places.push_back(i);
+    else
+      works[i] = post(calls[i], site);
+  }
+  if (together.empty()) return works;
+  Backend& b = backend_of(together[0]);
+  auto started = start(b, std::move(together), site, options_.timeout);
+  for (size_t i = 0; i < places.size(); ++i) works[places[i]] = started[i];
+  return works;
+}
+
+std::vector<std::shared_ptr<Work>> ProcessGroup::start(Backend& b, std::vector<Collective> calls,
+                                                       const std::string& site, Milliseconds timeout) {
+  std::lock_guard starting(start_mutex_);
+  std::vector<std::shared_ptr<Work>> works;
+  std::vector<StreamCall> queued;
+  for (Collective& call : calls) {
+    auto work = std::make_shared<OnStream>(shared_from_this(), b);
+    work->outputs_ = call.outputs;
+    Staged staged(std::move(call));
+    uint64_t sequence = 0;
+    if (!is_point_to_point(staged.call.op)) {
+      std::lock_guard lock(mutex_);
+      sequence = ++sequence_;
+    }
+    const uint64_t flight = work->flight = world_->flight.add(staged.call, name(), sequence, site);
+    world_->flight.set_state(flight, CallState::Started);
+    auto ended = [weak = weak_from_this(), flight, &b](bool well) -> std::string {
+      auto group = weak.lock();
+      if (!group) return "";
+      group->world_->flight.set_state(flight, well ? CallState::Completed : CallState::Failed);
+      const std::string file = well ? "" : group->dump_of_end(b, b.aborted());
+      return file.empty() ? "" : kRecord + file;
+    };
+    queued.push_back({std::move(staged.call), std::move(staged.copies), sequence, site, timeout, ended});
+    works.push_back(std::move(work));
+  }
+  try {
+    auto transfers = b.start(std::move(queued));
+    for (size_t i = 0; i < works.size(); ++i)
+      static_cast<OnStream&>(*works[i]).transfer = std::move(transfers[i]);
+  } catch (...) {
+    std::exception_ptr error;
+    for (auto& work : works) error = failed(static_cast<OnStream&>(*work).flight, &b);
+    std::rethrow_exception(error);
+  }
+  return works;
+}
+
 // By one thread at a time: `busy_` is set.
 void ProcessGroup::execute(Job& job) {
   FlightRecord& flight = world_->flight;
@@ -308,8 +416,8 @@ std::exception_ptr ProcessGroup::failed(uint64_t flight, const Backend* used) {
     throw;
   } catch (const DistBackendError& e) {
     const std::string file = used ? dump_of_end(*used, e.what()) : "";
-    if (!file.empty())
-      return std::make_exception_ptr(DistBackendError(message(e.what(), "\nflight record: ", file)));
+    if (!file.empty() && !std::string_view(e.what()).ends_with(kRecord + file))
+      return std::make_exception_ptr(DistBackendError(e.what() + (kRecord + file)));
     return std::current_exception();
   } catch (...) {
     return std::current_exception();
@@ -366,11 +474,14 @@ void ProcessGroup::close() {
     closed_ = true;
     changed_.notify_all();
   }
-  if (!worker_.joinable()) return;
-  if (worker_.get_id() == std::this_thread::get_id())
-    worker_.detach();  // the last to hold the group was a job of its own queue
-  else
-    worker_.join();
+  if (worker_.joinable()) {
+    if (worker_.get_id() == std::this_thread::get_id())
+      worker_.detach();  // the last to hold the group was a job of its own queue
+    else
+      worker_.join();
+  }
+  for (auto& b : backends_)
+    if (b) b->close();
 }
 
 }  // namespace warptape::distributed

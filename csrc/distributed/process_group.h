@@ -64,6 +64,9 @@ class WT_API ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   std::shared_ptr<Work> run(Collective call, std::string site, bool async,
                             std::optional<Milliseconds> timeout = {});
 
+  // Sends and receives that go together, so that their order among each other does not matter.
+  std::vector<std::shared_ptr<Work>> run_batch(std::vector<Collective> calls, const std::string& site);
+
   // See Backend::abort.
   void abort(const std::string& reason);
   // Lets what is queued come to its end and leaves the group. Calls after it are errors.
@@ -72,11 +75,16 @@ class WT_API ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
  private:
   struct Job;
   struct PointToPoint;
+  struct OnStream;
   ProcessGroup(World& world, std::vector<int> ranks, Options options);
   Backend& backend(DeviceType device);
   void check(const Collective& call) const;
   void check_blocks(const Collective& call, const std::vector<Tensor>& blocks, const Tensor& one) const;
+  void check_open(const Collective& call);
+  Backend& backend_of(const Collective& call);
   std::shared_ptr<Work> post(Collective call, std::string site);
+  std::vector<std::shared_ptr<Work>> start(Backend& backend, std::vector<Collective> calls,
+                                           const std::string& site, Milliseconds timeout);
   void execute(Job& job);
   std::exception_ptr failed(uint64_t flight, const Backend* backend);
   std::string dump_of_end(const Backend& backend, const std::string& reason);
@@ -89,6 +97,7 @@ class WT_API ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   std::shared_ptr<Store> store_;
   std::mutex mutex_;
   std::condition_variable changed_;
+  std::mutex start_mutex_;  // of calls on a stream: their order is that of their numbers
   std::mutex backends_mutex_;
   std::unique_ptr<Backend> backends_[kNumDeviceTypes];
   std::deque<std::shared_ptr<Job>> queue_;

@@ -17,6 +17,9 @@
 #if !defined(WARPTAPE_CUDNN_DIR)
 #define WARPTAPE_CUDNN_DIR ""
 #endif
+#if !defined(WARPTAPE_NCCL_DIR)
+#define WARPTAPE_NCCL_DIR ""
+#endif
 #define WT_TEXT_OF(x) #x
 #define WT_TEXT(x) WT_TEXT_OF(x)
 
@@ -30,7 +33,7 @@ struct Description {
   const char* name;
   const char* file;
   const char* package;
-  const char* version_function;        // size_t (void); null for none
+  const char* version_function;        // size_t (void), NCCL's takes int*; null for none
   std::array<const char*, 9> first{};  // opened before it, from its own folder, where they are there
   std::array<Library, 2> needs{};      // other libraries it would open by bare name
   int need_count = 0;
@@ -51,6 +54,7 @@ const Description& description(Library library) {
         "libcudnn_engines_runtime_compiled.so.9", "libcudnn_engines_tensor_ir.so.9", "libcudnn_ext.so.9"},
        {Library::Nvrtc, Library::CublasLt},
        2},
+      {"NCCL", "libnccl.so.2", "nvidia-nccl-cu" WT_TEXT(WARPTAPE_CUDA_MAJOR), "ncclGetVersion"},
   };
   return all[static_cast<int>(library)];
 }
@@ -133,7 +137,7 @@ Opened open(const Description& d) {
 }
 
 const Opened& opened(Library library) {
-  static std::array<Opened, 3> all;
+  static std::array<Opened, 4> all;
   static std::recursive_mutex mutex;
   std::lock_guard lock(mutex);
   Opened& entry = all[static_cast<size_t>(library)];
@@ -149,8 +153,12 @@ const Opened& opened(Library library) {
   return entry = open(d);
 }
 
-// cuBLASLt and cuDNN number their versions alike: 131000 is 13.10.0, 92800 is 9.28.0.
-std::string version_text(size_t v) {
+// All number their versions alike: 131000 is cuBLASLt 13.10.0, 22803 is NCCL 2.28.3.
+std::string version_of(Library library) {
+  void* function = library_symbol(library, description(library).version_function);
+  int code = 0;
+  if (library == Library::Nccl) reinterpret_cast<int (*)(int*)>(function)(&code);
+  const size_t v = code ? static_cast<size_t>(code) : reinterpret_cast<size_t (*)()>(function)();
   return std::to_string(v / 10000) + "." + std::to_string(v / 100 % 100) + "." + std::to_string(v % 100);
 }
 
@@ -159,14 +167,14 @@ std::string version_text(size_t v) {
 std::vector<std::string> library_folders() {
   std::vector<std::string> folders;
   append_split(folders, std::getenv("WARPTAPE_CUDA_LIBRARIES"));
-  for (const char* built_with : {WARPTAPE_CUBLAS_DIR, WARPTAPE_CUDNN_DIR}) {
+  for (const char* built_with : {WARPTAPE_CUBLAS_DIR, WARPTAPE_CUDNN_DIR, WARPTAPE_NCCL_DIR}) {
     if (!*built_with) continue;
     folders.push_back(built_with);
     folders.push_back(std::string(built_with) + "64");  // a toolkit's; the wheels have lib
   }
   // <site-packages>/warptape/libwarptape_cuda.so and <site-packages>/nvidia/...
   const std::string wheels = own_folder() + "/../nvidia/";
-  for (const char* part : {"cu" WT_TEXT(WARPTAPE_CUDA_MAJOR), "cudnn", "cublas", "cuda_nvrtc"})
+  for (const char* part : {"cu" WT_TEXT(WARPTAPE_CUDA_MAJOR), "cudnn", "cublas", "cuda_nvrtc", "nccl"})
     folders.push_back(wheels + part + "/lib");
   if (const char* home = std::getenv("CUDA_HOME")) folders.push_back(std::string(home) + "/lib64");
   folders.push_back("/usr/local/cuda/lib64");
@@ -184,11 +192,10 @@ void* library_symbol(Library library, const char* name) {
 std::string library_path(Library library) { return opened(library).path; }
 
 void append_library_versions(std::vector<std::pair<std::string, std::string>>& versions) {
-  for (Library library : {Library::CublasLt, Library::Cudnn}) {
+  for (Library library : {Library::CublasLt, Library::Cudnn, Library::Nccl}) {
     const Description& d = description(library);
     try {
-      const auto version = reinterpret_cast<size_t (*)()>(library_symbol(library, d.version_function));
-      versions.emplace_back(d.name, version_text(version()) + " (" + library_path(library) + ")");
+      versions.emplace_back(d.name, version_of(library) + " (" + library_path(library) + ")");
     } catch (const std::exception& e) {
       versions.emplace_back(d.name, std::string("not found: ") + e.what());
     }

@@ -57,9 +57,10 @@ struct Capture {
 };
 // How much of each stream's recorded work lies before a point: tells whether what forked was joined.
 using Clock = std::map<CUstream_st*, size_t>;
-// One recording of an event.
+// One recording of an event; or what no stream brings about, whose `help` moves on what does.
 struct Record {
   CUstream_st* stream = nullptr;
+  Work help = nullptr;
   bool done = false;
   std::chrono::steady_clock::time_point time;
   std::shared_ptr<Capture> capture;
@@ -72,7 +73,17 @@ struct Task {
 
 // Every call of the runtime: takes the lock, refuses without a usable driver or on a device in which a kernel
 // died, and remembers the error for cudaGetLastError.
-std::unique_lock<std::recursive_mutex> lock();
+class Mutex : public std::recursive_mutex {
+ public:
+  void lock() { std::recursive_mutex::lock(), ++depth_; }
+  void unlock() { --depth_, std::recursive_mutex::unlock(); }
+  int depth() const { return depth_; }
+
+ private:
+  int depth_ = 0;
+};
+std::unique_lock<Mutex> lock();
+void pause();  // lets other threads take the lock for a moment
 cudaError_t remember(cudaError_t error);
 cudaError_t usable(bool needs_device = true);
 template <class F>
@@ -90,6 +101,8 @@ cudaError_t& device_fault(int device);      // stays for the life of the process
 CUstream_st* resolve(cudaStream_t stream);  // null if there is no such stream
 CUstream_st* default_stream(int device);
 cudaError_t push(CUstream_st* stream, Task task);
+cudaError_t enqueue_wait(cudaStream_t stream, std::shared_ptr<Record> record);
+void step(CUstream_st* stream);  // runs one task, if it can
 void drain(CUstream_st* stream);
 void drain_device(int device);
 // For calls that CUDA refuses while somebody captures: ends those captures.
@@ -103,6 +116,7 @@ struct CUstream_st {
   int device = 0, priority = 0;
   unsigned flags = 0;
   std::deque<emulator::Task> queue;
+  bool waiting = false;  // a thread is at its first task, which waits
   std::shared_ptr<emulator::Capture> capture;
   emulator::Clock clock;
 };

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <set>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "internal.h"
@@ -82,9 +83,16 @@ cudaError_t set(void* dst, int value, size_t bytes, CUstream_st* stream) {
 
 }  // namespace
 
-std::unique_lock<std::recursive_mutex> lock() {
-  static std::recursive_mutex mutex;
-  return std::unique_lock(mutex);
+static Mutex& mutex() {
+  static Mutex it;
+  return it;
+}
+std::unique_lock<Mutex> lock() { return std::unique_lock(mutex()); }
+void pause() {
+  const int depth = mutex().depth();
+  for (int i = 0; i < depth; ++i) mutex().unlock();
+  std::this_thread::sleep_for(std::chrono::microseconds(100));
+  for (int i = 0; i < depth; ++i) mutex().lock();
 }
 cudaError_t remember(cudaError_t error) {
   if (error != cudaSuccess) t_error = error;

@@ -18,18 +18,23 @@ thread_local cudaStreamCaptureMode t_mode = cudaStreamCaptureModeGlobal;
 
 size_t this_thread() { return std::hash<std::thread::id>()(std::this_thread::get_id()); }
 
-void run_head(CUstream_st* stream);
-void run_until(const std::shared_ptr<Record>& record) {
-  while (!record->done) run_head(record->stream);
-}
-
+// Runs the first task of a stream or, where that waits, a step of what it waits for: callers try again.
 void run_head(CUstream_st* stream) {
-  if (auto wait = stream->queue.front().wait) run_until(wait);
+  if (stream->queue.empty() || stream->waiting) return pause();
+  if (auto wait = stream->queue.front().wait; wait && !wait->done) {
+    stream->waiting = true;
+    wait->stream ? run_head(wait->stream) : wait->help();
+    stream->waiting = false;
+    return;
+  }
   Task task = std::move(stream->queue.front());
   stream->queue.pop_front();
   if (!task.run) return;
   Access access;
   task.run();
+}
+void run_until(const std::shared_ptr<Record>& record) {
+  while (!record->done) run_head(record->stream);
 }
 
 // In the shuffled order other streams may get ahead of the one that is waited for.
@@ -122,6 +127,10 @@ cudaError_t enqueue(cudaStream_t handle, Work work) {
   });
 }
 
+void step(CUstream_st* stream) { run_head(stream); }
+cudaError_t enqueue_wait(cudaStream_t handle, std::shared_ptr<Record> record) {
+  return call([&] { return push(resolve(handle), {nullptr, std::move(record)}); });
+}
 void drain(CUstream_st* stream) {
   Access access;
   while (!stream->queue.empty()) {

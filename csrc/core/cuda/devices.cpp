@@ -21,6 +21,9 @@ struct DeviceInfo {
   std::once_flag once;
   cudaDeviceProp properties{};
   std::atomic<kernels::IndexFault*> fault{nullptr};
+  std::atomic<bool> failed{false};
+  std::mutex failure_mutex;
+  std::string failure;
 };
 using Devices = std::array<DeviceInfo, kMaxDevices>;
 
@@ -118,8 +121,22 @@ void enable_peer_access(int index, int peer) {
 
 kernels::IndexFault* fault_record(int index) { return info(index).fault; }
 
+void report_failure(int index, const std::string& text) {
+  DeviceInfo& d = devices()[static_cast<size_t>(index)];
+  std::lock_guard lock(d.failure_mutex);
+  d.failure = text;
+  d.failed = true;
+}
+
+void drop_failure(int index) { devices()[static_cast<size_t>(index)].failed = false; }
+
 void raise_fault(int index, const char* op) {
-  kernels::IndexFault* record = devices()[static_cast<size_t>(index)].fault;
+  DeviceInfo& d = devices()[static_cast<size_t>(index)];
+  if (d.failed.load(std::memory_order_acquire) && d.failed.exchange(false)) {
+    std::lock_guard lock(d.failure_mutex);
+    throw DistBackendError(d.failure);
+  }
+  kernels::IndexFault* record = d.fault;
   if (!record || !__atomic_load_n(&record->set, __ATOMIC_ACQUIRE)) return;
   kernels::IndexFault found = *record;
   __atomic_store_n(&record->set, false, __ATOMIC_RELEASE);

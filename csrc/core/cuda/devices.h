@@ -24,7 +24,11 @@ bool can_access_peer(int index, int peer);
 void enable_peer_access(int index, int peer);
 
 kernels::IndexFault* fault_record(int index);
-// Raises and clears what a finished kernel has reported, naming `op` if the kernel did not.
+// Something other than a kernel failed on the device, such as a call between ranks that was given up: raised,
+// once, by who next waits for the device, whose numbers may be wrong; unless it was raised elsewhere.
+void report_failure(int index, const std::string& text);
+void drop_failure(int index);
+// Raises and clears what a finished kernel has reported, naming `op` if the kernel did not, or a failure.
 void raise_fault(int index, const char* op);
 // The same for whichever device has one, where the caller does not know which it waited for.
 void raise_any_fault(const char* op);

@@ -34,6 +34,11 @@ def _root(group: Any, rank: int | None, group_rank: int | None, name: str) -> in
     return get_group_rank(group, rank) if rank is not None else int(group_rank)  # type: ignore[arg-type]
 
 
+def _source(group: Any, src: int | None, group_src: int | None) -> int:
+    """As _root; -1, whoever sends first, where neither is given."""
+    return -1 if src is None and group_src is None else _root(group, src, group_src, "src")
+
+
 def _call(
     group: Any, op: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor], **how: Any
 ) -> Work | None:
@@ -275,8 +280,7 @@ def irecv(
     """As recv, without waiting."""
     if _skipped(group):
         return None
-    anyone = src is None and group_src is None
-    root = -1 if anyone else _root(group, src, group_src, "src")
+    root = _source(group, src, group_src)
     return resolve(group)._run(_Op.recv, [], [tensor], root=root, tag=tag, async_op=True)
 
 
@@ -295,13 +299,25 @@ class P2POp:
         if self.op not in (isend, irecv):
             raise ValueError("P2POp: expected op to be isend or irecv of this module")
 
+    def _call(self) -> tuple[Any, Tensor, int, int]:
+        if self.op is isend:
+            return _Op.send, self.tensor, _root(self.group, self.peer, self.group_peer, "dst"), self.tag
+        return _Op.recv, self.tensor, _source(self.group, self.peer, self.group_peer), self.tag
+
 
 def batch_isend_irecv(p2p_op_list: Sequence[P2POp]) -> list[Work]:
     """Starts all transfers of the list, in whatever order they can go; returns a Work for each."""
     if not p2p_op_list or not all(isinstance(each, P2POp) for each in p2p_op_list):
         raise ValueError("batch_isend_irecv: expected a list of P2POp with at least one")
-    works = [each.op(each.tensor, each.peer, each.group, each.tag, each.group_peer) for each in p2p_op_list]
-    return [work for work in works if work is not None]
+    works: dict[int, Work] = {}
+    together: dict[Any, list[int]] = {}
+    for i, each in enumerate(p2p_op_list):
+        if not _skipped(each.group):
+            together.setdefault(resolve(each.group), []).append(i)
+    for group, places in together.items():
+        calls = [p2p_op_list[i]._call() for i in places]
+        works.update(zip(places, group._run_batch(calls), strict=True))
+    return [works[i] for i in sorted(works)]
 
 
 def barrier(group: Group = None, async_op: bool = False, device_ids: Any = None) -> Work | None:

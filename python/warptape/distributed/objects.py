@@ -122,10 +122,10 @@ def gather_object(
 def _gather(data: Tensor, group: Group, root: int | None) -> list[Tensor]:
     """The byte tensors of all ranks, of different sizes: padded to the largest on their way."""
     n = resolve(group).size()
-    sizes = warptape.empty(n, dtype=warptape.int64)
-    collectives.all_gather_into_tensor(sizes, warptape.tensor([data.numel()]), group)
+    sizes = warptape.empty(n, dtype=warptape.int64, device="cpu")
+    collectives.all_gather_into_tensor(sizes, warptape.tensor([data.numel()], device="cpu"), group)
     lengths = sizes.tolist()
-    padded = warptape.zeros(max(lengths), dtype=warptape.uint8)
+    padded = warptape.zeros(max(lengths), dtype=warptape.uint8, device="cpu")
     padded[: data.numel()] = data
     rows = [warptape.empty_like(padded) for _ in range(n)]
     if root is None:
@@ -149,11 +149,15 @@ def broadcast_object_list(
         return
     root = 0 if src is None and group_src is None else _root(group, src, group_src, "src")
     here = resolve(group).rank() == root
-    data = to_tensor(list(object_list), pickle) if here else warptape.empty(0, dtype=warptape.uint8)
-    size = warptape.tensor([data.numel()])
+    data = (
+        to_tensor(list(object_list), pickle)
+        if here
+        else warptape.empty(0, dtype=warptape.uint8, device="cpu")
+    )
+    size = warptape.tensor([data.numel()], device="cpu")
     collectives.broadcast(size, group=group, group_src=root)
     if not here:
-        data = warptape.empty(int(size.item()), dtype=warptape.uint8)
+        data = warptape.empty(int(size.item()), dtype=warptape.uint8, device="cpu")
     collectives.broadcast(data, group=group, group_src=root)
     if not here:
         object_list[:] = from_tensor(data, pickle)
@@ -189,7 +193,7 @@ def send_object_list(
 ) -> None:
     """Sends a list of objects to one rank, which calls recv_object_list."""
     data = to_tensor(list(object_list), pickle)
-    collectives.send(warptape.tensor([data.numel()]), dst, group, group_dst=group_dst)
+    collectives.send(warptape.tensor([data.numel()], device="cpu"), dst, group, group_dst=group_dst)
     collectives.send(data, dst, group, group_dst=group_dst)
 
 
@@ -202,9 +206,9 @@ def recv_object_list(
     pickle: bool = False,
 ) -> int:
     """Receives what send_object_list sends; returns the rank it came from."""
-    size = warptape.tensor([0])
+    size = warptape.tensor([0], device="cpu")
     sender = collectives.recv(size, src, group, group_src=group_src)
-    data = warptape.empty(int(size.item()), dtype=warptape.uint8)
+    data = warptape.empty(int(size.item()), dtype=warptape.uint8, device="cpu")
     collectives.recv(data, sender, group)
     object_list[:] = from_tensor(data, pickle)
     return sender
