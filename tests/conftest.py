@@ -3,6 +3,7 @@
 --strict-ops         an op of the table that the runtime lacks is a failure, not a skip
 --mutations N        mutated calls per op (default 20; 1000 by command)
 --kills N            how often a rank of a training is killed at random (default 5; 50 by command)
+--flips N            how many single bits of a checkpoint are flipped (default 500; 20,000 by command)
 --runtime NAME       prove the op table itself against another runtime (`torch`) instead of warptape
 --device NAME        run the op table on another device (`cuda`); rows whose kernels it lacks are counted
 """
@@ -23,6 +24,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--mutations", type=int, default=20, help="mutated calls per op")
     group.addoption("--kills", type=int, default=5, help="kills of a rank of a training")
+    group.addoption("--flips", type=int, default=500, help="flipped bits of a checkpoint")
     group.addoption(
         "--runtime", default="warptape", help="the package that the op table runs on (warptape, torch)"
     )

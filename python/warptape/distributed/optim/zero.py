@@ -64,6 +64,9 @@ class ZeroRedundancyOptimizer(Optimizer):
         share = {key: value for key, value in group.items() if key not in ("params", "param_names")}
         return {**share, "params": mine}
 
+    def _holds_state_of(self, p: Tensor) -> bool:
+        return self._owner[p] == self.process_group.rank()
+
     def _take_defaults(self) -> None:
         assert self.optim is not None
         for group, share in zip(self.param_groups, self.optim.param_groups, strict=True):

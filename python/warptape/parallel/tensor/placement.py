@@ -111,6 +111,20 @@ class ParallelParameter(Parameter):
         where, mesh = self.placements[0], self.device_mesh
         return full if isinstance(where, Replicate) else where.take(full, mesh.get_local_rank(), mesh.size())
 
+    def held_boxes(self) -> tuple[tuple[int, ...], int, list[tuple[tuple[int, ...], tuple[int, ...]]]]:
+        """Where in the whole this rank's part lies, for checkpoints: the shape of the whole, and (start,
+        shape) of the boxes that lie one after the other along a dim of the part."""
+        where, mesh, none = self.placements[0], self.device_mesh, (0,) * len(self.full_shape)
+        if isinstance(where, Replicate):
+            return self.full_shape, 0, [(none, self.full_shape)]
+        dim = where.dim % len(self.full_shape)
+        boxes = []
+        for start, length in where.ranges(self.full_shape[dim], mesh.get_local_rank(), mesh.size()):
+            box = [list(none), list(self.full_shape)]
+            box[0][dim], box[1][dim] = start, length
+            boxes.append((tuple(box[0]), tuple(box[1])))
+        return self.full_shape, dim, boxes
+
     def sum_gradient(self) -> None:
         """From now on the gradient is summed over the ranks: each uses the parameter for a part of the
         work."""

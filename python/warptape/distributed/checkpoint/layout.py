@@ -1,0 +1,152 @@
+"""The files of a checkpoint: safetensors shards and one manifest, with a checksum of every byte.
+
+Note: the format. A checkpoint is a folder. `manifest.json` is JSON whose first line holds the CRC-32 of all
+lines after it; it lists for each tensor its dtype, its whole shape and its pieces, and for each piece where
+it lies in the whole, in which shard at which byte, and the CRC-32 of each 4 MiB of it. A shard is a
+safetensors file of the pieces that one rank wrote, a piece that is no whole tensor under `name@0:8,0:16`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+import warptape
+
+from .boxes import Box, fault_of_tiling
+
+MANIFEST = "manifest.json"
+FORMAT, VERSION = "warptape.checkpoint", 1
+BLOCK = 4 << 20  # bytes that one checksum covers
+LARGEST_MANIFEST = 1 << 30
+_SHARD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,200}\.safetensors", re.ASCII)
+_FIRST_LINE = b'{"crc32": "%08x",\n'
+# safetensors' names; NumPy has no bfloat16, whose bits travel as those of an int16
+KINDS: dict[str, tuple[Any, str]] = {
+    "F64": (warptape.float64, "<f8"),
+    "F32": (warptape.float32, "<f4"),
+    "F16": (warptape.float16, "<f2"),
+    "BF16": (warptape.bfloat16, "<i2"),
+    "I64": (warptape.int64, "<i8"),
+    "I32": (warptape.int32, "<i4"),
+    "I16": (warptape.int16, "<i2"),
+    "I8": (warptape.int8, "<i1"),
+    "U8": (warptape.uint8, "<u1"),
+    "BOOL": (warptape.bool, "|b1"),
+}
+KIND_OF = {dtype: kind for kind, (dtype, _) in KINDS.items()}
+
+
+class CheckpointException(RuntimeError, ValueError):
+    """A checkpoint that cannot be written or read: the same on every rank.
+
+    `failures` has what each rank that failed had to say.
+    """
+
+    def __init__(self, text: str, failures: Mapping[int, str] | None = None) -> None:
+        super().__init__(text)
+        self.failures = dict(failures or {})
+
+
+def itemsize(kind: str) -> int:
+    """Bytes of an element."""
+    return np.dtype(KINDS[kind][1]).itemsize
+
+
+def blocks_of(data: memoryview) -> list[int]:
+    """The checksum of each block."""
+    return [zlib.crc32(data[at : at + BLOCK]) for at in range(0, len(data), BLOCK)]
+
+
+def piece_name(name: str, shape: tuple[int, ...], box: Box) -> str:
+    """A piece's name in its shard."""
+    if box[1] == shape:
+        return name
+    return name + "@" + ",".join(f"{s}:{s + n}" for s, n in zip(*box))
+
+
+def shard_header(pieces: list[tuple[str, str, tuple[int, ...]]]) -> bytes:
+    """The head of a safetensors file of (name, kind, shape), whose data follow in that order."""
+    entries, at = {"__metadata__": {"format": FORMAT}}, 0
+    for name, kind, shape in pieces:
+        end = at + math.prod(shape) * itemsize(kind)
+        entries[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [at, end]}  # type: ignore[dict-item]
+        at = end
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # data begin at a multiple of 8
+    return len(text).to_bytes(8, "little") + text
+
+
+def encode_manifest(manifest: dict[str, Any]) -> bytes:
+    """The bytes of manifest.json."""
+    body = json.dumps({"format": FORMAT, "version": VERSION, **manifest}, separators=(",", ":"))[1:].encode()
+    return _FIRST_LINE % zlib.crc32(body) + body + b"\n"
+
+
+def decode_manifest(data: bytes, where: str) -> dict[str, Any]:
+    """The manifest, checked so far that nothing in it leads out of its folder or its files.
+
+    Raises: CheckpointException for bytes that a save did not write.
+    """
+
+    def refuse(why: str) -> CheckpointException:
+        return CheckpointException(f"{where}: {why}; load another checkpoint")
+
+    first = len(_FIRST_LINE % 0)
+    if data[:first] != _FIRST_LINE % zlib.crc32(data[first:-1]) or data[-1:] != b"\n":
+        raise refuse("the manifest is damaged, or no save wrote it: its checksum is not that of its bytes")
+    try:
+        manifest = json.loads(data)
+        if manifest["format"] != FORMAT or manifest["version"] != VERSION:
+            raise refuse(f"expected {FORMAT} {VERSION}, got {manifest['format']} {manifest['version']}")
+        files = manifest["files"]
+        for file, entry in files.items():
+            if not _SHARD.fullmatch(file):
+                raise refuse(f"{file!r} is no name of a shard")
+            _natural(entry["bytes"]), _natural(entry["crc32"])
+            if not 8 <= _natural(entry["header"]) <= entry["bytes"]:
+                raise refuse(f"the header of {file} is not in it")
+        for name, entry in manifest["tensors"].items():
+            fault = _fault_of_entry(entry, files)
+            if fault:
+                raise refuse(f"tensor {name}: {fault}")
+        for alias, name in manifest["aliases"].items():
+            if name not in manifest["tensors"]:
+                raise refuse(f"{alias} stands for {name}, which is not there")
+        if not isinstance(manifest["objects"], dict):
+            raise refuse("its objects are no dict")
+    except CheckpointException:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+        raise refuse(f"the manifest does not say what it must ({type(error).__name__}: {error})") from error
+    return manifest
+
+
+def _natural(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 62:
+        raise ValueError(f"expected a number from 0 to 2**62, got {value!r}")
+    return value
+
+
+def _fault_of_entry(entry: dict[str, Any], files: dict[str, Any]) -> str | None:
+    """What is wrong with a tensor of a manifest; makes its shapes tuples."""
+    if entry["dtype"] not in KINDS:
+        return f"unknown dtype {entry['dtype']!r}"
+    shape = entry["shape"] = tuple(_natural(n) for n in entry["shape"])
+    size = itemsize(entry["dtype"])
+    for piece in entry["pieces"]:
+        box = piece["box"] = tuple(tuple(_natural(n) for n in part) for part in piece["box"])
+        if len(box) != 2:
+            return "a piece without start and shape"
+        file, begin, count = files[piece["file"]], _natural(piece["at"]), math.prod(box[1]) * size
+        if begin < file["header"] or begin + count > file["bytes"]:
+            return f"bytes {begin} to {begin + count} are not among the data of {piece['file']}"
+        if len(piece["crc32"]) != -(-count // BLOCK):
+            return f"{len(piece['crc32'])} checksums for {count} bytes"
+    return fault_of_tiling(shape, [piece["box"] for piece in entry["pieces"]])

@@ -1,0 +1,214 @@
+"""load(): each rank reads the slices that it needs, once all that is read has proved to be what was saved."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import mmap
+import os
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import warptape
+
+from ..._tensor import Tensor
+from .boxes import Box, overlap, within
+from .layout import BLOCK, KINDS, LARGEST_MANIFEST, MANIFEST, CheckpointException, decode_manifest, itemsize
+from .plan import agree, describe, exchange, world_of
+from .save import aside, is_checkpoint, raw
+from .state import Wanted
+
+Part = tuple[str, dict[str, Any], Box, Tensor]  # tensor, its piece, what of it is read, where to
+
+
+def read_bytes(path: Path, most: int) -> bytes:
+    """A file's bytes. Raises CheckpointException when there are more than `most`."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    with open(fd, "rb") as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise CheckpointException(f"{path}: more than {most} bytes; no save wrote it")
+    return data
+
+
+def find(checkpoint_id: Any) -> Path:
+    """The folder of a checkpoint, also if a kill left it aside."""
+    path = Path(os.path.abspath(checkpoint_id))
+    if not is_checkpoint(path):
+        if is_checkpoint(aside(path)):
+            return aside(path)
+        raise CheckpointException(f"{path}: no checkpoint is there")
+    return path
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The checked manifest of a folder."""
+    return decode_manifest(read_bytes(path / MANIFEST, LARGEST_MANIFEST), str(path / MANIFEST))
+
+
+class Shards:
+    """The shards of a checkpoint, mapped, with the checksums of their headers checked.
+
+    Raises: CheckpointException, and OSError for a file that is not there.
+    """
+
+    def __init__(self, folder: Path, manifest: dict[str, Any], names: set[str]) -> None:
+        self.maps: dict[str, mmap.mmap] = {}
+        for name in sorted(names):
+            said = manifest["files"][name]
+            fd = os.open(folder / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                size = os.fstat(fd).st_size
+                if size != said["bytes"]:
+                    inside = sorted(
+                        tensor
+                        for tensor, entry in manifest["tensors"].items()
+                        for p in entry["pieces"]
+                        if p["file"] == name and p["at"] + math.prod(p["box"][1]) > size
+                    )
+                    of = f", too few for {', '.join(inside[:8])}" if inside else ""
+                    raise CheckpointException(f"{name} has {size} bytes, not {said['bytes']}{of}")
+                # Private: NumPy and the runtime take only memory that may be written.
+                self.maps[name] = mmap.mmap(fd, 0, access=mmap.ACCESS_COPY)
+            finally:
+                os.close(fd)
+            if zlib.crc32(self.maps[name][: said["header"]]) != said["crc32"]:
+                raise CheckpointException(f"the header of {name} is damaged: its checksum is another")
+
+    def values(self, kind: str, piece: dict[str, Any], part: Box) -> np.ndarray:
+        """A part of a piece, where it is in the file."""
+        whole = np.ndarray(piece["box"][1], KINDS[kind][1], self.maps[piece["file"]], piece["at"])
+        return whole[within(part, piece["box"])]
+
+    def fault_of_block(self, name: str, piece: dict[str, Any], i: int, length: int) -> str | None:
+        """Whether a block of a piece is what was saved."""
+        begin = piece["at"] + i * BLOCK
+        with memoryview(self.maps[piece["file"]]) as data:
+            if zlib.crc32(data[begin : min(begin + BLOCK, piece["at"] + length)]) == piece["crc32"][i]:
+                return None
+        return f"tensor {name} is damaged: in {piece['file']}, bytes {begin} and on have another checksum"
+
+
+def _parts(manifest: dict[str, Any], tensors: list[tuple[str, Any]]) -> Iterator[Part]:
+    """What of which pieces goes where."""
+    for name, into in tensors:
+        for i, box in enumerate(into.boxes):
+            target = into.local(i).detach()
+            for piece in manifest["tensors"][name]["pieces"]:
+                common = overlap(box, piece["box"])
+                if common is not None:
+                    yield name, piece, common, target[within(common, box)] if common != box else target
+
+
+def _blocks(manifest: dict[str, Any], parts: list[Part]) -> dict[tuple[str, int, int], tuple[Any, ...]]:
+    """Of which blocks the checksums must be known, each once."""
+    found = {}
+    for name, piece, (start, size), _ in parts:
+        whole, width = piece["box"], itemsize(manifest["tensors"][name]["dtype"])
+        length = math.prod(whole[1]) * width
+        row = math.prod(whole[1][1:]) * width  # the rows of dim 0 lie one after the other
+        first = (start[0] - whole[0][0]) * row if start else 0
+        last = first + (size[0] * row if start else width)
+        for i in range(first // BLOCK, -(-last // BLOCK)):
+            found[piece["file"], piece["at"], i] = (name, piece, i, length)
+    return found
+
+
+def _verify(shards: Shards, blocks: list[tuple[Any, ...]]) -> None:
+    """Raises CheckpointException that names the damaged tensors."""
+    with ThreadPoolExecutor(min(8, len(os.sched_getaffinity(0)))) as pool:
+        faults = [fault for fault in pool.map(lambda block: shards.fault_of_block(*block), blocks) if fault]
+    if faults:
+        more = f"; and {len(faults) - 8} more" if len(faults) > 8 else ""
+        raise CheckpointException("; ".join(faults[:8]) + more)
+
+
+def _copy(shards: Shards, kind: str, part: Part) -> None:
+    _, piece, box, target = part
+    values = shards.values(kind, piece, box)
+    if kind == "BF16":
+        source = warptape.empty(box[1], dtype=warptape.bfloat16)
+        np.frombuffer(raw(source), np.int16).reshape(box[1])[...] = values
+    else:
+        source = warptape.from_numpy(np.require(values, requirements="A"))
+    target.copy_(source)
+
+
+def load(state_dict: dict[str, Any], *, checkpoint_id: Any, process_group: Any = None) -> None:
+    """Reads a checkpoint into the models, optimizers and other things of a dict, in place; plain data in the
+    dict is replaced. Any layout, on any number of ranks, reads what any other saved. Collective.
+
+    Every name of a model and its optimizer must be there, and no other; of what lies under names that
+    `state_dict` lacks, nothing is read.
+
+    Raises: CheckpointException on every rank, with nothing changed on any, for another model's checkpoint, a
+    damaged or truncated file (naming the tensor), and one that could not have been written by a save.
+    """
+    rank, world = world_of(process_group)
+    shards: Shards | None = None
+    what, cause, fault, seen = f"load from {checkpoint_id}", None, None, None
+    try:
+        folder = find(checkpoint_id)
+        manifest = read_manifest(folder)
+        wanted = Wanted(state_dict, manifest, rank, world)
+        seen = [zlib.crc32(json.dumps(manifest["files"]).encode()), sorted(wanted.known), wanted.prefixes]
+    except Exception as error:
+        fault, cause = describe(error), error
+    told = exchange([fault, seen], process_group, world)
+    agree(what, [each[0] for each in told], cause)
+    _all_known(what, manifest, [each[1] for each in told])
+    try:
+        parts = list(_parts(manifest, wanted.tensors))
+        shards = Shards(folder, manifest, {piece["file"] for _, piece, _, _ in parts})
+        _verify(shards, list(_blocks(manifest, parts).values()))
+    except Exception as error:
+        fault, cause = describe(error), error
+    agree(what, exchange(fault, process_group, world), cause)
+    assert shards is not None
+    with warptape.no_grad():
+        for part in parts:
+            _copy(shards, manifest["tensors"][part[0]]["dtype"], part)
+    for give in wanted.finish:
+        give()
+
+
+def _all_known(what: str, manifest: dict[str, Any], told: list[list[Any]]) -> None:
+    """Raises on every rank for names that no rank asks for, or different checkpoints."""
+    if any(each[0] != told[0][0] for each in told):
+        raise CheckpointException(f"{what}: the ranks see different checkpoints; wait until a save is over")
+    known: set[str] = set()
+    prefixes: set[str] = set()
+    for _, names, under in told:
+        known.update(names)
+        prefixes.update(under)
+    there = [*manifest["tensors"], *manifest["aliases"], *manifest["objects"]]
+    extra = [name for name in there if name not in known and name.startswith(tuple(prefixes))]
+    if extra:
+        more = f" and {len(extra) - 8} more" if len(extra) > 8 else ""
+        raise CheckpointException(f"{what}: nothing here is called {', '.join(extra[:8])}{more}")
+
+
+def metadata(checkpoint_id: Any) -> Any:
+    """What save() was given as `metadata`."""
+    return read_manifest(find(checkpoint_id))["metadata"]
+
+
+def verify(checkpoint_id: Any) -> int:
+    """Reads all of a checkpoint; returns the number of its tensors. Raises CheckpointException."""
+    folder = find(checkpoint_id)
+    manifest = read_manifest(folder)
+    with contextlib.suppress(KeyError):
+        shards = Shards(folder, manifest, set(manifest["files"]))
+        blocks = []
+        for name, entry in manifest["tensors"].items():
+            for piece in entry["pieces"]:
+                length = math.prod(piece["box"][1]) * itemsize(entry["dtype"])
+                blocks += [(name, piece, i, length) for i in range(len(piece["crc32"]))]
+        _verify(shards, blocks)
+    return len(manifest["tensors"])

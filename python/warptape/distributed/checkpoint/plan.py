@@ -1,0 +1,107 @@
+"""What ranks tell each other before a byte is written or read."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from .. import _state
+from ..objects import all_gather_object
+from .boxes import Box, fault_of_tiling
+from .layout import KIND_OF, CheckpointException, itemsize
+from .state import Collected, encode_object
+
+
+def world_of(group: Any) -> tuple[int, int]:
+    """This rank and the number of ranks; (0, 1) without a job."""
+    if _state.peek_state() is None:
+        return 0, 1
+    found = _state.resolve(group)
+    return found.rank(), found.size()
+
+
+def exchange(value: Any, group: Any, world: int) -> list[Any]:
+    """The JSON values of all ranks."""
+    if world == 1:
+        return [value]
+    out: list[Any] = [None] * world
+    all_gather_object(out, json.dumps(value), group)
+    return [json.loads(text) for text in out]
+
+
+def agree(what: str, faults: list[str | None], cause: BaseException | None = None) -> None:
+    """Raises on every rank what any rank found."""
+    failures = {rank: text for rank, text in enumerate(faults) if text}
+    if not failures:
+        return
+    ranks_of: dict[str, list[str]] = {}
+    for rank, text in failures.items():
+        ranks_of.setdefault(text, []).append(str(rank))
+    said = [
+        text if len(faults) == 1 else f"rank {', '.join(ranks)}: {text}" for text, ranks in ranks_of.items()
+    ]
+    raise CheckpointException(f"{what}: {'; '.join(said)}", failures) from cause
+
+
+def describe(error: BaseException) -> str:
+    """An error of one rank, for the others."""
+    return str(error) if isinstance(error, CheckpointException) else f"{type(error).__name__}: {error}"
+
+
+@dataclass
+class Plan:
+    """What all ranks hold together, and which rank writes each box of it."""
+
+    tensors: dict[str, dict[str, Any]] = field(default_factory=dict)
+    objects: dict[str, Any] = field(default_factory=dict)
+    aliases: dict[str, str] = field(default_factory=dict)
+    owners: dict[str, dict[Box, int]] = field(default_factory=dict)
+
+
+def offer(found: Collected) -> dict[str, Any]:
+    """What a rank tells the others of what it holds."""
+    tensors = {
+        name: [KIND_OF[h.tensor.dtype], h.shape, h.boxes, h.any_holder, h.checksum]
+        for name, h in found.tensors.items()
+    }
+    objects = {name: encode_object(value) for name, value in found.objects.items()}
+    return {"tensors": tensors, "objects": objects, "aliases": found.aliases}
+
+
+def merge(offers: list[dict[str, Any]]) -> Plan:
+    """The plan, the same on every rank, for it is computed from the same offers. Raises CheckpointException
+    where ranks contradict each other or do not hold all of a tensor."""
+    plan, seen = Plan(), dict[str, tuple[Any, ...]]()
+    holders: dict[str, dict[Box, list[int]]] = {}
+    for rank, offered in enumerate(offers):
+        for part in ("objects", "aliases"):
+            for name, value in offered[part].items():
+                if getattr(plan, part).setdefault(name, value) != value:
+                    raise CheckpointException(
+                        f"{name} is not the same on rank {rank} as on those before it; wrap it in PerRank if "
+                        "each rank has its own"
+                    )
+        for name, (kind, shape, boxes, any_holder, checksum) in offered["tensors"].items():
+            said = (kind, tuple(shape), any_holder, checksum)
+            if seen.setdefault(name, said) != said:
+                raise CheckpointException(
+                    f"tensor {name} is not the same on rank {rank} as on those before it; give the model, "
+                    "which knows how it is split, instead of its tensors, or wrap it in PerRank"
+                )
+            at = holders.setdefault(name, {})
+            for start, size in boxes:
+                at.setdefault((tuple(start), tuple(size)), []).append(rank)
+    load = [0] * len(offers)  # bytes
+    for name, boxes_of in holders.items():
+        kind, shape, any_holder, _ = seen[name]
+        fault = fault_of_tiling(shape, list(boxes_of))
+        if fault:
+            raise CheckpointException(f"tensor {name}: {fault}; the ranks that save do not hold all of it")
+        plan.tensors[name] = {"dtype": kind, "shape": shape}
+        owners = plan.owners[name] = {}
+        for box, ranks in boxes_of.items():
+            owners[box] = min(ranks, key=lambda r: (load[r], r)) if any_holder else ranks[0]
+            load[owners[box]] += math.prod(box[1]) * itemsize(kind)
+    return plan

@@ -1,0 +1,302 @@
+"""save() and async_save(): each rank writes what it owns, and the whole appears at once or not at all.
+
+Note: what a kill leaves. Shards and manifest are written and synced in a hidden folder beside the
+checkpoint's, which then takes its name. One that is there already is moved aside first, under a name at
+which reading looks too, and removed at the end. So at any moment one whole checkpoint can be read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import secrets
+import shutil
+import threading
+import zlib
+from collections.abc import Callable
+from concurrent.futures import Future
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from ..._tensor import Tensor
+from .. import _state
+from .boxes import Box
+from .layout import (
+    KIND_OF,
+    MANIFEST,
+    CheckpointException,
+    blocks_of,
+    encode_manifest,
+    itemsize,
+    piece_name,
+    shard_header,
+)
+from .plan import Plan, agree, describe, exchange, merge, offer, world_of
+from .state import Collected, collect
+
+PATIENCE = timedelta(minutes=30)  # in which the slowest rank must have written its shard
+Piece = tuple[str, str, tuple[int, ...], Box, Tensor]  # name, kind, shape of the whole, box, values
+_in_flight: set[str] = set()  # temporary folders of saves of this process
+
+
+def raw(tensor: Tensor) -> memoryview:
+    """The bytes of a contiguous tensor on the CPU, where they are; bfloat16 too, which NumPy lacks."""
+    size = tensor.numel() * tensor.element_size()
+    return (
+        memoryview((ctypes.c_char * size).from_address(tensor.data_ptr())).cast("B")
+        if size
+        else memoryview(b"")
+    )
+
+
+def aside(path: Path) -> Path:
+    """Where the checkpoint before lies while a new one takes its place."""
+    return path.with_name(f".{path.name}.old")
+
+
+def sync_folder(path: Path) -> None:
+    """Makes the names in a folder last."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_file(path: Path, parts: list[memoryview | bytes]) -> None:
+    """A new file, on the disk when this returns."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        for part in parts:
+            view = memoryview(part)
+            while view:
+                view = view[os.write(fd, view[: 1 << 30]) :]
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Whether a save wrote the folder."""
+    return (path / MANIFEST).is_file()
+
+
+def _begin(path: Path) -> str:
+    """Makes the temporary folder; removes what killed saves of the same name left. Rank 0."""
+    if path.exists() and not is_checkpoint(path) and (not path.is_dir() or any(path.iterdir())):
+        raise FileExistsError(f"{path} is there and is no checkpoint; choose another name")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    before = aside(path)
+    if before.exists():
+        if path.exists():
+            shutil.rmtree(before)
+        else:
+            os.rename(before, path)
+    for left in path.parent.glob(f".{path.name}.tmp-*"):
+        if str(left) not in _in_flight:
+            shutil.rmtree(left)
+    folder = path.with_name(f".{path.name}.tmp-{secrets.token_hex(8)}")
+    os.mkdir(folder)
+    _in_flight.add(str(folder))
+    return str(folder)
+
+
+def _commit(path: Path, folder: Path, manifest: dict[str, Any]) -> None:
+    """The checkpoint appears. Rank 0, when all shards are on the disk."""
+    write_file(folder / MANIFEST, [encode_manifest(manifest)])
+    sync_folder(folder)
+    before = aside(path)
+    replaces = path.exists()
+    if replaces:
+        os.rename(path, before)
+    try:
+        os.rename(folder, path)
+    except BaseException:
+        if replaces:
+            os.rename(before, path)
+        raise
+    sync_folder(path.parent)
+    if replaces:
+        with contextlib.suppress(OSError):  # the next save removes it
+            shutil.rmtree(before)
+
+
+def _own_pieces(found: Collected, plan: Plan, rank: int, copy: bool) -> list[Piece]:
+    """What this rank writes; copies if the values may change before they are written."""
+    pieces: list[Piece] = []
+    for name, h in found.tensors.items():
+        for i, box in enumerate(h.boxes):
+            if plan.owners[name][box] == rank:
+                part = h.local(i).detach()
+                part = part.clone() if copy and part.is_cpu else part
+                pieces.append((name, KIND_OF[h.tensor.dtype], h.shape, box, part.cpu() if copy else part))
+    return sorted(pieces, key=lambda piece: -itemsize(piece[1]))  # so that all are aligned
+
+
+def _write_shard(folder: Path, rank: int, pieces: list[Piece]) -> dict[str, Any]:
+    """Writes this rank's file. Returns what the manifest says of it."""
+    file = f"shard-{rank:05d}.safetensors"
+    header = shard_header(
+        [(piece_name(name, shape, box), kind, box[1]) for name, kind, shape, box, _ in pieces]
+    )
+    listed, at = [], len(header)
+    parts: list[memoryview | bytes] = [header]
+    values = [part.cpu().contiguous() for *_, part in pieces]  # kept as long as their bytes are used
+    for (name, _, _, box, _), value in zip(pieces, values):
+        data = raw(value)
+        listed.append([name, {"box": box, "file": file, "at": at, "crc32": blocks_of(data)}])
+        at += len(data)
+        parts.append(data)
+    write_file(folder / file, parts)
+    return {
+        "file": {file: {"bytes": at, "header": len(header), "crc32": zlib.crc32(header)}},
+        "pieces": listed,
+    }
+
+
+class _Meeting:
+    """How ranks tell rank 0 that they are done, and rank 0 the others: over the store, which any thread may
+    use while the training runs its collectives."""
+
+    def __init__(self, rank: int, world: int, token: str) -> None:
+        self.rank, self.world, self.at = rank, world, f"checkpoint/{token}"
+        self.store = _state.state().store if world > 1 else None
+
+    def gather(self, value: Any) -> list[Any] | None:
+        """The values of all ranks, on rank 0."""
+        if self.store is None:
+            return [value]
+        if self.rank:
+            self.store.set(f"{self.at}/{self.rank}", json.dumps(value))
+            return None
+        found = [value]
+        for r in range(1, self.world):
+            self.store.wait([f"{self.at}/{r}"], PATIENCE)
+            found.append(json.loads(self.store.get(f"{self.at}/{r}")))
+            self.store.delete_key(f"{self.at}/{r}")
+        return found
+
+    def tell(self, value: Any) -> Any:
+        """Rank 0's value, on all ranks."""
+        if self.store is None:
+            return value
+        if self.rank == 0:
+            self.store.set(f"{self.at}/end", json.dumps(value))
+            return value
+        self.store.wait([f"{self.at}/end"], 2 * PATIENCE)
+        value = json.loads(self.store.get(f"{self.at}/end"))
+        if self.store.add(f"{self.at}/left", 1) == self.world - 1:
+            self.store.delete_key(f"{self.at}/left")
+            self.store.delete_key(f"{self.at}/end")
+        return value
+
+
+def _finish(
+    path: Path, folder: Path, plan: Plan, pieces: list[Piece], meeting: _Meeting, metadata: Any
+) -> None:
+    """Writes, meets, commits."""
+    cause: BaseException | None = None
+    try:
+        own = {**_write_shard(folder, meeting.rank, pieces), "fault": None} if pieces else {"fault": None}
+    except Exception as error:
+        own, cause = {"fault": describe(error)}, error
+    every = meeting.gather(own)
+    faults: list[str | None] = []
+    if every is not None:
+        faults = [each["fault"] for each in every]
+        try:
+            if not any(faults):
+                _commit(path, folder, _manifest(plan, every, metadata))
+        except Exception as error:
+            faults[0], cause = describe(error), error
+        finally:
+            if any(faults):
+                shutil.rmtree(folder, ignore_errors=True)
+            _in_flight.discard(str(folder))
+    agree(f"save to {path}", meeting.tell(faults), cause)
+
+
+def _manifest(plan: Plan, every: list[dict[str, Any]], metadata: Any) -> dict[str, Any]:
+    tensors = {name: {**entry, "pieces": []} for name, entry in plan.tensors.items()}
+    files: dict[str, Any] = {}
+    for each in every:
+        files |= each.get("file", {})
+        for name, piece in each.get("pieces", ()):
+            tensors[name]["pieces"].append(piece)
+    return {
+        "metadata": metadata,
+        "files": files,
+        "tensors": tensors,
+        "aliases": plan.aliases,
+        "objects": plan.objects,
+    }
+
+
+def _start(state: Any, checkpoint_id: Any, group: Any, metadata: Any, copy: bool) -> Callable[[], None]:
+    """Everything that needs the other ranks' main threads, and the copy; returns the rest."""
+    path = Path(os.path.abspath(checkpoint_id))
+    rank, world = world_of(group)
+    cause: BaseException | None = None
+    folder, told, fault = "", None, None
+    try:
+        found = collect(state, rank, world)
+        told = offer(found)
+        if rank == 0:
+            folder = _begin(path)
+    except Exception as error:
+        fault, cause = describe(error), error
+    offers = exchange([fault, told, folder], group, world)
+    folder = offers[0][2]
+    try:
+        agree(f"save to {path}", [each[0] for each in offers], cause)
+        plan = merge([each[1] for each in offers])
+    except CheckpointException:
+        if rank == 0 and folder:
+            shutil.rmtree(folder, ignore_errors=True)
+            _in_flight.discard(folder)
+        raise
+    pieces = _own_pieces(found, plan, rank, copy)
+    meeting = _Meeting(rank, world, Path(folder).name)
+    return lambda: _finish(path, Path(folder), plan, pieces, meeting, metadata)
+
+
+def save(
+    state_dict: dict[str, Any], *, checkpoint_id: Any, process_group: Any = None, metadata: Any = None
+) -> None:
+    """Writes what a dict holds to the folder `checkpoint_id`, from any layout of ranks. Collective.
+
+    Args:
+        state_dict: names -> models, pipeline stages, optimizers, schedulers, generators and other things with
+            state_dict and load_state_dict, tensors, plain data, and dicts of these. What differs between
+            ranks, and is not split, goes into PerRank.
+        checkpoint_id: a path that all ranks share. A checkpoint that is there is replaced when the new one is
+            whole.
+        process_group: the ranks that save; None for all.
+        metadata: plain data for the manifest.
+
+    Raises: CheckpointException, on every rank, when any of them fails; the checkpoint before is still there.
+    """
+    _start(state_dict, checkpoint_id, process_group, metadata, copy=False)()
+
+
+def async_save(
+    state_dict: dict[str, Any], *, checkpoint_id: Any, process_group: Any = None, metadata: Any = None
+) -> Future[None]:
+    """As save, but returns when the values are copied; a thread writes them. `result()` of the future waits,
+    and raises what save would. Wait for it before the job's ranks leave."""
+    finish = _start(state_dict, checkpoint_id, process_group, metadata, copy=True)
+    future: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            finish()
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(None)
+
+    threading.Thread(target=run, name="checkpoint").start()
+    return future

@@ -1,0 +1,330 @@
+"""From models, optimizers, schedulers and generators to named tensors and objects, and back."""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Callable, Iterator, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import warptape
+
+from ... import _C
+from ..._tensor import Tensor
+from ..objects import _decode, _encode
+from .boxes import Held, held
+from .layout import KIND_OF, KINDS, CheckpointException
+
+
+class PerRank:
+    """A value that each rank has of its own; it loads on as many ranks as it was saved from."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+@dataclass
+class Collected:
+    """What a state holds on this rank, by name; `aliases` are further names of shared parameters."""
+
+    tensors: dict[str, Held] = field(default_factory=dict)
+    objects: dict[str, Any] = field(default_factory=dict)
+    aliases: dict[str, str] = field(default_factory=dict)
+
+
+class _Model(NamedTuple):
+    tensors: dict[str, Tensor]
+    extras: dict[str, Any]
+    aliases: dict[str, str]
+    modules: list[Any]
+
+
+def encode_object(value: Any) -> dict[str, Any]:
+    """A value as JSON, with the bytes of the tensors in it. Raises TypeError for what is no plain data."""
+    tensors: list[Tensor] = []
+    tree = _encode(value, tensors)
+    data = b"".join(_C._tensor_bytes(t) for t in tensors)
+    return {"value": tree, "data": base64.b64encode(data).decode()} if data else {"value": tree}
+
+
+def decode_object(entry: dict[str, Any]) -> Any:
+    """What encode_object was given."""
+    return _decode(entry["value"], memoryview(base64.b64decode(entry.get("data", ""))), [0])
+
+
+def _modules_of(value: Any) -> list[tuple[Any, dict[str, Any]]]:
+    """The modules that a value of a state stands for, each with parameters that other stages share."""
+    if isinstance(value, warptape.nn.Module):
+        wrapped = isinstance(value, warptape.nn.parallel.DistributedDataParallel)
+        return [(value.module if wrapped else value, {})]
+    if hasattr(value, "submod") and hasattr(value, "shared"):  # a stage of a pipeline
+        return [(value.submod, value.shared)]
+    if isinstance(value, list | tuple) and value:
+        found = [_modules_of(each) for each in value]
+        return [pair for each in found for pair in each] if all(found) else []
+    return []
+
+
+def _model(path: str, found: list[tuple[Any, dict[str, Any]]]) -> _Model:
+    """The tensors of modules by name, each once: a shared one under the name that comes first."""
+    model, first = _Model({}, {}, {}, [m for m, _ in found]), dict[int, str]()
+    for _, shared in found:
+        first.update((id(p), name) for name, p in shared.items())
+    for module, _ in found:
+        for name, value in module.state_dict(keep_vars=True).items():
+            key = f"{path}.{name}"
+            if not isinstance(value, Tensor):
+                model.extras[key] = value
+                continue
+            known = f"{path}.{first.setdefault(id(value), name)}"
+            if known != key:
+                model.aliases[key] = known
+            if model.tensors.setdefault(known, value) is not value:
+                raise ValueError(f"checkpoint: two modules of {path!r} have a tensor named {name}")
+    return model
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, PerRank):
+        return "rank"
+    if isinstance(value, Tensor):
+        return "tensor"
+    if isinstance(value, warptape.Generator):
+        return "generator"
+    if hasattr(value, "param_groups") and hasattr(value, "state"):
+        return "optimizer"
+    if _modules_of(value):
+        return "model"
+    return "stateful" if hasattr(value, "state_dict") and hasattr(value, "load_state_dict") else "object"
+
+
+def _leaves(state: Any, path: str = "") -> Iterator[tuple[str, Any, MutableMapping[str, Any], str]]:
+    """(path, value, dict that has it, its key in there) of what nested dicts hold; models come first, for
+    optimizers are saved by their parameters' names."""
+    if not isinstance(state, MutableMapping) or not all(isinstance(key, str) for key in state):
+        raise TypeError(f"checkpoint: expected a dict with names as keys, got {type(state).__name__}")
+    found: list[tuple[str, Any, MutableMapping[str, Any], str]] = []
+    for key, value in state.items():
+        if type(value) is dict and value and all(isinstance(inner, str) for inner in value):
+            found += _leaves(value, f"{path}{key}.")
+        else:
+            found.append((path + key, value, state, key))
+    yield from sorted(found, key=lambda leaf: _kind(leaf[1]) != "model")
+
+
+def _names_of(tensors: dict[str, Tensor], names: dict[int, str]) -> None:
+    names.update((id(tensor), name) for name, tensor in tensors.items())
+
+
+def _named(optimizer: Any, names: dict[int, str], path: str) -> Iterator[tuple[int, str, Any]]:
+    """(group, name, parameter) of an optimizer's parameters."""
+    for i, group in enumerate(optimizer.param_groups):
+        for p in group["params"]:
+            if id(p) not in names:
+                raise ValueError(
+                    f"checkpoint: {path} has a parameter of shape {list(p.shape)} that no model of the state "
+                    "has; put the optimizer's model beside it"
+                )
+            yield i, names[id(p)], p
+
+
+def _options(group: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in group.items() if key not in ("params", "param_names")}
+
+
+def _compared(tensor: Tensor) -> Held:
+    """A tensor that all ranks should have alike, with what tells whether they do."""
+    found = held(tensor)
+    found.checksum = zlib.crc32(_C._tensor_bytes(tensor.detach().cpu().contiguous()))
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """What is kept of a leaf that is no model, optimizer or tensor."""
+    kind = _kind(value)
+    if kind == "generator":  # the default one is each rank's own, also where ranks are threads
+        return warptape.get_rng_state() if value is warptape.default_generator else value.get_state()
+    return value.state_dict() if kind == "stateful" else value
+
+
+def collect(state: Any, rank: int, world: int) -> Collected:
+    """Everything in a state, by name. Raises TypeError and ValueError for what cannot be saved."""
+    out, names = Collected(), dict[int, str]()
+    for path, value, _, _ in _leaves(state):
+        kind = _kind(value)
+        if kind == "model":
+            model = _model(path, _modules_of(value))
+            out.aliases |= model.aliases
+            out.objects |= model.extras
+            _names_of(model.tensors, names)
+            for name, tensor in model.tensors.items():
+                out.tensors[name] = held(tensor, any_holder=isinstance(tensor, warptape.nn.Parameter))
+        elif kind == "optimizer":
+            _collect_optimizer(out, path, value, names)
+        elif kind == "tensor":
+            own = hasattr(value, "held_boxes") or world == 1
+            out.tensors[path] = held(value, any_holder=own) if own else _compared(value)
+        elif kind == "rank":
+            out.objects[f"{path}@{rank}/{world}"] = _plain(value.value)
+        else:
+            out.objects[path] = _plain(value)
+    for name, entry in out.tensors.items():
+        if entry.tensor.dtype not in KIND_OF:
+            raise TypeError(f"checkpoint: tensor {name} is {entry.tensor.dtype}, which cannot be saved")
+    return out
+
+
+def _collect_optimizer(out: Collected, path: str, optimizer: Any, names: dict[int, str]) -> None:
+    out.objects[f"{path}.groups"] = [_options(group) for group in optimizer.param_groups]
+    for i, name, p in _named(optimizer, names, path):
+        out.objects[f"{path}.group.{name}"] = i
+        for key, value in optimizer.state[p].items() if p in optimizer.state else ():
+            at = f"{path}.state.{name}.{key}"
+            if not isinstance(value, Tensor):
+                out.objects[at] = value
+            elif value.shape == p.shape:
+                out.tensors[at] = held(value, p, any_holder=True)
+            else:  # a count, or something of which nobody knows how it is split
+                out.tensors[at] = _compared(value) if hasattr(p, "held_boxes") else held(value)
+
+
+class Wanted:
+    """What a state takes from a checkpoint on this rank.
+
+    tensors: (name there, where to); known: all names it knows of; prefixes: under which it must know all;
+    finish: what hands over the rest once the tensors are there.
+    Raises: CheckpointException that lists what is missing, or has another shape or dtype.
+    """
+
+    def __init__(self, state: Any, manifest: dict[str, Any], rank: int, world: int) -> None:
+        self.manifest, self.rank, self.world = manifest, rank, world
+        self.tensors: list[tuple[str, Held]] = []
+        self.known: set[str] = set()
+        self.prefixes: list[str] = []
+        self.finish: list[Callable[[], None]] = []
+        self.faults: list[str] = []
+        self.names: dict[int, str] = {}
+        for path, value, owner, key in _leaves(state):
+            kind = _kind(value)
+            if kind == "model":
+                self._want_model(path, _model(path, _modules_of(value)))
+            elif kind == "optimizer":
+                self._want_optimizer(path, value)
+            elif kind == "tensor":
+                self._want_tensor(path, held(value))
+            else:
+                self._want_object(path, value, owner, key)
+        if self.faults:
+            more = f"; and {len(self.faults) - 8} more" if len(self.faults) > 8 else ""
+            raise CheckpointException("; ".join(self.faults[:8]) + more)
+
+    def _want_tensor(self, name: str, into: Held) -> None:
+        self.known.add(name)
+        source = self.manifest["aliases"].get(name, name)
+        entry = self.manifest["tensors"].get(source)
+        if entry is None:
+            self.faults.append(f"tensor {name} is missing there")
+            return
+        dtype = KINDS[entry["dtype"]][0]
+        if entry["shape"] != into.shape:
+            self.faults.append(f"tensor {name} is {list(entry['shape'])} there and {list(into.shape)} here")
+        elif dtype != into.tensor.dtype and not (
+            dtype.is_floating_point and into.tensor.dtype.is_floating_point
+        ):
+            self.faults.append(f"tensor {name} is {dtype} there and {into.tensor.dtype} here")
+        else:
+            self.tensors.append((source, into))
+
+    def _want_model(self, path: str, model: _Model) -> None:
+        _names_of(model.tensors, self.names)
+        self.prefixes.append(f"{path}.")
+        self.known |= model.aliases.keys() | model.extras.keys()
+        for name, tensor in model.tensors.items():
+            self._want_tensor(name, held(tensor))
+        there = self.manifest["tensors"]
+        for alias, name in model.aliases.items():
+            if alias in there and name in there and there[alias]["pieces"] != there[name]["pieces"]:
+                sums = [[p["crc32"] for p in there[each]["pieces"]] for each in (alias, name)]
+                if sums[0] != sums[1]:
+                    self.faults.append(f"{alias} and {name} are one parameter here and two there")
+        for key in model.extras:
+            self._extra(path, key, model)
+
+    def _extra(self, path: str, key: str, model: _Model) -> None:
+        if key not in self.manifest["objects"]:
+            self.faults.append(f"{key} is missing there")
+            return
+        inside = key[len(path) + 1 :].rpartition(".")[0]
+
+        def give() -> None:
+            for module in model.modules:
+                if inside in dict(module.named_modules()):
+                    module.get_submodule(inside).set_extra_state(decode_object(self.manifest["objects"][key]))
+
+        self.finish.append(give)
+
+    def _want_optimizer(self, path: str, optimizer: Any) -> None:
+        objects, tensors = self.manifest["objects"], self.manifest["tensors"]
+        named = list(_named(optimizer, self.names, path))
+        groups = decode_object(objects[f"{path}.groups"]) if f"{path}.groups" in objects else None
+        if groups is None or len(groups) != len(optimizer.param_groups):
+            count = "no" if groups is None else len(groups)
+            self.faults.append(f"{path} has {count} groups there, {len(optimizer.param_groups)} here")
+            return
+        self.prefixes.append(f"{path}.group.")
+        keys: dict[str, list[str]] = {}  # of each parameter's state
+        for at in (*tensors, *objects):
+            if at.startswith(f"{path}.state."):
+                name, _, key = at[len(path) + 7 :].rpartition(".")
+                keys.setdefault(name, []).append(key)
+        packed: dict[str, Any] = {"state": {}, "param_groups": [{**group, "params": []} for group in groups]}
+        owns = getattr(optimizer, "_holds_state_of", lambda p: True)
+        for index, (i, name, p) in enumerate(named):
+            packed["param_groups"][i]["params"].append(index)
+            member = f"{path}.group.{name}"
+            self.known.add(member)
+            if member not in objects or decode_object(objects[member]) != i:
+                self.faults.append(f"{name} is not in group {i} of {path} there")
+            elif name in keys and owns(p):
+                state = {key: self._state_of(f"{path}.state.{name}.{key}", p) for key in sorted(keys[name])}
+                packed["state"][index] = state
+        self.finish.append(lambda: optimizer.load_state_dict(packed))
+
+    def _state_of(self, at: str, p: Any) -> Any:
+        entry = self.manifest["tensors"].get(at)
+        if entry is None:
+            return decode_object(self.manifest["objects"][at])
+        whole = (
+            tuple(getattr(p, "full_shape", p.shape)) if not hasattr(p, "held_boxes") else p.held_boxes()[0]
+        )
+        like = p if entry["shape"] == whole else None
+        shape = p.shape if like is not None else entry["shape"]
+        value = warptape.empty(shape, dtype=KINDS[entry["dtype"]][0], device=p.device)
+        self._want_tensor(at, held(value, like))
+        return value
+
+    def _want_object(self, path: str, value: Any, owner: MutableMapping[str, Any], key: str) -> None:
+        name, own = path, value
+        if isinstance(value, PerRank):
+            name, own = f"{path}@{self.rank}/{self.world}", value.value
+        if name not in self.manifest["objects"]:
+            others = [at for at in self.manifest["objects"] if at.startswith(f"{path}@")]
+            ranks = f" for {self.world} ranks; it was saved from {len(others)}" if others else " there"
+            self.faults.append(f"{path} is missing{ranks}")
+            return
+        loaded, kind = decode_object(self.manifest["objects"][name]), _kind(own)
+
+        def give() -> None:
+            if kind == "generator" and own is warptape.default_generator:
+                warptape.set_rng_state(loaded)
+            elif kind == "generator":
+                own.set_state(loaded)
+            elif kind == "stateful":
+                own.load_state_dict(loaded)
+            elif isinstance(value, PerRank):
+                value.value = loaded
+            else:
+                owner[key] = loaded
+
+        self.finish.append(give)
