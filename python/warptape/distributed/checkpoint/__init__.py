@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .huggingface import GPT2, LLAMA, NameMap, load_huggingface, save_huggingface
 from .keep import Checkpoints
 from .layout import CheckpointException
 from .load import load, metadata, verify
@@ -9,12 +10,17 @@ from .save import async_save, save
 from .state import PerRank
 
 __all__ = [
+    "GPT2",
+    "LLAMA",
     "CheckpointException",
     "Checkpoints",
+    "NameMap",
     "PerRank",
     "async_save",
     "load",
+    "load_huggingface",
     "metadata",
     "save",
+    "save_huggingface",
     "verify",
 ]

@@ -71,9 +71,11 @@ def piece_name(name: str, shape: tuple[int, ...], box: Box) -> str:
     return name + "@" + ",".join(f"{s}:{s + n}" for s, n in zip(*box))
 
 
-def shard_header(pieces: list[tuple[str, str, tuple[int, ...]]]) -> bytes:
+def shard_header(
+    pieces: list[tuple[str, str, tuple[int, ...]]], metadata: dict[str, str] | None = None
+) -> bytes:
     """The head of a safetensors file of (name, kind, shape), whose data follow in that order."""
-    entries, at = {"__metadata__": {"format": FORMAT}}, 0
+    entries, at = {"__metadata__": metadata or {"format": FORMAT}}, 0
     for name, kind, shape in pieces:
         end = at + math.prod(shape) * itemsize(kind)
         entries[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [at, end]}  # type: ignore[dict-item]
@@ -81,6 +83,28 @@ def shard_header(pieces: list[tuple[str, str, tuple[int, ...]]]) -> bytes:
     text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # data begin at a multiple of 8
     return len(text).to_bytes(8, "little") + text
+
+
+def decode_shard_header(header: bytes, size: int, where: str) -> dict[str, tuple[str, tuple[int, ...], int]]:
+    """By name, the kind, shape and first byte of the tensors of a safetensors file of `size` bytes.
+
+    Raises: CheckpointException for a header that is none, or leads out of the file.
+    """
+    found = {}
+    try:
+        for name, entry in json.loads(header[8:]).items():
+            if name == "__metadata__":
+                continue
+            shape = tuple(_natural(n) for n in entry["shape"])
+            begin, end = (_natural(n) for n in entry["data_offsets"])
+            if entry["dtype"] not in KINDS:
+                raise ValueError(f"{name} is {entry['dtype']}")
+            if end - begin != math.prod(shape) * itemsize(entry["dtype"]) or len(header) + end > size:
+                raise ValueError(f"{name} does not lie in the file; is it truncated?")
+            found[name] = (entry["dtype"], shape, len(header) + begin)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CheckpointException(f"{where} is not safetensors as it must be: {error}") from error
+    return found
 
 
 def encode_manifest(manifest: dict[str, Any]) -> bytes:

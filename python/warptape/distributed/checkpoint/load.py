@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import mmap
@@ -24,6 +23,7 @@ from .plan import agree, describe, exchange, world_of
 from .save import aside, is_checkpoint, raw
 from .state import Wanted
 
+LARGEST_HEADER = 100_000_000  # as the safetensors library has it
 Part = tuple[str, dict[str, Any], Box, Tensor]  # tensor, its piece, what of it is read, where to
 
 
@@ -52,17 +52,27 @@ def read_manifest(path: Path) -> dict[str, Any]:
     return decode_manifest(read_bytes(path / MANIFEST, LARGEST_MANIFEST), str(path / MANIFEST))
 
 
+def read_header(path: Path) -> tuple[bytes, int]:
+    """The head of a safetensors file with its length before it, and the bytes of the whole file."""
+    with open(path, "rb") as file:
+        size, length = os.fstat(file.fileno()).st_size, file.read(8)
+        count = int.from_bytes(length, "little")
+        if len(length) < 8 or count > min(size - 8, LARGEST_HEADER):
+            raise CheckpointException(f"{path}: no safetensors file, or a truncated one")
+        return length + file.read(count), size
+
+
 class Shards:
     """The shards of a checkpoint, mapped, with the checksums of their headers checked.
 
     Raises: CheckpointException, and OSError for a file that is not there.
     """
 
-    def __init__(self, folder: Path, manifest: dict[str, Any], names: set[str]) -> None:
+    def __init__(self, folder: Path, manifest: dict[str, Any], names: set[str], follow: bool = False) -> None:
         self.maps: dict[str, mmap.mmap] = {}
         for name in sorted(names):
             said = manifest["files"][name]
-            fd = os.open(folder / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            fd = os.open(folder / name, os.O_RDONLY | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
             try:
                 size = os.fstat(fd).st_size
                 if size != said["bytes"]:
@@ -78,13 +88,15 @@ class Shards:
                 self.maps[name] = mmap.mmap(fd, 0, access=mmap.ACCESS_COPY)
             finally:
                 os.close(fd)
-            if zlib.crc32(self.maps[name][: said["header"]]) != said["crc32"]:
+            if "crc32" in said and zlib.crc32(self.maps[name][: said["header"]]) != said["crc32"]:
                 raise CheckpointException(f"the header of {name} is damaged: its checksum is another")
 
     def values(self, kind: str, piece: dict[str, Any], part: Box) -> np.ndarray:
         """A part of a piece, where it is in the file."""
-        whole = np.ndarray(piece["box"][1], KINDS[kind][1], self.maps[piece["file"]], piece["at"])
-        return whole[within(part, piece["box"])]
+        shape = piece["box"][1]
+        there = shape[::-1] if piece.get("transposed") else shape
+        whole = np.ndarray(there, KINDS[kind][1], self.maps[piece["file"]], piece["at"])
+        return (whole.T if there is not shape else whole)[within(part, piece["box"])]
 
     def fault_of_block(self, name: str, piece: dict[str, Any], i: int, length: int) -> str | None:
         """Whether a block of a piece is what was saved."""
@@ -95,8 +107,8 @@ class Shards:
         return f"tensor {name} is damaged: in {piece['file']}, bytes {begin} and on have another checksum"
 
 
-def _parts(manifest: dict[str, Any], tensors: list[tuple[str, Any]]) -> Iterator[Part]:
-    """What of which pieces goes where."""
+def parts_of(manifest: dict[str, Any], tensors: list[tuple[str, Any]]) -> Iterator[Part]:
+    """What of which pieces goes where, on this rank."""
     for name, into in tensors:
         for i, box in enumerate(into.boxes):
             target = into.local(i).detach()
@@ -140,6 +152,13 @@ def _copy(shards: Shards, kind: str, part: Part) -> None:
     target.copy_(source)
 
 
+def copy_all(shards: Shards, manifest: dict[str, Any], parts: list[Part]) -> None:
+    """Brings the values to where they go."""
+    with warptape.no_grad():
+        for part in parts:
+            _copy(shards, manifest["tensors"][part[0]]["dtype"], part)
+
+
 def load(state_dict: dict[str, Any], *, checkpoint_id: Any, process_group: Any = None) -> None:
     """Reads a checkpoint into the models, optimizers and other things of a dict, in place; plain data in the
     dict is replaced. Any layout, on any number of ranks, reads what any other saved. Collective.
@@ -164,16 +183,14 @@ def load(state_dict: dict[str, Any], *, checkpoint_id: Any, process_group: Any =
     agree(what, [each[0] for each in told], cause)
     _all_known(what, manifest, [each[1] for each in told])
     try:
-        parts = list(_parts(manifest, wanted.tensors))
+        parts = list(parts_of(manifest, wanted.tensors))
         shards = Shards(folder, manifest, {piece["file"] for _, piece, _, _ in parts})
         _verify(shards, list(_blocks(manifest, parts).values()))
     except Exception as error:
         fault, cause = describe(error), error
     agree(what, exchange(fault, process_group, world), cause)
     assert shards is not None
-    with warptape.no_grad():
-        for part in parts:
-            _copy(shards, manifest["tensors"][part[0]]["dtype"], part)
+    copy_all(shards, manifest, parts)
     for give in wanted.finish:
         give()
 
@@ -203,12 +220,18 @@ def verify(checkpoint_id: Any) -> int:
     """Reads all of a checkpoint; returns the number of its tensors. Raises CheckpointException."""
     folder = find(checkpoint_id)
     manifest = read_manifest(folder)
-    with contextlib.suppress(KeyError):
-        shards = Shards(folder, manifest, set(manifest["files"]))
-        blocks = []
-        for name, entry in manifest["tensors"].items():
-            for piece in entry["pieces"]:
-                length = math.prod(piece["box"][1]) * itemsize(entry["dtype"])
-                blocks += [(name, piece, i, length) for i in range(len(piece["crc32"]))]
-        _verify(shards, blocks)
+    verify_all(folder, manifest)
     return len(manifest["tensors"])
+
+
+def verify_all(folder: Path, manifest: dict[str, Any], under: str = "") -> None:
+    """Reads all tensors whose names begin with `under`. Raises CheckpointException that names those."""
+    blocks = []
+    for name, entry in manifest["tensors"].items():
+        for piece in entry["pieces"] if name.startswith(under) else ():
+            length = math.prod(piece["box"][1]) * itemsize(entry["dtype"])
+            blocks += [(name, piece, i, length) for i in range(len(piece["crc32"]))]
+    try:
+        _verify(Shards(folder, manifest, set(manifest["files"])), blocks)
+    except OSError as error:
+        raise CheckpointException(f"{folder}: {error}") from error

@@ -15,7 +15,7 @@ import secrets
 import shutil
 import threading
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from datetime import timedelta
 from pathlib import Path
@@ -27,7 +27,6 @@ from .boxes import Box
 from .layout import (
     KIND_OF,
     MANIFEST,
-    CheckpointException,
     blocks_of,
     encode_manifest,
     itemsize,
@@ -66,7 +65,7 @@ def sync_folder(path: Path) -> None:
         os.close(fd)
 
 
-def write_file(path: Path, parts: list[memoryview | bytes]) -> None:
+def write_file(path: Path, parts: Iterable[memoryview | bytes]) -> None:
     """A new file, on the disk when this returns."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
@@ -212,10 +211,8 @@ def _finish(
                 _commit(path, folder, _manifest(plan, every, metadata))
         except Exception as error:
             faults[0], cause = describe(error), error
-        finally:
-            if any(faults):
-                shutil.rmtree(folder, ignore_errors=True)
-            _in_flight.discard(str(folder))
+        if any(faults):
+            shutil.rmtree(folder, ignore_errors=True)
     agree(f"save to {path}", meeting.tell(faults), cause)
 
 
@@ -248,19 +245,26 @@ def _start(state: Any, checkpoint_id: Any, group: Any, metadata: Any, copy: bool
             folder = _begin(path)
     except Exception as error:
         fault, cause = describe(error), error
-    offers = exchange([fault, told, folder], group, world)
-    folder = offers[0][2]
     try:
+        offers = exchange([fault, told, folder], group, world)
         agree(f"save to {path}", [each[0] for each in offers], cause)
         plan = merge([each[1] for each in offers])
-    except CheckpointException:
-        if rank == 0 and folder:
+    except BaseException:
+        if folder:
             shutil.rmtree(folder, ignore_errors=True)
             _in_flight.discard(folder)
         raise
+    folder = offers[0][2]
     pieces = _own_pieces(found, plan, rank, copy)
     meeting = _Meeting(rank, world, Path(folder).name)
-    return lambda: _finish(path, Path(folder), plan, pieces, meeting, metadata)
+
+    def finish() -> None:
+        try:
+            _finish(path, Path(folder), plan, pieces, meeting, metadata)
+        finally:
+            _in_flight.discard(folder)
+
+    return finish
 
 
 def save(

@@ -33,7 +33,9 @@ class Collected:
     aliases: dict[str, str] = field(default_factory=dict)
 
 
-class _Model(NamedTuple):
+class Model(NamedTuple):
+    """The tensors of modules by name, other things that they save, and further names of shared tensors."""
+
     tensors: dict[str, Tensor]
     extras: dict[str, Any]
     aliases: dict[str, str]
@@ -53,7 +55,7 @@ def decode_object(entry: dict[str, Any]) -> Any:
     return _decode(entry["value"], memoryview(base64.b64decode(entry.get("data", ""))), [0])
 
 
-def _modules_of(value: Any) -> list[tuple[Any, dict[str, Any]]]:
+def modules_of(value: Any) -> list[tuple[Any, dict[str, Any]]]:
     """The modules that a value of a state stands for, each with parameters that other stages share."""
     if isinstance(value, warptape.nn.Module):
         wrapped = isinstance(value, warptape.nn.parallel.DistributedDataParallel)
@@ -61,14 +63,14 @@ def _modules_of(value: Any) -> list[tuple[Any, dict[str, Any]]]:
     if hasattr(value, "submod") and hasattr(value, "shared"):  # a stage of a pipeline
         return [(value.submod, value.shared)]
     if isinstance(value, list | tuple) and value:
-        found = [_modules_of(each) for each in value]
+        found = [modules_of(each) for each in value]
         return [pair for each in found for pair in each] if all(found) else []
     return []
 
 
-def _model(path: str, found: list[tuple[Any, dict[str, Any]]]) -> _Model:
+def model_of(path: str, found: list[tuple[Any, dict[str, Any]]]) -> Model:
     """The tensors of modules by name, each once: a shared one under the name that comes first."""
-    model, first = _Model({}, {}, {}, [m for m, _ in found]), dict[int, str]()
+    model, first = Model({}, {}, {}, [m for m, _ in found]), dict[int, str]()
     for _, shared in found:
         first.update((id(p), name) for name, p in shared.items())
     for module, _ in found:
@@ -94,7 +96,7 @@ def _kind(value: Any) -> str:
         return "generator"
     if hasattr(value, "param_groups") and hasattr(value, "state"):
         return "optimizer"
-    if _modules_of(value):
+    if modules_of(value):
         return "model"
     return "stateful" if hasattr(value, "state_dict") and hasattr(value, "load_state_dict") else "object"
 
@@ -154,7 +156,7 @@ def collect(state: Any, rank: int, world: int) -> Collected:
     for path, value, _, _ in _leaves(state):
         kind = _kind(value)
         if kind == "model":
-            model = _model(path, _modules_of(value))
+            model = model_of(path, modules_of(value))
             out.aliases |= model.aliases
             out.objects |= model.extras
             _names_of(model.tensors, names)
@@ -208,7 +210,7 @@ class Wanted:
         for path, value, owner, key in _leaves(state):
             kind = _kind(value)
             if kind == "model":
-                self._want_model(path, _model(path, _modules_of(value)))
+                self._want_model(path, model_of(path, modules_of(value)))
             elif kind == "optimizer":
                 self._want_optimizer(path, value)
             elif kind == "tensor":
@@ -236,7 +238,7 @@ class Wanted:
         else:
             self.tensors.append((source, into))
 
-    def _want_model(self, path: str, model: _Model) -> None:
+    def _want_model(self, path: str, model: Model) -> None:
         _names_of(model.tensors, self.names)
         self.prefixes.append(f"{path}.")
         self.known |= model.aliases.keys() | model.extras.keys()
@@ -251,7 +253,7 @@ class Wanted:
         for key in model.extras:
             self._extra(path, key, model)
 
-    def _extra(self, path: str, key: str, model: _Model) -> None:
+    def _extra(self, path: str, key: str, model: Model) -> None:
         if key not in self.manifest["objects"]:
             self.faults.append(f"{key} is missing there")
             return
