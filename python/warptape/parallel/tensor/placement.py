@@ -28,7 +28,7 @@ class Partial:
 
 @dataclass(frozen=True)
 class Shard:
-    """Every rank holds an equal part along `dim`.
+    """Every rank holds a part along `dim`; where it does not divide, the last ranks hold less, or nothing.
 
     `parts` are the sizes of tensors that are joined along `dim` into one, such as queries, keys and values:
     each of them is split by itself, so that a rank holds a part of each. A single number is that of parts
@@ -63,7 +63,9 @@ class Shard:
         """(start, length) in the whole of what a rank holds, in order."""
         found, start = [], 0
         for part in self.sizes(size):
-            found.append((start + rank * (part // ranks), part // ranks))
+            most = -(-part // ranks)
+            before = min(rank * most, part)
+            found.append((start + before, min(most, part - before)))
             start += part
         return found
 
@@ -72,11 +74,24 @@ class Shard:
         ranges = self.ranges(int(full.shape[self.dim]), rank, ranks)
         return warptape.cat([full.narrow(self.dim, start, length) for start, length in ranges], self.dim)
 
-    def join(self, held: Sequence[Tensor]) -> Tensor:
-        """The whole, from what all ranks hold."""
-        lengths = [part // len(held) for part in self.sizes(int(held[0].shape[self.dim]) * len(held))]
-        by_rank = [x.split(lengths, self.dim) for x in held]
-        return warptape.cat([x[i] for i in range(len(lengths)) for x in by_rank], self.dim)
+    def join(self, held: Sequence[Tensor], size: int) -> Tensor:
+        """The whole of that size, from what all ranks hold, `padded`."""
+        parts = self.sizes(size)
+        by_rank = [x.split([-(-part // len(held)) for part in parts], self.dim) for x in held]
+        joined = [warptape.cat([x[i] for x in by_rank], self.dim) for i in range(len(parts))]
+        cut = [x.narrow(self.dim, 0, part) for x, part in zip(joined, parts, strict=True)]
+        return cut[0] if len(cut) == 1 else warptape.cat(cut, self.dim)
+
+    def padded(self, held: Tensor, size: int, ranks: int) -> Tensor:
+        """What a rank holds, as long along `dim` as what the first rank does."""
+        most = sum(-(-part // ranks) for part in self.sizes(size))
+        if held.shape[self.dim] == most:
+            return held.contiguous()
+        shape = list(held.shape)
+        shape[self.dim] = most
+        out = warptape.zeros(shape, dtype=held.dtype, device=held.device)
+        out.narrow(self.dim, 0, held.shape[self.dim]).copy_(held)
+        return out
 
 
 Placement = Replicate | Partial | Shard
@@ -85,31 +100,36 @@ Placement = Replicate | Partial | Shard
 class ParallelParameter(Parameter):
     """This rank's part of a parameter, or the whole where it is replicated.
 
-    device_mesh is a mesh of one axis, placements has one entry, full_shape is that of the whole.
+    placements has an entry for each axis of device_mesh, full_shape is that of the whole.
     """
 
     device_mesh: DeviceMesh
-    placements: tuple[Shard | Replicate]
+    placements: tuple[Shard | Replicate, ...]
     full_shape: tuple[int, ...]
     gradient_is_summed: bool
+    # (mesh of one axis, placement, shape before), in the order in which it was split.
+    splits: tuple[tuple[DeviceMesh, Shard | Replicate, tuple[int, ...]], ...]
 
     def full_tensor(self, local: Tensor | None = None) -> Tensor:
         """The whole, or the whole of another tensor that is split as this one is, such as its gradient or an
         optimizer's state. Collective; not recorded."""
         x = (self if local is None else local).detach()
-        where = self.placements[0]
-        if isinstance(where, Replicate):
-            return x.clone()
-        held = warptape.empty((self.device_mesh.size(), *x.shape), dtype=x.dtype, device=x.device)
-        dist.all_gather_into_tensor(held, x.contiguous(), self.device_mesh.get_group())
-        return where.join(list(held.unbind(0)))
+        for mesh, where, shape in reversed(self.splits):
+            if isinstance(where, Shard):
+                x = where.padded(x, shape[where.dim], mesh.size())
+                held = warptape.empty((mesh.size(), *x.shape), dtype=x.dtype, device=x.device)
+                dist.all_gather_into_tensor(held, x, mesh.get_group())
+                x = where.join(list(held.unbind(0)), shape[where.dim])
+        return x.clone() if all(isinstance(where, Replicate) for where in self.placements) else x
 
     def part_of(self, full: Tensor) -> Tensor:
         """What this rank holds of a tensor of the full shape."""
         if tuple(full.shape) != self.full_shape:
             raise ValueError(f"expected a whole parameter of {list(self.full_shape)}, got {list(full.shape)}")
-        where, mesh = self.placements[0], self.device_mesh
-        return full if isinstance(where, Replicate) else where.take(full, mesh.get_local_rank(), mesh.size())
+        for mesh, where, _ in self.splits:
+            if isinstance(where, Shard):
+                full = where.take(full, mesh.get_local_rank(), mesh.size())
+        return full
 
     def held_boxes(self) -> tuple[tuple[int, ...], int, list[tuple[tuple[int, ...], tuple[int, ...]]]]:
         """Where in the whole this rank's part lies, for checkpoints: the shape of the whole, and (start,
@@ -130,7 +150,7 @@ class ParallelParameter(Parameter):
         work."""
         if self.gradient_is_summed:
             return
-        group, trained = self.device_mesh.get_group(), self.requires_grad
+        group, trained = self.splits[0][0].get_group(), self.requires_grad
         self.requires_grad_()  # a frozen parameter may be trained later
         self.register_hook(lambda g: functional.all_reduce_pass_through(g, group))
         self.requires_grad_(trained)
@@ -139,12 +159,12 @@ class ParallelParameter(Parameter):
     @property
     def _norm_groups(self) -> tuple[Any, ...]:
         """Over which gradient clipping adds up the norms of parts."""
-        return (self.device_mesh.get_group(),) if isinstance(self.placements[0], Shard) else ()
+        return tuple(mesh.get_group() for mesh, where, _ in self.splits if isinstance(where, Shard))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Parameter:
         if id(self) not in memo:
             copy = Parameter(self.data.clone(), self.requires_grad)
-            place(copy, self.device_mesh, self.placements[0], self.full_shape)
+            _describe(copy, self.device_mesh, self.placements, self.full_shape, self.splits)
             if self.gradient_is_summed:
                 copy.sum_gradient()  # type: ignore[attr-defined]
             memo[id(self)] = copy
@@ -155,22 +175,64 @@ class ParallelParameter(Parameter):
         return _rebuild_parameter, (self.data, self.requires_grad)
 
 
-def place(
-    parameter: Any, mesh: DeviceMesh, where: Shard | Replicate, full_shape: tuple[int, ...] | None = None
-) -> None:
+def place(parameter: Any, mesh: DeviceMesh, where: Shard | Replicate) -> None:
     """Turns a Parameter into a ParallelParameter. It stays the same object, so that modules which share it
-    go on sharing it and an optimizer that has it keeps it. `full_shape` says that it was split before."""
+    go on sharing it and an optimizer that has it keeps it."""
     if isinstance(parameter, ParallelParameter):
         return
-    if full_shape is None:
-        full_shape = tuple(parameter.shape)
-        if isinstance(where, Shard):
-            with warptape.no_grad():
-                parameter.grad = None
-                parameter.data = where.take(parameter.data, mesh.get_local_rank(), mesh.size())
+    shape = tuple(parameter.shape)
+    if isinstance(where, Shard):
+        _keep_part(parameter, mesh, where)
+    _describe(parameter, mesh, (where,), shape, ((mesh, where, shape),))
+
+
+def place_again(
+    parameter: Any, mesh: DeviceMesh, where: tuple[Shard | Replicate, ...], joined: DeviceMesh
+) -> None:
+    """As `place`, on each axis of `mesh`, of what may be split along other axes already. `joined` is the mesh
+    of all these axes, those of `mesh` first."""
+    axes = [axis_of(mesh, i) for i in range(mesh.ndim)]
+    before = parameter.splits if isinstance(parameter, ParallelParameter) else ()
+    full_shape = parameter.full_shape if before else tuple(parameter.shape)
+    placements = (*where, *(parameter.placements if before else ()))
+    splits = list(before)
+    for axis, each in zip(axes, where, strict=True):
+        splits.append((axis, each, tuple(parameter.shape)))
+        if isinstance(each, Shard):
+            _keep_part(parameter, axis, each)
+    _describe(parameter, joined, placements, full_shape, tuple(splits))
+
+
+def _keep_part(parameter: Any, mesh: DeviceMesh, where: Shard) -> None:
+    with warptape.no_grad():
+        parameter.grad = None
+        parameter.data = where.take(parameter.data, mesh.get_local_rank(), mesh.size())
+
+
+def _describe(parameter: Any, mesh: Any, placements: Any, full_shape: Any, splits: Any) -> None:
     parameter.__class__ = ParallelParameter
-    parameter.device_mesh, parameter.placements, parameter.full_shape = mesh, (where,), full_shape
-    parameter.gradient_is_summed = False
+    parameter.device_mesh, parameter.placements, parameter.full_shape = mesh, placements, full_shape
+    parameter.splits = splits
+    if "gradient_is_summed" not in parameter.__dict__:
+        parameter.gradient_is_summed = False
+
+
+def axis_of(mesh: DeviceMesh, axis: int) -> DeviceMesh:
+    """An axis of a mesh, which need not have names, as a mesh of its own."""
+    if mesh.ndim == 1:
+        return mesh
+    at = mesh.get_coordinate()
+    if at is None:
+        raise RuntimeError(f"rank {mesh.get_rank()} is not in the mesh {mesh}")
+    line = mesh.mesh[tuple(slice(None) if i == axis else at[i] for i in range(mesh.ndim))]
+    names = mesh.mesh_dim_names
+    return DeviceMesh(
+        mesh.device_type,
+        line,
+        mesh_dim_names=names and names[axis : axis + 1],
+        _groups=[mesh.get_group(axis)],
+        _root=mesh._root,
+    )
 
 
 def check_mesh(mesh: DeviceMesh, where: str) -> DeviceMesh:

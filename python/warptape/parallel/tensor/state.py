@@ -12,20 +12,48 @@ from ..._tensor import Tensor
 from ...distributed import DeviceMesh
 from .placement import ParallelParameter, Replicate, Shard
 
+Ranges = list[tuple[int, int]]  # (start, length), in order
+
 
 @dataclass(frozen=True)
 class ParameterLayout:
-    """Where a rank's part of a parameter lies in the whole: `ranges` are its (start, length) along `dim`, in
-    order; without them the rank holds all of it."""
+    """Where a rank's part of a parameter lies in the whole: `regions` has for each dim that is split what it
+    holds of it; of all other dims it holds all."""
 
     full_shape: tuple[int, ...]
     device_mesh: DeviceMesh
-    placements: tuple[Shard | Replicate]
-    dim: int | None
-    ranges: list[tuple[int, int]]
+    placements: tuple[Shard | Replicate, ...]
+    regions: dict[int, Ranges]
+
+    @property
+    def dim(self) -> int | None:
+        """The dim that is split, if one is. Raises ValueError when two are: see `regions`."""
+        if len(self.regions) > 1:
+            raise ValueError(f"dims {sorted(self.regions)} are split; use regions")
+        return next(iter(self.regions), None)
+
+    @property
+    def ranges(self) -> Ranges:
+        """What the rank holds of `dim`; empty when nothing is split."""
+        dim = self.dim
+        return [] if dim is None else self.regions[dim]
+
+
+def _within(held: Ranges, start: int, length: int) -> Ranges:
+    """Of the concatenation of ranges, the part from `start` on, as ranges of the whole."""
+    found, at = [], 0
+    for begin, n in held:
+        first, last = max(start, at), min(start + length, at + n)
+        if first < last:
+            found.append((begin + first - at, last - first))
+        at += n
+    return found
 
 
 def _split(model: nn.Module) -> dict[str, ParallelParameter]:
+    for module in model.modules():
+        if "_sharding" in module.__dict__:
+            module.__dict__["_sharding"].group.reshard()  # which may be whole for the moment
     named = model.named_parameters(remove_duplicate=False)
     return {name: p for name, p in named if isinstance(p, ParallelParameter)}
 
@@ -34,12 +62,13 @@ def parameter_layouts(model: nn.Module) -> dict[str, ParameterLayout]:
     """By name, the layouts of the parameters that lie on a mesh; all others are replicated."""
     found = {}
     for name, p in _split(model).items():
-        where, mesh = p.placements[0], p.device_mesh
-        dim, ranges = None, []
-        if isinstance(where, Shard):
-            dim = where.dim
-            ranges = where.ranges(p.full_shape[dim], mesh.get_local_rank(), mesh.size())
-        found[name] = ParameterLayout(p.full_shape, mesh, p.placements, dim, ranges)
+        regions: dict[int, Ranges] = {}
+        for mesh, where, shape in p.splits:
+            if isinstance(where, Shard):
+                held = regions.get(where.dim, [(0, shape[where.dim])])
+                taken = where.ranges(shape[where.dim], mesh.get_local_rank(), mesh.size())
+                regions[where.dim] = [r for part in taken for r in _within(held, *part)]
+        found[name] = ParameterLayout(p.full_shape, p.device_mesh, p.placements, regions)
     return found
 
 

@@ -1,0 +1,339 @@
+"""`fully_shard` and what a module that went through it can do: torch.distributed.fsdp's names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import warptape
+
+from ... import nn
+from ..._tensor import Tensor
+from ...distributed import DeviceMesh, init_device_mesh
+from ...nn.parallel.distributed import _tensors_in
+from ..tensor.placement import ParallelParameter, Replicate, Shard, axis_of, check_mesh, place_again
+from .group import Entry, MixedPrecisionPolicy, ParameterGroup
+from .progress import Progress
+
+Model = TypeVar("Model", bound=nn.Module)
+_classes: dict[type, type] = {}
+
+
+class UnshardHandle:
+    """What unshard(async_op=True) returns."""
+
+    def __init__(self, group: ParameterGroup) -> None:
+        self.group = group
+
+    def wait(self) -> None:
+        """Modules have whole parameters then."""
+        self.group.make_whole()
+        self.group.fresh = True
+
+
+class _Sharding:
+    """What fully_shard adds to a module: its group of parameters, and hooks on forward and backward."""
+
+    def __init__(self, module: nn.Module, group: ParameterGroup, reshard_after_forward: bool | None) -> None:
+        self.group, self.policy, self.reshard_given = group, group.policy, reshard_after_forward
+        self.progress: Progress | None = None
+        self.is_root = False
+        self.ahead_forward: list[ParameterGroup] | None = None
+        self.ahead_backward: list[ParameterGroup] | None = None
+        module.register_forward_pre_hook(self.before, prepend=True, with_kwargs=True)
+        module.register_forward_hook(self.after, with_kwargs=True, always_call=True)
+        module.register_state_dict_pre_hook(lambda *_: self.group.reshard())
+        module.register_load_state_dict_pre_hook(lambda *_: self.group.reshard())
+
+    def lead(self, module: nn.Module) -> None:
+        """This module's forward is the outermost: all below are put in its order."""
+        self.progress, self.is_root = Progress(), True
+        for each in _shardings(module):
+            each.progress = each.group.progress = self.progress
+            each.is_root = each is self
+            # The root's parameters would be put together again at once for backward.
+            each.group.reshard_after_forward = (
+                each is not self if each.reshard_given is None else each.reshard_given
+            )
+            self.progress.groups.append(each.group)
+
+    def before(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        if self.progress is None:
+            self.lead(module)
+        assert self.progress is not None
+        if self.is_root:
+            self.progress.begin()
+        self.progress.enter(self.group, self.ahead_forward)
+        dtype = self.policy.param_dtype
+        if dtype is not None and self.policy.cast_forward_inputs:
+            args, kwargs = _mapped((args, kwargs), lambda t: _cast(t, dtype))
+        frozen = self.group.trained() < len(self.group.entries)
+        if frozen and warptape.is_grad_enabled() and not self.progress.backward:
+            args, kwargs = self.watched(args, kwargs)
+        return args, kwargs
+
+    def watched(self, args: Any, kwargs: Any) -> Any:
+        """The inputs, such that backward tells when it has left the module."""
+        left = 0
+
+        def tell(gradient: Tensor) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0 and self.progress is not None:
+                self.progress.inputs_done(self.group)
+
+        def view(t: Tensor) -> Tensor:
+            nonlocal left
+            if not t.requires_grad:
+                return t
+            left += 1
+            seen = t.view_as(t)
+            seen.register_hook(tell)
+            return seen
+
+        return _mapped((args, kwargs), view)
+
+    def after(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+        progress, dtype = self.progress, self.policy.output_dtype
+        if progress is None:
+            return output
+        again = progress.backward
+        progress.leave(self.group)
+        if dtype is not None:
+            output = _mapped(output, lambda t: _cast(t, dtype))
+        if warptape.is_grad_enabled() and not again:
+            for t in _tensors_in(output):
+                if t.requires_grad and not t.is_leaf:
+                    t.register_hook(self.before_backward)
+        return output
+
+    def before_backward(self, gradient: Tensor) -> None:
+        if self.progress is not None:
+            self.progress.enter_backward(self.group, self.ahead_backward)
+
+
+class FSDPModule:
+    """What fully_shard makes of a module's class, with methods of its own. A name that ends in `recurse`'s
+    default True is set for the modules inside, too."""
+
+    _sharding: _Sharding
+
+    def unshard(self, async_op: bool = False) -> UnshardHandle | None:
+        """Puts this module's parameters together ahead of its forward. Collective. With `async_op` it returns
+        a handle at once, whose wait() may be left to forward."""
+        handle = UnshardHandle(self._sharding.group)
+        if async_op:
+            handle.group.start()
+            handle.group.fresh = True
+            return handle
+        handle.wait()
+        return None
+
+    def reshard(self) -> None:
+        """This module's parameters are parts again."""
+        self._sharding.group.reshard()
+
+    def _groups(self, recurse: bool) -> list[ParameterGroup]:
+        return [s.group for s in _shardings(self)] if recurse else [self._sharding.group]  # type: ignore[arg-type]
+
+    def set_requires_gradient_sync(self, requires_gradient_sync: bool, *, recurse: bool = True) -> None:
+        """With False, gradients stay whole, on this rank, and add up until a backward pass with True."""
+        for group in self._groups(recurse):
+            group.sync = requires_gradient_sync
+
+    def set_reshard_after_backward(self, reshard_after_backward: bool, *, recurse: bool = True) -> None:
+        """With False, parameters stay whole after backward. They must not be when an optimizer steps."""
+        for group in self._groups(recurse):
+            group.reshard_after_backward = reshard_after_backward
+
+    def set_reshard_after_forward(self, reshard_after_forward: bool, recurse: bool = True) -> None:
+        """As fully_shard's argument."""
+        for each in _shardings(self) if recurse else [self._sharding]:  # type: ignore[arg-type]
+            each.reshard_given = each.group.reshard_after_forward = reshard_after_forward
+
+    def set_gradient_divide_factor(self, factor: float) -> None:
+        """Sums of gradients over ranks are divided by this instead of by the number of ranks."""
+        if not factor > 0:
+            raise ValueError(f"set_gradient_divide_factor: expected a positive number, got {factor}")
+        self._sharding.group.divisor = float(factor)
+
+    def set_modules_to_forward_prefetch(self, modules: Sequence[FSDPModule]) -> None:
+        """In forward, while this module computes, the parameters of these are put together."""
+        self._sharding.ahead_forward = _groups_of(modules, "set_modules_to_forward_prefetch")
+
+    def set_modules_to_backward_prefetch(self, modules: Sequence[FSDPModule]) -> None:
+        """The same in backward."""
+        self._sharding.ahead_backward = _groups_of(modules, "set_modules_to_backward_prefetch")
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        for group in self._groups(True):
+            group.reshard()
+        return super()._apply(fn, recurse)  # type: ignore[misc]
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Of the parts, also between forward and backward, when modules have whole parameters."""
+        for group in self._groups(True):
+            group.reshard()
+        super().zero_grad(set_to_none)  # type: ignore[misc]
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise TypeError("a module is copied before fully_shard, not after: its groups cannot be copied")
+
+
+def _groups_of(modules: Any, where: str) -> list[ParameterGroup]:
+    modules = list(modules)
+    for each in modules:
+        if not isinstance(each, FSDPModule):
+            raise TypeError(f"{where}: expected modules after fully_shard, got {type(each).__name__}")
+    return [each._sharding.group for each in modules]
+
+
+def _shardings(module: nn.Module) -> list[_Sharding]:
+    return [m._sharding for m in module.modules() if isinstance(m, FSDPModule)]
+
+
+def _cast(t: Tensor, dtype: Any) -> Tensor:
+    return t.to(dtype) if t.is_floating_point() else t
+
+
+def _mapped(value: Any, fn: Callable[[Tensor], Tensor]) -> Any:
+    """The same with all tensors in lists, tuples and dicts replaced."""
+    if isinstance(value, Tensor):
+        return fn(value)
+    if isinstance(value, dict):
+        return {key: _mapped(each, fn) for key, each in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_mapped(each, fn) for each in value))
+    if isinstance(value, list | tuple):
+        return type(value)(_mapped(each, fn) for each in value)
+    return value
+
+
+# ------------------------------------------------------------------------------- fully_shard
+
+
+def fully_shard(
+    module: Model,
+    *,
+    mesh: DeviceMesh | None = None,
+    reshard_after_forward: bool | None = None,
+    shard_placement_fn: Any = None,
+    mp_policy: MixedPrecisionPolicy = MixedPrecisionPolicy(),  # noqa: B008
+    offload_policy: Any = None,
+    ignored_params: Iterable[Any] | None = None,
+) -> Model:
+    """Keeps of each parameter a part on each rank; whole they are for the time that the module needs them.
+
+    Call it for the layers and then for the model: parameters of a module are put together at once, without
+    those of modules inside that were sharded before. Returns the module, changed in place: it is an
+    FSDPModule, too, and its parameters are ParallelParameters, split along dim 0, the same objects as before.
+    All ranks need the same values, as from one seed. Not collective.
+
+    Args:
+        mesh: one axis, among whose ranks parameters are split; or two, the first of which has copies
+            (hybrid sharding). By default all ranks of the job.
+        reshard_after_forward: True frees whole parameters between forward and backward (ZeRO 3), False keeps
+            them (ZeRO 2). None is False for the outermost module alone.
+        mp_policy: dtypes of wholes, of reduced gradients and of outputs.
+        ignored_params: parameters that are left as they are.
+
+    Raises: TypeError and ValueError, the same on every rank and before any change; NotImplementedError for
+    `shard_placement_fn` and `offload_policy`.
+    """
+    mesh = _checked_mesh(module, mesh)
+    _check_options(reshard_after_forward, mp_policy, shard_placement_fn, offload_policy)
+    places = _own_parameters(module, {id(p) for p in ignored_params or ()})
+    joined = [_check_parameter(p, where[0], mesh) for p, where in places]
+    entries = [Entry(p, [(m, name.rpartition(".")[2]) for m, name in where]) for p, where in places]
+    shard = mesh.ndim - 1
+    copies = mesh.get_group(0) if shard and mesh.size(0) > 1 else None
+    group = ParameterGroup(entries, mesh.get_group(shard), copies, mp_policy)
+    for entry, whole_mesh in zip(entries, joined, strict=True):
+        place_again(entry.part, mesh, (*[Replicate()] * shard, Shard(0)), whole_mesh)
+    cls = type(module)
+    if cls not in _classes:
+        _classes[cls] = type(f"FSDP{cls.__name__}", (FSDPModule, cls), {})
+    module.__class__ = _classes[cls]
+    module.__dict__["_sharding"] = _Sharding(module, group, reshard_after_forward)
+    return module
+
+
+def _checked_mesh(module: Any, mesh: Any) -> DeviceMesh:
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"fully_shard: expected a Module, got {type(module).__name__}")
+    name = type(module).__name__
+    if isinstance(module, FSDPModule):
+        raise ValueError(f"fully_shard: {name} was sharded before; call it once for a module")
+    if type(module).forward is nn.Module.forward:
+        raise ValueError(
+            f"fully_shard: {name} has no forward of its own; shard the modules in it, one by one"
+        )
+    if mesh is None:
+        device = next((p.device.type for p in module.parameters()), "cpu")
+        mesh = init_device_mesh(device, (warptape.distributed.get_world_size(),))
+    if not isinstance(mesh, DeviceMesh):
+        raise TypeError(f"fully_shard: expected a DeviceMesh, got {type(mesh).__name__}")
+    if mesh.ndim > 2:
+        raise ValueError(f"fully_shard: expected a mesh of one axis, or of two (copies, parts), got {mesh}")
+    if mesh.get_coordinate() is None:
+        raise ValueError(f"fully_shard: rank {mesh.get_rank()} is not in the mesh {mesh}")
+    for axis in range(mesh.ndim):
+        check_mesh(axis_of(mesh, axis), "fully_shard")
+    return mesh
+
+
+def _check_options(reshard: Any, policy: Any, placement: Any, offload: Any) -> None:
+    if reshard is not None and not isinstance(reshard, bool):
+        raise TypeError(f"fully_shard: reshard_after_forward is True, False or None, got {reshard!r}")
+    if not isinstance(policy, MixedPrecisionPolicy):
+        raise TypeError(f"fully_shard: expected a MixedPrecisionPolicy, got {type(policy).__name__}")
+    for name in ("param_dtype", "reduce_dtype", "output_dtype"):
+        dtype = getattr(policy, name)
+        if dtype is not None and not (isinstance(dtype, warptape.dtype) and dtype.is_floating_point):
+            raise TypeError(f"fully_shard: {name} is a floating dtype or None, got {dtype!r}")
+    for name, given in (("shard_placement_fn", placement), ("offload_policy", offload)):
+        if given is not None:
+            raise NotImplementedError(f"fully_shard: {name} is not there yet; leave it out")
+
+
+def _own_parameters(module: nn.Module, ignored: set[int]) -> list[tuple[Any, list[tuple[nn.Module, str]]]]:
+    """(parameter, [(module that has it, its full name)]) of all that no sharded module inside has."""
+    found: dict[int, tuple[Any, list[tuple[nn.Module, str]]]] = {}
+    taken = {id(entry.part) for s in _shardings(module) for entry in s.group.entries}
+    inside: set[int] = set()
+    for m in module.modules():
+        if isinstance(m, FSDPModule):
+            inside.update(id(x) for x in m.modules())
+    for path, m in module.named_modules():
+        if id(m) in inside:
+            continue
+        for name, p in m._parameters.items():
+            if p is None or id(p) in ignored:
+                continue
+            full = f"{path}.{name}" if path else name
+            if id(p) in taken:
+                raise ValueError(
+                    f"fully_shard: {full} is shared with a module that was sharded by itself; call "
+                    "fully_shard only for a module that has both"
+                )
+            found.setdefault(id(p), (p, []))[1].append((m, full))
+    return list(found.values())
+
+
+def _check_parameter(p: Any, place: tuple[nn.Module, str], mesh: DeviceMesh) -> DeviceMesh:
+    """Raises ValueError for one that cannot be split; returns the mesh of all axes along which it then is."""
+    name = f"fully_shard: {place[1]}"
+    if p.ndim == 0:
+        raise ValueError(f"{name} has no dims; make it a parameter of shape [1]")
+    if p.device.type != mesh.device_type:
+        raise ValueError(f"{name} is on {p.device} and the mesh is of {mesh.device_type!r}; move one of them")
+    if not isinstance(p, ParallelParameter):
+        return mesh
+    own, before = mesh.mesh_dim_names, p.device_mesh.mesh_dim_names
+    if own is None or before is None or mesh._root is not p.device_mesh._root or set(own) & set(before):
+        raise ValueError(
+            f"{name} is split along {p.device_mesh}; take the axes for it and for fully_shard from one mesh, "
+            "init_device_mesh(..., mesh_dim_names=('dp', 'tp'))"
+        )
+    axes: tuple[str, ...] = (*own, *before)
+    return mesh._root[axes]

@@ -1,0 +1,195 @@
+"""The parameters of one module that are put together, and given back, at once.
+
+"ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", section 5, by parameters, as in
+"PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel".
+
+Note [two tensors]: a parameter is the part that the optimizer sees, and a leaf for the whole, which modules
+have while it is there. The leaf stays the same tensor and only its memory comes and goes: so what the graph
+saved is there again once the whole is put together for backward, and nobody but the leaf keeps it.
+"""
+
+from __future__ import annotations
+
+import copy
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import warptape
+
+from ... import nn
+from ..._tensor import Tensor
+from ..tensor.placement import ParallelParameter
+from .transport import Gathering, Scattering
+
+
+@dataclass(frozen=True)
+class MixedPrecisionPolicy:
+    """dtypes of fully_shard; None leaves what is there.
+
+    Args:
+        param_dtype: of the wholes, so of the module's arithmetic and of what is sent.
+        reduce_dtype: in which gradients are added up; by default that of the gradients.
+        output_dtype: of what forward returns.
+        cast_forward_inputs: whether floating inputs of forward become `param_dtype`.
+    """
+
+    param_dtype: Any = None
+    reduce_dtype: Any = None
+    output_dtype: Any = None
+    cast_forward_inputs: bool = True
+
+
+class Entry:
+    """One parameter: `part` and `whole` of Note [two tensors], and the modules that have it."""
+
+    def __init__(self, part: Any, places: Sequence[tuple[nn.Module, str]]) -> None:
+        self.part, self.places = part, places
+        self.shape = tuple(part.shape)
+        # One that tensor parallelism splits has a hook and a layout there; it is copied with them.
+        self.whole: Any = (
+            copy.deepcopy(part)
+            if isinstance(part, ParallelParameter)
+            else nn.Parameter(part.detach(), part.requires_grad)
+        )
+        self.kept: Tensor | None = None  # a gradient that was not reduced
+
+    def empty(self) -> None:
+        """Lets go of the whole's memory. Whoever still uses it for backward gets an error: a version that no
+        saved tensor has."""
+        nothing = warptape.empty(0, dtype=self.part.dtype, device=self.part.device)
+        for _ in range(5):
+            nothing.zero_()
+        self.whole.data = nothing
+
+    def padded_part(self, rows: int, dtype: Any) -> Tensor:
+        """This rank's part, [rows, ...]."""
+        x = self.part.detach()
+        x = x.to(dtype) if dtype is not None and x.is_floating_point() else x
+        return _padded(x, rows)
+
+    def install(self, tensor: Any) -> None:
+        """Modules have this tensor now."""
+        for module, name in self.places:
+            module._parameters[name] = tensor
+
+
+def _padded(x: Tensor, rows: int) -> Tensor:
+    if x.shape[0] == rows:
+        return x
+    out = warptape.zeros((rows, *x.shape[1:]), dtype=x.dtype, device=x.device)
+    out[: x.shape[0]].copy_(x)
+    return out
+
+
+class ParameterGroup:
+    """The entries of one module, in one of two states: in parts, or whole (`is_whole`).
+
+    Args:
+        ranks: the group of ranks among which parameters are split.
+        copies: the group of ranks that have the same parts, or None.
+    """
+
+    def __init__(
+        self, entries: Sequence[Entry], ranks: Any, copies: Any, policy: MixedPrecisionPolicy
+    ) -> None:
+        self.entries, self.ranks, self.copies, self.policy = list(entries), ranks, copies, policy
+        self.reshard_after_forward = self.reshard_after_backward = True
+        self.sync = True
+        self.divisor: float | None = None
+        self.is_whole = self.fresh = False  # fresh: made whole by unshard(), for the next forward
+        self.gathering: Gathering | None = None
+        self.arrived: set[int] = set()  # entries whose gradient came in this backward pass
+        self.reducing: tuple[list[Entry], Scattering] | None = None
+        self.progress: Any = None  # the Progress that is told of gradients
+        here = weakref.ref(self)
+        for i, entry in enumerate(self.entries):
+            if entry.whole.dtype.is_floating_point:
+                trained = entry.whole.requires_grad
+                entry.whole.requires_grad_().register_post_accumulate_grad_hook(_Arrival(here, i))
+                entry.whole.requires_grad_(trained)
+            entry.empty()
+
+    def rows(self, entry: Entry) -> int:
+        """Of the longest part."""
+        return -(-entry.shape[0] // self.ranks.size())
+
+    def start(self, async_op: bool = True) -> None:
+        """Begins to put the parameters together."""
+        if not self.is_whole and self.gathering is None and self.entries:
+            dtype = self.policy.param_dtype
+            parts = [e.padded_part(self.rows(e), dtype) for e in self.entries]
+            self.gathering = Gathering(parts, self.ranks, async_op)
+
+    def make_whole(self) -> None:
+        """Modules have whole parameters now."""
+        if self.is_whole:
+            return
+        self.start(async_op=False)
+        wholes = self.gathering.wait() if self.gathering is not None else []
+        self.gathering, self.is_whole = None, True
+        for entry, whole in zip(self.entries, wholes, strict=True):
+            entry.whole.data = whole[: entry.shape[0]]
+            if entry.whole.requires_grad != entry.part.requires_grad:
+                entry.whole.requires_grad_(entry.part.requires_grad)
+            entry.install(entry.whole)
+
+    def reshard(self) -> None:
+        """Modules have their parts again, and the memory of the wholes is free."""
+        if self.gathering is not None:
+            self.gathering.wait()
+        self.gathering, self.fresh = None, False
+        if self.is_whole:
+            self.is_whole = False
+            for entry in self.entries:
+                entry.install(entry.part)
+                entry.empty()
+
+    def trained(self) -> int:
+        """How many are not frozen."""
+        return sum(e.part.requires_grad for e in self.entries)
+
+    def reduce(self) -> None:
+        """Begins to average the gradients that came, or keeps them for a later pass that does."""
+        entries = [self.entries[i] for i in sorted(self.arrived)]
+        self.arrived.clear()
+        for entry in entries:
+            gradient = entry.whole.grad.detach()
+            entry.whole.grad = None
+            if self.policy.reduce_dtype is not None:
+                gradient = gradient.to(self.policy.reduce_dtype)
+            entry.kept = gradient if entry.kept is None else entry.kept.add_(gradient)
+        if not self.sync:
+            return
+        entries = [e for e in self.entries if e.kept is not None]
+        n = self.ranks.size()
+        wholes: list[Any] = []
+        for entry in entries:
+            wholes.append(_padded(entry.kept, n * self.rows(entry)))  # type: ignore[arg-type]
+            entry.kept = None
+        self.reducing = entries, Scattering(wholes, self.ranks, self.copies, self.divisor)
+
+    def finish_reducing(self) -> None:
+        """Adds the averages to the gradients of the parts."""
+        if self.reducing is None:
+            return
+        entries, scattering = self.reducing
+        self.reducing = None
+        for entry, gradient in zip(entries, scattering.wait(), strict=True):
+            part = entry.part
+            gradient = gradient[: part.shape[0]].to(part.dtype)
+            part.grad = gradient if part.grad is None else part.grad + gradient
+
+
+class _Arrival:
+    """The hook on a whole: its gradient is complete for this backward pass."""
+
+    def __init__(self, group: weakref.ref[ParameterGroup], index: int) -> None:
+        self.group, self.index = group, index
+
+    def __call__(self, whole: Tensor) -> None:
+        group = self.group()
+        if group is not None and group.progress is not None:
+            group.arrived.add(self.index)
+            group.progress.arrived(group)
