@@ -7,8 +7,10 @@ import gc
 import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
+import checkpoint_layouts as layouts
 import pytest
 import shard_training
 import warptape as wt
@@ -17,6 +19,7 @@ from launched import launch
 from shard_training import MODELS, Inner, Odd, Way, batches, check, shard, train
 from tensor_models import simulate
 from warptape import nn, optim
+from warptape.distributed import checkpoint
 from warptape.parallel import FSDPModule, MixedPrecisionPolicy, fully_shard
 from warptape.parallel import shard as sharding
 from warptape.parallel import tensor as tp
@@ -594,3 +597,40 @@ def test_comparison_finds_a_planted_bug(bug: Any, monkeypatch: pytest.MonkeyPatc
     way = bug(monkeypatch)
     with pytest.raises(dist.RankFailed, match=r"step [01]: .* differs by|full|shape"):
         compare("gpt2", "sgd", way, 2)
+
+
+# ------------------------------------------------------------------------------- checkpoints
+
+
+@pytest.mark.parametrize("there, here", [("zero3", "tp2xzero2"), ("tp2xzero2", "hybrid"), ("hybrid", "one")])
+def test_checkpoints_go_from_layout_to_layout(there: str, here: str, tmp_path: Path) -> None:
+    shapes = {"one": (1, 1, 1), "zero3": (1, 3, 1), "tp2xzero2": (1, 2, 2), "hybrid": (2, 2, 1)}
+
+    def rank(layout: str) -> Any:
+        mesh = dist.init_device_mesh("cpu", shapes[layout], mesh_dim_names=("copies", "dp", "tp"))
+        model = layouts.build()
+        names = ("copies", "dp") if layout == "hybrid" else "dp"
+        if layout == "tp2xzero2":
+            tp.parallelize_module(
+                model, mesh["tp"], {**layouts.PLAN, "0": tp.RowwiseParallel(), "3": tp.ColwiseParallel()}
+            )
+        for block in (model[1], model[2], model):
+            fully_shard(block, mesh=mesh[names])
+        opt = optim.AdamW(model.parameters())
+        model(wt.zeros((2, 3), dtype=wt.int64)).sum().backward()
+        opt.step()
+        return model, [model], opt
+
+    def save() -> None:
+        what, modules, opt = rank(there)
+        layouts.each(what, modules, opt, layouts.fill)
+        checkpoint.save({"model": what, "optimizer": opt}, checkpoint_id=tmp_path / "saved")
+
+    def load() -> int:
+        what, modules, opt = rank(here)
+        checkpoint.load({"model": what, "optimizer": opt}, checkpoint_id=tmp_path / "saved")
+        return layouts.each(what, modules, opt, layouts.compare)
+
+    counts = [functools.reduce(int.__mul__, shapes[layout]) for layout in (there, here)]
+    simulate(counts[0], save)
+    assert min(simulate(counts[1], load)) > 50

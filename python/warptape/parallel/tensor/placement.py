@@ -95,6 +95,18 @@ class Shard:
 
 
 Placement = Replicate | Partial | Shard
+Ranges = list[tuple[int, int]]  # (start, length) along a dim, in order
+
+
+def _within(held: Ranges, start: int, length: int) -> Ranges:
+    """Of what ranges make up, joined, a part, as ranges of the whole."""
+    found, at = [], 0
+    for begin, n in held:
+        first, last = max(start, at), min(start + length, at + n)
+        if first < last:
+            found.append((begin + first - at, last - first))
+        at += n
+    return found
 
 
 class ParallelParameter(Parameter):
@@ -131,19 +143,29 @@ class ParallelParameter(Parameter):
                 full = where.take(full, mesh.get_local_rank(), mesh.size())
         return full
 
+    def regions(self) -> dict[int, Ranges]:
+        """For each dim that is split, what this rank holds of it."""
+        found: dict[int, Ranges] = {}
+        for mesh, where, shape in self.splits:
+            if isinstance(where, Shard):
+                dim = where.dim % len(shape)
+                taken = where.ranges(shape[dim], mesh.get_local_rank(), mesh.size())
+                held = found.get(dim, [(0, shape[dim])])
+                found[dim] = [r for part in taken for r in _within(held, *part)]
+        return found
+
     def held_boxes(self) -> tuple[tuple[int, ...], int, list[tuple[tuple[int, ...], tuple[int, ...]]]]:
         """Where in the whole this rank's part lies, for checkpoints: the shape of the whole, and (start,
         shape) of the boxes that lie one after the other along a dim of the part."""
-        where, mesh, none = self.placements[0], self.device_mesh, (0,) * len(self.full_shape)
-        if isinstance(where, Replicate):
-            return self.full_shape, 0, [(none, self.full_shape)]
-        dim = where.dim % len(self.full_shape)
+        regions = {dim: ranges or [(0, 0)] for dim, ranges in self.regions().items()}
+        along = max(regions, key=lambda d: len(regions[d]), default=0)  # of the others there is one range
         boxes = []
-        for start, length in where.ranges(self.full_shape[dim], mesh.get_local_rank(), mesh.size()):
-            box = [list(none), list(self.full_shape)]
-            box[0][dim], box[1][dim] = start, length
-            boxes.append((tuple(box[0]), tuple(box[1])))
-        return self.full_shape, dim, boxes
+        for here in regions.get(along, [(0, self.full_shape[along])]) if self.full_shape else [(0, 0)]:
+            start, size = [0] * len(self.full_shape), list(self.full_shape)
+            for dim, ranges in regions.items():
+                start[dim], size[dim] = here if dim == along else ranges[0]
+            boxes.append((tuple(start), tuple(size)))
+        return self.full_shape, along, boxes
 
     def sum_gradient(self) -> None:
         """From now on the gradient is summed over the ranks: each uses the parameter for a part of the

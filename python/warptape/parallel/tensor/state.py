@@ -10,9 +10,7 @@ from typing import Any
 from ... import nn
 from ..._tensor import Tensor
 from ...distributed import DeviceMesh
-from .placement import ParallelParameter, Replicate, Shard
-
-Ranges = list[tuple[int, int]]  # (start, length), in order
+from .placement import ParallelParameter, Ranges, Replicate, Shard
 
 
 @dataclass(frozen=True)
@@ -39,17 +37,6 @@ class ParameterLayout:
         return [] if dim is None else self.regions[dim]
 
 
-def _within(held: Ranges, start: int, length: int) -> Ranges:
-    """Of the concatenation of ranges, the part from `start` on, as ranges of the whole."""
-    found, at = [], 0
-    for begin, n in held:
-        first, last = max(start, at), min(start + length, at + n)
-        if first < last:
-            found.append((begin + first - at, last - first))
-        at += n
-    return found
-
-
 def _split(model: nn.Module) -> dict[str, ParallelParameter]:
     for module in model.modules():
         if "_sharding" in module.__dict__:
@@ -60,16 +47,10 @@ def _split(model: nn.Module) -> dict[str, ParallelParameter]:
 
 def parameter_layouts(model: nn.Module) -> dict[str, ParameterLayout]:
     """By name, the layouts of the parameters that lie on a mesh; all others are replicated."""
-    found = {}
-    for name, p in _split(model).items():
-        regions: dict[int, Ranges] = {}
-        for mesh, where, shape in p.splits:
-            if isinstance(where, Shard):
-                held = regions.get(where.dim, [(0, shape[where.dim])])
-                taken = where.ranges(shape[where.dim], mesh.get_local_rank(), mesh.size())
-                regions[where.dim] = [r for part in taken for r in _within(held, *part)]
-        found[name] = ParameterLayout(p.full_shape, p.device_mesh, p.placements, regions)
-    return found
+    return {
+        name: ParameterLayout(p.full_shape, p.device_mesh, p.placements, p.regions())
+        for name, p in _split(model).items()
+    }
 
 
 def full_state_dict(model: nn.Module) -> OrderedDict[str, Tensor]:
