@@ -71,6 +71,11 @@ class Inner(nn.Module):
         return self.head(x)
 
 
+def net() -> Any:
+    wt.manual_seed(3)
+    return nn.Sequential(nn.Linear(6, 10), nn.Tanh(), nn.Linear(10, 6), nn.LayerNorm(6), nn.Linear(6, 3))
+
+
 MODELS: dict[str, tuple[Callable[[], Any], Callable[..., Any] | None]] = {
     "odd": (Odd, None),
     "gpt2": (GPT2, gpt2_plan),
