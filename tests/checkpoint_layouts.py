@@ -16,7 +16,7 @@ from warptape import nn, optim
 from warptape.distributed.optim import ZeroRedundancyOptimizer
 from warptape.parallel import parallelize_module
 from warptape.parallel import pipeline as pp
-from warptape.parallel.tensor import ColwiseParallel, RowwiseParallel
+from warptape.parallel.tensor import ColwiseParallel, RowwiseParallel, VocabParallelCrossEntropy
 
 C, V = 8, 12
 
@@ -26,6 +26,7 @@ class Block(nn.Module):
         super().__init__()
         self.norm, self.qkv, self.out = nn.LayerNorm(C), nn.Linear(C, 3 * C), nn.Linear(C, C)
         self.up, self.down = nn.Linear(C, 4 * C), nn.Linear(4 * C, C)
+        self.drop = nn.Dropout(0.1)
         self.gate = nn.Parameter(wt.ones(C, dtype=wt.bfloat16))
         self.register_buffer("count", wt.zeros((), dtype=wt.int64))
         self.register_buffer("mask", wt.zeros(3, dtype=wt.bool))
@@ -33,7 +34,7 @@ class Block(nn.Module):
     def forward(self, x: wt.Tensor) -> wt.Tensor:
         q, k, v = self.qkv(self.norm(x)).chunk(3, -1)
         x = x + self.out(q * k + v) * self.gate.float()
-        return x + self.down(self.up(x).relu())
+        return x + self.drop(self.down(self.up(x).relu()))
 
 
 def build() -> nn.Sequential:
@@ -92,6 +93,31 @@ def make(layout: str, model: Any = None) -> tuple[Any, list[Any], Any]:
         p.grad = wt.ones_like(p)
     optimizer.step()
     return what, [model], optimizer
+
+
+def trainer(layout: str, what: Any, optimizer: Any) -> Callable[[wt.Tensor], list[float]]:
+    """A step on tokens [B, T]: the losses that this rank knows."""
+    axes = LAYOUTS[layout]
+    mesh = dist.init_device_mesh("cpu", tuple(axes.values()), mesh_dim_names=tuple(axes))
+    loss_of: Any = VocabParallelCrossEntropy(mesh["tp"]) if "tp" in axes else cross_entropy
+    schedule = pp.Schedule1F1B(what, 2, loss_of) if "pp" in axes else None
+
+    def step(tokens: wt.Tensor) -> list[float]:
+        optimizer.zero_grad()
+        losses: list[wt.Tensor] = []
+        if schedule is not None:
+            schedule.step(tokens, target=tokens, losses=losses)
+        else:
+            losses = [loss_of(what(tokens), tokens)]
+            losses[0].backward()
+        optimizer.step()
+        return [loss.item() for loss in losses]
+
+    return step
+
+
+def cross_entropy(logits: wt.Tensor, tokens: wt.Tensor) -> wt.Tensor:
+    return nn.functional.cross_entropy(logits.flatten(0, 1), tokens.flatten())
 
 
 def expected(name: str, shape: Any, dtype: Any) -> wt.Tensor:

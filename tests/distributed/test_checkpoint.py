@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ import warptape as wt
 import warptape.distributed as dist
 import warptape.distributed.checkpoint as dcp
 import warptape.nn.functional as F
-from checkpoint_layouts import LAYOUTS, build, compare, each, fill, make, ranks_of, simulate
+from checkpoint_layouts import LAYOUTS, V, build, compare, each, fill, make, ranks_of, simulate, trainer
+from launched import LAUNCHER, environ
 from warptape import nn, optim
 
 CheckpointException = dcp.CheckpointException
@@ -146,6 +148,33 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path, kind, ranks):
     simulate(ranks, rank) if ranks > 1 else rank()
 
 
+@pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if layout != "one"])
+def test_a_resumed_run_of_a_split_model_is_the_uninterrupted_one(tmp_path, layout):
+    def start() -> tuple[dict[str, Any], Any, Any]:
+        wt.manual_seed(5)
+        what, modules, optimizer = make(layout)
+        data = wt.Generator().manual_seed(6)
+        random = wt.default_generator
+        state = {"model": what, "optimizer": optimizer, "random": random, "data": data}
+        step = trainer(layout, what, optimizer)
+        return state, lambda: step(wt.randint(V, (4, 6), generator=data)), modules[0]
+
+    def rank() -> int:
+        state, step, model = start()
+        step(), step()
+        future = dcp.async_save(state, checkpoint_id=tmp_path / "at2")
+        losses = [step() for _ in range(3)]
+        future.result()
+        again, step_again, model_again = start()
+        dcp.load(again, checkpoint_id=tmp_path / "at2")
+        assert [step_again() for _ in range(3)] == losses
+        for a, b in zip(model.parameters(), model_again.parameters()):
+            assert wt.equal(a.detach(), b.detach())
+        return sum(map(len, losses))
+
+    assert sum(simulate(ranks_of(layout), rank)) >= 3
+
+
 def test_each_rank_keeps_its_own_where_it_says_so(tmp_path):
     def rank() -> None:
         me = dist.get_rank()
@@ -263,6 +292,49 @@ def test_the_last_and_the_best_are_kept(tmp_path):
     assert weight.tolist() == [1.0] * 3
     assert dcp.Checkpoints(tmp_path / "run").load({"w": weight}) == 6
     assert sorted(p.name for p in (tmp_path / "run").iterdir()) == [f"step-{n:09d}" for n in (1, 4, 5, 6)]
+
+
+def test_processes_save_and_load(tmp_path):
+    """Under the launcher: the background threads meet over the store."""
+    script = tmp_path / "job.py"
+    script.write_text(PROCESSES)
+    command = [*LAUNCHER, "--nproc-per-node=2", str(script), str(tmp_path / "run")]
+    done = subprocess.run(command, env=environ(), capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("the same") == 2
+    assert sorted(p.name for p in (tmp_path / "run").iterdir()) == [f"step-{n:09d}" for n in (2, 3, 4)]
+
+
+PROCESSES = """
+import sys
+import warptape as wt, warptape.distributed as dist, warptape.distributed.checkpoint as dcp
+from warptape import nn, optim
+from warptape.parallel import parallelize_module
+from warptape.parallel.tensor import ColwiseParallel, RowwiseParallel
+dist.init_process_group()
+mesh = dist.init_device_mesh("cpu", (2,))
+def make(seed):
+    wt.manual_seed(seed)
+    plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+    model = parallelize_module(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4)), mesh, plan)
+    return {"model": model, "optimizer": optim.Adam(model.parameters()), "random": wt.default_generator}
+state, kept = make(0), dcp.Checkpoints(sys.argv[1], keep_last=3)
+def step(state):
+    state["optimizer"].zero_grad()
+    loss = state["model"](wt.rand(3, 4)).square().mean()
+    loss.backward()
+    state["optimizer"].step()
+    return loss.item()
+for at in range(5):
+    step(state)
+    kept.save(state, at)
+losses = [step(state) for _ in range(3)]
+again = make(1)
+assert kept.load(again) == 4
+assert [step(again) for _ in range(3)] == losses
+print("the same")
+dist.destroy_process_group()
+"""
 
 
 def test_ranks_load_the_same_step(tmp_path):

@@ -283,6 +283,10 @@ def test_truncated_and_missing_files_are_refused(tmp_path):
         with pytest.raises(CheckpointException):
             version_at(path)
         file.unlink()
+        os.mkfifo(file)
+        with pytest.raises(CheckpointException):
+            version_at(path)
+        file.unlink()
         file.write_bytes(whole)
     assert version_at(path) == 1
 

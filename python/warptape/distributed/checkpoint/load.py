@@ -23,13 +23,14 @@ from .plan import agree, describe, exchange, world_of
 from .save import aside, is_checkpoint, raw
 from .state import Wanted
 
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe in a file's place is not waited for
 LARGEST_HEADER = 100_000_000  # as the safetensors library has it
 Part = tuple[str, dict[str, Any], Box, Tensor]  # tensor, its piece, what of it is read, where to
 
 
 def read_bytes(path: Path, most: int) -> bytes:
     """A file's bytes. Raises CheckpointException when there are more than `most`."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    fd = os.open(path, _READ | os.O_NOFOLLOW)
     with open(fd, "rb") as file:
         data = file.read(most + 1)
     if len(data) > most:
@@ -72,7 +73,7 @@ class Shards:
         self.maps: dict[str, mmap.mmap] = {}
         for name in sorted(names):
             said = manifest["files"][name]
-            fd = os.open(folder / name, os.O_RDONLY | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
+            fd = os.open(folder / name, _READ | (0 if follow else os.O_NOFOLLOW))
             try:
                 size = os.fstat(fd).st_size
                 if size != said["bytes"]:
