@@ -80,7 +80,7 @@ def test_every_rank_dumps_when_one_is_late(tmp_path):
                 dist.all_reduce(wt.ones(3))
             texts.setdefault(dist.get_rank(), []).append(str(caught.value))
 
-    dist.simulate(3, body, timeout=timedelta(seconds=1))
+    dist.simulate(3, body, timeout=timedelta(seconds=seconds(3)))
     for rank in (0, 2):
         assert all(
             text.endswith(f"\nflight record: {tmp_path}/flight_store_rank{rank}.json") for text in texts[rank]
