@@ -1,4 +1,4 @@
-"""One model in eight layouts, each tensor of it filled with values that its name determines.
+"""One model in ten layouts, each tensor of it filled with values that its name determines.
 
 Shapes: B batch, T sequence, C width, V vocabulary.
 """
@@ -14,7 +14,7 @@ import warptape as wt
 import warptape.distributed as dist
 from warptape import nn, optim
 from warptape.distributed.optim import ZeroRedundancyOptimizer
-from warptape.parallel import parallelize_module
+from warptape.parallel import fully_shard, parallelize_module
 from warptape.parallel import pipeline as pp
 from warptape.parallel.tensor import ColwiseParallel, RowwiseParallel, VocabParallelCrossEntropy
 
@@ -59,6 +59,8 @@ LAYOUTS: dict[str, dict[str, int]] = {  # sizes of the mesh's axes
     "pp2": {"pp": 2},
     "tp2xdp2": {"dp": 2, "tp": 2},
     "pp2xtp2": {"pp": 2, "tp": 2},
+    "fsdp3": {"fsdp": 3},  # which divides nothing
+    "fsdp2xtp2": {"fsdp": 2, "tp": 2},
 }
 
 
@@ -82,6 +84,9 @@ def make(layout: str, model: Any = None) -> tuple[Any, list[Any], Any]:
         plan |= {"0": RowwiseParallel()} if "0" in names else {}
         plan |= {"3": ColwiseParallel()} if "3" in names else {}
         parallelize_module(model, mesh["tp"], plan)
+    if "fsdp" in axes:
+        for module in (model[1], model[2], model):
+            fully_shard(module, mesh=mesh["fsdp"])
     kind: Any = ZeroRedundancyOptimizer if layout == "zero2" else optim.AdamW
     how = {"optimizer_class": optim.AdamW} if layout == "zero2" else {}
     groups = [

@@ -92,7 +92,8 @@ def merge(offers: list[dict[str, Any]]) -> Plan:
                 )
             at = holders.setdefault(name, {})
             for start, size in boxes:
-                at.setdefault((tuple(start), tuple(size)), []).append(rank)
+                if math.prod(size):
+                    at.setdefault((tuple(start), tuple(size)), []).append(rank)
     load = [0] * len(offers)  # bytes
     for name, boxes_of in holders.items():
         kind, shape, any_holder, _ = seen[name]

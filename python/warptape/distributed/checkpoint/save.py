@@ -128,7 +128,7 @@ def _own_pieces(found: Collected, plan: Plan, rank: int, copy: bool) -> list[Pie
     pieces: list[Piece] = []
     for name, h in found.tensors.items():
         for i, box in enumerate(h.boxes):
-            if plan.owners[name][box] == rank:
+            if plan.owners[name].get(box) == rank:
                 part = h.local(i).detach()
                 part = part.clone() if copy and part.is_cpu else part
                 pieces.append((name, KIND_OF[h.tensor.dtype], h.shape, box, part.cpu() if copy else part))

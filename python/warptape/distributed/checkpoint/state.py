@@ -74,6 +74,9 @@ def model_of(path: str, found: list[tuple[Any, dict[str, Any]]]) -> Model:
     for _, shared in found:
         first.update((id(p), name) for name, p in shared.items())
     for module, _ in found:
+        for each in module.modules():
+            if "_sharding" in each.__dict__:
+                each.__dict__["_sharding"].group.reshard()  # of fully_shard: may be whole for the moment
         for name, value in module.state_dict(keep_vars=True).items():
             key = f"{path}.{name}"
             if not isinstance(value, Tensor):
