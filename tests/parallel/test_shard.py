@@ -17,7 +17,7 @@ from launched import launch
 from shard_training import MODELS, Inner, Odd, Way, batches, check, net, shard, train
 from tensor_models import simulate
 from warptape import nn, optim
-from warptape.parallel import FSDPModule, MixedPrecisionPolicy, fully_shard
+from warptape.parallel import FSDPModule, MixedPrecisionPolicy, fully_shard, pipeline
 from warptape.parallel import shard as sharding
 from warptape.parallel import tensor as tp
 
@@ -57,6 +57,50 @@ def test_training_equals_one_process(name: str, optimizer: str, way: str) -> Non
 @pytest.mark.parametrize("name, reshard", [("gpt2", True), ("llama", False), ("llama_remat", True)])
 def test_with_tensor_parallelism(name: str, reshard: bool) -> None:
     compare(name, "adamw", Way((2,), reshard, tensor=2))
+
+
+@pytest.mark.parametrize("reshard", [True, False])
+@pytest.mark.parametrize("schedule", ["ScheduleGPipe", "Schedule1F1B", "ScheduleZBH1"])
+def test_stages_of_a_pipeline(schedule: str, reshard: bool) -> None:
+    """Several forward passes before the first backward, and backward in two halves."""
+
+    def layers() -> list[Any]:
+        wt.manual_seed(0)
+        return [nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 5)).to(F64) for _ in range(4)]
+
+    x, y = wt.randn(2, 8, 5, dtype=F64, generator=wt.Generator().manual_seed(1))
+    plain = nn.Sequential(*layers())
+    (plain(x) - y).square().mean().backward()
+
+    def rank() -> None:
+        mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("pp", "dp"))
+        (stage,) = pipeline.split_into_stages(net := layers(), group=mesh["pp"].get_group())
+        own = [(i, m) for i, m in enumerate(net) if any(m is each for each in stage.submod.modules())]
+        for m in (*(m for _, m in own), stage.submod):
+            fully_shard(m, mesh=mesh["dp"], reshard_after_forward=reshard)
+        runner = getattr(pipeline, schedule)(stage, n_microbatches=4, loss_fn=nn.MSELoss())
+        at = mesh.get_local_rank("dp")
+        runner.step(x.chunk(2)[at], target=y.chunk(2)[at], losses=[])
+        assert len(own) == 2
+        for i, m in own:
+            got = {k: p.full_tensor(p.grad) for k, p in m.named_parameters()}
+            assert_same(got, {k: p.grad for k, p in plain[i].named_parameters()}, 1e-10)
+
+    simulate(4, rank)
+
+
+def test_an_output_that_hides_its_tensors_gives_an_error_instead_of_a_wrong_gradient() -> None:
+    class Hiding(nn.Sequential):
+        def forward(self, x: wt.Tensor) -> Any:
+            y = super().forward(x)
+            return lambda: y
+
+    def rank() -> None:
+        model = fully_shard(Hiding(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 2)), reshard_after_forward=True)
+        with pytest.raises(RuntimeError, match="needed for gradient computation"):
+            model(wt.ones(2, 2))().sum().backward()
+
+    simulate(2, rank)
 
 
 @pytest.mark.parametrize("sync_last", [True, False])
