@@ -199,6 +199,36 @@ def test_a_full_disk_in_the_background_is_told(tmp_path, monkeypatch):
     assert [p.name for p in tmp_path.iterdir()] == ["run"]
 
 
+def test_what_fails_on_one_rank_is_told_to_all(tmp_path):
+    """A copy that one rank has no memory for, and a part that cannot take its state."""
+
+    class Stubborn:
+        def state_dict(self) -> dict[str, int]:
+            return {"a": 1}
+
+        def load_state_dict(self, state: dict[str, int]) -> None:
+            if dist.get_rank() == 1:
+                raise MemoryError(state)
+
+    class Unreadable(nn.Parameter):
+        def detach(self) -> Any:
+            raise MemoryError("no room for a copy")
+
+    def rank() -> None:
+        dcp.save({"s": Stubborn(), "model": nn.Linear(2, 2)}, checkpoint_id=tmp_path / "run")
+        with pytest.raises(CheckpointException, match="rank 1: MemoryError"):
+            dcp.load({"s": Stubborn()}, checkpoint_id=tmp_path / "run")
+        model = nn.Linear(2, 2)
+        if dist.get_rank() == 0:
+            model.weight.__class__ = Unreadable
+        with pytest.raises(CheckpointException, match="rank 0: MemoryError: no room"):
+            dcp.save({"model": model}, checkpoint_id=tmp_path / "run")
+
+    simulate(2, rank)
+    dcp.load({"model": nn.Linear(2, 2)}, checkpoint_id=tmp_path / "run")
+    assert [p.name for p in tmp_path.iterdir()] == ["run"]
+
+
 # ------------------------------------------------------------------------------------ damaged files
 
 

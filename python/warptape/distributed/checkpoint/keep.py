@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import secrets
@@ -106,5 +107,6 @@ class Checkpoints:
             shutil.rmtree(left, ignore_errors=True)
         for step in steps.keys() - kept:
             gone = self.folder / f".removed-{secrets.token_hex(8)}"
-            os.rename(find(self.folder / f"step-{step:09d}"), gone)
-            shutil.rmtree(gone, ignore_errors=True)
+            with contextlib.suppress(OSError, CheckpointException):  # the next save tries again
+                os.rename(find(self.folder / f"step-{step:09d}"), gone)
+                shutil.rmtree(gone, ignore_errors=True)

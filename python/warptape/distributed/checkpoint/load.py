@@ -191,9 +191,13 @@ def load(state_dict: dict[str, Any], *, checkpoint_id: Any, process_group: Any =
         fault, cause = describe(error), error
     agree(what, exchange(fault, process_group, world), cause)
     assert shards is not None
-    copy_all(shards, manifest, parts)
-    for give in wanted.finish:
-        give()
+    try:
+        copy_all(shards, manifest, parts)
+        for give in wanted.finish:
+            give()
+    except Exception as error:
+        fault, cause = describe(error), error
+    agree(what, exchange(fault, process_group, world), cause)  # and none goes on before all have loaded
 
 
 def _all_known(what: str, manifest: dict[str, Any], told: list[list[Any]]) -> None:

@@ -94,8 +94,8 @@ def _begin(path: Path) -> str:
             shutil.rmtree(before)
         else:
             os.rename(before, path)
-    for left in path.parent.glob(f".{path.name}.tmp-*"):
-        if str(left) not in _in_flight:
+    for left in list(path.parent.iterdir()):
+        if left.name.startswith(f".{path.name}.tmp-") and str(left) not in _in_flight:
             shutil.rmtree(left)
     folder = path.with_name(f".{path.name}.tmp-{secrets.token_hex(8)}")
     os.mkdir(folder)
@@ -194,11 +194,13 @@ class _Meeting:
 
 
 def _finish(
-    path: Path, folder: Path, plan: Plan, pieces: list[Piece], meeting: _Meeting, metadata: Any
+    path: Path, folder: Path, plan: Plan, pieces: list[Piece] | Exception, meeting: _Meeting, metadata: Any
 ) -> None:
     """Writes, meets, commits."""
     cause: BaseException | None = None
     try:
+        if isinstance(pieces, Exception):
+            raise pieces
         own = {**_write_shard(folder, meeting.rank, pieces), "fault": None} if pieces else {"fault": None}
     except Exception as error:
         own, cause = {"fault": describe(error)}, error
@@ -255,7 +257,11 @@ def _start(state: Any, checkpoint_id: Any, group: Any, metadata: Any, copy: bool
             _in_flight.discard(folder)
         raise
     folder = offers[0][2]
-    pieces = _own_pieces(found, plan, rank, copy)
+    pieces: list[Piece] | Exception  # an error is told where ranks meet: none of them may wait in vain
+    try:
+        pieces = _own_pieces(found, plan, rank, copy)
+    except Exception as error:
+        pieces = error
     meeting = _Meeting(rank, world, Path(folder).name)
 
     def finish() -> None:
