@@ -1,0 +1,235 @@
+"""`verify`, and how the first difference is found."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import warptape
+from warptape.distributed import simulate
+
+from ... import nn
+from ..._tensor import Tensor
+from ...distributed.simulation import RankFailed
+from . import causes
+from .compare import Compared, compare, compare_calls
+from .layout import Layout
+from .record import Seen, make_model, run
+from .report import Difference, Report, Row
+
+SMALL = 1e-4  # of the largest gradient: what is smaller is compared with this, or rounding would be all
+
+
+def verify(
+    build: Callable[[], nn.Module],
+    batch: tuple[Any, Any],
+    loss_fn: Callable[[Any, Any], Tensor],
+    layouts: Mapping[str, Layout],
+    *,
+    seed: int = 0,
+    dtype: warptape.dtype = warptape.float64,
+    tolerance: float | None = None,
+    modes: Sequence[bool] = (False, True),
+    check: bool = False,
+    timeout: timedelta = timedelta(seconds=60),
+) -> Report:
+    """Runs a model forward and backward under each layout, on ranks that are threads of this process, and
+    once plainly; compares the modules' outputs, the loss and the gradients.
+
+    Args:
+        build: makes the model, after the seed is set; the same on each rank.
+        batch: (inputs, target); inputs are a tensor or a tuple.
+        loss_fn: loss_fn(output, target), a mean over the batch.
+        layouts: by name; see Layout.
+        dtype: of parameters and inputs.
+        tolerance: largest difference, as share of the norm: 1e-8 in float64, 1e-3 in others.
+        modes: the training modes of the model; with the default dropout is off, then on.
+        check: whether a difference raises AssertionError.
+        timeout: of a collective.
+
+    Modules are told apart by their names in the model that `build` makes. What a rank has of an output is
+    known by its shape: the whole, or this rank's part along a dim that is shorter. What it cannot tell is not
+    compared, and `Row.uncompared` names it.
+
+    Raises: ValueError for a batch that does not divide, before anything runs; RankFailed when the model does
+    not run in one process. A rank's error under a layout is part of the report.
+    """
+    inputs, target = batch
+    inputs = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
+    inputs, target = _converted(inputs, dtype), _converted(target, dtype)
+    for name, layout in layouts.items():
+        rows = [t.shape[0] for t in (*inputs, target) if isinstance(t, Tensor) and t.ndim]
+        if any(n % layout.copies for n in rows):
+            raise ValueError(
+                f"verify: layout {name!r} cuts the batch into {layout.copies}, and dim 0 of it is {rows}; make "
+                f"it a multiple of {layout.copies}"
+            )
+    allowed = tolerance or (1e-8 if dtype == warptape.float64 else 1e-3)
+    report = Report([])
+    for training in modes:
+        once = partial(run, partial(make_model, build, seed, dtype, training), inputs, target, loss_fn)
+        plain = simulate(1, once, None, timeout=timeout)[0]
+        for name, layout in layouts.items():
+            row = Row(name, layout.ranks, training)
+            report.rows.append(row)
+            try:
+                ranks = simulate(layout.ranks, once, layout, timeout=timeout)
+            except RankFailed as error:
+                row.difference = Difference("error", str(error)[:60], math.inf, (), (), str(error))
+                continue
+            _Comparison(plain, ranks, layout, allowed, row).fill()
+            agreed = any(r.layout == name and not r.difference and not r.training for r in report.rows[:-1])
+            if row.difference and training and agreed:
+                hint = (
+                    "eval mode agrees: dropout draws other numbers, or statistics are of a part of the batch"
+                )
+                row.difference = replace(row.difference, causes=(*row.difference.causes, hint))
+    report.rows.sort(key=lambda r: (list(layouts).index(r.layout), r.training))
+    if check and not report.ok:
+        raise AssertionError(f"verify: layouts differ from one process\n{report}")
+    return report
+
+
+def _converted(value: Any, dtype: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(dtype) if value.is_floating_point() else value
+    return type(value)(_converted(v, dtype) for v in value) if isinstance(value, tuple | list) else value
+
+
+class _Comparison:
+    """One layout's ranks beside one process."""
+
+    def __init__(self, plain: Seen, ranks: list[Seen], layout: Layout, allowed: float, row: Row) -> None:
+        self.plain, self.ranks, self.layout, self.allowed, self.row = plain, ranks, layout, allowed, row
+        self.micro = max(seen.micro_batches for seen in ranks)
+        self.right: set[str] = set()  # modules whose outputs agree
+        self.split: dict[str, bool] = {}  # whether ranks have parts of a module's output
+
+    def fill(self) -> None:
+        """Compares all, and keeps the first difference."""
+        forward, loss, backward = self.outputs(), self.loss(), self.gradients()
+        self.row.difference = forward or loss or backward
+
+    def wrong(self, found: Compared) -> tuple[int, ...]:
+        return tuple(rank for rank, error in found.errors.items() if not error <= self.allowed)
+
+    # ---------------------------------------------------------------------------- forward
+
+    def outputs(self) -> Difference | None:
+        """The first module in the order of one process whose output differs, and no module's around it that
+        is right (which puts together what inner ones have in another form)."""
+        suspects: list[tuple[str, int, Compared]] = []
+        count: dict[str, int] = {}
+        for name in self.plain.order:
+            index = count[name] = count.get(name, -1) + 1
+            found = compare_calls(name, index, self.plain, self.ranks, self.layout)
+            if found is None:
+                if name not in self.row.uncompared and self.plain.calls[name][index].outputs:
+                    self.row.uncompared.append(name)
+                continue
+            worst = max(found, key=lambda each: each.error)
+            self.split[name] = bool(worst.split)
+            if not self.wrong(worst):
+                self.right.add(name)
+                self.row.forward = max(self.row.forward, worst.error)
+                continue
+            self.right.discard(name)
+            suspects.append((name, index, worst))
+        bad = {name for name, _, _ in suspects}
+        for name, index, found in suspects:
+            if any(
+                outer in self.right and outer not in bad for outer in self.plain.calls[name][index].inside
+            ):
+                continue
+            self.row.forward = max(self.row.forward, *(s.error for *_, s in suspects))
+            return self.explain_output(name, index, found)
+        return None
+
+    def explain_output(self, name: str, index: int, found: Compared) -> Difference:
+        shown, where = name, ""
+        likely = causes.of_bias(found, self.plain.values.get(f"{name}.bias"))
+        given = compare_calls(name, index, self.plain, self.ranks, self.layout, "inputs")
+        if given and any(self.wrong(each) for each in given):
+            # The module works on what is wrong already: look at what the one around it does before.
+            found = max(given, key=lambda each: each.error)
+            shown = name.rpartition(".")[0]
+            where = f", already in the input of {name}; all modules called before are right"
+            likely = list(causes.of_columns(name, self.ranks, self.right))
+        likely += causes.of_values(found, self.layout, 1, backward=False)
+        return Difference("forward", shown, found.error, self.wrong(found), tuple(likely), where)
+
+    # ------------------------------------------------------------------------------- loss
+
+    def loss(self) -> Difference | None:
+        """Of all ranks that have one, the mean."""
+        found = [seen.loss for seen in self.ranks if seen.loss is not None]
+        if not found or self.plain.loss is None:
+            return None
+        one = compare({0: warptape.stack(found).mean()}, self.plain.loss, self.layout, set())
+        if one is None or not self.wrong(one):
+            return None
+        likely = (
+            *causes.of_ratio(one.pairs, self.layout, self.micro),
+            "all modules are right: see this layout's loss function",
+        )
+        return Difference("loss", "loss", one.error, tuple(range(len(found))), likely)
+
+    # --------------------------------------------------------------------------- backward
+
+    def gradients(self) -> Difference | None:
+        """The first parameter that backward comes to whose gradient differs."""
+        largest = max((g.norm().item() for g in self.plain.gradients.values() if g is not None), default=0.0)
+        wrong: list[tuple[str, Compared | None]] = []
+        for name in sorted(self.plain.gradients, key=self.place_of):
+            want = self.plain.gradients[name]
+            having = [(r, s.gradients[name]) for r, s in enumerate(self.ranks) if name in s.gradients]
+            if want is None or not having or any(g is None for _, g in having):
+                if (want is None) != all(g is None for _, g in having):
+                    wrong.append((name, None))
+                continue
+            got = {rank: g for rank, g in having if g is not None}
+            found = compare(got, want, self.layout, set(), floor=SMALL * largest)
+            if found is not None and self.wrong(found):
+                wrong.append((name, found))
+            if found is None:
+                self.row.uncompared.append(f"{name}.grad")
+            else:
+                self.row.backward = max(self.row.backward, found.error)
+        return self.explain_gradient(wrong[0][0], wrong[0][1], len(wrong)) if wrong else None
+
+    def place_of(self, name: str) -> tuple[bool, int]:
+        """Backward comes last to what forward used first. What a module with others inside has of its own
+        has no place that is known, and is looked at after all others."""
+        owner, order = name.rpartition(".")[0], self.plain.order
+        around = any(other.startswith(f"{owner}." if owner else "") and other != owner for other in order)
+        return around or owner not in order, -order.index(owner) if owner in order else 0
+
+    def explain_gradient(self, name: str, found: Compared | None, number: int) -> Difference:
+        if found is None:
+            missing = tuple(
+                r for r, s in enumerate(self.ranks) if name in s.gradients and s.gradients[name] is None
+            )
+            why = "ranks have no gradient: it is frozen, or what they compute does not depend on it"
+            if not missing:
+                why = "it has a gradient, and in one process it has none"
+            return Difference("backward", name, math.inf, missing or tuple(range(len(self.ranks))), (why,))
+        likely = causes.of_values(found, self.layout, self.micro, backward=True)
+        owner = name.rpartition(".")[0]
+        summands = any("summands" in cause for cause in likely)
+        if summands and self.split.get(owner) and not any(name in seen.summed for seen in self.ranks):
+            likely.append(
+                f"{owner} works on a part of what it is given, as of the sequence, and the gradient of a whole "
+                f"parameter is not summed: give {owner} SequenceParallel()"
+            )
+        elif summands and number > 1:
+            behind = [other for other in self.plain.order if other in self.right or other == owner]
+            after = behind[behind.index(owner) + 1 :][:1] if owner in behind else []
+            likely.append(
+                f"{number} parameters differ: backward lacks the sum where {owner}'s output goes into split layers"
+                + (f", such as {after[0]}" if after else "")
+            )
+        return Difference("backward", name, found.error, self.wrong(found), tuple(likely))

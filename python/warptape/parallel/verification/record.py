@@ -1,0 +1,186 @@
+"""One forward and backward pass on one rank, and all that is seen of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import warptape
+from warptape.distributed import get_rank, init_device_mesh
+
+from ... import nn
+from ..._tensor import Tensor
+from ...nn.parallel import DistributedDataParallel
+from ...nn.parallel.distributed import _tensors_in
+from ..pipeline.draws import part_of_batch
+from ..pipeline.runtime import PipelineSchedule
+from ..tensor.layers import ColumnParallelLinear
+from ..tensor.placement import ParallelParameter
+from .layout import Layout
+
+
+@dataclass
+class Call:
+    """One call of a module, and the names of the modules that were being called then."""
+
+    inputs: list[Tensor]
+    outputs: list[Tensor]
+    inside: tuple[str, ...]
+
+
+@dataclass
+class Seen:
+    """What one rank saw."""
+
+    calls: dict[str, list[Call]] = field(default_factory=dict)
+    order: list[str] = field(default_factory=list)  # of modules, as they returned
+    values: dict[str, Tensor] = field(default_factory=dict)  # parameters, before they are split
+    gradients: dict[str, Tensor | None] = field(default_factory=dict)  # as a whole, as far as is known
+    summed: set[str] = field(default_factory=set)  # parameters whose gradients are summed over ranks
+    columns: dict[str, Any] = field(default_factory=dict)  # split Linears: (in, out, parts)
+    loss: Tensor | None = None
+    micro_batches: int = 1
+
+
+class Recorder:
+    """Hooks that note inputs and outputs of modules by their names in the unsplit model."""
+
+    def __init__(self, seen: Seen) -> None:
+        self.seen, self.on = seen, False
+        self.open: list[tuple[str, list[Tensor]]] = []
+
+    def watch(self, name: str, module: nn.Module) -> None:
+        """Registered after all others: what the module is given before any hook, and gives after all."""
+
+        def enter(_: Any, args: Any, kwargs: Any) -> None:
+            if self.on:
+                self.open.append((name, [_copy(_whole_input(t)) for t in _tensors_in((args, kwargs))]))
+
+        def leave(_: Any, args: Any, output: Any) -> None:
+            if self.on:
+                _, inputs = self.open.pop()
+                call = Call(inputs, [_copy(t) for t in _tensors_in(output)], tuple(n for n, _ in self.open))
+                self.seen.calls.setdefault(name, []).append(call)
+                self.seen.order.append(name)
+
+        module.register_forward_pre_hook(enter, prepend=True, with_kwargs=True)
+        module.register_forward_hook(leave)
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Only in forward: checkpointed modules are called again in backward."""
+        self.on = True
+        try:
+            yield
+        finally:
+            self.on = False
+
+
+def _copy(t: Tensor) -> Tensor:
+    return t.detach().clone()
+
+
+def _whole_input(t: Tensor) -> Tensor:
+    """Of an input that stands for another (see tensor.redistribute.hand_over), that one."""
+    ready = getattr(t, "_for_split_work", None)
+    return t if ready is None or ready[3] != t._version else ready[0]
+
+
+def make_model(build: Callable[[], nn.Module], seed: int, dtype: Any, training: bool) -> nn.Module:
+    """The model of that seed. Parameters of one value (biases of 0, norms of 1) are disturbed: they would
+    hide what is added or multiplied twice."""
+    warptape.manual_seed(seed)
+    model = build().to(dtype).train(training)
+    draw = warptape.Generator().manual_seed(seed + 1)
+    with warptape.no_grad():
+        for p in model.parameters():
+            if p.is_floating_point() and p.numel() and p.eq(p.flatten()[0]).all():
+                p.add_(warptape.randn(p.shape, generator=draw, dtype=warptape.float64).to(p) * 0.1)
+    warptape.manual_seed(seed + 2)
+    return model
+
+
+def _tops(result: Any) -> list[nn.Module]:
+    if isinstance(result, PipelineSchedule):
+        return [stage.submod for stage in result.stages.values()]
+    return [result.module if isinstance(result, DistributedDataParallel) else result]
+
+
+def run(
+    make: Callable[[], nn.Module], inputs: tuple[Any, ...], target: Any, loss_fn: Any, layout: Layout | None
+) -> Seen:
+    """One pass on this rank, of the whole model or by a layout."""
+    seen, model = Seen(), make()
+    known = {id(m): (name, m) for name, m in model.named_modules()}
+    parameters = {id(p): (name, p) for name, p in model.named_parameters()}
+    seen.values = {name: _copy(p) for name, p in parameters.values()}
+    result: Any = model
+    around: Any = nullcontext()
+    if layout is not None:
+        mesh = init_device_mesh("cpu", layout.sizes, mesh_dim_names=layout.axes)
+        result = layout.apply(model, mesh) or model
+        copies, at = layout.copies, layout.copy_of(get_rank())
+        if copies > 1:
+            inputs, target = (_part(x, copies, at) for x in (inputs, target))
+            around = part_of_batch(at)
+        loss_fn = layout.loss_fn(mesh) if layout.loss_fn else loss_fn
+    recorder, trained = Recorder(seen), {}
+    for top in _tops(result):
+        for path, m in top.named_modules():
+            name = known[id(m)][0] if id(m) in known else path
+            if name or id(m) in known:
+                recorder.watch(name, m)
+            if isinstance(m, ColumnParallelLinear):
+                seen.columns[name] = (m.in_features, m.out_features, m.parts)
+        for path, p in top.named_parameters():
+            trained[parameters[id(p)][0] if id(p) in parameters else path] = p
+    seen.summed = {name for name, p in trained.items() if getattr(p, "gradient_is_summed", False)}
+    with around:
+        seen.loss = _step(result, inputs, target, loss_fn, layout, recorder)
+    seen.gradients = {name: _whole_gradient(p) for name, p in trained.items() if p.requires_grad}
+    return seen
+
+
+def _part(value: Any, n: int, at: int) -> Any:
+    if isinstance(value, Tensor):
+        return value.chunk(n)[at]
+    return type(value)(_part(v, n, at) for v in value) if isinstance(value, tuple | list) else value
+
+
+def _step(
+    model: Any, inputs: tuple[Any, ...], target: Any, loss_fn: Any, layout: Layout | None, recorder: Recorder
+) -> Tensor | None:
+    if isinstance(model, PipelineSchedule):
+        recorder.seen.micro_batches = model.n_microbatches
+        for stage in model.stages.values():
+            stage.forward = _recorded(stage.forward, recorder)  # type: ignore[method-assign]
+        losses: list[Tensor] = []
+        model.step(*inputs, target=target, losses=losses)
+        return warptape.stack(losses).mean() if losses else None
+    if layout is not None and layout.step is not None:
+        recorder.seen.micro_batches = layout.micro_batches
+        with recorder.recording():
+            return _copy(layout.step(model, inputs, target))
+    with recorder.recording():
+        output = model(*inputs)
+    loss = loss_fn(output, target)
+    loss.backward()
+    return _copy(loss)
+
+
+def _recorded(forward: Callable[..., Any], recorder: Recorder) -> Callable[..., Any]:
+    def call(*args: Any) -> Any:
+        with recorder.recording():
+            return forward(*args)
+
+    return call
+
+
+def _whole_gradient(p: Any) -> Tensor | None:
+    """Collective for parameters that are split."""
+    if not isinstance(p, ParallelParameter):
+        return None if p.grad is None else _copy(p.grad)
+    whole = p.full_tensor(warptape.zeros_like(p) if p.grad is None else p.grad)
+    return None if p.grad is None else whole
