@@ -65,8 +65,8 @@ def verify(
         rows = [t.shape[0] for t in (*inputs, target) if isinstance(t, Tensor) and t.ndim]
         if any(n % layout.copies for n in rows):
             raise ValueError(
-                f"verify: layout {name!r} cuts the batch into {layout.copies}, and dim 0 of it is {rows}; make "
-                f"it a multiple of {layout.copies}"
+                f"verify: layout {name!r} cuts the batch into {layout.copies}, and dim 0 of it is {rows}; "
+                f"make it a multiple of {layout.copies}"
             )
     allowed = tolerance or (1e-8 if dtype == warptape.float64 else 1e-3)
     report = Report([])
@@ -128,7 +128,7 @@ class _Comparison:
             index = count[name] = count.get(name, -1) + 1
             found = compare_calls(name, index, self.plain, self.ranks, self.layout)
             if found is None:
-                if name not in self.row.uncompared and self.plain.calls[name][index].outputs:
+                if name not in self.row.uncompared and self.ought_to_compare(name, index):
                     self.row.uncompared.append(name)
                 continue
             worst = max(found, key=lambda each: each.error)
@@ -140,18 +140,28 @@ class _Comparison:
             self.right.discard(name)
             suspects.append((name, index, worst))
         bad = {name for name, _, _ in suspects}
-        for name, index, found in suspects:
+        for name, index, worst in suspects:
             if any(
                 outer in self.right and outer not in bad for outer in self.plain.calls[name][index].inside
             ):
                 continue
             self.row.forward = max(self.row.forward, *(s.error for *_, s in suspects))
-            return self.explain_output(name, index, found)
+            return self.explain_output(name, index, worst)
         return None
+
+    def ought_to_compare(self, name: str, index: int) -> bool:
+        """Not what gives no floating tensors, nor a module whose stages are called instead of it."""
+        called = any(name in seen.calls for seen in self.ranks)
+        outer = any(
+            other.startswith(f"{name}." if name else "") for other in self.plain.order if other != name
+        )
+        return (called or not outer) and any(
+            t.is_floating_point() for t in self.plain.calls[name][index].outputs
+        )
 
     def explain_output(self, name: str, index: int, found: Compared) -> Difference:
         shown, where = name, ""
-        likely = causes.of_bias(found, self.plain.values.get(f"{name}.bias"))
+        likely = causes.of_bias(found, self.plain.values.get(f"{name}.bias"), self.layout)
         given = compare_calls(name, index, self.plain, self.ranks, self.layout, "inputs")
         if given and any(self.wrong(each) for each in given):
             # The module works on what is wrong already: look at what the one around it does before.
@@ -222,14 +232,14 @@ class _Comparison:
         summands = any("summands" in cause for cause in likely)
         if summands and self.split.get(owner) and not any(name in seen.summed for seen in self.ranks):
             likely.append(
-                f"{owner} works on a part of what it is given, as of the sequence, and the gradient of a whole "
-                f"parameter is not summed: give {owner} SequenceParallel()"
+                f"{owner} works on a part of what one process gives it, as of the sequence, and the gradient "
+                f"of its parameters is not summed: give {owner} SequenceParallel()"
             )
         elif summands and number > 1:
             behind = [other for other in self.plain.order if other in self.right or other == owner]
             after = behind[behind.index(owner) + 1 :][:1] if owner in behind else []
             likely.append(
-                f"{number} parameters differ: backward lacks the sum where {owner}'s output goes into split layers"
-                + (f", such as {after[0]}" if after else "")
+                f"{number} parameters differ: backward lacks the sum where {owner}'s output goes into split "
+                f"layers{f', such as {after[0]}' if after else ''}"
             )
         return Difference("backward", name, found.error, self.wrong(found), tuple(likely))

@@ -45,11 +45,11 @@ def of_ratio(pairs: dict[int, Pair], layout: Layout, micro: int) -> list[str]:
             f"it is 1/{micro} of the right one: divided by the number of micro-batches once too often"
         )
     sizes = {n: f"the axis {name!r}" for name, n in zip(layout.axes, layout.sizes, strict=True)}
-    for n, where in {layout.ranks: "all ranks", **sizes}.items():
+    for n, where in {**sizes, layout.ranks: "all ranks"}.items():
         if n > 1 and abs(c - n) < NEAR * n:
             found.append(f"it is {n} times the right one: summed over {where} where one rank's is the whole")
         if n > 1 and abs(c * n - 1) < NEAR:
-            found.append(f"it is 1/{n} of the right one: averaged over {where} instead of summed")
+            found.append(f"it is 1/{n} of the right one: divided by {where} once too often")
     return found or [f"it is {c:.6g} times the right one"]
 
 
@@ -103,20 +103,26 @@ def _same_blocks(got: Tensor, want: Tensor, dim: int, n: int) -> bool:
 
 def of_values(found: Compared, layout: Layout, micro: int, backward: bool) -> list[str]:
     """What the values alone tell."""
-    wrong = found.pairs
+    wrong = {rank: pair for rank, pair in found.pairs.items() if not found.errors[rank] < NEAR}
+    wrong = wrong or found.pairs
     if any(e == float("inf") for e in found.errors.values()):
         return ["it is not a finite number"]
     return (
-        of_lines(wrong, layout, backward)
+        of_lines(found.pairs, layout, backward)
         or of_ratio(wrong, layout, micro)
-        or of_order(wrong, layout, found.split)
+        or of_order(found.pairs, layout, found.split)
     )
 
 
-def of_bias(found: Compared, bias: Tensor | None) -> list[str]:
-    """Whether a bias was added another time, or never."""
+def of_bias(found: Compared, bias: Tensor | None, layout: Layout) -> list[str]:
+    """Whether a bias was added another time, or never; or to what was not summed."""
     if bias is None or bias.ndim != 1:
         return []
+    if all(got.shape[-1] == len(bias) for got, _ in found.pairs.values()):
+        bare = {rank: (got - bias, want - bias) for rank, (got, want) in found.pairs.items()}
+        summands = [cause for cause in of_lines(bare, layout, False) if "summands" in cause]
+        if summands:
+            return summands
     times = set()
     for got, want in found.pairs.values():
         extra = got - want
