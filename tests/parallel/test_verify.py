@@ -11,7 +11,7 @@ import warptape.distributed as dist
 import warptape.nn.functional as F
 from pipeline_models import make_schedule, mlp, tied_transformer
 from shard_training import Odd
-from tensor_models import GPT2, Colwise, Llama, Replicate, T, V, gpt2_plan, llama_plan
+from tensor_models import GPT2, MODELS, Colwise, Llama, Replicate, T, V, gpt2_plan, gpt_plan, llama_plan
 from warptape import nn
 from warptape.nn.parallel import DistributedDataParallel
 from warptape.parallel import Layout, fully_shard, parallelize_module, verify
@@ -19,7 +19,7 @@ from warptape.parallel import pipeline as pp
 from warptape.parallel import tensor as tp
 from warptape.parallel.verification import Report
 
-ROWS = 8
+ROWS = 24
 
 
 def token_loss(logits: wt.Tensor, target: wt.Tensor) -> wt.Tensor:
@@ -120,8 +120,15 @@ RIGHT: dict[str, tuple[Callable[[], nn.Module], Any, Any, dict[str, Layout]]] = 
             "copies 2": copied(2),
             "zero 2": sharded((2,), reshard_after_forward=False),
             "zero 3": sharded((2,), reshard_after_forward=True),
+            "zero 3 on 3": sharded((3,)),
             "hybrid": sharded((2, 2)),
         },
+    ),
+    "example": (
+        MODELS["example"][0],
+        tokens,
+        token_loss,
+        {"tensor 2": split(gpt_plan(), 2), "sequence 4": split(gpt_plan(True), 4)},
     ),
     "llama": (
         Llama,
@@ -294,7 +301,7 @@ def test_gradients_summed_not_averaged() -> None:
             each.set_gradient_divide_factor(1.0)
         return model
 
-    found = first(GPT2, Layout(3, apply, batch=("ranks",)), batch=lambda: [t.repeat(3, 1) for t in tokens()])
+    found = first(GPT2, Layout(3, apply, batch=("ranks",)))
     assert (found.kind, found.name) == ("backward", "ln_f.weight")
     assert "3 times the right one: summed over all ranks" in found.causes[0]
 
@@ -334,7 +341,8 @@ def test_frozen_by_a_layout_and_wrong_loss() -> None:
         return model.requires_grad_(False) and model[4:].requires_grad_(True) and model
 
     found = first(mlp, Layout(1, frozen), vectors, F.mse_loss)
-    assert (found.kind, found.name) == ("backward", "3.1.weight")
+    assert (found.kind, found.name, found.ranks) == ("backward", "3.1.weight", (0,))
+    assert "no gradient" in found.causes[0]
     twice = Layout(1, lambda m, mesh: m, loss_fn=lambda mesh: lambda x, y: 2 * F.mse_loss(x, y))
     found = first(mlp, twice, vectors, F.mse_loss)
     assert (found.kind, found.causes[0]) == ("loss", "it is 2 times the right one")
@@ -351,6 +359,10 @@ def test_report_and_errors() -> None:
     report = verify(mlp, vectors(), F.mse_loss, layouts)
     assert isinstance(report, Report) and list(report.differences) == ["wrong"]
     assert "KeyError" in str(report) and "right" in str(report)
+    table = str(
+        verify(mlp, vectors(), F.mse_loss, {"odd one": Layout(2, lambda m, mesh: m, batch=("ranks",))})
+    )
+    assert "odd one      2  eval " in table and table.count("gradient of 7.1.weight differs by") == 1
     with pytest.raises(AssertionError, match="layouts differ"):
         verify(mlp, vectors(), F.mse_loss, layouts, check=True)
 
@@ -374,5 +386,5 @@ def test_what_is_refused() -> None:
         Layout(4, lambda m, mesh: m, (2, 2))
     with pytest.raises(ValueError, match="the axis 'dp'"):
         Layout(4, lambda m, mesh: m, batch=("dp",))
-    with pytest.raises(ValueError, match="make it a multiple of 3"):
-        verify(Llama, tokens(), token_loss, {"copies": copied(3)})
+    with pytest.raises(ValueError, match="make it a multiple of 5"):
+        verify(Llama, tokens(), token_loss, {"copies": copied(5)})

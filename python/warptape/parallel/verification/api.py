@@ -167,7 +167,7 @@ class _Comparison:
             # The module works on what is wrong already: look at what the one around it does before.
             found = max(given, key=lambda each: each.error)
             shown = name.rpartition(".")[0]
-            where = f", already in the input of {name}; all modules called before are right"
+            where = f"what {shown or 'the model'} gives to {name}"
             likely = list(causes.of_columns(name, self.ranks, self.right))
         likely += causes.of_values(found, self.layout, 1, backward=False)
         return Difference("forward", shown, found.error, self.wrong(found), tuple(likely), where)
@@ -197,7 +197,10 @@ class _Comparison:
         for name in sorted(self.plain.gradients, key=self.place_of):
             want = self.plain.gradients[name]
             having = [(r, s.gradients[name]) for r, s in enumerate(self.ranks) if name in s.gradients]
-            if want is None or not having or any(g is None for _, g in having):
+            if not having:
+                self.row.uncompared.append(f"{name}.grad")
+                continue
+            if want is None or any(g is None for _, g in having):
                 if (want is None) != all(g is None for _, g in having):
                     wrong.append((name, None))
                 continue

@@ -139,7 +139,7 @@ def run(
     seen.summed = {name for name, p in trained.items() if getattr(p, "gradient_is_summed", False)}
     with around:
         seen.loss = _step(result, inputs, target, loss_fn, layout, recorder)
-    seen.gradients = {name: _whole_gradient(p) for name, p in trained.items() if p.requires_grad}
+    seen.gradients = {name: _whole_gradient(p) for name, p in trained.items()}
     return seen
 
 
@@ -180,7 +180,7 @@ def _recorded(forward: Callable[..., Any], recorder: Recorder) -> Callable[..., 
 
 def _whole_gradient(p: Any) -> Tensor | None:
     """Collective for parameters that are split."""
-    if not isinstance(p, ParallelParameter):
+    if not p.requires_grad or not isinstance(p, ParallelParameter):
         return None if p.grad is None else _copy(p.grad)
     whole = p.full_tensor(warptape.zeros_like(p) if p.grad is None else p.grad)
     return None if p.grad is None else whole

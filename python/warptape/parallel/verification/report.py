@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 
@@ -9,7 +10,8 @@ from dataclasses import dataclass, field
 class Difference:
     """The first thing that differs: a module's output ("forward"), a parameter's gradient ("backward"), the
     "loss", or an "error" that a rank raised. `size` is the norm of the difference as share of what should be
-    there, the largest of `ranks`."""
+    there, the largest of `ranks`. Where a module is right but for what it is given, `name` is the module
+    around it, and `where` says so."""
 
     kind: str
     name: str
@@ -23,7 +25,8 @@ class Difference:
             return f"error: {self.where}"
         what = {"forward": "output of ", "backward": "gradient of "}.get(self.kind, "")
         ranks = f"on rank{'s' if len(self.ranks) > 1 else ''} {', '.join(map(str, self.ranks))}"
-        lines = [f"{what}{self.name} differs by {self.size:.1e} of its norm {ranks}{self.where}"]
+        by = f"differs by {self.size:.1e} of its norm" if math.isfinite(self.size) else "differs"
+        lines = [f"{self.where or what + self.name} {by} {ranks}"]
         return "\n".join(lines + [f"    likely: {cause}" for cause in self.causes])
 
 
@@ -71,9 +74,12 @@ class Report:
                 f"{row.layout:{width}}  {row.ranks:5}  {mode:5}  {row.forward:7.0e}  {row.backward:9.0e}  "
                 f"{first}"
             )
+        told = set()
         for row in self.rows:
-            if row.difference:
-                lines += ["", f"{row.layout}, {'train' if row.training else 'eval'}: {row.difference}"]
+            found = row.difference
+            if found and (row.layout, found.name, found.causes) not in told:  # or both modes say the same
+                told.add((row.layout, found.name, found.causes))
+                lines += ["", f"{row.layout}, {'train' if row.training else 'eval'}: {found}"]
         for row in self.rows:
             if row.uncompared and row.training:
                 lines.append(f"{row.layout}: outputs not compared: {', '.join(row.uncompared)}")
