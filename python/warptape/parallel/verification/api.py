@@ -79,7 +79,8 @@ def verify(
             try:
                 ranks = simulate(layout.ranks, once, layout, timeout=timeout)
             except RankFailed as error:
-                row.difference = Difference("error", str(error)[:60], math.inf, (), (), str(error))
+                name_of = getattr(error.__cause__, "in_module", "")
+                row.difference = Difference("error", name_of, math.inf, (), (), str(error))
                 continue
             _Comparison(plain, ranks, layout, allowed, row).fill()
             agreed = any(r.layout == name and not r.difference and not r.training for r in report.rows[:-1])

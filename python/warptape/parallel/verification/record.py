@@ -137,8 +137,12 @@ def run(
         for path, p in top.named_parameters():
             trained[parameters[id(p)][0] if id(p) in parameters else path] = p
     seen.summed = {name for name, p in trained.items() if getattr(p, "gradient_is_summed", False)}
-    with around:
-        seen.loss = _step(result, inputs, target, loss_fn, layout, recorder)
+    try:
+        with around:
+            seen.loss = _step(result, inputs, target, loss_fn, layout, recorder)
+    except Exception as error:
+        error.in_module = recorder.open[-1][0] if recorder.open else ""  # type: ignore[attr-defined]
+        raise
     seen.gradients = {name: _whole_gradient(p) for name, p in trained.items()}
     return seen
 

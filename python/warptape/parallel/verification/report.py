@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 @dataclass(frozen=True)
 class Difference:
     """The first thing that differs: a module's output ("forward"), a parameter's gradient ("backward"), the
-    "loss", or an "error" that a rank raised. `size` is the norm of the difference as share of what should be
-    there, the largest of `ranks`. Where a module is right but for what it is given, `name` is the module
-    around it, and `where` says so."""
+    "loss", or an "error" that a rank raised, in a module. `size` is the norm of the difference as share of
+    what should be there, the largest of `ranks`. Where a module is right but for what it is given, `name` is
+    the module around it, and `where` says so."""
 
     kind: str
     name: str
@@ -22,7 +22,7 @@ class Difference:
 
     def __str__(self) -> str:
         if self.kind == "error":
-            return f"error: {self.where}"
+            return f"error{' in ' if self.name else ''}{self.name}: {self.where}"
         what = {"forward": "output of ", "backward": "gradient of "}.get(self.kind, "")
         ranks = f"on rank{'s' if len(self.ranks) > 1 else ''} {', '.join(map(str, self.ranks))}"
         by = f"differs by {self.size:.1e} of its norm" if math.isfinite(self.size) else "differs"
@@ -69,7 +69,7 @@ class Report:
         lines = [f"{'layout':{width}}  ranks  mode   outputs  gradients  first difference"]
         for row in self.rows:
             found, mode = row.difference, "train" if row.training else "eval"
-            first = f"{found.kind}: {found.name}" if found else "none"
+            first = f"{found.kind}: {found.name or found.where[:60]}" if found else "none"
             lines.append(
                 f"{row.layout:{width}}  {row.ranks:5}  {mode:5}  {row.forward:7.0e}  {row.backward:9.0e}  "
                 f"{first}"
