@@ -32,6 +32,7 @@ _OURS = (
     "WORLD_SIZE",
     "LOCAL_",
     "MASTER_",
+    "PYTHONUNBUFFERED",  # print would write in pieces, and lines of ranks would mix
 )
 
 

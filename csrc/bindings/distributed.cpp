@@ -155,6 +155,7 @@ void bind_worlds(py::module_& m) {
   m.def("_leave", [] {
     auto world = std::move(rank_context().world);
     py::gil_scoped_release unlocked;
+    if (world) world->leave();
     world.reset();
   });
   m.def(

@@ -30,7 +30,9 @@ World::World(int rank, int size, std::string job, std::shared_ptr<Store> store, 
   worlds().push_back(this);
 }
 
-World::~World() {
+World::~World() { leave(); }
+
+void World::leave() {
   std::lock_guard lock(worlds_mutex);
   std::erase(worlds(), this);
 }

@@ -12,6 +12,8 @@ struct WT_API World : std::enable_shared_from_this<World> {
   ~World();
   World(const World&) = delete;
   World& operator=(const World&) = delete;
+  // The rank has left the job: SIGUSR2 no longer concerns it, though some group may still be held.
+  void leave();
 
   const int rank, size;
   const std::string job;  // its name, unique on this host

@@ -105,6 +105,12 @@ def test_a_receive_that_is_late_dumps(tmp_path):
     dist.simulate(2, body, timeout=timedelta(seconds=0.5))
 
 
+def test_a_world_that_was_left_does_not_dump(tmp_path):
+    kept = []  # as an uncollected cycle would
+    dist.simulate(4, lambda: kept.append(dist.get_default_group()))
+    test_every_rank_dumps_when_one_is_late(tmp_path)
+
+
 def test_nothing_is_written_for_what_its_error_explains(tmp_path):
     def differ():
         with pytest.raises(dist.DistBackendError, match="rank 1"):
