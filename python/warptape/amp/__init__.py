@@ -13,5 +13,6 @@ from .autocast_mode import (
     set_autocast_dtype,
     set_autocast_enabled,
 )
+from .grad_scaler import GradScaler
 
-__all__ = ["autocast", "custom_bwd", "custom_fwd", "is_autocast_available"]
+__all__ = ["GradScaler", "autocast", "custom_bwd", "custom_fwd", "is_autocast_available"]

@@ -22,11 +22,15 @@ def pack_group(group: dict[str, Any], index: dict[int, int]) -> dict[str, Any]:
     return packed
 
 
+_COUNTERS = ("step", "mu_product", "mu", "eta")  # of all optimizers, NAdam and ASGD
+
+
 def cast_state(param: Tensor, value: Any, key: str | None = None, dtype: Any = None) -> Any:
     """``value`` of a saved state, with its tensors moved to ``param``'s device and dtype (or ``dtype``).
 
     A state with a ``master_param`` of float32 is float32 altogether.
     ``step`` becomes a float32 scalar tensor (old files keep it as a number); the update kernels count in it.
+    Other counters stay in float32, too: a resumed run is to give the uninterrupted one's bits.
     """
     if isinstance(value, str):
         return value
@@ -35,7 +39,7 @@ def cast_state(param: Tensor, value: Any, key: str | None = None, dtype: Any = N
             dtype = warptape.float32
         return {k: cast_state(param, v, k, dtype) for k, v in value.items()}
     value = _own_tensor(value)
-    if key == "step":
+    if key in _COUNTERS:
         if not isinstance(value, warptape.Tensor):
             value = warptape.tensor(float(value), dtype=warptape.float32)
         return value.to(dtype=warptape.float32, device=param.device)

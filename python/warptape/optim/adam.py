@@ -43,6 +43,8 @@ class Adam(Optimizer):
         NotImplementedError: ``differentiable=True``.
     """
 
+    _reads_scale = True
+
     def __init__(
         self,
         params: ParamsT,
@@ -130,6 +132,7 @@ class Adam(Optimizer):
         lr = group["lr"]
         beta1, beta2 = group["betas"]
         update = warptape._fused_adamw_ if group["decoupled_weight_decay"] else warptape._fused_adam_
+        scaling = {} if self.found_inf is None else self._scaling(params[0])
         warptape._foreach_add_(steps, 1)
         try:
             update(
@@ -147,7 +150,10 @@ class Adam(Optimizer):
                 amsgrad=amsgrad,
                 maximize=group["maximize"],
                 master_params=masters,
+                **scaling,
             )
         except BaseException:
             warptape._foreach_add_(steps, -1)  # a refused update must not count as a step
             raise
+        if scaling:  # nor must one that the device left out
+            warptape._foreach_add_(steps, [scaling["found_inf"]] * len(steps), alpha=-1)

@@ -111,6 +111,11 @@ class Optimizer:
         ValueError: no parameters, a tensor that is no leaf, or one that is in two groups.
     """
 
+    # What GradScaler sets around a step: the gradients' scale, and whether one of them is inf or nan.
+    grad_scale: Tensor | None = None
+    found_inf: Tensor | None = None
+    _reads_scale = False
+
     def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
         if isinstance(params, warptape.Tensor):
             raise TypeError(
@@ -229,12 +234,24 @@ class Optimizer:
         """
         raise NotImplementedError(f"{type(self).__name__} does not define step()")
 
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """Whether `step` reads `grad_scale` and `found_inf`, which GradScaler sets."""
+        return self._reads_scale and bool(self.defaults.get("fused"))
+
+    def _scaling(self, param: Tensor) -> dict[str, Any]:
+        """What GradScaler says of the gradients, as the fused updates take it."""
+        found = {"grad_scale": self.grad_scale, "found_inf": self.found_inf}
+        return {name: t.to(param.device).reshape(()) for name, t in found.items() if t is not None}
+
     def _fused_step(self, closure: Callable[[], Any] | None) -> Any:
         """``step`` for the optimizers that define ``_update(group, params, grads)`` on one bucket."""
         loss = None
         if closure is not None:
             with warptape.enable_grad():
                 loss = closure()
+        if self.found_inf is not None and not self.found_inf.is_cuda and self.found_inf.item():
+            return loss
         # no_grad() by hand: the context manager would be a fifth of a small model's step.
         recording = warptape.is_grad_enabled()
         warptape._C._set_grad_enabled(False)

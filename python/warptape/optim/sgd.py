@@ -43,6 +43,8 @@ class SGD(Optimizer):
         NotImplementedError: ``differentiable=True``.
     """
 
+    _reads_scale = True
+
     def __init__(
         self,
         params: ParamsT,
@@ -102,6 +104,8 @@ class SGD(Optimizer):
         if not fresh:
             self._apply(group, params, grads, velocities, first=False)
             return
+        if self.found_inf is not None and self.found_inf.item():
+            return  # a velocity that starts from inf never recovers
         # Parameters that get their first gradient now start their velocity from it.
         new = [warptape.empty_like(states[i].get("master_param", params[i])) for i in fresh]
         self._apply(group, [params[i] for i in fresh], [grads[i] for i in fresh], new, first=True)
@@ -139,4 +143,5 @@ class SGD(Optimizer):
             maximize=group["maximize"],
             is_first_step=first,
             master_params=self._master_params(params) if group.get("master_weights") else None,
+            **({} if self.found_inf is None else self._scaling(params[0])),
         )

@@ -7,19 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 import warptape as wt
-
-SHAPES = [(3, 4), (), (7,), (0, 3), (2, 1, 5), (33,)]
-STEPS = 20
-
-
-def gradient(step: int, i: int, shape: tuple[int, ...]) -> np.ndarray:
-    """A gradient that depends on neither the parameters nor any library's random stream."""
-    n = int(np.prod(shape))
-    return (np.sin(np.arange(n) * 0.7 + step * 1.3 + i) * (1.0 + 0.5 * np.cos(step + i))).reshape(shape)
-
-
-def initial(i: int, shape: tuple[int, ...]) -> np.ndarray:
-    return np.cos(np.arange(int(np.prod(shape))) * 0.37 + i).reshape(shape)
+from optimizer_steps import DTYPES, SHAPES, STEPS, gradient, initial, run
 
 
 def reference_sgd(
@@ -63,17 +51,6 @@ def reference_adam(
     return p
 
 
-def run(make, dtype, shapes=SHAPES):
-    """The parameters after all steps, as float64 arrays."""
-    params = [wt.tensor(initial(i, s), dtype=dtype, requires_grad=True) for i, s in enumerate(shapes)]
-    optimizer = make(params)
-    for step in range(STEPS):
-        for i, (p, s) in enumerate(zip(params, shapes)):
-            p.grad = wt.tensor(gradient(step, i, s), dtype=dtype)
-        optimizer.step()
-    return [p.detach().to(wt.float64).numpy() for p in params]
-
-
 def check(make, reference, options, dtype, tolerance):
     got = run(make, dtype)
     for i, (shape, value) in enumerate(zip(SHAPES, got)):
@@ -103,7 +80,6 @@ ADAM_OPTIONS = [
         for w, a, m in product((0.0, 0.3), (False, True), (False, True))
     ),
 ]
-DTYPES = [("float64", 1e-12), ("float32", 2e-5)]
 
 
 @pytest.mark.parametrize("dtype, tolerance", DTYPES)

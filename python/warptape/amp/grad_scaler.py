@@ -1,0 +1,350 @@
+"""GradScaler: keeps the gradients of float16 in range.
+
+Micikevicius et al., "Mixed precision training", section 3.2: the loss is multiplied by a scale before
+backward and the gradients divided by it before the step, so that small gradients do not become zero in
+float16. The scale grows while gradients stay finite; a step with an inf or nan among them is left out.
+"""
+
+from __future__ import annotations
+
+import enum
+import warnings
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import warptape
+
+if TYPE_CHECKING:
+    from ..optim import Optimizer
+
+__all__ = ["GradScaler", "OptState"]
+
+
+class OptState(enum.Enum):
+    """How far an optimizer is between two calls of `update`."""
+
+    READY = 0
+    UNSCALED = 1
+    STEPPED = 2
+
+
+def _fresh_state() -> dict[str, Any]:
+    return {"stage": OptState.READY, "found_inf_per_device": {}}
+
+
+def _by_kind(tensors: Iterable[Any]) -> list[list[Any]]:
+    kinds: dict[Any, list[Any]] = defaultdict(list)
+    for t in tensors:
+        kinds[t.device, t.dtype].append(t)
+    return list(kinds.values())
+
+
+def _found_inf(optimizer: Optimizer, inverse: Any | None) -> dict[Any, Any]:
+    """By device, a float32 one-element tensor: 1 where a gradient holds inf or nan, else 0.
+
+    Gradients are first multiplied by `inverse`, where one is given. What ranks hold parts of is judged as a
+    whole; that is collective.
+    """
+    params = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    if inverse is not None and any(p.grad.dtype == warptape.float16 for p in params):
+        raise ValueError("Attempting to unscale FP16 gradients.")
+    found: dict[Any, Any] = {}
+    with warptape.no_grad():
+        for grads in _by_kind(p.grad for p in params):
+            device = grads[0].device
+            if inverse is not None:
+                warptape._foreach_mul_(grads, inverse.to(device))
+            largest = warptape.stack(warptape._foreach_norm(grads, float("inf")))
+            bad = (~largest.isfinite()).any().float().reshape(1)
+            found[device] = bad if device not in found else found[device].maximum(bad)
+        groups = {group: None for p in params for group in getattr(p, "_norm_groups", ())}
+        if groups:
+            from ..distributed import ReduceOp, all_reduce
+
+            for group in groups:
+                for flag in found.values():
+                    all_reduce(flag, ReduceOp.MAX, group)
+    return found
+
+
+class GradScaler:
+    """Scales losses, and steps and updates the scale as the gradients allow.
+
+    ```
+    scaler = GradScaler("cpu")
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)  # only to look at gradients or clip them
+    scaler.step(optimizer)
+    scaler.update()
+    ```
+
+    Args:
+        device: where the scale lives. For "cuda" without a CUDA device it warns and does nothing.
+        init_scale: the first scale.
+        growth_factor: what the scale is multiplied by after `growth_interval` good steps; above 1.
+        backoff_factor: what it is multiplied by after a step with one; below 1.
+        growth_interval: number of steps without inf and nan.
+        enabled: False turns `scale` and `unscale_` into nothing and `step` into `optimizer.step()`.
+
+    Raises:
+        ValueError: a growth factor of at most 1, a backoff factor of at least 1.
+    """
+
+    def __init__(
+        self,
+        device: str = "cuda",
+        init_scale: float = 2.0**16,
+        growth_factor: float = 2.0,
+        backoff_factor: float = 0.5,
+        growth_interval: int = 2000,
+        enabled: bool = True,
+    ) -> None:
+        self._device = device
+        self._enabled = enabled
+        if enabled and device == "cuda" and not warptape.cuda.is_available():
+            warnings.warn(
+                "torch.cuda.amp.GradScaler is enabled, but CUDA is not available.  Disabling.", stacklevel=2
+            )
+            self._enabled = False
+        if not growth_factor > 1.0:
+            raise ValueError(f"GradScaler: expected a growth factor above 1.0, got {growth_factor}")
+        if not backoff_factor < 1.0:
+            raise ValueError(f"GradScaler: expected a backoff factor below 1.0, got {backoff_factor}")
+        self._init_scale = init_scale
+        self._growth_factor = growth_factor
+        self._backoff_factor = backoff_factor
+        self._growth_interval = growth_interval
+        self._init_growth_tracker = 0
+        self._scale: Any = None  # made by the first use: on the device of what is scaled
+        self._growth_tracker: Any = None
+        self._per_optimizer_states: dict[int, dict[str, Any]] = defaultdict(_fresh_state)
+
+    def _make_scale(self, device: Any) -> None:
+        self._scale = warptape.full((), self._init_scale, dtype=warptape.float32, device=device)
+        self._growth_tracker = warptape.full(
+            (), self._init_growth_tracker, dtype=warptape.int32, device=device
+        )
+
+    def _check_scale(self, what: str) -> None:
+        if self._scale is None:
+            raise AssertionError(
+                f"Attempted {what} but _scale is None.  This may indicate your script did not use "
+                "scaler.scale(loss or outputs) earlier in the iteration."
+            )
+
+    def scale(self, outputs: Any) -> Any:
+        """`outputs`, a tensor or nested lists and tuples of them, times the scale.
+
+        Raises:
+            ValueError: something else than a tensor or an iterable.
+        """
+        if not self._enabled:
+            return outputs
+        if isinstance(outputs, warptape.Tensor):
+            if self._scale is None:
+                self._make_scale(outputs.device)
+            return outputs * self._scale.to(outputs.device, non_blocking=True)
+        if not isinstance(outputs, Iterable):
+            raise ValueError("outputs must be a Tensor or an iterable of Tensors")
+        scaled = map(self.scale, outputs)
+        if isinstance(outputs, (list, tuple)):
+            named = isinstance(outputs, tuple) and hasattr(outputs, "_fields")
+            return type(outputs)(*scaled) if named else type(outputs)(scaled)
+        return scaled
+
+    def unscale_(self, optimizer: Optimizer) -> None:
+        """Divides the optimizer's gradients by the scale, in place: once between two updates.
+
+        Raises:
+            RuntimeError: it was done already, or `step` was.
+            ValueError: a gradient in float16 (keep the parameters in float32).
+        """
+        if not self._enabled:
+            return
+        self._check_scale("unscale_")
+        state = self._per_optimizer_states[id(optimizer)]
+        if state["stage"] is OptState.UNSCALED:
+            raise RuntimeError(
+                "unscale_() has already been called on this optimizer since the last update()."
+            )
+        if state["stage"] is OptState.STEPPED:
+            raise RuntimeError("unscale_() is being called after step().")
+        inverse = self._scale.double().reciprocal().float()  # in float32 it could overflow too early
+        state["found_inf_per_device"] = _found_inf(optimizer, inverse)
+        state["stage"] = OptState.UNSCALED
+
+    def step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        """`optimizer.step(*args, **kwargs)` unless a gradient is inf or nan; unscales where that is not done.
+
+        Returns what the optimizer returns; None for a step left out. Fused optimizers (`fused=True`) leave
+        it out on the device, without waiting for it.
+
+        Raises:
+            RuntimeError: a closure is given, or `step` was called already since the last update.
+            AssertionError: none of the optimizer's parameters has a gradient.
+        """
+        if not self._enabled:
+            return optimizer.step(*args, **kwargs)
+        if args or kwargs.get("closure") is not None:
+            raise RuntimeError("Closure use is not currently supported if GradScaler is enabled.")
+        self._check_scale("step")
+        state = self._per_optimizer_states[id(optimizer)]
+        if state["stage"] is OptState.STEPPED:
+            raise RuntimeError("step() has already been called since the last update().")
+        if getattr(optimizer, "_step_supports_amp_scaling", False):
+            result = self._step_on_device(optimizer, state, kwargs)
+        else:
+            if state["stage"] is OptState.READY:
+                self.unscale_(optimizer)
+            found = self._found_of(state)
+            result = None if any(flag.item() for flag in found.values()) else optimizer.step(**kwargs)
+        state["stage"] = OptState.STEPPED
+        return result
+
+    def _found_of(self, state: dict[str, Any]) -> dict[Any, Any]:
+        if not state["found_inf_per_device"]:
+            raise AssertionError("No inf checks were recorded for this optimizer.")
+        return state["found_inf_per_device"]
+
+    def _step_on_device(self, optimizer: Any, state: dict[str, Any], kwargs: dict[str, Any]) -> Any:
+        unscaled = state["stage"] is OptState.UNSCALED
+        if not unscaled:
+            state["found_inf_per_device"] = _found_inf(optimizer, None)
+        first, *others = self._found_of(state).values()
+        for flag in others:
+            first = first.maximum(flag.to(first.device))
+        optimizer.grad_scale = None if unscaled else self._scale
+        optimizer.found_inf = first
+        try:
+            return optimizer.step(**kwargs)
+        finally:
+            optimizer.grad_scale = optimizer.found_inf = None
+
+    def update(self, new_scale: float | Any | None = None) -> None:
+        """Sets the scale for the next step: `new_scale`, or what the gradients since the last one say.
+
+        Raises:
+            AssertionError: nothing was scaled or unscaled before, or `new_scale` is no float32 scalar.
+        """
+        if not self._enabled:
+            return
+        self._check_scale("update")
+        with warptape.no_grad():
+            if new_scale is not None:
+                self._set_scale(new_scale)
+            else:
+                self._follow_gradients()
+        self._per_optimizer_states = defaultdict(_fresh_state)
+
+    def _set_scale(self, new_scale: Any) -> None:
+        if isinstance(new_scale, warptape.Tensor) and (
+            new_scale.dtype != warptape.float32 or new_scale.numel() != 1 or new_scale.requires_grad
+        ):
+            raise AssertionError(
+                "new_scale should be a float or a 1-element torch.cuda.FloatTensor or torch.FloatTensor with "
+                "requires_grad=False."
+            )
+        self._scale.copy_(
+            new_scale.reshape(()) if isinstance(new_scale, warptape.Tensor) else warptape.tensor(new_scale)
+        )
+
+    def _follow_gradients(self) -> None:
+        """Written with tensors, so that nobody waits for a device."""
+        flags = [f for s in self._per_optimizer_states.values() for f in s["found_inf_per_device"].values()]
+        if not flags:
+            raise AssertionError("No inf checks were recorded prior to update.")
+        scale, tracker = self._scale, self._growth_tracker
+        found = warptape.stack([f.to(scale.device, non_blocking=True).reshape(()) for f in flags]).any()
+        steps = warptape.where(found, 0, tracker + 1)
+        grows = steps == self._growth_interval
+        grown = scale * self._growth_factor
+        grown = warptape.where(grows & grown.isfinite(), grown, scale)
+        scale.copy_(warptape.where(found, scale * self._backoff_factor, grown))
+        tracker.copy_(warptape.where(grows, 0, steps))
+
+    def get_scale(self) -> float:
+        """The scale as a number; 1.0 when disabled. Waits for the device."""
+        if not self._enabled:
+            return 1.0
+        return self._init_scale if self._scale is None else self._scale.item()
+
+    def get_growth_factor(self) -> float:
+        """What the scale is multiplied by when it grows."""
+        return self._growth_factor
+
+    def set_growth_factor(self, new_factor: float) -> None:
+        """Sets what the scale is multiplied by when it grows."""
+        self._growth_factor = new_factor
+
+    def get_backoff_factor(self) -> float:
+        """What the scale is multiplied by after inf or nan."""
+        return self._backoff_factor
+
+    def set_backoff_factor(self, new_factor: float) -> None:
+        """Sets what the scale is multiplied by after inf or nan."""
+        self._backoff_factor = new_factor
+
+    def get_growth_interval(self) -> int:
+        """Number of steps without inf and nan after which the scale grows."""
+        return self._growth_interval
+
+    def set_growth_interval(self, new_interval: int) -> None:
+        """Sets the number of steps without inf and nan after which the scale grows."""
+        self._growth_interval = new_interval
+
+    def _get_growth_tracker(self) -> int:
+        if not self._enabled:
+            return 0
+        return self._init_growth_tracker if self._growth_tracker is None else self._growth_tracker.item()
+
+    def is_enabled(self) -> bool:
+        """Whether it scales."""
+        return self._enabled
+
+    def state_dict(self) -> dict[str, Any]:
+        """Scale, factors and counters; empty when disabled. Save it after `update`."""
+        if not self._enabled:
+            return {}
+        return {
+            "scale": self.get_scale(),
+            "growth_factor": self._growth_factor,
+            "backoff_factor": self._backoff_factor,
+            "growth_interval": self._growth_interval,
+            "_growth_tracker": self._get_growth_tracker(),
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes over a state; does nothing when disabled.
+
+        Raises:
+            RuntimeError: the state is empty, as a disabled scaler's is.
+            KeyError: an entry is missing; nothing is taken over then.
+        """
+        if not self._enabled:
+            return
+        if len(state_dict) == 0:
+            raise RuntimeError(
+                "The source state dict is empty, possibly because it was saved from a disabled instance of "
+                "GradScaler."
+            )
+        names = ("scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker")
+        scale, growth, backoff, interval, tracker = (state_dict[name] for name in names)
+        self._init_scale, self._init_growth_tracker = scale, tracker
+        self._growth_factor, self._backoff_factor, self._growth_interval = growth, backoff, interval
+        if self._scale is not None:
+            self._scale.fill_(scale)
+            self._growth_tracker.fill_(tracker)
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._enabled and self._per_optimizer_states:
+            raise AssertionError(
+                "A GradScaler instance may only be pickled at the beginning of an iteration, or at the end "
+                "after scaler.update()."
+            )
+        state = self.__dict__ | {"_per_optimizer_states": None, "_scale": None, "_growth_tracker": None}
+        return state | {"_init_scale": self.get_scale(), "_init_growth_tracker": self._get_growth_tracker()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._per_optimizer_states = defaultdict(_fresh_state)

@@ -1,0 +1,83 @@
+"""What the optimizers share whose step is written with tensor operations, one parameter after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import warptape
+
+from .optimizer import Optimizer, ParamsT, check_common_options
+
+if TYPE_CHECKING:
+    from warptape import Tensor
+
+
+class PerParameter(Optimizer):
+    """Subclasses say what a parameter's state starts with (`_fresh`) and how a step is taken (`_advance`)."""
+
+    _counts_steps = True
+    _decays_itself = False
+
+    def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
+        check_common_options(
+            type(self).__name__,
+            defaults["lr"],
+            defaults.get("weight_decay", 0),
+            defaults.get("differentiable", False),
+            defaults.get("foreach"),
+            defaults.get("fused"),
+        )
+        super().__init__(params, defaults)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        for group in self.param_groups:
+            for name, value in self.defaults.items():
+                group.setdefault(name, value)
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Updates the parameters once. Returns ``closure()``'s loss, or None."""
+        return self._fused_step(closure)
+
+    def _update(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> None:
+        weight_decay = 0.0 if self._decays_itself else float(group.get("weight_decay", 0))
+        lr = float(group["lr"])
+        for p, grad in zip(params, grads):
+            state = self.state[p]
+            if not state:
+                state.update(self._first_state(group, p))
+            g = -grad if group.get("maximize") else grad
+            if weight_decay and group.get("decoupled_weight_decay"):
+                p.mul_(1 - lr * weight_decay)
+            elif weight_decay:
+                g = g.add(p, alpha=weight_decay)
+            self._advance(group, p, g, state, state["step"].item() + 1 if self._counts_steps else 0, lr)
+            if self._counts_steps:
+                state["step"] += 1
+
+    def _first_state(self, group: dict[str, Any], p: Tensor) -> dict[str, Tensor]:
+        # All at once: a step that is interrupted or runs out of memory here can be taken again.
+        state = self._fresh(group, p)
+        return {"step": warptape.zeros((), dtype=warptape.float32), **state} if self._counts_steps else state
+
+    def _fresh(self, group: dict[str, Any], p: Tensor) -> dict[str, Tensor]:
+        raise NotImplementedError
+
+    def _advance(
+        self, group: dict[str, Any], p: Tensor, g: Tensor, state: dict[str, Tensor], t: float, lr: float
+    ) -> None:
+        """Step number `t`, from 1, of one parameter; `g` is its gradient with sign and weight decay in it."""
+        raise NotImplementedError
+
+
+def check_range(name: str, value: float, low: float = 0.0, below: float = float("inf")) -> None:
+    """ValueError unless low <= value < below."""
+    if not low <= value < below:
+        raise ValueError(f"Invalid {name}: {value}")
+
+
+def check_betas(betas: tuple[float, float]) -> None:
+    """ValueError unless both lie in [0, 1)."""
+    for i, beta in enumerate(betas):
+        check_range(f"beta parameter at index {i}", beta, below=1.0)

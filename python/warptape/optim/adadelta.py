@@ -1,0 +1,61 @@
+"""Adadelta: Zeiler, "ADADELTA: an adaptive learning rate method", algorithm 1, with a learning rate
+in front."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import warptape
+
+from ._per_parameter import PerParameter, check_range
+from .optimizer import ParamsT
+
+__all__ = ["Adadelta"]
+
+
+class Adadelta(PerParameter):
+    """Steps in the ratio of two running roots: of past steps and of past gradients.
+
+    Args:
+        params: tensors, ``(name, tensor)`` pairs, or group dicts.
+        lr: factor on the step.
+        rho: decay of both averages, in [0, 1].
+        eps: added under both roots.
+        weight_decay: L2 factor.
+        foreach, capturable: accepted, without effect.
+        maximize: go up instead of down.
+        differentiable: not supported.
+
+    Raises:
+        ValueError: an option out of range.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: Any = 1.0,
+        rho: float = 0.9,
+        eps: float = 1e-6,
+        weight_decay: float = 0,
+        foreach: bool | None = None,
+        *,
+        capturable: bool = False,
+        maximize: bool = False,
+        differentiable: bool = False,
+    ) -> None:
+        if not 0.0 <= rho <= 1.0:
+            raise ValueError(f"Invalid rho value: {rho}")
+        check_range("epsilon value", eps)
+        defaults = {"lr": lr, "rho": rho, "eps": eps, "weight_decay": weight_decay, "capturable": capturable}
+        flags = {"foreach": foreach, "maximize": maximize, "differentiable": differentiable}
+        super().__init__(params, defaults | flags)
+
+    def _fresh(self, group, p):
+        return {"square_avg": warptape.zeros_like(p), "acc_delta": warptape.zeros_like(p)}
+
+    def _advance(self, group, p, g, state, t, lr):
+        rho, eps = group["rho"], group["eps"]
+        root = state["square_avg"].mul_(rho).addcmul_(g, g, value=1 - rho).add(eps).sqrt_()
+        delta = state["acc_delta"].add(eps).sqrt_().div_(root).mul_(g)
+        state["acc_delta"].mul_(rho).addcmul_(delta, delta, value=1 - rho)
+        p.add_(delta, alpha=-lr)

@@ -1,0 +1,74 @@
+"""Adagrad: Duchi, Hazan and Singer, "Adaptive subgradient methods for online learning and stochastic
+optimization", figure 1 with diagonal matrices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import warptape
+
+from ._per_parameter import PerParameter, check_range
+from .optimizer import ParamsT
+
+__all__ = ["Adagrad"]
+
+
+class Adagrad(PerParameter):
+    """Steps divided by the root of the sum of all squared gradients.
+
+    Args:
+        params: tensors, ``(name, tensor)`` pairs, or group dicts.
+        lr: learning rate; step t takes ``lr / (1 + (t - 1) * lr_decay)``.
+        lr_decay: see `lr`.
+        weight_decay: L2 factor.
+        initial_accumulator_value: what the sum starts with.
+        eps: added to the root.
+        foreach, fused: accepted, without effect.
+        maximize: go up instead of down.
+        differentiable: not supported.
+
+    Raises:
+        ValueError: an option out of range.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: Any = 1e-2,
+        lr_decay: float = 0,
+        weight_decay: float = 0,
+        initial_accumulator_value: float = 0,
+        eps: float = 1e-10,
+        foreach: bool | None = None,
+        *,
+        maximize: bool = False,
+        differentiable: bool = False,
+        fused: bool | None = None,
+    ) -> None:
+        check_range("lr_decay value", lr_decay)
+        check_range("initial_accumulator_value value", initial_accumulator_value)
+        check_range("epsilon value", eps)
+        defaults = {
+            "lr": lr,
+            "lr_decay": lr_decay,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "initial_accumulator_value": initial_accumulator_value,
+        }
+        flags = {"foreach": foreach, "maximize": maximize, "differentiable": differentiable, "fused": fused}
+        super().__init__(params, defaults | flags)
+        for group in self.param_groups:  # users read the sums before the first step
+            for p in group["params"]:
+                self.state[p].update(self._first_state(group, p))
+
+    def share_memory(self) -> None:
+        """Moves the sums into memory that processes share."""
+        for state in self.state.values():
+            state["sum"].share_memory_()
+
+    def _fresh(self, group, p):
+        return {"sum": warptape.full_like(p, group["initial_accumulator_value"])}
+
+    def _advance(self, group, p, g, state, t, lr):
+        root = state["sum"].addcmul_(g, g).sqrt().add_(group["eps"])
+        p.addcdiv_(g, root, value=-lr / (1 + (t - 1) * group["lr_decay"]))

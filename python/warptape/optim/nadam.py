@@ -1,0 +1,79 @@
+"""NAdam: Dozat, "Incorporating Nesterov momentum into Adam", algorithm 2 with the schedule of section 3."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import warptape
+
+from ._per_parameter import PerParameter, check_betas, check_range
+from .optimizer import ParamsT
+
+__all__ = ["NAdam"]
+
+
+class NAdam(PerParameter):
+    """Adam with Nesterov's look ahead.
+
+    Args:
+        params: tensors, ``(name, tensor)`` pairs, or group dicts.
+        lr: learning rate.
+        betas: decay of the two averages, each in [0, 1).
+        eps: added to the root of the second average.
+        weight_decay: L2 factor, or the share of ``p`` taken off per ``lr`` if ``decoupled_weight_decay``.
+        momentum_decay: how fast the momentum approaches ``betas[0]``.
+        decoupled_weight_decay: AdamW's weight decay.
+        foreach, capturable: accepted, without effect.
+        maximize: go up instead of down.
+        differentiable: not supported.
+
+    Raises:
+        ValueError: an option out of range.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: Any = 2e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0,
+        momentum_decay: float = 4e-3,
+        decoupled_weight_decay: bool = False,
+        *,
+        foreach: bool | None = None,
+        maximize: bool = False,
+        capturable: bool = False,
+        differentiable: bool = False,
+    ) -> None:
+        check_range("epsilon value", eps)
+        check_betas(betas)
+        check_range("momentum_decay value", momentum_decay)
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "momentum_decay": momentum_decay,
+            "decoupled_weight_decay": decoupled_weight_decay,
+            "capturable": capturable,
+        }
+        flags = {"foreach": foreach, "maximize": maximize, "differentiable": differentiable}
+        super().__init__(params, defaults | flags)
+
+    def _fresh(self, group, p):
+        return {
+            "mu_product": warptape.ones((), dtype=warptape.float32),
+            "exp_avg": warptape.zeros_like(p),
+            "exp_avg_sq": warptape.zeros_like(p),
+        }
+
+    def _advance(self, group, p, g, state, t, lr):
+        beta1, beta2 = group["betas"]
+        mu, mu_next = (beta1 * (1 - 0.5 * 0.96 ** (step * group["momentum_decay"])) for step in (t, t + 1))
+        product = state["mu_product"].mul_(mu).item()
+        mean = state["exp_avg"].lerp_(g, 1 - beta1)
+        square = state["exp_avg_sq"].mul_(beta2).addcmul_(g, g, value=1 - beta2)
+        root = square.div(1 - beta2**t).sqrt_().add_(group["eps"])
+        p.addcdiv_(g, root, value=-lr * (1 - mu) / (1 - product))
+        p.addcdiv_(mean, root, value=-lr * mu_next / (1 - product * mu_next))

@@ -1,0 +1,61 @@
+"""Rprop: Riedmiller and Braun, "A direct adaptive method for faster backpropagation learning: the RPROP
+algorithm", section D, without taking steps back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import warptape
+
+from ._per_parameter import PerParameter
+from .optimizer import ParamsT
+
+__all__ = ["Rprop"]
+
+
+class Rprop(PerParameter):
+    """Steps of a size that grows while the gradient keeps its sign, and shrinks when it changes.
+
+    Args:
+        params: tensors, ``(name, tensor)`` pairs, or group dicts.
+        lr: the first step size.
+        etas: factors on the step size when the sign changes (below 1) and when it stays (above 1).
+        step_sizes: the smallest and the largest.
+        capturable, foreach: accepted, without effect.
+        maximize: go up instead of down.
+        differentiable: not supported.
+
+    Raises:
+        ValueError: an option out of range.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: Any = 1e-2,
+        etas: tuple[float, float] = (0.5, 1.2),
+        step_sizes: tuple[float, float] = (1e-6, 50),
+        *,
+        capturable: bool = False,
+        foreach: bool | None = None,
+        maximize: bool = False,
+        differentiable: bool = False,
+    ) -> None:
+        if not 0.0 < etas[0] < 1.0 < etas[1]:
+            raise ValueError(f"Invalid eta values: {etas[0]}, {etas[1]}")
+        defaults = {"lr": lr, "etas": etas, "step_sizes": step_sizes, "capturable": capturable}
+        flags = {"foreach": foreach, "maximize": maximize, "differentiable": differentiable}
+        super().__init__(params, defaults | flags)
+
+    def _fresh(self, group, p):
+        return {"prev": warptape.zeros_like(p), "step_size": warptape.full_like(p, float(group["lr"]))}
+
+    def _advance(self, group, p, g, state, t, lr):
+        shrink, grow = group["etas"]
+        agreement = g * state["prev"]
+        old = state["step_size"]
+        size = warptape.where(agreement < 0, old * shrink, old)
+        size = old.copy_(warptape.where(agreement > 0, old * grow, size).clamp_(*group["step_sizes"]))
+        g = g.masked_fill(agreement < 0, 0)
+        p.addcmul_(g.sign(), size, value=-1)
+        state["prev"].copy_(g)
