@@ -5,7 +5,9 @@
 // context ends. float64 is never cast, and an op that writes an argument keeps its dtypes.
 #include "ops/autocast.h"
 
+#include <algorithm>
 #include <list>
+#include <string_view>
 #include <unordered_map>
 
 #include "ops/copy.h"
@@ -121,13 +123,47 @@ bool has_cuda(const OpInfo& op, std::span<const Value> args) {
   return found;
 }
 
+// PyTorch's lists for CUDA, where they differ from the CPU's, which the ops declare.
+constexpr std::string_view kCudaFloat32[] = {
+    "acos",        "arccos",    "arcsin",     "asin",       "cosh",       "cumprod",    "cumsum", "erfinv",
+    "exp",         "expm1",     "group_norm", "layer_norm", "log",        "log10",      "log1p",  "log2",
+    "log_softmax", "logsumexp", "norm",       "pow",        "prod",       "reciprocal", "rsqrt",  "sinh",
+    "softmax",     "softplus",  "sum",        "tan",        "vector_norm"};
+constexpr std::string_view kCudaWidest[] = {"addcdiv", "addcmul",   "atan2",       "bilinear",
+                                            "dot",     "index_put", "scatter_add", "tensordot"};
+constexpr std::string_view kCudaLower[] = {"addmv", "mv"};
+constexpr std::string_view kCudaKeep[] = {"huber_loss"};
+
+Autocast cuda_kind(const OpInfo& op) {
+  static const auto& kinds = *new std::unordered_map<const OpInfo*, Autocast>([] {
+    std::unordered_map<const OpInfo*, Autocast> found;
+    for (const OpInfo* o = all_ops(); o; o = o->next) {
+      const auto among = [&](auto& names) { return std::ranges::find(names, o->name) != std::end(names); };
+      if (among(kCudaFloat32)) found[o] = Autocast::Float32;
+      if (among(kCudaWidest)) found[o] = Autocast::Widest;
+      if (among(kCudaLower)) found[o] = Autocast::Lower;
+      if (among(kCudaKeep)) found[o] = Autocast::Keep;
+    }
+    return found;
+  }());
+  WT_CHECK(std::string_view(op.name) != "binary_cross_entropy", NotImplementedError,
+           "binary_cross_entropy: unsafe to autocast on CUDA, for float16 loses the logarithm of small "
+           "numbers; use "
+           "binary_cross_entropy_with_logits, which is safe, or leave autocast for this call");
+  const auto at = kinds.find(&op);
+  return at == kinds.end() ? op.autocast : at->second;
+}
+
 bool autocast_call(const OpInfo& op, std::span<Value> args, Result& out, Mode mode) {
-  if (op.autocast == Autocast::Keep || has_cuda(op, args) != mode.cuda) return false;
+  if (!mode.cuda && op.autocast == Autocast::Keep) return false;
+  if (has_cuda(op, args) != mode.cuda) return false;
+  const Autocast kind = mode.cuda ? cuda_kind(op) : op.autocast;
+  if (kind == Autocast::Keep) return false;
   for (const Arg& a : op.args)
     if (a.marks & kWritten) return false;
-  std::optional<DType> dtype = op.autocast == Autocast::Lower     ? mode.narrow()
-                               : op.autocast == Autocast::Float32 ? DType::Float32
-                                                                  : widest(op, args, mode);
+  std::optional<DType> dtype = kind == Autocast::Lower     ? mode.narrow()
+                               : kind == Autocast::Float32 ? DType::Float32
+                                                           : widest(op, args, mode);
   if (!dtype) return false;
   CastArgs cast(op, args, *dtype, mode);
   // The whole call is done here, where autocast is off, so that the ops it is composed of keep these dtypes.

@@ -274,3 +274,52 @@ def test_missing_device_warns_and_does_nothing() -> None:
         context = wt.autocast("cuda")
     with context:
         assert (wt.ones(1, 1) @ wt.ones(1, 1)).dtype == F32
+
+
+# PyTorch's documented op lists for CUDA ("Automatic Mixed Precision package", CUDA op-specific behavior).
+CUDA_LISTS = {
+    "float16": {
+        "mm": lambda f, h: f @ f,
+        "mv": lambda f, h: wt.mv(f, f[0]),
+        "linear": lambda f, h: F.linear(f, f),
+        "conv1d": lambda f, h: F.conv1d(f[None], f[:, :, None]),
+        "relu of narrow": lambda f, h: F.relu(h),
+        "add of narrow": lambda f, h: h + h,
+        "addcmul of narrow": lambda f, h: wt.addcmul(h, h, h),
+        "gelu of narrow": lambda f, h: F.gelu(h),
+        "huber_loss": lambda f, h: F.huber_loss(h, h),
+        "mean": lambda f, h: h.mean(),
+    },
+    "float32": {
+        **{
+            name: lambda f, h, name=name: getattr(wt, name)(h)
+            for name in ("exp", "log", "rsqrt", "tan", "prod")
+        },
+        "sum": lambda f, h: h.sum(),
+        "cumsum": lambda f, h: h.cumsum(0),
+        "pow": lambda f, h: h**2.5,
+        "softmax": lambda f, h: F.softmax(h, -1),
+        "log_softmax": lambda f, h: h.log_softmax(-1),
+        "layer_norm": lambda f, h: F.layer_norm(h, (4,)),
+        "cross_entropy": lambda f, h: F.cross_entropy(h, wt.tensor([0, 1, 2, 3], device=h.device)),
+        "mse_loss": lambda f, h: F.mse_loss(h, h),
+        "norm": lambda f, h: h.norm(),
+        "addcmul": lambda f, h: wt.addcmul(f, h, h),
+        "cat": lambda f, h: wt.cat([f, h]),
+    },
+}
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("dtype, name", [(d, n) for d, calls in CUDA_LISTS.items() for n in calls])
+def test_cuda_lists(dtype: str, name: str) -> None:
+    f = wt.ones(4, 4, device="cuda")
+    with wt.autocast("cuda", dtype=F16):
+        assert str(CUDA_LISTS[dtype][name](f, f.half()).dtype) == f"torch.{dtype}"
+
+
+@pytest.mark.cuda
+def test_cuda_refuses_unsafe_loss() -> None:
+    p = wt.full((3,), 0.5, device="cuda")
+    with wt.autocast("cuda"), pytest.raises(RuntimeError, match="unsafe to autocast"):
+        F.binary_cross_entropy(p, p)

@@ -257,3 +257,23 @@ def test_parity():
         curves.append(curve)
     for (scale, weights), (expected_scale, expected) in zip(curves[1], curves[0]):
         assert scale == expected_scale and weights == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("fused", [None, True])
+@pytest.mark.parametrize("kind, options", [("SGD", {"momentum": 0.9}), ("AdamW", {"amsgrad": True})])
+def test_on_the_device_as_on_the_cpu(kind, options, fused):
+    found = []
+    for device in ("cpu", "cuda"):
+        p = wt.ones(3, device=device).requires_grad_()
+        optimizer = getattr(wt.optim, kind)([p], lr=0.5, fused=fused, **options)
+        scaler = GradScaler(device, init_scale=1024.0)
+        for gradient in ([0.0, NAN, 0.0], [1.0, 2.0, -3.0], [0.5, 0.25, INF], [4.0, -2.0, 1.0]):
+            optimizer.zero_grad()
+            scaler.scale((p * wt.tensor(gradient, device=device)).sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        steps = [state["step"].item() for state in optimizer.state.values() if "step" in state]
+        found.append((p.tolist(), scaler.get_scale(), steps))
+    assert found[1][0] == pytest.approx(found[0][0], rel=1e-6) and found[1][1:] == found[0][1:]
+    assert found[0][1] == 256.0 and found[0][2] in ([], [2.0])
