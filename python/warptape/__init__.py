@@ -68,6 +68,8 @@ from . import amp, autograd, linalg, nn, optim, random, utils  # noqa: E402
 from ._aliases import *  # noqa: E402
 from ._composed import *  # noqa: E402
 from ._functions import *  # noqa: E402
+from ._missing import lookup as _lookup  # noqa: E402
+from ._missing import mark_absent as _mark_absent  # noqa: E402
 from .amp import (  # noqa: E402
     autocast,
     clear_autocast_cache,
@@ -98,17 +100,5 @@ _C._register_types(Tensor, _Parameter)
 if _TYPE_CHECKING:
     from . import backends, cuda, distributed
 
-
-def __getattr__(name: str):  # no annotation: a cyclic import hides Any from mypy here
-    if name in (
-        "cuda",
-        "backends",
-        "distributed",
-        "multiprocessing",
-    ):  # on first use: most programs need neither
-        from importlib import import_module
-
-        return import_module(f".{name}", __name__)
-    from ._missing import missing
-
-    raise AttributeError(missing(name))
+_mark_absent(Tensor, "torch.Tensor")
+__getattr__ = _lookup(__name__)  # cuda, backends, distributed on first use: most programs need none of them

@@ -7,6 +7,7 @@ from typing import Any
 
 from . import _C
 from ._arguments import checked
+from ._missing import lookup as _lookup
 from ._tensor import Tensor
 
 __all__ = ["matrix_norm", "multi_dot", "norm", "vector_norm"]
@@ -77,3 +78,6 @@ def norm(A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, 
     if isinstance(ord, str):
         raise RuntimeError(f"linalg.norm: order {ord!r} is for matrices; expected two dims, got {dim}")
     return vector_norm(A if dtype is None else A.to(dtype), ord, dim, keepdim)
+
+
+__getattr__ = _lookup(__name__)

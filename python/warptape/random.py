@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from . import _C
+from ._missing import lookup as _lookup
 
 default_generator = _C.default_generator  # the process's; a rank that is a thread has one of its own
 
@@ -63,3 +64,6 @@ def fork_rng(devices: Any = None, enabled: bool = True, **_: Any) -> Any:
         yield
     finally:
         restore_states(states)
+
+
+__getattr__ = _lookup(__name__)

@@ -14,6 +14,7 @@ import pickle
 from typing import IO, Any
 
 from . import _C, _functions
+from ._missing import lookup as _lookup
 
 _MAGIC = b"warptape.1\n"
 _SAFE = {
@@ -98,3 +99,6 @@ def _move(obj: Any, device: Any) -> Any:
     if type(obj) is tuple:
         return tuple(_move(v, device) for v in obj)
     return obj
+
+
+__getattr__ = _lookup(__name__)

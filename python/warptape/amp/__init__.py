@@ -1,5 +1,6 @@
 """Mixed precision: ops that gain from it run in a narrow dtype, the others in float32."""
 
+from .._missing import lookup as _lookup
 from .autocast_mode import (
     autocast,
     clear_autocast_cache,
@@ -16,3 +17,5 @@ from .autocast_mode import (
 from .grad_scaler import GradScaler
 
 __all__ = ["GradScaler", "autocast", "custom_bwd", "custom_fwd", "is_autocast_available"]
+
+__getattr__ = _lookup(__name__)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from .. import _C
+from .._missing import lookup as _lookup
 from . import graph
 from .anomaly_mode import detect_anomaly, set_detect_anomaly
 from .function import Function
@@ -120,3 +121,6 @@ def grad(
             _C._functions.zeros_like(i) if g is None else g for g, i in zip(found, ins, strict=True)
         )
     return found
+
+
+__getattr__ = _lookup(__name__)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import _C
+from .._missing import lookup as _lookup
 from ..utils.hooks import RemovableHandle
 
 __all__ = ["Node", "save_on_cpu", "saved_tensors_hooks"]
@@ -58,3 +59,6 @@ class save_on_cpu(saved_tensors_hooks):
             return t.device, host.pin_memory() if pin_memory and t.is_cuda else host
 
         super().__init__(pack, lambda packed: packed[1].to(packed[0], non_blocking=pin_memory))
+
+
+__getattr__ = _lookup(__name__)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from .._missing import lookup as _lookup
+
 
 def get_cpu_capability() -> str:
     """The instruction set of the kernels in use: DEFAULT, AVX2 or AVX512."""
@@ -11,3 +13,6 @@ def get_cpu_capability() -> str:
     return {"avx2": "AVX2", "avx512": "AVX512", "avx512bf16": "AVX512"}.get(
         best[0] if best else "", "DEFAULT"
     )
+
+
+__getattr__ = _lookup(__name__)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .. import _C
+from .._missing import lookup as _lookup
 from ._switch import Switch
 
 
@@ -24,3 +25,6 @@ matmul = _Matmul()
 def is_built() -> bool:
     """Whether this build has the CUDA plugin."""
     return bool(_C._build_info()["cuda"])
+
+
+__getattr__ = _lookup(__name__)

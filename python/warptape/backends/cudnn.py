@@ -6,6 +6,7 @@ import sys
 from types import ModuleType
 
 from .. import _C
+from .._missing import lookup as _lookup
 from ._switch import Switch
 
 
@@ -34,3 +35,5 @@ class _CudnnModule(ModuleType):
 
 
 sys.modules[__name__].__class__ = _CudnnModule
+
+__getattr__ = _lookup(__name__)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from .._missing import lookup as _lookup
+
 
 def is_available() -> bool:
     """False."""
@@ -11,3 +13,6 @@ def is_available() -> bool:
 def is_built() -> bool:
     """False."""
     return False
+
+
+__getattr__ = _lookup(__name__)

@@ -6,9 +6,8 @@ what needs a device raises `DeviceError`, which says what is missing.
 
 from __future__ import annotations
 
-from typing import Any
-
 from .. import _C
+from .._missing import lookup
 from . import amp, memory, nvtx, random
 from ._device import (
     can_device_access_peer,
@@ -78,8 +77,6 @@ from .streams import (
 OutOfMemoryError = _C.OutOfMemoryError
 has_half = True
 
-
-def __getattr__(name: str) -> Any:
-    if name == "default_generators":  # the calling rank's, one per device
-        return tuple(random.default_generator(i) for i in range(device_count()))
-    raise AttributeError(f"warptape.cuda has no torch.cuda.{name} yet")
+__getattr__ = lookup(  # the calling rank's, one per device
+    __name__, default_generators=lambda: tuple(random.default_generator(i) for i in range(device_count()))
+)

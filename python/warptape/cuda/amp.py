@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import _C
+from .._missing import lookup as _lookup
 from ..amp import GradScaler as _GradScaler
 from ..amp import autocast as _autocast
 from ..amp import custom_bwd as _custom_bwd
@@ -60,3 +61,6 @@ def custom_fwd(fwd: Callable[..., Any] | None = None, *, cast_inputs: Any = None
 def custom_bwd(bwd: Callable[..., Any] | None = None) -> Callable[..., Any]:
     """Deprecated: `warptape.amp.custom_bwd(..., device_type="cuda")`."""
     return _custom_bwd(bwd, device_type="cuda")
+
+
+__getattr__ = _lookup(__name__)

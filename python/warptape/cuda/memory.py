@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from .. import _C
+from .._missing import lookup as _lookup
 from ._device import DeviceLike, _cuda, device_index, is_initialized
 
 OutOfMemoryError = _C.OutOfMemoryError
@@ -123,3 +124,6 @@ def memory_summary(device: DeviceLike = None, abbreviated: bool = False) -> str:
         lines.append(f"{name:32}" + "".join(f"{'' if v is None else show(v):>14}" for v in values))
     lines.extend(f"{key:32}{value:14}" for key, value in stats.items() if key.count(".") != 2)
     return "\n".join(lines) + "\n"
+
+
+__getattr__ = _lookup(__name__)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from .._missing import lookup as _lookup
 from ._device import _cuda
 
 __all__ = ["mark", "range", "range_pop", "range_push"]
@@ -34,3 +35,6 @@ def range(msg: str, *args: Any, **kwargs: Any) -> Iterator[None]:
         yield
     finally:
         range_pop()
+
+
+__getattr__ = _lookup(__name__)

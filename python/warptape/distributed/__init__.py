@@ -7,6 +7,7 @@ code with ranks that are threads: `simulate(4, fn)`.
 from __future__ import annotations
 
 from .._C import DistBackendError, DistError, DistNetworkError, DistStoreError
+from .._missing import lookup as _lookup
 from ._state import GroupMember, ProcessGroup, Work
 from ._store import FileStore, HashStore, PrefixStore, Store, TCPStore
 from .collectives import (
@@ -73,3 +74,5 @@ _reduce_scatter_base = reduce_scatter_tensor
 group = GroupMember  # group.WORLD, as older programs spell it
 
 __all__ = [name for name in dir() if not name.startswith("_") and name != "annotations"]
+
+__getattr__ = _lookup(__name__)

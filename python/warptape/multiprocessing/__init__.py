@@ -8,6 +8,7 @@ from __future__ import annotations
 import multiprocessing as _multiprocessing
 from multiprocessing import *
 
+from .._missing import lookup as _lookup
 from .spawn import (
     ProcessContext,
     ProcessException,
@@ -26,3 +27,5 @@ __all__ = [
     "spawn",
     "start_processes",
 ]
+
+__getattr__ = _lookup(__name__)

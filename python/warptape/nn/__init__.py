@@ -6,9 +6,9 @@ layers call, `init` the starting values, `utils` what is done to gradients and p
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from .._missing import lookup as _lookup
 from . import functional, init, modules, parameter, utils
 from .modules import *
 from .parameter import Buffer, Parameter
@@ -29,7 +29,4 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name == "parallel":  # brings all of warptape.distributed along
-        return importlib.import_module(f"{__name__}.parallel")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = _lookup(__name__)  # imports nn.parallel, and all of warptape.distributed, on first use

@@ -7,10 +7,8 @@ used.
 
 from __future__ import annotations
 
-from typing import Any
-
 import warptape
-from warptape import _C
+from warptape import _C, _missing
 
 from . import _composed
 
@@ -44,10 +42,7 @@ globals().update({name: getattr(_composed, name) for name in _composed.__all__})
 globals().update({name: getattr(_C._nn, name) for name in dir(_C._nn) if not name.startswith("_")})
 
 
-def __getattr__(name: str) -> Any:
-    raise AttributeError(
-        f"warptape.nn.functional has no function '{name}': the core that is loaded does not provide it"
-    )
+__getattr__ = _missing.lookup(__name__)
 
 
 def __dir__() -> list[str]:

@@ -16,6 +16,8 @@ from typing import Any
 import warptape
 from warptape import Tensor
 
+from .._missing import lookup as _lookup
+
 _LINEAR = {"linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"}
 
 
@@ -279,3 +281,5 @@ kaiming_uniform = _deprecated(kaiming_uniform_)
 kaiming_normal = _deprecated(kaiming_normal_)
 orthogonal = _deprecated(orthogonal_)
 sparse = _deprecated(sparse_)
+
+__getattr__ = _lookup(__name__)

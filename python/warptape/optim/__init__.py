@@ -3,6 +3,7 @@
 A step of SGD, Adam or AdamW is one multi-tensor call per device and dtype.
 """
 
+from .._missing import lookup as _lookup
 from . import lr_scheduler
 from .adadelta import Adadelta
 from .adafactor import Adafactor
@@ -38,3 +39,5 @@ __all__ = [
     "Rprop",
     "lr_scheduler",
 ]
+
+__getattr__ = _lookup(__name__)

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import warptape
 
+from .._missing import lookup as _lookup
+
 if TYPE_CHECKING:
     from warptape import Tensor
 
@@ -318,3 +320,6 @@ def _in_sequence(steps: Sequence[Callable]) -> Callable:
         return value
 
     return run
+
+
+__getattr__ = _lookup(__name__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..._missing import lookup as _lookup
 from .huggingface import GPT2, LLAMA, NameMap, load_huggingface, save_huggingface
 from .keep import Checkpoints
 from .layout import CheckpointException
@@ -24,3 +25,5 @@ __all__ = [
     "save_huggingface",
     "verify",
 ]
+
+__getattr__ = _lookup(__name__)

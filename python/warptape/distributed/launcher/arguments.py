@@ -162,6 +162,8 @@ def command(args: argparse.Namespace, environ: Mapping[str, str]) -> list[str]:
         return [*python, "-c", _RUN_PATH, args.training_script, *rest]
     if args.no_python:
         return [args.training_script, *rest]
+    if "warptape.torch._finder" in sys.modules:  # torch means warptape here: in the workers too
+        python += ["-m", "warptape.torch"]
     return [*python, *(["-m"] if args.module else []), args.training_script, *rest]
 
 

@@ -1,5 +1,6 @@
 """The layers, a file for each family."""
 
+from ..._missing import lookup as _lookup
 from .activation import *
 from .batchnorm import *
 from .container import *
@@ -16,3 +17,5 @@ from .shape import *
 from .sparse import *
 from .sync_batchnorm import *
 from .upsampling import *
+
+__getattr__ = _lookup(__name__)

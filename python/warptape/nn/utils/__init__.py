@@ -1,5 +1,6 @@
 """What is done to all gradients or parameters of a model at once."""
 
+from ..._missing import lookup as _lookup
 from .clip_grad import (
     clip_grad_norm,
     clip_grad_norm_,
@@ -18,3 +19,5 @@ __all__ = [
     "parameters_to_vector",
     "vector_to_parameters",
 ]
+
+__getattr__ = _lookup(__name__)

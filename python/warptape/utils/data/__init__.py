@@ -1,5 +1,6 @@
 """Datasets, samplers and the loader that makes batches of them."""
 
+from ..._missing import lookup as _lookup
 from ._utils.collate import default_collate, default_convert
 from .dataloader import DataLoader, get_worker_info
 from .dataset import (
@@ -43,3 +44,5 @@ __all__ = [
     "get_worker_info",
     "random_split",
 ]
+
+__getattr__ = _lookup(__name__)

@@ -1,0 +1,17 @@
+"""Runs programs that import torch, as they are: `torch` and all its submodules resolve to warptape.
+
+    python -m warptape.torch script.py [arguments]    also -m module, -c code, a folder with __main__.py
+    python -m warptape.torch.coverage script.py       what of torch a program uses, and what is missing
+
+In a notebook, before anything imports torch:
+
+    import warptape.torch
+    warptape.torch.install()
+
+Nothing is copied: `torch.nn.Linear` is `warptape.nn.Linear`. An installed PyTorch is neither imported nor
+needed.
+"""
+
+from ._finder import TORCH_VERSION, install, installed
+
+__all__ = ["TORCH_VERSION", "install", "installed"]

@@ -1,0 +1,112 @@
+"""The import hook behind `warptape.torch`: torch.x.y is warptape.x.y, the same object."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import multiprocessing.spawn
+import sys
+from collections.abc import Iterable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+import warptape
+
+from .._missing import message
+from ..torch_version import TorchVersion
+
+# What version checks read: the PyTorch whose names, defaults and errors these are.
+TORCH_VERSION = TorchVersion(f"2.13.0+warptape{warptape.version.__version__}")
+
+
+def _own(name: str) -> str:
+    return "warptape" + name.removeprefix("torch")
+
+
+class _Alias(Loader):
+    """Hands out the module of warptape in place of a new one."""
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = importlib.import_module(_own(spec.name))
+        self._spec = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._spec  # the import system has just put torch's there
+
+
+class _Distribution(importlib.metadata.Distribution):
+    """What importlib.metadata says of torch: libraries look for its version there."""
+
+    def read_text(self, filename: str) -> str | None:
+        return f"Name: torch\nVersion: {TORCH_VERSION}\n" if filename == "METADATA" else None
+
+    def locate_file(self, path: Any) -> Any:
+        return importlib.metadata.distribution("warptape").locate_file(path)
+
+
+class _Finder(MetaPathFinder):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != "torch" and not fullname.startswith("torch."):
+            return None
+        own = importlib.util.find_spec(_own(fullname))
+        if own is not None:
+            return ModuleSpec(
+                fullname,
+                _Alias(),
+                origin=own.origin,
+                is_package=own.submodule_search_locations is not None,
+            )
+        # An import fails with more words; who only asks (importlib.util.find_spec) gets None.
+        if sys._getframe(2).f_code.co_name == "_find_and_load_unlocked":
+            parent, _, name = _own(fullname).rpartition(".")
+            raise ModuleNotFoundError(message(parent, name), name=fullname)
+        return None
+
+    def find_distributions(self, context: Any = None) -> Iterable[importlib.metadata.Distribution]:
+        return [_Distribution()] if context is not None and context.name == "torch" else []
+
+
+def installed() -> bool:
+    """Whether `import torch` gives warptape in this process."""
+    return any(isinstance(finder, _Finder) for finder in sys.meta_path)
+
+
+def install() -> None:
+    """From here on `import torch` gives warptape, in this process and in those that multiprocessing starts.
+
+    `torch.__version__` (and with it `warptape.__version__`) then names the PyTorch that is stood in for.
+
+    Raises:
+        RuntimeError: PyTorch itself was imported before.
+    """
+    if installed():
+        return
+    if sys.modules.get("torch", warptape) is not warptape:
+        raise RuntimeError(
+            "warptape.torch.install: torch was imported before, from "
+            f"{getattr(sys.modules['torch'], '__file__', 'an unknown place')}; call install() first, or in a "
+            "new process"
+        )
+    sys.meta_path.insert(0, _Finder())
+    warptape.__version__ = warptape.version.__version__ = TORCH_VERSION
+    multiprocessing.spawn.get_preparation_data = _prepare_with_install
+
+
+class _Install:
+    """An object that installs the finder where it is unpickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return install, ()
+
+
+_prepare = multiprocessing.spawn.get_preparation_data
+
+
+def _prepare_with_install(name: str) -> dict[str, Any]:
+    # The first that a child of "spawn" or "forkserver" unpickles, before it imports the program.
+    return {"warptape": _Install(), **_prepare(name)}
