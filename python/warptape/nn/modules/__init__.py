@@ -13,6 +13,7 @@ from .module import Module
 from .normalization import *
 from .padding import *
 from .pooling import *
+from .rnn import *
 from .shape import *
 from .sparse import *
 from .sync_batchnorm import *

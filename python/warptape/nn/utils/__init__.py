@@ -1,6 +1,7 @@
 """What is done to all gradients or parameters of a model at once."""
 
 from ..._missing import lookup as _lookup
+from . import rnn
 from .clip_grad import (
     clip_grad_norm,
     clip_grad_norm_,
@@ -17,6 +18,7 @@ __all__ = [
     "clip_grads_with_norm_",
     "get_total_norm",
     "parameters_to_vector",
+    "rnn",
     "vector_to_parameters",
 ]
 

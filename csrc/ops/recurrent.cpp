@@ -1,0 +1,185 @@
+// One direction of one recurrent layer over all steps.
+//
+// Shapes: B batch, T steps, N rows in all (the sum of the batch sizes), I input, H hidden, R what recurs (H,
+// or less where weight_hr projects), G gates. Rows of a step lie together, step after step, longest sequence
+// first: batch_sizes never grow, and a sequence is the same row in every step that it takes part in.
+#include "ops/recurrent.h"
+
+#include "autograd/engine.h"
+#include "ops/activation.h"
+#include "ops/compose.h"
+#include "ops/copy.h"
+#include "ops/matmul.h"
+#include "ops/view.h"
+
+namespace warptape::ops {
+namespace {
+
+constexpr const char* kName = "recurrent_layer";
+
+enum class Mode : uint8_t { Tanh, Relu, Gru, Lstm };
+constexpr int64_t gates_of(Mode m) { return m == Mode::Lstm ? 4 : m == Mode::Gru ? 3 : 1; }
+
+// The places of the tensors of a call, by which nodes know them, too.
+enum : size_t { kX, kH, kC, kWeightIh, kWeightHh, kBiasIh, kBiasHh, kWeightHr, kInputs };
+
+struct Layer {
+  Tensor in[kInputs];  // undefined where absent
+  Shape batch_sizes;
+  Mode mode;
+  bool reverse;
+
+  const Tensor& operator[](size_t i) const { return in[i]; }
+  OptTensor maybe(size_t i) const { return in[i].defined() ? OptTensor(in[i]) : OptTensor(); }
+  int64_t hidden() const { return in[kWeightHh].sizes()[0] / gates_of(mode); }
+};
+
+// ---- composed ------------------------------------------------------------------------------------------
+
+Tensor gate(const Tensor& all, int64_t i, int64_t hidden) { return narrow(all, 1, i * hidden, hidden); }
+
+// One step of b sequences: x [b, G * H] already projected, h [b, R] and c [b, H] are replaced.
+void composed_step(const Layer& l, const Tensor& x, Tensor& h, Tensor& c) {
+  const int64_t n = l.hidden();
+  const Tensor p = linear(h, l[kWeightHh], l.maybe(kBiasHh));
+  if (l.mode == Mode::Gru) {
+    const Tensor reset = sigmoid(gate(x, 0, n) + gate(p, 0, n));
+    const Tensor update = sigmoid(gate(x, 1, n) + gate(p, 1, n));
+    const Tensor fresh = tanh(gate(x, 2, n) + reset * gate(p, 2, n));
+    h = fresh + update * (h - fresh);
+    return;
+  }
+  const Tensor z = x + p;
+  if (l.mode != Mode::Lstm) {
+    h = l.mode == Mode::Tanh ? tanh(z) : relu(z);
+    return;
+  }
+  c = sigmoid(gate(z, 1, n)) * c + sigmoid(gate(z, 0, n)) * tanh(gate(z, 2, n));
+  h = sigmoid(gate(z, 3, n)) * tanh(c);
+  if (l[kWeightHr].defined()) h = linear(h, l[kWeightHr], std::nullopt);
+}
+
+// What is left of `before` below the first rows, which `first` replaces.
+Tensor with_first_rows(const Tensor& first, const Tensor& before) {
+  const int64_t b = first.sizes()[0], all = before.sizes()[0];
+  if (b == all) return first;
+  const Tensor both[] = {first, narrow(before, 0, b, all - b)};
+  return cat(both, 0);
+}
+
+// {output [N, R], h [B, R]} and, of an LSTM, c [B, H].
+std::vector<Tensor> composed(const Layer& l) {
+  const Tensor x = linear(l[kX], l[kWeightIh], l.maybe(kBiasIh));
+  const size_t steps = l.batch_sizes.size();
+  std::vector<Tensor> outputs(steps);
+  Tensor h = l[kH], c = l[kC];
+  int64_t row = l.reverse ? x.sizes()[0] : 0;
+  for (size_t i = 0; i < steps; ++i) {
+    const size_t step = l.reverse ? steps - 1 - i : i;
+    const int64_t b = l.batch_sizes[step];
+    if (l.reverse) row -= b;
+    Tensor h_now = narrow(h, 0, 0, b), c_now = c.defined() ? narrow(c, 0, 0, b) : c;
+    composed_step(l, narrow(x, 0, row, b), h_now, c_now);
+    outputs[step] = h_now;
+    h = with_first_rows(h_now, h);
+    if (c.defined()) c = with_first_rows(c_now, c);
+    if (!l.reverse) row += b;
+  }
+  std::vector<Tensor> out{cat(outputs, 0), h};
+  if (c.defined()) out.push_back(c);
+  return out;
+}
+
+// ---- the op --------------------------------------------------------------------------------------------
+
+Mode mode_of(std::string_view name) {
+  if (name == "LSTM") return Mode::Lstm;
+  if (name == "GRU") return Mode::Gru;
+  if (name == "RNN_RELU") return Mode::Relu;
+  WT_CHECK(name == "RNN_TANH", ValueError, kName,
+           ": expected mode 'LSTM', 'GRU', 'RNN_TANH' or 'RNN_RELU', got '", name, "'");
+  return Mode::Tanh;
+}
+
+void check_steps(const Layer& l) {
+  WT_CHECK(!l.batch_sizes.empty(), ShapeError, kName,
+           ": Expected sequence length to be larger than 0 in RNN");
+  int64_t rows = 0, before = l.batch_sizes[0];
+  for (int64_t b : l.batch_sizes) {
+    WT_CHECK(b >= 0 && b <= before, ShapeError, kName, ": expected batch sizes that never grow, got ",
+             l.batch_sizes);
+    rows += before = b;
+  }
+  WT_CHECK(l[kX].ndim() == 2 && l[kX].sizes()[0] == rows, ShapeError, kName, ": expected input [", rows,
+           ", features], the rows of all steps, got ", l[kX].sizes());
+}
+
+void check_tensors(const Layer& l) {
+  check_floating(kName, l[kX]);
+  const Tensor& w = l[kWeightHh];
+  WT_CHECK(w.ndim() == 2 && w.sizes()[0] > 0 && w.sizes()[0] % gates_of(l.mode) == 0, ShapeError, kName,
+           ": expected weight_hh [", gates_of(l.mode), " * hidden, hidden], got ", w.sizes());
+  const int64_t hidden = l.hidden(), gates = w.sizes()[0], batch = l.batch_sizes[0];
+  const bool lstm = l.mode == Mode::Lstm, projects = l[kWeightHr].defined();
+  WT_CHECK(lstm == l[kC].defined() && (lstm || !projects), Error, kName,
+           ": expected cx with an LSTM alone, and weight_hr with no other");
+  const int64_t features = l[kWeightIh].sizes().size() ? l[kWeightIh].sizes().back() : 0;
+  const int64_t recurs = projects && l[kWeightHr].ndim() == 2 ? l[kWeightHr].sizes()[0] : hidden;
+  const std::pair<const char*, Shape> expected[kInputs] = {
+      {"input", Shape{l[kX].sizes()[0], features}},
+      {"hx", Shape{batch, recurs}},
+      {"cx", Shape{batch, hidden}},
+      {"weight_ih", Shape{gates, features}},
+      {"weight_hh", Shape{gates, recurs}},
+      {"bias_ih", Shape{gates}},
+      {"bias_hh", Shape{gates}},
+      {"weight_hr", Shape{recurs, hidden}},
+  };
+  for (size_t i = 0; i < kInputs; ++i) {
+    const Tensor& t = l[i];
+    if (!t.defined()) continue;
+    const auto& [what, sizes] = expected[i];
+    check_same_device(kName, l[kX], t, what);
+    WT_CHECK(t.dtype() == l[kX].dtype(), DtypeError, kName, ": expected ", what, " of the input's dtype ",
+             l[kX].dtype(), ", got ", t.dtype(), "; convert one with .to(dtype)");
+    WT_CHECK(t.sizes() == sizes, ShapeError, kName, ": expected ", what, " ", sizes, ", got ", t.sizes());
+  }
+}
+
+std::vector<Tensor> recurrent_layer_impl(const Tensor& input, IntList batch_sizes, const Tensor& hx,
+                                         const OptTensor& cx, const Tensor& weight_ih,
+                                         const Tensor& weight_hh, const OptTensor& bias_ih,
+                                         const OptTensor& bias_hh, const OptTensor& weight_hr,
+                                         std::string_view mode, bool reverse) {
+  const Layer l{{input, hx, or_undefined(cx), weight_ih, weight_hh, or_undefined(bias_ih),
+                 or_undefined(bias_hh), or_undefined(weight_hr)},
+                Shape(batch_sizes.begin(), batch_sizes.end()),
+                mode_of(mode),
+                reverse};
+  check_steps(l);
+  check_tensors(l);
+  return composed(l);
+}
+
+}  // namespace
+
+decltype(recurrent_layer) recurrent_layer{
+    kName,
+    recurrent_layer_impl,
+    kPrivate,
+    {"input",
+     "batch_sizes",
+     "hx",
+     "cx",
+     "weight_ih",
+     "weight_hh",
+     "bias_ih",
+     "bias_hh",
+     "weight_hr",
+     "mode",
+     {"reverse", false}},
+    "One direction of one recurrent layer: [output, h] and, of an LSTM, c.",
+    {},
+    Autocast::Lower};
+
+}  // namespace warptape::ops
