@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 from typing import Any
 
 from . import _C
@@ -247,3 +248,17 @@ def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
         return _C._private.tensordot(a, b, tuple(range(a.ndim - dims, a.ndim)), tuple(range(dims)))
     first, second = dims
     return _C._private.tensordot(a, b, first, second)
+
+
+def _find_op(place: str, name: str) -> Any:
+    return getattr(getattr(_C, place), name)
+
+
+def _reduce_op(op: Any) -> tuple[Any, ...]:
+    """How an op is pickled: by where it stands, for several places may have one of its name."""
+    places = ("_functions", "_nn", "_linalg", "_private", "TensorBase")
+    place = next(p for p in places if getattr(getattr(_C, p), op.__name__, None) is op)
+    return _find_op, (place, op.__name__)
+
+
+copyreg.pickle(type(_C._functions.add), _reduce_op)

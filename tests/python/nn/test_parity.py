@@ -87,12 +87,13 @@ def test_start_and_text(text, inputs):
 
 
 def plain(signature):
-    """Names, order, kinds and defaults; without annotations."""
-    return [(p.name, p.kind, p.default) for p in signature.parameters.values()]
+    """Names, order, kinds and defaults, a function by its name; without annotations."""
+    given = signature.parameters.values()
+    return [(p.name, p.kind, getattr(p.default, "__name__", p.default)) for p in given]
 
 
 CLASSES = sorted(
-    n for n in dir(wt.nn) if isinstance(getattr(wt.nn, n), type) and n not in ("Parameter", "Buffer")
+    n for n in wt.nn.__all__ if isinstance(getattr(wt.nn, n), type) and n not in ("Parameter", "Buffer")
 )
 
 

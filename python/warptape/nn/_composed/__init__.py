@@ -3,20 +3,12 @@ its twin."""
 
 from warptape._arguments import checked
 
-from . import activation, distance, drop, loss, norm, pool, resize, shape
-from .activation import *
-from .distance import *
-from .drop import *
-from .loss import *
-from .norm import *
-from .pool import *
-from .resize import *
-from .shape import *
+from . import activation, attention, distance, drop, loss, norm, pool, resize, shape
 
-__all__: list[str] = [
-    name
-    for family in (activation, distance, drop, loss, norm, pool, resize, shape)
-    for name in family.__all__
-]
+__all__: list[str] = []
 
-globals().update({name: checked(globals()[name]) for name in __all__})
+for _family in (activation, attention, distance, drop, loss, norm, pool, resize, shape):
+    for _name in _family.__all__:
+        # In the family as well: a function is pickled by the place where it was written.
+        globals()[_name] = vars(_family)[_name] = checked(vars(_family)[_name])
+        __all__ += [_name]

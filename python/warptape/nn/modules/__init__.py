@@ -10,6 +10,7 @@ from .dropout import *
 from .linear import *
 from .loss import *
 from .module import Module
+from .multihead import *
 from .normalization import *
 from .padding import *
 from .pooling import *
@@ -17,6 +18,7 @@ from .rnn import *
 from .shape import *
 from .sparse import *
 from .sync_batchnorm import *
+from .transformer import *
 from .upsampling import *
 
 __getattr__ = _lookup(__name__)

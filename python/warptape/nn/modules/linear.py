@@ -65,6 +65,10 @@ class Linear(Module):
         )
 
 
+class NonDynamicallyQuantizableLinear(Linear):
+    """A Linear under the name that PyTorch gives to that of an attention's output."""
+
+
 class Bilinear(Module):
     """[*, in1_features] and [*, in2_features] -> [*, out_features], x1 weight[o] x2 + bias[o]."""
 

@@ -1,0 +1,127 @@
+"""Attention as a layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import warptape
+from warptape import Tensor
+
+from .. import init
+from .._composed.attention import attend
+from ..parameter import Parameter
+from .linear import NonDynamicallyQuantizableLinear
+from .module import Module
+
+__all__ = ["MultiheadAttention"]
+
+
+class MultiheadAttention(Module):
+    """Queries [T, N, embed_dim], keys [S, N, kdim], values [S, N, vdim] -> ([T, N, embed_dim], weights).
+
+    With `batch_first` N comes first; a batch may be left out. The weights are [N, T, S], [N, heads, T, S]
+    unless averaged, None unless wanted: without them the scores are never stored. `key_padding_mask` [N, S]
+    and `attn_mask` [T, S] or [N * heads, T, S] are bool, True to hide, or numbers to add to the scores.
+    `add_bias_kv` adds a trained key and value, `add_zero_attn` one of zeros. See "Attention Is All You Need",
+    section 3.2.2.
+    """
+
+    bias_k: Tensor | None
+    bias_v: Tensor | None
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        bias: bool = True,
+        add_bias_kv: bool = False,
+        add_zero_attn: bool = False,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        batch_first: bool = False,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        if embed_dim <= 0 or num_heads <= 0:
+            raise ValueError(
+                "embed_dim and num_heads must be greater than 0, "
+                f"got embed_dim={embed_dim} and num_heads={num_heads} instead"
+            )
+        super().__init__()
+        self.embed_dim, self.num_heads, self.head_dim = embed_dim, num_heads, embed_dim // num_heads
+        self.kdim = embed_dim if kdim is None else kdim
+        self.vdim = embed_dim if vdim is None else vdim
+        self._qkv_same_embed_dim = self.kdim == embed_dim and self.vdim == embed_dim
+        self.dropout, self.batch_first, self.add_zero_attn = dropout, batch_first, add_zero_attn
+        if self.head_dim * num_heads != embed_dim:
+            raise AssertionError("embed_dim must be divisible by num_heads")
+        made = {"device": device, "dtype": dtype}
+
+        def add(name: str, wanted: bool, *shape: int) -> None:
+            self.register_parameter(name, Parameter(warptape.empty(shape, **made)) if wanted else None)
+
+        packed = self._qkv_same_embed_dim
+        widths = zip("qkv", (embed_dim, self.kdim, self.vdim), strict=True)
+        if packed:
+            add("in_proj_weight", True, 3 * embed_dim, embed_dim)
+        for name, width in widths:
+            add(f"{name}_proj_weight", not packed, embed_dim, width)
+        if not packed:
+            add("in_proj_weight", False)
+        add("in_proj_bias", bias, 3 * embed_dim)
+        self.out_proj = NonDynamicallyQuantizableLinear(embed_dim, embed_dim, bias=bias, **made)
+        for name in ("bias_k", "bias_v"):
+            add(name, add_bias_kv, 1, 1, embed_dim)
+        self._reset_parameters()
+
+    def _weights(self) -> Any:
+        if self._qkv_same_embed_dim:
+            return self.in_proj_weight
+        return self.q_proj_weight, self.k_proj_weight, self.v_proj_weight
+
+    def _reset_parameters(self) -> None:
+        weights = self._weights()
+        for weight in weights if isinstance(weights, tuple) else (weights,):
+            init.xavier_uniform_(weight)
+        if self.in_proj_bias is not None:
+            init.zeros_(self.in_proj_bias)
+            init.zeros_(self.out_proj.bias)
+        for bias in (self.bias_k, self.bias_v):
+            if bias is not None:
+                init.xavier_normal_(bias)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__({"_qkv_same_embed_dim": True, **state})
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        return attend(
+            query,
+            key,
+            value,
+            self.embed_dim,
+            self.num_heads,
+            self._weights(),
+            self.in_proj_bias,
+            (self.bias_k, self.bias_v),
+            self.add_zero_attn,
+            self.dropout if self.training else 0.0,
+            (self.out_proj.weight, self.out_proj.bias),
+            key_padding_mask,
+            need_weights,
+            attn_mask,
+            (None, None),
+            average_attn_weights,
+            is_causal,
+            0 if self.batch_first else 1,
+        )
