@@ -254,7 +254,9 @@ def stub_text() -> str:
     ops = all_ops()
     classes, values = [], []
     for name, value in sorted(vars(_C).items()):
-        if name.startswith("__") or (isinstance(value, types.ModuleType) and name != "_distributed"):
+        if name.startswith("__") or (
+            isinstance(value, types.ModuleType) and name not in ("_distributed", "_return_types")
+        ):
             continue
         if isinstance(value, type) and issubclass(value, BaseException):
             bases = [

@@ -38,10 +38,9 @@ torch.cpu torch.mps torch.xpu torch.accelerator torch.masked torch.monitor torch
 CLASSES = """
 torch.Tensor torch.nn.Module torch.optim.Optimizer torch.autograd.Function torch.utils.data.DataLoader
 torch.Generator torch.device torch.dtype torch.Size torch.cuda.Event torch.cuda.Stream
+torch.autograd.function.FunctionCtx
 """
-CONTEXT = """
-save_for_backward saved_tensors mark_dirty mark_non_differentiable set_materialize_grads needs_input_grad
-"""
+CONTEXT = ["needs_input_grad", "saved_tensors"]
 
 
 def documented(value: Any) -> bool:
@@ -89,7 +88,7 @@ def main() -> None:
     for path in CLASSES.split():
         owner, _, name = path.rpartition(".")
         found[path] = sorted(set(names_of_class(getattr(importlib.import_module(owner), name))))
-    found["torch.autograd.Function.ctx"] = CONTEXT.split()
+    found["torch.autograd.function.FunctionCtx"] += CONTEXT
     OUT.write_text("".join(f"{path}: {' '.join(names)}\n" for path, names in found.items() if names))
     print(f"{OUT}: {sum(map(len, found.values()))} names of {len(found)} namespaces")
 

@@ -156,6 +156,15 @@ PyObject* call_overload(const OpGroup& group, size_t i, Frame& frame) {
   return wrap(std::move(result), group.result_types[i]);
 }
 
+// One Python object with __slots__-free attributes to hold the ops of one place.
+Object make_place(PyObject* module, const char* name) {
+  Object place = checked(PyModule_New((std::string("warptape._C.") + name).c_str()));
+  checked(PyModule_AddObjectRef(module, name, place.get()));
+  return place;
+}
+
+PyObject* return_types;  // warptape._C._return_types
+
 // The class of an op's named results; function and method share it.
 PyTypeObject* named_result(const OpInfo& op) {
   if (op.return_names.empty()) return nullptr;
@@ -170,6 +179,8 @@ PyTypeObject* named_result(const OpInfo& op) {
   auto* name = new std::string(std::string("warptape.return_types.") + op.name);
   PyStructSequence_Desc desc{name->c_str(), op.doc, fields.data(), static_cast<int>(op.return_names.size())};
   type = PyStructSequence_NewType(&desc);
+  if (!type || PyObject_SetAttrString(return_types, op.name, reinterpret_cast<PyObject*>(type)) < 0)
+    throw PythonErrorSet();
   return type;
 }
 
@@ -191,13 +202,6 @@ void publish(PyObject* place, const OpGroup& group, bool binds) {
   f->binds = binds;
   Object owned(reinterpret_cast<PyObject*>(f));
   checked(PyObject_SetAttrString(place, group.name.c_str(), owned.get()));
-}
-
-// One Python object with __slots__-free attributes to hold the ops of one place.
-Object make_place(PyObject* module, const char* name) {
-  Object place = checked(PyModule_New((std::string("warptape._C.") + name).c_str()));
-  checked(PyModule_AddObjectRef(module, name, place.get()));
-  return place;
 }
 
 // [(name, places, signature, return kind, doc)] of every op, for stubs and the op table.
@@ -258,6 +262,7 @@ const OpGroup* find_op(const char* name) {
 void init_ops(PyObject* module) {
   op_function_type = reinterpret_cast<PyTypeObject*>(checked(PyType_FromSpec(&op_spec)).release());
   checked(PyModule_AddFunctions(module, module_methods));
+  return_types = make_place(module, "_return_types").release();
   struct Place {
     OpPlace bit;
     Object object;

@@ -68,6 +68,8 @@ from . import amp, autograd, linalg, nn, optim, random, utils  # noqa: E402
 from ._aliases import *  # noqa: E402
 from ._composed import *  # noqa: E402
 from ._functions import *  # noqa: E402
+from ._legacy import set_default_tensor_type  # noqa: E402
+from ._legacy import types as _legacy_types  # noqa: E402
 from ._missing import lookup as _lookup  # noqa: E402
 from ._missing import mark_absent as _mark_absent  # noqa: E402
 from .amp import (  # noqa: E402
@@ -86,6 +88,7 @@ from .autograd.grad_mode import (  # noqa: E402
     no_grad,
     set_grad_enabled,
 )
+from .compiler import compile  # noqa: E402
 from .nn.parameter import Parameter as _Parameter  # noqa: E402
 from .random import (  # noqa: E402
     get_rng_state,
@@ -100,5 +103,7 @@ _C._register_types(Tensor, _Parameter)
 if _TYPE_CHECKING:
     from . import backends, cuda, distributed
 
+globals().update(_legacy_types)
 _mark_absent(Tensor, "torch.Tensor")
-__getattr__ = _lookup(__name__)  # cuda, backends, distributed on first use: most programs need none of them
+# cuda, backends, distributed on first use: most programs need none of them.
+__getattr__ = _lookup(__name__, ops=lambda: __import__("warptape.library").library.ops)

@@ -172,55 +172,6 @@ class iinfo:
         return f"iinfo(min={self.min}, max={self.max}, dtype={self.dtype})"
 
 
-# ---- legacy
-# ----------------------------------------------------------------------------------------------------------
-# -
-
-_LEGACY = {
-    "Float": "float32",
-    "Double": "float64",
-    "Half": "float16",
-    "BFloat16": "bfloat16",
-    "Long": "int64",
-    "Int": "int32",
-    "Short": "int16",
-    "Char": "int8",
-    "Byte": "uint8",
-    "Bool": "bool",
-}
-
-
-def legacy_name(t: Tensor) -> str:
-    """`torch.FloatTensor` and its kin: what Tensor.type() returns."""
-    kind = {v: k for k, v in _LEGACY.items()}[t.dtype.__name__]
-    return f"torch.{'cuda.' if t.is_cuda else ''}{kind}Tensor"
-
-
-def legacy_dtype(name: Any) -> Any:
-    """The dtype that a dtype or a legacy type name stands for."""
-    if isinstance(name, str):
-        kind = name.rpartition(".")[2].removesuffix("Tensor")
-        if kind not in _LEGACY:
-            raise ValueError(f"invalid type: {name!r}")
-        return getattr(_C, _LEGACY[kind])
-    return name
-
-
-def legacy_tensor(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any], dtype: Any = None) -> Tensor:
-    """`Tensor(2, 3)` is uninitialised, `Tensor([..])` has data: both of the default dtype."""
-    dtype = dtype or get_default_dtype()
-    unknown = set(kwargs) - {"device", "requires_grad"}
-    if unknown:
-        raise TypeError(f"Tensor() got an unexpected keyword argument {unknown.pop()!r}")
-    if len(args) == 1 and not isinstance(args[0], int):
-        data = args[0]
-        t = _C._functions.empty(tuple(data), dtype=dtype) if isinstance(data, _C.Size) else None
-        t = _C._tensor(data, dtype, None, False, not isinstance(data, Tensor)) if t is None else t
-    else:
-        t = _C._functions.empty(args or (0,), dtype=dtype)
-    return t if cls is Tensor else Tensor._make_subclass(cls, t, False)
-
-
 def rebuild_tensor(
     cls: type, data: bytes, dtype: Any, shape: tuple[int, ...], requires_grad: bool, device: str
 ) -> Tensor:

@@ -7,6 +7,7 @@ import importlib.util
 import opcode
 import os
 import sys
+import warnings
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -89,6 +90,16 @@ def lookup(owner: str, **computed: Callable[[], Any]) -> Callable[[str], Any]:
         raise _Missing(owner, name)
 
     return __getattr__
+
+
+_said: set[str] = set()
+
+
+def say_once(text: str) -> None:
+    """Warns of something that has no effect here, once in a process."""
+    if text not in _said:
+        _said.add(text)
+        warnings.warn(text, stacklevel=3)
 
 
 class _Absent:

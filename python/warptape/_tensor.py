@@ -62,7 +62,7 @@ class Tensor(_C.TensorBase):
     """A strided array of one dtype on one device, recorded on the tape where `requires_grad` asks for it."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Tensor:
-        from ._functions import legacy_tensor
+        from ._legacy import legacy_tensor
 
         return legacy_tensor(cls, args, kwargs)
 
@@ -157,9 +157,12 @@ class Tensor(_C.TensorBase):
 
     def type(self, dtype: Any = None, non_blocking: builtins.bool = False) -> Any:
         """The tensor in another dtype; without an argument, the name of its legacy type."""
-        from ._functions import legacy_dtype, legacy_name
+        from ._legacy import dtype_and_device, name_of
 
-        return legacy_name(self) if dtype is None else _to(self, None, legacy_dtype(dtype))
+        if dtype is None:
+            return name_of(self)
+        kind, place = dtype_and_device(dtype)
+        return _to(self, None if place is None else _C.device(place), kind, False, non_blocking)
 
     def type_as(self, other: Tensor) -> Tensor:
         """The tensor in other's dtype and on its device."""
@@ -235,9 +238,9 @@ class Tensor(_C.TensorBase):
 
     def new(self, *args: Any) -> Tensor:
         """Legacy: an uninitialised tensor of the given sizes, or a tensor of data, of this dtype."""
-        from ._functions import legacy_tensor
+        from ._legacy import legacy_tensor
 
-        return legacy_tensor(Tensor, args, {}, self.dtype)
+        return legacy_tensor(Tensor, args, {}, self.dtype, self.device)
 
     # ---- Python's protocols ----
 

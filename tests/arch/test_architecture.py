@@ -32,6 +32,11 @@ PYTHON_ABOVE = {
     "utils": {"parallel"},
     "distributed": {"nn", "optim", "parallel"},
     "distributed.optim": {"nn", "parallel"},
+    # torch.distributed's names of what lies above it
+    "distributed.fsdp": {"nn", "optim"},
+    "distributed.tensor": {"nn", "optim"},
+    "distributed.pipelining": {"nn", "optim"},
+    "distributed.algorithms": {"optim", "parallel"},
 }
 PYTHON_THIRD_PARTY = {
     "numpy",

@@ -7,6 +7,7 @@ what needs a device raises `DeviceError`, which says what is missing.
 from __future__ import annotations
 
 from .. import _C
+from .._legacy import make_types as _make_types
 from .._missing import lookup
 from . import amp, memory, nvtx, random
 from ._device import (
@@ -76,6 +77,7 @@ from .streams import (
 
 OutOfMemoryError = _C.OutOfMemoryError
 has_half = True
+globals().update(_make_types(__name__, True))
 
 __getattr__ = lookup(  # the calling rank's, one per device
     __name__, default_generators=lambda: tuple(random.default_generator(i) for i in range(device_count()))

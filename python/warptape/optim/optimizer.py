@@ -111,6 +111,8 @@ class Optimizer:
         ValueError: no parameters, a tensor that is no leaf, or one that is in two groups.
     """
 
+    #: A dict per group: "params", its tensors, and its options, which may be changed between steps.
+    param_groups: list[dict[str, Any]] = []
     # What GradScaler sets around a step: the gradients' scale, and whether one of them is inf or nan.
     grad_scale: Tensor | None = None
     found_inf: Tensor | None = None
@@ -125,7 +127,7 @@ class Optimizer:
         self.defaults = defaults
         self._init_hooks()
         self.state: defaultdict[Any, Any] = defaultdict(dict)
-        self.param_groups: list[dict[str, Any]] = []
+        self.param_groups = []
         groups: list[Any] = list(params)
         if not groups:
             raise ValueError("optimizer got an empty parameter list")

@@ -21,7 +21,7 @@ from pathlib import Path
 from .._missing import find, message, torch_names
 
 # Whose attributes are looked for on objects of unknown type; what Python's own types have says nothing.
-_OBJECTS = ("torch.Tensor", "torch.nn.Module", "torch.optim.Optimizer", "torch.autograd.Function.ctx")
+_OBJECTS = ("torch.Tensor", "torch.nn.Module", "torch.optim.Optimizer", "torch.autograd.function.FunctionCtx")
 _COMMON = {n for kind in (dict, list, str, set, bytes, type(sys.stdin)) for n in dir(kind)}
 
 

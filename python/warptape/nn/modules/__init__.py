@@ -5,6 +5,7 @@ from .activation import *
 from .batchnorm import *
 from .container import *
 from .conv import *
+from .data_parallel import *
 from .distance import *
 from .dropout import *
 from .linear import *

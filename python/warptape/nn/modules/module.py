@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from warptape import Tensor
 
+from ...compiler import compile
 from ..parameter import Buffer, Parameter
 from ._cast import CastMixin
 from ._hooks import (
@@ -46,7 +47,8 @@ class Module(HookMixin, StateMixin, CastMixin):
     """
 
     call_super_init: bool = False
-    training: bool
+    #: Whether layers such as Dropout and BatchNorm behave as in training; `train()` and `eval()` set it.
+    training: bool = True
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if not self.call_super_init and (args or kwargs):
@@ -76,6 +78,10 @@ class Module(HookMixin, StateMixin, CastMixin):
         raise NotImplementedError(
             f'Module [{type(self).__name__}] is missing the required "forward" function'
         )
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """What warptape.compile does with this module: nothing."""
+        compile(self, *args, **kwargs)
 
     # --- attributes ---
 

@@ -1,0 +1,11 @@
+"""Settings of a compiler that is not here: they can be set and read, and have no effect."""
+
+from .._missing import lookup as _lookup
+
+cache_size_limit = recompile_limit = 8
+accumulated_cache_size_limit = 256
+suppress_errors = verbose = capture_scalar_outputs = capture_dynamic_output_shape_ops = False
+automatic_dynamic_shapes = assume_static_by_default = True
+optimize_ddp: bool | str = True
+
+__getattr__ = _lookup(__name__)

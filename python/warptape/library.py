@@ -1,0 +1,160 @@
+"""torch.library.custom_op: functions of a program as ops with a name, a gradient and a form without data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from types import ModuleType
+from typing import Any
+
+from . import _C
+from ._missing import lookup as _lookup
+from .autograd import Function
+
+__all__ = ["CustomOpDef", "custom_op", "register_autograd", "register_fake", "register_kernel"]
+
+_found: dict[str, CustomOpDef] = {}
+
+
+class CustomOpDef:
+    """An op made by custom_op: call it, or find it as `torch.ops.<namespace>.<name>`."""
+
+    def __init__(self, name: str, fn: Callable[..., Any], device_types: Any) -> None:
+        self._qualname, self.__doc__ = name, fn.__doc__
+        self._kernels: dict[str | None, Callable[..., Any]] = {}
+        self._fake: Callable[..., Any] | None = None
+        self._backward: Callable[..., Any] | None = None
+        self._setup: Callable[..., Any] | None = None
+        self._function: type[Function] = self._make_function()
+        self.register_kernel(device_types, fn)
+
+    def __repr__(self) -> str:
+        return f"<CustomOpDef({self._qualname})>"
+
+    def _run(self, *args: Any) -> Any:
+        place = next((a.device.type for a in args if isinstance(a, _C.TensorBase)), "cpu")
+        kernel = self._fake if place == "meta" else self._kernels.get(place) or self._kernels.get(None)
+        if kernel is None:
+            raise NotImplementedError(
+                f"{self._qualname}: no function for {place}; give one by "
+                f"{'register_fake' if place == 'meta' else f'register_kernel({place!r})'}"
+            )
+        return kernel(*args)
+
+    def _make_function(op) -> type[Function]:
+        class CustomOp(Function):
+            @staticmethod
+            def forward(ctx: Any, *args: Any) -> Any:
+                out = op._run(*args)
+                if op._setup is not None:
+                    op._setup(ctx, args, out)
+                return out
+
+            @staticmethod
+            def backward(ctx: Any, *grads: Any) -> Any:
+                if op._backward is None:
+                    raise RuntimeError(f"{op._qualname} has no backward; give one by register_autograd")
+                return op._backward(ctx, *grads)
+
+        return CustomOp
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the function of the arguments' device, recorded where one requires a gradient."""
+        if kwargs:
+            import inspect
+
+            fn = next(iter(self._kernels.values()))
+            bound = inspect.signature(fn).bind(*args, **kwargs)
+            bound.apply_defaults()
+            args = bound.args
+        return self._function.apply(*args)
+
+    def register_kernel(self, device_types: str | Sequence[str] | None, fn: Any = None, /) -> Any:
+        """The function for tensors of some devices (None: of all); a decorator without `fn`."""
+        if fn is None:
+            return lambda later: self.register_kernel(device_types, later)
+        kinds = [device_types] if device_types is None or isinstance(device_types, str) else device_types
+        self._kernels.update(dict.fromkeys(kinds, fn))
+        return fn
+
+    def register_fake(self, fn: Any, /) -> Any:
+        """The function for tensors on the meta device: shapes and dtypes only."""
+        self._fake = fn
+        return fn
+
+    def register_autograd(self, backward: Any, /, *, setup_context: Any = None) -> None:
+        """backward(ctx, *grads) returns a gradient per argument; setup_context(ctx, inputs, output) saves."""
+        self._backward, self._setup = backward, setup_context
+
+
+def custom_op(
+    name: str,
+    fn: Callable[..., Any] | None = None,
+    /,
+    *,
+    mutates_args: str | Iterable[str],
+    device_types: str | Sequence[str] | None = None,
+    schema: str | None = None,
+    tags: Any = None,
+) -> Any:
+    """Makes `fn` the op `name` ("namespace::name"); a decorator without `fn`.
+
+    `mutates_args` and `schema` are accepted and not checked: nothing is compiled that would rely on them.
+
+    Raises:
+        ValueError: a name without a namespace.
+    """
+    if fn is None:
+        return lambda later: custom_op(name, later, mutates_args=mutates_args, device_types=device_types)
+    namespace, found, last = name.partition("::")
+    if not (namespace and found and last.isidentifier()):
+        raise ValueError(f"custom_op: expected a name such as 'mylib::op', got {name!r}")
+    op = _found[name] = CustomOpDef(name, fn, device_types)
+    setattr(getattr(ops, namespace), last, op)
+    return op
+
+
+def _op(op: str | CustomOpDef) -> CustomOpDef:
+    if isinstance(op, CustomOpDef):
+        return op
+    if op not in _found:
+        raise RuntimeError(f"torch.library: there is no op {op!r} made by custom_op")
+    return _found[op]
+
+
+def register_fake(op: Any, func: Any = None, /, **options: Any) -> Any:
+    """CustomOpDef.register_fake of an op or the name of one; a decorator without `func`."""
+    return _op(op).register_fake(func) if func is not None else _op(op).register_fake
+
+
+def register_kernel(op: Any, device_types: Any, func: Any = None, /, **options: Any) -> Any:
+    """CustomOpDef.register_kernel of an op or the name of one; a decorator without `func`."""
+    return _op(op).register_kernel(device_types, func)
+
+
+def register_autograd(op: Any, backward: Any, /, *, setup_context: Any = None, **options: Any) -> None:
+    """CustomOpDef.register_autograd of an op or the name of one."""
+    _op(op).register_autograd(backward, setup_context=setup_context)
+
+
+class _Ops(ModuleType):
+    """`torch.ops`: namespaces that appear when they are named, as the ops of a program do."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        space = ModuleType(f"warptape.ops.{name}")
+        space.__dict__["__getattr__"] = _missing_op(space.__name__)
+        setattr(self, name, space)
+        return space
+
+
+def _missing_op(space: str) -> Callable[[str], Any]:
+    def __getattr__(name: str) -> Any:
+        raise AttributeError(f"warptape has no torch.{space.removeprefix('warptape.')}.{name} yet")
+
+    return __getattr__
+
+
+ops = _Ops("warptape.ops")
+
+__getattr__ = _lookup(__name__)

@@ -1,0 +1,123 @@
+"""torch.compile, torch.compiler, torch.jit: nothing is compiled, and what is given comes back."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import warptape as torch
+from warptape import _missing, nn
+
+
+@pytest.fixture(autouse=True)
+def nothing_said(monkeypatch):
+    monkeypatch.setattr(_missing, "_said", set())
+
+
+def test_compile_says_so_once():
+    model = nn.Linear(2, 2)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert torch.compile(model, mode="max-autotune", fullgraph=True, dynamic=False) is model
+        assert torch.compile(model, options={"x": 1}, backend="eager") is model
+        model.compile(backend="inductor")
+    assert [str(w.message) for w in caught] == [
+        "torch.compile: there is no compiler here; the program runs as it is"
+    ]
+    assert caught[0].filename == __file__
+
+
+def test_compile_as_decorator():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+
+        @torch.compile(disable=True)
+        def f(x):
+            return x + 1
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+
+        @torch.compile(dynamic=True)
+        def g(x):
+            return x + 2
+
+        @torch.compile
+        def h(x):
+            return x + 3
+
+    assert (f(1), g(1), h(1)) == (2, 3, 4)
+
+
+def test_compile_errors():
+    with pytest.raises(RuntimeError, match="Either mode or options"):
+        torch.compile(nn.Linear(1, 1), mode="default", options={})
+    with pytest.raises(TypeError, match="compile: expected a module or a function, got int"):
+        torch.compile(3)
+    assert nn.Linear(1, 1).training is True and nn.Module.training is True
+    assert torch.optim.Optimizer.param_groups == []
+
+
+def test_compiler_answers():
+    assert not torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling()
+    f = lambda: 1
+    assert torch.compiler.disable(f) is f and torch.compiler.disable(recursive=False)(f) is f
+    assert torch.compiler.allow_in_graph(f) is f and torch._dynamo.disable(f) is f
+    torch.compiler.cudagraph_mark_step_begin()
+    torch._dynamo.config.cache_size_limit = 64
+    torch._inductor.config.triton.unique_kernel_names = True
+    torch._inductor.config.coordinate_descent_tuning = True
+    assert torch._dynamo.config.cache_size_limit == 64
+    with torch.compiler.set_stance("force_eager"):
+        pass
+    with pytest.raises(AttributeError, match=r"warptape has no torch\._dynamo\.explain yet"):
+        torch._dynamo.explain
+
+
+def test_jit():
+    class Model(nn.Module):
+        @torch.jit.ignore
+        def a(self):
+            return 1
+
+        @torch.jit.unused
+        def b(self):
+            return 2
+
+        @torch.jit.export
+        def c(self):
+            return 3
+
+        @torch.jit.ignore(drop=True)
+        def d(self):
+            return 4
+
+        def forward(self, x):
+            return x if torch.jit.is_scripting() else x + self.a() + self.b() + self.c() + self.d()
+
+    model = Model().eval()
+    assert torch.jit.script(model) is model and model(0) == 10
+    assert not isinstance(model, torch.jit.ScriptModule) and torch.jit.freeze(model) is model
+    with pytest.warns(UserWarning, match=r"torch\.jit\.trace: nothing is traced"):
+        assert torch.jit.trace(model, torch.ones(1)) is model
+    assert torch.jit.wait(torch.jit.fork(lambda a, b: a - b, 5, b=2)) == 3
+    assert torch.jit.isinstance([1], list[int]) and torch.jit.annotate(int, 3) == 3
+    with pytest.raises(RuntimeError, match="only implemented for modules in eval mode"):
+        torch.jit.freeze(model.train())
+
+
+def test_accelerator_without_a_gpu():
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    acc = torch.accelerator
+    assert not acc.is_available() and acc.device_count() == 0 and acc.current_accelerator(True) is None
+    for call in (acc.current_device_index, acc.synchronize, lambda: acc.set_device_index(0)):
+        with pytest.raises(RuntimeError):
+            call()
+    assert not torch.mps.is_available() and torch.xpu.device_count() == 0
+    model = nn.Linear(3, 2)
+    wrapped = nn.DataParallel(model)
+    x = torch.ones(4, 3)
+    assert torch.equal(wrapped(x), model(x)) and wrapped.device_ids == []
+    assert list(wrapped.state_dict()) == ["module.weight", "module.bias"]
+    assert nn.parallel.DataParallel is nn.DataParallel

@@ -1,0 +1,231 @@
+"""_pytree, nn.attention, profiler, library, checkpoint_wrapper, and names of torch.distributed's parts."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections import OrderedDict, defaultdict, deque, namedtuple
+
+import pytest
+import warptape as torch
+from warptape import nn
+from warptape.distributed.algorithms._checkpoint import checkpoint_wrapper as wrappers
+from warptape.profiler import ProfilerAction, profile, record_function, schedule
+from warptape.utils import _pytree as pytree
+
+Pair = namedtuple("Pair", "a b")
+
+
+def tree():
+    return {
+        "z": [1, (2, None)],
+        "a": Pair(3, OrderedDict(x=4)),
+        "d": defaultdict(list, k=5),
+        "q": deque([6, 7], maxlen=3),
+        "e": [],
+    }
+
+
+def test_trees_come_apart_and_together():
+    leaves, spec = pytree.tree_flatten(tree())
+    assert leaves == [1, 2, None, 3, 4, 5, 6, 7] and spec.num_leaves == 8 and spec.num_children == 5
+    again = pytree.tree_unflatten(leaves, spec)
+    assert again == tree() and type(again["a"]) is Pair and again["q"].maxlen == 3
+    assert again["d"].default_factory is list and type(again["a"].b) is OrderedDict
+    assert pytree.tree_structure(tree()) == spec != pytree.tree_structure([1])
+    assert pytree.tree_leaves([1, [2]], is_leaf=lambda x: x == [2]) == [1, [2]]
+    assert (
+        pytree.tree_flatten(3) == ([3], pytree.LeafSpec())
+        and repr(pytree.tree_structure([1])) == "TreeSpec(list, None, [*])"
+    )
+    with pytest.raises(ValueError, match="`leaves` has length 1"):
+        pytree.tree_unflatten([1], spec)
+
+
+def test_tree_map():
+    assert pytree.tree_map(lambda a, b: a + b, {"x": 1, "y": [2]}, {"y": [20], "x": 10}) == {
+        "x": 11,
+        "y": [22],
+    }
+    assert pytree.tree_map(lambda a, b: (a, b), [1], [[2, 3]]) == [(1, [2, 3])]
+    assert pytree.tree_map_only(int, str, [1, 2.0, "c"]) == ["1", 2.0, "c"]
+    assert pytree.tree_map_only(lambda x: x == 2, str, [1, 2]) == [1, "2"]
+    found = torch.ones(2, 2).max(0)
+    moved = pytree.tree_map_only(torch.Tensor, lambda t: t.double(), (found, 1))
+    assert type(moved[0]) is torch.return_types.max and moved[0].values.dtype == torch.float64
+    assert pytree.tree_all(bool, [1, [2]]) and not pytree.tree_any(bool, [0, [None]])
+    for other in ([1, 2, 3], (1, 2), {"a": 1}):
+        with pytest.raises(ValueError, match="mismatch"):
+            pytree.tree_map(max, [1, 2], other)
+
+
+def test_registered_containers():
+    class Box:
+        def __init__(self, *held):
+            self.held = held
+
+    pytree.register_pytree_node(Box, lambda b: (list(b.held), len(b.held)), lambda held, n: Box(*held))
+    assert pytree.tree_map(lambda x: x * 2, Box(1, [2])).held == (2, [4])
+    with pytest.raises(ValueError, match="already registered"):
+        pytree.register_pytree_node(Box, None, None)
+
+
+def test_attention_kernels():
+    from warptape.backends import cuda
+    from warptape.nn.attention import SDPBackend, sdpa_kernel
+
+    q = torch.randn(1, 2, 3, 4)
+    expected = nn.functional.scaled_dot_product_attention(q, q, q)
+    with sdpa_kernel([SDPBackend.MATH, SDPBackend.FLASH_ATTENTION]):
+        assert cuda.math_sdp_enabled() and cuda.flash_sdp_enabled() and not cuda.mem_efficient_sdp_enabled()
+        with sdpa_kernel(SDPBackend.MATH):
+            assert not cuda.flash_sdp_enabled()
+            assert torch.equal(nn.functional.scaled_dot_product_attention(q, q, q), expected)
+        assert cuda.flash_sdp_enabled()
+    assert cuda.cudnn_sdp_enabled() and str(SDPBackend.MATH) == "SDPBackend.MATH"
+    with cuda.sdp_kernel(enable_flash=False) as switches:
+        assert switches["math"] and not cuda.flash_sdp_enabled()
+    cuda.enable_flash_sdp(False)
+    assert not cuda.flash_sdp_enabled()
+    cuda.enable_flash_sdp(True)
+    with pytest.raises(TypeError, match="expected SDPBackends, got str"), sdpa_kernel(["math"]):
+        pass
+
+
+def test_schedule():
+    # 1 step skipped, then twice: 1 idle, 1 warm-up, 2 recorded
+    names = [schedule(skip_first=1, wait=1, warmup=1, active=2, repeat=2)(i).name for i in range(10)]
+    cycle = ["NONE", "WARMUP", "RECORD", "RECORD_AND_SAVE"]
+    assert names == ["NONE", *cycle, *cycle, "NONE"]
+    assert schedule(wait=0, warmup=0, active=1)(100) is ProfilerAction.RECORD_AND_SAVE
+    assert schedule(wait=3, warmup=1, active=1, skip_first_wait=1)(0) is ProfilerAction.WARMUP
+    with pytest.raises(ValueError, match="active=0"):
+        schedule(wait=1, warmup=1, active=0)
+
+
+@pytest.mark.filterwarnings("ignore:torch.profiler")
+def test_profile(tmp_path):
+    ready = []
+    with profile(
+        schedule=schedule(wait=1, warmup=0, active=2), on_trace_ready=lambda p: ready.append(p.step_num)
+    ) as p:
+        for _ in range(3):
+            with record_function("outer"):
+                with record_function("inner"):
+                    sum(range(1000))
+
+                @record_function("decorated")
+                def f():
+                    return 1
+
+                f(), f()
+            p.step()
+        rows = {row.key: row for row in p.key_averages()}
+        p.export_chrome_trace(str(tmp_path / "trace.json"))
+    assert ready == [2]
+    assert {name: row.count for name, row in rows.items()} == {
+        "outer": 2,
+        "inner": 2,
+        "decorated": 4,
+        "ProfilerStep#1": 1,
+        "ProfilerStep#2": 1,
+    }
+    outer = rows["outer"]
+    inside = rows["inner"].cpu_time_total + rows["decorated"].cpu_time_total
+    assert outer.cpu_time_total - outer.self_cpu_time_total == pytest.approx(inside)
+    assert outer.cpu_time == outer.cpu_time_total / 2
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert len(events) == 10 and {"ph", "ts", "dur", "name", "pid", "tid"} <= set(events[0])
+    assert "outer" in p.key_averages().table(sort_by="cpu_time_total", row_limit=10)
+
+
+@pytest.mark.filterwarnings("ignore:torch.profiler")
+def test_profile_alone(tmp_path):
+    with record_function("nobody records"):
+        pass
+    with profile(
+        activities=[torch.profiler.ProfilerActivity.CPU],
+        on_trace_ready=torch.profiler.tensorboard_trace_handler(str(tmp_path), "w"),
+    ) as p:
+        with pytest.raises(RuntimeError, match="another profile is running"):
+            profile().start()
+        with record_function("a"):
+            pass
+    assert [r.name for r in p.events()] == ["a", "ProfilerStep#0"]
+    assert len(list(tmp_path.glob("w.*.pt.trace.json"))) == 1
+
+
+def test_custom_op():
+    from warptape.library import custom_op, register_fake
+
+    @custom_op("testlib::scaled", mutates_args=())
+    def scaled(x: torch.Tensor, factor: float = 2.0) -> torch.Tensor:
+        return x * factor
+
+    @scaled.register_fake
+    def _(x, factor=2.0):
+        return torch.empty_like(x)
+
+    scaled.register_autograd(
+        lambda ctx, grad: (grad * ctx.factor, None),
+        setup_context=lambda ctx, inputs, output: setattr(ctx, "factor", inputs[1]),
+    )
+    x = torch.ones(3, requires_grad=True)
+    y = scaled(x, factor=3.0)
+    y.sum().backward()
+    assert y.tolist() == [3.0] * 3 and x.grad.tolist() == [3.0] * 3
+    assert torch.ops.testlib.scaled(torch.ones(1), 4.0).tolist() == [4.0]
+    assert scaled(torch.ones(3, device="meta"), 2.0).shape == (3,)
+    register_fake("testlib::scaled", lambda x, factor: x)
+    with pytest.raises(AttributeError, match=r"warptape has no torch\.ops\.testlib\.nothing yet"):
+        torch.ops.testlib.nothing
+    with pytest.raises(ValueError, match="expected a name such as"):
+        custom_op("nospace", lambda x: x, mutates_args=())
+
+    plain = custom_op("testlib::plain", lambda x: x + 1, mutates_args=(), device_types="cuda")
+    with pytest.raises(NotImplementedError, match="testlib::plain: no function for cpu"):
+        plain(x)
+    plain.register_kernel("cpu", lambda x: x + 1)
+    with pytest.raises(RuntimeError, match="has no backward; give one by register_autograd"):
+        plain(x).sum().backward()
+
+
+def test_checkpoint_wrapper():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Sequential(nn.Linear(4, 2)))
+    before, x = model.state_dict(), torch.randn(5, 3)
+    expected = model(x)
+    expected.sum().backward()
+    grads = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    wrappers.apply_activation_checkpointing(model, check_fn=lambda m: isinstance(m, nn.Linear))
+    assert isinstance(model[0], wrappers.CheckpointWrapper) and model[0].in_features == 3
+    assert list(model.state_dict()) == list(before)
+    assert [n for n, _ in model[0].named_parameters()] == ["weight", "bias"]
+    found = model(x)
+    found.sum().backward()
+    assert torch.equal(found, expected)
+    assert all(torch.equal(p.grad, g) for p, g in zip(model.parameters(), grads))
+    model.load_state_dict({k: torch.zeros_like(v) for k, v in before.items()})
+    assert float(sum(p.abs().sum() for p in model.parameters())) == 0
+    calls = []
+    wrapped = wrappers.checkpoint_wrapper(
+        nn.Linear(3, 1),
+        wrappers.CheckpointImpl.REENTRANT,
+        lambda f, *a, **k: (calls.append(k), f(*a))[1],
+        keep=1,
+    )
+    assert wrapped(x).shape == (5, 1) and calls == [{"keep": 1}]
+
+
+def test_names_of_distributed():
+    from warptape import parallel
+    from warptape.distributed import fsdp, pipelining, tensor
+    from warptape.distributed.tensor import parallel as styles
+
+    assert fsdp.fully_shard is parallel.fully_shard and tensor.Shard is parallel.tensor.Shard
+    assert styles.ColwiseParallel is parallel.tensor.ColwiseParallel
+    assert pipelining.PipelineStage is parallel.pipeline.PipelineStage
+    with pytest.raises(AttributeError, match=r"warptape has no torch\.distributed\.tensor\.DTensor yet"):
+        tensor.DTensor
+    assert pickle.loads(pickle.dumps(tensor.Shard(0))) == tensor.Shard(0)
