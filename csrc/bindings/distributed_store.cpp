@@ -4,6 +4,7 @@
 #include <pybind11/stl.h>
 
 #include "bindings/distributed.h"
+#include "distributed/crc32c.h"
 #include "distributed/sha256.h"
 #include "distributed/store_client.h"
 #include "distributed/store_server.h"
@@ -125,6 +126,20 @@ void init_distributed_store(py::module_& m) {
     Digest d = hmac_sha256(key, data);
     return py::bytes(d.data(), d.size());
   });
+  const auto crc = [&m](const char* name, auto function) {
+    m.def(
+        name,
+        [function](const py::buffer& data, uint32_t before) {
+          const py::buffer_info bytes = data.request();
+          WT_CHECK(bytes.itemsize == 1 && bytes.ndim == 1 && (bytes.size < 2 || bytes.strides[0] == 1),
+                   ValueError, "_crc32c: expected contiguous bytes");
+          py::gil_scoped_release release;
+          return function(bytes.ptr, static_cast<size_t>(bytes.size), before);
+        },
+        py::arg("data"), py::arg("before") = 0);
+  };
+  crc("_crc32c", crc32c);
+  crc("_crc32c_by_table", crc32c_by_table);
 }
 
 }  // namespace warptape::bindings

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import random
 import shutil
@@ -360,7 +361,7 @@ def hostile() -> dict[str, Callable[[dict[str, Any]], None]]:
         "a box outside": lambda m: piece(m).update(box=[[1, 0], [4, 3]]),
         "overlapping": lambda m: weight(m)["pieces"].append(dict(piece(m))),
         "a hole": lambda m: weight(m).update(pieces=[]),
-        "fewer checksums": lambda m: piece(m).update(crc32=[]),
+        "fewer checksums": lambda m: piece(m).update(checksums=[]),
         "another dtype": lambda m: weight(m).update(dtype="F8"),
         "a wider dtype": lambda m: weight(m).update(dtype="F64"),
         "no file": lambda m: piece(m).update(file="shard-00001.safetensors"),
@@ -370,7 +371,11 @@ def hostile() -> dict[str, Callable[[dict[str, Any]], None]]:
         "an object of another kind": lambda m: m["objects"].update(version={"value": {"code": "x"}}),
         "no object": lambda m: m["objects"].update(version=[]),
         "an alias of nothing": lambda m: m["aliases"].update({"model.0.weight": "x"}),
-        "another version": lambda m: m.update(version=2),
+        "another version": lambda m: m.update(version=3),
+        "the first version": lambda m: m.update(version=1),
+        "another checksum": lambda m: m.update(checksum="CRC-16"),
+        "no checksum": lambda m: m.pop("checksum"),
+        "a checksum of another kind": lambda m: m.update(checksum=[]),
         "another format": lambda m: m.update(format="x"),
         "groups of another kind": lambda m: m["objects"].update({"optimizer.groups": {"value": 5}}),
     }
@@ -387,6 +392,30 @@ def test_a_manifest_that_lies_is_refused(tmp_path, lie):
     body = json.dumps(manifest)[1:].encode()
     (path / "manifest.json").write_bytes(b'{"crc32": "%08x",\n' % zlib.crc32(body) + body + b"\n")
     with pytest.raises(CheckpointException):
+        version_at(path)
+
+
+def test_a_checkpoint_of_the_first_version_loads(tmp_path):
+    path = tmp_path / "run"
+    dcp.save(state_of(1), checkpoint_id=path)
+    manifest = json.loads((path / "manifest.json").read_text())
+    assert (manifest.pop("checksum"), manifest.pop("version")) == ("CRC-32C", 2)
+    shard = path / "shard-00000.safetensors"
+    data = shard.read_bytes()
+    for file in manifest["files"].values():
+        del file["checksum"]
+        file["crc32"] = zlib.crc32(data[: file["header"]])
+    for entry in manifest["tensors"].values():
+        for piece in entry["pieces"]:  # each smaller than a block
+            size = layout.itemsize(entry["dtype"]) * math.prod(piece["box"][1])
+            assert len(piece.pop("checksums")) == (size > 0)
+            piece["crc32"] = [zlib.crc32(data[piece["at"] : piece["at"] + size])] if size else []
+    manifest.pop("crc32")
+    body = json.dumps({"version": 1, **manifest})[1:].encode()
+    (path / "manifest.json").write_bytes(b'{"crc32": "%08x",\n' % zlib.crc32(body) + body + b"\n")
+    assert version_at(path) == 1
+    shard.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(CheckpointException, match=r"tensor .* is damaged"):
         version_at(path)
 
 

@@ -1,13 +1,15 @@
 """The files of a checkpoint: safetensors shards and one manifest, with a checksum of every byte.
 
 Note: the format. A checkpoint is a folder. `manifest.json` is JSON whose first line holds the CRC-32 of all
-lines after it; it lists for each tensor its dtype, its whole shape and its pieces, and for each piece where
-it lies in the whole, in which shard at which byte, and the CRC-32 of each 4 MiB of it. A shard is a
-safetensors file of the pieces that one rank wrote, a piece that is no whole tensor under `name@0:8,0:16`.
+lines after it; it names the checksum of the shards, and lists for each tensor its dtype, its whole shape and
+its pieces, and for each piece where it lies in the whole, in which shard at which byte, and the checksum of
+each 4 MiB of it. A shard is a safetensors file of the pieces that one rank wrote, a piece that is no whole
+tensor under `name@0:8,0:16`. Version 1 had CRC-32 throughout, and named no checksum.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import math
 import re
@@ -19,10 +21,14 @@ import numpy as np
 
 import warptape
 
+from ..._C import _distributed as _C
+from ..._tensor import Tensor
 from .boxes import Box, fault_of_tiling
 
 MANIFEST = "manifest.json"
-FORMAT, VERSION = "warptape.checkpoint", 1
+crc32c = _C._crc32c
+FORMAT, VERSION = "warptape.checkpoint", 2
+CHECKSUM, CHECKSUMS = "CRC-32C", {"CRC-32C": crc32c, "CRC-32": zlib.crc32}
 BLOCK = 4 << 20  # bytes that one checksum covers
 LARGEST_MANIFEST = 1 << 30
 _SHARD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,200}\.safetensors", re.ASCII)
@@ -59,9 +65,19 @@ def itemsize(kind: str) -> int:
     return np.dtype(KINDS[kind][1]).itemsize
 
 
+def raw(tensor: Tensor) -> memoryview:
+    """The bytes of a contiguous tensor on the CPU, where they are; bfloat16 too, which NumPy lacks."""
+    size = tensor.numel() * tensor.element_size()
+    return (
+        memoryview((ctypes.c_char * size).from_address(tensor.data_ptr())).cast("B")
+        if size
+        else memoryview(b"")
+    )
+
+
 def blocks_of(data: memoryview) -> list[int]:
     """The checksum of each block."""
-    return [zlib.crc32(data[at : at + BLOCK]) for at in range(0, len(data), BLOCK)]
+    return [crc32c(data[at : at + BLOCK]) for at in range(0, len(data), BLOCK)]
 
 
 def piece_name(name: str, shape: tuple[int, ...], box: Box) -> str:
@@ -109,7 +125,8 @@ def decode_shard_header(header: bytes, size: int, where: str) -> dict[str, tuple
 
 def encode_manifest(manifest: dict[str, Any]) -> bytes:
     """The bytes of manifest.json."""
-    body = json.dumps({"format": FORMAT, "version": VERSION, **manifest}, separators=(",", ":"))[1:].encode()
+    head = {"format": FORMAT, "version": VERSION, "checksum": CHECKSUM}
+    body = json.dumps(head | manifest, separators=(",", ":"))[1:].encode()
     return _FIRST_LINE % zlib.crc32(body) + body + b"\n"
 
 
@@ -127,13 +144,17 @@ def decode_manifest(data: bytes, where: str) -> dict[str, Any]:
         raise refuse("the manifest is damaged, or no save wrote it: its checksum is not that of its bytes")
     try:
         manifest = json.loads(data)
-        if manifest["format"] != FORMAT or manifest["version"] != VERSION:
+        if manifest["format"] != FORMAT or manifest["version"] not in (1, VERSION):
             raise refuse(f"expected {FORMAT} {VERSION}, got {manifest['format']} {manifest['version']}")
+        if manifest["version"] == 1:
+            _modernize(manifest)
+        if manifest["checksum"] not in CHECKSUMS:
+            raise refuse(f"expected a checksum of {list(CHECKSUMS)}, got {manifest['checksum']}")
         files = manifest["files"]
         for file, entry in files.items():
             if not _SHARD.fullmatch(file):
                 raise refuse(f"{file!r} is no name of a shard")
-            _natural(entry["bytes"]), _natural(entry["crc32"])
+            _natural(entry["bytes"]), _natural(entry["checksum"])
             if not 8 <= _natural(entry["header"]) <= entry["bytes"]:
                 raise refuse(f"the header of {file} is not in it")
         for name, entry in manifest["tensors"].items():
@@ -150,6 +171,16 @@ def decode_manifest(data: bytes, where: str) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise refuse(f"the manifest does not say what it must ({type(error).__name__}: {error})") from error
     return manifest
+
+
+def _modernize(manifest: dict[str, Any]) -> None:
+    """Makes a manifest of version 1 one of this version."""
+    manifest["checksum"] = "CRC-32"
+    for file in manifest["files"].values():
+        file["checksum"] = file.pop("crc32")
+    for entry in manifest["tensors"].values():
+        for piece in entry["pieces"]:
+            piece["checksums"] = piece.pop("crc32")
 
 
 def _natural(value: Any) -> int:
@@ -171,6 +202,6 @@ def _fault_of_entry(entry: dict[str, Any], files: dict[str, Any]) -> str | None:
         file, begin, count = files[piece["file"]], _natural(piece["at"]), math.prod(box[1]) * size
         if begin < file["header"] or begin + count > file["bytes"]:
             return f"bytes {begin} to {begin + count} are not among the data of {piece['file']}"
-        if len(piece["crc32"]) != -(-count // BLOCK):
-            return f"{len(piece['crc32'])} checksums for {count} bytes"
+        if len(piece["checksums"]) != -(-count // BLOCK):
+            return f"{len(piece['checksums'])} checksums for {count} bytes"
     return fault_of_tiling(shape, [piece["box"] for piece in entry["pieces"]])

@@ -16,11 +16,22 @@ import numpy as np
 
 import warptape
 
+from ... import _C
 from ..._tensor import Tensor
 from .boxes import Box, overlap, within
-from .layout import BLOCK, KINDS, LARGEST_MANIFEST, MANIFEST, CheckpointException, decode_manifest, itemsize
+from .layout import (
+    BLOCK,
+    CHECKSUM,
+    CHECKSUMS,
+    KINDS,
+    LARGEST_MANIFEST,
+    MANIFEST,
+    CheckpointException,
+    decode_manifest,
+    itemsize,
+)
 from .plan import agree, describe, exchange, world_of
-from .save import aside, is_checkpoint, raw
+from .save import aside, is_checkpoint
 from .state import Wanted
 
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe in a file's place is not waited for
@@ -71,6 +82,7 @@ class Shards:
 
     def __init__(self, folder: Path, manifest: dict[str, Any], names: set[str], follow: bool = False) -> None:
         self.maps: dict[str, mmap.mmap] = {}
+        self.checksum = CHECKSUMS[manifest.get("checksum", CHECKSUM)]
         for name in sorted(names):
             said = manifest["files"][name]
             fd = os.open(folder / name, _READ | (0 if follow else os.O_NOFOLLOW))
@@ -89,7 +101,7 @@ class Shards:
                 self.maps[name] = mmap.mmap(fd, 0, access=mmap.ACCESS_COPY)
             finally:
                 os.close(fd)
-            if "crc32" in said and zlib.crc32(self.maps[name][: said["header"]]) != said["crc32"]:
+            if "checksum" in said and self.checksum(self.maps[name][: said["header"]]) != said["checksum"]:
                 raise CheckpointException(f"the header of {name} is damaged: its checksum is another")
 
     def values(self, kind: str, piece: dict[str, Any], part: Box) -> np.ndarray:
@@ -103,7 +115,8 @@ class Shards:
         """Whether a block of a piece is what was saved."""
         begin = piece["at"] + i * BLOCK
         with memoryview(self.maps[piece["file"]]) as data:
-            if zlib.crc32(data[begin : min(begin + BLOCK, piece["at"] + length)]) == piece["crc32"][i]:
+            found = self.checksum(data[begin : min(begin + BLOCK, piece["at"] + length)])
+            if found == piece["checksums"][i]:
                 return None
         return f"tensor {name} is damaged: in {piece['file']}, bytes {begin} and on have another checksum"
 
@@ -144,13 +157,10 @@ def _verify(shards: Shards, blocks: list[tuple[Any, ...]]) -> None:
 
 def _copy(shards: Shards, kind: str, part: Part) -> None:
     _, piece, box, target = part
-    values = shards.values(kind, piece, box)
-    if kind == "BF16":
-        source = warptape.empty(box[1], dtype=warptape.bfloat16)
-        np.frombuffer(raw(source), np.int16).reshape(box[1])[...] = values
-    else:
-        source = warptape.from_numpy(np.require(values, requirements="A"))
-    target.copy_(source)
+    values = np.require(shards.values(kind, piece, box), requirements="A")
+    steps = tuple(step // values.itemsize for step in values.strides)
+    there = values.ctypes.data, KINDS[kind][0], values.shape, steps, warptape.device("cpu")
+    target.copy_(_C._from_memory(values, *there))
 
 
 def copy_all(shards: Shards, manifest: dict[str, Any], parts: list[Part]) -> None:
@@ -235,7 +245,7 @@ def verify_all(folder: Path, manifest: dict[str, Any], under: str = "") -> None:
     for name, entry in manifest["tensors"].items():
         for piece in entry["pieces"] if name.startswith(under) else ():
             length = math.prod(piece["box"][1]) * itemsize(entry["dtype"])
-            blocks += [(name, piece, i, length) for i in range(len(piece["crc32"]))]
+            blocks += [(name, piece, i, length) for i in range(len(piece["checksums"]))]
     try:
         _verify(Shards(folder, manifest, set(manifest["files"])), blocks)
     except OSError as error:

@@ -8,13 +8,11 @@ which reading looks too, and removed at the end. So at any moment one whole chec
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import secrets
 import shutil
 import threading
-import zlib
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from datetime import timedelta
@@ -28,9 +26,11 @@ from .layout import (
     KIND_OF,
     MANIFEST,
     blocks_of,
+    crc32c,
     encode_manifest,
     itemsize,
     piece_name,
+    raw,
     shard_header,
 )
 from .plan import Plan, agree, describe, exchange, merge, offer, world_of
@@ -39,16 +39,6 @@ from .state import Collected, collect
 PATIENCE = timedelta(minutes=30)  # in which the slowest rank must have written its shard
 Piece = tuple[str, str, tuple[int, ...], Box, Tensor]  # name, kind, shape of the whole, box, values
 _in_flight: set[str] = set()  # temporary folders of saves of this process
-
-
-def raw(tensor: Tensor) -> memoryview:
-    """The bytes of a contiguous tensor on the CPU, where they are; bfloat16 too, which NumPy lacks."""
-    size = tensor.numel() * tensor.element_size()
-    return (
-        memoryview((ctypes.c_char * size).from_address(tensor.data_ptr())).cast("B")
-        if size
-        else memoryview(b"")
-    )
 
 
 def aside(path: Path) -> Path:
@@ -146,12 +136,12 @@ def _write_shard(folder: Path, rank: int, pieces: list[Piece]) -> dict[str, Any]
     values = [part.cpu().contiguous() for *_, part in pieces]  # kept as long as their bytes are used
     for (name, _, _, box, _), value in zip(pieces, values):
         data = raw(value)
-        listed.append([name, {"box": box, "file": file, "at": at, "crc32": blocks_of(data)}])
+        listed.append([name, {"box": box, "file": file, "at": at, "checksums": blocks_of(data)}])
         at += len(data)
         parts.append(data)
     write_file(folder / file, parts)
     return {
-        "file": {file: {"bytes": at, "header": len(header), "crc32": zlib.crc32(header)}},
+        "file": {file: {"bytes": at, "header": len(header), "checksum": crc32c(header)}},
         "pieces": listed,
     }
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import zlib
 from collections.abc import Callable, Iterator, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ from ... import _C
 from ..._tensor import Tensor
 from ..objects import _decode, _encode
 from .boxes import Held, held
-from .layout import KIND_OF, KINDS, CheckpointException
+from .layout import KIND_OF, KINDS, CheckpointException, crc32c, raw
 
 
 class PerRank:
@@ -141,7 +140,8 @@ def _options(group: dict[str, Any]) -> dict[str, Any]:
 def _compared(tensor: Tensor) -> Held:
     """A tensor that all ranks should have alike, with what tells whether they do."""
     found = held(tensor)
-    found.checksum = zlib.crc32(_C._tensor_bytes(tensor.detach().cpu().contiguous()))
+    value = tensor.detach().cpu().contiguous()  # kept as long as its bytes are used
+    found.checksum = crc32c(raw(value))
     return found
 
 
@@ -250,7 +250,7 @@ class Wanted:
         there = self.manifest["tensors"]
         for alias, name in model.aliases.items():
             if alias in there and name in there and there[alias]["pieces"] != there[name]["pieces"]:
-                sums = [[p["crc32"] for p in there[each]["pieces"]] for each in (alias, name)]
+                sums = [[p["checksums"] for p in there[each]["pieces"]] for each in (alias, name)]
                 if sums[0] != sums[1]:
                     self.faults.append(f"{alias} and {name} are one parameter here and two there")
         for key in model.extras:
