@@ -65,6 +65,7 @@ from ._tensor import Tensor  # noqa: E402
 globals().update({name: op for name, op in vars(_C._functions).items() if not name.startswith("__")})
 
 from . import amp, autograd, linalg, nn, optim, random, utils  # noqa: E402
+from ._algebra import *  # noqa: E402
 from ._aliases import *  # noqa: E402
 from ._composed import *  # noqa: E402
 from ._functions import *  # noqa: E402
@@ -72,6 +73,7 @@ from ._legacy import set_default_tensor_type  # noqa: E402
 from ._legacy import types as _legacy_types  # noqa: E402
 from ._missing import lookup as _lookup  # noqa: E402
 from ._missing import mark_absent as _mark_absent  # noqa: E402
+from ._sampling import *  # noqa: E402
 from .amp import (  # noqa: E402
     autocast,
     clear_autocast_cache,
@@ -101,7 +103,7 @@ from .serialization import load, save  # noqa: E402
 
 _C._register_types(Tensor, _Parameter)
 if _TYPE_CHECKING:
-    from . import backends, cuda, distributed
+    from . import backends, cuda, distributed, distributions
 
 globals().update(_legacy_types)
 _mark_absent(Tensor, "torch.Tensor")

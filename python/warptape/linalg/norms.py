@@ -1,18 +1,16 @@
-"""Norms and products of matrices: ``warptape.linalg``."""
+"""Norms of vectors and matrices."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from . import _C
-from ._arguments import checked
-from ._missing import lookup as _lookup
-from ._tensor import Tensor
+from .. import _C
+from .._arguments import checked
+from .._tensor import Tensor
 
-__all__ = ["matrix_norm", "multi_dot", "norm", "vector_norm"]
+__all__ = ["matrix_norm", "norm", "vector_norm"]
 
-multi_dot = _C._linalg.multi_dot
 vector_norm = _C._linalg.vector_norm
 _INF = float("inf")
 
@@ -25,13 +23,12 @@ def matrix_norm(
 
     Args:
         A: a floating point tensor of at least two dims.
-        ord: "fro", 1, -1, inf or -inf. Orders that need singular values ("nuc", 2, -2) are not here yet.
+        ord: "fro", "nuc" (sum of the singular values), 2, -2 (the largest, the smallest), 1, -1, inf or -inf.
         dim: the dims of the rows and of the columns.
         keepdim: whether the two dims stay, with size 1.
         dtype: what `A` is cast to first.
 
     Raises:
-        NotImplementedError: for the orders that need singular values.
         RuntimeError: for another order, or when `dim` does not name two different dims.
     """
     row, column = (axis % A.ndim if -A.ndim <= axis < A.ndim else axis for axis in dim)
@@ -41,11 +38,19 @@ def matrix_norm(
     if ord == "fro":
         return vector_norm(x, 2, (row, column), keepdim)
     if ord in ("nuc", 2, -2):
-        raise NotImplementedError(
-            f"linalg.matrix_norm: order {ord!r} needs singular values; use 'fro', 1 or inf"
+        from .decompositions import svdvals
+
+        values = svdvals(x.movedim((row, column), (-2, -1)))
+        found = values.sum(-1) if ord == "nuc" else values[..., 0 if ord == 2 else -1]
+        return (
+            found.reshape([1 if i in (row, column) else n for i, n in enumerate(x.shape)])
+            if keepdim
+            else found
         )
     if isinstance(ord, str) or abs(ord) not in (1, _INF):
-        raise RuntimeError(f"linalg.matrix_norm: expected order 'fro', 1, -1, inf or -inf, got {ord!r}")
+        raise RuntimeError(
+            f"linalg.matrix_norm: expected order 'fro', 'nuc', 2, -2, 1, -1, inf or -inf, got {ord!r}"
+        )
     summed, kept = (row, column) if abs(ord) == 1 else (column, row)
     sums = x.abs().sum(summed, keepdim=True)
     found = sums.amax(kept, keepdim=True) if ord > 0 else sums.amin(kept, keepdim=True)
@@ -78,6 +83,3 @@ def norm(A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, 
     if isinstance(ord, str):
         raise RuntimeError(f"linalg.norm: order {ord!r} is for matrices; expected two dims, got {dim}")
     return vector_norm(A if dtype is None else A.to(dtype), ord, dim, keepdim)
-
-
-__getattr__ = _lookup(__name__)

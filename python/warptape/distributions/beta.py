@@ -1,0 +1,60 @@
+"""The beta distribution."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import warptape
+
+from . import constraints
+from .dirichlet import Dirichlet
+from .distribution import ExponentialFamily
+from .utils import broadcast_all
+
+
+class Beta(ExponentialFamily):
+    """Beta with `concentration1` (alpha) and `concentration0` (beta)."""
+
+    arg_constraints = {"concentration1": constraints.positive, "concentration0": constraints.positive}
+    support = constraints.unit_interval
+    has_rsample = True
+
+    def __init__(self, concentration1: Any, concentration0: Any, validate_args: bool | None = None) -> None:
+        pair = warptape.stack(broadcast_all(concentration1, concentration0), -1)
+        self._dirichlet = Dirichlet(pair, validate_args=validate_args)
+        super().__init__(self._dirichlet.batch_shape, validate_args=validate_args)
+
+    def _expand_parts(self, new: Any, batch_shape: Any) -> None:
+        new._dirichlet = self._dirichlet.expand(batch_shape)
+
+    @property
+    def concentration1(self) -> Any:
+        """Alpha."""
+        return self._dirichlet.concentration[..., 0]
+
+    @property
+    def concentration0(self) -> Any:
+        """Beta."""
+        return self._dirichlet.concentration[..., 1]
+
+    @property
+    def mean(self) -> Any:
+        return self._dirichlet.mean[..., 0]
+
+    @property
+    def mode(self) -> Any:
+        return self._dirichlet.mode[..., 0]
+
+    @property
+    def variance(self) -> Any:
+        return self._dirichlet.variance[..., 0]
+
+    def rsample(self, sample_shape: Any = ()) -> Any:
+        return self._dirichlet.rsample(sample_shape).select(-1, 0)
+
+    def log_prob(self, value: Any) -> Any:
+        self._validate_sample(value)
+        return self._dirichlet.log_prob(warptape.stack([value, 1.0 - value], -1))
+
+    def entropy(self) -> Any:
+        return self._dirichlet.entropy()

@@ -1,0 +1,88 @@
+"""The binomial distribution."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import warptape
+
+from . import constraints
+from .distribution import Distribution
+from .utils import broadcast_all, lazy_property, logits_to_probs, probs_to_logits
+
+
+class Binomial(Distribution):
+    """The number of successes among `total_count` trials, each with `probs` or log-odds `logits`."""
+
+    arg_constraints = {
+        "total_count": constraints.nonnegative_integer,
+        "probs": constraints.unit_interval,
+        "logits": constraints.real,
+    }
+    has_enumerate_support = True
+    _batched = ("total_count", "probs", "logits")
+
+    def __init__(
+        self, total_count: Any = 1, probs: Any = None, logits: Any = None, validate_args: bool | None = None
+    ) -> None:
+        if (probs is None) == (logits is None):
+            raise ValueError("Either `probs` or `logits` must be specified, but not both.")
+        if probs is not None:
+            count, self.probs = broadcast_all(total_count, probs)
+            self.total_count = count.to(self.probs.dtype)
+        else:
+            count, self.logits = broadcast_all(total_count, logits)
+            self.total_count = count.to(self.logits.dtype)
+        super().__init__(self.total_count.shape, validate_args=validate_args)
+
+    @property
+    def support(self) -> Any:
+        return constraints.integer_interval(0, self.total_count)
+
+    @lazy_property
+    def logits(self) -> Any:
+        return probs_to_logits(self.probs, is_binary=True)
+
+    @lazy_property
+    def probs(self) -> Any:
+        return logits_to_probs(self.logits, is_binary=True)
+
+    @property
+    def mean(self) -> Any:
+        return self.total_count * self.probs
+
+    @property
+    def mode(self) -> Any:
+        return ((self.total_count + 1) * self.probs).floor().clamp(max=self.total_count)
+
+    @property
+    def variance(self) -> Any:
+        return self.total_count * self.probs * (1 - self.probs)
+
+    def sample(self, sample_shape: Any = ()) -> Any:
+        shape = self._extended_shape(sample_shape)
+        with warptape.no_grad():
+            successes = warptape.zeros(shape, dtype=self.probs.dtype, device=self.probs.device)
+            for trial in range(int(self.total_count.max()) if self.total_count.numel() else 0):
+                hit = warptape.rand_like(successes) < self.probs
+                successes += hit & (trial < self.total_count)
+            return successes
+
+    def log_prob(self, value: Any) -> Any:
+        self._validate_sample(value)
+        n, logits = self.total_count, self.logits
+        ways = warptape.lgamma(n + 1) - warptape.lgamma(value + 1) - warptape.lgamma(n - value + 1)
+        return ways + value * logits - n * (logits.clamp(min=0) + (-logits.abs()).exp().log1p())
+
+    def entropy(self) -> Any:
+        values = self.enumerate_support(expand=False)
+        log_prob = self.log_prob(values)
+        return -(log_prob.exp() * log_prob).sum(0)
+
+    def enumerate_support(self, expand: bool = True) -> Any:
+        total = int(self.total_count.max())
+        if not self.total_count.min() == total:
+            raise NotImplementedError("Inhomogeneous total count not supported by `enumerate_support`.")
+        values = warptape.arange(1 + total, dtype=self.probs.dtype, device=self.probs.device)
+        values = values.view((-1, *[1] * len(self._batch_shape)))
+        return values.expand((-1, *self._batch_shape)) if expand else values

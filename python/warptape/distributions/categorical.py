@@ -1,0 +1,89 @@
+"""The categorical distribution."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import warptape
+
+from . import constraints
+from .distribution import Distribution
+from .utils import lazy_property, logits_to_probs, probs_to_logits
+
+
+class Categorical(Distribution):
+    """Over 0 … K - 1, from `probs` (normalised here) or `logits` of shape (*, K)."""
+
+    arg_constraints = {"probs": constraints.simplex, "logits": constraints.real_vector}
+    has_enumerate_support = True
+    _batched = ("probs", "logits", "_param")
+
+    def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
+        if (probs is None) == (logits is None):
+            raise ValueError("Either `probs` or `logits` must be specified, but not both.")
+        given = logits if probs is None else probs
+        if given.dim() < 1:
+            raise ValueError(
+                f"`{'logits' if probs is None else 'probs'}` parameter must be at least one-dimensional."
+            )
+        if probs is not None:
+            self.probs = probs / probs.sum(-1, keepdim=True)
+        else:
+            self.logits = logits - logits.logsumexp(dim=-1, keepdim=True)
+        self._param = self.logits if probs is None else self.probs
+        super().__init__(self._param.shape[:-1], validate_args=validate_args)
+
+    @property
+    def _num_events(self) -> int:
+        return self._param.shape[-1]
+
+    @property
+    def support(self) -> Any:
+        return constraints.integer_interval(0, self._num_events - 1)
+
+    @lazy_property
+    def logits(self) -> Any:
+        return probs_to_logits(self.probs)
+
+    @lazy_property
+    def probs(self) -> Any:
+        return logits_to_probs(self.logits)
+
+    @property
+    def param_shape(self) -> Any:
+        """Shape of `probs`."""
+        return self._param.shape
+
+    @property
+    def mean(self) -> Any:
+        return self.probs.new_full(self._extended_shape(), math.nan)
+
+    @property
+    def variance(self) -> Any:
+        return self.probs.new_full(self._extended_shape(), math.nan)
+
+    @property
+    def mode(self) -> Any:
+        return self.probs.argmax(dim=-1)
+
+    def sample(self, sample_shape: Any = ()) -> Any:
+        n = math.prod(sample_shape)
+        with warptape.no_grad():
+            flat = warptape.multinomial(self.probs.reshape(-1, self._num_events), n, True).T
+            return flat.reshape(self._extended_shape(sample_shape))
+
+    def log_prob(self, value: Any) -> Any:
+        self._validate_sample(value)
+        value, logits = warptape.broadcast_tensors(value.long().unsqueeze(-1), self.logits)
+        return logits.gather(-1, value[..., :1]).squeeze(-1)
+
+    def entropy(self) -> Any:
+        # Probability 0 adds nothing, though its logarithm is -inf.
+        logits = self.logits.clamp(min=warptape.finfo(self.logits.dtype).min)
+        return -(logits * self.probs).sum(-1)
+
+    def enumerate_support(self, expand: bool = True) -> Any:
+        values = warptape.arange(self._num_events, device=self._param.device)
+        values = values.view((-1, *[1] * len(self._batch_shape)))
+        return values.expand((-1, *self._batch_shape)) if expand else values

@@ -1,0 +1,56 @@
+"""The Cauchy distribution."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import warptape
+
+from . import constraints
+from .distribution import Distribution
+from .utils import broadcast_all
+
+
+class Cauchy(Distribution):
+    """Cauchy with median `loc` and half width at half maximum `scale`."""
+
+    arg_constraints = {"loc": constraints.real, "scale": constraints.positive}
+    support = constraints.real
+    has_rsample = True
+    _batched = ("loc", "scale")
+
+    def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
+        self.loc, self.scale = broadcast_all(loc, scale)
+        super().__init__(self.loc.shape, validate_args=validate_args)
+
+    @property
+    def mean(self) -> Any:
+        return self.loc.new_full(self._extended_shape(), math.nan)
+
+    @property
+    def mode(self) -> Any:
+        return self.loc
+
+    @property
+    def variance(self) -> Any:
+        return self.loc.new_full(self._extended_shape(), math.inf)
+
+    def rsample(self, sample_shape: Any = ()) -> Any:
+        shape = self._extended_shape(sample_shape)
+        u = warptape.rand(shape, dtype=self.loc.dtype, device=self.loc.device)
+        return self.icdf(u)
+
+    def log_prob(self, value: Any) -> Any:
+        self._validate_sample(value)
+        return -math.log(math.pi) - self.scale.log() - (((value - self.loc) / self.scale) ** 2).log1p()
+
+    def cdf(self, value: Any) -> Any:
+        self._validate_sample(value)
+        return warptape.atan((value - self.loc) / self.scale) / math.pi + 0.5
+
+    def icdf(self, value: Any) -> Any:
+        return warptape.tan(math.pi * (value - 0.5)) * self.scale + self.loc
+
+    def entropy(self) -> Any:
+        return math.log(4 * math.pi) + self.scale.log()

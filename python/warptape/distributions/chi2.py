@@ -1,0 +1,24 @@
+"""The chi-squared distribution."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import constraints
+from .gamma import Gamma
+
+
+class Chi2(Gamma):
+    """Chi-squared with `df` degrees of freedom: Gamma(df / 2, 1 / 2)."""
+
+    arg_constraints = {"df": constraints.positive}
+
+    def __init__(self, df: Any, validate_args: bool | None = None) -> None:
+        super().__init__(0.5 * df, 0.5, validate_args=False)
+        if validate_args if validate_args is not None else self._validate_args:
+            self._check_parameters()
+
+    @property
+    def df(self) -> Any:
+        """Degrees of freedom."""
+        return self.concentration * 2

@@ -1,0 +1,201 @@
+"""The base of all distributions."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import warptape
+
+from . import constraints
+from .utils import lazy_property
+
+__all__ = ["Distribution"]
+
+
+class Distribution:
+    """A batch of probability distributions.
+
+    Args:
+        batch_shape: shape of the batch of independent, not identical distributions.
+        event_shape: shape of one sample of one of them.
+        validate_args: check parameters and samples; by default as `set_default_validate_args` says.
+
+    Raises:
+        ValueError: a parameter that does not satisfy its constraint.
+    """
+
+    has_rsample = False
+    has_enumerate_support = False
+    arg_constraints: Any = {}
+    support: Any = None
+    _validate_args = __debug__
+    # Attributes that have the batch's shape (and the event's), for expand.
+    _batched: tuple[str, ...] = ()
+
+    @staticmethod
+    def set_default_validate_args(value: bool) -> None:
+        """Switches checks on or off for the distributions made from now on.
+
+        Raises:
+            ValueError: neither True nor False.
+        """
+        if value not in (True, False):
+            raise ValueError(f"set_default_validate_args: expected True or False, got {value!r}")
+        Distribution._validate_args = value
+
+    def __init__(
+        self,
+        batch_shape: Sequence[int] = (),
+        event_shape: Sequence[int] = (),
+        validate_args: bool | None = None,
+    ) -> None:
+        self._batch_shape = warptape.Size(batch_shape)
+        self._event_shape = warptape.Size(event_shape)
+        if validate_args is not None:
+            self._validate_args = validate_args
+        if self._validate_args:
+            self._check_parameters()
+
+    def _check_parameters(self) -> None:
+        for name, constraint in self.arg_constraints.items():
+            if constraints.is_dependent(constraint):
+                continue
+            if name not in self.__dict__ and isinstance(getattr(type(self), name, None), lazy_property):
+                continue  # derived from the one that was given
+            value = getattr(self, name)
+            if not constraint.check(value).all():
+                raise ValueError(
+                    f"Expected parameter {name} ({type(value).__name__} of shape {tuple(value.shape)}) of "
+                    f"distribution {self!r} to satisfy the constraint {constraint!r}, "
+                    f"but found invalid values:\n{value}"
+                )
+
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Any:
+        """The same distributions with a batch expanded to `batch_shape`, as views of the parameters."""
+        new = type(self).__new__(type(self)) if _instance is None else _instance
+        batch_shape = warptape.Size(batch_shape)
+        for name in self._batched:
+            if name in self.__dict__:
+                value = self.__dict__[name]
+                own = value.shape[len(self._batch_shape) :]
+                new.__dict__[name] = value.expand((*batch_shape, *own))
+        self._expand_parts(new, batch_shape)
+        Distribution.__init__(new, batch_shape, self._event_shape, validate_args=False)
+        new._validate_args = self._validate_args
+        return new
+
+    def _expand_parts(self, new: Any, batch_shape: Any) -> None:
+        """For distributions that hold others."""
+
+    @property
+    def batch_shape(self) -> Any:
+        """Shape over which parameters are batched."""
+        return self._batch_shape
+
+    @property
+    def event_shape(self) -> Any:
+        """Shape of one sample, without batch."""
+        return self._event_shape
+
+    @property
+    def mean(self) -> Any:
+        """The mean."""
+        raise NotImplementedError(f"{type(self).__name__} has no mean")
+
+    @property
+    def mode(self) -> Any:
+        """The most probable value."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement mode")
+
+    @property
+    def variance(self) -> Any:
+        """The variance."""
+        raise NotImplementedError(f"{type(self).__name__} has no variance")
+
+    @property
+    def stddev(self) -> Any:
+        """The standard deviation."""
+        return self.variance.sqrt()
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Any:
+        """Samples of shape sample_shape + batch_shape + event_shape, cut off from the parameters."""
+        with warptape.no_grad():
+            return self.rsample(sample_shape)
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
+        """Samples through which gradients reach the parameters."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement rsample")
+
+    def sample_n(self, n: int) -> Any:
+        """Deprecated: `sample((n,))`."""
+        warnings.warn("sample_n will be deprecated. Use .sample((n,)) instead", UserWarning, stacklevel=2)
+        return self.sample((n,))
+
+    def log_prob(self, value: Any) -> Any:
+        """The logarithm of the density or probability at `value`."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement log_prob")
+
+    def cdf(self, value: Any) -> Any:
+        """The probability of at most `value`."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement cdf")
+
+    def icdf(self, value: Any) -> Any:
+        """The inverse of cdf."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement icdf")
+
+    def enumerate_support(self, expand: bool = True) -> Any:
+        """All values of a discrete distribution, along a new first dim."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement enumerate_support")
+
+    def entropy(self) -> Any:
+        """The entropy, in nats."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement entropy")
+
+    def perplexity(self) -> Any:
+        """exp of the entropy."""
+        return self.entropy().exp()
+
+    def _extended_shape(self, sample_shape: Sequence[int] = ()) -> Any:
+        return warptape.Size((*sample_shape, *self._batch_shape, *self._event_shape))
+
+    def _validate_sample(self, value: Any) -> None:
+        """ValueError for a value that is no sample of this; nothing when checks are off."""
+        if not self._validate_args:
+            return
+        if not isinstance(value, warptape.Tensor):
+            raise ValueError("The value argument to log_prob must be a Tensor")
+        start = value.dim() - len(self._event_shape)
+        if start < 0 or value.shape[start:] != self._event_shape:
+            raise ValueError(
+                "The right-most size of value must match event_shape: "
+                f"{tuple(value.shape)} vs {tuple(self._event_shape)}."
+            )
+        for i, j in zip(reversed(value.shape), reversed(self._batch_shape + self._event_shape)):
+            if 1 != i != j != 1:
+                raise ValueError(
+                    "Value is not broadcastable with batch_shape+event_shape: "
+                    f"{tuple(value.shape)} vs {tuple(self._batch_shape + self._event_shape)}."
+                )
+        support = self.support
+        if support is None or constraints.is_dependent(support):
+            return
+        if not support.check(value).all():
+            raise ValueError(
+                f"Expected value argument ({type(value).__name__} of shape {tuple(value.shape)}) to be "
+                f"within the support ({support!r}) of the distribution {self!r}, "
+                f"but found invalid values:\n{value}"
+            )
+
+    def __repr__(self) -> str:
+        names = [name for name in self.arg_constraints if name in self.__dict__]
+        shown = ", ".join(
+            f"{name}: {value if value.numel() == 1 else value.size()}"
+            for name, value in ((n, self.__dict__[n]) for n in names)
+        )
+        return f"{type(self).__name__}({shown})"
+
+
+class ExponentialFamily(Distribution):
+    """A base that tells distributions of the exponential family apart."""

@@ -1,0 +1,57 @@
+"""The exponential distribution."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import warptape
+
+from . import constraints
+from .distribution import ExponentialFamily
+from .utils import broadcast_all
+
+
+class Exponential(ExponentialFamily):
+    """Exponential with `rate` = 1 / mean."""
+
+    arg_constraints = {"rate": constraints.positive}
+    support = constraints.nonnegative
+    has_rsample = True
+    _batched = ("rate",)
+
+    def __init__(self, rate: Any, validate_args: bool | None = None) -> None:
+        (self.rate,) = broadcast_all(rate)
+        super().__init__(self.rate.shape, validate_args=validate_args)
+
+    @property
+    def mean(self) -> Any:
+        return self.rate.reciprocal()
+
+    @property
+    def mode(self) -> Any:
+        return warptape.zeros_like(self.rate)
+
+    @property
+    def stddev(self) -> Any:
+        return self.rate.reciprocal()
+
+    @property
+    def variance(self) -> Any:
+        return self.rate.pow(-2)
+
+    def rsample(self, sample_shape: Any = ()) -> Any:
+        return self.rate.new_empty(self._extended_shape(sample_shape)).exponential_() / self.rate
+
+    def log_prob(self, value: Any) -> Any:
+        self._validate_sample(value)
+        return self.rate.log() - self.rate * value
+
+    def cdf(self, value: Any) -> Any:
+        self._validate_sample(value)
+        return -(-self.rate * value).expm1()
+
+    def icdf(self, value: Any) -> Any:
+        return -(-value).log1p() / self.rate
+
+    def entropy(self) -> Any:
+        return 1.0 - self.rate.log()

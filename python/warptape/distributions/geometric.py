@@ -1,0 +1,70 @@
+"""The geometric distribution."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import warptape
+from warptape.nn import functional as F
+
+from . import constraints
+from .distribution import Distribution
+from .utils import broadcast_all, lazy_property, logits_to_probs, probs_to_logits
+
+
+class Geometric(Distribution):
+    """The number of failures before the first success, which has probability `probs` or log-odds `logits`."""
+
+    arg_constraints = {"probs": constraints.unit_interval, "logits": constraints.real}
+    support = constraints.nonnegative_integer
+    _batched = ("probs", "logits")
+
+    def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
+        if (probs is None) == (logits is None):
+            raise ValueError("Either `probs` or `logits` must be specified, but not both.")
+        if probs is not None:
+            (self.probs,) = broadcast_all(probs)
+        else:
+            (self.logits,) = broadcast_all(logits)
+        super().__init__((self.logits if probs is None else self.probs).shape, validate_args=validate_args)
+        if self._validate_args and probs is not None and not (self.probs > 0).all():
+            raise ValueError(
+                f"Expected parameter probs of distribution {self!r} to be positive, got {self.probs}"
+            )
+
+    @lazy_property
+    def logits(self) -> Any:
+        return probs_to_logits(self.probs, is_binary=True)
+
+    @lazy_property
+    def probs(self) -> Any:
+        return logits_to_probs(self.logits, is_binary=True)
+
+    @property
+    def mean(self) -> Any:
+        return 1 / self.probs - 1
+
+    @property
+    def mode(self) -> Any:
+        return warptape.zeros_like(self.probs)
+
+    @property
+    def variance(self) -> Any:
+        return (1 / self.probs - 1) / self.probs
+
+    def sample(self, sample_shape: Any = ()) -> Any:
+        with warptape.no_grad():
+            uniform = warptape.rand(
+                self._extended_shape(sample_shape), dtype=self.probs.dtype, device=self.probs.device
+            )
+            uniform = uniform.clamp(min=warptape.finfo(uniform.dtype).tiny)
+            return (uniform.log() / (-self.probs).log1p()).floor()
+
+    def log_prob(self, value: Any) -> Any:
+        self._validate_sample(value)
+        value, probs = broadcast_all(value, self.probs)
+        failures = warptape.where((probs == 1) & (value == 0), 0.0, value * (-probs).log1p())
+        return failures + self.probs.log()
+
+    def entropy(self) -> Any:
+        return F.binary_cross_entropy_with_logits(self.logits, self.probs, reduction="none") / self.probs

@@ -1,0 +1,55 @@
+"""The half-normal distribution."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import warptape
+
+from . import constraints
+from .normal import Normal
+from .transformed_distribution import TransformedDistribution
+from .transforms import AbsTransform
+
+
+class HalfNormal(TransformedDistribution):
+    """abs of a normal variable with mean 0 and standard deviation `scale`."""
+
+    arg_constraints = {"scale": constraints.positive}
+    support = constraints.nonnegative
+
+    def __init__(self, scale: Any, validate_args: bool | None = None) -> None:
+        super().__init__(Normal(0, scale, validate_args=False), AbsTransform(), validate_args)
+
+    @property
+    def scale(self) -> Any:
+        """Standard deviation of the normal variable."""
+        return self.base_dist.scale
+
+    @property
+    def mean(self) -> Any:
+        return self.scale * math.sqrt(2 / math.pi)
+
+    @property
+    def mode(self) -> Any:
+        return warptape.zeros_like(self.scale)
+
+    @property
+    def variance(self) -> Any:
+        return self.scale.square() * (1 - 2 / math.pi)
+
+    def log_prob(self, value: Any) -> Any:
+        self._validate_sample(value)
+        log_prob = self.base_dist.log_prob(value) + math.log(2)
+        return log_prob.masked_fill(value < 0, -math.inf)
+
+    def cdf(self, value: Any) -> Any:
+        self._validate_sample(value)
+        return 2 * self.base_dist.cdf(value) - 1
+
+    def icdf(self, prob: Any) -> Any:
+        return self.base_dist.icdf((prob + 1) / 2)
+
+    def entropy(self) -> Any:
+        return self.base_dist.entropy() - math.log(2)

@@ -1,0 +1,79 @@
+"""Batch dims that are read as part of the event."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import constraints
+from .distribution import Distribution
+from .utils import sum_rightmost
+
+
+class Independent(Distribution):
+    """Another distribution, of which the `reinterpreted_batch_ndims` rightmost batch dims belong to the
+    event."""
+
+    def __init__(
+        self, base_distribution: Any, reinterpreted_batch_ndims: int, validate_args: bool | None = None
+    ) -> None:
+        shape = base_distribution.batch_shape + base_distribution.event_shape
+        n = len(base_distribution.batch_shape) - reinterpreted_batch_ndims
+        if n < 0:
+            raise ValueError(
+                "Expected reinterpreted_batch_ndims <= len(base_distribution.batch_shape), "
+                f"actual {reinterpreted_batch_ndims} vs {len(base_distribution.batch_shape)}"
+            )
+        self.base_dist = base_distribution
+        self.reinterpreted_batch_ndims = reinterpreted_batch_ndims
+        super().__init__(shape[:n], shape[n:], validate_args=validate_args)
+
+    def _expand_parts(self, new: Any, batch_shape: Any) -> None:
+        inner = self.event_shape[: self.reinterpreted_batch_ndims]
+        new.base_dist = self.base_dist.expand((*batch_shape, *inner))
+        new.reinterpreted_batch_ndims = self.reinterpreted_batch_ndims
+
+    @property
+    def has_rsample(self) -> bool:  # type: ignore[override]
+        return self.base_dist.has_rsample
+
+    @property
+    def has_enumerate_support(self) -> bool:  # type: ignore[override]
+        return self.reinterpreted_batch_ndims == 0 and self.base_dist.has_enumerate_support
+
+    @property
+    def support(self) -> Any:
+        if not self.reinterpreted_batch_ndims:
+            return self.base_dist.support
+        return constraints.independent(self.base_dist.support, self.reinterpreted_batch_ndims)
+
+    @property
+    def mean(self) -> Any:
+        return self.base_dist.mean
+
+    @property
+    def mode(self) -> Any:
+        return self.base_dist.mode
+
+    @property
+    def variance(self) -> Any:
+        return self.base_dist.variance
+
+    def sample(self, sample_shape: Any = ()) -> Any:
+        return self.base_dist.sample(sample_shape)
+
+    def rsample(self, sample_shape: Any = ()) -> Any:
+        return self.base_dist.rsample(sample_shape)
+
+    def log_prob(self, value: Any) -> Any:
+        return sum_rightmost(self.base_dist.log_prob(value), self.reinterpreted_batch_ndims)
+
+    def entropy(self) -> Any:
+        return sum_rightmost(self.base_dist.entropy(), self.reinterpreted_batch_ndims)
+
+    def enumerate_support(self, expand: bool = True) -> Any:
+        if self.reinterpreted_batch_ndims:
+            raise NotImplementedError("Enumeration over cartesian product is not implemented")
+        return self.base_dist.enumerate_support(expand=expand)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.base_dist}, {self.reinterpreted_batch_ndims})"

@@ -1,0 +1,120 @@
+"""The multivariate normal distribution."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import warptape
+
+from . import constraints
+from .distribution import Distribution
+from .utils import lazy_property
+
+
+class MultivariateNormal(Distribution):
+    """Normal vectors of K elements with mean `loc` and one of three matrices of shape (*, K, K).
+
+    Args:
+        loc: the mean, of shape (*, K).
+        covariance_matrix: positive definite.
+        precision_matrix: its inverse.
+        scale_tril: its lower Cholesky factor, which is what is computed with.
+    """
+
+    arg_constraints = {
+        "loc": constraints.real_vector,
+        "covariance_matrix": constraints.positive_definite,
+        "precision_matrix": constraints.positive_definite,
+        "scale_tril": constraints.lower_cholesky,
+    }
+    support = constraints.real_vector
+    has_rsample = True
+    _batched = ("loc", "covariance_matrix", "precision_matrix", "scale_tril", "_scale_tril")
+
+    def __init__(
+        self,
+        loc: Any,
+        covariance_matrix: Any = None,
+        precision_matrix: Any = None,
+        scale_tril: Any = None,
+        validate_args: bool | None = None,
+    ) -> None:
+        if loc.dim() < 1:
+            raise ValueError("loc must be at least one-dimensional.")
+        given = {
+            "covariance_matrix": covariance_matrix,
+            "precision_matrix": precision_matrix,
+            "scale_tril": scale_tril,
+        }
+        given = {name: m for name, m in given.items() if m is not None}
+        if len(given) != 1:
+            raise ValueError(
+                "Exactly one of covariance_matrix or precision_matrix or scale_tril may be specified."
+            )
+        ((name, matrix),) = given.items()
+        if matrix.dim() < 2:
+            raise ValueError(
+                f"{name} must be at least two-dimensional, with optional leading batch dimensions"
+            )
+        batch = warptape.broadcast_shapes(matrix.shape[:-2], loc.shape[:-1])
+        setattr(self, name, matrix.expand((*batch, -1, -1)))
+        self.loc = loc.expand((*batch, -1))
+        super().__init__(batch, self.loc.shape[-1:], validate_args=validate_args)
+        if name == "scale_tril":
+            self._scale_tril = scale_tril.expand((*batch, -1, -1))
+        elif name == "covariance_matrix":
+            self._scale_tril = warptape.linalg.cholesky(self.covariance_matrix)
+        else:
+            self._scale_tril = _factor_of_inverse(self.precision_matrix)
+
+    @lazy_property
+    def scale_tril(self) -> Any:
+        return self._scale_tril
+
+    @lazy_property
+    def covariance_matrix(self) -> Any:
+        return self._scale_tril @ self._scale_tril.mT
+
+    @lazy_property
+    def precision_matrix(self) -> Any:
+        return warptape.cholesky_inverse(self._scale_tril)
+
+    @property
+    def mean(self) -> Any:
+        return self.loc
+
+    @property
+    def mode(self) -> Any:
+        return self.loc
+
+    @property
+    def variance(self) -> Any:
+        return self._scale_tril.square().sum(-1)
+
+    def rsample(self, sample_shape: Any = ()) -> Any:
+        shape = self._extended_shape(sample_shape)
+        noise = warptape.randn(shape, dtype=self.loc.dtype, device=self.loc.device)
+        return self.loc + (self._scale_tril @ noise.unsqueeze(-1)).squeeze(-1)
+
+    def log_prob(self, value: Any) -> Any:
+        self._validate_sample(value)
+        away = (value - self.loc).unsqueeze(-1)
+        scaled = warptape.linalg.solve_triangular(self._scale_tril, away, upper=False).squeeze(-1)
+        return (
+            -0.5 * (self._event_shape[0] * math.log(2 * math.pi) + scaled.square().sum(-1))
+            - self._half_log_det()
+        )
+
+    def _half_log_det(self) -> Any:
+        return self._scale_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+    def entropy(self) -> Any:
+        return 0.5 * self._event_shape[0] * (1.0 + math.log(2 * math.pi)) + self._half_log_det()
+
+
+def _factor_of_inverse(precision: Any) -> Any:
+    """The lower Cholesky factor of the inverse: that of the matrix read backwards, inverted."""
+    flipped = warptape.linalg.cholesky(precision.flip(-2, -1)).flip(-2, -1).mT
+    identity = warptape.eye(precision.shape[-1], dtype=precision.dtype, device=precision.device)
+    return warptape.linalg.solve_triangular(flipped, identity, upper=False)

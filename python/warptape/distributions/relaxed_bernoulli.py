@@ -1,0 +1,126 @@
+"""Bernoulli and categorical distributions made continuous, so that gradients pass: Maddison, Mnih and Teh,
+"The concrete distribution"; Jang, Gu and Poole, "Categorical reparameterization with Gumbel-softmax"."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import warptape
+
+from . import constraints
+from .bernoulli import Bernoulli
+from .categorical import Categorical
+from .distribution import Distribution
+from .transformed_distribution import TransformedDistribution
+from .transforms import ExpTransform, SigmoidTransform
+from .utils import broadcast_all, clamp_probs
+
+
+class _Logit(Distribution):
+    """A base over unbounded values, with the parameters of a discrete distribution."""
+
+    has_rsample = True
+    _discrete: Any
+
+    def __init__(self, temperature: Any, discrete: Any, event_shape: Any, validate_args: bool | None) -> None:
+        self.temperature, self._discrete = temperature, discrete
+        super().__init__(discrete.batch_shape, event_shape, validate_args=validate_args)
+
+    def _expand_parts(self, new: Any, batch_shape: Any) -> None:
+        new.temperature, new._discrete = self.temperature, self._discrete.expand(batch_shape)
+
+    @property
+    def logits(self) -> Any:
+        """The discrete distribution's."""
+        return self._discrete.logits
+
+    @property
+    def probs(self) -> Any:
+        """The discrete distribution's."""
+        return self._discrete.probs
+
+    def _uniform(self, shape: Any) -> Any:
+        return clamp_probs(warptape.rand(shape, dtype=self.logits.dtype, device=self.logits.device))
+
+
+class LogitRelaxedBernoulli(_Logit):
+    """The logit of `RelaxedBernoulli`."""
+
+    arg_constraints = {"probs": constraints.unit_interval, "logits": constraints.real}
+    support = constraints.real
+
+    def __init__(
+        self, temperature: Any, probs: Any = None, logits: Any = None, validate_args: bool | None = None
+    ) -> None:
+        super().__init__(temperature, Bernoulli(probs, logits), (), validate_args)
+
+    def rsample(self, sample_shape: Any = ()) -> Any:
+        u = self._uniform(self._extended_shape(sample_shape))
+        return (u.log() - (-u).log1p() + self.logits) / self.temperature
+
+    def log_prob(self, value: Any) -> Any:
+        self._validate_sample(value)
+        logits, value = broadcast_all(self.logits, value)
+        away = logits - value * self.temperature
+        return warptape.as_tensor(self.temperature, dtype=away.dtype).log() + away - 2 * away.exp().log1p()
+
+
+class ExpRelaxedCategorical(_Logit):
+    """The logarithm of `RelaxedOneHotCategorical`."""
+
+    arg_constraints = {"probs": constraints.simplex, "logits": constraints.real_vector}
+    support = constraints.real_vector
+
+    def __init__(
+        self, temperature: Any, probs: Any = None, logits: Any = None, validate_args: bool | None = None
+    ) -> None:
+        discrete = Categorical(probs, logits)
+        super().__init__(temperature, discrete, discrete.param_shape[-1:], validate_args)
+
+    def rsample(self, sample_shape: Any = ()) -> Any:
+        gumbels = -(-self._uniform(self._extended_shape(sample_shape)).log()).log()
+        scores = (self.logits + gumbels) / self.temperature
+        return scores - scores.logsumexp(-1, keepdim=True)
+
+    def log_prob(self, value: Any) -> Any:
+        self._validate_sample(value)
+        k = self.event_shape[0]
+        logits, value = broadcast_all(self.logits, value)
+        t = warptape.as_tensor(self.temperature, dtype=value.dtype)
+        scale = warptape.lgamma(warptape.tensor(float(k), dtype=value.dtype)) + (k - 1) * t.log()
+        score = logits - value * t
+        return (score - score.logsumexp(-1, keepdim=True)).sum(-1) + scale
+
+
+class RelaxedBernoulli(TransformedDistribution):
+    """Values in (0, 1), near 0 and 1 at a low `temperature`."""
+
+    arg_constraints = {"probs": constraints.unit_interval, "logits": constraints.real}
+    support = constraints.unit_interval
+
+    def __init__(
+        self, temperature: Any, probs: Any = None, logits: Any = None, validate_args: bool | None = None
+    ) -> None:
+        base = LogitRelaxedBernoulli(temperature, probs, logits)
+        super().__init__(base, SigmoidTransform(), validate_args)
+
+    temperature = property(lambda self: self.base_dist.temperature)
+    logits = property(lambda self: self.base_dist.logits)
+    probs = property(lambda self: self.base_dist.probs)
+
+
+class RelaxedOneHotCategorical(TransformedDistribution):
+    """Vectors on the simplex, near one-hot at a low `temperature`."""
+
+    arg_constraints = {"probs": constraints.simplex, "logits": constraints.real_vector}
+    support = constraints.simplex
+
+    def __init__(
+        self, temperature: Any, probs: Any = None, logits: Any = None, validate_args: bool | None = None
+    ) -> None:
+        base = ExpRelaxedCategorical(temperature, probs, logits)
+        super().__init__(base, ExpTransform(), validate_args)
+
+    temperature = property(lambda self: self.base_dist.temperature)
+    logits = property(lambda self: self.base_dist.logits)
+    probs = property(lambda self: self.base_dist.probs)

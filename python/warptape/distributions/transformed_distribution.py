@@ -1,0 +1,111 @@
+"""Distributions of transformed samples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import warptape
+
+from . import constraints
+from .distribution import Distribution
+from .independent import Independent
+from .transforms import ComposeTransform, Transform
+from .utils import sum_rightmost
+
+__all__ = ["TransformedDistribution"]
+
+
+class TransformedDistribution(Distribution):
+    """The distribution of f(x) with x of `base_distribution`, by the change of variables.
+
+    Args:
+        base_distribution: whose samples are transformed.
+        transforms: one transform, or a list in the order of use.
+    """
+
+    def __init__(self, base_distribution: Any, transforms: Any, validate_args: bool | None = None) -> None:
+        if isinstance(transforms, Transform):
+            transforms = [transforms]
+        if not isinstance(transforms, list) or not all(isinstance(t, Transform) for t in transforms):
+            raise ValueError(f"transforms must be a Transform or list, but was {transforms}")
+        self.transforms = transforms
+        whole = ComposeTransform(transforms)
+        shape = base_distribution.batch_shape + base_distribution.event_shape
+        need = whole.domain.event_dim if transforms else 0
+        if len(shape) < need:
+            raise ValueError(
+                f"base_distribution needs to have shape with size at least {need}, but got {shape}."
+            )
+        out = whole.forward_shape(shape)
+        base_distribution = base_distribution.expand(
+            whole.inverse_shape(out)[: len(base_distribution.batch_shape)]
+        )
+        more = need - len(base_distribution.event_shape)
+        self.base_dist: Any = Independent(base_distribution, more) if more > 0 else base_distribution
+        change = (whole.codomain.event_dim - whole.domain.event_dim) if transforms else 0
+        event_dim = max(
+            len(base_distribution.event_shape) + change, whole.codomain.event_dim if transforms else 0
+        )
+        cut = len(out) - event_dim
+        super().__init__(out[:cut], out[cut:], validate_args=validate_args)
+
+    def _expand_parts(self, new: Any, batch_shape: Any) -> None:
+        shape = batch_shape + self.event_shape
+        for transform in reversed(self.transforms):
+            shape = transform.inverse_shape(shape)
+        new.base_dist = self.base_dist.expand(shape[: len(shape) - len(self.base_dist.event_shape)])
+        new.transforms = self.transforms
+
+    @property
+    def has_rsample(self) -> bool:  # type: ignore[override]
+        return self.base_dist.has_rsample
+
+    @property
+    def support(self) -> Any:
+        if not self.transforms:
+            return self.base_dist.support
+        found = self.transforms[-1].codomain
+        more = len(self.event_shape) - found.event_dim
+        return constraints.independent(found, more) if more > 0 else found
+
+    def sample(self, sample_shape: Any = ()) -> Any:
+        with warptape.no_grad():
+            return self._transformed(self.base_dist.sample(sample_shape))
+
+    def rsample(self, sample_shape: Any = ()) -> Any:
+        return self._transformed(self.base_dist.rsample(sample_shape))
+
+    def _transformed(self, x: Any) -> Any:
+        for transform in self.transforms:
+            x = transform(x)
+        return x
+
+    def log_prob(self, value: Any) -> Any:
+        self._validate_sample(value)
+        event_dim = len(self.event_shape)
+        total: Any = 0.0
+        y = value
+        for transform in reversed(self.transforms):
+            x = transform.inv(y)
+            event_dim += transform.domain.event_dim - transform.codomain.event_dim
+            stretch = transform.log_abs_det_jacobian(x, y)
+            total = total - sum_rightmost(stretch, event_dim - transform.domain.event_dim)
+            y = x
+        base = self.base_dist.log_prob(y)
+        return total + sum_rightmost(base, event_dim - len(self.base_dist.event_shape))
+
+    def _by_sign(self, p: Any) -> Any:
+        """Read from the other end where the whole map falls."""
+        sign = 1
+        for transform in self.transforms:
+            sign = sign * transform.sign
+        return p if isinstance(sign, int) and sign == 1 else sign * (p - 0.5) + 0.5
+
+    def cdf(self, value: Any) -> Any:
+        self._validate_sample(value)
+        for transform in reversed(self.transforms):
+            value = transform.inv(value)
+        return self._by_sign(self.base_dist.cdf(value))
+
+    def icdf(self, value: Any) -> Any:
+        return self._transformed(self.base_dist.icdf(self._by_sign(value)))

@@ -1,0 +1,67 @@
+"""The uniform distribution."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import warptape
+
+from . import constraints
+from .distribution import Distribution
+from .utils import broadcast_all
+
+
+class Uniform(Distribution):
+    """Uniform on [low, high)."""
+
+    has_rsample = True
+    arg_constraints = {"low": constraints.dependent, "high": constraints.dependent}
+    _batched = ("low", "high")
+
+    def __init__(self, low: Any, high: Any, validate_args: bool | None = None) -> None:
+        self.low, self.high = broadcast_all(low, high)
+        super().__init__(self.low.shape, validate_args=validate_args)
+        if self._validate_args and not (self.low < self.high).all():
+            raise ValueError("Uniform is not defined when low>= high")
+
+    @property
+    def support(self) -> Any:
+        return constraints.interval(self.low, self.high)
+
+    @property
+    def mean(self) -> Any:
+        return (self.high + self.low) / 2
+
+    @property
+    def mode(self) -> Any:
+        return math.nan * self.high
+
+    @property
+    def variance(self) -> Any:
+        return (self.high - self.low) ** 2 / 12
+
+    @property
+    def stddev(self) -> Any:
+        return (self.high - self.low) / 12**0.5
+
+    def rsample(self, sample_shape: Any = ()) -> Any:
+        shape = self._extended_shape(sample_shape)
+        return self.low + warptape.rand(shape, dtype=self.low.dtype, device=self.low.device) * (
+            self.high - self.low
+        )
+
+    def log_prob(self, value: Any) -> Any:
+        self._validate_sample(value)
+        inside = (self.low <= value) & (value < self.high)
+        return inside.to(self.low.dtype).log() - (self.high - self.low).log()
+
+    def cdf(self, value: Any) -> Any:
+        self._validate_sample(value)
+        return ((value - self.low) / (self.high - self.low)).clamp(min=0, max=1)
+
+    def icdf(self, value: Any) -> Any:
+        return value * (self.high - self.low) + self.low
+
+    def entropy(self) -> Any:
+        return (self.high - self.low).log()

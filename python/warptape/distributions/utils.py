@@ -1,0 +1,75 @@
+"""What the distributions share: broadcasting, probabilities and logits, properties computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import warptape
+from warptape.nn import functional as F
+
+__all__ = [
+    "broadcast_all",
+    "clamp_probs",
+    "lazy_property",
+    "logits_to_probs",
+    "probs_to_logits",
+    "sum_rightmost",
+]
+
+
+def broadcast_all(*values: Any) -> tuple[Any, ...]:
+    """The values as tensors of one shape; numbers take the dtype and device of the tensors.
+
+    Raises:
+        ValueError: something that is neither a number nor a tensor.
+    """
+    if not all(isinstance(v, (warptape.Tensor, int, float)) for v in values):
+        raise ValueError(
+            "Input arguments must all be instances of Number, Tensor or objects implementing it."
+        )
+    tensors = [v for v in values if isinstance(v, warptape.Tensor)]
+    like: dict[str, Any] = {"dtype": tensors[0].dtype, "device": tensors[0].device} if tensors else {}
+    if not like or not tensors[0].is_floating_point():
+        like["dtype"] = warptape.get_default_dtype()
+    made = [v if isinstance(v, warptape.Tensor) else warptape.tensor(v, **like) for v in values]
+    return tuple(warptape.broadcast_tensors(*made))
+
+
+def clamp_probs(probs: Any) -> Any:
+    """Probabilities that keep an epsilon's distance from 0 and 1."""
+    eps = warptape.finfo(probs.dtype).eps
+    return probs.clamp(min=eps, max=1 - eps)
+
+
+def logits_to_probs(logits: Any, is_binary: bool = False) -> Any:
+    """Probabilities of log-odds, or of unnormalised log-probabilities along the last dim."""
+    return warptape.sigmoid(logits) if is_binary else F.softmax(logits, dim=-1)
+
+
+def probs_to_logits(probs: Any, is_binary: bool = False) -> Any:
+    """Log-odds, or log-probabilities, of probabilities; finite ones."""
+    kept = clamp_probs(probs)
+    return kept.log() - (-kept).log1p() if is_binary else kept.log()
+
+
+class lazy_property:
+    """A property that is computed with gradients at its first use, and then kept."""
+
+    def __init__(self, wrapped: Callable[[Any], Any]) -> None:
+        self.wrapped = wrapped
+        self.__doc__ = wrapped.__doc__
+        self.__name__ = wrapped.__name__
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        if instance is None:
+            return self
+        with warptape.enable_grad():
+            value = self.wrapped(instance)
+        instance.__dict__[self.__name__] = value
+        return value
+
+
+def sum_rightmost(value: Any, dims: int) -> Any:
+    """The sum over the `dims` rightmost dims."""
+    return value.sum(tuple(range(-dims, 0))) if dims else value

@@ -1,0 +1,305 @@
+"""Factors of matrices, differentiable any number of times.
+
+The derivatives are those of Giles, "An extended collection of matrix derivative results for forward and
+reverse mode algorithmic differentiation", section 3 (eigenvalues, singular values), Murray, "Differentiation
+of the Cholesky decomposition", section 3, and Walter and Lehmann, "Algorithmic differentiation of linear
+algebra functions", section 4 (QR). Those of eigenvectors and singular vectors exist where no two values are
+equal.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import _C
+from .._tensor import Tensor
+from ..autograd import Function
+from ._lapack import LinAlgError, check_matrices, check_square, named, on_arrays
+
+__all__ = ["cholesky", "cholesky_ex", "eigh", "eigvalsh", "qr", "svd", "svdvals"]
+
+_Eigh = named("linalg_eigh", "eigenvalues", "eigenvectors")
+_SVD = named("linalg_svd", "U", "S", "Vh")
+_QR = named("linalg_qr", "Q", "R")
+_CholeskyEx = named("linalg_cholesky_ex", "L", "info")
+
+
+def _narrow(a: Tensor, rows: int | None, columns: int | None) -> Tensor:
+    a = a if rows is None else a.narrow(-2, 0, rows)
+    return a if columns is None else a.narrow(-1, 0, columns)
+
+
+def _halved(x: Tensor) -> Tensor:
+    """The lower triangle, with half of the diagonal."""
+    return x.tril() - (x.diagonal(dim1=-2, dim2=-1) / 2).diag_embed()
+
+
+class _Cholesky(Function):
+    @staticmethod
+    def forward(ctx: Any, A: Tensor) -> tuple[Tensor, Tensor]:
+        import numpy as np
+
+        def factor(a: Any) -> Any:
+            try:
+                return np.linalg.cholesky(a), np.zeros(a.shape[:-2], np.int32)
+            except np.linalg.LinAlgError:
+                pairs = [_cholesky_one(m) for m in a.reshape(-1, *a.shape[-2:])]
+                factors = np.stack([f for f, _ in pairs]).reshape(a.shape)
+                return factors, np.array([i for _, i in pairs], np.int32).reshape(a.shape[:-2])
+
+        L, info = on_arrays(factor, A)
+        ctx.save_for_backward(L)
+        ctx.mark_non_differentiable(info)
+        return L, info
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, _: Any) -> Tensor:
+        from .solvers import solve_triangular
+
+        (L,) = ctx.saved_tensors
+        inner = _halved(L.mT @ grad)
+        # L**-T inner L**-1, from both sides by triangular systems.
+        left = solve_triangular(L.mT, inner, upper=True)
+        found = solve_triangular(L, left, upper=False, left=False)
+        return (found + found.mT) / 2
+
+
+def _cholesky_one(a: Any) -> tuple[Any, int]:
+    """The factor and 0, or zeros and the order of the first leading minor that is not positive."""
+    import numpy as np
+
+    low, high = 0, a.shape[-1]
+    try:
+        return np.linalg.cholesky(a), 0
+    except np.linalg.LinAlgError:
+        while high - low > 1:  # that of order `low` is positive, that of order `high` is not
+            middle = (low + high) // 2
+            try:
+                np.linalg.cholesky(a[:middle, :middle])
+                low = middle
+            except np.linalg.LinAlgError:
+                high = middle
+        return np.zeros_like(a), high
+
+
+def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -> Any:
+    """As `cholesky`, with the order of the first leading minor that is not positive as `info`, 0 where all
+    are.
+
+    Shapes: A (*, n, n), L (*, n, n), info (*) of int32. Where info is not 0, L is zeros.
+
+    Raises:
+        LinAlgError: with `check_errors`, for a matrix that is not positive definite.
+    """
+    check_square("linalg.cholesky", A)
+    L, info = _Cholesky.apply(A.mT if upper else A)  # only the lower triangle is read
+    if check_errors and info.any():
+        which = int(info.flatten().nonzero()[0]) if info.ndim else 0
+        batch = f"(Batch element {which}): " if info.ndim else ""
+        raise LinAlgError(
+            f"linalg.cholesky: {batch}The factorization could not be completed because the input is not "
+            f"positive-definite (the leading minor of order {int(info.flatten()[which])} is not "
+            "positive-definite)."
+        )
+    return _CholeskyEx(L.mT if upper else L, info)
+
+
+def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
+    """The lower factor L with L L^T = A of symmetric positive definite matrices (*, n, n); or its transpose.
+
+    Only one triangle of A is read.
+
+    Raises:
+        LinAlgError: a matrix that is not positive definite.
+        ShapeError, DtypeError: no square matrices of float32 or float64.
+    """
+    return cholesky_ex(A, upper=upper, check_errors=True).L
+
+
+class _QRReduced(Function):
+    @staticmethod
+    def forward(ctx: Any, A: Tensor) -> tuple[Tensor, Tensor]:
+        import numpy as np
+
+        Q, R = on_arrays(lambda a: tuple(np.linalg.qr(a)), A)
+        ctx.save_for_backward(A, Q, R)
+        return Q, R
+
+    @staticmethod
+    def backward(ctx: Any, gQ: Tensor, gR: Tensor) -> Tensor:
+        A, Q, R = ctx.saved_tensors
+        rows, columns = A.shape[-2:]
+        if rows >= columns:
+            return _qr_slope(Q, R, gQ, gR)
+        # A = [X | Y] with X square: Y = Q R2 depends on X through Q.
+        Y, U = A[..., rows:], R[..., :rows]
+        gU, gV = gR[..., :rows], gR[..., rows:]
+        from .. import cat
+
+        return cat([_qr_slope(Q, U, gQ + Y @ gV.mT, gU), Q @ gV], -1)
+
+
+def _qr_slope(Q: Tensor, R: Tensor, gQ: Tensor, gR: Tensor) -> Tensor:
+    from .solvers import solve_triangular
+
+    m = R @ gR.mT - gQ.mT @ Q
+    symmetric = m.tril() + m.tril(-1).mT
+    return solve_triangular(R.mT, gQ + Q @ symmetric, upper=False, left=False)
+
+
+def qr(A: Tensor, mode: str = "reduced") -> Any:
+    """Q with orthonormal columns and upper triangular R, with Q R = A.
+
+    Shapes: A (*, m, n) gives Q (*, m, k) and R (*, k, n), k = min(m, n), or m with mode "complete". Mode "r"
+    leaves Q empty, and has no derivative; nor has "complete" for m > n.
+
+    Raises:
+        ValueError: another mode.
+        ShapeError, DtypeError: no matrices of float32 or float64.
+    """
+    check_matrices("linalg.qr", A)
+    if mode not in ("reduced", "complete", "r"):
+        raise ValueError(
+            f"qr received unrecognized mode '{mode}' but expected one of 'reduced' (default), 'r', or "
+            "'complete'"
+        )
+    if mode == "reduced" or (mode == "complete" and A.shape[-2] <= A.shape[-1]):
+        return _QR(*_QRReduced.apply(A))
+    if A.requires_grad and _C.is_grad_enabled():
+        raise RuntimeError(
+            f"linalg.qr: the derivative with mode='{mode}' is not defined for these matrices; use 'reduced'"
+        )
+    import numpy as np
+
+    if mode == "complete":
+        return _QR(*on_arrays(lambda a: tuple(np.linalg.qr(a, "complete")), A))
+    return _QR(A.new_empty(0), on_arrays(lambda a: np.linalg.qr(a, "r"), A))
+
+
+def _inverse_gaps(values: Tensor) -> Tensor:
+    """1 / (v_j - v_i) at [i, j], and 0 on the diagonal."""
+    gaps = values.unsqueeze(-2) - values.unsqueeze(-1)
+    diagonal = _eye(gaps)
+    return (1 - diagonal) / (gaps + diagonal)
+
+
+def _eye(like: Tensor) -> Tensor:
+    from .. import eye
+
+    return eye(like.shape[-1], dtype=like.dtype, device=like.device)
+
+
+class _Eigh_(Function):
+    @staticmethod
+    def forward(ctx: Any, A: Tensor) -> tuple[Tensor, Tensor]:
+        import numpy as np
+
+        values, vectors = on_arrays(lambda a: tuple(np.linalg.eigh(a)), A)
+        ctx.save_for_backward(values, vectors)
+        ctx.set_materialize_grads(False)
+        return values, vectors
+
+    @staticmethod
+    def backward(ctx: Any, g_values: Tensor | None, g_vectors: Tensor | None) -> Tensor | None:
+        values, V = ctx.saved_tensors
+        inner = None if g_values is None else g_values.diag_embed()
+        if g_vectors is not None:
+            turned = (V.mT @ g_vectors) * _inverse_gaps(values)
+            inner = turned if inner is None else inner + turned
+        if inner is None:
+            return None
+        found = V @ inner @ V.mT
+        return (found + found.mT) / 2
+
+
+def eigh(A: Tensor, UPLO: str = "L") -> Any:
+    """Eigenvalues (*, n), ascending, and eigenvectors (*, n, n), in columns, of symmetric matrices (*, n, n).
+
+    Only the lower triangle is read, or the upper with UPLO "U". Eigenvectors are defined up to their sign.
+
+    Raises:
+        RuntimeError: another UPLO.
+        LinAlgError: no convergence.
+        ShapeError, DtypeError: no square matrices of float32 or float64.
+    """
+    check_square("linalg.eigh", A)
+    if UPLO.upper() not in ("L", "U"):
+        raise RuntimeError(f"Expected UPLO argument to be 'L' or 'U', but got {UPLO}")
+    half = A.tril(-1) if UPLO.upper() == "L" else A.triu(1)
+    whole = half + half.mT + A.diagonal(dim1=-2, dim2=-1).diag_embed()
+    return _Eigh(*_named_errors("linalg.eigh", _Eigh_, whole))
+
+
+def eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:
+    """The eigenvalues of `eigh`, with a derivative also where some are equal."""
+    return eigh(A, UPLO).eigenvalues
+
+
+class _SVDReduced(Function):
+    @staticmethod
+    def forward(ctx: Any, A: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        import numpy as np
+
+        U, S, Vh = on_arrays(lambda a: tuple(np.linalg.svd(a, full_matrices=False)), A)
+        ctx.save_for_backward(U, S, Vh)
+        ctx.set_materialize_grads(False)
+        return U, S, Vh
+
+    @staticmethod
+    def backward(ctx: Any, gU: Any, gS: Any, gVh: Any) -> Tensor | None:
+        U, S, Vh = ctx.saved_tensors
+        if gU is None and gS is None and gVh is None:
+            return None
+        inner = S.new_zeros((*S.shape, S.shape[-1])) if gS is None else gS.diag_embed()
+        outer: Any = 0.0
+        if gU is not None or gVh is not None:
+            squares = _inverse_gaps(S.square())
+        if gU is not None:
+            m = U.mT @ gU
+            inner = inner + ((m - m.mT) * squares) * S.unsqueeze(-2)
+            outer = ((gU - U @ m) / S.unsqueeze(-2)) @ Vh
+        if gVh is not None:
+            m = Vh @ gVh.mT
+            inner = inner + S.unsqueeze(-1) * ((m - m.mT) * squares)
+            outer = outer + (U / S.unsqueeze(-2)) @ (gVh - m.mT @ Vh)
+        return U @ inner @ Vh + outer
+
+
+def svd(A: Tensor, full_matrices: bool = True, *, driver: str | None = None) -> Any:
+    """U, singular values S, descending, and Vh with U diag(S) Vh = A.
+
+    Shapes: A (*, m, n) gives S (*, k), k = min(m, n), and U (*, m, m), Vh (*, n, n), or (*, m, k) and
+    (*, k, n) without `full_matrices`. `driver` is accepted for CUDA's sake. Pairs of singular vectors are
+    defined up to their sign; the derivative takes those of `full_matrices=False` only.
+
+    Raises:
+        LinAlgError: no convergence.
+        ShapeError, DtypeError: no matrices of float32 or float64.
+    """
+    check_matrices("linalg.svd", A)
+    U, S, Vh = _named_errors("linalg.svd", _SVDReduced, A)
+    m, n = A.shape[-2:]
+    if full_matrices and m != n:
+        if A.requires_grad and _C.is_grad_enabled():
+            raise RuntimeError(
+                "svd_backward: The singular vectors in the SVD decomposition are only differentiable with "
+                "full_matrices=False"
+            )
+        import numpy as np
+
+        U, S, Vh = on_arrays(lambda a: tuple(np.linalg.svd(a)), A)
+    return _SVD(U, S, Vh)
+
+
+def svdvals(A: Tensor, *, driver: str | None = None) -> Tensor:
+    """The singular values of `svd`, with a derivative also where some are equal."""
+    return svd(A, full_matrices=False, driver=driver).S
+
+
+def _named_errors(op: str, function: Any, A: Tensor) -> Any:
+    import numpy as np
+
+    try:
+        return function.apply(A)
+    except np.linalg.LinAlgError as error:
+        raise LinAlgError(f"{op}: {error}; the matrix holds inf or nan, or is too ill-conditioned") from None

@@ -1,0 +1,53 @@
+"""Products of vectors, and what else of linear algebra is a few ops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import _C
+from .._arguments import checked
+from .._tensor import Tensor
+
+__all__ = ["cross", "diagonal", "matmul", "multi_dot", "vander", "vecdot"]
+
+_ops = _C._functions
+multi_dot = _C._linalg.multi_dot
+matmul = _ops.matmul
+
+
+@checked
+def cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
+    """The cross products of vectors of three elements along `dim`; the shapes broadcast.
+
+    Raises:
+        ShapeError: other sizes than 3 along `dim`.
+    """
+    if input.ndim != other.ndim or input.size(dim) != 3 or other.size(dim) != 3:
+        raise _C.ShapeError(
+            f"linalg.cross: inputs dimension {dim} must have length 3, got shapes {tuple(input.shape)} and "
+            f"{tuple(other.shape)}"
+        )
+    (a1, a2), (b1, b2) = ((t.roll(-1, dim), t.roll(-2, dim)) for t in (input, other))
+    return a1 * b2 - a2 * b1
+
+
+@checked
+def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
+    """The dot products of vectors along `dim`; the shapes broadcast."""
+    return (x * y).sum(dim)
+
+
+@checked
+def diagonal(A: Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
+    """A view of the diagonals of matrices."""
+    return A.diagonal(offset, dim1, dim2)
+
+
+@checked
+def vander(x: Tensor, *, N: int | None = None) -> Tensor:
+    """The powers 0 … N - 1 of each element of (*, n), as (*, n, N); N is n unless given."""
+    n = x.shape[-1] if N is None else N
+    if n < 1:
+        raise RuntimeError(f"linalg.vander: N must be greater than 1, got {n}")
+    powers: Any = _ops.arange(n, dtype=_C.int64, device=x.device)
+    return x.unsqueeze(-1) ** powers
