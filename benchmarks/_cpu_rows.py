@@ -46,6 +46,7 @@ GROUPS = [
     Group("import", "`import` against `import torch`", 0.15),
     Group("gpt_f32", "default step of examples/train_gpt.py, float32", 0.8),
     Group("gpt_bf16", "the same in bfloat16 autocast", 0.7),
+    Group("lstm", "2-layer LSTM language model, training step", 0.7),
     Group("elementwise_small", "elementwise below 1e5 elements", 0.8),
     Group("elementwise_large", "elementwise above 1e5 elements", 1.0),
     Group("reductions", "reductions, forward + backward", 0.7),
@@ -149,6 +150,40 @@ class GPTSteps:
 
 def gpt(dtype: str) -> Callable[[Any], Callable[[], Any]]:
     return lambda lib: GPTSteps(lib, dtype)
+
+
+# ---------------------------------------------------------------------------- the LSTM
+
+
+def language_model(mode: str, hidden: int, words: int) -> Callable[[Any], Callable[[], Any]]:
+    """A step of pytorch/examples' word_language_model: 20 sequences, 35 steps, 2 layers, dropout, clipping
+    and plain descent. 200 units and WikiText-2's 33,278 words are its defaults; 650 and Penn Treebank's
+    10,000 are the "medium" model of Zaremba et al. 2014 (arXiv 1409.2329, section 4.1)."""
+
+    def build(lib: Any) -> Callable[[], Any]:
+        nn = lib.nn
+        rnn = getattr(nn, mode)(hidden, hidden, 2, dropout=0.2)
+        model = nn.ModuleList([nn.Embedding(words, hidden), rnn, nn.Linear(hidden, words), nn.Dropout(0.2)])
+        embed, rnn, decode, drop = model
+        drawn = np.random.default_rng(0).integers(words, size=(2, 35, 20))
+        inputs, labels = lib.from_numpy(drawn[0]), lib.from_numpy(drawn[1]).reshape(-1)
+        zeros = lib.zeros(2, 20, hidden)
+        state = [(zeros, zeros.clone()) if mode == "LSTM" else zeros]
+
+        def work() -> None:
+            model.zero_grad()
+            output, after = rnn(drop(embed(inputs)), state[0])
+            state[0] = tuple(s.detach() for s in after) if mode == "LSTM" else after.detach()
+            scores = nn.functional.log_softmax(decode(drop(output)).view(-1, words), dim=1)
+            nn.functional.nll_loss(scores, labels).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 0.25)
+            with lib.no_grad():
+                for parameter in model.parameters():
+                    parameter.add_(parameter.grad, alpha=-0.1)
+
+        return work
+
+    return build
 
 
 # --------------------------------------------------------------------- kernels by themselves
@@ -267,5 +302,7 @@ ROWS = [
     Row("mlp_adamw", "mlp_adamw", mlp("AdamW")),
     Row("gpt_f32", "gpt_f32", gpt("float32"), threaded=True, calls=3),
     Row("gpt_bf16", "gpt_bf16", gpt("bfloat16"), threaded=True, calls=3),
+    Row("lstm[200]", "lstm", language_model("LSTM", 200, 33278), threaded=True, calls=2),
+    Row("lstm[650]", "lstm", language_model("LSTM", 650, 10000), threaded=True, calls=2),
     *kernel_rows(),
 ]

@@ -6,6 +6,7 @@
 #include "ops/recurrent.h"
 
 #include "autograd/engine.h"
+#include "kernels/recurrent.h"
 #include "ops/activation.h"
 #include "ops/compose.h"
 #include "ops/copy.h"
@@ -17,7 +18,9 @@ namespace {
 
 constexpr const char* kName = "recurrent_layer";
 
-enum class Mode : uint8_t { Tanh, Relu, Gru, Lstm };
+using Mode = kernels::Recurrence;
+kernels::Slot<kernels::RecurrentFn> recurrent_slot{"recurrent"};
+kernels::Slot<kernels::RecurrentBackwardFn> recurrent_backward_slot{"recurrent_backward"};
 constexpr int64_t gates_of(Mode m) { return m == Mode::Lstm ? 4 : m == Mode::Gru ? 3 : 1; }
 
 // The places of the tensors of a call, by which nodes know them, too.
@@ -31,6 +34,7 @@ struct Layer {
 
   const Tensor& operator[](size_t i) const { return in[i]; }
   OptTensor maybe(size_t i) const { return in[i].defined() ? OptTensor(in[i]) : OptTensor(); }
+  int64_t rows() const { return in[kX].sizes()[0]; }
   int64_t hidden() const { return in[kWeightHh].sizes()[0] / gates_of(mode); }
 };
 
@@ -90,6 +94,134 @@ std::vector<Tensor> composed(const Layer& l) {
   return out;
 }
 
+// The gradients, recorded: those of the composed form, run anew on inputs that are the graph's only leaves.
+void composed_backward(Gradients& g, const Layer& l) {
+  Layer own = l;
+  std::vector<Tensor> inputs, roots, gradients;
+  for (size_t i = 0; i < kInputs; ++i) {
+    if (!g.wants(i)) continue;
+    own.in[i] = view(l[i], l[i].sizes());
+    inputs.push_back(own.in[i]);
+  }
+  const std::vector<Tensor> outputs = composed(own);
+  for (size_t j = 0; j < outputs.size(); ++j) {
+    if (!g[j].defined()) continue;
+    roots.push_back(outputs[j]);
+    gradients.push_back(g[j]);
+  }
+  BackwardOptions options;
+  options.create_graph = options.retain_graph = options.allow_unused = true;
+  options.accumulate = false;
+  std::vector<Tensor> found = run_backward(roots, gradients, inputs, options);
+  for (size_t i = 0, k = 0; i < kInputs; ++i)
+    if (g.wants(i)) g.set(i, std::move(found[k++]));
+}
+
+// ---- fused ---------------------------------------------------------------------------------------------
+
+// The kernels know no 16-bit dtypes: what recurs stays in float32, products over all steps do not.
+Tensor in_compute(const Tensor& x) {
+  return x.defined() ? raw_contiguous(raw_cast(x, stats_dtype(x.dtype()))) : x;
+}
+Tensor fresh_compute(const Layer& l, Shape sizes) {
+  return empty(sizes, {stats_dtype(l[kX].dtype()), l[kX].device()});
+}
+Tensor copy_in_compute(const Layer& l, const Tensor& x, const Tensor& like) {
+  if (!like.defined()) return {};
+  Tensor out = fresh_compute(l, like.sizes());
+  x.defined() ? raw_copy(out, x) : raw_fill(out, 0);
+  return out;
+}
+void* data_of(const Tensor& t) { return t.defined() ? t.data() : nullptr; }
+
+// The tensors a plan points to.
+struct Planned {
+  Shape first;
+  Tensor weight, bias;
+  kernels::RecurrentPlan plan;
+
+  explicit Planned(const Layer& l) : weight(in_compute(l[kWeightHh])), bias(in_compute(l[kBiasHh])) {
+    first.push_back(0);
+    for (int64_t b : l.batch_sizes) first.push_back(first.back() + b);
+    plan = {weight.dtype(),   l.mode,     l.reverse,    static_cast<int64_t>(l.batch_sizes.size()),
+            l.batch_sizes[0], l.hidden(), first.data(), weight.data(),
+            data_of(bias)};
+  }
+};
+
+struct FusedData {
+  Shape batch_sizes;
+  Mode mode;
+  bool reverse;
+};
+
+// saved: the inputs but weight_hr; gates, cells and the output as the kernel left them
+void fused_backward(Node& n, Gradients& g, const Layer& l) {
+  const Tensor gates = n.saved(kWeightHr), cells = n.saved(kWeightHr + 1), out = n.saved(kWeightHr + 2);
+  const Tensor h0 = in_compute(l[kH]), c0 = in_compute(l[kC]), d_out = in_compute(g[0]);
+  const Tensor d_h = copy_in_compute(l, g[1], h0);
+  const Tensor d_c = copy_in_compute(l, c0.defined() ? g[2] : Tensor(), c0);
+  const Shape wide{l.rows(), l[kWeightHh].sizes()[0]};
+  const Tensor d_in = fresh_compute(l, wide);
+  const Tensor d_hidden = l.mode == Mode::Gru ? fresh_compute(l, wide) : d_in;
+  const Tensor previous = fresh_compute(l, Shape{l.rows(), l.hidden()});
+  const Planned p(l);
+  if (!d_in.is_meta())
+    recurrent_backward_slot(Launch(d_in.device()), p.plan,
+                            kernels::RecurrentGradients{data_of(gates), data_of(cells), out.data(), h0.data(),
+                                                        data_of(c0), data_of(d_out), d_h.data(), data_of(d_c),
+                                                        d_in.data(), d_hidden.data(), previous.data()});
+  const DType dtype = l[kX].dtype();
+  const Tensor up = raw_cast(d_in, dtype), up_hidden = d_hidden.same(d_in) ? up : raw_cast(d_hidden, dtype);
+  if (g.wants(kX)) g.set(kX, matmul(up, l[kWeightIh]));
+  g.set(kH, d_h);
+  if (d_c.defined()) g.set(kC, d_c);
+  if (g.wants(kWeightIh)) g.set(kWeightIh, matmul(transpose(up, 0, 1), l[kX]));
+  if (g.wants(kWeightHh)) g.set(kWeightHh, matmul(transpose(up_hidden, 0, 1), raw_cast(previous, dtype)));
+  const Tensor bias = g.wants(kBiasIh) ? raw_reduce_to(d_in, Shape{wide[1]}) : Tensor();
+  if (bias.defined()) g.set(kBiasIh, bias);
+  if (g.wants(kBiasHh))
+    g.set(kBiasHh,
+          bias.defined() && d_hidden.same(d_in) ? raw_clone(bias) : raw_reduce_to(d_hidden, Shape{wide[1]}));
+}
+
+void recurrent_backward(Node& n, Gradients& g) {
+  const FusedData& d = n.data<FusedData>();
+  Layer l{{}, d.batch_sizes, d.mode, d.reverse};
+  bool graph = false;
+  for (size_t i = 0; i < kWeightHr; ++i) graph |= needs_grad(l.in[i] = n.saved(i));
+  for (size_t j = 0; j < g.outputs(); ++j) graph |= needs_grad(g[j]);
+  graph ? composed_backward(g, l) : fused_backward(n, g, l);
+}
+constexpr NodeType kLayerNode{"RecurrentLayerBackward0", recurrent_backward};
+
+std::vector<Tensor> fused(const Layer& l) {
+  bool recorded = false;
+  for (const Tensor& t : l.in) recorded |= needs_grad(t);
+  const NoGrad no_grad;
+  const DType dtype = l[kX].dtype();
+  const Tensor gates = in_compute(linear(l[kX], l[kWeightIh], l.maybe(kBiasIh)));
+  const Tensor out = fresh_compute(l, Shape{l.rows(), l.hidden()});
+  const Tensor cells = gates_of(l.mode) > 1 ? fresh_compute(l, out.sizes()) : Tensor();
+  const Tensor h = copy_in_compute(l, l[kH], l[kH]), c = copy_in_compute(l, l[kC], l[kC]);
+  const Planned p(l);
+  if (!out.is_meta())
+    recurrent_slot(Launch(out.device()), p.plan,
+                   kernels::RecurrentTensors{gates.data(), data_of(cells), out.data(), h.data(), data_of(c)});
+  std::vector<Tensor> results{raw_cast(out, dtype), raw_cast(h, dtype)};
+  if (c.defined()) results.push_back(raw_cast(c, dtype));
+  if (!recorded) return results;
+  Ref<Node> n = make_node(kLayerNode);
+  for (const Tensor& t : l.in) add_edge(*n, t);
+  for (size_t i = 0; i < kWeightHr; ++i) n->save(l[i]);
+  n->save(cells.defined() ? gates : Tensor());
+  n->save(cells);
+  n->emplace<FusedData>(FusedData{l.batch_sizes, l.mode, l.reverse});
+  for (const Tensor& t : results) set_history(t, n);
+  out.same(results[0]) ? n->save_output(results[0]) : n->save(out);
+  return results;
+}
+
 // ---- the op --------------------------------------------------------------------------------------------
 
 Mode mode_of(std::string_view name) {
@@ -146,6 +278,13 @@ void check_tensors(const Layer& l) {
   }
 }
 
+// Other devices have no kernel, and projections are rare. One step of a few sequences reads a large weight
+// once: as dot products, without packing it.
+bool suits_fused(const Layer& l) {
+  if (l[kX].device().is_cuda() || l[kWeightHr].defined()) return false;
+  return l.batch_sizes.size() > 1 || l.rows() > 8 || l.hidden() < 256;
+}
+
 std::vector<Tensor> recurrent_layer_impl(const Tensor& input, IntList batch_sizes, const Tensor& hx,
                                          const OptTensor& cx, const Tensor& weight_ih,
                                          const Tensor& weight_hh, const OptTensor& bias_ih,
@@ -158,7 +297,7 @@ std::vector<Tensor> recurrent_layer_impl(const Tensor& input, IntList batch_size
                 reverse};
   check_steps(l);
   check_tensors(l);
-  return composed(l);
+  return suits_fused(l) ? fused(l) : composed(l);
 }
 
 }  // namespace

@@ -2,32 +2,14 @@
 // products that read the larger operand once where it is. Integers: plain loops.
 #include "kernels/matmul.h"
 
-#include "kernels/cpu/gemm.h"
 #include "kernels/cpu/gemm_dot.h"
+#include "kernels/cpu/gemm_plan.h"
 #include "kernels/cpu/onednn.h"
-#include "kernels/cpu/parallel.h"
 #include "kernels/dispatch.h"
 #include "kernels/slot.h"
 
 namespace warptape::kernels::WARPTAPE_ISA {
 namespace {
-
-// One matrix of the batch.
-template <class S>
-struct Matrices {
-  const S* a;
-  const S* b;
-  S* c;
-};
-
-template <class S>
-WT_INLINE Matrices<S> matrices(const MatmulPlan& p, int64_t i) {
-  int64_t i0 = i / p.batch[1], i1 = i % p.batch[1];
-  auto at = [&](const MatrixRef& m) {
-    return static_cast<S*>(m.data) + i0 * m.batch_strides[0] + i1 * m.batch_strides[1];
-  };
-  return {at(p.a), at(p.b), at(p.c)};
-}
 
 // Rows and columns of C in one task, by size alone: few enough for the caches, enough tasks for the threads,
 // and tasks that are worth a thread (about 2 million multiplications).
@@ -52,44 +34,6 @@ struct Tiles {
   }
 };
 
-// Rows from i0 and columns from j0 on of one product.
-template <class Kind>
-struct Part {
-  using S = typename Kind::Storage;
-  using Elem = typename Kind::Elem;
-  const MatmulPlan& p;
-  const S* a;
-  const S* b;
-  GemmOut<Kind> out;
-
-  WT_INLINE Part(const MatmulPlan& plan, const Matrices<S>& x, int64_t i0, int64_t j0)
-      : p(plan),
-        a(x.a + i0 * p.a.row_stride),
-        b(x.b + j0 * p.b.col_stride),
-        out{x.c + i0 * p.c.row_stride + j0, p.c.row_stride,
-            p.bias ? static_cast<const S*>(p.bias) + j0 : nullptr, p.alpha, p.beta} {}
-  WT_INLINE GemmBlocking<Kind> blocking(int64_t m, int64_t n, bool direct) const {
-    return GemmBlocking<Kind>(m, n, p.k, direct && p.b.col_stride == 1 && p.b.row_stride > 0, out);
-  }
-  WT_INLINE int64_t values(int64_t at, int64_t depth) const {  // of k; the last pair may be half
-    int64_t left = p.k - at * Kind::kPack;
-    return left < depth * Kind::kPack ? left : depth * Kind::kPack;
-  }
-  WT_INLINE auto pack_a() const {
-    return [this](Elem* dst, int64_t i, int64_t rows, int64_t at, int64_t depth, int64_t width) {
-      gemm_pack_panels<S, Elem>(dst, width, false, a + i * p.a.row_stride + at * Kind::kPack * p.a.col_stride,
-                                p.a.row_stride, p.a.col_stride, rows, values(at, depth));
-    };
-  }
-  WT_INLINE auto pack_b() const {
-    return [this](Elem* dst, int64_t j, int64_t cols, int64_t at, int64_t depth) {
-      gemm_pack_panels<S, Elem>(dst, Kind::kCols, true,
-                                b + j * p.b.col_stride + at * Kind::kPack * p.b.row_stride, p.b.col_stride,
-                                p.b.row_stride, cols, values(at, depth));
-    };
-  }
-};
-
 template <class Kind>
 void multiply_tile(const MatmulPlan& p, const Matrices<typename Kind::Storage>& x, int64_t i0, int64_t m,
                    int64_t j0, int64_t n) {
@@ -108,17 +52,7 @@ void multiply_shared(const LaunchContext& ctx, const MatmulPlan& p,
   Part<Kind> whole(p, x, 0, 0);
   int64_t rows = gemm_ceil(p.m, p.m >= 512 ? gemm_ceil(p.m, 128) : 4);
   GemmBlocking<Kind> bl = whole.blocking(rows, p.n, false);
-  int64_t padded = gemm_ceil(p.n, Kind::kCols) * Kind::kCols;
-  auto* b = static_cast<Elem*>(ctx.scratch(sizeof(Elem) * padded * bl.depth));
-  int64_t across = gemm_ceil(p.n, bl.block_cols), deep = gemm_ceil(bl.depth, bl.block_depth);
-  cpu::parallel_for(across * deep, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; ++t) {
-      int64_t j = t / deep * bl.block_cols, at = t % deep * bl.block_depth;
-      int64_t cols = p.n - j < bl.block_cols ? p.n - j : bl.block_cols;
-      int64_t depth = bl.depth - at < bl.block_depth ? bl.depth - at : bl.block_depth;
-      whole.pack_b()(b + gemm_shared_at(bl, j, cols, at), j, cols, at, depth);
-    }
-  });
+  const Elem* b = gemm_pack_shared<Kind>(ctx, whole, bl);
   cpu::parallel_for(gemm_ceil(p.m, rows), 1, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       int64_t i = t * rows, m = p.m - i < rows ? p.m - i : rows;

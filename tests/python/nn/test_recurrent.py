@@ -141,6 +141,18 @@ def test_batch_first_and_lone_sequence(mode):
     np.testing.assert_allclose(last(state).tolist(), last(states)[:, 1].tolist(), rtol=1e-5)
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_long_and_wide_layers(mode):
+    """Sizes at which work is cut and joined: one run over all steps against one step at a time."""
+    layer = getattr(nn, mode)(7, 300, dtype=wt.float64)
+    x = wt.randn(4, 30, 7, dtype=wt.float64)
+    for batch in (1, 5, 13, 30):
+        whole, state = layer(x[:, :batch])[0], None
+        for t in range(4):
+            step, state = layer(x[t : t + 1, :batch], state)
+            np.testing.assert_allclose(step[0].tolist(), whole[t].tolist(), rtol=1e-9, atol=1e-12)
+
+
 def test_dropout_is_between_layers_and_in_training_only():
     layer = nn.LSTM(2, 8, 3, dropout=0.5)
     assert layer(X)[0].tolist() != layer(X)[0].tolist()
