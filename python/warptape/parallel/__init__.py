@@ -1,6 +1,7 @@
 """Ways to train one model on many ranks, over warptape.distributed."""
 
 from . import pipeline, shard, tensor
+from .parameter_server import ParameterServer
 from .shard import FSDPModule, MixedPrecisionPolicy, fully_shard
 from .tensor import parallelize_module
 from .verification import Layout, verify
@@ -9,6 +10,7 @@ __all__ = [
     "FSDPModule",
     "Layout",
     "MixedPrecisionPolicy",
+    "ParameterServer",
     "fully_shard",
     "parallelize_module",
     "pipeline",

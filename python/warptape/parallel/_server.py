@@ -1,0 +1,157 @@
+"""One server of a parameter server: what it keeps, when it steps, to whom it replies.
+
+Legend: N elements in the server's parameters.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import warptape
+
+from .. import distributed as dist
+from .._C import _distributed as _C
+from .._tensor import Tensor
+from ..nn import Parameter
+from ..optim import Optimizer
+
+PUSH, DONE = 0, 1  # what a request is
+
+
+def flat_of(tensors: Sequence[Tensor]) -> Tensor:
+    """Copies one after the other in one tensor [N] on the CPU."""
+    return warptape.cat([t.detach().cpu().reshape(-1) for t in tensors])
+
+
+def parts_of(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    """The tensors of which `flat` is made."""
+    return [part.view(t.shape) for part, t in zip(flat.split([t.numel() for t in like]), like, strict=True)]
+
+
+class Server:
+    """One server: its parameters, and a thread that receives pushes and replies. A server has a group
+    for requests and one for replies: the calls of a group go in order, so a receive from anybody would hold up
+    a reply."""
+
+    def __init__(self, parameters: list[Parameter], optimizer: Optimizer, bound: int | None) -> None:
+        self.parameters, self.optimizer, self.bound = parameters, optimizer, bound
+        self.version = 0  # synchronous, bounded: clocks applied; asynchronous: pushes applied
+        self.clocks: dict[int, int] = {}  # worker that still trains -> pushes
+        self.pending: dict[int, dict[int, list[Tensor | None]]] = {}  # clock -> worker -> gradients
+        self.waiting: set[int] = set()  # workers on other ranks that have no reply to their push yet
+        self.staleness: Counter[int] = Counter()  # how old parameters were -> pushes
+        self.received = self.sent = 0  # bytes of gradients and parameters
+        self.changed = threading.Condition()
+        self.failure: BaseException | None = None
+
+    def start(self, requests: Any, replies: Any, workers: list[int], here: int) -> None:
+        """Workers and `here`, this rank, are ranks of the groups."""
+        self.requests, self.replies, self.here = requests, replies, here
+        self.clocks = dict.fromkeys(workers, 0)
+        self.thread = threading.Thread(target=self._run, name="parameter server", daemon=True)
+        self.thread.start()
+        atexit.register(self.abandon)  # a thread that waits in a call must not meet the interpreter's end
+
+    def _run(self) -> None:
+        context = _C._Rank(1)  # modes of its own: an optimizer turns the tape off
+        context.enter()
+        try:
+            remote = len(self.clocks.keys() - {self.here})
+            while remote:
+                remote -= self._receive()
+        except BaseException as error:
+            self.fail(error)
+        finally:
+            context.leave()
+
+    def _receive(self) -> bool:
+        """Takes one request; whether it was a worker's last."""
+        header = warptape.empty(2 + len(self.parameters), dtype=warptape.int64, device="cpu")
+        worker = self.requests._ranks.index(dist.recv(header, group=self.requests))
+        kind, version, *given = header.tolist()
+        if kind == DONE:
+            self.take(worker)
+            return True
+        flat = warptape.empty_like(flat_of(self.parameters))
+        dist.recv(flat, group=self.requests, group_src=worker)
+        self.received += flat.numel() * flat.element_size()
+        parts = zip(given, parts_of(flat, self.parameters), strict=True)
+        self.take(worker, version, [part if has else None for has, part in parts])
+        return False
+
+    def fail(self, error: BaseException) -> None:
+        """Ends the groups, so that nobody waits for this server."""
+        with self.changed:
+            self.failure = self.failure or error
+            self.changed.notify_all()
+        for group in (self.requests, self.replies):
+            group._abort(f"the parameter server failed: {type(error).__name__}: {error}")
+
+    def abandon(self) -> None:
+        self.fail(RuntimeError("its rank left without finish()"))
+        self.thread.join(5)
+
+    def take(self, worker: int, version: int = 0, gradients: Sequence[Tensor | None] | None = None) -> None:
+        """What a worker pushes: gradients computed from parameters of `version`, or that it is done. Applies
+        what is complete and replies to whoever may go on."""
+        try:
+            with self.changed:
+                if gradients is None:
+                    del self.clocks[worker]
+                else:
+                    self._push(worker, version, list(gradients))
+                while (ready := self.pending.get(self.version)) and self.clocks.keys() <= ready.keys():
+                    self._apply([ready[each] for each in sorted(ready)])
+                    del self.pending[self.version - 1]
+                works = [work for each in sorted(self.waiting) for work in self._reply(each)]
+                self.changed.notify_all()
+            for work in works:
+                work.wait()
+        except BaseException as error:
+            self.fail(error)
+            raise
+
+    def _push(self, worker: int, version: int, gradients: list[Tensor | None]) -> None:
+        clock = self.clocks[worker]
+        self.clocks[worker] += 1
+        self.staleness[(self.version if self.bound is None else clock) - version] += 1
+        if self.bound is None:
+            self._apply([gradients])
+        else:
+            self.pending.setdefault(clock, {})[worker] = gradients
+        if worker != self.here:
+            self.waiting.add(worker)
+
+    def _apply(self, pushed: list[list[Tensor | None]]) -> None:
+        """A step of the optimizer with the mean of what was pushed. A parameter without a gradient on any
+        worker has none, one without on some has zeros there."""
+        for parameter, column in zip(self.parameters, zip(*pushed, strict=True), strict=True):
+            given = [g for g in column if g is not None]
+            parameter.grad = warptape.stack(given).sum(0) / len(pushed) if given else None
+        self.optimizer.step()
+        self.version += 1
+
+    def may_go_on(self, worker: int) -> bool:
+        """Ho et al., section 3: at clock c a worker sees all updates of clocks before c - bound."""
+        return self.bound is None or self.version >= self.clocks[worker] - self.bound
+
+    def _reply(self, worker: int) -> list[Any]:
+        if not self.may_go_on(worker):
+            return []
+        self.waiting.remove(worker)
+        header, flat = warptape.tensor([self.version], device="cpu"), flat_of(self.parameters)
+        self.sent += flat.numel() * flat.element_size()
+        return [dist.isend(t, group=self.replies, group_dst=worker) for t in (header, flat)]
+
+    def pull(self) -> tuple[int, Tensor]:
+        """The reply to the worker on this rank. It is not waited for longer than the thread waits."""
+        with self.changed:
+            while self.failure is None and not self.may_go_on(self.here):
+                self.changed.wait(1.0)
+            if self.failure is not None:
+                raise self.failure
+            return self.version, flat_of(self.parameters)
