@@ -1,7 +1,4 @@
-"""One server of a parameter server: what it keeps, when it steps, to whom it replies.
-
-Legend: N elements in the server's parameters.
-"""
+"""One server of a parameter server: what it keeps, when it steps, to whom it replies."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ PUSH, DONE = 0, 1  # what a request is
 
 
 def flat_of(tensors: Sequence[Tensor]) -> Tensor:
-    """Copies one after the other in one tensor [N] on the CPU."""
+    """Copies one after the other in one flat tensor on the CPU."""
     return warptape.cat([t.detach().cpu().reshape(-1) for t in tensors])
 
 
@@ -32,10 +29,16 @@ def parts_of(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
     return [part.view(t.shape) for part, t in zip(flat.split([t.numel() for t in like]), like, strict=True)]
 
 
+def load(parameters: Sequence[Parameter], flat: Tensor) -> None:
+    """Takes what flat_of gave elsewhere."""
+    with warptape.no_grad():
+        for parameter, part in zip(parameters, parts_of(flat, parameters), strict=True):
+            parameter.copy_(part)
+
+
 class Server:
-    """One server: its parameters, and a thread that receives pushes and replies. A server has a group
-    for requests and one for replies: the calls of a group go in order, so a receive from anybody would hold up
-    a reply."""
+    """Parameters, and a thread that receives pushes and replies. Requests and replies have groups of their own:
+    a group's calls go in order, and a receive would hold up a reply."""
 
     def __init__(self, parameters: list[Parameter], optimizer: Optimizer, bound: int | None) -> None:
         self.parameters, self.optimizer, self.bound = parameters, optimizer, bound
@@ -95,7 +98,7 @@ class Server:
         self.fail(RuntimeError("its rank left without finish()"))
         self.thread.join(5)
 
-    def take(self, worker: int, version: int = 0, gradients: Sequence[Tensor | None] | None = None) -> None:
+    def take(self, worker: int, version: int = 0, gradients: list[Tensor | None] | None = None) -> None:
         """What a worker pushes: gradients computed from parameters of `version`, or that it is done. Applies
         what is complete and replies to whoever may go on."""
         try:
@@ -103,7 +106,7 @@ class Server:
                 if gradients is None:
                     del self.clocks[worker]
                 else:
-                    self._push(worker, version, list(gradients))
+                    self._push(worker, version, gradients)
                 while (ready := self.pending.get(self.version)) and self.clocks.keys() <= ready.keys():
                     self._apply([ready[each] for each in sorted(ready)])
                     del self.pending[self.version - 1]

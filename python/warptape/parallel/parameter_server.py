@@ -4,16 +4,15 @@ Some ranks, the servers, keep the parameters; workers push gradients to them and
 servers are is the placement, when a worker may go on is the mode. `docs/parameter_server.md` has what it
 costs and why collectives won; for work, use DistributedDataParallel or fully_shard.
 
-J. Dean et al., "Large Scale Distributed Deep Networks" (2012), section 4.1: asynchronous (Downpour SGD).
-B. Recht et al., "Hogwild!" (2011): why old gradients do little harm where they are few or sparse.
-Q. Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server" (2013).
-
+Asynchronous: J. Dean et al., "Large Scale Distributed Deep Networks" (2012), section 4.1 (Downpour SGD).
+Bounded: Q. Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel
+Parameter Server" (2013).
 """
 
 from __future__ import annotations
 
 import atexit
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -24,18 +23,11 @@ from .._tensor import Tensor
 from ..distributed._state import Group, resolve
 from ..nn import Module, Parameter
 from ..optim import Optimizer
-from ._server import DONE, PUSH, Server, flat_of, parts_of
+from ._server import DONE, PUSH, Server, flat_of, load
 
 MODES = ("synchronous", "asynchronous", "bounded")
 PLACEMENTS = ("host", "rank0", "sharded")
-_ERRORS: dict[str, type[Exception]] = {"TypeError": TypeError, "ValueError": ValueError}
 MakeOptimizer = Callable[[list[Parameter]], Optimizer]
-
-
-def _load(parameters: list[Parameter], flat: Tensor) -> None:
-    with warptape.no_grad():
-        for parameter, part in zip(parameters, parts_of(flat, parameters), strict=True):
-            parameter.copy_(part)
 
 
 def _check(module: Any, placement: Any, mode: Any, staleness: Any, n: int) -> None:
@@ -45,12 +37,11 @@ def _check(module: Any, placement: Any, mode: Any, staleness: Any, n: int) -> No
         raise ValueError(f"ParameterServer: expected a placement of {PLACEMENTS}, got {placement!r}")
     if mode not in MODES:
         raise ValueError(f"ParameterServer: expected a mode of {MODES}, got {mode!r}")
-    if not isinstance(staleness, int) or isinstance(staleness, bool):
+    if type(staleness) is not int:
         raise TypeError(f"ParameterServer: expected staleness as int, got {type(staleness).__name__}")
     if staleness < 0 or (staleness and mode != "bounded"):
-        raise ValueError(
-            f"ParameterServer: staleness={staleness} in mode {mode!r}; expected 0, or more with 'bounded'"
-        )
+        got = f"staleness={staleness} in mode {mode!r}"
+        raise ValueError(f"ParameterServer: {got}; expected 0, or more with 'bounded'")
     if placement == "host" and n < 2:
         raise ValueError("ParameterServer: 'host' needs 2 ranks, a host and a worker; got 1: use 'rank0'")
     dtypes = sorted({str(p.dtype) for p in module.parameters() if p.requires_grad})
@@ -68,12 +59,11 @@ class ParameterServer:
         module: the model; what is trained are its parameters that need gradients, of one floating dtype.
         make_optimizer: called on each server with a list of its parameters, CPU copies of the module's, whole
             ones; returns the optimizer of these.
-        placement: "host": rank 0 keeps the parameters and does not train; "rank0": it does both; "sharded":
-            every rank keeps some, about as many elements as the others.
-        mode: "synchronous": a step is with the mean of all workers' gradients, as in one process;
-            "asynchronous": each push is a step at once (Downpour SGD); "bounded": steps as in synchronous
-            mode, but a worker may be `staleness` steps ahead of the parameters that it computes with.
-        staleness: the bound, for "bounded" only; with 0 it is the synchronous mode.
+        placement: "host": rank 0 has the parameters and does not train; "rank0": it does both; "sharded":
+            every rank has some, balanced by elements.
+        mode: "synchronous": steps are with the mean of all workers' gradients, as in one process; "bounded":
+            so too, but a worker may be `staleness` steps ahead of its parameters; "asynchronous": each push
+            is a step at once.
         process_group: the ranks; None for all.
         timeout: how long a server waits for a push, and a worker for its parameters; None for the job's.
 
@@ -110,23 +100,21 @@ class ParameterServer:
             error = raised
         self._agree(told, error)
         ranks = dist.get_process_group_ranks(self.group)
-        self._groups = [  # of each server, for requests and for replies
-            [dist.new_group(ranks, timeout, use_local_synchronization=True) for _ in range(2)]
-            for _ in self.servers
-        ]
-        for group in [each for both in self._groups for each in both]:
+        own = len(self.servers)
+        made = [dist.new_group(ranks, timeout, use_local_synchronization=True) for _ in range(2 * own)]
+        for group in made:
             dist.barrier(
                 group=group
             )  # a group whose ranks have not met cannot tell them that a server failed
+        self._groups, self._requests, self._replies = made, made[:own], made[own:]
         self._versions = [0] * len(self.servers)
-        for owned in self._owned:
-            self._broadcast(owned, owned, self.servers[0])
+        first = flat_of(parameters := [p for owned in self._owned for p in owned])
+        dist.broadcast(first, group=self.group, group_src=0)
+        load(parameters, first)
         if self.server is not None:
             mine = self.servers.index(self.rank)
-            with warptape.no_grad():
-                for copy, parameter in zip(self.server.parameters, self._owned[mine], strict=True):
-                    copy.copy_(parameter)
-            self.server.start(*self._groups[mine], self.workers, self.rank)
+            load(self.server.parameters, flat_of(self._owned[mine]))
+            self.server.start(self._requests[mine], self._replies[mine], self.workers, self.rank)
 
     def _lay_out(self, module: Module, placement: str, n: int) -> None:
         """Which parameters are on which server: the largest first, each to the server that has least."""
@@ -142,13 +130,12 @@ class ParameterServer:
         copies = [Parameter(p.detach().cpu().clone()) for p in owned]
         optimizer = make_optimizer(copies)
         if not isinstance(optimizer, Optimizer):
-            raise TypeError(
-                f"ParameterServer: make_optimizer returned {type(optimizer).__name__}, not an Optimizer"
-            )
-        held = [id(p) for group in optimizer.param_groups for p in group["params"]]
-        if sorted(held) != sorted(map(id, copies)):
+            got = type(optimizer).__name__
+            raise TypeError(f"ParameterServer: make_optimizer returned {got}, not an Optimizer")
+        held = sorted(id(p) for group in optimizer.param_groups for p in group["params"])
+        if held != sorted(map(id, copies)):
             raise ValueError(
-                "ParameterServer: make_optimizer must give its optimizer the parameters it gets, all of them"
+                "ParameterServer: the optimizer must have the parameters it is given, all of them"
             )
         self.server = Server(copies, optimizer, bound)
 
@@ -159,17 +146,12 @@ class ParameterServer:
         dist.all_gather_object(found, [told, said], group=self.group)
         if error is not None:
             raise error
-        for rank, (_, said) in enumerate(found):
-            if said is not None:
-                raise _ERRORS.get(said[0], RuntimeError)(f"on rank {rank}: {said[1]}")
+        kinds = {"TypeError": TypeError, "ValueError": ValueError}
+        for rank, said in [(rank, said) for rank, (_, said) in enumerate(found) if said]:
+            raise kinds.get(said[0], RuntimeError)(f"on rank {rank}: {said[1]}")
         for rank, (other, _) in enumerate(found):
             if other != found[0][0]:
                 raise ValueError(f"ParameterServer: ranks differ: 0 has {found[0][0]}; {rank} has {other}")
-
-    def _broadcast(self, owned: list[Parameter], values: Sequence[Tensor], source: int) -> None:
-        flat = flat_of(values)
-        dist.broadcast(flat, group=self.group, group_src=source)
-        _load(owned, flat)
 
     def step(self) -> None:
         """Pushes the gradients of the module's parameters, waits as the mode says, and pulls parameters into
@@ -178,6 +160,14 @@ class ParameterServer:
         if self._finished or self.rank not in self.workers:
             why = "after finish()" if self._finished else "on the host, which only serves: call finish()"
             raise RuntimeError(f"ParameterServer.step: called {why}")
+        try:
+            self._exchange()
+        except BaseException as error:  # other servers may wait for what this rank did not push
+            for group in self._groups:
+                group._abort(f"rank {self.rank}: {error}")
+            raise
+
+    def _exchange(self) -> None:
         works: list[Any] = []
         replies = []
         for i, owned in enumerate(self._owned):
@@ -186,29 +176,25 @@ class ParameterServer:
             given = [int(p.grad is not None) for p in owned]
             flat = flat_of([warptape.zeros_like(p) if p.grad is None else p.grad for p in owned])
             version, fresh = warptape.zeros(1, dtype=warptape.int64, device="cpu"), warptape.empty_like(flat)
-            works += [self._send(i, [PUSH, self._versions[i], *given]), self._request(i, flat)]
-            works += [
-                dist.irecv(t, group=self._groups[i][1], group_src=self.servers[i]) for t in (version, fresh)
-            ]
+            header = warptape.tensor([PUSH, self._versions[i], *given], device="cpu")
+            source, group = self.servers[i], self._replies[i]
+            works += [self._send(i, t) for t in (header, flat)]
+            works += [dist.irecv(t, group=group, group_src=source) for t in (version, fresh)]
             replies.append((i, version, fresh))
         if self.server is not None:
             mine = self.servers.index(self.rank)
-            grads = [p.grad for p in self._owned[mine]]
-            copies = [None if g is None else g.detach().cpu().clone() for g in grads]
+            copies = [None if p.grad is None else p.grad.cpu().clone() for p in self._owned[mine]]
             self.server.take(self.rank, self._versions[mine], copies)
             self._versions[mine], flat = self.server.pull()
-            _load(self._owned[mine], flat)
+            load(self._owned[mine], flat)
         for work in works:
             work.wait()
         for i, version, fresh in replies:
             self._versions[i] = int(version.item())
-            _load(self._owned[i], fresh)
+            load(self._owned[i], fresh)
 
-    def _request(self, i: int, tensor: Tensor) -> Any:
-        return dist.isend(tensor, group=self._groups[i][0], group_dst=self.servers[i])
-
-    def _send(self, i: int, header: list[int]) -> Any:
-        return self._request(i, warptape.tensor(header, device="cpu"))
+    def _send(self, i: int, tensor: Tensor) -> Any:
+        return dist.isend(tensor, group=self._requests[i], group_dst=self.servers[i])
 
     def finish(self) -> dict[str, Any]:
         """Says that this rank pushes no more, and serves until no worker does; then every rank has the last
@@ -218,21 +204,20 @@ class ParameterServer:
             of a push were (in steps) -> pushes; "received" and "sent", bytes of gradients and parameters that
             came from and went to other ranks. Zeros where no server is.
         """
-        here = self.server
         if not self._finished:
             self._finished = True
             self._leave()
-        if here is None:
+        if self.server is None:
             return {"version": 0, "staleness": {}, "received": 0, "sent": 0}
-        counted = {"version": here.version, "staleness": dict(here.staleness)}
-        return {**counted, "received": here.received, "sent": here.sent}
+        counted = {name: getattr(self.server, name) for name in ("version", "received", "sent")}
+        return {**counted, "staleness": dict(self.server.staleness)}
 
     def _leave(self) -> None:
         here = self.server
         if self.rank in self.workers:
             for i, owned in enumerate(self._owned):
                 if self.servers[i] != self.rank:
-                    self._send(i, [DONE] + [0] * (1 + len(owned))).wait()
+                    self._send(i, warptape.tensor([DONE] + [0] * (1 + len(owned)), device="cpu")).wait()
             if here is not None:
                 here.take(self.rank)
         if here is not None:
@@ -242,7 +227,8 @@ class ParameterServer:
                 raise here.failure
         dist.barrier(group=self.group)
         for server, owned in zip(self.servers, self._owned, strict=True):
-            values = here.parameters if here is not None and server == self.rank else owned
-            self._broadcast(owned, values, server)
-        for group in [each for both in self._groups for each in both]:
+            last = flat_of(here.parameters if here is not None and server == self.rank else owned)
+            dist.broadcast(last, group=self.group, group_src=server)
+            load(owned, last)
+        for group in self._groups:
             dist.destroy_process_group(group)
