@@ -5,8 +5,8 @@
 
 Each way trains for the same number of seconds. A sleep stands for the work of a larger model, on the last
 rank a longer one: that is the slow machine for which asynchronous training was invented. Prints for each way
-the steps in a second of all workers together, the loss on data not trained on, how old parameters were, and the
-bytes that come to the busiest rank for a step of each worker. Where matplotlib is installed and --out is
+the steps in a second of all workers together, the loss on data not trained on, how old parameters were, and
+the bytes that come to the busiest rank for a step of each worker. Where matplotlib is installed and --out is
 given, the curves are drawn beside it.
 
 Shapes: B examples of a batch; an example is a point [2], its target a number [1].
@@ -98,10 +98,10 @@ class Run:
         return {"came": trace.bytes_received * self.steps, "staleness": {0: self.steps}}
 
     def serve(self) -> dict[str, Any]:
-        """The optimizer is on the servers. An asynchronous step is with one worker's gradient, not with the
-        mean of n: it is an n-th as long."""
+        """The optimizer is on the servers. Steps with gradients of old parameters must be shorter: here an
+        n-th, which is also the share of one worker's gradient in a mean of n."""
         workers = self.size - (self.placement == "host")
-        lr = self.options.lr / (workers if self.mode == "asynchronous" else 1)
+        lr = self.options.lr / (1 if self.mode == "synchronous" else workers)
         server = ParameterServer(
             self.model,
             lambda parameters: optim.SGD(parameters, lr=lr),

@@ -37,8 +37,8 @@ def load(parameters: Sequence[Parameter], flat: Tensor) -> None:
 
 
 class Server:
-    """Parameters, and a thread that receives pushes and replies. Requests and replies have groups of their own:
-    a group's calls go in order, and a receive would hold up a reply."""
+    """Parameters, and a thread that receives pushes and replies. Requests and replies have groups of
+    their own: a group's calls go in order, and a receive would hold up a reply."""
 
     def __init__(self, parameters: list[Parameter], optimizer: Optimizer, bound: int | None) -> None:
         self.parameters, self.optimizer, self.bound = parameters, optimizer, bound
@@ -52,7 +52,6 @@ class Server:
         self.failure: BaseException | None = None
 
     def start(self, requests: Any, replies: Any, workers: list[int], here: int) -> None:
-        """Workers and `here`, this rank, are ranks of the groups."""
         self.requests, self.replies, self.here = requests, replies, here
         self.clocks = dict.fromkeys(workers, 0)
         self.thread = threading.Thread(target=self._run, name="parameter server", daemon=True)
@@ -99,8 +98,7 @@ class Server:
         self.thread.join(5)
 
     def take(self, worker: int, version: int = 0, gradients: list[Tensor | None] | None = None) -> None:
-        """What a worker pushes: gradients computed from parameters of `version`, or that it is done. Applies
-        what is complete and replies to whoever may go on."""
+        """What a worker pushes: gradients computed from parameters of `version`, or that it is done."""
         try:
             with self.changed:
                 if gradients is None:
@@ -130,8 +128,7 @@ class Server:
             self.waiting.add(worker)
 
     def _apply(self, pushed: list[list[Tensor | None]]) -> None:
-        """A step of the optimizer with the mean of what was pushed. A parameter without a gradient on any
-        worker has none, one without on some has zeros there."""
+        """A step with the mean of what was pushed; a parameter to which nobody has a gradient gets none."""
         for parameter, column in zip(self.parameters, zip(*pushed, strict=True), strict=True):
             given = [g for g in column if g is not None]
             parameter.grad = warptape.stack(given).sum(0) / len(pushed) if given else None

@@ -25,8 +25,7 @@ from ..nn import Module, Parameter
 from ..optim import Optimizer
 from ._server import DONE, PUSH, Server, flat_of, load
 
-MODES = ("synchronous", "asynchronous", "bounded")
-PLACEMENTS = ("host", "rank0", "sharded")
+MODES, PLACEMENTS = ("synchronous", "asynchronous", "bounded"), ("host", "rank0", "sharded")
 MakeOptimizer = Callable[[list[Parameter]], Optimizer]
 
 
@@ -46,9 +45,7 @@ def _check(module: Any, placement: Any, mode: Any, staleness: Any, n: int) -> No
         raise ValueError("ParameterServer: 'host' needs 2 ranks, a host and a worker; got 1: use 'rank0'")
     dtypes = sorted({str(p.dtype) for p in module.parameters() if p.requires_grad})
     if len(dtypes) != 1:
-        raise ValueError(
-            f"ParameterServer: expected trainable parameters of one dtype, got {dtypes or 'none'}"
-        )
+        raise ValueError(f"ParameterServer: expected parameters of one dtype, got {dtypes or 'none'}")
 
 
 class ParameterServer:
@@ -92,7 +89,10 @@ class ParameterServer:
         try:
             _check(module, placement, mode, staleness, n)
             self._lay_out(module, placement, n)
-            named = [f"{name} {p.dtype} {list(p.shape)}" for name, p in module.named_parameters()]
+            named = [
+                f"{name} {p.dtype} {list(p.shape)}" + " frozen" * (not p.requires_grad)
+                for name, p in module.named_parameters()
+            ]
             told = ", ".join([placement, mode, f"staleness {staleness}", *named])
             if self.rank in self.servers:
                 self._make_server(make_optimizer, None if mode == "asynchronous" else staleness)
@@ -103,18 +103,15 @@ class ParameterServer:
         own = len(self.servers)
         made = [dist.new_group(ranks, timeout, use_local_synchronization=True) for _ in range(2 * own)]
         for group in made:
-            dist.barrier(
-                group=group
-            )  # a group whose ranks have not met cannot tell them that a server failed
+            dist.barrier(group=group)  # whose ranks have not met, they are not told of a failure
         self._groups, self._requests, self._replies = made, made[:own], made[own:]
-        self._versions = [0] * len(self.servers)
+        self._versions = [0] * own
         first = flat_of(parameters := [p for owned in self._owned for p in owned])
         dist.broadcast(first, group=self.group, group_src=0)
         load(parameters, first)
         if self.server is not None:
-            mine = self.servers.index(self.rank)
-            load(self.server.parameters, flat_of(self._owned[mine]))
-            self.server.start(self._requests[mine], self._replies[mine], self.workers, self.rank)
+            load(self.server.parameters, flat_of(self._owned[self.rank]))
+            self.server.start(made[self.rank], made[own + self.rank], self.workers, self.rank)
 
     def _lay_out(self, module: Module, placement: str, n: int) -> None:
         """Which parameters are on which server: the largest first, each to the server that has least."""
@@ -126,17 +123,14 @@ class ParameterServer:
             min(self._owned, key=lambda owned: (sum(p.numel() for p in owned), len(owned))).append(parameter)
 
     def _make_server(self, make_optimizer: MakeOptimizer, bound: int | None) -> None:
-        owned = self._owned[self.servers.index(self.rank)]
-        copies = [Parameter(p.detach().cpu().clone()) for p in owned]
+        copies = [Parameter(p.detach().cpu().clone()) for p in self._owned[self.rank]]
         optimizer = make_optimizer(copies)
         if not isinstance(optimizer, Optimizer):
             got = type(optimizer).__name__
             raise TypeError(f"ParameterServer: make_optimizer returned {got}, not an Optimizer")
         held = sorted(id(p) for group in optimizer.param_groups for p in group["params"])
         if held != sorted(map(id, copies)):
-            raise ValueError(
-                "ParameterServer: the optimizer must have the parameters it is given, all of them"
-            )
+            raise ValueError("ParameterServer: the optimizer must have what it is given, all of them")
         self.server = Server(copies, optimizer, bound)
 
     def _agree(self, told: str, error: Exception | None) -> None:
@@ -168,21 +162,19 @@ class ParameterServer:
             raise
 
     def _exchange(self) -> None:
-        works: list[Any] = []
-        replies = []
+        works, replies = [], []
         for i, owned in enumerate(self._owned):
-            if self.servers[i] == self.rank:
+            if i == self.rank:
                 continue
             given = [int(p.grad is not None) for p in owned]
             flat = flat_of([warptape.zeros_like(p) if p.grad is None else p.grad for p in owned])
             version, fresh = warptape.zeros(1, dtype=warptape.int64, device="cpu"), warptape.empty_like(flat)
             header = warptape.tensor([PUSH, self._versions[i], *given], device="cpu")
-            source, group = self.servers[i], self._replies[i]
             works += [self._send(i, t) for t in (header, flat)]
-            works += [dist.irecv(t, group=group, group_src=source) for t in (version, fresh)]
+            works += [dist.irecv(t, group=self._replies[i], group_src=i) for t in (version, fresh)]
             replies.append((i, version, fresh))
         if self.server is not None:
-            mine = self.servers.index(self.rank)
+            mine = self.rank
             copies = [None if p.grad is None else p.grad.cpu().clone() for p in self._owned[mine]]
             self.server.take(self.rank, self._versions[mine], copies)
             self._versions[mine], flat = self.server.pull()
@@ -194,15 +186,14 @@ class ParameterServer:
             load(self._owned[i], fresh)
 
     def _send(self, i: int, tensor: Tensor) -> Any:
-        return dist.isend(tensor, group=self._requests[i], group_dst=self.servers[i])
+        return dist.isend(tensor, group=self._requests[i], group_dst=i)
 
     def finish(self) -> dict[str, Any]:
         """Says that this rank pushes no more, and serves until no worker does; then every rank has the last
         parameters. Collective. A second call does nothing.
 
-        Returns: of this rank's server: "version", steps of the optimizer; "staleness", how old the parameters
-            of a push were (in steps) -> pushes; "received" and "sent", bytes of gradients and parameters that
-            came from and went to other ranks. Zeros where no server is.
+        Returns: of this rank's server: "version", its steps; "staleness", how old parameters of a push were (in
+            steps) -> pushes; "received" and "sent", bytes from and to other ranks. Zeros where no server is.
         """
         if not self._finished:
             self._finished = True
@@ -216,19 +207,19 @@ class ParameterServer:
         here = self.server
         if self.rank in self.workers:
             for i, owned in enumerate(self._owned):
-                if self.servers[i] != self.rank:
+                if i != self.rank:
                     self._send(i, warptape.tensor([DONE] + [0] * (1 + len(owned)), device="cpu")).wait()
-            if here is not None:
-                here.take(self.rank)
         if here is not None:
+            if self.rank in self.workers:
+                here.take(self.rank)
             here.thread.join()
             atexit.unregister(here.abandon)
             if here.failure is not None:
                 raise here.failure
         dist.barrier(group=self.group)
-        for server, owned in zip(self.servers, self._owned, strict=True):
-            last = flat_of(here.parameters if here is not None and server == self.rank else owned)
-            dist.broadcast(last, group=self.group, group_src=server)
+        for i, owned in enumerate(self._owned):
+            last = flat_of(here.parameters if here is not None and i == self.rank else owned)
+            dist.broadcast(last, group=self.group, group_src=i)
             load(owned, last)
         for group in self._groups:
             dist.destroy_process_group(group)
