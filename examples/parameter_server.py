@@ -3,11 +3,11 @@
     warptape-run --nproc-per-node 4 examples/parameter_server.py --out ps.json
     python examples/parameter_server.py --ranks 4     # the same with ranks that are threads
 
-Each way trains for the same number of seconds. A sleep stands for the work of a larger model, on the last
-rank a longer one: that is the slow machine for which asynchronous training was invented. Prints for each way
-the steps in a second of all workers together, the loss on data not trained on, how old parameters were, and
-the bytes that come to the busiest rank for a step of each worker. Where matplotlib is installed and --out is
-given, the curves are drawn beside it.
+Each way trains for the same number of seconds. A sleep stands for the work of a larger model, a longer one
+for that of a slow machine: by --slow the last rank always, any rank now and then, or none. Prints for each
+way the steps in a second of all workers together, the median of the last losses on data not trained on, how
+old parameters were, and the bytes that come to the busiest rank for a step of each worker. Where matplotlib
+is installed and --out is given, the curves are drawn beside it.
 
 Shapes: B examples of a batch; an example is a point [2], its target a number [1].
 """
@@ -16,10 +16,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import sys
 import time
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import warptape as wt
@@ -49,10 +52,10 @@ class Run:
         self.mode, self.placement, self.bound = way
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         wt.manual_seed(options.seed)
-        width = options.width
-        self.model = nn.Sequential(
-            nn.Linear(2, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 1)
-        )
+        widths = [2, *[options.width] * 5, 1]
+        layers = [layer for io in pairwise(widths) for layer in (nn.Linear(*io), nn.Tanh())]
+        self.model = nn.Sequential(*layers[:-1])
+        self.luck = random.Random(self.rank)
         self.data = wt.Generator().manual_seed(1000 + self.rank)
         self.held_out = 2 * wt.rand(512, 2, generator=wt.Generator().manual_seed(7)) - 1  # [512, 2]
         self.steps = 0
@@ -64,7 +67,8 @@ class Run:
 
     def backward(self) -> None:
         """Gradients of a batch of this rank's own, after the sleep that stands for work."""
-        slow = self.rank == self.size - 1
+        unlucky = self.luck.random() < 1 / self.size
+        slow = {"last": self.rank == self.size - 1, "random": unlucky, "none": False}[self.options.slow]
         time.sleep((self.options.slow_ms if slow else self.options.work_ms) / 1000)
         points = 2 * wt.rand(self.options.batch, 2, generator=self.data) - 1  # [B, 2]
         self.model.zero_grad()
@@ -98,10 +102,10 @@ class Run:
         return {"came": trace.bytes_received * self.steps, "staleness": {0: self.steps}}
 
     def serve(self) -> dict[str, Any]:
-        """The optimizer is on the servers. Steps with gradients of old parameters must be shorter: here an
-        n-th, which is also the share of one worker's gradient in a mean of n."""
+        """The optimizer is on the servers. An asynchronous step is an n-th as long, for it has one worker's
+        gradient and not the mean of n."""
         workers = self.size - (self.placement == "host")
-        lr = self.options.lr / (1 if self.mode == "synchronous" else workers)
+        lr = self.options.lr / (workers if self.mode == "asynchronous" else 1)
         server = ParameterServer(
             self.model,
             lambda parameters: optim.SGD(parameters, lr=lr),
@@ -141,7 +145,7 @@ class Run:
         return {
             "name": " ".join(filter(None, [self.mode, self.placement])),
             "steps_per_second": steps / seconds,
-            "loss": self.loss(),
+            "loss": median(loss for _, loss in found[1]["curve"][-8:]),
             "oldest": max(ages),
             "mean_age": sum(age * n for age, n in ages.items()) / max(1, sum(ages.values())),
             "busiest": max(each["came"] for each in found) / (steps / workers) / model,
@@ -192,7 +196,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=3.0, help="training time of each way (default 3)")
     parser.add_argument("--ranks", type=int, default=4, help="ranks, where no launcher says (default 4)")
     parser.add_argument("--work-ms", type=float, default=5.0, help="sleep of a step (default 5)")
-    parser.add_argument("--slow-ms", type=float, default=20.0, help="that of the last rank (default 20)")
+    parser.add_argument("--slow-ms", type=float, default=20.0, help="that of a slow rank (default 20)")
+    parser.add_argument("--slow", choices=("last", "random", "none"), default="last", help="which ranks are")
     parser.add_argument("--batch", type=int, default=32, help="examples in a worker's step (default 32)")
     parser.add_argument("--width", type=int, default=64, help="width of the model (default 64)")
     parser.add_argument("--lr", type=float, default=0.1, help="learning rate (default 0.1)")

@@ -16,7 +16,7 @@ import warptape.distributed as dist
 from launched import launch
 from warptape import nn, optim
 from warptape.parallel import ParameterServer
-from warptape.parallel.parameter_server import PLACEMENTS
+from warptape.parallel.parameter_server import MODES, PLACEMENTS
 
 STEPS, ROWS = 6, 4  # rows of a worker's batch
 OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
@@ -91,6 +91,27 @@ def test_synchronous_and_bound_zero_are_one_process(name: str, placement: str, m
     away = (ranks - 1) * elements * 8 * STEPS  # every worker's, but what stays on its own rank
     for way in ("received", "sent"):
         assert sum(report[way] for _, report in results) == away
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("mode", MODES)
+def test_tensors_larger_than_a_send_copies_do_not_wait_in_a_circle(mode: str, placement: str) -> None:
+    ranks = 4
+
+    def rank() -> tuple[int, float]:
+        wt.manual_seed(0)
+        model = nn.Sequential(*[nn.Linear(300, 300) for _ in range(ranks)])  # 360 kB each
+        server = ParameterServer(model, OPTIMIZERS["sgd"], placement=placement, mode=mode)
+        for _ in range(4 if dist.get_rank() in server.workers else 0):
+            model.zero_grad()
+            model(wt.ones(1, 300)).square().mean().backward()
+            server.step()
+        return server.finish()["version"], model[0].weight.sum().item()
+
+    results = dist.simulate(ranks, rank, timeout=timedelta(seconds=20))
+    workers = ranks - (placement == "host")
+    assert results[0][0] == 4 * (workers if mode == "asynchronous" else 1)
+    assert len({total for _, total in results}) == 1
 
 
 def test_one_rank_alone_serves_itself() -> None:

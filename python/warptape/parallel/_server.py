@@ -5,7 +5,8 @@ from __future__ import annotations
 import atexit
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
 from typing import Any
 
 import warptape
@@ -37,8 +38,9 @@ def load(parameters: Sequence[Parameter], flat: Tensor) -> None:
 
 
 class Server:
-    """Parameters, and a thread that receives pushes and replies. Requests and replies have groups of
-    their own: a group's calls go in order, and a receive would hold up a reply."""
+    """Parameters, a thread that receives pushes, and one that sends replies. Requests and replies have groups
+    of their own: a group's calls go in order, and a receive would hold up a reply. Two threads, because a
+    large reply ends when its worker takes it, which may itself wait for a push that is to come here."""
 
     def __init__(self, parameters: list[Parameter], optimizer: Optimizer, bound: int | None) -> None:
         self.parameters, self.optimizer, self.bound = parameters, optimizer, bound
@@ -46,6 +48,7 @@ class Server:
         self.clocks: dict[int, int] = {}  # worker that still trains -> pushes
         self.pending: dict[int, dict[int, list[Tensor | None]]] = {}  # clock -> worker -> gradients
         self.waiting: set[int] = set()  # workers on other ranks that have no reply to their push yet
+        self.replies_due: SimpleQueue[tuple[int, list[Tensor]] | None] = SimpleQueue()  # None: no more
         self.staleness: Counter[int] = Counter()  # how old parameters were -> pushes
         self.received = self.sent = 0  # bytes of gradients and parameters
         self.changed = threading.Condition()
@@ -54,21 +57,35 @@ class Server:
     def start(self, requests: Any, replies: Any, workers: list[int], here: int) -> None:
         self.requests, self.replies, self.here = requests, replies, here
         self.clocks = dict.fromkeys(workers, 0)
-        self.thread = threading.Thread(target=self._run, name="parameter server", daemon=True)
-        self.thread.start()
+        self.threads = [
+            threading.Thread(target=self._run, args=(work,), name="parameter server", daemon=True)
+            for work in (self._receive_all, self._send_all)
+        ]
+        for thread in self.threads:
+            thread.start()
         atexit.register(self.abandon)  # a thread that waits in a call must not meet the interpreter's end
 
-    def _run(self) -> None:
+    def _run(self, work: Callable[[], None]) -> None:
         context = _C._Rank(1)  # modes of its own: an optimizer turns the tape off
         context.enter()
         try:
-            remote = len(self.clocks.keys() - {self.here})
-            while remote:
-                remote -= self._receive()
+            work()
         except BaseException as error:
             self.fail(error)
         finally:
             context.leave()
+
+    def _receive_all(self) -> None:
+        remote = len(self.clocks.keys() - {self.here})
+        while remote:
+            remote -= self._receive()
+        self.replies_due.put(None)
+
+    def _send_all(self) -> None:
+        while (due := self.replies_due.get()) is not None:
+            worker, tensors = due
+            for tensor in tensors:
+                dist.send(tensor, group=self.replies, group_dst=worker)
 
     def _receive(self) -> bool:
         """Takes one request; whether it was a worker's last."""
@@ -78,7 +95,8 @@ class Server:
         if kind == DONE:
             self.take(worker)
             return True
-        flat = warptape.empty_like(flat_of(self.parameters))
+        count = sum(p.numel() for p in self.parameters)
+        flat = warptape.empty(count, dtype=self.parameters[0].dtype, device="cpu")
         dist.recv(flat, group=self.requests, group_src=worker)
         self.received += flat.numel() * flat.element_size()
         parts = zip(given, parts_of(flat, self.parameters), strict=True)
@@ -90,12 +108,17 @@ class Server:
         with self.changed:
             self.failure = self.failure or error
             self.changed.notify_all()
+        self.replies_due.put(None)
         for group in (self.requests, self.replies):
             group._abort(f"the parameter server failed: {type(error).__name__}: {error}")
 
     def abandon(self) -> None:
         self.fail(RuntimeError("its rank left without finish()"))
-        self.thread.join(5)
+        self.join(5)
+
+    def join(self, seconds: float | None = None) -> None:
+        for thread in self.threads:
+            thread.join(seconds)
 
     def take(self, worker: int, version: int = 0, gradients: list[Tensor | None] | None = None) -> None:
         """What a worker pushes: gradients computed from parameters of `version`, or that it is done."""
@@ -108,10 +131,9 @@ class Server:
                 while (ready := self.pending.get(self.version)) and self.clocks.keys() <= ready.keys():
                     self._apply([ready[each] for each in sorted(ready)])
                     del self.pending[self.version - 1]
-                works = [work for each in sorted(self.waiting) for work in self._reply(each)]
+                for each in sorted(filter(self.may_go_on, self.waiting)):
+                    self._reply(each)
                 self.changed.notify_all()
-            for work in works:
-                work.wait()
         except BaseException as error:
             self.fail(error)
             raise
@@ -139,13 +161,11 @@ class Server:
         """Ho et al., section 3: at clock c a worker sees all updates of clocks before c - bound."""
         return self.bound is None or self.version >= self.clocks[worker] - self.bound
 
-    def _reply(self, worker: int) -> list[Any]:
-        if not self.may_go_on(worker):
-            return []
+    def _reply(self, worker: int) -> None:
         self.waiting.remove(worker)
         header, flat = warptape.tensor([self.version], device="cpu"), flat_of(self.parameters)
         self.sent += flat.numel() * flat.element_size()
-        return [dist.isend(t, group=self.replies, group_dst=worker) for t in (header, flat)]
+        self.replies_due.put((worker, [header, flat]))
 
     def pull(self) -> tuple[int, Tensor]:
         """The reply to the worker on this rank. It is not waited for longer than the thread waits."""

@@ -162,38 +162,35 @@ class ParameterServer:
             raise
 
     def _exchange(self) -> None:
-        works, replies = [], []
+        """Every push before any reply, with servers in one order on all ranks: nobody waits in a circle."""
         for i, owned in enumerate(self._owned):
             if i == self.rank:
                 continue
             given = [int(p.grad is not None) for p in owned]
-            flat = flat_of([warptape.zeros_like(p) if p.grad is None else p.grad for p in owned])
-            version, fresh = warptape.zeros(1, dtype=warptape.int64, device="cpu"), warptape.empty_like(flat)
-            header = warptape.tensor([PUSH, self._versions[i], *given], device="cpu")
-            works += [self._send(i, t) for t in (header, flat)]
-            works += [dist.irecv(t, group=self._replies[i], group_src=i) for t in (version, fresh)]
-            replies.append((i, version, fresh))
+            self._send(i, warptape.tensor([PUSH, self._versions[i], *given], device="cpu"))
+            self._send(i, flat_of([warptape.zeros_like(p) if p.grad is None else p.grad for p in owned]))
         if self.server is not None:
-            mine = self.rank
-            copies = [None if p.grad is None else p.grad.cpu().clone() for p in self._owned[mine]]
-            self.server.take(self.rank, self._versions[mine], copies)
-            self._versions[mine], flat = self.server.pull()
-            load(self._owned[mine], flat)
-        for work in works:
-            work.wait()
-        for i, version, fresh in replies:
-            self._versions[i] = int(version.item())
-            load(self._owned[i], fresh)
+            copies = [None if p.grad is None else p.grad.cpu().clone() for p in self._owned[self.rank]]
+            self.server.take(self.rank, self._versions[self.rank], copies)
+        for i, owned in enumerate(self._owned):
+            if i == self.rank and self.server is not None:
+                self._versions[i], flat = self.server.pull()
+            else:
+                version, flat = warptape.zeros(1, dtype=warptape.int64, device="cpu"), flat_of(owned)
+                for tensor in (version, flat):
+                    dist.recv(tensor, group=self._replies[i], group_src=i)
+                self._versions[i] = int(version.item())
+            load(owned, flat)
 
-    def _send(self, i: int, tensor: Tensor) -> Any:
-        return dist.isend(tensor, group=self._requests[i], group_dst=i)
+    def _send(self, i: int, tensor: Tensor) -> None:
+        dist.send(tensor, group=self._requests[i], group_dst=i)
 
     def finish(self) -> dict[str, Any]:
         """Says that this rank pushes no more, and serves until no worker does; then every rank has the last
         parameters. Collective. A second call does nothing.
 
-        Returns: of this rank's server: "version", its steps; "staleness", how old parameters of a push were (in
-            steps) -> pushes; "received" and "sent", bytes from and to other ranks. Zeros where no server is.
+        Returns: of this rank's server: "version", its steps; "staleness", how old parameters of a push were
+            (in steps) -> pushes; "received" and "sent", bytes from and to other ranks. Zeros without one.
         """
         if not self._finished:
             self._finished = True
@@ -208,11 +205,11 @@ class ParameterServer:
         if self.rank in self.workers:
             for i, owned in enumerate(self._owned):
                 if i != self.rank:
-                    self._send(i, warptape.tensor([DONE] + [0] * (1 + len(owned)), device="cpu")).wait()
+                    self._send(i, warptape.tensor([DONE] + [0] * (1 + len(owned)), device="cpu"))
         if here is not None:
             if self.rank in self.workers:
                 here.take(self.rank)
-            here.thread.join()
+            here.join()
             atexit.unregister(here.abandon)
             if here.failure is not None:
                 raise here.failure
