@@ -158,7 +158,7 @@ class Server:
         self.version += 1
 
     def may_go_on(self, worker: int) -> bool:
-        """Ho et al., section 3: at clock c a worker sees all updates of clocks before c - bound."""
+        """Ho et al., section 2: at clock c a worker sees all updates of clocks before c - bound."""
         return self.bound is None or self.version >= self.clocks[worker] - self.bound
 
     def _reply(self, worker: int) -> None:
