@@ -5,10 +5,13 @@
     python examples/train_gpt.py --dtype bfloat16 --steps 2000
     python examples/train_gpt.py --resume                      go on from the last checkpoint under --out
     warptape-run --nproc-per-node 2 examples/train_gpt.py      share every batch among processes
+    warptape-run --nproc-per-node 8 examples/train_gpt.py --dp 2 --tp 2 --pp 2 --zero 1     and the model
 
 Under --out it leaves checkpoint.pt, loss.png (where matplotlib is installed) and text.bin (the text, where
-that is several files). A terminal shows a progress bar, anything else gets lines. Wrong input ends with one
-line and exit code 2. Processes that --max-restarts starts again go on from the last checkpoint.
+that is several files). With --dp, --tp, --pp or --zero the checkpoint is a folder, from which --resume goes
+on with other numbers of these, too (--dp 1 in one process). A terminal shows a progress bar, anything else
+gets lines. Wrong input ends with one line and exit code 2. Processes that --max-restarts starts again go on
+from the last checkpoint.
 
 Shapes: B batch, T block (bytes of context), C width, H heads, V vocabulary (the 256 bytes).
 """
@@ -17,9 +20,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import lzma
 import math
 import os
+import shutil
 import sys
 import sysconfig
 import time
@@ -28,11 +33,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import gpt_report
 import numpy as np
 import warptape as wt
 import warptape.distributed as dist
 import warptape.nn.functional as F
-from tqdm import tqdm
 from warptape import nn, optim
 from warptape.nn.parallel import DistributedDataParallel
 
@@ -149,12 +154,12 @@ def loss_of(model: nn.Module, tokens: wt.Tensor, targets: wt.Tensor) -> wt.Tenso
     return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
 
 
-def make_optimizer(model: GPT, lr: float) -> optim.AdamW:
+def make_optimizer(model: Any, lr: float, make: Any = optim.AdamW) -> Any:
     """AdamW in one fused call; weight decay on the matrices only."""
     matrices = [p for p in model.parameters() if p.dim() >= 2]
     vectors = [p for p in model.parameters() if p.dim() < 2]
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
-    return optim.AdamW(groups, lr=lr, betas=(0.9, 0.98), fused=True)
+    return make(groups, lr=lr, betas=(0.9, 0.98), fused=True)
 
 
 def learning_rate(step: int, peak: float) -> float:
@@ -235,11 +240,11 @@ class Text:
             )
         held_out = max(block + 1, min(len(data) // 10, VALIDATION_BYTES))
         self.train, self.validation = data[:-held_out], data[-held_out:]
-        self.block, self.device = block, device
+        self.block, self.device, self.share = block, device, my_rank()
 
     def batch(self, size: int, generator: wt.Generator) -> tuple[wt.Tensor, wt.Tensor]:
         """This rank's share of random blocks, and the byte after each of theirs: two of [B, T], int64."""
-        rank, ranks = my_rank()
+        rank, ranks = self.share
         starts = wt.randint(len(self.train) - self.block, (size,), generator=generator).tolist()[rank::ranks]
         rows = np.stack([self.train[start : start + self.block + 1] for start in starts])
         tokens = wt.from_numpy(rows).to(self.device).long()
@@ -290,7 +295,7 @@ def write(model: GPT, prompt: bytes, length: int, samples: int, seed: int, cast:
     return [bytes(row) for row in tokens.tolist()]
 
 
-# ----------------------------------------------------------------------- speed and its limit
+# ------------------------------------------------------------------------------------- speed
 
 
 def flops_per_byte(model: GPT) -> float:
@@ -300,66 +305,7 @@ def flops_per_byte(model: GPT) -> float:
     return 6.0 * weights + 12.0 * len(model.layers) * positions
 
 
-def machine_peak(device: str, dtype: str) -> float:
-    """Operations per second of a large matrix product: on the CPU one thread's best times the cores."""
-    on_cpu = device.startswith("cpu")
-    size = 1024 if on_cpu else 8192
-    a, b = (wt.randn(size, size, generator=wt.Generator()).to(device, DTYPES[dtype]) for _ in range(2))
-    threads, best = wt.get_num_threads(), math.inf
-    if on_cpu:
-        wt.set_num_threads(1)
-    try:
-        for _ in range(10):
-            start = time.perf_counter()
-            (a @ b)[0, 0].item()
-            best = min(best, time.perf_counter() - start)
-    finally:
-        wt.set_num_threads(threads)
-    return 2.0 * size**3 / best * (len(os.sched_getaffinity(0)) if on_cpu else 1)
-
-
-class Progress:
-    """A progress bar on a terminal, lines on stdout elsewhere; times the steps between two reports."""
-
-    def __init__(self, step: int, steps: int, flops: float, peak: float) -> None:
-        self.flops, self.peak = flops, peak
-        self.bar = tqdm(total=steps, initial=step, unit="step") if sys.stdout.isatty() else None
-        self.validation = math.nan
-        self.resume_clock()
-
-    def resume_clock(self) -> None:
-        self.since, self.bytes, self.steps = time.perf_counter(), 0, 0
-
-    def trained(self, tokens: int) -> None:
-        self.bytes += tokens
-        self.steps += 1
-
-    def report(self, step: int, loss: float) -> None:
-        speed = self.bytes / (time.perf_counter() - self.since)
-        share = speed * self.flops / self.peak
-        if self.bar is not None:
-            self.bar.update(self.steps)
-            known = {} if math.isnan(self.validation) else {"val": f"{self.validation:.4f}"}
-            self.bar.set_postfix(loss=f"{loss:.4f}", **known, tokens_s=f"{speed:,.0f}", peak=f"{share:.0%}")
-        else:
-            print(f"step {step} loss {loss:.4f} tokens/s {speed:.0f} peak {100 * share:.1f}%", flush=True)
-        self.resume_clock()
-
-    def validated(self, step: int, loss: float, xz: float) -> None:
-        self.validation = loss
-        bits = f"val bits/byte {loss / math.log(2):.4f} (xz {xz:.4f})"
-        if self.bar is not None:
-            self.bar.write(f"step {step} val loss {loss:.4f}, {bits}")
-        else:
-            print(f"val loss {loss:.4f}\n{bits}", flush=True)
-        self.resume_clock()
-
-    def close(self) -> None:
-        if self.bar is not None:
-            self.bar.close()
-
-
-# -------------------------------------------------------------------- checkpoint and picture
+# -------------------------------------------------------------------------------- checkpoint
 
 
 @contextlib.contextmanager
@@ -375,6 +321,10 @@ def atomic_file(path: Path) -> Iterator[Any]:
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
     """Read a checkpoint of this script; anything else is an InputError."""
+    if path.is_dir():
+        raise InputError(
+            f"--resume {path}: a folder goes with --dp, --tp, --pp or --zero; in one process --dp 1"
+        )
     if not path.is_file():
         raise InputError(f"--resume {path}: no such file")
     try:
@@ -388,62 +338,66 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     return state
 
 
+def from_first(value: float) -> float:
+    """The first rank's number, on every rank."""
+    if not dist.is_initialized():
+        return value
+    told = wt.tensor(value, dtype=wt.float64)
+    dist.broadcast(told, 0)
+    return told.item()
+
+
 class Run:
     """Everything a step changes, so that a checkpoint of it resumes to the same curve, bit for bit."""
 
-    def __init__(self, settings: dict[str, Any], device: str, text: np.ndarray) -> None:
+    def __init__(self, settings: dict[str, Any], device: str, text: np.ndarray, layout: Any = None) -> None:
         self.settings, self.step = settings, 0
         self.history: dict[str, list[list[float]]] = {"train": [], "validation": []}  # pairs of step and loss
         self.text_mark = [len(text), zlib.crc32(text)]
         wt.manual_seed(settings["seed"])
         self.model = GPT(*(settings[name] for name in SHAPE)).to(device)
-        self.parallel = DistributedDataParallel(self.model) if dist.is_initialized() else self.model
-        self.optimizer = make_optimizer(self.model, settings["lr"])
+        self.parallel, self.training_step, make = self.model, training_step, optim.AdamW
+        self.spread: Any = None
+        if layout is not None:
+            self.spread = self.spread_out(layout, device)
+            self.parallel, self.training_step = self.spread.parallel, self.spread.training_step
+            make = functools.partial(self.parallel.optimizer, optim.AdamW)
+        elif dist.is_initialized():
+            self.parallel = DistributedDataParallel(self.model)
+        self.optimizer = make_optimizer(self.parallel, settings["lr"], make)
         self.generator = wt.Generator().manual_seed(settings["seed"])  # draws the batches, on the CPU
 
-    def save(self, path: Path) -> None:
-        with atomic_file(path) as file:
-            wt.save(
-                {
-                    "settings": self.settings,
-                    "step": self.step,
-                    "model": self.model.state_dict(),
-                    "optimizer": self.optimizer.state_dict(),
-                    "generator": self.generator.get_state(),
-                    "history": self.history,
-                    "text": self.text_mark,
-                },
-                file,
-            )
+    def spread_out(self, layout: dict[str, int], device: str) -> Any:
+        from gpt_layouts import Spread
+
+        try:
+            return Spread(self.model, layout, self.settings["batch"], device)
+        except ValueError as error:
+            raise InputError(one_line(error)) from error
+
+    def known(self) -> dict[str, Any]:
+        """What is no tensor and no generator."""
+        names = {"settings": self.settings, "step": self.step, "history": self.history}
+        return {**names, "text": self.text_mark}
+
+    def save(self, out: Path) -> None:
+        if self.spread is not None:
+            self.spread.save(out / "checkpoint", self.optimizer, self.generator, self.known())
+        elif my_rank()[0] == 0:
+            states = {name: getattr(self, name).state_dict() for name in ("model", "optimizer")}
+            with atomic_file(out / "checkpoint.pt") as file:
+                wt.save({**self.known(), **states, "generator": self.generator.get_state()}, file)
 
     def restore(self, state: dict[str, Any]) -> None:
+        if self.spread is not None:
+            self.spread.restore(state["path"], self.optimizer, self.generator)
+        else:
+            self.model.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.generator.set_state(state["generator"])
         self.step, self.history = state["step"], state["history"]
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.generator.set_state(state["generator"])
         if list(state["text"]) != self.text_mark:
             print("note: the text is not the one of the checkpoint; the curve will differ", file=sys.stderr)
-
-
-def plot(history: dict[str, list[list[float]]], xz: float, path: Path) -> str:
-    """Draw both losses over the steps as a PNG; returns what to tell the user."""
-    try:
-        import matplotlib
-    except ImportError:
-        return f"{path} not drawn: it needs matplotlib (pip install matplotlib)"
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(8, 5))
-    for name, style in (("train", "-"), ("validation", "o-")):
-        if history[name]:
-            axes.plot(*zip(*history[name], strict=True), style, label=name, linewidth=1)
-    axes.axhline(xz * math.log(2), color="gray", linestyle=":", label="xz on the validation bytes")
-    axes.set(xlabel="step", ylabel="nats per byte", title="Loss")
-    axes.legend()
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
-    return f"loss curve: {path}"
 
 
 # -------------------------------------------------------------------------- the command line
@@ -481,17 +435,28 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     path: dict[str, Any] = {"type": Path, "nargs": "?", "const": Path(), "metavar": "CHECKPOINT"}
     what = "go on from a checkpoint (default: the one under --out), with its settings where none are given"
     parser.add_argument("--resume", help=what, **path)
+    for axis in ("--dp", "--tp", "--pp"):
+        parser.add_argument(axis, type=int, help="ranks along this axis (default: 1)")
+    parser.add_argument("--zero", type=int, choices=range(4), help="what ranks along --dp share (default: 0)")
     return parser.parse_args(arguments)
 
 
-def check(settings: dict[str, Any]) -> None:
+def layout_of(arguments: argparse.Namespace) -> dict[str, int] | None:
+    """What is asked of gpt_layouts.py, if anything is."""
+    given = {name: getattr(arguments, name) for name in ("dp", "tp", "pp", "zero")}
+    if set(given.values()) == {None}:
+        return None
+    return {"dp": 1, "tp": 1, "pp": 1, "zero": 0} | {k: v for k, v in given.items() if v is not None}
+
+
+def check(settings: dict[str, Any], ranks: int) -> None:
     for name in (*SHAPE, "steps", "batch", "eval_every"):
         if settings[name] < 1:
             raise InputError(f"--{name.replace('_', '-')} {settings[name]}: must be at least 1")
     if settings["width"] % settings["heads"]:
         raise InputError(f"--heads {settings['heads']} does not divide --width {settings['width']}")
-    if settings["batch"] % my_rank()[1]:
-        raise InputError(f"--batch {settings['batch']}: does not divide among {my_rank()[1]} processes")
+    if settings["batch"] % ranks:
+        raise InputError(f"--batch {settings['batch']}: does not divide among {ranks} processes")
     if not (0 < settings["lr"] < math.inf):
         raise InputError(f"--lr {settings['lr']}: must be a positive number")
     if not 0 <= settings["seed"] < 2**63:
@@ -501,17 +466,24 @@ def check(settings: dict[str, Any]) -> None:
 def prepare(arguments: argparse.Namespace) -> tuple[Run, Text]:
     """Turn the command line into a run at its start, or at the checkpoint's step, and its text."""
     given = {name: getattr(arguments, name) for name in DEFAULTS if getattr(arguments, name) is not None}
-    saved, restarts = arguments.out / "checkpoint.pt", int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
-    resume = saved if arguments.resume == Path() or (restarts and saved.is_file()) else arguments.resume
+    from gpt_layouts import is_there
+
+    layout, restarts = layout_of(arguments), int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
+    saved = arguments.out / ("checkpoint" if layout else "checkpoint.pt")
+    again = restarts and (is_there(saved) if layout else saved.is_file())
+    resume = saved if arguments.resume == Path() or again else arguments.resume
     if dist.is_initialized() and not restarts and resume != saved and my_rank()[0] == 0:
-        saved.unlink(missing_ok=True)  # another run's, which a restart must not take up
-    state = load_checkpoint(resume) if resume is not None else None
+        # another run's, which a restart must not take up
+        shutil.rmtree(saved, ignore_errors=True) if layout else saved.unlink(missing_ok=True)
+    state = None
+    if resume is not None:
+        state = load_folder(resume) if layout else load_checkpoint(resume)
     known = state["settings"] if state else {}
     settings = {**DEFAULTS, **known, **given}
     for name in SHAPE if state else ():
         if settings[name] != known[name]:
             raise InputError(f"--{name} {settings[name]}: the checkpoint has --{name} {known[name]}")
-    check(settings)
+    check(settings, 1 if layout else my_rank()[1])
     try:
         wt.zeros(1, device=arguments.device)
     except (RuntimeError, ValueError, AssertionError) as error:
@@ -522,7 +494,8 @@ def prepare(arguments: argparse.Namespace) -> tuple[Run, Text]:
     except OSError as error:
         raise InputError(one_line(error)) from error
     text = Text(data, settings["block"], arguments.device)
-    run = Run(settings, arguments.device, data)
+    run = Run(settings, arguments.device, data, layout)
+    text.share = run.spread.share if layout else text.share
     if state:
         try:
             run.restore(state)
@@ -531,16 +504,27 @@ def prepare(arguments: argparse.Namespace) -> tuple[Run, Text]:
     return run, text
 
 
+def load_folder(path: Path) -> dict[str, Any]:
+    """What of a split run's checkpoint is no tensor; the rest Run.restore reads."""
+    from gpt_layouts import read
+
+    try:
+        return read(path)
+    except Exception as error:  # as in load_checkpoint
+        raise InputError(f"--resume {path}: cannot be read as a checkpoint ({one_line(error)})") from error
+
+
 def train(run: Run, text: Text, out: Path, peak: float, xz: float) -> None:
     """Take the steps that are left, reporting, validating and saving on the way."""
     settings, cast = run.settings, autocast(text.device, run.settings["dtype"])
-    leads = my_rank()[0] == 0  # reports, validates and saves; the others wait for it in their next step
-    progress = Progress(run.step, settings["steps"], flops_per_byte(run.model), peak)
+    leads = my_rank()[0] == 0  # reports and validates; the others wait for it
+    progress = gpt_report.Progress(run.step, settings["steps"], flops_per_byte(run.model), peak)
     while run.step < settings["steps"]:
         run.step += 1
         for group in run.optimizer.param_groups:
             group["lr"] = learning_rate(run.step, settings["lr"])
-        loss = training_step(run.parallel, run.optimizer, text.batch(settings["batch"], run.generator), cast)
+        batch = text.batch(settings["batch"], run.generator)
+        loss = run.training_step(run.parallel, run.optimizer, batch, cast)
         progress.trained(settings["batch"] * settings["block"])
         last = run.step == settings["steps"]
         if run.step % LOG_EVERY == 0 or last:
@@ -548,11 +532,13 @@ def train(run: Run, text: Text, out: Path, peak: float, xz: float) -> None:
                 dist.all_reduce(loss, dist.ReduceOp.AVG)
             run.history["train"].append([run.step, loss.item()])
             progress.report(run.step, loss.item())
-        if leads and (run.step % settings["eval_every"] == 0 or last):
-            value = validate(run.model, text, settings["batch"], cast)
+        if run.step % settings["eval_every"] == 0 or last:
+            if run.spread is not None:
+                run.spread.gather(run.model)
+            value = from_first(validate(run.model, text, settings["batch"], cast) if leads else 0.0)
             run.history["validation"].append([run.step, value])
             progress.validated(run.step, value, xz)
-            run.save(out / "checkpoint.pt")
+            run.save(out)
             progress.resume_clock()
     progress.close()
 
@@ -569,9 +555,11 @@ def main(arguments: list[str] | None = None) -> int:
     except InputError as error:
         if leads:
             print(f"train_gpt.py: {error}", file=sys.stderr)
+        else:
+            time.sleep(2)  # or the launcher would stop the first rank before it has said so
         return 2
     settings, out = run.settings, options.out
-    peak, xz = machine_peak(text.device, settings["dtype"]), text.xz_bits_per_byte()
+    peak, xz = gpt_report.machine_peak(text.device, DTYPES[settings["dtype"]]), text.xz_bits_per_byte()
     print(f"text: {len(text.train):,} bytes to train on, {len(text.validation):,} to validate on")
     parameters = sum(p.numel() for p in run.model.parameters())
     print(f"model: {parameters:,} parameters, {settings['dtype']} on {text.device}")
@@ -585,7 +573,7 @@ def main(arguments: list[str] | None = None) -> int:
         dist.destroy_process_group()
     if not leads:
         return 0
-    print(plot(run.history, xz, out / "loss.png"))
+    print(gpt_report.plot(run.history, xz, out / "loss.png"))
     cast = autocast(text.device, settings["dtype"])
     for sample in write(run.model, b"\n", 300, 3, settings["seed"], cast):
         known = (c if c.isprintable() or c in "\n\t" else "?" for c in sample.decode(errors="replace"))

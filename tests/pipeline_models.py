@@ -16,6 +16,7 @@ from warptape.parallel import pipeline as pp
 from warptape.utils.checkpoint import checkpoint
 
 STEPS, BATCH, M, WIDTH = 20, 16, 4, 6
+LARGEST_NORM = 0.1  # of gradients: less than what they have
 KINDS = ["gpipe", "1f1b", "interleaved", "zb_h1"]
 SINGLE = {"gpipe": pp.ScheduleGPipe, "1f1b": pp.Schedule1F1B, "zb_h1": pp.ScheduleZBH1}
 Batch = tuple[tuple[wt.Tensor, ...], wt.Tensor]
@@ -181,6 +182,7 @@ def train_plainly(kind: str, optimizer: str) -> Found:
         loss = loss_fn(out, y)
         loss.backward()
         losses.append(loss.item())
+        nn.utils.clip_grad_norm_(net.parameters(), LARGEST_NORM)
         named = dict(net.named_parameters(remove_duplicate=False))
         gradients.append({n: p.grad.clone() for n, p in named.items() if p.grad is not None})
         opt.step()
@@ -200,6 +202,7 @@ def train_in_parts(kind: str, optimizer: str, schedule: str) -> Found:
         runner.step(*x, target=y, losses=parts)
         if parts:
             losses.append(sum(p.item() for p in parts) / M)
+        nn.utils.clip_grad_norm_(named.values(), LARGEST_NORM)  # of the whole model
         gradients.append({n: p.grad.clone() for n, p in named.items() if p.grad is not None})
         if opt is not None:
             opt.step()

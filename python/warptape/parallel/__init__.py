@@ -1,6 +1,8 @@
 """Ways to train one model on many ranks, over warptape.distributed."""
 
 from . import pipeline, shard, tensor
+from .model import ParallelModel
+from .parallelize import parallelize
 from .parameter_server import ParameterServer
 from .shard import FSDPModule, MixedPrecisionPolicy, fully_shard
 from .tensor import parallelize_module
@@ -10,8 +12,10 @@ __all__ = [
     "FSDPModule",
     "Layout",
     "MixedPrecisionPolicy",
+    "ParallelModel",
     "ParameterServer",
     "fully_shard",
+    "parallelize",
     "parallelize_module",
     "pipeline",
     "shard",

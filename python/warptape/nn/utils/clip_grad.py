@@ -35,14 +35,19 @@ def get_total_norm(
         else:
             norms = [t.norm(norm_type) for t in tensors]
         total = warptape.stack([norm.to(tensors[0].device) for norm in norms]).norm(norm_type)
-    if error_if_nonfinite and not bool(total.isfinite()):
+    if error_if_nonfinite:
+        _check_finite(total, norm_type)
+    return total
+
+
+def _check_finite(total: Tensor, norm_type: float) -> None:
+    if not bool(total.isfinite()):
         raise RuntimeError(
             f"The total norm of order {norm_type} for gradients from `parameters` is non-finite, so it "
             "cannot be "
             "clipped. To disable this error and scale the gradients by the non-finite norm anyway, set "
             "`error_if_nonfinite=False`"
         )
-    return total
 
 
 def clip_grads_with_norm_(
@@ -72,20 +77,28 @@ def clip_grad_norm_(
     foreach: bool | None = None,
 ) -> Tensor:
     """Scales the gradients, in place, so that their total norm is at most `max_norm`; returns what it was
-    before. Of parameters that ranks hold parts of it is the norm of the whole, and all ranks must call."""
+    before. Of parameters that ranks hold parts of, or a pipeline's stages, it is the norm of the whole (each
+    tied weight once), and all ranks must call."""
     parameters = _listed(parameters)
     if not parameters:
         warnings.warn("`parameters` is an empty generator, no gradient clipping will occur.", stacklevel=2)
     split: dict[Any, list[Tensor]] = {}  # gradients by the groups among whose ranks they are split
+    stages: tuple[Any, ...] = ()  # the group of ranks that have a pipeline's stages
     for p in parameters:
-        if p.grad is not None:
+        stages, counts = getattr(p, "_norm_stages", (stages, True))
+        if p.grad is not None and counts:
             split.setdefault(getattr(p, "_norm_groups", ()), []).append(p.grad)
     grads = split.get((), [])
-    if split.keys() - {()}:
+    if stages or split.keys() - {()}:
         from ...distributed.norms import norm_of_parts
 
         grads = [norm_of_parts(get_total_norm(g, norm_type), norm_type, over) for over, g in split.items()]
-    total_norm = get_total_norm(grads, norm_type, error_if_nonfinite, foreach)
+    total_norm = get_total_norm(grads, norm_type, False, foreach)
+    if stages:  # of one dtype on all of them, also where a stage has no gradients
+        total_norm = total_norm.to(parameters[0].device, warptape.float64)
+        total_norm = norm_of_parts(total_norm, norm_type, stages).to(parameters[0].dtype)
+    if error_if_nonfinite:
+        _check_finite(total_norm, float(norm_type))
     clip_grads_with_norm_(parameters, max_norm, total_norm, foreach)
     return total_norm
 

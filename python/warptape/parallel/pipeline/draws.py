@@ -39,10 +39,11 @@ def set_calls(generator: Any, calls: int) -> None:
 
 
 @contextmanager
-def part_of_batch(index: int) -> Iterator[None]:
-    """Inside, the inputs of dropout and attention are the part of this index, of equal ones along dim 0."""
+def part_of_batch(index: int, count: int) -> Iterator[None]:
+    """Inside, the inputs of dropout and attention are the part of this index, of equal ones along dim 0; of
+    the part that split_randomness(mesh, 0) says is this rank's."""
     before = _set_parts(())
-    _set_parts((index, *before[1:]))
+    _set_parts((before[0] * count + index, *before[1:]))
     try:
         yield
     finally:

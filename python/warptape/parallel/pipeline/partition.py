@@ -162,7 +162,7 @@ def split_into_stages(
     Raises: ValueError for numbers that do not fit, before anything is sent; TypeError for a module that is no
     list of layers.
     """
-    named = _named(layers)
+    named = named_layers(layers)
     stages = get_world_size(group) * chunks
     counts = counts_of(list(named.values()), stages, balance, example, group)
     names, parts = list(named), []
@@ -174,7 +174,8 @@ def split_into_stages(
     return [PipelineStage(parts[s], s, stages, device, group=group, shared=shared[s]) for s in mine]
 
 
-def _named(layers: nn.Module | Sequence[nn.Module]) -> dict[str, nn.Module]:
+def named_layers(layers: nn.Module | Sequence[nn.Module]) -> dict[str, nn.Module]:
+    """Layers by the names that they have. Raises TypeError for a module that is no list of layers."""
     if isinstance(layers, nn.Sequential | nn.ModuleList):
         return {name: layer for name, layer in layers._modules.items() if layer is not None}
     if isinstance(layers, nn.Module):

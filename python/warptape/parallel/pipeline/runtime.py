@@ -285,7 +285,7 @@ class PipelineSchedule:
             before[s] = before[s - 1] + self._calls_in_stage[s - 1] if s else 0
         generator, start = draws.generator_of(stage.device), self._base[s] + before[s]
         draws.set_calls(generator, start)
-        with draws.part_of_batch(j):
+        with draws.part_of_batch(j, self.n_microbatches):
             out = stage.forward(j, args, self._kwargs[j])
         self._calls_in_stage[s] = draws.get_calls(generator) - start
         return out

@@ -28,6 +28,13 @@ class SharedParameters:
             if found:
                 self.mine[name] = list(found.values())
         self.before: dict[str, Tensor | None] = {}
+        counted_elsewhere = {
+            id(p) for name, own in self.mine.items() for p in own[self.rank == owners[name][0] :]
+        }
+        for stage in stages:
+            for p in stage.submod.parameters():
+                norm = ((self.group,), id(p) not in counted_elsewhere)
+                p._norm_stages = norm  # type: ignore[attr-defined]  # for nn.utils.clip_grad_norm_
 
     def equalize(self) -> None:
         """All owners take the first one's value."""

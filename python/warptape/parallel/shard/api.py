@@ -241,7 +241,7 @@ def fully_shard(
     `shard_placement_fn` and `offload_policy`.
     """
     mesh = _checked_mesh(module, mesh)
-    _check_options(reshard_after_forward, mp_policy, shard_placement_fn, offload_policy)
+    check_options(reshard_after_forward, mp_policy, shard_placement_fn, offload_policy)
     places = _own_parameters(module, {id(p) for p in ignored_params or ()})
     joined = [_check_parameter(p, where[0], mesh) for p, where in places]
     entries = [Entry(p, [(m, name.rpartition(".")[2]) for m, name in where]) for p, where in places]
@@ -282,7 +282,8 @@ def _checked_mesh(module: Any, mesh: Any) -> DeviceMesh:
     return mesh
 
 
-def _check_options(reshard: Any, policy: Any, placement: Any, offload: Any) -> None:
+def check_options(reshard: Any, policy: Any, placement: Any, offload: Any) -> None:
+    """Raises TypeError and NotImplementedError for fully_shard's options."""
     if reshard is not None and not isinstance(reshard, bool):
         raise TypeError(f"fully_shard: reshard_after_forward is True, False or None, got {reshard!r}")
     if not isinstance(policy, MixedPrecisionPolicy):

@@ -78,6 +78,11 @@ def _check(module: nn.Module, steps: Steps, ranks: int) -> None:
             )
 
 
+def check_plan(module: nn.Module, plan: Plan, ranks: int) -> None:
+    """Raises what parallelize_module does for a plan that does not fit; changes nothing."""
+    _check(module, _steps(module, plan), ranks)
+
+
 def parallelize_module(
     module: nn.Module, device_mesh: DeviceMesh | None = None, parallelize_plan: Plan | None = None
 ) -> nn.Module:

@@ -124,7 +124,7 @@ def run(
         copies, at = layout.copies, layout.copy_of(get_rank())
         if copies > 1:
             inputs, target = (_part(x, copies, at) for x in (inputs, target))
-            around = part_of_batch(at)
+            around = part_of_batch(at, copies)
         loss_fn = layout.loss_fn(mesh) if layout.loss_fn else loss_fn
     recorder, trained = Recorder(seen), {}
     for top in _tops(result):

@@ -1,0 +1,139 @@
+"""train_gpt.py's model over the axes of a mesh: what --dp, --tp, --pp and --zero ask for.
+
+Shapes: B batch, T block, C width, V vocabulary; V / n is the part of the vocabulary that a rank has.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import warptape as wt
+import warptape.distributed as dist
+import warptape.distributed.checkpoint as dcp
+import warptape.nn.functional as F
+from warptape import nn
+from warptape.parallel import ParallelModel, parallelize
+from warptape.parallel.tensor import ColwiseParallel, RowwiseParallel, VocabParallelCrossEntropy, divide
+
+# Queries, keys and values are one matrix; the head has the embedding's weight, so both split the vocabulary.
+PLAN = {
+    "tokens": RowwiseParallel(),
+    "layers.*.attention": divide("heads", width_of_input=True),
+    "layers.*.attention.qkv": ColwiseParallel(parts=3),
+    "layers.*.attention.out": RowwiseParallel(),
+    "layers.*.mlp.0": ColwiseParallel(),
+    "layers.*.mlp.2": RowwiseParallel(),
+    "head": ColwiseParallel(),
+}
+
+
+class Start(nn.Module):
+    """What comes before the first layer: tokens [B, T] -> [B, T, C]."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.tokens, self.positions = model.tokens, model.positions
+
+    def forward(self, tokens: wt.Tensor) -> wt.Tensor:
+        return self.tokens(tokens) + self.positions(wt.arange(tokens.shape[1], device=tokens.device))
+
+
+class Spread:
+    """A copy of the model over the ranks; the model itself stays whole, to validate and to write text.
+
+    share: which of how many parts of a batch is this rank's.
+    Raises: ValueError, on every rank, for options that do not fit each other or the job.
+    """
+
+    def __init__(self, model: Any, layout: dict[str, int], batch: int, device: str) -> None:
+        dp, tp, pp = (layout[name] for name in ("dp", "tp", "pp"))
+        depth = len(model.layers)
+        check(layout, depth, model.layers[0].attention.heads, batch)
+        if not dist.is_initialized():
+            dist.init_process_group(store=dist.HashStore(), rank=0, world_size=1)
+        names = ("pp", "dp", "tp")  # neighbours in the last one talk most
+        mesh = dist.init_device_mesh(device.partition(":")[0], (pp, dp, tp), mesh_dim_names=names)
+        model = copy.deepcopy(model)
+        measure = VocabParallelCrossEntropy(mesh["tp"]) if tp > 1 else F.cross_entropy
+
+        def loss_of(logits: wt.Tensor, targets: wt.Tensor) -> wt.Tensor:
+            return measure(logits.float().flatten(0, 1), targets.flatten())  # [B, T, V / n], [B, T]
+
+        balance = [depth // pp] * pp  # of the layers, and of the model's start and end
+        balance[0] += 1
+        balance[-1] += 1
+        self.parallel = parallelize(
+            model,
+            mesh,
+            loss_fn=loss_of,
+            plan=PLAN,
+            layers=[Start(model), *model.layers, nn.Sequential(model.norm, model.head)],
+            balance=balance,
+            n_microbatches=pp,
+            zero=layout["zero"],
+        )
+        self.share = mesh.get_local_rank("dp"), dp
+
+    def training_step(
+        self, model: ParallelModel, optimizer: Any, batch: tuple[wt.Tensor, ...], cast: Any
+    ) -> wt.Tensor:
+        """As train_gpt's; the loss is that of the whole batch."""
+        optimizer.zero_grad()
+        with cast:
+            loss = model.step(batch[0], target=batch[1])
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return loss
+
+    def gather(self, model: Any) -> None:
+        """Brings the weights of all ranks into a whole model."""
+        model.load_state_dict(self.parallel.full_state_dict())
+
+    def save(self, path: Path, optimizer: Any, generator: wt.Generator, known: dict[str, Any]) -> None:
+        """All ranks save what they have. `known` is the same on all of them."""
+        state = {"model": self.parallel, "optimizer": optimizer, "generator": generator}
+        dcp.save({**state, "known": json.dumps(known)}, checkpoint_id=path)
+
+    def restore(self, path: Path, optimizer: Any, generator: wt.Generator) -> None:
+        """What any layout has saved."""
+        state = {"model": self.parallel, "optimizer": optimizer, "generator": generator}
+        dcp.load(state, checkpoint_id=path)
+
+
+def is_there(path: Path) -> bool:
+    """Whether that is a checkpoint, also if a kill left it aside."""
+    try:
+        dcp.metadata(path)
+    except (dcp.CheckpointException, OSError):
+        return False
+    return True
+
+
+def read(path: Path) -> dict[str, Any]:
+    """What of a checkpoint is no tensor, and its path."""
+    state = {"known": ""}
+    dcp.load(state, checkpoint_id=path)
+    return {**json.loads(state["known"]), "path": path}
+
+
+def check(layout: dict[str, int], depth: int, heads: int, batch: int) -> None:
+    """Raises ValueError that names the option to change."""
+    dp, tp, pp = (layout[name] for name in ("dp", "tp", "pp"))
+    world = dist.get_world_size() if dist.is_initialized() else 1
+    if min(dp, tp, pp) < 1 or math.prod((dp, tp, pp)) != world:
+        raise ValueError(
+            f"--dp {dp} --tp {tp} --pp {pp} needs {dp * tp * pp} processes and there are {world}; start "
+            "warptape-run with --nproc-per-node as large as their product"
+        )
+    if heads % tp:
+        raise ValueError(f"--heads {heads}: does not divide by --tp {tp}")
+    if depth % pp:
+        raise ValueError(f"--layers {depth}: does not divide by --pp {pp}")
+    if batch % (dp * pp):
+        raise ValueError(
+            f"--batch {batch}: does not divide by --dp {dp} times the {pp} micro-batches of --pp {pp}"
+        )

@@ -1,0 +1,225 @@
+"""What `parallelize` makes of a model: one module that trains, whatever the layout."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from typing import Any
+
+import warptape
+
+from .. import nn
+from .._tensor import Tensor
+from ..distributed import DeviceMesh, ReduceOp, all_gather_object, all_reduce, all_reduce_coalesced
+from ..distributed.optim import ZeroRedundancyOptimizer
+from ..nn.modules._state import _IncompatibleKeys
+from ..nn.parallel import DistributedDataParallel
+from ..optim import Optimizer
+from .pipeline import PipelineSchedule, draws
+from .pipeline.partition import chunk_batch
+from .tensor import split_randomness
+from .tensor.placement import ParallelParameter
+
+
+class Names:
+    """Of the whole model, taken before anything is split: parameters and modules stay the same objects.
+
+    state: shapes of its state_dict; parameters: their names by identity; buffers: (name, module, its own
+    name there) of those that are saved.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.state = {name: list(value.shape) for name, value in model.state_dict().items()}
+        self.parameters: dict[int, list[str]] = {}
+        for name, p in model.named_parameters(remove_duplicate=False):
+            self.parameters.setdefault(id(p), []).append(name)
+        self.buffers: list[tuple[str, nn.Module, str]] = []
+        for path, module in model.named_modules(remove_duplicate=False):
+            named = [(f"{path}.{own}" if path else own, own) for own in module._buffers]
+            self.buffers += [(name, module, own) for name, own in named if name in self.state]
+
+    def keep(self, modules: Iterable[nn.Module], elsewhere: Iterable[nn.Module]) -> None:
+        """Lets go of modules that are elsewhere and not here. A buffer of none of them, of the model itself
+        say, is kept everywhere."""
+        others = {id(m) for each in elsewhere for m in each.modules()}
+        others -= {id(m) for each in modules for m in each.modules()}
+        self.buffers = [found for found in self.buffers if id(found[1]) not in others]
+
+
+class ParallelModel(nn.Module):
+    """What `parallelize` returns: a module to train by `step`, whatever its layout. Every rank calls the same
+    methods. Its parameters are those of this rank's stages, or parts of them, with their names in the whole
+    model; so is its state_dict.
+
+    Args:
+        modules: what this rank has: the model, or its stages.
+        runner: the schedule of these stages, or the model as it is called.
+    """
+
+    def __init__(
+        self,
+        modules: Sequence[nn.Module],
+        runner: Any,
+        names: Names,
+        axes: Mapping[str, DeviceMesh],
+        loss_fn: Callable[..., Tensor],
+        n_microbatches: int,
+        zero: int,
+    ) -> None:
+        super().__init__()
+        self.stages = nn.ModuleList(modules)
+        self.n_microbatches, self.zero = n_microbatches, zero
+        # Not assigned: a runner that is a module has the same modules inside.
+        self.__dict__ |= {"_runner": runner, "_names": names, "_axes": axes, "_loss_fn": loss_fn}
+        # Taken now: between forward and backward sharded modules have other, whole, ones.
+        self._own = list({id(p): p for m in modules for p in m.parameters()}.values())
+        self._device = self._own[0].device
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The model's output. Raises RuntimeError with "pp", where one rank alone would have it."""
+        if isinstance(self._runner, PipelineSchedule):
+            raise RuntimeError("ParallelModel: with 'pp' a model is not called; use step() or evaluate()")
+        with self._part_of_batch():
+            return self._runner(*args, **kwargs)
+
+    def step(self, *args: Any, target: Any, **kwargs: Any) -> Tensor:
+        """Forward and backward of this rank's rows of a batch; adds to the parameters' gradients.
+
+        `args`, `target` and `kwargs` are the same on all ranks but those along "dp", which have each its
+        rows, in order. Returns the mean loss of the whole batch, float64, on every rank.
+        Raises: ValueError for rows that do not divide into micro-batches.
+        """
+        with self._part_of_batch():
+            if isinstance(self._runner, PipelineSchedule):
+                losses: list[Tensor] = []
+                self._runner.step(*args, target=target, losses=losses, return_outputs=False, **kwargs)
+                if "dp" in self._axes and self.zero < 2:
+                    self._average_gradients()
+            else:
+                losses = self._accumulate(args, kwargs, target)
+        return self._mean(losses)
+
+    def evaluate(self, *args: Any, target: Any, **kwargs: Any) -> Tensor:
+        """As step, without gradients. The mode, train() or eval(), is yours to set."""
+        losses: list[Tensor] = []
+        with self._part_of_batch(), warptape.no_grad():
+            if isinstance(self._runner, PipelineSchedule):
+                self._runner.eval(*args, target=target, losses=losses, **kwargs)
+            else:
+                losses.append(self._loss_fn(self._runner(*args, **kwargs), target))
+        return self._mean(losses)
+
+    def optimizer(self, cls: type[Optimizer], params: Any = None, **options: Any) -> Optimizer:
+        """cls(params, **options); with zero=1 each rank along "dp" keeps the state of its share."""
+        params = self._own if params is None else params
+        if self.zero == 1 and "dp" in self._axes:
+            return ZeroRedundancyOptimizer(params, cls, self._axes["dp"].get_group(), **options)
+        return cls(params, **options)
+
+    # ------------------------------------------------------------------------ parameters and state
+
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Any]]:
+        """Names are those in the whole model."""
+        for p in self._own:
+            names = self._names.parameters[id(p)]
+            for name in names[:1] if remove_duplicate else names:
+                yield (f"{prefix}.{name}" if prefix else name), p
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As a module's."""
+        for stage in self.stages:
+            stage.zero_grad(set_to_none)
+
+    def state_dict(  # type: ignore[override]
+        self, *, destination: Any = None, prefix: str = "", keep_vars: bool = False
+    ) -> Any:
+        """What this rank has of the model's. warptape.distributed.checkpoint saves and loads the model."""
+        out = OrderedDict[str, Any]() if destination is None else destination
+        found: dict[str, Any] = {}
+        for name, p in self.named_parameters(remove_duplicate=False):
+            found[name] = p if keep_vars else p.detach()
+        for name, module, own in self._names.buffers:
+            found[name] = module._buffers[own]
+        out.update((prefix + name, found[name]) for name in self._names.state if name in found)
+        return out
+
+    def full_state_dict(self) -> dict[str, Tensor]:
+        """The state_dict of the model in one process, on every rank. Collective."""
+        found = self.state_dict()
+        for p in self._own:
+            if isinstance(p, ParallelParameter):
+                found |= dict.fromkeys(self._names.parameters[id(p)], p.full_tensor())
+        if "pp" in self._axes:
+            all_: list[Any] = [None] * self._axes["pp"].size()
+            all_gather_object(all_, found, group=self._axes["pp"].get_group())
+            found = {name: value for each in reversed(all_) for name, value in each.items()}
+        return {name: found[name] for name in self._names.state}
+
+    def load_state_dict(  # type: ignore[override]
+        self, state_dict: Mapping[str, Any], strict: bool = True
+    ) -> _IncompatibleKeys:
+        """Takes this rank's part of full_state_dict(), or of a model's state_dict in one process. Raises
+        RuntimeError, with nothing loaded, for missing or, if strict, unexpected names, and for shapes."""
+        shapes, faults = self._names.state, []
+        unexpected = [name for name in state_dict if name not in shapes]
+        missing = [name for name in shapes if name not in state_dict]
+        if strict and (unexpected or missing):
+            faults.append(f"missing: {missing}; unexpected: {unexpected}")
+        for name, given in state_dict.items():  # also what other ranks have: all take it, or none does
+            if name in shapes and list(given.shape) != shapes[name]:
+                faults.append(f"{name} is {shapes[name]} as a whole, got {list(given.shape)}")
+        if faults:
+            raise RuntimeError(
+                f"Error(s) in loading state_dict for {type(self).__name__}: {'; '.join(faults)}"
+            )
+        with warptape.no_grad():
+            for name, mine in self.state_dict(keep_vars=True).items():
+                given = state_dict.get(name, mine)
+                if given is not mine:
+                    mine.copy_(mine.part_of(given) if isinstance(mine, ParallelParameter) else given)
+        return _IncompatibleKeys(missing, unexpected)
+
+    # ------------------------------------------------------------------------- parts of a step
+
+    def _part_of_batch(self) -> AbstractContextManager[None]:
+        return split_randomness(self._axes["dp"], 0) if "dp" in self._axes else nullcontext()
+
+    def _accumulate(self, args: Any, kwargs: Any, target: Any) -> list[Tensor]:
+        """Micro-batch after micro-batch; each drops what one process would drop in its rows."""
+        n, losses = self.n_microbatches, []
+        parts = [chunk_batch(v, n, w) for v, w in ((args, "input"), (kwargs, "input"), (target, "target"))]
+        generator = draws.generator_of(self._device)
+        calls = draws.get_calls(generator)
+        for j, (inputs, named, wanted) in enumerate(zip(*parts, strict=True)):
+            with ExitStack() as around:
+                if n > 1:
+                    draws.set_calls(generator, calls)
+                    around.enter_context(draws.part_of_batch(j, n))
+                if j < n - 1 and isinstance(self._runner, DistributedDataParallel):
+                    around.enter_context(self._runner.no_sync())
+                loss = self._loss_fn(self._runner(*inputs, **named), wanted)
+                (loss / n if n > 1 else loss).backward()
+            losses.append(loss.detach())
+        return losses
+
+    def _average_gradients(self) -> None:
+        """Over the copies of this stage. What earlier steps left is averaged again, which leaves it."""
+        grads: dict[Any, list[Tensor]] = {}
+        for p in self._own:
+            if p.grad is not None:
+                grads.setdefault(p.dtype, []).append(p.grad)
+        for alike in grads.values():
+            all_reduce_coalesced(alike, ReduceOp.AVG, self._axes["dp"].get_group())
+
+    def _mean(self, losses: Sequence[Tensor]) -> Tensor:
+        total = warptape.zeros((), dtype=warptape.float64, device=self._device)
+        for loss in losses:
+            total += loss.detach().double() / len(losses)
+        if "pp" in self._axes:  # the last stage's rank has it
+            all_reduce(total, group=self._axes["pp"].get_group())
+        if "dp" in self._axes:
+            all_reduce(total, ReduceOp.AVG, self._axes["dp"].get_group())
+        return total

@@ -1,0 +1,232 @@
+"""One call for every kind of parallelism at once."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .. import nn
+from .._tensor import Tensor
+from ..distributed import DeviceMesh
+from ..distributed._state import state
+from ..nn.parallel import DistributedDataParallel
+from .model import Names, ParallelModel
+from .pipeline import ScheduleInterleaved1F1B, ScheduleZBH1, get_schedule_class, split_into_stages
+from .pipeline.partition import counts_of, named_layers
+from .shard import FSDPModule, MixedPrecisionPolicy, fully_shard
+from .shard.api import check_options
+from .tensor import parallelize_module
+from .tensor.placement import ParallelParameter
+from .tensor.plan import check_plan
+
+AXES = ("dp", "tp", "pp")
+Layers = nn.Module | Sequence[nn.Module]
+
+
+def parallelize(
+    model: nn.Module,
+    mesh: DeviceMesh,
+    *,
+    loss_fn: Callable[..., Tensor],
+    plan: Any = None,
+    layers: Layers | None = None,
+    schedule: str = "1F1B",
+    n_microbatches: int = 1,
+    chunks: int = 1,
+    balance: str | Sequence[int] | None = None,
+    example: Any = None,
+    zero: int = 0,
+    mp_policy: MixedPrecisionPolicy | None = None,
+) -> ParallelModel:
+    """Splits a model, in place, over the axes "dp", "tp" and "pp" of a mesh; a missing one is of size 1.
+
+    All ranks give the same model with the same values, as from one seed; let go of it afterwards, or a rank
+    keeps the stages of others.
+
+    Args:
+        loss_fn: loss_fn(output, target), a mean over the rows; of split logits VocabParallelCrossEntropy.
+        plan: for "tp", as parallelize_module's, with the names of the whole model.
+        layers: for "pp", the model as layers in a row, as split_into_stages takes them; they have all of the
+            model's parameters. With zero 2 and 3 each layer is sharded by itself; without `layers`, each
+            element of the model's ModuleLists is.
+        schedule, chunks, balance, example: the pipeline's; chunks is the number of stages on a rank.
+        n_microbatches: into how many parts a rank's rows are cut, with "pp" or without.
+        zero: what ranks along "dp" share: 1 optimizer state, 2 gradients too, 3 parameters too.
+        mp_policy: fully_shard's, for zero 2 and 3.
+
+    Raises: ValueError and TypeError on every rank, before any collective and with the model as it was, for
+        what does not fit; they say which number to change.
+    """
+    axes = _checked_axes(mesh, zero, n_microbatches)
+    _check_model(model, loss_fn, mesh, zero, mp_policy)
+    listed = [] if layers is None else list(named_layers(layers).values())
+    if "tp" in axes:
+        if plan is None:
+            raise ValueError(f"parallelize: the mesh has {axes['tp'].size()} ranks along 'tp'; give a plan")
+        check_plan(model, plan, axes["tp"].size())
+    counts: list[int] = []
+    _check_schedule(schedule, chunks, zero if axes.keys() >= {"dp", "pp"} else 0)
+    if "pp" in axes:
+        counts = _checked_layers(model, listed, axes["pp"].size(), chunks, balance, example, zero)
+    names = Names(model)
+    # The order: tensor, pipeline, data. A plan names modules of the whole model, and layers are to be parts
+    # already when a stage takes them. Stages find the parameters that they share by identity, which all three
+    # keep. Data comes last: it cuts, or averages, what a rank has by then and nothing else, and gradients
+    # are averaged along "dp" after the sums along "tp", which their hooks take.
+    modules: list[nn.Module] = [model]
+    runner: Any = model
+    if "tp" in axes:
+        parallelize_module(model, axes["tp"], plan)
+    if "pp" in axes:
+        stages = split_into_stages(layers, chunks, balance=counts, group=axes["pp"].get_group())  # type: ignore[arg-type]
+        modules = [stage.submod for stage in stages]
+        kind = get_schedule_class(schedule)
+        several: Any = stages if kind is ScheduleInterleaved1F1B else stages[0]
+        runner = kind(several, n_microbatches, loss_fn)  # type: ignore[call-arg]
+        names.keep(modules, listed)
+    if "dp" in axes and zero >= 2:
+        for module in modules:
+            _shard(module, listed or _blocks(module), axes["dp"], zero == 3, mp_policy)
+    elif "dp" in axes and "pp" not in axes:
+        # Stages average after the schedule: its backward passes overlap, and each would start DDP's sums.
+        runner = DistributedDataParallel(model, process_group=axes["dp"].get_group())
+    return ParallelModel(modules, runner, names, axes, loss_fn, n_microbatches, zero)
+
+
+def _checked_axes(mesh: DeviceMesh, zero: int, n_microbatches: int) -> dict[str, DeviceMesh]:
+    """The axes of more than one rank. Raises ValueError and TypeError."""
+    if not isinstance(mesh, DeviceMesh):
+        raise TypeError(f"parallelize: expected a DeviceMesh, got {type(mesh).__name__}")
+    names = mesh.mesh_dim_names or ()
+    if not names or set(names) - set(AXES):
+        raise ValueError(f"parallelize: expected a mesh with axes named of {AXES}, got {mesh}")
+    world = state().world_size
+    if mesh.size() != world:
+        sizes = " * ".join(f"{name} {n}" for name, n in zip(names, mesh.shape, strict=True))
+        raise ValueError(
+            f"parallelize: the mesh has {sizes} = {mesh.size()} ranks and the job has {world}; make the "
+            f"product {world}, or start {mesh.size()} processes"
+        )
+    if zero not in (0, 1, 2, 3):
+        raise ValueError(f"parallelize: expected zero to be 0, 1, 2 or 3, got {zero!r}")
+    if zero and "dp" not in names:
+        raise ValueError(f"parallelize: zero={zero} is of ranks along 'dp', and the mesh has {names} alone")
+    if n_microbatches < 1:
+        raise ValueError(f"parallelize: expected n_microbatches of at least 1, got {n_microbatches}")
+    return {name: mesh[name] for name in names if mesh.size(name) > 1}
+
+
+def _check_model(
+    model: nn.Module, loss_fn: Any, mesh: DeviceMesh, zero: int, policy: MixedPrecisionPolicy | None
+) -> None:
+    """Raises ValueError and TypeError for what no layout can train."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"parallelize: expected a Module, got {type(model).__name__}")
+    if not callable(loss_fn):
+        raise TypeError(f"parallelize: expected loss_fn to be callable, got {type(loss_fn).__name__}")
+    if policy is not None:
+        if zero < 2:
+            raise ValueError(f"parallelize: mp_policy is for zero=2 and zero=3, got zero={zero}")
+        check_options(None, policy, None, None)
+    if any(isinstance(m, FSDPModule | ParallelModel | DistributedDataParallel) for m in model.modules()):
+        raise ValueError("parallelize: modules of the model are parallel already; give the model as it was")
+    if not any(p.requires_grad for p in model.parameters()):
+        raise ValueError("parallelize: no parameter of the model requires grad; thaw what is to be trained")
+    for name, p in model.named_parameters():
+        if isinstance(p, ParallelParameter):
+            raise ValueError(f"parallelize: {name} lies on a mesh already; give the model as it was")
+        if p.device.type != mesh.device_type:
+            raise ValueError(
+                f"parallelize: {name} is on {p.device} and the mesh is of {mesh.device_type!r}; move one"
+            )
+        if p.ndim == 0 and zero >= 2:
+            raise ValueError(f"parallelize: {name} has no dims; for zero={zero} make it of shape [1]")
+    extra = [name for name in model.state_dict() if name.endswith("_extra_state")]
+    if extra:
+        raise ValueError(f"parallelize: {', '.join(extra)} would not be saved; make tensors of it")
+
+
+def _check_schedule(schedule: str, chunks: int, zero: int) -> None:
+    """Raises ValueError for a schedule that is not there, or that does not go with these numbers."""
+    kind = get_schedule_class(schedule)
+    if chunks < 1 or (chunks > 1 and kind is not ScheduleInterleaved1F1B):
+        raise ValueError(
+            f"parallelize: schedule {schedule!r} has one stage on a rank, got chunks={chunks}; make it 1, or "
+            "use 'Interleaved1F1B'"
+        )
+    if kind is ScheduleZBH1 and zero >= 2:
+        raise ValueError(
+            f"parallelize: the second half of {schedule}'s backward needs parameters that zero={zero} has "
+            "given back; use '1F1B', or zero=1"
+        )
+
+
+def _checked_layers(
+    model: nn.Module,
+    layers: Sequence[nn.Module],
+    ranks: int,
+    chunks: int,
+    balance: Any,
+    example: Any,
+    zero: int,
+) -> list[int]:
+    """How many layers each stage has. Raises ValueError for a number that does not fit, for parameters that
+    are in no layer and would not be trained, and for a rank without any."""
+    stages = ranks * chunks
+    if not layers:
+        raise ValueError(
+            f"parallelize: for {stages} stages give `layers`, the model's in the order of forward"
+        )
+    known, held = dict(model.named_parameters()), [{id(p) for p in layer.parameters()} for layer in layers]
+    left = [name for name, p in known.items() if not any(id(p) in own for own in held)]
+    if left:
+        raise ValueError(f"parallelize: {', '.join(left)} of the model are in none of `layers`; add theirs")
+    strange = set().union(*held) - {id(p) for p in known.values()}
+    if strange:
+        raise ValueError(f"parallelize: `layers` have {len(strange)} parameters that the model has not")
+    # Before tensors are split, so that one rank alone can measure; for all ranks of the job alike.
+    counts = counts_of(layers, stages, balance, example, None)
+    starts = [sum(counts[:s]) for s in range(stages + 1)]
+    of_stage = [set[int]().union(*held[a:b]) for a, b in itertools.pairwise(starts)]
+    for rank in range(ranks):
+        mine = of_stage[rank::ranks]
+        if not any(mine):
+            raise ValueError(
+                f"parallelize: rank {rank} along 'pp' would have no parameters with {counts} layers in the "
+                "stages; change `balance`, or use fewer ranks"
+            )
+        if zero >= 2 and sum(map(len, mine)) > len(set().union(*mine)):
+            raise ValueError(
+                f"parallelize: two stages of rank {rank} along 'pp' share a parameter, which zero={zero} "
+                "cannot split; use chunks=1, or zero=1"
+            )
+    return counts
+
+
+def _blocks(model: nn.Module) -> list[nn.Module]:
+    """The elements of a model's outermost ModuleLists."""
+    found: list[nn.Module] = []
+    inside: set[int] = set()
+    for each in model.modules():
+        if isinstance(each, nn.ModuleList) and id(each) not in inside:
+            found += [m for m in each if type(m).forward is not nn.Module.forward]
+            inside |= {id(m) for m in each.modules()}
+    return found
+
+
+def _shard(
+    root: nn.Module, layers: Sequence[nn.Module], mesh: DeviceMesh, reshard: bool, policy: Any
+) -> None:
+    """fully_shard for each layer in a module and then for the module, which keeps what layers share."""
+    inside = {id(m) for m in root.modules()} - {id(root)}
+    owners: dict[int, set[int]] = {}
+    for m in root.modules():
+        for p in m._parameters.values():
+            owners.setdefault(id(p), set()).add(id(m))
+    given = {"mesh": mesh, "reshard_after_forward": reshard, "mp_policy": policy or MixedPrecisionPolicy()}
+    for layer in {id(m): m for m in layers if id(m) in inside}.values():
+        own = {id(m) for m in layer.modules()}
+        if all(owners[id(p)] <= own for p in layer.parameters()):
+            fully_shard(layer, **given)  # type: ignore[arg-type]
+    fully_shard(root, **given)  # type: ignore[arg-type]

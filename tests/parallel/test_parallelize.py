@@ -1,0 +1,495 @@
+"""All kinds of parallelism at once: the same training run as one process."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import warptape as wt
+import warptape.distributed as dist
+import warptape.distributed.checkpoint as dcp
+from tensor_models import GPT2, TOLERANCE, T, V, gpt2_plan, simulate
+from tensor_training import OPTIMIZERS
+from warptape import nn, optim
+from warptape.distributed.simulation import RankFailed
+from warptape.parallel import MixedPrecisionPolicy, ParallelModel, parallelize
+from warptape.parallel import tensor as tp
+from warptape.parallel.pipeline.shared import SharedParameters
+from warptape.utils.checkpoint import checkpoint
+
+ROWS, MICRO = 16, 2
+Seen = list[dict[str, Any]]
+
+
+class Start(nn.Module):
+    """Tokens [B, T] -> [B, T, C]."""
+
+    def __init__(self, model: GPT2) -> None:
+        super().__init__()
+        self.wte, self.wpe, self.drop = model.wte, model.wpe, model.drop
+
+    def forward(self, tokens: wt.Tensor) -> wt.Tensor:
+        return self.drop(self.wte(tokens) + self.wpe(wt.arange(tokens.shape[1])))
+
+
+class Remat(nn.Module):
+    """A layer that is computed once more in backward."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: wt.Tensor) -> wt.Tensor:
+        return checkpoint(self.inner, x, use_reentrant=False)
+
+
+def build() -> GPT2:
+    wt.manual_seed(11)
+    return GPT2().to(wt.float64)
+
+
+def layers_of(model: GPT2, remat: bool = False) -> list[nn.Module]:
+    """Four; the first and the last have one weight in common."""
+    blocks = [Remat(block) if remat else block for block in model.h]
+    return [Start(model), *blocks, nn.Sequential(model.ln_f, model.lm_head)]
+
+
+def batches(steps: int) -> list[tuple[wt.Tensor, wt.Tensor]]:
+    generator = wt.Generator().manual_seed(5)
+    both = [wt.randint(V, (ROWS, T + 1), generator=generator) for _ in range(steps)]
+    return [(t[:, :-1], t[:, 1:]) for t in both]
+
+
+def loss_by(measure: Callable[..., wt.Tensor]) -> Callable[..., wt.Tensor]:
+    return lambda logits, target: measure(logits.flatten(0, 1), target.flatten())
+
+
+@functools.cache
+def plainly(optimizer: str, steps: int) -> Seen:
+    """In one process: by step loss, norm and gradients; the parameters last."""
+    model, loss_of = build(), loss_by(nn.CrossEntropyLoss())
+    opt = OPTIMIZERS[optimizer](model.parameters())
+    seen: Seen = []
+    for tokens, targets in batches(steps):
+        opt.zero_grad()
+        loss = loss_of(model(tokens), targets)
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        grads = {k: p.grad.clone() for k, p in model.named_parameters()}
+        seen.append({"loss": loss.detach(), "total norm": norm, **grads})
+        opt.step()
+    seen.append({k: v.clone() for k, v in model.state_dict().items()})
+    return seen
+
+
+def make(
+    shape: dict[str, int],
+    zero: int,
+    remat: bool = False,
+    dtype: Any = wt.float64,
+    change: Any = lambda m: m,
+    **more: Any,
+) -> tuple[Any, Any]:
+    """The model in that layout, and its mesh."""
+    mesh = dist.init_device_mesh("cpu", tuple(shape.values()), mesh_dim_names=tuple(shape))
+    split = shape.get("tp", 1) > 1
+    measure = tp.VocabParallelCrossEntropy(mesh["tp"]) if split else nn.CrossEntropyLoss()
+    model = change(build().to(dtype))
+    options = {"plan": gpt2_plan(), "layers": layers_of(model, remat), "n_microbatches": MICRO, **more}
+    return parallelize(model, mesh, loss_fn=loss_by(measure), zero=zero, **options), mesh
+
+
+def whole(p: Any) -> wt.Tensor:
+    """The whole of a parameter's gradient."""
+    return p.full_tensor(p.grad) if isinstance(p, tp.ParallelParameter) else p.grad.clone()
+
+
+def train(optimizer: str, steps: int, shape: dict[str, int], zero: int, **more: Any) -> Seen:
+    model, mesh = make(shape, zero, **more)
+    kinds = {
+        "sgd": (optim.SGD, {"lr": 0.1, "momentum": 0.9}),
+        "adamw": (optim.AdamW, {"lr": 1e-2, "weight_decay": 0.1}),
+    }
+    cls, given = kinds[optimizer]
+    opt = model.optimizer(cls, **given)
+    ranks = shape.get("dp", 1)
+    at = mesh.get_local_rank("dp") if "dp" in shape else 0
+    seen: Seen = []
+    for tokens, targets in batches(steps):
+        model.zero_grad()
+        loss = model.step(tokens.chunk(ranks)[at], target=targets.chunk(ranks)[at])
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        grads = {k: whole(p) for k, p in model.named_parameters()}
+        seen.append({"loss": loss, "total norm": norm, **grads})
+        opt.step()
+    seen.append(model.full_state_dict())
+    return seen
+
+
+def check(got: Seen, expected: Seen) -> tuple[float, set[str]]:
+    """The largest difference of what this rank has, and what it has. Raises AssertionError where it is too
+    large."""
+    most = 0.0
+    for step, (have, want) in enumerate(zip(got, expected, strict=True)):
+        assert have.keys() <= want.keys()
+        for k, value in have.items():
+            assert value.shape == want[k].shape, k
+            error = (value - want[k]).norm().item() / max(want[k].norm().item(), 1e-300)
+            most = max(most, error)
+            assert error <= TOLERANCE, f"step {step}: {k} differs by {error:.1e}"
+    assert got[-1].keys() == expected[-1].keys()
+    return most, set(got[0])
+
+
+def compare(optimizer: str, steps: int, shape: dict[str, int], zero: int, **more: Any) -> float:
+    """The largest difference of all ranks from one process."""
+    expected, ranks = plainly(optimizer, steps), math.prod(shape.values())
+    found = simulate(ranks, lambda: check(train(optimizer, steps, shape, zero, **more), expected))
+    assert set().union(*(names for _, names in found)) == expected[0].keys()
+    return max(most for most, _ in found)
+
+
+SHAPES = [{"dp": 2, "tp": 2}, {"pp": 2, "dp": 2}, {"pp": 2, "tp": 2}, {"dp": 2, "pp": 2, "tp": 2}]
+
+
+def stages_of_zero(shape: dict[str, int]) -> Iterable[int]:
+    """What may be shared among ranks along "dp"."""
+    return range(4) if shape.get("dp", 1) > 1 else (0,)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(
+    "shape, zero",
+    [
+        pytest.param(shape, zero, id=f"{' '.join(f'{k}={n}' for k, n in shape.items())} zero={zero}")
+        for shape in SHAPES
+        for zero in stages_of_zero(shape)
+    ],
+)
+def test_training_equals_one_process(shape: dict[str, int], zero: int, optimizer: str) -> None:
+    """20 steps with dropout, a tied weight, micro-batches and clipped norms. proof.py has more layouts."""
+    compare(optimizer, 20, shape, zero)
+
+
+@pytest.mark.parametrize(
+    "schedule, chunks, zero",
+    [("GPipe", 1, 2), ("ZBH1", 1, 0), ("ZBH1", 1, 1), ("Interleaved1F1B", 2, 1), ("Interleaved1F1B", 2, 3)],
+)
+def test_schedules(schedule: str, chunks: int, zero: int) -> None:
+    compare("adamw", 4, {"pp": 2, "dp": 2}, zero, schedule=schedule, chunks=chunks)
+
+
+@pytest.mark.parametrize(
+    "shape, zero",
+    [({"dp": 2, "pp": 2}, 3), ({"pp": 2, "tp": 2}, 0), ({"dp": 2, "pp": 2}, 1)],
+)
+def test_activation_checkpoints(shape: dict[str, int], zero: int) -> None:
+    compare("sgd", 4, shape, zero, remat=True)
+
+
+@pytest.mark.parametrize(
+    "shape, zero", [({"dp": 2}, 0), ({"dp": 2}, 3), ({"dp": 2, "pp": 2}, 1), ({"dp": 2, "pp": 2}, 2)]
+)
+def test_steps_add_up(shape: dict[str, int], zero: int) -> None:
+    """Two batches before the optimizer, as accumulated gradients."""
+
+    def gradients(model: Any, step: Callable[[Any, Any], Any]) -> dict[str, Any]:
+        for tokens, targets in batches(2):
+            step(tokens, targets)
+        return dict(model.named_parameters())
+
+    plain, loss_of = build(), loss_by(nn.CrossEntropyLoss())
+    expected = gradients(plain, lambda x, y: loss_of(plain(x), y).backward())
+
+    def rank() -> None:
+        model, mesh = make(shape, zero)
+        at = mesh.get_local_rank("dp")
+        for name, p in gradients(
+            model, lambda x, y: model.step(x.chunk(2)[at], target=y.chunk(2)[at])
+        ).items():
+            got, want = whole(p), expected[name].grad
+            assert (got - want).norm() <= TOLERANCE * want.norm(), name
+
+    simulate(2 * shape.get("pp", 1), rank)
+
+
+@pytest.mark.parametrize("zero", [1, 2])
+def test_autocast_and_evaluation(zero: int) -> None:
+    """bfloat16 products round alike in all layouts, but sums of gradients take another order."""
+    ((tokens, targets),) = batches(1)
+    plain, loss_of = build().float().eval(), loss_by(nn.CrossEntropyLoss())
+    cast = functools.partial(wt.autocast, "cpu", dtype=wt.bfloat16)
+    with cast():
+        loss = loss_of(plain(tokens), targets)
+    loss.backward()
+    expected = {k: p.grad for k, p in plain.named_parameters()}
+
+    def rank() -> None:
+        model, mesh = make({"dp": 2, "pp": 2}, zero, dtype=wt.float32)
+        at = mesh.get_local_rank("dp")
+        x, y = tokens.chunk(2)[at], targets.chunk(2)[at]
+        with cast():
+            assert model.eval().evaluate(x, target=y).item() == pytest.approx(loss.item(), rel=1e-5)
+            assert model.step(x, target=y).item() == pytest.approx(loss.item(), rel=1e-5)
+        for name, p in model.named_parameters():
+            got = whole(p)
+            assert (got - expected[name]).norm() <= 0.02 * expected[name].norm() + 1e-6, name
+
+    simulate(4, rank)
+
+
+def test_sequence_parallelism_in_stages() -> None:
+    """Between stages goes a part of the sequence."""
+    compare("adamw", 4, {"dp": 2, "pp": 2, "tp": 2}, 1, plan=gpt2_plan(True))
+
+
+@pytest.mark.parametrize("names", list(itertools.permutations(("dp", "tp", "pp"))))
+def test_axes_in_any_order(names: tuple[str, ...]) -> None:
+    compare("adamw", 2, dict.fromkeys(names, 2), 3)
+
+
+@pytest.mark.parametrize("zero", range(4))
+def test_frozen_parameters(zero: int) -> None:
+    """A stage without gradients, of which the norm is that of the others."""
+
+    def freeze(model: GPT2) -> GPT2:
+        model.h[0].requires_grad_(False)
+        model.wpe.requires_grad_(False)
+        return model
+
+    ((tokens, targets),) = batches(1)
+    plain, loss_of = freeze(build()), loss_by(nn.CrossEntropyLoss())
+    loss_of(plain(tokens), targets).backward()
+    norm = nn.utils.clip_grad_norm_(plain.parameters(), 0.1)
+    expected = {k: p.grad for k, p in plain.named_parameters()}
+
+    def rank() -> None:
+        model, mesh = make({"pp": 4, "dp": 2}, zero, change=freeze)
+        at = mesh.get_local_rank("dp")
+        model.step(tokens.chunk(2)[at], target=targets.chunk(2)[at])
+        assert nn.utils.clip_grad_norm_(model.parameters(), 0.1).item() == pytest.approx(norm.item(), 1e-12)
+        for name, p in model.named_parameters():
+            want = expected[name]
+            assert (p.grad is None) == (want is None), name
+            assert want is None or (whole(p) - want).norm() <= TOLERANCE * want.norm(), name
+
+    simulate(8, rank)
+
+
+class Counting(nn.Module):
+    """With buffers, one of which only the model itself has, and a parameter that no module of it has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.BatchNorm1d(4) for _ in range(2))
+        self.register_buffer("limit", wt.arange(3))
+        self.bare = nn.Parameter(wt.ones(4))
+
+
+class Bare(nn.Module):
+    def __init__(self, model: Counting) -> None:
+        super().__init__()
+        self.weight = model.bare
+
+    def forward(self, x: wt.Tensor) -> wt.Tensor:
+        return x * self.weight
+
+
+def test_states_have_the_names_and_values_of_one_process() -> None:
+    plain = Counting()
+    with wt.no_grad():
+        for value in plain.state_dict().values():
+            value.copy_(wt.rand(value.shape) * 9)
+
+    def rank() -> None:
+        mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("pp", "dp"))
+        given = Counting()
+        layers = [given.norms[0], nn.Sequential(given.norms[1], Bare(given))]
+        model = parallelize(given, mesh, layers=layers, zero=3, loss_fn=lambda out, _: out.sum())
+        with pytest.raises(RuntimeError, match=r"bare is \[4\] as a whole, got \[2\]"):
+            model.load_state_dict(plain.state_dict() | {"bare": wt.ones(2)})
+        without = {k: v for k, v in plain.state_dict().items() if k != "bare"}
+        with pytest.raises(RuntimeError, match=r"missing: \['bare'\]; unexpected: \['more'\]"):
+            model.load_state_dict(without | {"more": wt.ones(2)})
+        model.load_state_dict(plain.state_dict())
+        assert list(model.full_state_dict()) == list(plain.state_dict())
+        assert all((v == plain.state_dict()[k]).all() for k, v in model.full_state_dict().items())
+        mine = {k for k in plain.state_dict() if k.startswith(f"norms.{mesh.get_local_rank('pp')}.")}
+        assert set(model.state_dict()) == mine | {"limit"} | ({"bare"} if dist.get_rank() > 1 else set())
+
+    simulate(4, rank)
+
+
+# --------------------------------------------------------------------------------- checkpoints
+
+LAYOUTS = [({"dp": 1}, 0), ({"dp": 2, "pp": 2, "tp": 2}, 1), ({"pp": 2, "dp": 2}, 3), ({"tp": 2, "dp": 2}, 2)]
+
+
+def resumed(path: str, shape: dict[str, int], zero: int, steps: range, load: bool) -> list[float]:
+    """The losses of these steps; saves at the end, or before them loads what was saved."""
+    model, mesh = make(shape, zero)
+    opt = model.optimizer(optim.AdamW, lr=1e-2)
+    state = {"model": model, "optimizer": opt, "random": wt.default_generator}
+    at, ranks = (mesh.get_local_rank("dp"), mesh.size("dp")) if "dp" in shape else (0, 1)
+    if load:
+        wt.manual_seed(99)
+        dcp.load(state, checkpoint_id=path)
+    losses = []
+    for tokens, targets in batches(steps.stop)[steps.start :]:
+        model.zero_grad()
+        losses.append(model.step(tokens.chunk(ranks)[at], target=targets.chunk(ranks)[at]).item())
+        opt.step()
+    if not load:
+        dcp.save(state, checkpoint_id=path)
+    return losses
+
+
+@pytest.mark.parametrize("first", LAYOUTS, ids=str)
+def test_checkpoints_load_into_other_layouts(first: tuple[dict[str, int], int], tmp_path: Path) -> None:
+    """The run that goes on in another layout has the losses of one that was never stopped."""
+
+    def on(layout: tuple[dict[str, int], int], steps: range, load: bool, name: str = "saved") -> list[float]:
+        shape, zero = layout
+        path = str(tmp_path / name)
+        return simulate(math.prod(shape.values()), lambda: resumed(path, shape, zero, steps, load))[0]
+
+    on(first, range(2), load=False)
+    expected = on(LAYOUTS[0], range(4), load=False, name="whole")[2:]
+    for then in LAYOUTS:
+        assert on(then, range(2, 4), load=True) == pytest.approx(expected, rel=1e-10)
+
+
+# ------------------------------------------------------------------------------ what is refused
+
+
+def refused(words: str, shape: dict[str, int], error: type[Exception] = ValueError, **more: Any) -> None:
+    """An error with these words, and the model as it was; also when the other ranks do not come, for there
+    was no collective."""
+    ranks = math.prod(shape.values())
+
+    def rank() -> None:
+        mesh = dist.init_device_mesh("cpu", tuple(shape.values()), mesh_dim_names=tuple(shape))
+        for culprit in range(ranks):
+            dist.barrier()
+            if dist.get_rank() == culprit:
+                model = more.get("model") or build()
+                before = [(type(m), dict(m._forward_hooks)) for m in model.modules()]
+                values = [(type(p), p, p.clone()) for p in model.parameters()]
+                layers = layers_of(model) if isinstance(model, GPT2) else None
+                given = {"loss_fn": nn.CrossEntropyLoss(), "layers": layers, "n_microbatches": 2}
+                given |= {k: v for k, v in more.items() if k != "model"}
+                with pytest.raises(error) as caught:
+                    parallelize(model, mesh, **given)
+                assert words in str(caught.value)
+                assert before == [(type(m), dict(m._forward_hooks)) for m in model.modules()]
+                for (kind, p, value), now in zip(values, model.parameters(), strict=True):
+                    assert (
+                        now is p and type(now) is kind and now.shape == value.shape and (now == value).all()
+                    )
+
+    simulate(ranks, rank)
+
+
+def test_numbers_that_do_not_fit_are_refused() -> None:
+    both = {"dp": 2, "pp": 2}
+    refused("expected a mesh with axes named of", {"copies": 2, "pp": 2})
+    refused("zero=1 is of ranks along 'dp', and the mesh has ('pp',) alone", {"pp": 2}, zero=1)
+    refused("4 ranks along 'tp'; give a plan", {"tp": 4})
+    refused("n_head is 4 and does not divide", {"tp": 3}, plan={"h.*.attn": tp.divide("n_head")})
+    refused("'blocks.*' matches no module", {"tp": 2, "pp": 2}, plan={"blocks.*": tp.ColwiseParallel()})
+    refused("4 layers do not divide into 3 stages; make the number of layers", {"pp": 3})
+    refused("use at most 4 stages", {"pp": 5}, balance="parameters")
+    refused("sum to 4, got balance=[1, 2]", both, balance=[1, 2])
+    refused("for 2 stages give `layers`", both, layers=None)
+    refused("expected nn.Sequential, nn.ModuleList or a list", both, TypeError, layers=nn.Linear(2, 2))
+    refused("wte.weight, wpe.weight", both, layers=[nn.Linear(2, 2), nn.Linear(2, 2)])
+    refused("zero to be 0, 1, 2 or 3, got 4", both, zero=4)
+    refused("mp_policy is for zero=2 and zero=3", both, zero=1, mp_policy=MixedPrecisionPolicy())
+    refused("expected a MixedPrecisionPolicy, got str", both, TypeError, zero=2, mp_policy="bfloat16")
+    refused("n_microbatches of at least 1, got 0", both, n_microbatches=0)
+    refused("unknown schedule 'ZBV'", both, schedule="ZBV")
+    refused("schedule '1F1B' has one stage on a rank, got chunks=2", both, chunks=2)
+    refused("needs parameters that zero=3 has given back", both, schedule="ZBH1", zero=3)
+    refused("expected loss_fn to be callable", both, TypeError, loss_fn=None)
+
+
+def test_models_that_do_not_fit_are_refused() -> None:
+    both = {"dp": 2, "pp": 2}
+    bare = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    refused("rank 1 along 'pp' would have no parameters", both, model=bare, layers=bare)
+    frozen = nn.Linear(2, 2).requires_grad_(False)
+    refused("no parameter of the model requires grad", {"dp": 2}, model=frozen)
+    scaled = nn.Linear(2, 2)
+    scaled.scale = nn.Parameter(wt.tensor(1.0))
+    refused("scale has no dims; for zero=3", {"dp": 2}, model=scaled, zero=3)
+    tied = nn.Sequential(*(nn.Linear(2, 2, bias=False) for _ in range(4)))
+    tied[2].weight = tied[0].weight
+    interleaved = {"schedule": "Interleaved1F1B", "chunks": 2, "zero": 2}
+    refused("two stages of rank 0 along 'pp' share a parameter", both, model=tied, layers=tied, **interleaved)
+
+
+def test_a_model_is_split_once() -> None:
+    def rank() -> None:
+        for zero in (0, 2):
+            model, mesh = make({"dp": 2}, zero)
+            with pytest.raises(ValueError, match="parallel already"):
+                parallelize(model, mesh, loss_fn=nn.CrossEntropyLoss())
+
+    simulate(2, rank)
+
+
+def test_a_mesh_of_some_ranks_is_refused() -> None:
+    def rank() -> None:
+        mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))["tp"]
+        with pytest.raises(ValueError, match=r"has tp 2 = 2 ranks and the job has 4; make the product 4"):
+            parallelize(build(), mesh, loss_fn=nn.CrossEntropyLoss())
+
+    simulate(4, rank)
+
+
+@pytest.mark.parametrize("shape", [{"dp": 2, "pp": 2}, {"dp": 2, "tp": 2}])
+def test_a_batch_that_does_not_divide_is_refused(shape: dict[str, int]) -> None:
+    def rank() -> None:
+        model, _ = make(shape, 0)
+        tokens = wt.zeros((3, T), dtype=wt.int64)
+        with pytest.raises(ValueError, match=r"\(3, 8\) does not divide into 2 micro-batches; make dim 0"):
+            model.step(tokens, target=tokens)
+
+    simulate(4, rank)
+
+
+# ------------------------------------------------------------------------------- planted bugs
+
+
+def found(match: str) -> None:
+    with pytest.raises(RankFailed, match=match):
+        compare("sgd", 2, {"pp": 2, "dp": 2}, 0)
+
+
+def test_a_tied_weight_that_counts_twice_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    init = SharedParameters.__init__
+
+    def all_count(self: Any, stages: Any, owners: Any) -> None:
+        init(self, stages, owners)
+        for stage in stages:
+            for p in stage.submod.parameters():
+                p._norm_stages = ((self.group,), True)
+
+    monkeypatch.setattr(SharedParameters, "__init__", all_count)
+    found("total norm differs")
+
+
+def test_gradients_that_are_not_averaged_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ParallelModel, "_average_gradients", lambda self: None)
+    found("differs")
+
+
+def test_dropout_of_the_wrong_rows_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ParallelModel, "_part_of_batch", lambda self: nullcontext())
+    found("differs")
