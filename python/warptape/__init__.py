@@ -69,11 +69,14 @@ from ._algebra import *  # noqa: E402
 from ._aliases import *  # noqa: E402
 from ._composed import *  # noqa: E402
 from ._functions import *  # noqa: E402
+from ._integers import *  # noqa: E402
 from ._legacy import set_default_tensor_type  # noqa: E402
 from ._legacy import types as _legacy_types  # noqa: E402
 from ._missing import lookup as _lookup  # noqa: E402
 from ._missing import mark_absent as _mark_absent  # noqa: E402
+from ._placing import *  # noqa: E402
 from ._sampling import *  # noqa: E402
+from ._statistics import *  # noqa: E402
 from .amp import (  # noqa: E402
     autocast,
     clear_autocast_cache,

@@ -51,9 +51,9 @@ CUDA_HEADER = re.compile(
 GLOO_PLACE = "csrc/distributed/gloo/"
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 80
-# Lines of kernels + csrc + python. A device's backend, and what lies between ranks, have budgets of their
-# own: whoever reads the rest can leave them out.
-MAX_TOTAL_LINES = 50_000
+# Lines of the core, kernels + csrc. A device's backend, what lies between ranks, and PyTorch's API written
+# with ops alone have budgets of their own: whoever reads the core can leave them out.
+MAX_TOTAL_LINES = 34_000
 BUDGETS = {
     "the CUDA backend": (
         14_000,
@@ -82,6 +82,7 @@ BUDGETS = {
             "python/warptape/futures.py",
         ),
     ),
+    "the Python library": (30_000, ("python/warptape/",)),
 }
 CPP = (".h", ".cpp", ".cu", ".cuh")
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.MULTILINE)
@@ -228,7 +229,7 @@ def long_cpp_functions(text: str) -> Iterator[tuple[int, int]]:
 
 
 def check_total_lines(root: Path) -> list[str]:
-    rest = "kernels + csrc + python"
+    rest = "kernels + csrc"
     lines = {rest: 0} | dict.fromkeys(BUDGETS, 0)
     for relative, path in files(root, ("kernels", "csrc", "python"), (*CPP, ".py")):
         part = next((name for name, (_, places) in BUDGETS.items() if relative.startswith(places)), rest)
@@ -343,8 +344,8 @@ def test_rule_finds_a_planted_violation(
 
 
 def test_total_is_counted(tmp_path: Path) -> None:
-    lines = "x = 1\n" * 500
-    write(tmp_path, {f"python/warptape/m{i}.py": lines for i in range(MAX_TOTAL_LINES // 500)})
+    lines = "int x;\n" * 500
+    write(tmp_path, {f"kernels/m{i}.h": lines for i in range(MAX_TOTAL_LINES // 500)})
     assert check_total_lines(tmp_path) == []
     for i, (budget, places) in enumerate(BUDGETS.values()):
         write(tmp_path, {f"{places[0]}one.cpp": "\n" * budget})
