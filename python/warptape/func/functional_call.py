@@ -1,0 +1,50 @@
+"""Calls of a module with other tensors in place of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .. import nn
+from .._C import TensorBase
+from ..nn.utils.stateless import call_with
+
+__all__ = ["functional_call"]
+
+
+def functional_call(
+    module: nn.Module,
+    parameter_and_buffer_dicts: dict[str, TensorBase] | Sequence[dict[str, TensorBase]],
+    args: Any = None,
+    kwargs: dict[str, Any] | None = None,
+    *,
+    tie_weights: bool = True,
+    strict: bool = False,
+) -> Any:
+    """`module(*args, **kwargs)` with the given tensors as its parameters and buffers, by dotted name; the
+    module is afterwards as it was. `args` may be a tuple or a single argument.
+
+    With `tie_weights` a tensor replaces a shared one under all of its names. With `strict` every parameter
+    and buffer must be given.
+
+    Raises:
+        RuntimeError: if `strict` and names are missing or unexpected.
+        AttributeError: for a name in a module that is not there; other unknown names are passed over.
+        ValueError: for different tensors under the names of one that is tied, or a name in two dicts.
+    """
+    given = parameter_and_buffer_dicts
+    if not isinstance(given, dict):
+        if not isinstance(given, Sequence) or not all(isinstance(d, dict) for d in given):
+            raise ValueError(
+                "Expected all elements of parameter_and_buffer_dicts to be dictionaries, or one dictionary"
+            )
+        merged: dict[str, TensorBase] = {}
+        for part in given:
+            repeated = sorted(merged.keys() & part.keys())
+            if repeated:
+                raise ValueError(
+                    f"{repeated} appeared in multiple dictionaries; behavior of functional call is ambiguous"
+                )
+            merged.update(part)
+        given = merged
+    return call_with(module, given, args, kwargs, tie_weights, strict)

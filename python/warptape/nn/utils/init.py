@@ -1,0 +1,20 @@
+"""Modules whose tensors are not drawn."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from ..modules.module import Module
+
+__all__ = ["skip_init"]
+
+
+def skip_init(module_cls: Any, *args: Any, **kwargs: Any) -> Any:
+    """A `module_cls(*args, **kwargs)` whose parameters and buffers have memory, but no values yet."""
+    if not issubclass(module_cls, Module):
+        raise RuntimeError(f"Expected a Module; got {module_cls}")
+    if "device" not in inspect.signature(module_cls).parameters:
+        raise RuntimeError("Module must support a 'device' arg to skip initialization")
+    device = kwargs.pop("device", "cpu")
+    return module_cls(*args, device="meta", **kwargs).to_empty(device=device)

@@ -1,0 +1,116 @@
+"""Calls of a module with other tensors in place of its own."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from warptape import Tensor
+
+from ..modules.module import Module
+
+__all__ = ["functional_call"]
+
+_Place = tuple[dict[str, Any], str]  # a module's dictionary of parameters or buffers, and the name in it
+
+
+def _places(module: Module) -> dict[str, _Place]:
+    """Every parameter and buffer by its dotted name, shared ones under each of theirs."""
+    found = {}
+    for path, part in module.named_modules(remove_duplicate=False):
+        for home in (part._parameters, part._buffers):
+            for name in home:
+                found[f"{path}.{name}" if path else name] = (home, name)
+    return found
+
+
+def _tied(places: Mapping[str, _Place], given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The given tensors, and each also for the other names of the tensor that it replaces."""
+    names: dict[int, list[str]] = {}
+    for key, (home, name) in places.items():
+        if home[name] is not None:
+            names.setdefault(id(home[name]), []).append(key)
+    for keys in names.values():
+        said = [key for key in keys if key in given]
+        if any(given[key] is not given[said[0]] for key in said):
+            raise ValueError(
+                f"functional_call got multiple values for keys {said}, which are tied. "
+                "Consider using tie_weights=False"
+            )
+    complete = dict(given)
+    for keys in names.values():
+        said = [key for key in keys if key in given]
+        if said:
+            complete.update(dict.fromkeys(keys, given[said[0]]))
+    return complete
+
+
+def _check_keys(module: Module, places: Mapping[str, _Place], keys: Any, given: Any, strict: bool) -> None:
+    unexpected = [key for key in given if key not in places]
+    missing = [key for key, (home, name) in places.items() if home[name] is not None and key not in keys]
+    if not strict:
+        for key in unexpected:  # of a module that there is, it is passed over
+            module.get_submodule(key.rpartition(".")[0])
+        return
+    listed = [
+        f"{kind} key(s): " + ", ".join(map(repr, sorted(names))) + "."
+        for kind, names in (("Unexpected", unexpected), ("Missing", missing))
+        if names
+    ]
+    if listed:
+        raise RuntimeError(
+            f"Error(s) in reparametrizing for {type(module).__name__}:\n\t" + "\n\t".join(listed)
+        )
+
+
+@contextmanager
+def _replaced(module: Module, given: Any, tie_weights: bool, strict: bool) -> Iterator[None]:
+    places = _places(module)
+    tensors = _tied(places, given) if tie_weights else dict(given)
+    _check_keys(module, places, tensors, given, strict)
+    tensors = {key: value for key, value in tensors.items() if key in places}
+    for value in tensors.values():
+        if not isinstance(value, Tensor):
+            raise TypeError(f"{value} is not an instance of warptape.Tensor")
+    before = {key: places[key][0][places[key][1]] for key in tensors}
+    try:
+        for key, value in tensors.items():
+            home, name = places[key]
+            home[name] = value
+        yield
+    finally:
+        for key, value in before.items():
+            home, name = places[key]
+            if key in given and home.get(name) is not given[key] and isinstance(given, dict):
+                given[key] = home.get(name)  # what forward put there
+            home[name] = value
+
+
+def call_with(
+    module: Module, given: Any, args: Any, kwargs: dict[str, Any] | None, tie_weights: bool, strict: bool
+) -> Any:
+    """What both functions of the name functional_call do."""
+    args = () if args is None else args if isinstance(args, tuple) else (args,)
+    with _replaced(module, given, tie_weights, strict):
+        return module(*args, **(kwargs or {}))
+
+
+def functional_call(
+    module: Module,
+    parameters_and_buffers: dict[str, Tensor],
+    args: Any = None,
+    kwargs: dict[str, Any] | None = None,
+    *,
+    tie_weights: bool = True,
+    strict: bool = False,
+) -> Any:
+    """`warptape.func.functional_call` for one dict, under its former name."""
+    warnings.warn(
+        "This API is deprecated as of PyTorch 2.0 and will be removed in a future version of PyTorch. Please "
+        "use torch.func.functional_call instead which is a drop-in replacement for this API.",
+        FutureWarning,
+        stacklevel=2,
+    )
+    return call_with(module, parameters_and_buffers, args, kwargs, tie_weights, strict)
