@@ -17,7 +17,7 @@ kernels::Slot<kernels::AvgPoolFn> avg_slot{"avg_pool"}, avg_backward_slot{"avg_p
 // Sizes of `like` with the plan's output (or input) sizes at the end.
 Shape ending(const Shape& like, const int64_t* sizes, int64_t spatial) {
   Shape out(like.begin(), like.end() - spatial);
-  out.append(sizes + 2 - spatial, sizes + 2);
+  out.append(sizes + 3 - spatial, sizes + 3);
   return out;
 }
 
@@ -45,6 +45,7 @@ void max_backward(Node& n, Gradients& g) { g.set(0, max_scatter(g[0], n.saved(0)
 void scatter_backward(Node& n, Gradients& g) { g.set(0, max_gather(g[0], n.saved(0), n.data<Pooling>())); }
 constexpr NodeType kMax1{"MaxPool1DWithIndicesBackward0", max_backward},
     kMax2{"MaxPool2DWithIndicesBackward0", max_backward},
+    kMax3{"MaxPool3DWithIndicesBackward0", max_backward},
     kScatter{"MaxPoolBackwardBackward0", scatter_backward}, kGather{"MaxPoolGatherBackward0", max_backward};
 
 Tensor recorded(const NodeType& type, Tensor out, const Tensor& x, const Tensor& indices, const Pooling& p) {
@@ -79,7 +80,7 @@ std::tuple<Tensor, Tensor> max_pool(const Tensor& x, const Pooling& p) {
   launch_on(out, x, [&](const auto& ctx, const Tensor& dense) {
     max_slot(ctx, p.plan, out.data(), indices.data_as<int64_t>(), dense.data());
   });
-  out = recorded(p.spatial == 1 ? kMax1 : kMax2, std::move(out), x, indices, p);
+  out = recorded(p.spatial == 1 ? kMax1 : p.spatial == 2 ? kMax2 : kMax3, std::move(out), x, indices, p);
   return {std::move(out), std::move(indices)};
 }
 
@@ -89,13 +90,13 @@ Tensor average(const NodeType& type, const Tensor& x, const Pooling& p);
 Tensor spread(const Tensor& g, const Pooling& p);
 
 void average_backward(Node& n, Gradients& g) { g.set(0, spread(g[0], n.data<Pooling>())); }
-constexpr NodeType kAvg1{"AvgPool1DBackward0", average_backward},
-    kAvg2{"AvgPool2DBackward0", average_backward}, kAdaptive1{"AdaptiveAvgPool1DBackward0", average_backward},
-    kAdaptive2{"AdaptiveAvgPool2DBackward0", average_backward};
-const NodeType& average_type(const Pooling& p) {
-  if (p.plan.adaptive) return p.spatial == 1 ? kAdaptive1 : kAdaptive2;
-  return p.spatial == 1 ? kAvg1 : kAvg2;
-}
+constexpr NodeType kAverages[2][3]{{{"AvgPool1DBackward0", average_backward},
+                                    {"AvgPool2DBackward0", average_backward},
+                                    {"AvgPool3DBackward0", average_backward}},
+                                   {{"AdaptiveAvgPool1DBackward0", average_backward},
+                                    {"AdaptiveAvgPool2DBackward0", average_backward},
+                                    {"AdaptiveAvgPool3DBackward0", average_backward}}};
+const NodeType& average_type(const Pooling& p) { return kAverages[p.plan.adaptive][p.spatial - 1]; }
 void spread_backward(Node& n, Gradients& g) {
   const Pooling& p = n.data<Pooling>();
   g.set(0, average(average_type(p), g[0], p));
@@ -151,11 +152,11 @@ Pooling start(const char* op, const Tensor& x, int64_t spatial) {
   p.plan.dtype = x.dtype();
   p.plan.planes = 1;
   for (int64_t d = 0; d < x.ndim() - spatial; ++d) p.plan.planes *= x.sizes()[d];
-  for (int d = 0; d < 2; ++d)
+  for (int d = 0; d < 3; ++d)
     p.plan.in[d] = p.plan.out[d] = p.plan.kernel[d] = p.plan.stride[d] = p.plan.dilation[d] = 1;
   for (int64_t d = 0; d < spatial; ++d) {
-    p.plan.in[d + 2 - spatial] = x.sizes()[x.ndim() - spatial + d];
-    WT_CHECK(p.plan.in[d + 2 - spatial] > 0 && x.sizes()[x.ndim() - spatial - 1] > 0, ShapeError, op,
+    p.plan.in[d + 3 - spatial] = x.sizes()[x.ndim() - spatial + d];
+    WT_CHECK(p.plan.in[d + 3 - spatial] > 0 && x.sizes()[x.ndim() - spatial - 1] > 0, ShapeError, op,
              ": expected input to have non-zero size for non-batch dims, got shape ", x.sizes());
   }
   return p;
@@ -169,7 +170,7 @@ Pooling windows(const char* op, const Tensor& x, int64_t spatial, IntList kernel
   Shape step = !stride || stride->empty() ? size : per_dim(op, "stride", *stride, spatial, 1);
   Shape spread = per_dim(op, "dilation", dilation, spatial, 1);
   for (int64_t d = 0; d < spatial; ++d) {
-    int64_t to = d + 2 - spatial, in = p.plan.in[to], reach = spread[d] * (size[d] - 1) + 1;
+    int64_t to = d + 3 - spatial, in = p.plan.in[to], reach = spread[d] * (size[d] - 1) + 1;
     WT_CHECK(2 * pad[d] <= reach, ShapeError, op,
              ": pad should be at most half of effective kernel size, but got pad=", pad[d],
              ", kernel_size=", size[d], " and dilation=", spread[d]);
@@ -190,17 +191,19 @@ Pooling windows(const char* op, const Tensor& x, int64_t spatial, IntList kernel
 Pooling adaptive(const char* op, const Tensor& x, int64_t spatial, IntList sizes) {
   Pooling p = start(op, x, spatial);
   Shape out = per_dim(op, "output_size", sizes, spatial, 0);
-  for (int64_t d = 0; d < spatial; ++d) p.plan.out[d + 2 - spatial] = out[d];
+  for (int64_t d = 0; d < spatial; ++d) p.plan.out[d + 3 - spatial] = out[d];
   p.plan.adaptive = true;
   return p;
 }
 
 // ---- ops ------------------------------------------------------------------------------------------------
 
-constexpr const char* kMaxNames[] = {"", "max_pool1d", "max_pool2d"};
-constexpr const char* kAvgNames[] = {"", "avg_pool1d", "avg_pool2d"};
-constexpr const char* kAdaptiveMaxNames[] = {"", "adaptive_max_pool1d", "adaptive_max_pool2d"};
-constexpr const char* kAdaptiveAvgNames[] = {"", "adaptive_avg_pool1d", "adaptive_avg_pool2d"};
+constexpr const char* kMaxNames[] = {"", "max_pool1d", "max_pool2d", "max_pool3d"};
+constexpr const char* kAvgNames[] = {"", "avg_pool1d", "avg_pool2d", "avg_pool3d"};
+constexpr const char* kAdaptiveMaxNames[] = {"", "adaptive_max_pool1d", "adaptive_max_pool2d",
+                                             "adaptive_max_pool3d"};
+constexpr const char* kAdaptiveAvgNames[] = {"", "adaptive_avg_pool1d", "adaptive_avg_pool2d",
+                                             "adaptive_avg_pool3d"};
 
 template <int N>
 std::tuple<Tensor, Tensor> max_pool_impl(const Tensor& x, IntList kernel, std::optional<IntList> stride,
@@ -212,8 +215,8 @@ template <int N>
 Tensor avg_pool_impl(const Tensor& x, IntList kernel, std::optional<IntList> stride, IntList padding,
                      bool ceil_mode, bool count_include_pad, std::optional<int64_t> divisor) {
   constexpr int64_t kOne[] = {1};
-  WT_CHECK(N == 1 || x.ndim() > N, IndexError, kAvgNames[N], ": expected 3D or 4D input, got shape ",
-           x.sizes());
+  WT_CHECK(N != 2 || x.ndim() > N, IndexError, kAvgNames[N], ": expected ", N + 1, "D or ", N + 2,
+           "D input, got shape ", x.sizes());
   Pooling p = windows(kAvgNames[N], x, N, kernel, stride, padding, kOne, ceil_mode);
   WT_CHECK(!divisor || *divisor != 0, ShapeError, kAvgNames[N], ": divisor must be not zero");
   p.plan.count_include_pad = count_include_pad;
@@ -269,5 +272,6 @@ const Arg kStride{"stride", none}, kPadding{"padding", {0}}, kDilation{"dilation
   }
 WT_POOL(1, "[N, C, L]");
 WT_POOL(2, "[N, C, H, W]");
+WT_POOL(3, "[N, C, D, H, W]");
 
 }  // namespace warptape::ops

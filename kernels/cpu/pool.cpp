@@ -35,6 +35,8 @@ struct Elements {
   }
 };
 
+WT_INLINE int64_t plane_size(const int64_t (&sizes)[3]) { return sizes[0] * sizes[1] * sizes[2]; }
+
 struct Window {
   int64_t begin, end;
 };
@@ -51,14 +53,14 @@ WT_INLINE int64_t counted(const PoolPlan& p, int d, int64_t i) {
 
 template <class A>
 WT_INLINE A average_divisor(const PoolPlan& p, int64_t rows, int64_t x) {
-  return A(p.divisor ? p.divisor : rows * counted(p, 1, x));
+  return A(p.divisor ? p.divisor : rows * counted(p, 2, x));
 }
 
 // Calls body(plane) for all planes on the pool, with scratch for `bytes`.
 template <class F>
 WT_INLINE void over_planes(const PoolPlan& p, size_t bytes, F&& body) {
-  double work = double(p.in[0]) * p.in[1] +
-                double(p.out[0]) * p.out[1] * (p.adaptive ? 1 : double(p.kernel[0]) * p.kernel[1]);
+  double work =
+      double(plane_size(p.in)) + double(plane_size(p.out)) * (p.adaptive ? 1 : double(plane_size(p.kernel)));
   cpu::parallel_for(p.planes, int64_t(32768 / (work + 1)) + 1, [&](int64_t begin, int64_t end) {
     void* scratch = cpu::thread_scratch(bytes);
     for (int64_t i = begin; i < end; ++i) body(i, scratch);
@@ -68,28 +70,44 @@ WT_INLINE void over_planes(const PoolPlan& p, size_t bytes, F&& body) {
 // ---- maximum --------------------------------------------------------------------------------------------
 
 template <class S, class A>
-WT_INLINE void max_of_window(const PoolPlan& p, const S* in, Window wy, Window wx, A& best, int64_t& place) {
+WT_INLINE void max_of_window(const PoolPlan& p, const S* in, Window wz, Window wy, Window wx, A& best,
+                             int64_t& place) {
   best = -__builtin_inf();
-  place = wy.begin * p.in[1] + wx.begin;
-  for (int64_t y = wy.begin; y < wy.end; ++y)
-    for (int64_t x = wx.begin; x < wx.end; ++x) {
-      A v = A(in[y * p.in[1] + x]);
-      if (v > best || v != v) best = v, place = y * p.in[1] + x;
+  place = (wz.begin * p.in[1] + wy.begin) * p.in[2] + wx.begin;
+  for (int64_t z = wz.begin; z < wz.end; ++z)
+    for (int64_t y = wy.begin; y < wy.end; ++y)
+      for (int64_t x = wx.begin; x < wx.end; ++x) {
+        int64_t at = (z * p.in[1] + y) * p.in[2] + x;
+        A v = A(in[at]);
+        if (v > best || v != v) best = v, place = at;
+      }
+}
+
+// Calls body(row) for the input rows (flat over depth and height) that output row (z, y) sees.
+template <class F>
+WT_INLINE void over_rows(const PoolPlan& p, int64_t z, int64_t y, F&& body) {
+  Elements ez(p, 0), ey(p, 1);
+  for (int64_t kz = ez.first; kz < ez.last; ++kz) {
+    int64_t plane = z * p.stride[0] - p.padding[0] + kz * p.dilation[0];
+    if (plane < 0 || plane >= p.in[0]) continue;
+    for (int64_t ky = ey.first; ky < ey.last; ++ky) {
+      int64_t row = y * p.stride[1] - p.padding[1] + ky * p.dilation[1];
+      if (row >= 0 && row < p.in[1]) body(plane * p.in[1] + row);
     }
+  }
 }
 
 // One row of maxima and their places, for windows with strides.
 template <class S, class A>
-void max_row(const PoolPlan& p, const S* in, int64_t y, A* __restrict best, int32_t* __restrict place) {
-  Elements ey(p, 0), ex(p, 1);
-  for (int64_t x = 0; x < p.out[1]; ++x) best[x] = -__builtin_inf(), place[x] = -1;
-  for (int64_t ky = ey.first; ky < ey.last; ++ky) {
-    int64_t row = y * p.stride[0] - p.padding[0] + ky * p.dilation[0];
-    if (row < 0 || row >= p.in[0]) continue;
+void max_row(const PoolPlan& p, const S* in, int64_t z, int64_t y, A* __restrict best,
+             int32_t* __restrict place) {
+  Elements ex(p, 2);
+  for (int64_t x = 0; x < p.out[2]; ++x) best[x] = -__builtin_inf(), place[x] = -1;
+  over_rows(p, z, y, [&](int64_t row) {
     for (int64_t kx = ex.first; kx < ex.last; ++kx) {
-      Reach r(p, 1, kx);
-      const S* from = in + row * p.in[1] + r.at;
-      int32_t at = int32_t(row * p.in[1] + r.at), step = int32_t(p.stride[1]);
+      Reach r(p, 2, kx);
+      const S* from = in + row * p.in[2] + r.at;
+      int32_t at = int32_t(row * p.in[2] + r.at), step = int32_t(p.stride[2]);
       for (int64_t x = r.first; x < r.last; ++x) {
         int32_t i = int32_t(x - r.first) * step;
         A v = A(from[i]);
@@ -98,27 +116,29 @@ void max_row(const PoolPlan& p, const S* in, int64_t y, A* __restrict best, int3
         place[x] = wins ? at + i : place[x];
       }
     }
-  }
+  });
 }
 
 template <class S>
 void max_pool_of(const PoolPlan& p, S* out, int64_t* indices, const S* in) {
   using A = Compute<S>;
-  over_planes(p, p.out[1] * (sizeof(A) + sizeof(int32_t)), [&](int64_t plane, void* scratch) {
-    const S* from = in + plane * p.in[0] * p.in[1];
-    int64_t to = plane * p.out[0] * p.out[1];
+  over_planes(p, p.out[2] * (sizeof(A) + sizeof(int32_t)), [&](int64_t plane, void* scratch) {
+    const S* from = in + plane * plane_size(p.in);
+    int64_t to = plane * plane_size(p.out);
     A* best = static_cast<A*>(scratch);
-    int32_t* place = reinterpret_cast<int32_t*>(best + p.out[1]);
-    for (int64_t y = 0; y < p.out[0]; ++y, to += p.out[1]) {
+    int32_t* place = reinterpret_cast<int32_t*>(best + p.out[2]);
+    for (int64_t i = 0; i < p.out[0] * p.out[1]; ++i, to += p.out[2]) {
+      int64_t z = i / p.out[1], y = i % p.out[1];
       if (p.adaptive) {
-        for (int64_t x = 0; x < p.out[1]; ++x) {
+        for (int64_t x = 0; x < p.out[2]; ++x) {
           A v;
-          max_of_window(p, from, adaptive_window(p, 0, y), adaptive_window(p, 1, x), v, indices[to + x]);
+          max_of_window(p, from, adaptive_window(p, 0, z), adaptive_window(p, 1, y), adaptive_window(p, 2, x),
+                        v, indices[to + x]);
           out[to + x] = S(v);
         }
       } else {
-        max_row(p, from, y, best, place);
-        for (int64_t x = 0; x < p.out[1]; ++x) out[to + x] = S(best[x]), indices[to + x] = place[x];
+        max_row(p, from, z, y, best, place);
+        for (int64_t x = 0; x < p.out[2]; ++x) out[to + x] = S(best[x]), indices[to + x] = place[x];
       }
     }
   });
@@ -128,7 +148,7 @@ void max_pool_of(const PoolPlan& p, S* out, int64_t* indices, const S* in) {
 template <class S, class F>
 WT_INLINE void gradient_planes(const PoolPlan& p, S* grad_in, F&& add) {
   using A = Compute<S>;
-  int64_t size = p.in[0] * p.in[1];
+  int64_t size = plane_size(p.in);
   constexpr bool direct = sizeof(A) == sizeof(S);
   over_planes(p, direct ? 64 : size * sizeof(A), [&](int64_t plane, void* scratch) {
     S* to = grad_in + plane * size;
@@ -142,7 +162,7 @@ WT_INLINE void gradient_planes(const PoolPlan& p, S* grad_in, F&& add) {
 
 template <class S>
 void max_pool_backward_of(const PoolPlan& p, S* grad_in, const S* grad_out, const int64_t* indices) {
-  int64_t size = p.out[0] * p.out[1];
+  int64_t size = plane_size(p.out);
   gradient_planes(p, grad_in, [&](int64_t plane, Compute<S>* sums) {
     for (int64_t i = plane * size; i < (plane + 1) * size; ++i)
       if (indices[i] >= 0) sums[indices[i]] += Compute<S>(grad_out[i]);
@@ -153,9 +173,9 @@ void max_pool_backward_of(const PoolPlan& p, S* grad_in, const S* grad_out, cons
 
 template <class S>
 void max_pool_gather_of(const PoolPlan& p, S* out, const S* in, const int64_t* indices) {
-  int64_t size = p.out[0] * p.out[1];
+  int64_t size = plane_size(p.out);
   over_planes(p, 64, [&](int64_t plane, void*) {
-    const S* from = in + plane * p.in[0] * p.in[1];
+    const S* from = in + plane * plane_size(p.in);
     for (int64_t i = plane * size; i < (plane + 1) * size; ++i)
       out[i] = indices[i] >= 0 ? from[indices[i]] : S(0.0f);
   });
@@ -164,53 +184,58 @@ void max_pool_gather_of(const PoolPlan& p, S* out, const S* in, const int64_t* i
 template <class S>
 void avg_pool_of(const PoolPlan& p, S* out, const S* in) {
   using A = Compute<S>;
-  over_planes(p, p.out[1] * sizeof(A), [&](int64_t plane, void* scratch) {
-    const S* from = in + plane * p.in[0] * p.in[1];
-    S* to = out + plane * p.out[0] * p.out[1];
+  over_planes(p, p.out[2] * sizeof(A), [&](int64_t plane, void* scratch) {
+    const S* from = in + plane * plane_size(p.in);
+    S* to = out + plane * plane_size(p.out);
     A* __restrict sums = static_cast<A*>(scratch);
-    Elements ey(p, 0), ex(p, 1);
-    for (int64_t y = 0; y < p.out[0]; ++y, to += p.out[1]) {
-      for (int64_t x = 0; x < p.out[1]; ++x) sums[x] = 0;
+    Elements ex(p, 2);
+    for (int64_t i = 0; i < p.out[0] * p.out[1]; ++i, to += p.out[2]) {
+      int64_t z = i / p.out[1], y = i % p.out[1];
+      for (int64_t x = 0; x < p.out[2]; ++x) sums[x] = 0;
       if (p.adaptive) {
-        Window wy = adaptive_window(p, 0, y);
-        for (int64_t x = 0; x < p.out[1]; ++x) {
-          Window wx = adaptive_window(p, 1, x);
-          for (int64_t i = wy.begin; i < wy.end; ++i)
-            for (int64_t j = wx.begin; j < wx.end; ++j) sums[x] += A(from[i * p.in[1] + j]);
+        Window wz = adaptive_window(p, 0, z), wy = adaptive_window(p, 1, y);
+        for (int64_t x = 0; x < p.out[2]; ++x) {
+          Window wx = adaptive_window(p, 2, x);
+          for (int64_t k = wz.begin; k < wz.end; ++k)
+            for (int64_t j = k * p.in[1] + wy.begin; j < k * p.in[1] + wy.end; ++j)
+              for (int64_t l = wx.begin; l < wx.end; ++l) sums[x] += A(from[j * p.in[2] + l]);
         }
       } else {
-        for (int64_t ky = ey.first; ky < ey.last; ++ky) {
-          int64_t row = y * p.stride[0] - p.padding[0] + ky;
-          if (row < 0 || row >= p.in[0]) continue;
+        over_rows(p, z, y, [&](int64_t row) {
           for (int64_t kx = ex.first; kx < ex.last; ++kx) {
-            Reach r(p, 1, kx);
-            const S* at = from + row * p.in[1] + r.at;
-            for (int64_t x = r.first; x < r.last; ++x) sums[x] += A(at[(x - r.first) * p.stride[1]]);
+            Reach r(p, 2, kx);
+            const S* at = from + row * p.in[2] + r.at;
+            for (int64_t x = r.first; x < r.last; ++x) sums[x] += A(at[(x - r.first) * p.stride[2]]);
           }
-        }
+        });
       }
-      int64_t rows = counted(p, 0, y);
-      for (int64_t x = 0; x < p.out[1]; ++x) to[x] = S(sums[x] / average_divisor<A>(p, rows, x));
+      int64_t rows = counted(p, 0, z) * counted(p, 1, y);
+      for (int64_t x = 0; x < p.out[2]; ++x) to[x] = S(sums[x] / average_divisor<A>(p, rows, x));
     }
   });
+}
+
+// What window i of dim d covers of the input; windows of averages are not spread.
+WT_INLINE Window window_of(const PoolPlan& p, int d, int64_t i) {
+  if (p.adaptive) return adaptive_window(p, d, i);
+  int64_t low = i * p.stride[d] - p.padding[d];
+  return {most(low, 0), least(low + p.kernel[d], p.in[d])};
 }
 
 template <class S>
 void avg_pool_backward_of(const PoolPlan& p, S* grad_in, const S* grad_out) {
   using A = Compute<S>;
   gradient_planes(p, grad_in, [&](int64_t plane, A* sums) {
-    const S* from = grad_out + plane * p.out[0] * p.out[1];
-    for (int64_t y = 0; y < p.out[0]; ++y, from += p.out[1]) {
-      int64_t rows = counted(p, 0, y), low = y * p.stride[0] - p.padding[0];
-      Window wy =
-          p.adaptive ? adaptive_window(p, 0, y) : Window{most(low, 0), least(low + p.kernel[0], p.in[0])};
-      for (int64_t x = 0; x < p.out[1]; ++x) {
+    const S* from = grad_out + plane * plane_size(p.out);
+    for (int64_t i = 0; i < p.out[0] * p.out[1]; ++i, from += p.out[2]) {
+      int64_t z = i / p.out[1], y = i % p.out[1], rows = counted(p, 0, z) * counted(p, 1, y);
+      Window wz = window_of(p, 0, z), wy = window_of(p, 1, y);
+      for (int64_t x = 0; x < p.out[2]; ++x) {
         A g = A(from[x]) / average_divisor<A>(p, rows, x);
-        int64_t left = x * p.stride[1] - p.padding[1];
-        Window wx =
-            p.adaptive ? adaptive_window(p, 1, x) : Window{most(left, 0), least(left + p.kernel[1], p.in[1])};
-        for (int64_t i = wy.begin; i < wy.end; ++i)
-          for (int64_t j = wx.begin; j < wx.end; ++j) sums[i * p.in[1] + j] += g;
+        Window wx = window_of(p, 2, x);
+        for (int64_t k = wz.begin; k < wz.end; ++k)
+          for (int64_t j = k * p.in[1] + wy.begin; j < k * p.in[1] + wy.end; ++j)
+            for (int64_t l = wx.begin; l < wx.end; ++l) sums[j * p.in[2] + l] += g;
       }
     }
   });

@@ -20,16 +20,21 @@ struct Range {
 
 struct PoolArgs {
   PoolPlan p;
-  FastDivide rows, cols;  // of what the threads go over: outputs, or inputs of a backward
+  FastDivide depth, rows, cols;  // of what the threads go over: outputs, or inputs of a backward
   int64_t n;
   bool wide;
 
-  // Element i as (plane * rows + y, x), and y alone.
-  WT_DEVICE void split(int64_t i, int64_t& plane, int64_t& y, int64_t& x) const {
-    const int64_t row = wide ? cols.quotient<true>(i) : cols.quotient<false>(i);
-    x = i - row * cols.divisor;
-    plane = wide ? rows.quotient<true>(row) : rows.quotient<false>(row);
-    y = row - plane * rows.divisor;
+  WT_DEVICE int64_t cut(const FastDivide& by, int64_t& i) const {  // the quotient; i keeps the remainder
+    const int64_t q = wide ? by.quotient<true>(i) : by.quotient<false>(i);
+    i -= q * by.divisor;
+    return q;
+  }
+  // Element i as (plane, z, y, x).
+  WT_DEVICE void split(int64_t i, int64_t& plane, int64_t& z, int64_t& y, int64_t& x) const {
+    x = i;
+    y = cut(cols, x);
+    z = cut(rows, y);
+    plane = cut(depth, z);
   }
 };
 
@@ -62,9 +67,11 @@ WT_DEVICE int64_t counted(const PoolPlan& p, int d, int64_t i) {
   return min(begin + p.kernel[d], p.in[d] + p.padding[d]) - begin;
 }
 template <class C>
-WT_DEVICE C divisor(const PoolPlan& p, int64_t y, int64_t x) {
-  return C(p.divisor ? p.divisor : counted(p, 0, y) * counted(p, 1, x));
+WT_DEVICE C divisor(const PoolPlan& p, int64_t z, int64_t y, int64_t x) {
+  return C(p.divisor ? p.divisor : counted(p, 0, z) * counted(p, 1, y) * counted(p, 2, x));
 }
+WT_DEVICE int64_t plane_size(const int64_t (&sizes)[3]) { return sizes[0] * sizes[1] * sizes[2]; }
+WT_DEVICE int64_t spread(const PoolPlan& p, int d) { return p.adaptive ? 1 : p.dilation[d]; }
 
 // ---- maximum ----
 
@@ -75,21 +82,23 @@ __global__ void __launch_bounds__(kThreads)
   const PoolPlan& p = a.p;
   const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= a.n) return;
-  int64_t plane, y, x;
-  a.split(i, plane, y, x);
-  const int64_t dy = p.adaptive ? 1 : p.dilation[0], dx = p.adaptive ? 1 : p.dilation[1];
-  const Range rows = window(p, 0, y, dy), cols = window(p, 1, x, dx);
-  const T* from = static_cast<const T*>(in) + plane * p.in[0] * p.in[1];
+  int64_t plane, z, y, x;
+  a.split(i, plane, z, y, x);
+  const int64_t dz = spread(p, 0), dy = spread(p, 1), dx = spread(p, 2);
+  const Range layers = window(p, 0, z, dz), rows = window(p, 1, y, dy), cols = window(p, 2, x, dx);
+  const T* from = static_cast<const T*>(in) + plane * plane_size(p.in);
   C best = -C(__builtin_inf());
   int64_t place = -1;
-  for (int64_t row = rows.begin; row < rows.end; row += dy)
-    for (int64_t col = cols.begin; col < cols.end; col += dx) {
-      const C v = widen<C>(from[row * p.in[1] + col]);
-      if (v > best || v != v || place < 0) {
-        best = v;
-        place = row * p.in[1] + col;
+  for (int64_t layer = layers.begin; layer < layers.end; layer += dz)
+    for (int64_t row = rows.begin; row < rows.end; row += dy)
+      for (int64_t col = cols.begin; col < cols.end; col += dx) {
+        const int64_t at = (layer * p.in[1] + row) * p.in[2] + col;
+        const C v = widen<C>(from[at]);
+        if (v > best || v != v || place < 0) {
+          best = v;
+          place = at;
+        }
       }
-    }
   static_cast<T*>(to)[i] = narrow<T>(best);
   indices[i] = place;
 }
@@ -102,17 +111,18 @@ __global__ void __launch_bounds__(kThreads)
   const PoolPlan& p = a.p;
   const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= a.n) return;
-  int64_t plane, y, x;
-  a.split(i, plane, y, x);
-  const Range rows = windows_of(p, 0, y, p.adaptive ? 1 : p.dilation[0]);
-  const Range cols = windows_of(p, 1, x, p.adaptive ? 1 : p.dilation[1]);
-  const int64_t place = y * p.in[1] + x, first = plane * p.out[0] * p.out[1];
+  int64_t plane, z, y, x;
+  a.split(i, plane, z, y, x);
+  const Range layers = windows_of(p, 0, z, spread(p, 0)), rows = windows_of(p, 1, y, spread(p, 1)),
+              cols = windows_of(p, 2, x, spread(p, 2));
+  const int64_t place = (z * p.in[1] + y) * p.in[2] + x, first = plane * plane_size(p.out);
   C sum = 0;
-  for (int64_t row = rows.begin; row < rows.end; ++row)
-    for (int64_t col = cols.begin; col < cols.end; ++col) {
-      const int64_t at = first + row * p.out[1] + col;
-      if (indices[at] == place) sum += widen<C>(static_cast<const T*>(grad_out)[at]);
-    }
+  for (int64_t layer = layers.begin; layer < layers.end; ++layer)
+    for (int64_t row = rows.begin; row < rows.end; ++row)
+      for (int64_t col = cols.begin; col < cols.end; ++col) {
+        const int64_t at = first + (layer * p.out[1] + row) * p.out[2] + col;
+        if (indices[at] == place) sum += widen<C>(static_cast<const T*>(grad_out)[at]);
+      }
   static_cast<T*>(grad_in)[i] = narrow<T>(sum);
 }
 
@@ -122,11 +132,11 @@ __global__ void __launch_bounds__(kThreads)
                            const int64_t* indices) {
   const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= a.n) return;
-  int64_t plane, y, x;
-  a.split(i, plane, y, x);
+  int64_t plane, z, y, x;
+  a.split(i, plane, z, y, x);
   const int64_t at = indices[i];
   static_cast<T*>(to)[i] =
-      at >= 0 ? static_cast<const T*>(in)[plane * a.p.in[0] * a.p.in[1] + at] : narrow<T>(Compute<T>(0));
+      at >= 0 ? static_cast<const T*>(in)[plane * plane_size(a.p.in) + at] : narrow<T>(Compute<T>(0));
 }
 
 // ---- average ----
@@ -138,14 +148,16 @@ __global__ void __launch_bounds__(kThreads)
   const PoolPlan& p = a.p;
   const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= a.n) return;
-  int64_t plane, y, x;
-  a.split(i, plane, y, x);
-  const Range rows = window(p, 0, y, 1), cols = window(p, 1, x, 1);
-  const T* from = static_cast<const T*>(in) + plane * p.in[0] * p.in[1];
+  int64_t plane, z, y, x;
+  a.split(i, plane, z, y, x);
+  const Range layers = window(p, 0, z, 1), rows = window(p, 1, y, 1), cols = window(p, 2, x, 1);
+  const T* from = static_cast<const T*>(in) + plane * plane_size(p.in);
   C sum = 0;
-  for (int64_t row = rows.begin; row < rows.end; ++row)
-    for (int64_t col = cols.begin; col < cols.end; ++col) sum += widen<C>(from[row * p.in[1] + col]);
-  static_cast<T*>(to)[i] = narrow<T>(sum / divisor<C>(p, y, x));
+  for (int64_t layer = layers.begin; layer < layers.end; ++layer)
+    for (int64_t row = rows.begin; row < rows.end; ++row)
+      for (int64_t col = cols.begin; col < cols.end; ++col)
+        sum += widen<C>(from[(layer * p.in[1] + row) * p.in[2] + col]);
+  static_cast<T*>(to)[i] = narrow<T>(sum / divisor<C>(p, z, y, x));
 }
 
 // A warp an output: lanes go along the columns of the window's rows.
@@ -156,16 +168,17 @@ __global__ void __launch_bounds__(kThreads)
   const PoolPlan& p = a.p;
   const int64_t i = (int64_t(blockIdx.x) * kThreads + threadIdx.x) / kWarp, lane = threadIdx.x % kWarp;
   if (i >= a.n) return;  // the whole warp
-  int64_t plane, y, x;
-  a.split(i, plane, y, x);
-  const Range rows = window(p, 0, y, 1), cols = window(p, 1, x, 1);
-  const T* from = static_cast<const T*>(in) + plane * p.in[0] * p.in[1];
-  const int64_t width = max(cols.end - cols.begin, int64_t(0));
+  int64_t plane, z, y, x;
+  a.split(i, plane, z, y, x);
+  const Range layers = window(p, 0, z, 1), rows = window(p, 1, y, 1), cols = window(p, 2, x, 1);
+  const T* from = static_cast<const T*>(in) + plane * plane_size(p.in);
+  const int64_t width = max(cols.end - cols.begin, int64_t(0)), height = rows.end - rows.begin;
   C sum = 0;
-  for (int64_t k = lane; k < (rows.end - rows.begin) * width; k += kWarp)
-    sum += widen<C>(from[(rows.begin + k / width) * p.in[1] + cols.begin + k % width]);
+  for (int64_t layer = layers.begin; layer < layers.end; ++layer)
+    for (int64_t k = lane; k < height * width; k += kWarp)
+      sum += widen<C>(from[(layer * p.in[1] + rows.begin + k / width) * p.in[2] + cols.begin + k % width]);
   sum = warp_reduce(sum, SumOf{});
-  if (lane == 0) static_cast<T*>(to)[i] = narrow<T>(sum / divisor<C>(p, y, x));
+  if (lane == 0) static_cast<T*>(to)[i] = narrow<T>(sum / divisor<C>(p, z, y, x));
 }
 
 template <class T>
@@ -175,21 +188,27 @@ __global__ void __launch_bounds__(kThreads)
   const PoolPlan& p = a.p;
   const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= a.n) return;
-  int64_t plane, y, x;
-  a.split(i, plane, y, x);
-  const Range rows = windows_of(p, 0, y, 1), cols = windows_of(p, 1, x, 1);
-  const T* from = static_cast<const T*>(grad_out) + plane * p.out[0] * p.out[1];
+  int64_t plane, z, y, x;
+  a.split(i, plane, z, y, x);
+  const Range layers = windows_of(p, 0, z, 1), rows = windows_of(p, 1, y, 1), cols = windows_of(p, 2, x, 1);
+  const T* from = static_cast<const T*>(grad_out) + plane * plane_size(p.out);
   C sum = 0;
-  for (int64_t row = rows.begin; row < rows.end; ++row)
-    for (int64_t col = cols.begin; col < cols.end; ++col)
-      sum += widen<C>(from[row * p.out[1] + col]) / divisor<C>(p, row, col);
+  for (int64_t layer = layers.begin; layer < layers.end; ++layer)
+    for (int64_t row = rows.begin; row < rows.end; ++row)
+      for (int64_t col = cols.begin; col < cols.end; ++col)
+        sum += widen<C>(from[(layer * p.out[1] + row) * p.out[2] + col]) / divisor<C>(p, layer, row, col);
   static_cast<T*>(grad_in)[i] = narrow<T>(sum);
 }
 
 // ---- launching ----
 
-PoolArgs over(const PoolPlan& p, const int64_t (&sizes)[2]) {
-  PoolArgs a{p, FastDivide(sizes[0]), FastDivide(sizes[1]), p.planes * sizes[0] * sizes[1], false};
+PoolArgs over(const PoolPlan& p, const int64_t (&sizes)[3]) {
+  PoolArgs a{p,
+             FastDivide(sizes[0]),
+             FastDivide(sizes[1]),
+             FastDivide(sizes[2]),
+             p.planes * sizes[0] * sizes[1] * sizes[2],
+             false};
   a.wide = a.n > INT32_MAX;
   return a;
 }
@@ -230,7 +249,7 @@ void max_pool_gather(const LaunchContext& ctx, const PoolPlan& p, void* out, con
 void avg_pool(const LaunchContext& ctx, const PoolPlan& p, void* out, const void* in) {
   const PoolArgs a = over(p, p.out);
   const int64_t window =
-      p.adaptive ? p.in[0] * p.in[1] / (p.out[0] * p.out[1] + 1) : p.kernel[0] * p.kernel[1];
+      p.adaptive ? p.in[1] * p.in[2] / (p.out[1] * p.out[2] + 1) : p.kernel[1] * p.kernel[2];
   if (window >= kLargeWindow)
     run_pool(
         ctx, "avg_pool", a, a.n * kWarp,

@@ -1,18 +1,19 @@
-// Pooling over windows of one or two spatial dims (one dim: height 1).
+// Pooling over windows of up to three spatial dims (missing ones: size 1).
 #pragma once
 
 #include "kernels/types.h"
 
 namespace warptape::kernels {
 
-// Inputs are [planes, H, W], outputs [planes, OH, OW], contiguous and of one floating dtype. Window i of a
-// dim covers the input's i * stride - padding + t * dilation for t < kernel, as far as they lie inside; when
-// `adaptive`, the other numbers are unused and it covers floor(i * in / out) up to ceil((i + 1) * in / out).
+// Inputs are [planes, D, H, W], outputs [planes, OD, OH, OW], contiguous and of one floating dtype. Window i
+// of a dim covers the input's i * stride - padding + t * dilation for t < kernel, as far as they lie inside;
+// when `adaptive`, the other numbers are unused and it covers floor(i * in / out) up to ceil((i + 1) * in /
+// out).
 struct PoolPlan {
   DType dtype;
   int64_t planes;
-  int64_t in[2], out[2], kernel[2];
-  int64_t stride[2], padding[2], dilation[2];
+  int64_t in[3], out[3], kernel[3];
+  int64_t stride[3], padding[3], dilation[3];
   bool adaptive;
   bool count_include_pad;  // of an average: padding counts as zeros, but not what lies beyond it
   int64_t divisor;         // of an average; 0: the number of elements

@@ -114,6 +114,49 @@ def samples_2d(r: Rng) -> list[Sample]:
     return [*cases, S(d(1, 1, 5, 5), 2, 2, 0, ceil_mode=True), S(d(1, 1, 5, 5), 2, stride=1)]
 
 
+def samples_3d(r: Rng) -> list[Sample]:
+    d = r.distinct
+    cases = [S(d(2, 2, 4, 4, 4), 2), S(d(1, 1, 5, 4, 5), 3, 2, 1), S(d(2, 4, 3, 5), (1, 3, 2), (2, 1, 2))]
+    return [*cases, S(d(1, 1, 5, 3, 5), 2, 2, 0, ceil_mode=True)]
+
+
+def max_unpool(x: np.ndarray, places: np.ndarray, size: Any, stride: Any = None, **kw: Any) -> np.ndarray:
+    spatial = x.ndim - 2
+    size, stride = several(size, spatial), several(stride or size, spatial)
+    sizes = [(n - 1) * s + k for n, s, k in zip(x.shape[2:], stride, size, strict=True)]
+    out = np.zeros((*x.shape[:2], np.prod(kw.get("output_size", sizes))))
+    np.put_along_axis(out, places.reshape(*x.shape[:2], -1), x.reshape(*x.shape[:2], -1), -1)
+    return out.reshape(*x.shape[:2], *kw.get("output_size", sizes))
+
+
+def unpool_samples(r: Rng, spatial: int) -> list[Sample]:
+    cells = np.stack([r.np.permutation(4**spatial)[: 2**spatial] for _ in range(2)])
+    places = cells.reshape(1, 2, *[2] * spatial)
+    wider = S(r(*places.shape), places, 2, output_size=(5, *[4] * (spatial - 1)))
+    return [S(r(*places.shape), places, 2), wider]
+
+
+def fractional(x: np.ndarray, size: int, wanted: Any, **kw: Any) -> np.ndarray:
+    """Window i of a dim starts at floor((i + u) a) - floor(u a), the last one at the end."""
+    samples, spatial = kw["_random_samples"], x.ndim - 2
+    out = np.empty((*x.shape[:2], *wanted))
+    for n, c in np.ndindex(x.shape[:2]):
+        numbers = samples[n, c][::-1] if spatial == 2 else samples[n, c]
+        starts = []
+        for length, count, u in zip(x.shape[2:], wanted, numbers, strict=True):
+            step = (length - size) / (count - 1)
+            starts.append([int((i + u) * step) - int(u * step) for i in range(count - 1)] + [length - size])
+        for at in np.ndindex(tuple(wanted)):
+            box = tuple(slice(s[i], s[i] + size) for s, i in zip(starts, at, strict=True))
+            out[(n, c, *at)] = x[(n, c, *box)].max()
+    return out
+
+
+def fractional_samples(r: Rng, spatial: int) -> list[Sample]:
+    x, numbers = r.distinct(2, 2, *(7, 6, 5)[:spatial]), r.np.choice([0.125, 0.375, 0.75], (2, 2, spatial))
+    return [S(x, 2, (3, 4, 2)[:spatial], _random_samples=numbers)]
+
+
 def interpolate(
     x: np.ndarray,
     size: Any = None,
@@ -217,6 +260,80 @@ ROWS = [
         batched(avg_pool, 2),
         tol=TOL,
         errors=pool_errors(2),
+    ),
+    Op(
+        F + "max_pool3d",
+        lambda r: [*samples_3d(r), S(r.distinct(1, 1, 5, 6, 5), 2, 1, 1, 2)],
+        batched(max_pool, 3),
+        layouts=NOT_EXPANDED,
+        errors=pool_errors(3),
+    ),
+    Op(
+        F + "max_pool3d_with_indices",
+        lambda r: [S(r.distinct(2, 2, 4, 4, 4), 2), S(r.distinct(1, 1, 5, 4, 5), 3, 1)],
+        max_pool_indices,
+        result=("same", "int64"),
+        layouts=NOT_EXPANDED,
+        errors=pool_errors(3),
+    ),
+    Op(
+        F + "avg_pool3d",
+        lambda r: [
+            *samples_3d(r),
+            S(r(1, 1, 4, 4, 3), 3, 2, 1, count_include_pad=False),
+            S(r(1, 1, 4, 4, 2), 2, divisor_override=3),
+        ],
+        batched(avg_pool, 3),
+        tol=TOL,
+        errors=pool_errors(3),
+    ),
+    Op(
+        F + "adaptive_avg_pool3d",
+        lambda r: [S(r(2, 2, 5, 4, 3), (3, 2, 2)), S(r(1, 2, 4, 4, 3), 1), S(r(2, 3, 3, 4), (None, 1, 5))],
+        adaptive(np.mean, 3),
+        tol=TOL,
+        errors=(E("RuntimeError", np.ones((1, 2, 4, 4, 4)), (-1, 2, 2)),),
+    ),
+    Op(
+        F + "adaptive_max_pool3d",
+        lambda r: [S(r.distinct(2, 2, 5, 4, 3), (3, 2, 2)), S(r.distinct(1, 2, 4, 4, 3), 1)],
+        adaptive(np.max, 3),
+        layouts=NOT_EXPANDED,
+    ),
+    *(
+        Op(
+            F + f"max_unpool{n}d",
+            lambda r, n=n: unpool_samples(r, n),  # type: ignore[misc]
+            max_unpool,
+            exact=True,
+            python=True,
+            errors=(
+                E("RuntimeError", np.ones((1, 1, *[2] * n)), np.ones((1, 1, *[3] * n), dtype=np.int64), 2),
+                E(
+                    "ValueError",
+                    np.ones((1, 1, *[2] * n)),
+                    np.ones((1, 1, *[2] * n), dtype=np.int64),
+                    2,
+                    output_size=[9] * n,
+                ),
+            ),
+        )
+        for n in (1, 2, 3)
+    ),
+    *(
+        Op(
+            F + f"fractional_max_pool{n}d",
+            lambda r, n=n: fractional_samples(r, n),  # type: ignore[misc]
+            fractional,
+            layouts=NOT_EXPANDED,
+            nograd=("_random_samples",),
+            python=True,
+            errors=(
+                E("ValueError", np.ones((1, 1, *[4] * n)), 2),
+                E("RuntimeError", np.ones((1, 1, *[4] * n)), 2, 4),
+            ),
+        )
+        for n in (2, 3)
     ),
     Op(
         F + "adaptive_avg_pool1d",

@@ -1,4 +1,4 @@
-"""Pooling. Legend: N batch, C channels, L length, H height, W width; inputs may lack N."""
+"""Pooling. Legend: N batch, C channels, L length, D depth, H height, W width; inputs may lack N."""
 
 from __future__ import annotations
 
@@ -13,14 +13,24 @@ from .module import Module
 __all__ = [
     "AdaptiveAvgPool1d",
     "AdaptiveAvgPool2d",
+    "AdaptiveAvgPool3d",
     "AdaptiveMaxPool1d",
     "AdaptiveMaxPool2d",
+    "AdaptiveMaxPool3d",
     "AvgPool1d",
     "AvgPool2d",
+    "AvgPool3d",
+    "FractionalMaxPool2d",
+    "FractionalMaxPool3d",
     "LPPool1d",
     "LPPool2d",
+    "LPPool3d",
     "MaxPool1d",
     "MaxPool2d",
+    "MaxPool3d",
+    "MaxUnpool1d",
+    "MaxUnpool2d",
+    "MaxUnpool3d",
 ]
 
 
@@ -75,6 +85,93 @@ class MaxPool2d(_MaxPool):
         return self._pool(F.max_pool2d, input)
 
 
+class MaxPool3d(_MaxPool):
+    """[N, C, D, H, W] -> [N, C, Dout, Hout, Wout], the largest value of each window."""
+
+    def forward(self, input: Tensor) -> Any:
+        return self._pool(F.max_pool3d, input)
+
+
+class _MaxUnpool(Module):
+    """The inverse of a max pooling, given its indices: zeros where no maximum was."""
+
+    _n: int
+
+    def __init__(self, kernel_size: Any, stride: Any = None, padding: Any = 0) -> None:
+        super().__init__()
+        self.kernel_size = each(kernel_size, self._n)
+        self.stride = each(stride if stride is not None else kernel_size, self._n)
+        self.padding = each(padding, self._n)
+
+    def forward(self, input: Tensor, indices: Tensor, output_size: Any = None) -> Tensor:
+        function = getattr(F, f"max_unpool{self._n}d")
+        return function(input, indices, self.kernel_size, self.stride, self.padding, output_size)
+
+    def extra_repr(self) -> str:
+        return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
+
+
+class MaxUnpool1d(_MaxUnpool):
+    """[N, C, L] and the indices of a MaxPool1d -> [N, C, Lin]; `output_size` tells apart what fits."""
+
+    _n = 1
+
+
+class MaxUnpool2d(_MaxUnpool):
+    """[N, C, H, W] and the indices of a MaxPool2d -> [N, C, Hin, Win]."""
+
+    _n = 2
+
+
+class MaxUnpool3d(_MaxUnpool):
+    """[N, C, D, H, W] and the indices of a MaxPool3d -> [N, C, Din, Hin, Win]."""
+
+    _n = 3
+
+
+class _FractionalMaxPool(Module):
+    _n: int
+
+    def __init__(
+        self,
+        kernel_size: Any,
+        output_size: Any = None,
+        output_ratio: Any = None,
+        return_indices: bool = False,
+        _random_samples: Tensor | None = None,
+    ) -> None:
+        super().__init__()
+        name = type(self).__name__
+        if (output_size is None) == (output_ratio is None):
+            what = "either an output size, or" if output_size is None else "only one of output_size and"
+            raise ValueError(f"{name} requires specifying {what} an output ratio")
+        self.kernel_size = each(kernel_size, self._n)
+        self.return_indices = return_indices
+        self.register_buffer("_random_samples", _random_samples)
+        self.output_size = None if output_size is None else each(output_size, self._n)
+        self.output_ratio = None if output_ratio is None else each(output_ratio, self._n)
+        if self.output_ratio is not None and not all(0 < ratio < 1 for ratio in self.output_ratio):
+            raise ValueError(f"output_ratio must be between 0 and 1 (got {output_ratio})")
+
+    def forward(self, input: Tensor) -> Any:
+        function = getattr(F, f"fractional_max_pool{self._n}d")
+        sizes = (self.kernel_size, self.output_size, self.output_ratio)
+        return function(input, *sizes, self.return_indices, self._random_samples)
+
+
+class FractionalMaxPool2d(_FractionalMaxPool):
+    """[N, C, H, W] -> [N, C, *output_size]: maxima of windows at pseudo-random distances ("Fractional
+    Max-Pooling", section 2); `output_ratio` gives the size as parts of the input's."""
+
+    _n = 2
+
+
+class FractionalMaxPool3d(_FractionalMaxPool):
+    """[N, C, D, H, W] -> [N, C, *output_size], as FractionalMaxPool2d."""
+
+    _n = 3
+
+
 class AvgPool1d(Module):
     """[N, C, L] -> [N, C, Lout], the mean of each window; padding counts as zeros unless `count_include_pad`
     is off."""
@@ -102,9 +199,10 @@ class AvgPool1d(Module):
         return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
 
 
-class AvgPool2d(Module):
-    """[N, C, H, W] -> [N, C, Hout, Wout], the mean of each window; `divisor_override` divides in place of its
-    size."""
+class _AvgPool(Module):
+    """The mean of each window; `divisor_override` divides in place of its size."""
+
+    _n: int
 
     def __init__(
         self,
@@ -122,7 +220,7 @@ class AvgPool2d(Module):
         self.count_include_pad, self.divisor_override = count_include_pad, divisor_override
 
     def forward(self, input: Tensor) -> Tensor:
-        return F.avg_pool2d(
+        return getattr(F, f"avg_pool{self._n}d")(
             input,
             self.kernel_size,
             self.stride,
@@ -134,6 +232,18 @@ class AvgPool2d(Module):
 
     def extra_repr(self) -> str:
         return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
+
+
+class AvgPool2d(_AvgPool):
+    """[N, C, H, W] -> [N, C, Hout, Wout], the mean of each window."""
+
+    _n = 2
+
+
+class AvgPool3d(_AvgPool):
+    """[N, C, D, H, W] -> [N, C, Dout, Hout, Wout], the mean of each window."""
+
+    _n = 3
 
 
 class _AdaptiveAvgPool(Module):
@@ -160,6 +270,14 @@ class AdaptiveAvgPool2d(_AdaptiveAvgPool):
         return F.adaptive_avg_pool2d(input, self.output_size)
 
 
+class AdaptiveAvgPool3d(_AdaptiveAvgPool):
+    """[N, C, D, H, W] -> [N, C, *output_size], means of windows that cover the input evenly; None keeps a
+    size."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.adaptive_avg_pool3d(input, self.output_size)
+
+
 class _AdaptiveMaxPool(_AdaptiveAvgPool):
     def __init__(self, output_size: Any, return_indices: bool = False) -> None:
         super().__init__(output_size)
@@ -178,6 +296,13 @@ class AdaptiveMaxPool2d(_AdaptiveMaxPool):
 
     def forward(self, input: Tensor) -> Any:
         return F.adaptive_max_pool2d(input, self.output_size, self.return_indices)
+
+
+class AdaptiveMaxPool3d(_AdaptiveMaxPool):
+    """[N, C, D, H, W] -> [N, C, *output_size], the largest values of windows that cover the input evenly."""
+
+    def forward(self, input: Tensor) -> Any:
+        return F.adaptive_max_pool3d(input, self.output_size, self.return_indices)
 
 
 class _LPPool(Module):
@@ -211,3 +336,10 @@ class LPPool2d(_LPPool):
 
     def forward(self, input: Tensor) -> Tensor:
         return F.lp_pool2d(input, float(self.norm_type), self.kernel_size, self.stride, self.ceil_mode)
+
+
+class LPPool3d(_LPPool):
+    """[N, C, D, H, W] -> [N, C, Dout, Hout, Wout], the `norm_type`-norm of each window."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.lp_pool3d(input, float(self.norm_type), self.kernel_size, self.stride, self.ceil_mode)
