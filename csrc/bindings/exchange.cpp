@@ -1,6 +1,7 @@
-// Tensors as bytes (pickle) and as DLPack capsules.
+// Tensors as bytes (pickle), as storages of bytes (files) and as DLPack capsules.
 #include "bindings/common.h"
 #include "bindings/data.h"
+#include "core/crc32.h"
 
 #include <cstring>
 
@@ -33,6 +34,34 @@ PyObject* tensor_from_bytes(PyObject*, PyObject* args) {
     if (bytes) std::memcpy(out.data(), PyBytes_AS_STRING(data), static_cast<size_t>(bytes));
     return wrap(out);
   });
+}
+
+// _storage(tensor, dtype): a tensor of one dim on all of its storage.
+PyObject* storage_py(PyObject*, PyObject* args) {
+  PyObject *o, *dtype;
+  if (!PyArg_ParseTuple(args, "OO", &o, &dtype)) return nullptr;
+  return guarded([&] {
+    WT_CHECK(is_tensor(o) && is_dtype(dtype), TypeError, "_storage: expected a Tensor and a dtype");
+    const Ref<Storage>& storage = tensor_of(o)->storage;
+    DType t = dtype_of(dtype);
+    Shape sizes{static_cast<int64_t>(storage->bytes() / itemsize(t))};
+    return wrap(
+        Tensor(Ref<TensorImpl>::adopt(new TensorImpl(storage, t, sizes, contiguous_strides(sizes), 0))));
+  });
+}
+
+// _crc32(buffer, before=0): the checksum of before's bytes and buffer's.
+PyObject* crc32_py(PyObject*, PyObject* args) {
+  Py_buffer data;
+  unsigned int before = 0;
+  if (!PyArg_ParseTuple(args, "y*|I", &data, &before)) return nullptr;
+  uint32_t sum;
+  {
+    GilRelease unlocked(data.len);
+    sum = crc32(before, data.buf, static_cast<size_t>(data.len));
+  }
+  PyBuffer_Release(&data);
+  return PyLong_FromUnsignedLong(sum);
 }
 
 // ---- DLPack (the array data interchange format of dmlc/dlpack, version 0.8 structs) --------------------
@@ -183,6 +212,8 @@ PyObject* from_memory(PyObject*, PyObject* args) {
 
 PyMethodDef methods[] = {{"_tensor_bytes", tensor_bytes, METH_O, nullptr},
                          {"_tensor_from_bytes", tensor_from_bytes, METH_VARARGS, nullptr},
+                         {"_storage", storage_py, METH_VARARGS, nullptr},
+                         {"_crc32", crc32_py, METH_VARARGS, nullptr},
                          {"_to_dlpack", to_dlpack, METH_O, nullptr},
                          {"_from_dlpack", from_dlpack, METH_O, nullptr},
                          {"_from_memory", from_memory, METH_VARARGS, nullptr},

@@ -111,4 +111,9 @@ if _TYPE_CHECKING:
 globals().update(_legacy_types)
 _mark_absent(Tensor, "torch.Tensor")
 # cuda, backends, distributed on first use: most programs need none of them.
-__getattr__ = _lookup(__name__, ops=lambda: __import__("warptape.library").library.ops)
+_storages = ("UntypedStorage", "TypedStorage", *(n.replace("Tensor", "Storage") for n in _legacy_types))
+__getattr__ = _lookup(
+    __name__,
+    ops=lambda: __import__("warptape.library").library.ops,
+    **{n: lambda n=n: __import__("warptape.storage").storage.storage_class(n) for n in _storages},
+)

@@ -80,8 +80,10 @@ def is_tensor(obj: Any) -> bool:
 
 
 def is_storage(obj: Any) -> bool:
-    """False: storages have no Python object of their own."""
-    return False
+    """Whether obj is a storage."""
+    from .storage import UntypedStorage
+
+    return isinstance(obj, UntypedStorage)
 
 
 def get_default_dtype() -> _C.dtype:

@@ -16,6 +16,16 @@ if TYPE_CHECKING:
     from ._tensor import Tensor
 
 
+def raw_bytes(tensor: Tensor) -> memoryview:
+    """The bytes of a contiguous tensor on the CPU, where they are (keep the tensor); also of bfloat16."""
+    import ctypes
+
+    size = tensor.numel() * tensor.element_size()
+    if not size:
+        return memoryview(b"")
+    return memoryview((ctypes.c_char * size).from_address(tensor.data_ptr())).cast("B")
+
+
 class DLDeviceType(IntEnum):
     """Kinds of devices, as DLPack numbers them."""
 

@@ -289,6 +289,18 @@ class Tensor(_C.TensorBase):
         """Tells the allocator that `stream` uses the tensor too: its memory stays until that work is done."""
         _C._cuda_module().record_stream(self, stream.device.index, stream.cuda_stream)
 
+    def untyped_storage(self) -> Any:
+        """The bytes that this tensor views, others perhaps too."""
+        from .storage import UntypedStorage
+
+        return UntypedStorage._on(_C._storage(self, _C.uint8))
+
+    def storage(self) -> Any:
+        """untyped_storage(), read as elements of this tensor's dtype."""
+        from .storage import storage_class_of
+
+        return storage_class_of(self.dtype)._on(_C._storage(self, _C.uint8))
+
     def share_memory_(self) -> Tensor:
         """The tensor itself: worker processes do not share tensors yet."""
         return self

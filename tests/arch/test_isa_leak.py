@@ -19,6 +19,7 @@ NAMESPACE = re.compile("|".join(LEVELS))
 # Functions with an instruction above their namespace, behind a check at run time: mangled part, level.
 GUARDED = {
     "6avx51210gemm_microIj": 4,  # pairs of bfloat16; matmul.cpp takes them where has_bf16_dot()
+    "by_wide_products": 2,  # of crc32.cpp, which takes it where the processor has VPCLMULQDQ
 }
 FUNCTION = re.compile(r"^[0-9a-f]+ <(.+)>:$")
 # What x86-64-v2 lacks: all AVX (they start with v) and these, which v3 brings into integer code.

@@ -9,7 +9,6 @@ tensor under `name@0:8,0:16`. Version 1 had CRC-32 throughout, and named no chec
 
 from __future__ import annotations
 
-import ctypes
 import json
 import math
 import re
@@ -22,7 +21,6 @@ import numpy as np
 import warptape
 
 from ..._C import _distributed as _C
-from ..._tensor import Tensor
 from .boxes import Box, fault_of_tiling
 
 MANIFEST = "manifest.json"
@@ -63,16 +61,6 @@ class CheckpointException(RuntimeError, ValueError):
 def itemsize(kind: str) -> int:
     """Bytes of an element."""
     return np.dtype(KINDS[kind][1]).itemsize
-
-
-def raw(tensor: Tensor) -> memoryview:
-    """The bytes of a contiguous tensor on the CPU, where they are; bfloat16 too, which NumPy lacks."""
-    size = tensor.numel() * tensor.element_size()
-    return (
-        memoryview((ctypes.c_char * size).from_address(tensor.data_ptr())).cast("B")
-        if size
-        else memoryview(b"")
-    )
 
 
 def blocks_of(data: memoryview) -> list[int]:

@@ -19,6 +19,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from ..._interchange import raw_bytes
 from ..._tensor import Tensor
 from .. import _state
 from .boxes import Box
@@ -30,7 +31,6 @@ from .layout import (
     encode_manifest,
     itemsize,
     piece_name,
-    raw,
     shard_header,
 )
 from .plan import Plan, agree, describe, exchange, merge, offer, world_of
@@ -135,7 +135,7 @@ def _write_shard(folder: Path, rank: int, pieces: list[Piece]) -> dict[str, Any]
     parts: list[memoryview | bytes] = [header]
     values = [part.cpu().contiguous() for *_, part in pieces]  # kept as long as their bytes are used
     for (name, _, _, box, _), value in zip(pieces, values):
-        data = raw(value)
+        data = raw_bytes(value)
         listed.append([name, {"box": box, "file": file, "at": at, "checksums": blocks_of(data)}])
         at += len(data)
         parts.append(data)

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 import warptape
 
 from ... import _C
+from ..._interchange import raw_bytes
 from ..._tensor import Tensor
 from ..objects import _decode, _encode
 from .boxes import Held, held
-from .layout import KIND_OF, KINDS, CheckpointException, crc32c, raw
+from .layout import KIND_OF, KINDS, CheckpointException, crc32c
 
 
 class PerRank:
@@ -141,7 +142,7 @@ def _compared(tensor: Tensor) -> Held:
     """A tensor that all ranks should have alike, with what tells whether they do."""
     found = held(tensor)
     value = tensor.detach().cpu().contiguous()  # kept as long as its bytes are used
-    found.checksum = crc32c(raw(value))
+    found.checksum = crc32c(raw_bytes(value))
     return found
 
 

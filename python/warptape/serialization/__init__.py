@@ -1,0 +1,168 @@
+"""save() and load(): objects that hold tensors, in files that PyTorch reads and writes too.
+
+Loading takes a closed list of types unless told otherwise, so that a file from elsewhere cannot run code, and
+checks what it reads: `docs/files.md` has the details.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+from .._missing import lookup as _lookup
+
+__all__ = [
+    "add_safe_globals",
+    "clear_safe_globals",
+    "get_safe_globals",
+    "get_unsafe_globals_in_checkpoint",
+    "load",
+    "safe_globals",
+    "save",
+]
+
+
+def save(
+    obj: Any,
+    f: Any,
+    pickle_module: Any = None,
+    pickle_protocol: int = 2,
+    _use_new_zipfile_serialization: bool = True,
+    _disable_byteorder_record: bool = False,
+) -> None:
+    """Writes obj and the tensors in it. Tensors of one storage still share it once they are loaded.
+
+    Args:
+        f: a path, which has the whole file or keeps what it has, or a file open for writing.
+        pickle_module: None; another module cannot write this format here.
+        pickle_protocol: accepted; files have protocol 2, which all versions read.
+
+    Raises:
+        PicklingError: an object that only exists in this process, as a lambda.
+        RuntimeError: no such folder, or one storage as two dtypes.
+    """
+    from . import _write
+
+    if getattr(pickle_module, "__name__", "pickle") != "pickle":
+        raise ValueError(f"save: pickle_module {pickle_module.__name__!r} is not supported; leave it out")
+    if not _use_new_zipfile_serialization:
+        raise NotImplementedError("save: PyTorch's format before 1.6 can be loaded only")
+    if hasattr(f, "write"):
+        _write.to_file(obj, f)
+    elif isinstance(f, str | os.PathLike):
+        _write.to_path(obj, os.fspath(f))
+    else:
+        raise AttributeError(
+            "expected 'f' to be string, path, or a file-like object with a 'write' attribute"
+        )
+
+
+def load(
+    f: Any,
+    map_location: Any = None,
+    pickle_module: Any = None,
+    *,
+    weights_only: bool | None = None,
+    mmap: bool | None = None,
+    **pickle_load_args: Any,
+) -> Any:
+    """Reads what save() or torch.save() wrote.
+
+    Args:
+        f: a path, or a seekable file open for reading.
+        map_location: where tensors go: a device, a dict from devices in the file to devices, or a function
+            of a storage and its device in the file, which returns a storage, or None to leave it there.
+        pickle_module: reads with another module's Unpickler, and so as with weights_only=False.
+        weights_only: accept tensors, Python's containers and numbers, and what add_safe_globals() allows.
+            False runs whatever code the file has: for files that you trust.
+        mmap: tensors lie in the file itself, mapped; what is written to them does not reach it.
+        pickle_load_args: for the Unpickler of weights_only=False.
+
+    Raises:
+        pickle.UnpicklingError: a type that is not accepted, and (a RuntimeError too) a damaged file.
+        EOFError: an empty file.
+        FileNotFoundError: no such file.
+    """
+    from . import _read
+
+    if weights_only is None:
+        weights_only = pickle_module is None
+    elif weights_only and pickle_module is not None:
+        raise RuntimeError("Can not safely load weights when explicit pickle_module is specified")
+    module = None if weights_only else (pickle_module or __import__("pickle"))
+    if isinstance(f, str | os.PathLike):
+        with open(f, "rb") as file:
+            return _read.from_file(file, map_location, module, pickle_load_args, bool(mmap))
+    if mmap:
+        raise ValueError("f must be a file path in order to use the mmap argument")
+    _check_seekable(f)
+    return _read.from_file(f, map_location, module, pickle_load_args, False)
+
+
+def _check_seekable(f: Any) -> None:
+    for name in ("seek", "tell", "read"):
+        if not hasattr(f, name):
+            raise AttributeError(
+                f"{type(f).__name__!r} object has no attribute {name!r}. You can only torch.load from a file "
+                "that is seekable. Please pre-load the data into a buffer like io.BytesIO and try to load "
+                "from it instead."
+            )
+
+
+_allowed: list[tuple[Any, str]] = []  # objects, and the full name that files have for each
+
+
+def add_safe_globals(safe_globals: Iterable[Any]) -> None:
+    """Lets load() make objects of these classes and call these functions with weights_only=True.
+
+    Args:
+        safe_globals: classes and functions, or pairs of one and the full name that files have for it.
+    """
+    added = []
+    for item in safe_globals:
+        pair = item if isinstance(item, tuple) else (item, f"{item.__module__}.{item.__qualname__}")
+        if len(pair) != 2 or not isinstance(pair[1], str):
+            raise ValueError(f"add_safe_globals: expected an object, or one and its full name, got {item!r}")
+        added.append(pair)
+    _allowed.extend(added)
+
+
+def get_safe_globals() -> list[Any]:
+    """What add_safe_globals() was given."""
+    return [obj for obj, _ in _allowed]
+
+
+def clear_safe_globals() -> None:
+    """Forgets what add_safe_globals() was given."""
+    _allowed.clear()
+
+
+class safe_globals:
+    """Allows what add_safe_globals() does within a `with` block."""
+
+    def __init__(self, safe_globals: Iterable[Any]) -> None:
+        self.safe_globals = list(safe_globals)
+
+    def __enter__(self) -> None:
+        self._before = list(_allowed)
+        add_safe_globals(self.safe_globals)
+
+    def __exit__(self, *error: Any) -> None:
+        _allowed[:] = self._before
+
+
+def get_unsafe_globals_in_checkpoint(f: Any) -> list[str]:
+    """The names in a file that load() refuses unless they are allowed. Nothing of the file is run.
+
+    Raises: what load() raises for a damaged file.
+    """
+    from . import _read
+
+    if not isinstance(f, str | os.PathLike):
+        return _read.unsafe_names(f)
+    with open(f, "rb") as file:
+        return _read.unsafe_names(file)
+
+
+__getattr__ = _lookup(__name__)

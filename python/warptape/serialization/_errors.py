@@ -1,0 +1,17 @@
+"""What is raised of files and of objects that do not go into them. Without the pickle module."""
+
+from __future__ import annotations
+
+try:  # the classes that `pickle` re-exports
+    from _pickle import PicklingError, UnpicklingError
+except ImportError:
+
+    class PicklingError(Exception):  # type: ignore[no-redef]
+        """An object that cannot be written."""
+
+    class UnpicklingError(Exception):  # type: ignore[no-redef]
+        """A file that cannot be read."""
+
+
+class FileError(UnpicklingError, RuntimeError):
+    """A file that is damaged, of another format, or asks for what it must not."""

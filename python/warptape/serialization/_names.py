@@ -1,0 +1,234 @@
+"""PyTorch's names in files, and what they stand for here."""
+
+from __future__ import annotations
+
+import collections
+import sys
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+import warptape
+
+from .. import _C
+from .._tensor import Tensor
+from ..storage import UntypedStorage, storage_class
+from . import _allowed
+from ._errors import UnpicklingError
+
+_OLD = {"__builtin__": "builtins", "copy_reg": "copyreg"}  # Python 2's names, which protocol 2 keeps
+
+
+# ---------------------------------------------------------------------- what tensors are rebuilt with
+
+
+def _view(storage: Any, dtype: Any, offset: int, size: Any, stride: Any) -> Tensor:
+    if not isinstance(storage, UntypedStorage):
+        raise UnpicklingError(f"expected a storage, got {type(storage).__name__}")
+    view = _C._storage(storage._bytes, dtype).as_strided(tuple(size), tuple(stride), offset)
+    return Tensor._make_subclass(Tensor, view, False)
+
+
+def rebuild_tensor(storage: Any, offset: int, size: Any, stride: Any) -> Tensor:
+    """A tensor on a storage."""
+    return _view(storage, storage.dtype, offset, size, stride)
+
+
+def rebuild_tensor_v2(
+    storage: Any, offset: int, size: Any, stride: Any, grad: bool, hooks: Any, metadata: Any = None
+) -> Tensor:
+    """A tensor on a storage, as of PyTorch 0.4; metadata tells of lazy conjugation and negation."""
+    t = _view(storage, storage.dtype, offset, size, stride)
+    if metadata and not (isinstance(metadata, dict) and set(metadata) <= {"conj", "neg"}):
+        raise UnpicklingError("unknown metadata of a tensor")
+    for name in metadata or ():
+        t = getattr(t, name)() if metadata[name] else t
+    return t.requires_grad_(bool(grad))
+
+
+def rebuild_tensor_v3(
+    storage: Any,
+    offset: int,
+    size: Any,
+    stride: Any,
+    grad: bool,
+    hooks: Any,
+    dtype: Any,
+    metadata: Any = None,
+) -> Tensor:
+    """A tensor of a dtype that has no storage class."""
+    return _view(storage, dtype, offset, size, stride).requires_grad_(bool(grad))
+
+
+def rebuild_meta_tensor(dtype: Any, size: Any, stride: Any, grad: bool) -> Tensor:
+    """A tensor on the meta device."""
+    made = _C._functions.empty_strided(tuple(size), tuple(stride), dtype=dtype, device="meta")
+    return made.requires_grad_(bool(grad))
+
+
+def rebuild_parameter(data: Any, grad: bool, hooks: Any, state: Any = None) -> Any:
+    """A Parameter, with attributes that were set on it."""
+    return _with_state(warptape.nn.Parameter(data, bool(grad)), state)
+
+
+def rebuild_from_type(make: Callable[..., Any], cls: type, args: Any, state: Any) -> Any:
+    """A tensor of another class, with attributes that were set on it."""
+    made = make(*args)
+    if type(made) is not cls:
+        made = made.as_subclass(cls).requires_grad_(made.requires_grad)
+    return _with_state(made, state)
+
+
+def _with_state(made: Any, state: Any) -> Any:
+    if isinstance(state, tuple):  # of __dict__ and slots
+        state = {**(state[0] or {}), **(state[1] or {})}
+    made.__dict__.update(state or {})
+    return made
+
+
+# ------------------------------------------------------------------------------- the closed list
+
+
+# Note: objects of a file may be built so that to print, hash or compare them takes forever, or more stack
+# than there is. Nothing here does that to one before it knows its type.
+
+
+def _encode(text: Any, codec: Any = "latin1") -> bytes:
+    if type(text) is not str or type(codec) is not str or codec not in ("latin1", "latin-1"):
+        raise UnpicklingError("_codecs.encode: expected a str and latin1")
+    return text.encode("latin-1")
+
+
+def _bytearray(text: Any = b"", codec: Any = "latin1") -> bytearray:
+    return bytearray(text if type(text) is bytes else _encode(text, codec))  # a number would ask for memory
+
+
+def _layout(name: Any) -> str:
+    if type(name) is not str:
+        raise UnpicklingError("a layout must be a str")
+    return name
+
+
+def check_key(key: Any) -> Any:
+    """The key of a dict or member of a set. Refuses what takes long, or more stack than there is, to hash."""
+    left, rest = 1000, [key]
+    while rest:
+        item, left = rest.pop(), left - 1
+        if left < 0 or isinstance(item, slice):
+            raise UnpicklingError("a key that is a slice, or has more than 1000 parts")
+        if isinstance(item, tuple | frozenset):
+            rest.extend(item)
+    return key
+
+
+def _keyed(make: Callable[..., Any]) -> Callable[..., Any]:
+    """A constructor of a dict or set from items, whose keys are checked."""
+
+    def build(items: Any = ()) -> Any:
+        if isinstance(items, dict):
+            return make(items)
+        if type(items) not in (list, tuple) or (len(items) and make is collections.Counter):
+            raise UnpicklingError(f"{make.__name__}: cannot be made of {type(items).__name__}")
+        for item in items:
+            check_key(item[0] if make is collections.OrderedDict else item)
+        return make(items)
+
+    return build
+
+
+_REBUILD: dict[str, Callable[..., Any]] = {
+    "torch._utils._rebuild_tensor": rebuild_tensor,
+    "torch._utils._rebuild_tensor_v2": rebuild_tensor_v2,
+    "torch._utils._rebuild_tensor_v3": rebuild_tensor_v3,
+    "torch._utils._rebuild_meta_tensor_no_storage": rebuild_meta_tensor,
+    "torch._utils._rebuild_parameter": rebuild_parameter,
+    "torch._utils._rebuild_parameter_with_state": rebuild_parameter,
+    "torch._tensor._rebuild_from_type_v2": rebuild_from_type,
+    "torch.serialization._get_layout": _layout,
+}
+_PLAIN: dict[str, tuple[Any, Callable[..., Any]]] = {
+    "collections.OrderedDict": (collections.OrderedDict, _keyed(collections.OrderedDict)),
+    "collections.Counter": (collections.Counter, _keyed(collections.Counter)),
+    "_codecs.encode": (_encode, _encode),
+    "builtins.bytes": (bytes, lambda: b""),
+    "builtins.bytearray": (bytearray, _bytearray),
+    "builtins.set": (set, _keyed(set)),
+    "builtins.frozenset": (frozenset, _keyed(frozenset)),
+    "builtins.complex": (complex, lambda real, imag: complex(float(real), float(imag))),
+    "builtins.slice": (slice, slice),
+    "torch.Size": (_C.Size, lambda sizes: _C.Size(tuple(sizes))),
+    "torch.device": (_C.device, _C.device),
+}
+# What a file that is not trusted may call: id of the found object -> what is called in its place
+MAKERS: dict[int, Callable[..., Any]] = {id(f): f for f in _REBUILD.values()}
+MAKERS.update((id(obj), maker) for obj, maker in _PLAIN.values())
+
+
+@cache
+def known(module: str, name: str) -> Any:
+    """What a name on the closed list stands for; None for any other."""
+    full = f"{_OLD.get(module, module)}.{name}"
+    if full in _REBUILD:
+        return _REBUILD[full]
+    if full in _PLAIN:
+        return _PLAIN[full][0]
+    if full in ("torch.Tensor", "torch.nn.parameter.Parameter", "torch.nn.Parameter"):
+        return Tensor if name == "Tensor" else warptape.nn.Parameter
+    if module in ("torch", "torch.storage", "torch.cuda") and name.endswith("Storage"):
+        return storage_class(name)
+    found = getattr(_C, name, None) if module == "torch" else None
+    return found if isinstance(found, _C.dtype) else None
+
+
+def ours(module: str, name: str) -> Any:
+    """What PyTorch calls module.name: from the module of that path here, or what lies above it.
+
+    Raises: AttributeError where there is none.
+    """
+    path = module.split(".")[1:]
+    while True:
+        try:
+            found: Any = import_module(".".join(["warptape", *path]))
+            for part in name.split("."):
+                found = getattr(found, part)
+            return found
+        except (ImportError, AttributeError):
+            if not path:
+                raise AttributeError(f"load: warptape has no {module}.{name}") from None
+            path.pop()
+
+
+def theirs(module: str, name: str, obj: Any) -> tuple[str, str]:
+    """The shortest public name of an object of this package, as PyTorch's; other names as they are."""
+    if module.split(".")[0] != "warptape":
+        return module, name
+    path = module.split(".")
+    for count in range(1, len(path) + 1):
+        here = sys.modules.get(".".join(path[:count]))
+        if getattr(here, name, None) is obj:
+            return ".".join(["torch", *path[1:count]]), name
+    return module, name
+
+
+# --------------------------------------------------------------------------- what users allow
+
+
+def allowed(module: str, name: str) -> Any:
+    """What a user allowed under this name; None if nobody did."""
+    full = f"{_OLD.get(module, module)}.{name}"
+    if module.split(".")[0] in ("sys", "os", "posix", "nt"):
+        return None
+    for obj, given in _allowed:
+        if given == full or (given.startswith("warptape.") and full.startswith("torch.")):
+            try:
+                if given == full or ours(module, name) is obj:
+                    return obj
+            except AttributeError:
+                continue
+    return None
+
+
+def is_allowed(obj: Any) -> bool:
+    """Whether a user allowed an object."""
+    return any(obj is each for each, _ in _allowed)

@@ -1,0 +1,269 @@
+"""load(): first all records are read and checked, then the pickle puts the object together."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap as mmap_module
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import warptape
+
+from .. import _C
+from .._interchange import raw_bytes
+from .._tensor import Tensor
+from ..storage import TypedStorage, UntypedStorage
+from . import _names
+from ._archive import LOCAL, Archive, Source
+from ._errors import FileError, UnpicklingError
+from ._unpickler import Survey, Unpickler
+
+_LEGACY_MAGIC, _LEGACY_PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
+_LEGACY_START = b"\x80\x02\x8a\n" + _LEGACY_MAGIC.to_bytes(10, "little")
+_VERSIONS = range(1, 11)  # of the archive's layout, which PyTorch reads
+
+# ------------------------------------------------------------------------------- where tensors go
+
+
+class _PlacementFailed(BaseException):
+    """Carries what went wrong in placing a storage past what calls damage whatever fails in a pickle."""
+
+
+def _restore(storage: UntypedStorage, location: str) -> UntypedStorage:
+    if location.startswith("cuda"):
+        if not warptape.cuda.is_available():
+            raise RuntimeError(
+                "Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False. "
+                "If you are running on a CPU-only machine, please use torch.load with "
+                "map_location=torch.device('cpu') to map your storages to the CPU."
+            )
+    elif location not in ("cpu", "meta"):
+        raise RuntimeError(
+            f"load: don't know how to restore data location of {location!r}; set map_location='cpu'"
+        )
+    return storage.to(location)
+
+
+def _placement(map_location: Any) -> Callable[[UntypedStorage, str], UntypedStorage]:
+    """What puts a storage where map_location says."""
+    if map_location is None:
+        return _restore
+    if isinstance(map_location, dict):
+        return lambda storage, location: _restore(storage, str(map_location.get(location, location)))
+    if callable(map_location):
+
+        def called(storage: UntypedStorage, location: str) -> UntypedStorage:
+            found = map_location(storage, location)
+            found = _restore(storage, location) if found is None else found
+            if not isinstance(found, UntypedStorage):
+                raise TypeError(f"load: map_location returned {type(found).__name__}, not a storage")
+            return found
+
+        return called
+    device = str(_C.device(map_location))
+    return lambda storage, location: _restore(storage, device)
+
+
+class _Storages:
+    """Answers the pickle's persistent ids."""
+
+    def __init__(self, held: dict[str, Tensor], map_location: Any) -> None:
+        self.held, self.place = held, _placement(map_location)
+        self.placed: dict[str, Tensor] = {}
+
+    def __call__(self, pid: Any) -> UntypedStorage:
+        kind, key, location, count = storage_id(pid)
+        held = self.held.get(key)
+        if held is None:
+            raise UnpicklingError(f"storage {key!r} is not in the file")
+        if kind.dtype.itemsize * count != held.numel():
+            raise UnpicklingError(
+                f"storage {key!r} has {held.numel()} bytes, not {count} elements of {kind.__name__}"
+            )
+        if key not in self.placed:
+            try:
+                self.placed[key] = self.place(UntypedStorage._on(held), location)._bytes
+            except Exception as error:
+                raise _PlacementFailed(error) from error
+        return (kind if issubclass(kind, TypedStorage) else TypedStorage)._on(self.placed[key])
+
+
+def storage_id(pid: Any) -> tuple[type[UntypedStorage], str, str, int]:
+    """Class, key, location and elements of a storage. UnpicklingError for what is none."""
+    if type(pid) is not tuple or len(pid) < 5 or (len(pid) > 5 and pid[5] is not None):
+        raise UnpicklingError("a persistent id that is no storage's")
+    tag, kind, key, location, count = pid[:5]
+    types = [type(x) for x in (tag, key, location, count)]
+    if types != [str, str, str, int] or not isinstance(kind, type) or not issubclass(kind, UntypedStorage):
+        raise UnpicklingError("a persistent id that is no storage's")
+    return kind, key, location, count
+
+
+# ------------------------------------------------------------------------------------ both formats
+
+
+def _trusting(module: Any, persistent_load: Callable[[Any], Any]) -> type:
+    """An Unpickler that makes anything, with PyTorch's names leading here."""
+
+    class Trusting(module.Unpickler):
+        def find_class(self, path: str, name: str) -> Any:
+            if path.split(".")[0] != "torch":
+                return super().find_class(path, name)
+            found = _names.known(path, name)
+            return _names.ours(path, name) if found is None else found
+
+        def persistent_load(self, pid: Any) -> Any:
+            return persistent_load(pid)
+
+    return Trusting
+
+
+def _unpickle(file: Any, limit: int, storages: _Storages, module: Any, options: dict[str, Any]) -> Any:
+    try:
+        if module is None:
+            return Unpickler(file, limit, storages).load()
+        return _trusting(module, storages)(file, **{"encoding": "utf-8", **options}).load()
+    except _PlacementFailed as failed:
+        raise failed.args[0] from None
+
+
+def from_file(file: Any, map_location: Any, module: Any, options: dict[str, Any], mmap: bool) -> Any:
+    """The object in a file.
+
+    Args:
+        module: with an Unpickler, or None for the closed list.
+        options: of the Unpickler.
+        mmap: leave storages where they are in the file, which is a real one.
+    """
+    source = Source(file)
+    if _is_legacy(source):
+        if mmap:
+            raise RuntimeError("load: mmap=True needs a file of PyTorch 1.6 or newer; save it anew")
+        held = _legacy_storages(source)
+        return _unpickle(file, source.size, _Storages(held, map_location), module, options)
+    mapping = None
+    if mmap:
+        mapping = mmap_module.mmap(file.fileno(), 0, access=mmap_module.ACCESS_COPY)
+        source.mapped = memoryview(mapping)
+    archive = Archive(source)
+    folder = _checked_folder(archive)
+    held = _all_storages(archive, folder + "data/", mapping)
+    with archive.open(folder + "data.pkl") as data:
+        return _unpickle(data, source.size, _Storages(held, map_location), module, options)
+
+
+def unsafe_names(file: Any) -> list[str]:
+    """What in a file's pickle is not on the closed list."""
+    source = Source(file)
+    if _is_legacy(source):
+        for _ in range(3):
+            Unpickler(file, source.size, lambda _: None).load()
+        survey = Survey(file, source.size)
+    else:
+        archive = Archive(source)
+        survey = Survey(archive.open(_checked_folder(archive) + "data.pkl"), source.size)
+    survey.load()
+    return sorted(survey.names)
+
+
+def _is_legacy(source: Source) -> bool:
+    if not source.size:
+        raise EOFError("load: the file is empty (Ran out of input)")
+    start = source.bytes(0, min(source.size, len(_LEGACY_START)))
+    source.file.seek(source.base)
+    if start == _LEGACY_START:
+        return True
+    if not start.startswith(LOCAL):
+        raise FileError("load: this is not a file that torch.save wrote, or its first bytes are damaged")
+    return False
+
+
+# --------------------------------------------------------------------------------------- archives
+
+
+def _checked_folder(archive: Archive) -> str:
+    """What all names begin with, once the records that say how to read have proved right."""
+    folder = next(iter(archive.records), "").partition("/")[0] + "/"
+    if folder + "constants.pkl" in archive.records:
+        raise FileError("load: a TorchScript archive; only what torch.save wrote can be loaded")
+    for name in ("data.pkl", "version"):
+        if folder + name not in archive.records:
+            raise FileError(f"load: the file has no record {folder + name!r}; torch.save did not write it")
+    version = archive.open(folder + "version").read(20).strip()
+    if not version.isdigit() or len(version) > 2 or int(version) not in _VERSIONS:
+        raise FileError(f"load: archives of version {version!r} are not known here")
+    if folder + "byteorder" in archive.records and archive.open(folder + "byteorder").read(20) != b"little":
+        raise FileError("load: the file has numbers with their high byte first; save it on another machine")
+    if not archive.checked:
+        warnings.warn(
+            "load: the file has no checksums (set_crc32_options(False) at its save): damage goes unnoticed",
+            stacklevel=4,
+        )
+    return folder
+
+
+def _all_storages(archive: Archive, prefix: str, mapping: Any) -> dict[str, Tensor]:
+    """By key, the bytes of all storages; everything in the file has been checked then."""
+    held: dict[str, Tensor] = {}
+    into: dict[str, memoryview | None] = {}
+    owner = (ctypes.c_char * len(mapping)).from_buffer(mapping) if mapping else None
+    for name, record in archive.records.items():
+        into[name] = None
+        if not name.startswith(prefix):
+            continue
+        key = name.removeprefix(prefix)
+        if owner is not None and record.at % 8 == 0:
+            address = ctypes.addressof(owner) + record.at
+            held[key] = _C._from_memory(owner, address, _C.uint8, (record.size,), None, "cpu")
+        else:
+            held[key] = _C._functions.empty(record.size, dtype=_C.uint8, device="cpu")
+            into[name] = raw_bytes(held[key])
+    archive.fill(into)
+    return held
+
+
+# ------------------------------------------------------------------------------ before PyTorch 1.6
+
+
+def _legacy_storages(source: Source) -> dict[str, Tensor]:
+    """By key, the bytes of all storages; leaves the file before the pickle that needs them.
+
+    Note: this format is a stream: magic number, version, facts of the machine, the object's pickle, the keys
+    of its storages, then for each its number of elements and its bytes. It has no checksums.
+    """
+    file, limit = source.file, source.size
+
+    def plain() -> Any:
+        return Unpickler(file, limit, lambda _: None).load()
+
+    facts = [plain(), plain(), plain()]
+    if facts[:2] != [_LEGACY_MAGIC, _LEGACY_PROTOCOL] or type(facts[2]) is not dict:
+        raise FileError("load: the head of the file is damaged")
+    if facts[2].get("little_endian") is not True:
+        raise FileError("load: the file has numbers with their high byte first; save it on another machine")
+    begin, kinds = file.tell(), dict[str, tuple[type[UntypedStorage], int]]()
+
+    def note(pid: Any) -> None:
+        kind, key, _, count = storage_id(pid)
+        kinds[key] = kind, count
+
+    survey = Survey(file, limit)
+    survey.persistent_load = note
+    survey.load()
+    keys = plain()
+    if type(keys) is not list or not all(type(k) is str and k in kinds for k in keys):
+        raise FileError("load: the list of storages in the file is damaged")
+    at, held = file.tell() - source.base, dict[str, Tensor]()
+    for key in keys:
+        kind, count = kinds[key]
+        size = count * kind.dtype.itemsize
+        if size < 0 or at + 8 + size > limit or int.from_bytes(source.bytes(at, 8), "little") != count:
+            raise FileError(
+                f"load: storage {key!r} is damaged or the file is truncated: not {count} elements"
+            )
+        held[key] = _C._functions.empty(size, dtype=_C.uint8, device="cpu")
+        source.into(at + 8, raw_bytes(held[key]))
+        at += 8 + size
+    file.seek(begin)
+    return held

@@ -1,0 +1,136 @@
+"""Storages: the blocks of bytes that tensors view."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from . import _C
+from ._legacy import _KINDS
+from ._missing import lookup as _lookup
+from ._tensor import Tensor
+
+__all__ = ["TypedStorage", "UntypedStorage"]
+
+
+class UntypedStorage:
+    """The bytes that one or more tensors view. `Tensor.untyped_storage()` and `map_location` give them.
+
+    Args:
+        size: bytes, uninitialised.
+        device: where they lie.
+    """
+
+    dtype = _C.uint8
+    _bytes: Tensor
+
+    def __init__(self, size: int = 0, *, device: Any = None) -> None:
+        self._bytes = _C._functions.empty(size * self.dtype.itemsize, dtype=_C.uint8, device=device)
+
+    @classmethod
+    def _on(cls, data: Tensor) -> Any:
+        """The storage with these bytes."""
+        made = cls.__new__(cls)
+        made._bytes = data
+        return made
+
+    @property
+    def _elements(self) -> Tensor:
+        return _C._storage(self._bytes, self.dtype)
+
+    @property
+    def device(self) -> _C.device:
+        """Where the bytes lie."""
+        return self._bytes.device
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether the bytes lie on a GPU."""
+        return self._bytes.is_cuda
+
+    def nbytes(self) -> int:
+        """How many bytes there are."""
+        return self._bytes.numel()
+
+    def size(self) -> int:
+        """How many elements there are."""
+        return self.nbytes() // self.dtype.itemsize
+
+    def element_size(self) -> int:
+        """Bytes of an element."""
+        return self.dtype.itemsize
+
+    def data_ptr(self) -> int:
+        """The address of the first byte."""
+        return self._bytes.data_ptr()
+
+    def untyped(self) -> UntypedStorage:
+        """The same bytes without a dtype."""
+        return UntypedStorage._on(self._bytes)
+
+    def to(self, device: Any, non_blocking: bool = False) -> Any:
+        """The bytes on a device; the storage itself where they are there."""
+        moved = self._bytes.to(device=device, non_blocking=non_blocking)
+        return self if moved is self._bytes else self._on(moved)
+
+    def cpu(self) -> Any:
+        """The bytes in host memory."""
+        return self.to("cpu")
+
+    def cuda(self, device: Any = None, non_blocking: bool = False) -> Any:
+        """The bytes on a GPU, the current one by default."""
+        return self._on(self._bytes.cuda(device, non_blocking))
+
+    def clone(self) -> Any:
+        """A copy."""
+        return self._on(self._bytes.clone())
+
+    def tolist(self) -> list[Any]:
+        """The elements."""
+        return self._elements.tolist()
+
+    def __len__(self) -> int:
+        return self.size()
+
+    def __getitem__(self, index: Any) -> Any:
+        found = self._elements[index]
+        return self._on(_C._storage(found.clone(), _C.uint8)) if isinstance(index, slice) else found.item()
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self._elements[index] = value
+
+    def __repr__(self) -> str:
+        kind = f"dtype={self.dtype}, " if isinstance(self, TypedStorage) else ""
+        return f"{type(self).__name__}({kind}device={self.device}) of size {len(self)}"
+
+
+class TypedStorage(UntypedStorage):
+    """A storage read as elements of one dtype: what files hold, and `Tensor.storage()`."""
+
+    def __init__(self, size: int = 0, *, dtype: Any = None, device: Any = None) -> None:
+        if dtype is not None:
+            self.dtype = dtype
+        super().__init__(size, device=device)
+
+
+_COMPLEX = {"ComplexFloat": "complex64", "ComplexDouble": "complex128"}
+
+
+@cache
+def storage_class(name: str) -> type[UntypedStorage] | None:
+    """`FloatStorage` and its kin, or UntypedStorage; None for one whose dtype is not there."""
+    if name in ("UntypedStorage", "TypedStorage"):
+        return globals()[name]
+    kind = name.removesuffix("Storage")
+    dtype = _KINDS.get(kind) or getattr(_C, _COMPLEX.get(kind, ""), None)
+    return type(name, (TypedStorage,), {"dtype": dtype}) if dtype and kind != name else None
+
+
+@cache
+def storage_class_of(dtype: Any) -> type[UntypedStorage]:
+    """The storage class that has a dtype; UntypedStorage where none has."""
+    classes = (storage_class(f"{kind}Storage") for kind in (*_KINDS, *_COMPLEX))
+    return next((c for c in classes if c and c.dtype == dtype), UntypedStorage)
+
+
+__getattr__ = _lookup(__name__)
