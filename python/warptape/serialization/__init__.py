@@ -42,16 +42,20 @@ def save(
         PicklingError: an object that only exists in this process, as a lambda.
         RuntimeError: no such folder, or one storage as two dtypes.
     """
-    from . import _write
+    from ._archive import pieces
+    from ._files import replace_file, write_all
+    from ._pickler import Pickler
 
     if getattr(pickle_module, "__name__", "pickle") != "pickle":
         raise ValueError(f"save: pickle_module {pickle_module.__name__!r} is not supported; leave it out")
     if not _use_new_zipfile_serialization:
         raise NotImplementedError("save: PyTorch's format before 1.6 can be loaded only")
     if hasattr(f, "write"):
-        _write.to_file(obj, f)
+        write_all(f, pieces("archive", Pickler(obj).records()))
     elif isinstance(f, str | os.PathLike):
-        _write.to_path(obj, os.fspath(f))
+        path = os.fspath(f)
+        name = os.path.splitext(os.path.basename(path))[0].encode(errors="replace").decode()
+        replace_file(path, pieces(name or "archive", Pickler(obj).records()))
     else:
         raise AttributeError(
             "expected 'f' to be string, path, or a file-like object with a 'write' attribute"

@@ -8,12 +8,13 @@ import struct
 import sys
 import types
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import warptape
 
 from .. import _C
+from .._interchange import raw_bytes
 from .._tensor import Tensor
 from ..storage import UntypedStorage, storage_class_of
 from . import _names
@@ -50,6 +51,17 @@ class Pickler:
         self.keys: dict[tuple[int, int], tuple[int, Any]] = {}  # (address, bytes) -> key, dtype
         self.save(obj)
         self.data += b"."
+
+    def records(self) -> Iterator[tuple[str, Any]]:
+        """What an archive has of the object."""
+        yield "data.pkl", bytes(self.data)
+        yield ".format_version", b"1"
+        yield ".storage_alignment", b"64"
+        yield "byteorder", b"little"
+        for i, data in enumerate(self.storages):
+            host = data.cpu()  # lives as long as its bytes are in use
+            yield f"data/{i}", raw_bytes(host)
+        yield "version", b"3\n"
 
     # ---- values
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import mmap as mmap_module
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +15,7 @@ from ..storage import TypedStorage, UntypedStorage
 from . import _names
 from ._archive import LOCAL, Archive, Source
 from ._errors import FileError, UnpicklingError
+from ._files import Mapped
 from ._unpickler import Survey, Unpickler
 
 _LEGACY_MAGIC, _LEGACY_PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
@@ -142,13 +141,12 @@ def from_file(file: Any, map_location: Any, module: Any, options: dict[str, Any]
             raise RuntimeError("load: mmap=True needs a file of PyTorch 1.6 or newer; save it anew")
         held = _legacy_storages(source)
         return _unpickle(file, source.size, _Storages(held, map_location), module, options)
-    mapping = None
-    if mmap:
-        mapping = mmap_module.mmap(file.fileno(), 0, access=mmap_module.ACCESS_COPY)
-        source.mapped = memoryview(mapping)
+    mapped = Mapped(file) if mmap else None
+    if mapped is not None:
+        source.mapped = memoryview(mapped.map)
     archive = Archive(source)
     folder = _checked_folder(archive)
-    held = _all_storages(archive, folder + "data/", mapping)
+    held = _all_storages(archive, folder + "data/", mapped)
     with archive.open(folder + "data.pkl") as data:
         return _unpickle(data, source.size, _Storages(held, map_location), module, options)
 
@@ -203,22 +201,19 @@ def _checked_folder(archive: Archive) -> str:
     return folder
 
 
-def _all_storages(archive: Archive, prefix: str, mapping: Any) -> dict[str, Tensor]:
+def _all_storages(archive: Archive, prefix: str, mapped: Mapped | None) -> dict[str, Tensor]:
     """By key, the bytes of all storages; everything in the file has been checked then."""
     held: dict[str, Tensor] = {}
     into: dict[str, memoryview | None] = {}
-    owner = (ctypes.c_char * len(mapping)).from_buffer(mapping) if mapping else None
     for name, record in archive.records.items():
         into[name] = None
-        if not name.startswith(prefix):
-            continue
-        key = name.removeprefix(prefix)
-        if owner is not None and record.at % 8 == 0:
-            address = ctypes.addressof(owner) + record.at
-            held[key] = _C._from_memory(owner, address, _C.uint8, (record.size,), None, "cpu")
-        else:
-            held[key] = _C._functions.empty(record.size, dtype=_C.uint8, device="cpu")
-            into[name] = raw_bytes(held[key])
+        if name.startswith(prefix):
+            key = name.removeprefix(prefix)
+            if mapped is not None and record.at % 8 == 0:
+                held[key] = mapped.tensor(record.at, _C.uint8, (record.size,))
+            else:
+                held[key] = _C._functions.empty(record.size, dtype=_C.uint8, device="cpu")
+                into[name] = raw_bytes(held[key])
     archive.fill(into)
     return held
 

@@ -19,15 +19,22 @@ from typing import Any
 
 import numpy as np
 
+from ...utils.safetensors import (
+    INDEX,
+    KINDS,
+    encode_header,
+    itemsize,
+    plan_shards,
+    read_header,
+    shard_files,
+    shard_name,
+)
 from .boxes import Box, held
-from .layout import KINDS, CheckpointException, decode_shard_header, itemsize, shard_header
-from .load import Shards, copy_all, find, parts_of, read_bytes, read_header, read_manifest, verify_all
+from .layout import CheckpointException
+from .load import Shards, copy_all, find, parts_of, read_manifest, verify_all
 from .plan import agree, describe, exchange, world_of
 from .save import sync_folder, write_file
 from .state import model_of, modules_of
-
-INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
-LARGEST_INDEX = 1 << 28
 
 
 @dataclass(frozen=True)
@@ -95,30 +102,17 @@ GPT2 = NameMap(
 LLAMA = NameMap(prefix="model.", ignore=("layers.*.self_attn.rotary_emb.inv_freq",))
 
 
-def _files(folder: Path) -> list[str]:
-    """The safetensors files of a model."""
-    if (folder / SINGLE).is_file():
-        return [SINGLE]
-    if not (folder / INDEX).is_file():
-        raise CheckpointException(f"{folder}: expected {SINGLE} or {INDEX} in it")
-    try:
-        names = set(json.loads(read_bytes(folder / INDEX, LARGEST_INDEX))["weight_map"].values())
-        if not all(type(name) is str and os.path.basename(name) == name for name in names):
-            raise CheckpointException(f"{folder / INDEX}: a name leads out of the folder")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CheckpointException(f"{folder / INDEX} is no index ({error})") from error
-    return sorted(names)
-
-
 def _read_headers(folder: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """The files, as in a manifest, and for each tensor its kind, shape, file and first byte."""
     files: dict[str, Any] = {}
     tensors: dict[str, dict[str, Any]] = {}
-    for file in _files(folder):
-        header, size = read_header(folder / file)
-        files[file] = {"bytes": size}
-        for name, (kind, shape, at) in decode_shard_header(header, size, file).items():
-            tensors[name] = {"dtype": kind, "shape": shape, "file": file, "at": at}
+    for name in shard_files(folder):
+        with open(folder / name, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            entries, _ = read_header(file, size, name)
+        files[name] = {"bytes": size}
+        for tensor, (kind, shape, at) in entries.items():
+            tensors[tensor] = {"dtype": kind, "shape": shape, "file": name, "at": at}
     return files, tensors
 
 
@@ -262,28 +256,24 @@ def save_huggingface(
     if path.exists():
         raise FileExistsError(f"{path} is there; choose another folder")
     verify_all(source, manifest, f"{model}.")
-    plans: list[list[tuple[str, str, Any, Any]]] = [[]]
-    total = size = 0
-    for item in _written(manifest, names, f"{model}."):
-        count = math.prod(item[3]) * itemsize(manifest["tensors"][item[1]]["dtype"])
-        if plans[-1] and size + count > max_shard_size:
-            plans.append([])
-            size = 0
-        plans[-1].append(item)
-        size, total = size + count, total + count
-    if not plans[0]:
+    items = [
+        (item, math.prod(item[3]) * itemsize(manifest["tensors"][item[1]]["dtype"]))
+        for item in _written(manifest, names, f"{model}.")
+    ]
+    if not items:
         raise CheckpointException(f"{source}: it has no model called {model!r}")
+    plans = plan_shards(items, max_shard_size)
     shards = Shards(source, manifest, set(manifest["files"]))
     temporary = path.with_name(f".{path.name}.tmp-{secrets.token_hex(8)}")
     os.mkdir(temporary)
     try:
         weight_map = {}
-        for i, items in enumerate(plans):
-            file = SINGLE if len(plans) == 1 else f"model-{i + 1:05d}-of-{len(plans):05d}.safetensors"
-            weight_map.update(dict.fromkeys((item[0] for item in items), file))
-            _write_theirs(temporary / file, shards, manifest, items)
+        for i, plan in enumerate(plans):
+            file = shard_name(i, len(plans))
+            weight_map.update(dict.fromkeys((item[0] for item in plan), file))
+            _write_theirs(temporary / file, shards, manifest, plan)
         if len(plans) > 1:
-            index = {"metadata": {"total_size": total}, "weight_map": weight_map}
+            index = {"metadata": {"total_size": sum(size for _, size in items)}, "weight_map": weight_map}
             write_file(temporary / INDEX, [json.dumps(index, indent=2).encode()])
         sync_folder(temporary)
         os.rename(temporary, path)
@@ -296,7 +286,7 @@ def save_huggingface(
 def _write_theirs(path: Path, shards: Shards, manifest: dict[str, Any], items: list[Any]) -> None:
     items = sorted(items, key=lambda item: -itemsize(manifest["tensors"][item[1]]["dtype"]))
     kinds = [manifest["tensors"][item[1]]["dtype"] for item in items]
-    header = shard_header([(item[0], kind, item[3]) for item, kind in zip(items, kinds)], {"format": "pt"})
+    header = encode_header([(item[0], kind, item[3]) for item, kind in zip(items, kinds)], {"format": "pt"})
 
     def parts() -> Iterator[memoryview | bytes]:
         yield header

@@ -16,11 +16,8 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
-import warptape
-
 from ..._C import _distributed as _C
+from ...utils.safetensors import KINDS, itemsize, natural
 from .boxes import Box, fault_of_tiling
 
 MANIFEST = "manifest.json"
@@ -31,20 +28,6 @@ BLOCK = 4 << 20  # bytes that one checksum covers
 LARGEST_MANIFEST = 1 << 30
 _SHARD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,200}\.safetensors", re.ASCII)
 _FIRST_LINE = b'{"crc32": "%08x",\n'
-# safetensors' names; NumPy has no bfloat16, whose bits travel as those of an int16
-KINDS: dict[str, tuple[Any, str]] = {
-    "F64": (warptape.float64, "<f8"),
-    "F32": (warptape.float32, "<f4"),
-    "F16": (warptape.float16, "<f2"),
-    "BF16": (warptape.bfloat16, "<i2"),
-    "I64": (warptape.int64, "<i8"),
-    "I32": (warptape.int32, "<i4"),
-    "I16": (warptape.int16, "<i2"),
-    "I8": (warptape.int8, "<i1"),
-    "U8": (warptape.uint8, "<u1"),
-    "BOOL": (warptape.bool, "|b1"),
-}
-KIND_OF = {dtype: kind for kind, (dtype, _) in KINDS.items()}
 
 
 class CheckpointException(RuntimeError, ValueError):
@@ -58,11 +41,6 @@ class CheckpointException(RuntimeError, ValueError):
         self.failures = dict(failures or {})
 
 
-def itemsize(kind: str) -> int:
-    """Bytes of an element."""
-    return np.dtype(KINDS[kind][1]).itemsize
-
-
 def blocks_of(data: memoryview) -> list[int]:
     """The checksum of each block."""
     return [crc32c(data[at : at + BLOCK]) for at in range(0, len(data), BLOCK)]
@@ -73,42 +51,6 @@ def piece_name(name: str, shape: tuple[int, ...], box: Box) -> str:
     if box[1] == shape:
         return name
     return name + "@" + ",".join(f"{s}:{s + n}" for s, n in zip(*box))
-
-
-def shard_header(
-    pieces: list[tuple[str, str, tuple[int, ...]]], metadata: dict[str, str] | None = None
-) -> bytes:
-    """The head of a safetensors file of (name, kind, shape), whose data follow in that order."""
-    entries, at = {"__metadata__": metadata or {"format": FORMAT}}, 0
-    for name, kind, shape in pieces:
-        end = at + math.prod(shape) * itemsize(kind)
-        entries[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [at, end]}  # type: ignore[dict-item]
-        at = end
-    text = json.dumps(entries, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # data begin at a multiple of 8
-    return len(text).to_bytes(8, "little") + text
-
-
-def decode_shard_header(header: bytes, size: int, where: str) -> dict[str, tuple[str, tuple[int, ...], int]]:
-    """By name, the kind, shape and first byte of the tensors of a safetensors file of `size` bytes.
-
-    Raises: CheckpointException for a header that is none, or leads out of the file.
-    """
-    found = {}
-    try:
-        for name, entry in json.loads(header[8:]).items():
-            if name == "__metadata__":
-                continue
-            shape = tuple(_natural(n) for n in entry["shape"])
-            begin, end = (_natural(n) for n in entry["data_offsets"])
-            if entry["dtype"] not in KINDS:
-                raise ValueError(f"{name} is {entry['dtype']}")
-            if end - begin != math.prod(shape) * itemsize(entry["dtype"]) or len(header) + end > size:
-                raise ValueError(f"{name} does not lie in the file; is it truncated?")
-            found[name] = (entry["dtype"], shape, len(header) + begin)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CheckpointException(f"{where} is not safetensors as it must be: {error}") from error
-    return found
 
 
 def encode_manifest(manifest: dict[str, Any]) -> bytes:
@@ -142,8 +84,8 @@ def decode_manifest(data: bytes, where: str) -> dict[str, Any]:
         for file, entry in files.items():
             if not _SHARD.fullmatch(file):
                 raise refuse(f"{file!r} is no name of a shard")
-            _natural(entry["bytes"]), _natural(entry["checksum"])
-            if not 8 <= _natural(entry["header"]) <= entry["bytes"]:
+            natural(entry["bytes"]), natural(entry["checksum"])
+            if not 8 <= natural(entry["header"]) <= entry["bytes"]:
                 raise refuse(f"the header of {file} is not in it")
         for name, entry in manifest["tensors"].items():
             fault = _fault_of_entry(entry, files)
@@ -171,23 +113,17 @@ def _modernize(manifest: dict[str, Any]) -> None:
             piece["checksums"] = piece.pop("crc32")
 
 
-def _natural(value: Any) -> int:
-    if type(value) is not int or not 0 <= value < 1 << 62:
-        raise ValueError(f"expected a number from 0 to 2**62, got {value!r}")
-    return value
-
-
 def _fault_of_entry(entry: dict[str, Any], files: dict[str, Any]) -> str | None:
     """What is wrong with a tensor of a manifest; makes its shapes tuples."""
     if entry["dtype"] not in KINDS:
         return f"unknown dtype {entry['dtype']!r}"
-    shape = entry["shape"] = tuple(_natural(n) for n in entry["shape"])
+    shape = entry["shape"] = tuple(natural(n) for n in entry["shape"])
     size = itemsize(entry["dtype"])
     for piece in entry["pieces"]:
-        box = piece["box"] = tuple(tuple(_natural(n) for n in part) for part in piece["box"])
+        box = piece["box"] = tuple(tuple(natural(n) for n in part) for part in piece["box"])
         if len(box) != 2:
             return "a piece without start and shape"
-        file, begin, count = files[piece["file"]], _natural(piece["at"]), math.prod(box[1]) * size
+        file, begin, count = files[piece["file"]], natural(piece["at"]), math.prod(box[1]) * size
         if begin < file["header"] or begin + count > file["bytes"]:
             return f"bytes {begin} to {begin + count} are not among the data of {piece['file']}"
         if len(piece["checksums"]) != -(-count // BLOCK):

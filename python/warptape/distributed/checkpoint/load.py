@@ -18,24 +18,22 @@ import warptape
 
 from ... import _C
 from ..._tensor import Tensor
+from ...utils.safetensors import KINDS, itemsize
 from .boxes import Box, overlap, within
 from .layout import (
     BLOCK,
     CHECKSUM,
     CHECKSUMS,
-    KINDS,
     LARGEST_MANIFEST,
     MANIFEST,
     CheckpointException,
     decode_manifest,
-    itemsize,
 )
 from .plan import agree, describe, exchange, world_of
 from .save import aside, is_checkpoint
 from .state import Wanted
 
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe in a file's place is not waited for
-LARGEST_HEADER = 100_000_000  # as the safetensors library has it
 Part = tuple[str, dict[str, Any], Box, Tensor]  # tensor, its piece, what of it is read, where to
 
 
@@ -62,16 +60,6 @@ def find(checkpoint_id: Any) -> Path:
 def read_manifest(path: Path) -> dict[str, Any]:
     """The checked manifest of a folder."""
     return decode_manifest(read_bytes(path / MANIFEST, LARGEST_MANIFEST), str(path / MANIFEST))
-
-
-def read_header(path: Path) -> tuple[bytes, int]:
-    """The head of a safetensors file with its length before it, and the bytes of the whole file."""
-    with open(path, "rb") as file:
-        size, length = os.fstat(file.fileno()).st_size, file.read(8)
-        count = int.from_bytes(length, "little")
-        if len(length) < 8 or count > min(size - 8, LARGEST_HEADER):
-            raise CheckpointException(f"{path}: no safetensors file, or a truncated one")
-        return length + file.read(count), size
 
 
 class Shards:

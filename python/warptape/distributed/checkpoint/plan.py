@@ -7,10 +7,11 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...utils.safetensors import KIND_OF, itemsize
 from .. import _state
 from ..objects import all_gather_object
 from .boxes import Box, fault_of_tiling
-from .layout import KIND_OF, CheckpointException, itemsize
+from .layout import CheckpointException
 from .state import Collected, encode_object
 
 

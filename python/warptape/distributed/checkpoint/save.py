@@ -21,17 +21,16 @@ from typing import Any
 
 from ..._interchange import raw_bytes
 from ..._tensor import Tensor
+from ...utils.safetensors import KIND_OF, encode_header, itemsize
 from .. import _state
 from .boxes import Box
 from .layout import (
-    KIND_OF,
+    FORMAT,
     MANIFEST,
     blocks_of,
     crc32c,
     encode_manifest,
-    itemsize,
     piece_name,
-    shard_header,
 )
 from .plan import Plan, agree, describe, exchange, merge, offer, world_of
 from .state import Collected, collect
@@ -128,9 +127,8 @@ def _own_pieces(found: Collected, plan: Plan, rank: int, copy: bool) -> list[Pie
 def _write_shard(folder: Path, rank: int, pieces: list[Piece]) -> dict[str, Any]:
     """Writes this rank's file. Returns what the manifest says of it."""
     file = f"shard-{rank:05d}.safetensors"
-    header = shard_header(
-        [(piece_name(name, shape, box), kind, box[1]) for name, kind, shape, box, _ in pieces]
-    )
+    names = [(piece_name(name, shape, box), kind, box[1]) for name, kind, shape, box, _ in pieces]
+    header = encode_header(names, {"format": FORMAT})
     listed, at = [], len(header)
     parts: list[memoryview | bytes] = [header]
     values = [part.cpu().contiguous() for *_, part in pieces]  # kept as long as their bytes are used

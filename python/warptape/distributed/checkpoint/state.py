@@ -12,9 +12,10 @@ import warptape
 from ... import _C
 from ..._interchange import raw_bytes
 from ..._tensor import Tensor
+from ...utils.safetensors import KIND_OF, KINDS
 from ..objects import _decode, _encode
 from .boxes import Held, held
-from .layout import KIND_OF, KINDS, CheckpointException, crc32c
+from .layout import CheckpointException, crc32c
 
 
 class PerRank:

@@ -1,0 +1,351 @@
+"""safetensors files, with the names of `safetensors.torch`: tensors lie in the mapped file, also bfloat16.
+
+The format (huggingface/safetensors): eight bytes with the length of a JSON header, the header with dtype,
+shape, first and last byte of each tensor, and the bytes of all tensors without gap.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
+from typing import Any
+
+from safetensors import SafetensorError
+
+import warptape
+
+from .._interchange import raw_bytes
+from .._tensor import Tensor
+from ..serialization._files import Mapped, replace_file
+
+__all__ = [
+    "SafetensorError",
+    "load",
+    "load_file",
+    "load_sharded",
+    "safe_open",
+    "save",
+    "save_file",
+    "save_sharded",
+]
+
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+LARGEST_HEADER, LARGEST_INDEX = 100_000_000, 1 << 28  # the first as the safetensors library has it
+# safetensors' names; NumPy has no bfloat16, whose bits travel as those of an int16
+KINDS: dict[str, tuple[Any, str]] = {
+    "F64": (warptape.float64, "<f8"),
+    "F32": (warptape.float32, "<f4"),
+    "F16": (warptape.float16, "<f2"),
+    "BF16": (warptape.bfloat16, "<i2"),
+    "I64": (warptape.int64, "<i8"),
+    "I32": (warptape.int32, "<i4"),
+    "I16": (warptape.int16, "<i2"),
+    "I8": (warptape.int8, "<i1"),
+    "U8": (warptape.uint8, "<u1"),
+    "BOOL": (warptape.bool, "|b1"),
+}
+KIND_OF = {dtype: kind for kind, (dtype, _) in KINDS.items()}
+Entry = tuple[str, tuple[int, ...], int]  # kind, shape, first byte in the file
+
+
+def itemsize(kind: str) -> int:
+    """Bytes of an element."""
+    return KINDS[kind][0].itemsize
+
+
+def natural(value: Any) -> int:
+    """The value. ValueError unless it is a number from 0 to 2**62."""
+    if type(value) is not int or not 0 <= value < 1 << 62:
+        raise ValueError(f"expected a number from 0 to 2**62, got {value!r:.50}")
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name is there twice")
+    return found
+
+
+def encode_header(
+    pieces: Iterable[tuple[str, str, tuple[int, ...]]], metadata: Mapping[str, str] | None = None
+) -> bytes:
+    """The head of a file of (name, kind, shape), whose data follow in that order."""
+    entries: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
+    at = 0
+    for name, kind, shape in pieces:
+        end = at + math.prod(shape) * itemsize(kind)
+        entries[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [at, end]}
+        at = end
+    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # data begin at a multiple of 8
+    return len(text).to_bytes(8, "little") + text
+
+
+def decode_header(head: bytes, size: int) -> tuple[dict[str, Entry], dict[str, str] | None]:
+    """The tensors, and the metadata, of a file of `size` bytes that begins with the head.
+
+    Raises: SafetensorError for a header that is none, leaves bytes out or leads out of the file.
+    """
+    try:
+        entries = json.loads(head[8:].decode(), object_pairs_hook=_unique)
+        metadata = entries.pop("__metadata__", None)
+        if metadata is not None and not all(type(v) is str for v in metadata.values()):
+            raise ValueError("metadata that are no strings")
+        found, parts = {}, []
+        for name, entry in entries.items():
+            shape = tuple(natural(n) for n in entry["shape"])
+            begin, end = (natural(n) for n in entry["data_offsets"])
+            if entry["dtype"] not in KINDS:
+                raise ValueError(f"{name} is {entry['dtype']!r:.50}, which warptape has not")
+            if end - begin != math.prod(shape) * itemsize(entry["dtype"]):
+                raise ValueError(f"{name} has {end - begin} bytes, not those of its shape")
+            found[name] = (entry["dtype"], shape, len(head) + begin)
+            parts.append((begin, end, name))
+        at = 0
+        for begin, end, name in sorted(parts):
+            if begin != at:
+                raise ValueError(f"{name} begins at byte {begin}, and {at} bytes are taken before it")
+            at = end
+        if len(head) + at != size:
+            raise ValueError(f"the file has {size} bytes, not {len(head) + at}; is it truncated?")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise SafetensorError(f"no safetensors file, or a damaged one: {error}") from error
+    return found, metadata
+
+
+def read_header(file: Any, size: int, where: Any) -> tuple[dict[str, Entry], dict[str, str] | None]:
+    """decode_header() of a file of `size` bytes; errors name `where` it is."""
+    length = file.read(8)
+    count = int.from_bytes(length, "little")
+    try:
+        if len(length) < 8 or count > min(size - 8, LARGEST_HEADER):
+            raise SafetensorError("no safetensors file, or a truncated one: its header is not in it")
+        return decode_header(length + file.read(count), size)
+    except SafetensorError as error:
+        raise SafetensorError(f"{os.fspath(where)}: {error}") from error.__cause__
+
+
+class safe_open:
+    """A file whose tensors are read when they are asked for: a context manager.
+
+    Args:
+        framework: accepted; tensors are warptape's.
+        device: where tensors go. On the CPU they lie in the file, mapped, so that nothing is read before it
+            is needed; what is written to them does not reach it.
+
+    Raises: SafetensorError for a damaged file.
+    """
+
+    def __init__(self, filename: Any, framework: str = "pt", device: Any = "cpu") -> None:
+        self._device = device
+        with open(filename, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            self._entries, self._metadata = read_header(file, size, filename)
+            self._mapped = Mapped(file)
+
+    def __enter__(self) -> safe_open:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        del self._mapped  # tensors keep what they lie in
+
+    def keys(self) -> list[str]:
+        """The names of the tensors."""
+        return sorted(self._entries)
+
+    def offset_keys(self) -> list[str]:
+        """The names of the tensors in the order in which they lie in the file."""
+        return sorted(self._entries, key=lambda name: self._entries[name][2])
+
+    def metadata(self) -> dict[str, str] | None:
+        """The strings that were saved with the tensors."""
+        return self._metadata
+
+    def _lying(self, name: str) -> Tensor:
+        if name not in self._entries:
+            raise SafetensorError(f"File does not contain tensor {name}")
+        kind, shape, at = self._entries[name]
+        return self._mapped.tensor(at, KINDS[kind][0], shape)
+
+    def get_tensor(self, name: str) -> Tensor:
+        """A tensor."""
+        return self._lying(name).to(self._device)
+
+    def get_slice(self, name: str) -> _Slice:
+        """A tensor of which parts are read by indexing."""
+        return _Slice(self._lying(name), self._entries[name][0], self._device)
+
+
+class _Slice:
+    """A tensor in a file: indexing reads what is asked for."""
+
+    def __init__(self, lying: Tensor, kind: str, device: Any) -> None:
+        self._lying, self._kind, self._device = lying, kind, device
+
+    def get_shape(self) -> list[int]:
+        """Its sizes."""
+        return list(self._lying.shape)
+
+    def get_dtype(self) -> str:
+        """safetensors' name of its dtype."""
+        return self._kind
+
+    def __getitem__(self, index: Any) -> Tensor:
+        return self._lying[index].clone().to(self._device)
+
+
+def load_file(filename: Any, device: Any = "cpu") -> dict[str, Tensor]:
+    """All tensors of a file, in the order of their names; on the CPU they lie in it, mapped."""
+    with safe_open(filename, device=device) as file:
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+def load(data: bytes) -> dict[str, Tensor]:
+    """The tensors in the bytes of a file."""
+    import io
+
+    found = {}
+    for name, (kind, shape, at) in sorted(read_header(io.BytesIO(data), len(data), "load")[0].items()):
+        found[name] = warptape.empty(shape, dtype=KINDS[kind][0])
+        if target := raw_bytes(found[name]):
+            target[:] = memoryview(data)[at : at + len(target)]
+    return found
+
+
+# --------------------------------------------------------------------------------------------------- writing
+
+
+def _check(tensors: Any) -> list[tuple[str, Tensor]]:
+    """The tensors in the order in which they are written: each is aligned then."""
+    if not isinstance(tensors, dict):
+        raise ValueError(f"Expected a dict of [str, torch.Tensor] but received {type(tensors)}")
+    used: dict[Any, list[tuple[int, int, str]]] = {}
+    for name, t in tensors.items():
+        if not isinstance(t, Tensor):
+            raise ValueError(f"Key `{name}` is invalid, expected torch.Tensor but received {type(t)}")
+        if t.dtype not in KIND_OF:
+            raise SafetensorError(f"save: safetensors has no {t.dtype}, which `{name}` is")
+        if not t.is_contiguous():
+            raise ValueError(
+                f"You are trying to save a non contiguous tensor: `{name}` which is not allowed; pack it by "
+                "`.contiguous()`, or, of tensors that are parts of one, save that one and slice after loading"
+            )
+        if t.numel():
+            used.setdefault(t.device, []).append((t.data_ptr(), t.data_ptr() + t.nbytes, name))
+    for parts in used.values():
+        parts.sort()
+        for (_, end, one), (begin, _, other) in pairwise(parts):
+            if begin < end:
+                raise RuntimeError(
+                    f"Some tensors share memory, this will lead to duplicate memory on disk and potential "
+                    f"differences when loading them again: {[{one, other}]}; save one of them, or a clone"
+                )
+    return sorted(tensors.items(), key=lambda item: (-item[1].itemsize, item[0]))
+
+
+def _pieces(items: list[tuple[str, Tensor]], metadata: Mapping[str, str] | None) -> Iterator[Any]:
+    yield encode_header([(name, KIND_OF[t.dtype], tuple(t.shape)) for name, t in items], metadata)
+    for _, t in items:
+        host = t.detach().cpu()
+        yield raw_bytes(host)
+
+
+def save_file(tensors: dict[str, Tensor], filename: Any, metadata: dict[str, str] | None = None) -> None:
+    """Writes tensors. The path has the whole file, or what it had.
+
+    Raises:
+        ValueError: tensors that are not contiguous, or none.
+        RuntimeError: two that share memory.
+    """
+    replace_file(os.fspath(filename), _pieces(_check(tensors), metadata))
+
+
+def save(tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> bytes:
+    """The bytes of a file of these tensors."""
+    return b"".join(_pieces(_check(tensors), metadata))
+
+
+# -------------------------------------------------------------------------------------------- several files
+
+
+def plan_shards(sizes: Iterable[tuple[Any, int]], most: int) -> list[list[Any]]:
+    """Items of (item, bytes), in order, in groups of at most so many bytes unless one item has more."""
+    plans: list[list[Any]] = [[]]
+    total = 0
+    for item, size in sizes:
+        if plans[-1] and total + size > most:
+            plans.append([])
+            total = 0
+        plans[-1].append(item)
+        total += size
+    return plans
+
+
+def shard_name(i: int, count: int) -> str:
+    """The name of a file of a model."""
+    return SINGLE if count == 1 else f"model-{i + 1:05d}-of-{count:05d}.safetensors"
+
+
+def shard_files(folder: Any) -> list[str]:
+    """The names of a model's files. SafetensorError for an index that is none, or leads out of the folder."""
+    if os.path.isfile(os.path.join(folder, SINGLE)):
+        return [SINGLE]
+    path = os.path.join(folder, INDEX)
+    if not os.path.isfile(path):
+        raise SafetensorError(f"{folder}: expected {SINGLE} or {INDEX} in it")
+    try:
+        with open(path, "rb") as file:
+            data = file.read(LARGEST_INDEX + 1)
+        if len(data) > LARGEST_INDEX:
+            raise ValueError("it is too large")
+        names = set(json.loads(data)["weight_map"].values())
+        if not all(type(name) is str and os.path.basename(name) == name for name in names):
+            raise ValueError("a name leads out of the folder")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise SafetensorError(f"{path} is no index ({error})") from error
+    return sorted(names)
+
+
+def save_sharded(
+    tensors: dict[str, Tensor],
+    folder: Any,
+    max_shard_size: int | str = "5GB",
+    metadata: dict[str, str] | None = None,
+) -> None:
+    """Writes tensors as Hugging Face's models are: one file, or several and their index.
+
+    Args:
+        max_shard_size: bytes of one file, unless one tensor has more; also as "500MB" or "5GB".
+    """
+    if isinstance(max_shard_size, str):
+        unit = {"KB": 10**3, "MB": 10**6, "GB": 10**9}[max_shard_size[-2:].upper()]
+        max_shard_size = int(float(max_shard_size[:-2]) * unit)
+    _check(tensors)
+    plans = plan_shards(((name, t.nbytes) for name, t in tensors.items()), max_shard_size)
+    os.makedirs(folder, exist_ok=True)
+    weight_map = {}
+    for i, names in enumerate(plans):
+        file = shard_name(i, len(plans))
+        save_file({n: tensors[n] for n in names}, os.path.join(folder, file), metadata or {"format": "pt"})
+        weight_map.update(dict.fromkeys(names, file))
+    if len(plans) > 1:
+        index = {
+            "metadata": {"total_size": sum(t.nbytes for t in tensors.values())},
+            "weight_map": weight_map,
+        }
+        replace_file(os.path.join(folder, INDEX), [json.dumps(index, indent=2).encode()])
+    stale = os.path.join(folder, SINGLE if len(plans) > 1 else INDEX)
+    if os.path.exists(stale):
+        os.unlink(stale)  # of a save before, which a reader would take for this one
+
+
+def load_sharded(folder: Any, device: Any = "cpu") -> dict[str, Tensor]:
+    """The tensors of all files of a model's folder."""
+    found: dict[str, Tensor] = {}
+    for name in shard_files(folder):
+        found.update(load_file(os.path.join(folder, name), device))
+    return found
