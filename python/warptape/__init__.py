@@ -115,5 +115,6 @@ _storages = ("UntypedStorage", "TypedStorage", *(n.replace("Tensor", "Storage") 
 __getattr__ = _lookup(
     __name__,
     ops=lambda: __import__("warptape.library").library.ops,
+    vmap=lambda: __import__("warptape.func").func.vmap,
     **{n: lambda n=n: __import__("warptape.storage").storage.storage_class(n) for n in _storages},
 )

@@ -103,11 +103,21 @@ def grad(
 ) -> tuple[Tensor, ...]:
     """The gradients of the sum of `outputs` with respect to `inputs`, one per input; no `.grad` changes.
 
+    With `is_grads_batched` each of `grad_outputs` has a first dim more, and so has each gradient.
+
     Raises:
         RuntimeError: as backward(), and when an input was not used, unless allow_unused.
     """
     if is_grads_batched:
-        raise NotImplementedError("grad: is_grads_batched is not supported; call grad once per gradient")
+        return _grad_of_each(
+            outputs,
+            inputs,
+            grad_outputs,
+            retain_graph or create_graph,
+            create_graph,
+            allow_unused,
+            materialize_grads,
+        )
     if materialize_grads and allow_unused is False:
         raise ValueError("Expected allow_unused to be True or not passed when materialize_grads=True")
     outs, ins = _as_tuple(outputs), _as_tuple(inputs)
@@ -121,6 +131,27 @@ def grad(
             _C._functions.zeros_like(i) if g is None else g for g, i in zip(found, ins, strict=True)
         )
     return found
+
+
+def _grad_of_each(outputs: Any, inputs: Any, batches: Any, retain: bool, *options: Any) -> tuple[Tensor, ...]:
+    """`grad` for one row after the other of each of `batches`, stacked."""
+    create_graph, allow_unused, materialize = options
+    rows = list(zip(*_as_tuple(batches)))
+    found = [
+        grad(
+            outputs,
+            inputs,
+            row,
+            retain or i + 1 < len(rows),
+            create_graph,
+            True,
+            allow_unused,
+            False,
+            materialize,
+        )
+        for i, row in enumerate(rows)
+    ]
+    return tuple(None if each[0] is None else _C._functions.stack(each) for each in zip(*found))  # type: ignore[misc]
 
 
 __getattr__ = _lookup(__name__)

@@ -2,7 +2,16 @@
 
 from .._missing import lookup as _lookup
 from .functional_call import functional_call
-
-__all__ = ["functional_call"]
+from .transforms import (
+    grad,
+    grad_and_value,
+    hessian,
+    jacfwd,
+    jacrev,
+    jvp,
+    stack_module_state,
+    vjp,
+    vmap,
+)
 
 __getattr__ = _lookup(__name__)
