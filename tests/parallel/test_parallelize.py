@@ -437,6 +437,10 @@ def test_numbers_that_do_not_fit_are_refused() -> None:
     refused("4 ranks along 'tp'; give a plan", {"tp": 4})
     refused("n_head is 4 and does not divide", {"tp": 3}, plan={"h.*.attn": tp.divide("n_head")})
     refused("'blocks.*' matches no module", {"tp": 2, "pp": 2}, plan={"blocks.*": tp.ColwiseParallel()})
+    whole_model = {
+        "": tp.PrepareModuleOutput(output_layouts=tp.Replicate(), desired_output_layouts=tp.Shard(1))
+    }
+    refused("the plan names '', in none of `layers`", {"tp": 2, "pp": 2}, plan=whole_model)
     refused("4 layers do not divide into 3 stages; make the number of layers", {"pp": 3})
     refused("use at most 4 stages", {"pp": 5}, balance="parameters")
     refused("sum to 4, got balance=[1, 2]", both, balance=[1, 2])
@@ -487,13 +491,26 @@ def test_a_mesh_of_some_ranks_is_refused() -> None:
     simulate(4, rank)
 
 
+@pytest.mark.parametrize("rows", [(3, 3), (3, 4), (2, 4)])
 @pytest.mark.parametrize("shape", [{"dp": 2, "pp": 2}, {"dp": 2, "tp": 2}])
-def test_a_batch_that_does_not_divide_is_refused(shape: dict[str, int]) -> None:
+def test_batches_that_do_not_fit_are_refused(shape: dict[str, int], rows: tuple[int, int]) -> None:
+    """On every rank, and the next batch that fits goes through."""
+    said = {
+        (3, 3): [r"\(3, 8\) does not divide into 2 micro-batches; make dim 0"] * 2,
+        (3, 4): [r"\(3, 8\) does not divide", "another rank along 'dp' has a batch that does not divide"],
+        (2, 4): ["ranks along 'dp' have batches of 2 to 4 rows; give each as many"] * 2,
+    }
+
     def rank() -> None:
-        model, _ = make(shape, 0)
-        tokens = wt.zeros((3, T), dtype=wt.int64)
-        with pytest.raises(ValueError, match=r"\(3, 8\) does not divide into 2 micro-batches; make dim 0"):
-            model.step(tokens, target=tokens)
+        model, mesh = make(shape, 0)
+        at = mesh.get_local_rank("dp")
+        for tried in (model.step, model.step, model.evaluate)[: 3 if "pp" in shape else 2]:
+            tokens = wt.zeros((rows[at], T), dtype=wt.int64)
+            with pytest.raises(ValueError, match=said[rows][at]):
+                tried(tokens, target=tokens)
+            assert all(p.grad is None for p in model.parameters())
+        tokens = wt.zeros((4, T), dtype=wt.int64)
+        model.step(tokens, target=tokens)
 
     simulate(4, rank)
 

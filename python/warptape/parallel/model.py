@@ -75,6 +75,7 @@ class ParallelModel(nn.Module):
         # Taken now: between forward and backward sharded modules have other, whole, ones.
         self._own = list({id(p): p for m in modules for p in m.parameters()}.values())
         self._device = self._own[0].device
+        self._rows = -1  # of the last batch
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The model's output. Raises RuntimeError with "pp", where one rank alone would have it."""
@@ -87,9 +88,11 @@ class ParallelModel(nn.Module):
         """Forward and backward of this rank's rows of a batch; adds to the parameters' gradients.
 
         `args`, `target` and `kwargs` are the same on all ranks but those along "dp", which have each its
-        rows, in order. Returns the mean loss of the whole batch, float64, on every rank.
-        Raises: ValueError for rows that do not divide into micro-batches.
+        rows, as many, in order. Returns the mean loss of the whole batch, float64, on every rank.
+        Raises: ValueError on every rank, before anything runs, for rows that do not divide into
+        micro-batches, and where ranks along "dp" have not as many.
         """
+        parts = self._cut(args, kwargs, target, self.n_microbatches)
         with self._part_of_batch():
             if isinstance(self._runner, PipelineSchedule):
                 losses: list[Tensor] = []
@@ -97,14 +100,16 @@ class ParallelModel(nn.Module):
                 if "dp" in self._axes and self.zero < 2:
                     self._average_gradients()
             else:
-                losses = self._accumulate(args, kwargs, target)
+                losses = self._accumulate(parts)
         return self._mean(losses)
 
     def evaluate(self, *args: Any, target: Any, **kwargs: Any) -> Tensor:
         """As step, without gradients. The mode, train() or eval(), is yours to set."""
         losses: list[Tensor] = []
+        piped = isinstance(self._runner, PipelineSchedule)
+        self._cut(args, kwargs, target, self.n_microbatches if piped else 1)
         with self._part_of_batch(), warptape.no_grad():
-            if isinstance(self._runner, PipelineSchedule):
+            if piped:
                 self._runner.eval(*args, target=target, losses=losses, **kwargs)
             else:
                 losses.append(self._loss_fn(self._runner(*args, **kwargs), target))
@@ -187,10 +192,32 @@ class ParallelModel(nn.Module):
     def _part_of_batch(self) -> AbstractContextManager[None]:
         return split_randomness(self._axes["dp"], 0) if "dp" in self._axes else nullcontext()
 
-    def _accumulate(self, args: Any, kwargs: Any, target: Any) -> list[Tensor]:
+    def _cut(self, args: Any, kwargs: Any, target: Any, n: int) -> list[list[Any]]:
+        """Micro-batches of each. Where a rank finds other rows than in the step before, it asks those along
+        "dp", who find them, too; or else their next collective says that it is not this one."""
+        problem, rows, parts = "", -1, []
+        named = (("input", args), ("keyword arguments", kwargs), ("target", target))
+        try:
+            parts = [chunk_batch(value, n, what) for what, value in named]
+            rows = max(_rows_of((args, kwargs, target)), default=0)
+        except ValueError as error:
+            problem = str(error)
+        if "dp" in self._axes and (problem or rows != self._rows):
+            most = warptape.tensor([rows, -rows], dtype=warptape.int64, device=self._device)
+            all_reduce(most, ReduceOp.MAX, self._axes["dp"].get_group())
+            largest, smallest = most[0].item(), -most[1].item()
+            if not problem and smallest < largest:
+                problem = f"ranks along 'dp' have batches of {smallest} to {largest} rows; give each as many"
+                if smallest < 0:
+                    problem = "another rank along 'dp' has a batch that does not divide into micro-batches"
+        if problem:
+            raise ValueError(f"ParallelModel: {problem}")
+        self._rows = rows
+        return parts
+
+    def _accumulate(self, parts: list[list[Any]]) -> list[Tensor]:
         """Micro-batch after micro-batch; each drops what one process would drop in its rows."""
         n, losses = self.n_microbatches, []
-        parts = [chunk_batch(v, n, w) for v, w in ((args, "input"), (kwargs, "input"), (target, "target"))]
         generator = draws.generator_of(self._device)
         calls = draws.get_calls(generator)
         for j, (inputs, named, wanted) in enumerate(zip(*parts, strict=True)):
@@ -223,3 +250,12 @@ class ParallelModel(nn.Module):
         if "dp" in self._axes:
             all_reduce(total, ReduceOp.AVG, self._axes["dp"].get_group())
         return total
+
+
+def _rows_of(values: Any) -> Iterator[int]:
+    """Sizes of dim 0 of the tensors in nested values."""
+    if isinstance(values, Tensor):
+        yield int(values.shape[0]) if values.ndim else 0
+    elif isinstance(values, list | tuple | dict):
+        for value in values.values() if isinstance(values, dict) else values:
+            yield from _rows_of(value)

@@ -64,7 +64,13 @@ def parallelize(
     if "tp" in axes:
         if plan is None:
             raise ValueError(f"parallelize: the mesh has {axes['tp'].size()} ranks along 'tp'; give a plan")
-        check_plan(model, plan, axes["tp"].size())
+        planned = check_plan(model, plan, axes["tp"].size())
+        called = {id(m) for layer in listed for m in layer.modules()}
+        left = [name or "''" for name, part in planned.items() if id(part) not in called]
+        if "pp" in axes and listed and left:
+            raise ValueError(
+                f"parallelize: the plan names {', '.join(left)}, in none of `layers`: no stage calls it"
+            )
     counts: list[int] = []
     _check_schedule(schedule, chunks, zero if axes.keys() >= {"dp", "pp"} else 0)
     if "pp" in axes:

@@ -78,9 +78,11 @@ def _check(module: nn.Module, steps: Steps, ranks: int) -> None:
             )
 
 
-def check_plan(module: nn.Module, plan: Plan, ranks: int) -> None:
-    """Raises what parallelize_module does for a plan that does not fit; changes nothing."""
-    _check(module, _steps(module, plan), ranks)
+def check_plan(module: nn.Module, plan: Plan, ranks: int) -> dict[str, nn.Module]:
+    """The modules that a plan changes. Raises what parallelize_module does for one that does not fit."""
+    steps = _steps(module, plan)
+    _check(module, steps, ranks)
+    return {name: part for name, part, _ in steps}
 
 
 def parallelize_module(
