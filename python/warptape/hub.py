@@ -1,0 +1,98 @@
+"""Files from elsewhere: downloads into a cache, with their hash checked. Code is not downloaded."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import sys
+import tempfile
+import urllib.request
+from typing import Any
+from urllib.parse import urlparse
+
+from ._missing import lookup as _lookup
+from .serialization import load as _load
+
+__all__ = ["download_url_to_file", "get_dir", "load_state_dict_from_url", "set_dir"]
+
+_dir: str | None = None
+_HASH_IN_NAME = re.compile(r"-([a-f0-9]*)\.")
+
+
+def get_dir() -> str:
+    """Where downloads are kept: `set_dir`'s, or $TORCH_HOME/hub, or ~/.cache/torch/hub."""
+    if _dir is not None:
+        return _dir
+    cache = os.environ.get("XDG_CACHE_HOME", os.path.join("~", ".cache"))
+    return os.path.join(os.path.expanduser(os.environ.get("TORCH_HOME", os.path.join(cache, "torch"))), "hub")
+
+
+def set_dir(d: str | os.PathLike[str]) -> None:
+    """Sets where downloads are kept."""
+    global _dir
+    _dir = os.path.expanduser(d)
+
+
+def download_url_to_file(url: str, dst: str, hash_prefix: str | None = None, progress: bool = True) -> None:
+    """Downloads to a temporary file beside `dst`, which takes its place once it is whole and its SHA-256
+    begins with `hash_prefix`.
+
+    Raises:
+        RuntimeError: another hash; nothing is left then.
+    """
+    dst = os.path.expanduser(dst)
+    digest = hashlib.sha256()
+    with (
+        urllib.request.urlopen(url) as source,
+        tempfile.NamedTemporaryFile(dir=os.path.dirname(dst) or ".", delete=False) as file,
+    ):
+        try:
+            total = source.headers.get("Content-Length")
+            from tqdm import tqdm
+
+            with tqdm(
+                total=int(total) if total else None, disable=not progress, unit="B", unit_scale=True
+            ) as bar:
+                while block := source.read(1 << 20):
+                    file.write(block)
+                    digest.update(block)
+                    bar.update(len(block))
+            file.close()
+            if hash_prefix and not digest.hexdigest().startswith(hash_prefix):
+                raise RuntimeError(
+                    f'invalid hash value (expected "{hash_prefix}", got '
+                    f'"{digest.hexdigest()[: len(hash_prefix)]}")'
+                )
+            os.replace(file.name, dst)
+        except BaseException:
+            os.unlink(file.name)
+            raise
+
+
+def load_state_dict_from_url(
+    url: str,
+    model_dir: str | None = None,
+    map_location: Any = None,
+    progress: bool = True,
+    check_hash: bool = False,
+    file_name: str | None = None,
+    weights_only: bool = True,
+) -> Any:
+    """`load` of a file that is downloaded once into `model_dir` ($TORCH_HOME/hub/checkpoints).
+
+    Unlike PyTorch's it takes `weights_only` as True unless told otherwise. With `check_hash` the name holds
+    the first digits of the SHA-256, as name-<digits>.ext.
+    """
+    folder = model_dir or os.path.join(get_dir(), "checkpoints")
+    os.makedirs(folder, exist_ok=True)
+    name = file_name or os.path.basename(urlparse(url).path)
+    path = os.path.join(folder, name)
+    if not os.path.exists(path):
+        sys.stderr.write(f'Downloading: "{url}" to {path}\n')
+        found = _HASH_IN_NAME.search(name) if check_hash else None
+        download_url_to_file(url, path, found[1] if found else None, progress=progress)
+    return _load(path, map_location=map_location, weights_only=weights_only)
+
+
+__getattr__ = _lookup(__name__)

@@ -1,0 +1,18 @@
+"""Types of arguments, for annotations."""
+
+from __future__ import annotations
+
+import builtins
+import os
+from typing import IO, Any
+
+import warptape
+
+from ._missing import lookup as _lookup
+
+Device = warptape.device | str | int | None
+FileLike = str | os.PathLike[str] | IO[bytes]
+Number = builtins.int | builtins.float | builtins.bool
+Tensor = warptape.Tensor
+
+__getattr__: Any = _lookup(__name__)
