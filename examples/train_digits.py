@@ -77,10 +77,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--batch", type=int, default=64, help="images in a step (default 64)")
     parser.add_argument("--lr", type=float, default=8e-3, help="highest learning rate (default 0.008)")
     parser.add_argument("--seed", type=int, default=0, help="seed of split, weights and batches (default 0)")
+    parser.add_argument("--workers", type=int, default=0, help="processes that load the batches (default 0)")
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, ... (default cpu)")
     options = parser.parse_args(arguments)
-    if options.epochs < 1 or options.batch < 1:
-        parser.error("--epochs and --batch must be at least 1")
+    if options.epochs < 1 or options.batch < 1 or options.workers < 0:
+        parser.error("--epochs and --batch must be at least 1, --workers at least 0")
     try:
         train_set, test_set = load_digits(options.seed)
     except ImportError:
@@ -96,7 +97,13 @@ def main(arguments: list[str] | None = None) -> int:
     start = time.perf_counter()
     wt.manual_seed(options.seed)
     model = DigitNet().to(device)
-    loader = DataLoader(train_set, batch_size=options.batch, shuffle=True)
+    loader = DataLoader(
+        train_set,
+        batch_size=options.batch,
+        shuffle=True,
+        num_workers=options.workers,
+        persistent_workers=options.workers > 0,
+    )
     optimizer = optim.AdamW(model.parameters(), lr=options.lr, weight_decay=0.05, fused=True)
     schedule = optim.lr_scheduler.OneCycleLR(optimizer, options.lr, total_steps=options.epochs * len(loader))
     for epoch in range(1, options.epochs + 1):

@@ -147,6 +147,7 @@ PyObject* tensor_getitem(PyObject* self, PyObject* index);  // indexing.cpp
 int tensor_setitem(PyObject* self, PyObject* index, PyObject* value);
 void init_data(PyObject* module);       // data.cpp: tensor(), NumPy, lists
 void init_exchange(PyObject* module);   // exchange.cpp: bytes, DLPack
+void init_shared(PyObject* module);     // shared.cpp: memory of several processes
 void init_autograd(PyObject* module);   // autograd.cpp
 extern PyNumberMethods number_methods;  // number.cpp
 PyObject* tensor_richcompare(PyObject* a, PyObject* b, int op);

@@ -6,4 +6,6 @@ namespace warptape::bindings {
 PyObject* tensor_tolist(const Tensor& t);
 // A CPU tensor from a nested sequence or a NumPy array (shared memory).
 Tensor tensor_from_data(PyObject* data);
+// Bytes from the first element to the end of the last.
+size_t bytes_reached(const char* op, const Shape& sizes, const Shape& strides, DType dtype);
 }  // namespace warptape::bindings

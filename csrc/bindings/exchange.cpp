@@ -6,6 +6,18 @@
 #include <cstring>
 
 namespace warptape::bindings {
+
+size_t bytes_reached(const char* op, const Shape& sizes, const Shape& strides, DType dtype) {
+  WT_CHECK(sizes.size() == strides.size(), ShapeError, op, ": expected as many strides as sizes, got ",
+           AsShape{strides}, " and ", AsShape{sizes});
+  int64_t extent = numel_of(sizes, op) ? 1 : 0;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    WT_CHECK(strides[i] >= 0, ValueError, op, ": negative strides are not supported; copy the array first");
+    if (extent) extent += (sizes[i] - 1) * strides[i];
+  }
+  return static_cast<size_t>(extent) * itemsize(dtype);
+}
+
 namespace {
 
 // ---- bytes ---------------------------------------------------------------------------------------------
@@ -146,18 +158,6 @@ Device from_dl(DLDevice d) {
            d.type, "; expected 1 (CPU) or 2 (CUDA)");
   WT_CHECK(d.id >= 0 && d.id <= 127, DeviceError, "from_dlpack: there is no CUDA device ", d.id);
   return resolved({DeviceType::CUDA, static_cast<int8_t>(d.id)});
-}
-
-// Bytes from the first element to the end of the last.
-size_t bytes_reached(const char* op, const Shape& sizes, const Shape& strides, DType dtype) {
-  WT_CHECK(sizes.size() == strides.size(), ShapeError, op, ": expected as many strides as sizes, got ",
-           AsShape{strides}, " and ", AsShape{sizes});
-  int64_t extent = numel_of(sizes, op) ? 1 : 0;
-  for (size_t i = 0; i < sizes.size(); ++i) {
-    WT_CHECK(strides[i] >= 0, ValueError, op, ": negative strides are not supported; copy the array first");
-    if (extent) extent += (sizes[i] - 1) * strides[i];
-  }
-  return static_cast<size_t>(extent) * itemsize(dtype);
 }
 
 Tensor foreign(Ref<Storage> storage, DType dtype, const Shape& sizes, const Shape& strides) {

@@ -89,6 +89,7 @@ PYBIND11_MODULE(_C, m) {
     b::init_ops(m.ptr());
     b::init_data(m.ptr());
     b::init_exchange(m.ptr());
+    b::init_shared(m.ptr());
     b::init_autograd(m.ptr());
     b::bind_settings(m);
     b::init_cuda(m);

@@ -1,5 +1,6 @@
 // The CPU's caching allocator. Fresh pages cost more than many kernels, so freed blocks are kept by size
 // class and handed out again; what is cached beyond the limit goes back to the system, oldest class first.
+#include <pthread.h>
 #include <sys/mman.h>
 
 #include <array>
@@ -48,6 +49,8 @@ bool exceeds_available(size_t bytes) {
   return found && bytes / 1024 > kib;
 }
 
+std::mutex allocator_mutex;
+
 class CpuAllocator final : public Allocator {
  public:
   CpuAllocator() {
@@ -59,7 +62,7 @@ class CpuAllocator final : public Allocator {
     if (bytes > PTRDIFF_MAX / 2) fail(bytes);
     auto [index, size] = size_class(bytes);
     {
-      std::lock_guard lock(mutex_);
+      std::lock_guard lock(allocator_mutex);
       ++stats_.allocations;
       if (Block* b = free_[index]) {
         free_[index] = b->next;
@@ -75,7 +78,7 @@ class CpuAllocator final : public Allocator {
       p = fresh(size);
       if (!p) fail(bytes);
     }
-    std::lock_guard lock(mutex_);
+    std::lock_guard lock(allocator_mutex);
     count(size);
     return p;
   }
@@ -83,7 +86,7 @@ class CpuAllocator final : public Allocator {
   void deallocate(void* p, size_t bytes) noexcept override {
     if (!p) return;
     auto [index, size] = size_class(bytes);
-    std::lock_guard lock(mutex_);
+    std::lock_guard lock(allocator_mutex);
     stats_.allocated -= static_cast<int64_t>(size);
     if (cached_ + size > limit_) {
       std::free(p);
@@ -96,7 +99,7 @@ class CpuAllocator final : public Allocator {
   }
 
   void empty_cache() override {
-    std::lock_guard lock(mutex_);
+    std::lock_guard lock(allocator_mutex);
     for (Block*& head : free_)
       while (Block* b = head) {
         head = b->next;
@@ -106,14 +109,14 @@ class CpuAllocator final : public Allocator {
   }
 
   MemoryStats stats() const override {
-    std::lock_guard lock(mutex_);
+    std::lock_guard lock(allocator_mutex);
     MemoryStats s = stats_;
     s.reserved = s.allocated + static_cast<int64_t>(cached_);
     return s;
   }
 
   void reset_peak() override {
-    std::lock_guard lock(mutex_);
+    std::lock_guard lock(allocator_mutex);
     stats_.peak_allocated = stats_.allocated;
     stats_.peak_reserved = stats_.allocated + static_cast<int64_t>(cached_);
   }
@@ -145,7 +148,6 @@ class CpuAllocator final : public Allocator {
                                    " (emptied); free tensors or use smaller sizes"));
   }
 
-  mutable std::mutex mutex_;
   std::array<Block*, kClasses> free_{};
   size_t cached_ = 0;
   size_t limit_ = size_t{1} << 30;
@@ -155,7 +157,13 @@ class CpuAllocator final : public Allocator {
 }  // namespace
 
 Allocator& cpu_allocator() {
-  static auto* allocator = new CpuAllocator;  // never destroyed: tensors may outlive static destruction
+  // Never destroyed: tensors may outlive static destruction. A fork waits for the lock, or the child would
+  // find it taken by a thread that it does not have.
+  static auto* allocator = [] {
+    pthread_atfork([] { allocator_mutex.lock(); }, [] { allocator_mutex.unlock(); },
+                   [] { allocator_mutex.unlock(); });
+    return new CpuAllocator;
+  }();
   return *allocator;
 }
 

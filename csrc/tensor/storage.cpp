@@ -34,6 +34,14 @@ Storage::~Storage() {
   }
 }
 
+Ref<Storage> Storage::move_to(void* data, Deleter deleter, void* context) {
+  Ref<Storage> before = wrap(data_, bytes_, device_, deleter_, context_);
+  data_ = data;
+  deleter_ = deleter;
+  context_ = context;
+  return before;
+}
+
 void Storage::resize(size_t bytes) {
   WT_CHECK(!deleter_, ValueError, "resize_: this storage wraps memory of someone else and cannot be resized");
   if (device_.is_meta() || bytes == bytes_) {

@@ -23,6 +23,11 @@ class WT_API Storage : public RefCounted<Storage> {
   // and goes while the tensors on it stay. ValueError for foreign memory.
   void resize(size_t bytes);
 
+  // Puts the storage onto other memory, which holds the same bytes; returns the memory it had.
+  Ref<Storage> move_to(void* data, Deleter deleter, void* context);
+  // What `deleter` would be called with, if it is this storage's.
+  void* context_of(Deleter deleter) const { return deleter_ == deleter ? context_ : nullptr; }
+
   // Counts in-place changes by every tensor on this storage; saved tensors compare it.
   uint32_t version() const { return version_.load(std::memory_order_relaxed); }
   void bump_version() { version_.fetch_add(1, std::memory_order_relaxed); }
@@ -30,6 +35,9 @@ class WT_API Storage : public RefCounted<Storage> {
   // Someone outside (NumPy, DLPack) may write here without a version bump.
   bool exported() const { return exported_; }
   void mark_exported() { exported_ = true; }
+  // Other processes may see the memory, and write it.
+  bool shared() const { return shared_; }
+  void mark_shared() { shared_ = exported_ = true; }
 
   static void* operator new(size_t size);
   static void operator delete(void* p);
@@ -43,7 +51,7 @@ class WT_API Storage : public RefCounted<Storage> {
   Deleter deleter_ = nullptr;  // null: the memory is the device allocator's
   void* context_ = nullptr;
   Device device_;
-  bool exported_ = false;
+  bool exported_ = false, shared_ = false;
   std::atomic<uint32_t> version_{0};
 };
 

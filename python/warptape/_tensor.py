@@ -302,8 +302,17 @@ class Tensor(_C.TensorBase):
         return storage_class_of(self.dtype)._on(_C._storage(self, _C.uint8))
 
     def share_memory_(self) -> Tensor:
-        """The tensor itself: worker processes do not share tensors yet."""
+        """Moves the tensor's storage into memory that other processes can share, and returns the tensor.
+
+        NumPy arrays made of it before keep the memory that it had. Without effect on a GPU.
+        """
+        if not self.is_cuda:
+            _C._share_memory(self)
         return self
+
+    def is_shared(self) -> builtins.bool:
+        """Whether the storage is in memory that processes share; always so on a GPU."""
+        return _C._is_shared(self)
 
     def __iter__(self) -> Iterator[Tensor]:
         if self.ndim == 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -37,17 +38,20 @@ def set_process_name(name: str) -> None:
 def watch_parent() -> None:
     """Kill this process, started by `multiprocessing`, when its parent is gone.
 
-    A thread waits for the end-of-file on the pipe that multiprocessing keeps to the parent. Unlike
+    A thread waits for the parent's end, and for the end-of-file on the pipe that multiprocessing keeps to it,
+    which other processes may have inherited. Unlike
     `die_with_parent` it holds for every start method and for parents that start processes from a thread that
     ends, but it cannot run while C code holds the interpreter's lock: use both where both apply.
     """
     parent = parent_process()
     if parent is None:
         return
-    sentinel = parent.sentinel
+    ends: list[int] = [parent.sentinel]
+    with contextlib.suppress(OSError):  # gone already, or a kernel before 5.3
+        ends.append(os.pidfd_open(parent.pid or 0))
 
     def wait() -> None:
-        connection.wait([sentinel])
+        connection.wait(ends)
         os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=wait, name="warptape-parent", daemon=True).start()

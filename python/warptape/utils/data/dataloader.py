@@ -1,16 +1,19 @@
-"""DataLoader: takes indices from a sampler, samples from a dataset, gives batches; in this process."""
+"""DataLoader: takes indices from a sampler, samples from a dataset, gives batches."""
 
 from __future__ import annotations
 
-import functools
 import math
+import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import warptape
 
 from ._utils.collate import default_collate, default_convert
+from ._utils.fetch import fetcher
+from ._utils.pin_memory import pin_memory
+from ._utils.worker import get_worker_info
 from .dataset import Dataset, IterableDataset
 from .sampler import BatchSampler, RandomSampler, Sampler, SequentialSampler
 
@@ -21,13 +24,6 @@ __all__ = ["DataLoader", "default_collate", "get_worker_info"]
 
 T_co = TypeVar("T_co", covariant=True)
 
-_worker_info: Any = None
-
-
-def get_worker_info() -> Any:
-    """Information on this worker process; None in the main process, where all loading happens now."""
-    return _worker_info
-
 
 class _Endless(Sampler[None]):
     """The sampler of a stream: it has no indices, only the wish for one more sample."""
@@ -37,14 +33,11 @@ class _Endless(Sampler[None]):
             yield None
 
 
-def _check_workers(
-    num_workers: int, timeout: float, prefetch_factor: int | None, persistent: bool, context: Any
-) -> None:
-    """Refuses the arguments about worker processes that cannot be served.
+def _check_workers(num_workers: int, timeout: float, prefetch_factor: int | None, persistent: bool) -> None:
+    """Refuses arguments about worker processes that contradict each other.
 
     Raises:
-        ValueError: a negative count or timeout, or an option that needs workers while there are none.
-        NotImplementedError: any workers at all.
+        ValueError: a negative number, or an option that needs workers while there are none.
     """
     if num_workers < 0:
         raise ValueError(
@@ -52,23 +45,48 @@ def _check_workers(
         )
     if timeout < 0:
         raise ValueError("timeout option should be non-negative")
-    if num_workers > 0:
-        raise NotImplementedError(
-            f"DataLoader: expected num_workers=0, got {num_workers}: worker processes come in a later "
-            "release. Use num_workers=0, which loads in the main process"
-        )
     if prefetch_factor is not None:
-        raise ValueError(
-            "prefetch_factor option could only be specified in multiprocessing. "
-            "let num_workers > 0 to enable multiprocessing, otherwise set prefetch_factor to None."
-        )
-    if persistent:
+        if num_workers == 0:
+            raise ValueError(
+                "prefetch_factor option could only be specified in multiprocessing.let num_workers > 0 to "
+                "enable multiprocessing, otherwise set prefetch_factor to None."
+            )
+        if prefetch_factor < 0:
+            raise ValueError("prefetch_factor option should be non-negative")
+    if persistent and num_workers == 0:
         raise ValueError("persistent_workers option needs num_workers > 0")
-    if context is not None:
+
+
+def _checked_context(context: Any, num_workers: int) -> Any:
+    """The context object for `multiprocessing_context`.
+
+    Raises:
+        ValueError: no such start method, or no workers to start.
+        TypeError: neither a context nor a name.
+    """
+    if context is None:
+        return None
+    if num_workers == 0:
         raise ValueError(
-            f"multiprocessing_context can only be used with multi-process loading (num_workers > 0), but got "
+            "multiprocessing_context can only be used with multi-process loading (num_workers > 0), but got "
             f"num_workers={num_workers}"
         )
+    import multiprocessing
+
+    if isinstance(context, str):
+        known = multiprocessing.get_all_start_methods()
+        if context not in known:
+            raise ValueError(
+                f"multiprocessing_context option should specify a valid start method in {known!r}, but got "
+                f"multiprocessing_context={context!r}"
+            )
+        context = multiprocessing.get_context(context)
+    if not isinstance(context, multiprocessing.context.BaseContext):
+        raise TypeError(
+            "multiprocessing_context option should be a valid context object or a string specifying the "
+            f"start method, but got multiprocessing_context={context}"
+        )
+    return context
 
 
 class DataLoader(Generic[T_co]):
@@ -80,19 +98,28 @@ class DataLoader(Generic[T_co]):
         shuffle: take a RandomSampler.
         sampler: indices, instead of ``shuffle``.
         batch_sampler: lists of indices, instead of batch_size, shuffle, sampler and drop_last.
-        num_workers: only 0 so far.
+        num_workers: processes that load, which end with the iterator or with this process; 0 loads here.
         collate_fn: makes a batch from a list of samples; default ``default_collate``, or ``default_convert``
             for single samples.
         pin_memory: put batches into page-locked memory where there is an accelerator.
         drop_last: leave out a last batch that is not full.
-        timeout, worker_init_fn, multiprocessing_context, prefetch_factor, persistent_workers, in_order: about
-            worker processes; checked, and without effect while there are none.
-        generator: of the random sampler and the base seed.
-        pin_memory_device: accepted, without effect.
+        timeout: seconds to wait for a batch of a worker; 0 waits without limit.
+        worker_init_fn: called in each worker with its number.
+        multiprocessing_context: "fork", "spawn", "forkserver", or a context of multiprocessing.
+        generator: of the random sampler and of the seed from which the workers' seeds come.
+        prefetch_factor: batches that each worker makes ahead; 2 unless told.
+        persistent_workers: keep the workers from one pass to the next.
+        pin_memory_device: deprecated, without effect.
+        in_order: give batches in the order of the sampler; else as they come.
+
+    A worker's exception is raised here, of the same class where that can be made of a text, with the worker's
+    traceback. Batches of workers lie in memory that the worker wrote; it is written anew after all tensors on
+    it are gone.
 
     Raises:
         ValueError: arguments that exclude each other.
-        NotImplementedError: ``num_workers`` above 0.
+        TypeError: `multiprocessing_context` is none.
+        RuntimeError: while iterating: a worker was killed or ended, or was late for `timeout`.
     """
 
     def __init__(
@@ -116,9 +143,10 @@ class DataLoader(Generic[T_co]):
         pin_memory_device: str = "",
         in_order: bool = True,
     ) -> None:
-        _check_workers(num_workers, timeout, prefetch_factor, persistent_workers, multiprocessing_context)
+        _check_workers(num_workers, timeout, prefetch_factor, persistent_workers)
         self.dataset, self.generator, self.in_order, self.timeout = dataset, generator, in_order, timeout
-        self.num_workers, self.prefetch_factor = num_workers, prefetch_factor
+        self.num_workers = num_workers
+        self.prefetch_factor = 2 if num_workers and prefetch_factor is None else prefetch_factor
         self.worker_init_fn, self.multiprocessing_context = worker_init_fn, multiprocessing_context
         self.pin_memory, self.pin_memory_device = pin_memory, pin_memory_device
         self._stream = isinstance(dataset, IterableDataset)
@@ -149,8 +177,10 @@ class DataLoader(Generic[T_co]):
         self.sampler, self.batch_sampler = sampler, batch_sampler
         self.collate_fn = collate_fn or (default_convert if batch_sampler is None else default_collate)
         self.persistent_workers = persistent_workers
-        self._promised: int | None = None  # what len() last said of a stream
+        self._promised: int | None = None  # samples of a stream, once len() was asked
         self._ready = True
+        self._iterator: Any = None
+        self.check_worker_number_rationality()
 
     @staticmethod
     def _check_stream(shuffle: Any, sampler: Any, batch_sampler: Any) -> None:
@@ -169,107 +199,134 @@ class DataLoader(Generic[T_co]):
         fixed = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers")
         if name in fixed and self.__dict__.get("_ready"):
             raise ValueError(f"{name} attribute should not be set after {type(self).__name__} is initialized")
+        if name == "multiprocessing_context":
+            value = _checked_context(value, self.num_workers)
         super().__setattr__(name, value)
 
     @property
     def _index_sampler(self) -> Any:
         return self.sampler if self.batch_sampler is None else self.batch_sampler
 
+    def _get_iterator(self) -> _BaseDataLoaderIter:
+        if self.num_workers == 0:
+            return _SingleProcessDataLoaderIter(self)
+        from ._processes import _MultiProcessingDataLoaderIter
+
+        self.check_worker_number_rationality()
+        return _MultiProcessingDataLoaderIter(self)
+
     def __iter__(self) -> Iterator[Any]:
-        return _SingleProcessDataLoaderIter(self)
+        if not self.persistent_workers:
+            return self._get_iterator()
+        if self._iterator is None or not self._iterator._lives():
+            self._iterator = self._get_iterator()
+        else:
+            self._iterator._reset(self)
+        return self._iterator
+
+    def check_worker_number_rationality(self) -> None:
+        """Warns of more workers than processors that this process may use."""
+        processors = len(os.sched_getaffinity(0))
+        if self.num_workers > processors:
+            warnings.warn(
+                f"This DataLoader will create {self.num_workers} worker processes in total. Our suggested "
+                f"max number of worker in current system is {processors}, which is smaller than what this "
+                "DataLoader is going to create. Please be aware that excessive worker creation might get "
+                "DataLoader running slow or even freeze, lower the worker number to avoid potential "
+                "slowness/freeze if necessary.",
+                stacklevel=3,
+            )
 
     def __len__(self) -> int:
         """Batches in one pass. Of a stream it is what the dataset's own ``len()`` promises."""
         if not self._stream:
             return len(self._index_sampler)
-        length = len(self.dataset)  # type: ignore[arg-type]
+        length = self._promised = len(self.dataset)  # type: ignore[arg-type]
         if self.batch_size is not None:
             length = length // self.batch_size if self.drop_last else math.ceil(length / self.batch_size)
-        self._promised = length
         return length
 
 
-class _SingleProcessDataLoaderIter:
+class _BaseDataLoaderIter:
     """One pass over a loader."""
 
     def __init__(self, loader: DataLoader) -> None:
-        self._loader = loader
-        self._indices = iter(loader._index_sampler)
-        self._fetch = _fetcher(loader)
+        # The parts of the loader, not the loader, which keeps an iterator with persistent workers.
+        self._dataset, self._num_workers = loader.dataset, loader.num_workers
+        self._sampler = loader._index_sampler
         self._pin = _pinner(loader)
-        self._yielded = 0
-        self._promised = loader._promised
-        # Drawn though only workers would use it: the random stream then goes on as with PyTorch's loader.
+        self._start(loader)
+        # Drawn also where no worker will use it: the random stream then goes on as with PyTorch's loader.
         seed = warptape.empty((), dtype=warptape.int64).random_(generator=loader.generator)
         self._base_seed = int(seed.item())
 
-    def __iter__(self) -> _SingleProcessDataLoaderIter:
+    def _start(self, loader: DataLoader) -> None:
+        self._indices = iter(self._sampler)
+        self._yielded = 0
+        self._promised = loader._promised
+
+    def __iter__(self) -> _BaseDataLoaderIter:
         return self
 
+    def _next_data(self) -> Any:
+        raise NotImplementedError
+
     def __next__(self) -> Any:
-        batch = self._fetch(next(self._indices))
+        batch = self._next_data()
         if self._pin is not None:
             batch = self._pin(batch)
         self._yielded += 1
         if self._promised is not None and self._yielded > self._promised:
+            advice = (
+                " With workers, each must take its own part of the stream: see get_worker_info"
+                if self._num_workers
+                else ""
+            )
             warnings.warn(
-                f"DataLoader: len() of the loader over IterableDataset {self._loader.dataset} was "
-                f"{self._promised} batches, but {self._yielded} have been fetched; check the dataset's "
-                "__len__",
+                f"Length of IterableDataset {self._dataset} was reported to be {self._promised} "
+                f"(when accessing len(dataloader)), but {self._yielded} samples have been fetched.{advice}",
                 stacklevel=2,
             )
         return batch
 
     def __len__(self) -> int:
-        return len(self._loader._index_sampler)
+        return len(self._sampler)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise NotImplementedError(f"{type(self).__name__} cannot be pickled")
 
 
-def _fetcher(loader: DataLoader) -> Callable[[Any], Any]:
-    """The function from one entry of the index sampler to one batch."""
-    dataset: Any = loader.dataset
-    collate = loader.collate_fn
-    batched = loader.batch_sampler is not None
-    if loader._stream:
-        return functools.partial(_next_of_stream, iter(dataset), collate, batched, loader.drop_last)
-    if not batched:
-        return lambda index: collate(dataset[index])
-    many = getattr(dataset, "__getitems__", None)
-    if callable(many):
-        return lambda indices: collate(many(indices))
-    return lambda indices: collate([dataset[i] for i in indices])
+class _SingleProcessDataLoaderIter(_BaseDataLoaderIter):
+    """Loads in this process."""
 
+    def __init__(self, loader: DataLoader) -> None:
+        super().__init__(loader)
+        self._fetch = fetcher(
+            loader.dataset,
+            loader._stream,
+            loader.batch_sampler is not None,
+            loader.collate_fn,
+            loader.drop_last,
+        )
 
-def _next_of_stream(stream: Iterator, collate: Callable, batched: bool, drop_last: bool, wanted: Any) -> Any:
-    if not batched:
-        return collate(next(stream))
-    samples = [sample for _, sample in zip(wanted, stream)]
-    if not samples or (drop_last and len(samples) < len(wanted)):
-        raise StopIteration
-    return collate(samples)
+    def _next_data(self) -> Any:
+        return self._fetch(next(self._indices))
 
 
 def _pinner(loader: DataLoader) -> Callable[[Any], Any] | None:
     if not loader.pin_memory:
         return None
-    cuda = getattr(warptape, "cuda", None)
-    if cuda is None or not cuda.is_available():
+    if loader.pin_memory_device:
+        warnings.warn(
+            "pin_memory_device is deprecated, the current accelerator will be used as the device,ignore "
+            f"pin_memory_device='{loader.pin_memory_device}'.",
+            stacklevel=6,
+        )
+    if not warptape.cuda.is_available():
         warnings.warn(
             "'pin_memory' argument is set as true but no accelerator is found, then device pinned memory "
             "won't be used.",
-            stacklevel=3,
+            stacklevel=6,
         )
         return None
-    return _pin
-
-
-def _pin(data: Any) -> Any:
-    """``data`` with every tensor in page-locked memory. Objects of other types may bring ``pin_memory()``."""
-    if isinstance(data, warptape.Tensor):
-        return data.pin_memory()
-    if isinstance(data, Mapping):
-        return {key: _pin(value) for key, value in data.items()}
-    if isinstance(data, tuple) and hasattr(data, "_fields"):
-        return type(data)(*(_pin(value) for value in data))
-    if isinstance(data, Sequence) and not isinstance(data, (str, bytes)):
-        return [_pin(value) for value in data]
-    return data.pin_memory() if hasattr(data, "pin_memory") else data
+    return pin_memory

@@ -1,5 +1,5 @@
 """Parts of the loader that user code reaches by path."""
 
-from . import collate
+from . import collate, fetch, pin_memory, worker
 
-__all__ = ["collate"]
+__all__ = ["collate", "fetch", "pin_memory", "worker"]

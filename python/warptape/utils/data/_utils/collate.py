@@ -10,6 +10,8 @@ import numpy as np
 
 import warptape
 
+from . import worker
+
 __all__ = ["collate", "default_collate", "default_collate_fn_map", "default_convert"]
 
 CollateMap = dict[Any, Callable]
@@ -98,6 +100,13 @@ def collate(batch: Sequence[Any], *, collate_fn_map: CollateMap | None = None) -
 
 
 def _collate_tensors(batch: Sequence[Any], *, collate_fn_map: CollateMap | None = None) -> Any:
+    first = batch[0]
+    same = (first.shape, first.dtype, first.device, False)
+    if worker.arena and all((t.shape, t.dtype, t.device, t.requires_grad) == same for t in batch):
+        if first.device.type == "cpu":
+            return warptape.stack(
+                list(batch), 0, out=worker.arena.empty((len(batch), *first.shape), first.dtype)
+            )
     return warptape.stack(list(batch), 0)
 
 
@@ -107,6 +116,11 @@ def _collate_arrays(batch: Sequence[np.ndarray], *, collate_fn_map: CollateMap |
     if any(a.shape != batch[0].shape for a in batch):
         return _collate_tensors([warptape.as_tensor(a) for a in batch])  # raises the shape error
     # One copy in NumPy instead of one tensor per sample.
+    if worker.arena and all(a.dtype == batch[0].dtype for a in batch):
+        dtype = warptape.as_tensor(np.empty(0, batch[0].dtype)).dtype
+        out = worker.arena.empty((len(batch), *batch[0].shape), dtype)
+        np.stack(batch, out=out.numpy())
+        return out
     return warptape.as_tensor(np.stack(batch))
 
 

@@ -1,0 +1,93 @@
+// Storages: those that several processes share, and tensors made on one.
+#include "bindings/common.h"
+#include "bindings/data.h"
+#include "tensor/shared_memory.h"
+
+namespace warptape::bindings {
+namespace {
+
+const Tensor& argument(PyObject* o, const char* op) {
+  WT_CHECK(is_tensor(o), TypeError, op, ": expected a Tensor, got ", Py_TYPE(o)->tp_name);
+  return tensor_of(o);
+}
+
+Tensor on_storage(Ref<Storage> storage, DType dtype, const Shape& sizes, const Shape& strides,
+                  int64_t offset) {
+  return Tensor(Ref<TensorImpl>::adopt(new TensorImpl(std::move(storage), dtype, sizes, strides, offset)));
+}
+
+Tensor all_bytes(Ref<Storage> storage) {
+  const auto bytes = static_cast<int64_t>(storage->bytes());
+  return on_storage(std::move(storage), DType::UInt8, {bytes}, {1}, 0);
+}
+
+PyObject* share_py(PyObject*, PyObject* o) {
+  return guarded([&] { return PyLong_FromLong(share(argument(o, "share_memory_").storage())); });
+}
+
+PyObject* descriptor_py(PyObject*, PyObject* o) {
+  return guarded(
+      [&] { return PyLong_FromLong(shared_descriptor(argument(o, "_shared_descriptor").storage())); });
+}
+
+PyObject* is_shared_py(PyObject*, PyObject* o) {
+  return guarded([&] {
+    const Storage& s = argument(o, "is_shared").storage();
+    return PyBool_FromLong(s.shared() || s.device().is_cuda());
+  });
+}
+
+// _mark_shared(tensor): its memory, which came by _from_memory, is that of several processes.
+PyObject* mark_shared_py(PyObject*, PyObject* o) {
+  return guarded([&] {
+    argument(o, "_mark_shared").storage().mark_shared();
+    return Py_NewRef(Py_None);
+  });
+}
+
+// _map_shared(descriptor, bytes, keep): bytes of a file; takes the descriptor over.
+PyObject* map_shared_py(PyObject*, PyObject* args) {
+  int descriptor, keep;
+  unsigned long long bytes;
+  if (!PyArg_ParseTuple(args, "iKp", &descriptor, &bytes, &keep)) return nullptr;
+  return guarded([&] { return wrap(all_bytes(map_shared(descriptor, bytes, keep != 0))); });
+}
+
+// _storage_bytes(tensor): all bytes of the tensor's storage.
+PyObject* storage_bytes_py(PyObject*, PyObject* o) {
+  return guarded([&] { return wrap(all_bytes(argument(o, "_storage_bytes").ref()->storage)); });
+}
+
+// _on_storage(tensor, dtype, shape, strides, offset): another tensor on the tensor's storage.
+PyObject* on_storage_py(PyObject*, PyObject* args) {
+  PyObject *tensor, *dtype, *shape, *steps;
+  long long offset;
+  if (!PyArg_ParseTuple(args, "OOOOL", &tensor, &dtype, &shape, &steps, &offset)) return nullptr;
+  return guarded([&] {
+    const Ref<Storage>& storage = argument(tensor, "_on_storage").ref()->storage;
+    WT_CHECK(is_dtype(dtype), TypeError, "_on_storage: expected a dtype");
+    const DType t = dtype_of(dtype);
+    Shape sizes = to_shape(shape, "_on_storage"), strides = to_shape(steps, "_on_storage");
+    const size_t reach = bytes_reached("_on_storage", sizes, strides, t);
+    const size_t start = static_cast<size_t>(offset) * itemsize(t);
+    WT_CHECK(offset >= 0 && (reach == 0 || start + reach <= storage->bytes()), ShapeError,
+             "_on_storage: sizes ", AsShape{sizes}, " and strides ", AsShape{strides}, " from element ",
+             offset, " on reach beyond the ", storage->bytes(), " bytes of the storage");
+    return wrap(on_storage(storage, t, sizes, strides, offset));
+  });
+}
+
+PyMethodDef methods[] = {{"_share_memory", share_py, METH_O, nullptr},
+                         {"_shared_descriptor", descriptor_py, METH_O, nullptr},
+                         {"_is_shared", is_shared_py, METH_O, nullptr},
+                         {"_mark_shared", mark_shared_py, METH_O, nullptr},
+                         {"_map_shared", map_shared_py, METH_VARARGS, nullptr},
+                         {"_storage_bytes", storage_bytes_py, METH_O, nullptr},
+                         {"_on_storage", on_storage_py, METH_VARARGS, nullptr},
+                         {}};
+
+}  // namespace
+
+void init_shared(PyObject* module) { checked(PyModule_AddFunctions(module, methods)); }
+
+}  // namespace warptape::bindings

@@ -1,0 +1,155 @@
+"""multiprocessing's queues, pipes and contexts, for objects with tensors: these arrive sharing their memory.
+
+File descriptors travel with the message, so that the sender may end before it is read, and no server thread
+or named socket is needed.
+"""
+
+from __future__ import annotations
+
+import io
+import multiprocessing
+import os
+import socket
+import threading
+from multiprocessing import connection, context, queues, reduction
+from typing import Any
+
+from . import _channel, reductions
+
+__all__ = ["Connection", "JoinableQueue", "Pipe", "Queue", "SimpleQueue", "get_context"]
+
+# .parcel: what this thread pickled last; .came: the descriptors of the message it read last.
+_files = threading.local()
+
+
+class _Parcel:
+    """An object pickled with its descriptors aside. Pickling it hands these to the next `send_bytes`."""
+
+    def __init__(self, obj: Any) -> None:
+        self.data, self.files, self._kept = reductions.pack(obj)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        _files.parcel = self
+        return _unpack, (self.data,)
+
+
+def _unpack(data: bytes) -> Any:
+    files, _files.came = _files.came, []
+    return reductions.unpack(data, files)
+
+
+class Connection(connection.Connection):
+    """One end of a Pipe."""
+
+    def __init__(self, handle: int, readable: bool = True, writable: bool = True) -> None:
+        super().__init__(handle, readable, writable)
+        self._socket = socket.socket(fileno=handle)
+        self._socket.settimeout(None)
+
+    def _close(self) -> None:  # type: ignore[override]
+        self._socket.close()
+
+    def send(self, obj: Any) -> None:
+        """Sends an object; tensors in it share their memory with the receiver's."""
+        super().send(_Parcel(obj))
+
+    def _send_bytes(self, buf: Any) -> None:
+        parcel, _files.parcel = getattr(_files, "parcel", None), None
+        _channel.send(self._socket, buf, parcel.files if parcel else ())
+
+    def _recv_bytes(self, maxsize: int | None = None) -> io.BytesIO | None:
+        for file in getattr(_files, "came", []):
+            os.close(file)  # of a message that was not unpickled
+        _files.came = []
+        message = _channel.receive(self._socket)
+        if message is None:
+            raise EOFError
+        data, _files.came = message
+        return None if maxsize is not None and len(data) > maxsize else io.BytesIO(data)
+
+
+def _reduce_connection(end: Connection) -> tuple[Any, ...]:
+    return _rebuild_connection, (reduction.DupFd(end.fileno()), end.readable, end.writable)
+
+
+def _rebuild_connection(file: Any, readable: bool, writable: bool) -> Connection:
+    return Connection(file.detach(), readable, writable)
+
+
+reduction.ForkingPickler.register(Connection, _reduce_connection)
+
+
+def Pipe(duplex: bool = True) -> tuple[Connection, Connection]:
+    """Two connected ends; without `duplex` the first only receives and the second only sends."""
+    first, second = _channel.pair()
+    return Connection(first.detach(), True, duplex), Connection(second.detach(), duplex, True)
+
+
+class _Tensors:
+    """What the queues add to multiprocessing's: pipes that carry descriptors, and pickling in `put`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._reader.close()  # type: ignore[has-type]
+        self._writer.close()  # type: ignore[has-type]
+        self._reader, self._writer = Pipe(duplex=False)
+        if hasattr(self, "_reset"):
+            self._reset()
+        else:
+            self._poll = self._reader.poll
+
+    def put(self, obj: Any, *args: Any, **kwargs: Any) -> None:
+        super().put(_Parcel(obj), *args, **kwargs)  # type: ignore[misc]
+
+
+class Queue(_Tensors, queues.Queue):
+    """multiprocessing.Queue for objects with tensors. What cannot be pickled is an error of `put`."""
+
+
+class JoinableQueue(_Tensors, queues.JoinableQueue):
+    """multiprocessing.JoinableQueue for objects with tensors."""
+
+
+class SimpleQueue(_Tensors, queues.SimpleQueue):
+    """multiprocessing.SimpleQueue for objects with tensors."""
+
+
+class _Context:
+    """The part of a context that makes queues and pipes."""
+
+    def Queue(self, maxsize: int = 0) -> Queue:
+        return Queue(maxsize, ctx=self)
+
+    def JoinableQueue(self, maxsize: int = 0) -> JoinableQueue:
+        return JoinableQueue(maxsize, ctx=self)
+
+    def SimpleQueue(self) -> SimpleQueue:
+        return SimpleQueue(ctx=self)
+
+    def Pipe(self, duplex: bool = True) -> tuple[Connection, Connection]:
+        return Pipe(duplex)
+
+
+class ForkContext(_Context, context.ForkContext):
+    """Processes by fork."""
+
+
+class SpawnContext(_Context, context.SpawnContext):
+    """Processes started anew."""
+
+
+class ForkServerContext(_Context, context.ForkServerContext):
+    """Processes forked from a server that stays small."""
+
+
+_contexts: dict[str, Any] = {c._name: c() for c in (ForkContext, SpawnContext, ForkServerContext)}
+
+
+def get_context(method: str | None = None) -> Any:
+    """The context of a start method, whose queues and pipes carry tensors.
+
+    Raises:
+        ValueError: no such start method.
+    """
+    found = multiprocessing.get_context(method)
+    return _contexts.get(getattr(found, "_name", ""), found)

@@ -1,0 +1,30 @@
+"""From one entry of the index sampler to one batch."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+__all__ = ["fetcher"]
+
+
+def fetcher(dataset: Any, stream: bool, batched: bool, collate: Callable, drop_last: bool) -> Callable:
+    """The function that fetches batches; it raises StopIteration at the end of a stream."""
+    if stream:
+        return functools.partial(_next_of_stream, iter(dataset), collate, batched, drop_last)
+    if not batched:
+        return lambda index: collate(dataset[index])
+    many = getattr(dataset, "__getitems__", None)
+    if callable(many):
+        return lambda indices: collate(many(indices))
+    return lambda indices: collate([dataset[i] for i in indices])
+
+
+def _next_of_stream(stream: Iterator, collate: Callable, batched: bool, drop_last: bool, wanted: Any) -> Any:
+    if not batched:
+        return collate(next(stream))
+    samples = [sample for _, sample in zip(wanted, stream)]
+    if not samples or (drop_last and len(samples) < len(wanted)):
+        raise StopIteration
+    return collate(samples)

@@ -1,0 +1,33 @@
+"""What a worker process of a DataLoader knows of itself."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+__all__ = ["WorkerInfo", "get_worker_info"]
+
+
+@dataclasses.dataclass(frozen=True)
+class WorkerInfo:
+    """This worker process of a DataLoader: its number, how many there are, its seed and its copy of the
+    dataset."""
+
+    id: int
+    num_workers: int
+    seed: int
+    dataset: Any
+    rng: Any = None
+    worker_method: str | None = "multiprocessing"
+
+
+_worker_info: WorkerInfo | None = None
+
+
+def get_worker_info() -> WorkerInfo | None:
+    """Information on this worker process; None in the main process."""
+    return _worker_info
+
+
+#: In a worker, the `shared.Arena` in which default_collate makes batches.
+arena: Any = None
