@@ -33,7 +33,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import gpt_report
 import numpy as np
 import warptape as wt
 import warptape.distributed as dist
@@ -516,9 +515,11 @@ def load_folder(path: Path) -> dict[str, Any]:
 
 def train(run: Run, text: Text, out: Path, peak: float, xz: float) -> None:
     """Take the steps that are left, reporting, validating and saving on the way."""
+    from gpt_report import Progress
+
     settings, cast = run.settings, autocast(text.device, run.settings["dtype"])
     leads = my_rank()[0] == 0  # reports and validates; the others wait for it
-    progress = gpt_report.Progress(run.step, settings["steps"], flops_per_byte(run.model), peak)
+    progress = Progress(run.step, settings["steps"], flops_per_byte(run.model), peak)
     while run.step < settings["steps"]:
         run.step += 1
         for group in run.optimizer.param_groups:
@@ -544,6 +545,8 @@ def train(run: Run, text: Text, out: Path, peak: float, xz: float) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
+    from gpt_report import machine_peak, plot  # here, so that the model can be had without the rest
+
     if dist.is_torchelastic_launched():
         dist.init_process_group()
     leads = my_rank()[0] == 0
@@ -559,7 +562,7 @@ def main(arguments: list[str] | None = None) -> int:
             time.sleep(2)  # or the launcher would stop the first rank before it has said so
         return 2
     settings, out = run.settings, options.out
-    peak, xz = gpt_report.machine_peak(text.device, DTYPES[settings["dtype"]]), text.xz_bits_per_byte()
+    peak, xz = machine_peak(text.device, DTYPES[settings["dtype"]]), text.xz_bits_per_byte()
     print(f"text: {len(text.train):,} bytes to train on, {len(text.validation):,} to validate on")
     parameters = sum(p.numel() for p in run.model.parameters())
     print(f"model: {parameters:,} parameters, {settings['dtype']} on {text.device}")
@@ -573,7 +576,7 @@ def main(arguments: list[str] | None = None) -> int:
         dist.destroy_process_group()
     if not leads:
         return 0
-    print(gpt_report.plot(run.history, xz, out / "loss.png"))
+    print(plot(run.history, xz, out / "loss.png"))
     cast = autocast(text.device, settings["dtype"])
     for sample in write(run.model, b"\n", 300, 3, settings["seed"], cast):
         known = (c if c.isprintable() or c in "\n\t" else "?" for c in sample.decode(errors="replace"))
