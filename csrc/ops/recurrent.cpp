@@ -166,7 +166,7 @@ void fused_backward(Node& n, Gradients& g, const Layer& l) {
   const Tensor d_hidden = l.mode == Mode::Gru ? fresh_compute(l, wide) : d_in;
   const Tensor previous = fresh_compute(l, Shape{l.rows(), l.hidden()});
   const Planned p(l);
-  if (!d_in.is_meta())
+  if (!d_in.is_meta() && l.rows())
     recurrent_backward_slot(Launch(d_in.device()), p.plan,
                             kernels::RecurrentGradients{data_of(gates), data_of(cells), out.data(), h0.data(),
                                                         data_of(c0), data_of(d_out), d_h.data(), data_of(d_c),
@@ -205,7 +205,7 @@ std::vector<Tensor> fused(const Layer& l) {
   const Tensor cells = gates_of(l.mode) > 1 ? fresh_compute(l, out.sizes()) : Tensor();
   const Tensor h = copy_in_compute(l, l[kH], l[kH]), c = copy_in_compute(l, l[kC], l[kC]);
   const Planned p(l);
-  if (!out.is_meta())
+  if (!out.is_meta() && l.rows())
     recurrent_slot(Launch(out.device()), p.plan,
                    kernels::RecurrentTensors{gates.data(), data_of(cells), out.data(), h.data(), data_of(c)});
   std::vector<Tensor> results{raw_cast(out, dtype), raw_cast(h, dtype)};

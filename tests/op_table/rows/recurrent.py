@@ -106,6 +106,7 @@ def samples(mode: str) -> Callable[[Rng], list[Sample]]:
             layer(r, mode, [3, 2, 1], 2, 2, bias=False),
             layer(r, mode, [3, 3, 1], 2, 2, reverse=True),
             layer(r, mode, [2], 1, 1),
+            layer(r, mode, [0, 0], 2, 3),
             layer(r, mode, [1, 1, 1], 2, 19),
         ]
         if mode == "LSTM":
