@@ -217,4 +217,42 @@ LAYERS = [
     ("Dropout3d(1.0)", [(1, 3, 4, 2, 2)], "Dropout3d(p=1.0, inplace=False)"),
     ("AlphaDropout(0.0)", [(3, 4)], "AlphaDropout(p=0.0, inplace=False)"),
     ("FeatureAlphaDropout(0.0)", [(3, 4)], "FeatureAlphaDropout(p=0.0, inplace=False)"),
+    (
+        "ConvTranspose3d(4, 2, (2, 3, 1), stride=2, padding=1, output_padding=1, groups=2)",
+        [(1, 4, 3, 2, 4)],
+        "ConvTranspose3d(4, 2, kernel_size=(2, 3, 1), stride=(2, 2, 2), padding=(1, 1, 1), output_padding=(1, 1, 1), groups=2)",
+    ),
+    ("Unfold(2, padding=1)", [(2, 3, 4, 5)], "Unfold(kernel_size=2, dilation=1, padding=1, stride=1)"),
+    (
+        "Fold((4, 5), 2, stride=(2, 3))",
+        [(2, 12, 4)],
+        "Fold(output_size=(4, 5), kernel_size=2, dilation=1, padding=0, stride=(2, 3))",
+    ),
+    (
+        "MaxPool3d(2)",
+        [(2, 3, 4, 5, 4)],
+        "MaxPool3d(kernel_size=2, stride=2, padding=0, dilation=1, ceil_mode=False)",
+    ),
+    ("AvgPool3d(3, 2, 1)", [(2, 3, 4, 5, 4)], "AvgPool3d(kernel_size=3, stride=2, padding=1)"),
+    (
+        "LPPool3d(2, 2)",
+        [(2, 3, 4, 5, 4)],
+        "LPPool3d(norm_type=2, kernel_size=2, stride=None, ceil_mode=False)",
+    ),
+    ("AdaptiveAvgPool3d((2, None, 1))", [(2, 3, 4, 5, 4)], "AdaptiveAvgPool3d(output_size=(2, None, 1))"),
+    ("AdaptiveMaxPool3d(2)", [(2, 3, 4, 5, 4)], "AdaptiveMaxPool3d(output_size=2)"),
+    (
+        "MaxUnpool2d(2)",
+        [(1, 1, 1, 2), "tensor([[[[1, 7]]]])"],
+        "MaxUnpool2d(kernel_size=(2, 2), stride=(2, 2), padding=(0, 0))",
+    ),
+    ("EmbeddingBag(5, 3, mode='max')", ["tensor([[0, 4], [2, 2]])"], "EmbeddingBag(5, 3, mode='max')"),
+    (
+        "EmbeddingBag(5, 3, mode='sum', padding_idx=-1)",
+        ["tensor([0, 4, 2])", "tensor([0, 1])"],
+        "EmbeddingBag(5, 3, mode='sum', padding_idx=4)",
+    ),
+    ("MultiLabelMarginLoss()", [(2, 3), "tensor([[1, -1, 0], [2, 0, -1]])"], "MultiLabelMarginLoss()"),
+    ("CTCLoss()", [(4, 2, 3), "tensor([[1, 2], [1, 0]])", "tensor([4, 3])", "tensor([2, 1])"], "CTCLoss()"),
+    ("AdaptiveAvgPool3d(2)", [(3, 4, 5, 4)], "AdaptiveAvgPool3d(output_size=2)"),
 ]

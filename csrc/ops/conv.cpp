@@ -314,13 +314,54 @@ Tensor transpose_convolve(const char* op, int64_t spatial, const Tensor& x, cons
   return out + reshape(*bias, column);
 }
 
+// Over three spatial dims: one transposed convolution over two for each step along the kernel's depth, with
+// depth as batch; its planes are added where the step takes them.
+Tensor transpose_convolve_deep(const Tensor& x, const Tensor& w, const OptTensor& bias, const Settings& s,
+                               const Shape& extra) {
+  const char* op = "conv_transpose3d";
+  check_operands(op, 3, x, w, bias);
+  if (x.ndim() == 4) return squeeze_dim(transpose_convolve_deep(unsqueeze(x, 0), w, bias, s, extra), 0);
+  const int64_t batch = x.sizes()[0], channels = x.sizes()[1], depth = x.sizes()[2];
+  const int64_t steps = w.sizes()[2], out_channels = w.sizes()[1] * s.groups;
+  check_bias(op, bias, out_channels, w);
+  WT_CHECK(extra[0] < std::max(s.stride[0], s.dilation[0]), ShapeError, op,
+           ": output padding must be smaller than either stride or dilation, got output_padding ", extra,
+           ", stride ", s.stride, ", dilation ", s.dilation);
+  const int64_t out_depth =
+      (depth - 1) * s.stride[0] - 2 * s.padding[0] + s.dilation[0] * (steps - 1) + extra[0] + 1;
+  WT_CHECK(depth > 0 && steps > 0 && out_depth > 0, ShapeError, op, ": calculated output depth is ",
+           out_depth, ", too small, for input ", x.sizes());
+  Settings flat{
+      {s.stride[1], s.stride[2]}, {s.padding[1], s.padding[2]}, {s.dilation[1], s.dilation[2]}, s.groups};
+  Tensor planes =
+      reshape(permute(x, Shape{2, 0, 1, 3, 4}), Shape{depth * batch, channels, x.sizes()[3], x.sizes()[4]});
+  std::vector<Tensor> parts(out_depth);  // [N, O, H', W'] each
+  Tensor last;
+  for (int64_t kz = 0; kz < steps; ++kz) {
+    last = transpose_convolve(op, 2, planes, select(w, 2, kz), {}, flat, {extra[1], extra[2]});
+    for (int64_t z = 0; z < depth; ++z) {
+      const int64_t at = z * s.stride[0] - s.padding[0] + kz * s.dilation[0];
+      if (at < 0 || at >= out_depth) continue;
+      Tensor plane = narrow(last, 0, z * batch, batch);
+      parts[at] = parts[at].defined() ? parts[at] + plane : plane;
+    }
+  }
+  for (Tensor& part : parts)
+    if (!part.defined())
+      part = zeros(Shape{batch, out_channels, last.sizes()[2], last.sizes()[3]}, options_of(x));
+  Tensor out = stack(parts, 2);
+  return bias ? out + reshape(*bias, Shape{out_channels, 1, 1, 1}) : out;
+}
+
 template <int Spatial>
 Tensor conv_transpose_impl(const Tensor& x, const Tensor& w, const OptTensor& bias, IntList stride,
                            IntList padding, IntList output_padding, int64_t groups, IntList dilation) {
-  const char* op = Spatial == 1 ? "conv_transpose1d" : "conv_transpose2d";
+  constexpr const char* names[] = {"", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"};
+  const char* op = names[Spatial];
   Settings s = settings(op, Spatial, stride, padding, dilation, groups);
-  return transpose_convolve(op, Spatial, x, w, bias, s,
-                            per_dim(op, "output_padding", output_padding, Spatial, 0));
+  Shape extra = per_dim(op, "output_padding", output_padding, Spatial, 0);
+  if constexpr (Spatial == 3) return transpose_convolve_deep(x, w, bias, s, extra);
+  return transpose_convolve(op, Spatial, x, w, bias, s, extra);
 }
 
 const Arg kStride{"stride", {1}}, kPadding{"padding", {0}}, kDilation{"dilation", {1}},
@@ -356,5 +397,8 @@ WT_CONV(3, "input [N, C, D, H, W] or without N, weight [O, C / groups, KD, KH, K
 WT_CONV_TRANSPOSE(1, "input [N, C, L], weight [C, O / groups, K] -> [N, O, L']; the transpose of conv1d.");
 WT_CONV_TRANSPOSE(
     2, "input [N, C, H, W], weight [C, O / groups, KH, KW] -> [N, O, H', W']; the transpose of conv2d.");
+WT_CONV_TRANSPOSE(3,
+                  "input [N, C, D, H, W], weight [C, O / groups, KD, KH, KW] -> [N, O, D', H', W']; the "
+                  "transpose of conv3d.");
 
 }  // namespace warptape::ops

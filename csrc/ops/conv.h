@@ -13,6 +13,6 @@ using ConvTransposeOp =
     Op<Tensor(const Tensor&, const Tensor&, const OptTensor&, IntList, IntList, IntList, int64_t, IntList)>;
 extern WT_API const ConvOp conv1d, conv2d, conv3d;
 extern WT_API const ConvNamedOp conv1d_named, conv2d_named, conv3d_named;  // padding "same" or "valid"
-extern WT_API const ConvTransposeOp conv_transpose1d, conv_transpose2d;
+extern WT_API const ConvTransposeOp conv_transpose1d, conv_transpose2d, conv_transpose3d;
 
 }  // namespace warptape::ops

@@ -154,6 +154,29 @@ def unfold(
     return np.moveaxis(found, (4, 5), (2, 3)).reshape(x.shape[0], x.shape[1] * size[0] * size[1], -1)
 
 
+def fold(
+    x: np.ndarray, output_size: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
+) -> np.ndarray:
+    """Each column of x goes to its window of an image (N, C, H, W), where windows are added up."""
+    pad, size, sizes = several(padding, 2), several(kernel_size, 2), several(output_size, 2)
+    step, spread = several(stride, 2), several(dilation, 2)
+    image = np.zeros((x.shape[0], x.shape[1] // np.prod(size), *(n + 2 * p for n, p in zip(sizes, pad))))
+    look = [len(range(0, n - d * (k - 1), s)) for n, k, s, d in zip(image.shape[2:], size, step, spread)]
+    parts = x.reshape(*image.shape[:2], *size, *look)
+    for place in np.ndindex(*size, *look):
+        at = tuple(i * d + j * s for i, j, d, s in zip(place[:2], place[2:], spread, step, strict=True))
+        image[(..., *at)] += parts[(..., *place)]
+    return image[:, :, pad[0] : pad[0] + sizes[0], pad[1] : pad[1] + sizes[1]]
+
+
+def transposed_3d(r: Rng) -> list[Sample]:
+    return [
+        S(r(1, 2, 2, 3, 2), r(2, 3, 2, 1, 2)),
+        S(r(1, 2, 2, 2, 3), r(2, 2, 3, 3, 2), r(2), 2, 1, 1),
+        S(r(1, 4, 2, 3, 2), r(4, 1, 2, 2, 2), r(2), (3, 1, 1), (0, 1, 0), (1, 0, 0), 2),
+    ]
+
+
 def errors(spatial: int, channels: int = 3) -> tuple[Any, ...]:
     x, w = np.ones((1, channels, *[5] * spatial)), np.ones((2, channels, *[3] * spatial))
     return (
@@ -198,5 +221,49 @@ ROWS = [
         tol=TOL,
         errors=(E("RuntimeError", np.ones((1, 3, 4, 4)), np.ones((2, 3, 3, 3))),),
     ),
-    Op(F + "unfold", lambda r: [S(r(1, 2, 4, 4), 2), S(r(1, 2, 4, 5), (2, 3), 1, 1, 2)], unfold, tol=TOL),
+    Op(
+        F + "conv_transpose3d",
+        transposed_3d,
+        conv_transpose,
+        aliases=("conv_transpose3d",),
+        tol=TOL,
+        errors=(
+            E("RuntimeError", np.ones((1, 3, 4, 4, 4)), np.ones((2, 3, 3, 3, 3))),
+            E("RuntimeError", np.ones((1, 2, 4, 4, 4)), np.ones((2, 3, 3, 3, 3)), output_padding=1),
+            E("RuntimeError", np.ones((1, 2, 1, 4, 4)), np.ones((2, 3, 1, 3, 3)), padding=1),
+        ),
+    ),
+    Op(
+        F + "unfold",
+        lambda r: [
+            S(r(1, 2, 4, 4), 2),
+            S(r(1, 2, 4, 5), (2, 3), 1, 1, 2),
+            S(r(2, 1, 5, 6), 2, (2, 1), (0, 1), (1, 3)),
+            S(r(1, 3, 2, 2), 1),
+        ],
+        unfold,
+        exact=True,
+        errors=(
+            E("IndexError", np.ones((4, 4)), 2),
+            E("RuntimeError", np.ones((1, 2, 4, 4)), 5),
+            E("RuntimeError", np.ones((1, 2, 4, 4)), 2, stride=0),
+            E("RuntimeError", np.ones((1, 0, 4, 4)), 2),
+        ),
+    ),
+    Op(
+        F + "fold",
+        lambda r: [
+            S(r(1, 8, 9), 4, 2),
+            S(r(1, 12, 9), (4, 5), (2, 3), 1, 1, 2),
+            S(r(2, 4, 8), (5, 6), 2, (2, 1), (0, 1), (2, 2)),
+        ],
+        fold,
+        tol=TOL,
+        errors=(
+            E("RuntimeError", np.ones((1, 2, 3, 4)), 4, 2),
+            E("RuntimeError", np.ones((1, 7, 9)), 4, 2),
+            E("RuntimeError", np.ones((1, 8, 8)), 4, 2),
+            E("RuntimeError", np.ones((1, 8, 9)), 1, 2),
+        ),
+    ),
 ]

@@ -252,6 +252,54 @@ CLASS_ERRORS = (
     E("RuntimeError", LOGITS, TARGET, np.ones(4)),
 )
 
+
+def multilabel_margin(x: np.ndarray, y: np.ndarray, reduction: str = "mean") -> np.ndarray:
+    losses = []
+    for scores, row in zip(np.atleast_2d(x), np.atleast_2d(y), strict=True):
+        wanted = row[: np.argmax(row < 0)] if (row < 0).any() else row
+        rest = [i for i in range(len(scores)) if i not in wanted]
+        gaps = [max(0, 1 - (scores[j] - scores[i])) for j in wanted for i in rest]
+        losses.append(np.sum(gaps) / len(scores))
+    return reduce(np.asarray(losses if x.ndim == 2 else losses[0]), reduction)
+
+
+def ctc(
+    log_probs: np.ndarray,
+    targets: np.ndarray,
+    steps: Any,
+    lengths: Any,
+    blank: int = 0,
+    reduction: str = "mean",
+) -> np.ndarray:
+    """Minus the logarithm of the summed chances of all paths that read as the labels, one by one."""
+    losses, counts = [], [int(n) for n in np.atleast_1d(lengths)]
+    for n, (last, count) in enumerate(zip(np.atleast_1d(steps), counts, strict=True)):
+        start = sum(counts[:n])
+        labels = list(targets[n, :count] if targets.ndim == 2 else targets[start : start + count])
+        total = 0.0
+        for path in np.ndindex(*[log_probs.shape[2]] * int(last)):
+            read = [c for c, before in zip(path, (-1, *path[:-1]), strict=True) if c != before]
+            if [c for c in read if c != blank] == labels:
+                total += np.exp(sum(log_probs[t, n, c] for t, c in enumerate(path)))
+        losses.append(-np.log(total))
+    if reduction == "mean":
+        losses = [loss / max(count, 1) for loss, count in zip(losses, counts, strict=True)]
+    return reduce(np.asarray(losses), reduction)
+
+
+def ctc_samples(r: Rng) -> list[Sample]:
+    def scores(*shape: int) -> np.ndarray:
+        return np.asarray(special.log_softmax(r(*shape), -1))
+
+    rows = np.array([[1, 2], [1, 1], [2, 0]])
+    cases = [
+        S(scores(4, 3, 3), rows, (4, 4, 3), (2, 2, 1), reduction=kind) for kind in ("none", "mean", "sum")
+    ]
+    flat = S(scores(4, 3, 3), np.array([1, 2, 2]), np.array([4, 2, 1]), np.array([2, 1, 0]), reduction="none")
+    return [*cases, flat, S(scores(3, 1, 3), np.array([[0, 1]]), (3,), (2,), blank=2)]
+
+
+CTC = (np.zeros((4, 1, 3)), np.array([[1, 2]]))
 ROWS = [
     difference("mse_loss", lambda x, y: (x - y) ** 2),
     difference("l1_loss", lambda x, y: np.abs(x - y)),
@@ -378,5 +426,41 @@ ROWS = [
         lambda x, y: np.asarray(np.log1p(np.exp(-x * y)).mean()),
         tol=TOL,
         nograd=(1,),
+    ),
+    Op(
+        F + "multilabel_margin_loss",
+        lambda r: [
+            *(
+                S(r(3, 4), np.array([[1, 0, -1, 2], [3, -1, 0, 1], [0, 1, 2, 3]]), reduction=k)
+                for k in ("none", "mean", "sum")
+            ),
+            S(r(3), np.array([-1, 0, 1])),
+            S(r(3) * 0.4, np.array([2, -1, -1])),
+        ],
+        multilabel_margin,
+        tol=TOL,
+        python=True,
+        errors=(
+            E("RuntimeError", np.ones((2, 3)), np.array([0, 1])),
+            E("RuntimeError", np.ones((2, 3)), np.ones((2, 3), np.int32)),
+        ),
+    ),
+    Op(
+        F + "ctc_loss",
+        ctc_samples,
+        ctc,
+        dtypes=("float64", "float32"),
+        tol=TOL,
+        python=True,
+        meta=None,
+        # The gradient is that behind log_softmax: tests/python/nn has it against differences.
+        grad=False,
+        errors=(
+            E("RuntimeError", *CTC, (5,), (2,), host=True),
+            E("RuntimeError", *CTC, (4,), (3,), host=True),
+            E("RuntimeError", *CTC, (4, 4), (2,)),
+            E("RuntimeError", *CTC, (4,), (2,), blank=3),
+            E("ValueError", *CTC, (4,), (2,), reduction="all"),
+        ),
     ),
 ]

@@ -258,3 +258,9 @@ def test_embedding_keeps_rows_below_max_norm():
     out = table(wt.tensor([0, 1, 0]))
     close(out, [[0.6, 0.8], [0.3, 0.4], [0.6, 0.8]])
     close(table.weight, [[0.6, 0.8], [0.3, 0.4], [6, 8]])
+
+
+def test_cross_map_norm_is_the_local_one():
+    x = wt.randn(2, 5, 4, 3)
+    old, new = nn.CrossMapLRN2d(3, alpha=0.1), nn.LocalResponseNorm(3, alpha=0.1)
+    assert old(x).tolist() == new(x).tolist() and repr(old) == "CrossMapLRN2d(3, alpha=0.1, beta=0.75, k=1)"

@@ -151,3 +151,65 @@ def test_kl_div_warns_of_its_mean() -> None:
         assert F.kl_div(x, y).item() == 1.0
     assert F.kl_div(x, y, reduction="batchmean").item() == 2.0
     assert F.kl_div(x[0, 1], y[0, 1], reduction="batchmean").item() == 2.0
+
+
+def adaptive(library=wt):
+    library.manual_seed(7)
+    return library.nn.AdaptiveLogSoftmaxWithLoss(8, 12, [3, 7], div_value=2.0, head_bias=True)
+
+
+def test_adaptive_softmax_is_a_distribution():
+    module = adaptive()
+    x, target = wt.randn(9, 8), wt.tensor([0, 1, 2, 3, 6, 7, 11, 5, 2])
+    log_probs = module.log_prob(x)
+    np.testing.assert_allclose(log_probs.exp().sum(1).tolist(), np.ones(9), rtol=1e-5)
+    output, loss = module(x, target)
+    np.testing.assert_allclose(output.tolist(), log_probs[range(9), target.tolist()].tolist(), rtol=1e-5)
+    assert loss.item() == pytest.approx(-output.mean().item(), rel=1e-6)
+    assert module.predict(x).tolist() == log_probs.argmax(1).tolist()
+    assert module(x[0], target[0]).output.shape == ()
+    for bad, match in (
+        ([], "larger than 0"),
+        ([3, 3], "increasing"),
+        ([0], "increasing"),
+        ([12], "increasing"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            wt.nn.AdaptiveLogSoftmaxWithLoss(8, 12, bad)
+    with pytest.raises(RuntimeError, match=r"should be in \[0, 11\]"):
+        module(x, target + 1)
+
+
+@pytest.mark.parity
+def test_adaptive_softmax_beside_pytorch():
+    torch = pytest.importorskip("torch")
+    found = []
+    for library in (wt, torch):
+        module = adaptive(library)
+        x = ((library.arange(72.0).reshape(9, 8) * 0.7).sin()).requires_grad_()
+        output, loss = module(x, library.tensor([0, 1, 2, 3, 6, 7, 11, 5, 2]))
+        loss.backward()
+        grads = [p.grad for p in module.parameters()]
+        found.append((repr(module), list(module.state_dict()), [output, loss, x.grad, *grads]))
+    assert found[0][:2] == found[1][:2]
+    for ours, theirs in zip(found[0][2], found[1][2], strict=True):
+        np.testing.assert_allclose(ours.detach().numpy(), theirs.detach().numpy(), atol=1e-6)
+
+
+def test_ctc_gradient_behind_log_softmax():
+    target, steps, lengths = wt.tensor([[1, 2, 2], [3, 1, 0]]), wt.tensor([6, 5]), wt.tensor([3, 2])
+
+    def loss(x):
+        return wt.nn.functional.ctc_loss(x.log_softmax(-1), target, steps, lengths, reduction="sum")
+
+    x = wt.randn(6, 2, 4, dtype=wt.float64, requires_grad=True)
+    assert wt.autograd.gradcheck(loss, (x,)) and wt.autograd.gradgradcheck(loss, (x,))
+    given = (
+        x.log_softmax(-1),
+        target,
+        wt.tensor([2, 5]),
+        lengths,
+    )  # three labels, two of them equal: 4 steps
+    assert wt.nn.functional.ctc_loss(*given, reduction="none")[0].item() == np.inf
+    wt.nn.functional.ctc_loss(*given, zero_infinity=True).backward()
+    assert (x.grad[:, 0] == 0).all() and (x.grad[:, 1] != 0).any()

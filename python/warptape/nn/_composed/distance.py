@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import warptape
 from warptape import Tensor
 
-__all__ = ["cosine_similarity", "normalize", "pairwise_distance"]
+__all__ = ["cosine_similarity", "normalize", "pairwise_distance", "pdist"]
 
 
 def pairwise_distance(
@@ -27,3 +28,14 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
     a = x1 / x1.norm(2.0, dim, keepdim=True).clamp(min=eps)
     b = x2 / x2.norm(2.0, dim, keepdim=True).clamp(min=eps)
     return (a * b).sum(dim)
+
+
+def pdist(input: Tensor, p: float = 2) -> Tensor:
+    """[N, D] -> [N (N - 1) / 2], the p-norms of the differences of all pairs of rows, first row first."""
+    if input.dim() != 2:
+        raise RuntimeError(f"pdist only supports 2D tensors, got: {input.dim()}D")
+    if p < 0:
+        raise RuntimeError("pdist only supports non-negative p values")
+    count = input.shape[0]
+    first, second = warptape.triu_indices(count, count, 1, device=input.device)
+    return (input[first] - input[second]).norm(p, -1)

@@ -19,6 +19,7 @@ __all__ = [
     "hinge_embedding_loss",
     "margin_ranking_loss",
     "multi_margin_loss",
+    "multilabel_margin_loss",
     "multilabel_soft_margin_loss",
     "poisson_nll_loss",
     "soft_margin_loss",
@@ -114,6 +115,34 @@ def soft_margin_loss(
 ) -> Tensor:
     """log(1 + exp(-target * x)), target -1 or 1."""
     return _reduced(-_C._nn.logsigmoid(target * input), size_average, reduce, reduction)
+
+
+def multilabel_margin_loss(
+    input: Tensor,
+    target: Tensor,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """[N, C] or [C], target class indices of the same shape, those before the first -1: the mean over classes
+    of max(0, 1 - (x[y] - x[i])), summed over the targets y, for all i that are no target."""
+    if target.dtype != _C.int64:
+        raise _C.DtypeError(f"multilabel_margin_loss: expected scalar type Long but found {target.dtype}")
+    if input.shape != target.shape or input.dim() > 2 or 0 in input.shape[-1:]:
+        raise _C.ShapeError(
+            "multilabel_margin_loss: Expected non-empty vector or matrix and a target of its shape, got "
+            f"{tuple(input.shape)} and {tuple(target.shape)}"
+        )
+    x, y = (
+        input.reshape(-1, input.shape[-1] if input.dim() else 1),
+        target.reshape(-1, *target.shape[-1:] or (1,)),
+    )
+    counts = (y >= 0).long().cumprod(1).bool()
+    places = y.where(counts, 0)
+    wanted = warptape.zeros_like(y).scatter_add(1, places, counts.long()) > 0
+    gaps = (1 - x.gather(1, places).unsqueeze(2) + x.unsqueeze(1)).clamp(min=0)
+    loss = gaps.masked_fill(~(counts.unsqueeze(2) & ~wanted.unsqueeze(1)), 0.0).sum((1, 2)) / x.shape[1]
+    return _reduced(loss if input.dim() == 2 else loss[0], size_average, reduce, reduction)
 
 
 def multilabel_soft_margin_loss(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import warptape
 from warptape import _C, Tensor
 
-__all__ = ["interpolate", "one_hot", "upsample"]
+__all__ = ["interpolate", "one_hot", "upsample", "upsample_bilinear", "upsample_nearest"]
 
 
 def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
@@ -101,6 +102,12 @@ def _linear(x: Tensor, dim: int, n: int, scale: float | None, align: bool) -> Te
     return a * (1 - weight) + b * weight
 
 
+def _warn_of(name: str) -> None:
+    warnings.warn(
+        f"`nn.functional.{name}` is deprecated. Use `nn.functional.interpolate` instead.", stacklevel=4
+    )
+
+
 def upsample(
     input: Tensor,
     size: Any = None,
@@ -109,4 +116,17 @@ def upsample(
     align_corners: Any = None,
 ) -> Tensor:
     """interpolate under its former name."""
+    _warn_of("upsample")
     return interpolate(input, size, scale_factor, mode, align_corners)
+
+
+def upsample_nearest(input: Tensor, size: Any = None, scale_factor: Any = None) -> Tensor:
+    """interpolate to the nearest element, under its former name."""
+    _warn_of("upsample_nearest")
+    return interpolate(input, size, scale_factor, mode="nearest")
+
+
+def upsample_bilinear(input: Tensor, size: Any = None, scale_factor: Any = None) -> Tensor:
+    """interpolate between elements with aligned corners, under its former name."""
+    _warn_of("upsample_bilinear")
+    return interpolate(input, size, scale_factor, mode="bilinear", align_corners=True)

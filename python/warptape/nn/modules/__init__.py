@@ -2,12 +2,14 @@
 
 from ..._missing import lookup as _lookup
 from .activation import *
+from .adaptive import *
 from .batchnorm import *
 from .container import *
 from .conv import *
 from .data_parallel import *
 from .distance import *
 from .dropout import *
+from .fold import *
 from .linear import *
 from .loss import *
 from .module import Module

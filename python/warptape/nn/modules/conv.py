@@ -14,7 +14,7 @@ from ..parameter import Parameter
 from ._sizes import each
 from .module import Module
 
-__all__ = ["Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d"]
+__all__ = ["Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"]
 
 _PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 
@@ -212,5 +212,17 @@ class ConvTranspose2d(_ConvTransposeNd):
     def forward(self, input: Tensor, output_size: Any = None) -> Tensor:
         more = self._output_padding(input, output_size)
         return F.conv_transpose2d(
+            input, self.weight, self.bias, self.stride, self.padding, more, self.groups, self.dilation
+        )
+
+
+class ConvTranspose3d(_ConvTransposeNd):
+    """[N, C_in, D, H, W] or [C_in, D, H, W] -> [N, C_out, *out] or [C_out, *out]."""
+
+    _n = 3
+
+    def forward(self, input: Tensor, output_size: Any = None) -> Tensor:
+        more = self._output_padding(input, output_size)
+        return F.conv_transpose3d(
             input, self.weight, self.bias, self.stride, self.padding, more, self.groups, self.dilation
         )
