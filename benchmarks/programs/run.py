@@ -1,0 +1,92 @@
+"""Runs public PyTorch programs, as they are, under PyTorch and under `python -m warptape.torch`.
+
+    python benchmarks/programs/run.py CLONES [--out FILE] [--rounds N] [program ..]
+
+CLONES is a folder with clones of the repositories that _programs.py names; none is part of this project. Each
+program starts from the same weights in both, on data that its driver makes, with sizes that fit a small
+machine and with dropout off (the libraries drop other elements), and takes 20 steps, a step being a call of
+backward(). Printed are the largest relative difference of a loss and warptape's time per step over PyTorch's:
+medians of the steps after the third, the smaller one of N rounds in turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+from _programs import PROGRAMS  # noqa: E402
+
+LIBRARIES = {"torch": [sys.executable], "warptape": [sys.executable, "-m", "warptape.torch"]}
+
+
+def run_one(library: str, name: str, clones: Path, work: Path) -> dict[str, Any]:
+    """One run of one program: its losses and the seconds of its steps, or `error`."""
+    out = work / f"{library}.json"
+    command = [*LIBRARIES[library], str(HERE / "_child.py"), name, str(clones), str(work), str(out)]
+    environ = {**os.environ, "MPLBACKEND": "Agg", "TQDM_DISABLE": "1", "PYTHONHASHSEED": "0"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environ, cwd=work, timeout=900)
+    if not out.exists():
+        return {"error": (done.stderr.strip().splitlines() or ["it ended without a word"])[-1]}
+    found = json.loads(out.read_text())
+    out.unlink()
+    return found
+
+
+def compare(name: str, clones: Path, rounds: int) -> dict[str, Any]:
+    """A row of the table."""
+    row: dict[str, Any] = {"program": name, "title": PROGRAMS[name].title}
+    best: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(rounds):
+            losses = {}
+            for library in LIBRARIES:
+                found = run_one(library, name, clones, Path(folder))
+                if "error" in found:
+                    return {**row, "error": f"{library}: {found['error']}"}
+                losses[library] = found["losses"]
+                best[library] = min(best.get(library, found["seconds"]), found["seconds"])
+    pairs = list(zip(losses["torch"], losses["warptape"], strict=True))
+    difference = max(abs(a - b) / max(abs(a), 1e-12) for a, b in pairs)
+    row |= {"steps": len(pairs), "difference": difference, "ratio": best["warptape"] / best["torch"]}
+    return row | {"torch_ms": best["torch"] * 1e3, "warptape_ms": best["warptape"] * 1e3}
+
+
+def text_of(row: dict[str, Any]) -> str:
+    """A row as a line."""
+    if "error" in row:
+        return f"{row['program']:24} {row['error'][:120]}"
+    times = f"{row['warptape_ms']:9.2f} ms {row['torch_ms']:9.2f} ms"
+    return f"{row['program']:24} {row['steps']:3} steps  {row['difference']:.1e}  {row['ratio']:.2f}  {times}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser.add_argument("clones", type=Path, help="a folder with clones of the repositories")
+    parser.add_argument("programs", nargs="*", help=f"some of: {', '.join(PROGRAMS)}")
+    parser.add_argument("--rounds", type=int, default=2, help="runs in each library, by turns")
+    parser.add_argument("--out", type=Path, help="a JSON file for the rows; others that it has stay")
+    args = parser.parse_args()
+    rows = json.loads(args.out.read_text()) if args.out and args.out.exists() else []
+    bad = 0
+    for name in args.programs or PROGRAMS:
+        row = compare(name, args.clones.resolve(), args.rounds)
+        bad += "error" in row or row["difference"] > 1e-4
+        print(text_of(row), flush=True)
+        rows = [r for r in rows if r["program"] != name] + [row]
+        if args.out:
+            order = {name: i for i, name in enumerate(PROGRAMS)}
+            rows.sort(key=lambda r: order.get(r["program"], len(order)))
+            args.out.write_text(json.dumps(rows, indent=1) + "\n")
+    return int(bad > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
