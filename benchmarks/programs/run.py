@@ -6,7 +6,8 @@ CLONES is a folder with clones of the repositories that _programs.py names; none
 program starts from the same weights in both, on data that its driver makes, with sizes that fit a small
 machine and with dropout off (the libraries drop other elements), and takes 20 steps, a step being a call of
 backward(). Printed are the largest relative difference of a loss and warptape's time per step over PyTorch's:
-medians of the steps after the third, the smaller one of N rounds in turns.
+medians of the steps after the third, the smaller one of N rounds in turns. With --threads 1 times are CPU
+times, which a busy machine changes less.
 """
 
 from __future__ import annotations
@@ -27,11 +28,13 @@ from _programs import PROGRAMS  # noqa: E402
 LIBRARIES = {"torch": [sys.executable], "warptape": [sys.executable, "-m", "warptape.torch"]}
 
 
-def run_one(library: str, name: str, clones: Path, work: Path) -> dict[str, Any]:
+def run_one(library: str, name: str, clones: Path, work: Path, threads: int) -> dict[str, Any]:
     """One run of one program: its losses and the seconds of its steps, or `error`."""
     out = work / f"{library}.json"
     command = [*LIBRARIES[library], str(HERE / "_child.py"), name, str(clones), str(work), str(out)]
     environ = {**os.environ, "MPLBACKEND": "Agg", "TQDM_DISABLE": "1", "PYTHONHASHSEED": "0"}
+    if threads:
+        environ |= {"OMP_NUM_THREADS": str(threads), "WARPTAPE_NUM_THREADS": str(threads)}
     done = subprocess.run(command, capture_output=True, text=True, env=environ, cwd=work, timeout=900)
     if not out.exists():
         return {"error": (done.stderr.strip().splitlines() or ["it ended without a word"])[-1]}
@@ -40,15 +43,15 @@ def run_one(library: str, name: str, clones: Path, work: Path) -> dict[str, Any]
     return found
 
 
-def compare(name: str, clones: Path, rounds: int) -> dict[str, Any]:
+def compare(name: str, clones: Path, rounds: int, threads: int) -> dict[str, Any]:
     """A row of the table."""
-    row: dict[str, Any] = {"program": name, "title": PROGRAMS[name].title}
+    row: dict[str, Any] = {"program": name, "title": PROGRAMS[name].title, "threads": threads}
     best: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(rounds):
             losses = {}
             for library in LIBRARIES:
-                found = run_one(library, name, clones, Path(folder))
+                found = run_one(library, name, clones, Path(folder), threads)
                 if "error" in found:
                     return {**row, "error": f"{library}: {found['error']}"}
                 losses[library] = found["losses"]
@@ -72,12 +75,18 @@ def main() -> int:
     parser.add_argument("clones", type=Path, help="a folder with clones of the repositories")
     parser.add_argument("programs", nargs="*", help=f"some of: {', '.join(PROGRAMS)}")
     parser.add_argument("--rounds", type=int, default=2, help="runs in each library, by turns")
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=0,
+        help="threads of each library (0: its default); with 1, CPU time counts",
+    )
     parser.add_argument("--out", type=Path, help="a JSON file for the rows; others that it has stay")
     args = parser.parse_args()
     rows = json.loads(args.out.read_text()) if args.out and args.out.exists() else []
     bad = 0
     for name in args.programs or PROGRAMS:
-        row = compare(name, args.clones.resolve(), args.rounds)
+        row = compare(name, args.clones.resolve(), args.rounds, args.threads)
         bad += "error" in row or row["difference"] > 1e-4
         print(text_of(row), flush=True)
         rows = [r for r in rows if r["program"] != name] + [row]

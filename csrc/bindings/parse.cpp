@@ -193,13 +193,14 @@ bool no_fit(Frame& frame, bool explain, auto&&... parts) {
   return false;
 }
 
-// NumPy's names for the same arguments.
+// Other names for the same arguments: NumPy's, and those of PyTorch's methods where its function has another.
 const char* alias_of(const char* name) {
   if (std::strcmp(name, "axis") == 0) return "dim";
   if (std::strcmp(name, "keepdims") == 0) return "keepdim";
   if (std::strcmp(name, "x") == 0 || std::strcmp(name, "self") == 0 || std::strcmp(name, "a") == 0)
     return "input";
   if (std::strcmp(name, "x2") == 0) return "other";
+  if (std::strcmp(name, "split_size") == 0) return "split_size_or_sections";
   return name;
 }
 

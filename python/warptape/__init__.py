@@ -115,6 +115,7 @@ _storages = ("UntypedStorage", "TypedStorage", *(n.replace("Tensor", "Storage") 
 __getattr__ = _lookup(
     __name__,
     ops=lambda: __import__("warptape.library").library.ops,
+    GradScaler=lambda: amp.GradScaler,
     vmap=lambda: __import__("warptape.func").func.vmap,
     **{n: lambda n=n: __import__("warptape.storage").storage.storage_class(n) for n in _storages},
 )

@@ -53,6 +53,7 @@ def test_sizes_and_data():
     assert x.tolist() == [5, 1]
     assert torch.Tensor(torch.ones(2, dtype=torch.int64)).dtype == torch.int64
     assert torch.ones(2).long().new([3, 4]).dtype == torch.int64 and x.new(2, 3).shape == (2, 3)
+    assert [t.tolist() for t in torch.ones(3).split(split_size=2)] == [[1, 1], [1]]
     assert issubclass(torch.nn.Parameter, torch.Tensor) and isinstance(
         torch.nn.Parameter(x), torch.FloatTensor
     )

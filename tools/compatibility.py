@@ -1,0 +1,109 @@
+"""Writes docs/compatibility.md: which of PyTorch's public names are here, and how public programs ran.
+
+Usage: python tools/compatibility.py [--check]    with the installed warptape; --check only says whether the
+page is out of date and exits with 1 then. PyTorch's names are those of python/warptape/torch/names.txt
+(tools/torch_names.py), the programs' rows those of benchmarks/results/programs.json, which
+benchmarks/programs/run.py --out writes.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+from warptape._missing import find, torch_names
+
+ROOT = Path(__file__).resolve().parents[1]
+OUT, RUNS = ROOT / "docs" / "compatibility.md", ROOT / "benchmarks" / "results" / "programs.json"
+SHOWN = 40  # missing names per namespace
+
+HEAD = """# What of PyTorch is here
+
+Written by `python tools/compatibility.py`; do not edit. Names, arguments, defaults and errors are those of
+PyTorch 2.13; `docs/differences.md` lists what is known to differ, `docs/ops.md` every op.
+
+`python -m warptape.torch.coverage script.py` says which names a program uses and which are missing.
+"""
+
+PROGRAMS = """
+## Programs
+
+Public programs, unmodified, under `python -m warptape.torch` and under PyTorch 2.13: the same weights, data
+made by the driver, sizes for a small machine, dropout off, 20 steps (`benchmarks/programs/run.py`; it takes a
+folder with clones). Difference is the largest relative difference of a loss, ratio is warptape's time per
+step over PyTorch's.
+
+| program | difference | ratio | warptape | PyTorch |
+| --- | --- | --- | --- | --- |
+"""
+
+NAMES = """
+## Names
+
+PyTorch's public names that have a docstring or are constants, by namespace: {here} of {total} are here.
+
+| namespace | here | of | missing |
+| --- | --- | --- | --- |
+"""
+
+
+def has(path: str) -> bool:
+    try:
+        find(path)
+    except (AttributeError, ImportError):
+        return False
+    return True
+
+
+def time_text(ms: float) -> str:
+    return f"{ms * 1e3:.3g} us" if ms < 1 else f"{ms:.3g} ms" if ms < 1e3 else f"{ms / 1e3:.3g} s"
+
+
+def program_rows(rows: list[dict[str, Any]]) -> str:
+    lines = []
+    for row in rows:
+        if "error" in row:
+            lines.append(f"| {row['title']} | does not run: {row['error'].replace('|', '/')} | | | |")
+            continue
+        times = " | ".join(time_text(row[f"{library}_ms"]) for library in ("warptape", "torch"))
+        lines.append(f"| {row['title']} | {row['difference']:.1e} | {row['ratio']:.2f} | {times} |")
+    if any(row.get("threads") == 1 for row in rows):
+        lines.append("\nMeasured with one thread each, in CPU time.")
+    return "\n".join(lines) + "\n"
+
+
+def name_rows() -> tuple[str, int, int]:
+    lines, here, total = [], 0, 0
+    for space, names in torch_names().items():
+        missing = [name for name in names if not has(f"{space}.{name}")]
+        here, total = here + len(names) - len(missing), total + len(names)
+        shown = ", ".join(missing[:SHOWN])
+        rest = f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
+        text = "all" if len(missing) == len(names) and len(names) > 1 else shown + rest
+        lines.append(f"| {space} | {len(names) - len(missing)} | {len(names)} | {text} |")
+    return "\n".join(lines) + "\n", here, total
+
+
+def text() -> str:
+    """The page."""
+    warnings.simplefilter("ignore")
+    table, here, total = name_rows()
+    runs = json.loads(RUNS.read_text()) if RUNS.exists() else []
+    return HEAD + PROGRAMS + program_rows(runs) + NAMES.format(here=here, total=total) + table
+
+
+def main() -> int:
+    if "--check" not in sys.argv:
+        OUT.write_text(text())
+        print(f"{OUT.relative_to(ROOT)} written")
+        return 0
+    current = OUT.exists() and OUT.read_text() == text()
+    print("" if current else f"{OUT.relative_to(ROOT)} is out of date: python tools/compatibility.py")
+    return int(not current)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
