@@ -40,13 +40,19 @@ def _by_kind(tensors: Iterable[Any]) -> list[list[Any]]:
     return list(kinds.values())
 
 
+def _groups_of(param: Any) -> tuple[Any, ...]:
+    """The groups of ranks that hold the other parts of a parameter, or of its model."""
+    return (*getattr(param, "_norm_groups", ()), *getattr(param, "_norm_stages", ((), True))[0])
+
+
 def _found_inf(optimizer: Optimizer, inverse: Any | None) -> dict[Any, Any]:
     """By device, a float32 one-element tensor: 1 where a gradient holds inf or nan, else 0.
 
     Gradients are first multiplied by `inverse`, where one is given. What ranks hold parts of is judged as a
     whole; that is collective.
     """
-    params = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    every = [p for group in optimizer.param_groups for p in group["params"]]
+    params = [p for p in every if p.grad is not None]
     if inverse is not None and any(p.grad.dtype == warptape.float16 for p in params):
         raise ValueError("Attempting to unscale FP16 gradients.")
     found: dict[Any, Any] = {}
@@ -58,10 +64,12 @@ def _found_inf(optimizer: Optimizer, inverse: Any | None) -> dict[Any, Any]:
             largest = warptape.stack(warptape._foreach_norm(grads, float("inf")))
             bad = (~largest.isfinite()).any().float().reshape(1)
             found[device] = bad if device not in found else found[device].maximum(bad)
-        groups = {group: None for p in params for group in getattr(p, "_norm_groups", ())}
+        groups = {group: None for p in every for group in _groups_of(p)}
         if groups:
             from ..distributed import ReduceOp, all_reduce
 
+            # A stage whose parameters have no gradients takes part, too.
+            found.setdefault(every[0].device, warptape.zeros(1, device=every[0].device))
             for group in groups:
                 for flag in found.values():
                     all_reduce(flag, ReduceOp.MAX, group)

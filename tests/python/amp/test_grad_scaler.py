@@ -218,13 +218,18 @@ def test_disabled_and_missing_device():
             assert not wt.cuda.amp.GradScaler().is_enabled()
 
 
-def test_ranks_that_hold_parts_agree():
-    """Of parameters split among ranks, inf on one rank makes both leave out the step."""
+@pytest.mark.parametrize("stages", [False, True])
+def test_ranks_that_hold_parts_agree(stages):
+    """Of parameters, or stages, split among ranks: inf on one rank makes both leave out the step."""
     from warptape import distributed as dist
 
     def body():
         weight = wt.ones(2, requires_grad=True)
-        weight._norm_groups = (dist.get_default_group(),)
+        group = (dist.get_default_group(),)
+        if stages:
+            weight._norm_stages = (group, True)
+        else:
+            weight._norm_groups = group
         optimizer = wt.optim.SGD([weight], lr=1.0)
         scaler = GradScaler("cpu", init_scale=2.0)
         for bad in (dist.get_rank() == 1, False):
