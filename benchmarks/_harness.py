@@ -78,13 +78,11 @@ def seconds_of(work: Any, calls: int) -> float:
         gc.enable()
 
 
-def serve(library: str) -> None:
-    """Answer requests until stdin ends. Whatever else is printed goes to stderr."""
+def serve(library: str, module: str) -> None:
+    """Answer requests for the rows of a module until stdin ends. Whatever else is printed goes to stderr."""
     answers, sys.stdout = sys.stdout, sys.stderr
     lib = load_library(library)
-    from _cpu_rows import ROWS
-
-    rows = {row.name: row for row in ROWS}
+    rows = {row.name: row for row in importlib.import_module(module).ROWS}
     work: Any = None
     for line in sys.stdin:
         request = json.loads(line)
@@ -109,10 +107,10 @@ def serve(library: str) -> None:
 class Worker:
     """A process that holds one library."""
 
-    def __init__(self, library: str) -> None:
+    def __init__(self, library: str, module: str = "_cpu_rows") -> None:
         self.library = library
         self.process = subprocess.Popen(
-            [sys.executable, str(HERE / "_harness.py"), library],
+            [sys.executable, str(HERE / "_harness.py"), library, module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -246,4 +244,4 @@ def versions() -> dict[str, str]:
 
 if __name__ == "__main__":
     sys.path.insert(0, str(HERE))
-    serve(sys.argv[1])
+    serve(*sys.argv[1:])

@@ -109,13 +109,19 @@ def details(lines: list[dict[str, Any]]) -> str:
     return "\n".join(text) + "\n" if len(text) > 2 else ""
 
 
-def keep(lines: list[dict[str, Any]], out: Path) -> None:
-    """Write the lines into cpu.json and cpu.md, beside those of other targets that are there."""
+def keep(
+    lines: list[dict[str, Any]],
+    out: Path,
+    groups: list[Group] = GROUPS,
+    name: str = "cpu",
+    title: str = "warptape against PyTorch on the CPU",
+) -> None:
+    """Write the lines into NAME.json and NAME.md, beside those of other targets that are there."""
     out.mkdir(parents=True, exist_ok=True)
-    path = out / "cpu.json"
+    path = out / f"{name}.json"
     kept = {line["name"]: line for line in json.loads(path.read_text())} if path.exists() else {}
     kept.update({line["name"]: line for line in lines})
-    ordered = [kept[group.name] for group in GROUPS if group.name in kept]
+    ordered = [kept[group.name] for group in groups if group.name in kept]
     path.write_text(json.dumps(ordered, indent=1) + "\n")
     stamps = dict.fromkeys(
         json.dumps({k: line["run"][k] for k in ("date", "machine", "versions")}) for line in ordered
@@ -129,11 +135,11 @@ def keep(lines: list[dict[str, Any]], out: Path) -> None:
             f"{m['cores']} cores, {', '.join(m['instruction_sets'])}, load average {m['load_average']:.1f} "
             f"at the start; Python {v['python']}, warptape {v['warptape']}, PyTorch {v['torch']}."
         )
-    head = "# warptape against PyTorch on the CPU\n\nWritten by `python benchmarks/cpu.py`.\n\n"
+    head = f"# {title}\n\nWritten by `python benchmarks/{name}.py`.\n\n"
     body = [markdown(ordered), "## Measured\n\n" + "\n".join(about) + "\n"]
     if rows := details(ordered):
         body.append("## Single rows\n\n" + rows)
-    (out / "cpu.md").write_text(head + "\n".join(body))
+    (out / f"{name}.md").write_text(head + "\n".join(body))
 
 
 def arguments() -> argparse.Namespace:
