@@ -6,7 +6,9 @@ The same source runs on both libraries; PyTorch gets its best switches (fused op
 from __future__ import annotations
 
 import importlib
+import os
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +49,8 @@ GROUPS = [
     Group("gpt_f32", "default step of examples/train_gpt.py, float32", 0.8),
     Group("gpt_bf16", "the same in bfloat16 autocast", 0.7),
     Group("lstm", "2-layer LSTM language model, training step", 0.7),
+    Group("save", "`save` of a state dict of 500 MB", 1.0),
+    Group("load", "`load` of it", 1.0),
     Group("elementwise_small", "elementwise below 1e5 elements", 0.8),
     Group("elementwise_large", "elementwise above 1e5 elements", 1.0),
     Group("reductions", "reductions, forward + backward", 0.7),
@@ -189,6 +193,25 @@ def language_model(mode: str, hidden: int, words: int) -> Callable[[Any], Callab
 # --------------------------------------------------------------------- kernels by themselves
 
 
+class Files:
+    """A state dict of 125 matrices, saved to or loaded from a file that lies in memory where the system has
+    such a place: a disk's speed is the same for all."""
+
+    def __init__(self, lib: Any, saves: bool) -> None:
+        place = "/dev/shm" if os.path.isdir("/dev/shm") else None
+        self.lib, self.saves, self.folder = lib, saves, tempfile.TemporaryDirectory(dir=place)
+        self.state = {f"layers.{i}.weight": numbers(lib, 1000, 1000, seed=i) for i in range(125)}
+        self.path = os.path.join(self.folder.name, "state.pt")
+        lib.save(self.state, self.path)
+
+    def __call__(self) -> Any:
+        return self.lib.save(self.state, self.path) if self.saves else self.lib.load(self.path)
+
+
+def files(saves: bool) -> Callable[[Any], Callable[[], Any]]:
+    return lambda lib: Files(lib, saves)
+
+
 def elementwise(op: Callable[..., Any], *shape: int) -> Callable[[Any], Callable[[], Any]]:
     def build(lib: Any) -> Callable[[], Any]:
         a, b = numbers(lib, *shape, seed=1), numbers(lib, *shape, seed=2)
@@ -304,5 +327,7 @@ ROWS = [
     Row("gpt_bf16", "gpt_bf16", gpt("bfloat16"), threaded=True, calls=3),
     Row("lstm[200]", "lstm", language_model("LSTM", 200, 33278), threaded=True, calls=2),
     Row("lstm[650]", "lstm", language_model("LSTM", 650, 10000), threaded=True, calls=2),
+    Row("save", "save", files(saves=True), threaded=True, calls=1),
+    Row("load", "load", files(saves=False), threaded=True, calls=1),
     *kernel_rows(),
 ]

@@ -142,6 +142,9 @@ py::dtype to_numpy_dtype(DType t) {
 
 Tensor from_numpy(const py::array& a) {
   auto dtype = from_numpy_dtype(a.dtype());
+  WT_CHECK(a.dtype().byteorder() != '>', ValueError,
+           "from_numpy: given numpy array has byte order different from the native byte order. Conversion "
+           "between byte orders is currently not supported.");
   WT_CHECK(dtype, TypeError, "can't convert np.ndarray of type ", py::str(a.dtype()).cast<std::string>(),
            ". The only supported types are: float64, float32, float16, int64, int32, int16, int8, uint8, and "
            "bool.");
@@ -259,6 +262,15 @@ PyObject* from_numpy_py(PyObject*, PyObject* o) {
   return guarded([&] {
     WT_CHECK(py::isinstance<py::array>(o), TypeError, "from_numpy: expected np.ndarray (got ",
              Py_TYPE(o)->tp_name, ")");
+    static bool warned = false;
+    if (!warned && !py::reinterpret_borrow<py::array>(o).writeable()) {
+      warned = true;
+      checked(
+          PyErr_WarnEx(PyExc_UserWarning,
+                       "from_numpy: the given NumPy array is not writable, which tensors cannot be: writing "
+                       "to this one is undefined. Copy the array first. This warning is given once.",
+                       1));
+    }
     return wrap(from_numpy(py::reinterpret_borrow<py::array>(o)));
   });
 }

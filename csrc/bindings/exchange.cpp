@@ -13,7 +13,10 @@ size_t bytes_reached(const char* op, const Shape& sizes, const Shape& strides, D
   int64_t extent = numel_of(sizes, op) ? 1 : 0;
   for (size_t i = 0; i < sizes.size(); ++i) {
     WT_CHECK(strides[i] >= 0, ValueError, op, ": negative strides are not supported; copy the array first");
-    if (extent) extent += (sizes[i] - 1) * strides[i];
+    int64_t step = 0;
+    const bool far = extent && (__builtin_mul_overflow(sizes[i] - 1, strides[i], &step) ||
+                                __builtin_add_overflow(extent, step, &extent));
+    WT_CHECK(!far && extent < int64_t{1} << 59, ShapeError, op, ": strides reach beyond 63 bits");
   }
   return static_cast<size_t>(extent) * itemsize(dtype);
 }
@@ -45,20 +48,6 @@ PyObject* tensor_from_bytes(PyObject*, PyObject* args) {
              " bytes, got ", PyBytes_GET_SIZE(data));
     if (bytes) std::memcpy(out.data(), PyBytes_AS_STRING(data), static_cast<size_t>(bytes));
     return wrap(out);
-  });
-}
-
-// _storage(tensor, dtype): a tensor of one dim on all of its storage.
-PyObject* storage_py(PyObject*, PyObject* args) {
-  PyObject *o, *dtype;
-  if (!PyArg_ParseTuple(args, "OO", &o, &dtype)) return nullptr;
-  return guarded([&] {
-    WT_CHECK(is_tensor(o) && is_dtype(dtype), TypeError, "_storage: expected a Tensor and a dtype");
-    const Ref<Storage>& storage = tensor_of(o)->storage;
-    DType t = dtype_of(dtype);
-    Shape sizes{static_cast<int64_t>(storage->bytes() / itemsize(t))};
-    return wrap(
-        Tensor(Ref<TensorImpl>::adopt(new TensorImpl(storage, t, sizes, contiguous_strides(sizes), 0))));
   });
 }
 
@@ -212,7 +201,6 @@ PyObject* from_memory(PyObject*, PyObject* args) {
 
 PyMethodDef methods[] = {{"_tensor_bytes", tensor_bytes, METH_O, nullptr},
                          {"_tensor_from_bytes", tensor_from_bytes, METH_VARARGS, nullptr},
-                         {"_storage", storage_py, METH_VARARGS, nullptr},
                          {"_crc32", crc32_py, METH_VARARGS, nullptr},
                          {"_to_dlpack", to_dlpack, METH_O, nullptr},
                          {"_from_dlpack", from_dlpack, METH_O, nullptr},

@@ -70,9 +70,10 @@ PyObject* on_storage_py(PyObject*, PyObject* args) {
     Shape sizes = to_shape(shape, "_on_storage"), strides = to_shape(steps, "_on_storage");
     const size_t reach = bytes_reached("_on_storage", sizes, strides, t);
     const size_t start = static_cast<size_t>(offset) * itemsize(t);
-    WT_CHECK(offset >= 0 && (reach == 0 || start + reach <= storage->bytes()), ShapeError,
-             "_on_storage: sizes ", AsShape{sizes}, " and strides ", AsShape{strides}, " from element ",
-             offset, " on reach beyond the ", storage->bytes(), " bytes of the storage");
+    const bool inside = static_cast<size_t>(offset) <= storage->bytes() && start + reach <= storage->bytes();
+    WT_CHECK(offset >= 0 && (reach == 0 || inside), ShapeError, "_on_storage: sizes ", AsShape{sizes},
+             " and strides ", AsShape{strides}, " from element ", offset, " on reach beyond the ",
+             storage->bytes(), " bytes of the storage");
     return wrap(on_storage(storage, t, sizes, strides, offset));
   });
 }

@@ -6,7 +6,7 @@ import copyreg
 from typing import Any
 
 from . import _C
-from ._interchange import from_cuda_array, from_dlpack, has_cuda_array
+from ._interchange import from_cuda_array, from_dlpack, frombuffer, has_cuda_array
 from ._tensor import Tensor
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "clone",
     "finfo",
     "from_dlpack",
+    "frombuffer",
     "get_default_device",
     "get_default_dtype",
     "get_float32_matmul_precision",

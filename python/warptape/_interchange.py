@@ -74,6 +74,45 @@ def _wait_for_current(t: Tensor, stream: int | None) -> None:
         theirs.wait_stream(ours)
 
 
+def frombuffer(
+    buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0, requires_grad: builtins.bool = False
+) -> Tensor:
+    """A tensor of one dim on the memory of an object with Python's buffer protocol.
+
+    Args:
+        count: elements; all that follow when negative.
+        offset: bytes before the first element.
+
+    Raises:
+        ValueError: no elements, or too few bytes for them.
+    """
+    import numpy as np
+
+    data = np.frombuffer(memoryview(buffer).cast("B"), np.uint8)
+    size = data.size - offset
+    if not data.size or not count:
+        raise ValueError(f"both buffer length ({data.size}) and count ({count}) must not be 0")
+    if not 0 <= offset < data.size:
+        raise ValueError(
+            f"offset ({offset} bytes) must be non-negative and no greater than buffer length ({data.size} "
+            "bytes) minus 1"
+        )
+    if count < 0 and size % dtype.itemsize:
+        raise ValueError(
+            f"buffer length ({size} bytes) after offset ({offset} bytes) must be a multiple of element size "
+            f"({dtype.itemsize})"
+        )
+    count = size // dtype.itemsize if count < 0 else count
+    if count * dtype.itemsize > size:
+        raise ValueError(
+            f"requested buffer length ({count} * {dtype.itemsize} bytes) after offset ({offset} bytes) must "
+            f"not be greater than actual buffer length ({data.size} bytes)"
+        )
+    data = _C.from_numpy(data)  # which warns of memory that may not be written
+    made = _C._from_memory(data, data.data_ptr() + offset, dtype, (count,), None, "cpu")
+    return made.requires_grad_(requires_grad)
+
+
 def to_dlpack(
     t: Tensor,
     stream: Any = None,

@@ -203,9 +203,17 @@ class Tensor(_C.TensorBase):
         """Nested lists of Python numbers; one number for a 0-dim tensor."""
         return _C._tolist(self)
 
+    __array_priority__ = 1000  # NumPy's numbers leave operators to tensors
+
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
         array = self.numpy()
-        return array if dtype is None else array.astype(dtype, copy=False)
+        found = array if dtype is None else array.astype(dtype, copy=False)
+        if copy is False and found is not array:
+            raise ValueError(f"__array__: a copy is needed for {found.dtype}, and copy=False forbids it")
+        return found.copy() if copy and found is array else found
+
+    def __array_wrap__(self, array: Any, context: Any = None, return_scalar: builtins.bool = False) -> Any:
+        return _C.from_numpy(array.astype("uint8") if array.dtype.kind == "b" else array)
 
     def __dlpack__(
         self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: Any = None
@@ -293,13 +301,13 @@ class Tensor(_C.TensorBase):
         """The bytes that this tensor views, others perhaps too."""
         from .storage import UntypedStorage
 
-        return UntypedStorage._on(_C._storage(self, _C.uint8))
+        return UntypedStorage._on(_C._storage_bytes(self))
 
     def storage(self) -> Any:
         """untyped_storage(), read as elements of this tensor's dtype."""
         from .storage import storage_class_of
 
-        return storage_class_of(self.dtype)._on(_C._storage(self, _C.uint8))
+        return storage_class_of(self.dtype)._on(_C._storage_bytes(self))
 
     def share_memory_(self) -> Tensor:
         """Moves the tensor's storage into memory that other processes can share, and returns the tensor.

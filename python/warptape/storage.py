@@ -36,7 +36,7 @@ class UntypedStorage:
 
     @property
     def _elements(self) -> Tensor:
-        return _C._storage(self._bytes, self.dtype)
+        return _C._on_storage(self._bytes, self.dtype, (self.size(),), (1,), 0)
 
     @property
     def device(self) -> _C.device:
@@ -94,7 +94,7 @@ class UntypedStorage:
 
     def __getitem__(self, index: Any) -> Any:
         found = self._elements[index]
-        return self._on(_C._storage(found.clone(), _C.uint8)) if isinstance(index, slice) else found.item()
+        return self._on(_C._storage_bytes(found.clone())) if isinstance(index, slice) else found.item()
 
     def __setitem__(self, index: Any, value: Any) -> None:
         self._elements[index] = value

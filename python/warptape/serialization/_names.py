@@ -26,8 +26,7 @@ _OLD = {"__builtin__": "builtins", "copy_reg": "copyreg"}  # Python 2's names, w
 def _view(storage: Any, dtype: Any, offset: int, size: Any, stride: Any) -> Tensor:
     if not isinstance(storage, UntypedStorage):
         raise UnpicklingError(f"expected a storage, got {type(storage).__name__}")
-    view = _C._storage(storage._bytes, dtype).as_strided(tuple(size), tuple(stride), offset)
-    return Tensor._make_subclass(Tensor, view, False)
+    return _C._on_storage(storage._bytes, dtype, tuple(size), tuple(stride), offset)
 
 
 def rebuild_tensor(storage: Any, offset: int, size: Any, stride: Any) -> Tensor:

@@ -242,7 +242,7 @@ class Pickler:
         if t.is_meta:
             return _META, (t.dtype, size, stride, t.requires_grad)
         typed = storage_class_of(t.dtype)
-        storage = typed._on(_C._storage(t, _C.uint8))
+        storage = typed._on(_C._storage_bytes(t))
         args: tuple[Any, ...] = (storage, t.storage_offset(), size, stride, t.requires_grad, OrderedDict())
         return (_TENSOR, args) if typed is not UntypedStorage else (_TENSOR3, (*args, t.dtype))
 

@@ -1,0 +1,75 @@
+"""Tensors where NumPy meets them: conversions, functions of NumPy, buffers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import warptape as wt
+
+
+def test_copies_are_copies() -> None:
+    t = wt.arange(3.0)
+    np.array(t)[0] = 9
+    np.array(t, dtype=np.float32, copy=True)[0] = 9
+    assert t[0] == 0
+    np.asarray(t)[0] = 7
+    assert t[0] == 7
+    assert np.asarray(t, dtype=np.float64).dtype == np.float64
+    if int(np.__version__.split(".")[0]) >= 2:
+        assert np.asarray(t, copy=False).base is not None
+        with pytest.raises(ValueError, match="copy"):
+            np.asarray(t, dtype=np.float64, copy=False)
+
+
+def test_functions_of_numpy_return_tensors() -> None:
+    t = wt.arange(3.0)
+    for found in (np.sin(t), np.add(t, 1), np.matmul(np.eye(3, dtype="f4"), t)):
+        assert type(found) is wt.Tensor and found.dtype == wt.float32
+    np.testing.assert_allclose(np.sin(t).numpy(), np.sin(t.numpy()))
+    assert np.greater(t, 1).dtype == wt.uint8  # as PyTorch has it
+    for number in (np.float64(2), np.float32(2), np.int64(2)):
+        for found in (number * t, t * number):
+            assert type(found) is wt.Tensor and found.dtype == wt.float32 and found.tolist() == [0, 2, 4]
+
+
+def test_arrays_that_are_not_taken() -> None:
+    with pytest.raises(ValueError, match="byte order"):
+        wt.from_numpy(np.zeros(2, ">f4"))
+    code = """
+import warnings, numpy as np, warptape as wt
+a = np.zeros(2)
+a.flags.writeable = False
+with warnings.catch_warnings(record=True) as seen:
+    warnings.simplefilter("always")
+    wt.from_numpy(a), wt.from_numpy(a)
+print(len(seen), "not writable" in str(seen[0].message))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "1 True", done.stderr
+
+
+def test_frombuffer() -> None:
+    data = bytearray(np.arange(6, dtype="i2").tobytes())
+    t = wt.frombuffer(data, dtype=wt.int16)
+    assert t.tolist() == [0, 1, 2, 3, 4, 5]
+    t[0] = 258
+    assert data[:2] == b"\2\1"
+    assert wt.frombuffer(data, dtype=wt.int16, count=2, offset=4).tolist() == [2, 3]
+    assert wt.frombuffer(bytearray(8), dtype=wt.float32, requires_grad=True).requires_grad
+    assert wt.frombuffer(bytearray(4), dtype=wt.bfloat16).tolist() == [0, 0]
+    for arguments, match in (
+        ({"count": 0}, "must not be 0"),
+        ({"offset": -1}, "non-negative"),
+        ({"offset": 12}, "non-negative"),
+        ({"offset": 1}, "multiple of element size"),
+        ({"count": 7}, "must not be greater"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            wt.frombuffer(data, dtype=wt.int16, **arguments)
+    with pytest.raises(ValueError, match="must not be 0"):
+        wt.frombuffer(b"", dtype=wt.uint8)
+    with pytest.raises(TypeError):
+        wt.frombuffer([1], dtype=wt.uint8)
