@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import _C
-from ._arguments import checked
+from ._arguments import checked, same_device
 from ._composed import broadcast_tensors
 from ._tensor import Tensor
 from .linalg._lapack import named
@@ -19,6 +19,7 @@ _Frexp = named("frexp", "mantissa", "exponent")
 
 def gcd(input: Tensor, other: Tensor) -> Tensor:
     """The greatest common divisors of integers, at least 0."""
+    same_device("gcd", input, other)
     if input.is_floating_point() or other.is_floating_point():
         raise _C.DtypeError(f"gcd: expected integers, got {input.dtype} and {other.dtype}")
     a, b = broadcast_tensors(input.abs(), other.abs())
@@ -29,6 +30,7 @@ def gcd(input: Tensor, other: Tensor) -> Tensor:
 
 def lcm(input: Tensor, other: Tensor) -> Tensor:
     """The least common multiples of integers, at least 0."""
+    same_device("lcm", input, other)
     divisor = gcd(input, other)
     return (input // _ops.where(divisor == 0, 1, divisor) * other).abs()
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from . import _C
 from ._aliases import diff
-from ._arguments import checked
+from ._arguments import checked, same_device
 from ._composed import broadcast_tensors, meshgrid, nonzero, promote_types
 from ._functions import iinfo
 from ._statistics import bincount
@@ -164,8 +164,9 @@ def block_diag(*tensors: Any) -> Tensor:
     return _ops.cat(rows, 0)
 
 
-def _written(input: Tensor, src: Tensor, view: Any) -> Tensor:
+def _written(op: str, input: Tensor, src: Tensor, view: Any) -> Tensor:
     """A copy of `input` with `src` in the place that `view` gives."""
+    same_device(op, input, src)
     found = input.clone()
     place = view(found)
     if place.shape != src.shape:
@@ -180,24 +181,26 @@ def slice_scatter(
     input: Tensor, src: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> Tensor:
     """A copy of the input with `src` in the place of a slice."""
-    return _written(input, src, lambda t: t[(slice(None),) * (dim % t.ndim) + (slice(start, end, step),)])
+    return _written(
+        "slice_scatter", input, src, lambda t: t[(slice(None),) * (dim % t.ndim) + (slice(start, end, step),)]
+    )
 
 
 def select_scatter(input: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
     """A copy of the input with `src` in the place of one index along `dim`."""
-    return _written(input, src, lambda t: t.select(dim, index))
+    return _written("select_scatter", input, src, lambda t: t.select(dim, index))
 
 
 def diagonal_scatter(input: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
     """A copy of the input with `src` in the place of a diagonal."""
-    return _written(input, src, lambda t: t.diagonal(offset, dim1, dim2))
+    return _written("diagonal_scatter", input, src, lambda t: t.diagonal(offset, dim1, dim2))
 
 
 def as_strided_scatter(
     input: Tensor, src: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
 ) -> Tensor:
     """A copy of the input with `src` in the place of a strided view."""
-    return _written(input, src, lambda t: t.as_strided(size, stride, storage_offset))
+    return _written("as_strided_scatter", input, src, lambda t: t.as_strided(size, stride, storage_offset))
 
 
 _REDUCTIONS = ("sum", "prod", "mean", "amax", "amin")

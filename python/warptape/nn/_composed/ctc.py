@@ -8,6 +8,7 @@ from typing import Any
 
 import warptape
 from warptape import _C, Tensor
+from warptape._arguments import same_device
 from warptape.amp.autocast_mode import casts_inputs
 
 __all__ = ["ctc_loss"]
@@ -90,6 +91,7 @@ def ctc_loss(
         raise _C.DtypeError(f"ctc_loss: expected floating log_probs, got {log_probs.dtype}")
     if targets.is_floating_point():
         raise _C.DtypeError(f"ctc_loss: targets must be integral, got {targets.dtype}")
+    same_device("ctc_loss", log_probs, targets)
     single = log_probs.dim() == 2
     scores = log_probs.unsqueeze(1) if single else log_probs
     if scores.dim() != 3:
