@@ -116,6 +116,8 @@ __getattr__ = _lookup(
     __name__,
     ops=lambda: __import__("warptape.library").library.ops,
     GradScaler=lambda: amp.GradScaler,
+    sparse_coo_tensor=lambda: __import__("warptape.sparse").sparse.sparse_coo_tensor,
+    spmm=lambda: __import__("warptape.sparse").sparse.mm,
     vmap=lambda: __import__("warptape.func").func.vmap,
     **{n: lambda n=n: __import__("warptape.storage").storage.storage_class(n) for n in _storages},
 )

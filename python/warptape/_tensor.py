@@ -277,6 +277,12 @@ class Tensor(_C.TensorBase):
         """How elements are stored: strided."""
         return "torch.strided"
 
+    def to_sparse(self, *args: Any, **kwargs: Any) -> Any:
+        """The elements that are not zero, by coordinates: a warptape.sparse.SparseTensor."""
+        from .sparse import to_sparse
+
+        return to_sparse(self)
+
     def get_device(self) -> builtins.int:
         """The number of the tensor's GPU, -1 on the CPU."""
         return self.device.index if self.is_cuda else -1
