@@ -128,6 +128,14 @@ class SparseTensor:
         """With float64 values."""
         return self.to(_C.float64)
 
+    def is_floating_point(self) -> bool:
+        """Whether the values are of a floating dtype."""
+        return self._value.is_floating_point()
+
+    def is_complex(self) -> bool:
+        """Whether the values are complex."""
+        return self._value.is_complex()
+
     def detach(self) -> SparseTensor:
         """Without history."""
         return self._with(self._value.detach())

@@ -41,6 +41,13 @@ def test_arithmetic():
     ).tolist() == [[1, 1], [0, 1]]
 
 
+def test_buffer_of_a_module():
+    model = torch.nn.Linear(2, 2)
+    model.register_buffer("adjacency", make(), persistent=False)
+    model.double().to("cpu")
+    assert model.adjacency.dtype == torch.float64 and "adjacency" not in model.state_dict()
+
+
 def test_gradients():
     x, m = make(requires_grad=True), torch.arange(6.0).reshape(3, 2).requires_grad_()
     (x @ m).sum().backward()
