@@ -88,6 +88,11 @@ class _Storages:
         return (kind if issubclass(kind, TypedStorage) else TypedStorage)._on(self.placed[key])
 
 
+def _is_module(pid: Any) -> bool:
+    """Whether it stands for a class of modules, beside whose name older files have its source."""
+    return type(pid) is tuple and len(pid) > 1 and type(pid[0]) is str and pid[0] == "module"
+
+
 def storage_id(pid: Any) -> tuple[type[UntypedStorage], str, str, int]:
     """Class, key, location and elements of a storage. UnpicklingError for what is none."""
     if type(pid) is not tuple or len(pid) < 5 or (len(pid) > 5 and pid[5] is not None):
@@ -113,7 +118,7 @@ def _trusting(module: Any, persistent_load: Callable[[Any], Any]) -> type:
             return _names.ours(path, name) if found is None else found
 
         def persistent_load(self, pid: Any) -> Any:
-            return persistent_load(pid)
+            return pid[1] if _is_module(pid) else persistent_load(pid)
 
     return Trusting
 
@@ -240,8 +245,9 @@ def _legacy_storages(source: Source) -> dict[str, Tensor]:
     begin, kinds = file.tell(), dict[str, tuple[type[UntypedStorage], int]]()
 
     def note(pid: Any) -> None:
-        kind, key, _, count = storage_id(pid)
-        kinds[key] = kind, count
+        if not _is_module(pid):
+            kind, key, _, count = storage_id(pid)
+            kinds[key] = kind, count
 
     survey = Survey(file, limit)
     survey.persistent_load = note

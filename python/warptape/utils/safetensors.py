@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 
 import warptape
 
+from .. import _C
 from .._interchange import raw_bytes
 from .._tensor import Tensor
 from ..serialization._files import Mapped, replace_file
@@ -47,6 +48,8 @@ KINDS: dict[str, tuple[Any, str]] = {
     "U8": (warptape.uint8, "<u1"),
     "BOOL": (warptape.bool, "|b1"),
 }
+if hasattr(_C, "complex64"):
+    KINDS["C64"] = (_C.complex64, "<c8")
 KIND_OF = {dtype: kind for kind, (dtype, _) in KINDS.items()}
 Entry = tuple[str, tuple[int, ...], int]  # kind, shape, first byte in the file
 
