@@ -70,6 +70,7 @@ from ._aliases import *  # noqa: E402
 from ._composed import *  # noqa: E402
 from ._functions import *  # noqa: E402
 from ._integers import *  # noqa: E402
+from ._layers import *  # noqa: E402
 from ._legacy import set_default_tensor_type  # noqa: E402
 from ._legacy import types as _legacy_types  # noqa: E402
 from ._missing import lookup as _lookup  # noqa: E402

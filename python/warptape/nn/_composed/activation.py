@@ -18,6 +18,7 @@ __all__ = [
     "hardshrink",
     "prelu",
     "rrelu",
+    "rrelu_",
     "softmin",
     "softshrink",
     "tanhshrink",
@@ -40,6 +41,11 @@ def rrelu(
     slope = warptape.empty_like(input).uniform_(lower, upper)
     slope = warptape.where(input <= 0, slope, 1.0)
     return input.mul_(slope) if inplace else input * slope
+
+
+def rrelu_(input: Tensor, lower: float = 1.0 / 8, upper: float = 1.0 / 3, training: bool = False) -> Tensor:
+    """rrelu in place."""
+    return rrelu(input, lower, upper, training, inplace=True)
 
 
 @casts_inputs(None)
