@@ -130,78 +130,31 @@ def affine_grid_generator(theta: Tensor, size: Any, align_corners: bool) -> Tens
     return F.affine_grid(theta, size, align_corners)
 
 
-def binary_cross_entropy_with_logits(
-    input: Tensor,
-    target: Tensor,
-    weight: Tensor | None = None,
-    pos_weight: Tensor | None = None,
-    reduction: int = 0,
-) -> Tensor:
-    """nn.functional.binary_cross_entropy_with_logits."""
-    how = {"reduction": _REDUCTIONS[reduction], "pos_weight": pos_weight}
-    return F.binary_cross_entropy_with_logits(input, target, weight, **how)
+def _loss(name: str, arguments: str) -> Any:
+    order, function = arguments.split(), getattr(F, name)
+
+    def loss(*args: Any, **kwargs: Any) -> Tensor:
+        if len(args) > len(order):
+            raise TypeError(f"{name}() takes at most {len(order)} arguments, {len(args)} were given")
+        given = dict(zip(order, args, strict=False), **kwargs)
+        return function(**{**given, "reduction": _REDUCTIONS[given.get("reduction", 0)]})
+
+    loss.__name__ = loss.__qualname__ = name
+    loss.__doc__ = f"nn.functional.{name}({', '.join(order)})."
+    return loss
 
 
-def cosine_embedding_loss(
-    input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: int = 0
-) -> Tensor:
-    """nn.functional.cosine_embedding_loss."""
-    return F.cosine_embedding_loss(input1, input2, target, margin, reduction=_REDUCTIONS[reduction])
-
-
-def ctc_loss(
-    log_probs: Tensor,
-    targets: Tensor,
-    input_lengths: Any,
-    target_lengths: Any,
-    blank: int = 0,
-    reduction: int = 0,
-    zero_infinity: bool = False,
-) -> Tensor:
-    """nn.functional.ctc_loss."""
-    lengths = (input_lengths, target_lengths)
-    return F.ctc_loss(log_probs, targets, *lengths, blank, _REDUCTIONS[reduction], zero_infinity)
-
-
-def hinge_embedding_loss(input: Tensor, target: Tensor, margin: float = 1.0, reduction: int = 0) -> Tensor:
-    """nn.functional.hinge_embedding_loss."""
-    return F.hinge_embedding_loss(input, target, margin, reduction=_REDUCTIONS[reduction])
-
-
-def kl_div(input: Tensor, target: Tensor, reduction: int = 0, *, log_target: bool = False) -> Tensor:
-    """nn.functional.kl_div."""
-    return F.kl_div(input, target, reduction=_REDUCTIONS[reduction], log_target=log_target)
-
-
-def margin_ranking_loss(
-    input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: int = 0
-) -> Tensor:
-    """nn.functional.margin_ranking_loss."""
-    return F.margin_ranking_loss(input1, input2, target, margin, reduction=_REDUCTIONS[reduction])
-
-
-def poisson_nll_loss(
-    input: Tensor, target: Tensor, log_input: bool, full: bool, eps: float, reduction: int
-) -> Tensor:
-    """nn.functional.poisson_nll_loss."""
-    how = {"eps": eps, "reduction": _REDUCTIONS[reduction]}
-    return F.poisson_nll_loss(input, target, log_input, full, **how)
-
-
-def triplet_margin_loss(
-    anchor: Tensor,
-    positive: Tensor,
-    negative: Tensor,
-    margin: float = 1.0,
-    p: float = 2.0,
-    eps: float = 1e-6,
-    swap: bool = False,
-    reduction: int = 0,
-) -> Tensor:
-    """nn.functional.triplet_margin_loss."""
-    how = {"reduction": _REDUCTIONS[reduction]}
-    return F.triplet_margin_loss(anchor, positive, negative, margin, p, eps, swap, **how)
-
+_LOSSES = {
+    "binary_cross_entropy_with_logits": "input target weight pos_weight reduction",
+    "cosine_embedding_loss": "input1 input2 target margin reduction",
+    "ctc_loss": "log_probs targets input_lengths target_lengths blank reduction zero_infinity",
+    "hinge_embedding_loss": "input target margin reduction",
+    "kl_div": "input target reduction",
+    "margin_ranking_loss": "input1 input2 target margin reduction",
+    "poisson_nll_loss": "input target log_input full eps reduction",
+    "triplet_margin_loss": "anchor positive negative margin p eps swap reduction",
+}
+globals().update({name: _loss(name, arguments) for name, arguments in _LOSSES.items()})
 
 _OWN = [
     name

@@ -38,6 +38,8 @@ class _MaxPool(Module):
     """The largest value of each window; with `return_indices` a pair with where it stood. Stride: the
     kernel's size."""
 
+    _n: int
+
     def __init__(
         self,
         kernel_size: Any,
@@ -53,8 +55,8 @@ class _MaxPool(Module):
         self.padding, self.dilation = padding, dilation
         self.return_indices, self.ceil_mode = return_indices, ceil_mode
 
-    def _pool(self, function: Any, input: Tensor) -> Any:
-        return function(
+    def forward(self, input: Tensor) -> Any:
+        return getattr(F, f"max_pool{self._n}d")(
             input,
             self.kernel_size,
             self.stride,
@@ -74,22 +76,19 @@ class _MaxPool(Module):
 class MaxPool1d(_MaxPool):
     """[N, C, L] -> [N, C, Lout], the largest value of each window."""
 
-    def forward(self, input: Tensor) -> Any:
-        return self._pool(F.max_pool1d, input)
+    _n = 1
 
 
 class MaxPool2d(_MaxPool):
     """[N, C, H, W] -> [N, C, Hout, Wout], the largest value of each window."""
 
-    def forward(self, input: Tensor) -> Any:
-        return self._pool(F.max_pool2d, input)
+    _n = 2
 
 
 class MaxPool3d(_MaxPool):
     """[N, C, D, H, W] -> [N, C, Dout, Hout, Wout], the largest value of each window."""
 
-    def forward(self, input: Tensor) -> Any:
-        return self._pool(F.max_pool3d, input)
+    _n = 3
 
 
 class _MaxUnpool(Module):
@@ -247,9 +246,14 @@ class AvgPool3d(_AvgPool):
 
 
 class _AdaptiveAvgPool(Module):
+    _n: int
+
     def __init__(self, output_size: Any) -> None:
         super().__init__()
         self.output_size = output_size
+
+    def forward(self, input: Tensor) -> Any:
+        return getattr(F, f"adaptive_avg_pool{self._n}d")(input, self.output_size)
 
     def extra_repr(self) -> str:
         return f"output_size={self.output_size}"
@@ -258,24 +262,21 @@ class _AdaptiveAvgPool(Module):
 class AdaptiveAvgPool1d(_AdaptiveAvgPool):
     """[N, C, L] -> [N, C, output_size], means of windows that cover the input evenly."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.adaptive_avg_pool1d(input, self.output_size)
+    _n = 1
 
 
 class AdaptiveAvgPool2d(_AdaptiveAvgPool):
     """[N, C, H, W] -> [N, C, *output_size], means of windows that cover the input evenly; None keeps a
     size."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.adaptive_avg_pool2d(input, self.output_size)
+    _n = 2
 
 
 class AdaptiveAvgPool3d(_AdaptiveAvgPool):
     """[N, C, D, H, W] -> [N, C, *output_size], means of windows that cover the input evenly; None keeps a
     size."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.adaptive_avg_pool3d(input, self.output_size)
+    _n = 3
 
 
 class _AdaptiveMaxPool(_AdaptiveAvgPool):
@@ -283,29 +284,31 @@ class _AdaptiveMaxPool(_AdaptiveAvgPool):
         super().__init__(output_size)
         self.return_indices = return_indices
 
+    def forward(self, input: Tensor) -> Any:
+        return getattr(F, f"adaptive_max_pool{self._n}d")(input, self.output_size, self.return_indices)
+
 
 class AdaptiveMaxPool1d(_AdaptiveMaxPool):
     """[N, C, L] -> [N, C, output_size], the largest values of windows that cover the input evenly."""
 
-    def forward(self, input: Tensor) -> Any:
-        return F.adaptive_max_pool1d(input, self.output_size, self.return_indices)
+    _n = 1
 
 
 class AdaptiveMaxPool2d(_AdaptiveMaxPool):
     """[N, C, H, W] -> [N, C, *output_size], the largest values of windows that cover the input evenly."""
 
-    def forward(self, input: Tensor) -> Any:
-        return F.adaptive_max_pool2d(input, self.output_size, self.return_indices)
+    _n = 2
 
 
 class AdaptiveMaxPool3d(_AdaptiveMaxPool):
     """[N, C, D, H, W] -> [N, C, *output_size], the largest values of windows that cover the input evenly."""
 
-    def forward(self, input: Tensor) -> Any:
-        return F.adaptive_max_pool3d(input, self.output_size, self.return_indices)
+    _n = 3
 
 
 class _LPPool(Module):
+    _n: int
+
     def __init__(
         self, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False
     ) -> None:
@@ -317,6 +320,10 @@ class _LPPool(Module):
             ceil_mode,
         )
 
+    def forward(self, input: Tensor) -> Tensor:
+        sizes = (float(self.norm_type), self.kernel_size, self.stride, self.ceil_mode)
+        return getattr(F, f"lp_pool{self._n}d")(input, *sizes)
+
     def extra_repr(self) -> str:
         return (
             f"norm_type={self.norm_type}, kernel_size={self.kernel_size}, stride={self.stride}, "
@@ -327,19 +334,16 @@ class _LPPool(Module):
 class LPPool1d(_LPPool):
     """[N, C, L] -> [N, C, Lout], the `norm_type`-norm of each window."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.lp_pool1d(input, float(self.norm_type), self.kernel_size, self.stride, self.ceil_mode)
+    _n = 1
 
 
 class LPPool2d(_LPPool):
     """[N, C, H, W] -> [N, C, Hout, Wout], the `norm_type`-norm of each window."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.lp_pool2d(input, float(self.norm_type), self.kernel_size, self.stride, self.ceil_mode)
+    _n = 2
 
 
 class LPPool3d(_LPPool):
     """[N, C, D, H, W] -> [N, C, Dout, Hout, Wout], the `norm_type`-norm of each window."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.lp_pool3d(input, float(self.norm_type), self.kernel_size, self.stride, self.ceil_mode)
+    _n = 3

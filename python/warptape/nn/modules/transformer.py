@@ -59,33 +59,42 @@ def _copies(module: Module, count: int) -> ModuleList:
 
 
 class _Layer(Module):
-    """What both kinds of layer share: a block `kind` is added to its input, normalised before or after."""
+    """What both kinds of layer share: each of `_blocks` is added to its input, normalised before or after."""
 
-    def _build(
+    _blocks: int
+
+    def __init__(
         self,
-        sizes: tuple[int, int, int],
-        dropout: float,
-        activation: Any,
-        eps: float,
-        norm_first: bool,
-        bias: bool,
-        attention: dict[str, Any],
-        made: dict[str, Any],
-        blocks: int,
+        d_model: int,
+        nhead: int,
+        dim_feedforward: int = 2048,
+        dropout: float = 0.1,
+        activation: str | Callable[[Tensor], Tensor] = F.relu,
+        layer_norm_eps: float = 1e-5,
+        batch_first: bool = False,
+        norm_first: bool = False,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = None,
     ) -> None:
-        width, heads, hidden = sizes
-        self.self_attn = MultiheadAttention(width, heads, dropout, bias, **attention, **made)
-        if blocks == 3:
-            self.multihead_attn = MultiheadAttention(width, heads, dropout, bias, **attention, **made)
-        self.linear1 = Linear(width, hidden, bias=bias, **made)
+        super().__init__()
+        made = {"device": device, "dtype": dtype}
+        names = ("self_attn", "multihead_attn")[: self._blocks - 1]
+        for name in names:
+            setattr(
+                self, name, MultiheadAttention(d_model, nhead, dropout, bias, batch_first=batch_first, **made)
+            )
+        self.linear1 = Linear(d_model, dim_feedforward, bias=bias, **made)
         self.dropout = Dropout(dropout)
-        self.linear2 = Linear(hidden, width, bias=bias, **made)
+        self.linear2 = Linear(dim_feedforward, d_model, bias=bias, **made)
         self.norm_first = norm_first
-        for i in range(1, blocks + 1):
-            setattr(self, f"norm{i}", LayerNorm(width, eps=eps, bias=bias, **made))
-        for i in range(1, blocks + 1):
+        for i in range(1, self._blocks + 1):
+            setattr(self, f"norm{i}", LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **made))
+        for i in range(1, self._blocks + 1):
             setattr(self, f"dropout{i}", Dropout(dropout))
-        self.activation = _activation(activation)
+        self.activation = act = _activation(activation)
+        is_relu, is_gelu = act is F.relu or isinstance(act, ReLU), act is F.gelu or isinstance(act, GELU)
+        self.activation_relu_or_gelu = 1 if is_relu else 2 if is_gelu else 0
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__({"activation": F.relu, **state})
@@ -117,35 +126,7 @@ class TransformerEncoderLayer(_Layer):
     Normalization in the Transformer Architecture", section 3.1).
     """
 
-    def __init__(
-        self,
-        d_model: int,
-        nhead: int,
-        dim_feedforward: int = 2048,
-        dropout: float = 0.1,
-        activation: str | Callable[[Tensor], Tensor] = F.relu,
-        layer_norm_eps: float = 1e-5,
-        batch_first: bool = False,
-        norm_first: bool = False,
-        bias: bool = True,
-        device: Any = None,
-        dtype: Any = None,
-    ) -> None:
-        super().__init__()
-        self._build(
-            (d_model, nhead, dim_feedforward),
-            dropout,
-            activation,
-            layer_norm_eps,
-            norm_first,
-            bias,
-            {"batch_first": batch_first},
-            {"device": device, "dtype": dtype},
-            2,
-        )
-        act = self.activation
-        is_relu, is_gelu = act is F.relu or isinstance(act, ReLU), act is F.gelu or isinstance(act, GELU)
-        self.activation_relu_or_gelu = 1 if is_relu else 2 if is_gelu else 0
+    _blocks = 2
 
     def forward(
         self,
@@ -171,32 +152,7 @@ class TransformerDecoderLayer(_Layer):
     """[T, N, d_model] and memory [S, N, d_model] -> [T, N, d_model]: self-attention, attention to the
     memory, then two linear layers; each is added to its input and normalised as in the encoder's layer."""
 
-    def __init__(
-        self,
-        d_model: int,
-        nhead: int,
-        dim_feedforward: int = 2048,
-        dropout: float = 0.1,
-        activation: str | Callable[[Tensor], Tensor] = F.relu,
-        layer_norm_eps: float = 1e-5,
-        batch_first: bool = False,
-        norm_first: bool = False,
-        bias: bool = True,
-        device: Any = None,
-        dtype: Any = None,
-    ) -> None:
-        super().__init__()
-        self._build(
-            (d_model, nhead, dim_feedforward),
-            dropout,
-            activation,
-            layer_norm_eps,
-            norm_first,
-            bias,
-            {"batch_first": batch_first},
-            {"device": device, "dtype": dtype},
-            3,
-        )
+    _blocks = 3
 
     def forward(
         self,
