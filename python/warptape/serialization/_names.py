@@ -79,6 +79,14 @@ def rebuild_from_type(make: Callable[..., Any], cls: type, args: Any, state: Any
     return _with_state(made, state)
 
 
+def rebuild_sparse(layout: Any, parts: tuple[Any, ...]) -> Any:
+    """A sparse tensor by coordinates, which are checked."""
+    if type(layout) is not str or layout != "torch.sparse_coo":
+        raise UnpicklingError("only sparse tensors by coordinates (torch.sparse_coo) are known here")
+    indices, values, size, *coalesced = parts
+    return warptape.sparse_coo_tensor(indices, values, size, is_coalesced=coalesced == [True])
+
+
 def _with_state(made: Any, state: Any) -> Any:
     if isinstance(state, tuple):  # of __dict__ and slots
         state = {**(state[0] or {}), **(state[1] or {})}
@@ -143,6 +151,7 @@ _REBUILD: dict[str, Callable[..., Any]] = {
     "torch._utils._rebuild_meta_tensor_no_storage": rebuild_meta_tensor,
     "torch._utils._rebuild_parameter": rebuild_parameter,
     "torch._utils._rebuild_parameter_with_state": rebuild_parameter,
+    "torch._utils._rebuild_sparse_tensor": rebuild_sparse,
     "torch._tensor._rebuild_from_type_v2": rebuild_from_type,
     "torch.serialization._get_layout": _layout,
 }

@@ -9,7 +9,7 @@ import sys
 import types
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import warptape
 
@@ -21,6 +21,13 @@ from . import _names
 from ._errors import PicklingError
 
 _BATCH = 1000  # items that go onto a reader's stack at once
+
+
+class Call(NamedTuple):
+    """A call to write in the place of an object."""
+
+    what: Any
+    args: tuple[Any, ...]
 
 
 class Global:
@@ -36,6 +43,8 @@ _PARAMETER, _PARAMETER_WITH_STATE = (
     Global("torch._utils", f"_rebuild_parameter{end}") for end in ("", "_with_state")
 )
 _FROM_TYPE = Global("torch._tensor", "_rebuild_from_type_v2")
+_SPARSE = Global("torch._utils", "_rebuild_sparse_tensor")
+_LAYOUT = Global("torch.serialization", "_get_layout")
 _ENCODE = Global("_codecs", "encode")
 
 
@@ -82,6 +91,8 @@ class Pickler:
             self._remember(obj)
         elif kind is Global:
             self._name(*obj.place)
+        elif kind is Call:
+            self._call(*obj)
         elif kind in _CONTAINERS:
             _CONTAINERS[kind](self, obj)
         elif isinstance(obj, Tensor) and kind.__reduce_ex__ in _OWN_TENSORS:
@@ -90,6 +101,10 @@ class Pickler:
             self._storage(obj._bytes, obj.dtype)
         elif isinstance(obj, _C.dtype):
             self._name("torch", obj.__name__)
+        elif getattr(kind, "layout", None) == "torch.sparse_coo":
+            parts = (obj._indices(), obj._values(), obj.shape, obj.is_coalesced())
+            self._call(_SPARSE, (Call(_LAYOUT, (obj.layout,)), parts))
+            self._remember(obj)
         elif isinstance(obj, type | types.FunctionType | types.BuiltinFunctionType):
             self._global(obj)
         else:

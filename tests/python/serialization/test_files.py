@@ -371,6 +371,26 @@ def test_random_strides_both_ways() -> None:
                 assert str(found.dtype) == str(one.dtype) and found.storage_offset() == offset
 
 
+def test_sparse_tensors() -> None:
+    x = wt.sparse_coo_tensor(wt.tensor([[0, 1], [1, 0]]), wt.tensor([1.0, 2.0]), (2, 3))
+    for one in (x, x.coalesce()):
+        again, same = trip([one, one])
+        assert again is same and again.is_coalesced() == one.is_coalesced() and again.shape == (2, 3)
+        assert again.to_dense().tolist() == [[0, 1, 0], [2, 0, 0]]
+    with pytest.raises(RuntimeError, match="inconsistent with indices"):
+        trip(wt.sparse.SparseTensor(x._indices(), x._values(), (1, 1), True))
+
+
+@pytest.mark.parity
+def test_sparse_tensors_both_ways() -> None:
+    torch = pytest.importorskip("torch")
+    for made, load in ((torch, wt.load), (wt, torch.load)):
+        file = io.BytesIO()
+        made.save(made.tensor([[0, 1.0], [2, 0]]).to_sparse(), file)
+        file.seek(0)
+        assert load(file).to_dense().tolist() == [[0, 1], [2, 0]]
+
+
 @pytest.mark.parity
 def test_whole_modules_of_the_format_before_1_6() -> None:
     """They have the source of their classes, which PyTorch compares and nobody needs."""
