@@ -1,5 +1,9 @@
 #include "core/context.h"
 
+#include <pthread.h>
+
+#include <new>
+
 #include "kernels/cpu/parallel.h"
 
 namespace warptape {
@@ -8,7 +12,12 @@ constinit thread_local ThreadState thread_state;
 
 namespace {
 RankContext& process_context() {
-  static auto* context = new RankContext;
+  static auto* context = [] {
+    // A forked child has one thread. What another one was drawing at the fork is not there to release its
+    // lock.
+    pthread_atfork(nullptr, nullptr, [] { new (&rank_context().generator->mutex) std::mutex; });
+    return new RankContext;
+  }();
   return *context;
 }
 }  // namespace

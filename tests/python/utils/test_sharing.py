@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import pickle
 import queue
+import resource
 import sys
 import threading
 
@@ -143,6 +144,22 @@ def test_more_descriptors_than_one_packet_takes():
     first.send_bytes(b"plain")
     assert len(second.recv_bytes()) > 5  # not unpickled: its descriptors are closed with the next message
     assert second.recv_bytes() == b"plain" and len(os.listdir("/proc/self/fd")) <= count
+
+
+def test_the_limit_of_open_files():
+    """The soft limit is raised, the hard one is an error that names it."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    for limits, count in (((64, hard), 300), ((64, 64), 0)):
+        pid = os.fork()
+        if pid == 0:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            kept = []
+            try:
+                kept += [wt.ones(1).share_memory_() for _ in range(300)]
+            except wt.OutOfMemoryError as error:
+                os._exit(0 if count == 0 and "ulimit -n" in str(error) else 1)
+            os._exit(0 if len(kept) == count else 2)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 def test_queues():

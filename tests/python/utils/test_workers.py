@@ -224,6 +224,7 @@ def test_workers_have_one_thread_and_may_use_the_runtime_that_was_busy_at_the_fo
     def work():
         while not stop.is_set():
             (a @ a).sum()
+            wt.empty(3_000_000).normal_()  # holds the generator's lock
 
     busy = threading.Thread(target=work)
     busy.start()

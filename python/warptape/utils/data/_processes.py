@@ -75,10 +75,12 @@ def _start(context: Any, plan: Plan, number: int, running: list[_Process]) -> _P
     fork = context.get_start_method() == "fork"
     others = [mine, *(w.end for w in running)] if fork else []
     process = context.Process(target=main, args=(plan, number, its, others), daemon=True)
+    # Python warns of the runtime's threads, of which a forked child starts its own. Where Python has others
+    # it warns rightly, and filters, which are of all threads, are left alone.
+    alone = fork and threading.active_count() == 1
     try:
-        with warnings.catch_warnings():
-            if fork and threading.active_count() == 1:
-                # Python counts the runtime's threads too, of which a forked child starts its own.
+        with warnings.catch_warnings() if alone else contextlib.nullcontext():
+            if alone:
                 warnings.filterwarnings("ignore", ".*multi-threaded.*fork", DeprecationWarning)
             process.start()
         return _Process(process, mine)
