@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import re
 from collections.abc import Callable
 from typing import Any
@@ -49,7 +48,6 @@ def _name_in(error: BaseException, name: str) -> None:
 def checked(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, whose errors name it; failures on something that is no tensor become a TypeError that
     names the argument."""
-    signature = inspect.signature(function)
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -64,6 +62,9 @@ def checked(function: Callable[..., Any]) -> Callable[..., Any]:
             KeyError,
             AssertionError,
         ) as e:
+            import inspect  # takes long, and is needed only now
+
+            signature = inspect.signature(function)
             try:
                 given = signature.bind(*args, **kwargs).arguments
             except TypeError as error:

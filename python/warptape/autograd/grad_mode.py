@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable
 from typing import Any
 
 from .. import _C
+
+_GENERATOR = 0x20  # inspect.CO_GENERATOR: inspect takes long to import
 
 
 class _Mode:
@@ -24,7 +25,8 @@ class _Mode:
         return type(self)()
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        if inspect.isgeneratorfunction(function):
+        plain = function.func if isinstance(function, functools.partial) else function
+        if getattr(getattr(plain, "__code__", None), "co_flags", 0) & _GENERATOR:
             return self._wrap_generator(function)
 
         @functools.wraps(function)

@@ -7,7 +7,6 @@ from typing import Any
 
 from ... import _C
 from ..._missing import say_once
-from ...utils._pytree import tree_map_only
 from .module import Module
 
 __all__ = ["DataParallel"]
@@ -46,5 +45,7 @@ class DataParallel(Module):
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         if self.device_ids:
             place = _C.device("cuda", self.device_ids[0])
+            from ...utils._pytree import tree_map_only
+
             inputs, kwargs = tree_map_only(_C.TensorBase, lambda t: t.to(place), (inputs, kwargs))
         return self.module(*inputs, **kwargs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 from ..modules.module import Module
@@ -12,6 +11,8 @@ __all__ = ["skip_init"]
 
 def skip_init(module_cls: Any, *args: Any, **kwargs: Any) -> Any:
     """A `module_cls(*args, **kwargs)` whose parameters and buffers have memory, but no values yet."""
+    import inspect
+
     if not issubclass(module_cls, Module):
         raise RuntimeError(f"Expected a Module; got {module_cls}")
     if "device" not in inspect.signature(module_cls).parameters:
