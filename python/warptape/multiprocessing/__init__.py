@@ -9,14 +9,10 @@ kill -9.
 from __future__ import annotations
 
 import multiprocessing as _multiprocessing
-from collections.abc import Callable as _Callable
-from collections.abc import Iterable as _Iterable
 from multiprocessing import *
-from typing import Any as _Any
 
 from .._missing import lookup as _lookup
-from .queue import Connection as _Connection
-from .queue import get_context
+from .queue import default_context as _default
 from .reductions import init_reductions
 from .spawn import (
     ProcessContext,
@@ -44,36 +40,8 @@ __getattr__ = _lookup(__name__)
 init_reductions()
 
 
-def Queue(maxsize: int = 0) -> _Any:  # type: ignore[no-redef]
-    """A queue between processes, of the default context."""
-    return get_context().Queue(maxsize)
-
-
-def JoinableQueue(maxsize: int = 0) -> _Any:  # type: ignore[no-redef]
-    """A queue with `task_done` and `join`, of the default context."""
-    return get_context().JoinableQueue(maxsize)
-
-
-def SimpleQueue() -> _Any:  # type: ignore[no-redef]
-    """A queue without a buffer, of the default context."""
-    return get_context().SimpleQueue()
-
-
-def Pipe(duplex: bool = True) -> tuple[_Connection, _Connection]:  # type: ignore[no-redef]
-    """Two connected ends; without `duplex` the first only receives and the second only sends."""
-    context: _Any = get_context()
-    return context.Pipe(duplex)
-
-
-def Pool(  # type: ignore[no-redef]
-    processes: int | None = None,
-    initializer: _Callable[..., object] | None = None,
-    initargs: _Iterable[_Any] = (),
-    maxtasksperchild: int | None = None,
-) -> _Any:
-    """A pool of processes, of the default context."""
-    return get_context().Pool(processes, initializer, initargs, maxtasksperchild)
-
+Queue, JoinableQueue, SimpleQueue = _default.Queue, _default.JoinableQueue, _default.SimpleQueue  # type: ignore
+Pipe, Pool, get_context = _default.Pipe, _default.Pool, _default.get_context  # type: ignore
 
 _strategy = "file_descriptor"
 

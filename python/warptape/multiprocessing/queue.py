@@ -16,7 +16,7 @@ from typing import Any
 
 from . import _channel, reductions
 
-__all__ = ["Connection", "JoinableQueue", "Pipe", "Queue", "SimpleQueue", "get_context"]
+__all__ = ["Connection", "JoinableQueue", "Pipe", "Queue", "SimpleQueue", "default_context"]
 
 # .parcel: what this thread pickled last; .came: the descriptors of the message it read last.
 _files = threading.local()
@@ -117,16 +117,22 @@ class SimpleQueue(_Tensors, queues.SimpleQueue):
 class _Context:
     """The part of a context that makes queues and pipes."""
 
+    get_context: Any
+
     def Queue(self, maxsize: int = 0) -> Queue:
-        return Queue(maxsize, ctx=self)
+        """A queue between processes."""
+        return Queue(maxsize, ctx=self.get_context())
 
     def JoinableQueue(self, maxsize: int = 0) -> JoinableQueue:
-        return JoinableQueue(maxsize, ctx=self)
+        """A queue with `task_done` and `join`."""
+        return JoinableQueue(maxsize, ctx=self.get_context())
 
     def SimpleQueue(self) -> SimpleQueue:
-        return SimpleQueue(ctx=self)
+        """A queue without a buffer."""
+        return SimpleQueue(ctx=self.get_context())
 
     def Pipe(self, duplex: bool = True) -> tuple[Connection, Connection]:
+        """Two connected ends; without `duplex` the first only receives and the second only sends."""
         return Pipe(duplex)
 
 
@@ -145,11 +151,17 @@ class ForkServerContext(_Context, context.ForkServerContext):
 _contexts: dict[str, Any] = {c._name: c() for c in (ForkContext, SpawnContext, ForkServerContext)}
 
 
-def get_context(method: str | None = None) -> Any:
-    """The context of a start method, whose queues and pipes carry tensors.
+class _DefaultContext(_Context, context.BaseContext):
+    """That of the start method that multiprocessing was told to use."""
 
-    Raises:
-        ValueError: no such start method.
-    """
-    found = multiprocessing.get_context(method)
-    return _contexts.get(getattr(found, "_name", ""), found)
+    def get_context(self, method: str | None = None) -> Any:
+        """The context of a start method, whose queues and pipes carry tensors.
+
+        Raises:
+            ValueError: no such start method.
+        """
+        found = multiprocessing.get_context(method)
+        return _contexts.get(getattr(found, "_name", ""), found)
+
+
+default_context = _DefaultContext()

@@ -107,7 +107,7 @@ class _MultiProcessingDataLoaderIter(_BaseDataLoaderIter):
         self._in_order, self._timeout = loader.in_order, loader.timeout
         self._persistent = loader.persistent_workers
         self._workers: list[_Process] = []
-        self._failed: RuntimeError | None = None
+        self._failed: Exception | None = None
         self._poll = select.poll()
         self._by_file: dict[int, _Process] = {}
         self._owner = os.getpid()
@@ -251,7 +251,12 @@ class _MultiProcessingDataLoaderIter(_BaseDataLoaderIter):
 
     def _take(self, worker: _Process) -> bool:
         """Reads a message; whether it told of a task of this pass."""
-        message = None if worker.ending else _channel.receive(worker.end)
+        try:
+            message = None if worker.ending else _channel.receive(worker.end)
+        except OSError as error:  # of too many open files: the batch is lost
+            self._failed = error
+            self._shutdown_workers()
+            raise
         if message is None:  # the process ends, which `died` tells
             self._forget(worker.end.fileno())
             return False
