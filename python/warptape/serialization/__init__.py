@@ -100,18 +100,12 @@ def load(
             return _read.from_file(file, map_location, module, pickle_load_args, bool(mmap))
     if mmap:
         raise ValueError("f must be a file path in order to use the mmap argument")
-    _check_seekable(f)
+    if not all(hasattr(f, name) for name in ("seek", "tell", "read")):
+        raise AttributeError(
+            f"{type(f).__name__!r} object has no attribute 'seek'. You can only torch.load from a file that "
+            "is seekable. Please pre-load the data into a buffer like io.BytesIO and try to load from it."
+        )
     return _read.from_file(f, map_location, module, pickle_load_args, False)
-
-
-def _check_seekable(f: Any) -> None:
-    for name in ("seek", "tell", "read"):
-        if not hasattr(f, name):
-            raise AttributeError(
-                f"{type(f).__name__!r} object has no attribute {name!r}. You can only torch.load from a file "
-                "that is seekable. Please pre-load the data into a buffer like io.BytesIO and try to load "
-                "from it instead."
-            )
 
 
 _allowed: list[tuple[Any, str]] = []  # objects, and the full name that files have for each

@@ -5,12 +5,7 @@ from __future__ import annotations
 try:  # the classes that `pickle` re-exports
     from _pickle import PicklingError, UnpicklingError
 except ImportError:
-
-    class PicklingError(Exception):  # type: ignore[no-redef]
-        """An object that cannot be written."""
-
-    class UnpicklingError(Exception):  # type: ignore[no-redef]
-        """A file that cannot be read."""
+    PicklingError = UnpicklingError = type("UnpicklingError", (Exception,), {})  # type: ignore[misc, assignment]
 
 
 class FileError(UnpicklingError, RuntimeError):

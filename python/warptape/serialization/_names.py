@@ -129,16 +129,15 @@ def check_key(key: Any) -> Any:
     return key
 
 
-def _keyed(make: Callable[..., Any]) -> Callable[..., Any]:
-    """A constructor of a dict or set from items, whose keys are checked."""
+def _keyed(make: Callable[..., Any], dicts_only: bool = False) -> Callable[..., Any]:
+    """A constructor of a dict or set from items, whose keys are checked; those of a dict have been."""
 
     def build(items: Any = ()) -> Any:
-        if isinstance(items, dict):
-            return make(items)
-        if type(items) not in (list, tuple) or (len(items) and make is collections.Counter):
-            raise UnpicklingError(f"{make.__name__}: cannot be made of {type(items).__name__}")
-        for item in items:
-            check_key(item[0] if make is collections.OrderedDict else item)
+        if not isinstance(items, dict):
+            if type(items) not in (list, tuple) or (dicts_only and items):
+                raise UnpicklingError(f"{make.__name__}: cannot be made of {type(items).__name__}")
+            for item in items:
+                check_key(item[0] if make is collections.OrderedDict else item)
         return make(items)
 
     return build
@@ -157,7 +156,7 @@ _REBUILD: dict[str, Callable[..., Any]] = {
 }
 _PLAIN: dict[str, tuple[Any, Callable[..., Any]]] = {
     "collections.OrderedDict": (collections.OrderedDict, _keyed(collections.OrderedDict)),
-    "collections.Counter": (collections.Counter, _keyed(collections.Counter)),
+    "collections.Counter": (collections.Counter, _keyed(collections.Counter, dicts_only=True)),
     "_codecs.encode": (_encode, _encode),
     "builtins.bytes": (bytes, lambda: b""),
     "builtins.bytearray": (bytearray, _bytearray),

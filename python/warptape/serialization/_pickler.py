@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import warptape
 
 from .. import _C
+from .._functions import _find_op
 from .._interchange import raw_bytes
 from .._tensor import Tensor
 from ..storage import UntypedStorage, storage_class_of
@@ -45,6 +46,7 @@ _PARAMETER, _PARAMETER_WITH_STATE = (
 _FROM_TYPE = Global("torch._tensor", "_rebuild_from_type_v2")
 _SPARSE = Global("torch._utils", "_rebuild_sparse_tensor")
 _LAYOUT = Global("torch.serialization", "_get_layout")
+_PLACES = {"_functions": "torch", "_nn": "torch.nn.functional", "_linalg": "torch.linalg"}  # of ops
 _ENCODE = Global("_codecs", "encode")
 
 
@@ -216,6 +218,9 @@ class Pickler:
         if isinstance(reduced, str):
             self._global(obj, reduced)
             self._remember(obj)
+            return
+        if reduced[0] is _find_op and reduced[1][0] in _PLACES:
+            self._name(_PLACES[reduced[1][0]], reduced[1][1])
             return
         what, args, state, items, pairs, setter = (*reduced, None, None, None, None)[:6]
         if setter is not None:

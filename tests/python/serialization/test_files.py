@@ -330,6 +330,7 @@ def test_pytorch_loads_what_was_saved_here(tmp_path: Path) -> None:
     model, optimizer, step = record.training(wt)
     step()
     wt.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "training.pt")
+    model.activation = wt.nn.functional.relu
     wt.save(model, tmp_path / "module.pt")
     losses = [step() for _ in range(5)]
     code = f"""
