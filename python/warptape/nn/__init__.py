@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from .._missing import lookup as _lookup
 from . import functional, init, modules, parameter, utils
 from .modules import *
-from .parameter import Buffer, Parameter
+from .parameter import Buffer, Parameter, UninitializedBuffer, UninitializedParameter
 
 if TYPE_CHECKING:
     from . import parallel
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Buffer",
     "Parameter",
+    "UninitializedBuffer",
+    "UninitializedParameter",
     "functional",
     "init",
     "modules",

@@ -7,7 +7,7 @@ from typing import Any, cast
 import warptape
 from warptape import Tensor
 
-__all__ = ["Buffer", "Parameter"]
+__all__ = ["Buffer", "Parameter", "UninitializedBuffer", "UninitializedParameter", "is_lazy"]
 
 
 class _MarkedMeta(type(Tensor)):  # type: ignore[misc]
@@ -89,3 +89,76 @@ class Buffer(Tensor, metaclass=_MarkedMeta):
         marked.persistent = persistent
         marked._is_buffer = True
         return marked
+
+
+class _Uninitialized:
+    """A tensor that has dtype and device, but no shape until `materialize` gives it one."""
+
+    _becomes: type
+
+    def __new__(cls, requires_grad: bool, device: Any = None, dtype: Any = None) -> Any:
+        data = warptape.empty(0, device=device, dtype=dtype)
+        return Tensor._make_subclass(cls, data, requires_grad)
+
+    def materialize(self, shape: Any, device: Any = None, dtype: Any = None) -> None:
+        """Gives the tensor memory for `shape`; its values are not set."""
+        mine: Any = self
+        device, dtype = device or mine.device, dtype or mine.dtype
+        mine.data = warptape.empty(tuple(shape), device=device, dtype=dtype)
+        mine.__class__ = self._becomes
+
+    def _no_shape(self) -> Any:
+        raise RuntimeError(
+            "Can't access the shape of an uninitialized parameter or buffer. This error usually happens in "
+            "`load_state_dict` when trying to load an uninitialized parameter into an initialized one. Call "
+            "`forward` to initialize the parameters before accessing their attributes."
+        )
+
+    shape: Any = property(_no_shape)
+
+    def share_memory_(self) -> Any:
+        """Not possible yet."""
+        raise RuntimeError(
+            "Can't share memory on an uninitialized parameter or buffer. Call `forward` to initialize the "
+            "parameters before calling `module.share_memory()`."
+        )
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}>"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        mine: Any = self
+        if id(self) not in memo:
+            memo[id(self)] = type(self)(mine.requires_grad, mine.device, mine.dtype)  # type: ignore[call-arg]
+        return memo[id(self)]
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        mine: Any = self
+        return type(self), (mine.requires_grad, mine.device, mine.dtype)
+
+
+class UninitializedParameter(_Uninitialized, Parameter):  # type: ignore[misc]
+    """A parameter of a lazy module, whose shape follows from the first input."""
+
+    _becomes = Parameter
+
+    def __new__(cls, requires_grad: bool = True, device: Any = None, dtype: Any = None) -> Any:  # noqa: D102
+        return _Uninitialized.__new__(cls, requires_grad, device, dtype)
+
+
+class UninitializedBuffer(_Uninitialized, Tensor):
+    """A buffer of a lazy module, whose shape follows from the first input."""
+
+    _becomes = Tensor
+
+    def __new__(  # noqa: D102
+        cls, requires_grad: bool = False, device: Any = None, dtype: Any = None, persistent: bool = True
+    ) -> Any:
+        made = _Uninitialized.__new__(cls, requires_grad, device, dtype)
+        made.persistent, made._is_buffer = persistent, True
+        return made
+
+
+def is_lazy(param: Any) -> bool:
+    """Whether `param` is an uninitialised parameter or buffer."""
+    return isinstance(param, _Uninitialized)

@@ -93,7 +93,10 @@ def plain(signature):
 
 
 CLASSES = sorted(
-    n for n in wt.nn.__all__ if isinstance(getattr(wt.nn, n), type) and n not in ("Parameter", "Buffer")
+    n
+    for n in wt.nn.__all__
+    if isinstance(getattr(wt.nn, n), type)
+    and n not in ("Parameter", "Buffer", "UninitializedParameter", "UninitializedBuffer")
 )
 
 

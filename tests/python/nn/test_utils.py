@@ -167,6 +167,72 @@ def test_refused_parametrizations():
         parametrize.remove_parametrizations(module, "weight", leave_parametrized=False)
 
 
+@pytest.mark.parametrize("trivial", [True, False])
+@pytest.mark.parametrize("kind", [None, "matrix_exp", "cayley", "householder"])
+@pytest.mark.parametrize("sizes", [(4, 4), (5, 3), (3, 5)])
+def test_orthogonal(sizes, kind, trivial):
+    wt.manual_seed(1)
+    module = nn.Linear(sizes[1], sizes[0]).double()
+    start = module.weight.detach().clone()
+    parametrizations.orthogonal(module, "weight", kind, use_trivialization=trivial)
+
+    def check():
+        w = module.weight.detach().numpy()
+        gram = w @ w.T if sizes[0] < sizes[1] else w.T @ w
+        np.testing.assert_allclose(gram, np.eye(min(sizes)), atol=1e-12)
+
+    check()
+    original = module.parametrizations.weight.original
+    (module.weight * wt.arange(1.0, 1 + original.numel()).reshape(sizes).double()).sum().backward()
+    assert original.grad.abs().sum() > 0
+    with wt.no_grad():
+        original.sub_(0.1 * original.grad.tril(-1) if sizes[0] >= sizes[1] else 0.1 * original.grad.triu(1))
+    check()
+    q = np.linalg.qr(start.numpy() if sizes[0] >= sizes[1] else start.numpy().T)[0]
+    q = wt.tensor((q if sizes[0] >= sizes[1] else q.T).tolist(), dtype=wt.float64)
+    assigns = trivial or kind == "householder" or (kind is None and sizes[0] != sizes[1])
+    if assigns:
+        module.weight = q
+        np.testing.assert_allclose(module.weight.tolist(), q.tolist(), atol=1e-12)
+    else:
+        with pytest.raises(NotImplementedError, match="not possible to assign"):
+            module.weight = q
+
+
+def test_refused_orthogonals():
+    for args, match in (
+        (("bias",), "matrix or batch"),
+        (("weight", "qr"), "has to be one of"),
+        (("x",), "no param"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            parametrizations.orthogonal(nn.Linear(2, 2), *args)
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("trivial", [True, False])
+@pytest.mark.parametrize("kind", ["matrix_exp", "cayley", "householder"])
+@pytest.mark.parametrize("sizes", [(4, 4), (5, 3), (3, 5)])
+def test_orthogonal_beside_pytorch(sizes, kind, trivial):
+    torch = pytest.importorskip("torch")
+    found = []
+    for library in (wt, torch):
+        library.manual_seed(3)
+        module = library.nn.Linear(sizes[1], sizes[0], bias=False)
+        library.nn.utils.parametrizations.orthogonal(module, "weight", kind, use_trivialization=trivial)
+        with library.no_grad():
+            step = (library.arange(1.0, 1 + sizes[0] * sizes[1]).reshape(sizes)).sin() * 0.1
+            original = module.parametrizations.weight.original
+            original.add_(step.tril(-1) if sizes[0] >= sizes[1] else step.triu(1))
+        module(library.ones(2, sizes[1])).sin().sum().backward()
+        found.append(
+            (list(module.state_dict()), [module.weight, *module.state_dict().values(), original.grad])
+        )
+    assert found[0][0] == found[1][0]
+    for ours, theirs in zip(found[0][1], found[1][1], strict=True):
+        np.testing.assert_allclose(ours.detach().numpy(), theirs.detach().numpy(), atol=2e-5)
+
+
 @pytest.mark.parametrize(
     "text, norm",
     [("Conv2d(2, 3, 2)", "BatchNorm2d(3)"), ("ConvTranspose1d(2, 3, 2, bias=False)", "BatchNorm1d(3)"),

@@ -10,6 +10,7 @@ from .data_parallel import *
 from .distance import *
 from .dropout import *
 from .fold import *
+from .lazy import *
 from .linear import *
 from .loss import *
 from .module import Module

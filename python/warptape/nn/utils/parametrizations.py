@@ -1,4 +1,4 @@
-"""Parametrizations of weights: by length and direction, and by the largest singular value."""
+"""Parametrizations of weights: by length and direction, by the largest singular value, as orthogonal."""
 
 from __future__ import annotations
 
@@ -7,16 +7,13 @@ from typing import Any
 import warptape
 from warptape import Tensor
 
-from ..._missing import lookup as _lookup
 from .. import functional as F
 from ..modules.module import Module
 from . import parametrize
 from .spectral_norm import as_matrix, default_dim
 from .weight_norm import norm_except_dim, scaled
 
-__all__ = ["spectral_norm", "weight_norm"]
-
-__getattr__ = _lookup(__name__)
+__all__ = ["orthogonal", "spectral_norm", "weight_norm"]
 
 
 def _weight_of(module: Module, name: str) -> Tensor:
@@ -112,4 +109,135 @@ def spectral_norm(
     weight = _weight_of(module, name)
     made = _SpectralNorm(weight, n_power_iterations, default_dim(module) if dim is None else dim, eps)
     parametrize.register_parametrization(module, name, made)
+    return module
+
+
+def _reflected(vectors: Tensor, tau: Tensor) -> Tensor:
+    """The first columns of the product of I - tau_i v_i v_i^T; v_i is column i below a diagonal of ones."""
+    n, k = vectors.shape[-2:]
+    unit = warptape.eye(n, k, dtype=vectors.dtype, device=vectors.device)
+    columns = vectors.tril(-1) + unit
+    found = unit.expand(vectors.shape)
+    for i in range(k - 1, -1, -1):
+        v = columns[..., i : i + 1]
+        found = found - tau[..., i : i + 1, None] * v @ (v.transpose(-2, -1) @ found)
+    return found
+
+
+def _reflectors(q: Tensor) -> Tensor:
+    """The Householder vectors of q = Q R below the diagonal, and on it the signs that R's diagonal has
+    ("Matrix Computations", section 5.2.2)."""
+    rest = q.clone()
+    for i in range(q.shape[-1]):
+        head, tail = rest[..., i, i], rest[..., i + 1 :, i]
+        below = (tail * tail).sum(-1)
+        beta = -warptape.where(head < 0, -1.0, 1.0) * (head * head + below).sqrt()
+        flat = below == 0  # nothing to reflect: the vector is zero and the sign the column's own
+        v = rest[..., i:, i : i + 1] / warptape.where(flat, 1.0, head - beta)[..., None, None]
+        v[..., 0, 0] = 1.0
+        tau = warptape.where(flat, 0.0, (beta - head) / warptape.where(flat, 1.0, beta))[..., None, None]
+        block = rest[..., i:, i:]
+        rest[..., i:, i:] = block - tau * v @ (v.transpose(-2, -1) @ block)
+        rest[..., i + 1 :, i] = warptape.where(flat[..., None], 0.0, v[..., 1:, 0])
+        rest[..., i, i] = rest[..., i, i].sign() * warptape.where(flat, -1.0, 1.0)
+    return rest
+
+
+def _orthonormal(a: Tensor) -> Tensor:
+    """The Q of a = Q R whose R has a positive diagonal."""
+    q, r = warptape.linalg.qr(a)
+    return q * r.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
+
+
+class _Orthogonal(Module):
+    """A matrix with orthonormal columns, or rows where it is wide, from any matrix X: exp(A) or the Cayley
+    transform (I + A/2) / (I - A/2) of an antisymmetric A made of X's lower part, or a product of Householder
+    reflections whose vectors lie there. With trivialisation it is a step away from the buffer `base`
+    ("Trivializations for Gradient-Based Optimization on Manifolds", section 4)."""
+
+    base: Tensor
+
+    def __init__(self, weight: Tensor, orthogonal_map: str, use_trivialization: bool) -> None:
+        super().__init__()
+        self.shape, self.orthogonal_map = weight.shape, orthogonal_map
+        self.trivialized = use_trivialization
+        if use_trivialization:
+            self.register_buffer("base", None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.shape[-2] < x.shape[-1]
+        x = x.transpose(-2, -1) if wide else x
+        n, k = x.shape[-2:]
+        if self.orthogonal_map == "householder":
+            vectors = x.tril(-1)
+            q = _reflected(vectors, 2.0 / (1.0 + (vectors * vectors).sum(-2)))
+            q = q * x.diagonal(dim1=-2, dim2=-1).detach().trunc().unsqueeze(-2)
+        else:
+            lower = warptape.nn.functional.pad(x.tril(), (0, n - k))
+            a = lower - lower.transpose(-2, -1)
+            if self.orthogonal_map == "matrix_exp":
+                q = warptape.matrix_exp(a)
+            else:
+                unit = warptape.eye(n, dtype=x.dtype, device=x.device)
+                q = warptape.linalg.solve(unit - 0.5 * a, unit + 0.5 * a)
+            q = q[..., :k]
+        if self.trivialized:
+            q = self.base @ q
+        return q.transpose(-2, -1) if wide else q
+
+    def right_inverse(self, q: Tensor) -> Tensor:
+        if q.shape != self.shape:
+            raise ValueError(
+                f"Expected a matrix or batch of matrices of shape {self.shape}. Got a tensor of shape "
+                f"{q.shape}."
+            )
+        wide = q.shape[-2] < q.shape[-1]
+        tall = q.transpose(-2, -1) if wide else q
+        n, k = tall.shape[-2:]
+        if not self.trivialized:
+            if self.orthogonal_map != "householder":
+                raise NotImplementedError(
+                    "It is not possible to assign to the matrix exponential or the Cayley parametrizations "
+                    "when use_trivialization=False."
+                )
+            found = _reflectors(tall)
+            return found.transpose(-2, -1) if wide else found
+        if n != k:  # completed to a square
+            tall = warptape.cat(
+                [tall, warptape.randn(*tall.shape[:-2], n, n - k, dtype=q.dtype, device=q.device)], -1
+            )
+        gram = tall.transpose(-2, -1) @ tall
+        unit = warptape.eye(n, dtype=q.dtype, device=q.device)
+        near = n == k and bool(((gram - unit).abs() < 10 * n * warptape.finfo(q.dtype).eps).all())
+        self.base = tall.clone() if near else _orthonormal(tall)
+        # No step from there: A is 0, and the reflections' signs undo those of the diagonal.
+        return -warptape.eye(*q.shape[-2:], dtype=q.dtype, device=q.device).expand(q.shape).contiguous()
+
+
+def orthogonal(
+    module: Module,
+    name: str = "weight",
+    orthogonal_map: str | None = None,
+    *,
+    use_trivialization: bool = True,
+) -> Module:
+    """Makes the matrix `name`, or each of a batch, orthogonal: its columns, or rows where it is wide, are
+    orthonormal.
+
+    `orthogonal_map` is "matrix_exp" (default for square matrices), "cayley" or "householder" (default for
+    others). With `use_trivialization` what is trained is a step away from the present value.
+    """
+    weight = _weight_of(module, name)
+    if weight.dim() < 2:
+        raise ValueError(
+            f"Expected a matrix or batch of matrices. Got a tensor of {weight.dim()} dimensions."
+        )
+    if orthogonal_map is None:
+        orthogonal_map = "matrix_exp" if weight.shape[-2] == weight.shape[-1] else "householder"
+    if orthogonal_map not in ("matrix_exp", "cayley", "householder"):
+        raise ValueError(
+            f'orthogonal_map has to be one of "matrix_exp", "cayley", "householder". Got: {orthogonal_map}'
+        )
+    made = _Orthogonal(weight, orthogonal_map, use_trivialization)
+    parametrize.register_parametrization(module, name, made, unsafe=True)
     return module
