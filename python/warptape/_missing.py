@@ -13,6 +13,22 @@ from types import FrameType
 from typing import Any
 
 _IMPORT_FROM = opcode.opmap["IMPORT_FROM"]
+# Modules of torch whose contents lie elsewhere here: programs import from them, pickles name them.
+_MOVED = {
+    "autograd.profiler": "profiler",
+    "autograd.variable": "autograd",
+    "distributed._composable": "distributed",
+    "distributed._tensor": "distributed.tensor",
+    "distributed.tensor.placement_types": "distributed.tensor",
+    "nn.modules.channelshuffle": "nn.modules.shape",
+    "nn.modules.flatten": "nn.modules.shape",
+    "nn.modules.instancenorm": "nn.modules.batchnorm",
+    "nn.modules.pixelshuffle": "nn.modules.shape",
+    "nn.modules.utils": "nn.modules._sizes",
+    "nn.parallel.data_parallel": "nn.modules.data_parallel",
+    "profiler.profiler": "profiler",
+    "utils.model_zoo": "hub",
+}
 _ELSEWHERE = ("", ".nn.functional", ".nn", ".linalg", ".Tensor", ".utils", ".nn.utils")
 
 
@@ -20,6 +36,15 @@ def torch_names() -> dict[str, list[str]]:
     """PyTorch's public names by namespace: `{"torch.nn": ["AdaptiveAvgPool1d", ..], "torch.Tensor": ..}`."""
     with open(os.path.join(os.path.dirname(__file__), "torch", "names.txt")) as file:
         return {space: names.split() for space, _, names in (line.partition(": ") for line in file)}
+
+
+def module_name(name: str) -> str:
+    """The module of warptape that `name`, a module of torch, stands for."""
+    name = name.removeprefix("torch").removeprefix(".")
+    for old, new in _MOVED.items():
+        if name == old or name.startswith(old + "."):
+            name = new + name.removeprefix(old)
+    return f"warptape.{name}".rstrip(".")
 
 
 def find(path: str) -> Any:
@@ -73,6 +98,10 @@ def _imports_from(frame: FrameType) -> bool:
     return frame.f_lasti >= 0 and frame.f_code.co_code[frame.f_lasti] == _IMPORT_FROM
 
 
+def _is_package(module: str) -> bool:
+    return hasattr(sys.modules[module], "__path__")
+
+
 def lookup(owner: str, **computed: Callable[[], Any]) -> Callable[[str], Any]:
     """The `__getattr__` of a module: imports its submodules on first use and says what is missing.
 
@@ -82,9 +111,10 @@ def lookup(owner: str, **computed: Callable[[], Any]) -> Callable[[str], Any]:
     def __getattr__(name: str) -> Any:
         if name in computed:
             return computed[name]()
-        if not name.startswith("__") and hasattr(sys.modules[owner], "__path__"):
-            if importlib.util.find_spec(f"{owner}.{name}") is not None:
-                return importlib.import_module(f"{owner}.{name}")
+        module = module_name(f"{owner.removeprefix('warptape')}.{name}".lstrip("."))
+        if not name.startswith("__") and (module != f"{owner}.{name}" or _is_package(owner)):
+            if importlib.util.find_spec(module) is not None:
+                return importlib.import_module(module)
         if not name.startswith("__") and _imports_from(sys._getframe(1)):
             raise ImportError(message(owner, name), name=owner)
         raise _Missing(owner, name)

@@ -66,6 +66,11 @@ class Tensor(_C.TensorBase):
 
         return legacy_tensor(cls, args, kwargs)
 
+    # Devices and layouts that are not here.
+    is_xpu = is_mps = is_mtia = is_xla = is_vulkan = is_ipu = is_maia = is_mkldnn = is_sparse_csr = (
+        is_nested
+    ) = False
+
     # ---- autograd ----
 
     def backward(

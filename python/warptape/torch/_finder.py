@@ -15,14 +15,11 @@ from typing import Any
 import warptape
 
 from .._missing import message
+from .._missing import module_name as _own
 from ..torch_version import TorchVersion
 
 # What version checks read: the PyTorch whose names, defaults and errors these are.
 TORCH_VERSION = TorchVersion(f"2.13.0+warptape{warptape.version.__version__}")
-
-
-def _own(name: str) -> str:
-    return "warptape" + name.removeprefix("torch")
 
 
 class _Alias(Loader):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import pickle
 import subprocess
@@ -147,3 +148,30 @@ def test_an_unknown_object_is_asked_about(tmp_path, capsys, monkeypatch):
     path.write_text("import torch\ndef f(x): return x.zzz()\n")
     assert main([str(path)]) == 0  # not for certain
     assert "torch.Tensor.zzz ?" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "torch.autograd.profiler.record_function",
+        "torch.autograd.variable.Variable",
+        "torch.distributed._composable.fsdp.fully_shard",
+        "torch.distributed._tensor.Shard",
+        "torch.distributed.tensor.placement_types.Replicate",
+        "torch.distributed.algorithms._checkpoint.checkpoint_wrapper.checkpoint_wrapper",
+        "torch.nn.modules.activation.MultiheadAttention",
+        "torch.nn.modules.batchnorm.SyncBatchNorm",
+        "torch.nn.modules.channelshuffle.ChannelShuffle",
+        "torch.nn.modules.flatten.Flatten",
+        "torch.nn.modules.instancenorm.InstanceNorm2d",
+        "torch.nn.modules.pixelshuffle.PixelShuffle",
+        "torch.nn.modules.utils._pair",
+        "torch.nn.parallel.data_parallel",
+        "torch.profiler.profiler.profile",
+    ],
+)
+def test_modules_that_lie_elsewhere(path):
+    from warptape._missing import find, module_name
+
+    owner, _, name = path.rpartition(".")
+    assert getattr(importlib.import_module(module_name(owner)), name) is find(path)

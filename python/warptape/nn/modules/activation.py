@@ -9,6 +9,7 @@ from typing import Any
 import warptape
 from warptape import Tensor
 
+from ..._missing import lookup as _lookup
 from .. import functional as F
 from ..parameter import Parameter
 from .module import Module
@@ -374,3 +375,12 @@ class Softmax2d(Module):
         if input.dim() not in (3, 4):
             raise ValueError(f"Softmax2d: expected input to be 3D or 4D, got {input.dim()}D instead")
         return F.softmax(input, -3, _stacklevel=5)
+
+
+def _multiheadattention() -> Any:
+    from .multihead import MultiheadAttention
+
+    return MultiheadAttention
+
+
+__getattr__ = _lookup(__name__, MultiheadAttention=_multiheadattention)  # where PyTorch has it

@@ -7,6 +7,7 @@ from typing import Any
 import warptape
 from warptape import Tensor
 
+from ..._missing import lookup as _lookup
 from .. import functional as F
 from .normalization import AffineNorm
 
@@ -194,3 +195,12 @@ class InstanceNorm3d(_InstanceNorm):
     """[N, C, D, H, W] or [C, D, H, W]: instance normalisation of each channel."""
 
     _space = 3
+
+
+def _syncbatchnorm() -> Any:
+    from .sync_batchnorm import SyncBatchNorm
+
+    return SyncBatchNorm
+
+
+__getattr__ = _lookup(__name__, SyncBatchNorm=_syncbatchnorm)  # where PyTorch has it

@@ -9,7 +9,7 @@ from ... import _C
 from ..._missing import say_once
 from .module import Module
 
-__all__ = ["DataParallel"]
+__all__ = ["DataParallel", "data_parallel"]
 
 
 class DataParallel(Module):
@@ -49,3 +49,16 @@ class DataParallel(Module):
 
             inputs, kwargs = tree_map_only(_C.TensorBase, lambda t: t.to(place), (inputs, kwargs))
         return self.module(*inputs, **kwargs)
+
+
+def data_parallel(
+    module: Module,
+    inputs: Any,
+    device_ids: Sequence[int | Any] | None = None,
+    output_device: int | Any | None = None,
+    dim: int = 0,
+    module_kwargs: dict[str, Any] | None = None,
+) -> Any:
+    """DataParallel's forward, of a module that is not wrapped; `inputs` is a tensor or a tuple."""
+    inputs = inputs if isinstance(inputs, tuple) else (inputs,)
+    return DataParallel(module, device_ids, output_device, dim)(*inputs, **module_kwargs or {})
