@@ -33,11 +33,11 @@ PROGRAMS = """
 
 Public programs, unmodified, under `python -m warptape.torch` and under PyTorch 2.13: the same weights, data
 made by the driver, sizes for a small machine, dropout off, 20 steps (`benchmarks/programs/run.py`; it takes a
-folder with clones). Difference is the largest relative difference of a loss, ratio is warptape's time per
-step over PyTorch's.
+folder with clones). Difference is the largest relative difference of a loss, sensitivity that of PyTorch with
+itself when each weight begins one unit in the last place off, ratio warptape's time per step over PyTorch's.
 
-| program | difference | ratio | warptape | PyTorch |
-| --- | --- | --- | --- | --- |
+| program | difference | sensitivity | ratio | warptape | PyTorch |
+| --- | --- | --- | --- | --- | --- |
 """
 
 NAMES = """
@@ -66,10 +66,11 @@ def program_rows(rows: list[dict[str, Any]]) -> str:
     lines = []
     for row in rows:
         if "error" in row:
-            lines.append(f"| {row['title']} | does not run: {row['error'].replace('|', '/')} | | | |")
+            lines.append(f"| {row['title']} | does not run: {row['error'].replace('|', '/')} | | | | |")
             continue
         times = " | ".join(time_text(row[f"{library}_ms"]) for library in ("warptape", "torch"))
-        lines.append(f"| {row['title']} | {row['difference']:.1e} | {row['ratio']:.2f} | {times} |")
+        found = f"{row['difference']:.1e} | {row['own']:.1e}"
+        lines.append(f"| {row['title']} | {found} | {row['ratio']:.2f} | {times} |")
     if any(row.get("threads") == 1 for row in rows):
         lines.append("\nMeasured with one thread each, in CPU time.")
     return "\n".join(lines) + "\n"

@@ -294,7 +294,8 @@ def _(clones: Path, work: Path) -> None:
 
 @program("bert", "graykode/nlp-tutorial BERT")
 def _(clones: Path, work: Path) -> None:
-    _nlp(clones, "5-2.BERT", "BERT.py")
+    sizes = {"n_layers": 2, "n_heads": 4, "d_model": 128, "d_ff": 512, "d_k": 32, "d_v": 32}
+    script(clones / "nlp-tutorial/5-2.BERT/BERT.py", **sizes)
 
 
 # ---- vision
@@ -305,9 +306,9 @@ def _(clones: Path, work: Path) -> None:
     import torch
 
     model = import_from(clones / "pytorch-cifar", "models").ResNet18()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, weight_decay=5e-4)
     loss = lambda x, y: torch.nn.functional.cross_entropy(model(x), y)
-    train(model, optimizer, loss, batches((4, 3, 32, 32), (10, (4,))))
+    train(model, optimizer, loss, batches((16, 3, 32, 32), (10, (16,))))
 
 
 @program("unet", "milesial/Pytorch-UNet")
@@ -318,7 +319,7 @@ def _(clones: Path, work: Path) -> None:
     model = import_from(clones / "Pytorch-UNet", "unet").UNet(3, 2)
     dice = import_from(clones / "Pytorch-UNet", "utils.dice_score").dice_loss
     optimizer = torch.optim.RMSprop(
-        model.parameters(), lr=1e-6, weight_decay=1e-8, momentum=0.999, foreach=True
+        model.parameters(), lr=1e-7, weight_decay=1e-8, momentum=0.999, foreach=True
     )
 
     def loss(image: Any, mask: Any) -> Any:
