@@ -95,7 +95,8 @@ static Tensor fit(const Tensor& gradient, const OutputMeta& meta, const Node& fr
     g = tape_reduce_to(g, meta.sizes);
   }
   if (g.dtype() != meta.dtype) {
-    WT_CHECK(is_floating(g.dtype()), DtypeError, "Function ", from.type->name,
+    // A complex gradient of a real number counts by its real part.
+    WT_CHECK(is_differentiable(g.dtype()), DtypeError, "Function ", from.type->name,
              " returned a gradient of dtype ", g.dtype(), " at index ", index, ", expected ", meta.dtype);
     g = tape_cast(g, meta.dtype);
   }
@@ -126,6 +127,7 @@ void Pass::deliver(const Edge& edge, Tensor gradient) {
 }
 
 static bool has_nan(const Tensor& t) {
+  if (is_complex(t.dtype())) return has_nan(raw_parts(t));
   Tensor wide = empty(t.sizes(), {DType::Float64, {}});
   raw_copy(wide, t);
   for (int64_t i = 0; i < wide.numel(); ++i)

@@ -25,7 +25,7 @@ AutogradMeta& make_meta(const Tensor& t) {
 
 void set_requires_grad(const Tensor& t, bool value) {
   if (value) {
-    WT_CHECK(is_floating(t.dtype()), Error,
+    WT_CHECK(is_differentiable(t.dtype()), Error,
              "only Tensors of floating point and complex dtype can require gradients, got ", t.dtype());
     WT_CHECK(!t->inference || thread_state.inference_mode, Error,
              "Setting requires_grad=True on inference tensor outside InferenceMode is not allowed.");
@@ -163,7 +163,7 @@ Ref<Node> record_list(const NodeType& type, TensorList inputs) {
 void set_history(const Tensor& out, const Ref<Node>& node) {
   auto index = static_cast<uint32_t>(node->outputs.size());
   node->outputs.emplace_back(OutputMeta{out.sizes(), out.dtype(), out.device()});
-  if (is_floating(out.dtype())) set_gradient_edge(out, {node, index});
+  if (is_differentiable(out.dtype())) set_gradient_edge(out, {node, index});
 }
 
 Tensor detach(const Tensor& t) {

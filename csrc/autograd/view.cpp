@@ -12,11 +12,21 @@ namespace warptape {
 namespace {
 
 Region region_of(const Tensor& view, const Tensor& base) {
-  return {base.sizes(), base.strides(), view.sizes(), view.strides(), view.offset() - base.offset()};
+  Region r{base.sizes(), base.strides(), view.sizes(), view.strides(), view.offset() - base.offset()};
+  if (view.dtype() != base.dtype()) {
+    r.dtype = view.dtype(), r.base_dtype = base.dtype();
+    const auto item = static_cast<int64_t>(view.itemsize()),
+               base_item = static_cast<int64_t>(base.itemsize());
+    const int64_t bytes = view.offset() * item - base.offset() * base_item;
+    WT_CHECK(bytes % item == 0, NotImplementedError,
+             "a view as complex numbers whose base begins within one");
+    r.offset = bytes / item;
+  }
+  return r;
 }
 
 Tensor region_view(const Tensor& whole, const Region& r) {
-  return alias(whole, r.sizes, r.strides, r.offset);
+  return alias(whole, r.sizes, r.strides, r.offset, r.dtype.value_or(whole.dtype()));
 }
 
 void take_backward(Node& node, Gradients& g) {
@@ -97,6 +107,7 @@ Tensor tape_take_region(const Tensor& base_gradient, const Region& r) {
 
 Tensor tape_replace_region(const Tensor& base_gradient, const Tensor& part, const Region& r) {
   TensorOptions options = options_of(base_gradient.defined() ? base_gradient : part);
+  if (r.base_dtype) options.dtype = *r.base_dtype;
   Tensor out = empty_strided(r.base_sizes, r.base_strides, options);
   if (base_gradient.defined()) {
     raw_copy(out, base_gradient);

@@ -12,7 +12,9 @@ Tensor tape_expand(const Tensor& t, IntList sizes);
 struct Region {
   Shape base_sizes, base_strides;
   Shape sizes, strides;
-  int64_t offset = 0;
+  int64_t offset = 0;  // in elements of the view
+  // Where the two differ: the parts of complex numbers, or pairs seen as such.
+  std::optional<DType> dtype = {}, base_dtype = {};
 };
 // The view's part of a gradient of the base, as a tensor of its own.
 Tensor tape_take_region(const Tensor& base_gradient, const Region& region);

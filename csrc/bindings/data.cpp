@@ -70,6 +70,10 @@ std::optional<DType> from_numpy_dtype(const py::dtype& d) {
         default:
           return std::nullopt;
       }
+    case 'c':
+      return d.itemsize() == 8    ? std::optional(DType::Complex64)
+             : d.itemsize() == 16 ? std::optional(DType::Complex128)
+                                  : std::nullopt;
     default:
       return std::nullopt;
   }
@@ -87,7 +91,7 @@ std::optional<DType> numpy_scalar_dtype(PyObject* o) {
 void collect_scalar(PyObject* o, Nested& out) {
   Scalar s;
   if (!to_scalar(o, s)) throw TypeError(message("tensor: must be real number, not ", Py_TYPE(o)->tp_name));
-  WT_CHECK(!PyLong_Check(o) || !is_floating(s.dtype()), ValueError,
+  WT_CHECK(!PyLong_Check(o) || !s.is_floating(), ValueError,
            "tensor: an int must fit into 64 bits, got a larger one");
   out.kind.add_dimensioned(numpy_scalar_dtype(o).value_or(s.dtype()));
   out.values.push_back(s);
@@ -119,10 +123,17 @@ Tensor from_nested(PyObject* o, std::optional<DType> dtype) {
   bool empty_data = numel_of(n.sizes, "tensor") == 0;
   if (!empty_data) collect(o, 0, n);
   DType found = empty_data ? rank_context().default_dtype : n.kind.result();
-  bool floating = is_floating(found) || (dtype && is_floating(*dtype));
-  Tensor wide = empty(n.sizes, {floating ? DType::Float64 : DType::Int64, {}});
+  const DTypeCategory kind = std::max(category(found), dtype ? category(*dtype) : DTypeCategory::Bool);
+  WT_CHECK(category(found) < DTypeCategory::Complex || !dtype || is_complex(*dtype), TypeError,
+           "tensor: must be real number, not complex, for dtype ", *dtype);
+  Tensor wide = empty(n.sizes, {kind == DTypeCategory::Complex    ? DType::Complex128
+                                : kind == DTypeCategory::Floating ? DType::Float64
+                                                                  : DType::Int64,
+                                {}});
   for (size_t i = 0; i < n.values.size(); ++i) {
-    if (floating) {
+    if (kind == DTypeCategory::Complex) {
+      wide.data_as<Complex<double>>()[i] = n.values[i].to_complex();
+    } else if (kind == DTypeCategory::Floating) {
       wide.data_as<double>()[i] = n.values[i].to_double();
     } else {
       wide.data_as<int64_t>()[i] = n.values[i].to_int();
@@ -134,7 +145,8 @@ Tensor from_nested(PyObject* o, std::optional<DType> dtype) {
 // ---- NumPy ---------------------------------------------------------------------------------------------
 
 py::dtype to_numpy_dtype(DType t) {
-  constexpr const char* codes[kNumDTypes] = {"?", "u1", "i1", "i2", "i4", "i8", "f2", "", "f4", "f8"};
+  constexpr const char* codes[kNumDTypes] = {"?",  "u1", "i1", "i2", "i4", "i8",
+                                             "f2", "",   "f4", "f8", "c8", "c16"};
   WT_CHECK(t != DType::BFloat16, TypeError,
            "numpy: Got unsupported ScalarType BFloat16; convert with .float() first");
   return py::dtype(codes[static_cast<int>(t)]);
@@ -146,7 +158,9 @@ Tensor from_numpy(const py::array& a) {
            "from_numpy: given numpy array has byte order different from the native byte order. Conversion "
            "between byte orders is currently not supported.");
   WT_CHECK(dtype, TypeError, "can't convert np.ndarray of type ", py::str(a.dtype()).cast<std::string>(),
-           ". The only supported types are: float64, float32, float16, int64, int32, int16, int8, uint8, and "
+           ". The only supported types are: float64, float32, float16, complex64, complex128, int64, int32, "
+           "int16, int8, "
+           "uint8, and "
            "bool.");
   Shape sizes, strides;
   auto item = static_cast<int64_t>(itemsize(*dtype));
@@ -193,6 +207,11 @@ py::object to_numpy(const Tensor& t, PyObject* owner) {
 
 PyObject* element(const char* p, DType t) {
   PyObject* out = nullptr;
+  kernels::dispatch(kernels::ComplexTypes{}, t, [&](auto tag) {
+    typename decltype(tag)::type v;
+    std::memcpy(&v, p, sizeof v);
+    out = PyComplex_FromDoubles(v.re, v.im);
+  });
   kernels::dispatch(kernels::AllTypes{}, t, [&](auto tag) {
     using T = typename decltype(tag)::type;
     T v;

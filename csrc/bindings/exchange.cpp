@@ -88,7 +88,7 @@ struct DLManagedTensor {
   void* context;
   void (*deleter)(DLManagedTensor*);
 };
-enum DLCode : uint8_t { kDLInt = 0, kDLUInt = 1, kDLFloat = 2, kDLBfloat = 4, kDLBool = 6 };
+enum DLCode : uint8_t { kDLInt = 0, kDLUInt = 1, kDLFloat = 2, kDLBfloat = 4, kDLComplex = 5, kDLBool = 6 };
 constexpr int32_t kDLCPU = 1, kDLCUDA = 2, kDLCUDAHost = 3, kDLCUDAManaged = 13;
 
 DLDataType to_dl(DType t) {
@@ -96,6 +96,7 @@ DLDataType to_dl(DType t) {
   if (t == DType::Bool) return {kDLBool, bits, 1};
   if (t == DType::UInt8) return {kDLUInt, bits, 1};
   if (t == DType::BFloat16) return {kDLBfloat, bits, 1};
+  if (is_complex(t)) return {kDLComplex, bits, 1};
   return {static_cast<uint8_t>(is_floating(t) ? kDLFloat : kDLInt), bits, 1};
 }
 

@@ -106,7 +106,7 @@ class Parser {
   }
   void add_index(PyObject* o, int64_t size) {
     bool scalar_tensor = is_tensor(o) && tensor_of(o).ndim() == 0 && tensor_of(o).dtype() != DType::Bool &&
-                         !is_floating(tensor_of(o).dtype());
+                         category(tensor_of(o).dtype()) <= DTypeCategory::Integral;
     if (PyLong_Check(o) || scalar_tensor || (!is_tensor(o) && PyIndex_Check(o) && !PySequence_Check(o))) {
       Object number = checked(PyNumber_Index(o));
       int64_t i = PyLong_AsLongLong(number.get());
@@ -121,9 +121,9 @@ class Parser {
              "indices (got ",
              Py_TYPE(o)->tp_name, ")");
     Tensor index = to_index(o);
-    WT_CHECK(!is_floating(index.dtype()) || index.numel() == 0, IndexError,
+    WT_CHECK(!is_differentiable(index.dtype()) || index.numel() == 0, IndexError,
              "indexing: tensors used as indices must be long, int, byte or bool tensors, got ", index);
-    if (is_floating(index.dtype())) index = raw_cast(index, DType::Int64);
+    if (is_differentiable(index.dtype())) index = raw_cast(index, DType::Int64);
     bool mask = index.dtype() == DType::Bool;
     if (mask && index.ndim() == 0) {
       push_view({Item::Kind::NewDim});

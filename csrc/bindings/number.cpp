@@ -104,6 +104,14 @@ const Tensor& single(PyObject* a, const char* what) {
   return t;
 }
 
+Scalar real_item(PyObject* a, const char* what) {
+  Scalar s = item_unlocked(single(a, what));
+  WT_CHECK(s.to_complex().im == 0, Error, what,
+           ": value cannot be converted to a real number without overflow: ", s.to_complex().im,
+           "j would be lost");
+  return s.is_complex() ? Scalar(s.to_double()) : s;
+}
+
 int truth(PyObject* a) {
   return guarded(
       [&] {
@@ -118,19 +126,19 @@ int truth(PyObject* a) {
 
 PyObject* to_int(PyObject* a) {
   return guarded([&] {
-    Scalar s = item_unlocked(single(a, "int()"));
+    Scalar s = real_item(a, "int()");
     return s.is_floating() ? PyLong_FromDouble(s.to_double()) : PyLong_FromLongLong(s.to_int());
   });
 }
 
 PyObject* to_float(PyObject* a) {
-  return guarded([&] { return PyFloat_FromDouble(item_unlocked(single(a, "float()")).to_double()); });
+  return guarded([&] { return PyFloat_FromDouble(real_item(a, "float()").to_double()); });
 }
 
 PyObject* to_index(PyObject* a) {
   return guarded([&] {
-    WT_CHECK(tensor_of(a).numel() == 1 && !is_floating(tensor_of(a).dtype()), TypeError,
-             "only integer tensors of a single element can be converted to an index");
+    WT_CHECK(tensor_of(a).numel() == 1 && category(tensor_of(a).dtype()) <= DTypeCategory::Integral,
+             TypeError, "only integer tensors of a single element can be converted to an index");
     return PyLong_FromLongLong(item_unlocked(tensor_of(a)).to_int());
   });
 }

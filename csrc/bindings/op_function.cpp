@@ -1,5 +1,6 @@
 // The callable that Python sees for an op: one object per name and place, called by vectorcall.
 #include "bindings/parse.h"
+#include "ops/elementwise.h"
 // After Python.h, which it does not include itself.
 #include <structmember.h>
 
@@ -143,10 +144,26 @@ PyObject* finish_out(const OpInfo& op, PyObject* out, Result& result) {
   }
 }
 
+// For calls with complex numbers: DtypeError unless the op knows them.
+[[gnu::cold, gnu::noinline]] void check_complex(const OpInfo& op, const Frame& frame) {
+  const char* found = "complex numbers";
+  bool on_device = false;
+  for (size_t i = op.args.size(); i-- > 0;) {
+    if (op.args[i].type != ArgType::Tensor || !frame.values[i].present) continue;
+    const Tensor& t = *frame.values[i].tensor;
+    if (is_complex(t.dtype())) found = name(t.dtype());
+    on_device |= t.device().is_cuda();
+  }
+  WT_CHECK(ops::takes_complex(op.name), DtypeError, op.name, ": not implemented for ", found);
+  WT_CHECK(!on_device || !ops::moves_by_kernel(op.name), NotImplementedError, op.name, ": ", found,
+           " is moved by this op on the CPU alone; take torch.view_as_real");
+}
+
 PyObject* call_overload(const OpGroup& group, size_t i, Frame& frame) {
   const OpInfo& op = *group.overloads[i];
   Result result;
   if (__builtin_expect(frame.elsewhere, 0)) check_devices(op, frame);
+  if (__builtin_expect(frame.complex, 0)) check_complex(op, frame);
   {
     GilRelease release(frame.work);
     op.call(op, frame.values, result);
@@ -231,8 +248,14 @@ PyObject* list_ops(PyObject*, PyObject*) {
     return list.release();
   });
 }
-PyMethodDef module_methods[] = {{"_list_ops", list_ops, METH_NOARGS, "Every op's declaration, oldest first."},
-                                {}};
+PyObject* takes_complex(PyObject*, PyObject* name) {
+  const char* text = PyUnicode_AsUTF8(name);
+  return text ? PyBool_FromLong(ops::takes_complex(text)) : nullptr;
+}
+PyMethodDef module_methods[] = {
+    {"_takes_complex", takes_complex, METH_O, "Whether an op computes with complex numbers."},
+    {"_list_ops", list_ops, METH_NOARGS, "Every op's declaration, oldest first."},
+    {}};
 
 }  // namespace
 

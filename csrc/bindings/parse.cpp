@@ -15,7 +15,9 @@ bool to_int(PyObject* o, int64_t& out) {
   }
   if (!PyLong_Check(o)) {
     if (PyFloat_Check(o) || !PyIndex_Check(o)) return false;
-    if (is_tensor(o) && (tensor_of(o).numel() != 1 || is_floating(tensor_of(o).dtype()))) return false;
+    if (is_tensor(o) &&
+        (tensor_of(o).numel() != 1 || category(tensor_of(o).dtype()) > DTypeCategory::Integral))
+      return false;
     Object index(PyNumber_Index(o));
     if (!index) {
       PyErr_Clear();
@@ -35,7 +37,7 @@ bool to_double(PyObject* o, double& out, bool read_devices) {
     return true;
   }
   Scalar s;
-  if (!to_scalar(o, s, read_devices)) return false;
+  if (!to_scalar(o, s, read_devices) || s.is_complex()) return false;
   out = s.to_double();
   return true;
 }
@@ -72,6 +74,7 @@ bool to_tensor_list(PyObject* o, Frame& frame, Value& v) {
     list.push_back(tensor_of(item));
     frame.work += list.back().numel();
     frame.elsewhere |= !list.back().device().is_cpu();
+    frame.complex |= is_complex(list.back().dtype());
   }
   v.list = {list.data(), list.size()};
   return true;
@@ -85,6 +88,7 @@ bool to_opt_tensor_list(PyObject* o, Frame& frame, Value& v) {
     PyObject* item = PySequence_Fast_GET_ITEM(o, i);
     if (item != Py_None && !is_tensor(item)) return false;
     list.push_back(item == Py_None ? OptTensor() : OptTensor(tensor_of(item)));
+    frame.complex |= item != Py_None && is_complex(tensor_of(item).dtype());
   }
   v.list = {list.data(), list.size()};
   return true;
@@ -108,6 +112,7 @@ bool to_dtype(PyObject* o, Value& v) {
   if (o == reinterpret_cast<PyObject*>(&PyFloat_Type)) return v.dtype = DType::Float64, true;
   if (o == reinterpret_cast<PyObject*>(&PyLong_Type)) return v.dtype = DType::Int64, true;
   if (o == reinterpret_cast<PyObject*>(&PyBool_Type)) return v.dtype = DType::Bool, true;
+  if (o == reinterpret_cast<PyObject*>(&PyComplex_Type)) return v.dtype = DType::Complex128, true;
   return false;
 }
 
@@ -126,6 +131,7 @@ bool convert(const Arg& arg, PyObject* o, Frame& frame, Value& v) {
       v.tensor = &tensor_of(o);
       frame.work += v.tensor->numel();
       frame.elsewhere |= !v.tensor->device().is_cpu();
+      frame.complex |= is_complex(v.tensor->dtype());
       return true;
     case ArgType::TensorList:
       return to_tensor_list(o, frame, v);
@@ -141,11 +147,11 @@ bool convert(const Arg& arg, PyObject* o, Frame& frame, Value& v) {
         return v.b = PyObject_IsTrue(o) == 1, true;
       return false;
     case ArgType::Scalar:
-      return to_scalar(o, v.scalar, frame.read_devices);
+      return to_scalar(o, v.scalar, frame.read_devices) && (frame.complex |= v.scalar.is_complex(), true);
     case ArgType::IntList:
       return to_int_list(o, frame, v, true);
     case ArgType::DType:
-      return to_dtype(o, v);
+      return to_dtype(o, v) && (frame.complex |= is_complex(v.dtype), true);
     case ArgType::Device:
       return to_device(o, v) && (frame.work += v.device.is_cuda() ? GilRelease::kWorthIt : 0, true);
     case ArgType::String:
@@ -243,9 +249,17 @@ bool to_scalar(PyObject* o, Scalar& out, bool read_devices) {
     if (t.ndim() != 0 || t.is_meta() || (!read_devices && !t.device().is_cpu())) return false;
     return out = item(t), true;
   }
+  if (PyComplex_Check(o)) {
+    const Py_complex c = PyComplex_AsCComplex(o);
+    return out = Complex<double>(c.real, c.imag), true;
+  }
   if (PyUnicode_Check(o) || PySequence_Check(o)) return false;
   // NumPy's scalars: integers have __index__, the others only __float__.
   if (std::strncmp(Py_TYPE(o)->tp_name, "numpy.bool", 10) == 0) return out = PyObject_IsTrue(o) == 1, true;
+  if (std::strcmp(Py_TYPE(o)->tp_name, "numpy.complex64") == 0) {
+    Object number = checked(PyObject_CallMethod(o, "__complex__", nullptr));
+    return to_scalar(number.get(), out);
+  }
   Object number(PyIndex_Check(o)                                                 ? PyNumber_Index(o)
                 : Py_TYPE(o)->tp_as_number && Py_TYPE(o)->tp_as_number->nb_float ? PyNumber_Float(o)
                                                                                  : nullptr);

@@ -19,6 +19,7 @@ struct Frame {
   int singles_used = 0;
   int64_t work = 0;        // elements of all tensor arguments
   bool elsewhere = false;  // some tensor is not the CPU's
+  bool complex = false;    // some tensor, number or dtype is
   bool read_devices;       // numbers may be read from a device, which waits for it
   explicit Frame(bool reads = false) : read_devices(reads) {}
   PyObject* out = nullptr;  // of out=

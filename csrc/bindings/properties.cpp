@@ -72,7 +72,7 @@ int set_data(PyObject* self, PyObject* value, void*) {
       [&] {
         WT_CHECK(value && is_tensor(value), TypeError, "Variable data has to be a tensor");
         const Tensor &t = tensor_of(self), &from = tensor_of(value);
-        WT_CHECK(!requires_grad(t) || is_floating(from.dtype()), DtypeError,
+        WT_CHECK(!requires_grad(t) || is_differentiable(from.dtype()), DtypeError,
                  "data set to a tensor that requires gradients must be floating point, got ", from.dtype());
         t->storage = from->storage;
         t->dtype = from.dtype();

@@ -4,6 +4,7 @@
 namespace warptape::bindings {
 
 PyObject* wrap(const Scalar& s) {
+  if (s.is_complex()) return PyComplex_FromDoubles(s.to_complex().re, s.to_complex().im);
   if (s.is_floating()) return PyFloat_FromDouble(s.to_double());
   if (s.is_bool()) return PyBool_FromLong(s.to_bool());
   return PyLong_FromLongLong(s.to_int());

@@ -27,7 +27,9 @@ PyObject* dtype_repr(PyObject* self) { return PyUnicode_FromFormat("torch.%s", n
 PyObject* dtype_reduce(PyObject* self, PyObject*) { return PyUnicode_FromString(name(dtype_value(self))); }
 PyObject* dtype_itemsize(PyObject* self, void*) { return PyLong_FromSize_t(itemsize(dtype_value(self))); }
 PyObject* dtype_floating(PyObject* self, void*) { return PyBool_FromLong(is_floating(dtype_value(self))); }
-PyObject* dtype_complex(PyObject*, void*) { return PyBool_FromLong(0); }
+PyObject* dtype_complex(PyObject* self, void*) { return PyBool_FromLong(is_complex(dtype_value(self))); }
+PyObject* dtype_to_real(PyObject* self, PyObject*) { return wrap(real_of(dtype_value(self))); }
+PyObject* dtype_to_complex(PyObject* self, PyObject*) { return wrap(complex_of(dtype_value(self))); }
 PyObject* dtype_signed(PyObject* self, void*) {
   return PyBool_FromLong(dtype_value(self) != DType::Bool && dtype_value(self) != DType::UInt8);
 }
@@ -38,7 +40,11 @@ PyGetSetDef dtype_getset[] = {{"itemsize", dtype_itemsize, nullptr, "Bytes of on
                               {"is_signed", dtype_signed, nullptr, nullptr, nullptr},
                               {"__name__", dtype_name, nullptr, nullptr, nullptr},
                               {}};
-PyMethodDef dtype_methods[] = {{"__reduce__", dtype_reduce, METH_NOARGS, nullptr}, {}};
+PyMethodDef dtype_methods[] = {
+    {"__reduce__", dtype_reduce, METH_NOARGS, nullptr},
+    {"to_real", dtype_to_real, METH_NOARGS, "The dtype of a complex number's parts."},
+    {"to_complex", dtype_to_complex, METH_NOARGS, "The complex dtype with such parts."},
+    {}};
 PyType_Slot dtype_slots[] = {{Py_tp_repr, reinterpret_cast<void*>(dtype_repr)},
                              {Py_tp_getset, dtype_getset},
                              {Py_tp_methods, dtype_methods},

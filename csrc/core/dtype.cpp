@@ -3,11 +3,15 @@
 #include <algorithm>
 #include <ostream>
 
+#include "core/errors.h"
+#include "kernels/elementwise.h"
+
 namespace warptape {
 
 const char* name(DType t) {
-  constexpr const char* names[kNumDTypes] = {"bool",  "uint8",   "int8",     "int16",   "int32",
-                                             "int64", "float16", "bfloat16", "float32", "float64"};
+  constexpr const char* names[kNumDTypes] = {"bool",    "uint8",   "int8",      "int16",
+                                             "int32",   "int64",   "float16",   "bfloat16",
+                                             "float32", "float64", "complex64", "complex128"};
   return names[static_cast<int>(t)];
 }
 
@@ -16,6 +20,7 @@ std::ostream& operator<<(std::ostream& out, DType t) { return out << name(t); }
 DType promote(DType a, DType b) {
   if (a == b) return a;
   if (a > b) std::swap(a, b);
+  if (a == DType::Float64 && is_complex(b)) return DType::Complex128;
   if (category(a) != category(b)) return b;
   if (a == DType::UInt8 && b == DType::Int8) return DType::Int16;
   if (a == DType::Float16 && b == DType::BFloat16) return DType::Float32;
@@ -26,9 +31,15 @@ DType PromotionState::result() const {
   std::optional<DType> out;
   for (const auto& level : {dim_, zero_, scalar_}) {
     if (!level) continue;
-    if (!out || category(*level) > category(*out)) out = level;
+    if (out && category(*level) <= category(*out)) continue;
+    // Floats of a higher rank keep their width: they become the parts of complex numbers.
+    out = out && is_floating(*out) && is_complex(*level) ? complex_of(*out) : *level;
   }
   return out.value_or(DType::Float32);
+}
+
+void kernels::refuse_compute_dtype(DType compute) {
+  throw DtypeError(message("not implemented for ", compute, "; convert to a dtype that the op computes in"));
 }
 
 }  // namespace warptape

@@ -283,9 +283,21 @@ Backend& ProcessGroup::backend_of(const Collective& call) {
   return backend(has_backend(options_.cpu_backend) ? DeviceType::CPU : DeviceType::CUDA);
 }
 
+// Complex numbers travel, and are added, by their parts.
+static void as_parts(Collective& call) {
+  for (auto* list : {&call.inputs, &call.outputs})
+    for (Tensor& t : *list) {
+      if (!is_complex(t.dtype())) continue;
+      WT_CHECK(call.reduce == ReduceOp::Sum || call.reduce == ReduceOp::Avg, DtypeError, name_of(call.op),
+               ": ", name_of(call.reduce), " is not supported on complex tensors, got ", t);
+      t = raw_parts(t);
+    }
+}
+
 std::shared_ptr<Work> ProcessGroup::run(Collective call, std::string site, bool async,
                                         std::optional<Milliseconds> timeout) {
   check_open(call);
+  as_parts(call);
   check(call);
   if (Backend& b = backend_of(call); b.on_stream()) {
     std::vector<Collective> calls(1, std::move(call));

@@ -17,7 +17,9 @@ struct BinaryDef {
 
 // An operand as the tape keeps it: numbers as 0-dim tensors, which leave the result's dtype alone.
 inline Tensor as_operand(const Tensor& t) { return t; }
-inline Tensor as_operand(const Scalar& s) { return scalar_tensor(s, DType::Float64); }
+inline Tensor as_operand(const Scalar& s) {
+  return scalar_tensor(s, s.is_complex() ? DType::Complex128 : DType::Float64);
+}
 
 template <class A, class B>
 Ref<Node> record_binary(const NodeType& type, const A& a, const B& b) {
@@ -84,9 +86,9 @@ Tensor binary_inplace(const Tensor& a, const B& b) {
 #define WT_BINARY_DEF(NAME, NODE, RULE, DIVIDES, CHECK, GRAD_A, GRAD_B)                                     \
   namespace {                                                                                               \
   void NAME##_backward(Node& n, Gradients& grads) {                                                         \
-    [[maybe_unused]] const Tensor &g = grads[0], a = n.saved(0), b = n.saved(1);                            \
-    if (grads.wants(0)) grads.set(0, GRAD_A);                                                               \
-    if (grads.wants(1)) grads.set(1, GRAD_B);                                                               \
+    [[maybe_unused]] const Tensor g = conjugate(grads[0]), a = n.saved(0), b = n.saved(1);                  \
+    if (grads.wants(0)) grads.set(0, conjugate(GRAD_A));                                                    \
+    if (grads.wants(1)) grads.set(1, conjugate(GRAD_B));                                                    \
   }                                                                                                         \
   BinaryDef NAME##_def{                                                                                     \
       #NAME, #NAME "_", ResultRule::RULE, {NODE, NAME##_backward}, ElementwiseSlot{#NAME}, DIVIDES, CHECK}; \

@@ -77,6 +77,11 @@ Tensor isclose_impl(const Tensor& a, const Tensor& b, double rtol, double atol, 
            " and ", b.dtype(), "; convert one with .to()");
   WT_CHECK(rtol >= 0 && atol >= 0, Error, "isclose: expected rtol and atol of at least 0, got ", rtol,
            " and ", atol);
+  if (is_complex(a.dtype())) {
+    Tensor gap = complex_abs(a - b), near = logical_and(le(gap, complex_abs(b) * rtol + atol), isfinite(gap));
+    Tensor close = logical_or(eq(a, b), near);
+    return equal_nan ? logical_or(close, logical_and(isnan(a), isnan(b))) : close;
+  }
   const bool floats = is_floating(a.dtype());
   // Integers are compared as double, for the bounds are fractions.
   Tensor x = floats ? a : raw_cast(a, DType::Float64), y = floats ? b : raw_cast(b, DType::Float64);

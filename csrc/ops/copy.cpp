@@ -9,6 +9,11 @@ namespace {
 void identity_backward(Node&, Gradients& g) { g.set(0, g[0]); }
 constexpr NodeType kClone{"CloneBackward0", identity_backward};
 
+void warn_of_loss(DType from, DType to) {
+  if (is_complex(from) && !is_complex(to) && to != DType::Bool)
+    warn("Casting complex values to real discards the imaginary part");
+}
+
 Tensor clone_as(const Tensor& x, Tensor out) {
   raw_copy(out, x);
   if (needs_grad(x)) set_history(out, record(kClone, x));
@@ -36,12 +41,13 @@ Tensor to_impl(const Tensor& x, std::optional<Device> device, std::optional<DTyp
   DType t = dtype.value_or(x.dtype());
   Device d = device.value_or(x.device());
   if (!copy && t == x.dtype() && d == x.device()) return x;
+  warn_of_loss(x.dtype(), t);
   // A copy that the host does not wait for needs page-locked memory to arrive in.
   Tensor out = d == x.device()                                      ? empty_like_layout(x, t)
                : non_blocking && d.is_cpu() && x.device().is_cuda() ? empty_pinned(x.sizes(), t)
                                                                     : empty(x.sizes(), {t, d});
   raw_copy(out, x, non_blocking);
-  if (needs_grad(x) && is_floating(t)) {
+  if (needs_grad(x) && is_differentiable(t)) {
     Ref<Node> n = record(kTo, x);
     n->emplace<Origin>(x.dtype(), x.device());
     set_history(out, n);
@@ -61,7 +67,8 @@ Tensor copy_impl(const Tensor& self, const Tensor& src, bool non_blocking) {
   Shape shape = broadcast_shapes(self.sizes(), src.sizes(), "copy_");
   WT_CHECK(shape == self.sizes(), ShapeError, "copy_: shape ", src.sizes(),
            " of the source does not broadcast to ", self.sizes());
-  bool recorded = needs_grad(self, src) && is_floating(self.dtype());
+  warn_of_loss(src.dtype(), self.dtype());
+  bool recorded = needs_grad(self, src) && is_differentiable(self.dtype());
   check_inplace(self, "copy_", recorded);
   Ref<Node> n = recorded ? record(kCopy, self, src) : Ref<Node>();
   // Memory that overlaps is read whole before it is written.

@@ -12,7 +12,7 @@ ElementwiseSlot add_scaled_slot{"add_scaled"};  // a + c * b
 void add_backward(Node& n, Gradients& g) {
   const Scalar& alpha = n.data<Scalar>();
   if (g.wants(0)) g.set(0, g[0]);
-  if (g.wants(1)) g.set(1, alpha.equal(1) ? g[0] : g[0] * alpha);
+  if (g.wants(1)) g.set(1, alpha.equal(1) ? g[0] : g[0] * conjugate(alpha));
 }
 constexpr NodeType kAdd{"AddBackward0", add_backward}, kSub{"SubBackward0", add_backward};
 
@@ -22,7 +22,9 @@ void check_alpha(const char* op, const A& a, const B& b, const Scalar& alpha) {
   DType result = promoted_dtype(std::array<PointwiseInput, 2>{PointwiseInput(a), PointwiseInput(b)});
   WT_CHECK(!alpha.is_bool() || result == DType::Bool, DtypeError, op,
            ": Boolean alpha only supported for Boolean results.");
-  WT_CHECK(!alpha.is_floating() || is_floating(result), DtypeError, op,
+  WT_CHECK(!alpha.is_complex() || is_complex(result), DtypeError, op,
+           ": For non-complex input tensors, argument alpha must not be a complex number.");
+  WT_CHECK(!alpha.is_floating() || is_differentiable(result), DtypeError, op,
            ": For integral input tensors, argument alpha must not be a floating point number.");
 }
 
@@ -34,7 +36,10 @@ void check_sub(const A& a, const B& b) {
            "use the `~` or `logical_not()` operator instead.");
 }
 
-Scalar negated(const Scalar& s) { return s.is_floating() ? Scalar(-s.to_double()) : Scalar(-s.to_int()); }
+Scalar negated(const Scalar& s) {
+  if (s.is_complex()) return -s.to_complex();
+  return s.is_floating() ? Scalar(-s.to_double()) : Scalar(-s.to_int());
+}
 
 // a + alpha * b into a fresh tensor, or into self.
 template <class A, class B>
@@ -110,24 +115,24 @@ Ref<Node> record_operands(const NodeType& type, const A& a, const B& b, bool sav
 }
 
 void mul_backward(Node& n, Gradients& g) {
-  if (g.wants(0)) g.set(0, g[0] * n.saved(1));
-  if (g.wants(1)) g.set(1, g[0] * n.saved(0));
+  if (g.wants(0)) g.set(0, g[0] * conjugate(n.saved(1)));
+  if (g.wants(1)) g.set(1, g[0] * conjugate(n.saved(0)));
 }
 void mul_ts_backward(Node& n, Gradients& g) {
   const Scalar& s = n.data<Number>().value;
-  g.set(g.wants(0) ? 0 : 1, g[0] * s);
+  g.set(g.wants(0) ? 0 : 1, g[0] * conjugate(s));
 }
 constexpr NodeType kMul{"MulBackward0", mul_backward}, kMulScalar{"MulBackward0", mul_ts_backward};
 
 void div_backward(Node& n, Gradients& g) {
-  Tensor b = n.saved(1);
+  Tensor b = conjugate(n.saved(1));
   if (g.wants(0)) g.set(0, g[0] / b);
-  if (g.wants(1)) g.set(1, -g[0] * (n.saved(0) / b) / b);
+  if (g.wants(1)) g.set(1, -g[0] * (conjugate(n.saved(0)) / b) / b);
 }
-void div_ts_backward(Node& n, Gradients& g) { g.set(0, g[0] / n.data<Number>().value); }
+void div_ts_backward(Node& n, Gradients& g) { g.set(0, g[0] / conjugate(n.data<Number>().value)); }
 void div_st_backward(Node& n, Gradients& g) {
-  Tensor b = n.saved(0);
-  g.set(1, -g[0] * (n.data<Number>().value / b) / b);
+  Tensor b = conjugate(n.saved(0));
+  g.set(1, -g[0] * (conjugate(n.data<Number>().value) / b) / b);
 }
 constexpr NodeType kDiv{"DivBackward0", div_backward}, kDivTs{"DivBackward0", div_ts_backward},
     kDivSt{"DivBackward0", div_st_backward};

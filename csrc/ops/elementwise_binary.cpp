@@ -90,16 +90,18 @@ decltype(div_mode_ts_) div_mode_ts_{
 // ---- powers ----
 namespace {
 Tensor pow_base_gradient(const Tensor& g, const Tensor& a, const Tensor& b) {
-  if (!needs_grad(g, a, b))
+  if (!needs_grad(g, a, b) && !is_complex(g.dtype()))
     return pointwise("pow_base_backward", pow_base_backward_slot, ResultRule::Same, {g, a, b});
   return zero_where(eq_ts(b, 0), g * (b * pow(a, b - 1)));
 }
 // 0 ^ b does not change with b > 0, though log(0) is infinite.
 Tensor pow_exponent_gradient(const Tensor& g, const Tensor& a, const Tensor& b) {
-  return zero_where(logical_and(eq_ts(a, 0), ge_ts(b, 0)), g * (pow(a, b) * log(a)));
+  Tensor grows = is_complex(b.dtype()) ? logical_and(eq_ts(imag(b), 0), ge_ts(real(b), 0)) : ge_ts(b, 0);
+  return zero_where(logical_and(eq_ts(a, 0), grows),
+                    g * (pow(a, b) * log(is_complex(g.dtype()) ? tape_cast(a, g.dtype()) : a)));
 }
 void check_negative_power(const Tensor& a, const Scalar& e) {
-  WT_CHECK(is_floating(a.dtype()) || e.is_floating() || e.to_int() >= 0, Error,
+  WT_CHECK(is_differentiable(a.dtype()) || e.kind() >= DTypeCategory::Floating || e.to_int() >= 0, Error,
            "pow: Integers to negative integer powers are not allowed; convert the base to a floating dtype");
 }
 }  // namespace
@@ -111,8 +113,11 @@ void pow_scalar_backward(Node& n, Gradients& g) {
   const Tensor x = n.saved(0);
   if (e.equal(0)) return g.set(0, no_gradient(g[0]));
   if (e.equal(1)) return g.set(0, g[0]);
-  if (e.equal(2)) return g.set(0, g[0] * x * 2);
-  g.set(0, g[0] * (pow_ts(x, e.is_floating() ? Scalar(e.to_double() - 1) : Scalar(e.to_int() - 1)) * e));
+  if (e.equal(2)) return g.set(0, g[0] * conjugate(x) * 2);
+  const Scalar less = e.is_complex()    ? Scalar(e.to_complex() - Complex<double>(1))
+                      : e.is_floating() ? Scalar(e.to_double() - 1)
+                                        : Scalar(e.to_int() - 1);
+  g.set(0, g[0] * conjugate(pow_ts(x, less) * e));
 }
 constexpr NodeType kPowScalar{"PowBackward0", pow_scalar_backward};
 Ref<Node> record_pow(const Tensor& a, const Tensor& saved, const Scalar& e) {

@@ -35,7 +35,8 @@ WT_UNARY(cosh, "CoshBackward0", Float, Input, "Hyperbolic cosine.", g* sinh(s));
 WT_UNARY(tanh, "TanhBackward0", Float, Output, "Hyperbolic tangent.",
          WT_FUSED(tanh_backward, g * (1 - s * s)));
 WT_UNARY(asinh, "AsinhBackward0", Float, Input, "Inverse hyperbolic sine.", g* rsqrt(s* s + 1));
-WT_UNARY(acosh, "AcoshBackward0", Float, Input, "Inverse hyperbolic cosine.", g* rsqrt(s* s - 1));
+WT_UNARY(acosh, "AcoshBackward0", Float, Input, "Inverse hyperbolic cosine.",
+         is_complex(s.dtype()) ? g * rsqrt(s - 1) * rsqrt(s + 1) : g * rsqrt(s * s - 1));
 WT_UNARY(atanh, "AtanhBackward0", Float, Input, "Inverse hyperbolic tangent.", g / (1 - s * s));
 WT_UNARY(erf, "ErfBackward0", Float, Input, "Error function.",
          WT_FUSED(erf_backward, g* exp(-(s* s)) * kTwoOverSqrtPi));

@@ -170,12 +170,12 @@ Tensor lerp_inplace(const Tensor& a, const Tensor& b, const W& w) {
 void addcmul_backward(Node& n, Gradients& g) {
   const Scalar& value = n.data<Scalar>();
   if (g.wants(0)) g.set(0, g[0]);
-  if (g.wants(1)) g.set(1, g[0] * n.saved(1) * value);
-  if (g.wants(2)) g.set(2, g[0] * n.saved(0) * value);
+  if (g.wants(1)) g.set(1, g[0] * conjugate(n.saved(1)) * conjugate(value));
+  if (g.wants(2)) g.set(2, g[0] * conjugate(n.saved(0)) * conjugate(value));
 }
 void addcdiv_backward(Node& n, Gradients& g) {
-  const Scalar& value = n.data<Scalar>();
-  const Tensor b = n.saved(0), c = n.saved(1);
+  const Scalar value = conjugate(n.data<Scalar>());
+  const Tensor b = conjugate(n.saved(0)), c = conjugate(n.saved(1));
   if (g.wants(0)) g.set(0, g[0]);
   if (g.wants(1)) g.set(1, g[0] / c * value);
   if (g.wants(2)) g.set(2, -(g[0] * (b / c) / c) * value);
@@ -192,9 +192,9 @@ template <AddC& D>
 void check_addc(const Tensor& a, const Tensor& b, const Tensor& c, const Scalar& value) {
   const PointwiseInput all[] = {a, b, c};
   const DType t = promoted_dtype(all);
-  WT_CHECK(&D != &addcdiv_def || is_floating(t), DtypeError,
+  WT_CHECK(&D != &addcdiv_def || is_differentiable(t), DtypeError,
            "addcdiv: Integer division with addcdiv is not supported; convert to a floating dtype");
-  WT_CHECK(!value.is_floating() || is_floating(t), DtypeError, D.name,
+  WT_CHECK(!value.is_floating() || is_differentiable(t), DtypeError, D.name,
            ": for integral input tensors, argument value must not be a floating point number.");
 }
 template <AddC& D>

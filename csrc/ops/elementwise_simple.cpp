@@ -2,6 +2,7 @@
 #include <cmath>
 #include <limits>
 
+#include "ops/copy.h"
 #include "ops/unary.h"
 
 namespace warptape::ops {
@@ -24,7 +25,16 @@ void check_integral(const char* op, const Tensor& x) {
   decltype(NAME##_) NAME##_{                                                    \
       #NAME "_", unary_inplace<NAME##_def>, kMethod | kFunction, {{"input", kWritten}}, #NAME " in place."}
 
-WT_UNARY(abs, "AbsBackward0", Same, Input, "Absolute value.", WT_FUSED(abs_backward, g* sign(s)));
+WT_UNARY_BACKWARD(abs, "AbsBackward0", Same, Input, nullptr, WT_FUSED(abs_backward, g* sign(s)))
+namespace {
+Tensor abs_impl(const Tensor& x) { return is_complex(x.dtype()) ? complex_abs(x) : unary_impl<abs_def>(x); }
+Tensor abs_inplace(const Tensor& x) {
+  WT_CHECK(!is_complex(x.dtype()), DtypeError, "abs_: In-place abs is not supported for complex tensors.");
+  return unary_inplace<abs_def>(x);
+}
+}  // namespace
+decltype(abs) abs{"abs", abs_impl, kBothOut, {"input"}, "Absolute value."};
+decltype(abs_) abs_{"abs_", abs_inplace, kMethod | kFunction, {{"input", kWritten}}, "abs in place."};
 WT_UNARY(sign, "SignBackward0", Same, Nothing, "-1, 0 or 1.", no_gradient(g));
 WT_UNARY(square, "SquareBackward0", Same, Input, "input * input.", g * s * 2);
 WT_CHECKED(floor, "FloorBackward0", Same, Nothing, check_not_bool, "Largest integer not above.",
@@ -34,16 +44,21 @@ WT_CHECKED(ceil, "CeilBackward0", Same, Nothing, check_not_bool, "Smallest integ
 WT_CHECKED(trunc, "TruncBackward0", Same, Nothing, check_not_bool, "Fraction cut off.", no_gradient(g));
 WT_CHECKED(frac, "FracBackward0", Same, Nothing, check_float, "input - trunc(input).", g);
 
-// ---- sgn is sign for the dtypes there are; positive is the tensor itself ----
+// ---- sgn is sign for real numbers; positive is the tensor itself ----
 namespace {
+Tensor sgn_impl(const Tensor& x) { return is_complex(x.dtype()) ? complex_sgn(x) : unary_impl<sign_def>(x); }
+Tensor sgn_inplace(const Tensor& x) {
+  return is_complex(x.dtype()) ? copy_(x, complex_sgn(clone_with_history(x)), false)
+                               : unary_inplace<sign_def>(x);
+}
 Tensor positive_impl(const Tensor& x) {
   WT_CHECK(x.dtype() != DType::Bool, DtypeError,
            "positive: The `+` operator, on a bool tensor is not supported.");
   return x;
 }
 }  // namespace
-decltype(sgn) sgn{"sgn", unary_impl<sign_def>, kBothOut, {"input"}, "Alias of sign for real numbers."};
-decltype(sgn_) sgn_{"sgn_", unary_inplace<sign_def>, kMethod, {{"input", kWritten}}, "sgn in place."};
+decltype(sgn) sgn{"sgn", sgn_impl, kBothOut, {"input"}, "-1, 0 or 1; of complex numbers input / |input|."};
+decltype(sgn_) sgn_{"sgn_", sgn_inplace, kMethod, {{"input", kWritten}}, "sgn in place."};
 decltype(positive) positive{"positive", positive_impl, kFunction | kMethod, {"input"}, "input itself."};
 
 // ---- round(x, decimals): halves to even ----
@@ -74,17 +89,20 @@ namespace {
 ElementwiseSlot isnan_slot{"isnan"}, isinf_slot{"isinf"}, isfinite_slot{"isfinite"},
     isposinf_slot{"isposinf"}, isneginf_slot{"isneginf"}, signbit_slot{"signbit"};
 }  // namespace
-#define WT_PREDICATE(NAME, PLACES, DOC)                                                                \
-  namespace {                                                                                          \
-  Tensor NAME##_impl(const Tensor& x) { return pointwise(#NAME, NAME##_slot, ResultRule::Bool, {x}); } \
-  }                                                                                                    \
+#define WT_PREDICATE(NAME, PLACES, JOIN, DOC)                             \
+  namespace {                                                             \
+  Tensor NAME##_impl(const Tensor& x) {                                   \
+    if (is_complex(x.dtype())) return JOIN(NAME(real(x)), NAME(imag(x))); \
+    return pointwise(#NAME, NAME##_slot, ResultRule::Bool, {x});          \
+  }                                                                       \
+  }                                                                       \
   decltype(NAME) NAME { #NAME, NAME##_impl, PLACES, {"input"}, DOC }
-WT_PREDICATE(isnan, kFunction | kMethod, "Where input is not a number.");
-WT_PREDICATE(isinf, kFunction | kMethod, "Where input is infinite.");
-WT_PREDICATE(isfinite, kFunction | kMethod, "Where input is finite.");
-WT_PREDICATE(isposinf, kBothOut, "Where input is plus infinity.");
-WT_PREDICATE(isneginf, kBothOut, "Where input is minus infinity.");
-WT_PREDICATE(signbit, kBothOut, "Where the sign bit is set.");
+WT_PREDICATE(isnan, kFunction | kMethod, logical_or, "Where input is not a number.");
+WT_PREDICATE(isinf, kFunction | kMethod, logical_or, "Where input is infinite.");
+WT_PREDICATE(isfinite, kFunction | kMethod, logical_and, "Where input is finite.");
+WT_PREDICATE(isposinf, kBothOut, logical_or, "Where input is plus infinity.");
+WT_PREDICATE(isneginf, kBothOut, logical_or, "Where input is minus infinity.");
+WT_PREDICATE(signbit, kBothOut, logical_or, "Where the sign bit is set.");
 
 WT_UNARY_BACKWARD(logical_not, "LogicalNotBackward0", Bool, Nothing, nullptr, no_gradient(g))
 decltype(logical_not) logical_not{
@@ -162,7 +180,8 @@ decltype(nan_to_num_) nan_to_num_{"nan_to_num_",
                                   "nan_to_num in place."};
 
 namespace {
-WT_UNARY_ALIAS(absolute, abs);
+const UnaryOp absolute{"absolute", abs_impl, kBothOut, {"input"}, "Alias of abs."},
+    absolute_{"absolute_", abs_inplace, kMethod | kFunction, {{"input", kWritten}}, "Alias of abs_."};
 WT_UNARY_ALIAS(fix, trunc);
 }  // namespace
 

@@ -205,7 +205,10 @@ constexpr NodeType kCumsum{"CumsumBackward0", cumsum_backward},
 Tensor scan(const char* op, kernels::Slot<kernels::ScanFn>& slot, const NodeType& type, const Tensor& x,
             int64_t dim, OptDType dtype) {
   dim = wrap_dim(dim, x.ndim(), op);
-  DType t = dtype.value_or(is_floating(x.dtype()) ? x.dtype() : DType::Int64);
+  DType t = dtype.value_or(is_differentiable(x.dtype()) ? x.dtype() : DType::Int64);
+  if (is_complex(t) && &slot == &cumprod_slot)
+    return x.numel() && x.ndim() ? products_before(cast(x, t), dim) * cast(x, t) : clone(cast(x, t));
+  if (is_complex(t)) return view_as_complex(cumsum(view_as_real(cast(x, t)), dim, std::nullopt));
   Tensor from = raw_cast(x, t), out = empty(x.sizes(), {t, x.device()});
   if (!out.is_meta() && out.numel()) {
     Launch launch(x.device());

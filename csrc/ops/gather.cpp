@@ -237,7 +237,7 @@ struct AddData {
 void index_add_backward(Node& n, Gradients& g) {
   const AddData& d = n.data<AddData>();
   if (g.wants(0)) g.set(0, g[0]);
-  if (g.wants(1)) g.set(1, index_select(g[0], d.dim, n.saved(0)) * d.alpha);
+  if (g.wants(1)) g.set(1, index_select(g[0], d.dim, n.saved(0)) * conjugate(d.alpha));
 }
 constexpr NodeType kIndexAdd{"IndexAddBackward0", index_add_backward};
 
@@ -264,7 +264,11 @@ Tensor index_add_inplace(const Tensor& self, int64_t dim, const Tensor& index, c
   }
   if (!self.is_meta() && from.numel()) {
     Launch launch(self.device());
-    index_add_slot(launch, to.view(), i.view(), from.view(), static_cast<int>(dim), alpha.to_double());
+    // The kernel has a real factor for real numbers.
+    const bool complex = is_complex(self.dtype());
+    if (complex && !alpha.equal(1)) from = mul_ts(from, alpha);
+    index_add_slot(launch, to.view(), i.view(), from.view(), static_cast<int>(dim),
+                   complex ? 1.0 : alpha.to_double());
     // PyTorch's classes: IndexError for a vector, RuntimeError for slices of more dims.
     self.ndim() > 1 ? check_in_range(launch, "index_add_", dim) : launch.check_index("index_add_", dim);
   }

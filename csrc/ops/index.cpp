@@ -2,6 +2,7 @@
 
 #include "kernels/index.h"
 #include "ops/copy.h"
+#include "ops/elementwise.h"
 #include "ops/view.h"
 
 namespace warptape::ops {
@@ -13,7 +14,8 @@ kernels::Slot<kernels::IndexPutFn> index_put_slot{"index_put"};
 kernels::Slot<kernels::CountNonzeroFn> count_nonzero_slot{"count_nonzero"};
 kernels::Slot<kernels::NonzeroFn> nonzero_slot{"nonzero"};
 
-Tensor nonzero_impl(const Tensor& x) {
+Tensor nonzero_impl(const Tensor& given) {
+  const Tensor x = is_complex(given.dtype()) ? ne_ts(given, 0) : given;
   WT_CHECK(!x.is_meta(), DeviceError, "nonzero: a meta tensor has no data");
   Tensor count = zeros({}, {DType::Int64, x.device()});
   Launch launch(x.device());
@@ -200,7 +202,7 @@ Tensor index_put_impl(const Tensor& self, Indices indices, const Tensor& given, 
            " for the destination and ", given.dtype(), " for the source.");
   Tensor values =
       given.device() == self.device() ? given : to(given, self.device(), std::nullopt, false, false);
-  bool recorded = needs_grad(self, values) && is_floating(self.dtype());
+  bool recorded = needs_grad(self, values) && is_differentiable(self.dtype());
   check_inplace(self, "index_put_", recorded);
   const bool unknown = self.is_meta() && std::any_of(indices.begin(), indices.end(), is_unknown_mask);
   Plan plan = unknown ? Plan() : make_plan("index_put_", self, indices);

@@ -17,7 +17,7 @@ int64_t storage_offset(const Tensor& x) { return x.offset(); }
 int64_t data_ptr(const Tensor& x) { return static_cast<int64_t>(reinterpret_cast<intptr_t>(x.data())); }
 bool is_contiguous_impl(const Tensor& x) { return x.is_contiguous(); }
 bool is_floating_point(const Tensor& x) { return is_floating(x.dtype()); }
-bool is_complex(const Tensor&) { return false; }
+bool is_complex_tensor(const Tensor& x) { return is_complex(x.dtype()); }
 bool is_inference(const Tensor& x) { return x->inference; }
 Scalar item_impl(const Tensor& x) { return item(x); }
 Tensor requires_grad_impl(const Tensor& x, bool value) {
@@ -46,7 +46,8 @@ const ToBool is_contiguous_op{
                    kFunction | kMethod,
                    {"input"},
                    "Whether the dtype is a float."},
-    is_complex_op{"is_complex", is_complex, kFunction | kMethod, {"input"}, "Whether the dtype is complex."},
+    is_complex_op{
+        "is_complex", is_complex_tensor, kFunction | kMethod, {"input"}, "Whether the dtype is complex."},
     is_inference_op{
         "is_inference", is_inference, kMethod, {"input"}, "Whether it was made under inference_mode."};
 const Op<Scalar(const Tensor&)> item_op{

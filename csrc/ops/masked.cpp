@@ -111,7 +111,10 @@ Tensor run_masked_fill(const Tensor& self, const Tensor& mask, const PointwiseIn
 // The number as a dtype holds it: true where it is not 0, without its fraction.
 Scalar fill_value(const char* op, const Scalar& number, DType dtype) {
   if (dtype == DType::Bool) return number.to_bool();
-  if (is_floating(dtype)) return number;
+  if (is_complex(dtype) || (is_floating(dtype) && !number.is_complex())) return number;
+  WT_CHECK(number.to_complex().im == 0, Error, op, ": value cannot be converted to type ", dtype,
+           " without overflow");
+  if (is_floating(dtype)) return number.to_double();
   const double v = number.to_double(), limit = std::ldexp(1.0, static_cast<int>(8 * itemsize(dtype)) - 1);
   const bool fits = dtype == DType::UInt8 ? v > -256 && v < 256 : v >= -limit && v < limit;
   WT_CHECK(fits, Error, op, ": value cannot be converted to type ", dtype, " without overflow");

@@ -3,6 +3,7 @@
 #include "ops/matmul.h"
 
 #include "kernels/matmul.h"
+#include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/fused_linear.h"
 #include "ops/view.h"
@@ -92,9 +93,35 @@ Tensor densely(const Tensor& x, const Shape& batch) {
   return raw_contiguous(expand_view(x, sizes));
 }
 
-// a [..., m, k] times b [..., k, n], batch dims broadcast; into `out` (scaled by beta) where it is given.
 Tensor raw_product(const char* op, const Tensor& a, const Tensor& b, const Tensor& bias = {},
-                   double alpha = 1, Tensor out = {}, double beta = 0) {
+                   double alpha = 1, Tensor out = {}, double beta = 0);
+
+// As one product of real matrices, [..., m, 2 k] times [..., 2 k, 2 n]: a row of `a` is a row of pairs, and
+// every row of `b` is followed by i times itself, which the imaginary parts of `a` meet.
+Tensor complex_product(const char* op, const Tensor& given, const Tensor& b) {
+  auto as_pairs = [](const Tensor& x, Shape sizes, int64_t per_row) {
+    sizes[sizes.size() - 2] *= per_row;
+    sizes.back() *= 2;
+    Shape strides = contiguous_strides(sizes);
+    return alias(x, std::move(sizes), std::move(strides), 2 * x.offset(), real_of(x.dtype()));
+  };
+  Shape twice = b.sizes();
+  twice.insert(twice.size() - 1, 2);
+  Tensor a = raw_contiguous(given), rows = empty(twice, options_of(b));  // [..., k, 2, n]
+  Shape strides = rows.strides();
+  strides.erase(strides.size() - 2);
+  raw_copy(alias(rows, b.sizes(), strides, 0), b);
+  raw_copy(alias(rows, b.sizes(), strides, b.sizes().back()), mul_ts(alias(b), Complex<double>(0, 1)));
+  Tensor out = raw_product(op, as_pairs(a, a.sizes(), 1), as_pairs(rows, b.sizes(), 2));
+  Shape sizes = out.sizes();
+  sizes.back() /= 2;
+  return alias(out, sizes, contiguous_strides(sizes), 0, a.dtype());
+}
+
+// a [..., m, k] times b [..., k, n], batch dims broadcast; into `out` (scaled by beta) where it is given.
+Tensor raw_product(const char* op, const Tensor& a, const Tensor& b, const Tensor& bias, double alpha,
+                   Tensor out, double beta) {
+  if (is_complex(a.dtype())) return complex_product(op, a, b);
   Geometry g = matrix_geometry(a, b);
   if (a.ndim() == 2 && b.ndim() == 2) {
     if (!out.defined()) out = empty(Shape{g.m, g.n}, options_of(a));
@@ -193,14 +220,14 @@ void product_gradients(Node& n, Gradients& g, size_t ia) {
   if (a_vector) grad = unsqueeze(grad, -2);
   if (g.wants(ia)) {
     Tensor b = n.saved(1);
-    g.set(ia, matmul(grad, transposed(b_vector ? unsqueeze(b, 1) : b)));
+    g.set(ia, matmul(grad, conjugate(transposed(b_vector ? unsqueeze(b, 1) : b))));
   }
   if (g.wants(ia + 1)) {
     Tensor a = n.saved(0);
     if (a_vector) a = unsqueeze(a, 0);
     // One matrix for the whole batch: its gradient is one product over all rows.
-    Tensor gb = b_shared && a.ndim() > 2 ? matmul(transposed(rows_of(a)), rows_of(grad))
-                                         : matmul(transposed(a), grad);
+    Tensor gb = b_shared && a.ndim() > 2 ? matmul(conjugate(transposed(rows_of(a))), rows_of(grad))
+                                         : matmul(conjugate(transposed(a)), grad);
     g.set(ia + 1, b_vector ? squeeze_dim(gb, -1) : gb);
   }
 }
@@ -295,7 +322,7 @@ Shape check_add_product(const char* op, const Tensor& input, const Tensor& a, co
   check_operands(op, a, b);
   check_operands(op, input, a);
   check_inner(op, a, b, a.sizes().back(), b.ndim() == 1 ? b.sizes()[0] : b.sizes()[b.sizes().size() - 2]);
-  WT_CHECK(is_floating(a.dtype()) || (!beta.is_floating() && !alpha.is_floating()), DtypeError, op,
+  WT_CHECK(is_differentiable(a.dtype()) || (!beta.is_floating() && !alpha.is_floating()), DtypeError, op,
            ": for integral tensors, beta and alpha must not be floating point numbers");
   Shape sizes(a.sizes().begin(), a.sizes().end() - 1);
   if (b.ndim() > 1) sizes.push_back(b.sizes().back());
@@ -315,6 +342,10 @@ Ref<Node> record_add_product(const NodeType& type, const Tensor& input, const Te
 Tensor add_product(const char* op, const NodeType& type, const Tensor& input, const Tensor& a,
                    const Tensor& b, const Scalar& beta, const Scalar& alpha) {
   Shape sizes = check_add_product(op, input, a, b, beta, alpha);
+  if (is_complex(a.dtype())) {
+    Tensor product = matmul_of(op, a, b) * alpha;
+    return beta.equal(0) ? product : product + input * beta;
+  }
   double scale = alpha.to_double(), keep = beta.to_double();
   Tensor matrix = b.ndim() == 1 ? as_column(b) : b, out;
   if (keep == 1 && scale == 1 && b.ndim() > 1 && input.ndim() == 1 && input.sizes()[0] == sizes.back() &&
@@ -334,6 +365,10 @@ Tensor add_product_into(const char* op, const NodeType& type, const Tensor& self
   Shape sizes = check_add_product(op, self, a, b, beta, alpha);
   WT_CHECK(self.sizes() == sizes, ShapeError, op, ": self has shape ", self.sizes(), ", but the product has ",
            sizes);
+  if (is_complex(a.dtype())) {
+    Tensor product = matmul_of(op, a, b) * alpha;
+    return beta.equal(0) ? copy_(self, product, false) : add_(mul_ts_(self, beta), product, 1);
+  }
   bool recorded = needs_grad(self, a, b);
   check_inplace(self, op, recorded);
   Ref<Node> node;
@@ -402,6 +437,10 @@ Tensor linear_impl(const Tensor& x, const Tensor& w, const OptTensor& bias) {
     check_operands("linear", x, *bias);
     WT_CHECK(bias->ndim() <= 1 && (bias->numel() == 1 || bias->numel() == w.sizes()[0]), ShapeError,
              "linear: bias must be [out] as weight ", w.sizes(), ", got shape ", bias->sizes());
+  }
+  if (is_complex(x.dtype())) {
+    Tensor out = matmul_of("linear", x, transpose(w, 0, 1));
+    return bias ? out + *bias : out;
   }
   Shape swapped{w.sizes()[1], w.sizes()[0]}, strides{w.strides()[1], w.strides()[0]};
   Tensor wt = alias(w, std::move(swapped), std::move(strides), w.offset());

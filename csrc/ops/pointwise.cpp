@@ -11,7 +11,7 @@ DType compute_of(ResultRule rule, DType promoted, DType result) {
 
 DType result_of(ResultRule rule, DType promoted) {
   if (rule == ResultRule::Bool) return DType::Bool;
-  if (rule == ResultRule::Float && !is_floating(promoted)) return rank_context().default_dtype;
+  if (rule == ResultRule::Float && !is_differentiable(promoted)) return rank_context().default_dtype;
   return promoted;
 }
 

@@ -17,6 +17,12 @@ Tensor outer_impl(const Tensor& a, const Tensor& b) {
   return mul(unsqueeze(a, 1), b);
 }
 
+Tensor vdot_impl(const Tensor& a, const Tensor& b) {
+  check_ndim("vdot", "input", a, 1);
+  check_ndim("vdot", "other", b, 1);
+  return dot(conjugate(a), b);
+}
+
 // Over the last dim of both; a number scales.
 Tensor inner_impl(const Tensor& a, const Tensor& b) {
   if (a.ndim() == 0 || b.ndim() == 0) return a * b;
@@ -101,6 +107,8 @@ const Arg kBeta = Arg::integer("beta", 1, kKeywordOnly), kAlpha = Arg::integer("
 
 decltype(outer) outer{"outer", outer_impl, kBoth, {"input", "vec2"}, "The outer product of two vectors."};
 decltype(ger) ger{"ger", outer_impl, kBoth, {"input", "vec2"}, "The outer product of two vectors."};
+const decltype(inner) vdot{
+    "vdot", vdot_impl, kBoth, {"input", "other"}, "The inner product of conj(input) and other."};
 decltype(inner) inner{
     "inner", inner_impl, kBoth, {"input", "other"}, "Inner products over the last dim of both operands."};
 decltype(addbmm) addbmm{"addbmm",

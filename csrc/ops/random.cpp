@@ -134,6 +134,7 @@ Compute<T> unit(Generator& g) {
 }
 
 void fill_uniform(const char* op, const Tensor& t, double from, double to, Generator* g) {
+  if (is_complex(t.dtype())) return fill_uniform(op, raw_parts(t), from, to, g);
   if (on_device(t))
     return fill_device(op, in_memory_order(t), false, g, [&](const Launch& l, const View& out, auto key) {
       uniform_slot(l, out, from, to, key);
@@ -195,6 +196,8 @@ void normal_blocks(float* data, int64_t n, Generator& g, double mean, double std
 
 void fill_normal(const char* op, const Tensor& t, double mean, double std, Generator* g) {
   WT_CHECK(std >= 0, ValueError, op, ": normal expects std >= 0.0, but found std ", std);
+  // Each part has half of the variance.
+  if (is_complex(t.dtype())) return fill_normal(op, raw_parts(t), mean, std / std::numbers::sqrt2, g);
   if (on_device(t))
     return fill_device(op, in_memory_order(t), false, g, [&](const Launch& l, const View& out, auto key) {
       normal_fill_slot(l, out, mean, std, key);
@@ -330,7 +333,7 @@ Tensor exponential_impl(const Tensor& t, double rate, Generator* g) {
 
 Tensor fresh(IntList size, OptDType dtype, OptDevice device, bool needs_grad, const char* op) {
   DType t = dtype.value_or(rank_context().default_dtype);
-  WT_CHECK(is_floating(t), DtypeError, op, ": expected a floating dtype, got ", t);
+  WT_CHECK(is_differentiable(t), DtypeError, op, ": expected a floating dtype, got ", t);
   Tensor out = empty(size, {t, device ? *device : default_device()});
   if (needs_grad) set_requires_grad(out, true);
   return out;

@@ -35,6 +35,10 @@ Tensor shaped(const Tensor& kept_result, const Reduced& r) {
 }
 
 Tensor run(ReduceSlot& slot, const Tensor& x, const Reduced& r, DType dtype) {
+  if (is_complex(dtype)) {  // a sum, or a mean
+    Tensor sums = raw_reduce_to(raw_cast(x, dtype), r.kept);
+    return shaped(&slot == &mean_slot ? sums / static_cast<double>(r.count) : sums, r);
+  }
   Tensor out = empty(r.kept, {dtype, x.device()});
   if (!out.is_meta() && out.numel()) {
     Launch launch(x.device());
@@ -50,11 +54,11 @@ Ref<Node> record_reduction(const NodeType& type, const Tensor& x, const Reduced&
 }
 
 DType sum_dtype(const Tensor& x, OptDType asked) {
-  return asked.value_or(is_floating(x.dtype()) ? x.dtype() : DType::Int64);
+  return asked.value_or(is_differentiable(x.dtype()) ? x.dtype() : DType::Int64);
 }
 
 void check_floating(const char* op, DType t) {
-  WT_CHECK(is_floating(t), DtypeError, op,
+  WT_CHECK(is_differentiable(t), DtypeError, op,
            ": could not infer output dtype. Input dtype must be either a floating point or "
            "complex dtype. Got: ",
            t);
@@ -146,6 +150,13 @@ void prod_backward(Node& n, Gradients& g) {
 constexpr NodeType kProd{"ProdBackward0", prod_backward};
 
 Tensor prod_with(const Tensor& x, int64_t dim, const Reduced& r, OptDType dtype) {
+  if (DType t = sum_dtype(x, dtype); is_complex(t)) {
+    Tensor line = dim < 0 ? reshape(cast(x, t), Shape{-1}) : cast(x, t);
+    dim = std::max<int64_t>(dim, 0);
+    const int64_t n = line.sizes()[dim];
+    if (n == 0) return full(r.sizes, 1, {t, x.device()});
+    return reshape(narrow(products_before(line, dim), dim, n - 1, 1) * narrow(line, dim, n - 1, 1), r.sizes);
+  }
   Tensor out = run(prod_slot, x, r, sum_dtype(x, dtype));
   if (needs_grad(x)) {
     Ref<Node> n = record(kProd, x);
@@ -170,9 +181,11 @@ Tensor truth(const Tensor& x, Tensor out) {
   return x.dtype() == DType::UInt8 ? raw_cast(out, DType::UInt8) : out;
 }
 Tensor any_impl(const Tensor& x, OptDims dims, bool keepdim) {
+  if (is_complex(x.dtype())) return any_impl(ne_ts(x, 0), dims, keepdim);
   return truth(x, run(any_slot, x, reduced_shape("any", x, dims, keepdim), DType::Bool));
 }
 Tensor all_impl(const Tensor& x, OptDims dims, bool keepdim) {
+  if (is_complex(x.dtype())) return all_impl(ne_ts(x, 0), dims, keepdim);
   return truth(x, run(all_slot, x, reduced_shape("all", x, dims, keepdim), DType::Bool));
 }
 Tensor any_all_impl(const Tensor& x) { return any_impl(x, std::nullopt, false); }
@@ -209,6 +222,10 @@ constexpr NodeType kVar{"VarBackward0", var_backward}, kStd{"StdBackward0", std_
 
 Tensor var_with(const char* op, const Tensor& x, OptDims dims, std::optional<double> correction, bool keepdim,
                 bool root) {
+  if (is_complex(x.dtype())) {  // of both parts together
+    Tensor sum = var(real(x), dims, correction, keepdim) + var(imag(x), dims, correction, keepdim);
+    return root ? sqrt(sum) : sum;
+  }
   WT_CHECK(is_floating(x.dtype()), DtypeError, op,
            ": std and var only support floating point and complex dtypes, got ", x.dtype());
   Reduced r = reduced_shape(op, x, dims, keepdim);
@@ -288,6 +305,7 @@ constexpr NodeType kNorm{"LinalgVectorNormBackward0", norm_backward};
 
 Tensor vector_norm_impl(const Tensor& given, double p, OptDims dims, bool keepdim, OptDType dtype) {
   Tensor x = dtype ? cast(given, *dtype) : given;
+  if (is_complex(x.dtype())) x = abs(x);
   WT_CHECK(is_floating(x.dtype()), DtypeError,
            "norm: Expected a floating point or complex tensor as input. Got ", x.dtype());
   Reduced r = reduced_shape("norm", x, dims, keepdim);

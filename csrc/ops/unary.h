@@ -64,7 +64,8 @@ Tensor saved_value(Node& n) {
 // composition.
 template <class F>
 Tensor fused(const char* name, ElementwiseSlot& slot, const Tensor& g, const Tensor& s, F&& composed) {
-  return needs_grad(g, s) ? composed() : pointwise(name, slot, ResultRule::Same, {g, s});
+  return needs_grad(g, s) || is_complex(g.dtype()) ? composed()
+                                                   : pointwise(name, slot, ResultRule::Same, {g, s});
 }
 
 inline Tensor no_gradient(const Tensor& g) { return zeros(g.sizes(), options_of(g)); }
@@ -79,7 +80,9 @@ inline constexpr uint32_t kBothOut = kFunction | kMethod | kOut;
     auto formula = []([[maybe_unused]] const Tensor& g, [[maybe_unused]] const Tensor& s) -> Tensor {    \
       return __VA_ARGS__;                                                                                \
     };                                                                                                   \
-    grads.set(0, formula(grads[0], saved_value<NAME##_def>(n)));                                         \
+    const Tensor &g = grads[0], s = saved_value<NAME##_def>(n);                                          \
+    /* The convention is that of conjugate derivatives: g times the conjugate of f'(s). */               \
+    grads.set(0, is_complex(g.dtype()) ? conjugate(formula(conjugate(g), s)) : formula(g, s));           \
   }                                                                                                      \
   UnaryDef NAME##_def{                                                                                   \
       #NAME, #NAME "_", ResultRule::RULE, Saves::SAVES, {NODE, NAME##_backward}, ElementwiseSlot{#NAME}, \

@@ -37,6 +37,16 @@ bool is_dense(const Tensor& t) {
   return true;
 }
 
+void copy_parts(const Tensor& dst, const Tensor& src) {
+  if (is_complex(dst.dtype()) && is_complex(src.dtype()))
+    return raw_copy(raw_parts(dst), raw_parts(expand_view(src, dst.sizes())));
+  WT_CHECK(dst.dtype() != DType::Bool, NotImplementedError,
+           "copy_: complex to bool is written for the CPU alone");
+  raw_copy(is_complex(dst.dtype()) ? raw_part(dst, 0) : dst,
+           is_complex(src.dtype()) ? raw_part(src, 0) : src);
+  if (is_complex(dst.dtype())) raw_fill(raw_part(dst, 1), 0);
+}
+
 void copy_across(const Tensor& dst, const Tensor& src, bool non_blocking) {
   DeviceType type = dst.device().is_cpu() ? src.device().type : dst.device().type;
   Tensor from = raw_contiguous(raw_cast(expand_view(src, dst.sizes()), dst.dtype()));
@@ -115,7 +125,10 @@ Tensor zeros(IntList sizes, TensorOptions options) {
 Tensor scalar_tensor(Scalar value, DType dtype, Device device) { return full({}, value, {dtype, device}); }
 
 Tensor alias(const Tensor& t, Shape sizes, Shape strides, int64_t offset) {
-  Tensor out = make(t->storage, t.dtype(), std::move(sizes), std::move(strides), offset);
+  return alias(t, std::move(sizes), std::move(strides), offset, t.dtype());
+}
+Tensor alias(const Tensor& t, Shape sizes, Shape strides, int64_t offset, DType dtype) {
+  Tensor out = make(t->storage, dtype, std::move(sizes), std::move(strides), offset);
   out->inference = t->inference;
   out->unversioned = t->unversioned;
   return out;
@@ -127,6 +140,19 @@ Tensor expand_view(const Tensor& t, IntList sizes) {
   if (IntList(t.sizes()).size() == sizes.size() && std::equal(sizes.begin(), sizes.end(), t.sizes().begin()))
     return t;
   return alias(t, Shape(sizes), broadcast_strides(t.sizes(), t.strides(), sizes), t.offset());
+}
+
+Tensor raw_parts(const Tensor& t) {
+  Shape sizes = t.sizes(), strides = t.strides();
+  for (int64_t& s : strides) s *= 2;
+  sizes.push_back(2), strides.push_back(1);
+  return alias(t, std::move(sizes), std::move(strides), t.offset() * 2, real_of(t.dtype()));
+}
+
+Tensor raw_part(const Tensor& t, int64_t which) {
+  Shape strides = t.strides();
+  for (int64_t& s : strides) s *= 2;
+  return alias(t, t.sizes(), std::move(strides), t.offset() * 2 + which, real_of(t.dtype()));
 }
 
 std::optional<Shape> view_strides(const Tensor& t, IntList sizes) {
@@ -162,11 +188,20 @@ void raw_copy(const Tensor& dst, const Tensor& src, bool non_blocking) {
            "copy_: a meta tensor has no data to copy; make the tensor on a real device");
   if (dst.device() != src.device() && (!dst.device().is_cpu() || !src.device().is_cpu()))
     return copy_across(dst, src, non_blocking);
+  // Devices copy complex numbers by their parts.
+  if (!dst.device().is_cpu() && (is_complex(dst.dtype()) || is_complex(src.dtype())))
+    return copy_parts(dst, src);
   const ElementwiseInput in[] = {src};
   run_elementwise(copy_slot, compute_dtype(promote(src.dtype(), dst.dtype())), dst, in);
 }
 
 void raw_fill(const Tensor& dst, Scalar value) {
+  WT_CHECK(is_complex(dst.dtype()) || value.to_complex().im == 0, Error, "value cannot be converted to type ",
+           dst.dtype(), " without overflow: it has an imaginary part");
+  if (is_complex(dst.dtype()) && !dst.device().is_cpu()) {
+    raw_fill(raw_part(dst, 0), value.to_complex().re);
+    return raw_fill(raw_part(dst, 1), value.to_complex().im);
+  }
   const ElementwiseInput in[] = {value};
   run_elementwise(copy_slot, compute_dtype(dst.dtype()), dst, in);
 }
@@ -197,6 +232,12 @@ void raw_add(const Tensor& out, const Tensor& a, const Tensor& b) {
 }
 
 Tensor raw_reduce_to(const Tensor& t, IntList sizes) {
+  if (is_complex(t.dtype())) {
+    Shape with_parts(sizes);
+    with_parts.push_back(2);
+    Tensor sums = raw_reduce_to(raw_parts(t), with_parts);
+    return alias(sums, Shape(sizes), contiguous_strides(sizes), 0, t.dtype());
+  }
   size_t shift = t.sizes().size() - sizes.size();
   Shape kept(t.sizes().size(), 1);
   std::copy(sizes.begin(), sizes.end(), kept.begin() + static_cast<std::ptrdiff_t>(shift));
@@ -212,9 +253,12 @@ Scalar item(const Tensor& t) {
   WT_CHECK(t.numel() == 1, ShapeError, "item: a Tensor with ", t.numel(),
            " elements cannot be converted to Scalar");
   WT_CHECK(!t.is_meta(), DeviceError, "item: a meta tensor has no data");
-  DType wide = is_floating(t.dtype()) ? DType::Float64 : DType::Int64;
+  DType wide = is_complex(t.dtype())    ? DType::Complex128
+               : is_floating(t.dtype()) ? DType::Float64
+                                        : DType::Int64;
   Tensor host = empty({}, {wide, {}});
   raw_copy(host, t.ndim() == 0 ? t : alias(t, {}, {}, t.offset()));
+  if (is_complex(t.dtype())) return *host.data_as<Complex<double>>();
   if (is_floating(t.dtype())) return *host.data_as<double>();
   int64_t v = *host.data_as<int64_t>();
   return t.dtype() == DType::Bool ? Scalar(v != 0) : Scalar(v);

@@ -26,9 +26,13 @@ WT_API Tensor scalar_tensor(Scalar value, DType dtype, Device device = {});
 
 // Another tensor on the same storage, with its own geometry and without gradient history.
 WT_API Tensor alias(const Tensor& t, Shape sizes, Shape strides, int64_t offset);
+WT_API Tensor alias(const Tensor& t, Shape sizes, Shape strides, int64_t offset, DType dtype);
 WT_API Tensor alias(const Tensor& t);
 // Views; strides only.
 WT_API Tensor expand_view(const Tensor& t, IntList sizes);
+// The real and imaginary parts of a complex tensor along a new last dim; and one of them (0 or 1).
+WT_API Tensor raw_parts(const Tensor& t);
+WT_API Tensor raw_part(const Tensor& t, int64_t which);
 // View with other sizes if strides allow, else nothing.
 WT_API std::optional<Shape> view_strides(const Tensor& t, IntList sizes);
 

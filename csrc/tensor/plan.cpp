@@ -91,8 +91,10 @@ PlannedElementwise::PlannedElementwise(DType compute, const Tensor& out,
       continue;
     }
     const Scalar& s = inputs[k].scalar;
-    operand.dtype = s.is_floating() ? DType::Float64 : DType::Int64;
-    if (s.is_floating()) {
+    operand.dtype = s.is_complex() ? DType::Complex128 : s.is_floating() ? DType::Float64 : DType::Int64;
+    if (s.is_complex()) {
+      numbers_[k].c = s.to_complex();
+    } else if (s.is_floating()) {
       numbers_[k].d = s.to_double();
     } else {
       numbers_[k].i = s.to_int();
@@ -110,6 +112,8 @@ PlannedElementwise::PlannedElementwise(DType compute, const Tensor& out,
 void run_elementwise(ElementwiseSlot& slot, DType compute, const Tensor& out,
                      std::span<const ElementwiseInput> inputs, kernels::IndexFault* fault) {
   if (out.is_meta() || out.numel() == 0) return;
+  WT_CHECK(!is_complex(compute) || out.device().is_cpu(), NotImplementedError,
+           "complex numbers are computed on the CPU alone, got a tensor on ", out.device());
   const PlannedElementwise planned(compute, out, inputs);
   slot(launch_context(out.device(), fault), *planned);
 }

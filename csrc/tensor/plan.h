@@ -30,14 +30,15 @@ class WT_API PlannedElementwise {
   union Number {
     int64_t i;
     double d;
+    Complex<double> c;
   };
   kernels::ElementwisePlan plan_;
   Number numbers_[kernels::kMaxOperands - 1];
 };
 
-// Runs `slot` over out and inputs, which broadcast to out's shape. Values are computed in `compute` (Float32,
-// Float64 or Int64). `fault` is where the kernel reports a division by zero; may be null. Does nothing on the
-// meta device. Inputs on another device than out must be 0-dim CPU tensors.
+// Runs `slot` over out and inputs, which broadcast to out's shape. Values are computed in `compute` (what
+// compute_dtype gives). `fault` is where the kernel reports a division by zero; may be null. Does nothing on
+// the meta device. Inputs on another device than out must be 0-dim CPU tensors.
 WT_API void run_elementwise(ElementwiseSlot& slot, DType compute, const Tensor& out,
                             std::span<const ElementwiseInput> inputs, kernels::IndexFault* fault = nullptr);
 

@@ -1,8 +1,9 @@
-// One number of the kinds that Python has: bool, int, float. (Complex joins when the dtypes do.)
+// One number of the kinds that Python has: bool, int, float, complex.
 #pragma once
 
 #include "core/context.h"
 #include "core/dtype.h"
+#include "kernels/complex.h"
 
 namespace warptape {
 
@@ -12,27 +13,34 @@ class Scalar {
   Scalar(int v) : kind_(DTypeCategory::Integral), i_(v) {}
   Scalar(int64_t v) : kind_(DTypeCategory::Integral), i_(v) {}
   Scalar(double v) : kind_(DTypeCategory::Floating), d_(v) {}
+  Scalar(Complex<double> v) : kind_(DTypeCategory::Complex), d_(v.re), imag_(v.im) {}
   Scalar() : Scalar(0) {}
 
   DTypeCategory kind() const { return kind_; }
   bool is_floating() const { return kind_ == DTypeCategory::Floating; }
+  bool is_complex() const { return kind_ == DTypeCategory::Complex; }
   bool is_bool() const { return kind_ == DTypeCategory::Bool; }
-  double to_double() const { return is_floating() ? d_ : static_cast<double>(i_); }
-  int64_t to_int() const { return is_floating() ? static_cast<int64_t>(d_) : i_; }
-  bool to_bool() const { return is_floating() ? d_ != 0 : i_ != 0; }
+  // Of a complex number these take the real part.
+  double to_double() const { return in_double() ? d_ : static_cast<double>(i_); }
+  int64_t to_int() const { return in_double() ? static_cast<int64_t>(d_) : i_; }
+  bool to_bool() const { return in_double() ? d_ != 0 || imag_ != 0 : i_ != 0; }
+  Complex<double> to_complex() const { return {to_double(), imag_}; }
   // The dtype of a tensor made from this number.
   DType dtype() const {
     if (is_floating()) return rank_context().default_dtype;
+    if (is_complex()) return complex_of(rank_context().default_dtype);
     return is_bool() ? DType::Bool : DType::Int64;
   }
-  bool equal(double v) const { return is_floating() ? d_ == v : static_cast<double>(i_) == v; }
+  bool equal(double v) const { return to_double() == v && imag_ == 0; }
 
  private:
+  bool in_double() const { return kind_ >= DTypeCategory::Floating; }
   DTypeCategory kind_;
   union {
     int64_t i_;
     double d_;
   };
+  double imag_ = 0;
 };
 
 }  // namespace warptape

@@ -45,9 +45,20 @@ WT_FN uint16_t float_to_half(float f) {
 }
 #endif
 
+template <class T> inline constexpr bool kIsComplex = false;
+template <class T> inline constexpr bool kIsComplex<Complex<T>> = true;
+
 template <class To, class From>
 WT_FN To cast(From x) {
-  if constexpr (std::is_same_v<From, Half>) {
+  if constexpr (kIsComplex<To> && kIsComplex<From>) {
+    return {static_cast<decltype(To::re)>(x.re), static_cast<decltype(To::re)>(x.im)};
+  } else if constexpr (kIsComplex<To>) {
+    return {cast<decltype(To::re)>(x), 0};
+  } else if constexpr (kIsComplex<From> && std::is_same_v<To, bool>) {
+    return x.re != 0 || x.im != 0;
+  } else if constexpr (kIsComplex<From>) {
+    return cast<To>(x.re);
+  } else if constexpr (std::is_same_v<From, Half>) {
     return cast<To>(half_to_float(x.bits));
   } else if constexpr (std::is_same_v<From, BFloat16>) {
     return cast<To>(static_cast<float>(x));
@@ -125,13 +136,15 @@ template <class From>
 constexpr Row<From> row() {
   return {{&convert<From, bool>, &convert<From, uint8_t>, &convert<From, int8_t>, &convert<From, int16_t>,
            &convert<From, int32_t>, &convert<From, int64_t>, &convert<From, Half>, &convert<From, BFloat16>,
-           &convert<From, float>, &convert<From, double>}};
+           &convert<From, float>, &convert<From, double>, &convert<From, Complex<float>>,
+           &convert<From, Complex<double>>}};
 }
 template <class From> constexpr Row<From> kRow = row<From>();
 
 constexpr ConvertFn* const* kTable[kNumDTypes] = {
-    kRow<bool>.to,    kRow<uint8_t>.to, kRow<int8_t>.to,   kRow<int16_t>.to, kRow<int32_t>.to,
-    kRow<int64_t>.to, kRow<Half>.to,    kRow<BFloat16>.to, kRow<float>.to,   kRow<double>.to};
+    kRow<bool>.to,    kRow<uint8_t>.to, kRow<int8_t>.to,         kRow<int16_t>.to,
+    kRow<int32_t>.to, kRow<int64_t>.to, kRow<Half>.to,           kRow<BFloat16>.to,
+    kRow<float>.to,   kRow<double>.to,  kRow<Complex<float>>.to, kRow<Complex<double>>.to};
 
 template <class T>
 WT_FN void gather_as(int64_t n, void* to, const char* from, int64_t stride) {
@@ -149,7 +162,7 @@ WT_FN void scatter_as(int64_t n, char* to, int64_t stride, const void* from) {
 ConvertFn* converter(DType from, DType to) {
   if (from == to) {
     const size_t size = itemsize(from);
-    return size == 1 ? move<1> : size == 2 ? move<2> : size == 4 ? move<4> : move<8>;
+    return size == 1 ? move<1> : size == 2 ? move<2> : size == 4 ? move<4> : size == 8 ? move<8> : move<16>;
   }
   return kTable[static_cast<int>(from)][static_cast<int>(to)];
 }
@@ -159,7 +172,7 @@ void gather(int64_t n, void* to, const char* from, int64_t stride, size_t itemsi
     std::memcpy(to, from, size_t(n) * itemsize);
     return;
   }
-  dispatch_size(SizeTypes{}, itemsize, [&](auto tag) {
+  dispatch_size(MoveTypes{}, itemsize, [&](auto tag) {
     using T = typename decltype(tag)::type;
     gather_as<T>(n, to, from, stride);
   });
@@ -170,7 +183,7 @@ void scatter(int64_t n, char* to, int64_t stride, const void* from, size_t items
     std::memcpy(to, from, size_t(n) * itemsize);
     return;
   }
-  dispatch_size(SizeTypes{}, itemsize, [&](auto tag) {
+  dispatch_size(MoveTypes{}, itemsize, [&](auto tag) {
     using T = typename decltype(tag)::type;
     scatter_as<T>(n, to, stride, from);
   });

@@ -8,7 +8,7 @@ namespace warptape::kernels::WARPTAPE_ISA {
 using ConvertFn = void(int64_t n, void* to, const void* from);
 
 // For equal dtypes a plain copy. A truth value is 1; to bool, all but zero is true; floats to integers cut
-// toward zero.
+// toward zero; of a complex number the real part.
 ConvertFn* converter(DType from, DType to);
 
 // Elements `stride` bytes apart to and from contiguous memory.

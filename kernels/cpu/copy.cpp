@@ -60,7 +60,7 @@ WT_FN void transpose_square(const uint16_t* from, int64_t fs, uint16_t* to, int6
 
 template <class T>
 void transpose_tile(const T* from, int64_t fs, T* to, int64_t ts, int64_t rows, int64_t cols) {
-  if constexpr (sizeof(T) == 1) {
+  if constexpr (sizeof(T) == 1 || sizeof(T) == 16) {
     transpose_plain(from, fs, to, ts, rows, cols);
   } else {
     constexpr int64_t kEdge = 16 / sizeof(T);
@@ -119,7 +119,7 @@ void transpose(const ElementwisePlan& plan, int d) {
   const int64_t units = plan.numel / (cols * plan.sizes[d]) * ((plan.sizes[d] + kTile - 1) / kTile);
   const int64_t per_unit = cols * (plan.sizes[d] < kTile ? plan.sizes[d] : kTile);
   const int64_t grain = per_unit >= kGrain ? 1 : kGrain / per_unit;
-  dispatch_size(SizeTypes{}, itemsize(plan.operands[0].dtype), [&](auto tag) {
+  dispatch_size(MoveTypes{}, itemsize(plan.operands[0].dtype), [&](auto tag) {
     using T = typename decltype(tag)::type;
     cpu::parallel_for(units, grain, [&](int64_t b, int64_t e) { transpose_bands<T>(plan, d, b, e); });
   });
@@ -145,7 +145,7 @@ void copy(const LaunchContext& ctx, const ElementwisePlan& given) {
   if (d >= 0) return transpose(given, d);
   ElementwisePlan plan = given;
   plan.compute = given.operands[0].dtype;  // the loop only moves; conversion is the driver's
-  dispatch_size(SizeTypes{}, itemsize(plan.compute), [&](auto tag) {
+  dispatch_size(MoveTypes{}, itemsize(plan.compute), [&](auto tag) {
     using T = typename decltype(tag)::type;
     run_with_loop(ctx, plan, kLoops, copy_loop<T>);
   });

@@ -10,7 +10,8 @@
 namespace warptape::kernels::WARPTAPE_ISA {
 namespace {
 
-constexpr int64_t kBlock = 512;    // elements that pass through the buffers at once
+constexpr int64_t kBlockBytes = 4096;  // of one operand that pass through the buffers at once
+constexpr int64_t kBlock = kBlockBytes / 8;
 constexpr int64_t kGrain = 32768;  // elements a worker takes at once
 constexpr int64_t kLongRow = 64;   // from here on rows are taken one at a time, below it blocks span rows
 
@@ -34,21 +35,38 @@ struct Job {
   const ElementwisePlan* plan;
   LoopFn* loop;
   bool check_divisor;
-  bool rows;    // stretches end with the innermost row
-  bool blocks;  // some operand passes through a buffer
+  bool rows;      // stretches end with the innermost row
+  bool blocks;    // some operand passes through a buffer
+  int64_t block;  // elements at once, then
   OperandPlan operands[kMaxOperands];
 };
 
-union alignas(8) ScalarSlot {
-  char bytes[8];
+union alignas(16) ScalarSlot {
+  char bytes[16];
 };
 
 WT_FN DType wanted_type(const ElementwisePlan& plan, const Loops& loops, int k) {
   return (k == 0 && loops.predicate) || (k == 1 && loops.mask_first) ? DType::Bool : plan.compute;
 }
 
+WT_FN LoopFn* loop_or_null(const Loops& loops, DType compute) {
+  switch (compute) {
+    case DType::Float32:
+      return loops.f32;
+    case DType::Float64:
+      return loops.f64;
+    case DType::Complex64:
+      return loops.c64;
+    case DType::Complex128:
+      return loops.c128;
+    default:
+      return loops.i64;
+  }
+}
 WT_FN LoopFn* loop_for(const Loops& loops, DType compute) {
-  return compute == DType::Float32 ? loops.f32 : compute == DType::Float64 ? loops.f64 : loops.i64;
+  LoopFn* loop = loop_or_null(loops, compute);
+  if (__builtin_expect(!loop, 0)) refuse_compute_dtype(compute);
+  return loop;
 }
 
 void report_zero_divisor(const LaunchContext& ctx) {
@@ -202,8 +220,8 @@ void move_strided(const ElementwisePlan& plan, const Operand& op, Position at, i
 }
 
 struct Buffers {
-  alignas(64) char values[kMaxOperands][kBlock * 8];  // of the wanted type
-  alignas(64) char raw[kBlock * 8];                   // gathered, before conversion
+  alignas(64) char values[kMaxOperands][kBlockBytes];  // of the wanted type
+  alignas(64) char raw[kBlockBytes];                   // gathered, before conversion
 };
 
 // Where the loop finds n elements of input k, which start at `at`.
@@ -266,7 +284,7 @@ WT_FN void walk(const Job& job, int64_t begin, int64_t end, int64_t most, F&& ru
   while (begin < end) {
     int64_t n = end - begin < most ? end - begin : most;
     if (job.rows && n > plan.sizes[last] - at.coords[last]) n = plan.sizes[last] - at.coords[last];
-    if (job.blocks && n > kBlock) n = kBlock;
+    if (job.blocks && n > job.block) n = job.block;
     const void* in[kMaxOperands - 1] = {};
     for (int k = 1; k < plan.count; ++k) in[k - 1] = prepare_input(job, k, at, n, buffers);
     run(at, n, in, scalar_mask, buffers);
@@ -299,8 +317,10 @@ Job job_of(const LaunchContext& ctx, const ElementwisePlan& plan, const Loops& l
   job.check_divisor = loops.divides_integers && plan.compute == DType::Int64;
   job.rows = plan.ndim == 1 || plan.sizes[plan.ndim - 1] >= kLongRow;
   job.blocks = false;
+  job.block = kBlock;
   for (int k = 0; k < plan.count; ++k) {
     job.operands[k] = plan_operand(plan, loops, k, job.rows);
+    if (itemsize(plan.operands[k].dtype) > 8 || job.operands[k].wanted_item > 8) job.block = kBlock / 2;
     job.blocks |= job.operands[k].access == Access::kConvert || job.operands[k].access == Access::kGather;
   }
   return job;

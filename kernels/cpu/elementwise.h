@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "kernels/cpu/complex_math.h"
 #include "kernels/cpu/vecmath.h"
 #include "kernels/elementwise.h"
 #include "kernels/elementwise_ops.h"
@@ -24,6 +25,8 @@ struct Loops {
   bool predicate;         // the loop writes bytes 0 and 1
   bool mask_first;        // the loop reads its first input as bytes
   bool divides_integers;  // a zero in the second input of an integer op is reported as a fault
+  LoopFn* c64 = nullptr;
+  LoopFn* c128 = nullptr;
 };
 
 void run_elementwise(const LaunchContext& ctx, const ElementwisePlan& plan, const Loops& loops);
@@ -116,6 +119,44 @@ struct Loop {
   }
 };
 
+// Complex numbers are taken one at a time; the compiler makes vectors of what it can.
+template <class Op, class T>
+struct Loop<Op, Complex<T>> {
+  using V = Complex<T>;
+  static constexpr bool kFirst = Op::kMaskFirst;
+
+  template <size_t... K>
+  WT_FN static auto apply(const void* const* in, const int64_t* at, std::index_sequence<K...>) {
+    if constexpr (kFirst)
+      return Op::apply(static_cast<const bool*>(in[0])[at[0]],
+                       static_cast<const V*>(in[K + 1])[at[K + 1]]...);
+    else
+      return Op::apply(static_cast<const V*>(in[K])[at[K]]...);
+  }
+  using Inputs = std::make_index_sequence<Op::kInputs - (kFirst ? 1 : 0)>;
+  using Result = decltype(apply(nullptr, nullptr, Inputs{}));
+  static constexpr bool kPredicate = !std::is_same_v<Result, V>;
+
+  template <bool kScalars>
+  WT_FN static void run_as(int64_t n, void* out, const void* const* in, unsigned scalar_mask) {
+    for (int64_t i = 0; i < n; ++i) {
+      int64_t at[Op::kInputs];
+      for (int k = 0; k < Op::kInputs; ++k) at[k] = kScalars && (scalar_mask >> k & 1) ? 0 : i;
+      const Result r = apply(in, at, Inputs{});
+      if constexpr (kPredicate)
+        static_cast<bool*>(out)[i] = r != 0;
+      else
+        static_cast<V*>(out)[i] = r;
+    }
+  }
+  static void run(int64_t n, void* out, const void* const* in, unsigned scalar_mask) {
+    if (scalar_mask)
+      run_as<true>(n, out, in, scalar_mask);
+    else
+      run_as<false>(n, out, in, scalar_mask);
+  }
+};
+
 template <class Op>
 constexpr Loops loops_of() {
   Loops l{nullptr, nullptr, nullptr, Op::kInputs, false, Op::kMaskFirst, Op::kDividesIntegers};
@@ -127,6 +168,10 @@ constexpr Loops loops_of() {
   if constexpr ((Op::kTypes & kIntegers) != 0) {
     l.i64 = &Loop<Op, int64_t>::run;
     l.predicate = Loop<Op, int64_t>::kPredicate;
+  }
+  if constexpr ((Op::kTypes & kComplex) != 0) {
+    l.c64 = &Loop<Op, Complex<float>>::run;
+    l.c128 = &Loop<Op, Complex<double>>::run;
   }
   return l;
 }

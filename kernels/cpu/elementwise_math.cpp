@@ -9,7 +9,7 @@ WT_MATH_OPS(WT_ELEMENTWISE)
 
 // Powers with one exponent for all: the usual ones need no logarithm.
 template <int kTwiceExponent>
-struct FixedPow : Binary<kFloats> {
+struct FixedPow : Binary<kFloats | kComplex> {
   template <class V>
   WT_FN static V apply(V x, V) {
     switch (kTwiceExponent) {
@@ -48,7 +48,8 @@ void pow_loop(int64_t n, void* out, const void* const* in, unsigned scalar_mask)
 
 void pow_op(const LaunchContext& ctx, const ElementwisePlan& plan) {
   static constexpr Loops kLoops{
-      &pow_loop<float>, &pow_loop<double>, &Loop<Pow, int64_t>::run, 2, false, false, false};
+      &pow_loop<float>,          &pow_loop<double>,         &Loop<Pow, int64_t>::run, 2, false, false, false,
+      &pow_loop<Complex<float>>, &pow_loop<Complex<double>>};
   run_elementwise(ctx, plan, kLoops);
 }
 WT_KERNEL(pow, pow_op);

@@ -58,7 +58,7 @@ void pad_constant(const LaunchContext&, const View& out, const View& x, const Pa
   const int64_t skipped = p.before[kRow] < 0 ? -p.before[kRow] : 0;
   const int64_t left = p.before[kRow] > 0 ? p.before[kRow] : 0;
   const int64_t kept = p.in[kRow] - skipped + (p.after[kRow] < 0 ? p.after[kRow] : 0);
-  dispatch_size(SizeTypes{}, itemsize(p.dtype), [&](auto tag) {
+  dispatch_size(MoveTypes{}, itemsize(p.dtype), [&](auto tag) {
     using T = typename decltype(tag)::type;
     T fill;
     std::memcpy(&fill, value, sizeof(T));
@@ -81,7 +81,7 @@ void pad_constant(const LaunchContext&, const View& out, const View& x, const Pa
 void pad(const LaunchContext& ctx, const View& out, const View& x, const PadPlan& p) {
   const Tables t(ctx, p);
   const int64_t* from = t.from[kRow];
-  dispatch_size(SizeTypes{}, itemsize(p.dtype), [&](auto tag) {
+  dispatch_size(MoveTypes{}, itemsize(p.dtype), [&](auto tag) {
     using T = typename decltype(tag)::type;
     cpu::parallel_for(p.planes, plane_grain(p), [&](int64_t begin, int64_t end) {
       T* to = out.as<T>() + begin * p.out[0] * p.out[1] * p.out[kRow];

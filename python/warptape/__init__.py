@@ -27,6 +27,8 @@ from ._C import (
     Size,
     bfloat16,
     bool,
+    complex64,
+    complex128,
     default_generator,
     device,
     dtype,
@@ -51,6 +53,8 @@ _C._set_plugin_folder(_os.path.dirname(__file__))
 float = float32
 double = float64
 half = float16
+cfloat = complex64
+cdouble = complex128
 short = int16
 int = int32
 long = int64
@@ -77,6 +81,7 @@ from ._missing import lookup as _lookup  # noqa: E402
 from ._missing import mark_absent as _mark_absent  # noqa: E402
 from ._placing import *  # noqa: E402
 from ._sampling import *  # noqa: E402
+from ._spectral import *  # noqa: E402
 from ._statistics import *  # noqa: E402
 from .amp import (  # noqa: E402
     autocast,

@@ -149,7 +149,7 @@ class finfo:
     }
 
     def __init__(self, type: Any = None) -> None:
-        name = (type or get_default_dtype()).__name__
+        name = (type or get_default_dtype()).to_real().__name__
         if name not in self._LIMITS:
             raise TypeError(f"finfo requires a floating point input type; use iinfo for {name}")
         self.dtype = name
@@ -165,7 +165,7 @@ class iinfo:
     """Limits of an integer dtype: bits, max, min."""
 
     def __init__(self, type: Any) -> None:
-        if type.is_floating_point or type is _C.bool:
+        if type.is_floating_point or type.is_complex or type is _C.bool:
             raise TypeError(f"iinfo requires an integer input type, got {type}")
         self.dtype, self.bits = type.__name__, 8 * type.itemsize
         self.max = 2 ** (self.bits - type.is_signed) - 1

@@ -45,6 +45,8 @@ _TYPES = {
     "float16": "<f2",
     "float32": "<f4",
     "float64": "<f8",
+    "complex64": "<c8",
+    "complex128": "<c16",
 }
 # What both protocols call the default stream and the calling thread's; 0 would be ambiguous.
 _LEGACY, _PER_THREAD = 1, 2

@@ -38,7 +38,6 @@ __all__ = [
     "unravel_index",
     "unsafe_chunk",
     "unsafe_split",
-    "vdot",
 ]
 
 
@@ -325,11 +324,6 @@ def kron(input: Tensor, other: Tensor) -> Tensor:
         [s for size in b.shape for s in (1, size)]
     )
     return blocks.reshape([p * q for p, q in zip(a.shape, b.shape)])
-
-
-def vdot(input: Tensor, other: Tensor) -> Tensor:
-    """The dot product of two vectors."""
-    return _ops.dot(input, other)
 
 
 def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:

@@ -81,6 +81,18 @@ class _Formatter:
         return out.rjust(self.width)
 
 
+class _ComplexFormatter:
+    """Two formatters, of the real and of the imaginary parts."""
+
+    def __init__(self, values: list[complex]) -> None:
+        self.parts = _Formatter([v.real for v in values], True), _Formatter([v.imag for v in values], True)
+        self.width = self.parts[0].width + self.parts[1].width + 1
+
+    def text(self, v: complex) -> str:
+        imaginary = self.parts[1].text(v.imag).lstrip() + "j"
+        return self.parts[0].text(v.real) + ("" if imaginary[0] == "-" else "+") + imaginary
+
+
 def _shown(t: Tensor, summarize: bool) -> list[Any]:
     """The elements that are printed, flat."""
     edge = _options["edgeitems"]
@@ -95,13 +107,13 @@ def _shown(t: Tensor, summarize: bool) -> list[Any]:
     return [v for i in range(n) for v in _shown(t[i], summarize)]
 
 
-def _vector(values: list[str], indent: int, formatter: _Formatter) -> str:
+def _vector(values: list[str], indent: int, formatter: _Formatter | _ComplexFormatter) -> str:
     per_line = max(1, (_options["linewidth"] - indent) // (formatter.width + 2))
     lines = [values[i : i + per_line] for i in range(0, len(values), per_line)] or [[]]
     return "[" + ("," + "\n" + " " * (indent + 1)).join(", ".join(line) for line in lines) + "]"
 
 
-def _body(t: Tensor, indent: int, summarize: bool, f: _Formatter) -> str:
+def _body(t: Tensor, indent: int, summarize: bool, f: _Formatter | _ComplexFormatter) -> str:
     if t.ndim == 0:
         return f.text(t.tolist())
     edge, n = _options["edgeitems"], t.shape[0]
@@ -122,7 +134,7 @@ def _suffixes(t: Tensor) -> list[str]:
         out.append(f"device='{t.device}'")
     if t.is_meta:
         out.append(f"size={tuple(t.shape)}")
-    usual = (_C._get_default_dtype(), _C.int64, _C.bool)
+    usual = (_C._get_default_dtype(), _C._get_default_dtype().to_complex(), _C.int64, _C.bool)
     if t.numel() == 0 and t.ndim != 1:
         out.append(f"size={tuple(t.shape)}")
     if t.dtype not in usual or ((t.numel() == 0 or t.is_meta) and t.dtype is not _C._get_default_dtype()):
@@ -146,7 +158,12 @@ def tensor_text(t: Tensor, contents: str | None = None) -> str:
         else:
             plain = t.detach()
             summarize = plain.numel() > _options["threshold"]
-            formatter = _Formatter(_shown(plain, summarize), plain.is_floating_point())
+            values = _shown(plain, summarize)
+            formatter = (
+                _ComplexFormatter(values)
+                if plain.is_complex()
+                else _Formatter(values, plain.is_floating_point())
+            )
             contents = _body(plain, indent, summarize, formatter)
     suffixes = _suffixes(t)
     text = prefix + contents

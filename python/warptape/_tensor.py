@@ -58,6 +58,14 @@ def _conversion(name: str, dtype: _C.dtype) -> Callable[..., Tensor]:
     return method
 
 
+def _write_real(self: Tensor, value: Any) -> None:
+    self.real[...] = value
+
+
+def _write_imag(self: Tensor, value: Any) -> None:
+    self.imag[...] = value
+
+
 class Tensor(_C.TensorBase):
     """A strided array of one dtype on one device, recorded on the tape where `requires_grad` asks for it."""
 
@@ -191,6 +199,8 @@ class Tensor(_C.TensorBase):
 
     float = _conversion("float", _C.float32)
     double = _conversion("double", _C.float64)
+    cfloat = _conversion("cfloat", _C.complex64)
+    cdouble = _conversion("cdouble", _C.complex128)
     half = _conversion("half", _C.float16)
     bfloat16 = _conversion("bfloat16", _C.bfloat16)
     long = _conversion("long", _C.int64)
@@ -269,13 +279,16 @@ class Tensor(_C.TensorBase):
 
     @property
     def H(self) -> Tensor:
-        """The transpose of a matrix."""
-        return self.transpose(0, 1)
+        """The conjugate of the transpose of a matrix."""
+        return self.transpose(0, 1).conj()
 
     @property
-    def real(self) -> Tensor:
-        """The tensor itself: it is not complex."""
-        return self
+    def mH(self) -> Tensor:
+        """The conjugate of the tensor with its last two dims swapped."""
+        return self.adjoint()
+
+    real = property(_C._functions.real, _write_real, doc="The real part, as a view; a real tensor itself.")
+    imag = property(_C._functions.imag, _write_imag, doc="The imaginary part of a complex tensor, as a view.")
 
     @property
     def layout(self) -> str:
@@ -287,6 +300,9 @@ class Tensor(_C.TensorBase):
         from .sparse import to_sparse
 
         return to_sparse(self)
+
+    def __complex__(self) -> builtins.complex:
+        return builtins.complex(self.item())
 
     def get_device(self) -> builtins.int:
         """The number of the tensor's GPU, -1 on the CPU."""

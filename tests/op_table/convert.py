@@ -154,7 +154,7 @@ def zip_map(function: Callable[[Any], Any], value: Any, other: Any) -> Any:
 
 def to_numpy(rt: Any, tensor: Any) -> np.ndarray:
     """The values of a tensor; bfloat16 as float32."""
-    tensor = tensor.detach()
+    tensor = tensor.detach().resolve_neg()
     if hasattr(tensor, "_is_zerotensor") and tensor._is_zerotensor():
         tensor = tensor.clone()  # PyTorch's symbolic zeros have no memory to show
     return (tensor.to(rt.float32) if tensor.dtype == rt.bfloat16 else tensor).cpu().numpy()

@@ -6,8 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-DTYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
-SCALARS = {"bool": True, "int": 2, "float": 1.5}
+DTYPES = (
+    *("complex128", "complex64", "float64", "float32", "float16", "bfloat16"),
+    *("int64", "int32", "int16", "int8", "uint8", "bool"),
+)
+SCALARS = {"bool": True, "int": 2, "float": 1.5, "complex": 1.5j}
 KINDS = ("dim", "zero")  # a tensor with dimensions, a tensor without
 OPS = ("add", "true_divide", "floor_divide", "pow", "eq", "where", "maximum", "bitwise_and", "iadd")
 
@@ -36,11 +39,13 @@ def apply(rt: Any, op: str, a: Any, b: Any) -> Any:
 
 
 def operands() -> Iterator[tuple[str, str, str, str]]:
-    """(kind, dtype, kind, dtype), at least one of them a tensor."""
+    """(kind, dtype, kind, dtype), at least one of them a tensor. Not float16 with complex numbers, for whose
+    parts of float16 PyTorch has few kernels."""
     sides = [(kind, dtype) for kind in KINDS for dtype in DTYPES] + [("scalar", name) for name in SCALARS]
     for kind_a, dtype_a in sides:
         for kind_b, dtype_b in sides:
-            if kind_a != "scalar" or kind_b != "scalar":
+            half = "float16" in (dtype_a, dtype_b) and "complex" in dtype_a + dtype_b
+            if (kind_a != "scalar" or kind_b != "scalar") and not half:
                 yield kind_a, dtype_a, kind_b, dtype_b
 
 
@@ -52,4 +57,6 @@ def outcome(rt: Any, op: str, case: tuple[str, str, str, str]) -> str:
         result = apply(rt, op, a, b)
     except (RuntimeError, TypeError, NotImplementedError, AttributeError):
         return "error"
-    return str(result.dtype).rpartition(".")[2] if isinstance(result, rt.Tensor) else type(result).__name__
+    if not isinstance(result, rt.Tensor):
+        return type(result).__name__
+    return str(result.dtype).rpartition(".")[2]

@@ -70,13 +70,13 @@ struct SpreadIndex {
 };
 
 void gather(const LaunchContext& ctx, const View& out, const View& x, const View& index, int dim) {
-  dispatch_size(SizeTypes{}, itemsize(x.dtype),
+  dispatch_size(MoveTypes{}, itemsize(x.dtype),
                 [&](auto t) { gather_typed<typename decltype(t)::type>(ctx, out, x, index, dim); });
 }
 
 void index_select(const LaunchContext& ctx, const View& out, const View& x, const View& index, int dim) {
   SpreadIndex spread(out, index, dim);
-  dispatch_size(SizeTypes{}, itemsize(x.dtype),
+  dispatch_size(MoveTypes{}, itemsize(x.dtype),
                 [&](auto t) { gather_typed<typename decltype(t)::type>(ctx, out, x, spread.view, dim); });
 }
 
@@ -207,15 +207,22 @@ void scatter_mode(const View& self, const View& index, const View& src, int dim,
   }
 }
 
+// The only combination that complex numbers have here is the sum.
+void scatter_complex(const View& self, const View& index, const View& src, int dim) {
+  dispatch(ComplexTypes{}, self.dtype,
+           [&](auto t) { scatter_typed<typename decltype(t)::type>(self, index, src, dim, Add{}); });
+}
+
 void scatter(const LaunchContext& ctx, const View& self, const View& index, const View& src, int dim,
              ScatterMode mode) {
   if (!all_valid(ctx, index, self.ndim ? self.sizes[dim] : 1, false)) return;
   if (mode == ScatterMode::Assign) {
-    dispatch_size(SizeTypes{}, itemsize(self.dtype), [&](auto t) {
+    dispatch_size(MoveTypes{}, itemsize(self.dtype), [&](auto t) {
       scatter_typed<typename decltype(t)::type>(self, index, src, dim, Assign{});
     });
     return;
   }
+  if (is_complex(self.dtype)) return scatter_complex(self, index, src, dim);
   dispatch(AllTypes{}, self.dtype,
            [&](auto t) { scatter_mode<typename decltype(t)::type>(self, index, src, dim, mode); });
 }
@@ -224,6 +231,7 @@ void index_add(const LaunchContext& ctx, const View& self, const View& index, co
                double alpha) {
   if (!all_valid(ctx, index, self.ndim ? self.sizes[dim] : 1, false)) return;
   SpreadIndex spread(src, index, dim);
+  if (is_complex(self.dtype)) return scatter_complex(self, spread.view, src, dim);
   dispatch(AllTypes{}, self.dtype, [&](auto t) {
     using T = typename decltype(t)::type;
     if (alpha == 1)
@@ -264,7 +272,7 @@ void index_get(const LaunchContext& ctx, const View& out, const View& x, const V
   const Walk<1> rest = make_walk<1>(x, count, x.ndim, {&x});
   const int64_t block = rest.numel(), positions = indices[0].numel(), step = rest.inner(0);
   if (block == 0) return;
-  dispatch_size(SizeTypes{}, itemsize(x.dtype), [&](auto t) {
+  dispatch_size(MoveTypes{}, itemsize(x.dtype), [&](auto t) {
     using T = typename decltype(t)::type;
     const T* px = x.as<T>();
     T* po = out.as<T>();
@@ -328,14 +336,16 @@ void index_put(const LaunchContext& ctx, const View& self, const View& values, c
                bool accumulate) {
   const int64_t* offsets = index_offsets(ctx, self, indices, count);
   if (!offsets) return;
-  if (accumulate)
-    dispatch(AllTypes{}, self.dtype, [&](auto t) {
+  if (accumulate) {
+    auto add = [&](auto t) {
       put_typed<typename decltype(t)::type>(self, values, indices[0], offsets, count, Add{});
-    });
-  else
-    dispatch_size(SizeTypes{}, itemsize(self.dtype), [&](auto t) {
+    };
+    dispatch(AllTypes{}, self.dtype, add) || dispatch(ComplexTypes{}, self.dtype, add);
+  } else {
+    dispatch_size(MoveTypes{}, itemsize(self.dtype), [&](auto t) {
       put_typed<typename decltype(t)::type>(self, values, indices[0], offsets, count, Assign{});
     });
+  }
 }
 
 }  // namespace

@@ -92,7 +92,7 @@ void nonzero(const LaunchContext& ctx, const View& out, const View& x) {
 }
 
 void masked_select(const LaunchContext& ctx, const View& out, const View& x, const View& mask) {
-  dispatch_size(SizeTypes{}, itemsize(x.dtype), [&](auto t) {
+  dispatch_size(MoveTypes{}, itemsize(x.dtype), [&](auto t) {
     using T = typename decltype(t)::type;
     const Walk<2> w = make_walk<2>(mask, 0, mask.ndim, {&x, &mask});
     const int64_t sx = w.inner(0), sm = w.inner(1);
@@ -109,7 +109,7 @@ void masked_select(const LaunchContext& ctx, const View& out, const View& x, con
 }
 
 void masked_scatter(const LaunchContext& ctx, const View& self, const View& mask, const View& src) {
-  dispatch_size(SizeTypes{}, itemsize(self.dtype), [&](auto t) {
+  dispatch_size(MoveTypes{}, itemsize(self.dtype), [&](auto t) {
     using T = typename decltype(t)::type;
     const Walk<2> w = make_walk<2>(mask, 0, mask.ndim, {&self, &mask});
     const int64_t st = w.inner(0), sm = w.inner(1);
@@ -134,7 +134,7 @@ void triangle(const LaunchContext&, const View& out, const View& x, int64_t diag
   if (out.numel() == 0) return;
   const Walk<1> w = make_walk<1>(x, 0, x.ndim - 1, {&x});  // a position is a row
   const int64_t step = x.strides[x.ndim - 1];
-  dispatch_size(SizeTypes{}, itemsize(x.dtype), [&](auto t) {
+  dispatch_size(MoveTypes{}, itemsize(x.dtype), [&](auto t) {
     using T = typename decltype(t)::type;
     parallel_for(w.numel(), kWalkGrain / cols + 1, [&](int64_t begin, int64_t end) {
       int64_t row = begin;
@@ -163,7 +163,7 @@ void flip(const LaunchContext&, const View& out, const View& x, uint32_t dims) {
     w.strides[0][d] = -x.strides[d];
   }
   const int64_t step = w.inner(0);
-  dispatch_size(SizeTypes{}, itemsize(x.dtype), [&](auto t) {
+  dispatch_size(MoveTypes{}, itemsize(x.dtype), [&](auto t) {
     using T = typename decltype(t)::type;
     parallel_for(w.numel(), kWalkGrain, [&](int64_t begin, int64_t end) {
       T* o = out.as<T>() + begin;

@@ -3,7 +3,7 @@
 // it.
 #pragma once
 
-#include "kernels/types.h"
+#include "kernels/complex.h"
 
 namespace warptape::kernels {
 
@@ -23,6 +23,8 @@ template <> inline constexpr DType dtype_of<Half> = DType::Float16;
 template <> inline constexpr DType dtype_of<BFloat16> = DType::BFloat16;
 template <> inline constexpr DType dtype_of<float> = DType::Float32;
 template <> inline constexpr DType dtype_of<double> = DType::Float64;
+template <> inline constexpr DType dtype_of<Complex<float>> = DType::Complex64;
+template <> inline constexpr DType dtype_of<Complex<double>> = DType::Complex128;
 
 // The type in which values of T are computed.
 template <class T> struct ComputeOf {
@@ -43,6 +45,8 @@ using IntTypes = Types<int64_t, int32_t, int16_t, int8_t, uint8_t>;
 using AllTypes = Types<float, double, BFloat16, Half, int64_t, int32_t, int16_t, int8_t, uint8_t, bool>;
 // Moving data without looking at it needs one type per size.
 using SizeTypes = Types<uint8_t, uint16_t, uint32_t, uint64_t>;
+using ComplexTypes = Types<Complex<float>, Complex<double>>;
+using MoveTypes = Types<uint8_t, uint16_t, uint32_t, uint64_t, Complex<double>>;  // with complex numbers
 
 template <class... Ts, class F>
 WT_INLINE bool dispatch(Types<Ts...>, DType dtype, F&& f) {

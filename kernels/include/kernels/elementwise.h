@@ -22,11 +22,14 @@ struct Operand {
 struct ElementwisePlan {
   int ndim;
   int count;      // operands, output included
-  DType compute;  // Float32, Float64 or Int64: narrower types are computed in these
+  DType compute;  // Float32, Float64, Int64 or complex: narrower types are computed in these
   int64_t numel;
   int64_t sizes[kMaxDims];
   Operand operands[kMaxOperands];
 };
+
+// Implemented in csrc/core: throws a DtypeError.
+[[noreturn]] WT_API void refuse_compute_dtype(DType compute);
 
 using ElementwiseFn = void(const LaunchContext&, const ElementwisePlan&);
 

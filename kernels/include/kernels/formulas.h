@@ -13,6 +13,7 @@ namespace warptape::kernels::WARPTAPE_ISA {
 inline constexpr unsigned kFloats = 1;    // float and double
 inline constexpr unsigned kIntegers = 2;  // int64_t
 inline constexpr unsigned kAny = 3;
+inline constexpr unsigned kComplex = 4;  // on the CPU
 
 template <int Inputs, unsigned Types>
 struct Formula {
@@ -46,25 +47,25 @@ struct IntegerDivision : Binary<kAny> {
 #define WT_GX (V g, V x)
 
 // ---- arithmetic ----
-WT_FORMULA(Add, Binary<kAny>, WT_V2, return a + b;);
-WT_FORMULA(Sub, Binary<kAny>, WT_V2, return a - b;);
-WT_FORMULA(Mul, Binary<kAny>, WT_V2, return a * b;);
-WT_FORMULA(Div, Binary<kFloats>, WT_V2, return a / b;);
-WT_FORMULA(AddScaled, Ternary<kAny>, (V a, V b, V alpha), return fma(alpha, b, a););
-WT_FORMULA(Addcmul, Quaternary<kAny>, (V a, V b, V c, V value), return a + value * b * c;);
-WT_FORMULA(Addcdiv, Quaternary<kFloats>, (V a, V b, V c, V value), return a + value * (b / c););
+WT_FORMULA(Add, Binary<kAny | kComplex>, WT_V2, return a + b;);
+WT_FORMULA(Sub, Binary<kAny | kComplex>, WT_V2, return a - b;);
+WT_FORMULA(Mul, Binary<kAny | kComplex>, WT_V2, return a * b;);
+WT_FORMULA(Div, Binary<kFloats | kComplex>, WT_V2, return a / b;);
+WT_FORMULA(AddScaled, Ternary<kAny | kComplex>, (V a, V b, V alpha), return fma(alpha, b, a););
+WT_FORMULA(Addcmul, Quaternary<kAny | kComplex>, (V a, V b, V c, V value), return a + value * b * c;);
+WT_FORMULA(Addcdiv, Quaternary<kFloats | kComplex>, (V a, V b, V c, V value), return a + value * (b / c););
 WT_FORMULA(Lerp, Ternary<kFloats>, (V a, V b, V w), {
   V d = b - a;
   // From the nearer end, so that weights 0 and 1 give a and b to the bit.
   return select(abs(w) < V(0.5), fma(w, d, a), b - d * (V(1) - w));
 });
-WT_FORMULA(Neg, Unary<kAny>, WT_V1, return -x;);
+WT_FORMULA(Neg, Unary<kAny | kComplex>, WT_V1, return -x;);
 WT_FORMULA(Abs, Unary<kAny>, WT_V1, return abs(x););
 WT_FORMULA(Sign, Unary<kAny>, WT_V1, return select(x > V(0), V(1), select(x < V(0), V(-1), V(0))););
-WT_FORMULA(Square, Unary<kAny>, WT_V1, return x * x;);
-WT_FORMULA(Reciprocal, Unary<kFloats>, WT_V1, return V(1) / x;);
-WT_FORMULA(Sqrt, Unary<kFloats>, WT_V1, return sqrt(x););
-WT_FORMULA(Rsqrt, Unary<kFloats>, WT_V1, return V(1) / sqrt(x););
+WT_FORMULA(Square, Unary<kAny | kComplex>, WT_V1, return x * x;);
+WT_FORMULA(Reciprocal, Unary<kFloats | kComplex>, WT_V1, return V(1) / x;);
+WT_FORMULA(Sqrt, Unary<kFloats | kComplex>, WT_V1, return sqrt(x););
+WT_FORMULA(Rsqrt, Unary<kFloats | kComplex>, WT_V1, return V(1) / sqrt(x););
 
 WT_FORMULA(Fmod, IntegerDivision, WT_V2, return fmod(a, b););
 WT_FORMULA(Remainder, IntegerDivision, WT_V2, {
@@ -95,7 +96,7 @@ WT_FORMULA(FloorDivide, IntegerDivision, WT_V2, {
     return select(b == V(0), a / b, f);
   }
 });
-WT_FORMULA(Pow, Binary<kAny>, WT_V2, return pow(a, b););
+WT_FORMULA(Pow, Binary<kAny | kComplex>, WT_V2, return pow(a, b););
 WT_FORMULA(Atan2, Binary<kFloats>, WT_V2, return atan2(a, b););
 WT_FORMULA(Hypot, Binary<kFloats>, WT_V2, return hypot(a, b););
 WT_FORMULA(Copysign, Binary<kFloats>, WT_V2, return copysign(a, b););
@@ -113,17 +114,17 @@ WT_FORMULA(Minimum, Binary<kAny>, WT_V2, return minimum(a, b););
 WT_FORMULA(Fmax, Binary<kAny>, WT_V2, return select(isnan(a), b, select(isnan(b), a, maximum(a, b))););
 WT_FORMULA(Fmin, Binary<kAny>, WT_V2, return select(isnan(a), b, select(isnan(b), a, minimum(a, b))););
 WT_FORMULA(Clamp, Ternary<kAny>, (V x, V lo, V hi), return minimum(maximum(x, lo), hi););
-WT_FORMULA(Eq, Binary<kAny>, WT_V2, return a == b;);
-WT_FORMULA(Ne, Binary<kAny>, WT_V2, return a != b;);
+WT_FORMULA(Eq, Binary<kAny | kComplex>, WT_V2, return a == b;);
+WT_FORMULA(Ne, Binary<kAny | kComplex>, WT_V2, return a != b;);
 WT_FORMULA(Lt, Binary<kAny>, WT_V2, return a < b;);
 WT_FORMULA(Le, Binary<kAny>, WT_V2, return a <= b;);
 WT_FORMULA(Gt, Binary<kAny>, WT_V2, return a > b;);
 WT_FORMULA(Ge, Binary<kAny>, WT_V2, return a >= b;);
-WT_FORMULA(LogicalNot, Unary<kAny>, WT_V1, return x == V(0););
-WT_FORMULA(LogicalAnd, Binary<kAny>, WT_V2, return (a != V(0)) & (b != V(0)););
-WT_FORMULA(LogicalOr, Binary<kAny>, WT_V2, return (a != V(0)) | (b != V(0)););
-WT_FORMULA(LogicalXor, Binary<kAny>, WT_V2, return (a != V(0)) ^ (b != V(0)););
-WT_FORMULA(IsNan, Unary<kAny>, WT_V1, return x != x;);
+WT_FORMULA(LogicalNot, Unary<kAny | kComplex>, WT_V1, return x == V(0););
+WT_FORMULA(LogicalAnd, Binary<kAny | kComplex>, WT_V2, return (a != V(0)) & (b != V(0)););
+WT_FORMULA(LogicalOr, Binary<kAny | kComplex>, WT_V2, return (a != V(0)) | (b != V(0)););
+WT_FORMULA(LogicalXor, Binary<kAny | kComplex>, WT_V2, return (a != V(0)) ^ (b != V(0)););
+WT_FORMULA(IsNan, Unary<kAny | kComplex>, WT_V1, return x != x;);
 // Integers are finite.
 #define WT_FLOAT_TEST(Name, of_integer, of_float) \
   WT_FORMULA(Name, Unary<kAny>, WT_V1, {          \
@@ -146,7 +147,7 @@ WT_FORMULA(Signbit, Unary<kAny>, WT_V1, {
 WT_FORMULA(IsClose, Quaternary<kAny>, (V a, V b, V rtol, V atol),
            return (a == b) | ((abs(a - b) <= atol + abs(rtol * b)) & (b - b == V(0))););  // b is finite
 
-struct WhereBase : Ternary<kAny> {
+struct WhereBase : Ternary<kAny | kComplex> {
   static constexpr bool kMaskFirst = true;
 };
 struct Where : WhereBase {
@@ -182,36 +183,40 @@ WT_FORMULA(NanToNum, Quaternary<kFloats>, (V x, V nan, V high, V low),
            return select(isnan(x), nan, select(isinf(x), select(x > V(0), high, low), x)););
 
 // ---- transcendental: one function of the math set each ----
-#define WT_SAME(Name, f) WT_FORMULA(Name, Unary<kFloats>, WT_V1, return f(x);)
-WT_SAME(Exp, exp);
-WT_SAME(Exp2, exp2);
-WT_SAME(Expm1, expm1);
-WT_SAME(Log, log);
-WT_SAME(Log2, log2);
-WT_SAME(Log10, log10);
-WT_SAME(Log1p, log1p);
-WT_SAME(Sin, sin);
-WT_SAME(Cos, cos);
-WT_SAME(Tan, tan);
-WT_SAME(Asin, asin);
-WT_SAME(Acos, acos);
-WT_SAME(Atan, atan);
-WT_SAME(Sinh, sinh);
-WT_SAME(Cosh, cosh);
-WT_SAME(Tanh, tanh);
-WT_SAME(Asinh, asinh);
-WT_SAME(Acosh, acosh);
-WT_SAME(Atanh, atanh);
+#define WT_SAME_OF(Types, Name, f) WT_FORMULA(Name, Unary<Types>, WT_V1, return f(x);)
+#define WT_SAME(Name, f) WT_SAME_OF(kFloats, Name, f)
+#define WT_ANALYTIC(Name, f) WT_SAME_OF(kFloats | kComplex, Name, f)
+WT_ANALYTIC(Exp, exp);
+WT_ANALYTIC(Exp2, exp2);
+WT_ANALYTIC(Expm1, expm1);
+WT_ANALYTIC(Log, log);
+WT_ANALYTIC(Log2, log2);
+WT_ANALYTIC(Log10, log10);
+WT_ANALYTIC(Log1p, log1p);
+WT_ANALYTIC(Sin, sin);
+WT_ANALYTIC(Cos, cos);
+WT_ANALYTIC(Tan, tan);
+WT_ANALYTIC(Asin, asin);
+WT_ANALYTIC(Acos, acos);
+WT_ANALYTIC(Atan, atan);
+WT_ANALYTIC(Sinh, sinh);
+WT_ANALYTIC(Cosh, cosh);
+WT_ANALYTIC(Tanh, tanh);
+WT_ANALYTIC(Asinh, asinh);
+WT_ANALYTIC(Acosh, acosh);
+WT_ANALYTIC(Atanh, atanh);
 WT_SAME(Erf, erf);
 WT_SAME(Erfc, erfc);
 WT_SAME(Erfinv, erfinv);
 WT_SAME(Lgamma, lgamma);
 WT_SAME(Digamma, digamma);
-WT_SAME(Sigmoid, sigmoid);
+WT_ANALYTIC(Sigmoid, sigmoid);
 #undef WT_SAME
+#undef WT_ANALYTIC
+#undef WT_SAME_OF
 WT_FORMULA(Polygamma, Binary<kFloats>, (V x, V n), return polygamma(x, n););
 WT_FORMULA(Logit, Unary<kFloats>, WT_V1, return log(x / (V(1) - x)););
-WT_FORMULA(Sinc, Unary<kFloats>, WT_V1, {
+WT_FORMULA(Sinc, Unary<kFloats | kComplex>, WT_V1, {
   V t = V(3.14159265358979323846) * x;
   return select(x == V(0), V(1), sin(t) / t);
 });

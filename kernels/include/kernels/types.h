@@ -21,17 +21,31 @@
 
 namespace warptape {
 
-enum class DType : uint8_t { Bool, UInt8, Int8, Int16, Int32, Int64, Float16, BFloat16, Float32, Float64 };
-inline constexpr int kNumDTypes = 10;
+enum class DType : uint8_t {
+  Bool,
+  UInt8,
+  Int8,
+  Int16,
+  Int32,
+  Int64,
+  Float16,
+  BFloat16,
+  Float32,
+  Float64,
+  Complex64,
+  Complex128
+};
+inline constexpr int kNumDTypes = 12;
 
 enum class DeviceType : uint8_t { CPU, CUDA, Meta };
 inline constexpr int kNumDeviceTypes = 3;
 
 WT_INLINE constexpr size_t itemsize(DType t) {
-  constexpr uint8_t sizes[kNumDTypes] = {1, 1, 1, 2, 4, 8, 2, 2, 4, 8};
+  constexpr uint8_t sizes[kNumDTypes] = {1, 1, 1, 2, 4, 8, 2, 2, 4, 8, 8, 16};
   return sizes[static_cast<int>(t)];
 }
-WT_INLINE constexpr bool is_floating(DType t) { return t >= DType::Float16; }
+WT_INLINE constexpr bool is_floating(DType t) { return t >= DType::Float16 && t <= DType::Float64; }
+WT_INLINE constexpr bool is_complex(DType t) { return t >= DType::Complex64; }
 WT_INLINE constexpr bool is_integral(DType t) {
   return t >= DType::UInt8 && t <= DType::Int64;
 }  // without bool

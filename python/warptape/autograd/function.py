@@ -173,7 +173,7 @@ def _record(
         for i, o in enumerate(outputs)
         if isinstance(o, _C.TensorBase)
         and i not in first
-        and o.dtype.is_floating_point
+        and (o.dtype.is_floating_point or o.dtype.is_complex)
         and not any(raw[i] is n for n in ctx._non_differentiable)
     ]
     ctx._recorded = [*first, *rest]

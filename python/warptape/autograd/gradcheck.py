@@ -1,6 +1,7 @@
 """Gradients against differences of the function's values.
 
-A Jacobian here is a float64 array [elements of the input, elements of the output].
+A Jacobian here is a float64 array [elements of the input, elements of the output]; a complex number counts as
+two elements, its parts.
 """
 
 from __future__ import annotations
@@ -41,12 +42,18 @@ def _differentiable(values: Sequence[Any]) -> list[Tensor]:
 
 
 def _tensors(outputs: Any) -> list[Tensor]:
-    return [o for o in _as_tuple(outputs) if isinstance(o, _C.TensorBase) and o.is_floating_point()]
+    found = (o for o in _as_tuple(outputs) if isinstance(o, _C.TensorBase))
+    return [o for o in found if o.is_floating_point() or o.is_complex()]
 
 
 def _array(t: Tensor) -> np.ndarray:
     """A copy of the values, flat."""
-    return t.detach().to(_C.float64).numpy().copy().reshape(-1)
+    return _parts(t.detach()).to(_C.float64).numpy().copy().reshape(-1)
+
+
+def _parts(t: Tensor) -> Tensor:
+    """The tensor as one of real numbers, on the same memory."""
+    return _C._functions.view_as_real(t) if t.is_complex() else t
 
 
 def _shown(jacobian: np.ndarray) -> str:
@@ -59,7 +66,7 @@ def _check_inputs(inputs: tuple[Any, ...]) -> None:
         if not isinstance(x, _C.TensorBase) or not x.requires_grad:
             continue
         found = True
-        if x.dtype != _C.float64:
+        if x.dtype not in (_C.float64, _C.complex128):
             warnings.warn(
                 f"Input #{i} requires gradient and is not a double precision floating point or complex. "
                 "This check will likely fail if all the inputs are not of double precision floating point or "
@@ -96,9 +103,9 @@ def _numerical(func: Callable[..., Any], inputs: tuple[Any, ...], eps: float) ->
 
     columns: list[list[np.ndarray]] = [[] for _ in values()]
     for x in _differentiable(inputs):
-        data = x.data  # changes through it are not counted, so that graphs of x stay usable
+        data = _parts(x.data)  # changes through it are not counted, so that graphs of x stay usable
         rows: list[list[np.ndarray]] = [[] for _ in columns]
-        for at in _places(x):
+        for at in _places(data):
             old = data[at].item()
             try:
                 data[at] = old - eps
@@ -128,10 +135,10 @@ def _analytical(output: Tensor, inputs: list[Tensor], check_dtypes: bool) -> lis
     """By one backward pass per element of the output: one Jacobian per input."""
     import numpy as np
 
-    jacobians = [np.zeros((x.numel(), output.numel())) for x in inputs]
-    for j, at in enumerate(_places(output)):
+    jacobians = [np.zeros((_parts(x.detach()).numel(), _parts(output.detach()).numel())) for x in inputs]
+    for j, at in enumerate(_places(_parts(output.detach()))):
         gradient = _C._functions.zeros_like(output.detach())
-        gradient[at] = 1.0
+        _parts(gradient)[at] = 1.0
         for i, g in enumerate(_vjp(output, inputs, gradient)):
             if g is None:
                 continue

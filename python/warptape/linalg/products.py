@@ -33,8 +33,8 @@ def cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
 
 @checked
 def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
-    """The dot products of vectors along `dim`; the shapes broadcast."""
-    return (x * y).sum(dim)
+    """The dot products of vectors along `dim`, x conjugated; the shapes broadcast."""
+    return (x.conj() * y).sum(dim)
 
 
 @checked

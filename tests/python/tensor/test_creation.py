@@ -69,7 +69,7 @@ def test_explicit_dtype() -> None:
         ("text", (TypeError, ValueError), ""),
         ([None], (TypeError, RuntimeError), ""),
         ([object()], (TypeError, RuntimeError), ""),
-        ([1j], (TypeError, RuntimeError), ""),
+        ([1j, None], (TypeError, RuntimeError), ""),
         (2**64, (RuntimeError, OverflowError, ValueError), ""),
         (np.array(["a"]), TypeError, "can't convert np.ndarray"),
     ],

@@ -222,7 +222,7 @@ def test_numpy_refusals() -> None:
     with pytest.raises(TypeError):
         wt.from_numpy([1, 2])
     with pytest.raises(TypeError):
-        wt.from_numpy(np.array([1j]))
+        wt.from_numpy(np.array([1j], np.clongdouble))
 
 
 def test_dlpack() -> None:

@@ -10,7 +10,7 @@ from .module import Module
 __all__ = ["AlphaDropout", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "FeatureAlphaDropout"]
 
 
-class _DropoutNd(Module):
+class _Dropout(Module):
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         super().__init__()
         if p < 0 or p > 1:
@@ -21,42 +21,42 @@ class _DropoutNd(Module):
         return f"p={self.p}, inplace={self.inplace}"
 
 
-class Dropout(_DropoutNd):
+class Dropout(_Dropout):
     """Zeroes each element with probability `p` and scales the others by 1 / (1 - p)."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.dropout(input, self.p, self.training, self.inplace)
 
 
-class Dropout1d(_DropoutNd):
+class Dropout1d(_Dropout):
     """[N, C, L] or [C, L]: zeroes each channel with probability `p` and scales the others by 1 / (1 - p)."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.dropout1d(input, self.p, self.training, self.inplace)
 
 
-class Dropout2d(_DropoutNd):
+class Dropout2d(_Dropout):
     """[N, C, H, W]: zeroes each channel with probability `p` and scales the others by 1 / (1 - p)."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.dropout2d(input, self.p, self.training, self.inplace)
 
 
-class Dropout3d(_DropoutNd):
+class Dropout3d(_Dropout):
     """[N, C, D, H, W] or [C, D, H, W]: as Dropout2d."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.dropout3d(input, self.p, self.training, self.inplace)
 
 
-class AlphaDropout(_DropoutNd):
+class AlphaDropout(_Dropout):
     """Dropout that keeps the mean and variance of what SELU returns (Klambauer et al. 2017)."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.alpha_dropout(input, self.p, self.training, self.inplace)
 
 
-class FeatureAlphaDropout(_DropoutNd):
+class FeatureAlphaDropout(_Dropout):
     """[N, C, *]: AlphaDropout of whole channels."""
 
     def forward(self, input: Tensor) -> Tensor:

@@ -47,7 +47,7 @@ class _Pad(Module):
         return f"{self.padding}"
 
 
-class _ConstantPadNd(_Pad):
+class _ConstantPad(_Pad):
     _mode = "constant"
 
     def __init__(self, padding: Any, value: float) -> None:
@@ -61,7 +61,7 @@ class _ConstantPadNd(_Pad):
         return f"padding={self.padding}, value={self.value}"
 
 
-class _ZeroPad(_ConstantPadNd):
+class _ZeroPad(_ConstantPad):
     def __init__(self, padding: Any) -> None:
         super().__init__(padding, 0.0)
 
@@ -82,26 +82,26 @@ def _family(base: type, name: str, what: str) -> list[type]:
     ]
 
 
-class _ReflectionPadNd(_Pad):
+class _ReflectionPad(_Pad):
     _mode = "reflect"
 
 
-class _ReplicationPadNd(_Pad):
+class _ReplicationPad(_Pad):
     _mode = "replicate"
 
 
-class _CircularPadNd(_Pad):
+class _CircularPad(_Pad):
     _mode = "circular"
 
 
-ConstantPad1d, ConstantPad2d, ConstantPad3d = _family(_ConstantPadNd, "ConstantPad", "`value`")
+ConstantPad1d, ConstantPad2d, ConstantPad3d = _family(_ConstantPad, "ConstantPad", "`value`")
 ZeroPad1d, ZeroPad2d, ZeroPad3d = _family(_ZeroPad, "ZeroPad", "zeros")
 ReflectionPad1d, ReflectionPad2d, ReflectionPad3d = _family(
-    _ReflectionPadNd, "ReflectionPad", "its mirror image"
+    _ReflectionPad, "ReflectionPad", "its mirror image"
 )
 ReplicationPad1d, ReplicationPad2d, ReplicationPad3d = _family(
-    _ReplicationPadNd, "ReplicationPad", "its border values"
+    _ReplicationPad, "ReplicationPad", "its border values"
 )
 CircularPad1d, CircularPad2d, CircularPad3d = _family(
-    _CircularPadNd, "CircularPad", "what stands at its other end"
+    _CircularPad, "CircularPad", "what stands at its other end"
 )

@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 
-class _MaxPoolNd(Module):
+class _MaxPool(Module):
     """The largest value of each window; with `return_indices` a pair with where it stood. Stride: the
     kernel's size."""
 
@@ -73,25 +73,25 @@ class _MaxPoolNd(Module):
         )
 
 
-class MaxPool1d(_MaxPoolNd):
+class MaxPool1d(_MaxPool):
     """[N, C, L] -> [N, C, Lout], the largest value of each window."""
 
     _n = 1
 
 
-class MaxPool2d(_MaxPoolNd):
+class MaxPool2d(_MaxPool):
     """[N, C, H, W] -> [N, C, Hout, Wout], the largest value of each window."""
 
     _n = 2
 
 
-class MaxPool3d(_MaxPoolNd):
+class MaxPool3d(_MaxPool):
     """[N, C, D, H, W] -> [N, C, Dout, Hout, Wout], the largest value of each window."""
 
     _n = 3
 
 
-class _MaxUnpoolNd(Module):
+class _MaxUnpool(Module):
     """The inverse of a max pooling, given its indices: zeros where no maximum was."""
 
     _n: int
@@ -110,19 +110,19 @@ class _MaxUnpoolNd(Module):
         return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
 
 
-class MaxUnpool1d(_MaxUnpoolNd):
+class MaxUnpool1d(_MaxUnpool):
     """[N, C, L] and the indices of a MaxPool1d -> [N, C, Lin]; `output_size` tells apart what fits."""
 
     _n = 1
 
 
-class MaxUnpool2d(_MaxUnpoolNd):
+class MaxUnpool2d(_MaxUnpool):
     """[N, C, H, W] and the indices of a MaxPool2d -> [N, C, Hin, Win]."""
 
     _n = 2
 
 
-class MaxUnpool3d(_MaxUnpoolNd):
+class MaxUnpool3d(_MaxUnpool):
     """[N, C, D, H, W] and the indices of a MaxPool3d -> [N, C, Din, Hin, Win]."""
 
     _n = 3
@@ -198,7 +198,7 @@ class AvgPool1d(Module):
         return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
 
 
-class _AvgPoolNd(Module):
+class _AvgPool(Module):
     """The mean of each window; `divisor_override` divides in place of its size."""
 
     _n: int
@@ -233,19 +233,19 @@ class _AvgPoolNd(Module):
         return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
 
 
-class AvgPool2d(_AvgPoolNd):
+class AvgPool2d(_AvgPool):
     """[N, C, H, W] -> [N, C, Hout, Wout], the mean of each window."""
 
     _n = 2
 
 
-class AvgPool3d(_AvgPoolNd):
+class AvgPool3d(_AvgPool):
     """[N, C, D, H, W] -> [N, C, Dout, Hout, Wout], the mean of each window."""
 
     _n = 3
 
 
-class _AdaptiveAvgPoolNd(Module):
+class _AdaptiveAvgPool(Module):
     _n: int
 
     def __init__(self, output_size: Any) -> None:
@@ -259,27 +259,27 @@ class _AdaptiveAvgPoolNd(Module):
         return f"output_size={self.output_size}"
 
 
-class AdaptiveAvgPool1d(_AdaptiveAvgPoolNd):
+class AdaptiveAvgPool1d(_AdaptiveAvgPool):
     """[N, C, L] -> [N, C, output_size], means of windows that cover the input evenly."""
 
     _n = 1
 
 
-class AdaptiveAvgPool2d(_AdaptiveAvgPoolNd):
+class AdaptiveAvgPool2d(_AdaptiveAvgPool):
     """[N, C, H, W] -> [N, C, *output_size], means of windows that cover the input evenly; None keeps a
     size."""
 
     _n = 2
 
 
-class AdaptiveAvgPool3d(_AdaptiveAvgPoolNd):
+class AdaptiveAvgPool3d(_AdaptiveAvgPool):
     """[N, C, D, H, W] -> [N, C, *output_size], means of windows that cover the input evenly; None keeps a
     size."""
 
     _n = 3
 
 
-class _AdaptiveMaxPoolNd(_AdaptiveAvgPoolNd):
+class _AdaptiveMaxPool(_AdaptiveAvgPool):
     def __init__(self, output_size: Any, return_indices: bool = False) -> None:
         super().__init__(output_size)
         self.return_indices = return_indices
@@ -288,25 +288,25 @@ class _AdaptiveMaxPoolNd(_AdaptiveAvgPoolNd):
         return getattr(F, f"adaptive_max_pool{self._n}d")(input, self.output_size, self.return_indices)
 
 
-class AdaptiveMaxPool1d(_AdaptiveMaxPoolNd):
+class AdaptiveMaxPool1d(_AdaptiveMaxPool):
     """[N, C, L] -> [N, C, output_size], the largest values of windows that cover the input evenly."""
 
     _n = 1
 
 
-class AdaptiveMaxPool2d(_AdaptiveMaxPoolNd):
+class AdaptiveMaxPool2d(_AdaptiveMaxPool):
     """[N, C, H, W] -> [N, C, *output_size], the largest values of windows that cover the input evenly."""
 
     _n = 2
 
 
-class AdaptiveMaxPool3d(_AdaptiveMaxPoolNd):
+class AdaptiveMaxPool3d(_AdaptiveMaxPool):
     """[N, C, D, H, W] -> [N, C, *output_size], the largest values of windows that cover the input evenly."""
 
     _n = 3
 
 
-class _LPPoolNd(Module):
+class _LPPool(Module):
     _n: int
 
     def __init__(
@@ -331,19 +331,19 @@ class _LPPoolNd(Module):
         )
 
 
-class LPPool1d(_LPPoolNd):
+class LPPool1d(_LPPool):
     """[N, C, L] -> [N, C, Lout], the `norm_type`-norm of each window."""
 
     _n = 1
 
 
-class LPPool2d(_LPPoolNd):
+class LPPool2d(_LPPool):
     """[N, C, H, W] -> [N, C, Hout, Wout], the `norm_type`-norm of each window."""
 
     _n = 2
 
 
-class LPPool3d(_LPPoolNd):
+class LPPool3d(_LPPool):
     """[N, C, D, H, W] -> [N, C, Dout, Hout, Wout], the `norm_type`-norm of each window."""
 
     _n = 3
