@@ -69,7 +69,7 @@ def program_rows(rows: list[dict[str, Any]]) -> str:
             lines.append(f"| {row['title']} | does not run: {row['error'].replace('|', '/')} | | | | |")
             continue
         times = " | ".join(time_text(row[f"{library}_ms"]) for library in ("warptape", "torch"))
-        found = f"{row['difference']:.1e} | {row['own']:.1e}"
+        found = f"{row['difference']:.1e} | {format(row['own'], '.1e') if row['own'] else '-'}"
         lines.append(f"| {row['title']} | {found} | {row['ratio']:.2f} | {times} |")
     if any(row.get("threads") == 1 for row in rows):
         lines.append("\nMeasured with one thread each, in CPU time.")

@@ -14,12 +14,18 @@ from typing import Any
 
 import warptape
 
-from .._missing import message
-from .._missing import module_name as _own
+from .._missing import message, module_name
 from ..torch_version import TorchVersion
 
 # What version checks read: the PyTorch whose names, defaults and errors these are.
 TORCH_VERSION = TorchVersion(f"2.13.0+warptape{warptape.version.__version__}")
+
+
+_SAFETENSORS = "safetensors.torch"  # is written for PyTorch's storages; the same functions are here
+
+
+def _own(name: str) -> str:
+    return "warptape.utils.safetensors" if name == _SAFETENSORS else module_name(name)
 
 
 class _Alias(Loader):
@@ -48,7 +54,7 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != "torch" and not fullname.startswith("torch."):
+        if fullname not in ("torch", _SAFETENSORS) and not fullname.startswith("torch."):
             return None
         own = importlib.util.find_spec(_own(fullname))
         if own is not None:

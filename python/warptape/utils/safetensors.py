@@ -26,10 +26,12 @@ __all__ = [
     "SafetensorError",
     "load",
     "load_file",
+    "load_model",
     "load_sharded",
     "safe_open",
     "save",
     "save_file",
+    "save_model",
     "save_sharded",
 ]
 
@@ -352,3 +354,47 @@ def load_sharded(folder: Any, device: Any = "cpu") -> dict[str, Tensor]:
     for name in shard_files(folder):
         found.update(load_file(os.path.join(folder, name), device))
     return found
+
+
+def _same_memory(t: Tensor) -> tuple[Any, ...]:
+    return t.data_ptr() if t.numel() else id(t), tuple(t.shape), t.stride(), t.dtype
+
+
+def save_model(
+    model: Any, filename: Any, metadata: dict[str, str] | None = None, force_contiguous: bool = True
+) -> None:
+    """Writes a module's state; of what goes by several names (tied weights) one, which the metadata tells.
+
+    Raises: ValueError for tensors that share memory in parts, or are not contiguous unless
+    `force_contiguous`.
+    """
+    kept: dict[str, Tensor] = {}
+    names: dict[tuple[Any, ...], str] = {}
+    notes = dict(metadata or {})
+    for name, t in sorted(model.state_dict().items()):
+        first = names.setdefault(_same_memory(t), name)
+        if first != name:
+            notes[name] = first
+        else:
+            kept[name] = t.contiguous() if force_contiguous else t
+    save_file(kept, filename, {"format": "pt", **notes})
+
+
+def load_model(
+    model: Any, filename: Any, strict: bool = True, device: Any = "cpu"
+) -> tuple[set[str], list[str]]:
+    """Fills a module from a file; returns the names that the file lacks, and those that the module lacks.
+
+    Raises: RuntimeError for such names, unless `strict` is False.
+    """
+    found = load_file(filename, device)
+    state = model.state_dict()
+    given = {_same_memory(state[name]) for name in found if name in state}
+    absent, unexpected = model.load_state_dict(found, strict=False)
+    missing = {name for name in absent if _same_memory(state[name]) not in given}
+    if strict and (missing or unexpected):
+        raise RuntimeError(
+            f"Error(s) in loading state_dict for {type(model).__name__}: missing {sorted(missing)}, "
+            f"unexpected {sorted(unexpected)}"
+        )
+    return missing, unexpected

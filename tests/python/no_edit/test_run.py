@@ -257,3 +257,25 @@ def test_tqdm_and_numpy(tmp_path):
         print(sum(float(row.sum()) for row in rows), numpy.asarray(torch.ones(2)))
     """
     assert run(tmp_path, text).strip() == "6.0 [1. 1.]"
+
+
+def test_safetensors(tmp_path):
+    text = """
+        import safetensors.torch as st, torch
+        from safetensors.torch import load_model, save_model
+        st.save_file({"a": torch.arange(3.0)}, "x.safetensors")
+        print(st.load_file("x.safetensors")["a"].tolist(), end=" ")
+        print(st.load(st.save({"b": torch.ones(1)}))["b"].tolist())
+        tied = lambda: torch.nn.ModuleDict({"a": torch.nn.Linear(2, 2), "b": torch.nn.Linear(2, 2)})
+        model, other = tied(), tied()
+        model["b"].weight, other["b"].weight = model["a"].weight, other["a"].weight
+        save_model(model, "m.safetensors")
+        print(load_model(other, "m.safetensors"), torch.equal(model["b"].weight, other["b"].weight))
+        try:
+            load_model(torch.nn.Linear(2, 2), "m.safetensors")
+        except RuntimeError as error:
+            print(error)
+    """
+    names = "['a.bias', 'a.weight', 'b.bias']"
+    words = f"Error(s) in loading state_dict for Linear: missing ['bias', 'weight'], unexpected {names}"
+    assert run(tmp_path, text).splitlines() == ["[0.0, 1.0, 2.0] [1.0]", "(set(), []) True", words]
