@@ -16,6 +16,7 @@ _SAME = (
     "avg_pool1d",
     "celu",
     "channel_shuffle",
+    "conv_tbc",
     "cosine_similarity",
     "hardshrink",
     "max_pool1d",
@@ -110,12 +111,6 @@ def feature_alpha_dropout(input: Tensor, p: float, train: bool) -> Tensor:
 def feature_alpha_dropout_(input: Tensor, p: float, train: bool) -> Tensor:
     """nn.functional.feature_alpha_dropout in place."""
     return F.feature_alpha_dropout(input, p, train, inplace=True)
-
-
-def conv_tbc(input: Tensor, weight: Tensor, bias: Tensor, pad: int = 0) -> Tensor:
-    """[T, N, C] and weight [K, C, O] -> [T', N, O]: conv1d over the first dim."""
-    out = F.conv1d(input.permute(1, 2, 0), weight.permute(2, 1, 0), bias, padding=pad)
-    return out.permute(2, 0, 1)
 
 
 def grid_sampler(

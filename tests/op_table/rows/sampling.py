@@ -104,7 +104,6 @@ ROWS = [
             label=f"grid_sample, {mode}",
             dtypes=WIDE,
             tol={"float32": (2e-5, 2e-5), "float64": (1e-11, 1e-11)},
-            nograd=(1,) if mode == "nearest" else (),
             python=True,
             errors=(
                 E("ValueError", X, G, mode="linear", align_corners=False),

@@ -128,6 +128,9 @@ def grid_sample(
         if weights:
             part = part * math.prod(weights[1:], start=weights[0]).unsqueeze(1)
         total = part if total is None else total + part
+    if mode == "nearest" and grid.requires_grad:  # whose gradient is 0
+        never = warptape.zeros((), dtype=_C.bool, device=grid.device)
+        total = total + warptape.where(never, grid[..., 0], 0.0).unsqueeze(1)
     return total
 
 

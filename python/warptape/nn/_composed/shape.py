@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import warptape
 from warptape import Tensor
 
-__all__ = ["channel_shuffle", "pixel_shuffle", "pixel_unshuffle"]
+__all__ = ["channel_shuffle", "conv_tbc", "pixel_shuffle", "pixel_unshuffle"]
 
 
 def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
@@ -45,3 +46,9 @@ def channel_shuffle(input: Tensor, groups: int) -> Tensor:
             f"channel_shuffle: expected channels divisible by groups={groups}, got {c} channels"
         )
     return input.reshape([n, groups, c // groups, *rest]).transpose(1, 2).reshape(input.shape)
+
+
+def conv_tbc(input: Tensor, weight: Tensor, bias: Tensor, pad: int = 0) -> Tensor:
+    """[T, N, C] and weight [K, C, O] -> [T', N, O]: conv1d over the first dim."""
+    out = warptape.conv1d(input.permute(1, 2, 0), weight.permute(2, 1, 0), bias, padding=pad)
+    return out.permute(2, 0, 1)
