@@ -15,9 +15,10 @@ def run(*arguments, **more):
     return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, **more)
 
 
-def test_reaches_its_accuracy():
+@pytest.mark.parametrize("workers", [[], ["--workers", "2"]])
+def test_reaches_its_accuracy(workers):
     pytest.importorskip("sklearn")
-    done = run()
+    done = run(*workers)
     assert done.returncode == 0, done.stderr
     found = re.fullmatch(r"test accuracy (0\.\d{4}|1\.0000) after \d+\.\d s", done.stdout.splitlines()[-1])
     assert found, done.stdout
