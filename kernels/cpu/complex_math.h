@@ -6,8 +6,9 @@
 
 #define WT_COMPLEX_FUNCTIONS(X)                                                                          \
   X(exp)                                                                                                 \
-  X(exp2) X(expm1) X(log) X(log2) X(log10) X(log1p) X(sqrt) X(sin) X(cos) X(tan) X(asin) X(acos) X(atan) \
-      X(sinh) X(cosh) X(tanh) X(asinh) X(acosh) X(atanh) X(sigmoid)
+  X(exp2)                                                                                                \
+  X(expm1) X(log) X(log2) X(log10) X(log1p) X(sqrt) X(sin) X(cos) X(tan) X(asin) X(acos) X(atan) X(sinh) \
+      X(cosh) X(tanh) X(asinh) X(acosh) X(atanh) X(sigmoid)
 
 namespace warptape {
 

@@ -125,24 +125,24 @@ struct Loop<Op, Complex<T>> {
   using V = Complex<T>;
   static constexpr bool kFirst = Op::kMaskFirst;
 
-  template <size_t... K>
-  WT_FN static auto apply(const void* const* in, const int64_t* at, std::index_sequence<K...>) {
-    if constexpr (kFirst)
-      return Op::apply(static_cast<const bool*>(in[0])[at[0]],
-                       static_cast<const V*>(in[K + 1])[at[K + 1]]...);
+  template <size_t K>
+  WT_FN static auto load(const void* const* in, int64_t i) {
+    if constexpr (kFirst && K == 0)
+      return static_cast<const bool*>(in[0])[i];
     else
-      return Op::apply(static_cast<const V*>(in[K])[at[K]]...);
+      return static_cast<const V*>(in[K])[i];
   }
-  using Inputs = std::make_index_sequence<Op::kInputs - (kFirst ? 1 : 0)>;
-  using Result = decltype(apply(nullptr, nullptr, Inputs{}));
+  template <size_t... K>
+  WT_FN static auto apply(const void* const* in, int64_t i, const int64_t* step, std::index_sequence<K...>) {
+    return Op::apply(load<K>(in, step ? i * step[K] : i)...);
+  }
+  using Inputs = std::make_index_sequence<Op::kInputs>;
+  using Result = decltype(apply(nullptr, 0, nullptr, Inputs{}));
   static constexpr bool kPredicate = !std::is_same_v<Result, V>;
 
-  template <bool kScalars>
-  WT_FN static void run_as(int64_t n, void* out, const void* const* in, unsigned scalar_mask) {
+  WT_FN static void run_as(int64_t n, void* out, const void* const* in, const int64_t* step) {
     for (int64_t i = 0; i < n; ++i) {
-      int64_t at[Op::kInputs];
-      for (int k = 0; k < Op::kInputs; ++k) at[k] = kScalars && (scalar_mask >> k & 1) ? 0 : i;
-      const Result r = apply(in, at, Inputs{});
+      const Result r = apply(in, i, step, Inputs{});
       if constexpr (kPredicate)
         static_cast<bool*>(out)[i] = r != 0;
       else
@@ -150,10 +150,9 @@ struct Loop<Op, Complex<T>> {
     }
   }
   static void run(int64_t n, void* out, const void* const* in, unsigned scalar_mask) {
-    if (scalar_mask)
-      run_as<true>(n, out, in, scalar_mask);
-    else
-      run_as<false>(n, out, in, scalar_mask);
+    int64_t step[Op::kInputs];
+    for (int k = 0; k < Op::kInputs; ++k) step[k] = scalar_mask >> k & 1 ? 0 : 1;
+    run_as(n, out, in, scalar_mask ? step : nullptr);
   }
 };
 

@@ -222,7 +222,7 @@ def can_cast(from_: Any, to: Any) -> bool:
     """Whether a result of one dtype may be stored in another."""
 
     def category(t: Any) -> int:
-        return 2 if t.is_floating_point else 0 if t is _C.bool else 1
+        return 3 if t.is_complex else 2 if t.is_floating_point else 0 if t is _C.bool else 1
 
     return category(from_) <= category(to)
 

@@ -20,7 +20,7 @@ _Frexp = named("frexp", "mantissa", "exponent")
 def gcd(input: Tensor, other: Tensor) -> Tensor:
     """The greatest common divisors of integers, at least 0."""
     same_device("gcd", input, other)
-    if input.is_floating_point() or other.is_floating_point():
+    if any(t.is_floating_point() or t.is_complex() for t in (input, other)):
         raise _C.DtypeError(f"gcd: expected integers, got {input.dtype} and {other.dtype}")
     a, b = broadcast_tensors(input.abs(), other.abs())
     while bool((b != 0).any()):

@@ -22,6 +22,7 @@ _KINDS = {
     "Bool": _C.bool,
 }
 _names = {dtype.__name__: kind for kind, dtype in _KINDS.items()}
+_names |= {"complex64": "ComplexFloat", "complex128": "ComplexDouble"}
 
 
 def _not_available(name: str) -> TypeError:

@@ -127,6 +127,8 @@ for _name in __all__:
 
 def _uniform_inside(self: Tensor, generator: Any) -> Tensor:
     """Numbers in (0, 1) in float64, for what has no value at the ends."""
+    if self.is_complex():
+        raise _C.DtypeError(f"these draws are not complex, got a tensor of {self.dtype}")
     drawn = _ops.rand(self.shape, generator=generator, dtype=_C.float64, device=self.device)
     return drawn.clamp_(min=2.0**-53)
 
@@ -146,8 +148,8 @@ def _geometric_(self: Tensor, p: float, *, generator: Any = None) -> Tensor:
 
 def _log_normal_(self: Tensor, mean: float = 1, std: float = 2, *, generator: Any = None) -> Tensor:
     """Fills the tensor with exp of normal draws."""
-    if std <= 0:
-        raise RuntimeError(f"log_normal_ expects std > 0.0, but found std={std}")
+    if std <= 0 or self.is_complex():
+        raise RuntimeError(f"log_normal_ expects std > 0.0, but found std={std} for {self.dtype}")
     return self.normal_(mean, std, generator=generator).exp_()
 
 

@@ -252,7 +252,7 @@ def cov(
     else:
         divisor = total - correction * (weights * aweights).sum() / total  # type: ignore[operator]
     found = (
-        (x - mean) @ scaled.mT / (divisor.clamp(min=0) if isinstance(divisor, Tensor) else max(divisor, 0))
+        (x - mean) @ scaled.mH / (divisor.clamp(min=0) if isinstance(divisor, Tensor) else max(divisor, 0))
     )
     return found.squeeze()
 

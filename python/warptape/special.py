@@ -87,6 +87,8 @@ def multigammaln(input: Tensor, p: int) -> Tensor:
 def _bessel_i(input: Tensor, order: int, scaled: bool) -> Tensor:
     """I_n(x) as the mean of exp(x cos t) cos(n t) over a period: the trapezoidal rule converges geometrically
     (Trefethen and Weideman, "The exponentially convergent trapezoidal rule", section 4)."""
+    if input.is_complex():
+        raise _C.DtypeError(f"special.i{order}: not implemented for {input.dtype}")
     angles = _ops.arange(200, dtype=_C.float64, device=input.device) * (math.pi / 100)
     x = input.double().unsqueeze(-1)
     found = ((x * _ops.cos(angles) - x.abs()).exp() * _ops.cos(order * angles)).mean(-1)

@@ -212,6 +212,11 @@ class Optimizer:
                 raise TypeError(
                     f"optimizer can only optimize Tensors, but one of the params is {type(p).__name__}"
                 )
+            if p.is_complex():
+                raise warptape.DtypeError(
+                    f"{type(self).__name__}: parameters of {p.dtype} are not optimized; keep the real "
+                    "parameter whose view_as_complex the model computes with"
+                )
             if not self.defaults.get("differentiable") and not (p.is_leaf or p.retains_grad):
                 raise ValueError(
                     "can't optimize a non-leaf Tensor; pass the leaf it was computed from, or detach it"

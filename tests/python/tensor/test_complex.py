@@ -202,7 +202,8 @@ def test_numbers() -> None:
     assert torch.tensor([0j, 3 + 4j]).sgn().tolist() == [0, pytest.approx(0.6 + 0.8j)]
     assert torch.finfo(torch.complex64).bits == 32 and torch.finfo(torch.complex128).eps == 2**-52
     assert not x.is_conj() and not x.is_neg() and x.resolve_conj() is x and x.resolve_neg() is x
-    assert x.mH.shape == (2,) if x.ndim == 2 else True
+    assert torch.typename(x) == "torch.ComplexDoubleTensor" and not torch.can_cast(x.dtype, torch.float64)
+    np.testing.assert_allclose(torch.cov(torch.from_numpy(numbers(3, 4))), np.cov(numbers(3, 4)))
     assert torch.tensor([1e30 + 1e30j]).div(torch.tensor([1e30 + 1e30j])).item() == pytest.approx(1)
 
 
@@ -259,7 +260,9 @@ def test_every_op_computes_or_refuses(shape: tuple[int, ...]) -> None:
         lambda z: z.clamp(0, 1),
         lambda z: z.relu(), lambda z: z.floor(), lambda z: z.sign(), lambda z: z % 2, lambda z: z // 2,
         lambda z: z.softmax(0), lambda z: z & z, lambda z: torch.maximum(z, z), lambda z: z.abs_(),
-        lambda z: torch.arange(0, 1, 1j), lambda z: torch.atan2(z, z), lambda z: z.erf(),
+        lambda z: torch.gcd(z, z), lambda z: torch.special.i0(z), lambda z: z.clone().cauchy_(),
+        lambda z: torch.nn.functional.cosine_similarity(z, z, 0), lambda z: torch.optim.SGD([z], 0.1),
+        lambda z: torch.linalg.inv(z.outer(z)), lambda z: torch.arange(0, 1, 1j), lambda z: torch.atan2(z, z),
     ],
 )  # fmt: skip
 def test_refusals(call: object) -> None:
@@ -337,3 +340,18 @@ def test_rotary_embedding() -> None:
     np.testing.assert_allclose(out.detach().numpy(), want, rtol=1e-5, atol=1e-6)
     out.square().sum().backward()  # a rotation keeps lengths
     assert torch.allclose(x.grad, 2 * x.detach(), rtol=1e-5, atol=1e-5)
+
+
+def test_collectives_take_the_parts() -> None:
+    from warptape import distributed as dist
+
+    def run() -> tuple[list[complex], list[complex]]:
+        x, one = torch.full((2,), 1 + 1j * dist.get_rank()), torch.tensor([1j * dist.get_rank()])
+        dist.all_reduce(x)
+        every = [torch.zeros_like(one) for _ in range(2)]
+        dist.all_gather(every, one)
+        with pytest.raises(torch.DtypeError, match="complex"):
+            dist.all_reduce(x, dist.ReduceOp.MAX)
+        return x.tolist(), torch.cat(every).tolist()
+
+    assert dist.simulate(2, run) == [([2 + 1j, 2 + 1j], [0, 1j])] * 2

@@ -25,6 +25,8 @@ def normalize(
 
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """The cosine of the angle between x1 and x2 along dim, each norm counting as at least eps."""
+    if x1.is_complex() or x2.is_complex():
+        raise warptape.DtypeError("cosine_similarity: not implemented for complex numbers")
     a = x1 / x1.norm(2.0, dim, keepdim=True).clamp(min=eps)
     b = x2 / x2.norm(2.0, dim, keepdim=True).clamp(min=eps)
     return (a * b).sum(dim)
