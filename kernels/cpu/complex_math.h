@@ -4,11 +4,10 @@
 
 #include "kernels/complex.h"
 
-#define WT_COMPLEX_FUNCTIONS(X)                                                                          \
-  X(exp)                                                                                                 \
-  X(exp2)                                                                                                \
-  X(expm1) X(log) X(log2) X(log10) X(log1p) X(sqrt) X(sin) X(cos) X(tan) X(asin) X(acos) X(atan) X(sinh) \
-      X(cosh) X(tanh) X(asinh) X(acosh) X(atanh) X(sigmoid)
+#define WT_COMPLEX_POWERS(X) X(exp) X(exp2) X(expm1) X(log) X(log2) X(log10) X(log1p) X(sqrt) X(sigmoid)
+#define WT_COMPLEX_CIRCULAR(X) X(sin) X(cos) X(tan) X(asin) X(acos) X(atan)
+#define WT_COMPLEX_HYPERBOLIC(X) X(sinh) X(cosh) X(tanh) X(asinh) X(acosh) X(atanh)
+#define WT_COMPLEX_FUNCTIONS(X) WT_COMPLEX_POWERS(X) WT_COMPLEX_CIRCULAR(X) WT_COMPLEX_HYPERBOLIC(X)
 
 namespace warptape {
 
