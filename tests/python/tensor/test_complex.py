@@ -326,15 +326,32 @@ def test_gradients(function: object) -> None:
     assert torch.autograd.gradgradcheck(function, (z, w))
 
 
+def rotated(rt: object, x: object) -> tuple[object, object]:
+    """(angles, x with pairs of features turned by angles that grow with the position), as Llama writes it."""
+    length, dim = x.shape[1], x.shape[-1]
+    freqs = rt.outer(rt.arange(length).float(), 1.0 / 10000 ** (rt.arange(0, dim, 2).float() / dim))
+    turns = rt.polar(rt.ones_like(freqs), freqs)
+    pairs = rt.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
+    return freqs, rt.view_as_real(pairs * turns.view(1, length, 1, dim // 2)).flatten(3).type_as(x)
+
+
+@pytest.mark.parity
+def test_rotary_embedding_is_pytorchs() -> None:
+    other = pytest.importorskip("torch")
+    a, found = np.random.default_rng(0).normal(size=(2, 7, 3, 16)).astype("float32"), []
+    for rt in (torch, other):
+        x = rt.from_numpy(a.copy()).requires_grad_()
+        out = rotated(rt, x)[1]
+        (out * rt.arange(16.0)).sum().backward()
+        found.append((out.detach().numpy(), x.grad.numpy()))
+    for ours, theirs in zip(*found):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
 def test_rotary_embedding() -> None:
-    """As Llama writes it: pairs of features turned by an angle that grows with the position."""
-    heads, length, dim = 2, 5, 8
-    freqs = torch.outer(torch.arange(length).float(), 1.0 / 10000 ** (torch.arange(0, dim, 2).float() / dim))
-    turns = torch.polar(torch.ones_like(freqs), freqs)
-    x = torch.randn(1, length, heads, dim, requires_grad=True)
-    pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
-    out = torch.view_as_real(pairs * turns.view(1, length, 1, dim // 2)).flatten(3).type_as(x)
-    a = x.detach().numpy().reshape(1, length, heads, -1, 2)
+    x = torch.randn(1, 5, 2, 8, requires_grad=True)
+    freqs, out = rotated(torch, x)
+    a = x.detach().numpy().reshape(1, 5, 2, -1, 2)
     c, s = (f(freqs.numpy())[None, :, None] for f in (np.cos, np.sin))
     want = np.stack([a[..., 0] * c - a[..., 1] * s, a[..., 0] * s + a[..., 1] * c], -1).reshape(x.shape)
     np.testing.assert_allclose(out.detach().numpy(), want, rtol=1e-5, atol=1e-6)
