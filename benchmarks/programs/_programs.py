@@ -197,7 +197,7 @@ def _(clones: Path, work: Path) -> None:
         )
     os.chdir(place)
     sizes = (
-        "block_size=64 batch_size=8 n_layer=4 n_head=4 n_embd=128 eval_iters=1 gradient_accumulation_steps=1"
+        "block_size=64 batch_size=8 n_layer=2 n_head=4 n_embd=64 eval_iters=1 gradient_accumulation_steps=1"
     )
     more = (
         "dropout=0.0 compile=False device=cpu dtype=float32 dataset=words eval_interval=1000 log_interval=1"
@@ -306,9 +306,9 @@ def _(clones: Path, work: Path) -> None:
     import torch
 
     model = import_from(clones / "pytorch-cifar", "models").ResNet18()
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, weight_decay=5e-4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-5, momentum=0.9, weight_decay=5e-4)
     loss = lambda x, y: torch.nn.functional.cross_entropy(model(x), y)
-    train(model, optimizer, loss, batches((16, 3, 32, 32), (10, (16,))))
+    train(model, optimizer, loss, batches((4, 3, 32, 32), (10, (4,))))
 
 
 @program("unet", "milesial/Pytorch-UNet")
@@ -327,7 +327,7 @@ def _(clones: Path, work: Path) -> None:
         classes = F.one_hot(mask, 2).permute(0, 3, 1, 2).float()
         return F.cross_entropy(found, mask) + dice(F.softmax(found, dim=1).float(), classes, multiclass=True)
 
-    train(model, optimizer, loss, batches((1, 3, 64, 64), (2, (1, 64, 64))))
+    train(model, optimizer, loss, batches((2, 3, 32, 32), (2, (2, 32, 32))))
 
 
 @program("mlp_mixer", "lucidrains/mlp-mixer-pytorch")
