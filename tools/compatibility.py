@@ -35,6 +35,8 @@ Public programs, unmodified, under `python -m warptape.torch` and under PyTorch 
 made by the driver, sizes for a small machine, dropout off, 20 steps (`benchmarks/programs/run.py`; it takes a
 folder with clones). Difference is the largest relative difference of a loss, sensitivity that of PyTorch with
 itself when each weight begins one unit in the last place off, ratio warptape's time per step over PyTorch's.
+Where a program has its sizes in its source (gpt.py, BERT) they are replaced as it is read; for the models
+without a script of their own (GPT-2, mamba, whisper, ResNet18, UNet, mlp-mixer) the driver has the loop.
 
 | program | difference | sensitivity | ratio | warptape | PyTorch |
 | --- | --- | --- | --- | --- | --- |
