@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import _stubs
@@ -271,6 +271,29 @@ def _(clones: Path, work: Path) -> None:
     entropy = torch.nn.functional.cross_entropy
     loss = lambda mel, x: entropy(model(mel, x[:, :-1]).flatten(0, 1), x[:, 1:].flatten())
     train(model, optimizer, loss, batches((2, 80, 200), (500, (2, 33))))
+
+
+@program("attention", "jadore801120/attention-is-all-you-need-pytorch")
+def _(clones: Path, work: Path) -> None:
+    import torch
+
+    random = np.random.default_rng(0)
+    words = {"<blank>": 1, **{f"w{i}": i for i in range(2, 500)}}
+    vocab = _stubs.sized(500, stoi=words)
+    sides = {side: SimpleNamespace(vocab=vocab) for side in ("src", "trg")}
+    data = {"settings": SimpleNamespace(max_len=20), "vocab": sides, "train": [], "valid": []}
+    text = lambda: torch.from_numpy(random.integers(1, 500, (20, 16)))  # time first; 1 is the padding
+    found = [SimpleNamespace(src=text(), trg=text()) for _ in range(22)]
+    _stubs.module("dill", load=lambda file: data)
+    _stubs.anything("torchtext", "torchtext.datasets")
+    names = {"Field": None, "Dataset": lambda **fields: None, "BucketIterator": lambda *a, **k: found}
+    _stubs.module("torchtext.data", **names)
+    (work / "data.pkl").touch()
+    sizes = ["-d_model=64", "-d_inner_hid=128", "-n_layers=2", "-n_head=4", "-d_k=16", "-d_v=16"]
+    shares = ["-embs_share_weight", "-proj_share_weight", "-label_smoothing", "-no_cuda"]
+    files = [f"-data_pkl={work / 'data.pkl'}", f"-output_dir={work}"]
+    folder = clones / "attention-is-all-you-need-pytorch"
+    script(folder / "train.py", *files, *sizes, *shares, "-b=16")
 
 
 def _nlp(clones: Path, folder: str, file: str) -> None:

@@ -26,6 +26,12 @@ def anything(*names: str) -> None:
         sys.modules[name] = MagicMock()
 
 
+def sized(length: int, **names: Any) -> Any:
+    """Something of a length, with the given names."""
+    kind = type("Sized", (SimpleNamespace,), {"__len__": lambda self: length})
+    return kind(**names)
+
+
 def images(count: int, shape: tuple[int, ...], classes: int, seed: int = 0) -> Any:
     """A data set of random images and labels."""
     import torch
