@@ -117,7 +117,7 @@ def test_described_memory_is_taken() -> None:
     del x, shared
     assert kept.data_ptr() == address and kept[0, 0].item() == 1
     with pytest.raises(TypeError, match="type string"):
-        torch.as_tensor(Described(kept, typestr="<c8"))
+        torch.as_tensor(Described(kept, typestr="<U1"))
     with pytest.raises(ValueError, match="strides"):
         torch.as_tensor(Described(kept, strides=(-4, 16)))
     with pytest.raises(ValueError, match="masked"):
