@@ -26,11 +26,19 @@ def rows_by(name: str, values: Callable[[Op], Iterable[Any]]) -> Any:
     return pytest.mark.parametrize(("op", name), pairs, ids=ids)
 
 
+def computes_complex(op: Op) -> bool:
+    """Whether a row computes with complex numbers, which other devices only hold, view and copy."""
+    return "(complex" in op.id or op.name == "polar"
+
+
 def callable_of(rt: Any, op: Op, request: pytest.FixtureRequest) -> Call:
     """The row's callable; skips, or fails under --strict-ops, where the runtime has none."""
     request.node.user_properties.append(("op", op.id))
     if not native(rt) and request.function.__name__.removeprefix("test_") in op.peer:
         pytest.skip("PyTorch fails here, or differs by design")
+    if request.config.getoption("--device") != "cpu" and computes_complex(op):
+        request.node.user_properties.append(("without_kernel", "complex numbers"))
+        pytest.skip("complex numbers are computed on the CPU alone")
     try:
         return on_device(resolve(rt, op), request)
     except Missing:
