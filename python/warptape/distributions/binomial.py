@@ -62,11 +62,7 @@ class Binomial(Distribution):
     def sample(self, sample_shape: Any = ()) -> Any:
         shape = self._extended_shape(sample_shape)
         with warptape.no_grad():
-            successes = warptape.zeros(shape, dtype=self.probs.dtype, device=self.probs.device)
-            for trial in range(int(self.total_count.max()) if self.total_count.numel() else 0):
-                hit = warptape.rand_like(successes) < self.probs
-                successes += hit & (trial < self.total_count)
-            return successes
+            return warptape.binomial(self.total_count.expand(shape), self.probs.expand(shape))
 
     def log_prob(self, value: Any) -> Any:
         self._validate_sample(value)

@@ -9,7 +9,7 @@ from typing import Any
 from .. import _C
 from .._tensor import Tensor
 
-__all__ = ["LinAlgError", "check_matrices", "check_square", "named", "on_arrays"]
+__all__ = ["LinAlgError", "check_matrices", "check_square", "identity", "named", "on_arrays"]
 
 
 class LinAlgError(RuntimeError):
@@ -54,6 +54,11 @@ def check_square(op: str, *tensors: Tensor) -> None:
 def named(name: str, *fields: str) -> Any:
     """The type of a named tuple that an op returns."""
     return namedtuple(name, fields)  # type: ignore[misc]
+
+
+def identity(like: Tensor) -> Tensor:
+    """The identity matrix of the size, dtype and device of `like`'s last dim."""
+    return _C._functions.eye(like.shape[-1], dtype=like.dtype, device=like.device)
 
 
 def on_arrays(function: Callable[..., Any], *tensors: Tensor) -> Any:

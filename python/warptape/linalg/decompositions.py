@@ -14,7 +14,7 @@ from typing import Any
 from .. import _C
 from .._tensor import Tensor
 from ..autograd import Function
-from ._lapack import LinAlgError, check_matrices, check_square, named, on_arrays
+from ._lapack import LinAlgError, check_matrices, check_square, identity, named, on_arrays
 
 __all__ = ["cholesky", "cholesky_ex", "eigh", "eigvalsh", "qr", "svd", "svdvals"]
 
@@ -179,14 +179,8 @@ def qr(A: Tensor, mode: str = "reduced") -> Any:
 def _inverse_gaps(values: Tensor) -> Tensor:
     """1 / (v_j - v_i) at [i, j], and 0 on the diagonal."""
     gaps = values.unsqueeze(-2) - values.unsqueeze(-1)
-    diagonal = _eye(gaps)
+    diagonal = identity(gaps)
     return (1 - diagonal) / (gaps + diagonal)
-
-
-def _eye(like: Tensor) -> Tensor:
-    from .. import eye
-
-    return eye(like.shape[-1], dtype=like.dtype, device=like.device)
 
 
 class _Eigh_(Function):

@@ -9,7 +9,7 @@ from typing import Any
 from .. import _C
 from .._tensor import Tensor
 from ..autograd import Function
-from ._lapack import LinAlgError, check_matrices, check_square, named, on_arrays
+from ._lapack import LinAlgError, check_matrices, check_square, identity, named, on_arrays
 from .decompositions import eigvalsh, svd, svdvals
 
 __all__ = [
@@ -34,13 +34,6 @@ _LstSq = named("linalg_lstsq", "solution", "residuals", "rank", "singular_values
 _InvEx = named("linalg_inv_ex", "inverse", "info")
 
 
-def _sum_to(grad: Tensor, shape: Sequence[int]) -> Tensor:
-    """Undoes the broadcasting of a batch."""
-    extra = grad.ndim - len(shape)
-    dims = [*range(extra), *(i + extra for i, n in enumerate(shape) if n == 1 != grad.shape[i + extra])]
-    return grad.sum(dims, keepdim=True).reshape(shape) if dims else grad
-
-
 class _Solve(Function):
     """X with A X = B."""
 
@@ -57,7 +50,7 @@ class _Solve(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
         A, X = ctx.saved_tensors
         gB = _Solve.apply(A.mT, grad)
-        return _sum_to(-gB @ X.mT, ctx.shapes[0]), _sum_to(gB, ctx.shapes[1])
+        return (-gB @ X.mT).sum_to_size(ctx.shapes[0]), gB.sum_to_size(ctx.shapes[1])
 
 
 def _named_singular(op: str, A: Tensor, call: Any) -> Any:
@@ -127,8 +120,8 @@ class _SolveTriangular(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
         A, X = ctx.saved_tensors
-        gB = _flipped(A.mT, grad)
-        return _sum_to((-gB @ X.mT).triu(), ctx.shapes[0]), _sum_to(gB, ctx.shapes[1])
+        gB: Any = _flipped(A.mT, grad)
+        return (-gB @ X.mT).triu().sum_to_size(ctx.shapes[0]), gB.sum_to_size(ctx.shapes[1])
 
 
 def _flipped(A: Tensor, B: Tensor) -> Tensor:
@@ -158,15 +151,9 @@ def solve_triangular(
             f"({A.shape[-2]}x{A.shape[-1]} and {B.shape[-2]}x{B.shape[-1]})"
         )
     if unitriangular:
-        A = A - A.diagonal(dim1=-2, dim2=-1).diag_embed() + _identity(A)
+        A = A - A.diagonal(dim1=-2, dim2=-1).diag_embed() + identity(A)
     call = (lambda: _SolveTriangular.apply(A.triu(), B)) if upper else (lambda: _flipped(A.tril(), B))
     return _named_singular("linalg.solve_triangular", A.triu() if upper else A.tril(), call)
-
-
-def _identity(like: Tensor) -> Tensor:
-    from .. import eye
-
-    return eye(like.shape[-1], dtype=like.dtype, device=like.device)
 
 
 def inv(A: Tensor) -> Tensor:
@@ -177,7 +164,7 @@ def inv(A: Tensor) -> Tensor:
         ShapeError, DtypeError: no square matrices of float32 or float64.
     """
     check_square("linalg.inv", A)
-    return _named_singular("linalg.inv", A, lambda: _Solve.apply(A, _identity(A).expand(A.shape)))
+    return _named_singular("linalg.inv", A, lambda: _Solve.apply(A, identity(A).expand(A.shape)))
 
 
 def inv_ex(A: Tensor, *, check_errors: bool = False) -> Any:
@@ -188,7 +175,7 @@ def inv_ex(A: Tensor, *, check_errors: bool = False) -> Any:
         return _InvEx(inv(A), A.new_zeros(A.shape[:-2], dtype=_C.int32))
     flat = A.detach().reshape((-1, *A.shape[-2:]))
     bad = A.new_tensor([_is_singular(m) for m in flat], dtype=_C.bool).reshape(A.shape[:-2])
-    safe = inv(_C._functions.where(bad[..., None, None], _identity(A), A))
+    safe = inv(_C._functions.where(bad[..., None, None], identity(A), A))
     return _InvEx(safe.masked_fill(bad[..., None, None], math.inf), bad.int())
 
 
@@ -236,7 +223,7 @@ def _cofactors(A: Tensor) -> Tensor:
         return value[..., None, None] * inv(A).mT
     U, S, Vh = svd(A)
     n = S.shape[-1]
-    others = S.unsqueeze(-2).expand((*S.shape, n)).masked_fill(_identity(A).bool(), 1.0).prod(-1)
+    others = S.unsqueeze(-2).expand((*S.shape, n)).masked_fill(identity(A).bool(), 1.0).prod(-1)
     turns = det(U) * det(Vh)
     return turns[..., None, None] * ((U * others.unsqueeze(-2)) @ Vh)
 
@@ -358,7 +345,7 @@ def matrix_power(A: Tensor, n: int) -> Tensor:
     if n < 0:
         return matrix_power(inv(A), -n)
     if n == 0:
-        return _identity(A).expand(A.shape).clone()
+        return identity(A).expand(A.shape).clone()
     result: Tensor | None = None
     while n:
         if n & 1:
@@ -384,7 +371,7 @@ def matrix_exp(A: Tensor) -> Tensor:
     times = max(0, math.ceil(math.log2(max(float(norm.max()), 1e-300) / _PADE_RADIUS)))
     b = [value / _PADE[13] for value in _PADE]
     scaled = A / 2**times
-    one = _identity(A)
+    one = identity(A)
     A2 = scaled @ scaled
     A4 = A2 @ A2
     A6 = A4 @ A2
