@@ -335,3 +335,37 @@ def test_normed_weights_beside_pytorch(text, place, kind):
     assert keys == their_keys and metadata == their_metadata
     for a, b in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(a.detach().numpy(), b.detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_names_that_programs_import():
+    from warptape.nn.common_types import _size_2_t
+    from warptape.nn.modules.activation import MultiheadAttention
+    from warptape.nn.modules.batchnorm import _BatchNorm
+    from warptape.nn.modules.dropout import _DropoutNd
+    from warptape.nn.modules.flatten import Flatten
+    from warptape.nn.modules.instancenorm import _InstanceNorm
+    from warptape.nn.modules.pooling import _AvgPoolNd, _MaxPoolNd
+    from warptape.nn.modules.utils import (
+        _list_with_default,
+        _pair,
+        _reverse_repeat_tuple,
+        _triple,
+        consume_prefix_in_state_dict_if_present,
+    )
+
+    assert MultiheadAttention is nn.MultiheadAttention and Flatten is nn.Flatten and _size_2_t
+    assert issubclass(nn.BatchNorm2d, _BatchNorm) and issubclass(nn.InstanceNorm1d, _InstanceNorm)
+    assert issubclass(nn.Dropout, _DropoutNd) and issubclass(nn.MaxPool3d, _MaxPoolNd)
+    assert issubclass(nn.AvgPool2d, _AvgPoolNd)
+    assert _pair(3) == (3, 3) and _pair([1, 2]) == (1, 2) and _triple(0) == (0, 0, 0)
+    assert _reverse_repeat_tuple((1, 2), 2) == (2, 2, 1, 1)
+    assert _list_with_default([None, 4], [2, 3, 5]) == [3, 4]
+    inner = nn.Sequential(nn.Linear(2, 2))
+    outer = nn.ModuleDict({"module": inner})
+    state = outer.state_dict()
+    consume_prefix_in_state_dict_if_present(state, "module.")
+    assert (
+        list(state) == list(inner.state_dict())
+        and state._metadata.keys() >= inner.state_dict()._metadata.keys()
+    )
+    inner.load_state_dict(state)

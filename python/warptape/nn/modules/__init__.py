@@ -14,7 +14,6 @@ from .lazy import *
 from .linear import *
 from .loss import *
 from .module import Module
-from .multihead import *
 from .normalization import *
 from .padding import *
 from .pooling import *

@@ -13,6 +13,7 @@ from ..._missing import lookup as _lookup
 from .. import functional as F
 from ..parameter import Parameter
 from .module import Module
+from .multihead import MultiheadAttention
 
 __all__ = [
     "CELU",
@@ -28,6 +29,7 @@ __all__ = [
     "LogSigmoid",
     "LogSoftmax",
     "Mish",
+    "MultiheadAttention",
     "PReLU",
     "RReLU",
     "ReLU",

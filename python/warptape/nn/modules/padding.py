@@ -47,7 +47,7 @@ class _Pad(Module):
         return f"{self.padding}"
 
 
-class _ConstantPad(_Pad):
+class _ConstantPadNd(_Pad):
     _mode = "constant"
 
     def __init__(self, padding: Any, value: float) -> None:
@@ -61,7 +61,7 @@ class _ConstantPad(_Pad):
         return f"padding={self.padding}, value={self.value}"
 
 
-class _ZeroPad(_ConstantPad):
+class _ZeroPad(_ConstantPadNd):
     def __init__(self, padding: Any) -> None:
         super().__init__(padding, 0.0)
 
@@ -82,26 +82,26 @@ def _family(base: type, name: str, what: str) -> list[type]:
     ]
 
 
-class _ReflectionPad(_Pad):
+class _ReflectionPadNd(_Pad):
     _mode = "reflect"
 
 
-class _ReplicationPad(_Pad):
+class _ReplicationPadNd(_Pad):
     _mode = "replicate"
 
 
-class _CircularPad(_Pad):
+class _CircularPadNd(_Pad):
     _mode = "circular"
 
 
-ConstantPad1d, ConstantPad2d, ConstantPad3d = _family(_ConstantPad, "ConstantPad", "`value`")
+ConstantPad1d, ConstantPad2d, ConstantPad3d = _family(_ConstantPadNd, "ConstantPad", "`value`")
 ZeroPad1d, ZeroPad2d, ZeroPad3d = _family(_ZeroPad, "ZeroPad", "zeros")
 ReflectionPad1d, ReflectionPad2d, ReflectionPad3d = _family(
-    _ReflectionPad, "ReflectionPad", "its mirror image"
+    _ReflectionPadNd, "ReflectionPad", "its mirror image"
 )
 ReplicationPad1d, ReplicationPad2d, ReplicationPad3d = _family(
-    _ReplicationPad, "ReplicationPad", "its border values"
+    _ReplicationPadNd, "ReplicationPad", "its border values"
 )
 CircularPad1d, CircularPad2d, CircularPad3d = _family(
-    _CircularPad, "CircularPad", "what stands at its other end"
+    _CircularPadNd, "CircularPad", "what stands at its other end"
 )

@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 
-class _MaxPool(Module):
+class _MaxPoolNd(Module):
     """The largest value of each window; with `return_indices` a pair with where it stood. Stride: the
     kernel's size."""
 
@@ -73,25 +73,25 @@ class _MaxPool(Module):
         )
 
 
-class MaxPool1d(_MaxPool):
+class MaxPool1d(_MaxPoolNd):
     """[N, C, L] -> [N, C, Lout], the largest value of each window."""
 
     _n = 1
 
 
-class MaxPool2d(_MaxPool):
+class MaxPool2d(_MaxPoolNd):
     """[N, C, H, W] -> [N, C, Hout, Wout], the largest value of each window."""
 
     _n = 2
 
 
-class MaxPool3d(_MaxPool):
+class MaxPool3d(_MaxPoolNd):
     """[N, C, D, H, W] -> [N, C, Dout, Hout, Wout], the largest value of each window."""
 
     _n = 3
 
 
-class _MaxUnpool(Module):
+class _MaxUnpoolNd(Module):
     """The inverse of a max pooling, given its indices: zeros where no maximum was."""
 
     _n: int
@@ -110,19 +110,19 @@ class _MaxUnpool(Module):
         return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
 
 
-class MaxUnpool1d(_MaxUnpool):
+class MaxUnpool1d(_MaxUnpoolNd):
     """[N, C, L] and the indices of a MaxPool1d -> [N, C, Lin]; `output_size` tells apart what fits."""
 
     _n = 1
 
 
-class MaxUnpool2d(_MaxUnpool):
+class MaxUnpool2d(_MaxUnpoolNd):
     """[N, C, H, W] and the indices of a MaxPool2d -> [N, C, Hin, Win]."""
 
     _n = 2
 
 
-class MaxUnpool3d(_MaxUnpool):
+class MaxUnpool3d(_MaxUnpoolNd):
     """[N, C, D, H, W] and the indices of a MaxPool3d -> [N, C, Din, Hin, Win]."""
 
     _n = 3
@@ -198,7 +198,7 @@ class AvgPool1d(Module):
         return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
 
 
-class _AvgPool(Module):
+class _AvgPoolNd(Module):
     """The mean of each window; `divisor_override` divides in place of its size."""
 
     _n: int
@@ -233,19 +233,19 @@ class _AvgPool(Module):
         return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
 
 
-class AvgPool2d(_AvgPool):
+class AvgPool2d(_AvgPoolNd):
     """[N, C, H, W] -> [N, C, Hout, Wout], the mean of each window."""
 
     _n = 2
 
 
-class AvgPool3d(_AvgPool):
+class AvgPool3d(_AvgPoolNd):
     """[N, C, D, H, W] -> [N, C, Dout, Hout, Wout], the mean of each window."""
 
     _n = 3
 
 
-class _AdaptiveAvgPool(Module):
+class _AdaptiveAvgPoolNd(Module):
     _n: int
 
     def __init__(self, output_size: Any) -> None:
@@ -259,27 +259,27 @@ class _AdaptiveAvgPool(Module):
         return f"output_size={self.output_size}"
 
 
-class AdaptiveAvgPool1d(_AdaptiveAvgPool):
+class AdaptiveAvgPool1d(_AdaptiveAvgPoolNd):
     """[N, C, L] -> [N, C, output_size], means of windows that cover the input evenly."""
 
     _n = 1
 
 
-class AdaptiveAvgPool2d(_AdaptiveAvgPool):
+class AdaptiveAvgPool2d(_AdaptiveAvgPoolNd):
     """[N, C, H, W] -> [N, C, *output_size], means of windows that cover the input evenly; None keeps a
     size."""
 
     _n = 2
 
 
-class AdaptiveAvgPool3d(_AdaptiveAvgPool):
+class AdaptiveAvgPool3d(_AdaptiveAvgPoolNd):
     """[N, C, D, H, W] -> [N, C, *output_size], means of windows that cover the input evenly; None keeps a
     size."""
 
     _n = 3
 
 
-class _AdaptiveMaxPool(_AdaptiveAvgPool):
+class _AdaptiveMaxPoolNd(_AdaptiveAvgPoolNd):
     def __init__(self, output_size: Any, return_indices: bool = False) -> None:
         super().__init__(output_size)
         self.return_indices = return_indices
@@ -288,25 +288,25 @@ class _AdaptiveMaxPool(_AdaptiveAvgPool):
         return getattr(F, f"adaptive_max_pool{self._n}d")(input, self.output_size, self.return_indices)
 
 
-class AdaptiveMaxPool1d(_AdaptiveMaxPool):
+class AdaptiveMaxPool1d(_AdaptiveMaxPoolNd):
     """[N, C, L] -> [N, C, output_size], the largest values of windows that cover the input evenly."""
 
     _n = 1
 
 
-class AdaptiveMaxPool2d(_AdaptiveMaxPool):
+class AdaptiveMaxPool2d(_AdaptiveMaxPoolNd):
     """[N, C, H, W] -> [N, C, *output_size], the largest values of windows that cover the input evenly."""
 
     _n = 2
 
 
-class AdaptiveMaxPool3d(_AdaptiveMaxPool):
+class AdaptiveMaxPool3d(_AdaptiveMaxPoolNd):
     """[N, C, D, H, W] -> [N, C, *output_size], the largest values of windows that cover the input evenly."""
 
     _n = 3
 
 
-class _LPPool(Module):
+class _LPPoolNd(Module):
     _n: int
 
     def __init__(
@@ -331,19 +331,19 @@ class _LPPool(Module):
         )
 
 
-class LPPool1d(_LPPool):
+class LPPool1d(_LPPoolNd):
     """[N, C, L] -> [N, C, Lout], the `norm_type`-norm of each window."""
 
     _n = 1
 
 
-class LPPool2d(_LPPool):
+class LPPool2d(_LPPoolNd):
     """[N, C, H, W] -> [N, C, Hout, Wout], the `norm_type`-norm of each window."""
 
     _n = 2
 
 
-class LPPool3d(_LPPool):
+class LPPool3d(_LPPoolNd):
     """[N, C, D, H, W] -> [N, C, Dout, Hout, Wout], the `norm_type`-norm of each window."""
 
     _n = 3
