@@ -78,7 +78,8 @@ def program_rows(rows: list[dict[str, Any]]) -> str:
         found = f"{row['difference']:.1e} | {format(row['own'], '.1e') if row['own'] else '-'}"
         lines.append(f"| {row['title']} | {found} | {row['ratio']:.2f} | {times} |")
     if any(row.get("threads") == 1 for row in rows):
-        lines.append("\nMeasured with one thread each, in CPU time, once, on a busy machine (two cores of an AMD EPYC, Zen 4).")
+        machine = "on a busy machine (two cores of an AMD EPYC, Zen 4)"
+        lines.append(f"\nMeasured with one thread each, in CPU time, once, {machine}.")
     return "\n".join(lines) + "\n"
 
 
