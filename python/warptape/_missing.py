@@ -24,7 +24,6 @@ _MOVED = {
     "nn.modules.flatten": "nn.modules.shape",
     "nn.modules.instancenorm": "nn.modules.batchnorm",
     "nn.modules.pixelshuffle": "nn.modules.shape",
-    "nn.modules.utils": "nn.modules._sizes",
     "nn.parallel.data_parallel": "nn.modules.data_parallel",
     "profiler.profiler": "profiler",
     "utils.model_zoo": "hub",

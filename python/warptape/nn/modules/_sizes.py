@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
-
-
-def _ntuple(n: int, name: str = "parse") -> Callable[[Any], tuple[Any, ...]]:
-    """torch.nn.modules.utils' way to say it: `_pair(3)` is (3, 3)."""
-    return lambda value: each(value, n)
-
-
-_single, _pair, _triple, _quadruple = _ntuple(1), _ntuple(2), _ntuple(3), _ntuple(4)
 
 
 def each(value: Any, n: int) -> tuple[Any, ...]:
