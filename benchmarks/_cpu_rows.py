@@ -56,6 +56,8 @@ GROUPS = [
     Group("reductions", "reductions, forward + backward", 0.7),
     Group("softmax", "softmax, forward + backward", 0.7),
     Group("norms", "norms, forward + backward", 0.7),
+    Group("fourier", "Fourier transforms", 1.0),
+    Group("rotary", "rotary embedding by complex numbers, forward + backward", 1.0),
 ]
 
 
@@ -289,6 +291,36 @@ NORMS = {
 }
 
 
+def transform(name: str, *shape: int) -> Callable[[Any], Callable[[], Any]]:
+    def build(lib: Any) -> Callable[[], Any]:
+        x, function = numbers(lib, *shape), getattr(lib.fft, name)
+        if name != "rfft":
+            x = lib.complex(x, numbers(lib, *shape, seed=1))
+        return lambda: function(x)
+
+    return build
+
+
+def spectrogram(lib: Any) -> Callable[[], Any]:
+    """Whisper's, of one second."""
+    x, window = numbers(lib, 16000), lib.hann_window(400)
+    return lambda: lib.stft(x, 400, 160, window=window, return_complex=True)
+
+
+def rotary(lib: Any, x: Any) -> Callable[[], Any]:
+    angles = lib.outer(lib.arange(x.shape[1]).float(), 10000.0 ** (-lib.arange(0, 1, 2 / x.shape[-1])))
+    turns = lib.polar(lib.ones_like(angles), angles).unsqueeze(1)
+    return lambda: lib.view_as_real(lib.view_as_complex(x.unflatten(-1, (-1, 2))) * turns).flatten(-2)
+
+
+FOURIER = {
+    "fft": ((8,), (100, 1000), (64, 4096), (2**20,)),
+    "fft2": ((8, 256, 256),),
+    "rfft": ((64, 4096),),
+    "irfft": ((64, 2049),),
+}
+
+
 def label(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape))
 
@@ -330,4 +362,11 @@ ROWS = [
     Row("save", "save", files(saves=True), threaded=True, calls=1),
     Row("load", "load", files(saves=False), threaded=True, calls=1),
     *kernel_rows(),
+    *(
+        Row(f"{name}[{label(shape)}]", "fourier", transform(name, *shape), threaded=True)
+        for name, shapes in FOURIER.items()
+        for shape in shapes
+    ),
+    Row("stft[16000]", "fourier", spectrogram, threaded=True),
+    Row("rotary[4x128x8x64]", "rotary", forward_backward(rotary, 4, 128, 8, 64), threaded=True),
 ]

@@ -39,8 +39,7 @@ Where a program has its sizes in its source (gpt.py, BERT) they are replaced as 
 without a script of their own (GPT-2, mamba, whisper, ResNet18, UNet, mlp-mixer) the driver has the loop.
 Some take smaller steps than their authors', for with those a difference in the last place grows within 20
 steps, in PyTorch as here: the learning rate is 1e-5 in fast_neural_style and ResNet18, 1e-7 in UNet, and 0.5
-in the Transformer language model, which at these sizes overflows with its 20; BERT has a smaller model. The
-actions of actor_critic are drawn by the driver, for `multinomial` draws other numbers than PyTorch's.
+in the Transformer language model, which at these sizes overflows with its 20; BERT has a smaller model.
 
 | program | difference | sensitivity | ratio | warptape | PyTorch |
 | --- | --- | --- | --- | --- | --- |

@@ -141,11 +141,6 @@ def _(clones: Path, work: Path) -> None:
 
 @program("actor_critic", "pytorch/examples actor_critic")
 def _(clones: Path, work: Path) -> None:
-    import torch
-
-    random = np.random.default_rng(0)  # actions are drawn here: the libraries draw others from one seed
-    draw = lambda self, *args: torch.tensor(int(random.random() > self.probs.detach().numpy()[..., 0]))
-    torch.distributions.Categorical.sample = draw
     _stubs.module("gymnasium", make=lambda *args, **kwargs: _stubs.CartPole())
     script(clones / "examples/reinforcement_learning/actor_critic.py")
 

@@ -84,7 +84,8 @@ def to_tensor(image: Any) -> Any:
 
 
 class CartPole:
-    """The task of Barto, Sutton and Anderson, "Neuronlike adaptive elements", section V: Euler steps."""
+    """The task of Barto, Sutton and Anderson, "Neuronlike adaptive elements", section V: Euler steps, at most
+    25 in an episode."""
 
     spec = SimpleNamespace(reward_threshold=475.0)
 
@@ -93,7 +94,7 @@ class CartPole:
 
     def reset(self, seed: int | None = None) -> tuple[Any, dict]:
         """Begin an episode."""
-        self.state = self.random.uniform(-0.05, 0.05, 4).astype(np.float32)
+        self.state, self.left = self.random.uniform(-0.05, 0.05, 4).astype(np.float32), 25
         return self.state, {}
 
     def step(self, action: int) -> tuple[Any, float, bool, bool, dict]:
@@ -106,5 +107,6 @@ class CartPole:
         push = pull - 0.05 * bend * cos / 1.1
         state = [x + 0.02 * dx, dx + 0.02 * push, angle + 0.02 * turn, turn + 0.02 * bend]
         self.state = np.array(state, np.float32)
-        done = bool(abs(state[0]) > 2.4 or abs(state[2]) > 0.2095)
+        self.left -= 1
+        done = bool(abs(state[0]) > 2.4 or abs(state[2]) > 0.2095 or self.left == 0)
         return self.state, 1.0, done, False, {}

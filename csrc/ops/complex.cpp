@@ -215,7 +215,8 @@ const Op<bool(const Tensor&)> is_conj{
 
 // In-place forms are not listed: an underscore at the end is left out.
 constexpr std::string_view kComplexOps =
-    "_become _clone _complex_abs _complex_sgn _contiguous _foreach_zero _index _is_contiguous _nonzero "
+    "_become _clone _complex_abs _complex_sgn _contiguous _fft_c2c _fft_c2r _foreach_zero _index "
+    "_is_contiguous _nonzero "
     "_pad_by_index _scatter_value _set_drop_parts _stride _to abs absolute acos acosh add addbmm addcdiv "
     "addcmul addmm addmv adjoint all allclose angle any arccos arccosh arcsin arcsinh arctan arctanh "
     "as_strided asin asinh atan atanh baddbmm bilinear bmm broadcast_to cat chunk concat concatenate conj "

@@ -400,6 +400,16 @@ def unique(
 # -----------------------
 
 
+def _running_sum(x: Tensor) -> Tensor:
+    """Rounded at each step, as PyTorch's multinomial adds; cumsum is more exact."""
+    x = x if x.dtype in (_C.float32, _C.float64) else x.float()
+    if x.device.type != "cpu":
+        return x.cumsum(-1)
+    import numpy as np
+
+    return _C.from_numpy(np.cumsum(x.numpy(), -1, dtype=x.numpy().dtype))
+
+
 def multinomial(
     input: Tensor, num_samples: int, replacement: bool = False, *, generator: Any = None, out: Any = None
 ) -> Tensor:
@@ -429,16 +439,16 @@ def multinomial(
             "invalid multinomial distribution (with replacement=False, not enough non-negative "
             "category to sample)"
         )
-    if replacement:
-        edges = weights.cumsum(-1)
+    if replacement and num_samples > 1:
+        edges = _running_sum(input.detach())
         shape = (*input.shape[:-1], num_samples)
         draws = _ops.rand(shape, generator=generator, dtype=_C.float64, device=input.device)
-        found = _ops.searchsorted(edges, draws * edges[..., -1:], right=True)
-        found = found.clamp(max=input.shape[-1] - 1)
+        found = _ops.searchsorted((edges / edges[..., -1:]).double(), draws).clamp(max=input.shape[-1] - 1)
     else:
-        # The largest of weight / Exp(1) are a draw without replacement (Efraimidis and Spirakis, 2006).
-        races = weights / _ops.empty_like(weights).exponential_(generator=generator)
-        found = _ops.topk(races, num_samples, -1)[1]
+        # The largest of weight / Exp(1) are a draw without replacement (Efraimidis and Spirakis, 2006); in
+        # the weights' own dtype, so that one seed gives PyTorch's draws.
+        races = input.detach() / _ops.empty_like(input).exponential_(generator=generator)
+        found = races.argmax(-1, True) if num_samples == 1 else _ops.topk(races, num_samples, -1)[1]
     return found if out is None else out.copy_(found)
 
 

@@ -1,16 +1,12 @@
 """Discrete Fourier transforms, `torch.fft`: any length, differentiable any number of times.
 
-NumPy computes them (pocketfft) on the tensor's own memory. All are made of three: complex to complex, real to
-the half of a spectrum that conjugates repeat, and back. The adjoint of a transform is the opposite one, with
-its scale on the other side.
-
 `norm` says where the factor 1/n stands: "backward" (the default) at the inverse, "forward" at the other,
 "ortho" as 1/sqrt(n) at both. An `n`, or an `s` for several dims, cuts the input or fills it with zeros first.
 
 Raises:
     RuntimeError: an unknown norm, a length below 1, dims that repeat, or more of them than the input has.
     DtypeError: float16 or bfloat16; complex numbers where a real signal is expected.
-    NotImplementedError: a tensor that is not on the CPU.
+    DeviceError: a tensor that is not on the CPU.
 """
 
 from __future__ import annotations
@@ -20,7 +16,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import _C
-from .autograd.function import Function
 
 if TYPE_CHECKING:
     from ._tensor import Tensor
@@ -51,66 +46,17 @@ __all__ = [
 ]
 
 _ops = _C._functions
+_Sizes = Sequence[int | None]
 _OPPOSITE = {"backward": "forward", "forward": "backward", "ortho": "ortho"}
-
-
-# ---- the three transforms ----------------------------------------------------------------------------------
-
-
-def _by_numpy(kind: str, x: Tensor, dtype: _C.dtype, *arguments: Any) -> Tensor:
-    import numpy as np
-
-    if x.device.type != "cpu":
-        raise NotImplementedError(
-            f"{kind}: transforms are computed on the CPU alone, got a tensor on {x.device}"
-        )
-    result = getattr(np.fft, kind)(x.detach().numpy(), *arguments)
-    return _C.from_numpy(np.ascontiguousarray(result)).to(dtype)  # NumPy 1 computes in double precision
-
-
-class _Complex(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, dims: tuple[int, ...], inverse: bool, norm: str) -> Tensor:
-        ctx.settings = dims, not inverse, _OPPOSITE[norm]
-        return _by_numpy("ifftn" if inverse else "fftn", x, x.dtype, None, dims, norm)
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Any:
-        return _Complex.apply(g, *ctx.settings), None, None, None
-
-
-class _ToHalf(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, dim: int, norm: str) -> Tensor:
-        ctx.settings = x.shape[dim], dim, _OPPOSITE[norm]
-        return _by_numpy("rfft", x, x.dtype.to_complex(), None, dim, norm)
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Any:
-        n, dim, _ = ctx.settings
-        return _FromHalf.apply(g / _multiplicity(n, dim, g), *ctx.settings), None, None
-
-
-class _FromHalf(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, n: int, dim: int, norm: str) -> Tensor:
-        ctx.settings = n, dim, _OPPOSITE[norm]
-        return _by_numpy("irfft", x, x.dtype.to_real(), n, dim, norm)
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Any:
-        n, dim, norm = ctx.settings
-        half = _ToHalf.apply(g, dim, norm)
-        return half * _multiplicity(n, dim, half), None, None, None
-
-
-def _multiplicity(n: int, dim: int, half: Tensor) -> Tensor:
-    """How often each frequency of a half spectrum stands in the whole one of length n."""
-    times = _ops.full((half.shape[dim],), 2.0, dtype=half.dtype.to_real())
-    times[0] = 1.0
-    if n % 2 == 0:
-        times[-1] = 1.0
-    return times.reshape([-1] + [1] * (half.ndim - 1 - dim))
+# How the ops divide, by whether the transform is the forward one: not at all, by sqrt(n), by n.
+_DIVISION = {
+    ("backward", True): 0,
+    ("backward", False): 2,
+    ("forward", True): 2,
+    ("forward", False): 0,
+    ("ortho", True): 1,
+    ("ortho", False): 1,
+}
 
 
 # ---- arguments ---------------------------------------------------------------------------------------------
@@ -138,16 +84,19 @@ def _check_length(n: int) -> None:
         raise RuntimeError(f"Invalid number of data points ({n}) specified")
 
 
-def _resized(x: Tensor, n: int | None, dim: int) -> Tensor:
-    """x cut, or filled up with zeros at the end, to n elements along dim."""
-    if n is None:
-        n = x.shape[dim]
-    _check_length(n)
-    missing = n - x.shape[dim]
-    if missing <= 0:
-        return _ops.narrow(x, dim, 0, n) if missing else x
-    sizes = [missing if d == dim else size for d, size in enumerate(x.shape)]
-    return _ops.cat((x, _ops.zeros(sizes, dtype=x.dtype, device=x.device)), dim)
+def _resized(x: Tensor, dims: list[int], sizes: _Sizes) -> Tensor:
+    """x cut, or filled up with zeros at the end, to the sizes that are not None."""
+    for dim, n in zip(dims, sizes):
+        if n is None:
+            n = x.shape[dim]
+        _check_length(n)
+        missing = n - x.shape[dim]
+        if missing < 0:
+            x = _ops.narrow(x, dim, 0, n)
+        elif missing > 0:
+            rest = [missing if d == dim else size for d, size in enumerate(x.shape)]
+            x = _ops.cat((x, _ops.zeros(rest, dtype=x.dtype, device=x.device)), dim)
+    return x
 
 
 def _one_dim(x: Tensor, dim: int) -> int:
@@ -162,7 +111,7 @@ def _one_dim(x: Tensor, dim: int) -> int:
 
 def _dims_and_sizes(
     x: Tensor, s: Sequence[int] | None, dim: int | Sequence[int] | None
-) -> tuple[list[int], list[int | None]]:
+) -> tuple[list[int], _Sizes]:
     """The dims of a transform over several, and the lengths asked for; None where it is the input's."""
     if isinstance(s, int):
         s = (s,)
@@ -186,49 +135,40 @@ def _finish(result: Tensor, out: Tensor | None) -> Tensor:
 # ---- what users call ---------------------------------------------------------------------------------------
 
 
-def _transform(name: str, x: Tensor, s: Any, dim: Any, norm: str, inverse: bool) -> Tensor:
-    dims, sizes = _dims_and_sizes(x, s, dim)
-    x = _input(name, x, True)
-    for d, n in zip(dims, sizes):
-        x = _resized(x, n, d)
-    return _Complex.apply(x, tuple(dims), inverse, norm) if dims else x.clone()
+def _transform(name: str, x: Tensor, dims: list[int], sizes: _Sizes, norm: str, inverse: bool) -> Tensor:
+    x = _resized(_input(name, x, True), dims, sizes)
+    return _ops._fft_c2c(x, dims, _DIVISION[norm, not inverse], not inverse) if dims else x.clone()
 
 
-def _to_half(name: str, x: Tensor, s: Any, dim: Any, norm: str) -> Tensor:
+def _to_half(name: str, x: Tensor, dims: list[int], sizes: _Sizes, norm: str) -> Tensor:
     x = _input(name, x, False)
-    dims, sizes = _dims_and_sizes(x, s, dim)
     if not dims:
         raise RuntimeError(f"{name} must transform at least one axis")
-    for d, n in zip(dims, sizes):
-        x = _resized(x, n, d)
-    x = _ToHalf.apply(x, dims[-1], norm)
-    return _Complex.apply(x, tuple(dims[:-1]), False, norm) if dims[1:] else x
+    return _ops._fft_r2c(_resized(x, dims, sizes), dims, _DIVISION[norm, True], True)
 
 
-def _from_half(name: str, x: Tensor, s: Any, dim: Any, norm: str) -> Tensor:
-    dims, sizes = _dims_and_sizes(x, s, dim)
+def _from_half(name: str, x: Tensor, dims: list[int], sizes: _Sizes, norm: str) -> Tensor:
     x = _input(name, x, True)
     if not dims:
         raise RuntimeError(f"{name} must transform at least one axis")
-    n = 2 * (x.shape[dims[-1]] - 1) if sizes[-1] is None else sizes[-1]
+    n = sizes[-1]
+    if n is None:
+        n = 2 * (x.shape[dims[-1]] - 1)
     _check_length(n)
-    for d, size in zip(dims, [*sizes[:-1], n // 2 + 1]):
-        x = _resized(x, size, d)
-    if dims[1:]:
-        x = _Complex.apply(x, tuple(dims[:-1]), True, norm)
-    return _FromHalf.apply(x, n, dims[-1], norm)
+    x = _resized(x, dims, [*sizes[:-1], n // 2 + 1])
+    return _ops._fft_c2r(x, dims, _DIVISION[norm, False], n)
 
 
-# The functions of the kinds below: of the input, lengths, dims and norm.
+# The functions of the kinds below: of the input, its dims, their lengths, and norm.
 _KINDS: dict[str, Callable[..., Tensor]] = {
-    "fft": lambda name, x, s, dim, norm: _transform(name, x, s, dim, norm, False),
-    "ifft": lambda name, x, s, dim, norm: _transform(name, x, s, dim, norm, True),
+    "fft": lambda name, x, dims, sizes, norm: _transform(name, x, dims, sizes, norm, False),
+    "ifft": lambda name, x, dims, sizes, norm: _transform(name, x, dims, sizes, norm, True),
     "rfft": _to_half,
     "irfft": _from_half,
-    "hfft": lambda name, x, s, dim, norm: _from_half(
-        name, _input(name, x, True).conj(), s, dim, _OPPOSITE[norm]
+    "hfft": lambda name, x, dims, sizes, norm: _from_half(
+        name, _input(name, x, True).conj(), dims, sizes, _OPPOSITE[norm]
     ),
-    "ihfft": lambda name, x, s, dim, norm: _to_half(name, x, s, dim, _OPPOSITE[norm]).conj(),
+    "ihfft": lambda name, x, dims, sizes, norm: _to_half(name, x, dims, sizes, _OPPOSITE[norm]).conj(),
 }
 
 
@@ -239,18 +179,17 @@ def _family(kind: str, meaning: str) -> tuple[Callable[..., Tensor], ...]:
     def one(
         input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None, *, out: Any = None
     ) -> Tensor:
-        dims = (_one_dim(input, dim),)
-        return _finish(run(kind, input, None if n is None else (n,), dims, _checked_norm(norm)), out)
+        return _finish(run(kind, input, [_one_dim(input, dim)], [n], _checked_norm(norm)), out)
 
     def two(
         input: Tensor, s: Any = None, dim: Any = (-2, -1), norm: str | None = None, *, out: Any = None
     ) -> Tensor:
-        return _finish(run(f"{kind}2", input, s, dim, _checked_norm(norm)), out)
+        return _finish(run(f"{kind}2", input, *_dims_and_sizes(input, s, dim), _checked_norm(norm)), out)
 
     def several(
         input: Tensor, s: Any = None, dim: Any = None, norm: str | None = None, *, out: Any = None
     ) -> Tensor:
-        return _finish(run(f"{kind}n", input, s, dim, _checked_norm(norm)), out)
+        return _finish(run(f"{kind}n", input, *_dims_and_sizes(input, s, dim), _checked_norm(norm)), out)
 
     for function, end, where in ((one, "", "one dim"), (two, "2", "two dims"), (several, "n", "dims")):
         function.__name__ = function.__qualname__ = kind + end

@@ -130,6 +130,28 @@ ROWS = (
     row("flip", lambda z, d: np.flip(z, d), args=((0,),), shapes=((3, 2),)),
     row("tril", np.tril, shapes=((3, 3),)),
     row("roll", lambda z, n: np.roll(z, n), args=(2,), shapes=((5,),)),
+    row("_fft_c2c", lambda z, *_: np.fft.fftn(z), args=((0, 1), 0, True), shapes=((3, 4), (1, 5))),
+    row("_fft_c2r", lambda z, *_: np.fft.irfft(z, 6), args=((1,), 2, 6), shapes=((1, 4), (3, 4))),
+    row(
+        "_fft_c2r",
+        lambda z, *_: np.fft.irfft(z, 7),
+        args=((1,), 2, 7),
+        shapes=((1, 4), (3, 4)),
+        label="_fft_c2r (complex, odd)",
+    ),
+    Op(
+        "_fft_r2c",
+        lambda r: [S(r(6)), S(r(2, 5)), S(r(3, 4))],
+        lambda x: parts(np.fft.rfft(x, norm="ortho")),
+        call=lambda rt, x: rt.view_as_real(rt._fft_r2c(x, (x.ndim - 1,), 1, True)),
+        dtypes=COMPLEX,
+        label="_fft_r2c (to complex)",
+        tol=LOOSE,
+        errors=(
+            E("DtypeError", np.ones(2), dtype="int64"),
+            E("DtypeError", np.ones(2), dtype="float16", stricter=True),
+        ),
+    ),
     Op(
         "complex",
         lambda r: [S(r(2, 3), r(2, 3)), S(r(2, 1), r(3)), S(r(), r())],

@@ -60,6 +60,50 @@ def test_several_dims(case: tuple[Any, Any], norm: str | None) -> None:
     close(torch.fft.irfft2(torch.fft.rfft2(torch.from_numpy(x), norm=norm), x.shape[1:], norm=norm), x)
 
 
+# Powers of two, other small factors, primes below and above what a step takes, lengths cut into a matrix,
+# odd halves.
+LONG = (16, 60, 127, 131, 256, 257, 262, 381, 512, 1000, 1022, 4099, 8192, 10010, 65536)
+
+
+@pytest.mark.parametrize("n", LONG)
+def test_long_lines(n: int) -> None:
+    for shape, dim in (((n,), 0), ((3, n), 1), ((19, n), 1), ((n, 2), 0), ((2, n, 37), 1)):
+        if math.prod(shape) > 2**20:
+            continue
+        x, z = real(*shape), numbers(*shape)
+        scale = math.sqrt(n) * 4e-15
+        close(torch.fft.fft(torch.from_numpy(z), dim=dim), np.fft.fft(z, axis=dim), scale)
+        close(torch.fft.ifft(torch.from_numpy(z), dim=dim), np.fft.ifft(z, axis=dim), 4e-15)
+        half = np.fft.rfft(x, axis=dim)
+        close(torch.fft.rfft(torch.from_numpy(x), dim=dim), half, scale)
+        close(torch.fft.irfft(torch.from_numpy(half), n, dim), x, 8e-15)
+
+
+@pytest.mark.parametrize("n", (60, 131, 1000, 4096))
+def test_single_precision(n: int) -> None:
+    z = numbers(5, n).astype(np.complex64)
+    want = np.fft.fft(z.astype(np.complex128))
+    got = torch.fft.fft(torch.from_numpy(z)).numpy()
+    assert got.dtype == np.complex64
+    assert np.linalg.norm(got - want) < 4e-7 * np.linalg.norm(want)
+    back = torch.fft.irfft(torch.fft.rfft(torch.from_numpy(z.real.copy())), n).numpy()
+    assert np.linalg.norm(back - z.real) < 4e-7 * np.linalg.norm(z.real)
+
+
+def test_threads_give_the_same_bits() -> None:
+    z, found = torch.from_numpy(numbers(40, 1500)), []
+    one = torch.from_numpy(numbers(2**16))
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            found.append([torch.fft.fft(z), torch.fft.fft(z, dim=0), torch.fft.fft(one)])
+    finally:
+        torch.set_num_threads(before)
+    for a, b in zip(*found, strict=True):
+        assert torch.equal(a, b)
+
+
 def test_strides_dtypes_and_out() -> None:
     z = numbers(6, 8)
     close(torch.fft.fft(torch.from_numpy(z).t()[::2]), np.fft.fft(z.T[::2]))
