@@ -13,7 +13,8 @@ namespace {
 constexpr int64_t kBlockBytes = 4096;  // of one operand that pass through the buffers at once
 constexpr int64_t kBlock = kBlockBytes / 8;
 constexpr int64_t kGrain = 32768;  // elements a worker takes at once
-constexpr int64_t kLongRow = 64;   // from here on rows are taken one at a time, below it blocks span rows
+constexpr int64_t kLongRow =
+    256;  // bytes; from here on rows are taken one at a time, below it blocks span rows
 
 enum class Access : uint8_t {
   kDirect,   // the loop reads or writes the operand in place
@@ -224,8 +225,24 @@ struct Buffers {
   alignas(64) char raw[kBlockBytes];                   // gathered, before conversion
 };
 
-// Where the loop finds n elements of input k, which start at `at`.
-const void* prepare_input(const Job& job, int k, const Position& at, int64_t n, Buffers& buffers) {
+// Where each operand has the element at a position: from row to row these are sums.
+struct Places {
+  char* of[kMaxOperands];
+
+  WT_FN void set(const ElementwisePlan& plan, const Position& at) {
+    for (int k = 0; k < plan.count; ++k) of[k] = plan.operands[k].data + at.offset(plan, plan.operands[k]);
+  }
+  // The position has moved by a whole row.
+  WT_FN void next_row(const ElementwisePlan& plan, const Position& at) {
+    const int outer = plan.ndim - 2;
+    if (outer < 0 || at.coords[outer] == 0) return set(plan, at);
+    for (int k = 0; k < plan.count; ++k) of[k] += plan.operands[k].strides[outer];
+  }
+};
+
+// Where the loop finds n elements of input k, which start at `at`, and there at p.
+const void* prepare_input(const Job& job, int k, const Position& at, const char* p, int64_t n,
+                          Buffers& buffers) {
   const ElementwisePlan& plan = *job.plan;
   const Operand& op = plan.operands[k];
   const OperandPlan& how = job.operands[k];
@@ -233,7 +250,6 @@ const void* prepare_input(const Job& job, int k, const Position& at, int64_t n, 
     how.convert(1, buffers.values[k], op.data);
     return buffers.values[k];
   }
-  const char* p = op.data + at.offset(plan, op);
   switch (how.access) {
     case Access::kDirect:
       return p;
@@ -270,7 +286,8 @@ void finish_output(const Job& job, const Position& at, int64_t n, Buffers& buffe
   move_strided(plan, op, at, n, packed, how.item, false);
 }
 
-// Calls run(at, n, inputs, scalar_mask, buffers) for stretches of at most `most` elements, in order.
+// Calls run(at, place of the output, n, inputs, scalar_mask, buffers) for stretches of at most `most`
+// elements, in order.
 template <class F>
 WT_FN void walk(const Job& job, int64_t begin, int64_t end, int64_t most, F&& run) {
   const ElementwisePlan& plan = *job.plan;
@@ -278,6 +295,8 @@ WT_FN void walk(const Job& job, int64_t begin, int64_t end, int64_t most, F&& ru
   Buffers buffers;
   Position at;
   at.set(plan, begin);
+  Places places;
+  places.set(plan, at);
   unsigned scalar_mask = 0;
   for (int k = 1; k < plan.count; ++k)
     scalar_mask |= unsigned(job.operands[k].access == Access::kScalar) << (k - 1);
@@ -286,24 +305,33 @@ WT_FN void walk(const Job& job, int64_t begin, int64_t end, int64_t most, F&& ru
     if (job.rows && n > plan.sizes[last] - at.coords[last]) n = plan.sizes[last] - at.coords[last];
     if (job.blocks && n > job.block) n = job.block;
     const void* in[kMaxOperands - 1] = {};
-    for (int k = 1; k < plan.count; ++k) in[k - 1] = prepare_input(job, k, at, n, buffers);
-    run(at, n, in, scalar_mask, buffers);
+    for (int k = 1; k < plan.count; ++k)
+      in[k - 1] = job.operands[k].access == Access::kDirect
+                      ? places.of[k]
+                      : prepare_input(job, k, at, places.of[k], n, buffers);
+    run(at, places.of[0], n, in, scalar_mask, buffers);
     begin += n;
+    if (job.rows && n == plan.sizes[last]) {
+      at.advance_in_row(plan, n);
+      places.next_row(plan, at);
+      continue;
+    }
     if (job.rows)
       at.advance_in_row(plan, n);
     else
       at.set(plan, begin);
+    places.set(plan, at);
   }
 }
 
 void run_range(const Job& job, int64_t begin, int64_t end) {
-  const Operand& to = job.plan->operands[0];
   const bool direct_out = job.operands[0].access == Access::kDirect;
   walk(job, begin, end, end - begin,
-       [&](const Position& at, int64_t n, const void* const* in, unsigned scalar_mask, Buffers& buffers) {
+       [&](const Position& at, char* place, int64_t n, const void* const* in, unsigned scalar_mask,
+           Buffers& buffers) {
          if (job.check_divisor)
            check_divisor(*job.ctx, static_cast<const int64_t*>(in[1]), n, scalar_mask & 2);
-         void* out = direct_out ? to.data + at.offset(*job.plan, to) : buffers.values[0];
+         void* out = direct_out ? place : buffers.values[0];
          job.loop(n, out, in, scalar_mask);
          if (!direct_out) finish_output(job, at, n, buffers);
        });
@@ -315,7 +343,7 @@ Job job_of(const LaunchContext& ctx, const ElementwisePlan& plan, const Loops& l
   job.plan = &plan;
   job.loop = loop;
   job.check_divisor = loops.divides_integers && plan.compute == DType::Int64;
-  job.rows = plan.ndim == 1 || plan.sizes[plan.ndim - 1] >= kLongRow;
+  job.rows = plan.ndim == 1 || plan.sizes[plan.ndim - 1] * int64_t(itemsize(plan.compute)) >= kLongRow;
   job.blocks = false;
   job.block = kBlock;
   for (int k = 0; k < plan.count; ++k) {
@@ -360,7 +388,7 @@ double sum_elementwise(const LaunchContext& ctx, const ElementwisePlan& given, c
   auto sum_range = [&](int64_t begin, int64_t end) {
     double sum = 0;
     walk(job, begin, end, 2 * kBlock,
-         [&](const Position&, int64_t n, const void* const* in, unsigned scalar_mask, Buffers&) {
+         [&](const Position&, char*, int64_t n, const void* const* in, unsigned scalar_mask, Buffers&) {
            job.loop(n, &sum, in, scalar_mask);
          });
     return sum;

@@ -119,7 +119,7 @@ struct Loop {
   }
 };
 
-// Complex numbers are taken one at a time; the compiler makes vectors of what it can.
+// Complex numbers are taken one at a time, unless the formula is fit for real and imaginary parts in lanes.
 template <class Op, class T>
 struct Loop<Op, Complex<T>> {
   using V = Complex<T>;
@@ -149,7 +149,27 @@ struct Loop<Op, Complex<T>> {
         static_cast<V*>(out)[i] = r;
     }
   }
+  template <size_t... K>
+  WT_FN static void run_lanes(int64_t n, T* out, const void* const* in, unsigned scalar_mask,
+                              std::index_sequence<K...>) {
+    using Lanes = Complex<Vec<T>>;
+    constexpr int L = Vec<T>::kLanes;
+    Lanes x[] = {
+        Lanes(Vec<T>(static_cast<const V*>(in[K])->re), Vec<T>(static_cast<const V*>(in[K])->im))...};
+    const auto some = [&](int64_t i, int count) __attribute__((always_inline)) {
+      ((scalar_mask >> K & 1 ? void()
+                             : load_pairs(static_cast<const T*>(in[K]) + 2 * i, x[K].re, x[K].im, count)),
+       ...);
+      const Lanes r = Op::apply(x[K]...);
+      store_pairs(out + 2 * i, r.re, r.im, count);
+    };
+    int64_t i = 0;
+    for (; i + L <= n; i += L) some(i, L);
+    if (i < n) some(i, int(n - i));
+  }
   static void run(int64_t n, void* out, const void* const* in, unsigned scalar_mask) {
+    if constexpr ((Op::kTypes & kComplexLanes) == kComplexLanes)
+      return run_lanes(n, static_cast<T*>(out), in, scalar_mask, Inputs{});
     int64_t step[Op::kInputs];
     for (int k = 0; k < Op::kInputs; ++k) step[k] = scalar_mask >> k & 1 ? 0 : 1;
     run_as(n, out, in, scalar_mask ? step : nullptr);

@@ -5,7 +5,7 @@
 namespace warptape::kernels::WARPTAPE_ISA {
 namespace {
 
-WT_FORMULA(Conj, Unary<kComplex>, WT_V1, return V(x.re, -x.im););
+WT_FORMULA(Conj, Unary<kComplexLanes>, WT_V1, return V(x.re, -x.im););
 WT_ELEMENTWISE(conj, Conj);
 
 }  // namespace

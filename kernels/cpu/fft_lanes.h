@@ -33,41 +33,6 @@ WT_FN Lanes<T> lanes_at(char* work, int64_t n) {
 
 // ---- memory ----
 
-// Lane j of what is made: lane f(j) of a, or lane f(j) - kLanes of b.
-template <class T, class F>
-WT_FN Vec<T> pick(Vec<T> a, Vec<T> b, F f) {
-  IntRaw<T> index;
-  for (int j = 0; j < Vec<T>::kLanes; ++j) index[j] = f(j);
-  return {__builtin_shuffle(a.v, b.v, index)};
-}
-
-// The first n of kLanes values, 0 .. kLanes and more.
-template <class T>
-WT_FN Vec<T> load_some(const T* p, int n) {
-  return n >= Vec<T>::kLanes ? Vec<T>::load(p) : n > 0 ? load_partial<T>(p, n) : Vec<T>(0);
-}
-template <class T>
-WT_FN void store_some(T* p, Vec<T> v, int n) {
-  if (n >= Vec<T>::kLanes)
-    v.store(p);
-  else if (n > 0)
-    store_partial(p, v, n);
-}
-
-// n pairs.
-template <class T>
-WT_FN void load_pairs(const T* p, Vec<T>& re, Vec<T>& im, int n) {
-  const Vec<T> a = load_some(p, 2 * n), b = load_some(p + Vec<T>::kLanes, 2 * n - Vec<T>::kLanes);
-  re = pick(a, b, [](int j) { return 2 * j; });
-  im = pick(a, b, [](int j) { return 2 * j + 1; });
-}
-template <class T>
-WT_FN void store_pairs(T* p, Vec<T> re, Vec<T> im, int n) {
-  constexpr int L = Vec<T>::kLanes;
-  store_some(p, pick(re, im, [](int j) { return j / 2 + j % 2 * L; }), 2 * n);
-  store_some(p + L, pick(re, im, [](int j) { return L / 2 + j / 2 + j % 2 * L; }), 2 * n - L);
-}
-
 // Rows become lanes: blocks of S x S change their places, for S = kLanes / 2 .. 1.
 template <int S, class T>
 WT_FN void transpose(Vec<T>* v) {

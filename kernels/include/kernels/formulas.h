@@ -13,7 +13,8 @@ namespace warptape::kernels::WARPTAPE_ISA {
 inline constexpr unsigned kFloats = 1;    // float and double
 inline constexpr unsigned kIntegers = 2;  // int64_t
 inline constexpr unsigned kAny = 3;
-inline constexpr unsigned kComplex = 4;  // on the CPU
+inline constexpr unsigned kComplex = 4;        // on the CPU
+inline constexpr unsigned kComplexLanes = 12;  // with sums and products alone, so in lanes of vectors
 
 template <int Inputs, unsigned Types>
 struct Formula {
@@ -47,22 +48,22 @@ struct IntegerDivision : Binary<kAny> {
 #define WT_GX (V g, V x)
 
 // ---- arithmetic ----
-WT_FORMULA(Add, Binary<kAny | kComplex>, WT_V2, return a + b;);
-WT_FORMULA(Sub, Binary<kAny | kComplex>, WT_V2, return a - b;);
-WT_FORMULA(Mul, Binary<kAny | kComplex>, WT_V2, return a * b;);
+WT_FORMULA(Add, Binary<kAny | kComplexLanes>, WT_V2, return a + b;);
+WT_FORMULA(Sub, Binary<kAny | kComplexLanes>, WT_V2, return a - b;);
+WT_FORMULA(Mul, Binary<kAny | kComplexLanes>, WT_V2, return a * b;);
 WT_FORMULA(Div, Binary<kFloats | kComplex>, WT_V2, return a / b;);
-WT_FORMULA(AddScaled, Ternary<kAny | kComplex>, (V a, V b, V alpha), return fma(alpha, b, a););
-WT_FORMULA(Addcmul, Quaternary<kAny | kComplex>, (V a, V b, V c, V value), return a + value * b * c;);
+WT_FORMULA(AddScaled, Ternary<kAny | kComplexLanes>, (V a, V b, V alpha), return fma(alpha, b, a););
+WT_FORMULA(Addcmul, Quaternary<kAny | kComplexLanes>, (V a, V b, V c, V value), return a + value * b * c;);
 WT_FORMULA(Addcdiv, Quaternary<kFloats | kComplex>, (V a, V b, V c, V value), return a + value * (b / c););
 WT_FORMULA(Lerp, Ternary<kFloats>, (V a, V b, V w), {
   V d = b - a;
   // From the nearer end, so that weights 0 and 1 give a and b to the bit.
   return select(abs(w) < V(0.5), fma(w, d, a), b - d * (V(1) - w));
 });
-WT_FORMULA(Neg, Unary<kAny | kComplex>, WT_V1, return -x;);
+WT_FORMULA(Neg, Unary<kAny | kComplexLanes>, WT_V1, return -x;);
 WT_FORMULA(Abs, Unary<kAny>, WT_V1, return abs(x););
 WT_FORMULA(Sign, Unary<kAny>, WT_V1, return select(x > V(0), V(1), select(x < V(0), V(-1), V(0))););
-WT_FORMULA(Square, Unary<kAny | kComplex>, WT_V1, return x * x;);
+WT_FORMULA(Square, Unary<kAny | kComplexLanes>, WT_V1, return x * x;);
 WT_FORMULA(Reciprocal, Unary<kFloats | kComplex>, WT_V1, return V(1) / x;);
 WT_FORMULA(Sqrt, Unary<kFloats | kComplex>, WT_V1, return sqrt(x););
 WT_FORMULA(Rsqrt, Unary<kFloats | kComplex>, WT_V1, return V(1) / sqrt(x););
