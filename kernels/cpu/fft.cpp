@@ -95,9 +95,7 @@ WT_FN void long_line(const FftPlan<T>& p, const Place<T>& in, const Place<T>& ou
       x = run_steps(*p.of_columns, swapped ? x.swapped() : x, y);
       for (int64_t r = 1; r < p.rows; ++r) {
         const int64_t at = r * p.columns + c;
-        const bool whole = lanes == kLanes<T>;
-        const Vec<T> wr = whole ? Vec<T>::load(p.turn_re + at) : load_partial<T>(p.turn_re + at, lanes);
-        const Vec<T> wi = whole ? Vec<T>::load(p.turn_im + at) : load_partial<T>(p.turn_im + at, lanes);
+        const Vec<T> wr = load_some(p.turn_re + at, lanes), wi = load_some(p.turn_im + at, lanes);
         turn(x.re[r], x.im[r], wr, wi);
       }
       store(x, out.moved(c * p.rows * out.step, out.step, p.rows * out.step), p.rows, lanes, T(1));

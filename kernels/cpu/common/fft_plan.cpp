@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <numbers>
+#include <type_traits>
 #include <vector>
 
 namespace warptape::kernels::cpu {
@@ -14,17 +15,25 @@ namespace {
 constexpr int64_t kShortLine = 256;              // not cut: its work fits the nearest cache
 constexpr size_t kKeptBytes = size_t{64} << 20;  // of plans nobody uses now, by data type
 
-using Number = std::complex<double>;
+template <class R>
+using Number = std::complex<R>;
+// More exact than T, so that what is rounded to T at last has all its bits right.
+template <class T>
+using Wide = std::conditional_t<sizeof(T) == 4, double, long double>;
 
-// exp(-2 pi i k / n), from an angle of at most a quarter of a right one, so that the last bit is right.
-Number root(int64_t k, int64_t n) {
-  k %= n;
+template <class R>
+Number<R> times(Number<R> a, Number<R> b) {  // complex's own looks for infinities
+  return {a.real() * b.real() - a.imag() * b.imag(), a.real() * b.imag() + a.imag() * b.real()};
+}
+
+// exp(-2 pi i k / n), from an angle of at most a quarter of a right one.
+template <class R>
+Number<R> root(int64_t k, int64_t n) {
   const int64_t quarter = 4 * k / n, rest = 4 * k - quarter * n;  // the angle is (quarter + rest / n) pi / 2
-  constexpr double kRight = std::numbers::pi / 2;
   const bool late = 2 * rest > n;
-  const double angle = kRight * static_cast<double>(late ? n - rest : rest) / static_cast<double>(n);
-  const double c = std::cos(angle), s = std::sin(angle);
-  const Number z = late ? Number(s, -c) : Number(c, -s);
+  const R angle = std::numbers::pi_v<R> / 2 * static_cast<R>(late ? n - rest : rest) / static_cast<R>(n);
+  const R c = std::cos(angle), s = std::sin(angle);
+  const Number<R> z = late ? Number<R>(s, -c) : Number<R>(c, -s);
   switch (quarter) {
     case 0:
       return z;
@@ -37,8 +46,29 @@ Number root(int64_t k, int64_t n) {
   }
 }
 
+// All of them: products out of two tables of about sqrt(n).
+template <class R>
+class Roots {
+ public:
+  explicit Roots(int64_t n) {
+    while (int64_t{1} << 2 * shift_ < n) ++shift_;
+    const int64_t few = int64_t{1} << shift_;
+    for (int64_t k = 0; k < few && k < n; ++k) fine_.push_back(root<R>(k, n));
+    for (int64_t k = 0; k < n; k += few) coarse_.push_back(root<R>(k, n));
+  }
+  Number<R> operator()(int64_t k) const {  // 0 <= k < n
+    return times(coarse_[static_cast<size_t>(k >> shift_)],
+                 fine_[static_cast<size_t>(k & ((int64_t{1} << shift_) - 1))]);
+  }
+
+ private:
+  int shift_ = 0;
+  std::vector<Number<R>> fine_, coarse_;
+};
+
 // In place, of a power of two: only filters of plans are made so.
-void transform(std::vector<Number>& x) {
+template <class R>
+void transform(std::vector<Number<R>>& x) {
   const auto n = static_cast<int64_t>(x.size());
   for (int64_t i = 1, j = 0; i < n; ++i) {
     int64_t bit = n >> 1;
@@ -46,12 +76,14 @@ void transform(std::vector<Number>& x) {
     j ^= bit;
     if (i < j) std::swap(x[size_t(i)], x[size_t(j)]);
   }
-  std::vector<Number> w(static_cast<size_t>(n / 2));
-  for (int64_t k = 0; k < n / 2; ++k) w[size_t(k)] = root(k, n);
+  const Roots<R> roots(n);
+  std::vector<Number<R>> w(static_cast<size_t>(n / 2));
+  for (int64_t k = 0; k < n / 2; ++k) w[size_t(k)] = roots(k);
   for (int64_t half = 1; half < n; half *= 2)
     for (int64_t i = 0; i < n; i += 2 * half)
       for (int64_t k = 0; k < half; ++k) {
-        const Number a = x[size_t(i + k)], b = x[size_t(i + k + half)] * w[size_t(k * (n / 2 / half))];
+        const Number<R> a = x[size_t(i + k)],
+                        b = times(x[size_t(i + k + half)], w[size_t(k * (n / 2 / half))]);
         x[size_t(i + k)] = a + b;
         x[size_t(i + k + half)] = a - b;
       }
@@ -77,7 +109,7 @@ struct Holder {
 };
 
 template <class T>
-void put(std::vector<T>& to, Number z) {
+void put(std::vector<T>& to, Number<Wide<T>> z) {
   to.push_back(static_cast<T>(z.real()));
   to.push_back(static_cast<T>(z.imag()));
 }
@@ -109,7 +141,8 @@ std::shared_ptr<const Holder<T>> plan_of(int64_t n) {
 template <class T>
 Holder<T>::Holder(int64_t n) {
   plan.n = n;
-  for (int64_t k = 0; k <= n / 2; ++k) put(half, root(k, 2 * n));
+  const Roots<Wide<T>> of_twice(2 * n);
+  for (int64_t k = 0; k <= n / 2; ++k) put(half, of_twice(k));
   if (cut_into_steps())
     cut_line();
   else
@@ -122,12 +155,13 @@ template <class T>
 void Holder<T>::add_step(int radix, int64_t rest) {
   FftStep& s = plan.step[plan.steps++];
   s = {radix, rest, static_cast<int64_t>(roots.size()), 0};
+  const Roots<Wide<T>> all(radix * rest);
   for (int64_t p = 0; p < rest; ++p)
-    for (int k = 1; k < radix; ++k) put(roots, root(p * k, radix * rest));
+    for (int k = 1; k < radix; ++k) put(roots, all(p * k));
   s.own_roots = static_cast<int64_t>(roots.size());
   if (radix % 2 == 0) return;
-  for (int k = 0; k < radix; ++k) roots.push_back(static_cast<T>(root(k, radix).real()));
-  for (int k = 0; k < radix; ++k) roots.push_back(static_cast<T>(-root(k, radix).imag()));
+  for (int k = 0; k < radix; ++k) roots.push_back(static_cast<T>(all(k * rest).real()));
+  for (int k = 0; k < radix; ++k) roots.push_back(static_cast<T>(-all(k * rest).imag()));
 }
 
 template <class T>
@@ -156,11 +190,12 @@ void Holder<T>::cut_line() {
   of_columns = plan_of<T>(plan.rows), of_rows = plan_of<T>(plan.columns);
   plan.of_columns = &of_columns->plan, plan.of_rows = &of_rows->plan;
   turn.resize(2 * static_cast<size_t>(plan.n));
-  for (int64_t r = 0, i = 0; r < plan.rows; ++r)
-    for (int64_t c = 0; c < plan.columns; ++c, ++i) {
-      const Number z = root(r * c, plan.n);
-      turn[static_cast<size_t>(i)] = static_cast<T>(z.real());
-      turn[static_cast<size_t>(plan.n + i)] = static_cast<T>(z.imag());
+  const Roots<Wide<T>> all(plan.n);
+  auto at = turn.begin();
+  for (int64_t r = 0; r < plan.rows; ++r)
+    for (int64_t c = 0; c < plan.columns; ++c, ++at) {
+      const Number<Wide<T>> z = all(r * c);
+      at[0] = static_cast<T>(z.real()), at[plan.n] = static_cast<T>(z.imag());
     }
   plan.turn_re = turn.data(), plan.turn_im = turn.data() + plan.n;
 }
@@ -172,15 +207,16 @@ void Holder<T>::make_chirp() {
   while (m < 2 * n - 1) m *= 2;
   padded = plan_of<T>(m);
   plan.padded = &padded->plan;
-  std::vector<Number> conjugate(static_cast<size_t>(m));
+  const Roots<Wide<T>> all(2 * n);
+  std::vector<Number<Wide<T>>> conjugate(static_cast<size_t>(m));
   for (int64_t k = 0; k < n; ++k) {
     const auto square = static_cast<int64_t>(static_cast<__int128>(k) * k % (2 * n));
-    const Number z = root(square, 2 * n);
+    const Number<Wide<T>> z = all(square);
     put(chirp, z);
     conjugate[size_t(k)] = conjugate[size_t(k ? m - k : 0)] = std::conj(z);
   }
   transform(conjugate);
-  for (const Number& z : conjugate) put(filter, z);
+  for (const Number<Wide<T>>& z : conjugate) put(filter, z);
 }
 
 }  // namespace
