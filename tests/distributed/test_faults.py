@@ -245,7 +245,7 @@ except dist.DistBackendError as error:
         os.kill(int(ready[2]), signal.SIGINT)
         _, out, err = job.finish()
     at = next(float(line.split()[2]) for line in out.splitlines() if "interrupted" in line)
-    assert at - sent < 0.2
+    assert at - sent < seconds(0.2)
     assert "rank 0 was interrupted" in out, out + err
 
 
