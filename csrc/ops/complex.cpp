@@ -216,23 +216,23 @@ const Op<bool(const Tensor&)> is_conj{
 // In-place forms are not listed: an underscore at the end is left out.
 constexpr std::string_view kComplexOps =
     "_become _clone _complex_abs _complex_sgn _contiguous _fft_c2c _fft_c2r _foreach_zero _index "
-    "_is_contiguous _nonzero "
-    "_pad_by_index _scatter_value _set_drop_parts _stride _to abs absolute acos acosh add addbmm addcdiv "
-    "addcmul addmm addmv adjoint all allclose angle any arccos arccosh arcsin arcsinh arctan arctanh "
-    "as_strided asin asinh atan atanh baddbmm bilinear bmm broadcast_to cat chunk concat concatenate conj "
-    "conj_physical copy cos cosh count_nonzero cumprod cumsum data_ptr detach diag_embed diagonal dim div "
-    "dot einsum element_size empty empty_like empty_strided eq equal exp exp2 expand expand_as expm1 eye "
-    "fill flatten flip full full_like gather ger imag index_add index_copy index_fill index_put "
+    "_is_contiguous _nonzero _pad_by_index _scatter_value _set_drop_parts _stride _to abs absolute acos "
+    "acosh add addbmm addcdiv addcmul addmm addmv adjoint all allclose angle any arccos arccosh arcsin "
+    "arcsinh arctan arctanh as_strided asin asinh atan atanh baddbmm bilinear bmm broadcast_to cat chunk "
+    "concat concatenate conj conj_physical conv1d conv2d conv3d conv_transpose1d conv_transpose2d "
+    "conv_transpose3d copy cos cosh count_nonzero cumprod cumsum data_ptr detach diag_embed diagonal dim "
+    "div dot einsum element_size empty empty_like empty_strided eq equal exp exp2 expand expand_as expm1 "
+    "eye fill flatten flip full full_like gather ger imag index_add index_copy index_fill index_put "
     "index_select inner is_complex is_conj is_floating_point is_inference is_neg is_same_size isclose "
-    "isfinite isinf isnan isreal item linear log log10 log1p log2 logical_and logical_not logical_or "
+    "isfinite isinf isnan isreal item lerp linear log log10 log1p log2 logical_and logical_not logical_or "
     "logical_xor masked_fill masked_scatter masked_select matmul mean mm moveaxis movedim mul multi_dot "
     "mv narrow ndimension ne neg nelement new_empty new_full new_ones new_zeros norm normal not_equal "
     "numel ones ones_like outer pad permute polar positive pow prod rand rand_like randn randn_like real "
     "reciprocal repeat repeat_interleave requires_grad reshape reshape_as resolve_conj resolve_neg roll "
     "rsqrt scatter scatter_add select sgn sigmoid sin sinc sinh size split sqrt square squeeze stack std "
     "std_mean storage_offset sub sum swapaxes swapdims t take_along_dim tan tanh tensordot tile transpose "
-    "tril triu unbind unflatten unfold uniform unsqueeze var var_mean vector_norm view view_as "
-    "view_as_complex view_as_real vdot where zero zeros zeros_like ";
+    "tril triu unbind unflatten unfold uniform unsqueeze var var_mean vdot vector_norm view view_as "
+    "view_as_complex view_as_real where zero zeros zeros_like ";
 
 constexpr std::string_view kMovedByKernel =
     "_index _pad_by_index flip gather index_copy index_fill index_put index_select masked_scatter "

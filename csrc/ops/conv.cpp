@@ -254,9 +254,31 @@ Tensor convolve_with(const char* op, const Tensor& x, const Tensor& w, const Opt
 
 constexpr const char* kNames[] = {"", "conv1d", "conv2d", "conv3d"};
 
+// f(x, w, no bias) of complex tensors by three real ones (Gauss's product), plus the bias.
+template <int Spatial, class F>
+Tensor by_parts(const Tensor& x, const Tensor& w, const OptTensor& bias, F&& f) {
+  const Tensor xr = real(x), xi = imag(x), wr = real(w), wi = imag(w);
+  const Tensor a = f(xr, wr, OptTensor()), b = f(xi, wi, OptTensor());
+  const Tensor out = complex(a - b, f(xr + xi, wr + wi, OptTensor()) - a - b);
+  if (!bias) return out;
+  const int64_t channels = out.sizes()[out.ndim() - Spatial - 1];
+  WT_CHECK(bias->dtype() == x.dtype() && bias->sizes() == Shape{channels}, ShapeError, kNames[Spatial],
+           ": expected bias of dtype ", x.dtype(), " and shape [", channels, "], got ", *bias);
+  Shape sizes(Spatial + 1, 1);
+  sizes[0] = channels;
+  return out + reshape(*bias, sizes);
+}
+bool both_complex(const Tensor& x, const Tensor& w) {
+  return is_complex(x.dtype()) && x.dtype() == w.dtype() && w.ndim() > 0;
+}
+
 template <int Spatial>
 Tensor conv_impl(const Tensor& x, const Tensor& w, const OptTensor& bias, IntList stride, IntList padding,
                  IntList dilation, int64_t groups) {
+  if (both_complex(x, w))
+    return by_parts<Spatial>(x, w, bias, [&](const Tensor& a, const Tensor& b, const OptTensor& none) {
+      return conv_impl<Spatial>(a, b, none, stride, padding, dilation, groups);
+    });
   Settings s = settings(kNames[Spatial], Spatial, stride, padding, dilation, groups);
   return convolve_with<Spatial>(kNames[Spatial], x, w, bias, s, s.padding);
 }
@@ -264,6 +286,10 @@ Tensor conv_impl(const Tensor& x, const Tensor& w, const OptTensor& bias, IntLis
 template <int Spatial>
 Tensor conv_named_impl(const Tensor& x, const Tensor& w, const OptTensor& bias, IntList stride,
                        std::string_view padding, IntList dilation, int64_t groups) {
+  if (both_complex(x, w))
+    return by_parts<Spatial>(x, w, bias, [&](const Tensor& a, const Tensor& b, const OptTensor& none) {
+      return conv_named_impl<Spatial>(a, b, none, stride, padding, dilation, groups);
+    });
   const char* op = kNames[Spatial];
   constexpr int64_t kZero[] = {0};
   Settings s = settings(op, Spatial, stride, kZero, dilation, groups);
@@ -356,6 +382,10 @@ Tensor transpose_convolve_deep(const Tensor& x, const Tensor& w, const OptTensor
 template <int Spatial>
 Tensor conv_transpose_impl(const Tensor& x, const Tensor& w, const OptTensor& bias, IntList stride,
                            IntList padding, IntList output_padding, int64_t groups, IntList dilation) {
+  if (both_complex(x, w))
+    return by_parts<Spatial>(x, w, bias, [&](const Tensor& a, const Tensor& b, const OptTensor& none) {
+      return conv_transpose_impl<Spatial>(a, b, none, stride, padding, output_padding, groups, dilation);
+    });
   constexpr const char* names[] = {"", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"};
   const char* op = names[Spatial];
   Settings s = settings(op, Spatial, stride, padding, dilation, groups);

@@ -1,5 +1,6 @@
 // where, clamp, lerp, addcmul, addcdiv.
 #include "ops/binary.h"
+#include "ops/copy.h"
 
 namespace warptape::ops {
 namespace {
@@ -135,7 +136,7 @@ Tensor clamp_max_tensor(const Tensor& x, const Tensor& hi) { return clamp_tensor
 void check_lerp(const Tensor& a, const Tensor& b) {
   WT_CHECK(a.dtype() == b.dtype(), DtypeError, "lerp: expected dtype ", a.dtype(),
            " for `end` but got dtype ", b.dtype());
-  WT_CHECK(is_floating(a.dtype()), DtypeError, "lerp: expected floating tensors, got ", a.dtype());
+  WT_CHECK(is_differentiable(a.dtype()), DtypeError, "lerp: expected floating tensors, got ", a.dtype());
 }
 void lerp_backward(Node& n, Gradients& g) {
   const Tensor w = n.saved(2);
@@ -155,6 +156,7 @@ Ref<Node> record_lerp(const Tensor& a, const Tensor& saved, const Tensor& b, con
 template <class W>
 Tensor lerp_impl(const Tensor& a, const Tensor& b, const W& w) {
   check_lerp(a, b);
+  if (is_complex(a.dtype())) return a + (b - a) * w;
   Tensor out = pointwise("lerp", lerp_slot, ResultRule::Same, {a, b, w});
   if (needs_grad(a, b, w)) set_history(out, record_lerp(a, a, b, w));
   return out;
@@ -162,6 +164,7 @@ Tensor lerp_impl(const Tensor& a, const Tensor& b, const W& w) {
 template <class W>
 Tensor lerp_inplace(const Tensor& a, const Tensor& b, const W& w) {
   check_lerp(a, b);
+  if (is_complex(a.dtype())) return copy_(a, lerp_impl(a, b, w), false);
   return inplace("lerp_", lerp_slot, ResultRule::Same, a, {a, b, w},
                  [&] { return record_lerp(a, requires_grad(w) ? clone_with_history(a) : Tensor(), b, w); });
 }

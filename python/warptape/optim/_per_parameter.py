@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import warptape
 
-from .optimizer import Optimizer, ParamsT, check_common_options
+from .optimizer import Optimizer, ParamsT, as_real, check_common_options
 
 if TYPE_CHECKING:
     from warptape import Tensor
@@ -47,6 +47,9 @@ class PerParameter(Optimizer):
             state = self.state[p]
             if not state:
                 state.update(self._first_state(group, p))
+            if p.is_complex():
+                p, grad = as_real(p), as_real(grad)
+                state = {name: as_real(value) for name, value in state.items()}
             g = -grad if group.get("maximize") else grad
             if weight_decay and group.get("decoupled_weight_decay"):
                 p.mul_(1 - lr * weight_decay)
@@ -58,7 +61,10 @@ class PerParameter(Optimizer):
 
     def _first_state(self, group: dict[str, Any], p: Tensor) -> dict[str, Tensor]:
         # All at once: a step that is interrupted or runs out of memory here can be taken again.
-        state = self._fresh(group, p)
+        real = as_real(p)
+        state = self._fresh(group, real)
+        if real is not p:
+            state = {k: warptape.view_as_complex(v) if v.shape == real.shape else v for k, v in state.items()}
         return {"step": warptape.zeros((), dtype=warptape.float32), **state} if self._counts_steps else state
 
     def _fresh(self, group: dict[str, Any], p: Tensor) -> dict[str, Tensor]:

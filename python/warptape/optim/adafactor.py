@@ -33,6 +33,8 @@ class Adafactor(PerParameter):
 
     _decays_itself = True
 
+    _takes_complex = False
+
     def __init__(
         self,
         params: ParamsT,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import warptape
 
-from .optimizer import Optimizer, ParamsT, check_common_options, rate_of
+from .optimizer import Optimizer, ParamsT, as_real, check_common_options, rate_of
 
 if TYPE_CHECKING:
     from warptape import Tensor
@@ -129,6 +129,10 @@ class Adam(Optimizer):
             largest = [s["max_exp_avg_sq"] for s in states] if amsgrad else []
         exp_avg_sqs = [s["exp_avg_sq"] for s in states]
         steps = [s["step"] for s in states]
+        if params[0].is_complex():
+            params, grads, exp_avgs, exp_avg_sqs, largest = (
+                [*map(as_real, tensors)] for tensors in (params, grads, exp_avgs, exp_avg_sqs, largest)
+            )
         lr = group["lr"]
         beta1, beta2 = group["betas"]
         update = warptape._fused_adamw_ if group["decoupled_weight_decay"] else warptape._fused_adam_

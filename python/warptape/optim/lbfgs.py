@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import warptape
 
-from .optimizer import Optimizer, ParamsT
+from .optimizer import Optimizer, ParamsT, as_real
 
 if TYPE_CHECKING:
     from warptape import Tensor
@@ -162,16 +162,16 @@ class LBFGS(Optimizer):
     def _evaluate(self, closure: Callable[[], Any]) -> tuple[Any, float, Tensor]:
         with warptape.enable_grad():
             loss = closure()
-        grads = [(warptape.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in self._params]
-        return loss, float(loss), warptape.cat(grads)
+        grads = [warptape.zeros_like(p) if p.grad is None else p.grad for p in self._params]
+        return loss, float(loss), warptape.cat([as_real(g).reshape(-1) for g in grads])
 
     def _copies(self) -> list[Tensor]:
-        return [p.clone() for p in self._params]
+        return [as_real(p).clone() for p in self._params]
 
     def _move(self, origin: list[Tensor], t: float, d: Tensor) -> None:
         """Sets the parameters to origin + t * d."""
-        for p, start, step in zip(self._params, origin, d.split([p.numel() for p in self._params])):
-            p.copy_(start.add(step.view(p.shape), alpha=t))
+        for p, start, step in zip(self._params, origin, d.split([start.numel() for start in origin])):
+            as_real(p).copy_(start.add(step.view(start.shape), alpha=t))
 
 
 class _Point(NamedTuple):

@@ -35,6 +35,8 @@ class Muon(PerParameter):
     _counts_steps = False
     _decays_itself = True
 
+    _takes_complex = False
+
     def __init__(
         self,
         params: ParamsT,

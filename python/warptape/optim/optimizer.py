@@ -117,6 +117,7 @@ class Optimizer:
     grad_scale: Tensor | None = None
     found_inf: Tensor | None = None
     _reads_scale = False
+    _takes_complex = True
 
     def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
         if isinstance(params, warptape.Tensor):
@@ -212,11 +213,8 @@ class Optimizer:
                 raise TypeError(
                     f"optimizer can only optimize Tensors, but one of the params is {type(p).__name__}"
                 )
-            if p.is_complex():
-                raise warptape.DtypeError(
-                    f"{type(self).__name__}: parameters of {p.dtype} are not optimized; keep the real "
-                    "parameter whose view_as_complex the model computes with"
-                )
+            if p.is_complex() and not self._takes_complex:
+                raise warptape.DtypeError(f"{type(self).__name__} does not support complex parameters")
             if not self.defaults.get("differentiable") and not (p.is_leaf or p.retains_grad):
                 raise ValueError(
                     "can't optimize a non-leaf Tensor; pass the leaf it was computed from, or detach it"
@@ -430,6 +428,11 @@ class Optimizer:
     def register_load_state_dict_post_hook(self, hook: Callable, prepend: bool = False) -> RemovableHandle:
         """``hook(optimizer)`` runs after loading."""
         return add_hook(self._optimizer_load_state_dict_post_hooks, hook, prepend=prepend)
+
+
+def as_real(t: Any) -> Any:
+    """A complex tensor as a view of pairs: to an optimizer both parts are parameters of their own."""
+    return warptape.view_as_real(t) if isinstance(t, warptape.Tensor) and t.is_complex() else t
 
 
 def rate_of(lr: Any, param: Tensor) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import warptape
 
-from .optimizer import Optimizer, ParamsT, check_common_options, rate_of
+from .optimizer import Optimizer, ParamsT, as_real, check_common_options, rate_of
 
 if TYPE_CHECKING:
     from warptape import Tensor
@@ -129,6 +129,8 @@ class SGD(Optimizer):
         velocities: list[Tensor],
         first: bool,
     ) -> None:
+        if params[0].is_complex():
+            params, grads, velocities = ([*map(as_real, ts)] for ts in (params, grads, velocities))
         lr = group["lr"]
         weight_decay = group["weight_decay"]
         warptape._fused_sgd_(

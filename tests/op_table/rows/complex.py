@@ -130,6 +130,19 @@ ROWS = (
     row("flip", lambda z, d: np.flip(z, d), args=((0,),), shapes=((3, 2),)),
     row("tril", np.tril, shapes=((3, 3),)),
     row("roll", lambda z, n: np.roll(z, n), args=(2,), shapes=((5,),)),
+    row("lerp", lambda a, b, w: a + w * (b - a), 3, shapes=((2, 3), ())),
+    row(
+        "nn.functional.conv1d",
+        lambda x, w: np.convolve(x[0], w[0, 0, ::-1], "valid")[None],
+        2,
+        samples=products(((1, 5), (1, 1, 3)), ((1, 4), (1, 1, 1))),
+    ),
+    row(
+        "nn.functional.conv_transpose1d",
+        lambda x, w: np.convolve(x[0], w[0, 0])[None],
+        2,
+        samples=products(((1, 5), (1, 1, 3)), ((1, 4), (1, 1, 1))),
+    ),
     row("_fft_c2c", lambda z, *_: np.fft.fftn(z), args=((0, 1), 0, True), shapes=((3, 4), (1, 5))),
     row("_fft_c2r", lambda z, *_: np.fft.irfft(z, 6), args=((1,), 2, 6), shapes=((1, 4), (3, 4))),
     row(

@@ -24,7 +24,7 @@ def get_total_norm(
     Raises RuntimeError for a norm that is not finite if `error_if_nonfinite`. `foreach` False takes the
     tensors one by one even where one call could take them all.
     """
-    tensors = _listed(tensors)
+    tensors = [t.detach().abs() if t.is_complex() else t for t in _listed(tensors)]
     norm_type = float(norm_type)
     if not tensors:
         return warptape.tensor(0.0)
@@ -58,6 +58,7 @@ def clip_grads_with_norm_(
     if not grads:
         return
     with warptape.no_grad():
+        grads = [warptape.view_as_real(g) if g.is_complex() else g for g in grads]
         # The product is taken even when the factor is 1: to look at it would wait for the device.
         factor = (float(max_norm) / (total_norm + 1e-6)).clamp(max=1.0)
         all_at_once = _foreach("_foreach_mul_", foreach)
