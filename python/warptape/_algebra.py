@@ -41,8 +41,10 @@ slogdet = linalg.slogdet
 
 
 def logdet(input: Tensor) -> Tensor:
-    """The logarithms (*) of the determinants of (*, n, n); -inf for 0, nan below."""
+    """The logarithms (*) of the determinants of (*, n, n); -inf for 0, nan below unless they are complex."""
     sign, log = linalg.slogdet(input)
+    if input.is_complex():
+        return sign.log() + log
     return _ops.where(sign < 0, float("nan"), log)
 
 
@@ -52,15 +54,15 @@ def cholesky(input: Tensor, upper: bool = False) -> Tensor:
 
 
 def cholesky_inverse(input: Tensor, upper: bool = False) -> Tensor:
-    """The inverse of a symmetric matrix from its Cholesky factor (*, n, n)."""
+    """The inverse of a Hermitian matrix from its Cholesky factor (*, n, n)."""
     identity = _ops.eye(input.shape[-1], dtype=input.dtype, device=input.device)
     return cholesky_solve(identity.expand(input.shape), input, upper)
 
 
 def cholesky_solve(input: Tensor, L: Tensor, upper: bool = False) -> Tensor:
     """X with A X = `input` (*, n, k), from A's Cholesky factor L (*, n, n)."""
-    lower = L.mT if upper else L
-    return linalg.solve_triangular(lower.mT, linalg.solve_triangular(lower, input, upper=False), upper=True)
+    lower = L.mH if upper else L
+    return linalg.solve_triangular(lower.mH, linalg.solve_triangular(lower, input, upper=False), upper=True)
 
 
 def triangular_solve(
@@ -78,14 +80,14 @@ def qr(input: Tensor, some: bool = True) -> Any:
 
 
 def svd(input: Tensor, some: bool = True, compute_uv: bool = True) -> Any:
-    """`linalg.svd` under its older name: (U, S, V), V not transposed; zeros for U and V without
+    """`linalg.svd` under its older name: (U, S, V), A = U diag(S) V^H; zeros for U and V without
     `compute_uv`."""
     if not compute_uv:
         m, n = input.shape[-2:]
         batch = input.shape[:-2]
         return _SVD(input.new_zeros((*batch, m, m)), linalg.svdvals(input), input.new_zeros((*batch, n, n)))
     U, S, Vh = linalg.svd(input, full_matrices=not some)
-    return _SVD(U, S, Vh.mT)
+    return _SVD(U, S, Vh.mH)
 
 
 def pinverse(input: Tensor, rcond: float = 1e-15) -> Tensor:

@@ -246,7 +246,7 @@ def isclose(
     if input.dtype is not other.dtype:
         raise _C.DtypeError(f"isclose: expected both of one dtype, got {input.dtype} and {other.dtype}")
     close = input == other
-    if input.is_floating_point():
+    if input.is_floating_point() or input.is_complex():
         near = (input - other).abs() <= atol + (rtol * other).abs()
         close = close | (near & _ops.isfinite(input) & _ops.isfinite(other))
         if equal_nan:

@@ -9,7 +9,18 @@ from typing import Any
 from .. import _C
 from .._tensor import Tensor
 
-__all__ = ["LinAlgError", "check_matrices", "check_square", "identity", "named", "on_arrays"]
+__all__ = [
+    "LinAlgError",
+    "check_equations",
+    "check_matrices",
+    "check_square",
+    "identity",
+    "named",
+    "on_arrays",
+]
+
+
+_DTYPES = (_C.float32, _C.float64, _C.complex64, _C.complex128)
 
 
 class LinAlgError(RuntimeError):
@@ -22,7 +33,7 @@ def check_matrices(op: str, *tensors: Tensor) -> None:
     Raises:
         TypeError: something that is no tensor.
         ShapeError: fewer than two dims.
-        DtypeError: another dtype than float32 and float64.
+        DtypeError: another dtype than float32, float64, complex64 and complex128.
     """
     for t in tensors:
         if not isinstance(t, Tensor):
@@ -31,11 +42,11 @@ def check_matrices(op: str, *tensors: Tensor) -> None:
             raise _C.ShapeError(
                 f"{op}: The input tensor A must have at least 2 dimensions, got shape {tuple(t.shape)}"
             )
-        if t.dtype not in (_C.float32, _C.float64):
+        if t.dtype not in _DTYPES:
             kind = (
                 "Low precision dtypes not supported"
                 if t.is_floating_point()
-                else "Expected a floating point tensor"
+                else "Expected a floating point or complex tensor"
             )
             raise _C.DtypeError(f"{op}: {kind}. Got {t.dtype}; convert it with .float() or .double()")
 
@@ -49,6 +60,23 @@ def check_square(op: str, *tensors: Tensor) -> None:
                 f"{op}: A must be batches of square matrices, "
                 f"but they are {t.shape[-2]} by {t.shape[-1]} matrices"
             )
+
+
+def check_equations(op: str, A: Tensor, B: Tensor) -> None:
+    """As `check_matrices` of both sides of A X = B, and that they fit each other.
+
+    Raises:
+        DtypeError: two dtypes.
+        ShapeError: other numbers of rows.
+    """
+    check_matrices(op, A, B)
+    if A.dtype != B.dtype:
+        raise _C.DtypeError(f"{op}: Expected A and B to have the same dtype, got {A.dtype} and {B.dtype}")
+    if A.shape[-2] != B.shape[-2]:
+        raise _C.ShapeError(
+            f"{op}: Incompatible shapes of A and B for the equation AX = B "
+            f"({A.shape[-2]}x{A.shape[-1]} and {B.shape[-2]}x{B.shape[-1]})"
+        )
 
 
 def named(name: str, *fields: str) -> Any:

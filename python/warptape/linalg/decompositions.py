@@ -3,12 +3,14 @@
 The derivatives are those of Giles, "An extended collection of matrix derivative results for forward and
 reverse mode algorithmic differentiation", section 3 (eigenvalues, singular values), Murray, "Differentiation
 of the Cholesky decomposition", section 3, and Walter and Lehmann, "Algorithmic differentiation of linear
-algebra functions", section 4 (QR). Those of eigenvectors and singular vectors exist where no two values are
-equal.
+algebra functions", section 4 (QR), with adjoints for transposes where numbers are complex. Those of
+eigenvectors and singular vectors exist where no two values are equal, and are refused to losses that depend
+on the phases of complex ones, which are arbitrary.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from .. import _C
@@ -16,8 +18,9 @@ from .._tensor import Tensor
 from ..autograd import Function
 from ._lapack import LinAlgError, check_matrices, check_square, identity, named, on_arrays
 
-__all__ = ["cholesky", "cholesky_ex", "eigh", "eigvalsh", "qr", "svd", "svdvals"]
+__all__ = ["cholesky", "cholesky_ex", "eig", "eigh", "eigvals", "eigvalsh", "qr", "svd", "svdvals"]
 
+_Eig = named("linalg_eig", "eigenvalues", "eigenvectors")
 _Eigh = named("linalg_eigh", "eigenvalues", "eigenvectors")
 _SVD = named("linalg_svd", "U", "S", "Vh")
 _QR = named("linalg_qr", "Q", "R")
@@ -57,11 +60,11 @@ class _Cholesky(Function):
         from .solvers import solve_triangular
 
         (L,) = ctx.saved_tensors
-        inner = _halved(L.mT @ grad)
+        inner = _halved(L.mH @ grad)
         # L**-T inner L**-1, from both sides by triangular systems.
-        left = solve_triangular(L.mT, inner, upper=True)
+        left = solve_triangular(L.mH, inner, upper=True)
         found = solve_triangular(L, left, upper=False, left=False)
-        return (found + found.mT) / 2
+        return (found + found.mH) / 2
 
 
 def _cholesky_one(a: Any) -> tuple[Any, int]:
@@ -92,7 +95,7 @@ def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -
         LinAlgError: with `check_errors`, for a matrix that is not positive definite.
     """
     check_square("linalg.cholesky", A)
-    L, info = _Cholesky.apply(A.mT if upper else A)  # only the lower triangle is read
+    L, info = _Cholesky.apply(A.mH if upper else A)  # only the lower triangle is read
     if check_errors and info.any():
         which = int(info.flatten().nonzero()[0]) if info.ndim else 0
         batch = f"(Batch element {which}): " if info.ndim else ""
@@ -101,17 +104,17 @@ def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -
             f"positive-definite (the leading minor of order {int(info.flatten()[which])} is not "
             "positive-definite)."
         )
-    return _CholeskyEx(L.mT if upper else L, info)
+    return _CholeskyEx(L.mH if upper else L, info)
 
 
 def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
-    """The lower factor L with L L^T = A of symmetric positive definite matrices (*, n, n); or its transpose.
+    """The lower factor L with L L^H = A of Hermitian positive definite matrices (*, n, n); or its adjoint.
 
     Only one triangle of A is read.
 
     Raises:
         LinAlgError: a matrix that is not positive definite.
-        ShapeError, DtypeError: no square matrices of float32 or float64.
+        ShapeError, DtypeError: no square matrices in single or double precision.
     """
     return cholesky_ex(A, upper=upper, check_errors=True).L
 
@@ -136,26 +139,25 @@ class _QRReduced(Function):
         gU, gV = gR[..., :rows], gR[..., rows:]
         from .. import cat
 
-        return cat([_qr_slope(Q, U, gQ + Y @ gV.mT, gU), Q @ gV], -1)
+        return cat([_qr_slope(Q, U, gQ + Y @ gV.mH, gU), Q @ gV], -1)
 
 
 def _qr_slope(Q: Tensor, R: Tensor, gQ: Tensor, gR: Tensor) -> Tensor:
     from .solvers import solve_triangular
 
-    m = R @ gR.mT - gQ.mT @ Q
-    symmetric = m.tril() + m.tril(-1).mT
-    return solve_triangular(R.mT, gQ + Q @ symmetric, upper=False, left=False)
+    half = _halved(R @ gR.mH - gQ.mH @ Q)
+    return solve_triangular(R.mH, gQ + Q @ (half + half.mH), upper=False, left=False)
 
 
 def qr(A: Tensor, mode: str = "reduced") -> Any:
-    """Q with orthonormal columns and upper triangular R, with Q R = A.
+    """Q with orthonormal columns and upper triangular R of real diagonal, with Q R = A.
 
     Shapes: A (*, m, n) gives Q (*, m, k) and R (*, k, n), k = min(m, n), or m with mode "complete". Mode "r"
     leaves Q empty, and has no derivative; nor has "complete" for m > n.
 
     Raises:
         ValueError: another mode.
-        ShapeError, DtypeError: no matrices of float32 or float64.
+        ShapeError, DtypeError: no matrices in single or double precision.
     """
     check_matrices("linalg.qr", A)
     if mode not in ("reduced", "complete", "r"):
@@ -183,50 +185,122 @@ def _inverse_gaps(values: Tensor) -> Tensor:
     return (1 - diagonal) / (gaps + diagonal)
 
 
-class _Eigh_(Function):
+def _check_phases(what: str, *inner: Tensor) -> None:
+    """Refuses gradients by which a loss depends on the vectors' phases: the diagonals of vectors**H gradient
+    then have imaginary parts that do not cancel."""
+    if not inner[0].is_complex():
+        return
+    turned: Any = sum(m.detach().diagonal(dim1=-2, dim2=-1).imag for m in inner)
+    if not bool((turned.abs() <= 1e-2).all()):
+        raise RuntimeError(
+            f"{what} in the complex case are specified up to multiplication by e^{{i phi}}. The specified "
+            "loss function depends on this quantity, so it is ill-defined."
+        )
+
+
+class _EighFunction(Function):
     @staticmethod
-    def forward(ctx: Any, A: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, A: Tensor, UPLO: Any) -> tuple[Tensor, Tensor]:
         import numpy as np
 
-        values, vectors = on_arrays(lambda a: tuple(np.linalg.eigh(a)), A)
+        values, vectors = on_arrays(lambda a: tuple(np.linalg.eigh(a, UPLO)), A)
         ctx.save_for_backward(values, vectors)
         ctx.set_materialize_grads(False)
         return values, vectors
 
     @staticmethod
-    def backward(ctx: Any, g_values: Tensor | None, g_vectors: Tensor | None) -> Tensor | None:
+    def backward(ctx: Any, g_values: Any, g_vectors: Any) -> tuple[Tensor | None, None]:
         values, V = ctx.saved_tensors
-        inner = None if g_values is None else g_values.diag_embed()
+        if g_values is None and g_vectors is None:
+            return None, None
+        left: Any = 0.0 if g_values is None else V * g_values.unsqueeze(-2)
         if g_vectors is not None:
-            turned = (V.mT @ g_vectors) * _inverse_gaps(values)
-            inner = turned if inner is None else inner + turned
-        if inner is None:
-            return None
-        found = V @ inner @ V.mT
-        return (found + found.mT) / 2
+            m = V.mH @ g_vectors
+            _check_phases("linalg_eigh_backward: The eigenvectors", m)
+            left = left + V @ (m * _inverse_gaps(values))
+        found = left @ V.mH
+        return (found + found.mH) / 2, None
 
 
 def eigh(A: Tensor, UPLO: str = "L") -> Any:
-    """Eigenvalues (*, n), ascending, and eigenvectors (*, n, n), in columns, of symmetric matrices (*, n, n).
+    """Eigenvalues (*, n), ascending, and eigenvectors (*, n, n), in columns, of Hermitian matrices (*, n, n).
 
-    Only the lower triangle is read, or the upper with UPLO "U". Eigenvectors are defined up to their sign.
+    Only the lower triangle is read, or the upper with UPLO "U". The derivative is a Hermitian matrix.
+    Eigenvectors are defined up to their sign, complex ones up to their phase.
 
     Raises:
-        RuntimeError: another UPLO.
+        RuntimeError: another UPLO; in the backward pass, a loss that depends on the phases.
         LinAlgError: no convergence.
-        ShapeError, DtypeError: no square matrices of float32 or float64.
+        ShapeError, DtypeError: no square matrices in single or double precision.
     """
     check_square("linalg.eigh", A)
     if UPLO.upper() not in ("L", "U"):
         raise RuntimeError(f"Expected UPLO argument to be 'L' or 'U', but got {UPLO}")
-    half = A.tril(-1) if UPLO.upper() == "L" else A.triu(1)
-    whole = half + half.mT + A.diagonal(dim1=-2, dim2=-1).diag_embed()
-    return _Eigh(*_named_errors("linalg.eigh", _Eigh_, whole))
+    return _Eigh(*_named_errors("linalg.eigh", lambda: _EighFunction.apply(A, UPLO)))
 
 
 def eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:
     """The eigenvalues of `eigh`, with a derivative also where some are equal."""
     return eigh(A, UPLO).eigenvalues
+
+
+class _EigFunction(Function):
+    @staticmethod
+    def forward(ctx: Any, A: Tensor) -> tuple[Tensor, Tensor]:
+        import numpy as np
+
+        def factor(a: Any) -> Any:  # NumPy gives real numbers where all of them are
+            return tuple(each.astype(np.result_type(a, np.complex64)) for each in np.linalg.eig(a))
+
+        values, vectors = on_arrays(factor, A)
+        ctx.real = not A.is_complex()
+        ctx.save_for_backward(values, vectors)
+        ctx.set_materialize_grads(False)
+        return values, vectors
+
+    @staticmethod
+    def backward(ctx: Any, g_values: Any, g_vectors: Any) -> Tensor | None:
+        from .solvers import solve
+
+        values, V = ctx.saved_tensors
+        inner = None if g_values is None else g_values.diag_embed()
+        if g_vectors is not None:
+            m = V.mH @ g_vectors
+            _check_phases("linalg_eig_backward: The eigenvectors", m)
+            kept = m.diagonal(dim1=-2, dim2=-1).real.unsqueeze(-2)  # the columns stay of norm 1
+            turned = (m - (V.mH @ V) * kept) * _inverse_gaps(values).conj()
+            inner = turned if inner is None else inner + turned
+        if inner is None:
+            return None
+        found = solve(V.mH, inner @ V.mH)
+        return found.real if ctx.real else found
+
+
+def eig(A: Tensor) -> Any:
+    """Eigenvalues (*, n), in no order, and eigenvectors (*, n, n), in columns of norm 1, of square matrices
+    (*, n, n): complex numbers, also of real matrices.
+
+    Eigenvectors are defined up to their phase. The derivatives exist where the eigenvectors are independent,
+    those of eigenvectors where no two eigenvalues are equal.
+
+    Raises:
+        LinAlgError: inf or nan in the matrix; in the backward pass, dependent eigenvectors.
+        RuntimeError: in the backward pass, a loss that depends on the phases.
+        ShapeError, DtypeError: no square matrices in single or double precision.
+    """
+    check_square("linalg.eig", A)
+    return _Eig(*_named_errors("linalg.eig", lambda: _EigFunction.apply(A)))
+
+
+def eigvals(A: Tensor) -> Tensor:
+    """The eigenvalues of `eig`."""
+    check_square("linalg.eigvals", A)
+    if A.requires_grad and _C.is_grad_enabled():
+        return eig(A).eigenvalues
+    import numpy as np
+
+    found = _named_errors("linalg.eigvals", lambda: on_arrays(np.linalg.eigvals, A))
+    return found if found.is_complex() else found + 0j
 
 
 class _SVDReduced(Function):
@@ -242,20 +316,20 @@ class _SVDReduced(Function):
     @staticmethod
     def backward(ctx: Any, gU: Any, gS: Any, gVh: Any) -> Tensor | None:
         U, S, Vh = ctx.saved_tensors
-        if gU is None and gS is None and gVh is None:
-            return None
-        inner = S.new_zeros((*S.shape, S.shape[-1])) if gS is None else gS.diag_embed()
-        outer: Any = 0.0
-        if gU is not None or gVh is not None:
-            squares = _inverse_gaps(S.square())
-        if gU is not None:
-            m = U.mT @ gU
-            inner = inner + ((m - m.mT) * squares) * S.unsqueeze(-2)
-            outer = ((gU - U @ m) / S.unsqueeze(-2)) @ Vh
-        if gVh is not None:
-            m = Vh @ gVh.mT
-            inner = inner + S.unsqueeze(-1) * ((m - m.mT) * squares)
-            outer = outer + (U / S.unsqueeze(-2)) @ (gVh - m.mT @ Vh)
+        if gU is None and gVh is None:
+            return None if gS is None else (U * gS.unsqueeze(-2)) @ Vh
+        gU, gVh = (t.new_zeros(t.shape) if g is None else g for t, g in ((U, gU), (Vh, gVh)))
+        mU, mV = U.mH @ gU, Vh @ gVh.mH
+        _check_phases("svd_backward: The singular vectors", mU, mV)
+        squares = _inverse_gaps(S.square())
+        columns, rows = S.unsqueeze(-2), S.unsqueeze(-1)
+        inner = ((mU - mU.mH) * squares) * columns + rows * ((mV - mV.mH) * squares)
+        if gS is not None:
+            inner = inner + gS.diag_embed()
+        if U.is_complex():  # U's and V's phases turn by half of the difference that the diagonal makes each
+            turned = (mU - mV).diagonal(dim1=-2, dim2=-1).imag / (2 * S)
+            inner = inner + _C._functions.complex(turned * 0, turned).diag_embed()
+        outer = ((gU - U @ mU) / columns) @ Vh + (U / columns) @ (gVh - mV.mH @ Vh)
         return U @ inner @ Vh + outer
 
 
@@ -264,14 +338,16 @@ def svd(A: Tensor, full_matrices: bool = True, *, driver: str | None = None) -> 
 
     Shapes: A (*, m, n) gives S (*, k), k = min(m, n), and U (*, m, m), Vh (*, n, n), or (*, m, k) and
     (*, k, n) without `full_matrices`. `driver` is accepted for CUDA's sake. Pairs of singular vectors are
-    defined up to their sign; the derivative takes those of `full_matrices=False` only.
+    defined up to their sign, complex ones up to a phase; the derivative takes those of
+    `full_matrices=False` only.
 
     Raises:
         LinAlgError: no convergence.
-        ShapeError, DtypeError: no matrices of float32 or float64.
+        RuntimeError: in the backward pass, a loss that depends on the phases.
+        ShapeError, DtypeError: no matrices in single or double precision.
     """
     check_matrices("linalg.svd", A)
-    U, S, Vh = _named_errors("linalg.svd", _SVDReduced, A)
+    U, S, Vh = _named_errors("linalg.svd", lambda: _SVDReduced.apply(A))
     m, n = A.shape[-2:]
     if full_matrices and m != n:
         if A.requires_grad and _C.is_grad_enabled():
@@ -290,10 +366,10 @@ def svdvals(A: Tensor, *, driver: str | None = None) -> Tensor:
     return svd(A, full_matrices=False, driver=driver).S
 
 
-def _named_errors(op: str, function: Any, A: Tensor) -> Any:
+def _named_errors(op: str, call: Callable[[], Any]) -> Any:
     import numpy as np
 
     try:
-        return function.apply(A)
+        return call()
     except np.linalg.LinAlgError as error:
         raise LinAlgError(f"{op}: {error}; the matrix holds inf or nan, or is too ill-conditioned") from None

@@ -9,7 +9,7 @@ from typing import Any
 from .. import _C
 from .._tensor import Tensor
 from ..autograd import Function
-from ._lapack import LinAlgError, check_matrices, check_square, identity, named, on_arrays
+from ._lapack import LinAlgError, check_equations, check_matrices, check_square, identity, named, on_arrays
 from .decompositions import eigvalsh, svd, svdvals
 
 __all__ = [
@@ -49,8 +49,8 @@ class _Solve(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
         A, X = ctx.saved_tensors
-        gB = _Solve.apply(A.mT, grad)
-        return (-gB @ X.mT).sum_to_size(ctx.shapes[0]), gB.sum_to_size(ctx.shapes[1])
+        gB = _Solve.apply(A.mH, grad)
+        return (-gB @ X.mH).sum_to_size(ctx.shapes[0]), gB.sum_to_size(ctx.shapes[1])
 
 
 def _named_singular(op: str, A: Tensor, call: Any) -> Any:
@@ -83,24 +83,16 @@ def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
 
     Raises:
         LinAlgError: a singular matrix.
-        ShapeError, DtypeError: no square matrices of float32 or float64.
+        ShapeError, DtypeError: no square matrices in single or double precision.
     """
     check_square("linalg.solve", A)
     vector = B.ndim == 1 or (B.ndim == A.ndim - 1 and B.shape == A.shape[:-1])
     if vector:
         return solve(A, B.unsqueeze(-1)).squeeze(-1)
-    check_matrices("linalg.solve", B)
     if not left:
+        check_matrices("linalg.solve", B)
         return solve(A.mT, B.mT).mT
-    if A.dtype != B.dtype:
-        raise _C.DtypeError(
-            f"linalg.solve: Expected A and B to have the same dtype, got {A.dtype} and {B.dtype}"
-        )
-    if A.shape[-1] != B.shape[-2]:
-        raise _C.ShapeError(
-            f"linalg.solve: Incompatible shapes of A and B for the equation AX = B "
-            f"({A.shape[-2]}x{A.shape[-1]} and {B.shape[-2]}x{B.shape[-1]})"
-        )
+    check_equations("linalg.solve", A, B)
     return _named_singular("linalg.solve", A, lambda: _Solve.apply(A, B))
 
 
@@ -120,8 +112,8 @@ class _SolveTriangular(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
         A, X = ctx.saved_tensors
-        gB: Any = _flipped(A.mT, grad)
-        return (-gB @ X.mT).triu().sum_to_size(ctx.shapes[0]), gB.sum_to_size(ctx.shapes[1])
+        gB: Any = _flipped(A.mH, grad)
+        return (-gB @ X.mH).triu().sum_to_size(ctx.shapes[0]), gB.sum_to_size(ctx.shapes[1])
 
 
 def _flipped(A: Tensor, B: Tensor) -> Tensor:
@@ -139,17 +131,13 @@ def solve_triangular(
 
     Raises:
         LinAlgError: a zero on the diagonal.
-        ShapeError, DtypeError: no square matrices of float32 or float64.
+        ShapeError, DtypeError: no square matrices in single or double precision.
     """
     check_square("linalg.solve_triangular", A)
-    check_matrices("linalg.solve_triangular", B)
     if not left:
+        check_matrices("linalg.solve_triangular", B)
         return solve_triangular(A.mT, B.mT, upper=not upper, unitriangular=unitriangular).mT
-    if A.shape[-1] != B.shape[-2]:
-        raise _C.ShapeError(
-            f"linalg.solve_triangular: Incompatible shapes of A and B for the equation AX = B "
-            f"({A.shape[-2]}x{A.shape[-1]} and {B.shape[-2]}x{B.shape[-1]})"
-        )
+    check_equations("linalg.solve_triangular", A, B)
     if unitriangular:
         A = A - A.diagonal(dim1=-2, dim2=-1).diag_embed() + identity(A)
     call = (lambda: _SolveTriangular.apply(A.triu(), B)) if upper else (lambda: _flipped(A.tril(), B))
@@ -161,7 +149,7 @@ def inv(A: Tensor) -> Tensor:
 
     Raises:
         LinAlgError: a singular matrix.
-        ShapeError, DtypeError: no square matrices of float32 or float64.
+        ShapeError, DtypeError: no square matrices in single or double precision.
     """
     check_square("linalg.inv", A)
     return _named_singular("linalg.inv", A, lambda: _Solve.apply(A, identity(A).expand(A.shape)))
@@ -185,18 +173,22 @@ class _SLogDetFunction(Function):
         import numpy as np
 
         sign, log = on_arrays(lambda a: tuple(np.linalg.slogdet(a)), A)
-        ctx.save_for_backward(A)
-        ctx.mark_non_differentiable(sign)
+        ctx.save_for_backward(A, sign)
+        if not A.is_complex():
+            ctx.mark_non_differentiable(sign)
         return sign, log
 
     @staticmethod
-    def backward(ctx: Any, _: Any, grad: Tensor) -> Tensor:
-        (A,) = ctx.saved_tensors
-        return grad[..., None, None] * inv(A).mT
+    def backward(ctx: Any, g_sign: Any, grad: Tensor) -> Tensor:
+        A, sign = ctx.saved_tensors
+        if A.is_complex():  # log and the sign's angle are the parts of the logarithm of the determinant
+            grad = _C._functions.complex(grad, (g_sign * sign.conj()).imag)
+        return grad[..., None, None] * inv(A).mH
 
 
 def slogdet(A: Tensor) -> Any:
-    """Sign and logarithm of the absolute value of the determinants of (*, n, n), both of shape (*)."""
+    """Sign (of absolute value 1 where complex) and logarithm of the absolute value of the determinants of
+    (*, n, n), both of shape (*)."""
     check_square("linalg.slogdet", A)
     return _SLogDet(*_SLogDetFunction.apply(A))
 
@@ -216,15 +208,15 @@ class _Det(Function):
 
 
 def _cofactors(A: Tensor) -> Tensor:
-    """The transposed adjugate, det(A) A**-T, also of singular matrices: U and V turn it into that of a
-    diagonal."""
+    """The adjoint of the adjugate, conj(det(A)) A**-H, also of singular matrices: U and V turn it into that
+    of a diagonal."""
     value = det(A)
     if bool((value != 0).all()):
-        return value[..., None, None] * inv(A).mT
+        return value.conj()[..., None, None] * inv(A).mH
     U, S, Vh = svd(A)
     n = S.shape[-1]
     others = S.unsqueeze(-2).expand((*S.shape, n)).masked_fill(identity(A).bool(), 1.0).prod(-1)
-    turns = det(U) * det(Vh)
+    turns = (det(U) * det(Vh)).conj()
     return turns[..., None, None] * ((U * others.unsqueeze(-2)) @ Vh)
 
 
@@ -261,10 +253,10 @@ class _PInv(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         A, P = ctx.saved_tensors
         P = _PInv.apply(A, P)  # for the second derivative
-        Pt, Gt = P.mT, grad.mT
-        rows = Gt @ P @ Pt
-        columns = Pt @ P @ Gt
-        return rows - A @ (P @ rows) + columns - (columns @ P) @ A - Pt @ grad @ Pt, None
+        Ph, Gh = P.mH, grad.mH
+        rows = Gh @ P @ Ph
+        columns = Ph @ P @ Gh
+        return rows - A @ (P @ rows) + columns - (columns @ P) @ A - Ph @ grad @ Ph, None
 
 
 def pinv(
@@ -277,14 +269,14 @@ def pinv(
         atol, rtol: singular values of at most max(atol, rtol * largest) count as 0; rtol is the dtype's
         epsilon
             times max(m, n) unless one of them is given. `rcond` is an older name of rtol.
-        hermitian: A is symmetric; accepted.
+        hermitian: A is Hermitian; accepted.
     """
     check_matrices("linalg.pinv", A)
     with_values = A.detach()
     U, S, Vh = svd(with_values, full_matrices=False)
     kept = _cutoff(S, A.shape, atol, rtol if rcond is None else rcond) < S
-    inverse = _C._functions.where(kept, 1 / S, 0.0).to(A.dtype)
-    return _PInv.apply(A, (Vh.mT * inverse.unsqueeze(-2)) @ U.mT)
+    inverse = _C._functions.where(kept, 1 / S, 0.0)
+    return _PInv.apply(A, (Vh.mH * inverse.unsqueeze(-2)) @ U.mH)
 
 
 def matrix_rank(
@@ -309,17 +301,12 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
     check_matrices("linalg.lstsq", A)
     vector = B.ndim == A.ndim - 1
     right = B.unsqueeze(-1) if vector else B
-    check_matrices("linalg.lstsq", right)
-    if A.shape[-2] != right.shape[-2]:
-        raise _C.ShapeError(
-            f"linalg.lstsq: input.size(-2) should match other.size(-2), "
-            f"got {A.shape[-2]} and {right.shape[-2]}"
-        )
+    check_equations("linalg.lstsq", A, right)
     solution = pinv(A, rtol=rcond) @ right
     rank = matrix_rank(A, rtol=rcond)
-    residuals = A.new_empty(0)
+    residuals = A.real.new_empty(0)
     if A.shape[-2] > A.shape[-1] and bool((rank == A.shape[-1]).all()):
-        residuals = (A @ solution - right).square().sum(-2)
+        residuals = (A @ solution - right).abs().square().sum(-2)
     return _LstSq(solution.squeeze(-1) if vector else solution, residuals, rank, svdvals(A).detach())
 
 
@@ -368,7 +355,8 @@ def matrix_exp(A: Tensor) -> Tensor:
     if A.numel() == 0:
         return A.clone()
     norm = A.detach().abs().sum(-2).amax(-1)
-    times = max(0, math.ceil(math.log2(max(float(norm.max()), 1e-300) / _PADE_RADIUS)))
+    largest = float(norm.max())
+    times = math.ceil(math.log2(largest / _PADE_RADIUS)) if _PADE_RADIUS < largest < math.inf else 0
     b = [value / _PADE[13] for value in _PADE]
     scaled = A / 2**times
     one = identity(A)

@@ -13,74 +13,82 @@ from warptape.autograd import gradcheck, gradgradcheck
 rng = np.random.default_rng(0)
 
 
-def any_(*shape):
-    return rng.normal(size=shape)
+FIELDS = pytest.mark.parametrize("field", ["real", "complex"])
 
 
-def spd(*shape):
-    root = any_(*shape)
-    return root @ root.swapaxes(-1, -2) + np.eye(shape[-1])
+def any_(*shape, field="real"):
+    return rng.normal(size=shape) + (1j * rng.normal(size=shape) if field == "complex" else 0)
 
 
-def symmetric(a):
-    return (a + a.mT) / 2
+def spd(*shape, field="real"):
+    root = any_(*shape, field=field)
+    return root @ root.conj().swapaxes(-1, -2) + np.eye(shape[-1])
 
 
-def eye(n):
-    return wt.eye(n, dtype=wt.float64)
+def hermitian(a):
+    return (a + a.mH) / 2
+
+
+def eye(n, field="real"):
+    return wt.eye(n, dtype=wt.complex128 if field == "complex" else wt.float64)
 
 
 def close(a, b, tolerance=1e-10):
-    assert a.shape == b.shape
+    assert a.shape == b.shape and a.dtype == b.dtype
     assert wt.allclose(a, b, rtol=tolerance, atol=tolerance), (a, b)
 
 
+@FIELDS
 @pytest.mark.parametrize("shape", [(3, 3), (2, 3, 3), (2, 1, 4, 4), (1, 1), (0, 3, 3)])
-def test_square_matrices(shape):
-    a, n = wt.tensor(spd(*shape)), shape[-1]
+def test_square_matrices(shape, field):
+    a, n = wt.tensor(spd(*shape, field=field)), shape[-1]
     L = linalg.cholesky(a)
-    close(L @ L.mT, a)
+    close(L @ L.mH, a)
     assert bool((L.triu(1) == 0).all())
-    close(linalg.cholesky(a, upper=True), L.mT)
-    close(linalg.inv(a) @ a, eye(n).expand(shape))
-    b = wt.tensor(any_(*shape[:-1], 2))
+    close(linalg.cholesky(a, upper=True), L.mH)
+    close(linalg.inv(a) @ a, eye(n, field).expand(shape))
+    b = wt.tensor(any_(*shape[:-1], 2, field=field))
     close(a @ linalg.solve(a, b), b)
-    close(linalg.solve(a, b.mT, left=False) @ a, b.mT)
+    close(linalg.solve(a, b.mH, left=False) @ a, b.mH)
     close(L @ linalg.solve_triangular(L, b, upper=False), b)
-    close(L.mT @ linalg.solve_triangular(L.mT, b, upper=True), b)
+    close(L.mH @ linalg.solve_triangular(L.mH, b, upper=True), b)
     values, vectors = linalg.eigh(a)
-    close(vectors @ values.diag_embed() @ vectors.mT, a)
-    close(vectors.mT @ vectors, eye(n).expand(shape))
+    close((vectors * values.unsqueeze(-2)) @ vectors.mH, a)
+    close(vectors.mH @ vectors, eye(n, field).expand(shape))
     assert bool((values.diff(dim=-1) >= 0).all())
-    close(linalg.det(a), values.prod(-1), 1e-8)
+    close(linalg.eigvalsh(a.triu(), "U"), values)
+    close(linalg.eigvals(a).real.sort().values, values)
+    close(linalg.det(a), values.prod(-1).to(a.dtype), 1e-8)
     sign, log = linalg.slogdet(a)
     close(log, values.log().sum(-1))
-    assert bool((sign == 1).all())
+    close(sign, wt.ones_like(sign))
     close(wt.cholesky_inverse(L), linalg.inv(a))
     close(a @ wt.cholesky_solve(b, L), b)
 
 
+@FIELDS
 @pytest.mark.parametrize("shape", [(4, 3), (3, 4), (2, 5, 2), (2, 2, 5), (3, 3)])
-def test_any_matrices(shape):
-    a = wt.tensor(any_(*shape))
+def test_any_matrices(shape, field):
+    a = wt.tensor(any_(*shape, field=field))
     m, n = shape[-2:]
     k = min(m, n)
     for mode, size in (("reduced", k), ("complete", m)):
         q, r = linalg.qr(a, mode)
         close(q @ r, a)
-        close(q.mT @ q, eye(size).expand((*shape[:-2], size, size)))
+        close(q.mH @ q, eye(size, field).expand((*shape[:-2], size, size)))
         assert bool((r.tril(-1) == 0).all())
     assert linalg.qr(a, "r").Q.numel() == 0
+    assert bool((r.diagonal(dim1=-2, dim2=-1).imag == 0).all() if a.is_complex() else True)
     u, s, vh = linalg.svd(a, full_matrices=False)
-    close(u @ s.diag_embed() @ vh, a)
+    close((u * s.unsqueeze(-2)) @ vh, a)
     assert bool((s.diff(dim=-1) <= 0).all()) and bool((s >= 0).all())
     assert linalg.svd(a).U.shape[-1] == m and linalg.svd(a).Vh.shape[-2] == n
-    close(linalg.svdvals(a), linalg.eigvalsh(a @ a.mT if m < n else a.mT @ a).flip(-1).sqrt())
+    close(linalg.svdvals(a), linalg.eigvalsh(a @ a.mH if m < n else a.mH @ a).flip(-1).sqrt())
     p = linalg.pinv(a)  # Penrose's four conditions
     close(a @ p @ a, a)
     close(p @ a @ p, p)
-    close((a @ p).mT, a @ p)
-    close((p @ a).mT, p @ a)
+    close((a @ p).mH, a @ p)
+    close((p @ a).mH, p @ a)
     assert linalg.matrix_rank(a).eq(k).all()
     close(linalg.matrix_norm(a, "nuc"), s.sum(-1))
     close(linalg.matrix_norm(a, 2, keepdim=True).flatten(), s.amax(-1).flatten())
@@ -93,36 +101,60 @@ def test_rank_and_pinv_of_low_rank():
     assert linalg.matrix_rank(a, atol=1e9).item() == 0 and linalg.matrix_rank(a, 1e9).item() == 0
     p = linalg.pinv(a)
     close(a @ p @ a, a)
-    assert linalg.matrix_rank(symmetric(a[:4]), hermitian=True).item() == 4
+    assert linalg.matrix_rank(hermitian(a[:4]), hermitian=True).item() == 4
 
 
-def test_least_squares():
-    a, b = wt.tensor(any_(6, 3)), wt.tensor(any_(6, 2))
+@FIELDS
+def test_least_squares(field):
+    a, b = wt.tensor(any_(6, 3, field=field)), wt.tensor(any_(6, 2, field=field))
     found = linalg.lstsq(a, b)
-    close(a.mT @ (a @ found.solution - b), wt.zeros(3, 2, dtype=wt.float64))  # the normal equations
-    close(found.residuals, (a @ found.solution - b).square().sum(0))
+    close(a.mH @ (a @ found.solution - b), wt.zeros(3, 2, dtype=a.dtype))  # the normal equations
+    close(found.residuals, (a @ found.solution - b).abs().square().sum(0))
     assert found.rank.item() == 3 and found.singular_values.shape == (3,)
-    wide = linalg.lstsq(a.mT, b[:3])
-    close(a.mT @ wide.solution, b[:3])
+    wide = linalg.lstsq(a.mH, b[:3])
+    close(a.mH @ wide.solution, b[:3])
     assert wide.residuals.numel() == 0
     assert linalg.lstsq(a, b[:, 0]).solution.shape == (3,)
 
 
-def test_functions_of_matrices():
-    a = wt.tensor(any_(2, 3, 3))
+@FIELDS
+def test_functions_of_matrices(field):
+    a = wt.tensor(any_(2, 3, 3, field=field))
     values = wt.tensor([[1.0, -2.0, 30.0], [0.1, 0.2, -0.3]], dtype=wt.float64)
     vectors = linalg.qr(a).Q
-    built = vectors @ values.diag_embed() @ vectors.mT
-    close(linalg.matrix_exp(built) / 1e13, vectors @ values.exp().diag_embed() @ vectors.mT / 1e13)
-    close(linalg.matrix_exp(a) @ linalg.matrix_exp(-a), eye(3).expand(2, 3, 3))
+    built = (vectors * values.unsqueeze(-2)) @ vectors.mH
+    grown = (vectors * values.exp().unsqueeze(-2)) @ vectors.mH
+    close(linalg.matrix_exp(built) / 1e13, grown / 1e13)
+    close(linalg.matrix_exp(a) @ linalg.matrix_exp(-a), eye(3, field).expand(2, 3, 3))
+    assert linalg.matrix_exp(a * float("nan")).isnan().all()
     close(linalg.matrix_power(a, 5), a @ a @ a @ a @ a)
-    close(linalg.matrix_power(a, -2) @ a @ a, eye(3).expand(2, 3, 3))
-    close(linalg.matrix_power(a, 0), eye(3).expand(2, 3, 3))
+    close(linalg.matrix_power(a, -2) @ a @ a, eye(3, field).expand(2, 3, 3))
+    close(linalg.matrix_power(a, 0), eye(3, field).expand(2, 3, 3))
     close(wt.logdet(wt.tensor([[2.0, 0.0], [0.0, 3.0]])), wt.tensor(np.log(6.0, dtype=np.float32)), 1e-6)
     assert wt.logdet(-wt.eye(3)).isnan() and wt.logdet(wt.zeros(2, 2)).item() == -float("inf")
     assert linalg.cond(wt.diag(wt.tensor([4.0, 2.0]))).item() == 2.0
     assert linalg.cond(wt.diag(wt.tensor([4.0, 2.0])), 1).item() == 2.0
     assert not linalg.cond(wt.zeros(2, 2), 1).isfinite()
+
+
+@FIELDS
+@pytest.mark.parametrize("shape", [(3, 3), (2, 4, 4), (1, 1), (0, 3, 3)])
+def test_eigenvectors(shape, field):
+    a = wt.tensor(any_(*shape, field=field))
+    whole = a.to(wt.complex128)
+    values, vectors = linalg.eig(a)
+    close(whole @ vectors, vectors * values.unsqueeze(-2))
+    close(linalg.vector_norm(vectors, dim=-2), wt.ones(shape[:-1], dtype=wt.float64))
+    close(linalg.eigvals(a), values)
+    assert linalg.eigvals(hermitian(a)).dtype == linalg.eig(hermitian(a)).eigenvectors.dtype == wt.complex128
+
+
+def test_logarithm_of_complex_determinants():
+    a = any_(2, 3, 3, field="complex")
+    sign, log = linalg.slogdet(wt.tensor(a))
+    close(sign * log.exp(), wt.tensor(np.linalg.det(a)))
+    close(wt.logdet(wt.tensor(a)), wt.tensor(np.log(np.linalg.det(a))))
+    assert linalg.slogdet(wt.zeros(2, 2, dtype=wt.complex64)).sign.item() == 0
 
 
 def test_tensors_as_maps():
@@ -145,9 +177,15 @@ def test_products():
     close(wt.chain_matmul(x, y.mT, x), x @ y.mT @ x)
 
 
+def polar(a):
+    """The unitary factor: it depends on how the phases of U and of V differ, and on nothing arbitrary."""
+    u, _, vh = linalg.svd(a, full_matrices=False)
+    return u @ vh
+
+
 GRADIENTS = {
-    "cholesky": (lambda a: linalg.cholesky(symmetric(a)), [spd(2, 3, 3)]),
-    "cholesky upper": (lambda a: linalg.cholesky(symmetric(a), upper=True), [spd(3, 3)]),
+    "cholesky": (lambda a: linalg.cholesky(hermitian(a)), [spd(2, 3, 3)]),
+    "cholesky upper": (lambda a: linalg.cholesky(hermitian(a), upper=True), [spd(3, 3)]),
     "inv": (linalg.inv, [spd(2, 3, 3)]),
     "solve": (linalg.solve, [spd(2, 3, 3), any_(3, 2)]),
     "solve vectors": (linalg.solve, [spd(2, 3, 3), any_(2, 3)]),
@@ -162,26 +200,42 @@ GRADIENTS = {
         [spd(3, 3), any_(2, 3)],
     ),
     "det": (linalg.det, [any_(2, 3, 3)]),
-    "slogdet": (lambda a: linalg.slogdet(a)[1], [any_(2, 3, 3)]),
+    "slogdet": (lambda a: linalg.slogdet(a)[0 if a.is_complex() else 1 :], [any_(2, 3, 3)]),
+    "logdet": (wt.logdet, [spd(2, 3, 3)]),
+    "eig": (lambda a: (linalg.eig(a)[0], linalg.eig(a)[1].abs()), [any_(2, 3, 3)]),
+    "eigvals": (linalg.eigvals, [any_(3, 3)]),
+    "cholesky_solve": (lambda b, a: wt.cholesky_solve(b, a.tril()), [any_(3, 2), spd(2, 3, 3)]),
     "qr": (linalg.qr, [any_(2, 4, 3)]),
     "qr wide": (linalg.qr, [any_(3, 5)]),
-    "eigh": (lambda a: (linalg.eigh(symmetric(a))[0], linalg.eigh(symmetric(a))[1].abs()), [any_(2, 3, 3)]),
+    "eigh": (lambda a: (linalg.eigh(hermitian(a))[0], linalg.eigh(hermitian(a))[1].abs()), [any_(2, 3, 3)]),
     "svd": (lambda a: [t.abs() for t in linalg.svd(a, full_matrices=False)], [any_(2, 4, 3)]),
     "svd wide": (lambda a: [t.abs() for t in linalg.svd(a, full_matrices=False)], [any_(2, 4)]),
+    "polar": (polar, [any_(2, 3, 3)]),
+    "polar tall": (polar, [any_(4, 2)]),
     "svdvals": (linalg.svdvals, [any_(4, 3)]),
     "pinv": (linalg.pinv, [any_(4, 3)]),
     "pinv wide": (linalg.pinv, [any_(2, 3, 4)]),
-    "lstsq": (lambda a, b: linalg.lstsq(a, b).solution, [any_(4, 3), any_(4, 2)]),
+    "lstsq": (lambda a, b: linalg.lstsq(a, b)[:2], [any_(4, 3), any_(4, 2)]),
     "matrix_power": (lambda a: linalg.matrix_power(a, 5), [any_(3, 3)]),
+    "negative power": (lambda a: linalg.matrix_power(a, -2), [spd(3, 3)]),
     "matrix_exp": (linalg.matrix_exp, [any_(2, 3, 3)]),
     "nuclear norm": (lambda a: linalg.matrix_norm(a, "nuc"), [any_(2, 3, 4)]),
+    "1-norm": (lambda a: linalg.matrix_norm(a, 1), [any_(2, 3, 4)]),
+    "cond": (linalg.cond, [any_(2, 3, 3)]),
     "cross": (linalg.cross, [any_(2, 3), any_(2, 3)]),
+    "vecdot": (linalg.vecdot, [any_(2, 3), any_(2, 3)]),
+    "multi_dot": (lambda *m: linalg.multi_dot(m), [any_(2, 3), any_(3, 4), any_(4, 2)]),
+    "vander": (lambda a: linalg.vander(a, N=4), [any_(2, 3)]),
 }
 
 
+@FIELDS
 @pytest.mark.parametrize("name", GRADIENTS)
-def test_derivatives(name):
+def test_derivatives(name, field):
     f, arrays = GRADIENTS[name]
+    if field == "complex":  # of less weight, so that what is positive definite stays so
+        source = np.random.default_rng(1)
+        arrays = [a + 0.4j * source.normal(size=a.shape) for a in arrays]
 
     def outputs(*inputs):
         found = f(*inputs)
@@ -192,9 +246,10 @@ def test_derivatives(name):
     assert gradgradcheck(outputs, inputs, atol=1e-4)
 
 
-def test_derivative_of_a_singular_determinant():
-    a = wt.tensor(any_(3, 2) @ any_(2, 3), requires_grad=True)
-    linalg.det(a).backward()
+@FIELDS
+def test_derivative_of_a_singular_determinant(field):
+    a = wt.tensor(any_(3, 2, field=field) @ any_(2, 3, field=field), requires_grad=True)
+    linalg.det(a).backward(wt.tensor(1.0, dtype=a.dtype))
     minors = [
         [
             (-1) ** (i + j) * np.linalg.det(np.delete(np.delete(a.detach().numpy(), i, 0), j, 1))
@@ -202,13 +257,21 @@ def test_derivative_of_a_singular_determinant():
         ]
         for i in range(3)
     ]
-    np.testing.assert_allclose(a.grad.numpy(), minors, atol=1e-10)
+    np.testing.assert_allclose(a.grad.numpy(), np.conj(minors), atol=1e-10)
 
 
 def test_equal_eigenvalues_have_a_derivative():
     a = wt.eye(3, dtype=wt.float64).requires_grad_()
     linalg.eigvalsh(a).sum().backward()
     close(a.grad, eye(3))
+
+
+def test_losses_that_depend_on_phases_are_refused():
+    a = wt.tensor(any_(3, 3, field="complex"), requires_grad=True)
+    for vectors in (linalg.eig(a)[1], linalg.eigh(hermitian(a))[1], linalg.svd(a).U):
+        with pytest.raises(RuntimeError, match="specified up to multiplication by e"):
+            vectors.imag.sum().backward()
+    assert a.grad is None
 
 
 def test_refusals():
@@ -240,6 +303,10 @@ def test_refusals():
         linalg.qr(a, "other")
     with pytest.raises(RuntimeError, match="Expected UPLO"):
         linalg.eigh(a, "X")
+    with pytest.raises(wt._C.DtypeError, match=r"same dtype, got .*float32 and .*complex64"):
+        linalg.solve_triangular(a, a.to(wt.complex64), upper=True)
+    with pytest.raises(linalg.LinAlgError, match=r"linalg.eigvals: "):
+        linalg.eigvals(wt.full((2, 2), float("nan")))
     with pytest.raises(RuntimeError, match="only differentiable with"):
         linalg.svd(wt.ones(2, 3, requires_grad=True))
     with pytest.raises(linalg.LinAlgError, match=r"linalg.svd: "):
@@ -248,25 +315,46 @@ def test_refusals():
         linalg.cross(a, a)
 
 
+PARITY = {
+    "inverse": spd(2, 3, 3),
+    "logdet": spd(2, 3, 3),
+    "pinverse": any_(4, 3),
+    "matrix_exp": any_(2, 3, 3),
+    "linalg.cond": spd(3, 3),
+    "linalg.cholesky": spd(2, 3, 3),
+    "linalg.det": any_(2, 3, 3),
+    "linalg.eig": any_(2, 4, 4),
+    "linalg.eigh": spd(2, 4, 4),
+    "linalg.eigvals": any_(4, 4),
+    "linalg.eigvalsh": spd(2, 4, 4),
+    "linalg.qr": any_(2, 4, 3),
+    "linalg.slogdet": any_(2, 3, 3),
+    "linalg.svdvals": any_(3, 5),
+    "svd": any_(4, 3),
+    "linalg.matrix_rank": any_(3, 5),
+}
+
+
 @pytest.mark.parity
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_parity(dtype):
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+@pytest.mark.parametrize("name", PARITY)
+def test_parity(name, dtype):
+    """Absolute values, and what a sum of them with weights has for a gradient."""
     torch = pytest.importorskip("torch")
-    tolerance = 2e-4 if dtype == "float32" else 1e-10
-    calls = {
-        "inverse": spd(2, 3, 3),
-        "logdet": spd(2, 3, 3),
-        "pinverse": any_(4, 3),
-        "matrix_exp": any_(2, 3, 3),
-        "linalg.cond": spd(3, 3),
-        "linalg.eigvalsh": spd(2, 4, 4),
-        "linalg.svdvals": any_(3, 5),
-        "linalg.matrix_rank": any_(3, 5),
-        "linalg.cholesky": spd(3, 3),
-    }
-    for name, array in calls.items():
-        found, expected = (
-            operator.attrgetter(name)(lib)(lib.tensor(array, dtype=getattr(lib, dtype)))
-            for lib in (wt, torch)
-        )
-        np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=tolerance, atol=tolerance)
+    array, results = PARITY[name], []
+    if dtype.startswith("complex"):
+        array = array + 0.4j * np.random.default_rng(1).normal(size=array.shape)
+    for lib in (wt, torch):
+        a = lib.tensor(array, dtype=getattr(lib, dtype), requires_grad=True)
+        found = operator.attrgetter(name)(lib)((a + a.mH) / 2 if array.shape[-1] == array.shape[-2] else a)
+        found = found if isinstance(found, tuple) else (found,)
+        loss = sum((t.abs() * lib.arange(1, t.numel() + 1).reshape(t.shape)).sum() for t in found)
+        if loss.requires_grad:
+            loss.backward()
+            results.append([*(t.detach().abs().numpy() for t in found), a.grad.numpy()])
+        else:
+            results.append([t.numpy() for t in found])
+    tolerance = 1e-9 if dtype in ("float64", "complex128") else 1e-3
+    for ours, theirs in zip(*results, strict=True):
+        assert ours.dtype == theirs.dtype
+        np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance * np.abs(theirs).max())

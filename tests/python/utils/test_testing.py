@@ -32,6 +32,7 @@ NAN = wt.tensor([math.nan])
         (ONE, np.array([1.0, 2.0, 3.0], "f"), {}),
         (wt.tensor([math.inf]), wt.tensor([math.inf]), {}),
         (wt.tensor([2**53]), wt.tensor([2**53]), {}),
+        (ONE * 1j, ONE * (1j + 1e-7), {}),
     ],
 )
 def test_close(a, b, options):
@@ -62,6 +63,7 @@ def test_close(a, b, options):
         ({"a": [ONE]}, {"a": [ONE + 1]}, {}, r"item \['a'\]\[0\]"),
         (ONE, ONE + 1, {"msg": "mine"}, "^mine$"),
         (ONE, ONE + 1, {"msg": lambda m: m[:6] + "!"}, "^Tensor!$"),
+        (ONE + 1j, ONE + 2j, {}, r"Greatest absolute difference: 1.0 at index"),
         (None, ONE, {}, "None"),
     ],
 )
