@@ -8,6 +8,7 @@ from . import _C, linalg
 from ._arguments import checked
 from ._tensor import Tensor
 from .linalg._lapack import named
+from .linalg.factors import unpacked
 
 _ops = _C._functions
 
@@ -21,6 +22,9 @@ __all__ = [
     "dist",
     "inverse",
     "logdet",
+    "lu",
+    "lu_solve",
+    "lu_unpack",
     "matrix_exp",
     "matrix_power",
     "pinverse",
@@ -30,6 +34,7 @@ __all__ = [
     "triangular_solve",
 ]
 
+_LUUnpack = named("lu_unpack", "P", "L", "U")
 _SVD = named("svd", "U", "S", "V")
 _TriangularSolve = named("triangular_solve", "solution", "cloned_coefficient")
 
@@ -63,6 +68,35 @@ def cholesky_solve(input: Tensor, L: Tensor, upper: bool = False) -> Tensor:
     """X with A X = `input` (*, n, k), from A's Cholesky factor L (*, n, n)."""
     lower = L.mH if upper else L
     return linalg.solve_triangular(lower.mH, linalg.solve_triangular(lower, input, upper=False), upper=True)
+
+
+def lu(A: Tensor, pivot: bool = True, get_infos: bool = False) -> Any:
+    """`linalg.lu_factor` under its older name; with `get_infos`, `linalg.lu_factor_ex`."""
+    found = linalg.lu_factor_ex(A, pivot=pivot, check_errors=not get_infos)
+    return found if get_infos else tuple(found[:2])
+
+
+def lu_solve(b: Tensor, LU_data: Tensor, LU_pivots: Tensor) -> Tensor:
+    """`linalg.lu_solve` under its older name."""
+    return linalg.lu_solve(LU_data, LU_pivots, b)
+
+
+def lu_unpack(
+    LU_data: Tensor, LU_pivots: Tensor, unpack_data: bool = True, unpack_pivots: bool = True
+) -> Any:
+    """`linalg.lu`'s P, L and U from `linalg.lu_factor`'s result; what is not asked for is empty.
+
+    Raises:
+        DtypeError: pivots that are not int32.
+        RuntimeError: pivots that are no rows.
+    """
+    if LU_pivots.dtype is not _C.int32:
+        raise _C.DtypeError(f"lu_unpack: expected LU_pivots of int32, got {LU_pivots.dtype}")
+    if bool(((LU_pivots < 1) | (LU_pivots > LU_data.shape[-2])).any()):
+        raise RuntimeError("pivots passed to lu_unpack must be between 1 and LU.size(-2) inclusive")
+    P, L, U = unpacked(LU_data, LU_pivots)
+    empty = LU_data.new_empty(0)
+    return _LUUnpack(P if unpack_pivots else empty, *((L, U) if unpack_data else (empty, empty)))
 
 
 def triangular_solve(
@@ -119,5 +153,5 @@ def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
 
 for _name in __all__:
     globals()[_name] = checked(globals()[_name])
-    if _name != "chain_matmul":
+    if _name not in ("chain_matmul", "lu_unpack"):
         setattr(Tensor, _name, globals()[_name])

@@ -149,6 +149,57 @@ def test_eigenvectors(shape, field):
     assert linalg.eigvals(hermitian(a)).dtype == linalg.eig(hermitian(a)).eigenvectors.dtype == wt.complex128
 
 
+@FIELDS
+@pytest.mark.parametrize(
+    "shape", [(3, 3), (2, 4, 2), (2, 1, 2, 4), (70, 70), (2, 40, 70), (70, 40), (0, 3, 3)]
+)
+def test_triangular_factors(shape, field):
+    a = wt.tensor(any_(*shape, field=field))
+    m, n = shape[-2:]
+    p, lower, upper = linalg.lu(a)
+    close(p @ lower @ upper, a)
+    assert bool(((p == 0) | (p == 1)).all()) and bool((p.sum(-1) == 1).all()) and bool((p.sum(-2) == 1).all())
+    close(lower.triu(), wt.eye(m, min(m, n), dtype=a.dtype).expand(lower.shape))
+    assert bool((upper.tril(-1) == 0).all())
+    packed, pivots = linalg.lu_factor(a)
+    assert pivots.dtype == wt.int32 and pivots.shape == (*shape[:-2], min(m, n))
+    for found, expected in zip(wt.lu_unpack(packed, pivots), (p, lower, upper), strict=True):
+        close(found, expected)
+    if m != n:
+        return
+    b = wt.tensor(any_(*shape[:-1], 2, field=field))
+    close(a @ linalg.lu_solve(packed, pivots, b), b)
+    close(a.mH @ linalg.lu_solve(packed, pivots, b, adjoint=True), b)
+    close(linalg.lu_solve(packed, pivots, b.mH, left=False) @ a, b.mH)
+    close(linalg.lu_solve(packed, pivots, b.mH, left=False, adjoint=True) @ a.mH, b.mH)
+    close(wt.lu_solve(b[..., :1], *wt.lu(a)), linalg.solve(a, b[..., :1]))
+
+
+def test_triangular_factors_of_singular_matrices():
+    a = wt.tensor([[[1.0, 2.0], [2.0, 4.0]], [[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [0.0, 2.0]]])
+    assert linalg.lu_factor_ex(a).info.tolist() == [2, 0, 1]
+    assert wt.lu(a, get_infos=True).info.tolist() == [2, 0, 1]
+    p, lower, upper = linalg.lu(a)
+    close(p @ lower @ upper, a)
+    with pytest.raises(linalg.LinAlgError, match=r"\(Batch element 0\): U\[2,2\] is zero"):
+        linalg.lu_factor(a)
+    with pytest.raises(RuntimeError, match="without pivoting is not implemented"):
+        linalg.lu(a, pivot=False)
+    packed, pivots = linalg.lu_factor(wt.eye(3))
+    right = wt.ones(3, 1)
+    with pytest.raises(wt._C.DtypeError, match="should be of int32"):
+        linalg.lu_solve(packed, pivots.long(), right)
+    with pytest.raises(wt._C.ShapeError, match="Number of pivots"):
+        linalg.lu_solve(packed, pivots[:2], right)
+    with pytest.raises(wt._C.ShapeError, match="Incompatible shapes"):
+        linalg.lu_solve(packed, pivots, right[:2])
+    with pytest.raises(RuntimeError, match="between 1 and"):
+        wt.lu_unpack(packed, pivots - 1)
+    with pytest.raises(wt._C.DtypeError, match="int32"):
+        wt.lu_unpack(packed, pivots.long())
+    assert wt.lu_unpack(packed, pivots, unpack_data=False).L.numel() == 0
+
+
 def test_logarithm_of_complex_determinants():
     a = any_(2, 3, 3, field="complex")
     sign, log = linalg.slogdet(wt.tensor(a))
@@ -208,6 +259,14 @@ GRADIENTS = {
     "qr": (linalg.qr, [any_(2, 4, 3)]),
     "qr wide": (linalg.qr, [any_(3, 5)]),
     "eigh": (lambda a: (linalg.eigh(hermitian(a))[0], linalg.eigh(hermitian(a))[1].abs()), [any_(2, 3, 3)]),
+    "lu": (lambda a: linalg.lu(a)[1:], [any_(2, 3, 3)]),
+    "lu tall": (lambda a: linalg.lu(a)[1:], [any_(2, 4, 2)]),
+    "lu wide": (lambda a: linalg.lu_factor(a)[0], [any_(2, 4)]),
+    "lu_solve": (lambda a, b: linalg.lu_solve(*linalg.lu_factor(a), b), [any_(2, 3, 3), any_(3, 2)]),
+    "lu_solve adjoint": (
+        lambda a, b: linalg.lu_solve(*linalg.lu_factor(a), b, left=False, adjoint=True),
+        [any_(3, 3), any_(2, 2, 3)],
+    ),
     "svd": (lambda a: [t.abs() for t in linalg.svd(a, full_matrices=False)], [any_(2, 4, 3)]),
     "svd wide": (lambda a: [t.abs() for t in linalg.svd(a, full_matrices=False)], [any_(2, 4)]),
     "polar": (polar, [any_(2, 3, 3)]),
@@ -327,6 +386,8 @@ PARITY = {
     "linalg.eigh": spd(2, 4, 4),
     "linalg.eigvals": any_(4, 4),
     "linalg.eigvalsh": spd(2, 4, 4),
+    "linalg.lu": any_(2, 4, 4),
+    "linalg.lu_factor": any_(4, 3),
     "linalg.qr": any_(2, 4, 3),
     "linalg.slogdet": any_(2, 3, 3),
     "linalg.svdvals": any_(3, 5),
