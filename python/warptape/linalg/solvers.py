@@ -312,7 +312,8 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
 
 def cond(A: Tensor, p: Any = None) -> Tensor:
     """The condition numbers (*): ratio of the largest and the smallest singular value, or norm of A times
-    norm of the inverse for the orders "fro", "nuc", inf, -inf, 1, -1; p=-2 is the ratio's inverse."""
+    norm of the inverse for the orders "fro", "nuc", inf, -inf, 1, -1; p=-2 is the ratio's inverse. inf for
+    singular matrices."""
     from .norms import matrix_norm
 
     check_matrices("linalg.cond", A)
@@ -320,7 +321,8 @@ def cond(A: Tensor, p: Any = None) -> Tensor:
         values = svdvals(A)
         return values[..., 0] / values[..., -1] if p != -2 else values[..., -1] / values[..., 0]
     check_square("linalg.cond", A)
-    return matrix_norm(A, p) * matrix_norm(inv_ex(A).inverse, p)
+    inverse, info = inv_ex(A)
+    return (matrix_norm(A, p) * matrix_norm(inverse, p)).masked_fill(info != 0, math.inf)
 
 
 def matrix_power(A: Tensor, n: int) -> Tensor:
