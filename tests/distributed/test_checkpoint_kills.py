@@ -66,12 +66,15 @@ def test_a_killed_rank_leaves_a_whole_checkpoint(tmp_path: Path, request: pytest
     for kill in range(kills):
         with started([*LAUNCHER, "--nproc-per-node=2", str(script)]) as job:
             lines = 2 * moment.randrange(1, 6)
-            until(lambda lines=lines: all(len(texts) >= lines for texts in said(tmp_path)), 20)
+            far = lambda lines=lines: all(len(texts) >= lines for texts in said(tmp_path))
+            until(lambda job=job, far=far: job.process.poll() is not None or far(), 100)
+            assert job.process.poll() is None, job.finish()
             time.sleep(moment.uniform(0, 0.05))
             victim = next(tmp_path.glob(f"said-{kill % 2}-*"))
             os.kill(int(victim.name.rpartition("-")[2]), signal.SIGKILL)
             code, _, err = job.finish()
             assert code, err  # of the rank that ended first, or of the other, which missed it
+            until(lambda job=job: not job.left(), 60)  # a killed process ends after its call to the disk
         amid += "saved" not in victim.read_text().splitlines()[-1]
         told = max(int(line.split()[1]) for texts in said(tmp_path) for line in texts if "saved" in line)
         for path in tmp_path.glob("said-*"):
