@@ -262,8 +262,10 @@ Tensor by_parts(const Tensor& x, const Tensor& w, const OptTensor& bias, F&& f) 
   const Tensor out = complex(a - b, f(xr + xi, wr + wi, OptTensor()) - a - b);
   if (!bias) return out;
   const int64_t channels = out.sizes()[out.ndim() - Spatial - 1];
-  WT_CHECK(bias->dtype() == x.dtype() && bias->sizes() == Shape{channels}, ShapeError, kNames[Spatial],
-           ": expected bias of dtype ", x.dtype(), " and shape [", channels, "], got ", *bias);
+  WT_CHECK(bias->dtype() == x.dtype(), DtypeError, "expected bias of dtype ", x.dtype(),
+           " as the input, got ", *bias);
+  WT_CHECK(bias->sizes() == Shape{channels}, ShapeError, "expected bias of shape [", channels, "], got ",
+           *bias);
   Shape sizes(Spatial + 1, 1);
   sizes[0] = channels;
   return out + reshape(*bias, sizes);

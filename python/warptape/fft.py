@@ -6,7 +6,7 @@
 Raises:
     RuntimeError: an unknown norm, a length below 1, dims that repeat, or more of them than the input has.
     DtypeError: float16 or bfloat16; complex numbers where a real signal is expected.
-    DeviceError: a tensor that is not on the CPU.
+    NotImplementedError: a tensor that is not on the CPU.
 """
 
 from __future__ import annotations
