@@ -42,6 +42,7 @@ GROUPS = [
     Group("add", "small `a + b`", 0.4),
     Group("add_grad", "small `a + b` with grad", 0.4),
     Group("chain", "20-op chain forward + backward, per op", 0.4),
+    Group("function", "`autograd.Function.apply` on a graph 16,000 calls deep", 1.0),
     Group("linear", "`nn.Linear(8, 8)` on one row", 0.5),
     Group("mlp_sgd", "small MLP training step, SGD", 0.4),
     Group("mlp_adamw", "small MLP training step, AdamW", 0.4),
@@ -88,6 +89,30 @@ def chain(lib: Any) -> Callable[[], Any]:
             x = ((x + b) * b - b).tanh()  # 4 ops
         x.backward(ones)
         a.grad = None
+
+    return work
+
+
+def deep_function(lib: Any) -> Callable[[], Any]:
+    """One call more on a graph of 16,000; every 1,000 calls the graph is as deep again as at the start."""
+
+    class Successor(lib.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x + 1
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            return g
+
+    base = numbers(lib, 4, grad=True)
+    for _ in range(16_000):
+        base = Successor.apply(base)
+
+    def work() -> None:
+        y = base
+        for _ in range(1000):
+            y = Successor.apply(y)
 
     return work
 
@@ -352,6 +377,7 @@ ROWS = [
     Row("add", "add", small_add(grad=False)),
     Row("add_grad", "add_grad", small_add(grad=True)),
     Row("chain", "chain", chain, units=20),
+    Row("function", "function", deep_function, units=1000, calls=1),
     Row("linear", "linear", linear),
     Row("mlp_sgd", "mlp_sgd", mlp("SGD")),
     Row("mlp_adamw", "mlp_adamw", mlp("AdamW")),

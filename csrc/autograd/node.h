@@ -115,7 +115,7 @@ struct WT_API NodeExtras {
   Ref<Node> parent;       // the node during whose backward this one was recorded, likewise
 };
 
-class WT_API Node : public RefCounted<Node> {
+class WT_API Node : public RefCounted<Node, true> {  // weak: AutogradMeta::accumulator
  public:
   explicit Node(const NodeType* type);
   static void destroy(Node* n);  // iterative: a chain of a million nodes is freed without recursion

@@ -139,6 +139,7 @@ PyMethodDef methods[] = {
 void init_autograd(PyObject* module) {
   checked(PyModule_AddFunctions(module, methods));
   init_nodes(module);
+  init_gc(module);
   init_hooks(module);
   init_functions(module);
   capture_traceback = python_traceback;

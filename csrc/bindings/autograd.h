@@ -30,6 +30,7 @@ struct HookDict final : TensorHook, NodeHook, PythonPart {
 };
 
 PyObject* wrap_node(const Ref<Node>& node);  // None for null
+void init_gc(PyObject* module);              // gc.cpp
 void init_hooks(PyObject* module);           // hooks.cpp
 void init_nodes(PyObject* module);           // node_object.cpp
 void init_functions(PyObject* module);       // function.cpp

@@ -2,8 +2,12 @@
 // context) that is kept by a graph that is kept by a tensor refers back to that tensor. traverse_autograd
 // walks from a tensor through what it alone keeps alive: a node or impl is entered when as many references to
 // it were met on the walk as it has. The walk is skipped while no Python object is inside any graph, which is
-// the usual case.
+// the usual case. A collection of young objects visits every tensor made since the last one, some thousand
+// calls ago: it walks a bounded part of each graph, or every call would cost time by the depth of the graph
+// that it continues. A full collection walks all. Leaving references out is safe, as long as all passes of
+// one collection leave out the same.
 #include <atomic>
+#include <string_view>
 #include <unordered_map>
 
 #include "bindings/autograd.h"
@@ -12,6 +16,8 @@ namespace warptape::bindings {
 namespace {
 
 std::atomic<int64_t> python_parts{0};
+constexpr size_t kYoungWalk = 1024;  // nodes and tensors
+size_t longest_walk = SIZE_MAX;      // in the collection that runs; guarded by the GIL
 
 class Walk {
  public:
@@ -19,7 +25,8 @@ class Walk {
 
   int run(TensorImpl* root) {
     enter(root);
-    while (!failed_ && (!nodes_.empty() || !impls_.empty())) {
+    for (size_t entered = 0; !failed_ && entered < longest_walk && (!nodes_.empty() || !impls_.empty());
+         ++entered) {
       if (!nodes_.empty()) {
         Node* n = nodes_.back();
         nodes_.pop_back();
@@ -100,6 +107,34 @@ PythonPart::~PythonPart() { count_python_parts(-1); }
 int traverse_autograd(const Tensor& t, visitproc visit, void* arg) {
   if (!t->extra || t.ref()->use_count() != 1 || python_parts.load(std::memory_order_relaxed) == 0) return 0;
   return Walk(visit, arg).run(t.impl());
+}
+
+namespace {
+
+// Called by the collector: on_collection("start" or "stop", {"generation": ..}).
+PyObject* on_collection(PyObject*, PyObject* args) {
+  const char* phase;
+  PyObject* info;
+  if (!PyArg_ParseTuple(args, "sO!", &phase, &PyDict_Type, &info)) return nullptr;
+  PyObject* generation = PyDict_GetItemString(info, "generation");
+  // Since 3.14 an automatic collection is never a full one.
+  constexpr long kFull = PY_VERSION_HEX >= 0x030E0000 ? 1 : 2;
+  const bool young = generation && PyLong_AsLong(generation) < kFull;
+  longest_walk = young && phase == std::string_view("start") ? kYoungWalk : SIZE_MAX;
+  if (PyErr_Occurred()) return nullptr;
+  Py_RETURN_NONE;
+}
+
+PyMethodDef collection_callback = {"_on_collection", on_collection, METH_VARARGS, nullptr};
+
+}  // namespace
+
+void init_gc(PyObject* module) {
+  Object function = checked(PyCFunction_NewEx(&collection_callback, nullptr, nullptr));
+  checked(PyModule_AddObjectRef(module, "_on_collection", function.get()));
+  Object gc = checked(PyImport_ImportModule("gc"));
+  Object callbacks = checked(PyObject_GetAttrString(gc.get(), "callbacks"));
+  checked(PyList_Append(callbacks.get(), function.get()));
 }
 
 void clear_autograd(const Tensor& t) {

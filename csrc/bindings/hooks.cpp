@@ -1,4 +1,6 @@
 // Hooks of tensors and nodes, retain_grad, saved-tensor hooks.
+#include <mutex>
+
 #include "bindings/autograd.h"
 
 namespace warptape::bindings {
@@ -125,17 +127,27 @@ PyObject* post_accumulate_dict(PyObject*, PyObject* o) {
   });
 }
 
-// Keeps the gradient of a tensor that is not a leaf; it does not keep the tensor alive.
+// Keeps the gradient of a tensor that is not a leaf; it does not keep the tensor alive. The lock holds up the
+// tensor's end on another thread; nothing that may take the GIL happens under it.
 struct RetainGrad final : TensorHook {
-  explicit RetainGrad(TensorImpl* t) : impl(t) {}
+  explicit RetainGrad(AutogradMeta& m) : meta(&m) {}
   void call(Tensor& gradient) override {
-    if (!impl || !impl->try_retain()) return;
-    Tensor t(Ref<TensorImpl>::adopt(impl));
-    Tensor& grad = make_meta(t).grad;
+    Tensor grad;
+    {
+      std::lock_guard lock(mutex);
+      if (!meta) return;
+      grad = meta->grad;
+    }
     grad = grad.defined() ? tape_add(grad, gradient) : gradient;
+    std::lock_guard lock(mutex);
+    if (meta) std::swap(meta->grad, grad);
   }
-  void tensor_gone() override { impl = nullptr; }
-  TensorImpl* impl;
+  void tensor_gone() override {
+    std::lock_guard lock(mutex);
+    meta = nullptr;
+  }
+  std::mutex mutex;
+  AutogradMeta* meta;
 };
 
 PyObject* retain_grad(PyObject*, PyObject* o) {
@@ -147,7 +159,7 @@ PyObject* retain_grad(PyObject*, PyObject* o) {
     Ref<Node> node = grad_fn(t);
     if (!node || m.retains_grad) Py_RETURN_NONE;
     m.retains_grad = true;
-    node->more().retain_grad.push_back({m.output, m.retain_hook = std::make_shared<RetainGrad>(t.impl())});
+    node->more().retain_grad.push_back({m.output, m.retain_hook = std::make_shared<RetainGrad>(m)});
     Py_RETURN_NONE;
   });
 }

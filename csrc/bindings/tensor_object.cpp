@@ -102,10 +102,15 @@ int traverse(PyObject* self, visitproc visit, void* arg) {
   return traverse_autograd(t->tensor, visit, arg);
 }
 
+// The object may be garbage while C++ still holds the tensor (x.grad, a graph): history, gradient, hooks and
+// attributes are the tensor's then, and stay. A later collection frees the object, when nothing else holds
+// the tensor.
 int clear(PyObject* self) {
   TensorObject* t = cast(self);
+  const bool owned = t->tensor.defined() && !t->tensor->owns_python;
+  if (owned && t->tensor.ref()->use_count() > 1) return 0;
   Py_CLEAR(t->dict);
-  if (t->tensor.defined() && !t->tensor->owns_python) clear_autograd(t->tensor);
+  if (owned) clear_autograd(t->tensor);
   return 0;
 }
 

@@ -7,18 +7,23 @@
 
 namespace warptape {
 
-// T derives from RefCounted<T> and is destroyed by T::destroy(T*) when the last handle goes.
-template <class T>
+// T derives from RefCounted<T> and is destroyed by T::destroy(T*) when the last handle goes. With kWeak,
+// try_retain may be called by who holds no reference; the count then has to reach 0 before the end, by an
+// atomic decrement that the last handle of other types does without.
+template <class T, bool kWeak = false>
 class RefCounted {
  public:
   void retain() const { refs_.fetch_add(1, std::memory_order_relaxed); }
   void release() const {
-    if (refs_.load(std::memory_order_acquire) == 1 || refs_.fetch_sub(1, std::memory_order_acq_rel) == 1)
+    if ((!kWeak && refs_.load(std::memory_order_acquire) == 1) ||
+        refs_.fetch_sub(1, std::memory_order_acq_rel) == 1)
       T::destroy(const_cast<T*>(static_cast<const T*>(this)));
   }
   size_t use_count() const { return refs_.load(std::memory_order_acquire); }
   // For caches that hold no reference: fails when the object is already being destroyed.
-  bool try_retain() const {
+  bool try_retain() const
+    requires kWeak
+  {
     size_t n = refs_.load(std::memory_order_relaxed);
     while (n != 0)
       if (refs_.compare_exchange_weak(n, n + 1, std::memory_order_acq_rel)) return true;

@@ -96,6 +96,8 @@ class Function:
     `forward(*args)` with `setup_context(ctx, inputs, output)` works as well.
     """
 
+    _backward_cls: type[FunctionCtx]
+
     @staticmethod
     def forward(*args: Any, **kwargs: Any) -> Any:
         """Computes the outputs; ops inside are not recorded."""
@@ -118,7 +120,7 @@ class Function:
     @classmethod
     def apply(cls, *args: Any, **kwargs: Any) -> Any:
         """Runs forward, and records it where an argument requires a gradient."""
-        ctx = type(f"{cls.__name__}Backward", (FunctionCtx,), {"_function": cls})()
+        ctx = _context_class(cls)()
         tensor_inputs = [i for i, a in enumerate(args) if isinstance(a, _C.TensorBase)]
         ctx._tensor_inputs = tensor_inputs
         ctx.needs_input_grad = tuple(isinstance(a, _C.TensorBase) and a.requires_grad for a in args)
@@ -130,6 +132,15 @@ class Function:
                 out = cls.forward(*args, **kwargs)
                 cls.setup_context(ctx, args, out)
         return _finish(cls, ctx, args, out, recorded)
+
+
+def _context_class(cls: type[Function]) -> type[FunctionCtx]:
+    """The class of cls's contexts, made once: one for each call would be work for the collector."""
+    made = cls.__dict__.get("_backward_cls")
+    if made is None:
+        made = type(f"{cls.__name__}Backward", (FunctionCtx,), {"_function": cls})
+        cls._backward_cls = made
+    return made
 
 
 def _finish(cls: type[Function], ctx: Any, args: tuple[Any, ...], out: Any, recorded: bool) -> Any:

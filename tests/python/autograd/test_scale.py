@@ -52,6 +52,28 @@ def test_a_wide_graph() -> None:
     assert x.grad.item() == sum(range(20_000))
 
 
+class Successor(wt.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return x + 1
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return g
+
+
+def test_a_call_of_a_function_costs_the_same_at_any_depth() -> None:
+    y = wt.ones(1, requires_grad=True)
+    rounds: list[float] = []
+    for _ in range(40):
+        started = time.perf_counter()
+        for _ in range(500):
+            y = Successor.apply(y)
+        rounds.append(time.perf_counter() - started)
+    assert sorted(rounds[-10:])[5] < 3 * sorted(rounds[:10])[5]
+    assert len({type(y.grad_fn)}) == 1 and "_backward_cls" in vars(Successor)
+
+
 # ---- threads ---------------------------------------------------------------------------------------------
 
 
@@ -91,6 +113,16 @@ def test_backward_through_one_graph_from_several_threads() -> None:
     assert in_threads(4, lambda i: losses[i].backward(retain_graph=True)) == [None] * 4
     expected = wt.ones(1000, dtype=wt.float64).mul(3).exp() * 3 * (1 + 2 + 3 + 4)
     assert wt.allclose(x.grad, expected, rtol=1e-12)
+
+
+def test_a_leaf_whose_graphs_come_and_go_in_several_threads() -> None:
+    x = wt.ones(1 << 15, requires_grad=True)  # large enough for ops to release the GIL
+
+    def work(_: int) -> float:
+        got = [wt.autograd.grad((x * 3 + x).sum(), x)[0][0].item() for _ in range(50)]
+        return min(got) + max(got)
+
+    assert in_threads(4, work) == [8.0] * 4
 
 
 def test_modes_belong_to_a_thread() -> None:
@@ -325,6 +357,56 @@ def view_of_base() -> list[Any]:
     v = y[1:]
     y.view_of_me = v
     return [x, y, v]
+
+
+def collected_in_a_cycle(t: Any) -> None:
+    """Makes the Python object of t garbage that only the collector frees; it meets the tensor first."""
+
+    class Owner:
+        pass
+
+    owner = Owner()
+    owner.me, owner.tensor = owner, t  # type: ignore[attr-defined]
+
+
+def test_a_collected_gradient_keeps_its_history() -> None:
+    x = wt.ones(2, requires_grad=True)
+    y = wt.ones(2, requires_grad=True)
+    (x**2 + y * x + y**2).backward(wt.ones(2), create_graph=True)
+    collected_in_a_cycle(x.grad)
+    gc.collect()
+    total = 2 * x.grad + y.grad
+    assert wt.autograd.grad(total, x, wt.ones(2))[0].tolist() == [5.0, 5.0]
+
+
+def test_a_collected_leaf_keeps_hooks_gradient_and_attributes() -> None:
+    x = wt.ones(1, requires_grad=True)
+    seen: list[float] = []
+    x.register_hook(lambda g: seen.append(g.item()))
+    (x * 2).backward()
+    x.name_of_mine = "kept"
+    graph = (x * 3).sum()
+    collected_in_a_cycle(x)
+    del x
+    gc.collect()
+    graph.backward()
+    leaf = graph.grad_fn.next_functions[0][0].next_functions[0][0].variable
+    assert seen == [2.0, 3.0] and leaf.grad.item() == 5.0 and leaf.name_of_mine == "kept"
+
+
+def test_a_graph_larger_than_a_young_walk_is_freed_by_a_full_collection() -> None:
+    def make() -> Any:
+        x = wt.ones(1, requires_grad=True)
+        x.register_hook(lambda g: loss and None)
+        loss = x
+        for _ in range(5000):
+            loss = -loss
+        return weakref.ref(loss)
+
+    alive = make()
+    gc.collect(0)
+    gc.collect()
+    assert alive() is None
 
 
 @pytest.mark.parametrize(
