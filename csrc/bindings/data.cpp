@@ -207,23 +207,24 @@ py::object to_numpy(const Tensor& t, PyObject* owner) {
 
 PyObject* element(const char* p, DType t) {
   PyObject* out = nullptr;
-  kernels::dispatch(kernels::ComplexTypes{}, t, [&](auto tag) {
+  const bool done = kernels::try_dispatch(kernels::ComplexTypes{}, t, [&](auto tag) {
     typename decltype(tag)::type v;
     std::memcpy(&v, p, sizeof v);
     out = PyComplex_FromDoubles(v.re, v.im);
   });
-  kernels::dispatch(kernels::AllTypes{}, t, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    T v;
-    std::memcpy(&v, p, sizeof v);
-    if constexpr (std::is_same_v<T, bool>) {
-      out = PyBool_FromLong(v);
-    } else if constexpr (std::is_integral_v<T>) {
-      out = PyLong_FromLongLong(v);
-    } else {
-      out = PyFloat_FromDouble(static_cast<double>(static_cast<kernels::Compute<T>>(v)));
-    }
-  });
+  if (!done)
+    kernels::dispatch(kernels::AllTypes{}, t, [&](auto tag) {
+      using T = typename decltype(tag)::type;
+      T v;
+      std::memcpy(&v, p, sizeof v);
+      if constexpr (std::is_same_v<T, bool>) {
+        out = PyBool_FromLong(v);
+      } else if constexpr (std::is_integral_v<T>) {
+        out = PyLong_FromLongLong(v);
+      } else {
+        out = PyFloat_FromDouble(static_cast<double>(static_cast<kernels::Compute<T>>(v)));
+      }
+    });
   return checked(out).release();
 }
 

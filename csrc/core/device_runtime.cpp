@@ -11,7 +11,9 @@
 #include <string>
 #include <unordered_map>
 
+#include "core/dtype.h"
 #include "core/errors.h"
+#include "kernels/dispatch.h"
 
 extern "C" {
 // Borders of the section that WT_KERNEL fills in this library.
@@ -183,6 +185,14 @@ AnyKernel resolve_kernel(const char* kernel, const char* signature, DeviceType d
   WT_CHECK(std::strcmp(found->second->signature, signature) == 0, NotImplementedError, kernel,
            ": kernel of type ", found->second->signature, " does not fit the slot of type ", signature);
   return found->second->function;
+}
+
+void unhandled_dtype(const char* kernel, DType dtype) {
+  throw DtypeError(message(kernel, ": not implemented for ", dtype));
+}
+
+void unhandled_size(const char* kernel, size_t bytes) {
+  throw DtypeError(message(kernel, ": not implemented for elements of ", bytes, " bytes"));
 }
 
 }  // namespace kernels

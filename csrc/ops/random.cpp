@@ -93,12 +93,12 @@ void fill_host(const char* op, const Tensor& t, Generator* given, F&& fill) {
   bool direct = t.is_contiguous();
   Tensor host = direct ? t : empty(t.sizes(), options_of(t));
   Ref<Generator> g = generator_for(op, t.device(), given);
-  bool done = dispatch(Types{}, t.dtype(), [&](auto tag) {
+  const auto draw = [&](auto tag) {
     auto* data = host.template data_as<typename decltype(tag)::type>();
     draw_in_pieces(*g, host.numel(),
                    [&](int64_t begin, int64_t end) { fill(data + begin, end - begin, *g); });
-  });
-  WT_CHECK(done, DtypeError, op, ": not implemented for ", t.dtype());
+  };
+  dispatch(Types{}, t.dtype(), draw, op);
   if (!direct) raw_copy(t, host);
 }
 

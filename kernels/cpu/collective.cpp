@@ -101,18 +101,18 @@ bool combine(const LaunchContext&, void* out, const void* const* inputs, int cou
     if (op == Combine::Avg) return false;
   }
   bool done = false;
-  dispatch(FloatTypes{}, dtype, [&](auto t) {
+  const bool floats = try_dispatch(FloatTypes{}, dtype, [&](auto t) {
     using T = typename decltype(t)::type;
     done = with_operation(op, false, [&]<Combine o>() {
       if constexpr (o < Combine::BitAnd) combine_floats<o>(static_cast<T*>(out), inputs, count, numel);
     });
   });
-  dispatch(IntTypes{}, dtype, [&](auto t) {
+  const bool whole = try_dispatch(IntTypes{}, dtype, [&](auto t) {
     using T = typename decltype(t)::type;
     done = with_operation(op, true,
                           [&]<Combine o>() { combine_whole<o>(static_cast<T*>(out), inputs, count, numel); });
   });
-  return done;
+  return (floats || whole) && done;
 }
 
 }  // namespace

@@ -143,23 +143,23 @@ void gemm_finish(const typename Kind::Acc* sums, int64_t ld, int64_t rows, int64
   }
 }
 
-// Calls f with the kind that computes the dtype; false for dtypes that are not floating.
+// Calls f with the kind that computes the floating dtype.
 template <class F>
-WT_INLINE bool dispatch_gemm(DType dtype, F&& f) {
+WT_INLINE void dispatch_gemm(DType dtype, F&& f, const char* kernel = __builtin_FUNCTION()) {
   switch (dtype) {
     case DType::Float32:
-      return f(GemmF32{}), true;
+      return f(GemmF32{});
     case DType::Float64:
-      return f(GemmF64{}), true;
+      return f(GemmF64{});
     case DType::Float16:
-      return f(GemmHalf{}), true;
+      return f(GemmHalf{});
     case DType::BFloat16:
 #if defined(__AVX512F__)
-      if (__builtin_cpu_supports("avx512bf16")) return f(GemmBf16Dot{}), true;
+      if (__builtin_cpu_supports("avx512bf16")) return f(GemmBf16Dot{});
 #endif
-      return f(GemmBf16{}), true;
+      return f(GemmBf16{});
     default:
-      return false;
+      unhandled_dtype(kernel, dtype);
   }
 }
 

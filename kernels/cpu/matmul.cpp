@@ -217,7 +217,8 @@ void matmul_of(const LaunchContext& ctx, const MatmulPlan& p) {
 
 void matmul(const LaunchContext& ctx, const MatmulPlan& p) {
   if (p.m == 0 || p.n == 0 || p.batch[0] == 0 || p.batch[1] == 0) return;
-  if (dispatch_gemm(p.dtype, [&](auto kind) { matmul_of<decltype(kind)>(ctx, p); })) return;
+  if (is_floating(p.dtype))
+    return dispatch_gemm(p.dtype, [&](auto kind) { matmul_of<decltype(kind)>(ctx, p); });
   dispatch(IntTypes{}, p.dtype, [&](auto t) { matmul_integer<typename decltype(t)::type>(p); });
 }
 

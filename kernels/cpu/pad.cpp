@@ -102,6 +102,10 @@ WT_FN void add_row(C* to, const T* g, int64_t n) {
   for_vectors<C>(
       n, [&](int64_t k, auto lanes) { store(to + k, load(to + k, lanes) + load(g + k, lanes), lanes); });
 }
+template <class T>
+WT_FN void add_row(Complex<T>* to, const Complex<T>* g, int64_t n) {
+  add_row(&to->re, &g->re, 2 * n);
+}
 
 // C adds; T is how the gradients are stored.
 template <class T, class C>
@@ -115,9 +119,9 @@ void add_back(const PadPlan& p, const Tables& t, C* dx, const T* dout) {
       for (int64_t i = 0; i < p.out[0]; ++i)
         for (int64_t j = 0; j < p.out[1]; ++j, g += p.out[kRow]) {
           C* row = dx + t.row(p, plane, i, j);
-          for (int64_t k = 0; k < t.copied; ++k) row[from[k]] += C(g[k]);
+          for (int64_t k = 0; k < t.copied; ++k) row[from[k]] = row[from[k]] + C(g[k]);
           if (t.count > 0) add_row(row + from[t.copied], g + t.copied, t.count);
-          for (int64_t k = t.copied + t.count; k < p.out[kRow]; ++k) row[from[k]] += C(g[k]);
+          for (int64_t k = t.copied + t.count; k < p.out[kRow]; ++k) row[from[k]] = row[from[k]] + C(g[k]);
         }
     }
   });
@@ -125,7 +129,7 @@ void add_back(const PadPlan& p, const Tables& t, C* dx, const T* dout) {
 
 void pad_backward(const LaunchContext& ctx, const View& dx, const View& dout, const PadPlan& p) {
   const Tables t(ctx, p);
-  dispatch(FloatTypes{}, p.dtype, [&](auto tag) {
+  const auto add = [&](auto tag) {
     using T = typename decltype(tag)::type;
     using C = Compute<T>;
     if constexpr (std::is_same_v<T, C>) {
@@ -136,7 +140,8 @@ void pad_backward(const LaunchContext& ctx, const View& dx, const View& dout, co
       add_back(p, t, wide, dout.as<const T>());
       converter(dtype_of<C>, p.dtype)(n, dx.data, wide);
     }
-  });
+  };
+  if (!try_dispatch(ComplexTypes{}, p.dtype, add)) dispatch(FloatTypes{}, p.dtype, add);
 }
 
 }  // namespace

@@ -51,11 +51,13 @@ __global__ void __launch_bounds__(kThreads) cast_kernel(To* out, const From* in,
 
 using NarrowFloats = Types<float, BFloat16, Half>;
 
+bool is_narrow_float(DType t) { return is_floating(t) && t != DType::Float64; }
+
 bool try_cast(const LaunchContext& ctx, const ElementwisePlan& plan) {
   const Operand &out = plan.operands[0], &in = plan.operands[1];
   if (plan.ndim > 1 || !is_flat(plan, out) || !is_flat(plan, in)) return false;
   if (!is_aligned(out.data, 16) || !is_aligned(in.data, 16)) return false;
-  bool done = false;
+  if (!is_narrow_float(out.dtype) || !is_narrow_float(in.dtype) || out.dtype == in.dtype) return false;
   dispatch(NarrowFloats{}, out.dtype, [&](auto to) {
     dispatch(NarrowFloats{}, in.dtype, [&](auto from) {
       using To = typename decltype(to)::type;
@@ -65,11 +67,10 @@ bool try_cast(const LaunchContext& ctx, const ElementwisePlan& plan) {
         const int64_t blocks = ceil_div(plan.numel, kThreads * W * kFlatLoads);
         launch(ctx, "copy", cast_kernel<To, From>, dim3(unsigned(blocks)), dim3(kThreads), 0,
                reinterpret_cast<To*>(out.data), reinterpret_cast<const From*>(in.data), plan.numel);
-        done = true;
       }
     });
   });
-  return done;
+  return true;
 }
 
 // ---- transposes: the input is packed along dim d, the output along the last ----

@@ -365,7 +365,7 @@ struct ReduceWay {
 template <class Red> inline constexpr bool kHasFast = !std::is_same_v<typename Red::Fast, Types<>>;
 template <class Red>
 bool fast_dtype([[maybe_unused]] DType dtype) {
-  if constexpr (kHasFast<Red>) return dispatch(typename Red::Fast{}, dtype, [](auto) {});
+  if constexpr (kHasFast<Red>) return try_dispatch(typename Red::Fast{}, dtype, [](auto) {});
   return false;
 }
 

@@ -340,7 +340,7 @@ void index_put(const LaunchContext& ctx, const View& self, const View& values, c
     auto add = [&](auto t) {
       put_typed<typename decltype(t)::type>(self, values, indices[0], offsets, count, Add{});
     };
-    dispatch(AllTypes{}, self.dtype, add) || dispatch(ComplexTypes{}, self.dtype, add);
+    if (!try_dispatch(AllTypes{}, self.dtype, add)) dispatch(ComplexTypes{}, self.dtype, add);
   } else {
     dispatch_size(MoveTypes{}, itemsize(self.dtype), [&](auto t) {
       put_typed<typename decltype(t)::type>(self, values, indices[0], offsets, count, Assign{});

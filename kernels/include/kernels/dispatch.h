@@ -1,6 +1,6 @@
 // From a runtime dtype to a compile-time one: dispatch calls a generic lambda with a tag, `[&](auto t) {
-// using T = typename decltype(t)::type; ... }`. A dtype outside the list returns false and the caller reports
-// it.
+// using T = typename decltype(t)::type; ... }`. A dtype outside of the list raises in the name of the
+// function that asked; who has another way for it calls try_dispatch.
 #pragma once
 
 #include "kernels/complex.h"
@@ -48,14 +48,34 @@ using SizeTypes = Types<uint8_t, uint16_t, uint32_t, uint64_t>;
 using ComplexTypes = Types<Complex<float>, Complex<double>>;
 using MoveTypes = Types<uint8_t, uint16_t, uint32_t, uint64_t, Complex<double>>;  // with complex numbers
 
+// Implemented in csrc/core: raises a DtypeError.
+[[noreturn]] WT_API void unhandled_dtype(const char* kernel, DType dtype);
+[[noreturn]] WT_API void unhandled_size(const char* kernel, size_t bytes);
+
+// Device code cannot raise: there it ends the launch with an error.
+#if defined(__CUDA_ARCH__)
+#define WT_UNHANDLED(raise) __trap()
+#else
+#define WT_UNHANDLED(raise) raise
+#endif
+
 template <class... Ts, class F>
-WT_INLINE bool dispatch(Types<Ts...>, DType dtype, F&& f) {
+[[nodiscard]] WT_INLINE bool try_dispatch(Types<Ts...>, DType dtype, F&& f) {
   return ((dtype_of<Ts> == dtype && (f(Tag<Ts>{}), true)) || ...);
 }
 
 template <class... Ts, class F>
-WT_INLINE bool dispatch_size(Types<Ts...>, size_t bytes, F&& f) {
-  return ((sizeof(Ts) == bytes && (f(Tag<Ts>{}), true)) || ...);
+WT_INLINE void dispatch(Types<Ts...> types, DType dtype, F&& f,
+                        [[maybe_unused]] const char* kernel = __builtin_FUNCTION()) {
+  if (!try_dispatch(types, dtype, f)) WT_UNHANDLED(unhandled_dtype(kernel, dtype));
 }
+
+template <class... Ts, class F>
+WT_INLINE void dispatch_size(Types<Ts...>, size_t bytes, F&& f,
+                             [[maybe_unused]] const char* kernel = __builtin_FUNCTION()) {
+  if (!((sizeof(Ts) == bytes && (f(Tag<Ts>{}), true)) || ...)) WT_UNHANDLED(unhandled_size(kernel, bytes));
+}
+
+#undef WT_UNHANDLED
 
 }  // namespace warptape::kernels

@@ -96,6 +96,21 @@ def with_real(name: str, ref: Callable[..., Any]) -> Op:
     )  # fmt: skip
 
 
+PAD = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"}
+
+
+def padded(mode: str) -> Op:
+    """By one on the left and two on the right of the last dim, from 4 and from 9 to let whole rows move."""
+
+    def reference(z: np.ndarray, *_: Any) -> np.ndarray:
+        return np.pad(z, ((0, 0), (0, 0), (1, 2)), mode)  # type: ignore[call-overload,no-any-return]
+
+    return row(
+        "nn.functional.pad", reference, args=((1, 2), PAD[mode]), shapes=((1, 2, 4), (2, 1, 9)),
+        label=f"pad, {PAD[mode]} (complex)",
+    )  # fmt: skip
+
+
 def products(*shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> Callable[[Rng], Sequence[Sample]]:
     return lambda r: [S(r(*a), r(*a), r(*b), r(*b)) for a, b in shapes]
 
@@ -111,6 +126,7 @@ VECTORS = products(((5,), (5,)))
 ROWS = (
     *(row(name, ref, shapes=SHAPES[: 2 if name in ("var", "std") else 3]) for name, ref in UNARY.items()),
     *(binary(name, ref) for name, ref in BINARY.items()),
+    *(padded(mode) for mode in PAD),
     *(with_real(name, BINARY[name]) for name in ("add", "mul", "div", "pow")),
     row("pow", np.power, args=(3,), label="pow (complex, int)"),
     row("pow", np.power, args=(-1.5,), label="pow (complex, float)"),

@@ -200,6 +200,15 @@ def test_stft() -> None:
         torch.stft(t, 8, window=w)
 
 
+def test_stft_gradient_of_complex() -> None:
+    z = torch.tensor([1 + 2j, -1, 3j, 2, 1 - 1j, 0.5], dtype=torch.complex128, requires_grad=True)
+    spectrum = torch.stft(z, 4, 2, window=torch.ones(4, dtype=torch.float64), return_complex=True)
+    # The sum over all frequencies is four times a frame's first element; frames begin at 2, 0, 2 and 4.
+    spectrum.real.sum().backward()
+    assert z.grad is not None
+    close(z.grad, 4 * np.array([1, 0, 2, 0, 1, 0j]))
+
+
 @pytest.mark.parametrize("normalized", [True, False])
 @pytest.mark.parametrize("onesided", [True, False])
 @pytest.mark.parametrize("center", [True, False])
