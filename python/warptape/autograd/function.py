@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .. import _C
@@ -22,13 +22,11 @@ class FunctionCtx:
     _tensor_inputs: list[int]  # positions of the tensors among forward's arguments
     _output_meta: list[tuple[Any, ...] | None]  # (shape, dtype, device) per output that is a tensor
     _recorded: list[int]  # positions of the outputs that have gradients
-
-    def __init__(self) -> None:
-        self._saved: tuple[Tensor | None, ...] = ()
-        self._dirty: tuple[Tensor, ...] = ()
-        self._non_differentiable: tuple[Tensor, ...] = ()
-        self._materialize = True
-        self._node: Any = None
+    _saved: tuple[Tensor | None, ...] = ()
+    _dirty: tuple[Tensor, ...] = ()
+    _non_differentiable: tuple[Tensor, ...] = ()
+    _materialize = True
+    _node: Any = None
 
     def save_for_backward(self, *tensors: Tensor | None) -> None:
         """Keeps inputs, outputs or intermediate tensors; backward checks that they were not changed since."""
@@ -121,10 +119,9 @@ class Function:
     def apply(cls, *args: Any, **kwargs: Any) -> Any:
         """Runs forward, and records it where an argument requires a gradient."""
         ctx = _context_class(cls)()
-        tensor_inputs = [i for i, a in enumerate(args) if isinstance(a, _C.TensorBase)]
-        ctx._tensor_inputs = tensor_inputs
-        ctx.needs_input_grad = tuple(isinstance(a, _C.TensorBase) and a.requires_grad for a in args)
-        recorded = _C.is_grad_enabled() and any(ctx.needs_input_grad)
+        ctx._tensor_inputs = [i for i, a in enumerate(args) if isinstance(a, _C.TensorBase)]
+        ctx.needs_input_grad = tuple([isinstance(a, _C.TensorBase) and a.requires_grad for a in args])
+        recorded = _C.is_grad_enabled() and True in ctx.needs_input_grad
         with no_grad():
             if cls.setup_context is Function.setup_context:
                 out = cls.forward(ctx, *args, **kwargs)
@@ -143,24 +140,32 @@ def _context_class(cls: type[Function]) -> type[FunctionCtx]:
     return made
 
 
+def _has(items: Sequence[Any], item: Any) -> bool:
+    """Whether the very object is among the items: `in` would compare tensors by value."""
+    for i in items:  # noqa: SIM110, a generator would double the time of a call
+        if i is item:
+            return True
+    return False
+
+
 def _finish(cls: type[Function], ctx: Any, args: tuple[Any, ...], out: Any, recorded: bool) -> Any:
-    outputs = list(out) if isinstance(out, tuple | list) else [out]
+    outputs = list(out) if isinstance(out, (tuple, list)) else [out]
     dirty = list(ctx._dirty)
     if len(dirty) > 1:
         raise NotImplementedError(f"{cls.__name__}: at most one input may be marked dirty, got {len(dirty)}")
-    if dirty and not any(o is dirty[0] for o in outputs):
+    if dirty and not _has(outputs, dirty[0]):
         raise RuntimeError(f"{cls.__name__}: an input marked dirty must be returned")
     saved = list(ctx._saved)
     for i, o in enumerate(outputs):
-        if isinstance(o, _C.TensorBase) and not any(o is d for d in dirty):
-            given = any(o is a for a in args)
+        if isinstance(o, _C.TensorBase) and not _has(dirty, o):
+            given = _has(args, o)
             fresh = _C._function_output(o, given)
             if fresh is not o and not given:
                 saved = [fresh if s is o else s for s in saved]
             outputs[i] = fresh
     if recorded:
         _record(cls, ctx, args, outputs, dirty, saved, out)
-    if not isinstance(out, tuple | list):
+    if not isinstance(out, (tuple, list)):
         return outputs[0]
     return type(out)(*outputs) if hasattr(out, "_fields") else tuple(outputs)
 
@@ -174,18 +179,18 @@ def _record(
     saved: list[Any],
     out: Any,
 ) -> None:
-    raw = list(out) if isinstance(out, tuple | list) else [out]
+    raw = list(out) if isinstance(out, (tuple, list)) else [out]
     ctx._output_meta = [
         (o.shape, o.dtype, o.device) if isinstance(o, _C.TensorBase) else None for o in outputs
     ]
-    first = [i for i, o in enumerate(outputs) if any(o is d for d in dirty)]
+    first = [i for i, o in enumerate(outputs) if _has(dirty, o)]
     rest = [
         i
         for i, o in enumerate(outputs)
         if isinstance(o, _C.TensorBase)
         and i not in first
         and (o.dtype.is_floating_point or o.dtype.is_complex)
-        and not any(raw[i] is n for n in ctx._non_differentiable)
+        and not _has(ctx._non_differentiable, raw[i])
     ]
     ctx._recorded = [*first, *rest]
     inputs = tuple(args[i] for i in ctx._tensor_inputs)
