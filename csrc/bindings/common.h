@@ -43,6 +43,11 @@ inline void checked(int status) {
   if (status < 0) throw PythonErrorSet();
 }
 
+// The items of a list or tuple, which stay while converting one of them runs Python code.
+inline Object frozen(PyObject* o) {
+  return PyTuple_Check(o) ? Object::share(o) : checked(PySequence_Tuple(o));
+}
+
 // Sets the Python exception for the C++ exception in flight; `op` is the name that Python called, if any.
 void set_python_error(const char* op = nullptr);
 

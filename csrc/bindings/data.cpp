@@ -19,6 +19,7 @@ struct Nested {
   Shape sizes;
   PromotionState kind;
   std::vector<Scalar> values;
+  bool in_tensor = false;  // what is collected has a tensor's dtype, which `kind` knows
 };
 
 bool is_sequence(PyObject* o) {
@@ -37,8 +38,6 @@ void measure(PyObject* o, Nested& out) {
     if (n == 0) return;
     keep = checked(PySequence_GetItem(keep.get(), 0));
   }
-  if (is_tensor(keep.get()))
-    for (int64_t n : tensor_of(keep.get()).sizes()) out.sizes.push_back(n);
 }
 
 std::optional<DType> from_numpy_dtype(const py::dtype& d) {
@@ -79,6 +78,14 @@ std::optional<DType> from_numpy_dtype(const py::dtype& d) {
   }
 }
 
+// A tensor of one element counts as a number.
+Scalar only_element(const Tensor& t) {
+  if (t.numel() == 1) return item_unlocked(t);
+  constexpr const char* why = "tensor: only one element tensors can be converted to Python scalars, got ";
+  if (category(t.dtype()) <= DTypeCategory::Integral) throw TypeError(message(why, t, "; see stack()"));
+  throw ValueError(message(why, t, "; see stack()"));
+}
+
 // NumPy's numbers have a dtype of their own, though some are Python numbers as well.
 std::optional<DType> numpy_scalar_dtype(PyObject* o) {
   if (PyFloat_CheckExact(o) || PyLong_CheckExact(o) || PyBool_Check(o) || is_tensor(o)) return std::nullopt;
@@ -90,31 +97,38 @@ std::optional<DType> numpy_scalar_dtype(PyObject* o) {
 
 void collect_scalar(PyObject* o, Nested& out) {
   Scalar s;
+  if (is_tensor(o)) {
+    out.kind.add_dimensioned(tensor_of(o).dtype());
+    return out.values.push_back(only_element(tensor_of(o)));
+  }
   if (!to_scalar(o, s)) throw TypeError(message("tensor: must be real number, not ", Py_TYPE(o)->tp_name));
   WT_CHECK(!PyLong_Check(o) || !s.is_floating(), ValueError,
            "tensor: an int must fit into 64 bits, got a larger one");
-  out.kind.add_dimensioned(numpy_scalar_dtype(o).value_or(s.dtype()));
+  if (!out.in_tensor) out.kind.add_dimensioned(numpy_scalar_dtype(o).value_or(s.dtype()));
   out.values.push_back(s);
 }
 
 void collect(PyObject* o, size_t depth, Nested& out) {
   if (is_tensor(o) && depth < out.sizes.size()) {
     Object list = checked(tensor_tolist(tensor_of(o)));
-    return collect(list.get(), depth, out);
+    out.kind.add_dimensioned(tensor_of(o).dtype());
+    out.in_tensor = true;
+    collect(list.get(), depth, out);
+    out.in_tensor = false;
+    return;
   }
   if (depth == out.sizes.size()) {
-    if (is_tensor(o)) out.kind.add_dimensioned(tensor_of(o).dtype());
     WT_CHECK(!is_sequence(o) || is_tensor(o), ValueError, "tensor: expected a number at dim ", depth,
              ", got a sequence");
     return collect_scalar(o, out);
   }
   WT_CHECK(is_sequence(o), TypeError, "tensor: expected a sequence of length ", out.sizes[depth], " at dim ",
            depth, ", got ", Py_TYPE(o)->tp_name);
-  Object items = checked(PySequence_Fast(o, "tensor: expected a sequence"));
-  Py_ssize_t n = PySequence_Fast_GET_SIZE(items.get());
+  Object items = checked(PySequence_Tuple(o));  // of its own: __float__ of an item may change the list
+  Py_ssize_t n = PyTuple_GET_SIZE(items.get());
   WT_CHECK(n == out.sizes[depth], ValueError, "tensor: expected sequence of length ", out.sizes[depth],
            " at dim ", depth, " (got ", n, ")");
-  for (Py_ssize_t i = 0; i < n; ++i) collect(PySequence_Fast_GET_ITEM(items.get(), i), depth + 1, out);
+  for (Py_ssize_t i = 0; i < n; ++i) collect(PyTuple_GET_ITEM(items.get(), i), depth + 1, out);
 }
 
 Tensor from_nested(PyObject* o, std::optional<DType> dtype) {
@@ -328,6 +342,10 @@ PyObject* tensor_tolist(const Tensor& t) {
     copy_unlocked(host, t);
   }
   return nested_list(host, 0, static_cast<const char*>(host.data()));
+}
+
+bool is_array(PyObject* o) {
+  return PySequence_Check(o) && !PyList_Check(o) && !PyTuple_Check(o) && py::isinstance<py::array>(o);
 }
 
 Tensor tensor_from_data(PyObject* data) { return tensor_from(data, std::nullopt, false); }

@@ -201,7 +201,7 @@ struct PythonPacked final : PackedTensor, PythonPart {
 Ref<PackedTensor> pack(const Tensor& t) {
   if (hook_stack.empty()) return {};
   GilGuard gil;
-  HookPair& top = hook_stack.back();
+  HookPair top = hook_stack.back();  // a copy: the hook may push pairs of its own
   // The hook's own ops are not recorded with hooks again.
   Restore<bool> off(thread_state.saved_tensor_hooks, false);
   Object arg = checked(wrap(t));

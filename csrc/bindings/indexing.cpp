@@ -52,12 +52,13 @@ int64_t consumed(PyObject* o) {
 
 class Parser {
  public:
-  Parser(const Tensor& x, PyObject* const* items, Py_ssize_t n) : x_(x) {
+  Parser(const Tensor& x, PyObject* const* items, Py_ssize_t n) : x_(x), sizes_(x.sizes()) {
     for (Py_ssize_t i = 0; i < n; ++i) taken_ += consumed(items[i]);
     WT_CHECK(taken_ <= x.ndim(), IndexError, "indexing: too many indices for tensor of dimension ", x.ndim(),
              ": got ", taken_);
     for (Py_ssize_t i = 0; i < n; ++i) add(items[i]);
     while (dim_ < x.ndim()) whole();
+    WT_CHECK(x.sizes() == sizes_, Error, "indexing: __index__ of an index changed the tensor");
     bool advanced = false;
     for (auto& t : out.indices) advanced |= t.has_value();
     if (!advanced) out.indices.clear();
@@ -65,8 +66,14 @@ class Parser {
   Parsed out;
 
  private:
+  // The size of the next dim of the input. There may be none where __index__ changed what was counted.
+  int64_t take() {
+    WT_CHECK(dim_ < std::ssize(sizes_), IndexError, "indexing: too many indices for tensor of dimension ",
+             sizes_.size());
+    return sizes_[static_cast<size_t>(dim_++)];
+  }
   void whole() {
-    out.items.push_back({Item::Kind::Slice, 0, x_.sizes()[dim_++], 1});
+    out.items.push_back({Item::Kind::Slice, 0, take(), 1});
     out.indices.emplace_back();
   }
   void push_view(Item item) {
@@ -75,7 +82,7 @@ class Parser {
     if (item.kind != Item::Kind::Int) out.indices.emplace_back();
   }
   void advanced(Tensor index, int64_t dims) {
-    for (int64_t d = 0; d < dims; ++d) out.items.push_back({Item::Kind::Slice, 0, x_.sizes()[dim_++], 1});
+    for (int64_t d = 0; d < dims; ++d) out.items.push_back({Item::Kind::Slice, 0, take(), 1});
     out.indices.emplace_back(std::move(index));
     // A mask of several dims stands for as many index tensors; the op expands it.
     for (int64_t d = 1; d < dims; ++d) out.indices.emplace_back();
@@ -93,18 +100,18 @@ class Parser {
       out.indices.back() = full(Shape{1}, o == Py_True, {DType::Bool, Device{}});
       return;
     }
-    int64_t size = dim_ < x_.ndim() ? x_.sizes()[dim_] : 0;
     if (PySlice_Check(o)) {
-      Item item = slice_item(o, size, dim_++);
+      const int64_t size = take();
+      Item item = slice_item(o, size, dim_ - 1);
       if (item.start == 0 && item.step == 1 && item.length == size) {
         --dim_;
         return whole();
       }
       return push_view(item);
     }
-    add_index(o, size);
+    add_index(o);
   }
-  void add_index(PyObject* o, int64_t size) {
+  void add_index(PyObject* o) {
     bool scalar_tensor = is_tensor(o) && tensor_of(o).ndim() == 0 && tensor_of(o).dtype() != DType::Bool &&
                          category(tensor_of(o).dtype()) <= DTypeCategory::Integral;
     if (PyLong_Check(o) || scalar_tensor || (!is_tensor(o) && PyIndex_Check(o) && !PySequence_Check(o))) {
@@ -114,7 +121,8 @@ class Parser {
         PyErr_Clear();
         throw IndexError("indexing: an int index must fit into 64 bits");
       }
-      return push_view(int_item(i, size, dim_++));
+      const int64_t size = take();
+      return push_view(int_item(i, size, dim_ - 1));
     }
     WT_CHECK(is_tensor(o) || PySequence_Check(o), IndexError,
              "only integers, slices (`:`), ellipsis (`...`), None and long or byte Variables are valid "
@@ -132,13 +140,14 @@ class Parser {
     }
     int64_t dims = mask ? index.ndim() : 1;
     for (int64_t d = 0; mask && d < dims; ++d)
-      WT_CHECK(dim_ + d < x_.ndim() && index.sizes()[d] == x_.sizes()[dim_ + d], IndexError,
-               "indexing: The shape of the mask ", index.sizes(), " at index ", d,
-               " does not match the shape of the indexed tensor ", x_.sizes(), " at index ", dim_ + d);
+      WT_CHECK(dim_ + d < std::ssize(sizes_) && index.sizes()[d] == sizes_[static_cast<size_t>(dim_ + d)],
+               IndexError, "indexing: The shape of the mask ", index.sizes(), " at index ", d,
+               " does not match the shape of the indexed tensor ", sizes_, " at index ", dim_ + d);
     advanced(std::move(index), dims);
   }
 
   const Tensor& x_;
+  const Shape sizes_;
   int64_t taken_ = 0, dim_ = 0;
   bool ellipsis_ = false;
 };

@@ -1,6 +1,6 @@
 // Operators. Two tensors of our own types, or a tensor and a Python number, go straight to the op; everything
 // else takes the general way, so that overloads, errors and reflected operators are the same as the method's.
-#include "bindings/common.h"
+#include "bindings/data.h"
 #include "ops/elementwise.h"
 
 namespace warptape::bindings {
@@ -62,6 +62,32 @@ PyObject* subtract(PyObject* a, PyObject* b) {
     if (x.numel() + y.numel() < GilRelease::kWorthIt) return guarded([&] { return wrap(ops::sub(x, y, 1)); });
   }
   return binary<"sub">(a, b);
+}
+
+// array / tensor multiplies, as PyTorch does: NumPy leaves the quotient to the tensor and computes the
+// product.
+PyObject* divide(PyObject* a, PyObject* b) {
+  if (is_tensor(a) || !is_array(a)) return fast_binary<ops::div, "div">(a, b);
+  static const OpGroup* cached = nullptr;
+  return guarded([&] {
+    Object inverse = checked(call_group(group("reciprocal", cached), b, nullptr, 0, nullptr));
+    return PyNumber_Multiply(inverse.get(), a);
+  });
+}
+
+// NumPy leaves == and != to the tensor as well, and an array without a fitting dtype is equal to no tensor.
+template <Name name>
+PyObject* equality(PyObject* a, PyObject* b) {
+  if (!is_array(b)) return binary<name>(a, b);
+  return guarded([&]() -> PyObject* {
+    Object other;
+    try {
+      other = checked(wrap(tensor_from_data(b)));
+    } catch (const TypeError&) {
+      Py_RETURN_NOTIMPLEMENTED;
+    }
+    return binary<name>(a, other.get());
+  });
 }
 
 template <Name name>
@@ -148,7 +174,7 @@ PyNumberMethods make_methods() {
   m.nb_add = add;
   m.nb_subtract = subtract;
   m.nb_multiply = fast_binary<ops::mul, "mul">;
-  m.nb_true_divide = fast_binary<ops::div, "div">;
+  m.nb_true_divide = divide;
   m.nb_floor_divide = binary<"floor_divide">;
   m.nb_remainder = binary<"remainder">;
   m.nb_power = power<"pow">;
@@ -173,6 +199,8 @@ PyNumberMethods make_methods() {
   m.nb_inplace_floor_divide = inplace<"floor_divide_">;
   m.nb_inplace_remainder = inplace<"remainder_">;
   m.nb_inplace_power = inplace_power<"pow_">;
+  m.nb_inplace_lshift = inplace<"bitwise_left_shift_">;
+  m.nb_inplace_rshift = inplace<"bitwise_right_shift_">;
   m.nb_inplace_and = inplace<"bitwise_and_">;
   m.nb_inplace_or = inplace<"bitwise_or_">;
   m.nb_inplace_xor = inplace<"bitwise_xor_">;
@@ -186,9 +214,9 @@ PyNumberMethods number_methods = make_methods();
 PyObject* tensor_richcompare(PyObject* a, PyObject* b, int op) {
   switch (op) {
     case Py_EQ:
-      return binary<"eq">(a, b);
+      return equality<"eq">(a, b);
     case Py_NE:
-      return binary<"ne">(a, b);
+      return equality<"ne">(a, b);
     case Py_LT:
       return binary<"lt">(a, b);
     case Py_LE:

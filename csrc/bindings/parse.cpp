@@ -51,12 +51,13 @@ bool to_int_list(PyObject* o, Frame& frame, Value& v, bool single_too) {
     return true;
   }
   Shape& shape = frame.shapes.emplace_back();
-  Py_ssize_t n = PySequence_Fast_GET_SIZE(o);
-  PyObject** items = PySequence_Fast_ITEMS(o);
+  Object items = frozen(o);
+  Py_ssize_t n = PyTuple_GET_SIZE(items.get());
   shape.reserve(static_cast<size_t>(n));
   for (Py_ssize_t i = 0; i < n; ++i) {
     int64_t x;
-    if (PyBool_Check(items[i]) || !to_int(items[i], x)) return false;
+    PyObject* item = PyTuple_GET_ITEM(items.get(), i);
+    if (PyBool_Check(item) || !to_int(item, x)) return false;
     shape.push_back(x);
   }
   v.list = {shape.data(), shape.size()};
@@ -272,13 +273,13 @@ Shape to_shape(PyObject* o, const char* what) {
   Shape out;
   int64_t one;
   if (!PySequence_Check(o) && to_int(o, one)) return {one};
-  Object list(PySequence_Fast(o, ""));
+  Object list(PySequence_Tuple(o));
   if (!list) {
     PyErr_Clear();
     throw TypeError(message(what, ": expected ints, got ", Py_TYPE(o)->tp_name));
   }
-  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(list.get()); ++i) {
-    PyObject* item = PySequence_Fast_GET_ITEM(list.get(), i);
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(list.get()); ++i) {
+    PyObject* item = PyTuple_GET_ITEM(list.get(), i);
     WT_CHECK(to_int(item, one), TypeError, what, ": expected ints, got ", Py_TYPE(item)->tp_name,
              " at position ", i);
     out.push_back(one);

@@ -257,6 +257,8 @@ void init_tensor_type(PyObject* module) {
       {Py_nb_inplace_floor_divide, reinterpret_cast<void*>(number_methods.nb_inplace_floor_divide)},
       {Py_nb_inplace_remainder, reinterpret_cast<void*>(number_methods.nb_inplace_remainder)},
       {Py_nb_inplace_power, reinterpret_cast<void*>(number_methods.nb_inplace_power)},
+      {Py_nb_inplace_lshift, reinterpret_cast<void*>(number_methods.nb_inplace_lshift)},
+      {Py_nb_inplace_rshift, reinterpret_cast<void*>(number_methods.nb_inplace_rshift)},
       {Py_nb_inplace_and, reinterpret_cast<void*>(number_methods.nb_inplace_and)},
       {Py_nb_inplace_or, reinterpret_cast<void*>(number_methods.nb_inplace_or)},
       {Py_nb_inplace_xor, reinterpret_cast<void*>(number_methods.nb_inplace_xor)},

@@ -6,6 +6,7 @@ expectations are PyTorch's.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import Any
 
@@ -106,3 +107,17 @@ def test_attention_over_no_keys() -> None:
     del used  # what the gradient's memory held before must not show
     out.backward(warptape.ones_like(out))
     assert out.tolist() == q.grad.tolist() == warptape.zeros(1, 2, 3, 4).tolist()
+
+
+def test_pack_hook_may_enter_hooks_of_its_own() -> None:
+    def pack(t: warptape.Tensor) -> warptape.Tensor:
+        with contextlib.ExitStack() as scopes:
+            for _ in range(100):
+                scopes.enter_context(warptape.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t))
+        return t
+
+    x = warptape.ones(2, requires_grad=True)
+    with warptape.autograd.graph.saved_tensors_hooks(pack, lambda t: t * 3):
+        y = x * x
+    y.sum().backward()
+    assert x.grad.tolist() == [6, 6]

@@ -221,3 +221,24 @@ def test_wrong_values() -> None:
     with pytest.raises(IndexError, match="0-dim tensor"):
         wt.tensor(1.0)[0]
     assert np.array_equal(x.numpy(), a)
+
+
+class Swaps:
+    """An index that gives the tensor other data when it is asked for its number."""
+
+    def __init__(self, t: Any, data: Any) -> None:
+        self.t, self.data = t, data
+
+    def __index__(self) -> int:
+        self.t.data = self.data
+        return 1
+
+
+def test_indices_that_change_what_is_indexed() -> None:
+    for index in (lambda s: (s, 2, 3), lambda s: (slice(0, s), slice(None), 3)):
+        t = wt.arange(24.0).view(2, 3, 4)
+        with pytest.raises(RuntimeError, match="changed the tensor"):
+            t[index(Swaps(t, wt.zeros(1)))]
+    mask, t = wt.tensor(True), wt.ones(2, 3)
+    with pytest.raises(IndexError, match="too many indices"):
+        t[Swaps(mask, wt.zeros(3, dtype=wt.int64)), :, mask]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,6 +35,66 @@ def test_functions_of_numpy_return_tensors() -> None:
     for number in (np.float64(2), np.float32(2), np.int64(2)):
         for found in (number * t, t * number):
             assert type(found) is wt.Tensor and found.dtype == wt.float32 and found.tolist() == [0, 2, 4]
+
+
+def test_comparison_with_arrays() -> None:
+    t, a = wt.tensor([1.0, 2.0]), np.array([1.0, 3.0])
+    for equal, unequal in ((t == a, t != a), (a == t, a != t)):
+        assert type(equal) is type(unequal) is wt.Tensor and equal.dtype == unequal.dtype == wt.bool
+        assert equal.tolist() == [True, False] and unequal.tolist() == [False, True]
+    assert (t == a[:, None]).tolist() == [[True, False], [False, False]]
+    assert (wt.nn.Parameter(t) == np.array(1)).tolist() == [True, False]
+    assert (t == np.array(["a", "b"])) is False and (t != np.array(["a", "b"])) is True
+    with pytest.raises(wt.ShapeError):
+        t == np.ones(3)  # noqa: B015
+    for compare in (operator.lt, operator.le, operator.gt, operator.ge):
+        for sides in ((t, a), (a, t)):
+            with pytest.raises(TypeError):
+                compare(*sides)
+
+
+def test_operators_with_arrays() -> None:
+    t, a = wt.tensor([2.0, 4.0]), np.array([1.0, 3.0])
+    for found, expected in (
+        (t + a, [3, 7]),
+        (t - a, [1, 1]),
+        (t * a, [2, 12]),
+        (t / a, [2, 4 / 3]),
+        (t // a, [2, 1]),
+        (t % a, [0, 1]),
+        (t**a, [2, 64]),
+        (t @ a, 14),
+        (a / t, [0.5, 0.75]),
+    ):
+        assert type(found) is wt.Tensor and found.dtype == wt.float64 and found.tolist() == expected
+    assert (np.array([True]) / wt.tensor([4])).tolist() == [0.25]
+    for reflected in (
+        operator.add,
+        operator.sub,
+        operator.mul,
+        operator.floordiv,
+        operator.pow,
+        operator.matmul,
+    ):
+        with pytest.raises(TypeError):
+            reflected(a, t)
+    with pytest.raises(RuntimeError, match="requires grad"):
+        a / wt.ones(2, requires_grad=True)
+
+
+@pytest.mark.parametrize(
+    "number", [np.int16(2), np.float32(2), np.float64(2)], ids=lambda n: type(n).__name__
+)
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "eq", "lt", "ge"])
+def test_operators_with_numbers(name: str, number: Any) -> None:
+    op = getattr(operator, name)
+    for t in (wt.tensor([1.5, 4.0]), wt.tensor([1, 4]), wt.tensor(3.0)):
+        plain = number.item()
+        for found, expected in ((op(t, number), op(t, plain)), (op(number, t), op(plain, t))):
+            assert type(found) is wt.Tensor and found.dtype == expected.dtype
+            assert found.tolist() == expected.tolist()
+    assert (wt.tensor([True]) & np.True_).dtype == wt.bool
+    assert (wt.ones(1) * np.complex64(2j)).tolist() == [2j]
 
 
 def test_arrays_that_are_not_taken() -> None:
