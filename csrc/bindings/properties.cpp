@@ -118,6 +118,7 @@ std::vector<PyGetSetDef> tensor_properties() {
       {"nbytes", get<get_nbytes>, nullptr, "Bytes of all elements.", nullptr},
       {"requires_grad", get<get_requires>, set_requires, "Whether ops on this tensor are recorded.", nullptr},
       {"grad", get<get_grad>, set_grad, "The gradient that backward accumulated, or None.", nullptr},
+      {"_grad", get<get_grad>, set_grad, "grad.", nullptr},
       {"grad_fn", get<get_grad_fn>, nullptr, "The node of the op that made this tensor, or None.", nullptr},
       {"is_leaf", get<get_is_leaf>, nullptr, "True when no recorded op made this tensor.", nullptr},
       {"retains_grad", get<get_retains>, nullptr, "Whether retain_grad() was called.", nullptr},

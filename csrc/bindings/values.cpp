@@ -9,6 +9,7 @@ struct DTypeObject {
 };
 struct DeviceObject {
   PyObject_HEAD Device value;
+  int8_t number;  // as given, which the CPU and meta have for show only; -1: none
 };
 struct GeneratorObject {
   PyObject_HEAD Ref<Generator> value;
@@ -19,6 +20,20 @@ PyObject* dtypes[kNumDTypes];
 
 DType dtype_value(PyObject* o) { return reinterpret_cast<DTypeObject*>(o)->value; }
 Device& device_value(PyObject* o) { return reinterpret_cast<DeviceObject*>(o)->value; }
+int8_t& device_number(PyObject* o) { return reinterpret_cast<DeviceObject*>(o)->number; }
+// The device as text, with the number that it was given.
+std::string device_text(PyObject* o) {
+  std::string out = name(device_value(o).type);
+  if (device_number(o) >= 0) out += ":" + std::to_string(device_number(o));
+  return out;
+}
+
+Device parsed_device(PyObject* text) {
+  Py_ssize_t n;
+  const char* chars = PyUnicode_AsUTF8AndSize(text, &n);
+  if (!chars) throw PythonErrorSet();
+  return parse_device({chars, static_cast<size_t>(n)});
+}
 Ref<Generator>& generator_value(PyObject* o) { return reinterpret_cast<GeneratorObject*>(o)->value; }
 
 // ---- dtype ----
@@ -62,40 +77,44 @@ PyObject* device_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O:device", const_cast<char**>(names), &what, &index))
     return nullptr;
   return guarded([&] {
-    Device d = device_of(what);
+    Device d = PyUnicode_Check(what) ? parsed_device(what) : device_of(what);
+    int8_t number = is_device(what) ? device_number(what) : d.index;
     if (index && index != Py_None) {
-      WT_CHECK(!d.is_cuda() || d.index < 0, DeviceError,
+      WT_CHECK(number < 0, DeviceError,
                "device: type (string) must not include an index because index was passed explicitly: ", d);
       long i = PyLong_AsLong(index);
       if (i == -1 && PyErr_Occurred()) throw PythonErrorSet();
       WT_CHECK(i >= 0 && i <= 127, DeviceError, "device: expected an index from 0 to 127, got ", i);
-      d.index = static_cast<int8_t>(d.is_cuda() ? i : 0);
+      number = static_cast<int8_t>(i);
     }
+    d.index = d.is_cuda() ? number : int8_t{0};
     Object self = checked(type->tp_alloc(type, 0));
     device_value(self.get()) = d;
+    device_number(self.get()) = number;
     return self.release();
   });
 }
-PyObject* device_str(PyObject* self) { return PyUnicode_FromString(to_string(device_value(self)).c_str()); }
+PyObject* device_str(PyObject* self) { return PyUnicode_FromString(device_text(self).c_str()); }
 PyObject* device_repr(PyObject* self) {
-  Device d = device_value(self);
-  if (d.is_cuda() && d.index >= 0) return PyUnicode_FromFormat("device(type='cuda', index=%d)", d.index);
-  return PyUnicode_FromFormat("device(type='%s')", name(d.type));
+  const char* kind = name(device_value(self).type);
+  if (device_number(self) < 0) return PyUnicode_FromFormat("device(type='%s')", kind);
+  return PyUnicode_FromFormat("device(type='%s', index=%d)", kind, int{device_number(self)});
 }
 PyObject* device_kind(PyObject* self, void*) { return PyUnicode_FromString(name(device_value(self).type)); }
 PyObject* device_index(PyObject* self, void*) {
-  if (!device_value(self).is_cuda() || device_value(self).index < 0) Py_RETURN_NONE;
-  return PyLong_FromLong(device_value(self).index);
+  if (device_number(self) < 0) Py_RETURN_NONE;
+  return PyLong_FromLong(device_number(self));
 }
 Py_hash_t device_hash(PyObject* self) {
-  return static_cast<Py_hash_t>(device_value(self).type) * 131 + device_value(self).index + 1;
+  return static_cast<Py_hash_t>(device_value(self).type) * 131 + device_number(self) + 1;
 }
 PyObject* device_compare(PyObject* a, PyObject* b, int op) {
   if (!is_device(a) || !is_device(b) || (op != Py_EQ && op != Py_NE)) Py_RETURN_NOTIMPLEMENTED;
-  return PyBool_FromLong((device_value(a) == device_value(b)) == (op == Py_EQ));
+  const bool same = device_value(a).type == device_value(b).type && device_number(a) == device_number(b);
+  return PyBool_FromLong(same == (op == Py_EQ));
 }
 PyObject* device_reduce(PyObject* self, PyObject*) {
-  return Py_BuildValue("(O(s))", device_type, to_string(device_value(self)).c_str());
+  return Py_BuildValue("(O(s))", device_type, device_text(self).c_str());
 }
 // `with device:` makes it the default of the scope.
 thread_local std::vector<Device> outer_defaults;
@@ -259,7 +278,9 @@ PyObject* wrap(DType t) { return Py_NewRef(dtypes[static_cast<int>(t)]); }
 
 PyObject* wrap(Device d) {
   PyObject* o = device_type->tp_alloc(device_type, 0);
-  if (o) device_value(o) = d;
+  if (!o) return nullptr;
+  device_value(o) = d;
+  device_number(o) = d.is_cuda() ? d.index : int8_t{-1};
   return o;
 }
 
@@ -289,10 +310,9 @@ DType dtype_of(PyObject* o) { return dtype_value(o); }
 Device device_of(PyObject* o) {
   if (is_device(o)) return device_value(o);
   if (PyUnicode_Check(o)) {
-    Py_ssize_t n;
-    const char* text = PyUnicode_AsUTF8AndSize(o, &n);
-    if (!text) throw PythonErrorSet();
-    return parse_device({text, static_cast<size_t>(n)});
+    Device d = parsed_device(o);
+    if (!d.is_cuda()) d.index = 0;
+    return d;
   }
   if (PyLong_Check(o) && !PyBool_Check(o)) {
     long i = PyLong_AsLong(o);

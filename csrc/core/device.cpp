@@ -24,16 +24,14 @@ Device parse_device(std::string_view text) {
   std::string_view kind = text.substr(0, text.find(':'));
   for (int t = 0; t < kNumDeviceTypes; ++t) {
     if (kind != name(static_cast<DeviceType>(t))) continue;
-    Device d{static_cast<DeviceType>(t), 0};
-    if (kind.size() == text.size()) {
-      if (d.is_cuda()) d.index = -1;
-      return d;
-    }
+    Device d{static_cast<DeviceType>(t), -1};
+    if (kind.size() == text.size()) return d;
     std::string_view digits = text.substr(kind.size() + 1);
     int index = -1;
     auto [end, failed] = std::from_chars(digits.data(), digits.data() + digits.size(), index);
     if (failed != std::errc() || end != digits.data() + digits.size() || index < 0 || index > 127) break;
-    d.index = static_cast<int8_t>(d.is_cuda() ? index : 0);
+    if (digits.size() > 1 && digits[0] == '0') break;
+    d.index = static_cast<int8_t>(index);
     return d;
   }
   throw DeviceError(message("device: expected 'cpu', 'cuda', 'cuda:N' or 'meta', got '", text, "'"));

@@ -21,7 +21,8 @@ struct Device {
 WT_API const char* name(DeviceType t);  // "cpu", "cuda", "meta"
 WT_API std::string to_string(Device d);
 WT_API std::ostream& operator<<(std::ostream& out, Device d);
-// Parses "cpu", "cuda" (index -1), "cuda:1", "meta"; throws DeviceError that lists what there is.
+// Parses "cpu" and its like (index -1) and "cuda:1" and its like; throws DeviceError that lists what there
+// is.
 WT_API Device parse_device(std::string_view text);
 
 WT_API Device resolve_cuda(Device d);  // in device_runtime.cpp

@@ -138,7 +138,17 @@ def set_printoptions(**options: Any) -> None:
     _printing.set_options(**options)
 
 
-class finfo:
+class _Limits:
+    """Limits of a dtype, equal for equal ones."""
+
+    dtype: str
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and other.dtype == self.dtype
+
+
+class finfo(_Limits):
     """Limits of a floating dtype: bits, eps, max, min, tiny, smallest_normal, resolution."""
 
     _LIMITS = {
@@ -161,7 +171,7 @@ class finfo:
         return f"finfo({', '.join(f'{f}={getattr(self, f):g}' for f in fields)}, dtype={self.dtype})"
 
 
-class iinfo:
+class iinfo(_Limits):
     """Limits of an integer dtype: bits, max, min."""
 
     def __init__(self, type: Any) -> None:

@@ -301,6 +301,12 @@ class Tensor(_C.TensorBase):
 
         return to_sparse(self)
 
+    __div__ = _C.TensorBase.__truediv__
+    __rdiv__ = _C.TensorBase.__rtruediv__
+    __idiv__ = _C.TensorBase.__itruediv__
+    __long__ = _C.TensorBase.__int__
+    __nonzero__ = _C.TensorBase.__bool__
+
     def __complex__(self) -> builtins.complex:
         return builtins.complex(self.item())
 
@@ -368,6 +374,15 @@ class Tensor(_C.TensorBase):
 
         return tensor_text(self, tensor_contents)
 
+    def __copy__(self) -> Tensor:
+        import copy
+
+        if type(self).__reduce_ex__ is not Tensor.__reduce_ex__:
+            return copy._reconstruct(self, None, *self.__reduce_ex__(4))  # type: ignore[attr-defined]
+        made = Tensor._make_subclass(type(self), self, self.requires_grad)
+        made.__dict__.update(self.__dict__)
+        return made
+
     def __deepcopy__(self, memo: dict[builtins.int, Any]) -> Tensor:
         if not self.is_leaf:
             raise RuntimeError(
@@ -376,7 +391,7 @@ class Tensor(_C.TensorBase):
             )
         if id(self) in memo:
             return memo[id(self)]
-        copy = _clone(self.data)
+        copy = _copied(self, memo)
         copy = copy.as_subclass(type(self)) if type(self) is not Tensor else _C.TensorBase.detach(copy)
         memo[id(self)] = copy  # before what may lead back here
         copy.requires_grad = self.requires_grad
@@ -397,6 +412,22 @@ class Tensor(_C.TensorBase):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+
+
+def copied_storage(t: Tensor, memo: dict[Any, Any]) -> Tensor:
+    """A copy of the bytes that t views, the same one for all that view them in one deep copy."""
+    data = _C._storage_bytes(t)
+    key = Tensor, t.device, data.data_ptr(), data.numel()
+    if key not in memo:
+        memo[key] = data, _clone(data)  # `data` keeps its address
+    return memo[key][1]
+
+
+def _copied(t: Tensor, memo: dict[builtins.int, Any]) -> Tensor:
+    if t.is_meta or not t.data_ptr():
+        return _clone(t.data)
+    strides = t.stride()
+    return _C._on_storage(copied_storage(t, memo), t.dtype, tuple(t.shape), strides, t.storage_offset())
 
 
 def _deepcopy(value: Any, memo: dict[builtins.int, Any]) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 from . import _C
 from ._legacy import _KINDS
 from ._missing import lookup as _lookup
-from ._tensor import Tensor
+from ._tensor import Tensor, copied_storage
 
 __all__ = ["TypedStorage", "UntypedStorage"]
 
@@ -85,6 +85,11 @@ class UntypedStorage:
         """A copy."""
         return self._on(self._bytes.clone())
 
+    __copy__ = clone
+
+    def __deepcopy__(self, memo: dict[Any, Any]) -> Any:
+        return self._on(copied_storage(self._bytes, memo) if len(self) else self._bytes.clone())
+
     def tolist(self) -> list[Any]:
         """The elements."""
         return self._elements.tolist()
@@ -107,9 +112,10 @@ class UntypedStorage:
 class TypedStorage(UntypedStorage):
     """A storage read as elements of one dtype: what files hold, and `Tensor.storage()`."""
 
+    def __new__(cls, size: int = 0, *, dtype: Any = None, device: Any = None) -> Any:  # noqa: D102
+        return object.__new__(cls if dtype is None else storage_class_of(dtype))
+
     def __init__(self, size: int = 0, *, dtype: Any = None, device: Any = None) -> None:
-        if dtype is not None:
-            self.dtype = dtype
         super().__init__(size, device=device)
 
 
@@ -123,7 +129,11 @@ def storage_class(name: str) -> type[UntypedStorage] | None:
         return globals()[name]
     kind = name.removesuffix("Storage")
     dtype = _KINDS.get(kind) or getattr(_C, _COMPLEX.get(kind, ""), None)
-    return type(name, (TypedStorage,), {"dtype": dtype}) if dtype and kind != name else None
+    return (
+        type(name, (TypedStorage,), {"dtype": dtype, "__module__": "warptape"})
+        if dtype and kind != name
+        else None
+    )
 
 
 @cache

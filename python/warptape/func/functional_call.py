@@ -21,15 +21,16 @@ def functional_call(
     tie_weights: bool = True,
     strict: bool = False,
 ) -> Any:
-    """`module(*args, **kwargs)` with the given tensors as its parameters and buffers, by dotted name; the
-    module is afterwards as it was. `args` may be a tuple or a single argument.
+    """`module(*args, **kwargs)` with the given tensors as its parameters, buffers and other attributes, by
+    dotted name; the module is afterwards as it was. `args` may be a tuple or a single argument.
 
     With `tie_weights` a tensor replaces a shared one under all of its names. With `strict` every parameter
     and buffer must be given.
 
     Raises:
         RuntimeError: if `strict` and names are missing or unexpected.
-        AttributeError: for a name in a module that is not there; other unknown names are passed over.
+        AttributeError: for a name in a module that is not there.
+        TypeError: for what is no tensor, or the name of what is none.
         ValueError: for different tensors under the names of one that is tied, or a name in two dicts.
     """
     given = parameter_and_buffer_dicts

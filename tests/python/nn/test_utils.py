@@ -294,6 +294,30 @@ def test_functional_call():
     np.testing.assert_allclose(split.tolist(), (x @ weight.t() @ weight.t()).tolist(), atol=1e-5)
 
 
+def test_functional_call_replaces_plain_attributes():
+    class Scaled(nn.Module):
+        shared = wt.ones(2)
+
+        def __init__(self):
+            super().__init__()
+            self.scale, self.name, self.part = wt.full((2,), 2.0), "name", nn.Identity()
+            self.part.shift = wt.zeros(2)
+
+        def forward(self, x):
+            return x * self.scale + self.part.shift + self.shared
+
+    module, scale = Scaled(), wt.full((2,), 3.0, requires_grad=True)
+    given = {"scale": scale, "part.shift": wt.ones(2), "shared": wt.zeros(2), "new": wt.ones(2)}
+    out = functional_call(module, given, wt.ones(2))
+    assert out.tolist() == [4, 4]
+    out.sum().backward()
+    assert scale.grad.tolist() == [1, 1]
+    assert module(wt.ones(2)).tolist() == [3, 3]
+    assert not {"shared", "new"} & vars(module).keys()
+    with pytest.raises(TypeError, match="attribute `name`"):
+        functional_call(module, {"name": scale}, wt.ones(2))
+
+
 def test_refused_functional_calls():
     module, x = Tied(), wt.randn(3, 2)
     own, one = module.a.weight, wt.eye(2)

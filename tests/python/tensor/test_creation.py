@@ -53,6 +53,69 @@ def test_from_tensors() -> None:
     assert wt.tensor([wt.tensor(1.0), wt.tensor(2.0)]).tolist() == [1.0, 2.0]
 
 
+@pytest.mark.parametrize(
+    ("items", "dtype", "values"),
+    [
+        ([(1, "int32")], "int32", [1]),
+        ([([1], "int32"), ([[2]], "int32")], "int32", [1, 2]),
+        ([(1, "int32"), 2], "int64", [1, 2]),
+        ([3, ([1], "int32")], "int64", [3, 1]),
+        ([(1, "int32"), 2.0], "float32", [1, 2]),
+        ([(1, "uint8"), (2, "int8")], "int16", [1, 2]),
+        ([(1, "float16"), (2, "int64")], "float16", [1, 2]),
+        ([1.0, (1, "float64")], "float64", [1, 1]),
+        ([(True, "bool"), (2, "int32")], "int32", [1, 2]),
+        ([[1.0, 2.0], ([3, 4], "float64")], "float64", [[1, 2], [3, 4]]),
+        ([[([1], "int16")], [([2], "int16")]], "int16", [[1], [2]]),
+    ],
+)
+def test_tensors_in_lists(items: Any, dtype: str, values: Any) -> None:
+    def made(item: Any) -> Any:
+        if isinstance(item, list):
+            return [made(i) for i in item]
+        return wt.tensor(item[0], dtype=getattr(wt, item[1])) if isinstance(item, tuple) else item
+
+    t = wt.tensor(made(items))
+    assert t.dtype == getattr(wt, dtype) and t.tolist() == values
+
+
+def test_tensors_in_lists_have_one_element() -> None:
+    with pytest.raises(TypeError, match="only one element"):
+        wt.tensor([wt.tensor([1, 2]), wt.tensor([3, 4])])
+    with pytest.raises(ValueError, match="only one element"):
+        wt.tensor([wt.ones(0)])
+
+
+class Clears:
+    """An item whose conversion empties the list that holds it."""
+
+    def __init__(self, items: list[Any]) -> None:
+        self.items = items
+        items.append(self)
+
+    def __float__(self) -> float:
+        self.items.clear()
+        return 1.0
+
+    def __index__(self) -> int:
+        self.items.clear()
+        return 1
+
+
+def test_lists_that_conversion_changes() -> None:
+    def clearing(*rest: Any) -> list[Any]:
+        items: list[Any] = []
+        Clears(items)
+        items.extend(rest)
+        return items
+
+    assert wt.tensor(clearing(*(i + 0.5 for i in range(1000)))).shape == (1001,)
+    assert wt.zeros(clearing(10, 20)).shape == (1, 10, 20)
+    assert wt.arange(8).view(clearing(2, 4)).shape == (1, 2, 4)
+    assert wt.arange(8)[clearing(5, 6)].tolist() == [1, 5, 6]
+    assert wt.ones(2, 3, 4).sum(clearing(0, 2)).item() == 24
+
+
 def test_explicit_dtype() -> None:
     assert wt.tensor([1.7, -1.7], dtype=wt.int32).tolist() == [1, -1]
     assert wt.tensor([0, 2], dtype=wt.bool).tolist() == [False, True]
@@ -98,6 +161,27 @@ def test_dtype_objects() -> None:
     assert isinstance(wt.float32, wt.dtype)
     with pytest.raises(TypeError):
         wt.dtype()
+
+
+def test_numbers_of_devices() -> None:
+    numbered, plain = wt.device("cpu:0"), wt.device("cpu")
+    assert (str(numbered), repr(numbered)) == ("cpu:0", "device(type='cpu', index=0)")
+    assert (numbered.index, plain.index) == (0, None) and numbered != plain
+    assert numbered == wt.device("cpu", 0) == wt.device(numbered) == pickle.loads(pickle.dumps(numbered))
+    assert hash(numbered) == hash(wt.device("cpu", 0))
+    assert str(wt.device("meta:1")) == "meta:1"
+    assert wt.ones(1, device=numbered).device == wt.ones(1, device="cpu:3").device == plain
+    with pytest.raises(RuntimeError, match="must not include an index"):
+        wt.device("cpu:0", 0)
+    with pytest.raises(RuntimeError):
+        wt.device("cpu:00")
+
+
+def test_limits_are_equal_by_dtype() -> None:
+    assert wt.finfo() == wt.finfo(wt.float32) != wt.finfo(wt.float64)
+    assert wt.iinfo(wt.int8) == wt.iinfo(wt.int8) != wt.iinfo(wt.uint8)
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(wt.finfo())
 
 
 def test_device_objects() -> None:

@@ -109,6 +109,47 @@ def test_deepcopy() -> None:
     assert copy.copy(x).tolist() == x.tolist()
 
 
+def test_shallow_copy_shares_the_storage() -> None:
+    base = wt.arange(6.0).view(2, 3).t()[1:]
+    base.note = [1]
+    mine = wt.ones(2).as_subclass(Mine).requires_grad_()
+    mine.grad = wt.ones(2)
+    for t in (base, mine, wt.nn.Parameter(wt.ones(2)), mine * 2, wt.empty(2, device="meta")):
+        made = copy.copy(t)
+        assert made is not t and type(made) is type(t) and made.is_leaf and made.grad is None
+        assert made.data_ptr() == t.data_ptr() and made.stride() == t.stride()
+        assert made.requires_grad == t.requires_grad and made.__dict__ == t.__dict__
+    assert copy.copy(base).note is base.note
+
+
+def test_deepcopy_keeps_what_shares_a_storage_shared() -> None:
+    whole = wt.arange(6.0)
+    part, storage = whole[2:4], whole.untyped_storage()
+    a, b, c = copy.deepcopy([whole, part, storage])
+    a[2] = 50
+    assert b.tolist() == [50, 3] and b.storage_offset() == 2 and whole[2] == 2
+    assert c.data_ptr() == a.data_ptr() != whole.data_ptr()
+
+
+def test_storages_are_copied_and_pickled() -> None:
+    for storage in (wt.arange(3.0).storage(), wt.FloatStorage(2), wt.arange(3).untyped_storage()):
+        for made in (copy.copy(storage), copy.deepcopy(storage), pickle.loads(pickle.dumps(storage))):
+            assert type(made) is type(storage) and made.tolist() == storage.tolist()
+            assert made.data_ptr() != storage.data_ptr()
+    typed = wt.TypedStorage(2, dtype=wt.int16)
+    assert typed.clone().dtype == wt.int16 and copy.copy(typed).size() == 2
+
+
+def test_grad_under_its_private_name() -> None:
+    p = wt.nn.Parameter(wt.ones(2))
+    p._grad = wt.full((2,), 3.0)
+    assert p._grad is p.grad and p.grad.tolist() == [3, 3]
+    p.grad = None
+    assert p._grad is None
+    with pytest.raises(wt.ShapeError):
+        p._grad = wt.ones(3)
+
+
 def test_subclass_is_kept_where_pytorch_keeps_it() -> None:
     m = wt.ones(2).as_subclass(Mine)
     assert type(m) is Mine and type(copy.deepcopy(m)) is Mine and type(pickle.loads(pickle.dumps(m))) is Mine
@@ -161,6 +202,13 @@ def test_bit_operators() -> None:
     assert ((x & 3).tolist(), (2 | x).tolist(), (x ^ x).tolist()) == ([1, 2], [3, 6], [0, 0])
     assert ((x << 1).tolist(), (x >> 1).tolist(), (~x).tolist()) == ([2, 12], [0, 3], [-2, -7])
     assert (~wt.tensor([True, False])).tolist() == [False, True]
+
+
+def test_in_place_shifts() -> None:
+    t = kept = wt.tensor([1, 8])
+    t <<= 2
+    t >>= wt.tensor([1, 2])
+    assert t is kept and t.tolist() == [2, 8]
 
 
 def test_in_place_operators_keep_the_object() -> None:

@@ -13,7 +13,10 @@ from ..modules.module import Module
 
 __all__ = ["functional_call"]
 
-_Place = tuple[dict[str, Any], str]  # a module's dictionary of parameters or buffers, and the name in it
+_Place = tuple[
+    dict[str, Any], str
+]  # a module's dictionary of parameters, buffers or attributes, and the name
+_ABSENT = object()
 
 
 def _places(module: Module) -> dict[str, _Place]:
@@ -51,8 +54,6 @@ def _check_keys(module: Module, places: Mapping[str, _Place], keys: Any, given: 
     unexpected = [key for key in given if key not in places]
     missing = [key for key, (home, name) in places.items() if home[name] is not None and key not in keys]
     if not strict:
-        for key in unexpected:  # of a module that there is, it is passed over
-            module.get_submodule(key.rpartition(".")[0])
         return
     listed = [
         f"{kind} key(s): " + ", ".join(map(repr, sorted(names))) + "."
@@ -65,16 +66,26 @@ def _check_keys(module: Module, places: Mapping[str, _Place], keys: Any, given: 
         )
 
 
+def _attribute(module: Module, key: str) -> _Place:
+    """The place of a name that is no parameter's or buffer's: it may be new, and what has it a tensor."""
+    path, _, name = key.rpartition(".")
+    part = module.get_submodule(path)
+    found = getattr(part, name, _ABSENT)
+    if found is not _ABSENT and not isinstance(found, Tensor):
+        raise TypeError(f"attribute `{name}`: {found} is not an instance of warptape.Tensor")
+    return vars(part), name
+
+
 @contextmanager
 def _replaced(module: Module, given: Any, tie_weights: bool, strict: bool) -> Iterator[None]:
     places = _places(module)
     tensors = _tied(places, given) if tie_weights else dict(given)
     _check_keys(module, places, tensors, given, strict)
-    tensors = {key: value for key, value in tensors.items() if key in places}
+    places.update((key, _attribute(module, key)) for key in tensors if key not in places)
     for value in tensors.values():
         if not isinstance(value, Tensor):
             raise TypeError(f"{value} is not an instance of warptape.Tensor")
-    before = {key: places[key][0][places[key][1]] for key in tensors}
+    before = {key: places[key][0].get(places[key][1], _ABSENT) for key in tensors}
     try:
         for key, value in tensors.items():
             home, name = places[key]
@@ -85,7 +96,10 @@ def _replaced(module: Module, given: Any, tie_weights: bool, strict: bool) -> It
             home, name = places[key]
             if key in given and home.get(name) is not given[key] and isinstance(given, dict):
                 given[key] = home.get(name)  # what forward put there
-            home[name] = value
+            if value is _ABSENT:
+                home.pop(name, None)
+            else:
+                home[name] = value
 
 
 def call_with(
