@@ -51,7 +51,7 @@ PyObject* queue_callback_py(PyObject*, PyObject* f) {
     });
     queue_callback([held] {
       GilGuard gil;
-      checked(PyObject_CallNoArgs(held.get()));
+      call_python(held.get());
     });
     Py_RETURN_NONE;
   });
@@ -60,7 +60,9 @@ PyObject* queue_callback_py(PyObject*, PyObject* f) {
 std::string python_traceback() {
   GilGuard gil;
   Object traceback(PyImport_ImportModule("traceback"));
-  Object lines(traceback ? PyObject_CallMethod(traceback.get(), "format_stack", nullptr) : nullptr);
+  Object lines(
+      traceback ? from_python([&] { return PyObject_CallMethod(traceback.get(), "format_stack", nullptr); })
+                : nullptr);
   Object empty_text(PyUnicode_FromString(""));
   Object text(lines ? PyUnicode_Join(empty_text.get(), lines.get()) : nullptr);
   if (!text) {

@@ -4,6 +4,7 @@
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <cxxabi.h>
 
 #include "core/device.h"
 #include "core/dtype.h"
@@ -51,11 +52,31 @@ inline Object frozen(PyObject* o) {
 // Sets the Python exception for the C++ exception in flight; `op` is the name that Python called, if any.
 void set_python_error(const char* op = nullptr);
 
+// Note [Threads at exit]: Python before 3.14 ends a daemon thread that asks for the GIL of an interpreter
+// that has ended by pthread_exit, which unwinds the thread's frames by force. C++ ends the whole process when
+// that meets a destructor or a catch (...). So whatever may ask for the GIL is called in here: such a thread
+// sleeps until the process is gone.
+[[noreturn]] void sleep_until_exit();
+template <class F>
+auto from_python(F&& f) {
+  try {
+    return f();
+  } catch (abi::__forced_unwind&) {
+    sleep_until_exit();
+  }
+}
+template <class... A>
+Object call_python(PyObject* f, A*... args) {
+  return checked(from_python([&] { return PyObject_CallFunctionObjArgs(f, args..., nullptr); }));
+}
+
 // Runs f and turns what it throws into a Python exception; returns `failed` then.
 template <class F, class R = PyObject*>
 auto guarded(F&& f, R failed = nullptr, const char* op = nullptr) -> R {
   try {
     return f();
+  } catch (abi::__forced_unwind&) {
+    sleep_until_exit();
   } catch (...) {
     set_python_error(op);
     return failed;
@@ -64,8 +85,10 @@ auto guarded(F&& f, R failed = nullptr, const char* op = nullptr) -> R {
 
 class GilGuard {
  public:
-  GilGuard() : state_(PyGILState_Ensure()) {}
-  ~GilGuard() { PyGILState_Release(state_); }
+  GilGuard() : state_(from_python(PyGILState_Ensure)) {}
+  ~GilGuard() {
+    from_python([this] { PyGILState_Release(state_); });
+  }
   GilGuard(const GilGuard&) = delete;
   GilGuard& operator=(const GilGuard&) = delete;
 
@@ -77,9 +100,9 @@ class GilGuard {
 class GilRelease {
  public:
   static constexpr int64_t kWorthIt = 1 << 14;
-  explicit GilRelease(int64_t work) : saved_(work >= kWorthIt ? PyEval_SaveThread() : nullptr) {}
+  explicit GilRelease(int64_t work = kWorthIt) : saved_(work >= kWorthIt ? PyEval_SaveThread() : nullptr) {}
   ~GilRelease() {
-    if (saved_) PyEval_RestoreThread(saved_);
+    if (saved_) from_python([this] { PyEval_RestoreThread(saved_); });
   }
   GilRelease(const GilRelease&) = delete;
   GilRelease& operator=(const GilRelease&) = delete;
@@ -116,6 +139,11 @@ inline bool is_tensor(PyObject* o) {
   return t == tensor_type || t == parameter_type || PyType_IsSubtype(t, tensor_base_type);
 }
 inline const Tensor& tensor_of(PyObject* o) { return reinterpret_cast<TensorObject*>(o)->tensor; }
+// Of an argument of `op`; TypeError when it is none.
+inline const Tensor& tensor_arg(PyObject* o, const char* op) {
+  WT_CHECK(is_tensor(o), TypeError, op, ": expected a Tensor, got ", Py_TYPE(o)->tp_name);
+  return tensor_of(o);
+}
 // The tensor's Python object; None for an undefined tensor.
 PyObject* wrap(const Tensor& t);
 // A new object of `type` for a tensor that has none yet.

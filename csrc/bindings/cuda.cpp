@@ -3,6 +3,7 @@
 #include "bindings/cuda.h"
 
 #include "bindings/common.h"
+#include "bindings/made.h"
 #include "core/device_runtime.h"
 
 namespace py = pybind11;
@@ -14,12 +15,8 @@ DeviceRuntime& runtime() { return runtime_of(DeviceType::CUDA); }
 Device cuda_device(int index) { return resolved({DeviceType::CUDA, static_cast<int8_t>(index)}); }
 StreamHandle as_handle(uintptr_t p) { return reinterpret_cast<void*>(p); }
 uintptr_t as_int(void* handle) { return reinterpret_cast<uintptr_t>(handle); }
-const Tensor& tensor_arg(py::handle o, const char* op) {
-  WT_CHECK(is_tensor(o.ptr()), TypeError, op, ": expected a Tensor, got ", Py_TYPE(o.ptr())->tp_name);
-  return tensor_of(o.ptr());
-}
 
-using Unlocked = py::call_guard<py::gil_scoped_release>;
+using Unlocked = py::call_guard<GilRelease>;
 
 // ---- devices ----
 
@@ -27,7 +24,7 @@ py::object why_not() {
   std::string why;
   bool there;
   {
-    py::gil_scoped_release unlocked;
+    GilRelease unlocked;
     there = find_runtime(DeviceType::CUDA, &why);
   }
   return there ? py::object(py::none()) : py::object(py::str(why));
@@ -105,20 +102,20 @@ NamedStats memory_stats(int index) {
 }
 
 bool is_pinned(py::handle o) {
-  const Tensor& t = tensor_arg(o, "is_pinned");
+  const Tensor& t = tensor_arg(o.ptr(), "is_pinned");
   return t.device().is_cpu() && t.data() && device_in_use(DeviceType::CUDA) &&
          runtime().is_page_locked(t.data());
 }
 
 py::object pin(py::handle o) {
-  const Tensor& t = tensor_arg(o, "pin_memory");
+  const Tensor& t = tensor_arg(o.ptr(), "pin_memory");
   WT_CHECK(t.device().is_cpu(), DeviceError, "cannot pin '", t.device(),
            "' only dense CPU tensors can be pinned");
   runtime();
   if (is_pinned(o)) return py::reinterpret_borrow<py::object>(o);
   Tensor out;
   {
-    py::gil_scoped_release unlocked;
+    GilRelease unlocked;
     out = empty_pinned(t.sizes(), t.dtype());
     raw_copy(out, t);
   }
@@ -126,7 +123,7 @@ py::object pin(py::handle o) {
 }
 
 void record_stream(py::handle o, int index, uintptr_t stream) {
-  const Tensor& t = tensor_arg(o, "record_stream");
+  const Tensor& t = tensor_arg(o.ptr(), "record_stream");
   WT_CHECK(t.device().is_cuda(), DeviceError, "record_stream: expected a CUDA tensor, got one on ",
            t.device());
   if (t.storage().data()) runtime().record_stream(t.storage().data(), index, as_handle(stream));
@@ -198,6 +195,11 @@ class Event {
   int index_ = -1;
   bool timing_, blocking_, recorded_ = false;
 };
+
+}  // namespace
+template <>
+inline constexpr bool kBound<Event> = true;
+namespace {
 
 void bind_streams(py::module_& m) {
   m.def("current_stream",
@@ -286,6 +288,11 @@ class Graph {
   bool capturing_ = false;
 };
 
+}  // namespace
+template <>
+inline constexpr bool kBound<Graph> = true;
+namespace {
+
 void bind_graphs(py::module_& m) {
   m.def("new_pool", [] { return runtime().new_pool(); });
   m.def("is_capturing", [] { return device_in_use(DeviceType::CUDA) && runtime().is_capturing(); });
@@ -309,6 +316,7 @@ void init_cuda(py::module_& m) {
     bind_memory(cuda);
     bind_streams(cuda);
     bind_graphs(cuda);
+    refuse_pickling(cuda);
     m.attr("_cuda") = cuda;
     return cuda;
   });

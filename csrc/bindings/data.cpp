@@ -311,18 +311,14 @@ PyObject* from_numpy_py(PyObject*, PyObject* o) {
 
 PyObject* to_numpy_py(PyObject*, PyObject* o) {
   return guarded([&] {
-    WT_CHECK(is_tensor(o), TypeError, "numpy: expected a Tensor");
-    WT_CHECK(!requires_grad(tensor_of(o)), Error,
+    WT_CHECK(!requires_grad(tensor_arg(o, "numpy")), Error,
              "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.");
     return to_numpy(tensor_of(o), o).release().ptr();
   });
 }
 
 PyObject* tolist_py(PyObject*, PyObject* o) {
-  return guarded([&] {
-    WT_CHECK(is_tensor(o), TypeError, "tolist: expected a Tensor");
-    return tensor_tolist(tensor_of(o));
-  });
+  return guarded([&] { return tensor_tolist(tensor_arg(o, "tolist")); });
 }
 
 PyMethodDef methods[] = {{"_tensor", tensor_py, METH_VARARGS, nullptr},

@@ -2,6 +2,7 @@
 #include "bindings/distributed.h"
 
 #include <pybind11/chrono.h>
+#include <pybind11/native_enum.h>
 #include <pybind11/stl.h>
 
 #include "bindings/common.h"
@@ -11,6 +12,15 @@ namespace warptape::bindings {
 
 namespace py = pybind11;
 using namespace distributed;
+
+// A rank's context, for ranks that are threads.
+struct Rank {
+  std::shared_ptr<RankContext> context = std::make_shared<RankContext>();
+};
+template <>
+inline constexpr bool kBound<Work> = true;
+template <>
+inline constexpr bool kBound<Rank> = true;
 
 namespace {
 
@@ -52,7 +62,7 @@ std::shared_ptr<Work> run(ProcessGroup& group, CollectiveOp op, const py::sequen
                           std::optional<Timeout> timeout) {
   Collective call{op, reduce, root, tag, tensors_of(inputs, name_of(op)), tensors_of(outputs, name_of(op))};
   std::string site = call_site();
-  py::gil_scoped_release unlocked;
+  GilRelease unlocked;
   return group.run(std::move(call), std::move(site), async, to_ms(timeout));
 }
 
@@ -67,13 +77,13 @@ std::vector<std::shared_ptr<Work>> run_batch(
     (sends ? calls.back().inputs : calls.back().outputs) = std::move(tensors);
   }
   std::string site = call_site();
-  py::gil_scoped_release unlocked;
+  GilRelease unlocked;
   return group.run_batch(std::move(calls), site);
 }
 
 void bind_groups(py::module_& m) {
   py::class_<Work, std::shared_ptr<Work>>(m, "Work", "A call between ranks on its way.")
-      .def("is_completed", &Work::is_completed, py::call_guard<py::gil_scoped_release>(),
+      .def("is_completed", &Work::is_completed, py::call_guard<GilRelease>(),
            "Whether the call is over, well or not.")
       .def(
           "wait",
@@ -81,7 +91,7 @@ void bind_groups(py::module_& m) {
             w.wait(timeout && timeout->ms.count() == 0 ? std::nullopt : to_ms(timeout));
             return true;
           },
-          py::arg("timeout") = py::none(), py::call_guard<py::gil_scoped_release>(),
+          py::arg("timeout") = py::none(), py::call_guard<GilRelease>(),
           "Returns True when the call is over and its outputs hold the result.\n\n"
           "Args: timeout (timedelta). Raises: DistBackendError, naming the rank and the call.")
       .def("is_success", [](Work& w) { return w.is_completed() && !w.exception(); })
@@ -119,16 +129,12 @@ void bind_groups(py::module_& m) {
            py::arg("reduce") = ReduceOp::Sum, py::arg("root") = 0, py::arg("tag") = 0,
            py::arg("async_op") = false, py::arg("timeout") = py::none())
       .def("_run_batch", run_batch)
-      .def("_abort", &ProcessGroup::abort, py::call_guard<py::gil_scoped_release>())
-      .def("_close", &ProcessGroup::close, py::call_guard<py::gil_scoped_release>());
+      .def("_abort", &ProcessGroup::abort, py::call_guard<GilRelease>())
+      .def("_close", &ProcessGroup::close, py::call_guard<GilRelease>());
 }
 
-// A rank's context, for ranks that are threads.
-struct Rank {
-  std::unique_ptr<RankContext> context = std::make_unique<RankContext>();
-};
-
 void bind_worlds(py::module_& m) {
+  static thread_local std::shared_ptr<RankContext> entered;  // it must not end before the thread leaves it
   py::class_<Rank>(m, "_Rank", "The context of a rank that is a thread of this process.")
       .def(py::init([](int threads) {
              Rank r;
@@ -140,21 +146,28 @@ void bind_worlds(py::module_& m) {
              return r;
            }),
            py::arg("threads"))
-      .def("enter", [](Rank& r) { set_rank_context(r.context.get()); })
-      .def("leave", [](Rank&) { set_rank_context(nullptr); });
+      .def("enter", [](Rank& r) { set_rank_context((entered = r.context).get()); })
+      .def("leave", [](Rank&) {
+        set_rank_context(nullptr);
+        entered.reset();
+      });
 
   m.def("_set_package_folder", [](std::string path) { package_folder = std::move(path); });
   m.def(
       "_rank_key", [] { return reinterpret_cast<uintptr_t>(&rank_context()); },
       "A number that tells the ranks of this process apart.");
-  m.def("_join", [](int rank, int size, std::string job, std::shared_ptr<Store> store, Timeout timeout) {
-    rank_context().world = std::make_shared<World>(rank, size, std::move(job), std::move(store), timeout.ms);
-    dump_on_signal();
-  });
+  m.def(
+      "_join",
+      [](int rank, int size, std::string job, std::shared_ptr<Store> store, Timeout timeout) {
+        rank_context().world =
+            std::make_shared<World>(rank, size, std::move(job), std::move(store), timeout.ms);
+        dump_on_signal();
+      },
+      py::arg("rank"), py::arg("size"), py::arg("job"), py::arg("store").none(false), py::arg("timeout"));
   m.def("_has_backend", has_backend);
   m.def("_leave", [] {
     auto world = std::move(rank_context().world);
-    py::gil_scoped_release unlocked;
+    GilRelease unlocked;
     if (world) world->leave();
     world.reset();
   });
@@ -164,9 +177,9 @@ void bind_worlds(py::module_& m) {
         return ProcessGroup::make(current_world(), std::move(ranks),
                                   {std::move(name), std::move(cpu), std::move(cuda), timeout.ms});
       },
-      py::call_guard<py::gil_scoped_release>());
+      py::call_guard<GilRelease>());
   m.def("_dump_flight_record", [](const std::string& reason) {
-    py::gil_scoped_release unlocked;
+    GilRelease unlocked;
     return dump_flight_record(current_world(), reason);
   });
 }
@@ -176,7 +189,7 @@ void bind_worlds(py::module_& m) {
 void init_distributed(py::module_& module) {
   py::module_ m = module.def_submodule("_distributed");
   init_distributed_store(m);
-  py::enum_<ReduceOp>(m, "ReduceOp", "How the values of the ranks become one.")
+  py::native_enum<ReduceOp>(m, "ReduceOp", "enum.Enum", "How the values of the ranks become one.")
       .value("SUM", ReduceOp::Sum)
       .value("AVG", ReduceOp::Avg)
       .value("PRODUCT", ReduceOp::Product)
@@ -184,14 +197,17 @@ void init_distributed(py::module_& module) {
       .value("MAX", ReduceOp::Max)
       .value("BAND", ReduceOp::BitAnd)
       .value("BOR", ReduceOp::BitOr)
-      .value("BXOR", ReduceOp::BitXor);
-  py::enum_<CollectiveOp> ops(m, "_Op");
+      .value("BXOR", ReduceOp::BitXor)
+      .finalize();
+  py::native_enum<CollectiveOp> ops(m, "_Op", "enum.Enum");
   for (int i = 0; i <= static_cast<int>(CollectiveOp::Recv); ++i)
     ops.value(name_of(static_cast<CollectiveOp>(i)), static_cast<CollectiveOp>(i));
+  ops.finalize();
   bind_groups(m);
   bind_worlds(m);
   init_distributed_reducer(m);
   init_distributed_pipeline(m);
+  refuse_pickling(m);
 }
 
 }  // namespace warptape::bindings

@@ -1,11 +1,19 @@
 // warptape._C._distributed
 #pragma once
 
-#include <pybind11/pybind11.h>
-
+#include "bindings/made.h"
 #include "distributed/store.h"
 
+namespace warptape::distributed {
+class ProcessGroup;
+}
+
 namespace warptape::bindings {
+
+template <std::derived_from<distributed::Store> T>
+inline constexpr bool kBound<T> = true;
+template <>
+inline constexpr bool kBound<distributed::ProcessGroup> = true;
 
 void init_distributed(pybind11::module_& module);        // makes the submodule and all in it
 void init_distributed_store(pybind11::module_& module);  // distributed_store.cpp

@@ -7,6 +7,9 @@ namespace warptape::bindings {
 
 namespace py = pybind11;
 
+template <>
+inline constexpr bool kBound<DeferredBackward> = true;
+
 namespace {
 
 std::vector<Tensor> tensors_or_none(const py::sequence& list) {
@@ -32,13 +35,13 @@ void init_distributed_pipeline(py::module_& m) {
                        i = tensors_or_none(inputs);
             std::vector<Tensor> found;
             {
-              py::gil_scoped_release unlocked;
+              GilRelease unlocked;
               found = run_backward_inputs(r, g, i, rest);
             }
             return py::reinterpret_steal<py::object>(wrap_tuple(found));
           },
           "The gradients of inputs, None where unused; the rest is left for run_rest.")
-      .def("run_rest", &run_deferred, py::call_guard<py::gil_scoped_release>(),
+      .def("run_rest", &run_deferred, py::call_guard<GilRelease>(),
            "Does what is left and adds to the leaves' .grad; nothing is left then.");
 }
 

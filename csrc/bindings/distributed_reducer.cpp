@@ -11,6 +11,15 @@ namespace warptape::bindings {
 namespace py = pybind11;
 using namespace distributed;
 
+// What a hook in Python sees of a bucket.
+struct BucketView : GradBucket {
+  std::vector<Tensor> tensors;  // the parameters
+};
+template <>
+inline constexpr bool kBound<BucketView> = true;
+template <>
+inline constexpr bool kBound<Reducer> = true;
+
 namespace {
 
 py::object wrapped(const Tensor& t) { return py::reinterpret_steal<py::object>(wrap(t)); }
@@ -25,11 +34,6 @@ std::vector<Tensor> tensors_of(const py::sequence& list) {
   return out;
 }
 
-// What a hook in Python sees of a bucket.
-struct BucketView : GradBucket {
-  std::vector<Tensor> tensors;  // the parameters
-};
-
 // The future that a hook in Python returned.
 struct PythonReduction final : Reduction {
   explicit PythonReduction(Object f) : future(std::move(f)) {}
@@ -39,7 +43,7 @@ struct PythonReduction final : Reduction {
   }
   Tensor wait() override {
     GilGuard gil;
-    Object value = checked(PyObject_CallMethod(future.get(), "wait", nullptr));
+    Object value = checked(from_python([&] { return PyObject_CallMethod(future.get(), "wait", nullptr); }));
     if ((PyList_Check(value.get()) || PyTuple_Check(value.get())) && PySequence_Size(value.get()) == 1)
       value = checked(PySequence_GetItem(value.get(), 0));
     WT_CHECK(is_tensor(value.get()), TypeError,
@@ -63,7 +67,7 @@ struct PythonHook final : CommHook {
     BucketView view{bucket, {}};
     for (size_t i : bucket.parameters) view.tensors.push_back(parameters[i]);
     py::object arg = py::cast(std::move(view));
-    Object future = checked(PyObject_CallOneArg(hook.get(), arg.ptr()));
+    Object future = call_python(hook.get(), arg.ptr());
     WT_CHECK(PyObject_HasAttrString(future.get(), "wait"), TypeError,
              "communication hook: expected a Future back, got ", Py_TYPE(future.get())->tp_name);
     return std::make_shared<PythonReduction>(std::move(future));
@@ -108,7 +112,7 @@ void init_distributed_reducer(py::module_& m) {
           [](const BucketView& b) { return py::reinterpret_steal<py::object>(wrap_list(b.tensors)); },
           "The parameters whose gradients these are.");
 
-  using Unlocked = py::call_guard<py::gil_scoped_release>;
+  using Unlocked = py::call_guard<GilRelease>;
   py::class_<Reducer, std::shared_ptr<Reducer>>(m, "_Reducer")
       .def(py::init([](std::shared_ptr<ProcessGroup> group, py::sequence parameters,
                        std::vector<std::string> names, int64_t first, int64_t bytes, bool find_unused,
@@ -117,9 +121,9 @@ void init_distributed_reducer(py::module_& m) {
                  std::move(group), tensors_of(parameters), std::move(names),
                  Reducer::Options{first, bytes, find_unused, views, static_graph});
            }),
-           py::arg("group"), py::arg("parameters"), py::arg("names"), py::arg("first_bucket_bytes"),
-           py::arg("bucket_bytes"), py::arg("find_unused"), py::arg("gradients_are_views"),
-           py::arg("static_graph"))
+           py::arg("group").none(false), py::arg("parameters"), py::arg("names"),
+           py::arg("first_bucket_bytes"), py::arg("bucket_bytes"), py::arg("find_unused"),
+           py::arg("gradients_are_views"), py::arg("static_graph"))
       .def("begin_forward", &Reducer::begin_forward, Unlocked())
       .def("prepare", [](Reducer& r, const py::sequence& outputs) { r.prepare(tensors_of(outputs)); })
       .def("prepare_without_reduction", &Reducer::prepare_without_reduction)

@@ -3,6 +3,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include "bindings/common.h"
 #include "bindings/distributed.h"
 #include "distributed/crc32c.h"
 #include "distributed/sha256.h"
@@ -14,11 +15,16 @@ namespace warptape::bindings {
 namespace py = pybind11;
 using namespace distributed;
 
+template <>
+inline constexpr bool kBound<Endpoint> = true;
+template <>
+inline constexpr bool kBound<StoreServer> = true;
+
 namespace {
 
 using Keys = std::vector<std::string>;
 void bind_store(py::module_& m) {
-  using Release = py::call_guard<py::gil_scoped_release>;
+  using Release = py::call_guard<GilRelease>;
   py::class_<Store, std::shared_ptr<Store>>(
       m, "Store", "A key-value store through which ranks find each other. Keys are str, values bytes.")
       .def("set", &Store::set, Release(), py::arg("key"), py::arg("value"), "Sets the key to a str or bytes.")
@@ -27,7 +33,7 @@ void bind_store(py::module_& m) {
           [](Store& s, const std::string& key) {
             std::string value;
             {
-              py::gil_scoped_release release;
+              GilRelease release;
               value = s.get(key);
             }
             return py::bytes(value);
@@ -40,7 +46,7 @@ void bind_store(py::module_& m) {
           [](Store& s, const std::string& key, const std::string& expected, const std::string& desired) {
             std::string value;
             {
-              py::gil_scoped_release release;
+              GilRelease release;
               value = s.compare_set(key, expected, desired);
             }
             return py::bytes(value);
@@ -95,7 +101,7 @@ void init_distributed_store(py::module_& m) {
       .def("_close", &LocalStore::close);
   py::class_<PrefixStore, Store, std::shared_ptr<PrefixStore>>(m, "PrefixStore",
                                                                "Another store's keys under a prefix.")
-      .def(py::init<std::string, std::shared_ptr<Store>>(), py::arg("prefix"), py::arg("store"))
+      .def(py::init<std::string, std::shared_ptr<Store>>(), py::arg("prefix"), py::arg("store").none(false))
       .def_property_readonly("underlying_store", &PrefixStore::underlying);
 
   py::class_<Endpoint>(m, "Endpoint",
@@ -109,13 +115,13 @@ void init_distributed_store(py::module_& m) {
       .def_readonly("port", &Endpoint::port);
   py::class_<StoreServer, std::shared_ptr<StoreServer>>(m, "StoreServer",
                                                         "Serves a store until it is deleted.")
-      .def(py::init<Endpoint&>(), py::call_guard<py::gil_scoped_release>(), py::arg("endpoint"),
+      .def(py::init<Endpoint&>(), py::call_guard<GilRelease>(), py::arg("endpoint"),
            "Puts the port that was taken into the endpoint.");
   py::class_<ServedStore, Store, std::shared_ptr<ServedStore>>(m, "ServedStore",
                                                                "A store that a StoreServer serves.")
       .def(py::init([](const Endpoint& endpoint, Timeout timeout, std::shared_ptr<StoreServer> server,
                        int rank, bool patient) {
-             py::gil_scoped_release release;
+             GilRelease release;
              return std::make_shared<ServedStore>(endpoint, timeout.ms, std::move(server), rank, patient);
            }),
            py::arg("endpoint"), py::arg("timeout"), py::arg("server") = nullptr, py::arg("rank") = -1,
@@ -133,7 +139,7 @@ void init_distributed_store(py::module_& m) {
           const py::buffer_info bytes = data.request();
           WT_CHECK(bytes.itemsize == 1 && bytes.ndim == 1 && (bytes.size < 2 || bytes.strides[0] == 1),
                    ValueError, "_crc32c: expected contiguous bytes");
-          py::gil_scoped_release release;
+          GilRelease release;
           return function(bytes.ptr, static_cast<size_t>(bytes.size), before);
         },
         py::arg("data"), py::arg("before") = 0);

@@ -2,6 +2,7 @@
 #include "bindings/errors.h"
 
 #include <pybind11/pybind11.h>
+#include <unistd.h>
 
 #include <new>
 
@@ -27,6 +28,10 @@ void warn_in_python(const char* text) {
 }
 
 }  // namespace
+
+void sleep_until_exit() {
+  for (;;) pause();
+}
 
 void init_errors(PyObject* module) {
   warning_hook = warn_in_python;

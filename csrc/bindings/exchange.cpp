@@ -27,8 +27,7 @@ namespace {
 
 PyObject* tensor_bytes(PyObject*, PyObject* o) {
   return guarded([&] {
-    WT_CHECK(is_tensor(o), TypeError, "_tensor_bytes: expected a Tensor");
-    const Tensor& t = tensor_of(o);
+    const Tensor& t = tensor_arg(o, "_tensor_bytes");
     WT_CHECK(!t.is_meta(), NotImplementedError, "pickle: a meta tensor has no data");
     Tensor host = empty(t.sizes(), {t.dtype(), {}});
     copy_unlocked(host, t);
@@ -122,8 +121,7 @@ void capsule_destructor(PyObject* capsule) {
 
 PyObject* to_dlpack(PyObject*, PyObject* o) {
   return guarded([&] {
-    WT_CHECK(is_tensor(o), TypeError, "to_dlpack: expected a Tensor");
-    const Tensor& t = tensor_of(o);
+    const Tensor& t = tensor_arg(o, "to_dlpack");
     WT_CHECK(!requires_grad(t), Error, "Can't export tensors that require gradient, use tensor.detach()");
     WT_CHECK(!t.is_meta(), DeviceError, "to_dlpack: a meta tensor has no data");
     auto* e = new Exported{t, {}};

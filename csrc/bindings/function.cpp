@@ -42,10 +42,11 @@ void backward(Node& node, Gradients& g) {
     PyTuple_SET_ITEM(wanted.get(), static_cast<Py_ssize_t>(i), PyBool_FromLong(g.wants(i)));
   PyObject* ctx = node.data<FunctionData>().ctx.get();
   // ctx._backward checks the number of gradients and returns one Tensor or None per tensor input.
-  Object out = checked(PyObject_CallMethod(ctx, "_backward", "OO", grads.get(), wanted.get()));
+  Object out = checked(
+      from_python([&] { return PyObject_CallMethod(ctx, "_backward", "OO", grads.get(), wanted.get()); }));
   for (size_t i = 0; i < g.inputs(); ++i) {
     PyObject* item = PyTuple_GET_ITEM(out.get(), static_cast<Py_ssize_t>(i));
-    if (item != Py_None) g.set(i, tensor_of(item));
+    if (item != Py_None) g.set(i, tensor_arg(item, node.type->name));
   }
 }
 
@@ -83,7 +84,11 @@ PyObject* record_py(PyObject*, PyObject* args) {
                         &outputs, &PyTuple_Type, &saved))
     return nullptr;
   return guarded([&] {
-    if (dirty != Py_None) check_inplace(tensor_of(dirty), name, true);
+    if (dirty != Py_None) check_inplace(tensor_arg(dirty, name), name, true);
+    for (PyObject* tuple : {inputs, outputs, saved})
+      for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); ++i)
+        if (PyObject* item = PyTuple_GET_ITEM(tuple, i); tuple != saved || item != Py_None)
+          tensor_arg(item, name);
     Ref<Node> n = make_node(type_named(name));
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(inputs); ++i)
       add_edge(*n, tensor_of(PyTuple_GET_ITEM(inputs, i)));
@@ -126,7 +131,7 @@ PyObject* output_py(PyObject*, PyObject* args) {
   int is_input;
   if (!PyArg_ParseTuple(args, "Op", &o, &is_input)) return nullptr;
   return guarded([&] {
-    const Tensor& t = tensor_of(o);
+    const Tensor& t = tensor_arg(o, "_function_output");
     if (!is_input && !t->extra) return Py_NewRef(o);
     Tensor out = alias(t);
     if (is_view(t) || is_input) {

@@ -53,7 +53,7 @@ void HookDict::call(Tensor& gradient) {
   Object hooks = snapshot(dict);
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(hooks.get()); ++i) {
     Object arg = checked(wrap(gradient));
-    Object result = checked(PyObject_CallOneArg(PyList_GET_ITEM(hooks.get(), i), arg.get()));
+    Object result = call_python(PyList_GET_ITEM(hooks.get(), i), arg.get());
     if (result.get() == Py_None || !returns) continue;
     WT_CHECK(is_tensor(result.get()), TypeError, "hook: expected a Tensor or None back, got ",
              Py_TYPE(result.get())->tp_name);
@@ -70,10 +70,10 @@ void HookDict::call(std::span<Tensor> inputs, std::span<Tensor> outputs) {
     PyObject* hook = PyList_GET_ITEM(hooks.get(), i);
     if (inputs.data()) {
       Object in = checked(wrap_tuple(inputs));
-      Object result = checked(PyObject_CallFunctionObjArgs(hook, in.get(), out.get(), nullptr));
+      Object result = call_python(hook, in.get(), out.get());
       replace(inputs, result.get());
     } else {
-      Object result = checked(PyObject_CallOneArg(hook, out.get()));
+      Object result = call_python(hook, out.get());
       replace(outputs, result.get());
     }
   }
@@ -185,7 +185,7 @@ struct PythonPacked final : PackedTensor, PythonPart {
   }
   Tensor unpack() override {
     GilGuard gil;
-    Object out = checked(PyObject_CallOneArg(unpacker.get(), value.get()));
+    Object out = call_python(unpacker.get(), value.get());
     WT_CHECK(is_tensor(out.get()), TypeError, "saved_tensors_hooks: unpack_hook should return a Tensor, got ",
              Py_TYPE(out.get())->tp_name);
     return tensor_of(out.get());
@@ -205,7 +205,7 @@ Ref<PackedTensor> pack(const Tensor& t) {
   // The hook's own ops are not recorded with hooks again.
   Restore<bool> off(thread_state.saved_tensor_hooks, false);
   Object arg = checked(wrap(t));
-  Object value = checked(PyObject_CallOneArg(top.pack.get(), arg.get()));
+  Object value = call_python(top.pack.get(), arg.get());
   return Ref<PackedTensor>::adopt(new PythonPacked(std::move(value), top.unpack));
 }
 

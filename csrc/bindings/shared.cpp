@@ -6,11 +6,6 @@
 namespace warptape::bindings {
 namespace {
 
-const Tensor& argument(PyObject* o, const char* op) {
-  WT_CHECK(is_tensor(o), TypeError, op, ": expected a Tensor, got ", Py_TYPE(o)->tp_name);
-  return tensor_of(o);
-}
-
 Tensor on_storage(Ref<Storage> storage, DType dtype, const Shape& sizes, const Shape& strides,
                   int64_t offset) {
   return Tensor(Ref<TensorImpl>::adopt(new TensorImpl(std::move(storage), dtype, sizes, strides, offset)));
@@ -22,17 +17,17 @@ Tensor all_bytes(Ref<Storage> storage) {
 }
 
 PyObject* share_py(PyObject*, PyObject* o) {
-  return guarded([&] { return PyLong_FromLong(share(argument(o, "share_memory_").storage())); });
+  return guarded([&] { return PyLong_FromLong(share(tensor_arg(o, "share_memory_").storage())); });
 }
 
 PyObject* descriptor_py(PyObject*, PyObject* o) {
   return guarded(
-      [&] { return PyLong_FromLong(shared_descriptor(argument(o, "_shared_descriptor").storage())); });
+      [&] { return PyLong_FromLong(shared_descriptor(tensor_arg(o, "_shared_descriptor").storage())); });
 }
 
 PyObject* is_shared_py(PyObject*, PyObject* o) {
   return guarded([&] {
-    const Storage& s = argument(o, "is_shared").storage();
+    const Storage& s = tensor_arg(o, "is_shared").storage();
     return PyBool_FromLong(s.shared() || s.device().is_cuda());
   });
 }
@@ -40,7 +35,7 @@ PyObject* is_shared_py(PyObject*, PyObject* o) {
 // _mark_shared(tensor): its memory, which came by _from_memory, is that of several processes.
 PyObject* mark_shared_py(PyObject*, PyObject* o) {
   return guarded([&] {
-    argument(o, "_mark_shared").storage().mark_shared();
+    tensor_arg(o, "_mark_shared").storage().mark_shared();
     return Py_NewRef(Py_None);
   });
 }
@@ -55,7 +50,7 @@ PyObject* map_shared_py(PyObject*, PyObject* args) {
 
 // _storage_bytes(tensor): all bytes of the tensor's storage.
 PyObject* storage_bytes_py(PyObject*, PyObject* o) {
-  return guarded([&] { return wrap(all_bytes(argument(o, "_storage_bytes").ref()->storage)); });
+  return guarded([&] { return wrap(all_bytes(tensor_arg(o, "_storage_bytes").ref()->storage)); });
 }
 
 // _on_storage(tensor, dtype, shape, strides, offset): another tensor on the tensor's storage.
@@ -64,7 +59,7 @@ PyObject* on_storage_py(PyObject*, PyObject* args) {
   long long offset;
   if (!PyArg_ParseTuple(args, "OOOOL", &tensor, &dtype, &shape, &steps, &offset)) return nullptr;
   return guarded([&] {
-    const Ref<Storage>& storage = argument(tensor, "_on_storage").ref()->storage;
+    const Ref<Storage>& storage = tensor_arg(tensor, "_on_storage").ref()->storage;
     WT_CHECK(is_dtype(dtype), TypeError, "_on_storage: expected a dtype");
     const DType t = dtype_of(dtype);
     Shape sizes = to_shape(shape, "_on_storage"), strides = to_shape(steps, "_on_storage");

@@ -216,8 +216,13 @@ def test_address_taken(secret: str) -> None:
 def test_bad_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=r"'10\.0\.0\.1' .* secret.*WARPTAPE_SECRET"):
         TCPStore("10.0.0.1", 29500, is_master=True)
-    with pytest.raises(ValueError, match=r"port from 0 to 65535, got 70000"):
+    with pytest.raises(ValueError, match=r"port from 1 to 65535, got 70000"):
         TCPStore(HOST, 70000)
+    with pytest.raises(ValueError, match=r"port from 1 to 65535, got 0"):
+        TCPStore(HOST, 0)
+    for serves in (True, False):
+        with pytest.raises(ValueError, match="TCPStore world size cannot be 0"):
+            TCPStore(HOST, 0, world_size=0, is_master=serves)
     with pytest.raises(_C.DistNetworkError, match=r"cannot listen on no-such-host.invalid"):
         TCPStore("no-such-host.invalid", 0, is_master=True, secret=SECRET)
     monkeypatch.setenv("WARPTAPE_SECRET", SECRET)

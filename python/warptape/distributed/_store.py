@@ -56,7 +56,7 @@ class TCPStore(ServedStore):
     Raises:
         DistNetworkError: the address is taken, nobody serves there, or whoever does is not of this job.
         DistStoreError: not all workers came in time.
-        ValueError: a host that needs a secret, and there is none.
+        ValueError: a host that needs a secret, and there is none; a client's port 0; a world size of 0.
     """
 
     def __init__(
@@ -84,8 +84,12 @@ class TCPStore(ServedStore):
                 "that all ranks know: set WARPTAPE_SECRET (for example to the output of "
                 "`openssl rand -hex 16`) or pass secret=; on one host use 127.0.0.1, which takes none"
             )
-        if not 0 <= port <= 65535:
-            raise ValueError(f"TCPStore: expected a port from 0 to 65535, got {port}")
+        if world_size == 0:
+            raise ValueError("TCPStore world size cannot be 0")
+        if not (0 if is_master else 1) <= port <= 65535:
+            raise ValueError(
+                f"TCPStore: expected a port from 1 to 65535{', or 0 for any' * is_master}, got {port}"
+            )
         endpoint, server = _endpoint(host_name, port, secret), None
         if is_master:
             endpoint, server = _serve_at(host_name, port, secret)
