@@ -80,11 +80,18 @@ Shape broadcast_shapes(IntList a, IntList b, const char* op) {
   return out;
 }
 
-Shape broadcast_strides(IntList sizes, IntList strides, IntList to) {
+Shape broadcast_strides(IntList sizes, IntList strides, IntList to, const char* op) {
+  WT_CHECK(to.size() >= sizes.size(), ShapeError, op, ": the number of sizes provided (", to.size(),
+           ") must be greater or equal to the number of dimensions in the tensor (", sizes.size(), ")");
   Shape out(to.size(), 0);
   size_t shift = to.size() - sizes.size();
-  for (size_t i = 0; i < sizes.size(); ++i)
-    out[shift + i] = sizes[i] == 1 && to[shift + i] != 1 ? 0 : strides[i];
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    const int64_t wanted = to[shift + i];
+    WT_CHECK(sizes[i] == wanted || sizes[i] == 1, ShapeError, op, ": The expanded size of the tensor (",
+             wanted, ") must match the existing size (", sizes[i], ") at non-singleton dimension ", shift + i,
+             ". Target sizes: ", AsShape{to}, ". Tensor sizes: ", AsShape{sizes});
+    if (wanted == sizes[i]) out[shift + i] = strides[i];
+  }
   return out;
 }
 

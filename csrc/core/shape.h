@@ -31,8 +31,9 @@ WT_API Shape wrap_dims(IntList dims, int64_t ndim, const char* op);
 
 // The shape that `a` and `b` broadcast to; ShapeError names op, both shapes and the dim that does not fit.
 WT_API Shape broadcast_shapes(IntList a, IntList b, const char* op);
-// Strides of a tensor seen with the broadcast shape `to` (0 where it is repeated).
-WT_API Shape broadcast_strides(IntList sizes, IntList strides, IntList to);
+// Strides of a tensor seen with the broadcast shape `to` (0 where it is repeated); a ShapeError where it
+// does not broadcast.
+WT_API Shape broadcast_strides(IntList sizes, IntList strides, IntList to, const char* op = "expand");
 // Replaces one -1 in `sizes` so that the product is numel.
 WT_API Shape infer_size(IntList sizes, int64_t numel, const char* op);
 

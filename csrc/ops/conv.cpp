@@ -72,9 +72,24 @@ void save_operands(const Ref<Node>& n, const Tensor& a, const Tensor& b, const C
   n->emplace<ConvPlan>(p);
 }
 
+// Whether a kernel has to sum anything into `out`: not where an operand is empty, which leaves the bias.
+bool has_terms(const Tensor& out, const Tensor& a, const Tensor& b, const Tensor& bias = {}) {
+  if (out.is_meta() || out.numel() == 0) return false;
+  if (a.numel() > 0 && b.numel() > 0) return true;
+  if (bias.defined()) {
+    Shape column(out.sizes().size() - 1, 1);
+    column[0] = bias.numel();
+    const Tensor row = raw_contiguous(bias);
+    raw_copy(out, alias(row, column, contiguous_strides(column), row.offset()));
+  } else {
+    raw_fill(out, 0);
+  }
+  return false;
+}
+
 Tensor conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvPlan& p) {
   Tensor out = empty(output_sizes(p, x.ndim()), options_of(x));
-  if (!out.is_meta() && out.numel() > 0) {
+  if (has_terms(out, x, w, bias)) {
     Launch launch(x.device());
     Tensor dense = raw_contiguous(x), kernel = raw_contiguous(w),
            row = bias.defined() ? raw_contiguous(bias) : bias;
@@ -90,7 +105,7 @@ Tensor conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvPlan
 
 Tensor conv_input(const Tensor& g, const Tensor& w, const ConvPlan& p) {
   Tensor out = empty(input_sizes(p, g.ndim()), options_of(g));
-  if (!out.is_meta() && out.numel() > 0) {
+  if (has_terms(out, g, w)) {
     Launch launch(g.device());
     Tensor dense = raw_contiguous(g), kernel = raw_contiguous(w);
     input_slot(launch, p, out.data(), dense.data(), kernel.data());
@@ -105,7 +120,7 @@ Tensor conv_input(const Tensor& g, const Tensor& w, const ConvPlan& p) {
 
 Tensor conv_weight(const Tensor& g, const Tensor& x, const ConvPlan& p) {
   Tensor out = empty(weight_sizes(p, g.ndim()), options_of(g));
-  if (!out.is_meta() && out.numel() > 0) {
+  if (has_terms(out, g, x)) {
     Launch launch(g.device());
     Tensor dense_g = raw_contiguous(g), dense_x = raw_contiguous(x);
     weight_slot(launch, p, out.data(), dense_g.data(), dense_x.data());
@@ -170,7 +185,10 @@ void check_bias(const char* op, const OptTensor& bias, int64_t channels, const T
 }
 
 // The plan without its sizes of input and output.
-ConvPlan plan_of(const Tensor& w, const Settings& s) {
+ConvPlan plan_of(const char* op, const Tensor& w, const Settings& s) {
+  WT_CHECK(w.sizes()[0] >= s.groups, ShapeError, op, ": Given groups=", s.groups,
+           ", expected weight to be at least ", s.groups, " at dimension 0, but got weight of size ",
+           w.sizes(), " instead");
   ConvPlan p{};
   int64_t spatial = w.ndim() - 2;
   p.dtype = w.dtype();
@@ -193,7 +211,7 @@ Tensor convolve(const char* op, int64_t spatial, const Tensor& x, const Tensor& 
   if (x.ndim() == spatial + 1)
     return squeeze_dim(convolve(op, spatial, unsqueeze(x, 0), w, bias, s, after), 0);
   check_bias(op, bias, w.sizes()[0], w);
-  ConvPlan p = plan_of(w, s);
+  ConvPlan p = plan_of(op, w, s);
   p.batch = x.sizes()[0], p.in_channels = x.sizes()[1], p.out_channels = w.sizes()[0];
   WT_CHECK(p.out_channels % s.groups == 0, ShapeError, op, ": with groups=", s.groups,
            " the weight's first dim must be divisible by groups, but the weight has size ", w.sizes());
@@ -317,7 +335,7 @@ Tensor transpose_convolve(const char* op, int64_t spatial, const Tensor& x, cons
   check_operands(op, spatial, x, w, bias);
   if (x.ndim() == spatial + 1)
     return squeeze_dim(transpose_convolve(op, spatial, unsqueeze(x, 0), w, bias, s, extra), 0);
-  ConvPlan p = plan_of(w, s);
+  ConvPlan p = plan_of(op, w, s);
   p.batch = x.sizes()[0], p.out_channels = x.sizes()[1], p.in_channels = w.sizes()[1] * s.groups;
   check_bias(op, bias, p.in_channels, w);
   WT_CHECK(p.out_channels == w.sizes()[0] && p.out_channels % s.groups == 0, ShapeError, op,

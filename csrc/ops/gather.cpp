@@ -213,6 +213,8 @@ Tensor index_select_impl(const Tensor& x, int64_t dim, const Tensor& index) {
   check_index_dtype("index_select", index, x);
   WT_CHECK(index.ndim() <= 1, IndexError, "index_select: Index is supposed to be a vector, got ", index);
   Tensor source = at_least_1d(x), i = raw_contiguous(raw_cast(at_least_1d(index), DType::Int64));
+  WT_CHECK(x.ndim() || i.numel() == 1, IndexError,
+           "index_select: Index to scalar can have only 1 value, got ", i.numel(), " value(s)");
   Shape sizes = source.sizes();
   sizes[dim] = i.numel();
   Tensor out = empty(x.ndim() ? sizes : Shape{}, options_of(x));

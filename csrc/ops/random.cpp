@@ -289,7 +289,7 @@ void fill_bernoulli_device(const Tensor& out, const Tensor& probabilities, Gener
 
 void fill_bernoulli(const Tensor& out, const Tensor& probabilities, Generator* g) {
   if (on_device(out)) return fill_bernoulli_device(out, probabilities, g);
-  Tensor p = raw_contiguous(raw_cast(expand_view(probabilities, out.sizes()), DType::Float64));
+  Tensor p = raw_contiguous(raw_cast(expand_view(probabilities, out.sizes(), "bernoulli_"), DType::Float64));
   for (int64_t i = 0; i < p.numel(); ++i) check_probability(p.data_as<double>()[i]);
   const double* next = p.data_as<double>();                   // the pieces come in order
   const bool wide = probabilities.dtype() == DType::Float64;  // as PyTorch draws: in the probabilities' dtype

@@ -136,10 +136,10 @@ Tensor alias(const Tensor& t, Shape sizes, Shape strides, int64_t offset, DType 
 
 Tensor alias(const Tensor& t) { return alias(t, t.sizes(), t.strides(), t.offset()); }
 
-Tensor expand_view(const Tensor& t, IntList sizes) {
+Tensor expand_view(const Tensor& t, IntList sizes, const char* op) {
   if (IntList(t.sizes()).size() == sizes.size() && std::equal(sizes.begin(), sizes.end(), t.sizes().begin()))
     return t;
-  return alias(t, Shape(sizes), broadcast_strides(t.sizes(), t.strides(), sizes), t.offset());
+  return alias(t, Shape(sizes), broadcast_strides(t.sizes(), t.strides(), sizes, op), t.offset());
 }
 
 Tensor raw_parts(const Tensor& t) {

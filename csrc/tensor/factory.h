@@ -29,7 +29,7 @@ WT_API Tensor alias(const Tensor& t, Shape sizes, Shape strides, int64_t offset)
 WT_API Tensor alias(const Tensor& t, Shape sizes, Shape strides, int64_t offset, DType dtype);
 WT_API Tensor alias(const Tensor& t);
 // Views; strides only.
-WT_API Tensor expand_view(const Tensor& t, IntList sizes);
+WT_API Tensor expand_view(const Tensor& t, IntList sizes, const char* op = "expand");
 // The real and imaginary parts of a complex tensor along a new last dim; and one of them (0 or 1).
 WT_API Tensor raw_parts(const Tensor& t);
 WT_API Tensor raw_part(const Tensor& t, int64_t which);

@@ -188,6 +188,7 @@ def errors(spatial: int, channels: int = 3) -> tuple[Any, ...]:
         E("RuntimeError", x, w, padding=-1),
         E("RuntimeError", x, w, dilation=0),
         E("RuntimeError", x, w, groups=2),
+        E("RuntimeError", x, np.ones((0, channels, *[3] * spatial))),
     )
 
 
