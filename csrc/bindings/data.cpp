@@ -231,7 +231,7 @@ PyObject* element(const char* p, DType t) {
       using T = typename decltype(tag)::type;
       T v;
       std::memcpy(&v, p, sizeof v);
-      if constexpr (std::is_same_v<T, bool>) {
+      if constexpr (std::is_same_v<T, kernels::Bool>) {
         out = PyBool_FromLong(v);
       } else if constexpr (std::is_integral_v<T>) {
         out = PyLong_FromLongLong(v);

@@ -150,7 +150,7 @@ struct FewQueries {
     for (int64_t j = 0; j < keys; ++j) {
       if (m.dtype != DType::Bool)
         scores[j] += C(m.as<T>()[at + j * m.strides[3]]);
-      else if (!m.as<bool>()[at + j * m.strides[3]])
+      else if (!m.as<Bool>()[at + j * m.strides[3]])
         scores[j] = -__builtin_inf();
     }
   }

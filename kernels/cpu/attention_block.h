@@ -143,7 +143,7 @@ void mask_scores(const Head<T>& head, Compute<T>* scores, int64_t q0, int64_t n,
     for (int64_t q = 0; q < n; ++q) {
       const int64_t row = at + (q0 + q) * m.strides[2];
       if (m.dtype == DType::Bool) {
-        const bool* p = m.as<bool>() + row;
+        const Bool* p = m.as<Bool>() + row;
         for (int64_t j = 0; j < nk; ++j)
           if (!p[j * m.strides[3]]) scores[j * kQ + q] = kLow;
       } else {

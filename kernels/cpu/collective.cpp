@@ -87,10 +87,10 @@ WT_FN bool with_operation(Combine op, bool bits, F&& f) {
   return true;
 }
 
-// A truth value is 0 or 1: a sum is "or", a product "and".
+// A truth value is any byte, 0 for false: a sum is "or", a product "and".
 Combine for_bool(Combine op) {
-  if (op == Combine::Sum || op == Combine::Max) return Combine::BitOr;
-  if (op == Combine::Product || op == Combine::Min) return Combine::BitAnd;
+  if (op == Combine::Sum || op == Combine::BitOr) return Combine::Max;
+  if (op == Combine::Product || op == Combine::BitAnd) return Combine::Min;
   return op;
 }
 

@@ -52,9 +52,11 @@ template <class To, class From>
 WT_FN To cast(From x) {
   if constexpr (kIsComplex<To> && kIsComplex<From>) {
     return {static_cast<decltype(To::re)>(x.re), static_cast<decltype(To::re)>(x.im)};
+  } else if constexpr (std::is_same_v<From, Bool> && !std::is_same_v<To, Bool>) {
+    return cast<To>(uint8_t(bool(x)));
   } else if constexpr (kIsComplex<To>) {
     return {cast<decltype(To::re)>(x), 0};
-  } else if constexpr (kIsComplex<From> && std::is_same_v<To, bool>) {
+  } else if constexpr (kIsComplex<From> && std::is_same_v<To, Bool>) {
     return x.re != 0 || x.im != 0;
   } else if constexpr (kIsComplex<From>) {
     return cast<To>(x.re);
@@ -68,7 +70,7 @@ WT_FN To cast(From x) {
     return r;
   } else if constexpr (std::is_same_v<To, BFloat16>) {
     return To(static_cast<float>(x));
-  } else if constexpr (std::is_same_v<To, bool>) {
+  } else if constexpr (std::is_same_v<To, Bool>) {
     return x != From(0);
   } else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To> && sizeof(To) < 4) {
     return static_cast<To>(
@@ -134,7 +136,7 @@ struct Row {
 };
 template <class From>
 constexpr Row<From> row() {
-  return {{&convert<From, bool>, &convert<From, uint8_t>, &convert<From, int8_t>, &convert<From, int16_t>,
+  return {{&convert<From, Bool>, &convert<From, uint8_t>, &convert<From, int8_t>, &convert<From, int16_t>,
            &convert<From, int32_t>, &convert<From, int64_t>, &convert<From, Half>, &convert<From, BFloat16>,
            &convert<From, float>, &convert<From, double>, &convert<From, Complex<float>>,
            &convert<From, Complex<double>>}};
@@ -142,7 +144,7 @@ constexpr Row<From> row() {
 template <class From> constexpr Row<From> kRow = row<From>();
 
 constexpr ConvertFn* const* kTable[kNumDTypes] = {
-    kRow<bool>.to,    kRow<uint8_t>.to, kRow<int8_t>.to,         kRow<int16_t>.to,
+    kRow<Bool>.to,    kRow<uint8_t>.to, kRow<int8_t>.to,         kRow<int16_t>.to,
     kRow<int32_t>.to, kRow<int64_t>.to, kRow<Half>.to,           kRow<BFloat16>.to,
     kRow<float>.to,   kRow<double>.to,  kRow<Complex<float>>.to, kRow<Complex<double>>.to};
 

@@ -6,6 +6,7 @@
 
 #include "kernels/cpu/complex_math.h"
 #include "kernels/cpu/vecmath.h"
+#include "kernels/dispatch.h"
 #include "kernels/elementwise.h"
 #include "kernels/elementwise_ops.h"
 #include "kernels/formulas.h"
@@ -128,7 +129,7 @@ struct Loop<Op, Complex<T>> {
   template <size_t K>
   WT_FN static auto load(const void* const* in, int64_t i) {
     if constexpr (kFirst && K == 0)
-      return static_cast<const bool*>(in[0])[i];
+      return bool(static_cast<const Bool*>(in[0])[i]);
     else
       return static_cast<const V*>(in[K])[i];
   }

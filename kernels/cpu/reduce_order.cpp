@@ -57,7 +57,7 @@ void truth(const LaunchContext& ctx, const View& out, const View& in) {
   if (itemsize(in.dtype) == 1 && out.numel() == 1 && in.contiguous()) {
     const int64_t n = in.numel();
     const uint8_t* p = in.as<const uint8_t>();
-    *out.as<bool>() = kAll ? n == 0 || __builtin_memchr(p, 0, size_t(n)) == nullptr : any_byte(p, n);
+    *out.as<Bool>() = kAll ? n == 0 || __builtin_memchr(p, 0, size_t(n)) == nullptr : any_byte(p, n);
     return;
   }
   reduce_order<Red>(ctx, out, in);

@@ -84,7 +84,7 @@ struct Problem {
     if (!mask.data) return score;
     const int64_t at = b * mask.strides[0] + h * mask.strides[1] + t * mask.strides[2] + s * mask.strides[3];
     if (!mask.is_bool) return score + widen<C>(static_cast<const T*>(mask.data)[at]);
-    return static_cast<const bool*>(mask.data)[at] ? score : -C(__builtin_inf());
+    return static_cast<const Bool*>(mask.data)[at] ? score : -C(__builtin_inf());
   }
 
   // What dropout multiplies a probability with.

@@ -180,7 +180,7 @@ void pack_value(void* to, DType dtype, const Operand& in) {
   dispatch(AllTypes{}, dtype, [&](auto t) {
     using T = typename decltype(t)::type;
     T value;
-    if constexpr (std::is_same_v<T, bool>)
+    if constexpr (std::is_same_v<T, Bool>)
       value = floating ? d != 0 : i != 0;
     else if constexpr (std::is_integral_v<T>)
       value = T(i);

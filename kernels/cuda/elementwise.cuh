@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kThreads) flat_kernel(FlatArgs<Compute<T>, F::
 
   if (block + kThreads * W * kFlatLoads <= a.n) {
     Packed<T, W> v[N][kFlatLoads];
-    Packed<bool, W> m[kFlatLoads];
+    Packed<Bool, W> m[kFlatLoads];
 #pragma unroll
     for (int u = 0; u < kFlatLoads; ++u)
 #pragma unroll
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kThreads) flat_kernel(FlatArgs<Compute<T>, F::
         if (a.uniform_mask >> k & 1) continue;
         const int64_t i = first + u * (kThreads * W);
         if (kMask && k == 0)
-          m[u] = load_packed<W>(static_cast<const bool*>(a.in[k]) + i);
+          m[u] = load_packed<W>(static_cast<const Bool*>(a.in[k]) + i);
         else
           v[k][u] = load_packed<W>(static_cast<const T*>(a.in[k]) + i);
       }
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kThreads) flat_kernel(FlatArgs<Compute<T>, F::
 #pragma unroll
         for (int k = 0; k < N; ++k)
           x[k] = a.uniform_mask >> k & 1 || (kMask && k == 0) ? uniform[k] : widen<C>(v[k][u][j]);
-        const bool mask = kMask && (a.uniform_mask & 1 ? uniform[0] != C(0) : m[u][j]);
+        const bool mask = kMask && (a.uniform_mask & 1 ? uniform[0] != C(0) : bool(m[u][j]));
         result[j] = narrow<Out>(apply<F, C>(x, mask));
       }
       store_packed(out + first + u * (kThreads * W), result);
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kThreads) flat_kernel(FlatArgs<Compute<T>, F::
     for (int k = 0; k < N; ++k) {
       const bool one = a.uniform_mask >> k & 1;
       if (kMask && k == 0)
-        mask = one ? uniform[k] != C(0) : static_cast<const bool*>(a.in[k])[i];
+        mask = one ? uniform[k] != C(0) : bool(static_cast<const Bool*>(a.in[k])[i]);
       else
         x[k] = one ? uniform[k] : widen<C>(static_cast<const T*>(a.in[k])[i]);
     }

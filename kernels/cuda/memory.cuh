@@ -17,7 +17,7 @@ template <class T, class C>
 WT_DEVICE T narrow(C x) {
   if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>)
     return T(float(x));
-  else if constexpr (std::is_same_v<T, bool>)
+  else if constexpr (std::is_same_v<T, Bool>)
     return x != C(0);
   else if constexpr (std::is_integral_v<T>)
     return T(int64_t(x));

@@ -12,7 +12,7 @@
 //   State join(State, State)
 //   void store(const State&, int64_t to)
 // With kIndexed it has no fold. Fast lists the types that are loaded without a look at the dtype of each
-// element; bools come as bytes. Where it is empty there are no kernels by rows, which compile slowly.
+// element. Where it is empty there are no kernels by rows, which compile slowly.
 #pragma once
 
 #include "kernels/cuda/groups.cuh"
@@ -70,7 +70,7 @@ inline void merge(ReduceDim* dims, int& count) {
 inline ReduceGeometry reduce_geometry(const View& out, const View& in) {
   ReduceGeometry g;
   g.data[0] = static_cast<const char*>(in.data);
-  g.dtype = in.dtype == DType::Bool ? DType::UInt8 : in.dtype;
+  g.dtype = in.dtype;
   int64_t to = 1, places[kMaxDims];
   for (int d = in.ndim - 1; d >= 0; --d) {
     places[d] = to;
@@ -496,6 +496,8 @@ void reduce(const LaunchContext& ctx, const char* name, const ReduceGeometry& gi
   static_assert(sizeof(State) <= kReduceMost);
   if (given.kept_count == 0) return;
   ReduceGeometry g = given;
+  // Truth is told from bytes.
+  if (std::is_same_v<typename Red::Fast, Types<uint8_t>> && g.dtype == DType::Bool) g.dtype = DType::UInt8;
   if (g.reduced_count == 0) g.reduced[0] = {0, 1, 0}, g.reduced_dims = 1;
   const int kept_over = g.kept_dims > kIndexDims ? g.kept_dims - kIndexDims : 0;
   const int reduced_over = g.reduced_dims > kIndexDims ? g.reduced_dims - kIndexDims : 0;

@@ -24,7 +24,7 @@ WT_DEVICE uint64_t key_of(T value) {
     uint64_t bits = 0;
     memcpy(&bits, &value, sizeof(T));
     return bits & kTop ? ~bits & kAll : bits | kTop;
-  } else if constexpr (std::is_same_v<T, bool> || std::is_same_v<T, uint8_t>) {
+  } else if constexpr (std::is_same_v<T, Bool> || std::is_same_v<T, uint8_t>) {
     return uint64_t(value);
   } else {
     return (uint64_t(int64_t(value)) & kAll) ^ kTop;

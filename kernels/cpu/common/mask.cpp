@@ -96,11 +96,11 @@ void masked_select(const LaunchContext& ctx, const View& out, const View& x, con
     using T = typename decltype(t)::type;
     const Walk<2> w = make_walk<2>(mask, 0, mask.ndim, {&x, &mask});
     const int64_t sx = w.inner(0), sm = w.inner(1);
-    for_set_blocks<bool>(ctx, mask, [&](int64_t begin, int64_t end, int64_t before) {
+    for_set_blocks<Bool>(ctx, mask, [&](int64_t begin, int64_t end, int64_t before) {
       T* o = out.as<T>() + before;
       walk(w, begin, end, [&](const int64_t (&at)[2], int64_t n, const int64_t*) {
         const T* s = x.as<T>() + at[0];
-        const bool* m = mask.as<bool>() + at[1];
+        const Bool* m = mask.as<Bool>() + at[1];
         for (int64_t j = 0; j < n; ++j)
           if (m[j * sm]) *o++ = s[j * sx];
       });
@@ -113,11 +113,11 @@ void masked_scatter(const LaunchContext& ctx, const View& self, const View& mask
     using T = typename decltype(t)::type;
     const Walk<2> w = make_walk<2>(mask, 0, mask.ndim, {&self, &mask});
     const int64_t st = w.inner(0), sm = w.inner(1);
-    for_set_blocks<bool>(ctx, mask, [&](int64_t begin, int64_t end, int64_t before) {
+    for_set_blocks<Bool>(ctx, mask, [&](int64_t begin, int64_t end, int64_t before) {
       const T* s = src.as<T>() + before;
       walk(w, begin, end, [&](const int64_t (&at)[2], int64_t n, const int64_t*) {
         T* o = self.as<T>() + at[0];
-        const bool* m = mask.as<bool>() + at[1];
+        const Bool* m = mask.as<Bool>() + at[1];
         for (int64_t j = 0; j < n; ++j)
           if (m[j * sm]) o[j * st] = *s++;
       });

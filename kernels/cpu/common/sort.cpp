@@ -25,7 +25,7 @@ WT_INLINE KeyOf<T> key_of(T value) {
     K bits;
     std::memcpy(&bits, &v, sizeof(K));
     return bits & kTop ? ~bits : bits | kTop;
-  } else if constexpr (std::is_same_v<T, bool> || std::is_same_v<T, uint8_t>) {
+  } else if constexpr (std::is_same_v<T, Bool> || std::is_same_v<T, uint8_t>) {
     return K(value);
   } else {
     return K(static_cast<std::conditional_t<(sizeof(T) > 4), int64_t, int32_t>>(value)) ^ kTop;

@@ -12,8 +12,17 @@ struct Tag {
   using type = T;
 };
 
+// How a truth value lies in memory: any byte but 0 is true, for files and views of other dtypes hold all of
+// them. C++'s bool is undefined unless it is 0 or 1, so no memory of a tensor is read as that.
+struct Bool {
+  uint8_t byte;
+  Bool() = default;
+  WT_INLINE constexpr Bool(bool b) : byte(b) {}
+  WT_INLINE constexpr operator bool() const { return byte != 0; }
+};
+
 template <class T> inline constexpr DType dtype_of = DType::Float32;
-template <> inline constexpr DType dtype_of<bool> = DType::Bool;
+template <> inline constexpr DType dtype_of<Bool> = DType::Bool;
 template <> inline constexpr DType dtype_of<uint8_t> = DType::UInt8;
 template <> inline constexpr DType dtype_of<int8_t> = DType::Int8;
 template <> inline constexpr DType dtype_of<int16_t> = DType::Int16;
@@ -36,13 +45,16 @@ template <> struct ComputeOf<Half> {
 template <> struct ComputeOf<BFloat16> {
   using type = float;
 };
+template <> struct ComputeOf<Bool> {
+  using type = bool;
+};
 template <class T> using Compute = typename ComputeOf<T>::type;
 
 template <class... Ts>
 struct Types {};
 using FloatTypes = Types<float, double, BFloat16, Half>;
 using IntTypes = Types<int64_t, int32_t, int16_t, int8_t, uint8_t>;
-using AllTypes = Types<float, double, BFloat16, Half, int64_t, int32_t, int16_t, int8_t, uint8_t, bool>;
+using AllTypes = Types<float, double, BFloat16, Half, int64_t, int32_t, int16_t, int8_t, uint8_t, Bool>;
 // Moving data without looking at it needs one type per size.
 using SizeTypes = Types<uint8_t, uint16_t, uint32_t, uint64_t>;
 using ComplexTypes = Types<Complex<float>, Complex<double>>;
