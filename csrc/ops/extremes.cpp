@@ -1,9 +1,12 @@
-// max, min and their kin, and running reductions.
+// max, min, median and their kin, and running reductions.
+#include <limits>
+
 #include "kernels/reduce.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/gather.h"
 #include "ops/reduce.h"
+#include "ops/sort.h"
 #include "ops/view.h"
 
 namespace warptape::ops {
@@ -24,12 +27,16 @@ constexpr uint32_t kBoth = kFunction | kMethod;
 struct SharedData {
   Shape kept, sizes;
 };
+// Where the value is nan, the nans share it if `Nans`; else, as in PyTorch's amax, every gradient is nan.
+template <bool Nans>
 void shared_backward(Node& n, Gradients& g) {
   const SharedData& d = n.data<SharedData>();
   Tensor x = n.saved(0), out = n.saved(1), share;
   {
     NoGrad off;  // which elements are extreme does not change by a small step
-    Tensor hit = cast(eq(x, spread(out, d.kept, d.sizes)), g[0].dtype());
+    Tensor value = spread(out, d.kept, d.sizes), hit = eq(x, value);
+    if (Nans) hit = logical_or(hit, logical_and(ne(x, x), ne(value, value)));
+    hit = cast(hit, g[0].dtype());
     Shape dims;
     for (size_t i = 0; i < d.kept.size(); ++i)
       if (d.kept[i] == 1) dims.push_back(static_cast<int64_t>(i));
@@ -37,8 +44,10 @@ void shared_backward(Node& n, Gradients& g) {
   }
   g.set(0, spread(g[0], d.kept, d.sizes) * share);
 }
-constexpr NodeType kAmax{"AmaxBackward0", shared_backward}, kAmin{"AminBackward0", shared_backward},
-    kMaxAll{"MaxBackward1", shared_backward}, kMinAll{"MinBackward1", shared_backward};
+constexpr NodeType kAmax{"AmaxBackward0", shared_backward<false>},
+    kAmin{"AminBackward0", shared_backward<false>}, kMaxAll{"MaxBackward1", shared_backward<true>},
+    kMinAll{"MinBackward1", shared_backward<true>}, kMedianAll{"MedianBackward0", shared_backward<true>},
+    kNanmedianAll{"NanmedianBackward0", shared_backward<true>};
 
 Tensor extreme(const char* op, kernels::Slot<kernels::ReduceFn>& slot, const NodeType& type, const Tensor& x,
                OptDims dims, bool keepdim) {
@@ -99,7 +108,8 @@ void pick_backward(Node& n, Gradients& g) {
   if (!d.keepdim && !d.sizes.empty()) index = unsqueeze(index, d.dim), grad = unsqueeze(grad, d.dim);
   g.set(0, scatter_add(zeros(d.sizes, options_of(grad)), d.dim, index, grad));
 }
-constexpr NodeType kMaxDim{"MaxBackward0", pick_backward}, kMinDim{"MinBackward0", pick_backward};
+constexpr NodeType kMaxDim{"MaxBackward0", pick_backward}, kMinDim{"MinBackward0", pick_backward},
+    kMedianDim{"MedianBackward1", pick_backward}, kNanmedianDim{"NanmedianBackward1", pick_backward};
 
 void check_nonempty(const char* op, const Tensor& x, int64_t dim) {
   WT_CHECK(x.ndim() == 0 || x.sizes()[dim] > 0, IndexError, op, ": Expected reduction dim ", dim,
@@ -135,6 +145,70 @@ Pair max_dim_impl(const Tensor& x, int64_t dim, bool keep) {
 Pair min_dim_impl(const Tensor& x, int64_t dim, bool keep) {
   return extreme_dim("min", min_slot, kMinDim, x, dim, keep);
 }
+// ---- median: of an even number of elements the lower of the middle two ---------------------------------
+
+// Where it is along `dim`, which stays: among all elements but nan, or the first nan if there is one.
+Tensor median_index(const Tensor& x, int64_t dim, bool skip_nan) {
+  const int64_t n = x.sizes()[dim];
+  const Tensor order = argsort(x, dim, false, true);  // nan comes last
+  if (!is_floating(x.dtype())) return narrow(order, dim, (n - 1) / 2, 1);
+  const Tensor nans = sum(ne(x, x), OptDims(IntList{&dim, 1}), true, std::nullopt), others = n - nans;
+  const Tensor rank = skip_nan ? floor_divide_ts(clamp(others - 1, Scalar(0), std::nullopt), 2)
+                               : where_st(eq_ts(nans, 0), (n - 1) / 2, others);
+  return gather(order, dim, rank, false);
+}
+
+Pair median_dim(const char* op, const NodeType& type, const Tensor& x, int64_t dim, bool keepdim,
+                bool skip_nan) {
+  dim = wrap_dim(dim, x.ndim(), op);
+  check_nonempty(op, x, dim);
+  const Reduced r = reduced_shape(op, x, IntList{&dim, 1}, keepdim);
+  Tensor values, indices;
+  {
+    NoGrad off;
+    const Tensor rows = at_least_1d(x);
+    indices = median_index(rows, dim, skip_nan);
+    values = reshape(gather(rows, dim, indices, false), r.sizes);
+    indices = reshape(indices, r.sizes);
+  }
+  if (needs_grad(x)) {
+    Ref<Node> n = record(type, x);
+    n->emplace<PickData>(dim, keepdim, x.sizes());
+    n->save(indices);
+    set_history(values, n);
+  }
+  return {values, indices};
+}
+Pair median_impl(const Tensor& x, int64_t dim, bool keep) {
+  return median_dim("median", kMedianDim, x, dim, keep, false);
+}
+Pair nanmedian_impl(const Tensor& x, int64_t dim, bool keep) {
+  return median_dim("nanmedian", kNanmedianDim, x, dim, keep, true);
+}
+
+Tensor median_of_all(const char* op, const NodeType& type, const Tensor& x, bool skip_nan) {
+  if (x.numel() == 0 && is_floating(x.dtype()))
+    return full({}, std::numeric_limits<double>::quiet_NaN(), options_of(x));
+  WT_CHECK(x.numel() > 0, ValueError, op, ": expected a non-empty tensor, got ", x);
+  Tensor out;
+  {
+    NoGrad off;
+    out = std::get<0>(median_dim(op, type, reshape(x, Shape{-1}), 0, false, skip_nan));
+  }
+  if (needs_grad(x)) {
+    Ref<Node> n = record(type, x);
+    n->emplace<SharedData>(Shape(x.sizes().size(), 1), x.sizes());
+    n->save(x);
+    set_history(out, n);
+    n->save_output(out);
+  }
+  return out;
+}
+Tensor median_all_impl(const Tensor& x) { return median_of_all("median", kMedianAll, x, false); }
+Tensor nanmedian_all_impl(const Tensor& x) { return median_of_all("nanmedian", kNanmedianAll, x, true); }
+
+// ---- of two, and places --------------------------------------------------------------------------------
+
 Tensor max_two_impl(const Tensor& a, const Tensor& b) { return maximum(a, b); }
 Tensor min_two_impl(const Tensor& a, const Tensor& b) { return minimum(a, b); }
 
@@ -276,6 +350,10 @@ const Arg kDims{"dim", none}, kKeep{"keepdim", false};
 const Op<Tensor(const Tensor&)> max_all_op{
     "max", max_all_impl, kBoth, {"input"}, "The largest element; equal ones share the gradient."},
     min_all_op{"min", min_all_impl, kBoth, {"input"}, "The smallest element; equal ones share the gradient."};
+// Before the dims: an integer tensor of one element could be read as one.
+const Op<Tensor(const Tensor&, const Tensor&)> max_two_op{
+    "max", max_two_impl, kBoth | kOut, {"input", "other"}, "maximum."},
+    min_two_op{"min", min_two_impl, kBoth | kOut, {"input", "other"}, "minimum."};
 const Op<Pair(const Tensor&, int64_t, bool)> max_dim_op{"max",
                                                         max_dim_impl,
                                                         kBoth | kOut,
@@ -288,9 +366,25 @@ const Op<Pair(const Tensor&, int64_t, bool)> max_dim_op{"max",
                {"input", "dim", kKeep},
                "The smallest of a dim and where it is.",
                {"values", "indices"}};
-const Op<Tensor(const Tensor&, const Tensor&)> max_two_op{
-    "max", max_two_impl, kBoth | kOut, {"input", "other"}, "maximum."},
-    min_two_op{"min", min_two_impl, kBoth | kOut, {"input", "other"}, "minimum."};
+const Op<Tensor(const Tensor&)> median_all_op{
+    "median", median_all_impl, kBoth, {"input"}, "The lower middle value; nan if there is one."},
+    nanmedian_all_op{"nanmedian",
+                     nanmedian_all_impl,
+                     kBoth,
+                     {"input"},
+                     "The lower middle value of those that are not nan."};
+const Op<Pair(const Tensor&, int64_t, bool)> median_op{"median",
+                                                       median_impl,
+                                                       kBoth | kOut,
+                                                       {"input", "dim", kKeep},
+                                                       "The lower middle value of a dim and where it is.",
+                                                       {"values", "indices"}},
+    nanmedian_op{"nanmedian",
+                 nanmedian_impl,
+                 kBoth | kOut,
+                 {"input", "dim", kKeep},
+                 "The lower middle value of a dim but for nan and where it is.",
+                 {"values", "indices"}};
 const Op<Pair(const Tensor&, std::optional<int64_t>, bool)> aminmax_op{
     "aminmax",
     aminmax_impl,

@@ -102,17 +102,6 @@ Pair kthvalue_impl(const Tensor& x, int64_t k, int64_t dim, bool keepdim) {
   return {select(values, dim, k - 1), select(indices, dim, k - 1)};
 }
 
-// The lower middle element, as PyTorch.
-Pair median_impl(const Tensor& x, int64_t dim, bool keepdim) {
-  Rows r = rows_of("median", x, dim);
-  WT_CHECK(r.n > 0, IndexError, "median: expected dimension ", r.dim, " to have a non-zero size");
-  return kthvalue_impl(x, (r.n + 1) / 2, dim, keepdim);
-}
-Tensor median_all_impl(const Tensor& x) {
-  WT_CHECK(x.numel() > 0, ValueError, "median: expected a non-empty tensor");
-  return std::get<0>(median_impl(reshape(x, Shape{-1}), 0, false));
-}
-
 Tensor searchsorted_impl(const Tensor& sorted, const Tensor& values, bool narrow_out, bool right) {
   check_same_device("searchsorted", sorted, values, "input");
   WT_CHECK(sorted.dtype() == values.dtype(), DtypeError, "searchsorted: expected values of dtype ",
@@ -157,14 +146,6 @@ const Op<Pair(const Tensor&, int64_t, int64_t, bool)> kthvalue_op{
     {"input", "k", Arg::integer("dim", -1), {"keepdim", false}},
     "The k-th smallest of a dim.",
     {"values", "indices"}};
-const Op<Tensor(const Tensor&)> median_all_op{
-    "median", median_all_impl, kBoth, {"input"}, "The lower middle value."};
-const Op<Pair(const Tensor&, int64_t, bool)> median_op{"median",
-                                                       median_impl,
-                                                       kBoth | kOut,
-                                                       {"input", "dim", {"keepdim", false}},
-                                                       "The lower middle value of a dim.",
-                                                       {"values", "indices"}};
 const Op<Tensor(const Tensor&, const Tensor&, bool, bool)> searchsorted_op{
     "searchsorted",
     searchsorted_impl,

@@ -173,18 +173,10 @@ constexpr NodeType kExpand{"ExpandBackward0", expand_backward};
 Tensor expand_impl(const Tensor& x, IntList to) {
   Shape sizes(to);
   int64_t shift = static_cast<int64_t>(sizes.size()) - x.ndim();
-  WT_CHECK(shift >= 0, ShapeError, "expand: the number of sizes provided (", sizes.size(),
-           ") must be greater or equal to the number of dimensions in the tensor (", x.ndim(), ")");
-  for (int64_t d = 0; d < static_cast<int64_t>(sizes.size()); ++d) {
-    int64_t have = d >= shift ? x.sizes()[d - shift] : 1;
-    if (sizes[d] == -1 && d >= shift) sizes[d] = have;
-    WT_CHECK(sizes[d] >= 0 && (sizes[d] == have || have == 1), ShapeError,
-             "expand: The expanded size of the tensor (", sizes[d], ") must match the existing size (", have,
-             ") at non-singleton dimension ", d, ". Target sizes: ", AsShape{to},
-             ". Tensor sizes: ", x.sizes());
-  }
+  for (int64_t d = std::max<int64_t>(shift, 0); d < static_cast<int64_t>(sizes.size()); ++d)
+    if (sizes[d] == -1) sizes[d] = x.sizes()[d - shift];
+  Shape strides = broadcast_strides(x.sizes(), x.strides(), sizes, "expand");
   numel_of(sizes, "expand");
-  Shape strides = broadcast_strides(x.sizes(), x.strides(), sizes);
   return make_view(kExpand, x, std::move(sizes), std::move(strides), x.offset(), [](Node&) {});
 }
 Tensor expand_as_impl(const Tensor& x, const Tensor& other) { return expand(x, other.sizes()); }
@@ -317,6 +309,30 @@ Tensor detach_inplace(const Tensor& x) {
   return x;
 }
 
+// ---- the same bytes as another dtype: has no gradient --------------------------------------------------
+
+Tensor view_dtype_impl(const Tensor& x, DType dtype) {
+  const auto from = static_cast<int64_t>(itemsize(x.dtype())), to = static_cast<int64_t>(itemsize(dtype));
+  Shape sizes = x.sizes(), strides = x.strides();
+  int64_t offset = x.offset();
+  if (from == to) return alias(x, std::move(sizes), std::move(strides), offset, dtype);
+  const auto require = [&](bool ok, const auto&... what) {
+    WT_CHECK(ok, ShapeError, "view: ", what..., " to view ", x.dtype(), " as ", dtype,
+             " (different element sizes), but got ", x, " with strides ", x.strides());
+  };
+  require(x.ndim() > 0, "self.dim() cannot be 0");
+  const int64_t last = x.ndim() - 1, narrower = from / to, wider = to / from;
+  require(strides[last] == 1, "self.stride(-1) must be 1");
+  const auto rescale = [&](int64_t& n, const auto&... what) {
+    if (wider) require(n % wider == 0, what..., " must be divisible by ", wider);
+    n = wider ? n / wider : n * narrower;
+  };
+  rescale(sizes[last], "self.size(-1)");
+  rescale(offset, "self.storage_offset()");
+  for (int64_t d = 0; d < last; ++d) rescale(strides[d], "self.stride(", d, ")");
+  return alias(x, std::move(sizes), std::move(strides), offset, dtype);
+}
+
 constexpr uint32_t kBoth = kFunction | kMethod;
 
 }  // namespace
@@ -328,6 +344,12 @@ decltype(view) view{"view",
                     kMethod,
                     {"input", {"size", kVarArgs}},
                     "The same memory with other sizes; one may be -1."};
+const Op<Tensor(const Tensor&, DType)> view_dtype{"view",
+                                                  view_dtype_impl,
+                                                  kMethod,
+                                                  {"input", "dtype"},
+                                                  "The same bytes as numbers of another dtype, without "
+                                                  "history; the last dim shrinks or grows with its size."};
 decltype(reshape) reshape{"reshape",
                           reshape_impl,
                           kBoth,

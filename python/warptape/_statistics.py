@@ -23,7 +23,6 @@ __all__ = [
     "histc",
     "histogram",
     "mode",
-    "nanmedian",
     "nanquantile",
     "quantile",
     "trapezoid",
@@ -32,7 +31,6 @@ __all__ = [
 
 _Histogram = named("histogram", "hist", "bin_edges")
 _Mode = named("mode", "values", "indices")
-_NanMedian = named("nanmedian", "values", "indices")
 
 
 def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
@@ -188,20 +186,6 @@ def nanquantile(
     """`quantile` of the elements that are not nan."""
     found = _quantile(input, q, dim, keepdim, interpolation, True)
     return found if out is None else out.copy_(found)
-
-
-def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
-    """The median of the elements that are not nan, the lower of two; along `dim` with its index."""
-    whole = dim is None
-    x = input.reshape(-1) if dim is None else input.movedim(dim, -1)
-    values, order = x.sort(-1)
-    rank = ((x.shape[-1] - x.isnan().sum(-1, keepdim=True) - 1).clamp(min=0)) // 2
-    value, index = values.gather(-1, rank), order.gather(-1, rank)
-    if whole:
-        return value.reshape(())
-    if keepdim:
-        return _NanMedian(value.movedim(-1, dim), index.movedim(-1, dim))  # type: ignore[arg-type]
-    return _NanMedian(value.squeeze(-1), index.squeeze(-1))
 
 
 def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> Any:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from scipy import special
 
-from ..table import ALL, NUMERIC, D, E, Op, Rng, S, Sample
+from ..table import ALL, FLOATS, NUMERIC, D, E, Op, Rng, S, Sample
 
 DIMS = (
     E("IndexError", np.ones((2, 3)), 2),
@@ -147,6 +148,23 @@ def median_dim(x: np.ndarray, dim: int, keepdim: bool = False) -> tuple[np.ndarr
     index = np.take(order, [(x.shape[dim] - 1) // 2], axis=dim)
     value = np.take_along_axis(x, index, dim)
     return (value, index) if keepdim else (value.squeeze(dim), index.squeeze(dim))
+
+
+def nanmedian(x: np.ndarray) -> np.ndarray:
+    return median(x[~np.isnan(x)])
+
+
+def nanmedian_dim(x: np.ndarray, dim: int, keepdim: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    rank = np.maximum(np.sum(~np.isnan(x), axis=dim, keepdims=True) - 1, 0) // 2
+    index = np.take_along_axis(np.argsort(x, axis=dim), rank, dim)  # nan comes last
+    value = np.take_along_axis(x, index, dim)
+    return (value, index) if keepdim else (value.squeeze(dim), index.squeeze(dim))
+
+
+def with_nan(x: np.ndarray, *places: tuple[int, ...]) -> np.ndarray:
+    for place in places:
+        x[place] = math.nan
+    return x
 
 
 def mean_of_numbers(x: np.ndarray, **along: Any) -> Any:
@@ -456,6 +474,25 @@ ROWS = [
         lambda r: [S(r.distinct(3, 4), 0), S(r.distinct(2, 5), 1, keepdim=True)],
         median_dim,
         label="median, dim",
+        **PAIR,
+    ),
+    Op(
+        "nanmedian",
+        lambda r: [
+            *(S(r.distinct(*shape)) for shape in ((5,), (3, 4))),
+            S(with_nan(r.distinct(3, 4), (0, 1), (2, 3)), grad=False, only=FLOATS),
+        ],
+        nanmedian,
+        **MAXIMA,
+    ),
+    Op(
+        "nanmedian",
+        lambda r: [
+            *(S(r.distinct(2, 5), dim, keepdim=keep) for dim in (0, 1) for keep in (False, True)),
+            S(with_nan(r.distinct(3, 4), (0, 1), (2, 3), (2, 0)), 1, grad=False, only=FLOATS),
+        ],
+        nanmedian_dim,
+        label="nanmedian, dim",
         **PAIR,
     ),
     Op(
