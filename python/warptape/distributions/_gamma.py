@@ -34,7 +34,7 @@ def _sample(shape: Any) -> Any:
     boosted = shape < 1
     d = warptape.where(boosted, shape + 1, shape) - 1 / 3
     c = (9 * d).rsqrt()
-    out = warptape.full_like(d, -1.0)
+    out = warptape.where(d.isnan(), d, -1.0)
     while bool((open_ := out < 0).any()):
         normal, uniform = warptape.randn_like(d), warptape.rand_like(d)
         cube = (1 + c * normal) ** 3

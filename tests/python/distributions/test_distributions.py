@@ -459,6 +459,41 @@ def test_normal_and_poisson_functions():
         assert np.abs(found - stats.poisson(rate).cdf(k)).max() < 2.1 / math.sqrt(6000)
 
 
+@pytest.mark.parametrize(
+    ("n", "p"), [(7, 0.3), (30, 0.5), (40, 0.9), (400, 0.04), (1000, 0.02), (10**6, 0.25), (10**12, 3e-11)]
+)
+def test_binomial_is_distributed_as_it_should(n: int, p: float):
+    wt.manual_seed(1)
+    count = wt.full((6000,), float(n), dtype=wt.float64)
+    drawn = wt.binomial(count, wt.tensor(p, dtype=wt.float64)).numpy()
+    assert (drawn == np.floor(drawn)).all() and (drawn >= 0).all() and (drawn <= n).all()
+    exact = stats.binom(n, p)
+    k = np.unique(drawn)
+    found = np.array([(drawn <= j).mean() for j in k])
+    assert np.abs(found - exact.cdf(k)).max() < 2.1 / math.sqrt(6000)
+
+
+def test_counts_of_strange_parameters_end():
+    """nan and huge parameters once kept the loops of rejection alive for ever."""
+    nan, inf = math.nan, math.inf
+    with pytest.raises(RuntimeError, match="invalid Poisson rate"):
+        wt.poisson(wt.tensor([1.0, nan]))
+    assert wt.poisson(wt.tensor([inf, 0.0])).tolist() == [inf, 0]
+    huge = wt.poisson(wt.tensor([1e30, 1e300], dtype=wt.float64)).tolist()
+    np.testing.assert_allclose(huge, [1e30, 1e300], rtol=1e-6)
+    count, prob = wt.tensor([nan, 5.0, inf, 5, 5, -5]), wt.tensor([0.5, nan, 0.5, 1.5, -1, 0.5])
+    np.testing.assert_equal(wt.binomial(count, prob).tolist(), [nan, nan, nan, 5, 0, 0])
+    many = wt.tensor([1e15, 1e30], dtype=wt.float64)
+    drawn = wt.binomial(many, wt.tensor(0.3, dtype=wt.float64)).tolist()
+    np.testing.assert_allclose(drawn, [3e14, 3e29], rtol=1e-6)
+    with pytest.raises(ValueError, match="binomial only supports floating-point dtypes for count"):
+        wt.binomial(wt.tensor([5]), wt.tensor([0.5]))
+    with pytest.raises(RuntimeError, match=r"std >= 0\.0"):
+        wt.normal(wt.zeros(2), wt.tensor([nan, 1.0]))
+    assert math.isnan(D.Gamma(wt.tensor(nan), 1.0, validate_args=False).sample().item())
+    assert wt.isnan(D.Dirichlet(wt.tensor([nan, 1.0]), validate_args=False).sample()).all()
+
+
 @pytest.mark.parity
 @pytest.mark.parametrize(
     "name", ["Normal", "Uniform", "Categorical", "Bernoulli logits", "Laplace", "Exponential"]
