@@ -9,7 +9,7 @@ struct BinaryDef {
   const char* name;
   const char* inplace_name;
   ResultRule rule;
-  NodeType type;  // backward null: no gradient flows
+  NodeType type;  // backward null: no gradient flows; in place zeros do, for what was there is overwritten
   ElementwiseSlot slot;
   bool divides = false;  // integers raise on a zero divisor
   void (*check)(const char* op, DType promoted) = nullptr;
@@ -60,13 +60,21 @@ Tensor binary_impl(const A& a, const B& b) {
   return out;
 }
 
+inline void overwritten_backward(Node&, Gradients& g) {
+  for (size_t i = 0; i < g.inputs(); ++i)
+    if (g.wants(i)) g.set(i, no_gradient(g[0]));
+}
+
 template <BinaryDef& D, class B>
 Tensor binary_inplace(const Tensor& a, const B& b) {
+  static const NodeType kOverwritten{D.type.name, overwritten_backward};
   check_binary(D, D.inplace_name, a, b);
-  const bool recorded = D.type.backward && needs_grad(a, b);
-  check_inplace(a, D.inplace_name, recorded || needs_grad(a));
+  const bool recorded = (D.type.backward || is_differentiable(a.dtype())) && needs_grad(a, b);
+  check_inplace(a, D.inplace_name, recorded);
   Ref<Node> n;
-  if (recorded) {
+  if (recorded && !D.type.backward) {
+    n = record(kOverwritten, a, b);
+  } else if (recorded) {
     n = record(D.type, a, b);
     n->save(clone_with_history(a));
     if constexpr (std::is_same_v<B, Tensor>)
@@ -99,10 +107,10 @@ Tensor binary_inplace(const Tensor& a, const B& b) {
   BinaryDef ALIAS##_def{#ALIAS, #ALIAS "_", ResultRule::RULE, {#ALIAS, nullptr}, ElementwiseSlot{#SLOT}}; \
   }
 // Without a gradient.
-#define WT_BINARY_PLAIN(NAME, RULE, DIVIDES, CHECK)                                                    \
-  namespace {                                                                                          \
-  BinaryDef NAME##_def{#NAME,   #NAME "_", ResultRule::RULE, {#NAME, nullptr}, ElementwiseSlot{#NAME}, \
-                       DIVIDES, CHECK};                                                                \
+#define WT_BINARY_PLAIN(NAME, NODE, RULE, DIVIDES, CHECK)                                             \
+  namespace {                                                                                         \
+  BinaryDef NAME##_def{#NAME,   #NAME "_", ResultRule::RULE, {NODE, nullptr}, ElementwiseSlot{#NAME}, \
+                       DIVIDES, CHECK};                                                               \
   }
 // The forms of an op: of two tensors, in place, with a number second, that in place, with a number first.
 #define WT_BINARY_ARGS {"input", "other"}

@@ -15,8 +15,8 @@ void check_shift(const char* op, DType promoted) {
 
 }  // namespace
 
-#define WT_COMPARE_ONLY(NAME, DOC)                                                                         \
-  WT_BINARY_PLAIN(NAME, Bool, false, nullptr)                                                              \
+#define WT_COMPARE_ONLY(NAME, NODE, DOC)                                                                   \
+  WT_BINARY_PLAIN(NAME, NODE, Bool, false, nullptr)                                                        \
   WT_BINARY_TT(NAME, DOC);                                                                                 \
   WT_BINARY_TS(NAME, DOC);                                                                                 \
   namespace {                                                                                              \
@@ -24,34 +24,34 @@ void check_shift(const char* op, DType promoted) {
   const BinaryTsOp NAME##_into_ts{#NAME "_", binary_inplace<NAME##_def, Scalar>, kMethod, WT_BINARY_INTO,  \
                                   DOC};                                                                    \
   }
-#define WT_COMPARE(NAME, ALIAS, DOC)                                                                      \
+#define WT_COMPARE(NAME, ALIAS, NODE, DOC)                                                                \
   WT_BINARY_ALIAS(ALIAS, NAME, Bool)                                                                      \
-  WT_COMPARE_ONLY(NAME, DOC)                                                                              \
+  WT_COMPARE_ONLY(NAME, NODE, DOC)                                                                        \
   namespace {                                                                                             \
   const BinaryOp ALIAS##_tt{#ALIAS, binary_impl<ALIAS##_def, Tensor, Tensor>, kBothOut, WT_BINARY_ARGS,   \
                             DOC};                                                                         \
   const BinaryTsOp ALIAS##_ts{#ALIAS, binary_impl<ALIAS##_def, Tensor, Scalar>, kBothOut, WT_BINARY_ARGS, \
                               DOC};                                                                       \
   }
-WT_COMPARE_ONLY(eq, "input == other.")
-WT_COMPARE(ne, not_equal, "input != other.")
-WT_COMPARE(lt, less, "input < other.")
-WT_COMPARE(le, less_equal, "input <= other.")
-WT_COMPARE(gt, greater, "input > other.")
-WT_COMPARE(ge, greater_equal, "input >= other.")
+WT_COMPARE_ONLY(eq, "EqBackward0", "input == other.")
+WT_COMPARE(ne, not_equal, "NeBackward0", "input != other.")
+WT_COMPARE(lt, less, "LtBackward0", "input < other.")
+WT_COMPARE(le, less_equal, "LeBackward0", "input <= other.")
+WT_COMPARE(gt, greater, "GtBackward0", "input > other.")
+WT_COMPARE(ge, greater_equal, "GeBackward0", "input >= other.")
 
-#define WT_LOGIC(NAME, DOC)                                                                                \
-  WT_BINARY_PLAIN(NAME, Bool, false, nullptr)                                                              \
+#define WT_LOGIC(NAME, NODE, DOC)                                                                          \
+  WT_BINARY_PLAIN(NAME, NODE, Bool, false, nullptr)                                                        \
   WT_BINARY_TT(NAME, DOC);                                                                                 \
   namespace {                                                                                              \
   const BinaryOp NAME##_into{#NAME "_", binary_inplace<NAME##_def, Tensor>, kMethod, WT_BINARY_INTO, DOC}; \
   }
-WT_LOGIC(logical_and, "Where both are non-zero.")
-WT_LOGIC(logical_or, "Where one is non-zero.")
-WT_LOGIC(logical_xor, "Where exactly one is non-zero.")
+WT_LOGIC(logical_and, "LogicalAndBackward0", "Where both are non-zero.")
+WT_LOGIC(logical_or, "LogicalOrBackward0", "Where one is non-zero.")
+WT_LOGIC(logical_xor, "LogicalXorBackward0", "Where exactly one is non-zero.")
 
 #define WT_BITS(NAME, CHECK, DOC)                                                                          \
-  WT_BINARY_PLAIN(NAME, Same, false, CHECK)                                                                \
+  WT_BINARY_PLAIN(NAME, #NAME, Same, false, CHECK)                                                         \
   WT_BINARY_TT(NAME, DOC);                                                                                 \
   namespace {                                                                                              \
   const BinaryTsOp NAME##_number{#NAME, binary_impl<NAME##_def, Tensor, Scalar>, kBothOut, WT_BINARY_ARGS, \

@@ -35,7 +35,7 @@ WT_BINARY_TT_(remainder);
 WT_BINARY_TS(remainder, "Remainder with the sign of other, as Python's %.");
 WT_BINARY_TS_(remainder);
 WT_BINARY_ST(remainder, "Remainder with the sign of other, as Python's %.");
-WT_BINARY_PLAIN(floor_divide, Same, true, check_no_bool)
+WT_BINARY_PLAIN(floor_divide, "FloorDivideBackward0", Same, true, check_no_bool)
 WT_BINARY_TT(floor_divide, "Quotient rounded down.");
 WT_BINARY_TT_(floor_divide);
 WT_BINARY_TS(floor_divide, "Quotient rounded down.");
@@ -234,7 +234,7 @@ WT_BINARY_TT_(xlogy);
 WT_BINARY_TS(xlogy, "input * log(other), 0 where input is 0.");
 WT_BINARY_TS_(xlogy);
 WT_BINARY_ST(xlogy, "input * log(other), 0 where input is 0.");
-WT_BINARY_PLAIN(heaviside, Same, false, nullptr)
+WT_BINARY_PLAIN(heaviside, "HeavisideBackward0", Same, false, nullptr)
 decltype(heaviside) heaviside{"heaviside",
                               binary_impl<heaviside_def, Tensor, Tensor>,
                               kBothOut,

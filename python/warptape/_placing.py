@@ -462,19 +462,19 @@ def _index_reduce_(
     self: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
 ) -> Tensor:
     """`index_reduce` in place."""
-    return self.copy_(index_reduce(self, dim, index, source, reduce, include_self=include_self))
+    return self.copy_(index_reduce(self.clone(), dim, index, source, reduce, include_self=include_self))
 
 
 def _scatter_reduce_(
     self: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
 ) -> Tensor:
     """`scatter_reduce` in place."""
-    return self.copy_(scatter_reduce(self, dim, index, src, reduce, include_self=include_self))
+    return self.copy_(scatter_reduce(self.clone(), dim, index, src, reduce, include_self=include_self))
 
 
 def _renorm_(self: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
     """`renorm` in place."""
-    return self.copy_(renorm(self, p, dim, maxnorm))
+    return self.copy_(renorm(self.clone(), p, dim, maxnorm))
 
 
 def _apply_(self: Tensor, callable: Any) -> Tensor:
