@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import threading
 from collections import namedtuple
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 from .. import _C
@@ -17,6 +20,7 @@ __all__ = [
     "identity",
     "named",
     "on_arrays",
+    "on_finite",
 ]
 
 
@@ -92,11 +96,89 @@ def identity(like: Tensor) -> Tensor:
 def on_arrays(function: Callable[..., Any], *tensors: Tensor) -> Any:
     """`function` of the tensors as arrays, with the arrays it returns as tensors on the first one's
     device."""
-    arrays = [t.detach().cpu().numpy() for t in tensors]
-    found = function(*arrays)
+    found = _called(function, [t.detach().cpu().numpy() for t in tensors])
     if isinstance(found, tuple):
         return tuple(_tensor(each, tensors[0]) for each in found)
     return _tensor(found, tensors[0])
+
+
+def on_finite(op: str, function: Callable[..., Any], a: Any, *, infinite: bool = True) -> Any:
+    """`function` of the arrays of matrices `a`, and NaN for a matrix that holds infinity: LAPACK's iterations
+    need not end on it.
+
+    Raises:
+        LinAlgError: a matrix with NaN, or without `infinite` one with infinity.
+    """
+    import numpy as np
+
+    bad = ~np.isfinite(np.abs(a).max((-2, -1), initial=0))
+    if not bad.any():
+        return function(a)
+    refused = np.isnan(a).any((-2, -1)) if infinite else bad
+    if refused.any():
+        batch = f"(Batch element {refused.reshape(-1).argmax()}): " if a.ndim > 2 else ""
+        raise LinAlgError(
+            f"{op}: {batch}The algorithm failed to converge because the input matrix contained non-finite "
+            "values."
+        )
+    found = function(np.where(bad[..., None, None], 0, a))
+    for each in found if isinstance(found, tuple) else (found,):
+        each[bad] = complex(np.nan, np.nan) if np.iscomplexobj(each) else np.nan
+    return found
+
+
+_LONG = 1 << 23  # elements times rows or columns of a call that may take longer than Ctrl-C may
+
+
+def _called(function: Callable[..., Any], arrays: list[Any]) -> Any:
+    """`function(*arrays)`. LAPACK does not look for signals: what may take long runs on copies in a thread of
+    its own, and the main thread waits where Ctrl-C ends the wait."""
+    import numpy as np
+
+    def quietly() -> Any:
+        with np.errstate(all="ignore"):
+            return function(*arrays)
+
+    size = arrays[0].size * max(arrays[0].shape[-2:], default=1)
+    if size < _LONG or threading.current_thread() is not threading.main_thread():
+        return quietly()
+    arrays = [a.copy() for a in arrays]
+    future: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(quietly())
+        except BaseException as error:
+            future.set_exception(error)
+
+    thread = threading.Thread(target=run, name="warptape.linalg", daemon=True)
+    try:
+        thread.start()
+        return future.result()
+    finally:
+        if not future.done():
+            _leave(thread)
+
+
+def _leave(thread: threading.Thread) -> None:
+    """Ends an interrupted call at its next step in Python."""
+    import ctypes
+
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+        ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit)
+    )
+    atexit.register(_outlive, thread)
+
+
+def _outlive(thread: threading.Thread) -> None:
+    """At exit OpenBLAS waits for its threads, for ever where a call still runs: the process then ends, with
+    its status and its files flushed, before OpenBLAS is told."""
+    import ctypes
+
+    if thread.is_alive():
+        libc = ctypes.CDLL(None)
+        libc.on_exit(libc._exit, None)  # the last one registered is called first
+        libc.on_exit(libc.fcloseall, None)
 
 
 def _tensor(array: Any, like: Tensor) -> Tensor:

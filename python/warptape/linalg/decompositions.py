@@ -16,7 +16,8 @@ from typing import Any
 from .. import _C
 from .._tensor import Tensor
 from ..autograd import Function
-from ._lapack import LinAlgError, check_matrices, check_square, identity, named, on_arrays
+from ._elimination import cholesky_factor
+from ._lapack import LinAlgError, check_matrices, check_square, identity, named, on_arrays, on_finite
 
 __all__ = ["cholesky", "cholesky_ex", "eig", "eigh", "eigvals", "eigvalsh", "qr", "svd", "svdvals"]
 
@@ -44,11 +45,13 @@ class _Cholesky(Function):
 
         def factor(a: Any) -> Any:
             try:
-                return np.linalg.cholesky(a), np.zeros(a.shape[:-2], np.int32)
+                if np.isfinite(a).all():
+                    return np.linalg.cholesky(a), np.zeros(a.shape[:-2], np.int32)
             except np.linalg.LinAlgError:
-                pairs = [_cholesky_one(m) for m in a.reshape(-1, *a.shape[-2:])]
-                factors = np.stack([f for f, _ in pairs]).reshape(a.shape)
-                return factors, np.array([i for _, i in pairs], np.int32).reshape(a.shape[:-2])
+                pass
+            pairs = [cholesky_factor(m) for m in a.reshape(-1, *a.shape[-2:])]
+            found = np.array([f for f, _ in pairs], a.dtype).reshape(a.shape)
+            return found, np.array([i for _, i in pairs], np.int32).reshape(a.shape[:-2])
 
         L, info = on_arrays(factor, A)
         ctx.save_for_backward(L)
@@ -67,29 +70,12 @@ class _Cholesky(Function):
         return (found + found.mH) / 2
 
 
-def _cholesky_one(a: Any) -> tuple[Any, int]:
-    """The factor and 0, or zeros and the order of the first leading minor that is not positive."""
-    import numpy as np
-
-    low, high = 0, a.shape[-1]
-    try:
-        return np.linalg.cholesky(a), 0
-    except np.linalg.LinAlgError:
-        while high - low > 1:  # that of order `low` is positive, that of order `high` is not
-            middle = (low + high) // 2
-            try:
-                np.linalg.cholesky(a[:middle, :middle])
-                low = middle
-            except np.linalg.LinAlgError:
-                high = middle
-        return np.zeros_like(a), high
-
-
 def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -> Any:
     """As `cholesky`, with the order of the first leading minor that is not positive as `info`, 0 where all
     are.
 
-    Shapes: A (*, n, n), L (*, n, n), info (*) of int32. Where info is not 0, L is zeros.
+    Shapes: A (*, n, n), L (*, n, n), info (*) of int32. Where info is not 0, L is factored
+    until there.
 
     Raises:
         LinAlgError: with `check_errors`, for a matrix that is not positive definite.
@@ -203,7 +189,11 @@ class _EighFunction(Function):
     def forward(ctx: Any, A: Tensor, UPLO: Any) -> tuple[Tensor, Tensor]:
         import numpy as np
 
-        values, vectors = on_arrays(lambda a: tuple(np.linalg.eigh(a, UPLO)), A)
+        def factor(a: Any) -> Any:
+            read = np.tril(a) if UPLO.upper() == "L" else np.triu(a)
+            return on_finite("linalg.eigh", lambda a: tuple(np.linalg.eigh(a, UPLO)), read, infinite=False)
+
+        values, vectors = on_arrays(factor, A)
         ctx.save_for_backward(values, vectors)
         ctx.set_materialize_grads(False)
         return values, vectors
@@ -252,7 +242,7 @@ class _EigFunction(Function):
         def factor(a: Any) -> Any:  # NumPy gives real numbers where all of them are
             return tuple(each.astype(np.result_type(a, np.complex64)) for each in np.linalg.eig(a))
 
-        values, vectors = on_arrays(factor, A)
+        values, vectors = on_arrays(lambda a: on_finite("linalg.eig", factor, a, infinite=False), A)
         ctx.real = not A.is_complex()
         ctx.save_for_backward(values, vectors)
         ctx.set_materialize_grads(False)
@@ -299,16 +289,23 @@ def eigvals(A: Tensor) -> Tensor:
         return eig(A).eigenvalues
     import numpy as np
 
-    found = _named_errors("linalg.eigvals", lambda: on_arrays(np.linalg.eigvals, A))
-    return found if found.is_complex() else found + 0j
+    def values(a: Any) -> Any:
+        dtype = np.result_type(a, np.complex64)
+        return on_finite("linalg.eigvals", lambda a: np.linalg.eigvals(a).astype(dtype), a)
+
+    return _named_errors("linalg.eigvals", lambda: on_arrays(values, A))
+
+
+def _svd(a: Any, full_matrices: bool) -> Any:
+    import numpy as np
+
+    return on_finite("linalg.svd", lambda a: tuple(np.linalg.svd(a, full_matrices)), a)
 
 
 class _SVDReduced(Function):
     @staticmethod
     def forward(ctx: Any, A: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        import numpy as np
-
-        U, S, Vh = on_arrays(lambda a: tuple(np.linalg.svd(a, full_matrices=False)), A)
+        U, S, Vh = on_arrays(lambda a: _svd(a, False), A)
         ctx.save_for_backward(U, S, Vh)
         ctx.set_materialize_grads(False)
         return U, S, Vh
@@ -355,9 +352,7 @@ def svd(A: Tensor, full_matrices: bool = True, *, driver: str | None = None) -> 
                 "svd_backward: The singular vectors in the SVD decomposition are only differentiable with "
                 "full_matrices=False"
             )
-        import numpy as np
-
-        U, S, Vh = on_arrays(lambda a: tuple(np.linalg.svd(a)), A)
+        U, S, Vh = on_arrays(lambda a: _svd(a, True), A)
     return _SVD(U, S, Vh)
 
 

@@ -1,4 +1,4 @@
-"""LU factors with partial pivoting, which NumPy has none of, and what is solved with them."""
+"""LU factors with partial pivoting, and what is solved with them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 from .. import _C
 from .._tensor import Tensor
 from ..autograd import Function
+from ._elimination import factors, row_order
 from ._lapack import LinAlgError, check_equations, check_matrices, check_square, identity, named, on_arrays
 
 __all__ = ["lu", "lu_factor", "lu_factor_ex", "lu_solve"]
@@ -14,53 +15,10 @@ __all__ = ["lu", "lu_factor", "lu_factor_ex", "lu_solve"]
 _LU = named("linalg_lu", "P", "L", "U")
 _LUFactor = named("linalg_lu_factor", "LU", "pivots")
 _LUFactorEx = named("linalg_lu_factor_ex", "LU", "pivots", "info")
-_WIDTH = 32  # columns of a panel: wide enough for the products, narrow enough for the steps in Python
-
-
-def _eliminated(a: Any) -> tuple[Any, Any, Any]:
-    """Packed factors, pivots counted from 1, and the place of the first zero on U's diagonal or 0.
-
-    Golub and Van Loan, "Matrix Computations", section 3.4, by blocks as in section 3.2: panels by columns,
-    what is right of them by products. Of complex numbers the pivot is that of the largest sum of the parts'
-    absolute values, as in LAPACK.
-    """
-    import numpy as np
-
-    batch, (m, n) = a.shape[:-2], a.shape[-2:]
-    k, a = min(m, n), a.reshape(-1, m, n).copy()
-    which, pivots = np.arange(len(a)), np.empty((len(a), k), np.int32)
-    for first in range(0, k, _WIDTH):
-        last = min(first + _WIDTH, k)
-        for j in range(first, last):
-            column = a[:, j:, j]
-            size = np.abs(column.real) + np.abs(column.imag) if np.iscomplexobj(a) else np.abs(column)
-            at = size.argmax(-1) + j
-            pivots[:, j] = at + 1
-            a[which, j], a[which, at] = a[which, at], a[which, j]
-            pivot = a[:, j, j, None]
-            a[:, j + 1 :, j] /= np.where(pivot == 0, 1, pivot)
-            a[:, j + 1 :, j + 1 : last] -= a[:, j + 1 :, j, None] * a[:, j, None, j + 1 : last]
-        if last < n:
-            lower = np.tril(a[:, first:last, first:last], -1) + np.eye(last - first, dtype=a.dtype)
-            a[:, first:last, last:] = np.linalg.solve(lower, a[:, first:last, last:])
-            a[:, last:, last:] -= a[:, last:, first:last] @ a[:, first:last, last:]
-    zero = np.diagonal(a, axis1=-2, axis2=-1) == 0
-    info = np.where(zero.any(-1), zero.argmax(-1) + 1, 0) if k else np.zeros(len(a))
-    return a.reshape(*batch, m, n), pivots.reshape(*batch, k), info.astype(np.int32).reshape(batch)
 
 
 def _order(pivots: Tensor, rows: int) -> Tensor:
-    """The row of A that each row of L U is, as int64 (*, rows): pivots are exchanges, one after another."""
-    import numpy as np
-
-    def exchanged(steps: Any) -> Any:
-        steps = steps.reshape(-1, steps.shape[-1]) - 1
-        order, which = np.tile(np.arange(rows), (len(steps), 1)), np.arange(len(steps))
-        for j, at in enumerate(steps.T):
-            order[which, j], order[which, at] = order[which, at], order[which, j]
-        return order.reshape(*pivots.shape[:-1], rows)
-
-    return on_arrays(exchanged, pivots)
+    return on_arrays(lambda steps: row_order(steps, rows), pivots)
 
 
 def _rows(x: Tensor, order: Tensor) -> Tensor:
@@ -77,7 +35,7 @@ class _Factors(Function):
 
     @staticmethod
     def forward(ctx: Any, A: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        LU, pivots, info = on_arrays(_eliminated, A)
+        LU, pivots, info = on_arrays(factors, A)
         ctx.save_for_backward(LU, pivots)
         ctx.mark_non_differentiable(pivots, info)
         return LU, pivots, info
@@ -174,7 +132,6 @@ def lu_solve(LU: Tensor, pivots: Tensor, B: Tensor, *, left: bool = True, adjoin
     Shapes: LU (*, n, n), pivots (*, n), B (*, n, k), or (*, k, n) without `left`; batches broadcast.
 
     Raises:
-        LinAlgError: a zero on U's diagonal.
         ShapeError, DtypeError: no square matrices in single or double precision, or pivots that are not
             int32 (*, n).
     """

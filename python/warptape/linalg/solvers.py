@@ -9,8 +9,9 @@ from typing import Any
 from .. import _C
 from .._tensor import Tensor
 from ..autograd import Function
+from ._elimination import factors, log_determinant, solution, triangular_solution
 from ._lapack import LinAlgError, check_equations, check_matrices, check_square, identity, named, on_arrays
-from .decompositions import eigvalsh, svd, svdvals
+from .decompositions import eigh, eigvalsh, svd, svdvals
 
 __all__ = [
     "cond",
@@ -34,14 +35,18 @@ _LstSq = named("linalg_lstsq", "solution", "residuals", "rank", "singular_values
 _InvEx = named("linalg_inv_ex", "inverse", "info")
 
 
+def _solved(a: Any, b: Any) -> Any:
+    import numpy as np
+
+    return np.linalg.solve(a, b) if np.isfinite(a).all() else solution(a, b)
+
+
 class _Solve(Function):
     """X with A X = B."""
 
     @staticmethod
     def forward(ctx: Any, A: Tensor, B: Tensor) -> Tensor:
-        import numpy as np
-
-        X = on_arrays(np.linalg.solve, A, B)
+        X = on_arrays(_solved, A, B)
         ctx.shapes = A.shape, B.shape
         ctx.save_for_backward(A, X)
         return X
@@ -97,28 +102,23 @@ def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
 
 
 class _SolveTriangular(Function):
-    """X with A X = B for upper triangular A."""
+    """X with A X = B for triangular A."""
 
     @staticmethod
-    def forward(ctx: Any, A: Tensor, B: Tensor) -> Tensor:
-        import numpy as np
-
-        # Elimination leaves an upper triangular matrix as it is: what remains is to substitute backwards.
-        X = on_arrays(np.linalg.solve, A, B)
-        ctx.shapes = A.shape, B.shape
+    def forward(ctx: Any, A: Tensor, B: Tensor, upper: Any, unit: Any) -> Tensor:
+        X = on_arrays(lambda a, b: triangular_solution(a, b, not upper, unit), A, B)
+        ctx.shapes, ctx.kind = (A.shape, B.shape), (upper, unit)
         ctx.save_for_backward(A, X)
         return X
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
         A, X = ctx.saved_tensors
-        gB: Any = _flipped(A.mH, grad)
-        return (-gB @ X.mH).triu().sum_to_size(ctx.shapes[0]), gB.sum_to_size(ctx.shapes[1])
-
-
-def _flipped(A: Tensor, B: Tensor) -> Tensor:
-    """X with A X = B for lower triangular A: read backwards, it is upper triangular."""
-    return _SolveTriangular.apply(A.flip(-2, -1), B.flip(-2)).flip(-2)
+        upper, unit = ctx.kind
+        gB = _SolveTriangular.apply(A.mH, grad, not upper, unit)
+        gA = -gB @ X.mH
+        gA = gA.triu(int(unit)) if upper else gA.tril(-int(unit))
+        return gA.sum_to_size(ctx.shapes[0]), gB.sum_to_size(ctx.shapes[1]), None, None
 
 
 def solve_triangular(
@@ -127,10 +127,9 @@ def solve_triangular(
     """X with A X = B, or X A = B without `left`, for triangular A.
 
     Shapes: A (*, n, n), B (*, n, k), or (*, k, n) without `left`; batches broadcast. Only one triangle of A
-    is read, and with `unitriangular` its diagonal is taken as ones.
+    is read, and with `unitriangular` its diagonal is taken as ones; a zero on it gives inf or nan.
 
     Raises:
-        LinAlgError: a zero on the diagonal.
         ShapeError, DtypeError: no square matrices in single or double precision.
     """
     check_square("linalg.solve_triangular", A)
@@ -138,10 +137,7 @@ def solve_triangular(
         check_matrices("linalg.solve_triangular", B)
         return solve_triangular(A.mT, B.mT, upper=not upper, unitriangular=unitriangular).mT
     check_equations("linalg.solve_triangular", A, B)
-    if unitriangular:
-        A = A - A.diagonal(dim1=-2, dim2=-1).diag_embed() + identity(A)
-    call = (lambda: _SolveTriangular.apply(A.triu(), B)) if upper else (lambda: _flipped(A.tril(), B))
-    return _named_singular("linalg.solve_triangular", A.triu() if upper else A.tril(), call)
+    return _SolveTriangular.apply(A, B, upper, unitriangular)
 
 
 def inv(A: Tensor) -> Tensor:
@@ -156,23 +152,30 @@ def inv(A: Tensor) -> Tensor:
 
 
 def inv_ex(A: Tensor, *, check_errors: bool = False) -> Any:
-    """As `inv`, with `info` (*) of int32 that is not 0 where a matrix is singular; its inverse is then
-    inf."""
+    """As `inv`, with `info` (*) of int32 that is not 0 where a matrix is singular; its inverse then
+    holds inf and nan."""
     check_square("linalg.inv_ex", A)
     if check_errors:
         return _InvEx(inv(A), A.new_zeros(A.shape[:-2], dtype=_C.int32))
-    flat = A.detach().reshape((-1, *A.shape[-2:]))
-    bad = A.new_tensor([_is_singular(m) for m in flat], dtype=_C.bool).reshape(A.shape[:-2])
-    safe = inv(_C._functions.where(bad[..., None, None], identity(A), A))
-    return _InvEx(safe.masked_fill(bad[..., None, None], math.inf), bad.int())
+    try:
+        return _InvEx(inv(A), A.new_zeros(A.shape[:-2], dtype=_C.int32))
+    except LinAlgError:
+        info = on_arrays(lambda a: factors(a)[2], A)
+    singular = (info != 0)[..., None, None]
+    found = on_arrays(solution, A, identity(A))
+    return _InvEx(_C._functions.where(singular, found, inv(A.where(~singular, identity(A)))), info)
+
+
+def _signed_logarithm(a: Any) -> Any:
+    import numpy as np
+
+    return tuple(np.linalg.slogdet(a)) if np.isfinite(a).all() else log_determinant(a)
 
 
 class _SLogDetFunction(Function):
     @staticmethod
     def forward(ctx: Any, A: Tensor) -> tuple[Tensor, Tensor]:
-        import numpy as np
-
-        sign, log = on_arrays(lambda a: tuple(np.linalg.slogdet(a)), A)
+        sign, log = on_arrays(_signed_logarithm, A)
         ctx.save_for_backward(A, sign)
         if not A.is_complex():
             ctx.mark_non_differentiable(sign)
@@ -198,8 +201,14 @@ class _Det(Function):
     def forward(ctx: Any, A: Tensor) -> Tensor:
         import numpy as np
 
+        def value(a: Any) -> Any:
+            if np.isfinite(a).all():
+                return np.linalg.det(a)
+            sign, log = log_determinant(a)
+            return np.where(np.isnan(log), np.nan, sign * np.exp(log)).astype(a.dtype)
+
         ctx.save_for_backward(A)
-        return on_arrays(np.linalg.det, A)
+        return on_arrays(value, A)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
@@ -269,13 +278,19 @@ def pinv(
         atol, rtol: singular values of at most max(atol, rtol * largest) count as 0; rtol is the dtype's
         epsilon
             times max(m, n) unless one of them is given. `rcond` is an older name of rtol.
-        hermitian: A is Hermitian; accepted.
+        hermitian: A is Hermitian; only its lower triangle is read.
     """
     check_matrices("linalg.pinv", A)
-    with_values = A.detach()
-    U, S, Vh = svd(with_values, full_matrices=False)
-    kept = _cutoff(S, A.shape, atol, rtol if rcond is None else rcond) < S
-    inverse = _C._functions.where(kept, 1 / S, 0.0)
+    if hermitian:
+        check_square("linalg.pinv", A)
+        A = A.tril() + A.tril(-1).mH
+        S, U = eigh(A.detach())
+        Vh = U.mH
+    else:
+        U, S, Vh = svd(A.detach(), full_matrices=False)
+    size = S.abs()
+    kept = _cutoff(size, A.shape, atol, rtol if rcond is None else rcond) < size
+    inverse = _C._functions.where(kept, 1 / S, S * 0)
     return _PInv.apply(A, (Vh.mH * inverse.unsqueeze(-2)) @ U.mH)
 
 
@@ -294,20 +309,42 @@ def matrix_rank(
 def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None) -> Any:
     """The X of least norm among those that make A X - B smallest.
 
-    Shapes: A (*, m, n), B (*, m, k) or (*, m); solution (*, n, k) or (*, n); residuals (*, k), the squared
-    norms, where m > n and A has full rank, else empty; rank (*); singular_values (*, min(m, n)). `driver` is
-    accepted.
+    Shapes: A (*, m, n), B (*, m, k) or (*, m); solution (*, n, k) or (*, n). What LAPACK's routine `driver`,
+    "gelsy" unless given, does not tell is empty: residuals (*, k), the squared norms, only with "gels",
+    "gelsd" and "gelss", where m > n and A has full rank; rank (*) not with "gels"; singular_values
+    (*, min(m, n)) only with "gelsd" and "gelss".
+
+    Raises:
+        LinAlgError: with "gels", a matrix that does not have full rank.
+        RuntimeError: another driver.
     """
     check_matrices("linalg.lstsq", A)
+    driver = driver or "gelsy"
+    if driver not in ("gels", "gelsy", "gelsd", "gelss"):
+        raise RuntimeError(
+            f"linalg.lstsq: parameter `driver` should be one of (gels, gelsy, gelsd, gelss), got {driver!r}"
+        )
     vector = B.ndim == A.ndim - 1
     right = B.unsqueeze(-1) if vector else B
     check_equations("linalg.lstsq", A, right)
+    values = svdvals(A.detach())
+    rank = (values > _cutoff(values, A.shape, None, rcond)).sum(-1)
+    full = bool((rank == min(A.shape[-2:])).all())
+    if driver == "gels" and not (full or values.isnan().any()):
+        raise LinAlgError(
+            "linalg.lstsq: The least squares solution could not be computed because the input matrix does "
+            "not have full rank"
+        )
     solution = pinv(A, rtol=rcond) @ right
-    rank = matrix_rank(A, rtol=rcond)
-    residuals = A.real.new_empty(0)
-    if A.shape[-2] > A.shape[-1] and bool((rank == A.shape[-1]).all()):
+    residuals = empty = A.real.new_empty(0)
+    if driver != "gelsy" and full and A.shape[-2] > A.shape[-1]:
         residuals = (A @ solution - right).abs().square().sum(-2)
-    return _LstSq(solution.squeeze(-1) if vector else solution, residuals, rank, svdvals(A).detach())
+    return _LstSq(
+        solution.squeeze(-1) if vector else solution,
+        residuals,
+        rank if driver != "gels" else rank.new_empty(0),
+        values if driver in ("gelsd", "gelss") else empty,
+    )
 
 
 def cond(A: Tensor, p: Any = None) -> Tensor:
@@ -322,7 +359,8 @@ def cond(A: Tensor, p: Any = None) -> Tensor:
         return values[..., 0] / values[..., -1] if p != -2 else values[..., -1] / values[..., 0]
     check_square("linalg.cond", A)
     inverse, info = inv_ex(A)
-    return (matrix_norm(A, p) * matrix_norm(inverse, p)).masked_fill(info != 0, math.inf)
+    found = matrix_norm(A, p) * matrix_norm(inverse, p)
+    return found.masked_fill((info != 0) | found.isnan(), math.inf)
 
 
 def matrix_power(A: Tensor, n: int) -> Tensor:
