@@ -32,11 +32,12 @@ _nesting = threading.local()
 
 @contextmanager
 def _level(inputs: Any) -> Iterator[bool]:
-    """Records inside; yields whether what is computed must stay differentiable outside."""
+    """Records inside; yields whether what is computed must stay differentiable outside: there no_grad holds, also
+    for a transform within a transform, while inside it does not."""
     depth = getattr(_nesting, "depth", 0)
     _nesting.depth = depth + 1
     leaves = [x for x in tree_flatten(inputs)[0] if isinstance(x, Tensor)]
-    outer = depth > 0 or (warptape.is_grad_enabled() and any(x.requires_grad for x in leaves))
+    outer = warptape.is_grad_enabled() and (depth > 0 or any(x.requires_grad for x in leaves))
     try:
         with warptape.enable_grad():
             yield outer
@@ -171,7 +172,10 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple
         vectors, given = tree_flatten(cotangents)
         if given != out_spec:
             raise RuntimeError("vjp: expected cotangents with the structure of the function's outputs")
-        on = (outer or any(v.requires_grad for v in vectors)) if create_graph is None else create_graph
+        on = create_graph
+        if on is None:  # as no_grad has it here, not where the function was called
+            kept = outer or any(not x.is_leaf for x in variables) or any(v.requires_grad for v in vectors)
+            on = kept and warptape.is_grad_enabled()
         with warptape.enable_grad():
             found = iter(_pull(out_leaves, variables, vectors, on, keep=retain_graph))
         rows = [next(found) if isinstance(x, Tensor) and x.requires_grad else None for x in leaves]

@@ -62,6 +62,45 @@ def test_results_stay_part_of_an_outer_tape():
     close(x.grad, 6 * X.numpy())
 
 
+def test_no_grad_between_transforms():
+    """no_grad holds for what an outer transform sees of an inner one, and not within the inner one."""
+    x, one = wt.tensor(2.0), wt.tensor(1.0)
+
+    def cube(y):
+        return y**3
+
+    inner = [
+        lambda x: func.grad_and_value(cube)(x)[0],
+        lambda x: func.grad_and_value(cube)(x)[1],
+        lambda x: func.vjp(cube, x)[0],
+        lambda x: func.vjp(cube, x)[1](one)[0],
+        lambda x: func.jvp(cube, (x,), (one,))[1],
+        func.jacrev(cube),
+        func.jacfwd(cube),
+        func.hessian(cube),
+        lambda x: func.grad(lambda y: y * x)(one),
+        func.grad(lambda y: func.grad(cube)(y)),
+    ]
+    for f in inner:
+
+        def outer(x, f=f):
+            with wt.no_grad():
+                return f(x)
+
+        assert func.grad(outer)(x).item() == 0
+        assert func.grad(lambda x, o=outer: o(x) * x)(x).item() == outer(x).item()
+        with wt.no_grad():
+            assert f(x).item() == func.vjp(f, x)[0].item() != 0
+    products = []
+
+    def late(x):
+        with wt.no_grad():
+            products.append(func.vjp(cube, x)[1])
+        return products[-1](one)[0]
+
+    assert func.grad(late)(x).item() == 12  # the mode where the product is taken
+
+
 def test_vjp_and_jvp():
     v, t = wt.tensor([1.0, -2.0], dtype=F64), wt.tensor([0.5, 1.0, -1.0], dtype=F64)
     out, pull = func.vjp(f, X)

@@ -1,5 +1,5 @@
-"""Matrices with nan and inf, on which LAPACK's iterations need not end; and Ctrl-C within long ones. The values
-are PyTorch 2.13's."""
+"""Matrices with nan and inf, on which LAPACK's iterations need not end; and Ctrl-C within long ones. The
+values are PyTorch 2.13's."""
 
 from __future__ import annotations
 
