@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import warptape
+from warptape.nn import functional as F
 
 from . import constraints
 from .distribution import Distribution
@@ -68,7 +69,7 @@ class Binomial(Distribution):
         self._validate_sample(value)
         n, logits = self.total_count, self.logits
         ways = warptape.lgamma(n + 1) - warptape.lgamma(value + 1) - warptape.lgamma(n - value + 1)
-        return ways + value * logits - n * (logits.clamp(min=0) + (-logits.abs()).exp().log1p())
+        return ways + value * logits + n * F.logsigmoid(-logits)
 
     def entropy(self) -> Any:
         values = self.enumerate_support(expand=False)

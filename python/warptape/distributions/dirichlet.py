@@ -7,7 +7,7 @@ from typing import Any
 import warptape
 
 from . import constraints
-from ._gamma import standard_gamma
+from ._gamma import standard_dirichlet
 from .distribution import ExponentialFamily
 
 
@@ -43,9 +43,7 @@ class Dirichlet(ExponentialFamily):
         return self.concentration * (total - self.concentration) / (total.square() * (total + 1))
 
     def rsample(self, sample_shape: Any = ()) -> Any:
-        shares = standard_gamma(self.concentration.expand(self._extended_shape(sample_shape)))
-        shares = shares.clamp(min=warptape.finfo(shares.dtype).tiny)
-        return shares / shares.sum(-1, True)
+        return standard_dirichlet(self.concentration.expand(self._extended_shape(sample_shape)))
 
     def log_prob(self, value: Any) -> Any:
         self._validate_sample(value)

@@ -38,7 +38,8 @@ class Gamma(ExponentialFamily):
 
     def rsample(self, sample_shape: Any = ()) -> Any:
         value = standard_gamma(self.concentration.expand(self._extended_shape(sample_shape))) / self.rate
-        return value.clamp(min=warptape.finfo(value.dtype).tiny)  # 0 has no logarithm
+        value.detach().clamp_(min=warptape.finfo(value.dtype).tiny)  # 0 has no logarithm; unrecorded
+        return value
 
     def log_prob(self, value: Any) -> Any:
         a, b = self.concentration, self.rate

@@ -63,8 +63,8 @@ class Geometric(Distribution):
     def log_prob(self, value: Any) -> Any:
         self._validate_sample(value)
         value, probs = broadcast_all(value, self.probs)
-        failures = warptape.where((probs == 1) & (value == 0), 0.0, value * (-probs).log1p())
-        return failures + self.probs.log()
+        certain = (probs == 1) & (value == 0)  # 0 times log(0), whose gradient is nan
+        return value * (-warptape.where(certain, 0.0, probs)).log1p() + self.probs.log()
 
     def entropy(self) -> Any:
         return F.binary_cross_entropy_with_logits(self.logits, self.probs, reduction="none") / self.probs

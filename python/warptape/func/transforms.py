@@ -32,8 +32,8 @@ _nesting = threading.local()
 
 @contextmanager
 def _level(inputs: Any) -> Iterator[bool]:
-    """Records inside; yields whether what is computed must stay differentiable outside: there no_grad holds, also
-    for a transform within a transform, while inside it does not."""
+    """Records inside; yields whether what is computed must stay differentiable outside. There no_grad holds,
+    also between transforms, while inside it does not."""
     depth = getattr(_nesting, "depth", 0)
     _nesting.depth = depth + 1
     leaves = [x for x in tree_flatten(inputs)[0] if isinstance(x, Tensor)]

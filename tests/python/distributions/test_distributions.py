@@ -137,6 +137,59 @@ def test_gradients_reach_the_parameters_of_beta_and_dirichlet():
     assert b.grad.item() == pytest.approx(2.0 / 3.5**2, abs=5e-3)
 
 
+def test_beta_samples_stay_inside():
+    """Also of shapes whose gamma samples underflow: all shares are then next to 0 or to 1."""
+    wt.manual_seed(0)
+    for dtype in (wt.float32, F64):
+        for a, b in ((0.01, 0.01), (1e-5, 1e-5), (1.0, 0.01), (100.0, 0.01), (0.01, 100.0)):
+            x = D.Beta(wt.tensor(a, dtype=dtype), wt.tensor(b, dtype=dtype)).sample((4000,))
+            assert x.min() > 0 and x.max() < 1
+            assert abs(x.mean().item() - a / (a + b)) < 0.03
+        apart = D.Beta(*wt.full((2,), 1e-5, dtype=dtype)).sample((1000,))
+        assert ((apart < 1e-3) | (apart > 0.999)).all()
+        shares = D.Dirichlet(wt.full((3,), 0.01, dtype=dtype)).sample((1000,))
+        assert shares.min() > 0 and shares.max() < 1 and (shares.sum(-1) - 1).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize(
+    "a, b, x, expected",
+    [  # -dF/da / (density * (1 - x)) by mpmath with 40 digits
+        (0.0064470366827164630, 0.24261137876840178, 8.0254733114069e-180, 5.179242029790582e-175),
+        (0.77156411596421690, 0.21365427615254018, 0.5046392275753199, 1.3186842732312636),
+        (8.9782263400254680, 6.1696065501655380, 0.2750635548918182, 0.045504736416210896),
+        (0.28525827219657773, 7224.2795394037950, 0.0005233246092793, 0.0006236129731724888),
+        (1.0451973855481530, 87625.890004142110, 3.29484428493762e-05, 2.123601026839163e-05),
+        (9307.7674516404910, 0.82513083631777820, 0.9998731199979276, 0.00010743134217951618),
+        (345.79282437398473, 1387.7339739254610, 0.18655169677798505, 0.0005581315692177632),
+    ],
+)
+def test_gradient_of_shares(a, b, x, expected):
+    from warptape.distributions._gamma import _share_slope
+
+    assert _share_slope(t(a), t(b), t(x)).item() == pytest.approx(expected, rel=1e-8)
+
+
+def test_gradients_of_extreme_samples():
+    for a in (1e-3, 0.01, 1.0, 500.0):
+        c = wt.tensor([a, 0.01, 2.0], requires_grad=True)
+        D.Dirichlet(c).rsample((50,)).square().sum().backward()
+        assert c.grad.isfinite().all() and c.grad.any()
+        c = wt.tensor(a, requires_grad=True)
+        samples = D.Gamma(c, 1e3).rsample((50,))
+        samples.log().sum().backward()  # also where a sample is as small as it may be
+        assert c.grad.isfinite() and c.grad > 0 and (samples > 0).all()
+
+
+def test_gradients_at_the_edges():
+    """As PyTorch's."""
+    logits = t(0.0).requires_grad_()
+    D.Binomial(1, logits=logits).log_prob(t(0.0)).backward()
+    assert logits.grad.item() == -0.5
+    probs = t(1.0).requires_grad_()
+    D.Geometric(probs).log_prob(t(0.0)).backward()
+    assert probs.grad.item() == 1.0
+
+
 def test_categorical():
     d = D.Categorical(K * 3)
     wt.manual_seed(0)
