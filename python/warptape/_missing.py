@@ -8,13 +8,14 @@ import opcode
 import os
 import sys
 import warnings
-from collections.abc import Callable
-from types import FrameType
+from collections.abc import Callable, Collection
+from types import FrameType, ModuleType
 from typing import Any
 
+_Future = type(annotations)
 _IMPORT_FROM = opcode.opmap["IMPORT_FROM"]
 # Modules of torch whose contents lie elsewhere here: programs import from them, pickles name them.
-_MOVED = {
+MOVED = {
     "autograd.profiler": "profiler",
     "autograd.variable": "autograd",
     "distributed._composable": "distributed",
@@ -28,6 +29,18 @@ _MOVED = {
     "profiler.profiler": "profiler",
     "utils.model_zoo": "hub",
 }
+# What PyTorch has and this runtime has nothing of.
+_UNSUPPORTED = {
+    "torch.ao": "quantization is",
+    "torch.autograd.forward_ad": "forward-mode differentiation is",
+    "torch.distributed.rpc": "remote procedure calls are",
+    "torch.export": "export of programs is",
+    "torch.fx": "symbolic tracing is",
+    "torch.masked": "masked tensors are",
+    "torch.nested": "nested tensors are",
+    "torch.package": "packages of code and weights are",
+    "torch.quantization": "quantization is",
+}
 _ELSEWHERE = ("", ".nn.functional", ".nn", ".linalg", ".Tensor", ".utils", ".nn.utils")
 
 
@@ -40,7 +53,7 @@ def torch_names() -> dict[str, list[str]]:
 def module_name(name: str) -> str:
     """The module of warptape that `name`, a module of torch, stands for."""
     name = name.removeprefix("torch").removeprefix(".")
-    for old, new in _MOVED.items():
+    for old, new in MOVED.items():
         if name == old or name.startswith(old + "."):
             name = new + name.removeprefix(old)
     return f"warptape.{name}".rstrip(".")
@@ -54,26 +67,54 @@ def find(path: str) -> Any:
     return found
 
 
-def message(owner: str, name: str) -> str:
-    """That `owner`, a module or class of warptape, has no `name`; with the nearest that there is."""
-    import difflib  # not where every program waits for it
+def _is_public(name: str, value: Any, known: Collection[str]) -> bool:
+    """Whether a name of a module or class is one to use, not one that the file itself imported."""
+    if name[0] == "_" or isinstance(value, _Future):
+        return False
+    home = (
+        value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None) or "warptape"
+    )
+    return name in known or home.startswith("warptape")
 
-    space = "torch" + owner.removeprefix("warptape")
-    near = ""
-    for path in (f"torch{place}.{name}" for place in _ELSEWHERE if f"torch{place}" != space):
+
+def _nearest(owner: str, name: str, is_module: bool) -> str:
+    """A public name of the same kind with this spelling elsewhere, or with nearly this spelling here."""
+    import difflib  # not where every program waits for them
+    import pkgutil
+
+    names = torch_names()
+
+    def fits(space: str, candidate: str, value: Any) -> bool:
+        known = names.get(space, ())
+        if isinstance(value, ModuleType) != is_module and (is_module or name in known):
+            return False
+        return candidate[0].isupper() == name[0].isupper() and _is_public(candidate, value, known)
+
+    for space in (f"torch{place}" for place in _ELSEWHERE if f"torch{place}" != owner):
         try:
-            find(path)
+            found = find(f"{space}.{name}")
         except (AttributeError, ImportError):
             continue
-        near = path
-        break
-    else:
-        there = find(space)
-        close = difflib.get_close_matches(
-            name, [n for n in {*dir(there), *vars(type(there))} if n[0] != "_" and hasattr(there, n)], 1
-        )
-        near = f"{space}.{close[0]}" if close else ""
-    return f"warptape has no {space}.{name} yet" + (f"; nearest: {near}" if near else "")
+        if fits(space, name, found):
+            return f"{space}.{name}"
+    if name in names.get(owner, ()):
+        return ""  # PyTorch's own name, not a slip
+    there = find(owner)
+    here = {*dir(there), *vars(type(there))}
+    near = [n for n in here if hasattr(there, n) and fits(owner, n, getattr(there, n))]
+    near += [m.name for m in pkgutil.iter_modules(getattr(there, "__path__", ())) if m.name[0] != "_"]
+    close = difflib.get_close_matches(name, near, 1, 0.81)
+    return f"{owner}.{close[0]}" if close else ""
+
+
+def message(owner: str, name: str, is_module: bool = False) -> str:
+    """That `owner`, a module or class of warptape, has no `name`; with the nearest that there is."""
+    space = "torch" + owner.removeprefix("warptape")
+    text = f"warptape has no {space}.{name} yet"
+    if reason := _UNSUPPORTED.get(f"{space}.{name}"):
+        return f"{text}: {reason} not supported"
+    near = _nearest(space, name, is_module) if name else ""
+    return text + (f"; nearest: {near}" if near else "")
 
 
 class _Missing(AttributeError):

@@ -14,7 +14,7 @@ from typing import Any
 
 import warptape
 
-from .._missing import message, module_name
+from .._missing import MOVED, message, module_name
 from ..torch_version import TorchVersion
 
 # What version checks read: the PyTorch whose names, defaults and errors these are.
@@ -37,7 +37,22 @@ class _Alias(Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
+        name = module.__spec__.name if module.__spec__ else ""
         module.__spec__ = self._spec  # the import system has just put torch's there
+        _keep_names(name, module)
+
+
+def _keep_names(name: str, module: ModuleType) -> None:
+    """Lets the names that torch.x has stay what they are when a submodule of that name is imported:
+    torch.autograd.gradcheck is a function, and an import would bind the module in its place.
+    """
+    children = {n.rpartition(".")[2] for n in [*sys.modules] if n.rpartition(".")[0] == module.__name__}
+    moved = (f"torch.{n}" for n in MOVED)
+    children.update(n.rpartition(".")[2] for n in moved if n.rpartition(".")[0] == name)
+    for child in children:
+        loaded = sys.modules.get(module_name(f"{name}.{child}"))
+        if loaded is not None and not isinstance(vars(module).get(child, loaded), ModuleType):
+            sys.modules.setdefault(f"{name}.{child}", loaded)
 
 
 class _Distribution(importlib.metadata.Distribution):
@@ -67,7 +82,7 @@ class _Finder(MetaPathFinder):
         # An import fails with more words; who only asks (importlib.util.find_spec) gets None.
         if sys._getframe(2).f_code.co_name == "_find_and_load_unlocked":
             parent, _, name = _own(fullname).rpartition(".")
-            raise ModuleNotFoundError(message(parent, name), name=fullname)
+            raise ModuleNotFoundError(message(parent, name, True), name=fullname)
         return None
 
     def find_distributions(self, context: Any = None) -> Iterable[importlib.metadata.Distribution]:

@@ -40,18 +40,44 @@ def test_words(expression, name, near):
     assert not hasattr(eval(owner), last)
 
 
+@pytest.mark.parametrize(
+    ("expression", "hint"),
+    [
+        ("warptape.fx", ": symbolic tracing is not supported"),
+        ("warptape.export", ": export of programs is not supported"),
+        ("warptape.quantization", ": quantization is not supported"),
+        ("warptape.autograd.forward_ad", ": forward-mode differentiation is not supported"),
+        ("warptape.distribution", "; nearest: torch.distributions"),
+        ("warptape.Tensr", "; nearest: torch.Tensor"),
+        ("warptape.tensr", "; nearest: torch.tensor"),
+        ("warptape.uint16", ""),  # PyTorch has it: no slip of int16
+        ("warptape.annotation", ""),
+        ("warptape.Anny", ""),
+    ],
+)
+def test_hints_name_what_is_meant(expression, hint):
+    with pytest.raises(AttributeError) as caught:
+        eval(expression)
+    assert str(caught.value) == f"warptape has no torch.{expression.removeprefix('warptape.')} yet{hint}"
+
+
+def test_a_module_is_hinted_for_a_module():
+    from warptape._missing import message
+
+    assert message("warptape", "utls", True) == "warptape has no torch.utls yet; nearest: torch.utils"
+    assert message("warptape", "tensr", True) == "warptape has no torch.tensr yet"
+
+
 def test_tensor_method(monkeypatch):
     from warptape import _missing
 
     class Small(warptape.Tensor):
         pass
 
-    monkeypatch.setattr(_missing, "torch_names", lambda: {"torch.Tensor": ["adds", "add"]})
+    monkeypatch.setattr(_missing, "torch_names", lambda: {"torch.Tensor": ["adds", "add"], "torch": ["adds"]})
     _missing.mark_absent(Small, "torch.Tensor")
     x = warptape.ones(2).as_subclass(Small)
-    with pytest.raises(
-        AttributeError, match=r"^warptape has no torch\.Tensor\.adds yet; nearest: torch\.Tensor\.add$"
-    ):
+    with pytest.raises(AttributeError, match=r"^warptape has no torch\.Tensor\.adds yet$"):
         x.adds(1)
     assert not hasattr(x, "adds") and getattr(x, "adds", 3) == 3 and hasattr(x, "add")
     x.adds = 4

@@ -119,6 +119,23 @@ def test_every_import_is_warptape(tmp_path):
     ]
 
 
+def test_an_import_leaves_the_function_of_its_name(tmp_path):
+    program = """
+import importlib, torch, types
+for name in ("autograd.gradcheck", "multiprocessing.spawn", "nn.utils.weight_norm", "nn.utils.spectral_norm",
+             "nn.parallel.data_parallel", "func.functional_call"):
+    owner, _, last = ("torch." + name).rpartition(".")
+    owner = importlib.import_module(owner)
+    before = getattr(owner, last)
+    module = importlib.import_module("torch." + name)
+    assert type(module) is types.ModuleType, name
+    assert getattr(owner, last) is before is getattr(module, last) and callable(before), name
+import torch.autograd.gradcheck
+print(torch.autograd.gradcheck.__name__)
+"""
+    assert run(tmp_path, program).strip() == "gradcheck"
+
+
 def test_what_version_checks_read(tmp_path):
     text = """
         import importlib.metadata, importlib.util, torch, torch.version
