@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
 from typing import Any
@@ -138,6 +139,23 @@ def register_autograd(op: Any, backward: Any, /, *, setup_context: Any = None, *
 
 class _Ops(ModuleType):
     """`torch.ops`: namespaces that appear when they are named, as the ops of a program do."""
+
+    loaded_libraries: set[str] = set()
+
+    def load_library(self, path: Any) -> None:
+        """Loads a shared library. Ops that it registers with PyTorch are not seen here.
+
+        Raises:
+            OSError: a file that is no library, or one that needs what is not there.
+        """
+        import ctypes
+
+        path = os.path.realpath(path)
+        try:
+            ctypes.CDLL(path)
+        except OSError as error:
+            raise OSError(f"Could not load this library: {error}") from error
+        self.loaded_libraries.add(path)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
 import pickle
 from collections import OrderedDict, defaultdict, deque, namedtuple
 
@@ -229,3 +231,16 @@ def test_names_of_distributed():
     with pytest.raises(AttributeError, match=r"warptape has no torch\.distributed\.tensor\.DTensor yet"):
         tensor.DTensor
     assert pickle.loads(pickle.dumps(tensor.Shard(0))) == tensor.Shard(0)
+
+
+def test_load_library(tmp_path):
+    with pytest.raises(OSError, match=r"Could not load this library: .*nothing\.so"):
+        torch.ops.load_library(tmp_path / "nothing.so")
+    path = importlib.util.find_spec("_ctypes").origin
+    torch.ops.load_library(path)
+    assert os.path.realpath(path) in torch.ops.loaded_libraries
+
+
+def test_private_names_that_libraries_ask_for():
+    assert torch._C._log_api_usage_once("library.part") is None and torch._C._get_tracing_state() is None
+    assert torch._C._TensorBase is torch.Tensor.__base__ and torch._C._GLIBCXX_USE_CXX11_ABI
