@@ -32,9 +32,10 @@ void check_channels(const char* op, const Tensor& x, const Tensor& t, const char
   if (!t.defined()) return;
   check_floating(op, t);
   check_same_device(op, x, t, what);
-  WT_CHECK(t.ndim() == 1 && t.sizes()[0] == x.sizes()[1], ShapeError, op, ": expected ", what,
-           " to be a vector of size ", x.sizes()[1], ", the number of channels of the input, got shape ",
-           t.sizes());
+  WT_CHECK(t.ndim() == 1, ShapeError, op, ": expected ", what, " to be a vector, got shape ", t.sizes());
+  WT_CHECK(t.sizes()[0] == x.sizes()[1], ShapeError, op, ": input has ", x.sizes()[1],
+           " channels, layer expects ", t.sizes()[0], ": ", what, " should contain ", x.sizes()[1],
+           " elements not ", t.sizes()[0]);
 }
 
 Tensor contiguous_or_undefined(const Tensor& t) { return t.defined() ? raw_contiguous(t) : t; }

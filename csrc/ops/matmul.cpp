@@ -427,12 +427,14 @@ Tensor linear_impl(const Tensor& x, const Tensor& w, const OptTensor& bias) {
   WT_CHECK(x.ndim() > 0, ShapeError, "linear: input must have at least one dim, got shape ", x.sizes());
   WT_CHECK(w.ndim() == 2 || w.ndim() == 1, ShapeError,
            "linear: weight must be [out, in] (or [in]), got shape ", w.sizes());
+  WT_CHECK(x.sizes().back() == w.sizes().back(), ShapeError, "linear: input has ", x.sizes().back(),
+           " features, layer expects ", w.sizes().back(),
+           ": mat1 and mat2 shapes cannot be multiplied (input ", x.sizes(), ", weight ", w.sizes(), ")");
   if (w.ndim() == 1) {
     Tensor out = matmul(x, w);
     return bias ? out + *bias : out;
   }
   check_operands("linear", x, w);
-  check_inner("linear", x, w, x.sizes().back(), w.sizes()[1]);
   if (bias) {
     check_operands("linear", x, *bias);
     WT_CHECK(bias->ndim() <= 1 && (bias->numel() == 1 || bias->numel() == w.sizes()[0]), ShapeError,

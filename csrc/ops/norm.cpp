@@ -88,7 +88,7 @@ void check_rows(const char* op, const Tensor& x, IntList shape, const Tensor& we
   bool fits = x.ndim() >= k;
   for (int64_t i = 0; fits && i < k; ++i) fits = x.sizes()[x.ndim() - k + i] == shape[i];
   WT_CHECK(fits, ShapeError, op, ": given normalized_shape=", AsShape{shape},
-           ", expected input with shape [*, ", AsShape{shape}, "], but got input of size ", x.sizes());
+           ", expected input to end in these sizes, but got input of size ", x.sizes());
   auto same_shape = [&](const Tensor& t, const char* what) {
     if (!t.defined()) return;
     check_floating(op, t);

@@ -60,10 +60,18 @@ Tensor rows_of(const Tensor& x) {
 // out[..., n] = sum over i, j of x1[..., i] weight[n, i, j] x2[..., j]
 Tensor bilinear_impl(const Tensor& x1, const Tensor& x2, const Tensor& w, const OptTensor& bias) {
   check_ndim("bilinear", "weight", w, 3);
-  bool fits = x1.ndim() > 0 && x1.ndim() == x2.ndim() && x1.sizes().back() == w.sizes()[1] &&
-              x2.sizes().back() == w.sizes()[2];
-  WT_CHECK(fits, ShapeError, "bilinear: inputs must be [..., in1] and [..., in2] for weight [out, in1, in2] ",
-           w.sizes(), ", got ", x1.sizes(), " and ", x2.sizes());
+  WT_CHECK(x1.ndim() > 0 && x1.ndim() == x2.ndim(), ShapeError,
+           "bilinear: expected inputs of as many dims, one at least, got shapes ", x1.sizes(), " and ",
+           x2.sizes());
+  for (size_t i : {1u, 2u}) {
+    const int64_t features = (i == 1 ? x1 : x2).sizes().back();
+    WT_CHECK(features == w.sizes()[i], ShapeError, "bilinear: input", i, " has ", features,
+             " features, layer expects ", w.sizes()[i], " (weight ", w.sizes(), ")");
+  }
+  for (int64_t d = 0; d + 1 < x1.ndim(); ++d)
+    WT_CHECK(x1.sizes()[d] == x2.sizes()[d], ShapeError,
+             "bilinear: input batch dimensions do not match at dim ", d, ": got ", x1.sizes()[d], " and ",
+             x2.sizes()[d]);
   Shape sizes = x1.sizes();
   sizes.back() = w.sizes()[0];
   Tensor rows1 = rows_of(x1), rows2 = rows_of(x2);

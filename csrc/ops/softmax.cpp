@@ -73,6 +73,9 @@ Tensor forward(const Tensor& input, int64_t dim, std::optional<DType> dtype) {
 template <bool kLog>
 Tensor functional(const Tensor& input, std::optional<int64_t> dim, int64_t, std::optional<DType> dtype) {
   const int64_t nd = input.ndim();
+  if (!dim)
+    warn(message("Implicit dimension choice for ", kLog ? "log_softmax" : "softmax",
+                 " has been deprecated. Change the call to include dim=X as an argument."));
   const int64_t implied = nd == 0 || nd == 1 || nd == 3 ? 0 : 1;
   return (kLog ? log_softmax : softmax)(input, dim.value_or(implied), dtype);
 }

@@ -7,7 +7,7 @@ from typing import Any
 
 from . import _C
 from ._interchange import from_cuda_array, from_dlpack, frombuffer, has_cuda_array
-from ._tensor import Tensor
+from ._tensor import Tensor, warn_of_copy
 
 __all__ = [
     "are_deterministic_algorithms_enabled",
@@ -45,6 +45,8 @@ def tensor(
     """
     if has_cuda_array(data):
         data = from_cuda_array(data)
+    if isinstance(data, Tensor):
+        warn_of_copy("torch.tensor")
     made = _C._tensor(data, dtype, device, requires_grad and not pin_memory, True)
     return made.pin_memory().requires_grad_(requires_grad) if pin_memory else made
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -56,6 +57,15 @@ def _conversion(name: str, dtype: _C.dtype) -> Callable[..., Tensor]:
     method.__name__, method.__qualname__ = name, f"Tensor.{name}"
     method.__doc__ = f"To {dtype.__name__}."
     return method
+
+
+def warn_of_copy(call: str) -> None:
+    """Warns of a tensor given to torch.tensor or new_tensor, which leave its history behind."""
+    warnings.warn(
+        "To copy construct from a tensor, it is recommended to use sourceTensor.detach().clone() or "
+        f"sourceTensor.detach().clone().requires_grad_(True), rather than {call}(sourceTensor).",
+        stacklevel=3,
+    )
 
 
 def _write_real(self: Tensor, value: Any) -> None:
@@ -254,6 +264,8 @@ class Tensor(_C.TensorBase):
         """A tensor of data, with this tensor's dtype and device unless given."""
         if not isinstance(self, _C.TensorBase):
             raise TypeError(f"new_tensor: expected a Tensor, got {builtins.type(self).__name__}")
+        if isinstance(data, Tensor):
+            warn_of_copy("tensor.new_tensor")
         try:
             return _C._tensor(data, dtype or self.dtype, device or self.device, requires_grad, True)
         except TypeError as error:

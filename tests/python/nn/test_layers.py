@@ -264,3 +264,42 @@ def test_cross_map_norm_is_the_local_one():
     x = wt.randn(2, 5, 4, 3)
     old, new = nn.CrossMapLRN2d(3, alpha=0.1), nn.LocalResponseNorm(3, alpha=0.1)
     assert old(x).tolist() == new(x).tolist() and repr(old) == "CrossMapLRN2d(3, alpha=0.1, beta=0.75, k=1)"
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: nn.Linear(8, 3)(wt.ones(2, 7)), "linear: input has 7 features, layer expects 8"),
+        (lambda: F.linear(wt.ones(2, 7), wt.ones(8)), "linear: input has 7 features, layer expects 8"),
+        (
+            lambda: nn.Bilinear(3, 4, 5)(wt.ones(2, 3), wt.ones(2, 5)),
+            "input2 has 5 features, layer expects 4",
+        ),
+        (
+            lambda: nn.Bilinear(3, 4, 5)(wt.ones(2, 3), wt.ones(3, 4)),
+            "batch dimensions do not match at dim 0",
+        ),
+        (lambda: nn.Conv2d(3, 4, 2)(wt.ones(2, 5, 9, 9)), "to have 3 channels, but got 5 channels"),
+        (lambda: nn.BatchNorm1d(8)(wt.ones(2, 7)), "input has 7 channels, layer expects 8: running_mean"),
+        (lambda: nn.GroupNorm(2, 8)(wt.ones(2, 6, 3)), "input has 6 channels, layer expects 8: weight"),
+        (lambda: nn.LayerNorm(8)(wt.ones(2, 7)), r"normalized_shape=\[8\].*got input of size \[2, 7\]"),
+        (lambda: nn.InstanceNorm1d(8, affine=True)(wt.ones(2, 7, 3)), r"dim=1 to match num_features \(8\)"),
+    ],
+)
+def test_a_wrong_size_is_told_beside_the_right_one(call, message):
+    with pytest.raises((wt.ShapeError, ValueError), match=message):
+        call()
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax", "softmin"])
+def test_softmax_without_a_dim_warns(name):
+    for shape, dim in (((), 0), ((3,), 0), ((2, 3), 1), ((2, 3, 2), 0), ((2, 3, 2, 2), 1)):
+        x = wt.randn(shape)
+        with pytest.warns(UserWarning, match=f"^Implicit dimension choice for {name} has been deprecated"):
+            found = getattr(F, name)(x)
+        close(found, getattr(F, name)(x, dim).tolist())
+
+
+def test_instance_norm_warns_of_channels_that_it_does_not_need():
+    with pytest.warns(UserWarning, match="^input's size at dim=1 does not match num_features"):
+        nn.InstanceNorm1d(8)(wt.ones(2, 7, 3))

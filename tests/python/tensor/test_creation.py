@@ -46,7 +46,10 @@ def test_dtype_and_shape(data: Any, dtype: str, shape: tuple[int, ...]) -> None:
 
 def test_from_tensors() -> None:
     t = wt.tensor([1.0, 2.0])
-    copy = wt.tensor(t)
+    with pytest.warns(UserWarning, match=r"rather than torch\.tensor\(sourceTensor\)"):
+        copy = wt.tensor(t)
+    with pytest.warns(UserWarning, match=r"rather than tensor\.new_tensor\(sourceTensor\)"):
+        t.new_tensor(copy)
     copy[0] = 5.0
     assert t.tolist() == [1.0, 2.0]
     assert wt.as_tensor(t) is t and wt.as_tensor(t, dtype=wt.float64).dtype == wt.float64

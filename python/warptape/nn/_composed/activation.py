@@ -6,6 +6,7 @@ stays NaN.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import warptape
@@ -93,6 +94,13 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
 
 def softmin(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
     """softmax(-x) along `dim`."""
+    if dim is None:
+        warnings.warn(
+            "Implicit dimension choice for softmin has been deprecated. Change the call to include dim=X as "
+            "an argument.",
+            stacklevel=_stacklevel,
+        )
+        dim = 0 if input.ndim in (0, 1, 3) else 1
     return _C._nn.softmax(-input, dim, _stacklevel, dtype)
 
 

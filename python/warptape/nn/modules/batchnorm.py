@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import warptape
@@ -160,10 +161,17 @@ class _InstanceNorm(_NormBase):
     def forward(self, input: Tensor) -> Tensor:
         self._check_input_dim(input)
         channels = input.shape[input.dim() - self._space - 1]
-        if channels != self.num_features and self.affine:
-            raise ValueError(
-                f"expected input's size at the channel dim to match num_features ({self.num_features}), but "
-                f"got: {channels}."
+        if channels != self.num_features:
+            dim = input.dim() - self._space - 1
+            if self.affine:
+                raise ValueError(
+                    f"expected input's size at dim={dim} to match num_features ({self.num_features}), but "
+                    f"got: {channels}."
+                )
+            warnings.warn(
+                f"input's size at dim={dim} does not match num_features. You can silence this warning by not "
+                "passing in num_features, which is not used because affine=False",
+                stacklevel=2,
             )
         batched = input.dim() == self._space + 2
         out = F.instance_norm(
