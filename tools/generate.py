@@ -263,6 +263,8 @@ def stub_text() -> str:
                 b.__name__ for b in value.__bases__ if b.__module__ == "builtins" or hasattr(_C, b.__name__)
             ]
             classes.append(f"class {name}({', '.join(bases)}): ...")
+        elif isinstance(value, type) and value.__name__ != name:
+            values.append(f"{name} = {value.__name__}")
         elif isinstance(value, type):
             methods = grouped(op for op in ops if op.places & METHOD) if name == "TensorBase" else {}
             classes.append(stub_of_type(value, methods))
