@@ -6,7 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <fstream>
+#include <sstream>
 
 namespace warptape::distributed {
 namespace {
@@ -113,19 +113,32 @@ void write_entry(std::ostream& out, const FlightEntry& e) {
       << ",\"ended\":" << seconds(e.ended) << '}';
 }
 
+// The folder may be shared, so nothing is opened that others may have put there: the text goes into a new
+// file of this user alone, which then replaces what has the name, be it a link.
+bool write_whole(const std::string& path, std::string_view text) {
+  std::string partial = path + ".partial.XXXXXX";
+  const File file(::mkostemp(partial.data(), O_CLOEXEC));
+  if (!file) return false;
+  while (!text.empty()) {
+    const ssize_t n = ::write(file.get(), text.data(), text.size());
+    if (n < 0 && errno != EINTR) break;
+    text.remove_prefix(n > 0 ? static_cast<size_t>(n) : 0);
+  }
+  if (text.empty() && ::rename(partial.c_str(), path.c_str()) == 0) return true;
+  ::unlink(partial.c_str());
+  return false;
+}
+
 }  // namespace
 
 std::string dump_flight_record(const World& world, const std::string& reason) {
-  static std::mutex one_writer;
-  std::lock_guard writing(one_writer);
   const char* folder = getenv("WARPTAPE_FLIGHT_DIR");
   if (!folder || !*folder) folder = getenv("TMPDIR");
   std::string job = world.job;
   std::replace(job.begin(), job.end(), '/', '_');
   const std::string path =
       message(folder && *folder ? folder : "/tmp", "/flight_", job, "_rank", world.rank, ".json");
-  const std::string partial = path + ".partial";
-  std::ofstream out(partial);
+  std::ostringstream out;
   out.precision(17);
   std::string failure;
   std::vector<std::shared_ptr<ProcessGroup>> groups;  // released after the lock: the last handle takes it
@@ -154,9 +167,7 @@ std::string dump_flight_record(const World& world, const std::string& reason) {
     comma = ",";
   }
   out << "\n]}\n";
-  out.close();
-  if (!out || ::rename(partial.c_str(), path.c_str()) != 0) return {};
-  return path;
+  return write_whole(path, out.view()) ? path : std::string();
 }
 
 // ---- SIGUSR2: the handler only rings; a thread writes ----

@@ -36,6 +36,26 @@ def test_keeps_the_last_2000_calls(tmp_path, monkeypatch):
     assert [e["id"] for e in dump["entries"]] == list(range(101, 2101))
 
 
+def test_a_shared_folder(tmp_path, monkeypatch):
+    """Links that somebody else put where the record is written lead to nothing that is overwritten."""
+    monkeypatch.setenv("WARPTAPE_FLIGHT_DIR", str(tmp_path))
+    precious = tmp_path / "precious"
+    precious.write_text("kept")
+
+    def body():
+        name = Path(_C._dump_flight_record("first"))
+        for planted in (name, name.with_name(name.name + ".partial")):
+            planted.unlink(missing_ok=True)
+            planted.symlink_to(precious)
+        assert _C._dump_flight_record("second") == str(name)
+        return name
+
+    (name,) = dist.simulate(1, body)
+    assert precious.read_text() == "kept"
+    assert not name.is_symlink() and json.loads(name.read_text())["reason"] == "second"
+    assert name.stat().st_mode & 0o777 == 0o600
+
+
 def test_says_who_did_what_where():
     def body():
         pair = dist.new_group([0, 1])
