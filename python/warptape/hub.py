@@ -6,13 +6,14 @@ import hashlib
 import os
 import re
 import sys
-import tempfile
 import urllib.request
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlparse
 
 from ._missing import lookup as _lookup
 from .serialization import load as _load
+from .serialization._files import replace_file
 
 __all__ = ["download_url_to_file", "get_dir", "load_state_dict_from_url", "set_dir"]
 
@@ -35,39 +36,33 @@ def set_dir(d: str | os.PathLike[str]) -> None:
 
 
 def download_url_to_file(url: str, dst: str, hash_prefix: str | None = None, progress: bool = True) -> None:
-    """Downloads to a temporary file beside `dst`, which takes its place once it is whole and its SHA-256
-    begins with `hash_prefix`.
+    """Downloads to a temporary file, which takes the place of `dst` once it is whole and its SHA-256 begins
+    with `hash_prefix`.
 
     Raises:
         RuntimeError: another hash; nothing is left then.
     """
     dst = os.path.expanduser(dst)
     digest = hashlib.sha256()
-    with (
-        urllib.request.urlopen(url) as source,
-        tempfile.NamedTemporaryFile(dir=os.path.dirname(dst) or ".", delete=False) as file,
-    ):
-        try:
-            total = source.headers.get("Content-Length")
-            from tqdm import tqdm
 
-            with tqdm(
-                total=int(total) if total else None, disable=not progress, unit="B", unit_scale=True
-            ) as bar:
-                while block := source.read(1 << 20):
-                    file.write(block)
-                    digest.update(block)
-                    bar.update(len(block))
-            file.close()
-            if hash_prefix and not digest.hexdigest().startswith(hash_prefix):
-                raise RuntimeError(
-                    f'invalid hash value (expected "{hash_prefix}", got '
-                    f'"{digest.hexdigest()[: len(hash_prefix)]}")'
-                )
-            os.replace(file.name, dst)
-        except BaseException:
-            os.unlink(file.name)
-            raise
+    def blocks(source: Any) -> Iterator[bytes]:
+        from tqdm import tqdm
+
+        total = source.headers.get("Content-Length")
+        total = int(total) if total else None
+        with tqdm(total=total, disable=not progress, unit="B", unit_scale=True) as bar:
+            while block := source.read(1 << 20):
+                digest.update(block)
+                bar.update(len(block))
+                yield block
+        if hash_prefix and not digest.hexdigest().startswith(hash_prefix):
+            raise RuntimeError(
+                f'invalid hash value (expected "{hash_prefix}", got '
+                f'"{digest.hexdigest()[: len(hash_prefix)]}")'
+            )
+
+    with urllib.request.urlopen(url) as source:
+        replace_file(dst, blocks(source))
 
 
 def load_state_dict_from_url(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import io
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -19,6 +21,7 @@ import pytest
 import warptape as wt
 import warptape.serialization._archive
 from warptape import serialization
+from warptape.utils.safetensors import save_file
 
 spec = importlib.util.spec_from_file_location("record", Path(__file__).with_name("record.py"))
 record = importlib.util.module_from_spec(spec)
@@ -244,6 +247,67 @@ def test_a_path_has_the_whole_file_or_what_it_had(tmp_path: Path, monkeypatch: p
         wt.save(1, tmp_path / "none" / "x.pt")
     with pytest.raises(FileNotFoundError):
         wt.load(tmp_path / "none.pt")
+
+
+@pytest.mark.parametrize("unnamed", [True, False])
+def test_what_takes_a_name_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unnamed: bool
+) -> None:
+    """The file is synced before it takes its name, and the folder after it, against power cuts."""
+    if not unnamed:
+        monkeypatch.setattr(os, "O_TMPFILE", os.O_DIRECTORY)  # as old kernels read it
+    synced: list[int] = []
+    fsync, replace = os.fsync, os.replace
+
+    def seen_fsync(fd: int) -> None:
+        fsync(fd)
+        synced.append(os.fstat(fd).st_ino)
+
+    def seen_replace(old: str, new: str) -> None:
+        assert synced == [os.stat(old).st_ino]
+        replace(old, new)
+        synced.clear()
+
+    monkeypatch.setattr(os, "fsync", seen_fsync)
+    monkeypatch.setattr(os, "replace", seen_replace)
+    for write in (
+        lambda: wt.save({"x": wt.ones(9)}, tmp_path / "x"),
+        lambda: save_file({"x": wt.ones(9)}, tmp_path / "x"),
+    ):
+        write()
+        assert synced == [tmp_path.stat().st_ino]
+        synced.clear()
+    assert os.listdir(tmp_path) == ["x"]
+
+
+KILLED = """
+import os, signal, sys
+import warptape as wt
+from warptape.serialization import _files
+if sys.argv[2] == "named":
+    os.O_TMPFILE = os.O_DIRECTORY
+write = _files.write_all
+def killed(file, pieces):
+    write(file, pieces)
+    os.kill(os.getpid(), signal.SIGKILL)
+_files.write_all = killed
+wt.save(wt.ones(1000), sys.argv[1])
+"""
+
+
+def test_a_kill_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "x.pt"
+    wt.save(1, path)
+    for kind, left in (("unnamed", 1), ("named", 2)):
+        done = subprocess.run([sys.executable, "-c", KILLED, str(path), kind], check=False)
+        assert done.returncode == -signal.SIGKILL and len(os.listdir(tmp_path)) == left
+        assert wt.load(path) == 1
+    with open(tmp_path / ".warptape-0123456789abcdef.tmp", "wb") as other:  # another process's save
+        fcntl.flock(other, fcntl.LOCK_EX)
+        wt.save(2, path)
+        assert sorted(os.listdir(tmp_path)) == [".warptape-0123456789abcdef.tmp", "x.pt"]
+    wt.save(3, path)
+    assert os.listdir(tmp_path) == ["x.pt"]
 
 
 def test_files_that_only_write_or_read_a_part_at_a_time(tmp_path: Path) -> None:

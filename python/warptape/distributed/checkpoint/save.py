@@ -21,6 +21,7 @@ from typing import Any
 
 from ..._interchange import raw_bytes
 from ..._tensor import Tensor
+from ...serialization._files import sync_folder
 from ...utils.safetensors import KIND_OF, encode_header, itemsize
 from .. import _state
 from .boxes import Box
@@ -43,15 +44,6 @@ _in_flight: set[str] = set()  # temporary folders of saves of this process
 def aside(path: Path) -> Path:
     """Where the checkpoint before lies while a new one takes its place."""
     return path.with_name(f".{path.name}.old")
-
-
-def sync_folder(path: Path) -> None:
-    """Makes the names in a folder last."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def write_file(path: Path, parts: Iterable[memoryview | bytes]) -> None:
