@@ -68,24 +68,34 @@ def natural(value: Any) -> int:
     return value
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _object(pairs: list[tuple[str, Any]]) -> Any:
+    """What becomes of an object in a header; of a tensor's, a tuple at once: dicts and lists of hundreds of
+    thousands of tensors keep the garbage collector busy for seconds."""
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("a name is there twice")
-    return found
+    shape, offsets = found.get("shape"), found.get("data_offsets")
+    if type(shape) is not list or type(offsets) is not list:
+        return found
+    begin, end = map(natural, offsets)
+    return found["dtype"], tuple(map(natural, shape)), begin, end
 
 
 def encode_header(
     pieces: Iterable[tuple[str, str, tuple[int, ...]]], metadata: Mapping[str, str] | None = None
 ) -> bytes:
     """The head of a file of (name, kind, shape), whose data follow in that order."""
-    entries: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
+    encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+    entries = [f'"__metadata__":{encode(metadata)}'] if metadata else []
     at = 0
     for name, kind, shape in pieces:
         end = at + math.prod(shape) * itemsize(kind)
-        entries[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [at, end]}
+        sizes = ",".join(map(str, shape))
+        entries.append(
+            f'{encode(name)}:{{"dtype":"{kind}","shape":[{sizes}],"data_offsets":[{at},{end}]}}'
+        )
         at = end
-    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
+    text = f"{{{','.join(entries)}}}".encode()
     text += b" " * (-len(text) % 8)  # data begin at a multiple of 8
     return len(text).to_bytes(8, "little") + text
 
@@ -96,19 +106,20 @@ def decode_header(head: bytes, size: int) -> tuple[dict[str, Entry], dict[str, s
     Raises: SafetensorError for a header that is none, leaves bytes out or leads out of the file.
     """
     try:
-        entries = json.loads(head[8:].decode(), object_pairs_hook=_unique)
+        entries = json.loads(head[8:].decode(), object_pairs_hook=_object)
         metadata = entries.pop("__metadata__", None)
         if metadata is not None and not all(type(v) is str for v in metadata.values()):
             raise ValueError("metadata that are no strings")
         found, parts = {}, []
         for name, entry in entries.items():
-            shape = tuple(natural(n) for n in entry["shape"])
-            begin, end = (natural(n) for n in entry["data_offsets"])
-            if entry["dtype"] not in KINDS:
-                raise ValueError(f"{name} is {entry['dtype']!r:.50}, which warptape has not")
-            if end - begin != math.prod(shape) * itemsize(entry["dtype"]):
+            if type(entry) is not tuple:
+                raise ValueError(f"{name} has no dtype, shape and data_offsets")
+            kind, shape, begin, end = entry
+            if kind not in KINDS:
+                raise ValueError(f"{name} is {kind!r:.50}, which warptape has not")
+            if end - begin != math.prod(shape) * itemsize(kind):
                 raise ValueError(f"{name} has {end - begin} bytes, not those of its shape")
-            found[name] = (entry["dtype"], shape, len(head) + begin)
+            found[name] = (kind, shape, len(head) + begin)
             parts.append((begin, end, name))
         at = 0
         for begin, end, name in sorted(parts):
@@ -146,7 +157,7 @@ class safe_open:
     """
 
     def __init__(self, filename: Any, framework: str = "pt", device: Any = "cpu") -> None:
-        self._device = device
+        self._device = warptape.device(device)
         with open(filename, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             self._entries, self._metadata = read_header(file, size, filename)
@@ -178,7 +189,8 @@ class safe_open:
 
     def get_tensor(self, name: str) -> Tensor:
         """A tensor."""
-        return self._lying(name).to(self._device)
+        lying = self._lying(name)
+        return lying if lying.device == self._device else lying.to(self._device)
 
     def get_slice(self, name: str) -> _Slice:
         """A tensor of which parts are read by indexing."""

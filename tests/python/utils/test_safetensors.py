@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
@@ -204,3 +205,27 @@ def test_with_pytorch(tmp_path: Path) -> None:
     back = safetensors.torch.load_file(tmp_path / "w")
     for name, value in values.items():
         assert ours[name].tolist() == value.tolist() and torch.equal(back[name], value)
+
+
+def test_many_names() -> None:
+    """Headers of many tensors keep no lists and dicts, which the garbage collector would walk over and over."""
+    n = 100_000
+    walked = [0]
+
+    def seen(phase: str, info: dict[str, int]) -> None:
+        if phase == "start" and info["generation"] == 2:
+            walked.append(len(gc.get_objects()))
+
+    gc.collect()
+    before = len(gc.get_objects())
+    gc.callbacks.append(seen)
+    try:
+        head = st.encode_header((f"model.layers.{i}.weight", "F32", (1,)) for i in range(n))
+        found, _ = st.decode_header(head, len(head) + 4 * n)
+    finally:
+        gc.callbacks.remove(seen)
+    assert list(found.items())[n - 1] == (
+        f"model.layers.{n - 1}.weight",
+        ("F32", (1,), len(head) + 4 * n - 4),
+    )
+    assert max(walked) < before + 1.5 * n
