@@ -47,24 +47,28 @@ bool Mailbox::done(Transfer& transfer) {
 void Mailbox::wait(Transfer& transfer, Milliseconds timeout) {
   auto& t = static_cast<Moving&>(transfer);
   const auto deadline = Clock::now() + timeout;
+  std::vector<int> peers;
+  for (int r = 0; r < region_.size(); ++r)
+    if (r != region_.rank() && (t.call.root == r || t.call.root == kAnyRank)) peers.push_back(r);
   while (true) {
     const uint32_t heard = region_.bell();
     if (done(t)) return;
     region_.check();
     region_.sleep_for_bell(heard);
     if (region_.bell() != heard) continue;
+    // Before the last look at the channels: what a rank sent, it sent before it left. As long as one of
+    // several peers is there, it may be the one that sends.
+    std::vector<int> gone;
+    for (int r : peers)
+      if (region_.is_gone(r)) gone.push_back(r);
     if (done(t)) return;
     kernels::cpu::poll_interrupt();
-    for (int r = 0; r < region_.size(); ++r)
-      if (r != region_.rank() && (t.call.root == r || t.call.root == kAnyRank))
-        region_.check_alive(r, t.describe());
+    for (int r : gone)
+      if (gone.size() == peers.size() || !region_.has_left(r)) region_.check_alive(r, t.describe());
     if (Clock::now() < deadline) continue;
-    std::vector<int> late;
-    for (int r = 0; r < region_.size(); ++r)
-      if (r != region_.rank() && (t.call.root == r || t.call.root == kAnyRank)) late.push_back(r);
     region_.fail_late(message(t.describe(), " on rank ", region_.rank(), ": timed out after ",
                               timeout.count() / 1000.0, " s; the other rank has not called its part"),
-                      late);
+                      peers);
   }
 }
 

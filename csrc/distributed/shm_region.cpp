@@ -198,8 +198,9 @@ void Region::wait_slowly(int other, Clock::time_point deadline) {
     const bool still = static_cast<int32_t>(seen - rounds_) < 0;
     if (still) sleep_while(theirs.rounds, seen, kNap);
     theirs.sleepers.fetch_sub(1, std::memory_order_seq_cst);
+    const bool gone = is_gone(other);  // asked first: what a rank takes part in, it does before it leaves
     if (!late(other)) return;
-    check_alive(other, describe_call());
+    if (gone) check_alive(other, describe_call());
     if (Clock::now() >= deadline) time_out();
   }
 }
@@ -270,8 +271,7 @@ bool Region::is_dead(int other) const {
 }
 
 void Region::check_alive(int other, const std::string& call) {
-  const uint32_t state = words_[other].state.load();
-  if (state == kLeft)
+  if (has_left(other))
     fail(message(call, ": rank ", other, " has left the group (destroy_process_group) and will not join"),
          Cause::Gone);
   if (is_dead(other) && words_[other].state.load() == kPresent)

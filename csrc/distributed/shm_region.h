@@ -85,6 +85,8 @@ class Region {
   std::string aborted() const;
   Cause cause() const;
   void check() const;  // throws DistBackendError with the reason
+  bool has_left(int other) const { return words_[other].state.load() == kLeft; }
+  bool is_gone(int other) const { return has_left(other) || is_dead(other); }
   // Throws when `other` is dead or has left: nothing can come from it.
   void check_alive(int other, const std::string& call);
   [[noreturn]] void fail(const std::string& reason, Cause cause = Cause::Told);  // aborts and throws

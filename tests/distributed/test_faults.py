@@ -6,10 +6,13 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import warptape as wt
+import warptape.distributed as dist
 from launched import LAUNCHER, free_port, launch, started, until
 from time_limits import seconds
 
@@ -113,6 +116,21 @@ except dist.DistBackendError as error:
     code, out, _ = launch("--nproc-per-node", 2, script(tmp_path, body), WARPTAPE_FLIGHT_DIR=str(tmp_path))
     assert code != 0
     assert "timed out waiting for rank 1" in out and ", stopped)" in out, out
+
+
+def test_a_receive_from_any_rank_goes_on_while_one_may_still_send() -> None:
+    def run() -> list[int]:
+        rank, got = dist.get_rank(), []
+        if rank == 0:
+            got = [dist.recv(wt.empty(2)) for _ in range(2)]
+            with pytest.raises(dist.DistBackendError, match=r"recv\(.*from any rank.* has left the group"):
+                dist.recv(wt.empty(2))
+            return got
+        time.sleep(1.5 * (rank - 1))  # rank 1 has left long before rank 2 sends
+        dist.send(wt.ones(2), 0)
+        return got
+
+    assert dist.simulate(3, run)[0] == [1, 2]
 
 
 def test_rank_that_left_is_named(tmp_path: Path) -> None:

@@ -163,15 +163,17 @@ void GlooMailbox::wait(Transfer& transfer, Milliseconds timeout) {
   auto& t = static_cast<Moving&>(transfer);
   const auto deadline = Clock::now() + timeout;
   auto next_look = Clock::now() + std::chrono::seconds(1);
+  int lost = -1;
   while (true) {
     {
       std::lock_guard lock(t.mutex);
       if (move(t, has_undecided())) return;
     }
+    if (lost >= 0) mesh_.lost(lost, "the connection broke", t.describe);  // after a look at what it had sent
     mesh_.look_around();
     move_if_free();
     if (t.call.root == kAnyRank && Clock::now() >= next_look) {
-      mesh_.look_for_lost(t.describe);
+      lost = mesh_.look_for_lost();
       next_look = Clock::now() + std::chrono::seconds(1);
     }
     if (Clock::now() >= deadline)

@@ -229,16 +229,20 @@ void Mesh::hear(Vigil& v) {
   v.left |= v.heard && v.word.kind == kLeft;
 }
 
-void Mesh::look_for_lost(const Describe& call) {
+int Mesh::look_for_lost() {
   look_at_last_words();
+  std::lock_guard lock(vigils_mutex_);
+  int left = 0, last_left = -1;
   for (int r = 0; r < size_; ++r) {
     Vigil& v = vigils_[static_cast<size_t>(r)];
-    std::unique_lock lock(vigils_mutex_);
     if (r != rank_ && !v.heard && !v.gone) hear(v);
-    const bool gone = v.gone || v.left;
-    lock.unlock();
-    if (gone) lost(r, "the connection broke", call);
+    if (v.left) {
+      ++left, last_left = r;
+    } else if (v.gone) {
+      return r;
+    }
   }
+  return left == size_ - 1 ? last_left : -1;
 }
 
 // Waits until it is on its way, unless a rank takes nothing any more.

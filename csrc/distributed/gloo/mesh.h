@@ -47,8 +47,10 @@ class Mesh {
   void check() const;  // throws DistBackendError with the reason
   [[noreturn]] void fail(const std::string& reason);
   std::string who(int rank) const { return who_[static_cast<size_t>(rank)]; }  // "process 12 on host a"
-  // Throws when a rank is gone; takes a millisecond for each.
-  void look_for_lost(const Describe& call);
+  // A rank that a message from any rank cannot come from, if that ends the wait for it: one whose connection
+  // broke, or the last when all have left; else -1. Takes a millisecond for each.
+  int look_for_lost();
+  [[noreturn]] void lost(int peer, const char* why, const Describe& call);
 
   // Set by the backend: called while waiting; whether to do so every millisecond.
   std::function<void()> on_idle;
@@ -70,7 +72,6 @@ class Mesh {
   };
   void connect(Milliseconds timeout);
   MeshMessage make(int peer, bool sending, const void* data, int64_t bytes);
-  [[noreturn]] void lost(int peer, const char* why, const Describe& call);
   void look_into_store();
   bool settle(MeshMessage& m, bool briefly);
   void hear(Vigil& v);

@@ -91,9 +91,7 @@ def encode_header(
     for name, kind, shape in pieces:
         end = at + math.prod(shape) * itemsize(kind)
         sizes = ",".join(map(str, shape))
-        entries.append(
-            f'{encode(name)}:{{"dtype":"{kind}","shape":[{sizes}],"data_offsets":[{at},{end}]}}'
-        )
+        entries.append(f'{encode(name)}:{{"dtype":"{kind}","shape":[{sizes}],"data_offsets":[{at},{end}]}}')
         at = end
     text = f"{{{','.join(entries)}}}".encode()
     text += b" " * (-len(text) % 8)  # data begin at a multiple of 8
