@@ -208,7 +208,7 @@ def test_with_pytorch(tmp_path: Path) -> None:
 
 
 def test_many_names() -> None:
-    """Headers of many tensors keep no lists and dicts, which the garbage collector would walk over and over."""
+    """Headers of many tensors keep no lists and dicts, which the garbage collector would walk."""
     n = 100_000
     walked = [0]
 
