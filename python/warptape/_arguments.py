@@ -10,16 +10,18 @@ from typing import Any
 from . import _C
 from ._C import TensorBase
 
+_PLAIN: dict[str, type] = {"str": str, "_C.dtype": _C.dtype}
+
 
 def _problem(annotation: str, value: Any) -> bool:
-    """Whether value cannot be what the annotation, as text, says of tensors."""
+    """Whether value cannot be what the annotation, as text, says of tensors, dtypes and strings."""
     if annotation.startswith("Tensor"):
         if isinstance(value, int | float) and ("float" in annotation or "int" in annotation):
             return False
         return not isinstance(value, TensorBase) and not (value is None and "None" in annotation)
     if annotation.startswith("Sequence[Tensor"):
         return not isinstance(value, tuple | list) or not all(isinstance(v, TensorBase) for v in value)
-    return False
+    return annotation in _PLAIN and not isinstance(value, _PLAIN[annotation])
 
 
 def same_device(op: str, first: Any, *others: Any) -> None:
@@ -69,12 +71,14 @@ def checked(function: Callable[..., Any]) -> Callable[..., Any]:
                 given = signature.bind(*args, **kwargs).arguments
             except TypeError as error:
                 raise TypeError(f"{function.__name__}(): {error}") from None
-            for name, value in given.items():
-                if _problem(str(signature.parameters[name].annotation), value):
-                    raise TypeError(
-                        f"{function.__name__}(): argument '{name}' must be "
-                        f"{signature.parameters[name].annotation}, not {type(value).__name__}"
-                    ) from None
+            for name, given_value in given.items():
+                kind, annotation = signature.parameters[name].kind, str(signature.parameters[name].annotation)
+                for value in given_value if kind is inspect.Parameter.VAR_POSITIONAL else (given_value,):
+                    if _problem(annotation, value):
+                        raise TypeError(
+                            f"{function.__name__}(): argument '{name}' must be {annotation}, "
+                            f"not {type(value).__name__}"
+                        ) from None
             _name_in(e, function.__name__)
             raise
 

@@ -69,17 +69,17 @@ def _mapped(f: Any, tensors: tuple[Any, ...]) -> Any:
     return tuple(f(t) for t in _each(tensors))
 
 
-def atleast_1d(*tensors: Any) -> Any:
+def atleast_1d(*tensors: Tensor | Sequence[Tensor]) -> Any:
     """Each tensor with at least one dim."""
     return _mapped(lambda t: t.reshape(1) if t.ndim == 0 else t, tensors)
 
 
-def atleast_2d(*tensors: Any) -> Any:
+def atleast_2d(*tensors: Tensor | Sequence[Tensor]) -> Any:
     """Each tensor with at least two dims; new ones come first."""
     return _mapped(lambda t: t.reshape(1, -1) if t.ndim < 2 else t, tensors)
 
 
-def atleast_3d(*tensors: Any) -> Any:
+def atleast_3d(*tensors: Tensor | Sequence[Tensor]) -> Any:
     """Each tensor with at least three dims: [n] becomes [1, n, 1], [m, n] becomes [m, n, 1]."""
 
     def widen(t: Tensor) -> Tensor:
@@ -161,7 +161,7 @@ def broadcast_shapes(*shapes: Any) -> _C.Size:
     )
 
 
-def broadcast_tensors(*tensors: Any) -> tuple[Tensor, ...]:
+def broadcast_tensors(*tensors: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:
     """Each tensor expanded to the common shape."""
     each = _each(tensors)
     total = _ops.empty((), device="meta")
@@ -218,7 +218,7 @@ def _meta(t: Tensor) -> Tensor:
     return _ops.empty(t.shape, dtype=t.dtype, device="meta")
 
 
-def can_cast(from_: Any, to: Any) -> bool:
+def can_cast(from_: _C.dtype, to: _C.dtype) -> bool:
     """Whether a result of one dtype may be stored in another."""
 
     def category(t: Any) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from . import _C
+from ._arguments import checked
 
 if TYPE_CHECKING:
     from ._tensor import Tensor
@@ -122,6 +123,7 @@ def _hop(name: str, hop_length: int | None, n_fft: int) -> int:
     return hop
 
 
+@checked
 def stft(
     input: Tensor,
     n_fft: int,
@@ -163,7 +165,7 @@ def stft(
     if input.ndim not in (1, 2):
         raise RuntimeError(f"stft: expected a 1D or 2D tensor, but got {input.ndim}D")
     if window is None:
-        warnings.warn("A window was not provided. A rectangular window will be applied.", stacklevel=2)
+        warnings.warn("A window was not provided. A rectangular window will be applied.", stacklevel=3)
     hop, weights = _hop("stft", hop_length, n_fft), _full_window("stft", input, window, n_fft, win_length)
     if center:
         rows = input.reshape(1, -1, input.shape[-1])  # reflections are padded in two dims and more
@@ -179,6 +181,7 @@ def stft(
     return _ops.view_as_real(found.contiguous()) if return_complex is False else found
 
 
+@checked
 def istft(
     input: Tensor,
     n_fft: int,
@@ -209,10 +212,11 @@ def istft(
         raise RuntimeError(
             f"istft: the frequencies of n_fft={n_fft} are not as many as the {input.shape[-2]} of the input"
         )
+    if onesided and return_complex:
+        raise RuntimeError("istft: Cannot have onesided output if window or input is complex")
     spectra, norm = input.transpose(-1, -2), "ortho" if normalized else None
-    frames = fft.irfft(spectra, n_fft, norm=norm) if onesided else fft.ifft(spectra, norm=norm)
-    if not onesided and not return_complex:
-        frames = frames.real
+    # A real signal is made of the frequencies up to n_fft // 2, also where all are given.
+    frames = fft.ifft(spectra, norm=norm) if return_complex else fft.irfft(spectra, n_fft, norm=norm)
     count = frames.shape[-2]
     whole = n_fft + hop * (count - 1)
     places = (

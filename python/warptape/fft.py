@@ -12,10 +12,12 @@ Raises:
 from __future__ import annotations
 
 import builtins
+import operator
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import _C
+from ._arguments import checked
 
 if TYPE_CHECKING:
     from ._tensor import Tensor
@@ -179,7 +181,8 @@ def _family(kind: str, meaning: str) -> tuple[Callable[..., Tensor], ...]:
     def one(
         input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None, *, out: Any = None
     ) -> Tensor:
-        return _finish(run(kind, input, [_one_dim(input, dim)], [n], _checked_norm(norm)), out)
+        sizes = [n if n is None else operator.index(n)]
+        return _finish(run(kind, input, [_one_dim(input, dim)], sizes, _checked_norm(norm)), out)
 
     def two(
         input: Tensor, s: Any = None, dim: Any = (-2, -1), norm: str | None = None, *, out: Any = None
@@ -194,7 +197,7 @@ def _family(kind: str, meaning: str) -> tuple[Callable[..., Tensor], ...]:
     for function, end, where in ((one, "", "one dim"), (two, "2", "two dims"), (several, "n", "dims")):
         function.__name__ = function.__qualname__ = kind + end
         function.__doc__ = f"{meaning}, over {where}."
-    return one, two, several
+    return checked(one), checked(two), checked(several)
 
 
 fft, fft2, fftn = _family("fft", "X[k] = sum over j of x[j] exp(-2 pi i j k / n), complex")
@@ -235,11 +238,13 @@ def _made(
     return values.to(device, dtype or _C._get_default_dtype()).requires_grad_(requires_grad)
 
 
+@checked
 def fftshift(input: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
     """The frequency 0 moved to the middle of the dims given, or of all."""
     return _shifted(input, dim, lambda n: n // 2)
 
 
+@checked
 def ifftshift(input: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
     """The inverse of fftshift."""
     return _shifted(input, dim, lambda n: (n + 1) // 2)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import _C
-from .._arguments import checked
 from .._tensor import Tensor
 
 __all__ = ["matrix_norm", "norm", "vector_norm"]
@@ -15,7 +14,6 @@ vector_norm = _C._linalg.vector_norm
 _INF = float("inf")
 
 
-@checked
 def matrix_norm(
     A: Tensor, ord: Any = "fro", dim: Sequence[int] = (-2, -1), keepdim: bool = False, *, dtype: Any = None
 ) -> Tensor:
@@ -57,7 +55,6 @@ def matrix_norm(
     return found if keepdim else found.squeeze((row, column))
 
 
-@checked
 def norm(A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """The norm of vectors or matrices in `A`.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from .. import _C
-from .._arguments import checked
 from .._tensor import Tensor
 
 __all__ = ["cross", "diagonal", "matmul", "multi_dot", "vander", "vecdot"]
@@ -15,7 +14,6 @@ multi_dot = _C._linalg.multi_dot
 matmul = _ops.matmul
 
 
-@checked
 def cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
     """The cross products of vectors of three elements along `dim`; the shapes broadcast.
 
@@ -31,19 +29,16 @@ def cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
     return a1 * b2 - a2 * b1
 
 
-@checked
 def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
     """The dot products of vectors along `dim`, x conjugated; the shapes broadcast."""
     return (x.conj() * y).sum(dim)
 
 
-@checked
 def diagonal(A: Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
     """A view of the diagonals of matrices."""
     return A.diagonal(offset, dim1, dim2)
 
 
-@checked
 def vander(x: Tensor, *, N: int | None = None) -> Tensor:
     """The powers 0 … N - 1 of each element of (*, n), as (*, n, N); N is n unless given."""
     n = x.shape[-1] if N is None else N

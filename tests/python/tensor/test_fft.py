@@ -221,6 +221,17 @@ def test_istft_inverts(center: bool, onesided: bool, normalized: bool) -> None:
     close(torch.istft(spectrum, 8, 2, length=50, **options)[:, :48], x.numpy())
 
 
+def test_istft_of_all_frequencies() -> None:
+    """A real signal is made of the first half of them, also where the rest does not mirror it."""
+    spectrum, window = torch.randn(6, 3, dtype=torch.complex64), torch.ones(6)
+    found = torch.istft(spectrum, 6, window=window, onesided=False)
+    assert torch.equal(found, torch.istft(spectrum[:4], 6, window=window, onesided=True))
+    assert torch.istft(spectrum, 6, window=window, return_complex=True).is_complex()
+    with pytest.raises(RuntimeError, match="Cannot have onesided output"):
+        torch.istft(spectrum[:4], 6, window=window, return_complex=True)
+    assert torch.fft.ihfft(torch.ones(7), torch.tensor(2, dtype=torch.uint8)).shape == (2,)
+
+
 def test_istft_gradient_and_refusals() -> None:
     x = torch.from_numpy(real(1, 12)).requires_grad_()
     window = torch.hann_window(4, dtype=torch.float64)
