@@ -295,7 +295,7 @@ void norm_backward(Node& n, Gradients& g) {
     for (size_t i = 0; i < d.sizes.size(); ++i)
       if (d.kept[i] == 1) dims.push_back(static_cast<int64_t>(i));
     Tensor share = hit / sum(hit, dims.empty() ? OptDims() : OptDims(dims), true, std::nullopt);
-    return g.set(0, wide * share * sign(x));
+    return g.set(0, masked_fill(wide * share * sign(x), eq_ts(hit, 0), 0.0));  // nan is no hit
   }
   Tensor power =
       p < 2 ? masked_fill(pow_ts(abs(x), p - 1), eq_ts(x, 0), 0.0) * sign(x) : x * pow_ts(abs(x), p - 2);
@@ -309,9 +309,12 @@ Tensor vector_norm_impl(const Tensor& given, double p, OptDims dims, bool keepdi
   WT_CHECK(is_floating(x.dtype()), DtypeError,
            "norm: Expected a floating point or complex tensor as input. Got ", x.dtype());
   Reduced r = reduced_shape("norm", x, dims, keepdim);
-  WT_CHECK(r.count > 0 || p >= 0, ValueError, "norm: cannot compute the ", p, " norm on an empty tensor");
-  Tensor out = empty(r.kept, options_of(x));
-  if (!out.is_meta() && out.numel()) {
+  WT_CHECK(r.count > 0 || (p >= 0 && !std::isinf(p)), ValueError, "norm: cannot compute the ", p,
+           " norm on an empty tensor, because the operation does not have an identity");
+  if (r.count == 1 && p != 0)
+    return reshape(abs(x), r.sizes);  // whatever the order, without a power's rounding
+  Tensor out = r.count ? empty(r.kept, options_of(x)) : zeros(r.kept, options_of(x));
+  if (!out.is_meta() && out.numel() && r.count) {
     Launch launch(x.device());
     norm_slot(launch, out.view(), x.view(), p);
   }

@@ -105,7 +105,7 @@ def triangular_solve(
     """`linalg.solve_triangular` under its older name: (solution, cloned_coefficient)."""
     matrix = A.mT if transpose else A
     found = linalg.solve_triangular(matrix, input, upper=upper != transpose, unitriangular=unitriangular)
-    return _TriangularSolve(found, A.clone())
+    return _TriangularSolve(found, A.expand((*found.shape[:-2], *A.shape[-2:])).clone())
 
 
 def qr(input: Tensor, some: bool = True) -> Any:

@@ -214,12 +214,18 @@ def cov(
         correction: subtracted from the number of samples in the divisor.
         fweights: how often each sample counts, integers (n,).
         aweights: the importance of each sample (n,).
+
+    Raises:
+        RuntimeError: more dims, or weights below 0 or nan.
     """
     if input.ndim > 2:
         raise RuntimeError(
             f"cov(): expected input to have two or fewer dimensions but got an input with {input.ndim}"
         )
     x = input.reshape(1, -1) if input.ndim < 2 else input
+    for name, given in (("fweights", fweights), ("aweights", aweights)):
+        if given is not None and not bool((given >= 0).all()):
+            raise RuntimeError(f"cov(): {name} cannot be negative")
     weights: Tensor | None = fweights
     if aweights is not None:
         weights = aweights if weights is None else weights * aweights

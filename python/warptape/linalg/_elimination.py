@@ -3,6 +3,7 @@ LAPACK treats otherwise where numbers are not finite. All take arrays of matrice
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 __all__ = ["cholesky_factor", "factors", "log_determinant", "row_order", "solution", "triangular_solution"]
@@ -49,8 +50,9 @@ def row_order(pivots: Any, rows: int) -> Any:
     """The row of A that each row of L U is, as int64 (*, rows): pivots are exchanges, one after another."""
     import numpy as np
 
-    steps = pivots.reshape(-1, pivots.shape[-1]) - 1
-    order, which = np.tile(np.arange(rows), (len(steps), 1)), np.arange(len(steps))
+    count = math.prod(pivots.shape[:-1])
+    steps = pivots.reshape(count, pivots.shape[-1]) - 1
+    order, which = np.tile(np.arange(rows), (count, 1)), np.arange(count)
     for j, at in enumerate(steps.T):
         order[which, j], order[which, at] = order[which, at], order[which, j]
     return order.reshape(*pivots.shape[:-1], rows)

@@ -107,7 +107,7 @@ def unpacked(LU: Tensor, pivots: Tensor) -> Any:
     """P (*, m, m), L (*, m, k) and U (*, k, n) of packed factors."""
     m, n = LU.shape[-2:]
     k = min(m, n)
-    order = _order(pivots, m)
+    order = _order(pivots[..., :k], m)
     P = LU.new_zeros((*order.shape, m)).scatter(-2, order.unsqueeze(-2), 1)
     ones = _C._functions.eye(m, k, dtype=LU.dtype, device=LU.device)
     return P, LU[..., :k].tril(-1) + ones, LU[..., :k, :].triu()

@@ -39,7 +39,8 @@ def matrix_norm(
         from .decompositions import svdvals
 
         values = svdvals(x.movedim((row, column), (-2, -1)))
-        found = values.sum(-1) if ord == "nuc" else values[..., 0 if ord == 2 else -1]
+        # Of equal values amax and amin share the gradient.
+        found = values.sum(-1) if ord == "nuc" else values.amax(-1) if ord == 2 else values.amin(-1)
         return (
             found.reshape([1 if i in (row, column) else n for i, n in enumerate(x.shape)])
             if keepdim

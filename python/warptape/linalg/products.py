@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from .. import _C
 from .._tensor import Tensor
 
@@ -40,9 +38,18 @@ def diagonal(A: Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> T
 
 
 def vander(x: Tensor, *, N: int | None = None) -> Tensor:
-    """The powers 0 … N - 1 of each element of (*, n), as (*, n, N); N is n unless given."""
+    """The powers 0 … N - 1 of each element of (*, n), as (*, n, N); N is n unless given.
+
+    Raises:
+        RuntimeError: N below 2.
+        DtypeError: bool.
+    """
+    if x.dtype is _C.bool:
+        raise _C.DtypeError("linalg.vander: expected a floating point, complex or integer tensor, got bool")
+    x = x.reshape(1) if x.ndim == 0 else x
     n = x.shape[-1] if N is None else N
-    if n < 1:
+    if n < 2:
         raise RuntimeError(f"linalg.vander: N must be greater than 1, got {n}")
-    powers: Any = _ops.arange(n, dtype=_C.int64, device=x.device)
-    return x.unsqueeze(-1) ** powers
+    ones = _ops.ones((*x.shape, 1), dtype=x.dtype, device=x.device)
+    factors = x.unsqueeze(-1).expand((*x.shape, n - 1))
+    return _ops.cat((ones, factors), -1).cumprod(-1)

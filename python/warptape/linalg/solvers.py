@@ -30,6 +30,7 @@ __all__ = [
     "tensorsolve",
 ]
 
+_ops = _C._functions
 _SLogDet = named("linalg_slogdet", "sign", "logabsdet")
 _LstSq = named("linalg_lstsq", "solution", "residuals", "rank", "singular_values")
 _InvEx = named("linalg_inv_ex", "inverse", "info")
@@ -163,7 +164,7 @@ def inv_ex(A: Tensor, *, check_errors: bool = False) -> Any:
         info = on_arrays(lambda a: factors(a)[2], A)
     singular = (info != 0)[..., None, None]
     found = on_arrays(solution, A, identity(A))
-    return _InvEx(_C._functions.where(singular, found, inv(A.where(~singular, identity(A)))), info)
+    return _InvEx(_ops.where(singular, found, inv(A.where(~singular, identity(A)))), info)
 
 
 def _signed_logarithm(a: Any) -> Any:
@@ -185,8 +186,8 @@ class _SLogDetFunction(Function):
     def backward(ctx: Any, g_sign: Any, grad: Tensor) -> Tensor:
         A, sign = ctx.saved_tensors
         if A.is_complex():  # log and the sign's angle are the parts of the logarithm of the determinant
-            grad = _C._functions.complex(grad, (g_sign * sign.conj()).imag)
-        return grad[..., None, None] * inv(A).mH
+            grad = _ops.complex(grad, (g_sign * sign.conj()).imag)
+        return grad[..., None, None] * inv_ex(A).inverse.mH
 
 
 def slogdet(A: Tensor) -> Any:
@@ -281,6 +282,8 @@ def pinv(
         hermitian: A is Hermitian; only its lower triangle is read.
     """
     check_matrices("linalg.pinv", A)
+    if A.numel() == 0:
+        return A.mT.clone()
     if hermitian:
         check_square("linalg.pinv", A)
         A = A.tril() + A.tril(-1).mH
@@ -290,7 +293,7 @@ def pinv(
         U, S, Vh = svd(A.detach(), full_matrices=False)
     size = S.abs()
     kept = _cutoff(size, A.shape, atol, rtol if rcond is None else rcond) < size
-    inverse = _C._functions.where(kept, 1 / S, S * 0)
+    inverse = _ops.where(kept, 1 / S, S * 0)
     return _PInv.apply(A, (Vh.mH * inverse.unsqueeze(-2)) @ U.mH)
 
 
@@ -299,6 +302,8 @@ def matrix_rank(
 ) -> Tensor:
     """The number of singular values above the cutoff that `pinv` describes, as int64 (*)."""
     check_matrices("linalg.matrix_rank", A)
+    if A.numel() == 0:
+        return A.new_zeros(A.shape[:-2], dtype=_C.int64)
     values = eigvalsh(A).abs() if hermitian else svdvals(A)
     values = values.detach()
     if tol is not None:
@@ -354,6 +359,8 @@ def cond(A: Tensor, p: Any = None) -> Tensor:
     from .norms import matrix_norm
 
     check_matrices("linalg.cond", A)
+    if A.numel() == 0:
+        return A.real.new_zeros(A.shape[:-2])
     if p in (None, 2, -2):
         values = svdvals(A)
         return values[..., 0] / values[..., -1] if p != -2 else values[..., -1] / values[..., 0]
@@ -394,9 +401,19 @@ def matrix_exp(A: Tensor) -> Tensor:
     check_square("linalg.matrix_exp", A)
     if A.numel() == 0:
         return A.clone()
-    norm = A.detach().abs().sum(-2).amax(-1)
-    largest = float(norm.max())
-    times = math.ceil(math.log2(largest / _PADE_RADIUS)) if _PADE_RADIUS < largest < math.inf else 0
+    flat = A.reshape(-1, *A.shape[-2:])
+    sizes = (flat.detach().abs().sum(-2).amax(-1) / _PADE_RADIUS).double().log2().ceil()
+    times = sizes.where((sizes > 0) & sizes.isfinite(), 0.0).long()
+    # Each matrix is scaled by its own norm, those of one scale together.
+    groups = [(scale, (times == scale).nonzero().flatten()) for scale in set(times.tolist())]
+    if len(groups) == 1:
+        return _pade(A, groups[0][0])
+    found = _ops.cat([_pade(flat[which], scale) for scale, which in groups])
+    return found[_ops.cat([which for _, which in groups]).argsort()].reshape(A.shape)
+
+
+def _pade(A: Tensor, times: int) -> Tensor:
+    """The exponentials, from the approximant of A / 2**times."""
     b = [value / _PADE[13] for value in _PADE]
     scaled = A / 2**times
     one = identity(A)

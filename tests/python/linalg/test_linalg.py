@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 
 import numpy as np
@@ -339,6 +340,71 @@ def test_losses_that_depend_on_phases_are_refused():
         with pytest.raises(RuntimeError, match="specified up to multiplication by e"):
             vectors.imag.sum().backward()
     assert a.grad is None
+
+
+def test_each_matrix_is_scaled_by_its_own_norm():
+    a = wt.stack([wt.eye(2), 60 * wt.eye(2), wt.zeros(2, 2), 1e3 * wt.eye(2)]).reshape(2, 2, 2, 2)
+    found = linalg.matrix_exp(a.requires_grad_())
+    assert found[0, 0, 0, 0].item() == pytest.approx(math.e, rel=1e-6)
+    assert found[1, 0].tolist() == wt.eye(2).tolist() and not found[1, 1].isfinite().all()
+    found[0].sum().backward()
+    assert a.grad[0, 0, 0, 0].item() == pytest.approx(math.e, rel=1e-6) and not a.grad[1, 0].any()
+
+
+def test_norms_at_the_edges():
+    """As PyTorch's: one number's norm is its absolute value, nan has no part in the gradient of
+    the largest, and equal singular values share theirs."""
+    for order in (float("nan"), -1e308, 2.0**31, 1e20, 3.0, INF):
+        for x in (wt.tensor(-8.5), wt.tensor([-8.5], dtype=wt.bfloat16), wt.tensor([[-8.5], [2.0]])):
+            x.requires_grad_()
+            found = linalg.vector_norm(x, order, dim=-1 if x.ndim else None)
+            found.sum().backward()
+            assert found.flatten()[0].item() == 8.5 and x.grad.flatten()[0].item() == -1
+    assert linalg.vector_norm(wt.tensor(9.9e29, dtype=wt.bfloat16)).isfinite()
+    assert linalg.vector_norm(wt.zeros(0), 1e308).item() == 0
+    with pytest.raises(RuntimeError, match="does not have an identity"):
+        linalg.vector_norm(wt.zeros(0), INF)
+    for order in (INF, -INF):
+        x = wt.tensor([float("nan"), 1.0], requires_grad=True)
+        linalg.vector_norm(x, order).backward()
+        assert x.grad.tolist() == [0, 0]
+    for order in (2, -2):
+        x = wt.eye(2).requires_grad_()
+        linalg.matrix_norm(x, order).backward()
+        assert x.grad.tolist() == [[0.5, 0], [0, 0.5]]
+
+
+def test_matrices_without_elements():
+    for shape in ((0, 5), (5, 0), (0, 0), (2, 0, 3)):
+        a = wt.zeros(shape)
+        assert linalg.matrix_rank(a, rtol=wt.zeros(0)).tolist() == wt.zeros(shape[:-2]).tolist()
+        assert linalg.pinv(a, rtol=wt.zeros(0)).shape == a.mT.shape
+        assert linalg.cond(a).tolist() == wt.zeros(shape[:-2]).tolist()
+    assert wt.lu_unpack(wt.zeros(3, 0), wt.tensor([1, 3, 3], dtype=wt.int32)).P.tolist() == wt.eye(3).tolist()
+    assert wt.triangular_solve(wt.ones(2, 3, 2), wt.eye(3)).cloned_coefficient.shape == (2, 3, 3)
+
+
+def test_powers_of_elements():
+    assert linalg.vander(wt.tensor(1), N=2).tolist() == [[1, 1]]
+    large = linalg.vander(wt.tensor([3e10 + 2e10j], dtype=wt.complex64), N=4)
+    assert wt.view_as_real(large).isfinite().all()
+    assert linalg.vander(wt.tensor([2, 3], dtype=wt.uint8), N=9)[0, -1].item() == 256
+    with pytest.raises(RuntimeError, match="N must be greater than 1"):
+        linalg.vander(wt.tensor([1.0, 2.0]), N=1)
+    with pytest.raises(wt._C.DtypeError, match="got bool"):
+        linalg.vander(wt.tensor([True, False]))
+
+
+def test_weights_of_covariances_below_zero():
+    for weights in ({"aweights": wt.tensor([0.1, float("nan")])}, {"fweights": wt.tensor([1, -1])}):
+        with pytest.raises(RuntimeError, match="weights cannot be negative"):
+            wt.cov(wt.tensor([1.0, 2.0]), **weights)
+
+
+def test_gradient_of_a_singular_logarithm():
+    a = wt.tensor([[1.0, 2.0], [2.0, 4.0]], requires_grad=True)
+    linalg.slogdet(a).logabsdet.backward()
+    assert a.grad.tolist() == [[-INF, INF], [INF, -INF]]
 
 
 def test_refusals():
