@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import pickle
 import re
 import signal
+import subprocess
 import sys
 import time
 from contextlib import suppress
@@ -324,3 +326,70 @@ def test_a_worker_starts_soon():
         first.append(time.perf_counter() - start)
         del batches
     assert min(first) < seconds(0.5), first
+
+
+FEW_FILES = """
+import errno, gc, os, resource, sys
+import multiprocessing as mp
+import warptape as wt
+from warptape.utils.data import DataLoader
+
+def files():
+    return len(os.listdir("/proc/self/fd"))
+
+def refuse():
+    raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+wanted, fork = "Too many open files", os.fork
+if sys.argv[1] == "processes":  # as a limit on them has it
+    wanted = "Resource temporarily unavailable"
+    forks = iter([fork, refuse] * 20)
+    os.fork = lambda: next(forks)()
+begin, most = files(), resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+outcomes = set()
+for room in range(20):
+    before = files()
+    if sys.argv[1] == "files":
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before + room, most))
+    try:
+        for _ in DataLoader([wt.ones(3)] * 4, num_workers=2):
+            pass
+        outcomes.add("whole")
+    except OSError as error:
+        assert wanted in str(error), error
+        outcomes.add("refused")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    gc.collect()
+    assert not mp.active_children()
+    assert files() - before <= 4  # those that multiprocessing's own start leaves open when it fails
+    try:
+        os.waitpid(-1, os.WNOHANG)
+        raise AssertionError("a worker is left")
+    except ChildProcessError:
+        pass
+print(sorted(outcomes))
+"""
+
+
+@pytest.mark.parametrize("few", ["files", "processes"])
+def test_a_loader_that_cannot_start_says_why(few: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FEW_FILES, few], capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == (["['refused',", "'whole']"] if few == "files" else ["['refused']"])
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_what_cannot_be_pickled_is_the_error(method: str) -> None:
+    loader = DataLoader([1, 2], collate_fn=lambda b: b, num_workers=2, multiprocessing_context=method)
+    files = []
+    for _ in range(3):  # the first starts what multiprocessing keeps
+        with (
+            pytest.warns(UserWarning, match="Got pickle error when attempting to start a worker"),
+            pytest.raises((AttributeError, pickle.PicklingError), match=r"(?i)can't pickle.*lambda"),
+        ):
+            next(iter(loader))
+        files.append(len(os.listdir("/proc/self/fd")))
+    assert files[1] == files[2]

@@ -8,6 +8,7 @@ waiting for a batch that will not come.
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import multiprocessing
 import os
@@ -46,7 +47,9 @@ class _Process:
         self.ending = False  # was told to end
         try:
             self.died = os.pidfd_open(process.pid)
-        except OSError:  # a kernel before 5.3
+        except OSError as error:
+            if error.errno != errno.ENOSYS:  # a kernel before 5.3
+                raise
             self.died = os.dup(process.sentinel)
 
     def flush(self) -> bool:
@@ -84,12 +87,18 @@ def _start(context: Any, plan: Plan, number: int, running: list[_Process]) -> _P
                 warnings.filterwarnings("ignore", ".*multi-threaded.*fork", DeprecationWarning)
             process.start()
         return _Process(process, mine)
-    except (TypeError, AttributeError, pickle.PicklingError):
-        warnings.warn(
-            "Got pickle error when attempting to start a worker Process. Start methods other than 'fork' "
-            "need a dataset, collate_fn and worker_init_fn that can be pickled.",
-            stacklevel=5,
-        )
+    except BaseException as error:
+        mine.close()
+        if process.pid is not None:
+            process.kill()
+            process.join()
+            process.close()
+        if isinstance(error, TypeError | AttributeError | pickle.PicklingError):
+            warnings.warn(
+                "Got pickle error when attempting to start a worker Process. Start methods other than 'fork' "
+                "need a dataset, collate_fn and worker_init_fn that can be pickled.",
+                stacklevel=5,
+            )
         raise
     finally:
         its.close()
@@ -107,6 +116,7 @@ class _MultiProcessingDataLoaderIter(_BaseDataLoaderIter):
         self._in_order, self._timeout = loader.in_order, loader.timeout
         self._persistent = loader.persistent_workers
         self._workers: list[_Process] = []
+        self._ready: dict[int, Any] = {}
         self._failed: Exception | None = None
         self._poll = select.poll()
         self._by_file: dict[int, _Process] = {}
@@ -147,7 +157,7 @@ class _MultiProcessingDataLoaderIter(_BaseDataLoaderIter):
         self._epoch += 1
         self._sent = self._next = 0  # numbers of tasks
         self._tasks: dict[int, _Process] = {}  # not yet given to the caller
-        self._ready: dict[int, Any] = {}
+        self._ready.clear()
         self._turn = itertools.cycle(self._workers)
         for worker in self._workers:
             worker.works = not worker.ending
