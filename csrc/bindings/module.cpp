@@ -49,7 +49,6 @@ void bind_settings(pybind11::module_& m) {
   m.def("_log_api_usage_once", [](const pybind11::args&) {}, "Does nothing: nobody counts calls here.");
   m.def("_get_tracing_state", [] { return pybind11::none(); }, "None: nothing is traced here.");
   m.attr("_GLIBCXX_USE_CXX11_ABI") = true;
-  m.attr("_TensorBase") = m.attr("TensorBase");
   m.def("_seed_cuda", [](uint64_t seed) { rank_context().cuda_generators.manual_seed(seed); });
   m.def("_set_deterministic", [](bool on) { rank_context().deterministic_algorithms = on; });
   m.def("_get_deterministic", [] { return rank_context().deterministic_algorithms; });
