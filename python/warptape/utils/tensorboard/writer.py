@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 
@@ -19,6 +21,33 @@ def _array(value: Any) -> np.ndarray:
         value = value.detach().cpu()
         return (value if value.dtype.__name__ != "bfloat16" else value.float()).numpy()
     return np.asarray(value)
+
+
+def _picture(pixels: np.ndarray, dims: str) -> Any:
+    from PIL import Image
+
+    if pixels.dtype.kind == "f":
+        pixels = (pixels * 255.0).clip(0, 255)
+    pixels = pixels.astype(np.uint8)
+    if "C" in dims:
+        pixels = pixels.transpose([dims.index(dim) for dim in "HWC"])
+        pixels = pixels[:, :, 0] if pixels.shape[2] == 1 else pixels
+    return Image.fromarray(pixels)
+
+
+def _sprite(pictures: np.ndarray) -> np.ndarray:
+    """[N, C, H, W] as one picture [C, n H, n W], row by row in a square that is filled with zeros."""
+    count, channels, height, width = pictures.shape
+    n = math.isqrt(max(count - 1, 0)) + 1
+    grid = np.zeros((n * n, channels, height, width), pictures.dtype)
+    grid[:count] = pictures
+    rows = grid.reshape(n, n, channels, height, width).transpose(2, 0, 3, 1, 4)
+    return rows.reshape(channels, n * height, n * width)
+
+
+def _write_table(path: str, rows: Iterable[Iterable[Any]]) -> None:
+    with open(path, "w") as file:
+        file.writelines("\t".join(map(str, row)) + "\n" for row in rows)
 
 
 class SummaryWriter:
@@ -46,6 +75,7 @@ class SummaryWriter:
         self.log_dir = os.fspath(log_dir or os.path.join("runs", f"{now}_{socket.gethostname()}{comment}"))
         self.max_queue, self.flush_secs, self.filename_suffix = max_queue, flush_secs, filename_suffix
         self._files: dict[str, Any] = {}
+        self._projected: Any = None  # the projector's configuration
         if purge_step is not None:
             from tensorboard.compat.proto import event_pb2
 
@@ -169,19 +199,14 @@ class SummaryWriter:
         pixels = _array(img_tensor)
         if sorted(dataformats) not in (["C", "H", "W"], ["H", "W"]) or pixels.ndim != len(dataformats):
             raise ValueError(f"add_image: expected dims {dataformats!r}, got shape {tuple(pixels.shape)}")
-        if pixels.dtype.kind == "f":
-            pixels = (pixels * 255.0).clip(0, 255)
-        pixels = pixels.astype(np.uint8)
-        if "C" in dataformats:
-            pixels = pixels.transpose([dataformats.index(dim) for dim in "HWC"])
-            pixels = pixels[:, :, 0] if pixels.shape[2] == 1 else pixels
-        from PIL import Image
-
         data = io.BytesIO()
-        Image.fromarray(pixels).save(data, "PNG")
-        height, width = pixels.shape[:2]
+        picture = _picture(pixels, dataformats)
+        picture.save(data, "PNG")
         image = Summary.Image(
-            height=height, width=width, colorspace=pixels.ndim, encoded_image_string=data.getvalue()
+            height=picture.height,
+            width=picture.width,
+            colorspace=3 if picture.mode == "RGB" else 2,
+            encoded_image_string=data.getvalue(),
         )
         self._add(Summary(value=[Summary.Value(tag=tag, image=image)]), global_step, walltime)
 
@@ -234,6 +259,123 @@ class SummaryWriter:
         for tag, value in metric_dict.items():
             summary = Summary(value=[Summary.Value(tag=tag, simple_value=float(_array(value).reshape(())))])
             self._add(summary, global_step, None, folder)
+
+    def add_graph(
+        self, model: Any, input_to_model: Any = None, verbose: bool = False, use_strict_trace: bool = True
+    ) -> None:
+        """The graph of the model's call with these inputs, by the tape: no op that no gradient flows through.
+
+        Args:
+            model: a Module; it is called once, in evaluation mode.
+            input_to_model: its argument, or a tuple of them.
+            verbose: print the graph, too.
+            use_strict_trace: without effect.
+
+        Raises:
+            ValueError: no input.
+            RuntimeError: no output of the model has a gradient function.
+        """
+        from tensorboard.compat.proto import event_pb2
+
+        from .graph import graph_of
+
+        if input_to_model is None:
+            raise ValueError("add_graph: expected input_to_model, what the model is called with")
+        graph = graph_of(model, input_to_model)
+        if verbose:
+            print(graph)
+        event = event_pb2.Event(graph_def=graph.SerializeToString(), wall_time=time.time())
+        self._file().add_event(event)
+
+    def add_pr_curve(
+        self,
+        tag: str,
+        labels: Any,
+        predictions: Any,
+        global_step: int | None = None,
+        num_thresholds: int = 127,
+        weights: Any = None,
+        walltime: float | None = None,
+    ) -> None:
+        """Precision over recall of a binary classifier, at thresholds from 0 to 1 (127 at most).
+
+        Args:
+            labels: the truth, 0 or 1, for each element.
+            predictions: the probability that it is 1.
+            weights: of the elements; 1 where left out.
+        """
+        from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+        from tensorboard.compat.proto.tensor_pb2 import TensorProto
+        from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
+        from tensorboard.plugins.pr_curve.plugin_data_pb2 import PrCurvePluginData
+
+        n = min(num_thresholds, 127)
+        truth = _array(labels).ravel().astype(bool)
+        chance = _array(predictions).ravel().astype(np.float64)
+        weight = np.broadcast_to(_array(1.0 if weights is None else weights).ravel(), truth.shape)
+        # What reaches a threshold is in its bucket or in a later one.
+        bucket = np.floor(chance * (n - 1)).astype(np.int64)
+        tp, fp = (np.bincount(bucket[side], weight[side], n)[::-1].cumsum()[::-1] for side in (truth, ~truth))
+        fn, tn = tp[0] - tp, fp[0] - fp
+        precision, recall = tp / np.maximum(tp + fp, 1e-7), tp / np.maximum(tp + fn, 1e-7)
+        rows = np.stack((tp, fp, tn, fn, precision, recall)).astype(np.float32)
+        shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=size) for size in rows.shape])
+        data = TensorProto(dtype="DT_FLOAT", float_val=rows.ravel().tolist(), tensor_shape=shape)
+        content = PrCurvePluginData(version=0, num_thresholds=n).SerializeToString()
+        plugin = SummaryMetadata.PluginData(plugin_name="pr_curves", content=content)
+        value = Summary.Value(tag=tag, metadata=SummaryMetadata(plugin_data=plugin), tensor=data)
+        self._add(Summary(value=[value]), global_step, walltime)
+
+    def add_embedding(
+        self,
+        mat: Any,
+        metadata: Any = None,
+        label_img: Any = None,
+        global_step: int | None = None,
+        tag: str = "default",
+        metadata_header: Any = None,
+    ) -> None:
+        """Points for the projector, in files beside the events.
+
+        Args:
+            mat: [N, D], a point in each row.
+            metadata: N labels; N lists of them, with `metadata_header` as the names of their columns.
+            label_img: [N, C, H, W], a picture for each point. Needs Pillow.
+
+        Raises:
+            ValueError: `mat` is no matrix, or the labels or pictures are not as many as its rows.
+        """
+        from google.protobuf import text_format
+        from tensorboard.plugins.projector.projector_config_pb2 import ProjectorConfig
+
+        points = _array(mat)
+        if points.ndim != 2:
+            raise ValueError(f"add_embedding: mat should be 2D, got shape {points.shape}")
+        for what, given in (("labels", metadata), ("images", label_img)):
+            if given is not None and len(given) != len(points):
+                raise ValueError(f"add_embedding: {len(given)} {what} for {len(points)} data points")
+        step = str(global_step or 0).zfill(5)
+        place = f"{step}/{quote(tag, safe='')}"
+        folder = os.path.join(self.log_dir, place)
+        os.makedirs(folder, exist_ok=True)
+        if self._projected is None:
+            self._projected = ProjectorConfig()
+        found = self._projected.embeddings.add(
+            tensor_name=f"{tag}:{step}", tensor_path=f"{place}/tensors.tsv"
+        )
+        if metadata is not None:
+            header = [metadata_header] if metadata_header else []
+            rows = [*header, *(row if isinstance(row, list | tuple) else [row] for row in metadata)]
+            _write_table(os.path.join(folder, "metadata.tsv"), rows)
+            found.metadata_path = f"{place}/metadata.tsv"
+        if label_img is not None:
+            pictures = _array(label_img)
+            _picture(_sprite(pictures), "CHW").save(os.path.join(folder, "sprite.png"))
+            found.sprite.image_path = f"{place}/sprite.png"
+            found.sprite.single_image_dim.extend([pictures.shape[3], pictures.shape[2]])
+        _write_table(os.path.join(folder, "tensors.tsv"), points.tolist())
+        with open(os.path.join(self.log_dir, "projector_config.pbtxt"), "w") as file:
+            file.write(text_format.MessageToString(self._projected))
 
     def get_logdir(self) -> str:
         """Where the files are."""
