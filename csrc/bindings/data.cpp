@@ -6,6 +6,7 @@
 
 #include "bindings/common.h"
 #include "bindings/data.h"
+#include "kernels/cpu/interrupt.h"
 #include "kernels/dispatch.h"
 
 namespace py = pybind11;
@@ -244,9 +245,13 @@ PyObject* element(const char* p, DType t) {
 
 PyObject* nested_list(const Tensor& t, size_t dim, const char* p) {
   if (dim == t.sizes().size()) return element(p, t.dtype());
+  kernels::cpu::poll_interrupt();
   int64_t n = t.sizes()[dim], step = t.strides()[dim] * static_cast<int64_t>(t.itemsize());
   Object list = checked(PyList_New(n));
-  for (int64_t i = 0; i < n; ++i) PyList_SET_ITEM(list.get(), i, nested_list(t, dim + 1, p + i * step));
+  kernels::cpu::in_pieces(n, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i)
+      PyList_SET_ITEM(list.get(), i, nested_list(t, dim + 1, p + i * step));
+  });
   return list.release();
 }
 

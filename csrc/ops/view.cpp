@@ -1,7 +1,9 @@
 #include "ops/view.h"
 
+#include <memory>
 #include <numeric>
 
+#include "kernels/cpu/interrupt.h"
 #include "ops/copy.h"
 
 namespace warptape::ops {
@@ -224,14 +226,21 @@ Tensor narrow_impl(const Tensor& x, int64_t dim, int64_t start, int64_t length) 
   return slice_of(x, dim, start, length);
 }
 
-std::vector<Tensor> split_lengths(const Tensor& x, IntList lengths, int64_t dim) {
+// The views part(0), part(1), ...; refused at once where memory cannot hold so many.
+template <class F>
+std::vector<Tensor> list_of(int64_t count, F&& part) {
+  constexpr int64_t kViewBytes = 256, kFew = 1 << 20, kPiece = 4096;
+  if (count > kFew) {
+    std::unique_ptr<char[]> room(new char[static_cast<size_t>(count * kViewBytes)]);
+    asm volatile("" : : "r"(room.get()));  // else the compiler leaves out what is only asked for
+  }
   std::vector<Tensor> out;
-  int64_t at = 0;
-  for (int64_t n : lengths) {
-    out.push_back(slice_of(x, dim, at, n));
+  out.reserve(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) {
+    if (i % kPiece == kPiece - 1) kernels::cpu::poll_interrupt();
+    out.push_back(part(i));
     if (out.back()->extra && is_view(out.back()))
       meta_of(out.back())->view->origin = ViewOrigin::MultipleOutputs;
-    at += n;
   }
   return out;
 }
@@ -244,7 +253,11 @@ std::vector<Tensor> split_sizes_impl(const Tensor& x, IntList lengths, int64_t d
       sum == x.sizes()[dim] && std::all_of(lengths.begin(), lengths.end(), [](int64_t n) { return n >= 0; }),
       ShapeError, "split: split_with_sizes expects split_sizes to sum exactly to ", x.sizes()[dim],
       " (input tensor's size at dimension ", dim, "), but got split_sizes=", AsShape{lengths});
-  return split_lengths(x, lengths, dim);
+  int64_t at = 0;
+  return list_of(static_cast<int64_t>(lengths.size()), [&](int64_t i) {
+    at += lengths[i];
+    return slice_of(x, dim, at - lengths[i], lengths[i]);
+  });
 }
 
 std::vector<Tensor> split_impl(const Tensor& x, int64_t size, int64_t dim) {
@@ -253,10 +266,8 @@ std::vector<Tensor> split_impl(const Tensor& x, int64_t size, int64_t dim) {
   int64_t n = x.sizes()[dim];
   WT_CHECK(size > 0 || (size == 0 && n == 0), ValueError,
            "split: split expects split_size be positive, but got split_size=", size);
-  Shape lengths;
-  for (int64_t at = 0; at < n; at += size) lengths.push_back(std::min(size, n - at));
-  if (lengths.empty()) lengths.push_back(0);
-  return split_lengths(x, lengths, dim);
+  return list_of(n ? (n - 1) / size + 1 : 1,
+                 [&](int64_t i) { return slice_of(x, dim, i * size, std::min(size, n - i * size)); });
 }
 
 std::vector<Tensor> chunk_impl(const Tensor& x, int64_t chunks, int64_t dim) {
@@ -264,19 +275,14 @@ std::vector<Tensor> chunk_impl(const Tensor& x, int64_t chunks, int64_t dim) {
   WT_CHECK(chunks > 0, ValueError, "chunk: chunk expects `chunks` to be greater than 0, got: ", chunks);
   dim = wrap_dim(dim, x.ndim(), "chunk");
   int64_t n = x.sizes()[dim], size = (n + chunks - 1) / chunks;
-  if (n == 0) return split_lengths(x, Shape(static_cast<size_t>(chunks), 0), dim);
+  if (n == 0) return list_of(chunks, [&](int64_t) { return slice_of(x, dim, 0, 0); });
   return split_impl(x, size, dim);
 }
 
 std::vector<Tensor> unbind_impl(const Tensor& x, int64_t dim) {
   WT_CHECK(x.ndim() > 0, ShapeError, "unbind: cannot unbind a 0-dim tensor");
   dim = wrap_dim(dim, x.ndim(), "unbind");
-  std::vector<Tensor> out;
-  for (int64_t i = 0; i < x.sizes()[dim]; ++i) {
-    out.push_back(select_impl(x, dim, i));
-    if (is_view(out.back())) meta_of(out.back())->view->origin = ViewOrigin::MultipleOutputs;
-  }
-  return out;
+  return list_of(x.sizes()[dim], [&](int64_t i) { return select_impl(x, dim, i); });
 }
 
 Tensor diagonal_impl(const Tensor& x, int64_t offset, int64_t a, int64_t b) {

@@ -1,6 +1,7 @@
 // Attention forward and backward on the CPU, after "FlashAttention-2" (algorithms 1 and 2): blocks of scores
 // are made, used and forgotten. attention_block.h describes the layout.
 #include "kernels/cpu/attention_block.h"
+#include "kernels/cpu/interrupt.h"
 #include "kernels/slot.h"
 
 namespace warptape::kernels::WARPTAPE_ISA {
@@ -201,7 +202,7 @@ void few_queries(const LaunchContext& ctx, const View& out, const View& lse, con
     for (int64_t i = begin; i < end; ++i) {
       C* own = scratch + i * (s + d);
       const FewQueries<T> f{Head<T>(p, i / p.q.sizes[1], i % p.q.sizes[1]), own, own + d};
-      for (int64_t t = 0; t < f.head.queries; ++t) f.run(out, lse, t);
+      for (int64_t t = 0; t < f.head.queries; ++t, cpu::poll_interrupt()) f.run(out, lse, t);
     }
   });
 }
@@ -225,7 +226,7 @@ void attention(const LaunchContext& ctx, const View& out, const View& lse, const
         const F f{Head<T>(p, h / p.q.sizes[1], h % p.q.sizes[1]), typename F::Memory(Carver(piece), s, d, e)};
         const int64_t seen = f.head.seen(last);
         if (first < last) f.pack(seen);
-        for (int64_t q0 = first; q0 < last; q0 += F::kQ)
+        for (int64_t q0 = first; q0 < last; q0 += F::kQ, cpu::poll_interrupt())
           f.block(out, lse, seen, q0, last - q0 < F::kQ ? last - q0 : F::kQ);
         pieces.give(piece);
       }
@@ -418,7 +419,7 @@ void attention_backward(const LaunchContext& ctx, const View& dq, const View& dk
         const int64_t seen = f.head.seen(last);
         if (first < last) f.pack(seen);
         for (int64_t r = 0; r < readers; ++r, ++f.head.h)
-          for (int64_t q0 = first; q0 < last; q0 += F::kQ)
+          for (int64_t q0 = first; q0 < last; q0 += F::kQ, cpu::poll_interrupt())
             f.block(dq, dout, out, lse, seen, q0, last - q0 < F::kQ ? last - q0 : F::kQ);
         pieces.give(piece);
       }

@@ -118,7 +118,7 @@ template <class T>
 void line(const FftPlan<T>& p, const Place<T>& in, const Place<T>& out, bool swapped, T scale, char* work) {
   if (!p.rows) return short_lines(Transform<T>{p, Kind::Complex, swapped, scale}, in, out, 1, work);
   long_line(p, in, out, swapped, scale, [&](int64_t n, auto&& f) {
-    for (int64_t g = 0; g < n; ++g) f(g, work);
+    for (int64_t g = 0; g < n; ++g, cpu::poll_interrupt()) f(g, work);
   });
 }
 

@@ -268,6 +268,7 @@ WT_INLINE void gemm_serial(int64_t m, int64_t n, const GemmBlocking<Kind>& bl, P
     int64_t whole = bl.b_direct ? cols / Kind::kCols * Kind::kCols : 0;
     for (int64_t p = 0; p < bl.depth; p += bl.block_depth) {
       int64_t depth = bl.depth - p < bl.block_depth ? bl.depth - p : bl.block_depth;
+      if (p) cpu::poll_interrupt();
       if (whole < cols) pack_b(b, j + whole, cols - whole, p, depth);
       for (int64_t i = 0; i < m; i += bl.block_rows) {
         int64_t rows = m - i < bl.block_rows ? m - i : bl.block_rows;
@@ -323,6 +324,7 @@ WT_INLINE void gemm_with_shared(const GemmSharedSize<Kind>& size, PackA&& pack_a
     int64_t j1 = size.n - j0 < size.kCols ? size.n : j0 + size.kCols;
     for (int64_t p = 0; p < bl.depth; p += bl.block_depth) {
       int64_t depth = bl.depth - p < bl.block_depth ? bl.depth - p : bl.block_depth;
+      if (p) cpu::poll_interrupt();
       for (int64_t i = 0; i < size.m; i += bl.block_rows) {
         int64_t rows = size.m - i < bl.block_rows ? size.m - i : bl.block_rows;
         pack_a(a, i, rows, p, depth, bl.panel_rows);

@@ -75,7 +75,12 @@ struct GemmDot {
     const S* ai = a + i * a_stride;
     GemmVec<Acc> acc[R][4] = {};
     int64_t p = 0;
-    for (; p + kLanes <= k; p += kLanes) step<R>(acc, ai, bj, p, kLanes);
+    while (p + kLanes <= k) {
+      constexpr int64_t kPiece = 1 << 16;  // a multiple of the lanes
+      if (p) cpu::poll_interrupt();
+      const int64_t end = k - p > kPiece ? p + kPiece : k;
+      for (; p + kLanes <= end; p += kLanes) step<R>(acc, ai, bj, p, kLanes);
+    }
     if (p < k) step<R>(acc, ai, bj, p, k - p);
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {

@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "kernels/cpu/interrupt.h"
 #include "kernels/dispatch.h"
 #include "kernels/types.h"
 

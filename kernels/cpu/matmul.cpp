@@ -186,8 +186,10 @@ void matmul_integer(const MatmulPlan& p) {
       for (int64_t j = 0; j < p.n; ++j) {
         U sum = 0;
         const T* b = x.b + j * p.b.col_stride;
-        for (int64_t q = 0; q < p.k; ++q)
-          sum += U(int64_t(a[q * p.a.col_stride])) * U(int64_t(b[q * p.b.row_stride]));
+        cpu::in_pieces(p.k, [&](int64_t first, int64_t last) {
+          for (int64_t q = first; q < last; ++q)
+            sum += U(int64_t(a[q * p.a.col_stride])) * U(int64_t(b[q * p.b.row_stride]));
+        });
         sum *= alpha;
         if (p.bias) sum += U(int64_t(static_cast<const T*>(p.bias)[j]));
         if (beta) sum += beta * U(int64_t(c[j]));

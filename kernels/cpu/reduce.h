@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "kernels/cpu/convert.h"
+#include "kernels/cpu/interrupt.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/vecmath.h"
 #include "kernels/dispatch.h"
@@ -37,6 +38,7 @@ Geometry geometry_of(const View& out, const View& in);
 int64_t locate(const Dim* dims, int count, int64_t i, int64_t* to);
 
 inline constexpr int64_t kRowBlock = 1024;      // elements between two steps of the pairwise sum
+inline constexpr int64_t kPollPieces = 64;      // pieces of a row or column between two looks for Ctrl-C
 inline constexpr int64_t kColumnRows = 64;      // likewise, rows of a column tile
 inline constexpr int64_t kConvertedRows = 8;    // likewise, where rows are converted first
 inline constexpr int64_t kColumnTile = 256;     // columns of a tile
@@ -154,13 +156,14 @@ WT_FN void for_each_piece(const Geometry& g, const char* base, int64_t begin, in
   ConvertFn* convert = same ? nullptr : converter(g.dtype, dtype_of<S>);
   alignas(64) S values[kRowBlock];
   alignas(64) char raw[kRowBlock * 8];
-  int64_t ignored;
+  int64_t ignored, pieces = 0;
   while (begin < end) {
     const int64_t line = begin / row.size, at = begin - line * row.size;
     int64_t n = row.size - at < end - begin ? row.size - at : end - begin;
     const char* p = base + locate(g.reduced, g.reduced_dims - 1, line, &ignored) + at * row.stride;
     begin += n;
     for (; n > 0; n -= kRowBlock, p += kRowBlock * row.stride) {
+      if (++pieces % kPollPieces == 0) cpu::poll_interrupt();
       const int64_t m = n < kRowBlock ? n : kRowBlock;
       const char* piece = p;
       if (!packed) {
@@ -245,7 +248,8 @@ void reduce_columns(const Geometry& g, const char* base, int64_t n, int64_t begi
   alignas(64) char raw[kColumnTile * 8];
   const int64_t step = same && packed ? kColumnRows : kConvertedRows;
   int64_t ignored;
-  for (; begin < end; begin += step) {
+  for (int64_t pieces = 0; begin < end; begin += step) {
+    if (++pieces % kPollPieces == 0) cpu::poll_interrupt();
     const int64_t m = end - begin < step ? end - begin : step;
     for (int64_t r = 0; r < m; ++r) {
       const char* p = base + (g.reduced_dims == 1 ? (begin + r) * g.reduced[0].stride

@@ -108,6 +108,7 @@ void best_of_columns(const Geometry& g, const char* base, int64_t n, T* values, 
   alignas(64) T row[kRowBlock];
   alignas(64) char raw[kRowBlock * 8];
   for (int64_t r = 0; r < g.reduced_count; ++r) {
+    if (r % kPollPieces == kPollPieces - 1) cpu::poll_interrupt();
     const char* p = base + r * g.reduced[0].stride;
     const T* x = reinterpret_cast<const T*>(p);
     if (!direct) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -124,9 +125,13 @@ def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> T
             f"combinations: expected a 1D vector and r >= 0, got shape {list(input.shape)} and {r}"
         )
     choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
-    rows = list(choose(range(input.shape[0]), r))
-    index = _C._tensor(rows, _C.int64, input.device, False, True).reshape(len(rows), r)
-    return input[index]
+    n = input.shape[0]
+    count = math.comb(max(n + r - 1, 0), r) if with_replacement else math.comb(n, r)
+    index, rows = _ops.empty(count, r, dtype=_C.int64), choose(range(n), r)
+    for begin in range(0, count, 1 << 16):
+        part = list(itertools.islice(rows, 1 << 16))
+        index[begin : begin + len(part)] = _C._tensor(part, _C.int64, index.device, False, True)
+    return input[index.to(input.device)]
 
 
 def unravel_index(indices: Tensor, shape: Any) -> tuple[Tensor, ...]:
