@@ -57,8 +57,7 @@ const Op<Tensor(const Tensor&, int64_t)> tril_op{"tril",
 
 // ---- flip, roll ----------------------------------------------------------------------------------------
 
-extern const Op<Tensor(const Tensor&, IntList)> flip_op;
-void flip_backward(Node& n, Gradients& g) { g.set(0, flip_op(g[0], n.data<Shape>())); }
+void flip_backward(Node& n, Gradients& g) { g.set(0, flip(g[0], n.data<Shape>())); }
 constexpr NodeType kFlip{"FlipBackward0", flip_backward};
 
 Tensor flip_impl(const Tensor& x, IntList dims) {
@@ -77,9 +76,6 @@ Tensor flip_impl(const Tensor& x, IntList dims) {
   }
   return out;
 }
-const Op<Tensor(const Tensor&, IntList)> flip_op{
-    "flip", flip_impl, kBoth, {"input", {"dims", kVarArgs}}, "The tensor mirrored in the given dims."};
-
 Tensor roll_impl(const Tensor& x, IntList shifts, IntList dims) {
   if (dims.empty()) {
     WT_CHECK(shifts.size() == 1, ShapeError, "roll: shifts and dimensions must align, got ", AsShape{shifts},
@@ -188,6 +184,7 @@ struct UnfoldData {
 };
 void unfold_backward(Node& n, Gradients& g) {
   const UnfoldData& d = n.data<UnfoldData>();
+  if (d.sizes.empty()) return g.set(0, d.size ? reshape(g[0], Shape{}) : zeros({}, options_of(g[0])));
   // Windows overlap, so each is added in turn.
   Tensor out = zeros(d.sizes, options_of(g[0]));
   for (int64_t i = 0; i < g[0].sizes()[d.dim]; ++i) {
@@ -327,4 +324,8 @@ const Op<Tensor(const Tensor&, IntList, IntList, std::optional<int64_t>)> as_str
     "A view with any sizes and strides in the storage."};
 
 }  // namespace
+
+decltype(flip) flip{
+    "flip", flip_impl, kBoth, {"input", {"dims", kVarArgs}}, "The tensor mirrored in the given dims."};
+
 }  // namespace warptape::ops

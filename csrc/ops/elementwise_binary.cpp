@@ -20,6 +20,9 @@ void check_no_bool(const char* op, DType promoted) {
 
 // 1 where a wins, 1/2 where both are equal.
 Tensor share(const Tensor& wins, const Tensor& a, const Tensor& b) { return wins + eq(a, b) * 0.5; }
+[[noreturn]] Tensor no_derivative(const char* op) {
+  throw NotImplementedError(message("derivative for ", op, " is not implemented"));
+}
 Tensor zero_where(const Tensor& mask, const Tensor& t) { return where_st(mask, Scalar(0), t); }
 }  // namespace
 
@@ -35,7 +38,8 @@ WT_BINARY_TT_(remainder);
 WT_BINARY_TS(remainder, "Remainder with the sign of other, as Python's %.");
 WT_BINARY_TS_(remainder);
 WT_BINARY_ST(remainder, "Remainder with the sign of other, as Python's %.");
-WT_BINARY_PLAIN(floor_divide, "FloorDivideBackward0", Same, true, check_no_bool)
+WT_BINARY_DEF(floor_divide, "FloorDivideBackward0", Same, true, check_no_bool, no_derivative("floor_divide"),
+              no_derivative("floor_divide"))
 WT_BINARY_TT(floor_divide, "Quotient rounded down.");
 WT_BINARY_TT_(floor_divide);
 WT_BINARY_TS(floor_divide, "Quotient rounded down.");
@@ -234,7 +238,8 @@ WT_BINARY_TT_(xlogy);
 WT_BINARY_TS(xlogy, "input * log(other), 0 where input is 0.");
 WT_BINARY_TS_(xlogy);
 WT_BINARY_ST(xlogy, "input * log(other), 0 where input is 0.");
-WT_BINARY_PLAIN(heaviside, "HeavisideBackward0", Same, false, nullptr)
+WT_BINARY_DEF(heaviside, "HeavisideBackward0", Same, false, nullptr, no_derivative("heaviside"),
+              no_derivative("heaviside"))
 decltype(heaviside) heaviside{"heaviside",
                               binary_impl<heaviside_def, Tensor, Tensor>,
                               kBothOut,

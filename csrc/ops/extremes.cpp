@@ -218,7 +218,7 @@ Tensor arg_extreme(const char* op, kernels::Slot<kernels::ArgReduceFn>& slot, co
   if (!dim) {
     WT_CHECK(x.numel() > 0, IndexError, op,
              ": Expected reduction dim to be specified for input.numel() == 0.");
-    Tensor out = arg_extreme(op, slot, raw_contiguous(reshape(x, Shape{-1})), 0, false);
+    Tensor out = arg_extreme(op, slot, reshape(x, Shape{-1}), 0, false);
     return keepdim ? alias(out, Shape(x.sizes().size(), 1), Shape(x.sizes().size(), 1), 0) : out;
   }
   int64_t d = wrap_dim(*dim, x.ndim(), op);
@@ -246,14 +246,9 @@ const Arg kSelf{"input", kWritten};
 
 // The sum of what comes after, itself included.
 Tensor reverse_cumsum(const Tensor& x, int64_t dim) {
-  Tensor running = cumsum(x, dim, std::nullopt);
-  if (x.ndim() == 0) return running;
-  Tensor total = narrow(running, dim, x.sizes()[dim] - 1, 1);
-  return total - running + x;
+  return x.ndim() ? flip(cumsum(flip(x, Shape{dim}), dim, std::nullopt), Shape{dim}) : x;
 }
-void cumsum_backward(Node& n, Gradients& g) {
-  g.set(0, g[0].numel() ? reverse_cumsum(g[0], n.data<int64_t>()) : g[0]);
-}
+void cumsum_backward(Node& n, Gradients& g) { g.set(0, reverse_cumsum(g[0], n.data<int64_t>())); }
 // d out_j / d x_i = out_j / x_i for j >= i where no zero stands between; with zeros, the product of the
 // others.
 void cumprod_backward(Node& n, Gradients& g) {
@@ -309,11 +304,19 @@ Tensor cumprod_inplace(const Tensor& x, int64_t dim, OptDType t) {
 }
 
 void logcumsumexp_backward(Node& n, Gradients& g) {
-  // d out_j / d x_i = exp(x_i - out_j) for j >= i.
-  int64_t dim = n.data<int64_t>();
-  Tensor x = n.saved(0);
-  Tensor out = logcumsumexp(x, dim);
-  g.set(0, exp(x) * reverse_cumsum(g[0] * exp(-out), dim));
+  // d out_j / d x_i = exp(x_i - out_j) for j >= i, summed by logarithms: exp(x) alone would overflow.
+  const int64_t dim = n.data<int64_t>();
+  const Tensor x = n.saved(0);
+  if (x.numel() == 0 || x.ndim() == 0) return g.set(0, g[0]);
+  const Tensor out = logcumsumexp(x, dim);
+  const auto part = [&](const Tensor& v) {  // from the gradients that are positive
+    const Tensor positive = gt_ts(v, 0);
+    const Tensor logs =
+        where_ts(positive, log(where_ts(positive, v, 1)), -std::numeric_limits<double>::infinity());
+    const Shape dims{dim};
+    return exp(x + flip(logcumsumexp(flip(logs - out, dims), dim), dims));
+  };
+  g.set(0, part(g[0]) - part(-g[0]));
 }
 constexpr NodeType kLogcumsumexp{"LogcumsumexpBackward0", logcumsumexp_backward};
 Tensor logcumsumexp_impl(const Tensor& x, int64_t dim) {

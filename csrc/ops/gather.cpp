@@ -286,12 +286,17 @@ Tensor index_add_impl(const Tensor& x, int64_t dim, const Tensor& index, const T
 // For the tape, a 0-dim tensor as one of one element.
 Tensor one_dim_view(const Tensor& t) { return t.ndim() ? t : unsqueeze(t, 0); }
 
-Tensor index_fill_inplace(const Tensor& self, int64_t dim, const Tensor& index, const Scalar& value) {
+Tensor index_fill_tensor_inplace(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& value) {
   dim = wrap_dim(dim, self.ndim(), "index_fill_");
+  WT_CHECK(value.ndim() == 0, ShapeError, "index_fill_: expected a number or a 0-dim value tensor, got ",
+           value);
   std::vector<OptTensor> indices(static_cast<size_t>(dim + 1));
   indices.back() = index;
-  index_put_(one_dim_view(self), indices, full({}, value, options_of(self)), false);
+  index_put_(one_dim_view(self), indices, cast(value, self.dtype()), false);
   return self;
+}
+Tensor index_fill_inplace(const Tensor& self, int64_t dim, const Tensor& index, const Scalar& value) {
+  return index_fill_tensor_inplace(self, dim, index, full({}, value, options_of(self)));
 }
 Tensor index_copy_inplace(const Tensor& self, int64_t dim, const Tensor& index, const Tensor& source) {
   dim = wrap_dim(dim, self.ndim(), "index_copy_");
@@ -302,6 +307,9 @@ Tensor index_copy_inplace(const Tensor& self, int64_t dim, const Tensor& index, 
 }
 Tensor index_fill_impl(const Tensor& x, int64_t dim, const Tensor& index, const Scalar& value) {
   return index_fill_inplace(clone(x), dim, index, value);
+}
+Tensor index_fill_tensor(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& value) {
+  return index_fill_tensor_inplace(clone(x), dim, index, value);
 }
 Tensor index_copy_impl(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& source) {
   return index_copy_inplace(clone(x), dim, index, source);
@@ -377,6 +385,18 @@ const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&, const Scal
     kMethod,
     {kSelf, "dim", "index", "source", Arg::integer("alpha", 1, kKeywordOnly)},
     "Adds alpha * source at index along dim."};
+// Before the numbers: a tensor may want a gradient.
+const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&)> index_fill_tensor_op{
+    "index_fill",
+    index_fill_tensor,
+    kBoth,
+    {"input", "dim", "index", "value"},
+    "A copy with a 0-dim tensor's value in the slices at index."},
+    index_fill_tensor_op_{"index_fill_",
+                          index_fill_tensor_inplace,
+                          kMethod,
+                          {kSelf, "dim", "index", "value"},
+                          "Writes a 0-dim tensor's value into the slices at index."};
 const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Scalar&)> index_fill_op{
     "index_fill",
     index_fill_impl,
