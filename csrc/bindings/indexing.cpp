@@ -19,9 +19,24 @@ struct Parsed {
   bool view = false;               // any item but a whole slice or an index tensor
 };
 
+bool is_mask(const Tensor& t) { return t.dtype() == DType::Bool || t.dtype() == DType::UInt8; }
+
 Tensor to_index(PyObject* o) {
-  if (is_tensor(o)) return tensor_of(o);
-  return tensor_from_data(o);
+  Tensor t = is_tensor(o) ? tensor_of(o) : tensor_from_data(o);
+  if (t.dtype() != DType::UInt8) return t;
+  warn("indexing with dtype torch.uint8 is now deprecated, please use a dtype torch.bool instead.");
+  return raw_cast(t, DType::Bool);
+}
+
+// Whether PyTorch takes a list for a tuple of indices: when it is short and some item is no number.
+bool stands_for_tuple(PyObject* list) {
+  if (!PyList_Check(list) || PyList_GET_SIZE(list) >= 32) return false;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); ++i) {
+    PyObject* o = PyList_GET_ITEM(list, i);
+    if (o == Py_None || o == Py_Ellipsis || PySlice_Check(o) || is_tensor(o) || PySequence_Check(o))
+      return true;
+  }
+  return false;
 }
 
 Item slice_item(PyObject* o, int64_t size, int64_t dim) {
@@ -46,7 +61,7 @@ Item int_item(int64_t i, int64_t size, int64_t dim) {
 // How many dims of the input an item takes.
 int64_t consumed(PyObject* o) {
   if (o == Py_None || o == Py_Ellipsis || PyBool_Check(o)) return 0;
-  if (is_tensor(o) && tensor_of(o).dtype() == DType::Bool) return tensor_of(o).ndim();
+  if (is_tensor(o) && is_mask(tensor_of(o))) return tensor_of(o).ndim();
   return 1;
 }
 
@@ -112,7 +127,7 @@ class Parser {
     add_index(o);
   }
   void add_index(PyObject* o) {
-    bool scalar_tensor = is_tensor(o) && tensor_of(o).ndim() == 0 && tensor_of(o).dtype() != DType::Bool &&
+    bool scalar_tensor = is_tensor(o) && tensor_of(o).ndim() == 0 && !is_mask(tensor_of(o)) &&
                          category(tensor_of(o).dtype()) <= DTypeCategory::Integral;
     if (PyLong_Check(o) || scalar_tensor || (!is_tensor(o) && PyIndex_Check(o) && !PySequence_Check(o))) {
       Object number = checked(PyNumber_Index(o));
@@ -155,6 +170,14 @@ class Parser {
 Parsed parse_index(const Tensor& x, PyObject* index) {
   if (PyTuple_Check(index))
     return std::move(Parser(x, &PyTuple_GET_ITEM(index, 0), PyTuple_GET_SIZE(index)).out);
+  if (stands_for_tuple(index)) {
+    warn(
+        "Using a non-tuple sequence for multidimensional indexing is deprecated; use x[tuple(seq)] instead "
+        "of "
+        "x[seq].");
+    Object items = frozen(index);
+    return std::move(Parser(x, &PyTuple_GET_ITEM(items.get(), 0), PyTuple_GET_SIZE(items.get())).out);
+  }
   return std::move(Parser(x, &index, 1).out);
 }
 

@@ -466,8 +466,8 @@ const Op<Tensor(const Tensor&, double, Generator*)> bernoulli_scalar_op(
     "Fills with 1 with probability p, else 0."),
     exponential_op("exponential_", exponential_impl, kMethod, {kSelf, {"lambd", 1.0}, WT_GENERATOR},
                    "Fills with exponential numbers of rate lambd.");
-const Op<Tensor(const Tensor&, Generator*)> bernoulli_op("bernoulli", bernoulli_impl, kFunction | kMethod,
-                                                         {"input", WT_GENERATOR},
+const Op<Tensor(const Tensor&, Generator*)> bernoulli_op("bernoulli", bernoulli_impl,
+                                                         kFunction | kMethod | kOut, {"input", WT_GENERATOR},
                                                          "1 with input's probabilities, else 0.");
 
 }  // namespace

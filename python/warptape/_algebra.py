@@ -132,7 +132,7 @@ def pinverse(input: Tensor, rcond: float = 1e-15) -> Tensor:
 def chain_matmul(*matrices: Tensor, out: Tensor | None = None) -> Tensor:
     """`linalg.multi_dot` under its older name."""
     found = matrices[0] if len(matrices) == 1 else linalg.multi_dot(matrices)
-    return found if out is None else out.copy_(found)
+    return found if out is None else _C._write_out("chain_matmul", out, found)
 
 
 def cross(input: Tensor, other: Tensor, dim: int | None = None, *, out: Tensor | None = None) -> Tensor:
@@ -143,7 +143,7 @@ def cross(input: Tensor, other: Tensor, dim: int | None = None, *, out: Tensor |
             raise _C.ShapeError("cross: no dimension of size 3 in input")
         dim = sized[0]
     found = linalg.cross(input, other, dim=dim)
-    return found if out is None else out.copy_(found)
+    return found if out is None else _C._write_out("cross", out, found)
 
 
 def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:

@@ -311,7 +311,7 @@ def diag(input: Tensor, diagonal: int = 0, *, out: Any = None) -> Tensor:
     if input.ndim not in (1, 2):
         raise _C.ShapeError(f"diag: Supports 1D or 2D tensors. Got {input.ndim}D")
     found = _ops.diag_embed(input, diagonal) if input.ndim == 1 else _ops.diagonal(input, diagonal).clone()
-    return found if out is None else out.copy_(found)
+    return found if out is None else _C._write_out("diag", out, found)
 
 
 def diagflat(input: Tensor, offset: int = 0) -> Tensor:
@@ -449,7 +449,7 @@ def multinomial(
         # the weights' own dtype, so that one seed gives PyTorch's draws.
         races = input.detach() / _ops.empty_like(input).exponential_(generator=generator)
         found = races.argmax(-1, True) if num_samples == 1 else _ops.topk(races, num_samples, -1)[1]
-    return found if out is None else out.copy_(found)
+    return found if out is None else _C._write_out("multinomial", out, found)
 
 
 for _name in __all__:

@@ -100,7 +100,7 @@ def unique_consecutive(
 def msort(input: Tensor, *, out: Tensor | None = None) -> Tensor:
     """Sorted along the first dim."""
     found = input.sort(0)[0] if input.ndim else input.clone()
-    return found if out is None else out.copy_(found)
+    return found if out is None else _C._write_out("msort", out, found)
 
 
 def cartesian_prod(*tensors: Any) -> Tensor:
@@ -124,6 +124,8 @@ def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> T
         raise RuntimeError(
             f"combinations: expected a 1D vector and r >= 0, got shape {list(input.shape)} and {r}"
         )
+    if r == 0:
+        return input.new_empty(0)
     choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
     n = input.shape[0]
     count = math.comb(max(n + r - 1, 0), r) if with_replacement else math.comb(n, r)
@@ -248,7 +250,7 @@ def scatter_reduce(
             found = found / count if input.is_floating_point() else found.div(count, rounding_mode="floor")
     else:
         found = _by_rounds(start, dim, index, src, reduce, hit & (not include_self))
-    return found if out is None else out.copy_(found)
+    return found if out is None else _C._write_out("scatter_reduce", out, found)
 
 
 def _rounds(index: Tensor, dim: int) -> Tensor:

@@ -52,7 +52,7 @@ def normal(
     noise = like.new_empty(broadcast_shapes(*(t.shape for t in tensors))).normal_(generator=generator)
     mean, std = (t.detach() if isinstance(t, Tensor) else t for t in (mean, std))
     found = noise.mul_(std).add_(mean)
-    return found if out is None else out.copy_(found)
+    return found if out is None else _C._write_out("normal", out, found)
 
 
 def poisson(input: Tensor, generator: Any = None) -> Tensor:

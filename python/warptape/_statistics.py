@@ -79,7 +79,7 @@ def histc(
     x = x[(x >= low) & (x <= high)]
     place = ((x - low) * (bins / (high - low))).long().clamp(max=bins - 1)
     found = bincount(place, minlength=bins).to(input.dtype)
-    return found if out is None else out.copy_(found)
+    return found if out is None else _C._write_out("histc", out, found)
 
 
 def histogram(
@@ -171,7 +171,7 @@ def quantile(
         RuntimeError: another dtype, q outside of [0, 1], no elements, or another interpolation.
     """
     found = _quantile(input, q, dim, keepdim, interpolation, False)
-    return found if out is None else out.copy_(found)
+    return found if out is None else _C._write_out("quantile", out, found)
 
 
 def nanquantile(
@@ -185,7 +185,7 @@ def nanquantile(
 ) -> Tensor:
     """`quantile` of the elements that are not nan."""
     found = _quantile(input, q, dim, keepdim, interpolation, True)
-    return found if out is None else out.copy_(found)
+    return found if out is None else _C._write_out("nanquantile", out, found)
 
 
 def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> Any:

@@ -17,30 +17,31 @@ _become = _C._private._become
 def _parse_to(
     args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[_C.device | None, _C.dtype | None, bool, bool]:
-    """The device, dtype, copy and non_blocking given to `Tensor.to`, in any of PyTorch's forms."""
-    kwargs = dict(kwargs)
-    place, kind = kwargs.pop("device", None), kwargs.pop("dtype", None)
-    copy, non_blocking = kwargs.pop("copy", False), kwargs.pop("non_blocking", False)
-    kwargs.pop("memory_format", None)
-    if kwargs:
-        raise TypeError(f"to() got an unexpected keyword argument {next(iter(kwargs))!r}")
-    flags: list[bool] = []
-    for a in args:
-        if isinstance(a, Tensor):
-            place, kind = a.device, a.dtype
-        elif isinstance(a, _C.dtype):
-            kind = a
-        elif isinstance(a, bool):
-            flags.append(a)
-        elif a is not None:
-            place = a
-    if flags:
-        non_blocking = flags[0]
-    if len(flags) > 1:
-        copy = flags[1]
-    if isinstance(place, str | int):
+    """The device, dtype, copy and non_blocking given to `Tensor.to`, in any of PyTorch's forms:
+    (device, dtype, ..), (dtype, ..) or (other, ..), where `..` is non_blocking, copy."""
+    first = args[0] if args else None
+    if isinstance(first, Tensor):
+        names: tuple[str, ...] = ("other", "non_blocking", "copy")
+    elif isinstance(first, _C.dtype) or first in (builtins.float, builtins.int, builtins.bool, complex):
+        names = ("dtype", "non_blocking", "copy")
+    else:
+        names = ("device", "dtype", "non_blocking", "copy")
+    if len(args) > len(names):
+        raise TypeError(f"to() takes at most {len(names)} positional arguments, {len(args)} were given")
+    given: dict[str, Any] = dict(zip(names, args, strict=False))
+    for name, value in kwargs.items():
+        if name in given:
+            raise TypeError(f"to() got multiple values for argument {name!r}")
+        if name not in names and name != "memory_format":
+            raise TypeError(f"to() got an unexpected keyword argument {name!r}")
+        given[name] = value
+    place: Any = given.get("device")
+    kind = given.get("dtype")
+    if isinstance(first, Tensor):
+        place, kind = first.device, first.dtype
+    if isinstance(place, str | builtins.int) and not isinstance(place, builtins.bool):
         place = _C.device(place)
-    return place, kind, copy, non_blocking
+    return place, kind, given.get("copy", False), given.get("non_blocking", False)
 
 
 def _conversion(name: str, dtype: _C.dtype) -> Callable[..., Tensor]:

@@ -69,10 +69,11 @@ def ndtri(input: Tensor) -> Tensor:
 
 
 @checked
-def xlog1py(input: Any, other: Any) -> Tensor:
+def xlog1py(input: Any, other: Any, *, out: Tensor | None = None) -> Tensor:
     """x log(1 + y); 0 where x is 0."""
     x, y = (t if isinstance(t, Tensor) else _C._tensor(t, None, None, False, True) for t in (input, other))
-    return _ops.where((x == 0) & ~y.isnan(), 0.0, x * _ops.log1p(y))
+    found = _ops.where((x == 0) & ~y.isnan(), 0.0, x * _ops.log1p(y))
+    return found if out is None else _C._write_out("xlog1py", out, found)
 
 
 @checked

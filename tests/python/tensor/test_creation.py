@@ -248,3 +248,72 @@ except ModuleNotFoundError:
     path = {"PYTHONPATH": str(Path(wt.__file__).parents[1])}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | path)
     assert (done.stdout, done.returncode) == ("kept\n", 0), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "keywords", "dtype", "same"),
+    [
+        ((), {}, "float32", True),
+        ((wt.float64,), {}, "float64", False),
+        (("cpu", wt.float64), {}, "float64", False),
+        (("cpu", None, False, True), {}, "float32", False),
+        ((wt.float32, False, True), {}, "float32", False),
+        ((None, wt.int32), {}, "int32", False),
+        ((wt.tensor([1]),), {}, "int64", False),
+        ((wt.ones(1), True, True), {}, "float32", False),
+        ((float,), {}, "float64", False),
+        ((bool,), {}, "bool", False),
+        ((), {"dtype": wt.float16, "device": "cpu"}, "float16", False),
+        (("cpu",), {"copy": True}, "float32", False),
+    ],
+)
+def test_forms_of_to(arguments: Any, keywords: Any, dtype: str, same: bool) -> None:
+    t = wt.ones(2)
+    found = t.to(*arguments, **keywords)
+    assert found.dtype == getattr(wt, dtype) and (found is t) == same
+
+
+@pytest.mark.parametrize(
+    ("arguments", "keywords"),
+    [
+        ((wt.float64, "cpu"), {}),
+        (("cpu", "cpu"), {}),
+        ((wt.float64, wt.float32), {}),
+        (("cpu", True), {}),
+        (("cpu",), {"device": "cpu"}),
+        ((wt.float64,), {"dtype": wt.float64}),
+        ((wt.float64, False, False, False), {}),
+        ((wt.ones(1),), {"dtype": wt.float64}),
+        ((), {"dtypes": wt.float64}),
+        (([1],), {}),
+    ],
+)
+def test_forms_that_to_refuses(arguments: Any, keywords: Any) -> None:
+    with pytest.raises(TypeError):
+        wt.ones(2).to(*arguments, **keywords)
+
+
+def test_out_takes_on_the_shape_of_the_result() -> None:
+    x = wt.tensor([1.0, 4.0, 2.0])
+    calls = {
+        "quantile": lambda out: wt.quantile(x, 0.5, out=out),
+        "nanquantile": lambda out: wt.nanquantile(x, 0.5, out=out),
+        "histc": lambda out: wt.histc(x, 2, out=out),
+        "msort": lambda out: wt.msort(x, out=out),
+        "diag": lambda out: wt.diag(x, out=out),
+        "cross": lambda out: wt.cross(x, x, out=out),
+        "chain_matmul": lambda out: wt.chain_matmul(x.view(1, 3), x.view(3, 1), out=out),
+        "normalize": lambda out: wt.nn.functional.normalize(x, dim=0, out=out),
+        "scatter_reduce": lambda out: wt.scatter_reduce(x, 0, wt.tensor([0]), x, "sum", out=out),
+        "xlog1py": lambda out: wt.special.xlog1py(x, x, out=out),
+        "bernoulli": lambda out: wt.bernoulli(wt.tensor([1.0, 0.0]), out=out),
+        "normal": lambda out: wt.normal(x[0], wt.tensor(0.0), out=out),
+    }
+    for name, call in calls.items():
+        expected = call(None)
+        for out in (wt.empty(2, 5), wt.empty(0)):
+            assert call(out) is out and out.tolist() == expected.tolist(), name
+    with pytest.raises(wt.DtypeError):
+        wt.quantile(x, 0.5, out=wt.empty(0, dtype=wt.int64))
+    with pytest.raises(RuntimeError, match="automatic differentiation"):
+        wt.diag(wt.ones(2, requires_grad=True), out=wt.empty(0))

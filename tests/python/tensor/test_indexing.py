@@ -242,3 +242,31 @@ def test_indices_that_change_what_is_indexed() -> None:
     mask, t = wt.tensor(True), wt.ones(2, 3)
     with pytest.raises(IndexError, match="too many indices"):
         t[Swaps(mask, wt.zeros(3, dtype=wt.int64)), :, mask]
+
+
+def test_lists_that_stand_for_tuples() -> None:
+    x, array = wt.arange(6.0).view(2, 3), np.arange(6.0).reshape(2, 3)
+    for index in ([[0, 1], [2, 0]], [slice(0, 1), 0], [None, 0], [0, [1]], [0, ...], [np.array([0]), 1]):
+        with pytest.warns(UserWarning, match="^Using a non-tuple sequence for multidimensional indexing"):
+            found = x[index]
+        assert found.tolist() == array[tuple(index)].tolist()
+    with pytest.warns(UserWarning, match="non-tuple"):
+        assert x[[wt.tensor(1), wt.tensor(2)]].item() == 5
+    with pytest.warns(UserWarning, match="non-tuple"):
+        x[[[0, 1], [2, 0]]] = 9.0
+    assert x.tolist() == [[0, 1, 9], [9, 4, 5]]
+    assert x[[1, 0]].tolist() == x[wt.tensor([1, 0])].tolist()
+    assert x[[True, False]].shape == (1, 3) and x[[]].shape == (0, 3)
+    assert x[np.array([[0, 1]])].shape == (1, 2, 3)
+
+
+def test_masks_of_bytes() -> None:
+    x = wt.arange(6.0).view(2, 3)
+    mask = wt.tensor([[1, 0, 0], [0, 2, 0]], dtype=wt.uint8)
+    with pytest.warns(UserWarning, match="^indexing with dtype torch.uint8 is now deprecated"):
+        assert x[mask].tolist() == [0, 4]
+    with pytest.warns(UserWarning, match="uint8"):
+        assert x[0, wt.tensor(1, dtype=wt.uint8)].tolist() == [[0, 1, 2]]
+    with pytest.warns(UserWarning, match="uint8"):
+        x[wt.tensor(0, dtype=wt.uint8)] = 7.0
+    assert x.tolist() == [[0, 1, 2], [3, 4, 5]]

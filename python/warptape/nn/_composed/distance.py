@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warptape
-from warptape import Tensor
+from warptape import _C, Tensor
 
 __all__ = ["cosine_similarity", "normalize", "pairwise_distance", "pdist"]
 
@@ -20,7 +20,7 @@ def normalize(
 ) -> Tensor:
     """input divided by its p-norm over dim, which counts as at least eps."""
     unit = input / input.norm(p, dim, keepdim=True).clamp(min=eps)
-    return unit if out is None else out.copy_(unit)
+    return unit if out is None else _C._write_out("normalize", out, unit)
 
 
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:

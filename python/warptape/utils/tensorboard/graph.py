@@ -1,4 +1,4 @@
-"""A model's graph for TensorBoard: what the tape records of one call, in the scopes of the model's modules."""
+"""A model's graph for TensorBoard: what the tape records of a call, in the scopes of the model's modules."""
 
 from __future__ import annotations
 
