@@ -30,12 +30,12 @@ def _reflected(x: Tensor, low: float, high: float) -> Tensor:
 
 
 def _inside(x: Tensor, size: int, padding: str, align: bool) -> Tensor:
-    """Positions in pixels as the padding mode maps them into the image; unchanged for zeros."""
+    """Positions in pixels as the padding mode maps them into the image, NaN to 0; unchanged for zeros."""
     if padding == "zeros":
         return x
     if padding == "reflection":
         x = _reflected(x, 0.0, size - 1.0) if align else _reflected(x, -0.5, size - 0.5)
-    return x.clamp(0, size - 1)
+    return warptape.where(x.isnan(), 0.0, x).clamp(0, size - 1)
 
 
 def _pixels(grid: Tensor, size: int, align: bool) -> Tensor:
@@ -50,7 +50,7 @@ def _gathered(flat: Tensor, places: list[Tensor], sizes: list[int]) -> Tensor:
     for at, size in zip(places, sizes, strict=True):
         ok = (at >= 0) & (at < size)
         valid = ok if valid is None else valid & ok
-        index = index * size + at.clamp(0, size - 1).long()  # type: ignore[union-attr]
+        index = index * size + warptape.where(ok, at, 0.0).long()
     where = index.flatten(1).unsqueeze(1).expand(-1, flat.shape[1], -1)  # type: ignore[attr-defined]
     found = flat.gather(2, where).reshape(*flat.shape[:2], *places[0].shape[1:])
     return warptape.where(valid.unsqueeze(1), found, 0.0)  # type: ignore[union-attr]
