@@ -27,6 +27,13 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
     """The cosine of the angle between x1 and x2 along dim, each norm counting as at least eps."""
     if x1.is_complex() or x2.is_complex():
         raise warptape.DtypeError("cosine_similarity: not implemented for complex numbers")
+    dtype = warptape.result_type(x1, x2)
+    if not dtype.is_floating_point:
+        raise warptape.DtypeError(
+            f"cosine_similarity: expected common dtype to be floating point, yet common dtype is {dtype}"
+        )
+    # Broadcast first: dim may be one that only one of them has, or has with size 1.
+    x1, x2 = warptape.broadcast_tensors(x1.to(dtype), x2.to(dtype))
     a = x1 / x1.norm(2.0, dim, keepdim=True).clamp(min=eps)
     b = x2 / x2.norm(2.0, dim, keepdim=True).clamp(min=eps)
     return (a * b).sum(dim)
