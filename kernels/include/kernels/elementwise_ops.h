@@ -70,45 +70,51 @@
   X(minimum_backward, MinimumBackward);       \
   X(clamp_backward, ClampBackward);
 
-#define WT_MATH_OPS(X)          \
-  X(exp, Exp);                  \
-  X(exp2, Exp2);                \
-  X(expm1, Expm1);              \
-  X(log, Log);                  \
-  X(log2, Log2);                \
-  X(log10, Log10);              \
-  X(log1p, Log1p);              \
-  X(sin, Sin);                  \
-  X(cos, Cos);                  \
-  X(tan, Tan);                  \
-  X(asin, Asin);                \
-  X(acos, Acos);                \
-  X(atan, Atan);                \
-  X(sinh, Sinh);                \
-  X(cosh, Cosh);                \
-  X(tanh, Tanh);                \
-  X(asinh, Asinh);              \
-  X(acosh, Acosh);              \
-  X(atanh, Atanh);              \
-  X(erf, Erf);                  \
-  X(erfc, Erfc);                \
-  X(erfinv, Erfinv);            \
-  X(lgamma, Lgamma);            \
-  X(digamma, Digamma);          \
-  X(polygamma, Polygamma);      \
-  X(logit, Logit);              \
-  X(sinc, Sinc);                \
-  X(rad2deg, Rad2deg);          \
-  X(deg2rad, Deg2rad);          \
-  X(atan2, Atan2);              \
-  X(hypot, Hypot);              \
-  X(xlogy, Xlogy);              \
-  X(logaddexp, Logaddexp);      \
-  X(logaddexp2, Logaddexp2);    \
-  X(sin_backward, SinBackward); \
-  X(cos_backward, CosBackward); \
-  X(erf_backward, ErfBackward); \
-  X(pow_base_backward, PowBaseBackward);
+#define WT_MATH_OPS(X)                   \
+  X(exp, Exp);                           \
+  X(exp2, Exp2);                         \
+  X(expm1, Expm1);                       \
+  X(log, Log);                           \
+  X(log2, Log2);                         \
+  X(log10, Log10);                       \
+  X(log1p, Log1p);                       \
+  X(sin, Sin);                           \
+  X(cos, Cos);                           \
+  X(tan, Tan);                           \
+  X(asin, Asin);                         \
+  X(acos, Acos);                         \
+  X(atan, Atan);                         \
+  X(sinh, Sinh);                         \
+  X(cosh, Cosh);                         \
+  X(tanh, Tanh);                         \
+  X(asinh, Asinh);                       \
+  X(acosh, Acosh);                       \
+  X(atanh, Atanh);                       \
+  X(erf, Erf);                           \
+  X(erfc, Erfc);                         \
+  X(erfinv, Erfinv);                     \
+  X(lgamma, Lgamma);                     \
+  X(digamma, Digamma);                   \
+  X(polygamma, Polygamma);               \
+  X(logit, Logit);                       \
+  X(sinc, Sinc);                         \
+  X(rad2deg, Rad2deg);                   \
+  X(deg2rad, Deg2rad);                   \
+  X(atan2, Atan2);                       \
+  X(hypot, Hypot);                       \
+  X(xlogy, Xlogy);                       \
+  X(logaddexp, Logaddexp);               \
+  X(logaddexp2, Logaddexp2);             \
+  X(sin_backward, SinBackward);          \
+  X(cos_backward, CosBackward);          \
+  X(erf_backward, ErfBackward);          \
+  X(pow_base_backward, PowBaseBackward); \
+  X(special_i0, BesselI0);               \
+  X(special_i0e, BesselI0e);             \
+  X(special_i1, BesselI1);               \
+  X(special_i1e, BesselI1e);             \
+  X(special_ndtri, Ndtri);               \
+  X(special_xlog1py, Xlog1py);
 
 #define WT_ACTIVATION_OPS(X)                    \
   X(relu, Relu);                                \

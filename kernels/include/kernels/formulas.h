@@ -103,6 +103,7 @@ WT_FORMULA(Hypot, Binary<kFloats>, WT_V2, return hypot(a, b););
 WT_FORMULA(Copysign, Binary<kFloats>, WT_V2, return copysign(a, b););
 WT_FORMULA(Heaviside, Binary<kAny>, WT_V2, return select(a == V(0), b, select(a > V(0), V(1), V(0))););
 WT_FORMULA(Xlogy, Binary<kFloats>, WT_V2, return select((a == V(0)) & !isnan(b), V(0), a* log(b)););
+WT_FORMULA(Xlog1py, Binary<kFloats>, WT_V2, return select((a == V(0)) & !isnan(b), V(0), a* log1p(b)););
 WT_FORMULA(Logaddexp, Binary<kFloats>, WT_V2,
            return select(a == b, a + V(0.69314718055994530942), maximum(a, b) + log1p(exp(-abs(a - b)))););
 WT_FORMULA(Logaddexp2, Binary<kFloats>, WT_V2,
@@ -224,6 +225,43 @@ WT_FORMULA(Sinc, Unary<kFloats | kComplex>, WT_V1, {
 WT_FORMULA(Rad2deg, Unary<kFloats>, WT_V1, return x * V(57.29577951308232087680););
 WT_FORMULA(Deg2rad, Unary<kFloats>, WT_V1, return x * V(0.01745329251994329577););
 
+// ---- modified Bessel functions of order 0 and 1, times exp(-|x|): the power series up to 20, then the
+// asymptotic one (Abramowitz and Stegun 9.6.10 and 9.7.1) ----
+template <int Order, class V>
+WT_FN V bessel_scaled(V x) {
+  const V a = abs(x), t = V(0.25) * a * a, u = V(0.125) / a;
+  V series(1), tail(1);
+  for (int k = 40; k > 0; --k) series = fma(series, t * V(1.0 / (k * (k + Order))), V(1));
+  for (int k = 28; k > 0; --k) tail = fma(tail, u * V(((2 * k - 1) * (2 * k - 1) - 4.0 * Order) / k), V(1));
+  if constexpr (Order == 1) series = series * (V(0.5) * a);
+  const V found = select(a < V(20), series * exp(-a), tail * V(0.39894228040143267794) / sqrt(a));
+  return Order == 1 ? select(x < V(0), -found, found) : found;
+}
+// e^a by halves, for I(x) may be finite where that is not.
+template <int Order, class V>
+WT_FN V bessel(V x) {
+  const V half = exp(V(0.5) * abs(x));
+  return bessel_scaled<Order>(x) * half * half;
+}
+WT_FORMULA(BesselI0e, Unary<kFloats>, WT_V1, return bessel_scaled<0>(x););
+WT_FORMULA(BesselI1e, Unary<kFloats>, WT_V1, return bessel_scaled<1>(x););
+WT_FORMULA(BesselI0, Unary<kFloats>, WT_V1, return bessel<0>(x););
+WT_FORMULA(BesselI1, Unary<kFloats>, WT_V1, return bessel<1>(x););
+// In the tails, Newton's method on the logarithm of the share q of the normal distribution beyond z, which is
+// the density times a continued fraction (Abramowitz and Stegun 26.2.14).
+WT_FORMULA(Ndtri, Unary<kFloats>, WT_V1, {
+  const V q = minimum(x, V(1) - x), log_q = log(q);
+  V z = sqrt(V(-2) * log_q - V(1.83787706640934548356) - log(V(-2) * log_q));
+  for (int step = 0; step < 4; ++step) {
+    V f = z;
+    for (int k = 60; k > 0; --k) f = z + V(double(k)) / f;
+    z = z + (V(-0.5) * z * z - V(0.91893853320467274178) - log(f) - log_q) / f;
+  }
+  z = select(q == V(0), V(__builtin_inf()), z);
+  z = select(x < V(0.5), -z, z);
+  return select(q < V(0.02), z, V(1.41421356237309504880) * erfinv(V(2) * x - V(1)));
+});
+
 // ---- activations and their gradients; g is the gradient of the result, y the result, x the input ----
 WT_FORMULA(Relu, Unary<kAny>, WT_V1, return maximum(x, V(0)););
 WT_FORMULA(Threshold, Ternary<kAny>, (V x, V limit, V value), return select(x <= limit, value, x););
@@ -316,7 +354,7 @@ WT_FORMULA(HardsigmoidBackward, Binary<kFloats>, WT_GX,
            return select((x > V(-3)) & (x < V(3)), g* V(1.0 / 6), V(0)););
 WT_FORMULA(Hardswish, Unary<kFloats>, WT_V1, return x * minimum(maximum(x + V(3), V(0)), V(6)) * V(1.0 / 6););
 WT_FORMULA(HardswishBackward, Binary<kFloats>, WT_GX,
-           return select(x <= V(-3), V(0), select(x < V(3), g* fma(x, V(1.0 / 3), V(0.5)), g)););
+           return select(x <= V(-3), V(0), select(x >= V(3), g, g* fma(x, V(1.0 / 3), V(0.5)))););
 WT_FORMULA(Softsign, Unary<kFloats>, WT_V1, return x / (V(1) + abs(x)););
 // The last term is 0, or NaN at an infinity, where x / (1 + |x|) is NaN itself.
 WT_FORMULA(SoftsignBackward, Binary<kFloats>, WT_GX, {

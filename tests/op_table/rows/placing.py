@@ -249,10 +249,38 @@ ROWS = [
         for name, ref in (
             ("entr", special.entr),
             ("ndtr", special.ndtr),
-            ("i0", special.i0),
-            ("i0e", special.i0e),
-            ("i1", special.i1),
-            ("i1e", special.i1e),
         )
+    ),
+    *(
+        Op(
+            f"special.{name}",
+            lambda r: [S(r(3, 4, low=-9, high=9)), S(r(5)), S(np.array([19.9, -20.1, 25.0]), only=WIDE)],
+            ref,
+            result="float",
+            out=True,
+            python=True,
+            tol={"float64": (1e-12, 1e-14), "float32": (4e-6, 1e-6)},
+        )
+        for name, ref in (("i0", special.i0), ("i0e", special.i0e), ("i1", special.i1), ("i1e", special.i1e))
+    ),
+    Op(
+        "special.ndtri",
+        lambda r: [
+            S(r.prob(3, 4)),
+            S(np.array([0.0, 1e-30, 0.019, 0.021, 0.99, 1.0]), only=WIDE, grad=False),
+        ],
+        special.ndtri,
+        result="float",
+        out=True,
+        python=True,
+        tol={"float64": (1e-12, 1e-14), "float32": (4e-6, 1e-6)},
+    ),
+    Op(
+        "special.xlog1py",
+        lambda r: [S(r(3, 4), r.positive(4)), S(r(5), 0.75), S(1.5, r.positive(5))],
+        special.xlog1py,
+        result="float",
+        out=True,
+        python=True,
     ),
 ]

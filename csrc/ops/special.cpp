@@ -1,0 +1,49 @@
+// Special functions of one and two numbers, under torch.special's names.
+#include <numbers>
+
+#include "ops/binary.h"
+
+namespace warptape::ops {
+namespace {
+
+extern UnaryDef special_i1_def, special_i1e_def;
+// 1 at 0, for a quotient that is not taken there.
+Tensor one_at_zero(const Tensor& x) { return where_st(eq_ts(x, 0), Scalar(1), x); }
+// I1(x) / x is 1/2 at 0.
+Tensor half_at_zero(const Tensor& x, const Tensor& slope) {
+  return where_st(eq_ts(x, 0), Scalar(0.5), slope);
+}
+
+}  // namespace
+
+#define WT_SPECIAL(NAME, NODE, SAVES, DOC, ...)                     \
+  WT_UNARY_BACKWARD(NAME, NODE, Float, SAVES, nullptr, __VA_ARGS__) \
+  const UnaryOp NAME { #NAME, unary_impl<NAME##_def>, kPrivate | kOut, {"input"}, DOC }
+
+WT_SPECIAL(special_i0, "I0Backward0", Input, "The modified Bessel function of order 0.",
+           g* unary_impl<special_i1_def>(s));
+WT_SPECIAL(special_i0e, "SpecialI0EBackward0", Input, "exp(-|input|) i0(input).",
+           g*(unary_impl<special_i1e_def>(s) - sign(s) * unary_impl<special_i0e_def>(s)));
+WT_SPECIAL(special_i1, "SpecialI1Backward0", Input, "The modified Bessel function of order 1.",
+           g* half_at_zero(s,
+                           unary_impl<special_i0_def>(s) - unary_impl<special_i1_def>(s) / one_at_zero(s)));
+WT_SPECIAL(special_i1e, "SpecialI1EBackward0", Input, "exp(-|input|) i1(input).",
+           g* half_at_zero(s, unary_impl<special_i0e_def>(s) -
+                                  unary_impl<special_i1e_def>(s) * (sign(s) + reciprocal(one_at_zero(s)))));
+WT_SPECIAL(special_ndtri, "SpecialNdtriBackward0", Output,
+           "The number below which that share of the standard normal distribution lies.",
+           g* exp(s * s * 0.5) * (std::numbers::sqrt2 / std::numbers::inv_sqrtpi));
+
+WT_BINARY_DEF(special_xlog1py, "SpecialXlog1PyBackward0", Float, false, nullptr,
+              where_st(logical_and(eq_ts(a, 0), le_ts(b, -1)), Scalar(0), g* log1p(b)), g*(a / (b + 1)))
+namespace {
+const char kXlog1pyDoc[] = "input log(1 + other), 0 where input is 0.";
+const BinaryOp xlog1py_tt{"special_xlog1py", binary_impl<special_xlog1py_def, Tensor, Tensor>,
+                          kPrivate | kOut, WT_BINARY_ARGS, kXlog1pyDoc};
+const BinaryTsOp xlog1py_ts{"special_xlog1py", binary_impl<special_xlog1py_def, Tensor, Scalar>,
+                            kPrivate | kOut, WT_BINARY_ARGS, kXlog1pyDoc};
+const BinaryStOp xlog1py_st{"special_xlog1py", binary_impl<special_xlog1py_def, Scalar, Tensor>,
+                            kPrivate | kOut, WT_BINARY_ARGS, kXlog1pyDoc};
+}  // namespace
+
+}  // namespace warptape::ops
