@@ -21,6 +21,7 @@ struct Nested {
   PromotionState kind;
   std::vector<Scalar> values;
   bool in_tensor = false;  // what is collected has a tensor's dtype, which `kind` knows
+  bool too_wide = false;  // an int of more than 64 bits
 };
 
 bool is_sequence(PyObject* o) {
@@ -103,8 +104,7 @@ void collect_scalar(PyObject* o, Nested& out) {
     return out.values.push_back(only_element(tensor_of(o)));
   }
   if (!to_scalar(o, s)) throw TypeError(message("tensor: must be real number, not ", Py_TYPE(o)->tp_name));
-  WT_CHECK(!PyLong_Check(o) || !s.is_floating(), ValueError,
-           "tensor: an int must fit into 64 bits, got a larger one");
+  out.too_wide |= PyLong_Check(o) && s.is_floating();
   if (!out.in_tensor) out.kind.add_dimensioned(numpy_scalar_dtype(o).value_or(s.dtype()));
   out.values.push_back(s);
 }
@@ -139,13 +139,17 @@ Tensor from_nested(PyObject* o, std::optional<DType> dtype) {
   if (!empty_data) collect(o, 0, n);
   DType found = empty_data ? rank_context().default_dtype : n.kind.result();
   const DTypeCategory kind = std::max(category(found), dtype ? category(*dtype) : DTypeCategory::Bool);
+  WT_CHECK(!n.too_wide || (dtype && is_differentiable(*dtype)), ValueError,
+           "tensor: an int must fit into 64 bits, got a larger one");
   WT_CHECK(category(found) < DTypeCategory::Complex || !dtype || is_complex(*dtype), TypeError,
            "tensor: must be real number, not complex, for dtype ", *dtype);
   Tensor wide = empty(n.sizes, {kind == DTypeCategory::Complex    ? DType::Complex128
                                 : kind == DTypeCategory::Floating ? DType::Float64
                                                                   : DType::Int64,
                                 {}});
+  const bool checked = dtype && !is_differentiable(*dtype);  // floats may become infinite
   for (size_t i = 0; i < n.values.size(); ++i) {
+    if (checked) check_fits(n.values[i], *dtype);
     if (kind == DTypeCategory::Complex) {
       wide.data_as<Complex<double>>()[i] = n.values[i].to_complex();
     } else if (kind == DTypeCategory::Floating) {

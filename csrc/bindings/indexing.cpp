@@ -216,8 +216,9 @@ Tensor value_tensor(PyObject* value, const Tensor& like) {
   if (is_tensor(value)) return tensor_of(value);
   Scalar s;
   if (to_scalar(value, s)) {
-    Tensor host = scalar_tensor(s, like.dtype());
-    return host;
+    // A narrow float may become infinite here, though not in fill_.
+    const bool narrow = is_floating(like.dtype()) && like.itemsize() == 2;
+    return raw_cast(scalar_tensor(s, narrow ? DType::Float64 : like.dtype()), like.dtype());
   }
   return tensor_from_data(value);
 }

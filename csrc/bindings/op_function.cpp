@@ -159,11 +159,33 @@ PyObject* finish_out(const OpInfo& op, PyObject* out, Result& result) {
            " is moved by this op on the CPU alone; take torch.view_as_real");
 }
 
+// A factory draws or computes in the dtype and on the device of `out`.
+[[gnu::cold, gnu::noinline]] void take_options(const OpInfo& op, Frame& frame) {
+  if (!is_tensor(frame.out)) return;
+  const Tensor& out = tensor_of(frame.out);
+  for (const Arg& a : op.args)
+    if (a.type == ArgType::Tensor || a.type == ArgType::TensorList) return;
+  for (size_t i = 0; i < op.args.size(); ++i) {
+    Value& v = frame.values[i];
+    const bool given = std::exchange(v.present, true);
+    if (op.args[i].type == ArgType::DType) {
+      WT_CHECK(!given || v.dtype == out.dtype(), DtypeError, op.name, "(): dtype ", v.dtype,
+               " does not match dtype of out parameter (", out.dtype(), ")");
+      v.dtype = out.dtype();
+    } else if (op.args[i].type == ArgType::Device && !given) {
+      v.device = out.device();
+    } else {
+      v.present = given;
+    }
+  }
+}
+
 PyObject* call_overload(const OpGroup& group, size_t i, Frame& frame) {
   const OpInfo& op = *group.overloads[i];
   Result result;
   if (__builtin_expect(frame.elsewhere, 0)) check_devices(op, frame);
   if (__builtin_expect(frame.complex, 0)) check_complex(op, frame);
+  if (__builtin_expect(frame.out != nullptr, 0)) take_options(op, frame);
   {
     GilRelease release(frame.work);
     op.call(op, frame.values, result);

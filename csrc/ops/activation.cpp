@@ -25,10 +25,16 @@ struct ActivationDef {
   bool integers = false;  // works on integers, too
 };
 
+// The numbers of an integer input are integers, so that its dtype stays.
+Scalar number_for(const Tensor& x, double v) {
+  check_fits(v, x.dtype());
+  return is_floating(x.dtype()) ? Scalar(v) : Scalar(static_cast<int64_t>(v));
+}
+
 Tensor launch(const char* op, ElementwiseSlot& slot, int count, const Tensor& x, const Numbers& v) {
   if (count == 0) return pointwise(op, slot, ResultRule::Same, {x});
   if (count == 1) return pointwise(op, slot, ResultRule::Same, {x, Scalar(v.first)});
-  return pointwise(op, slot, ResultRule::Same, {x, Scalar(v.first), Scalar(v.second)});
+  return pointwise(op, slot, ResultRule::Same, {x, number_for(x, v.first), number_for(x, v.second)});
 }
 Tensor launch_backward(ActivationDef& d, const Tensor& g, const Tensor& x, const Numbers& v) {
   if (d.numbers == 0) return pointwise(d.name, d.backward_slot, ResultRule::Same, {g, x});
@@ -60,7 +66,8 @@ Tensor activate_inplace(ActivationDef& d, const Tensor& x, Numbers v = {}) {
   auto node = [&] { return record_activation(d, x, clone_with_history(x), v); };
   if (d.numbers == 0) return inplace(d.name, d.slot, ResultRule::Same, x, {x}, node);
   if (d.numbers == 1) return inplace(d.name, d.slot, ResultRule::Same, x, {x, Scalar(v.first)}, node);
-  return inplace(d.name, d.slot, ResultRule::Same, x, {x, Scalar(v.first), Scalar(v.second)}, node);
+  return inplace(d.name, d.slot, ResultRule::Same, x, {x, number_for(x, v.first), number_for(x, v.second)},
+                 node);
 }
 
 Tensor one(const Tensor& x) { return full({}, Scalar(1.0), {x.dtype(), x.device()}); }
@@ -107,7 +114,7 @@ WT_ACTIVATION(selu, "selu", "selu_backward", "EluBackward0", 0, false,
 WT_ACTIVATION(hardsigmoid, "hardsigmoid", "hardsigmoid_backward", "HardsigmoidBackward0", 0, false,
               logical_and(gt_ts(x, -3), lt_ts(x, 3)) * (one(x) / 6.0))
 WT_ACTIVATION(hardswish, "hardswish", "hardswish_backward", "HardswishBackward0", 0, false,
-              where_st(le_ts(x, -3), Scalar(0.0), where_ts(lt_ts(x, 3), x / 3 + 0.5, Scalar(1.0))))
+              where_st(le_ts(x, -3), Scalar(0.0), where_st(ge_ts(x, 3), Scalar(1.0), x / 3 + 0.5)))
 WT_ACTIVATION(softsign, "softsign", "softsign_backward", "SoftsignBackward0", 0, false,
               reciprocal(square(abs(x) + 1)) + (x - x))
 WT_ACTIVATION(leaky_relu, "leaky_relu", "leaky_relu_backward", "LeakyReluBackward0", 1, false,

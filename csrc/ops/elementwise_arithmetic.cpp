@@ -19,7 +19,7 @@ constexpr NodeType kAdd{"AddBackward0", add_backward}, kSub{"SubBackward0", add_
 template <class A, class B>
 void check_alpha(const char* op, const A& a, const B& b, const Scalar& alpha) {
   if (alpha.kind() == DTypeCategory::Integral) return;
-  DType result = promoted_dtype(std::array<PointwiseInput, 2>{PointwiseInput(a), PointwiseInput(b)});
+  const DType result = promoted_dtype(std::array<PointwiseInput, 2>{PointwiseInput(a), PointwiseInput(b)});
   WT_CHECK(!alpha.is_bool() || result == DType::Bool, DtypeError, op,
            ": Boolean alpha only supported for Boolean results.");
   WT_CHECK(!alpha.is_complex() || is_complex(result), DtypeError, op,
@@ -41,14 +41,21 @@ Scalar negated(const Scalar& s) {
   return s.is_floating() ? Scalar(-s.to_double()) : Scalar(-s.to_int());
 }
 
+// alpha has no say in the dtype; as a number of the result's category it does not change it.
+template <class A, class B>
+Scalar factor(const A& a, const B& b, const Scalar& alpha) {
+  const DType result = promoted_dtype(std::array<PointwiseInput, 2>{PointwiseInput(a), PointwiseInput(b)});
+  check_fits(alpha, result);
+  return result == DType::Bool ? Scalar(alpha.to_bool()) : alpha;
+}
+
 // a + alpha * b into a fresh tensor, or into self.
 template <class A, class B>
 Tensor add_out_of_place(const char* op, const A& a, const B& b, const Scalar& alpha) {
+  check_alpha(op, a, b, alpha);
   if (alpha.equal(1)) return pointwise(op, add_slot, ResultRule::Same, {a, b});
   if (alpha.equal(-1)) return pointwise(op, sub_slot, ResultRule::Same, {a, b});
-  check_alpha(op, a, b, alpha);
-  // alpha has no say in the dtype; as a number of the result's category it does not change it.
-  return pointwise(op, add_scaled_slot, ResultRule::Same, {a, b, alpha});
+  return pointwise(op, add_scaled_slot, ResultRule::Same, {a, b, factor(a, b, alpha)});
 }
 
 template <class A, class B>
@@ -70,6 +77,7 @@ Tensor add_impl(const A& a, const B& b, const Scalar& alpha) {
 template <class A, class B>
 Tensor sub_impl(const A& a, const B& b, const Scalar& alpha) {
   check_sub(a, b);
+  check_alpha("sub", a, b, alpha);
   return add_recorded("sub", kSub, a, b, negated(alpha));
 }
 
@@ -80,10 +88,10 @@ Tensor add_into(const char* op, const NodeType& type, const Tensor& self, const 
     n->emplace<Scalar>(alpha);
     return n;
   };
+  check_alpha(op, self, b, alpha);
   if (alpha.equal(1)) return inplace(op, add_slot, ResultRule::Same, self, {self, b}, node);
   if (alpha.equal(-1)) return inplace(op, sub_slot, ResultRule::Same, self, {self, b}, node);
-  check_alpha(op, self, b, alpha);
-  return inplace(op, add_scaled_slot, ResultRule::Same, self, {self, b, alpha}, node);
+  return inplace(op, add_scaled_slot, ResultRule::Same, self, {self, b, factor(self, b, alpha)}, node);
 }
 
 template <class B>
@@ -94,6 +102,7 @@ Tensor add_inplace(const Tensor& self, const B& b, const Scalar& alpha) {
 template <class B>
 Tensor sub_inplace(const Tensor& self, const B& b, const Scalar& alpha) {
   check_sub(self, b);
+  check_alpha("sub_", self, b, alpha);
   return add_into("sub_", kSub, self, b, negated(alpha));
 }
 

@@ -23,6 +23,8 @@ Tensor where_launch(const Tensor& c, const PointwiseInput& a, const PointwiseInp
            "; compare it with != 0");
   const PointwiseInput values[] = {a, b};
   const DType result = promoted_dtype(values);
+  for (const PointwiseInput& v : values)
+    if (!v.tensor && !is_differentiable(result)) check_fits(v.scalar, result);
   const PointwiseInput all[] = {c, a, b};
   Shape sizes = common_shape("where", all);
   Tensor out = empty(sizes, {result, common_device("where", all)});
@@ -131,6 +133,12 @@ Tensor clamp_tensor_inplace(const Tensor& x, const OptTensor& lo, const OptTenso
 }
 Tensor clamp_min_tensor(const Tensor& x, const Tensor& lo) { return clamp_tensor_impl(x, lo, std::nullopt); }
 Tensor clamp_max_tensor(const Tensor& x, const Tensor& hi) { return clamp_tensor_impl(x, std::nullopt, hi); }
+Tensor clamp_min_tensor_inplace(const Tensor& x, const Tensor& lo) {
+  return clamp_tensor_inplace(x, lo, std::nullopt);
+}
+Tensor clamp_max_tensor_inplace(const Tensor& x, const Tensor& hi) {
+  return clamp_tensor_inplace(x, std::nullopt, hi);
+}
 
 // ---- lerp(a, b, w) = a + w (b - a) ----
 void check_lerp(const Tensor& a, const Tensor& b) {
@@ -250,25 +258,26 @@ const Op<Tensor(const Tensor&, const Tensor&, const Scalar&)> where_m_ts{
     "where", where_method<Scalar>, kMethod, {"input", "condition", "other"}, kWhereDoc};
 }  // namespace
 
-decltype(clamp) clamp{"clamp", clamp_impl, kBothOut, {"input", kMin, kMax}, kClampDoc};
+// Overloads of tensors come first: a 0-dim bound has a dtype and may want a gradient.
 decltype(clamp_t) clamp_t{"clamp", clamp_tensor_impl, kBothOut, {"input", kMin, kMax}, kClampDoc};
-decltype(clamp_) clamp_{"clamp_", clamp_inplace, kPair, {kSelf, kMin, kMax}, kClampDoc};
+decltype(clamp) clamp{"clamp", clamp_impl, kBothOut, {"input", kMin, kMax}, kClampDoc};
 decltype(clamp_t_) clamp_t_{"clamp_", clamp_tensor_inplace, kPair, {kSelf, kMin, kMax}, kClampDoc};
+decltype(clamp_) clamp_{"clamp_", clamp_inplace, kPair, {kSelf, kMin, kMax}, kClampDoc};
 namespace {
-const decltype(clamp) clip{"clip", clamp_impl, kBothOut, {"input", kMin, kMax}, kClampDoc};
 const decltype(clamp_t) clip_t{"clip", clamp_tensor_impl, kBothOut, {"input", kMin, kMax}, kClampDoc};
-const decltype(clamp) clip_{"clip_", clamp_inplace, kPair, {kSelf, kMin, kMax}, kClampDoc};
+const decltype(clamp) clip{"clip", clamp_impl, kBothOut, {"input", kMin, kMax}, kClampDoc};
 const decltype(clamp_t) clip_t_{"clip_", clamp_tensor_inplace, kPair, {kSelf, kMin, kMax}, kClampDoc};
-const BinaryTsOp clamp_min{
-    "clamp_min", clamp_min_impl, kBothOut, {"input", "min"}, "input, but at least min."};
-const BinaryTsOp clamp_max{
-    "clamp_max", clamp_max_impl, kBothOut, {"input", "max"}, "input, but at most max."};
-const BinaryOp clamp_min_t{
-    "clamp_min", clamp_min_tensor, kBothOut, {"input", "min"}, "input, but at least min."};
-const BinaryOp clamp_max_t{
-    "clamp_max", clamp_max_tensor, kBothOut, {"input", "max"}, "input, but at most max."};
-const BinaryTsOp clamp_min_{"clamp_min_", clamp_min_inplace, kPair, {kSelf, "min"}, "clamp_min in place."};
-const BinaryTsOp clamp_max_{"clamp_max_", clamp_max_inplace, kPair, {kSelf, "max"}, "clamp_max in place."};
+const decltype(clamp) clip_{"clip_", clamp_inplace, kPair, {kSelf, kMin, kMax}, kClampDoc};
+const char kMinDoc[] = "input, but at least min.";
+const char kMaxDoc[] = "input, but at most max.";
+const BinaryOp clamp_min_t{"clamp_min", clamp_min_tensor, kBothOut, {"input", "min"}, kMinDoc},
+    clamp_max_t{"clamp_max", clamp_max_tensor, kBothOut, {"input", "max"}, kMaxDoc},
+    clamp_min_t_{"clamp_min_", clamp_min_tensor_inplace, kPair, {kSelf, "min"}, kMinDoc},
+    clamp_max_t_{"clamp_max_", clamp_max_tensor_inplace, kPair, {kSelf, "max"}, kMaxDoc};
+const BinaryTsOp clamp_min{"clamp_min", clamp_min_impl, kBothOut, {"input", "min"}, kMinDoc},
+    clamp_max{"clamp_max", clamp_max_impl, kBothOut, {"input", "max"}, kMaxDoc},
+    clamp_min_{"clamp_min_", clamp_min_inplace, kPair, {kSelf, "min"}, kMinDoc},
+    clamp_max_{"clamp_max_", clamp_max_inplace, kPair, {kSelf, "max"}, kMaxDoc};
 }  // namespace
 
 decltype(lerp) lerp{"lerp", lerp_impl<Tensor>, kBothOut, {"input", "end", "weight"}, kLerpDoc};

@@ -36,7 +36,21 @@ Tensor abs_inplace(const Tensor& x) {
 decltype(abs) abs{"abs", abs_impl, kBothOut, {"input"}, "Absolute value."};
 decltype(abs_) abs_{"abs_", abs_inplace, kMethod | kFunction, {{"input", kWritten}}, "abs in place."};
 WT_UNARY(sign, "SignBackward0", Same, Nothing, "-1, 0 or 1.", no_gradient(g));
-WT_UNARY(square, "SquareBackward0", Same, Input, "input * input.", g * s * 2);
+WT_UNARY_BACKWARD(square, "SquareBackward0", Same, Input, nullptr, g * s * 2)
+namespace {
+// A power with an integer exponent: of bools it is int64.
+Tensor square_impl(const Tensor& x) {
+  return unary_impl<square_def>(x.dtype() == DType::Bool ? raw_cast(x, DType::Int64) : x);
+}
+Tensor square_inplace(const Tensor& x) {
+  WT_CHECK(x.dtype() != DType::Bool, DtypeError,
+           "square_: result type int64 can't be cast to the desired output type bool");
+  return unary_inplace<square_def>(x);
+}
+}  // namespace
+decltype(square) square{"square", square_impl, kBothOut, {"input"}, "input * input."};
+decltype(square_) square_{
+    "square_", square_inplace, kMethod | kFunction, {{"input", kWritten}}, "square in place."};
 WT_CHECKED(floor, "FloorBackward0", Same, Nothing, check_not_bool, "Largest integer not above.",
            no_gradient(g));
 WT_CHECKED(ceil, "CeilBackward0", Same, Nothing, check_not_bool, "Smallest integer not below.",
@@ -65,17 +79,26 @@ decltype(positive) positive{"positive", positive_impl, kFunction | kMethod, {"in
 WT_UNARY_BACKWARD(round, "RoundBackward0", Same, Nothing, check_not_bool, no_gradient(g))
 namespace {
 Tensor round_impl(const Tensor& x, int64_t decimals) {
-  if (decimals == 0 || !is_floating(x.dtype())) return unary_impl<round_def>(x);
+  if (decimals == 0) return unary_impl<round_def>(x);
+  WT_CHECK(is_floating(x.dtype()), NotImplementedError, "round: decimals are not implemented for ",
+           x.dtype());
   const double factor = std::pow(10.0, std::abs(double(decimals)));
-  return decimals > 0 ? unary_impl<round_def>(x * factor) / factor
-                      : unary_impl<round_def>(x / factor) * factor;
+  Tensor out;
+  {
+    NoGrad no_grad;
+    Tensor wide = raw_cast(x, compute_dtype(x.dtype()));  // narrow floats do not hold the scaled number
+    wide = decimals > 0 ? round(wide * factor, 0) / factor : round(wide / factor, 0) * factor;
+    out = raw_cast(wide, x.dtype());
+  }
+  if (needs_grad(x)) {
+    Ref<Node> n = record(round_def.type, x);
+    n->emplace<bool>(false);
+    set_history(out, n);
+  }
+  return out;
 }
 Tensor round_inplace(const Tensor& x, int64_t decimals) {
-  if (decimals == 0 || !is_floating(x.dtype())) return unary_inplace<round_def>(x);
-  const double factor = std::pow(10.0, std::abs(double(decimals)));
-  decimals > 0 ? mul_ts_(x, factor) : div_ts_(x, factor);
-  unary_inplace<round_def>(x);
-  return decimals > 0 ? div_ts_(x, factor) : mul_ts_(x, factor);
+  return decimals == 0 ? unary_inplace<round_def>(x) : copy_(x, round_impl(x, decimals), false);
 }
 const Arg kDecimals = Arg::integer("decimals", 0, kKeywordOnly);
 }  // namespace

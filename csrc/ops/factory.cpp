@@ -108,8 +108,10 @@ Tensor arange_impl(const Scalar& start, const Scalar& end, const Scalar& step, s
                    std::optional<Device> device, bool needs_grad) {
   bool floats = start.is_floating() || end.is_floating() || step.is_floating();
   TensorOptions o = options(dtype, device, floats ? default_dtype() : DType::Int64);
+  const bool integral = !is_floating(o.dtype);
+  WT_CHECK(o.dtype != DType::Bool, NotImplementedError, "arange: not implemented for ", o.dtype);
   double a = start.to_double(), b = end.to_double(), s = step.to_double();
-  WT_CHECK(s != 0, ValueError, "arange: step must be nonzero");
+  WT_CHECK(s != 0 && (!integral || std::trunc(s) != 0), ValueError, "arange: step must be nonzero");
   WT_CHECK(std::isfinite(a) && std::isfinite(b) && std::isfinite(s), ValueError,
            "arange: unsupported range: ", a, " -> ", b);
   WT_CHECK((s > 0) == (b >= a) || a == b, ValueError,
@@ -117,9 +119,11 @@ Tensor arange_impl(const Scalar& start, const Scalar& end, const Scalar& step, s
   double count = std::ceil((b - a) / s);
   WT_CHECK(count < 0x1p60, ShapeError, "arange: ", count, " elements are too many");
   auto n = static_cast<int64_t>(std::max(count, 0.0));
-  if (!floats) {
+  if (!floats || integral) {
+    // Of integers the bounds and the step lose their fractions, and only int64 counts with what is left.
+    for (const Scalar& v : {start, end, step}) check_fits(v, DType::Int64);
     int64_t first = start.to_int(), by = step.to_int(), span = end.to_int() - first;
-    n = span == 0 ? 0 : (span + by - (by > 0 ? 1 : -1)) / by;
+    if (!floats || o.dtype == DType::Int64) n = span == 0 ? 0 : (span + by - (by > 0 ? 1 : -1)) / by;
     numel_of(IntList{&n, 1}, "arange");
     return finish(sequence(n, o, {.integral = true, .first_int = first, .step_int = by, .turn = n}),
                   needs_grad);
@@ -135,11 +139,15 @@ Tensor linspace_impl(const Scalar& start, const Scalar& end, int64_t steps, std:
                      std::optional<Device> device, bool needs_grad) {
   WT_CHECK(steps >= 0, ValueError, "linspace: number of steps must be non-negative, got ", steps);
   TensorOptions o = options(dtype, device, default_dtype());
-  double a = start.to_double(), b = end.to_double(),
+  const bool integral = !is_floating(o.dtype);  // then the bounds lose their fractions
+  for (const Scalar& v : {start, end}) check_fits(v, o.dtype);
+  double a = integral ? std::trunc(start.to_double()) : start.to_double(),
+         b = integral ? std::trunc(end.to_double()) : end.to_double(),
          by = steps > 1 ? (b - a) / static_cast<double>(steps - 1) : 0;
   if (steps == 1) return finish(full(IntList{&steps, 1}, a, o), needs_grad);
   // From both ends, so that the sequence is symmetric and ends at `end`.
-  return finish(sequence(steps, o, {.first = a, .step = by, .last = b, .turn = (steps + 1) / 2}), needs_grad);
+  return finish(sequence(steps, o, {.first = a, .step = by, .last = b, .turn = (steps + !integral) / 2}),
+                needs_grad);
 }
 
 Tensor eye_impl(int64_t n, std::optional<int64_t> m, std::optional<DType> dtype, std::optional<Device> device,

@@ -130,6 +130,8 @@ Tensor scatter_into(const char* op, const Tensor& self, int64_t dim, const Tenso
                     ScatterMode mode) {
   dim = wrap_dim(dim, self.ndim(), op);
   check_scatter(op, self, dim, index, src);
+  WT_CHECK(!is_complex(self.dtype()) || mode < ScatterMode::AMin, DtypeError, op,
+           ": complex numbers have no order; reduce with add or multiply");
   bool recorded = needs_grad(self, src);
   WT_CHECK(!recorded || mode == ScatterMode::Assign || mode == ScatterMode::Add, NotImplementedError, op,
            ": this reduce has no gradient yet; use scatter_add");
@@ -266,11 +268,12 @@ Tensor index_add_inplace(const Tensor& self, int64_t dim, const Tensor& index, c
   }
   if (!self.is_meta() && from.numel()) {
     Launch launch(self.device());
-    // The kernel has a real factor for real numbers.
-    const bool complex = is_complex(self.dtype());
-    if (complex && !alpha.equal(1)) from = mul_ts(from, alpha);
+    // The kernel's factor is a double, which is exact for floating numbers alone.
+    const bool scaled = is_floating(self.dtype());
+    if (!scaled && !alpha.equal(1))
+      from = raw_cast(mul_ts(from, is_complex(self.dtype()) ? alpha : Scalar(alpha.to_int())), self.dtype());
     index_add_slot(launch, to.view(), i.view(), from.view(), static_cast<int>(dim),
-                   complex ? 1.0 : alpha.to_double());
+                   scaled ? alpha.to_double() : 1.0);
     // PyTorch's classes: IndexError for a vector, RuntimeError for slices of more dims.
     self.ndim() > 1 ? check_in_range(launch, "index_add_", dim) : launch.check_index("index_add_", dim);
   }

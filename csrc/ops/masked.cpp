@@ -1,8 +1,6 @@
 // Reading and writing where a mask is set.
 #include "ops/masked.h"
 
-#include <cmath>
-
 #include "kernels/index.h"
 #include "ops/compose.h"
 #include "ops/copy.h"
@@ -109,16 +107,11 @@ Tensor run_masked_fill(const Tensor& self, const Tensor& mask, const PointwiseIn
 }
 
 // The number as a dtype holds it: true where it is not 0, without its fraction.
-Scalar fill_value(const char* op, const Scalar& number, DType dtype) {
+Scalar fill_value(const Scalar& number, DType dtype) {
+  check_fits(number, dtype);
   if (dtype == DType::Bool) return number.to_bool();
-  if (is_complex(dtype) || (is_floating(dtype) && !number.is_complex())) return number;
-  WT_CHECK(number.to_complex().im == 0, Error, op, ": value cannot be converted to type ", dtype,
-           " without overflow");
-  if (is_floating(dtype)) return number.to_double();
-  const double v = number.to_double(), limit = std::ldexp(1.0, static_cast<int>(8 * itemsize(dtype)) - 1);
-  const bool fits = dtype == DType::UInt8 ? v > -256 && v < 256 : v >= -limit && v < limit;
-  WT_CHECK(fits, Error, op, ": value cannot be converted to type ", dtype, " without overflow");
-  return number.to_int();
+  if (is_complex(dtype)) return number;
+  return is_floating(dtype) ? Scalar(number.to_double()) : Scalar(number.to_int());
 }
 
 // The value is converted to self's dtype; `value` is null for a number.
@@ -138,10 +131,10 @@ Tensor masked_fill_into(const char* op, const Tensor& self, const Tensor& mask, 
     n->save(mask);
   }
   if (value) {
-    Tensor converted = raw_cast(*value, self.dtype());
-    run_masked_fill(self, mask, converted);
+    if (value->device().is_cpu() && !value->is_meta()) check_fits(item(*value), self.dtype());
+    run_masked_fill(self, mask, raw_cast(*value, self.dtype()));
   } else {
-    run_masked_fill(self, mask, fill_value(op, number, self.dtype()));
+    run_masked_fill(self, mask, fill_value(number, self.dtype()));
   }
   self.bump_version();
   if (n) rebase_history(self, n);
@@ -157,7 +150,7 @@ Tensor masked_fill_tensor_inplace(const Tensor& self, const Tensor& mask, const 
 Tensor masked_fill_impl(const Tensor& x, const Tensor& mask, const Scalar& value) {
   check_mask("masked_fill", x, mask);
   Tensor out = empty(broadcast_shapes(x.sizes(), mask.sizes(), "masked_fill"), options_of(x));
-  const PointwiseInput in[] = {mask, fill_value("masked_fill", value, x.dtype()), x};
+  const PointwiseInput in[] = {mask, fill_value(value, x.dtype()), x};
   common_device("masked_fill", in);
   run_elementwise(where_slot, compute_dtype(x.dtype()), out, in);
   if (needs_grad(x)) {

@@ -236,11 +236,22 @@ void fill_range(const char* op, const Tensor& t, int64_t from, uint64_t range, G
 void fill_integers(const char* op, const Tensor& t, int64_t from, int64_t to, Generator* g) {
   WT_CHECK(from < to, ValueError, op, ": random_ expects 'from' to be less than 'to', but got from=", from,
            " >= to=", to);
+  WT_CHECK(from >= 0 || t.dtype() > DType::UInt8, Error, op, ": from is out of bounds for ", t.dtype());
+  WT_CHECK(to <= 2 || t.dtype() != DType::Bool, Error, op, ": to - 1 is out of bounds for bool");
+  for (int64_t bound : {from, to - 1}) check_fits(bound, t.dtype());
   fill_range(op, t, from, static_cast<uint64_t>(to) - static_cast<uint64_t>(from), g);
 }
 
+// One more than the largest integer up to which a dtype represents all.
+uint64_t exact_range(DType t) {
+  constexpr uint64_t one = 1;
+  constexpr uint64_t ranges[kNumDTypes] = {2,         256,  128, one << 15,       one << 31,
+                                           one << 63, 2049, 257, (one << 24) + 1, (one << 53) + 1};
+  return ranges[static_cast<int>(t)];
+}
+
 Tensor random_range_impl(const Tensor& t, int64_t from, std::optional<int64_t> to, Generator* g) {
-  int64_t end = to.value_or(INT64_MAX);
+  const auto end = to.value_or(static_cast<int64_t>(std::min<uint64_t>(exact_range(t.dtype()), INT64_MAX)));
   return overwrite(t, "random_", [&] { fill_integers("random_", t, from, end, g); });
 }
 Tensor random_to_impl(const Tensor& t, int64_t to, Generator* g) {
@@ -249,11 +260,7 @@ Tensor random_to_impl(const Tensor& t, int64_t to, Generator* g) {
 
 // Without bounds: every value that the dtype represents exactly.
 Tensor random_impl(const Tensor& t, Generator* g) {
-  constexpr uint64_t one = 1;
-  constexpr uint64_t ranges[kNumDTypes] = {2,         256,  128, one << 15,       one << 31,
-                                           one << 63, 2049, 257, (one << 24) + 1, (one << 53) + 1};
-  return overwrite(t, "random_",
-                   [&] { fill_range("random_", t, 0, ranges[static_cast<int>(t.dtype())], g); });
+  return overwrite(t, "random_", [&] { fill_range("random_", t, 0, exact_range(t.dtype()), g); });
 }
 
 // ---- Bernoulli, exponential ----------------------------------------------------------------------------

@@ -1,6 +1,8 @@
 #include "tensor/factory.h"
 
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <numeric>
 
 #include "core/context.h"
@@ -195,9 +197,36 @@ void raw_copy(const Tensor& dst, const Tensor& src, bool non_blocking) {
   run_elementwise(copy_slot, compute_dtype(promote(src.dtype(), dst.dtype())), dst, in);
 }
 
+namespace {
+
+bool fits_integer(const Scalar& v, DType t) {
+  const double limit = std::ldexp(1.0, static_cast<int>(8 * itemsize(t)) - (t == DType::UInt8 ? 0 : 1));
+  const double low = t != DType::UInt8 ? -limit : v.is_floating() || v.is_complex() ? 0.0 : 1 - limit;
+  return v.to_double() >= low && (v.to_double() < limit || (t == DType::Int64 && !v.is_floating()));
+}
+
+bool fits_float(double v, DType t) {
+  const double largest = t == DType::Float16    ? 65504.0
+                         : t == DType::BFloat16 ? 0x1.fep127
+                         : t == DType::Float32  ? double{std::numeric_limits<float>::max()}
+                                                : std::numeric_limits<double>::max();
+  return !(std::abs(v) > largest) || std::isinf(v);
+}
+
+}  // namespace
+
+void check_fits(const Scalar& value, DType dtype) {
+  if (dtype == DType::Bool) return;
+  const DType part = real_of(dtype);
+  const bool fits = !is_differentiable(dtype)
+                        ? fits_integer(value, dtype)
+                        : fits_float(value.to_double(), part) && fits_float(value.to_complex().im, part);
+  const bool real = is_complex(dtype) || value.to_complex().im == 0;
+  WT_CHECK(fits && real, Error, "value cannot be converted to type ", dtype, " without overflow");
+}
+
 void raw_fill(const Tensor& dst, Scalar value) {
-  WT_CHECK(is_complex(dst.dtype()) || value.to_complex().im == 0, Error, "value cannot be converted to type ",
-           dst.dtype(), " without overflow: it has an imaginary part");
+  check_fits(value, dst.dtype());
   if (is_complex(dst.dtype()) && !dst.device().is_cpu()) {
     raw_fill(raw_part(dst, 0), value.to_complex().re);
     return raw_fill(raw_part(dst, 1), value.to_complex().im);

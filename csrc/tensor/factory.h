@@ -39,6 +39,8 @@ WT_API std::optional<Shape> view_strides(const Tensor& t, IntList sizes);
 // dst = src with conversion, broadcast and copy between devices (`non_blocking`: see DeviceRuntime::copy).
 // Overlapping memory is the caller's matter.
 WT_API void raw_copy(const Tensor& dst, const Tensor& src, bool non_blocking = false);
+// Error unless the dtype holds the number. Of uint8, negative integers from -255 on count from 256 down.
+WT_API void check_fits(const Scalar& value, DType dtype);
 WT_API void raw_fill(const Tensor& dst, Scalar value);
 WT_API Tensor raw_cast(const Tensor& t, DType dtype);  // t itself when it has that dtype
 WT_API Tensor raw_contiguous(const Tensor& t);         // t itself when it is contiguous

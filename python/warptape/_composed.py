@@ -358,11 +358,22 @@ def vander(x: Tensor, N: int | None = None, *, increasing: bool = False) -> Tens
 
 
 def logspace(
-    start: float, end: float, steps: int, base: float = 10.0, *, dtype: Any = None, device: Any = None
+    start: Any,
+    end: Any,
+    steps: int,
+    base: float = 10.0,
+    *,
+    out: Any = None,
+    dtype: Any = None,
+    device: Any = None,
 ) -> Tensor:
-    """base ** linspace(start, end, steps)."""
+    """base ** linspace(start, end, steps). The bounds of integers lose their fractions."""
+    dtype = _ops.empty(0, dtype=dtype).dtype if out is None else out.dtype
+    if not (dtype.is_floating_point or dtype.is_complex):
+        start, end = int(start), int(end)
     exponents = _ops.linspace(start, end, steps, dtype=_C.float64, device=device)
-    return _ops.pow(float(base), exponents).to(dtype or _C._get_default_dtype())
+    found = _ops.pow(float(base), exponents).to(dtype)
+    return found if out is None else _ops.mul(found, 1, out=out)
 
 
 # ---- sets ------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from ._tensor import Tensor
 
 _ops = _C._functions
 
-__all__ = ["binomial", "normal", "poisson"]
+__all__ = ["bernoulli", "binomial", "normal", "poisson"]
 
 WIDE_MEAN = 10.0  # from here on counts are drawn by rejection, below one by one
 
@@ -48,11 +48,26 @@ def normal(
         return _ops.normal(mean, std, size, generator=generator, out=out, **options)
     if not (bool((std >= 0).all()) if isinstance(std, Tensor) else std >= 0):
         raise RuntimeError("normal expects all elements of std >= 0.0")
-    like = tensors[0].detach()
+    like = tensors[0].detach() if out is None else out
     noise = like.new_empty(broadcast_shapes(*(t.shape for t in tensors))).normal_(generator=generator)
     mean, std = (t.detach() if isinstance(t, Tensor) else t for t in (mean, std))
     found = noise.mul_(std).add_(mean)
     return found if out is None else _C._write_out("normal", out, found)
+
+
+def bernoulli(
+    input: Tensor, p: float | None = None, *, generator: Any = None, out: Tensor | None = None
+) -> Tensor:
+    """1 with input's probabilities, or with probability p, else 0; drawn in the dtype of `out`."""
+    if out is None:
+        if p is None:
+            return _ops.bernoulli(input, generator=generator)
+        return _ops.empty_like(input).bernoulli_(p, generator=generator)
+    if p is None and not input.is_floating_point():
+        raise _C.DtypeError(f"bernoulli: expected probabilities of a floating dtype, got {input.dtype}")
+    if out.shape != input.shape:
+        _ops.empty(input.shape, out=out)
+    return out.bernoulli_(input if p is None else p, generator=generator)
 
 
 def poisson(input: Tensor, generator: Any = None) -> Tensor:

@@ -207,10 +207,13 @@ void scatter_mode(const View& self, const View& index, const View& src, int dim,
   }
 }
 
-// The only combination that complex numbers have here is the sum.
-void scatter_complex(const View& self, const View& index, const View& src, int dim) {
-  dispatch(ComplexTypes{}, self.dtype,
-           [&](auto t) { scatter_typed<typename decltype(t)::type>(self, index, src, dim, Add{}); });
+// Complex numbers have sums and products, no order.
+void scatter_complex(const View& self, const View& index, const View& src, int dim, ScatterMode mode) {
+  dispatch(ComplexTypes{}, self.dtype, [&](auto t) {
+    using T = typename decltype(t)::type;
+    if (mode == ScatterMode::Multiply) return scatter_typed<T>(self, index, src, dim, Multiply{});
+    scatter_typed<T>(self, index, src, dim, Add{});
+  });
 }
 
 void scatter(const LaunchContext& ctx, const View& self, const View& index, const View& src, int dim,
@@ -222,7 +225,7 @@ void scatter(const LaunchContext& ctx, const View& self, const View& index, cons
     });
     return;
   }
-  if (is_complex(self.dtype)) return scatter_complex(self, index, src, dim);
+  if (is_complex(self.dtype)) return scatter_complex(self, index, src, dim, mode);
   dispatch(AllTypes{}, self.dtype,
            [&](auto t) { scatter_mode<typename decltype(t)::type>(self, index, src, dim, mode); });
 }
@@ -231,7 +234,7 @@ void index_add(const LaunchContext& ctx, const View& self, const View& index, co
                double alpha) {
   if (!all_valid(ctx, index, self.ndim ? self.sizes[dim] : 1, false)) return;
   SpreadIndex spread(src, index, dim);
-  if (is_complex(self.dtype)) return scatter_complex(self, spread.view, src, dim);
+  if (is_complex(self.dtype)) return scatter_complex(self, spread.view, src, dim, ScatterMode::Add);
   dispatch(AllTypes{}, self.dtype, [&](auto t) {
     using T = typename decltype(t)::type;
     if (alpha == 1)
