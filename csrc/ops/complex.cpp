@@ -139,28 +139,33 @@ Tensor abs_impl(const Tensor& x) {
   return out;
 }
 
+// At 0 the value is 0, and so is the gradient.
 Tensor sgn_impl(const Tensor& x) {
-  Tensor length = complex_abs(x);
-  return x / masked_fill(length, eq_ts(length, 0), 1);
+  const Tensor length = complex_abs(x), zero = eq_ts(length, 0), divisor = masked_fill(length, zero, 1);
+  const Tensor masked = masked_fill(x, zero, 0);
+  return complex(real(masked) / divisor, imag(masked) / divisor);
 }
 
-// Of real numbers 0 or pi. At 0 the gradient is 0, as PyTorch has it.
+// Of real numbers 0 or pi, with gradient 0. At 0 the gradient is 0, as PyTorch has it.
 void angle_backward(Node& n, Gradients& g) {
+  if (!n.saved(0).defined()) return g.set(0, no_gradient(g[0]));
   Tensor x = n.saved(0), squared = square(real(x)) + square(imag(x));
   g.set(0, g[0] / masked_fill(squared, eq_ts(squared, 0), 1) * (x * Complex<double>(0, 1)));
 }
 constexpr NodeType kAngle{"AngleBackward0", angle_backward};
 
+Tensor real_angle(const Tensor& x) {
+  const DType dtype = is_floating(x.dtype()) ? x.dtype() : rank_context().default_dtype;
+  Tensor out = where_ts(lt_ts(x, 0), full({}, std::numbers::pi, {dtype, x.device()}), Scalar(0.0));
+  return is_floating(x.dtype()) ? where(isnan(x), detach(x), out) : out;
+}
 Tensor angle_impl(const Tensor& x) {
-  if (!is_complex(x.dtype())) {
-    Tensor turned = where_ss(lt_ts(x, 0), Scalar(std::numbers::pi), Scalar(0.0));
-    Tensor out = cast(turned, is_floating(x.dtype()) ? x.dtype() : rank_context().default_dtype);
-    return is_floating(x.dtype()) ? where(isnan(x), x, out) : out;
-  }
-  Tensor out = pointwise("angle", atan2_slot, ResultRule::Same, {raw_part(x, 1), raw_part(x, 0)});
+  const bool real = !is_complex(x.dtype());
+  Tensor out = real ? real_angle(x)
+                    : pointwise("angle", atan2_slot, ResultRule::Same, {raw_part(x, 1), raw_part(x, 0)});
   if (needs_grad(x)) {
     Ref<Node> n = record(kAngle, x);
-    n->save(x);
+    n->save(real ? Tensor() : x);
     set_history(out, n);
   }
   return out;

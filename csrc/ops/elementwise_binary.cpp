@@ -24,6 +24,11 @@ Tensor share(const Tensor& wins, const Tensor& a, const Tensor& b) { return wins
   throw NotImplementedError(message("derivative for ", op, " is not implemented"));
 }
 Tensor zero_where(const Tensor& mask, const Tensor& t) { return where_st(mask, Scalar(0), t); }
+// 1 / (a^2 + b^2), and 0 at the origin.
+Tensor inverse_squares(const Tensor& a, const Tensor& b) {
+  Tensor squares = a * a + b * b;
+  return zero_where(eq_ts(squares, 0), reciprocal(squares));
+}
 }  // namespace
 
 // ---- division ----
@@ -130,19 +135,28 @@ Ref<Node> record_pow(const Tensor& a, const Tensor& saved, const Scalar& e) {
   n->save(saved);
   return n;
 }
+// Roots are not powers at -inf, at -0 and off the positive axis.
+ElementwiseSlot sqrt_slot{"sqrt"}, rsqrt_slot{"rsqrt"};
+ElementwiseSlot* root_slot(const Scalar& e) {
+  return e.equal(0.5) ? &sqrt_slot : e.equal(-0.5) ? &rsqrt_slot : nullptr;
+}
 Tensor pow_scalar(const Tensor& a, const Scalar& e) {
   if (a.dtype() == DType::Bool && e.is_bool())
     return e.to_bool() ? raw_clone(a) : full(a.sizes(), true, options_of(a));
   check_negative_power(a, e);
   check_binary(pow_def, "pow", a, e);
-  Tensor out = pointwise("pow", pow_def.slot, ResultRule::Same, {a, e});
+  ElementwiseSlot* root = e.is_complex() ? nullptr : root_slot(e);
+  Tensor out = root ? pointwise("pow", *root, ResultRule::Float, {a})
+                    : pointwise("pow", pow_def.slot, ResultRule::Same, {a, e});
   if (needs_grad(a)) set_history(out, record_pow(a, a, e));
   return out;
 }
 Tensor pow_scalar_inplace(const Tensor& a, const Scalar& e) {
   check_negative_power(a, e);
-  return inplace("pow_", pow_def.slot, ResultRule::Same, a, {a, e},
-                 [&] { return record_pow(a, clone_with_history(a), e); });
+  auto node = [&] { return record_pow(a, clone_with_history(a), e); };
+  if (ElementwiseSlot* root = e.is_complex() ? nullptr : root_slot(e))
+    return inplace("pow_", *root, ResultRule::Float, a, {a}, node);
+  return inplace("pow_", pow_def.slot, ResultRule::Same, a, {a, e}, node);
 }
 const Arg kExponent = "exponent";
 }  // namespace
@@ -212,8 +226,8 @@ WT_BINARY_DEF(fmin, "FminBackward0", Same, false, nullptr, g* logical_or(le(a, b
 WT_BINARY_TT(fmin, "The smaller of each pair; a NaN loses.");
 
 // ---- others ----
-WT_BINARY_DEF(atan2, "Atan2Backward0", Float, false, nullptr, g*(b / (a * a + b * b)),
-              g * (-a / (a * a + b * b)))
+WT_BINARY_DEF(atan2, "Atan2Backward0", Float, false, nullptr, g * b * inverse_squares(a, b),
+              g * -a * inverse_squares(a, b))
 WT_BINARY_TT(atan2, "Angle of the point (other, input).");
 WT_BINARY_TT_(atan2);
 WT_BINARY_DEF(hypot, "HypotBackward0", Same, false, check_floats, g*(a / hypot(a, b)), g*(b / hypot(a, b)))
@@ -225,8 +239,8 @@ WT_BINARY_TT(logaddexp, "log(exp(input) + exp(other)) without overflow.");
 WT_BINARY_DEF(logaddexp2, "Logaddexp2Backward0", Same, false, check_floats,
               g* sigmoid((a - b) * std::numbers::ln2), g* sigmoid((b - a) * std::numbers::ln2))
 WT_BINARY_TT(logaddexp2, "log2(2^input + 2^other) without overflow.");
-WT_BINARY_DEF(copysign, "CopysignBackward0", Float, false, nullptr, g*(sign(copysign(a, b)) * sign(a)),
-              no_gradient(g))
+WT_BINARY_DEF(copysign, "CopysignBackward0", Float, false, nullptr,
+              g* zero_where(eq_ts(a, 0), copysign(a, b) / a), no_gradient(g))
 WT_BINARY_TT(copysign, "The magnitude of input with the sign of other.");
 WT_BINARY_TT_(copysign);
 WT_BINARY_TS(copysign, "The magnitude of input with the sign of other.");

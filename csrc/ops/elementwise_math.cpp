@@ -1,6 +1,7 @@
 // Transcendental functions and roots.
 #include <numbers>
 
+#include "ops/copy.h"
 #include "ops/unary.h"
 
 namespace warptape::ops {
@@ -47,7 +48,7 @@ WT_UNARY(lgamma, "LgammaBackward0", Float, Input, "Logarithm of the absolute val
          g* digamma(s));
 WT_UNARY(digamma, "DigammaBackward0", Float, Input, "Derivative of lgamma.", g* polygamma(1, s));
 WT_UNARY(sinc, "SincBackward0", Float, Input, "sin(pi x) / (pi x), 1 at 0.",
-         where(eq_ts(s, 0), g * 0, g*((cos(s * kPi) * (s * kPi) - sin(s * kPi)) / (s * s * kPi))));
+         where(eq_ts(s * s * kPi, 0), g * 0, g*((cos(s * kPi) * (s * kPi) - sin(s * kPi)) / (s * s * kPi))));
 WT_UNARY(sqrt, "SqrtBackward0", Float, Output, "Square root.", WT_FUSED(sqrt_backward, g / (s * 2)));
 WT_UNARY(rsqrt, "RsqrtBackward0", Float, Output, "1 / sqrt(input).",
          WT_FUSED(rsqrt_backward, g*(s * s * s) * -0.5));
@@ -58,18 +59,20 @@ WT_UNARY(sigmoid, "SigmoidBackward0", Float, Output, "1 / (1 + exp(-input)).",
 WT_UNARY(rad2deg, "Rad2DegBackward0", Float, Nothing, "Radians to degrees.", g * (180 / kPi));
 WT_UNARY(deg2rad, "Deg2RadBackward0", Float, Nothing, "Degrees to radians.", g*(kPi / 180));
 
-// ---- logit(x, eps): x is first clamped to [eps, 1 - eps], outside of which the gradient is 0. abs makes a
+// ---- logit(x, eps): x is first limited to [eps, 1 - eps], outside of which the gradient is 0. abs makes a
 // slope of +inf at -0, as at 0. ----
 WT_UNARY_BACKWARD(logit, "LogitBackward0", Float, Input, nullptr,
                   where_st(logical_or(lt_ts(s, 0), gt_ts(s, 1)), Scalar(__builtin_nan("")),
                            g / (abs(s) * (1 - s))))
 namespace {
 Tensor logit_impl(const Tensor& x, std::optional<double> eps) {
-  return unary_impl<logit_def>(eps ? clamp(x, Scalar(*eps), Scalar(1 - *eps)) : x);
+  if (!eps) return unary_impl<logit_def>(x);
+  const Scalar low(*eps), high(1 - *eps);
+  return unary_impl<logit_def>(where_st(lt_ts(x, low), low, where_st(gt_ts(x, high), high, x)));
 }
 Tensor logit_inplace(const Tensor& x, std::optional<double> eps) {
-  if (eps) clamp_(x, Scalar(*eps), Scalar(1 - *eps));
-  return unary_inplace<logit_def>(x);
+  if (!eps) return unary_inplace<logit_def>(x);
+  return copy_(x, logit_impl(is_floating(x.dtype()) ? clone_with_history(x) : x, eps), false);
 }
 
 struct Order {

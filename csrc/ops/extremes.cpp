@@ -275,8 +275,9 @@ Tensor scan(const char* op, kernels::Slot<kernels::ScanFn>& slot, const NodeType
             int64_t dim, OptDType dtype) {
   dim = wrap_dim(dim, x.ndim(), op);
   DType t = dtype.value_or(is_differentiable(x.dtype()) ? x.dtype() : DType::Int64);
+  if (is_complex(t) && x.ndim() == 0) return clone(cast(x, t));
   if (is_complex(t) && &slot == &cumprod_slot)
-    return x.numel() && x.ndim() ? products_before(cast(x, t), dim) * cast(x, t) : clone(cast(x, t));
+    return x.numel() ? products_before(cast(x, t), dim) * cast(x, t) : clone(cast(x, t));
   if (is_complex(t)) return view_as_complex(cumsum(view_as_real(cast(x, t)), dim, std::nullopt));
   Tensor from = raw_cast(x, t), out = empty(x.sizes(), {t, x.device()});
   if (!out.is_meta() && out.numel()) {

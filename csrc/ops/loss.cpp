@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "ops/compose.h"
+#include "ops/masked.h"
 #include "ops/softmax.h"
 
 namespace warptape::ops {
@@ -92,7 +93,7 @@ Tensor fused_backward(const Tensor& grad, const Tensor& input, const Tensor& tar
 // Every row's weight, 0 for ignored ones, and its target with those replaced by 0; constants. The shape is
 // the target's with the class dim as 1.
 struct RowWeights {
-  Tensor index, weight;
+  Tensor index, weight, ignored;
 };
 RowWeights row_weights(const char* op, const Tensor& input, const Tensor& target, const Tensor& weight,
                        int64_t ignore_index) {
@@ -111,7 +112,7 @@ RowWeights row_weights(const char* op, const Tensor& input, const Tensor& target
     wide[dim] = weight.numel();
     w = w * pick(op, expand_view(reshaped(raw_cast(weight, input.dtype()), row), wide), index, dim);
   }
-  return {index, w};
+  return {index, w, logical_not(valid)};
 }
 
 // dx = g * (s * p - q), where s and q depend on the targets alone. With the fused kernel's D = s * p - q that
@@ -229,8 +230,9 @@ Tensor nll_loss_impl(const Tensor& input, const Tensor& target, const OptTensor&
   check_target("nll_loss", input, target, or_undefined(weight));
   const Reduction how = reduction_of("nll_loss", size_average, reduce, reduction);
   RowWeights rows = row_weights("nll_loss", input, target, or_undefined(weight), ignore_index);
-  Tensor losses =
-      reshaped(-(pick("nll_loss", input, rows.index, class_dim(input)) * rows.weight), target.sizes());
+  // What an ignored row holds may not be a number.
+  Tensor picked = masked_fill(pick("nll_loss", input, rows.index, class_dim(input)), rows.ignored, 0);
+  Tensor losses = reshaped(-(picked * rows.weight), target.sizes());
   if (how == Reduction::None) return losses;
   return how == Reduction::Mean ? sum_all(losses) / sum_all(rows.weight) : sum_all(losses);
 }

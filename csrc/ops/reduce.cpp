@@ -114,6 +114,8 @@ Tensor nansum_impl(const Tensor& x, OptDims dims, bool keepdim, OptDType dtype) 
   return out;
 }
 Tensor nanmean_impl(const Tensor& x, OptDims dims, bool keepdim, OptDType dtype) {
+  WT_CHECK(is_differentiable(x.dtype()), DtypeError,
+           "nanmean: expected input to have floating point or complex dtype but got ", x.dtype());
   Tensor count = sum(logical_not(isnan(x)), dims, keepdim, std::nullopt);
   return nansum_impl(x, dims, keepdim, dtype) / count;
 }
@@ -180,11 +182,15 @@ Tensor prod_dim_impl(const Tensor& x, int64_t dim, bool keepdim, OptDType dtype)
 Tensor truth(const Tensor& x, Tensor out) {
   return x.dtype() == DType::UInt8 ? raw_cast(out, DType::UInt8) : out;
 }
+// Unlike other reductions, these reduce nothing over no dims.
+bool keeps_all(OptDims dims) { return dims && dims->empty(); }
 Tensor any_impl(const Tensor& x, OptDims dims, bool keepdim) {
+  if (keeps_all(dims)) return truth(x, ne_ts(x, 0));
   if (is_complex(x.dtype())) return any_impl(ne_ts(x, 0), dims, keepdim);
   return truth(x, run(any_slot, x, reduced_shape("any", x, dims, keepdim), DType::Bool));
 }
 Tensor all_impl(const Tensor& x, OptDims dims, bool keepdim) {
+  if (keeps_all(dims)) return truth(x, ne_ts(x, 0));
   if (is_complex(x.dtype())) return all_impl(ne_ts(x, 0), dims, keepdim);
   return truth(x, run(all_slot, x, reduced_shape("all", x, dims, keepdim), DType::Bool));
 }

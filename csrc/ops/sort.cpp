@@ -5,6 +5,7 @@
 #include "ops/compose.h"
 #include "ops/copy.h"
 #include "ops/gather.h"
+#include "ops/pointwise.h"
 #include "ops/view.h"
 
 namespace warptape::ops {
@@ -102,10 +103,11 @@ Pair kthvalue_impl(const Tensor& x, int64_t k, int64_t dim, bool keepdim) {
   return {select(values, dim, k - 1), select(indices, dim, k - 1)};
 }
 
-Tensor searchsorted_impl(const Tensor& sorted, const Tensor& values, bool narrow_out, bool right) {
+Tensor searchsorted_impl(const Tensor& given, const Tensor& wanted, bool narrow_out, bool right) {
+  const PointwiseInput both[] = {given, wanted};
+  const DType common = promoted_dtype(both);
+  const Tensor sorted = raw_cast(given, common), values = raw_cast(wanted, common);
   check_same_device("searchsorted", sorted, values, "input");
-  WT_CHECK(sorted.dtype() == values.dtype(), DtypeError, "searchsorted: expected values of dtype ",
-           sorted.dtype(), ", got ", values.dtype());
   WT_CHECK(sorted.ndim() > 0, ShapeError, "searchsorted: expected boundaries of at least one dimension");
   bool shared = sorted.ndim() == 1;
   Shape a(sorted.sizes().begin(), sorted.sizes().end() - 1);
@@ -121,6 +123,10 @@ Tensor searchsorted_impl(const Tensor& sorted, const Tensor& values, bool narrow
   searchsorted_slot(launch, out.view(), raw_contiguous(sorted).view(), raw_contiguous(values).view(),
                     values.numel() / m, n, m, shared, right);
   return out;
+}
+
+Tensor searchsorted_number(const Tensor& sorted, const Scalar& value, bool narrow_out, bool right) {
+  return searchsorted_impl(sorted, scalar_tensor(value, value.dtype(), sorted.device()), narrow_out, right);
 }
 
 constexpr uint32_t kBoth = kFunction | kMethod;
@@ -152,6 +158,12 @@ const Op<Tensor(const Tensor&, const Tensor&, bool, bool)> searchsorted_op{
     kFunction | kOut,
     {"sorted_sequence", "input", {"out_int32", false, kKeywordOnly}, {"right", false, kKeywordOnly}},
     "Where each value would go in its sorted row."};
+const Op<Tensor(const Tensor&, const Scalar&, bool, bool)> searchsorted_number_op{
+    "searchsorted",
+    searchsorted_number,
+    kFunction | kOut,
+    {"sorted_sequence", "input", {"out_int32", false, kKeywordOnly}, {"right", false, kKeywordOnly}},
+    "Where a number would go in the sorted row."};
 
 }  // namespace
 

@@ -187,24 +187,37 @@ void norm(const LaunchContext& ctx, const View& out, const View& in, double p) {
   });
 }
 
+struct Variance {
+  View out, mean;
+  double divisor;
+  bool take_root;
+};
+
 // Two passes, for the second one needs the exact mean; a row that fits the cache is read from memory once.
+// False if squares have left the range of T.
+template <class T>
+bool var_in(const LaunchContext& ctx, const Geometry& g, const Variance& v) {
+  const int64_t n = g.kept_count;
+  bool in_range = true;
+  T* means = static_cast<T*>(ctx.scratch(size_t(n) * sizeof(T)));
+  reduce_into<Sum, T>(ctx, g, nullptr, means);
+  update(means, n, [&](Vec<T> s) { return s / Vec<T>(T(g.reduced_count)); });
+  with_results<T>(ctx, v.out, n, [&](T* r) {
+    reduce_into<SumSquaredDeviations, T>(ctx, g, means, r);
+    for (int64_t i = 0; i < n; ++i) in_range &= r[i] != r[i] || (r[i] > T(1e-30) && r[i] < T(1e38));
+    const Vec<T> divisor(T(v.divisor));
+    update(r, n, [&](Vec<T> s) { return v.take_root ? sqrt(s / divisor) : s / divisor; });
+  });
+  if (v.mean.data) converter(dtype_of<T>, v.mean.dtype)(n, v.mean.data, means);
+  return in_range;
+}
+
 void var(const LaunchContext& ctx, const View& out, const View& mean, const View& in, double correction,
          bool take_root) {
   const Geometry g = geometry_of(out, in);
-  dispatch_float(out.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    const int64_t n = g.kept_count;
-    T* means = static_cast<T*>(ctx.scratch(size_t(n) * sizeof(T)));
-    reduce_into<Sum, T>(ctx, g, nullptr, means);
-    update(means, n, [&](Vec<T> s) { return s / Vec<T>(T(g.reduced_count)); });
-    with_results<T>(ctx, out, n, [&](T* r) {
-      reduce_into<SumSquaredDeviations, T>(ctx, g, means, r);
-      const double rest = double(g.reduced_count) - correction;
-      const Vec<T> divisor(T(rest > 0 ? rest : 0));
-      update(r, n, [&](Vec<T> s) { return take_root ? sqrt(s / divisor) : s / divisor; });
-    });
-    if (mean.data) converter(dtype_of<T>, mean.dtype)(n, mean.data, means);
-  });
+  const double rest = double(g.reduced_count) - correction;
+  const Variance v{out, mean, g.reduced_count == 0 ? __builtin_nan("") : rest > 0 ? rest : 0, take_root};
+  if (out.dtype == DType::Float64 || !var_in<float>(ctx, g, v)) var_in<double>(ctx, g, v);
 }
 
 void logsumexp(const LaunchContext& ctx, const View& out, const View& in) {

@@ -450,6 +450,7 @@ WT_FN double polygamma_of(double x, double n) {
                                    1.0 / 74724249600, -3617.0 / 10670622842880000};
   const double s = n + 1;
   if (n == 0) return digamma_of(x);
+  if (x == __builtin_inf()) return 0;
   double shifted = 0;
   for (; x < 0 && x != __builtin_floor(x); x += 1) shifted += 1 / __builtin_pow(x, s);
   double zeta = shifted;

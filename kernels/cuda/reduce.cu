@@ -117,7 +117,13 @@ void var(const LaunchContext& ctx, const View& out, const View& mean, const View
   dispatch_float(out.dtype, [&](auto tag) {
     using C = typename decltype(tag)::type;
     reduce(ctx, "var", g,
-           Variance<C>{{}, {out.data, out.dtype}, {mean.data, mean.dtype}, rest > 0 ? rest : 0, take_root});
+           Variance<C>{{},
+                       {out.data, out.dtype},
+                       {mean.data, mean.dtype},
+                       g.reduced_count == 0 ? __builtin_nan("")
+                       : rest > 0           ? rest
+                                            : 0,
+                       take_root});
   });
 }
 

@@ -73,9 +73,7 @@ def bucketize(
         raise _C.ShapeError(
             f"bucketize: boundaries tensor must be 1 dimension, but got dim({boundaries.ndim})"
         )
-    if not isinstance(input, Tensor):
-        input = _ops.full((), input, dtype=boundaries.dtype, device=boundaries.device)
-    return _ops.searchsorted(boundaries, input.contiguous(), out_int32=out_int32, right=right, out=out)
+    return _ops.searchsorted(boundaries, input, out_int32=out_int32, right=right, out=out)
 
 
 def unique_consecutive(
@@ -138,7 +136,10 @@ def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> T
 
 def unravel_index(indices: Tensor, shape: Any) -> tuple[Tensor, ...]:
     """The coordinates, by dim, of flat indices into a tensor of `shape`."""
+    if indices.is_floating_point() or indices.is_complex() or indices.dtype is _C.bool:
+        raise TypeError(f"expected 'indices' to be integer dtype, but got {indices.dtype}")
     sizes = [shape] if isinstance(shape, int) else list(shape)
+    indices = indices.long()
     found = []
     for size in reversed(sizes):
         found.append(indices % size)
@@ -336,6 +337,14 @@ def kron(input: Tensor, other: Tensor) -> Tensor:
 def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """beta * input + alpha * the outer product of two vectors."""
     outer = _ops.outer(vec1, vec2)
+    if outer.dtype is _C.bool and input.dtype is _C.bool:
+        return (outer & bool(alpha)) | (input & bool(beta))
+    if any(isinstance(n, float) for n in (alpha, beta)) and not (
+        outer.is_floating_point() or outer.is_complex() or input.is_floating_point() or input.is_complex()
+    ):
+        raise _C.DtypeError(
+            "addr: For integral input tensors, argument alpha and beta must not be floating point numbers."
+        )
     scaled = outer if alpha == 1 else outer * alpha
     return scaled if beta == 0 else scaled + (input if beta == 1 else input * beta)
 
@@ -363,7 +372,32 @@ def cdist(
         squares = x1.square().sum(-1, keepdim=True) + x2.square().sum(-1).unsqueeze(-2) - 2 * (x1 @ x2.mT)
         far = squares > 0
         return _ops.where(far, squares.clamp(min=0).masked_fill(~far, 1).sqrt(), 0)
-    return _C._linalg.vector_norm(x1.unsqueeze(-2) - x2.unsqueeze(-3), float(p), (-1,))
+    rows = max(1, _CDIST_NUMBERS // max(1, x2.numel()))
+    if x1.ndim > 2 and x2.ndim == 2:
+        rows = max(1, rows // max(1, math.prod(x1.shape[:-2])))
+    if x1.shape[-2] <= rows:
+        return _distances(x1, x2, p)
+    # A block's differences are there only while it is computed, and once more in backward.
+    from .utils.checkpoint import checkpoint
+
+    return _ops.cat(
+        [
+            checkpoint(_distances, part, x2, p, use_reentrant=False, preserve_rng_state=False)
+            for part in x1.split(rows, -2)
+        ],
+        -2,
+    )
+
+
+_CDIST_NUMBERS = 1 << 20  # differences in memory at once
+
+
+def _distances(x1: Tensor, x2: Tensor, p: float) -> Tensor:
+    found = _C._linalg.vector_norm(x1.unsqueeze(-2) - x2.unsqueeze(-3), float(p), (-1,))
+    if p == 0 and x1.shape[-1] and (x1.requires_grad or x2.requires_grad):  # whose gradient is 0
+        never = _ops.zeros((), dtype=_C.bool, device=x1.device)
+        return found + _ops.where(never, x1[..., :1] + x2[..., :1].mT, 0)
+    return found
 
 
 def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:

@@ -265,16 +265,19 @@ def _widths(y: Tensor, x: Any, dx: Any, dim: int) -> Any:
 
 
 def _trapezoids(y: Tensor, x: Any, dx: Any, dim: int) -> Tensor:
+    """Twice their areas, in the dtype of y and x."""
     n = y.shape[dim]
-    return (y.narrow(dim, 1, max(n - 1, 0)) + y.narrow(dim, 0, max(n - 1, 0))) * 0.5 * _widths(y, x, dx, dim)
+    if n == 0:
+        return y * _widths(y, x, dx, dim) if x is None else y
+    return (y.narrow(dim, 1, n - 1) + y.narrow(dim, 0, n - 1)) * _widths(y, x, dx, dim)
 
 
 def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Any = None, dim: int = -1) -> Tensor:
     """The integral of `y` along `dim` by the trapezoidal rule, over the places `x` or with steps of `dx`
     (1)."""
     if y.shape[dim] == 0:
-        return y.sum(dim)
-    return _trapezoids(y, x, dx, dim).sum(dim)
+        return y.new_zeros(y.sum(dim).shape)
+    return _trapezoids(y, x, dx, dim).sum(dim) / 2
 
 
 def trapz(y: Tensor, x: Tensor | None = None, *, dx: Any = None, dim: int = -1) -> Tensor:
@@ -284,7 +287,7 @@ def trapz(y: Tensor, x: Tensor | None = None, *, dx: Any = None, dim: int = -1) 
 
 def cumulative_trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Any = None, dim: int = -1) -> Tensor:
     """The integrals of `trapezoid` up to each place after the first."""
-    return _trapezoids(y, x, dx, dim).cumsum(dim)
+    return _trapezoids(y, x, dx, dim).cumsum(dim) / 2
 
 
 def gradient(input: Tensor, *, spacing: Any = 1, dim: Any = None, edge_order: int = 1) -> tuple[Tensor, ...]:
@@ -313,7 +316,11 @@ def _slope(y: Tensor, dim: int, spacing: Any, edge_order: int) -> Tensor:
     h = diff(x)
     steps = diff(y) / h
     a, b = h[:-1], h[1:]
-    inner = (steps[..., :-1] * b + steps[..., 1:] * a) / (a + b)
+    if x is spacing:
+        below, at, above = -b / (a * (a + b)), (b - a) / (a * b), a / (b * (a + b))
+        inner = below * y[..., :-2] + at * y[..., 1:-1] + above * y[..., 2:]
+    else:  # the element itself has no part in it
+        inner = (y[..., 2:] - y[..., :-2]) / (2 * spacing)
     first, last = steps[..., :1], steps[..., -1:]
     if edge_order == 2:
         first = first + (first - steps[..., 1:2]) * h[0] / (h[0] + h[1])

@@ -48,7 +48,12 @@ Complex<T> out(std::complex<T> x) {
   Complex<double> f(Complex<double> x) { return out(f(in(x))); }
 WT_COMPLEX_FUNCTIONS(WT_DEFINE)
 #undef WT_DEFINE
-Complex<float> pow(Complex<float> x, Complex<float> e) { return out(std::pow(in(x), in(e))); }
-Complex<double> pow(Complex<double> x, Complex<double> e) { return out(std::pow(in(x), in(e))); }
+// std::pow takes the logarithm of x, which 0 does not have.
+Complex<float> pow(Complex<float> x, Complex<float> e) {
+  return e == Complex<float>(0) ? Complex<float>(1) : out(std::pow(in(x), in(e)));
+}
+Complex<double> pow(Complex<double> x, Complex<double> e) {
+  return e == Complex<double>(0) ? Complex<double>(1) : out(std::pow(in(x), in(e)));
+}
 
 }  // namespace warptape
