@@ -21,7 +21,7 @@ struct Nested {
   PromotionState kind;
   std::vector<Scalar> values;
   bool in_tensor = false;  // what is collected has a tensor's dtype, which `kind` knows
-  bool too_wide = false;  // an int of more than 64 bits
+  bool too_wide = false;   // an int of more than 64 bits
 };
 
 bool is_sequence(PyObject* o) {
