@@ -21,7 +21,7 @@ def factors(a: Any) -> tuple[Any, Any, Any]:
     import numpy as np
 
     batch, (m, n) = a.shape[:-2], a.shape[-2:]
-    k, a = min(m, n), a.reshape(-1, m, n).copy()
+    k, a = min(m, n), a.reshape(math.prod(batch), m, n).copy()
     which, pivots = np.arange(len(a)), np.empty((len(a), k), np.int32)
     for first in range(0, k, _WIDTH):
         last = min(first + _WIDTH, k)

@@ -286,7 +286,6 @@ def pinv(
         return A.mT.clone()
     if hermitian:
         check_square("linalg.pinv", A)
-        A = A.tril() + A.tril(-1).mH
         S, U = eigh(A.detach())
         Vh = U.mH
     else:

@@ -342,6 +342,15 @@ def test_losses_that_depend_on_phases_are_refused():
     assert a.grad is None
 
 
+def test_pinv_of_hermitian_matrices():
+    h = hermitian(wt.tensor(any_(3, 3)))
+    close(linalg.pinv(h.tril() + 9 * h.triu(1), hermitian=True), linalg.pinv(h))  # reads the lower triangle
+    a, b = (h.clone().requires_grad_() for _ in range(2))
+    linalg.pinv(a, hermitian=True).pow(2).sum().backward()
+    linalg.pinv(b).pow(2).sum().backward()
+    close(a.grad, b.grad)
+
+
 def test_each_matrix_is_scaled_by_its_own_norm():
     a = wt.stack([wt.eye(2), 60 * wt.eye(2), wt.zeros(2, 2), 1e3 * wt.eye(2)]).reshape(2, 2, 2, 2)
     found = linalg.matrix_exp(a.requires_grad_())
@@ -380,6 +389,9 @@ def test_matrices_without_elements():
         assert linalg.matrix_rank(a, rtol=wt.zeros(0)).tolist() == wt.zeros(shape[:-2]).tolist()
         assert linalg.pinv(a, rtol=wt.zeros(0)).shape == a.mT.shape
         assert linalg.cond(a).tolist() == wt.zeros(shape[:-2]).tolist()
+        P, L, U = linalg.lu(a)
+        assert P.equal(wt.eye(shape[-2]).expand_as(P)) and (P @ L @ U).shape == a.shape
+        assert linalg.lu_factor_ex(a).info.tolist() == wt.zeros(shape[:-2]).tolist()
     assert wt.lu_unpack(wt.zeros(3, 0), wt.tensor([1, 3, 3], dtype=wt.int32)).P.tolist() == wt.eye(3).tolist()
     assert wt.triangular_solve(wt.ones(2, 3, 2), wt.eye(3)).cloned_coefficient.shape == (2, 3, 3)
 

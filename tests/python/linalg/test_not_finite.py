@@ -116,7 +116,7 @@ def test_determinants_and_inverses():
 INTERRUPTED = """
 import os, signal, sys, threading, time
 import warptape as wt
-a = wt.randn(1500, 1500)
+a = wt.randn(2500, 2500)
 calls = {"svd": wt.linalg.svd, "eigh": wt.linalg.eigh, "lu": lambda a: [wt.linalg.lu(a) for _ in range(9)]}
 sent = []
 def interrupt():
@@ -140,4 +140,4 @@ def test_interrupt(name, status):
     args = [sys.executable, "-c", INTERRUPTED, name, *([] if status is None else [str(status)])]
     found = subprocess.run(args, capture_output=True, text=True, timeout=seconds(60))
     assert found.returncode == (-2 if status is None else status), found.stderr
-    assert float(found.stdout) < seconds(0.2)
+    assert float(found.stdout) < seconds(0.5)  # 0.2 s on a quiet machine
