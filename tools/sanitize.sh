@@ -21,7 +21,7 @@ case $kinds in *undefined*) preload+=" $(gcc -print-file-name=libubsan.so)" ;; e
 case $kinds in *thread*) preload+=" $(gcc -print-file-name=libtsan.so)" ;; esac
 refuse=allocator_may_return_null=1:max_allocation_size_mb=3072
 export ASAN_OPTIONS=$refuse:detect_leaks=0:abort_on_error=1
-export TSAN_OPTIONS=$refuse:halt_on_error=1
+export TSAN_OPTIONS=$refuse:halt_on_error=1:suppressions=$PWD/tools/tsan.supp
 export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 export WARPTAPE_SANITIZED=1  # tests: longer limits of time
 # By file, for the mutated calls of a file share their results. Two workers: each may take several GB.
