@@ -373,7 +373,7 @@ def logspace(
         start, end = int(start), int(end)
     exponents = _ops.linspace(start, end, steps, dtype=_C.float64, device=device)
     found = _ops.pow(float(base), exponents).to(dtype)
-    return found if out is None else _ops.mul(found, 1, out=out)
+    return found if out is None else _C._write_out("logspace", out, found)
 
 
 # ---- sets ------------------------------------------------------------------------------------------------
