@@ -162,15 +162,25 @@ SmallVector<Tensor, 4> Pass::backward(Node& node, State& s, bool last) {
   return inputs;
 }
 
+// Calls f with each hook, held: hooks may register more on their node, which moves the list.
+template <class List, class F>
+void each_hook(const List& hooks, F&& f) {
+  for (size_t i = 0; i < hooks.size(); ++i) {
+    const auto hook = hooks[i];
+    f(hook);
+  }
+}
+
 void Pass::run_node(State& s) {
   Node& node = *s.node;
   NodeExtras* extras = node.extras.get();
   if (extras && !s.left) {  // or the pass that left something has run them
-    for (auto& h : extras->tensor_hooks)
+    auto call = [&](const NodeExtras::OutputHook& h) {
       if (s.gradients[h.output].defined()) h.hook->call(s.gradients[h.output]);
-    for (auto& h : extras->retain_grad)
-      if (s.gradients[h.output].defined()) h.hook->call(s.gradients[h.output]);
-    for (auto& h : extras->pre_hooks) h->call({}, {s.gradients.data(), s.gradients.size()});
+    };
+    each_hook(extras->tensor_hooks, call);
+    each_hook(extras->retain_grad, call);
+    each_hook(extras->pre_hooks, [&](auto& h) { h->call({}, {s.gradients.data(), s.gradients.size()}); });
   }
   for (const Capture& c : s.captures) results[c.slot] = s.gradients[c.output];
   bool leads_on = false;
@@ -184,7 +194,8 @@ void Pass::run_node(State& s) {
   const bool last = !options_.retain_graph && !defer(s);
   SmallVector<Tensor, 4> inputs = backward(node, s, last);
   if (extras)
-    for (auto& h : extras->post_hooks) h->call({inputs.data(), inputs.size()}, {seen.data(), seen.size()});
+    each_hook(extras->post_hooks,
+              [&](auto& h) { h->call({inputs.data(), inputs.size()}, {seen.data(), seen.size()}); });
   if (thread_state.anomaly_mode) check_nan(node, {inputs.data(), inputs.size()});
   s.gradients.clear();
   if (last && !leaf) {

@@ -89,7 +89,8 @@ void accumulate_backward(Node& node, Gradients& g) {
   if (!g[0].defined()) return;
   AutogradMeta& m = *meta_of(leaf);
   Tensor gradient = std::move(const_cast<Tensor&>(g[0]));
-  for (auto& hook : m.hooks) hook->call(gradient);
+  // By number and held: a hook may register more, which moves the list.
+  for (size_t i = 0; i < m.hooks.size(); ++i) std::shared_ptr(m.hooks[i])->call(gradient);
   if (!gradient.defined()) return;
   static std::array<std::mutex, 16> stripes;  // several backward passes may reach one leaf
   {
@@ -98,7 +99,8 @@ void accumulate_backward(Node& node, Gradients& g) {
     accumulate(m, leaf, std::move(gradient));
   }
   Tensor kept = leaf;
-  for (auto& hook : m.post_accumulate_hooks) hook->call(kept);
+  for (size_t i = 0; i < m.post_accumulate_hooks.size(); ++i)
+    std::shared_ptr(m.post_accumulate_hooks[i])->call(kept);
 }
 
 const NodeType kAccumulateGrad{"AccumulateGrad", accumulate_backward};

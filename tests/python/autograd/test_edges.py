@@ -121,3 +121,30 @@ def test_pack_hook_may_enter_hooks_of_its_own() -> None:
         y = x * x
     y.sum().backward()
     assert x.grad.tolist() == [6, 6]
+
+
+def test_hooks_may_register_hooks_of_their_node() -> None:
+    class Parts(warptape.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: warptape.Tensor) -> Any:
+            return tuple(x[i].clone() for i in range(64))
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: warptape.Tensor) -> warptape.Tensor:
+            return warptape.stack(gradients)
+
+    x = warptape.ones(64, requires_grad=True)
+    parts = Parts.apply(x)
+    node, calls = parts[0].grad_fn, []
+
+    def hook(gradient: warptape.Tensor) -> None:
+        for part in parts[1:]:
+            part.register_hook(lambda g: calls.append(1))
+            part.retain_grad()
+        node.register_hook(lambda *gradients: calls.append(2))
+        node.register_prehook(lambda gradients: calls.append(3))
+
+    parts[0].register_hook(hook)
+    sum(parts).backward()
+    assert calls == [1] * 63 + [3, 2]
+    assert all(part.grad.item() == 1 for part in parts[1:]) and x.grad.tolist() == [1.0] * 64
