@@ -227,8 +227,12 @@ def stub_of_type(cls: type, ops: dict[str, list[Op]]) -> str:
     if cls.__name__ in CONSTRUCTORS:
         members.append(f"    def __init__{CONSTRUCTORS[cls.__name__]}: ...")
     for name, member in sorted(vars(cls).items()):
-        if name in ops or name in LEFT_OUT or (cls.__name__ in BASES and name == "__getitem__"):
-            continue  # an item of a Size is what its base says
+        if (
+            name in ops
+            or name in LEFT_OUT
+            or (cls.__name__ in BASES and hasattr(cls.__base__, name.replace("__r", "__")))
+        ):
+            continue  # an item or sum of a Size is what its base says
         if isinstance(member, (types.GetSetDescriptorType, types.MemberDescriptorType, property)):
             members.append(f"    {name}: {ATTRIBUTES.get(name, 'Any')}")
         elif isinstance(member, (classmethod, staticmethod)):

@@ -156,6 +156,23 @@ PyObject* size_repr(PyObject* self) {
   if (!plain) return nullptr;
   return PyUnicode_FromFormat("torch.Size(%R)", plain.get());
 }
+// Size(iterable of ints); what has __index__ is an int.
+PyObject* size_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
+  Object made(PyTuple_Type.tp_new(type, args, kwargs));
+  if (!made) return nullptr;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(made.get()); ++i) {
+    Object item = Object::share(PyTuple_GET_ITEM(made.get(), i));
+    if (PyLong_CheckExact(item.get())) continue;
+    PyObject* number = PyIndex_Check(item.get()) ? PyNumber_Index(item.get()) : nullptr;
+    if (!number) {
+      return PyErr_Format(PyExc_TypeError, "torch.Size() takes an iterable of 'int' (item %zd is '%s')", i,
+                          Py_TYPE(item.get())->tp_name);
+    }
+    PyTuple_SET_ITEM(made.get(), i, number);
+    Py_DECREF(item.get());
+  }
+  return made.release();
+}
 PyObject* size_numel(PyObject* self, PyObject*) {
   return guarded([&] { return PyLong_FromLongLong(numel_of(to_shape(self, "Size"), "Size.numel")); });
 }
@@ -163,19 +180,34 @@ PyObject* size_reduce(PyObject* self, PyObject*) {
   Object plain(PySequence_List(self));
   return plain ? Py_BuildValue("(O(O))", size_type, plain.get()) : nullptr;
 }
-// A slice is a Size as well.
+// Slices, sums and multiples are Sizes as well.
+PyObject* as_size(PyObject* found) {
+  if (!found || !PyTuple_Check(found)) return found;
+  Object plain(found);
+  return PyObject_CallOneArg(reinterpret_cast<PyObject*>(size_type), found);
+}
 PyObject* size_subscript(PyObject* self, PyObject* key) {
-  PyObject* out = PyTuple_Type.tp_as_mapping->mp_subscript(self, key);
-  if (!out || !PyTuple_CheckExact(out)) return out;
-  Object args(PyTuple_Pack(1, out));
-  Py_DECREF(out);
-  return args ? PyObject_Call(reinterpret_cast<PyObject*>(size_type), args.get(), nullptr) : nullptr;
+  return as_size(PyTuple_Type.tp_as_mapping->mp_subscript(self, key));
+}
+PyObject* size_add(PyObject* a, PyObject* b) {
+  if (!PyTuple_Check(a) || !PyTuple_Check(b)) Py_RETURN_NOTIMPLEMENTED;
+  return as_size(PyTuple_Type.tp_as_sequence->sq_concat(a, b));
+}
+PyObject* size_multiply(PyObject* a, PyObject* b) {
+  if (!PyTuple_Check(a)) std::swap(a, b);
+  if (!PyIndex_Check(b)) Py_RETURN_NOTIMPLEMENTED;
+  const Py_ssize_t times = PyNumber_AsSsize_t(b, PyExc_OverflowError);
+  if (times == -1 && PyErr_Occurred()) return nullptr;
+  return as_size(PyTuple_Type.tp_as_sequence->sq_repeat(a, times));
 }
 PyMethodDef size_methods[] = {
     {"numel", size_numel, METH_NOARGS, "Number of elements of a tensor of this size."},
     {"__reduce__", size_reduce, METH_NOARGS, nullptr},
     {}};
-PyType_Slot size_slots[] = {{Py_tp_repr, reinterpret_cast<void*>(size_repr)},
+PyType_Slot size_slots[] = {{Py_tp_new, reinterpret_cast<void*>(size_new)},
+                            {Py_nb_add, reinterpret_cast<void*>(size_add)},
+                            {Py_nb_multiply, reinterpret_cast<void*>(size_multiply)},
+                            {Py_tp_repr, reinterpret_cast<void*>(size_repr)},
                             {Py_mp_subscript, reinterpret_cast<void*>(size_subscript)},
                             {Py_tp_methods, size_methods},
                             {Py_tp_doc, const_cast<char*>("The sizes of a tensor: a tuple of ints.")},

@@ -135,6 +135,8 @@ def diff(
     """Differences of neighbours along `dim`, `n` times; `prepend` and `append` are joined on first."""
     if n < 0:
         raise RuntimeError(f"diff: expected n of at least 0, got {n}")
+    if n == 0:
+        return input.clone()
     parts = [x for x in (prepend, input, append) if x is not None]
     found = input if len(parts) == 1 else _ops.cat(parts, dim)
     for _ in builtins.range(min(n, found.size(dim))):

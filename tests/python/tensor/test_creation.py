@@ -201,6 +201,23 @@ def test_device_objects() -> None:
         wt.zeros(2, device="nowhere")
 
 
+def test_sizes_are_of_ints() -> None:
+    size = wt.Size([wt.tensor(3), True, np.int64(2)])
+    assert size == (3, 1, 2) and all(type(n) is int for n in size)
+    for made in (size + (4,), (4,) + size, size * 2, 2 * size, size[1:]):
+        assert type(made) is wt.Size
+    assert (4,) + size == (4, 3, 1, 2) and 2 * size[1:] == (1, 2, 1, 2)
+    with pytest.raises(TypeError):
+        size + [4]
+    for items, place in (
+        ([1, 1.5], "item 1 is 'float'"),
+        ("ab", "item 0 is 'str'"),
+        ([wt.ones(1)], "item 0"),
+    ):
+        with pytest.raises(TypeError, match=f"takes an iterable of 'int' .{place}"):
+            wt.Size(items)
+
+
 def test_size_objects() -> None:
     s = wt.zeros(2, 3).shape
     assert isinstance(s, tuple) and isinstance(s, wt.Size) and s == (2, 3) and s.numel() == 6
