@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <new>
+#include <utility>
 
 namespace warptape {
 
@@ -19,7 +20,7 @@ class FreeList {
   }
   static void deallocate(void* p) {
     Lists& l = lists_;
-    if (l.count >= kKeep) return ::operator delete(p);
+    if (static_cast<unsigned>(l.count) >= kKeep && !begin()) return ::operator delete(p);
     *static_cast<void**>(p) = l.head;
     l.head = p;
     ++l.count;
@@ -30,9 +31,23 @@ class FreeList {
     void* head;
     int count;
   };
-  // Trivial and constant-initialised, so that it is usable before and after every other object of the thread;
-  // what a thread leaves on its list at its end is bounded by kKeep.
-  static inline constinit thread_local Lists lists_ __attribute__((tls_model("initial-exec"))) = {nullptr, 0};
+  // Frees the list when the thread ends. What other objects of the thread release after that is not kept.
+  struct Drain {
+    ~Drain() {
+      Lists& l = lists_;
+      for (l.count = kKeep; l.head;) ::operator delete(std::exchange(l.head, *static_cast<void**>(l.head)));
+    }
+  };
+  // Whether this is the thread's first release, after which there is a list to free.
+  [[gnu::cold, gnu::noinline]] static bool begin() {
+    if (lists_.count >= 0) return false;
+    static thread_local Drain drain;
+    lists_.count = 0;
+    return true;
+  }
+  // Trivial and constant-initialised, so that it is usable before and after every other object of the thread.
+  static inline constinit thread_local Lists lists_
+      __attribute__((tls_model("initial-exec"))) = {nullptr, -1};
 };
 
 }  // namespace warptape

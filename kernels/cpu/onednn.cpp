@@ -6,8 +6,10 @@
 #include <dlfcn.h>
 #include <oneapi/dnnl/dnnl.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <unordered_map>
 
 namespace warptape::kernels::cpu {
@@ -16,13 +18,15 @@ namespace {
 // clang-format off: a list that the formatter moves anew each time
 #define WT_DNNL_FUNCTIONS(F)                                                                  \
   F(dnnl_engine_create)                                                                       \
-  F(dnnl_stream_create)                                                                       \
+  F(dnnl_stream_create) F(dnnl_stream_destroy)                                                \
   F(dnnl_memory_desc_create_with_strides)                                                     \
   F(dnnl_memory_desc_destroy)                                                                 \
   F(dnnl_memory_create) F(dnnl_memory_destroy) F(dnnl_memory_set_data_handle)                 \
       F(dnnl_matmul_primitive_desc_create) F(dnnl_primitive_create) F(dnnl_primitive_destroy) \
           F(dnnl_primitive_desc_destroy) F(dnnl_primitive_execute)
 // clang-format on
+
+std::atomic<bool> ended{false};  // the process: the library may be gone
 
 // The library's functions; all null when it is not there.
 struct Library {
@@ -49,6 +53,9 @@ struct Library {
     find(omp_set_num_threads, "omp_set_num_threads");
     loaded = all && dnnl_engine_create(&engine, dnnl_cpu, 0) == dnnl_success;
   }
+  ~Library() { ended = true; }
+  Library(const Library&) = delete;
+  Library& operator=(const Library&) = delete;
 };
 
 const Library& library() {
@@ -135,8 +142,21 @@ struct Equal {
 
 struct ThreadCache {
   static constexpr size_t kMost = 512;  // shapes; then all are forgotten
-  std::unordered_map<OneDnnMatmul, Matmul, Hash, Equal> matmuls;
+  using Matmuls = std::unordered_map<OneDnnMatmul, Matmul, Hash, Equal>;
+  std::unique_ptr<Matmuls> matmuls = std::make_unique<Matmuls>();
   dnnl_stream_t stream = nullptr;
+
+  ThreadCache() = default;
+  ~ThreadCache() {
+    if (ended) {
+      (void)matmuls.release();
+    } else if (stream) {
+      matmuls.reset();
+      library().dnnl_stream_destroy(stream);
+    }
+  }
+  ThreadCache(const ThreadCache&) = delete;
+  ThreadCache& operator=(const ThreadCache&) = delete;
 };
 
 bool has_amx_bf16() {
@@ -155,15 +175,14 @@ bool onednn_bf16() {
 }
 
 bool onednn_matmul(const OneDnnMatmul& shape, const void* a, const void* b, const void* bias, void* c) {
-  static thread_local ThreadCache* cache =
-      new ThreadCache;  // never freed: the library may be gone at the thread's end
+  static thread_local ThreadCache cache;
   SingleThread guard;
-  if (!cache->stream && library().dnnl_stream_create(&cache->stream, library().engine,
-                                                     dnnl_stream_default_flags) != dnnl_success)
+  if (!cache.stream && library().dnnl_stream_create(&cache.stream, library().engine,
+                                                    dnnl_stream_default_flags) != dnnl_success)
     return false;
-  if (cache->matmuls.size() >= ThreadCache::kMost) cache->matmuls.clear();
-  const Matmul& matmul = cache->matmuls.try_emplace(shape, shape).first->second;
-  return matmul.primitive && matmul.run(cache->stream, {a, b, bias, c});
+  if (cache.matmuls->size() >= ThreadCache::kMost) cache.matmuls->clear();
+  const Matmul& matmul = cache.matmuls->try_emplace(shape, shape).first->second;
+  return matmul.primitive && matmul.run(cache.stream, {a, b, bias, c});
 }
 
 }  // namespace warptape::kernels::cpu
