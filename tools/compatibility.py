@@ -1,13 +1,13 @@
 """Writes docs/compatibility.md: which of PyTorch's public names are here, and how public programs ran.
 
-Usage: python tools/compatibility.py [--check]    with the installed warptape; --check only says whether the
-page is out of date and exits with 1 then. PyTorch's names are those of python/warptape/torch/names.txt
+It runs with the installed warptape. PyTorch's names are those of python/warptape/torch/names.txt
 (tools/torch_names.py), the programs' rows those of benchmarks/results/programs.json, which
 benchmarks/programs/run.py --out writes.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import warnings
@@ -104,7 +104,14 @@ def text() -> str:
 
 
 def main() -> int:
-    if "--check" not in sys.argv:
+    """Writes the page, or compares it with what would be written."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="only say whether the page is out of date, with exit code 1 then"
+    )
+    if not parser.parse_args().check:
         OUT.write_text(text())
         print(f"{OUT.relative_to(ROOT)} written")
         return 0

@@ -1,11 +1,11 @@
 """Writes what follows from the declarations of the ops: the stub python/warptape/_C.pyi and docs/ops.md.
 
-Usage: python tools/generate.py [--check]    with the installed warptape; --check only compares and exits
-with 1 when a file differs. tests/test_generated.py does the same.
+It runs with the installed warptape. tests/test_generated.py compares.
 """
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import keyword
 import sys
@@ -366,19 +366,25 @@ def ops_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def main(argv: list[str]) -> int:
+def main() -> int:
+    """Writes the files, or compares them with what would be written."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--check", action="store_true", help="only compare, with exit code 1 when a file differs"
+    )
+    check = parser.parse_args().check
     different = []
     for path, text in ((ROOT / "python/warptape/_C.pyi", stub_text()), (ROOT / "docs/ops.md", ops_page())):
         if path.exists() and path.read_text() == text:
             continue
         different.append(path)
-        if "--check" not in argv:
+        if not check:
             path.parent.mkdir(exist_ok=True)
             path.write_text(text)
     for path in different:
-        print(f"{path.relative_to(ROOT)} {'differs' if '--check' in argv else 'written'}")
-    return int("--check" in argv and bool(different))
+        print(f"{path.relative_to(ROOT)} {'differs' if check else 'written'}")
+    return int(check and bool(different))
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    raise SystemExit(main())

@@ -1,13 +1,12 @@
 """Writes python/warptape/torch/names.txt, PyTorch's public names by namespace, from an installed PyTorch.
 
-Usage: python tools/torch_names.py
-
 A name counts as public where its module's `__all__` has it (or, without one, where it was defined under the
 same namespace) and as documented unless it is a function without a docstring.
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import inspect
 import warnings
@@ -94,4 +93,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     main()

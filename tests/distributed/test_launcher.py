@@ -280,6 +280,17 @@ def test_ranks_that_do_not_listen_are_killed(script, state: str) -> None:
         assert job.left() == []
 
 
+def test_ctrl_c_of_a_job_that_a_script_began_with_ampersand(script) -> None:
+    """A shell without job control has such a job ignore SIGINT."""
+    with started(
+        ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *LAUNCHER, script("say('ready')\ntime.sleep(60)")]
+    ) as job:
+        assert job.process.stdout.readline() == "ready\n"
+        os.kill(job.pid, signal.SIGINT)
+        assert job.finish(20)[0] == 128 + signal.SIGINT
+        assert job.left() == []
+
+
 def test_second_ctrl_c_does_not_wait(script) -> None:
     text = "signal.signal(signal.SIGINT, signal.SIG_IGN)\nsay('ready')\ntime.sleep(60)"
     with started([*LAUNCHER, script(text)]) as job:

@@ -26,8 +26,8 @@ class Loop:
         self._before: dict[int, Any] = {}
         handled = set(handled)
         for number in handled:
-            if signal.getsignal(number) == signal.SIG_IGN:  # as under nohup
-                continue
+            if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:  # under nohup
+                continue  # but not the SIGINT that a shell without job control has `&` ignore
             self._before[number] = signal.signal(number, lambda number, frame: self.signals.append(number))
         for number in {signal.SIGUSR1, signal.SIGUSR2} - handled:
             self._before[number] = signal.signal(number, lambda number, frame: self.on_user_signal(number))
