@@ -130,6 +130,7 @@ void bind_groups(py::module_& m) {
            py::arg("async_op") = false, py::arg("timeout") = py::none())
       .def("_run_batch", run_batch)
       .def("_abort", &ProcessGroup::abort, py::call_guard<GilRelease>())
+      .def("_explain", &ProcessGroup::explain, py::call_guard<GilRelease>())
       .def("_close", &ProcessGroup::close, py::call_guard<GilRelease>());
 }
 

@@ -103,6 +103,8 @@ class WT_API Backend {
   // Makes every call of the group fail with `reason`, here and on the other ranks, now and later. From any
   // thread.
   virtual void abort(const std::string& reason) = 0;
+  // The exception that this rank leaves after, for those that will wait for it in vain.
+  virtual void explain(const std::string&) {}
   // Lets the calls under way end, and leaves the group; the last call.
   virtual void close() {}
   virtual std::string aborted() const = 0;  // the reason; empty while all is well

@@ -436,12 +436,13 @@ std::exception_ptr ProcessGroup::failed(uint64_t flight, const Backend* used) {
   }
 }
 
-// Once for a group, which is not used after it. A rank that is gone needs no riddle solved: its error says
-// which; files are written then only where a folder for them was named.
+// Where a rank is gone or ranks differ, the error says it all; files are written then only where a folder for
+// them was named. Once for a group, which is not used after it, unless ranks differed.
 std::string ProcessGroup::dump_of_end(const Backend& used, const std::string& reason) {
   const Cause cause = used.cause();
   const char* folder = getenv("WARPTAPE_FLIGHT_DIR");
-  if (cause != Cause::Late && !(cause == Cause::Gone && folder && *folder)) return {};
+  if (cause != Cause::Late && !(folder && *folder)) return {};
+  if (cause == Cause::None) return dump_flight_record(*world_, reason);
   {
     std::lock_guard lock(mutex_);
     if (std::exchange(dumped_, true)) return dump_;
@@ -478,6 +479,12 @@ void ProcessGroup::abort(const std::string& reason) {
   std::lock_guard lock(backends_mutex_);
   for (auto& b : backends_)
     if (b) b->abort(reason);
+}
+
+void ProcessGroup::explain(const std::string& error) {
+  std::lock_guard lock(backends_mutex_);
+  for (auto& b : backends_)
+    if (b) b->explain(error);
 }
 
 void ProcessGroup::close() {

@@ -69,6 +69,7 @@ class WT_API ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
 
   // See Backend::abort.
   void abort(const std::string& reason);
+  void explain(const std::string& error);  // the one after which this rank leaves
   // Lets what is queued come to its end and leaves the group. Calls after it are errors.
   void close();
 

@@ -49,6 +49,7 @@ class ShmBackend final : public Backend {
   bool done(Transfer& t) override { return mailbox_.done(t); }
   void wait(Transfer& t, Milliseconds timeout) override { mailbox_.wait(t, timeout); }
   void abort(const std::string& reason) override { region_.abort(reason); }
+  void explain(const std::string& error) override { region_.explain(error); }
   std::string aborted() const override { return region_.aborted(); }
   Cause cause() const override { return region_.cause(); }
 

@@ -237,6 +237,11 @@ bool Region::abort(const std::string& reason, Cause cause) {
   return first;
 }
 
+void Region::explain(const std::string& error) {
+  RankWords& mine = words_[rank_];
+  std::strncpy(mine.error, error.c_str(), sizeof mine.error - 1);
+}
+
 Cause Region::cause() const { return aborted().empty() ? Cause::None : head_->cause; }
 
 std::string Region::aborted() const {
@@ -272,7 +277,9 @@ bool Region::is_dead(int other) const {
 
 void Region::check_alive(int other, const std::string& call) {
   if (has_left(other))
-    fail(message(call, ": rank ", other, " has left the group (destroy_process_group) and will not join"),
+    fail(message(call, ": rank ", other, " has left the group ",
+                 *words_[other].error ? message("after ", words_[other].error)
+                                      : "(destroy_process_group) and will not join"),
          Cause::Gone);
   if (is_dead(other) && words_[other].state.load() == kPresent)
     fail(message(call, ": rank ", other, " (process ", words_[other].pid, ") has died"), Cause::Gone);

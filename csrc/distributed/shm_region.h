@@ -25,6 +25,7 @@ struct alignas(128) RankWords {
   int32_t pid;
   uint64_t pids;         // the namespace that the pid is of
   bool dumps_on_signal;  // SIGUSR2
+  char error[256];       // after which it left
   CallHeader calls[2];   // by parity of the sequence
 };
 enum RankState : uint32_t { kAbsent, kPresent, kLeft };
@@ -82,6 +83,7 @@ class Region {
   // ---- failure ----
   // The first reason stands; whether it is this one.
   bool abort(const std::string& reason, Cause cause = Cause::Told);
+  void explain(const std::string& error);  // the one after which this rank leaves
   std::string aborted() const;
   Cause cause() const;
   void check() const;  // throws DistBackendError with the reason

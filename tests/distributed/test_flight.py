@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -227,3 +229,50 @@ def test_death_is_dumped_where_a_folder_was_named(tmp_path, folder):
     assert not list(tmp_path.glob("flight_*"))
     if folder:
         assert "has died" in dumps_in(flights)[0]["failure"]
+
+
+BROKEN = """
+import sys
+import warptape as wt
+from warptape import distributed as dist
+
+dist.init_process_group("shm")
+rank = dist.get_rank()
+if sys.argv[1] == "differs":
+    dist.all_reduce(wt.ones(3 + rank))
+elif sys.argv[1] == "raises":
+    if rank == 1:
+        raise ValueError("no such data")
+    dist.all_reduce(wt.ones(3))
+else:
+    try:
+        if rank == 1:
+            if sys.argv[1] == "leaves":
+                sys.exit(0)
+            raise ValueError("no such data")
+        dist.all_reduce(wt.ones(3))
+    finally:
+        dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("how", ["differs", "raises", "raises and leaves", "leaves"])
+def test_what_a_job_that_broke_says(tmp_path: Path, how: str) -> None:
+    script, logs = tmp_path / "script.py", tmp_path / "logs"
+    script.write_text(BROKEN)
+    code, _, errors = launch("--nproc-per-node=2", f"--log-dir={logs}", script, how)
+    why = subprocess.run(
+        [sys.executable, "-m", "warptape.distributed.why", str(logs)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert code == 1 and why.returncode == 0, (errors, why.stderr)
+    if how == "differs":
+        assert "call 1 is not the same on all ranks" in why.stdout
+    else:
+        left = " (destroy_process_group)" if how == "leaves" else " after ValueError: no such data"
+        assert f"rank 1 has left the group{left}" in errors
+        assert f"rank 1 left no dump: it has left the group{left}\n" in why.stdout
+    if how == "raises":
+        assert errors.count('raise ValueError("no such data")') == 1, errors

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -127,7 +128,7 @@ def init_process_group(
         raise ValueError("trying to initialize the default process group twice!")
     if store is not None and init_method is not None:
         raise ValueError("init_process_group: give init_method or store, not both")
-    record_uncaught()
+    record_uncaught(_explain)
     timeout = timeout or DEFAULT_TIMEOUT
     _backends(backend, one_host=backend is None or "shm" in backend or "gloo" in backend or "nccl" in backend)
     if store is not None:
@@ -150,8 +151,19 @@ def init_process_group(
     set_state(joined)
 
 
+def _explain(error: BaseException | None, group: Group = None) -> None:
+    """Has ranks that will wait for this one in vain be told of its exception."""
+    left = peek_state()
+    if left is None or not isinstance(error, Exception):
+        return
+    for each in left.groups.values() if group is None else [group]:
+        each._explain(f"{type(error).__name__}: {error}")
+
+
 def destroy_process_group(group: Group = None) -> None:
-    """Leaves a group; without one, all groups and the job. Ranks that wait for this one get an error."""
+    """Leaves a group; without one, all groups and the job. Ranks that wait for this one get an error, which
+    names the exception that is on its way here, if any."""
+    _explain(sys.exc_info()[1], None if group is None else resolve(group))
     if group is None or group is state().world:
         left = state()
         set_state(None)

@@ -10,6 +10,7 @@ wait for or that called something else, 1 when nothing of the kind is there, 2 w
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -186,11 +187,17 @@ class Analysis:
             )
         )
 
-    def place(self, rank: int) -> str:
+    def place(self, rank: int, group: str = "world") -> str:
         """Where the rank is, or was last."""
         dump = self.dumps.get(rank)
         if dump is None:
-            return f"rank {rank} left no dump: it was killed or stopped, or its file was not given"
+            number = self.groups[group].index(rank)  # by which errors name it
+            for other in self.dumps.values():
+                if left := re.search(
+                    rf"rank {number} (?:\(process \d+\) )?(has left the group.*|has died)", other.failure
+                ):
+                    return f"rank {rank} left no dump: it {left[1].removesuffix(' and will not join')}"
+            return f"rank {rank} left no dump: it had ended, was killed or stopped, or its file was not given"
         waiting = [c for c in dump.calls if not c.over and c.state != "failed"] or [
             c for c in dump.calls if c.state == "failed"
         ]
@@ -215,7 +222,7 @@ class Analysis:
             over = "until the time was over" if problem.failed else "so far"
             out.append(f"  for {_seconds(problem.waited)} {over}")
             missing = problem.blamed if len(problem.blamed) <= 8 else problem.blamed[:8]
-            out += [f"  {self.place(rank)}" for rank in missing]
+            out += [f"  {self.place(rank, problem.group)}" for rank in missing]
         return out + [f"  {hint}" for hint in problem.hints]
 
     def _conclusion(self) -> str:

@@ -148,6 +148,7 @@ class Output:
             return self._files[-1]
 
         self.stdout = target(STDOUT, "stdout.log", lambda: sys.stdout.buffer)
+        self.error_shown = self._shown and not config.redirects.get(local_rank, 0) & ~tee & STDERR
         self.stderr = target(STDERR, "stderr.log", lambda: sys.stderr.buffer)
 
     def handed_over(self) -> None:

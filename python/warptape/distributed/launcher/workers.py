@@ -218,5 +218,5 @@ class WorkerGroup:
             when, message, trace = told or (worker.ended, "", "")
             host = socket.gethostname()
             ids = (worker.rank, worker.local_rank, worker.pid, worker.exitcode, host)
-            result.append(ProcessFailure(*ids, when, message, trace))
+            result.append(ProcessFailure(*ids, when, message, trace, worker.output.error_shown))
         return result

@@ -45,10 +45,9 @@ def record(fn: Callable[_P, _R]) -> Callable[_P, _R]:
     return recorded
 
 
-def record_uncaught() -> None:
-    """Do for the main thread's uncaught exceptions what `record` does, in scripts that do not use it."""
-    if not os.environ.get("TORCHELASTIC_ERROR_FILE"):
-        return
+def record_uncaught(tell: Callable[[BaseException], None] = lambda error: None) -> None:
+    """Do for the main thread's uncaught exceptions what `record` does, in scripts that do not use it, and
+    `tell` them."""
     show = sys.excepthook
     if getattr(show, "_warptape_records", False):
         return
@@ -56,6 +55,7 @@ def record_uncaught() -> None:
     def hook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
         if isinstance(error, Exception):
             write_error(error)
+        tell(error)
         show(kind, error, trace)
 
     hook._warptape_records = True  # type: ignore[attr-defined]
@@ -93,6 +93,7 @@ class ProcessFailure:
     time: float  # seconds since the epoch: when the error file was written, else when the process ended
     message: str = ""  # one line or more, such as "ValueError: ..."; empty without an error file
     traceback: str = ""
+    shown: bool = False  # its standard error, and so the traceback, is on the launcher's console
 
     @staticmethod
     def parse(text: str) -> tuple[str, str]:
@@ -107,8 +108,8 @@ class ProcessFailure:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ProcessFailure:
-        """The failure of which another launcher sent the fields."""
-        return cls(**data)
+        """The failure of which another launcher sent the fields; it was shown there."""
+        return cls(**{**data, "shown": False})
 
     def to_json(self) -> dict[str, Any]:
         """Fields, for another launcher."""
@@ -140,7 +141,8 @@ def exit_code(failure: ProcessFailure) -> int:
 
 
 def summary(failures: Sequence[ProcessFailure]) -> str:
-    """The failures as text: the first one's traceback, then one line for each that followed."""
+    """The failures as text: the first one's traceback, or its last line where that was shown already, then
+    one line for each that followed."""
     first = root_cause(failures)
     clock = time.strftime("%H:%M:%S", time.localtime(first.time)) + f"{first.time % 1:.3f}"[1:]
     lines = [
@@ -148,7 +150,8 @@ def summary(failures: Sequence[ProcessFailure]) -> str:
         f"(local rank {first.local_rank}, pid {first.pid}, host {first.host}, {clock})"
     ]
     if first.traceback or first.message:
-        lines.append((first.traceback or first.message).rstrip())
+        full = "" if first.shown and first.exitcode > 0 else first.traceback
+        lines.append((full or first.message).rstrip())
     elif first.exitcode >= 0:
         lines.append(
             "no traceback: decorate the main function with "
