@@ -111,6 +111,18 @@ void pick_backward(Node& n, Gradients& g) {
 constexpr NodeType kMaxDim{"MaxBackward0", pick_backward}, kMinDim{"MinBackward0", pick_backward},
     kMedianDim{"MedianBackward1", pick_backward}, kNanmedianDim{"NanmedianBackward1", pick_backward};
 
+// The values of a dim with where they are, recorded.
+Pair picked(const NodeType& type, const Tensor& x, int64_t dim, bool keepdim, const Tensor& values,
+            const Tensor& indices) {
+  if (needs_grad(x)) {
+    Ref<Node> n = record(type, x);
+    n->emplace<PickData>(dim, keepdim, x.sizes());
+    n->save(indices);
+    set_history(values, n);
+  }
+  return {values, indices};
+}
+
 void check_nonempty(const char* op, const Tensor& x, int64_t dim) {
   WT_CHECK(x.ndim() == 0 || x.sizes()[dim] > 0, IndexError, op, ": Expected reduction dim ", dim,
            " to have non-zero size, got ", x.sizes());
@@ -131,13 +143,7 @@ Pair extreme_dim(const char* op, kernels::Slot<kernels::ValueIndexFn>& slot, con
   }
   values = alias(values, r.sizes, contiguous_strides(r.sizes), 0);
   indices = alias(indices, r.sizes, contiguous_strides(r.sizes), 0);
-  if (needs_grad(x)) {
-    Ref<Node> n = record(type, x);
-    n->emplace<PickData>(dim, keepdim, x.sizes());
-    n->save(indices);
-    set_history(values, n);
-  }
-  return {values, indices};
+  return picked(type, x, dim, keepdim, values, indices);
 }
 Pair max_dim_impl(const Tensor& x, int64_t dim, bool keep) {
   return extreme_dim("max", max_slot, kMaxDim, x, dim, keep);
@@ -145,6 +151,7 @@ Pair max_dim_impl(const Tensor& x, int64_t dim, bool keep) {
 Pair min_dim_impl(const Tensor& x, int64_t dim, bool keep) {
   return extreme_dim("min", min_slot, kMinDim, x, dim, keep);
 }
+
 // ---- median: of an even number of elements the lower of the middle two ---------------------------------
 
 // Where it is along `dim`, which stays: among all elements but nan, or the first nan if there is one.
@@ -171,13 +178,7 @@ Pair median_dim(const char* op, const NodeType& type, const Tensor& x, int64_t d
     values = reshape(gather(rows, dim, indices, false), r.sizes);
     indices = reshape(indices, r.sizes);
   }
-  if (needs_grad(x)) {
-    Ref<Node> n = record(type, x);
-    n->emplace<PickData>(dim, keepdim, x.sizes());
-    n->save(indices);
-    set_history(values, n);
-  }
-  return {values, indices};
+  return picked(type, x, dim, keepdim, values, indices);
 }
 Pair median_impl(const Tensor& x, int64_t dim, bool keep) {
   return median_dim("median", kMedianDim, x, dim, keep, false);
