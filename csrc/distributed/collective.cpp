@@ -45,4 +45,10 @@ std::string describe(const Collective& c) {
   return std::move(out).str();
 }
 
+std::string left_the_group(int rank, std::string_view error) {
+  if (error.empty())
+    return message("rank ", rank, " has left the group (destroy_process_group) and will not join");
+  return message("rank ", rank, " has left the group after ", error);
+}
+
 }  // namespace warptape::distributed

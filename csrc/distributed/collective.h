@@ -56,6 +56,8 @@ struct Collective {
 
 // "all_reduce(float32[4, 2], sum)", "broadcast(int64[3], root 1)"
 WT_API std::string describe(const Collective& c);
+// What is said of a rank that left: after `error`, unless that is empty.
+WT_API std::string left_the_group(int rank, std::string_view error);
 
 // A point-to-point transfer on its way, or any call of a backend that works on a stream.
 struct WT_API Transfer {

@@ -276,11 +276,7 @@ bool Region::is_dead(int other) const {
 }
 
 void Region::check_alive(int other, const std::string& call) {
-  if (has_left(other))
-    fail(message(call, ": rank ", other, " has left the group ",
-                 *words_[other].error ? message("after ", words_[other].error)
-                                      : "(destroy_process_group) and will not join"),
-         Cause::Gone);
+  if (has_left(other)) fail(message(call, ": ", left_the_group(other, words_[other].error)), Cause::Gone);
   if (is_dead(other) && words_[other].state.load() == kPresent)
     fail(message(call, ": rank ", other, " (process ", words_[other].pid, ") has died"), Cause::Gone);
 }

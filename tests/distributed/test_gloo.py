@@ -141,6 +141,21 @@ else:
     assert len(found) == 2 and all("rank 1 has left the group" in line for line in found), found
 
 
+def test_the_exception_that_a_rank_left_after_is_named(tmp_path: Path) -> None:
+    body = """
+if rank == 1:
+    try:
+        raise ValueError("no data")
+    except ValueError:
+        dist.destroy_process_group()
+else:
+    caught(lambda: dist.all_reduce(wt.ones(3)))
+"""
+    found = run(tmp_path, body, ranks=3)
+    assert len(found) == 2, found
+    assert all("rank 1 has left the group after ValueError: no data" in line for line in found), found
+
+
 def test_abort_reaches_who_waits_for_others(tmp_path: Path) -> None:
     """Rank 1 aborts while rank 0 waits for rank 2, which computes."""
     body = """

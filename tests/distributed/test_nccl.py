@@ -6,6 +6,7 @@ several of them on one device if there are no more.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import time
 from collections.abc import Callable
@@ -226,17 +227,23 @@ def test_mismatch_is_named(name: str) -> None:
 
 
 @emulated
-def test_rank_that_left_is_named() -> None:
+@pytest.mark.parametrize("error", [None, ValueError("no data")])
+def test_rank_that_left_is_named(error: ValueError | None) -> None:
     def rank() -> None:
         group = dist.new_group()
         dist.all_reduce(here(3), group=group)
         if dist.get_rank() == 1:
-            dist.destroy_process_group(group)
+            with contextlib.suppress(ValueError):
+                try:
+                    if error:
+                        raise error
+                finally:
+                    dist.destroy_process_group(group)
             return
-        error = caught(lambda: (dist.all_reduce(here(3), group=group), wt.cuda.synchronize()))
-        assert isinstance(error, dist.DistBackendError), error
-        assert "rank 1 has left the group" in str(error), error
-        return
+        found = caught(lambda: (dist.all_reduce(here(3), group=group), wt.cuda.synchronize()))
+        assert isinstance(found, dist.DistBackendError), found
+        text = "after ValueError: no data" if error else "(destroy_process_group)"
+        assert f"rank 1 has left the group {text}" in str(found), found
 
     on_devices(2, rank)
 

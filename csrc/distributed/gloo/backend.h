@@ -47,6 +47,7 @@ class GlooBackend final : public Backend {
   bool done(Transfer& t) override { return mailbox_.done(t); }
   void wait(Transfer& t, Milliseconds timeout) override { mailbox_.wait(t, timeout); }
   void abort(const std::string& reason) override { mesh_.abort(reason); }
+  void explain(const std::string& error) override { mesh_.explain(error); }
   std::string aborted() const override { return mesh_.aborted(); }
 
  private:

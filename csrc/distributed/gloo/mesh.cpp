@@ -84,7 +84,7 @@ void Mesh::connect(Milliseconds timeout) {
 }
 
 Mesh::~Mesh() {
-  if (!failed_.load()) say_last_word(kLeft, "");
+  if (!failed_.load()) say_last_word(kLeft, error_);
   {
     std::lock_guard lock(waiting_mutex_);
     stopping_ = true;
@@ -283,10 +283,10 @@ void Mesh::lost(int peer, const char* why, const Describe& call) {
   check();
   look_at_last_words();
   std::unique_lock lock(vigils_mutex_);
-  const bool left = peer >= 0 && vigils_[static_cast<size_t>(peer)].left;
+  const Vigil* theirs = peer >= 0 ? &vigils_[static_cast<size_t>(peer)] : nullptr;
+  const std::string left = theirs && theirs->left ? left_the_group(peer, theirs->word.reason) : std::string();
   lock.unlock();
-  if (left)
-    fail(message(call(), ": rank ", peer, " has left the group (destroy_process_group) and will not join"));
+  if (!left.empty()) fail(message(call(), ": ", left));
   look_into_store();
   fail(message(call(), ": rank ", peer, " (", who(peer), ") has died, or the network between has: ", why));
 }

@@ -46,6 +46,7 @@ class Mesh {
   std::string aborted() const;
   void check() const;  // throws DistBackendError with the reason
   [[noreturn]] void fail(const std::string& reason);
+  void explain(const std::string& error) { error_ = error; }
   std::string who(int rank) const { return who_[static_cast<size_t>(rank)]; }  // "process 12 on host a"
   // A rank that a message from any rank cannot come from, if that ends the wait for it: one whose connection
   // broke, or the last when all have left; else -1. Takes a millisecond for each.
@@ -88,6 +89,7 @@ class Mesh {
   std::vector<Vigil> vigils_;  // by rank
   std::mutex vigils_mutex_;
   LastWord own_word_;
+  std::string error_;  // after which this rank leaves; set before its end
   mutable std::mutex reason_mutex_;
   std::string reason_;
   std::atomic<bool> failed_{false};

@@ -19,6 +19,7 @@ class NcclBackend final : public Backend {
   void run(const Collective& call, uint64_t, const std::string&, Milliseconds) override;
   std::shared_ptr<Transfer> post(const Collective& call, const std::string& site) override;
   void abort(const std::string& reason) override { watchdog_->fail(Cause::Told, reason); }
+  void explain(const std::string& error) override { watchdog_->explain(error); }
   std::string aborted() const override { return watchdog_->reason(); }
   Cause cause() const override { return watchdog_->cause(); }
   void close() override;

@@ -154,6 +154,11 @@ void Watchdog::check() {
   throw DistBackendError(reason_);
 }
 
+void Watchdog::explain(const std::string& error) {
+  std::lock_guard lock(mutex_);
+  error_ = error;
+}
+
 std::string Watchdog::reason() const {
   std::lock_guard lock(mutex_);
   return reason_;
@@ -204,7 +209,7 @@ void Watchdog::look_into_store() {
       talk(first, mine, publish);
       lock.lock();
     }
-    const std::string told = told_, left = message(rank_, ' ', calls_);
+    const std::string told = told_, left = message(rank_, ' ', calls_, ' ', error_);
     lock.unlock();
     if (!told.empty()) store_->compare_set("aborted", "", told);
     store_->compare_set("left", "", left);
@@ -258,9 +263,9 @@ void Watchdog::look_for_lost(const NcclCall& call) {
     int rank = 0;
     uint64_t made = 0;
     in >> rank >> made;
+    const std::string error(std::istreambuf_iterator<char>(in.ignore()), {});
     if (call.number ? made < call.number : rank == call.header.root)
-      return fail(Cause::Gone, message(call.text(), ": rank ", rank,
-                                       " has left the group (destroy_process_group) and will not join"));
+      return fail(Cause::Gone, message(call.text(), ": ", left_the_group(rank, error)));
   }
   constexpr int kAtOnce = 16;
   for (int i = 0; i < std::min(size_, kAtOnce); ++i) {
