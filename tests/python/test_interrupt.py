@@ -58,6 +58,7 @@ T.poisson(x) | m @ m | m.sum(0) | m.norm(dim=1) | F.softmax(x, 0) | F.layer_norm
 F.scaled_dot_product_attention(m[None, :, :8], m[None, :, :8], m[None, :, :8])
 F.conv1d(x.view(1, 1, -1), m[:1, None, :9]) | F.max_pool1d(x.view(1, 1, -1), 1 << 20, 1 << 20)
 F.avg_pool1d(x.view(1, 1, -1), 1 << 20, 1 << 20) | F.embedding_bag(i.view(1, -1), T.zeros(3, 3))
+T.fft.fft(c[: 1 << 25].clone()) | T.fft.fft(c[:15485863].clone()) | T.fft.rfft(x[: 1 << 26].clone())
 T.searchsorted(three, x) | T.isin(x, three) | T.gradient(x) | m.trace()
 """
 

@@ -9,11 +9,21 @@
 #include <type_traits>
 #include <vector>
 
+#include "kernels/cpu/interrupt.h"
+
 namespace warptape::kernels::cpu {
 namespace {
 
 constexpr int64_t kShortLine = 256;              // not cut: its work fits the nearest cache
 constexpr size_t kKeptBytes = size_t{64} << 20;  // of plans nobody uses now, by data type
+
+// f(k) for k in [0, n), with a look for Ctrl-C now and then: plans of long lines take seconds.
+template <class F>
+void each(int64_t n, F&& f) {
+  in_pieces(n, [&](int64_t begin, int64_t end) {
+    for (int64_t k = begin; k < end; ++k) f(k);
+  });
+}
 
 template <class R>
 using Number = std::complex<R>;
@@ -70,23 +80,22 @@ class Roots {
 template <class R>
 void transform(std::vector<Number<R>>& x) {
   const auto n = static_cast<int64_t>(x.size());
-  for (int64_t i = 1, j = 0; i < n; ++i) {
+  each(n - 1, [&, j = int64_t{0}](int64_t i) mutable {
     int64_t bit = n >> 1;
     for (; j & bit; bit >>= 1) j ^= bit;
     j ^= bit;
-    if (i < j) std::swap(x[size_t(i)], x[size_t(j)]);
-  }
+    if (i + 1 < j) std::swap(x[size_t(i + 1)], x[size_t(j)]);
+  });
   const Roots<R> roots(n);
   std::vector<Number<R>> w(static_cast<size_t>(n / 2));
-  for (int64_t k = 0; k < n / 2; ++k) w[size_t(k)] = roots(k);
+  each(n / 2, [&](int64_t k) { w[size_t(k)] = roots(k); });
   for (int64_t half = 1; half < n; half *= 2)
-    for (int64_t i = 0; i < n; i += 2 * half)
-      for (int64_t k = 0; k < half; ++k) {
-        const Number<R> a = x[size_t(i + k)],
-                        b = times(x[size_t(i + k + half)], w[size_t(k * (n / 2 / half))]);
-        x[size_t(i + k)] = a + b;
-        x[size_t(i + k + half)] = a - b;
-      }
+    each(n / 2, [&](int64_t pair) {
+      const int64_t k = pair & (half - 1), i = 2 * (pair - k);
+      const Number<R> a = x[size_t(i + k)], b = times(x[size_t(i + k + half)], w[size_t(k * (n / 2 / half))]);
+      x[size_t(i + k)] = a + b;
+      x[size_t(i + k + half)] = a - b;
+    });
 }
 
 template <class T>
@@ -142,7 +151,7 @@ template <class T>
 Holder<T>::Holder(int64_t n) {
   plan.n = n;
   const Roots<Wide<T>> of_twice(2 * n);
-  for (int64_t k = 0; k <= n / 2; ++k) put(half, of_twice(k));
+  each(n / 2 + 1, [&](int64_t k) { put(half, of_twice(k)); });
   if (cut_into_steps())
     cut_line();
   else
@@ -156,8 +165,9 @@ void Holder<T>::add_step(int radix, int64_t rest) {
   FftStep& s = plan.step[plan.steps++];
   s = {radix, rest, static_cast<int64_t>(roots.size()), 0};
   const Roots<Wide<T>> all(radix * rest);
-  for (int64_t p = 0; p < rest; ++p)
+  each(rest, [&](int64_t p) {
     for (int k = 1; k < radix; ++k) put(roots, all(p * k));
+  });
   s.own_roots = static_cast<int64_t>(roots.size());
   if (radix % 2 == 0) return;
   for (int k = 0; k < radix; ++k) roots.push_back(static_cast<T>(all(k * rest).real()));
@@ -191,12 +201,10 @@ void Holder<T>::cut_line() {
   plan.of_columns = &of_columns->plan, plan.of_rows = &of_rows->plan;
   turn.resize(2 * static_cast<size_t>(plan.n));
   const Roots<Wide<T>> all(plan.n);
-  auto at = turn.begin();
-  for (int64_t r = 0; r < plan.rows; ++r)
-    for (int64_t c = 0; c < plan.columns; ++c, ++at) {
-      const Number<Wide<T>> z = all(r * c);
-      at[0] = static_cast<T>(z.real()), at[plan.n] = static_cast<T>(z.imag());
-    }
+  each(plan.n, [&](int64_t i) {
+    const Number<Wide<T>> z = all(i / plan.columns * (i % plan.columns));
+    turn[size_t(i)] = static_cast<T>(z.real()), turn[size_t(plan.n + i)] = static_cast<T>(z.imag());
+  });
   plan.turn_re = turn.data(), plan.turn_im = turn.data() + plan.n;
 }
 
@@ -209,14 +217,14 @@ void Holder<T>::make_chirp() {
   plan.padded = &padded->plan;
   const Roots<Wide<T>> all(2 * n);
   std::vector<Number<Wide<T>>> conjugate(static_cast<size_t>(m));
-  for (int64_t k = 0; k < n; ++k) {
+  each(n, [&](int64_t k) {
     const auto square = static_cast<int64_t>(static_cast<__int128>(k) * k % (2 * n));
     const Number<Wide<T>> z = all(square);
     put(chirp, z);
     conjugate[size_t(k)] = conjugate[size_t(k ? m - k : 0)] = std::conj(z);
-  }
+  });
   transform(conjugate);
-  for (const Number<Wide<T>>& z : conjugate) put(filter, z);
+  each(m, [&](int64_t k) { put(filter, conjugate[size_t(k)]); });
 }
 
 }  // namespace
