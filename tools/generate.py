@@ -19,10 +19,24 @@ import warptape
 from warptape import _C
 
 ROOT = Path(__file__).resolve().parents[1]
-# Bits of OpPlace in csrc/ops/op.h, and where Python finds the op.
-FUNCTION, METHOD, NN, OUT, LINALG, PRIVATE = 1, 2, 4, 8, 16, 32
-PLACES = {FUNCTION: "_functions", NN: "_nn", LINALG: "_linalg", PRIVATE: "_private"}
-PATHS = {FUNCTION: "", METHOD: "Tensor.", NN: "nn.functional.", LINALG: "linalg."}
+# Bits of OpFlag in csrc/ops/op.h, and where Python finds the op.
+FUNCTION, METHOD, NN, OUT, LINALG, PRIVATE, SPECIAL, FFT, COMPLEX = 1, 2, 4, 8, 16, 32, 64, 128, 512
+PLACES = {
+    FUNCTION: "_functions",
+    NN: "_nn",
+    LINALG: "_linalg",
+    SPECIAL: "_special",
+    FFT: "_fft",
+    PRIVATE: "_private",
+}
+PATHS = {
+    FUNCTION: "",
+    METHOD: "Tensor.",
+    NN: "nn.functional.",
+    LINALG: "linalg.",
+    SPECIAL: "special.",
+    FFT: "fft.",
+}
 # Inside a class or this module, names such as bool and dtype mean something else: private aliases do not.
 TYPES = {
     "Tensor": "Tensor",
@@ -33,6 +47,7 @@ TYPES = {
     "bool": "_bool",
     "Number": "_Number",
     "tuple of ints": "_int | Sequence[_int]",
+    "tuple of tuples of ints": "Sequence[_int | Sequence[_int]]",
     "torch.dtype": "_dtype",
     "torch.device": "_device | _str | _int",
     "str": "_str",
@@ -47,6 +62,8 @@ RETURNS = {
     "float": "_float",
     "Number": "_Number",
     "ints": "Size",
+    "dtype": "_dtype",
+    "OneOrMany": "Any",
 }
 # Of compiled classes: attributes and methods that are no ops. What is not named here is Any.
 ATTRIBUTES = {
@@ -160,19 +177,20 @@ class Arg(NamedTuple):
 
 class Op(NamedTuple):
     name: str
-    places: int
+    flags: int
     args: list[Arg]
     returns: str
     signature: str
     return_names: list[str]
     doc: str
+    autocast: tuple[str, str]  # on the CPU, on CUDA devices
 
 
 def all_ops() -> list[Op]:
     """Every op's declaration, sorted by name; overloads keep the order in which they are tried."""
     ops = [
-        Op(n, p, [Arg(*a) for a in args], r, s, list(names), doc)
-        for n, p, args, r, s, names, doc in _C._list_ops()
+        Op(n, p, [Arg(*a) for a in args], r, s, list(names), doc, autocast)
+        for n, p, args, r, s, names, doc, autocast in _C._list_ops()
     ]
     return sorted(ops, key=lambda op: op.name)
 
@@ -195,7 +213,7 @@ def arguments(op: Op, method: bool) -> Iterator[str]:
             star = True
         name = arg.name + "_" if keyword.iskeyword(arg.name) else arg.name
         yield f"{name}: {kind}{' = ...' if arg.has_default or arg.type == 'torch.Generator' else ''}"
-    if op.places & OUT:
+    if op.flags & OUT:
         if not star:
             yield "*"
         yield "out: Any = ..."
@@ -270,13 +288,13 @@ def stub_text() -> str:
         elif isinstance(value, type) and value.__name__ != name:
             values.append(f"{name} = {value.__name__}")
         elif isinstance(value, type):
-            methods = grouped(op for op in ops if op.places & METHOD) if name == "TensorBase" else {}
+            methods = grouped(op for op in ops if op.flags & METHOD) if name == "TensorBase" else {}
             classes.append(stub_of_type(value, methods))
         else:
             values.append(stub_of_value(name, value))
     for bit, place in PLACES.items():
         lines = [f"class {place}:"]
-        for _, group in sorted(grouped(op for op in ops if op.places & bit).items()):
+        for _, group in sorted(grouped(op for op in ops if op.flags & bit).items()):
             lines.extend(stub_of(group, False, "    "))
         classes.append("\n".join(lines if len(lines) > 1 else [*lines, "    ..."]))
     classes.sort(key=lambda text: ("Error" not in text.split("(")[0] or "RuntimeError" not in text, text))
@@ -342,7 +360,7 @@ def ops_page() -> str:
     by_path: dict[str, list[Op]] = defaultdict(list)
     for op in all_ops():
         for bit, path in PATHS.items():
-            if op.places & bit:
+            if op.flags & bit:
                 by_path[path + op.name].append(op)
     lines = [
         "# Ops",

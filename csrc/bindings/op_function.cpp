@@ -32,10 +32,14 @@ PyObject* op_bind(PyObject* self, PyObject* instance, PyObject*) {
 
 PyObject* op_repr(PyObject* self) { return PyUnicode_FromFormat("<op %s>", group_of(self)->name.c_str()); }
 PyObject* op_name(PyObject* self, void*) { return PyUnicode_FromString(group_of(self)->name.c_str()); }
+std::string doc_of(const OpInfo& op) {
+  return op.inplace_of ? message(op.inplace_of->name, " in place.") : op.doc;
+}
 PyObject* op_doc(PyObject* self, void*) {
   std::ostringstream out;
-  for (const OpInfo* op : group_of(self)->overloads) out << signature_text(*op) << "\n";
-  out << "\n" << group_of(self)->overloads.front()->doc;
+  const OpGroup& group = *group_of(self);
+  for (const OpInfo* op : group.overloads) out << signature_text(*op, group.name) << "\n";
+  out << "\n" << doc_of(*group.overloads.front());
   return PyUnicode_FromString(out.str().c_str());
 }
 PyObject* op_reduce(PyObject* self, PyObject*) { return op_name(self, nullptr); }
@@ -64,7 +68,8 @@ PyType_Spec op_spec = {"warptape.OpFunction", sizeof(OpFunction), 0,
   if (group.overloads.size() == 1) {
     Frame frame;
     parse(*group.overloads[0], group.arg_names[0], call, frame, true);
-    out << group.name << "(): " << frame.problem << "; expected " << signature_text(*group.overloads[0]);
+    out << group.name << "(): " << frame.problem << "; expected "
+        << signature_text(*group.overloads[0], group.name);
   } else {
     out << group.name << "() received an invalid combination of arguments - got (";
     const char* comma = "";
@@ -77,7 +82,7 @@ PyType_Spec op_spec = {"warptape.OpFunction", sizeof(OpFunction), 0,
     for (size_t i = 0; i < group.overloads.size(); ++i) {
       Frame frame;
       parse(*group.overloads[i], group.arg_names[i], call, frame, true);
-      out << "\n * " << signature_text(*group.overloads[i]) << "\n      " << frame.problem;
+      out << "\n * " << signature_text(*group.overloads[i], group.name) << "\n      " << frame.problem;
     }
   }
   throw TypeError(std::move(out).str());
@@ -122,43 +127,6 @@ PyObject* finish_out(const OpInfo& op, PyObject* out, Result& result) {
   return Py_NewRef(out);
 }
 
-// For calls with a tensor that is not the CPU's: DeviceError unless all tensors lie on one device (numbers in
-// host memory, 0-dim CPU tensors, may go with any); and a call on a device may wait for it, which is work
-// enough to let go of the GIL.
-[[gnu::cold, gnu::noinline]] void check_devices(const OpInfo& op, Frame& frame) {
-  const Tensor* first = nullptr;
-  auto check = [&](const Tensor& t) {
-    if (t.device().is_cuda()) frame.work = std::max(frame.work, GilRelease::kWorthIt);
-    if (t.ndim() == 0 && t.device().is_cpu()) return;
-    if (!first) first = &t;
-    WT_CHECK((op.places & kMixedDevices) || t.device() == first->device(), DeviceError, op.name,
-             ": Expected all tensors to be on the same device, but found at least two devices, ",
-             first->device(), " and ", t.device(), "! Move one with .to(device)");
-  };
-  for (size_t i = 0; i < op.args.size(); ++i) {
-    const Value& v = frame.values[i];
-    if (!v.present) continue;
-    if (op.args[i].type == ArgType::Tensor) check(*v.tensor);
-    if (op.args[i].type == ArgType::TensorList)
-      for (const Tensor& t : TensorList{static_cast<const Tensor*>(v.list.data), v.list.size}) check(t);
-  }
-}
-
-// For calls with complex numbers: DtypeError unless the op knows them.
-[[gnu::cold, gnu::noinline]] void check_complex(const OpInfo& op, const Frame& frame) {
-  const char* found = "complex numbers";
-  bool on_device = false;
-  for (size_t i = op.args.size(); i-- > 0;) {
-    if (op.args[i].type != ArgType::Tensor || !frame.values[i].present) continue;
-    const Tensor& t = *frame.values[i].tensor;
-    if (is_complex(t.dtype())) found = name(t.dtype());
-    on_device |= t.device().is_cuda();
-  }
-  WT_CHECK(ops::takes_complex(op.name), DtypeError, op.name, ": not implemented for ", found);
-  WT_CHECK(!on_device || !ops::moves_by_kernel(op.name), NotImplementedError, op.name, ": ", found,
-           " is moved by this op on the CPU alone; take torch.view_as_real");
-}
-
 // A factory draws or computes in the dtype and on the device of `out`.
 [[gnu::cold, gnu::noinline]] void take_options(const OpInfo& op, Frame& frame) {
   if (!is_tensor(frame.out)) return;
@@ -183,8 +151,8 @@ PyObject* finish_out(const OpInfo& op, PyObject* out, Result& result) {
 PyObject* call_overload(const OpGroup& group, size_t i, Frame& frame) {
   const OpInfo& op = *group.overloads[i];
   Result result;
-  if (__builtin_expect(frame.elsewhere, 0)) check_devices(op, frame);
-  if (__builtin_expect(frame.complex, 0)) check_complex(op, frame);
+  // A call on a device may wait for it, which is work enough to let go of the GIL.
+  if (__builtin_expect(frame.on_device, 0)) frame.work = std::max(frame.work, GilRelease::kWorthIt);
   if (__builtin_expect(frame.out != nullptr, 0)) take_options(op, frame);
   {
     GilRelease release(frame.work);
@@ -233,6 +201,17 @@ void add_overload(OpGroup& group, const OpInfo& op) {
   group.result_types.push_back(named_result(op));
 }
 
+// (alias, op) by name, in-place forms included.
+std::vector<std::pair<std::string, std::string>> aliases() {
+  std::vector<std::pair<std::string, std::string>> names;
+  for (const Alias* a = all_aliases(); a; a = a->next) {
+    names.emplace_back(a->name, a->of);
+    names.emplace_back(std::string(a->name) + "_", std::string(a->of) + "_");
+  }
+  std::reverse(names.begin(), names.end());
+  return names;
+}
+
 void publish(PyObject* place, const OpGroup& group, bool binds) {
   auto* f = PyObject_New(OpFunction, op_function_type);
   if (!f) throw PythonErrorSet();
@@ -243,36 +222,41 @@ void publish(PyObject* place, const OpGroup& group, bool binds) {
   checked(PyObject_SetAttrString(place, group.name.c_str(), owned.get()));
 }
 
-// [(name, places, signature, return kind, doc)] of every op, for stubs and the op table.
+Object describe(const OpInfo& op, const char* name) {
+  constexpr const char* kinds[] = {"None",  "Tensor", "tuple", "list",  "bool",     "int",
+                                   "float", "Number", "ints",  "dtype", "OneOrMany"};
+  constexpr const char* rules[] = {"keep", "lower", "float32", "widest", "refuse"};
+  Object args = checked(PyList_New(0));
+  for (const Arg& a : op.args) {
+    Object arg = checked(Py_BuildValue("(ssOOOO)", a.name, type_text(a), a.optional ? Py_True : Py_False,
+                                       a.def.kind != ArgDefault::Kind::Required ? Py_True : Py_False,
+                                       (a.marks & kKeywordOnly) ? Py_True : Py_False,
+                                       (a.marks & kVarArgs) ? Py_True : Py_False));
+    checked(PyList_Append(args.get(), arg.get()));
+  }
+  Object names = checked(PyList_New(0));
+  for (const char* n : op.return_names)
+    checked(PyList_Append(names.get(), checked(PyUnicode_FromString(n)).get()));
+  return checked(Py_BuildValue("(sIOssOs(ss))", name, op.flags, args.get(),
+                               kinds[static_cast<int>(op.returns)], signature_text(op, name).c_str(),
+                               names.get(), doc_of(op).c_str(), rules[static_cast<int>(op.autocast(false))],
+                               rules[static_cast<int>(op.autocast(true))]));
+}
+
+// [(name, flags, arguments, return kind, signature, names of results, doc, autocast on (CPU, CUDA))] of every
+// op and alias, for stubs and the op table.
 PyObject* list_ops(PyObject*, PyObject*) {
   return guarded([&] {
-    constexpr const char* kinds[] = {"None", "Tensor", "tuple",  "list", "bool",
-                                     "int",  "float",  "Number", "ints"};
+    std::vector<const OpInfo*> ops;
+    for (const OpInfo* op = all_ops(); op; op = op->next) ops.push_back(op);
+    std::reverse(ops.begin(), ops.end());
     Object list = checked(PyList_New(0));
-    for (const OpInfo* op = all_ops(); op; op = op->next) {
-      Object args = checked(PyList_New(0));
-      for (const Arg& a : op->args) {
-        Object arg = checked(Py_BuildValue("(ssOOOO)", a.name, type_text(a), a.optional ? Py_True : Py_False,
-                                           a.def.kind != ArgDefault::Kind::Required ? Py_True : Py_False,
-                                           (a.marks & kKeywordOnly) ? Py_True : Py_False,
-                                           (a.marks & kVarArgs) ? Py_True : Py_False));
-        checked(PyList_Append(args.get(), arg.get()));
-      }
-      Object names = checked(PyList_New(0));
-      for (const char* n : op->return_names)
-        checked(PyList_Append(names.get(), checked(PyUnicode_FromString(n)).get()));
-      Object row = checked(Py_BuildValue("(sIOssOs)", op->name, op->places, args.get(),
-                                         kinds[static_cast<int>(op->returns)], signature_text(*op).c_str(),
-                                         names.get(), op->doc));
-      checked(PyList_Append(list.get(), row.get()));
-    }
-    checked(PyList_Reverse(list.get()));
+    for (const OpInfo* op : ops) checked(PyList_Append(list.get(), describe(*op, op->name).get()));
+    for (const auto& [name, of] : aliases())
+      for (const OpInfo* op : ops)
+        if (of == op->name) checked(PyList_Append(list.get(), describe(*op, name.c_str()).get()));
     return list.release();
   });
-}
-PyObject* takes_complex(PyObject*, PyObject* name) {
-  const char* text = PyUnicode_AsUTF8(name);
-  return text ? PyBool_FromLong(ops::takes_complex(text)) : nullptr;
 }
 // _write_out(name, out, result): what out= of a function written in Python does; returns out.
 PyObject* write_out_py(PyObject*, PyObject* args) {
@@ -286,11 +270,9 @@ PyObject* write_out_py(PyObject*, PyObject* args) {
     return Py_NewRef(out);
   });
 }
-PyMethodDef module_methods[] = {
-    {"_write_out", write_out_py, METH_VARARGS, nullptr},
-    {"_takes_complex", takes_complex, METH_O, "Whether an op computes with complex numbers."},
-    {"_list_ops", list_ops, METH_NOARGS, "Every op's declaration, oldest first."},
-    {}};
+PyMethodDef module_methods[] = {{"_write_out", write_out_py, METH_VARARGS, nullptr},
+                                {"_list_ops", list_ops, METH_NOARGS, "Every op's declaration, oldest first."},
+                                {}};
 
 }  // namespace
 
@@ -322,7 +304,7 @@ void init_ops(PyObject* module) {
   checked(PyModule_AddFunctions(module, module_methods));
   return_types = make_place(module, "_return_types").release();
   struct Place {
-    OpPlace bit;
+    OpFlag bit;
     Object object;
     bool binds;
     std::map<std::string, OpGroup*> groups;
@@ -331,16 +313,22 @@ void init_ops(PyObject* module) {
                     {kMethod, Object::share(reinterpret_cast<PyObject*>(tensor_base_type)), true, {}},
                     {kNN, make_place(module, "_nn"), false, {}},
                     {kLinalg, make_place(module, "_linalg"), false, {}},
+                    {kSpecial, make_place(module, "_special"), false, {}},
+                    {kFFT, make_place(module, "_fft"), false, {}},
                     {kPrivate, make_place(module, "_private"), false, {}}};
   std::vector<const OpInfo*> ops;
   for (const OpInfo* op = all_ops(); op; op = op->next) ops.push_back(op);
   for (size_t i = ops.size(); i-- > 0;)
     for (Place& p : places)
-      if (ops[i]->places & p.bit) {
+      if (ops[i]->flags & p.bit) {
         OpGroup*& group = p.groups[ops[i]->name];
         if (!group) group = new OpGroup;
         add_overload(*group, *ops[i]);
       }
+  for (Place& p : places)
+    for (const auto& [name, of] : aliases())
+      if (auto at = p.groups.find(of); at != p.groups.end())
+        (p.groups[name] = new OpGroup(*at->second))->name = name;
   for (Place& p : places)
     for (auto& [name, group] : p.groups) publish(p.object.get(), *group, p.binds);
   functions = places[0].groups;

@@ -42,8 +42,23 @@ bool to_double(PyObject* o, double& out, bool read_devices) {
   return true;
 }
 
+bool to_ints(PyObject* o, Shape& out) {
+  Object items = frozen(o);
+  Py_ssize_t n = PyTuple_GET_SIZE(items.get());
+  out.reserve(static_cast<size_t>(n));
+  for (Py_ssize_t i = 0; i < n; ++i) {
+    int64_t x;
+    PyObject* item = PyTuple_GET_ITEM(items.get(), i);
+    if (PyBool_Check(item) || !to_int(item, x)) return false;
+    out.push_back(x);
+  }
+  return true;
+}
+
+bool is_list(PyObject* o) { return PyTuple_Check(o) || PyList_Check(o); }
+
 bool to_int_list(PyObject* o, Frame& frame, Value& v, bool single_too) {
-  if (!PyTuple_Check(o) && !PyList_Check(o)) {
+  if (!is_list(o)) {
     int64_t& single = frame.singles[frame.singles_used];
     if (!single_too || PyBool_Check(o) || !to_int(o, single)) return false;
     v.list = {&single, 1};
@@ -51,21 +66,29 @@ bool to_int_list(PyObject* o, Frame& frame, Value& v, bool single_too) {
     return true;
   }
   Shape& shape = frame.shapes.emplace_back();
-  Object items = frozen(o);
-  Py_ssize_t n = PyTuple_GET_SIZE(items.get());
-  shape.reserve(static_cast<size_t>(n));
-  for (Py_ssize_t i = 0; i < n; ++i) {
-    int64_t x;
-    PyObject* item = PyTuple_GET_ITEM(items.get(), i);
-    if (PyBool_Check(item) || !to_int(item, x)) return false;
-    shape.push_back(x);
-  }
+  if (!to_ints(o, shape)) return false;
   v.list = {shape.data(), shape.size()};
   return true;
 }
 
+// Items that are ints stand for lists of one.
+bool to_int_lists(PyObject* o, Frame& frame, Value& v) {
+  if (!is_list(o)) return false;
+  auto& lists = frame.int_lists.emplace_back();
+  Object items = frozen(o);
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(items.get()); ++i) {
+    PyObject* item = PyTuple_GET_ITEM(items.get(), i);
+    int64_t one;
+    Shape& ints = lists.emplace_back();
+    if (is_list(item) ? !to_ints(item, ints) : PyBool_Check(item) || !to_int(item, one)) return false;
+    if (!is_list(item)) ints.push_back(one);
+  }
+  v.list = {lists.data(), lists.size()};
+  return true;
+}
+
 bool to_tensor_list(PyObject* o, Frame& frame, Value& v) {
-  if (!PyTuple_Check(o) && !PyList_Check(o)) return false;
+  if (!is_list(o)) return false;
   auto& list = frame.tensor_lists.emplace_back();
   Py_ssize_t n = PySequence_Fast_GET_SIZE(o);
   list.reserve(static_cast<size_t>(n));
@@ -74,22 +97,20 @@ bool to_tensor_list(PyObject* o, Frame& frame, Value& v) {
     if (!is_tensor(item)) return false;
     list.push_back(tensor_of(item));
     frame.work += list.back().numel();
-    frame.elsewhere |= !list.back().device().is_cpu();
-    frame.complex |= is_complex(list.back().dtype());
+    frame.on_device |= !list.back().device().is_cpu();
   }
   v.list = {list.data(), list.size()};
   return true;
 }
 
 bool to_opt_tensor_list(PyObject* o, Frame& frame, Value& v) {
-  if (!PyTuple_Check(o) && !PyList_Check(o)) return false;
+  if (!is_list(o)) return false;
   auto& list = frame.opt_lists.emplace_back();
   Py_ssize_t n = PySequence_Fast_GET_SIZE(o);
   for (Py_ssize_t i = 0; i < n; ++i) {
     PyObject* item = PySequence_Fast_GET_ITEM(o, i);
     if (item != Py_None && !is_tensor(item)) return false;
     list.push_back(item == Py_None ? OptTensor() : OptTensor(tensor_of(item)));
-    frame.complex |= item != Py_None && is_complex(tensor_of(item).dtype());
   }
   v.list = {list.data(), list.size()};
   return true;
@@ -131,8 +152,7 @@ bool convert(const Arg& arg, PyObject* o, Frame& frame, Value& v) {
       if (!is_tensor(o)) return false;
       v.tensor = &tensor_of(o);
       frame.work += v.tensor->numel();
-      frame.elsewhere |= !v.tensor->device().is_cpu();
-      frame.complex |= is_complex(v.tensor->dtype());
+      frame.on_device |= !v.tensor->device().is_cpu();
       return true;
     case ArgType::TensorList:
       return to_tensor_list(o, frame, v);
@@ -148,11 +168,13 @@ bool convert(const Arg& arg, PyObject* o, Frame& frame, Value& v) {
         return v.b = PyObject_IsTrue(o) == 1, true;
       return false;
     case ArgType::Scalar:
-      return to_scalar(o, v.scalar, frame.read_devices) && (frame.complex |= v.scalar.is_complex(), true);
+      return to_scalar(o, v.scalar, frame.read_devices);
     case ArgType::IntList:
       return to_int_list(o, frame, v, true);
+    case ArgType::IntLists:
+      return to_int_lists(o, frame, v);
     case ArgType::DType:
-      return to_dtype(o, v) && (frame.complex |= is_complex(v.dtype), true);
+      return to_dtype(o, v);
     case ArgType::Device:
       return to_device(o, v) && (frame.work += v.device.is_cuda() ? GilRelease::kWorthIt : 0, true);
     case ArgType::String:
@@ -228,8 +250,9 @@ bool convert_varargs(const Arg& arg, PyObject* const* args, Py_ssize_t n, Frame&
   Object tuple = checked(PyTuple_New(n));
   for (Py_ssize_t i = 0; i < n; ++i) PyTuple_SET_ITEM(tuple.get(), i, Py_NewRef(args[i]));
   v.present = true;
-  return arg.type == ArgType::TensorList ? to_tensor_list(tuple.get(), frame, v)
-                                         : to_int_list(tuple.get(), frame, v, false);
+  if (arg.type == ArgType::TensorList) return to_tensor_list(tuple.get(), frame, v);
+  if (arg.type == ArgType::IntLists) return to_int_lists(tuple.get(), frame, v);
+  return to_int_list(tuple.get(), frame, v, false);
 }
 
 }  // namespace
@@ -329,7 +352,7 @@ bool parse_keywords(const OpInfo& op, std::span<PyObject* const> names, const Ca
     PyObject* o = call.args[call.nargs + k];
     int at = find_name(names, key);
     if (at < 0) {
-      if ((op.places & kOut) && PyUnicode_CompareWithASCIIString(key, "out") == 0) {
+      if ((op.flags & kOut) && PyUnicode_CompareWithASCIIString(key, "out") == 0) {
         if (o != Py_None) frame.out = o;
         continue;
       }
@@ -386,6 +409,8 @@ const char* type_text(const Arg& arg) {
       return "Number";
     case ArgType::IntList:
       return "tuple of ints";
+    case ArgType::IntLists:
+      return "tuple of tuples of ints";
     case ArgType::DType:
       return "torch.dtype";
     case ArgType::Device:
@@ -398,9 +423,9 @@ const char* type_text(const Arg& arg) {
   return "object";
 }
 
-std::string signature_text(const OpInfo& op) {
+std::string signature_text(const OpInfo& op, std::string_view called) {
   std::ostringstream out;
-  out << op.name << "(";
+  out << called << "(";
   bool keyword_only = false;
   for (size_t i = 0; i < op.args.size(); ++i) {
     const Arg& arg = op.args[i];

@@ -15,11 +15,11 @@ struct Frame {
   SmallVector<Shape, 6> shapes;  // may not move: values point into them
   SmallVector<std::vector<Tensor>, 1> tensor_lists;
   SmallVector<std::vector<OptTensor>, 1> opt_lists;
+  SmallVector<std::vector<Shape>, 1> int_lists;
   int64_t singles[kMaxArgs];  // ints given for lists
   int singles_used = 0;
   int64_t work = 0;        // elements of all tensor arguments
-  bool elsewhere = false;  // some tensor is not the CPU's
-  bool complex = false;    // some tensor, number or dtype is
+  bool on_device = false;  // some tensor is not the CPU's
   bool read_devices;       // numbers may be read from a device, which waits for it
   explicit Frame(bool reads = false) : read_devices(reads) {}
   PyObject* out = nullptr;  // of out=
@@ -39,7 +39,7 @@ bool parse(const OpInfo& op, std::span<PyObject* const> names, const CallArgs& c
            bool explain);
 
 // "add(Tensor input, Tensor other, *, Number alpha=1)"
-std::string signature_text(const OpInfo& op);
+std::string signature_text(const OpInfo& op, std::string_view called);
 const char* type_text(const Arg& arg);
 
 }  // namespace warptape::bindings

@@ -74,8 +74,7 @@ int set_data(PyObject* self, PyObject* value, void*) {
         const Tensor &t = tensor_of(self), &from = tensor_of(value);
         WT_CHECK(!requires_grad(t) || is_differentiable(from.dtype()), DtypeError,
                  "data set to a tensor that requires gradients must be floating point, got ", from.dtype());
-        t->storage = from->storage;
-        t->dtype = from.dtype();
+        t->set_storage(from->storage, from.dtype());
         t->set_geometry(from.sizes(), from.strides(), from.offset());
         return 0;
       },

@@ -41,6 +41,10 @@ PyObject* wrap(Result&& result, PyTypeObject* named) {
       return wrap(result.scalar);
     case Result::Kind::IntList:
       return wrap_size(result.ints);
+    case Result::Kind::DType:
+      return wrap(result.dtype);
+    case Result::Kind::OneOrMany:  // boxed as Tensor or List
+      break;
   }
   if (!named) return wrap_tuple(result.tensors);
   Object out = checked(PyStructSequence_New(named));

@@ -220,7 +220,7 @@ decltype(softsign) softsign{"softsign", plain_only<softsign_def>, kNN, {"input"}
 decltype(softplus) softplus{
     "softplus",
     softplus_impl,
-    kNN,
+    kNN | kFloat32Cuda,
     {"input", {"beta", 1.0}, {"threshold", 20.0}},
     "log(1 + exp(beta * input)) / beta; input itself where beta * input > threshold."};
 decltype(silu) silu{"silu", plain<silu_def>, kNN, {"input", kInplace}, "input * sigmoid(input)."};

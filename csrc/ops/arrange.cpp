@@ -42,18 +42,24 @@ Tensor tril_inplace(const Tensor& x, int64_t k) { return copy_(x, tril_impl(x, k
 Tensor triu_inplace(const Tensor& x, int64_t k) { return copy_(x, triu_impl(x, k), false); }
 const Op<Tensor(const Tensor&, int64_t)> tril_op{"tril",
                                                  tril_impl,
-                                                 kBoth | kOut,
+                                                 kBoth | kOut | kComplex | kMovesOnly,
                                                  {"input", Arg::integer("diagonal", 0)},
                                                  "The lower triangle; zeros above the diagonal."},
     triu_op{"triu",
             triu_impl,
-            kBoth | kOut,
+            kBoth | kOut | kComplex | kMovesOnly,
             {"input", Arg::integer("diagonal", 0)},
             "The upper triangle; zeros below the diagonal."},
-    tril_op_{
-        "tril_", tril_inplace, kMethod, {{"input", kWritten}, Arg::integer("diagonal", 0)}, "tril in place."},
-    triu_op_{
-        "triu_", triu_inplace, kMethod, {{"input", kWritten}, Arg::integer("diagonal", 0)}, "triu in place."};
+    tril_op_{"tril_",
+             tril_inplace,
+             kMethod | kComplex | kMovesOnly,
+             {{"input", kWritten}, Arg::integer("diagonal", 0)},
+             "tril in place."},
+    triu_op_{"triu_",
+             triu_inplace,
+             kMethod | kComplex | kMovesOnly,
+             {{"input", kWritten}, Arg::integer("diagonal", 0)},
+             "triu in place."};
 
 // ---- flip, roll ----------------------------------------------------------------------------------------
 
@@ -98,7 +104,7 @@ Tensor roll_impl(const Tensor& x, IntList shifts, IntList dims) {
 const Op<Tensor(const Tensor&, IntList, IntList)> roll_op{
     "roll",
     roll_impl,
-    kBoth,
+    kBoth | kComplex | kMovesOnly,
     {"input", "shifts", {"dims", {}}},
     "Elements moved along dims, those that fall off come in at the other end."};
 
@@ -127,11 +133,14 @@ Tensor tile_impl(const Tensor& x, IntList times) {
   full.append(times.begin(), times.end());
   return repeat_impl(x, full);
 }
-const Op<Tensor(const Tensor&, IntList)> repeat_op{
-    "repeat", repeat_impl, kMethod, {"input", {"repeats", kVarArgs}}, "A copy repeated along each dim."},
+const Op<Tensor(const Tensor&, IntList)> repeat_op{"repeat",
+                                                   repeat_impl,
+                                                   kMethod | kComplex,
+                                                   {"input", {"repeats", kVarArgs}},
+                                                   "A copy repeated along each dim."},
     tile_op{"tile",
             tile_impl,
-            kBoth,
+            kBoth | kComplex,
             {"input", {"dims", kVarArgs}},
             "repeat, with missing leading counts taken as 1."};
 
@@ -166,13 +175,13 @@ Tensor repeat_interleave_tensor_impl(const Tensor& x, const Tensor& times, std::
 const Op<Tensor(const Tensor&, int64_t, std::optional<int64_t>)> repeat_interleave_op{
     "repeat_interleave",
     repeat_interleave_impl,
-    kBoth,
+    kBoth | kComplex | kMovesOnly,
     {"input", "repeats", {"dim", none}},
     "Each element repeated in place."};
 const Op<Tensor(const Tensor&, const Tensor&, std::optional<int64_t>)> repeat_interleave_tensor_op{
     "repeat_interleave",
     repeat_interleave_tensor_impl,
-    kBoth,
+    kBoth | kComplex | kMovesOnly,
     {"input", "repeats", {"dim", none}},
     "Each element repeated as often as its count says."};
 
@@ -219,7 +228,7 @@ Tensor unfold_impl(const Tensor& x, int64_t dim, int64_t size, int64_t step) {
 const Op<Tensor(const Tensor&, int64_t, int64_t, int64_t)> unfold_op{
     "unfold",
     unfold_impl,
-    kMethod,
+    kMethod | kComplex,
     {"input", "dimension", "size", "step"},
     "A view of the windows of a dim; their elements become the last dim."};
 
@@ -243,7 +252,7 @@ Tensor diag_embed_impl(const Tensor& x, int64_t offset, int64_t a, int64_t b) {
 const Op<Tensor(const Tensor&, int64_t, int64_t, int64_t)> diag_embed_op{
     "diag_embed",
     diag_embed_impl,
-    kBoth,
+    kBoth | kComplex,
     {"input", Arg::integer("offset", 0), Arg::integer("dim1", -2), Arg::integer("dim2", -1)},
     "The last dim as a diagonal of zeros' matrices."};
 
@@ -319,13 +328,16 @@ Tensor as_strided_impl(const Tensor& x, IntList size, IntList stride, std::optio
 const Op<Tensor(const Tensor&, IntList, IntList, std::optional<int64_t>)> as_strided_op{
     "as_strided",
     as_strided_impl,
-    kBoth,
+    kBoth | kComplex,
     {"input", "size", "stride", {"storage_offset", none}},
     "A view with any sizes and strides in the storage."};
 
 }  // namespace
 
-decltype(flip) flip{
-    "flip", flip_impl, kBoth, {"input", {"dims", kVarArgs}}, "The tensor mirrored in the given dims."};
+decltype(flip) flip{"flip",
+                    flip_impl,
+                    kBoth | kComplex | kMovesOnly,
+                    {"input", {"dims", kVarArgs}},
+                    "The tensor mirrored in the given dims."};
 
 }  // namespace warptape::ops

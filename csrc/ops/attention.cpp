@@ -298,7 +298,7 @@ Tensor attention_impl(const Tensor& query, const Tensor& key, const Tensor& valu
 decltype(scaled_dot_product_attention) scaled_dot_product_attention{
     "scaled_dot_product_attention",
     attention_impl,
-    kNN,
+    kNN | kLower,
     {"query",
      "key",
      "value",
@@ -309,8 +309,6 @@ decltype(scaled_dot_product_attention) scaled_dot_product_attention{
      {"enable_gqa", false, kKeywordOnly}},
     "softmax(query key^T * scale + mask) value; query [..., H, T, D], key [..., H, S, D], value [..., H, S, "
     "E]. A bool "
-    "mask says which keys take part, another is added to the scores. A query that sees no key gets zeros.",
-    {},
-    Autocast::Lower};
+    "mask says which keys take part, another is added to the scores. A query that sees no key gets zeros."};
 
 }  // namespace warptape::ops

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <list>
-#include <string_view>
 #include <unordered_map>
 
 #include "ops/copy.h"
@@ -123,42 +122,13 @@ bool has_cuda(const OpInfo& op, std::span<const Value> args) {
   return found;
 }
 
-// PyTorch's lists for CUDA, where they differ from the CPU's, which the ops declare.
-constexpr std::string_view kCudaFloat32[] = {
-    "acos",        "arccos",    "arcsin",     "asin",       "cosh",       "cumprod",    "cumsum", "erfinv",
-    "exp",         "expm1",     "group_norm", "layer_norm", "log",        "log10",      "log1p",  "log2",
-    "log_softmax", "logsumexp", "norm",       "pow",        "prod",       "reciprocal", "rsqrt",  "sinh",
-    "softmax",     "softplus",  "sum",        "tan",        "vector_norm"};
-constexpr std::string_view kCudaWidest[] = {"addcdiv", "addcmul",   "atan2",       "bilinear",
-                                            "dot",     "index_put", "scatter_add", "tensordot"};
-constexpr std::string_view kCudaLower[] = {"addmv", "mv"};
-constexpr std::string_view kCudaKeep[] = {"huber_loss"};
-
-Autocast cuda_kind(const OpInfo& op) {
-  static const auto& kinds = *new std::unordered_map<const OpInfo*, Autocast>([] {
-    std::unordered_map<const OpInfo*, Autocast> found;
-    for (const OpInfo* o = all_ops(); o; o = o->next) {
-      const auto among = [&](auto& names) { return std::ranges::find(names, o->name) != std::end(names); };
-      if (among(kCudaFloat32)) found[o] = Autocast::Float32;
-      if (among(kCudaWidest)) found[o] = Autocast::Widest;
-      if (among(kCudaLower)) found[o] = Autocast::Lower;
-      if (among(kCudaKeep)) found[o] = Autocast::Keep;
-    }
-    return found;
-  }());
-  WT_CHECK(std::string_view(op.name) != "binary_cross_entropy", NotImplementedError,
-           "binary_cross_entropy: unsafe to autocast on CUDA, for float16 loses the logarithm of small "
-           "numbers; use "
-           "binary_cross_entropy_with_logits, which is safe, or leave autocast for this call");
-  const auto at = kinds.find(&op);
-  return at == kinds.end() ? op.autocast : at->second;
-}
-
 bool autocast_call(const OpInfo& op, std::span<Value> args, Result& out, Mode mode) {
-  if (!mode.cuda && op.autocast == Autocast::Keep) return false;
-  if (has_cuda(op, args) != mode.cuda) return false;
-  const Autocast kind = mode.cuda ? cuda_kind(op) : op.autocast;
-  if (kind == Autocast::Keep) return false;
+  const Autocast kind = op.autocast(mode.cuda);
+  if (kind == Autocast::Keep || has_cuda(op, args) != mode.cuda) return false;
+  WT_CHECK(kind != Autocast::Refuse, NotImplementedError, op.name,
+           ": unsafe to autocast, for narrow floats do not hold what it computes; use a form that takes "
+           "logits, such as ",
+           op.name, "_with_logits, or leave autocast for this call");
   for (const Arg& a : op.args)
     if (a.marks & kWritten) return false;
   std::optional<DType> dtype = kind == Autocast::Lower     ? mode.narrow()

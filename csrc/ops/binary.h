@@ -101,11 +101,6 @@ Tensor binary_inplace(const Tensor& a, const B& b) {
   BinaryDef NAME##_def{                                                                                     \
       #NAME, #NAME "_", ResultRule::RULE, {NODE, NAME##_backward}, ElementwiseSlot{#NAME}, DIVIDES, CHECK}; \
   }
-// Without a gradient; under a name of its own.
-#define WT_BINARY_ALIAS(ALIAS, SLOT, RULE)                                                                \
-  namespace {                                                                                             \
-  BinaryDef ALIAS##_def{#ALIAS, #ALIAS "_", ResultRule::RULE, {#ALIAS, nullptr}, ElementwiseSlot{#SLOT}}; \
-  }
 // Without a gradient.
 #define WT_BINARY_PLAIN(NAME, NODE, RULE, DIVIDES, CHECK)                                             \
   namespace {                                                                                         \
@@ -115,21 +110,23 @@ Tensor binary_inplace(const Tensor& a, const B& b) {
 // The forms of an op: of two tensors, in place, with a number second, that in place, with a number first.
 #define WT_BINARY_ARGS {"input", "other"}
 #define WT_BINARY_INTO {{"input", kWritten}, "other"}
-#define WT_BINARY_TT(NAME, DOC) \
-  decltype(NAME) NAME { #NAME, binary_impl<NAME##_def, Tensor, Tensor>, kBothOut, WT_BINARY_ARGS, DOC }
+#define WT_BINARY_TT(NAME, FACTS, DOC)                                                      \
+  decltype(NAME) NAME {                                                                     \
+    #NAME, binary_impl<NAME##_def, Tensor, Tensor>, kBothOut | (FACTS), WT_BINARY_ARGS, DOC \
+  }
 #define WT_BINARY_TT_(NAME)                                                                         \
   decltype(NAME##_) NAME##_{#NAME "_", binary_inplace<NAME##_def, Tensor>, kMethod, WT_BINARY_INTO, \
                             #NAME " in place."}
-#define WT_BINARY_TS(NAME, DOC)                                                   \
-  decltype(NAME##_ts) NAME##_ts {                                                 \
-    #NAME, binary_impl<NAME##_def, Tensor, Scalar>, kBothOut, WT_BINARY_ARGS, DOC \
+#define WT_BINARY_TS(NAME, FACTS, DOC)                                                      \
+  decltype(NAME##_ts) NAME##_ts {                                                           \
+    #NAME, binary_impl<NAME##_def, Tensor, Scalar>, kBothOut | (FACTS), WT_BINARY_ARGS, DOC \
   }
 #define WT_BINARY_TS_(NAME)                                                                               \
   decltype(NAME##_ts_) NAME##_ts_{#NAME "_", binary_inplace<NAME##_def, Scalar>, kMethod, WT_BINARY_INTO, \
                                   #NAME " in place."}
-#define WT_BINARY_ST(NAME, DOC)                                                           \
-  decltype(NAME##_st) NAME##_st {                                                         \
-    #NAME, binary_impl<NAME##_def, Scalar, Tensor>, kFunction | kOut, WT_BINARY_ARGS, DOC \
+#define WT_BINARY_ST(NAME, FACTS, DOC)                                                              \
+  decltype(NAME##_st) NAME##_st {                                                                   \
+    #NAME, binary_impl<NAME##_def, Scalar, Tensor>, kFunction | kOut | (FACTS), WT_BINARY_ARGS, DOC \
   }
 
 }  // namespace warptape::ops

@@ -231,7 +231,7 @@ Tensor batch_norm_impl(const Tensor& input, const OptTensor& running_mean, const
 decltype(group_norm) group_norm{
     "group_norm",
     group_norm_impl,
-    kFunction | kNN,
+    kFunction | kNN | kFloat32Cuda,
     {"input", "num_groups", {"weight", none}, {"bias", none}, {"eps", 1e-5}},
     "Normalises [batch, channels, ...] over each group of channels, then scales and shifts "
     "by channel."};

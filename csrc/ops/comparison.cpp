@@ -15,36 +15,33 @@ void check_shift(const char* op, DType promoted) {
 
 }  // namespace
 
-#define WT_COMPARE_ONLY(NAME, NODE, DOC)                                                                   \
-  WT_BINARY_PLAIN(NAME, NODE, Bool, false, nullptr)                                                        \
-  WT_BINARY_TT(NAME, DOC);                                                                                 \
-  WT_BINARY_TS(NAME, DOC);                                                                                 \
-  namespace {                                                                                              \
-  const BinaryOp NAME##_into{#NAME "_", binary_inplace<NAME##_def, Tensor>, kMethod, WT_BINARY_INTO, DOC}; \
-  const BinaryTsOp NAME##_into_ts{#NAME "_", binary_inplace<NAME##_def, Scalar>, kMethod, WT_BINARY_INTO,  \
-                                  DOC};                                                                    \
+#define WT_COMPARE(NAME, FACTS, NODE, DOC)                                                          \
+  WT_BINARY_PLAIN(NAME, NODE, Bool, false, nullptr)                                                 \
+  WT_BINARY_TT(NAME, FACTS, DOC);                                                                   \
+  WT_BINARY_TS(NAME, FACTS, DOC);                                                                   \
+  namespace {                                                                                       \
+  const BinaryOp NAME##_into{#NAME "_", binary_inplace<NAME##_def, Tensor>, kMethod | (FACTS),      \
+                             WT_BINARY_INTO, DOC};                                                  \
+  const BinaryTsOp NAME##_into_ts{#NAME "_", binary_inplace<NAME##_def, Scalar>, kMethod | (FACTS), \
+                                  WT_BINARY_INTO, DOC};                                             \
   }
-#define WT_COMPARE(NAME, ALIAS, NODE, DOC)                                                                \
-  WT_BINARY_ALIAS(ALIAS, NAME, Bool)                                                                      \
-  WT_COMPARE_ONLY(NAME, NODE, DOC)                                                                        \
-  namespace {                                                                                             \
-  const BinaryOp ALIAS##_tt{#ALIAS, binary_impl<ALIAS##_def, Tensor, Tensor>, kBothOut, WT_BINARY_ARGS,   \
-                            DOC};                                                                         \
-  const BinaryTsOp ALIAS##_ts{#ALIAS, binary_impl<ALIAS##_def, Tensor, Scalar>, kBothOut, WT_BINARY_ARGS, \
-                              DOC};                                                                       \
-  }
-WT_COMPARE_ONLY(eq, "EqBackward0", "input == other.")
-WT_COMPARE(ne, not_equal, "NeBackward0", "input != other.")
-WT_COMPARE(lt, less, "LtBackward0", "input < other.")
-WT_COMPARE(le, less_equal, "LeBackward0", "input <= other.")
-WT_COMPARE(gt, greater, "GtBackward0", "input > other.")
-WT_COMPARE(ge, greater_equal, "GeBackward0", "input >= other.")
+WT_COMPARE(eq, kComplex, "EqBackward0", "input == other.")
+WT_COMPARE(ne, kComplex, "NeBackward0", "input != other.")
+WT_COMPARE(lt, kNoFacts, "LtBackward0", "input < other.")
+WT_COMPARE(le, kNoFacts, "LeBackward0", "input <= other.")
+WT_COMPARE(gt, kNoFacts, "GtBackward0", "input > other.")
+WT_COMPARE(ge, kNoFacts, "GeBackward0", "input >= other.")
+namespace {
+const Alias not_equal{"not_equal", "ne"}, less{"less", "lt"}, less_equal{"less_equal", "le"},
+    greater{"greater", "gt"}, greater_equal{"greater_equal", "ge"};
+}  // namespace
 
-#define WT_LOGIC(NAME, NODE, DOC)                                                                          \
-  WT_BINARY_PLAIN(NAME, NODE, Bool, false, nullptr)                                                        \
-  WT_BINARY_TT(NAME, DOC);                                                                                 \
-  namespace {                                                                                              \
-  const BinaryOp NAME##_into{#NAME "_", binary_inplace<NAME##_def, Tensor>, kMethod, WT_BINARY_INTO, DOC}; \
+#define WT_LOGIC(NAME, NODE, DOC)                                                               \
+  WT_BINARY_PLAIN(NAME, NODE, Bool, false, nullptr)                                             \
+  WT_BINARY_TT(NAME, kComplex, DOC);                                                            \
+  namespace {                                                                                   \
+  const BinaryOp NAME##_into{#NAME "_", binary_inplace<NAME##_def, Tensor>, kMethod | kComplex, \
+                             WT_BINARY_INTO, DOC};                                              \
   }
 WT_LOGIC(logical_and, "LogicalAndBackward0", "Where both are non-zero.")
 WT_LOGIC(logical_or, "LogicalOrBackward0", "Where one is non-zero.")
@@ -52,7 +49,7 @@ WT_LOGIC(logical_xor, "LogicalXorBackward0", "Where exactly one is non-zero.")
 
 #define WT_BITS(NAME, CHECK, DOC)                                                                          \
   WT_BINARY_PLAIN(NAME, #NAME, Same, false, CHECK)                                                         \
-  WT_BINARY_TT(NAME, DOC);                                                                                 \
+  WT_BINARY_TT(NAME, kNoFacts, DOC);                                                                       \
   namespace {                                                                                              \
   const BinaryTsOp NAME##_number{#NAME, binary_impl<NAME##_def, Tensor, Scalar>, kBothOut, WT_BINARY_ARGS, \
                                  DOC};                                                                     \
@@ -108,18 +105,18 @@ const Arg kRtol{"rtol", 1e-5}, kAtol{"atol", 1e-8}, kEqualNan{"equal_nan", false
 const Op<Tensor(const Tensor&, const Tensor&, double, double, bool)> isclose{
     "isclose",
     isclose_impl,
-    kFunction | kMethod,
+    kFunction | kMethod | kComplex,
     {"input", "other", kRtol, kAtol, kEqualNan},
     "Where |input - other| <= atol + rtol * |other|."};
 const Op<bool(const Tensor&, const Tensor&, double, double, bool)> allclose{
     "allclose",
     allclose_impl,
-    kFunction | kMethod,
+    kFunction | kMethod | kComplex,
     {"input", "other", kRtol, kAtol, kEqualNan},
     "Whether isclose holds everywhere."};
 const Op<bool(const Tensor&, const Tensor&)> equal{"equal",
                                                    equal_impl,
-                                                   kFunction | kMethod,
+                                                   kFunction | kMethod | kComplex,
                                                    {"input", "other"},
                                                    "Whether both have the same sizes and values."};
 }  // namespace

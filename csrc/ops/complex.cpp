@@ -83,7 +83,7 @@ void complex_backward(Node&, Gradients& g) {
   if (g.wants(0)) g.set(0, real(g[0]));
   if (g.wants(1)) g.set(1, imag(g[0]));
 }
-constexpr NodeType kComplex{"ComplexBackward0", complex_backward};
+constexpr NodeType kFromParts{"ComplexBackward0", complex_backward};
 
 void check_pair(const char* op, const Tensor& a, const Tensor& b) {
   auto fits = [](const Tensor& t) { return t.dtype() == DType::Float32 || t.dtype() == DType::Float64; };
@@ -100,7 +100,7 @@ Tensor complex_impl(const Tensor& re, const Tensor& im) {
       empty(common_shape("complex", inputs), {complex_of(re.dtype()), common_device("complex", inputs)});
   raw_copy(raw_part(out, 0), re);
   raw_copy(raw_part(out, 1), im);
-  if (needs_grad(re, im)) set_history(out, record(kComplex, re, im));
+  if (needs_grad(re, im)) set_history(out, record(kFromParts, re, im));
   return out;
 }
 
@@ -186,82 +186,51 @@ Tensor adjoint_impl(const Tensor& x) {
 
 decltype(view_as_real) view_as_real{"view_as_real",
                                     view_as_real_impl,
-                                    kBoth,
+                                    kBoth | kComplex,
                                     {"input"},
                                     "A view: the parts of complex numbers as a last dim of 2."};
 decltype(view_as_complex) view_as_complex{"view_as_complex",
                                           view_as_complex_impl,
-                                          kBoth,
+                                          kBoth | kComplex,
                                           {"input"},
                                           "A view: pairs along the last dim as complex numbers."};
-decltype(real) real{"real", real_impl, kBoth, {"input"}, "The real part, as a view; a real tensor itself."};
-decltype(imag) imag{"imag", imag_impl, kBoth, {"input"}, "The imaginary part, as a view."};
+decltype(real) real{
+    "real", real_impl, kBoth | kComplex, {"input"}, "The real part, as a view; a real tensor itself."};
+decltype(imag) imag{"imag", imag_impl, kBoth | kComplex, {"input"}, "The imaginary part, as a view."};
 decltype(complex) complex{"complex", complex_impl, kFunction | kOut, {"real", "imag"}, "real + i imag."};
 decltype(polar) polar{
-    "polar", polar_impl, kFunction | kOut, {"abs", "angle"}, "abs * (cos(angle) + i sin(angle))."};
-decltype(conj) conj{"conj", conj_impl, kBoth, {"input"}, "The conjugate, a copy; a real tensor itself."};
-decltype(complex_abs) complex_abs{"_complex_abs", abs_impl, kPrivate, {"input"}, "abs of complex numbers."};
-decltype(complex_sgn) complex_sgn{"_complex_sgn", sgn_impl, kPrivate, {"input"}, "sgn of complex numbers."};
-decltype(angle) angle{"angle", angle_impl, kBoth | kOut, {"input"}, "The angle to the positive real axis."};
+    "polar", polar_impl, kFunction | kOut | kComplex, {"abs", "angle"}, "abs * (cos(angle) + i sin(angle))."};
+decltype(conj) conj{
+    "conj", conj_impl, kBoth | kComplex, {"input"}, "The conjugate, a copy; a real tensor itself."};
+decltype(complex_abs) complex_abs{
+    "_complex_abs", abs_impl, kPrivate | kComplex, {"input"}, "abs of complex numbers."};
+decltype(complex_sgn) complex_sgn{
+    "_complex_sgn", sgn_impl, kPrivate | kComplex, {"input"}, "sgn of complex numbers."};
+decltype(angle) angle{
+    "angle", angle_impl, kBoth | kOut | kComplex, {"input"}, "The angle to the positive real axis."};
 
 namespace {
-const UnaryOp conj_physical{"conj_physical", conj_impl, kBoth | kOut, {"input"}, "The conjugate."},
-    conj_physical_{"conj_physical_", conj_inplace, kBoth, {{"input", kWritten}}, "conj in place."},
-    resolve_conj{
-        "resolve_conj", itself, kBoth, {"input"}, "The tensor itself: conjugates are never pending."},
-    resolve_neg{"resolve_neg", itself, kBoth, {"input"}, "The tensor itself: negations are never pending."},
-    isreal{"isreal", isreal_impl, kBoth, {"input"}, "Where the imaginary part is 0."},
-    adjoint{
-        "adjoint", adjoint_impl, kBoth, {"input"}, "The last two dims swapped, and the conjugate of that."};
+const UnaryOp conj_physical{"conj_physical", conj_impl, kBoth | kOut | kComplex, {"input"}, "The conjugate."},
+    conj_physical_{"conj_physical_", conj_inplace, kBoth | kComplex, {{"input", kWritten}}, "conj in place."},
+    resolve_conj{"resolve_conj",
+                 itself,
+                 kBoth | kComplex,
+                 {"input"},
+                 "The tensor itself: conjugates are never pending."},
+    resolve_neg{"resolve_neg",
+                itself,
+                kBoth | kComplex,
+                {"input"},
+                "The tensor itself: negations are never pending."},
+    isreal{"isreal", isreal_impl, kBoth | kComplex, {"input"}, "Where the imaginary part is 0."},
+    adjoint{"adjoint",
+            adjoint_impl,
+            kBoth | kComplex,
+            {"input"},
+            "The last two dims swapped, and the conjugate of that."};
 const Op<bool(const Tensor&)> is_conj{
-    "is_conj", never, kBoth, {"input"}, "False: conjugates are never pending."},
-    is_neg{"is_neg", never, kBoth, {"input"}, "False: negations are never pending."};
+    "is_conj", never, kBoth | kComplex, {"input"}, "False: conjugates are never pending."},
+    is_neg{"is_neg", never, kBoth | kComplex, {"input"}, "False: negations are never pending."};
 }  // namespace
-
-// In-place forms are not listed: an underscore at the end is left out.
-constexpr std::string_view kComplexOps =
-    "_become _clone _complex_abs _complex_sgn _contiguous _fft_c2c _fft_c2r _foreach_zero _index "
-    "_is_contiguous _nonzero _pad_by_index _scatter_value _set_drop_parts _stride _to abs absolute acos "
-    "acosh add addbmm addcdiv addcmul addmm addmv adjoint all allclose angle any arccos arccosh arcsin "
-    "arcsinh arctan arctanh as_strided asin asinh atan atanh baddbmm bilinear bmm broadcast_to cat chunk "
-    "concat concatenate conj conj_physical conv1d conv2d conv3d conv_transpose1d conv_transpose2d "
-    "conv_transpose3d copy cos cosh count_nonzero cumprod cumsum data_ptr detach diag_embed diagonal dim "
-    "div dot einsum element_size empty empty_like empty_strided eq equal exp exp2 expand expand_as expm1 "
-    "eye fill flatten flip full full_like gather ger imag index_add index_copy index_fill index_put "
-    "index_select inner is_complex is_conj is_floating_point is_inference is_neg is_same_size isclose "
-    "isfinite isinf isnan isreal item lerp linear log log10 log1p log2 logical_and logical_not logical_or "
-    "logical_xor masked_fill masked_scatter masked_select matmul mean mm moveaxis movedim mul multi_dot "
-    "mv narrow ndimension ne neg nelement new_empty new_full new_ones new_zeros norm normal not_equal "
-    "numel ones ones_like outer pad permute polar positive pow prod rand rand_like randn randn_like real "
-    "reciprocal repeat repeat_interleave requires_grad reshape reshape_as resolve_conj resolve_neg roll "
-    "rsqrt scatter scatter_add select sgn sigmoid sin sinc sinh size split sqrt square squeeze stack std "
-    "std_mean storage_offset sub sum swapaxes swapdims t take_along_dim tan tanh tensordot tile transpose "
-    "tril triu unbind unflatten unfold uniform unsqueeze var var_mean vdot vector_norm view view_as "
-    "view_as_complex view_as_real where zero zeros zeros_like ";
-
-constexpr std::string_view kMovedByKernel =
-    "_index _pad_by_index flip gather index_copy index_fill index_put index_select masked_scatter "
-    "masked_select pad repeat_interleave roll scatter take_along_dim tril triu ";
-
-// The names, without the underscore of an in-place form.
-using Names = std::unordered_set<std::string_view>;
-static Names names_of(std::string_view list) {
-  Names names;
-  for (; !list.empty(); list.remove_prefix(list.find(' ') + 1)) names.insert(list.substr(0, list.find(' ')));
-  return names;
-}
-static bool has(const Names& names, std::string_view op) {
-  if (op.size() > 1 && op.back() == '_') op.remove_suffix(1);
-  return names.count(op) != 0;
-}
-
-bool takes_complex(std::string_view op) {
-  static const auto* names = new Names(names_of(kComplexOps));
-  return has(*names, op);
-}
-bool moves_by_kernel(std::string_view op) {
-  static const auto* names = new Names(names_of(kMovedByKernel));
-  return has(*names, op);
-}
 
 }  // namespace warptape::ops

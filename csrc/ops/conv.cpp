@@ -419,30 +419,26 @@ const Arg kStride{"stride", {1}}, kPadding{"padding", {0}}, kDilation{"dilation"
 
 }  // namespace
 
-#define WT_CONV(N, doc)                                                                                  \
-  decltype(conv##N##d) conv##N##d{                                                                       \
-      "conv" #N "d",                                                                                     \
-      conv_impl<N>,                                                                                      \
-      kFunction,                                                                                         \
-      {"input", "weight", {"bias", none}, kStride, kPadding, kDilation, kGroups},                        \
-      doc,                                                                                               \
-      {},                                                                                                \
-      Autocast::Lower};                                                                                  \
-  decltype(conv##N##d_named) conv##N##d_named {                                                          \
-    "conv" #N "d", conv_named_impl<N>, kFunction,                                                        \
-        {"input", "weight", {"bias", none}, kStride, {"padding", "valid"}, kDilation, kGroups}, doc, {}, \
-        Autocast::Lower                                                                                  \
+#define WT_CONV(N, doc)                                                                             \
+  decltype(conv##N##d) conv##N##d{                                                                  \
+      "conv" #N "d",                                                                                \
+      conv_impl<N>,                                                                                 \
+      kFunction | kComplex | kLower,                                                                \
+      {"input", "weight", {"bias", none}, kStride, kPadding, kDilation, kGroups},                   \
+      doc};                                                                                         \
+  decltype(conv##N##d_named) conv##N##d_named {                                                     \
+    "conv" #N "d", conv_named_impl<N>, kFunction | kComplex | kLower,                               \
+        {"input", "weight", {"bias", none}, kStride, {"padding", "valid"}, kDilation, kGroups}, doc \
   }
 WT_CONV(
     1,
     "input [N, C, L] or [C, L], weight [O, C / groups, K] -> [N, O, L']; padding an int, 'same' or 'valid'.");
 WT_CONV(2, "input [N, C, H, W] or [C, H, W], weight [O, C / groups, KH, KW] -> [N, O, H', W'].");
 WT_CONV(3, "input [N, C, D, H, W] or without N, weight [O, C / groups, KD, KH, KW] -> [N, O, D', H', W'].");
-#define WT_CONV_TRANSPOSE(N, doc)                                                                            \
-  decltype(conv_transpose##N##d) conv_transpose##N##d {                                                      \
-    "conv_transpose" #N "d", conv_transpose_impl<N>, kFunction,                                              \
-        {"input", "weight", {"bias", none}, kStride, kPadding, kOutputPadding, kGroups, kDilation}, doc, {}, \
-        Autocast::Lower                                                                                      \
+#define WT_CONV_TRANSPOSE(N, doc)                                                                       \
+  decltype(conv_transpose##N##d) conv_transpose##N##d {                                                 \
+    "conv_transpose" #N "d", conv_transpose_impl<N>, kFunction | kComplex | kLower,                     \
+        {"input", "weight", {"bias", none}, kStride, kPadding, kOutputPadding, kGroups, kDilation}, doc \
   }
 WT_CONV_TRANSPOSE(1, "input [N, C, L], weight [C, O / groups, K] -> [N, O, L']; the transpose of conv1d.");
 WT_CONV_TRANSPOSE(

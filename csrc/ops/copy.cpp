@@ -198,51 +198,61 @@ Tensor cast(const Tensor& x, DType dtype) {
 
 decltype(contiguous) contiguous{"_contiguous",
                                 contiguous_impl,
-                                kPrivate,
+                                kPrivate | kComplex,
                                 {"input"},
                                 "The tensor with its elements in order; itself when they are."};
-decltype(clone) clone{"_clone", clone_impl, kPrivate, {"input"}, "A copy with its own memory."};
+decltype(clone) clone{"_clone", clone_impl, kPrivate | kComplex, {"input"}, "A copy with its own memory."};
 const Op<Tensor(const Tensor&, const Tensor&)> fill_tensor_{"fill_",
                                                             fill_tensor_impl,
-                                                            kMethod,
+                                                            kMethod | kComplex,
                                                             {{"input", kWritten}, "value"},
                                                             "Fills the tensor with a 0-dim tensor's value."};
-decltype(fill_) fill_{
-    "fill_", fill_impl, kMethod, {{"input", kWritten}, "value"}, "Fills the tensor with a number."};
+decltype(fill_) fill_{"fill_",
+                      fill_impl,
+                      kMethod | kComplex,
+                      {{"input", kWritten}, "value"},
+                      "Fills the tensor with a number."};
 const Op<Tensor(const Tensor&, const Tensor&)> become{"_become",
                                                       become_impl,
-                                                      kPrivate,
+                                                      kPrivate | kComplex,
                                                       {{"input", kWritten}, "view"},
                                                       "Gives the tensor the geometry of a view of itself."};
-decltype(zero_) zero_{"zero_", zero_impl, kMethod, {{"input", kWritten}}, "Fills the tensor with 0."};
+decltype(zero_) zero_{
+    "zero_", zero_impl, kMethod | kComplex, {{"input", kWritten}}, "Fills the tensor with 0."};
 decltype(copy_) copy_{"copy_",
                       copy_impl,
-                      kMethod | kMixedDevices,
+                      kMethod | kMixedDevices | kComplex,
                       {{"input", kWritten}, "src", {"non_blocking", false}},
                       "Copies src, broadcast and converted, into the tensor."};
 decltype(to) to{"_to",
                 to_impl,
-                kPrivate,
+                kPrivate | kComplex,
                 {"input", {"device", none}, {"dtype", none}, {"copy", false}, {"non_blocking", false}},
                 "The tensor on another device or in another dtype."};
 decltype(cat) cat{"cat",
                   cat_impl,
-                  kFunction | kOut,
+                  kFunction | kOut | kComplex | kWidest,
                   {"tensors", Arg::integer("dim", 0)},
-                  "Joins tensors along a dim.",
-                  {},
-                  Autocast::Widest};
+                  "Joins tensors along a dim."};
 const Op<Tensor(TensorList, int64_t)> concat{
-    "concat", cat_impl, kFunction | kOut, {"tensors", Arg::integer("dim", 0)}, "cat.", {}, Autocast::Widest};
-const Op<Tensor(TensorList, int64_t)> concatenate{
-    "concatenate", cat_impl, kFunction | kOut, {"tensors", Arg::integer("dim", 0)},
-    "cat.",        {},       Autocast::Widest};
+    "concat", cat_impl, kFunction | kOut | kComplex | kWidest, {"tensors", Arg::integer("dim", 0)}, "cat."};
+const Op<Tensor(TensorList, int64_t)> concatenate{"concatenate",
+                                                  cat_impl,
+                                                  kFunction | kOut | kComplex | kWidest,
+                                                  {"tensors", Arg::integer("dim", 0)},
+                                                  "cat."};
 decltype(stack) stack{"stack",
                       stack_impl,
-                      kFunction | kOut,
+                      kFunction | kOut | kComplex | kWidest,
                       {"tensors", Arg::integer("dim", 0)},
-                      "Joins tensors along a new dim.",
-                      {},
-                      Autocast::Widest};
+                      "Joins tensors along a new dim."};
+
+Tensor write_in_place(const char* op, const Tensor& self, const Tensor& result) {
+  WT_CHECK(can_cast(result.dtype(), self.dtype()), DtypeError, op, ": result type ", result.dtype(),
+           " can't be cast to the desired output type ", self.dtype());
+  WT_CHECK(result.sizes() == self.sizes(), ShapeError, op, ": output with shape ", self.sizes(),
+           " doesn't match the broadcast shape ", result.sizes());
+  return copy_(self, result, false);
+}
 
 }  // namespace warptape::ops

@@ -28,7 +28,7 @@ Shape set_drop_parts(IntList v) {
 const Op<Shape(IntList)> set_parts{
     "_set_drop_parts",
     set_drop_parts,
-    kPrivate,
+    kPrivate | kComplex,
     {"values"},
     "Says of which tensors dropout and attention see parts: part of dim 0; dim, index, count; index and "
     "count of heads. Nothing if empty. Returns what it was."};
@@ -84,7 +84,7 @@ Tensor root_dropout_inplace(const Tensor& x, double p, bool train) { return drop
 const Op<Tensor(const Tensor&, double, bool)> root{
     "dropout",
     root_dropout,
-    kFunction,
+    kFunction | kRandom,
     {"input", "p", "train"},
     "Zeros elements with probability p, scales the others by 1 / (1 - p)."},
     root_inplace{"dropout_",
@@ -118,7 +118,7 @@ void check_probability(const char* op, double p) {
 decltype(dropout) dropout{
     "dropout",
     dropout_impl,
-    kNN,
+    kNN | kRandom,
     {"input", {"p", 0.5}, {"training", true}, {"inplace", false}},
     "In training, zeros elements with probability p and scales the others by 1 / (1 - p)."};
 

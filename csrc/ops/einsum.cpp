@@ -237,7 +237,7 @@ Tensor einsum_impl(std::string_view equation, TensorList operands) {
 decltype(einsum) einsum{
     "einsum",
     einsum_impl,
-    kFunction,
+    kFunction | kComplex,
     {"equation", {"operands", kVarArgs}},
     "Sums products of operands over the subscripts that the output lacks, as in \"bij,bjk->bik\"."};
 

@@ -68,10 +68,6 @@ extern WT_API const Op<Tensor(const Tensor&, const Tensor&, const Tensor&, const
 // complex.cpp
 extern WT_API const UnaryOp conj, view_as_real, view_as_complex, real, imag, complex_abs, complex_sgn, angle;
 extern WT_API const BinaryOp complex, polar;
-// Whether the op of this name computes with complex numbers. The bindings refuse them for all others.
-WT_API bool takes_complex(std::string_view op);
-// Whether it moves elements by a kernel that other devices have for up to 8 bytes.
-WT_API bool moves_by_kernel(std::string_view op);
 // The conjugate of a complex tensor; a real one is its own.
 inline Tensor conjugate(const Tensor& x) { return x.defined() && is_complex(x.dtype()) ? conj(x) : x; }
 inline Scalar conjugate(const Scalar& x) {

@@ -231,32 +231,35 @@ const Arg kAlpha = Arg::integer("alpha", 1, kKeywordOnly);
 
 }  // namespace
 
-#define WT_ADD(name, doc)                                                                                    \
-  decltype(name) name{#name, name##_impl<Tensor, Tensor>, kBoth, {"input", "other", kAlpha}, doc};           \
-  decltype(name##_ts) name##_ts{#name, name##_impl<Tensor, Scalar>, kBoth, {"input", "other", kAlpha}, doc}; \
-  decltype(name##_st) name##_st{                                                                             \
-      #name, name##_impl<Scalar, Tensor>, kFunction | kOut, {"input", "other", kAlpha}, doc};                \
-  decltype(name##_) name##_{                                                                                 \
-      #name "_", name##_inplace<Tensor>, kMethod, {{"input", kWritten}, "other", kAlpha}, doc};              \
-  decltype(name##_ts_) name##_ts_ {                                                                          \
-    #name "_", name##_inplace<Scalar>, kMethod, {{"input", kWritten}, "other", kAlpha}, doc                  \
+#define WT_ADD(name, doc)                                                                                  \
+  decltype(name) name{                                                                                     \
+      #name, name##_impl<Tensor, Tensor>, kBoth | kComplex, {"input", "other", kAlpha}, doc};              \
+  decltype(name##_ts) name##_ts{                                                                           \
+      #name, name##_impl<Tensor, Scalar>, kBoth | kComplex, {"input", "other", kAlpha}, doc};              \
+  decltype(name##_st) name##_st{                                                                           \
+      #name, name##_impl<Scalar, Tensor>, kFunction | kOut | kComplex, {"input", "other", kAlpha}, doc};   \
+  decltype(name##_) name##_{                                                                               \
+      #name "_", name##_inplace<Tensor>, kMethod | kComplex, {{"input", kWritten}, "other", kAlpha}, doc}; \
+  decltype(name##_ts_) name##_ts_ {                                                                        \
+    #name "_", name##_inplace<Scalar>, kMethod | kComplex, {{"input", kWritten}, "other", kAlpha}, doc     \
   }
-#define WT_MUL(name, doc)                                                                            \
-  decltype(name) name{#name, name##_impl<Tensor, Tensor>, kBoth, {"input", "other"}, doc};           \
-  decltype(name##_ts) name##_ts{#name, name##_impl<Tensor, Scalar>, kBoth, {"input", "other"}, doc}; \
-  decltype(name##_st) name##_st{                                                                     \
-      #name, name##_impl<Scalar, Tensor>, kFunction | kOut, {"input", "other"}, doc};                \
-  decltype(name##_) name##_{                                                                         \
-      #name "_", name##_inplace<Tensor>, kMethod, {{"input", kWritten}, "other"}, doc};              \
-  decltype(name##_ts_) name##_ts_ {                                                                  \
-    #name "_", name##_inplace<Scalar>, kMethod, {{"input", kWritten}, "other"}, doc                  \
+#define WT_MUL(name, doc)                                                                             \
+  decltype(name) name{#name, name##_impl<Tensor, Tensor>, kBoth | kComplex, {"input", "other"}, doc}; \
+  decltype(name##_ts) name##_ts{                                                                      \
+      #name, name##_impl<Tensor, Scalar>, kBoth | kComplex, {"input", "other"}, doc};                 \
+  decltype(name##_st) name##_st{                                                                      \
+      #name, name##_impl<Scalar, Tensor>, kFunction | kOut | kComplex, {"input", "other"}, doc};      \
+  decltype(name##_) name##_{                                                                          \
+      #name "_", name##_inplace<Tensor>, kMethod | kComplex, {{"input", kWritten}, "other"}, doc};    \
+  decltype(name##_ts_) name##_ts_ {                                                                   \
+    #name "_", name##_inplace<Scalar>, kMethod | kComplex, {{"input", kWritten}, "other"}, doc        \
   }
 
 WT_ADD(add, "input + alpha * other, broadcast.");
 WT_ADD(sub, "input - alpha * other, broadcast.");
 WT_MUL(mul, "input * other, broadcast.");
 WT_MUL(div, "input / other, broadcast; integers give the default floating dtype.");
-decltype(neg) neg{"neg", neg_impl, kBoth, {"input"}, "-input."};
-decltype(neg_) neg_{"neg_", neg_inplace, kMethod, {{"input", kWritten}}, "neg in place."};
+decltype(neg) neg{"neg", neg_impl, kBoth | kComplex, {"input"}, "-input."};
+decltype(neg_) neg_{"neg_", neg_inplace, kMethod | kComplex, {{"input", kWritten}}, "neg in place."};
 
 }  // namespace warptape::ops

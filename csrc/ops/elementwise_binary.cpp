@@ -33,21 +33,21 @@ Tensor inverse_squares(const Tensor& a, const Tensor& b) {
 
 // ---- division ----
 WT_BINARY_DEF(fmod, "FmodBackward0", Same, true, check_no_bool, g, -(g* trunc(a / b)))
-WT_BINARY_TT(fmod, "Remainder with the sign of input.");
+WT_BINARY_TT(fmod, kNoFacts, "Remainder with the sign of input.");
 WT_BINARY_TT_(fmod);
-WT_BINARY_TS(fmod, "Remainder with the sign of input.");
+WT_BINARY_TS(fmod, kNoFacts, "Remainder with the sign of input.");
 WT_BINARY_TS_(fmod);
 WT_BINARY_DEF(remainder, "RemainderBackward0", Same, true, check_no_bool, g, -(g* floor(a / b)))
-WT_BINARY_TT(remainder, "Remainder with the sign of other, as Python's %.");
+WT_BINARY_TT(remainder, kNoFacts, "Remainder with the sign of other, as Python's %.");
 WT_BINARY_TT_(remainder);
-WT_BINARY_TS(remainder, "Remainder with the sign of other, as Python's %.");
+WT_BINARY_TS(remainder, kNoFacts, "Remainder with the sign of other, as Python's %.");
 WT_BINARY_TS_(remainder);
-WT_BINARY_ST(remainder, "Remainder with the sign of other, as Python's %.");
+WT_BINARY_ST(remainder, kNoFacts, "Remainder with the sign of other, as Python's %.");
 WT_BINARY_DEF(floor_divide, "FloorDivideBackward0", Same, true, check_no_bool, no_derivative("floor_divide"),
               no_derivative("floor_divide"))
-WT_BINARY_TT(floor_divide, "Quotient rounded down.");
+WT_BINARY_TT(floor_divide, kNoFacts, "Quotient rounded down.");
 WT_BINARY_TT_(floor_divide);
-WT_BINARY_TS(floor_divide, "Quotient rounded down.");
+WT_BINARY_TS(floor_divide, kNoFacts, "Quotient rounded down.");
 WT_BINARY_TS_(floor_divide);
 namespace {
 const BinaryStOp floor_divide_st{"floor_divide", binary_impl<floor_divide_def, Scalar, Tensor>, kFunction,
@@ -89,12 +89,14 @@ Tensor div_mode_inplace(const Tensor& a, const B& b, Mode mode) {
 const char kDivDoc[] = "input / other, rounded to an integer as rounding_mode ('floor' or 'trunc') says.";
 const Arg kMode{"rounding_mode", kKeywordOnly};
 }  // namespace
-decltype(div_mode) div_mode{"div", div_mode_impl<Tensor>, kBothOut, {"input", "other", kMode}, kDivDoc};
-decltype(div_mode_ts) div_mode_ts{"div", div_mode_impl<Scalar>, kBothOut, {"input", "other", kMode}, kDivDoc};
+decltype(div_mode) div_mode{
+    "div", div_mode_impl<Tensor>, kBothOut | kComplex, {"input", "other", kMode}, kDivDoc};
+decltype(div_mode_ts) div_mode_ts{
+    "div", div_mode_impl<Scalar>, kBothOut | kComplex, {"input", "other", kMode}, kDivDoc};
 decltype(div_mode_) div_mode_{
-    "div_", div_mode_inplace<Tensor>, kMethod, {{"input", kWritten}, "other", kMode}, kDivDoc};
+    "div_", div_mode_inplace<Tensor>, kMethod | kComplex, {{"input", kWritten}, "other", kMode}, kDivDoc};
 decltype(div_mode_ts_) div_mode_ts_{
-    "div_", div_mode_inplace<Scalar>, kMethod, {{"input", kWritten}, "other", kMode}, kDivDoc};
+    "div_", div_mode_inplace<Scalar>, kMethod | kComplex, {{"input", kWritten}, "other", kMode}, kDivDoc};
 
 // ---- powers ----
 namespace {
@@ -160,18 +162,25 @@ Tensor pow_scalar_inplace(const Tensor& a, const Scalar& e) {
 }
 const Arg kExponent = "exponent";
 }  // namespace
-decltype(pow) pow{
-    "pow", binary_impl<pow_def, Tensor, Tensor>, kBothOut, {"input", kExponent}, "input ** exponent."};
-decltype(pow_ts) pow_ts{"pow", pow_scalar, kBothOut, {"input", kExponent}, "input ** exponent."};
+decltype(pow) pow{"pow",
+                  binary_impl<pow_def, Tensor, Tensor>,
+                  kBothOut | kComplex | kFloat32Cuda,
+                  {"input", kExponent},
+                  "input ** exponent."};
+decltype(pow_ts) pow_ts{
+    "pow", pow_scalar, kBothOut | kComplex | kFloat32Cuda, {"input", kExponent}, "input ** exponent."};
 decltype(pow_st) pow_st{"pow",
                         binary_impl<pow_def, Scalar, Tensor>,
-                        kFunction | kOut,
+                        kFunction | kOut | kComplex | kFloat32Cuda,
                         {{"self"}, kExponent},
                         "input ** exponent."};
-decltype(pow_) pow_{
-    "pow_", binary_inplace<pow_def, Tensor>, kMethod, {{"input", kWritten}, kExponent}, "pow in place."};
+decltype(pow_) pow_{"pow_",
+                    binary_inplace<pow_def, Tensor>,
+                    kMethod | kComplex,
+                    {{"input", kWritten}, kExponent},
+                    "pow in place."};
 decltype(pow_ts_) pow_ts_{
-    "pow_", pow_scalar_inplace, kMethod, {{"input", kWritten}, kExponent}, "pow in place."};
+    "pow_", pow_scalar_inplace, kMethod | kComplex, {{"input", kWritten}, kExponent}, "pow in place."};
 namespace {
 // In float64 whatever the dtypes.
 BinaryDef float_power_def{
@@ -209,7 +218,7 @@ WT_BINARY_DEF(maximum, "MaximumBackward0", Same, false, nullptr,
               needs_grad(g, a, b)
                   ? g * share(gt(b, a), a, b)
                   : pointwise("maximum_backward", maximum_backward_slot, ResultRule::Same, {g, b, a}))
-WT_BINARY_TT(maximum, "The larger of each pair; NaN wins.");
+WT_BINARY_TT(maximum, kNoFacts, "The larger of each pair; NaN wins.");
 WT_BINARY_DEF(minimum, "MinimumBackward0", Same, false, nullptr,
               needs_grad(g, a, b)
                   ? g * share(lt(a, b), a, b)
@@ -217,41 +226,41 @@ WT_BINARY_DEF(minimum, "MinimumBackward0", Same, false, nullptr,
               needs_grad(g, a, b)
                   ? g * share(lt(b, a), a, b)
                   : pointwise("minimum_backward", minimum_backward_slot, ResultRule::Same, {g, b, a}))
-WT_BINARY_TT(minimum, "The smaller of each pair; NaN wins.");
+WT_BINARY_TT(minimum, kNoFacts, "The smaller of each pair; NaN wins.");
 WT_BINARY_DEF(fmax, "FmaxBackward0", Same, false, nullptr, g* logical_or(ge(a, b), isnan(b)),
               g* logical_not(logical_or(ge(a, b), isnan(b))))
-WT_BINARY_TT(fmax, "The larger of each pair; a NaN loses.");
+WT_BINARY_TT(fmax, kNoFacts, "The larger of each pair; a NaN loses.");
 WT_BINARY_DEF(fmin, "FminBackward0", Same, false, nullptr, g* logical_or(le(a, b), isnan(b)),
               g* logical_not(logical_or(le(a, b), isnan(b))))
-WT_BINARY_TT(fmin, "The smaller of each pair; a NaN loses.");
+WT_BINARY_TT(fmin, kNoFacts, "The smaller of each pair; a NaN loses.");
 
 // ---- others ----
 WT_BINARY_DEF(atan2, "Atan2Backward0", Float, false, nullptr, g * b * inverse_squares(a, b),
               g * -a * inverse_squares(a, b))
-WT_BINARY_TT(atan2, "Angle of the point (other, input).");
+WT_BINARY_TT(atan2, kWidestCuda, "Angle of the point (other, input).");
 WT_BINARY_TT_(atan2);
 WT_BINARY_DEF(hypot, "HypotBackward0", Same, false, check_floats, g*(a / hypot(a, b)), g*(b / hypot(a, b)))
-WT_BINARY_TT(hypot, "sqrt(input^2 + other^2) without overflow.");
+WT_BINARY_TT(hypot, kNoFacts, "sqrt(input^2 + other^2) without overflow.");
 WT_BINARY_TT_(hypot);
 WT_BINARY_DEF(logaddexp, "LogaddexpBackward0", Same, false, check_floats, g* sigmoid(a - b),
               g* sigmoid(b - a))
-WT_BINARY_TT(logaddexp, "log(exp(input) + exp(other)) without overflow.");
+WT_BINARY_TT(logaddexp, kNoFacts, "log(exp(input) + exp(other)) without overflow.");
 WT_BINARY_DEF(logaddexp2, "Logaddexp2Backward0", Same, false, check_floats,
               g* sigmoid((a - b) * std::numbers::ln2), g* sigmoid((b - a) * std::numbers::ln2))
-WT_BINARY_TT(logaddexp2, "log2(2^input + 2^other) without overflow.");
+WT_BINARY_TT(logaddexp2, kNoFacts, "log2(2^input + 2^other) without overflow.");
 WT_BINARY_DEF(copysign, "CopysignBackward0", Float, false, nullptr,
               g* zero_where(eq_ts(a, 0), copysign(a, b) / a), no_gradient(g))
-WT_BINARY_TT(copysign, "The magnitude of input with the sign of other.");
+WT_BINARY_TT(copysign, kNoFacts, "The magnitude of input with the sign of other.");
 WT_BINARY_TT_(copysign);
-WT_BINARY_TS(copysign, "The magnitude of input with the sign of other.");
+WT_BINARY_TS(copysign, kNoFacts, "The magnitude of input with the sign of other.");
 WT_BINARY_TS_(copysign);
 WT_BINARY_DEF(xlogy, "XlogyBackward0", Float, false, nullptr,
               zero_where(logical_and(eq_ts(a, 0), le_ts(b, 0)), g* log(b)), g*(a / b))
-WT_BINARY_TT(xlogy, "input * log(other), 0 where input is 0.");
+WT_BINARY_TT(xlogy, kNoFacts, "input * log(other), 0 where input is 0.");
 WT_BINARY_TT_(xlogy);
-WT_BINARY_TS(xlogy, "input * log(other), 0 where input is 0.");
+WT_BINARY_TS(xlogy, kNoFacts, "input * log(other), 0 where input is 0.");
 WT_BINARY_TS_(xlogy);
-WT_BINARY_ST(xlogy, "input * log(other), 0 where input is 0.");
+WT_BINARY_ST(xlogy, kNoFacts, "input * log(other), 0 where input is 0.");
 WT_BINARY_DEF(heaviside, "HeavisideBackward0", Same, false, nullptr, no_derivative("heaviside"),
               no_derivative("heaviside"))
 decltype(heaviside) heaviside{"heaviside",

@@ -238,14 +238,17 @@ const Arg kSelf{"input", kWritten};
 constexpr uint32_t kPair = kFunction | kMethod;
 }  // namespace
 
-decltype(where) where{
-    "where", where_impl<Tensor, Tensor>, kFunction | kOut, {"condition", "input", "other"}, kWhereDoc};
+decltype(where) where{"where",
+                      where_impl<Tensor, Tensor>,
+                      kFunction | kOut | kComplex,
+                      {"condition", "input", "other"},
+                      kWhereDoc};
 decltype(where_ts) where_ts{
-    "where", where_impl<Tensor, Scalar>, kFunction, {"condition", "input", "other"}, kWhereDoc};
+    "where", where_impl<Tensor, Scalar>, kFunction | kComplex, {"condition", "input", "other"}, kWhereDoc};
 decltype(where_st) where_st{
-    "where", where_impl<Scalar, Tensor>, kFunction, {"condition", "input", "other"}, kWhereDoc};
+    "where", where_impl<Scalar, Tensor>, kFunction | kComplex, {"condition", "input", "other"}, kWhereDoc};
 decltype(where_ss) where_ss{
-    "where", where_impl<Scalar, Scalar>, kFunction, {"condition", "input", "other"}, kWhereDoc};
+    "where", where_impl<Scalar, Scalar>, kFunction | kComplex, {"condition", "input", "other"}, kWhereDoc};
 namespace {
 // As a method the tensor comes first.
 template <class B>
@@ -253,9 +256,9 @@ Tensor where_method(const Tensor& x, const Tensor& c, const B& b) {
   return where_impl<Tensor, B>(c, x, b);
 }
 const Op<Tensor(const Tensor&, const Tensor&, const Tensor&)> where_m{
-    "where", where_method<Tensor>, kMethod, {"input", "condition", "other"}, kWhereDoc};
+    "where", where_method<Tensor>, kMethod | kComplex, {"input", "condition", "other"}, kWhereDoc};
 const Op<Tensor(const Tensor&, const Tensor&, const Scalar&)> where_m_ts{
-    "where", where_method<Scalar>, kMethod, {"input", "condition", "other"}, kWhereDoc};
+    "where", where_method<Scalar>, kMethod | kComplex, {"input", "condition", "other"}, kWhereDoc};
 }  // namespace
 
 // Overloads of tensors come first: a 0-dim bound has a dtype and may want a gradient.
@@ -280,15 +283,20 @@ const BinaryTsOp clamp_min{"clamp_min", clamp_min_impl, kBothOut, {"input", "min
     clamp_max_{"clamp_max_", clamp_max_inplace, kPair, {kSelf, "max"}, kMaxDoc};
 }  // namespace
 
-decltype(lerp) lerp{"lerp", lerp_impl<Tensor>, kBothOut, {"input", "end", "weight"}, kLerpDoc};
-decltype(lerp_s) lerp_s{"lerp", lerp_impl<Scalar>, kBothOut, {"input", "end", "weight"}, kLerpDoc};
-decltype(lerp_) lerp_{"lerp_", lerp_inplace<Tensor>, kMethod, {kSelf, "end", "weight"}, kLerpDoc};
-decltype(lerp_s_) lerp_s_{"lerp_", lerp_inplace<Scalar>, kMethod, {kSelf, "end", "weight"}, kLerpDoc};
+decltype(lerp) lerp{"lerp", lerp_impl<Tensor>, kBothOut | kComplex, {"input", "end", "weight"}, kLerpDoc};
+decltype(lerp_s) lerp_s{"lerp", lerp_impl<Scalar>, kBothOut | kComplex, {"input", "end", "weight"}, kLerpDoc};
+decltype(lerp_) lerp_{"lerp_", lerp_inplace<Tensor>, kMethod | kComplex, {kSelf, "end", "weight"}, kLerpDoc};
+decltype(lerp_s_) lerp_s_{
+    "lerp_", lerp_inplace<Scalar>, kMethod | kComplex, {kSelf, "end", "weight"}, kLerpDoc};
 
-#define WT_ADDC(NAME, DOC)                                                                                   \
-  decltype(NAME) NAME{#NAME, addc_impl<NAME##_def>, kBothOut, {"input", "tensor1", "tensor2", kValue}, DOC}; \
-  decltype(NAME##_) NAME##_ {                                                                                \
-    #NAME "_", addc_inplace<NAME##_def>, kMethod, {kSelf, "tensor1", "tensor2", kValue}, DOC                 \
+#define WT_ADDC(NAME, DOC)                                                                              \
+  decltype(NAME) NAME{#NAME,                                                                            \
+                      addc_impl<NAME##_def>,                                                            \
+                      kBothOut | kComplex | kWidestCuda,                                                \
+                      {"input", "tensor1", "tensor2", kValue},                                          \
+                      DOC};                                                                             \
+  decltype(NAME##_) NAME##_ {                                                                           \
+    #NAME "_", addc_inplace<NAME##_def>, kMethod | kComplex, {kSelf, "tensor1", "tensor2", kValue}, DOC \
   }
 WT_ADDC(addcmul, "input + value * tensor1 * tensor2.");
 WT_ADDC(addcdiv, "input + value * tensor1 / tensor2.");

@@ -33,9 +33,10 @@ Tensor abs_inplace(const Tensor& x) {
   return unary_inplace<abs_def>(x);
 }
 }  // namespace
-decltype(abs) abs{"abs", abs_impl, kBothOut, {"input"}, "Absolute value."};
-decltype(abs_) abs_{"abs_", abs_inplace, kMethod | kFunction, {{"input", kWritten}}, "abs in place."};
-WT_UNARY(sign, "SignBackward0", Same, Nothing, "-1, 0 or 1.", no_gradient(g));
+decltype(abs) abs{"abs", abs_impl, kBothOut | kComplex, {"input"}, "Absolute value."};
+decltype(abs_) abs_{
+    "abs_", abs_inplace, kMethod | kFunction | kComplex, {{"input", kWritten}}, "abs in place."};
+WT_UNARY(sign, "SignBackward0", Same, Nothing, kNoFacts, "-1, 0 or 1.", no_gradient(g));
 WT_UNARY_BACKWARD(square, "SquareBackward0", Same, Input, nullptr, g * s * 2)
 namespace {
 // A power with an integer exponent: of bools it is int64.
@@ -48,9 +49,9 @@ Tensor square_inplace(const Tensor& x) {
   return unary_inplace<square_def>(x);
 }
 }  // namespace
-decltype(square) square{"square", square_impl, kBothOut, {"input"}, "input * input."};
+decltype(square) square{"square", square_impl, kBothOut | kComplex, {"input"}, "input * input."};
 decltype(square_) square_{
-    "square_", square_inplace, kMethod | kFunction, {{"input", kWritten}}, "square in place."};
+    "square_", square_inplace, kMethod | kFunction | kComplex, {{"input", kWritten}}, "square in place."};
 WT_CHECKED(floor, "FloorBackward0", Same, Nothing, check_not_bool, "Largest integer not above.",
            no_gradient(g));
 WT_CHECKED(ceil, "CeilBackward0", Same, Nothing, check_not_bool, "Smallest integer not below.",
@@ -71,9 +72,11 @@ Tensor positive_impl(const Tensor& x) {
   return x;
 }
 }  // namespace
-decltype(sgn) sgn{"sgn", sgn_impl, kBothOut, {"input"}, "-1, 0 or 1; of complex numbers input / |input|."};
-decltype(sgn_) sgn_{"sgn_", sgn_inplace, kMethod, {{"input", kWritten}}, "sgn in place."};
-decltype(positive) positive{"positive", positive_impl, kFunction | kMethod, {"input"}, "input itself."};
+decltype(sgn) sgn{
+    "sgn", sgn_impl, kBothOut | kComplex, {"input"}, "-1, 0 or 1; of complex numbers input / |input|."};
+decltype(sgn_) sgn_{"sgn_", sgn_inplace, kMethod | kComplex, {{"input", kWritten}}, "sgn in place."};
+decltype(positive) positive{
+    "positive", positive_impl, kFunction | kMethod | kComplex, {"input"}, "input itself."};
 
 // ---- round(x, decimals): halves to even ----
 WT_UNARY_BACKWARD(round, "RoundBackward0", Same, Nothing, check_not_bool, no_gradient(g))
@@ -120,18 +123,21 @@ ElementwiseSlot isnan_slot{"isnan"}, isinf_slot{"isinf"}, isfinite_slot{"isfinit
   }                                                                       \
   }                                                                       \
   decltype(NAME) NAME { #NAME, NAME##_impl, PLACES, {"input"}, DOC }
-WT_PREDICATE(isnan, kFunction | kMethod, logical_or, "Where input is not a number.");
-WT_PREDICATE(isinf, kFunction | kMethod, logical_or, "Where input is infinite.");
-WT_PREDICATE(isfinite, kFunction | kMethod, logical_and, "Where input is finite.");
+WT_PREDICATE(isnan, kFunction | kMethod | kComplex, logical_or, "Where input is not a number.");
+WT_PREDICATE(isinf, kFunction | kMethod | kComplex, logical_or, "Where input is infinite.");
+WT_PREDICATE(isfinite, kFunction | kMethod | kComplex, logical_and, "Where input is finite.");
 WT_PREDICATE(isposinf, kBothOut, logical_or, "Where input is plus infinity.");
 WT_PREDICATE(isneginf, kBothOut, logical_or, "Where input is minus infinity.");
 WT_PREDICATE(signbit, kBothOut, logical_or, "Where the sign bit is set.");
 
 WT_UNARY_BACKWARD(logical_not, "LogicalNotBackward0", Bool, Nothing, nullptr, no_gradient(g))
 decltype(logical_not) logical_not{
-    "logical_not", unary_impl<logical_not_def>, kBothOut, {"input"}, "Where input is zero."};
-decltype(logical_not_) logical_not_{
-    "logical_not_", unary_inplace<logical_not_def>, kMethod, {{"input", kWritten}}, "logical_not in place."};
+    "logical_not", unary_impl<logical_not_def>, kBothOut | kComplex, {"input"}, "Where input is zero."};
+decltype(logical_not_) logical_not_{"logical_not_",
+                                    unary_inplace<logical_not_def>,
+                                    kMethod | kComplex,
+                                    {{"input", kWritten}},
+                                    "logical_not in place."};
 // Of bools, the bits are the truth values.
 WT_UNARY_BACKWARD(bitwise_not, "BitwiseNotBackward0", Same, Nothing, check_integral, no_gradient(g))
 namespace {
@@ -203,9 +209,7 @@ decltype(nan_to_num_) nan_to_num_{"nan_to_num_",
                                   "nan_to_num in place."};
 
 namespace {
-const UnaryOp absolute{"absolute", abs_impl, kBothOut, {"input"}, "Alias of abs."},
-    absolute_{"absolute_", abs_inplace, kMethod | kFunction, {{"input", kWritten}}, "Alias of abs_."};
-WT_UNARY_ALIAS(fix, trunc);
+const Alias absolute{"absolute", "abs"}, fix{"fix", "trunc"};
 }  // namespace
 
 }  // namespace warptape::ops

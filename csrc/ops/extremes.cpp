@@ -420,11 +420,14 @@ const Op<Pair(const Tensor&, int64_t)> cummax_op{"cummax",
               {"input", "dim"},
               "The smallest so far along dim and where it was.",
               {"values", "indices"}};
-const Op<Tensor(const Tensor&, int64_t, OptDType)> cumsum_op_{
-    "cumsum_", cumsum_inplace, kMethod, {kSelf, "dim", {"dtype", none, kKeywordOnly}}, "cumsum in place."},
+const Op<Tensor(const Tensor&, int64_t, OptDType)> cumsum_op_{"cumsum_",
+                                                              cumsum_inplace,
+                                                              kMethod | kComplex,
+                                                              {kSelf, "dim", {"dtype", none, kKeywordOnly}},
+                                                              "cumsum in place."},
     cumprod_op_{"cumprod_",
                 cumprod_inplace,
-                kMethod,
+                kMethod | kComplex,
                 {kSelf, "dim", {"dtype", none, kKeywordOnly}},
                 "cumprod in place."};
 
@@ -442,12 +445,12 @@ decltype(amin) amin{"amin",
                     "The smallest over dims; equal ones share the gradient."};
 decltype(cumsum) cumsum{"cumsum",
                         cumsum_impl,
-                        kBoth | kOut,
+                        kBoth | kOut | kComplex | kFloat32Cuda,
                         {"input", "dim", {"dtype", none, kKeywordOnly}},
                         "The running sum along dim."};
 decltype(cumprod) cumprod{"cumprod",
                           cumprod_impl,
-                          kBoth | kOut,
+                          kBoth | kOut | kComplex | kFloat32Cuda,
                           {"input", "dim", {"dtype", none, kKeywordOnly}},
                           "The running product along dim."};
 decltype(logcumsumexp) logcumsumexp{"logcumsumexp",

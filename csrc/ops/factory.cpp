@@ -165,36 +165,39 @@ Tensor eye_impl(int64_t n, std::optional<int64_t> m, std::optional<DType> dtype,
 using OptDType = std::optional<DType>;
 using OptDevice = std::optional<Device>;
 
-const Op<Tensor(IntList, OptDType, OptDevice, bool)> empty_op("empty", empty_impl, kFunction | kOut,
+const Op<Tensor(IntList, OptDType, OptDevice, bool)> empty_op("empty", empty_impl,
+                                                              kFunction | kOut | kComplex,
                                                               {{"size", kVarArgs}, WT_OPTIONS},
                                                               "A tensor with whatever the memory holds."),
-    zeros_op("zeros", zeros_impl, kFunction | kOut, {{"size", kVarArgs}, WT_OPTIONS}, "A tensor of 0."),
-    ones_op("ones", ones_impl, kFunction | kOut, {{"size", kVarArgs}, WT_OPTIONS}, "A tensor of 1.");
+    zeros_op("zeros", zeros_impl, kFunction | kOut | kComplex, {{"size", kVarArgs}, WT_OPTIONS},
+             "A tensor of 0."),
+    ones_op("ones", ones_impl, kFunction | kOut | kComplex, {{"size", kVarArgs}, WT_OPTIONS},
+            "A tensor of 1.");
 const Op<Tensor(IntList, const Scalar&, OptDType, OptDevice, bool)> full_op(
-    "full", full_impl, kFunction | kOut, {"size", "fill_value", WT_OPTIONS},
+    "full", full_impl, kFunction | kOut | kComplex, {"size", "fill_value", WT_OPTIONS},
     "A tensor of one number, whose dtype it takes.");
 const Op<Tensor(IntList, IntList, OptDType, OptDevice, bool)> empty_strided_op(
-    "empty_strided", empty_strided_impl, kFunction, {"size", "stride", WT_OPTIONS},
+    "empty_strided", empty_strided_impl, kFunction | kComplex, {"size", "stride", WT_OPTIONS},
     "empty with the given strides.");
 const Op<Tensor(const Tensor&, OptDType, OptDevice, bool)> empty_like_op(
-    "empty_like", empty_like_impl, kFunction, {"input", WT_OPTIONS},
+    "empty_like", empty_like_impl, kFunction | kComplex, {"input", WT_OPTIONS},
     "empty with input's sizes, dtype and layout."),
-    zeros_like_op("zeros_like", zeros_like_impl, kFunction, {"input", WT_OPTIONS},
+    zeros_like_op("zeros_like", zeros_like_impl, kFunction | kComplex, {"input", WT_OPTIONS},
                   "zeros with input's sizes, dtype and layout."),
-    ones_like_op("ones_like", ones_like_impl, kFunction, {"input", WT_OPTIONS},
+    ones_like_op("ones_like", ones_like_impl, kFunction | kComplex, {"input", WT_OPTIONS},
                  "ones with input's sizes, dtype and layout.");
 const Op<Tensor(const Tensor&, const Scalar&, OptDType, OptDevice, bool)> full_like_op(
-    "full_like", full_like_impl, kFunction, {"input", "fill_value", WT_OPTIONS},
+    "full_like", full_like_impl, kFunction | kComplex, {"input", "fill_value", WT_OPTIONS},
     "full with input's sizes, dtype and layout.");
 const Op<Tensor(const Tensor&, IntList, OptDType, OptDevice, bool)> new_empty_op(
-    "new_empty", new_empty_impl, kMethod, {"input", {"size", kVarArgs}, WT_OPTIONS},
+    "new_empty", new_empty_impl, kMethod | kComplex, {"input", {"size", kVarArgs}, WT_OPTIONS},
     "empty with input's dtype and device."),
-    new_zeros_op("new_zeros", new_zeros_impl, kMethod, {"input", {"size", kVarArgs}, WT_OPTIONS},
+    new_zeros_op("new_zeros", new_zeros_impl, kMethod | kComplex, {"input", {"size", kVarArgs}, WT_OPTIONS},
                  "zeros with input's dtype and device."),
-    new_ones_op("new_ones", new_ones_impl, kMethod, {"input", {"size", kVarArgs}, WT_OPTIONS},
+    new_ones_op("new_ones", new_ones_impl, kMethod | kComplex, {"input", {"size", kVarArgs}, WT_OPTIONS},
                 "ones with input's dtype and device.");
 const Op<Tensor(const Tensor&, IntList, const Scalar&, OptDType, OptDevice, bool)> new_full_op(
-    "new_full", new_full_impl, kMethod, {"input", "size", "fill_value", WT_OPTIONS},
+    "new_full", new_full_impl, kMethod | kComplex, {"input", "size", "fill_value", WT_OPTIONS},
     "full with input's dtype and device.");
 const Op<Tensor(const Scalar&, OptDType, OptDevice, bool)> arange_end_op("arange", arange_end_impl,
                                                                          kFunction | kOut,
@@ -207,7 +210,7 @@ const Op<Tensor(const Scalar&, const Scalar&, int64_t, OptDType, OptDevice, bool
     "linspace", linspace_impl, kFunction | kOut, {"start", "end", "steps", WT_OPTIONS},
     "`steps` numbers from start to end.");
 const Op<Tensor(int64_t, std::optional<int64_t>, OptDType, OptDevice, bool)> eye_op(
-    "eye", eye_impl, kFunction | kOut, {"n", {"m", none}, WT_OPTIONS},
+    "eye", eye_impl, kFunction | kOut | kComplex, {"n", {"m", none}, WT_OPTIONS},
     "n rows, m columns, 1 on the diagonal.");
 
 }  // namespace

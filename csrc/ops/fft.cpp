@@ -179,7 +179,7 @@ Tensor c2r_impl(const Tensor& x, IntList dims, int64_t normalization, int64_t la
 const Op<Tensor(const Tensor&, IntList, int64_t, bool)> fft_c2c{
     "_fft_c2c",
     c2c_impl,
-    kFunction,
+    kFunction | kComplex,
     {"input", "dim", "normalization", "forward"},
     "The discrete Fourier transform of a complex tensor over some dims, or with +i in the exponent if not "
     "`forward`; times 1, 1 / sqrt(n) or 1 / n for normalization 0, 1, 2."},
@@ -193,7 +193,7 @@ const Op<Tensor(const Tensor&, IntList, int64_t, bool)> fft_c2c{
 const Op<Tensor(const Tensor&, IntList, int64_t, int64_t)> fft_c2r{
     "_fft_c2r",
     c2r_impl,
-    kFunction,
+    kFunction | kComplex,
     {"input", "dim", "normalization", "last_dim_size"},
     "_fft_c2c, not forward, of a spectrum of which the last of the dims has the frequencies 0 to "
     "last_dim_size // 2 and conjugates repeat the others; real."};

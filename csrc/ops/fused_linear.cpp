@@ -151,12 +151,10 @@ LinearGradients linear_gradients(const Tensor& grad, const Tensor& input) {
 decltype(linear_gelu_linear) linear_gelu_linear{
     "linear_gelu_linear",
     linear_gelu_linear_impl,
-    kNN,
+    kNN | kLower,
     {"input", "weight1", "bias1", "weight2", {"bias2", none}, {"approximate", "none", kKeywordOnly}},
     "The two layers of a transformer's MLP: linear(gelu(linear(input, weight1, bias1), approximate), "
     "weight2, bias2). Not in PyTorch. With approximate='tanh' on CUDA, GELU, its derivative and the "
-    "biases' gradients are parts of the products.",
-    {},
-    Autocast::Lower};
+    "biases' gradients are parts of the products."};
 
 }  // namespace warptape::ops

@@ -227,23 +227,23 @@ Tensor index_put_copy_impl(const Tensor& x, Indices indices, const Tensor& value
 
 decltype(index) index{"_index",
                       index_impl,
-                      kPrivate,
+                      kPrivate | kComplex | kMovesOnly,
                       {"input", "indices"},
                       "input[indices]: advanced indexing by NumPy's rules."};
 decltype(index_put_) index_put_{"index_put_",
                                 index_put_impl,
-                                kMethod,
+                                kMethod | kComplex | kMovesOnly,
                                 {{"input", kWritten}, "indices", "values", {"accumulate", false}},
                                 "input[indices] = values, or += with accumulate."};
 const Op<Tensor(const Tensor&, Indices, const Tensor&, bool)> index_put{
     "index_put",
     index_put_copy_impl,
-    kFunction | kMethod,
+    kFunction | kMethod | kComplex | kMovesOnly | kWidestCuda,
     {"input", "indices", "values", {"accumulate", false}},
     "index_put_ on a copy."};
 decltype(nonzero) nonzero{"_nonzero",
                           nonzero_impl,
-                          kPrivate,
+                          kPrivate | kComplex,
                           {"input"},
                           "Positions of the non-zero elements, int64 [count, ndim]."};
 

@@ -28,37 +28,51 @@ bool is_same_size(const Tensor& a, const Tensor& b) { return a.sizes() == b.size
 
 using ToInt = Op<int64_t(const Tensor&)>;
 using ToBool = Op<bool(const Tensor&)>;
-const ToInt dim_op{"dim", dim, kMethod, {"input"}, "Number of dims."},
-    ndimension_op{"ndimension", dim, kMethod, {"input"}, "Number of dims."},
-    numel_op{"numel", numel, kFunction | kMethod, {"input"}, "Number of elements."},
-    nelement_op{"nelement", numel, kMethod, {"input"}, "Number of elements."},
-    element_size_op{"element_size", element_size, kMethod, {"input"}, "Bytes of one element."},
-    storage_offset_op{"storage_offset", storage_offset, kMethod, {"input"}, "Elements before the first one."},
-    data_ptr_op{"data_ptr", data_ptr, kMethod, {"input"}, "Address of the first element."};
-const Op<Shape(const Tensor&)> size_op{"size", size, kMethod, {"input"}, "Sizes."};
+const ToInt dim_op{"dim", dim, kMethod | kComplex, {"input"}, "Number of dims."},
+    ndimension_op{"ndimension", dim, kMethod | kComplex, {"input"}, "Number of dims."},
+    numel_op{"numel", numel, kFunction | kMethod | kComplex, {"input"}, "Number of elements."},
+    nelement_op{"nelement", numel, kMethod | kComplex, {"input"}, "Number of elements."},
+    element_size_op{"element_size", element_size, kMethod | kComplex, {"input"}, "Bytes of one element."},
+    storage_offset_op{
+        "storage_offset", storage_offset, kMethod | kComplex, {"input"}, "Elements before the first one."},
+    data_ptr_op{"data_ptr", data_ptr, kMethod | kComplex, {"input"}, "Address of the first element."};
+const Op<Shape(const Tensor&)> size_op{"size", size, kMethod | kComplex, {"input"}, "Sizes."};
 const Op<int64_t(const Tensor&, int64_t)> size_of_op{
-    "size", size_of, kMethod, {"input", "dim"}, "Size of one dim."},
-    stride_of_op{"_stride", stride_of, kPrivate, {"input", "dim"}, "Stride of one dim, in elements."};
-const ToBool is_contiguous_op{
-    "_is_contiguous", is_contiguous_impl, kPrivate, {"input"}, "Whether elements lie in order without gaps."},
+    "size", size_of, kMethod | kComplex, {"input", "dim"}, "Size of one dim."},
+    stride_of_op{
+        "_stride", stride_of, kPrivate | kComplex, {"input", "dim"}, "Stride of one dim, in elements."};
+const ToBool is_contiguous_op{"_is_contiguous",
+                              is_contiguous_impl,
+                              kPrivate | kComplex,
+                              {"input"},
+                              "Whether elements lie in order without gaps."},
     is_floating_op{"is_floating_point",
                    is_floating_point,
-                   kFunction | kMethod,
+                   kFunction | kMethod | kComplex,
                    {"input"},
                    "Whether the dtype is a float."},
-    is_complex_op{
-        "is_complex", is_complex_tensor, kFunction | kMethod, {"input"}, "Whether the dtype is complex."},
-    is_inference_op{
-        "is_inference", is_inference, kMethod, {"input"}, "Whether it was made under inference_mode."};
+    is_complex_op{"is_complex",
+                  is_complex_tensor,
+                  kFunction | kMethod | kComplex,
+                  {"input"},
+                  "Whether the dtype is complex."},
+    is_inference_op{"is_inference",
+                    is_inference,
+                    kMethod | kComplex,
+                    {"input"},
+                    "Whether it was made under inference_mode."};
 const Op<Scalar(const Tensor&)> item_op{
-    "item", item_impl, kMethod, {"input"}, "The one element as a Python number."};
+    "item", item_impl, kMethod | kComplex, {"input"}, "The one element as a Python number."};
 const Op<Tensor(const Tensor&, bool)> requires_grad_op{"requires_grad_",
                                                        requires_grad_impl,
-                                                       kMethod,
+                                                       kMethod | kComplex,
                                                        {"input", {"requires_grad", true}},
                                                        "Sets requires_grad in place."};
-const Op<bool(const Tensor&, const Tensor&)> is_same_size_op{
-    "is_same_size", is_same_size, kFunction | kMethod, {"input", "other"}, "Whether the sizes are equal."};
+const Op<bool(const Tensor&, const Tensor&)> is_same_size_op{"is_same_size",
+                                                             is_same_size,
+                                                             kFunction | kMethod | kComplex,
+                                                             {"input", "other"},
+                                                             "Whether the sizes are equal."};
 
 }  // namespace
 }  // namespace warptape::ops

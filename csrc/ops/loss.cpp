@@ -257,7 +257,7 @@ Reduction reduction_of(const char* op, std::optional<bool> size_average, std::op
   return Reduction::None;
 }
 
-decltype(cross_entropy) cross_entropy("cross_entropy", cross_entropy_impl, kNN,
+decltype(cross_entropy) cross_entropy("cross_entropy", cross_entropy_impl, kNN | kFloat32,
                                       {"input",
                                        "target",
                                        {"weight", none},
@@ -267,9 +267,8 @@ decltype(cross_entropy) cross_entropy("cross_entropy", cross_entropy_impl, kNN,
                                        {"reduction", "mean"},
                                        {"label_smoothing", 0.0}},
                                       "Cross entropy of logits [N, C, ...] against class indices [N, ...] or "
-                                      "probabilities of the input's shape.",
-                                      {}, Autocast::Float32);
-decltype(nll_loss) nll_loss("nll_loss", nll_loss_impl, kNN,
+                                      "probabilities of the input's shape.");
+decltype(nll_loss) nll_loss("nll_loss", nll_loss_impl, kNN | kFloat32,
                             {"input",
                              "target",
                              {"weight", none},
@@ -277,7 +276,6 @@ decltype(nll_loss) nll_loss("nll_loss", nll_loss_impl, kNN,
                              Arg::integer("ignore_index", -100),
                              {"reduce", none},
                              {"reduction", "mean"}},
-                            "Minus the log-probabilities [N, C, ...] at the class indices [N, ...].", {},
-                            Autocast::Float32);
+                            "Minus the log-probabilities [N, C, ...] at the class indices [N, ...].");
 
 }  // namespace warptape::ops

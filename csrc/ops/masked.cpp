@@ -172,17 +172,17 @@ const Arg kSelf{"input", kWritten};
 
 decltype(masked_select) masked_select{"masked_select",
                                       masked_select_impl,
-                                      kBoth | kOut,
+                                      kBoth | kOut | kComplex | kMovesOnly,
                                       {"input", "mask"},
                                       "The elements where mask is set, in order."};
 decltype(masked_scatter) masked_scatter{"masked_scatter",
                                         masked_scatter_impl,
-                                        kBoth,
+                                        kBoth | kComplex | kMovesOnly,
                                         {"input", "mask", "source"},
                                         "A copy with source's elements, in order, where mask is set."};
 decltype(masked_scatter) masked_scatter_op_{"masked_scatter_",
                                             masked_scatter_inplace,
-                                            kMethod,
+                                            kMethod | kComplex | kMovesOnly,
                                             {kSelf, "mask", "source"},
                                             "Writes source's elements, in order, where mask is set."};
 
@@ -190,22 +190,22 @@ decltype(masked_scatter) masked_scatter_op_{"masked_scatter_",
 const Op<Tensor(const Tensor&, const Tensor&, const Tensor&)> masked_fill_tensor_op{
     "masked_fill",
     masked_fill_tensor_impl,
-    kBoth,
+    kBoth | kComplex,
     {"input", "mask", "value"},
     "A copy with a 0-dim tensor's value where mask is set."},
     masked_fill_tensor_op_{"masked_fill_",
                            masked_fill_tensor_inplace,
-                           kMethod,
+                           kMethod | kComplex,
                            {kSelf, "mask", "value"},
                            "Writes a 0-dim tensor's value where mask is set."};
 decltype(masked_fill) masked_fill{"masked_fill",
                                   masked_fill_impl,
-                                  kBoth,
+                                  kBoth | kComplex,
                                   {"input", "mask", "value"},
                                   "A copy with a number where mask is set."};
 decltype(masked_fill) masked_fill_op_{"masked_fill_",
                                       masked_fill_inplace,
-                                      kMethod,
+                                      kMethod | kComplex,
                                       {kSelf, "mask", "value"},
                                       "Writes a number where mask is set."};
 

@@ -465,32 +465,30 @@ const Arg kBeta = Arg::integer("beta", 1, kKeywordOnly), kAlpha = Arg::integer("
 }  // namespace
 
 // Autocast as PyTorch's on the CPU: products of matrices are lowered, those with a vector alone are not.
-#define WT_PRODUCT(name, second, autocast, doc) \
-  decltype(name) name { #name, name##_impl, kBoth, {"input", second}, doc, {}, Autocast::autocast }
-WT_PRODUCT(matmul, "other", Lower,
+#define WT_PRODUCT(name, second, cast, doc) \
+  decltype(name) name { #name, name##_impl, kBoth | kComplex | cast, {"input", second}, doc }
+WT_PRODUCT(matmul, "other", kLower,
            "The matrix product; batch dims broadcast, a 1D operand is a row (first) or a column (second).");
-WT_PRODUCT(mm, "mat2", Lower, "The product of two matrices [m, k] and [k, n].");
-WT_PRODUCT(bmm, "mat2", Lower, "The products of B pairs of matrices, [B, m, k] and [B, k, n].");
-WT_PRODUCT(mv, "vec", Keep, "The product of a matrix [m, k] and a vector [k].");
-WT_PRODUCT(dot, "other", Keep, "The inner product of two vectors of equal length.");
-#define WT_ADD_PRODUCT(name, a, b, autocast, doc)                                                  \
-  decltype(name) name{#name, name##_with<add_product>, kBoth, {"input", a, b, kBeta, kAlpha}, doc, \
-                      {},    Autocast::autocast};                                                  \
-  decltype(name##_) name##_{#name "_",                                                             \
-                            name##_with<add_product_into>,                                         \
-                            kMethod,                                                               \
-                            {{"input", kWritten}, a, b, kBeta, kAlpha},                            \
+WT_PRODUCT(mm, "mat2", kLower, "The product of two matrices [m, k] and [k, n].");
+WT_PRODUCT(bmm, "mat2", kLower, "The products of B pairs of matrices, [B, m, k] and [B, k, n].");
+WT_PRODUCT(mv, "vec", kLowerCuda, "The product of a matrix [m, k] and a vector [k].");
+WT_PRODUCT(dot, "other", kWidestCuda, "The inner product of two vectors of equal length.");
+#define WT_ADD_PRODUCT(name, a, b, cast, doc)                                                         \
+  decltype(name) name{                                                                                \
+      #name, name##_with<add_product>, kBoth | kComplex | cast, {"input", a, b, kBeta, kAlpha}, doc}; \
+  decltype(name##_) name##_{#name "_",                                                                \
+                            name##_with<add_product_into>,                                            \
+                            kMethod | kComplex,                                                       \
+                            {{"input", kWritten}, a, b, kBeta, kAlpha},                               \
                             #name " in place."}
-WT_ADD_PRODUCT(addmm, "mat1", "mat2", Lower, "beta * input + alpha * (mat1 @ mat2).");
-WT_ADD_PRODUCT(baddbmm, "batch1", "batch2", Lower,
+WT_ADD_PRODUCT(addmm, "mat1", "mat2", kLower, "beta * input + alpha * (mat1 @ mat2).");
+WT_ADD_PRODUCT(baddbmm, "batch1", "batch2", kLower,
                "beta * input + alpha * (batch1 @ batch2), for B pairs of matrices.");
-WT_ADD_PRODUCT(addmv, "mat", "vec", Keep, "beta * input + alpha * (mat @ vec).");
+WT_ADD_PRODUCT(addmv, "mat", "vec", kLowerCuda, "beta * input + alpha * (mat @ vec).");
 decltype(linear) linear{"linear",
                         linear_impl,
-                        kNN,
+                        kNN | kComplex | kLower,
                         {"input", "weight", {"bias", none}},
-                        "input [..., in] @ weight [out, in]^T + bias [out].",
-                        {},
-                        Autocast::Lower};
+                        "input [..., in] @ weight [out, in]^T + bias [out]."};
 
 }  // namespace warptape::ops

@@ -163,7 +163,7 @@ Tensor rms_norm_impl(const Tensor& x, IntList shape, const OptTensor& weight, st
 decltype(layer_norm) layer_norm{
     "layer_norm",
     layer_norm_impl,
-    kFunction | kNN,
+    kFunction | kNN | kFloat32Cuda,
     {"input", "normalized_shape", {"weight", none}, {"bias", none}, {"eps", 1e-5}},
     "(input - mean) / sqrt(var + eps) * weight + bias, with mean and biased variance over "
     "the last dims, whose sizes are normalized_shape."};

@@ -1,20 +1,22 @@
 // How an op is declared and called.
 //
-// An op is one object, declared in its family's header and defined in its family's .cpp:
+// An op is one object, declared in its family's header where C++ calls it and defined in its family's .cpp:
 //
-//   extern WT_API const Op<Tensor(const Tensor&, int64_t, std::optional<DType>)> softmax;            //
-//   softmax.h decltype(softmax) softmax{"softmax", softmax_impl, kFunction | kMethod, // softmax.cpp
-//                             {"input", "dim", {"dtype", none}}, "softmax over dim ..."};
+//   softmax.h    extern WT_API const Op<Tensor(const Tensor&, int64_t, std::optional<DType>)> softmax;
+//   softmax.cpp  decltype(softmax) softmax{"softmax", softmax_impl, kFunction | kMethod,
+//                                          {"input", "dim", {"dtype", none}}, "softmax over dim ..."};
 //
 // The C++ type gives the arguments' types; names, defaults, Python binding, docstring, stub and op table come
-// from the declaration. Several ops with one Python name are overloads, tried in the order of their
-// definition in that file. Calling the object, from C++ or Python, passes one inline entry that tests one
-// thread-local word.
+// from the declaration, and so do the facts about the op (OpFlag, AutocastRule): there is no list of names.
+// Several ops with one Python name are overloads, tried in the order of their definition in that file.
+// Calling the object, from C++ or Python, passes one inline entry: it tests one thread-local word and whether
+// every tensor is a real one of the CPU, and takes the checked way only where one of the two says so.
 #pragma once
 
 #include <deque>
 #include <string_view>
 #include <tuple>
+#include <variant>
 #include <vector>
 
 #include "autograd/tape.h"
@@ -23,15 +25,31 @@
 
 namespace warptape {
 
-// Where Python finds the op.
-enum OpPlace : uint32_t {
-  kFunction = 1,  // warptape.name(...)
-  kMethod = 2,    // Tensor.name(...): the first argument is self
-  kNN = 4,        // warptape.nn.functional.name(...)
-  kOut = 8,  // takes out=: the result is copied into it (sizes adapted, dtype must be castable, not recorded)
-  kLinalg = 16,        // warptape.linalg.name(...)
-  kPrivate = 32,       // warptape._C._private.name(...): for the Python layer only
-  kMixedDevices = 64,  // its tensors may lie on several devices
+// Where Python finds the op, and facts about it that the entry checks.
+enum OpFlag : uint32_t {
+  kFunction = 1u << 0,  // warptape.name(...)
+  kMethod = 1u << 1,    // Tensor.name(...): the first argument is self
+  kNN = 1u << 2,        // warptape.nn.functional.name(...)
+  kOut = 1u << 3,  // takes out=: the result is copied into it (sizes adapted, dtype castable, not recorded)
+  kLinalg = 1u << 4,        // warptape.linalg.name(...)
+  kPrivate = 1u << 5,       // warptape._C._private.name(...): for the Python layer only
+  kSpecial = 1u << 6,       // warptape.special.name(...)
+  kFFT = 1u << 7,           // warptape.fft.name(...)
+  kMixedDevices = 1u << 8,  // its tensors may lie on several devices
+  kComplex = 1u << 9,       // takes complex numbers; DtypeError for all others
+  kMovesOnly = 1u << 10,  // moves elements: complex ones on the CPU alone, for kernels elsewhere move 8 bytes
+  kRandom = 1u << 11,     // draws from a generator
+  // What autocast does (Autocast), on the CPU, on CUDA devices, on both.
+  kLowerCpu = 1u << 16,
+  kFloat32Cpu = 2u << 16,
+  kWidestCpu = 3u << 16,
+  kLowerCuda = 1u << 20,
+  kFloat32Cuda = 2u << 20,
+  kWidestCuda = 3u << 20,
+  kRefuseCuda = 4u << 20,
+  kLower = kLowerCpu | kLowerCuda,
+  kFloat32 = kFloat32Cpu | kFloat32Cuda,
+  kWidest = kWidestCpu | kWidestCuda,
 };
 
 enum class ArgType : uint8_t {
@@ -43,6 +61,7 @@ enum class ArgType : uint8_t {
   Bool,
   Scalar,
   IntList,
+  IntLists,
   DType,
   Device,
   String,
@@ -60,7 +79,7 @@ struct Value {
     DType dtype;
     Generator* generator;
     struct {
-      const void* data;  // Tensor, OptTensor, int64_t or char
+      const void* data;  // Tensor, OptTensor, int64_t, Shape or char
       size_t size;
     } list;
   };
@@ -70,13 +89,28 @@ struct Value {
 
 // What an op returned, without its type.
 struct Result {
-  enum class Kind : uint8_t { None, Tensor, Tuple, List, Bool, Int, Double, Scalar, IntList };
+  enum class Kind : uint8_t {
+    None,
+    Tensor,
+    Tuple,
+    List,
+    Bool,
+    Int,
+    Double,
+    Scalar,
+    IntList,
+    DType,
+    OneOrMany,  // Tensor or List, as the arguments ask; `kind` then says which
+  };
   Kind kind = Kind::None;
+  DType dtype = DType::Float32;
   Tensor tensor;
   std::vector<Tensor> tensors;
   Scalar scalar;
   Shape ints;
 };
+
+using OneOrMany = std::variant<Tensor, std::vector<Tensor>>;
 
 struct None {};
 inline constexpr None none;
@@ -120,31 +154,63 @@ struct Arg {
   bool optional = false;           // takes None; likewise
 };
 
-// What autocast does with an op's floating arguments.
-enum class Autocast : uint8_t { Keep, Lower, Float32, Widest };
+// What autocast does with an op's floating arguments; Refuse: narrow floats do not hold what it computes.
+enum class Autocast : uint8_t { Keep, Lower, Float32, Widest, Refuse };
 
 struct OpInfo {
   using CallFn = void (*)(const OpInfo& op, const Value* args, Result& out);
   const char* name = nullptr;
-  uint32_t places = 0;
+  uint32_t flags = 0;  // of OpFlag
   std::vector<Arg> args;
   const char* doc = nullptr;
   Result::Kind returns = Result::Kind::None;
   std::vector<const char*> return_names;  // of a named tuple
-  Autocast autocast = Autocast::Keep;
+  const OpInfo* inplace_of = nullptr;     // of a form that in_place() made
   CallFn call = nullptr;
   const OpInfo* next = nullptr;  // all ops, newest first
+  Autocast autocast(bool cuda) const { return static_cast<Autocast>((flags >> (cuda ? 20 : 16)) & 15); }
 };
 WT_API const OpInfo* all_ops();
 WT_API const OpInfo* register_op(OpInfo* op);  // returns the previous head
+
+// Another name, in all places, of the ops that have the name `of`, and of their in-place forms.
+struct WT_API Alias {
+  Alias(const char* name, const char* of);
+  const char *name, *of;
+  const Alias* next;  // all aliases, newest first
+};
+WT_API const Alias* all_aliases();
 
 // A reason to leave the straight way: may change the arguments (keeping what it made in `keep`) and go on
 // (false), or do the whole call (true).
 using Keep = std::deque<Tensor>;
 using Interceptor = bool (*)(const OpInfo& op, std::span<Value> args, Result& out, Keep& keep);
 WT_API void set_interceptor(DispatchBit bit, Interceptor f);
-// Asks the interceptors of all bits set, each with its own bit cleared.
+// What the entry does where a call is not plain: checks the arguments against the op's flags (DeviceError for
+// tensors on several devices, DtypeError for complex numbers), then asks the interceptors of all bits set,
+// each with its own bit cleared. True where one of them did the call.
 WT_API bool intercept(const OpInfo& op, std::span<Value> args, Result& out, Keep& keep);
+
+// Whether every op takes this argument: no complex number, no tensor of another device.
+template <class T>
+inline bool is_plain(const T& x) {
+  if constexpr (std::is_same_v<T, Tensor>) {
+    return !x.defined() || x->plain;
+  } else if constexpr (std::is_same_v<T, Scalar>) {
+    return !x.is_complex();
+  } else if constexpr (std::is_same_v<T, DType>) {
+    return !is_complex(x);
+  } else if constexpr (std::is_same_v<T, OptTensor> || std::is_same_v<T, std::optional<Scalar>> ||
+                       std::is_same_v<T, std::optional<DType>>) {
+    return !x || is_plain(*x);
+  } else if constexpr (std::is_same_v<T, TensorList> || std::is_same_v<T, std::span<const OptTensor>>) {
+    for (const auto& t : x)
+      if (!is_plain(t)) return false;
+    return true;
+  } else {
+    return true;
+  }
+}
 
 // ---- from C++ types to values and back -----------------------------------------------------------------
 
@@ -169,6 +235,8 @@ WT_ARG(std::span<const OptTensor>, OptTensorList, (v.list = {x.data(), x.size()}
        (std::span<const OptTensor>{static_cast<const OptTensor*>(v.list.data), v.list.size}));
 WT_ARG(IntList, IntList, (v.list = {x.data(), x.size()}),
        (IntList{static_cast<const int64_t*>(v.list.data), v.list.size}));
+WT_ARG(std::span<const Shape>, IntLists, (v.list = {x.data(), x.size()}),
+       (std::span<const Shape>{static_cast<const Shape*>(v.list.data), v.list.size}));
 WT_ARG(std::string_view, String, (v.list = {x.data(), x.size()}),
        (std::string_view{static_cast<const char*>(v.list.data), v.list.size}));
 #undef WT_ARG
@@ -207,7 +275,23 @@ WT_RETURN(int64_t, Int, r.scalar = x, r.scalar.to_int());
 WT_RETURN(double, Double, r.scalar = x, r.scalar.to_double());
 WT_RETURN(Scalar, Scalar, r.scalar = x, r.scalar);
 WT_RETURN(Shape, IntList, r.ints = std::move(x), std::move(r.ints));
+WT_RETURN(DType, DType, r.dtype = x, r.dtype);
 #undef WT_RETURN
+template <> struct ReturnTraits<OneOrMany> {
+  static constexpr Result::Kind kKind = Result::Kind::OneOrMany;
+  static void box(Result& r, OneOrMany x) {
+    const bool one = std::holds_alternative<Tensor>(x);
+    r.kind = one ? Result::Kind::Tensor : Result::Kind::List;
+    if (one)
+      r.tensor = std::get<Tensor>(std::move(x));
+    else
+      r.tensors = std::get<std::vector<Tensor>>(std::move(x));
+  }
+  static OneOrMany unbox(Result& r) {
+    if (r.kind == Result::Kind::Tensor) return std::move(r.tensor);
+    return std::move(r.tensors);
+  }
+};
 template <class... T> struct ReturnTraits<std::tuple<T...>> {
   static constexpr Result::Kind kKind = Result::Kind::Tuple;
   static void box(Result& r, std::tuple<T...> x) {
@@ -228,14 +312,13 @@ template <class R, class... A>
 class Op<R(A...)> : public OpInfo {
  public:
   using Fn = R (*)(A...);
-  Op(const char* name, Fn fn, uint32_t places, std::initializer_list<Arg> args, const char* doc,
-     std::initializer_list<const char*> return_names = {}, Autocast autocast = Autocast::Keep)
+  Op(const char* name, Fn fn, uint32_t flags, std::initializer_list<Arg> args, const char* doc,
+     std::initializer_list<const char*> return_names = {})
       : fn_(fn) {
     this->name = name;
-    this->places = places;
+    this->flags = flags;
     this->args = args;
     this->doc = doc;
-    this->autocast = autocast;
     this->return_names = return_names;
     if constexpr (!std::is_void_v<R>) returns = ReturnTraits<R>::kKind;
     size_t i = 0;
@@ -245,14 +328,23 @@ class Op<R(A...)> : public OpInfo {
     call = &call_boxed;
     next = register_op(this);
   }
+  // The in-place form of `of`; see in_place().
+  Op(const char* name, Fn fn, const Op& of) : OpInfo(of), fn_(fn) {
+    this->name = name;
+    flags = (of.flags & (kMixedDevices | kComplex | kMovesOnly | kRandom)) | kMethod;
+    args[0].marks |= kWritten;
+    inplace_of = &of;
+    next = register_op(this);
+  }
+  Op(const Op&) = delete;
 
   R operator()(A... args) const {
-    if (__builtin_expect(thread_state.dispatch == 0, 1)) return fn_(args...);
-    return call_intercepted(args...);
+    if (__builtin_expect((thread_state.dispatch == 0) & (is_plain(args) & ...), 1)) return fn_(args...);
+    return call_checked(args...);
   }
 
  private:
-  [[gnu::noinline]] R call_intercepted(A... args) const {
+  [[gnu::noinline]] R call_checked(A... args) const {
     Value values[sizeof...(A) + 1];
     size_t i = 0;
     ((values[i].present = true, ArgTraits<Plain<A>>::box(values[i], args), ++i), ...);

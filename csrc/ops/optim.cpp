@@ -318,8 +318,8 @@ decltype(_fused_sgd_) _fused_sgd_("_fused_sgd_", fused_sgd, kFunction,
                                   "One step of SGD over lists of tensors, in place.");
 decltype(_foreach_norm) _foreach_norm("_foreach_norm", foreach_norm, kFunction, {"self", {"ord", 2.0}},
                                       "The norm of order 1, 2 or inf of each tensor, 0-dim.");
-decltype(_foreach_zero_) _foreach_zero_("_foreach_zero_", foreach_zero, kFunction, {{"self", kWritten}},
-                                        "Fills each tensor with zeros.");
+decltype(_foreach_zero_) _foreach_zero_("_foreach_zero_", foreach_zero, kFunction | kComplex,
+                                        {{"self", kWritten}}, "Fills each tensor with zeros.");
 // Before the one of numbers, which would take a 0-dim tensor too and wait for its device to read it.
 decltype(_foreach_mul_tensor_) _foreach_mul_tensor_("_foreach_mul_", foreach_mul_tensor, kFunction,
                                                     {{"self", kWritten}, "other"},

@@ -225,13 +225,12 @@ Tensor by_index_impl(const Tensor& x, IntList pad, std::string_view mode) {
 }
 
 // Reflection and replication are computed in float32 under autocast, circular padding is not.
-const Op<Tensor(const Tensor&, IntList, std::string_view)> pad_wide{"_pad_by_index",
-                                                                    by_index_impl,
-                                                                    kPrivate,
-                                                                    {"input", "pad", "mode"},
-                                                                    "pad in the modes reflect and replicate.",
-                                                                    {},
-                                                                    Autocast::Float32};
+const Op<Tensor(const Tensor&, IntList, std::string_view)> pad_wide{
+    "_pad_by_index",
+    by_index_impl,
+    kPrivate | kComplex | kMovesOnly | kFloat32,
+    {"input", "pad", "mode"},
+    "pad in the modes reflect and replicate."};
 
 Tensor pad_impl(const Tensor& x, IntList pad, std::string_view mode, std::optional<double> value) {
   if (mode == "constant") return pad_constant(x, widths_of(x, pad), value.value_or(0.0));
@@ -244,7 +243,7 @@ Tensor pad_impl(const Tensor& x, IntList pad, std::string_view mode, std::option
 const Op<Tensor(const Tensor&, IntList, std::string_view, std::optional<double>)> pad_op{
     "pad",
     pad_impl,
-    kNN,
+    kNN | kComplex | kMovesOnly,
     {"input", "pad", {"mode", "constant"}, {"value", none}},
     "Adds (where negative, removes) elements at both ends of the last dims: pad is (before, after) of the "
     "last "

@@ -113,33 +113,34 @@ const Arg kBeta = Arg::integer("beta", 1, kKeywordOnly), kAlpha = Arg::integer("
 
 }  // namespace
 
-decltype(outer) outer{"outer", outer_impl, kBoth, {"input", "vec2"}, "The outer product of two vectors."};
-decltype(ger) ger{"ger", outer_impl, kBoth, {"input", "vec2"}, "The outer product of two vectors."};
+decltype(outer) outer{
+    "outer", outer_impl, kBoth | kComplex, {"input", "vec2"}, "The outer product of two vectors."};
+decltype(ger) ger{
+    "ger", outer_impl, kBoth | kComplex, {"input", "vec2"}, "The outer product of two vectors."};
 const decltype(inner) vdot{
-    "vdot", vdot_impl, kBoth, {"input", "other"}, "The inner product of conj(input) and other."};
-decltype(inner) inner{
-    "inner", inner_impl, kBoth, {"input", "other"}, "Inner products over the last dim of both operands."};
+    "vdot", vdot_impl, kBoth | kComplex, {"input", "other"}, "The inner product of conj(input) and other."};
+decltype(inner) inner{"inner",
+                      inner_impl,
+                      kBoth | kComplex,
+                      {"input", "other"},
+                      "Inner products over the last dim of both operands."};
 decltype(addbmm) addbmm{"addbmm",
                         addbmm_impl,
-                        kBoth,
+                        kBoth | kComplex | kLower,
                         {"input", "batch1", "batch2", kBeta, kAlpha},
-                        "beta * input + alpha * the sum over B of batch1 @ batch2.",
-                        {},
-                        Autocast::Lower};
+                        "beta * input + alpha * the sum over B of batch1 @ batch2."};
 decltype(bilinear) bilinear{
     "bilinear",
     bilinear_impl,
-    kNN | kFunction,
+    kNN | kFunction | kComplex | kLowerCpu | kWidestCuda,
     {"input1", "input2", "weight", {"bias", none}},
-    "input1 [..., in1], weight [out, in1, in2], input2 [..., in2] -> [..., out], plus bias.",
-    {},
-    Autocast::Lower};
+    "input1 [..., in1], weight [out, in1, in2], input2 [..., in2] -> [..., out], plus bias."};
 decltype(tensordot_dims) tensordot_dims{"tensordot",
                                         tensordot_impl,
-                                        kPrivate,
+                                        kPrivate | kComplex | kWidestCuda,
                                         {"a", "b", "dims_self", "dims_other"},
                                         "Sums over the given dims of both operands."};
 decltype(multi_dot) multi_dot{
-    "multi_dot", multi_dot_impl, kLinalg, {"tensors"}, "The product of a list of matrices."};
+    "multi_dot", multi_dot_impl, kLinalg | kComplex, {"tensors"}, "The product of a list of matrices."};
 
 }  // namespace warptape::ops

@@ -425,56 +425,61 @@ Tensor normal_size_impl(double mean, double std, IntList size, Generator* g, Opt
 const Arg kSelf{"input", kWritten};
 
 const Op<Tensor(IntList, Generator*, OptDType, OptDevice, bool)> rand_op(
-    "rand", rand_impl, kFunction | kOut, {{"size", kVarArgs}, WT_GENERATOR, WT_OPTIONS},
+    "rand", rand_impl, kFunction | kOut | kComplex | kRandom, {{"size", kVarArgs}, WT_GENERATOR, WT_OPTIONS},
     "Uniform numbers of [0, 1)."),
-    randn_op("randn", randn_impl, kFunction | kOut, {{"size", kVarArgs}, WT_GENERATOR, WT_OPTIONS},
-             "Standard normal numbers.");
+    randn_op("randn", randn_impl, kFunction | kOut | kComplex | kRandom,
+             {{"size", kVarArgs}, WT_GENERATOR, WT_OPTIONS}, "Standard normal numbers.");
 const Op<Tensor(const Tensor&, OptDType, OptDevice, bool)> rand_like_op("rand_like", rand_like_impl,
-                                                                        kFunction, {"input", WT_OPTIONS},
+                                                                        kFunction | kComplex | kRandom,
+                                                                        {"input", WT_OPTIONS},
                                                                         "rand of input's sizes."),
-    randn_like_op("randn_like", randn_like_impl, kFunction, {"input", WT_OPTIONS}, "randn of input's sizes.");
+    randn_like_op("randn_like", randn_like_impl, kFunction | kComplex | kRandom, {"input", WT_OPTIONS},
+                  "randn of input's sizes.");
 const Op<Tensor(int64_t, IntList, Generator*, OptDType, OptDevice, bool)> randint_high_op(
-    "randint", randint_high_impl, kFunction | kOut, {"high", "size", WT_GENERATOR, WT_OPTIONS},
+    "randint", randint_high_impl, kFunction | kOut | kRandom, {"high", "size", WT_GENERATOR, WT_OPTIONS},
     "Integers from 0 to high - 1.");
 const Op<Tensor(int64_t, int64_t, IntList, Generator*, OptDType, OptDevice, bool)> randint_op(
-    "randint", randint_impl, kFunction | kOut, {"low", "high", "size", WT_GENERATOR, WT_OPTIONS},
+    "randint", randint_impl, kFunction | kOut | kRandom, {"low", "high", "size", WT_GENERATOR, WT_OPTIONS},
     "Integers from low to high - 1.");
 const Op<Tensor(const Tensor&, int64_t, OptDType, OptDevice, bool)> randint_like_high_op(
-    "randint_like", randint_like_high_impl, kFunction, {"input", "high", WT_OPTIONS},
+    "randint_like", randint_like_high_impl, kFunction | kRandom, {"input", "high", WT_OPTIONS},
     "randint of input's sizes.");
 const Op<Tensor(const Tensor&, int64_t, int64_t, OptDType, OptDevice, bool)> randint_like_op(
-    "randint_like", randint_like_impl, kFunction, {"input", "low", "high", WT_OPTIONS},
+    "randint_like", randint_like_impl, kFunction | kRandom, {"input", "low", "high", WT_OPTIONS},
     "randint of input's sizes.");
 const Op<Tensor(int64_t, Generator*, OptDType, OptDevice, bool)> randperm_op("randperm", randperm_impl,
-                                                                             kFunction | kOut,
+                                                                             kFunction | kOut | kRandom,
                                                                              {"n", WT_GENERATOR, WT_OPTIONS},
                                                                              "A random order of 0 .. n - 1.");
 const Op<Tensor(double, double, IntList, Generator*, OptDType, OptDevice, bool)> normal_size_op(
-    "normal", normal_size_impl, kFunction | kOut, {"mean", "std", "size", WT_GENERATOR, WT_OPTIONS},
-    "Normal numbers.");
+    "normal", normal_size_impl, kFunction | kOut | kComplex | kRandom,
+    {"mean", "std", "size", WT_GENERATOR, WT_OPTIONS}, "Normal numbers.");
 const Op<Tensor(const Tensor&, double, double, Generator*)> uniform_op(
-    "uniform_", uniform_impl, kMethod, {kSelf, {"from", 0.0}, {"to", 1.0}, WT_GENERATOR},
+    "uniform_", uniform_impl, kMethod | kComplex | kRandom, {kSelf, {"from", 0.0}, {"to", 1.0}, WT_GENERATOR},
     "Fills with uniform numbers of [from, to)."),
-    normal_op("normal_", normal_impl, kMethod, {kSelf, {"mean", 0.0}, {"std", 1.0}, WT_GENERATOR},
-              "Fills with normal numbers.");
-const Op<Tensor(const Tensor&, Generator*)> random_op("random_", random_impl, kMethod, {kSelf, WT_GENERATOR},
+    normal_op("normal_", normal_impl, kMethod | kComplex | kRandom,
+              {kSelf, {"mean", 0.0}, {"std", 1.0}, WT_GENERATOR}, "Fills with normal numbers.");
+const Op<Tensor(const Tensor&, Generator*)> random_op("random_", random_impl, kMethod | kRandom,
+                                                      {kSelf, WT_GENERATOR},
                                                       "Fills with integers that the dtype holds.");
-const Op<Tensor(const Tensor&, int64_t, Generator*)> random_to_op("random_", random_to_impl, kMethod,
+const Op<Tensor(const Tensor&, int64_t, Generator*)> random_to_op("random_", random_to_impl,
+                                                                  kMethod | kRandom,
                                                                   {kSelf, "to", WT_GENERATOR},
                                                                   "Fills with integers below `to`.");
 const Op<Tensor(const Tensor&, int64_t, std::optional<int64_t>, Generator*)> random_range_op(
-    "random_", random_range_impl, kMethod, {kSelf, "from", "to", WT_GENERATOR},
+    "random_", random_range_impl, kMethod | kRandom, {kSelf, "from", "to", WT_GENERATOR},
     "Fills with integers of [from, to).");
 const Op<Tensor(const Tensor&, const Tensor&, Generator*)> bernoulli_tensor_op(
-    "bernoulli_", bernoulli_tensor_impl, kMethod, {kSelf, "p", WT_GENERATOR},
+    "bernoulli_", bernoulli_tensor_impl, kMethod | kRandom, {kSelf, "p", WT_GENERATOR},
     "Fills with 1 where a draw is below p, else 0.");
 const Op<Tensor(const Tensor&, double, Generator*)> bernoulli_scalar_op(
-    "bernoulli_", bernoulli_scalar_impl, kMethod, {kSelf, {"p", 0.5}, WT_GENERATOR},
+    "bernoulli_", bernoulli_scalar_impl, kMethod | kRandom, {kSelf, {"p", 0.5}, WT_GENERATOR},
     "Fills with 1 with probability p, else 0."),
-    exponential_op("exponential_", exponential_impl, kMethod, {kSelf, {"lambd", 1.0}, WT_GENERATOR},
+    exponential_op("exponential_", exponential_impl, kMethod | kRandom, {kSelf, {"lambd", 1.0}, WT_GENERATOR},
                    "Fills with exponential numbers of rate lambd.");
 const Op<Tensor(const Tensor&, Generator*)> bernoulli_op("bernoulli", bernoulli_impl,
-                                                         kFunction | kMethod | kOut, {"input", WT_GENERATOR},
+                                                         kFunction | kMethod | kOut | kRandom,
+                                                         {"input", WT_GENERATOR},
                                                          "1 with input's probabilities, else 0.");
 
 }  // namespace

@@ -305,7 +305,7 @@ std::vector<Tensor> recurrent_layer_impl(const Tensor& input, IntList batch_size
 decltype(recurrent_layer) recurrent_layer{
     kName,
     recurrent_layer_impl,
-    kPrivate,
+    kPrivate | kLower,
     {"input",
      "batch_sizes",
      "hx",
@@ -317,8 +317,6 @@ decltype(recurrent_layer) recurrent_layer{
      "weight_hr",
      "mode",
      {"reverse", false}},
-    "One direction of one recurrent layer: [output, h] and, of an LSTM, c.",
-    {},
-    Autocast::Lower};
+    "One direction of one recurrent layer: [output, h] and, of an LSTM, c."};
 
 }  // namespace warptape::ops

@@ -322,60 +322,46 @@ const Arg kSizeAverage{"size_average", none}, kReduce{"reduce", none}, kReductio
 
 decltype(mse_loss) mse_loss{"mse_loss",
                             plain_impl<mse_loss_def>,
-                            kNN,
+                            kNN | kFloat32,
                             {"input", "target", kSizeAverage, kReduce, kReduction, kWeight},
-                            "(input - target)^2. A mean with weights divides by their sum.",
-                            {},
-                            Autocast::Float32};
+                            "(input - target)^2. A mean with weights divides by their sum."};
 decltype(l1_loss) l1_loss{"l1_loss",
                           plain_impl<l1_loss_def>,
-                          kNN,
+                          kNN | kFloat32,
                           {"input", "target", kSizeAverage, kReduce, kReduction, kWeight},
-                          "|input - target|. A mean with weights divides by their sum.",
-                          {},
-                          Autocast::Float32};
+                          "|input - target|. A mean with weights divides by their sum."};
 decltype(smooth_l1_loss) smooth_l1_loss{
     "smooth_l1_loss",
     smooth_l1_loss_impl,
-    kNN,
+    kNN | kFloat32,
     {"input", "target", kSizeAverage, kReduce, kReduction, {"beta", 1.0}},
-    "With d = |input - target|: d^2 / (2 beta) where d < beta, d - beta / 2 beyond.",
-    {},
-    Autocast::Float32};
+    "With d = |input - target|: d^2 / (2 beta) where d < beta, d - beta / 2 beyond."};
 decltype(huber_loss) huber_loss{
     "huber_loss",
     huber_loss_impl,
-    kNN,
+    kNN | kFloat32Cpu,
     {"input", "target", kReduction, {"delta", 1.0}, kWeight},
-    "With d = |input - target|: d^2 / 2 where d < delta, delta (d - delta / 2) beyond.",
-    {},
-    Autocast::Float32};
+    "With d = |input - target|: d^2 / 2 where d < delta, delta (d - delta / 2) beyond."};
 decltype(binary_cross_entropy) binary_cross_entropy{
     "binary_cross_entropy",
     bce_impl,
-    kNN,
+    kNN | kFloat32Cpu | kRefuseCuda,
     {"input", "target", kWeight, kSizeAverage, kReduce, kReduction},
-    "-(target log(input) + (1 - target) log(1 - input)) of probabilities, logarithms not below -100.",
-    {},
-    Autocast::Float32};
+    "-(target log(input) + (1 - target) log(1 - input)) of probabilities, logarithms not below -100."};
 decltype(binary_cross_entropy_with_logits) binary_cross_entropy_with_logits{
     "binary_cross_entropy_with_logits",
     logits_impl,
-    kNN,
+    kNN | kFloat32,
     {"input", "target", kWeight, kSizeAverage, kReduce, kReduction, {"pos_weight", none}},
     "binary_cross_entropy of sigmoid(input), computed without overflow; pos_weight multiplies the positive "
-    "part.",
-    {},
-    Autocast::Float32};
+    "part."};
 
 decltype(kl_div) kl_div{"kl_div",
                         kl_div_impl,
-                        kNN,
+                        kNN | kFloat32,
                         {"input", "target", kSizeAverage, kReduce, kReduction, {"log_target", false}},
                         "target (log(target) - input) of log-probabilities and probabilities (with "
                         "log_target: their logarithms); "
-                        "reduction may also be 'batchmean', the sum over the batch's size.",
-                        {},
-                        Autocast::Float32};
+                        "reduction may also be 'batchmean', the sum over the batch's size."};
 
 }  // namespace warptape::ops

@@ -88,18 +88,15 @@ inline constexpr uint32_t kBothOut = kFunction | kMethod | kOut;
       #NAME, #NAME "_", ResultRule::RULE, Saves::SAVES, {NODE, NAME##_backward}, ElementwiseSlot{#NAME}, \
       CHECK};                                                                                            \
   }
-#define WT_UNARY(NAME, NODE, RULE, SAVES, DOC, ...)                             \
-  WT_UNARY_BACKWARD(NAME, NODE, RULE, SAVES, nullptr, __VA_ARGS__)              \
-  decltype(NAME) NAME{#NAME, unary_impl<NAME##_def>, kBothOut, {"input"}, DOC}; \
-  decltype(NAME##_) NAME##_{                                                    \
-      #NAME "_", unary_inplace<NAME##_def>, kMethod | kFunction, {{"input", kWritten}}, #NAME " in place."}
-// Another name of an op that is already defined.
-#define WT_UNARY_ALIAS(ALIAS, NAME)                                                                        \
-  const UnaryOp ALIAS##_alias{#ALIAS, unary_impl<NAME##_def>, kBothOut, {"input"}, "Alias of " #NAME "."}; \
-  const UnaryOp ALIAS##_alias_{#ALIAS "_",                                                                 \
-                               unary_inplace<NAME##_def>,                                                  \
-                               kMethod | kFunction,                                                        \
-                               {{"input", kWritten}},                                                      \
-                               "Alias of " #NAME "_."}
+// FACTS: flags beside the places, or kNoFacts.
+inline constexpr uint32_t kNoFacts = 0;
+#define WT_UNARY(NAME, NODE, RULE, SAVES, FACTS, DOC, ...)                                \
+  WT_UNARY_BACKWARD(NAME, NODE, RULE, SAVES, nullptr, __VA_ARGS__)                        \
+  decltype(NAME) NAME{#NAME, unary_impl<NAME##_def>, kBothOut | (FACTS), {"input"}, DOC}; \
+  decltype(NAME##_) NAME##_{#NAME "_",                                                    \
+                            unary_inplace<NAME##_def>,                                    \
+                            kMethod | kFunction | ((FACTS) & kComplex),                   \
+                            {{"input", kWritten}},                                        \
+                            #NAME " in place."}
 
 }  // namespace warptape::ops

@@ -347,93 +347,124 @@ const NodeType kRegionNode{"SliceBackward0", region_backward};
 
 decltype(view) view{"view",
                     view_impl,
-                    kMethod,
+                    kMethod | kComplex,
                     {"input", {"size", kVarArgs}},
                     "The same memory with other sizes; one may be -1."};
 const Op<Tensor(const Tensor&, DType)> view_dtype{"view",
                                                   view_dtype_impl,
-                                                  kMethod,
+                                                  kMethod | kComplex,
                                                   {"input", "dtype"},
                                                   "The same bytes as numbers of another dtype, without "
                                                   "history; the last dim shrinks or grows with its size."};
 decltype(reshape) reshape{"reshape",
                           reshape_impl,
-                          kBoth,
+                          kBoth | kComplex,
                           {"input", {"shape", kVarArgs}},
                           "Other sizes, a view where strides allow, else a copy."};
-decltype(view_as) view_as{"view_as", view_as_impl, kMethod, {"input", "other"}, "view with other's sizes."};
+decltype(view_as) view_as{
+    "view_as", view_as_impl, kMethod | kComplex, {"input", "other"}, "view with other's sizes."};
 decltype(reshape_as) reshape_as{
-    "reshape_as", reshape_as_impl, kMethod, {"input", "other"}, "reshape with other's sizes."};
+    "reshape_as", reshape_as_impl, kMethod | kComplex, {"input", "other"}, "reshape with other's sizes."};
 decltype(flatten) flatten{"flatten",
                           flatten_impl,
-                          kBoth,
+                          kBoth | kComplex,
                           {"input", Arg::integer("start_dim", 0), Arg::integer("end_dim", -1)},
                           "Merges the dims from start_dim to end_dim."};
-const Op<Tensor(const Tensor&, int64_t, IntList)> unflatten{
-    "unflatten", unflatten_impl, kBoth, {"input", "dim", {"sizes", kVarArgs}}, "Splits a dim into several."};
+const Op<Tensor(const Tensor&, int64_t, IntList)> unflatten{"unflatten",
+                                                            unflatten_impl,
+                                                            kBoth | kComplex,
+                                                            {"input", "dim", {"sizes", kVarArgs}},
+                                                            "Splits a dim into several."};
 decltype(unsqueeze) unsqueeze{
-    "unsqueeze", unsqueeze_impl, kBoth, {"input", "dim"}, "A view with a dim of size 1 inserted."};
-decltype(squeeze) squeeze{"squeeze", squeeze_impl, kBoth, {"input"}, "A view without the dims of size 1."};
-decltype(squeeze_dim) squeeze_dim{
-    "squeeze", squeeze_dim_impl, kBoth, {"input", "dim"}, "A view without dim, where it has size 1."};
-const Op<Tensor(const Tensor&, IntList)> squeeze_list{
-    "squeeze", squeeze_list_impl, kBoth, {"input", "dim"}, "A view without those dims that have size 1."};
-decltype(permute) permute{
-    "permute", permute_impl, kBoth, {"input", {"dims", kVarArgs}}, "A view with the dims in another order."};
-decltype(transpose) transpose{
-    "transpose", transpose_impl, kBoth, {"input", "dim0", "dim1"}, "A view with two dims swapped."};
-decltype(transpose) swapaxes{
-    "swapaxes", transpose_impl, kBoth, {"input", "axis0", "axis1"}, "transpose under NumPy's name."};
-decltype(transpose) swapdims{"swapdims", transpose_impl, kBoth, {"input", "dim0", "dim1"}, "transpose."};
-decltype(t) t{"t", t_impl, kBoth, {"input"}, "The transpose of a tensor of at most two dims."};
-const Op<Tensor(const Tensor&, IntList, IntList)> movedim{
-    "movedim", movedim_impl, kBoth, {"input", "source", "destination"}, "Moves dims to other places."};
+    "unsqueeze", unsqueeze_impl, kBoth | kComplex, {"input", "dim"}, "A view with a dim of size 1 inserted."};
+decltype(squeeze) squeeze{
+    "squeeze", squeeze_impl, kBoth | kComplex, {"input"}, "A view without the dims of size 1."};
+decltype(squeeze_dim) squeeze_dim{"squeeze",
+                                  squeeze_dim_impl,
+                                  kBoth | kComplex,
+                                  {"input", "dim"},
+                                  "A view without dim, where it has size 1."};
+const Op<Tensor(const Tensor&, IntList)> squeeze_list{"squeeze",
+                                                      squeeze_list_impl,
+                                                      kBoth | kComplex,
+                                                      {"input", "dim"},
+                                                      "A view without those dims that have size 1."};
+decltype(permute) permute{"permute",
+                          permute_impl,
+                          kBoth | kComplex,
+                          {"input", {"dims", kVarArgs}},
+                          "A view with the dims in another order."};
+decltype(transpose) transpose{"transpose",
+                              transpose_impl,
+                              kBoth | kComplex,
+                              {"input", "dim0", "dim1"},
+                              "A view with two dims swapped."};
+decltype(transpose) swapaxes{"swapaxes",
+                             transpose_impl,
+                             kBoth | kComplex,
+                             {"input", "axis0", "axis1"},
+                             "transpose under NumPy's name."};
+decltype(transpose) swapdims{
+    "swapdims", transpose_impl, kBoth | kComplex, {"input", "dim0", "dim1"}, "transpose."};
+decltype(t) t{"t", t_impl, kBoth | kComplex, {"input"}, "The transpose of a tensor of at most two dims."};
+const Op<Tensor(const Tensor&, IntList, IntList)> movedim{"movedim",
+                                                          movedim_impl,
+                                                          kBoth | kComplex,
+                                                          {"input", "source", "destination"},
+                                                          "Moves dims to other places."};
 const Op<Tensor(const Tensor&, IntList, IntList)> moveaxis{
-    "moveaxis", movedim_impl, kBoth, {"input", "source", "destination"}, "movedim."};
+    "moveaxis", movedim_impl, kBoth | kComplex, {"input", "source", "destination"}, "movedim."};
 decltype(expand) expand{"expand",
                         expand_impl,
-                        kMethod,
+                        kMethod | kComplex,
                         {"input", {"size", kVarArgs}},
                         "A view in which dims of size 1 are repeated; -1 keeps a size."};
 decltype(broadcast_to) broadcast_to{
-    "broadcast_to", expand_impl, kBoth, {"input", {"size", kVarArgs}}, "expand."};
+    "broadcast_to", expand_impl, kBoth | kComplex, {"input", {"size", kVarArgs}}, "expand."};
 decltype(expand_as) expand_as{
-    "expand_as", expand_as_impl, kMethod, {"input", "other"}, "expand to other's sizes."};
+    "expand_as", expand_as_impl, kMethod | kComplex, {"input", "other"}, "expand to other's sizes."};
 decltype(select) select{"select",
                         select_impl,
-                        kBoth,
+                        kBoth | kComplex,
                         {"input", "dim", "index"},
                         "A view of one index of a dim, which goes away."};
-decltype(narrow) narrow{
-    "narrow", narrow_impl, kBoth, {"input", "dim", "start", "length"}, "A view of a range of a dim."};
+decltype(narrow) narrow{"narrow",
+                        narrow_impl,
+                        kBoth | kComplex,
+                        {"input", "dim", "start", "length"},
+                        "A view of a range of a dim."};
 const Op<std::vector<Tensor>(const Tensor&, int64_t, int64_t)> split{
     "split",
     split_impl,
-    kBoth,
+    kBoth | kComplex,
     {"tensor", "split_size_or_sections", Arg::integer("dim", 0)},
     "Views of split_size each; the last may be shorter."};
 const Op<std::vector<Tensor>(const Tensor&, IntList, int64_t)> split_sizes{
     "split",
     split_sizes_impl,
-    kBoth,
+    kBoth | kComplex,
     {"tensor", "split_size_or_sections", Arg::integer("dim", 0)},
     "Views of the given lengths."};
 const Op<std::vector<Tensor>(const Tensor&, int64_t, int64_t)> chunk{
     "chunk",
     chunk_impl,
-    kBoth,
+    kBoth | kComplex,
     {"input", "chunks", Arg::integer("dim", 0)},
     "At most `chunks` views of equal length (the last may be shorter)."};
-const Op<std::vector<Tensor>(const Tensor&, int64_t)> unbind{
-    "unbind", unbind_impl, kBoth, {"input", Arg::integer("dim", 0)}, "One view per index of a dim."};
+const Op<std::vector<Tensor>(const Tensor&, int64_t)> unbind{"unbind",
+                                                             unbind_impl,
+                                                             kBoth | kComplex,
+                                                             {"input", Arg::integer("dim", 0)},
+                                                             "One view per index of a dim."};
 const Op<Tensor(const Tensor&, int64_t, int64_t, int64_t)> diagonal{
     "diagonal",
     diagonal_impl,
-    kBoth,
+    kBoth | kComplex,
     {"input", Arg::integer("offset", 0), Arg::integer("dim1", 0), Arg::integer("dim2", 1)},
     "A view of a diagonal; it becomes the last dim."};
-decltype(detach) detach{"detach", detach_impl, kBoth, {"input"}, "The same memory without history."};
+decltype(detach) detach{
+    "detach", detach_impl, kBoth | kComplex, {"input"}, "The same memory without history."};
 const Op<Tensor(const Tensor&)> detach_{
-    "detach_", detach_inplace, kMethod, {{"input", kWritten}}, "Forgets the tensor's history."};
+    "detach_", detach_inplace, kMethod | kComplex, {{"input", kWritten}}, "Forgets the tensor's history."};
 
 }  // namespace warptape::ops

@@ -14,7 +14,8 @@ void* TensorImpl::operator new(size_t size) { return FreeList<TensorImpl>::alloc
 void TensorImpl::operator delete(void* p) { FreeList<TensorImpl>::deallocate(p); }
 
 TensorImpl::TensorImpl(Ref<Storage> s, DType t, Shape sz, Shape st, int64_t off)
-    : storage(std::move(s)), sizes(std::move(sz)), strides(std::move(st)), offset(off), dtype(t) {
+    : sizes(std::move(sz)), strides(std::move(st)), offset(off) {
+  set_storage(std::move(s), t);
   numel = 1;
   for (int64_t n : sizes) numel *= n;
   contiguous = is_contiguous(sizes, strides);
@@ -25,6 +26,12 @@ TensorImpl::~TensorImpl() = default;
 void TensorImpl::destroy(TensorImpl* t) {
   if (t->owns_python && t->python) release_python_object(t->python);
   delete t;
+}
+
+void TensorImpl::set_storage(Ref<Storage> new_storage, DType new_dtype) {
+  storage = std::move(new_storage);
+  dtype = new_dtype;
+  plain = storage->device().is_cpu() && !is_complex(dtype);
 }
 
 void TensorImpl::set_geometry(Shape new_sizes, Shape new_strides, int64_t new_offset) {

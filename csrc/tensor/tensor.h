@@ -35,12 +35,15 @@ class WT_API TensorImpl : public RefCounted<TensorImpl> {
   int64_t numel;
   DType dtype;
   bool contiguous;
+  bool plain;                // a real one in host memory: what every op takes
   bool inference = false;    // made under inference_mode: never recorded, no version
   bool unversioned = false;  // x.data: in-place changes through it are not counted
   bool owns_python = false;
   void* python = nullptr;
   std::unique_ptr<TensorExtra> extra;
 
+  // Takes on other memory (x.data = y).
+  void set_storage(Ref<Storage> new_storage, DType new_dtype);
   // Sets the geometry anew (resize_, set_, as a view of the same storage).
   void set_geometry(Shape new_sizes, Shape new_strides, int64_t new_offset);
 
