@@ -50,6 +50,7 @@ function(warptape_cpu_kernels out)
                                ${WARPTAPE_KERNEL_WARNINGS})
         target_compile_definitions(wt_kernels_${isa} PRIVATE ${WARPTAPE_FEATURES} WARPTAPE_ISA=${isa}
                                    WARPTAPE_ISA_LEVEL=${isa_level})
+        warptape_precompile(wt_kernels_${isa} kernels/cpu/elementwise.h kernels/cpu/rows.h)
         list(APPEND objects $<TARGET_OBJECTS:wt_kernels_${isa}>)
       endif()
     endforeach()

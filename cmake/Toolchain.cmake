@@ -23,6 +23,20 @@ if(NOT CMAKE_CXX_COMPILER_LAUNCHER)
   endif()
 endif()
 
+# Headers that most files of a target include are parsed once. Objects made so cannot be shared between checkouts by
+# ccache: where that is found, it saves more.
+if(WARPTAPE_CCACHE)
+  set(WARPTAPE_PCH_DEFAULT OFF)
+else()
+  set(WARPTAPE_PCH_DEFAULT ON)
+endif()
+option(WARPTAPE_PCH "Precompiled headers" ${WARPTAPE_PCH_DEFAULT})
+function(warptape_precompile name)
+  if(WARPTAPE_PCH)
+    target_precompile_headers(${name} PRIVATE ${ARGN})
+  endif()
+endfunction()
+
 # What code outside the kernels may use: every x86-64 processor since 2009 has it.
 set(WARPTAPE_BASELINE_FLAGS -march=x86-64-v2)
 if(WARPTAPE_NATIVE)

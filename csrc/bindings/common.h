@@ -156,6 +156,7 @@ void init_tensor_type(PyObject* module);
 // The overloads that share one Python name in one place.
 struct OpGroup {
   std::string name;
+  PyObject* callable = nullptr;  // what Python calls
   std::vector<const OpInfo*> overloads;
   std::vector<std::vector<PyObject*>> arg_names;  // interned, per overload
   std::vector<PyTypeObject*> result_types;        // named tuple of an overload, or null

@@ -1,6 +1,7 @@
 // x[...] and x[...] = value. Ints, slices, None and Ellipsis become one view; tensors, lists and bools are
 // left to the index op on that view.
 #include "bindings/data.h"
+#include "bindings/override.h"
 #include "ops/copy.h"
 #include "ops/index.h"
 #include "ops/view.h"
@@ -233,6 +234,8 @@ Tensor drop_leading_ones(Tensor v, int64_t ndim) {
 
 PyObject* tensor_getitem(PyObject* self, PyObject* index) {
   return guarded([&] {
+    if (overridden(self, &index, 1))
+      return call_override(tensor_attribute("__getitem__").get(), self, &index, 1, nullptr);
     const Tensor& x = tensor_of(self);
     if (int64_t i; is_plain_int(index, i) && x.ndim() > 0) return wrap(ops::select(x, 0, i));
     WT_CHECK(x.ndim() > 0 || !PyLong_Check(index) || PyBool_Check(index), IndexError,
@@ -248,6 +251,10 @@ int tensor_setitem(PyObject* self, PyObject* index, PyObject* value) {
   return guarded(
       [&] {
         WT_CHECK(value, TypeError, "Tensor does not support deleting items");
+        if (PyObject* args[] = {index, value}; overridden(self, args, 2)) {
+          checked(call_override(tensor_attribute("__setitem__").get(), self, args, 2, nullptr));
+          return 0;
+        }
         const Tensor& x = tensor_of(self);
         Parsed p = parse_index(x, index);
         Tensor place = basic_view(x, p);

@@ -5,6 +5,7 @@
 #include "bindings/cuda.h"
 #include "bindings/distributed.h"
 #include "bindings/errors.h"
+#include "bindings/override.h"
 #include "core/build_info.h"
 #include "core/device_runtime.h"
 #include "kernels/cpu/interrupt.h"
@@ -90,6 +91,7 @@ PYBIND11_MODULE(_C, m) {
     b::init_errors(m.ptr());
     b::init_values(m.ptr());
     b::init_tensor_type(m.ptr());
+    b::init_overrides(m.ptr());
     b::init_ops(m.ptr());
     b::init_data(m.ptr());
     b::init_exchange(m.ptr());

@@ -1,6 +1,7 @@
 // Operators. Two tensors of our own types, or a tensor and a Python number, go straight to the op; everything
 // else takes the general way, so that overloads, errors and reflected operators are the same as the method's.
 #include "bindings/data.h"
+#include "bindings/override.h"
 #include "ops/elementwise.h"
 
 namespace warptape::bindings {
@@ -10,6 +11,11 @@ bool is_operand(PyObject* o) {
   if (is_tensor(o) || PyFloat_Check(o) || PyLong_Check(o)) return true;
   Scalar s;
   return to_scalar(o, s);
+}
+
+// Whether one of the two takes the call over, or both are what the op takes.
+bool are_operands(PyObject* a, PyObject* b) {
+  return overridden(a, &b, 1) || (is_operand(a) && is_operand(b));
 }
 
 const OpGroup& group(const char* name, const OpGroup*& cached) {
@@ -29,39 +35,31 @@ template <Name name>
 PyObject* binary(PyObject* a, PyObject* b) {
   static const OpGroup* cached = nullptr;
   return guarded([&]() -> PyObject* {
-    if (!is_operand(a) || !is_operand(b)) Py_RETURN_NOTIMPLEMENTED;
+    if (!are_operands(a, b)) Py_RETURN_NOTIMPLEMENTED;
     if (is_tensor(a)) return call_group(group(name.text, cached), a, &b, 1, nullptr);
-    Scalar s;
-    if (!to_scalar(a, s)) Py_RETURN_NOTIMPLEMENTED;
     // A number on the left becomes a 0-dim tensor that promotes as a number does.
     PyObject* args[] = {a, b};
     return call_group(group(name.text, cached), nullptr, args, 2, nullptr);
   });
 }
 
+// Two tensors whose call needs nothing but the op: small ones of our own class, and no function mode.
+bool straight(PyObject* a, PyObject* b) {
+  return Py_TYPE(a) == tensor_type && Py_TYPE(b) == tensor_type &&
+         !(thread_state.dispatch & kTorchFunctionMode) &&
+         tensor_of(a).numel() + tensor_of(b).numel() < GilRelease::kWorthIt;
+}
+
 template <const auto& op, Name name>
 PyObject* fast_binary(PyObject* a, PyObject* b) {
-  if (Py_TYPE(a) == tensor_type && Py_TYPE(b) == tensor_type) {
-    const Tensor &x = tensor_of(a), &y = tensor_of(b);
-    if (x.numel() + y.numel() < GilRelease::kWorthIt) return guarded([&] { return wrap(op(x, y)); });
-  }
-  return binary<name>(a, b);
+  if (!straight(a, b)) return binary<name>(a, b);
+  return guarded([&] { return wrap(op(tensor_of(a), tensor_of(b))); });
 }
 
-PyObject* add(PyObject* a, PyObject* b) {
-  if (Py_TYPE(a) == tensor_type && Py_TYPE(b) == tensor_type) {
-    const Tensor &x = tensor_of(a), &y = tensor_of(b);
-    if (x.numel() + y.numel() < GilRelease::kWorthIt) return guarded([&] { return wrap(ops::add(x, y, 1)); });
-  }
-  return binary<"add">(a, b);
-}
-
-PyObject* subtract(PyObject* a, PyObject* b) {
-  if (Py_TYPE(a) == tensor_type && Py_TYPE(b) == tensor_type) {
-    const Tensor &x = tensor_of(a), &y = tensor_of(b);
-    if (x.numel() + y.numel() < GilRelease::kWorthIt) return guarded([&] { return wrap(ops::sub(x, y, 1)); });
-  }
-  return binary<"sub">(a, b);
+template <const auto& op, Name name>
+PyObject* fast_sum(PyObject* a, PyObject* b) {
+  if (!straight(a, b)) return binary<name>(a, b);
+  return guarded([&] { return wrap(op(tensor_of(a), tensor_of(b), 1)); });
 }
 
 // array / tensor multiplies, as PyTorch does: NumPy leaves the quotient to the tensor and computes the
@@ -94,7 +92,7 @@ template <Name name>
 PyObject* inplace(PyObject* a, PyObject* b) {
   static const OpGroup* cached = nullptr;
   return guarded([&]() -> PyObject* {
-    if (!is_operand(b)) Py_RETURN_NOTIMPLEMENTED;
+    if (!are_operands(a, b)) Py_RETURN_NOTIMPLEMENTED;
     return call_group(group(name.text, cached), a, &b, 1, nullptr);
   });
 }
@@ -119,7 +117,7 @@ PyObject* inplace_power(PyObject* a, PyObject* b, PyObject*) {
 PyObject* positive(PyObject* a) { return Py_NewRef(a); }
 
 PyObject* matmul(PyObject* a, PyObject* b) {
-  if (!is_tensor(a) || !is_tensor(b)) Py_RETURN_NOTIMPLEMENTED;
+  if ((!is_tensor(a) || !is_tensor(b)) && !overridden(a, &b, 1)) Py_RETURN_NOTIMPLEMENTED;
   return binary<"matmul">(a, b);
 }
 
@@ -171,8 +169,8 @@ PyObject* to_index(PyObject* a) {
 
 PyNumberMethods make_methods() {
   PyNumberMethods m{};
-  m.nb_add = add;
-  m.nb_subtract = subtract;
+  m.nb_add = fast_sum<ops::add, "add">;
+  m.nb_subtract = fast_sum<ops::sub, "sub">;
   m.nb_multiply = fast_binary<ops::mul, "mul">;
   m.nb_true_divide = divide;
   m.nb_floor_divide = binary<"floor_divide">;

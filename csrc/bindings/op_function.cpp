@@ -1,4 +1,5 @@
 // The callable that Python sees for an op: one object per name and place, called by vectorcall.
+#include "bindings/override.h"
 #include "bindings/parse.h"
 #include "ops/elementwise.h"
 // After Python.h, which it does not include itself.
@@ -212,14 +213,14 @@ std::vector<std::pair<std::string, std::string>> aliases() {
   return names;
 }
 
-void publish(PyObject* place, const OpGroup& group, bool binds) {
+void publish(PyObject* place, OpGroup& group, bool binds) {
   auto* f = PyObject_New(OpFunction, op_function_type);
   if (!f) throw PythonErrorSet();
   f->vectorcall = op_vectorcall;
   f->group = &group;
   f->binds = binds;
-  Object owned(reinterpret_cast<PyObject*>(f));
-  checked(PyObject_SetAttrString(place, group.name.c_str(), owned.get()));
+  group.callable = reinterpret_cast<PyObject*>(f);
+  checked(PyObject_SetAttrString(place, group.name.c_str(), group.callable));
 }
 
 Object describe(const OpInfo& op, const char* name) {
@@ -280,6 +281,10 @@ PyObject* call_group(const OpGroup& group, PyObject* self, PyObject* const* args
                      PyObject* kwnames) {
   return guarded(
       [&]() -> PyObject* {
+        if (__builtin_expect(overridden(self, args, nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0)), 0)) {
+          Object func = self ? tensor_attribute(group.name.c_str()) : Object::share(group.callable);
+          return call_override(func.get(), self, args, nargs, kwnames);
+        }
         CallArgs call{self, args, nargs, kwnames && PyTuple_GET_SIZE(kwnames) ? kwnames : nullptr};
         // An overload that takes a device's tensor as it is goes before one that would wait for its number.
         for (bool read_devices : {false, true})

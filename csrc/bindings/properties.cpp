@@ -1,5 +1,6 @@
 // Attributes of a tensor.
 #include "bindings/autograd.h"
+#include "bindings/override.h"
 #include "bindings/tensor_object.h"
 
 namespace warptape::bindings {
@@ -8,8 +9,12 @@ namespace {
 using Get = PyObject* (*)(const Tensor& t);
 
 template <Get f>
-PyObject* get(PyObject* self, void*) {
-  return guarded([&] { return f(tensor_of(self)); });
+PyObject* get(PyObject* self, void* name) {
+  return guarded([&] {
+    if (__builtin_expect(overridden(self, nullptr, 0), 0))
+      return call_override(tensor_attribute(static_cast<const char*>(name)).get(), self, nullptr, 0, nullptr);
+    return f(tensor_of(self));
+  });
 }
 
 PyObject* boolean(bool v) { return PyBool_FromLong(v); }
@@ -108,7 +113,7 @@ PyObject* get_false(const Tensor&) { return boolean(false); }
 }  // namespace
 
 std::vector<PyGetSetDef> tensor_properties() {
-  return {
+  std::vector<PyGetSetDef> all{
       {"shape", get<get_shape>, nullptr, "Sizes, as a Size.", nullptr},
       {"dtype", get<get_dtype>, nullptr, "Type of the elements.", nullptr},
       {"device", get<get_device>, nullptr, "Where the data lies.", nullptr},
@@ -132,6 +137,8 @@ std::vector<PyGetSetDef> tensor_properties() {
       {"is_quantized", get<get_false>, nullptr, nullptr, nullptr},
       {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, nullptr, nullptr},
       {nullptr, nullptr, nullptr, nullptr, nullptr}};
+  for (PyGetSetDef& p : all) p.closure = const_cast<char*>(p.name);
+  return all;
 }
 
 }  // namespace warptape::bindings

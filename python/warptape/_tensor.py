@@ -414,8 +414,8 @@ class Tensor(_C.TensorBase):
         return copy
 
     def as_subclass(self, cls: builtins.type) -> Any:
-        """The same memory as an object of another tensor class."""
-        return Tensor._make_subclass(cls, self.data, False)
+        """The same memory, with its history, as an object of another tensor class."""
+        return _C._as_subclass(self, cls)
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         from ._functions import rebuild_tensor

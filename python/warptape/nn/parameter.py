@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 import warptape
-from warptape import Tensor
+from warptape import _C, Tensor
 
 __all__ = ["Buffer", "Parameter", "UninitializedBuffer", "UninitializedParameter", "is_lazy"]
 
@@ -32,6 +32,8 @@ class Parameter(Tensor, metaclass=_MarkedMeta):
     """
 
     _mark = "_is_param"
+    # What is computed from parameters are plain tensors.
+    __torch_function__ = _C._disabled_torch_function_impl
 
     def __new__(cls, data: Tensor | None = None, requires_grad: bool = True) -> Parameter:  # noqa: D102
         if data is None:
