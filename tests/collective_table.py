@@ -121,6 +121,15 @@ def check_all_gather() -> None:
         expect(flat, np.concatenate(everyones(n)), f"all_gather_into_tensor {n}")
 
 
+def check_all_gather_uneven() -> None:
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    for n in SIZES:
+        rows = [wt.empty(n + 3 * r) for r in range(ranks)]
+        dist.all_gather(rows, mine(n + 3 * rank, wt.float32))
+        for r, row in enumerate(rows):
+            expect(row, values(r, n + 3 * r), f"all_gather uneven {n}")
+
+
 def check_reduce_scatter() -> None:
     rank, ranks = dist.get_rank(), dist.get_world_size()
     for n in SIZES:

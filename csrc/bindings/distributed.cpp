@@ -201,8 +201,8 @@ void init_distributed(py::module_& module) {
       .value("BXOR", ReduceOp::BitXor)
       .finalize();
   py::native_enum<CollectiveOp> ops(m, "_Op", "enum.Enum");
-  for (int i = 0; i <= static_cast<int>(CollectiveOp::Recv); ++i)
-    ops.value(name_of(static_cast<CollectiveOp>(i)), static_cast<CollectiveOp>(i));
+  for (size_t i = 0; i < std::size(kCollectives); ++i)
+    ops.value(kCollectives[i].name, static_cast<CollectiveOp>(i));
   ops.finalize();
   bind_groups(m);
   bind_worlds(m);

@@ -15,11 +15,38 @@ namespace warptape::distributed {
 
 using ReduceOp = kernels::Combine;
 
+// What a call has on one side.
+enum class Operand : uint8_t {
+  None,
+  One,
+  InPlace,  // one or more tensors that are read and written, one after the other: outputs only
+  Blocks,   // one for each rank, all like the One of the other side, or a single one that holds all, by rank
+  Uneven,   // one for each rank, of any sizes
+};
+
+// The declaration of a collective. The checks of arguments, the comparison between ranks, messages, the
+// flight record and the backends read it.
+inline constexpr uint8_t kReduces = 1;       // combines by Collective::reduce
+inline constexpr uint8_t kRooted = 2;        // One goes to, or comes from, the root, which alone has Blocks
+inline constexpr uint8_t kPointToPoint = 4;  // `root` is the other rank
+struct CollectiveInfo {
+  const char* name;
+  Operand inputs, outputs;
+  uint8_t flags = 0;
+
+  constexpr bool reduces() const { return flags & kReduces; }
+  constexpr bool rooted() const { return flags & kRooted; }
+  constexpr bool point_to_point() const { return flags & kPointToPoint; }
+  constexpr bool uneven() const { return inputs == Operand::Uneven || outputs == Operand::Uneven; }
+};
+
+// A collective is an enumerator and, at the same place in the table, its declaration.
 enum class CollectiveOp : uint8_t {
   Broadcast,
   AllReduce,
   Reduce,
   AllGather,
+  AllGatherV,
   Gather,
   Scatter,
   ReduceScatter,
@@ -28,20 +55,30 @@ enum class CollectiveOp : uint8_t {
   Send,
   Recv
 };
-WT_API const char* name_of(CollectiveOp op);
+inline constexpr CollectiveInfo kCollectives[] = {
+    {"broadcast", Operand::None, Operand::InPlace, kRooted},
+    {"all_reduce", Operand::None, Operand::InPlace, kReduces},
+    {"reduce", Operand::None, Operand::InPlace, kReduces | kRooted},
+    {"all_gather", Operand::One, Operand::Blocks},
+    {"all_gather_v", Operand::One, Operand::Uneven},
+    {"gather", Operand::One, Operand::Blocks, kRooted},
+    {"scatter", Operand::Blocks, Operand::One, kRooted},
+    {"reduce_scatter", Operand::Blocks, Operand::One, kReduces},
+    {"all_to_all", Operand::Uneven, Operand::Uneven},
+    {"barrier", Operand::None, Operand::None},
+    {"send", Operand::One, Operand::None, kPointToPoint},
+    {"recv", Operand::None, Operand::One, kPointToPoint},
+};
+static_assert(std::size(kCollectives) == static_cast<size_t>(CollectiveOp::Recv) + 1);
+
+constexpr const CollectiveInfo& info_of(CollectiveOp op) { return kCollectives[static_cast<int>(op)]; }
+constexpr const char* name_of(CollectiveOp op) { return info_of(op).name; }
+constexpr bool is_point_to_point(CollectiveOp op) { return info_of(op).point_to_point(); }
 WT_API const char* name_of(ReduceOp op);
-inline bool is_point_to_point(CollectiveOp op) { return op >= CollectiveOp::Send; }
 
 inline constexpr int kAnyRank = -1;
 
-// Ranks here are those of the group. The tensors of a call have one dtype and one device.
-//   Broadcast, AllReduce, Reduce   outputs: the tensors, worked on in place, one after the other
-//   AllGather     inputs: one; outputs: one for each rank, or a single one that holds all, by rank
-//   Gather        inputs: one; outputs: as AllGather's at the root, none elsewhere
-//   Scatter       inputs: as Gather's outputs; outputs: one
-//   ReduceScatter inputs: one for each rank, or a single one; outputs: one
-//   AllToAll      inputs and outputs: one for each rank, of any sizes
-//   Send, Recv    inputs / outputs: one
+// One call. Ranks here are those of the group. The tensors of a call have one dtype and one device.
 struct Collective {
   CollectiveOp op = CollectiveOp::Barrier;
   ReduceOp reduce = ReduceOp::Sum;
@@ -49,11 +86,14 @@ struct Collective {
   int tag = 0;
   std::vector<Tensor> inputs, outputs;
 
+  const CollectiveInfo& info() const { return info_of(op); }
   const Tensor* any_tensor() const {
     return !inputs.empty() ? &inputs[0] : !outputs.empty() ? &outputs[0] : nullptr;
   }
 };
 
+// What one rank of a group can check: ShapeError, DtypeError, DeviceError, ValueError.
+WT_API void check_arguments(const Collective& call, int rank, int size);
 // "all_reduce(float32[4, 2], sum)", "broadcast(int64[3], root 1)"
 WT_API std::string describe(const Collective& c);
 // What is said of a rank that left: after `error`, unless that is empty.
@@ -65,13 +105,8 @@ struct WT_API Transfer {
   int source = kAnyRank;  // of a Recv, once it is known
 };
 
-// Why a group was aborted.
-enum class Cause : uint32_t {
-  None,
-  Told,
-  Gone,
-  Late
-};  // by a rank; a rank is dead or has left; time is over
+// Why a group was aborted: a rank called abort() or failed; a rank has died or left; time ran out.
+enum class AbortReason : uint32_t { None, Requested, PeerLost, Timeout };
 
 // A call for a stream.
 struct StreamCall {
@@ -110,7 +145,9 @@ class WT_API Backend {
   // Lets the calls under way end, and leaves the group; the last call.
   virtual void close() {}
   virtual std::string aborted() const = 0;  // the reason; empty while all is well
-  virtual Cause cause() const { return aborted().empty() ? Cause::None : Cause::Told; }
+  virtual AbortReason abort_reason() const {
+    return aborted().empty() ? AbortReason::None : AbortReason::Requested;
+  }
 };
 
 }  // namespace warptape::distributed

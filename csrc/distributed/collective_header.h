@@ -1,13 +1,16 @@
 // What ranks tell each other of a call before it moves data, and what backends on the CPU share besides.
 #pragma once
 
+#include <functional>
+#include <string_view>
 #include <vector>
 
 #include "distributed/collective.h"
 
 namespace warptape::distributed {
 
-// What a rank calls, for the others to compare with. Plain memory: it is sent as it is.
+// What a rank calls, for the others to compare with: of a call, only what its declaration says that ranks
+// must agree on, the rest is zero. Plain memory: it is sent as it is.
 struct CallHeader {
   uint64_t sequence;
   CollectiveOp op;
@@ -15,13 +18,16 @@ struct CallHeader {
   DType dtype;
   int8_t ndim;
   int32_t root;
+  int32_t tag;
   int32_t tensors;
   int64_t numel;     // of all tensors
   int64_t sizes[6];  // of the first
   char site[128];
 };
-WT_API void fill(CallHeader& header, const Collective& call, uint64_t sequence, const std::string& site);
+WT_API CallHeader header_of(const Collective& call, uint64_t sequence = 0, std::string_view site = {});
 WT_API bool same_call(const CallHeader& a, const CallHeader& b);
+// "all_reduce(float32[4, 2], sum) at train.py:7 in step", "broadcast(int64[3], root 1)" where no site is
+// known
 WT_API std::string describe(const CallHeader& header);
 
 // Throws a DistBackendError that shows every rank's call unless they are the same. All ranks see the same
@@ -45,8 +51,21 @@ struct Block {
   int64_t bytes;
 };
 WT_API Block whole(const Tensor& t);
-// One for each of n ranks, out of as many tensors or of a single one.
+// One for each of n ranks, out of as many tensors or of a single one; empty ones out of none.
 WT_API std::vector<Block> blocks_of(const std::vector<Tensor>& tensors, int n);
+
+// All that a call moves that combines nothing: what this rank has for each rank, and what it gets from each.
+// Follows from the declaration, so that a backend needs a kernel only for what it does better.
+struct Exchange {
+  std::vector<Block> to, from;
+};
+WT_API Exchange exchange_of(const Collective& call, int size);
+
+// Throws a DistBackendError on every rank unless all senders and receivers of a call with Uneven operands
+// agree; returns the size of the largest block. `bytes(rank, other, receives)`: of the rank's block for, or
+// from, the other.
+WT_API int64_t compare_counts(const Collective& call, uint64_t sequence, int size,
+                              const std::function<int64_t(int rank, int other, bool receives)>& bytes);
 
 // The part of `bytes` that falls to rank `p` of n, cut at lines.
 inline constexpr int64_t kLine = 64;

@@ -3,22 +3,16 @@
 
 #include <deque>
 
-#include "distributed/collective.h"
+#include "distributed/collective_header.h"
 
 namespace warptape::distributed {
 
 enum class CallState : uint8_t { Queued, Started, Completed, Failed };
 
 struct FlightEntry {
-  uint64_t id = 0;        // in order of the calls of this rank
-  uint64_t sequence = 0;  // in its group; 0 for point-to-point
+  uint64_t id = 0;  // in order of the calls of this rank
   std::string group;
-  CollectiveOp op = CollectiveOp::Barrier;
-  ReduceOp reduce = ReduceOp::Sum;
-  int root = 0, tag = 0;
-  DType dtype = DType::Bool;
-  Shape sizes;  // of the first tensor
-  int tensors = 0;
+  CallHeader call{};  // sequence 0 for point-to-point
   CallState state = CallState::Queued;
   std::string site;
   std::chrono::system_clock::time_point queued, ended;

@@ -101,7 +101,7 @@ struct ProcessGroup::Job final : Work {
       lock.unlock();
       kernels::cpu::poll_interrupt();
       WT_CHECK(Clock::now() < deadline, DistBackendError, describe(staged.call), " at ", site,
-               ": not over yet; it goes on, and may be waited for again");
+               ": wait timed out; the work is still running, and may be waited for again");
       lock.lock();
     }
     if (error) std::rethrow_exception(error);
@@ -224,53 +224,6 @@ Backend& ProcessGroup::backend(DeviceType device) {
   return *b;
 }
 
-void ProcessGroup::check_blocks(const Collective& c, const std::vector<Tensor>& list,
-                                const Tensor& one) const {
-  const char* op = name_of(c.op);
-  if (list.size() == 1) {
-    WT_CHECK(list[0].numel() == one.numel() * size(), ShapeError, op,
-             ": a single tensor for all ranks holds ", size(), " blocks of ", one, "; got ", list[0]);
-    return;
-  }
-  WT_CHECK(static_cast<int>(list.size()) == size(), ShapeError, op, ": expected a tensor for each of ",
-           size(), " ranks, got ", list.size());
-  for (const Tensor& t : list)
-    WT_CHECK(t.numel() == one.numel(), ShapeError, op, ": expected tensors like ", one, ", got ", t);
-}
-
-void ProcessGroup::check(const Collective& c) const {
-  const char* op = name_of(c.op);
-  WT_CHECK(c.root < size() && (c.root >= 0 || (c.op == CollectiveOp::Recv && c.root == kAnyRank)), ValueError,
-           op, ": rank ", c.root, " is none of the group's ", size());
-  WT_CHECK(!is_point_to_point(c.op) || c.root != rank_, ValueError, op, ": rank ", rank_,
-           " cannot exchange with itself");
-  const Tensor* first = c.any_tensor();
-  for (const auto* list : {&c.inputs, &c.outputs})
-    for (const Tensor& t : *list) {
-      WT_CHECK(t.dtype() == first->dtype(), DtypeError, op, ": the tensors of a call have one dtype, got ",
-               *first, " and ", t);
-      WT_CHECK(t.device() == first->device(), DeviceError, op,
-               ": the tensors of a call are on one device, got ", *first, " and ", t);
-    }
-  if (first)
-    WT_CHECK(!first->is_meta(), DeviceError, op, ": a tensor on the meta device has no data to exchange");
-  if (c.op == CollectiveOp::AllReduce || c.op == CollectiveOp::Reduce ||
-      c.op == CollectiveOp::ReduceScatter) {
-    const DType d = c.outputs[0].dtype();
-    WT_CHECK(c.reduce < ReduceOp::BitAnd || !is_floating(d), DtypeError, op, ": ", name_of(c.reduce),
-             " needs integers or bool, got ", warptape::name(d));
-    WT_CHECK(c.reduce != ReduceOp::Avg || d != DType::Bool, DtypeError, op, ": no average of bool");
-  }
-  if (c.op == CollectiveOp::AllGather || (c.op == CollectiveOp::Gather && c.root == rank_))
-    check_blocks(c, c.outputs, c.inputs[0]);
-  if (c.op == CollectiveOp::ReduceScatter || (c.op == CollectiveOp::Scatter && c.root == rank_))
-    check_blocks(c, c.inputs, c.outputs[0]);
-  if (c.op == CollectiveOp::AllToAll)
-    WT_CHECK(static_cast<int>(c.inputs.size()) == size() && static_cast<int>(c.outputs.size()) == size(),
-             ShapeError, op, ": expected ", size(), " inputs and outputs, got ", c.inputs.size(), " and ",
-             c.outputs.size());
-}
-
 void ProcessGroup::check_open(const Collective& call) {
   std::lock_guard lock(mutex_);
   WT_CHECK(!closed_, DistBackendError, name_of(call.op), ": the group '", name(),
@@ -298,7 +251,7 @@ std::shared_ptr<Work> ProcessGroup::run(Collective call, std::string site, bool 
                                         std::optional<Milliseconds> timeout) {
   check_open(call);
   as_parts(call);
-  check(call);
+  check_arguments(call, rank_, size());
   if (Backend& b = backend_of(call); b.on_stream()) {
     std::vector<Collective> calls(1, std::move(call));
     auto work = start(b, std::move(calls), site, timeout.value_or(options_.timeout))[0];
@@ -351,7 +304,7 @@ std::vector<std::shared_ptr<Work>> ProcessGroup::run_batch(std::vector<Collectiv
   std::vector<std::shared_ptr<Work>> works(calls.size());
   std::vector<Collective> together;
   std::vector<size_t> places;
-  for (size_t i = 0; i < calls.size(); ++i) check_open(calls[i]), check(calls[i]);
+  for (const Collective& call : calls) check_open(call), check_arguments(call, rank_, size());
   for (size_t i = 0; i < calls.size(); ++i) {
     if (backend_of(calls[i]).on_stream())
       together.push_back(calls[i]), places.push_back(i);
@@ -439,10 +392,10 @@ std::exception_ptr ProcessGroup::failed(uint64_t flight, const Backend* used) {
 // Where a rank is gone or ranks differ, the error says it all; files are written then only where a folder for
 // them was named. Once for a group, which is not used after it, unless ranks differed.
 std::string ProcessGroup::dump_of_end(const Backend& used, const std::string& reason) {
-  const Cause cause = used.cause();
+  const AbortReason kind = used.abort_reason();
   const char* folder = getenv("WARPTAPE_FLIGHT_DIR");
-  if (cause != Cause::Late && !(folder && *folder)) return {};
-  if (cause == Cause::None) return dump_flight_record(*world_, reason);
+  if (kind != AbortReason::Timeout && !(folder && *folder)) return {};
+  if (kind == AbortReason::None) return dump_flight_record(*world_, reason);
   {
     std::lock_guard lock(mutex_);
     if (std::exchange(dumped_, true)) return dump_;

@@ -79,8 +79,6 @@ class WT_API ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   struct OnStream;
   ProcessGroup(World& world, std::vector<int> ranks, Options options);
   Backend& backend(DeviceType device);
-  void check(const Collective& call) const;
-  void check_blocks(const Collective& call, const std::vector<Tensor>& blocks, const Tensor& one) const;
   void check_open(const Collective& call);
   Backend& backend_of(const Collective& call);
   std::shared_ptr<Work> post(Collective call, std::string site);

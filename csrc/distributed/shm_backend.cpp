@@ -36,7 +36,7 @@ void ShmBackend::run(const Collective& call, uint64_t sequence, const std::strin
   compared_ = false;
   const Tensor* any = call.any_tensor();
   dtype_ = any ? any->dtype() : DType::Bool;
-  fill(region_.words(region_.rank()).calls[sequence & 1], call, sequence, site);
+  region_.words(region_.rank()).calls[sequence & 1] = header_of(call, sequence, site);
   try {
     dispatch();
   } catch (const DistBackendError&) {
@@ -76,17 +76,14 @@ void ShmBackend::dispatch() {
     case CollectiveOp::Gather:
       all_gather(whole(c.inputs[0]), blocks(c.outputs));
       break;
-    case CollectiveOp::Scatter:
-      scatter(blocks(c.inputs), whole(c.outputs[0]));
-      break;
     case CollectiveOp::ReduceScatter:
       reduce_scatter(blocks(c.inputs), whole(c.outputs[0]));
       break;
-    case CollectiveOp::AllToAll:
-      all_to_all(blocks(c.inputs), blocks(c.outputs));
+    case CollectiveOp::Barrier:
+      round();
       break;
     default:
-      round();
+      exchange(exchange_of(c, region_.size()));
   }
 }
 
@@ -132,10 +129,11 @@ void ShmBackend::reduce(Block data) {
 void ShmBackend::all_gather(Block in, const std::vector<Block>& out) {
   share(in, true, [&](int64_t at, int64_t n, uint32_t p) {
     for (size_t r = 0; r < out.size(); ++r)
-      if (static_cast<int>(r) != region_.rank()) std::memcpy(out[r].data + at, region_.slot(r, p), n);
+      if (out[r].bytes && static_cast<int>(r) != region_.rank())
+        std::memcpy(out[r].data + at, region_.slot(r, p), n);
   });
-  if (!out.empty() && in.bytes && out[region_.rank()].data != in.data)
-    std::memmove(out[region_.rank()].data, in.data, in.bytes);
+  if (Block own = out[region_.rank()]; own.bytes && own.data != in.data)
+    std::memmove(own.data, in.data, own.bytes);
 }
 
 // Small: everyone reads everything.
@@ -179,21 +177,6 @@ void ShmBackend::all_reduce(Block data) {
 }
 
 // A slot holds one piece for each rank.
-void ShmBackend::scatter(const std::vector<Block>& in, Block out) {
-  const int64_t piece = kSlotBytes / region_.size() / kLine * kLine;
-  int64_t at = 0;
-  do {
-    const int64_t n = std::min(out.bytes - at, piece);
-    const uint32_t p = parity();
-    if (n)
-      for (size_t r = 0; r < in.size(); ++r)
-        std::memcpy(region_.slot(region_.rank(), p) + r * piece, in[r].data + at, n);
-    round();
-    if (n) std::memcpy(out.data + at, region_.slot(call_->root, p) + region_.rank() * piece, n);
-    at += n;
-  } while (at < out.bytes);
-}
-
 void ShmBackend::reduce_scatter(const std::vector<Block>& in, Block out) {
   const int n = region_.size(), me = region_.rank();
   const int64_t piece = kSlotBytes / n / kLine * kLine;
@@ -212,41 +195,42 @@ void ShmBackend::reduce_scatter(const std::vector<Block>& in, Block out) {
   } while (at < out.bytes);
 }
 
-// Shows how much goes where, sees that senders and receivers agree (all ranks see the same) and returns the
-// size of the largest block.
-int64_t ShmBackend::exchange_counts(const std::vector<Block>& in, const std::vector<Block>& out) {
+// Shows how much goes where; all ranks see the same.
+int64_t ShmBackend::exchange_counts(const Exchange& blocks) {
   const int n = region_.size(), me = region_.rank();
   const uint32_t q = sequence_ & 1;
   for (int r = 0; r < n; ++r) {
-    region_.counts(me, q, false)[r] = in[r].bytes;
-    region_.counts(me, q, true)[r] = out[r].bytes;
+    region_.counts(me, q, false)[r] = blocks.to[r].bytes;
+    region_.counts(me, q, true)[r] = blocks.from[r].bytes;
   }
   round();
-  int64_t largest = 0;
-  for (int from = 0; from < n; ++from)
-    for (int to = 0; to < n; ++to) {
-      const int64_t sent = region_.counts(from, q, false)[to], expected = region_.counts(to, q, true)[from];
-      WT_CHECK(sent == expected, DistBackendError, "all_to_all, call ", sequence_, ": rank ", from, " sends ",
-               sent, " bytes to rank ", to, ", which expects ", expected);
-      largest = std::max(largest, sent);
-    }
-  return largest;
+  return compare_counts(*call_, sequence_, n, [&](int rank, int other, bool receives) {
+    return region_.counts(rank, q, receives)[other];
+  });
 }
 
-void ShmBackend::all_to_all(const std::vector<Block>& in, const std::vector<Block>& out) {
+// Every call that only moves data, piece by piece. An even call has blocks of one size, by its header.
+void ShmBackend::exchange(const Exchange& blocks) {
   const int n = region_.size(), me = region_.rank();
-  const int64_t largest = exchange_counts(in, out), piece = kSlotBytes / n / kLine * kLine;
+  const int64_t piece = kSlotBytes / n / kLine * kLine;
+  const auto& [to, from] = blocks;
+  int64_t largest = 0;
+  if (call_->info().uneven())
+    largest = exchange_counts(blocks);
+  else
+    for (int r = 0; r < n; ++r) largest = std::max({largest, to[r].bytes, from[r].bytes});
+  if (largest == 0 && !compared_) round();
   for (int64_t at = 0; at < largest; at += piece) {
     const uint32_t p = parity();
     auto rest = [&](const Block& b) { return std::clamp<int64_t>(b.bytes - at, 0, piece); };
     for (int r = 0; r < n; ++r)
-      if (r != me && rest(in[r])) std::memcpy(region_.slot(me, p) + r * piece, in[r].data + at, rest(in[r]));
+      if (r != me && rest(to[r])) std::memcpy(region_.slot(me, p) + r * piece, to[r].data + at, rest(to[r]));
     round();
     for (int r = 0; r < n; ++r)
-      if (r != me && rest(out[r]))
-        std::memcpy(out[r].data + at, region_.slot(r, p) + me * piece, rest(out[r]));
+      if (r != me && rest(from[r]))
+        std::memcpy(from[r].data + at, region_.slot(r, p) + me * piece, rest(from[r]));
   }
-  if (in[me].bytes) std::memmove(out[me].data, in[me].data, in[me].bytes);
+  if (from[me].bytes) std::memmove(from[me].data, to[me].data, from[me].bytes);
 }
 
 }  // namespace warptape::distributed

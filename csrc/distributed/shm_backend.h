@@ -51,7 +51,7 @@ class ShmBackend final : public Backend {
   void abort(const std::string& reason) override { region_.abort(reason); }
   void explain(const std::string& error) override { region_.explain(error); }
   std::string aborted() const override { return region_.aborted(); }
-  Cause cause() const override { return region_.cause(); }
+  AbortReason abort_reason() const override { return region_.abort_reason(); }
 
  private:
   void dispatch();
@@ -65,10 +65,9 @@ class ShmBackend final : public Backend {
   void all_reduce_at_once(Block data);
   void reduce(Block data);
   void all_gather(Block in, const std::vector<Block>& out);
-  void scatter(const std::vector<Block>& in, Block out);
   void reduce_scatter(const std::vector<Block>& in, Block out);
-  void all_to_all(const std::vector<Block>& in, const std::vector<Block>& out);
-  int64_t exchange_counts(const std::vector<Block>& in, const std::vector<Block>& out);
+  void exchange(const Exchange& blocks);
+  int64_t exchange_counts(const Exchange& blocks);
 
   Region region_;
   Mailbox mailbox_;

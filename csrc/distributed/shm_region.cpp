@@ -23,7 +23,7 @@ namespace warptape::distributed {
 
 struct Region::Head {
   std::atomic<uint32_t> aborted;  // 0, 1 while the reason is written, 2
-  Cause cause;
+  AbortReason kind;
   char reason[2048];
 };
 
@@ -222,12 +222,12 @@ void Region::sleep_for_bell(uint32_t heard) {
   mine.bell_sleepers.fetch_sub(1, std::memory_order_seq_cst);
 }
 
-bool Region::abort(const std::string& reason, Cause cause) {
+bool Region::abort(const std::string& reason, AbortReason kind) {
   uint32_t none = 0;
   const bool first = head_->aborted.compare_exchange_strong(none, 1);
   if (first) {
     std::strncpy(head_->reason, reason.c_str(), sizeof head_->reason - 1);
-    head_->cause = cause;
+    head_->kind = kind;
     head_->aborted.store(2);
   }
   for (int r = 0; r < size_; ++r) {
@@ -242,7 +242,7 @@ void Region::explain(const std::string& error) {
   std::strncpy(mine.error, error.c_str(), sizeof mine.error - 1);
 }
 
-Cause Region::cause() const { return aborted().empty() ? Cause::None : head_->cause; }
+AbortReason Region::abort_reason() const { return aborted().empty() ? AbortReason::None : head_->kind; }
 
 std::string Region::aborted() const {
   if (head_->aborted.load() == 0) return {};
@@ -254,13 +254,13 @@ void Region::check() const {
   if (std::string reason = aborted(); !reason.empty()) throw DistBackendError(reason);
 }
 
-void Region::fail(const std::string& reason, Cause cause) {
-  abort(reason, cause);
+void Region::fail(const std::string& reason, AbortReason kind) {
+  abort(reason, kind);
   throw DistBackendError(aborted());
 }
 
 void Region::fail_late(const std::string& reason, const std::vector<int>& late) {
-  if (abort(reason, Cause::Late))
+  if (abort(reason, AbortReason::Timeout))
     for (int r : late) {
       const RankWords& w = words_[r];
       // A pid of another namespace is somebody else here.
@@ -276,9 +276,11 @@ bool Region::is_dead(int other) const {
 }
 
 void Region::check_alive(int other, const std::string& call) {
-  if (has_left(other)) fail(message(call, ": ", left_the_group(other, words_[other].error)), Cause::Gone);
+  if (has_left(other))
+    fail(message(call, ": ", left_the_group(other, words_[other].error)), AbortReason::PeerLost);
   if (is_dead(other) && words_[other].state.load() == kPresent)
-    fail(message(call, ": rank ", other, " (process ", words_[other].pid, ") has died"), Cause::Gone);
+    fail(message(call, ": rank ", other, " (process ", words_[other].pid, ") has died"),
+         AbortReason::PeerLost);
 }
 
 void Region::time_out() {

@@ -82,16 +82,17 @@ class Region {
 
   // ---- failure ----
   // The first reason stands; whether it is this one.
-  bool abort(const std::string& reason, Cause cause = Cause::Told);
+  bool abort(const std::string& reason, AbortReason kind = AbortReason::Requested);
   void explain(const std::string& error);  // the one after which this rank leaves
   std::string aborted() const;
-  Cause cause() const;
+  AbortReason abort_reason() const;
   void check() const;  // throws DistBackendError with the reason
   bool has_left(int other) const { return words_[other].state.load() == kLeft; }
   bool is_gone(int other) const { return has_left(other) || is_dead(other); }
   // Throws when `other` is dead or has left: nothing can come from it.
   void check_alive(int other, const std::string& call);
-  [[noreturn]] void fail(const std::string& reason, Cause cause = Cause::Told);  // aborts and throws
+  [[noreturn]] void fail(const std::string& reason,
+                         AbortReason kind = AbortReason::Requested);  // aborts and throws
   // As fail, when the time is over; asks the ranks that did not come to dump their flight records.
   [[noreturn]] void fail_late(const std::string& reason, const std::vector<int>& late);
 

@@ -49,13 +49,7 @@ World& current_world() {
 uint64_t FlightRecord::add(const Collective& c, const std::string& group, uint64_t sequence,
                            const std::string& site) {
   FlightEntry e;
-  e.sequence = sequence, e.group = group, e.site = site;
-  e.op = c.op, e.reduce = c.reduce, e.root = c.root, e.tag = c.tag;
-  e.tensors = static_cast<int>(std::max(c.inputs.size(), c.outputs.size()));
-  // Of lists, the side that has the same shape on all ranks.
-  const bool by_output = c.op == CollectiveOp::Scatter || c.op == CollectiveOp::ReduceScatter;
-  if (const Tensor* t = by_output ? &c.outputs[0] : c.any_tensor())
-    e.dtype = t->dtype(), e.sizes = t->sizes();
+  e.group = group, e.site = site, e.call = header_of(c, sequence);
   e.queued = std::chrono::system_clock::now();
   std::lock_guard lock(mutex_);
   e.id = next_++;
@@ -104,11 +98,10 @@ void write_list(std::ostream& out, const List& list) {
 
 void write_entry(std::ostream& out, const FlightEntry& e) {
   constexpr const char* states[] = {"queued", "started", "completed", "failed"};
-  out << "{\"id\":" << e.id << ",\"group\":" << quoted(e.group) << ",\"sequence\":" << e.sequence
-      << ",\"op\":\"" << name_of(e.op) << "\",\"reduce\":\"" << name_of(e.reduce) << "\",\"root\":" << e.root
-      << ",\"tag\":" << e.tag << ",\"dtype\":\"" << warptape::name(e.dtype) << "\",\"shape\":";
-  write_list(out, e.sizes);
-  out << ",\"tensors\":" << e.tensors << ",\"state\":\"" << states[static_cast<int>(e.state)]
+  const CallHeader& c = e.call;
+  out << "{\"id\":" << e.id << ",\"group\":" << quoted(e.group) << ",\"sequence\":" << c.sequence
+      << ",\"call\":" << quoted(describe(c)) << ",\"op\":\"" << name_of(c.op) << "\",\"root\":" << c.root
+      << ",\"tag\":" << c.tag << ",\"state\":\"" << states[static_cast<int>(e.state)]
       << "\",\"site\":" << quoted(e.site) << ",\"queued\":" << seconds(e.queued)
       << ",\"ended\":" << seconds(e.ended) << '}';
 }
@@ -148,7 +141,7 @@ std::string dump_flight_record(const World& world, const std::string& reason) {
     for (auto& weak : world.groups) groups.push_back(weak.lock());
   }
   const char* restart = getenv("TORCHELASTIC_RESTART_COUNT");
-  out << "{\"version\":1,\"restart\":" << (restart ? std::atoi(restart) : 0) << ",\"rank\":" << world.rank
+  out << "{\"version\":2,\"restart\":" << (restart ? std::atoi(restart) : 0) << ",\"rank\":" << world.rank
       << ",\"world_size\":" << world.size << ",\"job\":" << quoted(world.job) << ",\"pid\":" << getpid()
       << ",\"time\":" << seconds(std::chrono::system_clock::now()) << ",\"reason\":" << quoted(reason)
       << ",\"failure\":" << quoted(failure) << ",\"groups\":{";

@@ -117,6 +117,10 @@ MISMATCHES: dict[str, tuple[Callable[[], object], list[str]]] = {
         lambda: dist.all_to_all([wt.empty(2), wt.empty(3)], [wt.ones(2), wt.ones(2)]),
         ["sends 8 bytes to rank", "which expects 12"],
     ),
+    "gathered sizes": (
+        lambda: dist.all_gather([wt.empty(1), wt.empty(2)], wt.ones(1)),
+        ["all_gather_v, call", "rank 1 sends 4 bytes to rank 0, which expects 8"],
+    ),
     "barrier": (
         lambda: dist.barrier() if dist.get_rank() else dist.all_reduce(wt.ones(3)),
         ["rank 0: all_reduce", "rank 1: barrier()"],
@@ -129,7 +133,7 @@ def test_mismatch_is_named_on_every_rank(name: str) -> None:
     call, texts = MISMATCHES[name]
     for error in errors_of(2, call):
         assert isinstance(error, dist.DistBackendError)
-        for text in [*texts, __file__ if name != "splits" else "all_to_all"]:
+        for text in [*texts, __file__ if "sends" not in " ".join(texts) else ", call "]:
             assert text in str(error), str(error)
 
 
@@ -151,7 +155,17 @@ BAD_ARGUMENTS: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "no root": (lambda: dist.broadcast(wt.ones(1)), ValueError, "src"),
     "itself": (lambda: dist.send(wt.ones(1), dist.get_rank()), ValueError, "itself"),
     "list too short": (lambda: dist.all_gather([wt.empty(1)], wt.ones(1)), ValueError, "list of 2"),
-    "list elements": (lambda: dist.all_gather([wt.empty(1), wt.empty(2)], wt.ones(1)), wt.ShapeError, "like"),
+    "list elements": (
+        lambda: dist.reduce_scatter(wt.empty(1), [wt.ones(1), wt.ones(2)]),
+        wt.ShapeError,
+        "expected tensors like float32[1], got float32[2]",
+    ),
+    "no tensors": (lambda: dist.all_reduce_coalesced([]), ValueError, "expected at least one tensor"),
+    "all_to_all lists": (
+        lambda: dist.all_to_all([wt.empty(1)], [wt.ones(1)] * 2),
+        wt.ShapeError,
+        "all_to_all: expected a tensor for each of 2 ranks, got 1",
+    ),
     "single tensor": (
         lambda: dist.all_gather_into_tensor(wt.empty(3), wt.ones(1)),
         wt.ShapeError,

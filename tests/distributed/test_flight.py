@@ -69,6 +69,9 @@ def test_says_who_did_what_where():
             time.sleep(0.02)
         mine = wt.zeros(5)
         dist.reduce_scatter(mine, [wt.ones(5)] * 2, group=pair)
+        rank = dist.get_rank()
+        dist.all_to_all([wt.empty(rank), wt.empty(rank)], [wt.ones(0), wt.ones(1)], group=pair)
+        dist.barrier(pair)
         return _C._dump_flight_record("")
 
     before = time.time()
@@ -76,13 +79,22 @@ def test_says_who_did_what_where():
     first, second = (json.loads(Path(name).read_text()) for name in names)
     assert first["groups"] == {"world": [0, 1], "group1": [0, 1]}
     assert (first["rank"], second["rank"], first["world_size"], first["pid"]) == (0, 1, 2, os.getpid())
-    fields = ("group", "sequence", "op", "reduce", "root", "tag", "dtype", "shape", "state")
+    fields = ("group", "sequence", "op", "root", "tag", "call", "state")
     assert [tuple(e[f] for f in fields) for e in first["entries"]] == [
-        ("world", 1, "all_reduce", "max", 0, 0, "int64", [2, 3], "completed"),
-        ("group1", 0, "send", "sum", 1, 7, "float32", [4], "completed"),
-        ("group1", 1, "reduce_scatter", "sum", 0, 0, "float32", [5], "completed"),
+        ("world", 1, "all_reduce", 0, 0, "all_reduce(int64[2, 3], max)", "completed"),
+        ("group1", 0, "send", 1, 7, "send(float32[4], to rank 1, tag 7)", "completed"),
+        ("group1", 1, "reduce_scatter", 0, 0, "reduce_scatter(float32[5], sum)", "completed"),
+        ("group1", 2, "all_to_all", 0, 0, "all_to_all(float32)", "completed"),
+        ("group1", 3, "barrier", 0, 0, "barrier()", "completed"),
     ]
-    assert [e["root"] for e in second["entries"]] == [0, -1, 0]  # -1: from any rank
+    assert [e["call"] for e in second["entries"]] == [
+        "all_reduce(int64[2, 3], max)",
+        "recv(float32[4], from any rank, tag 7)",
+        "reduce_scatter(float32[5], sum)",
+        "all_to_all(float32)",
+        "barrier()",
+    ]
+    assert [e["root"] for e in second["entries"]] == [0, -1, 0, 0, 0]  # -1: from any rank
     for entry in first["entries"] + second["entries"]:
         assert __file__ in entry["site"] and entry["site"].endswith(" in body")
         assert before <= entry["queued"] <= entry["ended"] <= time.time()
@@ -262,7 +274,7 @@ def test_what_a_job_that_broke_says(tmp_path: Path, how: str) -> None:
     script.write_text(BROKEN)
     code, _, errors = launch("--nproc-per-node=2", f"--log-dir={logs}", script, how)
     why = subprocess.run(
-        [sys.executable, "-m", "warptape.distributed.why", str(logs)],
+        [sys.executable, "-m", "warptape.distributed.diagnose", str(logs)],
         capture_output=True,
         text=True,
         check=False,

@@ -18,7 +18,7 @@ constexpr int64_t kAtOnceBytes = 16 * 1024;        // below, everyone sends ever
 constexpr int64_t kChunkBytes = 64 * 1024 * 1024;  // what is combined at a time
 
 void copy(Block to, Block from) {
-  if (from.bytes && to.data != from.data) std::memmove(to.data, from.data, static_cast<size_t>(from.bytes));
+  if (to.bytes && to.data != from.data) std::memmove(to.data, from.data, static_cast<size_t>(to.bytes));
 }
 
 }  // namespace
@@ -63,7 +63,7 @@ void GlooBackend::run(const Collective& call, uint64_t sequence, const std::stri
 void GlooBackend::exchange_headers() {
   std::vector<CallHeader> now(headers_.size());
   CallHeader& mine = now[static_cast<size_t>(mesh_.rank())];
-  fill(mine, *call_, sequence_, *site_);
+  mine = header_of(*call_, sequence_, *site_);
   auto block = [](CallHeader& h) { return Block{reinterpret_cast<char*>(&h), sizeof h}; };
   Blocks from;
   for (CallHeader& h : now) from.push_back(block(h));
@@ -115,10 +115,6 @@ void GlooBackend::combine(void* out, const Blocks& from, Block mine) {
 
 void GlooBackend::dispatch() {
   const Collective& c = *call_;
-  const auto me = static_cast<size_t>(mesh_.rank());
-  auto blocks = [this](const std::vector<Tensor>& tensors) {
-    return tensors.empty() ? none() : blocks_of(tensors, mesh_.size());
-  };
   switch (c.op) {
     case CollectiveOp::Broadcast:
       for (const Tensor& t : c.outputs) broadcast(whole(t));
@@ -129,36 +125,18 @@ void GlooBackend::dispatch() {
     case CollectiveOp::Reduce:
       for (const Tensor& t : c.outputs) reduce(whole(t));
       break;
-    case CollectiveOp::AllGather:
-    case CollectiveOp::Gather: {
-      const Block in = whole(c.inputs[0]);
-      const Blocks out = blocks(c.outputs);
-      Blocks to = c.op == CollectiveOp::AllGather ? same(in) : none();
-      if (c.op == CollectiveOp::Gather) to[static_cast<size_t>(c.root)] = in;
-      exchange(to, out);
-      if (!c.outputs.empty()) copy(out[me], in);
-      break;
-    }
-    case CollectiveOp::Scatter: {
-      const Blocks in = blocks(c.inputs);
-      Blocks from = none();
-      from[static_cast<size_t>(c.root)] = whole(c.outputs[0]);
-      exchange(in, from);
-      if (mesh_.rank() == c.root) copy(whole(c.outputs[0]), in[me]);
-      break;
-    }
     case CollectiveOp::ReduceScatter:
-      reduce_scatter(blocks(c.inputs), whole(c.outputs[0]));
+      reduce_scatter(blocks_of(c.inputs, mesh_.size()), whole(c.outputs[0]));
       break;
-    case CollectiveOp::AllToAll: {
-      const Blocks in = blocks(c.inputs), out = blocks(c.outputs);
-      check_counts(in, out);
-      exchange(in, out);
-      copy(out[me], in[me]);
-      break;
-    }
-    default:
+    case CollectiveOp::Barrier:
       break;  // the headers were the barrier
+    default: {
+      const auto me = static_cast<size_t>(mesh_.rank());
+      const Exchange blocks = exchange_of(c, mesh_.size());
+      if (c.info().uneven()) check_counts(blocks);
+      exchange(blocks.to, blocks.from);
+      copy(blocks.from[me], blocks.to[me]);
+    }
   }
 }
 
@@ -231,23 +209,20 @@ void GlooBackend::reduce_scatter(const Blocks& in, Block out) {
 }
 
 // All ranks learn how much goes where, and see alike whether senders and receivers agree.
-void GlooBackend::check_counts(const Blocks& in, const Blocks& out) {
-  const size_t n = in.size(), me = static_cast<size_t>(mesh_.rank());
+void GlooBackend::check_counts(const Exchange& blocks) {
+  const size_t n = headers_.size(), me = static_cast<size_t>(mesh_.rank());
   std::vector<int64_t> counts(n * 2 * n);  // by rank: what it sends to each, what it expects of each
   auto row = [&](size_t r) {
     return Block{reinterpret_cast<char*>(&counts[r * 2 * n]), static_cast<int64_t>(2 * n * sizeof(int64_t))};
   };
   for (size_t r = 0; r < n; ++r)
-    counts[me * 2 * n + r] = in[r].bytes, counts[(me * 2 + 1) * n + r] = out[r].bytes;
+    counts[me * 2 * n + r] = blocks.to[r].bytes, counts[(me * 2 + 1) * n + r] = blocks.from[r].bytes;
   Blocks from;
   for (size_t r = 0; r < n; ++r) from.push_back(row(r));
   exchange(same(row(me)), from);
-  for (size_t sender = 0; sender < n; ++sender)
-    for (size_t to = 0; to < n; ++to) {
-      const int64_t sent = counts[sender * 2 * n + to], expected = counts[(to * 2 + 1) * n + sender];
-      WT_CHECK(sent == expected, DistBackendError, "all_to_all, call ", sequence_, ": rank ", sender,
-               " sends ", sent, " bytes to rank ", to, ", which expects ", expected);
-    }
+  compare_counts(*call_, sequence_, mesh_.size(), [&](int rank, int other, bool receives) {
+    return counts[(static_cast<size_t>(rank) * 2 + receives) * n + static_cast<size_t>(other)];
+  });
 }
 
 }  // namespace warptape::distributed

@@ -65,7 +65,7 @@ class GlooBackend final : public Backend {
   void reduce(Block data);
   void combine_parts(Block data);
   void reduce_scatter(const Blocks& in, Block out);
-  void check_counts(const Blocks& in, const Blocks& out);
+  void check_counts(const Exchange& blocks);
 
   Mesh mesh_;
   GlooMailbox mailbox_;

@@ -36,11 +36,6 @@ cudaEvent_t new_event() {
   return made;
 }
 
-bool reduces(const Collective& c) {
-  return c.op == CollectiveOp::AllReduce || c.op == CollectiveOp::Reduce ||
-         c.op == CollectiveOp::ReduceScatter;
-}
-
 // As which NCCL combines it; bool as bytes of 0 and 1. It has nothing for int16.
 ncclDataType_t type_of(DType d) {
   switch (d) {
@@ -114,7 +109,7 @@ void NcclBackend::look_around() {
 void NcclBackend::check(const StreamCall& q) const {
   const Collective& c = q.call;
   const char* op = name_of(c.op);
-  if (reduces(c)) {
+  if (c.info().reduces()) {
     WT_CHECK(c.reduce < ReduceOp::BitAnd, ValueError, op, ": NCCL has no ", name_of(c.reduce),
              "; gather the tensors and combine them, or make the call on CPU tensors");
     WT_CHECK(c.outputs[0].dtype() != DType::Int16, DtypeError, op,
@@ -140,8 +135,8 @@ void NcclBackend::connect(int device, const StreamCall& q) {
     made->connect(*store_, Clock::now() + q.timeout, [this] { look_around(); });
   } catch (const DistBackendError& e) {
     made->abort();
-    watchdog_->fail(Cause::Late, message(distributed::describe(q.call), " at ", q.site, " on rank ", rank_,
-                                         ": ", e.what()));
+    watchdog_->fail(AbortReason::Timeout, message(distributed::describe(q.call), " at ", q.site, " on rank ",
+                                                  rank_, ": ", e.what()));
     watchdog_->check();
   } catch (...) {
     made->abort();
@@ -155,7 +150,7 @@ void NcclBackend::connect(int device, const StreamCall& q) {
 
 std::shared_ptr<NcclCall> NcclBackend::take_up(StreamCall& q) {
   auto t = std::make_shared<NcclCall>();
-  fill(t->header, q.call, q.sequence, q.site);
+  t->header = header_of(q.call, q.sequence, q.site);
   t->source = is_point_to_point(q.call.op) ? q.call.root : kAnyRank;
   t->rank = rank_, t->device = communicator_->device(), t->timeout = q.timeout, t->begin = Clock::now();
   t->ended = std::move(q.ended);
@@ -203,7 +198,7 @@ void NcclBackend::issue(const std::vector<StreamCall>& calls,
     return ncclSuccess;
   };
   auto give_up = [&](const char* what) {
-    watchdog_->fail(Cause::Told, message(taken[0]->text(), ": ", what));
+    watchdog_->fail(AbortReason::Requested, message(taken[0]->text(), ": ", what));
   };
   try {
     communicator_->issue(all, [this] { look_around(); });
@@ -236,71 +231,70 @@ void NcclBackend::finish(const std::vector<StreamCall>& calls,
   }
 }
 
-// Within a group of NCCL's. What only moves, moves as bytes; nothing is no message, as both ends see.
+// Within a group of NCCL's. What only moves, moves as bytes.
 ncclResult_t NcclBackend::issue(const Collective& c, ncclComm_t comm) const {
   const Nccl& n = nccl();
   ncclResult_t result = ncclSuccess;
   auto note = [&](ncclResult_t r) {
     if (result == ncclSuccess || result == ncclInProgress) result = r;
   };
-  for (const Tensor& t : c.outputs) {
-    const Block b = whole(t);
-    const auto numel = static_cast<size_t>(t.numel());
-    const auto type = type_of(t.dtype());
-    const auto op = op_of(c.reduce, t.dtype());
-    if (c.op == CollectiveOp::Broadcast)
-      note(n.Broadcast(b.data, b.data, count_of(b), ncclInt8, c.root, comm, stream_));
-    if (c.op == CollectiveOp::AllReduce) note(n.AllReduce(b.data, b.data, numel, type, op, comm, stream_));
-    if (c.op == CollectiveOp::Reduce) note(n.Reduce(b.data, b.data, numel, type, op, c.root, comm, stream_));
-    if (c.op == CollectiveOp::Recv && b.bytes)
-      note(n.Recv(b.data, count_of(b), ncclInt8, c.root, comm, stream_));
+  const Tensor* any = c.any_tensor();
+  const auto type = type_of(any->dtype());
+  const auto op = op_of(c.reduce, any->dtype());
+  const bool single = c.inputs.size() == 1 && c.outputs.size() == 1;
+  switch (c.op) {
+    case CollectiveOp::Broadcast:
+      for (const Tensor& t : c.outputs)
+        note(n.Broadcast(t.data(), t.data(), count_of(whole(t)), ncclInt8, c.root, comm, stream_));
+      break;
+    case CollectiveOp::AllReduce:
+      for (const Tensor& t : c.outputs)
+        note(n.AllReduce(t.data(), t.data(), static_cast<size_t>(t.numel()), type, op, comm, stream_));
+      break;
+    case CollectiveOp::Reduce:
+      for (const Tensor& t : c.outputs)
+        note(n.Reduce(t.data(), t.data(), static_cast<size_t>(t.numel()), type, op, c.root, comm, stream_));
+      break;
+    case CollectiveOp::AllGather: {
+      const Block in = whole(c.inputs[0]);
+      if (single) {
+        note(n.AllGather(in.data, c.outputs[0].data(), count_of(in), ncclInt8, comm, stream_));
+        break;
+      }
+      for (int r = 0; r < size_; ++r)
+        note(n.Broadcast(in.data, c.outputs[static_cast<size_t>(r)].data(), count_of(in), ncclInt8, r, comm,
+                         stream_));
+      break;
+    }
+    case CollectiveOp::ReduceScatter: {
+      const Tensor& out = c.outputs[0];
+      const auto numel = static_cast<size_t>(out.numel());
+      if (single) {
+        note(n.ReduceScatter(c.inputs[0].data(), out.data(), numel, type, op, comm, stream_));
+        break;
+      }
+      for (int r = 0; r < size_; ++r)
+        note(
+            n.Reduce(c.inputs[static_cast<size_t>(r)].data(), out.data(), numel, type, op, r, comm, stream_));
+      break;
+    }
+    default:
+      note(issue_exchange(c, comm));
   }
-  if (c.op == CollectiveOp::Send) {
-    const Block b = whole(c.inputs[0]);
-    if (b.bytes) note(n.Send(b.data, count_of(b), ncclInt8, c.root, comm, stream_));
-  }
-  if (c.op >= CollectiveOp::AllGather && c.op <= CollectiveOp::AllToAll) note(issue_blocks(c, comm));
   return result;
 }
 
-// A block for each rank.
-ncclResult_t NcclBackend::issue_blocks(const Collective& c, ncclComm_t comm) const {
-  const Nccl& n = nccl();
-  const std::vector<Block> in = blocks_of(c.inputs, c.inputs.empty() ? 0 : size_);
-  const std::vector<Block> out = blocks_of(c.outputs, c.outputs.empty() ? 0 : size_);
+// Every call that only moves data, and Send and Recv. Nothing is no message, as both ends see.
+ncclResult_t NcclBackend::issue_exchange(const Collective& c, ncclComm_t comm) const {
+  const Exchange blocks = exchange_of(c, size_);
   ncclResult_t result = ncclSuccess;
   auto note = [&](ncclResult_t r) {
     if (result == ncclSuccess || result == ncclInProgress) result = r;
   };
-  auto send = [&](const Block& b, int to) {
-    if (b.bytes) note(n.Send(b.data, count_of(b), ncclInt8, to, comm, stream_));
-  };
-  auto receive = [&](const Block& b, int from) {
-    if (b.bytes) note(n.Recv(b.data, count_of(b), ncclInt8, from, comm, stream_));
-  };
-  const bool root = rank_ == c.root;
-  if (c.op == CollectiveOp::Gather) send(whole(c.inputs[0]), c.root);
-  if (c.op == CollectiveOp::Scatter) receive(whole(c.outputs[0]), c.root);
-  if (c.op == CollectiveOp::AllGather && c.outputs.size() == 1) {
-    const Block b = whole(c.inputs[0]);
-    note(n.AllGather(b.data, c.outputs[0].data(), count_of(b), ncclInt8, comm, stream_));
-  }
-  if (c.op == CollectiveOp::ReduceScatter && c.inputs.size() == 1) {
-    const Tensor& o = c.outputs[0];
-    note(n.ReduceScatter(c.inputs[0].data(), o.data(), static_cast<size_t>(o.numel()), type_of(o.dtype()),
-                         op_of(c.reduce, o.dtype()), comm, stream_));
-  }
   for (int r = 0; r < size_; ++r) {
-    const auto i = static_cast<size_t>(r);
-    if (c.op == CollectiveOp::AllToAll || (c.op == CollectiveOp::Scatter && root)) send(in[i], r);
-    if (c.op == CollectiveOp::AllToAll || (c.op == CollectiveOp::Gather && root)) receive(out[i], r);
-    if (c.op == CollectiveOp::AllGather && c.outputs.size() > 1)
-      note(n.Broadcast(whole(c.inputs[0]).data, out[i].data, count_of(out[i]), ncclInt8, r, comm, stream_));
-    if (c.op == CollectiveOp::ReduceScatter && c.inputs.size() > 1) {
-      const Tensor& o = c.outputs[0];
-      note(n.Reduce(in[i].data, o.data(), static_cast<size_t>(o.numel()), type_of(o.dtype()),
-                    op_of(c.reduce, o.dtype()), r, comm, stream_));
-    }
+    const Block &to = blocks.to[static_cast<size_t>(r)], &from = blocks.from[static_cast<size_t>(r)];
+    if (to.bytes) note(nccl().Send(to.data, count_of(to), ncclInt8, r, comm, stream_));
+    if (from.bytes) note(nccl().Recv(from.data, count_of(from), ncclInt8, r, comm, stream_));
   }
   return result;
 }
@@ -324,7 +318,7 @@ void NcclBackend::wait(Transfer& transfer, Milliseconds timeout) {
   while (!done(t)) {
     kernels::cpu::poll_interrupt();
     WT_CHECK(Clock::now() < deadline, DistBackendError, t.text(),
-             ": not over yet; it goes on, and may be waited for again");
+             ": wait timed out; the work is still running, and may be waited for again");
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
 }

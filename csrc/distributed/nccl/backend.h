@@ -18,10 +18,10 @@ class NcclBackend final : public Backend {
   void wait(Transfer& t, Milliseconds timeout) override;
   void run(const Collective& call, uint64_t, const std::string&, Milliseconds) override;
   std::shared_ptr<Transfer> post(const Collective& call, const std::string& site) override;
-  void abort(const std::string& reason) override { watchdog_->fail(Cause::Told, reason); }
+  void abort(const std::string& reason) override { watchdog_->fail(AbortReason::Requested, reason); }
   void explain(const std::string& error) override { watchdog_->explain(error); }
   std::string aborted() const override { return watchdog_->reason(); }
-  Cause cause() const override { return watchdog_->cause(); }
+  AbortReason abort_reason() const override { return watchdog_->abort_reason(); }
   void close() override;
 
  private:
@@ -31,7 +31,7 @@ class NcclBackend final : public Backend {
   std::shared_ptr<NcclCall> take_up(StreamCall& call);
   void issue(const std::vector<StreamCall>& calls, const std::vector<std::shared_ptr<NcclCall>>& taken);
   ncclResult_t issue(const Collective& call, ncclComm_t comm) const;
-  ncclResult_t issue_blocks(const Collective& call, ncclComm_t comm) const;
+  ncclResult_t issue_exchange(const Collective& call, ncclComm_t comm) const;
   void finish(const std::vector<StreamCall>& calls, const std::vector<std::shared_ptr<NcclCall>>& taken);
 
   const std::shared_ptr<Store> store_;

@@ -50,10 +50,7 @@ NcclCall::~NcclCall() {
 
 std::string NcclCall::text() const {
   std::string out = describe(header);
-  if (is_point_to_point(header.op))
-    out += message(header.op == CollectiveOp::Send ? ", to rank " : ", from rank ", header.root);
-  else
-    out += message(", call ", header.sequence);
+  if (!is_point_to_point(header.op)) out += message(", call ", header.sequence);
   return message(out, " on rank ", rank);
 }
 
@@ -98,11 +95,11 @@ void Watchdog::look_at_calls() {
         first->over = true;
         first->ended(true);
       } else if (!cuda::succeeded(state) && state != cudaErrorNotReady) {
-        fail(Cause::Told, message(first->text(), ": the device failed: ", cuda::describe(state)));
+        fail(AbortReason::Requested, message(first->text(), ": the device failed: ", cuda::describe(state)));
       } else if (std::string error = communicator->error(); !error.empty()) {
-        fail(Cause::Gone, message(first->text(), ": ", error));
+        fail(AbortReason::PeerLost, message(first->text(), ": ", error));
       } else if (Clock::now() - first->begin > first->timeout) {
-        fail(Cause::Late, late(*first));
+        fail(AbortReason::Timeout, late(*first));
       }
       lock.lock();
       if (state != cudaSuccess) break;
@@ -126,11 +123,11 @@ std::string Watchdog::late(const NcclCall& call) {
 }
 
 // Its dump, and what says so to whoever waits for the device, come before streams go on.
-void Watchdog::fail(Cause cause, const std::string& reason) {
+void Watchdog::fail(AbortReason kind, const std::string& reason) {
   Lock lock(mutex_);
   if (!reason_.empty()) return;
-  reason_ = reason, cause_ = cause;
-  told_ = std::to_string(static_cast<int>(cause)) + reason;
+  reason_ = reason, abort_reason_ = kind;
+  told_ = std::to_string(static_cast<int>(kind)) + reason;
   const auto lost = under_way_;
   const auto communicator = communicator_;
   lock.unlock();
@@ -164,9 +161,9 @@ std::string Watchdog::reason() const {
   return reason_;
 }
 
-Cause Watchdog::cause() const {
+AbortReason Watchdog::abort_reason() const {
   std::lock_guard lock(mutex_);
-  return cause_;
+  return abort_reason_;
 }
 
 void Watchdog::close() {
@@ -225,7 +222,7 @@ void Watchdog::talk(const std::shared_ptr<NcclCall>& first, const Entries& mine,
     store_->set(message("calls/", rank_),
                 std::string(reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(Entry)));
   if (auto reason = peek(*store_, "aborted"))
-    return fail(static_cast<Cause>(reason->at(0) - '0'), reason->substr(1));
+    return fail(static_cast<AbortReason>(reason->at(0) - '0'), reason->substr(1));
   const int next = (rank_ + 1) % size_;  // a difference shows between two neighbours
   compare(mine, next, calls_of(next));
   if (first && Clock::now() - first->begin > std::min(kSoonLate, first->timeout / 4)) look_for_lost(*first);
@@ -251,8 +248,9 @@ void Watchdog::compare(const Entries& mine, int rank, const Entries& theirs) {
       }
       if (a.hash == b.hash) continue;
       const char* when = same_call(a.header, b.header) ? " before call " : " in call ";
-      return fail(Cause::Told, message("the ranks differ", when, a.header.sequence, ":\n  rank ", rank_, ": ",
-                                       describe(a.header), "\n  rank ", rank, ": ", describe(b.header)));
+      return fail(AbortReason::Requested,
+                  message("the ranks differ", when, a.header.sequence, ":\n  rank ", rank_, ": ",
+                          describe(a.header), "\n  rank ", rank, ": ", describe(b.header)));
     }
 }
 
@@ -265,7 +263,7 @@ void Watchdog::look_for_lost(const NcclCall& call) {
     in >> rank >> made;
     const std::string error(std::istreambuf_iterator<char>(in.ignore()), {});
     if (call.number ? made < call.number : rank == call.header.root)
-      return fail(Cause::Gone, message(call.text(), ": ", left_the_group(rank, error)));
+      return fail(AbortReason::PeerLost, message(call.text(), ": ", left_the_group(rank, error)));
   }
   constexpr int kAtOnce = 16;
   for (int i = 0; i < std::min(size_, kAtOnce); ++i) {
@@ -274,7 +272,7 @@ void Watchdog::look_for_lost(const NcclCall& call) {
     calls_of(r);
     const auto who = peek(*store_, message("who/", r));
     const auto gone = who ? peek(root_of(*store_), "gone/" + *who) : std::nullopt;
-    if (gone) return fail(Cause::Gone, message(call.text(), ": ", *gone));
+    if (gone) return fail(AbortReason::PeerLost, message(call.text(), ": ", *gone));
   }
 }
 

@@ -35,11 +35,11 @@ class Watchdog : public std::enable_shared_from_this<Watchdog> {
   void watch(std::shared_ptr<Communicator> communicator);  // once
   void add(std::shared_ptr<NcclCall> call);                // before it is issued
   // Ends the group: the first reason holds.
-  void fail(Cause cause, const std::string& reason);
+  void fail(AbortReason kind, const std::string& reason);
   void check();                            // throws when the group has come to its end
   void explain(const std::string& error);  // the one after which this rank leaves
   std::string reason() const;
-  Cause cause() const;
+  AbortReason abort_reason() const;
   // Returns when no call is under way, then leaves the group.
   void close();
 
@@ -68,7 +68,7 @@ class Watchdog : public std::enable_shared_from_this<Watchdog> {
   uint64_t calls_ = 0, compared_ = 0;
   Clock::time_point last_call_;
   std::string reason_, told_, error_;  // `told_` is for the other ranks, `error_` after what this one leaves
-  Cause cause_ = Cause::None;
+  AbortReason abort_reason_ = AbortReason::None;
   std::atomic<bool> failed_{false};
   bool closing_ = false, said_goodbye_ = false;
   std::vector<Entry> last_of_;  // what other ranks are known to have called last

@@ -69,8 +69,8 @@ from .objects import (
 )
 from .simulation import RankFailed, simulate
 
-_all_gather_base = all_gather_into_tensor
-_reduce_scatter_base = reduce_scatter_tensor
+_all_gather_base = all_gather_single = all_gather_into_tensor
+_reduce_scatter_base = reduce_scatter_single = reduce_scatter_tensor
 group = GroupMember  # group.WORLD, as older programs spell it
 
 __all__ = [name for name in dir() if not name.startswith("_") and name != "annotations"]

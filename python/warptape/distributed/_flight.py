@@ -8,10 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-VERSION = 1
-_ROOTED = ("broadcast", "reduce", "gather", "scatter")
-_REDUCING = ("all_reduce", "reduce", "reduce_scatter")
-_IN_PLACE = ("broadcast", "all_reduce", "reduce")  # of any number of tensors
+VERSION = 2
 _STATES = ("queued", "started", "completed", "failed")
 
 
@@ -21,18 +18,16 @@ class FlightError(ValueError):
 
 @dataclass(frozen=True)
 class Call:
-    """One call of one rank. `root` (or the other rank of send and recv; -1: any) is a rank of the group."""
+    """One call of one rank. `call`, "all_reduce(float32[4], sum)", is what the ranks of a collective must have
+    in common. `root` (or the other rank of send and recv; -1: any) is a rank of the group."""
 
     id: int
     sequence: int  # in its group; 0 of send and recv
     group: str
+    call: str
     op: str
-    reduce: str
     root: int
     tag: int
-    dtype: str
-    shape: tuple[int, ...]  # of the first tensor
-    tensors: int
     state: str
     site: str
     queued: float  # seconds since the epoch
@@ -48,31 +43,8 @@ class Call:
         """Whether it is a send or a recv."""
         return self.op in ("send", "recv")
 
-    def signature(self) -> tuple[Any, ...]:
-        """What the calls of all ranks must have in common."""
-        if self.op == "barrier":
-            return (self.op,)
-        return (
-            self.op,
-            self.dtype,
-            self.shape if self.op != "all_to_all" else None,
-            self.reduce if self.op in _REDUCING else None,
-            self.root if self.op in _ROOTED else None,
-            self.tensors if self.op in _IN_PLACE else None,
-        )
-
     def __str__(self) -> str:
-        if self.op == "barrier":
-            return f"{self.op}() at {self.site}"
-        parts = [f"{self.dtype}{list(self.shape)}"]
-        if self.op in _IN_PLACE and self.tensors > 1:
-            parts[0] += f" and {self.tensors - 1} more"
-        parts += [self.reduce] if self.op in _REDUCING else []
-        parts += [f"root {self.root}"] if self.op in _ROOTED else []
-        if self.point_to_point:
-            peer = "any rank" if self.root < 0 else f"rank {self.root}"
-            parts.append(f"{'to' if self.op == 'send' else 'from'} {peer}, tag {self.tag}")
-        return f"{self.op}({', '.join(parts)}) at {self.site}"
+        return f"{self.call} at {self.site}"
 
 
 @dataclass(frozen=True)
@@ -121,15 +93,14 @@ def _read_call(raw: Any, where: str) -> Call:
     fields = {
         name: _field(raw, name, kind, where)
         for name, kind in [
-            *((each, int) for each in ("id", "sequence", "root", "tag", "tensors")),
-            *((each, str) for each in ("group", "op", "reduce", "dtype", "site", "state")),
+            *((each, int) for each in ("id", "sequence", "root", "tag")),
+            *((each, str) for each in ("group", "call", "op", "site", "state")),
             *((each, float) for each in ("queued", "ended")),
         ]
     }
     if fields["state"] not in _STATES:
         raise FlightError(f"{where}: not a flight record: a call has the state {fields['state']!r}")
-    shape = _integers(_field(raw, "shape", list, where), "shape", where)
-    return Call(**fields, shape=tuple(shape))
+    return Call(**fields)
 
 
 def read_dump(path: Path) -> Dump:

@@ -98,11 +98,14 @@ def reduce(
 def all_gather(
     tensor_list: Sequence[Tensor], tensor: Tensor, group: Group = None, async_op: bool = False
 ) -> Work | None:
-    """`tensor_list[r]` becomes the tensor of rank r, on every rank."""
+    """`tensor_list[r]` becomes the tensor of rank r, on every rank. The sizes may differ between ranks, if each
+    gives a list of all of them."""
     if _skipped(group):
         return None
     _expect_list(tensor_list, group, "all_gather")
-    return _call(group, _Op.all_gather, [tensor], list(tensor_list), async_op=async_op)
+    even = all(each.numel() == tensor.numel() for each in tensor_list)
+    op = _Op.all_gather if even else _Op.all_gather_v
+    return _call(group, op, [tensor], list(tensor_list), async_op=async_op)
 
 
 def all_gather_into_tensor(

@@ -1,6 +1,6 @@
 """Says why a job hung or failed, from the flight records of its ranks.
 
-    python -m warptape.distributed.why DUMPS...
+    python -m warptape.distributed.diagnose DUMPS...
 
 DUMPS are files that ranks wrote (flight_<job>_rank<r>.json), or folders of them; some may be missing. A rank
 writes one when a call of its group timed out, and on SIGUSR2. Exit code: 0 when ranks are named that others
@@ -97,7 +97,7 @@ class Analysis:
         }
         for sequence in sorted({s for each in calls.values() for s in each}):
             here = {rank: each[sequence] for rank, each in calls.items() if sequence in each}
-            if len({call.signature() for call in here.values()}) > 1:
+            if len({call.call for call in here.values()}) > 1:
                 if any(
                     call.over and call.sequence > sequence
                     for each in calls.values()
@@ -116,9 +116,9 @@ class Analysis:
     def _difference(
         self, group: str, sequence: int, here: dict[int, Call], calls: dict[int, dict[int, Call]]
     ) -> Problem:
-        count = Counter(call.signature() for call in here.values())
+        count = Counter(call.call for call in here.values())
         (usual, most), *others = count.most_common()
-        odd = [rank for rank, call in here.items() if call.signature() != usual]
+        odd = [rank for rank, call in here.items() if call.call != usual]
         clear = most > others[0][1]
         problem = Problem(
             group,
@@ -128,9 +128,9 @@ class Analysis:
             differs=True,
         )
 
-        def at(rank: int, number: int) -> tuple[object, ...] | None:
+        def at(rank: int, number: int) -> str | None:
             call = calls[rank].get(number)
-            return call.signature() if call else None
+            return call.call if call else None
 
         for rank in odd if clear else sorted(here):
             rest = [other for other in here if at(other, sequence) != at(rank, sequence)]
@@ -155,7 +155,7 @@ class Analysis:
                     if not call.over:
                         open_calls.append((rank, call, peer, posted[key]))
                     posted[key] += 1
-        found: dict[tuple[str, int, str, int], Problem] = {}
+        unmatched: dict[tuple[str, int, str, int], Problem] = {}
         for rank, call, peer, before in open_calls:
             partner = "recv" if call.op == "send" else "send"
             others = [peer] if peer >= 0 else [r for r in self.groups[call.group] if r != rank]
@@ -169,8 +169,8 @@ class Analysis:
             who = ranks_text(others) if peer >= 0 else "any rank"
             what = f"the {partner} of {who} for a {call.op} of rank {rank} is not there"
             key2 = (call.group, rank, call.op, peer)
-            found.setdefault(key2, self._waiting(Problem(call.group, what, {rank: call}, blamed)))
-        return list(found.values())
+            unmatched.setdefault(key2, self._waiting(Problem(call.group, what, {rank: call}, blamed)))
+        return list(unmatched.values())
 
     # ---- all together ----
 
@@ -240,7 +240,7 @@ class Analysis:
         return "=> every call that was made was made by all ranks alike: nothing to blame here"
 
     @property
-    def found(self) -> bool:
+    def conclusive(self) -> bool:
         """Whether somebody, or a circle, is to blame."""
         return any(p.certain for p in self.problems)
 
@@ -263,7 +263,7 @@ class Analysis:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
     parser = argparse.ArgumentParser(
-        prog="python -m warptape.distributed.why", description=(__doc__ or "").split("\n\n")[0]
+        prog="python -m warptape.distributed.diagnose", description=(__doc__ or "").split("\n\n")[0]
     )
     parser.add_argument(
         "dumps", nargs="+", metavar="DUMPS", help="flight_*.json of ranks, or folders of them"
@@ -271,10 +271,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         analysis = Analysis(read_dumps(parser.parse_args(arguments).dumps))
     except FlightError as error:
-        print(f"why: {error}", file=sys.stderr)
+        print(f"diagnose: {error}", file=sys.stderr)
         return 2
     print(analysis.report())
-    return 0 if analysis.found else 1
+    return 0 if analysis.conclusive else 1
 
 
 if __name__ == "__main__":
