@@ -1,0 +1,121 @@
+"""Between the two libraries: tensors with their memory layout, dtypes, and functions of PyTorch's samples."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import warptape
+
+INTERNAL = "torch.testing._internal"
+
+
+def find(root: Any, path: str) -> Any:
+    """The object at a dotted path below `root`, or None."""
+    for name in path.split("."):
+        root = getattr(root, name, None)
+        if root is None:
+            return None
+    return root
+
+
+def our_tensor(theirs: torch.Tensor) -> Any:
+    """A tensor of ours with the same values, sizes and strides, in memory of its own."""
+    plain = theirs.detach().resolve_conj().resolve_neg()
+    if plain.numel() == 0:
+        ours = warptape.empty_strided(tuple(plain.shape), plain.stride(), dtype=our_value(plain.dtype))
+    else:
+        reach = 1 + sum((size - 1) * step for size, step in zip(plain.shape, plain.stride()))
+        memory = warptape.from_dlpack(plain.as_strided((reach,), (1,))).clone()
+        ours = memory.as_strided(tuple(plain.shape), plain.stride(), 0).detach()
+    return ours.requires_grad_() if theirs.requires_grad else ours
+
+
+def their_tensor(ours: Any) -> torch.Tensor:
+    """The values of a tensor of ours."""
+    plain = ours.detach().resolve_conj().resolve_neg()
+    return (
+        torch.from_dlpack(plain.clone())
+        if plain.numel()
+        else torch.empty(tuple(ours.shape), dtype=their_dtype(ours))
+    )
+
+
+def their_dtype(ours: Any) -> torch.dtype:
+    """PyTorch's dtype of the same name."""
+    return getattr(torch, str(ours.dtype).rpartition(".")[2])
+
+
+def our_value(value: Any) -> Any:
+    """An argument of a sample as an argument for us."""
+    if isinstance(value, torch.nn.Parameter):
+        return warptape.nn.Parameter(our_tensor(value.detach()), requires_grad=value.requires_grad)
+    if isinstance(value, torch.Tensor):
+        return our_tensor(value)
+    if isinstance(value, (torch.dtype, torch.memory_format, torch.layout)):
+        return getattr(warptape, str(value).rpartition(".")[2])
+    if isinstance(value, torch.device):
+        return warptape.device(str(value))
+    if isinstance(value, torch.Size):
+        return warptape.Size(value)
+    if isinstance(value, torch.Generator):
+        return warptape.Generator().manual_seed(value.initial_seed())
+    if isinstance(value, dict):
+        return {key: our_value(item) for key, item in value.items()}
+    if isinstance(value, slice):
+        return slice(our_value(value.start), our_value(value.stop), our_value(value.step))
+    if type(value) in (list, tuple):
+        return type(value)(our_value(item) for item in value)
+    return our_function(value) if callable(value) and not isinstance(value, type) else value
+
+
+_bound: dict[int, tuple[Any, Any]] = {}  # by id, with the function itself so that its id stays its own
+_globals: dict[int, dict[str, Any]] = {}
+
+
+def without_seed(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What stands in for PyTorch's wrapper_set_seed, so that random ops are seen to be random."""
+    return function(*args, **kwargs)
+
+
+def our_function(function: Any) -> Any:
+    """The same function of ours: one of the samples' helpers with `torch` bound to warptape, else by name."""
+    if isinstance(function, types.FunctionType) and function.__module__.startswith(INTERNAL):
+        return _rebind(function)
+    name = getattr(function, "__name__", "")
+    for space in ("", "nn.functional.", "special.", "linalg.", "Tensor."):
+        theirs = find(torch, space + name) if name else None
+        if theirs is not None and theirs is function:
+            return find(warptape, space + name) or function
+    return function
+
+
+def _rebind(function: types.FunctionType) -> Any:
+    """The function with our library as its `torch`, in its helpers and closures too."""
+    if id(function) in _bound:
+        return _bound[id(function)][1]
+    known = _globals.get(id(function.__globals__))
+    if known is None:
+        known = _globals[id(function.__globals__)] = dict(function.__globals__)
+        known.update(torch=warptape, F=warptape.nn.functional, wrapper_set_seed=without_seed)
+        for name, value in function.__globals__.items():
+            if isinstance(value, types.FunctionType) and (value.__module__ or "").startswith(INTERNAL):
+                if name != "wrapper_set_seed":
+                    known[name] = _rebind(value)
+    cells = tuple(types.CellType() for _ in function.__closure__ or ())
+    bound = types.FunctionType(function.__code__, known, function.__name__, None, cells)
+    _bound[id(function)] = function, bound  # before what it refers to: that may refer back
+    bound.__kwdefaults__ = {k: _closed(v) for k, v in (function.__kwdefaults__ or {}).items()} or None
+    bound.__defaults__ = tuple(_closed(v) for v in function.__defaults__ or ()) or None
+    for cell, theirs in zip(cells, function.__closure__ or ()):
+        cell.cell_contents = _closed(theirs.cell_contents)
+    return bound
+
+
+def _closed(value: Any) -> Any:
+    try:
+        return our_value(value)
+    except (AttributeError, RuntimeError, ValueError):
+        return value
