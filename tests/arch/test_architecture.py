@@ -253,6 +253,56 @@ def check_slot_owners(root: Path) -> list[str]:
     ]
 
 
+# "name", function, flags: a declaration of an op. Its places are flags, or constants of flags in the file.
+DECLARATION = re.compile(r'(?<!\w )"(\w+)",\s*[\w:]+(?:<[^<>]*>)?,\s*(k\w+(?:\s*\|\s*k\w+)*)\s*,')
+PLACES = {"kFunction", "kMethod", "kNN", "kLinalg", "kSpecial", "kFFT", "kPrivate"}
+CONSTANT = re.compile(r"constexpr uint32_t (k\w+)\s*=\s*([^;]+);")
+MOST_NAMES = 5  # of ops, in one statement that declares none
+
+
+def declared(root: Path) -> Iterator[tuple[str, str, set[str]]]:
+    """(file, name, places) of every op that is declared without a macro."""
+    known = {"kBothOut": {"kFunction", "kMethod"}}  # csrc/ops/unary.h
+    for relative, path in files(root, ("csrc/ops",), (".cpp",)):
+        text = path.read_text()
+        constants = known | {name: set(re.findall(r"k\w+", flags)) for name, flags in CONSTANT.findall(text)}
+        for name, flags in DECLARATION.findall(text):
+            each = re.findall(r"k\w+", flags)
+            places = PLACES & set().union(*(constants.get(flag, {flag}) for flag in each))
+            if places:
+                yield relative, name, places
+
+
+def check_op_owners(root: Path) -> list[str]:
+    """All overloads of a name in one place are in one file, or their order would be the linker's."""
+    owners: dict[tuple[str, str], set[str]] = {}
+    for relative, name, places in declared(root):
+        for place in places:
+            owners.setdefault((name, place), set()).add(relative)
+    return [
+        f"{name} ({place}) is declared in {', '.join(sorted(who))}"
+        for (name, place), who in sorted(owners.items())
+        if len(who) > 1
+    ]
+
+
+def check_lists_of_ops(root: Path) -> list[str]:
+    """Facts about an op are on its declaration: no statement of C++ lists names of ops."""
+    names = {name.removesuffix("_") for _, name, _ in declared(root)}
+    bad = []
+    for relative, path in files(root, ("csrc",), (".h", ".cpp")):
+        line = 1
+        for statement in re.split(r"(;)", path.read_text()):
+            words = re.findall(r"\w+", " ".join(re.findall(r'"([^"\n]*)"', statement)))
+            listed = {w.removesuffix("_") for w in words if w.removesuffix("_") in names}
+            if len(listed) > MOST_NAMES and not re.search(
+                r"\bk(Function|Method|Both|NN|Private)|Alias|Slot\b", statement
+            ):
+                bad.append(f"{relative}:{line}: a list of ops: {', '.join(sorted(listed)[:8])} ..")
+            line += statement.count("\n")
+    return bad
+
+
 PLANTED: list[tuple[Callable[[Path], list[str]], str, str]] = [
     (check_include_direction, "csrc/core/bad.h", '#include "tensor/tensor.h"\n'),
     (check_include_direction, "csrc/ops/bad.cpp", '#include "distributed/group.h"\n'),
@@ -289,6 +339,17 @@ PLANTED: list[tuple[Callable[[Path], list[str]], str, str]] = [
         "int f() {\n" + "  g();\n" * (MAX_FUNCTION_LINES + 1) + "}\n",
     ),
     (check_slot_owners, "kernels/cpu/bad.cpp", "WT_KERNEL(good, f);\n"),
+    (
+        check_op_owners,
+        "csrc/ops/bad.cpp",
+        'const Op<F> a{"one", a_impl, kFunction | kOut, {"input"}, "One."};\n',
+    ),
+    (check_lists_of_ops, "csrc/core/bad.cpp", 'auto a = "one two three four five six";\n'),
+    (
+        check_lists_of_ops,
+        "csrc/ops/bad.cpp",
+        'const char* a[] = {"one", "two_", "three", "four", "five", "six"};\n',
+    ),
 ]
 CHECKS = [
     check_include_direction,
@@ -298,8 +359,15 @@ CHECKS = [
     check_function_length,
     check_total_lines,
     check_slot_owners,
+    check_op_owners,
+    check_lists_of_ops,
 ]
+NUMBERS = ("one", "two", "three", "four", "five", "six")
 GOOD = {
+    "csrc/ops/numbers.cpp": "constexpr uint32_t kBoth = kFunction | kMethod;\n"
+    + "".join(f'const Op<F> {n}{{"{n}", f<A, B>, kBoth | kComplex, {{"input"}}, "{n}"}};\n' for n in NUMBERS)
+    + 'ElementwiseSlot slots[] = {{"one"}, {"two"}, {"three"}, {"four"}, {"five"}, {"six"}};\n',
+    "csrc/ops/other_place.cpp": 'const Op<F> one{"one", f, kNN, {"input"}, "Another one."};\n',
     "csrc/core/good.h": '#include <vector>\n\n#include "kernels/types.h"\n',
     "csrc/ops/good.cpp": '#include "ops/good.h"\n#include "autograd/node.h"\n\nint f() {\n  return 1;\n}\n',
     "csrc/ops/good_type.cpp": "struct A {\n"
