@@ -20,7 +20,8 @@ from warptape import _C
 
 ROOT = Path(__file__).resolve().parents[1]
 # Bits of OpFlag in csrc/ops/op.h, and where Python finds the op.
-FUNCTION, METHOD, NN, OUT, LINALG, PRIVATE, SPECIAL, FFT, COMPLEX = 1, 2, 4, 8, 16, 32, 64, 128, 512
+FUNCTION, METHOD, NN, OUT, LINALG, PRIVATE, SPECIAL, FFT = 1, 2, 4, 8, 16, 32, 64, 128
+FACTS = {8: "`out=`", 256: "mixed devices", 512: "complex", 1024: "moves only", 2048: "random"}
 PLACES = {
     FUNCTION: "_functions",
     NN: "_nn",
@@ -354,6 +355,19 @@ def spelling_of(path: str, rows: list[Any]) -> str:
     return f"{what}; {', '.join(sorted(dtypes))}"
 
 
+def facts_of(group: list[Op]) -> str:
+    """What the declarations of one name say of it, beside its arguments."""
+    facts = [text for bit, text in FACTS.items() if any(op.flags & bit for op in group)]
+    on_cpu, on_cuda = ({op.autocast[i] for op in group} - {"keep"} for i in (0, 1))
+    if on_cpu == on_cuda and on_cpu:
+        facts.append(f"autocast: {', '.join(sorted(on_cpu))}")
+    else:
+        facts += [
+            f"autocast on {d}: {', '.join(sorted(r))}" for d, r in (("CPU", on_cpu), ("CUDA", on_cuda)) if r
+        ]
+    return ", ".join(facts)
+
+
 def ops_page() -> str:
     """The text of docs/ops.md."""
     rows, spelled = table_rows()
@@ -373,14 +387,14 @@ def ops_page() -> str:
         "gradients and refusals. Another spelling of a row's op (its method, its in-place form, an alias) is",
         "run on the row's samples: it must give the same bytes, and the same gradient, as the row's path.",
         "",
-        "| op | declaration | checked |",
-        "| --- | --- | --- |",
+        "| op | declaration | facts | checked |",
+        "| --- | --- | --- | --- |",
     ]
     for path, group in sorted(by_path.items()):
         declared = "<br>".join(f"`{op.signature}`".replace("|", "\\|") for op in group)
         found = [checks_of(rows[path])] if path in rows else []
         found += [spelling_of(path, spelled[path])] if path in spelled else []
-        lines.append(f"| {path} | {declared} | {'; also '.join(found) or '-'} |")
+        lines.append(f"| {path} | {declared} | {facts_of(group)} | {'; also '.join(found) or '-'} |")
     return "\n".join(lines) + "\n"
 
 
