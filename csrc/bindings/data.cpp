@@ -137,11 +137,11 @@ Tensor from_nested(PyObject* o, std::optional<DType> dtype) {
   measure(o, n);
   bool empty_data = numel_of(n.sizes, "tensor") == 0;
   if (!empty_data) collect(o, 0, n);
-  DType found = empty_data ? rank_context().default_dtype : n.kind.result();
-  const DTypeCategory kind = std::max(category(found), dtype ? category(*dtype) : DTypeCategory::Bool);
+  DType inferred = empty_data ? rank_context().default_dtype : n.kind.result();
+  const DTypeCategory kind = std::max(category(inferred), dtype ? category(*dtype) : DTypeCategory::Bool);
   WT_CHECK(!n.too_wide || (dtype && is_differentiable(*dtype)), ValueError,
            "tensor: an int must fit into 64 bits, got a larger one");
-  WT_CHECK(category(found) < DTypeCategory::Complex || !dtype || is_complex(*dtype), TypeError,
+  WT_CHECK(category(inferred) < DTypeCategory::Complex || !dtype || is_complex(*dtype), TypeError,
            "tensor: must be real number, not complex, for dtype ", *dtype);
   Tensor wide = empty(n.sizes, {kind == DTypeCategory::Complex    ? DType::Complex128
                                 : kind == DTypeCategory::Floating ? DType::Float64
@@ -158,7 +158,7 @@ Tensor from_nested(PyObject* o, std::optional<DType> dtype) {
       wide.data_as<int64_t>()[i] = n.values[i].to_int();
     }
   }
-  return raw_cast(wide, dtype.value_or(found));
+  return raw_cast(wide, dtype.value_or(inferred));
 }
 
 // ---- NumPy ---------------------------------------------------------------------------------------------

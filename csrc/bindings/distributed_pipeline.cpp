@@ -33,12 +33,12 @@ void init_distributed_pipeline(py::module_& m) {
              const py::sequence& inputs) {
             const auto r = tensors_or_none(roots), g = tensors_or_none(gradients),
                        i = tensors_or_none(inputs);
-            std::vector<Tensor> found;
+            std::vector<Tensor> out;
             {
               GilRelease unlocked;
-              found = run_backward_inputs(r, g, i, rest);
+              out = run_backward_inputs(r, g, i, rest);
             }
-            return py::reinterpret_steal<py::object>(wrap_tuple(found));
+            return py::reinterpret_steal<py::object>(wrap_tuple(out));
           },
           "The gradients of inputs, None where unused; the rest is left for run_rest.")
       .def("run_rest", &run_deferred, py::call_guard<GilRelease>(),

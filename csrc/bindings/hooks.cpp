@@ -104,9 +104,9 @@ PyObject* hook_dict(PyObject*, PyObject* o) {
       hooks.push_back({m.output, made});
       return Py_NewRef(made->dict);
     }
-    auto found = find_dict(m.hooks);
-    if (!found) m.hooks.push_back(found = std::make_shared<HookDict>());
-    return Py_NewRef(found->dict);
+    auto hooks = find_dict(m.hooks);
+    if (!hooks) m.hooks.push_back(hooks = std::make_shared<HookDict>());
+    return Py_NewRef(hooks->dict);
   });
 }
 
@@ -117,13 +117,13 @@ PyObject* post_accumulate_dict(PyObject*, PyObject* o) {
     WT_CHECK(is_leaf(tensor_of(o)), Error,
              "post accumulate grad hooks cannot be registered on non-leaf tensors");
     AutogradMeta& m = make_meta(tensor_of(o));
-    auto found = find_dict(m.post_accumulate_hooks);
-    if (!found) {
-      found = std::make_shared<HookDict>();
-      found->returns = false;
-      m.post_accumulate_hooks.push_back(found);
+    auto hooks = find_dict(m.post_accumulate_hooks);
+    if (!hooks) {
+      hooks = std::make_shared<HookDict>();
+      hooks->returns = false;
+      m.post_accumulate_hooks.push_back(hooks);
     }
-    return Py_NewRef(found->dict);
+    return Py_NewRef(hooks->dict);
   });
 }
 

@@ -181,10 +181,10 @@ PyObject* size_reduce(PyObject* self, PyObject*) {
   return plain ? Py_BuildValue("(O(O))", size_type, plain.get()) : nullptr;
 }
 // Slices, sums and multiples are Sizes as well.
-PyObject* as_size(PyObject* found) {
-  if (!found || !PyTuple_Check(found)) return found;
-  Object plain(found);
-  return PyObject_CallOneArg(reinterpret_cast<PyObject*>(size_type), found);
+PyObject* as_size(PyObject* result) {
+  if (!result || !PyTuple_Check(result)) return result;
+  Object plain(result);
+  return PyObject_CallOneArg(reinterpret_cast<PyObject*>(size_type), result);
 }
 PyObject* size_subscript(PyObject* self, PyObject* key) {
   return as_size(PyTuple_Type.tp_as_mapping->mp_subscript(self, key));

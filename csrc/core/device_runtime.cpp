@@ -45,15 +45,15 @@ Registry& registry() {
 int machine_level() {
   static const int level = [] {
     __builtin_cpu_init();
-    int found = 0;
+    int level = 0;
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("x86-64-v2")) found = 1;
-    if (__builtin_cpu_supports("x86-64-v3")) found = 2;
-    if (__builtin_cpu_supports("x86-64-v4")) found = 3;
-    if (found == 3 && __builtin_cpu_supports("avx512bf16")) found = 4;
+    if (__builtin_cpu_supports("x86-64-v2")) level = 1;
+    if (__builtin_cpu_supports("x86-64-v3")) level = 2;
+    if (__builtin_cpu_supports("x86-64-v4")) level = 3;
+    if (level == 3 && __builtin_cpu_supports("avx512bf16")) level = 4;
 #endif
-    if (const char* cap = std::getenv("WARPTAPE_CPU_LEVEL")) found = std::min(found, std::atoi(cap));
-    return found;
+    if (const char* cap = std::getenv("WARPTAPE_CPU_LEVEL")) level = std::min(level, std::atoi(cap));
+    return level;
   }();
   return level;
 }
@@ -180,11 +180,11 @@ AnyKernel resolve_kernel(const char* kernel, const char* signature, DeviceType d
   static const bool builtin = (add_entries(r, __start_wt_kernels, __stop_wt_kernels), true);
   (void)builtin;
   auto& table = r.entries[static_cast<int>(device)];
-  auto found = table.find(kernel);
-  WT_CHECK(found != table.end(), NotImplementedError, kernel, ": no kernel for device ", name(device));
-  WT_CHECK(std::strcmp(found->second->signature, signature) == 0, NotImplementedError, kernel,
-           ": kernel of type ", found->second->signature, " does not fit the slot of type ", signature);
-  return found->second->function;
+  auto it = table.find(kernel);
+  WT_CHECK(it != table.end(), NotImplementedError, kernel, ": no kernel for device ", name(device));
+  WT_CHECK(std::strcmp(it->second->signature, signature) == 0, NotImplementedError, kernel,
+           ": kernel of type ", it->second->signature, " does not fit the slot of type ", signature);
+  return it->second->function;
 }
 
 void unhandled_dtype(const char* kernel, DType dtype) {

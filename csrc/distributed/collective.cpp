@@ -47,7 +47,7 @@ void check_arguments(const Collective& c, int rank, int size) {
   if (info.rooted() || info.point_to_point()) {
     const bool any = c.op == CollectiveOp::Recv && c.root == kAnyRank;
     WT_CHECK(any || (c.root >= 0 && c.root < size), ValueError, op, ": rank ", c.root,
-             " is none of the group's ", size);
+             " is not in the group of ", size, " ranks");
     WT_CHECK(!info.point_to_point() || c.root != rank, ValueError, op, ": rank ", rank,
              " cannot exchange with itself");
   }
@@ -65,7 +65,7 @@ void check_arguments(const Collective& c, int rank, int size) {
     WT_CHECK(!info.reduces() || c.reduce < ReduceOp::BitAnd || !is_floating(d), DtypeError, op, ": ",
              name_of(c.reduce), " needs integers or bool, got ", warptape::name(d));
     WT_CHECK(!info.reduces() || c.reduce != ReduceOp::Avg || d != DType::Bool, DtypeError, op,
-             ": no average of bool");
+             ": avg is not supported for bool");
   }
   const Tensor* one = nullptr;
   const std::pair<const std::vector<Tensor>&, Operand> sides[] = {{c.inputs, info.inputs},

@@ -36,7 +36,7 @@ BackendFactory find_backend(const std::string& name, std::string& why) {
     auto at = factories().find(name);
     return at == factories().end() ? nullptr : at->second;
   };
-  if (BackendFactory found = known()) return found;
+  if (BackendFactory factory = known()) return factory;
   if (name == "nccl") {
     if (!find_runtime(DeviceType::CUDA, &why)) return nullptr;
     why = "the CUDA plugin was built without NCCL's header (`pip install nvidia-nccl-cu13`)";
@@ -270,7 +270,7 @@ std::shared_ptr<Work> ProcessGroup::run(Collective call, std::string site, bool 
   job->flight = world_->flight.add(job->staged.call, name(), job->sequence, job->site);
   if (async || busy_ || !queue_.empty()) {
     queue_.push_back(job);
-    if (!worker_.joinable()) worker_ = std::thread([this] { work_off(); });
+    if (!worker_.joinable()) worker_ = std::thread([this] { run_queue(); });
     changed_.notify_all();
     lock.unlock();
     if (!async) job->wait(std::nullopt);
@@ -338,7 +338,7 @@ std::vector<std::shared_ptr<Work>> ProcessGroup::start(Backend& b, std::vector<C
       auto group = weak.lock();
       if (!group) return "";
       group->world_->flight.set_state(flight, well ? CallState::Completed : CallState::Failed);
-      const std::string file = well ? "" : group->dump_of_end(b, b.aborted());
+      const std::string file = well ? "" : group->dump_once(b, b.aborted());
       return file.empty() ? "" : kRecord + file;
     };
     queued.push_back({std::move(staged.call), std::move(staged.copies), sequence, site, timeout, ended});
@@ -380,7 +380,7 @@ std::exception_ptr ProcessGroup::failed(uint64_t flight, const Backend* used) {
   try {
     throw;
   } catch (const DistBackendError& e) {
-    const std::string file = used ? dump_of_end(*used, e.what()) : "";
+    const std::string file = used ? dump_once(*used, e.what()) : "";
     if (!file.empty() && !std::string_view(e.what()).ends_with(kRecord + file))
       return std::make_exception_ptr(DistBackendError(e.what() + (kRecord + file)));
     return std::current_exception();
@@ -391,7 +391,7 @@ std::exception_ptr ProcessGroup::failed(uint64_t flight, const Backend* used) {
 
 // Where a rank is gone or ranks differ, the error says it all; files are written then only where a folder for
 // them was named. Once for a group, which is not used after it, unless ranks differed.
-std::string ProcessGroup::dump_of_end(const Backend& used, const std::string& reason) {
+std::string ProcessGroup::dump_once(const Backend& used, const std::string& reason) {
   const AbortReason kind = used.abort_reason();
   const char* folder = getenv("WARPTAPE_FLIGHT_DIR");
   if (kind != AbortReason::Timeout && !(folder && *folder)) return {};
@@ -409,7 +409,7 @@ std::string ProcessGroup::dump_of_end(const Backend& used, const std::string& re
   return dump_ = file;
 }
 
-void ProcessGroup::work_off() {
+void ProcessGroup::run_queue() {
   set_rank_context(world_->context);
   kernels::cpu::Uninterrupted quiet;  // Ctrl-C is for whoever waits
   std::unique_lock lock(mutex_);

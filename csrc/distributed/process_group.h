@@ -86,8 +86,8 @@ class WT_API ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
                                            const std::string& site, Milliseconds timeout);
   void execute(Job& job);
   std::exception_ptr failed(uint64_t flight, const Backend* backend);
-  std::string dump_of_end(const Backend& backend, const std::string& reason);
-  void work_off();
+  std::string dump_once(const Backend& backend, const std::string& reason);
+  void run_queue();
 
   std::shared_ptr<World> world_;
   std::vector<int> ranks_;

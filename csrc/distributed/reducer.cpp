@@ -160,8 +160,7 @@ void Reducer::make_buckets(const std::vector<size_t>& order) {
   }
 }
 
-// ---- around the forward pass
-// --------------------------------------------------------------------------------------
+// ---- around the forward pass ----
 
 void Reducer::check_finished() const {
   if (!unfinished_ || failed_) return;
@@ -256,8 +255,7 @@ Reducer::Stats Reducer::stats() const {
   return s;
 }
 
-// ---- during backward
-// ----------------------------------------------------------------------------------------------
+// ---- during backward ----
 
 void Reducer::on_gradient(size_t parameter) {
   uses_.data_as<uint8_t>()[parameter] = 1;

@@ -12,30 +12,30 @@ namespace warptape::distributed {
 // moves the packets of all transfers of its rank.
 class Mailbox {
  public:
-  explicit Mailbox(Region& region) : region_(region), arriving_(region.size()), stray_(region.size()) {}
+  explicit Mailbox(Region& region) : region_(region), arriving_(region.size()), unexpected_(region.size()) {}
   std::shared_ptr<Transfer> post(const Collective& call, const std::string& site);
   bool done(Transfer& t);
   void wait(Transfer& t, Milliseconds timeout);
-  void move_if_free();  // unless another thread does it just now
+  void try_progress();  // unless another thread does it just now
 
  private:
-  struct Moving;
+  struct PendingTransfer;
   struct Message;  // arrived before anyone asked for it
-  void move_all();
-  bool push(Moving& sending);
+  void progress_all();
+  bool push(PendingTransfer& sending);
   bool pull(int from);
   bool begin_message(int from, const PacketHeader& header);
-  void check_fits(const Moving& receiving, int from, const PacketHeader& header);
-  void finish(Moving& t);
+  void check_fits(const PendingTransfer& receiving, int from, const PacketHeader& header);
+  void finish(PendingTransfer& t);
   Region& region_;
   std::mutex mutex_;
-  std::list<std::shared_ptr<Moving>> sends_, receives_;
+  std::list<std::shared_ptr<PendingTransfer>> sends_, receives_;
   struct Arriving {  // where the next packet of a rank goes
-    std::shared_ptr<Moving> receive;
+    std::shared_ptr<PendingTransfer> receive;
     std::shared_ptr<Message> stray;
   };
   std::vector<Arriving> arriving_;
-  std::vector<std::deque<std::shared_ptr<Message>>> stray_;
+  std::vector<std::deque<std::shared_ptr<Message>>> unexpected_;
 };
 
 class ShmBackend final : public Backend {

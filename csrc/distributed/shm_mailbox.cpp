@@ -6,7 +6,7 @@
 
 namespace warptape::distributed {
 
-struct Mailbox::Moving final : Transfer {
+struct Mailbox::PendingTransfer final : Transfer {
   Collective call;
   std::string site;
   char* data = nullptr;
@@ -27,35 +27,35 @@ struct Mailbox::Message {
 
 std::shared_ptr<Transfer> Mailbox::post(const Collective& call, const std::string& site) {
   region_.check();
-  auto t = std::make_shared<Moving>();
+  auto t = std::make_shared<PendingTransfer>();
   t->call = call, t->site = site;
   t->data = t->tensor().data_as<char>();
   t->bytes = t->tensor().numel() * static_cast<int64_t>(t->tensor().itemsize());
   std::lock_guard lock(mutex_);
   (call.op == CollectiveOp::Send ? sends_ : receives_).push_back(t);
-  move_all();
+  progress_all();
   return t;
 }
 
 bool Mailbox::done(Transfer& transfer) {
-  auto& t = static_cast<Moving&>(transfer);
+  auto& t = static_cast<PendingTransfer&>(transfer);
   std::lock_guard lock(mutex_);
-  if (!t.finished) move_all();
+  if (!t.finished) progress_all();
   return t.finished;
 }
 
 void Mailbox::wait(Transfer& transfer, Milliseconds timeout) {
-  auto& t = static_cast<Moving&>(transfer);
+  auto& t = static_cast<PendingTransfer&>(transfer);
   const auto deadline = Clock::now() + timeout;
   std::vector<int> peers;
   for (int r = 0; r < region_.size(); ++r)
     if (r != region_.rank() && (t.call.root == r || t.call.root == kAnyRank)) peers.push_back(r);
   while (true) {
-    const uint32_t heard = region_.bell();
+    const uint32_t heard = region_.doorbell();
     if (done(t)) return;
     region_.check();
-    region_.sleep_for_bell(heard);
-    if (region_.bell() != heard) continue;
+    region_.sleep_for_doorbell(heard);
+    if (region_.doorbell() != heard) continue;
     // Before the last look at the channels: what a rank sent, it sent before it left. As long as one of
     // several peers is there, it may be the one that sends.
     std::vector<int> gone;
@@ -66,18 +66,19 @@ void Mailbox::wait(Transfer& transfer, Milliseconds timeout) {
     for (int r : gone)
       if (gone.size() == peers.size() || !region_.has_left(r)) region_.check_alive(r, t.describe());
     if (Clock::now() < deadline) continue;
-    region_.fail_late(message(t.describe(), " on rank ", region_.rank(), ": timed out after ",
-                              timeout.count() / 1000.0, " s; the other rank has not called its part"),
-                      peers);
+    region_.fail_late(
+        message(t.describe(), " on rank ", region_.rank(), ": timed out after ", timeout.count() / 1000.0,
+                " s; the other rank has not posted the matching call"),
+        peers);
   }
 }
 
-void Mailbox::move_if_free() {
+void Mailbox::try_progress() {
   std::unique_lock lock(mutex_, std::try_to_lock);
-  if (lock && !(sends_.empty() && receives_.empty())) move_all();
+  if (lock && !(sends_.empty() && receives_.empty())) progress_all();
 }
 
-void Mailbox::move_all() {
+void Mailbox::progress_all() {
   // Messages to one rank go in order: behind one that is not over, no other starts.
   std::vector<bool> blocked(region_.size());
   for (auto at = sends_.begin(); at != sends_.end();) {
@@ -95,13 +96,13 @@ void Mailbox::move_all() {
   std::erase_if(receives_, [](auto& t) { return t->finished; });
 }
 
-void Mailbox::finish(Moving& t) {
+void Mailbox::finish(PendingTransfer& t) {
   t.finished = true;
   region_.ring(region_.rank());  // another thread may wait for it
 }
 
 // Whether the whole message is in the channel now.
-bool Mailbox::push(Moving& t) {
+bool Mailbox::push(PendingTransfer& t) {
   Channel& c = region_.channel(region_.rank(), t.call.root);
   while (true) {
     const uint32_t sent = c.sent.load(std::memory_order_relaxed);
@@ -120,7 +121,7 @@ bool Mailbox::push(Moving& t) {
   }
 }
 
-void Mailbox::check_fits(const Moving& t, int from, const PacketHeader& h) {
+void Mailbox::check_fits(const PendingTransfer& t, int from, const PacketHeader& h) {
   if (h.total_bytes == t.bytes && h.dtype == t.tensor().dtype()) return;
   region_.fail(message(t.describe(), " on rank ", region_.rank(), ": rank ", from, " sends ", h.total_bytes,
                        " bytes of ", warptape::name(h.dtype), " (tag ", h.tag, ")"));
@@ -143,7 +144,7 @@ bool Mailbox::begin_message(int from, const PacketHeader& h) {
   stray->header = h;
   stray->data.resize(h.total_bytes);
   arriving_[from].stray = stray;
-  stray_[from].push_back(stray);
+  unexpected_[from].push_back(stray);
   return true;
 }
 
@@ -152,7 +153,7 @@ bool Mailbox::begin_message(int from, const PacketHeader& h) {
 bool Mailbox::pull(int from) {
   for (auto& t : receives_) {
     if (t->started || (t->call.root != from && t->call.root != kAnyRank)) continue;
-    auto& strays = stray_[from];
+    auto& strays = unexpected_[from];
     auto m = std::find_if(strays.begin(), strays.end(),
                           [&](auto& s) { return !s->claimed && s->header.tag == t->call.tag; });
     if (m == strays.end()) continue;
@@ -163,7 +164,7 @@ bool Mailbox::pull(int from) {
   for (auto& t : receives_)
     if (!t->finished && t->stray && t->stray->arrived == t->bytes) {
       if (t->bytes) std::memcpy(t->data, t->stray->data.data(), t->bytes);
-      std::erase(stray_[t->source], t->stray);
+      std::erase(unexpected_[t->source], t->stray);
       finish(*t);
     }
   Channel& c = region_.channel(from, region_.rank());

@@ -207,19 +207,19 @@ void Region::wait_slowly(int other, Clock::time_point deadline) {
 
 void Region::ring(int rank) {
   RankWords& w = words_[rank];
-  w.bell.fetch_add(1, std::memory_order_seq_cst);
-  if (w.bell_sleepers.load(std::memory_order_seq_cst)) wake_all(w.bell);
+  w.doorbell.fetch_add(1, std::memory_order_seq_cst);
+  if (w.doorbell_sleepers.load(std::memory_order_seq_cst)) wake_all(w.doorbell);
 }
 
-void Region::sleep_for_bell(uint32_t heard) {
+void Region::sleep_for_doorbell(uint32_t heard) {
   RankWords& mine = words_[rank_];
   for (int spin = 0; spin < spins_; ++spin) {
-    if (mine.bell.load(std::memory_order_relaxed) != heard) return;
+    if (mine.doorbell.load(std::memory_order_relaxed) != heard) return;
     _mm_pause();
   }
-  mine.bell_sleepers.fetch_add(1, std::memory_order_seq_cst);
-  if (mine.bell.load(std::memory_order_seq_cst) == heard) sleep_while(mine.bell, heard, kNap);
-  mine.bell_sleepers.fetch_sub(1, std::memory_order_seq_cst);
+  mine.doorbell_sleepers.fetch_add(1, std::memory_order_seq_cst);
+  if (mine.doorbell.load(std::memory_order_seq_cst) == heard) sleep_while(mine.doorbell, heard, kNap);
+  mine.doorbell_sleepers.fetch_sub(1, std::memory_order_seq_cst);
 }
 
 bool Region::abort(const std::string& reason, AbortReason kind) {

@@ -17,10 +17,10 @@ inline constexpr int kPackets = 4;  // on their way between two ranks
 
 // One rank's words. Each on lines of its own, for others spin on them.
 struct alignas(128) RankWords {
-  std::atomic<uint32_t> rounds;            // published
-  std::atomic<uint32_t> sleepers;          // that wait for `rounds`
-  alignas(64) std::atomic<uint32_t> bell;  // rings when a packet was moved for this rank
-  std::atomic<uint32_t> bell_sleepers;
+  std::atomic<uint32_t> rounds;                // published
+  std::atomic<uint32_t> sleepers;              // that wait for `rounds`
+  alignas(64) std::atomic<uint32_t> doorbell;  // rings when a packet was moved for this rank
+  std::atomic<uint32_t> doorbell_sleepers;
   std::atomic<uint32_t> state;  // RankState
   int32_t pid;
   uint64_t pids;         // the namespace that the pid is of
@@ -74,11 +74,11 @@ class Region {
   std::function<void()> on_idle;
   std::function<std::string()> describe_call;
 
-  // ---- bells ----
+  // ---- doorbells ----
   void ring(int rank);
-  uint32_t bell() { return words_[rank_].bell.load(); }
-  // Sleeps until this rank's bell is no longer `heard`, for a few milliseconds at most.
-  void sleep_for_bell(uint32_t heard);
+  uint32_t doorbell() { return words_[rank_].doorbell.load(); }
+  // Sleeps until this rank's doorbell is no longer `heard`, for a few milliseconds at most.
+  void sleep_for_doorbell(uint32_t heard);
 
   // ---- failure ----
   // The first reason stands; whether it is this one.

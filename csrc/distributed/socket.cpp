@@ -212,9 +212,9 @@ Socket try_connect(const Endpoint& e, Clock::time_point deadline, std::string& w
     why = strerror(error);
     return Socket();
   }
-  Addresses found(e.host, e.port, AF_UNSPEC, 0);
-  if (!found.list) why = found.why();
-  for (const addrinfo* a = found.list; a; a = a->ai_next) {
+  Addresses addresses(e.host, e.port, AF_UNSPEC, 0);
+  if (!addresses.list) why = addresses.why();
+  for (const addrinfo* a = addresses.list; a; a = a->ai_next) {
     Socket s([&] { return ::socket(a->ai_family, kKind, 0); });
     int error = s ? finish_connect(s, a->ai_addr, a->ai_addrlen, deadline) : errno;
     if (error == 0 && !met_itself(s)) {

@@ -81,7 +81,7 @@ ServedStore::ServedStore(Endpoint endpoint, Milliseconds timeout, std::shared_pt
 
 ServedStore::~ServedStore() {
   if (!presence_ || pid_ != ::getpid()) return;
-  const std::string bytes = encode(Message::request(Request::kGoodbye, {}));
+  const std::string bytes = encode(Message::request(Request::kDepartureTime, {}));
   send_some(presence_, bytes.data(), bytes.size(), nullptr);
 }
 
@@ -96,7 +96,7 @@ Socket ServedStore::open(Clock::time_point deadline, bool patient) const {
       if (shake_hands(s, std::min(deadline, after(Handshake::kTime)))) return s;
       why = "it closes the connection before a word is said";
       WT_CHECK(++closed < kMaxClosed, DistNetworkError, "store: ", describe(endpoint_), ": ", why,
-               "; it is not a store of warptape, or more strangers connect to it than it can hear");
+               "; it is not a store of warptape, or too many unauthenticated connections are open");
     } else {
       WT_CHECK(patient, DistNetworkError, "store: the server at ", describe(endpoint_), " is gone: ", why,
                "; the process that serves it, usually rank 0, has ended");
@@ -128,9 +128,9 @@ bool ServedStore::shake_hands(const Socket& s, Clock::time_point deadline) const
                  " is not a store of warptape (or of another version); is the port another program's?");
         continue;
       }
-      WT_CHECK(
-          errno != ETIMEDOUT || Clock::now() < deadline, DistNetworkError, "store: ", where,
-          " takes connections but stays silent; it is not a store of warptape, or its process is stopped");
+      WT_CHECK(errno != ETIMEDOUT || Clock::now() < deadline, DistNetworkError, "store: ", where,
+               " accepts connections but does not answer; it is not a store of warptape, or its process is "
+               "stopped");
       return false;
     }
     return true;
@@ -140,10 +140,10 @@ bool ServedStore::shake_hands(const Socket& s, Clock::time_point deadline) const
   h.client_nonce = random_nonce();
   if (!send_all(s, h.answer(endpoint_.secret), nullptr, deadline) || !next(Handshake::kProof)) return false;
   WT_CHECK(in != Handshake::refusal(), DistNetworkError, "store: ", where,
-           " refuses our secret; every rank must have the same WARPTAPE_SECRET, and the address must be of "
+           " refused the secret; every rank must have the same WARPTAPE_SECRET, and the address must be of "
            "this job");
   WT_CHECK(equal_digests(in, h.proof(endpoint_.secret, "server")), DistNetworkError, "store: ", where,
-           " does not know our secret: it is not the server of this job");
+           " does not know this job's secret: it is the server of another job");
   return true;
 }
 

@@ -44,7 +44,7 @@ bool well_formed(const Message& m) {
     case Request::kCheck:
     case Request::kWait:
     case Request::kSize:
-    case Request::kGoodbye:
+    case Request::kDepartureTime:
       return true;
   }
   return false;
@@ -281,7 +281,7 @@ bool StoreServer::meet(Connection& c) {
 
 bool StoreServer::begin(Connection& c, Message request) {
   if (!well_formed(request)) return false;
-  if (static_cast<Request>(request.code) == Request::kGoodbye) {
+  if (static_cast<Request>(request.code) == Request::kDepartureTime) {
     c.rank = -1;
     return false;
   }
@@ -356,7 +356,7 @@ Message StoreServer::execute(Connection& c) {
     case Request::kHello:
       c.rank = number;
       return done();
-    case Request::kGoodbye:
+    case Request::kDepartureTime:
       break;
   }
   return done();

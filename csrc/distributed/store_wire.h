@@ -47,7 +47,7 @@ enum class Request : uint8_t {
   kSetFile,
   kGetFile,
   kHello,
-  kGoodbye
+  kDepartureTime
 };
 enum class Answer : uint8_t { kOk, kTimeout, kValueError, kNetworkError };
 

@@ -163,22 +163,22 @@ std::string dump_flight_record(const World& world, const std::string& reason) {
   return write_whole(path, out.view()) ? path : std::string();
 }
 
-// ---- SIGUSR2: the handler only rings; a thread writes ----
+// ---- SIGUSR2: the handler only writes to a pipe; a thread dumps ----
 
 namespace {
 
-int bell[2] = {-1, -1};
-std::atomic<bool> bell_hangs{false};
+int signal_pipe[2] = {-1, -1};
+std::atomic<bool> handler_installed{false};
 
-void ring_bell(int) {
+void on_signal(int) {
   const int saved = errno;
-  [[maybe_unused]] auto n = ::write(bell[1], "", 1);
+  [[maybe_unused]] auto n = ::write(signal_pipe[1], "", 1);
   errno = saved;
 }
 
-void dump_when_rung() {
+void dump_on_request() {
   char c;
-  while (::read(bell[0], &c, 1) == 1 || errno == EINTR) {
+  while (::read(signal_pipe[0], &c, 1) == 1 || errno == EINTR) {
     std::vector<std::shared_ptr<World>> all;  // released after the lock, as above
     {
       std::lock_guard lock(worlds_mutex);
@@ -196,15 +196,15 @@ void dump_on_signal() {
   std::call_once(once, [] {
     struct sigaction now = {};
     if (::sigaction(SIGUSR2, nullptr, &now) != 0 || now.sa_handler != SIG_DFL) return;
-    if (::pipe2(bell, O_CLOEXEC) != 0) return;
-    std::thread(dump_when_rung).detach();
+    if (::pipe2(signal_pipe, O_CLOEXEC) != 0) return;
+    std::thread(dump_on_request).detach();
     struct sigaction ours = {};
-    ours.sa_handler = ring_bell;
+    ours.sa_handler = on_signal;
     ours.sa_flags = SA_RESTART;
-    bell_hangs = ::sigaction(SIGUSR2, &ours, nullptr) == 0;
+    handler_installed = ::sigaction(SIGUSR2, &ours, nullptr) == 0;
   });
 }
 
-bool dumps_on_signal() { return bell_hangs; }
+bool dumps_on_signal() { return handler_installed; }
 
 }  // namespace warptape::distributed

@@ -116,10 +116,10 @@ int share(Storage& storage) {
 Ref<Storage> map_shared(int descriptor, size_t bytes, bool keep) {
   std::lock_guard lock((mappings(), mutex));
   const ino_t file = file_of(descriptor);
-  auto found = keep ? mappings().find(file) : mappings().end();
+  auto it = keep ? mappings().find(file) : mappings().end();
   Mapping* m = nullptr;
-  if (found != mappings().end() && found->second->bytes >= bytes) {
-    m = found->second;
+  if (it != mappings().end() && it->second->bytes >= bytes) {
+    m = it->second;
     ++m->users;
     ::close(descriptor);
   } else {

@@ -1,8 +1,7 @@
 """warptape: a deep learning runtime with PyTorch's names.
 
 `import warptape as torch` is meant to work: tensors, autograd, `nn`, `optim`, `utils.data`. Ops are
-written in
-C++ and declared once; this package holds what a user may want to read.
+written in C++ and declared once; this package holds what a user may want to read.
 """
 
 from __future__ import annotations

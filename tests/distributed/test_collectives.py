@@ -149,7 +149,7 @@ BAD_ARGUMENTS: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "average of bool": (
         lambda: dist.all_reduce(wt.ones(3).bool(), dist.ReduceOp.AVG),
         wt.DtypeError,
-        "average of bool",
+        "avg is not supported for bool",
     ),
     "no such rank": (lambda: dist.broadcast(wt.ones(1), 7), ValueError, "7"),
     "no root": (lambda: dist.broadcast(wt.ones(1)), ValueError, "src"),

@@ -1,4 +1,4 @@
-"""`python -m warptape.distributed.diagnose`: from records written by hand, and from jobs that hang for real."""
+"""`python -m warptape.distributed.diagnose`: from records written by hand, and from jobs that really hang."""
 
 from __future__ import annotations
 

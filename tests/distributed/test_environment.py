@@ -115,10 +115,10 @@ def test_table(name: str) -> None:
     if expected is None:
         assert found is None
         return
-    ranks, launcher, restart, meeting, address, secret, agent_store = expected
+    ranks, launcher, restart, rendezvous, address, secret, agent_store = expected
     assert found is not None
     assert (found.rank, found.world_size, found.local_rank, found.local_world_size) == ranks
-    assert (found.launcher, found.restart, found.meeting) == (launcher, restart, meeting)
+    assert (found.launcher, found.restart, found.rendezvous) == (launcher, restart, rendezvous)
     assert (found.host, found.port) == (address or (None, None))
     assert (found.secret, found.agent_store) == (secret, agent_store)
     assert len(found.socket_name(4_000_000_000).encode()) <= 108
@@ -266,7 +266,7 @@ def check_pair(ranks: list[dict], launcher: str) -> None:
     assert [rank["rank"] for rank in ranks] == [0, 1]
     assert [rank["local_rank"] for rank in ranks] == [0, 1]
     assert {rank["launcher"] for rank in ranks} == {launcher}
-    assert {rank["meeting"] for rank in ranks} == {"unix"}
+    assert {rank["rendezvous"] for rank in ranks} == {"unix"}
     assert len({rank["job"] for rank in ranks}) == 1
 
 

@@ -41,7 +41,7 @@ def shared_memory_files() -> set[str]:
 
 
 def sockets_of(folder: Path) -> list[str]:
-    """Names of the meeting points of the jobs whose scripts lie in the folder."""
+    """Names of the sockets at which ranks meet, of the jobs whose scripts lie in the folder."""
     jobs = [f"/{path.name.removeprefix('job.')}/" for path in folder.glob("job.*") if path.name != "job.py"]
     names = [line.split("@")[1] for line in Path("/proc/net/unix").read_text().splitlines() if "@" in line]
     return [name for name in names if any(job in f"{name}/" for job in jobs)]

@@ -127,8 +127,12 @@ def test_memory_is_kept_for_the_stream() -> None:
 
 
 REFUSED = {
-    "bitwise": (lambda: dist.all_reduce(here(3).int(), dist.ReduceOp.BXOR), ValueError, "NCCL has no bxor"),
-    "int16": (lambda: dist.all_reduce(here(3).to(wt.int16)), wt.DtypeError, "combines no int16"),
+    "bitwise": (
+        lambda: dist.all_reduce(here(3).int(), dist.ReduceOp.BXOR),
+        ValueError,
+        "NCCL does not support bxor",
+    ),
+    "int16": (lambda: dist.all_reduce(here(3).to(wt.int16)), wt.DtypeError, "NCCL does not reduce int16"),
     "anybody": (lambda: dist.recv(here(3)), ValueError, "give src"),
     "tag": (lambda: dist.send(here(3), 1 - dist.get_rank(), tag=3), ValueError, "no tags"),
     "device": (

@@ -218,20 +218,20 @@ def test_ctrl_c_while_waiting_for_nodes(nodes: Nodes, script) -> None:
 
 def test_a_message_is_read_only_after_the_proof() -> None:
     """The host's side alone: what comes before the proof is never interpreted, whatever it looks like."""
-    from warptape.distributed.launcher import meeting
+    from warptape.distributed.launcher import rendezvous
 
     server = socket.create_server(("127.0.0.1", 0))
     with server, socket.create_connection(server.getsockname()) as peer:
-        stranger = meeting.Stranger(server.accept()[0], SECRET)
+        stranger = rendezvous.Stranger(server.accept()[0], SECRET)
         nonce = peer.recv(64)
-        assert len(nonce) == meeting.NONCE
+        assert len(nonce) == rendezvous.NONCE
         own = bytes(32)
-        proof = meeting.proof(SECRET, b"guest", nonce, own)
+        proof = rendezvous.proof(SECRET, b"guest", nonce, own)
         peer.sendall(own + proof[:-1])
         time.sleep(0.05)
         assert stranger.read() is None
         peer.sendall(bytes([proof[-1] ^ 1]) + b"{}")
         time.sleep(0.05)
         assert stranger.read() is False
-        assert peer.recv(64) == meeting.REFUSAL
+        assert peer.recv(64) == rendezvous.REFUSAL
         stranger.socket.close()

@@ -161,7 +161,7 @@ def test_large_values(secret: str) -> None:
     assert store.num_keys() == 1
 
 
-# ---- meeting ----
+# ---- rendezvous ----
 
 JOIN = """
     store = TCPStore("127.0.0.1", int(sys.argv[1]), 2, secret=sys.argv[2])
@@ -309,7 +309,7 @@ def test_hmac_of_every_length() -> None:
 def test_wrong_secret() -> None:
     store = master(SECRET)
     start = time.monotonic()
-    with pytest.raises(_C.DistNetworkError, match=f"{store.port} refuses our secret.*WARPTAPE_SECRET"):
+    with pytest.raises(_C.DistNetworkError, match=f"{store.port} refused the secret.*WARPTAPE_SECRET"):
         client(store, "another", timeout=timedelta(seconds=60))
     assert time.monotonic() - start < time_limits.seconds(1)
     with contextlib.suppress(_C.DistStoreError):

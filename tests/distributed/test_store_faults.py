@@ -261,7 +261,7 @@ def impostor(talk: Callable[[socket.socket], object]) -> Iterator[int]:
 
 @pytest.mark.parametrize("line", [b"SSH-2.0-OpenSSH_9.2p1\r\n", b"HTTP/1.1 400 Bad Request\r\n" * 9, b"w"])
 def test_another_program_on_the_port(line: bytes) -> None:
-    text = "stays silent" if line == b"w" else "is not a store of warptape"
+    text = "does not answer" if line == b"w" else "is not a store of warptape"
     with impostor(lambda s: (s.sendall(line), s.recv(1))) as port:
         start = time.monotonic()
         with pytest.raises(_C.DistNetworkError, match=f"{HOST}:{port}.*{text}"):
@@ -279,7 +279,7 @@ def test_a_server_that_hangs_up() -> None:
 
 def test_a_server_without_the_secret() -> None:
     talk = lambda s: (s.sendall(MAGIC + b"n" * 32), take(s, 80), s.sendall(b"p" * 32))
-    with impostor(talk) as port, pytest.raises(_C.DistNetworkError, match=r"does not know our secret"):
+    with impostor(talk) as port, pytest.raises(_C.DistNetworkError, match=r"does not know this job.s secret"):
         TCPStore(HOST, port, secret=SECRET)
 
 

@@ -30,7 +30,7 @@ from pipeline_models import (
     train_plainly,
 )
 from warptape import nn
-from warptape.parallel.pipeline import draws
+from warptape.parallel.pipeline import rng
 
 
 @pytest.mark.parametrize("schedule", KINDS)
@@ -66,9 +66,9 @@ def test_a_wrong_scale_is_found() -> None:
 @pytest.mark.parametrize("planted", ["the whole batch's part", "calls of this stage alone"])
 def test_dropout_of_wrong_numbers_is_found(planted: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if planted == "the whole batch's part":
-        monkeypatch.setattr(draws, "part_of_batch", lambda j, n: nullcontext())
+        monkeypatch.setattr(rng, "part_of_batch", lambda j, n: nullcontext())
     else:
-        monkeypatch.setattr(draws, "set_calls", lambda generator, calls: None)
+        monkeypatch.setattr(rng, "set_calls", lambda generator, calls: None)
     found = simulate(2, train_in_parts, "dropping", "sgd", "1f1b")
     with pytest.raises(AssertionError):
         assert_equal_training(found, train_plainly("dropping", "sgd"))

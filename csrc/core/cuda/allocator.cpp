@@ -82,10 +82,10 @@ void* DeviceAllocator::allocate(size_t bytes) {
 void DeviceAllocator::deallocate(void* p, size_t) noexcept {
   if (!p) return;
   std::lock_guard lock(mutex_);
-  auto found = live_.find(p);
-  if (found == live_.end()) return;
-  Block* block = found->second;
-  live_.erase(found);
+  auto it = live_.find(p);
+  if (it == live_.end()) return;
+  Block* block = it->second;
+  live_.erase(it);
   counts_.remove(MemoryCounts::kAllocated, block->pool->small, block->size);
   counts_.remove(MemoryCounts::kRequested, block->pool->small, block->requested);
   if (block->used_on.empty()) {
@@ -103,10 +103,10 @@ DeviceAllocator::Pool& DeviceAllocator::pool_for(size_t size) {
 }
 
 DeviceAllocator::Block* DeviceAllocator::take_free(Pool& pool, size_t size, StreamHandle stream) {
-  auto found = pool.free.lower_bound(Key{stream, size});
-  if (found == pool.free.end() || (*found)->stream != stream) return nullptr;
-  Block* block = *found;
-  pool.free.erase(found);
+  auto it = pool.free.lower_bound(Key{stream, size});
+  if (it == pool.free.end() || (*it)->stream != stream) return nullptr;
+  Block* block = *it;
+  pool.free.erase(it);
   if (block->split()) counts_.remove(MemoryCounts::kInactiveSplit, pool.small, block->size);
   return block;
 }
@@ -261,8 +261,8 @@ void DeviceAllocator::record_stream(const void* data, StreamHandle stream) {
 
 // The block in which the address lies, if a tensor holds it.
 DeviceAllocator::Block* DeviceAllocator::find(const void* data) {
-  auto found = live_.find(data);
-  if (found != live_.end()) return found->second;
+  auto it = live_.find(data);
+  if (it != live_.end()) return it->second;
   auto* p = static_cast<const char*>(data);
   auto after = segments_.upper_bound(p);
   if (after == segments_.begin()) return nullptr;
@@ -292,9 +292,9 @@ void DeviceAllocator::end_capture() { captures_ = {}; }
 
 void DeviceAllocator::release_pool(uint64_t pool) noexcept {
   std::lock_guard lock(mutex_);
-  auto found = private_pools_.find(pool);
-  if (found == private_pools_.end()) return;
-  --found->second.users;
+  auto it = private_pools_.find(pool);
+  if (it == private_pools_.end()) return;
+  --it->second.users;
   drop_unused_pools();
 }
 

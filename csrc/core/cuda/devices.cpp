@@ -138,10 +138,10 @@ void raise_fault(int index, const char* op) {
   }
   kernels::IndexFault* record = d.fault;
   if (!record || !__atomic_load_n(&record->set, __ATOMIC_ACQUIRE)) return;
-  kernels::IndexFault found = *record;
+  kernels::IndexFault fault = *record;
   __atomic_store_n(&record->set, false, __ATOMIC_RELEASE);
-  throw IndexError(message(found.op ? found.op : op, ": index ", found.index,
-                           " is out of bounds for dimension with size ", found.bound));
+  throw IndexError(message(fault.op ? fault.op : op, ": index ", fault.index,
+                           " is out of bounds for dimension with size ", fault.bound));
 }
 
 void raise_any_fault(const char* op) {

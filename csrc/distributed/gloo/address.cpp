@@ -14,11 +14,11 @@ namespace {
 
 // The address that packets to `host` would leave from; nothing is sent. Empty where there is no way.
 std::string address_towards(const std::string& host) {
-  addrinfo hints = {}, *found = nullptr;
+  addrinfo hints = {}, *list = nullptr;
   hints.ai_socktype = SOCK_DGRAM;
   std::string result;
-  if (::getaddrinfo(host.c_str(), "9", &hints, &found) != 0) return result;
-  for (addrinfo* a = found; a && result.empty(); a = a->ai_next) {
+  if (::getaddrinfo(host.c_str(), "9", &hints, &list) != 0) return result;
+  for (addrinfo* a = list; a && result.empty(); a = a->ai_next) {
     File s(::socket(a->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     sockaddr_storage local = {};
     socklen_t size = sizeof local;
@@ -29,7 +29,7 @@ std::string address_towards(const std::string& host) {
                       NI_NUMERICHOST) == 0)
       result = text;
   }
-  ::freeaddrinfo(found);
+  ::freeaddrinfo(list);
   return result;
 }
 

@@ -25,8 +25,8 @@ void copy(Block to, Block from) {
 
 GlooBackend::GlooBackend(const std::shared_ptr<Store>& store, int rank, int size, Milliseconds timeout)
     : mesh_(store, rank, size, timeout), mailbox_(mesh_), headers_(static_cast<size_t>(size)) {
-  mesh_.on_idle = [this] { mailbox_.move_if_free(); };
-  mesh_.in_haste = [this] { return mailbox_.has_undecided(); };
+  mesh_.on_idle = [this] { mailbox_.try_progress(); };
+  mesh_.in_haste = [this] { return mailbox_.has_unmatched(); };
   mesh_.last_call = [this](int r) {
     const CallHeader& h = headers_[static_cast<size_t>(r)];
     return h.sequence ? message("was last in call ", h.sequence, ", ", name_of(h.op), " at ", h.site, ".")

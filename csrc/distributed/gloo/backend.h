@@ -20,19 +20,19 @@ class GlooMailbox {
   bool done(Transfer& t);
   void wait(Transfer& t, Milliseconds timeout);
   // Moves on receives that do not know yet what comes, unless another thread does it just now.
-  void move_if_free();
-  bool has_undecided();
+  void try_progress();
+  bool has_unmatched();
 
  private:
-  struct Moving;
-  bool move(Moving& t, bool briefly);
-  void expect_data(Moving& t, uint64_t number);
-  void check_fits(Moving& t);
+  struct PendingTransfer;
+  bool move(PendingTransfer& t, bool briefly);
+  void expect_data(PendingTransfer& t, uint64_t number);
+  void check_fits(PendingTransfer& t);
   bool has_room();
-  bool delivered(Moving& t);
+  bool delivered(PendingTransfer& t);
   Mesh& mesh_;
   std::mutex mutex_;  // of what follows; a transfer is moved under its own
-  std::list<std::shared_ptr<Moving>> under_way_, buffered_;
+  std::list<std::shared_ptr<PendingTransfer>> under_way_, buffered_;
   std::map<std::pair<int, int>, uint64_t> sent_, expected_;  // messages to and from a rank, by tag
 };
 

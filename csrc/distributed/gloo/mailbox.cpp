@@ -37,7 +37,7 @@ uint64_t data_slot(int tag, uint64_t number, int64_t bytes) {
 
 }  // namespace
 
-struct GlooMailbox::Moving final : Transfer {
+struct GlooMailbox::PendingTransfer final : Transfer {
   Collective call;
   std::string site;
   Label label{};
@@ -50,11 +50,11 @@ struct GlooMailbox::Moving final : Transfer {
   Mesh::Describe describe;
 
   const Tensor& tensor() const { return call.op == CollectiveOp::Send ? call.inputs[0] : call.outputs[0]; }
-  bool undecided() const { return !finished && !expecting; }
+  bool unmatched() const { return !finished && !expecting; }
 };
 
 std::shared_ptr<Transfer> GlooMailbox::post(const Collective& call, const std::string& site) {
-  auto t = std::make_shared<Moving>();
+  auto t = std::make_shared<PendingTransfer>();
   t->call = call, t->site = site;
   t->describe = [&t = *t, rank = mesh_.rank()] {
     return message(distributed::describe(t.call), " at ", t.site, " on rank ", rank);
@@ -85,7 +85,7 @@ std::shared_ptr<Transfer> GlooMailbox::post(const Collective& call, const std::s
     t->label_message =
         mesh_.receive(call.root, label_slot(call.tag), &t->label, sizeof t->label, t->describe);
     bool any = call.root == kAnyRank;
-    for (auto& other : under_way_) any |= other->undecided() && other->call.tag == call.tag;
+    for (auto& other : under_way_) any |= other->unmatched() && other->call.tag == call.tag;
     if (!any) expect_data(*t, expected_[key]++);
   }
   under_way_.push_back(t);
@@ -98,7 +98,7 @@ bool GlooMailbox::has_room() {
   return buffered_.size() < kBufferedSends;
 }
 
-bool GlooMailbox::delivered(Moving& t) {
+bool GlooMailbox::delivered(PendingTransfer& t) {
   auto over = [&](MeshMessage& m) {
     return mesh_.wait_a_while(m, true, [] { return std::string("a buffered send"); });
   };
@@ -109,13 +109,13 @@ GlooMailbox::~GlooMailbox() {
   const auto deadline = Clock::now() + kDeliveryTime;
   try {
     for (auto& t : buffered_)
-      while (mesh_.aborted().empty() && !delivered(*t) && Clock::now() < deadline) mesh_.look_around();
+      while (mesh_.aborted().empty() && !delivered(*t) && Clock::now() < deadline) mesh_.poll();
   } catch (const std::exception&) {
     // Whoever they were for is gone.
   }
 }
 
-void GlooMailbox::expect_data(Moving& t, uint64_t number) {
+void GlooMailbox::expect_data(PendingTransfer& t, uint64_t number) {
   const Block data = whole(t.tensor());
   t.number = number, t.expecting = true;
   t.data_message.over = data.bytes == 0;
@@ -124,7 +124,7 @@ void GlooMailbox::expect_data(Moving& t, uint64_t number) {
                                    data.bytes, t.describe);
 }
 
-void GlooMailbox::check_fits(Moving& t) {
+void GlooMailbox::check_fits(PendingTransfer& t) {
   const Label& l = t.label;
   if (l.bytes == whole(t.tensor()).bytes && l.dtype == t.tensor().dtype() && l.number == t.number) return;
   mesh_.fail(message(t.describe(), ": rank ", t.source, " sends ", l.bytes, " bytes of ",
@@ -132,7 +132,7 @@ void GlooMailbox::check_fits(Moving& t) {
 }
 
 // Whether the transfer is over, at the latest after a while. The caller holds its mutex.
-bool GlooMailbox::move(Moving& t, bool briefly) {
+bool GlooMailbox::move(PendingTransfer& t, bool briefly) {
   if (t.finished) return true;
   if (!mesh_.wait_a_while(t.label_message, briefly, t.describe)) return false;
   if (!t.labelled && t.call.op == CollectiveOp::Recv) {
@@ -153,48 +153,48 @@ bool GlooMailbox::move(Moving& t, bool briefly) {
 }
 
 bool GlooMailbox::done(Transfer& transfer) {
-  auto& t = static_cast<Moving&>(transfer);
+  auto& t = static_cast<PendingTransfer&>(transfer);
   std::lock_guard lock(t.mutex);
-  if (!move(t, true)) mesh_.look_around();
+  if (!move(t, true)) mesh_.poll();
   return t.finished;
 }
 
 void GlooMailbox::wait(Transfer& transfer, Milliseconds timeout) {
-  auto& t = static_cast<Moving&>(transfer);
+  auto& t = static_cast<PendingTransfer&>(transfer);
   const auto deadline = Clock::now() + timeout;
   auto next_look = Clock::now() + std::chrono::seconds(1);
   int lost = -1;
   while (true) {
     {
       std::lock_guard lock(t.mutex);
-      if (move(t, has_undecided())) return;
+      if (move(t, has_unmatched())) return;
     }
     if (lost >= 0) mesh_.lost(lost, "the connection broke", t.describe);  // after a look at what it had sent
-    mesh_.look_around();
-    move_if_free();
+    mesh_.poll();
+    try_progress();
     if (t.call.root == kAnyRank && Clock::now() >= next_look) {
-      lost = mesh_.look_for_lost();
+      lost = mesh_.check_peers();
       next_look = Clock::now() + std::chrono::seconds(1);
     }
     if (Clock::now() >= deadline)
       mesh_.fail(message(t.describe(), ": timed out after ", timeout.count() / 1000.0,
-                         " s; the other rank has not called its part"));
+                         " s; the other rank has not posted the matching call"));
   }
 }
 
-bool GlooMailbox::has_undecided() {
+bool GlooMailbox::has_unmatched() {
   std::lock_guard lock(mutex_);
-  return std::any_of(under_way_.begin(), under_way_.end(), [](auto& t) { return t->undecided(); });
+  return std::any_of(under_way_.begin(), under_way_.end(), [](auto& t) { return t->unmatched(); });
 }
 
-void GlooMailbox::move_if_free() {
-  std::vector<std::shared_ptr<Moving>> undecided;
+void GlooMailbox::try_progress() {
+  std::vector<std::shared_ptr<PendingTransfer>> unmatched;
   {
     std::lock_guard lock(mutex_);
     for (auto& t : under_way_)
-      if (t->undecided()) undecided.push_back(t);
+      if (t->unmatched()) unmatched.push_back(t);
   }
-  for (auto& t : undecided)
+  for (auto& t : unmatched)
     if (std::unique_lock lock(t->mutex, std::try_to_lock); lock) move(*t, true);
 }
 

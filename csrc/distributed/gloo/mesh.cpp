@@ -163,7 +163,7 @@ bool Mesh::wait_a_while(MeshMessage& m, bool briefly, const Describe& call) {
 void Mesh::wait(std::vector<MeshMessage>& messages, Clock::time_point deadline, const Describe& call) {
   for (MeshMessage& m : messages)
     while (!wait_a_while(m, in_haste(), call)) {
-      look_around();
+      poll();
       on_idle();
       if (Clock::now() >= deadline) time_out(messages, call);
     }
@@ -199,7 +199,7 @@ void Mesh::tick() {
 
 // ---- failure ----
 
-void Mesh::look_around() {
+void Mesh::poll() {
   check();
   kernels::cpu::poll_interrupt();
   look_at_last_words();
@@ -229,7 +229,7 @@ void Mesh::hear(Vigil& v) {
   v.left |= v.heard && v.word.kind == kLeft;
 }
 
-int Mesh::look_for_lost() {
+int Mesh::check_peers() {
   look_at_last_words();
   std::lock_guard lock(vigils_mutex_);
   int left = 0, last_left = -1;
@@ -269,7 +269,7 @@ void Mesh::say_last_word(char kind, const std::string& reason) {
   }
 }
 
-void Mesh::look_into_store() {
+void Mesh::poll_store() {
   std::string reason;
   try {
     reason = store_->get("aborted", Milliseconds(1));
@@ -287,7 +287,7 @@ void Mesh::lost(int peer, const char* why, const Describe& call) {
   const std::string left = theirs && theirs->left ? left_the_group(peer, theirs->word.reason) : std::string();
   lock.unlock();
   if (!left.empty()) fail(message(call(), ": ", left));
-  look_into_store();
+  poll_store();
   fail(message(call(), ": rank ", peer, " (", who(peer), ") has died, or the network between has: ", why));
 }
 

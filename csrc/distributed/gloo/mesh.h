@@ -40,7 +40,7 @@ class Mesh {
   bool wait_a_while(MeshMessage& m, bool briefly, const Describe& call);
   void wait(std::vector<MeshMessage>& messages, Clock::time_point deadline, const Describe& call);
   // Between whiles of waiting: throws when the group was aborted, or the user interrupts.
-  void look_around();
+  void poll();
 
   void abort(const std::string& reason);
   std::string aborted() const;
@@ -50,7 +50,7 @@ class Mesh {
   std::string who(int rank) const { return who_[static_cast<size_t>(rank)]; }  // "process 12 on host a"
   // A rank that a message from any rank cannot come from, if that ends the wait for it: one whose connection
   // broke, or the last when all have left; else -1. Takes a millisecond for each.
-  int look_for_lost();
+  int check_peers();
   [[noreturn]] void lost(int peer, const char* why, const Describe& call);
 
   // Set by the backend: called while waiting; whether to do so every millisecond.
@@ -73,7 +73,7 @@ class Mesh {
   };
   void connect(Milliseconds timeout);
   MeshMessage make(int peer, bool sending, const void* data, int64_t bytes);
-  void look_into_store();
+  void poll_store();
   bool settle(MeshMessage& m, bool briefly);
   void hear(Vigil& v);
   void look_at_last_words();

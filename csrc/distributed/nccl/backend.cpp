@@ -100,7 +100,7 @@ std::shared_ptr<Transfer> NcclBackend::post(const Collective& call, const std::s
   throw Error(message("nccl: ", name_of(call.op), " runs on a stream"));
 }
 
-void NcclBackend::look_around() {
+void NcclBackend::poll() {
   watchdog_->check();
   kernels::cpu::poll_interrupt();
 }
@@ -110,13 +110,13 @@ void NcclBackend::check(const StreamCall& q) const {
   const Collective& c = q.call;
   const char* op = name_of(c.op);
   if (c.info().reduces()) {
-    WT_CHECK(c.reduce < ReduceOp::BitAnd, ValueError, op, ": NCCL has no ", name_of(c.reduce),
+    WT_CHECK(c.reduce < ReduceOp::BitAnd, ValueError, op, ": NCCL does not support ", name_of(c.reduce),
              "; gather the tensors and combine them, or make the call on CPU tensors");
     WT_CHECK(c.outputs[0].dtype() != DType::Int16, DtypeError, op,
-             ": NCCL combines no int16; use int32, or make the call on CPU tensors");
+             ": NCCL does not reduce int16; use int32, or make the call on CPU tensors");
   }
   if (is_point_to_point(c.op)) {
-    WT_CHECK(c.root != kAnyRank, ValueError, op, ": NCCL receives from a rank that is named; give src");
+    WT_CHECK(c.root != kAnyRank, ValueError, op, ": NCCL cannot receive from any rank; give src");
     WT_CHECK(c.tag == 0, ValueError, op, ": NCCL has no tags (got ", c.tag,
              "): messages between two ranks match in order");
   }
@@ -132,7 +132,7 @@ void NcclBackend::connect(int device, const StreamCall& q) {
   if (communicator_) return;
   auto made = std::make_shared<Communicator>(rank_, size_, device);
   try {
-    made->connect(*store_, Clock::now() + q.timeout, [this] { look_around(); });
+    made->connect(*store_, Clock::now() + q.timeout, [this] { poll(); });
   } catch (const DistBackendError& e) {
     made->abort();
     watchdog_->fail(AbortReason::Timeout, message(distributed::describe(q.call), " at ", q.site, " on rank ",
@@ -197,17 +197,17 @@ void NcclBackend::issue(const std::vector<StreamCall>& calls,
       if (auto r = issue(q.call, comm); r != ncclSuccess && r != ncclInProgress) return r;
     return ncclSuccess;
   };
-  auto give_up = [&](const char* what) {
+  auto abort_group = [&](const char* what) {
     watchdog_->fail(AbortReason::Requested, message(taken[0]->text(), ": ", what));
   };
   try {
-    communicator_->issue(all, [this] { look_around(); });
+    communicator_->issue(all, [this] { poll(); });
     finish(calls, taken);
   } catch (const PythonErrorSet&) {
-    give_up("the rank was interrupted");
+    abort_group("the rank was interrupted");
     throw;
   } catch (const std::exception& e) {
-    give_up(e.what());
+    abort_group(e.what());
     watchdog_->check();
     throw;
   }

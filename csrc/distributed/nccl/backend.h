@@ -25,7 +25,7 @@ class NcclBackend final : public Backend {
   void close() override;
 
  private:
-  void look_around();
+  void poll();
   void check(const StreamCall& call) const;
   void connect(int device, const StreamCall& call);
   std::shared_ptr<NcclCall> take_up(StreamCall& call);

@@ -51,7 +51,7 @@ Communicator::~Communicator() {
   now == ncclSuccess ? nccl().CommDestroy(comm_) : nccl().CommAbort(comm_);
 }
 
-void Communicator::connect(Store& store, Clock::time_point deadline, const LookAround& look_around) {
+void Communicator::connect(Store& store, Clock::time_point deadline, const LookAround& poll) {
   ncclUniqueId id;
   store.set(message("here/", rank_), "");
   try {
@@ -71,7 +71,7 @@ void Communicator::connect(Store& store, Clock::time_point deadline, const LookA
       auto r = nccl().CommInitRankConfig(&comm_, size_, id, rank_, &config);
       if (!well(r)) throw DistBackendError(describe(r, std::exchange(comm_, nullptr)));
     }
-    if (settle(deadline, look_around)) return;
+    if (settle(deadline, poll)) return;
   } catch (const DistStoreError&) {  // the time is over
   }
   std::vector<int> missing;
@@ -82,8 +82,7 @@ void Communicator::connect(Store& store, Clock::time_point deadline, const LookA
                              : message("timed out waiting for ", list_of(missing), " to make a first call"));
 }
 
-void Communicator::issue(const std::function<ncclResult_t(ncclComm_t)>& calls,
-                         const LookAround& look_around) {
+void Communicator::issue(const std::function<ncclResult_t(ncclComm_t)>& calls, const LookAround& poll) {
   kernels::cuda::use_device(device_);
   {
     std::lock_guard lock(mutex_);
@@ -93,7 +92,7 @@ void Communicator::issue(const std::function<ncclResult_t(ncclComm_t)>& calls,
       if (!well(first) || !well(end)) throw DistBackendError(describe(well(first) ? end : first, comm_));
     }
   }
-  settle(Clock::time_point::max(), look_around);
+  settle(Clock::time_point::max(), poll);
 }
 
 ncclResult_t Communicator::state() {
@@ -105,11 +104,11 @@ ncclResult_t Communicator::state() {
 }
 
 // False at the deadline.
-bool Communicator::settle(Clock::time_point deadline, const LookAround& look_around) {
+bool Communicator::settle(Clock::time_point deadline, const LookAround& poll) {
   auto nap = std::chrono::microseconds(5);
   while (true) {
     const ncclResult_t now = state();
-    look_around();
+    poll();
     if (!well(now)) throw DistBackendError(error());
     if (now == ncclSuccess) return true;
     if (Clock::now() >= deadline) return false;

@@ -18,9 +18,9 @@ class Communicator {
   int device() const { return device_; }
   // Collective: rank 0's id comes through the store. DistBackendError at the deadline, which names the ranks
   // that did not come.
-  void connect(Store& store, Clock::time_point deadline, const LookAround& look_around);
+  void connect(Store& store, Clock::time_point deadline, const LookAround& poll);
   // Makes NCCL's calls in `calls` as one group and returns when they lie in their stream.
-  void issue(const std::function<ncclResult_t(ncclComm_t)>& calls, const LookAround& look_around);
+  void issue(const std::function<ncclResult_t(ncclComm_t)>& calls, const LookAround& poll);
   // What went wrong since, or empty. From any thread, as abort(), after which streams go on with whatever
   // lies in the outputs.
   std::string error();
@@ -28,7 +28,7 @@ class Communicator {
 
  private:
   ncclResult_t state();
-  bool settle(Clock::time_point deadline, const LookAround& look_around);
+  bool settle(Clock::time_point deadline, const LookAround& poll);
 
   const int rank_, size_, device_;
   std::mutex mutex_;

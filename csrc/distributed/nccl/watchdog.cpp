@@ -14,12 +14,12 @@
 namespace warptape::distributed {
 namespace {
 
-constexpr auto kLook = Milliseconds(20);         // how often calls are looked at
-constexpr auto kTalk = Milliseconds(250);        // and the store
-constexpr auto kTalkAfter = Milliseconds(5000);  // a call, so that one that went through wrongly is found
+constexpr auto kPollCalls = Milliseconds(20);       // how often calls are looked at
+constexpr auto kPollStore = Milliseconds(250);      // and the store
+constexpr auto kCompareAfter = Milliseconds(5000);  // a call, so that one that went through wrongly is found
 constexpr auto kSoonLate = Milliseconds(1000);
 constexpr auto kIdle = std::chrono::hours(1);
-constexpr auto kGoodbye = Milliseconds(2000);
+constexpr auto kDepartureTime = Milliseconds(2000);
 constexpr size_t kEntries = 32;
 
 uint64_t mixed(uint64_t hash, const CallHeader& h) {
@@ -62,8 +62,8 @@ Watchdog::Watchdog(std::shared_ptr<Store> store, int rank, int size)
 void Watchdog::watch(std::shared_ptr<Communicator> communicator) {
   std::lock_guard lock(mutex_);
   communicator_ = std::move(communicator);
-  watching_ = std::thread([self = shared_from_this()] { self->look_at_calls(); });
-  talking_ = std::thread([self = shared_from_this()] { self->look_into_store(); });
+  watching_ = std::thread([self = shared_from_this()] { self->poll_calls(); });
+  talking_ = std::thread([self = shared_from_this()] { self->poll_store(); });
 }
 
 void Watchdog::add(std::shared_ptr<NcclCall> call) {
@@ -79,14 +79,14 @@ void Watchdog::add(std::shared_ptr<NcclCall> call) {
   changed_.notify_all();
 }
 
-void Watchdog::look_at_calls() {
+void Watchdog::poll_calls() {
   kernels::cpu::Uninterrupted quiet;
   Lock lock(mutex_);
   const auto communicator = communicator_;
   kernels::cuda::use_device(communicator->device());
   cuda::RelaxedCapture beside_captures;
   while (!closing_ || !under_way_.empty()) {
-    changed_.wait_for(lock, under_way_.empty() ? Milliseconds(kIdle) : kLook);
+    changed_.wait_for(lock, under_way_.empty() ? Milliseconds(kIdle) : kPollCalls);
     while (!under_way_.empty()) {
       auto first = under_way_.front();
       lock.unlock();
@@ -174,9 +174,9 @@ void Watchdog::close() {
   const bool own = self == watching_.get_id() || self == talking_.get_id();  // held the group last
   if (!own) {
     changed_.wait(lock, [&] { return under_way_.empty(); });
-    changed_.wait_for(lock, kGoodbye, [&] { return said_goodbye_; });
+    changed_.wait_for(lock, kDepartureTime, [&] { return departure_published_; });
   }
-  const bool may_join = !own && said_goodbye_;  // else a store that does not answer keeps it
+  const bool may_join = !own && departure_published_;  // else a store that does not answer keeps it
   lock.unlock();
   own ? watching_.detach() : watching_.join();
   may_join ? talking_.join() : talking_.detach();
@@ -186,18 +186,18 @@ void Watchdog::close() {
 
 // ---- through the store, which may be slow, or gone: a thread of its own ----
 
-void Watchdog::look_into_store() {
+void Watchdog::poll_store() {
   kernels::cpu::Uninterrupted quiet;
   uint64_t published = 0;
   Lock lock(mutex_);
   auto over = [&] { return !reason_.empty() || (closing_ && under_way_.empty()); };
   auto busy = [&] {
-    return !under_way_.empty() || (compared_ < calls_ && Clock::now() - last_call_ < kTalkAfter);
+    return !under_way_.empty() || (compared_ < calls_ && Clock::now() - last_call_ < kCompareAfter);
   };
   try {
     while (!over()) {
       changed_.wait(lock, [&] { return over() || busy(); });
-      changed_.wait_for(lock, kTalk, over);
+      changed_.wait_for(lock, kPollStore, over);
       if (over()) break;
       const Entries mine(entries_.begin(), entries_.end());
       auto first = under_way_.empty() ? nullptr : under_way_.front();
@@ -213,7 +213,7 @@ void Watchdog::look_into_store() {
   } catch (const std::exception&) {  // the store is gone: NCCL and time tell what is left to tell
   }
   if (!lock.owns_lock()) lock.lock();
-  said_goodbye_ = true;
+  departure_published_ = true;
   changed_.notify_all();
 }
 
@@ -225,7 +225,7 @@ void Watchdog::talk(const std::shared_ptr<NcclCall>& first, const Entries& mine,
     return fail(static_cast<AbortReason>(reason->at(0) - '0'), reason->substr(1));
   const int next = (rank_ + 1) % size_;  // a difference shows between two neighbours
   compare(mine, next, calls_of(next));
-  if (first && Clock::now() - first->begin > std::min(kSoonLate, first->timeout / 4)) look_for_lost(*first);
+  if (first && Clock::now() - first->begin > std::min(kSoonLate, first->timeout / 4)) check_peers(*first);
 }
 
 Watchdog::Entries Watchdog::calls_of(int rank) {
@@ -255,7 +255,7 @@ void Watchdog::compare(const Entries& mine, int rank, const Entries& theirs) {
 }
 
 // Ranks that have left or died, and what the others called last. Few at a time: all ranks may ask.
-void Watchdog::look_for_lost(const NcclCall& call) {
+void Watchdog::check_peers(const NcclCall& call) {
   if (auto text = peek(*store_, "left")) {
     std::istringstream in(*text);
     int rank = 0;

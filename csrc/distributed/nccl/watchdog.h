@@ -50,12 +50,12 @@ class Watchdog : public std::enable_shared_from_this<Watchdog> {
   };
   using Entries = std::vector<Entry>;
   using Lock = std::unique_lock<std::mutex>;
-  void look_at_calls();
-  void look_into_store();
+  void poll_calls();
+  void poll_store();
   std::string late(const NcclCall& call);
   void talk(const std::shared_ptr<NcclCall>& first, const Entries& mine, bool publish);
   void compare(const Entries& mine, int rank, const Entries& theirs);
-  void look_for_lost(const NcclCall& call);
+  void check_peers(const NcclCall& call);
   Entries calls_of(int rank);
 
   const std::shared_ptr<Store> store_;
@@ -70,7 +70,7 @@ class Watchdog : public std::enable_shared_from_this<Watchdog> {
   std::string reason_, told_, error_;  // `told_` is for the other ranks, `error_` after what this one leaves
   AbortReason abort_reason_ = AbortReason::None;
   std::atomic<bool> failed_{false};
-  bool closing_ = false, said_goodbye_ = false;
+  bool closing_ = false, departure_published_ = false;
   std::vector<Entry> last_of_;  // what other ranks are known to have called last
   int next_looked_at_ = 0;      // of the ranks that may be lost
   std::thread watching_, talking_;

@@ -87,7 +87,7 @@ def _check_inputs(inputs: tuple[Any, ...]) -> None:
         )
 
 
-# ---- the two Jacobians -------------------------------------------------------------------------------------
+# ---- the two Jacobians ----
 
 
 def _places(x: Tensor) -> Iterator[tuple[int, ...]]:
@@ -150,7 +150,7 @@ def _analytical(output: Tensor, inputs: list[Tensor], check_dtypes: bool) -> lis
     return jacobians
 
 
-# ---- what is checked ---------------------------------------------------------------------------------------
+# ---- what is checked ----
 
 
 def _check_no_gradients(

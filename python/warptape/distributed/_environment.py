@@ -1,4 +1,4 @@
-"""Who am I: the rank, the world and the meeting point, read from what a launcher put into the environment.
+"""Who am I: the rank, the world and the rendezvous, read from what a launcher put into the environment.
 
 Every function is one of a mapping, so that the tests are tables.
 """
@@ -19,7 +19,7 @@ _INTERACTIVE_STEP = "4294967290"  # the shell that salloc opens is a step, too
 class Environment:
     """One rank's place in its job.
 
-    meeting: "unix": all ranks are on this host and meet at the abstract socket `socket_name`; "tcp": they
+    rendezvous: "unix": all ranks are on this host and meet at the abstract socket `socket_name`; "tcp": they
     meet at host:port and prove `secret`. With `agent_store` (torchrun over several hosts) host and port are
     None: rank 0 picks a port and publishes it in the agent's store, see `_torch_store`.
     """
@@ -31,7 +31,7 @@ class Environment:
     launcher: str  # "warptape-run", "torchrun", "srun", "Open MPI", "Hydra" or "by hand"
     job: str  # on this host, and with "tcp" on all hosts, no other job has this name
     restart: int = 0
-    meeting: str = "unix"
+    rendezvous: str = "unix"
     host: str | None = None
     port: int | None = None
     secret: str | None = None

@@ -18,8 +18,8 @@ class FlightError(ValueError):
 
 @dataclass(frozen=True)
 class Call:
-    """One call of one rank. `call`, "all_reduce(float32[4], sum)", is what the ranks of a collective must have
-    in common. `root` (or the other rank of send and recv; -1: any) is a rank of the group."""
+    """One call of one rank. `call`, as "all_reduce(float32[4], sum)", is what the ranks of a collective must
+    have in common. `root` (or the other rank of send and recv; -1: any) is a rank of the group."""
 
     id: int
     sequence: int  # in its group; 0 of send and recv
@@ -140,10 +140,10 @@ def read_dumps(paths: Iterable[str | Path]) -> dict[int, Dump]:
     """
     files: list[Path] = []
     for path in map(Path, paths):
-        found = sorted(path.rglob("flight_*.json")) if path.is_dir() else [path]
-        if not found:
+        records = sorted(path.rglob("flight_*.json")) if path.is_dir() else [path]
+        if not records:
             raise FlightError(f"{path}: no flight_*.json in this folder")
-        files += found
+        files += records
     if not files:
         raise FlightError("no files were given")
     dumps = sorted((read_dump(path) for path in files), key=lambda dump: dump.time)

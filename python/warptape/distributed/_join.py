@@ -34,7 +34,7 @@ def _from_environment(rank: int, world_size: int, timeout: timedelta) -> tuple[i
             + _environment.HOW_TO_START
         )
     _joined[env.job] += 1
-    if env.meeting == "unix":
+    if env.rendezvous == "unix":
         # Whoever joins again after leaving must not meet the store of the first time.
         name = f"{env.socket_name()}/{_joined[env.job]}".removeprefix("\0")
         store = _unix_store(name, env.rank, timeout)

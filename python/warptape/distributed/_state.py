@@ -51,12 +51,12 @@ def peek_state() -> RankState | None:
 
 def state() -> RankState:
     """Raises ValueError, as PyTorch does, when this rank has joined no job."""
-    found = peek_state()
-    if found is None:
+    out = peek_state()
+    if out is None:
         raise ValueError(
             "Default process group has not been initialized, please make sure to call init_process_group."
         )
-    return found
+    return out
 
 
 class GroupMember:

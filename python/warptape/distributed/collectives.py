@@ -98,8 +98,7 @@ def reduce(
 def all_gather(
     tensor_list: Sequence[Tensor], tensor: Tensor, group: Group = None, async_op: bool = False
 ) -> Work | None:
-    """`tensor_list[r]` becomes the tensor of rank r, on every rank. The sizes may differ between ranks, if each
-    gives a list of all of them."""
+    """`tensor_list[r]` becomes the tensor of rank r, on every rank. Sizes may differ between the ranks."""
     if _skipped(group):
         return None
     _expect_list(tensor_list, group, "all_gather")

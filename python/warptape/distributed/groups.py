@@ -122,7 +122,7 @@ def init_process_group(
     Raises:
         ValueError: joined already, or the arguments or the environment do not say which rank this is.
         DistStoreError: ranks are missing when the time is over; they are named.
-        DistNetworkError: the meeting point is taken, refused us, or has another secret.
+        DistNetworkError: the rendezvous is taken, refused us, or has another secret.
     """
     if peek_state() is not None:
         raise ValueError("trying to initialize the default process group twice!")

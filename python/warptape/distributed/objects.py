@@ -111,11 +111,11 @@ def gather_object(
     if _skipped(group):
         return
     root = 0 if dst is None and group_dst is None else _root(group, dst, group_dst, "dst")
-    found = _gather(to_tensor(obj, pickle), group, root)
+    gathered = _gather(to_tensor(obj, pickle), group, root)
     if resolve(group).rank() == root:
         if object_gather_list is None:
             raise ValueError("gather_object: the destination rank needs object_gather_list")
-        for r, data in enumerate(found):
+        for r, data in enumerate(gathered):
             object_gather_list[r] = from_tensor(data, pickle)
 
 

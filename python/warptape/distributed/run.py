@@ -16,9 +16,9 @@ from .elastic.multiprocessing.errors import ProcessFailure, summary
 from .launcher.arguments import Config, UsageError, configure
 from .launcher.guard import Guard
 from .launcher.loop import Loop
-from .launcher.meeting import MeetingError
 from .launcher.nodes import End, Node, Report, meet
 from .launcher.output import RunFolder
+from .launcher.rendezvous import RendezvousError
 from .launcher.workers import Start, WorkerGroup
 
 __all__ = ["main", "run"]
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         config = configure(argv)
         return run(config)
-    except (UsageError, MeetingError) as error:
+    except (UsageError, RendezvousError) as error:
         log(str(error))
         return 2
 

@@ -16,7 +16,7 @@ from ..distributed.optim import ZeroRedundancyOptimizer
 from ..nn.modules._state import _IncompatibleKeys
 from ..nn.parallel import DistributedDataParallel
 from ..optim import Optimizer
-from .pipeline import PipelineSchedule, draws
+from .pipeline import PipelineSchedule, rng
 from .pipeline.partition import chunk_batch
 from .tensor import split_randomness
 from .tensor.placement import ParallelParameter
@@ -44,7 +44,7 @@ class Names:
         say, is kept everywhere."""
         others = {id(m) for each in elsewhere for m in each.modules()}
         others -= {id(m) for each in modules for m in each.modules()}
-        self.buffers = [found for found in self.buffers if id(found[1]) not in others]
+        self.buffers = [buffer for buffer in self.buffers if id(buffer[1]) not in others]
 
 
 class ParallelModel(nn.Module):
@@ -122,7 +122,7 @@ class ParallelModel(nn.Module):
             return ZeroRedundancyOptimizer(params, cls, self._axes["dp"].get_group(), **options)
         return cls(params, **options)
 
-    # ------------------------------------------------------------------------ parameters and state
+    # ---- parameters and state ----
 
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
@@ -143,25 +143,25 @@ class ParallelModel(nn.Module):
     ) -> Any:
         """What this rank has of the model's. warptape.distributed.checkpoint saves and loads the model."""
         out = OrderedDict[str, Any]() if destination is None else destination
-        found: dict[str, Any] = {}
+        local: dict[str, Any] = {}
         for name, p in self.named_parameters(remove_duplicate=False):
-            found[name] = p if keep_vars else p.detach()
+            local[name] = p if keep_vars else p.detach()
         for name, module, own in self._names.buffers:
-            found[name] = module._buffers[own]
-        out.update((prefix + name, found[name]) for name in self._names.state if name in found)
+            local[name] = module._buffers[own]
+        out.update((prefix + name, local[name]) for name in self._names.state if name in local)
         return out
 
     def full_state_dict(self) -> dict[str, Tensor]:
         """The state_dict of the model in one process, on every rank. Collective."""
-        found = self.state_dict()
+        out = self.state_dict()
         for p in self._own:
             if isinstance(p, ParallelParameter):
-                found |= dict.fromkeys(self._names.parameters[id(p)], p.full_tensor())
+                out |= dict.fromkeys(self._names.parameters[id(p)], p.full_tensor())
         if "pp" in self._axes:
             all_: list[Any] = [None] * self._axes["pp"].size()
-            all_gather_object(all_, found, group=self._axes["pp"].get_group())
-            found = {name: value for each in reversed(all_) for name, value in each.items()}
-        return {name: found[name] for name in self._names.state}
+            all_gather_object(all_, out, group=self._axes["pp"].get_group())
+            out = {name: value for each in reversed(all_) for name, value in each.items()}
+        return {name: out[name] for name in self._names.state}
 
     def load_state_dict(  # type: ignore[override]
         self, state_dict: Mapping[str, Any], strict: bool = True
@@ -187,7 +187,7 @@ class ParallelModel(nn.Module):
                     mine.copy_(mine.part_of(given) if isinstance(mine, ParallelParameter) else given)
         return _IncompatibleKeys(missing, unexpected)
 
-    # ------------------------------------------------------------------------- parts of a step
+    # ---- parts of a step ----
 
     def _part_of_batch(self) -> AbstractContextManager[None]:
         return split_randomness(self._axes["dp"], 0) if "dp" in self._axes else nullcontext()
@@ -218,13 +218,13 @@ class ParallelModel(nn.Module):
     def _accumulate(self, parts: list[list[Any]]) -> list[Tensor]:
         """Micro-batch after micro-batch; each drops what one process would drop in its rows."""
         n, losses = self.n_microbatches, []
-        generator = draws.generator_of(self._device)
-        calls = draws.get_calls(generator)
+        generator = rng.generator_of(self._device)
+        calls = rng.get_calls(generator)
         for j, (inputs, named, wanted) in enumerate(zip(*parts, strict=True)):
             with ExitStack() as around:
                 if n > 1:
-                    draws.set_calls(generator, calls)
-                    around.enter_context(draws.part_of_batch(j, n))
+                    rng.set_calls(generator, calls)
+                    around.enter_context(rng.part_of_batch(j, n))
                 if j < n - 1 and isinstance(self._runner, DistributedDataParallel):
                     around.enter_context(self._runner.no_sync())
                 loss = self._loss_fn(self._runner(*inputs, **named), wanted)

@@ -141,7 +141,7 @@ def _check_model(
         raise ValueError("parallelize: no parameter of the model requires grad; thaw what is to be trained")
     for name, p in model.named_parameters():
         if isinstance(p, ParallelParameter):
-            raise ValueError(f"parallelize: {name} lies on a mesh already; give the model as it was")
+            raise ValueError(f"parallelize: {name} is already sharded; give the model as it was")
         if p.device.type != mesh.device_type:
             raise ValueError(
                 f"parallelize: {name} is on {p.device} and the mesh is of {mesh.device_type!r}; move one"
@@ -212,13 +212,13 @@ def _checked_layers(
 
 def _blocks(model: nn.Module) -> list[nn.Module]:
     """The elements of a model's outermost ModuleLists."""
-    found: list[nn.Module] = []
+    out: list[nn.Module] = []
     inside: set[int] = set()
     for each in model.modules():
         if isinstance(each, nn.ModuleList) and id(each) not in inside:
-            found += [m for m in each if type(m).forward is not nn.Module.forward]
+            out += [m for m in each if type(m).forward is not nn.Module.forward]
             inside |= {id(m) for m in each.modules()}
-    return found
+    return out
 
 
 def _shard(

@@ -135,17 +135,17 @@ class ParameterServer:
 
     def _agree(self, told: str, error: Exception | None) -> None:
         """Raises on every rank what any has to say; costs one small collective."""
-        found: list[Any] = [None] * self.group.size()
+        gathered: list[Any] = [None] * self.group.size()
         said = None if error is None else [type(error).__name__, str(error)]
-        dist.all_gather_object(found, [told, said], group=self.group)
+        dist.all_gather_object(gathered, [told, said], group=self.group)
         if error is not None:
             raise error
         kinds = {"TypeError": TypeError, "ValueError": ValueError}
-        for rank, said in [(rank, said) for rank, (_, said) in enumerate(found) if said]:
+        for rank, said in [(rank, said) for rank, (_, said) in enumerate(gathered) if said]:
             raise kinds.get(said[0], RuntimeError)(f"on rank {rank}: {said[1]}")
-        for rank, (other, _) in enumerate(found):
-            if other != found[0][0]:
-                raise ValueError(f"ParameterServer: ranks differ: 0 has {found[0][0]}; {rank} has {other}")
+        for rank, (other, _) in enumerate(gathered):
+            if other != gathered[0][0]:
+                raise ValueError(f"ParameterServer: ranks differ: 0 has {gathered[0][0]}; {rank} has {other}")
 
     def step(self) -> None:
         """Pushes the gradients of the module's parameters, waits as the mode says, and pulls parameters into

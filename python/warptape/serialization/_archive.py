@@ -143,8 +143,8 @@ class Archive:
         at = last - _LOCATOR.size - _END64.size
         if at >= 0 and source.bytes(last - _LOCATOR.size, 4) == LOCATOR:
             _, disk, place, disks = _LOCATOR.unpack(source.bytes(last - _LOCATOR.size, _LOCATOR.size))
-            found = _END64.unpack(source.bytes(at, _END64.size))
-            sig, length, _, _, disk2, disk3, here64, *wide = found
+            fields = _END64.unpack(source.bytes(at, _END64.size))
+            sig, length, _, _, disk2, disk3, here64, *wide = fields
             small = [(count, _FULL16), (size, _FULL), (start, _FULL)]
             if (
                 (sig, length, place) != (END64, _END64.size - 12, at)
@@ -165,8 +165,8 @@ class Archive:
         flags, method, time, date). Returns where the next one begins."""
         if at + _CENTRAL.size > len(directory):
             raise _fail("the directory of the zip archive ends within an entry")
-        found = _CENTRAL.unpack_from(directory, at)
-        sig, _, *common, crc, packed, size, names, extras, comments, disk, _, _, local = found
+        fields = _CENTRAL.unpack_from(directory, at)
+        sig, _, *common, crc, packed, size, names, extras, comments, disk, _, _, local = fields
         at += _CENTRAL.size
         if sig != CENTRAL or comments or disk or at + names + extras > len(directory):
             raise _fail("an entry of the zip archive's directory is none")
@@ -186,8 +186,8 @@ class Archive:
         name, crc, size, at = record
         if at + _LOCAL.size > limit:
             raise _fail(f"record {name!r} does not begin in the file")
-        found = _LOCAL.unpack(self.source.bytes(at, _LOCAL.size))
-        sig, *common2, crc2, packed2, size2, names, extras = found
+        fields = _LOCAL.unpack(self.source.bytes(at, _LOCAL.size))
+        sig, *common2, crc2, packed2, size2, names, extras = fields
         begin = at + _LOCAL.size + names + extras
         if sig != LOCAL or common2 != common or begin + size > limit:
             raise _fail(f"record {name!r} has another head than the directory says")
@@ -278,7 +278,7 @@ def _zip64(extra: bytes, values: list[int]) -> list[int]:
     return [next(wide, v) if v == _FULL else v for v in values]
 
 
-# --------------------------------------------------------------------------------------------------- writing
+# ---- writing ----
 
 
 def pieces(folder: str, records: Iterable[tuple[str, Any]]) -> Iterator[Any]:

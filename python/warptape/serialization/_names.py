@@ -20,7 +20,7 @@ from ._errors import UnpicklingError
 _OLD = {"__builtin__": "builtins", "copy_reg": "copyreg"}  # Python 2's names, which protocol 2 keeps
 
 
-# ---------------------------------------------------------------------- what tensors are rebuilt with
+# ---- what tensors are rebuilt with ----
 
 
 def _view(storage: Any, dtype: Any, offset: int, size: Any, stride: Any) -> Tensor:
@@ -94,7 +94,7 @@ def _with_state(made: Any, state: Any) -> Any:
     return made
 
 
-# ------------------------------------------------------------------------------- the closed list
+# ---- the closed list ----
 
 
 # Note: objects of a file may be built so that to print, hash or compare them takes forever, or more stack
@@ -184,8 +184,8 @@ def known(module: str, name: str) -> Any:
         return Tensor if name == "Tensor" else warptape.nn.Parameter
     if module in ("torch", "torch.storage", "torch.cuda") and name.endswith("Storage"):
         return storage_class(name)
-    found = getattr(_C, name, None) if module == "torch" else None
-    return found if isinstance(found, _C.dtype) else None
+    out = getattr(_C, name, None) if module == "torch" else None
+    return out if isinstance(out, _C.dtype) else None
 
 
 def ours(module: str, name: str) -> Any:
@@ -196,10 +196,10 @@ def ours(module: str, name: str) -> Any:
     path = module.split(".")[1:]
     while True:
         try:
-            found: Any = import_module(".".join(["warptape", *path]))
+            out: Any = import_module(".".join(["warptape", *path]))
             for part in name.split("."):
-                found = getattr(found, part)
-            return found
+                out = getattr(out, part)
+            return out
         except (ImportError, AttributeError):
             if not path:
                 raise AttributeError(f"load: warptape has no {module}.{name}") from None
@@ -218,7 +218,7 @@ def theirs(module: str, name: str, obj: Any) -> tuple[str, str]:
     return module, name
 
 
-# --------------------------------------------------------------------------- what users allow
+# ---- what users allow ----
 
 
 def allowed(module: str, name: str) -> Any:

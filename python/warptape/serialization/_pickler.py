@@ -74,7 +74,7 @@ class Pickler:
             yield f"data/{i}", raw_bytes(host)
         yield "version", b"3\n"
 
-    # ---- values
+    # ---- values ----
 
     def save(self, obj: Any) -> None:
         """Writes one object."""
@@ -179,7 +179,7 @@ class Pickler:
                 self.save(value)
             self.data += b"u"
 
-    # ---- objects
+    # ---- objects ----
 
     def _name(self, module: str, name: str) -> None:
         if (module, name) in self.names:
@@ -192,11 +192,11 @@ class Pickler:
     def _global(self, obj: Any, name: str | None = None) -> None:
         name = name or obj.__qualname__
         module = getattr(obj, "__module__", None) or "builtins"
-        found: Any = sys.modules.get(module)
+        resolved: Any = sys.modules.get(module)
         owner = None
         for part in name.split("."):
-            owner, found = found, getattr(found, part, None)
-        if found is not obj:
+            owner, resolved = resolved, getattr(resolved, part, None)
+        if resolved is not obj:
             raise PicklingError(f"Can't pickle {obj!r}: attribute lookup {module}.{name} failed")
         module, short = _names.theirs(module, name, obj)
         if "." in short:  # a name that protocol 2 cannot write
@@ -243,7 +243,7 @@ class Pickler:
             self.save(state)
             self.data += b"b"
 
-    # ---- tensors
+    # ---- tensors ----
 
     def _tensor(self, t: Tensor) -> None:
         kind, state = type(t), t.__dict__ or None

@@ -22,7 +22,7 @@ _LEGACY_MAGIC, _LEGACY_PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 _LEGACY_START = b"\x80\x02\x8a\n" + _LEGACY_MAGIC.to_bytes(10, "little")
 _VERSIONS = range(1, 11)  # of the archive's layout, which PyTorch reads
 
-# ------------------------------------------------------------------------------- where tensors go
+# ---- where tensors go ----
 
 
 class _PlacementFailed(BaseException):
@@ -53,11 +53,11 @@ def _placement(map_location: Any) -> Callable[[UntypedStorage, str], UntypedStor
     if callable(map_location):
 
         def called(storage: UntypedStorage, location: str) -> UntypedStorage:
-            found = map_location(storage, location)
-            found = _restore(storage, location) if found is None else found
-            if not isinstance(found, UntypedStorage):
-                raise TypeError(f"load: map_location returned {type(found).__name__}, not a storage")
-            return found
+            out = map_location(storage, location)
+            out = _restore(storage, location) if out is None else out
+            if not isinstance(out, UntypedStorage):
+                raise TypeError(f"load: map_location returned {type(out).__name__}, not a storage")
+            return out
 
         return called
     device = str(_C.device(map_location))
@@ -104,7 +104,7 @@ def storage_id(pid: Any) -> tuple[type[UntypedStorage], str, str, int]:
     return kind, key, location, count
 
 
-# ------------------------------------------------------------------------------------ both formats
+# ---- both formats ----
 
 
 def _trusting(module: Any, persistent_load: Callable[[Any], Any]) -> type:
@@ -114,8 +114,8 @@ def _trusting(module: Any, persistent_load: Callable[[Any], Any]) -> type:
         def find_class(self, path: str, name: str) -> Any:
             if path.split(".")[0] != "torch":
                 return super().find_class(path, name)
-            found = _names.known(path, name)
-            return _names.ours(path, name) if found is None else found
+            out = _names.known(path, name)
+            return _names.ours(path, name) if out is None else out
 
         def persistent_load(self, pid: Any) -> Any:
             return pid[1] if _is_module(pid) else persistent_load(pid)
@@ -182,7 +182,7 @@ def _is_legacy(source: Source) -> bool:
     return False
 
 
-# --------------------------------------------------------------------------------------- archives
+# ---- archives ----
 
 
 def _checked_folder(archive: Archive) -> str:
@@ -223,7 +223,7 @@ def _all_storages(archive: Archive, prefix: str, mapped: Mapped | None) -> dict[
     return held
 
 
-# ------------------------------------------------------------------------------ before PyTorch 1.6
+# ---- before PyTorch 1.6 ----
 
 
 def _legacy_storages(source: Source) -> dict[str, Tensor]:

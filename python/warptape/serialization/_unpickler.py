@@ -49,7 +49,7 @@ class Unpickler:
         except (RuntimeError, MemoryError) as error:
             raise FileError(f"load: {error}") from error
 
-    # ---- the stream
+    # ---- the stream ----
 
     def read(self, count: int) -> bytes:
         """The next bytes, all of them."""
@@ -80,7 +80,7 @@ class Unpickler:
         del self.stack[at:]
         return items
 
-    # ---- the opcodes
+    # ---- the opcodes ----
 
     def _run(self) -> Any:
         push = self.stack.append
@@ -107,8 +107,8 @@ class Unpickler:
             elif code == b"(":
                 push(_MARK)
             elif code == b".":
-                (found,) = self.stack
-                return found
+                (out,) = self.stack
+                return out
             else:
                 self._rare(code)
 
@@ -184,19 +184,19 @@ class Unpickler:
         else:
             raise UnpicklingError(f"opcode {code!r} is not one that files of weights have")
 
-    # ---- objects
+    # ---- objects ----
 
     def find(self, module: str, name: str) -> Any:
         """What a name stands for."""
-        found = _names.known(module, name)
-        found = _names.allowed(module, name) if found is None else found
-        if found is None:
+        out = _names.known(module, name)
+        out = _names.allowed(module, name) if out is None else out
+        if out is None:
             raise UnpicklingError(
                 f"{module}.{name} is not among what weights_only=True accepts, so that a file from elsewhere "
                 f"cannot run code. If you trust it, allow it with "
                 f"warptape.serialization.add_safe_globals([{name}]) or load with weights_only=False"
             )
-        return found
+        return out
 
     def make(self, what: Any, args: tuple[Any, ...]) -> Any:
         """what(*args), for what may be called."""
@@ -242,10 +242,10 @@ class Survey(Unpickler):
         self.names: set[str] = set()
 
     def find(self, module: str, name: str) -> Any:
-        found = _names.known(module, name)
-        if found is None and _names.allowed(module, name) is None:
+        out = _names.known(module, name)
+        if out is None and _names.allowed(module, name) is None:
             self.names.add(f"{module}.{name}")
-        return found
+        return out
 
     def make(self, what: Any, args: tuple[Any, ...]) -> Any:
         return _Anything()

@@ -71,14 +71,14 @@ def natural(value: Any) -> int:
 def _object(pairs: list[tuple[str, Any]]) -> Any:
     """What becomes of an object in a header; of a tensor's, a tuple at once: dicts and lists of hundreds of
     thousands of tensors keep the garbage collector busy for seconds."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    out = dict(pairs)
+    if len(out) != len(pairs):
         raise ValueError("a name is there twice")
-    shape, offsets = found.get("shape"), found.get("data_offsets")
+    shape, offsets = out.get("shape"), out.get("data_offsets")
     if type(shape) is not list or type(offsets) is not list:
-        return found
+        return out
     begin, end = map(natural, offsets)
-    return found["dtype"], tuple(map(natural, shape)), begin, end
+    return out["dtype"], tuple(map(natural, shape)), begin, end
 
 
 def encode_header(
@@ -108,7 +108,7 @@ def decode_header(head: bytes, size: int) -> tuple[dict[str, Entry], dict[str, s
         metadata = entries.pop("__metadata__", None)
         if metadata is not None and not all(type(v) is str for v in metadata.values()):
             raise ValueError("metadata that are no strings")
-        found, parts = {}, []
+        out, parts = {}, []
         for name, entry in entries.items():
             if type(entry) is not tuple:
                 raise ValueError(f"{name} has no dtype, shape and data_offsets")
@@ -117,7 +117,7 @@ def decode_header(head: bytes, size: int) -> tuple[dict[str, Entry], dict[str, s
                 raise ValueError(f"{name} is {kind!r:.50}, which warptape has not")
             if end - begin != math.prod(shape) * itemsize(kind):
                 raise ValueError(f"{name} has {end - begin} bytes, not those of its shape")
-            found[name] = (kind, shape, len(head) + begin)
+            out[name] = (kind, shape, len(head) + begin)
             parts.append((begin, end, name))
         at = 0
         for begin, end, name in sorted(parts):
@@ -128,7 +128,7 @@ def decode_header(head: bytes, size: int) -> tuple[dict[str, Entry], dict[str, s
             raise ValueError(f"the file has {size} bytes, not {len(head) + at}; is it truncated?")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise SafetensorError(f"no safetensors file, or a damaged one: {error}") from error
-    return found, metadata
+    return out, metadata
 
 
 def read_header(file: Any, size: int, where: Any) -> tuple[dict[str, Entry], dict[str, str] | None]:
@@ -223,15 +223,15 @@ def load(data: bytes) -> dict[str, Tensor]:
     """The tensors in the bytes of a file."""
     import io
 
-    found = {}
+    out = {}
     for name, (kind, shape, at) in sorted(read_header(io.BytesIO(data), len(data), "load")[0].items()):
-        found[name] = warptape.empty(shape, dtype=KINDS[kind][0])
-        if target := raw_bytes(found[name]):
+        out[name] = warptape.empty(shape, dtype=KINDS[kind][0])
+        if target := raw_bytes(out[name]):
             target[:] = memoryview(data)[at : at + len(target)]
-    return found
+    return out
 
 
-# --------------------------------------------------------------------------------------------------- writing
+# ---- writing ----
 
 
 def _check(tensors: Any) -> list[tuple[str, Tensor]]:
@@ -284,7 +284,7 @@ def save(tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> 
     return b"".join(_pieces(_check(tensors), metadata))
 
 
-# -------------------------------------------------------------------------------------------- several files
+# ---- several files ----
 
 
 def plan_shards(sizes: Iterable[tuple[Any, int]], most: int) -> list[list[Any]]:
@@ -360,10 +360,10 @@ def save_sharded(
 
 def load_sharded(folder: Any, device: Any = "cpu") -> dict[str, Tensor]:
     """The tensors of all files of a model's folder."""
-    found: dict[str, Tensor] = {}
+    out: dict[str, Tensor] = {}
     for name in shard_files(folder):
-        found.update(load_file(os.path.join(folder, name), device))
-    return found
+        out.update(load_file(os.path.join(folder, name), device))
+    return out
 
 
 def _same_memory(t: Tensor) -> tuple[Any, ...]:
@@ -397,10 +397,10 @@ def load_model(
 
     Raises: RuntimeError for such names, unless `strict` is False.
     """
-    found = load_file(filename, device)
+    state_dict = load_file(filename, device)
     state = model.state_dict()
-    given = {_same_memory(state[name]) for name in found if name in state}
-    absent, unexpected = model.load_state_dict(found, strict=False)
+    given = {_same_memory(state[name]) for name in state_dict if name in state}
+    absent, unexpected = model.load_state_dict(state_dict, strict=False)
     missing = {name for name in absent if _same_memory(state[name]) not in given}
     if strict and (missing or unexpected):
         raise RuntimeError(

@@ -29,11 +29,11 @@ from ...utils.safetensors import (
     shard_files,
     shard_name,
 )
-from .boxes import Box, held
 from .layout import CheckpointException
 from .load import Shards, copy_all, find, parts_of, read_manifest, verify_all
 from .plan import agree, describe, exchange, world_of
 from .save import sync_folder, write_file
+from .slices import Slice, held
 from .state import model_of, modules_of
 
 
@@ -123,14 +123,14 @@ def _entry(name: str, names: NameMap, there: dict[str, Any], used: set[str]) -> 
         full = next((n for n in (names.prefix + bare, bare) if n in there), None)
         if full is None:
             return f"{bare} is missing there, for {name}"
-        found = there[full]
-        turned = names.transposed(bare) and len(found["shape"]) == 2
-        shape = found["shape"][::-1] if turned else found["shape"]
-        box = ((start, *[0] * (len(shape) - 1)), shape) if shape else ((), ())
-        pieces.append({"box": box, "file": found["file"], "at": found["at"], "transposed": turned})
+        entry = there[full]
+        turned = names.transposed(bare) and len(entry["shape"]) == 2
+        shape = entry["shape"][::-1] if turned else entry["shape"]
+        where = ((start, *[0] * (len(shape) - 1)), shape) if shape else ((), ())
+        pieces.append({"box": where, "file": entry["file"], "at": entry["at"], "transposed": turned})
         start += shape[0] if shape else 1
         shapes.append(shape[1:])
-        kinds.add(found["dtype"])
+        kinds.add(entry["dtype"])
         used.add(full)
     if len(set(shapes)) != 1 or len(kinds) != 1:
         return f"{name}: {', '.join(names.theirs(name))} do not fit together"
@@ -159,12 +159,12 @@ def load_huggingface(model: Any, folder: Any, names: NameMap, *, process_group: 
     there: dict[str, Any] = {}
     try:
         manifest["files"], there = _read_headers(path)
-        found = model_of("", modules_of(model))
+        layout = model_of("", modules_of(model))
         others: dict[str, list[str]] = {}
-        for alias, name in found.aliases.items():
+        for alias, name in layout.aliases.items():
             others.setdefault(name, []).append(alias)
         wanted, faults, twice = [], [], []
-        for key, tensor in found.tensors.items():
+        for key, tensor in layout.tensors.items():
             into, entry = held(tensor), _entry(key[1:], names, there, used)
             for alias in others.get(key, ()):
                 again = _entry(alias[1:], names, there, used)
@@ -207,15 +207,15 @@ def _same(shards: Shards, *entries: dict[str, Any]) -> bool:
     return one.dtype == other.dtype and one.tobytes() == other.tobytes()
 
 
-# ----------------------------------------------------------------------------------------- writing
+# ---- writing ----
 
 
 def _whole(shards: Shards, entry: dict[str, Any], shape: tuple[int, ...]) -> np.ndarray:
     """A tensor of a checkpoint, put together."""
     out = np.empty(shape, KINDS[entry["dtype"]][1])
     for piece in entry["pieces"]:
-        box: Box = piece["box"]
-        out[tuple(slice(s, s + n) for s, n in zip(*box))] = shards.values(entry["dtype"], piece, box)
+        where: Slice = piece["box"]
+        out[tuple(slice(s, s + n) for s, n in zip(*where))] = shards.values(entry["dtype"], piece, where)
     return out
 
 

@@ -67,15 +67,15 @@ class Checkpoints:
 
     def steps(self) -> dict[int, float | None]:
         """The steps that are there with their metrics, in order."""
-        found = {}
+        out = {}
         for path in sorted(self.folder.glob("*step-*")):
             name = _NAME.fullmatch(path.name.removeprefix(".").removesuffix(".old"))
             if name:
                 try:
-                    found[int(name[1])] = metadata(path.with_name(name[0]))["metric"]
+                    out[int(name[1])] = metadata(path.with_name(name[0]))["metric"]
                 except (CheckpointException, OSError, KeyError, TypeError):
                     continue  # damaged, or no checkpoint: nothing that could be read, or should be removed
-        return dict(sorted(found.items()))
+        return dict(sorted(out.items()))
 
     def best(self) -> int | None:
         """The step of the best metric."""

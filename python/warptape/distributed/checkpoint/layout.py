@@ -18,7 +18,7 @@ from typing import Any
 
 from ..._C import _distributed as _C
 from ...utils.safetensors import KINDS, itemsize, natural
-from .boxes import Box, fault_of_tiling
+from .slices import Slice, fault_of_tiling
 
 MANIFEST = "manifest.json"
 crc32c = _C._crc32c
@@ -46,11 +46,11 @@ def blocks_of(data: memoryview) -> list[int]:
     return [crc32c(data[at : at + BLOCK]) for at in range(0, len(data), BLOCK)]
 
 
-def piece_name(name: str, shape: tuple[int, ...], box: Box) -> str:
+def piece_name(name: str, shape: tuple[int, ...], where: Slice) -> str:
     """A piece's name in its shard."""
-    if box[1] == shape:
+    if where[1] == shape:
         return name
-    return name + "@" + ",".join(f"{s}:{s + n}" for s, n in zip(*box))
+    return name + "@" + ",".join(f"{s}:{s + n}" for s, n in zip(*where))
 
 
 def encode_manifest(manifest: dict[str, Any]) -> bytes:
@@ -120,10 +120,10 @@ def _fault_of_entry(entry: dict[str, Any], files: dict[str, Any]) -> str | None:
     shape = entry["shape"] = tuple(natural(n) for n in entry["shape"])
     size = itemsize(entry["dtype"])
     for piece in entry["pieces"]:
-        box = piece["box"] = tuple(tuple(natural(n) for n in part) for part in piece["box"])
-        if len(box) != 2:
+        where = piece["box"] = tuple(tuple(natural(n) for n in part) for part in piece["box"])
+        if len(where) != 2:
             return "a piece without start and shape"
-        file, begin, count = files[piece["file"]], natural(piece["at"]), math.prod(box[1]) * size
+        file, begin, count = files[piece["file"]], natural(piece["at"]), math.prod(where[1]) * size
         if begin < file["header"] or begin + count > file["bytes"]:
             return f"bytes {begin} to {begin + count} are not among the data of {piece['file']}"
         if len(piece["checksums"]) != -(-count // BLOCK):

@@ -19,7 +19,6 @@ import warptape
 from ... import _C
 from ..._tensor import Tensor
 from ...utils.safetensors import KINDS, itemsize
-from .boxes import Box, overlap, within
 from .layout import (
     BLOCK,
     CHECKSUM,
@@ -31,10 +30,11 @@ from .layout import (
 )
 from .plan import agree, describe, exchange, world_of
 from .save import aside, is_checkpoint
+from .slices import Slice, overlap, within
 from .state import Wanted
 
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe in a file's place is not waited for
-Part = tuple[str, dict[str, Any], Box, Tensor]  # tensor, its piece, what of it is read, where to
+Part = tuple[str, dict[str, Any], Slice, Tensor]  # tensor, its piece, what of it is read, where to
 
 
 def read_bytes(path: Path, most: int) -> bytes:
@@ -92,7 +92,7 @@ class Shards:
             if "checksum" in said and self.checksum(self.maps[name][: said["header"]]) != said["checksum"]:
                 raise CheckpointException(f"the header of {name} is damaged: its checksum is another")
 
-    def values(self, kind: str, piece: dict[str, Any], part: Box) -> np.ndarray:
+    def values(self, kind: str, piece: dict[str, Any], part: Slice) -> np.ndarray:
         """A part of a piece, where it is in the file."""
         shape = piece["box"][1]
         there = shape[::-1] if piece.get("transposed") else shape
@@ -103,8 +103,8 @@ class Shards:
         """Whether a block of a piece is what was saved."""
         begin = piece["at"] + i * BLOCK
         with memoryview(self.maps[piece["file"]]) as data:
-            found = self.checksum(data[begin : min(begin + BLOCK, piece["at"] + length)])
-            if found == piece["checksums"][i]:
+            checksum = self.checksum(data[begin : min(begin + BLOCK, piece["at"] + length)])
+            if checksum == piece["checksums"][i]:
                 return None
         return f"tensor {name} is damaged: in {piece['file']}, bytes {begin} and on have another checksum"
 
@@ -112,17 +112,17 @@ class Shards:
 def parts_of(manifest: dict[str, Any], tensors: list[tuple[str, Any]]) -> Iterator[Part]:
     """What of which pieces goes where, on this rank."""
     for name, into in tensors:
-        for i, box in enumerate(into.boxes):
+        for i, where in enumerate(into.slices):
             target = into.local(i).detach()
             for piece in manifest["tensors"][name]["pieces"]:
-                common = overlap(box, piece["box"])
+                common = overlap(where, piece["box"])
                 if common is not None:
-                    yield name, piece, common, target[within(common, box)] if common != box else target
+                    yield name, piece, common, target[within(common, where)] if common != where else target
 
 
 def _blocks(manifest: dict[str, Any], parts: list[Part]) -> dict[tuple[str, int, int], tuple[Any, ...]]:
     """Of which blocks the checksums must be known, each once."""
-    found = {}
+    out = {}
     for name, piece, (start, size), _ in parts:
         whole, width = piece["box"], itemsize(manifest["tensors"][name]["dtype"])
         length = math.prod(whole[1]) * width
@@ -130,8 +130,8 @@ def _blocks(manifest: dict[str, Any], parts: list[Part]) -> dict[tuple[str, int,
         first = (start[0] - whole[0][0]) * row if start else 0
         last = first + (size[0] * row if start else width)
         for i in range(first // BLOCK, -(-last // BLOCK)):
-            found[piece["file"], piece["at"], i] = (name, piece, i, length)
-    return found
+            out[piece["file"], piece["at"], i] = (name, piece, i, length)
+    return out
 
 
 def _verify(shards: Shards, blocks: list[tuple[Any, ...]]) -> None:
@@ -144,8 +144,8 @@ def _verify(shards: Shards, blocks: list[tuple[Any, ...]]) -> None:
 
 
 def _copy(shards: Shards, kind: str, part: Part) -> None:
-    _, piece, box, target = part
-    values = np.require(shards.values(kind, piece, box), requirements="A")
+    _, piece, where, target = part
+    values = np.require(shards.values(kind, piece, where), requirements="A")
     steps = tuple(step // values.itemsize for step in values.strides)
     there = values.ctypes.data, KINDS[kind][0], values.shape, steps, warptape.device("cpu")
     target.copy_(_C._from_memory(values, *there))

@@ -10,8 +10,8 @@ from typing import Any
 from ...utils.safetensors import KIND_OF, itemsize
 from .. import _state
 from ..objects import all_gather_object
-from .boxes import Box, fault_of_tiling
 from .layout import CheckpointException
+from .slices import Slice, fault_of_tiling
 from .state import Collected, encode_object
 
 
@@ -19,8 +19,8 @@ def world_of(group: Any) -> tuple[int, int]:
     """This rank and the number of ranks; (0, 1) without a job."""
     if _state.peek_state() is None:
         return 0, 1
-    found = _state.resolve(group)
-    return found.rank(), found.size()
+    pg = _state.resolve(group)
+    return pg.rank(), pg.size()
 
 
 def exchange(value: Any, group: Any, world: int) -> list[Any]:
@@ -53,29 +53,29 @@ def describe(error: BaseException) -> str:
 
 @dataclass
 class Plan:
-    """What all ranks hold together, and which rank writes each box of it."""
+    """What all ranks hold together, and which rank writes each slice of it."""
 
     tensors: dict[str, dict[str, Any]] = field(default_factory=dict)
     objects: dict[str, Any] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
-    owners: dict[str, dict[Box, int]] = field(default_factory=dict)
+    owners: dict[str, dict[Slice, int]] = field(default_factory=dict)
 
 
-def offer(found: Collected) -> dict[str, Any]:
+def offer(collected: Collected) -> dict[str, Any]:
     """What a rank tells the others of what it holds."""
     tensors = {
-        name: [KIND_OF[h.tensor.dtype], h.shape, h.boxes, h.any_holder, h.checksum]
-        for name, h in found.tensors.items()
+        name: [KIND_OF[h.tensor.dtype], h.shape, h.slices, h.any_holder, h.checksum]
+        for name, h in collected.tensors.items()
     }
-    objects = {name: encode_object(value) for name, value in found.objects.items()}
-    return {"tensors": tensors, "objects": objects, "aliases": found.aliases}
+    objects = {name: encode_object(value) for name, value in collected.objects.items()}
+    return {"tensors": tensors, "objects": objects, "aliases": collected.aliases}
 
 
 def merge(offers: list[dict[str, Any]]) -> Plan:
     """The plan, the same on every rank, for it is computed from the same offers. Raises CheckpointException
     where ranks contradict each other or do not hold all of a tensor."""
     plan, seen = Plan(), dict[str, tuple[Any, ...]]()
-    holders: dict[str, dict[Box, list[int]]] = {}
+    holders: dict[str, dict[Slice, list[int]]] = {}
     for rank, offered in enumerate(offers):
         for part in ("objects", "aliases"):
             for name, value in offered[part].items():
@@ -84,7 +84,7 @@ def merge(offers: list[dict[str, Any]]) -> Plan:
                         f"{name} is not the same on rank {rank} as on those before it; wrap it in PerRank if "
                         "each rank has its own"
                     )
-        for name, (kind, shape, boxes, any_holder, checksum) in offered["tensors"].items():
+        for name, (kind, shape, slices, any_holder, checksum) in offered["tensors"].items():
             said = (kind, tuple(shape), any_holder, checksum)
             if seen.setdefault(name, said) != said:
                 raise CheckpointException(
@@ -92,18 +92,18 @@ def merge(offers: list[dict[str, Any]]) -> Plan:
                     "which knows how it is split, instead of its tensors, or wrap it in PerRank"
                 )
             at = holders.setdefault(name, {})
-            for start, size in boxes:
+            for start, size in slices:
                 if math.prod(size):
                     at.setdefault((tuple(start), tuple(size)), []).append(rank)
     load = [0] * len(offers)  # bytes
-    for name, boxes_of in holders.items():
+    for name, slices_of in holders.items():
         kind, shape, any_holder, _ = seen[name]
-        fault = fault_of_tiling(shape, list(boxes_of))
+        fault = fault_of_tiling(shape, list(slices_of))
         if fault:
             raise CheckpointException(f"tensor {name}: {fault}; the ranks that save do not hold all of it")
         plan.tensors[name] = {"dtype": kind, "shape": shape}
         owners = plan.owners[name] = {}
-        for box, ranks in boxes_of.items():
-            owners[box] = min(ranks, key=lambda r: (load[r], r)) if any_holder else ranks[0]
-            load[owners[box]] += math.prod(box[1]) * itemsize(kind)
+        for where, ranks in slices_of.items():
+            owners[where] = min(ranks, key=lambda r: (load[r], r)) if any_holder else ranks[0]
+            load[owners[where]] += math.prod(where[1]) * itemsize(kind)
     return plan

@@ -24,7 +24,6 @@ from ..._tensor import Tensor
 from ...serialization._files import sync_folder
 from ...utils.safetensors import KIND_OF, encode_header, itemsize
 from .. import _state
-from .boxes import Box
 from .layout import (
     FORMAT,
     MANIFEST,
@@ -34,10 +33,11 @@ from .layout import (
     piece_name,
 )
 from .plan import Plan, agree, describe, exchange, merge, offer, world_of
+from .slices import Slice
 from .state import Collected, collect
 
 PATIENCE = timedelta(minutes=30)  # in which the slowest rank must have written its shard
-Piece = tuple[str, str, tuple[int, ...], Box, Tensor]  # name, kind, shape of the whole, box, values
+Piece = tuple[str, str, tuple[int, ...], Slice, Tensor]  # name, kind, shape of the whole, where, values
 _in_flight: set[str] = set()  # temporary folders of saves of this process
 
 
@@ -104,29 +104,29 @@ def _commit(path: Path, folder: Path, manifest: dict[str, Any]) -> None:
             shutil.rmtree(before)
 
 
-def _own_pieces(found: Collected, plan: Plan, rank: int, copy: bool) -> list[Piece]:
+def _own_pieces(collected: Collected, plan: Plan, rank: int, copy: bool) -> list[Piece]:
     """What this rank writes; copies if the values may change before they are written."""
     pieces: list[Piece] = []
-    for name, h in found.tensors.items():
-        for i, box in enumerate(h.boxes):
-            if plan.owners[name].get(box) == rank:
+    for name, h in collected.tensors.items():
+        for i, where in enumerate(h.slices):
+            if plan.owners[name].get(where) == rank:
                 part = h.local(i).detach()
                 part = part.clone() if copy and part.is_cpu else part
-                pieces.append((name, KIND_OF[h.tensor.dtype], h.shape, box, part.cpu() if copy else part))
+                pieces.append((name, KIND_OF[h.tensor.dtype], h.shape, where, part.cpu() if copy else part))
     return sorted(pieces, key=lambda piece: -itemsize(piece[1]))  # so that all are aligned
 
 
 def _write_shard(folder: Path, rank: int, pieces: list[Piece]) -> dict[str, Any]:
     """Writes this rank's file. Returns what the manifest says of it."""
     file = f"shard-{rank:05d}.safetensors"
-    names = [(piece_name(name, shape, box), kind, box[1]) for name, kind, shape, box, _ in pieces]
+    names = [(piece_name(name, shape, where), kind, where[1]) for name, kind, shape, where, _ in pieces]
     header = encode_header(names, {"format": FORMAT})
     listed, at = [], len(header)
     parts: list[memoryview | bytes] = [header]
     values = [part.cpu().contiguous() for *_, part in pieces]  # kept as long as their bytes are used
-    for (name, _, _, box, _), value in zip(pieces, values):
+    for (name, _, _, where, _), value in zip(pieces, values):
         data = raw_bytes(value)
-        listed.append([name, {"box": box, "file": file, "at": at, "checksums": blocks_of(data)}])
+        listed.append([name, {"box": where, "file": file, "at": at, "checksums": blocks_of(data)}])
         at += len(data)
         parts.append(data)
     write_file(folder / file, parts)
@@ -136,7 +136,7 @@ def _write_shard(folder: Path, rank: int, pieces: list[Piece]) -> dict[str, Any]
     }
 
 
-class _Meeting:
+class _Rendezvous:
     """How ranks tell rank 0 that they are done, and rank 0 the others: over the store, which any thread may
     use while the training runs its collectives."""
 
@@ -151,12 +151,12 @@ class _Meeting:
         if self.rank:
             self.store.set(f"{self.at}/{self.rank}", json.dumps(value))
             return None
-        found = [value]
+        out = [value]
         for r in range(1, self.world):
             self.store.wait([f"{self.at}/{r}"], PATIENCE)
-            found.append(json.loads(self.store.get(f"{self.at}/{r}")))
+            out.append(json.loads(self.store.get(f"{self.at}/{r}")))
             self.store.delete_key(f"{self.at}/{r}")
-        return found
+        return out
 
     def tell(self, value: Any) -> Any:
         """Rank 0's value, on all ranks."""
@@ -174,17 +174,22 @@ class _Meeting:
 
 
 def _finish(
-    path: Path, folder: Path, plan: Plan, pieces: list[Piece] | Exception, meeting: _Meeting, metadata: Any
+    path: Path,
+    folder: Path,
+    plan: Plan,
+    pieces: list[Piece] | Exception,
+    rendezvous: _Rendezvous,
+    metadata: Any,
 ) -> None:
     """Writes, meets, commits."""
     cause: BaseException | None = None
     try:
         if isinstance(pieces, Exception):
             raise pieces
-        own = {**_write_shard(folder, meeting.rank, pieces), "fault": None} if pieces else {"fault": None}
+        own = {**_write_shard(folder, rendezvous.rank, pieces), "fault": None} if pieces else {"fault": None}
     except Exception as error:
         own, cause = {"fault": describe(error)}, error
-    every = meeting.gather(own)
+    every = rendezvous.gather(own)
     faults: list[str | None] = []
     if every is not None:
         faults = [each["fault"] for each in every]
@@ -195,7 +200,7 @@ def _finish(
             faults[0], cause = describe(error), error
         if any(faults):
             shutil.rmtree(folder, ignore_errors=True)
-    agree(f"save to {path}", meeting.tell(faults), cause)
+    agree(f"save to {path}", rendezvous.tell(faults), cause)
 
 
 def _manifest(plan: Plan, every: list[dict[str, Any]], metadata: Any) -> dict[str, Any]:
@@ -221,8 +226,8 @@ def _start(state: Any, checkpoint_id: Any, group: Any, metadata: Any, copy: bool
     cause: BaseException | None = None
     folder, told, fault = "", None, None
     try:
-        found = collect(state, rank, world)
-        told = offer(found)
+        collected = collect(state, rank, world)
+        told = offer(collected)
         if rank == 0:
             folder = _begin(path)
     except Exception as error:
@@ -239,14 +244,14 @@ def _start(state: Any, checkpoint_id: Any, group: Any, metadata: Any, copy: bool
     folder = offers[0][2]
     pieces: list[Piece] | Exception  # an error is told where ranks meet: none of them may wait in vain
     try:
-        pieces = _own_pieces(found, plan, rank, copy)
+        pieces = _own_pieces(collected, plan, rank, copy)
     except Exception as error:
         pieces = error
-    meeting = _Meeting(rank, world, Path(folder).name)
+    rendezvous = _Rendezvous(rank, world, Path(folder).name)
 
     def finish() -> None:
         try:
-            _finish(path, Path(folder), plan, pieces, meeting, metadata)
+            _finish(path, Path(folder), plan, pieces, rendezvous, metadata)
         finally:
             _in_flight.discard(folder)
 

@@ -14,8 +14,8 @@ from ..._interchange import raw_bytes
 from ..._tensor import Tensor
 from ...utils.safetensors import KIND_OF, KINDS
 from ..objects import _decode, _encode
-from .boxes import Held, held
 from .layout import CheckpointException, crc32c
+from .slices import Held, held
 
 
 class PerRank:
@@ -64,17 +64,17 @@ def modules_of(value: Any) -> list[tuple[Any, dict[str, Any]]]:
     if hasattr(value, "submod") and hasattr(value, "shared"):  # a stage of a pipeline
         return [(value.submod, value.shared)]
     if isinstance(value, list | tuple) and value:
-        found = [modules_of(each) for each in value]
-        return [pair for each in found for pair in each] if all(found) else []
+        out = [modules_of(each) for each in value]
+        return [pair for each in out for pair in each] if all(out) else []
     return []
 
 
-def model_of(path: str, found: list[tuple[Any, dict[str, Any]]]) -> Model:
+def model_of(path: str, modules: list[tuple[Any, dict[str, Any]]]) -> Model:
     """The tensors of modules by name, each once: a shared one under the name that comes first."""
-    model, first = Model({}, {}, {}, [m for m, _ in found]), dict[int, str]()
-    for _, shared in found:
+    model, first = Model({}, {}, {}, [m for m, _ in modules]), dict[int, str]()
+    for _, shared in modules:
         first.update((id(p), name) for name, p in shared.items())
-    for module, _ in found:
+    for module, _ in modules:
         for each in module.modules():
             if "_sharding" in each.__dict__:
                 each.__dict__["_sharding"].group.reshard()  # of fully_shard: may be whole for the moment
@@ -110,13 +110,13 @@ def _leaves(state: Any, path: str = "") -> Iterator[tuple[str, Any, MutableMappi
     optimizers are saved by their parameters' names."""
     if not isinstance(state, MutableMapping) or not all(isinstance(key, str) for key in state):
         raise TypeError(f"checkpoint: expected a dict with names as keys, got {type(state).__name__}")
-    found: list[tuple[str, Any, MutableMapping[str, Any], str]] = []
+    leaves: list[tuple[str, Any, MutableMapping[str, Any], str]] = []
     for key, value in state.items():
         if type(value) is dict and value and all(isinstance(inner, str) for inner in value):
-            found += _leaves(value, f"{path}{key}.")
+            leaves += _leaves(value, f"{path}{key}.")
         else:
-            found.append((path + key, value, state, key))
-    yield from sorted(found, key=lambda leaf: _kind(leaf[1]) != "model")
+            leaves.append((path + key, value, state, key))
+    yield from sorted(leaves, key=lambda leaf: _kind(leaf[1]) != "model")
 
 
 def _names_of(tensors: dict[str, Tensor], names: dict[int, str]) -> None:
@@ -141,10 +141,10 @@ def _options(group: dict[str, Any]) -> dict[str, Any]:
 
 def _compared(tensor: Tensor) -> Held:
     """A tensor that all ranks should have alike, with what tells whether they do."""
-    found = held(tensor)
+    out = held(tensor)
     value = tensor.detach().cpu().contiguous()  # kept as long as its bytes are used
-    found.checksum = crc32c(raw_bytes(value))
-    return found
+    out.checksum = crc32c(raw_bytes(value))
+    return out
 
 
 def _plain(value: Any) -> Any:
@@ -170,7 +170,7 @@ def collect(state: Any, rank: int, world: int) -> Collected:
         elif kind == "optimizer":
             _collect_optimizer(out, path, value, names)
         elif kind == "tensor":
-            own = hasattr(value, "held_boxes") or world == 1
+            own = hasattr(value, "held_slices") or world == 1
             out.tensors[path] = held(value, any_holder=own) if own else _compared(value)
         elif kind == "rank":
             out.objects[f"{path}@{rank}/{world}"] = _plain(value.value)
@@ -193,7 +193,7 @@ def _collect_optimizer(out: Collected, path: str, optimizer: Any, names: dict[in
             elif value.shape == p.shape:
                 out.tensors[at] = held(value, p, any_holder=True)
             else:  # a count, or something of which nobody knows how it is split
-                out.tensors[at] = _compared(value) if hasattr(p, "held_boxes") else held(value)
+                out.tensors[at] = _compared(value) if hasattr(p, "held_slices") else held(value)
 
 
 class Wanted:
@@ -303,7 +303,7 @@ class Wanted:
         if entry is None:
             return decode_object(self.manifest["objects"][at])
         whole = (
-            tuple(getattr(p, "full_shape", p.shape)) if not hasattr(p, "held_boxes") else p.held_boxes()[0]
+            tuple(getattr(p, "full_shape", p.shape)) if not hasattr(p, "held_slices") else p.held_slices()[0]
         )
         like = p if entry["shape"] == whole else None
         shape = p.shape if like is not None else entry["shape"]

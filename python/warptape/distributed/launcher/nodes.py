@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ..elastic.multiprocessing.errors import ProcessFailure, exit_code, root_cause
-from . import meeting
+from . import rendezvous
 from .arguments import Config
 from .loop import Loop
-from .meeting import Channel, MeetingError, Stranger
+from .rendezvous import Channel, RendezvousError, Stranger
 from .workers import Start
 
 _MAX_STRANGERS = 256  # connections without proof kept at a time; the oldest goes
@@ -269,8 +269,8 @@ class Host:
             processes=[self._config.nproc] + [self._guests[i].processes for i in sorted(self._guests)],
             job=self._job,
             master_addr=self._config.host,
-            master_port=port or meeting.free_port(self._config.host),
-            secret=meeting.worker_secret(self._config.secret, self._job) if several else "",
+            master_port=port or rendezvous.free_port(self._config.host),
+            secret=rendezvous.worker_secret(self._config.secret, self._job) if several else "",
         )
         for node, guest in self._guests.items():
             self._send(guest, "start", **dataclasses.asdict(dataclasses.replace(start, node=node)))
@@ -340,22 +340,22 @@ class Guest:
 
 
 def meet(config: Config, loop: Loop, log: Any) -> Node:
-    """Become node 0, or connect to it. Raises MeetingError."""
+    """Become node 0, or connect to it. Raises RendezvousError."""
     if config.nnodes == 1:
         return Host(config, loop, log)
     if len(config.secret) < 16:
-        raise MeetingError(
+        raise RendezvousError(
             'several nodes need a secret that they share: run `python -c "import secrets; '
             'print(secrets.token_hex(32))"` once, and set WARPTAPE_SECRET to what it prints on every node '
             f"(got {len(config.secret)} characters, 16 or more are needed)"
         )
     assert config.port is not None
-    if config.node_rank == 0 or (config.node_rank is None and meeting.is_here(config.host)):
+    if config.node_rank == 0 or (config.node_rank is None and rendezvous.is_here(config.host)):
         try:
-            return Host(config, loop, log, meeting.listen(config.host, config.port))
+            return Host(config, loop, log, rendezvous.listen(config.host, config.port))
         except OSError as error:
             if config.node_rank == 0:
-                raise MeetingError(
+                raise RendezvousError(
                     f"node 0 cannot listen at port {config.port}: {error.strerror}. Another job has it, or "
                     "another node was started with --node-rank=0; choose the port with --rdzv-endpoint"
                 ) from None
@@ -367,14 +367,14 @@ def _find_host(config: Config, loop: Loop, log: Any) -> Guest:
     end = time.monotonic() + config.join_timeout
     while True:
         try:
-            return Guest(config, loop, log, meeting.connect(config.host, config.port, config.secret))
+            return Guest(config, loop, log, rendezvous.connect(config.host, config.port, config.secret))
         except OSError as error:
             last = error
         loop.wait(lambda: bool(loop.signals), 0.1)
         if loop.signals:
-            raise MeetingError(f"stopped while looking for node 0 at {config.host}:{config.port}")
+            raise RendezvousError(f"stopped while looking for node 0 at {config.host}:{config.port}")
         if time.monotonic() > end:
-            raise MeetingError(
+            raise RendezvousError(
                 f"no launcher answers at {config.host}:{config.port} within {config.join_timeout:g} s "
                 f"({last}): is node 0 started, and is the port open?"
             )

@@ -113,16 +113,16 @@ def counts_of(
 
 def _measured_by_first(layers: Sequence[nn.Module], stages: int, example: Any, group: Any) -> list[int]:
     """Ranks that measure each for itself would not agree; nor may one fail alone."""
-    found: list[Any] = [None]
+    out: list[Any] = [None]
     if get_rank(group) == 0:
         try:
-            found[0] = partition(measure_layers(layers, example), stages)
+            out[0] = partition(measure_layers(layers, example), stages)
         except Exception as error:
-            found[0] = f"{type(error).__name__}: {error}"
-    broadcast_object_list(found, group=group, group_src=0)
-    if isinstance(found[0], str):
-        raise ValueError(f"pipeline: the layers do not run on `example`: {found[0]}")
-    return list(found[0])
+            out[0] = f"{type(error).__name__}: {error}"
+    broadcast_object_list(out, group=group, group_src=0)
+    if isinstance(out[0], str):
+        raise ValueError(f"pipeline: the layers do not run on `example`: {out[0]}")
+    return list(out[0])
 
 
 def shared_parameters(parts: Sequence[nn.Module]) -> list[dict[str, str]]:

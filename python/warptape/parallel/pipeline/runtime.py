@@ -10,7 +10,7 @@ import warptape
 
 from ..._tensor import Tensor
 from ...distributed import all_gather_object, all_reduce
-from . import draws
+from . import rng
 from .actions import COMPUTE, Action, B, F, Kind, Schedule, W
 from .checks import plan
 from .partition import chunk_batch, describe
@@ -51,11 +51,11 @@ class PipelineSchedule:
             raise ValueError(f"{type(self).__name__}: expected at least one stage")
         first = stages[0]
         total, ranks = first.num_stages, first.group_size
-        found, expected = [s.stage_index for s in stages], list(range(first.group_rank, total, ranks))
-        if found != expected or any(s.num_stages != total for s in stages):
+        indices, expected = [s.stage_index for s in stages], list(range(first.group_rank, total, ranks))
+        if indices != expected or any(s.num_stages != total for s in stages):
             raise ValueError(
                 f"{type(self).__name__}: of {total} stages over {ranks} ranks, rank {first.group_rank} has "
-                f"{expected}; got {found}"
+                f"{expected}; got {indices}"
             )
         if len(schedule) != ranks:
             raise ValueError(
@@ -130,7 +130,7 @@ class PipelineSchedule:
         shared = self._prepare(args, kwargs, target, training)
         self._losses: list[Tensor] = []
         self._results: dict[int, Any] | None = {} if return_outputs else None
-        self._base = {s: draws.get_calls(draws.generator_of(x.device)) for s, x in self.stages.items()}
+        self._base = {s: rng.get_calls(rng.generator_of(x.device)) for s, x in self.stages.items()}
         if training:
             shared.begin()
         try:
@@ -283,11 +283,11 @@ class PipelineSchedule:
         s, before = stage.stage_index, self._transport.calls_before
         if s not in before:  # or the stage before, on another rank, has said it
             before[s] = before[s - 1] + self._calls_in_stage[s - 1] if s else 0
-        generator, start = draws.generator_of(stage.device), self._base[s] + before[s]
-        draws.set_calls(generator, start)
-        with draws.part_of_batch(j, self.n_microbatches):
+        generator, start = rng.generator_of(stage.device), self._base[s] + before[s]
+        rng.set_calls(generator, start)
+        with rng.part_of_batch(j, self.n_microbatches):
             out = stage.forward(j, args, self._kwargs[j])
-        self._calls_in_stage[s] = draws.get_calls(generator) - start
+        self._calls_in_stage[s] = rng.get_calls(generator) - start
         return out
 
     def _count_calls(self) -> None:
@@ -299,7 +299,7 @@ class PipelineSchedule:
             self._all_calls = sum(sum(calls) for calls in all_)
         if self._all_calls:
             for s, stage in self.stages.items():
-                draws.set_calls(draws.generator_of(stage.device), self._base[s] + self._all_calls)
+                rng.set_calls(rng.generator_of(stage.device), self._base[s] + self._all_calls)
 
     def _backward(self, stage: PipelineStage, j: int, kind: Kind) -> None:
         if stage.is_last:
@@ -385,7 +385,7 @@ _CLASSES: dict[str, type[PipelineSchedule]] = {
 
 def get_schedule_class(schedule_name: str) -> type[PipelineSchedule]:
     """The class of a schedule by name, whatever its case. Raises ValueError for one that is not there."""
-    for name, found in _CLASSES.items():
+    for name, out in _CLASSES.items():
         if name.lower() == schedule_name.lower():
-            return found
+            return out
     raise ValueError(f"pipeline: unknown schedule {schedule_name!r}; there are {', '.join(_CLASSES)}")

@@ -24,9 +24,9 @@ class SharedParameters:
         self.owners = owners
         self.mine: dict[str, list[Any]] = {}
         for name in sorted(owners):
-            found = {id(s.shared[name]): s.shared[name] for s in stages if name in s.shared}
-            if found:
-                self.mine[name] = list(found.values())
+            parameters = {id(s.shared[name]): s.shared[name] for s in stages if name in s.shared}
+            if parameters:
+                self.mine[name] = list(parameters.values())
         self.before: dict[str, Tensor | None] = {}
         counted_elsewhere = {
             id(p) for name, own in self.mine.items() for p in own[self.rank == owners[name][0] :]

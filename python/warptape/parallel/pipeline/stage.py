@@ -129,8 +129,8 @@ class PipelineStage:
         """The gradients of micro-batch j's inputs alone; what leads to the parameters is left for later."""
         roots, gradients, wanted = self._backward_of(j)
         if roots and wanted:
-            found, self.rests[j] = input_gradients(roots, wanted, gradients)
-            self._keep(j, wanted, found)
+            grads, self.rests[j] = input_gradients(roots, wanted, gradients)
+            self._keep(j, wanted, grads)
         else:  # a first stage, or one behind frozen ones: nobody waits for it
             self._keep(j, wanted, [None] * len(wanted))
             self.rests[j] = lambda: backward(roots, gradients) if roots else None
@@ -139,9 +139,9 @@ class PipelineStage:
         """What backward_input left of micro-batch j."""
         self.rests.pop(j)()
 
-    def _keep(self, j: int, wanted: Sequence[Tensor], found: Sequence[Tensor | None]) -> None:
+    def _keep(self, j: int, wanted: Sequence[Tensor], grads: Sequence[Tensor | None]) -> None:
         # where nothing depends on an input, the stage before still waits for its gradient
         self.input_gradients[j] = [
             warptape.zeros_like(x) if g is None else g.contiguous()
-            for x, g in zip(wanted, found, strict=True)
+            for x, g in zip(wanted, grads, strict=True)
         ]

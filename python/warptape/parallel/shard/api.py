@@ -209,7 +209,7 @@ def _mapped(value: Any, fn: Callable[[Tensor], Tensor]) -> Any:
     return value
 
 
-# ------------------------------------------------------------------------------- fully_shard
+# ---- fully_shard ----
 
 
 def fully_shard(
@@ -299,7 +299,7 @@ def check_options(reshard: Any, policy: Any, placement: Any, offload: Any) -> No
 
 def _own_parameters(module: nn.Module, ignored: set[int]) -> list[tuple[Any, list[tuple[nn.Module, str]]]]:
     """(parameter, [(module that has it, its full name)]) of all that no sharded module inside has."""
-    found: dict[int, tuple[Any, list[tuple[nn.Module, str]]]] = {}
+    out: dict[int, tuple[Any, list[tuple[nn.Module, str]]]] = {}
     taken = {id(entry.part) for s in _shardings(module) for entry in s.group.entries}
     inside: set[int] = set()
     for m in module.modules():
@@ -317,8 +317,8 @@ def _own_parameters(module: nn.Module, ignored: set[int]) -> list[tuple[Any, lis
                     f"fully_shard: {full} is shared with a module that was sharded by itself; call "
                     "fully_shard only for a module that has both"
                 )
-            found.setdefault(id(p), (p, []))[1].append((m, full))
-    return list(found.values())
+            out.setdefault(id(p), (p, []))[1].append((m, full))
+    return list(out.values())
 
 
 def _check_parameter(p: Any, place: tuple[nn.Module, str], mesh: DeviceMesh) -> DeviceMesh:

@@ -61,13 +61,13 @@ class Shard:
 
     def ranges(self, size: int, rank: int, ranks: int) -> list[tuple[int, int]]:
         """(start, length) in the whole of what a rank holds, in order."""
-        found, start = [], 0
+        out, start = [], 0
         for part in self.sizes(size):
             most = -(-part // ranks)
             before = min(rank * most, part)
-            found.append((start + before, min(most, part - before)))
+            out.append((start + before, min(most, part - before)))
             start += part
-        return found
+        return out
 
     def take(self, full: Tensor, rank: int, ranks: int) -> Tensor:
         """What a rank holds of the whole, in memory of its own."""
@@ -100,13 +100,13 @@ Ranges = list[tuple[int, int]]  # (start, length) along a dim, in order
 
 def _within(held: Ranges, start: int, length: int) -> Ranges:
     """Of what ranges make up, joined, a part, as ranges of the whole."""
-    found, at = [], 0
+    out, at = [], 0
     for begin, n in held:
         first, last = max(start, at), min(start + length, at + n)
         if first < last:
-            found.append((begin + first - at, last - first))
+            out.append((begin + first - at, last - first))
         at += n
-    return found
+    return out
 
 
 class ParallelParameter(Parameter):
@@ -145,27 +145,27 @@ class ParallelParameter(Parameter):
 
     def regions(self) -> dict[int, Ranges]:
         """For each dim that is split, what this rank holds of it."""
-        found: dict[int, Ranges] = {}
+        out: dict[int, Ranges] = {}
         for mesh, where, shape in self.splits:
             if isinstance(where, Shard):
                 dim = where.dim % len(shape)
                 taken = where.ranges(shape[dim], mesh.get_local_rank(), mesh.size())
-                held = found.get(dim, [(0, shape[dim])])
-                found[dim] = [r for part in taken for r in _within(held, *part)]
-        return found
+                held = out.get(dim, [(0, shape[dim])])
+                out[dim] = [r for part in taken for r in _within(held, *part)]
+        return out
 
-    def held_boxes(self) -> tuple[tuple[int, ...], int, list[tuple[tuple[int, ...], tuple[int, ...]]]]:
+    def held_slices(self) -> tuple[tuple[int, ...], int, list[tuple[tuple[int, ...], tuple[int, ...]]]]:
         """Where in the whole this rank's part lies, for checkpoints: the shape of the whole, and (start,
-        shape) of the boxes that lie one after the other along a dim of the part."""
+        shape) of the slices that lie one after the other along a dim of the part."""
         regions = {dim: ranges or [(0, 0)] for dim, ranges in self.regions().items()}
         along = max(regions, key=lambda d: len(regions[d]), default=0)  # of the others there is one range
-        boxes = []
+        slices = []
         for here in regions.get(along, [(0, self.full_shape[along])]) if self.full_shape else [(0, 0)]:
             start, size = [0] * len(self.full_shape), list(self.full_shape)
             for dim, ranges in regions.items():
                 start[dim], size[dim] = here if dim == along else ranges[0]
-            boxes.append((tuple(start), tuple(size)))
-        return self.full_shape, along, boxes
+            slices.append((tuple(start), tuple(size)))
+        return self.full_shape, along, slices
 
     def sum_gradient(self) -> None:
         """From now on the gradient is summed over the ranks: each uses the parameter for a part of the

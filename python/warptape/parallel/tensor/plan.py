@@ -67,7 +67,7 @@ def _check(module: nn.Module, steps: Steps, ranks: int) -> None:
                 lies = placed.get((id(part), own))
                 owners.setdefault(id(value), []).append((f"{name}.{own}".lstrip("."), lies))
                 if lies is not None and isinstance(value, ParallelParameter):
-                    raise ValueError(f"parallelize_module: {name}.{own} lies on a mesh already")
+                    raise ValueError(f"parallelize_module: {name}.{own} is already sharded")
     for shared in owners.values():
         if len({where for _, where in shared}) > 1:
             ways = ", ".join(f"{name} {where or 'not at all'}" for name, where in shared)

@@ -115,10 +115,10 @@ class _Comparison:
         forward, loss, backward = self.outputs(), self.loss(), self.gradients()
         self.row.difference = forward or loss or backward
 
-    def wrong(self, found: Compared) -> tuple[int, ...]:
-        return tuple(rank for rank, error in found.errors.items() if not error <= self.allowed)
+    def wrong(self, compared: Compared) -> tuple[int, ...]:
+        return tuple(rank for rank, error in compared.errors.items() if not error <= self.allowed)
 
-    # ---------------------------------------------------------------------------- forward
+    # ---- forward ----
 
     def outputs(self) -> Difference | None:
         """The first module in the order of one process whose output differs, and no module's around it that
@@ -127,12 +127,12 @@ class _Comparison:
         count: dict[str, int] = {}
         for name in self.plain.order:
             index = count[name] = count.get(name, -1) + 1
-            found = compare_calls(name, index, self.plain, self.ranks, self.layout)
-            if found is None:
+            compared = compare_calls(name, index, self.plain, self.ranks, self.layout)
+            if compared is None:
                 if name not in self.row.uncompared and self.ought_to_compare(name, index):
                     self.row.uncompared.append(name)
                 continue
-            worst = max(found, key=lambda each: each.error)
+            worst = max(compared, key=lambda each: each.error)
             self.split[name] = bool(worst.split)
             if not self.wrong(worst):
                 self.right.add(name)
@@ -160,36 +160,36 @@ class _Comparison:
             t.is_floating_point() for t in self.plain.calls[name][index].outputs
         )
 
-    def explain_output(self, name: str, index: int, found: Compared) -> Difference:
+    def explain_output(self, name: str, index: int, compared: Compared) -> Difference:
         shown, where = name, ""
-        likely = causes.of_bias(found, self.plain.values.get(f"{name}.bias"), self.layout)
+        likely = causes.of_bias(compared, self.plain.values.get(f"{name}.bias"), self.layout)
         given = compare_calls(name, index, self.plain, self.ranks, self.layout, "inputs")
         if given and any(self.wrong(each) for each in given):
             # The module works on what is wrong already: look at what the one around it does before.
-            found = max(given, key=lambda each: each.error)
+            compared = max(given, key=lambda each: each.error)
             shown = name.rpartition(".")[0]
             where = f"what {shown or 'the model'} gives to {name}"
             likely = list(causes.of_columns(name, self.ranks, self.right))
-        likely += causes.of_values(found, self.layout, 1, backward=False)
-        return Difference("forward", shown, found.error, self.wrong(found), tuple(likely), where)
+        likely += causes.of_values(compared, self.layout, 1, backward=False)
+        return Difference("forward", shown, compared.error, self.wrong(compared), tuple(likely), where)
 
-    # ------------------------------------------------------------------------------- loss
+    # ---- loss ----
 
     def loss(self) -> Difference | None:
         """Of all ranks that have one, the mean."""
-        found = [seen.loss for seen in self.ranks if seen.loss is not None]
-        if not found or self.plain.loss is None:
+        out = [seen.loss for seen in self.ranks if seen.loss is not None]
+        if not out or self.plain.loss is None:
             return None
-        one = compare({0: warptape.stack(found).mean()}, self.plain.loss, self.layout, set())
+        one = compare({0: warptape.stack(out).mean()}, self.plain.loss, self.layout, set())
         if one is None or not self.wrong(one):
             return None
         likely = (
             *causes.of_ratio(one.pairs, self.layout, self.micro),
             "all modules are right: see this layout's loss function",
         )
-        return Difference("loss", "loss", one.error, tuple(range(len(found))), likely)
+        return Difference("loss", "loss", one.error, tuple(range(len(out))), likely)
 
-    # --------------------------------------------------------------------------- backward
+    # ---- backward ----
 
     def gradients(self) -> Difference | None:
         """The first parameter that backward comes to whose gradient differs."""
@@ -206,13 +206,13 @@ class _Comparison:
                     wrong.append((name, None))
                 continue
             got = {rank: g for rank, g in having if g is not None}
-            found = compare(got, want, self.layout, set(), floor=SMALL * largest)
-            if found is not None and self.wrong(found):
-                wrong.append((name, found))
-            if found is None:
+            compared = compare(got, want, self.layout, set(), floor=SMALL * largest)
+            if compared is not None and self.wrong(compared):
+                wrong.append((name, compared))
+            if compared is None:
                 self.row.uncompared.append(f"{name}.grad")
             else:
-                self.row.backward = max(self.row.backward, found.error)
+                self.row.backward = max(self.row.backward, compared.error)
         return self.explain_gradient(wrong[0][0], wrong[0][1], len(wrong)) if wrong else None
 
     def place_of(self, name: str) -> tuple[bool, int]:
@@ -222,8 +222,8 @@ class _Comparison:
         around = any(other.startswith(f"{owner}." if owner else "") and other != owner for other in order)
         return around or owner not in order, -order.index(owner) if owner in order else 0
 
-    def explain_gradient(self, name: str, found: Compared | None, number: int) -> Difference:
-        if found is None:
+    def explain_gradient(self, name: str, compared: Compared | None, number: int) -> Difference:
+        if compared is None:
             missing = tuple(
                 r for r, s in enumerate(self.ranks) if name in s.gradients and s.gradients[name] is None
             )
@@ -231,7 +231,7 @@ class _Comparison:
             if not missing:
                 why = "it has a gradient, and in one process it has none"
             return Difference("backward", name, math.inf, missing or tuple(range(len(self.ranks))), (why,))
-        likely = causes.of_values(found, self.layout, self.micro, backward=True)
+        likely = causes.of_values(compared, self.layout, self.micro, backward=True)
         owner = name.rpartition(".")[0]
         summands = any("summands" in cause for cause in likely)
         if summands and self.split.get(owner) and not any(name in seen.summed for seen in self.ranks):
@@ -246,4 +246,4 @@ class _Comparison:
                 f"{number} parameters differ: backward lacks the sum where {owner}'s output goes into split "
                 f"layers{f', such as {after[0]}' if after else ''}"
             )
-        return Difference("backward", name, found.error, self.wrong(found), tuple(likely))
+        return Difference("backward", name, compared.error, self.wrong(compared), tuple(likely))

@@ -20,14 +20,14 @@ def _near(got: Tensor, want: Tensor) -> bool:
 
 def _ratio(pairs: dict[int, Pair]) -> float | None:
     """The number by which all differing ranks' values are too large, if there is one."""
-    found = None
+    out = None
     for got, want in pairs.values():
         square = want.square().sum().item()
         c = (got * want).sum().item() / square if square else 0.0
-        if not _near(got, want * c) or (found is not None and abs(c - found) > NEAR * abs(found)):
+        if not _near(got, want * c) or (out is not None and abs(c - out) > NEAR * abs(out)):
             return None
-        found = c
-    return found
+        out = c
+    return out
 
 
 def of_ratio(pairs: dict[int, Pair], layout: Layout, micro: int) -> list[str]:
@@ -37,20 +37,18 @@ def of_ratio(pairs: dict[int, Pair], layout: Layout, micro: int) -> list[str]:
         return []
     if abs(c) < NEAR:
         return ["it is zero: nothing reached it"]
-    found = []
+    out = []
     if micro > 1 and abs(c - micro) < NEAR * micro:
-        found.append(f"it is {micro} times the right one: micro-batches are added up, not divided by {micro}")
+        out.append(f"it is {micro} times the right one: micro-batches are added up, not divided by {micro}")
     if micro > 1 and abs(c * micro - 1) < NEAR:
-        found.append(
-            f"it is 1/{micro} of the right one: divided by the number of micro-batches once too often"
-        )
+        out.append(f"it is 1/{micro} of the right one: divided by the number of micro-batches once too often")
     sizes = {n: f"the axis {name!r}" for name, n in zip(layout.axes, layout.sizes, strict=True)}
     for n, where in {**sizes, layout.ranks: "all ranks"}.items():
         if n > 1 and abs(c - n) < NEAR * n:
-            found.append(f"it is {n} times the right one: summed over {where} where one rank's is the whole")
+            out.append(f"it is {n} times the right one: summed over {where} where one rank's is the whole")
         if n > 1 and abs(c * n - 1) < NEAR:
-            found.append(f"it is 1/{n} of the right one: divided by {where} once too often")
-    return found or [f"it is {c:.6g} times the right one"]
+            out.append(f"it is 1/{n} of the right one: divided by {where} once too often")
+    return out or [f"it is {c:.6g} times the right one"]
 
 
 def of_lines(pairs: dict[int, Pair], layout: Layout, backward: bool) -> list[str]:
@@ -101,30 +99,30 @@ def _same_blocks(got: Tensor, want: Tensor, dim: int, n: int) -> bool:
     return True
 
 
-def of_values(found: Compared, layout: Layout, micro: int, backward: bool) -> list[str]:
+def of_values(compared: Compared, layout: Layout, micro: int, backward: bool) -> list[str]:
     """What the values alone tell."""
-    wrong = {rank: pair for rank, pair in found.pairs.items() if not found.errors[rank] < NEAR}
-    wrong = wrong or found.pairs
-    if any(e == float("inf") for e in found.errors.values()):
+    wrong = {rank: pair for rank, pair in compared.pairs.items() if not compared.errors[rank] < NEAR}
+    wrong = wrong or compared.pairs
+    if any(e == float("inf") for e in compared.errors.values()):
         return ["it is not a finite number"]
     return (
-        of_lines(found.pairs, layout, backward)
+        of_lines(compared.pairs, layout, backward)
         or of_ratio(wrong, layout, micro)
-        or of_order(found.pairs, layout, found.split)
+        or of_order(compared.pairs, layout, compared.split)
     )
 
 
-def of_bias(found: Compared, bias: Tensor | None, layout: Layout) -> list[str]:
+def of_bias(compared: Compared, bias: Tensor | None, layout: Layout) -> list[str]:
     """Whether a bias was added another time, or never; or to what was not summed."""
     if bias is None or bias.ndim != 1:
         return []
-    if all(got.shape[-1] == len(bias) for got, _ in found.pairs.values()):
-        bare = {rank: (got - bias, want - bias) for rank, (got, want) in found.pairs.items()}
+    if all(got.shape[-1] == len(bias) for got, _ in compared.pairs.values()):
+        bare = {rank: (got - bias, want - bias) for rank, (got, want) in compared.pairs.items()}
         summands = [cause for cause in of_lines(bare, layout, False) if "summands" in cause]
         if summands:
             return summands
     times = set()
-    for got, want in found.pairs.values():
+    for got, want in compared.pairs.values():
         extra = got - want
         if extra.shape[-1] != bias.shape[0]:
             return []

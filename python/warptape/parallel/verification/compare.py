@@ -102,12 +102,12 @@ def compare_calls(
                 return None
             got[rank] = merged
     parts = {p for seen in ranks for *_, p in seen.columns.values() if p is not None}
-    found = []
+    out = []
     for i, want in enumerate(wants):
         if not want.is_floating_point():
             continue
         one = compare({rank: values[i] for rank, values in got.items()}, want, layout, parts)
         if one is None:
             return None
-        found.append(one)
-    return found or None
+        out.append(one)
+    return out or None

@@ -65,10 +65,10 @@ class Layout:
 
     def place(self, rank: int) -> dict[str, int]:
         """A rank's coordinates."""
-        found: dict[str, int] = {}
+        out: dict[str, int] = {}
         for name, n in reversed(list(zip(self.axes, self.sizes, strict=True))):
-            rank, found[name] = divmod(rank, n)
-        return found
+            rank, out[name] = divmod(rank, n)
+        return out
 
     def copy_of(self, rank: int) -> int:
         """Which part of the batch a rank has."""
@@ -79,8 +79,8 @@ class Layout:
 
     def lines(self, axis: str, ranks: list[int]) -> list[list[int]]:
         """Ranks that differ in this coordinate alone, together."""
-        found: dict[Any, list[int]] = {}
+        out: dict[Any, list[int]] = {}
         for rank in ranks:
             rest = tuple(i for name, i in self.place(rank).items() if name != axis)
-            found.setdefault(rest, []).append(rank)
-        return list(found.values())
+            out.setdefault(rest, []).append(rank)
+        return list(out.values())

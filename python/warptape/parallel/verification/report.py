@@ -58,28 +58,30 @@ class Report:
     @property
     def differences(self) -> dict[str, Difference]:
         """By layout, the first one."""
-        found: dict[str, Difference] = {}
+        out: dict[str, Difference] = {}
         for row in self.rows:
             if row.difference is not None:
-                found.setdefault(row.layout, row.difference)
-        return found
+                out.setdefault(row.layout, row.difference)
+        return out
 
     def __str__(self) -> str:
         width = max([6, *(len(row.layout) for row in self.rows)])
         lines = [f"{'layout':{width}}  ranks  mode   outputs  gradients  first difference"]
         for row in self.rows:
-            found, mode = row.difference, "train" if row.training else "eval"
-            first = f"{found.kind}: {found.name or found.where[:60]}" if found else "none"
+            difference, mode = row.difference, "train" if row.training else "eval"
+            first = f"{difference.kind}: {difference.name or difference.where[:60]}" if difference else "none"
             lines.append(
                 f"{row.layout:{width}}  {row.ranks:5}  {mode:5}  {row.forward:7.0e}  {row.backward:9.0e}  "
                 f"{first}"
             )
         told = set()
         for row in self.rows:
-            found = row.difference
-            if found and (row.layout, found.name, found.causes) not in told:  # or both modes say the same
-                told.add((row.layout, found.name, found.causes))
-                lines += ["", f"{row.layout}, {'train' if row.training else 'eval'}: {found}"]
+            difference = row.difference
+            if (
+                difference and (row.layout, difference.name, difference.causes) not in told
+            ):  # or both modes say the same
+                told.add((row.layout, difference.name, difference.causes))
+                lines += ["", f"{row.layout}, {'train' if row.training else 'eval'}: {difference}"]
         for row in self.rows:
             if row.uncompared and row.training:
                 lines.append(f"{row.layout}: outputs not compared: {', '.join(row.uncompared)}")

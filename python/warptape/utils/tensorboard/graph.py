@@ -41,9 +41,9 @@ class _Scopes:
     def _leaving(self, scope: str) -> Any:
         def leave(module: Any, args: Any, kwargs: Any, output: Any) -> None:
             before = self._before.pop()
-            found = _recorded(output)
-            self.shapes.update((t.grad_fn, tuple(t.shape)) for t in found)
-            waiting = [t.grad_fn for t in found]
+            recorded = _recorded(output)
+            self.shapes.update((t.grad_fn, tuple(t.shape)) for t in recorded)
+            waiting = [t.grad_fn for t in recorded]
             while waiting:
                 node = waiting.pop()
                 if node is None or node in before or node in self.of:

@@ -360,19 +360,19 @@ class SummaryWriter:
         os.makedirs(folder, exist_ok=True)
         if self._projected is None:
             self._projected = ProjectorConfig()
-        found = self._projected.embeddings.add(
+        embedding = self._projected.embeddings.add(
             tensor_name=f"{tag}:{step}", tensor_path=f"{place}/tensors.tsv"
         )
         if metadata is not None:
             header = [metadata_header] if metadata_header else []
             rows = [*header, *(row if isinstance(row, list | tuple) else [row] for row in metadata)]
             _write_table(os.path.join(folder, "metadata.tsv"), rows)
-            found.metadata_path = f"{place}/metadata.tsv"
+            embedding.metadata_path = f"{place}/metadata.tsv"
         if label_img is not None:
             pictures = _array(label_img)
             _picture(_sprite(pictures), "CHW").save(os.path.join(folder, "sprite.png"))
-            found.sprite.image_path = f"{place}/sprite.png"
-            found.sprite.single_image_dim.extend([pictures.shape[3], pictures.shape[2]])
+            embedding.sprite.image_path = f"{place}/sprite.png"
+            embedding.sprite.single_image_dim.extend([pictures.shape[3], pictures.shape[2]])
         _write_table(os.path.join(folder, "tensors.tsv"), points.tolist())
         with open(os.path.join(self.log_dir, "projector_config.pbtxt"), "w") as file:
             file.write(text_format.MessageToString(self._projected))

@@ -17,10 +17,10 @@ __all__ = ["collate", "default_collate", "default_collate_fn_map", "default_conv
 CollateMap = dict[Any, Callable]
 
 
-def _refused(found: Any) -> TypeError:
+def _refused(kind: Any) -> TypeError:
     return TypeError(
         "default_collate: batch must contain tensors, numpy arrays, numbers, dicts or lists; "
-        f"found {found}; pass a collate_fn of your own"
+        f"found {kind}; pass a collate_fn of your own"
     )
 
 

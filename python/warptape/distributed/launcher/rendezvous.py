@@ -27,7 +27,7 @@ HANDSHAKE_SECONDS = 10.0
 _LENGTH = struct.Struct(">I")
 
 
-class MeetingError(Exception):
+class RendezvousError(Exception):
     """The nodes did not meet; the text says what is wrong and where to look."""
 
 
@@ -130,8 +130,8 @@ class Stranger:
 
 
 def connect(host: str, port: int, secret: str) -> Channel:
-    """A guest's proven connection. Raises OSError if nobody (or somebody else) answers, MeetingError if the
-    secrets differ."""
+    """A guest's proven connection. Raises OSError if nobody (or somebody else) answers, RendezvousError if
+    the secrets differ."""
     connection = socket.create_connection((host, port), timeout=3.0)
     try:
         # Where nobody listens, a local port may be connected to itself; then nobody could listen there.
@@ -143,7 +143,7 @@ def connect(host: str, port: int, secret: str) -> Channel:
         connection.sendall(own + proof(secret, b"guest", nonce, own))
         answer = _exactly(connection, PROOF)
         if not hmac.compare_digest(answer, proof(secret, b"host", nonce, own)):
-            raise MeetingError(
+            raise RendezvousError(
                 f"the launcher at {host}:{port} has another secret: set one WARPTAPE_SECRET on all nodes"
             )
         return Channel(connection)

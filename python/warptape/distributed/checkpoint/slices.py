@@ -10,73 +10,73 @@ from typing import Any
 
 from ..._tensor import Tensor
 
-Box = tuple[tuple[int, ...], tuple[int, ...]]  # where it starts in the whole, and its shape
-MOST_CELLS = 1 << 20  # of the grid that boxes cut a tensor into
+Slice = tuple[tuple[int, ...], tuple[int, ...]]  # where it starts in the whole, and its shape
+MOST_CELLS = 1 << 20  # of the grid that slices cut a tensor into
 
 
 @dataclass
 class Held:
     """A tensor of this rank as part of a whole one.
 
-    `boxes` are its parts of the whole, in the order in which they lie along `dim` of `tensor`. `any_holder`:
-    all ranks that hold a box are known to hold the same values, so that any of them may write it.
+    `slices` are its parts of the whole, in the order in which they lie along `dim` of `tensor`. `any_holder`:
+    all ranks that hold a slice are known to hold the same values, so that any of them may write it.
     """
 
     tensor: Tensor
     shape: tuple[int, ...]
     dim: int = 0
-    boxes: list[Box] = field(default_factory=list)
+    slices: list[Slice] = field(default_factory=list)
     any_holder: bool = False
     checksum: int | None = None  # of a tensor that nothing says all ranks have alike
 
     def local(self, i: int) -> Tensor:
-        """The part of `tensor` that is box i."""
-        if len(self.boxes) == 1:
+        """The part of `tensor` that is slice i."""
+        if len(self.slices) == 1:
             return self.tensor
-        start = sum(size[self.dim] for _, size in self.boxes[:i])
-        return self.tensor.narrow(self.dim, start, self.boxes[i][1][self.dim])
+        start = sum(size[self.dim] for _, size in self.slices[:i])
+        return self.tensor.narrow(self.dim, start, self.slices[i][1][self.dim])
 
 
 def held(tensor: Tensor, like: Any = None, *, any_holder: bool = False) -> Held:
-    """How `tensor` lies in the whole: as `like` (or it) says by `held_boxes()`; else it is the whole."""
-    boxes_of = getattr(tensor if like is None else like, "held_boxes", None)
-    if boxes_of is None:
+    """How `tensor` lies in the whole: as `like` (or it) says by `held_slices()`; else it is the whole."""
+    slices_of = getattr(tensor if like is None else like, "held_slices", None)
+    if slices_of is None:
         shape = tuple(int(n) for n in tensor.shape)
         return Held(tensor, shape, 0, [((0,) * len(shape), shape)], any_holder)
-    shape, dim, boxes = boxes_of()
-    return Held(tensor, tuple(shape), dim, boxes, any_holder)
+    shape, dim, slices = slices_of()
+    return Held(tensor, tuple(shape), dim, slices, any_holder)
 
 
-def overlap(a: Box, b: Box) -> Box | None:
-    """What two boxes have in common; None for nothing."""
+def overlap(a: Slice, b: Slice) -> Slice | None:
+    """What two slices have in common; None for nothing."""
     starts = tuple(max(x, y) for x, y in zip(a[0], b[0]))
     ends = tuple(min(x + n, y + m) for x, n, y, m in zip(a[0], a[1], b[0], b[1]))
     sizes = tuple(e - s for s, e in zip(starts, ends))
     return None if any(n <= 0 for n in sizes) else (starts, sizes)
 
 
-def within(inner: Box, outer: Box) -> tuple[slice, ...]:
-    """The index of a box in the tensor that is another one."""
+def within(inner: Slice, outer: Slice) -> tuple[slice, ...]:
+    """The index of a slice in the tensor that is another one."""
     return tuple(slice(s - o, s - o + n) for s, n, o in zip(inner[0], inner[1], outer[0]))
 
 
-def fault_of_tiling(shape: Sequence[int], boxes: Sequence[Box]) -> str | None:
-    """Why boxes do not make up a whole of that shape, each element once; None if they do."""
-    for start, size in boxes:
+def fault_of_tiling(shape: Sequence[int], slices: Sequence[Slice]) -> str | None:
+    """Why slices do not make up a whole of that shape, each element once; None if they do."""
+    for start, size in slices:
         if len(start) != len(shape) or len(size) != len(shape):
             return f"a part has {len(size)} dims, and the whole has {len(shape)}"
         if any(s < 0 or n < 0 or s + n > whole for s, n, whole in zip(start, size, shape)):
             return f"the part {list(size)} at {list(start)} does not lie in {list(shape)}"
-    boxes = [box for box in boxes if math.prod(box[1])]
-    if sum(math.prod(size) for _, size in boxes) != math.prod(shape):
-        return f"its parts have {sum(math.prod(n) for _, n in boxes)} elements, not {math.prod(shape)}"
-    if len(boxes) <= 1:
+    slices = [where for where in slices if math.prod(where[1])]
+    if sum(math.prod(size) for _, size in slices) != math.prod(shape):
+        return f"its parts have {sum(math.prod(n) for _, n in slices)} elements, not {math.prod(shape)}"
+    if len(slices) <= 1:
         return None
-    cuts = [sorted({0, whole, *(s[d] for s, _ in boxes)}) for d, whole in enumerate(shape)]
+    cuts = [sorted({0, whole, *(s[d] for s, _ in slices)}) for d, whole in enumerate(shape)]
     if math.prod(len(c) for c in cuts) > MOST_CELLS:
         return f"it is cut into more than {MOST_CELLS} cells"
     seen: set[tuple[int, ...]] = set()
-    for start, size in boxes:
+    for start, size in slices:
         inside = [[c for c in cut if s <= c < s + n] for cut, s, n in zip(cuts, start, size)]
         for cell in itertools.product(*inside):
             if cell in seen:
