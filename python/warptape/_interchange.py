@@ -63,7 +63,7 @@ def dlpack_device(t: Tensor) -> tuple[DLDeviceType, int]:
 
 def _wait_for_current(t: Tensor, stream: int | None) -> None:
     """Makes another library's stream wait for what t's device has been given so far on ours."""
-    from .cuda import ExternalStream, current_stream, default_stream
+    from .cuda.streams import ExternalStream, current_stream, default_stream
 
     if stream == 0:
         raise ValueError(
@@ -178,8 +178,8 @@ def _imported(ext: Any) -> Tensor:
     where = ext.__dlpack_device__() if hasattr(ext, "__dlpack_device__") else (DLDeviceType.kDLCPU, 0)
     if where[0] not in (DLDeviceType.kDLCUDA, DLDeviceType.kDLCUDAManaged):
         return _C._from_dlpack(ext.__dlpack__())
-    from .cuda import current_stream
-    from .cuda import device as device_scope
+    from .cuda._device import device as device_scope
+    from .cuda.streams import current_stream
 
     with device_scope(where[1]):
         stream = current_stream().cuda_stream
@@ -207,7 +207,7 @@ def cuda_array_interface(t: Tensor) -> dict[str, Any]:
     name = t.dtype.__name__
     if name not in _TYPES:
         raise TypeError(f"__cuda_array_interface__: {t.dtype} has no type string; convert with .float()")
-    from .cuda import current_stream
+    from .cuda.streams import current_stream
 
     strides = None if t.is_contiguous() else tuple(t.stride(d) * t.itemsize for d in range(t.ndim))
     return {
@@ -227,7 +227,8 @@ def from_cuda_array(obj: Any) -> Tensor:
         TypeError: a type string without a dtype here.
         ValueError: masked or overlapping data, or strides that are no multiples of the element.
     """
-    from .cuda import ExternalStream, current_device, current_stream, default_stream
+    from .cuda._device import current_device
+    from .cuda.streams import ExternalStream, current_stream, default_stream
 
     described = obj.__cuda_array_interface__
     kinds = {v[1:]: k for k, v in _TYPES.items()}

@@ -44,7 +44,7 @@ def is_autocast_available(device_type: str) -> bool:
     _check_device(device_type)
     if device_type == "cpu":
         return True
-    from ..cuda import is_available
+    from ..cuda._device import is_available
 
     return is_available()
 

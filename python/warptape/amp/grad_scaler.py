@@ -66,7 +66,7 @@ def _found_inf(optimizer: Optimizer, inverse: Any | None) -> dict[Any, Any]:
             found[device] = bad if device not in found else found[device].maximum(bad)
         groups = {group: None for p in every for group in _groups_of(p)}
         if groups:
-            from ..distributed import ReduceOp, all_reduce
+            from ..distributed.collectives import ReduceOp, all_reduce
 
             # A stage whose parameters have no gradients takes part, too.
             found.setdefault(every[0].device, warptape.zeros(1, device=every[0].device))

@@ -23,8 +23,12 @@ class Switch:
     def __set__(self, instance: Any, value: bool) -> None:
         if not isinstance(value, bool):
             raise TypeError(f"{self.name}: expected a bool, got {type(value).__name__}")
-        _C._cuda_module().set_switch(self.name, value)
-        _values[self.name] = value
+        _set(self.name, value)
+
+
+def _set(name: str, value: bool) -> None:
+    _C._cuda_module().set_switch(name, value)
+    _values[name] = value
 
 
 _precision = "highest"
@@ -40,8 +44,6 @@ def precision() -> str:
 def set_precision(text: str) -> None:
     """Sets the precision of float32 products, and the switch of TF32 with it."""
     global _precision
-    from .cuda import matmul
-
     if text not in ("highest", "high", "medium"):
         warnings.warn(
             f"{text} is not one of 'highest', 'high', or 'medium'; the current "
@@ -50,4 +52,4 @@ def set_precision(text: str) -> None:
         )
         return
     _precision = text
-    matmul.allow_tf32 = text != "highest"
+    _set("cuda.matmul.allow_tf32", text != "highest")

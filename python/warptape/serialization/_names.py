@@ -14,7 +14,7 @@ import warptape
 from .. import _C
 from .._tensor import Tensor
 from ..storage import UntypedStorage, storage_class
-from . import _allowed
+from ._allowed import allowed as _allowed
 from ._errors import UnpicklingError
 
 _OLD = {"__builtin__": "builtins", "copy_reg": "copyreg"}  # Python 2's names, which protocol 2 keeps

@@ -20,7 +20,6 @@ from .pooling import *
 from .rnn import *
 from .shape import *
 from .sparse import *
-from .sync_batchnorm import *
 from .transformer import *
 from .upsampling import *
 

@@ -379,10 +379,4 @@ class Softmax2d(Module):
         return F.softmax(input, -3, _stacklevel=5)
 
 
-def _multiheadattention() -> Any:
-    from .multihead import MultiheadAttention
-
-    return MultiheadAttention
-
-
-__getattr__ = _lookup(__name__, MultiheadAttention=_multiheadattention)  # where PyTorch has it
+__getattr__ = _lookup(__name__)

@@ -23,13 +23,16 @@ import warnings
 from collections import deque
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from warptape.multiprocessing import _channel, init_reductions
 
+from ._iterators import _BaseDataLoaderIter
 from ._utils.loop import Failure, Plan, main
 from ._utils.shared import Inbox
-from .dataloader import DataLoader, _BaseDataLoaderIter
+
+if TYPE_CHECKING:
+    from .dataloader import DataLoader
 
 __all__: list[str] = []
 

@@ -8,11 +8,8 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-import warptape
-
+from ._iterators import _BaseDataLoaderIter, _SingleProcessDataLoaderIter
 from ._utils.collate import default_collate, default_convert
-from ._utils.fetch import fetcher
-from ._utils.pin_memory import pin_memory
 from ._utils.worker import get_worker_info
 from .dataset import Dataset, IterableDataset
 from .sampler import BatchSampler, RandomSampler, Sampler, SequentialSampler
@@ -245,88 +242,3 @@ class DataLoader(Generic[T_co]):
         if self.batch_size is not None:
             length = length // self.batch_size if self.drop_last else math.ceil(length / self.batch_size)
         return length
-
-
-class _BaseDataLoaderIter:
-    """One pass over a loader."""
-
-    def __init__(self, loader: DataLoader) -> None:
-        # The parts of the loader, not the loader, which keeps an iterator with persistent workers.
-        self._dataset, self._num_workers = loader.dataset, loader.num_workers
-        self._sampler = loader._index_sampler
-        self._pin = _pinner(loader)
-        self._start(loader)
-        # Drawn also where no worker will use it: the random stream then goes on as with PyTorch's loader.
-        seed = warptape.empty((), dtype=warptape.int64).random_(generator=loader.generator)
-        self._base_seed = int(seed.item())
-
-    def _start(self, loader: DataLoader) -> None:
-        self._indices = iter(self._sampler)
-        self._yielded = 0
-        self._promised = loader._promised
-
-    def __iter__(self) -> _BaseDataLoaderIter:
-        return self
-
-    def _next_data(self) -> Any:
-        raise NotImplementedError
-
-    def __next__(self) -> Any:
-        batch = self._next_data()
-        if self._pin is not None:
-            batch = self._pin(batch)
-        self._yielded += 1
-        if self._promised is not None and self._yielded > self._promised:
-            advice = (
-                " With workers, each must take its own part of the stream: see get_worker_info"
-                if self._num_workers
-                else ""
-            )
-            warnings.warn(
-                f"Length of IterableDataset {self._dataset} was reported to be {self._promised} "
-                f"(when accessing len(dataloader)), but {self._yielded} samples have been fetched.{advice}",
-                stacklevel=2,
-            )
-        return batch
-
-    def __len__(self) -> int:
-        return len(self._sampler)
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        raise NotImplementedError(f"{type(self).__name__} cannot be pickled")
-
-
-class _SingleProcessDataLoaderIter(_BaseDataLoaderIter):
-    """Loads in this process."""
-
-    def __init__(self, loader: DataLoader) -> None:
-        super().__init__(loader)
-        self._fetch = fetcher(
-            loader.dataset,
-            loader._stream,
-            loader.batch_sampler is not None,
-            loader.collate_fn,
-            loader.drop_last,
-        )
-
-    def _next_data(self) -> Any:
-        return self._fetch(next(self._indices))
-
-
-def _pinner(loader: DataLoader) -> Callable[[Any], Any] | None:
-    if not loader.pin_memory:
-        return None
-    if loader.pin_memory_device:
-        warnings.warn(
-            "pin_memory_device is deprecated, the current accelerator will be used as the device,ignore "
-            f"pin_memory_device='{loader.pin_memory_device}'.",
-            stacklevel=6,
-        )
-    if not warptape.cuda.is_available():
-        warnings.warn(
-            "'pin_memory' argument is set as true but no accelerator is found, then device pinned memory "
-            "won't be used.",
-            stacklevel=6,
-        )
-        return None
-    return pin_memory
