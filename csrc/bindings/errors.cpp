@@ -6,11 +6,13 @@
 
 #include <new>
 
+#include "ops/linalg.h"
+
 namespace warptape::bindings {
 namespace {
 
 PyObject *shape_error, *dtype_error, *device_error, *argument_error, *out_of_memory_error;
-PyObject *backend_error, *network_error, *store_error;
+PyObject *backend_error, *network_error, *store_error, *linalg_error;
 
 // `second` may be null.
 PyObject* make_error(PyObject* module, const char* name, PyObject* first, PyObject* second, const char* doc) {
@@ -45,6 +47,8 @@ void init_errors(PyObject* module) {
                               "A number or option outside of what the operation takes.");
   out_of_memory_error = make_error(module, "OutOfMemoryError", PyExc_RuntimeError, PyExc_MemoryError,
                                    "Memory is exhausted; everything is as it was before the call.");
+  linalg_error = make_error(module, "LinAlgError", PyExc_RuntimeError, nullptr,
+                            "A matrix for which there is no answer: singular, or not positive definite.");
   PyObject* dist = make_error(module, "DistError", PyExc_RuntimeError, nullptr,
                               "Something went wrong between the ranks of a distributed job.");
   backend_error = make_error(module, "DistBackendError", dist, nullptr,
@@ -78,6 +82,8 @@ void set_python_error(const char* op) {
     PyErr_SetString(dtype_error, text(e, op).c_str());
   } catch (const DeviceError& e) {
     PyErr_SetString(device_error, text(e, op).c_str());
+  } catch (const LinAlgError& e) {
+    PyErr_SetString(linalg_error, text(e, op).c_str());
   } catch (const OutOfMemoryError& e) {
     PyErr_SetString(out_of_memory_error, text(e, op).c_str());
   } catch (const DistBackendError& e) {

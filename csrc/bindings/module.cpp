@@ -10,6 +10,7 @@
 #include "core/device_runtime.h"
 #include "kernels/cpu/interrupt.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/lapack.h"
 
 namespace warptape::bindings {
 namespace {
@@ -19,6 +20,20 @@ namespace {
 void check_signals() {
   GilGuard gil;
   if (PyErr_CheckSignals() < 0) throw PythonErrorSet();
+}
+
+// The LAPACK library that pip installed, or nothing.
+std::string find_lapack() {
+  GilGuard gil;
+  try {
+    pybind11::object spec = pybind11::module_::import("importlib.util").attr("find_spec")("scipy_openblas32");
+    if (spec.is_none()) return "";
+    const auto package = spec.attr("origin").cast<std::string>();
+    return package.substr(0, package.rfind('/')) + "/lib/libscipy_openblas.so";
+  } catch (pybind11::error_already_set& e) {
+    e.restore();
+    throw PythonErrorSet();
+  }
 }
 
 // What is neither hot nor a tensor: settings, statistics, build information.
@@ -101,6 +116,7 @@ PYBIND11_MODULE(_C, m) {
     b::init_cuda(m);
     b::init_distributed(m);
     warptape::kernels::cpu::set_interrupt_check(b::check_signals);
+    warptape::kernels::set_lapack_finder(b::find_lapack);
   } catch (const warptape::PythonErrorSet&) {
     throw pybind11::error_already_set();
   }

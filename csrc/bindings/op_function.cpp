@@ -102,7 +102,8 @@ void write_out(const char* op, const Tensor& out, const Tensor& result) {
   if (out.sizes() != result.sizes()) {
     size_t bytes = static_cast<size_t>(result.numel() + out.offset()) * out.itemsize();
     if (out.storage().bytes() < bytes) out.storage().resize(bytes);
-    out->set_geometry(result.sizes(), contiguous_strides(result.sizes()), out.offset());
+    // As the result is laid out: LAPACK's are in column-major order.
+    out->set_geometry(result.sizes(), empty_like_layout(result, result.dtype()).strides(), out.offset());
   }
   check_inplace(out, op, false);
   raw_copy(out, result);
@@ -177,17 +178,20 @@ PyObject* return_types;  // warptape._C._return_types
 PyTypeObject* named_result(const OpInfo& op) {
   if (op.return_names.empty()) return nullptr;
   static auto* made = new std::map<std::string, PyTypeObject*>();
-  std::string key = op.name;
+  // PyTorch's linalg has results of other names than the older functions.
+  const bool linalg = (op.flags & kLinalg) && !(op.flags & kFunction);
+  const std::string type_name = std::string(linalg ? "linalg_" : "") + op.name;
+  std::string key = type_name;
   for (const char* n : op.return_names) key.append(",").append(n);
   PyTypeObject*& type = (*made)[key];
   if (type) return type;
   std::vector<PyStructSequence_Field> fields;
   for (const char* n : op.return_names) fields.push_back({n, nullptr});
   fields.push_back({nullptr, nullptr});
-  auto* name = new std::string(std::string("warptape.return_types.") + op.name);
+  auto* name = new std::string(std::string("warptape.return_types.") + type_name);
   PyStructSequence_Desc desc{name->c_str(), op.doc, fields.data(), static_cast<int>(op.return_names.size())};
   type = PyStructSequence_NewType(&desc);
-  if (!type || PyObject_SetAttrString(return_types, op.name, reinterpret_cast<PyObject*>(type)) < 0)
+  if (!type || PyObject_SetAttrString(return_types, type_name.c_str(), reinterpret_cast<PyObject*>(type)) < 0)
     throw PythonErrorSet();
   return type;
 }

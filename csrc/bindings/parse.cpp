@@ -226,7 +226,8 @@ bool no_fit(Frame& frame, bool explain, auto&&... parts) {
 const char* alias_of(const char* name) {
   if (std::strcmp(name, "axis") == 0) return "dim";
   if (std::strcmp(name, "keepdims") == 0) return "keepdim";
-  if (std::strcmp(name, "x") == 0 || std::strcmp(name, "self") == 0 || std::strcmp(name, "a") == 0)
+  if (std::strcmp(name, "x") == 0 || std::strcmp(name, "self") == 0 || std::strcmp(name, "a") == 0 ||
+      std::strcmp(name, "A") == 0)
     return "input";
   if (std::strcmp(name, "x2") == 0) return "other";
   if (std::strcmp(name, "split_size") == 0) return "split_size_or_sections";

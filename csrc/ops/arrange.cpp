@@ -1,4 +1,6 @@
 // Other arrangements of the same elements: triangles, mirrors, rotations, repetitions, padding, windows.
+#include "ops/arrange.h"
+
 #include "kernels/index.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
@@ -16,9 +18,8 @@ constexpr uint32_t kBoth = kFunction | kMethod;
 
 // ---- triangles -----------------------------------------------------------------------------------------
 
-extern const Op<Tensor(const Tensor&, int64_t)> tril_op, triu_op;
-void tril_backward(Node& n, Gradients& g) { g.set(0, tril_op(g[0], n.data<int64_t>())); }
-void triu_backward(Node& n, Gradients& g) { g.set(0, triu_op(g[0], n.data<int64_t>())); }
+void tril_backward(Node& n, Gradients& g) { g.set(0, tril(g[0], n.data<int64_t>())); }
+void triu_backward(Node& n, Gradients& g) { g.set(0, triu(g[0], n.data<int64_t>())); }
 constexpr NodeType kTril{"TrilBackward0", tril_backward}, kTriu{"TriuBackward0", triu_backward};
 
 Tensor triangle(const char* op, kernels::Slot<kernels::TriangleFn>& slot, const NodeType& type,
@@ -40,21 +41,27 @@ Tensor tril_impl(const Tensor& x, int64_t k) { return triangle("tril", tril_slot
 Tensor triu_impl(const Tensor& x, int64_t k) { return triangle("triu", triu_slot, kTriu, x, k); }
 Tensor tril_inplace(const Tensor& x, int64_t k) { return copy_(x, tril_impl(x, k), false); }
 Tensor triu_inplace(const Tensor& x, int64_t k) { return copy_(x, triu_impl(x, k), false); }
-const Op<Tensor(const Tensor&, int64_t)> tril_op{"tril",
-                                                 tril_impl,
-                                                 kBoth | kOut | kComplex | kMovesOnly,
-                                                 {"input", Arg::integer("diagonal", 0)},
-                                                 "The lower triangle; zeros above the diagonal."},
-    triu_op{"triu",
-            triu_impl,
-            kBoth | kOut | kComplex | kMovesOnly,
-            {"input", Arg::integer("diagonal", 0)},
-            "The upper triangle; zeros below the diagonal."},
-    tril_op_{"tril_",
-             tril_inplace,
-             kMethod | kComplex | kMovesOnly,
-             {{"input", kWritten}, Arg::integer("diagonal", 0)},
-             "tril in place."},
+
+}  // namespace
+
+decltype(tril) tril{"tril",
+                    tril_impl,
+                    kBoth | kOut | kComplex | kMovesOnly,
+                    {"input", Arg::integer("diagonal", 0)},
+                    "The lower triangle; zeros above the diagonal."};
+decltype(triu) triu{"triu",
+                    triu_impl,
+                    kBoth | kOut | kComplex | kMovesOnly,
+                    {"input", Arg::integer("diagonal", 0)},
+                    "The upper triangle; zeros below the diagonal."};
+
+namespace {
+
+const Op<Tensor(const Tensor&, int64_t)> tril_op_{"tril_",
+                                                  tril_inplace,
+                                                  kMethod | kComplex | kMovesOnly,
+                                                  {{"input", kWritten}, Arg::integer("diagonal", 0)},
+                                                  "tril in place."},
     triu_op_{"triu_",
              triu_inplace,
              kMethod | kComplex | kMovesOnly,
@@ -249,12 +256,17 @@ Tensor diag_embed_impl(const Tensor& x, int64_t offset, int64_t a, int64_t b) {
   for (int64_t d : {std::max(a, b), std::min(a, b)}) r.sizes.erase(d), r.strides.erase(d);
   return tape_replace_region(Tensor(), x, r);
 }
-const Op<Tensor(const Tensor&, int64_t, int64_t, int64_t)> diag_embed_op{
+
+}  // namespace
+
+decltype(diag_embed) diag_embed{
     "diag_embed",
     diag_embed_impl,
     kBoth | kComplex,
     {"input", Arg::integer("offset", 0), Arg::integer("dim1", -2), Arg::integer("dim2", -1)},
     "The last dim as a diagonal of zeros' matrices."};
+
+namespace {
 
 // The places of a window's elements, counted from the lowest place of the tensor it was cut from and of its
 // own.

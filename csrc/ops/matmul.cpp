@@ -467,7 +467,7 @@ const Arg kBeta = Arg::integer("beta", 1, kKeywordOnly), kAlpha = Arg::integer("
 // Autocast as PyTorch's on the CPU: products of matrices are lowered, those with a vector alone are not.
 #define WT_PRODUCT(name, second, cast, doc) \
   decltype(name) name { #name, name##_impl, kBoth | kComplex | cast, {"input", second}, doc }
-WT_PRODUCT(matmul, "other", kLower,
+WT_PRODUCT(matmul, "other", kLower | kLinalg,
            "The matrix product; batch dims broadcast, a 1D operand is a row (first) or a column (second).");
 WT_PRODUCT(mm, "mat2", kLower, "The product of two matrices [m, k] and [k, n].");
 WT_PRODUCT(bmm, "mat2", kLower, "The products of B pairs of matrices, [B, m, k] and [B, k, n].");

@@ -15,6 +15,5 @@ extern WT_API const Op<Tensor(const Tensor&, const Tensor&, const OptTensor&)> l
 extern WT_API const Op<Tensor(const Tensor&, const Tensor&, const Tensor&, const OptTensor&)> bilinear;
 extern WT_API const Op<Tensor(std::string_view, TensorList)> einsum;
 extern WT_API const Op<Tensor(const Tensor&, const Tensor&, IntList, IntList)> tensordot_dims;
-extern WT_API const Op<Tensor(TensorList)> multi_dot;
 
 }  // namespace warptape::ops

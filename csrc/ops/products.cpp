@@ -43,13 +43,6 @@ Tensor addbmm_impl(const Tensor& input, const Tensor& a, const Tensor& b, const 
   return addmm(input, wide, reshape(b, Shape{batch * k, b.sizes()[2]}), beta, alpha);
 }
 
-Tensor multi_dot_impl(TensorList list) {
-  WT_CHECK(list.size() >= 2, ShapeError, "multi_dot: expected at least 2 tensors, got ", list.size());
-  Tensor out = list[0];
-  for (size_t i = 1; i < list.size(); ++i) out = matmul(out, list[i]);
-  return out;
-}
-
 // All rows below each other.
 Tensor rows_of(const Tensor& x) {
   int64_t rows = 1, cols = x.sizes().back();
@@ -140,7 +133,5 @@ decltype(tensordot_dims) tensordot_dims{"tensordot",
                                         kPrivate | kComplex | kWidestCuda,
                                         {"a", "b", "dims_self", "dims_other"},
                                         "Sums over the given dims of both operands."};
-decltype(multi_dot) multi_dot{
-    "multi_dot", multi_dot_impl, kLinalg | kComplex, {"tensors"}, "The product of a list of matrices."};
 
 }  // namespace warptape::ops

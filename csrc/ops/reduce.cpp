@@ -475,12 +475,11 @@ const Op<Pair(const Tensor&, OptDims, bool, bool)> var_mean_flag_op{
                      kFunction | kComplex,
                      {"input", kDims, {"unbiased", true}, kKeep},
                      "Standard deviation and mean over dims."};
-const Op<Tensor(const Tensor&, double, OptDims, bool, OptDType)> vector_norm_op{
-    "vector_norm",
-    vector_norm_impl,
-    kLinalg | kOut | kComplex | kFloat32Cuda,
-    {"x", {"ord", 2.0}, kDims, kKeep, kDtype},
-    "(sum |x|^ord)^(1/ord) over dims."};
+decltype(vector_norm) vector_norm{"vector_norm",
+                                  vector_norm_impl,
+                                  kLinalg | kOut | kComplex | kFloat32Cuda,
+                                  {"x", {"ord", 2.0}, kDims, kKeep, kDtype},
+                                  "(sum |x|^ord)^(1/ord) over dims."};
 const Op<Tensor(const Tensor&, std::optional<Scalar>, OptDims, bool, OptDType)> norm_op{
     "norm",
     norm_impl,

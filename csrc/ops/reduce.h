@@ -16,6 +16,7 @@ extern WT_API const Op<Tensor(const Tensor&, IntList, bool)> logsumexp;
 extern WT_API const Op<Tensor(const Tensor&, int64_t)> logcumsumexp;
 extern WT_API const Op<Tensor(const Tensor&, OptDType)> prod;
 extern WT_API const Op<Tensor(const Tensor&, int64_t, bool, OptDType)> prod_dim;
+extern WT_API const Op<Tensor(const Tensor&, double, OptDims, bool, OptDType)> vector_norm;  // linalg
 // For every element the product of those before it along dim (at least one element), in log2(n) steps of
 // differentiable ops.
 Tensor products_before(const Tensor& x, int64_t dim);

@@ -461,7 +461,13 @@ const Op<Tensor(const Tensor&, int64_t, int64_t, int64_t)> diagonal{
     diagonal_impl,
     kBoth | kComplex,
     {"input", Arg::integer("offset", 0), Arg::integer("dim1", 0), Arg::integer("dim2", 1)},
-    "A view of a diagonal; it becomes the last dim."};
+    "A view of a diagonal; it becomes the last dim."},
+    linalg_diagonal{"diagonal",
+                    diagonal_impl,
+                    kLinalg | kComplex,
+                    {"A", Arg::integer("offset", 0, kKeywordOnly), Arg::integer("dim1", -2, kKeywordOnly),
+                     Arg::integer("dim2", -1, kKeywordOnly)},
+                    "A view of the diagonals of matrices."};
 decltype(detach) detach{
     "detach", detach_impl, kBoth | kComplex, {"input"}, "The same memory without history."};
 const Op<Tensor(const Tensor&)> detach_{

@@ -68,7 +68,6 @@ from ._tensor import Tensor  # noqa: E402
 globals().update({name: op for name, op in vars(_C._functions).items() if not name.startswith("__")})
 
 from . import amp, autograd, linalg, nn, optim, random, utils  # noqa: E402
-from ._algebra import *  # noqa: E402
 from ._aliases import *  # noqa: E402
 from ._composed import *  # noqa: E402
 from ._functions import *  # noqa: E402

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
 from typing import Any
 
 from . import _C
 from ._arguments import checked, same_device
 from ._composed import broadcast_shapes, broadcast_tensors, result_type
 from ._tensor import Tensor
-from .linalg._lapack import named
 
 _ops = _C._functions
 
 __all__ = ["frexp", "gcd", "lcm", "ldexp", "mvlgamma", "nextafter"]
 
-_Frexp = named("frexp", "mantissa", "exponent")
+_Frexp = namedtuple("frexp", ["mantissa", "exponent"])
 
 
 def gcd(input: Tensor, other: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import namedtuple
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,6 @@ from . import _C
 from ._aliases import diff
 from ._arguments import checked
 from ._tensor import Tensor
-from .linalg._lapack import named
 
 _ops = _C._functions
 
@@ -29,8 +29,8 @@ __all__ = [
     "trapz",
 ]
 
-_Histogram = named("histogram", "hist", "bin_edges")
-_Mode = named("mode", "values", "indices")
+_Histogram = namedtuple("histogram", ["hist", "bin_edges"])
+_Mode = namedtuple("mode", ["values", "indices"])
 
 
 def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:

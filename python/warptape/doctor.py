@@ -23,6 +23,7 @@ _LEVELS = {
     "avx512bf16": ("avx512_bf16",),
 }
 _ONEDNN_PACKAGE = "onednn-cpu-gomp"
+_LAPACK_PACKAGE = "scipy-openblas32"
 #: Optional packages: what they serve, and the extra that installs them.
 _EXTRAS = {
     "matplotlib": ("loss plots", "plot"),
@@ -77,6 +78,17 @@ def find_onednn() -> Path | None:
     return None
 
 
+def find_lapack() -> Path | None:
+    """The LAPACK library that pip installed, or None."""
+    from importlib.util import find_spec
+
+    spec = find_spec(_LAPACK_PACKAGE.replace("-", "_"))
+    if spec is None or spec.origin is None:
+        return None
+    path = Path(spec.origin).parent / "lib" / "libscipy_openblas.so"
+    return path if path.exists() else None
+
+
 def explain_import_error(error: ImportError) -> str:
     """What to do about an ``ImportError`` of the compiled part of warptape, as one paragraph.
 
@@ -123,6 +135,9 @@ def _found() -> Iterator[str]:
     onednn = find_onednn()
     if onednn:
         yield f"oneDNN              {metadata.version(_ONEDNN_PACKAGE)} at {onednn}"
+    lapack = find_lapack()
+    if lapack:
+        yield f"LAPACK              {metadata.version(_LAPACK_PACKAGE)} at {lapack}"
     for package in ("numpy", "safetensors", "tqdm"):
         yield f"{package:19} {metadata.version(package)}"
     driver = Path("/proc/driver/nvidia/version")
@@ -178,6 +193,8 @@ def _missing() -> Iterator[str]:
             yield f"{package:19} for {purpose}: pip install 'warptape[{extra}]'"
     if not info["onednn"]:
         yield f"{'oneDNN':19} for speed: reinstall with -C cmake.define.WARPTAPE_ONEDNN=ON"
+    if find_lapack() is None:
+        yield f"{'LAPACK':19} for linear algebra: pip install {_LAPACK_PACKAGE}"
     yield from _missing_cuda()
     best = usable_isas(cpu_flags())[-1:]
     if best and best[0] != "avx512bf16" and best[0] not in info["isas"].split():

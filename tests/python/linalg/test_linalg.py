@@ -121,7 +121,7 @@ def test_least_squares(field):
     for driver, sizes in told.items():
         assert tuple(t.numel() for t in linalg.lstsq(a, b, driver=driver)[1:]) == sizes, driver
     with pytest.raises(linalg.LinAlgError, match="does not have full rank"):
-        linalg.lstsq(a * 0, b, driver="gels")
+        linalg.lstsq(a * wt.tensor([1.0, 0.0, 1.0]), b, driver="gels")
     with pytest.raises(RuntimeError, match="should be one of"):
         linalg.lstsq(a, b, driver="gelsx")
 
@@ -187,7 +187,7 @@ def test_triangular_factors(shape, field):
 def test_triangular_factors_of_singular_matrices():
     a = wt.tensor([[[1.0, 2.0], [2.0, 4.0]], [[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [0.0, 2.0]]])
     assert linalg.lu_factor_ex(a).info.tolist() == [2, 0, 1]
-    assert wt.lu(a, get_infos=True).info.tolist() == [2, 0, 1]
+    assert wt.lu(a, get_infos=True)[2].tolist() == [2, 0, 1]
     p, lower, upper = linalg.lu(a)
     close(p @ lower @ upper, a)
     with pytest.raises(linalg.LinAlgError, match=r"\(Batch element 0\): U\[2,2\] is zero"):
@@ -196,7 +196,7 @@ def test_triangular_factors_of_singular_matrices():
         linalg.lu(a, pivot=False)
     packed, pivots = linalg.lu_factor(wt.eye(3))
     right = wt.ones(3, 1)
-    with pytest.raises(wt._C.DtypeError, match="should be of int32"):
+    with pytest.raises(wt._C.DtypeError, match="pivots should be"):
         linalg.lu_solve(packed, pivots.long(), right)
     with pytest.raises(wt._C.ShapeError, match="Number of pivots"):
         linalg.lu_solve(packed, pivots[:2], right)
@@ -437,7 +437,7 @@ def test_refusals():
         linalg.inv(wt.ones(2, 3))
     with pytest.raises(wt._C.ShapeError, match="at least 2 dimensions"):
         linalg.det(wt.ones(3))
-    with pytest.raises(wt._C.DtypeError, match=r"Got torch.int64"):
+    with pytest.raises(wt._C.DtypeError, match=r"Got int64"):
         linalg.inv(wt.ones(2, 2, dtype=wt.int64))
     with pytest.raises(wt._C.DtypeError, match="Low precision"):
         linalg.svd(wt.ones(2, 2, dtype=wt.float16))
@@ -453,8 +453,6 @@ def test_refusals():
         linalg.solve_triangular(a, a.to(wt.complex64), upper=True)
     with pytest.raises(linalg.LinAlgError, match=r"linalg.eigvals: "):
         linalg.eigvals(wt.full((2, 2), float("nan")))
-    with pytest.raises(RuntimeError, match="only differentiable with"):
-        linalg.svd(wt.ones(2, 3, requires_grad=True))
     with pytest.raises(linalg.LinAlgError, match=r"linalg.svd: "):
         linalg.svd(wt.full((2, 2), float("nan")))
     with pytest.raises(wt._C.ShapeError, match="must have length 3"):

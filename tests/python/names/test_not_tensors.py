@@ -63,9 +63,12 @@ def test_no_attribute_errors(bad):
         (lambda: wt.istft(None, 4), "must be Tensor, not NoneType"),
         (lambda: wt.atleast_2d(wt.ones(1), None), "argument 'tensors' must be .*Tensor.*, not NoneType"),
         (lambda: wt.broadcast_tensors(wt.ones(1), 3), "not int"),
-        (lambda: linalg.matrix_power(None, 2), "argument 'A' must be Tensor, not NoneType"),
-        (lambda: linalg.solve(wt.eye(2), None), "argument 'B' must be Tensor, not NoneType"),
-        (lambda: linalg.eigh(wt.eye(2), 3), "argument 'UPLO' must be str, not int"),
+        (
+            lambda: linalg.matrix_power(None, 2),
+            r"argument 'input' \(position 1\) must be Tensor, not NoneType",
+        ),
+        (lambda: linalg.solve(wt.eye(2), None), r"argument 'B' \(position 2\) must be Tensor, not NoneType"),
+        (lambda: linalg.eigh(wt.eye(2), 3), r"argument 'UPLO' \(position 2\) must be str, not int"),
         (lambda: wt.can_cast(None, wt.float32), "argument 'from_' must be _C.dtype, not NoneType"),
     ],
 )

@@ -1,0 +1,369 @@
+// Systems of equations, inverses, determinants.
+#include "ops/copy.h"
+#include "ops/linalg.h"
+#include "ops/masked.h"
+
+namespace warptape::ops {
+namespace {
+
+kernels::Slot<kernels::SolveFn> solve_slot{"lapack_solve"};
+kernels::Slot<kernels::TriangularFn> triangular_slot{"lapack_triangular"};
+kernels::Slot<kernels::DeterminantFn> determinant_slot{"lapack_determinant"};
+
+constexpr uint32_t kBoth = kFunction | kMethod;
+constexpr uint32_t kFloats = kComplex | kOut | kFloat32Cpu;
+using Pair = std::tuple<Tensor, Tensor>;
+using Unary = Op<Tensor(const Tensor&)>;
+
+// ---- triangular systems --------------------------------------------------------------------------------
+
+struct TriangularData {
+  bool upper, left, unit;
+};
+void triangular_backward(Node& n, Gradients& g) {
+  const auto d = n.data<TriangularData>();
+  const Tensor A = n.saved(0), X = n.saved(1);
+  const Tensor gB = solve_triangular(adjoint(A), g[0], !d.upper, d.left, d.unit);
+  if (g.wants(0)) {
+    const Tensor gA = -(d.left ? matmul(gB, adjoint(X)) : matmul(adjoint(X), gB));
+    g.set(0, d.upper ? triu(gA, d.unit) : tril(gA, -int64_t{d.unit}));
+  }
+  g.set(1, gB);
+}
+constexpr NodeType kTriangular{"LinalgSolveTriangularBackward0", triangular_backward};
+
+Tensor triangular(const Tensor& A, const Tensor& B, TriangularData d) {
+  const Shape batch = broadcast_shapes(batch_of(A), batch_of(B), "linalg.solve_triangular");
+  const Tensor a = host_copy(A, batch), x = host_copy(B, batch);
+  launch(triangular_slot, x, Flat(a, 2), Flat(x, 2), d.left, d.upper, d.unit);
+  Tensor X = placed(x, B);
+  if (needs_grad(A, B)) {
+    Ref<Node> n = record(kTriangular, A, B);
+    n->emplace<TriangularData>(d);
+    n->save(A);
+    set_history(X, n);
+    n->save_output(X);
+  }
+  return X;
+}
+
+Tensor solve_triangular_impl(const Tensor& A, const Tensor& B, bool upper, bool left, bool unit) {
+  const char* op = "linalg.solve_triangular";
+  check_square(op, A);
+  check_equation(op, A, B, left);
+  return triangular(A, B, {upper, left, unit});
+}
+
+Pair triangular_solve_impl(const Tensor& B, const Tensor& A, bool upper, bool transposes, bool unit) {
+  const char* op = "triangular_solve";
+  check_square(op, A);
+  check_equation(op, A, B, true);
+  const Tensor X = triangular(transposes ? transposed(A) : A, B, {upper != transposes, true, unit});
+  return {X, placed(host_copy(A, batch_of(X)), A)};
+}
+
+Tensor cholesky_solve_impl(const Tensor& B, const Tensor& L, bool upper) {
+  const char* op = "cholesky_solve";
+  check_matrices(op, B, "b");
+  check_square(op, L);
+  check_equation(op, L, B, true);
+  const Tensor lower = upper ? adjoint(L) : L, Lh = upper ? L : adjoint(L);
+  return triangular(Lh, triangular(lower, B, {false, true, false}), {true, true, false});
+}
+Tensor cholesky_inverse_impl(const Tensor& L, bool upper) {
+  check_square("cholesky_inverse", L);
+  return cholesky_solve_impl(expand(identity(L.size(-1), L), L.sizes()), L, upper);
+}
+
+// ---- general systems -----------------------------------------------------------------------------------
+
+std::string singular(int) { return "The solver failed because the input matrix is singular."; }
+std::string not_invertible(int info) {
+  return message("The diagonal element ", info,
+                 " is zero, the inversion could not be completed because the input matrix is singular.");
+}
+
+// X with A X = B, and the infos, which lie on the host.
+Pair solved(const Tensor& A, const Tensor& B) {
+  const Shape batch = broadcast_shapes(batch_of(A), batch_of(B), "linalg.solve");
+  const Tensor a = host_copy(A, batch), x = host_copy(B, batch);
+  Shape steps = batch;
+  steps.push_back(A.size(-1));
+  const Tensor pivots = host_empty(steps, DType::Int32, A), info = host_zeros(batch, DType::Int32, A);
+  launch(solve_slot, x, Flat(a, 2), Flat(pivots, 1), Flat(x, 2), Flat(info, 0));
+  return {placed(x, B), info};
+}
+
+void solve_backward(Node& n, Gradients& g) {
+  const Tensor A = n.saved(0), X = n.saved(1);
+  const Tensor gB = linalg_solve(adjoint(A), g[0], true);
+  if (g.wants(0)) g.set(0, -matmul(gB, adjoint(X)));
+  g.set(1, gB);
+}
+constexpr NodeType kSolve{"LinalgSolveExBackward0", solve_backward};
+
+Pair solve_checked(const char* op, const Tensor& A, const Tensor& B, bool left, bool check_errors) {
+  check_square(op, A);
+  const bool vector = B.ndim() == 1 || (B.ndim() == A.ndim() - 1 &&
+                                        std::equal(B.sizes().begin(), B.sizes().end(), A.sizes().begin()));
+  if (vector) {
+    auto [X, info] = solve_checked(op, A, unsqueeze(B, -1), true, check_errors);
+    return {squeeze_dim(X, -1), info};
+  }
+  check_equation(op, A, B, left);
+  if (!left) {
+    auto [X, info] = solve_checked(op, transposed(A), transposed(B), true, check_errors);
+    return {transposed(X), info};
+  }
+  auto [X, info] = solved(A, B);
+  if (check_errors) check_info(op, info, singular);
+  if (needs_grad(A, B)) {
+    Ref<Node> n = record(kSolve, A, B);
+    n->save(A);
+    set_history(X, n);
+    n->save_output(X);
+  }
+  return {X, placed(info, A)};
+}
+Tensor linalg_solve_impl(const Tensor& A, const Tensor& B, bool left) {
+  return std::get<0>(solve_checked("linalg.solve", A, B, left, true));
+}
+Pair solve_ex_impl(const Tensor& A, const Tensor& B, bool left, bool check_errors) {
+  return solve_checked("linalg.solve_ex", A, B, left, check_errors);
+}
+
+void inv_backward(Node& n, Gradients& g) {
+  const Tensor Xh = adjoint(n.saved(0));
+  g.set(0, -matmul(Xh, matmul(g[0], Xh)));
+}
+constexpr NodeType kInv{"LinalgInvExBackward0", inv_backward};
+
+Pair inverted(const char* op, const Tensor& A, bool check_errors) {
+  check_square(op, A);
+  auto [X, info] = solved(A, identity(A.size(-1), A));
+  if (check_errors) check_info(op, info, not_invertible);
+  if (needs_grad(A)) {
+    Ref<Node> n = record(kInv, A);
+    set_history(X, n);
+    n->save_output(X);
+  }
+  return {X, placed(info, A)};
+}
+Tensor inv_impl(const Tensor& A) { return std::get<0>(inverted("linalg.inv", A, true)); }
+Pair inv_ex_impl(const Tensor& A, bool check_errors) { return inverted("linalg.inv_ex", A, check_errors); }
+
+// ---- determinants --------------------------------------------------------------------------------------
+
+// As PyTorch, of the transpose where that is laid out as LAPACK wants it.
+Tensor determinant_copy(const Tensor& A) {
+  return host_copy(A.is_contiguous() && !is_complex(A.dtype()) ? transposed(A) : A);
+}
+const kernels::View kNone{};
+
+// Whether rounding leaves nothing of a determinant: it is small beside Hadamard's bound, the product of the
+// rows' norms.
+bool is_singular(const Tensor& A, const Tensor& value) {
+  NoGrad off;
+  const int64_t last = -1;
+  const Tensor bound =
+      prod_dim(vector_norm(A, 2.0, IntList{&last, 1}, false, std::nullopt), -1, false, std::nullopt);
+  const double rounding =
+      (itemsize(real_of(A.dtype())) == 4 ? 0x1p-21 : 0x1p-50) * static_cast<double>(A.size(-1));
+  return item(any(le(abs(value), bound * rounding), std::nullopt, false)).to_bool();
+}
+
+// The adjoint of the adjugate, conj(det A) A^-H, also of singular matrices: U and V turn it into that of a
+// diagonal.
+Tensor cofactors(const Tensor& A) {
+  const Tensor value = det(A);
+  auto times = [](const Tensor& number, const Tensor& x) { return unsqueeze(unsqueeze(number, -1), -1) * x; };
+  if (value.is_meta() || !is_singular(A, value))
+    return times(conjugate(value), adjoint(std::get<0>(inv_ex(A, false))));
+  auto [U, S, Vh] = linalg_svd(A, false, std::nullopt);
+  Shape sizes = S.sizes();
+  sizes.push_back(S.size(-1));
+  const Tensor own = cast(identity(S.size(-1), S), DType::Bool);
+  const Tensor others =
+      prod_dim(masked_fill(expand(unsqueeze(S, -2), sizes), own, 1.0), -1, false, std::nullopt);
+  return times(conjugate(det(U) * det(Vh)), matmul(U * unsqueeze(others, -2), Vh));
+}
+void det_backward(Node& n, Gradients& g) {
+  g.set(0, unsqueeze(unsqueeze(g[0], -1), -1) * cofactors(n.saved(0)));
+}
+constexpr NodeType kDet{"LinalgDetBackward0", det_backward};
+
+Tensor det_impl(const Tensor& A) {
+  check_square("linalg.det", A);
+  const Tensor a = determinant_copy(A), value = host_empty(batch_of(A), A.dtype(), A);
+  launch(determinant_slot, a, Flat(a, 2), Flat(value, 0), kNone, kNone);
+  Tensor out = placed(value, A);
+  if (needs_grad(A)) {
+    Ref<Node> n = record(kDet, A);
+    n->save(A);
+    set_history(out, n);
+  }
+  return out;
+}
+
+// Of a complex determinant, log and the sign's angle are the parts of its logarithm.
+void slogdet_backward(Node& n, Gradients& g) {
+  const Tensor A = n.saved(0), sign = n.saved(1);
+  Tensor grad = g[1].defined() ? g[1] : zeros(sign.sizes(), {real_of(sign.dtype()), sign.device()});
+  if (is_complex(A.dtype())) grad = complex(grad, g[0].defined() ? imag(g[0] * conjugate(sign)) : grad * 0);
+  g.set(0, unsqueeze(unsqueeze(grad, -1), -1) * adjoint(std::get<0>(inv_ex(A, false))));
+}
+constexpr NodeType kSlogdet{"LinalgSlogdetBackward0", slogdet_backward};
+
+Pair slogdet_of(const char* op, const Tensor& A) {
+  check_square(op, A);
+  const Shape batch = batch_of(A);
+  const Tensor a = determinant_copy(A), host_sign = host_empty(batch, A.dtype(), A),
+               host_log = host_empty(batch, real_of(A.dtype()), A);
+  launch(determinant_slot, a, Flat(a, 2), kNone, Flat(host_sign, 0), Flat(host_log, 0));
+  Tensor sign = placed(host_sign, A), log = placed(host_log, A);
+  if (needs_grad(A)) {
+    Ref<Node> n = record(kSlogdet, A);
+    n->save(A);
+    // The sign of a real determinant is constant.
+    Tensor first = is_complex(A.dtype()) ? sign : alias(sign);
+    set_history(first, n);
+    set_history(log, n);
+    n->save_output(first, 0);
+  }
+  return {sign, log};
+}
+Pair slogdet_impl(const Tensor& A) { return slogdet_of("linalg.slogdet", A); }
+
+Tensor logdet_impl(const Tensor& A) {
+  auto [sign, logarithm] = slogdet_of("logdet", A);
+  if (is_complex(A.dtype())) return log(sign) + logarithm;
+  return where_st(lt_ts(sign, 0), std::numeric_limits<double>::quiet_NaN(), logarithm);
+}
+
+// ---- tensors as maps -----------------------------------------------------------------------------------
+
+int64_t product(IntList sizes) { return numel_of(sizes, "linalg.tensorinv"); }
+
+Tensor tensorinv_impl(const Tensor& A, int64_t ind) {
+  WT_CHECK(ind > 0, Error, "linalg.tensorinv: Expected a strictly positive integer for 'ind', but got ", ind);
+  const IntList sizes(A.sizes().data(), A.sizes().size());
+  const size_t cut = std::min<size_t>(static_cast<size_t>(ind), sizes.size());
+  const IntList rows = sizes.first(cut), cols = sizes.subspan(cut);
+  WT_CHECK(product(rows) == product(cols), ShapeError,
+           "linalg.tensorinv: Expected self to satisfy the requirement prod(self.shape[ind:]) == "
+           "prod(self.shape[:ind]), but got ",
+           product(cols), " != ", product(rows));
+  Shape out(cols.begin(), cols.end());
+  out.append(rows.begin(), rows.end());
+  return reshape(linalg_inv(reshape(A, Shape{product(rows), product(cols)})), out);
+}
+
+Tensor tensorsolve_impl(const Tensor& given, const Tensor& B, std::optional<IntList> dims) {
+  Tensor A = given;
+  if (dims) {  // these dims to the end
+    const Shape last = wrap_dims(*dims, A.ndim(), "linalg.tensorsolve");
+    Shape order;
+    for (int64_t d = 0; d < A.ndim(); ++d)
+      if (std::find(last.begin(), last.end(), d) == last.end()) order.push_back(d);
+    order.append(last.begin(), last.end());
+    A = permute(A, order);
+  }
+  const size_t cut = std::min(static_cast<size_t>(B.ndim()), A.sizes().size());
+  const IntList sizes(A.sizes().data(), A.sizes().size()), out = sizes.subspan(cut), rows = sizes.first(cut);
+  WT_CHECK(product(out) == product(rows), ShapeError,
+           "linalg.tensorsolve: Expected self to satisfy the requirement prod(self.shape[other.ndim:]) == "
+           "prod(self.shape[:other.ndim]), but got ",
+           product(out), " != ", product(rows));
+  const Tensor X = linalg_solve(reshape(A, Shape{product(out), product(out)}), reshape(B, Shape{-1}), true);
+  return reshape(X, out);
+}
+
+const Arg kUpper{"upper", kKeywordOnly}, kLeft{"left", true, kKeywordOnly},
+    kCheck{"check_errors", false, kKeywordOnly};
+
+}  // namespace
+
+decltype(solve_triangular) solve_triangular{
+    "solve_triangular",
+    solve_triangular_impl,
+    kLinalg | kFloats,
+    {"A", "B", kUpper, kLeft, {"unitriangular", false, kKeywordOnly}},
+    "X with A X = B, or X A = B without `left`, for triangular A: only one triangle is read, and with "
+    "`unitriangular` its diagonal is taken as ones."};
+decltype(linalg_solve) linalg_solve{
+    "solve",
+    linalg_solve_impl,
+    kLinalg | kFloats,
+    {"A", "B", kLeft},
+    "X with A X = B, or X A = B without `left`. B holds vectors if it has one dim, or A's shape without the "
+    "last dim."};
+decltype(linalg_inv) linalg_inv{
+    "inv", inv_impl, kLinalg | kFloats, {"A"}, "The inverses of square matrices."};
+decltype(inv_ex) inv_ex{
+    "inv_ex",
+    inv_ex_impl,
+    kLinalg | kFloats,
+    {"A", kCheck},
+    "inv, with info (*) that is not 0 where a matrix is singular; its inverse then holds inf "
+    "and nan.",
+    {"inverse", "info"}};
+decltype(det) det{
+    "det", det_impl, kBoth | kLinalg | kFloats, {"input"}, "The determinants of square matrices."};
+decltype(slogdet) slogdet{
+    "slogdet",
+    slogdet_impl,
+    kBoth | kLinalg | kFloats,
+    {"input"},
+    "Sign, of absolute value 1 where complex, and logarithm of the absolute value of the "
+    "determinants.",
+    {"sign", "logabsdet"}};
+
+namespace {
+
+const Op<Pair(const Tensor&, const Tensor&, bool, bool)> solve_ex{
+    "solve_ex",
+    solve_ex_impl,
+    kLinalg | kFloats,
+    {"A", "B", kLeft, kCheck},
+    "solve, with info (*) that is not 0 where a matrix is singular.",
+    {"result", "info"}};
+const Unary inverse{"inverse", inv_impl, kBoth | kFloats, {"input"}, "linalg.inv under its older name."},
+    logdet{"logdet",
+           logdet_impl,
+           kBoth | kComplex | kFloat32Cpu,
+           {"input"},
+           "The logarithms of the determinants; -inf for 0, nan below unless they are complex."};
+const Op<Pair(const Tensor&, const Tensor&, bool, bool, bool)> triangular_solve{
+    "triangular_solve",
+    triangular_solve_impl,
+    kBoth | kFloats,
+    {"b", "A", {"upper", true}, {"transpose", false}, {"unitriangular", false}},
+    "linalg.solve_triangular under its older name.",
+    {"solution", "cloned_coefficient"}};
+const Op<Tensor(const Tensor&, const Tensor&, bool)> cholesky_solve{
+    "cholesky_solve",
+    cholesky_solve_impl,
+    kBoth | kFloats,
+    {"B", "L", {"upper", false}},
+    "X with A X = B [*, n, k], from A's Cholesky factor L [*, n, n]."};
+const Op<Tensor(const Tensor&, bool)> cholesky_inverse{
+    "cholesky_inverse",
+    cholesky_inverse_impl,
+    kBoth | kFloats,
+    {"L", {"upper", false}},
+    "The inverse of a Hermitian matrix from its Cholesky factor."};
+const Op<Tensor(const Tensor&, int64_t)> tensorinv{
+    "tensorinv",
+    tensorinv_impl,
+    kLinalg | kFloats,
+    {"A", Arg::integer("ind", 2)},
+    "The inverse of A as a map between its last dims and its first `ind`."};
+const Op<Tensor(const Tensor&, const Tensor&, std::optional<IntList>)> tensorsolve{
+    "tensorsolve",
+    tensorsolve_impl,
+    kLinalg | kFloats,
+    {"A", "B", {"dims", none}},
+    "X with tensordot(A, X, X.ndim) = B; `dims` of A are moved to its end first."};
+
+}  // namespace
+}  // namespace warptape::ops
