@@ -63,6 +63,7 @@ RETURNS = {
     "float": "_float",
     "Number": "_Number",
     "ints": "Size",
+    "int tuple": "tuple[_int, ...]",
     "dtype": "_dtype",
     "OneOrMany": "Any",
 }

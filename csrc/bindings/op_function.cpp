@@ -228,8 +228,8 @@ void publish(PyObject* place, OpGroup& group, bool binds) {
 }
 
 Object describe(const OpInfo& op, const char* name) {
-  constexpr const char* kinds[] = {"None",  "Tensor", "tuple", "list",  "bool",     "int",
-                                   "float", "Number", "ints",  "dtype", "OneOrMany"};
+  constexpr const char* kinds[] = {"None",  "Tensor", "tuple", "list",      "bool",  "int",
+                                   "float", "Number", "ints",  "int tuple", "dtype", "OneOrMany"};
   constexpr const char* rules[] = {"keep", "lower", "float32", "widest", "refuse"};
   Object args = checked(PyList_New(0));
   for (const Arg& a : op.args) {

@@ -206,6 +206,10 @@ void use_default(const Arg& arg, Value& v) {
     case ArgType::IntList:
       v.list = {d.ints.data(), d.ints.size()};
       break;
+    case ArgType::TensorList:
+    case ArgType::IntLists:
+      v.list = {nullptr, 0};
+      break;
     case ArgType::String:
       v.list = {d.text, d.text ? std::strlen(d.text) : 0};
       break;
@@ -326,7 +330,7 @@ int parse_positional(const OpInfo& op, const CallArgs& call, Frame& frame, bool 
     }
     const Arg& arg = op.args[at];
     PyObject* o = get(i);
-    if ((arg.marks & kVarArgs) && !PyTuple_Check(o) && !PyList_Check(o)) {
+    if ((arg.marks & kVarArgs) && (arg.type == ArgType::IntLists || !is_list(o))) {
       Py_ssize_t rest = given - i;
       PyObject* const* first = call.args + (i - (call.self ? 1 : 0));
       if (!convert_varargs(arg, first, rest, frame, frame.values[at])) {

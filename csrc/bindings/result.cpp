@@ -2,6 +2,16 @@
 #include "bindings/common.h"
 
 namespace warptape::bindings {
+namespace {
+
+PyObject* int_tuple(const Shape& ints) {
+  Object tuple = checked(PyTuple_New(static_cast<Py_ssize_t>(ints.size())));
+  for (size_t i = 0; i < ints.size(); ++i)
+    PyTuple_SET_ITEM(tuple.get(), static_cast<Py_ssize_t>(i), PyLong_FromLongLong(ints[i]));
+  return tuple.release();
+}
+
+}  // namespace
 
 PyObject* wrap(const Scalar& s) {
   if (s.is_complex()) return PyComplex_FromDoubles(s.to_complex().re, s.to_complex().im);
@@ -41,6 +51,8 @@ PyObject* wrap(Result&& result, PyTypeObject* named) {
       return wrap(result.scalar);
     case Result::Kind::IntList:
       return wrap_size(result.ints);
+    case Result::Kind::IntTuple:
+      return int_tuple(result.ints);
     case Result::Kind::DType:
       return wrap(result.dtype);
     case Result::Kind::OneOrMany:  // boxed as Tensor or List

@@ -257,17 +257,6 @@ Tensor diag_embed_impl(const Tensor& x, int64_t offset, int64_t a, int64_t b) {
   return tape_replace_region(Tensor(), x, r);
 }
 
-}  // namespace
-
-decltype(diag_embed) diag_embed{
-    "diag_embed",
-    diag_embed_impl,
-    kBoth | kComplex,
-    {"input", Arg::integer("offset", 0), Arg::integer("dim1", -2), Arg::integer("dim2", -1)},
-    "The last dim as a diagonal of zeros' matrices."};
-
-namespace {
-
 // The places of a window's elements, counted from the lowest place of the tensor it was cut from and of its
 // own.
 struct StridedData {
@@ -351,5 +340,12 @@ decltype(flip) flip{"flip",
                     kBoth | kComplex | kMovesOnly,
                     {"input", {"dims", kVarArgs}},
                     "The tensor mirrored in the given dims."};
+
+decltype(diag_embed) diag_embed{
+    "diag_embed",
+    diag_embed_impl,
+    kBoth | kComplex,
+    {"input", Arg::integer("offset", 0), Arg::integer("dim1", -2), Arg::integer("dim2", -1)},
+    "The last dim as a diagonal of zeros' matrices."};
 
 }  // namespace warptape::ops

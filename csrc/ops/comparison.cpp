@@ -98,7 +98,8 @@ bool allclose_impl(const Tensor& a, const Tensor& b, double rtol, double atol, b
 bool equal_impl(const Tensor& a, const Tensor& b) {
   WT_CHECK(a.device() == b.device(), DeviceError, "equal: expected tensors on one device, got ", a.device(),
            " and ", b.device(), "; move one with .to(device)");
-  return a.sizes() == b.sizes() && a.dtype() == b.dtype() && all_true(eq(a, b));
+  WT_CHECK(!a.is_meta(), DeviceError, "equal: a meta tensor has no data");
+  return a.sizes() == b.sizes() && all_true(eq(a, b));
 }
 
 const Arg kRtol{"rtol", 1e-5}, kAtol{"atol", 1e-8}, kEqualNan{"equal_nan", false};

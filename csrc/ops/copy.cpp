@@ -20,6 +20,9 @@ Tensor clone_as(const Tensor& x, Tensor out) {
   return out;
 }
 Tensor clone_impl(const Tensor& x) { return clone_as(x, empty_like_layout(x, x.dtype())); }
+using Format = std::optional<std::string_view>;  // memory_format: not looked at, all layouts are strided
+Tensor clone_format_impl(const Tensor& x, Format) { return clone(x); }
+Tensor contiguous_format_impl(const Tensor& x, Format) { return contiguous(x); }
 Tensor contiguous_impl(const Tensor& x) {
   return x.is_contiguous() ? x : clone_as(x, empty(x.sizes(), options_of(x)));
 }
@@ -53,6 +56,33 @@ Tensor to_impl(const Tensor& x, std::optional<Device> device, std::optional<DTyp
     set_history(out, n);
   }
   return out;
+}
+
+// The forms of Tensor.to.
+using OptDevice = std::optional<Device>;
+using OptDType = std::optional<DType>;
+Tensor to_device_impl(const Tensor& x, OptDevice device, OptDType dtype, bool non_blocking, bool copy,
+                      Format) {
+  return to(x, device, dtype, copy, non_blocking);
+}
+Tensor to_dtype_impl(const Tensor& x, DType dtype, bool non_blocking, bool copy, Format) {
+  return to(x, std::nullopt, dtype, copy, non_blocking);
+}
+Tensor to_other_impl(const Tensor& x, const Tensor& other, bool non_blocking, bool copy, Format) {
+  return to(x, other.device(), other.dtype(), copy, non_blocking);
+}
+Tensor type_as_impl(const Tensor& x, const Tensor& other) {
+  return to(x, other.device(), other.dtype(), false, false);
+}
+Tensor cpu_impl(const Tensor& x, Format) { return to(x, Device{}, std::nullopt, false, false); }
+Tensor cuda_impl(const Tensor& x, OptDevice device, bool non_blocking, Format) {
+  const Device place = device.value_or(resolved(Device{DeviceType::CUDA, -1}));
+  WT_CHECK(place.is_cuda(), DeviceError, "cuda: Invalid device, must be cuda device, got ", place);
+  return to(x, place, std::nullopt, false, non_blocking);
+}
+template <DType D>
+Tensor convert_impl(const Tensor& x, Format) {
+  return cast(x, D);
 }
 
 // ---- in place ------------------------------------------------------------------------------------------
@@ -98,18 +128,6 @@ Tensor fill_tensor_impl(const Tensor& self, const Tensor& value) {
            " dimensions.");
   return copy_(self, value, false);
 }
-// squeeze_ and its kin: self takes over the geometry and the history of a view of itself.
-Tensor become_impl(const Tensor& self, const Tensor& view) {
-  WT_CHECK(self->storage == view->storage, ValueError, "_become: expected a view of the tensor itself");
-  bool recorded = needs_grad(self);
-  check_inplace(self, "in-place view", recorded);
-  Edge history = recorded ? gradient_edge(view) : Edge();
-  self->set_geometry(view.sizes(), view.strides(), view.offset());
-  self.bump_version();
-  if (history) set_gradient_edge(self, std::move(history));
-  return self;
-}
-
 Tensor zero_impl(const Tensor& self) { return fill_with("zero_", kZero, self, 0); }
 
 // ---- joining -------------------------------------------------------------------------------------------
@@ -196,12 +214,23 @@ Tensor cast(const Tensor& x, DType dtype) {
   return x.dtype() == dtype ? x : to(x, std::nullopt, dtype, false, false);
 }
 
-decltype(contiguous) contiguous{"_contiguous",
+decltype(contiguous) contiguous{"contiguous",
                                 contiguous_impl,
-                                kPrivate | kComplex,
+                                kMethod | kComplex,
                                 {"input"},
                                 "The tensor with its elements in order; itself when they are."};
-decltype(clone) clone{"_clone", clone_impl, kPrivate | kComplex, {"input"}, "A copy with its own memory."};
+decltype(clone) clone{"clone", clone_impl, kBoth | kComplex, {"input"}, "A copy with its own memory."};
+namespace {
+const Arg kFormat{"memory_format", none}, kFormatOnly{"memory_format", none, kKeywordOnly};
+const Op<Tensor(const Tensor&, Format)> contiguous_format{
+    "contiguous",
+    contiguous_format_impl,
+    kMethod | kComplex,
+    {"input", kFormat},
+    "The tensor with its elements in order; itself when they are."},
+    clone_format{
+        "clone", clone_format_impl, kBoth | kComplex, {"input", kFormatOnly}, "A copy with its own memory."};
+}  // namespace
 const Op<Tensor(const Tensor&, const Tensor&)> fill_tensor_{"fill_",
                                                             fill_tensor_impl,
                                                             kMethod | kComplex,
@@ -212,11 +241,6 @@ decltype(fill_) fill_{"fill_",
                       kMethod | kComplex,
                       {{"input", kWritten}, "value"},
                       "Fills the tensor with a number."};
-const Op<Tensor(const Tensor&, const Tensor&)> become{"_become",
-                                                      become_impl,
-                                                      kPrivate | kComplex,
-                                                      {{"input", kWritten}, "view"},
-                                                      "Gives the tensor the geometry of a view of itself."};
 decltype(zero_) zero_{
     "zero_", zero_impl, kMethod | kComplex, {{"input", kWritten}}, "Fills the tensor with 0."};
 decltype(copy_) copy_{"copy_",
@@ -224,23 +248,68 @@ decltype(copy_) copy_{"copy_",
                       kMethod | kMixedDevices | kComplex,
                       {{"input", kWritten}, "src", {"non_blocking", false}},
                       "Copies src, broadcast and converted, into the tensor."};
-decltype(to) to{"_to",
+const char kToDoc[] =
+    "The tensor in another dtype or on another device. A copy with non_blocking between page-locked memory "
+    "and "
+    "a device goes on while the host does; read a host result after warptape.cuda.synchronize() only.";
+// For C++: Python's forms follow.
+decltype(to) to{"to",
                 to_impl,
-                kPrivate | kComplex,
+                kComplex,
                 {"input", {"device", none}, {"dtype", none}, {"copy", false}, {"non_blocking", false}},
-                "The tensor on another device or in another dtype."};
+                kToDoc};
+namespace {
+const Arg kNonBlocking{"non_blocking", false}, kCopyArg{"copy", false};
+const Op<Tensor(const Tensor&, DType, bool, bool, Format)> to_dtype{
+    "to", to_dtype_impl, kMethod | kComplex, {"input", "dtype", kNonBlocking, kCopyArg, kFormatOnly}, kToDoc};
+const Op<Tensor(const Tensor&, const Tensor&, bool, bool, Format)> to_other{
+    "to",
+    to_other_impl,
+    kMethod | kComplex | kMixedDevices,
+    {"input", "other", kNonBlocking, kCopyArg, kFormatOnly},
+    kToDoc};
+const Op<Tensor(const Tensor&, OptDevice, OptDType, bool, bool, Format)> to_device{
+    "to",
+    to_device_impl,
+    kMethod | kComplex,
+    {"input", {"device", none}, {"dtype", none}, kNonBlocking, kCopyArg, kFormatOnly},
+    kToDoc};
+const Op<Tensor(const Tensor&, const Tensor&)> type_as{"type_as",
+                                                       type_as_impl,
+                                                       kMethod | kComplex | kMixedDevices,
+                                                       {"input", "other"},
+                                                       "The tensor in other's dtype and on its device."};
+const Op<Tensor(const Tensor&, Format)> cpu{
+    "cpu", cpu_impl, kMethod | kComplex, {"input", kFormat}, "The tensor in host memory."};
+const Op<Tensor(const Tensor&, OptDevice, bool, Format)> cuda{
+    "cuda",
+    cuda_impl,
+    kMethod | kComplex,
+    {"input", {"device", none}, kNonBlocking, kFormat},
+    "The tensor on a GPU, the current one by default. DeviceError says what is missing."};
+#define WT_CONVERSION(NAME, DTYPE)                   \
+  const Op<Tensor(const Tensor&, Format)> to_##NAME{ \
+      #NAME, convert_impl<DType::DTYPE>, kMethod | kComplex, {"input", kFormat}, "To " #DTYPE "."}
+WT_CONVERSION(float, Float32);
+WT_CONVERSION(double, Float64);
+WT_CONVERSION(half, Float16);
+WT_CONVERSION(bfloat16, BFloat16);
+WT_CONVERSION(cfloat, Complex64);
+WT_CONVERSION(cdouble, Complex128);
+WT_CONVERSION(long, Int64);
+WT_CONVERSION(int, Int32);
+WT_CONVERSION(short, Int16);
+WT_CONVERSION(char, Int8);
+WT_CONVERSION(byte, UInt8);
+WT_CONVERSION(bool, Bool);
+#undef WT_CONVERSION
+}  // namespace
 decltype(cat) cat{"cat",
                   cat_impl,
                   kFunction | kOut | kComplex | kWidest,
                   {"tensors", Arg::integer("dim", 0)},
                   "Joins tensors along a dim."};
-const Op<Tensor(TensorList, int64_t)> concat{
-    "concat", cat_impl, kFunction | kOut | kComplex | kWidest, {"tensors", Arg::integer("dim", 0)}, "cat."};
-const Op<Tensor(TensorList, int64_t)> concatenate{"concatenate",
-                                                  cat_impl,
-                                                  kFunction | kOut | kComplex | kWidest,
-                                                  {"tensors", Arg::integer("dim", 0)},
-                                                  "cat."};
+const Alias concat{"concat", "cat"}, concatenate{"concatenate", "cat"};
 decltype(stack) stack{"stack",
                       stack_impl,
                       kFunction | kOut | kComplex | kWidest,

@@ -1,5 +1,7 @@
-// add, sub, mul, div, neg.
+// add, sub, mul, div, neg, and what is a step away from them.
+#include "ops/copy.h"
 #include "ops/elementwise.h"
+#include "ops/view.h"
 
 namespace warptape::ops {
 namespace {
@@ -226,6 +228,36 @@ Tensor neg_inplace(const Tensor& x) {
   return inplace("neg_", neg_slot, ResultRule::Same, x, {x}, [&] { return record(kNeg, x); });
 }
 
+// ---- rsub, diff ----------------------------------------------------------------------------------------
+
+Tensor rsub_impl(const Tensor& x, const Tensor& other, const Scalar& alpha) { return sub(other, x, alpha); }
+Tensor rsub_ts_impl(const Tensor& x, const Scalar& other, const Scalar& alpha) {
+  return sub_st(other, x, alpha);
+}
+
+Tensor diff_impl(const Tensor& x, int64_t n, int64_t dim, const OptTensor& prepend, const OptTensor& append) {
+  WT_CHECK(x.ndim() > 0, ShapeError, "diff: diff expects input to be at least one-dimensional");
+  WT_CHECK(n >= 0, ValueError, "diff: order must be non-negative but got ", n);
+  dim = wrap_dim(dim, x.ndim(), "diff");
+  for (const OptTensor* t : {&prepend, &append})
+    WT_CHECK(!*t || (*t)->ndim() == x.ndim(), ShapeError,
+             "diff: diff expects prepend or append to be the same dimension as input");
+  if (n == 0) return clone(x);
+  std::vector<Tensor> parts;
+  if (prepend) parts.push_back(*prepend);
+  parts.push_back(x);
+  if (append) parts.push_back(*append);
+  Tensor out = parts.size() == 1 ? x : cat(parts, dim);
+  n = std::min(n, out.sizes()[dim]);
+  if (n == 0) return clone(out);
+  for (; n > 0; --n) {
+    const int64_t length = out.sizes()[dim], rest = std::max<int64_t>(length - 1, 0);
+    const Tensor later = narrow(out, dim, length - rest, rest), earlier = narrow(out, dim, 0, rest);
+    out = out.dtype() == DType::Bool ? logical_xor(later, earlier) : later - earlier;
+  }
+  return out;
+}
+
 constexpr uint32_t kBoth = kFunction | kMethod | kOut;
 const Arg kAlpha = Arg::integer("alpha", 1, kKeywordOnly);
 
@@ -261,5 +293,23 @@ WT_MUL(mul, "input * other, broadcast.");
 WT_MUL(div, "input / other, broadcast; integers give the default floating dtype.");
 decltype(neg) neg{"neg", neg_impl, kBoth | kComplex, {"input"}, "-input."};
 decltype(neg_) neg_{"neg_", neg_inplace, kMethod | kComplex, {{"input", kWritten}}, "neg in place."};
+namespace {
+const Alias multiply{"multiply", "mul"}, subtract{"subtract", "sub"}, divide{"divide", "div"},
+    true_divide{"true_divide", "div"}, negative{"negative", "neg"};
+const Op<Tensor(const Tensor&, const Tensor&, const Scalar&)> rsub{
+    "rsub", rsub_impl, kFunction | kComplex, {"input", "other", kAlpha}, "other - alpha * input, broadcast."};
+const Op<Tensor(const Tensor&, const Scalar&, const Scalar&)> rsub_ts{
+    "rsub",
+    rsub_ts_impl,
+    kFunction | kComplex,
+    {"input", "other", Arg::integer("alpha", 1)},
+    "other - alpha * input."};
+const Op<Tensor(const Tensor&, int64_t, int64_t, const OptTensor&, const OptTensor&)> diff{
+    "diff",
+    diff_impl,
+    kBoth | kComplex,
+    {"input", Arg::integer("n", 1), Arg::integer("dim", -1), {"prepend", none}, {"append", none}},
+    "Differences of neighbours along dim, n times; prepend and append are joined on first."};
+}  // namespace
 
 }  // namespace warptape::ops

@@ -239,6 +239,9 @@ WT_BINARY_DEF(atan2, "Atan2Backward0", Float, false, nullptr, g * b * inverse_sq
               g * -a * inverse_squares(a, b))
 WT_BINARY_TT(atan2, kWidestCuda, "Angle of the point (other, input).");
 WT_BINARY_TT_(atan2);
+namespace {
+const Alias arctan2{"arctan2", "atan2"};
+}
 WT_BINARY_DEF(hypot, "HypotBackward0", Same, false, check_floats, g*(a / hypot(a, b)), g*(b / hypot(a, b)))
 WT_BINARY_TT(hypot, kNoFacts, "sqrt(input^2 + other^2) without overflow.");
 WT_BINARY_TT_(hypot);

@@ -1,6 +1,7 @@
 // where, clamp, lerp, addcmul, addcdiv.
 #include "ops/binary.h"
 #include "ops/copy.h"
+#include "ops/index.h"
 
 namespace warptape::ops {
 namespace {
@@ -17,10 +18,17 @@ void where_backward(Node& n, Gradients& g) {
 }
 constexpr NodeType kWhere{"WhereBackward0", where_backward};
 
-Tensor where_launch(const Tensor& c, const PointwiseInput& a, const PointwiseInput& b) {
-  WT_CHECK(c.dtype() == DType::Bool, Error,
+Tensor as_condition(const Tensor& c) {
+  if (c.dtype() == DType::Bool) return c;
+  WT_CHECK(c.dtype() == DType::UInt8, Error,
            "where expected condition to be a boolean tensor, but got a tensor with dtype ", c.dtype(),
            "; compare it with != 0");
+  warn(
+      "where received a uint8 condition tensor. This behavior is deprecated and will be removed in a future "
+      "version of PyTorch. Use a boolean condition instead.");
+  return raw_cast(c, DType::Bool);
+}
+Tensor where_launch(const Tensor& c, const PointwiseInput& a, const PointwiseInput& b) {
   const PointwiseInput values[] = {a, b};
   const DType result = promoted_dtype(values);
   for (const PointwiseInput& v : values)
@@ -32,7 +40,8 @@ Tensor where_launch(const Tensor& c, const PointwiseInput& a, const PointwiseInp
   return out;
 }
 template <class A, class B>
-Tensor where_impl(const Tensor& c, const A& a, const B& b) {
+Tensor where_impl(const Tensor& given, const A& a, const B& b) {
+  const Tensor c = as_condition(given);
   Tensor out = where_launch(c, a, b);
   if (needs_grad(a, b)) {
     Ref<Node> n = record(kWhere, Tensor(), a, b);
@@ -250,6 +259,13 @@ decltype(where_st) where_st{
 decltype(where_ss) where_ss{
     "where", where_impl<Scalar, Scalar>, kFunction | kComplex, {"condition", "input", "other"}, kWhereDoc};
 namespace {
+std::vector<Tensor> where_positions(const Tensor& c) { return std::get<1>(nonzero_as(c, true)); }
+const Op<std::vector<Tensor>(const Tensor&)> where_only{
+    "where",
+    where_positions,
+    kFunction | kComplex,
+    {"condition"},
+    "The positions of the elements that are not zero, one vector per dim."};
 // As a method the tensor comes first.
 template <class B>
 Tensor where_method(const Tensor& x, const Tensor& c, const B& b) {

@@ -2,6 +2,7 @@
 #include "ops/factory.h"
 
 #include <cmath>
+#include <complex>
 
 #include "kernels/cpu/parallel.h"
 #include "kernels/sequence.h"
@@ -150,6 +151,67 @@ Tensor linspace_impl(const Scalar& start, const Scalar& end, int64_t steps, std:
                 needs_grad);
 }
 
+// start, start + step, ... up to end, which is included.
+Tensor range_impl(const Scalar& start, const Scalar& end, const Scalar& step, std::optional<DType> dtype,
+                  std::optional<Device> device, bool needs_grad) {
+  warn(
+      "torch.range is deprecated and will be removed in a future release because its behavior is "
+      "inconsistent "
+      "with Python's range builtin. Instead, use torch.arange, which produces values in [start, end).");
+  const TensorOptions o = options(dtype, device, default_dtype());
+  const bool integral = !is_floating(o.dtype);
+  for (const Scalar& v : {start, end, step}) check_fits(v, o.dtype);
+  const double a = start.to_double(), b = end.to_double(), by = step.to_double();
+  WT_CHECK(by != 0 && (!integral || std::trunc(by) != 0), ValueError, "range: step must be nonzero");
+  WT_CHECK(std::isfinite(a) && std::isfinite(b), ValueError, "range: unsupported range: ", a, " -> ", b);
+  WT_CHECK((by > 0) == (b >= a) || a == b, ValueError,
+           "range: upper bound and lower bound inconsistent with step sign: ", a, " -> ", b, " step ", by);
+  const double count = std::floor((b - a) / by) + 1;
+  WT_CHECK(count < 0x1p60, ShapeError, "range: ", count, " elements are too many");
+  const auto n = static_cast<int64_t>(count);
+  numel_of(IntList{&n, 1}, "range");
+  if (!integral) return finish(sequence(n, o, {.first = a, .step = by, .turn = n}), needs_grad);
+  return finish(
+      sequence(n, o, {.integral = true, .first_int = start.to_int(), .step_int = step.to_int(), .turn = n}),
+      needs_grad);
+}
+
+// base to the powers linspace(start, end, steps), computed in double as PyTorch does.
+template <class T>
+void fill_logspace(const Tensor& out, T base, T start, T end) {
+  const int64_t n = out.numel();
+  const T by = n > 1 ? (end - start) / static_cast<double>(n - 1) : T(0);
+  auto* to = static_cast<T*>(out.data());
+  for (int64_t i = 0; i < n; ++i)
+    to[i] = std::pow(base, i < n / 2 || n == 1 ? start + by * static_cast<double>(i)
+                                               : end - by * static_cast<double>(n - 1 - i));
+}
+std::complex<double> as_complex(const Scalar& s) { return {s.to_complex().re, s.to_complex().im}; }
+
+Tensor logspace_impl(const Scalar& start, const Scalar& end, int64_t steps, double base,
+                     std::optional<DType> dtype, std::optional<Device> device, bool needs_grad) {
+  WT_CHECK(steps >= 0, ValueError, "logspace: number of steps must be non-negative, got ", steps);
+  const bool complex_bounds = start.is_complex() || end.is_complex();
+  const TensorOptions o =
+      options(dtype, device, complex_bounds ? complex_of(default_dtype()) : default_dtype());
+  WT_CHECK(o.dtype != DType::Bool, NotImplementedError, "logspace: not implemented for ", o.dtype);
+  WT_CHECK(!complex_bounds || is_complex(o.dtype), Error, "logspace: value cannot be converted to type ",
+           o.dtype, " without overflow");
+  if (o.device.is_meta()) return finish(empty(IntList{&steps, 1}, o), needs_grad);
+  Tensor wide =
+      empty(IntList{&steps, 1}, {is_complex(o.dtype) ? DType::Complex128 : DType::Float64, Device{}});
+  if (is_complex(o.dtype)) {
+    fill_logspace<std::complex<double>>(wide, base, as_complex(start), as_complex(end));
+  } else {
+    for (const Scalar& v : {start, end}) check_fits(v, o.dtype);
+    const auto bound = [&](const Scalar& v) { return item(scalar_tensor(v, o.dtype)).to_double(); };
+    fill_logspace<double>(wide, base, bound(start), bound(end));
+  }
+  Tensor out = empty(wide.sizes(), o);
+  raw_copy(out, wide);
+  return finish(out, needs_grad);
+}
+
 Tensor eye_impl(int64_t n, std::optional<int64_t> m, std::optional<DType> dtype, std::optional<Device> device,
                 bool needs_grad) {
   int64_t columns = m.value_or(n);
@@ -209,6 +271,12 @@ const Op<Tensor(const Scalar&, const Scalar&, const Scalar&, OptDType, OptDevice
 const Op<Tensor(const Scalar&, const Scalar&, int64_t, OptDType, OptDevice, bool)> linspace_op(
     "linspace", linspace_impl, kFunction | kOut, {"start", "end", "steps", WT_OPTIONS},
     "`steps` numbers from start to end.");
+const Op<Tensor(const Scalar&, const Scalar&, const Scalar&, OptDType, OptDevice, bool)> range_op(
+    "range", range_impl, kFunction | kOut, {"start", "end", Arg::integer("step", 1), WT_OPTIONS},
+    "Deprecated: numbers from start to end, both included; arange leaves out the end.");
+const Op<Tensor(const Scalar&, const Scalar&, int64_t, double, OptDType, OptDevice, bool)> logspace_op(
+    "logspace", logspace_impl, kFunction | kOut | kComplex,
+    {"start", "end", "steps", {"base", 10.0}, WT_OPTIONS}, "base to the powers linspace(start, end, steps).");
 const Op<Tensor(int64_t, std::optional<int64_t>, OptDType, OptDevice, bool)> eye_op(
     "eye", eye_impl, kFunction | kOut | kComplex, {"n", {"m", none}, WT_OPTIONS},
     "n rows, m columns, 1 on the diagonal.");

@@ -25,6 +25,20 @@ Tensor nonzero_impl(const Tensor& given) {
   return out;
 }
 
+OneOrMany nonzero_as_impl(const Tensor& x, bool as_tuple) {
+  if (!as_tuple) return nonzero(x);
+  return unbind(nonzero(x.ndim() ? x : reshape(x, Shape{1})), 1);
+}
+
+Tensor take_impl(const Tensor& x, const Tensor& places) {
+  WT_CHECK(places.dtype() == DType::Int64, DtypeError,
+           "take: take(): Expected a long tensor for index, but got ", places.dtype());
+  WT_CHECK(x.numel() > 0 || places.numel() == 0, IndexError,
+           "take: take(): tried to take from an empty tensor");
+  const OptTensor indices[] = {places};
+  return index(reshape(x, Shape{-1}), indices);
+}
+
 // The index tensors as int64, broadcast to one shape, with the dims of x that they stand for brought to the
 // front.
 struct Plan {
@@ -241,10 +255,24 @@ const Op<Tensor(const Tensor&, Indices, const Tensor&, bool)> index_put{
     kFunction | kMethod | kComplex | kMovesOnly | kWidestCuda,
     {"input", "indices", "values", {"accumulate", false}},
     "index_put_ on a copy."};
-decltype(nonzero) nonzero{"_nonzero",
-                          nonzero_impl,
-                          kPrivate | kComplex,
-                          {"input"},
-                          "Positions of the non-zero elements, int64 [count, ndim]."};
+const char kNonzeroDoc[] = "Positions of the non-zero elements, int64 [count, ndim].";
+decltype(nonzero) nonzero{
+    "nonzero", nonzero_impl, kFunction | kMethod | kOut | kComplex, {"input"}, kNonzeroDoc};
+decltype(nonzero_as) nonzero_as{"nonzero",
+                                nonzero_as_impl,
+                                kFunction | kMethod | kComplex,
+                                {"input", {"as_tuple", false, kKeywordOnly}},
+                                "Positions of the non-zero elements, int64 [count, ndim], or with as_tuple "
+                                "one vector per dim."};
+namespace {
+const Op<Tensor(const Tensor&)> argwhere{
+    "argwhere", nonzero_impl, kFunction | kMethod | kComplex, {"input"}, kNonzeroDoc};
+const Op<Tensor(const Tensor&, const Tensor&)> take{
+    "take",
+    take_impl,
+    kFunction | kMethod | kOut | kComplex | kMovesOnly,
+    {"input", "index"},
+    "Elements of the flattened input at the indices, of which negative ones count from the end."};
+}  // namespace
 
 }  // namespace warptape::ops

@@ -13,5 +13,7 @@ extern WT_API const Op<Tensor(const Tensor&, Indices)> index;
 extern WT_API const Op<Tensor(const Tensor&, Indices, const Tensor&, bool)> index_put_;
 // The positions of the non-zero elements, int64 [count, ndim].
 extern WT_API const Op<Tensor(const Tensor&)> nonzero;
+// The same, or one vector per dim; a 0-dim tensor counts as one of one element then.
+extern WT_API const Op<OneOrMany(const Tensor&, bool)> nonzero_as;
 
 }  // namespace warptape::ops

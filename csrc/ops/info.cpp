@@ -1,4 +1,4 @@
-// What a tensor says of itself.
+// What tensors and dtypes say of themselves.
 #include "ops/op.h"
 
 namespace warptape::ops {
@@ -8,14 +8,23 @@ int64_t dim(const Tensor& x) { return x.ndim(); }
 int64_t numel(const Tensor& x) { return x.numel(); }
 Shape size(const Tensor& x) { return x.sizes(); }
 int64_t size_of(const Tensor& x, int64_t d) { return x.size(d); }
+std::vector<int64_t> stride(const Tensor& x) { return {x.strides().begin(), x.strides().end()}; }
 int64_t stride_of(const Tensor& x, int64_t d) {
-  WT_CHECK(x.ndim() > 0, IndexError, "stride: a 0-dim tensor has no strides");
-  return x.stride(d);
+  WT_CHECK(x.ndim() > 0, IndexError, "stride: Dimension specified as ", d, " but tensor has no dimensions");
+  return x.strides()[wrap_dim(d, x.ndim(), "stride")];
 }
+int64_t get_device(const Tensor& x) { return x.device().is_cuda() ? x.device().index : -1; }
 int64_t element_size(const Tensor& x) { return static_cast<int64_t>(x.itemsize()); }
 int64_t storage_offset(const Tensor& x) { return x.offset(); }
 int64_t data_ptr(const Tensor& x) { return static_cast<int64_t>(reinterpret_cast<intptr_t>(x.data())); }
-bool is_contiguous_impl(const Tensor& x) { return x.is_contiguous(); }
+bool is_contiguous_impl(const Tensor& x, std::optional<std::string_view>) { return x.is_contiguous(); }
+bool is_signed(const Tensor& x) { return x.dtype() != DType::Bool && x.dtype() != DType::UInt8; }
+bool is_nonzero(const Tensor& x) {
+  WT_CHECK(x.numel() > 0, ShapeError, "is_nonzero: Boolean value of Tensor with no values is ambiguous");
+  WT_CHECK(x.numel() == 1, ShapeError,
+           "is_nonzero: Boolean value of Tensor with more than one value is ambiguous: ", x);
+  return item(x).to_bool();
+}
 bool is_floating_point(const Tensor& x) { return is_floating(x.dtype()); }
 bool is_complex_tensor(const Tensor& x) { return is_complex(x.dtype()); }
 bool is_inference(const Tensor& x) { return x->inference; }
@@ -25,6 +34,22 @@ Tensor requires_grad_impl(const Tensor& x, bool value) {
   return x;
 }
 bool is_same_size(const Tensor& a, const Tensor& b) { return a.sizes() == b.sizes(); }
+
+// ---- promotion ----
+
+void add_operand(PromotionState& state, const Tensor& t) {
+  t.ndim() ? state.add_dimensioned(t.dtype()) : state.add_zero_dim(t.dtype());
+}
+void add_operand(PromotionState& state, const Scalar& s) { state.add_scalar(s.dtype()); }
+template <class A, class B>
+DType result_type(const A& a, const B& b) {
+  PromotionState state;
+  add_operand(state, a);
+  add_operand(state, b);
+  return state.result();
+}
+DType promote_types(DType a, DType b) { return promote(a, b); }
+bool can_cast_impl(DType from, DType to) { return can_cast(from, to); }
 
 using ToInt = Op<int64_t(const Tensor&)>;
 using ToBool = Op<bool(const Tensor&)>;
@@ -37,15 +62,33 @@ const ToInt dim_op{"dim", dim, kMethod | kComplex, {"input"}, "Number of dims."}
         "storage_offset", storage_offset, kMethod | kComplex, {"input"}, "Elements before the first one."},
     data_ptr_op{"data_ptr", data_ptr, kMethod | kComplex, {"input"}, "Address of the first element."};
 const Op<Shape(const Tensor&)> size_op{"size", size, kMethod | kComplex, {"input"}, "Sizes."};
+const Op<std::vector<int64_t>(const Tensor&)> stride_op{
+    "stride", stride, kMethod | kComplex, {"input"}, "Strides in elements."};
 const Op<int64_t(const Tensor&, int64_t)> size_of_op{
     "size", size_of, kMethod | kComplex, {"input", "dim"}, "Size of one dim."},
     stride_of_op{
-        "_stride", stride_of, kPrivate | kComplex, {"input", "dim"}, "Stride of one dim, in elements."};
-const ToBool is_contiguous_op{"_is_contiguous",
-                              is_contiguous_impl,
-                              kPrivate | kComplex,
-                              {"input"},
-                              "Whether elements lie in order without gaps."},
+        "stride", stride_of, kMethod | kComplex, {"input", "dim"}, "Stride of one dim, in elements."};
+const ToInt get_device_op{"get_device",
+                          get_device,
+                          kFunction | kMethod | kComplex,
+                          {"input"},
+                          "The number of the tensor's GPU, -1 on the CPU."};
+const Op<bool(const Tensor&, std::optional<std::string_view>)> is_contiguous_op{
+    "is_contiguous",
+    is_contiguous_impl,
+    kMethod | kComplex,
+    {"input", {"memory_format", none}},
+    "Whether elements lie in row-major order without gaps."};
+const ToBool is_signed_op{"is_signed",
+                          is_signed,
+                          kFunction | kMethod | kComplex,
+                          {"input"},
+                          "Whether the dtype has negative numbers."},
+    is_nonzero_op{"is_nonzero",
+                  is_nonzero,
+                  kFunction | kMethod | kComplex,
+                  {"input"},
+                  "Whether the only element is not 0."},
     is_floating_op{"is_floating_point",
                    is_floating_point,
                    kFunction | kMethod | kComplex,
@@ -73,6 +116,29 @@ const Op<bool(const Tensor&, const Tensor&)> is_same_size_op{"is_same_size",
                                                              kFunction | kMethod | kComplex,
                                                              {"input", "other"},
                                                              "Whether the sizes are equal."};
+
+const char kResultDoc[] = "The dtype of an arithmetic op on two tensors or numbers.";
+const Op<DType(const Tensor&, const Tensor&)> result_type_tt{"result_type",
+                                                             result_type<Tensor, Tensor>,
+                                                             kFunction | kComplex | kMixedDevices,
+                                                             {"tensor1", "tensor2"},
+                                                             kResultDoc};
+const Op<DType(const Tensor&, const Scalar&)> result_type_ts{
+    "result_type", result_type<Tensor, Scalar>, kFunction | kComplex, {"tensor", "other"}, kResultDoc};
+const Op<DType(const Scalar&, const Tensor&)> result_type_st{
+    "result_type", result_type<Scalar, Tensor>, kFunction | kComplex, {"scalar", "tensor"}, kResultDoc};
+const Op<DType(const Scalar&, const Scalar&)> result_type_ss{
+    "result_type", result_type<Scalar, Scalar>, kFunction | kComplex, {"scalar1", "scalar2"}, kResultDoc};
+const Op<DType(DType, DType)> promote_types_op{"promote_types",
+                                               promote_types,
+                                               kFunction | kComplex,
+                                               {"type1", "type2"},
+                                               "The smallest dtype that both convert to."};
+const Op<bool(DType, DType)> can_cast_op{"can_cast",
+                                         can_cast_impl,
+                                         kFunction | kComplex,
+                                         {"from_", "to"},
+                                         "Whether a result of one dtype may be stored in another."};
 
 }  // namespace
 }  // namespace warptape::ops

@@ -14,6 +14,7 @@ extern WT_API const Op<Tensor(const Tensor&, const Tensor&, const OptTensor&)> l
 // input1 [..., i], input2 [..., j], weight [n, i, j], bias [n]
 extern WT_API const Op<Tensor(const Tensor&, const Tensor&, const Tensor&, const OptTensor&)> bilinear;
 extern WT_API const Op<Tensor(std::string_view, TensorList)> einsum;
-extern WT_API const Op<Tensor(const Tensor&, const Tensor&, IntList, IntList)> tensordot_dims;
+// dims: those of a to sum over, and those of b.
+extern WT_API const Op<Tensor(const Tensor&, const Tensor&, std::span<const Shape>)> tensordot;
 
 }  // namespace warptape::ops

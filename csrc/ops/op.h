@@ -99,6 +99,7 @@ struct Result {
     Double,
     Scalar,
     IntList,
+    IntTuple,  // IntList that is no size: Python gets a plain tuple
     DType,
     OneOrMany,  // Tensor or List, as the arguments ask; `kind` then says which
   };
@@ -275,6 +276,8 @@ WT_RETURN(int64_t, Int, r.scalar = x, r.scalar.to_int());
 WT_RETURN(double, Double, r.scalar = x, r.scalar.to_double());
 WT_RETURN(Scalar, Scalar, r.scalar = x, r.scalar);
 WT_RETURN(Shape, IntList, r.ints = std::move(x), std::move(r.ints));
+WT_RETURN(std::vector<int64_t>, IntTuple, r.ints = Shape(IntList(x)),
+          (std::vector<int64_t>(r.ints.begin(), r.ints.end())));
 WT_RETURN(DType, DType, r.dtype = x, r.dtype);
 #undef WT_RETURN
 template <> struct ReturnTraits<OneOrMany> {

@@ -1,6 +1,7 @@
 // What is composed of products.
 #include "ops/elementwise.h"
 #include "ops/matmul.h"
+#include "ops/reduce.h"
 #include "ops/view.h"
 
 namespace warptape::ops {
@@ -28,7 +29,8 @@ Tensor inner_impl(const Tensor& a, const Tensor& b) {
   if (a.ndim() == 0 || b.ndim() == 0) return a * b;
   WT_CHECK(a.sizes().back() == b.sizes().back(), ShapeError,
            "inner: the last dims must be equal, got shapes ", a.sizes(), " and ", b.sizes());
-  return tensordot_dims(a, b, Shape{-1}, Shape{-1});
+  const Shape last[] = {{-1}, {-1}};
+  return tensordot(a, b, last);
 }
 
 // The batch is laid along k: one product sums it.
@@ -74,10 +76,21 @@ Tensor bilinear_impl(const Tensor& x1, const Tensor& x2, const Tensor& w, const 
 }
 
 // Sums over the dims given of both: the others of a, then those of b, remain.
-Tensor tensordot_impl(const Tensor& a, const Tensor& b, IntList dims_a, IntList dims_b) {
-  Shape da = wrap_dims(dims_a, a.ndim(), "tensordot"), db = wrap_dims(dims_b, b.ndim(), "tensordot");
+Tensor tensordot_impl(const Tensor& x, const Tensor& y, std::span<const Shape> dims) {
+  Tensor a = x, b = y;
+  WT_CHECK(dims.size() == 2, ShapeError, "tensordot: expected a list of dims for each operand, got ",
+           dims.size(), " lists");
+  WT_CHECK(a.dtype() == b.dtype(), DtypeError, "tensordot: both inputs should have same dtype, got ",
+           a.dtype(), " and ", b.dtype());
+  Shape da = wrap_dims(dims[0], a.ndim(), "tensordot"), db = wrap_dims(dims[1], b.ndim(), "tensordot");
   WT_CHECK(da.size() == db.size(), ShapeError,
            "tensordot: both operands need the same number of dims to sum over, got ", da, " and ", db);
+  // A dim of size 1 is broadcast: it multiplies the other operand's sum.
+  for (size_t i = 0; i < da.size(); ++i) {
+    const int64_t na = a.sizes()[da[i]], nb = b.sizes()[db[i]];
+    if (na == 1 && nb != 1) b = sum(b, IntList(&db[i], 1), true, std::nullopt);
+    if (nb == 1 && na != 1) a = sum(a, IntList(&da[i], 1), true, std::nullopt);
+  }
   int64_t m = 1, k = 1, n = 1;
   Shape order_a, order_b, sizes;
   auto rest = [&](const Tensor& x, const Shape& summed, Shape& order, int64_t& count) {
@@ -99,6 +112,27 @@ Tensor tensordot_impl(const Tensor& a, const Tensor& b, IntList dims_a, IntList 
   rest(b, db, order_b, n);
   return reshape(mm(reshape(permute(a, order_a), Shape{m, k}), reshape(permute(b, order_b), Shape{k, n})),
                  sizes);
+}
+
+// The last `count` dims of a with the first of b.
+Tensor tensordot_count(const Tensor& a, const Tensor& b, int64_t count) {
+  WT_CHECK(count >= 0, ShapeError, "tensordot: tensordot expects dims >= 0, but got dims=", count);
+  WT_CHECK(count <= std::min(a.ndim(), b.ndim()), ShapeError,
+           "tensordot: tensordot expects dims < ndim_a or ndim_b, but got dims=", count);
+  Shape dims[2];
+  for (int64_t d = 0; d < count; ++d) dims[0].push_back(a.ndim() - count + d), dims[1].push_back(d);
+  return tensordot(a, b, dims);
+}
+// As the two forms above: a number of dims, or two rows of dims.
+Tensor tensordot_tensor(const Tensor& a, const Tensor& b, const Tensor& dims) {
+  if (dims.numel() <= 1) return tensordot_count(a, b, item(dims).to_int());
+  WT_CHECK(dims.ndim() == 2 && dims.sizes()[0] == 2, ShapeError,
+           "tensordot: expected dims of shape [2, n], got ", dims);
+  Shape lists[2];
+  for (int64_t i = 0; i < 2; ++i)
+    for (int64_t k = 0; k < dims.sizes()[1]; ++k)
+      lists[i].push_back(item(select(select(dims, 0, i), 0, k)).to_int());
+  return tensordot(a, b, lists);
 }
 
 constexpr uint32_t kBoth = kFunction | kMethod | kOut;
@@ -128,10 +162,25 @@ decltype(bilinear) bilinear{
     kNN | kFunction | kComplex | kLowerCpu | kWidestCuda,
     {"input1", "input2", "weight", {"bias", none}},
     "input1 [..., in1], weight [out, in1, in2], input2 [..., in2] -> [..., out], plus bias."};
-decltype(tensordot_dims) tensordot_dims{"tensordot",
-                                        tensordot_impl,
-                                        kPrivate | kComplex | kWidestCuda,
-                                        {"a", "b", "dims_self", "dims_other"},
-                                        "Sums over the given dims of both operands."};
+constexpr uint32_t kTensordot = kFunction | kOut | kComplex | kWidestCuda;
+namespace {
+const Op<Tensor(const Tensor&, const Tensor&, const Tensor&)> tensordot_of_tensor{
+    "tensordot",
+    tensordot_tensor,
+    kTensordot | kMixedDevices,
+    {"a", "b", "dims"},
+    "tensordot with the dims in a tensor."};
+const Op<Tensor(const Tensor&, const Tensor&, int64_t)> tensordot_of_count{
+    "tensordot",
+    tensordot_count,
+    kTensordot,
+    {"a", "b", Arg::integer("dims", 2)},
+    "Sums of products over the last dims of a and the first of b."};
+}  // namespace
+decltype(tensordot) tensordot{"tensordot",
+                              tensordot_impl,
+                              kTensordot,
+                              {"a", "b", "dims"},
+                              "Sums of products over a list of dims each."};
 
 }  // namespace warptape::ops

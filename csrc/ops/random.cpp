@@ -10,8 +10,11 @@
 #include "kernels/cpu/interrupt.h"
 #include "kernels/dispatch.h"
 #include "kernels/random.h"
-#include "ops/op.h"
+#include "ops/copy.h"
+#include "ops/elementwise.h"
+#include "ops/reduce.h"
 #include "ops/sort.h"
+#include "ops/view.h"
 
 namespace warptape::ops {
 namespace {
@@ -419,6 +422,77 @@ Tensor normal_size_impl(double mean, double std, IntList size, Generator* g, Opt
   return out;
 }
 
+// ---- multinomial ---------------------------------------------------------------------------------------
+
+void check_weights(const Tensor& x, int64_t samples, bool replacement) {
+  WT_CHECK(x.ndim() == 1 || x.ndim() == 2, ShapeError, "multinomial: prob_dist must be 1 or 2 dim, got ", x);
+  WT_CHECK(is_floating(x.dtype()), DtypeError,
+           "multinomial: multinomial only supports floating-point dtypes for input, got: ", x.dtype());
+  WT_CHECK(samples > 0, Error, "multinomial: cannot sample n_sample <= 0 samples, got ", samples);
+  WT_CHECK(replacement || samples <= x.sizes().back(), Error,
+           "multinomial: cannot sample n_sample > prob_dist.size(-1) samples without replacement");
+  WT_CHECK(x.sizes().back() > 0, ShapeError, "multinomial: expected at least one category, got ", x);
+  if (x.is_meta() || x.numel() == 0) return;
+  const Tensor valid = all(logical_and(ge_ts(x, 0), isfinite(x)), std::nullopt, false);
+  WT_CHECK(item(valid).to_bool(), Error,
+           "multinomial: probability tensor contains either `inf`, `nan` or element < 0");
+  const Tensor some = all(any(gt_ts(x, 0), IntList(Shape{-1}), false), std::nullopt, false);
+  WT_CHECK(item(some).to_bool(), Error,
+           "multinomial: invalid multinomial distribution (sum of probabilities <= 0)");
+}
+
+// Draws of a row with replacement: the first category whose cumulative weight is not below a uniform number.
+// The sums are rounded in the weights' dtype after each step, as PyTorch's are.
+template <class T>
+void draw_row(const T* weights, int64_t n, int64_t* out, int64_t samples, Generator& g) {
+  std::vector<T> edges(static_cast<size_t>(n));
+  std::partial_sum(weights, weights + n, edges.begin());
+  const T sum = edges.back();
+  for (T& e : edges) e /= sum;
+  edges.back() = 1;
+  for (int64_t i = 0; i < samples; ++i)
+    out[i] = std::lower_bound(edges.begin(), edges.end(), g.uniform_double()) - edges.begin();
+}
+
+Tensor draw_with_replacement(const Tensor& x, int64_t samples, Generator* given) {
+  Shape sizes = x.sizes();
+  sizes.back() = samples;
+  if (on_device(x)) {
+    const Tensor edges = cumsum(cast(x, DType::Float64), -1, std::nullopt);
+    const Tensor total = narrow(edges, -1, x.sizes().back() - 1, 1);
+    const Tensor draws = rand_impl(sizes, given, DType::Float64, x.device(), false) * total;
+    return clamp(searchsorted(edges, draws, false, false), std::nullopt, Scalar(x.sizes().back() - 1));
+  }
+  const Tensor weights =
+      raw_contiguous(raw_cast(x, x.dtype() == DType::Float64 ? DType::Float64 : DType::Float32));
+  const Tensor out = empty(sizes, {DType::Int64, x.device()});
+  Ref<Generator> g = generator_for("multinomial", x.device(), given);
+  std::lock_guard lock(g->mutex);
+  const auto draw = [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const int64_t n = x.sizes().back();
+    for (int64_t row = 0; row < x.numel() / n; ++row)
+      draw_row(weights.data_as<T>() + row * n, n, out.data_as<int64_t>() + row * samples, samples, *g);
+  };
+  dispatch(kernels::Types<float, double>{}, weights.dtype(), draw, "multinomial");
+  return out;
+}
+
+Tensor multinomial_impl(const Tensor& given, int64_t samples, bool replacement, Generator* g) {
+  const Tensor x = detach(given);
+  check_weights(x, samples, replacement);
+  if (x.is_meta() || x.numel() == 0) {
+    Shape sizes = x.sizes();
+    sizes.back() = samples;
+    return empty(sizes, {DType::Int64, x.device()});
+  }
+  if (replacement && samples > 1) return draw_with_replacement(x, samples, g);
+  // The largest of weight / Exp(1) are a draw without replacement (Efraimidis and Spirakis, 2006); in the
+  // weights' own dtype, so that one seed gives PyTorch's draws.
+  const Tensor races = x / exponential_impl(empty_like_layout(x, x.dtype()), 1, g);
+  return std::get<1>(topk(races, samples, -1, true, true));
+}
+
 #define WT_OPTIONS \
   {"dtype", none, kKeywordOnly}, {"device", none, kKeywordOnly}, { "requires_grad", false, kKeywordOnly }
 #define WT_GENERATOR {"generator", none, kKeywordOnly}
@@ -481,6 +555,10 @@ const Op<Tensor(const Tensor&, Generator*)> bernoulli_op("bernoulli", bernoulli_
                                                          kFunction | kMethod | kOut | kRandom,
                                                          {"input", WT_GENERATOR},
                                                          "1 with input's probabilities, else 0.");
+const Op<Tensor(const Tensor&, int64_t, bool, Generator*)> multinomial_op(
+    "multinomial", multinomial_impl, kFunction | kMethod | kOut | kRandom,
+    {"input", "num_samples", {"replacement", false}, WT_GENERATOR},
+    "Indices drawn with the probabilities (up to a factor) of input's last dim, int64 [*, num_samples].");
 
 }  // namespace
 }  // namespace warptape::ops

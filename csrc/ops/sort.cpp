@@ -131,34 +131,38 @@ Tensor searchsorted_number(const Tensor& sorted, const Scalar& value, bool narro
 
 constexpr uint32_t kBoth = kFunction | kMethod;
 
-const Op<Pair(const Tensor&, int64_t, bool, bool)> sort_op{
+}  // namespace
+
+decltype(sort) sort{
     "sort",
     sort_impl,
     kBoth | kOut,
     {"input", Arg::integer("dim", -1), {"descending", false}, {"stable", false, kKeywordOnly}},
     "Values in order along dim, and where they were; always stable.",
     {"values", "indices"}};
-const Op<Pair(const Tensor&, int64_t, int64_t, bool, bool)> topk_op{
-    "topk",
-    topk_impl,
-    kBoth | kOut,
-    {"input", "k", Arg::integer("dim", -1), {"largest", true}, {"sorted", true}},
-    "The k largest (or smallest) of a dim, in order, and where they were.",
-    {"values", "indices"}};
-const Op<Pair(const Tensor&, int64_t, int64_t, bool)> kthvalue_op{
+decltype(topk) topk{"topk",
+                    topk_impl,
+                    kBoth | kOut,
+                    {"input", "k", Arg::integer("dim", -1), {"largest", true}, {"sorted", true}},
+                    "The k largest (or smallest) of a dim, in order, and where they were.",
+                    {"values", "indices"}};
+namespace {
+const Op<Pair(const Tensor&, int64_t, int64_t, bool)> kthvalue{
     "kthvalue",
     kthvalue_impl,
     kBoth | kOut,
     {"input", "k", Arg::integer("dim", -1), {"keepdim", false}},
     "The k-th smallest of a dim.",
     {"values", "indices"}};
-const Op<Tensor(const Tensor&, const Tensor&, bool, bool)> searchsorted_op{
+}  // namespace
+decltype(searchsorted) searchsorted{
     "searchsorted",
     searchsorted_impl,
     kFunction | kOut,
     {"sorted_sequence", "input", {"out_int32", false, kKeywordOnly}, {"right", false, kKeywordOnly}},
     "Where each value would go in its sorted row."};
-const Op<Tensor(const Tensor&, const Scalar&, bool, bool)> searchsorted_number_op{
+namespace {
+const Op<Tensor(const Tensor&, const Scalar&, bool, bool)> searchsorted_of_number{
     "searchsorted",
     searchsorted_number,
     kFunction | kOut,

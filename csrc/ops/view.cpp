@@ -5,6 +5,7 @@
 
 #include "kernels/cpu/interrupt.h"
 #include "ops/copy.h"
+#include "ops/elementwise.h"
 
 namespace warptape::ops {
 namespace {
@@ -280,7 +281,7 @@ std::vector<Tensor> chunk_impl(const Tensor& x, int64_t chunks, int64_t dim) {
 }
 
 std::vector<Tensor> unbind_impl(const Tensor& x, int64_t dim) {
-  WT_CHECK(x.ndim() > 0, ShapeError, "unbind: cannot unbind a 0-dim tensor");
+  WT_CHECK(x.ndim() > 0, IndexError, "unbind: Dimension specified as ", dim, " but tensor has no dimensions");
   dim = wrap_dim(dim, x.ndim(), "unbind");
   return list_of(x.sizes()[dim], [&](int64_t i) { return select_impl(x, dim, i); });
 }
@@ -339,6 +340,51 @@ Tensor view_dtype_impl(const Tensor& x, DType dtype) {
   return alias(x, std::move(sizes), std::move(strides), offset, dtype);
 }
 
+Tensor ravel_impl(const Tensor& x) { return reshape(contiguous(x), Shape{-1}); }
+
+// ---- attributes: x.T, x.mT, x.H, x.mH ----
+
+Tensor reversed_impl(const Tensor& x) {
+  Shape dims = identity_dims(x);
+  std::reverse(dims.begin(), dims.end());
+  return permute(x, dims);
+}
+Tensor matrices_transposed(const char* name, const Tensor& x) {
+  WT_CHECK(x.ndim() >= 2, ShapeError, name, ": tensor.", name,
+           " is only supported on matrices or batches of matrices. Got ", x.ndim(), "-D tensor.");
+  return transpose(x, -2, -1);
+}
+Tensor mt_impl(const Tensor& x) { return matrices_transposed("mT", x); }
+Tensor mh_impl(const Tensor& x) { return x.ndim() ? conjugate(matrices_transposed("mH", x)) : conjugate(x); }
+Tensor h_impl(const Tensor& x) {
+  WT_CHECK(x.ndim() == 0 || x.ndim() == 2, ShapeError,
+           "H: tensor.H is only supported on matrices (2-D tensors). Got ", x.ndim(), "-D tensor.");
+  return mh_impl(x);
+}
+
+// ---- in place: the tensor takes over the geometry and the history of a view of itself -------------------
+
+Tensor become(const char* op, const Tensor& self, const Tensor& view) {
+  bool recorded = needs_grad(self);
+  check_inplace(self, op, recorded);
+  Edge history = recorded ? gradient_edge(view) : Edge();
+  self->set_geometry(view.sizes(), view.strides(), view.offset());
+  self.bump_version();
+  if (history) set_gradient_edge(self, std::move(history));
+  return self;
+}
+template <const auto& OP, class Sig>
+struct InPlaceView;
+template <const auto& OP, class... A>
+struct InPlaceView<OP, Op<Tensor(const Tensor&, A...)>> {
+  static Tensor call(const Tensor& self, A... args) { return become(OP.name, self, OP(self, args...)); }
+};
+template <const auto& OP>
+auto in_place_view(const char* name) {
+  using Type = std::remove_cvref_t<decltype(OP)>;
+  return Type(name, InPlaceView<OP, Type>::call, OP);
+}
+
 constexpr uint32_t kBoth = kFunction | kMethod;
 
 }  // namespace
@@ -387,7 +433,7 @@ decltype(squeeze_dim) squeeze_dim{"squeeze",
 const Op<Tensor(const Tensor&, IntList)> squeeze_list{"squeeze",
                                                       squeeze_list_impl,
                                                       kBoth | kComplex,
-                                                      {"input", "dim"},
+                                                      {"input", {"dim", kVarArgs}},
                                                       "A view without those dims that have size 1."};
 decltype(permute) permute{"permute",
                           permute_impl,
@@ -451,12 +497,12 @@ const Op<std::vector<Tensor>(const Tensor&, int64_t, int64_t)> chunk{
     kBoth | kComplex,
     {"input", "chunks", Arg::integer("dim", 0)},
     "At most `chunks` views of equal length (the last may be shorter)."};
-const Op<std::vector<Tensor>(const Tensor&, int64_t)> unbind{"unbind",
-                                                             unbind_impl,
-                                                             kBoth | kComplex,
-                                                             {"input", Arg::integer("dim", 0)},
-                                                             "One view per index of a dim."};
-const Op<Tensor(const Tensor&, int64_t, int64_t, int64_t)> diagonal{
+decltype(unbind) unbind{"unbind",
+                        unbind_impl,
+                        kBoth | kComplex,
+                        {"input", Arg::integer("dim", 0)},
+                        "One view per index of a dim."};
+decltype(diagonal) diagonal{
     "diagonal",
     diagonal_impl,
     kBoth | kComplex,
@@ -470,6 +516,23 @@ const Op<Tensor(const Tensor&, int64_t, int64_t, int64_t)> diagonal{
                     "A view of the diagonals of matrices."};
 decltype(detach) detach{
     "detach", detach_impl, kBoth | kComplex, {"input"}, "The same memory without history."};
+const Op<Tensor(const Tensor&)> ravel{
+    "ravel", ravel_impl, kBoth | kComplex, {"input"}, "All elements in one dim, a view of contiguous ones."};
+const Op<Tensor(const Tensor&)> reversed{
+    "numpy_T", reversed_impl, kPrivate | kComplex, {"input"}, "The tensor with its dims reversed."},
+    mt{"mT", mt_impl, kPrivate | kComplex, {"input"}, "The tensor with its last two dims swapped."},
+    h{"matrix_H", h_impl, kPrivate | kComplex, {"input"}, "The conjugate of the transpose of a matrix."},
+    mh{"mH",
+       mh_impl,
+       kPrivate | kComplex,
+       {"input"},
+       "The conjugate of the tensor with its last two dims swapped."};
+const auto squeeze_ = in_place_view<squeeze>("squeeze_"), t_ = in_place_view<t>("t_");
+const auto squeeze_dim_ = in_place_view<squeeze_dim>("squeeze_"),
+           unsqueeze_ = in_place_view<unsqueeze>("unsqueeze_");
+const auto squeeze_list_ = in_place_view<squeeze_list>("squeeze_");
+const auto transpose_ = in_place_view<transpose>("transpose_"),
+           swapaxes_ = in_place_view<swapaxes>("swapaxes_"), swapdims_ = in_place_view<swapdims>("swapdims_");
 const Op<Tensor(const Tensor&)> detach_{
     "detach_", detach_inplace, kMethod | kComplex, {{"input", kWritten}}, "Forgets the tensor's history."};
 

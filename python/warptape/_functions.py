@@ -13,7 +13,6 @@ __all__ = [
     "are_deterministic_algorithms_enabled",
     "as_tensor",
     "asarray",
-    "clone",
     "finfo",
     "from_dlpack",
     "frombuffer",
@@ -28,7 +27,6 @@ __all__ = [
     "set_float32_matmul_precision",
     "set_printoptions",
     "tensor",
-    "tensordot",
     "use_deterministic_algorithms",
 ]
 
@@ -70,11 +68,6 @@ def asarray(
     if has_cuda_array(obj):
         obj = from_cuda_array(obj)
     return _C._tensor(obj, dtype, device, requires_grad, bool(copy))
-
-
-def clone(input: Tensor, *, memory_format: Any = None) -> Tensor:
-    """A recorded copy of input."""
-    return _C._private._clone(input)
 
 
 def is_tensor(obj: Any) -> bool:
@@ -197,23 +190,6 @@ def rebuild_tensor(
     if cls is not Tensor:
         return Tensor._make_subclass(cls, t, requires_grad)
     return t.requires_grad_(requires_grad)
-
-
-def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
-    """Sums products over `dims`: the last n of `a` with the first n of `b`, or two lists of dims.
-
-    Raises:
-        ShapeError: sizes of summed dims differ.
-        TypeError: an operand is not a tensor.
-    """
-    if not isinstance(a, Tensor) or not isinstance(b, Tensor):
-        raise TypeError(f"tensordot: expected two tensors, got {type(a).__name__} and {type(b).__name__}")
-    if isinstance(dims, int):
-        if dims < 0 or dims > min(a.ndim, b.ndim):
-            raise _C.ShapeError(f"tensordot: expected 0 <= dims <= both operands' number of dims, got {dims}")
-        return _C._private.tensordot(a, b, tuple(range(a.ndim - dims, a.ndim)), tuple(range(dims)))
-    first, second = dims
-    return _C._private.tensordot(a, b, first, second)
 
 
 def _find_op(place: str, name: str) -> Any:

@@ -7,10 +7,11 @@ from typing import Any
 
 from . import _C
 from ._arguments import checked, same_device
-from ._composed import broadcast_shapes, broadcast_tensors, result_type
 from ._tensor import Tensor
 
 _ops = _C._functions
+broadcast_shapes, broadcast_tensors = _ops.broadcast_shapes, _ops.broadcast_tensors
+result_type = _ops.result_type
 
 __all__ = ["frexp", "gcd", "lcm", "ldexp", "mvlgamma", "nextafter"]
 

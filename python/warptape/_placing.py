@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import _C
-from ._aliases import diff
 from ._arguments import checked, same_device
-from ._composed import broadcast_tensors, meshgrid, nonzero, promote_types
 from ._functions import iinfo
 from ._statistics import bincount
 from ._tensor import Tensor
 
 _ops = _C._functions
+broadcast_tensors, diff, meshgrid = _ops.broadcast_tensors, _ops.diff, _ops.meshgrid
+nonzero, promote_types = _ops.nonzero, _ops.promote_types
 
 __all__ = [
     "addr",

@@ -8,10 +8,10 @@ from typing import Any
 
 from . import _C
 from ._arguments import checked
-from ._composed import broadcast_shapes, broadcast_tensors
 from ._tensor import Tensor
 
 _ops = _C._functions
+broadcast_shapes, broadcast_tensors = _ops.broadcast_shapes, _ops.broadcast_tensors
 
 __all__ = ["bernoulli", "binomial", "normal", "poisson"]
 

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import _C
-from ._aliases import diff
 from ._arguments import checked
 from ._tensor import Tensor
 
 _ops = _C._functions
+diff = _ops.diff
 
 __all__ = [
     "bincount",

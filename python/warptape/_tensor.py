@@ -10,55 +10,6 @@ from typing import Any
 from . import _C
 from .utils.hooks import RemovableHandle
 
-_to, _clone, _contiguous = _C._private._to, _C._private._clone, _C._private._contiguous
-_become = _C._private._become
-
-
-def _parse_to(
-    args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[_C.device | None, _C.dtype | None, bool, bool]:
-    """The device, dtype, copy and non_blocking given to `Tensor.to`, in any of PyTorch's forms:
-    (device, dtype, ..), (dtype, ..) or (other, ..), where `..` is non_blocking, copy."""
-    first = args[0] if args else None
-    if isinstance(first, Tensor):
-        names: tuple[str, ...] = ("other", "non_blocking", "copy")
-    elif isinstance(first, _C.dtype) or first in (builtins.float, builtins.int, builtins.bool, complex):
-        names = ("dtype", "non_blocking", "copy")
-    else:
-        names = ("device", "dtype", "non_blocking", "copy")
-    if len(args) > len(names):
-        raise TypeError(f"to() takes at most {len(names)} positional arguments, {len(args)} were given")
-    given: dict[str, Any] = dict(zip(names, args, strict=False))
-    for name, value in kwargs.items():
-        if name in given:
-            raise TypeError(f"to() got multiple values for argument {name!r}")
-        if name not in names and name != "memory_format":
-            raise TypeError(f"to() got an unexpected keyword argument {name!r}")
-        given[name] = value
-    place: Any = given.get("device")
-    kind = given.get("dtype")
-    if isinstance(first, Tensor):
-        place, kind = first.device, first.dtype
-    if isinstance(place, str | builtins.int) and not isinstance(place, builtins.bool):
-        place = _C.device(place)
-    return place, kind, given.get("copy", False), given.get("non_blocking", False)
-
-
-def _conversion(name: str, dtype: _C.dtype) -> Callable[..., Tensor]:
-    """The method Tensor.name, which converts to dtype."""
-
-    def method(self: Tensor, memory_format: Any = None) -> Tensor:
-        try:
-            return _to(self, None, dtype)
-        except TypeError:
-            if isinstance(self, _C.TensorBase):
-                raise
-            raise TypeError(f"{name}: expected a Tensor, got {type(self).__name__}") from None
-
-    method.__name__, method.__qualname__ = name, f"Tensor.{name}"
-    method.__doc__ = f"To {dtype.__name__}."
-    return method
-
 
 def warn_of_copy(call: str) -> None:
     """Warns of a tensor given to torch.tensor or new_tensor, which leave its history behind."""
@@ -131,53 +82,11 @@ class Tensor(_C.TensorBase):
     def _is_view(self) -> bool:
         return self._base is not None
 
-    def squeeze_(self, *dims: Any) -> Tensor:
-        """squeeze of this tensor itself."""
-        return _become(self, self.squeeze(*dims))
-
-    def unsqueeze_(self, dim: int) -> Tensor:
-        """unsqueeze of this tensor itself."""
-        return _become(self, self.unsqueeze(dim))
-
-    def transpose_(self, dim0: int, dim1: int) -> Tensor:
-        """transpose of this tensor itself."""
-        return _become(self, self.transpose(dim0, dim1))
-
-    def t_(self) -> Tensor:
-        """t of this tensor itself."""
-        return _become(self, self.t())
-
     def retain_grad(self) -> None:
         """Keeps the gradient of a tensor that is not a leaf in `.grad`."""
         _C._retain_grad(self)
 
     # ---- copies and conversions ----
-
-    def clone(self, *, memory_format: Any = None) -> Tensor:
-        """A recorded copy with its own memory."""
-        return _clone(self)
-
-    def contiguous(self, memory_format: Any = None) -> Tensor:
-        """The tensor with its elements in row-major order; itself when they are."""
-        return _contiguous(self)
-
-    def is_contiguous(self, memory_format: Any = None) -> builtins.bool:
-        """Whether the elements lie in row-major order without gaps."""
-        return _C._private._is_contiguous(self)
-
-    def stride(self, dim: builtins.int | None = None) -> int | tuple[int, ...]:
-        """Strides in elements, of all dims or of one."""
-        if dim is not None:
-            return _C._private._stride(self, dim)
-        return tuple(_C._private._stride(self, d) for d in range(self.ndim))
-
-    def to(self, *args: Any, **kwargs: Any) -> Tensor:
-        """The tensor in another dtype or on another device: `to(dtype)`, `to(device, dtype)`, `to(other)`.
-
-        With `non_blocking=True` a copy from page-locked memory to a device, or from a device to the host,
-        goes on while the host does; read a host result after `warptape.cuda.synchronize()` only.
-        """
-        return _to(self, *_parse_to(args, kwargs))
 
     def type(self, dtype: Any = None, non_blocking: builtins.bool = False) -> Any:
         """The tensor in another dtype; without an argument, the name of its legacy type."""
@@ -186,40 +95,7 @@ class Tensor(_C.TensorBase):
         if dtype is None:
             return name_of(self)
         kind, place = dtype_and_device(dtype)
-        return _to(self, None if place is None else _C.device(place), kind, False, non_blocking)
-
-    def type_as(self, other: Tensor) -> Tensor:
-        """The tensor in other's dtype and on its device."""
-        if not isinstance(self, _C.TensorBase) or not isinstance(other, _C.TensorBase):
-            kinds = " and ".join(builtins.type(t).__name__ for t in (self, other))
-            raise TypeError(f"type_as: expected two tensors, got {kinds}")
-        return _to(self, other.device, other.dtype)
-
-    def cpu(self, memory_format: Any = None) -> Tensor:
-        """The tensor in host memory."""
-        return _to(self, _C.device("cpu"))
-
-    def cuda(
-        self, device: Any = None, non_blocking: builtins.bool = False, memory_format: Any = None
-    ) -> Tensor:
-        """The tensor on a GPU, the current one by default. DeviceError says what is missing."""
-        place = _C.device("cuda" if device is None else device)
-        if place.type != "cuda":
-            raise _C.DeviceError(f"cuda: Invalid device, must be cuda device, got {place}")
-        return _to(self, place, None, False, non_blocking)
-
-    float = _conversion("float", _C.float32)
-    double = _conversion("double", _C.float64)
-    cfloat = _conversion("cfloat", _C.complex64)
-    cdouble = _conversion("cdouble", _C.complex128)
-    half = _conversion("half", _C.float16)
-    bfloat16 = _conversion("bfloat16", _C.bfloat16)
-    long = _conversion("long", _C.int64)
-    int = _conversion("int", _C.int32)
-    short = _conversion("short", _C.int16)
-    char = _conversion("char", _C.int8)
-    byte = _conversion("byte", _C.uint8)
-    bool = _conversion("bool", _C.bool)
+        return self.to(None if place is None else _C.device(place), kind, non_blocking)
 
     def numpy(self, *, force: builtins.bool = False) -> Any:
         """An ndarray on the same memory. RuntimeError while a gradient is required, unless forced."""
@@ -280,26 +156,10 @@ class Tensor(_C.TensorBase):
 
     # ---- Python's protocols ----
 
-    @property
-    def T(self) -> Tensor:
-        """The tensor with its dims reversed."""
-        return self.permute(tuple(range(self.ndim - 1, -1, -1)))
-
-    @property
-    def mT(self) -> Tensor:
-        """The tensor with its last two dims swapped."""
-        return self.transpose(-2, -1)
-
-    @property
-    def H(self) -> Tensor:
-        """The conjugate of the transpose of a matrix."""
-        return self.transpose(0, 1).conj()
-
-    @property
-    def mH(self) -> Tensor:
-        """The conjugate of the tensor with its last two dims swapped."""
-        return self.adjoint()
-
+    T = property(_C._private.numpy_T, doc="The tensor with its dims reversed.")
+    mT = property(_C._private.mT, doc="The tensor with its last two dims swapped.")
+    H = property(_C._private.matrix_H, doc="The conjugate of the transpose of a matrix.")
+    mH = property(_C._private.mH, doc="The conjugate of the tensor with its last two dims swapped.")
     real = property(_C._functions.real, _write_real, doc="The real part, as a view; a real tensor itself.")
     imag = property(_C._functions.imag, _write_imag, doc="The imaginary part of a complex tensor, as a view.")
 
@@ -322,10 +182,6 @@ class Tensor(_C.TensorBase):
 
     def __complex__(self) -> builtins.complex:
         return builtins.complex(self.item())
-
-    def get_device(self) -> builtins.int:
-        """The number of the tensor's GPU, -1 on the CPU."""
-        return self.device.index if self.is_cuda else -1
 
     def pin_memory(self, device: Any = None) -> Tensor:
         """The tensor in page-locked memory, from which copies to a GPU need not be waited for.
@@ -432,13 +288,13 @@ def copied_storage(t: Tensor, memo: dict[Any, Any]) -> Tensor:
     data = _C._storage_bytes(t)
     key = Tensor, t.device, data.data_ptr(), data.numel()
     if key not in memo:
-        memo[key] = data, _clone(data)  # `data` keeps its address
+        memo[key] = data, data.clone()  # `data` keeps its address
     return memo[key][1]
 
 
 def _copied(t: Tensor, memo: dict[builtins.int, Any]) -> Tensor:
     if t.is_meta or not t.data_ptr():
-        return _clone(t.data)
+        return t.data.clone()
     strides = t.stride()
     return _C._on_storage(copied_storage(t, memo), t.dtype, tuple(t.shape), strides, t.storage_offset())
 

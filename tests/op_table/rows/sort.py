@@ -60,20 +60,29 @@ def ties(r: Rng) -> list[Sample]:
 
 
 def unique(
-    x: np.ndarray, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
+    x: np.ndarray,
+    sorted: bool = True,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    dim: int | None = None,
 ) -> Any:
-    values, inverse, counts = np.unique(x, return_inverse=True, return_counts=True)
-    found = [values] + [inverse.reshape(x.shape)] * return_inverse + [counts] * return_counts
+    values, inverse, counts = np.unique(x, return_inverse=True, return_counts=True, axis=dim)
+    inverse = inverse.reshape(x.shape if dim is None else -1)
+    found = [values] + [inverse] * return_inverse + [counts] * return_counts
     return tuple(found) if len(found) > 1 else values
 
 
 def unique_samples(r: Rng) -> list[Sample]:
     values = r.index(3, 5, high=4).astype(np.float64)
+    twins = r.index(3, 6, 2, high=2).astype(np.float64)
     return [
         S(values),
+        S(twins, dim=1),
         S(values, return_inverse=True),
         S(values, return_counts=True),
+        S(twins, return_inverse=True, dim=-1),
         S(values, True, True, True),
+        S(twins, True, True, True, dim=0),
     ]
 
 
@@ -150,7 +159,7 @@ ROWS = [
     ),
     Op(
         "unique",
-        lambda r: unique_samples(r)[:1],
+        lambda r: unique_samples(r)[:2],
         unique,
         dtypes=NUMERIC,
         exact=True,
@@ -160,7 +169,7 @@ ROWS = [
     ),
     Op(
         "unique",
-        lambda r: unique_samples(r)[1:3],
+        lambda r: unique_samples(r)[2:5],
         unique,
         label="unique, two results",
         dtypes=NUMERIC,
@@ -172,7 +181,7 @@ ROWS = [
     ),
     Op(
         "unique",
-        lambda r: unique_samples(r)[3:],
+        lambda r: unique_samples(r)[5:],
         unique,
         label="unique, three results",
         dtypes=NUMERIC,
