@@ -1,10 +1,10 @@
 // Shapes: R rows, k inputs, h hidden, n outputs.
 #include "ops/fused_linear.h"
 
-#include "kernels/matmul.h"
 #include "ops/activation.h"
 #include "ops/elementwise.h"
 #include "ops/matmul.h"
+#include "ops/matmul_plan.h"
 #include "ops/view.h"
 
 namespace warptape::ops {
@@ -31,15 +31,8 @@ Tensor swapped(const Tensor& x) {
 
 // out = a b (+ bias), of matrices.
 kernels::MatmulPlan product(const Tensor& out, const Tensor& a, const Tensor& b, const Tensor& bias = {}) {
-  kernels::MatmulPlan p{};
-  p.dtype = out.dtype();
-  p.m = out.sizes()[0], p.n = out.sizes()[1], p.k = a.sizes()[1];
-  p.batch[0] = p.batch[1] = 1;
-  p.a = {a.data(), a.strides()[0], a.strides()[1], {0, 0}};
-  p.b = {b.data(), b.strides()[0], b.strides()[1], {0, 0}};
-  if (p.k == 1) p.a.col_stride = p.b.row_stride = 1;
-  p.c = {out.data(), p.n, 1, {0, 0}};
-  p.bias = bias.defined() ? bias.data() : nullptr;
+  kernels::MatmulPlan p = plan_of(a, b);
+  set_result(p, out, bias);
   return p;
 }
 

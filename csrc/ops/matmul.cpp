@@ -2,10 +2,10 @@
 // saved and each gradient is a product again.
 #include "ops/matmul.h"
 
-#include "kernels/matmul.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/fused_linear.h"
+#include "ops/matmul_plan.h"
 #include "ops/view.h"
 
 namespace warptape::ops {
@@ -15,48 +15,21 @@ kernels::Slot<kernels::MatmulFn> matmul_slot{"matmul"};
 
 // ---- the kernel -----------------------------------------------------------------------------------------
 
-struct Geometry {
-  int64_t m, n, k;
-  Shape batch;  // at most two dims
-  Shape a_batch, b_batch;
-  int64_t a_row, a_col, b_row, b_col;
-};
-
 // out (contiguous, [..., m, n]) = alpha * a b + beta * out + bias.
-void run_product(const Tensor& out, const Tensor& a, const Tensor& b, const Geometry& g, const Tensor& bias,
-                 double alpha, double beta) {
+void run_product(kernels::MatmulPlan& p, const Tensor& out, const Tensor& bias, double alpha, double beta) {
   if (out.is_meta() || out.numel() == 0) return;
-  kernels::MatmulPlan p{};
-  p.dtype = out.dtype();
-  p.m = g.m, p.n = g.n, p.k = g.k;
-  p.a = {a.data(), g.a_row, g.a_col, {0, 0}};
-  p.b = {b.data(), g.b_row, g.b_col, {0, 0}};
-  p.c = {out.data(), g.n, 1, {0, 0}};
-  p.batch[0] = p.batch[1] = 1;
-  int64_t step = g.m * g.n;
-  for (size_t i = g.batch.size(), to = 2; i-- > 0;) {
-    p.batch[--to] = g.batch[i];
-    p.a.batch_strides[to] = g.a_batch[i];
-    p.b.batch_strides[to] = g.b_batch[i];
-    p.c.batch_strides[to] = step;
-    step *= g.batch[i];
+  set_result(p, out, bias);
+  int64_t step = p.m * p.n;
+  for (int i : {1, 0}) {
+    if (p.batch[i] > 1) p.c.batch_strides[i] = step;
+    step *= p.batch[i];
   }
-  p.bias = bias.defined() ? bias.data() : nullptr;
   p.alpha = alpha, p.beta = beta;
-  Launch launch(out.device());
-  matmul_slot(launch, p);
-}
-
-Geometry matrix_geometry(const Tensor& a, const Tensor& b) {
-  size_t da = a.sizes().size(), db = b.sizes().size();
-  Geometry g{a.sizes()[da - 2],   b.sizes()[db - 1],   a.sizes()[da - 1],  {}, {}, {}, a.strides()[da - 2],
-             a.strides()[da - 1], b.strides()[db - 2], b.strides()[db - 1]};
-  if (g.k == 1) g.a_col = g.b_row = 1;
-  return g;
+  matmul_slot(Launch(out.device()), p);
 }
 
 // The rows of all matrices as rows of one, if the strides allow.
-bool fold_rows(const Tensor& a, Geometry& g) {
+bool fold_rows(const Tensor& a, kernels::MatmulPlan& p) {
   const Shape &sizes = a.sizes(), &strides = a.strides();
   int64_t rows = 1, step = 0;  // step: of the innermost dim that has more than one row
   for (size_t d = sizes.size() - 1; d-- > 0;) {
@@ -65,24 +38,25 @@ bool fold_rows(const Tensor& a, Geometry& g) {
     if (strides[d] != rows * step) return false;
     rows *= sizes[d];
   }
-  g.m = rows;
-  g.a_row = rows == 1 ? g.k : step;
+  p.m = rows;
+  p.a.row_stride = rows == 1 ? p.k : step;
   return true;
 }
 
 // Merges batch dims that both operands step through evenly; false when more than two remain.
-bool collapse_batch(Geometry& g, const Shape& sizes, const Shape& a, const Shape& b) {
-  g.batch.clear(), g.a_batch.clear(), g.b_batch.clear();
+bool collapse_batch(kernels::MatmulPlan& p, const Shape& sizes, const Shape& a, const Shape& b) {
+  int at = 2;  // of the outermost dim so far
   for (size_t d = sizes.size(); d-- > 0;) {
     if (sizes[d] == 1) continue;
-    if (!g.batch.empty() && a[d] == g.a_batch.front() * g.batch.front() &&
-        b[d] == g.b_batch.front() * g.batch.front()) {
-      g.batch.front() *= sizes[d];
+    if (at < 2 && a[d] == p.a.batch_strides[at] * p.batch[at] &&
+        b[d] == p.b.batch_strides[at] * p.batch[at]) {
+      p.batch[at] *= sizes[d];
       continue;
     }
-    g.batch.insert(0, sizes[d]), g.a_batch.insert(0, a[d]), g.b_batch.insert(0, b[d]);
+    if (at-- == 0) return false;
+    p.batch[at] = sizes[d], p.a.batch_strides[at] = a[d], p.b.batch_strides[at] = b[d];
   }
-  return g.batch.size() <= 2;
+  return true;
 }
 
 IntList batch_of(const Shape& s) { return {s.data(), s.size() - 2}; }
@@ -122,36 +96,35 @@ Tensor complex_product(const char* op, const Tensor& given, const Tensor& b) {
 Tensor raw_product(const char* op, const Tensor& a, const Tensor& b, const Tensor& bias, double alpha,
                    Tensor out, double beta) {
   if (is_complex(a.dtype())) return complex_product(op, a, b);
-  Geometry g = matrix_geometry(a, b);
+  kernels::MatmulPlan p = plan_of(a, b);
   if (a.ndim() == 2 && b.ndim() == 2) {
-    if (!out.defined()) out = empty(Shape{g.m, g.n}, options_of(a));
-    run_product(out, a, b, g, bias, alpha, beta);
+    if (!out.defined()) out = empty(Shape{p.m, p.n}, options_of(a));
+    run_product(p, out, bias, alpha, beta);
     return out;
   }
   Shape batch = broadcast_shapes(batch_of(a.sizes()), batch_of(b.sizes()), op);
   if (!out.defined()) {
     Shape sizes = batch;
-    sizes.push_back(g.m), sizes.push_back(g.n);
+    sizes.push_back(p.m), sizes.push_back(p.n);
     out = empty(sizes, options_of(a));
   }
   if (out.numel() == 0) return out;
   if (b.ndim() == 2) {
-    Tensor rows = fold_rows(a, g) ? a : raw_contiguous(a);
-    if (!rows.same(a)) g = matrix_geometry(rows, b), fold_rows(rows, g);
-    run_product(out, rows, b, g, bias, alpha, beta);
+    const Tensor rows = fold_rows(a, p) ? a : raw_contiguous(a);
+    if (!rows.same(a)) p = plan_of(rows, b), fold_rows(rows, p);
+    run_product(p, out, bias, alpha, beta);
     return out;
   }
   auto strides = [&](const Tensor& x) {
     return broadcast_strides(batch_of(x.sizes()), {x.strides().data(), x.strides().size() - 2}, batch);
   };
-  if (collapse_batch(g, batch, strides(a), strides(b))) {
-    run_product(out, a, b, g, bias, alpha, beta);
-  } else {
-    Tensor dense_a = densely(a, batch), dense_b = densely(b, batch);
-    g = matrix_geometry(dense_a, dense_b);
-    collapse_batch(g, batch, strides(dense_a), strides(dense_b));
-    run_product(out, dense_a, dense_b, g, bias, alpha, beta);
+  Tensor dense_a, dense_b;  // held until the product has run
+  if (!collapse_batch(p, batch, strides(a), strides(b))) {
+    dense_a = densely(a, batch), dense_b = densely(b, batch);
+    p = plan_of(dense_a, dense_b);
+    collapse_batch(p, batch, strides(dense_a), strides(dense_b));
   }
+  run_product(p, out, bias, alpha, beta);
   return out;
 }
 
