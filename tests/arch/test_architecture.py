@@ -52,9 +52,6 @@ LAZY_IMPORTS = {
     ("_tensor", "_legacy"): "the old tensor types by device and dtype",
     ("_tensor", "sparse"): "to_sparse(), whose result is made of tensors",
     ("_tensor", "storage"): "untyped_storage()",
-    ("linalg.decompositions", "linalg.solvers"): "derivatives solve systems",
-    ("linalg.norms", "linalg.decompositions"): "the nuclear norm takes singular values",
-    ("linalg.solvers", "linalg.norms"): "the rank takes a norm",
 }
 CUDA_PLACES = ("kernels/cuda/", "csrc/core/cuda/", "csrc/distributed/nccl/")
 CUDA_HEADER = re.compile(
