@@ -67,8 +67,7 @@ SavedTensor::SavedTensor(const Tensor& t, bool is_output, uint32_t output)
   if (!t.defined()) return;
   WT_CHECK(!t->inference, Error,
            "Inference tensors cannot be saved for backward. Please do not use Tensors created in inference "
-           "mode in "
-           "computation tracked by autograd; clone() them outside of inference mode");
+           "mode in computation tracked by autograd; clone() them outside of inference mode");
   version_ = t.version();
   tensor_ = is_output ? alias(t) : t;
   if (thread_state.saved_tensor_hooks) {

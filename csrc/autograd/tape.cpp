@@ -311,9 +311,8 @@ const char* refusal(ViewOrigin origin) {
              "views to be modified inplace. You should replace the inplace operation by an out-of-place one.";
     case ViewOrigin::CustomFunction:
       return "Output of a custom Function is a view and is being modified inplace. This view was created "
-             "inside a "
-             "custom Function (or because an input was returned as-is) and the autograd logic to handle "
-             "view+inplace would override the custom backward associated with the custom Function.";
+             "inside a custom Function (or because an input was returned as-is) and the autograd logic to "
+             "handle view+inplace would override the custom backward associated with the custom Function.";
     case ViewOrigin::Recorded:
       break;
   }

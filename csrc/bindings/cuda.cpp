@@ -250,10 +250,9 @@ class Graph {
              "capture_begin: this graph already holds a capture; reset() it or make another CUDAGraph");
     index_ = runtime().current_device();
     WT_CHECK(runtime().current_stream(index_), Error,
-             "capture_begin: CUDA graphs must be captured on a non-default stream. (However, after capture, "
-             "it's ok "
-             "to replay them on the default stream.) Use `with warptape.cuda.graph(g):` or "
-             "`with warptape.cuda.stream(s):`");
+             "capture_begin: CUDA graphs must be captured on a non-default stream. (However, after "
+             "capture, it's ok to replay them on the default stream.) Use `with warptape.cuda.graph(g):` "
+             "or `with warptape.cuda.stream(s):`");
     runtime().fault_record(index_);  // made now: a capture cannot allocate it
     pool_ = pool ? pool : runtime().new_pool();
     runtime().begin_capture(index_, pool_, mode.c_str());

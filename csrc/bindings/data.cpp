@@ -177,10 +177,8 @@ Tensor from_numpy(const py::array& a) {
            "from_numpy: given numpy array has byte order different from the native byte order. Conversion "
            "between byte orders is currently not supported.");
   WT_CHECK(dtype, TypeError, "can't convert np.ndarray of type ", py::str(a.dtype()).cast<std::string>(),
-           ". The only supported types are: float64, float32, float16, complex64, complex128, int64, int32, "
-           "int16, int8, "
-           "uint8, and "
-           "bool.");
+           ". The only supported types are: float64, float32, float16, complex64, complex128, int64, "
+           "int32, int16, int8, uint8, and bool.");
   Shape sizes, strides;
   auto item = static_cast<int64_t>(itemsize(*dtype));
   for (py::ssize_t d = 0; d < a.ndim(); ++d) {
@@ -188,9 +186,8 @@ Tensor from_numpy(const py::array& a) {
     WT_CHECK(
         a.strides(d) >= 0, ValueError,
         "from_numpy: At least one stride in the given numpy array is negative, and tensors with negative "
-        "strides "
-        "are not currently supported. (You can probably work around this by making a copy of your array with "
-        "array.copy().)");
+        "strides are not currently supported. (You can probably work around this by making a copy of your "
+        "array with array.copy().)");
     WT_CHECK(a.strides(d) % item == 0, ValueError,
              "from_numpy: given numpy array strides not a multiple of the element byte size. Copy the array "
              "first.");

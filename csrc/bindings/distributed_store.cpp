@@ -53,8 +53,7 @@ void bind_store(py::module_& m) {
           },
           py::arg("key"), py::arg("expected_value"), py::arg("desired_value"),
           "Sets the key to desired_value if it holds expected_value, or is new and that is empty; returns "
-          "what "
-          "it holds then as bytes.")
+          "what it holds then as bytes.")
       .def(
           "wait",
           [](Store& s, const Keys& keys, std::optional<Timeout> timeout) {

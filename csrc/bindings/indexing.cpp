@@ -174,8 +174,7 @@ Parsed parse_index(const Tensor& x, PyObject* index) {
   if (stands_for_tuple(index)) {
     warn(
         "Using a non-tuple sequence for multidimensional indexing is deprecated; use x[tuple(seq)] instead "
-        "of "
-        "x[seq].");
+        "of x[seq].");
     Object items = frozen(index);
     return std::move(Parser(x, &PyTuple_GET_ITEM(items.get(), 0), PyTuple_GET_SIZE(items.get())).out);
   }

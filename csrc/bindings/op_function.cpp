@@ -93,8 +93,7 @@ PyType_Spec op_spec = {"warptape.OpFunction", sizeof(OpFunction), 0,
 void write_out(const char* op, const Tensor& out, const Tensor& result) {
   WT_CHECK(!(thread_state.grad_mode && (requires_grad(out) || requires_grad(result))), Error, op,
            "(): functions with out=... arguments don't support automatic differentiation, but one of the "
-           "arguments "
-           "requires grad.");
+           "arguments requires grad.");
   WT_CHECK(can_cast(result.dtype(), out.dtype()), DtypeError, op, ": result type ", result.dtype(),
            " can't be cast to the desired output type ", out.dtype());
   WT_CHECK(out.device() == result.device(), DeviceError, op, ": expected out on ", result.device(), ", got ",

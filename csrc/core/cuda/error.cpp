@@ -48,9 +48,8 @@ std::string advice(cudaError_t error) {
   }
   if (is_capture_error(error))
     return "; not everything can be recorded while a graph is captured: what waits for the device (item, "
-           "cpu, "
-           "synchronize, blocking copies) and work on streams that did not join the capture have to stay "
-           "outside";
+           "cpu, synchronize, blocking copies) and work on streams that did not join the capture have to "
+           "stay outside";
   switch (error) {
     case cudaErrorMemoryAllocation:
       return "; free tensors or call warptape.cuda.empty_cache()";
