@@ -2,7 +2,8 @@
 
 It runs with the installed warptape. PyTorch's names are those of python/warptape/torch/names.txt
 (tools/torch_names.py), the programs' rows those of benchmarks/results/programs.json, which
-benchmarks/programs/run.py --out writes.
+benchmarks/programs/run.py --out writes, the counts of PyTorch's samples those of parity.json beside it, which
+tools/parity.py --all writes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 from warptape._missing import find, torch_names
 
 ROOT = Path(__file__).resolve().parents[1]
-OUT, RUNS = ROOT / "docs" / "compatibility.md", ROOT / "benchmarks" / "results" / "programs.json"
+OUT, RESULTS = ROOT / "docs" / "compatibility.md", ROOT / "benchmarks" / "results"
 SHOWN = 40  # missing names per namespace
 
 HEAD = """# What of PyTorch is here
@@ -43,6 +44,18 @@ in the Transformer language model, which at these sizes overflows with its 20; B
 
 | program | difference | sensitivity | ratio | warptape | PyTorch |
 | --- | --- | --- | --- | --- | --- |
+"""
+
+SAMPLES = """
+## PyTorch's samples
+
+PyTorch's own samples of its ops, modules and optimizers (`op_db` without sparse, quantised, jiterator and
+internal entries, `module_db`, `optim_db`), run here and in PyTorch by `python tools/parity.py --all`. An
+entry is wholly right where values, dtypes, shapes, strides, views, gradients, second gradients, `out=`,
+errors, the method and the in-place form all agree; `tests/parity/expected_failures.txt` lists what does not.
+
+| list | entries | here | wholly right | entries with a difference in |
+| --- | --- | --- | --- | --- |
 """
 
 NAMES = """
@@ -83,6 +96,20 @@ def program_rows(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def sample_rows(rows: list[dict[str, Any]]) -> str:
+    lines = []
+    for row in rows:
+        failing = [f"{aspect} {count}" for aspect, count in row["failing"].items() if count]
+        here = row["entries"] - row["failing"]["missing"]
+        lines.append(f"| {row['list']} | {row['entries']} | {here} | {row['right']} | {', '.join(failing)} |")
+    return "\n".join(lines) + "\n"
+
+
+def results(name: str) -> list[dict[str, Any]]:
+    path = RESULTS / name
+    return json.loads(path.read_text()) if path.exists() else []
+
+
 def name_rows() -> tuple[str, int, int]:
     lines, here, total = [], 0, 0
     for space, names in torch_names().items():
@@ -99,8 +126,9 @@ def text() -> str:
     """The page."""
     warnings.simplefilter("ignore")
     table, here, total = name_rows()
-    runs = json.loads(RUNS.read_text()) if RUNS.exists() else []
-    return HEAD + PROGRAMS + program_rows(runs) + NAMES.format(here=here, total=total) + table
+    samples = SAMPLES + sample_rows(results("parity.json"))
+    names = NAMES.format(here=here, total=total) + table
+    return HEAD + PROGRAMS + program_rows(results("programs.json")) + samples + names
 
 
 def main() -> int:

@@ -13,6 +13,7 @@ It needs PyTorch 2.13 and expecttest.
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
 import sys
 import time
@@ -22,32 +23,33 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
+import compatibility  # noqa: E402
 import torch  # noqa: E402
 import warptape  # noqa: E402
-from parity import filters  # noqa: E402
-from parity.ops import ASPECTS, Failure, OpParity  # noqa: E402
+from parity import filters, gate, modules, optimizers  # noqa: E402
+from parity.ops import ASPECTS, Failure  # noqa: E402
+
+RESULTS = ROOT / "benchmarks" / "results" / "parity.json"
+ENTRIES = gate.everything()
 
 
-def chosen(names: list[str]) -> list[Any]:
+def chosen(names: list[str]) -> list[str]:
     """The entries with these names, with or without a variant."""
     found = []
     for name in names:
-        some = [e for e in filters.entries() if name in (e.name, filters.full_name(e))]
+        variants = [filters.full_name(entry) for entry in filters.entries() if entry.name == name]
+        some = [name] if name in ENTRIES and name not in variants else variants
         if not some:
-            raise SystemExit(f"{name}: no entry of op_db has this name, or it is left out (filters.py)")
+            raise SystemExit(f"{name}: PyTorch has no samples of this name, or filters.py leaves it out")
         found += some
     return found
 
 
-def run(entry: Any, limits: dict[str, int] | None, dtypes: Any) -> tuple[str, list[Failure], float]:
+def run(name: str, limits: dict[str, int] | None, dtypes: Any = None) -> tuple[str, list[Failure], float]:
+    """The failures of one entry, and the seconds they took."""
     begun = time.perf_counter()
-    try:
-        found = list(OpParity(entry, limits).failures(dtypes))
-    except Exception as error:  # the harness itself, on a sample that it cannot take
-        found = [
-            Failure(filters.full_name(entry), "raises", "-", f"harness: {type(error).__name__}: {error}")
-        ]
-    return filters.full_name(entry), found, time.perf_counter() - begun
+    found = list(ENTRIES[name](limits).failures(*([dtypes] if dtypes else [])))
+    return name, found, time.perf_counter() - begun
 
 
 def show(found: list[Failure], aspects: list[str], most: int) -> None:
@@ -77,12 +79,12 @@ def main() -> int:
     options = parser.parse_args()
     torch.set_num_threads(1)
     warptape.set_num_threads(1)
-    dtypes = tuple(getattr(torch, name) for name in options.dtype) or filters.DTYPES
     if options.all:
-        return everything(options, dtypes)
+        return everything(options)
+    dtypes = tuple(getattr(torch, name) for name in options.dtype)
     failed = 0
-    for entry in chosen(options.names):
-        name, found, _ = run(entry, {}, dtypes)
+    for name in chosen(options.names):
+        _, found, _ = run(name, {}, dtypes)
         found = [f for f in found if not options.aspect or f.aspect in options.aspect]
         show(found, options.aspect, options.most)
         print(f"{name}: {f'{len(found)} comparisons fail' if found else 'all right'}")
@@ -90,27 +92,42 @@ def main() -> int:
     return int(failed > 0)
 
 
-_work: list[Any] = []
-_dtypes: Any = filters.DTYPES
+def default_run(name: str) -> tuple[str, list[Failure], float]:
+    return run(name, None)
 
 
-def _one(index: int) -> tuple[str, list[Failure], float]:
-    return run(_work[index], None, _dtypes)
-
-
-def everything(options: argparse.Namespace, dtypes: Any) -> int:
-    global _dtypes
-    _work[:], _dtypes = filters.entries(), dtypes
+def everything(options: argparse.Namespace) -> int:
+    """The default selection: the list, the table, and what took longest."""
     found: list[Failure] = []
-    slow = []
+    seconds: dict[str, float] = {}
     with multiprocessing.get_context("fork").Pool(options.processes) as pool:
-        for name, failures, seconds in pool.imap_unordered(_one, range(len(_work)), chunksize=4):
+        for name, failures, taken in pool.imap_unordered(default_run, ENTRIES, chunksize=4):
             found += failures
-            slow.append((seconds, name))
+            seconds[name] = taken
     found.sort(key=lambda f: (f.name, ASPECTS.index(f.aspect), f.dtype))
     show(found, options.aspect, options.most)
-    print("slowest:", [f"{name} {seconds:.1f}s" for seconds, name in sorted(slow)[-15:]])
+    gate.write(gate.reasons(found))
+    RESULTS.write_text(json.dumps(counts(found), indent=1) + "\n")
+    compatibility.OUT.write_text(compatibility.text())
+    slowest = sorted(seconds, key=lambda name: -seconds[name])[:10]
+    print("longest:", ", ".join(f"{name} {seconds[name]:.1f} s" for name in slowest))
     return 0
+
+
+def counts(found: list[Failure]) -> list[dict[str, Any]]:
+    """For each of PyTorch's lists: entries, how many are wholly right, and in how many each aspect fails."""
+    kinds = {
+        "op_db": [filters.full_name(entry) for entry in filters.entries()],
+        "module_db": [entry.name for entry in modules.entries()],
+        "optim_db": [optimizers.name_of(entry) for entry in optimizers.entries()],
+    }
+    rows = []
+    for kind, names in kinds.items():
+        own = {name: {f.aspect for f in found if f.name == name} for name in dict.fromkeys(names)}
+        failing = {aspect: sum(aspect in of for of in own.values()) for aspect in ASPECTS}
+        right = sum(not of for of in own.values())
+        rows.append({"list": kind, "entries": len(own), "right": right, "failing": failing})
+    return rows
 
 
 if __name__ == "__main__":

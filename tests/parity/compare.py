@@ -75,11 +75,12 @@ def values_differ(theirs: torch.Tensor, ours: torch.Tensor, loosen: float = 1.0)
         finite = a[a.isfinite()]
         largest = finite.abs().max().item() if finite.numel() else 0.0
         rtol, atol = (loosen * bound for bound in TOLERANCE[dtype])
-        unequal = ~torch.isclose(b, a, rtol=rtol, atol=atol * min(max(largest, 1e-3), 1e300), equal_nan=True)
+        unequal = ~torch.isclose(b, a, rtol=rtol, atol=atol * min(max(largest, 1.0), 1e300), equal_nan=True)
     if not unequal.any():
         return ""
     where = tuple(unequal.nonzero()[0].tolist())
-    return f"value at {list(where)}: ours {ours[where].item()!r}, theirs {theirs[where].item()!r} ({int(unequal.sum())} of {unequal.numel()} differ)"
+    count = f"{int(unequal.sum())} of {unequal.numel()} differ"
+    return f"at {list(where)}: ours {ours[where].item()!r}, theirs {theirs[where].item()!r} ({count})"
 
 
 def storages(value: Any, found: set[int] | None = None) -> set[int]:

@@ -27,9 +27,11 @@ def our_tensor(theirs: torch.Tensor) -> Any:
     if plain.numel() == 0:
         ours = warptape.empty_strided(tuple(plain.shape), plain.stride(), dtype=our_value(plain.dtype))
     else:
-        reach = 1 + sum((size - 1) * step for size, step in zip(plain.shape, plain.stride()))
-        memory = warptape.from_dlpack(plain.as_strided((reach,), (1,))).clone()
-        ours = memory.as_strided(tuple(plain.shape), plain.stride(), 0).detach()
+        memory = torch.empty(0, dtype=plain.dtype).set_(
+            plain.untyped_storage()
+        )  # as_strided may reach all of it
+        ours = warptape.from_dlpack(memory).clone()
+        ours = ours.as_strided(tuple(plain.shape), plain.stride(), plain.storage_offset()).detach()
     return ours.requires_grad_() if theirs.requires_grad else ours
 
 
@@ -68,6 +70,8 @@ def our_value(value: Any) -> Any:
         return slice(our_value(value.start), our_value(value.stop), our_value(value.step))
     if type(value) in (list, tuple):
         return type(value)(our_value(item) for item in value)
+    if isinstance(value, torch.nn.Module):
+        return find(warptape, f"nn.{type(value).__name__}")()  # a distance, with its defaults
     return our_function(value) if callable(value) and not isinstance(value, type) else value
 
 

@@ -29,6 +29,7 @@ ASPECTS = (
     "error",
     "inplace",
     "method",
+    "state",
 )
 
 
@@ -101,8 +102,8 @@ def our_function_of(entry: Any) -> Callable[..., Any]:
     function, name = entry.op, entry.name
     internal = isinstance(function, types.FunctionType) and function.__module__.startswith(INTERNAL)
     for theirs, ours in ((torch, warptape), (torch.Tensor, warptape.Tensor)):
-        if find(theirs, name) is not None:
-            if find(ours, name) is None:
+        if callable(find(theirs, name)):
+            if not callable(find(ours, name)):
                 raise Missing(name)
             return our_function(function) if internal else find(ours, name)
     if not internal:
@@ -110,12 +111,12 @@ def our_function_of(entry: Any) -> Callable[..., Any]:
     return our_function(function)
 
 
-def raised(function: Callable[[], Any]) -> tuple[Any, Exception | None]:
+def raised(function: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, Exception | None]:
     """The result of a call, or what it raised."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            return function(), None
+            return function(*args, **kwargs), None
         except Exception as error:
             return None, error
 
@@ -173,7 +174,7 @@ class OpParity:
             raise RuntimeError(f"{self.name}: PyTorch's samples cannot be made: {error}") from error
         return filters.taken(found, self.limits.get(kind))
 
-    # ---- values, dtypes, shapes, strides, views ------------------------------------------------------------
+    # Values, dtypes, shapes, strides, views.
 
     def results(self, dtype: torch.dtype) -> Iterator[Failure]:
         samples = self.samples("values", dtype)
@@ -181,10 +182,10 @@ class OpParity:
             call = Call.of(sample)
             mine = call.ours()
             their_inputs, our_inputs = storages([call.args, call.kwargs]), storages([mine.args, mine.kwargs])
-            theirs, refused = raised(lambda call=call: call.apply(self.theirs))
+            theirs, refused = raised(call.apply, self.theirs)
             if refused is not None:
                 continue
-            ours, error = raised(lambda mine=mine: mine.apply(self.ours))
+            ours, error = raised(mine.apply, self.ours)
             if error is not None:
                 yield self.failure("raises", dtype, error_text(error), call)
                 continue
@@ -200,18 +201,19 @@ class OpParity:
     def random(self, sample: Any) -> bool:
         """True where PyTorch differs from itself."""
         call = Call.of(sample)
-        first, second = (_tensors(raised(lambda: call.apply(self.theirs))[0]) for _ in range(2))
-        return any(values_differ(a, b) for a, b in zip(first, second) if a.shape == b.shape and not a.is_meta)
+        first, *others = ([t.clone() for t in tensors(raised(call.apply, self.theirs)[0])] for _ in range(5))
+        pairs = ((a, b) for other in others for a, b in zip(first, other) if not a.is_meta)
+        return any(a.shape != b.shape or values_differ(a, b) for a, b in pairs)
 
     def same(self, sample: Any, theirs: Any, ours: Any) -> bool:
         """True where the results are one up to what PyTorch leaves open (signs of eigenvectors and such):
         compared is what the sample takes gradients of."""
         process = sample.output_process_fn_grad
-        a, b = raised(lambda: process(theirs))[0], raised(lambda: our_function(process)(ours))[0]
+        a, b = raised(process, theirs)[0], raised(our_function(process), ours)[0]
         unchanged = a is theirs or a is None or b is None
         return not unchanged and not list(differences(a, b, set(), set(), Strictness()))
 
-    # ---- the method and the in-place form ------------------------------------------------------------------
+    # The method and the in-place form.
 
     def variants(self, dtype: torch.dtype, samples: list[Any]) -> Iterator[Failure]:
         forms = (
@@ -239,8 +241,8 @@ class OpParity:
             call = Call((call.args[0].clone(), *call.args[1:]), call.kwargs)
         mine = call.ours()
         sample_text = call_text(call.args, call.kwargs)
-        theirs, refused = raised(lambda: call.apply(getattr(torch.Tensor, name)))
-        ours, error = raised(lambda: mine.apply(getattr(warptape.Tensor, name)))
+        theirs, refused = raised(call.apply, getattr(torch.Tensor, name))
+        ours, error = raised(mine.apply, getattr(warptape.Tensor, name))
         cause = ""
         if refused is not None:
             if aspect == "inplace" and error is None:
@@ -256,7 +258,7 @@ class OpParity:
         if cause:
             yield Failure(self.name, aspect, str(dtype).rpartition(".")[2], cause, sample_text)
 
-    # ---- gradients -----------------------------------------------------------------------------------------
+    # Gradients.
 
     def gradients(self, dtype: torch.dtype) -> Iterator[Failure]:
         if dtype not in self.entry.supported_backward_dtypes("cpu"):
@@ -276,58 +278,24 @@ class OpParity:
         if error is not None:
             yield "gradient", f"forward: {error_text(error)}"
             return
-        their_outs, our_outs = _tensors(theirs), _tensors(ours)
+        their_outs, our_outs = tensors(theirs), tensors(ours)
         if [t.requires_grad for t in their_outs] != [t.requires_grad for t in our_outs]:
             wanted = [t.requires_grad for t in their_outs], [t.requires_grad for t in our_outs]
             yield "gradient", f"requires_grad: ours {wanted[1]}, theirs {wanted[0]}"
             return
         twice = self.entry.supports_gradgrad and dtype == torch.float64
         steps = ("gradient", "gradgrad") if twice else ("gradient",)
-        their_leaves, our_leaves = call.leaves(), mine.leaves()
-        if self.random(sample):
-            return
-        for step in steps:
-            more = step != steps[-1]
-            pairs = [(a, b) for a, b in zip(their_outs, our_outs) if a.requires_grad]
-            if not pairs or not their_leaves:
-                return
-            weights = [_cotangent(a) for a, _ in pairs]
-            theirs, refused = raised(
-                lambda: torch.autograd.grad(
-                    [a for a, _ in pairs], their_leaves, weights, create_graph=more, allow_unused=True
-                )
-            )
-            if refused is not None:
-                return
-            ours, error = raised(
-                lambda: warptape.autograd.grad(
-                    [b for _, b in pairs],
-                    our_leaves,
-                    our_value(weights),
-                    create_graph=more,
-                    allow_unused=True,
-                )
-            )
-            if error is not None:
-                yield step, error_text(error)
-                return
-            cause = _gradients_differ(theirs, ours, their_leaves)
-            if cause:
-                yield step, cause
-                return
-            kept = [
-                (a, b) for a, b in zip(theirs, ours) if a is not None and b is not None and b.requires_grad
-            ]
-            their_outs, our_outs = [a for a, _ in kept], [b for _, b in kept]
+        if not self.random(sample):
+            yield from backward(their_outs, our_outs, call.leaves(), mine.leaves(), steps)
 
-    # ---- out= ------------------------------------------------------------------------------------------------
+    # The out= argument.
 
     def out(self, dtype: torch.dtype) -> Iterator[Failure]:
         if not self.entry.supports_out:
             return
         for sample in self.samples("variants", dtype):
             call = Call.of(sample)
-            result, refused = raised(lambda call=call: call.apply(self.theirs))
+            result, refused = raised(call.apply, self.theirs)
             many = isinstance(result, (list, tuple))
             outs = list(result) if many else [result]
             if refused is not None or not outs or not all(isinstance(t, torch.Tensor) for t in outs):
@@ -358,7 +326,7 @@ class OpParity:
             return ""
         return f"{found[0].aspect}: {found[0].cause}"
 
-    # ---- errors ------------------------------------------------------------------------------------------------
+    # Errors.
 
     def errors(self) -> Iterator[Failure]:
         if self.entry.error_inputs_func is None:
@@ -369,10 +337,10 @@ class OpParity:
             mine, unconverted = raised(call.ours)
             if unconverted is not None:
                 continue
-            _, refused = raised(lambda call=call: call.apply(self.entry.op))
+            _, refused = raised(call.apply, self.entry.op)
             if refused is None:
                 continue
-            _, error = raised(lambda mine=mine: mine.apply(self.ours))
+            _, error = raised(mine.apply, self.ours)
             if error is None:
                 yield self.failure("error", None, f"not refused; theirs {error_text(refused)}", call)
             elif not isinstance(error, expected_class(wrong.error_type)):
@@ -403,18 +371,42 @@ OUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-def _tensors(value: Any) -> list[Any]:
+def backward(
+    their_outs: list[Any], our_outs: list[Any], their_leaves: list[Any], our_leaves: list[Any], steps: Any
+) -> Iterator[tuple[str, str]]:
+    """Gradients of all outputs that have some, weighted at random; then the gradients of these."""
+    for step in steps:
+        more = step != steps[-1]
+        pairs = [(a, b) for a, b in zip(their_outs, our_outs) if a.requires_grad]
+        if not pairs or not their_leaves:
+            return
+        weights = [cotangent(a) for a, _ in pairs]
+        options = {"create_graph": more, "allow_unused": True}
+        theirs, refused = raised(torch.autograd.grad, [a for a, _ in pairs], their_leaves, weights, **options)
+        if refused is not None:
+            return
+        outs, mine = [b for _, b in pairs], our_value(weights)
+        ours, error = raised(warptape.autograd.grad, outs, our_leaves, mine, **options)
+        cause = gradients_differ(theirs, ours, their_leaves) if error is None else error_text(error)
+        if cause:
+            yield step, cause
+            return
+        pairs = [(a, b) for a, b in zip(theirs, ours) if a is not None and b is not None and b.requires_grad]
+        their_outs, our_outs = [a for a, _ in pairs], [b for _, b in pairs]
+
+
+def tensors(value: Any) -> list[Any]:
     if isinstance(value, (torch.Tensor, warptape.Tensor)):
         return [value]
-    return [t for item in value for t in _tensors(item)] if isinstance(value, (list, tuple)) else []
+    return [t for item in value for t in tensors(item)] if isinstance(value, (list, tuple)) else []
 
 
-def _cotangent(t: torch.Tensor) -> torch.Tensor:
+def cotangent(t: torch.Tensor) -> torch.Tensor:
     generator = torch.Generator().manual_seed(7)
     return torch.randn(t.shape, dtype=t.dtype, generator=generator)
 
 
-def _gradients_differ(theirs: Any, ours: Any, leaves: list[torch.Tensor]) -> str:
+def gradients_differ(theirs: Any, ours: Any, leaves: list[torch.Tensor]) -> str:
     """Where gradients differ; none at all counts as zeros."""
     for i, (a, b, leaf) in enumerate(zip(theirs, ours, leaves)):
         if a is None and b is None:
