@@ -3,6 +3,7 @@
     python tools/parity.py cumsum logcumsumexp          # every sample of these
     python tools/parity.py nn.Linear optim.Adam         # modules and optimizers
     python tools/parity.py --dtype float64 --aspect gradient linalg.eigh
+    python tools/parity.py --update cumsum sort         # their lines of expected_failures.txt anew
     python tools/parity.py --all                        # the default selection of everything; writes the
                                                         # table in docs/compatibility.md and the list of
                                                         # tests/parity/expected_failures.txt
@@ -48,7 +49,10 @@ def chosen(names: list[str]) -> list[str]:
 def run(name: str, limits: dict[str, int] | None, dtypes: Any = None) -> tuple[str, list[Failure], float]:
     """The failures of one entry, and the seconds they took."""
     begun = time.perf_counter()
-    found = list(ENTRIES[name](limits).failures(*([dtypes] if dtypes else [])))
+    try:
+        found = list(ENTRIES[name](limits).failures(*([dtypes] if dtypes else [])))
+    except Exception as error:  # of the comparison itself: a sample that it cannot take
+        found = [Failure(name, "raises", "-", f"tests/parity: {type(error).__name__}: {error}")]
     return name, found, time.perf_counter() - begun
 
 
@@ -71,7 +75,10 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("names", nargs="*", help="entries, as op_db names them")
-    parser.add_argument("--all", action="store_true", help="everything, in the default selection")
+    parser.add_argument(
+        "--all", action="store_true", help="everything in the default selection, written down"
+    )
+    parser.add_argument("--update", action="store_true", help="the same for the names alone")
     parser.add_argument("--dtype", action="append", default=[], help="only this dtype")
     parser.add_argument("--aspect", action="append", default=[], choices=ASPECTS, help="only this aspect")
     parser.add_argument("--most", type=int, default=2, help="failures shown per op, aspect and dtype")
@@ -79,8 +86,8 @@ def main() -> int:
     options = parser.parse_args()
     torch.set_num_threads(1)
     warptape.set_num_threads(1)
-    if options.all:
-        return everything(options)
+    if options.all or options.update:
+        return update(list(ENTRIES) if options.all else chosen(options.names), options)
     dtypes = tuple(getattr(torch, name) for name in options.dtype)
     failed = 0
     for name in chosen(options.names):
@@ -96,26 +103,27 @@ def default_run(name: str) -> tuple[str, list[Failure], float]:
     return run(name, None)
 
 
-def everything(options: argparse.Namespace) -> int:
-    """The default selection: the list, the table, and what took longest."""
+def update(names: list[str], options: argparse.Namespace) -> int:
+    """Runs the default selection of these; writes their lines of the list, and the table."""
     found: list[Failure] = []
     seconds: dict[str, float] = {}
     with multiprocessing.get_context("fork").Pool(options.processes) as pool:
-        for name, failures, taken in pool.imap_unordered(default_run, ENTRIES, chunksize=4):
+        for name, failures, taken in pool.imap_unordered(default_run, names, chunksize=1):
             found += failures
             seconds[name] = taken
     found.sort(key=lambda f: (f.name, ASPECTS.index(f.aspect), f.dtype))
     show(found, options.aspect, options.most)
-    gate.write(gate.reasons(found))
-    RESULTS.write_text(json.dumps(counts(found), indent=1) + "\n")
+    others = {key: reason for key, reason in gate.read().items() if key[0] in ENTRIES.keys() - set(names)}
+    gate.write(others | gate.reasons(found))
+    RESULTS.write_text(json.dumps(counts(), indent=1) + "\n")
     compatibility.OUT.write_text(compatibility.text())
-    slowest = sorted(seconds, key=lambda name: -seconds[name])[:10]
-    print("longest:", ", ".join(f"{name} {seconds[name]:.1f} s" for name in slowest))
+    longest = sorted(seconds, key=lambda name: -seconds[name])[:10]
+    print("longest:", ", ".join(f"{name} {seconds[name]:.1f} s" for name in longest))
     return 0
 
 
-def counts(found: list[Failure]) -> list[dict[str, Any]]:
-    """For each of PyTorch's lists: entries, how many are wholly right, and in how many each aspect fails."""
+def counts() -> list[dict[str, Any]]:
+    """Of each of PyTorch's lists: entries, wholly right ones, and how many fail in each aspect."""
     kinds = {
         "op_db": [filters.full_name(entry) for entry in filters.entries()],
         "module_db": [entry.name for entry in modules.entries()],
@@ -123,7 +131,10 @@ def counts(found: list[Failure]) -> list[dict[str, Any]]:
     }
     rows = []
     for kind, names in kinds.items():
-        own = {name: {f.aspect for f in found if f.name == name} for name in dict.fromkeys(names)}
+        own: dict[str, set[str]] = {name: set() for name in names}
+        for name, aspect, _ in gate.read():
+            if name in own:
+                own[name].add(aspect)
         failing = {aspect: sum(aspect in of for of in own.values()) for aspect in ASPECTS}
         right = sum(not of for of in own.values())
         rows.append({"list": kind, "entries": len(own), "right": right, "failing": failing})

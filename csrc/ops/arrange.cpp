@@ -7,6 +7,7 @@
 #include "ops/factory.h"
 #include "ops/gather.h"
 #include "ops/view.h"
+#include "ops/view_copy.h"
 
 namespace warptape::ops {
 namespace {
@@ -151,17 +152,24 @@ const Op<Tensor(const Tensor&, IntList)> repeat_op{"repeat",
             {"input", {"dims", kVarArgs}},
             "repeat, with missing leading counts taken as 1."};
 
-Tensor repeat_interleave_impl(const Tensor& x, int64_t times, std::optional<int64_t> dim) {
+// `size` of the result's dim, where the caller knows it: only checked.
+void check_output_size(std::optional<int64_t> size, int64_t is) {
+  WT_CHECK(!size || *size == is, ShapeError, "repeat_interleave: expected output_size ", is, ", got ", *size);
+}
+Tensor repeat_interleave_impl(const Tensor& x, int64_t times, std::optional<int64_t> dim,
+                              std::optional<int64_t> size) {
   WT_CHECK(times >= 0, ValueError, "repeat_interleave: Repeats must be non-negative, got ", times);
-  if (!dim) return repeat_interleave_impl(reshape(x, Shape{-1}), times, 0);
+  if (!dim) return repeat_interleave_impl(reshape(x, Shape{-1}), times, 0, size);
   int64_t d = wrap_dim(*dim, x.ndim(), "repeat_interleave");
   Shape wide = x.sizes(), merged = x.sizes();
   wide.insert(d + 1, times);
   merged[d] *= times;
+  check_output_size(size, merged[d]);
   return reshape(clone(expand(unsqueeze(x, d + 1), wide)), merged);
 }
-Tensor repeat_interleave_tensor_impl(const Tensor& x, const Tensor& times, std::optional<int64_t> dim) {
-  if (!dim) return repeat_interleave_tensor_impl(reshape(x, Shape{-1}), times, 0);
+Tensor repeat_interleave_tensor_impl(const Tensor& x, const Tensor& times, std::optional<int64_t> dim,
+                                     std::optional<int64_t> size) {
+  if (!dim) return repeat_interleave_tensor_impl(reshape(x, Shape{-1}), times, 0, size);
   int64_t d = wrap_dim(*dim, x.ndim(), "repeat_interleave"), n = x.sizes()[d];
   WT_CHECK(!is_floating(times.dtype()) && times.ndim() <= 1 && (times.numel() == n || times.numel() == 1),
            ShapeError, "repeat_interleave: repeats must have the same size as input along dim (", n,
@@ -175,22 +183,36 @@ Tensor repeat_interleave_tensor_impl(const Tensor& x, const Tensor& times, std::
     WT_CHECK(c >= 0, ValueError, "repeat_interleave: repeats can not be negative, got ", c);
     rows.insert(rows.end(), static_cast<size_t>(c), i);
   }
+  check_output_size(size, static_cast<int64_t>(rows.size()));
   Tensor index = empty(Shape{static_cast<int64_t>(rows.size())}, {DType::Int64, {}});
   std::copy(rows.begin(), rows.end(), index.data_as<int64_t>());
   return index_select(x, d, to(index, x.device(), std::nullopt, false, false));
 }
-const Op<Tensor(const Tensor&, int64_t, std::optional<int64_t>)> repeat_interleave_op{
+Tensor repeat_counts_impl(const Tensor& repeats, std::optional<int64_t> size) {
+  WT_CHECK(repeats.ndim() == 1, ShapeError,
+           "repeat_interleave: repeat_interleave with 0 or more than 1 "
+           "dimension repeats is not supported, got ",
+           repeats);
+  return repeat_interleave_tensor_impl(index_range(repeats.numel(), repeats.device()), repeats, 0, size);
+}
+const Op<Tensor(const Tensor&, std::optional<int64_t>)> repeat_counts_op{
+    "repeat_interleave",
+    repeat_counts_impl,
+    kFunction | kComplex | kMovesOnly,
+    {"repeats", {"output_size", none, kKeywordOnly}},
+    "Each index of repeats as often as its count says."};
+const Op<Tensor(const Tensor&, int64_t, std::optional<int64_t>, std::optional<int64_t>)> repeat_interleave_op{
     "repeat_interleave",
     repeat_interleave_impl,
     kBoth | kComplex | kMovesOnly,
-    {"input", "repeats", {"dim", none}},
+    {"input", "repeats", {"dim", none}, {"output_size", none, kKeywordOnly}},
     "Each element repeated in place."};
-const Op<Tensor(const Tensor&, const Tensor&, std::optional<int64_t>)> repeat_interleave_tensor_op{
-    "repeat_interleave",
-    repeat_interleave_tensor_impl,
-    kBoth | kComplex | kMovesOnly,
-    {"input", "repeats", {"dim", none}},
-    "Each element repeated as often as its count says."};
+const Op<Tensor(const Tensor&, const Tensor&, std::optional<int64_t>, std::optional<int64_t>)>
+    repeat_interleave_tensor_op{"repeat_interleave",
+                                repeat_interleave_tensor_impl,
+                                kBoth | kComplex | kMovesOnly,
+                                {"input", "repeats", {"dim", none}, {"output_size", none, kKeywordOnly}},
+                                "Each element repeated as often as its count says."};
 
 // ---- windows and diagonals -----------------------------------------------------------------------------
 
@@ -238,6 +260,7 @@ const Op<Tensor(const Tensor&, int64_t, int64_t, int64_t)> unfold_op{
     kMethod | kComplex,
     {"input", "dimension", "size", "step"},
     "A view of the windows of a dim; their elements become the last dim."};
+const auto unfold_copy = copy_of<unfold_op>("unfold_copy");
 
 Tensor diag_embed_impl(const Tensor& x, int64_t offset, int64_t a, int64_t b) {
   WT_CHECK(x.ndim() >= 1, ShapeError, "diag_embed: expected at least one dimension, got ", x);
@@ -332,6 +355,7 @@ const Op<Tensor(const Tensor&, IntList, IntList, std::optional<int64_t>)> as_str
     kBoth | kComplex,
     {"input", "size", "stride", {"storage_offset", none}},
     "A view with any sizes and strides in the storage."};
+const auto as_strided_copy = copy_of<as_strided_op>("as_strided_copy");
 
 }  // namespace
 

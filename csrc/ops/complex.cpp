@@ -9,6 +9,7 @@
 #include "ops/pointwise.h"
 #include "ops/unary.h"
 #include "ops/view.h"
+#include "ops/view_copy.h"
 
 namespace warptape::ops {
 namespace {
@@ -194,6 +195,8 @@ decltype(view_as_complex) view_as_complex{"view_as_complex",
                                           kBoth | kComplex,
                                           {"input"},
                                           "A view: pairs along the last dim as complex numbers."};
+const auto view_as_real_copy = copy_of<view_as_real>("view_as_real_copy");
+const auto view_as_complex_copy = copy_of<view_as_complex>("view_as_complex_copy");
 decltype(real) real{
     "real", real_impl, kBoth | kComplex, {"input"}, "The real part, as a view; a real tensor itself."};
 decltype(imag) imag{"imag", imag_impl, kBoth | kComplex, {"input"}, "The imaginary part, as a view."};

@@ -292,12 +292,26 @@ bool both_complex(const Tensor& x, const Tensor& w) {
   return is_complex(x.dtype()) && x.dtype() == w.dtype() && w.ndim() > 0;
 }
 
+// f(x, w, bias) of int64 tensors by one in double: exact below 2^53.
+template <class F>
+Tensor by_double(const Tensor& x, const Tensor& w, const OptTensor& bias, F&& f) {
+  const auto wide = [](const Tensor& t) { return raw_cast(t, DType::Float64); };
+  return raw_cast(f(wide(x), wide(w), bias ? OptTensor(wide(*bias)) : OptTensor()), DType::Int64);
+}
+bool all_int64(const Tensor& x, const Tensor& w, const OptTensor& bias) {
+  return x.dtype() == DType::Int64 && w.dtype() == DType::Int64 && (!bias || bias->dtype() == DType::Int64);
+}
+
 template <int Spatial>
 Tensor conv_impl(const Tensor& x, const Tensor& w, const OptTensor& bias, IntList stride, IntList padding,
                  IntList dilation, int64_t groups) {
   if (both_complex(x, w))
     return by_parts<Spatial>(x, w, bias, [&](const Tensor& a, const Tensor& b, const OptTensor& none) {
       return conv_impl<Spatial>(a, b, none, stride, padding, dilation, groups);
+    });
+  if (all_int64(x, w, bias))
+    return by_double(x, w, bias, [&](const Tensor& a, const Tensor& b, const OptTensor& c) {
+      return conv_impl<Spatial>(a, b, c, stride, padding, dilation, groups);
     });
   Settings s = settings(kNames[Spatial], Spatial, stride, padding, dilation, groups);
   return convolve_with<Spatial>(kNames[Spatial], x, w, bias, s, s.padding);
@@ -309,6 +323,10 @@ Tensor conv_named_impl(const Tensor& x, const Tensor& w, const OptTensor& bias, 
   if (both_complex(x, w))
     return by_parts<Spatial>(x, w, bias, [&](const Tensor& a, const Tensor& b, const OptTensor& none) {
       return conv_named_impl<Spatial>(a, b, none, stride, padding, dilation, groups);
+    });
+  if (all_int64(x, w, bias))
+    return by_double(x, w, bias, [&](const Tensor& a, const Tensor& b, const OptTensor& c) {
+      return conv_named_impl<Spatial>(a, b, c, stride, padding, dilation, groups);
     });
   const char* op = kNames[Spatial];
   constexpr int64_t kZero[] = {0};
@@ -405,6 +423,10 @@ Tensor conv_transpose_impl(const Tensor& x, const Tensor& w, const OptTensor& bi
   if (both_complex(x, w))
     return by_parts<Spatial>(x, w, bias, [&](const Tensor& a, const Tensor& b, const OptTensor& none) {
       return conv_transpose_impl<Spatial>(a, b, none, stride, padding, output_padding, groups, dilation);
+    });
+  if (all_int64(x, w, bias))
+    return by_double(x, w, bias, [&](const Tensor& a, const Tensor& b, const OptTensor& c) {
+      return conv_transpose_impl<Spatial>(a, b, c, stride, padding, output_padding, groups, dilation);
     });
   constexpr const char* names[] = {"", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"};
   const char* op = names[Spatial];

@@ -128,6 +128,8 @@ Tensor fill_tensor_impl(const Tensor& self, const Tensor& value) {
            " dimensions.");
   return copy_(self, value, false);
 }
+Tensor filled_impl(const Tensor& x, const Scalar& value) { return fill_(clone(x), value); }
+Tensor filled_tensor_impl(const Tensor& x, const Tensor& value) { return fill_tensor_impl(clone(x), value); }
 Tensor zero_impl(const Tensor& self) { return fill_with("zero_", kZero, self, 0); }
 
 // ---- joining -------------------------------------------------------------------------------------------
@@ -233,16 +235,23 @@ const Op<Tensor(const Tensor&, Format)> contiguous_format{
 }  // namespace
 const Op<Tensor(const Tensor&, const Tensor&)> fill_tensor_{"fill_",
                                                             fill_tensor_impl,
-                                                            kMethod | kComplex,
+                                                            kBoth | kComplex,
                                                             {{"input", kWritten}, "value"},
                                                             "Fills the tensor with a 0-dim tensor's value."};
-decltype(fill_) fill_{"fill_",
-                      fill_impl,
-                      kMethod | kComplex,
-                      {{"input", kWritten}, "value"},
-                      "Fills the tensor with a number."};
+decltype(fill_) fill_{
+    "fill_", fill_impl, kBoth | kComplex, {{"input", kWritten}, "value"}, "Fills the tensor with a number."};
+const Op<Tensor(const Tensor&, const Tensor&)> fill_tensor{"fill",
+                                                           filled_tensor_impl,
+                                                           kFunction | kComplex,
+                                                           {"input", "value"},
+                                                           "A tensor of a 0-dim tensor's value."};
+const Op<Tensor(const Tensor&, const Scalar&)> fill{"fill",
+                                                    filled_impl,
+                                                    kFunction | kComplex,
+                                                    {"input", "value"},
+                                                    "A tensor of the input's shape and of one number."};
 decltype(zero_) zero_{
-    "zero_", zero_impl, kMethod | kComplex, {{"input", kWritten}}, "Fills the tensor with 0."};
+    "zero_", zero_impl, kBoth | kComplex, {{"input", kWritten}}, "Fills the tensor with 0."};
 decltype(copy_) copy_{"copy_",
                       copy_impl,
                       kMethod | kMixedDevices | kComplex,

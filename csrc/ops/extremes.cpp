@@ -52,10 +52,11 @@ constexpr NodeType kAmax{"AmaxBackward0", shared_backward<false>},
 Tensor extreme(const char* op, kernels::Slot<kernels::ReduceFn>& slot, const NodeType& type, const Tensor& x,
                OptDims dims, bool keepdim) {
   Reduced r = reduced_shape(op, x, dims, keepdim);
-  WT_CHECK(r.count > 0, IndexError, op,
+  WT_CHECK(r.count > 0 || (dims && !dims->empty()), Error, op,
            ": Expected reduction dim to be specified for input.numel() == 0. Specify the "
            "reduction dim with the 'dim' argument; got ",
            x);
+  WT_CHECK(r.count > 0, IndexError, op, ": Expected the reduced dims to have non-zero size, got ", x);
   Tensor out = empty(r.kept, options_of(x));
   if (!out.is_meta() && out.numel()) {
     Launch launch(x.device());

@@ -33,6 +33,30 @@ Tensor full_impl(IntList size, const Scalar& value, std::optional<DType> dtype, 
                  bool needs_grad) {
   return finish(full(size, value, options(dtype, device, value.dtype())), needs_grad);
 }
+Tensor scalar_tensor_impl(const Scalar& value, std::optional<DType> dtype, std::optional<Device> device,
+                          bool needs_grad) {
+  return finish(full({}, value, options(dtype, device, default_dtype())), needs_grad);
+}
+Tensor empty_permuted_impl(IntList size, IntList physical_layout, std::optional<DType> dtype,
+                           std::optional<Device> device, bool needs_grad) {
+  const auto ndim = static_cast<int64_t>(size.size());
+  WT_CHECK(physical_layout.size() == size.size(), ShapeError,
+           "empty_permuted: expected as many dimensions in physical_layout as in size, got ",
+           AsShape{physical_layout}, " and ", AsShape{size});
+  Shape sizes, strides(size.size(), -1);
+  for (int64_t d : physical_layout) {
+    WT_CHECK(d >= 0 && d < ndim, ShapeError,
+             "empty_permuted: dimension out of range in physical_layout: ", d);
+    sizes.push_back(size[d]);
+  }
+  const Shape dense = contiguous_strides(sizes);
+  for (int64_t i = 0; i < ndim; ++i) {
+    WT_CHECK(strides[physical_layout[i]] < 0, ShapeError, "empty_permuted: duplicate dimension ",
+             physical_layout[i], " in physical_layout");
+    strides[physical_layout[i]] = dense[i];
+  }
+  return finish(empty_strided(size, strides, options(dtype, device, default_dtype())), needs_grad);
+}
 Tensor empty_strided_impl(IntList size, IntList stride, std::optional<DType> dtype,
                           std::optional<Device> device, bool needs_grad) {
   return finish(empty_strided(size, stride, options(dtype, device, default_dtype())), needs_grad);
@@ -240,7 +264,15 @@ const Op<Tensor(IntList, const Scalar&, OptDType, OptDevice, bool)> full_op(
     "A tensor of one number, whose dtype it takes.");
 const Op<Tensor(IntList, IntList, OptDType, OptDevice, bool)> empty_strided_op(
     "empty_strided", empty_strided_impl, kFunction | kComplex, {"size", "stride", WT_OPTIONS},
-    "empty with the given strides.");
+    "empty with the given strides."),
+    empty_permuted_op("empty_permuted", empty_permuted_impl, kFunction | kComplex,
+                      {"size", "physical_layout", WT_OPTIONS},
+                      "empty whose dims lie in memory in the order of physical_layout, outermost first.");
+const Op<Tensor(const Scalar&, OptDType, OptDevice, bool)> scalar_tensor_op("scalar_tensor",
+                                                                            scalar_tensor_impl,
+                                                                            kFunction | kComplex,
+                                                                            {"s", WT_OPTIONS},
+                                                                            "A number as a 0-dim tensor.");
 const Op<Tensor(const Tensor&, OptDType, OptDevice, bool)> empty_like_op(
     "empty_like", empty_like_impl, kFunction | kComplex, {"input", WT_OPTIONS},
     "empty with input's sizes, dtype and layout."),

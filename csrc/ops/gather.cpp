@@ -43,7 +43,7 @@ Tensor at_least_1d(const Tensor& t) { return t.ndim() ? t : alias(t, Shape{1}, S
 // ---- gather and scatter --------------------------------------------------------------------------------
 
 void check_gather(const char* op, const Tensor& x, const Tensor& index, int64_t dim) {
-  check_index_dtype(op, index, x);
+  if (index.numel()) check_index_dtype(op, index, x);  // none at all may have any dtype
   Tensor a = at_least_1d(x), b = at_least_1d(index);
   WT_CHECK(a.ndim() == b.ndim() || index.numel() == 0, ShapeError, op,
            ": Index tensor must have the same number of dimensions as input tensor, got ", index, " for ", x);

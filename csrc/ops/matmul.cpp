@@ -365,11 +365,16 @@ Tensor addmm_with(const Tensor& input, const Tensor& a, const Tensor& b, const S
   return F("addmm", kAddmm, input, a, b, beta, alpha);
 }
 
+// Of integers addmm refuses fractions, baddbmm and addmv drop them.
+Scalar factor_for(const Tensor& x, const Scalar& v) {
+  return is_differentiable(x.dtype()) || !v.is_floating() ? v : Scalar(v.to_int());
+}
+
 template <AddProduct* F>
 Tensor baddbmm_with(const Tensor& input, const Tensor& a, const Tensor& b, const Scalar& beta,
                     const Scalar& alpha) {
   check_batches("baddbmm", a, b);
-  return F("baddbmm", kBaddbmm, input, a, b, beta, alpha);
+  return F("baddbmm", kBaddbmm, input, a, b, factor_for(a, beta), factor_for(a, alpha));
 }
 
 template <AddProduct* F>
@@ -377,7 +382,7 @@ Tensor addmv_with(const Tensor& input, const Tensor& a, const Tensor& b, const S
                   const Scalar& alpha) {
   check_ndim("addmv", "mat", a, 2);
   check_ndim("addmv", "vec", b, 1);
-  return F("addmv", kAddmv, input, a, b, beta, alpha);
+  return F("addmv", kAddmv, input, a, b, factor_for(a, beta), factor_for(a, alpha));
 }
 
 // ---- linear ---------------------------------------------------------------------------------------------

@@ -205,9 +205,19 @@ constexpr const char* kAdaptiveMaxNames[] = {"", "adaptive_max_pool1d", "adaptiv
 constexpr const char* kAdaptiveAvgNames[] = {"", "adaptive_avg_pool1d", "adaptive_avg_pool2d",
                                              "adaptive_avg_pool3d"};
 
+// The kernels pool floating numbers. Integers go through double, exact below 2^53; averages are cut to
+// integers.
+bool integral(const Tensor& x) { return !is_differentiable(x.dtype()) && x.dtype() != DType::Bool; }
+Tensor wide(const Tensor& x) { return raw_cast(x, DType::Float64); }
+std::tuple<Tensor, Tensor> narrowed(std::tuple<Tensor, Tensor> pooled, DType dtype) {
+  return {raw_cast(std::get<0>(pooled), dtype), std::get<1>(pooled)};
+}
+
 template <int N>
 std::tuple<Tensor, Tensor> max_pool_impl(const Tensor& x, IntList kernel, std::optional<IntList> stride,
                                          IntList padding, IntList dilation, bool ceil_mode) {
+  if (integral(x))
+    return narrowed(max_pool_impl<N>(wide(x), kernel, stride, padding, dilation, ceil_mode), x.dtype());
   return max_pool(x, windows(kMaxNames[N], x, N, kernel, stride, padding, dilation, ceil_mode));
 }
 
@@ -217,6 +227,10 @@ Tensor avg_pool_impl(const Tensor& x, IntList kernel, std::optional<IntList> str
   constexpr int64_t kOne[] = {1};
   WT_CHECK(N != 2 || x.ndim() > N, IndexError, kAvgNames[N], ": expected ", N + 1, "D or ", N + 2,
            "D input, got shape ", x.sizes());
+  if (x.dtype() == DType::Int64) {
+    return raw_cast(avg_pool_impl<N>(wide(x), kernel, stride, padding, ceil_mode, count_include_pad, divisor),
+                    x.dtype());
+  }
   Pooling p = windows(kAvgNames[N], x, N, kernel, stride, padding, kOne, ceil_mode);
   WT_CHECK(!divisor || *divisor != 0, ShapeError, kAvgNames[N], ": divisor must be not zero");
   p.plan.count_include_pad = count_include_pad;

@@ -461,7 +461,8 @@ Tensor draw_with_replacement(const Tensor& x, int64_t samples, Generator* given)
     const Tensor edges = cumsum(cast(x, DType::Float64), -1, std::nullopt);
     const Tensor total = narrow(edges, -1, x.sizes().back() - 1, 1);
     const Tensor draws = rand_impl(sizes, given, DType::Float64, x.device(), false) * total;
-    return clamp(searchsorted(edges, draws, false, false), std::nullopt, Scalar(x.sizes().back() - 1));
+    return clamp(searchsorted(edges, draws, false, false, std::nullopt, {}), std::nullopt,
+                 Scalar(x.sizes().back() - 1));
   }
   const Tensor weights =
       raw_contiguous(raw_cast(x, x.dtype() == DType::Float64 ? DType::Float64 : DType::Float32));

@@ -277,6 +277,12 @@ Pair std_mean_impl(const Tensor& x, OptDims dims, std::optional<double> correcti
   return {std_impl(x, dims, correction, keepdim), mean(x, dims, keepdim, std::nullopt)};
 }
 
+Pair var_mean_all_impl(const Tensor& x, bool unbiased) {
+  return var_mean_impl(x, std::nullopt, correction_of(unbiased), false);
+}
+Pair std_mean_all_impl(const Tensor& x, bool unbiased) {
+  return std_mean_impl(x, std::nullopt, correction_of(unbiased), false);
+}
 Pair var_mean_flag_impl(const Tensor& x, OptDims dims, bool unbiased, bool keepdim) {
   return var_mean_impl(x, dims, correction_of(unbiased), keepdim);
 }
@@ -475,6 +481,16 @@ const Op<Pair(const Tensor&, OptDims, bool, bool)> var_mean_flag_op{
                      kFunction | kComplex,
                      {"input", kDims, {"unbiased", true}, kKeep},
                      "Standard deviation and mean over dims."};
+const Op<Pair(const Tensor&, bool)> var_mean_all_op{"var_mean",
+                                                    var_mean_all_impl,
+                                                    kFunction | kComplex,
+                                                    {"input", "unbiased"},
+                                                    "Variance and mean of all elements."},
+    std_mean_all_op{"std_mean",
+                    std_mean_all_impl,
+                    kFunction | kComplex,
+                    {"input", "unbiased"},
+                    "Standard deviation and mean of all elements."};
 decltype(vector_norm) vector_norm{"vector_norm",
                                   vector_norm_impl,
                                   kLinalg | kOut | kComplex | kFloat32Cuda,

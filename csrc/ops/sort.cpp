@@ -103,7 +103,17 @@ Pair kthvalue_impl(const Tensor& x, int64_t k, int64_t dim, bool keepdim) {
   return {select(values, dim, k - 1), select(indices, dim, k - 1)};
 }
 
-Tensor searchsorted_impl(const Tensor& given, const Tensor& wanted, bool narrow_out, bool right) {
+Tensor searchsorted_impl(const Tensor& boundaries, const Tensor& wanted, bool narrow_out, bool right,
+                         std::optional<std::string_view> side, const OptTensor& sorter) {
+  WT_CHECK(!side || *side == "left" || *side == "right", Error,
+           "searchsorted: side can only be 'left' or 'right', got ", *side);
+  WT_CHECK(!side || !right || *side == "right", Error,
+           "searchsorted: side and right can't be set to opposites, got side of left while right was True");
+  right = right || (side && *side == "right");
+  WT_CHECK(!sorter || (sorter->dtype() == DType::Int64 && sorter->sizes() == boundaries.sizes()), ShapeError,
+           "searchsorted: expected an int64 sorter of the boundaries' shape ", boundaries.sizes(), ", got ",
+           *sorter);
+  const Tensor given = sorter ? gather(boundaries, -1, *sorter, false) : boundaries;
   const PointwiseInput both[] = {given, wanted};
   const DType common = promoted_dtype(both);
   const Tensor sorted = raw_cast(given, common), values = raw_cast(wanted, common);
@@ -125,8 +135,13 @@ Tensor searchsorted_impl(const Tensor& given, const Tensor& wanted, bool narrow_
   return out;
 }
 
-Tensor searchsorted_number(const Tensor& sorted, const Scalar& value, bool narrow_out, bool right) {
-  return searchsorted_impl(sorted, scalar_tensor(value, value.dtype(), sorted.device()), narrow_out, right);
+Tensor searchsorted_number(const Tensor& sorted, const Scalar& value, bool narrow_out, bool right,
+                           std::optional<std::string_view> side, const OptTensor& sorter) {
+  WT_CHECK(sorted.ndim() == 1, ShapeError,
+           "searchsorted: input value can be a scalar only when boundaries tensor dimension is 1, got ",
+           sorted);
+  return searchsorted_impl(sorted, scalar_tensor(value, value.dtype(), sorted.device()), narrow_out, right,
+                           side, sorter);
 }
 
 constexpr uint32_t kBoth = kFunction | kMethod;
@@ -154,20 +169,23 @@ const Op<Pair(const Tensor&, int64_t, int64_t, bool)> kthvalue{
     {"input", "k", Arg::integer("dim", -1), {"keepdim", false}},
     "The k-th smallest of a dim.",
     {"values", "indices"}};
+#define WT_SEARCH_OPTIONS                                                                             \
+  {"out_int32", false, kKeywordOnly}, {"right", false, kKeywordOnly}, {"side", none, kKeywordOnly}, { \
+    "sorter", none, kKeywordOnly                                                                      \
+  }
 }  // namespace
-decltype(searchsorted) searchsorted{
-    "searchsorted",
-    searchsorted_impl,
-    kFunction | kOut,
-    {"sorted_sequence", "input", {"out_int32", false, kKeywordOnly}, {"right", false, kKeywordOnly}},
-    "Where each value would go in its sorted row."};
+decltype(searchsorted) searchsorted{"searchsorted",
+                                    searchsorted_impl,
+                                    kFunction | kOut,
+                                    {"sorted_sequence", "input", WT_SEARCH_OPTIONS},
+                                    "Where each value would go in its sorted row."};
 namespace {
-const Op<Tensor(const Tensor&, const Scalar&, bool, bool)> searchsorted_of_number{
-    "searchsorted",
-    searchsorted_number,
-    kFunction | kOut,
-    {"sorted_sequence", "input", {"out_int32", false, kKeywordOnly}, {"right", false, kKeywordOnly}},
-    "Where a number would go in the sorted row."};
+const Op<Tensor(const Tensor&, const Scalar&, bool, bool, std::optional<std::string_view>, const OptTensor&)>
+    searchsorted_number_op{"searchsorted",
+                           searchsorted_number,
+                           kFunction | kOut,
+                           {"sorted_sequence", "input", WT_SEARCH_OPTIONS},
+                           "Where a number would go in the sorted row."};
 
 }  // namespace
 

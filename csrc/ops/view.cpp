@@ -6,6 +6,7 @@
 #include "kernels/cpu/interrupt.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
+#include "ops/view_copy.h"
 
 namespace warptape::ops {
 namespace {
@@ -491,6 +492,12 @@ const Op<std::vector<Tensor>(const Tensor&, IntList, int64_t)> split_sizes{
     kBoth | kComplex,
     {"tensor", "split_size_or_sections", Arg::integer("dim", 0)},
     "Views of the given lengths."};
+const Op<std::vector<Tensor>(const Tensor&, IntList, int64_t)> split_with_sizes{
+    "split_with_sizes",
+    split_sizes_impl,
+    kBoth | kComplex,
+    {"input", "split_sizes", Arg::integer("dim", 0)},
+    "Views of the given lengths."};
 const Op<std::vector<Tensor>(const Tensor&, int64_t, int64_t)> chunk{
     "chunk",
     chunk_impl,
@@ -535,5 +542,24 @@ const auto transpose_ = in_place_view<transpose>("transpose_"),
            swapaxes_ = in_place_view<swapaxes>("swapaxes_"), swapdims_ = in_place_view<swapdims>("swapdims_");
 const Op<Tensor(const Tensor&)> detach_{
     "detach_", detach_inplace, kMethod | kComplex, {{"input", kWritten}}, "Forgets the tensor's history."};
+
+const Op<Tensor(const Tensor&)> alias_copy{
+    "alias_copy", fresh_copy, kFunction | kOut | kComplex, {"input"}, "The tensor in new memory."};
+const auto view_copy = copy_of<view>("view_copy");
+const auto view_dtype_copy = copy_of<view_dtype>("view_copy");
+const auto unsqueeze_copy = copy_of<unsqueeze>("unsqueeze_copy");
+const auto squeeze_copy = copy_of<squeeze>("squeeze_copy");
+const auto squeeze_dim_copy = copy_of<squeeze_dim>("squeeze_copy");
+const auto squeeze_list_copy = copy_of<squeeze_list>("squeeze_copy");
+const auto permute_copy = copy_of<permute>("permute_copy");
+const auto transpose_copy = copy_of<transpose>("transpose_copy");
+const auto t_copy = copy_of<t>("t_copy");
+const auto expand_copy = copy_of<expand>("expand_copy");
+const auto select_copy = copy_of<select>("select_copy");
+const auto split_copy = copy_of<split>("split_copy");
+const auto split_with_sizes_copy = copy_of<split_with_sizes>("split_with_sizes_copy");
+const auto unbind_copy = copy_of<unbind>("unbind_copy");
+const auto diagonal_copy = copy_of<diagonal>("diagonal_copy");
+const auto detach_copy = copy_of<detach>("detach_copy");
 
 }  // namespace warptape::ops

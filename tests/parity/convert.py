@@ -50,12 +50,13 @@ def their_dtype(ours: Any) -> torch.dtype:
     return getattr(torch, str(ours.dtype).rpartition(".")[2])
 
 
-def our_value(value: Any) -> Any:
-    """An argument of a sample as an argument for us."""
-    if isinstance(value, torch.nn.Parameter):
-        return warptape.nn.Parameter(our_tensor(value.detach()), requires_grad=value.requires_grad)
+def our_value(value: Any, made: dict[int, Any] | None = None) -> Any:
+    """An argument of a sample as an argument for us; the same tensor twice stays the same twice."""
+    made = {} if made is None else made
     if isinstance(value, torch.Tensor):
-        return our_tensor(value)
+        if id(value) not in made:
+            made[id(value)] = _our_leaf(value)
+        return made[id(value)]
     if isinstance(value, (torch.dtype, torch.memory_format, torch.layout)):
         return getattr(warptape, str(value).rpartition(".")[2])
     if isinstance(value, torch.device):
@@ -65,14 +66,39 @@ def our_value(value: Any) -> Any:
     if isinstance(value, torch.Generator):
         return warptape.Generator().manual_seed(value.initial_seed())
     if isinstance(value, dict):
-        return {key: our_value(item) for key, item in value.items()}
+        return {key: our_value(item, made) for key, item in value.items()}
     if isinstance(value, slice):
-        return slice(our_value(value.start), our_value(value.stop), our_value(value.step))
+        return slice(*(our_value(item, made) for item in (value.start, value.stop, value.step)))
     if type(value) in (list, tuple):
-        return type(value)(our_value(item) for item in value)
+        return type(value)(our_value(item, made) for item in value)
     if isinstance(value, torch.nn.Module):
-        return find(warptape, f"nn.{type(value).__name__}")()  # a distance, with its defaults
+        return _our_module(value)
     return our_function(value) if callable(value) and not isinstance(value, type) else value
+
+
+def _our_module(value: torch.nn.Module) -> Any:
+    """A module among the arguments: a layer of a Transformer, or a distance with its defaults."""
+    ours = find(warptape, f"nn.{type(value).__name__}")
+    if not isinstance(value, torch.nn.TransformerEncoderLayer):
+        return ours()
+    attention, norm = value.self_attn, value.norm1
+    return ours(
+        attention.embed_dim,
+        attention.num_heads,
+        value.linear1.out_features,
+        value.dropout.p,
+        our_function(value.activation),
+        norm.eps,
+        attention.batch_first,
+        value.norm_first,
+        value.linear1.bias is not None,
+    )
+
+
+def _our_leaf(value: torch.Tensor) -> Any:
+    if isinstance(value, torch.nn.Parameter):
+        return warptape.nn.Parameter(our_tensor(value.detach()), requires_grad=value.requires_grad)
+    return our_tensor(value)
 
 
 _bound: dict[int, tuple[Any, Any]] = {}  # by id, with the function itself so that its id stays its own

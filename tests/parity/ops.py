@@ -65,7 +65,7 @@ class Call:
         return Call((sample.input, *sample.args), dict(sample.kwargs))
 
     def ours(self) -> Call:
-        return Call(tuple(our_value(a) for a in self.args), our_value(self.kwargs))
+        return Call(*our_value((self.args, self.kwargs)))
 
     def apply(self, function: Callable[..., Any]) -> Any:
         return function(*self.args, **self.kwargs)

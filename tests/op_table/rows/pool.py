@@ -251,6 +251,23 @@ ROWS = [
     ),
     Op(F + "avg_pool1d", samples_1d, batched(avg_pool, 1), tol=TOL, errors=pool_errors(1)),
     Op(
+        F + "avg_pool1d",
+        lambda r: [S(r(2, 3, 8), 2), S(r(1, 2, 9), 3, 2)],
+        lambda *args: np.trunc(batched(avg_pool, 1)(*args)),
+        label="avg_pool1d, integers",
+        dtypes=("int64",),
+        grad=False,
+    ),
+    Op(
+        F + "max_pool2d",
+        lambda r: [S(r.distinct(1, 2, 6, 6), 2), S(r.distinct(1, 1, 7, 7), 3, 1)],
+        batched(max_pool, 2),
+        label="max_pool2d, integers",
+        dtypes=("int64", "int32", "uint8"),
+        layouts=NOT_EXPANDED,
+        grad=False,
+    ),
+    Op(
         F + "avg_pool2d",
         lambda r: [
             *samples_2d(r),

@@ -111,7 +111,9 @@ def repeat(x: np.ndarray, *sizes: Any) -> np.ndarray:
     return np.tile(x.reshape((1,) * (len(sizes) - x.ndim) + x.shape), sizes)
 
 
-def repeat_interleave(x: np.ndarray, repeats: Any, dim: int | None = None) -> np.ndarray:
+def repeat_interleave(
+    x: np.ndarray, repeats: Any, dim: int | None = None, output_size: Any = None
+) -> np.ndarray:
     return np.repeat(x, repeats, axis=dim)
 
 
@@ -435,8 +437,13 @@ ROWS = [
     ),
     Op(
         "repeat_interleave",
-        lambda r: [S(r(3, 2), np.array([1, 0, 2]), 0), S(r(3), np.array([2, 0, 1]))],
+        lambda r: [
+            S(r(3, 2), np.array([1, 0, 2]), 0),
+            S(r(3), np.array([2, 0, 1])),
+            S(r(3, 2), np.array([1, 0, 2]), 0, output_size=3),
+        ],
         repeat_interleave,
+        errors=(E("RuntimeError", ONES, np.array([1, 2]), 0, output_size=4),),
         label="repeat_interleave, tensor",
         method=True,
         meta=False,

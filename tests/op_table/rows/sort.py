@@ -90,6 +90,15 @@ def sorted_values(r: Rng, *shape: int) -> np.ndarray:
     return np.sort(r.distinct(*shape), -1)
 
 
+def searchsorted(
+    a: np.ndarray, v: np.ndarray, right: bool = False, side: str = "left", sorter: Any = None
+) -> np.ndarray:
+    side = "right" if right else side
+    if a.ndim == 1:
+        return np.searchsorted(a, v, side, sorter)
+    return np.stack([np.searchsorted(x, y, side) for x, y in zip(a, v, strict=True)])
+
+
 ROWS = [
     Op(
         "sort",
@@ -197,11 +206,14 @@ ROWS = [
             S(sorted_values(r, 7), r(2, 3)),
             S(sorted_values(r, 2, 5), r(2, 3)),
             S(sorted_values(r, 5), sorted_values(r, 5), right=True),
+            S(sorted_values(r, 5), sorted_values(r, 5), side="right"),
+            S(np.array([3.0, 1.0, 2.0]), r(4), sorter=np.array([1, 2, 0])),
         ],
-        lambda a, v, right=False: (
-            np.searchsorted(a, v, "right" if right else "left")
-            if a.ndim == 1
-            else np.stack([np.searchsorted(x, y) for x, y in zip(a, v, strict=True)])
+        searchsorted,
+        errors=(
+            E("RuntimeError", np.ones(3), np.ones(2), side="middle"),
+            E("RuntimeError", np.ones(3), np.ones(2), right=True, side="left"),
+            E("RuntimeError", np.ones(3), np.ones(2), sorter=np.array([0, 1])),
         ),
         result="int64",
         grad=False,
