@@ -1,5 +1,6 @@
 #include "bindings/parse.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <sstream>
@@ -334,8 +335,12 @@ int parse_positional(const OpInfo& op, const CallArgs& call, Frame& frame, bool 
       Py_ssize_t rest = given - i;
       PyObject* const* first = call.args + (i - (call.self ? 1 : 0));
       if (!convert_varargs(arg, first, rest, frame, frame.values[at])) {
+        const auto fits = [&](PyObject* item) {
+          return arg.type == ArgType::TensorList ? is_tensor(item) : PyLong_Check(item) || is_list(item);
+        };
+        PyObject* const* bad = std::find_if_not(first, first + rest, fits);
         no_fit(frame, explain, "argument '", arg.name, "' must be ", type_text(arg), ", not ",
-               Py_TYPE(o)->tp_name);
+               Py_TYPE(bad == first + rest ? o : *bad)->tp_name);
         return -1;
       }
       return at + 1;

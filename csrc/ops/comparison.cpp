@@ -1,4 +1,6 @@
 // Comparisons, logic and bits. No gradient flows through them.
+#include <cstring>
+
 #include "ops/binary.h"
 
 namespace warptape::ops {
@@ -89,6 +91,8 @@ Tensor isclose_impl(const Tensor& a, const Tensor& b, double rtol, double atol, 
 // Nothing but ones; an empty tensor counts as such.
 bool all_true(const Tensor& mask) {
   if (mask.numel() == 0) return true;
+  if (mask.device().is_cpu() && mask.is_contiguous())
+    return std::memchr(mask.data(), 0, static_cast<size_t>(mask.numel())) == nullptr;
   return item(raw_reduce_to(raw_cast(logical_not(mask), DType::Int64), Shape{})).to_int() == 0;
 }
 

@@ -260,7 +260,7 @@ decltype(nonzero) nonzero{
     "nonzero", nonzero_impl, kFunction | kMethod | kOut | kComplex, {"input"}, kNonzeroDoc};
 decltype(nonzero_as) nonzero_as{"nonzero",
                                 nonzero_as_impl,
-                                kFunction | kMethod | kComplex,
+                                kFunction | kMethod | kOut | kComplex,
                                 {"input", {"as_tuple", false, kKeywordOnly}},
                                 "Positions of the non-zero elements, int64 [count, ndim], or with as_tuple "
                                 "one vector per dim."};

@@ -247,7 +247,7 @@ const Op<std::vector<Tensor>(TensorList, std::optional<std::string_view>)> meshg
     "meshgrid",
     meshgrid_impl,
     kView,
-    {kTensors, {"indexing", none, kKeywordOnly}},
+    {{"tensors", kVarArgs}, {"indexing", none, kKeywordOnly}},
     "Coordinate grids of one-dimensional tensors; `indexing` is \"ij\" or \"xy\"."};
 
 }  // namespace

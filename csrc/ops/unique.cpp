@@ -26,24 +26,37 @@ struct Runs {
 };
 Tensor positions(const Tensor& starts) { return reshape(nonzero(starts), Shape{-1}); }
 
+// What return_inverse and return_counts ask for, by one pass over host memory.
+void count_runs(const Runs& runs, int64_t* inverse, int64_t* counts) {
+  const auto* order = runs.order.data_as<int64_t>();
+  const auto* starts = runs.starts.data_as<kernels::Bool>();
+  int64_t run = -1;
+  for (int64_t i = 0; i < runs.order.numel(); ++i) {
+    run += starts[i];
+    if (inverse) inverse[order[i]] = run;
+    if (counts) ++counts[run];
+  }
+}
+
 // [values, inverse?, counts?]. `values` are the items at the places `first`.
 OneOrMany results(Tensor values, const Tensor& first, const Runs& runs, const Shape& inverse_sizes,
                   bool inverse, bool counts) {
-  std::vector<Tensor> out{std::move(values)};
+  if (!inverse && !counts) return values;
   const int64_t n = runs.order.numel();
   const TensorOptions ints{DType::Int64, runs.order.device()};
-  if (inverse) {
-    const Tensor group = cumsum(cast(runs.starts, DType::Int64), 0, std::nullopt) - Scalar(1);
-    const OptTensor places[] = {runs.order};
-    out.push_back(reshape(index_put_(empty(Shape{n}, ints), places, group, false), inverse_sizes));
+  Tensor to = inverse ? empty(Shape{n}, ints) : Tensor();
+  Tensor count = counts ? zeros(Shape{first.numel()}, ints) : Tensor();
+  if (ints.device.is_cpu()) {
+    count_runs(runs, inverse ? to.data_as<int64_t>() : nullptr, counts ? count.data_as<int64_t>() : nullptr);
+  } else {
+    const Tensor run = cumsum(runs.starts, 0, DType::Int64) - Scalar(1);  // the one that each place is in
+    const OptTensor places[] = {runs.order}, own[] = {run};
+    if (inverse) index_put_(to, places, run, false);
+    if (counts) index_put_(count, own, full(Shape{}, 1, ints), true);
   }
-  if (counts && first.numel() == 0) {
-    out.push_back(first);
-  } else if (counts) {
-    const Tensor ends[] = {narrow(first, 0, 1, first.numel() - 1), full(Shape{1}, n, ints)};
-    out.push_back(cat(ends, 0) - first);
-  }
-  if (out.size() == 1) return out[0];
+  std::vector<Tensor> out{std::move(values)};
+  if (inverse) out.push_back(reshape(to, inverse_sizes));
+  if (counts) out.push_back(count);
   return out;
 }
 
@@ -64,7 +77,7 @@ Runs ordered_rows(const Tensor& rows) {
   const int64_t n = rows.sizes()[0], width = rows.sizes()[1];
   Runs runs{empty(Shape{n}, {DType::Int64, {}}), empty(Shape{n}, {DType::Bool, {}})};
   auto* order = runs.order.data_as<int64_t>();
-  auto* starts = runs.starts.data_as<bool>();
+  auto* starts = runs.starts.data_as<kernels::Bool>();
   std::iota(order, order + n, 0);
   const auto run = [&](auto tag) {
     using T = typename decltype(tag)::type;

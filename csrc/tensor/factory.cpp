@@ -8,6 +8,7 @@
 #include "core/context.h"
 #include "core/device_runtime.h"
 #include "core/errors.h"
+#include "kernels/dispatch.h"
 #include "kernels/reduce.h"
 #include "tensor/plan.h"
 
@@ -278,19 +279,36 @@ Tensor raw_reduce_to(const Tensor& t, IntList sizes) {
   return alias(out, Shape(sizes), contiguous_strides(sizes), 0);
 }
 
+namespace {
+Scalar element(DType dtype, const void* data) {
+  Scalar out;
+  const auto read = [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    T v;
+    std::memcpy(&v, data, sizeof v);
+    if constexpr (is_complex(kernels::dtype_of<T>))
+      out = Complex<double>(v.re, v.im);
+    else if constexpr (std::is_same_v<T, kernels::Bool>)
+      out = static_cast<bool>(v);
+    else if constexpr (std::is_integral_v<T>)
+      out = static_cast<int64_t>(v);
+    else
+      out = static_cast<double>(static_cast<kernels::Compute<T>>(v));
+  };
+  if (!kernels::try_dispatch(kernels::ComplexTypes{}, dtype, read))
+    kernels::dispatch(kernels::AllTypes{}, dtype, read, "item");
+  return out;
+}
+}  // namespace
+
 Scalar item(const Tensor& t) {
   WT_CHECK(t.numel() == 1, ShapeError, "item: a Tensor with ", t.numel(),
            " elements cannot be converted to Scalar");
   WT_CHECK(!t.is_meta(), DeviceError, "item: a meta tensor has no data");
-  DType wide = is_complex(t.dtype())    ? DType::Complex128
-               : is_floating(t.dtype()) ? DType::Float64
-                                        : DType::Int64;
-  Tensor host = empty({}, {wide, {}});
-  raw_copy(host, t.ndim() == 0 ? t : alias(t, {}, {}, t.offset()));
-  if (is_complex(t.dtype())) return *host.data_as<Complex<double>>();
-  if (is_floating(t.dtype())) return *host.data_as<double>();
-  int64_t v = *host.data_as<int64_t>();
-  return t.dtype() == DType::Bool ? Scalar(v != 0) : Scalar(v);
+  if (t.device().is_cpu()) return element(t.dtype(), t.data());
+  Tensor host = empty({}, {t.dtype(), {}});
+  raw_copy(host, alias(t, {}, {}, t.offset()));
+  return element(t.dtype(), host.data());
 }
 
 kernels::LaunchContext launch_context(Device device, kernels::IndexFault* fault) {
