@@ -49,6 +49,7 @@ TYPES = {
     "Number": "_Number",
     "tuple of ints": "_int | Sequence[_int]",
     "tuple of tuples of ints": "Sequence[_int | Sequence[_int]]",
+    "tuple of floats": "Sequence[_float]",
     "torch.dtype": "_dtype",
     "torch.device": "_device | _str | _int",
     "str": "_str",
@@ -66,6 +67,7 @@ RETURNS = {
     "int tuple": "tuple[_int, ...]",
     "dtype": "_dtype",
     "OneOrMany": "Any",
+    "TensorAndList": "tuple[Tensor, tuple[Tensor, ...]]",
 }
 # Of compiled classes: attributes and methods that are no ops. What is not named here is Any.
 ATTRIBUTES = {
@@ -229,7 +231,7 @@ def stub_of(group: list[Op], method: bool, indent: str) -> Iterator[str]:
         if not method:
             yield f"{indent}@staticmethod"
         returns = RETURNS.get(op.returns, "tuple[Tensor, ...]")
-        if op.return_names:
+        if op.return_names and op.returns == "tuple":
             returns = f"tuple[{', '.join(['Tensor'] * len(op.return_names))}]"
         yield f"{indent}def {op.name}({', '.join(arguments(op, method))}) -> {returns}: ..."
 

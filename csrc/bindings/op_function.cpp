@@ -227,8 +227,9 @@ void publish(PyObject* place, OpGroup& group, bool binds) {
 }
 
 Object describe(const OpInfo& op, const char* name) {
-  constexpr const char* kinds[] = {"None",  "Tensor", "tuple", "list",      "bool",  "int",
-                                   "float", "Number", "ints",  "int tuple", "dtype", "OneOrMany"};
+  constexpr const char* kinds[] = {"None",  "Tensor",    "tuple",        "list", "bool",
+                                   "int",   "float",     "Number",       "ints", "int tuple",
+                                   "dtype", "OneOrMany", "TensorAndList"};
   constexpr const char* rules[] = {"keep", "lower", "float32", "widest", "refuse"};
   Object args = checked(PyList_New(0));
   for (const Arg& a : op.args) {

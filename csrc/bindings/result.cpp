@@ -57,6 +57,13 @@ PyObject* wrap(Result&& result, PyTypeObject* named) {
       return wrap(result.dtype);
     case Result::Kind::OneOrMany:  // boxed as Tensor or List
       break;
+    case Result::Kind::TensorAndList: {
+      Object first = checked(wrap(result.tensor)), rest = checked(wrap_tuple(result.tensors));
+      Object out = checked(named ? PyStructSequence_New(named) : PyTuple_New(2));
+      PyStructSequence_SET_ITEM(out.get(), 0, first.release());
+      PyStructSequence_SET_ITEM(out.get(), 1, rest.release());
+      return out.release();
+    }
   }
   if (!named) return wrap_tuple(result.tensors);
   Object out = checked(PyStructSequence_New(named));

@@ -349,15 +349,14 @@ Tensor as_strided_impl(const Tensor& x, IntList size, IntList stride, std::optio
   }
   return out;
 }
-const Op<Tensor(const Tensor&, IntList, IntList, std::optional<int64_t>)> as_strided_op{
-    "as_strided",
-    as_strided_impl,
-    kBoth | kComplex,
-    {"input", "size", "stride", {"storage_offset", none}},
-    "A view with any sizes and strides in the storage."};
-const auto as_strided_copy = copy_of<as_strided_op>("as_strided_copy");
 
 }  // namespace
+
+decltype(as_strided) as_strided{"as_strided",
+                                as_strided_impl,
+                                kBoth | kComplex,
+                                {"input", "size", "stride", {"storage_offset", none}},
+                                "A view with any sizes and strides in the storage."};
 
 decltype(flip) flip{"flip",
                     flip_impl,
@@ -371,5 +370,9 @@ decltype(diag_embed) diag_embed{
     kBoth | kComplex,
     {"input", Arg::integer("offset", 0), Arg::integer("dim1", -2), Arg::integer("dim2", -1)},
     "The last dim as a diagonal of zeros' matrices."};
+
+namespace {
+const auto as_strided_copy = copy_of<as_strided>("as_strided_copy");
+}  // namespace
 
 }  // namespace warptape::ops

@@ -55,6 +55,9 @@ extern WT_API const BinaryOp eq, ne, lt, le, gt, ge, logical_and, logical_or, lo
     bitwise_or, bitwise_xor, bitwise_left_shift, bitwise_right_shift;
 extern WT_API const BinaryTsOp eq_ts, ne_ts, lt_ts, le_ts, gt_ts, ge_ts;
 
+// elementwise_parts.cpp
+extern WT_API const BinaryOp ldexp;
+
 // elementwise_select.cpp
 extern WT_API const Op<Tensor(const Tensor&, const Tensor&, const Tensor&)> where, lerp, lerp_;
 extern WT_API const Op<Tensor(const Tensor&, const Tensor&, const Scalar&)> where_ts, lerp_s, lerp_s_;

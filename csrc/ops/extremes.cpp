@@ -1,6 +1,8 @@
 // max, min, median and their kin, and running reductions.
+#include <algorithm>
 #include <limits>
 
+#include "kernels/dispatch.h"
 #include "kernels/reduce.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
@@ -110,7 +112,8 @@ void pick_backward(Node& n, Gradients& g) {
   g.set(0, scatter_add(zeros(d.sizes, options_of(grad)), d.dim, index, grad));
 }
 constexpr NodeType kMaxDim{"MaxBackward0", pick_backward}, kMinDim{"MinBackward0", pick_backward},
-    kMedianDim{"MedianBackward1", pick_backward}, kNanmedianDim{"NanmedianBackward1", pick_backward};
+    kMedianDim{"MedianBackward1", pick_backward}, kNanmedianDim{"NanmedianBackward1", pick_backward},
+    kMode{"ModeBackward0", pick_backward};
 
 // The values of a dim with where they are, recorded.
 Pair picked(const NodeType& type, const Tensor& x, int64_t dim, bool keepdim, const Tensor& values,
@@ -208,6 +211,72 @@ Tensor median_of_all(const char* op, const NodeType& type, const Tensor& x, bool
 }
 Tensor median_all_impl(const Tensor& x) { return median_of_all("median", kMedianAll, x, false); }
 Tensor nanmedian_all_impl(const Tensor& x) { return median_of_all("nanmedian", kNanmedianAll, x, true); }
+
+// ---- mode: the most frequent value, the smallest of several, and where it last occurs ------------------
+
+template <class C>
+using Placed = std::pair<C, int64_t>;
+
+// By the library's sort, whose order of equal values decides on the index, as in PyTorch. It looks at up to
+// 16 elements in turn, and there a NaN stays where the comparisons, all false, leave it; with more it comes
+// last.
+template <class C>
+void sort_by_value(std::vector<Placed<C>>& row) {
+  using P = Placed<C>;
+  if (row.size() <= 16)
+    return std::sort(row.begin(), row.end(), [](const P& a, const P& b) { return a.first < b.first; });
+  std::sort(row.begin(), row.end(), [](const P& a, const P& b) {
+    return a.first < b.first || (a.first == a.first && b.first != b.first);
+  });
+}
+
+template <class C>
+int64_t mode_of(const std::vector<Placed<C>>& row) {
+  size_t most = 0, run = 0;
+  int64_t place = 0;
+  for (size_t i = 0; i < row.size(); ++i) {
+    ++run;
+    if (i + 1 < row.size() && row[i].first == row[i + 1].first) continue;
+    if (run > most) most = run, place = row[i].second;
+    run = 0;
+  }
+  return place;
+}
+
+// Where the mode of each row of x [.., n] is: [.., 1].
+Tensor mode_index(const Tensor& x) {
+  Shape sizes = x.sizes();
+  const int64_t n = sizes.back();
+  sizes.back() = 1;
+  const Tensor rows = raw_contiguous(to(x, Device{}, std::nullopt, false, false));
+  Tensor out = empty(sizes, {DType::Int64, {}});
+  kernels::dispatch(kernels::AllTypes{}, x.dtype(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    using C = kernels::Compute<T>;
+    std::vector<Placed<C>> row(static_cast<size_t>(n));
+    for (int64_t r = 0; r < out.numel(); ++r) {
+      for (int64_t i = 0; i < n; ++i) row[i] = {static_cast<C>(rows.data_as<T>()[r * n + i]), i};
+      sort_by_value(row);
+      out.data_as<int64_t>()[r] = mode_of(row);
+    }
+  });
+  return to(out, x.device(), std::nullopt, false, false);
+}
+
+Pair mode_impl(const Tensor& x, int64_t dim, bool keepdim) {
+  dim = wrap_dim(dim, x.ndim(), "mode");
+  check_nonempty("mode", x, dim);
+  const Reduced r = reduced_shape("mode", x, IntList{&dim, 1}, keepdim);
+  if (x.is_meta()) return {empty(r.sizes, options_of(x)), empty(r.sizes, {DType::Int64, x.device()})};
+  Tensor values, indices;
+  {
+    NoGrad off;
+    const Tensor rows = transpose(at_least_1d(x), dim, -1), index = mode_index(rows);
+    values = reshape(transpose(gather(rows, -1, index, false), dim, -1), r.sizes);
+    indices = reshape(transpose(index, dim, -1), r.sizes);
+  }
+  return picked(kMode, x, dim, keepdim, values, indices);
+}
 
 // ---- of two, and places --------------------------------------------------------------------------------
 
@@ -391,6 +460,13 @@ const Op<Pair(const Tensor&, int64_t, bool)> median_op{"median",
                  {"input", "dim", kKeep},
                  "The lower middle value of a dim but for nan and where it is.",
                  {"values", "indices"}};
+const Op<Pair(const Tensor&, int64_t, bool)> mode_op{
+    "mode",
+    mode_impl,
+    kBoth | kOut,
+    {"input", Arg::integer("dim", -1), kKeep},
+    "The most frequent value of a dim, the smallest of several, and where it last is.",
+    {"values", "indices"}};
 const Op<Pair(const Tensor&, std::optional<int64_t>, bool)> aminmax_op{
     "aminmax",
     aminmax_impl,

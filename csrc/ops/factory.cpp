@@ -90,6 +90,11 @@ Tensor new_empty_impl(const Tensor& x, IntList size, std::optional<DType> dtype,
                       bool needs_grad) {
   return finish(empty(size, {dtype.value_or(x.dtype()), device.value_or(x.device())}), needs_grad);
 }
+Tensor new_empty_strided_impl(const Tensor& x, IntList size, IntList stride, std::optional<DType> dtype,
+                              std::optional<Device> device, bool needs_grad) {
+  return finish(empty_strided(size, stride, {dtype.value_or(x.dtype()), device.value_or(x.device())}),
+                needs_grad);
+}
 Tensor new_full_impl(const Tensor& x, IntList size, const Scalar& value, std::optional<DType> dtype,
                      std::optional<Device> device, bool needs_grad) {
   return finish(full(size, value, {dtype.value_or(x.dtype()), device.value_or(x.device())}), needs_grad);
@@ -290,6 +295,9 @@ const Op<Tensor(const Tensor&, IntList, OptDType, OptDevice, bool)> new_empty_op
                  "zeros with input's dtype and device."),
     new_ones_op("new_ones", new_ones_impl, kMethod | kComplex, {"input", {"size", kVarArgs}, WT_OPTIONS},
                 "ones with input's dtype and device.");
+const Op<Tensor(const Tensor&, IntList, IntList, OptDType, OptDevice, bool)> new_empty_strided_op(
+    "new_empty_strided", new_empty_strided_impl, kMethod | kComplex, {"input", "size", "stride", WT_OPTIONS},
+    "empty_strided with input's dtype and device.");
 const Op<Tensor(const Tensor&, IntList, const Scalar&, OptDType, OptDevice, bool)> new_full_op(
     "new_full", new_full_impl, kMethod | kComplex, {"input", "size", "fill_value", WT_OPTIONS},
     "full with input's dtype and device.");

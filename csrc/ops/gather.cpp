@@ -1,7 +1,6 @@
 // Reading and writing by index along one dim, and the ops made of it.
 #include "ops/gather.h"
 
-#include "kernels/index.h"
 #include "ops/compose.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
@@ -78,6 +77,20 @@ Tensor gather_impl(const Tensor& x, int64_t dim, const Tensor& index, bool) {
   return out;
 }
 
+}  // namespace
+
+void check_scatter(const char* op, const Tensor& self, int64_t dim, const Tensor& index, const Tensor& src) {
+  check_gather(op, self, index, dim);
+  check_same_device(op, self, src, "src");
+  WT_CHECK(self.dtype() == src.dtype(), DtypeError, op,
+           ": Expected self.dtype to be equal to src.dtype, got ", self.dtype(), " and ", src.dtype());
+  Tensor i = at_least_1d(index), s = at_least_1d(src);
+  bool fits = i.ndim() == s.ndim() || index.numel() == 0;
+  for (int64_t d = 0; fits && d < i.ndim() && index.numel(); ++d) fits = i.sizes()[d] <= s.sizes()[d];
+  WT_CHECK(fits, ShapeError, op, ": Expected index ", index.sizes(), " to be no larger than src ",
+           src.sizes(), " in every dimension");
+}
+
 void run_scatter(const char* op, const Tensor& self, int64_t dim, const Tensor& index, const Tensor& src,
                  ScatterMode mode) {
   if (self.is_meta() || index.numel() == 0) return;
@@ -88,6 +101,8 @@ void run_scatter(const char* op, const Tensor& self, int64_t dim, const Tensor& 
   scatter_slot(launch, to.view(), i.view(), from.view(), static_cast<int>(dim), mode);
   check_in_range(launch, op, dim);
 }
+
+namespace {
 
 struct ScatterData {
   int64_t dim;
@@ -113,18 +128,6 @@ void scatter_backward(Node& n, Gradients& g) {
 }
 constexpr NodeType kScatter{"ScatterBackward0", scatter_backward},
     kScatterAdd{"ScatterAddBackward0", scatter_backward};
-
-void check_scatter(const char* op, const Tensor& self, int64_t dim, const Tensor& index, const Tensor& src) {
-  check_gather(op, self, index, dim);
-  check_same_device(op, self, src, "src");
-  WT_CHECK(self.dtype() == src.dtype(), DtypeError, op,
-           ": Expected self.dtype to be equal to src.dtype, got ", self.dtype(), " and ", src.dtype());
-  Tensor i = at_least_1d(index), s = at_least_1d(src);
-  bool fits = i.ndim() == s.ndim() || index.numel() == 0;
-  for (int64_t d = 0; fits && d < i.ndim() && index.numel(); ++d) fits = i.sizes()[d] <= s.sizes()[d];
-  WT_CHECK(fits, ShapeError, op, ": Expected index ", index.sizes(), " to be no larger than src ",
-           src.sizes(), " in every dimension");
-}
 
 Tensor scatter_into(const char* op, const Tensor& self, int64_t dim, const Tensor& index, const Tensor& src,
                     ScatterMode mode) {

@@ -1,6 +1,7 @@
 // Reading and writing by index along one dim.
 #pragma once
 
+#include "kernels/index.h"
 #include "ops/op.h"
 
 namespace warptape::ops {
@@ -8,6 +9,13 @@ namespace warptape::ops {
 extern WT_API const Op<Tensor(const Tensor&, int64_t, const Tensor&, bool)> gather;
 extern WT_API const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&)> scatter_add;
 extern WT_API const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Scalar&)> scatter_value;
+// What scatter and its kin check, and the launch: `self` is written at index along dim.
+void check_scatter(const char* op, const Tensor& self, int64_t dim, const Tensor& index, const Tensor& src);
+void run_scatter(const char* op, const Tensor& self, int64_t dim, const Tensor& index, const Tensor& src,
+                 kernels::ScatterMode mode);
+// ... src, reduce, include_self
+extern WT_API const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&, std::string_view, bool)>
+    scatter_reduce;
 extern WT_API const Op<Tensor(const Tensor&, int64_t, const Tensor&)> index_select;
 extern WT_API const Op<Tensor(const Tensor&, IntList)> flip;
 extern WT_API const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&, const Scalar&)> index_add;

@@ -62,6 +62,7 @@ enum class ArgType : uint8_t {
   Scalar,
   IntList,
   IntLists,
+  DoubleList,
   DType,
   Device,
   String,
@@ -79,7 +80,7 @@ struct Value {
     DType dtype;
     Generator* generator;
     struct {
-      const void* data;  // Tensor, OptTensor, int64_t, Shape or char
+      const void* data;  // Tensor, OptTensor, int64_t, Shape, double or char
       size_t size;
     } list;
   };
@@ -101,7 +102,8 @@ struct Result {
     IntList,
     IntTuple,  // IntList that is no size: Python gets a plain tuple
     DType,
-    OneOrMany,  // Tensor or List, as the arguments ask; `kind` then says which
+    OneOrMany,      // Tensor or List, as the arguments ask; `kind` then says which
+    TensorAndList,  // a tuple of one tensor and a tuple of the others
   };
   Kind kind = Kind::None;
   DType dtype = DType::Float32;
@@ -112,6 +114,7 @@ struct Result {
 };
 
 using OneOrMany = std::variant<Tensor, std::vector<Tensor>>;
+using TensorAndList = std::pair<Tensor, std::vector<Tensor>>;
 
 struct None {};
 inline constexpr None none;
@@ -238,6 +241,8 @@ WT_ARG(IntList, IntList, (v.list = {x.data(), x.size()}),
        (IntList{static_cast<const int64_t*>(v.list.data), v.list.size}));
 WT_ARG(std::span<const Shape>, IntLists, (v.list = {x.data(), x.size()}),
        (std::span<const Shape>{static_cast<const Shape*>(v.list.data), v.list.size}));
+WT_ARG(std::span<const double>, DoubleList, (v.list = {x.data(), x.size()}),
+       (std::span<const double>{static_cast<const double*>(v.list.data), v.list.size}));
 WT_ARG(std::string_view, String, (v.list = {x.data(), x.size()}),
        (std::string_view{static_cast<const char*>(v.list.data), v.list.size}));
 #undef WT_ARG
@@ -294,6 +299,14 @@ template <> struct ReturnTraits<OneOrMany> {
     if (r.kind == Result::Kind::Tensor) return std::move(r.tensor);
     return std::move(r.tensors);
   }
+};
+template <> struct ReturnTraits<TensorAndList> {
+  static constexpr Result::Kind kKind = Result::Kind::TensorAndList;
+  static void box(Result& r, TensorAndList x) {
+    r.tensor = std::move(x.first);
+    r.tensors = std::move(x.second);
+  }
+  static TensorAndList unbox(Result& r) { return {std::move(r.tensor), std::move(r.tensors)}; }
 };
 template <class... T> struct ReturnTraits<std::tuple<T...>> {
   static constexpr Result::Kind kKind = Result::Kind::Tuple;

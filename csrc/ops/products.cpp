@@ -1,4 +1,5 @@
 // What is composed of products.
+#include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/matmul.h"
 #include "ops/reduce.h"
@@ -16,6 +17,43 @@ Tensor outer_impl(const Tensor& a, const Tensor& b) {
   check_ndim("outer", "input", a, 1);
   check_ndim("outer", "vec2", b, 1);
   return mul(unsqueeze(a, 1), b);
+}
+
+// Each element of a times all of b, in blocks: [.., m, 1, ..] * [.., 1, n, ..] -> [.., m * n, ..].
+Tensor kron_impl(const Tensor& a, const Tensor& b) {
+  const int64_t ndim = std::max(a.ndim(), b.ndim());
+  Shape wide_a, wide_b, sizes;
+  for (int64_t d = 0; d < ndim; ++d) {
+    const int64_t da = d - ndim + a.ndim(), db = d - ndim + b.ndim();
+    const int64_t m = da < 0 ? 1 : a.sizes()[da], n = db < 0 ? 1 : b.sizes()[db];
+    wide_a.push_back(m), wide_a.push_back(1);
+    wide_b.push_back(1), wide_b.push_back(n);
+    sizes.push_back(m * n);
+  }
+  return reshape(reshape(a, wide_a) * reshape(b, wide_b), sizes);
+}
+
+Tensor addr_bool(const Tensor& input, const Tensor& a, const Tensor& b, const Scalar& beta,
+                 const Scalar& alpha) {
+  const Tensor product = logical_and(unsqueeze(a, 1), b);
+  const Tensor scaled = alpha.to_bool() ? product : zeros(product.sizes(), options_of(product));
+  return beta.to_bool() ? logical_or(scaled, input) : scaled;
+}
+Tensor addr_impl(const Tensor& input, const Tensor& a, const Tensor& b, const Scalar& beta,
+                 const Scalar& alpha) {
+  check_ndim("addr", "vec1", a, 1);
+  check_ndim("addr", "vec2", b, 1);
+  const Shape sizes{a.sizes()[0], b.sizes()[0]};
+  WT_CHECK(broadcast_shapes(input.sizes(), sizes, "addr") == sizes, ShapeError, "addr: input of shape ",
+           input.sizes(), " does not broadcast to ", sizes);
+  const PointwiseInput operands[] = {input, a, b};
+  const DTypeCategory kind = category(promoted_dtype(operands));
+  WT_CHECK(kind >= DTypeCategory::Floating || !(alpha.is_floating() || beta.is_floating()), DtypeError,
+           "addr: For integral input tensors, argument alpha and beta must not be floating point numbers.");
+  if (kind == DTypeCategory::Bool) return addr_bool(input, a, b, beta, alpha);
+  const Tensor scaled = mul(unsqueeze(alpha.equal(1) ? a : a * alpha, 1), b);
+  if (beta.equal(0)) return cast(scaled, promoted_dtype(operands));
+  return (beta.equal(1) ? input : input * beta) + scaled;
 }
 
 Tensor vdot_impl(const Tensor& a, const Tensor& b) {
@@ -151,6 +189,19 @@ decltype(inner) inner{"inner",
                       kBoth | kComplex,
                       {"input", "other"},
                       "Inner products over the last dim of both operands."};
+namespace {
+const decltype(inner) kron{"kron",
+                           kron_impl,
+                           kBoth | kComplex,
+                           {"input", "other"},
+                           "The Kronecker product: each element of input times all of other, in blocks."};
+const AddMatmulOp addr{"addr",
+                       addr_impl,
+                       kBoth | kComplex | kLowerCuda,
+                       {"input", "vec1", "vec2", kBeta, kAlpha},
+                       "beta * input + alpha * the outer product of two vectors."};
+const auto addr_ = in_place<addr>("addr_");
+}  // namespace
 decltype(addbmm) addbmm{"addbmm",
                         addbmm_impl,
                         kBoth | kComplex | kLower,

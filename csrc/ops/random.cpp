@@ -3,27 +3,17 @@
 // log, sin and cos. Another device fills its tensors itself, from Philox (kernels/random.h).
 #include <algorithm>
 #include <cmath>
-#include <mutex>
 #include <numbers>
 #include <numeric>
 
-#include "kernels/cpu/interrupt.h"
-#include "kernels/dispatch.h"
-#include "kernels/random.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
+#include "ops/random.h"
 #include "ops/reduce.h"
 #include "ops/sort.h"
 #include "ops/view.h"
 
 namespace warptape::ops {
-namespace {
-
-using kernels::Compute;
-using kernels::dispatch;
-using kernels::View;
-using OptDType = std::optional<DType>;
-using OptDevice = std::optional<Device>;
 
 // The given generator or the device's default one.
 Ref<Generator> generator_for(const char* op, Device device, Generator* given) {
@@ -47,82 +37,21 @@ Tensor in_memory_order(const Tensor& t) {
   return alias(t, sizes, strides, t.offset());
 }
 
-// Fills a device's tensor: `fill(launch, view, key)` gets contiguous memory and a fresh key.
-template <class F>
-void fill_device(const char* op, const Tensor& t, bool integers_too, Generator* given, F&& fill) {
-  WT_CHECK(integers_too || is_floating(t.dtype()), DtypeError, op, ": not implemented for ", t.dtype());
-  if (t.numel() == 0) return;
-  Ref<Generator> g = generator_for(op, t.device(), given);
-  kernels::PhiloxKey key;
-  {
-    std::lock_guard lock(g->mutex);
-    key = g->next_philox(PhiloxUse::Fill);
-  }
-  Tensor out = t.is_contiguous() ? t : empty(t.sizes(), options_of(t));
-  fill(Launch(t.device()), out.view(), key);
-  if (!out.same(t)) raw_copy(t, out);
+void zero_gradients(Node&, Gradients& g) {
+  for (size_t i = 0; i < g.inputs(); ++i)
+    if (g.wants(i)) g.set(i, zeros(g[0].sizes(), options_of(g[0])));
 }
 
-bool on_device(const Tensor& t) { return t.device().is_cuda(); }
+namespace {
+
+using OptDType = std::optional<DType>;
+using OptDevice = std::optional<Device>;
 
 kernels::Slot<kernels::UniformFillFn> uniform_slot("uniform_fill");
 kernels::Slot<kernels::NormalFillFn> normal_fill_slot("normal_fill");
 kernels::Slot<kernels::ExponentialFillFn> exponential_slot("exponential_fill");
 kernels::Slot<kernels::BernoulliFillFn> bernoulli_slot("bernoulli_fill");
 kernels::Slot<kernels::RangeFillFn> range_slot("range_fill");
-
-// Draws between which the generator is free and the work can be interrupted. A multiple of the 16 that normal
-// draws come in.
-constexpr int64_t kPiece = 1 << 20;
-
-// Calls f(begin, end) for pieces of [0, n) with the generator locked. The last piece is no shorter than the
-// others, for normal draws look 16 back from the end.
-template <class F>
-void draw_in_pieces(Generator& g, int64_t n, F&& f) {
-  for (int64_t begin = 0, end; begin < n; begin = end) {
-    if (begin) kernels::cpu::poll_interrupt();
-    end = n - begin < 2 * kPiece ? n : begin + kPiece;
-    std::lock_guard lock(g.mutex);
-    kernels::cpu::Uninterrupted scope;
-    f(begin, end);
-  }
-}
-
-// Fills `t` in the order of its elements: `fill(T* data, int64_t n, Generator&)` works on contiguous host
-// memory, piece by piece.
-template <class Types, class F>
-void fill_host(const char* op, const Tensor& t, Generator* given, F&& fill) {
-  if (t.is_meta() || t.numel() == 0) return;
-  bool direct = t.is_contiguous();
-  Tensor host = direct ? t : empty(t.sizes(), options_of(t));
-  Ref<Generator> g = generator_for(op, t.device(), given);
-  const auto draw = [&](auto tag) {
-    auto* data = host.template data_as<typename decltype(tag)::type>();
-    draw_in_pieces(*g, host.numel(),
-                   [&](int64_t begin, int64_t end) { fill(data + begin, end - begin, *g); });
-  };
-  dispatch(Types{}, t.dtype(), draw, op);
-  if (!direct) raw_copy(t, host);
-}
-
-void changed(const Tensor& t, const char* op) {
-  bool recorded = needs_grad(t);
-  check_inplace(t, op, recorded);
-}
-
-void cleared_backward(Node&, Gradients& g) { g.set(0, zeros(g[0].sizes(), options_of(g[0]))); }
-constexpr NodeType kUniform{"UniformBackward0", cleared_backward};
-
-// In-place draws: check, fill, count the change, forget what was there.
-template <class F>
-Tensor overwrite(const Tensor& t, const char* op, F&& fill) {
-  changed(t, op);
-  Ref<Node> n = needs_grad(t) ? record(kUniform, t) : Ref<Node>();
-  fill();
-  t.bump_version();
-  if (n) rebase_history(t, n);
-  return t;
-}
 
 // ---- uniform -------------------------------------------------------------------------------------------
 
@@ -136,6 +65,8 @@ Compute<T> unit(Generator& g) {
   }
 }
 
+}  // namespace
+
 void fill_uniform(const char* op, const Tensor& t, double from, double to, Generator* g) {
   if (is_complex(t.dtype())) return fill_uniform(op, raw_parts(t), from, to, g);
   if (on_device(t))
@@ -148,6 +79,8 @@ void fill_uniform(const char* op, const Tensor& t, double from, double to, Gener
     for (int64_t i = 0; i < n; ++i) data[i] = static_cast<T>(std::fma(unit<T>(gen), b - a, a));
   });
 }
+
+namespace {
 
 Tensor uniform_impl(const Tensor& t, double from, double to, Generator* g) {
   WT_CHECK(from <= to, ValueError,
@@ -197,6 +130,8 @@ void normal_blocks(float* data, int64_t n, Generator& g, double mean, double std
   if (n % 16) draw(data + n - 16, 16);
 }
 
+}  // namespace
+
 void fill_normal(const char* op, const Tensor& t, double mean, double std, Generator* g) {
   WT_CHECK(std >= 0, ValueError, op, ": normal expects std >= 0.0, but found std ", std);
   // Each part has half of the variance.
@@ -213,6 +148,8 @@ void fill_normal(const char* op, const Tensor& t, double mean, double std, Gener
       data[i] = static_cast<T>(static_cast<Compute<T>>(gen.normal() * std + mean));
   });
 }
+
+namespace {
 
 Tensor normal_impl(const Tensor& t, double mean, double std, Generator* g) {
   return overwrite(t, "normal_", [&] { fill_normal("normal_", t, mean, std, g); });
@@ -316,6 +253,13 @@ Tensor bernoulli_impl(const Tensor& x, Generator* g) {
            x.dtype());
   Tensor out = empty(x.sizes(), options_of(x));
   if (!out.is_meta()) fill_bernoulli(out, x, g);
+  if (needs_grad(x)) set_history(out, record(kDraw, x));
+  return out;
+}
+// With probability p, whatever x holds.
+Tensor bernoulli_number_impl(const Tensor& x, double p, Generator* g) {
+  Tensor out = bernoulli_scalar_impl(empty_like_layout(x, x.dtype()), p, g);
+  if (needs_grad(x)) set_history(out, record(kDraw, x));
   return out;
 }
 Tensor bernoulli_tensor_impl(const Tensor& t, const Tensor& p, Generator* g) {
@@ -562,6 +506,10 @@ const Op<Tensor(const Tensor&, int64_t, bool, Generator*)> multinomial_op(
     "multinomial", multinomial_impl, kFunction | kMethod | kOut | kRandom,
     {"input", "num_samples", {"replacement", false}, WT_GENERATOR},
     "Indices drawn with the probabilities (up to a factor) of input's last dim, int64 [*, num_samples].");
+const Op<Tensor(const Tensor&, double, Generator*)> bernoulli_number_op("bernoulli", bernoulli_number_impl,
+                                                                        kFunction | kMethod | kOut | kRandom,
+                                                                        {"input", "p", WT_GENERATOR},
+                                                                        "1 with probability p, else 0.");
 
 }  // namespace
 }  // namespace warptape::ops

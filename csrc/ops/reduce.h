@@ -12,6 +12,7 @@ extern WT_API const Op<Tensor(const Tensor&, OptDims, bool, OptDType)> sum, mean
 extern WT_API const Op<Tensor(const Tensor&, OptDims, bool)> amax, amin, any, all;
 extern WT_API const Op<Tensor(const Tensor&, OptDims, std::optional<double>, bool)> var, std_op;
 extern WT_API const Op<Tensor(const Tensor&, int64_t, OptDType)> cumsum, cumprod;
+extern WT_API const Op<Tensor(const Tensor&, double, OptDims, bool, OptDType)> vector_norm;
 extern WT_API const Op<Tensor(const Tensor&, IntList, bool)> logsumexp;
 extern WT_API const Op<Tensor(const Tensor&, int64_t)> logcumsumexp;
 extern WT_API const Op<Tensor(const Tensor&, OptDType)> prod;

@@ -103,20 +103,34 @@ Pair kthvalue_impl(const Tensor& x, int64_t k, int64_t dim, bool keepdim) {
   return {select(values, dim, k - 1), select(indices, dim, k - 1)};
 }
 
-Tensor searchsorted_impl(const Tensor& boundaries, const Tensor& wanted, bool narrow_out, bool right,
-                         std::optional<std::string_view> side, const OptTensor& sorter) {
+using Side = std::optional<std::string_view>;
+
+// The boundaries in the order that `sorter` gives.
+Tensor in_order(const Tensor& boundaries, const OptTensor& sorter) {
+  if (!sorter) return boundaries;
+  WT_CHECK(sorter->dtype() == DType::Int64, DtypeError,
+           "searchsorted: sorter must be a tensor of long dtype but got dtype ", sorter->dtype());
+  WT_CHECK(sorter->sizes() == boundaries.sizes(), ShapeError,
+           "searchsorted: boundary and sorter must have the same size, but got boundary tensor ",
+           boundaries.sizes(), " and got sorter tensor ", sorter->sizes());
+  NoGrad off;
+  return gather(boundaries, -1, *sorter, false);
+}
+
+bool right_side(bool right, Side side) {
   WT_CHECK(!side || *side == "left" || *side == "right", Error,
-           "searchsorted: side can only be 'left' or 'right', got ", *side);
+           "searchsorted: side can only be 'left' or 'right' but got ", *side);
   WT_CHECK(!side || !right || *side == "right", Error,
            "searchsorted: side and right can't be set to opposites, got side of left while right was True");
-  right = right || (side && *side == "right");
-  WT_CHECK(!sorter || (sorter->dtype() == DType::Int64 && sorter->sizes() == boundaries.sizes()), ShapeError,
-           "searchsorted: expected an int64 sorter of the boundaries' shape ", boundaries.sizes(), ", got ",
-           *sorter);
-  const Tensor given = sorter ? gather(boundaries, -1, *sorter, false) : boundaries;
+  return right || (side && *side == "right");
+}
+
+Tensor searchsorted_impl(const Tensor& given, const Tensor& wanted, bool narrow_out, bool right, Side side,
+                         const OptTensor& sorter) {
+  right = right_side(right, side);
   const PointwiseInput both[] = {given, wanted};
   const DType common = promoted_dtype(both);
-  const Tensor sorted = raw_cast(given, common), values = raw_cast(wanted, common);
+  const Tensor sorted = raw_cast(in_order(given, sorter), common), values = raw_cast(wanted, common);
   check_same_device("searchsorted", sorted, values, "input");
   WT_CHECK(sorted.ndim() > 0, ShapeError, "searchsorted: expected boundaries of at least one dimension");
   bool shared = sorted.ndim() == 1;
@@ -135,14 +149,26 @@ Tensor searchsorted_impl(const Tensor& boundaries, const Tensor& wanted, bool na
   return out;
 }
 
-Tensor searchsorted_number(const Tensor& sorted, const Scalar& value, bool narrow_out, bool right,
-                           std::optional<std::string_view> side, const OptTensor& sorter) {
-  WT_CHECK(sorted.ndim() == 1, ShapeError,
-           "searchsorted: input value can be a scalar only when boundaries tensor dimension is 1, got ",
-           sorted);
+Tensor searchsorted_number(const Tensor& sorted, const Scalar& value, bool narrow_out, bool right, Side side,
+                           const OptTensor& sorter) {
   return searchsorted_impl(sorted, scalar_tensor(value, value.dtype(), sorted.device()), narrow_out, right,
                            side, sorter);
 }
+
+void check_boundaries(const Tensor& boundaries) {
+  WT_CHECK(boundaries.ndim() == 1, ShapeError,
+           "bucketize: boundaries tensor must be 1 dimension, but got dim(", boundaries.ndim(), ")");
+}
+Tensor bucketize_impl(const Tensor& x, const Tensor& boundaries, bool narrow_out, bool right) {
+  check_boundaries(boundaries);
+  return searchsorted_impl(boundaries, x, narrow_out, right, std::nullopt, std::nullopt);
+}
+Tensor bucketize_number(const Scalar& value, const Tensor& boundaries, bool narrow_out, bool right) {
+  check_boundaries(boundaries);
+  return searchsorted_number(boundaries, value, narrow_out, right, std::nullopt, std::nullopt);
+}
+
+Tensor msort_impl(const Tensor& x) { return std::get<0>(sort(x, 0, false, true)); }
 
 constexpr uint32_t kBoth = kFunction | kMethod;
 
@@ -169,6 +195,20 @@ const Op<Pair(const Tensor&, int64_t, int64_t, bool)> kthvalue{
     {"input", "k", Arg::integer("dim", -1), {"keepdim", false}},
     "The k-th smallest of a dim.",
     {"values", "indices"}};
+const Op<Tensor(const Tensor&)> msort{
+    "msort", msort_impl, kBoth | kOut, {"input"}, "The values in order along the first dim."};
+const Op<Tensor(const Tensor&, const Tensor&, bool, bool)> bucketize{
+    "bucketize",
+    bucketize_impl,
+    kFunction | kOut,
+    {"input", "boundaries", {"out_int32", false, kKeywordOnly}, {"right", false, kKeywordOnly}},
+    "The bucket of each element: the first boundary not below it, or with right above it."};
+const Op<Tensor(const Scalar&, const Tensor&, bool, bool)> bucketize_number_op{
+    "bucketize",
+    bucketize_number,
+    kFunction | kOut,
+    {"input", "boundaries", {"out_int32", false, kKeywordOnly}, {"right", false, kKeywordOnly}},
+    "The bucket of a number."};
 #define WT_SEARCH_OPTIONS                                                                             \
   {"out_int32", false, kKeywordOnly}, {"right", false, kKeywordOnly}, {"side", none, kKeywordOnly}, { \
     "sorter", none, kKeywordOnly                                                                      \
@@ -180,13 +220,12 @@ decltype(searchsorted) searchsorted{"searchsorted",
                                     {"sorted_sequence", "input", WT_SEARCH_OPTIONS},
                                     "Where each value would go in its sorted row."};
 namespace {
-const Op<Tensor(const Tensor&, const Scalar&, bool, bool, std::optional<std::string_view>, const OptTensor&)>
-    searchsorted_number_op{"searchsorted",
-                           searchsorted_number,
-                           kFunction | kOut,
-                           {"sorted_sequence", "input", WT_SEARCH_OPTIONS},
-                           "Where a number would go in the sorted row."};
-
+const Op<Tensor(const Tensor&, const Scalar&, bool, bool, Side, const OptTensor&)> searchsorted_number_op{
+    "searchsorted",
+    searchsorted_number,
+    kFunction | kOut,
+    {"sorted_sequence", "input", WT_SEARCH_OPTIONS},
+    "Where a number would go in the sorted row."};
 }  // namespace
 
 decltype(argsort) argsort{

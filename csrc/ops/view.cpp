@@ -504,6 +504,7 @@ const Op<std::vector<Tensor>(const Tensor&, int64_t, int64_t)> chunk{
     kBoth | kComplex,
     {"input", "chunks", Arg::integer("dim", 0)},
     "At most `chunks` views of equal length (the last may be shorter)."};
+const Alias unsafe_split{"unsafe_split", "split"}, unsafe_chunk{"unsafe_chunk", "chunk"};
 decltype(unbind) unbind{"unbind",
                         unbind_impl,
                         kBoth | kComplex,

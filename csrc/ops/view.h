@@ -38,5 +38,6 @@ extern WT_API const Op<Tensor(const Tensor&, int64_t, int64_t, int64_t)> narrow;
 extern WT_API const Op<std::vector<Tensor>(const Tensor&, int64_t)> unbind;
 // input, offset, dim1, dim2
 extern WT_API const Op<Tensor(const Tensor&, int64_t, int64_t, int64_t)> diagonal;
+extern WT_API const Op<Tensor(const Tensor&, IntList, IntList, std::optional<int64_t>)> as_strided;
 
 }  // namespace warptape::ops

@@ -36,6 +36,7 @@ for _name in ("i0", "i0e", "i1", "i1e", "ndtri", "xlog1py"):
 expit = _ops.sigmoid
 gammaln = _ops.lgamma
 psi = _ops.digamma
+multigammaln = _C._special.multigammaln
 
 
 @checked
@@ -62,17 +63,6 @@ def ndtr(input: Tensor) -> Tensor:
     return _ops.where(
         input > -1, 0.5 * (1 + _ops.erf(input * math.sqrt(0.5))), 0.5 * _ops.erfc(-input * math.sqrt(0.5))
     )
-
-
-@checked
-def multigammaln(input: Tensor, p: int) -> Tensor:
-    """The logarithm of the multivariate gamma function of dimension p."""
-    if p < 1:
-        raise RuntimeError("p has to be greater than or equal to 1")
-    p = int(p)
-    input = input if input.is_floating_point() else input.to(_C._get_default_dtype())
-    shifts = _ops.arange(p, device=input.device, dtype=input.dtype) / -2
-    return _ops.lgamma(input.unsqueeze(-1) + shifts).sum(-1) + p * (p - 1) / 4 * math.log(math.pi)
 
 
 __getattr__ = _lookup(__name__)

@@ -100,8 +100,8 @@ ROWS = [
                 match="reduce",
             ),
         ),
-        meta=None,
-        python=True,
+        out=True,
+        inplace="scatter_reduce_",
     ),
     Op(
         "index_reduce",
@@ -116,8 +116,8 @@ ROWS = [
         errors=(
             E("RuntimeError", np.ones((2, 2)), 0, np.zeros(2, int), np.ones((2, 2)), "sum", match="reduce"),
         ),
-        meta=None,
-        python=True,
+        out=True,
+        inplace="index_reduce_",
     ),
     Op(
         "slice_scatter",
@@ -127,7 +127,7 @@ ROWS = [
         method=True,
         exact=True,
         errors=(E("RuntimeError", np.ones(4), np.ones(3), match="expected src to have a size"),),
-        python=True,
+        out=True,
     ),
     Op(
         "select_scatter",
@@ -137,7 +137,7 @@ ROWS = [
         method=True,
         exact=True,
         errors=(E("RuntimeError", np.ones((2, 2)), np.ones(3), 0, 0, match="expected src to have a size"),),
-        python=True,
+        out=True,
     ),
     Op(
         "diagonal_scatter",
@@ -147,7 +147,7 @@ ROWS = [
         method=True,
         exact=True,
         errors=(E("RuntimeError", np.ones((2, 2)), np.ones(3), match="expected src to have a size"),),
-        python=True,
+        out=True,
     ),
     Op(
         "kron",
@@ -155,7 +155,7 @@ ROWS = [
         np.kron,
         dtypes=NUMERIC,
         method=True,
-        python=True,
+        out=True,
     ),
     Op(
         "addr",
@@ -163,7 +163,7 @@ ROWS = [
         lambda x, a, b, beta=1, alpha=1: beta * x + alpha * np.outer(a, b),
         dtypes=WIDE,
         method=True,
-        python=True,
+        out=True,
     ),
     Op(
         "renorm",
@@ -173,7 +173,7 @@ ROWS = [
         method=True,
         tol={"float64": (1e-6, 1e-6), "float32": (1e-5, 1e-5)},
         errors=(E("RuntimeError", np.ones((2, 2)), 2.0, 0, -1.0),),
-        python=True,
+        out=True,
     ),
     Op(
         "cov",
@@ -182,7 +182,6 @@ ROWS = [
         dtypes=WIDE,
         method=True,
         errors=(E("RuntimeError", np.ones((2, 2, 2))),),
-        python=True,
     ),
     Op(
         "corrcoef",
@@ -190,7 +189,6 @@ ROWS = [
         np.corrcoef,
         dtypes=WIDE,
         method=True,
-        python=True,
         layouts=("transposed", "stepped", "offset"),  # equal rows have no correlation
         grad=False,  # clamped at the ends, where the diagonal lies
     ),
@@ -199,7 +197,6 @@ ROWS = [
         lambda r: [S(r(3, 5)), S(r(3, 5), dx=0.5, dim=0)],
         lambda y, dx=1, dim=-1: np.cumsum((np.delete(y, 0, dim) + np.delete(y, -1, dim)) / 2 * dx, axis=dim),
         dtypes=WIDE,
-        python=True,
     ),
     Op(
         "nanquantile",
@@ -207,8 +204,7 @@ ROWS = [
         lambda x, q, dim=None: np.asarray(np.nanquantile(x, q, axis=dim)),
         dtypes=WIDE,
         method=True,
-        meta=None,
-        python=True,
+        out=True,
     ),
     Op(
         "msort",
@@ -217,7 +213,7 @@ ROWS = [
         dtypes=NUMERIC,
         method=True,
         exact=True,
-        python=True,
+        out=True,
     ),
     *(
         Op(
@@ -231,8 +227,8 @@ ROWS = [
             result="int64",
             grad=False,
             method=True,
-            meta=None,
-            python=True,
+            out=True,
+            inplace=name + "_",
         )
         for name, ref in (("gcd", np.gcd), ("lcm", np.lcm))
     ),

@@ -1,0 +1,100 @@
+// Other sizes for the same tensor, and the sums that undo broadcasting.
+#include "ops/view.h"
+
+namespace warptape::ops {
+namespace {
+
+using Format = std::optional<std::string_view>;
+
+void check_format(const char* op, Format format) {
+  WT_CHECK(!format || *format == "torch.contiguous_format" || *format == "torch.preserve_format",
+           NotImplementedError, op, ": memory_format ", *format, " is not supported");
+}
+
+// As many of the storage's elements as before stay, in the order of memory; new ones are not set.
+Tensor resized(const char* op, const Tensor& self, const Shape& sizes, Format format) {
+  check_format(op, format);
+  WT_CHECK(!requires_grad(self), Error, op, ": cannot resize variables that require grad");
+  const int64_t numel = numel_of(sizes, op);
+  if (sizes == self.sizes()) return self;
+  const size_t bytes = static_cast<size_t>(numel + self.offset()) * self.itemsize();
+  if (numel && self.storage().bytes() < bytes) {
+    WT_CHECK(!self.storage().exported(), Error, op,
+             ": Trying to resize storage that is not resizable: other owners see its memory");
+    self.storage().resize(bytes);
+  }
+  self->set_geometry(sizes, contiguous_strides(sizes), self.offset());
+  self.bump_version();
+  return self;
+}
+Tensor resize_impl(const Tensor& self, IntList size, Format format) {
+  return resized("resize_", self, Shape(size.begin(), size.end()), format);
+}
+Tensor resize_as_impl(const Tensor& self, const Tensor& other, Format format) {
+  return resized("resize_as_", self, other.sizes(), format);
+}
+
+// self becomes a view of the source's memory.
+Tensor set_part(const Tensor& self, const Tensor& source, int64_t offset, IntList size, IntList stride) {
+  WT_CHECK(self.dtype() == source.dtype() && self.device() == source.device(), DtypeError,
+           "set_: Could not set tensor of ", self, " to a tensor of ", source);
+  check_inplace(self, "set_", needs_grad(self));
+  const Shape sizes(size.begin(), size.end());
+  const Shape strides = stride.empty() ? contiguous_strides(sizes) : Shape(stride.begin(), stride.end());
+  const Tensor part = as_strided(detach(source), sizes, strides, offset);
+  self->set_storage(part->storage, part.dtype());
+  self->set_geometry(sizes, strides, offset);
+  return self;
+}
+Tensor set_source(const Tensor& self, const Tensor& source) {
+  return set_part(self, source, source.offset(), source.sizes(), source.strides());
+}
+Tensor set_empty(const Tensor& self) { return set_source(self, empty(Shape{0}, options_of(self))); }
+
+Tensor sum_to_size_impl(const Tensor& x, IntList size) {
+  const Shape sizes(size.begin(), size.end());
+  const auto extra = x.ndim() - static_cast<int64_t>(sizes.size());
+  bool fits = extra >= 0;
+  for (int64_t d = 0; fits && d < static_cast<int64_t>(sizes.size()); ++d)
+    fits = sizes[d] == 1 || sizes[d] == x.sizes()[extra + d];
+  WT_CHECK(fits, ShapeError, "sum_to_size: size {", sizes, "} is not expandable to size {", x.sizes(), "}.");
+  return sizes == x.sizes() ? x : tape_reduce_to(x, sizes);
+}
+
+const Arg kFormat{"memory_format", none, kKeywordOnly};
+const Op<Tensor(const Tensor&, IntList, Format)> resize_{
+    "resize_",
+    resize_impl,
+    kMethod | kComplex,
+    {{"input", kWritten}, {"size", kVarArgs}, kFormat},
+    "Takes on other sizes, with the elements in the order of memory; new ones are not set."};
+const Op<Tensor(const Tensor&, const Tensor&, Format)> resize_as_{
+    "resize_as_",
+    resize_as_impl,
+    kFunction | kMethod | kComplex | kMixedDevices,
+    {{"input", kWritten}, "the_template", kFormat},
+    "resize_ to the sizes of another tensor."};
+const Op<Tensor(const Tensor&)> set_empty_op{"set_",
+                                             set_empty,
+                                             kMethod | kComplex,
+                                             {{"input", kWritten}},
+                                             "Takes on memory of its own, without elements."};
+const Op<Tensor(const Tensor&, const Tensor&)> set_source_op{"set_",
+                                                             set_source,
+                                                             kMethod | kComplex,
+                                                             {{"input", kWritten}, "source"},
+                                                             "Takes on the memory and geometry of another."};
+const Op<Tensor(const Tensor&, const Tensor&, int64_t, IntList, IntList)> set_part_op{
+    "set_",
+    set_part,
+    kMethod | kComplex,
+    {{"input", kWritten}, "source", "storage_offset", "size", {"stride", std::initializer_list<int64_t>{}}},
+    "Takes on a part of the memory of another."};
+const Op<Tensor(const Tensor&, IntList)> sum_to_size{"sum_to_size",
+                                                     sum_to_size_impl,
+                                                     kMethod | kComplex,
+                                                     {"input", {"size", kVarArgs}},
+                                                     "The sums that undo broadcasting from these sizes."};
+
+}  // namespace
+}  // namespace warptape::ops
