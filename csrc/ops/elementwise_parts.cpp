@@ -84,9 +84,11 @@ Tensor ldexp_impl(const Tensor& x, const Tensor& other) {
   return out;
 }
 
-void nextafter_backward(Node&, Gradients& g) {
-  for (size_t i = 0; i < 2; ++i)
-    if (g.wants(i)) g.set(i, zeros(g[0].sizes(), options_of(g[0])));
+// As the number that it starts from, unless it stays where both are equal.
+void nextafter_backward(Node& n, Gradients& g) {
+  const Tensor x = n.saved(0), other = n.saved(1);
+  if (g.wants(0)) g.set(0, g[0] * ne(x, other));
+  if (g.wants(1)) g.set(1, zeros(other.sizes(), options_of(g[0])));
 }
 constexpr NodeType kNextafter{"NextafterBackward0", nextafter_backward};
 
@@ -109,7 +111,12 @@ Tensor nextafter_impl(const Tensor& x, const Tensor& other) {
   const Tensor bits = as_integers(out), a = as_integers(raw_cast(x, t)), b = as_integers(raw_cast(other, t));
   const PointwiseInput in[] = {a, b, Scalar(infinity_bits(t)), Scalar(lowest_of(bits.dtype()))};
   run_elementwise(nextafter_slot, DType::Int64, bits, in);
-  if (needs_grad(x, other)) set_history(out, record(kNextafter, x, other));
+  if (needs_grad(x, other)) {
+    Ref<Node> n = record(kNextafter, x, other);
+    n->save(x);
+    n->save(other);
+    set_history(out, n);
+  }
   return out;
 }
 

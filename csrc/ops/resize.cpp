@@ -1,4 +1,5 @@
 // Other sizes for the same tensor, and the sums that undo broadcasting.
+#include "ops/reduce.h"
 #include "ops/view.h"
 
 namespace warptape::ops {
@@ -58,7 +59,11 @@ Tensor sum_to_size_impl(const Tensor& x, IntList size) {
   for (int64_t d = 0; fits && d < static_cast<int64_t>(sizes.size()); ++d)
     fits = sizes[d] == 1 || sizes[d] == x.sizes()[extra + d];
   WT_CHECK(fits, ShapeError, "sum_to_size: size {", sizes, "} is not expandable to size {", x.sizes(), "}.");
-  return sizes == x.sizes() ? x : tape_reduce_to(x, sizes);
+  if (sizes.empty()) return sum(x, std::nullopt, false, std::nullopt);
+  Shape reduced;
+  for (int64_t d = 0; d < x.ndim(); ++d)
+    if (d < extra || sizes[d - extra] != x.sizes()[d]) reduced.push_back(d);
+  return reduced.empty() ? x : reshape(sum(x, OptDims(reduced), true, std::nullopt), sizes);
 }
 
 const Arg kFormat{"memory_format", none, kKeywordOnly};
