@@ -49,7 +49,7 @@ TYPES = {
     "Number": "_Number",
     "tuple of ints": "_int | Sequence[_int]",
     "tuple of tuples of ints": "Sequence[_int | Sequence[_int]]",
-    "tuple of floats": "Sequence[_float]",
+    "tuple of floats": "_float | Sequence[_float]",
     "torch.dtype": "_dtype",
     "torch.device": "_device | _str | _int",
     "str": "_str",

@@ -6,6 +6,7 @@
 
 #include <new>
 
+#include "core/assertion_error.h"
 #include "ops/linalg.h"
 
 namespace warptape::bindings {
@@ -98,6 +99,8 @@ void set_python_error(const char* op) {
     PyErr_SetString(PyExc_TypeError, text(e, op).c_str());
   } catch (const ValueError& e) {
     PyErr_SetString(argument_error, text(e, op).c_str());
+  } catch (const AssertionError& e) {
+    PyErr_SetString(PyExc_AssertionError, text(e, op).c_str());
   } catch (const NotImplementedError& e) {
     PyErr_SetString(PyExc_NotImplementedError, text(e, op).c_str());
   } catch (const std::bad_alloc&) {

@@ -43,14 +43,17 @@ bool to_double(PyObject* o, double& out, bool read_devices) {
   return true;
 }
 
-bool to_ints(PyObject* o, Shape& out) {
+bool to_ints(PyObject* o, Shape& out, bool none_items = false) {
   Object items = frozen(o);
   Py_ssize_t n = PyTuple_GET_SIZE(items.get());
   out.reserve(static_cast<size_t>(n));
   for (Py_ssize_t i = 0; i < n; ++i) {
     int64_t x;
     PyObject* item = PyTuple_GET_ITEM(items.get(), i);
-    if (PyBool_Check(item) || !to_int(item, x)) return false;
+    if (none_items && item == Py_None)
+      x = kNoItem;
+    else if (PyBool_Check(item) || !to_int(item, x))
+      return false;
     out.push_back(x);
   }
   return true;
@@ -58,7 +61,7 @@ bool to_ints(PyObject* o, Shape& out) {
 
 bool is_list(PyObject* o) { return PyTuple_Check(o) || PyList_Check(o); }
 
-bool to_int_list(PyObject* o, Frame& frame, Value& v, bool single_too) {
+bool to_int_list(PyObject* o, Frame& frame, Value& v, bool single_too, bool none_items = false) {
   if (!is_list(o)) {
     int64_t& single = frame.singles[frame.singles_used];
     if (!single_too || PyBool_Check(o) || !to_int(o, single)) return false;
@@ -67,7 +70,7 @@ bool to_int_list(PyObject* o, Frame& frame, Value& v, bool single_too) {
     return true;
   }
   Shape& shape = frame.shapes.emplace_back();
-  if (!to_ints(o, shape)) return false;
+  if (!to_ints(o, shape, none_items)) return false;
   v.list = {shape.data(), shape.size()};
   return true;
 }
@@ -88,12 +91,19 @@ bool to_int_lists(PyObject* o, Frame& frame, Value& v) {
   return true;
 }
 
+// A number stands for a list of one.
 bool to_double_list(PyObject* o, Frame& frame, Value& v) {
-  if (!is_list(o)) return false;
   auto& list = frame.double_lists.emplace_back();
-  Object items = frozen(o);
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(items.get()); ++i) {
-    if (!to_double(PyTuple_GET_ITEM(items.get(), i), list.emplace_back(), frame.read_devices)) return false;
+  double one;
+  if (is_list(o)) {
+    Object items = frozen(o);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(items.get()); ++i) {
+      if (!to_double(PyTuple_GET_ITEM(items.get(), i), one, frame.read_devices)) return false;
+      list.push_back(one);
+    }
+  } else {
+    if (PyBool_Check(o) || !to_double(o, one, frame.read_devices)) return false;
+    list.push_back(one);
   }
   v.list = {list.data(), list.size()};
   return true;
@@ -182,7 +192,7 @@ bool convert(const Arg& arg, PyObject* o, Frame& frame, Value& v) {
     case ArgType::Scalar:
       return to_scalar(o, v.scalar, frame.read_devices);
     case ArgType::IntList:
-      return to_int_list(o, frame, v, true);
+      return to_int_list(o, frame, v, true, arg.marks & kNoneItems);
     case ArgType::IntLists:
       return to_int_lists(o, frame, v);
     case ArgType::DoubleList:

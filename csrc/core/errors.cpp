@@ -1,4 +1,4 @@
-#include "core/errors.h"
+#include "core/assertion_error.h"
 
 namespace warptape {
 
@@ -11,6 +11,7 @@ IndexError::~IndexError() = default;
 TypeError::~TypeError() = default;
 ValueError::~ValueError() = default;
 NotImplementedError::~NotImplementedError() = default;
+AssertionError::~AssertionError() = default;
 OutOfMemoryError::~OutOfMemoryError() = default;
 DistBackendError::~DistBackendError() = default;
 DistNetworkError::~DistNetworkError() = default;

@@ -4,7 +4,12 @@
 #include <cmath>
 #include <numbers>
 
+#include "ops/gather.h"
+#include "ops/random.h"
+#include "ops/reduce.h"
+#include "ops/softmax.h"
 #include "ops/unary.h"
+#include "ops/view.h"
 
 namespace warptape::ops {
 namespace {
@@ -165,8 +170,16 @@ Tensor with_number(const Tensor& x, double a, bool inplace) {
   return inplace ? activate_inplace(D, x, {a}) : activate(D, x, {a});
 }
 template <ActivationDef& D>
+Tensor with_number_only(const Tensor& x, double a) {
+  return with_number<D>(x, a, false);
+}
+template <ActivationDef& D>
 Tensor with_numbers(const Tensor& x, double a, double b, bool inplace) {
   return inplace ? activate_inplace(D, x, {a, b}) : activate(D, x, {a, b});
+}
+template <ActivationDef& D>
+Tensor with_numbers_only(const Tensor& x, double a, double b) {
+  return with_numbers<D>(x, a, b, false);
 }
 Tensor gelu_impl(const Tensor& x, std::string_view approximate) {
   WT_CHECK(approximate == "none" || approximate == "tanh", Error,
@@ -202,13 +215,95 @@ Tensor numbers_into(const Tensor& x, double a, double b) {
   return activate_inplace(D, x, {a, b});
 }
 
+// ---- composed of elementwise ops ----
+
+Tensor hardshrink_impl(const Tensor& x, double lambd) {
+  check_float("hardshrink", x);
+  return where_st(le_ts(abs(detach(x)), lambd), Scalar(0.0), x);
+}
+
+Tensor softshrink_impl(const Tensor& x, double lambd) {
+  check_float("softshrink", x);
+  WT_CHECK(lambd >= 0, Error, "softshrink: lambda must be greater or equal to 0, but found to be ", lambd);
+  return x - clamp(x, Scalar(-lambd), Scalar(lambd));
+}
+
+Tensor tanhshrink_impl(const Tensor& x) { return x - tanh(x); }
+
+// [N, C, *] and a weight of one element or C.
+Tensor prelu_impl(const Tensor& x, const Tensor& weight) {
+  WT_CHECK(x.dtype() == weight.dtype(), DtypeError, "prelu: Type promoting not supported. Got ", x.dtype(),
+           " and ", weight.dtype());
+  if (weight.numel() != 1) {
+    WT_CHECK(x.ndim() > 0, ShapeError, "prelu: Not allow zero-dim input tensor with a weight of ",
+             weight.numel(), " elements");
+    const int64_t channels = x.ndim() > 1 ? x.sizes()[1] : 1;
+    WT_CHECK(weight.numel() == channels, ShapeError,
+             "prelu: Mismatch of parameter numbers and input channel size. Found parameter numbers = ",
+             weight.numel(), " and channel size = ", channels);
+  }
+  WT_CHECK(weight.ndim() <= 1, ShapeError,
+           "prelu: Expected `weight` to be a scalar or 1D tensor, but got: ndim = ", weight.ndim());
+  Shape row(x.sizes().size(), 1);
+  if (x.ndim() > 1) row[1] = weight.numel();
+  return where(gt_ts(x, 0), x, x * (weight.ndim() == x.ndim() ? weight : reshape(weight, row)));
+}
+
+Tensor glu_impl(const Tensor& x, int64_t dim) {
+  WT_CHECK(x.ndim() > 0, ShapeError, "glu does not support 0-dimensional tensors");
+  dim = wrap_dim(dim, x.ndim(), "glu");
+  const int64_t n = x.sizes()[dim];
+  WT_CHECK(n % 2 == 0, ShapeError, "glu: Halving dimension must be even, but dimension ", dim, " is size ",
+           n);
+  return narrow(x, dim, 0, n / 2) * sigmoid(narrow(x, dim, n / 2, n / 2));
+}
+
+// In training a slope is drawn for each element, else it is their mean.
+Tensor rrelu_impl(const Tensor& x, double lower, double upper, bool training, bool inplace) {
+  WT_CHECK(lower <= upper, Error,
+           "rrelu: Lower bound should be less than or equal to the upper bound, got lower=", lower,
+           " and upper=", upper);
+  if (!training) return with_number<leaky_relu_def>(x, (lower + upper) / 2, inplace);
+  check_float("rrelu", x);
+  Tensor slope =
+      where_ts(le_ts(detach(x), 0), draw_uniform(x.sizes(), options_of(x), lower, upper), Scalar(1.0));
+  return inplace ? mul_(x, slope) : x * slope;
+}
+Tensor root_rrelu(const Tensor& x, double lower, double upper, bool training) {
+  return rrelu_impl(x, lower, upper, training, false);
+}
+Tensor rrelu_into(const Tensor& x, double lower, double upper, bool training) {
+  return rrelu_impl(x, lower, upper, training, true);
+}
+
+Tensor softmin_impl(const Tensor& x, std::optional<int64_t> dim, int64_t, std::optional<DType> dtype) {
+  if (!dim)
+    warn(
+        "Implicit dimension choice for softmin has been deprecated. Change the call to include dim=X as an "
+        "argument.");
+  const int64_t implied = x.ndim() == 0 || x.ndim() == 1 || x.ndim() == 3 ? 0 : 1;
+  return softmax(-x, dim.value_or(implied), dtype);
+}
+
+// A sample of the categories along dim, relaxed to a softmax at temperature tau (Jang et al. 2017).
+Tensor gumbel_softmax_impl(const Tensor& logits, double tau, bool hard, double eps, int64_t dim) {
+  check_float("gumbel_softmax", logits);
+  if (eps != 1e-10) warn("`eps` parameter is deprecated and has no effect.");
+  Tensor noise = -log(-log(draw_uniform(logits.sizes(), options_of(logits), 0, 1)));
+  Tensor soft = softmax((logits + noise) / tau, dim, std::nullopt);
+  if (!hard) return soft;
+  Tensor sample = detach(soft);
+  Tensor one_hot = scatter_value(zeros(soft.sizes(), options_of(soft)), dim, argmax(sample, dim, true), 1.0);
+  return one_hot - sample + soft;
+}
+
 const Arg kSelf{"input", kWritten}, kSlope{"negative_slope", 0.01}, kAlpha{"alpha", 1.0},
     kInplace{"inplace", false};
 const Arg kMinVal{"min_val", -1.0}, kMaxVal{"max_val", 1.0};
 }  // namespace
 
 decltype(relu) relu{"relu", unary_impl<relu_def>, kFunction | kMethod, {"input"}, "max(input, 0)."};
-decltype(relu_) relu_{"relu_", unary_inplace<relu_def>, kFunction | kMethod, {kSelf}, "relu in place."};
+decltype(relu_) relu_{"relu_", unary_inplace<relu_def>, kFunction | kMethod | kNN, {kSelf}, "relu in place."};
 decltype(gelu) gelu{"gelu",
                     gelu_impl,
                     kNN,
@@ -262,8 +357,13 @@ using NumbersOp = Op<Tensor(const Tensor&, double, double)>;
 const Op<Tensor(const Tensor&, bool)> nn_relu{"relu", relu_nn, kNN, {"input", kInplace}, "max(input, 0)."};
 const PlainOp root_selu{
     "selu", plain_only<selu_def>, kFunction, {"input"}, "Scaled elu for self-normalising networks."};
-const PlainOp selu_into{"selu_", plain_into<selu_def>, kFunction, {kSelf}, "selu in place."};
-const NumberOp celu_into{"celu_", number_into<celu_def>, kFunction, {kSelf, kAlpha}, "celu in place."};
+const PlainOp selu_into{"selu_", plain_into<selu_def>, kFunction | kNN, {kSelf}, "selu in place."};
+const NumberOp celu_into{"celu_", number_into<celu_def>, kFunction | kNN, {kSelf, kAlpha}, "celu in place."};
+const NumberOp root_celu{"celu",
+                         with_number_only<celu_def>,
+                         kFunction,
+                         {"input", kAlpha},
+                         "input where positive, else alpha * expm1(input / alpha)."};
 const NumberOp elu_into{"elu_", number_into<elu_def>, kNN, {kSelf, kAlpha}, "elu in place."};
 const NumberOp leaky_into{
     "leaky_relu_", number_into<leaky_relu_def>, kNN, {kSelf, kSlope}, "leaky_relu in place."};
@@ -271,9 +371,63 @@ const NumbersOp hardtanh_into{
     "hardtanh_", numbers_into<hardtanh_def>, kNN, {kSelf, kMinVal, kMaxVal}, "hardtanh in place."};
 const NumbersOp threshold_into{"threshold_",
                                numbers_into<threshold_def>,
-                               kFunction,
+                               kFunction | kNN,
                                {kSelf, "threshold", "value"},
                                "threshold in place."};
+const NumbersOp root_threshold{"threshold",
+                               with_numbers_only<threshold_def>,
+                               kFunction,
+                               {"input", "threshold", "value"},
+                               "input where above threshold, else value."};
+
+const NumberOp hardshrink{"hardshrink",
+                          hardshrink_impl,
+                          kFunction | kMethod | kNN,
+                          {"input", {"lambd", 0.5}},
+                          "input, 0 between -lambd and lambd."};
+const NumberOp softshrink{"softshrink",
+                          softshrink_impl,
+                          kNN,
+                          {"input", {"lambd", 0.5}},
+                          "input moved towards 0 by lambd, 0 where it would cross."};
+const PlainOp tanhshrink{"tanhshrink", tanhshrink_impl, kNN | kComplex, {"input"}, "input - tanh(input)."};
+const Op<Tensor(const Tensor&, const Tensor&)> prelu{
+    "prelu",
+    prelu_impl,
+    kFunction | kMethod | kNN | kLower,
+    {"input", "weight"},
+    "input [N, C, *] where positive, else weight * input; weight has one element or C."};
+const Op<Tensor(const Tensor&, int64_t)> glu{"glu",
+                                             glu_impl,
+                                             kNN,
+                                             {"input", Arg::integer("dim", -1)},
+                                             "The first half along dim times the sigmoid of the second."};
+const Arg kLower{"lower", 1.0 / 8}, kUpper{"upper", 1.0 / 3}, kTraining{"training", false};
+const char kRreluDoc[] =
+    "input where positive, else input times a slope: in training one drawn for each element from [lower, "
+    "upper), else their mean.";
+const Op<Tensor(const Tensor&, double, double, bool, bool)> nn_rrelu{
+    "rrelu", rrelu_impl, kNN | kRandom, {"input", kLower, kUpper, kTraining, kInplace}, kRreluDoc};
+const Op<Tensor(const Tensor&, double, double, bool)> rrelu{
+    "rrelu", root_rrelu, kFunction | kRandom, {"input", kLower, kUpper, kTraining}, kRreluDoc},
+    rrelu_{"rrelu_",
+           rrelu_into,
+           kFunction | kNN | kRandom,
+           {kSelf, kLower, kUpper, kTraining},
+           "rrelu in place."};
+const Op<Tensor(const Tensor&, std::optional<int64_t>, int64_t, std::optional<DType>)> softmin{
+    "softmin",
+    softmin_impl,
+    kNN,
+    {"input", {"dim", none}, Arg::integer("_stacklevel", 3), {"dtype", none}},
+    "softmax(-input) over dim."};
+const Op<Tensor(const Tensor&, double, bool, double, int64_t)> gumbel_softmax{
+    "gumbel_softmax",
+    gumbel_softmax_impl,
+    kNN | kRandom,
+    {"logits", {"tau", 1.0}, {"hard", false}, {"eps", 1e-10}, Arg::integer("dim", -1)},
+    "A sample of the categories along dim, relaxed to a softmax at temperature tau. With hard the value is "
+    "one-hot and the gradient that of the relaxed sample."};
 }  // namespace
 
 }  // namespace warptape::ops

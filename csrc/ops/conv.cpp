@@ -445,11 +445,11 @@ const Arg kStride{"stride", {1}}, kPadding{"padding", {0}}, kDilation{"dilation"
   decltype(conv##N##d) conv##N##d{                                                                  \
       "conv" #N "d",                                                                                \
       conv_impl<N>,                                                                                 \
-      kFunction | kComplex | kLower,                                                                \
+      kFunction | kNN | kComplex | kLower,                                                          \
       {"input", "weight", {"bias", none}, kStride, kPadding, kDilation, kGroups},                   \
       doc};                                                                                         \
   decltype(conv##N##d_named) conv##N##d_named {                                                     \
-    "conv" #N "d", conv_named_impl<N>, kFunction | kComplex | kLower,                               \
+    "conv" #N "d", conv_named_impl<N>, kFunction | kNN | kComplex | kLower,                         \
         {"input", "weight", {"bias", none}, kStride, {"padding", "valid"}, kDilation, kGroups}, doc \
   }
 WT_CONV(
@@ -459,7 +459,7 @@ WT_CONV(2, "input [N, C, H, W] or [C, H, W], weight [O, C / groups, KH, KW] -> [
 WT_CONV(3, "input [N, C, D, H, W] or without N, weight [O, C / groups, KD, KH, KW] -> [N, O, D', H', W'].");
 #define WT_CONV_TRANSPOSE(N, doc)                                                                       \
   decltype(conv_transpose##N##d) conv_transpose##N##d {                                                 \
-    "conv_transpose" #N "d", conv_transpose_impl<N>, kFunction | kComplex | kLower,                     \
+    "conv_transpose" #N "d", conv_transpose_impl<N>, kFunction | kNN | kComplex | kLower,               \
         {"input", "weight", {"bias", none}, kStride, kPadding, kOutputPadding, kGroups, kDilation}, doc \
   }
 WT_CONV_TRANSPOSE(1, "input [N, C, L], weight [C, O / groups, K] -> [N, O, L']; the transpose of conv1d.");
@@ -468,5 +468,26 @@ WT_CONV_TRANSPOSE(
 WT_CONV_TRANSPOSE(3,
                   "input [N, C, D, H, W], weight [C, O / groups, KD, KH, KW] -> [N, O, D', H', W']; the "
                   "transpose of conv3d.");
+
+namespace {
+// Time first, channels last: [T, N, C] and weight [K, C, O] -> [T', N, O].
+Tensor conv_tbc_impl(const Tensor& x, const Tensor& w, const Tensor& bias, int64_t pad) {
+  WT_CHECK(
+      x.ndim() == 3 && w.ndim() == 3, ShapeError,
+      "conv_tbc: Input must have 3 dims: time, batch, in_channel, and weight 3: kernel_width, in_channels, "
+      "out_channels, got ",
+      x.sizes(), " and ", w.sizes());
+  const int64_t one[] = {1}, padding[] = {pad}, in[] = {1, 2, 0}, filters[] = {2, 1, 0}, back[] = {2, 0, 1};
+  Tensor out = conv1d(permute(x, IntList(in)), permute(w, IntList(filters)), bias, IntList(one),
+                      IntList(padding), IntList(one), 1);
+  return permute(out, IntList(back));
+}
+const Op<Tensor(const Tensor&, const Tensor&, const Tensor&, int64_t)> conv_tbc{
+    "conv_tbc",
+    conv_tbc_impl,
+    kFunction | kNN | kLower,
+    {"input", "weight", "bias", Arg::integer("pad", 0)},
+    "input [T, N, C], weight [K, C, O], bias [O] -> [T', N, O]."};
+}  // namespace
 
 }  // namespace warptape::ops

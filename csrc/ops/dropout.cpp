@@ -1,6 +1,9 @@
 #include "ops/dropout.h"
 
+#include <cmath>
+
 #include "ops/compose.h"
+#include "ops/random.h"
 
 namespace warptape::ops {
 namespace {
@@ -78,20 +81,126 @@ Tensor dropout_impl(const Tensor& x, double p, bool training, bool inplace) {
   return inplace ? drop_inplace(x, d) : drop(x, d);
 }
 
-// torch.dropout's argument is named train, and there is no inplace.
-Tensor root_dropout(const Tensor& x, double p, bool train) { return dropout(x, p, train, false); }
-Tensor root_dropout_inplace(const Tensor& x, double p, bool train) { return dropout(x, p, train, true); }
-const Op<Tensor(const Tensor&, double, bool)> root{
-    "dropout",
-    root_dropout,
-    kFunction | kRandom,
-    {"input", "p", "train"},
-    "Zeros elements with probability p, scales the others by 1 / (1 - p)."},
-    root_inplace{"dropout_",
-                 root_dropout_inplace,
-                 kFunction,
-                 {{"input", kWritten}, "p", "train"},
-                 "dropout in place."};
+// ---- of channels, and for self-normalising networks ----------------------------------------------------
+
+Tensor times(const Tensor& x, const Tensor& factor, bool inplace) {
+  return inplace ? mul_(x, factor) : x * factor;
+}
+
+// Zeros whole channels: dims 0 and 1 name one, or dim 0 alone without a batch.
+Tensor drop_channels(const Tensor& x, double p, bool training, bool inplace, bool batched) {
+  if (!training || p == 0 || x.numel() == 0) return x;
+  Shape sizes(x.sizes().size(), 1);
+  for (size_t d = 0; d < std::min<size_t>(batched ? 2 : 1, sizes.size()); ++d) sizes[d] = x.sizes()[d];
+  return times(x, dropout(full(sizes, 1, options_of(x)), p, true, false), inplace);
+}
+
+Tensor dropout1d_impl(const Tensor& x, double p, bool training, bool inplace) {
+  check_probability("dropout1d", p);
+  WT_CHECK(x.ndim() == 2 || x.ndim() == 3, ShapeError, "dropout1d: Expected 2D or 3D input, but received a ",
+           x.ndim(),
+           "D input. Note that dropout1d exists to provide channel-wise dropout on inputs with 1 spatial "
+           "dimension, a channel dimension, and an optional batch dimension (i.e. 2D or 3D inputs).");
+  return drop_channels(x, p, training, inplace, x.ndim() == 3);
+}
+
+// N: spatial dims. 3-D input of dropout2d is taken as [N, C, L].
+template <int N>
+Tensor drop_images(const Tensor& x, double p, bool training, bool inplace) {
+  constexpr const char* op = N == 2 ? "dropout2d" : "dropout3d";
+  check_probability(op, p);
+  if (x.ndim() != N + 1 && x.ndim() != N + 2)
+    warn(message(op, ": Received a ", x.ndim(), "-D input to ", op,
+                 ", which is deprecated and will result in an error in a future release. To retain the "
+                 "behavior and silence this warning, please use dropout instead."));
+  return drop_channels(x, p, training, inplace, N == 2 || x.ndim() != 4);
+}
+
+// Sets what is dropped to what selu tends to far below zero, then restores mean and variance (Klambauer et
+// al. 2017).
+Tensor alpha_drop(const char* op, const Tensor& x, const Shape& sizes, double p, bool training,
+                  bool inplace) {
+  check_probability(op, p);
+  if (!training || p == 0 || x.numel() == 0) return x;
+  if (p == 1) return times(x, full(Shape{}, 0, options_of(x)), inplace);
+  check_floating(op, x);
+  constexpr double kFloor = 1.7580993408473766;
+  const double scale = 1 / std::sqrt((kFloor * kFloor * p + 1) * (1 - p));
+  Tensor keep = draw_bernoulli(sizes, options_of(x), 1 - p);
+  Tensor shift = (keep - 1) * (kFloor * scale) + kFloor * scale * p, factor = keep * scale;
+  return inplace ? add_(mul_(x, factor), shift, 1) : x * factor + shift;
+}
+
+Shape channels_of(const char* op, const Tensor& x) {
+  WT_CHECK(x.ndim() >= 2, ShapeError, op,
+           ": Feature dropout requires at least 2 dimensions in the input, got ", x.sizes());
+  Shape sizes(x.sizes().size(), 1);
+  sizes[0] = x.sizes()[0], sizes[1] = x.sizes()[1];
+  return sizes;
+}
+Tensor alpha_dropout_impl(const Tensor& x, double p, bool training, bool inplace) {
+  return alpha_drop("alpha_dropout", x, x.sizes(), p, training, inplace);
+}
+Tensor feature_alpha_dropout_impl(const Tensor& x, double p, bool training, bool inplace) {
+  const char* op = "feature_alpha_dropout";
+  check_probability(op, p);
+  if (!training || p == 0 || x.numel() == 0) return x;
+  return alpha_drop(op, x, p == 1 ? x.sizes() : channels_of(op, x), p, training, inplace);
+}
+Tensor feature_dropout_impl(const Tensor& x, double p, bool training, bool inplace) {
+  check_probability("feature_dropout", p);
+  if (training && p != 0 && x.numel()) channels_of("feature_dropout", x);
+  return drop_channels(x, p, training, inplace, true);
+}
+
+const Arg kP{"p", 0.5}, kInplace{"inplace", false}, kTraining{"training", true}, kIdle{"training", false};
+using DropOp = Op<Tensor(const Tensor&, double, bool, bool)>;
+const DropOp dropout1d{"dropout1d",
+                       dropout1d_impl,
+                       kNN | kRandom,
+                       {"input", kP, kTraining, kInplace},
+                       "[N, C, L] or [C, L]: zeros each channel with probability p, scales the others by 1 / "
+                       "(1 - p)."},
+    dropout2d{"dropout2d",
+              drop_images<2>,
+              kNN | kRandom,
+              {"input", kP, kTraining, kInplace},
+              "[N, C, H, W] or [N, C, L]: zeros each channel with probability p, scales the others by 1 / (1 "
+              "- p)."},
+    dropout3d{"dropout3d",
+              drop_images<3>,
+              kNN | kRandom,
+              {"input", kP, kTraining, kInplace},
+              "[N, C, D, H, W] or [C, D, H, W]: zeros each channel with probability p, scales the others by "
+              "1 / (1 - p)."},
+    alpha_dropout{"alpha_dropout",
+                  alpha_dropout_impl,
+                  kNN | kRandom,
+                  {"input", kP, kIdle, kInplace},
+                  "Dropout that keeps the mean and variance of what selu returns."},
+    feature_alpha_dropout{"feature_alpha_dropout",
+                          feature_alpha_dropout_impl,
+                          kNN | kRandom,
+                          {"input", kP, kIdle, kInplace},
+                          "[N, C, *]: alpha_dropout of whole channels."};
+
+// The top level's forms, and those in place.
+template <Tensor (*F)(const Tensor&, double, bool, bool), bool kInto>
+Tensor plain(const Tensor& x, double p, bool train) {
+  return F(x, p, train, kInto);
+}
+#define WT_ROOT_DROPOUT(NAME, DOC)                                                          \
+  const Op<Tensor(const Tensor&, double, bool)> root_##NAME{                                \
+      #NAME, plain<NAME##_impl, false>, kFunction | kRandom, {"input", "p", "train"}, DOC}, \
+      root_##NAME##_{#NAME "_",                                                             \
+                     plain<NAME##_impl, true>,                                              \
+                     kFunction | kRandom,                                                   \
+                     {{"input", kWritten}, "p", "train"},                                   \
+                     #NAME " in place."}
+WT_ROOT_DROPOUT(dropout, "Zeros elements with probability p, scales the others by 1 / (1 - p).");
+WT_ROOT_DROPOUT(feature_dropout, "[N, C, *]: dropout of whole channels.");
+WT_ROOT_DROPOUT(alpha_dropout, "Dropout that keeps the mean and variance of what selu returns.");
+WT_ROOT_DROPOUT(feature_alpha_dropout, "[N, C, *]: alpha_dropout of whole channels.");
 
 }  // namespace
 

@@ -259,11 +259,11 @@ WT_BINARY_TS(copysign, kNoFacts, "The magnitude of input with the sign of other.
 WT_BINARY_TS_(copysign);
 WT_BINARY_DEF(xlogy, "XlogyBackward0", Float, false, nullptr,
               zero_where(logical_and(eq_ts(a, 0), le_ts(b, 0)), g* log(b)), g*(a / b))
-WT_BINARY_TT(xlogy, kNoFacts, "input * log(other), 0 where input is 0.");
+WT_BINARY_TT(xlogy, kSpecial, "input * log(other), 0 where input is 0.");
 WT_BINARY_TT_(xlogy);
-WT_BINARY_TS(xlogy, kNoFacts, "input * log(other), 0 where input is 0.");
+WT_BINARY_TS(xlogy, kSpecial, "input * log(other), 0 where input is 0.");
 WT_BINARY_TS_(xlogy);
-WT_BINARY_ST(xlogy, kNoFacts, "input * log(other), 0 where input is 0.");
+WT_BINARY_ST(xlogy, kSpecial, "input * log(other), 0 where input is 0.");
 WT_BINARY_DEF(heaviside, "HeavisideBackward0", Same, false, nullptr, no_derivative("heaviside"),
               no_derivative("heaviside"))
 decltype(heaviside) heaviside{"heaviside",

@@ -19,16 +19,16 @@ ElementwiseSlot sqrt_backward_slot{"sqrt_backward"}, rsqrt_backward_slot{"rsqrt_
 #define WT_FUSED(NAME, ...) fused(#NAME, NAME##_slot, g, s, [&] { return __VA_ARGS__; })
 
 WT_UNARY(exp, "ExpBackward0", Float, Output, kComplex | kFloat32Cuda, "e to the power of input.", g* s);
-WT_UNARY(exp2, "Exp2Backward0", Float, Output, kComplex, "2 to the power of input.", g * s * kLn2);
-WT_UNARY(expm1, "Expm1Backward0", Float, Output, kComplex | kFloat32Cuda, "exp(input) - 1, exact near 0.",
-         g*(s + 1));
+WT_UNARY(exp2, "Exp2Backward0", Float, Output, kComplex | kSpecial, "2 to the power of input.", g * s * kLn2);
+WT_UNARY(expm1, "Expm1Backward0", Float, Output, kComplex | kFloat32Cuda | kSpecial,
+         "exp(input) - 1, exact near 0.", g*(s + 1));
 WT_UNARY(log, "LogBackward0", Float, Input, kComplex | kFloat32Cuda, "Natural logarithm.", g / s);
 WT_UNARY(log2, "Log2Backward0", Float, Input, kComplex | kFloat32Cuda, "Logarithm to base 2.",
          g / (s * kLn2));
 WT_UNARY(log10, "Log10Backward0", Float, Input, kComplex | kFloat32Cuda, "Logarithm to base 10.",
          g / (s * kLn10));
-WT_UNARY(log1p, "Log1PBackward0", Float, Input, kComplex | kFloat32Cuda, "log(1 + input), exact near 0.",
-         g / (s + 1));
+WT_UNARY(log1p, "Log1PBackward0", Float, Input, kComplex | kFloat32Cuda | kSpecial,
+         "log(1 + input), exact near 0.", g / (s + 1));
 WT_UNARY(sin, "SinBackward0", Float, Input, kComplex, "Sine.", WT_FUSED(sin_backward, g* cos(s)));
 WT_UNARY(cos, "CosBackward0", Float, Input, kComplex, "Cosine.", WT_FUSED(cos_backward, -(g* sin(s))));
 WT_UNARY(tan, "TanBackward0", Float, Output, kComplex | kFloat32Cuda, "Tangent.", g*(s* s + 1));
@@ -38,22 +38,22 @@ WT_UNARY(acos, "AcosBackward0", Float, Input, kComplex | kFloat32Cuda, "Inverse 
 WT_UNARY(atan, "AtanBackward0", Float, Input, kComplex, "Inverse tangent.", g / (s * s + 1));
 WT_UNARY(sinh, "SinhBackward0", Float, Input, kComplex | kFloat32Cuda, "Hyperbolic sine.", g* cosh(s));
 WT_UNARY(cosh, "CoshBackward0", Float, Input, kComplex | kFloat32Cuda, "Hyperbolic cosine.", g* sinh(s));
-WT_UNARY(tanh, "TanhBackward0", Float, Output, kComplex, "Hyperbolic tangent.",
+WT_UNARY(tanh, "TanhBackward0", Float, Output, kComplex | kNN, "Hyperbolic tangent.",
          WT_FUSED(tanh_backward, g * (1 - s * s)));
 WT_UNARY(asinh, "AsinhBackward0", Float, Input, kComplex, "Inverse hyperbolic sine.", g* rsqrt(s* s + 1));
 WT_UNARY(acosh, "AcoshBackward0", Float, Input, kComplex, "Inverse hyperbolic cosine.",
          is_complex(s.dtype()) ? g * rsqrt(s - 1) * rsqrt(s + 1) : g * rsqrt(s * s - 1));
 WT_UNARY(atanh, "AtanhBackward0", Float, Input, kComplex, "Inverse hyperbolic tangent.", g / (1 - s * s));
-WT_UNARY(erf, "ErfBackward0", Float, Input, kNoFacts, "Error function.",
+WT_UNARY(erf, "ErfBackward0", Float, Input, kSpecial, "Error function.",
          WT_FUSED(erf_backward, g* exp(-(s* s)) * kTwoOverSqrtPi));
-WT_UNARY(erfc, "ErfcBackward0", Float, Input, kNoFacts, "1 - erf(input), exact for large input.",
+WT_UNARY(erfc, "ErfcBackward0", Float, Input, kSpecial, "1 - erf(input), exact for large input.",
          g* exp(-(s* s)) * -kTwoOverSqrtPi);
-WT_UNARY(erfinv, "ErfinvBackward0", Float, Output, kFloat32Cuda, "Inverse of erf.",
+WT_UNARY(erfinv, "ErfinvBackward0", Float, Output, kFloat32Cuda | kSpecial, "Inverse of erf.",
          g* exp(s* s) * (1 / kTwoOverSqrtPi));
 WT_UNARY(lgamma, "LgammaBackward0", Float, Input, kNoFacts,
          "Logarithm of the absolute value of the gamma function.", g* digamma(s));
-WT_UNARY(digamma, "DigammaBackward0", Float, Input, kNoFacts, "Derivative of lgamma.", g* polygamma(1, s));
-WT_UNARY(sinc, "SincBackward0", Float, Input, kComplex, "sin(pi x) / (pi x), 1 at 0.",
+WT_UNARY(digamma, "DigammaBackward0", Float, Input, kSpecial, "Derivative of lgamma.", g* polygamma(1, s));
+WT_UNARY(sinc, "SincBackward0", Float, Input, kComplex | kSpecial, "sin(pi x) / (pi x), 1 at 0.",
          where(eq_ts(s * s * kPi, 0), g * 0, g*((cos(s * kPi) * (s * kPi) - sin(s * kPi)) / (s * s * kPi))));
 WT_UNARY(sqrt, "SqrtBackward0", Float, Output, kComplex, "Square root.",
          WT_FUSED(sqrt_backward, g / (s * 2)));
@@ -61,7 +61,7 @@ WT_UNARY(rsqrt, "RsqrtBackward0", Float, Output, kComplex | kFloat32Cuda, "1 / s
          WT_FUSED(rsqrt_backward, g*(s * s * s) * -0.5));
 WT_UNARY(reciprocal, "ReciprocalBackward0", Float, Output, kComplex | kFloat32Cuda, "1 / input.",
          WT_FUSED(reciprocal_backward, -(g*(s* s))));
-WT_UNARY(sigmoid, "SigmoidBackward0", Float, Output, kComplex, "1 / (1 + exp(-input)).",
+WT_UNARY(sigmoid, "SigmoidBackward0", Float, Output, kComplex | kNN, "1 / (1 + exp(-input)).",
          WT_FUSED(sigmoid_backward, g * ((1 - s) * s)));
 WT_UNARY(rad2deg, "Rad2DegBackward0", Float, Nothing, kNoFacts, "Radians to degrees.", g * (180 / kPi));
 WT_UNARY(deg2rad, "Deg2RadBackward0", Float, Nothing, kNoFacts, "Degrees to radians.", g*(kPi / 180));
@@ -101,13 +101,18 @@ Tensor polygamma_impl(int64_t n, const Tensor& x) {
   return out;
 }
 }  // namespace
-decltype(logit) logit{"logit", logit_impl, kBothOut, {"input", {"eps", none}}, "log(input / (1 - input))."};
+decltype(logit) logit{
+    "logit", logit_impl, kBothOut | kSpecial, {"input", {"eps", none}}, "log(input / (1 - input))."};
 decltype(logit_) logit_{
     "logit_", logit_inplace, kMethod, {{"input", kWritten}, {"eps", none}}, "logit in place."};
 decltype(polygamma) polygamma{
-    "polygamma", polygamma_impl, kFunction, {"n", "input"}, "Derivative n of digamma."};
+    "polygamma", polygamma_impl, kFunction | kSpecial, {"n", "input"}, "Derivative n of digamma."};
 
 namespace {
+const UnaryOp expit{
+    "expit", unary_impl<sigmoid_def>, kSpecial | kOut | kComplex, {"input"}, "1 / (1 + exp(-input))."};
+const UnaryOp gammaln{"gammaln", unary_impl<lgamma_def>, kSpecial | kOut, {"input"}, "lgamma."};
+const UnaryOp psi{"psi", unary_impl<digamma_def>, kSpecial | kOut, {"input"}, "digamma."};
 const Alias arcsin{"arcsin", "asin"};
 const Alias arccos{"arccos", "acos"};
 const Alias arctan{"arctan", "atan"};

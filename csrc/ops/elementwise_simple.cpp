@@ -105,8 +105,11 @@ Tensor round_inplace(const Tensor& x, int64_t decimals) {
 }
 const Arg kDecimals = Arg::integer("decimals", 0, kKeywordOnly);
 }  // namespace
-decltype(round) round{
-    "round", round_impl, kBothOut, {"input", kDecimals}, "To the nearest integer, halves to even."};
+decltype(round) round{"round",
+                      round_impl,
+                      kBothOut | kSpecial,
+                      {"input", kDecimals},
+                      "To the nearest integer, halves to even."};
 decltype(round_) round_{
     "round_", round_inplace, kMethod | kFunction, {{"input", kWritten}, kDecimals}, "round in place."};
 

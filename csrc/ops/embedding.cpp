@@ -2,7 +2,10 @@
 
 #include "kernels/embedding.h"
 #include "ops/compose.h"
+#include "ops/gather.h"
 #include "ops/index.h"
+#include "ops/reduce.h"
+#include "ops/view.h"
 
 namespace warptape::ops {
 namespace {
@@ -107,6 +110,46 @@ Tensor embedding_impl(const Tensor& indices, const Tensor& weight, std::optional
   if (max_norm) renormalise(weight, indices, d, *max_norm, norm_type);
   return take_rows(weight, indices, d);
 }
+
+// torch.embedding: the table first; a negative padding_idx is none.
+Tensor root_embedding(const Tensor& weight, const Tensor& indices, int64_t padding_idx,
+                      bool scale_grad_by_freq, bool sparse) {
+  return embedding(indices, weight, padding_idx < 0 ? std::nullopt : std::optional(padding_idx), std::nullopt,
+                   2.0, scale_grad_by_freq, sparse);
+}
+const Op<Tensor(const Tensor&, const Tensor&, int64_t, bool, bool)> root{
+    "embedding",
+    root_embedding,
+    kFunction,
+    {"weight", "indices", Arg::integer("padding_idx", -1), {"scale_grad_by_freq", false}, {"sparse", false}},
+    "Rows of weight [vocab, dim] at the indices; row padding_idx gets no gradient."};
+
+Tensor one_hot_impl(const Tensor& x, int64_t classes) {
+  const char* op = "one_hot";
+  WT_CHECK(x.dtype() == DType::Int64, DtypeError, op,
+           " is only applicable to index tensor of type LongTensor, got ", x.dtype());
+  WT_CHECK(x.numel() > 0 || classes > 0, ShapeError, op,
+           ": Can not infer total number of classes from empty tensor.");
+  WT_CHECK(!x.is_meta() || classes >= 0, DeviceError, op,
+           ": a meta tensor has no data to count the classes by; give num_classes");
+  if (x.numel() > 0 && !x.is_meta()) {
+    WT_CHECK(item(amin(x, IntList{}, false)).to_int() >= 0, Error, op,
+             ": Class values must be non-negative.");
+    const int64_t most = item(amax(x, IntList{}, false)).to_int();
+    if (classes == -1) classes = most + 1;
+    WT_CHECK(most < classes, Error, op, ": Class values must be smaller than num_classes.");
+  }
+  Shape sizes = x.sizes();
+  sizes.push_back(classes);
+  return scatter_value(zeros(sizes, options_of(x)), -1, unsqueeze(x, -1), 1);
+}
+const Op<Tensor(const Tensor&, int64_t)> one_hot{
+    "one_hot",
+    one_hot_impl,
+    kNN,
+    {"tensor", Arg::integer("num_classes", -1)},
+    "int64 [*] -> int64 [*, num_classes], 1 at each index; one more class than the largest index unless "
+    "given."};
 
 }  // namespace
 

@@ -474,17 +474,12 @@ const Op<Pair(const Tensor&, std::optional<int64_t>, bool)> aminmax_op{
     {"input", {"dim", none, kKeywordOnly}, {"keepdim", false, kKeywordOnly}},
     "The smallest and the largest element.",
     {"min", "max"}};
-const Op<Tensor(const Tensor&, std::optional<int64_t>, bool)> argmax_op{
-    "argmax",
-    argmax_impl,
+const Op<Tensor(const Tensor&, std::optional<int64_t>, bool)> argmin_op{
+    "argmin",
+    argmin_impl,
     kBoth | kOut,
     {"input", {"dim", none}, kKeep},
-    "Where the largest element is; the first of equal ones."},
-    argmin_op{"argmin",
-              argmin_impl,
-              kBoth | kOut,
-              {"input", {"dim", none}, kKeep},
-              "Where the smallest element is; the first of equal ones."};
+    "Where the smallest element is; the first of equal ones."};
 const Op<Pair(const Tensor&, int64_t)> cummax_op{"cummax",
                                                  cummax_impl,
                                                  kBoth,
@@ -510,6 +505,11 @@ const Op<Tensor(const Tensor&, int64_t, OptDType)> cumsum_op_{"cumsum_",
 
 }  // namespace
 
+decltype(argmax) argmax{"argmax",
+                        argmax_impl,
+                        kBoth | kOut,
+                        {"input", {"dim", none}, kKeep},
+                        "Where the largest element is; the first of equal ones."};
 decltype(amax) amax{"amax",
                     amax_impl,
                     kBoth | kOut,

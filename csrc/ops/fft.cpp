@@ -1,5 +1,7 @@
 // Discrete Fourier transforms. All are made of three: complex to complex, real to the half of a spectrum that
 // conjugates repeat, and back. The adjoint of a transform is the opposite one with the same scale.
+#include "ops/fft.h"
+
 #include "kernels/fft.h"
 
 #include <cmath>
@@ -176,21 +178,23 @@ Tensor c2r_impl(const Tensor& x, IntList dims, int64_t normalization, int64_t la
   return from_half(half, last_dim_size, last, normalization);
 }
 
-const Op<Tensor(const Tensor&, IntList, int64_t, bool)> fft_c2c{
+}  // namespace
+
+decltype(fft_c2c) fft_c2c{
     "_fft_c2c",
     c2c_impl,
     kFunction | kComplex,
     {"input", "dim", "normalization", "forward"},
     "The discrete Fourier transform of a complex tensor over some dims, or with +i in the exponent if not "
-    "`forward`; times 1, 1 / sqrt(n) or 1 / n for normalization 0, 1, 2."},
-    fft_r2c{
-        "_fft_r2c",
-        r2c_impl,
-        kFunction,
-        {"input", "dim", "normalization", "onesided"},
-        "_fft_c2c, forward, of a real tensor; if `onesided` the frequencies 0 to n // 2 of the last of the "
-        "dims."};
-const Op<Tensor(const Tensor&, IntList, int64_t, int64_t)> fft_c2r{
+    "`forward`; times 1, 1 / sqrt(n) or 1 / n for normalization 0, 1, 2."};
+decltype(fft_r2c) fft_r2c{
+    "_fft_r2c",
+    r2c_impl,
+    kFunction,
+    {"input", "dim", "normalization", "onesided"},
+    "_fft_c2c, forward, of a real tensor; if `onesided` the frequencies 0 to n // 2 of the last of the "
+    "dims."};
+decltype(fft_c2r) fft_c2r{
     "_fft_c2r",
     c2r_impl,
     kFunction | kComplex,
@@ -198,5 +202,4 @@ const Op<Tensor(const Tensor&, IntList, int64_t, int64_t)> fft_c2r{
     "_fft_c2c, not forward, of a spectrum of which the last of the dims has the frequencies 0 to "
     "last_dim_size // 2 and conjugates repeat the others; real."};
 
-}  // namespace
 }  // namespace warptape::ops

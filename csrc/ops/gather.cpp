@@ -341,17 +341,17 @@ decltype(scatter_value) scatter_value{"_scatter_value",
                                       kPrivate | kComplex,
                                       {"input", "dim", "index", "value"},
                                       "scatter of one number."};
-const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&, Reduce)> scatter_op{
-    "scatter",
-    scatter_impl,
-    kBoth | kComplex | kMovesOnly,
-    {"input", "dim", "index", "src", {"reduce", none, kKeywordOnly}},
-    "A copy of input with src written at index along dim."},
-    scatter_inplace_op{"scatter_",
-                       scatter_inplace,
-                       kMethod | kComplex | kMovesOnly,
-                       {kSelf, "dim", "index", "src", {"reduce", none, kKeywordOnly}},
-                       "Writes src at index along dim."};
+decltype(scatter) scatter{"scatter",
+                          scatter_impl,
+                          kBoth | kComplex | kMovesOnly,
+                          {"input", "dim", "index", "src", {"reduce", none, kKeywordOnly}},
+                          "A copy of input with src written at index along dim."};
+const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&, Reduce)> scatter_inplace_op{
+    "scatter_",
+    scatter_inplace,
+    kMethod | kComplex | kMovesOnly,
+    {kSelf, "dim", "index", "src", {"reduce", none, kKeywordOnly}},
+    "Writes src at index along dim."};
 const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Scalar&, Reduce)> scatter_number_op{
     "scatter",
     scatter_number_impl,

@@ -16,6 +16,10 @@ void run_scatter(const char* op, const Tensor& self, int64_t dim, const Tensor& 
 // ... src, reduce, include_self
 extern WT_API const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&, std::string_view, bool)>
     scatter_reduce;
+// ... src, reduce
+extern WT_API const
+    Op<Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&, std::optional<std::string_view>)>
+        scatter;
 extern WT_API const Op<Tensor(const Tensor&, int64_t, const Tensor&)> index_select;
 extern WT_API const Op<Tensor(const Tensor&, IntList)> flip;
 extern WT_API const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&, const Scalar&)> index_add;

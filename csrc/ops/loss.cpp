@@ -5,6 +5,7 @@
 
 #include "ops/compose.h"
 #include "ops/masked.h"
+#include "ops/reduce.h"
 #include "ops/softmax.h"
 
 namespace warptape::ops {
@@ -255,6 +256,18 @@ Reduction reduction_of(const char* op, std::optional<bool> size_average, std::op
   WT_CHECK(reduction == "none", ValueError, op, ": ", reduction,
            " is not a valid value for reduction; expected 'none', 'mean' or 'sum'");
   return Reduction::None;
+}
+
+Reduction reduction_of(const char* op, int64_t reduction) {
+  WT_CHECK(reduction >= 0 && reduction <= 2, ValueError, op,
+           ": expected reduction 0 (none), 1 (mean) or 2 (sum), got ", reduction);
+  constexpr Reduction kByNumber[]{Reduction::None, Reduction::Mean, Reduction::Sum};
+  return kByNumber[reduction];
+}
+
+Tensor reduced(const Tensor& losses, Reduction reduction) {
+  if (reduction == Reduction::None) return losses;
+  return (reduction == Reduction::Mean ? mean : sum)(losses, std::nullopt, false, std::nullopt);
 }
 
 decltype(cross_entropy) cross_entropy("cross_entropy", cross_entropy_impl, kNN | kFloat32,

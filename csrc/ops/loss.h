@@ -10,6 +10,10 @@ using kernels::Reduction;
 // "none", "mean" or "sum", or what the two deprecated arguments say where given.
 WT_API Reduction reduction_of(const char* op, std::optional<bool> size_average, std::optional<bool> reduce,
                               std::string_view reduction);
+// 0 for none, 1 for the mean, 2 for the sum, as the top level's losses take it.
+WT_API Reduction reduction_of(const char* op, int64_t reduction);
+// The losses themselves, their mean or their sum.
+WT_API Tensor reduced(const Tensor& losses, Reduction reduction);
 
 // input [N, C, ...] or [C], target [N, ...] of class indices or probabilities of input's shape, weight [C],
 // size_average, ignore_index, reduce, reduction, label_smoothing

@@ -131,9 +131,11 @@ struct ArgDefault {
 
 enum ArgMark : uint8_t {
   kKeywordOnly = 1,
-  kVarArgs = 2,  // x.view(2, 3) as well as x.view((2, 3)); of an IntList or TensorList
-  kWritten = 4,  // changed in place; the op returns it
+  kVarArgs = 2,    // x.view(2, 3) as well as x.view((2, 3)); of an IntList or TensorList
+  kWritten = 4,    // changed in place; the op returns it
+  kNoneItems = 8,  // of an IntList: takes None among the items, which is kNoItem
 };
+inline constexpr int64_t kNoItem = INT64_MIN;
 
 struct Arg {
   Arg(const char* n, int m = 0) : name(n), marks(static_cast<uint8_t>(m)) {}

@@ -1,5 +1,7 @@
 // Padding: constant, or with the input's own elements (reflect, replicate, circular). A constant pad and its
 // gradient are each other with the opposite sizes; the other modes and their gradients form such a pair, too.
+#include "ops/pad.h"
+
 #include "kernels/pad.h"
 
 #include "kernels/elementwise.h"
@@ -240,7 +242,9 @@ Tensor pad_impl(const Tensor& x, IntList pad, std::string_view mode, std::option
   return mode == "circular" ? by_index_impl(x, pad, mode) : pad_wide(x, pad, mode);
 }
 
-const Op<Tensor(const Tensor&, IntList, std::string_view, std::optional<double>)> pad_op{
+}  // namespace
+
+decltype(pad) pad{
     "pad",
     pad_impl,
     kNN | kComplex | kMovesOnly,
@@ -249,5 +253,4 @@ const Op<Tensor(const Tensor&, IntList, std::string_view, std::optional<double>)
     "last "
     "dim, then of the one before, and so on; mode 'constant', 'reflect', 'replicate' or 'circular'."};
 
-}  // namespace
 }  // namespace warptape::ops

@@ -3,6 +3,8 @@
 #include "ops/pool.h"
 
 #include "kernels/pool.h"
+#include "ops/activation.h"
+#include "ops/elementwise.h"
 #include "ops/view.h"
 
 namespace warptape::ops {
@@ -142,10 +144,19 @@ Shape per_dim(const char* op, const char* what, IntList given, int64_t spatial, 
   return out;
 }
 
-Pooling start(const char* op, const Tensor& x, int64_t spatial) {
+enum class Takes : uint8_t { Floats, FloatsAndInt64, Numbers };
+
+// Integers on the CPU alone, as PyTorch pools them.
+bool takes_dtype(const Tensor& x, Takes takes) {
+  if (is_floating(x.dtype())) return true;
+  if (x.device().is_cuda() || x.dtype() == DType::Bool) return false;
+  return takes == Takes::Numbers || (takes == Takes::FloatsAndInt64 && x.dtype() == DType::Int64);
+}
+
+Pooling start(const char* op, const Tensor& x, int64_t spatial, Takes takes) {
   WT_CHECK(x.ndim() == spatial + 1 || x.ndim() == spatial + 2, ShapeError, op, ": expected ", spatial + 1,
            "D or ", spatial + 2, "D input, got shape ", x.sizes());
-  WT_CHECK(is_floating(x.dtype()), DtypeError, op, ": not implemented for ", x.dtype(),
+  WT_CHECK(takes_dtype(x, takes), DtypeError, op, ": not implemented for ", x.dtype(),
            "; convert to a floating dtype first");
   Pooling p{};
   p.spatial = spatial;
@@ -163,8 +174,9 @@ Pooling start(const char* op, const Tensor& x, int64_t spatial) {
 }
 
 Pooling windows(const char* op, const Tensor& x, int64_t spatial, IntList kernel,
-                std::optional<IntList> stride, IntList padding, IntList dilation, bool ceil_mode) {
-  Pooling p = start(op, x, spatial);
+                std::optional<IntList> stride, IntList padding, IntList dilation, bool ceil_mode,
+                Takes takes) {
+  Pooling p = start(op, x, spatial, takes);
   Shape size = per_dim(op, "kernel_size", kernel, spatial, 1),
         pad = per_dim(op, "padding", padding, spatial, 0);
   Shape step = !stride || stride->empty() ? size : per_dim(op, "stride", *stride, spatial, 1);
@@ -188,9 +200,13 @@ Pooling windows(const char* op, const Tensor& x, int64_t spatial, IntList kernel
   return p;
 }
 
+// None among the sizes keeps the input's.
 Pooling adaptive(const char* op, const Tensor& x, int64_t spatial, IntList sizes) {
-  Pooling p = start(op, x, spatial);
-  Shape out = per_dim(op, "output_size", sizes, spatial, 0);
+  Pooling p = start(op, x, spatial, Takes::Floats);
+  Shape wanted(sizes.begin(), sizes.end());
+  for (size_t d = 0; d < wanted.size(); ++d)
+    if (wanted[d] == kNoItem) wanted[d] = p.plan.in[d + 3 - wanted.size()];
+  Shape out = per_dim(op, "output_size", wanted, spatial, 0);
   for (int64_t d = 0; d < spatial; ++d) p.plan.out[d + 3 - spatial] = out[d];
   p.plan.adaptive = true;
   return p;
@@ -198,27 +214,41 @@ Pooling adaptive(const char* op, const Tensor& x, int64_t spatial, IntList sizes
 
 // ---- ops ------------------------------------------------------------------------------------------------
 
+using MaxPoolNNOp =
+    Op<OneOrMany(const Tensor&, IntList, std::optional<IntList>, IntList, IntList, bool, bool)>;
 constexpr const char* kMaxNames[] = {"", "max_pool1d", "max_pool2d", "max_pool3d"};
+constexpr const char* kLpNames[] = {"", "lp_pool1d", "lp_pool2d", "lp_pool3d"};
 constexpr const char* kAvgNames[] = {"", "avg_pool1d", "avg_pool2d", "avg_pool3d"};
 constexpr const char* kAdaptiveMaxNames[] = {"", "adaptive_max_pool1d", "adaptive_max_pool2d",
                                              "adaptive_max_pool3d"};
 constexpr const char* kAdaptiveAvgNames[] = {"", "adaptive_avg_pool1d", "adaptive_avg_pool2d",
                                              "adaptive_avg_pool3d"};
 
-// The kernels pool floating numbers. Integers go through double, exact below 2^53; averages are cut to
-// integers.
-bool integral(const Tensor& x) { return !is_differentiable(x.dtype()) && x.dtype() != DType::Bool; }
-Tensor wide(const Tensor& x) { return raw_cast(x, DType::Float64); }
-std::tuple<Tensor, Tensor> narrowed(std::tuple<Tensor, Tensor> pooled, DType dtype) {
-  return {raw_cast(std::get<0>(pooled), dtype), std::get<1>(pooled)};
-}
-
 template <int N>
 std::tuple<Tensor, Tensor> max_pool_impl(const Tensor& x, IntList kernel, std::optional<IntList> stride,
                                          IntList padding, IntList dilation, bool ceil_mode) {
-  if (integral(x))
-    return narrowed(max_pool_impl<N>(wide(x), kernel, stride, padding, dilation, ceil_mode), x.dtype());
-  return max_pool(x, windows(kMaxNames[N], x, N, kernel, stride, padding, dilation, ceil_mode));
+  const Takes takes = N == 1 ? Takes::Floats : Takes::Numbers;
+  return max_pool(x, windows(kMaxNames[N], x, N, kernel, stride, padding, dilation, ceil_mode, takes));
+}
+OneOrMany one_or_both(std::tuple<Tensor, Tensor> both, bool return_indices) {
+  auto& [values, indices] = both;
+  if (return_indices) return std::vector<Tensor>{values, indices};
+  return values;
+}
+template <int N>
+OneOrMany max_pool_nn(const Tensor& x, IntList kernel, std::optional<IntList> stride, IntList padding,
+                      IntList dilation, bool ceil_mode, bool return_indices) {
+  return one_or_both(max_pool_impl<N>(x, kernel, stride, padding, dilation, ceil_mode), return_indices);
+}
+template <int N>
+std::tuple<Tensor, Tensor> max_pool_both(const Tensor& x, IntList kernel, std::optional<IntList> stride,
+                                         IntList padding, IntList dilation, bool ceil_mode, bool) {
+  return max_pool_impl<N>(x, kernel, stride, padding, dilation, ceil_mode);
+}
+template <int N>
+Tensor max_pool_root(const Tensor& x, IntList kernel, std::optional<IntList> stride, IntList padding,
+                     IntList dilation, bool ceil_mode) {
+  return std::get<0>(max_pool_impl<N>(x, kernel, stride, padding, dilation, ceil_mode));
 }
 
 template <int N>
@@ -227,11 +257,7 @@ Tensor avg_pool_impl(const Tensor& x, IntList kernel, std::optional<IntList> str
   constexpr int64_t kOne[] = {1};
   WT_CHECK(N != 2 || x.ndim() > N, IndexError, kAvgNames[N], ": expected ", N + 1, "D or ", N + 2,
            "D input, got shape ", x.sizes());
-  if (x.dtype() == DType::Int64) {
-    return raw_cast(avg_pool_impl<N>(wide(x), kernel, stride, padding, ceil_mode, count_include_pad, divisor),
-                    x.dtype());
-  }
-  Pooling p = windows(kAvgNames[N], x, N, kernel, stride, padding, kOne, ceil_mode);
+  Pooling p = windows(kAvgNames[N], x, N, kernel, stride, padding, kOne, ceil_mode, Takes::FloatsAndInt64);
   WT_CHECK(!divisor || *divisor != 0, ShapeError, kAvgNames[N], ": divisor must be not zero");
   p.plan.count_include_pad = count_include_pad;
   p.plan.divisor = divisor.value_or(0);
@@ -248,23 +274,46 @@ template <int N>
 std::tuple<Tensor, Tensor> adaptive_max_impl(const Tensor& x, IntList sizes) {
   return max_pool(x, adaptive(kAdaptiveMaxNames[N], x, N, sizes));
 }
+template <int N>
+OneOrMany adaptive_max_nn(const Tensor& x, IntList sizes, bool return_indices) {
+  return one_or_both(adaptive_max_impl<N>(x, sizes), return_indices);
+}
+template <int N>
+std::tuple<Tensor, Tensor> adaptive_max_both(const Tensor& x, IntList sizes, bool) {
+  return adaptive_max_impl<N>(x, sizes);
+}
+
+// The norm_type-norm of each window.
+template <int N>
+Tensor lp_pool_impl(const Tensor& x, double norm_type, IntList kernel, std::optional<IntList> stride,
+                    bool ceil_mode) {
+  constexpr int64_t kNone[] = {0};
+  double count = 1;
+  for (int64_t size : per_dim(kLpNames[N], "kernel_size", kernel, N, 1)) count *= static_cast<double>(size);
+  const AvgPoolOp& average = N == 1 ? avg_pool1d : N == 2 ? avg_pool2d : avg_pool3d;
+  Tensor means = average(pow_ts(x, norm_type), kernel, stride, IntList(kNone), ceil_mode, true, std::nullopt);
+  return pow_ts(sign(means) * relu(abs(means)) * count, 1 / norm_type);
+}
 
 const Arg kStride{"stride", none}, kPadding{"padding", {0}}, kDilation{"dilation", {1}},
-    kCeil{"ceil_mode", false};
+    kCeil{"ceil_mode", false}, kReturnIndices{"return_indices", false}, kSizes{"output_size", kNoneItems};
+// PyTorch has those of one dim at the top level, too, and computes some of three in float32 under autocast.
+constexpr uint32_t at_root(int n) { return n == 1 ? uint32_t{kFunction} : 0; }
+constexpr uint32_t wide(int n) { return n == 3 ? uint32_t{kFloat32Cpu} : 0; }
 
 }  // namespace
 
 #define WT_POOL(N, shape)                                                                             \
   decltype(max_pool##N##d_with_indices) max_pool##N##d_with_indices{                                  \
       "max_pool" #N "d_with_indices",                                                                 \
-      max_pool_impl<N>,                                                                               \
-      kNN,                                                                                            \
-      {"input", "kernel_size", kStride, kPadding, kDilation, kCeil},                                  \
+      max_pool_both<N>,                                                                               \
+      kNN | wide(N),                                                                                  \
+      {"input", "kernel_size", kStride, kPadding, kDilation, kCeil, kReturnIndices},                  \
       "Maxima over windows of " shape ", and their flat places in the input's plane.",                \
       {"values", "indices"}};                                                                         \
   decltype(avg_pool##N##d) avg_pool##N##d{"avg_pool" #N "d",                                          \
                                           avg_pool_impl<N>,                                           \
-                                          kNN,                                                        \
+                                          kNN | at_root(N) | wide(N),                                 \
                                           {"input",                                                   \
                                            "kernel_size",                                             \
                                            kStride,                                                   \
@@ -275,17 +324,62 @@ const Arg kStride{"stride", none}, kPadding{"padding", {0}}, kDilation{"dilation
                                           "Averages over windows of " shape "."};                     \
   decltype(adaptive_avg_pool##N##d) adaptive_avg_pool##N##d{"adaptive_avg_pool" #N "d",               \
                                                             adaptive_avg_impl<N>,                     \
-                                                            kPrivate,                                 \
-                                                            {"input", "output_size"},                 \
+                                                            kNN | at_root(N) | wide(N),               \
+                                                            {"input", kSizes},                        \
                                                             "Averages over as many windows of " shape \
-                                                            " as output_size asks."};                 \
-  decltype(adaptive_max_pool##N##d_with_indices) adaptive_max_pool##N##d_with_indices {               \
-    "adaptive_max_pool" #N "d", adaptive_max_impl<N>, kPrivate, {"input", "output_size"},             \
-        "Maxima over as many windows of " shape " as output_size asks, and their flat places.",       \
-        {"values", "indices"}                                                                         \
+                                                            " as output_size asks; None keeps a "     \
+                                                            "size."};                                 \
+  namespace {                                                                                         \
+  const MaxPoolNNOp nn_max_pool##N##d{                                                                \
+      "max_pool" #N "d",                                                                              \
+      max_pool_nn<N>,                                                                                 \
+      kNN | wide(N),                                                                                  \
+      {"input", "kernel_size", kStride, kPadding, kDilation, kCeil, kReturnIndices},                  \
+      "Maxima over windows of " shape ", and with return_indices their flat places in the plane."};   \
+  const Op<Tensor(const Tensor&, IntList, std::optional<IntList>, IntList, IntList, bool)>            \
+      root_max_pool##N##d{"max_pool" #N "d",                                                          \
+                          max_pool_root<N>,                                                           \
+                          kFunction | wide(N),                                                        \
+                          {"input", "kernel_size", kStride, kPadding, kDilation, kCeil},              \
+                          "Maxima over windows of " shape "."};                                       \
+  const Op<OneOrMany(const Tensor&, IntList, bool)> nn_adaptive_max_pool##N##d{                       \
+      "adaptive_max_pool" #N "d",                                                                     \
+      adaptive_max_nn<N>,                                                                             \
+      kNN,                                                                                            \
+      {"input", kSizes, kReturnIndices},                                                              \
+      "Maxima over as many windows of " shape                                                         \
+      " as output_size asks, and with return_indices their flat places; None keeps a size."};         \
+  const Op<std::tuple<Tensor, Tensor>(const Tensor&, IntList, bool)> both_adaptive_max_pool##N##d{    \
+      "adaptive_max_pool" #N "d_with_indices",                                                        \
+      adaptive_max_both<N>,                                                                           \
+      kNN,                                                                                            \
+      {"input", kSizes, kReturnIndices},                                                              \
+      "Maxima over as many windows of " shape " as output_size asks, and their flat places."};        \
+  const Op<Tensor(const Tensor&, double, IntList, std::optional<IntList>, bool)> lp_pool##N##d{       \
+      "lp_pool" #N "d",                                                                               \
+      lp_pool_impl<N>,                                                                                \
+      kNN,                                                                                            \
+      {"input", "norm_type", "kernel_size", kStride, kCeil},                                          \
+      "The norm_type-norm of each window of " shape "."};                                             \
   }
-WT_POOL(1, "[N, C, L]");
-WT_POOL(2, "[N, C, H, W]");
-WT_POOL(3, "[N, C, D, H, W]");
+WT_POOL(1, "[N, C, L]")
+WT_POOL(2, "[N, C, H, W]")
+WT_POOL(3, "[N, C, D, H, W]")
+
+namespace {
+const Op<std::tuple<Tensor, Tensor>(const Tensor&, IntList, std::optional<IntList>, IntList, IntList, bool)>
+    root_max_pool1d_with_indices{"max_pool1d_with_indices",
+                                 max_pool_impl<1>,
+                                 kFunction,
+                                 {"input", "kernel_size", kStride, kPadding, kDilation, kCeil},
+                                 "Maxima over windows of [N, C, L], and their flat places.",
+                                 {"values", "indices"}};
+const Op<std::tuple<Tensor, Tensor>(const Tensor&, IntList)> root_adaptive_max_pool1d{
+    "adaptive_max_pool1d",
+    adaptive_max_impl<1>,
+    kFunction,
+    {"input", "output_size"},
+    "Maxima over as many windows of [N, C, L] as output_size asks, and their flat places."};
+}  // namespace
 
 }  // namespace warptape::ops

@@ -1,6 +1,8 @@
 // Random tensors. On the CPU the Mersenne Twister is consumed in PyTorch's order, so the same seed gives the
 // same numbers: rand, uniform_, randint, random_, randperm to the bit, randn and normal_ within rounding of
 // log, sin and cos. Another device fills its tensors itself, from Philox (kernels/random.h).
+#include "ops/random.h"
+
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -512,4 +514,12 @@ const Op<Tensor(const Tensor&, double, Generator*)> bernoulli_number_op("bernoul
                                                                         "1 with probability p, else 0.");
 
 }  // namespace
+
+Tensor draw_uniform(IntList sizes, TensorOptions options, double from, double to) {
+  return uniform_impl(empty(sizes, options), from, to, nullptr);
+}
+Tensor draw_bernoulli(IntList sizes, TensorOptions options, double p) {
+  return bernoulli_scalar_impl(empty(sizes, options), p, nullptr);
+}
+
 }  // namespace warptape::ops

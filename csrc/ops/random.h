@@ -91,5 +91,9 @@ Tensor overwrite(const Tensor& t, const char* op, F&& fill) {
 // Uniform numbers of [from, to), and normal numbers, on any device.
 void fill_uniform(const char* op, const Tensor& t, double from, double to, Generator* g);
 void fill_normal(const char* op, const Tensor& t, double mean, double std, Generator* g);
+// Uniform numbers of [from, to).
+WT_API Tensor draw_uniform(IntList sizes, TensorOptions options, double from, double to);
+// 1 with probability p, else 0.
+WT_API Tensor draw_bernoulli(IntList sizes, TensorOptions options, double p);
 
 }  // namespace warptape::ops

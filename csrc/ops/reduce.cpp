@@ -491,11 +491,6 @@ const Op<Pair(const Tensor&, bool)> var_mean_all_op{"var_mean",
                     kFunction | kComplex,
                     {"input", "unbiased"},
                     "Standard deviation and mean of all elements."};
-decltype(vector_norm) vector_norm{"vector_norm",
-                                  vector_norm_impl,
-                                  kLinalg | kOut | kComplex | kFloat32Cuda,
-                                  {"x", {"ord", 2.0}, kDims, kKeep, kDtype},
-                                  "(sum |x|^ord)^(1/ord) over dims."};
 const Op<Tensor(const Tensor&, std::optional<Scalar>, OptDims, bool, OptDType)> norm_op{
     "norm",
     norm_impl,
@@ -508,9 +503,14 @@ const Op<Tensor(const Tensor&, std::string_view, OptDims, bool, OptDType)> norm_
     kBoth | kComplex | kFloat32Cuda,
     {"input", "p", kDims, kKeep, {"dtype", none}},
     "norm by name: 'fro'."};
+decltype(vector_norm) vector_norm{"vector_norm",
+                                  vector_norm_impl,
+                                  kLinalg | kOut | kComplex | kFloat32Cuda,
+                                  {"x", {"ord", 2.0}, kDims, kKeep, kDtype},
+                                  "(sum |x|^ord)^(1/ord) over dims."};
 decltype(logsumexp) logsumexp{"logsumexp",
                               logsumexp_impl,
-                              kBoth | kOut | kFloat32Cuda,
+                              kBoth | kSpecial | kOut | kFloat32Cuda,
                               {"input", "dim", kKeep},
                               "log(sum(exp(input))) over dims, without overflow."};
 

@@ -258,10 +258,9 @@ Tensor bce_impl(const Tensor& x, const Tensor& y, const OptTensor& weight, Flag 
   return with_history(out, bce_def.type, how, x, y, w, Tensor());
 }
 
-Tensor logits_impl(const Tensor& input, const Tensor& y, const OptTensor& weight, Flag size_average,
-                   Flag reduce, std::string_view reduction, const OptTensor& pos_weight) {
+Tensor logits_loss(const Tensor& input, const Tensor& y, const OptTensor& weight, const OptTensor& pos_weight,
+                   Reduction how) {
   const char* op = logits_def.name;
-  const Reduction how = reduction_of(op, size_average, reduce, reduction);
   WT_CHECK(input.sizes() == y.sizes(), ValueError, op, ": Target size (", size_text(y.sizes()),
            ") must be the same as input size (", size_text(input.sizes()), ")");
   check_input(op, input);
@@ -272,6 +271,11 @@ Tensor logits_impl(const Tensor& input, const Tensor& y, const OptTensor& weight
   Tensor w = weight_for(op, x, weight, "weight"), p = weight_for(op, x, pos_weight, "pos_weight");
   Tensor out = run_loss(logits_def, how, {x, y, or_one(w), or_one(p)});
   return with_history(out, logits_def.type, how, x, y, w, p);
+}
+Tensor logits_impl(const Tensor& x, const Tensor& y, const OptTensor& weight, Flag size_average, Flag reduce,
+                   std::string_view reduction, const OptTensor& pos_weight) {
+  return logits_loss(x, y, weight, pos_weight,
+                     reduction_of(logits_def.name, size_average, reduce, reduction));
 }
 
 // ---- Kullback-Leibler divergence -----------------------------------------------------------------------
@@ -292,15 +296,7 @@ LossDef kl_div_def{"kl_div", kKlDiv, ElementwiseSlot{"kl_div"}, ElementwiseSlot{
     kl_div_log_def{"kl_div", kKlDiv, ElementwiseSlot{"kl_div_log"}, ElementwiseSlot{"mul"},
                    kernels::Slot<kernels::SumLossFn>{"kl_div_log_sum"}};
 
-Tensor kl_div_impl(const Tensor& x, const Tensor& y, Flag size_average, Flag reduce,
-                   std::string_view reduction, bool log_target) {
-  const bool flags = size_average || reduce, batch = !flags && reduction == "batchmean";
-  if (!flags && reduction == "mean")
-    warn(
-        "reduction: 'mean' divides the total loss by both the batch size and the support size."
-        "'batchmean' divides only by the batch size, and aligns with the KL div math definition."
-        "'mean' will be changed to behave the same as 'batchmean' in the next major release.");
-  const Reduction how = batch ? Reduction::Sum : reduction_of("kl_div", size_average, reduce, reduction);
+Tensor kl_divergence(const Tensor& x, const Tensor& y, Reduction how, bool log_target) {
   WT_CHECK(is_floating(x.dtype()) && is_floating(y.dtype()), DtypeError,
            "kl_div: Integral inputs not supported, got ", x, " and ", y, "; convert them with .float()");
   Tensor out = run_loss(log_target ? kl_div_log_def : kl_div_def, how, {x, y});
@@ -312,6 +308,18 @@ Tensor kl_div_impl(const Tensor& x, const Tensor& y, Flag size_average, Flag red
                          log_target ? 1.0 : 0.0);
     set_history(out, n);
   }
+  return out;
+}
+Tensor kl_div_impl(const Tensor& x, const Tensor& y, Flag size_average, Flag reduce,
+                   std::string_view reduction, bool log_target) {
+  const bool flags = size_average || reduce, batch = !flags && reduction == "batchmean";
+  if (!flags && reduction == "mean")
+    warn(
+        "reduction: 'mean' divides the total loss by both the batch size and the support size."
+        "'batchmean' divides only by the batch size, and aligns with the KL div math definition."
+        "'mean' will be changed to behave the same as 'batchmean' in the next major release.");
+  const Reduction how = batch ? Reduction::Sum : reduction_of("kl_div", size_average, reduce, reduction);
+  Tensor out = kl_divergence(x, y, how, log_target);
   return batch && x.ndim() ? out / Scalar(static_cast<double>(x.sizes()[0])) : out;
 }
 
@@ -363,5 +371,28 @@ decltype(kl_div) kl_div{"kl_div",
                         "target (log(target) - input) of log-probabilities and probabilities (with "
                         "log_target: their logarithms); "
                         "reduction may also be 'batchmean', the sum over the batch's size."};
+
+namespace {
+// The top level's forms.
+Tensor root_kl_div(const Tensor& x, const Tensor& y, int64_t reduction, bool log_target) {
+  return kl_divergence(x, y, reduction_of("kl_div", reduction), log_target);
+}
+const Op<Tensor(const Tensor&, const Tensor&, int64_t, bool)> kl_div_number{
+    "kl_div",
+    root_kl_div,
+    kFunction | kFloat32,
+    {"input", "target", Arg::integer("reduction", 0), {"log_target", false, kKeywordOnly}},
+    "target (log(target) - input) of log-probabilities and probabilities."};
+Tensor root_logits(const Tensor& x, const Tensor& y, const OptTensor& weight, const OptTensor& pos_weight,
+                   int64_t reduction) {
+  return logits_loss(x, y, weight, pos_weight, reduction_of(logits_def.name, reduction));
+}
+const Op<Tensor(const Tensor&, const Tensor&, const OptTensor&, const OptTensor&, int64_t)> logits_number{
+    "binary_cross_entropy_with_logits",
+    root_logits,
+    kFunction | kFloat32,
+    {"input", "target", kWeight, {"pos_weight", none}, Arg::integer("reduction", 0)},
+    "binary_cross_entropy of sigmoid(input)."};
+}  // namespace
 
 }  // namespace warptape::ops

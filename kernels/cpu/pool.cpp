@@ -35,6 +35,15 @@ struct Elements {
   }
 };
 
+// What no maximum is below; of integers any number, for the places say whether there was one.
+template <class A>
+WT_INLINE A lowest() {
+  if constexpr (A(0.5f) != A(0))
+    return A(-__builtin_inf());
+  else
+    return A(0);
+}
+
 WT_INLINE int64_t plane_size(const int64_t (&sizes)[3]) { return sizes[0] * sizes[1] * sizes[2]; }
 
 struct Window {
@@ -72,7 +81,7 @@ WT_INLINE void over_planes(const PoolPlan& p, size_t bytes, F&& body) {
 template <class S, class A>
 WT_INLINE void max_of_window(const PoolPlan& p, const S* in, Window wz, Window wy, Window wx, A& best,
                              int64_t& place) {
-  best = -__builtin_inf();
+  best = lowest<A>();
   place = (wz.begin * p.in[1] + wy.begin) * p.in[2] + wx.begin;
   for (int64_t z = wz.begin; z < wz.end; ++z)
     for (int64_t y = wy.begin; y < wy.end; ++y)
@@ -102,7 +111,7 @@ template <class S, class A>
 void max_row(const PoolPlan& p, const S* in, int64_t z, int64_t y, A* __restrict best,
              int32_t* __restrict place) {
   Elements ex(p, 2);
-  for (int64_t x = 0; x < p.out[2]; ++x) best[x] = -__builtin_inf(), place[x] = -1;
+  for (int64_t x = 0; x < p.out[2]; ++x) best[x] = lowest<A>(), place[x] = -1;
   over_rows(p, z, y, [&](int64_t row) {
     for (int64_t kx = ex.first; kx < ex.last; ++kx) {
       Reach r(p, 2, kx);
@@ -243,8 +252,9 @@ void avg_pool_backward_of(const PoolPlan& p, S* grad_in, const S* grad_out) {
 
 // ---- slots ----------------------------------------------------------------------------------------------
 
+using MaxTypes = Types<float, double, BFloat16, Half, int64_t, int32_t, int16_t, int8_t, uint8_t>;
 void max_pool(const LaunchContext&, const PoolPlan& p, void* out, int64_t* indices, const void* in) {
-  dispatch(FloatTypes{}, p.dtype, [&](auto t) {
+  dispatch(MaxTypes{}, p.dtype, [&](auto t) {
     using S = typename decltype(t)::type;
     max_pool_of(p, static_cast<S*>(out), indices, static_cast<const S*>(in));
   });
@@ -267,7 +277,7 @@ void max_pool_gather(const LaunchContext&, const PoolPlan& p, void* out, const v
 }
 
 void avg_pool(const LaunchContext&, const PoolPlan& p, void* out, const void* in) {
-  dispatch(FloatTypes{}, p.dtype, [&](auto t) {
+  dispatch(Types<float, double, BFloat16, Half, int64_t>{}, p.dtype, [&](auto t) {
     using S = typename decltype(t)::type;
     avg_pool_of(p, static_cast<S*>(out), static_cast<const S*>(in));
   });

@@ -69,13 +69,11 @@ globals().update({name: op for name, op in vars(_C._functions).items() if not na
 
 from . import amp, autograd, linalg, nn, optim, random, utils  # noqa: E402
 from ._functions import *  # noqa: E402
-from ._layers import *  # noqa: E402
 from ._legacy import set_default_tensor_type  # noqa: E402
 from ._legacy import types as _legacy_types  # noqa: E402
 from ._missing import lookup as _lookup  # noqa: E402
 from ._missing import mark_absent as _mark_absent  # noqa: E402
 from ._python_objects import *  # noqa: E402
-from ._spectral import *  # noqa: E402
 from .amp import (  # noqa: E402
     autocast,
     clear_autocast_cache,

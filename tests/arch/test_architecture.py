@@ -63,7 +63,7 @@ MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 80
 # Lines of the core, kernels + csrc. A device's backend, what lies between ranks, and PyTorch's API written
 # with ops alone have budgets of their own: whoever reads the core can leave them out.
-MAX_TOTAL_LINES = 35_500
+MAX_TOTAL_LINES = 36_500
 BUDGETS = {
     "the CUDA backend": (
         14_000,
@@ -92,7 +92,7 @@ BUDGETS = {
             "python/warptape/futures.py",
         ),
     ),
-    "the Python library": (31_500, ("python/warptape/",)),
+    "the Python library": (30_500, ("python/warptape/",)),
 }
 CPP = (".h", ".cpp", ".cu", ".cuh")
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.MULTILINE)

@@ -5,10 +5,10 @@
 
 namespace warptape::kernels {
 
-// Inputs are [planes, D, H, W], outputs [planes, OD, OH, OW], contiguous and of one floating dtype. Window i
-// of a dim covers the input's i * stride - padding + t * dilation for t < kernel, as far as they lie inside;
-// when `adaptive`, the other numbers are unused and it covers floor(i * in / out) up to ceil((i + 1) * in /
-// out).
+// Inputs are [planes, D, H, W], outputs [planes, OD, OH, OW], contiguous and of one dtype: floating, and on
+// the CPU integers for maxima without `adaptive`, int64 for averages, rounded towards 0. Window i of a dim
+// covers the input's i * stride - padding + t * dilation for t < kernel, as far as they lie inside; when
+// `adaptive`, the other numbers are unused and it covers floor(i * in / out) up to ceil((i + 1) * in / out).
 struct PoolPlan {
   DType dtype;
   int64_t planes;

@@ -160,7 +160,7 @@ BAD = {
         AssertionError,
         "bool and floating",
     ),
-    "mask": (lambda m, x: m(x, x, x, attn_mask=wt.ones(4, 5)), RuntimeError, "should be \\(5, 5\\)"),
+    "mask": (lambda m, x: m(x, x, x, attn_mask=wt.ones(4, 5)), RuntimeError, "should be \\[5, 5\\]"),
     "padding": (
         lambda m, x: m(x, x, x, key_padding_mask=wt.ones(2, 5)),
         AssertionError,

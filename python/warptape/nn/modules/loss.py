@@ -3,12 +3,12 @@ forms."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 from warptape import Tensor
 
 from .. import functional as F
-from .._composed.loss import legacy_reduction
 from .distance import PairwiseDistance
 from .module import Module
 
@@ -37,6 +37,18 @@ __all__ = [
 ]
 
 
+def _legacy_reduction(size_average: bool | None, reduce: bool | None) -> str:
+    """The `reduction` that the two deprecated flags stand for; warns."""
+    size_average = True if size_average is None else size_average
+    reduce = True if reduce is None else reduce
+    reduction = "none" if not reduce else "mean" if size_average else "sum"
+    warnings.warn(
+        f"size_average and reduce args will be deprecated, please use reduction='{reduction}' instead.",
+        stacklevel=3,
+    )
+    return reduction
+
+
 class _Loss(Module):
     reduction: str
 
@@ -45,7 +57,7 @@ class _Loss(Module):
     ) -> None:
         super().__init__()
         legacy = size_average is not None or reduce is not None
-        self.reduction = legacy_reduction(size_average, reduce) if legacy else reduction
+        self.reduction = _legacy_reduction(size_average, reduce) if legacy else reduction
 
 
 class _WeightedLoss(_Loss):

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import warptape
-from warptape import Tensor
+from warptape import _C, Tensor
 
 from .. import init
-from .._composed.attention import attend
 from ..parameter import Parameter
 from .linear import NonDynamicallyQuantizableLinear
 from .module import Module
@@ -105,23 +104,30 @@ class MultiheadAttention(Module):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        return attend(
+        out, weights = _C._private.multi_head_attention(
             query,
             key,
             value,
             self.embed_dim,
             self.num_heads,
-            self._weights(),
+            self.in_proj_weight,
             self.in_proj_bias,
-            (self.bias_k, self.bias_v),
+            self.bias_k,
+            self.bias_v,
             self.add_zero_attn,
-            self.dropout if self.training else 0.0,
-            (self.out_proj.weight, self.out_proj.bias),
-            key_padding_mask,
-            need_weights,
-            attn_mask,
-            (None, None),
-            average_attn_weights,
-            is_causal,
-            0 if self.batch_first else 1,
+            self.dropout,
+            self.out_proj.weight,
+            self.out_proj.bias,
+            training=self.training,
+            key_padding_mask=key_padding_mask,
+            need_weights=need_weights,
+            attn_mask=attn_mask,
+            use_separate_proj_weight=not self._qkv_same_embed_dim,
+            q_proj_weight=self.q_proj_weight,
+            k_proj_weight=self.k_proj_weight,
+            v_proj_weight=self.v_proj_weight,
+            average_attn_weights=average_attn_weights,
+            is_causal=is_causal,
+            batch_first=self.batch_first,
         )
+        return out, weights

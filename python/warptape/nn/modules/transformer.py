@@ -11,11 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 import warptape
-from warptape import Tensor
+from warptape import _C, Tensor
 
 from .. import functional as F
 from .. import init
-from .._composed.attention import additive_mask
 from .activation import GELU, ReLU
 from .container import ModuleList
 from .dropout import Dropout
@@ -136,8 +135,8 @@ class TransformerEncoderLayer(_Layer):
         is_causal: bool = False,
     ) -> Tensor:
         names = ("src_key_padding_mask", "src_mask")
-        padding = additive_mask(src_key_padding_mask, names[0], src_mask, names[1], src.dtype)
-        mask = additive_mask(src_mask, names[1], None, "", src.dtype)
+        padding = _C._private._additive_mask(src_key_padding_mask, names[0], src_mask, names[1], src.dtype)
+        mask = _C._private._additive_mask(src_mask, names[1], None, "", src.dtype)
         if self.norm_first:
             x = src + self._sa_block(self.norm1(src), mask, padding, is_causal)
             return x + self._ff_block(self.norm2(x))
@@ -240,8 +239,10 @@ class TransformerEncoder(Module):
         src_key_padding_mask: Tensor | None = None,
         is_causal: bool | None = None,
     ) -> Tensor:
-        padding = additive_mask(src_key_padding_mask, "src_key_padding_mask", mask, "mask", src.dtype)
-        mask = additive_mask(mask, "mask", None, "", src.dtype)
+        padding = _C._private._additive_mask(
+            src_key_padding_mask, "src_key_padding_mask", mask, "mask", src.dtype
+        )
+        mask = _C._private._additive_mask(mask, "mask", None, "", src.dtype)
         first = self.layers[0] if len(self.layers) else None
         batch_first = first is not None and first.self_attn.batch_first
         causal = _is_causal(mask, is_causal, src, batch_first)

@@ -11,7 +11,6 @@ from .. import functional as F
 from ..modules.module import Module
 from . import parametrize
 from .spectral_norm import as_matrix, default_dim
-from .weight_norm import norm_except_dim, scaled
 
 __all__ = ["orthogonal", "spectral_norm", "weight_norm"]
 
@@ -29,10 +28,10 @@ class _WeightNorm(Module):
         self.dim = -1 if dim is None else dim
 
     def forward(self, weight_g: Tensor, weight_v: Tensor) -> Tensor:
-        return scaled(weight_v, weight_g, self.dim)
+        return warptape._weight_norm(weight_v, weight_g, self.dim)
 
     def right_inverse(self, weight: Tensor) -> tuple[Tensor, Tensor]:
-        return norm_except_dim(weight, 2, self.dim), weight
+        return warptape.norm_except_dim(weight, 2, self.dim), weight
 
 
 def weight_norm(module: Module, name: str = "weight", dim: int = 0) -> Module:

@@ -5,24 +5,12 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from warptape import Tensor
+import warptape
 
 from ..modules.module import Module
 from ..parameter import Parameter
 
 __all__ = ["WeightNorm", "remove_weight_norm", "weight_norm"]
-
-
-def norm_except_dim(v: Tensor, pow: int = 2, dim: int = 0) -> Tensor:
-    """The `pow`-norm over all dims but `dim`, which are kept; over all of them, a scalar, if `dim` is -1."""
-    if dim == -1:
-        return v.norm(pow)
-    return v.norm(pow, [d for d in range(v.dim()) if d != dim % v.dim()] or [v.dim()], keepdim=True)
-
-
-def scaled(v: Tensor, g: Tensor, dim: int) -> Tensor:
-    """v with its norms along `dim` made `g`."""
-    return v * (g / norm_except_dim(v, 2, dim))
 
 
 class WeightNorm:
@@ -33,7 +21,9 @@ class WeightNorm:
 
     def compute_weight(self, module: Module) -> Any:
         """The weight."""
-        return scaled(getattr(module, f"{self.name}_v"), getattr(module, f"{self.name}_g"), self.dim)
+        return warptape._weight_norm(
+            getattr(module, f"{self.name}_v"), getattr(module, f"{self.name}_g"), self.dim
+        )
 
     @staticmethod
     def apply(module: Module, name: str, dim: int | None) -> WeightNorm:
@@ -50,7 +40,7 @@ class WeightNorm:
         made = WeightNorm(name, dim)
         weight = getattr(module, name)
         del module._parameters[name]
-        norms = norm_except_dim(weight.detach(), 2, made.dim)
+        norms = warptape.norm_except_dim(weight.detach(), 2, made.dim)
         module.register_parameter(f"{name}_g", Parameter(norms))
         module.register_parameter(f"{name}_v", Parameter(weight.detach()))
         setattr(module, name, made.compute_weight(module))
