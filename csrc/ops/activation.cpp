@@ -382,12 +382,12 @@ const NumbersOp root_threshold{"threshold",
 
 const NumberOp hardshrink{"hardshrink",
                           hardshrink_impl,
-                          kFunction | kMethod | kNN,
+                          kFunction | kMethod | kNN | kOut,
                           {"input", {"lambd", 0.5}},
                           "input, 0 between -lambd and lambd."};
 const NumberOp softshrink{"softshrink",
                           softshrink_impl,
-                          kNN,
+                          kNN | kOut,
                           {"input", {"lambd", 0.5}},
                           "input moved towards 0 by lambd, 0 where it would cross."};
 const PlainOp tanhshrink{"tanhshrink", tanhshrink_impl, kNN | kComplex, {"input"}, "input - tanh(input)."};

@@ -111,6 +111,8 @@ Dims dims_of(const char* op, const Tensor& x, const std::optional<IntList>& s,
   WT_CHECK(!s || s->size() <= nd, ShapeError, op, ": Got shape with ", s ? s->size() : 0,
            " values but input tensor only has ", nd, " dimensions.");
   Dims d;
+  WT_CHECK(!dim || dim->empty() || nd > 0, IndexError, op, ": Dimension specified as ", dim->front(),
+           " but tensor has no dimensions");
   if (dim)
     d.dims = wrap_dims(*dim, x.ndim(), op);
   else

@@ -313,7 +313,7 @@ constexpr uint32_t wide(int n) { return n == 3 ? uint32_t{kFloat32Cpu} : 0; }
       {"values", "indices"}};                                                                         \
   decltype(avg_pool##N##d) avg_pool##N##d{"avg_pool" #N "d",                                          \
                                           avg_pool_impl<N>,                                           \
-                                          kNN | at_root(N) | wide(N),                                 \
+                                          kNN | at_root(N) | wide(N) | (N > 1 ? uint32_t{kOut} : 0),  \
                                           {"input",                                                   \
                                            "kernel_size",                                             \
                                            kStride,                                                   \
