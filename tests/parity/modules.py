@@ -43,6 +43,7 @@ class ModuleParity:
 
     def one_mode(self, ours: Any, dtype: torch.dtype, training: bool) -> Iterator[Failure]:
         torch.manual_seed(5)
+        warptape.manual_seed(5)
         inputs = self.entry.module_inputs_func(
             self.entry, device="cpu", dtype=dtype, requires_grad=True, training=training
         )
