@@ -318,7 +318,7 @@ Factored ldl_factor_impl(const Tensor& A, bool hermitian) {
 Tensor ldl_solve_impl(const Tensor& LD, const Tensor& pivots, const Tensor& B, bool hermitian) {
   const char* op = "linalg.ldl_solve";
   check_square(op, LD, "LD");
-  WT_CHECK(pivots.dtype() == DType::Int32, DtypeError, op, ": Expected pivots to be of int32. Got ",
+  WT_CHECK(is_integral(pivots.dtype()), DtypeError, op, ": Expected pivots to be integers. Got ",
            pivots.dtype());
   WT_CHECK(IntList(pivots.sizes()).size() == LD.sizes().size() - 1 &&
                std::equal(pivots.sizes().begin(), pivots.sizes().end(), LD.sizes().begin()),

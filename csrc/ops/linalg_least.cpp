@@ -156,12 +156,20 @@ LeastSquares driver_named(std::string_view name) {
       message("linalg.lstsq: parameter `driver` should be one of (gels, gelsy, gelsd, gelss), got ", name));
 }
 
-// The solution is the pseudo-inverse times B.
+// The solution is the pseudo-inverse times B; a residual is a squared norm of A X - B.
 void lstsq_backward(Node& n, Gradients& g) {
-  const Tensor A = n.saved(0), B = n.saved(1);
+  const Tensor A = n.saved(0), B = n.saved(1), X = n.saved(2);
+  Tensor gX = g[0], gA, gB;
+  if (g[1].defined() && g[1].numel()) {
+    const Tensor rest = (matmul(A, X) - B) * (2 * unsqueeze(g[1], -2)), back = matmul(adjoint(A), rest);
+    gA = matmul(rest, adjoint(X)), gB = -rest;
+    gX = gX.defined() ? gX + back : back;
+  }
+  if (!gX.defined()) return;
   const Tensor P = pinv_numbers(A, std::nullopt, std::nullopt, false);
-  if (g.wants(0)) g.set(0, pinv_slope(A, P, matmul(g[0], adjoint(B))));
-  g.set(1, matmul(adjoint(P), g[0]));
+  const Tensor slope = pinv_slope(A, P, matmul(gX, adjoint(B))), right = matmul(adjoint(P), gX);
+  g.set(0, gA.defined() ? gA + slope : slope);
+  g.set(1, gB.defined() ? gB + right : right);
 }
 constexpr NodeType kLstsq{"LinalgLstsqBackward0", lstsq_backward};
 
@@ -225,11 +233,8 @@ LstSq lstsq_impl(const Tensor& A, const Tensor& B, OptDouble rcond, std::optiona
     n->save(A);
     n->save(right);
     set_history(X, n);
-    if (residuals.numel()) {
-      const Tensor rest = abs(matmul(A, X) - right);
-      const int64_t dim = -2;
-      residuals = sum(rest * rest, IntList{&dim, 1}, false, std::nullopt);
-    }
+    set_history(residuals, n);
+    n->save_output(X, 0);
   }
   return {vector ? squeeze_dim(X, -1) : X, residuals, rank, values};
 }

@@ -23,7 +23,7 @@ Tensor matrix_power_impl(const Tensor& given, int64_t n) {
   WT_CHECK(given.size(-1) == given.size(-2), ShapeError,
            "linalg.matrix_power: A must be batches of square matrices, but they are ", given.size(-2), " by ",
            given.size(-1), " matrices");
-  if (n == 0) return clone(expand(identity(given.size(-1), given), given.sizes()));
+  if (n == 0) return copy_(clone(given), identity(given.size(-1), given), false);
   Tensor A = n < 0 ? linalg_inv(given) : given, out;
   for (auto rest = static_cast<uint64_t>(n < 0 ? -n : n);;) {
     if (rest & 1) out = out.defined() ? matmul(out, A) : A;

@@ -63,7 +63,7 @@ Tensor reflected(const Tensor& A, const Tensor& tau, Tensor x, bool adjoined) {
 Tensor householder_product_impl(const Tensor& A, const Tensor& tau) {
   check_reflectors("linalg.householder_product", A, tau);
   if (needs_grad(A, tau))
-    return reflected(A, tau, expand(columns(identity(A.size(-2), A), 0, A.size(-1)), A.sizes()), false);
+    return reflected(A, tau, copy_(clone(A), columns(identity(A.size(-2), A), 0, A.size(-1)), false), false);
   const Tensor Q = host_copy(A), t = raw_contiguous(to(tau, Q.device(), std::nullopt, false, false));
   launch(reflectors_slot, Q, Flat(Q, 2), Flat(t, 1));
   return placed(Q, A);
@@ -74,13 +74,11 @@ Tensor ormqr_impl(const Tensor& A, const Tensor& tau, const Tensor& C, bool left
   check_matrices(op, A, "input");
   check_matrices(op, C, "other");
   const int64_t dim = left ? -2 : -1;
-  WT_CHECK(C.size(dim) >= tau.size(-1), ShapeError, op, ": other.shape[", dim,
-           "] must be greater than or equal to tau.shape[-1], got ", C.sizes(), " and ", tau.sizes());
+  WT_CHECK(tau.ndim() > 0 && tau.size(-1) == std::min(C.size(dim), A.size(-1)), ShapeError, op,
+           ": tau.shape[-1] must be equal to min(other.shape[", dim, "], input.shape[-1]), got ", tau.sizes(),
+           ", ", C.sizes(), " and ", A.sizes());
   WT_CHECK(C.size(dim) == A.size(-2), ShapeError, op, ": other.shape[", dim,
            "] must be equal to input.shape[-2], got ", C.sizes(), " and ", A.sizes());
-  WT_CHECK(tau.size(-1) <= A.size(-1), ShapeError, op,
-           ": tau.shape[-1] must be less than or equal to input.shape[-1], got ", tau.sizes(), " and ",
-           A.sizes());
   WT_CHECK(tau.ndim() == A.ndim() - 1 && A.ndim() == C.ndim() && batch_of(A) == batch_of(C) &&
                std::equal(tau.sizes().begin(), tau.sizes().end() - 1, A.sizes().begin()),
            ShapeError, op, ": Expected batch dimensions of input, tau and other to be equal, got ", A.sizes(),

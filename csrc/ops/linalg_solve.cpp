@@ -205,7 +205,8 @@ Tensor det_impl(const Tensor& A) {
   return out;
 }
 
-// Of a complex determinant, log and the sign's angle are the parts of its logarithm.
+// Of a complex determinant, log and the sign's angle are the parts of its logarithm; the sign of a real one
+// is constant.
 void slogdet_backward(Node& n, Gradients& g) {
   const Tensor A = n.saved(0), sign = n.saved(1);
   Tensor grad = g[1].defined() ? g[1] : zeros(sign.sizes(), {real_of(sign.dtype()), sign.device()});
@@ -224,11 +225,9 @@ Pair slogdet_of(const char* op, const Tensor& A) {
   if (needs_grad(A)) {
     Ref<Node> n = record(kSlogdet, A);
     n->save(A);
-    // The sign of a real determinant is constant.
-    Tensor first = is_complex(A.dtype()) ? sign : alias(sign);
-    set_history(first, n);
+    set_history(sign, n);
     set_history(log, n);
-    n->save_output(first, 0);
+    n->save_output(sign, 0);
   }
   return {sign, log};
 }

@@ -156,9 +156,7 @@ void lapack_cholesky(const LaunchContext&, const View& a, bool upper, const View
     const char triangle = upper ? 'U' : 'L';
     each_matrix(A.count, work_of(A), [&](int64_t i) {
       T* matrix = A[i];
-      for (int64_t column = 0; column < A.n; ++column)
-        std::fill_n(matrix + column * A.m + (upper ? column + 1 : 0), upper ? A.m - column - 1 : column,
-                    T(0));
+      clear_other_triangle(A, matrix, upper);
       // As for LU: NaN is not positive.
       if (content(matrix, A.size()) == Content::Finite)
         call<T, "potrf">(&triangle, &A.n, matrix, &A.ld, vector<int>(info, i));
@@ -183,6 +181,7 @@ void lapack_ldl(const LaunchContext&, const View& a, const View& pivots, bool he
     each_matrix(A.count, work_of(A), [&](int64_t i) {
       auto work = room<T>(size);
       int given = size;
+      clear_other_triangle(A, A[i], false);
       factor(A[i], vector<int>(pivots, i), work.get(), &given, vector<int>(info, i));
     });
   });

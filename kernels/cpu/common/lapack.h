@@ -114,4 +114,11 @@ Content content(const T* a, int64_t n) {
     if (std::isnan(parts[i])) return Content::NaN;
   return Content::Infinite;
 }
+// Zeros in the triangle that a routine does not read.
+template <class T>
+void clear_other_triangle(const Matrices<T>& A, T* a, bool upper) {
+  for (int64_t j = 0; j < A.n; ++j)
+    std::fill_n(a + j * A.m + (upper ? j + 1 : 0), upper ? A.m - j - 1 : j, T(0));
+}
+
 }  // namespace warptape::kernels::cpu

@@ -32,8 +32,7 @@ void eigh(const Matrices<T>& A, T* a, Real<T>* values, char job, char triangle, 
 // What the triangle that is read holds; the other one is cleared.
 template <class T>
 Content triangle_content(const Matrices<T>& A, T* a, bool upper) {
-  for (int64_t j = 0; j < A.n; ++j)
-    std::fill_n(a + j * A.m + (upper ? j + 1 : 0), upper ? A.m - j - 1 : j, T(0));
+  clear_other_triangle(A, a, upper);
   return content(a, A.size());
 }
 

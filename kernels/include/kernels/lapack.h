@@ -36,7 +36,7 @@ using ReflectorsFn = void(const LaunchContext&, const View& a, const View& tau);
 // Slot "lapack_multiply_reflectors": C becomes Q C, or C Q if not `left`, of Q's adjoint where `adjoint`.
 using MultiplyReflectorsFn = void(const LaunchContext&, const View& a, const View& tau, const View& c,
                                   bool left, bool adjoint);
-// Slot "lapack_ldl": A becomes D and one triangle of L in its lower triangle.
+// Slot "lapack_ldl": A becomes D and L in its lower triangle, with zeros above.
 using LdlFn = void(const LaunchContext&, const View& a, const View& pivots, bool hermitian, const View& info);
 // Slot "lapack_ldl_solve": B becomes the X with L D L^T X = B, or L D L^H.
 using LdlSolveFn = void(const LaunchContext&, const View& a, const View& pivots, const View& b,
