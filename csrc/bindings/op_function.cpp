@@ -110,7 +110,10 @@ void write_out(const char* op, const Tensor& out, const Tensor& result) {
 }
 
 PyObject* finish_out(const OpInfo& op, PyObject* out, Result& result) {
-  if (result.kind == Result::Kind::Tensor) {
+  if (op.returns == Result::Kind::OneOrMany)
+    WT_CHECK(result.kind == Result::Kind::Tensor || !is_tensor(out), Error, op.name,
+             "(): out= takes one result, these arguments give several");
+  if (result.kind == Result::Kind::Tensor || op.returns == Result::Kind::OneOrMany) {
     WT_CHECK(is_tensor(out), TypeError, op.name, "(): argument 'out' must be Tensor, not ",
              Py_TYPE(out)->tp_name);
     write_out(op.name, tensor_of(out), result.tensor);

@@ -152,67 +152,74 @@ const Op<Tensor(const Tensor&, IntList)> repeat_op{"repeat",
             {"input", {"dims", kVarArgs}},
             "repeat, with missing leading counts taken as 1."};
 
-// `size` of the result's dim, where the caller knows it: only checked.
-void check_output_size(std::optional<int64_t> size, int64_t is) {
-  WT_CHECK(!size || *size == is, ShapeError, "repeat_interleave: expected output_size ", is, ", got ", *size);
+using OptInt = std::optional<int64_t>;
+
+void check_output_size(OptInt asked, int64_t size) {
+  WT_CHECK(!asked || *asked == size, ShapeError,
+           "repeat_interleave: allocated size does not match required size: ", "output_size is ",
+           asked.value_or(0), ", the repeats sum to ", size);
 }
-Tensor repeat_interleave_impl(const Tensor& x, int64_t times, std::optional<int64_t> dim,
-                              std::optional<int64_t> size) {
+
+Tensor repeat_interleave_impl(const Tensor& x, int64_t times, OptInt dim, OptInt output_size) {
   WT_CHECK(times >= 0, ValueError, "repeat_interleave: Repeats must be non-negative, got ", times);
-  if (!dim) return repeat_interleave_impl(reshape(x, Shape{-1}), times, 0, size);
+  if (!dim) return repeat_interleave_impl(reshape(x, Shape{-1}), times, 0, output_size);
   int64_t d = wrap_dim(*dim, x.ndim(), "repeat_interleave");
+  if (x.ndim() == 0) return repeat_interleave_impl(reshape(x, Shape{1}), times, 0, output_size);
   Shape wide = x.sizes(), merged = x.sizes();
   wide.insert(d + 1, times);
   merged[d] *= times;
-  check_output_size(size, merged[d]);
+  check_output_size(output_size, merged[d]);
   return reshape(clone(expand(unsqueeze(x, d + 1), wide)), merged);
 }
-Tensor repeat_interleave_tensor_impl(const Tensor& x, const Tensor& times, std::optional<int64_t> dim,
-                                     std::optional<int64_t> size) {
-  if (!dim) return repeat_interleave_tensor_impl(reshape(x, Shape{-1}), times, 0, size);
-  int64_t d = wrap_dim(*dim, x.ndim(), "repeat_interleave"), n = x.sizes()[d];
-  WT_CHECK(!is_floating(times.dtype()) && times.ndim() <= 1 && (times.numel() == n || times.numel() == 1),
-           ShapeError, "repeat_interleave: repeats must have the same size as input along dim (", n,
-           "), got ", times);
-  WT_CHECK(!times.is_meta(), DeviceError, "repeat_interleave: the counts of a meta tensor are not known");
-  Tensor counts = empty(Shape{n}, {DType::Int64, {}});
-  raw_copy(counts, times);
+
+// 0, 1, 2, ..., each as often as its count says.
+Tensor repeated_range(const Tensor& repeats, OptInt output_size) {
+  WT_CHECK(repeats.ndim() == 1, ShapeError,
+           "repeat_interleave: repeat_interleave only accept 1D vector as repeat, got ", repeats);
+  WT_CHECK(repeats.dtype() == DType::Int64 || repeats.dtype() == DType::Int32, DtypeError,
+           "repeat_interleave: repeats has to be Long or Int tensor, got ", repeats.dtype());
+  WT_CHECK(!repeats.is_meta(), DeviceError, "repeat_interleave: the counts of a meta tensor are not known");
+  const Tensor counts = empty(repeats.sizes(), {DType::Int64, {}});
+  raw_copy(counts, repeats);
   std::vector<int64_t> rows;
-  for (int64_t i = 0; i < n; ++i) {
-    int64_t c = counts.data_as<int64_t>()[i];
+  for (int64_t i = 0; i < counts.numel(); ++i) {
+    const int64_t c = counts.data_as<int64_t>()[i];
     WT_CHECK(c >= 0, ValueError, "repeat_interleave: repeats can not be negative, got ", c);
     rows.insert(rows.end(), static_cast<size_t>(c), i);
   }
-  check_output_size(size, static_cast<int64_t>(rows.size()));
+  check_output_size(output_size, static_cast<int64_t>(rows.size()));
   Tensor index = empty(Shape{static_cast<int64_t>(rows.size())}, {DType::Int64, {}});
   std::copy(rows.begin(), rows.end(), index.data_as<int64_t>());
-  return index_select(x, d, to(index, x.device(), std::nullopt, false, false));
+  return to(index, repeats.device(), repeats.dtype(), false, false);
 }
-Tensor repeat_counts_impl(const Tensor& repeats, std::optional<int64_t> size) {
-  WT_CHECK(repeats.ndim() == 1, ShapeError,
-           "repeat_interleave: repeat_interleave with 0 or more than 1 "
-           "dimension repeats is not supported, got ",
-           repeats);
-  return repeat_interleave_tensor_impl(index_range(repeats.numel(), repeats.device()), repeats, 0, size);
+Tensor repeat_interleave_tensor_impl(const Tensor& x, const Tensor& repeats, OptInt dim, OptInt output_size) {
+  if (!dim || x.ndim() == 0) {
+    wrap_dim(dim.value_or(0), x.ndim(), "repeat_interleave");
+    return repeat_interleave_tensor_impl(reshape(x, Shape{-1}), repeats, 0, output_size);
+  }
+  const int64_t d = wrap_dim(*dim, x.ndim(), "repeat_interleave"), n = x.sizes()[d];
+  WT_CHECK(repeats.ndim() <= 1 && (repeats.numel() == n || repeats.numel() == 1), ShapeError,
+           "repeat_interleave: repeats must have the same size as input along dim (", n, "), got ", repeats);
+  return index_select(x, d, repeated_range(expand(reshape(repeats, Shape{-1}), Shape{n}), output_size));
 }
-const Op<Tensor(const Tensor&, std::optional<int64_t>)> repeat_counts_op{
-    "repeat_interleave",
-    repeat_counts_impl,
-    kFunction | kComplex | kMovesOnly,
-    {"repeats", {"output_size", none, kKeywordOnly}},
-    "Each index of repeats as often as its count says."};
-const Op<Tensor(const Tensor&, int64_t, std::optional<int64_t>, std::optional<int64_t>)> repeat_interleave_op{
+const Arg kDimOfRepeats{"dim", none}, kOutputSize{"output_size", none, kKeywordOnly};
+const Op<Tensor(const Tensor&, int64_t, OptInt, OptInt)> repeat_interleave_op{
     "repeat_interleave",
     repeat_interleave_impl,
     kBoth | kComplex | kMovesOnly,
-    {"input", "repeats", {"dim", none}, {"output_size", none, kKeywordOnly}},
+    {"input", "repeats", kDimOfRepeats, kOutputSize},
     "Each element repeated in place."};
-const Op<Tensor(const Tensor&, const Tensor&, std::optional<int64_t>, std::optional<int64_t>)>
-    repeat_interleave_tensor_op{"repeat_interleave",
-                                repeat_interleave_tensor_impl,
-                                kBoth | kComplex | kMovesOnly,
-                                {"input", "repeats", {"dim", none}, {"output_size", none, kKeywordOnly}},
-                                "Each element repeated as often as its count says."};
+const Op<Tensor(const Tensor&, const Tensor&, OptInt, OptInt)> repeat_interleave_tensor_op{
+    "repeat_interleave",
+    repeat_interleave_tensor_impl,
+    kBoth | kComplex | kMovesOnly,
+    {"input", "repeats", kDimOfRepeats, kOutputSize},
+    "Each element repeated as often as its count says."};
+const Op<Tensor(const Tensor&, OptInt)> repeated_range_op{"repeat_interleave",
+                                                          repeated_range,
+                                                          kFunction,
+                                                          {"repeats", kOutputSize},
+                                                          "0, 1, 2, ..., each as often as its count says."};
 
 // ---- windows and diagonals -----------------------------------------------------------------------------
 
