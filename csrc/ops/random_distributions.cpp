@@ -22,10 +22,10 @@ Tensor normal_noise(const Tensor& like, const Shape& sizes, Generator* g) {
 }
 
 void check_deviation(const Tensor& std) {
-  WT_CHECK(!is_complex(std.dtype()), Error, "normal: expects standard deviation to be non-complex");
+  WT_CHECK(!is_complex(std.dtype()), Error, "normal expects standard deviation to be non-complex");
   if (std.is_meta() || std.numel() == 0) return;
   WT_CHECK(item(amin(std, std::nullopt, false)).to_double() >= 0, Error,
-           "normal: expects all elements of std >= 0.0");
+           "normal expects all elements of std >= 0.0");
 }
 
 Tensor normal_tensors(const Tensor& mean, const Tensor& std, Generator* g) {
@@ -41,7 +41,7 @@ Tensor normal_tensors(const Tensor& mean, const Tensor& std, Generator* g) {
   return out;
 }
 Tensor normal_mean(const Tensor& mean, double std, Generator* g) {
-  WT_CHECK(std >= 0, Error, "normal: expects std >= 0.0, but found std ", std);
+  WT_CHECK(std >= 0, Error, "normal expects std >= 0.0, but found std ", std);
   Tensor out;
   {
     NoGrad off;
@@ -187,7 +187,7 @@ Tensor poisson_impl(const Tensor& rate, Generator* given) {
 
 Tensor binomial_impl(const Tensor& count, const Tensor& prob, Generator* given) {
   for (const auto* t : {&count, &prob})
-    WT_CHECK(is_floating(t->dtype()), ValueError, "binomial: only supports floating-point dtypes for ",
+    WT_CHECK(is_floating(t->dtype()), ValueError, "binomial only supports floating-point dtypes for ",
              t == &count ? "count" : "prob", ", got: ", t->dtype());
   const Shape sizes = broadcast_shapes(count.sizes(), prob.sizes(), "binomial");
   Tensor out = empty(sizes, options_of(prob));

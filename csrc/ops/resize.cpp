@@ -35,23 +35,6 @@ Tensor resize_as_impl(const Tensor& self, const Tensor& other, Format format) {
   return resized("resize_as_", self, other.sizes(), format);
 }
 
-// self becomes a view of the source's memory.
-Tensor set_part(const Tensor& self, const Tensor& source, int64_t offset, IntList size, IntList stride) {
-  WT_CHECK(self.dtype() == source.dtype() && self.device() == source.device(), DtypeError,
-           "set_: Could not set tensor of ", self, " to a tensor of ", source);
-  check_inplace(self, "set_", needs_grad(self));
-  const Shape sizes(size.begin(), size.end());
-  const Shape strides = stride.empty() ? contiguous_strides(sizes) : Shape(stride.begin(), stride.end());
-  const Tensor part = as_strided(detach(source), sizes, strides, offset);
-  self->set_storage(part->storage, part.dtype());
-  self->set_geometry(sizes, strides, offset);
-  return self;
-}
-Tensor set_source(const Tensor& self, const Tensor& source) {
-  return set_part(self, source, source.offset(), source.sizes(), source.strides());
-}
-Tensor set_empty(const Tensor& self) { return set_source(self, empty(Shape{0}, options_of(self))); }
-
 Tensor sum_to_size_impl(const Tensor& x, IntList size) {
   const Shape sizes(size.begin(), size.end());
   const auto extra = x.ndim() - static_cast<int64_t>(sizes.size());
@@ -79,22 +62,6 @@ const Op<Tensor(const Tensor&, const Tensor&, Format)> resize_as_{
     kFunction | kMethod | kComplex | kMixedDevices,
     {{"input", kWritten}, "the_template", kFormat},
     "resize_ to the sizes of another tensor."};
-const Op<Tensor(const Tensor&)> set_empty_op{"set_",
-                                             set_empty,
-                                             kMethod | kComplex,
-                                             {{"input", kWritten}},
-                                             "Takes on memory of its own, without elements."};
-const Op<Tensor(const Tensor&, const Tensor&)> set_source_op{"set_",
-                                                             set_source,
-                                                             kMethod | kComplex,
-                                                             {{"input", kWritten}, "source"},
-                                                             "Takes on the memory and geometry of another."};
-const Op<Tensor(const Tensor&, const Tensor&, int64_t, IntList, IntList)> set_part_op{
-    "set_",
-    set_part,
-    kMethod | kComplex,
-    {{"input", kWritten}, "source", "storage_offset", "size", {"stride", std::initializer_list<int64_t>{}}},
-    "Takes on a part of the memory of another."};
 const Op<Tensor(const Tensor&, IntList)> sum_to_size{"sum_to_size",
                                                      sum_to_size_impl,
                                                      kMethod | kComplex,

@@ -103,15 +103,6 @@ def test_resize_keeps_the_order_of_memory() -> None:
         torch.ones(2, requires_grad=True).resize_(3)
 
 
-def test_set_takes_on_the_memory_of_another() -> None:
-    x, source = torch.zeros(2), torch.arange(6.0).reshape(2, 3)
-    assert x.set_(source).data_ptr() == source.data_ptr() and x.shape == (2, 3)
-    assert x.set_(source, 1, (2, 2), (3, 1)).tolist() == [[1.0, 2.0], [4.0, 5.0]]
-    assert x.set_().shape == (0,)
-    with pytest.raises(RuntimeError, match="set_"):
-        x.set_(torch.zeros(2, dtype=torch.int64))
-
-
 def test_searchsorted_by_side_and_sorter() -> None:
     edges, order = torch.tensor([3.0, 1.0, 2.0]), torch.tensor([1, 2, 0])
     values = torch.tensor([1.0, 2.5])
