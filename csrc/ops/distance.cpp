@@ -60,7 +60,8 @@ Tensor pdist_impl(const Tensor& x, double p) {
   check_floating("pdist", x);
   WT_CHECK(p >= 0, Error, "pdist only supports non-negative p values, got ", p);
   const int64_t count = x.sizes()[0];
-  if (count < 2) return empty(Shape{0}, options_of(x));
+  const int64_t rows[] = {1};
+  if (count < 2) return narrow(sum(x, IntList(rows), false, std::nullopt), 0, 0, 0);
   if (x.is_meta()) return empty(Shape{count * (count - 1) / 2}, options_of(x));
   auto [first, second] = pairs(count, x.device());
   return length(index_select(x, 0, first) - index_select(x, 0, second), p, -1, false);
@@ -89,7 +90,7 @@ const Op<Tensor(const Tensor&, double)> pdist{
 
 decltype(pairwise_distance) pairwise_distance{"pairwise_distance",
                                               pairwise_distance_impl,
-                                              kFunction | kNN,
+                                              kFunction | kNN | kComplex,
                                               {"x1", "x2", {"p", 2.0}, {"eps", 1e-6}, {"keepdim", false}},
                                               "[*, D] and [*, D] -> [*], the p-norm of x1 - x2 + eps."};
 

@@ -106,7 +106,7 @@ decltype(logit) logit{
 decltype(logit_) logit_{
     "logit_", logit_inplace, kMethod, {{"input", kWritten}, {"eps", none}}, "logit in place."};
 decltype(polygamma) polygamma{
-    "polygamma", polygamma_impl, kFunction | kSpecial, {"n", "input"}, "Derivative n of digamma."};
+    "polygamma", polygamma_impl, kFunction | kSpecial | kOut, {"n", "input"}, "Derivative n of digamma."};
 
 namespace {
 const UnaryOp expit{

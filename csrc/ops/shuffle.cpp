@@ -12,6 +12,11 @@ Shape batched(const Tensor& x, std::initializer_list<int64_t> rest) {
   return out;
 }
 
+// New memory also where the elements already lie in order, as in PyTorch.
+Tensor not_aliased(const Tensor& out, const Tensor& x) {
+  return &out.storage() == &x.storage() ? clone(out) : out;
+}
+
 // x's dims before the last `order.size()` as they are, those in the given order.
 Tensor permute_last(const Tensor& x, std::initializer_list<int64_t> order) {
   const int64_t before = x.ndim() - static_cast<int64_t>(order.size());
@@ -35,7 +40,7 @@ Tensor pixel_shuffle_impl(const Tensor& x, int64_t r) {
            "upscale_factor, but input.size(-3)=",
            c, " is not divisible by ", r * r);
   Tensor blocks = permute_last(reshape(x, batched(x, {c / (r * r), r, r, h, w})), {0, 3, 1, 4, 2});
-  return reshape(blocks, batched(x, {c / (r * r), h * r, w * r}));
+  return not_aliased(reshape(blocks, batched(x, {c / (r * r), h * r, w * r})), x);
 }
 
 Tensor pixel_unshuffle_impl(const Tensor& x, int64_t r) {
@@ -47,7 +52,7 @@ Tensor pixel_unshuffle_impl(const Tensor& x, int64_t r) {
              " is not divisible by ", r);
   if (x.numel() == 0) return clone(x);  // of its own sizes, as PyTorch's
   Tensor blocks = permute_last(reshape(x, batched(x, {c, h / r, r, w / r, r})), {0, 2, 4, 1, 3});
-  return reshape(blocks, batched(x, {c * r * r, h / r, w / r}));
+  return not_aliased(reshape(blocks, batched(x, {c * r * r, h / r, w / r})), x);
 }
 
 Tensor channel_shuffle_impl(const Tensor& x, int64_t groups) {
