@@ -261,7 +261,7 @@ ROWS = [
     Op(
         F + "max_pool2d",
         lambda r: [S(r.distinct(1, 2, 6, 6), 2), S(r.distinct(1, 1, 7, 7), 3, 1)],
-        batched(max_pool, 2),
+        lambda x, *args: batched(max_pool, 2)(x.astype(float), *args),
         label="max_pool2d, integers",
         dtypes=("int64", "int32", "uint8"),
         layouts=NOT_EXPANDED,
