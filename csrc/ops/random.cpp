@@ -360,14 +360,6 @@ Tensor randperm_impl(int64_t n, Generator* given, OptDType dtype, OptDevice devi
   return out;
 }
 
-// normal(mean, std): elementwise parameters, by a standard normal draw.
-Tensor normal_size_impl(double mean, double std, IntList size, Generator* g, OptDType dtype, OptDevice device,
-                        bool grad) {
-  Tensor out = fresh(size, dtype, device, grad, "normal");
-  fill_normal("normal", out, mean, std, g);
-  return out;
-}
-
 // ---- multinomial ---------------------------------------------------------------------------------------
 
 void check_weights(const Tensor& x, int64_t samples, bool replacement) {
@@ -474,9 +466,6 @@ const Op<Tensor(int64_t, Generator*, OptDType, OptDevice, bool)> randperm_op("ra
                                                                              kFunction | kOut | kRandom,
                                                                              {"n", WT_GENERATOR, WT_OPTIONS},
                                                                              "A random order of 0 .. n - 1.");
-const Op<Tensor(double, double, IntList, Generator*, OptDType, OptDevice, bool)> normal_size_op(
-    "normal", normal_size_impl, kFunction | kOut | kComplex | kRandom,
-    {"mean", "std", "size", WT_GENERATOR, WT_OPTIONS}, "Normal numbers.");
 const Op<Tensor(const Tensor&, double, double, Generator*)> uniform_op(
     "uniform_", uniform_impl, kMethod | kComplex | kRandom, {kSelf, {"from", 0.0}, {"to", 1.0}, WT_GENERATOR},
     "Fills with uniform numbers of [from, to)."),
@@ -520,6 +509,13 @@ Tensor draw_uniform(IntList sizes, TensorOptions options, double from, double to
 }
 Tensor draw_bernoulli(IntList sizes, TensorOptions options, double p) {
   return bernoulli_scalar_impl(empty(sizes, options), p, nullptr);
+}
+
+Tensor normal_of_size(double mean, double std, IntList size, Generator* g, std::optional<DType> dtype,
+                      std::optional<Device> device, bool requires_grad) {
+  Tensor out = fresh(size, dtype, device, requires_grad, "normal");
+  fill_normal("normal", out, mean, std, g);
+  return out;
 }
 
 }  // namespace warptape::ops

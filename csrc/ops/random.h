@@ -93,6 +93,9 @@ void fill_uniform(const char* op, const Tensor& t, double from, double to, Gener
 void fill_normal(const char* op, const Tensor& t, double mean, double std, Generator* g);
 // Uniform numbers of [from, to).
 WT_API Tensor draw_uniform(IntList sizes, TensorOptions options, double from, double to);
+// A new tensor of independent normal numbers.
+Tensor normal_of_size(double mean, double std, IntList size, Generator* g, std::optional<DType> dtype,
+                      std::optional<Device> device, bool requires_grad);
 // 1 with probability p, else 0.
 WT_API Tensor draw_bernoulli(IntList sizes, TensorOptions options, double p);
 

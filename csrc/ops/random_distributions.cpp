@@ -264,6 +264,18 @@ Tensor log_normal_impl(const Tensor& t, double mean, double std, Generator* give
 #define WT_GENERATOR {"generator", none, kKeywordOnly}
 const Arg kSelf{"input", kWritten};
 const char kNormalDoc[] = "Independent normal numbers, each with its mean and standard deviation.";
+const Op<Tensor(double, double, IntList, Generator*, std::optional<DType>, std::optional<Device>, bool)>
+    normal_size_op{"normal",
+                   normal_of_size,
+                   kFunction | kOut | kComplex | kRandom,
+                   {"mean",
+                    "std",
+                    "size",
+                    {"generator", none, kKeywordOnly},
+                    {"dtype", none, kKeywordOnly},
+                    {"device", none, kKeywordOnly},
+                    {"requires_grad", false, kKeywordOnly}},
+                   "Normal numbers."};
 const Op<Tensor(const Tensor&, const Tensor&, Generator*)> normal_tensors_op{
     "normal",
     normal_tensors,

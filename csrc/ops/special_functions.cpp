@@ -96,23 +96,6 @@ const UnaryOp entr{
         "log_ndtr", apply<log_ndtr_def>, kSpecial | kOut, {"input"}, "log(ndtr(input)), without underflow."},
     erfcx{"erfcx", apply<erfcx_def>, kSpecial | kOut, {"input"}, "exp(input^2) erfc(input)."};
 
-// The logarithm of the multivariate gamma function of dimension p.
-Tensor multigammaln_impl(const Tensor& given, int64_t p) {
-  WT_CHECK(p >= 1, Error, "multigammaln: p has to be greater than or equal to 1, got ", p);
-  Tensor x = is_floating(given.dtype()) ? given : cast(given, rank_context().default_dtype);
-  Tensor shifts = cast(index_range(p, x.device()), x.dtype()) * -0.5;
-  const int64_t last[] = {-1};
-  const auto n = static_cast<double>(p);
-  return sum(lgamma(unsqueeze(x, -1) + shifts), IntList(last), false, std::nullopt) +
-         n * (n - 1) / 4 * std::log(std::numbers::pi);
-}
-const Op<Tensor(const Tensor&, int64_t)> multigammaln{
-    "multigammaln",
-    multigammaln_impl,
-    kSpecial | kOut,
-    {"input", "p"},
-    "The logarithm of the multivariate gamma function of dimension p."};
-
 template <bool kLog>
 Tensor special_softmax_impl(const Tensor& x, int64_t dim, std::optional<DType> dtype) {
   return (kLog ? log_softmax : softmax)(x, dim, dtype);

@@ -76,6 +76,8 @@ Tensor flatten_impl(const Tensor& x, int64_t start, int64_t end) {
 }
 
 Tensor unflatten_impl(const Tensor& x, int64_t dim, IntList into) {
+  WT_CHECK(x.ndim() > 0, IndexError, "unflatten: Dimension specified as ", dim,
+           " but tensor has no dimensions");
   dim = wrap_dim(dim, x.ndim(), "unflatten");
   WT_CHECK(!into.empty(), ShapeError, "unflatten: sizes must be non-empty");
   Shape inner = infer_size(into, x.sizes()[dim], "unflatten");

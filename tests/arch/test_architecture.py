@@ -63,10 +63,10 @@ MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 80
 # Lines of the core, kernels + csrc. A device's backend, what lies between ranks, and PyTorch's API written
 # with ops alone have budgets of their own: whoever reads the core can leave them out.
-MAX_TOTAL_LINES = 36_500
+MAX_TOTAL_LINES = 43_700
 BUDGETS = {
     "the CUDA backend": (
-        14_000,
+        12_750,
         (
             "kernels/cuda/",
             "csrc/core/cuda/",
@@ -76,7 +76,7 @@ BUDGETS = {
         ),
     ),
     "the distributed part": (
-        21_000,
+        20_750,
         (
             "csrc/distributed/",
             "csrc/autograd/split_backward",  # for pipelines alone
@@ -92,7 +92,7 @@ BUDGETS = {
             "python/warptape/futures.py",
         ),
     ),
-    "the Python library": (30_500, ("python/warptape/",)),
+    "the Python library": (26_750, ("python/warptape/",)),
 }
 CPP = (".h", ".cpp", ".cu", ".cuh")
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.MULTILINE)
@@ -383,15 +383,16 @@ def check_op_owners(root: Path) -> list[str]:
 
 def check_lists_of_ops(root: Path) -> list[str]:
     """Facts about an op are on its declaration: no statement of C++ lists names of ops."""
-    names = {name.removesuffix("_") for _, name, _ in declared(root)}
+    owners: dict[str, str] = {name.removesuffix("_"): relative for relative, name, _ in declared(root)}
     bad = []
     for relative, path in files(root, ("csrc",), (".h", ".cpp")):
         line = 1
         for statement in re.split(r"(;)", path.read_text()):
             words = re.findall(r"\w+", " ".join(re.findall(r'"([^"\n]*)"', statement)))
-            listed = {w.removesuffix("_") for w in words if w.removesuffix("_") in names}
+            listed = {w.removesuffix("_") for w in words} & owners.keys()
+            listed = {name for name in listed if owners[name] != relative}  # a family may name its own
             if len(listed) > MOST_NAMES and not re.search(
-                r"\bk(Function|Method|Both|NN|Private)|Alias|Slot\b", statement
+                r"\bk(Function|Method|Both|NN|Private|Place)|Alias|Slot\b", statement
             ):
                 bad.append(f"{relative}:{line}: a list of ops: {', '.join(sorted(listed)[:8])} ..")
             line += statement.count("\n")

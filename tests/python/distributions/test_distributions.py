@@ -501,7 +501,7 @@ def test_normal_and_poisson_functions():
     assert wt.normal(0.0, wt.ones(3, 1)).shape == (3, 1) and wt.normal(0.0, 1.0, (2, 2)).shape == (2, 2)
     with pytest.raises(RuntimeError, match=r"normal expects all elements of std >= 0.0"):
         wt.normal(mean, -std)
-    with pytest.raises(TypeError, match="missing required argument .size."):
+    with pytest.raises(TypeError, match=r"missing required argument .size."):
         wt.normal(0.0, 1.0)
     with pytest.raises(RuntimeError, match="invalid Poisson rate"):
         wt.poisson(wt.tensor([-1.0]))
