@@ -131,12 +131,12 @@ PyObject* finish_out(const OpInfo& op, PyObject* out, Result& result) {
   return Py_NewRef(out);
 }
 
-// A factory draws or computes in the dtype and on the device of `out`.
+// A factory, or an op that draws, computes in the dtype and on the device of `out`.
 [[gnu::cold, gnu::noinline]] void take_options(const OpInfo& op, Frame& frame) {
   if (!is_tensor(frame.out)) return;
   const Tensor& out = tensor_of(frame.out);
   for (const Arg& a : op.args)
-    if (a.type == ArgType::Tensor || a.type == ArgType::TensorList) return;
+    if (!(op.flags & kRandom) && (a.type == ArgType::Tensor || a.type == ArgType::TensorList)) return;
   for (size_t i = 0; i < op.args.size(); ++i) {
     Value& v = frame.values[i];
     const bool given = std::exchange(v.present, true);

@@ -114,7 +114,7 @@ Dims dims_of(const char* op, const Tensor& x, const std::optional<IntList>& s,
   WT_CHECK(!dim || dim->empty() || nd > 0, IndexError, op, ": Dimension specified as ", dim->front(),
            " but tensor has no dimensions");
   if (dim)
-    d.dims = wrap_dims(*dim, x.ndim(), op);
+    for (int64_t each : *dim) d.dims.push_back(wrap_dim(each, x.ndim(), op));
   else
     for (size_t i = s ? nd - s->size() : 0; i < nd; ++i) d.dims.push_back(static_cast<int64_t>(i));
   Shape sorted = d.dims;

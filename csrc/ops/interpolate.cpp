@@ -155,6 +155,7 @@ int round_weights(Rows& rows) {
 
 Tensor filtered(const Tensor& x, int64_t dim, int64_t n, double step, const Filter& f) {
   const int64_t in = x.sizes()[dim];
+  if (x.is_meta()) return resample(x, dim, {in, n, {}, {}, {}}, {});
   Rows rows = filter_rows(in, n, step, f);
   if (x.dtype() != DType::UInt8) {
     Table back = needs_grad(x) ? table_of(transposed(rows, in), n, x.device()) : Table{};
@@ -180,6 +181,7 @@ Tensor nearest_places(int64_t in, int64_t n, T step, bool exact) {
 
 Tensor nearest(const Tensor& x, int64_t dim, int64_t n, double step, bool exact) {
   const int64_t in = x.sizes()[dim];
+  if (x.is_meta()) return index_select(x, dim, empty(Shape{n}, {DType::Int64, x.device()}));
   Tensor places = x.dtype() == DType::Float64 ? nearest_places<double>(in, n, step, exact)
                                               : nearest_places<float>(in, n, static_cast<float>(step), exact);
   return index_select(x, dim, to(places, x.device(), std::nullopt, false, false));

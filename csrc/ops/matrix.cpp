@@ -101,42 +101,48 @@ const Op<Tensor(const Tensor&, std::optional<int64_t>, bool)> vander{
 
 // ---- positions -----------------------------------------------------------------------------------------
 
-// int64 [2, count]: (row, column) of the places of an [rows, columns] matrix whose column is in the range
-// that `range(row)` gives.
-template <class F>
-Tensor positions(const char* op, int64_t rows, int64_t columns, OptDType dtype, std::optional<Device> device,
-                 F&& range) {
+// How many places (r, c) with c < min(r + offset, columns) the rows below `rows` have; a double where int64
+// may be too narrow.
+double below_diagonal(int64_t rows, int64_t columns, int64_t offset) {
+  const auto height = static_cast<double>(rows), width = static_cast<double>(columns),
+             shift = static_cast<double>(offset);
+  const double first = std::clamp(-shift, 0.0, height), full = std::clamp(width - shift, first, height);
+  return (full - first) * (first + full - 1 + 2 * shift) / 2 + (height - full) * width;
+}
+
+// int64 [2, count]: (row, column) of the places of an [rows, columns] matrix on one side of a diagonal, which
+// belongs to it.
+Tensor triangle_indices(const char* op, bool lower, int64_t rows, int64_t columns, int64_t offset,
+                        OptDType dtype, std::optional<Device> device) {
   const TensorOptions options{dtype.value_or(DType::Int64), device ? *device : default_device()};
   WT_CHECK(rows >= 0 && columns >= 0, ValueError, op, ": row and col must be non-negative, got ", rows,
            " and ", columns);
   WT_CHECK(options.dtype == DType::Int64 || options.dtype == DType::Int32, NotImplementedError, op,
            ": not implemented for ", options.dtype);
   numel_of(Shape{rows, columns}, op);
-  int64_t count = 0;
-  for (int64_t r = 0; r < rows; ++r) {
-    auto [begin, end] = range(r);
-    count += std::max<int64_t>(end - begin, 0);
-  }
+  offset = std::clamp(offset, -rows - 1, columns + 1);
+  const double places = lower ? below_diagonal(rows, columns, offset + 1)
+                              : static_cast<double>(rows) * static_cast<double>(columns) -
+                                    below_diagonal(rows, columns, offset);
+  WT_CHECK(places < 0x1p53, ShapeError, op, ": ", places, " places are too many");
+  const auto count = static_cast<int64_t>(places);
   if (options.device.is_meta()) return empty(Shape{2, count}, options);
   Tensor host = empty(Shape{2, count}, {DType::Int64, {}});
-  auto *row = host.data_as<int64_t>(), *column = row + count;
-  for (int64_t r = 0; r < rows; ++r) {
-    auto [begin, end] = range(r);
-    for (int64_t c = begin; c < end; ++c) *row++ = r, *column++ = c;
+  auto *row = host.data_as<int64_t>(), *column = row + count, *end = column;
+  for (int64_t r = lower ? std::max<int64_t>(-offset, 0) : 0; row < end; ++r) {
+    const int64_t from = lower ? 0 : std::max<int64_t>(r + offset, 0),
+                  last = lower ? std::min(r + offset + 1, columns) : columns;
+    for (int64_t c = from; c < last; ++c) *row++ = r, *column++ = c;
   }
   return to(host, options.device, options.dtype, false, false);
 }
 Tensor tril_indices_impl(int64_t rows, int64_t columns, int64_t offset, OptDType dtype,
                          std::optional<Device> device) {
-  return positions("tril_indices", rows, columns, dtype, device, [=](int64_t r) {
-    return std::pair<int64_t, int64_t>{0, std::clamp<int64_t>(r + offset + 1, 0, columns)};
-  });
+  return triangle_indices("tril_indices", true, rows, columns, offset, dtype, device);
 }
 Tensor triu_indices_impl(int64_t rows, int64_t columns, int64_t offset, OptDType dtype,
                          std::optional<Device> device) {
-  return positions("triu_indices", rows, columns, dtype, device, [=](int64_t r) {
-    return std::pair<int64_t, int64_t>{std::clamp<int64_t>(r + offset, 0, columns), columns};
-  });
+  return triangle_indices("triu_indices", false, rows, columns, offset, dtype, device);
 }
 const Arg kOffset = Arg::integer("offset", 0), kDType{"dtype", none, kKeywordOnly},
           kDevice{"device", none, kKeywordOnly};

@@ -250,17 +250,17 @@ void fill_bernoulli(const Tensor& out, const Tensor& probabilities, Generator* g
     }
   });
 }
-Tensor bernoulli_impl(const Tensor& x, Generator* g) {
+Tensor bernoulli_impl(const Tensor& x, Generator* g, OptDType dtype) {
   WT_CHECK(is_floating(x.dtype()), DtypeError, "bernoulli: expected probabilities of a floating dtype, got ",
            x.dtype());
-  Tensor out = empty(x.sizes(), options_of(x));
+  Tensor out = empty(x.sizes(), {dtype.value_or(x.dtype()), x.device()});
   if (!out.is_meta()) fill_bernoulli(out, x, g);
   if (needs_grad(x)) set_history(out, record(kDraw, x));
   return out;
 }
 // With probability p, whatever x holds.
-Tensor bernoulli_number_impl(const Tensor& x, double p, Generator* g) {
-  Tensor out = bernoulli_scalar_impl(empty_like_layout(x, x.dtype()), p, g);
+Tensor bernoulli_number_impl(const Tensor& x, double p, Generator* g, OptDType dtype) {
+  Tensor out = bernoulli_scalar_impl(empty_like_layout(x, dtype.value_or(x.dtype())), p, g);
   if (needs_grad(x)) set_history(out, record(kDraw, x));
   return out;
 }
@@ -489,18 +489,17 @@ const Op<Tensor(const Tensor&, double, Generator*)> bernoulli_scalar_op(
     "Fills with 1 with probability p, else 0."),
     exponential_op("exponential_", exponential_impl, kMethod | kRandom, {kSelf, {"lambd", 1.0}, WT_GENERATOR},
                    "Fills with exponential numbers of rate lambd.");
-const Op<Tensor(const Tensor&, Generator*)> bernoulli_op("bernoulli", bernoulli_impl,
-                                                         kFunction | kMethod | kOut | kRandom,
-                                                         {"input", WT_GENERATOR},
-                                                         "1 with input's probabilities, else 0.");
+const Op<Tensor(const Tensor&, Generator*, OptDType)> bernoulli_op("bernoulli", bernoulli_impl,
+                                                                   kFunction | kMethod | kOut | kRandom,
+                                                                   {"input", WT_GENERATOR, kDrawDType},
+                                                                   "1 with input's probabilities, else 0.");
 const Op<Tensor(const Tensor&, int64_t, bool, Generator*)> multinomial_op(
     "multinomial", multinomial_impl, kFunction | kMethod | kOut | kRandom,
     {"input", "num_samples", {"replacement", false}, WT_GENERATOR},
     "Indices drawn with the probabilities (up to a factor) of input's last dim, int64 [*, num_samples].");
-const Op<Tensor(const Tensor&, double, Generator*)> bernoulli_number_op("bernoulli", bernoulli_number_impl,
-                                                                        kFunction | kMethod | kOut | kRandom,
-                                                                        {"input", "p", WT_GENERATOR},
-                                                                        "1 with probability p, else 0.");
+const Op<Tensor(const Tensor&, double, Generator*, OptDType)> bernoulli_number_op(
+    "bernoulli", bernoulli_number_impl, kFunction | kMethod | kOut | kRandom,
+    {"input", "p", WT_GENERATOR, kDrawDType}, "1 with probability p, else 0.");
 
 }  // namespace
 

@@ -14,6 +14,9 @@ using kernels::Compute;
 using kernels::dispatch;
 using kernels::View;
 
+// An op with this argument draws in the dtype of out=.
+inline const Arg kDrawDType{"dtype", none, kKeywordOnly};
+
 // The given generator or the device's default one.
 Ref<Generator> generator_for(const char* op, Device device, Generator* given);
 

@@ -15,8 +15,10 @@ namespace {
 
 // ---- normal numbers, each with its mean and standard deviation -----------------------------------------
 
-Tensor normal_noise(const Tensor& like, const Shape& sizes, Generator* g) {
-  Tensor noise = empty(sizes, options_of(like));
+using OptDType = std::optional<DType>;
+
+Tensor normal_noise(const Tensor& like, const Shape& sizes, Generator* g, OptDType dtype) {
+  Tensor noise = empty(sizes, {dtype.value_or(like.dtype()), like.device()});
   if (!noise.is_meta()) fill_normal("normal", noise, 0, 1, g);
   return noise;
 }
@@ -28,34 +30,34 @@ void check_deviation(const Tensor& std) {
            "normal expects all elements of std >= 0.0");
 }
 
-Tensor normal_tensors(const Tensor& mean, const Tensor& std, Generator* g) {
+Tensor normal_tensors(const Tensor& mean, const Tensor& std, Generator* g, OptDType dtype) {
   Tensor out;
   {
     NoGrad off;
     check_deviation(std);
-    const Tensor noise = normal_noise(mean, broadcast_shapes(mean.sizes(), std.sizes(), "normal"), g);
+    const Tensor noise = normal_noise(mean, broadcast_shapes(mean.sizes(), std.sizes(), "normal"), g, dtype);
     out = mul_(noise, raw_cast(std, real_of(noise.dtype())));
     out = add_(out, mean, 1);
   }
   if (needs_grad(mean, std)) set_history(out, record(kDraw, mean, std));
   return out;
 }
-Tensor normal_mean(const Tensor& mean, double std, Generator* g) {
+Tensor normal_mean(const Tensor& mean, double std, Generator* g, OptDType dtype) {
   WT_CHECK(std >= 0, Error, "normal expects std >= 0.0, but found std ", std);
   Tensor out;
   {
     NoGrad off;
-    out = add_(mul_ts_(normal_noise(mean, mean.sizes(), g), std), mean, 1);
+    out = add_(mul_ts_(normal_noise(mean, mean.sizes(), g, dtype), std), mean, 1);
   }
   if (needs_grad(mean)) set_history(out, record(kDraw, mean));
   return out;
 }
-Tensor normal_std(double mean, const Tensor& std, Generator* g) {
+Tensor normal_std(double mean, const Tensor& std, Generator* g, OptDType dtype) {
   Tensor out;
   {
     NoGrad off;
     check_deviation(std);
-    out = add_ts_(mul_(normal_noise(std, std.sizes(), g), std), mean, 1);
+    out = add_ts_(mul_(normal_noise(std, std.sizes(), g, dtype), std), mean, 1);
   }
   if (needs_grad(std)) set_history(out, record(kDraw, std));
   return out;
@@ -276,19 +278,20 @@ const Op<Tensor(double, double, IntList, Generator*, std::optional<DType>, std::
                     {"device", none, kKeywordOnly},
                     {"requires_grad", false, kKeywordOnly}},
                    "Normal numbers."};
-const Op<Tensor(const Tensor&, const Tensor&, Generator*)> normal_tensors_op{
+const Op<Tensor(const Tensor&, const Tensor&, Generator*, OptDType)> normal_tensors_op{
     "normal",
     normal_tensors,
     kFunction | kOut | kComplex | kRandom,
-    {"mean", "std", WT_GENERATOR},
+    {"mean", "std", WT_GENERATOR, kDrawDType},
     kNormalDoc};
-const Op<Tensor(const Tensor&, double, Generator*)> normal_mean_op{"normal",
-                                                                   normal_mean,
-                                                                   kFunction | kOut | kComplex | kRandom,
-                                                                   {"mean", {"std", 1.0}, WT_GENERATOR},
-                                                                   kNormalDoc};
-const Op<Tensor(double, const Tensor&, Generator*)> normal_std_op{
-    "normal", normal_std, kFunction | kOut | kRandom, {"mean", "std", WT_GENERATOR}, kNormalDoc};
+const Op<Tensor(const Tensor&, double, Generator*, OptDType)> normal_mean_op{
+    "normal",
+    normal_mean,
+    kFunction | kOut | kComplex | kRandom,
+    {"mean", {"std", 1.0}, WT_GENERATOR, kDrawDType},
+    kNormalDoc};
+const Op<Tensor(double, const Tensor&, Generator*, OptDType)> normal_std_op{
+    "normal", normal_std, kFunction | kOut | kRandom, {"mean", "std", WT_GENERATOR, kDrawDType}, kNormalDoc};
 const Op<Tensor(const Tensor&, Generator*)> poisson{
     "poisson",
     poisson_impl,

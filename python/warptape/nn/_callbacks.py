@@ -21,6 +21,12 @@ def triplet_margin_with_distance_loss(
     reduction: str = "mean",
 ) -> Tensor:
     """The triplet loss over a distance of one's own; with `swap` the positive may stand in for the anchor."""
+    for name, given in (("anchor", anchor), ("positive", positive), ("negative", negative)):
+        if not isinstance(given, Tensor):
+            raise TypeError(
+                "triplet_margin_with_distance_loss(): "
+                f"argument '{name}' must be Tensor, not {type(given).__name__}"
+            )
     if reduction not in ("mean", "sum", "none"):
         raise ValueError(f"{reduction} is not a valid value for reduction")
     if margin <= 0:

@@ -57,8 +57,8 @@ def test_no_attribute_errors(bad):
 @pytest.mark.parametrize(
     "call, text",
     [
-        (lambda: fft.fft(None), r"fft\(\): argument 'input' must be Tensor, not NoneType"),
-        (lambda: fft.irfftn([1.0]), r"irfftn\(\): argument 'input' must be Tensor, not list"),
+        (lambda: fft.fft(None), r"fft\(\): argument 'input' \(position 1\) must be Tensor, not NoneType"),
+        (lambda: fft.irfftn([1.0]), r"irfftn\(\): argument 'input' \(position 1\) must be Tensor, not list"),
         (lambda: fft.fftshift("x"), "must be Tensor, not str"),
         (lambda: wt.istft(None, 4), "must be Tensor, not NoneType"),
         (lambda: wt.atleast_2d(wt.ones(1), None), "argument 'tensors' must be .*Tensor.*, not NoneType"),

@@ -92,3 +92,12 @@ def test_in_place_views() -> None:
     assert y.shape == (3, 2) and type(y.stride()) is tuple and y.stride() == (1, 3) and y.stride(-1) == 3
     (y * wt.arange(6).view(3, 2)).sum().backward()
     assert wt.equal(x.grad, wt.arange(6).view(3, 2).t())
+
+
+def test_vander_of_at_most_one_column() -> None:
+    """Nothing of x is in it, so that no gradient is recorded, as in PyTorch."""
+    x = wt.ones(3, requires_grad=True)
+    for n, expected in ((0, [[], [], []]), (1, [[1.0], [1.0], [1.0]])):
+        out = wt.vander(x, n)
+        assert out.tolist() == expected
+        assert not out.requires_grad
