@@ -1,6 +1,6 @@
 #include "bindings/override.h"
 
-#include <pybind11/pybind11.h>
+#include "bindings/made.h"
 
 #include <algorithm>
 
@@ -228,6 +228,8 @@ PyObject* as_subclass(PyObject*, PyObject* args) {
   });
 }
 
+}  // namespace
+
 // with DisableTorchFunctionSubclass(): classes are not asked; with DisableTorchFunction(): modes neither.
 template <bool with_modes>
 struct Disable {
@@ -237,17 +239,22 @@ struct Disable {
     subclasses_were_off = std::exchange(subclasses_off, true);
     if (with_modes) modes_were.swap(modes), note_modes();
   }
-  void exit(const pybind11::args&) {
+  void exit() {
     subclasses_off = subclasses_were_off;
     if (with_modes) modes_were.swap(modes), note_modes();
   }
   static void add(pybind11::module_& m, const char* name, const char* doc) {
     pybind11::class_<Disable>(m, name, doc, pybind11::module_local())
         .def(pybind11::init<>())
-        .def("__enter__", &Disable::enter)
-        .def("__exit__", &Disable::exit);
+        .def("__enter__", [](Disable& d) { d.enter(); })
+        .def("__exit__", [](Disable& d, const pybind11::args&) { d.exit(); });
   }
 };
+
+template <bool with_modes>
+inline constexpr bool kBound<Disable<with_modes>> = true;
+
+namespace {
 
 template <class F>
 PyCFunction as_function(F* f) {

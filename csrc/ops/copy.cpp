@@ -76,7 +76,7 @@ Tensor type_as_impl(const Tensor& x, const Tensor& other) {
 }
 Tensor cpu_impl(const Tensor& x, Format) { return to(x, Device{}, std::nullopt, false, false); }
 Tensor cuda_impl(const Tensor& x, OptDevice device, bool non_blocking, Format) {
-  const Device place = device.value_or(resolved(Device{DeviceType::CUDA, -1}));
+  const Device place = device ? *device : resolved(Device{DeviceType::CUDA, -1});
   WT_CHECK(place.is_cuda(), DeviceError, "cuda: Invalid device, must be cuda device, got ", place);
   return to(x, place, std::nullopt, false, non_blocking);
 }
