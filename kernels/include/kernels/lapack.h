@@ -41,8 +41,9 @@ using LdlFn = void(const LaunchContext&, const View& a, const View& pivots, bool
 // Slot "lapack_ldl_solve": B becomes the X with L D L^T X = B, or L D L^H.
 using LdlSolveFn = void(const LaunchContext&, const View& a, const View& pivots, const View& b,
                         bool hermitian);
-// Eigenvalues and singular values of a matrix that is not finite are NaN, and `info` is -4 where it holds NaN.
-// Slot "lapack_eigh": reads one triangle of A, which becomes the eigenvectors if `vectors`; values real [n].
+// Eigenvalues and singular values of a matrix that is not finite are NaN, and `info` is -4 where it holds
+// NaN. Slot "lapack_eigh": reads one triangle of A, which becomes the eigenvectors if `vectors`; values real
+// [n].
 using EighFn = void(const LaunchContext&, const View& a, const View& values, bool upper, bool vectors,
                     const View& info);
 // Slot "lapack_eig": A is overwritten; values [n] and vectors [n, n] (without data: not wanted) are complex.
