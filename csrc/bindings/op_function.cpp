@@ -266,20 +266,7 @@ PyObject* list_ops(PyObject*, PyObject*) {
     return list.release();
   });
 }
-// _write_out(name, out, result): what out= of a function written in Python does; returns out.
-PyObject* write_out_py(PyObject*, PyObject* args) {
-  const char* op;
-  PyObject *out, *result;
-  if (!PyArg_ParseTuple(args, "sOO", &op, &out, &result)) return nullptr;
-  return guarded([&] {
-    WT_CHECK(is_tensor(out), TypeError, op, "(): argument 'out' must be Tensor, not ", Py_TYPE(out)->tp_name);
-    WT_CHECK(is_tensor(result), TypeError, "_write_out: expected a Tensor");
-    write_out(op, tensor_of(out), tensor_of(result));
-    return Py_NewRef(out);
-  });
-}
-PyMethodDef module_methods[] = {{"_write_out", write_out_py, METH_VARARGS, nullptr},
-                                {"_list_ops", list_ops, METH_NOARGS, "Every op's declaration, oldest first."},
+PyMethodDef module_methods[] = {{"_list_ops", list_ops, METH_NOARGS, "Every op's declaration, oldest first."},
                                 {}};
 
 }  // namespace

@@ -13,7 +13,6 @@ from ..autograd.grad_mode import _Mode
 
 __all__ = [
     "autocast",
-    "casts_inputs",
     "clear_autocast_cache",
     "custom_bwd",
     "custom_fwd",
@@ -157,39 +156,6 @@ def _cast(value: Any, device_type: str, dtype: Any) -> Any:
         items = [_cast(v, device_type, dtype) for v in value]
         return type(value)(items)
     return value
-
-
-def _has_cuda(value: Any) -> bool:
-    if isinstance(value, _C.TensorBase):
-        return value.is_cuda
-    if isinstance(value, dict):
-        return _has_cuda(list(value.values()))
-    return isinstance(value, list | tuple) and any(_has_cuda(v) for v in value)
-
-
-def casts_inputs(to: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorates a function that is composed of ops: under autocast its arguments are cast first.
-
-    `to` is a dtype, or None for the narrow one. The ops inside then run with autocast off, as within one op.
-    """
-
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def decorated(*args: Any, **kwargs: Any) -> Any:
-            if not _C._get_autocast()[0] and not _C._get_autocast(True)[0]:
-                return function(*args, **kwargs)
-            kind = "cuda" if _has_cuda((args, kwargs)) else "cpu"
-            enabled, narrow = _C._get_autocast(kind == "cuda")
-            if not enabled:
-                return function(*args, **kwargs)
-            dtype = narrow if to is None else to
-            args, kwargs = _cast(args, kind, dtype), _cast(kwargs, kind, dtype)
-            with autocast(kind, enabled=False):
-                return function(*args, **kwargs)
-
-        return decorated
-
-    return decorate
 
 
 def custom_fwd(
