@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t dz = spread(p, 0), dy = spread(p, 1), dx = spread(p, 2);
   const Range layers = window(p, 0, z, dz), rows = window(p, 1, y, dy), cols = window(p, 2, x, dx);
   const T* from = static_cast<const T*>(in) + plane * plane_size(p.in);
-  C best = -C(__builtin_inf());
+  C best = std::is_integral_v<C> ? C(0) : C(-__builtin_inf());
   int64_t place = -1;
   for (int64_t layer = layers.begin; layer < layers.end; layer += dz)
     for (int64_t row = rows.begin; row < rows.end; row += dy)
@@ -213,10 +213,13 @@ PoolArgs over(const PoolPlan& p, const int64_t (&sizes)[3]) {
   return a;
 }
 
-template <class KernelOf, class... P>
+using MaxTypes = Types<float, double, BFloat16, Half, int64_t, int32_t, int16_t, int8_t, uint8_t>;
+using AvgTypes = Types<float, double, BFloat16, Half, int64_t>;
+
+template <class Supported = FloatTypes, class KernelOf, class... P>
 void run_pool(const LaunchContext& ctx, const char* op, const PoolArgs& a, int64_t threads,
               KernelOf&& kernel_of, P... pointers) {
-  dispatch(FloatTypes{}, a.p.dtype, [&](auto t) {
+  dispatch(Supported{}, a.p.dtype, [&](auto t) {
     launch(ctx, op, kernel_of(t), dim3(unsigned(ceil_div(threads, kThreads))), dim3(kThreads), 0, a,
            pointers...);
   });
@@ -224,7 +227,7 @@ void run_pool(const LaunchContext& ctx, const char* op, const PoolArgs& a, int64
 
 void max_pool(const LaunchContext& ctx, const PoolPlan& p, void* out, int64_t* indices, const void* in) {
   const PoolArgs a = over(p, p.out);
-  run_pool(
+  run_pool<MaxTypes>(
       ctx, "max_pool", a, a.n, [](auto t) { return max_pool_kernel<typename decltype(t)::type>; }, out,
       indices, in);
 }
@@ -251,11 +254,11 @@ void avg_pool(const LaunchContext& ctx, const PoolPlan& p, void* out, const void
   const int64_t window =
       p.adaptive ? p.in[1] * p.in[2] / (p.out[1] * p.out[2] + 1) : p.kernel[1] * p.kernel[2];
   if (window >= kLargeWindow)
-    run_pool(
+    run_pool<AvgTypes>(
         ctx, "avg_pool", a, a.n * kWarp,
         [](auto t) { return avg_pool_warp_kernel<typename decltype(t)::type>; }, out, in);
   else
-    run_pool(
+    run_pool<AvgTypes>(
         ctx, "avg_pool", a, a.n, [](auto t) { return avg_pool_kernel<typename decltype(t)::type>; }, out, in);
 }
 
