@@ -146,11 +146,9 @@ Shape per_dim(const char* op, const char* what, IntList given, int64_t spatial, 
 
 enum class Takes : uint8_t { Floats, FloatsAndInt64, Numbers };
 
-// Integers on the CPU alone, as PyTorch pools them.
 bool takes_dtype(const Tensor& x, Takes takes) {
   if (is_floating(x.dtype())) return true;
-  if (x.device().is_cuda() || x.dtype() == DType::Bool) return false;
-  return takes == Takes::Numbers || (takes == Takes::FloatsAndInt64 && x.dtype() == DType::Int64);
+  return (takes == Takes::Numbers && x.dtype() != DType::Bool) || (takes == Takes::FloatsAndInt64 && x.dtype() == DType::Int64);
 }
 
 Pooling start(const char* op, const Tensor& x, int64_t spatial, Takes takes) {
