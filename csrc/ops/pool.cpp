@@ -148,7 +148,8 @@ enum class Takes : uint8_t { Floats, FloatsAndInt64, Numbers };
 
 bool takes_dtype(const Tensor& x, Takes takes) {
   if (is_floating(x.dtype())) return true;
-  return (takes == Takes::Numbers && x.dtype() != DType::Bool) || (takes == Takes::FloatsAndInt64 && x.dtype() == DType::Int64);
+  return (takes == Takes::Numbers && x.dtype() != DType::Bool) ||
+         (takes == Takes::FloatsAndInt64 && x.dtype() == DType::Int64);
 }
 
 Pooling start(const char* op, const Tensor& x, int64_t spatial, Takes takes) {
