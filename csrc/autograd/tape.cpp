@@ -11,6 +11,7 @@
 namespace warptape {
 
 std::string (*capture_traceback)() = nullptr;
+const OpaqueTape* opaque_tape = nullptr;
 
 void* AutogradMeta::operator new(size_t size) { return FreeList<AutogradMeta>::allocate(size); }
 void AutogradMeta::operator delete(void* p) { FreeList<AutogradMeta>::deallocate(p); }
@@ -167,7 +168,7 @@ void set_history(const Tensor& out, const Ref<Node>& node) {
   if (is_differentiable(out.dtype())) set_gradient_edge(out, {node, index});
 }
 
-Tensor detach(const Tensor& t) { return alias(t); }
+Tensor detach(const Tensor& t) { return is_opaque(t) ? opaque_tape->detach(t) : alias(t); }
 
 // ---- the tape's own two ops ----------------------------------------------------------------------------
 
@@ -195,6 +196,7 @@ const NodeType kTapeCast{"ToCopyBackward0", cast_backward};
 }  // namespace
 
 Tensor tape_cast(const Tensor& t, DType dtype) {
+  if (is_opaque(t)) return opaque_tape->cast(t, dtype);
   Tensor out = raw_cast(t, dtype);
   if (out.same(t)) return out;
   if (needs_grad(t)) {
@@ -206,6 +208,7 @@ Tensor tape_cast(const Tensor& t, DType dtype) {
 }
 
 Tensor tape_add(const Tensor& a, const Tensor& b) {
+  if (is_opaque(a) || is_opaque(b)) return opaque_tape->add(a, b);
   Tensor out = empty_like_layout(a, a.dtype());
   raw_add(out, a, b);
   if (needs_grad(a, b)) set_history(out, record(kTapeAdd, a, b));
@@ -213,6 +216,7 @@ Tensor tape_add(const Tensor& a, const Tensor& b) {
 }
 
 Tensor tape_reduce_to(const Tensor& t, IntList sizes) {
+  if (is_opaque(t)) return opaque_tape->reduce_to(t, sizes);
   Tensor out = raw_reduce_to(t, sizes);
   if (needs_grad(t)) {
     Ref<Node> n = record(kReduceTo, t);
@@ -223,6 +227,7 @@ Tensor tape_reduce_to(const Tensor& t, IntList sizes) {
 }
 
 Tensor tape_expand(const Tensor& t, IntList sizes) {
+  if (is_opaque(t)) return opaque_tape->expand(t, sizes);
   Tensor out = expand_view(t, sizes);
   if (out.same(t)) out = alias(t);
   if (needs_grad(t)) {
@@ -322,6 +327,7 @@ const char* refusal(ViewOrigin origin) {
 }  // namespace
 
 Tensor tape_take_region(const Tensor& base_gradient, const Region& r) {
+  if (is_opaque(base_gradient)) return opaque_tape->take_region(base_gradient, r);
   Tensor whole = empty_strided(r.base_sizes, r.base_strides, options_of(base_gradient));
   raw_copy(whole, base_gradient);
   Tensor out = raw_clone(region_view(whole, r));
@@ -334,6 +340,7 @@ Tensor tape_take_region(const Tensor& base_gradient, const Region& r) {
 }
 
 Tensor tape_replace_region(const Tensor& base_gradient, const Tensor& part, const Region& r) {
+  if (is_opaque(base_gradient) || is_opaque(part)) return opaque_tape->replace_region(base_gradient, part, r);
   TensorOptions options = options_of(base_gradient.defined() ? base_gradient : part);
   if (r.base_dtype) options.dtype = *r.base_dtype;
   Tensor out = empty_strided(r.base_sizes, r.base_strides, options);
@@ -396,6 +403,7 @@ Ref<Node> grad_fn(const Tensor& t) {
 }
 
 void check_inplace(const Tensor& t, const char* op, bool recorded) {
+  if (is_opaque(t)) t.data();  // raises
   for (int64_t d = 0; d < t.ndim() && t.numel() > 0; ++d)
     WT_CHECK(
         t.strides()[d] != 0 || t.sizes()[d] <= 1, Error, op,

@@ -101,9 +101,22 @@ struct GradMode : Restore<bool> {
 // Set by the bindings: the Python traceback of the call that is being recorded.
 extern WT_API std::string (*capture_traceback)();
 
-// The ops that the tape itself needs, differentiable.
+// The ops that the tape itself needs, differentiable. Of opaque tensors those do it that `opaque_tape` has.
 WT_API Tensor tape_add(const Tensor& a, const Tensor& b);
 WT_API Tensor tape_reduce_to(const Tensor& t, IntList sizes);
 WT_API Tensor tape_cast(const Tensor& t, DType dtype);
+WT_API Tensor tape_expand(const Tensor& t, IntList sizes);
+struct Region;
+struct OpaqueTape {
+  decltype(&tape_add) add;
+  decltype(&tape_reduce_to) reduce_to;
+  decltype(&tape_expand) expand;
+  decltype(&tape_cast) cast;
+  Tensor (*detach)(const Tensor& t);
+  Tensor (*take_region)(const Tensor& base_gradient, const Region& region);
+  Tensor (*replace_region)(const Tensor& base_gradient, const Tensor& part, const Region& region);
+};
+extern WT_API const OpaqueTape* opaque_tape;
+inline bool is_opaque(const Tensor& t) { return t.defined() && t.storage().is_opaque(); }
 
 }  // namespace warptape

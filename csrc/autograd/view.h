@@ -6,7 +6,6 @@
 namespace warptape {
 
 bool is_accumulator(const Node& node);
-Tensor tape_expand(const Tensor& t, IntList sizes);
 
 // Where a view lies in its base. Offsets count from the base's first element.
 struct Region {

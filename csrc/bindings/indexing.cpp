@@ -128,8 +128,8 @@ class Parser {
     add_index(o);
   }
   void add_index(PyObject* o) {
-    bool scalar_tensor = is_tensor(o) && tensor_of(o).ndim() == 0 && !is_mask(tensor_of(o)) &&
-                         category(tensor_of(o).dtype()) <= DTypeCategory::Integral;
+    bool scalar_tensor = is_tensor(o) && !is_opaque(tensor_of(o)) && tensor_of(o).ndim() == 0 &&
+                         !is_mask(tensor_of(o)) && category(tensor_of(o).dtype()) <= DTypeCategory::Integral;
     if (PyLong_Check(o) || scalar_tensor || (!is_tensor(o) && PyIndex_Check(o) && !PySequence_Check(o))) {
       Object number = checked(PyNumber_Index(o));
       int64_t i = PyLong_AsLongLong(number.get());
@@ -181,8 +181,25 @@ Parsed parse_index(const Tensor& x, PyObject* index) {
   return std::move(Parser(x, &index, 1).out);
 }
 
+// The same by ops, which function transforms know.
+Tensor view_by_ops(const Tensor& x, const Parsed& p) {
+  Tensor out = x;
+  int64_t dim = 0;
+  for (const Item& item : p.items) {
+    if (item.kind == Item::Kind::Int) {
+      out = ops::select(out, dim, item.start);
+      continue;
+    }
+    out = item.kind == Item::Kind::NewDim ? ops::unsqueeze(out, dim)
+                                          : ops::slice(out, dim, item.start, item.length, item.step);
+    ++dim;
+  }
+  return out;
+}
+
 Tensor basic_view(const Tensor& x, const Parsed& p) {
   if (!p.view) return x;
+  if (is_opaque(x)) return view_by_ops(x, p);
   return ops::region(x, [&](Shape& sizes, Shape& strides, int64_t& offset) {
     Shape new_sizes, new_strides;
     size_t dim = 0;
@@ -242,6 +259,7 @@ PyObject* tensor_getitem(PyObject* self, PyObject* index) {
     Parsed p = parse_index(x, index);
     Tensor out = basic_view(x, p);
     if (!p.indices.empty()) return wrap(ops::index(out, p.indices));
+    if (is_opaque(x)) return wrap(out);
     return wrap(out.same(x) ? ops::region(x, [](Shape&, Shape&, int64_t&) {}) : out);
   });
 }

@@ -2,6 +2,7 @@
 #include "bindings/autograd.h"
 #include "bindings/override.h"
 #include "bindings/tensor_object.h"
+#include "transforms/level.h"
 
 namespace warptape::bindings {
 namespace {
@@ -67,6 +68,7 @@ PyObject* get_grad(const Tensor& t) {
 
 // x.data shares memory, knows no history and does not count changes.
 PyObject* get_data(const Tensor& t) {
+  if (is_opaque(t)) return wrap(detach(t));
   Tensor out = alias(t);
   out->unversioned = true;
   return wrap(out);
@@ -99,8 +101,10 @@ PyObject* get_itemsize(const Tensor& t) { return PyLong_FromSize_t(t.itemsize())
 PyObject* get_nbytes(const Tensor& t) {
   return PyLong_FromLongLong(t.numel() * static_cast<int64_t>(t.itemsize()));
 }
-PyObject* get_requires(const Tensor& t) { return boolean(requires_grad(t)); }
-PyObject* get_is_leaf(const Tensor& t) { return boolean(is_leaf(t)); }
+PyObject* get_requires(const Tensor& t) { return boolean(transforms::recorded(t)); }
+PyObject* get_is_leaf(const Tensor& t) {
+  return boolean(is_opaque(t) ? !transforms::recorded(t) : is_leaf(t));
+}
 PyObject* get_grad_fn(const Tensor& t) { return wrap_node(grad_fn(t)); }
 PyObject* get_retains(const Tensor& t) { return boolean(t->extra && meta_of(t)->retains_grad); }
 PyObject* get_output_nr(const Tensor& t) { return PyLong_FromLong(t->extra ? long(meta_of(t)->output) : 0); }

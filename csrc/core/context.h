@@ -39,12 +39,9 @@ struct RankContext {
 // Reasons for a call to leave the straight way into its op: bits of the one word that every call tests.
 enum DispatchBit : uint32_t {
   kAutocast = 1u << 0,  // of tensors of the CPU
-  kProfiler = 1u << 1,
-  kCapture = 1u << 2,
-  kTorchFunctionMode = 1u << 3,
-  kVmap = 1u << 4,
-  kSharded = 1u << 5,
-  kAutocastCuda = 1u << 6,
+  kAutocastCuda = 1u << 1,
+  kTorchFunctionMode = 1u << 2,
+  kTransform = 1u << 3,  // of functions: vmap, jvp
 };
 
 struct ThreadState {

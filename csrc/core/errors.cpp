@@ -16,6 +16,7 @@ OutOfMemoryError::~OutOfMemoryError() = default;
 DistBackendError::~DistBackendError() = default;
 DistNetworkError::~DistNetworkError() = default;
 DistStoreError::~DistStoreError() = default;
+OpaqueError::~OpaqueError() = default;
 PythonErrorSet::~PythonErrorSet() = default;
 
 void (*warning_hook)(const char*) = nullptr;

@@ -33,6 +33,7 @@ WT_ERROR_CLASS(OutOfMemoryError);  // RuntimeError, MemoryError
 WT_ERROR_CLASS(DistBackendError);  // a collective failed: a rank died, differed or was late
 WT_ERROR_CLASS(DistNetworkError);  // a connection between ranks
 WT_ERROR_CLASS(DistStoreError);    // a key did not come in time
+WT_ERROR_CLASS(OpaqueError);       // RuntimeError: the data of a tensor that stands for others
 #undef WT_ERROR_CLASS
 
 // A Python exception is already set; whoever crosses back into Python returns it unchanged.

@@ -302,51 +302,65 @@ const Arg kSelf{"input", kWritten}, kSlope{"negative_slope", 0.01}, kAlpha{"alph
 const Arg kMinVal{"min_val", -1.0}, kMaxVal{"max_val", 1.0};
 }  // namespace
 
-decltype(relu) relu{"relu", unary_impl<relu_def>, kFunction | kMethod, {"input"}, "max(input, 0)."};
-decltype(relu_) relu_{"relu_", unary_inplace<relu_def>, kFunction | kMethod | kNN, {kSelf}, "relu in place."};
+decltype(relu) relu{
+    "relu", unary_impl<relu_def>, kFunction | kMethod | kPointwise, {"input"}, "max(input, 0)."};
+decltype(relu_) relu_{
+    "relu_", unary_inplace<relu_def>, kFunction | kMethod | kNN | kPointwise, {kSelf}, "relu in place."};
 decltype(gelu) gelu{"gelu",
                     gelu_impl,
-                    kNN,
+                    kNN | kPointwise,
                     {"input", {"approximate", "none", kKeywordOnly}},
                     "input * Phi(input), Phi the normal distribution's; or its tanh approximation."};
 decltype(logsigmoid) logsigmoid{
-    "logsigmoid", plain_only<logsigmoid_def>, kNN, {"input"}, "log(sigmoid(input))."};
-decltype(softsign) softsign{"softsign", plain_only<softsign_def>, kNN, {"input"}, "input / (1 + |input|)."};
+    "logsigmoid", plain_only<logsigmoid_def>, kNN | kPointwise, {"input"}, "log(sigmoid(input))."};
+decltype(softsign) softsign{
+    "softsign", plain_only<softsign_def>, kNN | kPointwise, {"input"}, "input / (1 + |input|)."};
 decltype(softplus) softplus{
     "softplus",
     softplus_impl,
-    kNN | kFloat32Cuda,
+    kNN | kFloat32Cuda | kPointwise,
     {"input", {"beta", 1.0}, {"threshold", 20.0}},
     "log(1 + exp(beta * input)) / beta; input itself where beta * input > threshold."};
-decltype(silu) silu{"silu", plain<silu_def>, kNN, {"input", kInplace}, "input * sigmoid(input)."};
-decltype(mish) mish{"mish", plain<mish_def>, kNN, {"input", kInplace}, "input * tanh(softplus(input))."};
-decltype(selu) selu{
-    "selu", plain<selu_def>, kNN, {"input", kInplace}, "Scaled elu for self-normalising networks."};
-decltype(hardsigmoid) hardsigmoid{
-    "hardsigmoid", plain<hardsigmoid_def>, kNN, {"input", kInplace}, "clamp(input / 6 + 1 / 2, 0, 1)."};
+decltype(silu) silu{
+    "silu", plain<silu_def>, kNN | kPointwise, {"input", kInplace}, "input * sigmoid(input)."};
+decltype(mish) mish{
+    "mish", plain<mish_def>, kNN | kPointwise, {"input", kInplace}, "input * tanh(softplus(input))."};
+decltype(selu) selu{"selu",
+                    plain<selu_def>,
+                    kNN | kPointwise,
+                    {"input", kInplace},
+                    "Scaled elu for self-normalising networks."};
+decltype(hardsigmoid) hardsigmoid{"hardsigmoid",
+                                  plain<hardsigmoid_def>,
+                                  kNN | kPointwise,
+                                  {"input", kInplace},
+                                  "clamp(input / 6 + 1 / 2, 0, 1)."};
 decltype(hardswish) hardswish{
-    "hardswish", plain<hardswish_def>, kNN, {"input", kInplace}, "input * hardsigmoid(input)."};
-decltype(relu6) relu6{"relu6", relu6_impl, kNN, {"input", kInplace}, "clamp(input, 0, 6)."};
+    "hardswish", plain<hardswish_def>, kNN | kPointwise, {"input", kInplace}, "input * hardsigmoid(input)."};
+decltype(relu6) relu6{"relu6", relu6_impl, kNN | kPointwise, {"input", kInplace}, "clamp(input, 0, 6)."};
 decltype(leaky_relu) leaky_relu{"leaky_relu",
                                 with_number<leaky_relu_def>,
-                                kNN,
+                                kNN | kPointwise,
                                 {"input", kSlope, kInplace},
                                 "input where positive, else negative_slope * input."};
 decltype(elu) elu{"elu",
                   with_number<elu_def>,
-                  kNN,
+                  kNN | kPointwise,
                   {"input", kAlpha, kInplace},
                   "input where positive, else alpha * expm1(input)."};
 decltype(celu) celu{"celu",
                     celu_impl,
-                    kNN,
+                    kNN | kPointwise,
                     {"input", kAlpha, kInplace},
                     "input where positive, else alpha * expm1(input / alpha)."};
-decltype(hardtanh) hardtanh{
-    "hardtanh", hardtanh_impl, kNN, {"input", kMinVal, kMaxVal, kInplace}, "clamp(input, min_val, max_val)."};
+decltype(hardtanh) hardtanh{"hardtanh",
+                            hardtanh_impl,
+                            kNN | kPointwise,
+                            {"input", kMinVal, kMaxVal, kInplace},
+                            "clamp(input, min_val, max_val)."};
 decltype(threshold) threshold{"threshold",
                               with_numbers<threshold_def>,
-                              kNN,
+                              kNN | kPointwise,
                               {"input", "threshold", "value", kInplace},
                               "input where above threshold, else value."};
 
@@ -354,43 +368,51 @@ namespace {
 using PlainOp = Op<Tensor(const Tensor&)>;
 using NumberOp = Op<Tensor(const Tensor&, double)>;
 using NumbersOp = Op<Tensor(const Tensor&, double, double)>;
-const Op<Tensor(const Tensor&, bool)> nn_relu{"relu", relu_nn, kNN, {"input", kInplace}, "max(input, 0)."};
-const PlainOp root_selu{
-    "selu", plain_only<selu_def>, kFunction, {"input"}, "Scaled elu for self-normalising networks."};
+const Op<Tensor(const Tensor&, bool)> nn_relu{
+    "relu", relu_nn, kNN | kPointwise, {"input", kInplace}, "max(input, 0)."};
+const PlainOp root_selu{"selu",
+                        plain_only<selu_def>,
+                        kFunction | kPointwise,
+                        {"input"},
+                        "Scaled elu for self-normalising networks."};
 const PlainOp selu_into{"selu_", plain_into<selu_def>, kFunction | kNN, {kSelf}, "selu in place."};
 const NumberOp celu_into{"celu_", number_into<celu_def>, kFunction | kNN, {kSelf, kAlpha}, "celu in place."};
 const NumberOp root_celu{"celu",
                          with_number_only<celu_def>,
-                         kFunction,
+                         kFunction | kPointwise,
                          {"input", kAlpha},
                          "input where positive, else alpha * expm1(input / alpha)."};
-const NumberOp elu_into{"elu_", number_into<elu_def>, kNN, {kSelf, kAlpha}, "elu in place."};
+const NumberOp elu_into{"elu_", number_into<elu_def>, kNN | kPointwise, {kSelf, kAlpha}, "elu in place."};
 const NumberOp leaky_into{
-    "leaky_relu_", number_into<leaky_relu_def>, kNN, {kSelf, kSlope}, "leaky_relu in place."};
-const NumbersOp hardtanh_into{
-    "hardtanh_", numbers_into<hardtanh_def>, kNN, {kSelf, kMinVal, kMaxVal}, "hardtanh in place."};
+    "leaky_relu_", number_into<leaky_relu_def>, kNN | kPointwise, {kSelf, kSlope}, "leaky_relu in place."};
+const NumbersOp hardtanh_into{"hardtanh_",
+                              numbers_into<hardtanh_def>,
+                              kNN | kPointwise,
+                              {kSelf, kMinVal, kMaxVal},
+                              "hardtanh in place."};
 const NumbersOp threshold_into{"threshold_",
                                numbers_into<threshold_def>,
-                               kFunction | kNN,
+                               kFunction | kNN | kPointwise,
                                {kSelf, "threshold", "value"},
                                "threshold in place."};
 const NumbersOp root_threshold{"threshold",
                                with_numbers_only<threshold_def>,
-                               kFunction,
+                               kFunction | kPointwise,
                                {"input", "threshold", "value"},
                                "input where above threshold, else value."};
 
 const NumberOp hardshrink{"hardshrink",
                           hardshrink_impl,
-                          kFunction | kMethod | kNN | kOut,
+                          kFunction | kMethod | kNN | kOut | kPointwise,
                           {"input", {"lambd", 0.5}},
                           "input, 0 between -lambd and lambd."};
 const NumberOp softshrink{"softshrink",
                           softshrink_impl,
-                          kNN | kOut,
+                          kNN | kOut | kPointwise,
                           {"input", {"lambd", 0.5}},
                           "input moved towards 0 by lambd, 0 where it would cross."};
-const PlainOp tanhshrink{"tanhshrink", tanhshrink_impl, kNN | kComplex, {"input"}, "input - tanh(input)."};
+const PlainOp tanhshrink{
+    "tanhshrink", tanhshrink_impl, kNN | kComplex | kPointwise, {"input"}, "input - tanh(input)."};
 const Op<Tensor(const Tensor&, const Tensor&)> prelu{
     "prelu",
     prelu_impl,
@@ -399,7 +421,7 @@ const Op<Tensor(const Tensor&, const Tensor&)> prelu{
     "input [N, C, *] where positive, else weight * input; weight has one element or C."};
 const Op<Tensor(const Tensor&, int64_t)> glu{"glu",
                                              glu_impl,
-                                             kNN,
+                                             kNN | kAlongDims,
                                              {"input", Arg::integer("dim", -1)},
                                              "The first half along dim times the sigmoid of the second."};
 const Arg kLower{"lower", 1.0 / 8}, kUpper{"upper", 1.0 / 3}, kTraining{"training", false};
@@ -412,13 +434,13 @@ const Op<Tensor(const Tensor&, double, double, bool)> rrelu{
     "rrelu", root_rrelu, kFunction | kRandom, {"input", kLower, kUpper, kTraining}, kRreluDoc},
     rrelu_{"rrelu_",
            rrelu_into,
-           kFunction | kNN | kRandom,
+           kFunction | kNN | kRandom | kPointwise,
            {kSelf, kLower, kUpper, kTraining},
            "rrelu in place."};
 const Op<Tensor(const Tensor&, std::optional<int64_t>, int64_t, std::optional<DType>)> softmin{
     "softmin",
     softmin_impl,
-    kNN,
+    kNN | kAlongDims,
     {"input", {"dim", none}, Arg::integer("_stacklevel", 3), {"dtype", none}},
     "softmax(-input) over dim."};
 const Op<Tensor(const Tensor&, double, bool, double, int64_t)> gumbel_softmax{

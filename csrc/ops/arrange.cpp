@@ -47,12 +47,12 @@ Tensor triu_inplace(const Tensor& x, int64_t k) { return copy_(x, triu_impl(x, k
 
 decltype(tril) tril{"tril",
                     tril_impl,
-                    kBoth | kOut | kComplex | kMovesOnly,
+                    kBoth | kOut | kComplex | kMovesOnly | kLeading,
                     {"input", Arg::integer("diagonal", 0)},
                     "The lower triangle; zeros above the diagonal."};
 decltype(triu) triu{"triu",
                     triu_impl,
-                    kBoth | kOut | kComplex | kMovesOnly,
+                    kBoth | kOut | kComplex | kMovesOnly | kLeading,
                     {"input", Arg::integer("diagonal", 0)},
                     "The upper triangle; zeros below the diagonal."};
 
@@ -60,12 +60,12 @@ namespace {
 
 const Op<Tensor(const Tensor&, int64_t)> tril_op_{"tril_",
                                                   tril_inplace,
-                                                  kMethod | kComplex | kMovesOnly,
+                                                  kMethod | kComplex | kMovesOnly | kAlongDims | kLinear,
                                                   {{"input", kWritten}, Arg::integer("diagonal", 0)},
                                                   "tril in place."},
     triu_op_{"triu_",
              triu_inplace,
-             kMethod | kComplex | kMovesOnly,
+             kMethod | kComplex | kMovesOnly | kAlongDims | kLinear,
              {{"input", kWritten}, Arg::integer("diagonal", 0)},
              "triu in place."};
 
@@ -264,7 +264,7 @@ Tensor unfold_impl(const Tensor& x, int64_t dim, int64_t size, int64_t step) {
 const Op<Tensor(const Tensor&, int64_t, int64_t, int64_t)> unfold_op{
     "unfold",
     unfold_impl,
-    kMethod | kComplex,
+    kMethod | kComplex | kAlongDims | kLinear,
     {"input", "dimension", "size", "step"},
     "A view of the windows of a dim; their elements become the last dim."};
 const auto unfold_copy = copy_of<unfold_op>("unfold_copy");
@@ -327,6 +327,7 @@ void as_strided_backward(Node& n, Gradients& g) {
 constexpr NodeType kAsStrided{"AsStridedBackward0", as_strided_backward};
 
 Tensor as_strided_impl(const Tensor& x, IntList size, IntList stride, std::optional<int64_t> offset) {
+  if (is_opaque(x)) x.data();  // raises: there is no storage to step over
   WT_CHECK(size.size() == stride.size(), ShapeError,
            "as_strided: mismatch in length of strides and shape: ", AsShape{size}, " and ", AsShape{stride});
   int64_t start = offset.value_or(x.offset()), last = start;
@@ -367,7 +368,7 @@ decltype(as_strided) as_strided{"as_strided",
 
 decltype(flip) flip{"flip",
                     flip_impl,
-                    kBoth | kComplex | kMovesOnly,
+                    kBoth | kComplex | kMovesOnly | kAlongDims | kLinear,
                     {"input", {"dims", kVarArgs}},
                     "The tensor mirrored in the given dims."};
 

@@ -163,7 +163,7 @@ Tensor renorm_impl(const Tensor& x, double p, int64_t dim, double maxnorm) {
 const Op<Tensor(const Tensor&, const Tensor&, double, std::string_view)> cdist{
     "cdist",
     cdist_impl,
-    kFunction | kFloat32,
+    kFunction | kFloat32 | kLeading,
     {"x1", "x2", {"p", 2.0}, {"compute_mode", "use_mm_for_euclid_dist_if_necessary"}},
     "The p-norm distances [.., n, m] between the rows of [.., n, d] and of [.., m, d]."};
 const Op<Tensor(const Tensor&, double, int64_t, double)> renorm{

@@ -17,15 +17,15 @@ void check_shift(const char* op, DType promoted) {
 
 }  // namespace
 
-#define WT_COMPARE(NAME, FACTS, NODE, DOC)                                                          \
-  WT_BINARY_PLAIN(NAME, NODE, Bool, false, nullptr)                                                 \
-  WT_BINARY_TT(NAME, FACTS, DOC);                                                                   \
-  WT_BINARY_TS(NAME, FACTS, DOC);                                                                   \
-  namespace {                                                                                       \
-  const BinaryOp NAME##_into{#NAME "_", binary_inplace<NAME##_def, Tensor>, kMethod | (FACTS),      \
-                             WT_BINARY_INTO, DOC};                                                  \
-  const BinaryTsOp NAME##_into_ts{#NAME "_", binary_inplace<NAME##_def, Scalar>, kMethod | (FACTS), \
-                                  WT_BINARY_INTO, DOC};                                             \
+#define WT_COMPARE(NAME, FACTS, NODE, DOC)                                                                  \
+  WT_BINARY_PLAIN(NAME, NODE, Bool, false, nullptr)                                                         \
+  WT_BINARY_TT(NAME, FACTS, DOC);                                                                           \
+  WT_BINARY_TS(NAME, FACTS, DOC);                                                                           \
+  namespace {                                                                                               \
+  const BinaryOp NAME##_into{#NAME "_", binary_inplace<NAME##_def, Tensor>, kMethod | (FACTS) | kPointwise, \
+                             WT_BINARY_INTO, DOC};                                                          \
+  const BinaryTsOp NAME##_into_ts{#NAME "_", binary_inplace<NAME##_def, Scalar>,                            \
+                                  kMethod | (FACTS) | kPointwise, WT_BINARY_INTO, DOC};                     \
   }
 WT_COMPARE(eq, kComplex, "EqBackward0", "input == other.")
 WT_COMPARE(ne, kComplex, "NeBackward0", "input != other.")
@@ -38,28 +38,29 @@ const Alias not_equal{"not_equal", "ne"}, less{"less", "lt"}, less_equal{"less_e
     greater{"greater", "gt"}, greater_equal{"greater_equal", "ge"};
 }  // namespace
 
-#define WT_LOGIC(NAME, NODE, DOC)                                                               \
-  WT_BINARY_PLAIN(NAME, NODE, Bool, false, nullptr)                                             \
-  WT_BINARY_TT(NAME, kComplex, DOC);                                                            \
-  namespace {                                                                                   \
-  const BinaryOp NAME##_into{#NAME "_", binary_inplace<NAME##_def, Tensor>, kMethod | kComplex, \
-                             WT_BINARY_INTO, DOC};                                              \
+#define WT_LOGIC(NAME, NODE, DOC)                                                                            \
+  WT_BINARY_PLAIN(NAME, NODE, Bool, false, nullptr)                                                          \
+  WT_BINARY_TT(NAME, kComplex, DOC);                                                                         \
+  namespace {                                                                                                \
+  const BinaryOp NAME##_into{#NAME "_", binary_inplace<NAME##_def, Tensor>, kMethod | kComplex | kPointwise, \
+                             WT_BINARY_INTO, DOC};                                                           \
   }
 WT_LOGIC(logical_and, "LogicalAndBackward0", "Where both are non-zero.")
 WT_LOGIC(logical_or, "LogicalOrBackward0", "Where one is non-zero.")
 WT_LOGIC(logical_xor, "LogicalXorBackward0", "Where exactly one is non-zero.")
 
-#define WT_BITS(NAME, CHECK, DOC)                                                                          \
-  WT_BINARY_PLAIN(NAME, #NAME, Same, false, CHECK)                                                         \
-  WT_BINARY_TT(NAME, kNoFacts, DOC);                                                                       \
-  namespace {                                                                                              \
-  const BinaryTsOp NAME##_number{#NAME, binary_impl<NAME##_def, Tensor, Scalar>, kBothOut, WT_BINARY_ARGS, \
-                                 DOC};                                                                     \
-  const BinaryStOp NAME##_of_number{#NAME, binary_impl<NAME##_def, Scalar, Tensor>, kFunction,             \
-                                    WT_BINARY_ARGS, DOC};                                                  \
-  const BinaryOp NAME##_into{#NAME "_", binary_inplace<NAME##_def, Tensor>, kMethod, WT_BINARY_INTO, DOC}; \
-  const BinaryTsOp NAME##_into_ts{#NAME "_", binary_inplace<NAME##_def, Scalar>, kMethod, WT_BINARY_INTO,  \
-                                  DOC};                                                                    \
+#define WT_BITS(NAME, CHECK, DOC)                                                                           \
+  WT_BINARY_PLAIN(NAME, #NAME, Same, false, CHECK)                                                          \
+  WT_BINARY_TT(NAME, kNoFacts, DOC);                                                                        \
+  namespace {                                                                                               \
+  const BinaryTsOp NAME##_number{#NAME, binary_impl<NAME##_def, Tensor, Scalar>, kBothOut, WT_BINARY_ARGS,  \
+                                 DOC};                                                                      \
+  const BinaryStOp NAME##_of_number{#NAME, binary_impl<NAME##_def, Scalar, Tensor>, kFunction | kPointwise, \
+                                    WT_BINARY_ARGS, DOC};                                                   \
+  const BinaryOp NAME##_into{#NAME "_", binary_inplace<NAME##_def, Tensor>, kMethod | kPointwise,           \
+                             WT_BINARY_INTO, DOC};                                                          \
+  const BinaryTsOp NAME##_into_ts{#NAME "_", binary_inplace<NAME##_def, Scalar>, kMethod | kPointwise,      \
+                                  WT_BINARY_INTO, DOC};                                                     \
   }
 WT_BITS(bitwise_and, check_bits, "Bits that both have.")
 WT_BITS(bitwise_or, check_bits, "Bits that one has.")
@@ -110,7 +111,7 @@ const Arg kRtol{"rtol", 1e-5}, kAtol{"atol", 1e-8}, kEqualNan{"equal_nan", false
 const Op<Tensor(const Tensor&, const Tensor&, double, double, bool)> isclose{
     "isclose",
     isclose_impl,
-    kFunction | kMethod | kComplex,
+    kFunction | kMethod | kComplex | kPointwise,
     {"input", "other", kRtol, kAtol, kEqualNan},
     "Where |input - other| <= atol + rtol * |other|."};
 const Op<bool(const Tensor&, const Tensor&, double, double, bool)> allclose{

@@ -197,32 +197,47 @@ decltype(view_as_complex) view_as_complex{"view_as_complex",
                                           "A view: pairs along the last dim as complex numbers."};
 const auto view_as_real_copy = copy_of<view_as_real>("view_as_real_copy");
 const auto view_as_complex_copy = copy_of<view_as_complex>("view_as_complex_copy");
-decltype(real) real{
-    "real", real_impl, kBoth | kComplex, {"input"}, "The real part, as a view; a real tensor itself."};
-decltype(imag) imag{"imag", imag_impl, kBoth | kComplex, {"input"}, "The imaginary part, as a view."};
-decltype(complex) complex{"complex", complex_impl, kFunction | kOut, {"real", "imag"}, "real + i imag."};
-decltype(polar) polar{
-    "polar", polar_impl, kFunction | kOut | kComplex, {"abs", "angle"}, "abs * (cos(angle) + i sin(angle))."};
-decltype(conj) conj{
-    "conj", conj_impl, kBoth | kComplex, {"input"}, "The conjugate, a copy; a real tensor itself."};
+decltype(real) real{"real",
+                    real_impl,
+                    kBoth | kComplex | kPointwise,
+                    {"input"},
+                    "The real part, as a view; a real tensor itself."};
+decltype(imag) imag{
+    "imag", imag_impl, kBoth | kComplex | kPointwise, {"input"}, "The imaginary part, as a view."};
+decltype(complex) complex{
+    "complex", complex_impl, kFunction | kOut | kPointwise, {"real", "imag"}, "real + i imag."};
+decltype(polar) polar{"polar",
+                      polar_impl,
+                      kFunction | kOut | kComplex | kPointwise,
+                      {"abs", "angle"},
+                      "abs * (cos(angle) + i sin(angle))."};
+decltype(conj) conj{"conj",
+                    conj_impl,
+                    kBoth | kComplex | kPointwise,
+                    {"input"},
+                    "The conjugate, a copy; a real tensor itself."};
 decltype(complex_abs) complex_abs{
     "_complex_abs", abs_impl, kPrivate | kComplex, {"input"}, "abs of complex numbers."};
 decltype(complex_sgn) complex_sgn{
     "_complex_sgn", sgn_impl, kPrivate | kComplex, {"input"}, "sgn of complex numbers."};
-decltype(angle) angle{
-    "angle", angle_impl, kBoth | kOut | kComplex, {"input"}, "The angle to the positive real axis."};
+decltype(angle) angle{"angle",
+                      angle_impl,
+                      kBoth | kOut | kComplex | kPointwise,
+                      {"input"},
+                      "The angle to the positive real axis."};
 
 namespace {
-const UnaryOp conj_physical{"conj_physical", conj_impl, kBoth | kOut | kComplex, {"input"}, "The conjugate."},
+const UnaryOp conj_physical{
+    "conj_physical", conj_impl, kBoth | kOut | kComplex | kPointwise, {"input"}, "The conjugate."},
     conj_physical_{"conj_physical_", conj_inplace, kBoth | kComplex, {{"input", kWritten}}, "conj in place."},
     resolve_conj{"resolve_conj",
                  itself,
-                 kBoth | kComplex,
+                 kBoth | kComplex | kPointwise | kLinear,
                  {"input"},
                  "The tensor itself: conjugates are never pending."},
     resolve_neg{"resolve_neg",
                 itself,
-                kBoth | kComplex,
+                kBoth | kComplex | kPointwise | kLinear,
                 {"input"},
                 "The tensor itself: negations are never pending."},
     isreal{"isreal", isreal_impl, kBoth | kComplex, {"input"}, "Where the imaginary part is 0."},

@@ -449,7 +449,7 @@ const Arg kStride{"stride", {1}}, kPadding{"padding", {0}}, kDilation{"dilation"
       {"input", "weight", {"bias", none}, kStride, kPadding, kDilation, kGroups},                   \
       doc};                                                                                         \
   decltype(conv##N##d_named) conv##N##d_named {                                                     \
-    "conv" #N "d", conv_named_impl<N>, kFunction | kNN | kComplex | kLower,                         \
+    "conv" #N "d", conv_named_impl<N>, kFunction | kNN | kComplex | kLower | kFold##N##d,           \
         {"input", "weight", {"bias", none}, kStride, {"padding", "valid"}, kDilation, kGroups}, doc \
   }
 WT_CONV(
@@ -459,7 +459,7 @@ WT_CONV(2, "input [N, C, H, W] or [C, H, W], weight [O, C / groups, KH, KW] -> [
 WT_CONV(3, "input [N, C, D, H, W] or without N, weight [O, C / groups, KD, KH, KW] -> [N, O, D', H', W'].");
 #define WT_CONV_TRANSPOSE(N, doc)                                                                       \
   decltype(conv_transpose##N##d) conv_transpose##N##d {                                                 \
-    "conv_transpose" #N "d", conv_transpose_impl<N>, kFunction | kNN | kComplex | kLower,               \
+    "conv_transpose" #N "d", conv_transpose_impl<N>, kFunction | kNN | kComplex | kLower | kFold##N##d, \
         {"input", "weight", {"bias", none}, kStride, kPadding, kOutputPadding, kGroups, kDilation}, doc \
   }
 WT_CONV_TRANSPOSE(1, "input [N, C, L], weight [C, O / groups, K] -> [N, O, L']; the transpose of conv1d.");

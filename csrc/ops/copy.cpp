@@ -218,28 +218,35 @@ Tensor cast(const Tensor& x, DType dtype) {
 
 decltype(contiguous) contiguous{"contiguous",
                                 contiguous_impl,
-                                kMethod | kComplex,
+                                kMethod | kComplex | kPointwise | kLinear,
                                 {"input"},
                                 "The tensor with its elements in order; itself when they are."};
-decltype(clone) clone{"clone", clone_impl, kBoth | kComplex, {"input"}, "A copy with its own memory."};
+decltype(clone) clone{
+    "clone", clone_impl, kBoth | kComplex | kPointwise | kLinear, {"input"}, "A copy with its own memory."};
 namespace {
 const Arg kFormat{"memory_format", none}, kFormatOnly{"memory_format", none, kKeywordOnly};
 const Op<Tensor(const Tensor&, Format)> contiguous_format{
     "contiguous",
     contiguous_format_impl,
-    kMethod | kComplex,
+    kMethod | kComplex | kPointwise | kLinear,
     {"input", kFormat},
     "The tensor with its elements in order; itself when they are."},
-    clone_format{
-        "clone", clone_format_impl, kBoth | kComplex, {"input", kFormatOnly}, "A copy with its own memory."};
+    clone_format{"clone",
+                 clone_format_impl,
+                 kBoth | kComplex | kPointwise | kLinear,
+                 {"input", kFormatOnly},
+                 "A copy with its own memory."};
 }  // namespace
 const Op<Tensor(const Tensor&, const Tensor&)> fill_tensor_{"fill_",
                                                             fill_tensor_impl,
                                                             kBoth | kComplex,
                                                             {{"input", kWritten}, "value"},
                                                             "Fills the tensor with a 0-dim tensor's value."};
-decltype(fill_) fill_{
-    "fill_", fill_impl, kBoth | kComplex, {{"input", kWritten}, "value"}, "Fills the tensor with a number."};
+decltype(fill_) fill_{"fill_",
+                      fill_impl,
+                      kBoth | kComplex | kPointwise,
+                      {{"input", kWritten}, "value"},
+                      "Fills the tensor with a number."};
 const Op<Tensor(const Tensor&, const Tensor&)> fill_tensor{"fill",
                                                            filled_tensor_impl,
                                                            kFunction | kComplex,
@@ -247,14 +254,14 @@ const Op<Tensor(const Tensor&, const Tensor&)> fill_tensor{"fill",
                                                            "A tensor of a 0-dim tensor's value."};
 const Op<Tensor(const Tensor&, const Scalar&)> fill{"fill",
                                                     filled_impl,
-                                                    kFunction | kComplex,
+                                                    kFunction | kComplex | kPointwise,
                                                     {"input", "value"},
                                                     "A tensor of the input's shape and of one number."};
 decltype(zero_) zero_{
-    "zero_", zero_impl, kBoth | kComplex, {{"input", kWritten}}, "Fills the tensor with 0."};
+    "zero_", zero_impl, kBoth | kComplex | kPointwise, {{"input", kWritten}}, "Fills the tensor with 0."};
 decltype(copy_) copy_{"copy_",
                       copy_impl,
-                      kMethod | kMixedDevices | kComplex,
+                      kMethod | kMixedDevices | kComplex | kPointwise,
                       {{"input", kWritten}, "src", {"non_blocking", false}},
                       "Copies src, broadcast and converted, into the tensor."};
 const char kToDoc[] =
@@ -270,35 +277,46 @@ decltype(to) to{"to",
 namespace {
 const Arg kNonBlocking{"non_blocking", false}, kCopyArg{"copy", false};
 const Op<Tensor(const Tensor&, DType, bool, bool, Format)> to_dtype{
-    "to", to_dtype_impl, kMethod | kComplex, {"input", "dtype", kNonBlocking, kCopyArg, kFormatOnly}, kToDoc};
+    "to",
+    to_dtype_impl,
+    kMethod | kComplex | kPointwise | kLinear,
+    {"input", "dtype", kNonBlocking, kCopyArg, kFormatOnly},
+    kToDoc};
 const Op<Tensor(const Tensor&, const Tensor&, bool, bool, Format)> to_other{
     "to",
     to_other_impl,
-    kMethod | kComplex | kMixedDevices,
+    kMethod | kComplex | kMixedDevices | kPointwise | kLinear,
     {"input", "other", kNonBlocking, kCopyArg, kFormatOnly},
     kToDoc};
 const Op<Tensor(const Tensor&, OptDevice, OptDType, bool, bool, Format)> to_device{
     "to",
     to_device_impl,
-    kMethod | kComplex,
+    kMethod | kComplex | kPointwise | kLinear,
     {"input", {"device", none}, {"dtype", none}, kNonBlocking, kCopyArg, kFormatOnly},
     kToDoc};
-const Op<Tensor(const Tensor&, const Tensor&)> type_as{"type_as",
-                                                       type_as_impl,
-                                                       kMethod | kComplex | kMixedDevices,
-                                                       {"input", "other"},
-                                                       "The tensor in other's dtype and on its device."};
-const Op<Tensor(const Tensor&, Format)> cpu{
-    "cpu", cpu_impl, kMethod | kComplex, {"input", kFormat}, "The tensor in host memory."};
+const Op<Tensor(const Tensor&, const Tensor&)> type_as{
+    "type_as",
+    type_as_impl,
+    kMethod | kComplex | kMixedDevices | kPointwise | kLinear,
+    {"input", "other"},
+    "The tensor in other's dtype and on its device."};
+const Op<Tensor(const Tensor&, Format)> cpu{"cpu",
+                                            cpu_impl,
+                                            kMethod | kComplex | kPointwise | kLinear,
+                                            {"input", kFormat},
+                                            "The tensor in host memory."};
 const Op<Tensor(const Tensor&, OptDevice, bool, Format)> cuda{
     "cuda",
     cuda_impl,
-    kMethod | kComplex,
+    kMethod | kComplex | kPointwise | kLinear,
     {"input", {"device", none}, kNonBlocking, kFormat},
     "The tensor on a GPU, the current one by default. DeviceError says what is missing."};
-#define WT_CONVERSION(NAME, DTYPE)                   \
-  const Op<Tensor(const Tensor&, Format)> to_##NAME{ \
-      #NAME, convert_impl<DType::DTYPE>, kMethod | kComplex, {"input", kFormat}, "To " #DTYPE "."}
+#define WT_CONVERSION(NAME, DTYPE)                                                             \
+  const Op<Tensor(const Tensor&, Format)> to_##NAME{#NAME,                                     \
+                                                    convert_impl<DType::DTYPE>,                \
+                                                    kMethod | kComplex | kPointwise | kLinear, \
+                                                    {"input", kFormat},                        \
+                                                    "To " #DTYPE "."}
 WT_CONVERSION(float, Float32);
 WT_CONVERSION(double, Float64);
 WT_CONVERSION(half, Float16);

@@ -227,7 +227,7 @@ void check_probability(const char* op, double p) {
 decltype(dropout) dropout{
     "dropout",
     dropout_impl,
-    kNN | kRandom,
+    kNN | kRandom | kPointwise,
     {"input", {"p", 0.5}, {"training", true}, {"inplace", false}},
     "In training, zeros elements with probability p and scales the others by 1 / (1 - p)."};
 

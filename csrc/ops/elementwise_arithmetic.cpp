@@ -258,56 +258,73 @@ Tensor diff_impl(const Tensor& x, int64_t n, int64_t dim, const OptTensor& prepe
   return out;
 }
 
-constexpr uint32_t kBoth = kFunction | kMethod | kOut;
+constexpr uint32_t kBoth = kFunction | kMethod | kOut | kPointwise;
 const Arg kAlpha = Arg::integer("alpha", 1, kKeywordOnly);
 
 }  // namespace
 
-#define WT_ADD(name, doc)                                                                                  \
-  decltype(name) name{                                                                                     \
-      #name, name##_impl<Tensor, Tensor>, kBoth | kComplex, {"input", "other", kAlpha}, doc};              \
-  decltype(name##_ts) name##_ts{                                                                           \
-      #name, name##_impl<Tensor, Scalar>, kBoth | kComplex, {"input", "other", kAlpha}, doc};              \
-  decltype(name##_st) name##_st{                                                                           \
-      #name, name##_impl<Scalar, Tensor>, kFunction | kOut | kComplex, {"input", "other", kAlpha}, doc};   \
-  decltype(name##_) name##_{                                                                               \
-      #name "_", name##_inplace<Tensor>, kMethod | kComplex, {{"input", kWritten}, "other", kAlpha}, doc}; \
-  decltype(name##_ts_) name##_ts_ {                                                                        \
-    #name "_", name##_inplace<Scalar>, kMethod | kComplex, {{"input", kWritten}, "other", kAlpha}, doc     \
+#define WT_ADD(name, doc)                                                                     \
+  decltype(name) name{                                                                        \
+      #name, name##_impl<Tensor, Tensor>, kBoth | kComplex, {"input", "other", kAlpha}, doc}; \
+  decltype(name##_ts) name##_ts{                                                              \
+      #name, name##_impl<Tensor, Scalar>, kBoth | kComplex, {"input", "other", kAlpha}, doc}; \
+  decltype(name##_st) name##_st{#name,                                                        \
+                                name##_impl<Scalar, Tensor>,                                  \
+                                kFunction | kOut | kComplex | kPointwise,                     \
+                                {"input", "other", kAlpha},                                   \
+                                doc};                                                         \
+  decltype(name##_) name##_{#name "_",                                                        \
+                            name##_inplace<Tensor>,                                           \
+                            kMethod | kComplex | kPointwise,                                  \
+                            {{"input", kWritten}, "other", kAlpha},                           \
+                            doc};                                                             \
+  decltype(name##_ts_) name##_ts_ {                                                           \
+    #name "_", name##_inplace<Scalar>, kMethod | kComplex | kPointwise,                       \
+        {{"input", kWritten}, "other", kAlpha}, doc                                           \
   }
-#define WT_MUL(name, doc)                                                                             \
-  decltype(name) name{#name, name##_impl<Tensor, Tensor>, kBoth | kComplex, {"input", "other"}, doc}; \
-  decltype(name##_ts) name##_ts{                                                                      \
-      #name, name##_impl<Tensor, Scalar>, kBoth | kComplex, {"input", "other"}, doc};                 \
-  decltype(name##_st) name##_st{                                                                      \
-      #name, name##_impl<Scalar, Tensor>, kFunction | kOut | kComplex, {"input", "other"}, doc};      \
-  decltype(name##_) name##_{                                                                          \
-      #name "_", name##_inplace<Tensor>, kMethod | kComplex, {{"input", kWritten}, "other"}, doc};    \
-  decltype(name##_ts_) name##_ts_ {                                                                   \
-    #name "_", name##_inplace<Scalar>, kMethod | kComplex, {{"input", kWritten}, "other"}, doc        \
+#define WT_MUL(name, doc)                                                                                   \
+  decltype(name) name{#name, name##_impl<Tensor, Tensor>, kBoth | kComplex, {"input", "other"}, doc};       \
+  decltype(name##_ts) name##_ts{                                                                            \
+      #name, name##_impl<Tensor, Scalar>, kBoth | kComplex, {"input", "other"}, doc};                       \
+  decltype(name##_st) name##_st{#name,                                                                      \
+                                name##_impl<Scalar, Tensor>,                                                \
+                                kFunction | kOut | kComplex | kPointwise,                                   \
+                                {"input", "other"},                                                         \
+                                doc};                                                                       \
+  decltype(name##_) name##_{#name "_",                                                                      \
+                            name##_inplace<Tensor>,                                                         \
+                            kMethod | kComplex | kPointwise,                                                \
+                            {{"input", kWritten}, "other"},                                                 \
+                            doc};                                                                           \
+  decltype(name##_ts_) name##_ts_ {                                                                         \
+    #name "_", name##_inplace<Scalar>, kMethod | kComplex | kPointwise, {{"input", kWritten}, "other"}, doc \
   }
 
 WT_ADD(add, "input + alpha * other, broadcast.");
 WT_ADD(sub, "input - alpha * other, broadcast.");
 WT_MUL(mul, "input * other, broadcast.");
 WT_MUL(div, "input / other, broadcast; integers give the default floating dtype.");
-decltype(neg) neg{"neg", neg_impl, kBoth | kComplex, {"input"}, "-input."};
-decltype(neg_) neg_{"neg_", neg_inplace, kMethod | kComplex, {{"input", kWritten}}, "neg in place."};
+decltype(neg) neg{"neg", neg_impl, kBoth | kComplex | kLinear, {"input"}, "-input."};
+decltype(neg_) neg_{
+    "neg_", neg_inplace, kMethod | kComplex | kPointwise, {{"input", kWritten}}, "neg in place."};
 namespace {
 const Alias multiply{"multiply", "mul"}, subtract{"subtract", "sub"}, divide{"divide", "div"},
     true_divide{"true_divide", "div"}, negative{"negative", "neg"};
-const Op<Tensor(const Tensor&, const Tensor&, const Scalar&)> rsub{
-    "rsub", rsub_impl, kFunction | kComplex, {"input", "other", kAlpha}, "other - alpha * input, broadcast."};
+const Op<Tensor(const Tensor&, const Tensor&, const Scalar&)> rsub{"rsub",
+                                                                   rsub_impl,
+                                                                   kFunction | kComplex | kPointwise,
+                                                                   {"input", "other", kAlpha},
+                                                                   "other - alpha * input, broadcast."};
 const Op<Tensor(const Tensor&, const Scalar&, const Scalar&)> rsub_ts{
     "rsub",
     rsub_ts_impl,
-    kFunction | kComplex,
+    kFunction | kComplex | kPointwise,
     {"input", "other", Arg::integer("alpha", 1)},
     "other - alpha * input."};
 const Op<Tensor(const Tensor&, int64_t, int64_t, const OptTensor&, const OptTensor&)> diff{
     "diff",
     diff_impl,
-    kBoth | kComplex,
+    kFunction | kMethod | kOut | kComplex | kAlongDims | kLinear,
     {"input", Arg::integer("n", 1), Arg::integer("dim", -1), {"prepend", none}, {"append", none}},
     "Differences of neighbours along dim, n times; prepend and append are joined on first."};
 }  // namespace

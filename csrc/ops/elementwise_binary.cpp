@@ -50,8 +50,8 @@ WT_BINARY_TT_(floor_divide);
 WT_BINARY_TS(floor_divide, kNoFacts, "Quotient rounded down.");
 WT_BINARY_TS_(floor_divide);
 namespace {
-const BinaryStOp floor_divide_st{"floor_divide", binary_impl<floor_divide_def, Scalar, Tensor>, kFunction,
-                                 WT_BINARY_ARGS, "Quotient rounded down."};
+const BinaryStOp floor_divide_st{"floor_divide", binary_impl<floor_divide_def, Scalar, Tensor>,
+                                 kFunction | kPointwise, WT_BINARY_ARGS, "Quotient rounded down."};
 }
 // div with a rounding mode: the gradient is zero.
 WT_BINARY_DEF(trunc_divide, "DivBackward1", Same, true, check_no_bool, no_gradient(g), no_gradient(g))
@@ -93,10 +93,16 @@ decltype(div_mode) div_mode{
     "div", div_mode_impl<Tensor>, kBothOut | kComplex, {"input", "other", kMode}, kDivDoc};
 decltype(div_mode_ts) div_mode_ts{
     "div", div_mode_impl<Scalar>, kBothOut | kComplex, {"input", "other", kMode}, kDivDoc};
-decltype(div_mode_) div_mode_{
-    "div_", div_mode_inplace<Tensor>, kMethod | kComplex, {{"input", kWritten}, "other", kMode}, kDivDoc};
-decltype(div_mode_ts_) div_mode_ts_{
-    "div_", div_mode_inplace<Scalar>, kMethod | kComplex, {{"input", kWritten}, "other", kMode}, kDivDoc};
+decltype(div_mode_) div_mode_{"div_",
+                              div_mode_inplace<Tensor>,
+                              kMethod | kComplex | kPointwise,
+                              {{"input", kWritten}, "other", kMode},
+                              kDivDoc};
+decltype(div_mode_ts_) div_mode_ts_{"div_",
+                                    div_mode_inplace<Scalar>,
+                                    kMethod | kComplex | kPointwise,
+                                    {{"input", kWritten}, "other", kMode},
+                                    kDivDoc};
 
 // ---- powers ----
 namespace {
@@ -171,16 +177,19 @@ decltype(pow_ts) pow_ts{
     "pow", pow_scalar, kBothOut | kComplex | kFloat32Cuda, {"input", kExponent}, "input ** exponent."};
 decltype(pow_st) pow_st{"pow",
                         binary_impl<pow_def, Scalar, Tensor>,
-                        kFunction | kOut | kComplex | kFloat32Cuda,
+                        kFunction | kOut | kComplex | kFloat32Cuda | kPointwise,
                         {{"self"}, kExponent},
                         "input ** exponent."};
 decltype(pow_) pow_{"pow_",
                     binary_inplace<pow_def, Tensor>,
-                    kMethod | kComplex,
+                    kMethod | kComplex | kPointwise,
                     {{"input", kWritten}, kExponent},
                     "pow in place."};
-decltype(pow_ts_) pow_ts_{
-    "pow_", pow_scalar_inplace, kMethod | kComplex, {{"input", kWritten}, kExponent}, "pow in place."};
+decltype(pow_ts_) pow_ts_{"pow_",
+                          pow_scalar_inplace,
+                          kMethod | kComplex | kPointwise,
+                          {{"input", kWritten}, kExponent},
+                          "pow in place."};
 namespace {
 // In float64 whatever the dtypes.
 BinaryDef float_power_def{
@@ -202,12 +211,21 @@ const BinaryOp float_power_tt{
     "float_power", float_power<Tensor, Tensor>, kBothOut, {"input", kExponent}, kFloatPower};
 const BinaryTsOp float_power_ts{
     "float_power", float_power<Tensor, Scalar>, kBothOut, {"input", kExponent}, kFloatPower};
-const BinaryStOp float_power_st{
-    "float_power", float_power<Scalar, Tensor>, kFunction | kOut, {"input", kExponent}, kFloatPower};
-const BinaryOp float_power_tt_{
-    "float_power_", float_power_into<Tensor>, kMethod, {{"input", kWritten}, kExponent}, kFloatPower};
-const BinaryTsOp float_power_ts_{
-    "float_power_", float_power_into<Scalar>, kMethod, {{"input", kWritten}, kExponent}, kFloatPower};
+const BinaryStOp float_power_st{"float_power",
+                                float_power<Scalar, Tensor>,
+                                kFunction | kOut | kPointwise,
+                                {"input", kExponent},
+                                kFloatPower};
+const BinaryOp float_power_tt_{"float_power_",
+                               float_power_into<Tensor>,
+                               kMethod | kPointwise,
+                               {{"input", kWritten}, kExponent},
+                               kFloatPower};
+const BinaryTsOp float_power_ts_{"float_power_",
+                                 float_power_into<Scalar>,
+                                 kMethod | kPointwise,
+                                 {{"input", kWritten}, kExponent},
+                                 kFloatPower};
 }  // namespace
 
 // ---- maxima ----

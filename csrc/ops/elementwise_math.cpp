@@ -104,15 +104,21 @@ Tensor polygamma_impl(int64_t n, const Tensor& x) {
 decltype(logit) logit{
     "logit", logit_impl, kBothOut | kSpecial, {"input", {"eps", none}}, "log(input / (1 - input))."};
 decltype(logit_) logit_{
-    "logit_", logit_inplace, kMethod, {{"input", kWritten}, {"eps", none}}, "logit in place."};
-decltype(polygamma) polygamma{
-    "polygamma", polygamma_impl, kFunction | kSpecial | kOut, {"n", "input"}, "Derivative n of digamma."};
+    "logit_", logit_inplace, kMethod | kPointwise, {{"input", kWritten}, {"eps", none}}, "logit in place."};
+decltype(polygamma) polygamma{"polygamma",
+                              polygamma_impl,
+                              kFunction | kSpecial | kOut | kPointwise,
+                              {"n", "input"},
+                              "Derivative n of digamma."};
 
 namespace {
-const UnaryOp expit{
-    "expit", unary_impl<sigmoid_def>, kSpecial | kOut | kComplex, {"input"}, "1 / (1 + exp(-input))."};
-const UnaryOp gammaln{"gammaln", unary_impl<lgamma_def>, kSpecial | kOut, {"input"}, "lgamma."};
-const UnaryOp psi{"psi", unary_impl<digamma_def>, kSpecial | kOut, {"input"}, "digamma."};
+const UnaryOp expit{"expit",
+                    unary_impl<sigmoid_def>,
+                    kSpecial | kOut | kComplex | kPointwise,
+                    {"input"},
+                    "1 / (1 + exp(-input))."};
+const UnaryOp gammaln{"gammaln", unary_impl<lgamma_def>, kSpecial | kOut | kPointwise, {"input"}, "lgamma."};
+const UnaryOp psi{"psi", unary_impl<digamma_def>, kSpecial | kOut | kPointwise, {"input"}, "digamma."};
 const Alias arcsin{"arcsin", "asin"};
 const Alias arccos{"arccos", "acos"};
 const Alias arctan{"arctan", "atan"};

@@ -11,7 +11,7 @@
 namespace warptape::ops {
 namespace {
 
-constexpr uint32_t kBoth = kFunction | kMethod | kOut;
+constexpr uint32_t kBoth = kFunction | kMethod | kOut | kPointwise;
 
 // ---- divisors ------------------------------------------------------------------------------------------
 
@@ -154,7 +154,7 @@ const Op<Tensor(const Tensor&, int64_t)> mvlgamma{
     "mvlgamma", mvlgamma_impl, kBoth, {"input", "p"}, "The logarithm of the gamma function of dimension p."},
     multigammaln{"multigammaln",
                  mvlgamma_impl,
-                 kSpecial | kOut,
+                 kSpecial | kOut | kPointwise,
                  {"input", "p"},
                  "The logarithm of the gamma function of dimension p."};
 const auto mvlgamma_ = in_place<mvlgamma>("mvlgamma_");

@@ -244,20 +244,29 @@ const char kClampDoc[] = "input limited to [min, max].";
 const char kLerpDoc[] = "input + weight * (end - input).";
 const Arg kMin{"min", none}, kMax{"max", none}, kValue = Arg::integer("value", 1, kKeywordOnly);
 const Arg kSelf{"input", kWritten};
-constexpr uint32_t kPair = kFunction | kMethod;
+constexpr uint32_t kPair = kFunction | kMethod | kPointwise;
 }  // namespace
 
 decltype(where) where{"where",
                       where_impl<Tensor, Tensor>,
-                      kFunction | kOut | kComplex,
+                      kFunction | kOut | kComplex | kPointwise,
                       {"condition", "input", "other"},
                       kWhereDoc};
-decltype(where_ts) where_ts{
-    "where", where_impl<Tensor, Scalar>, kFunction | kComplex, {"condition", "input", "other"}, kWhereDoc};
-decltype(where_st) where_st{
-    "where", where_impl<Scalar, Tensor>, kFunction | kComplex, {"condition", "input", "other"}, kWhereDoc};
-decltype(where_ss) where_ss{
-    "where", where_impl<Scalar, Scalar>, kFunction | kComplex, {"condition", "input", "other"}, kWhereDoc};
+decltype(where_ts) where_ts{"where",
+                            where_impl<Tensor, Scalar>,
+                            kFunction | kComplex | kPointwise,
+                            {"condition", "input", "other"},
+                            kWhereDoc};
+decltype(where_st) where_st{"where",
+                            where_impl<Scalar, Tensor>,
+                            kFunction | kComplex | kPointwise,
+                            {"condition", "input", "other"},
+                            kWhereDoc};
+decltype(where_ss) where_ss{"where",
+                            where_impl<Scalar, Scalar>,
+                            kFunction | kComplex | kPointwise,
+                            {"condition", "input", "other"},
+                            kWhereDoc};
 namespace {
 std::vector<Tensor> where_positions(const Tensor& c) { return std::get<1>(nonzero_as(c, true)); }
 const Op<std::vector<Tensor>(const Tensor&)> where_only{
@@ -271,10 +280,16 @@ template <class B>
 Tensor where_method(const Tensor& x, const Tensor& c, const B& b) {
   return where_impl<Tensor, B>(c, x, b);
 }
-const Op<Tensor(const Tensor&, const Tensor&, const Tensor&)> where_m{
-    "where", where_method<Tensor>, kMethod | kComplex, {"input", "condition", "other"}, kWhereDoc};
-const Op<Tensor(const Tensor&, const Tensor&, const Scalar&)> where_m_ts{
-    "where", where_method<Scalar>, kMethod | kComplex, {"input", "condition", "other"}, kWhereDoc};
+const Op<Tensor(const Tensor&, const Tensor&, const Tensor&)> where_m{"where",
+                                                                      where_method<Tensor>,
+                                                                      kMethod | kComplex | kPointwise,
+                                                                      {"input", "condition", "other"},
+                                                                      kWhereDoc};
+const Op<Tensor(const Tensor&, const Tensor&, const Scalar&)> where_m_ts{"where",
+                                                                         where_method<Scalar>,
+                                                                         kMethod | kComplex | kPointwise,
+                                                                         {"input", "condition", "other"},
+                                                                         kWhereDoc};
 }  // namespace
 
 // Overloads of tensors come first: a 0-dim bound has a dtype and may want a gradient.
@@ -301,18 +316,20 @@ const BinaryTsOp clamp_min{"clamp_min", clamp_min_impl, kBothOut, {"input", "min
 
 decltype(lerp) lerp{"lerp", lerp_impl<Tensor>, kBothOut | kComplex, {"input", "end", "weight"}, kLerpDoc};
 decltype(lerp_s) lerp_s{"lerp", lerp_impl<Scalar>, kBothOut | kComplex, {"input", "end", "weight"}, kLerpDoc};
-decltype(lerp_) lerp_{"lerp_", lerp_inplace<Tensor>, kMethod | kComplex, {kSelf, "end", "weight"}, kLerpDoc};
+decltype(lerp_) lerp_{
+    "lerp_", lerp_inplace<Tensor>, kMethod | kComplex | kPointwise, {kSelf, "end", "weight"}, kLerpDoc};
 decltype(lerp_s_) lerp_s_{
-    "lerp_", lerp_inplace<Scalar>, kMethod | kComplex, {kSelf, "end", "weight"}, kLerpDoc};
+    "lerp_", lerp_inplace<Scalar>, kMethod | kComplex | kPointwise, {kSelf, "end", "weight"}, kLerpDoc};
 
-#define WT_ADDC(NAME, DOC)                                                                              \
-  decltype(NAME) NAME{#NAME,                                                                            \
-                      addc_impl<NAME##_def>,                                                            \
-                      kBothOut | kComplex | kWidestCuda,                                                \
-                      {"input", "tensor1", "tensor2", kValue},                                          \
-                      DOC};                                                                             \
-  decltype(NAME##_) NAME##_ {                                                                           \
-    #NAME "_", addc_inplace<NAME##_def>, kMethod | kComplex, {kSelf, "tensor1", "tensor2", kValue}, DOC \
+#define WT_ADDC(NAME, DOC)                                                \
+  decltype(NAME) NAME{#NAME,                                              \
+                      addc_impl<NAME##_def>,                              \
+                      kBothOut | kComplex | kWidestCuda,                  \
+                      {"input", "tensor1", "tensor2", kValue},            \
+                      DOC};                                               \
+  decltype(NAME##_) NAME##_ {                                             \
+    #NAME "_", addc_inplace<NAME##_def>, kMethod | kComplex | kPointwise, \
+        {kSelf, "tensor1", "tensor2", kValue}, DOC                        \
   }
 WT_ADDC(addcmul, "input + value * tensor1 * tensor2.");
 WT_ADDC(addcdiv, "input + value * tensor1 / tensor2.");

@@ -22,8 +22,11 @@ void check_integral(const char* op, const Tensor& x) {
 #define WT_CHECKED(NAME, NODE, RULE, SAVES, CHECK, DOC, ...)                    \
   WT_UNARY_BACKWARD(NAME, NODE, RULE, SAVES, CHECK, __VA_ARGS__)                \
   decltype(NAME) NAME{#NAME, unary_impl<NAME##_def>, kBothOut, {"input"}, DOC}; \
-  decltype(NAME##_) NAME##_{                                                    \
-      #NAME "_", unary_inplace<NAME##_def>, kMethod | kFunction, {{"input", kWritten}}, #NAME " in place."}
+  decltype(NAME##_) NAME##_{#NAME "_",                                          \
+                            unary_inplace<NAME##_def>,                          \
+                            kMethod | kFunction | kPointwise,                   \
+                            {{"input", kWritten}},                              \
+                            #NAME " in place."}
 
 WT_UNARY_BACKWARD(abs, "AbsBackward0", Same, Input, nullptr, WT_FUSED(abs_backward, g* sign(s)))
 namespace {
@@ -35,7 +38,7 @@ Tensor abs_inplace(const Tensor& x) {
 }  // namespace
 decltype(abs) abs{"abs", abs_impl, kBothOut | kComplex, {"input"}, "Absolute value."};
 decltype(abs_) abs_{
-    "abs_", abs_inplace, kMethod | kFunction | kComplex, {{"input", kWritten}}, "abs in place."};
+    "abs_", abs_inplace, kMethod | kFunction | kComplex | kPointwise, {{"input", kWritten}}, "abs in place."};
 WT_UNARY(sign, "SignBackward0", Same, Nothing, kNoFacts, "-1, 0 or 1.", no_gradient(g));
 WT_UNARY_BACKWARD(square, "SquareBackward0", Same, Input, nullptr, g * s * 2)
 namespace {
@@ -50,8 +53,11 @@ Tensor square_inplace(const Tensor& x) {
 }
 }  // namespace
 decltype(square) square{"square", square_impl, kBothOut | kComplex, {"input"}, "input * input."};
-decltype(square_) square_{
-    "square_", square_inplace, kMethod | kFunction | kComplex, {{"input", kWritten}}, "square in place."};
+decltype(square_) square_{"square_",
+                          square_inplace,
+                          kMethod | kFunction | kComplex | kPointwise,
+                          {{"input", kWritten}},
+                          "square in place."};
 WT_CHECKED(floor, "FloorBackward0", Same, Nothing, check_not_bool, "Largest integer not above.",
            no_gradient(g));
 WT_CHECKED(ceil, "CeilBackward0", Same, Nothing, check_not_bool, "Smallest integer not below.",
@@ -74,9 +80,10 @@ Tensor positive_impl(const Tensor& x) {
 }  // namespace
 decltype(sgn) sgn{
     "sgn", sgn_impl, kBothOut | kComplex, {"input"}, "-1, 0 or 1; of complex numbers input / |input|."};
-decltype(sgn_) sgn_{"sgn_", sgn_inplace, kMethod | kComplex, {{"input", kWritten}}, "sgn in place."};
+decltype(sgn_) sgn_{
+    "sgn_", sgn_inplace, kMethod | kComplex | kPointwise, {{"input", kWritten}}, "sgn in place."};
 decltype(positive) positive{
-    "positive", positive_impl, kFunction | kMethod | kComplex, {"input"}, "input itself."};
+    "positive", positive_impl, kFunction | kMethod | kComplex | kPointwise, {"input"}, "input itself."};
 
 // ---- round(x, decimals): halves to even ----
 WT_UNARY_BACKWARD(round, "RoundBackward0", Same, Nothing, check_not_bool, no_gradient(g))
@@ -110,8 +117,11 @@ decltype(round) round{"round",
                       kBothOut | kSpecial,
                       {"input", kDecimals},
                       "To the nearest integer, halves to even."};
-decltype(round_) round_{
-    "round_", round_inplace, kMethod | kFunction, {{"input", kWritten}, kDecimals}, "round in place."};
+decltype(round_) round_{"round_",
+                        round_inplace,
+                        kMethod | kFunction | kPointwise,
+                        {{"input", kWritten}, kDecimals},
+                        "round in place."};
 
 // ---- predicates ----
 namespace {
@@ -126,9 +136,9 @@ ElementwiseSlot isnan_slot{"isnan"}, isinf_slot{"isinf"}, isfinite_slot{"isfinit
   }                                                                       \
   }                                                                       \
   decltype(NAME) NAME { #NAME, NAME##_impl, PLACES, {"input"}, DOC }
-WT_PREDICATE(isnan, kFunction | kMethod | kComplex, logical_or, "Where input is not a number.");
-WT_PREDICATE(isinf, kFunction | kMethod | kComplex, logical_or, "Where input is infinite.");
-WT_PREDICATE(isfinite, kFunction | kMethod | kComplex, logical_and, "Where input is finite.");
+WT_PREDICATE(isnan, kFunction | kMethod | kComplex | kPointwise, logical_or, "Where input is not a number.");
+WT_PREDICATE(isinf, kFunction | kMethod | kComplex | kPointwise, logical_or, "Where input is infinite.");
+WT_PREDICATE(isfinite, kFunction | kMethod | kComplex | kPointwise, logical_and, "Where input is finite.");
 WT_PREDICATE(isposinf, kBothOut, logical_or, "Where input is plus infinity.");
 WT_PREDICATE(isneginf, kBothOut, logical_or, "Where input is minus infinity.");
 WT_PREDICATE(signbit, kBothOut, logical_or, "Where the sign bit is set.");
@@ -138,7 +148,7 @@ decltype(logical_not) logical_not{
     "logical_not", unary_impl<logical_not_def>, kBothOut | kComplex, {"input"}, "Where input is zero."};
 decltype(logical_not_) logical_not_{"logical_not_",
                                     unary_inplace<logical_not_def>,
-                                    kMethod | kComplex,
+                                    kMethod | kComplex | kPointwise,
                                     {{"input", kWritten}},
                                     "logical_not in place."};
 // Of bools, the bits are the truth values.
@@ -152,8 +162,11 @@ Tensor bitwise_not_inplace(const Tensor& x) {
 }
 }  // namespace
 decltype(bitwise_not) bitwise_not{"bitwise_not", bitwise_not_impl, kBothOut, {"input"}, "~input."};
-decltype(bitwise_not_) bitwise_not_{
-    "bitwise_not_", bitwise_not_inplace, kMethod, {{"input", kWritten}}, "bitwise_not in place."};
+decltype(bitwise_not_) bitwise_not_{"bitwise_not_",
+                                    bitwise_not_inplace,
+                                    kMethod | kPointwise,
+                                    {{"input", kWritten}},
+                                    "bitwise_not in place."};
 
 // ---- nan_to_num ----
 namespace {
@@ -207,7 +220,7 @@ decltype(nan_to_num) nan_to_num{"nan_to_num",
                                 "NaN and infinities replaced: by 0 and the dtype's bounds where not given."};
 decltype(nan_to_num_) nan_to_num_{"nan_to_num_",
                                   nan_to_num_inplace,
-                                  kMethod | kFunction,
+                                  kMethod | kFunction | kPointwise,
                                   {{"input", kWritten}, {"nan", none}, {"posinf", none}, {"neginf", none}},
                                   "nan_to_num in place."};
 

@@ -427,17 +427,17 @@ const Op<Tensor(const Tensor&)> max_all_op{
     min_all_op{"min", min_all_impl, kBoth, {"input"}, "The smallest element; equal ones share the gradient."};
 // Before the dims: an integer tensor of one element could be read as one.
 const Op<Tensor(const Tensor&, const Tensor&)> max_two_op{
-    "max", max_two_impl, kBoth | kOut, {"input", "other"}, "maximum."},
-    min_two_op{"min", min_two_impl, kBoth | kOut, {"input", "other"}, "minimum."};
+    "max", max_two_impl, kBoth | kOut | kPointwise, {"input", "other"}, "maximum."},
+    min_two_op{"min", min_two_impl, kBoth | kOut | kPointwise, {"input", "other"}, "minimum."};
 const Op<Pair(const Tensor&, int64_t, bool)> max_dim_op{"max",
                                                         max_dim_impl,
-                                                        kBoth | kOut,
+                                                        kBoth | kOut | kAlongDims,
                                                         {"input", "dim", kKeep},
                                                         "The largest of a dim and where it is.",
                                                         {"values", "indices"}},
     min_dim_op{"min",
                min_dim_impl,
-               kBoth | kOut,
+               kBoth | kOut | kAlongDims,
                {"input", "dim", kKeep},
                "The smallest of a dim and where it is.",
                {"values", "indices"}};
@@ -450,7 +450,7 @@ const Op<Tensor(const Tensor&)> median_all_op{
                      "The lower middle value of those that are not nan."};
 const Op<Pair(const Tensor&, int64_t, bool)> median_op{"median",
                                                        median_impl,
-                                                       kBoth | kOut,
+                                                       kBoth | kOut | kAlongDims,
                                                        {"input", "dim", kKeep},
                                                        "The lower middle value of a dim and where it is.",
                                                        {"values", "indices"}},
@@ -463,32 +463,32 @@ const Op<Pair(const Tensor&, int64_t, bool)> median_op{"median",
 const Op<Pair(const Tensor&, int64_t, bool)> mode_op{
     "mode",
     mode_impl,
-    kBoth | kOut,
+    kBoth | kOut | kAlongDims,
     {"input", Arg::integer("dim", -1), kKeep},
     "The most frequent value of a dim, the smallest of several, and where it last is.",
     {"values", "indices"}};
 const Op<Pair(const Tensor&, std::optional<int64_t>, bool)> aminmax_op{
     "aminmax",
     aminmax_impl,
-    kBoth,
+    kBoth | kAlongDims,
     {"input", {"dim", none, kKeywordOnly}, {"keepdim", false, kKeywordOnly}},
     "The smallest and the largest element.",
     {"min", "max"}};
 const Op<Tensor(const Tensor&, std::optional<int64_t>, bool)> argmin_op{
     "argmin",
     argmin_impl,
-    kBoth | kOut,
+    kBoth | kOut | kAlongDims,
     {"input", {"dim", none}, kKeep},
     "Where the smallest element is; the first of equal ones."};
 const Op<Pair(const Tensor&, int64_t)> cummax_op{"cummax",
                                                  cummax_impl,
-                                                 kBoth,
+                                                 kBoth | kAlongDims,
                                                  {"input", "dim"},
                                                  "The largest so far along dim and where it was.",
                                                  {"values", "indices"}},
     cummin_op{"cummin",
               cummin_impl,
-              kBoth,
+              kBoth | kAlongDims,
               {"input", "dim"},
               "The smallest so far along dim and where it was.",
               {"values", "indices"}};
@@ -507,32 +507,32 @@ const Op<Tensor(const Tensor&, int64_t, OptDType)> cumsum_op_{"cumsum_",
 
 decltype(argmax) argmax{"argmax",
                         argmax_impl,
-                        kBoth | kOut,
+                        kBoth | kOut | kAlongDims,
                         {"input", {"dim", none}, kKeep},
                         "Where the largest element is; the first of equal ones."};
 decltype(amax) amax{"amax",
                     amax_impl,
-                    kBoth | kOut,
+                    kBoth | kOut | kAlongDims,
                     {"input", {"dim", {}}, kKeep},
                     "The largest over dims; equal ones share the gradient."};
 decltype(amin) amin{"amin",
                     amin_impl,
-                    kBoth | kOut,
+                    kBoth | kOut | kAlongDims,
                     {"input", {"dim", {}}, kKeep},
                     "The smallest over dims; equal ones share the gradient."};
 decltype(cumsum) cumsum{"cumsum",
                         cumsum_impl,
-                        kBoth | kOut | kComplex | kFloat32Cuda,
+                        kBoth | kOut | kComplex | kFloat32Cuda | kAlongDims | kLinear,
                         {"input", "dim", {"dtype", none, kKeywordOnly}},
                         "The running sum along dim."};
 decltype(cumprod) cumprod{"cumprod",
                           cumprod_impl,
-                          kBoth | kOut | kComplex | kFloat32Cuda,
+                          kBoth | kOut | kComplex | kFloat32Cuda | kAlongDims,
                           {"input", "dim", {"dtype", none, kKeywordOnly}},
                           "The running product along dim."};
 decltype(logcumsumexp) logcumsumexp{"logcumsumexp",
                                     logcumsumexp_impl,
-                                    kBoth | kOut,
+                                    kBoth | kOut | kAlongDims,
                                     {"input", "dim"},
                                     "log of the running sum of exp along dim."};
 

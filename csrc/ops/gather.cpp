@@ -328,12 +328,12 @@ const Arg kSelf{"input", kWritten};
 
 decltype(gather) gather{"gather",
                         gather_impl,
-                        kBoth | kOut | kComplex | kMovesOnly,
+                        kBoth | kOut | kComplex | kMovesOnly | kAlongDims | kLinear,
                         {"input", "dim", "index", {"sparse_grad", false, kKeywordOnly}},
                         "out[i][j] = input[index[i][j]][j] for dim 0, and so on."};
 decltype(scatter_add) scatter_add{"scatter_add",
                                   scatter_add_impl,
-                                  kBoth | kComplex | kWidestCuda,
+                                  kBoth | kComplex | kWidestCuda | kAlongDims,
                                   {"input", "dim", "index", "src"},
                                   "A copy of input with src added at index along dim."};
 decltype(scatter_value) scatter_value{"_scatter_value",
@@ -343,41 +343,41 @@ decltype(scatter_value) scatter_value{"_scatter_value",
                                       "scatter of one number."};
 decltype(scatter) scatter{"scatter",
                           scatter_impl,
-                          kBoth | kComplex | kMovesOnly,
+                          kBoth | kComplex | kMovesOnly | kAlongDims,
                           {"input", "dim", "index", "src", {"reduce", none, kKeywordOnly}},
                           "A copy of input with src written at index along dim."};
 const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&, Reduce)> scatter_inplace_op{
     "scatter_",
     scatter_inplace,
-    kMethod | kComplex | kMovesOnly,
+    kMethod | kComplex | kMovesOnly | kAlongDims,
     {kSelf, "dim", "index", "src", {"reduce", none, kKeywordOnly}},
     "Writes src at index along dim."};
 const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Scalar&, Reduce)> scatter_number_op{
     "scatter",
     scatter_number_impl,
-    kBoth | kComplex | kMovesOnly,
+    kBoth | kComplex | kMovesOnly | kAlongDims,
     {"input", "dim", "index", "value", {"reduce", none, kKeywordOnly}},
     "A copy of input with a number written at index along dim."},
     scatter_number_inplace_op{"scatter_",
                               scatter_value_inplace,
-                              kMethod | kComplex | kMovesOnly,
+                              kMethod | kComplex | kMovesOnly | kAlongDims,
                               {kSelf, "dim", "index", "value", {"reduce", none, kKeywordOnly}},
                               "Writes a number at index along dim."};
 const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&)> scatter_add_op_{
     "scatter_add_",
     scatter_add_inplace,
-    kMethod | kComplex,
+    kMethod | kComplex | kAlongDims,
     {kSelf, "dim", "index", "src"},
     "Adds src at index along dim."};
 const Op<Tensor(const Tensor&, const Tensor&, std::optional<int64_t>)> take_along_dim_op{
     "take_along_dim",
     take_along_dim_impl,
-    kBoth | kOut | kComplex | kMovesOnly,
+    kBoth | kOut | kComplex | kMovesOnly | kAlongDims | kLinear,
     {"input", "indices", {"dim", none}},
     "gather with broadcasting; over the flattened input without dim."};
 decltype(index_select) index_select{"index_select",
                                     index_select_impl,
-                                    kBoth | kOut | kComplex | kMovesOnly,
+                                    kBoth | kOut | kComplex | kMovesOnly | kAlongDims | kLinear,
                                     {"input", "dim", "index"},
                                     "The slices of a dim at index."};
 decltype(index_add) index_add{"index_add",
@@ -388,7 +388,7 @@ decltype(index_add) index_add{"index_add",
 const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&, const Scalar&)> index_add_op_{
     "index_add_",
     index_add_inplace,
-    kMethod | kComplex,
+    kMethod | kComplex | kAlongDims,
     {kSelf, "dim", "index", "source", Arg::integer("alpha", 1, kKeywordOnly)},
     "Adds alpha * source at index along dim."};
 // Before the numbers: a tensor may want a gradient.
@@ -400,7 +400,7 @@ const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&)> index_fil
     "A copy with a 0-dim tensor's value in the slices at index."},
     index_fill_tensor_op_{"index_fill_",
                           index_fill_tensor_inplace,
-                          kMethod | kComplex | kMovesOnly,
+                          kMethod | kComplex | kMovesOnly | kAlongDims,
                           {kSelf, "dim", "index", "value"},
                           "Writes a 0-dim tensor's value into the slices at index."};
 const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Scalar&)> index_fill_op{
@@ -411,7 +411,7 @@ const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Scalar&)> index_fil
     "A copy with a number in the slices at index."},
     index_fill_op_{"index_fill_",
                    index_fill_inplace,
-                   kMethod | kComplex | kMovesOnly,
+                   kMethod | kComplex | kMovesOnly | kAlongDims,
                    {kSelf, "dim", "index", "value"},
                    "Writes a number into the slices at index."};
 const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&)> index_copy_op{

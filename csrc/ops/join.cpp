@@ -170,23 +170,31 @@ const Arg kDim = Arg::integer("dim", 0);
 const Op<std::vector<Tensor>(const Tensor&, const Tensor&, int64_t)> tensor_split_by_tensor{
     "tensor_split",
     tensor_split_tensor,
-    kBoth | kMixedDevices,
+    kBoth | kMixedDevices | kAlongDims | kLinear,
     {"input", "tensor_indices_or_sections", kDim},
     kSplitDoc};
-const Op<std::vector<Tensor>(const Tensor&, int64_t, int64_t)> tensor_split_op{
-    "tensor_split", tensor_split_sections, kBoth, {"input", "sections", kDim}, kSplitDoc};
-const Op<std::vector<Tensor>(const Tensor&, IntList, int64_t)> tensor_split_at{
-    "tensor_split", tensor_split_indices, kBoth, {"input", "indices", kDim}, kSplitDoc};
+const Op<std::vector<Tensor>(const Tensor&, int64_t, int64_t)> tensor_split_op{"tensor_split",
+                                                                               tensor_split_sections,
+                                                                               kBoth | kAlongDims | kLinear,
+                                                                               {"input", "sections", kDim},
+                                                                               kSplitDoc};
+const Op<std::vector<Tensor>(const Tensor&, IntList, int64_t)> tensor_split_at{"tensor_split",
+                                                                               tensor_split_indices,
+                                                                               kBoth | kAlongDims | kLinear,
+                                                                               {"input", "indices", kDim},
+                                                                               kSplitDoc};
 const char kHDoc[] =
     "Views along dim 1 (dim 0 of a one-dimensional tensor), of equal length or cut at indices.";
 const char kVDoc[] = "Views along dim 0, of equal length or cut at indices.";
 const char kDDoc[] = "Views along dim 2, of equal length or cut at indices.";
-const SectionsOp hsplit{"hsplit", split_sections<kH>, kBoth, {"input", "sections"}, kHDoc},
-    vsplit{"vsplit", split_sections<kV>, kBoth, {"input", "sections"}, kVDoc},
-    dsplit{"dsplit", split_sections<kD>, kBoth, {"input", "sections"}, kDDoc};
-const IndicesOp hsplit_at{"hsplit", split_indices<kH>, kBoth, {"input", "indices"}, kHDoc},
-    vsplit_at{"vsplit", split_indices<kV>, kBoth, {"input", "indices"}, kVDoc},
-    dsplit_at{"dsplit", split_indices<kD>, kBoth, {"input", "indices"}, kDDoc};
+const SectionsOp hsplit{
+    "hsplit", split_sections<kH>, kBoth | kAlongDims | kLinear, {"input", "sections"}, kHDoc},
+    vsplit{"vsplit", split_sections<kV>, kBoth | kAlongDims | kLinear, {"input", "sections"}, kVDoc},
+    dsplit{"dsplit", split_sections<kD>, kBoth | kAlongDims | kLinear, {"input", "sections"}, kDDoc};
+const IndicesOp hsplit_at{
+    "hsplit", split_indices<kH>, kBoth | kAlongDims | kLinear, {"input", "indices"}, kHDoc},
+    vsplit_at{"vsplit", split_indices<kV>, kBoth | kAlongDims | kLinear, {"input", "indices"}, kVDoc},
+    dsplit_at{"dsplit", split_indices<kD>, kBoth | kAlongDims | kLinear, {"input", "indices"}, kDDoc};
 
 // ---- one shape for all ---------------------------------------------------------------------------------
 

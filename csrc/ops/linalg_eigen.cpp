@@ -256,7 +256,7 @@ Triple svd_impl(const Tensor& A, bool some, bool compute_uv) {
 
 decltype(linalg_eigh) linalg_eigh{"eigh",
                                   eigh_impl,
-                                  kLinalg | kFloats,
+                                  kLinalg | kFloats | kLeading,
                                   {"A", {"UPLO", "L"}},
                                   "Eigenvalues [*, n], ascending, and eigenvectors in columns of Hermitian "
                                   "matrices, of which only the lower "
@@ -264,12 +264,12 @@ decltype(linalg_eigh) linalg_eigh{"eigh",
                                   {"eigenvalues", "eigenvectors"}};
 decltype(eigvalsh) eigvalsh{"eigvalsh",
                             eigvalsh_impl,
-                            kLinalg | kFloats,
+                            kLinalg | kFloats | kLeading,
                             {"A", {"UPLO", "L"}},
                             "The eigenvalues of eigh, with a derivative also where some are equal."};
 decltype(linalg_svd) linalg_svd{"svd",
                                 linalg_svd_impl,
-                                kLinalg | kFloats,
+                                kLinalg | kFloats | kLeading,
                                 {"A", {"full_matrices", true}, {"driver", none, kKeywordOnly}},
                                 "U [*, m, m], singular values S [*, k], descending, and Vh [*, n, n] with U "
                                 "diag(S) Vh = A; [*, m, k] and "
@@ -277,7 +277,7 @@ decltype(linalg_svd) linalg_svd{"svd",
                                 {"U", "S", "Vh"}};
 decltype(svdvals) svdvals{"svdvals",
                           svdvals_impl,
-                          kLinalg | kFloats,
+                          kLinalg | kFloats | kLeading,
                           {"A", {"driver", none, kKeywordOnly}},
                           "The singular values of svd, with a derivative also where some are equal."};
 
@@ -285,18 +285,18 @@ namespace {
 
 const Op<Pair(const Tensor&)> eig{"eig",
                                   eig_impl,
-                                  kLinalg | kFloats,
+                                  kLinalg | kFloats | kLeading,
                                   {"A"},
                                   "Eigenvalues [*, n], in no order, and eigenvectors in columns of norm 1 of "
                                   "square matrices; complex, also "
                                   "of real matrices.",
                                   {"eigenvalues", "eigenvectors"}};
 const Op<Tensor(const Tensor&)> eigvals{
-    "eigvals", eigvals_impl, kLinalg | kFloats, {"A"}, "The eigenvalues of eig."};
+    "eigvals", eigvals_impl, kLinalg | kFloats | kLeading, {"A"}, "The eigenvalues of eig."};
 const Op<Triple(const Tensor&, bool, bool)> svd{
     "svd",
     svd_impl,
-    kFunction | kMethod | kFloats,
+    kFunction | kMethod | kFloats | kLeading,
     {"input", {"some", true}, {"compute_uv", true}},
     "linalg.svd under its older name: (U, S, V), A = U diag(S) V^H; zeros for U and V without `compute_uv`.",
     {"U", "S", "V"}};

@@ -68,7 +68,7 @@ Tensor cholesky_impl(const Tensor& A, bool upper) {
 const Op<Factored(const Tensor&, bool, bool)> cholesky_ex{
     "cholesky_ex",
     cholesky_ex_impl,
-    kLinalg | kFloats,
+    kLinalg | kFloats | kLeading,
     {"A", {"upper", false, kKeywordOnly}, {"check_errors", false, kKeywordOnly}},
     "cholesky, with the order of the first leading minor that is not positive as info (*), 0 where all are; "
     "L is factored until there.",
@@ -76,13 +76,13 @@ const Op<Factored(const Tensor&, bool, bool)> cholesky_ex{
 const Op<Tensor(const Tensor&, bool)> linalg_cholesky{
     "cholesky",
     linalg_cholesky_impl,
-    kLinalg | kFloats,
+    kLinalg | kFloats | kLeading,
     {"A", {"upper", false, kKeywordOnly}},
     "The lower factor L with L L^H = A of Hermitian positive definite matrices, or its adjoint; only one "
     "triangle of A is read."},
     cholesky{"cholesky",
              cholesky_impl,
-             kBoth | kFloats,
+             kBoth | kFloats | kLeading,
              {"input", {"upper", false}},
              "linalg.cholesky under its older name."};
 
@@ -250,7 +250,7 @@ namespace {
 const Op<Factored(const Tensor&, bool)> lu_factor{
     "lu_factor",
     lu_factor_impl,
-    kLinalg | kFloats,
+    kLinalg | kFloats | kLeading,
     {"A", kPivot},
     "The factors of A = P L U in one tensor (L below the diagonal, without its ones), and int32 pivots [*, "
     "k]: "
@@ -259,14 +259,14 @@ const Op<Factored(const Tensor&, bool)> lu_factor{
 const Op<FactoredInfo(const Tensor&, bool)> lu{
     "lu",
     lu_impl,
-    kLinalg | kFloats,
+    kLinalg | kFloats | kLeading,
     {"A", kPivot},
     "P [*, m, m], L [*, m, k] with ones on its diagonal, and U [*, k, n], with P L U = A.",
     {"P", "L", "U"}};
 const Op<std::vector<Tensor>(const Tensor&, bool, bool)> old_lu{
     "lu",
     old_lu_impl,
-    kBoth | kComplex | kFloat32Cpu,
+    kBoth | kComplex | kFloat32Cpu | kLeading,
     {"A", {"pivot", true}, {"get_infos", false}},
     "linalg.lu_factor under its older name; with `get_infos`, linalg.lu_factor_ex."};
 const Op<FactoredInfo(const Tensor&, const Tensor&, bool, bool)> lu_unpack{
@@ -279,13 +279,13 @@ const Op<FactoredInfo(const Tensor&, const Tensor&, bool, bool)> lu_unpack{
 const Op<Tensor(const Tensor&, const Tensor&, const Tensor&, bool, bool)> linalg_lu_solve{
     "lu_solve",
     linalg_lu_solve_impl,
-    kLinalg | kFloats,
+    kLinalg | kFloats | kLeading,
     {"LU", "pivots", "B", {"left", true, kKeywordOnly}, {"adjoint", false, kKeywordOnly}},
     "X with A X = B, or X A = B without `left`, or of A^H with `adjoint`, by the result of lu_factor."};
 const Op<Tensor(const Tensor&, const Tensor&, const Tensor&)> lu_solve{
     "lu_solve",
     lu_solve_impl,
-    kBoth | kFloats,
+    kBoth | kFloats | kLeading,
     {"b", "LU_data", "LU_pivots"},
     "linalg.lu_solve under its older name."};
 

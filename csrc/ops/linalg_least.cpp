@@ -257,17 +257,20 @@ using ByTensors = Op<Tensor(const Tensor&, const OptTensor&, const OptTensor&, b
 using ByNumber = Op<Tensor(const Tensor&, double, bool)>;
 using ByTensor = Op<Tensor(const Tensor&, const Tensor&, bool)>;
 const ByNumbers rank_numbers_op{
-    "matrix_rank", rank_numbers, kLinalg | kFloats, {"A", kAtol, kRtol, kHermitian}, kRankDoc},
-    pinv_numbers_op{"pinv", pinv_numbers, kLinalg | kFloats, {"A", kAtol, kRtol, kHermitian}, kPinvDoc};
+    "matrix_rank", rank_numbers, kLinalg | kFloats | kLeading, {"A", kAtol, kRtol, kHermitian}, kRankDoc},
+    pinv_numbers_op{
+        "pinv", pinv_numbers, kLinalg | kFloats | kLeading, {"A", kAtol, kRtol, kHermitian}, kPinvDoc};
 const ByTensors rank_tensors_op{
-    "matrix_rank", rank_tensors, kLinalg | kFloats, {"A", kAtol, kRtol, kHermitian}, kRankDoc},
-    pinv_tensors_op{"pinv", pinv_tensors, kLinalg | kFloats, {"A", kAtol, kRtol, kHermitian}, kPinvDoc};
-const ByNumber rank_tol_op{"matrix_rank", rank_tol, kLinalg | kFloats, {"A", "tol", kHermitianToo}, kRankDoc},
-    pinv_rcond_op{"pinv", pinv_rcond, kLinalg | kFloats, {"A", "rcond", kHermitianToo}, kPinvDoc};
+    "matrix_rank", rank_tensors, kLinalg | kFloats | kLeading, {"A", kAtol, kRtol, kHermitian}, kRankDoc},
+    pinv_tensors_op{
+        "pinv", pinv_tensors, kLinalg | kFloats | kLeading, {"A", kAtol, kRtol, kHermitian}, kPinvDoc};
+const ByNumber rank_tol_op{
+    "matrix_rank", rank_tol, kLinalg | kFloats | kLeading, {"A", "tol", kHermitianToo}, kRankDoc},
+    pinv_rcond_op{"pinv", pinv_rcond, kLinalg | kFloats | kLeading, {"A", "rcond", kHermitianToo}, kPinvDoc};
 const ByTensor rank_tol_tensor_op{
-    "matrix_rank", rank_tol_tensor, kLinalg | kFloats, {"A", "tol", kHermitianToo}, kRankDoc},
+    "matrix_rank", rank_tol_tensor, kLinalg | kFloats | kLeading, {"A", "tol", kHermitianToo}, kRankDoc},
     pinv_rcond_tensor_op{
-        "pinv", pinv_rcond_tensor, kLinalg | kFloats, {"A", "rcond", kHermitianToo}, kPinvDoc};
+        "pinv", pinv_rcond_tensor, kLinalg | kFloats | kLeading, {"A", "rcond", kHermitianToo}, kPinvDoc};
 const Op<Tensor(const Tensor&, double)> pinverse{"pinverse",
                                                  pinverse_impl,
                                                  kFunction | kMethod | kComplex | kFloat32Cpu,

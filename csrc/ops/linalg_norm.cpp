@@ -185,13 +185,13 @@ const Op<Tensor(const Tensor&, const Tensor&, const Scalar&)> dist{
 const Op<Tensor(const Tensor&, const OptScalar&)> cond{
     "cond",
     cond_impl,
-    kLinalg | kOut | kComplex | kFloat32Cpu,
+    kLinalg | kOut | kComplex | kFloat32Cpu | kLeading,
     {"A", {"p", none}},
     "The condition numbers: the ratio of the largest and the smallest singular value, of which p=-2 is the "
     "inverse, or the norm times that of the inverse; inf for singular matrices."};
 const Op<Tensor(const Tensor&, Name)> cond_name{"cond",
                                                 cond_name_impl,
-                                                kLinalg | kOut | kComplex | kFloat32Cpu,
+                                                kLinalg | kOut | kComplex | kFloat32Cpu | kLeading,
                                                 {"A", "p"},
                                                 "cond by the norms \"fro\" or \"nuc\"."};
 

@@ -220,12 +220,12 @@ Tensor chain_matmul_impl(TensorList list) {
 const Op<Tensor(const Tensor&, int64_t)> matrix_power{
     "matrix_power",
     matrix_power_impl,
-    kBoth | kLinalg | kOut | kComplex,
+    kBoth | kLinalg | kOut | kComplex | kLeading,
     {"input", "n"},
     "Square matrices times themselves n times; of the inverse for negative n."};
 const Unary matrix_exp{"matrix_exp",
                        matrix_exp_impl,
-                       kBoth | kLinalg | kComplex,
+                       kBoth | kLinalg | kComplex | kLeading,
                        {"input"},
                        "The exponentials of square matrices, by scaling and squaring."};
 const Binary linalg_cross{"cross",

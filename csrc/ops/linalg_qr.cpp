@@ -185,7 +185,7 @@ Pair qr_impl(const Tensor& A, bool some) {
 const Op<Pair(const Tensor&, std::string_view)> linalg_qr{
     "qr",
     linalg_qr_impl,
-    kLinalg | kFloats,
+    kLinalg | kFloats | kLeading,
     {"A", {"mode", "reduced"}},
     "Q [*, m, k] with orthonormal columns and upper triangular R [*, k, n] with Q R = A; k is m with mode "
     "\"complete\", and mode \"r\" leaves Q empty.",
@@ -193,7 +193,7 @@ const Op<Pair(const Tensor&, std::string_view)> linalg_qr{
 const Op<Pair(const Tensor&, bool)> qr{
     "qr",
     qr_impl,
-    kBoth | kFloats,
+    kBoth | kFloats | kLeading,
     {"input", {"some", true}},
     "linalg.qr under its older name; without `some`, in mode \"complete\".",
     {"Q", "R"}};

@@ -285,33 +285,33 @@ const Arg kUpper{"upper", kKeywordOnly}, kLeft{"left", true, kKeywordOnly},
 decltype(solve_triangular) solve_triangular{
     "solve_triangular",
     solve_triangular_impl,
-    kLinalg | kFloats,
+    kLinalg | kFloats | kLeading,
     {"A", "B", kUpper, kLeft, {"unitriangular", false, kKeywordOnly}},
     "X with A X = B, or X A = B without `left`, for triangular A: only one triangle is read, and with "
     "`unitriangular` its diagonal is taken as ones."};
 decltype(linalg_solve) linalg_solve{
     "solve",
     linalg_solve_impl,
-    kLinalg | kFloats,
+    kLinalg | kFloats | kLeading,
     {"A", "B", kLeft},
     "X with A X = B, or X A = B without `left`. B holds vectors if it has one dim, or A's shape without the "
     "last dim."};
 decltype(linalg_inv) linalg_inv{
-    "inv", inv_impl, kLinalg | kFloats, {"A"}, "The inverses of square matrices."};
+    "inv", inv_impl, kLinalg | kFloats | kLeading, {"A"}, "The inverses of square matrices."};
 decltype(inv_ex) inv_ex{
     "inv_ex",
     inv_ex_impl,
-    kLinalg | kFloats,
+    kLinalg | kFloats | kLeading,
     {"A", kCheck},
     "inv, with info (*) that is not 0 where a matrix is singular; its inverse then holds inf "
     "and nan.",
     {"inverse", "info"}};
 decltype(det) det{
-    "det", det_impl, kBoth | kLinalg | kFloats, {"input"}, "The determinants of square matrices."};
+    "det", det_impl, kBoth | kLinalg | kFloats | kLeading, {"input"}, "The determinants of square matrices."};
 decltype(slogdet) slogdet{
     "slogdet",
     slogdet_impl,
-    kBoth | kLinalg | kFloats,
+    kBoth | kLinalg | kFloats | kLeading,
     {"input"},
     "Sign, of absolute value 1 where complex, and logarithm of the absolute value of the "
     "determinants.",
@@ -329,7 +329,7 @@ const Op<Pair(const Tensor&, const Tensor&, bool, bool)> solve_ex{
 const Unary inverse{"inverse", inv_impl, kBoth | kFloats, {"input"}, "linalg.inv under its older name."},
     logdet{"logdet",
            logdet_impl,
-           kBoth | kComplex | kFloat32Cpu,
+           kBoth | kComplex | kFloat32Cpu | kLeading,
            {"input"},
            "The logarithms of the determinants; -inf for 0, nan below unless they are complex."};
 const Op<Pair(const Tensor&, const Tensor&, bool, bool, bool)> triangular_solve{
@@ -342,13 +342,13 @@ const Op<Pair(const Tensor&, const Tensor&, bool, bool, bool)> triangular_solve{
 const Op<Tensor(const Tensor&, const Tensor&, bool)> cholesky_solve{
     "cholesky_solve",
     cholesky_solve_impl,
-    kBoth | kFloats,
+    kBoth | kFloats | kLeading,
     {"B", "L", {"upper", false}},
     "X with A X = B [*, n, k], from A's Cholesky factor L [*, n, n]."};
 const Op<Tensor(const Tensor&, bool)> cholesky_inverse{
     "cholesky_inverse",
     cholesky_inverse_impl,
-    kBoth | kFloats,
+    kBoth | kFloats | kLeading,
     {"L", {"upper", false}},
     "The inverse of a Hermitian matrix from its Cholesky factor."};
 const Op<Tensor(const Tensor&, int64_t)> tensorinv{

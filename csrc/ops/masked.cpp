@@ -200,12 +200,12 @@ const Op<Tensor(const Tensor&, const Tensor&, const Tensor&)> masked_fill_tensor
                            "Writes a 0-dim tensor's value where mask is set."};
 decltype(masked_fill) masked_fill{"masked_fill",
                                   masked_fill_impl,
-                                  kBoth | kComplex,
+                                  kBoth | kComplex | kPointwise,
                                   {"input", "mask", "value"},
                                   "A copy with a number where mask is set."};
 decltype(masked_fill) masked_fill_op_{"masked_fill_",
                                       masked_fill_inplace,
-                                      kMethod | kComplex,
+                                      kMethod | kComplex | kPointwise,
                                       {kSelf, "mask", "value"},
                                       "Writes a number where mask is set."};
 

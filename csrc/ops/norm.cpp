@@ -170,7 +170,7 @@ decltype(layer_norm) layer_norm{
 decltype(rms_norm) rms_norm{
     "rms_norm",
     rms_norm_impl,
-    kFunction | kNN,
+    kFunction | kNN | kLeading,
     {"input", "normalized_shape", {"weight", none}, {"eps", none}},
     "input / sqrt(mean(input^2) + eps) * weight over the last dims; eps defaults to the dtype's "
     "machine epsilon."};

@@ -10,6 +10,8 @@ constinit const OpInfo* newest = nullptr;
 constinit const Alias* newest_alias = nullptr;
 constinit std::array<Interceptor, 32> interceptors{};
 
+thread_local const OpInfo* straight = nullptr;  // the op whose next entry is not intercepted
+
 // Calls see(t) for every tensor among the arguments; lists of optional ones, indices, are left out on demand.
 template <class F>
 void each_tensor(const OpInfo& op, std::span<const Value> args, bool indices, F&& see) {
@@ -69,7 +71,19 @@ void set_interceptor(DispatchBit bit, Interceptor f) {
   interceptors[std::countr_zero(static_cast<uint32_t>(bit))] = f;
 }
 
+void each_tensor(const OpInfo& op, std::span<const Value> args,
+                 const std::function<void(const Tensor&)>& see) {
+  each_tensor(op, args, true, see);
+}
+
+void call_straight(const OpInfo& op, const Value* args, Result& out) {
+  straight = &op;
+  op.call(op, args, out);
+  straight = nullptr;  // where nothing asked
+}
+
 bool intercept(const OpInfo& op, std::span<Value> args, Result& out, Keep& keep) {
+  if (straight && std::exchange(straight, nullptr) == &op) return false;
   check_devices(op, args);
   check_complex(op, args);
   for (uint32_t rest = thread_state.dispatch; rest; rest &= rest - 1) {

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <string_view>
 #include <tuple>
 #include <variant>
@@ -39,6 +40,15 @@ enum OpFlag : uint32_t {
   kComplex = 1u << 9,       // takes complex numbers; DtypeError for all others
   kMovesOnly = 1u << 10,  // moves elements: complex ones on the CPU alone, for kernels elsewhere move 8 bytes
   kRandom = 1u << 11,     // draws from a generator
+  kLinear = 1u << 12,     // linear in its tensors taken together: views, movement, sums
+  // What the batching rule of vmap is (Batching). Without one the op is tried as composed of others.
+  kPointwise = 1u << 24,
+  kAlongDims = 2u << 24,
+  kToSizes = 3u << 24,
+  kLeading = 4u << 24,
+  kFold1d = 5u << 24,
+  kFold2d = 6u << 24,
+  kFold3d = 7u << 24,
   // What autocast does (Autocast), on the CPU, on CUDA devices, on both.
   kLowerCpu = 1u << 16,
   kFloat32Cpu = 2u << 16,
@@ -163,6 +173,18 @@ struct Arg {
 // What autocast does with an op's floating arguments; Refuse: narrow floats do not hold what it computes.
 enum class Autocast : uint8_t { Keep, Lower, Float32, Widest, Refuse };
 
+// How vmap calls an op whose tensors have the mapped dim in front.
+enum class Batching : uint8_t {
+  Composed,
+  Pointwise,  // as it is: the tensors broadcast
+  AlongDims,  // arguments called dim... count the dims of the first tensor, and are moved by one
+  ToSizes,    // the first IntList is the shape of the result, and gets the mapped size in front
+  Leading,    // as it is: works on the last dims, and takes any in front of them
+  Fold1d,     // the dim goes into the batch dim of an op with that many spatial dims
+  Fold2d,
+  Fold3d,
+};
+
 struct OpInfo {
   using CallFn = void (*)(const OpInfo& op, const Value* args, Result& out);
   const char* name = nullptr;
@@ -174,6 +196,7 @@ struct OpInfo {
   const OpInfo* inplace_of = nullptr;     // of a form that in_place() made
   CallFn call = nullptr;
   const OpInfo* next = nullptr;  // all ops, newest first
+  Batching batching() const { return static_cast<Batching>(flags >> 24 & 15); }
   Autocast autocast(bool cuda) const { return static_cast<Autocast>((flags >> (cuda ? 20 : 16)) & 15); }
 };
 WT_API const OpInfo* all_ops();
@@ -196,6 +219,12 @@ WT_API void set_interceptor(DispatchBit bit, Interceptor f);
 // tensors on several devices, DtypeError for complex numbers), then asks the interceptors of all bits set,
 // each with its own bit cleared. True where one of them did the call.
 WT_API bool intercept(const OpInfo& op, std::span<Value> args, Result& out, Keep& keep);
+
+// Calls the op's own code on the arguments as they are: the next entry into it is not intercepted.
+WT_API void call_straight(const OpInfo& op, const Value* args, Result& out);
+// Calls see(t) for every defined tensor among the arguments.
+WT_API void each_tensor(const OpInfo& op, std::span<const Value> args,
+                        const std::function<void(const Tensor&)>& see);
 
 // Whether every op takes this argument: no complex number, no tensor of another device.
 template <class T>
@@ -349,7 +378,7 @@ class Op<R(A...)> : public OpInfo {
   // The in-place form of `of`; see in_place().
   Op(const char* name, Fn fn, const Op& of) : OpInfo(of), fn_(fn) {
     this->name = name;
-    flags = (of.flags & (kMixedDevices | kComplex | kMovesOnly | kRandom)) | kMethod;
+    flags = (of.flags & (kMixedDevices | kComplex | kMovesOnly | kRandom | kLinear | 15u << 24)) | kMethod;
     args[0].marks |= kWritten;
     inplace_of = &of;
     next = register_op(this);

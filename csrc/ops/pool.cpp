@@ -306,24 +306,25 @@ constexpr uint32_t wide(int n) { return n == 3 ? uint32_t{kFloat32Cpu} : 0; }
   decltype(max_pool##N##d_with_indices) max_pool##N##d_with_indices{                                  \
       "max_pool" #N "d_with_indices",                                                                 \
       max_pool_both<N>,                                                                               \
-      kNN | wide(N),                                                                                  \
+      kNN | wide(N) | kFold##N##d,                                                                    \
       {"input", "kernel_size", kStride, kPadding, kDilation, kCeil, kReturnIndices},                  \
       "Maxima over windows of " shape ", and their flat places in the input's plane.",                \
       {"values", "indices"}};                                                                         \
-  decltype(avg_pool##N##d) avg_pool##N##d{"avg_pool" #N "d",                                          \
-                                          avg_pool_impl<N>,                                           \
-                                          kNN | at_root(N) | wide(N) | (N > 1 ? uint32_t{kOut} : 0),  \
-                                          {"input",                                                   \
-                                           "kernel_size",                                             \
-                                           kStride,                                                   \
-                                           kPadding,                                                  \
-                                           kCeil,                                                     \
-                                           {"count_include_pad", true},                               \
-                                           {"divisor_override", none}},                               \
-                                          "Averages over windows of " shape "."};                     \
+  decltype(avg_pool##N##d) avg_pool##N##d{                                                            \
+      "avg_pool" #N "d",                                                                              \
+      avg_pool_impl<N>,                                                                               \
+      kNN | at_root(N) | wide(N) | kFold##N##d | (N > 1 ? uint32_t{kOut} : 0),                        \
+      {"input",                                                                                       \
+       "kernel_size",                                                                                 \
+       kStride,                                                                                       \
+       kPadding,                                                                                      \
+       kCeil,                                                                                         \
+       {"count_include_pad", true},                                                                   \
+       {"divisor_override", none}},                                                                   \
+      "Averages over windows of " shape "."};                                                         \
   decltype(adaptive_avg_pool##N##d) adaptive_avg_pool##N##d{"adaptive_avg_pool" #N "d",               \
                                                             adaptive_avg_impl<N>,                     \
-                                                            kNN | at_root(N) | wide(N),               \
+                                                            kNN | at_root(N) | wide(N) | kFold##N##d, \
                                                             {"input", kSizes},                        \
                                                             "Averages over as many windows of " shape \
                                                             " as output_size asks; None keeps a "     \
@@ -332,13 +333,13 @@ constexpr uint32_t wide(int n) { return n == 3 ? uint32_t{kFloat32Cpu} : 0; }
   const MaxPoolNNOp nn_max_pool##N##d{                                                                \
       "max_pool" #N "d",                                                                              \
       max_pool_nn<N>,                                                                                 \
-      kNN | wide(N),                                                                                  \
+      kNN | wide(N) | kFold##N##d,                                                                    \
       {"input", "kernel_size", kStride, kPadding, kDilation, kCeil, kReturnIndices},                  \
       "Maxima over windows of " shape ", and with return_indices their flat places in the plane."};   \
   const Op<Tensor(const Tensor&, IntList, std::optional<IntList>, IntList, IntList, bool)>            \
       root_max_pool##N##d{"max_pool" #N "d",                                                          \
                           max_pool_root<N>,                                                           \
-                          kFunction | wide(N),                                                        \
+                          kFunction | wide(N) | kFold##N##d,                                          \
                           {"input", "kernel_size", kStride, kPadding, kDilation, kCeil},              \
                           "Maxima over windows of " shape "."};                                       \
   const Op<OneOrMany(const Tensor&, IntList, bool)> nn_adaptive_max_pool##N##d{                       \
@@ -376,7 +377,7 @@ const Op<std::tuple<Tensor, Tensor>(const Tensor&, IntList, std::optional<IntLis
 const Op<std::tuple<Tensor, Tensor>(const Tensor&, IntList)> root_adaptive_max_pool1d{
     "adaptive_max_pool1d",
     adaptive_max_impl<1>,
-    kFunction,
+    kFunction | kFold1d,
     {"input", "output_size"},
     "Maxima over as many windows of [N, C, L] as output_size asks, and their flat places."};
 }  // namespace

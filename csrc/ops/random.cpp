@@ -469,7 +469,7 @@ const Op<Tensor(int64_t, Generator*, OptDType, OptDevice, bool)> randperm_op("ra
 const Op<Tensor(const Tensor&, double, double, Generator*)> uniform_op(
     "uniform_", uniform_impl, kMethod | kComplex | kRandom, {kSelf, {"from", 0.0}, {"to", 1.0}, WT_GENERATOR},
     "Fills with uniform numbers of [from, to)."),
-    normal_op("normal_", normal_impl, kMethod | kComplex | kRandom,
+    normal_op("normal_", normal_impl, kMethod | kComplex | kRandom | kPointwise | kLinear,
               {kSelf, {"mean", 0.0}, {"std", 1.0}, WT_GENERATOR}, "Fills with normal numbers.");
 const Op<Tensor(const Tensor&, Generator*)> random_op("random_", random_impl, kMethod | kRandom,
                                                       {kSelf, WT_GENERATOR},

@@ -396,99 +396,124 @@ Tensor spread(const Tensor& reduced, const Shape& kept, const Shape& sizes) {
   return expand(reduced.sizes() == kept ? reduced : reshape(reduced, kept), sizes);
 }
 
-const Op<Tensor(const Tensor&, OptDType)> sum_all_op{
-    "sum", sum_all_impl, kBoth | kComplex | kFloat32Cuda, {"input", kDtype}, "The sum of all elements."};
+const Op<Tensor(const Tensor&, OptDType)> sum_all_op{"sum",
+                                                     sum_all_impl,
+                                                     kBoth | kComplex | kFloat32Cuda | kAlongDims | kLinear,
+                                                     {"input", kDtype},
+                                                     "The sum of all elements."};
 decltype(sum) sum{"sum",
                   sum_impl,
-                  kBoth | kOut | kComplex | kFloat32Cuda,
+                  kBoth | kOut | kComplex | kFloat32Cuda | kAlongDims | kLinear,
                   {"input", {"dim", none}, kKeep, kDtype},
                   "The sum over dims; integers and bools give int64."};
-const Op<Tensor(const Tensor&, OptDType)> mean_all_op{
-    "mean", mean_all_impl, kBoth | kComplex, {"input", kDtype}, "The mean of all elements."};
+const Op<Tensor(const Tensor&, OptDType)> mean_all_op{"mean",
+                                                      mean_all_impl,
+                                                      kBoth | kComplex | kAlongDims | kLinear,
+                                                      {"input", kDtype},
+                                                      "The mean of all elements."};
 decltype(mean) mean{"mean",
                     mean_impl,
-                    kBoth | kOut | kComplex,
+                    kBoth | kOut | kComplex | kAlongDims | kLinear,
                     {"input", kDims, kKeep, kDtype},
                     "The mean over dims, of a floating tensor."};
-const Op<Tensor(const Tensor&, OptDims, bool, OptDType)> nansum_op{
-    "nansum", nansum_impl, kBoth, {"input", kDims, kKeep, kDtype}, "sum that takes NaN as 0."},
-    nanmean_op{"nanmean", nanmean_impl, kBoth, {"input", kDims, kKeep, kDtype}, "mean of what is not NaN."};
-decltype(prod) prod{
-    "prod", prod_impl, kBoth | kComplex | kFloat32, {"input", kDtype}, "The product of all elements."};
+const Op<Tensor(const Tensor&, OptDims, bool, OptDType)> nansum_op{"nansum",
+                                                                   nansum_impl,
+                                                                   kBoth | kAlongDims | kLinear,
+                                                                   {"input", kDims, kKeep, kDtype},
+                                                                   "sum that takes NaN as 0."},
+    nanmean_op{"nanmean",
+               nanmean_impl,
+               kBoth | kAlongDims,
+               {"input", kDims, kKeep, kDtype},
+               "mean of what is not NaN."};
+decltype(prod) prod{"prod",
+                    prod_impl,
+                    kBoth | kComplex | kFloat32 | kAlongDims,
+                    {"input", kDtype},
+                    "The product of all elements."};
 decltype(prod_dim) prod_dim{"prod",
                             prod_dim_impl,
-                            kBoth | kOut | kComplex | kFloat32,
+                            kBoth | kOut | kComplex | kFloat32 | kAlongDims,
                             {"input", "dim", kKeep, kDtype},
                             "The product over a dim."};
 const Op<Tensor(const Tensor&)> any_all_op{
-    "any", any_all_impl, kBoth | kComplex, {"input"}, "Whether any element is not 0."},
-    all_all_op{"all", all_all_impl, kBoth | kComplex, {"input"}, "Whether no element is 0."};
+    "any", any_all_impl, kBoth | kComplex | kAlongDims, {"input"}, "Whether any element is not 0."},
+    all_all_op{"all", all_all_impl, kBoth | kComplex | kAlongDims, {"input"}, "Whether no element is 0."};
 decltype(any) any{"any",
                   any_impl,
-                  kBoth | kOut | kComplex,
+                  kBoth | kOut | kComplex | kAlongDims,
                   {"input", kDims, kKeep},
                   "Whether any element over dims is not 0."};
-decltype(all) all{
-    "all", all_impl, kBoth | kOut | kComplex, {"input", kDims, kKeep}, "Whether no element over dims is 0."};
-const Op<Tensor(const Tensor&, OptDims)> count_nonzero_op{
-    "count_nonzero", count_nonzero_impl, kBoth | kComplex, {"input", kDims}, "How many elements are not 0."};
-const Op<Tensor(const Tensor&, bool)> var_all_op{
-    "var", var_all_impl, kBoth | kComplex, {"input", "unbiased"}, "The variance of all elements."},
+decltype(all) all{"all",
+                  all_impl,
+                  kBoth | kOut | kComplex | kAlongDims,
+                  {"input", kDims, kKeep},
+                  "Whether no element over dims is 0."};
+const Op<Tensor(const Tensor&, OptDims)> count_nonzero_op{"count_nonzero",
+                                                          count_nonzero_impl,
+                                                          kBoth | kComplex | kAlongDims,
+                                                          {"input", kDims},
+                                                          "How many elements are not 0."};
+const Op<Tensor(const Tensor&, bool)> var_all_op{"var",
+                                                 var_all_impl,
+                                                 kBoth | kComplex | kAlongDims,
+                                                 {"input", "unbiased"},
+                                                 "The variance of all elements."},
     std_all_op{"std",
                std_all_impl,
-               kBoth | kComplex,
+               kBoth | kComplex | kAlongDims,
                {"input", "unbiased"},
                "The standard deviation of all elements."};
 const Op<Tensor(const Tensor&, OptDims, bool, bool)> var_flag_op{"var",
                                                                  var_flag_impl,
-                                                                 kBoth | kComplex,
+                                                                 kBoth | kComplex | kAlongDims,
                                                                  {"input", "dim", "unbiased", kKeep},
                                                                  "The variance over dims, with n - 1 or n."},
     std_flag_op{"std",
                 std_flag_impl,
-                kBoth | kComplex,
+                kBoth | kComplex | kAlongDims,
                 {"input", "dim", "unbiased", kKeep},
                 "The standard deviation over dims, with n - 1 or n."};
 decltype(var) var{"var",
                   var_impl,
-                  kBoth | kOut | kComplex,
+                  kBoth | kOut | kComplex | kAlongDims,
                   {"input", kDims, kCorrection, {"keepdim", false, kKeywordOnly}},
                   "The variance over dims, divided by n - correction."};
 decltype(std_op) std_op{"std",
                         std_impl,
-                        kBoth | kOut | kComplex,
+                        kBoth | kOut | kComplex | kAlongDims,
                         {"input", kDims, kCorrection, {"keepdim", false, kKeywordOnly}},
                         "The standard deviation over dims."};
 const Op<Pair(const Tensor&, OptDims, std::optional<double>, bool)> var_mean_op{
     "var_mean",
     var_mean_impl,
-    kFunction | kComplex,
+    kFunction | kComplex | kAlongDims,
     {"input", kDims, kCorrection, {"keepdim", false, kKeywordOnly}},
     "Variance and mean over dims."},
     std_mean_op{"std_mean",
                 std_mean_impl,
-                kFunction | kComplex,
+                kFunction | kComplex | kAlongDims,
                 {"input", kDims, kCorrection, {"keepdim", false, kKeywordOnly}},
                 "Standard deviation and mean over dims."};
 const Op<Pair(const Tensor&, OptDims, bool, bool)> var_mean_flag_op{
     "var_mean",
     var_mean_flag_impl,
-    kFunction | kComplex,
+    kFunction | kComplex | kAlongDims,
     {"input", kDims, {"unbiased", true}, kKeep},
     "Variance and mean over dims, with n - 1 or n."},
     std_mean_flag_op{"std_mean",
                      std_mean_flag_impl,
-                     kFunction | kComplex,
+                     kFunction | kComplex | kAlongDims,
                      {"input", kDims, {"unbiased", true}, kKeep},
                      "Standard deviation and mean over dims."};
 const Op<Pair(const Tensor&, bool)> var_mean_all_op{"var_mean",
                                                     var_mean_all_impl,
-                                                    kFunction | kComplex,
+                                                    kFunction | kComplex | kAlongDims,
                                                     {"input", "unbiased"},
                                                     "Variance and mean of all elements."},
     std_mean_all_op{"std_mean",
                     std_mean_all_impl,
-                    kFunction | kComplex,
+                    kFunction | kComplex | kAlongDims,
                     {"input", "unbiased"},
                     "Standard deviation and mean of all elements."};
 const Op<Tensor(const Tensor&, std::optional<Scalar>, OptDims, bool, OptDType)> norm_op{
@@ -510,7 +535,7 @@ decltype(vector_norm) vector_norm{"vector_norm",
                                   "(sum |x|^ord)^(1/ord) over dims."};
 decltype(logsumexp) logsumexp{"logsumexp",
                               logsumexp_impl,
-                              kBoth | kSpecial | kOut | kFloat32Cuda,
+                              kBoth | kSpecial | kOut | kFloat32Cuda | kAlongDims,
                               {"input", "dim", kKeep},
                               "log(sum(exp(input))) over dims, without overflow."};
 

@@ -177,13 +177,13 @@ constexpr uint32_t kBoth = kFunction | kMethod;
 decltype(sort) sort{
     "sort",
     sort_impl,
-    kBoth | kOut,
+    kBoth | kOut | kAlongDims,
     {"input", Arg::integer("dim", -1), {"descending", false}, {"stable", false, kKeywordOnly}},
     "Values in order along dim, and where they were; always stable.",
     {"values", "indices"}};
 decltype(topk) topk{"topk",
                     topk_impl,
-                    kBoth | kOut,
+                    kBoth | kOut | kAlongDims,
                     {"input", "k", Arg::integer("dim", -1), {"largest", true}, {"sorted", true}},
                     "The k largest (or smallest) of a dim, in order, and where they were.",
                     {"values", "indices"}};
@@ -191,7 +191,7 @@ namespace {
 const Op<Pair(const Tensor&, int64_t, int64_t, bool)> kthvalue{
     "kthvalue",
     kthvalue_impl,
-    kBoth | kOut,
+    kBoth | kOut | kAlongDims,
     {"input", "k", Arg::integer("dim", -1), {"keepdim", false}},
     "The k-th smallest of a dim.",
     {"values", "indices"}};
@@ -231,7 +231,7 @@ const Op<Tensor(const Tensor&, const Scalar&, bool, bool, Side, const OptTensor&
 decltype(argsort) argsort{
     "argsort",
     argsort_impl,
-    kBoth,
+    kBoth | kAlongDims,
     {"input", Arg::integer("dim", -1), {"descending", false}, {"stable", false, kKeywordOnly}},
     "The indices that sort along dim."};
 

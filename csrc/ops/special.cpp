@@ -19,7 +19,7 @@ Tensor half_at_zero(const Tensor& x, const Tensor& slope) {
 // NAME is "special_" and the name.
 #define WT_SPECIAL(NAME, NODE, SAVES, DOC, ...)                     \
   WT_UNARY_BACKWARD(NAME, NODE, Float, SAVES, nullptr, __VA_ARGS__) \
-  const UnaryOp NAME { &#NAME[8], unary_impl<NAME##_def>, kSpecial | kOut, {"input"}, DOC }
+  const UnaryOp NAME { &#NAME[8], unary_impl<NAME##_def>, kSpecial | kOut | kPointwise, {"input"}, DOC }
 
 WT_SPECIAL(special_i0, "I0Backward0", Input, "The modified Bessel function of order 0.",
            g* unary_impl<special_i1_def>(s));
@@ -39,12 +39,12 @@ WT_BINARY_DEF(special_xlog1py, "SpecialXlog1PyBackward0", Float, false, nullptr,
               where_st(logical_and(eq_ts(a, 0), le_ts(b, -1)), Scalar(0), g* log1p(b)), g*(a / (b + 1)))
 namespace {
 const char kXlog1pyDoc[] = "input log(1 + other), 0 where input is 0.";
-const BinaryOp xlog1py_tt{"xlog1py", binary_impl<special_xlog1py_def, Tensor, Tensor>, kSpecial | kOut,
-                          WT_BINARY_ARGS, kXlog1pyDoc};
-const BinaryTsOp xlog1py_ts{"xlog1py", binary_impl<special_xlog1py_def, Tensor, Scalar>, kSpecial | kOut,
-                            WT_BINARY_ARGS, kXlog1pyDoc};
-const BinaryStOp xlog1py_st{"xlog1py", binary_impl<special_xlog1py_def, Scalar, Tensor>, kSpecial | kOut,
-                            WT_BINARY_ARGS, kXlog1pyDoc};
+const BinaryOp xlog1py_tt{"xlog1py", binary_impl<special_xlog1py_def, Tensor, Tensor>,
+                          kSpecial | kOut | kPointwise, WT_BINARY_ARGS, kXlog1pyDoc};
+const BinaryTsOp xlog1py_ts{"xlog1py", binary_impl<special_xlog1py_def, Tensor, Scalar>,
+                            kSpecial | kOut | kPointwise, WT_BINARY_ARGS, kXlog1pyDoc};
+const BinaryStOp xlog1py_st{"xlog1py", binary_impl<special_xlog1py_def, Scalar, Tensor>,
+                            kSpecial | kOut | kPointwise, WT_BINARY_ARGS, kXlog1pyDoc};
 }  // namespace
 
 }  // namespace warptape::ops

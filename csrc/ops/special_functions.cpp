@@ -54,7 +54,7 @@ Tensor apply(const Tensor& given) {
 
 #define WT_SPECIAL(NAME, FUNCTION, DOC)                                     \
   constexpr SpecialDef NAME##_def{#NAME, SpecialFunction::FUNCTION, false}; \
-  const UnaryOp NAME { #NAME, apply<NAME##_def>, kSpecial | kOut, {"input"}, DOC }
+  const UnaryOp NAME { #NAME, apply<NAME##_def>, kSpecial | kOut | kPointwise, {"input"}, DOC }
 WT_SPECIAL(airy_ai, AiryAi, "The Airy function Ai.");
 WT_SPECIAL(bessel_j0, BesselJ0, "The Bessel function of the first kind of order 0.");
 WT_SPECIAL(bessel_j1, BesselJ1, "The Bessel function of the first kind of order 1.");
@@ -85,16 +85,22 @@ constexpr SpecialDef ndtr_def{"ndtr", SpecialFunction::Ndtr, true, "SpecialNdtrB
 constexpr SpecialDef log_ndtr_def{"log_ndtr", SpecialFunction::LogNdtr, false, "SpecialLogNdtrBackward0",
                                   log_ndtr_slope};
 constexpr SpecialDef erfcx_def{"erfcx", SpecialFunction::Erfcx, false, "SpecialErfcxBackward0", erfcx_slope};
-const UnaryOp entr{
-    "entr", apply<entr_def>, kSpecial | kOut, {"input"}, "-input log(input); 0 at 0, -inf below."},
+const UnaryOp entr{"entr",
+                   apply<entr_def>,
+                   kSpecial | kOut | kPointwise,
+                   {"input"},
+                   "-input log(input); 0 at 0, -inf below."},
     ndtr{"ndtr",
          apply<ndtr_def>,
-         kSpecial | kOut,
+         kSpecial | kOut | kPointwise,
          {"input"},
          "The share of the standard normal distribution below input."},
-    log_ndtr{
-        "log_ndtr", apply<log_ndtr_def>, kSpecial | kOut, {"input"}, "log(ndtr(input)), without underflow."},
-    erfcx{"erfcx", apply<erfcx_def>, kSpecial | kOut, {"input"}, "exp(input^2) erfc(input)."};
+    log_ndtr{"log_ndtr",
+             apply<log_ndtr_def>,
+             kSpecial | kOut | kPointwise,
+             {"input"},
+             "log(ndtr(input)), without underflow."},
+    erfcx{"erfcx", apply<erfcx_def>, kSpecial | kOut | kPointwise, {"input"}, "exp(input^2) erfc(input)."};
 
 template <bool kLog>
 Tensor special_softmax_impl(const Tensor& x, int64_t dim, std::optional<DType> dtype) {
@@ -103,12 +109,12 @@ Tensor special_softmax_impl(const Tensor& x, int64_t dim, std::optional<DType> d
 const Op<Tensor(const Tensor&, int64_t, std::optional<DType>)> special_softmax{
     "softmax",
     special_softmax_impl<false>,
-    kSpecial,
+    kSpecial | kAlongDims,
     {"input", "dim", {"dtype", none, kKeywordOnly}},
     "exp(input) / sum(exp(input)) over dim."},
     special_log_softmax{"log_softmax",
                         special_softmax_impl<true>,
-                        kSpecial,
+                        kSpecial | kAlongDims,
                         {"input", "dim", {"dtype", none, kKeywordOnly}},
                         "log(softmax(input, dim)), computed without overflow."};
 
@@ -157,7 +163,7 @@ Tensor apply_pair(const A& a, const B& b) {
   return out;
 }
 
-constexpr uint32_t kPair = kSpecial | kOut;
+constexpr uint32_t kPair = kSpecial | kOut | kPointwise;
 #define WT_PAIR(NAME, FUNCTION, SHIFTED, FIRST, SECOND, DOC)                       \
   constexpr PairDef NAME##_def{#NAME, SpecialPairFunction::FUNCTION, SHIFTED};     \
   const Op<Tensor(const Tensor&, const Tensor&)> NAME{                             \

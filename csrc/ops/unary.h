@@ -70,7 +70,7 @@ Tensor fused(const char* name, ElementwiseSlot& slot, const Tensor& g, const Ten
 
 inline Tensor no_gradient(const Tensor& g) { return zeros(g.sizes(), options_of(g)); }
 
-inline constexpr uint32_t kBothOut = kFunction | kMethod | kOut;
+inline constexpr uint32_t kBothOut = kFunction | kMethod | kOut | kPointwise;
 
 // In the last argument, the gradient of the input, g is the gradient of the output and s what was saved.
 #define WT_UNARY_BACKWARD(NAME, NODE, RULE, SAVES, CHECK, ...)                                           \
@@ -95,7 +95,7 @@ inline constexpr uint32_t kNoFacts = 0;
   decltype(NAME) NAME{#NAME, unary_impl<NAME##_def>, kBothOut | (FACTS), {"input"}, DOC}; \
   decltype(NAME##_) NAME##_{#NAME "_",                                                    \
                             unary_inplace<NAME##_def>,                                    \
-                            kMethod | kFunction | ((FACTS) & kComplex),                   \
+                            kMethod | kFunction | kPointwise | ((FACTS) & kComplex),      \
                             {{"input", kWritten}},                                        \
                             #NAME " in place."}
 

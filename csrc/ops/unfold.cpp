@@ -155,7 +155,7 @@ const Arg kDilation{"dilation", {1}}, kPadding{"padding", {0}}, kStride{"stride"
 decltype(unfold_columns) unfold_columns{
     "unfold",
     unfold_impl,
-    kNN | kComplex,
+    kNN | kComplex | kAlongDims | kLinear,
     {"input", "kernel_size", kDilation, kPadding, kStride},
     "[N, C, H, W] or [C, H, W] -> [N, C KH KW, L]: the L windows of an image as columns."};
 decltype(fold_columns) fold_columns{

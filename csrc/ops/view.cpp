@@ -217,6 +217,15 @@ Tensor slice_of(const Tensor& x, int64_t dim, int64_t start, int64_t length) {
   });
 }
 
+Tensor slice_impl(const Tensor& x, int64_t dim, int64_t start, int64_t length, int64_t step) {
+  return region(x, [&](Shape& sizes, Shape& strides, int64_t& offset) {
+    const auto d = static_cast<size_t>(wrap_dim(dim, x.ndim(), "slice"));
+    offset += start * strides[d];
+    sizes[d] = length;
+    strides[d] *= step;
+  });
+}
+
 Tensor narrow_impl(const Tensor& x, int64_t dim, int64_t start, int64_t length) {
   WT_CHECK(x.ndim() > 0, ShapeError, "narrow: narrow() cannot be applied to a 0-dim tensor.");
   dim = wrap_dim(dim, x.ndim(), "narrow");
@@ -396,18 +405,18 @@ const NodeType kRegionNode{"SliceBackward0", region_backward};
 
 decltype(view) view{"view",
                     view_impl,
-                    kMethod | kComplex,
+                    kMethod | kComplex | kToSizes | kLinear,
                     {"input", {"size", kVarArgs}},
                     "The same memory with other sizes; one may be -1."};
 const Op<Tensor(const Tensor&, DType)> view_dtype{"view",
                                                   view_dtype_impl,
-                                                  kMethod | kComplex,
+                                                  kMethod | kComplex | kToSizes | kLinear,
                                                   {"input", "dtype"},
                                                   "The same bytes as numbers of another dtype, without "
                                                   "history; the last dim shrinks or grows with its size."};
 decltype(reshape) reshape{"reshape",
                           reshape_impl,
-                          kBoth | kComplex,
+                          kBoth | kComplex | kToSizes | kLinear,
                           {"input", {"shape", kVarArgs}},
                           "Other sizes, a view where strides allow, else a copy."};
 decltype(view_as) view_as{
@@ -416,26 +425,29 @@ decltype(reshape_as) reshape_as{
     "reshape_as", reshape_as_impl, kMethod | kComplex, {"input", "other"}, "reshape with other's sizes."};
 decltype(flatten) flatten{"flatten",
                           flatten_impl,
-                          kBoth | kComplex,
+                          kBoth | kComplex | kAlongDims | kLinear,
                           {"input", Arg::integer("start_dim", 0), Arg::integer("end_dim", -1)},
                           "Merges the dims from start_dim to end_dim."};
 const Op<Tensor(const Tensor&, int64_t, IntList)> unflatten{"unflatten",
                                                             unflatten_impl,
-                                                            kBoth | kComplex,
+                                                            kBoth | kComplex | kAlongDims | kLinear,
                                                             {"input", "dim", {"sizes", kVarArgs}},
                                                             "Splits a dim into several."};
 decltype(unsqueeze) unsqueeze{
     "unsqueeze", unsqueeze_impl, kBoth | kComplex, {"input", "dim"}, "A view with a dim of size 1 inserted."};
-decltype(squeeze) squeeze{
-    "squeeze", squeeze_impl, kBoth | kComplex, {"input"}, "A view without the dims of size 1."};
+decltype(squeeze) squeeze{"squeeze",
+                          squeeze_impl,
+                          kBoth | kComplex | kAlongDims | kLinear,
+                          {"input"},
+                          "A view without the dims of size 1."};
 decltype(squeeze_dim) squeeze_dim{"squeeze",
                                   squeeze_dim_impl,
-                                  kBoth | kComplex,
+                                  kBoth | kComplex | kAlongDims | kLinear,
                                   {"input", "dim"},
                                   "A view without dim, where it has size 1."};
 const Op<Tensor(const Tensor&, IntList)> squeeze_list{"squeeze",
                                                       squeeze_list_impl,
-                                                      kBoth | kComplex,
+                                                      kBoth | kComplex | kAlongDims | kLinear,
                                                       {"input", {"dim", kVarArgs}},
                                                       "A view without those dims that have size 1."};
 decltype(permute) permute{"permute",
@@ -445,87 +457,101 @@ decltype(permute) permute{"permute",
                           "A view with the dims in another order."};
 decltype(transpose) transpose{"transpose",
                               transpose_impl,
-                              kBoth | kComplex,
+                              kBoth | kComplex | kAlongDims | kLinear,
                               {"input", "dim0", "dim1"},
                               "A view with two dims swapped."};
 decltype(transpose) swapaxes{"swapaxes",
                              transpose_impl,
-                             kBoth | kComplex,
+                             kBoth | kComplex | kAlongDims | kLinear,
                              {"input", "axis0", "axis1"},
                              "transpose under NumPy's name."};
-decltype(transpose) swapdims{
-    "swapdims", transpose_impl, kBoth | kComplex, {"input", "dim0", "dim1"}, "transpose."};
+decltype(transpose) swapdims{"swapdims",
+                             transpose_impl,
+                             kBoth | kComplex | kAlongDims | kLinear,
+                             {"input", "dim0", "dim1"},
+                             "transpose."};
 decltype(t) t{"t", t_impl, kBoth | kComplex, {"input"}, "The transpose of a tensor of at most two dims."};
 const Op<Tensor(const Tensor&, IntList, IntList)> movedim{"movedim",
                                                           movedim_impl,
-                                                          kBoth | kComplex,
+                                                          kBoth | kComplex | kAlongDims | kLinear,
                                                           {"input", "source", "destination"},
                                                           "Moves dims to other places."};
-const Op<Tensor(const Tensor&, IntList, IntList)> moveaxis{
-    "moveaxis", movedim_impl, kBoth | kComplex, {"input", "source", "destination"}, "movedim."};
+const Op<Tensor(const Tensor&, IntList, IntList)> moveaxis{"moveaxis",
+                                                           movedim_impl,
+                                                           kBoth | kComplex | kAlongDims | kLinear,
+                                                           {"input", "source", "destination"},
+                                                           "movedim."};
 decltype(expand) expand{"expand",
                         expand_impl,
-                        kMethod | kComplex,
+                        kMethod | kComplex | kToSizes | kLinear,
                         {"input", {"size", kVarArgs}},
                         "A view in which dims of size 1 are repeated; -1 keeps a size."};
-decltype(broadcast_to) broadcast_to{
-    "broadcast_to", expand_impl, kBoth | kComplex, {"input", {"size", kVarArgs}}, "expand."};
+decltype(broadcast_to) broadcast_to{"broadcast_to",
+                                    expand_impl,
+                                    kBoth | kComplex | kToSizes | kLinear,
+                                    {"input", {"size", kVarArgs}},
+                                    "expand."};
 decltype(expand_as) expand_as{
     "expand_as", expand_as_impl, kMethod | kComplex, {"input", "other"}, "expand to other's sizes."};
 decltype(select) select{"select",
                         select_impl,
-                        kBoth | kComplex,
+                        kBoth | kComplex | kAlongDims | kLinear,
                         {"input", "dim", "index"},
                         "A view of one index of a dim, which goes away."};
 decltype(narrow) narrow{"narrow",
                         narrow_impl,
-                        kBoth | kComplex,
+                        kBoth | kComplex | kAlongDims | kLinear,
                         {"input", "dim", "start", "length"},
                         "A view of a range of a dim."};
+decltype(slice) slice{"_slice",
+                      slice_impl,
+                      kPrivate | kComplex | kAlongDims | kLinear,
+                      {"input", "dim", "start", "length", "step"},
+                      "A view of every step-th index of a dim from start on."};
 const Op<std::vector<Tensor>(const Tensor&, int64_t, int64_t)> split{
     "split",
     split_impl,
-    kBoth | kComplex,
+    kBoth | kComplex | kAlongDims | kLinear,
     {"tensor", "split_size_or_sections", Arg::integer("dim", 0)},
     "Views of split_size each; the last may be shorter."};
 const Op<std::vector<Tensor>(const Tensor&, IntList, int64_t)> split_sizes{
     "split",
     split_sizes_impl,
-    kBoth | kComplex,
+    kBoth | kComplex | kAlongDims | kLinear,
     {"tensor", "split_size_or_sections", Arg::integer("dim", 0)},
     "Views of the given lengths."};
 const Op<std::vector<Tensor>(const Tensor&, IntList, int64_t)> split_with_sizes{
     "split_with_sizes",
     split_sizes_impl,
-    kBoth | kComplex,
+    kBoth | kComplex | kAlongDims | kLinear,
     {"input", "split_sizes", Arg::integer("dim", 0)},
     "Views of the given lengths."};
 const Op<std::vector<Tensor>(const Tensor&, int64_t, int64_t)> chunk{
     "chunk",
     chunk_impl,
-    kBoth | kComplex,
+    kBoth | kComplex | kAlongDims | kLinear,
     {"input", "chunks", Arg::integer("dim", 0)},
     "At most `chunks` views of equal length (the last may be shorter)."};
 const Alias unsafe_split{"unsafe_split", "split"}, unsafe_chunk{"unsafe_chunk", "chunk"};
 decltype(unbind) unbind{"unbind",
                         unbind_impl,
-                        kBoth | kComplex,
+                        kBoth | kComplex | kAlongDims | kLinear,
                         {"input", Arg::integer("dim", 0)},
                         "One view per index of a dim."};
 decltype(diagonal) diagonal{
     "diagonal",
     diagonal_impl,
-    kBoth | kComplex,
+    kBoth | kComplex | kAlongDims | kLinear,
     {"input", Arg::integer("offset", 0), Arg::integer("dim1", 0), Arg::integer("dim2", 1)},
     "A view of a diagonal; it becomes the last dim."},
     linalg_diagonal{"diagonal",
                     diagonal_impl,
-                    kLinalg | kComplex,
+                    kLinalg | kComplex | kAlongDims | kLinear,
                     {"A", Arg::integer("offset", 0, kKeywordOnly), Arg::integer("dim1", -2, kKeywordOnly),
                      Arg::integer("dim2", -1, kKeywordOnly)},
                     "A view of the diagonals of matrices."};
 decltype(detach) detach{
-    "detach", detach_impl, kBoth | kComplex, {"input"}, "The same memory without history."};
+    "detach", detach_impl, kBoth | kComplex | kPointwise, {"input"}, "The same memory without history."};
 const Op<Tensor(const Tensor&)> ravel{
     "ravel", ravel_impl, kBoth | kComplex, {"input"}, "All elements in one dim, a view of contiguous ones."};
 const Op<Tensor(const Tensor&)> reversed{

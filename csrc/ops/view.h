@@ -35,6 +35,8 @@ extern WT_API const Op<Tensor(const Tensor&)> t, detach, squeeze;
 extern WT_API const Op<Tensor(const Tensor&, int64_t)> unsqueeze, squeeze_dim;
 extern WT_API const Op<Tensor(const Tensor&, int64_t, int64_t)> select;
 extern WT_API const Op<Tensor(const Tensor&, int64_t, int64_t, int64_t)> narrow;
+// dim, start, length, step
+extern WT_API const Op<Tensor(const Tensor&, int64_t, int64_t, int64_t, int64_t)> slice;
 extern WT_API const Op<std::vector<Tensor>(const Tensor&, int64_t)> unbind;
 // input, offset, dim1, dim2
 extern WT_API const Op<Tensor(const Tensor&, int64_t, int64_t, int64_t)> diagonal;

@@ -24,6 +24,12 @@ Ref<Storage> Storage::wrap(void* data, size_t bytes, Device device, Deleter dele
   return Ref<Storage>::adopt(s);
 }
 
+Ref<Storage> Storage::opaque(Device device, Deleter deleter, void* context) {
+  Ref<Storage> s = wrap(nullptr, 0, device, deleter, context);
+  s->opaque_ = true;
+  return s;
+}
+
 void Storage::destroy(Storage* s) { delete s; }
 
 Storage::~Storage() {

@@ -13,6 +13,8 @@ class WT_API Storage : public RefCounted<Storage> {
   static Ref<Storage> allocate(size_t bytes, Device device);
   // Foreign memory: `deleter(context)` is called once, when the last tensor lets go.
   static Ref<Storage> wrap(void* data, size_t bytes, Device device, Deleter deleter, void* context);
+  // No memory: tensors on it stand for others, and whoever asks for their data raises OpaqueError.
+  static Ref<Storage> opaque(Device device, Deleter deleter, void* context);
   static void destroy(Storage* s);
 
   void* data() const { return data_; }
@@ -27,6 +29,8 @@ class WT_API Storage : public RefCounted<Storage> {
   Ref<Storage> move_to(void* data, Deleter deleter, void* context);
   // What `deleter` would be called with, if it is this storage's.
   void* context_of(Deleter deleter) const { return deleter_ == deleter ? context_ : nullptr; }
+
+  bool is_opaque() const { return opaque_; }
 
   // Counts in-place changes by every tensor on this storage; saved tensors compare it.
   uint32_t version() const { return version_.load(std::memory_order_relaxed); }
@@ -51,7 +55,7 @@ class WT_API Storage : public RefCounted<Storage> {
   Deleter deleter_ = nullptr;  // null: the memory is the device allocator's
   void* context_ = nullptr;
   Device device_;
-  bool exported_ = false, shared_ = false;
+  bool exported_ = false, shared_ = false, opaque_ = false;
   std::atomic<uint32_t> version_{0};
 };
 

@@ -2,6 +2,7 @@
 
 #include <ostream>
 
+#include "core/errors.h"
 #include "core/free_list.h"
 
 namespace warptape {
@@ -31,7 +32,7 @@ void TensorImpl::destroy(TensorImpl* t) {
 void TensorImpl::set_storage(Ref<Storage> new_storage, DType new_dtype) {
   storage = std::move(new_storage);
   dtype = new_dtype;
-  plain = storage->device().is_cpu() && !is_complex(dtype);
+  plain = storage->device().is_cpu() && !is_complex(dtype) && !storage->is_opaque();
 }
 
 void TensorImpl::set_geometry(Shape new_sizes, Shape new_strides, int64_t new_offset) {
@@ -40,6 +41,12 @@ void TensorImpl::set_geometry(Shape new_sizes, Shape new_strides, int64_t new_of
   offset = new_offset;
   numel = numel_of(sizes);
   contiguous = is_contiguous(sizes, strides);
+}
+
+void Tensor::raise_opaque() {
+  throw OpaqueError(
+      "cannot read the data of a tensor inside vmap or jvp: control flow on values, item(), tolist() and "
+      "numpy() work outside of the function transform only; or the tensor outlived its transform");
 }
 
 std::ostream& operator<<(std::ostream& out, const Tensor& t) {

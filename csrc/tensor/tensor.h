@@ -35,7 +35,7 @@ class WT_API TensorImpl : public RefCounted<TensorImpl> {
   int64_t numel;
   DType dtype;
   bool contiguous;
-  bool plain;                // a real one in host memory: what every op takes
+  bool plain;                // a real one in host memory, not opaque: what every op takes
   bool inference = false;    // made under inference_mode: never recorded, no version
   bool unversioned = false;  // x.data: in-place changes through it are not counted
   bool owns_python = false;
@@ -79,9 +79,10 @@ class Tensor {
   bool is_meta() const { return device().is_meta(); }
   Storage& storage() const { return *impl_->storage; }
   size_t itemsize() const { return warptape::itemsize(dtype()); }
-  // First element; null on the meta device and for an empty storage.
+  // First element; null on the meta device and for an empty storage. OpaqueError on an opaque storage.
   void* data() const {
     auto* base = static_cast<char*>(impl_->storage->data());
+    if (!base && impl_->storage->is_opaque()) raise_opaque();
     return base ? base + impl_->offset * static_cast<int64_t>(itemsize()) : nullptr;
   }
   template <class T>
@@ -103,6 +104,7 @@ class Tensor {
   }
 
  private:
+  [[noreturn]] WT_API static void raise_opaque();
   Ref<TensorImpl> impl_;
 };
 

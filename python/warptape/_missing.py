@@ -32,7 +32,6 @@ MOVED = {
 # What PyTorch has and this runtime has nothing of.
 _UNSUPPORTED = {
     "torch.ao": "quantization is",
-    "torch.autograd.forward_ad": "forward-mode differentiation is",
     "torch.distributed.rpc": "remote procedure calls are",
     "torch.export": "export of programs is",
     "torch.fx": "symbolic tracing is",

@@ -9,9 +9,10 @@ from .transforms import (
     jacfwd,
     jacrev,
     jvp,
+    linearize,
     stack_module_state,
     vjp,
-    vmap,
 )
+from .vmap import vmap
 
 __getattr__ = _lookup(__name__)

@@ -1,6 +1,6 @@
 """Functions that return functions: gradients, products with Jacobians, Jacobians, and maps over a batch.
 
-Each works on nested lists, tuples and dicts of tensors. Transforms of transforms are higher derivatives.
+Each works on nested lists, tuples and dicts of tensors, and on what other transforms return.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import warptape
-from warptape import Tensor, autograd
+from warptape import _C, Tensor
 from warptape.utils._pytree import tree_flatten, tree_map, tree_unflatten
+
+from .vmap import vmap
 
 __all__ = [
     "grad",
@@ -22,22 +24,23 @@ __all__ = [
     "jacfwd",
     "jacrev",
     "jvp",
+    "linearize",
     "stack_module_state",
     "vjp",
-    "vmap",
 ]
 
 _nesting = threading.local()
+_ArgNums = int | tuple[int, ...]
 
 
 @contextmanager
-def _level(inputs: Any) -> Iterator[bool]:
+def _recording(inputs: Any) -> Iterator[bool]:
     """Records inside; yields whether what is computed must stay differentiable outside. There no_grad holds,
     also between transforms, while inside it does not."""
     depth = getattr(_nesting, "depth", 0)
     _nesting.depth = depth + 1
     leaves = [x for x in tree_flatten(inputs)[0] if isinstance(x, Tensor)]
-    outer = warptape.is_grad_enabled() and (depth > 0 or any(x.requires_grad for x in leaves))
+    outer = warptape.is_grad_enabled() and (depth > 0 or any(_C._recorded(x) for x in leaves))
     try:
         with warptape.enable_grad():
             yield outer
@@ -47,44 +50,35 @@ def _level(inputs: Any) -> Iterator[bool]:
 
 def _fresh(tree: Any) -> Any:
     """The tensors of a tree as variables of their own, still part of what recorded them."""
-
-    def one(x: Any) -> Any:
-        if not isinstance(x, Tensor) or not x.is_floating_point():
-            return x
-        return x.view_as(x) if x.requires_grad else x.detach().requires_grad_()
-
-    return tree_map(one, tree)
+    return tree_map(lambda x: _C._fresh_variable(x) if isinstance(x, Tensor) else x, tree)
 
 
-def _cut(tree: Any, outer: bool) -> Any:
+def _finished(tree: Any, outer: bool) -> Any:
     """A result as plain numbers, unless an outer transform goes on with it."""
-    return tree if outer else tree_map(lambda x: x.detach() if isinstance(x, Tensor) else x, tree)
+    return tree if outer else tree_map(lambda x: _C._without_history(x) if isinstance(x, Tensor) else x, tree)
 
 
-def _pull(
+def _products(
     outputs: Sequence[Tensor], inputs: Sequence[Tensor], vectors: Any, outer: bool, keep: bool = False
 ) -> list[Tensor]:
     """autograd.grad with zeros for what does not matter."""
-    recorded = [(o, v) for o, v in zip(outputs, vectors) if o.requires_grad]
-    if not recorded:
-        return [warptape.zeros_like(x) for x in inputs]
-    found = autograd.grad(
-        [o for o, _ in recorded],
-        inputs,
-        [v for _, v in recorded],
-        create_graph=outer,
-        retain_graph=outer or keep,
-        allow_unused=True,
-    )
-    return [warptape.zeros_like(x) if g is None else g for g, x in zip(found, inputs)]
+    out = _C._gradients(list(outputs), list(inputs), list(vectors), outer, outer or keep)
+    return [warptape.zeros_like(x) if g is None else g for g, x in zip(out, inputs)]
 
 
-def _chosen(args: tuple[Any, ...], argnums: int | tuple[int, ...]) -> tuple[list[Any], list[int]]:
+def _chosen(args: tuple[Any, ...], argnums: _ArgNums) -> tuple[list[Any], list[int]]:
     picks = [argnums] if isinstance(argnums, int) else list(argnums)
+    if not picks:
+        raise RuntimeError("argnums must be non-empty")
     for i in picks:
+        if not isinstance(i, int):
+            raise RuntimeError(f"argnum must be int or Tuple[int], got: {type(i)}")
         if not -len(args) <= i < len(args):
             raise RuntimeError(f"Got argnum={i}, but only {len(args)} positional inputs")
-    return [args[i] for i in picks], [i % len(args) for i in picks]
+    places = [i % len(args) for i in picks]
+    if len(set(places)) != len(places):
+        raise RuntimeError(f"argnums elements must be unique, got {argnums}")
+    return [args[i] for i in picks], places
 
 
 def _with(args: tuple[Any, ...], places: Sequence[int], values: Sequence[Any]) -> list[Any]:
@@ -104,8 +98,12 @@ def _split(output: Any, has_aux: bool, what: str) -> tuple[Any, Any]:
     return output
 
 
+def _variables(leaves: Sequence[Any]) -> list[Tensor]:
+    return [x for x in leaves if isinstance(x, Tensor) and _C._recorded(x)]
+
+
 def grad_and_value(
-    func: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False
+    func: Callable[..., Any], argnums: _ArgNums = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
     """A function that gives the gradient of `func`'s scalar by arguments `argnums`, and the scalar.
 
@@ -117,7 +115,7 @@ def grad_and_value(
 
     @functools.wraps(func)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        with _level((args, kwargs)) as outer:
+        with _recording((args, kwargs)) as outer:
             chosen, places = _chosen(args, argnums)
             chosen = _fresh(chosen)
             value, aux = _split(
@@ -130,21 +128,18 @@ def grad_and_value(
                     "Maybe you wanted to use the vjp or jacrev APIs instead?"
                 )
             leaves, spec = tree_flatten(chosen)
-            inputs = [x for x in leaves if isinstance(x, Tensor) and x.requires_grad]
-            grads = iter(_pull([value], inputs, [warptape.ones_like(value)], outer))
+            grads = iter(_products([value], _variables(leaves), [warptape.ones_like(value)], outer))
             tree = tree_unflatten(
-                [next(grads) if isinstance(x, Tensor) and x.requires_grad else None for x in leaves], spec
+                [next(grads) if isinstance(x, Tensor) and _C._recorded(x) else None for x in leaves], spec
             )
             result = tree[0] if isinstance(argnums, int) else tuple(tree)
-            value = _cut(value, outer)
-            return _cut(result, outer), (value, _cut(aux, outer)) if has_aux else value
+            value = _finished(value, outer)
+            return _finished(result, outer), (value, _finished(aux, outer)) if has_aux else value
 
     return wrapper
 
 
-def grad(
-    func: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False
-) -> Callable[..., Any]:
+def grad(func: Callable[..., Any], argnums: _ArgNums = 0, has_aux: bool = False) -> Callable[..., Any]:
     """A function that gives the gradient of `func`'s scalar; with `has_aux` (gradient, aux)."""
     both = grad_and_value(func, argnums, has_aux)
 
@@ -160,209 +155,240 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple
     """(func(*primals), product), where product(cotangents) gives their products with the Jacobian, by primal.
 
     With `has_aux` func returns (outputs, aux), and this (outputs, product, aux).
+
+    Raises:
+        RuntimeError: func returns what is no tensor; from product, cotangents of another structure.
     """
-    with _level(primals) as outer:
+    with _recording(primals) as outer:
         inputs = _fresh(list(primals))
         outputs, aux = _split(func(*inputs), has_aux, "vjp(f, *primals)")
         leaves, spec = tree_flatten(inputs)
-        variables = [x for x in leaves if isinstance(x, Tensor) and x.requires_grad]
+        variables = _variables(leaves)
     out_leaves, out_spec = tree_flatten(outputs)
+    _check_outputs(out_leaves, "vjp(f, *primals)")
 
     def product(cotangents: Any, retain_graph: bool = True, create_graph: bool | None = None) -> Any:
         vectors, given = tree_flatten(cotangents)
         if given != out_spec:
-            raise RuntimeError("vjp: expected cotangents with the structure of the function's outputs")
+            raise RuntimeError(
+                f"Expected pytree structure of cotangents to be the same as pytree structure of outputs to "
+                f"the function. cotangents: {given}, primal output: {out_spec}"
+            )
         on = create_graph
         if on is None:  # as no_grad has it here, not where the function was called
-            kept = outer or any(not x.is_leaf for x in variables) or any(v.requires_grad for v in vectors)
+            kept = outer or any(_C._recorded(v) for v in vectors)
             on = kept and warptape.is_grad_enabled()
         with warptape.enable_grad():
-            found = iter(_pull(out_leaves, variables, vectors, on, keep=retain_graph))
-        rows = [next(found) if isinstance(x, Tensor) and x.requires_grad else None for x in leaves]
+            out = iter(_products(out_leaves, variables, vectors, on, keep=retain_graph))
+        rows = [next(out) if isinstance(x, Tensor) and _C._recorded(x) else None for x in leaves]
         tree = tree_unflatten(rows, spec)
         return tuple(tree)
 
-    results = (_cut(outputs, outer), product)
-    return (*results, _cut(aux, outer)) if has_aux else results
+    results = (_finished(outputs, outer), product)
+    return (*results, _finished(aux, outer)) if has_aux else results
+
+
+def _check_outputs(leaves: Sequence[Any], what: str) -> None:
+    if not leaves:
+        raise RuntimeError(f"{what}: Expected f to be a function that has non-empty output")
+    for x in leaves:
+        if not isinstance(x, Tensor):
+            raise RuntimeError(
+                f"{what}: Expected f(*args) to return only tensors, got unsupported type {type(x)}"
+            )
+
+
+def _pairs(primals: Any, tangents: Any, what: str) -> tuple[list[Tensor], list[Tensor], Any]:
+    for name, value in (("primals", primals), ("tangents", tangents)):
+        if not isinstance(value, tuple):
+            raise RuntimeError(
+                f"{what}: Expected {name} to be a tuple. E.g. it should be valid to call f(*{name})."
+            )
+    leaves, spec = tree_flatten(primals)
+    along, along_spec = tree_flatten(tangents)
+    if spec != along_spec:
+        raise RuntimeError(
+            f"{what}: Expected primals and tangents to have the same python structure. For example, if "
+            f"primals is a tuple of 3 tensors, tangents also must be. Got primals with structure {spec} and "
+            f"tangents with structure {along_spec}"
+        )
+    for p, t in zip(leaves, along):
+        if not isinstance(p, Tensor) or not isinstance(t, Tensor):
+            raise RuntimeError(f"{what}: Expected primals and tangents of tensors, got {type(p)}, {type(t)}")
+        if p.shape != t.shape or p.dtype != t.dtype:
+            raise RuntimeError(
+                f"{what}: Expected tangent of the shape and dtype of its primal, {tuple(p.shape)} "
+                f"{p.dtype}, got {tuple(t.shape)} {t.dtype}"
+            )
+    return leaves, along, spec
 
 
 def jvp(
     func: Callable[..., Any], primals: Any, tangents: Any, *, strict: bool = False, has_aux: bool = False
 ) -> tuple[Any, ...]:
-    """(func(*primals), the derivative along the tangents), by two reverse passes (Townsend, "A new trick for
-    calculating Jacobian vector products"). With `has_aux` func returns (outputs, aux), and this aux too."""
-    with _level((primals, tangents)) as outer:
-        inputs = _fresh(list(primals))
-        outputs, aux = _split(func(*inputs), has_aux, "jvp(f, primals, tangents)")
-        directions = [t for t in tree_flatten(tangents)[0] if isinstance(t, Tensor)]
-        variables = [x for x in tree_flatten(inputs)[0] if isinstance(x, Tensor) and x.requires_grad]
-        if len(variables) != len(directions):
-            raise RuntimeError("jvp: expected tangents with the structure of the primals")
+    """(func(*primals), the derivative along the tangents), in one pass forward on dual numbers (Griewank and
+    Walther, "Evaluating Derivatives", 3.1). With `has_aux` func returns (outputs, aux), and this aux too.
+
+    Raises:
+        RuntimeError: tangents that do not fit the primals, outputs that are no tensors; with `strict`, an
+            output that does not depend on the primals.
+    """
+    leaves, along, spec = _pairs(primals, tangents, "jvp(f, primals, tangents)")
+    level = _C._push_jvp()
+    try:
+        duals = [
+            _C._make_dual(p, t, level) if p.is_floating_point() or p.is_complex() else p
+            for p, t in zip(leaves, along)
+        ]
+        outputs, aux = _split(func(*tree_unflatten(duals, spec)), has_aux, "jvp(f, primals, tangents)")
         out_leaves, out_spec = tree_flatten(outputs)
-        weights = [warptape.zeros_like(o).requires_grad_() for o in out_leaves]
-        rows = _pull(out_leaves, variables, weights, True)
-        along = _pull(rows, weights, directions, outer)
-        results = (_cut(outputs, outer), _cut(tree_unflatten(along, out_spec), outer))
-        return (*results, _cut(aux, outer)) if has_aux else results
+        _check_outputs(out_leaves, "jvp(f, primals, tangents)")
+        parts = [_C._unpack_dual(x, level) for x in out_leaves]
+        if strict and any(t is None for _, t in parts):
+            raise RuntimeError(
+                "jvp(f, primals, tangents, strict=True): The output of f is independent of the inputs. This "
+                "is not allowed with strict=True."
+            )
+        values = tree_unflatten([p for p, _ in parts], out_spec)
+        derivatives = tree_unflatten([warptape.zeros_like(p) if t is None else t for p, t in parts], out_spec)
+        extra = tree_map(lambda x: _C._unpack_dual(x, level)[0] if isinstance(x, Tensor) else x, aux)
+        return (values, derivatives, extra) if has_aux else (values, derivatives)
+    finally:
+        _C._pop_transform(level)
 
 
-def _jacobian(
-    func: Callable[..., Any], argnums: int | tuple[int, ...], has_aux: bool, what: str
-) -> Callable[..., Any]:
-    @functools.wraps(func)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        with _level((args, kwargs)) as outer:
-            chosen, places = _chosen(args, argnums)
-            chosen = _fresh(chosen)
-            outputs, aux = _split(func(*_with(args, places, chosen), **kwargs), has_aux, what)
-            leaves, spec = tree_flatten(chosen)
-            outs, out_spec = tree_flatten(outputs)
-            blocks = []
-            for out in outs:
-                rows = []
-                for unit in warptape.eye(out.numel(), dtype=out.dtype, device=out.device):
-                    rows.append(_pull([out], leaves, [unit.view_as(out)], outer, keep=True))
-                columns = [
-                    warptape.stack(parts).reshape(out.shape + x.shape)
-                    if rows
-                    else x.new_zeros(out.shape + x.shape)
-                    for x, parts in zip(leaves, zip(*rows) if rows else [()] * len(leaves))
-                ]
-                tree = tree_unflatten(columns, spec)
-                blocks.append(tree[0] if isinstance(argnums, int) else tuple(tree))
-            result = _cut(tree_unflatten(blocks, out_spec), outer)
-            return (result, _cut(aux, outer)) if has_aux else result
+def linearize(func: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
+    """(func(*primals), product), where product(*tangents) gives the derivative along them: the derivative of
+    the backward, which is linear in the gradient that it is given, so that func is called once (Townsend, "A
+    new trick for calculating Jacobian vector products").
 
-    return wrapper
+    Raises:
+        RuntimeError: from product, tangents that do not fit the primals.
+    """
+    with _recording(primals):
+        inputs = _fresh(primals)
+        outputs = func(*inputs)
+        out_leaves, out_spec = tree_flatten(outputs)
+        _check_outputs(out_leaves, "linearize(f, *primals)")
+        variables = tree_flatten(inputs)[0]
+        weights = _fresh([warptape.zeros_like(x) for x in out_leaves])
+        rows = _products(out_leaves, variables, weights, True)
+
+    def product(*tangents: Any) -> Any:
+        _, along, _ = _pairs(primals, tangents, "linearize(f, *primals)")
+        out = _products(rows, weights, along, False, keep=True)
+        return tree_unflatten([_C._without_history(x) for x in out], out_spec)
+
+    return _finished(outputs, False), product
+
+
+def _basis(leaves: Sequence[Tensor]) -> list[Tensor]:
+    """The unit vectors of the space of all leaves together, stacked; of each the part that is this leaf's."""
+    total = sum(x.numel() for x in leaves)
+    out, start = [], 0
+    for x in leaves:
+        rows = x.new_zeros(total, x.numel())
+        if x.numel():
+            rows[start : start + x.numel()].fill_diagonal_(1)
+        out.append(rows.reshape((total, *x.shape)))
+        start += x.numel()
+    return out
+
+
+def _one_or_all(tree: list[Any], argnums: _ArgNums) -> Any:
+    return tree[0] if isinstance(argnums, int) else tuple(tree)
 
 
 def jacrev(
     func: Callable[..., Any],
-    argnums: int | tuple[int, ...] = 0,
+    argnums: _ArgNums = 0,
     *,
     has_aux: bool = False,
     chunk_size: int | None = None,
+    _preallocate_and_copy: bool = False,
 ) -> Callable[..., Any]:
-    """A function that gives the Jacobian, of shape output.shape + input.shape, a row at a time.
-
-    For trees of outputs and inputs it is a tree of trees. `chunk_size` is accepted.
-    """
-    return _jacobian(func, argnums, has_aux, "jacrev(f)(*args)")
-
-
-def jacfwd(
-    func: Callable[..., Any],
-    argnums: int | tuple[int, ...] = 0,
-    has_aux: bool = False,
-    *,
-    randomness: str = "error",
-) -> Callable[..., Any]:
-    """As `jacrev`: this tape goes backwards only, so the rows come one at a time here, too."""
-    return _jacobian(func, argnums, has_aux, "jacfwd(f)(*args)")
-
-
-def hessian(func: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:
-    """A function that gives the second derivatives of a scalar, the Jacobian of its Jacobian."""
-    return jacfwd(jacrev(func, argnums), argnums)
-
-
-def vmap(
-    func: Callable[..., Any],
-    in_dims: Any = 0,
-    out_dims: Any = 0,
-    randomness: str = "error",
-    *,
-    chunk_size: int | None = None,
-) -> Callable[..., Any]:
-    """A function that maps `func` over a dim of its arguments and stacks the results.
-
-    It calls `func` once for each element: convenient, differentiable by everything here, but no faster than
-    the loop. Random draws differ between elements, unless `randomness` is "same".
-
-    Args:
-        func: takes and returns tensors, or trees of them.
-        in_dims: the mapped dim of each argument, or of all; None for arguments that are the same for all. May
-            be a tree like the arguments.
-        out_dims: where the new dim goes, for each output, or for all.
-        randomness: "error" and "different" draw anew for each element; "same" repeats the first one's draws.
-        chunk_size: accepted.
+    """A function that gives the Jacobian, of shape output.shape + input.shape, by one reverse pass for all
+    rows, mapped by `vmap`; `chunk_size` rows at a time. For trees of outputs and inputs it is a tree of trees.
 
     Raises:
-        ValueError: sizes that differ, no mapped argument, or an in_dims that does not fit.
+        RuntimeError: an output that is no tensor.
+        ValueError: a chunk_size that is not positive.
     """
-    if randomness not in ("error", "different", "same"):
-        raise RuntimeError(
-            f"Only allowed values for randomness are 'error', 'different', or 'same'. Got {randomness}"
-        )
+    if chunk_size is not None and chunk_size <= 0:
+        raise ValueError("jacrev: `chunk_size` should be greater than 0.")
 
     @functools.wraps(func)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        leaves, spec = tree_flatten(list(args))
-        dims = _spread(in_dims, args)
-        mapped = [(x, d) for x, d in zip(leaves, dims) if d is not None]
-        if not mapped:
-            raise ValueError(
-                "vmap(f, in_dims, ...)(*args): expected at least one Tensor to vmap over; in_dims is None "
-                "for all"
-            )
-        for x, d in mapped:
-            if not isinstance(x, Tensor) or not -x.dim() <= d < x.dim():
-                shape = f"a Tensor of dimensionality {x.dim()}" if isinstance(x, Tensor) else str(type(x))
-                raise ValueError(
-                    f"vmap(f, in_dims={in_dims}, ...)(*args): Got in_dim={d} for an input of {shape}"
-                )
-        sizes = {x.shape[d] for x, d in mapped}
-        if len(sizes) > 1:
-            raise ValueError(
-                "vmap: Expected all tensors to have the same size in the mapped dimension, got sizes "
-                f"{[x.shape[d] for x, d in mapped]} for the mapped dimension"
-            )
-        (size,) = sizes
-        state = warptape.get_rng_state() if randomness == "same" else None
-        found = []
-        for i in range(size):
-            if state is not None:
-                warptape.set_rng_state(state)
-            each = [x if d is None else x.select(d, i) for x, d in zip(leaves, dims)]
-            found.append(func(*tree_unflatten(each, spec), **kwargs))
-        return _stacked(found, out_dims)
+        chosen, places = _chosen(args, argnums)
+
+        def of_chosen(*values: Any) -> Any:
+            return func(*_with(args, places, values), **kwargs)
+
+        outputs, product, *aux = vjp(of_chosen, *chosen, has_aux=has_aux)
+        out_leaves, out_spec = tree_flatten(outputs)
+        basis = tree_unflatten(_basis(out_leaves), out_spec)
+        rows = vmap(product, chunk_size=chunk_size)(basis)
+        in_leaves, in_spec = tree_flatten(list(chosen))
+        columns = tree_flatten(list(rows))[0]
+        blocks, start = [], 0
+        for out in out_leaves:
+            parts = [
+                c[start : start + out.numel()].reshape((*out.shape, *x.shape))
+                for c, x in zip(columns, in_leaves)
+            ]
+            start += out.numel()
+            blocks.append(_one_or_all(tree_unflatten(parts, in_spec), argnums))
+        result = tree_unflatten(blocks, out_spec)
+        return (result, aux[0]) if has_aux else result
 
     return wrapper
 
 
-def _spread(in_dims: Any, args: tuple[Any, ...]) -> list[int | None]:
-    """One dim for each leaf of the arguments."""
+def jacfwd(
+    func: Callable[..., Any],
+    argnums: _ArgNums = 0,
+    has_aux: bool = False,
+    *,
+    randomness: str = "error",
+) -> Callable[..., Any]:
+    """As `jacrev`, by one forward pass on dual numbers for all columns, mapped by `vmap`.
 
-    def below(dims: Any, tree: Any) -> list[int | None]:
-        leaves = tree_flatten(tree)[0]
-        if dims is None or isinstance(dims, int):
-            return [dims if isinstance(x, Tensor) else None for x in leaves]
-        if isinstance(dims, dict) and isinstance(tree, dict) and dims.keys() == tree.keys():
-            return [d for key in tree for d in below(dims[key], tree[key])]
-        if isinstance(dims, (list, tuple)) and isinstance(tree, (list, tuple)) and len(dims) == len(tree):
-            return [d for part, sub in zip(dims, tree) for d in below(part, sub)]
-        raise ValueError(
-            f"vmap(f, in_dims={in_dims}, ...)(*args): in_dims is not compatible with the structure of args"
+    Raises:
+        RuntimeError: an output that is no tensor.
+    """
+
+    @functools.wraps(func)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        chosen, places = _chosen(args, argnums)
+        leaves, spec = tree_flatten(tuple(chosen))
+
+        def along(basis: Any) -> Any:
+            def of_chosen(*values: Any) -> Any:
+                return func(*_with(args, places, values), **kwargs)
+
+            out = jvp(of_chosen, tuple(chosen), basis, has_aux=has_aux)
+            return (out[1], out[2]) if has_aux else out[1]
+
+        columns = vmap(along, randomness=randomness, out_dims=(-1, None) if has_aux else -1)(
+            tree_unflatten(_basis(leaves), spec)
         )
+        aux = columns[1] if has_aux else None
+        outs, out_spec = tree_flatten(columns[0] if has_aux else columns)
+        blocks = []
+        for out in outs:
+            sizes = [x.numel() for x in leaves]
+            parts = [c.reshape((*out.shape[:-1], *x.shape)) for c, x in zip(out.split(sizes, dim=-1), leaves)]
+            blocks.append(_one_or_all(list(tree_unflatten(parts, spec)), argnums))
+        result = tree_unflatten(blocks, out_spec)
+        return (result, aux) if has_aux else result
 
-    return below(in_dims if in_dims is None or isinstance(in_dims, int) else tuple(in_dims), args)
+    return wrapper
 
 
-def _stacked(found: Sequence[Any], out_dims: Any) -> Any:
-    if not found:
-        raise ValueError("vmap: expected a mapped dimension of at least one element")
-    flat = [tree_flatten(each) for each in found]
-    spec = flat[0][1]
-    rows = [leaves for leaves, _ in flat]
-    for x in rows[0]:
-        if not isinstance(x, Tensor):
-            raise ValueError(f"vmap(f, ...): `f` must only return Tensors, got type {type(x)} as a return")
-    dims = [out_dims] * len(rows[0]) if isinstance(out_dims, int) else list(tree_flatten(list(out_dims))[0])
-    if len(dims) != len(rows[0]):
-        raise ValueError(
-            f"vmap(f, ..., out_dims={out_dims}): out_dims is not compatible with the structure of outputs"
-        )
-    return tree_unflatten([warptape.stack(parts, d) for parts, d in zip(zip(*rows), dims)], spec)
+def hessian(func: Callable[..., Any], argnums: _ArgNums = 0) -> Callable[..., Any]:
+    """A function that gives the second derivatives of a scalar, the Jacobian of its gradient: forward over
+    reverse."""
+    return jacfwd(jacrev(func, argnums), argnums)
 
 
 def stack_module_state(models: Sequence[Any]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

@@ -152,7 +152,9 @@ def test_vmap():
 def test_vmap_refusals():
     with pytest.raises(ValueError, match="at least one Tensor to vmap over"):
         func.vmap(f, in_dims=None)(X)
-    with pytest.raises(ValueError, match="Got in_dim=3 for an input of a Tensor of dimensionality 1"):
+    with pytest.raises(
+        ValueError, match="Got in_dim=3 for some input, but that input is a Tensor of dimensionality 1"
+    ):
         func.vmap(f, in_dims=3)(X)
     with pytest.raises(ValueError, match="same size in the mapped dimension"):
         func.vmap(wt.dot)(wt.ones(2, 3), wt.ones(3, 3))

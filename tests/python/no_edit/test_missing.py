@@ -46,7 +46,6 @@ def test_words(expression, name, near):
         ("warptape.fx", ": symbolic tracing is not supported"),
         ("warptape.export", ": export of programs is not supported"),
         ("warptape.quantization", ": quantization is not supported"),
-        ("warptape.autograd.forward_ad", ": forward-mode differentiation is not supported"),
         ("warptape.distribution", "; nearest: torch.distributions"),
         ("warptape.Tensr", "; nearest: torch.Tensor"),
         ("warptape.tensr", "; nearest: torch.tensor"),

@@ -1,0 +1,204 @@
+// Forward-mode derivatives of one op: linear ops are applied to the tangents, composed ones to the dual
+// numbers themselves, and for all others the product with the Jacobian is found from the op's backward. Of an
+// elementwise op, whose Jacobian is diagonal, that is the backward itself; else the derivative of the
+// backward, which is linear in the gradient it is given (Townsend, "A new trick for calculating Jacobian
+// vector products", 2017).
+#include <unordered_set>
+
+#include "ops/copy.h"
+#include "ops/elementwise.h"
+#include "ops/view.h"
+#include "transforms/vmap.h"
+
+namespace warptape::transforms {
+namespace {
+
+using ops::operator+;
+using Tensors = std::vector<Tensor>;
+
+// The arguments with each dual number replaced by what `part` makes of it, in order.
+struct Replaced {
+  std::vector<Value> values;
+  std::deque<Tensor> kept;
+  std::deque<Tensors> lists;
+  std::deque<std::vector<OptTensor>> optionals;
+
+  template <class F>
+  Replaced(const OpInfo& op, std::span<const Value> args, F&& part) : values(args.begin(), args.end()) {
+    for (size_t i = 0; i < values.size(); ++i) {
+      Value& v = values[i];
+      if (!v.present) continue;
+      if (op.args[i].type == ArgType::Tensor && v.tensor->defined())
+        v.tensor = &kept.emplace_back(part(*v.tensor));
+      if (op.args[i].type == ArgType::TensorList) {
+        auto& list = lists.emplace_back();
+        for (const Tensor& t : ArgTraits<TensorList>::unbox(v)) list.push_back(part(t));
+        v.list = {list.data(), list.size()};
+      }
+      if (op.args[i].type == ArgType::OptTensorList) {
+        auto& list = optionals.emplace_back();
+        for (const OptTensor& t : ArgTraits<std::span<const OptTensor>>::unbox(v))
+          list.push_back(t && t->defined() ? OptTensor(part(*t)) : t);
+        v.list = {list.data(), list.size()};
+      }
+    }
+  }
+};
+
+template <class F>
+void each_result(Result& r, F&& see) {
+  if (r.tensor.defined()) see(r.tensor);
+  for (Tensor& t : r.tensors)
+    if (t.defined()) see(t);
+}
+
+Tensor tangent_of(const Tensor& t, const Level& level) {
+  return level_of(t) == level.id ? wrapper_of(t)->tangent : Tensor();
+}
+Tensor primal_of(const Tensor& t, const Level& level) {
+  return level_of(t) == level.id ? wrapper_of(t)->value : t;
+}
+// Where a formula takes the logarithm of the gradient, 0 is no place to differentiate it.
+Tensor ones_of(const Tensor& t) { return full(t.sizes(), 1.0, options_of(t)); }
+
+void linear_call(const OpInfo& op, std::span<const Value> args, Result& out, const Level& level) {
+  Replaced primals(op, args, [&](const Tensor& t) { return primal_of(t, level); });
+  Replaced tangents(op, args, [&](const Tensor& t) {
+    if (!is_differentiable(t.dtype())) return t;
+    Tensor along = tangent_of(t, level);
+    return along.defined() ? along : zeros(t.sizes(), options_of(t));
+  });
+  Result along;
+  op.call(op, primals.values.data(), out);
+  op.call(op, tangents.values.data(), along);
+  if (out.tensor.defined()) out.tensor = dual(out.tensor, along.tensor, level.id);
+  for (size_t i = 0; i < out.tensors.size(); ++i)
+    if (out.tensors[i].defined()) out.tensors[i] = dual(out.tensors[i], along.tensors[i], level.id);
+}
+
+// One op on variables, and what its results come to along the tangents.
+struct Recording {
+  const OpInfo& op;
+  const Level& level;
+  bool create_graph;
+  Tensors variables, tangents;
+
+  size_t below() const {  // how many levels lie outside of this one
+    size_t count = 0;
+    while (levels()[count].id != level.id) ++count;
+    return count;
+  }
+  Tensor variable(const Tensor& t, const Shape* sizes) {
+    Tensor primal = primal_of(t, level), along = tangent_of(t, level);
+    if (!along.defined()) return primal;
+    if (sizes) primal = ops::expand(primal, *sizes), along = ops::expand(along, *sizes);
+    variables.push_back(fresh_variable(primal, below()));
+    tangents.push_back(along);
+    return variables.back();
+  }
+  Tensor finished(const Tensor& t) const { return create_graph ? t : without_history(t); }
+
+  // Every variable has the shape of y.
+  Tensor elementwise(const Tensor& y) {
+    Tensor sum;
+    for (size_t i = 0; i < variables.size(); ++i) {
+      Tensor part =
+          gradients({y}, {variables[i]}, {ops::cast(tangents[i], y.dtype())}, create_graph, true)[0];
+      if (part.defined()) sum = sum.defined() ? sum + part : part;
+    }
+    return sum.defined() ? ops::cast(sum, y.dtype()) : sum;
+  }
+  Tensor by_backward_twice(const Tensor& y) {
+    GradMode on(true);
+    Tensor weight = fresh_variable(ones_of(y), below());
+    Tensors products = gradients({y}, variables, {weight}, true, true), found, along;
+    for (size_t i = 0; i < products.size(); ++i) {
+      if (!products[i].defined() || !recorded(products[i])) continue;
+      found.push_back(products[i]);
+      along.push_back(ops::cast(tangents[i], products[i].dtype()));
+    }
+    if (found.empty()) return Tensor();
+    return gradients(found, {weight}, along, create_graph, true)[0];
+  }
+};
+
+bool has_mixed_dtypes(const OpInfo& op, std::span<const Value> args) {
+  std::optional<DType> seen;
+  bool mixed = false;
+  each_tensor(op, args, [&](const Tensor& t) {
+    if (!is_differentiable(t.dtype())) return;
+    mixed |= (seen && *seen != t.dtype()) || is_complex(t.dtype());
+    seen = t.dtype();
+  });
+  return mixed;
+}
+
+void recorded_call(const OpInfo& op, std::span<const Value> args, Result& out, const Level& level) {
+  bool of_tape = false;
+  each_tensor(op, args, [&](const Tensor& t) { of_tape |= recorded(t); });
+  Recording r{op, level, thread_state.grad_mode && of_tape, {}, {}};
+  const bool writes = !op.args.empty() && (op.args[0].marks & kWritten);
+  std::optional<Shape> sizes;
+  if (op.batching() == Batching::Pointwise && !writes && !has_mixed_dtypes(op, args)) {
+    Shape joined;
+    each_tensor(op, args, [&](const Tensor& t) { joined = broadcast_shapes(joined, t.sizes(), op.name); });
+    sizes = joined;
+  }
+  {
+    GradMode on(true);
+    const Tensor* self = writes ? args[0].tensor : nullptr;
+    Replaced variables(op, args, [&](const Tensor& t) {
+      Tensor v = r.variable(t, sizes ? &*sizes : nullptr);
+      return self && t.same(*self) ? ops::clone(v) : v;
+    });
+    op.call(op, variables.values.data(), out);
+  }
+  each_result(out, [&](Tensor& y) {
+    const bool differentiable = is_differentiable(y.dtype()) && recorded(y);
+    Tensor along;
+    if (differentiable)
+      along =
+          sizes && y.sizes() == *sizes && !is_complex(y.dtype()) ? r.elementwise(y) : r.by_backward_twice(y);
+    y = dual(r.finished(y), along.defined() ? r.finished(along) : along, level.id);
+  });
+}
+
+// What an op writes is computed beside it, and then written into both parts of the dual number.
+void write_result(const Tensor& self, Result& out, const Level& level) {
+  const Tensor y = out.tensor;
+  Tensor along = tangent_of(y, level);
+  if (level_of(self) != level.id) {
+    WT_CHECK(!along.defined() || !is_view(self), OpaqueError,
+             "jvp: an in-place operation would write a derivative into a view of a tensor that has none");
+    ops::copy_(self, primal_of(y, level), false);
+    if (along.defined()) make_dual(self, along, level.id);
+  } else {
+    Wrapper* w = wrapper_of(self);
+    ops::copy_(w->value, primal_of(y, level), false);
+    ops::copy_(w->tangent, along.defined() ? along : zeros(self.sizes(), options_of(w->tangent)), false);
+  }
+  out.tensor = self;
+}
+
+}  // namespace
+
+void jvp_call(const OpInfo& op, std::span<Value> args, Result& out, const Level& level) {
+  if (op.args[0].marks & kWritten) {
+    const Tensor self = *args[0].tensor;
+    recorded_call(op, args, out, level);
+    if (out.kind == Result::Kind::Tensor) write_result(self, out, level);
+    return;
+  }
+  if (op.flags & kLinear) return linear_call(op, args, out, level);
+  if (op.batching() != Batching::Pointwise && composed(op, args, out)) {
+    bool lost = false;
+    each_result(out, [&](const Tensor& y) {
+      lost |= is_differentiable(y.dtype()) && !part_at(y, true, level).defined();
+    });
+    if (!lost) return;
+    out = {};
+  }
+  recorded_call(op, args, out, level);
+}
+
+}  // namespace warptape::transforms
