@@ -306,16 +306,16 @@ decltype(relu) relu{"relu", unary_impl<relu_def>, kFunction | kMethod, {"input"}
 decltype(relu_) relu_{"relu_", unary_inplace<relu_def>, kFunction | kMethod | kNN, {kSelf}, "relu in place."};
 decltype(gelu) gelu{"gelu",
                     gelu_impl,
-                    kNN,
+                    kNN | kOut | kOutExact,
                     {"input", {"approximate", "none", kKeywordOnly}},
                     "input * Phi(input), Phi the normal distribution's; or its tanh approximation."};
 decltype(logsigmoid) logsigmoid{
-    "logsigmoid", plain_only<logsigmoid_def>, kNN, {"input"}, "log(sigmoid(input))."};
+    "logsigmoid", plain_only<logsigmoid_def>, kNN | kOut | kOutExact, {"input"}, "log(sigmoid(input))."};
 decltype(softsign) softsign{"softsign", plain_only<softsign_def>, kNN, {"input"}, "input / (1 + |input|)."};
 decltype(softplus) softplus{
     "softplus",
     softplus_impl,
-    kNN | kFloat32Cuda,
+    kNN | kOut | kOutExact | kFloat32Cuda,
     {"input", {"beta", 1.0}, {"threshold", 20.0}},
     "log(1 + exp(beta * input)) / beta; input itself where beta * input > threshold."};
 decltype(silu) silu{"silu", plain<silu_def>, kNN, {"input", kInplace}, "input * sigmoid(input)."};

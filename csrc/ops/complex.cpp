@@ -200,7 +200,8 @@ const auto view_as_complex_copy = copy_of<view_as_complex>("view_as_complex_copy
 decltype(real) real{
     "real", real_impl, kBoth | kComplex, {"input"}, "The real part, as a view; a real tensor itself."};
 decltype(imag) imag{"imag", imag_impl, kBoth | kComplex, {"input"}, "The imaginary part, as a view."};
-decltype(complex) complex{"complex", complex_impl, kFunction | kOut, {"real", "imag"}, "real + i imag."};
+decltype(complex) complex{
+    "complex", complex_impl, kFunction | kOut | kOutExact, {"real", "imag"}, "real + i imag."};
 decltype(polar) polar{
     "polar", polar_impl, kFunction | kOut | kComplex, {"abs", "angle"}, "abs * (cos(angle) + i sin(angle))."};
 decltype(conj) conj{

@@ -107,6 +107,12 @@ decltype(logit_) logit_{
     "logit_", logit_inplace, kMethod, {{"input", kWritten}, {"eps", none}}, "logit in place."};
 decltype(polygamma) polygamma{
     "polygamma", polygamma_impl, kFunction | kSpecial | kOut, {"n", "input"}, "Derivative n of digamma."};
+namespace {
+Tensor polygamma_of(const Tensor& x, int64_t n) { return polygamma(n, x); }
+const Op<Tensor(const Tensor&, int64_t)> polygamma_method{
+    "polygamma", polygamma_of, kMethod, {"input", "n"}, "Derivative n of digamma."};
+const auto polygamma_ = in_place<polygamma_method>("polygamma_");
+}  // namespace
 
 namespace {
 const UnaryOp expit{

@@ -129,9 +129,9 @@ ElementwiseSlot isnan_slot{"isnan"}, isinf_slot{"isinf"}, isfinite_slot{"isfinit
 WT_PREDICATE(isnan, kFunction | kMethod | kComplex, logical_or, "Where input is not a number.");
 WT_PREDICATE(isinf, kFunction | kMethod | kComplex, logical_or, "Where input is infinite.");
 WT_PREDICATE(isfinite, kFunction | kMethod | kComplex, logical_and, "Where input is finite.");
-WT_PREDICATE(isposinf, kBothOut, logical_or, "Where input is plus infinity.");
-WT_PREDICATE(isneginf, kBothOut, logical_or, "Where input is minus infinity.");
-WT_PREDICATE(signbit, kBothOut, logical_or, "Where the sign bit is set.");
+WT_PREDICATE(isposinf, kBothOut | kOutExact, logical_or, "Where input is plus infinity.");
+WT_PREDICATE(isneginf, kBothOut | kOutExact, logical_or, "Where input is minus infinity.");
+WT_PREDICATE(signbit, kBothOut | kOutExact, logical_or, "Where the sign bit is set.");
 
 WT_UNARY_BACKWARD(logical_not, "LogicalNotBackward0", Bool, Nothing, nullptr, no_gradient(g))
 decltype(logical_not) logical_not{

@@ -82,7 +82,7 @@ const Op<Tensor(const Tensor&, bool)> linalg_cholesky{
     "triangle of A is read."},
     cholesky{"cholesky",
              cholesky_impl,
-             kBoth | kFloats,
+             kBoth | kOutRows | kFloats,
              {"input", {"upper", false}},
              "linalg.cholesky under its older name."};
 
@@ -266,7 +266,7 @@ const Op<FactoredInfo(const Tensor&, bool)> lu{
 const Op<std::vector<Tensor>(const Tensor&, bool, bool)> old_lu{
     "lu",
     old_lu_impl,
-    kBoth | kComplex | kFloat32Cpu,
+    kBoth | kOut | kComplex | kFloat32Cpu,
     {"A", {"pivot", true}, {"get_infos", false}},
     "linalg.lu_factor under its older name; with `get_infos`, linalg.lu_factor_ex."};
 const Op<FactoredInfo(const Tensor&, const Tensor&, bool, bool)> lu_unpack{

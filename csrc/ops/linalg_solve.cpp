@@ -342,13 +342,13 @@ const Op<Pair(const Tensor&, const Tensor&, bool, bool, bool)> triangular_solve{
 const Op<Tensor(const Tensor&, const Tensor&, bool)> cholesky_solve{
     "cholesky_solve",
     cholesky_solve_impl,
-    kBoth | kFloats,
+    kBoth | kOutRows | kFloats,
     {"B", "L", {"upper", false}},
     "X with A X = B [*, n, k], from A's Cholesky factor L [*, n, n]."};
 const Op<Tensor(const Tensor&, bool)> cholesky_inverse{
     "cholesky_inverse",
     cholesky_inverse_impl,
-    kBoth | kFloats,
+    kBoth | kOutColumns | kFloats,
     {"L", {"upper", false}},
     "The inverse of a Hermitian matrix from its Cholesky factor."};
 const Op<Tensor(const Tensor&, int64_t)> tensorinv{

@@ -27,10 +27,10 @@ namespace warptape {
 
 // Where Python finds the op, and facts about it that the entry checks.
 enum OpFlag : uint32_t {
-  kFunction = 1u << 0,  // warptape.name(...)
-  kMethod = 1u << 1,    // Tensor.name(...): the first argument is self
-  kNN = 1u << 2,        // warptape.nn.functional.name(...)
-  kOut = 1u << 3,  // takes out=: the result is copied into it (sizes adapted, dtype castable, not recorded)
+  kFunction = 1u << 0,      // warptape.name(...)
+  kMethod = 1u << 1,        // Tensor.name(...): the first argument is self
+  kNN = 1u << 2,            // warptape.nn.functional.name(...)
+  kOut = 1u << 3,           // takes out=: the result is copied into it, cast where it can be, not recorded
   kLinalg = 1u << 4,        // warptape.linalg.name(...)
   kPrivate = 1u << 5,       // warptape._C._private.name(...): for the Python layer only
   kSpecial = 1u << 6,       // warptape.special.name(...)
@@ -39,6 +39,13 @@ enum OpFlag : uint32_t {
   kComplex = 1u << 9,       // takes complex numbers; DtypeError for all others
   kMovesOnly = 1u << 10,  // moves elements: complex ones on the CPU alone, for kernels elsewhere move 8 bytes
   kRandom = 1u << 11,     // draws from a generator
+  // What else PyTorch asks of an op's out=, or does with it.
+  kOutExact = 1u << 12,    // its dtype must be the result's; uint8 also takes bools
+  kOutDtype = 1u << 13,    // its dtype is what the argument `dtype` is by default
+  kOutApart = 1u << 14,    // it may not overlap an argument
+  kOutNumel = 1u << 15,    // it keeps its shape where it has as many elements as the result
+  kOutRows = 1u << 24,     // resized, it is contiguous instead of laid out as the result is
+  kOutColumns = 1u << 25,  // the same, but for an empty one
   // What autocast does (Autocast), on the CPU, on CUDA devices, on both.
   kLowerCpu = 1u << 16,
   kFloat32Cpu = 2u << 16,
