@@ -1,7 +1,6 @@
 #include "ops/copy.h"
 
 #include "ops/compose.h"
-#include "ops/memory_format.h"
 #include "ops/view.h"
 
 namespace warptape::ops {
@@ -21,16 +20,9 @@ Tensor clone_as(const Tensor& x, Tensor out) {
   return out;
 }
 Tensor clone_impl(const Tensor& x) { return clone_as(x, empty_like_layout(x, x.dtype())); }
-Tensor clone_format_impl(const Tensor& x, Format format) {
-  const auto strides = format_strides("clone", x.sizes(), format);
-  return strides ? clone_as(x, empty_strided(x.sizes(), *strides, options_of(x))) : clone(x);
-}
-Tensor contiguous_format_impl(const Tensor& x, Format format) {
-  if (!format) return contiguous(x);
-  const auto strides = format_strides("contiguous", x.sizes(), format);
-  WT_CHECK(strides, Error, "contiguous: preserve memory format is unsupported by the contiguous operator");
-  return has_strides(x, *strides) ? x : clone_as(x, empty_strided(x.sizes(), *strides, options_of(x)));
-}
+using Format = std::optional<std::string_view>;  // memory_format: not looked at, all layouts are strided
+Tensor clone_format_impl(const Tensor& x, Format) { return clone(x); }
+Tensor contiguous_format_impl(const Tensor& x, Format) { return contiguous(x); }
 Tensor contiguous_impl(const Tensor& x) {
   return x.is_contiguous() ? x : clone_as(x, empty(x.sizes(), options_of(x)));
 }
@@ -47,11 +39,18 @@ void to_backward(Node& n, Gradients& g) {
 }
 constexpr NodeType kTo{"ToCopyBackward0", to_backward};
 
-// x in the dtype, on the device and in the memory of `out`.
-Tensor copied_to(Tensor out, const Tensor& x, bool non_blocking) {
-  warn_of_loss(x.dtype(), out.dtype());
+Tensor to_impl(const Tensor& x, std::optional<Device> device, std::optional<DType> dtype, bool copy,
+               bool non_blocking) {
+  DType t = dtype.value_or(x.dtype());
+  Device d = device.value_or(x.device());
+  if (!copy && t == x.dtype() && d == x.device()) return x;
+  warn_of_loss(x.dtype(), t);
+  // A copy that the host does not wait for needs page-locked memory to arrive in.
+  Tensor out = d == x.device()                                      ? empty_like_layout(x, t)
+               : non_blocking && d.is_cpu() && x.device().is_cuda() ? empty_pinned(x.sizes(), t)
+                                                                    : empty(x.sizes(), {t, d});
   raw_copy(out, x, non_blocking);
-  if (needs_grad(x) && is_differentiable(out.dtype())) {
+  if (needs_grad(x) && is_differentiable(t)) {
     Ref<Node> n = record(kTo, x);
     n->emplace<Origin>(x.dtype(), x.device());
     set_history(out, n);
@@ -59,50 +58,31 @@ Tensor copied_to(Tensor out, const Tensor& x, bool non_blocking) {
   return out;
 }
 
-Tensor to_impl(const Tensor& x, std::optional<Device> device, std::optional<DType> dtype, bool copy,
-               bool non_blocking) {
-  DType t = dtype.value_or(x.dtype());
-  Device d = device.value_or(x.device());
-  if (!copy && t == x.dtype() && d == x.device()) return x;
-  // A copy that the host does not wait for needs page-locked memory to arrive in.
-  return copied_to(d == x.device()                                      ? empty_like_layout(x, t)
-                   : non_blocking && d.is_cpu() && x.device().is_cuda() ? empty_pinned(x.sizes(), t)
-                                                                        : empty(x.sizes(), {t, d}),
-                   x, non_blocking);
-}
-
 // The forms of Tensor.to.
 using OptDevice = std::optional<Device>;
 using OptDType = std::optional<DType>;
 Tensor to_device_impl(const Tensor& x, OptDevice device, OptDType dtype, bool non_blocking, bool copy,
-                      Format format) {
-  const auto strides = format_strides("to", x.sizes(), format);
-  if (!strides) return to(x, device, dtype, copy, non_blocking);
-  const TensorOptions wanted{dtype.value_or(x.dtype()), device.value_or(x.device())};
-  if (!copy && wanted.dtype == x.dtype() && wanted.device == x.device() && *format == suggested_format(x))
-    return x;
-  return copied_to(empty_strided(x.sizes(), *strides, wanted), x, non_blocking);
+                      Format) {
+  return to(x, device, dtype, copy, non_blocking);
 }
-Tensor to_dtype_impl(const Tensor& x, DType dtype, bool non_blocking, bool copy, Format format) {
-  return to_device_impl(x, std::nullopt, dtype, non_blocking, copy, format);
+Tensor to_dtype_impl(const Tensor& x, DType dtype, bool non_blocking, bool copy, Format) {
+  return to(x, std::nullopt, dtype, copy, non_blocking);
 }
-Tensor to_other_impl(const Tensor& x, const Tensor& other, bool non_blocking, bool copy, Format format) {
-  return to_device_impl(x, other.device(), other.dtype(), non_blocking, copy, format);
+Tensor to_other_impl(const Tensor& x, const Tensor& other, bool non_blocking, bool copy, Format) {
+  return to(x, other.device(), other.dtype(), copy, non_blocking);
 }
 Tensor type_as_impl(const Tensor& x, const Tensor& other) {
   return to(x, other.device(), other.dtype(), false, false);
 }
-Tensor cpu_impl(const Tensor& x, Format format) {
-  return to_device_impl(x, Device{}, std::nullopt, false, false, format);
-}
-Tensor cuda_impl(const Tensor& x, OptDevice device, bool non_blocking, Format format) {
+Tensor cpu_impl(const Tensor& x, Format) { return to(x, Device{}, std::nullopt, false, false); }
+Tensor cuda_impl(const Tensor& x, OptDevice device, bool non_blocking, Format) {
   const Device place = device ? *device : resolved(Device{DeviceType::CUDA, -1});
   WT_CHECK(place.is_cuda(), DeviceError, "cuda: Invalid device, must be cuda device, got ", place);
-  return to_device_impl(x, place, std::nullopt, non_blocking, false, format);
+  return to(x, place, std::nullopt, false, non_blocking);
 }
 template <DType D>
-Tensor convert_impl(const Tensor& x, Format format) {
-  return format ? to_device_impl(x, std::nullopt, D, false, false, format) : cast(x, D);
+Tensor convert_impl(const Tensor& x, Format) {
+  return cast(x, D);
 }
 
 // ---- in place ------------------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
 // What tensors and dtypes say of themselves.
-#include "ops/memory_format.h"
+#include "ops/op.h"
 
 namespace warptape::ops {
 namespace {
@@ -17,12 +17,7 @@ int64_t get_device(const Tensor& x) { return x.device().is_cuda() ? x.device().i
 int64_t element_size(const Tensor& x) { return static_cast<int64_t>(x.itemsize()); }
 int64_t storage_offset(const Tensor& x) { return x.offset(); }
 int64_t data_ptr(const Tensor& x) { return static_cast<int64_t>(reinterpret_cast<intptr_t>(x.data())); }
-bool is_contiguous_impl(const Tensor& x, Format format) {
-  if (!format || *format == "torch.contiguous_format") return x.is_contiguous();
-  const auto strides = format_strides("is_contiguous", x.sizes(), format);
-  WT_CHECK(strides, Error, "is_contiguous: preserve memory format is unsupported");
-  return has_strides(x, *strides);
-}
+bool is_contiguous_impl(const Tensor& x, std::optional<std::string_view>) { return x.is_contiguous(); }
 bool is_signed(const Tensor& x) { return x.dtype() != DType::Bool && x.dtype() != DType::UInt8; }
 bool is_nonzero(const Tensor& x) {
   WT_CHECK(x.numel() > 0, ShapeError, "is_nonzero: Boolean value of Tensor with no values is ambiguous");

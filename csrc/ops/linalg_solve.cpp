@@ -354,7 +354,7 @@ const Op<Tensor(const Tensor&, bool)> cholesky_inverse{
 const Op<Tensor(const Tensor&, int64_t)> tensorinv{
     "tensorinv",
     tensorinv_impl,
-    kLinalg | kFloats,
+    kLinalg | kOutRows | kFloats,
     {"A", Arg::integer("ind", 2)},
     "The inverse of A as a map between its last dims and its first `ind`."};
 const Op<Tensor(const Tensor&, const Tensor&, std::optional<IntList>)> tensorsolve{

@@ -1,17 +1,30 @@
 // Other sizes for the same tensor, and the sums that undo broadcasting.
-#include "ops/memory_format.h"
 #include "ops/reduce.h"
 #include "ops/view.h"
 
 namespace warptape::ops {
 namespace {
 
+using Format = std::optional<std::string_view>;
+
+void check_format(const char* op, Format format) {
+  WT_CHECK(!format || *format == "torch.contiguous_format" || *format == "torch.preserve_format",
+           NotImplementedError, op, ": memory_format ", *format, " is not supported");
+}
+
 // As many of the storage's elements as before stay, in the order of memory; new ones are not set.
 Tensor resized(const char* op, const Tensor& self, const Shape& sizes, Format format) {
+  check_format(op, format);
   WT_CHECK(!requires_grad(self), Error, op, ": cannot resize variables that require grad");
-  const auto strides = format_strides(op, sizes, format);
-  if (sizes == self.sizes() && (!strides || has_strides(self, *strides))) return self;
-  raw_resize(op, self, sizes, strides.value_or(contiguous_strides(sizes)));
+  const int64_t numel = numel_of(sizes, op);
+  if (sizes == self.sizes()) return self;
+  const size_t bytes = static_cast<size_t>(numel + self.offset()) * self.itemsize();
+  if (numel && self.storage().bytes() < bytes) {
+    WT_CHECK(!self.storage().exported(), Error, op,
+             ": Trying to resize storage that is not resizable: other owners see its memory");
+    self.storage().resize(bytes);
+  }
+  self->set_geometry(sizes, contiguous_strides(sizes), self.offset());
   self.bump_version();
   return self;
 }
