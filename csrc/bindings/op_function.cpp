@@ -99,7 +99,7 @@ PyObject* call_overload(const OpGroup& group, size_t i, Frame& frame) {
     GilRelease release(frame.work);
     op.call(op, frame.values, result);
   }
-  if (frame.out) return finish_out(op, frame.out, result);
+  if (frame.out) return finish_out(op, frame, result);
   if (result.kind == Result::Kind::Tensor) return wrap(result.tensor);
   return wrap(std::move(result), group.result_types[i]);
 }

@@ -54,6 +54,18 @@ void check_dtype(const OpInfo& op, const Tensor& out, const Tensor& result) {
              " can't be cast to the desired output type ", to);
 }
 
+// Refuses an `out` that overlaps an argument, also where it will once it has the result's sizes.
+void check_apart(const OpInfo& op, const Frame& frame, const Tensor& out, const Shape& sizes) {
+  const Tensor target =
+      out.sizes() == sizes ? out : alias(out, sizes, contiguous_strides(sizes), out.offset());
+  each_argument(op, frame, [&](const Tensor& t) {
+    WT_CHECK(
+        !overlap(target, t), Error, op.name,
+        ": unsupported operation: some elements of the input tensor and the written-to tensor refer to a "
+        "single memory location. Please clone() the tensor before performing the operation.");
+  });
+}
+
 void write_out(const OpInfo& op, const Tensor& out, const Tensor& result) {
   WT_CHECK(!(thread_state.grad_mode && (requires_grad(out) || requires_grad(result))), Error, op.name,
            "(): functions with out=... arguments don't support automatic differentiation, but one of the "
@@ -84,37 +96,28 @@ void write_out(const OpInfo& op, const Tensor& out, const Tensor& result) {
 }  // namespace
 
 void prepare_out(const OpInfo& op, Frame& frame) {
-  bool takes_tensors = false;
-  each_argument(op, frame, [&](const Tensor& t) {
-    takes_tensors = true;
-    each_out(frame.out, [&](const Tensor& out) {
-      WT_CHECK(!(op.flags & kOutApart) || !overlap(out, t), Error, op.name,
-               ": unsupported operation: some elements of the input tensor and the written-to tensor refer "
-               "to a single memory location. Please clone() the tensor before performing the operation.");
-    });
-  });
   each_out(frame.out, [&](const Tensor& out) { check_inplace(out, op.name, false); });
+  bool takes_tensors = false;
+  each_argument(op, frame, [&](const Tensor&) { takes_tensors = true; });
   if (!takes_tensors || (op.flags & (kRandom | kOutDtype))) take_options(op, frame);
 }
 
-PyObject* finish_out(const OpInfo& op, PyObject* out, Result& result) {
+PyObject* finish_out(const OpInfo& op, const Frame& frame, Result& result) {
+  PyObject* out = frame.out;
   if (op.returns == Result::Kind::OneOrMany)
     WT_CHECK(result.kind == Result::Kind::Tensor || !is_tensor(out), Error, op.name,
              "(): out= takes one result, these arguments give several");
-  if (result.kind == Result::Kind::Tensor || op.returns == Result::Kind::OneOrMany) {
-    WT_CHECK(is_tensor(out), TypeError, op.name, "(): argument 'out' must be Tensor, not ",
-             Py_TYPE(out)->tp_name);
-    write_out(op, tensor_of(out), result.tensor);
-    return Py_NewRef(out);
-  }
-  bool fits = (PyTuple_Check(out) || PyList_Check(out)) &&
-              PySequence_Fast_GET_SIZE(out) == static_cast<Py_ssize_t>(result.tensors.size());
-  for (size_t i = 0; fits && i < result.tensors.size(); ++i)
-    fits = is_tensor(PySequence_Fast_GET_ITEM(out, static_cast<Py_ssize_t>(i)));
-  WT_CHECK(fits, TypeError, op.name, "(): argument 'out' must be a tuple of ", result.tensors.size(),
-           " Tensors");
-  for (size_t i = 0; i < result.tensors.size(); ++i)
-    write_out(op, tensor_of(PySequence_Fast_GET_ITEM(out, static_cast<Py_ssize_t>(i))), result.tensors[i]);
+  const bool one = result.kind == Result::Kind::Tensor || op.returns == Result::Kind::OneOrMany;
+  const TensorList results = one ? TensorList(&result.tensor, 1) : TensorList(result.tensors);
+  std::vector<Tensor> outs;
+  each_out(out, [&](const Tensor& t) { outs.push_back(t); });
+  WT_CHECK(!one || is_tensor(out), TypeError, op.name, "(): argument 'out' must be Tensor, not ",
+           Py_TYPE(out)->tp_name);
+  WT_CHECK(one || (!is_tensor(out) && outs.size() == results.size()), TypeError, op.name,
+           "(): argument 'out' must be a tuple of ", results.size(), " Tensors");
+  if (op.flags & kOutApart)
+    for (size_t i = 0; i < outs.size(); ++i) check_apart(op, frame, outs[i], results[i].sizes());
+  for (size_t i = 0; i < outs.size(); ++i) write_out(op, outs[i], results[i]);
   return Py_NewRef(out);
 }
 

@@ -7,7 +7,7 @@ namespace warptape::bindings {
 
 // Before the op runs: refuses an out= that the op cannot write to and takes options from it.
 void prepare_out(const OpInfo& op, Frame& frame);
-// After it: the result goes into `out`, which comes back.
-PyObject* finish_out(const OpInfo& op, PyObject* out, Result& result);
+// After it: the result goes into what out= is, which comes back.
+PyObject* finish_out(const OpInfo& op, const Frame& frame, Result& result);
 
 }  // namespace warptape::bindings

@@ -223,14 +223,14 @@ def check_inplace(rt: Any, op: Op, call: Call, dtype: str, layout: str) -> int:
 
 
 def check_inplace_shape(rt: Any, op: Op, call: Call) -> int:
-    """x.view_op_(...) changes the shape of x itself and keeps its memory."""
+    """x.view_op_(...) changes the shape of x itself and keeps its storage."""
     count = 0
     for number, original, sample in samples_for(op, "float32"):
         where = f"{describe(op, 'float32', number, sample)}, {op.inplace}"
         args, kwargs = convert.arguments(rt, sample, original, "float32")
-        memory = args[0].data_ptr()
+        memory = args[0].untyped_storage().data_ptr()
         got = getattr(args[0], op.inplace)(*args[1:], **kwargs)
-        if got is not args[0] or got.data_ptr() != memory:
+        if got is not args[0] or got.untyped_storage().data_ptr() != memory:
             raise AssertionError(f"{where}: did not return the tensor itself, in its own memory")
         compare(rt, op, got, convert.reference(op, sample, "float32"), op.result, "float32", where)
         count += 1

@@ -298,7 +298,7 @@ ROWS = [
         E("IndexError", ONES, 2, 0, 1),
         E("RuntimeError", ONES, 0, 1, 2),
         E("RuntimeError", ONES, 0, 0, -1),
-        E("RuntimeError", ONES, 0, np.array([1]), 1),
+        E("RuntimeError", ONES, 0, np.array([1, 0]), 1),
         E("RuntimeError", ONES, 0, np.array(True), 1),
         method=True,
     ),
