@@ -33,17 +33,16 @@ Tensor poisson_root(const Tensor& x, const Tensor& target, bool log_input, bool 
   return poisson(x, target, log_input, full, eps, reduction_of("poisson_nll_loss", reduction));
 }
 
-// var as one that broadcasts to x: of x's shape, or without its last dim, or with 1 in one dim.
+// var as one that broadcasts to x: of x's shape, or without its last dim, or with 1 there.
 Tensor fitted_variance(const Tensor& x, const Tensor& var) {
   if (var.sizes() == x.sizes()) return var;
   const IntList sizes = x.sizes(), have = var.sizes();
   const bool lacks_last = x.ndim() > 0 && std::ranges::equal(have, sizes.first(sizes.size() - 1));
   if (lacks_last) return unsqueeze(var, -1);
-  int64_t differing = 0;  // the sum of var's sizes that differ
-  for (size_t d = 0; d < have.size() && have.size() == sizes.size(); ++d)
-    differing += have[d] != sizes[d] ? have[d] : 0;
-  WT_CHECK(differing == 1, ValueError, "gaussian_nll_loss: var is of incorrect size: expected ", x.sizes(),
-           ", or without its last dimension, or 1 in one dimension, got ", var.sizes());
+  const bool fits = x.ndim() > 0 && have.size() == sizes.size() && have.back() == 1 &&
+                    std::ranges::equal(have.first(have.size() - 1), sizes.first(sizes.size() - 1));
+  WT_CHECK(fits, ValueError, "gaussian_nll_loss: var is of incorrect size: expected ", x.sizes(),
+           ", or without its last dimension, or 1 there, got ", var.sizes());
   return var;
 }
 
@@ -105,7 +104,7 @@ const Op<Tensor(const Tensor&, const Tensor&, bool, bool, double, int64_t)> pois
     kPoissonDoc};
 const char kGaussianDoc[] =
     "Negative log-likelihood under normal distributions of mean input and variance var, at least eps; full "
-    "adds log(2 pi) / 2. var has input's shape, or lacks its last dim, or has 1 in one.";
+    "adds log(2 pi) / 2. var has input's shape, or lacks its last dim, or has 1 there.";
 const Op<Tensor(const Tensor&, const Tensor&, const Tensor&, bool, double, std::string_view)>
     gaussian_nll_loss{"gaussian_nll_loss",
                       gaussian_impl,
