@@ -1,6 +1,6 @@
 // The callable that Python sees for an op: one object per name and place, called by vectorcall.
+#include "bindings/out.h"
 #include "bindings/override.h"
-#include "bindings/parse.h"
 #include "ops/elementwise.h"
 // After Python.h, which it does not include itself.
 #include <structmember.h>
@@ -89,80 +89,17 @@ PyType_Spec op_spec = {"warptape.OpFunction", sizeof(OpFunction), 0,
   throw TypeError(std::move(out).str());
 }
 
-// out=: the result goes into a tensor that the caller has.
-void write_out(const char* op, const Tensor& out, const Tensor& result) {
-  WT_CHECK(!(thread_state.grad_mode && (requires_grad(out) || requires_grad(result))), Error, op,
-           "(): functions with out=... arguments don't support automatic differentiation, but one of the "
-           "arguments requires grad.");
-  WT_CHECK(can_cast(result.dtype(), out.dtype()), DtypeError, op, ": result type ", result.dtype(),
-           " can't be cast to the desired output type ", out.dtype());
-  WT_CHECK(out.device() == result.device(), DeviceError, op, ": expected out on ", result.device(), ", got ",
-           out.device());
-  if (out.sizes() != result.sizes()) {
-    size_t bytes = static_cast<size_t>(result.numel() + out.offset()) * out.itemsize();
-    if (out.storage().bytes() < bytes) out.storage().resize(bytes);
-    // As the result is laid out: LAPACK's are in column-major order.
-    out->set_geometry(result.sizes(), empty_like_layout(result, result.dtype()).strides(), out.offset());
-  }
-  check_inplace(out, op, false);
-  raw_copy(out, result);
-  out.bump_version();
-}
-
-PyObject* finish_out(const OpInfo& op, PyObject* out, Result& result) {
-  if (op.returns == Result::Kind::OneOrMany)
-    WT_CHECK(result.kind == Result::Kind::Tensor || !is_tensor(out), Error, op.name,
-             "(): out= takes one result, these arguments give several");
-  if (result.kind == Result::Kind::Tensor || op.returns == Result::Kind::OneOrMany) {
-    WT_CHECK(is_tensor(out), TypeError, op.name, "(): argument 'out' must be Tensor, not ",
-             Py_TYPE(out)->tp_name);
-    write_out(op.name, tensor_of(out), result.tensor);
-    return Py_NewRef(out);
-  }
-  bool fits = (PyTuple_Check(out) || PyList_Check(out)) &&
-              PySequence_Fast_GET_SIZE(out) == static_cast<Py_ssize_t>(result.tensors.size());
-  for (size_t i = 0; fits && i < result.tensors.size(); ++i)
-    fits = is_tensor(PySequence_Fast_GET_ITEM(out, static_cast<Py_ssize_t>(i)));
-  WT_CHECK(fits, TypeError, op.name, "(): argument 'out' must be a tuple of ", result.tensors.size(),
-           " Tensors");
-  for (size_t i = 0; i < result.tensors.size(); ++i)
-    write_out(op.name, tensor_of(PySequence_Fast_GET_ITEM(out, static_cast<Py_ssize_t>(i))),
-              result.tensors[i]);
-  return Py_NewRef(out);
-}
-
-// A factory, or an op that draws, computes in the dtype and on the device of `out`.
-[[gnu::cold, gnu::noinline]] void take_options(const OpInfo& op, Frame& frame) {
-  if (!is_tensor(frame.out)) return;
-  const Tensor& out = tensor_of(frame.out);
-  for (const Arg& a : op.args)
-    if (!(op.flags & kRandom) && (a.type == ArgType::Tensor || a.type == ArgType::TensorList)) return;
-  for (size_t i = 0; i < op.args.size(); ++i) {
-    Value& v = frame.values[i];
-    const bool given = std::exchange(v.present, true);
-    if (op.args[i].type == ArgType::DType) {
-      WT_CHECK(!given || v.dtype == out.dtype(), DtypeError, op.name, "(): dtype ", v.dtype,
-               " does not match dtype of out parameter (", out.dtype(), ")");
-      v.dtype = out.dtype();
-    } else if (op.args[i].type == ArgType::Device && !given) {
-      v.device = out.device();
-    } else {
-      v.present = given;
-    }
-  }
-}
-
 PyObject* call_overload(const OpGroup& group, size_t i, Frame& frame) {
   const OpInfo& op = *group.overloads[i];
   Result result;
   // A call on a device may wait for it, which is work enough to let go of the GIL.
   if (__builtin_expect(frame.on_device, 0)) frame.work = std::max(frame.work, GilRelease::kWorthIt);
-  if (__builtin_expect(frame.out != nullptr, 0)) take_options(op, frame);
+  if (__builtin_expect(frame.out != nullptr, 0)) prepare_out(op, frame);
   {
     GilRelease release(frame.work);
     op.call(op, frame.values, result);
   }
-  if (frame.out) return finish_out(op, frame.out, result);
+  if (frame.out) return finish_out(op, frame, result);
   if (result.kind == Result::Kind::Tensor) return wrap(result.tensor);
   return wrap(std::move(result), group.result_types[i]);
 }

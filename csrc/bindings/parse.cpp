@@ -17,7 +17,7 @@ bool to_int(PyObject* o, int64_t& out) {
   if (!PyLong_Check(o)) {
     if (PyFloat_Check(o) || !PyIndex_Check(o)) return false;
     if (is_tensor(o) &&
-        (tensor_of(o).numel() != 1 || category(tensor_of(o).dtype()) > DTypeCategory::Integral))
+        (tensor_of(o).numel() != 1 || category(tensor_of(o).dtype()) != DTypeCategory::Integral))
       return false;
     Object index(PyNumber_Index(o));
     if (!index) {

@@ -308,17 +308,20 @@ decltype(relu_) relu_{
     "relu_", unary_inplace<relu_def>, kFunction | kMethod | kNN | kPointwise, {kSelf}, "relu in place."};
 decltype(gelu) gelu{"gelu",
                     gelu_impl,
-                    kNN | kPointwise,
+                    kNN | kOut | kOutExact | kPointwise,
                     {"input", {"approximate", "none", kKeywordOnly}},
                     "input * Phi(input), Phi the normal distribution's; or its tanh approximation."};
-decltype(logsigmoid) logsigmoid{
-    "logsigmoid", plain_only<logsigmoid_def>, kNN | kPointwise, {"input"}, "log(sigmoid(input))."};
+decltype(logsigmoid) logsigmoid{"logsigmoid",
+                                plain_only<logsigmoid_def>,
+                                kNN | kOut | kOutExact | kPointwise,
+                                {"input"},
+                                "log(sigmoid(input))."};
 decltype(softsign) softsign{
     "softsign", plain_only<softsign_def>, kNN | kPointwise, {"input"}, "input / (1 + |input|)."};
 decltype(softplus) softplus{
     "softplus",
     softplus_impl,
-    kNN | kFloat32Cuda | kPointwise,
+    kNN | kOut | kOutExact | kFloat32Cuda | kPointwise,
     {"input", {"beta", 1.0}, {"threshold", 20.0}},
     "log(1 + exp(beta * input)) / beta; input itself where beta * input > threshold."};
 decltype(silu) silu{

@@ -101,6 +101,8 @@ Tensor roll_impl(const Tensor& x, IntList shifts, IntList dims) {
            AsShape{shifts}, " and ", AsShape{dims});
   Tensor out = x;
   for (size_t i = 0; i < dims.size(); ++i) {
+    WT_CHECK(x.ndim() > 0, IndexError, "roll: Dimension specified as ", dims[i],
+             " but tensor has no dimensions");
     int64_t d = wrap_dim(dims[i], x.ndim(), "roll"), n = x.sizes()[d];
     int64_t by = n ? ((shifts[i] % n) + n) % n : 0;
     if (by == 0) continue;
@@ -381,6 +383,7 @@ decltype(diag_embed) diag_embed{
 
 namespace {
 const auto as_strided_copy = copy_of<as_strided>("as_strided_copy");
+const auto as_strided_ = in_place_view<as_strided>("as_strided_");
 }  // namespace
 
 }  // namespace warptape::ops

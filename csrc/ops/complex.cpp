@@ -205,7 +205,7 @@ decltype(real) real{"real",
 decltype(imag) imag{
     "imag", imag_impl, kBoth | kComplex | kPointwise, {"input"}, "The imaginary part, as a view."};
 decltype(complex) complex{
-    "complex", complex_impl, kFunction | kOut | kPointwise, {"real", "imag"}, "real + i imag."};
+    "complex", complex_impl, kFunction | kOut | kOutExact | kPointwise, {"real", "imag"}, "real + i imag."};
 decltype(polar) polar{"polar",
                       polar_impl,
                       kFunction | kOut | kComplex | kPointwise,

@@ -2,6 +2,7 @@
 #include <numbers>
 
 #include "ops/binary.h"
+#include "ops/copy.h"
 
 namespace warptape::ops {
 namespace {
@@ -289,5 +290,8 @@ decltype(heaviside) heaviside{"heaviside",
                               kBothOut,
                               {"input", "values"},
                               "0 below 0, 1 above it, values at it."};
+namespace {
+const auto heaviside_ = in_place<heaviside>("heaviside_");
+}  // namespace
 
 }  // namespace warptape::ops

@@ -91,7 +91,9 @@ void polygamma_backward(Node& n, Gradients& g) {
 constexpr NodeType kPolygamma{"PolygammaBackward0", polygamma_backward};
 Tensor polygamma_impl(int64_t n, const Tensor& x) {
   WT_CHECK(n >= 0, Error, "polygamma(n, x) does not support negative n, got ", n);
-  Tensor out = pointwise("polygamma", polygamma_slot, ResultRule::Float, {x, Scalar(n)});
+  // The factor n! is infinite from 171 on, and its sign that of (-1)^n: no need to multiply further.
+  const int64_t order = std::min<int64_t>(n, n % 2 ? 171 : 172);
+  Tensor out = pointwise("polygamma", polygamma_slot, ResultRule::Float, {x, Scalar(order)});
   if (needs_grad(x)) {
     Ref<Node> node = record(kPolygamma, Scalar(n), x);
     node->emplace<Order>(n);
@@ -110,6 +112,12 @@ decltype(polygamma) polygamma{"polygamma",
                               kFunction | kSpecial | kOut | kPointwise,
                               {"n", "input"},
                               "Derivative n of digamma."};
+namespace {
+Tensor polygamma_of(const Tensor& x, int64_t n) { return polygamma(n, x); }
+const Op<Tensor(const Tensor&, int64_t)> polygamma_method{
+    "polygamma", polygamma_of, kMethod | kPointwise, {"input", "n"}, "Derivative n of digamma."};
+const auto polygamma_ = in_place<polygamma_method>("polygamma_");
+}  // namespace
 
 namespace {
 const UnaryOp expit{"expit",

@@ -82,8 +82,11 @@ decltype(sgn) sgn{
     "sgn", sgn_impl, kBothOut | kComplex, {"input"}, "-1, 0 or 1; of complex numbers input / |input|."};
 decltype(sgn_) sgn_{
     "sgn_", sgn_inplace, kMethod | kComplex | kPointwise, {{"input", kWritten}}, "sgn in place."};
-decltype(positive) positive{
-    "positive", positive_impl, kFunction | kMethod | kComplex | kPointwise, {"input"}, "input itself."};
+decltype(positive) positive{"positive",
+                            positive_impl,
+                            kFunction | kMethod | kComplex | kPointwise | kLinear,
+                            {"input"},
+                            "input itself."};
 
 // ---- round(x, decimals): halves to even ----
 WT_UNARY_BACKWARD(round, "RoundBackward0", Same, Nothing, check_not_bool, no_gradient(g))
@@ -139,9 +142,9 @@ ElementwiseSlot isnan_slot{"isnan"}, isinf_slot{"isinf"}, isfinite_slot{"isfinit
 WT_PREDICATE(isnan, kFunction | kMethod | kComplex | kPointwise, logical_or, "Where input is not a number.");
 WT_PREDICATE(isinf, kFunction | kMethod | kComplex | kPointwise, logical_or, "Where input is infinite.");
 WT_PREDICATE(isfinite, kFunction | kMethod | kComplex | kPointwise, logical_and, "Where input is finite.");
-WT_PREDICATE(isposinf, kBothOut, logical_or, "Where input is plus infinity.");
-WT_PREDICATE(isneginf, kBothOut, logical_or, "Where input is minus infinity.");
-WT_PREDICATE(signbit, kBothOut, logical_or, "Where the sign bit is set.");
+WT_PREDICATE(isposinf, kBothOut | kOutExact, logical_or, "Where input is plus infinity.");
+WT_PREDICATE(isneginf, kBothOut | kOutExact, logical_or, "Where input is minus infinity.");
+WT_PREDICATE(signbit, kBothOut | kOutExact, logical_or, "Where the sign bit is set.");
 
 WT_UNARY_BACKWARD(logical_not, "LogicalNotBackward0", Bool, Nothing, nullptr, no_gradient(g))
 decltype(logical_not) logical_not{

@@ -423,8 +423,9 @@ Pair cummin_impl(const Tensor& x, int64_t dim) { return scan_index("cummin", cum
 
 const Arg kDims{"dim", none}, kKeep{"keepdim", false};
 const Op<Tensor(const Tensor&)> max_all_op{
-    "max", max_all_impl, kBoth, {"input"}, "The largest element; equal ones share the gradient."},
-    min_all_op{"min", min_all_impl, kBoth, {"input"}, "The smallest element; equal ones share the gradient."};
+    "max", max_all_impl, kBoth | kOut, {"input"}, "The largest element; equal ones share the gradient."},
+    min_all_op{
+        "min", min_all_impl, kBoth | kOut, {"input"}, "The smallest element; equal ones share the gradient."};
 // Before the dims: an integer tensor of one element could be read as one.
 const Op<Tensor(const Tensor&, const Tensor&)> max_two_op{
     "max", max_two_impl, kBoth | kOut | kPointwise, {"input", "other"}, "maximum."},
@@ -456,7 +457,7 @@ const Op<Pair(const Tensor&, int64_t, bool)> median_op{"median",
                                                        {"values", "indices"}},
     nanmedian_op{"nanmedian",
                  nanmedian_impl,
-                 kBoth | kOut,
+                 kBoth | kOut | kAlongDims,
                  {"input", "dim", kKeep},
                  "The lower middle value of a dim but for nan and where it is.",
                  {"values", "indices"}};
@@ -470,25 +471,25 @@ const Op<Pair(const Tensor&, int64_t, bool)> mode_op{
 const Op<Pair(const Tensor&, std::optional<int64_t>, bool)> aminmax_op{
     "aminmax",
     aminmax_impl,
-    kBoth | kAlongDims,
+    kBoth | kOut | kOutExact | kAlongDims,
     {"input", {"dim", none, kKeywordOnly}, {"keepdim", false, kKeywordOnly}},
     "The smallest and the largest element.",
     {"min", "max"}};
 const Op<Tensor(const Tensor&, std::optional<int64_t>, bool)> argmin_op{
     "argmin",
     argmin_impl,
-    kBoth | kOut | kAlongDims,
+    kBoth | kOut | kOutExact | kAlongDims,
     {"input", {"dim", none}, kKeep},
     "Where the smallest element is; the first of equal ones."};
 const Op<Pair(const Tensor&, int64_t)> cummax_op{"cummax",
                                                  cummax_impl,
-                                                 kBoth | kAlongDims,
+                                                 kBoth | kOut | kOutExact | kAlongDims,
                                                  {"input", "dim"},
                                                  "The largest so far along dim and where it was.",
                                                  {"values", "indices"}},
     cummin_op{"cummin",
               cummin_impl,
-              kBoth | kAlongDims,
+              kBoth | kOut | kOutExact | kAlongDims,
               {"input", "dim"},
               "The smallest so far along dim and where it was.",
               {"values", "indices"}};
@@ -507,32 +508,32 @@ const Op<Tensor(const Tensor&, int64_t, OptDType)> cumsum_op_{"cumsum_",
 
 decltype(argmax) argmax{"argmax",
                         argmax_impl,
-                        kBoth | kOut | kAlongDims,
+                        kBoth | kOut | kOutExact | kAlongDims,
                         {"input", {"dim", none}, kKeep},
                         "Where the largest element is; the first of equal ones."};
 decltype(amax) amax{"amax",
                     amax_impl,
-                    kBoth | kOut | kAlongDims,
+                    kBoth | kOut | kOutExact | kAlongDims,
                     {"input", {"dim", {}}, kKeep},
                     "The largest over dims; equal ones share the gradient."};
 decltype(amin) amin{"amin",
                     amin_impl,
-                    kBoth | kOut | kAlongDims,
+                    kBoth | kOut | kOutExact | kAlongDims,
                     {"input", {"dim", {}}, kKeep},
                     "The smallest over dims; equal ones share the gradient."};
 decltype(cumsum) cumsum{"cumsum",
                         cumsum_impl,
-                        kBoth | kOut | kComplex | kFloat32Cuda | kAlongDims | kLinear,
+                        kBoth | kOut | kOutExact | kOutDtype | kComplex | kFloat32Cuda | kAlongDims | kLinear,
                         {"input", "dim", {"dtype", none, kKeywordOnly}},
                         "The running sum along dim."};
 decltype(cumprod) cumprod{"cumprod",
                           cumprod_impl,
-                          kBoth | kOut | kComplex | kFloat32Cuda | kAlongDims,
+                          kBoth | kOut | kOutExact | kOutDtype | kComplex | kFloat32Cuda | kAlongDims,
                           {"input", "dim", {"dtype", none, kKeywordOnly}},
                           "The running product along dim."};
 decltype(logcumsumexp) logcumsumexp{"logcumsumexp",
                                     logcumsumexp_impl,
-                                    kBoth | kOut | kAlongDims,
+                                    kBoth | kOut | kOutExact | kAlongDims,
                                     {"input", "dim"},
                                     "log of the running sum of exp along dim."};
 

@@ -241,6 +241,26 @@ Tensor logspace_impl(const Scalar& start, const Scalar& end, int64_t steps, doub
   return finish(out, needs_grad);
 }
 
+// The same with bounds in 0-dim tensors. As arguments these count as numbers: other tensors come here.
+Scalar bound(const char*, const Scalar& s) { return s; }
+Scalar bound(const char* op, const Tensor& t) {
+  WT_CHECK(t.ndim() == 0, Error, op,
+           " only supports 0-dimensional start and end tensors, but got start with ", t.ndim(),
+           " dimension(s).");
+  return item(t);
+}
+template <class A, class B>
+Tensor linspace_of(const A& start, const B& end, int64_t steps, std::optional<DType> dtype,
+                   std::optional<Device> device, bool needs_grad) {
+  return linspace_impl(bound("linspace", start), bound("linspace", end), steps, dtype, device, needs_grad);
+}
+template <class A, class B>
+Tensor logspace_of(const A& start, const B& end, int64_t steps, double base, std::optional<DType> dtype,
+                   std::optional<Device> device, bool needs_grad) {
+  return logspace_impl(bound("logspace", start), bound("logspace", end), steps, base, dtype, device,
+                       needs_grad);
+}
+
 Tensor eye_impl(int64_t n, std::optional<int64_t> m, std::optional<DType> dtype, std::optional<Device> device,
                 bool needs_grad) {
   int64_t columns = m.value_or(n);
@@ -302,21 +322,39 @@ const Op<Tensor(const Tensor&, IntList, const Scalar&, OptDType, OptDevice, bool
     "new_full", new_full_impl, kMethod | kComplex | kToSizes, {"input", "size", "fill_value", WT_OPTIONS},
     "full with input's dtype and device.");
 const Op<Tensor(const Scalar&, OptDType, OptDevice, bool)> arange_end_op("arange", arange_end_impl,
-                                                                         kFunction | kOut,
+                                                                         kFunction | kOut | kOutNumel,
                                                                          {"end", WT_OPTIONS},
                                                                          "0, 1, ... below end.");
 const Op<Tensor(const Scalar&, const Scalar&, const Scalar&, OptDType, OptDevice, bool)> arange_op(
-    "arange", arange_impl, kFunction | kOut, {"start", "end", Arg::integer("step", 1), WT_OPTIONS},
-    "start, start + step, ... before end.");
+    "arange", arange_impl, kFunction | kOut | kOutNumel,
+    {"start", "end", Arg::integer("step", 1), WT_OPTIONS}, "start, start + step, ... before end.");
 const Op<Tensor(const Scalar&, const Scalar&, int64_t, OptDType, OptDevice, bool)> linspace_op(
-    "linspace", linspace_impl, kFunction | kOut, {"start", "end", "steps", WT_OPTIONS},
+    "linspace", linspace_impl, kFunction | kOut | kOutNumel, {"start", "end", "steps", WT_OPTIONS},
     "`steps` numbers from start to end.");
 const Op<Tensor(const Scalar&, const Scalar&, const Scalar&, OptDType, OptDevice, bool)> range_op(
-    "range", range_impl, kFunction | kOut, {"start", "end", Arg::integer("step", 1), WT_OPTIONS},
+    "range", range_impl, kFunction | kOut | kOutNumel, {"start", "end", Arg::integer("step", 1), WT_OPTIONS},
     "Deprecated: numbers from start to end, both included; arange leaves out the end.");
 const Op<Tensor(const Scalar&, const Scalar&, int64_t, double, OptDType, OptDevice, bool)> logspace_op(
-    "logspace", logspace_impl, kFunction | kOut | kComplex,
+    "logspace", logspace_impl, kFunction | kOut | kOutNumel | kComplex,
     {"start", "end", "steps", {"base", 10.0}, WT_OPTIONS}, "base to the powers linspace(start, end, steps).");
+template <class A, class B>
+struct Spaces {
+  Op<Tensor(const A&, const B&, int64_t, OptDType, OptDevice, bool)> linspace{
+      "linspace",
+      linspace_of<A, B>,
+      kFunction | kOut | kOutNumel,
+      {"start", "end", "steps", WT_OPTIONS},
+      "linspace with bounds in 0-dim tensors."};
+  Op<Tensor(const A&, const B&, int64_t, double, OptDType, OptDevice, bool)> logspace{
+      "logspace",
+      logspace_of<A, B>,
+      kFunction | kOut | kOutNumel,
+      {"start", "end", "steps", {"base", 10.0}, WT_OPTIONS},
+      "logspace with bounds in 0-dim tensors."};
+};
+const Spaces<Tensor, Tensor> spaces_of_tensors;
+const Spaces<Tensor, Scalar> spaces_from_tensor;
+const Spaces<Scalar, Tensor> spaces_to_tensor;
 const Op<Tensor(int64_t, std::optional<int64_t>, OptDType, OptDevice, bool)> eye_op(
     "eye", eye_impl, kFunction | kOut | kComplex, {"n", {"m", none}, WT_OPTIONS},
     "n rows, m columns, 1 on the diagonal.");

@@ -328,12 +328,12 @@ const Arg kSelf{"input", kWritten};
 
 decltype(gather) gather{"gather",
                         gather_impl,
-                        kBoth | kOut | kComplex | kMovesOnly | kAlongDims | kLinear,
+                        kBoth | kOut | kOutExact | kOutApart | kComplex | kMovesOnly | kAlongDims | kLinear,
                         {"input", "dim", "index", {"sparse_grad", false, kKeywordOnly}},
                         "out[i][j] = input[index[i][j]][j] for dim 0, and so on."};
 decltype(scatter_add) scatter_add{"scatter_add",
                                   scatter_add_impl,
-                                  kBoth | kComplex | kWidestCuda | kAlongDims,
+                                  kBoth | kOut | kOutExact | kComplex | kWidestCuda | kAlongDims,
                                   {"input", "dim", "index", "src"},
                                   "A copy of input with src added at index along dim."};
 decltype(scatter_value) scatter_value{"_scatter_value",
@@ -343,7 +343,7 @@ decltype(scatter_value) scatter_value{"_scatter_value",
                                       "scatter of one number."};
 decltype(scatter) scatter{"scatter",
                           scatter_impl,
-                          kBoth | kComplex | kMovesOnly | kAlongDims,
+                          kBoth | kOut | kOutExact | kComplex | kMovesOnly | kAlongDims,
                           {"input", "dim", "index", "src", {"reduce", none, kKeywordOnly}},
                           "A copy of input with src written at index along dim."};
 const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&, Reduce)> scatter_inplace_op{
@@ -355,7 +355,7 @@ const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&, Reduce)> s
 const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Scalar&, Reduce)> scatter_number_op{
     "scatter",
     scatter_number_impl,
-    kBoth | kComplex | kMovesOnly | kAlongDims,
+    kBoth | kOut | kOutExact | kComplex | kMovesOnly | kAlongDims,
     {"input", "dim", "index", "value", {"reduce", none, kKeywordOnly}},
     "A copy of input with a number written at index along dim."},
     scatter_number_inplace_op{"scatter_",
@@ -372,17 +372,18 @@ const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&)> scatter_a
 const Op<Tensor(const Tensor&, const Tensor&, std::optional<int64_t>)> take_along_dim_op{
     "take_along_dim",
     take_along_dim_impl,
-    kBoth | kOut | kComplex | kMovesOnly | kAlongDims | kLinear,
+    kBoth | kOut | kOutExact | kOutApart | kComplex | kMovesOnly | kAlongDims | kLinear,
     {"input", "indices", {"dim", none}},
     "gather with broadcasting; over the flattened input without dim."};
-decltype(index_select) index_select{"index_select",
-                                    index_select_impl,
-                                    kBoth | kOut | kComplex | kMovesOnly | kAlongDims | kLinear,
-                                    {"input", "dim", "index"},
-                                    "The slices of a dim at index."};
+decltype(index_select) index_select{
+    "index_select",
+    index_select_impl,
+    kBoth | kOut | kOutExact | kOutApart | kComplex | kMovesOnly | kAlongDims | kLinear,
+    {"input", "dim", "index"},
+    "The slices of a dim at index."};
 decltype(index_add) index_add{"index_add",
                               index_add_impl,
-                              kBoth | kComplex,
+                              kBoth | kOut | kOutExact | kComplex,
                               {"input", "dim", "index", "source", Arg::integer("alpha", 1, kKeywordOnly)},
                               "A copy of input with alpha * source added at index along dim."};
 const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&, const Scalar&)> index_add_op_{
@@ -417,7 +418,7 @@ const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Scalar&)> index_fil
 const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&)> index_copy_op{
     "index_copy",
     index_copy_impl,
-    kBoth | kComplex | kMovesOnly | kWidest,
+    kBoth | kOut | kOutExact | kComplex | kMovesOnly | kWidest,
     {"input", "dim", "index", "source"},
     "A copy with source in the slices at index."},
     index_copy_op_{"index_copy_",

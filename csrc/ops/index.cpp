@@ -270,7 +270,7 @@ const Op<Tensor(const Tensor&)> argwhere{
 const Op<Tensor(const Tensor&, const Tensor&)> take{
     "take",
     take_impl,
-    kFunction | kMethod | kOut | kComplex | kMovesOnly,
+    kFunction | kMethod | kOut | kOutExact | kOutApart | kComplex | kMovesOnly,
     {"input", "index"},
     "Elements of the flattened input at the indices, of which negative ones count from the end."};
 }  // namespace

@@ -82,7 +82,7 @@ const Op<Tensor(const Tensor&, bool)> linalg_cholesky{
     "triangle of A is read."},
     cholesky{"cholesky",
              cholesky_impl,
-             kBoth | kFloats | kLeading,
+             kBoth | kOutRows | kFloats | kLeading,
              {"input", {"upper", false}},
              "linalg.cholesky under its older name."};
 
@@ -222,7 +222,8 @@ Tensor linalg_lu_solve_impl(const Tensor& LU, const Tensor& pivots, const Tensor
   if (adjoined == left) {
     x = solve_triangular(adjoint(LU), right, false, true, false);
     x = solve_triangular(adjoint(LU), x, true, true, true);
-    x = take_rows(x, argsort(order, -1, false, false));
+    // Column-major, as the solutions of the other branch are.
+    x = transposed(contiguous(transposed(take_rows(x, argsort(order, -1, false, false)))));
   } else {
     x = solve_triangular(LU, take_rows(right, order), false, true, true);
     x = solve_triangular(LU, x, true, true, false);
@@ -266,7 +267,7 @@ const Op<FactoredInfo(const Tensor&, bool)> lu{
 const Op<std::vector<Tensor>(const Tensor&, bool, bool)> old_lu{
     "lu",
     old_lu_impl,
-    kBoth | kComplex | kFloat32Cpu | kLeading,
+    kBoth | kOut | kOutRows | kComplex | kFloat32Cpu | kLeading,
     {"A", {"pivot", true}, {"get_infos", false}},
     "linalg.lu_factor under its older name; with `get_infos`, linalg.lu_factor_ex."};
 const Op<FactoredInfo(const Tensor&, const Tensor&, bool, bool)> lu_unpack{

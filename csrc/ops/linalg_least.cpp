@@ -279,7 +279,7 @@ const Op<Tensor(const Tensor&, double)> pinverse{"pinverse",
 const Op<LstSq(const Tensor&, const Tensor&, OptDouble, std::optional<std::string_view>)> lstsq{
     "lstsq",
     lstsq_impl,
-    kLinalg | kFloats,
+    kLinalg | kOutColumns | kFloats,
     {"A", "B", {"rcond", none}, {"driver", none, kKeywordOnly}},
     "The X [*, n, k] of least norm among those that make A X - B smallest, by LAPACK's routine `driver`, "
     "\"gelsy\" unless given. What that does not tell is empty: residuals [*, k], the squared norms, only "

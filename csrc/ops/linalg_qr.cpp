@@ -200,19 +200,19 @@ const Op<Pair(const Tensor&, bool)> qr{
 const Op<Pair(const Tensor&)> geqrf{
     "geqrf",
     geqrf_impl,
-    kBoth | kFloats,
+    kBoth | kOutColumns | kFloats,
     {"input"},
     "R in the upper triangle and below it the reflectors of which Q is the product, with their tau.",
     {"a", "tau"}};
 const Op<Tensor(const Tensor&, const Tensor&)> orgqr{"orgqr",
                                                      householder_product_impl,
-                                                     kBoth | kFloats,
+                                                     kBoth | kOutColumns | kFloats,
                                                      {"input", "tau"},
                                                      "linalg.householder_product under its older name."};
 const Op<Tensor(const Tensor&, const Tensor&, const Tensor&, bool, bool)> ormqr{
     "ormqr",
     ormqr_impl,
-    kBoth | kFloats,
+    kBoth | kOutColumns | kOutExact | kFloats,
     {"input", "tau", "other", {"left", true}, {"transpose", false}},
     "The product of geqrf's Q, or with `transpose` its adjoint, and `other`, or of `other` and it."};
 
@@ -221,7 +221,7 @@ const Op<Tensor(const Tensor&, const Tensor&, const Tensor&, bool, bool)> ormqr{
 decltype(householder_product) householder_product{
     "householder_product",
     householder_product_impl,
-    kLinalg | kFloats,
+    kLinalg | kOutColumns | kFloats,
     {"input", "tau"},
     "The first n columns [*, m, n] of the product of the reflectors that geqrf tells."};
 

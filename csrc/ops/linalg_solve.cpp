@@ -342,19 +342,19 @@ const Op<Pair(const Tensor&, const Tensor&, bool, bool, bool)> triangular_solve{
 const Op<Tensor(const Tensor&, const Tensor&, bool)> cholesky_solve{
     "cholesky_solve",
     cholesky_solve_impl,
-    kBoth | kFloats | kLeading,
+    kBoth | kOutRows | kFloats | kLeading,
     {"B", "L", {"upper", false}},
     "X with A X = B [*, n, k], from A's Cholesky factor L [*, n, n]."};
 const Op<Tensor(const Tensor&, bool)> cholesky_inverse{
     "cholesky_inverse",
     cholesky_inverse_impl,
-    kBoth | kFloats | kLeading,
+    kBoth | kOutColumns | kFloats | kLeading,
     {"L", {"upper", false}},
     "The inverse of a Hermitian matrix from its Cholesky factor."};
 const Op<Tensor(const Tensor&, int64_t)> tensorinv{
     "tensorinv",
     tensorinv_impl,
-    kLinalg | kFloats,
+    kLinalg | kOutRows | kFloats,
     {"A", Arg::integer("ind", 2)},
     "The inverse of A as a map between its last dims and its first `ind`."};
 const Op<Tensor(const Tensor&, const Tensor&, std::optional<IntList>)> tensorsolve{

@@ -172,7 +172,7 @@ const Arg kSelf{"input", kWritten};
 
 decltype(masked_select) masked_select{"masked_select",
                                       masked_select_impl,
-                                      kBoth | kOut | kComplex | kMovesOnly,
+                                      kBoth | kOut | kOutExact | kOutApart | kComplex | kMovesOnly,
                                       {"input", "mask"},
                                       "The elements where mask is set, in order."};
 decltype(masked_scatter) masked_scatter{"masked_scatter",

@@ -465,7 +465,7 @@ WT_ADD_PRODUCT(baddbmm, "batch1", "batch2", kLower,
 WT_ADD_PRODUCT(addmv, "mat", "vec", kLowerCuda, "beta * input + alpha * (mat @ vec).");
 decltype(linear) linear{"linear",
                         linear_impl,
-                        kNN | kComplex | kLower,
+                        kNN | kOut | kOutExact | kComplex | kLower,
                         {"input", "weight", {"bias", none}},
                         "input [..., in] @ weight [out, in]^T + bias [out]."};
 

@@ -34,7 +34,7 @@ const Op<Tensor(const Tensor&, int64_t)> diag{
     "The diagonal of a matrix, or the matrix with a vector as its diagonal."},
     diagflat{"diagflat",
              diagflat_impl,
-             kBoth,
+             kBoth | kAlongDims | kLinear,
              {"input", Arg::integer("offset", 0)},
              "The matrix with the flattened input as its diagonal."};
 const Op<Tensor(const Tensor&)> trace{

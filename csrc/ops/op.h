@@ -28,10 +28,10 @@ namespace warptape {
 
 // Where Python finds the op, and facts about it that the entry checks.
 enum OpFlag : uint32_t {
-  kFunction = 1u << 0,  // warptape.name(...)
-  kMethod = 1u << 1,    // Tensor.name(...): the first argument is self
-  kNN = 1u << 2,        // warptape.nn.functional.name(...)
-  kOut = 1u << 3,  // takes out=: the result is copied into it (sizes adapted, dtype castable, not recorded)
+  kFunction = 1u << 0,      // warptape.name(...)
+  kMethod = 1u << 1,        // Tensor.name(...): the first argument is self
+  kNN = 1u << 2,            // warptape.nn.functional.name(...)
+  kOut = 1u << 3,           // takes out=: the result is copied into it, cast where it can be, not recorded
   kLinalg = 1u << 4,        // warptape.linalg.name(...)
   kPrivate = 1u << 5,       // warptape._C._private.name(...): for the Python layer only
   kSpecial = 1u << 6,       // warptape.special.name(...)
@@ -40,15 +40,22 @@ enum OpFlag : uint32_t {
   kComplex = 1u << 9,       // takes complex numbers; DtypeError for all others
   kMovesOnly = 1u << 10,  // moves elements: complex ones on the CPU alone, for kernels elsewhere move 8 bytes
   kRandom = 1u << 11,     // draws from a generator
-  kLinear = 1u << 12,     // linear in its tensors taken together: views, movement, sums
+  // What else PyTorch asks of an op's out=, or does with it.
+  kOutExact = 1u << 12,    // its dtype must be the result's; uint8 also takes bools
+  kOutDtype = 1u << 13,    // its dtype is what the argument `dtype` is by default
+  kOutApart = 1u << 14,    // it may not overlap an argument
+  kOutNumel = 1u << 15,    // it keeps its shape where it has as many elements as the result
+  kOutRows = 1u << 24,     // resized, it is contiguous instead of laid out as the result is
+  kOutColumns = 1u << 25,  // the same, but for an empty one
+  kLinear = 1u << 26,      // linear in its tensors taken together: views, movement, sums
   // What the batching rule of vmap is (Batching). Without one the op is tried as composed of others.
-  kPointwise = 1u << 24,
-  kAlongDims = 2u << 24,
-  kToSizes = 3u << 24,
-  kLeading = 4u << 24,
-  kFold1d = 5u << 24,
-  kFold2d = 6u << 24,
-  kFold3d = 7u << 24,
+  kPointwise = 1u << 27,
+  kAlongDims = 2u << 27,
+  kToSizes = 3u << 27,
+  kLeading = 4u << 27,
+  kFold1d = 5u << 27,
+  kFold2d = 6u << 27,
+  kFold3d = 7u << 27,
   // What autocast does (Autocast), on the CPU, on CUDA devices, on both.
   kLowerCpu = 1u << 16,
   kFloat32Cpu = 2u << 16,
@@ -196,7 +203,7 @@ struct OpInfo {
   const OpInfo* inplace_of = nullptr;     // of a form that in_place() made
   CallFn call = nullptr;
   const OpInfo* next = nullptr;  // all ops, newest first
-  Batching batching() const { return static_cast<Batching>(flags >> 24 & 15); }
+  Batching batching() const { return static_cast<Batching>(flags >> 27 & 7); }
   Autocast autocast(bool cuda) const { return static_cast<Autocast>((flags >> (cuda ? 20 : 16)) & 15); }
 };
 WT_API const OpInfo* all_ops();
@@ -378,7 +385,7 @@ class Op<R(A...)> : public OpInfo {
   // The in-place form of `of`; see in_place().
   Op(const char* name, Fn fn, const Op& of) : OpInfo(of), fn_(fn) {
     this->name = name;
-    flags = (of.flags & (kMixedDevices | kComplex | kMovesOnly | kRandom | kLinear | 15u << 24)) | kMethod;
+    flags = (of.flags & (kMixedDevices | kComplex | kMovesOnly | kRandom | kLinear | 7u << 27)) | kMethod;
     args[0].marks |= kWritten;
     inplace_of = &of;
     next = register_op(this);

@@ -207,6 +207,9 @@ decltype(addbmm) addbmm{"addbmm",
                         kBoth | kComplex | kLower,
                         {"input", "batch1", "batch2", kBeta, kAlpha},
                         "beta * input + alpha * the sum over B of batch1 @ batch2."};
+namespace {
+const auto addbmm_ = in_place<addbmm>("addbmm_");
+}  // namespace
 decltype(bilinear) bilinear{
     "bilinear",
     bilinear_impl,

@@ -136,6 +136,7 @@ void normal_blocks(float* data, int64_t n, Generator& g, double mean, double std
 
 void fill_normal(const char* op, const Tensor& t, double mean, double std, Generator* g) {
   WT_CHECK(std >= 0, ValueError, op, ": normal expects std >= 0.0, but found std ", std);
+  WT_CHECK(is_differentiable(t.dtype()), NotImplementedError, op, ": not implemented for ", t.dtype());
   // Each part has half of the variance.
   if (is_complex(t.dtype())) return fill_normal(op, raw_parts(t), mean, std / std::numbers::sqrt2, g);
   if (on_device(t))
@@ -494,7 +495,7 @@ const Op<Tensor(const Tensor&, Generator*, OptDType)> bernoulli_op("bernoulli", 
                                                                    {"input", WT_GENERATOR, kDrawDType},
                                                                    "1 with input's probabilities, else 0.");
 const Op<Tensor(const Tensor&, int64_t, bool, Generator*)> multinomial_op(
-    "multinomial", multinomial_impl, kFunction | kMethod | kOut | kRandom,
+    "multinomial", multinomial_impl, kFunction | kMethod | kOut | kOutExact | kRandom,
     {"input", "num_samples", {"replacement", false}, WT_GENERATOR},
     "Indices drawn with the probabilities (up to a factor) of input's last dim, int64 [*, num_samples].");
 const Op<Tensor(const Tensor&, double, Generator*, OptDType)> bernoulli_number_op(

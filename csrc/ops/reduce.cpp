@@ -104,6 +104,8 @@ constexpr NodeType kNansum{"NansumBackward0", nansum_backward};
 
 Tensor nansum_impl(const Tensor& x, OptDims dims, bool keepdim, OptDType dtype) {
   if (!is_floating(x.dtype())) return sum(x, dims, keepdim, dtype);
+  WT_CHECK(!dtype || is_floating(*dtype), NotImplementedError, "nansum: not implemented for ",
+           dtype.value_or(x.dtype()));
   Reduced r = reduced_shape("nansum", x, dims, keepdim);
   Tensor out = run(sum_slot, masked_fill(detach(x), isnan(x), 0.0), r, sum_dtype(x, dtype));
   if (needs_grad(x)) {
@@ -403,7 +405,7 @@ const Op<Tensor(const Tensor&, OptDType)> sum_all_op{"sum",
                                                      "The sum of all elements."};
 decltype(sum) sum{"sum",
                   sum_impl,
-                  kBoth | kOut | kComplex | kFloat32Cuda | kAlongDims | kLinear,
+                  kBoth | kOut | kOutDtype | kComplex | kFloat32Cuda | kAlongDims | kLinear,
                   {"input", {"dim", none}, kKeep, kDtype},
                   "The sum over dims; integers and bools give int64."};
 const Op<Tensor(const Tensor&, OptDType)> mean_all_op{"mean",
@@ -413,17 +415,18 @@ const Op<Tensor(const Tensor&, OptDType)> mean_all_op{"mean",
                                                       "The mean of all elements."};
 decltype(mean) mean{"mean",
                     mean_impl,
-                    kBoth | kOut | kComplex | kAlongDims | kLinear,
+                    kBoth | kOut | kOutDtype | kComplex | kAlongDims | kLinear,
                     {"input", kDims, kKeep, kDtype},
                     "The mean over dims, of a floating tensor."};
-const Op<Tensor(const Tensor&, OptDims, bool, OptDType)> nansum_op{"nansum",
-                                                                   nansum_impl,
-                                                                   kBoth | kAlongDims | kLinear,
-                                                                   {"input", kDims, kKeep, kDtype},
-                                                                   "sum that takes NaN as 0."},
+const Op<Tensor(const Tensor&, OptDims, bool, OptDType)> nansum_op{
+    "nansum",
+    nansum_impl,
+    kBoth | kOut | kOutDtype | kAlongDims | kLinear,
+    {"input", kDims, kKeep, kDtype},
+    "sum that takes NaN as 0."},
     nanmean_op{"nanmean",
                nanmean_impl,
-               kBoth | kAlongDims,
+               kBoth | kOut | kOutDtype | kAlongDims,
                {"input", kDims, kKeep, kDtype},
                "mean of what is not NaN."};
 decltype(prod) prod{"prod",
@@ -433,20 +436,27 @@ decltype(prod) prod{"prod",
                     "The product of all elements."};
 decltype(prod_dim) prod_dim{"prod",
                             prod_dim_impl,
-                            kBoth | kOut | kComplex | kFloat32 | kAlongDims,
+                            kBoth | kOut | kOutDtype | kComplex | kFloat32 | kAlongDims,
                             {"input", "dim", kKeep, kDtype},
                             "The product over a dim."};
-const Op<Tensor(const Tensor&)> any_all_op{
-    "any", any_all_impl, kBoth | kComplex | kAlongDims, {"input"}, "Whether any element is not 0."},
-    all_all_op{"all", all_all_impl, kBoth | kComplex | kAlongDims, {"input"}, "Whether no element is 0."};
+const Op<Tensor(const Tensor&)> any_all_op{"any",
+                                           any_all_impl,
+                                           kBoth | kOut | kOutExact | kComplex | kAlongDims,
+                                           {"input"},
+                                           "Whether any element is not 0."},
+    all_all_op{"all",
+               all_all_impl,
+               kBoth | kOut | kOutExact | kComplex | kAlongDims,
+               {"input"},
+               "Whether no element is 0."};
 decltype(any) any{"any",
                   any_impl,
-                  kBoth | kOut | kComplex | kAlongDims,
+                  kBoth | kOut | kOutExact | kComplex | kAlongDims,
                   {"input", kDims, kKeep},
                   "Whether any element over dims is not 0."};
 decltype(all) all{"all",
                   all_impl,
-                  kBoth | kOut | kComplex | kAlongDims,
+                  kBoth | kOut | kOutExact | kComplex | kAlongDims,
                   {"input", kDims, kKeep},
                   "Whether no element over dims is 0."};
 const Op<Tensor(const Tensor&, OptDims)> count_nonzero_op{"count_nonzero",
@@ -519,18 +529,18 @@ const Op<Pair(const Tensor&, bool)> var_mean_all_op{"var_mean",
 const Op<Tensor(const Tensor&, std::optional<Scalar>, OptDims, bool, OptDType)> norm_op{
     "norm",
     norm_impl,
-    kBoth | kComplex | kFloat32Cuda,
+    kBoth | kOut | kOutExact | kComplex | kFloat32Cuda,
     {"input", {"p", none}, kDims, kKeep, {"dtype", none}},
     "(sum |x|^p)^(1/p) over dims."};
 const Op<Tensor(const Tensor&, std::string_view, OptDims, bool, OptDType)> norm_name_op{
     "norm",
     norm_name_impl,
-    kBoth | kComplex | kFloat32Cuda,
+    kBoth | kOut | kOutExact | kComplex | kFloat32Cuda,
     {"input", "p", kDims, kKeep, {"dtype", none}},
     "norm by name: 'fro'."};
 decltype(vector_norm) vector_norm{"vector_norm",
                                   vector_norm_impl,
-                                  kLinalg | kOut | kComplex | kFloat32Cuda,
+                                  kLinalg | kOut | kOutExact | kComplex | kFloat32Cuda,
                                   {"x", {"ord", 2.0}, kDims, kKeep, kDtype},
                                   "(sum |x|^ord)^(1/ord) over dims."};
 decltype(logsumexp) logsumexp{"logsumexp",

@@ -196,11 +196,23 @@ std::vector<Tensor> unravel_index_impl(const Tensor& indices, IntList shape) {
   {"assume_unique", false, kKeywordOnly}, { "invert", false, kKeywordOnly }
 const char kIsinDoc[] = "Whether each of elements is among test_elements; with invert whether not.";
 const Op<Tensor(const Tensor&, const Tensor&, bool, bool)> isin{
-    "isin", isin_impl, kFunction | kOut, {"elements", "test_elements", WT_ISIN_OPTIONS}, kIsinDoc};
+    "isin",
+    isin_impl,
+    kFunction | kOut | kOutExact,
+    {"elements", "test_elements", WT_ISIN_OPTIONS},
+    kIsinDoc};
 const Op<Tensor(const Tensor&, const Scalar&, bool, bool)> isin_number_op{
-    "isin", isin_number, kFunction | kOut, {"elements", "test_element", WT_ISIN_OPTIONS}, kIsinDoc};
+    "isin",
+    isin_number,
+    kFunction | kOut | kOutExact,
+    {"elements", "test_element", WT_ISIN_OPTIONS},
+    kIsinDoc};
 const Op<Tensor(const Scalar&, const Tensor&, bool, bool)> number_isin_op{
-    "isin", number_isin, kFunction | kOut, {"element", "test_elements", WT_ISIN_OPTIONS}, kIsinDoc};
+    "isin",
+    number_isin,
+    kFunction | kOut | kOutExact,
+    {"element", "test_elements", WT_ISIN_OPTIONS},
+    kIsinDoc};
 const Op<OneOrMany(const Tensor&, bool, bool, std::optional<int64_t>)> unique_consecutive{
     "unique_consecutive",
     unique_consecutive_impl,

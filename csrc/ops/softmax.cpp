@@ -96,12 +96,12 @@ const FunctionalOp nn_log_softmax{"log_softmax",
 
 decltype(softmax) softmax{"softmax",
                           forward<false>,
-                          kFunction | kMethod | kFloat32Cuda | kAlongDims,
+                          kFunction | kOut | kOutExact | kMethod | kFloat32Cuda | kAlongDims,
                           {"input", "dim", {"dtype", none}},
                           "exp(input) / sum(exp(input)) over dim; input is converted to dtype first."};
 decltype(log_softmax) log_softmax{"log_softmax",
                                   forward<true>,
-                                  kFunction | kMethod | kFloat32Cuda | kAlongDims,
+                                  kFunction | kOut | kOutExact | kMethod | kFloat32Cuda | kAlongDims,
                                   {"input", "dim", {"dtype", none}},
                                   "log(softmax(input, dim)), computed without overflow."};
 

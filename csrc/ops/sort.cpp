@@ -191,7 +191,7 @@ namespace {
 const Op<Pair(const Tensor&, int64_t, int64_t, bool)> kthvalue{
     "kthvalue",
     kthvalue_impl,
-    kBoth | kOut | kAlongDims,
+    kBoth | kOut | kOutExact | kOutApart | kAlongDims,
     {"input", "k", Arg::integer("dim", -1), {"keepdim", false}},
     "The k-th smallest of a dim.",
     {"values", "indices"}};

@@ -72,7 +72,7 @@ Tensor flatten_impl(const Tensor& x, int64_t start, int64_t end) {
       sizes.push_back(x.sizes()[d]);
     }
   }
-  return reshape(x, sizes);
+  return start == end ? x : reshape(x, sizes);
 }
 
 Tensor unflatten_impl(const Tensor& x, int64_t dim, IntList into) {
@@ -239,6 +239,12 @@ Tensor narrow_impl(const Tensor& x, int64_t dim, int64_t start, int64_t length) 
   return slice_of(x, dim, start, length);
 }
 
+Tensor narrow_tensor_impl(const Tensor& x, int64_t dim, const Tensor& start, int64_t length) {
+  WT_CHECK(start.ndim() == 0 && category(start.dtype()) == DTypeCategory::Integral, Error,
+           "narrow: start must be an 0-dim integral Tensor.");
+  return narrow(x, dim, item(start).to_int(), length);
+}
+
 // The views part(0), part(1), ...; refused at once where memory cannot hold so many.
 template <class F>
 std::vector<Tensor> list_of(int64_t count, F&& part) {
@@ -374,9 +380,11 @@ Tensor h_impl(const Tensor& x) {
   return mh_impl(x);
 }
 
-// ---- in place: the tensor takes over the geometry and the history of a view of itself -------------------
+constexpr uint32_t kBoth = kFunction | kMethod;
 
-Tensor become(const char* op, const Tensor& self, const Tensor& view) {
+}  // namespace
+
+Tensor become_view(const char* op, const Tensor& self, const Tensor& view) {
   bool recorded = needs_grad(self);
   check_inplace(self, op, recorded);
   Edge history = recorded ? gradient_edge(view) : Edge();
@@ -385,21 +393,6 @@ Tensor become(const char* op, const Tensor& self, const Tensor& view) {
   if (history) set_gradient_edge(self, std::move(history));
   return self;
 }
-template <const auto& OP, class Sig>
-struct InPlaceView;
-template <const auto& OP, class... A>
-struct InPlaceView<OP, Op<Tensor(const Tensor&, A...)>> {
-  static Tensor call(const Tensor& self, A... args) { return become(OP.name, self, OP(self, args...)); }
-};
-template <const auto& OP>
-auto in_place_view(const char* name) {
-  using Type = std::remove_cvref_t<decltype(OP)>;
-  return Type(name, InPlaceView<OP, Type>::call, OP);
-}
-
-constexpr uint32_t kBoth = kFunction | kMethod;
-
-}  // namespace
 
 const NodeType kRegionNode{"SliceBackward0", region_backward};
 
@@ -508,6 +501,13 @@ decltype(slice) slice{"_slice",
                       kPrivate | kComplex | kAlongDims | kLinear,
                       {"input", "dim", "start", "length", "step"},
                       "A view of every step-th index of a dim from start on."};
+// After the ints, among which a 0-dim tensor counts.
+const Op<Tensor(const Tensor&, int64_t, const Tensor&, int64_t)> narrow_tensor{
+    "narrow",
+    narrow_tensor_impl,
+    kBoth | kComplex | kAlongDims | kLinear,
+    {"input", "dim", "start", "length"},
+    "narrow with the start in a 0-dim tensor."};
 const Op<std::vector<Tensor>(const Tensor&, int64_t, int64_t)> split{
     "split",
     split_impl,

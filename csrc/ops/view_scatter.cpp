@@ -89,7 +89,7 @@ Tensor put_inplace(const Tensor& self, const Tensor& index, const Tensor& source
   WT_CHECK(self.dtype() == source.dtype(), DtypeError,
            "put_: self and source expected to have the same dtype, but got self.dtype = ", self.dtype(),
            " and source.dtype = ", source.dtype());
-  WT_CHECK(index.numel() == source.numel(), ShapeError,
+  WT_CHECK(index.numel() == source.numel(), IndexError,
            "put_: Expected source and index to have the same number of elements, but got source.numel() = ",
            source.numel(), ", index.numel() = ", index.numel());
   WT_CHECK(self.numel() || !index.numel(), IndexError, "put_: cannot put into an empty tensor");

@@ -63,6 +63,26 @@ void copy_across(const Tensor& dst, const Tensor& src, bool non_blocking) {
 
 }  // namespace
 
+void raw_resize(const char* op, const Tensor& t, const Shape& sizes, const Shape& strides) {
+  const int64_t numel = numel_of(sizes, op);
+  const size_t bytes = static_cast<size_t>(numel + t.offset()) * t.itemsize();
+  if (numel && t.storage().bytes() < bytes) {
+    WT_CHECK(!t.storage().exported(), Error, op,
+             ": Trying to resize storage that is not resizable: other owners see its memory");
+    t.storage().resize(bytes);
+  }
+  t->set_geometry(sizes, strides, t.offset());
+}
+
+bool overlap(const Tensor& a, const Tensor& b) {
+  if (a->storage != b->storage || !a.numel() || !b.numel() || !is_dense(a) || !is_dense(b)) return false;
+  const auto end = [](const Tensor& t) {
+    return (t.offset() + t.numel()) * static_cast<int64_t>(t.itemsize());
+  };
+  const auto begin = [](const Tensor& t) { return t.offset() * static_cast<int64_t>(t.itemsize()); };
+  return begin(a) < end(b) && begin(b) < end(a);
+}
+
 Tensor empty(IntList sizes, TensorOptions options) {
   int64_t n = numel_of(sizes, "empty");
   return make(Storage::allocate(static_cast<size_t>(n) * itemsize(options.dtype), options.device),

@@ -24,6 +24,12 @@ WT_API Tensor zeros(IntList sizes, TensorOptions options);
 // A 0-dim CPU tensor.
 WT_API Tensor scalar_tensor(Scalar value, DType dtype, Device device = {});
 
+// Gives t other sizes, with more memory where its storage holds too little. What that held stays; Error where
+// others see it.
+WT_API void raw_resize(const char* op, const Tensor& t, const Shape& sizes, const Shape& strides);
+// Whether two tensors, each without gaps, have elements in common.
+WT_API bool overlap(const Tensor& a, const Tensor& b);
+
 // Another tensor on the same storage, with its own geometry and without gradient history.
 WT_API Tensor alias(const Tensor& t, Shape sizes, Shape strides, int64_t offset);
 WT_API Tensor alias(const Tensor& t, Shape sizes, Shape strides, int64_t offset, DType dtype);

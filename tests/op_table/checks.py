@@ -223,14 +223,14 @@ def check_inplace(rt: Any, op: Op, call: Call, dtype: str, layout: str) -> int:
 
 
 def check_inplace_shape(rt: Any, op: Op, call: Call) -> int:
-    """x.view_op_(...) changes the shape of x itself and keeps its memory."""
+    """x.view_op_(...) changes the shape of x itself and keeps its storage."""
     count = 0
     for number, original, sample in samples_for(op, "float32"):
         where = f"{describe(op, 'float32', number, sample)}, {op.inplace}"
         args, kwargs = convert.arguments(rt, sample, original, "float32")
-        memory = args[0].data_ptr()
+        memory = args[0].untyped_storage().data_ptr()
         got = getattr(args[0], op.inplace)(*args[1:], **kwargs)
-        if got is not args[0] or got.data_ptr() != memory:
+        if got is not args[0] or got.untyped_storage().data_ptr() != memory:
             raise AssertionError(f"{where}: did not return the tensor itself, in its own memory")
         compare(rt, op, got, convert.reference(op, sample, "float32"), op.result, "float32", where)
         count += 1
@@ -312,30 +312,42 @@ def leaves_of(
 
 
 def check_out(rt: Any, op: Op, call: Call, dtype: str) -> int:
-    """out= is filled, returned, resized from empty, written through strides, and refused in a narrower
-    kind."""
+    """out=, one tensor or a tuple of them, is filled, returned, resized from empty, written through strides,
+    and refused in a narrower kind."""
     count = 0
     for number, original, sample in samples_for(op, dtype):
-        want = np.asarray(convert.reference(op, sample, dtype))
-        kind = expected_dtype(op.result, dtype)
+        reference = convert.reference(op, sample, dtype)
+        many = isinstance(reference, (list, tuple))
+        wanted = [np.asarray(want) for want in (reference if many else [reference])]
+        rules = op.result if isinstance(op.result, tuple) else (op.result,) * len(wanted)
+        kinds = [expected_dtype(rule, dtype) for rule in rules]
         args, kwargs = convert.arguments(rt, sample, original, dtype)
         where = f"{describe(op, dtype, number, sample)}, out="
         for form in ("exact", "empty", "stepped"):
-            target = rt.zeros((0,) if form == "empty" else want.shape, dtype=getattr(rt, kind))
-            if form == "stepped" and want.ndim:
-                target = rt.zeros((*want.shape[:-1], want.shape[-1] * 2), dtype=getattr(rt, kind))[..., ::2]
-            got = call(*args, **kwargs, out=target)
-            if got is not target:
-                raise AssertionError(f"{where} {form}: did not return the tensor given")
-            compare_tensor(rt, op, target, want, kind, dtype, f"{where} {form}")
+            targets = [
+                out_target(rt, form, want.shape, kind) for want, kind in zip(wanted, kinds, strict=True)
+            ]
+            got = call(*args, **kwargs, out=tuple(targets) if many else targets[0])
+            for one, target, want, kind in zip(got if many else [got], targets, wanted, kinds, strict=True):
+                if one is not target:
+                    raise AssertionError(f"{where} {form}: did not return the tensor given")
+                compare_tensor(rt, op, target, want, kind, dtype, f"{where} {form}")
             count += 1
-        if kind in FLOATS and not op.out_casts:
+        if kinds[0] in FLOATS and not op.out_casts:
+            targets = [rt.zeros(want.shape, dtype=rt.int64) for want in wanted]
             try:
-                call(*args, **kwargs, out=rt.zeros(want.shape, dtype=rt.int64))
+                call(*args, **kwargs, out=tuple(targets) if many else targets[0])
             except (RuntimeError, TypeError):
                 continue
             raise AssertionError(f"{where}: a floating point result was written into an int64 tensor")
     return count
+
+
+def out_target(rt: Any, form: str, shape: tuple[int, ...], kind: str) -> Any:
+    """Zeros for out=: of the result's shape, empty, or of its shape in every second place."""
+    if form == "stepped" and shape:
+        return rt.zeros((*shape[:-1], shape[-1] * 2), dtype=getattr(rt, kind))[..., ::2]
+    return rt.zeros((0,) if form == "empty" else shape, dtype=getattr(rt, kind))
 
 
 def check_view(rt: Any, op: Op, call: Call) -> int:

@@ -21,16 +21,20 @@ def find(root: Any, path: str) -> Any:
     return root
 
 
-def our_tensor(theirs: torch.Tensor) -> Any:
-    """A tensor of ours with the same values, sizes and strides, in memory of its own."""
+def our_tensor(theirs: torch.Tensor, made: dict[int, Any] | None = None) -> Any:
+    """A tensor of ours with the same values, sizes and strides, in memory of its own, which tensors of one
+    storage share if they are made with the same `made`."""
     plain = theirs.detach().resolve_conj().resolve_neg()
     if plain.numel() == 0:
         ours = warptape.empty_strided(tuple(plain.shape), plain.stride(), dtype=our_value(plain.dtype))
     else:
-        memory = torch.empty(0, dtype=plain.dtype).set_(
-            plain.untyped_storage()
-        )  # as_strided may reach all of it
-        ours = warptape.from_dlpack(memory).clone()
+        storage = plain.untyped_storage()
+        # What was resolved lies in memory that is free again afterwards.
+        shared = {} if made is None or plain.data_ptr() != theirs.data_ptr() else made
+        ours = shared.get(storage._cdata)
+        if ours is None or str(ours.dtype) != str(plain.dtype):
+            memory = torch.empty(0, dtype=plain.dtype).set_(storage)  # as_strided may reach all of it
+            ours = shared[storage._cdata] = warptape.from_dlpack(memory).clone()
         ours = ours.as_strided(tuple(plain.shape), plain.stride(), plain.storage_offset()).detach()
     return ours.requires_grad_() if theirs.requires_grad else ours
 
@@ -55,7 +59,7 @@ def our_value(value: Any, made: dict[int, Any] | None = None) -> Any:
     made = {} if made is None else made
     if isinstance(value, torch.Tensor):
         if id(value) not in made:
-            made[id(value)] = _our_leaf(value)
+            made[id(value)] = _our_leaf(value, made)
         return made[id(value)]
     if isinstance(value, (torch.dtype, torch.memory_format, torch.layout)):
         return getattr(warptape, str(value).rpartition(".")[2])
@@ -95,10 +99,10 @@ def _our_module(value: torch.nn.Module) -> Any:
     )
 
 
-def _our_leaf(value: torch.Tensor) -> Any:
+def _our_leaf(value: torch.Tensor, made: dict[int, Any]) -> Any:
     if isinstance(value, torch.nn.Parameter):
-        return warptape.nn.Parameter(our_tensor(value.detach()), requires_grad=value.requires_grad)
-    return our_tensor(value)
+        return warptape.nn.Parameter(our_tensor(value.detach(), made), requires_grad=value.requires_grad)
+    return our_tensor(value, made)
 
 
 _bound: dict[int, tuple[Any, Any]] = {}  # by id, with the function itself so that its id stays its own

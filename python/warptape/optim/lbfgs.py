@@ -135,12 +135,12 @@ class LBFGS(Optimizer):
                 del history[: -group["history_size"] or None]
             state["H_diag"] = ys / y.dot(y).item()
         q = -grad
-        weights = []
-        for y, s, ro in zip(reversed(changes), reversed(steps), reversed(inverses)):
-            weights.append(s.dot(q).item() * ro)
-            q.add_(y, alpha=-weights[-1])
+        weights = state.setdefault("al", [None] * group["history_size"])
+        for i in reversed(range(len(changes))):
+            weights[i] = steps[i].dot(q).item() * inverses[i]
+            q.add_(changes[i], alpha=-weights[i])
         q.mul_(state["H_diag"])
-        for y, s, ro, weight in zip(changes, steps, inverses, reversed(weights)):
+        for y, s, ro, weight in zip(changes, steps, inverses, weights):
             q.add_(s, alpha=weight - y.dot(q).item() * ro)
         return q
 

@@ -86,15 +86,16 @@ class Muon(PerParameter):
     def _advance(self, group, p, g, state, t, lr):
         mean = state["momentum_buffer"].lerp_(g, 1 - group["momentum"])
         ahead = g.lerp(mean, group["momentum"]) if group["nesterov"] else mean
+        lr = group["lr"]  # of a tensor, what is computed is rounded to its dtype, as PyTorch does
         p.mul_(1 - lr * group["weight_decay"])
         rows, columns = p.shape
         if group["adjust_lr_fn"] == "match_rms_adamw":
-            lr *= 0.2 * max(rows, columns) ** 0.5
+            lr = lr * (0.2 * max(rows, columns) ** 0.5)
         else:
-            lr *= max(1.0, rows / columns) ** 0.5
+            lr = lr * max(1.0, rows / columns) ** 0.5
         p.add_(
             _orthogonal(ahead, group["ns_coefficients"], group["ns_steps"], group["eps"]).to(p.dtype),
-            alpha=-lr,
+            alpha=-float(lr),
         )
 
 

@@ -73,11 +73,13 @@ ROWS = [
         aliases=("celu_",),
     ),
     activation("selu", lambda x: SELU_SCALE * elu(x, SELU_ALPHA), aliases=("selu", "selu_")),
-    activation("gelu", gelu, {"approximate": "tanh"}, edges=SPECIAL[2:], tol={"float32": (4e-6, 4e-6)}),
+    activation(
+        "gelu", gelu, {"approximate": "tanh"}, edges=SPECIAL[2:], out=True, tol={"float32": (4e-6, 4e-6)}
+    ),
     activation("silu", lambda x: x * special.expit(x)),
     activation("mish", lambda x: x * np.tanh(np.logaddexp(0, x))),
-    activation("softplus", softplus, {"beta": 2.0}, {"beta": 1.0, "threshold": 1.1}),
-    activation("logsigmoid", lambda x: -np.logaddexp(0, -x)),
+    activation("softplus", softplus, {"beta": 2.0}, {"beta": 1.0, "threshold": 1.1}, out=True),
+    activation("logsigmoid", lambda x: -np.logaddexp(0, -x), out=True),
     activation("softsign", lambda x: x / (1 + np.abs(x))),
     activation("tanhshrink", lambda x: x - np.tanh(x), tol={"float32": (1e-5, 1e-5)}),
     activation(

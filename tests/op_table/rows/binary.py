@@ -264,6 +264,7 @@ ROWS = [
         dtypes=NUMERIC,
         grad=False,
         method=True,
+        inplace="heaviside_",
         broadcast=2,
         errors=MISMATCH,
     ),

@@ -65,6 +65,7 @@ ROWS = [
         "split_with_sizes_copy",
         lambda r: [S(r(5, 2), [2, 3]), S(r(2, 6), (1, 2, 3), 1)],
         shape.split,
+        out=True,
         errors=(E("RuntimeError", ONES, [1, 1], 1),),
         **shape.MOVE,
     ),

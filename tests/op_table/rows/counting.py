@@ -155,7 +155,7 @@ ROWS = [
         out=True,
         inplace="put_",
         errors=(
-            E("RuntimeError", np.ones(3), np.array([0, 1]), np.ones(3), match="same number of elements"),
+            E("IndexError", np.ones(3), np.array([0, 1]), np.ones(3), match="same number of elements"),
             E("IndexError", np.ones(3), np.array([3]), np.ones(1), match="out of bounds", host=True),
         ),
     ),

@@ -161,7 +161,11 @@ ROWS = [
         grad=False,
         factory=True,
         layouts=(),
-        errors=(E("RuntimeError", 0, 1, -1),),
+        errors=(
+            E("RuntimeError", 0, 1, -1),
+            E("RuntimeError", np.ones(2), np.ones(2), 3),
+            E("RuntimeError", 0, np.ones(1), 3),
+        ),
     ),
     Op(
         "logspace",

@@ -325,6 +325,7 @@ ROWS = [
         scatter_samples,
         scatter,
         inplace="scatter_",
+        out=True,
         layouts=("transposed", "stepped", "offset"),
         errors=(
             E("IndexError", ONES, 2, INDEX, ONES),
@@ -340,6 +341,7 @@ ROWS = [
         dtypes=NUMERIC,
         method=True,
         inplace="scatter_add_",
+        out=True,
         errors=(E("RuntimeError", ONES, 1, INDEX + 1, ONES), E("IndexError", ONES, 2, INDEX, ONES)),
         tol={"bfloat16": (4e-2, 4e-2), "float16": (5e-3, 5e-3)},
     ),
@@ -373,6 +375,7 @@ ROWS = [
         dtypes=NUMERIC,
         method=True,
         inplace="index_add_",
+        out=True,
         errors=(
             E("RuntimeError", ONES, 0, np.array([2]), np.ones((1, 3))),
             E("IndexError", np.ones(2), 0, np.array([2]), np.ones(1)),
@@ -390,6 +393,7 @@ ROWS = [
         ],
         index_write,
         inplace="index_copy_",
+        out=True,
         errors=(E("IndexError", ONES, 0, np.array([2]), np.ones((1, 3))),),
         **MOVE,
     ),

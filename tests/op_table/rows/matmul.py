@@ -210,6 +210,7 @@ ROWS = [
         lambda r: [S(r(3, 2), r(2, 3, 4), r(2, 4, 2))],
         lambda x, a, b: x + (a @ b).sum(0),
         method=True,
+        inplace="addbmm_",
         tol=TOL,
     ),
     Op(
@@ -226,6 +227,7 @@ ROWS = [
         "nn.functional.linear",
         linear_samples,
         linear,
+        out=True,
         tol=TOL,
         errors=(
             E(ERR, np.ones((2, 3)), np.ones((4, 2)), match="linear|addmm|mm|matmul"),

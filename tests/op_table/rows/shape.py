@@ -298,6 +298,8 @@ ROWS = [
         E("IndexError", ONES, 2, 0, 1),
         E("RuntimeError", ONES, 0, 1, 2),
         E("RuntimeError", ONES, 0, 0, -1),
+        E("RuntimeError", ONES, 0, np.array([1, 0]), 1),
+        E("RuntimeError", ONES, 0, np.array(True), 1),
         method=True,
     ),
     view_op(
@@ -363,6 +365,7 @@ ROWS = [
         E("RuntimeError", ONES, (3, 3), (3, 1)),
         E("RuntimeError", ONES, (2, 2), (1,)),
         method=True,
+        inplace="as_strided_",
         layouts=(),
     ),
     Op(
@@ -461,7 +464,11 @@ ROWS = [
         ],
         roll,
         method=True,
-        errors=(E("IndexError", ONES, 1, 2), E("RuntimeError", ONES, (1, 2), 0)),
+        errors=(
+            E("IndexError", ONES, 1, 2),
+            E("RuntimeError", ONES, (1, 2), 0),
+            E("IndexError", np.ones(()), 1, 0),
+        ),
         **MOVE,
     ),
     Op(

@@ -41,9 +41,9 @@ def rows(name: str, ref: Callable[..., Any]) -> list[Op]:
 
     wide = {"result": "float64", "tol": {"float64": (1e-12, 1e-12)}}
     return [
-        Op(name, samples, ref, method=True, errors=DIMS),
+        Op(name, samples, ref, method=True, out=True, errors=DIMS),
         Op("nn.functional." + name, samples, ref, errors=DIMS),
-        Op(name, widened, ref, label=f"{name}, dtype", method=True, **wide),
+        Op(name, widened, ref, label=f"{name}, dtype", method=True, out=True, **wide),
     ]
 
 
