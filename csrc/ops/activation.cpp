@@ -276,6 +276,15 @@ Tensor rrelu_into(const Tensor& x, double lower, double upper, bool training) {
   return rrelu_impl(x, lower, upper, training, true);
 }
 
+// Numbers without a kernel of their own.
+Tensor softsign_impl(const Tensor& x) {
+  return is_floating(x.dtype()) || x.dtype() == DType::Bool ? plain_only<softsign_def>(x) : x / (abs(x) + 1);
+}
+Tensor silu_impl(const Tensor& x, bool inplace) {
+  if (!is_complex(x.dtype())) return plain<silu_def>(x, inplace);
+  return inplace ? mul_(x, sigmoid(clone_with_history(x))) : x * sigmoid(x);
+}
+
 Tensor softmin_impl(const Tensor& x, std::optional<int64_t> dim, int64_t, std::optional<DType> dtype) {
   if (!dim)
     warn(
@@ -311,14 +320,14 @@ decltype(gelu) gelu{"gelu",
                     "input * Phi(input), Phi the normal distribution's; or its tanh approximation."};
 decltype(logsigmoid) logsigmoid{
     "logsigmoid", plain_only<logsigmoid_def>, kNN, {"input"}, "log(sigmoid(input))."};
-decltype(softsign) softsign{"softsign", plain_only<softsign_def>, kNN, {"input"}, "input / (1 + |input|)."};
+decltype(softsign) softsign{"softsign", softsign_impl, kNN | kComplex, {"input"}, "input / (1 + |input|)."};
 decltype(softplus) softplus{
     "softplus",
     softplus_impl,
     kNN | kFloat32Cuda,
     {"input", {"beta", 1.0}, {"threshold", 20.0}},
     "log(1 + exp(beta * input)) / beta; input itself where beta * input > threshold."};
-decltype(silu) silu{"silu", plain<silu_def>, kNN, {"input", kInplace}, "input * sigmoid(input)."};
+decltype(silu) silu{"silu", silu_impl, kNN | kComplex, {"input", kInplace}, "input * sigmoid(input)."};
 decltype(mish) mish{"mish", plain<mish_def>, kNN, {"input", kInplace}, "input * tanh(softplus(input))."};
 decltype(selu) selu{
     "selu", plain<selu_def>, kNN, {"input", kInplace}, "Scaled elu for self-normalising networks."};
@@ -418,7 +427,7 @@ const Op<Tensor(const Tensor&, double, double, bool)> rrelu{
 const Op<Tensor(const Tensor&, std::optional<int64_t>, int64_t, std::optional<DType>)> softmin{
     "softmin",
     softmin_impl,
-    kNN,
+    kNN | kComplex,
     {"input", {"dim", none}, Arg::integer("_stacklevel", 3), {"dtype", none}},
     "softmax(-input) over dim."};
 const Op<Tensor(const Tensor&, double, bool, double, int64_t)> gumbel_softmax{

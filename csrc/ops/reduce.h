@@ -16,6 +16,8 @@ extern WT_API const Op<Tensor(const Tensor&, OptDims, std::optional<double>, boo
 extern WT_API const Op<Tensor(const Tensor&, double, OptDims, bool, OptDType)> vector_norm;
 extern WT_API const Op<Tensor(const Tensor&, int64_t, OptDType)> cumsum, cumprod;
 extern WT_API const Op<Tensor(const Tensor&, double, OptDims, bool, OptDType)> vector_norm;
+extern WT_API const Op<Tensor(const Tensor&, std::string_view, IntList, bool, OptDType)>
+    matrix_norm_name;  // linalg
 extern WT_API const Op<Tensor(const Tensor&, IntList, bool)> logsumexp;
 extern WT_API const Op<Tensor(const Tensor&, int64_t)> logcumsumexp;
 extern WT_API const Op<Tensor(const Tensor&, OptDType)> prod;

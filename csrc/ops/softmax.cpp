@@ -83,12 +83,12 @@ Tensor functional(const Tensor& input, std::optional<int64_t> dim, int64_t, std:
 using FunctionalOp = Op<Tensor(const Tensor&, std::optional<int64_t>, int64_t, std::optional<DType>)>;
 const FunctionalOp nn_softmax{"softmax",
                               functional<false>,
-                              kNN | kFloat32Cuda,
+                              kNN | kComplex | kFloat32Cuda,
                               {"input", {"dim", none}, Arg::integer("_stacklevel", 3), {"dtype", none}},
                               "exp(input) / sum(exp(input)) over dim."};
 const FunctionalOp nn_log_softmax{"log_softmax",
                                   functional<true>,
-                                  kNN | kFloat32Cuda,
+                                  kNN | kComplex | kFloat32Cuda,
                                   {"input", {"dim", none}, Arg::integer("_stacklevel", 3), {"dtype", none}},
                                   "log(softmax(input, dim)), computed without overflow."};
 
@@ -96,12 +96,12 @@ const FunctionalOp nn_log_softmax{"log_softmax",
 
 decltype(softmax) softmax{"softmax",
                           forward<false>,
-                          kFunction | kMethod | kFloat32Cuda,
+                          kFunction | kMethod | kComplex | kFloat32Cuda,
                           {"input", "dim", {"dtype", none}},
                           "exp(input) / sum(exp(input)) over dim; input is converted to dtype first."};
 decltype(log_softmax) log_softmax{"log_softmax",
                                   forward<true>,
-                                  kFunction | kMethod | kFloat32Cuda,
+                                  kFunction | kMethod | kComplex | kFloat32Cuda,
                                   {"input", "dim", {"dtype", none}},
                                   "log(softmax(input, dim)), computed without overflow."};
 
