@@ -463,13 +463,15 @@ const Op<Pair(const Tensor&, int64_t, bool)> median_op{"median",
                                                        kBoth | kOut,
                                                        {"input", "dim", kKeep},
                                                        "The lower middle value of a dim and where it is.",
-                                                       {"values", "indices"}},
-    nanmedian_op{"nanmedian",
-                 nanmedian_impl,
-                 kBoth | kOut,
-                 {"input", "dim", kKeep},
-                 "The lower middle value of a dim but for nan and where it is.",
-                 {"values", "indices"}};
+                                                       {"values", "indices"}};
+}  // namespace
+decltype(nanmedian_dim) nanmedian_dim{"nanmedian",
+                                      nanmedian_impl,
+                                      kBoth | kOut,
+                                      {"input", "dim", kKeep},
+                                      "The lower middle value of a dim but for nan and where it is.",
+                                      {"values", "indices"}};
+namespace {
 const Op<Pair(const Tensor&, int64_t, bool)> mode_op{
     "mode",
     mode_impl,
@@ -484,12 +486,13 @@ const Op<Pair(const Tensor&, std::optional<int64_t>, bool)> aminmax_op{
     {"input", {"dim", none, kKeywordOnly}, {"keepdim", false, kKeywordOnly}},
     "The smallest and the largest element.",
     {"min", "max"}};
-const Op<Tensor(const Tensor&, std::optional<int64_t>, bool)> argmin_op{
-    "argmin",
-    argmin_impl,
-    kBoth | kOut,
-    {"input", {"dim", none}, kKeep},
-    "Where the smallest element is; the first of equal ones."};
+}  // namespace
+decltype(argmin) argmin{"argmin",
+                        argmin_impl,
+                        kBoth | kOut,
+                        {"input", {"dim", none}, kKeep},
+                        "Where the smallest element is; the first of equal ones."};
+namespace {
 const Op<Pair(const Tensor&, int64_t)> cummax_op{"cummax",
                                                  cummax_impl,
                                                  kBoth,

@@ -39,6 +39,8 @@ enum OpFlag : uint32_t {
   kComplex = 1u << 9,       // takes complex numbers; DtypeError for all others
   kMovesOnly = 1u << 10,  // moves elements: complex ones on the CPU alone, for kernels elsewhere move 8 bytes
   kRandom = 1u << 11,     // draws from a generator
+  kSignal = 1u << 12,     // warptape.signal.windows.name(...)
+  kMasked = 1u << 13,     // warptape.masked.name(...)
   // What autocast does (Autocast), on the CPU, on CUDA devices, on both.
   kLowerCpu = 1u << 16,
   kFloat32Cpu = 2u << 16,

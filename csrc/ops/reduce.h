@@ -10,7 +10,8 @@ using OptDType = std::optional<DType>;
 
 extern WT_API const Op<Tensor(const Tensor&, OptDims, bool, OptDType)> sum, mean;
 extern WT_API const Op<Tensor(const Tensor&, OptDims, bool)> amax, amin, any, all;
-extern WT_API const Op<Tensor(const Tensor&, std::optional<int64_t>, bool)> argmax;
+extern WT_API const Op<Tensor(const Tensor&, std::optional<int64_t>, bool)> argmax, argmin;
+extern WT_API const Op<std::tuple<Tensor, Tensor>(const Tensor&, int64_t, bool)> nanmedian_dim;
 extern WT_API const Op<Tensor(const Tensor&, OptDims, std::optional<double>, bool)> var, std_op;
 // x, ord, dims, keepdim, dtype
 extern WT_API const Op<Tensor(const Tensor&, double, OptDims, bool, OptDType)> vector_norm;
