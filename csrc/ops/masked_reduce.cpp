@@ -2,6 +2,8 @@
 // not change the result, such as 0 in a sum.
 #include <limits>
 
+#include "core/assertion_error.h"
+
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/masked.h"
@@ -26,7 +28,7 @@ Scalar extreme(const char* op, DType t, bool largest) {
 }
 
 Tensor mask_like(const char* op, const Tensor& x, const Tensor& mask) {
-  WT_CHECK(mask.ndim() <= x.ndim(), ShapeError, "masked.", op,
+  WT_CHECK(mask.ndim() <= x.ndim(), IndexError, "masked.", op,
            ": expected a mask that broadcasts to the input, but it has ", mask.ndim(),
            " dimensions, the input ", x.ndim());
   return expand(mask.dtype() == DType::Bool ? mask : ne_ts(mask, 0), x.sizes());
@@ -74,7 +76,7 @@ Tensor mean_impl(const Tensor& x, Dims dims, bool keepdim, OptDType dtype, const
 
 Tensor var_of(const char* op, const Tensor& x, Dims dims, std::optional<bool> unbiased,
               std::optional<double> correction, bool keepdim, OptDType dtype, const OptTensor& mask) {
-  WT_CHECK(!unbiased || !correction, ValueError, "masked.", op,
+  WT_CHECK(!unbiased || !correction, AssertionError, "masked.", op,
            ": only one of unbiased and correction may be given");
   const double less = correction.value_or(unbiased.value_or(true) ? 1 : 0);
   const DType result = dtype.value_or(is_differentiable(x.dtype()) ? x.dtype() : DType::Float32);

@@ -40,7 +40,7 @@ def reduction(name: str, hidden: float, ref: Callable[..., Any], **options: Any)
     options = {
         "samples": reductions,
         "tol": TOL,
-        "errors": (E("RuntimeError", np.ones(2), mask=SHOWN),),
+        "errors": (E("IndexError", np.ones(2), mask=SHOWN),),
     } | options
     return Op(f"masked.{name}", ref=reference, **options)
 
@@ -132,7 +132,7 @@ ROWS = [
         deviations,
         of_shown("var"),
         tol=TOL,
-        errors=(E("ValueError", np.ones(2), 0, True, correction=1),),
+        errors=(E("AssertionError", np.ones(2), 0, True, correction=1),),
     ),
     Op("masked.std", deviations, of_shown("std"), tol=TOL, second=False),
     Op(
@@ -143,7 +143,7 @@ ROWS = [
     Op(
         "masked.norm",
         lambda r: (
-            [S(r(3, 4), p, 1, mask=SHOWN) for p in (2.0, 1.0, 3.0, INF, -INF)] + [S(r(3, 4), mask=SHOWN)]
+            [S(r.positive(3, 4), p, 1, mask=SHOWN) for p in (2.0, 1.0, 3.0, INF, -INF)] + [S(r(3, 4), mask=SHOWN)]
         ),
         norm,
         tol=TOL,

@@ -30,7 +30,7 @@ def window(name: str, ref: Callable[..., Any], *extra: dict[str, Any], error: An
         grad=False,
         factory=True,
         layouts=(),
-        errors=(E("ValueError", -1), *((error,) if error else ())),
+        errors=(E("ValueError", -1, **(extra or ({},))[-1]), *((error,) if error else ())),
     )
 
 
