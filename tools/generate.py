@@ -21,6 +21,7 @@ from warptape import _C
 ROOT = Path(__file__).resolve().parents[1]
 # Bits of OpFlag in csrc/ops/op.h, and where Python finds the op.
 FUNCTION, METHOD, NN, OUT, LINALG, PRIVATE, SPECIAL, FFT = 1, 2, 4, 8, 16, 32, 64, 128
+WINDOWS, MASKED = 4096, 8192
 FACTS = {8: "`out=`", 256: "mixed devices", 512: "complex", 1024: "moves only", 2048: "random"}
 PLACES = {
     FUNCTION: "_functions",
@@ -28,6 +29,8 @@ PLACES = {
     LINALG: "_linalg",
     SPECIAL: "_special",
     FFT: "_fft",
+    WINDOWS: "_windows",
+    MASKED: "_masked",
     PRIVATE: "_private",
 }
 PATHS = {
@@ -37,6 +40,8 @@ PATHS = {
     LINALG: "linalg.",
     SPECIAL: "special.",
     FFT: "fft.",
+    WINDOWS: "signal.windows.",
+    MASKED: "masked.",
 }
 # Inside a class or this module, names such as bool and dtype mean something else: private aliases do not.
 TYPES = {

@@ -251,6 +251,8 @@ void init_ops(PyObject* module) {
                     {kLinalg, make_place(module, "_linalg"), false, {}},
                     {kSpecial, make_place(module, "_special"), false, {}},
                     {kFFT, make_place(module, "_fft"), false, {}},
+                    {kSignal, make_place(module, "_windows"), false, {}},
+                    {kMasked, make_place(module, "_masked"), false, {}},
                     {kPrivate, make_place(module, "_private"), false, {}}};
   std::vector<const OpInfo*> ops;
   for (const OpInfo* op = all_ops(); op; op = op->next) ops.push_back(op);

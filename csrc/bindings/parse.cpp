@@ -378,6 +378,18 @@ int parse_positional(const OpInfo& op, const CallArgs& call, Frame& frame, bool 
   return at;
 }
 
+// What PyTorch's factories take beside: all tensors here are strided, and none is pinned from the start.
+bool is_default_option(const OpInfo& op, PyObject* key, PyObject* value) {
+  const bool factory = std::any_of(op.args.begin(), op.args.end(), [](const Arg& arg) {
+    return arg.type == ArgType::Device && (arg.marks & kKeywordOnly);
+  });
+  if (!factory) return false;
+  if (PyUnicode_CompareWithASCIIString(key, "pin_memory") == 0) return value == Py_None || value == Py_False;
+  return PyUnicode_CompareWithASCIIString(key, "layout") == 0 &&
+         (value == Py_None ||
+          (PyUnicode_Check(value) && PyUnicode_CompareWithASCIIString(value, "torch.strided") == 0));
+}
+
 bool parse_keywords(const OpInfo& op, std::span<PyObject* const> names, const CallArgs& call, Frame& frame,
                     bool* seen, bool explain) {
   for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(call.kwnames); ++k) {
@@ -389,6 +401,7 @@ bool parse_keywords(const OpInfo& op, std::span<PyObject* const> names, const Ca
         if (o != Py_None) frame.out = o;
         continue;
       }
+      if (is_default_option(op, key, o)) continue;
       return no_fit(frame, explain, "got an unexpected keyword argument '", PyUnicode_AsUTF8(key), "'");
     }
     const Arg& arg = op.args[at];

@@ -276,6 +276,15 @@ Tensor rrelu_into(const Tensor& x, double lower, double upper, bool training) {
   return rrelu_impl(x, lower, upper, training, true);
 }
 
+// Numbers without a kernel of their own.
+Tensor softsign_impl(const Tensor& x) {
+  return is_floating(x.dtype()) || x.dtype() == DType::Bool ? plain_only<softsign_def>(x) : x / (abs(x) + 1);
+}
+Tensor silu_impl(const Tensor& x, bool inplace) {
+  if (!is_complex(x.dtype())) return plain<silu_def>(x, inplace);
+  return inplace ? mul_(x, sigmoid(clone_with_history(x))) : x * sigmoid(x);
+}
+
 Tensor softmin_impl(const Tensor& x, std::optional<int64_t> dim, int64_t, std::optional<DType> dtype) {
   if (!dim)
     warn(
@@ -317,7 +326,7 @@ decltype(logsigmoid) logsigmoid{"logsigmoid",
                                 {"input"},
                                 "log(sigmoid(input))."};
 decltype(softsign) softsign{
-    "softsign", plain_only<softsign_def>, kNN | kPointwise, {"input"}, "input / (1 + |input|)."};
+    "softsign", softsign_impl, kNN | kComplex | kPointwise, {"input"}, "input / (1 + |input|)."};
 decltype(softplus) softplus{
     "softplus",
     softplus_impl,
@@ -325,7 +334,7 @@ decltype(softplus) softplus{
     {"input", {"beta", 1.0}, {"threshold", 20.0}},
     "log(1 + exp(beta * input)) / beta; input itself where beta * input > threshold."};
 decltype(silu) silu{
-    "silu", plain<silu_def>, kNN | kPointwise, {"input", kInplace}, "input * sigmoid(input)."};
+    "silu", silu_impl, kNN | kComplex | kPointwise, {"input", kInplace}, "input * sigmoid(input)."};
 decltype(mish) mish{
     "mish", plain<mish_def>, kNN | kPointwise, {"input", kInplace}, "input * tanh(softplus(input))."};
 decltype(selu) selu{"selu",
@@ -443,7 +452,7 @@ const Op<Tensor(const Tensor&, double, double, bool)> rrelu{
 const Op<Tensor(const Tensor&, std::optional<int64_t>, int64_t, std::optional<DType>)> softmin{
     "softmin",
     softmin_impl,
-    kNN | kAlongDims,
+    kNN | kComplex | kAlongDims,
     {"input", {"dim", none}, Arg::integer("_stacklevel", 3), {"dtype", none}},
     "softmax(-input) over dim."};
 const Op<Tensor(const Tensor&, double, bool, double, int64_t)> gumbel_softmax{

@@ -27,6 +27,7 @@ Tensor triangle(const char* op, kernels::Slot<kernels::TriangleFn>& slot, const 
                 const Tensor& x, int64_t k) {
   WT_CHECK(x.ndim() >= 2, ShapeError, op, ": input tensor must have at least 2 dimensions, got ", x);
   Tensor out = empty(x.sizes(), options_of(x));
+  k = std::clamp(k, -x.size(-2) - 1, x.size(-1) + 1);
   if (!out.is_meta() && out.numel()) {
     Launch launch(x.device());
     slot(launch, out.view(), x.view(), k);

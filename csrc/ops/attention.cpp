@@ -231,17 +231,33 @@ Tensor fused(const Tensor& query, const Tensor& key, const Tensor& value, const 
 
 // ---- the op --------------------------------------------------------------------------------------------
 
-void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v, bool gqa) {
+// The inputs with the batch dims that theirs broadcast to.
+void broadcast_batch(Tensor& q, Tensor& k, Tensor& v) {
+  const auto batch = [](const Tensor& t) { return Shape(t.sizes().begin(), t.sizes().end() - 2); };
+  if (batch(q) == batch(k) && batch(k) == batch(v)) return;
+  const char* op = "scaled_dot_product_attention";
+  const Shape common = broadcast_shapes(broadcast_shapes(batch(q), batch(k), op), batch(v), op);
+  for (Tensor* t : {&q, &k, &v}) {
+    Shape sizes = common;
+    for (int64_t d : {-2, -1}) sizes.push_back(t->size(d));
+    *t = expand(*t, sizes);
+  }
+}
+
+// Broadcasts them, too.
+void check_inputs(Tensor& q, Tensor& k, Tensor& v, bool gqa) {
   const char* op = "scaled_dot_product_attention";
   for (const Tensor& t : {q, k, v}) {
     check_floating(op, t);
     check_same_device(op, q, t, "an input");
     WT_CHECK(t.dtype() == q.dtype(), DtypeError, op, ": expected query, key and value of one dtype, got ",
              q.dtype(), ", ", k.dtype(), " and ", v.dtype());
-    WT_CHECK(t.ndim() >= 2 && t.ndim() == q.ndim(), ShapeError, op,
-             ": expected query, key and value with the same number of dims, at least 2, got ", q.sizes(),
-             ", ", k.sizes(), " and ", v.sizes());
+    WT_CHECK(t.ndim() >= 2 && (!gqa || t.ndim() == q.ndim()), ShapeError, op,
+             ": expected query, key and value of at least 2 dims",
+             gqa ? ", with enable_gqa the same number of them" : "", ", got ", q.sizes(), ", ", k.sizes(),
+             " and ", v.sizes());
   }
+  if (!gqa) broadcast_batch(q, k, v);
   const int64_t nd = q.ndim();
   bool fits = q.sizes()[nd - 1] == k.sizes()[nd - 1] && k.sizes()[nd - 2] == v.sizes()[nd - 2];
   for (int64_t i = 0; i < nd - 2; ++i) {
@@ -269,8 +285,10 @@ void check_mask(const Tensor& mask, const Tensor& q, const Tensor& k, bool causa
            mask.sizes());
 }
 
-Tensor attention_impl(const Tensor& query, const Tensor& key, const Tensor& value, const OptTensor& attn_mask,
-                      double dropout_p, bool is_causal, std::optional<double> scale, bool enable_gqa) {
+Tensor attention_impl(const Tensor& given_query, const Tensor& given_key, const Tensor& given_value,
+                      const OptTensor& attn_mask, double dropout_p, bool is_causal,
+                      std::optional<double> scale, bool enable_gqa) {
+  Tensor query = given_query, key = given_key, value = given_value;
   check_inputs(query, key, value, enable_gqa);
   Tensor mask = or_undefined(attn_mask);
   check_mask(mask, query, key, is_causal);

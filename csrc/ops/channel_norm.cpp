@@ -1,6 +1,7 @@
 // Group and batch norm: tensors [batch, channels, inner], inner being all further dims.
 #include "kernels/norm.h"
 #include "ops/compose.h"
+#include "ops/copy.h"
 #include "ops/norm.h"
 
 namespace warptape::ops {
@@ -189,7 +190,7 @@ void check_batch_norm(const ChannelData& d, const Tensor& x, const Tensor& runni
                       const Tensor& running_var, bool training) {
   WT_CHECK(training || (running_mean.defined() && running_var.defined()), ValueError,
            "batch_norm: expected running_mean and running_var to be defined when training=False");
-  WT_CHECK(!training || d.batch * d.inner > 1, ValueError,
+  WT_CHECK(!training || d.batch * d.inner != 1, ValueError,
            "batch_norm: Expected more than 1 value per channel when training, got input size ", x.sizes());
   for (const Tensor& t : {running_mean, running_var})
     WT_CHECK(!training || !t.defined() || t.is_contiguous(), ValueError,
@@ -199,6 +200,7 @@ void check_batch_norm(const ChannelData& d, const Tensor& x, const Tensor& runni
 Tensor batch_norm_impl(const Tensor& input, const OptTensor& running_mean, const OptTensor& running_var,
                        const OptTensor& weight, const OptTensor& bias, bool training, double momentum,
                        double eps) {
+  if (input.ndim() == 1 && input.numel() == 0) return clone(input);
   ChannelData d = channel_data("batch_norm", input);
   Tensor rm = or_undefined(running_mean), rv = or_undefined(running_var), w = or_undefined(weight),
          b = or_undefined(bias);
@@ -207,6 +209,13 @@ Tensor batch_norm_impl(const Tensor& input, const OptTensor& running_mean, const
   check_channels("batch_norm", input, w, "weight");
   check_channels("batch_norm", input, b, "bias");
   check_batch_norm(d, input, rm, rv, training);
+  if (training && input.numel() == 0) {  // no statistics: the running ones stay
+    Shape row(input.sizes().size(), 1);
+    row[1] = d.channels;
+    Tensor out = clone(input);
+    if (w.defined()) out = out * reshaped(w, row);
+    return b.defined() ? out + reshaped(b, row) : out;
+  }
   d.eps = eps;
   d.train = training;
   Tensor x = raw_contiguous(input);

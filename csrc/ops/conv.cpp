@@ -202,6 +202,14 @@ ConvPlan plan_of(const char* op, const Tensor& w, const Settings& s) {
   return p;
 }
 
+void check_channels(const char* op, const Tensor& x, const Tensor& w, int64_t groups) {
+  WT_CHECK(w.sizes()[0] % groups == 0, ShapeError, op, ": with groups=", groups,
+           " the weight's first dim must be divisible by groups, but the weight has size ", w.sizes());
+  WT_CHECK(x.sizes()[1] == w.sizes()[1] * groups, ShapeError, op, ": given groups=", groups,
+           ", weight of size ", w.sizes(), ", expected input ", x.sizes(), " to have ", w.sizes()[1] * groups,
+           " channels, but got ", x.sizes()[1], " channels instead");
+}
+
 // ---- convolution ----------------------------------------------------------------------------------------
 
 // `after`: padding behind the input, per spatial dim.
@@ -213,11 +221,7 @@ Tensor convolve(const char* op, int64_t spatial, const Tensor& x, const Tensor& 
   check_bias(op, bias, w.sizes()[0], w);
   ConvPlan p = plan_of(op, w, s);
   p.batch = x.sizes()[0], p.in_channels = x.sizes()[1], p.out_channels = w.sizes()[0];
-  WT_CHECK(p.out_channels % s.groups == 0, ShapeError, op, ": with groups=", s.groups,
-           " the weight's first dim must be divisible by groups, but the weight has size ", w.sizes());
-  WT_CHECK(p.in_channels == w.sizes()[1] * s.groups, ShapeError, op, ": given groups=", s.groups,
-           ", weight of size ", w.sizes(), ", expected input ", x.sizes(), " to have ",
-           w.sizes()[1] * s.groups, " channels, but got ", p.in_channels, " channels instead");
+  check_channels(op, x, w, s.groups);
   for (int64_t d = 0; d < spatial; ++d) {
     int64_t to = d + 2 - spatial, size = x.sizes()[2 + d];
     int64_t padded = size + s.padding[d] + after[d], reach = s.dilation[d] * (p.kernel[to] - 1) + 1;
@@ -230,37 +234,44 @@ Tensor convolve(const char* op, int64_t spatial, const Tensor& x, const Tensor& 
   return conv(x, w, bias ? *bias : Tensor(), p);
 }
 
-// Over three spatial dims: one convolution over two for each step along the kernel's depth, with depth as
-// batch.
+// Over three spatial dims: a convolution over two, with the output's depth as batch. What the kernel sees at
+// its steps along depth lies side by side in the channels of a group, so that one sum takes in all.
 Tensor convolve_deep(const Tensor& x, const Tensor& w, const OptTensor& bias, const Settings& s,
                      const Shape& after) {
   check_operands("conv3d", 3, x, w, bias);
   if (x.ndim() == 4) return squeeze_dim(convolve_deep(unsqueeze(x, 0), w, bias, s, after), 0);
   check_bias("conv3d", bias, w.sizes()[0], w);
-  int64_t depth = x.sizes()[2], reach = s.dilation[0] * (w.sizes()[2] - 1) + 1,
+  plan_of("conv3d", w, s);
+  check_channels("conv3d", x, w, s.groups);
+  int64_t depth = x.sizes()[2], steps = w.sizes()[2], reach = s.dilation[0] * (steps - 1) + 1,
           padded = depth + s.padding[0] + after[0];
-  WT_CHECK(w.sizes()[2] > 0 && reach <= padded, ShapeError, "conv3d: padded input depth ", padded, " of ",
-           x.sizes(), " is smaller than the kernel's reach of ", reach,
+  WT_CHECK(steps > 0 && reach <= padded, ShapeError, "conv3d: padded input depth ", padded, " of ", x.sizes(),
+           " is smaller than the kernel's reach of ", reach,
            "; kernel size can't be greater than actual input size");
-  int64_t out_depth = (padded - reach) / s.stride[0] + 1, batch = x.sizes()[0];
-  Settings flat{
-      {s.stride[1], s.stride[2]}, {s.padding[1], s.padding[2]}, {s.dilation[1], s.dilation[2]}, s.groups};
-  Tensor zero, total;
-  for (int64_t kz = 0; kz < w.sizes()[2]; ++kz) {
-    std::vector<Tensor> planes;  // what this step sees at each output depth
+  int64_t out_depth = (padded - reach) / s.stride[0] + 1, batch = x.sizes()[0], channels = w.sizes()[1];
+  const Shape image{x.sizes()[3], x.sizes()[4]};
+  Tensor zero;
+  std::vector<Tensor> seen;  // [D' N, G, C / G, H, W] at each step
+  for (int64_t step = 0; step < steps; ++step) {
+    std::vector<Tensor> planes;  // at each output depth
     for (int64_t z = 0; z < out_depth; ++z) {
-      int64_t at = z * s.stride[0] - s.padding[0] + kz * s.dilation[0];
+      int64_t at = z * s.stride[0] - s.padding[0] + step * s.dilation[0];
       if ((at < 0 || at >= depth) && !zero.defined())
-        zero = zeros(Shape{batch, x.sizes()[1], x.sizes()[3], x.sizes()[4]}, options_of(x));
+        zero = zeros(Shape{batch, x.sizes()[1], image[0], image[1]}, options_of(x));
       planes.push_back(at < 0 || at >= depth ? zero : select(x, 2, at));
     }
-    Tensor y = convolve("conv3d", 2, cat(planes, 0), select(w, 2, kz), kz == 0 ? bias : OptTensor(), flat,
-                        {after[1], after[2]});
-    total = kz == 0 ? y : total + y;
+    seen.push_back(reshape(cat(planes, 0), Shape{out_depth * batch, s.groups, channels, image[0], image[1]}));
   }
+  const int64_t wide = steps * channels;
+  const Tensor kernel = reshape(transpose(w, 1, 2), Shape{w.sizes()[0], wide, w.sizes()[3], w.sizes()[4]});
+  Tensor out = convolve(
+      "conv3d", 2, reshape(stack(seen, 2), Shape{out_depth * batch, s.groups * wide, image[0], image[1]}),
+      kernel, bias,
+      {{s.stride[1], s.stride[2]}, {s.padding[1], s.padding[2]}, {s.dilation[1], s.dilation[2]}, s.groups},
+      {after[1], after[2]});
   Shape sizes{out_depth, batch};
-  sizes.append(total.sizes().begin() + 1, total.sizes().end());
-  return permute(reshape(total, sizes), Shape{1, 2, 0, 3, 4});
+  sizes.append(out.sizes().begin() + 1, out.sizes().end());
+  return permute(reshape(out, sizes), Shape{1, 2, 0, 3, 4});
 }
 
 template <int Spatial>
@@ -384,6 +395,11 @@ Tensor transpose_convolve_deep(const Tensor& x, const Tensor& w, const OptTensor
                                const Shape& extra) {
   const char* op = "conv_transpose3d";
   check_operands(op, 3, x, w, bias);
+  if (x.dtype() == DType::BFloat16 || x.dtype() == DType::Float16) {  // rounds the sum of all steps once
+    const auto wide = [](const Tensor& t) { return tape_cast(t, DType::Float32); };
+    const OptTensor row = bias ? OptTensor(wide(*bias)) : std::nullopt;
+    return tape_cast(transpose_convolve_deep(wide(x), wide(w), row, s, extra), x.dtype());
+  }
   if (x.ndim() == 4) return squeeze_dim(transpose_convolve_deep(unsqueeze(x, 0), w, bias, s, extra), 0);
   const int64_t batch = x.sizes()[0], channels = x.sizes()[1], depth = x.sizes()[2];
   const int64_t steps = w.sizes()[2], out_channels = w.sizes()[1] * s.groups;

@@ -192,39 +192,42 @@ decltype(pow_ts_) pow_ts_{"pow_",
                           {{"input", kWritten}, kExponent},
                           "pow in place."};
 namespace {
-// In float64 whatever the dtypes.
+// In float64 or complex128 whatever the dtypes.
 BinaryDef float_power_def{
     "float_power", "float_power_", ResultRule::Same, {"PowBackward1", pow_backward}, ElementwiseSlot{"pow"}};
-Tensor in_float64(const Tensor& t) { return tape_cast(t, DType::Float64); }
-Scalar in_float64(const Scalar& s) { return s.to_double(); }
+DType widest(DType t) { return is_complex(t) ? DType::Complex128 : DType::Float64; }
+Tensor in_widest(const Tensor& t) { return tape_cast(t, widest(t.dtype())); }
+Scalar in_widest(const Scalar& s) { return s.is_complex() ? s : Scalar(s.to_double()); }
 template <class A, class B>
 Tensor float_power(const A& a, const B& b) {
-  return binary_impl<float_power_def, A, B>(in_float64(a), in_float64(b));
+  return binary_impl<float_power_def, A, B>(in_widest(a), in_widest(b));
 }
 template <class B>
 Tensor float_power_into(const Tensor& a, const B& b) {
-  WT_CHECK(a.dtype() == DType::Float64, DtypeError, "float_power_: the base given to float_power_ has dtype ",
-           a.dtype(), " but the operation's result requires dtype float64; convert it with .double()");
-  return binary_inplace<float_power_def, B>(a, in_float64(b));
+  const PointwiseInput inputs[] = {a, b};
+  const DType dtype = widest(promoted_dtype(inputs));
+  WT_CHECK(a.dtype() == dtype, DtypeError, "float_power_: the base given to float_power_ has dtype ",
+           a.dtype(), " but the operation's result requires dtype ", dtype);
+  return binary_inplace<float_power_def, B>(a, in_widest(b));
 }
-const char kFloatPower[] = "input ** exponent in float64.";
+const char kFloatPower[] = "input ** exponent in float64 or complex128.";
 const BinaryOp float_power_tt{
-    "float_power", float_power<Tensor, Tensor>, kBothOut, {"input", kExponent}, kFloatPower};
+    "float_power", float_power<Tensor, Tensor>, kBothOut | kComplex, {"input", kExponent}, kFloatPower};
 const BinaryTsOp float_power_ts{
-    "float_power", float_power<Tensor, Scalar>, kBothOut, {"input", kExponent}, kFloatPower};
+    "float_power", float_power<Tensor, Scalar>, kBothOut | kComplex, {"input", kExponent}, kFloatPower};
 const BinaryStOp float_power_st{"float_power",
                                 float_power<Scalar, Tensor>,
-                                kFunction | kOut | kPointwise,
+                                kFunction | kOut | kComplex | kPointwise,
                                 {"input", kExponent},
                                 kFloatPower};
 const BinaryOp float_power_tt_{"float_power_",
                                float_power_into<Tensor>,
-                               kMethod | kPointwise,
+                               kMethod | kComplex | kPointwise,
                                {{"input", kWritten}, kExponent},
                                kFloatPower};
 const BinaryTsOp float_power_ts_{"float_power_",
                                  float_power_into<Scalar>,
-                                 kMethod | kPointwise,
+                                 kMethod | kComplex | kPointwise,
                                  {{"input", kWritten}, kExponent},
                                  kFloatPower};
 }  // namespace
@@ -266,7 +269,19 @@ WT_BINARY_TT(hypot, kNoFacts, "sqrt(input^2 + other^2) without overflow.");
 WT_BINARY_TT_(hypot);
 WT_BINARY_DEF(logaddexp, "LogaddexpBackward0", Same, false, check_floats, g* sigmoid(a - b),
               g* sigmoid(b - a))
-WT_BINARY_TT(logaddexp, kNoFacts, "log(exp(input) + exp(other)) without overflow.");
+namespace {
+// From the operand with the larger real part. Where both are the same infinity their difference is 0.
+Tensor logaddexp_impl(const Tensor& a, const Tensor& b) {
+  const PointwiseInput inputs[] = {a, b};
+  const DType dtype = promoted_dtype(inputs);
+  if (!is_complex(dtype)) return binary_impl<logaddexp_def, Tensor, Tensor>(a, b);
+  const Tensor x = tape_cast(a, dtype), y = tape_cast(b, dtype), rx = real(detach(x)), ry = real(detach(y));
+  const Tensor first = ge(rx, ry), high = where(first, x, y), low = where(first, y, x);
+  return high + log1p(exp(where_st(logical_and(eq(rx, ry), isinf(rx)), Scalar(0), low - high)));
+}
+}  // namespace
+decltype(logaddexp) logaddexp{"logaddexp", logaddexp_impl, kBothOut | kComplex, WT_BINARY_ARGS,
+                              "log(exp(input) + exp(other)) without overflow."};
 WT_BINARY_DEF(logaddexp2, "Logaddexp2Backward0", Same, false, check_floats,
               g* sigmoid((a - b) * std::numbers::ln2), g* sigmoid((b - a) * std::numbers::ln2))
 WT_BINARY_TT(logaddexp2, kNoFacts, "log2(2^input + 2^other) without overflow.");

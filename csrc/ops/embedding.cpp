@@ -15,6 +15,7 @@ kernels::Slot<kernels::EmbeddingBackwardFn> embedding_backward_slot{"embedding_b
 
 struct TableData {
   int64_t vocab, padding_idx;  // padding_idx -1: none
+  bool by_frequency = false;   // the gradient of a row is divided by how often it is looked up
 };
 
 Tensor table_gradient(const Tensor& grad, const Tensor& indices, const TableData& d);
@@ -22,8 +23,22 @@ Tensor table_gradient(const Tensor& grad, const Tensor& indices, const TableData
 // out[..., :] = table[indices[...], :]
 Tensor take_rows(const Tensor& table, const Tensor& indices, const TableData& d);
 
+// Of each index [*, 1], how many are equal to it.
+Tensor how_often(const Tensor& indices, const Tensor& like, int64_t vocab) {
+  NoGrad off;
+  const Tensor at = raw_cast(reshape(indices, Shape{-1}), DType::Int64);
+  const Tensor ones = full(at.sizes(), 1, options_of(at));
+  const Tensor counts = index_add(zeros(Shape{vocab}, options_of(at)), 0, at, ones, 1);
+  Shape sizes = indices.sizes();
+  sizes.push_back(1);
+  return raw_cast(reshape(index_select(counts, 0, at), sizes), like.dtype());
+}
+
 void take_rows_backward(Node& n, Gradients& g) {
-  g.set(0, table_gradient(g[0], n.saved(0), n.data<TableData>()));
+  const TableData& d = n.data<TableData>();
+  const Tensor indices = n.saved(0);
+  const Tensor up = d.by_frequency ? g[0] / how_often(indices, g[0], d.vocab) : g[0];
+  g.set(0, table_gradient(up, indices, {d.vocab, d.padding_idx}));
 }
 constexpr NodeType kTakeRows{"EmbeddingBackward0", take_rows_backward};
 
@@ -93,15 +108,13 @@ void renormalise(const Tensor& weight, const Tensor& indices, const TableData& d
 
 Tensor embedding_impl(const Tensor& indices, const Tensor& weight, std::optional<int64_t> padding_idx,
                       std::optional<double> max_norm, double norm_type, bool scale_grad_by_freq,
-                      bool sparse) {
+                      bool /*sparse: the gradient is dense*/) {
   WT_CHECK(indices.dtype() == DType::Int64 || indices.dtype() == DType::Int32, DtypeError,
            "embedding: expected indices of dtype int64 or int32, got ", indices,
            "; convert them with .long()");
   WT_CHECK(weight.ndim() == 2, ShapeError, "embedding: 'weight' must be 2-D, got ", weight);
   check_same_device("embedding", weight, indices, "input");
-  WT_CHECK(!scale_grad_by_freq && !sparse, NotImplementedError,
-           "embedding: scale_grad_by_freq and sparse gradients are not supported");
-  TableData d{weight.sizes()[0], padding_idx.value_or(-1)};
+  TableData d{weight.sizes()[0], padding_idx.value_or(-1), scale_grad_by_freq};
   if (padding_idx) {
     WT_CHECK(*padding_idx >= -d.vocab && *padding_idx < d.vocab, ValueError,
              "embedding: padding_idx must be within num_embeddings, ", d.vocab, ", got ", *padding_idx);
@@ -122,7 +135,8 @@ const Op<Tensor(const Tensor&, const Tensor&, int64_t, bool, bool)> root{
     root_embedding,
     kFunction,
     {"weight", "indices", Arg::integer("padding_idx", -1), {"scale_grad_by_freq", false}, {"sparse", false}},
-    "Rows of weight [vocab, dim] at the indices; row padding_idx gets no gradient."};
+    "Rows of weight [vocab, dim] at the indices; row padding_idx gets no gradient. With "
+    "scale_grad_by_freq that of a row is divided by how often it is looked up."};
 
 Tensor one_hot_impl(const Tensor& x, int64_t classes) {
   const char* op = "one_hot";
@@ -164,6 +178,7 @@ decltype(embedding) embedding{
      {"norm_type", 2.0},
      {"scale_grad_by_freq", false},
      {"sparse", false}},
-    "Rows of weight [vocab, dim] at the indices; row padding_idx gets no gradient."};
+    "Rows of weight [vocab, dim] at the indices; row padding_idx gets no gradient. With "
+    "scale_grad_by_freq that of a row is divided by how often it is looked up."};
 
 }  // namespace warptape::ops

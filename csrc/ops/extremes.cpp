@@ -342,6 +342,13 @@ void cumprod_backward(Node& n, Gradients& g) {
 constexpr NodeType kCumsum{"CumsumBackward0", cumsum_backward},
     kCumprod{"CumprodBackward0", cumprod_backward};
 
+// One after the other: the order decides between imaginary parts that differ by 2 pi.
+Tensor complex_logcumsumexp(const Tensor& x, int64_t dim) {
+  if (x.numel() == 0) return clone(x);
+  std::vector<Tensor> parts = unbind(x, dim);
+  for (size_t i = 1; i < parts.size(); ++i) parts[i] = logaddexp(parts[i], parts[i - 1]);
+  return stack(parts, dim);
+}
 Tensor scan(const char* op, kernels::Slot<kernels::ScanFn>& slot, const NodeType& type, const Tensor& x,
             int64_t dim, OptDType dtype) {
   dim = wrap_dim(dim, x.ndim(), op);
@@ -349,6 +356,7 @@ Tensor scan(const char* op, kernels::Slot<kernels::ScanFn>& slot, const NodeType
   if (is_complex(t) && x.ndim() == 0) return clone(cast(x, t));
   if (is_complex(t) && &slot == &cumprod_slot)
     return x.numel() ? products_before(cast(x, t), dim) * cast(x, t) : clone(cast(x, t));
+  if (is_complex(t) && &slot == &logcumsumexp_slot) return complex_logcumsumexp(cast(x, t), dim);
   if (is_complex(t)) return view_as_complex(cumsum(view_as_real(cast(x, t)), dim, std::nullopt));
   Tensor from = raw_cast(x, t), out = empty(x.sizes(), {t, x.device()});
   if (!out.is_meta() && out.numel()) {
@@ -381,10 +389,11 @@ void logcumsumexp_backward(Node& n, Gradients& g) {
   const Tensor x = n.saved(0);
   if (x.numel() == 0 || x.ndim() == 0) return g.set(0, g[0]);
   const Tensor out = logcumsumexp(x, dim);
+  // Finite, for the gradient of this gradient takes differences of such logarithms.
+  const double least = x.dtype() == DType::Float64 ? -1e308 : x.dtype() == DType::Float16 ? -65504.0 : -3e38;
   const auto part = [&](const Tensor& v) {  // from the gradients that are positive
     const Tensor positive = gt_ts(v, 0);
-    const Tensor logs =
-        where_ts(positive, log(where_ts(positive, v, 1)), -std::numeric_limits<double>::infinity());
+    const Tensor logs = where_ts(positive, log(where_ts(positive, v, 1)), least);
     const Shape dims{dim};
     return exp(x + flip(logcumsumexp(flip(logs - out, dims), dim), dims));
   };
@@ -392,7 +401,8 @@ void logcumsumexp_backward(Node& n, Gradients& g) {
 }
 constexpr NodeType kLogcumsumexp{"LogcumsumexpBackward0", logcumsumexp_backward};
 Tensor logcumsumexp_impl(const Tensor& x, int64_t dim) {
-  WT_CHECK(is_floating(x.dtype()), DtypeError, "logcumsumexp: expected a floating tensor, got ", x.dtype());
+  WT_CHECK(is_differentiable(x.dtype()), DtypeError, "logcumsumexp: expected a floating tensor, got ",
+           x.dtype());
   return scan("logcumsumexp", logcumsumexp_slot, kLogcumsumexp, x, dim, std::nullopt);
 }
 
@@ -454,13 +464,15 @@ const Op<Pair(const Tensor&, int64_t, bool)> median_op{"median",
                                                        kBoth | kOut | kAlongDims,
                                                        {"input", "dim", kKeep},
                                                        "The lower middle value of a dim and where it is.",
-                                                       {"values", "indices"}},
-    nanmedian_op{"nanmedian",
-                 nanmedian_impl,
-                 kBoth | kOut | kAlongDims,
-                 {"input", "dim", kKeep},
-                 "The lower middle value of a dim but for nan and where it is.",
-                 {"values", "indices"}};
+                                                       {"values", "indices"}};
+}  // namespace
+decltype(nanmedian_dim) nanmedian_dim{"nanmedian",
+                                      nanmedian_impl,
+                                      kBoth | kOut | kAlongDims,
+                                      {"input", "dim", kKeep},
+                                      "The lower middle value of a dim but for nan and where it is.",
+                                      {"values", "indices"}};
+namespace {
 const Op<Pair(const Tensor&, int64_t, bool)> mode_op{
     "mode",
     mode_impl,
@@ -475,12 +487,13 @@ const Op<Pair(const Tensor&, std::optional<int64_t>, bool)> aminmax_op{
     {"input", {"dim", none, kKeywordOnly}, {"keepdim", false, kKeywordOnly}},
     "The smallest and the largest element.",
     {"min", "max"}};
-const Op<Tensor(const Tensor&, std::optional<int64_t>, bool)> argmin_op{
-    "argmin",
-    argmin_impl,
-    kBoth | kOut | kOutExact | kAlongDims,
-    {"input", {"dim", none}, kKeep},
-    "Where the smallest element is; the first of equal ones."};
+}  // namespace
+decltype(argmin) argmin{"argmin",
+                        argmin_impl,
+                        kBoth | kOut | kOutExact | kAlongDims,
+                        {"input", {"dim", none}, kKeep},
+                        "Where the smallest element is; the first of equal ones."};
+namespace {
 const Op<Pair(const Tensor&, int64_t)> cummax_op{"cummax",
                                                  cummax_impl,
                                                  kBoth | kOut | kOutExact | kAlongDims,
@@ -533,7 +546,7 @@ decltype(cumprod) cumprod{"cumprod",
                           "The running product along dim."};
 decltype(logcumsumexp) logcumsumexp{"logcumsumexp",
                                     logcumsumexp_impl,
-                                    kBoth | kOut | kOutExact | kAlongDims,
+                                    kBoth | kOut | kComplex | kOutExact | kAlongDims,
                                     {"input", "dim"},
                                     "log of the running sum of exp along dim."};
 

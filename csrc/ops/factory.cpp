@@ -6,6 +6,9 @@
 
 #include "kernels/cpu/parallel.h"
 #include "kernels/sequence.h"
+#include "ops/copy.h"
+#include "ops/elementwise.h"
+#include "ops/view.h"
 
 namespace warptape::ops {
 namespace {
@@ -165,10 +168,31 @@ Tensor arange_end_impl(const Scalar& end, std::optional<DType> dtype, std::optio
   return arange_impl(0, end, 1, dtype, device, needs_grad);
 }
 
+// n complex numbers from a to b, from both ends as the real ones.
+Tensor complex_linspace(int64_t n, const Scalar& a, const Scalar& b, const TensorOptions& o) {
+  const Complex<double> first = a.to_complex(), last = b.to_complex();
+  Tensor parts = empty(Shape{n, 2}, {real_of(o.dtype), Device{}});
+  for (int part = 0; part < 2 && n; ++part) {
+    const double x = part ? first.im : first.re, y = part ? last.im : last.re;
+    const double by = n > 1 ? (y - x) / static_cast<double>(n - 1) : 0;
+    const Tensor line = sequence(n, {real_of(o.dtype), Device{}},
+                                 {.first = x, .step = by, .last = n > 1 ? y : x, .turn = (n + 1) / 2});
+    raw_copy(select(parts, 1, part), line);
+  }
+  return to(view_as_complex(parts), o.device, o.dtype, false, false);
+}
+
 Tensor linspace_impl(const Scalar& start, const Scalar& end, int64_t steps, std::optional<DType> dtype,
                      std::optional<Device> device, bool needs_grad) {
   WT_CHECK(steps >= 0, ValueError, "linspace: number of steps must be non-negative, got ", steps);
-  TensorOptions o = options(dtype, device, default_dtype());
+  const bool complex_bounds = start.is_complex() || end.is_complex();
+  TensorOptions o = options(dtype, device, complex_bounds ? complex_of(default_dtype()) : default_dtype());
+  WT_CHECK(!complex_bounds || is_complex(o.dtype), Error, "linspace: inferred dtype ",
+           complex_of(default_dtype()), " can't be safely cast to passed dtype ", o.dtype);
+  if (is_complex(o.dtype)) {
+    if (o.device.is_meta()) return finish(empty(IntList{&steps, 1}, o), needs_grad);
+    return finish(complex_linspace(steps, start, end, o), needs_grad);
+  }
   const bool integral = !is_floating(o.dtype);  // then the bounds lose their fractions
   for (const Scalar& v : {start, end}) check_fits(v, o.dtype);
   double a = integral ? std::trunc(start.to_double()) : start.to_double(),
@@ -329,7 +353,7 @@ const Op<Tensor(const Scalar&, const Scalar&, const Scalar&, OptDType, OptDevice
     "arange", arange_impl, kFunction | kOut | kOutNumel,
     {"start", "end", Arg::integer("step", 1), WT_OPTIONS}, "start, start + step, ... before end.");
 const Op<Tensor(const Scalar&, const Scalar&, int64_t, OptDType, OptDevice, bool)> linspace_op(
-    "linspace", linspace_impl, kFunction | kOut | kOutNumel, {"start", "end", "steps", WT_OPTIONS},
+    "linspace", linspace_impl, kFunction | kOut | kComplex | kOutNumel, {"start", "end", "steps", WT_OPTIONS},
     "`steps` numbers from start to end.");
 const Op<Tensor(const Scalar&, const Scalar&, const Scalar&, OptDType, OptDevice, bool)> range_op(
     "range", range_impl, kFunction | kOut | kOutNumel, {"start", "end", Arg::integer("step", 1), WT_OPTIONS},

@@ -5,6 +5,7 @@
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/index.h"
+#include "ops/masked.h"
 #include "ops/view.h"
 
 namespace warptape::ops {
@@ -202,7 +203,9 @@ Tensor take_along_dim_impl(const Tensor& x, const Tensor& indices, std::optional
   Shape common = broadcast_shapes(a, b, "take_along_dim"), to_x = common, to_i = common;
   to_x[d] = x.sizes()[d];
   to_i[d] = indices.sizes()[d];
-  return gather(expand(x, to_x), d, expand(indices, to_i), false);
+  // Negative indices count from the end.
+  const Tensor places = where(lt_ts(indices, 0), indices + x.sizes()[d], indices);
+  return gather(expand(x, to_x), d, expand(places, to_i), false);
 }
 
 // ---- index_select, index_add ---------------------------------------------------------------------------
@@ -296,6 +299,14 @@ Tensor index_fill_tensor_inplace(const Tensor& self, int64_t dim, const Tensor& 
   dim = wrap_dim(dim, self.ndim(), "index_fill_");
   WT_CHECK(value.ndim() == 0, ShapeError, "index_fill_: expected a number or a 0-dim value tensor, got ",
            value);
+  if (needs_grad(value)) {  // by a mask, where a slice that index names twice counts once
+    Shape row(self.sizes().size(), 1);
+    if (self.ndim()) row[dim] = self.sizes()[dim];
+    const Tensor mask = zeros(Shape{numel_of(row)}, {DType::Bool, self.device()});
+    const OptTensor at = index;
+    index_put_(mask, {&at, 1}, full({}, true, options_of(mask)), false);
+    return masked_fill_tensor_(self, reshape(mask, row), value);
+  }
   std::vector<OptTensor> indices(static_cast<size_t>(dim + 1));
   indices.back() = index;
   index_put_(one_dim_view(self), indices, cast(value, self.dtype()), false);

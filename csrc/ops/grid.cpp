@@ -176,6 +176,13 @@ Tensor grid_sampler_impl(const Tensor& x, const Tensor& grid, int64_t mode, int6
   return sample(x, grid, {static_cast<Mode>(mode), static_cast<Padding>(padding), align});
 }
 
+template <int Spatial>
+Tensor grid_sampler_of(const Tensor& x, const Tensor& grid, int64_t mode, int64_t padding, bool align) {
+  WT_CHECK(x.ndim() == Spatial + 2, ShapeError, "grid_sampler_", Spatial, "d: expected an input of ",
+           Spatial + 2, " dims, got ", x);
+  return grid_sampler_impl(x, grid, mode, padding, align);
+}
+
 // ---- affine maps ---------------------------------------------------------------------------------------
 
 // [*spatial, n + 1]: the homogeneous coordinates of each position, x first.
@@ -246,7 +253,17 @@ const Op<Tensor(const Tensor&, const Tensor&, int64_t, int64_t, bool)> grid_samp
     grid_sampler_impl,
     kFunction | kFloat32Cpu | kWidestCuda,
     {"input", "grid", "interpolation_mode", "padding_mode", "align_corners"},
-    "nn.functional.grid_sample, its modes by number."};
+    "nn.functional.grid_sample, its modes by number."},
+    grid_sampler_2d{"grid_sampler_2d",
+                    grid_sampler_of<2>,
+                    kFunction | kFloat32Cpu | kWidestCuda,
+                    {"input", "grid", "interpolation_mode", "padding_mode", "align_corners"},
+                    "grid_sampler of images."},
+    grid_sampler_3d{"grid_sampler_3d",
+                    grid_sampler_of<3>,
+                    kFunction | kFloat32Cpu | kWidestCuda,
+                    {"input", "grid", "interpolation_mode", "padding_mode", "align_corners"},
+                    "grid_sampler of volumes."};
 const Op<Tensor(const Tensor&, IntList, std::optional<bool>)> affine_grid_op{
     "affine_grid",
     affine_grid_impl,

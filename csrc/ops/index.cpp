@@ -25,6 +25,17 @@ Tensor nonzero_impl(const Tensor& given) {
   return out;
 }
 
+// As many rows as asked for, whatever the data: those that are missing hold fill_value.
+Tensor nonzero_static_impl(const Tensor& x, int64_t size, int64_t fill_value) {
+  WT_CHECK(size >= 0, Error, "nonzero_static: 'size' must be an non-negative integer, got ", size);
+  const Tensor out = full(Shape{size, x.ndim()}, fill_value, {DType::Int64, x.device()});
+  if (out.is_meta()) return out;
+  const Tensor found = nonzero(x);
+  const int64_t count = std::min(size, found.sizes()[0]);
+  if (count) raw_copy(narrow(out, 0, 0, count), narrow(found, 0, 0, count));
+  return out;
+}
+
 OneOrMany nonzero_as_impl(const Tensor& x, bool as_tuple) {
   if (!as_tuple) return nonzero(x);
   return unbind(nonzero(x.ndim() ? x : reshape(x, Shape{1})), 1);
@@ -265,6 +276,12 @@ decltype(nonzero_as) nonzero_as{"nonzero",
                                 "Positions of the non-zero elements, int64 [count, ndim], or with as_tuple "
                                 "one vector per dim."};
 namespace {
+const Op<Tensor(const Tensor&, int64_t, int64_t)> nonzero_static{
+    "nonzero_static",
+    nonzero_static_impl,
+    kFunction | kMethod | kOut | kComplex,
+    {"input", {"size", kKeywordOnly}, Arg::integer("fill_value", -1, kKeywordOnly)},
+    "The first `size` rows of nonzero; fill_value in the rows that are missing."};
 const Op<Tensor(const Tensor&)> argwhere{
     "argwhere", nonzero_impl, kFunction | kMethod | kComplex, {"input"}, kNonzeroDoc};
 const Op<Tensor(const Tensor&, const Tensor&)> take{

@@ -33,16 +33,16 @@ Tensor poisson_root(const Tensor& x, const Tensor& target, bool log_input, bool 
   return poisson(x, target, log_input, full, eps, reduction_of("poisson_nll_loss", reduction));
 }
 
-// var as one that broadcasts to x: of x's shape, or without its last dim, or with 1 there.
+// var as one that broadcasts to x: of x's shape, or without its last dim, or with 1 for one of the dims.
 Tensor fitted_variance(const Tensor& x, const Tensor& var) {
   if (var.sizes() == x.sizes()) return var;
   const IntList sizes = x.sizes(), have = var.sizes();
   const bool lacks_last = x.ndim() > 0 && std::ranges::equal(have, sizes.first(sizes.size() - 1));
   if (lacks_last) return unsqueeze(var, -1);
-  const bool fits = x.ndim() > 0 && have.size() == sizes.size() && have.back() == 1 &&
-                    std::ranges::equal(have.first(have.size() - 1), sizes.first(sizes.size() - 1));
-  WT_CHECK(fits, ValueError, "gaussian_nll_loss: var is of incorrect size: expected ", x.sizes(),
-           ", or without its last dimension, or 1 there, got ", var.sizes());
+  int64_t missing = have.size() == sizes.size() ? 0 : 2;  // what var has in the dims in which they differ
+  for (size_t i = 0; missing < 2 && i < sizes.size(); ++i) missing += have[i] != sizes[i] ? have[i] : 0;
+  WT_CHECK(missing == 1, ValueError, "gaussian_nll_loss: var is of incorrect size: expected ", x.sizes(),
+           ", or without its last dimension, or 1 for one dimension, got ", var.sizes());
   return var;
 }
 

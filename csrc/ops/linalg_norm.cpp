@@ -157,12 +157,14 @@ const Op<Tensor(const Tensor&, const Scalar&, IntList, bool, OptDType)> matrix_n
     "The norms of the matrices that lie along two dims: of order 2, -2 (the largest and the smallest "
     "singular "
     "value), 1, -1, inf or -inf."};
-const Op<Tensor(const Tensor&, Name, IntList, bool, OptDType)> matrix_norm_name_op{
+}  // namespace
+decltype(matrix_norm_name) matrix_norm_name{
     "matrix_norm",
     matrix_norm_name_impl,
     kNorm,
     {"A", {"ord", "fro"}, kMatrix, kKeep, kDtype},
     "matrix_norm by name: \"fro\", or \"nuc\", the sum of the singular values."};
+namespace {
 const Op<Tensor(const Tensor&, const OptScalar&, OptDims, bool, OptDType)> norm_op{
     "norm",
     norm_impl,

@@ -2,6 +2,7 @@
 // differentiation of linear algebra functions", section 4, with adjoints where numbers are complex.
 #include "ops/copy.h"
 #include "ops/linalg.h"
+#include "ops/random.h"
 
 namespace warptape::ops {
 namespace {
@@ -209,6 +210,55 @@ const Op<Tensor(const Tensor&, const Tensor&)> orgqr{"orgqr",
                                                      kBoth | kOutColumns | kFloats,
                                                      {"input", "tau"},
                                                      "linalg.householder_product under its older name."};
+// ---- low rank ------------------------------------------------------------------------------------------
+
+// Orthonormal columns [*, m, q] that span nearly what the largest singular vectors of A [*, m, n] do (Halko,
+// Martinsson and Tropp 2011, algorithm 4.4).
+Tensor approximate_basis(const Tensor& A, int64_t q, int64_t niter) {
+  const auto orthonormal = [](const Tensor& x) { return std::get<0>(linalg_qr(x, "reduced")); };
+  const Tensor start = normal_of_size(0, 1, Shape{A.size(-1), q}, nullptr, A.dtype(), A.device(), false);
+  Tensor Q = orthonormal(matmul(A, start));
+  for (int64_t i = 0; i < niter; ++i) Q = orthonormal(matmul(A, orthonormal(matmul(adjoint(A), Q))));
+  return Q;
+}
+
+MatrixTriple svd_lowrank_impl(const Tensor& given, std::optional<int64_t> rank, std::optional<int64_t> niter,
+                              const OptTensor& M) {
+  check_matrices("svd_lowrank", given);
+  const Tensor A = M ? given - *M : given;
+  const bool wide = A.size(-2) < A.size(-1);
+  const Tensor tall = wide ? adjoint(A) : A;
+  const Tensor Q = approximate_basis(tall, rank.value_or(6), niter.value_or(2));
+  auto [U, S, Vh] = linalg_svd(matmul(adjoint(Q), tall), false, std::nullopt);
+  const Tensor left = matmul(Q, U), right = adjoint(Vh);
+  return wide ? MatrixTriple{right, S, left} : MatrixTriple{left, S, right};
+}
+
+MatrixTriple pca_lowrank_impl(const Tensor& A, std::optional<int64_t> q, bool center, int64_t niter) {
+  check_matrices("pca_lowrank", A);
+  const int64_t most = std::min(A.size(-2), A.size(-1)), rank = q.value_or(std::min<int64_t>(6, most));
+  WT_CHECK(rank >= 0 && rank <= most, ValueError, "pca_lowrank: q(=", rank,
+           ") must be non-negative integer and not greater than min(m, n)=", most);
+  WT_CHECK(niter >= 0, ValueError, "pca_lowrank: niter(=", niter, ") must be non-negative integer");
+  const int64_t rows = -2;
+  const Tensor x = center ? A - mean(A, IntList{&rows, 1}, true, std::nullopt) : A;
+  return svd_lowrank_impl(x, rank, niter, std::nullopt);
+}
+
+const Op<MatrixTriple(const Tensor&, std::optional<int64_t>, std::optional<int64_t>, const OptTensor&)>
+    svd_lowrank{"svd_lowrank",
+                svd_lowrank_impl,
+                kFunction | kComplex | kRandom,
+                {"A", Arg::integer("q", 6), Arg::integer("niter", 2), {"M", none}},
+                "U [*, m, q], S [*, q] and V [*, n, q] of the nearest A - M of rank q, found from random "
+                "directions in niter iterations."};
+const Op<MatrixTriple(const Tensor&, std::optional<int64_t>, bool, int64_t)> pca_lowrank{
+    "pca_lowrank",
+    pca_lowrank_impl,
+    kFunction | kComplex | kRandom,
+    {"A", {"q", none}, {"center", true}, Arg::integer("niter", 2)},
+    "svd_lowrank of A, its columns centred: the principal components of the rows of A."};
+
 const Op<Tensor(const Tensor&, const Tensor&, const Tensor&, bool, bool)> ormqr{
     "ormqr",
     ormqr_impl,

@@ -59,7 +59,9 @@ Pair triangular_solve_impl(const Tensor& B, const Tensor& A, bool upper, bool tr
   check_square(op, A);
   check_equation(op, A, B, true);
   const Tensor X = triangular(transposes ? transposed(A) : A, B, {upper != transposes, true, unit});
-  return {X, placed(host_copy(A, batch_of(X)), A)};
+  const Shape sizes = with_matrix(batch_of(X), A.size(-1), A.size(-1));
+  const Tensor copied = placed(host_matrices(sizes, A.dtype(), A), A);
+  return {X, copy_(copied, expand(A, sizes), false)};
 }
 
 Tensor cholesky_solve_impl(const Tensor& B, const Tensor& L, bool upper) {

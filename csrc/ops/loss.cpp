@@ -5,8 +5,10 @@
 
 #include "ops/compose.h"
 #include "ops/masked.h"
+#include "ops/matmul.h"
 #include "ops/reduce.h"
 #include "ops/softmax.h"
+#include "ops/view.h"
 
 namespace warptape::ops {
 namespace {
@@ -237,6 +239,48 @@ Tensor nll_loss_impl(const Tensor& input, const Tensor& target, const OptTensor&
   if (how == Reduction::None) return losses;
   return how == Reduction::Mean ? sum_all(losses) / sum_all(rows.weight) : sum_all(losses);
 }
+
+// The logits' classes are the weight's first dim; what lies between it and the last one are dims of the loss.
+Tensor linear_cross_entropy_impl(const Tensor& x, const Tensor& w, const Tensor& target,
+                                 const OptTensor& bias, const OptTensor& weight, std::string_view reduction,
+                                 std::optional<int64_t> ignore_index, double label_smoothing) {
+  const char* op = "linear_cross_entropy";
+  WT_CHECK(x.ndim() == 1 || x.ndim() == 2, ShapeError, op,
+           ": expected input with dimensionality 1 or 2, got ", x.ndim());
+  WT_CHECK(w.ndim() >= 2, ShapeError, op, ": expected linear_weight with dimensionality at least 2, got ",
+           w.ndim());
+  WT_CHECK(x.size(-1) == w.size(-1), ShapeError, op,
+           ": expected equal input and linear_weight last dimensions (in_features), got ", x.size(-1),
+           " and ", w.size(-1));
+  const Shape outputs(w.sizes().begin(), w.sizes().end() - 1);
+  WT_CHECK(!bias || bias->sizes() == outputs, ShapeError, op, ": expected linear_bias shape ", outputs,
+           ", got ", bias ? bias->sizes() : Shape());
+  WT_CHECK(w.ndim() == 2 || x.ndim() == 2, ShapeError, op, ": a linear_weight of shape ", w.sizes(),
+           " requires batched input [N, in_features], got ", x.sizes());
+  Shape sizes(x.sizes().begin(), x.sizes().end() - 1);
+  sizes.append(outputs.begin(), outputs.end());
+  WT_CHECK(target.sizes() != sizes || !ignore_index, Error, op,
+           ": ignore_index cannot be specified when target contains probabilities");
+  const int64_t rows = numel_of(outputs);
+  const OptTensor row = bias ? OptTensor(reshape(*bias, Shape{rows})) : std::nullopt;
+  const Tensor logits = linear(x, reshape(w, Shape{rows, w.size(-1)}), row);
+  return cross_entropy(reshape(logits, sizes), target, weight, std::nullopt, ignore_index.value_or(-100),
+                       std::nullopt, reduction, label_smoothing);
+}
+const Op<Tensor(const Tensor&, const Tensor&, const Tensor&, const OptTensor&, const OptTensor&,
+                std::string_view, std::optional<int64_t>, double)>
+    linear_cross_entropy{"linear_cross_entropy",
+                         linear_cross_entropy_impl,
+                         kNN,
+                         {"input",
+                          "linear_weight",
+                          "target",
+                          {"linear_bias", none, kKeywordOnly},
+                          {"weight", none, kKeywordOnly},
+                          {"reduction", "mean", kKeywordOnly},
+                          {"ignore_index", none, kKeywordOnly},
+                          {"label_smoothing", 0.0, kKeywordOnly}},
+                         "cross_entropy of the logits input [N, in] @ linear_weight [C, *, in]^T."};
 
 }  // namespace
 

@@ -21,7 +21,8 @@ Tensor sum_of(const Tensor& x, int64_t dim) { return sum(x, IntList{&dim, 1}, fa
 // ---- of one or two inputs and a target of 1 and -1 -----------------------------------------------------
 
 Tensor hinge_embedding(const Tensor& x, const Tensor& target, double margin, Reduction how) {
-  Tensor far = where_ts(ne_ts(target, 1), at_least_zero(Scalar(margin) - x), Scalar(0));
+  const Tensor limit = full(Shape{}, margin, options_of(x));  // rounded to x's dtype, as in PyTorch
+  Tensor far = where_ts(ne_ts(target, 1), at_least_zero(limit - x), Scalar(0));
   Tensor near = where_ts(ne_ts(target, -1), x, Scalar(0));
   return reduced(far + near, how);
 }
@@ -244,7 +245,7 @@ const Op<Tensor(const Tensor&, const Tensor&, const Tensor&, double, double, dou
                 std::string_view)>
     nn_triplet{"triplet_margin_loss",
                triplet_nn,
-               kLoss,
+               kLoss | kComplex,
                {"anchor",
                 "positive",
                 "negative",
@@ -259,7 +260,7 @@ const Op<Tensor(const Tensor&, const Tensor&, const Tensor&, double, double, dou
 const Op<Tensor(const Tensor&, const Tensor&, const Tensor&, double, double, double, bool, int64_t)>
     root_triplet{"triplet_margin_loss",
                  triplet_root,
-                 kRoot,
+                 kRoot | kComplex,
                  {"anchor",
                   "positive",
                   "negative",

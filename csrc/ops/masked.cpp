@@ -187,17 +187,16 @@ decltype(masked_scatter) masked_scatter_op_{"masked_scatter_",
                                             "Writes source's elements, in order, where mask is set."};
 
 // The tensor first: a 0-dim tensor would do as a number too, but without its gradient.
-const Op<Tensor(const Tensor&, const Tensor&, const Tensor&)> masked_fill_tensor_op{
-    "masked_fill",
-    masked_fill_tensor_impl,
-    kBoth | kComplex,
-    {"input", "mask", "value"},
-    "A copy with a 0-dim tensor's value where mask is set."},
-    masked_fill_tensor_op_{"masked_fill_",
-                           masked_fill_tensor_inplace,
-                           kMethod | kComplex,
-                           {kSelf, "mask", "value"},
-                           "Writes a 0-dim tensor's value where mask is set."};
+decltype(masked_fill_tensor) masked_fill_tensor{"masked_fill",
+                                                masked_fill_tensor_impl,
+                                                kBoth | kComplex,
+                                                {"input", "mask", "value"},
+                                                "A copy with a 0-dim tensor's value where mask is set."};
+decltype(masked_fill_tensor) masked_fill_tensor_{"masked_fill_",
+                                                 masked_fill_tensor_inplace,
+                                                 kMethod | kComplex,
+                                                 {kSelf, "mask", "value"},
+                                                 "Writes a 0-dim tensor's value where mask is set."};
 decltype(masked_fill) masked_fill{"masked_fill",
                                   masked_fill_impl,
                                   kBoth | kComplex | kPointwise,

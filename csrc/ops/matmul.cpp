@@ -365,10 +365,13 @@ Tensor addmm_with(const Tensor& input, const Tensor& a, const Tensor& b, const S
   return F("addmm", kAddmm, input, a, b, beta, alpha);
 }
 
-// Of integers addmm refuses fractions, baddbmm and addmv drop them.
+}  // namespace
+
 Scalar factor_for(const Tensor& x, const Scalar& v) {
   return is_differentiable(x.dtype()) || !v.is_floating() ? v : Scalar(v.to_int());
 }
+
+namespace {
 
 template <AddProduct* F>
 Tensor baddbmm_with(const Tensor& input, const Tensor& a, const Tensor& b, const Scalar& beta,

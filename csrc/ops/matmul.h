@@ -10,6 +10,8 @@ extern WT_API const Op<Tensor(const Tensor&, const Tensor&)> matmul, mm, bmm, mv
 using AddMatmulOp = Op<Tensor(const Tensor&, const Tensor&, const Tensor&, const Scalar&, const Scalar&)>;
 extern WT_API const AddMatmulOp addmm, baddbmm, addmv, addbmm, addmm_, baddbmm_, addmv_;
 // input [..., k] @ weight [n, k]^T + bias [n]
+// beta or alpha for products of x's dtype: of integers addmm refuses fractions, the others drop them.
+Scalar factor_for(const Tensor& x, const Scalar& v);
 extern WT_API const Op<Tensor(const Tensor&, const Tensor&, const OptTensor&)> linear;
 // input1 [..., i], input2 [..., j], weight [n, i, j], bias [n]
 extern WT_API const Op<Tensor(const Tensor&, const Tensor&, const Tensor&, const OptTensor&)> bilinear;

@@ -81,7 +81,7 @@ constexpr NodeType kLayerNorm{"NativeLayerNormBackward0", backward<true>},
     kRmsNorm{"RmsNormBackward0", backward<false>};
 
 void check_rows(const char* op, const Tensor& x, IntList shape, const Tensor& weight, const Tensor& bias) {
-  check_floating(op, x);
+  if (!is_complex(x.dtype())) check_floating(op, x);
   const auto k = static_cast<int64_t>(shape.size());
   WT_CHECK(k >= 1, ShapeError, op, ": expected normalized_shape to have at least one dim, got ",
            AsShape{shape});
@@ -91,7 +91,7 @@ void check_rows(const char* op, const Tensor& x, IntList shape, const Tensor& we
            ", expected input to end in these sizes, but got input of size ", x.sizes());
   auto same_shape = [&](const Tensor& t, const char* what) {
     if (!t.defined()) return;
-    check_floating(op, t);
+    if (!is_complex(t.dtype())) check_floating(op, t);
     check_same_device(op, x, t, what);
     WT_CHECK(t.sizes() == Shape(shape.begin(), shape.end()), ShapeError, op, ": expected ", what,
              " to be of same shape as normalized_shape, but got ", what, " of shape ", t.sizes(),
@@ -143,6 +143,7 @@ Tensor layer_norm_impl(const Tensor& x, IntList shape, const OptTensor& weight, 
 double epsilon_of(DType t) {
   switch (t) {
     case DType::Float64:
+    case DType::Complex128:
       return std::numeric_limits<double>::epsilon();
     case DType::BFloat16:
       return 0.0078125;
@@ -154,6 +155,14 @@ double epsilon_of(DType t) {
 }
 
 Tensor rms_norm_impl(const Tensor& x, IntList shape, const OptTensor& weight, std::optional<double> eps) {
+  if (is_complex(x.dtype())) {  // the mean of the squares, which are complex, too
+    check_rows("rms_norm", x, shape, or_undefined(weight), Tensor());
+    Shape kept = x.sizes();
+    for (size_t i = 0; i < shape.size(); ++i) kept[kept.size() - 1 - i] = 1;
+    const double n = static_cast<double>(numel_of(shape));
+    const Tensor out = x * rsqrt(sum_to(x * x, kept) / n + eps.value_or(epsilon_of(x.dtype())));
+    return weight ? out * *weight : out;
+  }
   return forward<false>("rms_norm", x, shape, or_undefined(weight), Tensor(),
                         eps.value_or(epsilon_of(x.dtype())));
 }
@@ -170,7 +179,7 @@ decltype(layer_norm) layer_norm{
 decltype(rms_norm) rms_norm{
     "rms_norm",
     rms_norm_impl,
-    kFunction | kNN | kLeading,
+    kFunction | kNN | kComplex | kLeading,
     {"input", "normalized_shape", {"weight", none}, {"eps", none}},
     "input / sqrt(mean(input^2) + eps) * weight over the last dims; eps defaults to the dtype's "
     "machine epsilon."};

@@ -56,6 +56,8 @@ enum OpFlag : uint32_t {
   kFold1d = 5u << 27,
   kFold2d = 6u << 27,
   kFold3d = 7u << 27,
+  kSignal = 1u << 30,  // warptape.signal.windows.name(...)
+  kMasked = 1u << 31,  // warptape.masked.name(...)
   // What autocast does (Autocast), on the CPU, on CUDA devices, on both.
   kLowerCpu = 1u << 16,
   kFloat32Cpu = 2u << 16,

@@ -242,6 +242,16 @@ Tensor pad_impl(const Tensor& x, IntList pad, std::string_view mode, std::option
   return mode == "circular" ? by_index_impl(x, pad, mode) : pad_wide(x, pad, mode);
 }
 
+Tensor constant_pad_impl(const Tensor& x, IntList pad, const Scalar& value) {
+  return pad_constant(x, widths_of(x, pad), value);
+}
+const Op<Tensor(const Tensor&, IntList, const Scalar&)> constant_pad_nd{
+    "constant_pad_nd",
+    constant_pad_impl,
+    kFunction | kComplex | kMovesOnly,
+    {"input", "pad", Arg::integer("value", 0)},
+    "nn.functional.pad in the mode constant."};
+
 }  // namespace
 
 decltype(pad) pad{

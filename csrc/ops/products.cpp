@@ -80,7 +80,8 @@ Tensor addbmm_impl(const Tensor& input, const Tensor& a, const Tensor& b, const 
   WT_CHECK(batch == b.sizes()[0] && k == b.sizes()[1], ShapeError,
            "addbmm: expected [B, m, k] and [B, k, n], got shapes ", a.sizes(), " and ", b.sizes());
   Tensor wide = reshape(permute(a, Shape{1, 0, 2}), Shape{a.sizes()[1], batch * k});
-  return addmm(input, wide, reshape(b, Shape{batch * k, b.sizes()[2]}), beta, alpha);
+  return addmm(input, wide, reshape(b, Shape{batch * k, b.sizes()[2]}), factor_for(a, beta),
+               factor_for(a, alpha));
 }
 
 // All rows below each other.

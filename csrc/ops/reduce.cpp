@@ -345,9 +345,10 @@ Tensor norm_impl(const Tensor& x, std::optional<Scalar> p, OptDims dims, bool ke
   return vector_norm_impl(x, p ? p->to_double() : 2.0, dims, keepdim, dtype);
 }
 Tensor norm_name_impl(const Tensor& x, std::string_view p, OptDims dims, bool keepdim, OptDType dtype) {
-  WT_CHECK(p == "fro", NotImplementedError, "norm: only the norms 'fro' and numbers are supported, got '", p,
-           "'");
-  return vector_norm_impl(x, 2.0, dims, keepdim, dtype);
+  if (p == "fro") return vector_norm_impl(x, 2.0, dims, keepdim, dtype);
+  WT_CHECK(p == "nuc", Error, "norm: expected p to be a number, 'fro' or 'nuc', got '", p, "'");
+  constexpr int64_t last_two[] = {-2, -1};
+  return matrix_norm_name(x, p, dims.value_or(last_two), keepdim, dtype);
 }
 
 // ---- logsumexp -----------------------------------------------------------------------------------------
@@ -360,7 +361,15 @@ void logsumexp_backward(Node& n, Gradients& g) {
 }
 constexpr NodeType kLogsumexp{"LogsumexpBackward0", logsumexp_backward};
 
+Tensor complex_logsumexp(const Tensor& x, IntList dims, bool keepdim) {
+  const Reduced r = reduced_shape("logsumexp", x, dims, keepdim);
+  if (!x.numel()) return log(sum(x, dims, keepdim, std::nullopt));
+  const Tensor largest = amax(real(detach(x)), dims, true), m = where_st(isinf(largest), Scalar(0), largest);
+  return reshape(log(sum(exp(x - m), dims, true, std::nullopt)) + m, r.sizes);
+}
+
 Tensor logsumexp_impl(const Tensor& given, IntList dims, bool keepdim) {
+  if (is_complex(given.dtype())) return complex_logsumexp(given, dims, keepdim);
   Tensor x = is_floating(given.dtype()) ? given : cast(given, rank_context().default_dtype);
   Reduced r = reduced_shape("logsumexp", x, dims, keepdim);
   Tensor out = run(logsumexp_slot, x, r, x.dtype());
@@ -537,7 +546,7 @@ const Op<Tensor(const Tensor&, std::string_view, OptDims, bool, OptDType)> norm_
     norm_name_impl,
     kBoth | kOut | kOutExact | kComplex | kFloat32Cuda,
     {"input", "p", kDims, kKeep, {"dtype", none}},
-    "norm by name: 'fro'."};
+    "norm by name: 'fro', or of matrices 'nuc', the sum of the singular values."};
 decltype(vector_norm) vector_norm{"vector_norm",
                                   vector_norm_impl,
                                   kLinalg | kOut | kOutExact | kComplex | kFloat32Cuda,
@@ -545,7 +554,7 @@ decltype(vector_norm) vector_norm{"vector_norm",
                                   "(sum |x|^ord)^(1/ord) over dims."};
 decltype(logsumexp) logsumexp{"logsumexp",
                               logsumexp_impl,
-                              kBoth | kSpecial | kOut | kFloat32Cuda | kAlongDims,
+                              kBoth | kSpecial | kOut | kComplex | kFloat32Cuda | kAlongDims,
                               {"input", "dim", kKeep},
                               "log(sum(exp(input))) over dims, without overflow."};
 

@@ -10,12 +10,15 @@ using OptDType = std::optional<DType>;
 
 extern WT_API const Op<Tensor(const Tensor&, OptDims, bool, OptDType)> sum, mean;
 extern WT_API const Op<Tensor(const Tensor&, OptDims, bool)> amax, amin, any, all;
-extern WT_API const Op<Tensor(const Tensor&, std::optional<int64_t>, bool)> argmax;
+extern WT_API const Op<Tensor(const Tensor&, std::optional<int64_t>, bool)> argmax, argmin;
+extern WT_API const Op<std::tuple<Tensor, Tensor>(const Tensor&, int64_t, bool)> nanmedian_dim;
 extern WT_API const Op<Tensor(const Tensor&, OptDims, std::optional<double>, bool)> var, std_op;
 // x, ord, dims, keepdim, dtype
 extern WT_API const Op<Tensor(const Tensor&, double, OptDims, bool, OptDType)> vector_norm;
 extern WT_API const Op<Tensor(const Tensor&, int64_t, OptDType)> cumsum, cumprod;
 extern WT_API const Op<Tensor(const Tensor&, double, OptDims, bool, OptDType)> vector_norm;
+extern WT_API const Op<Tensor(const Tensor&, std::string_view, IntList, bool, OptDType)>
+    matrix_norm_name;  // linalg
 extern WT_API const Op<Tensor(const Tensor&, IntList, bool)> logsumexp;
 extern WT_API const Op<Tensor(const Tensor&, int64_t)> logcumsumexp;
 extern WT_API const Op<Tensor(const Tensor&, OptDType)> prod;

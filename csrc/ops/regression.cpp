@@ -134,11 +134,11 @@ Tensor plain_impl(const Tensor& x, const Tensor& y, Flag size_average, Flag redu
                   std::string_view reduction, const OptTensor& weight) {
   const Reduction how = reduction_of(D.name, size_average, reduce, reduction);
   // Differences of integers have a magnitude, though no mean.
-  if (&D == &l1_loss_def && !weight && !is_floating(x.dtype()) && !is_floating(y.dtype()) &&
-      how != Reduction::Mean) {
+  const bool any_complex = is_complex(x.dtype()) || is_complex(y.dtype());
+  const bool integers = !is_floating(x.dtype()) && !is_floating(y.dtype());
+  if (&D == &l1_loss_def && !weight && (any_complex || (integers && how != Reduction::Mean))) {
     if (x.sizes() != y.sizes()) warn_of_sizes(x, y);
-    Tensor losses = abs(x - y);
-    return how == Reduction::Sum ? sum(losses, std::nullopt, false, std::nullopt) : losses;
+    return reduced(abs(x - y), how);
   }
   if (weight) return weighted(D, x, y, *weight, how, 0, true);
   return difference_loss(D, x, y, how, 0);
@@ -335,7 +335,7 @@ decltype(mse_loss) mse_loss{"mse_loss",
                             "(input - target)^2. A mean with weights divides by their sum."};
 decltype(l1_loss) l1_loss{"l1_loss",
                           plain_impl<l1_loss_def>,
-                          kNN | kFloat32,
+                          kNN | kComplex | kFloat32,
                           {"input", "target", kSizeAverage, kReduce, kReduction, kWeight},
                           "|input - target|. A mean with weights divides by their sum."};
 decltype(smooth_l1_loss) smooth_l1_loss{

@@ -118,7 +118,7 @@ Tensor unfold_impl(const Tensor& x, IntList kernel, IntList dilation, IntList pa
   WT_CHECK(x.ndim() > 2, IndexError, expected, x);
   WT_CHECK(x.ndim() < 5, ShapeError, expected, x);
   if (x.ndim() == 3) return squeeze_dim(unfold_impl(unsqueeze(x, 0), kernel, dilation, padding, stride), 0);
-  check_floating("unfold", x);
+  if (x.dtype() != DType::Bool && !is_complex(x.dtype())) check_floating("unfold", x);
   Blocks b = blocks("unfold", kernel, dilation, padding, stride);
   b.batch = x.sizes()[0], b.channels = x.sizes()[1], b.in[0] = x.sizes()[2], b.in[1] = x.sizes()[3];
   WT_CHECK(b.channels && b.in[0] && b.in[1], ShapeError,

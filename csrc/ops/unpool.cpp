@@ -127,8 +127,10 @@ Tensor fractional_places(const Tensor& input, IntList kernel_size, std::optional
              kernel[d], " and output size ", sizes[d], " too large for size ", spatial[d]);
   const Shape drawn{x.sizes()[0], x.sizes()[1], N};
   Tensor samples = random_samples ? *random_samples : draw_uniform(drawn, options_of(x), 0, 1);
-  WT_CHECK(samples.sizes() == drawn, ShapeError, op, ": expected _random_samples of shape ", drawn, ", got ",
-           samples.sizes());
+  WT_CHECK(samples.ndim() == 3 && samples.sizes()[0] >= drawn[0] && samples.sizes()[1] == drawn[1] &&
+               samples.sizes()[2] == drawn[2],
+           ShapeError, op, ": expected _random_samples of shape ", drawn, " at least, got ", samples.sizes());
+  samples = narrow(samples, 0, 0, drawn[0]);
   Tensor windows = window_places<N>(samples, spatial, kernel, sizes);
   Tensor values = reshape(gather(flatten(x, 2, -1), 2, flatten(windows, 2, -1), false), windows.sizes());
   Tensor places = squeeze_dim(gather(windows, -1, argmax(values, -1, true), false), -1);

@@ -469,6 +469,20 @@ WT_FN double polygamma_of(double x, double n) {
 template <class T> WT_FN Vec<T> polygamma(Vec<T> x, Vec<T> n) {
   return by_lane(x, n, [](T a, T b) { return T(polygamma_of(double(a), double(b))); });
 }
+}  // namespace warptape::kernels::WARPTAPE_ISA
+
+#include "kernels/gamma.h"
+
+namespace warptape::kernels::WARPTAPE_ISA {
+
+#define WT_GAMMA(name, upper)                                                        \
+  template <class T>                                                                 \
+  WT_FN Vec<T> name(Vec<T> a, Vec<T> x) {                                            \
+    return by_lane(a, x, [](T p, T q) { return T(incomplete_gamma(p, q, upper)); }); \
+  }
+WT_GAMMA(igamma, false)
+WT_GAMMA(igammac, true)
+#undef WT_GAMMA
 // Inverse of erf: Winitzki's first guess, then Halley steps, on erfc near 1 where erf has no bits left.
 WT_FN double erfinv_of(double y) {
   double a = __builtin_fabs(y);

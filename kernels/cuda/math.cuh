@@ -157,12 +157,27 @@ WT_DEVICE double hurwitz_zeta(double s, double q) {
   }
   return sum;
 }
+WT_DEVICE double lgamma_of(double x) { return ::lgamma(x); }
 template <class V>
 WT_DEVICE V polygamma(V x, V n) {
   const double order = double(n);
   if (order == 0) return V(digamma(double(x)));
   const double value = ::tgamma(order + 1) * hurwitz_zeta(order + 1, double(x));
   return V(int64_t(order) % 2 ? value : -value);
+}
+}  // namespace warptape::kernels::cuda
+
+#include "kernels/gamma.h"
+
+namespace warptape::kernels::cuda {
+
+template <class V>
+WT_DEVICE V igamma(V a, V x) {
+  return V(incomplete_gamma(a, x, false));
+}
+template <class V>
+WT_DEVICE V igammac(V a, V x) {
+  return V(incomplete_gamma(a, x, true));
 }
 
 }  // namespace warptape::kernels::cuda

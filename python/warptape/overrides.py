@@ -88,6 +88,8 @@ def _names() -> dict[Any, str]:
         "torch.linalg": _C._linalg,
         "torch.special": _C._special,
         "torch.fft": _C._fft,
+        "torch.signal.windows": _C._windows,
+        "torch.masked": _C._masked,
     }
     found: dict[Any, str] = {}
     methods = (type(_C._functions.add), type(_C.TensorBase.__getitem__))
@@ -111,6 +113,8 @@ def get_overridable_functions() -> dict[Any, list[Callable[..., Any]]]:
         "torch.linalg": warptape.linalg,
         "torch.special": warptape.special,
         "torch.fft": warptape.fft,
+        "torch.signal.windows": warptape.signal.windows,
+        "torch.masked": warptape.masked,
         "torch.Tensor": warptape.Tensor,
     }
     for function, name in _names().items():

@@ -96,6 +96,8 @@
   X(lgamma, Lgamma);                     \
   X(digamma, Digamma);                   \
   X(polygamma, Polygamma);               \
+  X(igamma, Igamma);                     \
+  X(igammac, Igammac);                   \
   X(logit, Logit);                       \
   X(sinc, Sinc);                         \
   X(rad2deg, Rad2deg);                   \

@@ -217,6 +217,8 @@ WT_ANALYTIC(Sigmoid, sigmoid);
 #undef WT_ANALYTIC
 #undef WT_SAME_OF
 WT_FORMULA(Polygamma, Binary<kFloats>, (V x, V n), return polygamma(x, n););
+WT_FORMULA(Igamma, Binary<kFloats>, WT_V2, return igamma(a, b););
+WT_FORMULA(Igammac, Binary<kFloats>, WT_V2, return igammac(a, b););
 WT_FORMULA(Logit, Unary<kFloats>, WT_V1, return log(x / (V(1) - x)););
 WT_FORMULA(Sinc, Unary<kFloats | kComplex>, WT_V1, {
   V t = V(3.14159265358979323846) * x;

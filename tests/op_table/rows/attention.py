@@ -75,6 +75,8 @@ def samples(r: Rng) -> list[Sample]:
         S(*qkv(r, 1, 19, 19, 8), is_causal=True),
         S(*qkv(r, 1, 3, 20, 16), r(3, 20) < 0.0),
         S(*qkv(r), mask.T.copy(), scale=1.0),
+        S(r(2, 4, 3), r(3, 2, 5, 3), r(3, 2, 5, 3)),
+        S(r(2, 1, 4, 3), r(2, 4, 3), r(1, 4, 2), is_causal=True),
     ]
 
 

@@ -115,6 +115,14 @@ def products(*shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> Callable[[Rng]
     return lambda r: [S(r(*a), r(*a), r(*b), r(*b)) for a, b in shapes]
 
 
+def rms_norm(z: np.ndarray, *_: Any) -> np.ndarray:
+    return np.asarray(z / np.sqrt(np.mean(z * z, -1, keepdims=True) + 0.25))
+
+
+def logcumsumexp(z: np.ndarray, dim: int) -> np.ndarray:
+    return np.asarray(np.log(np.cumsum(np.exp(z), dim)))
+
+
 def vdot(a: np.ndarray, b: np.ndarray) -> Any:
     return np.sum(np.conj(a) * b)
 
@@ -132,6 +140,26 @@ ROWS = (
     row("pow", np.power, args=(-1.5,), label="pow (complex, float)"),
     row("pow", np.power, args=(1.5 - 0.5j,), label="pow (complex, complex number)"),
     row("mul", np.multiply, args=(2 - 3j,), label="mul (complex, complex number)"),
+    binary("logaddexp", lambda a, b: np.log(np.exp(a) + np.exp(b))),
+    binary("float_power", np.power, dtypes=("float64",)),
+    row("logsumexp", lambda z, d: np.log(np.sum(np.exp(z), d)), args=(1,), shapes=((3, 4),)),
+    # Parts small enough that the sums' arguments stay within (-pi, pi].
+    row("logcumsumexp", logcumsumexp, args=(0,), samples=lambda r: [S(r(4, 2), r(4, 2) / 2)]),
+    row("nn.functional.silu", lambda z: z / (1 + np.exp(-z)), peer=("gradient", "second_gradient")),
+    row("nn.functional.softsign", lambda z: z / (1 + np.abs(z))),
+    row("nn.functional.rms_norm", rms_norm, args=((5,), None, 0.25), shapes=((3, 5), (5,))),
+    binary("nn.functional.l1_loss", lambda a, b: np.mean(np.abs(a - b))),
+    Op(
+        "linspace",
+        lambda r: [S(-1 + 2j, 3 - 1j, n) for n in (0, 1, 2, 7)],
+        lambda a, b, n: parts(np.linspace(a, b, n)),
+        call=lambda rt, *args: rt.view_as_real(rt.linspace(*args, dtype=rt.complex128)),
+        label="linspace (complex)",
+        meta=None,
+        dtypes=("float64",),
+        grad=False,
+        layouts=(),
+    ),
     row("cumsum", lambda z, d: np.cumsum(z, d), args=(0,), shapes=((5,), (3, 2))),
     row("cumprod", lambda z, d: np.cumprod(z, d), args=(0,), shapes=((5,), (3, 2))),
     row("sum", lambda z, d: np.sum(z, d), args=(1,), shapes=((2, 3),), label="sum over dim (complex)"),

@@ -215,6 +215,13 @@ def masked_scatter(x: np.ndarray, mask: np.ndarray, source: np.ndarray) -> np.nd
     return y
 
 
+def nonzero_static(x: np.ndarray, *, size: int, fill_value: int = -1) -> np.ndarray:
+    out = np.full((size, x.ndim), fill_value)
+    found = np.stack(np.nonzero(x), -1) if x.ndim else np.zeros((int(x != 0), 0))
+    out[: len(found)] = found[:size]
+    return out
+
+
 def nonzero_samples(r: Rng) -> list[Sample]:
     x = r(3, 4)
     x[r.mask(3, 4)] = 0
@@ -488,6 +495,7 @@ ROWS = [
             S(r(3, 4), r.index(3, 2, high=4), 1),
             S(r(3, 4), r.index(1, 4, high=3), 0),
             S(r(3, 4), r.index(5, high=12)),
+            S(r(3, 4), r.index(3, 2, low=-4, high=4), 1),
         ],
         lambda x, i, d=None: np.take_along_axis(x, i, d),
         errors=(E("RuntimeError", ONES, FLOAT_INDEX, 1),),
@@ -503,6 +511,17 @@ ROWS = [
         grad=False,
         method=True,
         meta=False,
+    ),
+    Op(
+        "nonzero_static",
+        lambda r: [S(one.args[0], size=size) for one in nonzero_samples(r) for size in (0, 2, 40)],
+        nonzero_static,
+        dtypes=ALL,
+        result="int64",
+        grad=False,
+        method=True,
+        out=True,
+        errors=(E("RuntimeError", ONES, size=-1),),
     ),
     Op(
         "nonzero",

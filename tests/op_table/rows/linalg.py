@@ -109,7 +109,31 @@ def ldl_solve(packed: np.ndarray, pivots: np.ndarray, b: np.ndarray) -> np.ndarr
     return np.linalg.solve(L @ np.diag(np.diag(packed)) @ L.T, b)
 
 
+def of_rank(r: Rng, *shape: int, rank: int = 2) -> np.ndarray:
+    return r(*shape[:-1], rank) @ r(*shape[:-2], rank, shape[-1])
+
+
+def low_rank(name: str, mean: Any) -> Op:
+    """U S V^H of a matrix of the rank that is asked for is the matrix, or its deviation from a mean."""
+
+    def call(rt: Any, A: Any, *rest: Any) -> Any:
+        U, s, V = getattr(rt, name)(A, *rest)
+        return (U * s[..., None, :]) @ V.mT
+
+    return Op(
+        name,
+        lambda r: [S(of_rank(r, 6, 4), 3), S(of_rank(r, 2, 4, 7), 3)],
+        lambda A, *_: A - mean(A),
+        call=call,
+        grad=False,
+        errors=(E(ERR, np.ones(3)),),
+        **COMMON,
+    )
+
+
 ROWS = [
+    low_rank("svd_lowrank", lambda A: 0.0),
+    low_rank("pca_lowrank", lambda A: A.mean(-2, keepdims=True)),
     Op(
         "linalg.inv",
         squares,

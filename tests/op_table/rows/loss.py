@@ -144,6 +144,20 @@ def cross_entropy(
     return (1 - label_smoothing) * hard + label_smoothing / classes * smooth
 
 
+def linear_cross_entropy(
+    x: np.ndarray,
+    w: np.ndarray,
+    target: np.ndarray,
+    *,
+    linear_bias: Any = None,
+    ignore_index: int = -100,
+    **how: Any,
+) -> np.ndarray:
+    logits = np.einsum("...i,cki->...ck", x, w) if w.ndim == 3 else x @ w.T
+    logits = logits + (0 if linear_bias is None else linear_bias)
+    return cross_entropy(logits, target, ignore_index=ignore_index, **how)
+
+
 def class_samples(r: Rng) -> list[Sample]:
     cases = [S(r(4, 3), r.index(4, high=3), reduction=kind) for kind in ("mean", "sum", "none")]
     cases += [
@@ -336,6 +350,24 @@ ROWS = [
         tol=TOL,
         nograd=(2,),
         errors=(*CLASS_ERRORS, E("RuntimeError", LOGITS, TARGET, label_smoothing=1.5)),
+    ),
+    Op(
+        F + "linear_cross_entropy",
+        lambda r: [
+            S(r(4, 3), r(5, 3), r.index(4, high=5)),
+            S(r(3), r(5, 3), r.index(high=5), linear_bias=r(5), reduction="sum"),
+            S(r(4, 3), r(5, 2, 3), r.index(4, 2, high=5), linear_bias=r(5, 2), weight=r.positive(5)),
+            S(r(4, 3), r(5, 3), r.index(4, high=5), ignore_index=1, reduction="none", label_smoothing=0.1),
+            S(r(4, 3), r(5, 3), r.prob(4, 5)),
+        ],
+        linear_cross_entropy,
+        tol=TOL,
+        nograd=("weight",),
+        errors=(
+            E("RuntimeError", np.ones((2, 3)), np.ones((4, 2)), np.array([0, 1])),
+            E("RuntimeError", np.ones(3), np.ones((4, 2, 3)), np.array([0, 1])),
+            E("RuntimeError", np.ones((2, 3)), np.ones((4, 3)), np.array([0, 1]), linear_bias=np.ones(3)),
+        ),
     ),
     Op(
         F + "binary_cross_entropy",

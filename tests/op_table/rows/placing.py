@@ -81,6 +81,7 @@ def renorm(x, p, dim, maxnorm):
     return np.where(norms > maxnorm, x * maxnorm / norms, x)
 
 
+INF = float("inf")
 ROWS = [
     Op(
         "scatter_reduce",
@@ -270,6 +271,44 @@ ROWS = [
         out=True,
         python=True,
         tol={"float64": (1e-12, 1e-14), "float32": (4e-6, 1e-6)},
+    ),
+    *(
+        Op(
+            name,
+            lambda r: [
+                S(r.positive(3, 4, high=20), r.positive(3, 4, high=20)),
+                S(r.positive(3, 1), r.positive(4)),
+                S(
+                    np.array([0.0, 2.0, 0.0, 3.0, 100.0, 200.0]),
+                    np.array([2.0, 0.0, 1.0, INF, 90.0, 210.0]),
+                    grad=False,
+                ),
+                S(np.array([1e-3, 0.2, 0.9, -1.0]), np.array([0.5, 1e-3, 1.0, 1.0]), grad=False),
+            ],
+            ref,
+            aliases=(alias, f"Tensor.{name}_"),
+            method=True,
+            out=True,
+            nograd=(0,),
+            tol={"float64": (2e-12, 1e-15), "float32": (1e-5, 1e-6)},
+            # PyTorch's are of less precision in float64 and round in between in half precision.
+            peer=("values", "layouts"),
+        )
+        for name, ref, alias in (
+            ("igamma", special.gammainc, "special.gammainc"),
+            ("igammac", special.gammaincc, "special.gammaincc"),
+        )
+    ),
+    Op(
+        "i0",
+        lambda r: [S(r(3, 4)), S(r(5, low=-30.0, high=30.0), grad=False), S(r())],
+        special.i0,
+        result="float",
+        aliases=("special.i0",),
+        method=True,
+        inplace="i0_",
+        out=True,
+        tol={"float32": (1e-5, 1e-5)},
     ),
     Op(
         "special.xlog1py",

@@ -385,6 +385,17 @@ ROWS = [
         errors=(E("IndexError", np.ones((2, 3)), 2, 2),),
     ),
     Op(
+        "norm",
+        lambda r: [S(r(3, 4), "nuc"), S(r(2, 3, 3), "nuc", (0, 2))],
+        lambda x, p, dim=(-2, -1): np.linalg.norm(x, p, dim),
+        label="norm, nuclear",
+        dtypes=("float64", "float32"),
+        second=False,
+        method=True,
+        tol={"float32": (2e-5, 2e-5), "float64": (1e-10, 1e-10)},
+        errors=(E("RuntimeError", np.ones((2, 3)), "nuclear"),),
+    ),
+    Op(
         "linalg.vector_norm",
         lambda r: [s for s in norm_samples(r) if s.args[1:2] not in ((0,), ("fro",))],
         vector_norm,
@@ -462,7 +473,7 @@ ROWS = [
         scan(np.cumprod),
         label="cumprod, zeros",
     ),
-    Op("logcumsumexp", lambda r: [S(r(3, 4), 0), S(r(2, 20), 1)], logcumsumexp, method=True, second=False),
+    Op("logcumsumexp", lambda r: [S(r(3, 4), 0), S(r(2, 20), 1)], logcumsumexp, method=True),
     Op(
         "cummax",
         lambda r: [S(r.distinct(3, 4), 0), S(r.distinct(2, 11), 1)],

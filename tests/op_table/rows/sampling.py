@@ -77,6 +77,18 @@ def images(r: Rng, mode: str) -> list[Sample]:
     return cases
 
 
+MODES, PADDINGS = ("bilinear", "nearest", "bicubic"), ("zeros", "border", "reflection")
+
+
+def by_number(image: np.ndarray, grid: np.ndarray, mode: int, padding: int, align: bool) -> np.ndarray:
+    return grid_sample(image, grid, MODES[mode], PADDINGS[padding], align)
+
+
+def numbered(r: Rng, n: int) -> list[Sample]:
+    image, grid = r(1, 2, *(3, 4, 2)[:n]), r(1, *(3, 2, 2)[:n], n, low=-1.7, high=1.7)
+    return [S(image, grid, mode, padding, padding == 1) for mode in (0, 1) for padding in (0, 1, 2)]
+
+
 def affine_grid(theta: np.ndarray, size: tuple[int, ...], align_corners: bool = False) -> np.ndarray:
     n = len(size) - 2
     out = np.zeros((size[0], *size[2:], n))
@@ -116,6 +128,21 @@ ROWS = [
             peer=("second_gradient",),
         )
         for mode in ("bilinear", "nearest", "bicubic")
+    ),
+    *(
+        Op(
+            f"grid_sampler_{n}d",
+            lambda r, n=n: numbered(r, n),  # type: ignore[misc]
+            by_number,
+            dtypes=WIDE,
+            tol={"float32": (2e-5, 2e-5), "float64": (1e-11, 1e-11)},
+            errors=(
+                E("RuntimeError", X[0], G, 0, 0, False),
+                E("ValueError", (X, X[None])[n - 2], G, 3, 0, False, stricter=True),
+            ),
+            peer=("second_gradient",),
+        )
+        for n in (2, 3)
     ),
     Op(
         F + "affine_grid",

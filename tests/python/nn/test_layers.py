@@ -128,6 +128,23 @@ def test_embedding_looks_up_rows_and_leaves_padding_alone():
     assert nn.Embedding.from_pretrained(weight, freeze=False).weight.requires_grad
 
 
+def test_embedding_divides_a_rows_gradient_by_how_often_it_is_looked_up():
+    weight, given = wt.zeros(4, 2, requires_grad=True), wt.tensor([[[1.0], [2.0]], [[4.0], [3.0]]])
+    (F.embedding(wt.tensor([[0, 1], [1, 3]]), weight, scale_grad_by_freq=True) * given).sum().backward()
+    assert weight.grad[:, 0].tolist() == [1, 3, 0, 3]
+    weight.grad = None
+    F.embedding_bag(wt.tensor([[0, 1], [1, 3]]), weight, scale_grad_by_freq=True, mode="sum").sum().backward()
+    assert weight.grad[:, 0].tolist() == [1, 1, 0, 1]
+
+
+def test_batch_norm_of_no_elements_leaves_the_running_statistics():
+    layer = nn.BatchNorm1d(3)
+    out = layer(wt.ones(0, 3, 2))
+    out.sum().backward()
+    assert out.shape == (0, 3, 2) and layer.running_mean.tolist() == [0] * 3
+    assert layer.weight.grad.tolist() == [0] * 3
+
+
 DROPOUTS = [
     (nn.Dropout, (1000,)),
     (nn.Dropout1d, (1000, 7)),

@@ -166,6 +166,7 @@ def test_an_error_of_the_class_passes_through() -> None:
 def test_every_op_can_be_taken_over() -> None:
     like = Like()
     names = {1: _C._functions, 4: _C._nn, 16: _C._linalg, 64: _C._special, 128: _C._fft}
+    names |= {4096: _C._windows, 8192: _C._masked}
     asked = 0
     for name, flags, arguments, *_ in _C._list_ops():
         place = next((m for bit, m in names.items() if flags & bit), None)

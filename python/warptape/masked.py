@@ -1,0 +1,9 @@
+"""Reductions and normalisations that leave out what a mask hides: torch.masked."""
+
+from __future__ import annotations
+
+from . import _C
+from ._missing import lookup as _lookup
+
+globals().update({name: op for name, op in vars(_C._masked).items() if not name.startswith("__")})
+__getattr__ = _lookup(__name__)
