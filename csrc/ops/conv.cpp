@@ -10,14 +10,38 @@
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/view.h"
+#include "tensor/memory_format.h"
 
 namespace warptape::ops {
 namespace {
 
-using kernels::ConvPlan;
-kernels::Slot<kernels::ConvFn> conv_slot{"conv"};
-kernels::Slot<kernels::ConvBackwardInputFn> input_slot{"conv_backward_input"};
-kernels::Slot<kernels::ConvBackwardWeightFn> weight_slot{"conv_backward_weight"};
+// By layout: row-major, channels last.
+using ConvSlot = kernels::Slot<kernels::ConvFn>;
+using InputSlot = kernels::Slot<kernels::ConvBackwardInputFn>;
+using WeightSlot = kernels::Slot<kernels::ConvBackwardWeightFn>;
+ConvSlot conv_slots[]{ConvSlot("conv"), ConvSlot("conv_channels_last")};
+InputSlot input_slots[]{InputSlot("conv_backward_input"), InputSlot("conv_channels_last_backward_input")};
+WeightSlot weight_slots[]{WeightSlot("conv_backward_weight"),
+                          WeightSlot("conv_channels_last_backward_weight")};
+
+struct ConvPlan : kernels::ConvPlan {
+  bool channels_last;  // the layout of the results
+  // Kernels that work in it are on the CPU, for groups that fill vectors; else it is converted to and from.
+  bool kernel_channels_last;
+  MemoryFormat format() const { return format_if(channels_last); }
+  MemoryFormat kernel_format() const { return format_if(kernel_channels_last); }
+  static MemoryFormat format_if(bool last) {
+    return last ? MemoryFormat::ChannelsLast : MemoryFormat::Contiguous;
+  }
+};
+
+// As PyTorch does: in the layout of the images or of the weight.
+void choose_layout(ConvPlan& p, const Tensor& x, const Tensor& w) {
+  p.channels_last = x.ndim() == 4 && (suggests_channels_last(x) || suggests_channels_last(w));
+  const int64_t narrowest = std::min(p.in_channels, p.out_channels) / p.groups;
+  p.kernel_channels_last =
+      p.channels_last && (x.device().is_cpu() || x.is_meta()) && (p.groups == 1 || narrowest >= 8);
+}
 
 // ---- the three products ---------------------------------------------------------------------------------
 
@@ -87,13 +111,23 @@ bool has_terms(const Tensor& out, const Tensor& a, const Tensor& b, const Tensor
   return false;
 }
 
+// Lets `launch(result, a, b)` compute `out` from the operands, all in the layout of the kernel.
+template <class F>
+void compute(const ConvPlan& p, const Tensor& out, const Tensor& a, const Tensor& b, F&& launch) {
+  const MemoryFormat format = p.kernel_format();
+  Tensor result =
+      p.channels_last == p.kernel_channels_last ? out : empty_in(out.sizes(), options_of(out), format);
+  launch(Launch(out.device()), result.data(), raw_in(a, format).data(), raw_in(b, format).data());
+  if (!result.same(out)) raw_copy(out, result);
+}
+
 Tensor conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvPlan& p) {
-  Tensor out = empty(output_sizes(p, x.ndim()), options_of(x));
+  Tensor out = empty_in(output_sizes(p, x.ndim()), options_of(x), p.format());
   if (has_terms(out, x, w, bias)) {
-    Launch launch(x.device());
-    Tensor dense = raw_contiguous(x), kernel = raw_contiguous(w),
-           row = bias.defined() ? raw_contiguous(bias) : bias;
-    conv_slot(launch, p, out.data(), dense.data(), kernel.data(), row.defined() ? row.data() : nullptr);
+    Tensor row = bias.defined() ? raw_contiguous(bias) : bias;
+    compute(p, out, x, w, [&](const Launch& launch, void* to, const void* from, const void* kernel) {
+      conv_slots[p.kernel_channels_last](launch, p, to, from, kernel, row.defined() ? row.data() : nullptr);
+    });
   }
   if (needs_grad(x, w, bias)) {
     Ref<Node> n = bias.defined() ? record(kConv, x, w, bias) : record(kConv, x, w);
@@ -104,12 +138,11 @@ Tensor conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvPlan
 }
 
 Tensor conv_input(const Tensor& g, const Tensor& w, const ConvPlan& p) {
-  Tensor out = empty(input_sizes(p, g.ndim()), options_of(g));
-  if (has_terms(out, g, w)) {
-    Launch launch(g.device());
-    Tensor dense = raw_contiguous(g), kernel = raw_contiguous(w);
-    input_slot(launch, p, out.data(), dense.data(), kernel.data());
-  }
+  Tensor out = empty_in(input_sizes(p, g.ndim()), options_of(g), p.format());
+  if (has_terms(out, g, w))
+    compute(p, out, g, w, [&](const Launch& launch, void* to, const void* from, const void* kernel) {
+      input_slots[p.kernel_channels_last](launch, p, to, from, kernel);
+    });
   if (needs_grad(g, w)) {
     Ref<Node> n = record(kConvInput, g, w);
     save_operands(n, g, w, p);
@@ -119,12 +152,11 @@ Tensor conv_input(const Tensor& g, const Tensor& w, const ConvPlan& p) {
 }
 
 Tensor conv_weight(const Tensor& g, const Tensor& x, const ConvPlan& p) {
-  Tensor out = empty(weight_sizes(p, g.ndim()), options_of(g));
-  if (has_terms(out, g, x)) {
-    Launch launch(g.device());
-    Tensor dense_g = raw_contiguous(g), dense_x = raw_contiguous(x);
-    weight_slot(launch, p, out.data(), dense_g.data(), dense_x.data());
-  }
+  Tensor out = empty_in(weight_sizes(p, g.ndim()), options_of(g), p.format());
+  if (has_terms(out, g, x))
+    compute(p, out, g, x, [&](const Launch& launch, void* to, const void* up, const void* from) {
+      weight_slots[p.kernel_channels_last](launch, p, to, up, from);
+    });
   if (needs_grad(g, x)) {
     Ref<Node> n = record(kConvWeight, g, x);
     save_operands(n, g, x, p);
@@ -227,6 +259,7 @@ Tensor convolve(const char* op, int64_t spatial, const Tensor& x, const Tensor& 
     p.in[to] = size;
     p.out[to] = (padded - reach) / s.stride[d] + 1;
   }
+  choose_layout(p, x, w);
   return conv(x, w, bias ? *bias : Tensor(), p);
 }
 
@@ -371,6 +404,7 @@ Tensor transpose_convolve(const char* op, int64_t spatial, const Tensor& x, cons
              ": calculated output size in dim ", 2 + d, " is ", p.in[to], ", too small, for input ",
              x.sizes());
   }
+  choose_layout(p, x, w);
   Tensor out = conv_input(x, w, p);
   if (!bias) return out;
   Shape column(static_cast<size_t>(spatial + 1), 1);

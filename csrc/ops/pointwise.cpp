@@ -1,5 +1,7 @@
 #include "ops/pointwise.h"
 
+#include "tensor/memory_format.h"
+
 namespace warptape {
 namespace {
 
@@ -17,22 +19,25 @@ DType result_of(ResultRule rule, DType promoted) {
 
 Tensor make_output(const char* op, std::span<const PointwiseInput> inputs, DType dtype) {
   const Tensor* first = nullptr;
-  bool same = true;
+  bool same = true, contiguous = true, one_order = true;
   for (const auto& in : inputs) {
     if (!in.tensor) continue;
+    contiguous &= in.tensor->is_contiguous();
     if (!first) {
       first = in.tensor;
     } else {
       same &= in.tensor->sizes() == first->sizes() && in.tensor->device() == first->device();
+      one_order &= in.tensor->strides() == first->strides();
     }
   }
-  if (same) return empty_like_layout(*first, dtype);
+  if (same && (contiguous || one_order)) return empty_like_layout(*first, dtype);
   Shape sizes = common_shape(op, inputs);
-  Device device = common_device(op, inputs);
+  const TensorOptions options{dtype, common_device(op, inputs)};
+  if (contiguous) return empty(sizes, options);
+  SmallVector<Shape, 3> strides;
   for (const auto& in : inputs)
-    if (in.tensor && in.tensor->sizes() == sizes && in.tensor->device() == device)
-      return empty_like_layout(*in.tensor, dtype);
-  return empty(sizes, {dtype, device});
+    if (in.tensor) strides.push_back(broadcast_strides(in.tensor->sizes(), in.tensor->strides(), sizes));
+  return empty_strided(sizes, ordered_strides(sizes, {strides.begin(), strides.end()}), options);
 }
 
 }  // namespace
