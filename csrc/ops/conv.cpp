@@ -15,32 +15,36 @@
 namespace warptape::ops {
 namespace {
 
-// By layout: row-major, channels last.
+// Those that work with channels last are on the CPU.
+enum Kernel : uint8_t { kRowMajor, kChannelsLast, kDepthwise };
 using ConvSlot = kernels::Slot<kernels::ConvFn>;
 using InputSlot = kernels::Slot<kernels::ConvBackwardInputFn>;
 using WeightSlot = kernels::Slot<kernels::ConvBackwardWeightFn>;
-ConvSlot conv_slots[]{ConvSlot("conv"), ConvSlot("conv_channels_last")};
-InputSlot input_slots[]{InputSlot("conv_backward_input"), InputSlot("conv_channels_last_backward_input")};
+ConvSlot conv_slots[]{ConvSlot("conv"), ConvSlot("conv_channels_last"), ConvSlot("conv_depthwise")};
+InputSlot input_slots[]{InputSlot("conv_backward_input"), InputSlot("conv_channels_last_backward_input"),
+                        InputSlot("conv_depthwise_backward_input")};
 WeightSlot weight_slots[]{WeightSlot("conv_backward_weight"),
-                          WeightSlot("conv_channels_last_backward_weight")};
+                          WeightSlot("conv_channels_last_backward_weight"),
+                          WeightSlot("conv_depthwise_backward_weight")};
 
 struct ConvPlan : kernels::ConvPlan {
-  bool channels_last;  // the layout of the results
-  // Kernels that work in it are on the CPU, for groups that fill vectors; else it is converted to and from.
-  bool kernel_channels_last;
-  MemoryFormat format() const { return format_if(channels_last); }
-  MemoryFormat kernel_format() const { return format_if(kernel_channels_last); }
-  static MemoryFormat format_if(bool last) {
-    return last ? MemoryFormat::ChannelsLast : MemoryFormat::Contiguous;
+  MemoryFormat format;  // of the results
+  Kernel kernel_used;   // where it works in another layout, the results are copied
+  MemoryFormat kernel_format() const {
+    return kernel_used == kRowMajor ? MemoryFormat::Contiguous : MemoryFormat::ChannelsLast;
   }
 };
 
 // As PyTorch does: in the layout of the images or of the weight.
 void choose_layout(ConvPlan& p, const Tensor& x, const Tensor& w) {
-  p.channels_last = x.ndim() == 4 && (suggests_channels_last(x) || suggests_channels_last(w));
+  if (x.ndim() != 4 || !(suggests_channels_last(x) || suggests_channels_last(w))) return;
+  p.format = MemoryFormat::ChannelsLast;
+  if (x.device().is_cuda()) return;
   const int64_t narrowest = std::min(p.in_channels, p.out_channels) / p.groups;
-  p.kernel_channels_last =
-      p.channels_last && (x.device().is_cpu() || x.is_meta()) && (p.groups == 1 || narrowest >= 8);
+  if (p.groups == 1 || narrowest >= 8)
+    p.kernel_used = kChannelsLast;
+  else if (p.in_channels == p.groups && p.out_channels == p.groups)
+    p.kernel_used = kDepthwise;
 }
 
 // ---- the three products ---------------------------------------------------------------------------------
@@ -115,18 +119,17 @@ bool has_terms(const Tensor& out, const Tensor& a, const Tensor& b, const Tensor
 template <class F>
 void compute(const ConvPlan& p, const Tensor& out, const Tensor& a, const Tensor& b, F&& launch) {
   const MemoryFormat format = p.kernel_format();
-  Tensor result =
-      p.channels_last == p.kernel_channels_last ? out : empty_in(out.sizes(), options_of(out), format);
+  Tensor result = p.format == format ? out : empty_in(out.sizes(), options_of(out), format);
   launch(Launch(out.device()), result.data(), raw_in(a, format).data(), raw_in(b, format).data());
   if (!result.same(out)) raw_copy(out, result);
 }
 
 Tensor conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvPlan& p) {
-  Tensor out = empty_in(output_sizes(p, x.ndim()), options_of(x), p.format());
+  Tensor out = empty_in(output_sizes(p, x.ndim()), options_of(x), p.format);
   if (has_terms(out, x, w, bias)) {
     Tensor row = bias.defined() ? raw_contiguous(bias) : bias;
     compute(p, out, x, w, [&](const Launch& launch, void* to, const void* from, const void* kernel) {
-      conv_slots[p.kernel_channels_last](launch, p, to, from, kernel, row.defined() ? row.data() : nullptr);
+      conv_slots[p.kernel_used](launch, p, to, from, kernel, row.defined() ? row.data() : nullptr);
     });
   }
   if (needs_grad(x, w, bias)) {
@@ -138,10 +141,10 @@ Tensor conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvPlan
 }
 
 Tensor conv_input(const Tensor& g, const Tensor& w, const ConvPlan& p) {
-  Tensor out = empty_in(input_sizes(p, g.ndim()), options_of(g), p.format());
+  Tensor out = empty_in(input_sizes(p, g.ndim()), options_of(g), p.format);
   if (has_terms(out, g, w))
     compute(p, out, g, w, [&](const Launch& launch, void* to, const void* from, const void* kernel) {
-      input_slots[p.kernel_channels_last](launch, p, to, from, kernel);
+      input_slots[p.kernel_used](launch, p, to, from, kernel);
     });
   if (needs_grad(g, w)) {
     Ref<Node> n = record(kConvInput, g, w);
@@ -152,10 +155,10 @@ Tensor conv_input(const Tensor& g, const Tensor& w, const ConvPlan& p) {
 }
 
 Tensor conv_weight(const Tensor& g, const Tensor& x, const ConvPlan& p) {
-  Tensor out = empty_in(weight_sizes(p, g.ndim()), options_of(g), p.format());
+  Tensor out = empty_in(weight_sizes(p, g.ndim()), options_of(g), p.format);
   if (has_terms(out, g, x))
     compute(p, out, g, x, [&](const Launch& launch, void* to, const void* up, const void* from) {
-      weight_slots[p.kernel_channels_last](launch, p, to, up, from);
+      weight_slots[p.kernel_used](launch, p, to, up, from);
     });
   if (needs_grad(g, x)) {
     Ref<Node> n = record(kConvWeight, g, x);
@@ -293,7 +296,8 @@ Tensor convolve_deep(const Tensor& x, const Tensor& w, const OptTensor& bias, co
   }
   Shape sizes{out_depth, batch};
   sizes.append(total.sizes().begin() + 1, total.sizes().end());
-  return permute(reshape(total, sizes), Shape{1, 2, 0, 3, 4});
+  Tensor out = permute(reshape(total, sizes), Shape{1, 2, 0, 3, 4});
+  return suggests_channels_last(x) ? contiguous_in(out, MemoryFormat::ChannelsLast3d) : out;
 }
 
 template <int Spatial>
@@ -448,6 +452,7 @@ Tensor transpose_convolve_deep(const Tensor& x, const Tensor& w, const OptTensor
     if (!part.defined())
       part = zeros(Shape{batch, out_channels, last.sizes()[2], last.sizes()[3]}, options_of(x));
   Tensor out = stack(parts, 2);
+  if (suggests_channels_last(x)) out = contiguous_in(out, MemoryFormat::ChannelsLast3d);
   return bias ? out + reshape(*bias, Shape{out_channels, 1, 1, 1}) : out;
 }
 

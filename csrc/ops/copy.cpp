@@ -2,7 +2,6 @@
 
 #include "ops/compose.h"
 #include "ops/view.h"
-#include "tensor/memory_format.h"
 
 namespace warptape::ops {
 namespace {
@@ -33,10 +32,9 @@ Tensor contiguous_impl(const Tensor& x) {
 }
 Tensor contiguous_format_impl(const Tensor& x, Format name) {
   const MemoryFormat format = memory_format("contiguous", name, MemoryFormat::Contiguous);
-  if (is_contiguous_in(x, format)) return x;
-  WT_CHECK(format != MemoryFormat::Preserve, Error,
+  WT_CHECK(format != MemoryFormat::Preserve || x.is_contiguous(), Error,
            "contiguous: preserve memory format is unsupported by the contiguous operator");
-  return clone_as(x, empty_like_in("contiguous", x, options_of(x), format));
+  return contiguous_in(x, format);
 }
 
 // ---- conversion ----------------------------------------------------------------------------------------
@@ -236,6 +234,10 @@ constexpr uint32_t kBoth = kFunction | kMethod;
 
 }  // namespace
 
+Tensor contiguous_in(const Tensor& x, MemoryFormat format) {
+  if (is_contiguous_in(x, format)) return x;
+  return clone_as(x, empty_like_in("contiguous", x, options_of(x), format));
+}
 Tensor cast(const Tensor& x, DType dtype) {
   return x.dtype() == dtype ? x : to(x, std::nullopt, dtype, false, false);
 }

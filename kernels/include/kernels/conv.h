@@ -28,6 +28,7 @@ using ConvBackwardWeightFn = void(const LaunchContext&, const ConvPlan&, void* g
 
 // The same with channels innermost, on the CPU: input [N, H, W, C], weight [O, KH, KW, C / groups], output
 // [N, OH, OW, O]. Slots "conv_channels_last", "conv_channels_last_backward_input" and
-// "conv_channels_last_backward_weight".
+// "conv_channels_last_backward_weight". Of one channel per group on both sides: "conv_depthwise",
+// "conv_depthwise_backward_input", "conv_depthwise_backward_weight".
 
 }  // namespace warptape::kernels
