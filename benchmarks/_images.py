@@ -9,7 +9,7 @@ import numpy as np
 
 
 def resnet50(lib: Any) -> Any:
-    """The net of "Deep Residual Learning for Image Recognition", table 1, with strides in its 3 x 3 kernels."""
+    """The net of "Deep Residual Learning for Image Recognition", table 1, strides in its 3 x 3 kernels."""
     nn = lib.nn
 
     def normed(inputs: int, outputs: int, kernel: int, stride: int = 1) -> list[Any]:

@@ -112,7 +112,7 @@ struct RowProduct {
 
   static int64_t columns_of(int64_t n, int64_t tasks) {
     int64_t parts = 1;
-    while (tasks * parts < 8 && n >= parts * 128) parts *= 2;
+    while (tasks * parts < 8 && n >= parts * 192) parts *= 2;
     return gemm_even(n, least(gemm_ceil(n, parts), GemmSharedSize<Kind>::kCols), Kind::kCols);
   }
   WT_INLINE GemmBlocking<Kind> blocking(int64_t m, int64_t c, const GemmOut<Kind>& out) const {
@@ -122,7 +122,22 @@ struct RowProduct {
     return bl;
   }
 
-  // Packs the matrices of all groups; pack(to, group, column, columns, p, depth), p and depth in elements.
+  // pack(to, group, column, columns, p, depth), p and depth in elements, packs a part of a group's matrix:
+  // all is packed before where several tasks read it, else each task packs what it multiplies. place(m) gives
+  // where row m of the result begins. `lines`: rows that follow one another do so in memory, ldc apart; else
+  // each is put in its place.
+  template <class Pack, class Place>
+  void run(const LaunchContext& ctx, const S* images, const S* bias, int64_t ldc, bool lines, Pack&& pack,
+           Place&& place) const {
+    const Elem* b = row_tasks > 1 ? pack_all(ctx, pack) : nullptr;
+    cpu::parallel_for(row_tasks * groups * col_tasks, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i)
+        task(images, b, bias, ldc, lines, pack, place, i / (groups * col_tasks) * rows,
+             i / col_tasks % groups, i % col_tasks * cols);
+    });
+  }
+
+ private:
   template <class Pack>
   const Elem* pack_all(const LaunchContext& ctx, Pack&& pack) const {
     const GemmBlocking<Kind> bl = blocking(rows, cols, {nullptr, 0, nullptr, 1, 0});
@@ -143,26 +158,14 @@ struct RowProduct {
   }
   WT_INLINE int64_t group_size(const GemmBlocking<Kind>& bl) const { return col_tasks * cols * bl.depth; }
 
-  // out(m) gives where row m of the result begins. `lines`: rows that follow one another do so in memory,
-  // ldc apart; else each is put in its place.
-  template <class Place>
-  void run(const S* images, const Elem* b, const S* bias, int64_t ldc, bool lines, Place&& place) const {
-    cpu::parallel_for(row_tasks * groups * col_tasks, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i)
-        task(images, b, bias, ldc, lines, place, i / (groups * col_tasks) * rows, i / col_tasks % groups,
-             i % col_tasks * cols);
-    });
-  }
-
- private:
-  template <class Place>
-  void task(const S* images, const Elem* b, const S* bias, int64_t ldc, bool lines, Place&& place, int64_t m0,
-            int64_t g, int64_t c0) const {
+  template <class Pack, class Place>
+  void task(const S* images, const Elem* b, const S* bias, int64_t ldc, bool lines, Pack&& pack,
+            Place&& place, int64_t m0, int64_t g, int64_t c0) const {
     const int64_t m = least(rows, rows_all - m0), c = least(cols, n - c0);
     GemmOut<Kind> out{lines ? place(m0) + g * n + c0 : nullptr, lines ? ldc : c,
                       bias ? bias + g * n + c0 : nullptr, 1, 0};
     GemmSharedSize<Kind> size{m, c, blocking(m, c, out)};
-    const int64_t at_side = (int64_t(size.bytes()) + 63) / 64 * 64;
+    const int64_t at_side = (int64_t(b ? size.bytes() : size.bl.bytes()) + 63) / 64 * 64;
     char* scratch =
         static_cast<char*>(cpu::thread_scratch(size_t(at_side + (lines ? 0 : m * c * int64_t(sizeof(S))))));
     if (!lines) out.c = reinterpret_cast<S*>(scratch + at_side);
@@ -172,8 +175,14 @@ struct RowProduct {
       reader.read(reinterpret_cast<Cell*>(to), kLda * Kind::kPack, m0 + i, count, k,
                   least(depth * Kind::kPack, t.depth() - k));
     };
-    gemm_with_shared<Kind, kLda>(size, pack_a, b + g * group_size(size.bl) + c0 * size.bl.depth, out,
-                                 scratch);
+    const auto pack_b = [&](Elem* to, int64_t j, int64_t count, int64_t p, int64_t depth) {
+      pack(to, g, c0 + j, count, p, depth);
+    };
+    if (b)
+      gemm_with_shared<Kind, kLda>(size, pack_a, b + g * group_size(size.bl) + c0 * size.bl.depth, out,
+                                   scratch);
+    else
+      gemm_serial<Kind, kLda>(m, c, size.bl, pack_a, pack_b, nullptr, 0, out, scratch);
     for (int64_t i = 0; !lines && i < m; ++i)
       std::memcpy(static_cast<void*>(place(m0 + i) + g * n + c0), out.c + i * c, size_t(c) * sizeof(S));
   }
@@ -205,13 +214,12 @@ void forward(const LaunchContext& ctx, const ConvPlan& p, typename Kind::Storage
   const Taps t = forward_taps(p);
   const int64_t n = p.out_channels / p.groups, depth = t.depth();
   const RowProduct<Kind> product{t, p.batch * p.out[0] * p.out[1] / t.positions(), n, p.groups};
-  const Elem* b =
-      product.pack_all(ctx, [&](Elem* to, int64_t g, int64_t j, int64_t cols, int64_t at, int64_t deep) {
-        const int64_t k = at * Kind::kPack;
-        gemm_pack_panels<S, Elem>(to, Kind::kCols, true, weight + (g * n + j) * depth + k, depth, 1, cols,
-                                  least(deep * Kind::kPack, depth - k));
-      });
-  product.run(in, b, bias, p.out_channels, true, [&](int64_t m) { return out + m * p.out_channels; });
+  const auto pack = [&](Elem* to, int64_t g, int64_t j, int64_t cols, int64_t at, int64_t deep) {
+    const int64_t k = at * Kind::kPack;
+    gemm_pack_panels<S, Elem>(to, Kind::kCols, true, weight + (g * n + j) * depth + k, depth, 1, cols,
+                              least(deep * Kind::kPack, depth - k));
+  };
+  product.run(ctx, in, bias, p.out_channels, true, pack, [&](int64_t m) { return out + m * p.out_channels; });
 }
 
 // ---- gradient of the input ------------------------------------------------------------------------------
@@ -272,9 +280,12 @@ struct BackwardInput {
       t.count[d] = f.count;
     }
     const RowProduct<Kind> product{t, p.batch, n, p.groups};
-    const Elem* b = product.pack_all(ctx, [&](Elem* to, int64_t g, int64_t j, int64_t cols, int64_t at,
-                                              int64_t deep) { pack(to, down, along, g, j, cols, at, deep); });
-    product.run(grad_out, b, nullptr, p.in_channels, p.stride[0] * p.stride[1] == 1, place);
+    product.run(
+        ctx, grad_out, nullptr, p.in_channels, p.stride[0] * p.stride[1] == 1,
+        [&](Elem* to, int64_t g, int64_t j, int64_t cols, int64_t at, int64_t deep) {
+          pack(to, down, along, g, j, cols, at, deep);
+        },
+        place);
   }
 
   // Row k = (tap, output) of B is the line of channels of weight [output, kernel element].

@@ -257,7 +257,7 @@ WT_INLINE int64_t gemm_shared_at(const GemmBlocking<Kind>& bl, int64_t j, int64_
 // out = alpha * A B + beta * out + bias on this thread; `scratch` holds GemmBlocking::bytes(), aligned to 64.
 // Packers give the operands: pack_a(elem*, i, rows, p, depth, panel_rows), pack_b(elem*, j, cols, p, depth),
 // p and depth in elements of kPack. b_rows: B itself where its rows are contiguous (`ldb` apart), else null.
-template <class Kind, class PackA, class PackB>
+template <class Kind, int Lda = 0, class PackA, class PackB>
 WT_INLINE void gemm_serial(int64_t m, int64_t n, const GemmBlocking<Kind>& bl, PackA&& pack_a, PackB&& pack_b,
                            const typename Kind::Elem* b_rows, int64_t ldb, const GemmOut<Kind>& out,
                            char* scratch) {
@@ -275,19 +275,19 @@ WT_INLINE void gemm_serial(int64_t m, int64_t n, const GemmBlocking<Kind>& bl, P
       for (int64_t i = 0; i < m; i += bl.block_rows) {
         int64_t rows = m - i < bl.block_rows ? m - i : bl.block_rows;
         pack_a(a, i, rows, p, depth, bl.panel_rows);
-        GemmBlock<Kind> block{rows,
-                              cols,
-                              depth,
-                              bl.panel_rows,
-                              a,
-                              bl.b_direct ? b_rows + p * ldb + j : b,
-                              bl.b_direct ? ldb : 0,
-                              b,
-                              p == 0,
-                              p + depth == bl.depth,
-                              nullptr,
-                              0,
-                              out};
+        GemmBlock<Kind, Lda> block{rows,
+                                   cols,
+                                   depth,
+                                   bl.panel_rows,
+                                   a,
+                                   bl.b_direct ? b_rows + p * ldb + j : b,
+                                   bl.b_direct ? ldb : 0,
+                                   b,
+                                   p == 0,
+                                   p + depth == bl.depth,
+                                   nullptr,
+                                   0,
+                                   out};
         block.out.c += i * out.ldc + j;
         if (out.bias) block.out.bias += j;
         if (!bl.in_place) {
