@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _images import images, resnet50, small_net
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,10 @@ GROUPS = [
     Group("gpt_f32", "default step of examples/train_gpt.py, float32", 0.8),
     Group("gpt_bf16", "the same in bfloat16 autocast", 0.7),
     Group("lstm", "2-layer LSTM language model, training step", 0.7),
+    Group("images_train", "ResNet-50 and a small convolutional net, training step", 1.0),
+    Group("images_train_last", "the same, channels last", 1.0),
+    Group("images_infer", "ResNet-50 and a small convolutional net, inference", 1.0),
+    Group("images_infer_last", "the same, channels last", 1.0),
     Group("save", "`save` of a state dict of 500 MB", 1.0),
     Group("load", "`load` of it", 1.0),
     Group("elementwise_small", "elementwise below 1e5 elements", 0.8),
@@ -350,6 +355,20 @@ def label(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape))
 
 
+def image_rows() -> list[Row]:
+    rows = []
+    for group, train, last in (
+        ("images_train", True, False),
+        ("images_train_last", True, True),
+        ("images_infer", False, False),
+        ("images_infer_last", False, True),
+    ):
+        for name, net, batch, size in (("resnet50", resnet50, 4, 224), ("small", small_net, 16, 64)):
+            work = images(net, batch, size, train, last)
+            rows.append(Row(f"{group}[{name}]", group, work, threaded=True, calls=1))
+    return rows
+
+
 def kernel_rows() -> list[Row]:
     rows = []
     for group, shapes in (
@@ -385,6 +404,7 @@ ROWS = [
     Row("gpt_bf16", "gpt_bf16", gpt("bfloat16"), threaded=True, calls=3),
     Row("lstm[200]", "lstm", language_model("LSTM", 200, 33278), threaded=True, calls=2),
     Row("lstm[650]", "lstm", language_model("LSTM", 650, 10000), threaded=True, calls=2),
+    *image_rows(),
     Row("save", "save", files(saves=True), threaded=True, calls=1),
     Row("load", "load", files(saves=False), threaded=True, calls=1),
     *kernel_rows(),

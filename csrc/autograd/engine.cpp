@@ -7,6 +7,7 @@
 #include "autograd/pass.h"
 #include "core/errors.h"
 #include "kernels/cpu/interrupt.h"
+#include "tensor/memory_format.h"
 
 namespace warptape {
 namespace {
@@ -117,7 +118,7 @@ void Pass::deliver(const Edge& edge, Tensor gradient) {
     if (!into.defined()) {
       into = std::move(gradient);
     } else if (!thread_state.grad_mode && into.ref()->use_count() == 1 && into.storage().use_count() == 1 &&
-               into.is_contiguous() && !into->python) {
+               is_dense(into) && !into->python) {
       raw_add(into, into, gradient);
     } else {
       into = tape_add(into, gradient);

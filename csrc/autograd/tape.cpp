@@ -7,6 +7,7 @@
 #include "core/errors.h"
 #include "core/free_list.h"
 #include "kernels/cpu/interrupt.h"
+#include "tensor/memory_format.h"
 
 namespace warptape {
 
@@ -67,7 +68,8 @@ void accumulate(AutogradMeta& m, const Tensor& leaf, Tensor gradient) {
     // Taken over when nobody else holds it and it is laid out as the leaf; under create_graph it stays as it
     // is.
     bool own = gradient.ref()->use_count() == 1 && gradient.storage().use_count() == 1 && !gradient->python;
-    bool same_layout = gradient.strides() == leaf.strides() || gradient.is_contiguous();
+    bool same_layout = gradient.strides() == leaf.strides() ||
+                       (gradient.is_contiguous() && (leaf.is_contiguous() || !is_dense(leaf)));
     if (thread_state.grad_mode) {
       m.grad = gradient;
     } else if (own && same_layout) {

@@ -84,6 +84,7 @@ Tensor flip_impl(const Tensor& x, IntList dims) {
     Launch launch(x.device());
     flip_slot(launch, out.view(), x.view(), mask);
   }
+  out = raw_in(out, suggested_format(x));
   if (needs_grad(x)) {
     Ref<Node> n = record(kFlip, x);
     n->emplace<Shape>(wrapped);

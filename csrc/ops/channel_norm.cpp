@@ -3,6 +3,7 @@
 #include "ops/compose.h"
 #include "ops/copy.h"
 #include "ops/norm.h"
+#include "tensor/memory_format.h"
 
 namespace warptape::ops {
 namespace {
@@ -15,7 +16,8 @@ kernels::Slot<kernels::BatchNormBackwardFn> batch_norm_backward_slot{"batch_norm
 
 struct ChannelData {
   int64_t batch, channels, inner;
-  int64_t groups;  // of group norm
+  MemoryFormat format;  // of the data
+  int64_t groups;       // of group norm
   double eps;
   bool train;  // of batch norm
 };
@@ -26,8 +28,16 @@ ChannelData channel_data(const char* op, const Tensor& x) {
            ": expected an input of at least 2 dims [batch, channels, ...], got ", x);
   int64_t inner = 1;
   for (int64_t d = 2; d < x.ndim(); ++d) inner *= x.sizes()[d];
-  return {x.sizes()[0], x.sizes()[1], inner, 1, 0, false};
+  return {x.sizes()[0], x.sizes()[1], inner, suggested_format(x), 1, 0, false};
 }
+
+// What batch norm's kernels see: channels last are [batch * inner, channels, 1].
+struct Extent {
+  int64_t batch, inner;
+  explicit Extent(const ChannelData& d)
+      : batch(d.format == MemoryFormat::Contiguous ? d.batch : d.batch * d.inner),
+        inner(d.format == MemoryFormat::Contiguous ? d.inner : 1) {}
+};
 
 void check_channels(const char* op, const Tensor& x, const Tensor& t, const char* what) {
   if (!t.defined()) return;
@@ -43,12 +53,12 @@ Tensor contiguous_or_undefined(const Tensor& t) { return t.defined() ? raw_conti
 
 // Makes dx, dweight and dbias where wanted, lets `launch` fill them, and hands them over.
 template <class F>
-void fused_gradients(Gradients& g, const Tensor& x, const Tensor& weight, int64_t channels, F&& launch) {
+void fused_gradients(Gradients& g, const Tensor& x, const Tensor& weight, const ChannelData& d, F&& launch) {
   Tensor dx, dw, db;
   const TensorOptions like_weight{weight.defined() ? weight.dtype() : x.dtype(), x.device()};
-  if (g.wants(0)) dx = empty(x.sizes(), options_of(x));
-  if (g.wants(1)) dw = empty(Shape{channels}, like_weight);
-  if (g.wants(2)) db = empty(Shape{channels}, like_weight);
+  if (g.wants(0)) dx = empty_in(x.sizes(), options_of(x), d.format);
+  if (g.wants(1)) dw = empty(Shape{d.channels}, like_weight);
+  if (g.wants(2)) db = empty(Shape{d.channels}, like_weight);
   if (!x.is_meta() && x.numel()) {
     launch(dx, dw, db);
   } else if (!x.is_meta()) {
@@ -88,10 +98,13 @@ void group_norm_backward(Node& n, Gradients& g) {
   if (needs_grad(g[0], x, weight)) return group_norm_composed(g, d, x, weight);
   Tensor mean = n.saved(2), rstd = n.saved(3);
   Tensor from = raw_contiguous(x), up = raw_contiguous(g[0]), w = contiguous_or_undefined(weight);
-  fused_gradients(g, x, weight, d.channels, [&](const Tensor& dx, const Tensor& dw, const Tensor& db) {
-    group_norm_backward_slot(Launch(x.device()), view_of(dx), view_of(dw), view_of(db), up.view(),
+  fused_gradients(g, x, weight, d, [&](const Tensor& dx, const Tensor& dw, const Tensor& db) {
+    const bool plain = !dx.defined() || dx.is_contiguous();
+    const Tensor to = plain ? dx : empty(dx.sizes(), options_of(dx));
+    group_norm_backward_slot(Launch(x.device()), view_of(to), view_of(dw), view_of(db), up.view(),
                              from.view(), mean.view(), rstd.view(), view_of(w), d.batch, d.channels, d.inner,
                              d.groups);
+    if (!plain) raw_copy(dx, to);
   });
 }
 constexpr NodeType kGroupNorm{"NativeGroupNormBackward0", group_norm_backward};
@@ -117,6 +130,7 @@ Tensor group_norm_impl(const Tensor& input, int64_t groups, const OptTensor& wei
     group_norm_slot(Launch(input.device()), out.view(), mean.view(), rstd.view(), x.view(), view_of(cw),
                     view_of(cb), d.batch, d.channels, d.inner, groups, eps);
   }
+  out = raw_in(out, d.format);
   if (needs_grad(input, w, b)) {
     Ref<Node> n = record(kGroupNorm, input, w, b);
     for (const Tensor& t : {input, w, mean, rstd}) n->save(t);
@@ -158,10 +172,11 @@ void batch_norm_backward(Node& n, Gradients& g) {
   const ChannelData& d = n.data<ChannelData>();
   Tensor x = n.saved(0), weight = n.saved(1), mean = n.saved(2), rstd = n.saved(3);
   if (needs_grad(g[0], x, weight)) return batch_norm_composed(g, d, x, weight, mean, rstd);
-  Tensor from = raw_contiguous(x), up = raw_contiguous(g[0]), w = contiguous_or_undefined(weight);
-  fused_gradients(g, x, weight, d.channels, [&](const Tensor& dx, const Tensor& dw, const Tensor& db) {
+  Tensor from = raw_in(x, d.format), up = raw_in(g[0], d.format), w = contiguous_or_undefined(weight);
+  const Extent e(d);
+  fused_gradients(g, x, weight, d, [&](const Tensor& dx, const Tensor& dw, const Tensor& db) {
     batch_norm_backward_slot(Launch(x.device()), view_of(dx), view_of(dw), view_of(db), up.view(),
-                             from.view(), mean.view(), rstd.view(), view_of(w), d.batch, d.channels, d.inner,
+                             from.view(), mean.view(), rstd.view(), view_of(w), e.batch, d.channels, e.inner,
                              d.train);
   });
 }
@@ -178,8 +193,9 @@ std::pair<Tensor, Tensor> batch_statistics(const ChannelData& d, const Tensor& x
   }
   Tensor mean = empty(Shape{d.channels}, stats), rstd = empty(Shape{d.channels}, stats);
   if (!x.is_meta()) {
+    const Extent e(d);
     batch_norm_stats_slot(Launch(x.device()), mean.view(), rstd.view(), view_of(running_mean),
-                          view_of(running_var), x.view(), d.batch, d.channels, d.inner, momentum, d.eps);
+                          view_of(running_var), x.view(), e.batch, d.channels, e.inner, momentum, d.eps);
   }
   if (running_mean.defined()) running_mean.bump_version();
   if (running_var.defined()) running_var.bump_version();
@@ -218,13 +234,14 @@ Tensor batch_norm_impl(const Tensor& input, const OptTensor& running_mean, const
   }
   d.eps = eps;
   d.train = training;
-  Tensor x = raw_contiguous(input);
-  Tensor out = empty(input.sizes(), options_of(input));
+  Tensor x = raw_in(input, d.format);
+  Tensor out = empty_in(input.sizes(), options_of(input), d.format);
   auto [mean, rstd] = batch_statistics(d, x, rm, rv, momentum);
   if (out.numel() && !out.is_meta()) {
     Tensor cw = contiguous_or_undefined(w), cb = contiguous_or_undefined(b);
+    const Extent e(d);
     batch_norm_apply_slot(Launch(input.device()), out.view(), x.view(), mean.view(), rstd.view(), view_of(cw),
-                          view_of(cb), d.batch, d.channels, d.inner);
+                          view_of(cb), e.batch, d.channels, e.inner);
   }
   if (needs_grad(input, w, b)) {
     Ref<Node> n = record(kBatchNorm, input, w, b);

@@ -10,14 +10,42 @@
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/view.h"
+#include "tensor/memory_format.h"
 
 namespace warptape::ops {
 namespace {
 
-using kernels::ConvPlan;
-kernels::Slot<kernels::ConvFn> conv_slot{"conv"};
-kernels::Slot<kernels::ConvBackwardInputFn> input_slot{"conv_backward_input"};
-kernels::Slot<kernels::ConvBackwardWeightFn> weight_slot{"conv_backward_weight"};
+// Those that work with channels last are on the CPU.
+enum Kernel : uint8_t { kRowMajor, kChannelsLast, kDepthwise };
+using ConvSlot = kernels::Slot<kernels::ConvFn>;
+using InputSlot = kernels::Slot<kernels::ConvBackwardInputFn>;
+using WeightSlot = kernels::Slot<kernels::ConvBackwardWeightFn>;
+ConvSlot conv_slots[]{ConvSlot("conv"), ConvSlot("conv_channels_last"), ConvSlot("conv_depthwise")};
+InputSlot input_slots[]{InputSlot("conv_backward_input"), InputSlot("conv_channels_last_backward_input"),
+                        InputSlot("conv_depthwise_backward_input")};
+WeightSlot weight_slots[]{WeightSlot("conv_backward_weight"),
+                          WeightSlot("conv_channels_last_backward_weight"),
+                          WeightSlot("conv_depthwise_backward_weight")};
+
+struct ConvPlan : kernels::ConvPlan {
+  MemoryFormat format;  // of the results
+  Kernel kernel_used;   // where it works in another layout, the results are copied
+  MemoryFormat kernel_format() const {
+    return kernel_used == kRowMajor ? MemoryFormat::Contiguous : MemoryFormat::ChannelsLast;
+  }
+};
+
+// As PyTorch does: in the layout of the images or of the weight.
+void choose_layout(ConvPlan& p, const Tensor& x, const Tensor& w) {
+  if (x.ndim() != 4 || !(suggests_channels_last(x) || suggests_channels_last(w))) return;
+  p.format = MemoryFormat::ChannelsLast;
+  if (x.device().is_cuda()) return;
+  const int64_t narrowest = std::min(p.in_channels, p.out_channels) / p.groups;
+  if (p.groups == 1 || narrowest >= 8)
+    p.kernel_used = kChannelsLast;
+  else if (p.in_channels == p.groups && p.out_channels == p.groups)
+    p.kernel_used = kDepthwise;
+}
 
 // ---- the three products ---------------------------------------------------------------------------------
 
@@ -87,13 +115,22 @@ bool has_terms(const Tensor& out, const Tensor& a, const Tensor& b, const Tensor
   return false;
 }
 
+// Lets `launch(result, a, b)` compute `out` from the operands, all in the layout of the kernel.
+template <class F>
+void compute(const ConvPlan& p, const Tensor& out, const Tensor& a, const Tensor& b, F&& launch) {
+  const MemoryFormat format = p.kernel_format();
+  Tensor result = p.format == format ? out : empty_in(out.sizes(), options_of(out), format);
+  launch(Launch(out.device()), result.data(), raw_in(a, format).data(), raw_in(b, format).data());
+  if (!result.same(out)) raw_copy(out, result);
+}
+
 Tensor conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvPlan& p) {
-  Tensor out = empty(output_sizes(p, x.ndim()), options_of(x));
+  Tensor out = empty_in(output_sizes(p, x.ndim()), options_of(x), p.format);
   if (has_terms(out, x, w, bias)) {
-    Launch launch(x.device());
-    Tensor dense = raw_contiguous(x), kernel = raw_contiguous(w),
-           row = bias.defined() ? raw_contiguous(bias) : bias;
-    conv_slot(launch, p, out.data(), dense.data(), kernel.data(), row.defined() ? row.data() : nullptr);
+    Tensor row = bias.defined() ? raw_contiguous(bias) : bias;
+    compute(p, out, x, w, [&](const Launch& launch, void* to, const void* from, const void* kernel) {
+      conv_slots[p.kernel_used](launch, p, to, from, kernel, row.defined() ? row.data() : nullptr);
+    });
   }
   if (needs_grad(x, w, bias)) {
     Ref<Node> n = bias.defined() ? record(kConv, x, w, bias) : record(kConv, x, w);
@@ -104,12 +141,11 @@ Tensor conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvPlan
 }
 
 Tensor conv_input(const Tensor& g, const Tensor& w, const ConvPlan& p) {
-  Tensor out = empty(input_sizes(p, g.ndim()), options_of(g));
-  if (has_terms(out, g, w)) {
-    Launch launch(g.device());
-    Tensor dense = raw_contiguous(g), kernel = raw_contiguous(w);
-    input_slot(launch, p, out.data(), dense.data(), kernel.data());
-  }
+  Tensor out = empty_in(input_sizes(p, g.ndim()), options_of(g), p.format);
+  if (has_terms(out, g, w))
+    compute(p, out, g, w, [&](const Launch& launch, void* to, const void* from, const void* kernel) {
+      input_slots[p.kernel_used](launch, p, to, from, kernel);
+    });
   if (needs_grad(g, w)) {
     Ref<Node> n = record(kConvInput, g, w);
     save_operands(n, g, w, p);
@@ -119,12 +155,11 @@ Tensor conv_input(const Tensor& g, const Tensor& w, const ConvPlan& p) {
 }
 
 Tensor conv_weight(const Tensor& g, const Tensor& x, const ConvPlan& p) {
-  Tensor out = empty(weight_sizes(p, g.ndim()), options_of(g));
-  if (has_terms(out, g, x)) {
-    Launch launch(g.device());
-    Tensor dense_g = raw_contiguous(g), dense_x = raw_contiguous(x);
-    weight_slot(launch, p, out.data(), dense_g.data(), dense_x.data());
-  }
+  Tensor out = empty_in(weight_sizes(p, g.ndim()), options_of(g), p.format);
+  if (has_terms(out, g, x))
+    compute(p, out, g, x, [&](const Launch& launch, void* to, const void* up, const void* from) {
+      weight_slots[p.kernel_used](launch, p, to, up, from);
+    });
   if (needs_grad(g, x)) {
     Ref<Node> n = record(kConvWeight, g, x);
     save_operands(n, g, x, p);
@@ -231,6 +266,7 @@ Tensor convolve(const char* op, int64_t spatial, const Tensor& x, const Tensor& 
     p.in[to] = size;
     p.out[to] = (padded - reach) / s.stride[d] + 1;
   }
+  choose_layout(p, x, w);
   return conv(x, w, bias ? *bias : Tensor(), p);
 }
 
@@ -270,8 +306,9 @@ Tensor convolve_deep(const Tensor& x, const Tensor& w, const OptTensor& bias, co
       {{s.stride[1], s.stride[2]}, {s.padding[1], s.padding[2]}, {s.dilation[1], s.dilation[2]}, s.groups},
       {after[1], after[2]});
   Shape sizes{out_depth, batch};
-  sizes.append(out.sizes().begin() + 1, out.sizes().end());
-  return permute(reshape(out, sizes), Shape{1, 2, 0, 3, 4});
+  sizes.append(total.sizes().begin() + 1, total.sizes().end());
+  Tensor out = permute(reshape(total, sizes), Shape{1, 2, 0, 3, 4});
+  return suggests_channels_last(x) ? contiguous_in(out, MemoryFormat::ChannelsLast3d) : out;
 }
 
 template <int Spatial>
@@ -382,6 +419,7 @@ Tensor transpose_convolve(const char* op, int64_t spatial, const Tensor& x, cons
              ": calculated output size in dim ", 2 + d, " is ", p.in[to], ", too small, for input ",
              x.sizes());
   }
+  choose_layout(p, x, w);
   Tensor out = conv_input(x, w, p);
   if (!bias) return out;
   Shape column(static_cast<size_t>(spatial + 1), 1);
@@ -430,6 +468,7 @@ Tensor transpose_convolve_deep(const Tensor& x, const Tensor& w, const OptTensor
     if (!part.defined())
       part = zeros(Shape{batch, out_channels, last.sizes()[2], last.sizes()[3]}, options_of(x));
   Tensor out = stack(parts, 2);
+  if (suggests_channels_last(x)) out = contiguous_in(out, MemoryFormat::ChannelsLast3d);
   return bias ? out + reshape(*bias, Shape{out_channels, 1, 1, 1}) : out;
 }
 

@@ -19,12 +19,22 @@ Tensor clone_as(const Tensor& x, Tensor out) {
   if (needs_grad(x)) set_history(out, record(kClone, x));
   return out;
 }
-Tensor clone_impl(const Tensor& x) { return clone_as(x, empty_like_layout(x, x.dtype())); }
-using Format = std::optional<std::string_view>;  // memory_format: not looked at, all layouts are strided
-Tensor clone_format_impl(const Tensor& x, Format) { return clone(x); }
-Tensor contiguous_format_impl(const Tensor& x, Format) { return contiguous(x); }
+Tensor clone_in(const Tensor& x, MemoryFormat format) {
+  return clone_as(x, empty_like_in("clone", x, options_of(x), format));
+}
+Tensor clone_impl(const Tensor& x) { return clone_in(x, MemoryFormat::Preserve); }
+using Format = std::optional<std::string_view>;
+Tensor clone_format_impl(const Tensor& x, Format format) {
+  return clone_in(x, memory_format("clone", format, MemoryFormat::Preserve));
+}
 Tensor contiguous_impl(const Tensor& x) {
   return x.is_contiguous() ? x : clone_as(x, empty(x.sizes(), options_of(x)));
+}
+Tensor contiguous_format_impl(const Tensor& x, Format name) {
+  const MemoryFormat format = memory_format("contiguous", name, MemoryFormat::Contiguous);
+  WT_CHECK(format != MemoryFormat::Preserve || x.is_contiguous(), Error,
+           "contiguous: preserve memory format is unsupported by the contiguous operator");
+  return contiguous_in(x, format);
 }
 
 // ---- conversion ----------------------------------------------------------------------------------------
@@ -39,16 +49,17 @@ void to_backward(Node& n, Gradients& g) {
 }
 constexpr NodeType kTo{"ToCopyBackward0", to_backward};
 
-Tensor to_impl(const Tensor& x, std::optional<Device> device, std::optional<DType> dtype, bool copy,
-               bool non_blocking) {
+Tensor to_in(const Tensor& x, std::optional<Device> device, std::optional<DType> dtype, bool copy,
+             bool non_blocking, MemoryFormat format) {
   DType t = dtype.value_or(x.dtype());
   Device d = device.value_or(x.device());
-  if (!copy && t == x.dtype() && d == x.device()) return x;
+  const bool stays = format == MemoryFormat::Preserve || format == suggested_format(x);
+  if (!copy && t == x.dtype() && d == x.device() && stays) return x;
   warn_of_loss(x.dtype(), t);
   // A copy that the host does not wait for needs page-locked memory to arrive in.
-  Tensor out = d == x.device()                                      ? empty_like_layout(x, t)
-               : non_blocking && d.is_cpu() && x.device().is_cuda() ? empty_pinned(x.sizes(), t)
-                                                                    : empty(x.sizes(), {t, d});
+  Tensor out = non_blocking && stays && x.is_contiguous() && d.is_cpu() && x.device().is_cuda()
+                   ? empty_pinned(x.sizes(), t)
+                   : empty_like_in("to", x, {t, d}, format);
   raw_copy(out, x, non_blocking);
   if (needs_grad(x) && is_differentiable(t)) {
     Ref<Node> n = record(kTo, x);
@@ -58,31 +69,39 @@ Tensor to_impl(const Tensor& x, std::optional<Device> device, std::optional<DTyp
   return out;
 }
 
+Tensor to_impl(const Tensor& x, std::optional<Device> device, std::optional<DType> dtype, bool copy,
+               bool non_blocking) {
+  return to_in(x, device, dtype, copy, non_blocking, MemoryFormat::Preserve);
+}
+
 // The forms of Tensor.to.
 using OptDevice = std::optional<Device>;
 using OptDType = std::optional<DType>;
+MemoryFormat format_of(Format name) { return memory_format("to", name, MemoryFormat::Preserve); }
 Tensor to_device_impl(const Tensor& x, OptDevice device, OptDType dtype, bool non_blocking, bool copy,
-                      Format) {
-  return to(x, device, dtype, copy, non_blocking);
+                      Format format) {
+  return to_in(x, device, dtype, copy, non_blocking, format_of(format));
 }
-Tensor to_dtype_impl(const Tensor& x, DType dtype, bool non_blocking, bool copy, Format) {
-  return to(x, std::nullopt, dtype, copy, non_blocking);
+Tensor to_dtype_impl(const Tensor& x, DType dtype, bool non_blocking, bool copy, Format format) {
+  return to_in(x, std::nullopt, dtype, copy, non_blocking, format_of(format));
 }
-Tensor to_other_impl(const Tensor& x, const Tensor& other, bool non_blocking, bool copy, Format) {
-  return to(x, other.device(), other.dtype(), copy, non_blocking);
+Tensor to_other_impl(const Tensor& x, const Tensor& other, bool non_blocking, bool copy, Format format) {
+  return to_in(x, other.device(), other.dtype(), copy, non_blocking, format_of(format));
 }
 Tensor type_as_impl(const Tensor& x, const Tensor& other) {
   return to(x, other.device(), other.dtype(), false, false);
 }
-Tensor cpu_impl(const Tensor& x, Format) { return to(x, Device{}, std::nullopt, false, false); }
-Tensor cuda_impl(const Tensor& x, OptDevice device, bool non_blocking, Format) {
+Tensor cpu_impl(const Tensor& x, Format format) {
+  return to_in(x, Device{}, std::nullopt, false, false, format_of(format));
+}
+Tensor cuda_impl(const Tensor& x, OptDevice device, bool non_blocking, Format format) {
   const Device place = device ? *device : resolved(Device{DeviceType::CUDA, -1});
   WT_CHECK(place.is_cuda(), DeviceError, "cuda: Invalid device, must be cuda device, got ", place);
-  return to(x, place, std::nullopt, false, non_blocking);
+  return to_in(x, place, std::nullopt, false, non_blocking, format_of(format));
 }
 template <DType D>
-Tensor convert_impl(const Tensor& x, Format) {
-  return cast(x, D);
+Tensor convert_impl(const Tensor& x, Format format) {
+  return to_in(x, std::nullopt, D, false, false, format_of(format));
 }
 
 // ---- in place ------------------------------------------------------------------------------------------
@@ -178,7 +197,10 @@ Tensor cat_impl(TensorList tensors, int64_t dim) {
     joined.lengths.push_back(t.sizes()[dim]);
     sizes[dim] += t.sizes()[dim];
   }
-  Tensor out = empty(sizes, {kinds.result(), model->device()});
+  MemoryFormat format = suggested_format(*model);
+  for (const Tensor& t : tensors)
+    if (suggested_format(t) != format) format = MemoryFormat::Contiguous;
+  Tensor out = empty_in(sizes, {kinds.result(), model->device()}, format);
   int64_t at = 0;
   for (size_t i = 0; i < tensors.size(); ++i) {
     int64_t n = joined.lengths[i];
@@ -212,6 +234,10 @@ constexpr uint32_t kBoth = kFunction | kMethod;
 
 }  // namespace
 
+Tensor contiguous_in(const Tensor& x, MemoryFormat format) {
+  if (is_contiguous_in(x, format)) return x;
+  return clone_as(x, empty_like_in("contiguous", x, options_of(x), format));
+}
 Tensor cast(const Tensor& x, DType dtype) {
   return x.dtype() == dtype ? x : to(x, std::nullopt, dtype, false, false);
 }
@@ -230,7 +256,8 @@ const Op<Tensor(const Tensor&, Format)> contiguous_format{
     contiguous_format_impl,
     kMethod | kComplex | kPointwise | kLinear,
     {"input", kFormat},
-    "The tensor with its elements in order; itself when they are."},
+    "The tensor with its elements in the order of memory_format, by default row-major; itself when they "
+    "are."},
     clone_format{"clone",
                  clone_format_impl,
                  kBoth | kComplex | kPointwise | kLinear,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "ops/pointwise.h"
+#include "tensor/memory_format.h"
 
 namespace warptape::ops {
 
@@ -10,6 +11,8 @@ extern WT_API const Op<Tensor(const Tensor&, const Scalar&)> fill_;
 extern WT_API const Op<Tensor(const Tensor&, const Tensor&, bool)> copy_;
 extern WT_API const Op<Tensor(const Tensor&, std::optional<Device>, std::optional<DType>, bool, bool)> to;
 extern WT_API const Op<Tensor(TensorList, int64_t)> cat, stack;
+// Recorded copy; x itself when it is contiguous in the format.
+WT_API Tensor contiguous_in(const Tensor& x, MemoryFormat format);
 // Recorded conversion; x itself when it has that dtype.
 WT_API Tensor cast(const Tensor& x, DType dtype);
 

@@ -4,6 +4,7 @@
 
 #include "ops/compose.h"
 #include "ops/random.h"
+#include "tensor/memory_format.h"
 
 namespace warptape::ops {
 namespace {
@@ -49,6 +50,7 @@ constexpr NodeType kDropout{"NativeDropoutBackward0", drop_backward};
 Tensor drop(const Tensor& x, const DropoutData& d) {
   Tensor out = empty(x.sizes(), options_of(x));
   run(out, raw_contiguous(x), d);
+  out = raw_in(out, suggested_format(x));
   if (needs_grad(x)) {
     Ref<Node> n = record(kDropout, x);
     n->emplace<DropoutData>(d);

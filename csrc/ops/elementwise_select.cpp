@@ -34,8 +34,7 @@ Tensor where_launch(const Tensor& c, const PointwiseInput& a, const PointwiseInp
   for (const PointwiseInput& v : values)
     if (!v.tensor && !is_differentiable(result)) check_fits(v.scalar, result);
   const PointwiseInput all[] = {c, a, b};
-  Shape sizes = common_shape("where", all);
-  Tensor out = empty(sizes, {result, common_device("where", all)});
+  Tensor out = pointwise_output("where", all, result);
   run_elementwise(where_slot, compute_dtype(result), out, all);
   return out;
 }

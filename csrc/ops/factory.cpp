@@ -9,6 +9,7 @@
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/view.h"
+#include "tensor/memory_format.h"
 
 namespace warptape::ops {
 namespace {
@@ -16,6 +17,7 @@ namespace {
 TensorOptions options(std::optional<DType> dtype, std::optional<Device> device, DType otherwise) {
   return {dtype.value_or(otherwise), device ? *device : default_device()};
 }
+using Format = std::optional<std::string_view>;
 DType default_dtype() { return rank_context().default_dtype; }
 
 Tensor finish(Tensor out, bool needs_grad) {
@@ -23,8 +25,11 @@ Tensor finish(Tensor out, bool needs_grad) {
   return out;
 }
 
-Tensor empty_impl(IntList size, std::optional<DType> dtype, std::optional<Device> device, bool needs_grad) {
-  return finish(empty(size, options(dtype, device, default_dtype())), needs_grad);
+Tensor empty_impl(IntList size, std::optional<DType> dtype, std::optional<Device> device, bool needs_grad,
+                  Format format) {
+  return finish(empty_in(size, options(dtype, device, default_dtype()),
+                         memory_format("empty", format, MemoryFormat::Contiguous)),
+                needs_grad);
 }
 Tensor zeros_impl(IntList size, std::optional<DType> dtype, std::optional<Device> device, bool needs_grad) {
   return finish(zeros(size, options(dtype, device, default_dtype())), needs_grad);
@@ -65,28 +70,25 @@ Tensor empty_strided_impl(IntList size, IntList stride, std::optional<DType> dty
   return finish(empty_strided(size, stride, options(dtype, device, default_dtype())), needs_grad);
 }
 
-Tensor like(const Tensor& x, std::optional<DType> dtype, std::optional<Device> device) {
-  DType t = dtype.value_or(x.dtype());
-  if (!device || *device == x.device()) return empty_like_layout(x, t);
-  return empty(x.sizes(), {t, *device});
+Tensor like(const char* op, const Tensor& x, std::optional<DType> dtype, std::optional<Device> device,
+            Format format) {
+  return empty_like_in(op, x, {dtype.value_or(x.dtype()), device.value_or(x.device())},
+                       memory_format(op, format, MemoryFormat::Preserve));
 }
 Tensor empty_like_impl(const Tensor& x, std::optional<DType> dtype, std::optional<Device> device,
-                       bool needs_grad) {
-  return finish(like(x, dtype, device), needs_grad);
+                       bool needs_grad, Format format) {
+  return finish(like("empty_like", x, dtype, device, format), needs_grad);
 }
 Tensor full_like_impl(const Tensor& x, const Scalar& value, std::optional<DType> dtype,
-                      std::optional<Device> device, bool needs_grad) {
-  Tensor out = like(x, dtype, device);
+                      std::optional<Device> device, bool needs_grad, Format format) {
+  Tensor out = like("full_like", x, dtype, device, format);
   raw_fill(out, value);
   return finish(out, needs_grad);
 }
-Tensor zeros_like_impl(const Tensor& x, std::optional<DType> dtype, std::optional<Device> device,
-                       bool needs_grad) {
-  return full_like_impl(x, 0, dtype, device, needs_grad);
-}
-Tensor ones_like_impl(const Tensor& x, std::optional<DType> dtype, std::optional<Device> device,
-                      bool needs_grad) {
-  return full_like_impl(x, 1, dtype, device, needs_grad);
+template <int Value>
+Tensor number_like_impl(const Tensor& x, std::optional<DType> dtype, std::optional<Device> device,
+                        bool needs_grad, Format format) {
+  return full_like_impl(x, Value, dtype, device, needs_grad, format);
 }
 
 Tensor new_empty_impl(const Tensor& x, IntList size, std::optional<DType> dtype, std::optional<Device> device,
@@ -297,15 +299,18 @@ Tensor eye_impl(int64_t n, std::optional<int64_t> m, std::optional<DType> dtype,
 
 #define WT_OPTIONS \
   {"dtype", none, kKeywordOnly}, {"device", none, kKeywordOnly}, { "requires_grad", false, kKeywordOnly }
+#define WT_FORMATTED \
+  WT_OPTIONS, { "memory_format", none, kKeywordOnly }
 using OptDType = std::optional<DType>;
 using OptDevice = std::optional<Device>;
 
-const Op<Tensor(IntList, OptDType, OptDevice, bool)> empty_op("empty", empty_impl,
+const Op<Tensor(IntList, OptDType, OptDevice, bool, Format)> empty_op(
+    "empty", empty_impl, kFunction | kOut | kComplex, {{"size", kVarArgs}, WT_FORMATTED},
+    "A tensor with whatever the memory holds.");
+const Op<Tensor(IntList, OptDType, OptDevice, bool)> zeros_op("zeros", zeros_impl,
                                                               kFunction | kOut | kComplex,
                                                               {{"size", kVarArgs}, WT_OPTIONS},
-                                                              "A tensor with whatever the memory holds."),
-    zeros_op("zeros", zeros_impl, kFunction | kOut | kComplex, {{"size", kVarArgs}, WT_OPTIONS},
-             "A tensor of 0."),
+                                                              "A tensor of 0."),
     ones_op("ones", ones_impl, kFunction | kOut | kComplex, {{"size", kVarArgs}, WT_OPTIONS},
             "A tensor of 1.");
 const Op<Tensor(IntList, const Scalar&, OptDType, OptDevice, bool)> full_op(
@@ -322,15 +327,15 @@ const Op<Tensor(const Scalar&, OptDType, OptDevice, bool)> scalar_tensor_op("sca
                                                                             kFunction | kComplex,
                                                                             {"s", WT_OPTIONS},
                                                                             "A number as a 0-dim tensor.");
-const Op<Tensor(const Tensor&, OptDType, OptDevice, bool)> empty_like_op(
-    "empty_like", empty_like_impl, kFunction | kComplex | kPointwise, {"input", WT_OPTIONS},
+const Op<Tensor(const Tensor&, OptDType, OptDevice, bool, Format)> empty_like_op(
+    "empty_like", empty_like_impl, kFunction | kComplex | kPointwise, {"input", WT_FORMATTED},
     "empty with input's sizes, dtype and layout."),
-    zeros_like_op("zeros_like", zeros_like_impl, kFunction | kComplex | kPointwise, {"input", WT_OPTIONS},
-                  "zeros with input's sizes, dtype and layout."),
-    ones_like_op("ones_like", ones_like_impl, kFunction | kComplex | kPointwise, {"input", WT_OPTIONS},
+    zeros_like_op("zeros_like", number_like_impl<0>, kFunction | kComplex | kPointwise,
+                  {"input", WT_FORMATTED}, "zeros with input's sizes, dtype and layout."),
+    ones_like_op("ones_like", number_like_impl<1>, kFunction | kComplex | kPointwise, {"input", WT_FORMATTED},
                  "ones with input's sizes, dtype and layout.");
-const Op<Tensor(const Tensor&, const Scalar&, OptDType, OptDevice, bool)> full_like_op(
-    "full_like", full_like_impl, kFunction | kComplex | kPointwise, {"input", "fill_value", WT_OPTIONS},
+const Op<Tensor(const Tensor&, const Scalar&, OptDType, OptDevice, bool, Format)> full_like_op(
+    "full_like", full_like_impl, kFunction | kComplex | kPointwise, {"input", "fill_value", WT_FORMATTED},
     "full with input's sizes, dtype and layout.");
 const Op<Tensor(const Tensor&, IntList, OptDType, OptDevice, bool)> new_empty_op(
     "new_empty", new_empty_impl, kMethod | kComplex | kToSizes, {"input", {"size", kVarArgs}, WT_OPTIONS},

@@ -1,5 +1,6 @@
 // What tensors and dtypes say of themselves.
 #include "ops/op.h"
+#include "tensor/memory_format.h"
 
 namespace warptape::ops {
 namespace {
@@ -17,7 +18,9 @@ int64_t get_device(const Tensor& x) { return x.device().is_cuda() ? x.device().i
 int64_t element_size(const Tensor& x) { return static_cast<int64_t>(x.itemsize()); }
 int64_t storage_offset(const Tensor& x) { return x.offset(); }
 int64_t data_ptr(const Tensor& x) { return static_cast<int64_t>(reinterpret_cast<intptr_t>(x.data())); }
-bool is_contiguous_impl(const Tensor& x, std::optional<std::string_view>) { return x.is_contiguous(); }
+bool is_contiguous_impl(const Tensor& x, std::optional<std::string_view> format) {
+  return is_contiguous_in(x, memory_format("is_contiguous", format, MemoryFormat::Contiguous));
+}
 bool is_signed(const Tensor& x) { return x.dtype() != DType::Bool && x.dtype() != DType::UInt8; }
 bool is_nonzero(const Tensor& x) {
   WT_CHECK(x.numel() > 0, ShapeError, "is_nonzero: Boolean value of Tensor with no values is ambiguous");
@@ -78,7 +81,7 @@ const Op<bool(const Tensor&, std::optional<std::string_view>)> is_contiguous_op{
     is_contiguous_impl,
     kMethod | kComplex,
     {"input", {"memory_format", none}},
-    "Whether elements lie in row-major order without gaps."};
+    "Whether elements lie without gaps in the order of memory_format, by default row-major."};
 const ToBool is_signed_op{"is_signed",
                           is_signed,
                           kFunction | kMethod | kComplex,

@@ -9,6 +9,7 @@
 #include "ops/elementwise.h"
 #include "ops/gather.h"
 #include "ops/pool.h"
+#include "ops/view.h"
 
 namespace warptape::ops {
 namespace {
@@ -69,15 +70,16 @@ constexpr NodeType kResample{"UpsampleBackward0", resample_backward};
 Tensor resample(const Tensor& x, int64_t dim, const Table& table, const Table& back) {
   Shape sizes = x.sizes();
   sizes[dim] = table.out;
-  Tensor out = empty(sizes, options_of(x));
+  const MemoryFormat format = suggested_format(x);
+  Tensor out = empty_in(sizes, options_of(x), format);
   if (out.numel() && !out.is_meta()) {
-    Tensor from = raw_contiguous(x);
-    const IntList all = x.sizes();
+    Tensor from = raw_in(x, format);
+    const int64_t inner = out.strides()[dim];
     kernels::ResamplePlan p{x.dtype(),
-                            numel_of(all.first(static_cast<size_t>(dim))),
+                            x.numel() / (table.in * inner),
                             table.in,
                             table.out,
-                            numel_of(all.subspan(static_cast<size_t>(dim) + 1)),
+                            inner,
                             table.first.data_as<int64_t>(),
                             table.place.data_as<int64_t>(),
                             table.weight.data_as<double>()};
@@ -180,6 +182,13 @@ Tensor nearest_places(int64_t in, int64_t n, T step, bool exact) {
 }
 
 Tensor nearest(const Tensor& x, int64_t dim, int64_t n, double step, bool exact) {
+  // The kernel sees row-major tensors: channels last are such with the channels as their last dim.
+  if (suggests_channels_last(x)) {
+    const bool image = x.ndim() == 4;
+    const Shape last = image ? Shape{0, 2, 3, 1} : Shape{0, 2, 3, 4, 1},
+                back = image ? Shape{0, 3, 1, 2} : Shape{0, 4, 1, 2, 3};
+    return permute(nearest(permute(x, last), dim - 1, n, step, exact), back);
+  }
   const int64_t in = x.sizes()[dim];
   if (x.is_meta()) return index_select(x, dim, empty(Shape{n}, {DType::Int64, x.device()}));
   Tensor places = x.dtype() == DType::Float64 ? nearest_places<double>(in, n, step, exact)

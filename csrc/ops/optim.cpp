@@ -5,6 +5,7 @@
 
 #include "kernels/multi_tensor.h"
 #include "ops/compose.h"
+#include "tensor/memory_format.h"
 
 namespace warptape::ops {
 namespace {
@@ -14,22 +15,6 @@ kernels::Slot<kernels::FusedSgdFn> fused_sgd_slot("fused_sgd");
 kernels::Slot<kernels::ListNormFn> list_norm_slot("list_norm");
 kernels::Slot<kernels::ListScaleFn> list_scale_slot("list_scale");
 kernels::Slot<kernels::ListAddFn> list_add_slot("list_add");
-
-// Whether the elements fill a block without gaps, in some order of the dims.
-bool is_dense(const Tensor& t) {
-  if (t.is_contiguous()) return true;
-  Shape order;
-  for (int64_t d = 0; d < t.ndim(); ++d)
-    if (t.sizes()[d] != 1) order.push_back(d);
-  std::sort(order.begin(), order.end(),
-            [&](int64_t a, int64_t b) { return t.strides()[a] < t.strides()[b]; });
-  int64_t expect = 1;
-  for (int64_t d : order) {
-    if (t.strides()[d] != expect) return false;
-    expect *= t.sizes()[d];
-  }
-  return true;
-}
 
 // The tensors that belong together, as memory in one order: themselves where they have one dense layout, else
 // contiguous copies that are written back at the end.

@@ -6,6 +6,7 @@
 
 #include "kernels/elementwise.h"
 #include "ops/compose.h"
+#include "tensor/memory_format.h"
 
 namespace warptape::ops {
 namespace {
@@ -78,21 +79,6 @@ PadPlan plan_of(const Padding& p, DType dtype) {
 
 // ---- constant ------------------------------------------------------------------------------------------
 
-// An output whose dims lie in memory in x's order (channels last stay last).
-Tensor empty_in_order_of(const Tensor& x, const Shape& sizes) {
-  if (x.is_contiguous()) return empty(sizes, options_of(x));
-  SmallVector<int, 8> order;
-  for (int d = 0; d < x.ndim(); ++d) order.push_back(d);
-  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return x.strides()[a] < x.strides()[b]; });
-  Shape strides(sizes.size(), 1);
-  int64_t next = 1;
-  for (int d : order) {
-    strides[d] = next;
-    next *= std::max(sizes[d], int64_t{1});
-  }
-  return empty_strided(sizes, strides, options_of(x));
-}
-
 // The part of t that is left without `less` at the beginning of every dim, of the given sizes.
 Tensor inner(const Tensor& t, const Shape& less, const Shape& sizes) {
   int64_t offset = t.offset();
@@ -129,7 +115,8 @@ bool only_last_dims(const Widths& w) {
 }
 
 Tensor pad_constant(const Tensor& x, const Widths& w, const Scalar& value) {
-  Tensor out = empty_in_order_of(x, padded_sizes(x, w));
+  const Shape sizes = padded_sizes(x, w);
+  Tensor out = empty_strided(sizes, ordered_strides(sizes, {&x.strides(), 1}), options_of(x));
   if (out.numel() && !out.is_meta()) {
     if (x.is_contiguous() && only_last_dims(w)) {
       const Tensor element = scalar_tensor(value, x.dtype());
@@ -173,6 +160,7 @@ Tensor pad_by_index(const Tensor& given, const Padding& p) {
     Tensor x = raw_contiguous(given);
     pad_slot(Launch(x.device()), out.view(), x.view(), plan_of(p, x.dtype()));
   }
+  out = raw_in(out, suggested_format(given));
   return with_history(out, kByIndex[static_cast<int>(p.mode) - 1], given, p);
 }
 
@@ -183,6 +171,7 @@ void by_index_backward(Node& n, Gradients& g) {
     Tensor dout = raw_contiguous(g[0]);
     pad_backward_slot(Launch(dx.device()), dx.view(), dout.view(), plan_of(p, dx.dtype()));
   }
+  dx = raw_in(dx, suggested_format(g[0]));
   g.set(0, with_history(dx, kByIndexBackward, g[0], p));
 }
 

@@ -1,5 +1,7 @@
 #include "ops/pointwise.h"
 
+#include "tensor/memory_format.h"
+
 namespace warptape {
 namespace {
 
@@ -13,26 +15,6 @@ DType result_of(ResultRule rule, DType promoted) {
   if (rule == ResultRule::Bool) return DType::Bool;
   if (rule == ResultRule::Float && !is_differentiable(promoted)) return rank_context().default_dtype;
   return promoted;
-}
-
-Tensor make_output(const char* op, std::span<const PointwiseInput> inputs, DType dtype) {
-  const Tensor* first = nullptr;
-  bool same = true;
-  for (const auto& in : inputs) {
-    if (!in.tensor) continue;
-    if (!first) {
-      first = in.tensor;
-    } else {
-      same &= in.tensor->sizes() == first->sizes() && in.tensor->device() == first->device();
-    }
-  }
-  if (same) return empty_like_layout(*first, dtype);
-  Shape sizes = common_shape(op, inputs);
-  Device device = common_device(op, inputs);
-  for (const auto& in : inputs)
-    if (in.tensor && in.tensor->sizes() == sizes && in.tensor->device() == device)
-      return empty_like_layout(*in.tensor, dtype);
-  return empty(sizes, {dtype, device});
 }
 
 }  // namespace
@@ -78,13 +60,36 @@ Shape common_shape(const char* op, std::span<const PointwiseInput> inputs) {
   return out;
 }
 
+Tensor pointwise_output(const char* op, std::span<const PointwiseInput> inputs, DType dtype) {
+  const Tensor* first = nullptr;
+  bool same = true, contiguous = true, one_order = true;
+  for (const auto& in : inputs) {
+    if (!in.tensor) continue;
+    contiguous &= in.tensor->is_contiguous();
+    if (!first) {
+      first = in.tensor;
+    } else {
+      same &= in.tensor->sizes() == first->sizes() && in.tensor->device() == first->device();
+      one_order &= in.tensor->strides() == first->strides();
+    }
+  }
+  if (same && (contiguous || one_order)) return empty_like_layout(*first, dtype);
+  Shape sizes = common_shape(op, inputs);
+  const TensorOptions options{dtype, common_device(op, inputs)};
+  if (contiguous) return empty(sizes, options);
+  SmallVector<Shape, 3> strides;
+  for (const auto& in : inputs)
+    if (in.tensor) strides.push_back(broadcast_strides(in.tensor->sizes(), in.tensor->strides(), sizes));
+  return empty_strided(sizes, ordered_strides(sizes, {strides.begin(), strides.end()}), options);
+}
+
 Tensor pointwise(const char* op, ElementwiseSlot& slot, ResultRule rule,
                  std::initializer_list<PointwiseInput> inputs, kernels::IndexFault* fault) {
   std::span<const PointwiseInput> in{inputs.begin(), inputs.size()};
   // The common case, two tensors of one dtype, needs no promotion.
   DType promoted = in.size() == 1 ? in[0].tensor->dtype() : promoted_dtype(in);
   DType result = result_of(rule, promoted);
-  Tensor out = make_output(op, in, result);
+  Tensor out = pointwise_output(op, in, result);
   run_elementwise(slot, compute_of(rule, promoted, result), out, in, fault);
   return out;
 }

@@ -30,7 +30,9 @@ void save_operand(Node& node, const T& operand, bool needed) {
   if constexpr (std::is_same_v<T, Tensor>) node.save(needed ? operand : Tensor());
 }
 
-// One elementwise launch into a fresh output (laid out as the first input that has the output's shape).
+// A new tensor of the common shape and device, whose dims lie in memory as those of the inputs.
+WT_API Tensor pointwise_output(const char* op, std::span<const PointwiseInput> inputs, DType dtype);
+// One elementwise launch into a fresh output.
 WT_API Tensor pointwise(const char* op, ElementwiseSlot& slot, ResultRule rule,
                         std::initializer_list<PointwiseInput> inputs, kernels::IndexFault* fault = nullptr);
 // The same into `self`, which must have the broadcast shape and a dtype that the result can be cast to. Bumps

@@ -6,15 +6,23 @@
 #include "ops/activation.h"
 #include "ops/elementwise.h"
 #include "ops/view.h"
+#include "tensor/memory_format.h"
 
 namespace warptape::ops {
 namespace {
 
 using kernels::PoolPlan;
-kernels::Slot<kernels::MaxPoolFn> max_slot{"max_pool"};
-kernels::Slot<kernels::MaxPoolBackwardFn> max_backward_slot{"max_pool_backward"};
-kernels::Slot<kernels::MaxPoolGatherFn> gather_slot{"max_pool_gather"};
-kernels::Slot<kernels::AvgPoolFn> avg_slot{"avg_pool"}, avg_backward_slot{"avg_pool_backward"};
+using MaxSlot = kernels::Slot<kernels::MaxPoolFn>;
+using MaxBackwardSlot = kernels::Slot<kernels::MaxPoolBackwardFn>;
+using GatherSlot = kernels::Slot<kernels::MaxPoolGatherFn>;
+using AvgSlot = kernels::Slot<kernels::AvgPoolFn>;
+// By layout: row-major, channels last.
+MaxSlot max_slots[]{MaxSlot("max_pool"), MaxSlot("max_pool_channels_last")};
+MaxBackwardSlot max_backward_slots[]{MaxBackwardSlot("max_pool_backward"),
+                                     MaxBackwardSlot("max_pool_channels_last_backward")};
+GatherSlot gather_slots[]{GatherSlot("max_pool_gather"), GatherSlot("max_pool_channels_last_gather")};
+AvgSlot avg_slots[]{AvgSlot("avg_pool"), AvgSlot("avg_pool_channels_last")};
+AvgSlot avg_backward_slots[]{AvgSlot("avg_pool_backward"), AvgSlot("avg_pool_channels_last_backward")};
 
 // Sizes of `like` with the plan's output (or input) sizes at the end.
 Shape ending(const Shape& like, const int64_t* sizes, int64_t spatial) {
@@ -26,15 +34,17 @@ Shape ending(const Shape& like, const int64_t* sizes, int64_t spatial) {
 struct Pooling {
   PoolPlan plan;
   int64_t spatial;
+  MemoryFormat format;  // of inputs, results and indices
+  bool last() const { return format != MemoryFormat::Contiguous; }
   Shape out_sizes(const Shape& in) const { return ending(in, plan.out, spatial); }
   Shape in_sizes(const Shape& out) const { return ending(out, plan.in, spatial); }
 };
 
-// Runs f(launch, contiguous x) unless there is nothing to do.
+// Runs f(launch, x in the layout of the plan) unless there is nothing to do.
 template <class F>
-void launch_on(const Tensor& out, const Tensor& x, F&& f) {
+void launch_on(const Pooling& p, const Tensor& out, const Tensor& x, F&& f) {
   if (out.is_meta() || out.numel() == 0) return;
-  Tensor dense = raw_contiguous(x);
+  Tensor dense = raw_in(x, p.format);
   f(launch_context(x.device()), dense);
 }
 
@@ -61,26 +71,27 @@ Tensor recorded(const NodeType& type, Tensor out, const Tensor& x, const Tensor&
 }
 
 Tensor max_scatter(const Tensor& g, const Tensor& indices, const Pooling& p) {
-  Tensor out = empty(p.in_sizes(g.sizes()), options_of(g));
-  launch_on(out, g, [&](const auto& ctx, const Tensor& dense) {
-    max_backward_slot(ctx, p.plan, out.data(), dense.data(), indices.data_as<int64_t>());
+  Tensor out = empty_in(p.in_sizes(g.sizes()), options_of(g), p.format);
+  launch_on(p, out, g, [&](const auto& ctx, const Tensor& dense) {
+    max_backward_slots[p.last()](ctx, p.plan, out.data(), dense.data(), indices.data_as<int64_t>());
   });
   return recorded(kScatter, std::move(out), g, indices, p);
 }
 
 Tensor max_gather(const Tensor& x, const Tensor& indices, const Pooling& p) {
-  Tensor out = empty(p.out_sizes(x.sizes()), options_of(x));
-  launch_on(out, x, [&](const auto& ctx, const Tensor& dense) {
-    gather_slot(ctx, p.plan, out.data(), dense.data(), indices.data_as<int64_t>());
+  Tensor out = empty_in(p.out_sizes(x.sizes()), options_of(x), p.format);
+  launch_on(p, out, x, [&](const auto& ctx, const Tensor& dense) {
+    gather_slots[p.last()](ctx, p.plan, out.data(), dense.data(), indices.data_as<int64_t>());
   });
   return recorded(kGather, std::move(out), x, indices, p);
 }
 
 std::tuple<Tensor, Tensor> max_pool(const Tensor& x, const Pooling& p) {
   Shape sizes = p.out_sizes(x.sizes());
-  Tensor out = empty(sizes, options_of(x)), indices = empty(sizes, {DType::Int64, x.device()});
-  launch_on(out, x, [&](const auto& ctx, const Tensor& dense) {
-    max_slot(ctx, p.plan, out.data(), indices.data_as<int64_t>(), dense.data());
+  Tensor out = empty_in(sizes, options_of(x), p.format),
+         indices = empty_in(sizes, {DType::Int64, x.device()}, p.format);
+  launch_on(p, out, x, [&](const auto& ctx, const Tensor& dense) {
+    max_slots[p.last()](ctx, p.plan, out.data(), indices.data_as<int64_t>(), dense.data());
   });
   out = recorded(p.spatial == 1 ? kMax1 : p.spatial == 2 ? kMax2 : kMax3, std::move(out), x, indices, p);
   return {std::move(out), std::move(indices)};
@@ -115,16 +126,17 @@ Tensor recorded(const NodeType& type, Tensor out, const Tensor& x, const Pooling
 }
 
 Tensor average(const NodeType& type, const Tensor& x, const Pooling& p) {
-  Tensor out = empty(p.out_sizes(x.sizes()), options_of(x));
-  launch_on(out, x,
-            [&](const auto& ctx, const Tensor& dense) { avg_slot(ctx, p.plan, out.data(), dense.data()); });
+  Tensor out = empty_in(p.out_sizes(x.sizes()), options_of(x), p.format);
+  launch_on(p, out, x, [&](const auto& ctx, const Tensor& dense) {
+    avg_slots[p.last()](ctx, p.plan, out.data(), dense.data());
+  });
   return recorded(type, std::move(out), x, p);
 }
 
 Tensor spread(const Tensor& g, const Pooling& p) {
-  Tensor out = empty(p.in_sizes(g.sizes()), options_of(g));
-  launch_on(out, g, [&](const auto& ctx, const Tensor& dense) {
-    avg_backward_slot(ctx, p.plan, out.data(), dense.data());
+  Tensor out = empty_in(p.in_sizes(g.sizes()), options_of(g), p.format);
+  launch_on(p, out, g, [&](const auto& ctx, const Tensor& dense) {
+    avg_backward_slots[p.last()](ctx, p.plan, out.data(), dense.data());
   });
   return recorded(kSpread, std::move(out), g, p);
 }
@@ -162,6 +174,10 @@ Pooling start(const char* op, const Tensor& x, int64_t spatial, Takes takes) {
   p.plan.dtype = x.dtype();
   p.plan.planes = 1;
   for (int64_t d = 0; d < x.ndim() - spatial; ++d) p.plan.planes *= x.sizes()[d];
+  if (x.ndim() == spatial + 2 && !x.device().is_cuda()) {
+    p.format = suggested_format(x);
+    p.plan.channels = x.sizes()[1];
+  }
   for (int d = 0; d < 3; ++d)
     p.plan.in[d] = p.plan.out[d] = p.plan.kernel[d] = p.plan.stride[d] = p.plan.dilation[d] = 1;
   for (int64_t d = 0; d < spatial; ++d) {

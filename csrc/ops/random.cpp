@@ -14,6 +14,7 @@
 #include "ops/reduce.h"
 #include "ops/sort.h"
 #include "ops/view.h"
+#include "tensor/memory_format.h"
 
 namespace warptape::ops {
 
@@ -288,12 +289,19 @@ Tensor exponential_impl(const Tensor& t, double rate, Generator* g) {
 
 // ---- factories -----------------------------------------------------------------------------------------
 
-Tensor fresh(IntList size, OptDType dtype, OptDevice device, bool needs_grad, const char* op) {
-  DType t = dtype.value_or(rank_context().default_dtype);
-  WT_CHECK(is_differentiable(t), DtypeError, op, ": expected a floating dtype, got ", t);
-  Tensor out = empty(size, {t, device ? *device : default_device()});
+using Format = std::optional<std::string_view>;
+Tensor checked_floats(const char* op, Tensor out, bool needs_grad) {
+  WT_CHECK(is_differentiable(out.dtype()), DtypeError, op, ": expected a floating dtype, got ", out.dtype());
   if (needs_grad) set_requires_grad(out, true);
   return out;
+}
+Tensor fresh(IntList size, OptDType dtype, OptDevice device, bool needs_grad, const char* op) {
+  const TensorOptions o{dtype.value_or(rank_context().default_dtype), device ? *device : default_device()};
+  return checked_floats(op, empty(size, o), needs_grad);
+}
+Tensor like(const char* op, const Tensor& x, OptDType dtype, OptDevice device, Format format) {
+  return empty_like_in(op, x, {dtype.value_or(x.dtype()), device.value_or(x.device())},
+                       memory_format(op, format, MemoryFormat::Preserve));
 }
 
 Tensor rand_impl(IntList size, Generator* g, OptDType dtype, OptDevice device, bool needs_grad) {
@@ -306,11 +314,15 @@ Tensor randn_impl(IntList size, Generator* g, OptDType dtype, OptDevice device, 
   fill_normal("randn", out, 0, 1, g);
   return out;
 }
-Tensor rand_like_impl(const Tensor& x, OptDType dtype, OptDevice device, bool needs_grad) {
-  return rand_impl(x.sizes(), nullptr, dtype.value_or(x.dtype()), device.value_or(x.device()), needs_grad);
+Tensor rand_like_impl(const Tensor& x, OptDType dtype, OptDevice device, bool needs_grad, Format format) {
+  Tensor out = checked_floats("rand_like", like("rand_like", x, dtype, device, format), needs_grad);
+  fill_uniform("rand_like", out, 0, 1, nullptr);
+  return out;
 }
-Tensor randn_like_impl(const Tensor& x, OptDType dtype, OptDevice device, bool needs_grad) {
-  return randn_impl(x.sizes(), nullptr, dtype.value_or(x.dtype()), device.value_or(x.device()), needs_grad);
+Tensor randn_like_impl(const Tensor& x, OptDType dtype, OptDevice device, bool needs_grad, Format format) {
+  Tensor out = checked_floats("randn_like", like("randn_like", x, dtype, device, format), needs_grad);
+  fill_normal("randn_like", out, 0, 1, nullptr);
+  return out;
 }
 Tensor randint_impl(int64_t low, int64_t high, IntList size, Generator* g, OptDType dtype, OptDevice device,
                     bool grad) {
@@ -324,12 +336,15 @@ Tensor randint_high_impl(int64_t high, IntList size, Generator* g, OptDType dtyp
   return randint_impl(0, high, size, g, dtype, device, grad);
 }
 Tensor randint_like_impl(const Tensor& x, int64_t low, int64_t high, OptDType dtype, OptDevice device,
-                         bool grad) {
-  return randint_impl(low, high, x.sizes(), nullptr, dtype.value_or(x.dtype()), device.value_or(x.device()),
-                      grad);
+                         bool grad, Format format) {
+  Tensor out = like("randint_like", x, dtype, device, format);
+  fill_integers("randint_like", out, low, high, nullptr);
+  if (grad) set_requires_grad(out, true);
+  return out;
 }
-Tensor randint_like_high_impl(const Tensor& x, int64_t high, OptDType dtype, OptDevice device, bool grad) {
-  return randint_like_impl(x, 0, high, dtype, device, grad);
+Tensor randint_like_high_impl(const Tensor& x, int64_t high, OptDType dtype, OptDevice device, bool grad,
+                              Format format) {
+  return randint_like_impl(x, 0, high, dtype, device, grad, format);
 }
 
 // The order that sorts random numbers of 63 bits: two of them are rarely equal, and those stay in order.
@@ -437,6 +452,8 @@ Tensor multinomial_impl(const Tensor& given, int64_t samples, bool replacement, 
 
 #define WT_OPTIONS \
   {"dtype", none, kKeywordOnly}, {"device", none, kKeywordOnly}, { "requires_grad", false, kKeywordOnly }
+#define WT_FORMATTED \
+  WT_OPTIONS, { "memory_format", none, kKeywordOnly }
 #define WT_GENERATOR {"generator", none, kKeywordOnly}
 const Arg kSelf{"input", kWritten};
 
@@ -445,11 +462,12 @@ const Op<Tensor(IntList, Generator*, OptDType, OptDevice, bool)> rand_op(
     "Uniform numbers of [0, 1)."),
     randn_op("randn", randn_impl, kFunction | kOut | kComplex | kRandom,
              {{"size", kVarArgs}, WT_GENERATOR, WT_OPTIONS}, "Standard normal numbers.");
-const Op<Tensor(const Tensor&, OptDType, OptDevice, bool)> rand_like_op("rand_like", rand_like_impl,
-                                                                        kFunction | kComplex | kRandom,
-                                                                        {"input", WT_OPTIONS},
-                                                                        "rand of input's sizes."),
-    randn_like_op("randn_like", randn_like_impl, kFunction | kComplex | kRandom, {"input", WT_OPTIONS},
+const Op<Tensor(const Tensor&, OptDType, OptDevice, bool, Format)> rand_like_op("rand_like", rand_like_impl,
+                                                                                kFunction | kComplex |
+                                                                                    kRandom,
+                                                                                {"input", WT_FORMATTED},
+                                                                                "rand of input's sizes."),
+    randn_like_op("randn_like", randn_like_impl, kFunction | kComplex | kRandom, {"input", WT_FORMATTED},
                   "randn of input's sizes.");
 const Op<Tensor(int64_t, IntList, Generator*, OptDType, OptDevice, bool)> randint_high_op(
     "randint", randint_high_impl, kFunction | kOut | kRandom, {"high", "size", WT_GENERATOR, WT_OPTIONS},
@@ -457,11 +475,11 @@ const Op<Tensor(int64_t, IntList, Generator*, OptDType, OptDevice, bool)> randin
 const Op<Tensor(int64_t, int64_t, IntList, Generator*, OptDType, OptDevice, bool)> randint_op(
     "randint", randint_impl, kFunction | kOut | kRandom, {"low", "high", "size", WT_GENERATOR, WT_OPTIONS},
     "Integers from low to high - 1.");
-const Op<Tensor(const Tensor&, int64_t, OptDType, OptDevice, bool)> randint_like_high_op(
-    "randint_like", randint_like_high_impl, kFunction | kRandom, {"input", "high", WT_OPTIONS},
+const Op<Tensor(const Tensor&, int64_t, OptDType, OptDevice, bool, Format)> randint_like_high_op(
+    "randint_like", randint_like_high_impl, kFunction | kRandom, {"input", "high", WT_FORMATTED},
     "randint of input's sizes.");
-const Op<Tensor(const Tensor&, int64_t, int64_t, OptDType, OptDevice, bool)> randint_like_op(
-    "randint_like", randint_like_impl, kFunction | kRandom, {"input", "low", "high", WT_OPTIONS},
+const Op<Tensor(const Tensor&, int64_t, int64_t, OptDType, OptDevice, bool, Format)> randint_like_op(
+    "randint_like", randint_like_impl, kFunction | kRandom, {"input", "low", "high", WT_FORMATTED},
     "randint of input's sizes.");
 const Op<Tensor(int64_t, Generator*, OptDType, OptDevice, bool)> randperm_op("randperm", randperm_impl,
                                                                              kFunction | kOut | kRandom,

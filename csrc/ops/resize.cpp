@@ -1,38 +1,39 @@
 // Other sizes for the same tensor, and the sums that undo broadcasting.
 #include "ops/reduce.h"
 #include "ops/view.h"
+#include "tensor/memory_format.h"
 
 namespace warptape::ops {
 namespace {
 
 using Format = std::optional<std::string_view>;
 
-void check_format(const char* op, Format format) {
-  WT_CHECK(!format || *format == "torch.contiguous_format" || *format == "torch.preserve_format",
-           NotImplementedError, op, ": memory_format ", *format, " is not supported");
-}
-
 // As many of the storage's elements as before stay, in the order of memory; new ones are not set.
-Tensor resized(const char* op, const Tensor& self, const Shape& sizes, Format format) {
-  check_format(op, format);
+Tensor resized(const char* op, const Tensor& self, const Shape& sizes, std::optional<MemoryFormat> format) {
   WT_CHECK(!requires_grad(self), Error, op, ": cannot resize variables that require grad");
   const int64_t numel = numel_of(sizes, op);
-  if (sizes == self.sizes()) return self;
+  if (sizes == self.sizes() && !format) return self;
+  Shape strides = strides_in(op, sizes, format.value_or(MemoryFormat::Contiguous));
   const size_t bytes = static_cast<size_t>(numel + self.offset()) * self.itemsize();
   if (numel && self.storage().bytes() < bytes) {
     WT_CHECK(!self.storage().exported(), Error, op,
              ": Trying to resize storage that is not resizable: other owners see its memory");
     self.storage().resize(bytes);
   }
-  self->set_geometry(sizes, contiguous_strides(sizes), self.offset());
+  self->set_geometry(sizes, std::move(strides), self.offset());
   self.bump_version();
   return self;
 }
 Tensor resize_impl(const Tensor& self, IntList size, Format format) {
-  return resized("resize_", self, Shape(size.begin(), size.end()), format);
+  std::optional<MemoryFormat> order;
+  if (format) order = memory_format("resize_", format, MemoryFormat::Contiguous);
+  return resized("resize_", self, Shape(size.begin(), size.end()), order);
 }
 Tensor resize_as_impl(const Tensor& self, const Tensor& other, Format format) {
-  return resized("resize_as_", self, other.sizes(), format);
+  std::optional<MemoryFormat> order;
+  if (format) order = memory_format("resize_as_", format, MemoryFormat::Preserve);
+  if (order == MemoryFormat::Preserve) order = suggested_format(other);
+  return resized("resize_as_", self, other.sizes(), order);
 }
 
 Tensor sum_to_size_impl(const Tensor& x, IntList size) {

@@ -13,8 +13,8 @@ Shape batched(const Tensor& x, std::initializer_list<int64_t> rest) {
 }
 
 // New memory also where the elements already lie in order, as in PyTorch.
-Tensor not_aliased(const Tensor& out, const Tensor& x) {
-  return &out.storage() == &x.storage() ? clone(out) : out;
+Tensor in_layout_of(const Tensor& x, const Tensor& out) {
+  return contiguous_in(&out.storage() == &x.storage() ? clone(out) : out, suggested_format(x));
 }
 
 // x's dims before the last `order.size()` as they are, those in the given order.
@@ -40,7 +40,7 @@ Tensor pixel_shuffle_impl(const Tensor& x, int64_t r) {
            "upscale_factor, but input.size(-3)=",
            c, " is not divisible by ", r * r);
   Tensor blocks = permute_last(reshape(x, batched(x, {c / (r * r), r, r, h, w})), {0, 3, 1, 4, 2});
-  return not_aliased(reshape(blocks, batched(x, {c / (r * r), h * r, w * r})), x);
+  return in_layout_of(x, reshape(blocks, batched(x, {c / (r * r), h * r, w * r})));
 }
 
 Tensor pixel_unshuffle_impl(const Tensor& x, int64_t r) {
@@ -52,7 +52,7 @@ Tensor pixel_unshuffle_impl(const Tensor& x, int64_t r) {
              " is not divisible by ", r);
   if (x.numel() == 0) return clone(x);  // of its own sizes, as PyTorch's
   Tensor blocks = permute_last(reshape(x, batched(x, {c, h / r, r, w / r, r})), {0, 2, 4, 1, 3});
-  return not_aliased(reshape(blocks, batched(x, {c * r * r, h / r, w / r})), x);
+  return in_layout_of(x, reshape(blocks, batched(x, {c * r * r, h / r, w / r})));
 }
 
 Tensor channel_shuffle_impl(const Tensor& x, int64_t groups) {
@@ -67,7 +67,7 @@ Tensor channel_shuffle_impl(const Tensor& x, int64_t groups) {
            groups, " groups.");
   const int64_t area = numel_of(IntList(x.sizes()).subspan(2));
   Tensor blocks = reshape(x, Shape{n, groups, c / groups, area});
-  return reshape(transpose(blocks, 1, 2), x.sizes());
+  return contiguous_in(reshape(transpose(blocks, 1, 2), x.sizes()), suggested_format(x));
 }
 
 constexpr uint32_t kPlaces = kFunction | kNN | kComplex | kMovesOnly;

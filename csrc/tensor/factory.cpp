@@ -10,6 +10,7 @@
 #include "core/errors.h"
 #include "kernels/dispatch.h"
 #include "kernels/reduce.h"
+#include "tensor/memory_format.h"
 #include "tensor/plan.h"
 
 namespace warptape {
@@ -24,20 +25,6 @@ Tensor make(Ref<Storage> storage, DType dtype, Shape sizes, Shape strides, int64
       new TensorImpl(std::move(storage), dtype, std::move(sizes), std::move(strides), offset)));
   out->inference = thread_state.inference_mode;
   return out;
-}
-
-// True when the elements fill a block without gaps or overlap.
-bool is_dense(const Tensor& t) {
-  SmallVector<int, 8> order;
-  for (int d = 0; d < t.ndim(); ++d)
-    if (t.sizes()[d] != 1) order.push_back(d);
-  std::sort(order.begin(), order.end(), [&](int a, int b) { return t.strides()[a] < t.strides()[b]; });
-  int64_t expect = 1;
-  for (int d : order) {
-    if (t.strides()[d] != expect) return false;
-    expect *= t.sizes()[d];
-  }
-  return true;
 }
 
 void copy_parts(const Tensor& dst, const Tensor& src) {
@@ -124,8 +111,9 @@ Tensor empty_pinned(IntList sizes, DType dtype) {
 }
 
 Tensor empty_like_layout(const Tensor& t, DType dtype) {
-  if (t.is_contiguous() || !is_dense(t)) return empty(t.sizes(), {dtype, t.device()});
-  return empty_strided(t.sizes(), t.strides(), {dtype, t.device()});
+  const TensorOptions options{dtype, t.device()};
+  if (t.is_contiguous()) return empty(t.sizes(), options);
+  return empty_like_in("empty_like", t, options, MemoryFormat::Preserve);
 }
 
 Tensor full(IntList sizes, Scalar value, TensorOptions options) {

@@ -139,24 +139,44 @@ void group_norm_backward(const LaunchContext& ctx, const View& dx, const View& d
 
 // ---- batch norm ----
 
-// Calls one(c) for each channel where inner > 1, else columns(c, lanes) for each vector of channels.
-template <class C, class One, class Columns>
-WT_FN void for_channels(int64_t batch, int64_t channels, int64_t inner, One&& one, Columns&& columns) {
-  if (inner != 1) {
-    parallel_for(channels, row_grain(batch * inner), [&](int64_t begin, int64_t end) {
-      for (int64_t c = begin; c < end; ++c) one(c);
+// Where inner is 1, two sums per channel of each block of rows: blocks are small enough to stay in the cache
+// for a second look, and are cut by size alone. sum(to, row, rows) adds to [2, channels].
+template <class C>
+struct RowBlocks {
+  int64_t rows, channels;
+  int64_t step = 65536 / (channels + 1) / 4 * 4 + 4;
+  int64_t count = (rows + step - 1) / step;
+  C* sums = nullptr;
+
+  template <class F>
+  WT_FN void run(const LaunchContext& ctx, F&& sum) {
+    sums = static_cast<C*>(ctx.scratch((count * 2 * channels + 1) * sizeof(C)));
+    parallel_for(count, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        C* to = sums + i * 2 * channels;
+        for (int64_t c = 0; c < 2 * channels; ++c) to[c] = 0;
+        sum(to, i * step, rows_of(i));
+      }
     });
-    return;
   }
-  constexpr int kLanes = Vec<C>::kLanes;
-  parallel_for((channels + kLanes - 1) / kLanes, row_grain(batch * kLanes), [&](int64_t begin, int64_t end) {
-    for (int64_t v = begin; v < end; ++v) {
-      if ((v + 1) * kLanes <= channels)
-        columns(v * kLanes, AllLanes{});
-      else
-        columns(v * kLanes, FirstLanes{int(channels - v * kLanes)});
-    }
-  });
+  WT_INLINE int64_t rows_of(int64_t i) const { return i + 1 < count ? step : rows - i * step; }
+  WT_INLINE C at(int64_t i, int64_t which, int64_t c) const { return sums[(2 * i + which) * channels + c]; }
+};
+
+// to[c] += the sum of f(index of an element, lanes) over the rows from `at` on.
+template <class C, class F>
+WT_FN void add_rows(C* to, int64_t at, int64_t rows, int64_t channels, F&& f) {
+  for (; rows >= 4; rows -= 4, at += 4 * channels)
+    for_vectors<C>(channels, [&](int64_t c, auto lanes) {
+      const int64_t i = at + c;
+      const Vec<C> sum = (f(c, i, lanes) + f(c, i + channels, lanes)) +
+                         (f(c, i + 2 * channels, lanes) + f(c, i + 3 * channels, lanes));
+      store(to + c, load(to + c, lanes) + sum, lanes);
+    });
+  for (; rows > 0; --rows, at += channels)
+    for_vectors<C>(channels, [&](int64_t c, auto lanes) {
+      store(to + c, load(to + c, lanes) + f(c, at + c, lanes), lanes);
+    });
 }
 
 template <class C>
@@ -169,7 +189,7 @@ void move_running(const View& running, int64_t c, C value, double momentum) {
   });
 }
 
-void batch_norm_stats(const LaunchContext&, const View& mean, const View& rstd, const View& running_mean,
+void batch_norm_stats(const LaunchContext& ctx, const View& mean, const View& rstd, const View& running_mean,
                       const View& running_var, const View& x, int64_t batch, int64_t channels, int64_t inner,
                       double momentum, double eps) {
   const int64_t count = batch * inner;
@@ -183,27 +203,40 @@ void batch_norm_stats(const LaunchContext&, const View& mean, const View& rstd, 
       move_running(running_mean, c, m, momentum);
       move_running(running_var, c, squares / C(count - 1), momentum);
     };
-    for_channels<C>(
-        batch, channels, inner,
-        [&](int64_t c) {
-          C sum = 0, squares = 0;
-          for (int64_t b = 0; b < batch; ++b) sum += sum_of(px + (b * channels + c) * inner, inner);
-          const C m = sum / C(count);
-          for (int64_t b = 0; b < batch; ++b)
-            squares += squares_around(px + (b * channels + c) * inner, inner, m);
-          finish(c, m, squares);
-        },
-        [&](int64_t c, auto lanes) {
-          Vec<C> sum(C(0)), squares(C(0));
-          for (int64_t b = 0; b < batch; ++b) sum += load(px + b * channels + c, lanes);
-          const Vec<C> m = sum * Vec<C>(C(1) / C(count));
-          for (int64_t b = 0; b < batch; ++b) {
-            const Vec<C> v = load(px + b * channels + c, lanes) - m;
-            squares = fma(v, v, squares);
-          }
-          for (int64_t k = 0; k < Vec<C>::kLanes && c + k < channels; ++k)
-            finish(c + k, m.v[k], squares.v[k]);
+    if (inner == 1) {
+      // Of each block the mean and the squares around it, which are then moved to the mean of all.
+      RowBlocks<C> blocks{batch, channels};
+      blocks.run(ctx, [&](C* to, int64_t row, int64_t rows) {
+        add_rows(to, row * channels, rows, channels,
+                 [&](int64_t, int64_t i, auto lanes) { return load(px + i, lanes); });
+        for (int64_t c = 0; c < channels; ++c) to[c] /= C(rows);
+        add_rows(to + channels, row * channels, rows, channels, [&](int64_t c, int64_t i, auto lanes) {
+          const Vec<C> v = load(px + i, lanes) - load(to + c, lanes);
+          return v * v;
         });
+      });
+      for (int64_t c = 0; c < channels; ++c) {
+        C sum = 0, squares = 0;
+        for (int64_t i = 0; i < blocks.count; ++i) sum += blocks.at(i, 0, c) * C(blocks.rows_of(i));
+        const C m = sum / C(count);
+        for (int64_t i = 0; i < blocks.count; ++i) {
+          const C away = blocks.at(i, 0, c) - m;
+          squares += blocks.at(i, 1, c) + C(blocks.rows_of(i)) * away * away;
+        }
+        finish(c, m, squares);
+      }
+      return;
+    }
+    parallel_for(channels, row_grain(batch * inner), [&](int64_t begin, int64_t end) {
+      for (int64_t c = begin; c < end; ++c) {
+        C sum = 0, squares = 0;
+        for (int64_t b = 0; b < batch; ++b) sum += sum_of(px + (b * channels + c) * inner, inner);
+        const C m = sum / C(count);
+        for (int64_t b = 0; b < batch; ++b)
+          squares += squares_around(px + (b * channels + c) * inner, inner, m);
+        finish(c, m, squares);
+      }
+    });
   });
 }
 
@@ -290,9 +323,26 @@ void batch_norm_backward(const LaunchContext& ctx, const View& dx, const View& d
       a[channels + c] = slope;
       a[2 * channels + c] = train ? -scale_by * sum_dy / count - slope * m[c] : C(0);
     };
-    for_channels<C>(
-        batch, channels, inner,
-        [&](int64_t c) {
+    if (inner == 1) {
+      RowBlocks<C> blocks{batch, channels};
+      blocks.run(ctx, [&](C* to, int64_t row, int64_t rows) {
+        add_rows(to, row * channels, rows, channels,
+                 [&](int64_t, int64_t i, auto lanes) { return load(g + i, lanes); });
+        add_rows(to + channels, row * channels, rows, channels, [&](int64_t c, int64_t i, auto lanes) {
+          return load(g + i, lanes) * (load(from + i, lanes) - load(m + c, lanes));
+        });
+      });
+      for (int64_t c = 0; c < channels; ++c) {
+        C sum_dy = 0, sum_dy_x = 0;
+        for (int64_t i = 0; i < blocks.count; ++i) {
+          sum_dy += blocks.at(i, 0, c);
+          sum_dy_x += blocks.at(i, 1, c);
+        }
+        finish(c, sum_dy, sum_dy_x);
+      }
+    } else {
+      parallel_for(channels, row_grain(batch * inner), [&](int64_t begin, int64_t end) {
+        for (int64_t c = begin; c < end; ++c) {
           C sum_dy = 0, sum_dy_x = 0;
           for (int64_t b = 0; b < batch; ++b) {
             const int64_t at = (b * channels + c) * inner;
@@ -301,18 +351,9 @@ void batch_norm_backward(const LaunchContext& ctx, const View& dx, const View& d
             sum_dy_x += sums.dy_x;
           }
           finish(c, sum_dy, sum_dy_x);
-        },
-        [&](int64_t c, auto lanes) {
-          Vec<C> sum_dy(C(0)), sum_dy_x(C(0));
-          const Vec<C> center = load(m + c, lanes);
-          for (int64_t b = 0; b < batch; ++b) {
-            const Vec<C> up = load(g + b * channels + c, lanes);
-            sum_dy += up;
-            sum_dy_x = fma(up, load(from + b * channels + c, lanes) - center, sum_dy_x);
-          }
-          for (int64_t k = 0; k < Vec<C>::kLanes && c + k < channels; ++k)
-            finish(c + k, sum_dy.v[k], sum_dy_x.v[k]);
-        });
+        }
+      });
+    }
     if (dx.data) input_gradient<T>(dx, dy, x, a, batch, channels, inner);
   });
 }

@@ -52,9 +52,9 @@ struct GemmTile {
   bool add;
 };
 
-// R rows by NV vectors of C, summed in registers over k elements. a: packed, R values a step; b: `ldb` apart
-// a step.
-template <class Elem, class Acc, int R, int NV>
+// R rows by NV vectors of C, summed in registers over k elements. a: packed, R values a step, or where Lda is
+// not 0 rows of k, so far apart; b: `ldb` apart a step.
+template <class Elem, class Acc, int R, int NV, int Lda = 0>
 void gemm_micro(int64_t k, const Elem* a, const Elem* b, int64_t ldb, const GemmTile<Acc>& t) {
   constexpr int L = kGemmVecBytes / sizeof(Acc);
   if (t.add) {
@@ -65,13 +65,13 @@ void gemm_micro(int64_t k, const Elem* a, const Elem* b, int64_t ldb, const Gemm
     }
   }
   GemmVec<Acc> acc[R][NV] = {};
-  for (int64_t p = 0; p < k; ++p, a += R, b += ldb) {
+  for (int64_t p = 0; p < k; ++p, a += Lda ? 1 : R, b += ldb) {
     GemmVec<Elem> bv[NV];
 #pragma GCC unroll 4
     for (int j = 0; j < NV; ++j) bv[j] = gemm_load(b + j * L);
 #pragma GCC unroll 16
     for (int i = 0; i < R; ++i) {
-      GemmVec<Elem> av = gemm_splat(a[i]);
+      GemmVec<Elem> av = gemm_splat(a[Lda ? i * Lda : i]);
 #pragma GCC unroll 4
       for (int j = 0; j < NV; ++j) acc[i][j] = gemm_madd<Elem, Acc>(av, bv[j], acc[i][j]);
     }
@@ -94,16 +94,17 @@ void gemm_micro(int64_t k, const Elem* a, const Elem* b, int64_t ldb, const Gemm
   }
 }
 
-template <class Elem, class Acc, int... R>
+template <class Elem, class Acc, int Lda, int... R>
 struct GemmMicroTable {
   using Micro = void (*)(int64_t, const Elem*, const Elem*, int64_t, const GemmTile<Acc>&);
-  static constexpr Micro kTable[][2] = {{gemm_micro<Elem, Acc, R, 1>, gemm_micro<Elem, Acc, R, 2>}...};
+  static constexpr Micro kTable[][2] = {
+      {gemm_micro<Elem, Acc, R, 1, Lda>, gemm_micro<Elem, Acc, R, 2, Lda>}...};
 };
 #if defined(__AVX512F__)
-template <class E, class A> using GemmMicros =
-    GemmMicroTable<E, A, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14>;
+template <class E, class A, int Lda> using GemmMicros =
+    GemmMicroTable<E, A, Lda, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14>;
 #else
-template <class E, class A> using GemmMicros = GemmMicroTable<E, A, 1, 2, 3, 4, 5, 6>;
+template <class E, class A, int Lda> using GemmMicros = GemmMicroTable<E, A, Lda, 1, 2, 3, 4, 5, 6>;
 #endif
 
 // The result: out = alpha * product + beta * out + bias. Where memory holds Acc and alpha is 1 the kernel
@@ -200,8 +201,8 @@ struct GemmBlocking {
   size_t bytes() const { return a_bytes + b_bytes + partial_bytes; }
 };
 
-// One packed block of A times one block of B.
-template <class Kind>
+// One block of A, packed or as rows (Lda), times one block of B.
+template <class Kind, int Lda = 0>
 struct GemmBlock {
   int64_t rows, cols, depth, panel_rows;
   const typename Kind::Elem* a;
@@ -228,17 +229,18 @@ struct GemmBlock {
     bool direct = ldb && (nc == Kind::kCols || !b_tail);
     const Elem* panel = direct ? b + j : ldb ? b_tail : b + j * depth;
     int64_t step = direct ? ldb : Kind::kCols;
-    auto micro = GemmMicros<Elem, Acc>::kTable[r - 1][nc > Kind::kLanes];
+    auto micro = GemmMicros<Elem, Acc, Lda>::kTable[r - 1][nc > Kind::kLanes];
+    const Elem* rows_of_a = a + i * (Lda ? Lda : depth);
     typename Kind::Storage* c = out.c + i * out.ldc + j;
     if constexpr (kGemmInPlace<Kind>) {
       if (!partial) {
         GemmTile<Acc> t{c, out.ldc, nc, first && out.bias ? out.bias + j : nullptr, !first || out.beta != 0};
-        return micro(depth, a + i * depth, panel, step, t);
+        return micro(depth, rows_of_a, panel, step, t);
       }
     }
     Acc* sums = ld_partial ? partial + i * ld_partial + j : partial;
     int64_t ld = ld_partial ? ld_partial : Kind::kCols;
-    micro(depth, a + i * depth, panel, step, GemmTile<Acc>{sums, ld, nc, nullptr, !first});
+    micro(depth, rows_of_a, panel, step, GemmTile<Acc>{sums, ld, nc, nullptr, !first});
     if (last)
       gemm_finish<Kind>(sums, ld, r, nc,
                         {c, out.ldc, out.bias ? out.bias + j : nullptr, out.alpha, out.beta});
@@ -255,7 +257,7 @@ WT_INLINE int64_t gemm_shared_at(const GemmBlocking<Kind>& bl, int64_t j, int64_
 // out = alpha * A B + beta * out + bias on this thread; `scratch` holds GemmBlocking::bytes(), aligned to 64.
 // Packers give the operands: pack_a(elem*, i, rows, p, depth, panel_rows), pack_b(elem*, j, cols, p, depth),
 // p and depth in elements of kPack. b_rows: B itself where its rows are contiguous (`ldb` apart), else null.
-template <class Kind, class PackA, class PackB>
+template <class Kind, int Lda = 0, class PackA, class PackB>
 WT_INLINE void gemm_serial(int64_t m, int64_t n, const GemmBlocking<Kind>& bl, PackA&& pack_a, PackB&& pack_b,
                            const typename Kind::Elem* b_rows, int64_t ldb, const GemmOut<Kind>& out,
                            char* scratch) {
@@ -273,19 +275,19 @@ WT_INLINE void gemm_serial(int64_t m, int64_t n, const GemmBlocking<Kind>& bl, P
       for (int64_t i = 0; i < m; i += bl.block_rows) {
         int64_t rows = m - i < bl.block_rows ? m - i : bl.block_rows;
         pack_a(a, i, rows, p, depth, bl.panel_rows);
-        GemmBlock<Kind> block{rows,
-                              cols,
-                              depth,
-                              bl.panel_rows,
-                              a,
-                              bl.b_direct ? b_rows + p * ldb + j : b,
-                              bl.b_direct ? ldb : 0,
-                              b,
-                              p == 0,
-                              p + depth == bl.depth,
-                              nullptr,
-                              0,
-                              out};
+        GemmBlock<Kind, Lda> block{rows,
+                                   cols,
+                                   depth,
+                                   bl.panel_rows,
+                                   a,
+                                   bl.b_direct ? b_rows + p * ldb + j : b,
+                                   bl.b_direct ? ldb : 0,
+                                   b,
+                                   p == 0,
+                                   p + depth == bl.depth,
+                                   nullptr,
+                                   0,
+                                   out};
         block.out.c += i * out.ldc + j;
         if (out.bias) block.out.bias += j;
         if (!bl.in_place) {
@@ -313,7 +315,7 @@ struct GemmSharedSize {
 
 // As gemm_serial for some rows of C, with all of B packed before (gemm_shared_at), for many tasks to read: A
 // is packed once for many columns.
-template <class Kind, class PackA>
+template <class Kind, int Lda = 0, class PackA>
 WT_INLINE void gemm_with_shared(const GemmSharedSize<Kind>& size, PackA&& pack_a,
                                 const typename Kind::Elem* b, const GemmOut<Kind>& out, char* scratch) {
   using Elem = typename Kind::Elem;
@@ -331,7 +333,7 @@ WT_INLINE void gemm_with_shared(const GemmSharedSize<Kind>& size, PackA&& pack_a
         for (int64_t j = j0; j < j1; j += bl.block_cols) {
           int64_t cols = size.n - j < bl.block_cols ? size.n - j : bl.block_cols;
           auto* sums = partial && size.partial_cols ? partial + i * size.partial_cols + (j - j0) : partial;
-          GemmBlock<Kind> block{
+          GemmBlock<Kind, Lda> block{
               rows, cols,    depth,  bl.panel_rows,         a,    b + gemm_shared_at(bl, j, cols, p),
               0,    nullptr, p == 0, p + depth == bl.depth, sums, size.partial_cols,
               out};

@@ -3,14 +3,12 @@
 #include "kernels/pool.h"
 
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/pool_window.h"
 #include "kernels/dispatch.h"
 #include "kernels/slot.h"
 
 namespace warptape::kernels::WARPTAPE_ISA {
 namespace {
-
-WT_INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-WT_INLINE int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
 // Output positions [first, last) of a dim for which kernel element t lies inside the input, and where the
 // first one is.
@@ -34,36 +32,6 @@ struct Elements {
     last = least(p.kernel[d], (p.in[d] - 1 + p.padding[d]) / p.dilation[d] + 1);
   }
 };
-
-// What no maximum is below; of integers any number, for the places say whether there was one.
-template <class A>
-WT_INLINE A lowest() {
-  if constexpr (A(0.5f) != A(0))
-    return A(-__builtin_inf());
-  else
-    return A(0);
-}
-
-WT_INLINE int64_t plane_size(const int64_t (&sizes)[3]) { return sizes[0] * sizes[1] * sizes[2]; }
-
-struct Window {
-  int64_t begin, end;
-};
-WT_INLINE Window adaptive_window(const PoolPlan& p, int d, int64_t i) {
-  return {i * p.in[d] / p.out[d], ((i + 1) * p.in[d] + p.out[d] - 1) / p.out[d]};
-}
-
-// The size of window i as an average counts it.
-WT_INLINE int64_t counted(const PoolPlan& p, int d, int64_t i) {
-  if (p.adaptive) return adaptive_window(p, d, i).end - adaptive_window(p, d, i).begin;
-  int64_t begin = i * p.stride[d] - p.padding[d], end = least(begin + p.kernel[d], p.in[d] + p.padding[d]);
-  return p.count_include_pad ? end - begin : most(least(end, p.in[d]) - most(begin, 0), 0);
-}
-
-template <class A>
-WT_INLINE A average_divisor(const PoolPlan& p, int64_t rows, int64_t x) {
-  return A(p.divisor ? p.divisor : rows * counted(p, 2, x));
-}
 
 // Calls body(plane) for all planes on the pool, with scratch for `bytes`.
 template <class F>
@@ -224,13 +192,6 @@ void avg_pool_of(const PoolPlan& p, S* out, const S* in) {
   });
 }
 
-// What window i of dim d covers of the input; windows of averages are not spread.
-WT_INLINE Window window_of(const PoolPlan& p, int d, int64_t i) {
-  if (p.adaptive) return adaptive_window(p, d, i);
-  int64_t low = i * p.stride[d] - p.padding[d];
-  return {most(low, 0), least(low + p.kernel[d], p.in[d])};
-}
-
 template <class S>
 void avg_pool_backward_of(const PoolPlan& p, S* grad_in, const S* grad_out) {
   using A = Compute<S>;
@@ -252,7 +213,6 @@ void avg_pool_backward_of(const PoolPlan& p, S* grad_in, const S* grad_out) {
 
 // ---- slots ----------------------------------------------------------------------------------------------
 
-using MaxTypes = Types<float, double, BFloat16, Half, int64_t, int32_t, int16_t, int8_t, uint8_t>;
 void max_pool(const LaunchContext&, const PoolPlan& p, void* out, int64_t* indices, const void* in) {
   dispatch(MaxTypes{}, p.dtype, [&](auto t) {
     using S = typename decltype(t)::type;
@@ -277,7 +237,7 @@ void max_pool_gather(const LaunchContext&, const PoolPlan& p, void* out, const v
 }
 
 void avg_pool(const LaunchContext&, const PoolPlan& p, void* out, const void* in) {
-  dispatch(Types<float, double, BFloat16, Half, int64_t>{}, p.dtype, [&](auto t) {
+  dispatch(AverageTypes{}, p.dtype, [&](auto t) {
     using S = typename decltype(t)::type;
     avg_pool_of(p, static_cast<S*>(out), static_cast<const S*>(in));
   });

@@ -17,6 +17,7 @@ struct PoolPlan {
   bool adaptive;
   bool count_include_pad;  // of an average: padding counts as zeros, but not what lies beyond it
   int64_t divisor;         // of an average; 0: the number of elements
+  int64_t channels;        // of channels last: `planes` are [batch, channels]
 };
 
 // Slot "max_pool": also the place of each maximum in its plane. The first maximum wins; NaN beats all
@@ -30,5 +31,9 @@ using MaxPoolGatherFn = void(const LaunchContext&, const PoolPlan&, void* out, c
                              const int64_t* indices);
 // Slots "avg_pool" (out from in) and "avg_pool_backward" (grad_in from grad_out).
 using AvgPoolFn = void(const LaunchContext&, const PoolPlan&, void* to, const void* from);
+
+// The same with channels innermost, on the CPU: [batch, D, H, W, channels]. Slots "max_pool_channels_last",
+// "max_pool_channels_last_backward", "max_pool_channels_last_gather", "avg_pool_channels_last" and
+// "avg_pool_channels_last_backward".
 
 }  // namespace warptape::kernels
