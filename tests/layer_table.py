@@ -185,6 +185,13 @@ LAYERS = [
     ("BCELoss()", ["rand(3, 4)", "rand(3, 4)"], "BCELoss()"),
     ("BCEWithLogitsLoss(pos_weight=tensor([1.0, 2, 3, 4]))", [(3, 4), "rand(3, 4)"], "BCEWithLogitsLoss()"),
     ("CrossEntropyLoss(label_smoothing=0.1)", [(3, 4), "tensor([0, 3, -100])"], "CrossEntropyLoss()"),
+    (
+        "LinearCrossEntropyLoss(3, 4, bias=True, label_smoothing=0.1)",
+        [(3, 3), "tensor([0, 3, -100])"],
+        "LinearCrossEntropyLoss(\n  in_features=3, num_classes=4, out_features=(), bias=True, reduction=mean, "
+        "ignore_index=None, label_smoothing=0.1, options=None\n  (linear): Linear(in_features=3, out_features=4, "
+        "bias=True)\n)",
+    ),
     ("CrossEntropyLoss(tensor([1.0, 2, 3, 4]))", [(3, 4), "tensor([0, 3, 1])"], "CrossEntropyLoss()"),
     ("NLLLoss(tensor([1.0, 2, 3, 4]), ignore_index=1)", [(3, 4), "tensor([0, 3, 1])"], "NLLLoss()"),
     ("KLDivLoss(reduction='batchmean')", [(3, 4), "rand(3, 4)"], "KLDivLoss()"),

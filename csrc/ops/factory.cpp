@@ -371,13 +371,13 @@ struct Spaces {
   Op<Tensor(const A&, const B&, int64_t, OptDType, OptDevice, bool)> linspace{
       "linspace",
       linspace_of<A, B>,
-      kFunction | kOut | kOutNumel,
+      kFunction | kOut | kOutNumel | kComplex,
       {"start", "end", "steps", WT_OPTIONS},
       "linspace with bounds in 0-dim tensors."};
   Op<Tensor(const A&, const B&, int64_t, double, OptDType, OptDevice, bool)> logspace{
       "logspace",
       logspace_of<A, B>,
-      kFunction | kOut | kOutNumel,
+      kFunction | kOut | kOutNumel | kComplex,
       {"start", "end", "steps", {"base", 10.0}, WT_OPTIONS},
       "logspace with bounds in 0-dim tensors."};
 };

@@ -70,15 +70,16 @@ class Adam(Optimizer):
         for i, beta in enumerate(betas):
             if not 0.0 <= beta < 1.0:
                 raise ValueError(f"Invalid beta parameter at index {i}: {beta}")
-        tensors = [isinstance(beta, warptape.Tensor) for beta in betas]
-        if tensors[0] != tensors[1]:
+        if isinstance(betas[0], warptape.Tensor) != isinstance(betas[1], warptape.Tensor):
             raise ValueError("betas must be either both floats or both Tensors")
         for i, beta in enumerate(betas):
-            if tensors[i] and foreach and not capturable:
+            if not isinstance(beta, warptape.Tensor):
+                continue
+            if foreach and not capturable:
                 raise ValueError(
                     f"betas[{i}] as a Tensor is not supported for capturable=False and foreach=True"
                 )
-            if tensors[i] and beta.numel() != 1:
+            if beta.numel() != 1:
                 raise ValueError(f"Tensor betas[{i}] must be 1-element")
         defaults = {
             "lr": lr,

@@ -13,6 +13,7 @@ MOVE: dict[str, Any] = {"dtypes": ALL, "exact": True}
 VIEW: dict[str, Any] = MOVE | {"view": True}
 RAGGED = ("offset", "stepped")  # layouts whose dimensions can still be merged or are of one piece
 ONES = np.ones((2, 3))
+ONE = np.ones(())
 
 
 def view_op(
@@ -464,11 +465,7 @@ ROWS = [
         ],
         roll,
         method=True,
-        errors=(
-            E("IndexError", ONES, 1, 2),
-            E("RuntimeError", ONES, (1, 2), 0),
-            E("IndexError", np.ones(()), 1, 0),
-        ),
+        errors=(E("IndexError", ONES, 1, 2), E("RuntimeError", ONES, (1, 2), 0), E("IndexError", ONE, 1, 0)),
         **MOVE,
     ),
     Op(

@@ -226,6 +226,23 @@ def test_muon_adds_a_nearly_orthogonal_matrix(shape, nesterov):
     np.testing.assert_allclose(u.T @ step @ vt.T, np.diag(np.diag(u.T @ step @ vt.T)), atol=0.05)
 
 
+def test_muon_rounds_the_decay_to_the_dtype_of_its_rate():
+    p = wt.ones(2, 2, dtype=wt.float64, requires_grad=True)
+    p.grad = wt.zeros_like(p)
+    wt.optim.Muon([p], lr=wt.tensor(1e-3), weight_decay=0.1).step()
+    assert p.tolist() == [[float(np.float32(1) - np.float32(1e-3) * np.float32(0.1))] * 2] * 2
+
+
+@pytest.mark.parametrize("kind", ["Adam", "AdamW"])
+def test_adam_refuses_betas(kind):
+    p, one = wt.ones(2, requires_grad=True), wt.tensor(0.9)
+    for betas in ((0.9, one), (one, 0.9)):
+        with pytest.raises(ValueError, match="betas must be either both floats or both Tensors"):
+            getattr(wt.optim, kind)([p], betas=betas)
+    with pytest.raises(ValueError, match="as a Tensor is not supported for capturable=False and foreach"):
+        getattr(wt.optim, kind)([p], betas=(one, one), foreach=True)
+
+
 def test_muon_takes_matrices_only():
     with pytest.raises(ValueError, match="Muon only supports 2D parameters"):
         wt.optim.Muon([wt.ones(3, requires_grad=True)])
@@ -340,6 +357,9 @@ def test_lbfgs_finds_the_minimum_of_a_quadratic():
     optimizer.step(closure)
     np.testing.assert_allclose(x.detach().numpy(), np.linalg.solve(a, b), rtol=1e-5)
     assert still.tolist() == [1.0, 1.0]
+    state = optimizer.state[x]
+    assert len(state["al"]) == optimizer.param_groups[0]["history_size"]
+    assert [w is None for w in state["al"]] == [i >= len(state["ro"]) for i in range(len(state["al"]))]
 
 
 def test_lbfgs_refuses():
