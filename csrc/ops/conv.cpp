@@ -300,7 +300,7 @@ Tensor convolve_deep(const Tensor& x, const Tensor& w, const OptTensor& bias, co
   }
   const int64_t wide = steps * channels;
   const Tensor kernel = reshape(transpose(w, 1, 2), Shape{w.sizes()[0], wide, w.sizes()[3], w.sizes()[4]});
-  Tensor out = convolve(
+  const Tensor total = convolve(
       "conv3d", 2, reshape(stack(seen, 2), Shape{out_depth * batch, s.groups * wide, image[0], image[1]}),
       kernel, bias,
       {{s.stride[1], s.stride[2]}, {s.padding[1], s.padding[2]}, {s.dilation[1], s.dilation[2]}, s.groups},

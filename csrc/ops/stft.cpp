@@ -1,7 +1,5 @@
-// Short-time Fourier transforms and the windows that go with them.
+// Short-time Fourier transforms.
 #include <algorithm>
-#include <cmath>
-#include <numbers>
 
 #include "ops/copy.h"
 #include "ops/elementwise.h"
@@ -17,50 +15,6 @@ namespace {
 
 using OptDType = std::optional<DType>;
 using OptDevice = std::optional<Device>;
-constexpr double kTurn = 2 * std::numbers::pi;
-
-// ---- windows -------------------------------------------------------------------------------------------
-
-// `at` of the places from 0 to 1; a periodic window is the symmetric one of one more place.
-template <class F>
-Tensor window(const char* op, int64_t length, bool periodic, OptDType dtype, OptDevice device,
-              bool needs_grad, F&& at) {
-  WT_CHECK(length >= 0, Error, op,
-           ": window requires non-negative window_length, got window_length=", length);
-  const DType t = dtype.value_or(rank_context().default_dtype);
-  WT_CHECK(is_floating(t), DtypeError, op, ": window expects floating point dtypes, got: ", t);
-  Tensor out = empty(Shape{length}, {DType::Float64, {}});
-  const auto last = static_cast<double>(std::max<int64_t>(length - !periodic, 1));
-  for (int64_t i = 0; i < length; ++i)
-    out.data_as<double>()[i] = length > 1 ? at(static_cast<double>(i) / last) : 1.0;
-  out = to(out, device ? *device : default_device(), t, false, false);
-  if (needs_grad) set_requires_grad(out, true);
-  return out;
-}
-
-Tensor hamming_impl(int64_t n, bool periodic, double alpha, double beta, OptDType dtype, OptDevice device,
-                    bool grad) {
-  return window("hamming_window", n, periodic, dtype, device, grad,
-                [&](double t) { return alpha - beta * std::cos(kTurn * t); });
-}
-Tensor hann_impl(int64_t n, bool periodic, OptDType dtype, OptDevice device, bool grad) {
-  return window("hann_window", n, periodic, dtype, device, grad,
-                [](double t) { return 0.5 - 0.5 * std::cos(kTurn * t); });
-}
-Tensor blackman_impl(int64_t n, bool periodic, OptDType dtype, OptDevice device, bool grad) {
-  return window("blackman_window", n, periodic, dtype, device, grad,
-                [](double t) { return 0.42 - 0.5 * std::cos(kTurn * t) + 0.08 * std::cos(2 * kTurn * t); });
-}
-Tensor bartlett_impl(int64_t n, bool periodic, OptDType dtype, OptDevice device, bool grad) {
-  return window("bartlett_window", n, periodic, dtype, device, grad,
-                [](double t) { return 1 - std::abs(2 * t - 1); });
-}
-Tensor kaiser_impl(int64_t n, bool periodic, double beta, OptDType dtype, OptDevice device, bool grad) {
-  return window("kaiser_window", n, periodic, dtype, device, grad, [&](double t) {
-    const double inside = std::sqrt(std::max(0.0, 1 - (2 * t - 1) * (2 * t - 1)));
-    return std::cyl_bessel_i(0.0, beta * inside) / std::cyl_bessel_i(0.0, beta);
-  });
-}
 
 // ---- the transforms ------------------------------------------------------------------------------------
 
@@ -173,31 +127,6 @@ Tensor istft_impl(const Tensor& input, int64_t n_fft, std::optional<int64_t> hop
 }
 
 // ---- the ops -------------------------------------------------------------------------------------------
-
-#define WT_MADE \
-  {"dtype", none, kKeywordOnly}, {"device", none, kKeywordOnly}, { "requires_grad", false, kKeywordOnly }
-const Arg kLength{"window_length"}, kPeriodic{"periodic", true};
-using WindowOp = Op<Tensor(int64_t, bool, OptDType, OptDevice, bool)>;
-const WindowOp hann{
-    "hann_window", hann_impl, kFunction, {kLength, kPeriodic, WT_MADE}, "(1 - cos(2 pi t)) / 2."},
-    blackman{"blackman_window",
-             blackman_impl,
-             kFunction,
-             {kLength, kPeriodic, WT_MADE},
-             "0.42 - 0.5 cos(2 pi t) + 0.08 cos(4 pi t)."},
-    bartlett{"bartlett_window", bartlett_impl, kFunction, {kLength, kPeriodic, WT_MADE}, "A triangle."};
-const Op<Tensor(int64_t, bool, double, double, OptDType, OptDevice, bool)> hamming{
-    "hamming_window",
-    hamming_impl,
-    kFunction,
-    {kLength, kPeriodic, {"alpha", 0.54}, {"beta", 0.46}, WT_MADE},
-    "alpha - beta cos(2 pi t)."};
-const Op<Tensor(int64_t, bool, double, OptDType, OptDevice, bool)> kaiser{
-    "kaiser_window",
-    kaiser_impl,
-    kFunction,
-    {kLength, kPeriodic, {"beta", 12.0}, WT_MADE},
-    "I0(beta sqrt(1 - (2 t - 1)^2)) / I0(beta), I0 being the modified Bessel function of order 0."};
 
 const Arg kHop{"hop_length", none}, kWin{"win_length", none}, kWindow{"window", none},
     kCenter{"center", true}, kNormalized{"normalized", false}, kOnesided{"onesided", none};

@@ -1,5 +1,5 @@
-// torch.signal.windows: M numbers computed in double. Symmetric windows span all M points, periodic ones (sym
-// false) are those of one point more without the last.
+// Windows: M numbers computed in double. Symmetric ones span all M points, periodic ones are those of one
+// point more without the last. torch.signal.windows has them all, the top level some under longer names.
 #include <cmath>
 #include <numbers>
 
@@ -11,92 +11,104 @@ namespace {
 using OptDType = std::optional<DType>;
 using OptDevice = std::optional<Device>;
 
-// `at` of each point 0, 1, .. M - 1.
-template <class F>
-Tensor window(const char* op, int64_t M, OptDType dtype, OptDevice device, bool needs_grad, F&& at) {
+struct Window {
+  int64_t M;
+  bool sym;
+  DType dtype;
+  OptDevice device;
+  bool needs_grad;
+};
+// The checks of torch.signal.windows, and those of the top level.
+Window signal(const char* op, int64_t M, bool sym, OptDType dtype, OptDevice device, bool grad) {
   WT_CHECK(M >= 0, ValueError, op, " requires non-negative window length, got M=", M);
   const DType t = dtype.value_or(rank_context().default_dtype);
   WT_CHECK(t == DType::Float32 || t == DType::Float64, ValueError, op,
            " expects float32 or float64 dtypes, got: ", t);
-  const Tensor wide = empty(Shape{M}, {DType::Float64, {}});
-  for (int64_t n = 0; n < M; ++n) wide.data_as<double>()[n] = at(static_cast<double>(n));
-  Tensor out = to(wide, device ? *device : default_device(), t, false, false);
-  if (needs_grad) set_requires_grad(out, true);
+  return {M, sym, t, device, grad};
+}
+Window root(const char* op, int64_t length, bool periodic, OptDType dtype, OptDevice device, bool grad) {
+  WT_CHECK(length >= 0, Error, op,
+           ": window requires non-negative window_length, got window_length=", length);
+  const DType t = dtype.value_or(rank_context().default_dtype);
+  WT_CHECK(is_floating(t), DtypeError, op, ": window expects floating point dtypes, got: ", t);
+  return {length, !periodic, t, device, grad};
+}
+
+// `at` of each point 0, 1, .. M - 1 and of the distance between the first and the last point that it spans.
+template <class F>
+Tensor made(const Window& w, F&& at) {
+  const Tensor wide = empty(Shape{w.M}, {DType::Float64, {}});
+  const auto span = static_cast<double>(w.sym ? w.M - 1 : w.M);
+  for (int64_t n = 0; n < w.M; ++n)
+    wide.data_as<double>()[n] = w.M == 1 ? 1.0 : at(static_cast<double>(n), span);
+  Tensor out = to(wide, w.device ? *w.device : default_device(), w.dtype, false, false);
+  if (w.needs_grad) set_requires_grad(out, true);
   return out;
 }
-// The distance between the first and the last of the points that a window spans.
-double span_of(int64_t M, bool sym) { return static_cast<double>(sym || M < 2 ? M - 1 : M); }
 
-Tensor cosines(const char* op, int64_t M, std::span<const double> a, bool sym, OptDType dtype,
-               OptDevice device, bool grad) {
-  WT_CHECK(!a.empty(), ValueError, op, ": Coefficients cannot be empty");
-  const double turn = 2 * std::numbers::pi / std::max(span_of(M, sym), 1.0);
-  return window(op, M, dtype, device, grad, [&](double n) {
-    if (M == 1) return 1.0;
+Tensor cosines(const Window& w, std::span<const double> a) {
+  return made(w, [&](double n, double span) {
     double sum = 0;
     for (size_t i = 0; i < a.size(); ++i)
-      sum += (i % 2 ? -a[i] : a[i]) * std::cos(turn * static_cast<double>(i) * n);
+      sum += (i % 2 ? -a[i] : a[i]) * std::cos(2 * std::numbers::pi * static_cast<double>(i) * n / span);
     return sum;
   });
 }
+Tensor triangle(const Window& w) {
+  return made(w, [](double n, double span) { return 1 - std::abs(2 * n / span - 1); });
+}
+Tensor kaiser_of(const Window& w, double beta) {
+  return made(w, [&](double n, double span) {
+    const double t = 2 * n / span - 1;
+    return std::cyl_bessel_i(0.0, beta * std::sqrt(std::max(0.0, 1 - t * t))) / std::cyl_bessel_i(0.0, beta);
+  });
+}
+constexpr double kHann[] = {0.5, 0.5}, kHamming[] = {0.54, 0.46}, kBlackman[] = {0.42, 0.5, 0.08},
+                 kNuttall[] = {0.3635819, 0.4891775, 0.1365995, 0.0106411};
+
+// ---- torch.signal.windows ------------------------------------------------------------------------------
+
+#define WT_WINDOW_IMPL(NAME, ...)                                                        \
+  Tensor NAME##_impl(int64_t M, bool sym, OptDType dtype, OptDevice device, bool grad) { \
+    const Window w = signal(#NAME, M, sym, dtype, device, grad);                         \
+    return __VA_ARGS__;                                                                  \
+  }
+WT_WINDOW_IMPL(bartlett, triangle(w))
+WT_WINDOW_IMPL(blackman, cosines(w, kBlackman))
+WT_WINDOW_IMPL(hamming, cosines(w, kHamming))
+WT_WINDOW_IMPL(hann, cosines(w, kHann))
+WT_WINDOW_IMPL(nuttall, cosines(w, kNuttall))
+WT_WINDOW_IMPL(cosine, made(w, [](double n, double span) {
+                 return std::sin(std::numbers::pi * (n + 0.5) / (span + 1));
+               }))
+
 Tensor general_cosine_impl(int64_t M, std::span<const double> a, bool sym, OptDType dtype, OptDevice device,
                            bool grad) {
-  return cosines("general_cosine", M, a, sym, dtype, device, grad);
+  WT_CHECK(!a.empty(), ValueError, "general_cosine: Coefficients cannot be empty");
+  return cosines(signal("general_cosine", M, sym, dtype, device, grad), a);
 }
 Tensor general_hamming_impl(int64_t M, double alpha, bool sym, OptDType dtype, OptDevice device, bool grad) {
   const double a[] = {alpha, 1 - alpha};
-  return cosines("general_hamming", M, a, sym, dtype, device, grad);
-}
-Tensor hamming_impl(int64_t M, bool sym, OptDType dtype, OptDevice device, bool grad) {
-  const double a[] = {0.54, 0.46};
-  return cosines("hamming", M, a, sym, dtype, device, grad);
-}
-Tensor hann_impl(int64_t M, bool sym, OptDType dtype, OptDevice device, bool grad) {
-  const double a[] = {0.5, 0.5};
-  return cosines("hann", M, a, sym, dtype, device, grad);
-}
-Tensor blackman_impl(int64_t M, bool sym, OptDType dtype, OptDevice device, bool grad) {
-  const double a[] = {0.42, 0.5, 0.08};
-  return cosines("blackman", M, a, sym, dtype, device, grad);
-}
-Tensor nuttall_impl(int64_t M, bool sym, OptDType dtype, OptDevice device, bool grad) {
-  const double a[] = {0.3635819, 0.4891775, 0.1365995, 0.0106411};
-  return cosines("nuttall", M, a, sym, dtype, device, grad);
-}
-
-Tensor bartlett_impl(int64_t M, bool sym, OptDType dtype, OptDevice device, bool grad) {
-  const double span = std::max(span_of(M, sym), 1.0);
-  return window("bartlett", M, dtype, device, grad,
-                [&](double n) { return M == 1 ? 1.0 : 1 - std::abs(2 * n / span - 1); });
-}
-Tensor cosine_impl(int64_t M, bool sym, OptDType dtype, OptDevice device, bool grad) {
-  const double points = span_of(M, sym) + 1;
-  return window("cosine", M, dtype, device, grad,
-                [&](double n) { return std::sin(std::numbers::pi * (n + 0.5) / points); });
+  return cosines(signal("general_hamming", M, sym, dtype, device, grad), a);
 }
 Tensor exponential_impl(int64_t M, std::optional<double> center, double tau, bool sym, OptDType dtype,
                         OptDevice device, bool grad) {
   WT_CHECK(tau > 0, ValueError, "exponential: Tau must be positive, got: ", tau, " instead.");
   WT_CHECK(!sym || !center, ValueError, "exponential: Center must be None for symmetric windows");
-  const double middle = center.value_or(span_of(M, sym) / 2);
-  return window("exponential", M, dtype, device, grad,
-                [&](double n) { return std::exp(-std::abs(n - middle) / tau); });
+  return made(signal("exponential", M, sym, dtype, device, grad), [&](double n, double span) {
+    return std::exp(-std::abs(n - center.value_or(span / 2)) / tau);
+  });
 }
 Tensor gaussian_impl(int64_t M, double std, bool sym, OptDType dtype, OptDevice device, bool grad) {
   WT_CHECK(std > 0, ValueError, "gaussian: Standard deviation must be positive, got: ", std, " instead.");
-  const double middle = span_of(M, sym) / 2;
-  return window("gaussian", M, dtype, device, grad, [&](double n) {
-    const double z = (n - middle) / std;
+  return made(signal("gaussian", M, sym, dtype, device, grad), [&](double n, double span) {
+    const double z = (n - span / 2) / std;
     return std::exp(-z * z / 2);
   });
 }
 Tensor kaiser_impl(int64_t M, double beta, bool sym, OptDType dtype, OptDevice device, bool grad) {
   WT_CHECK(beta >= 0, ValueError, "kaiser: beta must be non-negative, got: ", beta, " instead.");
-  const double span = std::max(span_of(M, sym), 1.0), whole = std::cyl_bessel_i(0, beta);
-  return window("kaiser", M, dtype, device, grad, [&](double n) {
-    const double t = 2 * n / span - 1;
-    return M == 1 ? 1.0 : std::cyl_bessel_i(0, beta * std::sqrt(std::max(0.0, 1 - t * t))) / whole;
-  });
+  return kaiser_of(signal("kaiser", M, sym, dtype, device, grad), beta);
 }
 
 const Arg kSym{"sym", true, kKeywordOnly}, kDtype{"dtype", none, kKeywordOnly},
@@ -140,6 +152,53 @@ const Op<Tensor(int64_t, std::optional<double>, double, bool, OptDType, OptDevic
     kSignal,
     {"M", {"center", none, kKeywordOnly}, {"tau", 1.0, kKeywordOnly}, kSym, kDtype, kDevice, kGrad},
     "exp(-|n - center| / tau); the center is the middle unless given."};
+
+// ---- the top level's -------------------------------------------------------------------------------------
+
+Tensor hann_window_impl(int64_t n, bool periodic, OptDType dtype, OptDevice device, bool grad) {
+  return cosines(root("hann_window", n, periodic, dtype, device, grad), kHann);
+}
+Tensor blackman_window_impl(int64_t n, bool periodic, OptDType dtype, OptDevice device, bool grad) {
+  return cosines(root("blackman_window", n, periodic, dtype, device, grad), kBlackman);
+}
+Tensor bartlett_window_impl(int64_t n, bool periodic, OptDType dtype, OptDevice device, bool grad) {
+  return triangle(root("bartlett_window", n, periodic, dtype, device, grad));
+}
+Tensor hamming_window_impl(int64_t n, bool periodic, double alpha, double beta, OptDType dtype,
+                           OptDevice device, bool grad) {
+  const double a[] = {alpha, beta};
+  return cosines(root("hamming_window", n, periodic, dtype, device, grad), a);
+}
+Tensor kaiser_window_impl(int64_t n, bool periodic, double beta, OptDType dtype, OptDevice device,
+                          bool grad) {
+  return kaiser_of(root("kaiser_window", n, periodic, dtype, device, grad), beta);
+}
+
+#define WT_MADE \
+  {"dtype", none, kKeywordOnly}, {"device", none, kKeywordOnly}, { "requires_grad", false, kKeywordOnly }
+const Arg kLength{"window_length"}, kPeriodic{"periodic", true};
+using WindowOp = Op<Tensor(int64_t, bool, OptDType, OptDevice, bool)>;
+const WindowOp hann_window{
+    "hann_window", hann_window_impl, kFunction, {kLength, kPeriodic, WT_MADE}, "(1 - cos(2 pi t)) / 2."},
+    blackman_window{"blackman_window",
+                    blackman_window_impl,
+                    kFunction,
+                    {kLength, kPeriodic, WT_MADE},
+                    "0.42 - 0.5 cos(2 pi t) + 0.08 cos(4 pi t)."},
+    bartlett_window{
+        "bartlett_window", bartlett_window_impl, kFunction, {kLength, kPeriodic, WT_MADE}, "A triangle."};
+const Op<Tensor(int64_t, bool, double, double, OptDType, OptDevice, bool)> hamming_window{
+    "hamming_window",
+    hamming_window_impl,
+    kFunction,
+    {kLength, kPeriodic, {"alpha", 0.54}, {"beta", 0.46}, WT_MADE},
+    "alpha - beta cos(2 pi t)."};
+const Op<Tensor(int64_t, bool, double, OptDType, OptDevice, bool)> kaiser_window{
+    "kaiser_window",
+    kaiser_window_impl,
+    kFunction,
+    {kLength, kPeriodic, {"beta", 12.0}, WT_MADE},
+    "I0(beta sqrt(1 - (2 t - 1)^2)) / I0(beta), I0 being the modified Bessel function of order 0."};
 
 }  // namespace
 }  // namespace warptape::ops

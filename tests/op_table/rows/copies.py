@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..table import E, Op, S
+from ..table import FLOATS, E, Op, S
 from . import shape
 
 ONES = np.ones((2, 3))
@@ -52,6 +52,16 @@ def native_batch_norm(
 NORM: dict[str, Any] = {"grad": False, "dtypes": ("float32", "float64"), "layouts": ("offset",)}
 
 ROWS = [
+    Op(
+        "constant_pad_nd",
+        lambda r: [
+            S(r(2, 3), (1, 2)),
+            S(r(2, 4), (-1, 1), 7),
+            S(r(2, 3, 4), (0, 2, -1, 3), 1.5, only=FLOATS),
+        ],
+        lambda x, width, value=0: shape.pad(x, width, "constant", value),
+        errors=(E("RuntimeError", ONES, (1,)),),
+    ),
     *(copy_row(row) for row in shape.ROWS if row.id in COPIED),
     Op(
         "split_with_sizes",

@@ -143,7 +143,8 @@ ROWS = [
     Op(
         "masked.norm",
         lambda r: (
-            [S(r.positive(3, 4), p, 1, mask=SHOWN) for p in (2.0, 1.0, 3.0, INF, -INF)] + [S(r(3, 4), mask=SHOWN)]
+            [S(r.positive(3, 4), p, 1, mask=SHOWN) for p in (2.0, 1.0, 3.0, INF, -INF)]
+            + [S(r(3, 4), mask=SHOWN)]
         ),
         norm,
         tol=TOL,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..table import ALL, FLOATS, E, Op, Rng, S, Sample
+from ..table import ALL, E, Op, Rng, S, Sample
 
 MOVE: dict[str, Any] = {"dtypes": ALL, "exact": True}
 VIEW: dict[str, Any] = MOVE | {"view": True}
@@ -540,16 +540,6 @@ ROWS = [
             np.stack([g.ravel() for g in np.meshgrid(*xs, indexing="ij")], -1) if len(xs) > 1 else xs[0]
         ),
         **MOVE,
-    ),
-    Op(
-        "constant_pad_nd",
-        lambda r: [
-            S(r(2, 3), (1, 2)),
-            S(r(2, 4), (-1, 1), 7),
-            S(r(2, 3, 4), (0, 2, -1, 3), 1.5, only=FLOATS),
-        ],
-        lambda x, width, value=0: pad(x, width, "constant", value),
-        errors=(E("RuntimeError", ONES, (1,)),),
     ),
     Op(
         "nn.functional.pad",
