@@ -1,4 +1,4 @@
-"""Forward-mode derivatives by dual numbers: ops on a tensor with a tangent give the tangent of their result."""
+"""Forward-mode derivatives by dual numbers: an op on a tensor with a tangent gives its result's tangent."""
 
 from __future__ import annotations
 

@@ -308,7 +308,8 @@ def jacrev(
     _preallocate_and_copy: bool = False,
 ) -> Callable[..., Any]:
     """A function that gives the Jacobian, of shape output.shape + input.shape, by one reverse pass for all
-    rows, mapped by `vmap`; `chunk_size` rows at a time. For trees of outputs and inputs it is a tree of trees.
+    rows, mapped by `vmap`; `chunk_size` rows at a time. For trees of outputs and inputs it is a tree of
+    trees.
 
     Raises:
         RuntimeError: an output that is no tensor.

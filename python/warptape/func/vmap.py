@@ -75,8 +75,8 @@ def _batch_size(leaves: Sequence[Any], dims: Sequence[int | None], in_dims: Any,
             continue
         if not isinstance(x, Tensor):
             raise ValueError(
-                f"{what}: Got in_dim={d} for an input but the input is of type {type(x)}. We cannot vmap over "
-                "non-Tensor arguments, please use None as the respective in_dim"
+                f"{what}: Got in_dim={d} for an input but the input is of type {type(x)}. We cannot vmap "
+                "over non-Tensor arguments, please use None as the respective in_dim"
             )
         if not -x.dim() <= d < x.dim():
             raise ValueError(
@@ -86,8 +86,8 @@ def _batch_size(leaves: Sequence[Any], dims: Sequence[int | None], in_dims: Any,
         sizes.append(x.shape[d])
     if not sizes:
         raise ValueError(
-            f"vmap({_name(func)}): expected at least one Tensor to vmap over; in_dims is None for all, or there "
-            "are no tensors among the inputs"
+            f"vmap({_name(func)}): expected at least one Tensor to vmap over; in_dims is None for all, or "
+            "there are no tensors among the inputs"
         )
     if len(set(sizes)) > 1:
         raise ValueError(
@@ -115,13 +115,8 @@ def _mapped(
         placed = []
         for x, d in zip(out_leaves, _places(out_dims, outputs, func)):
             if not isinstance(x, Tensor):
-                raise (
-                    ValueError(
-                        f"vmap({_name(func)}, ...): `{_name(func)}` must only return Tensors, got type {type(x)}. "
-                        "Did you mean to set out_dims= to None for output?"
-                    )
-                    if d is not None
-                    else TypeError(f"vmap({_name(func)}): expected a Tensor, got {type(x)}")
+                raise ValueError(
+                    f"vmap({_name(func)}, ...): `{_name(func)}` must only return Tensors, got type {type(x)}"
                 )
             placed.append(_taken(x, d, level, func))
         return tree_unflatten(placed, out_spec)
@@ -172,8 +167,8 @@ def _spread(in_dims: Any, args: tuple[Any, ...], func: Any) -> list[int | None]:
         )
     if not args:
         raise ValueError(
-            f"vmap({_name(func)})(<inputs>): got no inputs. Maybe you forgot to add inputs, or you are trying "
-            "to vmap over a function with no inputs. The latter is unsupported."
+            f"vmap({_name(func)})(<inputs>): got no inputs. Maybe you forgot to add inputs, or you are "
+            "trying to vmap over a function with no inputs. The latter is unsupported."
         )
     return _below(in_dims if in_dims is None or isinstance(in_dims, int) else tuple(in_dims), args, refuse)
 
@@ -181,8 +176,8 @@ def _spread(in_dims: Any, args: tuple[Any, ...], func: Any) -> list[int | None]:
 def _places(out_dims: Any, outputs: Any, func: Any) -> list[int | None]:
     def refuse() -> Exception:
         return ValueError(
-            f"vmap({_name(func)}, ..., out_dims={out_dims}): out_dims is not compatible with the structure of "
-            "outputs"
+            f"vmap({_name(func)}, ..., out_dims={out_dims}): out_dims is not compatible with the structure "
+            "of outputs"
         )
 
     if isinstance(outputs, Tensor) and isinstance(out_dims, (list, tuple)) and len(out_dims) == 1:
