@@ -360,13 +360,13 @@ WT_CONVERSION(bool, Bool);
 }  // namespace
 decltype(cat) cat{"cat",
                   cat_impl,
-                  kFunction | kOut | kOutApart | kComplex | kWidest,
+                  kFunction | kOut | kOutApart | kComplex | kWidest | kLinear,
                   {"tensors", Arg::integer("dim", 0)},
                   "Joins tensors along a dim."};
 const Alias concat{"concat", "cat"}, concatenate{"concatenate", "cat"};
 decltype(stack) stack{"stack",
                       stack_impl,
-                      kFunction | kOut | kOutApart | kComplex | kWidest,
+                      kFunction | kOut | kOutApart | kComplex | kWidest | kLinear,
                       {"tensors", Arg::integer("dim", 0)},
                       "Joins tensors along a new dim."};
 

@@ -64,7 +64,7 @@ MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 80
 # Lines of the core, kernels + csrc. A device's backend, what lies between ranks, and PyTorch's API written
 # with ops alone have budgets of their own: whoever reads the core can leave them out.
-MAX_TOTAL_LINES = 44_500
+MAX_TOTAL_LINES = 46_200
 BUDGETS = {
     "the CUDA backend": (
         12_750,
@@ -93,7 +93,8 @@ BUDGETS = {
             "python/warptape/futures.py",
         ),
     ),
-    "the Python library": (26_750, ("python/warptape/",)),
+    "function transforms": (1_650, ("csrc/transforms/", "csrc/bindings/transforms")),
+    "the Python library": (27_050, ("python/warptape/",)),
 }
 CPP = (".h", ".cpp", ".cu", ".cuh")
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.MULTILINE)
@@ -388,7 +389,7 @@ def check_lists_of_ops(root: Path) -> list[str]:
     bad = []
     for relative, path in files(root, ("csrc",), (".h", ".cpp")):
         line = 1
-        for statement in re.split(r"(;)", path.read_text()):
+        for statement in re.split(r"(;)", re.sub(r"^#include.*", "", path.read_text(), flags=re.MULTILINE)):
             words = re.findall(r"\w+", " ".join(re.findall(r'"([^"\n]*)"', statement)))
             listed = {w.removesuffix("_") for w in words} & owners.keys()
             listed = {name for name in listed if owners[name] != relative}  # a family may name its own

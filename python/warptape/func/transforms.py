@@ -159,6 +159,7 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple
     Raises:
         RuntimeError: func returns what is no tensor; from product, cotangents of another structure.
     """
+    of_tape = any(_C._recorded(x) for x in tree_flatten(primals)[0] if isinstance(x, Tensor))
     with _recording(primals) as outer:
         inputs = _fresh(list(primals))
         outputs, aux = _split(func(*inputs), has_aux, "vjp(f, *primals)")
@@ -176,7 +177,7 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple
             )
         on = create_graph
         if on is None:  # as no_grad has it here, not where the function was called
-            kept = outer or any(_C._recorded(v) for v in vectors)
+            kept = outer or of_tape or any(_C._recorded(v) for v in vectors)
             on = kept and warptape.is_grad_enabled()
         with warptape.enable_grad():
             out = iter(_products(out_leaves, variables, vectors, on, keep=retain_graph))

@@ -1,7 +1,6 @@
 """jvp, jacfwd, hessian and linearize on functions of several ops, nested and with the tape; forward_ad."""
 
 import pytest
-
 import warptape as wt
 import warptape.autograd.forward_ad as fw
 from warptape import func
@@ -81,9 +80,7 @@ def test_writes_in_place():
 
 
 def test_a_module():
-    net = wt.nn.Sequential(
-        wt.nn.Linear(5, 8), wt.nn.GELU(), wt.nn.LayerNorm(8), wt.nn.Linear(8, 2)
-    ).double()
+    net = wt.nn.Sequential(wt.nn.Linear(5, 8), wt.nn.GELU(), wt.nn.LayerNorm(8), wt.nn.Linear(8, 2)).double()
     params = {k: p.detach() for k, p in net.named_parameters()}
     along = {k: wt.ones_like(p) for k, p in params.items()}
 
@@ -96,7 +93,7 @@ def test_a_module():
 
 
 def test_aux_and_refusals():
-    out, along, aux = func.jvp(lambda x: (x * 2, x.sum()), (X,), (V,), has_aux=True)
+    _, along, aux = func.jvp(lambda x: (x * 2, x.sum()), (X,), (V,), has_aux=True)
     close(along, 2 * V)
     assert aux.item() == X.sum().item()
     with pytest.raises(RuntimeError, match="same python structure"):

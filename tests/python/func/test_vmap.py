@@ -3,7 +3,6 @@
 import warnings
 
 import pytest
-
 import warptape as wt
 from warptape import func
 
