@@ -61,6 +61,17 @@ Tensor primal_of(const Tensor& t, const Level& level) {
 // Where a formula takes the logarithm of the gradient, 0 is no place to differentiate it.
 Tensor ones_of(const Tensor& t) { return full(t.sizes(), 1.0, options_of(t)); }
 
+// Whether y lies in the memory of an argument: of its primal or of its tangent.
+bool shares_memory(const OpInfo& op, std::span<const Value> args, const Tensor& y, const Level& level,
+                   bool tangent) {
+  bool shares = false;
+  each_tensor(op, args, [&](const Tensor& t) {
+    const Tensor part = tangent ? tangent_of(t, level) : primal_of(t, level);
+    shares |= part.defined() && part->storage == y->storage;
+  });
+  return shares;
+}
+
 void linear_call(const OpInfo& op, std::span<const Value> args, Result& out, const Level& level) {
   Replaced primals(op, args, [&](const Tensor& t) { return primal_of(t, level); });
   Replaced tangents(op, args, [&](const Tensor& t) {
@@ -71,9 +82,15 @@ void linear_call(const OpInfo& op, std::span<const Value> args, Result& out, con
   Result along;
   op.call(op, primals.values.data(), out);
   op.call(op, tangents.values.data(), along);
-  if (out.tensor.defined()) out.tensor = dual(out.tensor, along.tensor, level.id);
-  for (size_t i = 0; i < out.tensors.size(); ++i)
-    if (out.tensors[i].defined()) out.tensors[i] = dual(out.tensors[i], along.tensors[i], level.id);
+  auto join = [&](Tensor& y, const Tensor& tangent) {
+    if (!y.defined()) return;
+    const bool apart =
+        shares_memory(op, args, y, level, false) && !shares_memory(op, args, tangent, level, true);
+    y = dual(y, tangent, level.id);
+    if (apart && level_of(y) == level.id) wrapper_of(y)->tangent_apart = true;
+  };
+  join(out.tensor, along.tensor);
+  for (size_t i = 0; i < out.tensors.size(); ++i) join(out.tensors[i], along.tensors[i]);
 }
 
 // One op on variables, and what its results come to along the tangents.
@@ -159,7 +176,9 @@ void recorded_call(const OpInfo& op, std::span<const Value> args, Result& out, c
     if (differentiable)
       along =
           sizes && y.sizes() == *sizes && !is_complex(y.dtype()) ? r.elementwise(y) : r.by_backward_twice(y);
+    const bool apart = shares_memory(op, args, y, level, false);
     y = dual(r.finished(y), along.defined() ? r.finished(along) : along, level.id);
+    if (apart && level_of(y) == level.id) wrapper_of(y)->tangent_apart = true;
   });
 }
 
@@ -174,6 +193,9 @@ void write_result(const Tensor& self, Result& out, const Level& level) {
     if (along.defined()) make_dual(self, along, level.id);
   } else {
     Wrapper* w = wrapper_of(self);
+    WT_CHECK(!w->tangent_apart, OpaqueError,
+             "jvp: an in-place operation on a view whose derivative is no view; use the form that is not in "
+             "place");
     ops::copy_(w->value, primal_of(y, level), false);
     ops::copy_(w->tangent, along.defined() ? along : zeros(self.sizes(), options_of(w->tangent)), false);
   }

@@ -24,8 +24,9 @@ struct Level {
 
 struct Wrapper {
   int64_t level;
-  Tensor value;    // vmap: with the mapped dim in front; jvp: the primal
-  Tensor tangent;  // jvp; undefined: zero
+  Tensor value;                // vmap: with the mapped dim in front; jvp: the primal
+  Tensor tangent;              // jvp; undefined: zero
+  bool tangent_apart = false;  // the primal is a view of another's, and the tangent none: not to be written
 };
 
 // The levels of this thread, innermost last.

@@ -333,13 +333,10 @@ bool batch_norm(Call& c, Result& out) {
 }
 
 bool attention(Call& c, Result& out) {
-  const OptTensor mask = optional(c, 3);
-  for (size_t i = 0; i < 3; ++i) c.set(i, front(c, tensor(c, i)));
-  if (mapped(c, mask)) {
-    Tensor m = front(c, *mask);
-    for (int64_t d = mask->ndim(); d < c.tensors[0].tensor.ndim(); ++d) m = ops::unsqueeze(m, 1);
-    c.set(3, m);
-  }
+  int64_t ndim = 0;
+  for (const Operand& t : c.tensors) ndim = std::max(ndim, t.tensor.ndim());
+  for (const Operand& t : c.tensors)
+    if (t.arg < 3 || t.mapped) c.set(t.arg, c.value(t, ndim));
   c.run(out);
   return true;
 }
