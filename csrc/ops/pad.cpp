@@ -116,7 +116,10 @@ bool only_last_dims(const Widths& w) {
 
 Tensor pad_constant(const Tensor& x, const Widths& w, const Scalar& value) {
   const Shape sizes = padded_sizes(x, w);
-  Tensor out = empty_strided(sizes, ordered_strides(sizes, {&x.strides(), 1}), options_of(x));
+  // Strides of dims of size 1 say nothing about an order.
+  Tensor out = x.is_contiguous()
+                   ? empty(sizes, options_of(x))
+                   : empty_strided(sizes, ordered_strides(sizes, {&x.strides(), 1}), options_of(x));
   if (out.numel() && !out.is_meta()) {
     if (x.is_contiguous() && only_last_dims(w)) {
       const Tensor element = scalar_tensor(value, x.dtype());

@@ -300,7 +300,7 @@ WT_INLINE void gemm_serial(int64_t m, int64_t n, const GemmBlocking<Kind>& bl, P
   }
 }
 
-// The scratch memory of gemm_with_shared for m rows, and the columns it takes at a time.
+// The scratch memory of gemm_with_shared for m rows, and the most columns it takes at a time.
 template <class Kind>
 struct GemmSharedSize {
   static constexpr int64_t kCols = 6 * Kind::kBlockCols;
@@ -322,8 +322,9 @@ WT_INLINE void gemm_with_shared(const GemmSharedSize<Kind>& size, PackA&& pack_a
   const GemmBlocking<Kind>& bl = size.bl;
   Elem* a = reinterpret_cast<Elem*>(scratch);
   auto* partial = bl.in_place ? nullptr : reinterpret_cast<typename Kind::Acc*>(scratch + bl.a_bytes);
-  for (int64_t j0 = 0; j0 < size.n; j0 += size.kCols) {
-    int64_t j1 = size.n - j0 < size.kCols ? size.n : j0 + size.kCols;
+  const int64_t step = size.kCols / Kind::kBlockCols * bl.block_cols;  // whole blocks, as B is packed
+  for (int64_t j0 = 0; j0 < size.n; j0 += step) {
+    int64_t j1 = size.n - j0 < step ? size.n : j0 + step;
     for (int64_t p = 0; p < bl.depth; p += bl.block_depth) {
       int64_t depth = bl.depth - p < bl.block_depth ? bl.depth - p : bl.block_depth;
       if (p) cpu::poll_interrupt();

@@ -15,6 +15,7 @@
 #include "kernels/types.h"
 
 #define WT_FN WT_INLINE  // how a formula is declared; the CUDA math set defines its own
+#define WT_FN_OUTLINED [[gnu::noinline, maybe_unused]] static
 
 namespace warptape::kernels::WARPTAPE_ISA {
 

@@ -2,7 +2,6 @@
 // packed, 16 bytes an access. `general`: any layout and dtype, a few elements a thread, converted as loaded.
 #pragma once
 
-#define WARPTAPE_ISA cuda
 #include "kernels/cuda/index.cuh"
 #include "kernels/cuda/memory.cuh"
 #include "kernels/elementwise.h"

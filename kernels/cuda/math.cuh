@@ -4,7 +4,9 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/dispatch.h"
 
+#define WARPTAPE_ISA cuda
 #define WT_FN WT_DEVICE
+#define WT_FN_OUTLINED static __device__ __noinline__
 
 namespace warptape::kernels::cuda {
 

@@ -1,6 +1,7 @@
 // The incomplete gamma functions of one pair of numbers, in double, for the math sets of all backends: P(a,
 // x) from its power series, Q(a, x) from a continued fraction (Abramowitz and Stegun 6.5.29 and 6.5.31). The
-// including file has WT_FN, and lgamma_of(double) before.
+// including file has WT_FN_OUTLINED (a function that is not inlined: these are long), and lgamma_of(double)
+// before.
 #pragma once
 
 #include <math.h>
@@ -8,7 +9,7 @@
 namespace warptape::kernels::WARPTAPE_ISA {
 
 // x^a e^-x / Gamma(a + 1). For large a by Stirling's series, as the exponents cancel.
-WT_FN double gamma_weight(double a, double x) {
+WT_FN_OUTLINED double gamma_weight(double a, double x) {
   if (a < 20) return ::exp(a * ::log(x) - x - lgamma_of(a + 1));
   const double mu = (x - a) / a, r = 1 / (a * a);
   const double stirling = (1.0 / 12 - r * (1.0 / 360 - r * (1.0 / 1260 - r / 1680))) / a;
@@ -17,7 +18,7 @@ WT_FN double gamma_weight(double a, double x) {
 }
 
 // log Gamma(1 + a), also where it is next to 0.
-WT_FN double lgamma_one_plus(double a) {
+WT_FN_OUTLINED double lgamma_one_plus(double a) {
   constexpr double kTaylor[] = {-0.57721566490153286061, 0.82246703342411321824,  -0.40068563438653142847,
                                 0.27058080842778454788,  -0.20738555102867398527, 0.16955717699740818995};
   if (a > 0.01) return lgamma_of(1 + a);
@@ -27,7 +28,7 @@ WT_FN double lgamma_one_plus(double a) {
 }
 
 // Q for small a and x, where 1 - P has no bits left.
-WT_FN double gamma_small_upper(double a, double x) {
+WT_FN_OUTLINED double gamma_small_upper(double a, double x) {
   double term = 1, sum = 0;
   for (int n = 1; n < 60; ++n) {
     term *= -x / n;
@@ -37,7 +38,7 @@ WT_FN double gamma_small_upper(double a, double x) {
   return -::expm1(log_power) - ::exp(log_power) * a * sum;
 }
 
-WT_FN double incomplete_gamma(double a, double x, bool upper) {
+WT_FN_OUTLINED double incomplete_gamma(double a, double x, bool upper) {
   if (!(a >= 0) || !(x >= 0) || (a == 0 && x == 0)) return __builtin_nan("");
   const double infinity = __builtin_inf();
   if (a == infinity && x == infinity) return __builtin_nan("");
