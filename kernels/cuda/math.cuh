@@ -6,7 +6,7 @@
 
 #define WARPTAPE_ISA cuda
 #define WT_FN WT_DEVICE
-#define WT_FN_OUTLINED static __device__ __noinline__
+#define WT_FN_OUTLINED [[maybe_unused]] static __device__ __attribute__((noinline))
 
 namespace warptape::kernels::cuda {
 
