@@ -21,7 +21,7 @@ from warptape import _C
 ROOT = Path(__file__).resolve().parents[1]
 # Bits of OpFlag in csrc/ops/op.h, and where Python finds the op.
 FUNCTION, METHOD, NN, OUT, LINALG, PRIVATE, SPECIAL, FFT = 1, 2, 4, 8, 16, 32, 64, 128
-WINDOWS, MASKED = 4096, 8192
+WINDOWS, MASKED = 1 << 30, 1 << 31
 FACTS = {8: "`out=`", 256: "mixed devices", 512: "complex", 1024: "moves only", 2048: "random"}
 PLACES = {
     FUNCTION: "_functions",
