@@ -10,7 +10,6 @@ namespace warptape::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-
 template <class F, class T, class... In>
 __global__ void __launch_bounds__(kThreads) special_kernel(F f, int64_t n, T* out, const In*... in) {
   const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
