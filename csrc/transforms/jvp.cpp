@@ -16,35 +16,6 @@ namespace {
 using ops::operator+;
 using Tensors = std::vector<Tensor>;
 
-// The arguments with each dual number replaced by what `part` makes of it, in order.
-struct Replaced {
-  std::vector<Value> values;
-  std::deque<Tensor> kept;
-  std::deque<Tensors> lists;
-  std::deque<std::vector<OptTensor>> optionals;
-
-  template <class F>
-  Replaced(const OpInfo& op, std::span<const Value> args, F&& part) : values(args.begin(), args.end()) {
-    for (size_t i = 0; i < values.size(); ++i) {
-      Value& v = values[i];
-      if (!v.present) continue;
-      if (op.args[i].type == ArgType::Tensor && v.tensor->defined())
-        v.tensor = &kept.emplace_back(part(*v.tensor));
-      if (op.args[i].type == ArgType::TensorList) {
-        auto& list = lists.emplace_back();
-        for (const Tensor& t : ArgTraits<TensorList>::unbox(v)) list.push_back(part(t));
-        v.list = {list.data(), list.size()};
-      }
-      if (op.args[i].type == ArgType::OptTensorList) {
-        auto& list = optionals.emplace_back();
-        for (const OptTensor& t : ArgTraits<std::span<const OptTensor>>::unbox(v))
-          list.push_back(t && t->defined() ? OptTensor(part(*t)) : t);
-        v.list = {list.data(), list.size()};
-      }
-    }
-  }
-};
-
 template <class F>
 void each_result(Result& r, F&& see) {
   if (r.tensor.defined()) see(r.tensor);

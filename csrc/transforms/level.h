@@ -57,6 +57,35 @@ Tensor dual_at(const Tensor& primal, const Tensor& tangent, const Level& level);
 // Whether the tape records what t stands for.
 WT_API bool recorded(const Tensor& t);
 
+// The arguments of an op with every tensor replaced by what `part` makes of it.
+struct Replaced {
+  std::vector<Value> values;
+  std::deque<Tensor> kept;
+  std::deque<std::vector<Tensor>> lists;
+  std::deque<std::vector<OptTensor>> optionals;
+
+  template <class F>
+  Replaced(const OpInfo& op, std::span<const Value> args, F&& part) : values(args.begin(), args.end()) {
+    for (size_t i = 0; i < values.size(); ++i) {
+      Value& v = values[i];
+      if (!v.present) continue;
+      if (op.args[i].type == ArgType::Tensor && v.tensor->defined())
+        v.tensor = &kept.emplace_back(part(*v.tensor));
+      if (op.args[i].type == ArgType::TensorList) {
+        auto& list = lists.emplace_back();
+        for (const Tensor& t : ArgTraits<TensorList>::unbox(v)) list.push_back(part(t));
+        v.list = {list.data(), list.size()};
+      }
+      if (op.args[i].type == ArgType::OptTensorList) {
+        auto& list = optionals.emplace_back();
+        for (const OptTensor& t : ArgTraits<std::span<const OptTensor>>::unbox(v))
+          list.push_back(t && t->defined() ? OptTensor(part(*t)) : t);
+        v.list = {list.data(), list.size()};
+      }
+    }
+  }
+};
+
 // The innermost vmap whose calls an op without wrappers is to give draws; null for ops that draw nothing.
 const Level* drawing_level(const OpInfo& op, std::span<const Value> args);
 void vmap_call(const OpInfo& op, std::span<Value> args, Result& out, const Level& level);

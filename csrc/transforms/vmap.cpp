@@ -252,35 +252,6 @@ bool composed(const OpInfo& op, std::span<const Value> args, Result& out) {
 
 namespace {
 
-// The arguments of call i.
-struct Slice {
-  std::vector<Value> values;
-  std::deque<Tensor> kept;
-  std::deque<std::vector<Tensor>> lists;
-  std::deque<std::vector<OptTensor>> optionals;
-
-  Slice(const Call& c, int64_t i) : values(c.values) {
-    auto part = [&](const Tensor& t) { return c.is_mapped(t) ? ops::select(wrapper_of(t)->value, 0, i) : t; };
-    for (size_t a = 0; a < values.size(); ++a) {
-      Value& v = values[a];
-      if (!v.present) continue;
-      if (c.op.args[a].type == ArgType::Tensor && v.tensor->defined())
-        v.tensor = &kept.emplace_back(part(*v.tensor));
-      if (c.op.args[a].type == ArgType::TensorList) {
-        auto& list = lists.emplace_back();
-        for (const Tensor& t : ArgTraits<TensorList>::unbox(v)) list.push_back(part(t));
-        v.list = {list.data(), list.size()};
-      }
-      if (c.op.args[a].type == ArgType::OptTensorList) {
-        auto& list = optionals.emplace_back();
-        for (const OptTensor& t : ArgTraits<std::span<const OptTensor>>::unbox(v))
-          list.push_back(t && t->defined() ? OptTensor(part(*t)) : t);
-        v.list = {list.data(), list.size()};
-      }
-    }
-  }
-};
-
 void warn_of_loop(const OpInfo& op) {
   thread_local std::unordered_set<const OpInfo*> warned;
   if (warned.insert(&op).second)
@@ -298,7 +269,9 @@ void one_by_one(Call& c, Result& out, Generator* draws) {
   const std::vector<uint8_t> state = draws ? draws->state() : std::vector<uint8_t>();
   for (int64_t i = 0; i < n; ++i) {
     if (draws) draws->set_state(state);
-    Slice slice(c, i);
+    Replaced slice(c.op, c.values, [&](const Tensor& t) {
+      return c.is_mapped(t) ? ops::select(wrapper_of(t)->value, 0, i) : t;
+    });
     Result& r = results[static_cast<size_t>(i)];
     c.op.call(c.op, slice.values.data(), r);
   }
