@@ -334,7 +334,7 @@ def check_out(rt: Any, op: Op, call: Call, dtype: str) -> int:
                 compare_tensor(rt, op, target, want, kind, dtype, f"{where} {form}")
             count += 1
         if kinds[0] in FLOATS and not op.out_casts:
-            targets = [rt.zeros(want.shape, dtype=rt.int64) for want in wanted]
+            targets = [rt.zeros(want.shape, dtype=rt.int64, device=convert.device) for want in wanted]
             try:
                 call(*args, **kwargs, out=tuple(targets) if many else targets[0])
             except (RuntimeError, TypeError):
@@ -346,8 +346,10 @@ def check_out(rt: Any, op: Op, call: Call, dtype: str) -> int:
 def out_target(rt: Any, form: str, shape: tuple[int, ...], kind: str) -> Any:
     """Zeros for out=: of the result's shape, empty, or of its shape in every second place."""
     if form == "stepped" and shape:
-        return rt.zeros((*shape[:-1], shape[-1] * 2), dtype=getattr(rt, kind))[..., ::2]
-    return rt.zeros((0,) if form == "empty" else shape, dtype=getattr(rt, kind))
+        return rt.zeros((*shape[:-1], shape[-1] * 2), dtype=getattr(rt, kind), device=convert.device)[
+            ..., ::2
+        ]
+    return rt.zeros((0,) if form == "empty" else shape, dtype=getattr(rt, kind), device=convert.device)
 
 
 def check_view(rt: Any, op: Op, call: Call) -> int:
@@ -440,11 +442,11 @@ def check_error(rt: Any, op: Op, call: Call, case: Err) -> None:
     where = describe(op, case.dtype, 0, sample)
     args, kwargs = convert.arguments(rt, sample, original, case.dtype)
     pattern = case.match or name_pattern(op)
-    if native(rt) and on_cuda(rt):
+    if native(rt) and on_cuda():
         case, pattern = late_fault(case), f"{pattern}|{LATE_FAULT}"
     try:
         call(*args, **kwargs)
-        if on_cuda(rt):
+        if on_cuda():
             rt.cuda.synchronize()
     except error_classes(rt, case.kind) as error:
         if native(rt) and not re.search(pattern, str(error)):
@@ -459,9 +461,9 @@ def check_error(rt: Any, op: Op, call: Call, case: Err) -> None:
 LATE_FAULT = r"\w+: index -?\d+ is out of bounds for dimension with size \d+"
 
 
-def on_cuda(rt: Any) -> bool:
+def on_cuda() -> bool:
     """Whether the table runs on a CUDA device."""
-    return rt.empty(0).device.type == "cuda"
+    return convert.device == "cuda"
 
 
 def late_fault(case: Err) -> Err:

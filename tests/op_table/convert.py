@@ -12,6 +12,7 @@ import numpy as np
 
 from .table import FLOATS, D, Op, Sample, Under, tree_map
 
+device = "cpu"  # the device under test: set once, when the session starts
 INT_SCALE = 3  # float samples lie within a few units; integers need more than a handful of values
 
 
@@ -93,8 +94,8 @@ def reference(op: Op, sample: Sample, dtype: str) -> Any:
 
 
 def from_array(rt: Any, array: np.ndarray) -> Any:
-    """A tensor of the array's values on the device under test, where factories make theirs."""
-    return rt.from_numpy(array).to(rt.empty(0).device)
+    """A tensor of the array's values on the device under test."""
+    return rt.from_numpy(array).to(device)
 
 
 def lay_out(rt: Any, values: np.ndarray, dtype: str, layout: str) -> Any:

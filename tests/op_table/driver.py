@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from . import ROWS
-from .checks import Call, Missing, native, resolve
-from .table import Op
+from . import ROWS, convert
+from .checks import Call, resolve
+from .table import Err, Op
 
 
 def rows(where: Callable[[Op], Any] = lambda op: True) -> Any:
@@ -31,44 +31,19 @@ def computes_complex(op: Op) -> bool:
     return "complex" in op.id or op.name == "polar"
 
 
+def applies(op: Op, check: str, config: pytest.Config, case: Err | None) -> bool:
+    """Whether a check of a row (of a refused call of it) is made on the runtime and the device under test."""
+    if config.getoption("--device") != "cpu" and (computes_complex(op) or (case and case.host)):
+        return False
+    return config.getoption("--runtime") == "warptape" or not (check in op.peer or (case and case.stricter))
+
+
 def callable_of(rt: Any, op: Op, request: pytest.FixtureRequest) -> Call:
-    """The row's callable; skips, or fails under --strict-ops, where the runtime has none."""
+    """The row's callable; a runtime without it fails, and a factory makes its tensors on the device under
+    test."""
     request.node.user_properties.append(("op", op.id))
-    if not native(rt) and request.function.__name__.removeprefix("test_") in op.peer:
-        pytest.skip("PyTorch fails here, or differs by design")
-    if request.config.getoption("--device") != "cpu" and computes_complex(op):
-        request.node.user_properties.append(("without_kernel", "complex numbers"))
-        pytest.skip("complex numbers are computed on the CPU alone")
-    try:
-        return on_device(resolve(rt, op), request)
-    except Missing:
-        request.node.user_properties.append(("missing_op", op.id))
-        if request.config.getoption("--strict-ops"):
-            pytest.fail(f"{op.name}: not in this build", pytrace=False)
-        pytest.skip("not in this build")
-
-
-# Slots that no CUDA kernel fills yet, by design of what is built first. Anything else that is missing fails.
-WITHOUT_CUDA_KERNEL: frozenset[str] = frozenset()
-
-
-def on_device(call: Call, request: pytest.FixtureRequest) -> Call:
-    """The callable; on another device than the CPU it skips, and counts, where a known kernel is missing."""
-    if request.config.getoption("--device") == "cpu":
-        return call
-
-    @functools.wraps(call)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return call(*args, **kwargs)
-        except NotImplementedError as error:
-            slot, _, rest = str(error).partition(":")
-            if "no kernel for device" not in rest or slot not in WITHOUT_CUDA_KERNEL:
-                raise
-            request.node.user_properties.append(("without_kernel", slot))
-            pytest.skip(f"no kernel for {slot} on this device")
-
-    return run
+    call = resolve(rt, op)
+    return functools.partial(call, device=convert.device) if op.factory and convert.device != "cpu" else call
 
 
 def count(request: pytest.FixtureRequest, name: str, number: int) -> None:

@@ -8,6 +8,7 @@ parent knows which call was the last.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import math
@@ -192,6 +193,10 @@ def one_call(rt: Any, op: Op, number: int) -> str | None:
         return None
     except Exception as error:
         return f"call {number} raised {type(error).__name__}: {error}"[:400]
+    finally:
+        if convert.device == "cuda":
+            with contextlib.suppress(IndexError):  # a bad index is reported when the device is waited for
+                rt.cuda.synchronize()
     return None
 
 
@@ -205,11 +210,12 @@ def limit_memory() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
 
 
-def main(progress: str, runtime: str, first: int, calls: int, names: list[str]) -> None:
+def main(progress: str, runtime: str, device: str, first: int, calls: int, names: list[str]) -> None:
     """Runs `calls` mutated calls of each named row, and prints one JSON line a row: name and what went
     wrong."""
     warnings.simplefilter("ignore")
     rt = importlib.import_module(runtime)
+    convert.device = device
     rows = {op.id: op for op in ROWS}
     limit_memory()
     marker = os.open(progress, os.O_WRONLY | os.O_CREAT)
@@ -224,4 +230,4 @@ def main(progress: str, runtime: str, first: int, calls: int, names: list[str]) 
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5:])
+    main(*sys.argv[1:4], int(sys.argv[4]), int(sys.argv[5]), sys.argv[6:])

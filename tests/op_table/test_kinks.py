@@ -10,8 +10,16 @@ from typing import Any
 
 import pytest
 
+from . import convert
+
 Case = tuple[Callable[[Any, Any], Any], Any, Any]
 NAN = math.nan
+
+
+def made(rt: Any, values: Any) -> Any:
+    """A tensor on the device under test."""
+    return rt.tensor(values, device=convert.device)
+
 
 CASES: dict[str, Case] = {
     "relu at 0": (lambda rt, x: rt.relu(x), [0.0, -0.0, 1.0], [0, 0, 1]),
@@ -32,11 +40,11 @@ CASES: dict[str, Case] = {
     "sqrt at 0": (lambda rt, x: x.sqrt(), [0.0, 4.0], [math.inf, 0.25]),
     "pow 0 at 0": (lambda rt, x: x**0, [0.0, 2.0], [0, 0]),
     "pow 2 at 0": (lambda rt, x: x**2, [0.0, 2.0], [0, 4]),
-    "where keeps nan out": (lambda rt, x: rt.where(x > 0, x, rt.zeros(2)), [1.0, NAN], [1, 0]),
-    "masked_fill": (lambda rt, x: x.masked_fill(rt.tensor([True, False]), -math.inf), [1.0, 2.0], [0, 1]),
-    "a gathered element twice": (lambda rt, x: x[rt.tensor([1, 1, 0])], [1.0, 2.0], [1, 2]),
+    "where keeps nan out": (lambda rt, x: rt.where(x > 0, x, made(rt, [0.0, 0.0])), [1.0, NAN], [1, 0]),
+    "masked_fill": (lambda rt, x: x.masked_fill(made(rt, [True, False]), -math.inf), [1.0, 2.0], [0, 1]),
+    "a gathered element twice": (lambda rt, x: x[made(rt, [1, 1, 0])], [1.0, 2.0], [1, 2]),
     "l1_loss at 0": (
-        lambda rt, x: rt.nn.functional.l1_loss(x, rt.tensor([1.0, 0.0]), reduction="sum"),
+        lambda rt, x: rt.nn.functional.l1_loss(x, made(rt, [1.0, 0.0]), reduction="sum"),
         [1.0, 2.0],
         [0, 1],
     ),
@@ -53,34 +61,34 @@ CASES: dict[str, Case] = {
 @pytest.mark.parametrize("name", list(CASES))
 def test_gradient_at_a_kink(rt: ModuleType, name: str) -> None:
     call, at, want = CASES[name]
-    x = rt.tensor(at, requires_grad=True)
+    x = made(rt, at).requires_grad_(True)
     call(rt, x).sum().backward()
     assert x.grad.tolist() == pytest.approx([float(value) for value in want], nan_ok=True)
 
 
 def test_embedding_padding_takes_no_gradient(rt: ModuleType) -> None:
-    weight = rt.ones(3, 2).requires_grad_(True)
-    rt.nn.functional.embedding(rt.tensor([0, 1, 1, 2]), weight, padding_idx=1).sum().backward()
+    weight = made(rt, [[1.0, 1.0]] * 3).requires_grad_(True)
+    rt.nn.functional.embedding(made(rt, [0, 1, 1, 2]), weight, padding_idx=1).sum().backward()
     assert weight.grad.tolist() == [[1, 1], [0, 0], [1, 1]]
 
 
 @pytest.mark.parametrize("name", ["nll_loss", "cross_entropy"])
 def test_ignored_rows_take_no_gradient(rt: ModuleType, name: str) -> None:
-    x = rt.zeros(3, 2).requires_grad_(True)
-    getattr(rt.nn.functional, name)(x, rt.tensor([0, -100, 1])).backward()
+    x = made(rt, [[0.0, 0.0]] * 3).requires_grad_(True)
+    getattr(rt.nn.functional, name)(x, made(rt, [0, -100, 1])).backward()
     assert x.grad[1].tolist() == [0, 0]
     assert x.grad[0].abs().sum().item() > 0
 
 
 @pytest.mark.parametrize("name", ["nll_loss", "cross_entropy"])
 def test_all_rows_ignored_is_nan(rt: ModuleType, name: str) -> None:
-    loss = getattr(rt.nn.functional, name)(rt.zeros(2, 2), rt.tensor([-100, -100]))
+    loss = getattr(rt.nn.functional, name)(made(rt, [[0.0, 0.0]] * 2), made(rt, [-100, -100]))
     assert math.isnan(loss.item())
 
 
 def test_dropout_keeps_its_mask_for_the_gradient(rt: ModuleType) -> None:
     rt.manual_seed(0)
-    x = rt.ones(1000).requires_grad_(True)
+    x = made(rt, [1.0] * 1000).requires_grad_(True)
     y = rt.nn.functional.dropout(x, 0.25)
     y.sum().backward()
     assert rt.equal(x.grad, y.detach())
@@ -88,8 +96,8 @@ def test_dropout_keeps_its_mask_for_the_gradient(rt: ModuleType) -> None:
 
 
 def test_attention_row_without_keys_has_zero_gradient(rt: ModuleType) -> None:
-    q, k, v = (rt.ones(1, 1, 2, 2).requires_grad_(True) for _ in range(3))
-    mask = rt.tensor([[True, True], [False, False]])
+    q, k, v = (made(rt, [[[[1.0, 1.0]] * 2]]).requires_grad_(True) for _ in range(3))
+    mask = made(rt, [[True, True], [False, False]])
     rt.nn.functional.scaled_dot_product_attention(q, k, v, mask).sum().backward()
     assert q.grad[0, 0, 1].tolist() == [0, 0]
     assert math.isfinite(v.grad.sum().item())
