@@ -160,12 +160,14 @@ WT_DEVICE double hurwitz_zeta(double s, double q) {
   return sum;
 }
 WT_DEVICE double lgamma_of(double x) { return ::lgamma(x); }
+WT_FN_OUTLINED double polygamma_of(double x, double order) {
+  if (order == 0) return digamma(x);
+  const double value = ::tgamma(order + 1) * hurwitz_zeta(order + 1, x);
+  return int64_t(order) % 2 ? value : -value;
+}
 template <class V>
 WT_DEVICE V polygamma(V x, V n) {
-  const double order = double(n);
-  if (order == 0) return V(digamma(double(x)));
-  const double value = ::tgamma(order + 1) * hurwitz_zeta(order + 1, double(x));
-  return V(int64_t(order) % 2 ? value : -value);
+  return V(polygamma_of(x, n));
 }
 }  // namespace warptape::kernels::cuda
 

@@ -2,7 +2,7 @@
 // set that each backend supplies and includes first. A math set lives in the namespace
 // warptape::kernels::WARPTAPE_ISA (cuda defines WARPTAPE_ISA as cuda) and has, for its V: arithmetic,
 // comparisons that give a mask (bool for scalars), & | ! on masks, select(mask, a, b), kIsInteger<V>, WT_FN,
-// and the functions called below.
+// WT_FN_OUTLINED (for what is long: not inlined) and the functions called below.
 #pragma once
 
 #include "kernels/types.h"
@@ -251,7 +251,8 @@ WT_FORMULA(BesselI0, Unary<kFloats>, WT_V1, return bessel<0>(x););
 WT_FORMULA(BesselI1, Unary<kFloats>, WT_V1, return bessel<1>(x););
 // In the tails, Newton's method on the logarithm of the share q of the normal distribution beyond z, which is
 // the density times a continued fraction (Abramowitz and Stegun 26.2.14).
-WT_FORMULA(Ndtri, Unary<kFloats>, WT_V1, {
+template <class V>
+WT_FN_OUTLINED V ndtri(V x) {
   const V q = minimum(x, V(1) - x), log_q = log(q);
   V z = sqrt(V(-2) * log_q - V(1.83787706640934548356) - log(V(-2) * log_q));
   for (int step = 0; step < 4; ++step) {
@@ -262,7 +263,8 @@ WT_FORMULA(Ndtri, Unary<kFloats>, WT_V1, {
   z = select(q == V(0), V(__builtin_inf()), z);
   z = select(x < V(0.5), -z, z);
   return select(q < V(0.02), z, V(1.41421356237309504880) * erfinv(V(2) * x - V(1)));
-});
+}
+WT_FORMULA(Ndtri, Unary<kFloats>, WT_V1, return ndtri(x););
 
 // ---- activations and their gradients; g is the gradient of the result, y the result, x the input ----
 WT_FORMULA(Relu, Unary<kAny>, WT_V1, return maximum(x, V(0)););
