@@ -9,6 +9,22 @@ set(WARPTAPE_ISA_FLAGS_avx2 -march=x86-64-v3)
 set(WARPTAPE_ISA_FLAGS_avx512 -march=x86-64-v4)
 set(WARPTAPE_ISA_FLAGS_avx512bf16 -march=x86-64-v4 -mavx512bf16)
 
+# Sets WARPTAPE_CPU_ISAS, where it is AUTO, to the baseline (the package runs anywhere) and what this machine has.
+function(warptape_choose_isas)
+  if(NOT WARPTAPE_CPU_ISAS STREQUAL "AUTO")
+    return()
+  endif()
+  execute_process(COMMAND ${CMAKE_CXX_COMPILER} -march=native -dM -E -x c++ /dev/null OUTPUT_VARIABLE macros)
+  if(macros MATCHES "__AVX512F__" AND macros MATCHES "__AVX512VL__" AND macros MATCHES "__AVX512DQ__" AND
+     macros MATCHES "__AVX512BW__")
+    set(WARPTAPE_CPU_ISAS sse42 avx512 PARENT_SCOPE)
+  elseif(macros MATCHES "__AVX2__" AND macros MATCHES "__FMA__")
+    set(WARPTAPE_CPU_ISAS sse42 avx2 PARENT_SCOPE)
+  else()
+    set(WARPTAPE_CPU_ISAS sse42 PARENT_SCOPE)
+  endif()
+endfunction()
+
 # warptape_cpu_kernels(out): sets `out` to the objects, lowest instruction set first.
 function(warptape_cpu_kernels out)
   set(dir "${PROJECT_SOURCE_DIR}/kernels/cpu")
