@@ -68,7 +68,7 @@ from ._tensor import Tensor  # noqa: E402
 
 globals().update({name: op for name, op in vars(_C._functions).items() if not name.startswith("__")})
 
-from . import amp, autograd, linalg, nn, optim, random, utils  # noqa: E402
+from . import amp, autograd, linalg, nn, random, utils  # noqa: E402
 from ._functions import *  # noqa: E402
 from ._legacy import set_default_tensor_type  # noqa: E402
 from ._legacy import types as _legacy_types  # noqa: E402
@@ -104,11 +104,11 @@ from .serialization import load, save  # noqa: E402
 
 _C._register_types(Tensor, _Parameter)
 if _TYPE_CHECKING:
-    from . import backends, cuda, distributed, distributions
+    from . import backends, cuda, distributed, distributions, optim
 
 globals().update(_legacy_types)
 _mark_absent(Tensor, "torch.Tensor")
-# cuda, backends, distributed on first use: most programs need none of them.
+# cuda, backends, distributed, optim on first use: not every program needs them.
 _storages = ("UntypedStorage", "TypedStorage", *(n.replace("Tensor", "Storage") for n in _legacy_types))
 __getattr__ = _lookup(
     __name__,
