@@ -203,14 +203,8 @@ __global__ void __launch_bounds__(kThreads)
 // ---- launching ----
 
 PoolArgs over(const PoolPlan& p, const int64_t (&sizes)[3]) {
-  PoolArgs a{p,
-             FastDivide(sizes[0]),
-             FastDivide(sizes[1]),
-             FastDivide(sizes[2]),
-             p.planes * sizes[0] * sizes[1] * sizes[2],
-             false};
-  a.wide = a.n > INT32_MAX;
-  return a;
+  const int64_t n = p.planes * sizes[0] * sizes[1] * sizes[2];
+  return {p, FastDivide(sizes[0]), FastDivide(sizes[1]), FastDivide(sizes[2]), n, n > INT32_MAX};
 }
 
 using MaxTypes = Types<float, double, BFloat16, Half, int64_t, int32_t, int16_t, int8_t, uint8_t>;
