@@ -45,6 +45,7 @@ GROUPS = [
     Group("chain", "20-op chain forward + backward, per op", 0.4),
     Group("function", "`autograd.Function.apply` on a graph 16,000 calls deep", 1.0),
     Group("linear", "`nn.Linear(8, 8)` on one row", 0.5),
+    Group("composed", "functions composed of others, on 4 x 4 numbers", 0.5),
     Group("mlp_sgd", "small MLP training step, SGD", 0.4),
     Group("mlp_adamw", "small MLP training step, AdamW", 0.4),
     Group("import", "`import` against `import torch`", 0.15),
@@ -297,6 +298,39 @@ def norm(make: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     return op
 
 
+# Functions that the runtime composes of other ops.
+COMPOSED = {
+    "isclose": lambda lib, a, b: lib.isclose(a, b),
+    "allclose": lambda lib, a, b: lib.allclose(a, b),
+    "atleast_3d": lambda lib, a, b: lib.atleast_3d(a),
+    "hstack": lambda lib, a, b: lib.hstack([a, b]),
+    "dstack": lambda lib, a, b: lib.dstack([a, b]),
+    "tensor_split": lambda lib, a, b: lib.tensor_split(a, 3),
+    "block_diag": lambda lib, a, b: lib.block_diag(a, b),
+    "kron": lambda lib, a, b: lib.kron(a, b),
+    "tensordot": lambda lib, a, b: lib.tensordot(a, b, 1),
+    "einsum": lambda lib, a, b: lib.einsum("ij,jk->ik", a, b),
+    "rot90": lambda lib, a, b: lib.rot90(a),
+    "fliplr": lambda lib, a, b: lib.fliplr(a),
+    "diff": lambda lib, a, b: lib.diff(a),
+    "trapezoid": lambda lib, a, b: lib.trapezoid(a),
+    "nanmean": lambda lib, a, b: lib.nanmean(a, 1),
+    "cov": lambda lib, a, b: lib.cov(a),
+    "quantile": lambda lib, a, b: lib.quantile(a, 0.3, 1),
+    "take_along_dim": lambda lib, a, b: lib.take_along_dim(a, b.argsort(1), 1),
+    "vander": lambda lib, a, b: lib.vander(a[0]),
+    "float_power": lambda lib, a, b: lib.float_power(a, 2),
+    "cosine_similarity": lambda lib, a, b: lib.nn.functional.cosine_similarity(a, b),
+    "pairwise_distance": lambda lib, a, b: lib.nn.functional.pairwise_distance(a, b),
+    "normalize": lambda lib, a, b: lib.nn.functional.normalize(a),
+    "margin_ranking_loss": lambda lib, a, b: lib.nn.functional.margin_ranking_loss(a, b, b),
+    "triplet_margin_loss": lambda lib, a, b: lib.nn.functional.triplet_margin_loss(a, b, a),
+    "gaussian_nll_loss": lambda lib, a, b: lib.nn.functional.gaussian_nll_loss(a, b, b.abs()),
+    "soft_margin_loss": lambda lib, a, b: lib.nn.functional.soft_margin_loss(a, b),
+    "one_hot": lambda lib, a, b: lib.nn.functional.one_hot(b.argmax(1), 4),
+}
+
+
 REDUCTIONS = {
     "sum": lambda lib, x: lambda: x.sum(),
     "sum_rows": lambda lib, x: lambda: x.sum(dim=-1),
@@ -398,6 +432,7 @@ ROWS = [
     Row("chain", "chain", chain, units=20),
     Row("function", "function", deep_function, units=1000, calls=1),
     Row("linear", "linear", linear),
+    *(Row(name, "composed", elementwise(function, 4, 4)) for name, function in COMPOSED.items()),
     Row("mlp_sgd", "mlp_sgd", mlp("SGD")),
     Row("mlp_adamw", "mlp_adamw", mlp("AdamW")),
     Row("gpt_f32", "gpt_f32", gpt("float32"), threaded=True, calls=3),
