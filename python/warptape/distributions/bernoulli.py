@@ -3,50 +3,28 @@
 from __future__ import annotations
 
 import math
+from operator import attrgetter
 from typing import Any
 
 import warptape
 from warptape.nn import functional as F
 
 from . import constraints
-from .distribution import ExponentialFamily
-from .utils import broadcast_all, lazy_property, logits_to_probs, probs_to_logits
+from .distribution import ExponentialFamily, ProbsOrLogits
+from .utils import broadcast_all
 
 
-class Bernoulli(ExponentialFamily):
+class Bernoulli(ProbsOrLogits, ExponentialFamily):
     """1 with probability `probs`, or with log-odds `logits`; else 0."""
 
-    arg_constraints = {"probs": constraints.unit_interval, "logits": constraints.real}
     support = constraints.boolean
     has_enumerate_support = True
-    _batched = ("probs", "logits", "_param")
 
     def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
-        if (probs is None) == (logits is None):
-            raise ValueError("Either `probs` or `logits` must be specified, but not both.")
-        if probs is not None:
-            (self.probs,) = broadcast_all(probs)
-        else:
-            (self.logits,) = broadcast_all(logits)
-        self._param = self.logits if probs is None else self.probs
+        self._take(probs, logits)
         super().__init__(self._param.shape, validate_args=validate_args)
 
-    @lazy_property
-    def logits(self) -> Any:
-        return probs_to_logits(self.probs, is_binary=True)
-
-    @lazy_property
-    def probs(self) -> Any:
-        return logits_to_probs(self.logits, is_binary=True)
-
-    @property
-    def param_shape(self) -> Any:
-        """Shape of `probs`."""
-        return self._param.shape
-
-    @property
-    def mean(self) -> Any:
-        return self.probs
+    mean = property(attrgetter("probs"))
 
     @property
     def mode(self) -> Any:

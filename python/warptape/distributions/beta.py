@@ -24,9 +24,6 @@ class Beta(ExponentialFamily):
         self._dirichlet = Dirichlet(pair, validate_args=validate_args)
         super().__init__(self._dirichlet.batch_shape, validate_args=validate_args)
 
-    def _expand_parts(self, new: Any, batch_shape: Any) -> None:
-        new._dirichlet = self._dirichlet.expand(batch_shape)
-
     @property
     def concentration1(self) -> Any:
         """Alpha."""

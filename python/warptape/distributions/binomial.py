@@ -8,45 +8,25 @@ import warptape
 from warptape.nn import functional as F
 
 from . import constraints
-from .distribution import Distribution
-from .utils import broadcast_all, lazy_property, logits_to_probs, probs_to_logits
+from .distribution import ProbsOrLogits
 
 
-class Binomial(Distribution):
+class Binomial(ProbsOrLogits):
     """The number of successes among `total_count` trials, each with `probs` or log-odds `logits`."""
 
-    arg_constraints = {
-        "total_count": constraints.nonnegative_integer,
-        "probs": constraints.unit_interval,
-        "logits": constraints.real,
-    }
+    arg_constraints = {"total_count": constraints.nonnegative_integer, **ProbsOrLogits.arg_constraints}
     has_enumerate_support = True
-    _batched = ("total_count", "probs", "logits")
 
     def __init__(
         self, total_count: Any = 1, probs: Any = None, logits: Any = None, validate_args: bool | None = None
     ) -> None:
-        if (probs is None) == (logits is None):
-            raise ValueError("Either `probs` or `logits` must be specified, but not both.")
-        if probs is not None:
-            count, self.probs = broadcast_all(total_count, probs)
-            self.total_count = count.to(self.probs.dtype)
-        else:
-            count, self.logits = broadcast_all(total_count, logits)
-            self.total_count = count.to(self.logits.dtype)
+        (count,) = self._take(probs, logits, total_count)
+        self.total_count = count.to(self._param.dtype)
         super().__init__(self.total_count.shape, validate_args=validate_args)
 
     @property
     def support(self) -> Any:
         return constraints.integer_interval(0, self.total_count)
-
-    @lazy_property
-    def logits(self) -> Any:
-        return probs_to_logits(self.probs, is_binary=True)
-
-    @lazy_property
-    def probs(self) -> Any:
-        return logits_to_probs(self.logits, is_binary=True)
 
     @property
     def mean(self) -> Any:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from operator import attrgetter
 from typing import Any
 
 import warptape
 
 from . import constraints
 from .distribution import Distribution
-from .utils import lazy_property, logits_to_probs, probs_to_logits
+from .utils import check_either, lazy_property, logits_to_probs, probs_to_logits
 
 
 class Categorical(Distribution):
@@ -17,11 +18,9 @@ class Categorical(Distribution):
 
     arg_constraints = {"probs": constraints.simplex, "logits": constraints.real_vector}
     has_enumerate_support = True
-    _batched = ("probs", "logits", "_param")
 
     def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
-        if (probs is None) == (logits is None):
-            raise ValueError("Either `probs` or `logits` must be specified, but not both.")
+        check_either(probs, logits)
         given = logits if probs is None else probs
         if given.dim() < 1:
             raise ValueError(
@@ -59,9 +58,7 @@ class Categorical(Distribution):
     def mean(self) -> Any:
         return self.probs.new_full(self._extended_shape(), math.nan)
 
-    @property
-    def variance(self) -> Any:
-        return self.probs.new_full(self._extended_shape(), math.nan)
+    variance = mean
 
     @property
     def mode(self) -> Any:
@@ -87,3 +84,16 @@ class Categorical(Distribution):
         values = warptape.arange(self._num_events, device=self._param.device)
         values = values.view((-1, *[1] * len(self._batch_shape)))
         return values.expand((-1, *self._batch_shape)) if expand else values
+
+
+class OverCategorical(Distribution):
+    """A base of those over vectors [K] that are made from a Categorical's draws."""
+
+    arg_constraints = {"probs": constraints.simplex, "logits": constraints.real_vector}
+    probs = property(attrgetter("_categorical.probs"), doc="Probabilities, normalised.")
+    logits = property(attrgetter("_categorical.logits"), doc="Log-probabilities.")
+    param_shape = property(attrgetter("_categorical.param_shape"), doc="Shape of `probs`.")
+
+    def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
+        self._categorical = Categorical(probs, logits)
+        super().__init__(self.param_shape[:-1], self.param_shape[-1:], validate_args=validate_args)

@@ -7,30 +7,15 @@ from typing import Any
 
 import warptape
 
-from . import constraints
-from .distribution import Distribution
-from .utils import broadcast_all
+from .distribution import LocationScale
 
 
-class Cauchy(Distribution):
+class Cauchy(LocationScale):
     """Cauchy with median `loc` and half width at half maximum `scale`."""
-
-    arg_constraints = {"loc": constraints.real, "scale": constraints.positive}
-    support = constraints.real
-    has_rsample = True
-    _batched = ("loc", "scale")
-
-    def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
-        self.loc, self.scale = broadcast_all(loc, scale)
-        super().__init__(self.loc.shape, validate_args=validate_args)
 
     @property
     def mean(self) -> Any:
         return self.loc.new_full(self._extended_shape(), math.nan)
-
-    @property
-    def mode(self) -> Any:
-        return self.loc
 
     @property
     def variance(self) -> Any:

@@ -97,7 +97,15 @@ class independent(Constraint):
         return f"{type(self).__name__}({self.base_constraint!r}, {self.reinterpreted_batch_ndims})"
 
 
-class greater_than(Constraint):
+class _Bounded(Constraint):
+    """One with bounds, which its repr tells: GreaterThanEq(lower_bound=0)."""
+
+    def __repr__(self) -> str:
+        name = "".join(part.capitalize() for part in type(self).__name__.split("_"))
+        return f"{name}({', '.join(f'{bound}={value}' for bound, value in vars(self).items())})"
+
+
+class greater_than(_Bounded):
     """lower_bound < x."""
 
     def __init__(self, lower_bound: Any) -> None:
@@ -106,9 +114,6 @@ class greater_than(Constraint):
     def check(self, value: Any) -> Any:
         return self.lower_bound < value
 
-    def __repr__(self) -> str:
-        return f"GreaterThan(lower_bound={self.lower_bound})"
-
 
 class greater_than_eq(greater_than):
     """lower_bound <= x."""
@@ -116,11 +121,8 @@ class greater_than_eq(greater_than):
     def check(self, value: Any) -> Any:
         return self.lower_bound <= value
 
-    def __repr__(self) -> str:
-        return f"GreaterThanEq(lower_bound={self.lower_bound})"
 
-
-class less_than(Constraint):
+class less_than(_Bounded):
     """x < upper_bound."""
 
     def __init__(self, upper_bound: Any) -> None:
@@ -129,11 +131,8 @@ class less_than(Constraint):
     def check(self, value: Any) -> Any:
         return value < self.upper_bound
 
-    def __repr__(self) -> str:
-        return f"LessThan(upper_bound={self.upper_bound})"
 
-
-class interval(Constraint):
+class interval(_Bounded):
     """lower_bound <= x <= upper_bound."""
 
     def __init__(self, lower_bound: Any, upper_bound: Any) -> None:
@@ -141,10 +140,6 @@ class interval(Constraint):
 
     def check(self, value: Any) -> Any:
         return (self.lower_bound <= value) & (value <= self.upper_bound)
-
-    def __repr__(self) -> str:
-        name = "".join(part.capitalize() for part in type(self).__name__.split("_"))
-        return f"{name}(lower_bound={self.lower_bound}, upper_bound={self.upper_bound})"
 
 
 class half_open_interval(interval):

@@ -17,7 +17,6 @@ class Dirichlet(ExponentialFamily):
     arg_constraints = {"concentration": constraints.independent(constraints.positive, 1)}
     support = constraints.simplex
     has_rsample = True
-    _batched = ("concentration",)
 
     def __init__(self, concentration: Any, validate_args: bool | None = None) -> None:
         if concentration.dim() < 1:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 import warptape
 
 from . import constraints
-from .utils import lazy_property
+from .utils import broadcast_all, check_either, lazy_property, logits_to_probs, probs_to_logits
 
 __all__ = ["Distribution"]
 
@@ -31,8 +32,6 @@ class Distribution:
     arg_constraints: Any = {}
     support: Any = None
     _validate_args = __debug__
-    # Attributes that have the batch's shape (and the event's), for expand.
-    _batched: tuple[str, ...] = ()
 
     @staticmethod
     def set_default_validate_args(value: bool) -> None:
@@ -76,18 +75,18 @@ class Distribution:
         """The same distributions with a batch expanded to `batch_shape`, as views of the parameters."""
         new = type(self).__new__(type(self)) if _instance is None else _instance
         batch_shape = warptape.Size(batch_shape)
-        for name in self._batched:
-            if name in self.__dict__:
-                value = self.__dict__[name]
-                own = value.shape[len(self._batch_shape) :]
-                new.__dict__[name] = value.expand((*batch_shape, *own))
-        self._expand_parts(new, batch_shape)
-        Distribution.__init__(new, batch_shape, self._event_shape, validate_args=False)
-        new._validate_args = self._validate_args
+        new.__dict__.update(vars(self), _batch_shape=batch_shape, **self._expanded(batch_shape))
         return new
 
-    def _expand_parts(self, new: Any, batch_shape: Any) -> None:
-        """For distributions that hold others."""
+    def _expanded(self, batch_shape: Any) -> dict[str, Any]:
+        """The attributes that have the batch's shape, tensors and other distributions, expanded."""
+        found = {}
+        for name, value in vars(self).items():
+            if isinstance(value, warptape.Tensor):
+                found[name] = value.expand((*batch_shape, *value.shape[len(self._batch_shape) :]))
+            elif isinstance(value, Distribution):
+                found[name] = value.expand(batch_shape)
+        return found
 
     @property
     def batch_shape(self) -> Any:
@@ -189,13 +188,51 @@ class Distribution:
             )
 
     def __repr__(self) -> str:
-        names = [name for name in self.arg_constraints if name in self.__dict__]
         shown = ", ".join(
             f"{name}: {value if value.numel() == 1 else value.size()}"
-            for name, value in ((n, self.__dict__[n]) for n in names)
+            for name, value in ((n, vars(self)[n]) for n in self.arg_constraints if n in vars(self))
         )
         return f"{type(self).__name__}({shown})"
 
 
 class ExponentialFamily(Distribution):
     """A base that tells distributions of the exponential family apart."""
+
+
+class LocationScale(Distribution):
+    """A base of those over all real numbers whose parameters are `loc`, the mode, and `scale`."""
+
+    arg_constraints = {"loc": constraints.real, "scale": constraints.positive}
+    support = constraints.real
+    has_rsample = True
+    mode = property(attrgetter("loc"))
+
+    def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
+        self.loc, self.scale = broadcast_all(loc, scale)
+        super().__init__(self.loc.shape, validate_args=validate_args)
+
+
+class ProbsOrLogits(Distribution):
+    """A base of those with a probability `probs` or its log-odds `logits`: one is given, the other derived."""
+
+    arg_constraints = {"probs": constraints.unit_interval, "logits": constraints.real}
+
+    def _take(self, probs: Any, logits: Any, *others: Any) -> list[Any]:
+        """Keeps the one that is given; returns `others`, broadcast with it."""
+        check_either(probs, logits)
+        self._param, *others_ = broadcast_all(logits if probs is None else probs, *others)
+        setattr(self, "logits" if probs is None else "probs", self._param)
+        return others_
+
+    @lazy_property
+    def logits(self) -> Any:
+        return probs_to_logits(self.probs, is_binary=True)
+
+    @lazy_property
+    def probs(self) -> Any:
+        return logits_to_probs(self.logits, is_binary=True)
+
+    @property
+    def param_shape(self) -> Any:
+        """Shape of `probs`."""
+        return self._param.shape

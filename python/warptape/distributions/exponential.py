@@ -17,7 +17,6 @@ class Exponential(ExponentialFamily):
     arg_constraints = {"rate": constraints.positive}
     support = constraints.nonnegative
     has_rsample = True
-    _batched = ("rate",)
 
     def __init__(self, rate: Any, validate_args: bool | None = None) -> None:
         (self.rate,) = broadcast_all(rate)
@@ -27,13 +26,11 @@ class Exponential(ExponentialFamily):
     def mean(self) -> Any:
         return self.rate.reciprocal()
 
+    stddev = mean
+
     @property
     def mode(self) -> Any:
         return warptape.zeros_like(self.rate)
-
-    @property
-    def stddev(self) -> Any:
-        return self.rate.reciprocal()
 
     @property
     def variance(self) -> Any:

@@ -8,37 +8,22 @@ import warptape
 from warptape.nn import functional as F
 
 from . import constraints
-from .distribution import Distribution
-from .utils import broadcast_all, lazy_property, logits_to_probs, probs_to_logits
+from .distribution import ProbsOrLogits
+from .utils import broadcast_all
 
 
-class Geometric(Distribution):
+class Geometric(ProbsOrLogits):
     """The number of failures before the first success, which has probability `probs` or log-odds `logits`."""
 
-    arg_constraints = {"probs": constraints.unit_interval, "logits": constraints.real}
     support = constraints.nonnegative_integer
-    _batched = ("probs", "logits")
 
     def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
-        if (probs is None) == (logits is None):
-            raise ValueError("Either `probs` or `logits` must be specified, but not both.")
-        if probs is not None:
-            (self.probs,) = broadcast_all(probs)
-        else:
-            (self.logits,) = broadcast_all(logits)
-        super().__init__((self.logits if probs is None else self.probs).shape, validate_args=validate_args)
+        self._take(probs, logits)
+        super().__init__(self._param.shape, validate_args=validate_args)
         if self._validate_args and probs is not None and not (self.probs > 0).all():
             raise ValueError(
                 f"Expected parameter probs of distribution {self!r} to be positive, got {self.probs}"
             )
-
-    @lazy_property
-    def logits(self) -> Any:
-        return probs_to_logits(self.probs, is_binary=True)
-
-    @lazy_property
-    def probs(self) -> Any:
-        return logits_to_probs(self.logits, is_binary=True)
 
     @property
     def mean(self) -> Any:

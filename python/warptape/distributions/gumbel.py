@@ -5,30 +5,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from . import constraints
-from .distribution import Distribution
-from .utils import broadcast_all
+from .distribution import LocationScale
 
 
-class Gumbel(Distribution):
+class Gumbel(LocationScale):
     """Gumbel with location `loc` and `scale`."""
-
-    arg_constraints = {"loc": constraints.real, "scale": constraints.positive}
-    support = constraints.real
-    has_rsample = True
-    _batched = ("loc", "scale")
-
-    def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
-        self.loc, self.scale = broadcast_all(loc, scale)
-        super().__init__(self.loc.shape, validate_args=validate_args)
 
     @property
     def mean(self) -> Any:
         return self.loc + self.scale * 0.57721566490153286060651209008240243
-
-    @property
-    def mode(self) -> Any:
-        return self.loc
 
     @property
     def stddev(self) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from operator import attrgetter
 from typing import Any
 
 import warptape
@@ -18,14 +19,10 @@ class HalfNormal(TransformedDistribution):
 
     arg_constraints = {"scale": constraints.positive}
     support = constraints.nonnegative
+    scale = property(attrgetter("base_dist.scale"), doc="Standard deviation of the normal variable.")
 
     def __init__(self, scale: Any, validate_args: bool | None = None) -> None:
         super().__init__(Normal(0, scale, validate_args=False), AbsTransform(), validate_args)
-
-    @property
-    def scale(self) -> Any:
-        """Standard deviation of the normal variable."""
-        return self.base_dist.scale
 
     @property
     def mean(self) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 from . import constraints
@@ -12,6 +13,11 @@ from .utils import sum_rightmost
 class Independent(Distribution):
     """Another distribution, of which the `reinterpreted_batch_ndims` rightmost batch dims belong to the
     event."""
+
+    has_rsample = property(attrgetter("base_dist.has_rsample"))  # type: ignore[assignment]
+    mean = property(attrgetter("base_dist.mean"))
+    mode = property(attrgetter("base_dist.mode"))
+    variance = property(attrgetter("base_dist.variance"))
 
     def __init__(
         self, base_distribution: Any, reinterpreted_batch_ndims: int, validate_args: bool | None = None
@@ -27,14 +33,9 @@ class Independent(Distribution):
         self.reinterpreted_batch_ndims = reinterpreted_batch_ndims
         super().__init__(shape[:n], shape[n:], validate_args=validate_args)
 
-    def _expand_parts(self, new: Any, batch_shape: Any) -> None:
+    def _expanded(self, batch_shape: Any) -> dict[str, Any]:
         inner = self.event_shape[: self.reinterpreted_batch_ndims]
-        new.base_dist = self.base_dist.expand((*batch_shape, *inner))
-        new.reinterpreted_batch_ndims = self.reinterpreted_batch_ndims
-
-    @property
-    def has_rsample(self) -> bool:  # type: ignore[override]
-        return self.base_dist.has_rsample
+        return {"base_dist": self.base_dist.expand((*batch_shape, *inner))}
 
     @property
     def has_enumerate_support(self) -> bool:  # type: ignore[override]
@@ -45,18 +46,6 @@ class Independent(Distribution):
         if not self.reinterpreted_batch_ndims:
             return self.base_dist.support
         return constraints.independent(self.base_dist.support, self.reinterpreted_batch_ndims)
-
-    @property
-    def mean(self) -> Any:
-        return self.base_dist.mean
-
-    @property
-    def mode(self) -> Any:
-        return self.base_dist.mode
-
-    @property
-    def variance(self) -> Any:
-        return self.base_dist.variance
 
     def sample(self, sample_shape: Any = ()) -> Any:
         return self.base_dist.sample(sample_shape)

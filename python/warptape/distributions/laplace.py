@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 import warptape
 
-from . import constraints
-from .distribution import Distribution
-from .utils import broadcast_all
+from .distribution import LocationScale
 
 
-class Laplace(Distribution):
+class Laplace(LocationScale):
     """Laplace with mean `loc` and mean absolute deviation `scale`."""
 
-    arg_constraints = {"loc": constraints.real, "scale": constraints.positive}
-    support = constraints.real
-    has_rsample = True
-    _batched = ("loc", "scale")
-
-    def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
-        self.loc, self.scale = broadcast_all(loc, scale)
-        super().__init__(self.loc.shape, validate_args=validate_args)
-
-    @property
-    def mean(self) -> Any:
-        return self.loc
-
-    @property
-    def mode(self) -> Any:
-        return self.loc
+    mean = property(attrgetter("loc"))
 
     @property
     def variance(self) -> Any:

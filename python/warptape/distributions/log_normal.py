@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 from . import constraints
@@ -15,19 +16,11 @@ class LogNormal(TransformedDistribution):
 
     arg_constraints = {"loc": constraints.real, "scale": constraints.positive}
     support = constraints.positive
+    loc = property(attrgetter("base_dist.loc"), doc="Mean of the logarithm.")
+    scale = property(attrgetter("base_dist.scale"), doc="Standard deviation of the logarithm.")
 
     def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
         super().__init__(Normal(loc, scale, validate_args=validate_args), ExpTransform(), validate_args)
-
-    @property
-    def loc(self) -> Any:
-        """Mean of the logarithm."""
-        return self.base_dist.loc
-
-    @property
-    def scale(self) -> Any:
-        """Standard deviation of the logarithm."""
-        return self.base_dist.scale
 
     @property
     def mean(self) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 import warptape
@@ -12,6 +13,10 @@ from .distribution import Distribution
 
 class MixtureSameFamily(Distribution):
     """The components of `component_distribution`'s rightmost batch dim, mixed by a Categorical."""
+
+    mixture_distribution = property(attrgetter("_mixture_distribution"), doc="The Categorical that chooses.")
+    component_distribution = property(attrgetter("_component_distribution"), doc="What it chooses from.")
+    support = property(attrgetter("_component_distribution.support"))
 
     def __init__(
         self, mixture_distribution: Any, component_distribution: Any, validate_args: bool | None = None
@@ -38,24 +43,12 @@ class MixtureSameFamily(Distribution):
             validate_args=validate_args,
         )
 
-    def _expand_parts(self, new: Any, batch_shape: Any) -> None:
+    def _expanded(self, batch_shape: Any) -> dict[str, Any]:
         k = self._mixture_distribution.param_shape[-1]
-        new._component_distribution = self._component_distribution.expand((*batch_shape, k))
-        new._mixture_distribution = self._mixture_distribution.expand(batch_shape)
-
-    @property
-    def support(self) -> Any:
-        return self._component_distribution.support
-
-    @property
-    def mixture_distribution(self) -> Any:
-        """The Categorical that chooses."""
-        return self._mixture_distribution
-
-    @property
-    def component_distribution(self) -> Any:
-        """What it chooses from."""
-        return self._component_distribution
+        return {
+            "_component_distribution": self._component_distribution.expand((*batch_shape, k)),
+            "_mixture_distribution": self._mixture_distribution.expand(batch_shape),
+        }
 
     def _over_events(self, x: Any) -> Any:
         return x.reshape((*x.shape, *[1] * len(self.event_shape)))

@@ -9,15 +9,12 @@ import warptape
 
 from . import constraints
 from .binomial import Binomial
-from .categorical import Categorical
-from .distribution import Distribution
+from .categorical import OverCategorical
 from .utils import broadcast_all
 
 
-class Multinomial(Distribution):
+class Multinomial(OverCategorical):
     """Counts of K kinds among `total_count` draws, from `probs` or `logits` of shape (*, K)."""
-
-    arg_constraints = {"probs": constraints.simplex, "logits": constraints.real_vector}
 
     def __init__(
         self, total_count: int = 1, probs: Any = None, logits: Any = None, validate_args: bool | None = None
@@ -25,27 +22,11 @@ class Multinomial(Distribution):
         if not isinstance(total_count, int):
             raise NotImplementedError("inhomogeneous total_count is not supported")
         self.total_count = total_count
-        self._categorical = Categorical(probs=probs, logits=logits)
-        shape = self._categorical.param_shape
-        super().__init__(shape[:-1], shape[-1:], validate_args=validate_args)
-
-    def _expand_parts(self, new: Any, batch_shape: Any) -> None:
-        new.total_count = self.total_count
-        new._categorical = self._categorical.expand(batch_shape)
+        super().__init__(probs, logits, validate_args)
 
     @property
     def support(self) -> Any:
         return constraints.multinomial(self.total_count)
-
-    @property
-    def probs(self) -> Any:
-        """Probabilities, normalised."""
-        return self._categorical.probs
-
-    @property
-    def logits(self) -> Any:
-        """Log-probabilities."""
-        return self._categorical.logits
 
     @property
     def mean(self) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from operator import attrgetter
 from typing import Any
 
 import warptape
@@ -30,7 +31,7 @@ class MultivariateNormal(Distribution):
     }
     support = constraints.real_vector
     has_rsample = True
-    _batched = ("loc", "covariance_matrix", "precision_matrix", "scale_tril", "_scale_tril")
+    mean = mode = property(attrgetter("loc"))
 
     def __init__(
         self,
@@ -79,14 +80,6 @@ class MultivariateNormal(Distribution):
     @lazy_property
     def precision_matrix(self) -> Any:
         return warptape.cholesky_inverse(self._scale_tril)
-
-    @property
-    def mean(self) -> Any:
-        return self.loc
-
-    @property
-    def mode(self) -> Any:
-        return self.loc
 
     @property
     def variance(self) -> Any:

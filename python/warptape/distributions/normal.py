@@ -3,38 +3,19 @@
 from __future__ import annotations
 
 import math
+from operator import attrgetter
 from typing import Any
 
 import warptape
 
-from . import constraints
-from .distribution import ExponentialFamily
-from .utils import broadcast_all
+from .distribution import ExponentialFamily, LocationScale
 
 
-class Normal(ExponentialFamily):
+class Normal(LocationScale, ExponentialFamily):
     """Normal with mean `loc` and standard deviation `scale`."""
 
-    arg_constraints = {"loc": constraints.real, "scale": constraints.positive}
-    support = constraints.real
-    has_rsample = True
-    _batched = ("loc", "scale")
-
-    def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
-        self.loc, self.scale = broadcast_all(loc, scale)
-        super().__init__(self.loc.shape, validate_args=validate_args)
-
-    @property
-    def mean(self) -> Any:
-        return self.loc
-
-    @property
-    def mode(self) -> Any:
-        return self.loc
-
-    @property
-    def stddev(self) -> Any:
-        return self.scale
+    mean = property(attrgetter("loc"))
+    stddev = property(attrgetter("scale"))
 
     @property
     def variance(self) -> Any:

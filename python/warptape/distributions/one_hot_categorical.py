@@ -2,49 +2,23 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 import warptape
 from warptape.nn import functional as F
 
 from . import constraints
-from .categorical import Categorical
-from .distribution import Distribution
+from .categorical import OverCategorical
 
 
-class OneHotCategorical(Distribution):
+class OneHotCategorical(OverCategorical):
     """Over one-hot vectors of K elements, from `probs` or `logits` of shape (*, K)."""
 
-    arg_constraints = {"probs": constraints.simplex, "logits": constraints.real_vector}
     support = constraints.one_hot
     has_enumerate_support = True
 
-    def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
-        self._categorical = Categorical(probs, logits)
-        shape = self._categorical.param_shape
-        super().__init__(shape[:-1], shape[-1:], validate_args=validate_args)
-
-    def _expand_parts(self, new: Any, batch_shape: Any) -> None:
-        new._categorical = self._categorical.expand(batch_shape)
-
-    @property
-    def probs(self) -> Any:
-        """Probabilities, normalised."""
-        return self._categorical.probs
-
-    @property
-    def logits(self) -> Any:
-        """Log-probabilities."""
-        return self._categorical.logits
-
-    @property
-    def param_shape(self) -> Any:
-        """Shape of `probs`."""
-        return self._categorical.param_shape
-
-    @property
-    def mean(self) -> Any:
-        return self.probs
+    mean = property(attrgetter("probs"))
 
     @property
     def mode(self) -> Any:

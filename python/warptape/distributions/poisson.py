@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 import warptape
@@ -16,23 +17,16 @@ class Poisson(ExponentialFamily):
 
     arg_constraints = {"rate": constraints.nonnegative}
     support = constraints.nonnegative_integer
-    _batched = ("rate",)
 
     def __init__(self, rate: Any, validate_args: bool | None = None) -> None:
         (self.rate,) = broadcast_all(rate)
         super().__init__(self.rate.shape, validate_args=validate_args)
 
-    @property
-    def mean(self) -> Any:
-        return self.rate
+    mean = variance = property(attrgetter("rate"))
 
     @property
     def mode(self) -> Any:
         return self.rate.floor()
-
-    @property
-    def variance(self) -> Any:
-        return self.rate
 
     def sample(self, sample_shape: Any = ()) -> Any:
         with warptape.no_grad():

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 import warptape
@@ -12,7 +13,7 @@ from .bernoulli import Bernoulli
 from .categorical import Categorical
 from .distribution import Distribution
 from .transformed_distribution import TransformedDistribution
-from .transforms import ExpTransform, SigmoidTransform
+from .transforms import ExpTransform, SigmoidTransform, Transform
 from .utils import broadcast_all, clamp_probs
 
 
@@ -20,24 +21,15 @@ class _Logit(Distribution):
     """A base over unbounded values, with the parameters of a discrete distribution."""
 
     has_rsample = True
-    _discrete: Any
+    logits = property(attrgetter("_discrete.logits"), doc="The discrete distribution's.")
+    probs = property(attrgetter("_discrete.probs"), doc="The discrete distribution's.")
 
     def __init__(self, temperature: Any, discrete: Any, event_shape: Any, validate_args: bool | None) -> None:
         self.temperature, self._discrete = temperature, discrete
         super().__init__(discrete.batch_shape, event_shape, validate_args=validate_args)
 
-    def _expand_parts(self, new: Any, batch_shape: Any) -> None:
-        new.temperature, new._discrete = self.temperature, self._discrete.expand(batch_shape)
-
-    @property
-    def logits(self) -> Any:
-        """The discrete distribution's."""
-        return self._discrete.logits
-
-    @property
-    def probs(self) -> Any:
-        """The discrete distribution's."""
-        return self._discrete.probs
+    def _expanded(self, batch_shape: Any) -> dict[str, Any]:
+        return {"_discrete": self._discrete.expand(batch_shape)}
 
     def _uniform(self, shape: Any) -> Any:
         return clamp_probs(warptape.rand(shape, dtype=self.logits.dtype, device=self.logits.device))
@@ -92,35 +84,33 @@ class ExpRelaxedCategorical(_Logit):
         return (score - score.logsumexp(-1, keepdim=True)).sum(-1) + scale
 
 
-class RelaxedBernoulli(TransformedDistribution):
+class _Relaxed(TransformedDistribution):
+    """The values, of which `_base` gives the logit or the logarithm."""
+
+    _base: type[_Logit]
+    _transform: type[Transform]
+    temperature = property(attrgetter("base_dist.temperature"))
+    logits = property(attrgetter("base_dist.logits"))
+    probs = property(attrgetter("base_dist.probs"))
+
+    def __init__(
+        self, temperature: Any, probs: Any = None, logits: Any = None, validate_args: bool | None = None
+    ) -> None:
+        base: Any = self._base
+        super().__init__(base(temperature, probs, logits), self._transform(), validate_args)
+
+
+class RelaxedBernoulli(_Relaxed):
     """Values in (0, 1), near 0 and 1 at a low `temperature`."""
 
     arg_constraints = {"probs": constraints.unit_interval, "logits": constraints.real}
     support = constraints.unit_interval
-
-    def __init__(
-        self, temperature: Any, probs: Any = None, logits: Any = None, validate_args: bool | None = None
-    ) -> None:
-        base = LogitRelaxedBernoulli(temperature, probs, logits)
-        super().__init__(base, SigmoidTransform(), validate_args)
-
-    temperature = property(lambda self: self.base_dist.temperature)
-    logits = property(lambda self: self.base_dist.logits)
-    probs = property(lambda self: self.base_dist.probs)
+    _base, _transform = LogitRelaxedBernoulli, SigmoidTransform
 
 
-class RelaxedOneHotCategorical(TransformedDistribution):
+class RelaxedOneHotCategorical(_Relaxed):
     """Vectors on the simplex, near one-hot at a low `temperature`."""
 
     arg_constraints = {"probs": constraints.simplex, "logits": constraints.real_vector}
     support = constraints.simplex
-
-    def __init__(
-        self, temperature: Any, probs: Any = None, logits: Any = None, validate_args: bool | None = None
-    ) -> None:
-        base = ExpRelaxedCategorical(temperature, probs, logits)
-        super().__init__(base, ExpTransform(), validate_args)
-
-    temperature = property(lambda self: self.base_dist.temperature)
-    logits = property(lambda self: self.base_dist.logits)
-    probs = property(lambda self: self.base_dist.probs)
+    _base, _transform = ExpRelaxedCategorical, ExpTransform

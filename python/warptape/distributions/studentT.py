@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from operator import attrgetter
 from typing import Any
 
 import warptape
@@ -19,7 +20,7 @@ class StudentT(Distribution):
     arg_constraints = {"df": constraints.positive, "loc": constraints.real, "scale": constraints.positive}
     support = constraints.real
     has_rsample = True
-    _batched = ("df", "loc", "scale")
+    mode = property(attrgetter("loc"))
 
     def __init__(self, df: Any, loc: Any = 0.0, scale: Any = 1.0, validate_args: bool | None = None) -> None:
         self.df, self.loc, self.scale = broadcast_all(df, loc, scale)
@@ -28,10 +29,6 @@ class StudentT(Distribution):
     @property
     def mean(self) -> Any:
         return self.loc.masked_fill(self.df <= 1, math.nan)
-
-    @property
-    def mode(self) -> Any:
-        return self.loc
 
     @property
     def variance(self) -> Any:

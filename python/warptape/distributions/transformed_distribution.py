@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from operator import attrgetter
 from typing import Any
 
 import warptape
@@ -22,6 +24,8 @@ class TransformedDistribution(Distribution):
         base_distribution: whose samples are transformed.
         transforms: one transform, or a list in the order of use.
     """
+
+    has_rsample = property(attrgetter("base_dist.has_rsample"))  # type: ignore[assignment]
 
     def __init__(self, base_distribution: Any, transforms: Any, validate_args: bool | None = None) -> None:
         if isinstance(transforms, Transform):
@@ -49,16 +53,11 @@ class TransformedDistribution(Distribution):
         cut = len(out) - event_dim
         super().__init__(out[:cut], out[cut:], validate_args=validate_args)
 
-    def _expand_parts(self, new: Any, batch_shape: Any) -> None:
+    def _expanded(self, batch_shape: Any) -> dict[str, Any]:
         shape = batch_shape + self.event_shape
         for transform in reversed(self.transforms):
             shape = transform.inverse_shape(shape)
-        new.base_dist = self.base_dist.expand(shape[: len(shape) - len(self.base_dist.event_shape)])
-        new.transforms = self.transforms
-
-    @property
-    def has_rsample(self) -> bool:  # type: ignore[override]
-        return self.base_dist.has_rsample
+        return {"base_dist": self.base_dist.expand(shape[: len(shape) - len(self.base_dist.event_shape)])}
 
     @property
     def support(self) -> Any:
@@ -96,9 +95,7 @@ class TransformedDistribution(Distribution):
 
     def _by_sign(self, p: Any) -> Any:
         """Read from the other end where the whole map falls."""
-        sign = 1
-        for transform in self.transforms:
-            sign = sign * transform.sign
+        sign = math.prod(transform.sign for transform in self.transforms)
         return p if isinstance(sign, int) and sign == 1 else sign * (p - 0.5) + 0.5
 
     def cdf(self, value: Any) -> Any:

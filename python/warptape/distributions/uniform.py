@@ -17,7 +17,6 @@ class Uniform(Distribution):
 
     has_rsample = True
     arg_constraints = {"low": constraints.dependent, "high": constraints.dependent}
-    _batched = ("low", "high")
 
     def __init__(self, low: Any, high: Any, validate_args: bool | None = None) -> None:
         self.low, self.high = broadcast_all(low, high)

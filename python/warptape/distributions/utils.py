@@ -36,6 +36,12 @@ def broadcast_all(*values: Any) -> tuple[Any, ...]:
     return tuple(warptape.broadcast_tensors(*made))
 
 
+def check_either(probs: Any, logits: Any) -> None:
+    """ValueError unless one of the two is given."""
+    if (probs is None) == (logits is None):
+        raise ValueError("Either `probs` or `logits` must be specified, but not both.")
+
+
 def clamp_probs(probs: Any) -> Any:
     """Probabilities that keep an epsilon's distance from 0 and 1."""
     eps = warptape.finfo(probs.dtype).eps
