@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from . import _C
-from .utils.hooks import RemovableHandle
+from .utils.hooks import RemovableHandle, add_hook
 
 
 def warn_of_copy(call: str) -> None:
@@ -67,17 +67,11 @@ class Tensor(_C.TensorBase):
 
     def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> RemovableHandle:
         """Calls `hook(grad)` with this tensor's gradient; what it returns, if not None, replaces it."""
-        hooks = _C._hook_dict(self)
-        handle = RemovableHandle(hooks)
-        hooks[handle.id] = hook
-        return handle
+        return add_hook(_C._hook_dict(self), hook)
 
     def register_post_accumulate_grad_hook(self, hook: Callable[[Tensor], None]) -> RemovableHandle:
         """Calls `hook(self)` after a gradient was added to this leaf's `.grad`."""
-        hooks = _C._post_accumulate_dict(self)
-        handle = RemovableHandle(hooks)
-        hooks[handle.id] = hook
-        return handle
+        return add_hook(_C._post_accumulate_dict(self), hook)
 
     def _is_view(self) -> bool:
         return self._base is not None

@@ -7,28 +7,22 @@ from typing import Any
 
 from .. import _C
 from .._missing import lookup as _lookup
-from ..utils.hooks import RemovableHandle
+from ..utils.hooks import RemovableHandle, add_hook
 
 __all__ = ["Node", "save_on_cpu", "saved_tensors_hooks"]
 
 Node = _C.Node
 
 
-def _register(hooks: dict[int, Any], hook: Callable[..., Any]) -> RemovableHandle:
-    handle = RemovableHandle(hooks)
-    hooks[handle.id] = hook
-    return handle
-
-
 def _register_hook(self: Any, fn: Callable[..., Any]) -> RemovableHandle:
     """Calls `fn(grad_inputs, grad_outputs)` after the node ran; a tuple that it returns replaces
     grad_inputs."""
-    return _register(self._post_hook_dict(), fn)
+    return add_hook(self._post_hook_dict(), fn)
 
 
 def _register_prehook(self: Any, fn: Callable[..., Any]) -> RemovableHandle:
     """Calls `fn(grad_outputs)` before the node runs; a tuple that it returns replaces grad_outputs."""
-    return _register(self._pre_hook_dict(), fn)
+    return add_hook(self._pre_hook_dict(), fn)
 
 
 # The type is made in C++, the handles of hooks are Python's.

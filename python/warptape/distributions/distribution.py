@@ -213,7 +213,7 @@ class LocationScale(Distribution):
 
 
 class ProbsOrLogits(Distribution):
-    """A base of those with a probability `probs` or its log-odds `logits`: one is given, the other derived."""
+    """A base of those with a probability `probs` or its log-odds `logits`; one is derived from the other."""
 
     arg_constraints = {"probs": constraints.unit_interval, "logits": constraints.real}
 

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import warptape
 
-from ..utils.hooks import RemovableHandle
-from ._hooks import add_hook
+from ..utils.hooks import RemovableHandle, add_hook
 from ._state_dict import cast_state, pack_group
 
 if TYPE_CHECKING:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import weakref
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
-__all__ = ["RemovableHandle"]
+__all__ = ["RemovableHandle", "add_hook"]
 
 
 class RemovableHandle:
@@ -22,15 +23,9 @@ class RemovableHandle:
     _ids = itertools.count()
 
     def __init__(self, hooks_dict: Any, *, extra_dict: Any = None) -> None:
-        extras = (
-            extra_dict
-            if isinstance(extra_dict, (list, tuple))
-            else []
-            if extra_dict is None
-            else [extra_dict]
-        )
+        extras = list(extra_dict) if isinstance(extra_dict, (list, tuple)) else [extra_dict]
         self.id = next(self._ids)
-        self._dicts = [weakref.ref(each) for each in (hooks_dict, *extras)]
+        self._dicts = [weakref.ref(each) for each in (hooks_dict, *extras) if each is not None]
 
     def remove(self) -> None:
         """Removes the hook; a second call does nothing."""
@@ -53,3 +48,30 @@ class RemovableHandle:
         self.id, dicts = state
         RemovableHandle._ids = itertools.count(max(self.id + 1, next(RemovableHandle._ids)))
         self._dicts = [weakref.ref(each) for each in dicts if each is not None]
+
+
+def add_hook(
+    hooks: MutableMapping[int, Any],
+    hook: Callable,
+    prepend: bool = False,
+    marks: tuple[tuple[Any, bool], ...] = (),
+) -> RemovableHandle:
+    """Puts `hook` into `hooks` under a fresh id and returns the handle that removes it.
+
+    Args:
+        prepend: run it before the hooks that are there already; `hooks` is an OrderedDict then.
+        marks: dictionaries that have the id, too, where their flag is set.
+
+    Raises:
+        TypeError: `hook` cannot be called.
+    """
+    if not callable(hook):
+        raise TypeError(f"register hook: expected a callable, got {type(hook).__name__}")
+    handle = RemovableHandle(hooks, extra_dict=[mark for mark, _ in marks])
+    hooks[handle.id] = hook
+    for mark, wanted in marks:
+        if wanted:
+            mark[handle.id] = True
+    if prepend:
+        hooks.move_to_end(handle.id, last=False)  # type: ignore[attr-defined]
+    return handle

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from warptape import Tensor
-from warptape.utils.hooks import RemovableHandle
+from warptape.utils.hooks import RemovableHandle, add_hook
 
 from ._backward_gate import BackwardGate
 
@@ -24,21 +24,6 @@ __all__ = [
     "register_module_full_backward_hook",
     "register_module_full_backward_pre_hook",
 ]
-
-
-def _add(
-    hooks: OrderedDict, hook: Callable, prepend: bool, *marks: tuple[OrderedDict, bool]
-) -> RemovableHandle:
-    """Puts `hook` in `hooks`, at its front or end, and its id in each marking dictionary whose flag is
-    set."""
-    handle = RemovableHandle(hooks, extra_dict=[mark for mark, _ in marks])
-    hooks[handle.id] = hook
-    for mark, wanted in marks:
-        if wanted:
-            mark[handle.id] = True
-    if prepend:
-        hooks.move_to_end(handle.id, last=False)
-    return handle
 
 
 class HookMixin:
@@ -77,9 +62,8 @@ class HookMixin:
         With `with_kwargs` it is `hook(module, args, kwargs)` and returns None or a pair (args, kwargs).
         """
         self.__dict__["_hooked"] = True
-        return _add(
-            self._forward_pre_hooks, hook, prepend, (self._forward_pre_hooks_with_kwargs, with_kwargs)
-        )
+        marks = ((self._forward_pre_hooks_with_kwargs, with_kwargs),)
+        return add_hook(self._forward_pre_hooks, hook, prepend, marks)
 
     def register_forward_hook(
         self, hook: Callable, *, prepend: bool = False, with_kwargs: bool = False, always_call: bool = False
@@ -91,19 +75,17 @@ class HookMixin:
         the forward raised.
         """
         self.__dict__["_hooked"] = True
-        return _add(
-            self._forward_hooks,
-            hook,
-            prepend,
+        marks = (
             (self._forward_hooks_with_kwargs, with_kwargs),
             (self._forward_hooks_always_called, always_call),
         )
+        return add_hook(self._forward_hooks, hook, prepend, marks)
 
     def register_full_backward_pre_hook(self, hook: Callable, prepend: bool = False) -> RemovableHandle:
         """Runs `hook(module, grad_output)` before the module's backward; a returned tuple replaces
         grad_output."""
         self.__dict__["_hooked"] = True
-        return _add(self._backward_pre_hooks, hook, prepend)
+        return add_hook(self._backward_pre_hooks, hook, prepend)
 
     def register_full_backward_hook(self, hook: Callable, prepend: bool = False) -> RemovableHandle:
         """Runs `hook(module, grad_input, grad_output)` once the gradients of the module's inputs are there.
@@ -112,18 +94,19 @@ class HookMixin:
         returned tuple replaces grad_input.
         """
         self._use_backward_hooks(full=True)
-        return _add(self._backward_hooks, hook, prepend)
+        return add_hook(self._backward_hooks, hook, prepend)
 
     def register_backward_hook(self, hook: Callable) -> RemovableHandle:
         """Deprecated: `hook(module, grad_input, grad_output)` of the last op alone; use the full backward
         hook."""
         self._use_backward_hooks(full=False)
-        return _add(self._backward_hooks, hook, prepend=False)
+        return add_hook(self._backward_hooks, hook)
 
     def _use_backward_hooks(self, *, full: bool) -> None:
         if self._is_full_backward_hook is (not full):
+            where = "as a global Module hook" if self is _global else "on a single Module"
             raise RuntimeError(
-                "Cannot use both regular backward hooks and full backward hooks on a single Module. "
+                f"Cannot use both regular backward hooks and full backward hooks {where}. "
                 "Please use only one of them."
             )
         self.__dict__.update(_is_full_backward_hook=full, _hooked=True)
@@ -151,11 +134,12 @@ class HookMixin:
         return result
 
     def _run_forward_pre_hooks(self, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-        own = self._forward_pre_hooks_with_kwargs
-        hooks = [(hook, False) for hook in _global.forward_pre_hooks.values()]
-        for hook, with_kwargs in hooks + [
-            (hook, key in own) for key, hook in self._forward_pre_hooks.items()
-        ]:
+        hooks = [
+            (hook, key in owner._forward_pre_hooks_with_kwargs)
+            for owner in (_global, self)
+            for key, hook in owner._forward_pre_hooks.items()
+        ]
+        for hook, with_kwargs in hooks:
             if with_kwargs:
                 changed = hook(self, args, kwargs)
                 if changed is None:
@@ -175,15 +159,14 @@ class HookMixin:
     def _all_forward_hooks(self) -> Iterator[tuple[int, Callable, bool, bool]]:
         """(id, hook, with_kwargs, always_call) in the order they run: those of all modules, then this
         one's."""
-        for key, hook in list(_global.forward_hooks.items()):
-            yield (
-                key,
-                hook,
-                key in _global.forward_hooks_with_kwargs,
-                key in _global.forward_hooks_always_called,
-            )
-        for key, hook in list(self._forward_hooks.items()):
-            yield key, hook, key in self._forward_hooks_with_kwargs, key in self._forward_hooks_always_called
+        for own in (_global, self):
+            for key, hook in list(own._forward_hooks.items()):
+                yield (
+                    key,
+                    hook,
+                    key in own._forward_hooks_with_kwargs,
+                    key in own._forward_hooks_always_called,
+                )
 
     def _run_always_called(self, args: tuple, kwargs: dict[str, Any], result: Any, done: set[int]) -> None:
         for key, hook, with_kwargs, always in self._all_forward_hooks():
@@ -194,27 +177,22 @@ class HookMixin:
             except Exception as error:
                 warnings.warn(
                     "module forward hook with ``always_call=True`` raised an exception that was silenced as "
-                    "another "
-                    f"error was raised in forward: {error}",
+                    f"another error was raised in forward: {error}",
                     stacklevel=2,
                 )
 
     def _backward_gate(self) -> BackwardGate | None:
-        hooks: list[Callable] = []
-        pre_hooks = [*_global.backward_pre_hooks.values(), *self._backward_pre_hooks.values()]
-        if _global.is_full_backward_hook is True:
-            hooks += _global.backward_hooks.values()
-        if self._is_full_backward_hook is True:
-            hooks += self._backward_hooks.values()
+        hooks = self._all_backward_hooks(full=True)
+        pre_hooks = [*_global._backward_pre_hooks.values(), *self._backward_pre_hooks.values()]
         return BackwardGate(self, hooks, pre_hooks) if hooks or pre_hooks else None
+
+    def _all_backward_hooks(self, *, full: bool) -> list[Callable]:
+        owners = [own for own in (_global, self) if own._is_full_backward_hook is full]
+        return [hook for own in owners for hook in own._backward_hooks.values()]
 
     def _hook_last_op(self, result: Any) -> None:
         """The deprecated backward hooks sit on the node of the (first) result."""
-        hooks: list[Callable] = []
-        if _global.is_full_backward_hook is False:
-            hooks += _global.backward_hooks.values()
-        if self._is_full_backward_hook is False:
-            hooks += self._backward_hooks.values()
+        hooks = self._all_backward_hooks(full=False)
         if not hooks:
             return
         while not isinstance(result, Tensor):
@@ -223,39 +201,27 @@ class HookMixin:
             for hook in hooks:
                 result.grad_fn.register_hook(lambda gi, go, hook=hook: hook(self, gi, go))
 
-    def _forget_if_unhooked(self) -> None:
-        if not (
+    def _has_hooks(self) -> bool:
+        return bool(
             self._forward_hooks or self._forward_pre_hooks or self._backward_hooks or self._backward_pre_hooks
-        ):
+        )
+
+    def _forget_if_unhooked(self) -> None:
+        if not self._has_hooks():
             self.__dict__["_hooked"] = False
-        if any_global_hook and not _global.any():
+        if any_global_hook and not _global._has_hooks():
             any_global_hook.clear()
 
 
-class _GlobalHooks:
-    def __init__(self) -> None:
-        self.forward_pre_hooks: OrderedDict = OrderedDict()
-        self.forward_hooks: OrderedDict = OrderedDict()
-        self.forward_hooks_with_kwargs: OrderedDict = OrderedDict()
-        self.forward_hooks_always_called: OrderedDict = OrderedDict()
-        self.backward_pre_hooks: OrderedDict = OrderedDict()
-        self.backward_hooks: OrderedDict = OrderedDict()
-        self.is_full_backward_hook: bool | None = None
-
-    def any(self) -> bool:
-        return bool(
-            self.forward_pre_hooks or self.forward_hooks or self.backward_pre_hooks or self.backward_hooks
-        )
-
-
-_global = _GlobalHooks()
+_global = HookMixin()  # the hooks of all modules together
+_global._init_hooks()
 any_global_hook: list[bool] = []  # truthy from the first registration on; Module.__call__ tests it
 
 
 def register_module_forward_pre_hook(hook: Callable) -> RemovableHandle:
     """Runs `hook(module, args)` before the forward of every module."""
     any_global_hook[:] = [True]
-    return _add(_global.forward_pre_hooks, hook, prepend=False)
+    return _global.register_forward_pre_hook(hook)
 
 
 def register_module_forward_hook(
@@ -263,37 +229,22 @@ def register_module_forward_hook(
 ) -> RemovableHandle:
     """Runs `hook(module, args, output)` after the forward of every module, before the module's own hooks."""
     any_global_hook[:] = [True]
-    return _add(
-        _global.forward_hooks,
-        hook,
-        False,
-        (_global.forward_hooks_with_kwargs, with_kwargs),
-        (_global.forward_hooks_always_called, always_call),
-    )
+    return _global.register_forward_hook(hook, with_kwargs=with_kwargs, always_call=always_call)
 
 
 def register_module_full_backward_pre_hook(hook: Callable) -> RemovableHandle:
     """Runs `hook(module, grad_output)` before the backward of every module."""
     any_global_hook[:] = [True]
-    return _add(_global.backward_pre_hooks, hook, prepend=False)
+    return _global.register_full_backward_pre_hook(hook)
 
 
 def register_module_full_backward_hook(hook: Callable) -> RemovableHandle:
     """Runs `hook(module, grad_input, grad_output)` after the backward of every module."""
-    return _register_global_backward(hook, full=True)
+    any_global_hook[:] = [True]
+    return _global.register_full_backward_hook(hook)
 
 
 def register_module_backward_hook(hook: Callable) -> RemovableHandle:
     """Deprecated: as `Module.register_backward_hook`, for every module."""
-    return _register_global_backward(hook, full=False)
-
-
-def _register_global_backward(hook: Callable, *, full: bool) -> RemovableHandle:
-    if _global.is_full_backward_hook is (not full):
-        raise RuntimeError(
-            "Cannot use both regular backward hooks and full backward hooks as a global Module hook. "
-            "Please use only one of them."
-        )
-    _global.is_full_backward_hook = full
     any_global_hook[:] = [True]
-    return _add(_global.backward_hooks, hook, prepend=False)
+    return _global.register_backward_hook(hook)

@@ -9,10 +9,9 @@ from typing import Any
 
 import warptape
 from warptape import Tensor
-from warptape.utils.hooks import RemovableHandle
+from warptape.utils.hooks import RemovableHandle, add_hook
 
 from ..parameter import Parameter
-from ._hooks import _add
 
 EXTRA_STATE = "_extra_state"
 
@@ -81,12 +80,12 @@ class StateMixin:
 
     def register_state_dict_pre_hook(self, hook: Callable) -> RemovableHandle:
         """Runs `hook(module, prefix, keep_vars)` before this module's part of a state_dict is made."""
-        return _add(self._state_dict_pre_hooks, hook, prepend=False)
+        return add_hook(self._state_dict_pre_hooks, hook)
 
     def register_state_dict_post_hook(self, hook: Callable) -> RemovableHandle:
         """Runs `hook(module, state_dict, prefix, local_metadata)`, which may change `state_dict` in place."""
         hook._from_public_api = True  # type: ignore[attr-defined]
-        return _add(self._state_dict_hooks, hook, prepend=False)
+        return add_hook(self._state_dict_hooks, hook)
 
     def _register_state_dict_hook(self, hook: Callable) -> RemovableHandle:
         if getattr(hook, "_from_public_api", False):
@@ -95,7 +94,7 @@ class StateMixin:
                 "registered via "
                 "register_state_dict_post_hook"
             )
-        return _add(self._state_dict_hooks, hook, prepend=False)
+        return add_hook(self._state_dict_hooks, hook)
 
     def register_load_state_dict_pre_hook(self, hook: Callable) -> RemovableHandle:
         """Runs `hook(module, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys,
@@ -105,14 +104,13 @@ class StateMixin:
     def _register_load_state_dict_pre_hook(
         self, hook: Callable, with_module: bool = False
     ) -> RemovableHandle:
-        return _add(
-            self._load_state_dict_pre_hooks, _ModuleHook(hook, self) if with_module else hook, prepend=False
-        )
+        hook = _ModuleHook(hook, self) if with_module else hook
+        return add_hook(self._load_state_dict_pre_hooks, hook)
 
     def register_load_state_dict_post_hook(self, hook: Callable) -> RemovableHandle:
         """Runs `hook(module, incompatible_keys)` after the load; it may edit the two lists of keys in
         place."""
-        return _add(self._load_state_dict_post_hooks, hook, prepend=False)
+        return add_hook(self._load_state_dict_post_hooks, hook)
 
     def state_dict(
         self, *args: Any, destination: Any = None, prefix: str = "", keep_vars: bool = False
