@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import warptape
 
-from .optimizer import Optimizer, ParamsT, as_real, check_common_options
+from .optimizer import BucketOptimizer, ParamsT, as_real, check_common_options
 
 if TYPE_CHECKING:
     from warptape import Tensor
 
 
-class PerParameter(Optimizer):
+class PerParameter(BucketOptimizer):
     """Subclasses say what a parameter's state starts with (`_fresh`) and how a step is taken (`_advance`)."""
 
     _counts_steps = True
@@ -30,15 +29,8 @@ class PerParameter(Optimizer):
         )
         super().__init__(params, defaults)
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        for group in self.param_groups:
-            for name, value in self.defaults.items():
-                group.setdefault(name, value)
-
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Updates the parameters once. Returns ``closure()``'s loss, or None."""
-        return self._fused_step(closure)
+    def _newer_options(self) -> dict[str, Any]:
+        return self.defaults
 
     def _update(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> None:
         weight_decay = 0.0 if self._decays_itself else float(group.get("weight_decay", 0))
@@ -75,15 +67,3 @@ class PerParameter(Optimizer):
     ) -> None:
         """Step number `t`, from 1, of one parameter; `g` is its gradient with sign and weight decay in it."""
         raise NotImplementedError
-
-
-def check_range(name: str, value: float, low: float = 0.0, below: float = float("inf")) -> None:
-    """ValueError unless low <= value < below."""
-    if not low <= value < below:
-        raise ValueError(f"Invalid {name}: {value}")
-
-
-def check_betas(betas: tuple[float, float]) -> None:
-    """ValueError unless both lie in [0, 1)."""
-    for i, beta in enumerate(betas):
-        check_range(f"beta parameter at index {i}", beta, below=1.0)

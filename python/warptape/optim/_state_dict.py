@@ -10,17 +10,6 @@ import warptape
 if TYPE_CHECKING:
     from warptape import Tensor
 
-__all__ = ["cast_state", "pack_group"]
-
-
-def pack_group(group: dict[str, Any], index: dict[int, int]) -> dict[str, Any]:
-    """``group`` with indices for its parameters; new ones are added to ``index`` (id to number)."""
-    for p in group["params"]:
-        index.setdefault(id(p), len(index))
-    packed = {key: value for key, value in group.items() if key != "params"}
-    packed["params"] = [index[id(p)] for p in group["params"]]
-    return packed
-
 
 _COUNTERS = ("step", "mu_product", "mu", "eta")  # of all optimizers, NAdam and ASGD
 

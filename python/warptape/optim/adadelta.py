@@ -7,8 +7,8 @@ from typing import Any
 
 import warptape
 
-from ._per_parameter import PerParameter, check_range
-from .optimizer import ParamsT
+from ._per_parameter import PerParameter
+from .optimizer import ParamsT, check_range, options
 
 __all__ = ["Adadelta"]
 
@@ -46,9 +46,7 @@ class Adadelta(PerParameter):
         if not 0.0 <= rho <= 1.0:
             raise ValueError(f"Invalid rho value: {rho}")
         check_range("epsilon value", eps)
-        defaults = {"lr": lr, "rho": rho, "eps": eps, "weight_decay": weight_decay, "capturable": capturable}
-        flags = {"foreach": foreach, "maximize": maximize, "differentiable": differentiable}
-        super().__init__(params, defaults | flags)
+        super().__init__(params, options(locals()))
 
     def _fresh(self, group, p):
         return {"square_avg": warptape.zeros_like(p), "acc_delta": warptape.zeros_like(p)}

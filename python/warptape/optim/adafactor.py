@@ -7,8 +7,8 @@ from typing import Any
 
 import warptape
 
-from ._per_parameter import PerParameter, check_range
-from .optimizer import ParamsT
+from ._per_parameter import PerParameter
+from .optimizer import ParamsT, check_range, options
 
 __all__ = ["Adafactor"]
 
@@ -54,8 +54,7 @@ class Adafactor(PerParameter):
         check_range("epsilon2", eps[1])
         if not d >= 1.0:
             raise ValueError(f"Clipping threshold d should be >= 1 but is: {d}")
-        defaults = {"lr": lr, "beta2_decay": beta2_decay, "eps": eps, "d": d, "weight_decay": weight_decay}
-        super().__init__(params, defaults | {"foreach": foreach, "maximize": maximize})
+        super().__init__(params, options(locals()))
 
     def _fresh(self, group, p):
         if p.dim() < 2:

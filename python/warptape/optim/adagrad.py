@@ -7,8 +7,8 @@ from typing import Any
 
 import warptape
 
-from ._per_parameter import PerParameter, check_range
-from .optimizer import ParamsT
+from ._per_parameter import PerParameter
+from .optimizer import ParamsT, check_range, options
 
 __all__ = ["Adagrad"]
 
@@ -48,15 +48,7 @@ class Adagrad(PerParameter):
         check_range("lr_decay value", lr_decay)
         check_range("initial_accumulator_value value", initial_accumulator_value)
         check_range("epsilon value", eps)
-        defaults = {
-            "lr": lr,
-            "lr_decay": lr_decay,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "initial_accumulator_value": initial_accumulator_value,
-        }
-        flags = {"foreach": foreach, "maximize": maximize, "differentiable": differentiable, "fused": fused}
-        super().__init__(params, defaults | flags)
+        super().__init__(params, options(locals()))
         for group in self.param_groups:  # users read the sums before the first step
             for p in group["params"]:
                 self.state[p].update(self._first_state(group, p))

@@ -5,12 +5,20 @@ Kumar,
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import warptape
 
-from .optimizer import Optimizer, ParamsT, as_real, check_common_options, rate_of
+from .optimizer import (
+    BucketOptimizer,
+    ParamsT,
+    as_real,
+    check_betas,
+    check_common_options,
+    check_range,
+    options,
+    rate_of,
+)
 
 if TYPE_CHECKING:
     from warptape import Tensor
@@ -18,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Adam"]
 
 
-class Adam(Optimizer):
+class Adam(BucketOptimizer):
     """Steps scaled by running averages of the gradient and of its square.
 
     Args:
@@ -62,14 +70,13 @@ class Adam(Optimizer):
         decoupled_weight_decay: bool = False,
         master_weights: bool = False,
     ) -> None:
+        # PyTorch would not know the group's key master_weights.
+        defaults = options(locals(), *([] if master_weights else ["master_weights"]))
         if isinstance(lr, warptape.Tensor) and foreach and not capturable:
             raise ValueError("lr as a Tensor is not supported for capturable=False and foreach=True")
         check_common_options(type(self).__name__, lr, weight_decay, differentiable, foreach, fused)
-        if not eps >= 0.0:
-            raise ValueError(f"Invalid epsilon value: {eps}")
-        for i, beta in enumerate(betas):
-            if not 0.0 <= beta < 1.0:
-                raise ValueError(f"Invalid beta parameter at index {i}: {beta}")
+        check_range("epsilon value", eps)
+        check_betas(betas)
         if isinstance(betas[0], warptape.Tensor) != isinstance(betas[1], warptape.Tensor):
             raise ValueError("betas must be either both floats or both Tensors")
         for i, beta in enumerate(betas):
@@ -81,36 +88,12 @@ class Adam(Optimizer):
                 )
             if beta.numel() != 1:
                 raise ValueError(f"Tensor betas[{i}] must be 1-element")
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "amsgrad": amsgrad,
-            "maximize": maximize,
-            "foreach": foreach,
-            "capturable": capturable,
-            "differentiable": differentiable,
-            "fused": fused,
-            "decoupled_weight_decay": decoupled_weight_decay,
-        }
-        if master_weights:  # else PyTorch would not know the group's key
-            defaults["master_weights"] = True
         super().__init__(params, defaults)
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
+    def _newer_options(self) -> dict[str, Any]:
+        flags = dict.fromkeys(("amsgrad", "maximize", "capturable", "differentiable"), False)
         decoupled = self.defaults.get("decoupled_weight_decay", False)
-        for group in self.param_groups:
-            for name in ("amsgrad", "maximize", "capturable", "differentiable"):
-                group.setdefault(name, False)
-            for name in ("foreach", "fused"):
-                group.setdefault(name, None)
-            group.setdefault("decoupled_weight_decay", decoupled)
-
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Updates the parameters once. Returns ``closure()``'s loss, or None."""
-        return self._fused_step(closure)
+        return {**flags, "foreach": None, "fused": None, "decoupled_weight_decay": decoupled}
 
     def _init_state(self, params: list[Tensor], amsgrad: bool) -> None:
         for p in params:

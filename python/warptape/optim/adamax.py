@@ -6,8 +6,8 @@ from typing import Any
 
 import warptape
 
-from ._per_parameter import PerParameter, check_betas, check_range
-from .optimizer import ParamsT
+from ._per_parameter import PerParameter
+from .optimizer import ParamsT, check_betas, check_range, options
 
 __all__ = ["Adamax"]
 
@@ -44,15 +44,7 @@ class Adamax(PerParameter):
     ) -> None:
         check_range("epsilon value", eps)
         check_betas(betas)
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "capturable": capturable,
-        }
-        flags = {"foreach": foreach, "maximize": maximize, "differentiable": differentiable}
-        super().__init__(params, defaults | flags)
+        super().__init__(params, options(locals()))
 
     def _fresh(self, group, p):
         return {"exp_avg": warptape.zeros_like(p), "exp_inf": warptape.zeros_like(p)}

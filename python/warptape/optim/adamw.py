@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .adam import Adam
-from .optimizer import ParamsT
+from .optimizer import ParamsT, options
 
 if TYPE_CHECKING:
     from warptape import Tensor
@@ -43,18 +43,4 @@ class AdamW(Adam):
         fused: bool | None = None,
         master_weights: bool = False,
     ) -> None:
-        super().__init__(
-            params,
-            lr,
-            betas,
-            eps,
-            weight_decay,
-            amsgrad,
-            foreach=foreach,
-            maximize=maximize,
-            capturable=capturable,
-            differentiable=differentiable,
-            fused=fused,
-            decoupled_weight_decay=True,
-            master_weights=master_weights,
-        )
+        super().__init__(params, **options(locals()), decoupled_weight_decay=True)

@@ -8,7 +8,7 @@ from typing import Any
 import warptape
 
 from ._per_parameter import PerParameter
-from .optimizer import ParamsT
+from .optimizer import ParamsT, options
 
 __all__ = ["ASGD"]
 
@@ -44,16 +44,7 @@ class ASGD(PerParameter):
         differentiable: bool = False,
         capturable: bool = False,
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "lambd": lambd,
-            "alpha": alpha,
-            "t0": t0,
-            "weight_decay": weight_decay,
-            "capturable": capturable,
-        }
-        flags = {"foreach": foreach, "maximize": maximize, "differentiable": differentiable}
-        super().__init__(params, defaults | flags)
+        super().__init__(params, options(locals()))
 
     def _fresh(self, group, p):
         return {

@@ -8,7 +8,7 @@ from typing import Any
 import warptape
 
 from ._per_parameter import PerParameter
-from .optimizer import ParamsT
+from .optimizer import ParamsT, options
 
 __all__ = ["Muon"]
 
@@ -58,17 +58,7 @@ class Muon(PerParameter):
                 "Muon: expected fewer than 100 iterations and three coefficients, "
                 f"got {ns_steps} and {ns_coefficients}"
             )
-        defaults = {
-            "lr": lr,
-            "weight_decay": weight_decay,
-            "momentum": momentum,
-            "nesterov": nesterov,
-            "ns_coefficients": ns_coefficients,
-            "eps": eps,
-            "ns_steps": ns_steps,
-            "adjust_lr_fn": adjust_lr_fn,
-        }
-        super().__init__(params, defaults)
+        super().__init__(params, options(locals()))
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds a group of matrices."""

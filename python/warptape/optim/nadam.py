@@ -6,8 +6,8 @@ from typing import Any
 
 import warptape
 
-from ._per_parameter import PerParameter, check_betas, check_range
-from .optimizer import ParamsT
+from ._per_parameter import PerParameter
+from .optimizer import ParamsT, check_betas, check_range, options
 
 __all__ = ["NAdam"]
 
@@ -49,17 +49,7 @@ class NAdam(PerParameter):
         check_range("epsilon value", eps)
         check_betas(betas)
         check_range("momentum_decay value", momentum_decay)
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "momentum_decay": momentum_decay,
-            "decoupled_weight_decay": decoupled_weight_decay,
-            "capturable": capturable,
-        }
-        flags = {"foreach": foreach, "maximize": maximize, "differentiable": differentiable}
-        super().__init__(params, defaults | flags)
+        super().__init__(params, options(locals()))
 
     def _fresh(self, group, p):
         return {

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import warptape
 
 from ..utils.hooks import RemovableHandle, add_hook
-from ._state_dict import cast_state, pack_group
+from ._state_dict import cast_state
 
 if TYPE_CHECKING:
     from warptape import Tensor
@@ -75,27 +75,6 @@ def _with_hooks(step: Callable) -> Callable:
 
     hooked_step.hooked = True  # type: ignore[attr-defined]
     return hooked_step
-
-
-class _Plan:
-    """What a group's last step found, so that the next one need not sort its parameters again."""
-
-    __slots__ = ("buckets", "dtypes", "missing", "params", "whole")
-
-    def __init__(self, params: list[Tensor], missing: list[bool], dtypes: list[Any]) -> None:
-        self.params, self.missing, self.dtypes = list(params), missing, dtypes
-        by_kind: dict[tuple[Any, Any], list[int]] = {}
-        for i, p in enumerate(params):
-            if not missing[i]:
-                by_kind.setdefault((p.device, dtypes[i]), []).append(i)
-        # The plain case: every parameter has a gradient and all are of one kind.
-        self.whole = len(by_kind) == 1 and not any(missing)
-        self.buckets = [(index, [params[i] for i in index]) for index in by_kind.values()]
-
-    def fits(self, params: list[Tensor], missing: list[bool], dtypes: list[Any]) -> bool:
-        return (
-            self.missing == missing and self.dtypes == dtypes and all(map(operator.is_, self.params, params))
-        )
 
 
 class Optimizer:
@@ -161,6 +140,14 @@ class Optimizer:
             self._init_hooks()
         self.__dict__.update(state)
         self._plans = {}
+        newer = self._newer_options()
+        for group in self.param_groups:
+            for name, value in newer.items():
+                group.setdefault(name, value)
+
+    def _newer_options(self) -> dict[str, Any]:
+        """Options that groups of older files lack."""
+        return {}
 
     def __repr__(self) -> str:
         lines = [f"{type(self).__name__} ("]
@@ -243,60 +230,6 @@ class Optimizer:
         """Whether `step` reads `grad_scale` and `found_inf`, which GradScaler sets."""
         return self._reads_scale and bool(self.defaults.get("fused"))
 
-    def _scaling(self, param: Tensor) -> dict[str, Any]:
-        """What GradScaler says of the gradients, as the fused updates take it."""
-        found = {"grad_scale": self.grad_scale, "found_inf": self.found_inf}
-        return {name: t.to(param.device).reshape(()) for name, t in found.items() if t is not None}
-
-    def _fused_step(self, closure: Callable[[], Any] | None) -> Any:
-        """``step`` for the optimizers that define ``_update(group, params, grads)`` on one bucket."""
-        loss = None
-        if closure is not None:
-            with warptape.enable_grad():
-                loss = closure()
-        if self.found_inf is not None and not self.found_inf.is_cuda and self.found_inf.item():
-            return loss
-        # no_grad() by hand: the context manager would be a fifth of a small model's step.
-        recording = warptape.is_grad_enabled()
-        warptape._C._set_grad_enabled(False)
-        try:
-            for group in self.param_groups:
-                for params, grads in self._buckets(group):
-                    self._update(group, params, grads)
-        finally:
-            warptape._C._set_grad_enabled(recording)
-        return loss
-
-    def _master_params(self, params: list[Tensor]) -> list[Tensor] | None:
-        """float32 copies of float16 or bfloat16 ``params``, all of one dtype, made where there are none.
-
-        The rest of the state becomes float32, too. None for other dtypes.
-        """
-        if params[0].dtype.itemsize != 2:
-            return None
-        states = [self.state[p] for p in params]
-        for p, state in zip(params, states):
-            if "master_param" not in state:
-                state |= {k: v.float() for k, v in state.items() if k != "step" and v is not None}
-                state["master_param"] = p.detach().float()
-        return [state["master_param"] for state in states]
-
-    def _update(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> None:
-        raise NotImplementedError
-
-    def _buckets(self, group: dict[str, Any]) -> list[tuple[list[Tensor], list[Tensor]]]:
-        """The group's parameters that have a gradient, with it, as one pair of lists per device and dtype."""
-        params = group["params"]
-        grads = [p.grad for p in params]
-        missing = [g is None for g in grads]
-        dtypes = [p.dtype for p in params]
-        plan = self._plans.get(id(group))
-        if plan is None or not plan.fits(params, missing, dtypes):
-            plan = self._plans[id(group)] = _Plan(params, missing, dtypes)
-        if plan.whole:
-            return [(params, grads)]
-        return [(some, [grads[i] for i in index]) for index, some in plan.buckets]
-
     def _step_with_hooks(self, step: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
         # One flag keeps a subclass whose step() calls super().step() from running the hooks twice.
         call_args: tuple = (self, *args)
@@ -349,7 +282,10 @@ class Optimizer:
         for hook in self._optimizer_state_dict_pre_hooks.values():
             hook(self)
         index: dict[int, int] = {}
-        groups = [pack_group(group, index) for group in self.param_groups]
+        for group in self.param_groups:
+            for p in group["params"]:
+                index.setdefault(id(p), len(index))
+        groups = [{**group, "params": [index[id(p)] for p in group["params"]]} for group in self.param_groups]
         state = {
             index[id(key)] if isinstance(key, warptape.Tensor) else key: value
             for key, value in self.state.items()
@@ -429,6 +365,85 @@ class Optimizer:
         return add_hook(self._optimizer_load_state_dict_post_hooks, hook, prepend=prepend)
 
 
+class _Plan:
+    """What a group's last step found, so that the next one need not sort its parameters again."""
+
+    __slots__ = ("buckets", "dtypes", "missing", "params", "whole")
+
+    def __init__(self, params: list[Tensor], missing: list[bool], dtypes: list[Any]) -> None:
+        self.params, self.missing, self.dtypes = list(params), missing, dtypes
+        by_kind: dict[tuple[Any, Any], list[int]] = {}
+        for i, p in enumerate(params):
+            if not missing[i]:
+                by_kind.setdefault((p.device, dtypes[i]), []).append(i)
+        # The plain case: every parameter has a gradient and all are of one kind.
+        self.whole = len(by_kind) == 1 and not any(missing)
+        self.buckets = [(index, [params[i] for i in index]) for index in by_kind.values()]
+
+    def fits(self, params: list[Tensor], missing: list[bool], dtypes: list[Any]) -> bool:
+        return (
+            self.missing == missing and self.dtypes == dtypes and all(map(operator.is_, self.params, params))
+        )
+
+
+class BucketOptimizer(Optimizer):
+    """One whose step is ``_update(group, params, grads)`` on buckets: parameters of one device and dtype."""
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Updates the parameters once. Returns ``closure()``'s loss, or None."""
+        loss = None
+        if closure is not None:
+            with warptape.enable_grad():
+                loss = closure()
+        if self.found_inf is not None and not self.found_inf.is_cuda and self.found_inf.item():
+            return loss
+        # no_grad() by hand: the context manager would be a fifth of a small model's step.
+        recording = warptape.is_grad_enabled()
+        warptape._C._set_grad_enabled(False)
+        try:
+            for group in self.param_groups:
+                for params, grads in self._buckets(group):
+                    self._update(group, params, grads)
+        finally:
+            warptape._C._set_grad_enabled(recording)
+        return loss
+
+    def _scaling(self, param: Tensor) -> dict[str, Any]:
+        """What GradScaler says of the gradients, as the fused updates take it."""
+        found = {"grad_scale": self.grad_scale, "found_inf": self.found_inf}
+        return {name: t.to(param.device).reshape(()) for name, t in found.items() if t is not None}
+
+    def _master_params(self, params: list[Tensor]) -> list[Tensor] | None:
+        """float32 copies of float16 or bfloat16 ``params``, all of one dtype, made where there are none.
+
+        The rest of the state becomes float32, too. None for other dtypes.
+        """
+        if params[0].dtype.itemsize != 2:
+            return None
+        states = [self.state[p] for p in params]
+        for p, state in zip(params, states):
+            if "master_param" not in state:
+                state |= {k: v.float() for k, v in state.items() if k != "step" and v is not None}
+                state["master_param"] = p.detach().float()
+        return [state["master_param"] for state in states]
+
+    def _update(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> None:
+        raise NotImplementedError
+
+    def _buckets(self, group: dict[str, Any]) -> list[tuple[list[Tensor], list[Tensor]]]:
+        """The group's parameters that have a gradient, with it, as one pair of lists per device and dtype."""
+        params = group["params"]
+        grads = [p.grad for p in params]
+        missing = [g is None for g in grads]
+        dtypes = [p.dtype for p in params]
+        plan = self._plans.get(id(group))
+        if plan is None or not plan.fits(params, missing, dtypes):
+            plan = self._plans[id(group)] = _Plan(params, missing, dtypes)
+        if plan.whole:
+            return [(params, grads)]
+        return [(some, [grads[i] for i in index]) for index, some in plan.buckets]
+
+
 def as_real(t: Any) -> Any:
     """A complex tensor as a view of pairs: to an optimizer both parts are parameters of their own."""
     return warptape.view_as_real(t) if isinstance(t, warptape.Tensor) and t.is_complex() else t
@@ -451,6 +466,12 @@ def _split_names(params: list[Any]) -> dict[str, Any]:
     if not all(named):
         raise ValueError("all optimizer params should be with/without names. Some param names are missing")
     return {"params": [p for _, p in params], "param_names": [name for name, _ in params]}
+
+
+def options(given: dict[str, Any], *but: str) -> dict[str, Any]:
+    """The options among a constructor's ``locals()``: all but itself, ``params`` and ``but``."""
+    left_out = ("self", "params", "__class__", *but)
+    return {name: value for name, value in given.items() if name not in left_out}
 
 
 def check_common_options(
@@ -478,3 +499,15 @@ def check_common_options(
             f"{op}: expected differentiable=False, got True: the update is one in-place multi-tensor call "
             "that records no gradient. Write the update with tensor operations to differentiate through it"
         )
+
+
+def check_range(name: str, value: float, low: float = 0.0, below: float = float("inf")) -> None:
+    """ValueError unless low <= value < below."""
+    if not low <= value < below:
+        raise ValueError(f"Invalid {name}: {value}")
+
+
+def check_betas(betas: tuple[float, float]) -> None:
+    """ValueError unless both lie in [0, 1)."""
+    for i, beta in enumerate(betas):
+        check_range(f"beta parameter at index {i}", beta, below=1.0)

@@ -8,8 +8,8 @@ from typing import Any
 
 import warptape
 
-from ._per_parameter import PerParameter, check_range
-from .optimizer import ParamsT
+from ._per_parameter import PerParameter
+from .optimizer import ParamsT, check_range, options
 
 __all__ = ["RMSprop"]
 
@@ -50,17 +50,7 @@ class RMSprop(PerParameter):
         check_range("epsilon value", eps)
         check_range("momentum value", momentum)
         check_range("alpha value", alpha)
-        defaults = {
-            "lr": lr,
-            "momentum": momentum,
-            "alpha": alpha,
-            "eps": eps,
-            "centered": centered,
-            "weight_decay": weight_decay,
-            "capturable": capturable,
-        }
-        flags = {"foreach": foreach, "maximize": maximize, "differentiable": differentiable}
-        super().__init__(params, defaults | flags)
+        super().__init__(params, options(locals()))
 
     def _fresh(self, group, p):
         state = {"square_avg": warptape.zeros_like(p)}

@@ -8,7 +8,7 @@ from typing import Any
 import warptape
 
 from ._per_parameter import PerParameter
-from .optimizer import ParamsT
+from .optimizer import ParamsT, options
 
 __all__ = ["Rprop"]
 
@@ -43,9 +43,7 @@ class Rprop(PerParameter):
     ) -> None:
         if not 0.0 < etas[0] < 1.0 < etas[1]:
             raise ValueError(f"Invalid eta values: {etas[0]}, {etas[1]}")
-        defaults = {"lr": lr, "etas": etas, "step_sizes": step_sizes, "capturable": capturable}
-        flags = {"foreach": foreach, "maximize": maximize, "differentiable": differentiable}
-        super().__init__(params, defaults | flags)
+        super().__init__(params, options(locals()))
 
     def _fresh(self, group, p):
         return {"prev": warptape.zeros_like(p), "step_size": warptape.full_like(p, float(group["lr"]))}

@@ -7,12 +7,11 @@ paper.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import warptape
 
-from .optimizer import Optimizer, ParamsT, as_real, check_common_options, rate_of
+from .optimizer import BucketOptimizer, ParamsT, as_real, check_common_options, options, rate_of
 
 if TYPE_CHECKING:
     from warptape import Tensor
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["SGD"]
 
 
-class SGD(Optimizer):
+class SGD(BucketOptimizer):
     """``v = momentum * v + (1 - dampening) * g;  p -= lr * v`` with ``g = grad + weight_decay * p``.
 
     Args:
@@ -65,32 +64,12 @@ class SGD(Optimizer):
             raise ValueError(f"Invalid momentum value: {momentum}")
         if nesterov and (momentum <= 0 or dampening != 0):
             raise ValueError("Nesterov momentum requires a momentum and zero dampening")
-        defaults = {
-            "lr": lr,
-            "momentum": momentum,
-            "dampening": dampening,
-            "weight_decay": weight_decay,
-            "nesterov": nesterov,
-            "maximize": maximize,
-            "foreach": foreach,
-            "differentiable": differentiable,
-            "fused": fused,
-        }
-        if master_weights:  # else PyTorch would not know the group's key
-            defaults["master_weights"] = True
-        super().__init__(params, defaults)
+        # PyTorch would not know the group's key master_weights.
+        super().__init__(params, options(locals(), *([] if master_weights else ["master_weights"])))
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        for group in self.param_groups:
-            for name in ("nesterov", "maximize", "differentiable"):
-                group.setdefault(name, False)
-            for name in ("foreach", "fused"):
-                group.setdefault(name, None)
-
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Updates the parameters once. Returns ``closure()``'s loss, or None."""
-        return self._fused_step(closure)
+    def _newer_options(self) -> dict[str, Any]:
+        flags = dict.fromkeys(("nesterov", "maximize", "differentiable"), False)
+        return {**flags, "foreach": None, "fused": None}
 
     def _update(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> None:
         if group["momentum"] == 0:
@@ -106,20 +85,15 @@ class SGD(Optimizer):
             return
         if self.found_inf is not None and self.found_inf.item():
             return  # a velocity that starts from inf never recovers
-        # Parameters that get their first gradient now start their velocity from it.
-        new = [warptape.empty_like(states[i].get("master_param", params[i])) for i in fresh]
-        self._apply(group, [params[i] for i in fresh], [grads[i] for i in fresh], new, first=True)
-        for i, velocity in zip(fresh, new):
-            states[i]["momentum_buffer"] = velocity
         old = [i for i, v in enumerate(velocities) if v is not None]
-        if old:
-            self._apply(
-                group,
-                [params[i] for i in old],
-                [grads[i] for i in old],
-                [velocities[i] for i in old],
-                first=False,
-            )
+        for i in fresh:  # parameters that get their first gradient now start their velocity from it
+            velocities[i] = warptape.empty_like(states[i].get("master_param", params[i]))
+        for some, first in ((fresh, True), (old, False)):
+            if some:
+                own = ([every[i] for i in some] for every in (params, grads, velocities))
+                self._apply(group, *own, first=first)
+            for i in some:
+                states[i]["momentum_buffer"] = velocities[i]
 
     def _apply(
         self,

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import copy
 import math
-import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -14,6 +13,7 @@ from warptape.nn import Module
 from warptape.nn.modules.batchnorm import _BatchNorm
 
 from .lr_scheduler import LRScheduler
+from .lr_scheduler.base import per_group
 
 __all__ = [
     "SWALR",
@@ -170,10 +170,7 @@ class SWALR(LRScheduler):
         anneal_strategy: str = "cos",
         last_epoch: int = -1,
     ) -> None:
-        rates = list(swa_lr) if isinstance(swa_lr, (list, tuple)) else [swa_lr] * len(optimizer.param_groups)
-        if len(rates) != len(optimizer.param_groups):
-            raise ValueError(f"swa_lr must have the same length as optimizer.param_groups: {len(rates)}")
-        for group, rate in zip(optimizer.param_groups, rates):
+        for group, rate in zip(optimizer.param_groups, per_group(optimizer, swa_lr, "swa_lr")):
             group["swa_lr"] = rate
         if anneal_strategy not in ("cos", "linear"):
             raise ValueError(
@@ -190,13 +187,7 @@ class SWALR(LRScheduler):
         share = max(0.0, min(1.0, epoch / max(1, self.anneal_epochs)))
         return share if self._anneal_strategy == "linear" else (1 - math.cos(math.pi * share)) / 2
 
-    def get_lr(self) -> list[Any]:
-        """The rates of the next step."""
-        if not getattr(self, "_get_lr_called_within_step", True):
-            warnings.warn(
-                "To get the last learning rate computed by the scheduler, please use `get_last_lr()`.",
-                stacklevel=2,
-            )
+    def _rates(self) -> list[Any]:
         before = self._weight(max(self.last_epoch - 1, 0)) if self.anneal_epochs else 1.0
         now = self._weight(self.last_epoch) if self.anneal_epochs else 1.0
         found = []

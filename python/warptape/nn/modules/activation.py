@@ -255,6 +255,8 @@ class Tanhshrink(Module):
 class GELU(Module):
     """x times the normal distribution function of x, or with approximate='tanh' the formula of that name."""
 
+    _shown = ("approximate",)
+
     def __init__(self, approximate: str = "none") -> None:
         super().__init__()
         self.approximate = approximate
@@ -262,12 +264,11 @@ class GELU(Module):
     def forward(self, input: Tensor) -> Tensor:
         return F.gelu(input, approximate=self.approximate)
 
-    def extra_repr(self) -> str:
-        return f"approximate={self.approximate!r}"
-
 
 class Softplus(Module):
     """log(1 + exp(beta * x)) / beta, and x itself where beta * x is above `threshold`."""
+
+    _shown = ("beta", "threshold")
 
     def __init__(self, beta: float = 1.0, threshold: float = 20.0) -> None:
         super().__init__()
@@ -275,9 +276,6 @@ class Softplus(Module):
 
     def forward(self, input: Tensor) -> Tensor:
         return F.softplus(input, self.beta, self.threshold)
-
-    def extra_repr(self) -> str:
-        return f"beta={self.beta}, threshold={self.threshold}"
 
 
 class Hardshrink(Module):
@@ -304,6 +302,8 @@ class Softshrink(Hardshrink):
 class PReLU(Module):
     """[N, C, *]: x above zero, weight * x below; weight has one element or one for each of C channels."""
 
+    _shown = ("num_parameters",)
+
     def __init__(
         self, num_parameters: int = 1, init: float = 0.25, device: Any = None, dtype: Any = None
     ) -> None:
@@ -320,12 +320,11 @@ class PReLU(Module):
     def forward(self, input: Tensor) -> Tensor:
         return F.prelu(input, self.weight)
 
-    def extra_repr(self) -> str:
-        return f"num_parameters={self.num_parameters}"
-
 
 class GLU(Module):
     """[*, 2 n, *] -> [*, n, *]: the first half along `dim` times the sigmoid of the second."""
+
+    _shown = ("dim",)
 
     def __init__(self, dim: int = -1) -> None:
         super().__init__()
@@ -334,19 +333,15 @@ class GLU(Module):
     def forward(self, input: Tensor) -> Tensor:
         return F.glu(input, self.dim)
 
-    def extra_repr(self) -> str:
-        return f"dim={self.dim}"
-
 
 class _AlongDim(Module):
     """One that works along a dimension; None chooses it by the input's rank and warns."""
 
+    _shown = ("dim",)
+
     def __init__(self, dim: int | None = None) -> None:
         super().__init__()
         self.dim = dim
-
-    def extra_repr(self) -> str:
-        return f"dim={self.dim}"
 
 
 class Softmax(_AlongDim):

@@ -49,6 +49,8 @@ class Module(HookMixin, StateMixin, CastMixin):
     call_super_init: bool = False
     #: Whether layers such as Dropout and BatchNorm behave as in training; `train()` and `eval()` set it.
     training: bool = True
+    #: Attributes that `extra_repr` shows.
+    _shown: tuple[str, ...] = ()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if not self.call_super_init and (args or kwargs):
@@ -372,7 +374,7 @@ class Module(HookMixin, StateMixin, CastMixin):
 
     def extra_repr(self) -> str:
         """What stands between the parentheses of this module's own line."""
-        return ""
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in self._shown)
 
     def __repr__(self) -> str:
         extra = self.extra_repr()

@@ -49,6 +49,7 @@ class _Pad(Module):
 
 class _ConstantPadNd(_Pad):
     _mode = "constant"
+    _shown = ("padding", "value")
 
     def __init__(self, padding: Any, value: float) -> None:
         super().__init__(padding)
@@ -56,9 +57,6 @@ class _ConstantPadNd(_Pad):
 
     def forward(self, input: Tensor) -> Tensor:
         return F.pad(input, self.padding, "constant", self.value)
-
-    def extra_repr(self) -> str:
-        return f"padding={self.padding}, value={self.value}"
 
 
 class _ZeroPad(_ConstantPadNd):

@@ -39,6 +39,7 @@ class _MaxPoolNd(Module):
     kernel's size."""
 
     _n: int
+    _shown = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
 
     def __init__(
         self,
@@ -66,12 +67,6 @@ class _MaxPoolNd(Module):
             return_indices=self.return_indices,
         )
 
-    def extra_repr(self) -> str:
-        return (
-            f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}, "
-            f"dilation={self.dilation}, ceil_mode={self.ceil_mode}"
-        )
-
 
 class MaxPool1d(_MaxPoolNd):
     """[N, C, L] -> [N, C, Lout], the largest value of each window."""
@@ -95,6 +90,7 @@ class _MaxUnpoolNd(Module):
     """The inverse of a max pooling, given its indices: zeros where no maximum was."""
 
     _n: int
+    _shown = ("kernel_size", "stride", "padding")
 
     def __init__(self, kernel_size: Any, stride: Any = None, padding: Any = 0) -> None:
         super().__init__()
@@ -105,9 +101,6 @@ class _MaxUnpoolNd(Module):
     def forward(self, input: Tensor, indices: Tensor, output_size: Any = None) -> Tensor:
         function = getattr(F, f"max_unpool{self._n}d")
         return function(input, indices, self.kernel_size, self.stride, self.padding, output_size)
-
-    def extra_repr(self) -> str:
-        return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
 
 
 class MaxUnpool1d(_MaxUnpoolNd):
@@ -175,6 +168,8 @@ class AvgPool1d(Module):
     """[N, C, L] -> [N, C, Lout], the mean of each window; padding counts as zeros unless `count_include_pad`
     is off."""
 
+    _shown = ("kernel_size", "stride", "padding")
+
     def __init__(
         self,
         kernel_size: Any,
@@ -194,14 +189,12 @@ class AvgPool1d(Module):
             input, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad
         )
 
-    def extra_repr(self) -> str:
-        return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
-
 
 class _AvgPoolNd(Module):
     """The mean of each window; `divisor_override` divides in place of its size."""
 
     _n: int
+    _shown = ("kernel_size", "stride", "padding")
 
     def __init__(
         self,
@@ -229,9 +222,6 @@ class _AvgPoolNd(Module):
             self.divisor_override,
         )
 
-    def extra_repr(self) -> str:
-        return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
-
 
 class AvgPool2d(_AvgPoolNd):
     """[N, C, H, W] -> [N, C, Hout, Wout], the mean of each window."""
@@ -247,6 +237,7 @@ class AvgPool3d(_AvgPoolNd):
 
 class _AdaptiveAvgPoolNd(Module):
     _n: int
+    _shown = ("output_size",)
 
     def __init__(self, output_size: Any) -> None:
         super().__init__()
@@ -254,9 +245,6 @@ class _AdaptiveAvgPoolNd(Module):
 
     def forward(self, input: Tensor) -> Any:
         return getattr(F, f"adaptive_avg_pool{self._n}d")(input, self.output_size)
-
-    def extra_repr(self) -> str:
-        return f"output_size={self.output_size}"
 
 
 class AdaptiveAvgPool1d(_AdaptiveAvgPoolNd):
@@ -308,6 +296,7 @@ class AdaptiveMaxPool3d(_AdaptiveMaxPoolNd):
 
 class _LPPoolNd(Module):
     _n: int
+    _shown = ("norm_type", "kernel_size", "stride", "ceil_mode")
 
     def __init__(
         self, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False
@@ -323,12 +312,6 @@ class _LPPoolNd(Module):
     def forward(self, input: Tensor) -> Tensor:
         sizes = (float(self.norm_type), self.kernel_size, self.stride, self.ceil_mode)
         return getattr(F, f"lp_pool{self._n}d")(input, *sizes)
-
-    def extra_repr(self) -> str:
-        return (
-            f"norm_type={self.norm_type}, kernel_size={self.kernel_size}, stride={self.stride}, "
-            f"ceil_mode={self.ceil_mode}"
-        )
 
 
 class LPPool1d(_LPPoolNd):

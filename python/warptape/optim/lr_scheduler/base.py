@@ -10,7 +10,6 @@ import functools
 import types
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import warptape
@@ -18,11 +17,7 @@ import warptape
 from ..optimizer import Optimizer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from warptape import Tensor
-
-__all__ = ["LRScheduler", "per_group", "set_option"]
 
 
 def _copied(value: float | Tensor) -> float | Tensor:
@@ -36,6 +31,12 @@ def set_option(group: dict[str, Any], name: str, value: Any) -> None:
         current.fill_(float(value))
     else:
         group[name] = value
+
+
+def check_optimizer(optimizer: Any) -> None:
+    """TypeError for anything else."""
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(f"{type(optimizer).__name__} is not an Optimizer")
 
 
 def per_group(optimizer: Optimizer, value: Any, name: str) -> list[Any]:
@@ -76,8 +77,7 @@ class LRScheduler:
     _get_lr_called_within_step = False
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
-        if not isinstance(optimizer, Optimizer):
-            raise TypeError(f"{type(optimizer).__name__} is not an Optimizer")
+        check_optimizer(optimizer)
         self.optimizer = optimizer
         for i, group in enumerate(optimizer.param_groups):
             if last_epoch == -1:
@@ -149,23 +149,16 @@ class LRScheduler:
 
     def get_lr(self) -> list[Any]:
         """The rates for ``self.last_epoch``, one per group. Call ``get_last_lr()`` from outside."""
-        raise NotImplementedError(f"{type(self).__name__} does not define get_lr()")
-
-    def _warn_outside_step(self) -> None:
         if not self._get_lr_called_within_step:
             warnings.warn(
                 "To get the last learning rate computed by the scheduler, please use `get_last_lr()`.",
                 UserWarning,
-                stacklevel=3,
+                stacklevel=2,
             )
+        return self._rates()
 
-    @contextmanager
-    def _within_step(self) -> Iterator[None]:
-        self._get_lr_called_within_step = True
-        try:
-            yield
-        finally:
-            self._get_lr_called_within_step = False
+    def _rates(self) -> list[Any]:
+        raise NotImplementedError(f"{type(self).__name__} does not define get_lr()")
 
     def step(self, epoch: int | None = None) -> None:
         """Goes to the next epoch, or to ``epoch`` (deprecated), and writes its rates into the groups."""
@@ -182,17 +175,20 @@ class LRScheduler:
         self._update_lr(epoch)
 
     def _update_lr(self, epoch: int | None = None) -> None:
-        with self._within_step():
-            if epoch is None:
-                self.last_epoch += 1
-                rates = self.get_lr()
-            else:
-                self.last_epoch = epoch
-                closed_form = getattr(self, "_get_closed_form_lr", None)
-                rates = self.get_lr() if closed_form is None else closed_form()
-        self._set_rates(rates)
+        get = self.get_lr
+        if epoch is None:
+            self.last_epoch += 1
+        else:
+            self.last_epoch = epoch
+            get = getattr(self, "_get_closed_form_lr", get)
+        self._set_rates(get)
 
-    def _set_rates(self, rates: Sequence[Any]) -> None:
+    def _set_rates(self, get: Callable[[], Sequence[Any]]) -> None:
+        self._get_lr_called_within_step = True
+        try:
+            rates = get()
+        finally:
+            self._get_lr_called_within_step = False
         for group, rate in zip(self.optimizer.param_groups, rates):
             set_option(group, "lr", rate)
         self._last_lr: list[Any] = self._current()

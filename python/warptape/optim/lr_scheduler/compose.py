@@ -45,10 +45,7 @@ class _Composed(LRScheduler):
 
     def state_dict(self) -> dict[str, Any]:
         """All but the optimizer; the parts' states are in ``"_schedulers"``."""
-        state = super().state_dict()
-        del state["_schedulers"]
-        state["_schedulers"] = [part.state_dict() for part in self._schedulers]
-        return state
+        return {**super().state_dict(), "_schedulers": [part.state_dict() for part in self._schedulers]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes over the state of the same composition.

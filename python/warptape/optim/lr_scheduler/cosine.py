@@ -18,9 +18,7 @@ class CosineAnnealingLR(LRScheduler):
         self.T_max, self.eta_min = T_max, eta_min
         super().__init__(optimizer, last_epoch)
 
-    def get_lr(self) -> list[Any]:
-        """The rates for ``self.last_epoch``."""
-        self._warn_outside_step()
+    def _rates(self) -> list[Any]:
         groups = self.optimizer.param_groups
         epoch, low = self.last_epoch, self.eta_min
         if epoch == 0:
@@ -63,9 +61,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         self.T_cur: float = last_epoch
         super().__init__(optimizer, last_epoch)
 
-    def get_lr(self) -> list[Any]:
-        """The rates for ``self.last_epoch``."""
-        self._warn_outside_step()
+    def _rates(self) -> list[Any]:
         share = (1 + math.cos(math.pi * self.T_cur / self.T_i)) / 2
         return [self.eta_min + (base - self.eta_min) * share for base in self.base_lrs]
 
@@ -88,9 +84,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
                 raise ValueError(f"Expected non-negative epoch, but got {epoch}")
             self._place(epoch)
         self.last_epoch = math.floor(epoch)
-        with self._within_step():
-            rates = self.get_lr()
-        self._set_rates(rates)
+        self._set_rates(self.get_lr)
 
     def _place(self, epoch: float) -> None:
         """Sets the period that ``epoch`` falls into (``T_i``) and how far into it that is (``T_cur``)."""

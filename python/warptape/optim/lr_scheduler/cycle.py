@@ -9,14 +9,9 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from ..optimizer import Optimizer
-from .base import LRScheduler, functions_state, per_group
+from .base import LRScheduler, check_optimizer, functions_state, per_group
 
 __all__ = ["CyclicLR", "OneCycleLR"]
-
-
-def _check_optimizer(optimizer: Any) -> None:
-    if not isinstance(optimizer, Optimizer):
-        raise TypeError(f"{type(optimizer).__name__} is not an Optimizer")
 
 
 def _uses_beta1(optimizer: Optimizer) -> bool:
@@ -79,7 +74,7 @@ class OneCycleLR(LRScheduler):
         three_phase: bool = False,
         last_epoch: int = -1,
     ) -> None:
-        _check_optimizer(optimizer)
+        check_optimizer(optimizer)
         self.optimizer = optimizer
         self.total_steps = _cycle_length(total_steps, epochs, steps_per_epoch)
         if not isinstance(pct_start, (float, int)) or not 0 <= pct_start <= 1:
@@ -106,9 +101,7 @@ class OneCycleLR(LRScheduler):
                     group["max_momentum"], group["base_momentum"] = high[i], low[i]
         super().__init__(optimizer, last_epoch)
 
-    def get_lr(self) -> list[Any]:
-        """The rates for ``self.last_epoch``."""
-        self._warn_outside_step()
+    def _rates(self) -> list[Any]:
         step = self.last_epoch
         if step > self.total_steps:
             raise ValueError(
@@ -155,16 +148,8 @@ def _phases(rise: float, total_steps: int, three_phase: bool) -> list[dict[str, 
         steps, stops = [rise - 1, 2 * rise - 2, total_steps - 1], [*ends, ends[0], last]
     else:
         steps, stops = [rise - 1, total_steps - 1], [*ends, last]
-    return [
-        {
-            "end_step": end,
-            "start_lr": a[0],
-            "end_lr": b[0],
-            "start_momentum": a[1],
-            "end_momentum": b[1],
-        }
-        for end, a, b in zip(steps, stops, stops[1:])
-    ]
+    names = ("start_lr", "start_momentum", "end_lr", "end_momentum")
+    return [{"end_step": end, **dict(zip(names, a + b))} for end, a, b in zip(steps, stops, stops[1:])]
 
 
 class CyclicLR(LRScheduler):
@@ -196,7 +181,7 @@ class CyclicLR(LRScheduler):
         max_momentum: float = 0.9,
         last_epoch: int = -1,
     ) -> None:
-        _check_optimizer(optimizer)
+        check_optimizer(optimizer)
         base_lrs = per_group(optimizer, base_lr, "base_lr")
         self.max_lrs = per_group(optimizer, max_lr, "max_lr")
         if mode not in ("triangular", "triangular2", "exp_range") and scale_fn is None:
@@ -230,9 +215,7 @@ class CyclicLR(LRScheduler):
             return 1.0
         return 1 / (2.0 ** (x - 1)) if self.mode == "triangular2" else self.gamma**x
 
-    def get_lr(self) -> list[Any]:
-        """The rates for ``self.last_epoch``."""
-        self._warn_outside_step()
+    def _rates(self) -> list[Any]:
         cycle = math.floor(1 + self.last_epoch / self.total_size)
         x = 1.0 + self.last_epoch / self.total_size - cycle
         height = x / self.step_ratio if x <= self.step_ratio else (x - 1) / (self.step_ratio - 1)
@@ -244,10 +227,9 @@ class CyclicLR(LRScheduler):
 
     def state_dict(self) -> dict[str, Any]:
         """All but the optimizer. Of an own scale function, its ``__dict__`` if it is a callable object."""
-        state = super().state_dict()
-        fn = state.pop("_scale_fn_custom")
-        state["_scale_fn_custom"] = None if fn is None else functions_state([fn])[0]
-        return state
+        fn = self._scale_fn_custom
+        saved = None if fn is None else functions_state([fn])[0]
+        return {**super().state_dict(), "_scale_fn_custom": saved}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes over a state; an own scale function stays this scheduler's."""

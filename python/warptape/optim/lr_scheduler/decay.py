@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ..optimizer import Optimizer
-from .base import LRScheduler, functions_state
+from .base import LRScheduler, check_optimizer, functions_state
 
 __all__ = [
     "ConstantLR",
@@ -28,9 +28,10 @@ class _FunctionLR(LRScheduler):
     """What LambdaLR and MultiplicativeLR share: one function per group, saved as far as it can be."""
 
     def __init__(self, optimizer: Optimizer, lr_lambda: Lambdas, last_epoch: int = -1) -> None:
-        groups = len(optimizer.param_groups) if isinstance(optimizer, Optimizer) else 0
+        check_optimizer(optimizer)
+        groups = len(optimizer.param_groups)
         if isinstance(lr_lambda, (list, tuple)):
-            if isinstance(optimizer, Optimizer) and len(lr_lambda) != groups:
+            if len(lr_lambda) != groups:
                 raise ValueError(f"Expected {groups} lr_lambdas, but got {len(lr_lambda)}")
             self.lr_lambdas: list[Any] = list(lr_lambda)
         else:
@@ -44,10 +45,7 @@ class _FunctionLR(LRScheduler):
 
     def state_dict(self) -> dict[str, Any]:
         """All but the optimizer. Of callable objects, the ``__dict__``; nothing of plain functions."""
-        state = super().state_dict()
-        del state["lr_lambdas"]
-        state["lr_lambdas"] = functions_state(self.lr_lambdas)
-        return state
+        return {**super().state_dict(), "lr_lambdas": functions_state(self.lr_lambdas)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes over a state; the functions stay this scheduler's own."""
@@ -64,9 +62,7 @@ class LambdaLR(_FunctionLR):
         lr_lambda: a function of the epoch, or a list with one per group.
     """
 
-    def get_lr(self) -> list[Any]:
-        """The rates for ``self.last_epoch``."""
-        self._warn_outside_step()
+    def _rates(self) -> list[Any]:
         return [base * fn(self.last_epoch) for fn, base in zip(self.lr_lambdas, self.base_lrs)]
 
 
@@ -77,9 +73,7 @@ class MultiplicativeLR(_FunctionLR):
         lr_lambda: a function of the epoch, or a list with one per group.
     """
 
-    def get_lr(self) -> list[Any]:
-        """The rates for ``self.last_epoch``."""
-        self._warn_outside_step()
+    def _rates(self) -> list[Any]:
         if self._is_initial:
             return self._current()
         return [
@@ -97,9 +91,7 @@ class StepLR(LRScheduler):
         self.step_size, self.gamma = step_size, gamma
         super().__init__(optimizer, last_epoch)
 
-    def get_lr(self) -> list[Any]:
-        """The rates for ``self.last_epoch``."""
-        self._warn_outside_step()
+    def _rates(self) -> list[Any]:
         if self.last_epoch == 0 or self.last_epoch % self.step_size != 0:
             return self._current()
         return self._times(self.gamma)
@@ -118,9 +110,7 @@ class MultiStepLR(LRScheduler):
         self.gamma = gamma
         super().__init__(optimizer, last_epoch)
 
-    def get_lr(self) -> list[Any]:
-        """The rates for ``self.last_epoch``."""
-        self._warn_outside_step()
+    def _rates(self) -> list[Any]:
         if self.last_epoch not in self.milestones:
             return self._current()
         return self._times(self.gamma ** self.milestones[self.last_epoch])
@@ -145,9 +135,7 @@ class ConstantLR(LRScheduler):
         self.factor, self.total_iters = factor, total_iters
         super().__init__(optimizer, last_epoch)
 
-    def get_lr(self) -> list[Any]:
-        """The rates for ``self.last_epoch``."""
-        self._warn_outside_step()
+    def _rates(self) -> list[Any]:
         if self.last_epoch == 0:
             return self._times(self.factor)
         if self.last_epoch != self.total_iters:
@@ -183,9 +171,7 @@ class LinearLR(LRScheduler):
         self.start_factor, self.end_factor, self.total_iters = start_factor, end_factor, total_iters
         super().__init__(optimizer, last_epoch)
 
-    def get_lr(self) -> list[Any]:
-        """The rates for ``self.last_epoch``."""
-        self._warn_outside_step()
+    def _rates(self) -> list[Any]:
         if self.last_epoch == 0:
             return self._times(self.start_factor)
         if self._is_initial or self.last_epoch > self.total_iters:
@@ -207,9 +193,7 @@ class ExponentialLR(LRScheduler):
         self.gamma = gamma
         super().__init__(optimizer, last_epoch)
 
-    def get_lr(self) -> list[Any]:
-        """The rates for ``self.last_epoch``."""
-        self._warn_outside_step()
+    def _rates(self) -> list[Any]:
         return self._current() if self._is_initial else self._times(self.gamma)
 
     def _get_closed_form_lr(self) -> list[Any]:
@@ -225,9 +209,7 @@ class PolynomialLR(LRScheduler):
         self.total_iters, self.power = total_iters, power
         super().__init__(optimizer, last_epoch)
 
-    def get_lr(self) -> list[Any]:
-        """The rates for ``self.last_epoch``."""
-        self._warn_outside_step()
+    def _rates(self) -> list[Any]:
         if self._is_initial or self.last_epoch > self.total_iters:
             return self._current()
         left = (1.0 - self.last_epoch / self.total_iters) / (1.0 - (self.last_epoch - 1) / self.total_iters)

@@ -6,7 +6,7 @@ import math
 from typing import Any, Literal
 
 from ..optimizer import Optimizer
-from .base import LRScheduler, set_option
+from .base import LRScheduler, check_optimizer, set_option
 
 __all__ = ["ReduceLROnPlateau"]
 
@@ -41,8 +41,7 @@ class ReduceLROnPlateau(LRScheduler):
     ) -> None:
         if factor >= 1.0:
             raise ValueError("Factor should be < 1.0.")
-        if not isinstance(optimizer, Optimizer):
-            raise TypeError(f"{type(optimizer).__name__} is not an Optimizer")
+        check_optimizer(optimizer)
         if mode not in ("min", "max"):
             raise ValueError(f"mode {mode} is unknown!")
         if threshold_mode not in ("rel", "abs"):
