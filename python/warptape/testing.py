@@ -134,9 +134,8 @@ def _compare(a: Any, b: Any, options: tuple[Any, ...], numbers: bool) -> str:
     if numbers or a.ndim == 0:
         expected = f"Expected {b.item()} but got {a.item()}.\n"
         return (
-            f"{kind} are not {manner}!\n\n{expected}"
-            f"Absolute difference: {gap.item()} (up to {atol} allowed)\n"
-            f"Relative difference: {ratio.item()} (up to {rtol} allowed)"
+            f"{kind} are not {manner}!\n\n{expected}Absolute difference: {gap.item()} (up to {atol} "
+            f"allowed)\nRelative difference: {ratio.item()} (up to {rtol} allowed)"
         )
     lines = [
         f"{kind} are not {manner}!\n",

@@ -101,9 +101,8 @@ class _CudaDeviceProperties(SimpleNamespace):
         mib = 1 << 20
         return (
             f"_CudaDeviceProperties(name='{self.name}', major={self.major}, minor={self.minor}, "
-            f"total_memory={self.total_memory // mib}MB, "
-            f"multi_processor_count={self.multi_processor_count}, uuid={self.uuid}, "
-            f"L2_cache_size={self.L2_cache_size // mib}MB)"
+            f"total_memory={self.total_memory // mib}MB, multi_processor_count={self.multi_processor_count}, "
+            f"uuid={self.uuid}, L2_cache_size={self.L2_cache_size // mib}MB)"
         )
 
 

@@ -28,20 +28,20 @@ def _skipped(group: Group) -> bool:
     return group is not None and group == GroupMember.NON_GROUP_MEMBER
 
 
-def _root(group: Any, rank: int | None, group_rank: int | None, name: str) -> int:
-    if (rank is None) == (group_rank is None):
+def _root(group: Any, rank: int | None, group_rank: int | None, name: str, default: int | None = None) -> int:
+    """The rank of the group that is meant; `default` where neither is given."""
+    if rank is not None and group_rank is None:
+        return -1 if _skipped(group) else get_group_rank(group, rank)
+    if rank is not None or (group_rank is None and default is None):
         raise ValueError(f"give either {name} or group_{name}")
-    return get_group_rank(group, rank) if rank is not None else int(group_rank)  # type: ignore[arg-type]
-
-
-def _source(group: Any, src: int | None, group_src: int | None) -> int:
-    """As _root; -1, whoever sends first, where neither is given."""
-    return -1 if src is None and group_src is None else _root(group, src, group_src, "src")
+    return int(default if group_rank is None else group_rank)  # type: ignore[arg-type]
 
 
 def _call(
     group: Any, op: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor], **how: Any
 ) -> Work | None:
+    if _skipped(group):
+        return None
     work = resolve(group)._run(op, inputs, outputs, **how)
     return work if how.get("async_op") else None
 
@@ -54,8 +54,6 @@ def broadcast(
     group_src: int | None = None,
 ) -> Work | None:
     """The tensor of rank `src` comes to all ranks."""
-    if _skipped(group):
-        return None
     return _call(
         group, _Op.broadcast, [], [tensor], root=_root(group, src, group_src, "src"), async_op=async_op
     )
@@ -66,8 +64,6 @@ def all_reduce(
 ) -> Work | None:
     """The tensors of all ranks are combined by `op`; every rank gets the same bits. 16-bit floats are added
     in float32 and rounded once."""
-    if _skipped(group):
-        return None
     return _call(group, _Op.all_reduce, [], [tensor], reduce=op, async_op=async_op)
 
 
@@ -75,8 +71,6 @@ def all_reduce_coalesced(
     tensors: Sequence[Tensor], op: Any = ReduceOp.SUM, group: Group = None, async_op: bool = False
 ) -> Work | None:
     """all_reduce of several tensors of one dtype as one call."""
-    if _skipped(group):
-        return None
     return _call(group, _Op.all_reduce, [], list(tensors), reduce=op, async_op=async_op)
 
 
@@ -89,8 +83,6 @@ def reduce(
     group_dst: int | None = None,
 ) -> Work | None:
     """As all_reduce, for rank `dst` alone; the tensors of the others stay as they are."""
-    if _skipped(group):
-        return None
     root = _root(group, dst, group_dst, "dst")
     return _call(group, _Op.reduce, [], [tensor], reduce=op, root=root, async_op=async_op)
 
@@ -99,8 +91,6 @@ def all_gather(
     tensor_list: Sequence[Tensor], tensor: Tensor, group: Group = None, async_op: bool = False
 ) -> Work | None:
     """`tensor_list[r]` becomes the tensor of rank r, on every rank. Sizes may differ between the ranks."""
-    if _skipped(group):
-        return None
     _expect_list(tensor_list, group, "all_gather")
     even = all(each.numel() == tensor.numel() for each in tensor_list)
     op = _Op.all_gather if even else _Op.all_gather_v
@@ -111,8 +101,6 @@ def all_gather_into_tensor(
     output_tensor: Tensor, input_tensor: Tensor, group: Group = None, async_op: bool = False
 ) -> Work | None:
     """The tensors of all ranks one after the other (or stacked) in one: world size times the elements."""
-    if _skipped(group):
-        return None
     return _call(group, _Op.all_gather, [input_tensor], [output_tensor], async_op=async_op)
 
 
@@ -143,7 +131,7 @@ def gather(
     """As all_gather, for rank `dst` (default 0) alone; the others give no `gather_list`."""
     if _skipped(group):
         return None
-    root = 0 if dst is None and group_dst is None else _root(group, dst, group_dst, "dst")
+    root = _root(group, dst, group_dst, "dst", default=0)
     if resolve(group).rank() == root:
         _expect_list(gather_list or [], group, "gather")
     elif gather_list:
@@ -162,7 +150,7 @@ def scatter(
     """Rank r gets `scatter_list[r]` of rank `src` (default 0); the others give no list."""
     if _skipped(group):
         return None
-    root = 0 if src is None and group_src is None else _root(group, src, group_src, "src")
+    root = _root(group, src, group_src, "src", default=0)
     if resolve(group).rank() == root:
         _expect_list(scatter_list or [], group, "scatter")
     elif scatter_list:
@@ -178,8 +166,6 @@ def reduce_scatter(
     async_op: bool = False,
 ) -> Work | None:
     """Rank r gets the combination of `input_list[r]` of all ranks."""
-    if _skipped(group):
-        return None
     _expect_list(input_list, group, "reduce_scatter")
     return _call(group, _Op.reduce_scatter, list(input_list), [output], reduce=op, async_op=async_op)
 
@@ -188,8 +174,6 @@ def reduce_scatter_tensor(
     output: Tensor, input: Tensor, op: Any = ReduceOp.SUM, group: Group = None, async_op: bool = False
 ) -> Work | None:
     """As reduce_scatter, of one tensor that holds the parts of all ranks one after the other."""
-    if _skipped(group):
-        return None
     return _call(group, _Op.reduce_scatter, [input], [output], reduce=op, async_op=async_op)
 
 
@@ -200,8 +184,6 @@ def all_to_all(
     async_op: bool = False,
 ) -> Work | None:
     """`output_tensor_list[r]` becomes `input_tensor_list[me]` of rank r; sizes may differ."""
-    if _skipped(group):
-        return None
     return _call(group, _Op.all_to_all, list(input_tensor_list), list(output_tensor_list), async_op=async_op)
 
 
@@ -254,10 +236,8 @@ def isend(
     tensor: Tensor, dst: int | None = None, group: Group = None, tag: int = 0, group_dst: int | None = None
 ) -> Work | None:
     """As send, without waiting."""
-    if _skipped(group):
-        return None
     root = _root(group, dst, group_dst, "dst")
-    return resolve(group)._run(_Op.send, [tensor], [], root=root, tag=tag, async_op=True)
+    return _call(group, _Op.send, [tensor], [], root=root, tag=tag, async_op=True)
 
 
 def recv(
@@ -280,10 +260,8 @@ def irecv(
     tensor: Tensor, src: int | None = None, group: Group = None, tag: int = 0, group_src: int | None = None
 ) -> Work | None:
     """As recv, without waiting."""
-    if _skipped(group):
-        return None
-    root = _source(group, src, group_src)
-    return resolve(group)._run(_Op.recv, [], [tensor], root=root, tag=tag, async_op=True)
+    root = _root(group, src, group_src, "src", default=-1)
+    return _call(group, _Op.recv, [], [tensor], root=root, tag=tag, async_op=True)
 
 
 @dataclass
@@ -304,7 +282,8 @@ class P2POp:
     def _call(self) -> tuple[Any, Tensor, int, int]:
         if self.op is isend:
             return _Op.send, self.tensor, _root(self.group, self.peer, self.group_peer, "dst"), self.tag
-        return _Op.recv, self.tensor, _source(self.group, self.peer, self.group_peer), self.tag
+        root = _root(self.group, self.peer, self.group_peer, "src", default=-1)
+        return _Op.recv, self.tensor, root, self.tag
 
 
 def batch_isend_irecv(p2p_op_list: Sequence[P2POp]) -> list[Work]:
@@ -324,8 +303,6 @@ def batch_isend_irecv(p2p_op_list: Sequence[P2POp]) -> list[Work]:
 
 def barrier(group: Group = None, async_op: bool = False, device_ids: Any = None) -> Work | None:
     """Returns when all ranks of the group have called it."""
-    if _skipped(group):
-        return None
     return _call(group, _Op.barrier, [], [], async_op=async_op)
 
 
@@ -333,8 +310,7 @@ def monitored_barrier(
     group: Group = None, timeout: timedelta | None = None, wait_all_ranks: bool = False
 ) -> None:
     """A barrier with a time of its own, whose error names all ranks that did not come."""
-    if not _skipped(group):
-        _call(group, _Op.barrier, [], [], timeout=timeout)
+    _call(group, _Op.barrier, [], [], timeout=timeout)
 
 
 class _Works:
@@ -361,6 +337,8 @@ def _finish(works: Sequence[Any], async_op: bool) -> Any:
 
 
 def _expect_list(tensors: Sequence[Tensor], group: Group, op: str) -> None:
+    if _skipped(group):
+        return
     n = resolve(group).size()
     if isinstance(tensors, Tensor) or len(tensors) != n:
         got = "a tensor" if isinstance(tensors, Tensor) else f"{len(tensors)} tensors"

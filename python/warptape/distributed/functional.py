@@ -13,7 +13,7 @@ divide.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import warptape
@@ -47,6 +47,10 @@ def _own_part(x: Tensor, dim: int, group: Any) -> Tensor:
     return x.narrow(dim, pg.rank() * step, step)
 
 
+def _split(x: Tensor, dim: int, group: Any) -> Tensor:
+    return _own_part(x, dim, group).clone(memory_format=warptape.contiguous_format)
+
+
 def _reduce_scattered(x: Tensor, dim: int, group: Any) -> Tensor:
     parts = x.detach().chunk(resolve(group).size(), dim)
     own = _own_part(x, dim, group)
@@ -55,121 +59,40 @@ def _reduce_scattered(x: Tensor, dim: int, group: Any) -> Tensor:
     return out
 
 
-class _PassThroughAllReduce(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
-        ctx.group = group
-        return x.view_as(x)
+def _recorded(name: str, run: Callable[..., Tensor], conjugate: Callable[..., Tensor]) -> Any:
+    """run(x, *how) as an op of that name, whose gradient for x is conjugate(gradient, *how)."""
 
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Any:
-        return all_reduce_pass_through(g, ctx.group), None
+    class Recorded(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, *how: Any) -> Tensor:
+            ctx.how = how
+            return run(x, *how)
 
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            return conjugate(g, *ctx.how), *[None] * len(ctx.how)
 
-class _AllReducePassThrough(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
-        ctx.group = group
-        return _summed(x, group)
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Any:
-        return pass_through_all_reduce(g, ctx.group), None
+    Recorded.__name__ = Recorded.__qualname__ = name
+    return Recorded.apply
 
 
-class _AllReduceAllReduce(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
-        ctx.group = group
-        return _summed(x, group)
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Any:
-        return all_reduce_all_reduce(g, ctx.group), None
+def _exchanged(x: Tensor, to_sizes: Any, from_sizes: Any, group: Any) -> Tensor:
+    rows = x.shape[0] if from_sizes is None else sum(from_sizes)
+    out = warptape.empty((rows, *x.shape[1:]), dtype=x.dtype, device=x.device)
+    collectives.all_to_all_single(out, x.detach().contiguous(), from_sizes, to_sizes, group)
+    return out
 
 
-class _AllGatherSplit(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, dim: int, group: Any) -> Tensor:
-        ctx.dim, ctx.group = dim, group
-        return _gathered(x, dim, group)
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Any:
-        return split_all_gather(g, ctx.dim, ctx.group), None, None
+def _broadcast(x: Tensor, src: int, group: Any) -> Tensor:
+    out = x.detach().clone(memory_format=warptape.contiguous_format)
+    collectives.broadcast(out, group=group, group_src=src)
+    return out
 
 
-class _SplitAllGather(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, dim: int, group: Any) -> Tensor:
-        ctx.dim, ctx.group = dim, group
-        return _own_part(x, dim, group).clone(memory_format=warptape.contiguous_format)
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Any:
-        return all_gather_split(g, ctx.dim, ctx.group), None, None
-
-
-class _AllGatherReduceScatter(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, dim: int, group: Any) -> Tensor:
-        ctx.dim, ctx.group = dim, group
-        return _gathered(x, dim, group)
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Any:
-        return reduce_scatter_all_gather(g, ctx.dim, ctx.group), None, None
-
-
-class _ReduceScatterAllGather(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, dim: int, group: Any) -> Tensor:
-        ctx.dim, ctx.group = dim, group
-        return _reduce_scattered(x, dim, group)
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Any:
-        return all_gather_reduce_scatter(g, ctx.dim, ctx.group), None, None
-
-
-class _AllToAll(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, to_sizes: Any, from_sizes: Any, group: Any) -> Tensor:
-        ctx.to_sizes, ctx.from_sizes, ctx.group = to_sizes, from_sizes, group
-        rows = x.shape[0] if from_sizes is None else sum(from_sizes)
-        out = warptape.empty((rows, *x.shape[1:]), dtype=x.dtype, device=x.device)
-        collectives.all_to_all_single(out, x.detach().contiguous(), from_sizes, to_sizes, group)
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Any:
-        return all_to_all(g, ctx.from_sizes, ctx.to_sizes, ctx.group), None, None, None
-
-
-class _BroadcastReduce(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, src: int, group: Any) -> Tensor:
-        ctx.src, ctx.group = src, group
-        out = x.detach().clone(memory_format=warptape.contiguous_format)
-        collectives.broadcast(out, group=group, group_src=src)
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Any:
-        return reduce_broadcast(g, ctx.src, ctx.group), None, None
-
-
-class _ReduceBroadcast(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, dst: int, group: Any) -> Tensor:
-        ctx.dst, ctx.group = dst, group
-        out = x.detach().clone(memory_format=warptape.contiguous_format)
-        collectives.reduce(out, group=group, group_dst=dst)
-        return out if resolve(group).rank() == dst else warptape.zeros_like(out)
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Any:
-        return broadcast_reduce(g, ctx.dst, ctx.group), None, None
+def _reduced(x: Tensor, dst: int, group: Any) -> Tensor:
+    out = x.detach().clone(memory_format=warptape.contiguous_format)
+    collectives.reduce(out, group=group, group_dst=dst)
+    return out if resolve(group).rank() == dst else warptape.zeros_like(out)
 
 
 class _SendRecv(Function):
@@ -204,38 +127,38 @@ class _RecvSend(Function):
 def pass_through_all_reduce(x: Tensor, group: Group = None) -> Tensor:
     """x itself; its gradient is summed over the ranks. Where a tensor that all ranks hold goes into work that
     is split between them."""
-    return _PassThroughAllReduce.apply(x, group)
+    return _pass_through_all_reduce(x, group)
 
 
 def all_reduce_pass_through(x: Tensor, group: Group = None) -> Tensor:
     """The sum over the ranks; the gradient passes through. Where what all ranks do next is the same."""
-    return _AllReducePassThrough.apply(x, group)
+    return _all_reduce_pass_through(x, group)
 
 
 def all_reduce_all_reduce(x: Tensor, group: Group = None) -> Tensor:
     """The sum over the ranks; so is the gradient. Where every rank has a loss of its own."""
-    return _AllReduceAllReduce.apply(x, group)
+    return _all_reduce_all_reduce(x, group)
 
 
 def all_gather_split(x: Tensor, dim: int = -1, group: Group = None) -> Tensor:
     """The parts of all ranks along `dim`; of the gradient, this rank's part. Where all ranks then do the
     same work."""
-    return _AllGatherSplit.apply(x, dim, group)
+    return _all_gather_split(x, dim, group)
 
 
 def split_all_gather(x: Tensor, dim: int = -1, group: Group = None) -> Tensor:
     """This rank's part along `dim`; the gradients of all parts are gathered."""
-    return _SplitAllGather.apply(x, dim, group)
+    return _split_all_gather(x, dim, group)
 
 
 def all_gather_reduce_scatter(x: Tensor, dim: int = 0, group: Group = None) -> Tensor:
     """The parts of all ranks along `dim`; of the summed gradients each rank gets its part."""
-    return _AllGatherReduceScatter.apply(x, dim, group)
+    return _all_gather_reduce_scatter(x, dim, group)
 
 
 def reduce_scatter_all_gather(x: Tensor, dim: int = 0, group: Group = None) -> Tensor:
     """The sum over the ranks, of which each keeps its part along `dim`; the gradients are gathered."""
-    return _ReduceScatterAllGather.apply(x, dim, group)
+    return _reduce_scatter_all_gather(x, dim, group)
 
 
 def all_to_all(
@@ -246,17 +169,17 @@ def all_to_all(
 ) -> Tensor:
     """Rows of x go to the ranks (`to_sizes` of them each, evenly if None), rows come from them; the gradient
     takes the way back."""
-    return _AllToAll.apply(x, to_sizes, from_sizes, group)
+    return _all_to_all(x, to_sizes, from_sizes, group)
 
 
 def broadcast_reduce(x: Tensor, src: int = 0, group: Group = None) -> Tensor:
     """Rank `src` of the group's x on every rank; the gradients are summed on `src`, the others get zeros."""
-    return _BroadcastReduce.apply(x, src, group)
+    return _broadcast_reduce(x, src, group)
 
 
 def reduce_broadcast(x: Tensor, dst: int = 0, group: Group = None) -> Tensor:
     """The sum over the ranks on rank `dst` of the group, zeros elsewhere; its gradient is broadcast."""
-    return _ReduceBroadcast.apply(x, dst, group)
+    return _reduce_broadcast(x, dst, group)
 
 
 def send_recv(x: Tensor, dst: int, tag: int = 0, group: Group = None) -> Tensor:
@@ -273,17 +196,15 @@ def recv_send(like: Tensor, src: int, tag: int = 0, group: Group = None) -> Tens
     return _RecvSend.apply(like, src, tag, group)
 
 
-__all__ = [
-    "all_gather_reduce_scatter",
-    "all_gather_split",
-    "all_reduce_all_reduce",
-    "all_reduce_pass_through",
-    "all_to_all",
-    "broadcast_reduce",
-    "pass_through_all_reduce",
-    "recv_send",
-    "reduce_broadcast",
-    "reduce_scatter_all_gather",
-    "send_recv",
-    "split_all_gather",
-]
+_pass_through_all_reduce = _recorded(
+    "PassThroughAllReduce", lambda x, group: x.view_as(x), all_reduce_pass_through
+)
+_all_reduce_pass_through = _recorded("AllReducePassThrough", _summed, pass_through_all_reduce)
+_all_reduce_all_reduce = _recorded("AllReduceAllReduce", _summed, all_reduce_all_reduce)
+_all_gather_split = _recorded("AllGatherSplit", _gathered, split_all_gather)
+_split_all_gather = _recorded("SplitAllGather", _split, all_gather_split)
+_all_gather_reduce_scatter = _recorded("AllGatherReduceScatter", _gathered, reduce_scatter_all_gather)
+_reduce_scatter_all_gather = _recorded("ReduceScatterAllGather", _reduce_scattered, all_gather_reduce_scatter)
+_all_to_all = _recorded("AllToAll", _exchanged, lambda g, to, from_, group: all_to_all(g, from_, to, group))
+_broadcast_reduce = _recorded("BroadcastReduce", _broadcast, reduce_broadcast)
+_reduce_broadcast = _recorded("ReduceBroadcast", _reduced, broadcast_reduce)

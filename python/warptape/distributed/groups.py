@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from .._C import DistBackendError, DistStoreError
+from .._C import DistStoreError
 from .._C import _distributed as _C
 from . import _join
 from ._state import (
@@ -351,33 +351,3 @@ def split_group(
 def abort_process_group(group: Group = None) -> None:
     """Makes every call of the group fail, here and on the other ranks, now and later."""
     resolve(group)._abort(f"rank {get_rank()} aborted the group")
-
-
-__all__ = [
-    "Backend",
-    "DistBackendError",
-    "DistStoreError",
-    "GroupMember",
-    "ProcessGroup",
-    "abort_process_group",
-    "destroy_process_group",
-    "get_backend",
-    "get_default_group",
-    "get_global_rank",
-    "get_group_rank",
-    "get_node_local_rank",
-    "get_process_group_ranks",
-    "get_rank",
-    "get_world_size",
-    "init_process_group",
-    "is_available",
-    "is_gloo_available",
-    "is_initialized",
-    "is_mpi_available",
-    "is_nccl_available",
-    "is_torchelastic_launched",
-    "new_group",
-    "new_subgroups",
-    "new_subgroups_by_enumeration",
-    "split_group",
-]

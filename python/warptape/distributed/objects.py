@@ -110,7 +110,7 @@ def gather_object(
     """As all_gather_object, for rank `dst` (default 0) alone."""
     if _skipped(group):
         return
-    root = 0 if dst is None and group_dst is None else _root(group, dst, group_dst, "dst")
+    root = _root(group, dst, group_dst, "dst", default=0)
     gathered = _gather(to_tensor(obj, pickle), group, root)
     if resolve(group).rank() == root:
         if object_gather_list is None:
@@ -147,16 +147,12 @@ def broadcast_object_list(
     """The objects of rank `src` (default 0) come to all ranks, into their lists of the same length."""
     if _skipped(group):
         return
-    root = 0 if src is None and group_src is None else _root(group, src, group_src, "src")
+    root = _root(group, src, group_src, "src", default=0)
     here = resolve(group).rank() == root
-    data = (
-        to_tensor(list(object_list), pickle)
-        if here
-        else warptape.empty(0, dtype=warptape.uint8, device="cpu")
-    )
-    size = warptape.tensor([data.numel()], device="cpu")
+    data = to_tensor(list(object_list), pickle) if here else None
+    size = warptape.tensor([0 if data is None else data.numel()], device="cpu")
     collectives.broadcast(size, group=group, group_src=root)
-    if not here:
+    if data is None:
         data = warptape.empty(int(size.item()), dtype=warptape.uint8, device="cpu")
     collectives.broadcast(data, group=group, group_src=root)
     if not here:
@@ -174,7 +170,7 @@ def scatter_object_list(
     """Element 0 of the output list becomes this rank's object of rank `src`'s (default 0) input list."""
     if _skipped(group):
         return
-    root = 0 if src is None and group_src is None else _root(group, src, group_src, "src")
+    root = _root(group, src, group_src, "src", default=0)
     pg = resolve(group)
     if pg.rank() == root and len(scatter_object_input_list or []) != pg.size():
         raise ValueError(f"scatter_object_list: expected {pg.size()} objects, one for each rank")

@@ -21,8 +21,6 @@ from .launcher.output import RunFolder
 from .launcher.rendezvous import RendezvousError
 from .launcher.workers import Start, WorkerGroup
 
-__all__ = ["main", "run"]
-
 
 class _Log:
     """The launcher's own words, on standard error."""

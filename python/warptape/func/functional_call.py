@@ -9,8 +9,6 @@ from .. import nn
 from .._C import TensorBase
 from ..nn.utils.stateless import call_with
 
-__all__ = ["functional_call"]
-
 
 def functional_call(
     module: nn.Module,

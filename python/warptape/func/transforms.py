@@ -17,18 +17,6 @@ from warptape.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from .vmap import vmap
 
-__all__ = [
-    "grad",
-    "grad_and_value",
-    "hessian",
-    "jacfwd",
-    "jacrev",
-    "jvp",
-    "linearize",
-    "stack_module_state",
-    "vjp",
-]
-
 _nesting = threading.local()
 _ArgNums = int | tuple[int, ...]
 

@@ -10,8 +10,6 @@ import warptape
 from warptape import _C, Tensor
 from warptape.utils._pytree import tree_flatten, tree_unflatten
 
-__all__ = ["vmap"]
-
 
 def vmap(
     func: Callable[..., Any],

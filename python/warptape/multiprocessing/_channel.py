@@ -8,8 +8,6 @@ import os
 import socket
 from collections.abc import Iterable, Sequence
 
-__all__ = ["pair", "receive", "send"]
-
 _INLINE = 32 * 1024  # bytes; longer messages go through a file, so that few large ones cannot fill the socket
 _MAX_FILES = 250  # per packet; the kernel takes 253
 _LAST, _MORE, _IN_FILE = b"\0", b"\1", b"\2"  # what a packet starts with

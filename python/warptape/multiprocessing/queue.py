@@ -16,8 +16,6 @@ from typing import Any
 
 from . import _channel, reductions
 
-__all__ = ["Connection", "JoinableQueue", "Pipe", "Queue", "SimpleQueue", "default_context"]
-
 # .parcel: what this thread pickled last; .came: the descriptors of the message it read last.
 _files = threading.local()
 

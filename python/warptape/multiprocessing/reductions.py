@@ -16,8 +16,6 @@ from typing import Any
 from .. import _C
 from .._tensor import Tensor
 
-__all__ = ["Pickler", "init_reductions", "loads", "pack", "reduce_tensor"]
-
 _here = threading.local()  # .open: how the message being read finds the storages of its tensors
 
 # Where a tensor's storage is, as bytes, and how many bytes before it were left out.

@@ -175,18 +175,27 @@ def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
     return tensor
 
 
+def _xavier_std(tensor: Tensor, gain: float) -> float:
+    return gain * math.sqrt(2.0 / sum(_calculate_fan_in_and_fan_out(tensor)))
+
+
 def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Tensor:
     """Uniform with variance gain^2 * 2 / (fan_in + fan_out) (Glorot and Bengio 2010, section 4.2.1)."""
-    fan_in, fan_out = _calculate_fan_in_and_fan_out(tensor)
-    std = gain * math.sqrt(2.0 / float(fan_in + fan_out))
-    bound = math.sqrt(3.0) * std
+    bound = math.sqrt(3.0) * _xavier_std(tensor, gain)
     return uniform_(tensor, -bound, bound, generator)
 
 
 def xavier_normal_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Tensor:
     """Normal with variance gain^2 * 2 / (fan_in + fan_out) (Glorot and Bengio 2010, section 4.2.1)."""
-    fan_in, fan_out = _calculate_fan_in_and_fan_out(tensor)
-    return normal_(tensor, 0.0, gain * math.sqrt(2.0 / float(fan_in + fan_out)), generator)
+    return normal_(tensor, 0.0, _xavier_std(tensor, gain), generator)
+
+
+def _kaiming_std(tensor: Tensor, a: float, mode: str, nonlinearity: str) -> float | None:
+    """None, with a warning, for a tensor of no elements."""
+    if 0 in tensor.shape:
+        warnings.warn("Initializing zero-element tensors is a no-op", stacklevel=3)
+        return None
+    return calculate_gain(nonlinearity, a) / math.sqrt(_calculate_correct_fan(tensor, mode))
 
 
 def kaiming_uniform_(
@@ -197,12 +206,8 @@ def kaiming_uniform_(
     generator: Any = None,
 ) -> Tensor:
     """Uniform with variance gain^2 / fan (He et al. 2015, section 2.2); `a` is the slope of leaky_relu."""
-    if 0 in tensor.shape:
-        warnings.warn("Initializing zero-element tensors is a no-op", stacklevel=2)
-        return tensor
-    fan = _calculate_correct_fan(tensor, mode)
-    bound = math.sqrt(3.0) * (calculate_gain(nonlinearity, a) / math.sqrt(fan))
-    return uniform_(tensor, -bound, bound, generator)
+    std = _kaiming_std(tensor, a, mode, nonlinearity)
+    return tensor if std is None else uniform_(tensor, -math.sqrt(3.0) * std, math.sqrt(3.0) * std, generator)
 
 
 def kaiming_normal_(
@@ -213,11 +218,8 @@ def kaiming_normal_(
     generator: Any = None,
 ) -> Tensor:
     """Normal with variance gain^2 / fan (He et al. 2015, section 2.2); `a` is the slope of leaky_relu."""
-    if 0 in tensor.shape:
-        warnings.warn("Initializing zero-element tensors is a no-op", stacklevel=2)
-        return tensor
-    fan = _calculate_correct_fan(tensor, mode)
-    return normal_(tensor, 0.0, calculate_gain(nonlinearity, a) / math.sqrt(fan), generator)
+    std = _kaiming_std(tensor, a, mode, nonlinearity)
+    return tensor if std is None else normal_(tensor, 0.0, std, generator)
 
 
 def orthogonal_(tensor: Tensor, gain: float = 1, generator: Any = None) -> Tensor:
@@ -270,16 +272,9 @@ def _deprecated(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return renamed
 
 
-uniform = _deprecated(uniform_)
-normal = _deprecated(normal_)
-constant = _deprecated(constant_)
-eye = _deprecated(eye_)
-dirac = _deprecated(dirac_)
-xavier_uniform = _deprecated(xavier_uniform_)
-xavier_normal = _deprecated(xavier_normal_)
-kaiming_uniform = _deprecated(kaiming_uniform_)
-kaiming_normal = _deprecated(kaiming_normal_)
-orthogonal = _deprecated(orthogonal_)
-sparse = _deprecated(sparse_)
+uniform, normal, constant = map(_deprecated, (uniform_, normal_, constant_))
+eye, dirac, sparse, orthogonal = map(_deprecated, (eye_, dirac_, sparse_, orthogonal_))
+xavier_uniform, xavier_normal = map(_deprecated, (xavier_uniform_, xavier_normal_))
+kaiming_uniform, kaiming_normal = map(_deprecated, (kaiming_uniform_, kaiming_normal_))
 
 __getattr__ = _lookup(__name__)

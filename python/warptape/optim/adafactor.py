@@ -10,8 +10,6 @@ import warptape
 from ._per_parameter import PerParameter
 from .optimizer import ParamsT, check_range, options
 
-__all__ = ["Adafactor"]
-
 
 class Adafactor(PerParameter):
     """Adam without a first average, and with the second kept as row and column means of matrices.

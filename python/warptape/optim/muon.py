@@ -10,8 +10,6 @@ import warptape
 from ._per_parameter import PerParameter
 from .optimizer import ParamsT, options
 
-__all__ = ["Muon"]
-
 
 class Muon(PerParameter):
     """Momentum whose matrix is made nearly orthogonal before it is added.

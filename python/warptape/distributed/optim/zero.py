@@ -13,8 +13,6 @@ from .._state import resolve
 from ..groups import get_group_rank
 from ..objects import gather_object
 
-__all__ = ["ZeroRedundancyOptimizer"]
-
 
 class ZeroRedundancyOptimizer(Optimizer):
     """An optimizer that updates this rank's share of the parameters and gets the rest from the other ranks.

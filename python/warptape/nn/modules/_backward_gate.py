@@ -17,8 +17,7 @@ from warptape.autograd import Function
 
 _NO_INPUT_WARNING = (
     "Full backward hook is firing when gradients are computed with respect to module outputs since no inputs "
-    "require "
-    "gradients. See the documentation of register_full_backward_hook."
+    "require gradients. See the documentation of register_full_backward_hook."
 )
 
 
@@ -110,8 +109,7 @@ class BackwardGate:
             if result is not None and not (isinstance(result, tuple) and all(r is None for r in result)):
                 raise RuntimeError(
                     "Backward hook for Modules where no input requires gradient should always return None or "
-                    "None for "
-                    "all gradients."
+                    "None for all gradients."
                 )
 
 

@@ -121,8 +121,7 @@ def _parse_to(*args: Any, **kwargs: Any) -> tuple[Any, Any, bool, Any]:
     if unknown or len(args) > 3:
         raise TypeError(
             "Module.to: expected (device, dtype, non_blocking), (dtype, non_blocking) or (tensor, "
-            "non_blocking), got "
-            f"{len(args)} positional and the keyword arguments {sorted(kwargs)}"
+            f"non_blocking), got {len(args)} positional and the keyword arguments {sorted(kwargs)}"
         )
     device, dtype = kwargs.get("device"), kwargs.get("dtype")
     non_blocking = bool(kwargs.get("non_blocking", False))

@@ -17,14 +17,6 @@ from warptape.utils.hooks import RemovableHandle, add_hook
 
 from ._backward_gate import BackwardGate
 
-__all__ = [
-    "register_module_backward_hook",
-    "register_module_forward_hook",
-    "register_module_forward_pre_hook",
-    "register_module_full_backward_hook",
-    "register_module_full_backward_pre_hook",
-]
-
 
 class HookMixin:
     """The part of Module that registers hooks and runs them around `forward`."""

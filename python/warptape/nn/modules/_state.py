@@ -91,8 +91,7 @@ class StateMixin:
         if getattr(hook, "_from_public_api", False):
             raise RuntimeError(
                 "Cannot register the same function as the state dict post hook that was previously "
-                "registered via "
-                "register_state_dict_post_hook"
+                "registered via register_state_dict_post_hook"
             )
         return add_hook(self._state_dict_hooks, hook)
 
@@ -212,8 +211,7 @@ class StateMixin:
             if hook(self, keys) is not None:
                 raise AssertionError(
                     "Hooks registered with ``register_load_state_dict_post_hook`` are not expected to return "
-                    "new "
-                    "values, if incompatible_keys need to be modified, it should be done inplace."
+                    "new values, if incompatible_keys need to be modified, it should be done inplace."
                 )
 
     def _load_from_state_dict(
@@ -277,8 +275,7 @@ class StateMixin:
         if tensor.is_meta and not value.is_meta and not assign:
             warnings.warn(
                 f"for {key}: copying from a non-meta parameter in the checkpoint to a meta parameter in the "
-                "current "
-                "model, which is a no-op. (Did you mean to pass `assign=True`?)",
+                "current model, which is a no-op. (Did you mean to pass `assign=True`?)",
                 stacklevel=2,
             )
         try:

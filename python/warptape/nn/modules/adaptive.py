@@ -77,9 +77,8 @@ class AdaptiveLogSoftmaxWithLoss(Module):
             raise RuntimeError("0D or 1D target tensor expected, multi-target not supported")
         if input.dim() != 2 or input.shape[0] != target.shape[0]:
             raise RuntimeError(
-                "Input and target should have the same size in the batch dimension: expected input "
-                f"[N, {self.in_features}] and target [N], got {tuple(input_.shape)} and "
-                f"{tuple(target_.shape)}"
+                "Input and target should have the same size in the batch dimension: expected input [N, "
+                f"{self.in_features}] and target [N], got {tuple(input_.shape)} and {tuple(target_.shape)}"
             )
         if target.numel() and not 0 <= int(target.min()) <= int(target.max()) < self.n_classes:
             raise RuntimeError(

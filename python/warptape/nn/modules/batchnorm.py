@@ -29,6 +29,7 @@ class _NormBase(AffineNorm):
     num_batches_tracked."""
 
     _version = 2  # 2: num_batches_tracked is part of the state
+    _dims: tuple[int, ...]  # that an input may have
 
     def __init__(
         self,
@@ -46,16 +47,13 @@ class _NormBase(AffineNorm):
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.affine, self.track_running_stats = affine, track_running_stats
         self._own(num_features, affine, bias, device, dtype)
-        track = track_running_stats
-        self.register_buffer(
-            "running_mean", warptape.zeros(num_features, device=device, dtype=dtype) if track else None
-        )
-        self.register_buffer(
-            "running_var", warptape.ones(num_features, device=device, dtype=dtype) if track else None
-        )
-        self.register_buffer(
-            "num_batches_tracked", warptape.tensor(0, dtype=warptape.long, device=device) if track else None
-        )
+        made = {"device": device, "dtype": dtype}
+        for name, start in (
+            ("running_mean", lambda: warptape.zeros(num_features, **made)),
+            ("running_var", lambda: warptape.ones(num_features, **made)),
+            ("num_batches_tracked", lambda: warptape.tensor(0, dtype=warptape.long, device=device)),
+        ):
+            self.register_buffer(name, start() if track_running_stats else None)
         self.reset_parameters()
 
     def reset_running_stats(self) -> None:
@@ -71,11 +69,8 @@ class _NormBase(AffineNorm):
         super().reset_parameters()
 
     def _check_input_dim(self, input: Tensor) -> None:
-        raise NotImplementedError
-
-    def _expect_dims(self, input: Tensor, *dims: int) -> None:
-        if input.dim() not in dims:
-            expected = " or ".join(f"{d}D" for d in dims)
+        if input.dim() not in self._dims:
+            expected = " or ".join(f"{d}D" for d in self._dims)
             raise ValueError(f"expected {expected} input (got {input.dim()}D input)")
 
     def _load_from_state_dict(
@@ -127,28 +122,23 @@ class _BatchNorm(_NormBase):
 class BatchNorm1d(_BatchNorm):
     """[N, C] or [N, C, L]: batch normalisation of each channel."""
 
-    def _check_input_dim(self, input: Tensor) -> None:
-        self._expect_dims(input, 2, 3)
+    _dims = (2, 3)
 
 
 class BatchNorm2d(_BatchNorm):
     """[N, C, H, W]: batch normalisation of each channel."""
 
-    def _check_input_dim(self, input: Tensor) -> None:
-        self._expect_dims(input, 4)
+    _dims = (4,)
 
 
 class BatchNorm3d(_BatchNorm):
     """[N, C, D, H, W]: batch normalisation of each channel."""
 
-    def _check_input_dim(self, input: Tensor) -> None:
-        self._expect_dims(input, 5)
+    _dims = (5,)
 
 
 class _InstanceNorm(_NormBase):
     """[N, C, *] or [C, *] -> the same: each channel of each sample to mean 0 and variance 1."""
-
-    _space: int  # dimensions of space
 
     def __init__(
         self,
@@ -164,14 +154,12 @@ class _InstanceNorm(_NormBase):
     ) -> None:
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype, bias=bias)
 
-    def _check_input_dim(self, input: Tensor) -> None:
-        self._expect_dims(input, self._space + 1, self._space + 2)
-
     def forward(self, input: Tensor) -> Tensor:
         self._check_input_dim(input)
-        channels = input.shape[input.dim() - self._space - 1]
+        batched = input.dim() == max(self._dims)
+        dim = 1 if batched else 0
+        channels = input.shape[dim]
         if channels != self.num_features:
-            dim = input.dim() - self._space - 1
             if self.affine:
                 raise ValueError(
                     f"expected input's size at dim={dim} to match num_features ({self.num_features}), but "
@@ -182,7 +170,6 @@ class _InstanceNorm(_NormBase):
                 "passing in num_features, which is not used because affine=False",
                 stacklevel=2,
             )
-        batched = input.dim() == self._space + 2
         out = F.instance_norm(
             input if batched else input.unsqueeze(0),
             self.running_mean,
@@ -199,19 +186,19 @@ class _InstanceNorm(_NormBase):
 class InstanceNorm1d(_InstanceNorm):
     """[N, C, L] or [C, L]: instance normalisation of each channel."""
 
-    _space = 1
+    _dims = (2, 3)
 
 
 class InstanceNorm2d(_InstanceNorm):
     """[N, C, H, W] or [C, H, W]: instance normalisation of each channel."""
 
-    _space = 2
+    _dims = (3, 4)
 
 
 class InstanceNorm3d(_InstanceNorm):
     """[N, C, D, H, W] or [C, D, H, W]: instance normalisation of each channel."""
 
-    _space = 3
+    _dims = (4, 5)
 
 
 class SyncBatchNorm(_BatchNorm):

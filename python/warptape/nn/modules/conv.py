@@ -26,6 +26,7 @@ class _ConvNd(Module):
     """
 
     _n: int  # dimensions of space
+    _convolve: Any  # the function
     _transposed = False  # [C_in, C_out / groups, *kernel] weights then
 
     def __init__(
@@ -95,53 +96,37 @@ class _ConvNd(Module):
             return input, self.padding
         return F.pad(input, self._reversed_padding_repeated_twice, mode=self.padding_mode), 0
 
+    def forward(self, input: Tensor) -> Tensor:
+        input, padding = self._padded(input)
+        return self._convolve(input, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
+
     def extra_repr(self) -> str:
+        zeros, ones = (0,) * self._n, (1,) * self._n
         text = (
             f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
         )
-        if self.padding != (0,) * self._n:
-            text += f", padding={self.padding}"
-        if self.dilation != (1,) * self._n:
-            text += f", dilation={self.dilation}"
-        if self.output_padding != (0,) * self._n:
-            text += f", output_padding={self.output_padding}"
-        if self.groups != 1:
-            text += f", groups={self.groups}"
-        if self.bias is None:
-            text += ", bias=False"
-        if self.padding_mode != "zeros":
-            text += f", padding_mode={self.padding_mode}"
-        return text
+        usual = {"padding": zeros, "dilation": ones, "output_padding": zeros, "groups": 1}
+        text += "".join(f", {k}={getattr(self, k)}" for k, v in usual.items() if getattr(self, k) != v)
+        text += "" if self.bias is not None else ", bias=False"
+        return text + (f", padding_mode={self.padding_mode}" if self.padding_mode != "zeros" else "")
 
 
 class Conv1d(_ConvNd):
     """[N, C_in, L] or [C_in, L] -> [N, C_out, Lout] or [C_out, Lout]."""
 
-    _n = 1
-
-    def forward(self, input: Tensor) -> Tensor:
-        input, padding = self._padded(input)
-        return F.conv1d(input, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
+    _n, _convolve = 1, F.conv1d
 
 
 class Conv2d(_ConvNd):
     """[N, C_in, H, W] or [C_in, H, W] -> [N, C_out, Hout, Wout] or [C_out, Hout, Wout]."""
 
-    _n = 2
-
-    def forward(self, input: Tensor) -> Tensor:
-        input, padding = self._padded(input)
-        return F.conv2d(input, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
+    _n, _convolve = 2, F.conv2d
 
 
 class Conv3d(_ConvNd):
     """[N, C_in, D, H, W] or [C_in, D, H, W] -> [N, C_out, *out] or [C_out, *out]."""
 
-    _n = 3
-
-    def forward(self, input: Tensor) -> Tensor:
-        input, padding = self._padded(input)
-        return F.conv3d(input, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
+    _n, _convolve = 3, F.conv3d
 
 
 class _ConvTransposeNd(_ConvNd):
@@ -191,38 +176,26 @@ class _ConvTransposeNd(_ConvNd):
             )
         return [size - low for size, low in zip(wanted, lowest)]
 
+    def forward(self, input: Tensor, output_size: Any = None) -> Tensor:
+        more = self._output_padding(input, output_size)
+        return self._convolve(
+            input, self.weight, self.bias, self.stride, self.padding, more, self.groups, self.dilation
+        )
+
 
 class ConvTranspose1d(_ConvTransposeNd):
     """[N, C_in, L] or [C_in, L] -> [N, C_out, Lout] or [C_out, Lout]."""
 
-    _n = 1
-
-    def forward(self, input: Tensor, output_size: Any = None) -> Tensor:
-        more = self._output_padding(input, output_size)
-        return F.conv_transpose1d(
-            input, self.weight, self.bias, self.stride, self.padding, more, self.groups, self.dilation
-        )
+    _n, _convolve = 1, F.conv_transpose1d
 
 
 class ConvTranspose2d(_ConvTransposeNd):
     """[N, C_in, H, W] or [C_in, H, W] -> [N, C_out, Hout, Wout] or [C_out, Hout, Wout]."""
 
-    _n = 2
-
-    def forward(self, input: Tensor, output_size: Any = None) -> Tensor:
-        more = self._output_padding(input, output_size)
-        return F.conv_transpose2d(
-            input, self.weight, self.bias, self.stride, self.padding, more, self.groups, self.dilation
-        )
+    _n, _convolve = 2, F.conv_transpose2d
 
 
 class ConvTranspose3d(_ConvTransposeNd):
     """[N, C_in, D, H, W] or [C_in, D, H, W] -> [N, C_out, *out] or [C_out, *out]."""
 
-    _n = 3
-
-    def forward(self, input: Tensor, output_size: Any = None) -> Tensor:
-        more = self._output_padding(input, output_size)
-        return F.conv_transpose3d(
-            input, self.weight, self.bias, self.stride, self.padding, more, self.groups, self.dilation
-        )
+    _n, _convolve = 3, F.conv_transpose3d

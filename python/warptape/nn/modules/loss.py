@@ -54,7 +54,11 @@ def _legacy_reduction(size_average: bool | None, reduce: bool | None) -> str:
 
 
 class _Loss(Module):
+    """One of (input, target), with attributes that go to its function beside `reduction`."""
+
     reduction: str
+    _function: Any
+    _passed: tuple[str, ...] = ()
 
     def __init__(
         self, size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean"
@@ -62,6 +66,10 @@ class _Loss(Module):
         super().__init__()
         legacy = size_average is not None or reduce is not None
         self.reduction = _legacy_reduction(size_average, reduce) if legacy else reduction
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        options = {name: getattr(self, name) for name in self._passed}
+        return self._function(input, target, reduction=self.reduction, **options)
 
 
 class _WeightedLoss(_Loss):
@@ -95,19 +103,19 @@ class _MarginLoss(_Loss):
 class L1Loss(_Loss):
     """|x - target|; any shape."""
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.l1_loss(input, target, reduction=self.reduction)
+    _function = F.l1_loss
 
 
 class MSELoss(_Loss):
     """(x - target)^2; any shape."""
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.mse_loss(input, target, reduction=self.reduction)
+    _function = F.mse_loss
 
 
 class SmoothL1Loss(_Loss):
     """(x - target)^2 / (2 beta) where the difference is below `beta`, |x - target| - beta / 2 elsewhere."""
+
+    _function, _passed = F.smooth_l1_loss, ("beta",)
 
     def __init__(
         self,
@@ -119,25 +127,23 @@ class SmoothL1Loss(_Loss):
         super().__init__(size_average, reduce, reduction)
         self.beta = beta
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.smooth_l1_loss(input, target, reduction=self.reduction, beta=self.beta)
-
 
 class HuberLoss(_Loss):
     """(x - target)^2 / 2 where the difference is below `delta`, delta * (|x - target| - delta / 2)
     elsewhere."""
 
+    _function, _passed = F.huber_loss, ("delta",)
+
     def __init__(self, reduction: str = "mean", delta: float = 1.0) -> None:
         super().__init__(reduction=reduction)
         self.delta = delta
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.huber_loss(input, target, reduction=self.reduction, delta=self.delta)
 
 
 class NLLLoss(_WeightedLoss):
     """Log-probabilities [N, C, *] and class indices [N, *] -> -weight[y] * x[y], their weighted mean by
     default."""
+
+    _function, _passed = F.nll_loss, ("weight", "ignore_index")
 
     def __init__(
         self,
@@ -150,11 +156,6 @@ class NLLLoss(_WeightedLoss):
         super().__init__(weight, size_average, reduce, reduction)
         self.ignore_index = ignore_index
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.nll_loss(
-            input, target, weight=self.weight, ignore_index=self.ignore_index, reduction=self.reduction
-        )
-
 
 class CrossEntropyLoss(_WeightedLoss):
     """Logits [N, C, *] and class indices [N, *], or probabilities [N, C, *] -> the cross entropy of their
@@ -163,6 +164,8 @@ class CrossEntropyLoss(_WeightedLoss):
     Targets equal to `ignore_index` count for nothing; `label_smoothing` is the share spread evenly over all
     classes.
     """
+
+    _function, _passed = F.cross_entropy, ("weight", "ignore_index", "label_smoothing")
 
     def __init__(
         self,
@@ -175,16 +178,6 @@ class CrossEntropyLoss(_WeightedLoss):
     ) -> None:
         super().__init__(weight, size_average, reduce, reduction)
         self.ignore_index, self.label_smoothing = ignore_index, label_smoothing
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.cross_entropy(
-            input,
-            target,
-            weight=self.weight,
-            ignore_index=self.ignore_index,
-            reduction=self.reduction,
-            label_smoothing=self.label_smoothing,
-        )
 
 
 class LinearCrossEntropyLoss(_WeightedLoss):
@@ -245,8 +238,7 @@ class LinearCrossEntropyLoss(_WeightedLoss):
 class BCELoss(_WeightedLoss):
     """Probabilities and targets between 0 and 1 of any one shape -> their binary cross entropy."""
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.binary_cross_entropy(input, target, weight=self.weight, reduction=self.reduction)
+    _function, _passed = F.binary_cross_entropy, ("weight",)
 
 
 class BCEWithLogitsLoss(_WeightedLoss):
@@ -256,6 +248,7 @@ class BCEWithLogitsLoss(_WeightedLoss):
     """
 
     pos_weight: Tensor | None
+    _function, _passed = F.binary_cross_entropy_with_logits, ("weight", "pos_weight")
 
     def __init__(
         self,
@@ -268,17 +261,14 @@ class BCEWithLogitsLoss(_WeightedLoss):
         super().__init__(weight, size_average, reduce, reduction)
         self.register_buffer("pos_weight", pos_weight)
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.binary_cross_entropy_with_logits(
-            input, target, self.weight, pos_weight=self.pos_weight, reduction=self.reduction
-        )
-
 
 class KLDivLoss(_Loss):
     """Log-probabilities x and probabilities t (their logarithms if `log_target`) -> t * (log t - x).
 
     'batchmean' sums and divides by the size of the first dimension, which is the divergence itself.
     """
+
+    _function, _passed = F.kl_div, ("log_target",)
 
     def __init__(
         self,
@@ -289,9 +279,6 @@ class KLDivLoss(_Loss):
     ) -> None:
         super().__init__(size_average, reduce, reduction)
         self.log_target = log_target
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.kl_div(input, target, reduction=self.reduction, log_target=self.log_target)
 
 
 class PoissonNLLLoss(_Loss):
@@ -334,6 +321,8 @@ class GaussianNLLLoss(_Loss):
 class HingeEmbeddingLoss(_Loss):
     """x where target is 1, max(0, margin - x) where it is -1."""
 
+    _function, _passed = F.hinge_embedding_loss, ("margin",)
+
     def __init__(
         self,
         margin: float = 1.0,
@@ -343,9 +332,6 @@ class HingeEmbeddingLoss(_Loss):
     ) -> None:
         super().__init__(size_average, reduce, reduction)
         self.margin = margin
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.hinge_embedding_loss(input, target, margin=self.margin, reduction=self.reduction)
 
 
 class CosineEmbeddingLoss(_MarginLoss):
@@ -365,28 +351,27 @@ class MarginRankingLoss(_MarginLoss):
 class SoftMarginLoss(_Loss):
     """log(1 + exp(-target * x)), target -1 or 1."""
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.soft_margin_loss(input, target, reduction=self.reduction)
+    _function = F.soft_margin_loss
 
 
 class MultiLabelSoftMarginLoss(_WeightedLoss):
     """[*, C], target 0 or 1 of the same shape: the mean over classes of the binary cross entropy of each."""
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.multilabel_soft_margin_loss(input, target, weight=self.weight, reduction=self.reduction)
+    _function, _passed = F.multilabel_soft_margin_loss, ("weight",)
 
 
 class MultiLabelMarginLoss(_Loss):
     """[N, C] or [C], target class indices of the same shape, those before the first -1: the mean over classes
     of max(0, 1 - (x[y] - x[i])), summed over the targets y, for all i that are no target."""
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.multilabel_margin_loss(input, target, reduction=self.reduction)
+    _function = F.multilabel_margin_loss
 
 
 class MultiMarginLoss(_WeightedLoss):
     """[N, C] and class indices [N]: the mean over classes i other than y of max(0, margin - x[y] +
     x[i])^p."""
+
+    _function, _passed = F.multi_margin_loss, ("p", "margin", "weight")
 
     def __init__(
         self,
@@ -405,11 +390,6 @@ class MultiMarginLoss(_WeightedLoss):
                 f"MultiMarginLoss: expected weight to be None or 1D tensor, got {weight.dim()}D instead"
             )
         self.p, self.margin = p, margin
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.multi_margin_loss(
-            input, target, p=self.p, margin=self.margin, weight=self.weight, reduction=self.reduction
-        )
 
 
 class TripletMarginLoss(_Loss):

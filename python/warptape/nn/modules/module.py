@@ -165,9 +165,8 @@ class Module(HookMixin, StateMixin, CastMixin):
         if param is not None and param.grad_fn is not None:
             raise ValueError(
                 f"Cannot assign non-leaf Tensor to parameter '{name}'. Model parameters must be created "
-                "explicitly. "
-                f"To express '{name}' as a function of another Tensor, compute the value in the forward() "
-                "method."
+                f"explicitly. To express '{name}' as a function of another Tensor, compute the value in the "
+                "forward() method."
             )
         self._parameters[name] = param
 

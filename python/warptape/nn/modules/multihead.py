@@ -12,8 +12,6 @@ from ..parameter import Parameter
 from .linear import NonDynamicallyQuantizableLinear
 from .module import Module
 
-__all__ = ["MultiheadAttention"]
-
 
 class MultiheadAttention(Module):
     """Queries [T, N, embed_dim], keys [S, N, kdim], values [S, N, vdim] -> ([T, N, embed_dim], weights).

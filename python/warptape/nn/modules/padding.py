@@ -49,6 +49,7 @@ class _Pad(Module):
 
 class _ConstantPadNd(_Pad):
     _mode = "constant"
+    extra_repr = Module.extra_repr
     _shown = ("padding", "value")
 
     def __init__(self, padding: Any, value: float) -> None:
@@ -60,11 +61,10 @@ class _ConstantPadNd(_Pad):
 
 
 class _ZeroPad(_ConstantPadNd):
+    extra_repr = _Pad.extra_repr
+
     def __init__(self, padding: Any) -> None:
         super().__init__(padding, 0.0)
-
-    def extra_repr(self) -> str:
-        return f"{self.padding}"
 
 
 def _family(base: type, name: str, what: str) -> list[type]:

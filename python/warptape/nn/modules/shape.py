@@ -44,8 +44,7 @@ class Unflatten(Module):
             if not isinstance(size, int):
                 raise TypeError(
                     "unflattened_size must be tuple of ints, but found element of type "
-                    f"{type(size).__name__} at pos "
-                    f"{index}"
+                    f"{type(size).__name__} at pos {index}"
                 )
         self.dim, self.unflattened_size = dim, unflattened_size
 

@@ -162,9 +162,8 @@ def _own_class(module: Module) -> None:
 
     def __getstate__(self: Module) -> Any:
         raise RuntimeError(
-            "Serialization of parametrized modules is only supported through state_dict(). See:\n"
-            "https://pytorch.org/tutorials/beginner/saving_loading_models.html"
-            "#saving-loading-a-general-checkpoint-for-inference-and-or-resuming-training"
+            "Serialization of parametrized modules is only supported through state_dict(). "
+            "See:\nhttps://pytorch.org/tutorials/beginner/saving_loading_models.html#saving-loading-a-general-checkpoint-for-inference-and-or-resuming-training"
         )
 
     def __deepcopy__(self: Module, memo: dict[int, Any]) -> Module:

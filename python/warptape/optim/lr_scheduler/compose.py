@@ -10,8 +10,6 @@ from ..optimizer import Optimizer
 from .base import LRScheduler, set_option
 from .plateau import ReduceLROnPlateau
 
-__all__ = ["ChainedScheduler", "SequentialLR"]
-
 
 class _Composed(LRScheduler):
     """Checks the parts, and saves each part's state inside its own."""

@@ -8,8 +8,6 @@ from typing import Any
 from ..optimizer import Optimizer
 from .base import LRScheduler
 
-__all__ = ["CosineAnnealingLR", "CosineAnnealingWarmRestarts"]
-
 
 class CosineAnnealingLR(LRScheduler):
     """Half a cosine from the initial rate at epoch 0 to ``eta_min`` at epoch ``T_max``, then back up."""

@@ -11,8 +11,6 @@ from typing import Any, Literal
 from ..optimizer import Optimizer
 from .base import LRScheduler, check_optimizer, functions_state, per_group
 
-__all__ = ["CyclicLR", "OneCycleLR"]
-
 
 def _uses_beta1(optimizer: Optimizer) -> bool:
     """Whether the momentum to cycle is ``betas[0]``.

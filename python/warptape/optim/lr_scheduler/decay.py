@@ -10,17 +10,6 @@ from typing import Any
 from ..optimizer import Optimizer
 from .base import LRScheduler, check_optimizer, functions_state
 
-__all__ = [
-    "ConstantLR",
-    "ExponentialLR",
-    "LambdaLR",
-    "LinearLR",
-    "MultiStepLR",
-    "MultiplicativeLR",
-    "PolynomialLR",
-    "StepLR",
-]
-
 Lambdas = Callable[[int], float] | Sequence[Callable[[int], float]]
 
 

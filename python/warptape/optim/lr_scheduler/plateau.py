@@ -8,8 +8,6 @@ from typing import Any, Literal
 from ..optimizer import Optimizer
 from .base import LRScheduler, check_optimizer, set_option
 
-__all__ = ["ReduceLROnPlateau"]
-
 
 class ReduceLROnPlateau(LRScheduler):
     """``lr *= factor`` after more than ``patience`` epochs without a better metric.

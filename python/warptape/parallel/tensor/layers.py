@@ -280,12 +280,3 @@ class ParallelSelfAttention(nn.Module):
             for part in self.qkv(x).split(self.rows, dim=-1)
         )
         return self.out(self.attend(q, k, v).transpose(1, 2).flatten(2))
-
-
-__all__ = [
-    "ColumnParallelEmbedding",
-    "ColumnParallelLinear",
-    "ParallelSelfAttention",
-    "RowParallelLinear",
-    "VocabParallelEmbedding",
-]

@@ -260,15 +260,3 @@ class PrepareModuleOutput(ParallelStyle):
             return type(output)(_changed(output, self.have, self.want, mesh))
 
         module.register_forward_hook(hook)
-
-
-__all__ = [
-    "ColwiseParallel",
-    "ParallelStyle",
-    "PrepareModuleInput",
-    "PrepareModuleOutput",
-    "RowwiseParallel",
-    "SequenceParallel",
-    "ShardedDropout",
-    "divide",
-]

@@ -23,8 +23,6 @@ from . import worker
 from .fetch import fetcher
 from .shared import Arena
 
-__all__ = ["Failure", "Plan", "main"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Plan:

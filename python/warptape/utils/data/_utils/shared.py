@@ -20,8 +20,6 @@ from warptape.multiprocessing import reductions
 
 from . import worker
 
-__all__ = ["Arena", "Inbox"]
-
 _HEAD = 64  # bytes before the first storage: the word, and the alignment of what follows
 _FREE, _USED, _LOST = 0, 1, 2  # lost: another process may look at it, it must not be written again
 _SMALL = 64 * 1024  # bytes; smaller storages share a segment of this size
