@@ -28,11 +28,7 @@ def set_options(
     sci_mode: bool | None = None,
 ) -> None:
     """Changes the options given; a profile ('default', 'short', 'full') sets several."""
-    profiles = {
-        "default": (4, 1000, 3, 80),
-        "short": (2, 1000, 2, 80),
-        "full": (4, math.inf, 3, 80),
-    }
+    profiles = {"default": (4, 1000, 3, 80), "short": (2, 1000, 2, 80), "full": (4, math.inf, 3, 80)}
     if profile is not None:
         values = profiles[profile]
         _options.update(zip(("precision", "threshold", "edgeitems", "linewidth"), values, strict=True))

@@ -13,7 +13,7 @@ from typing import Any
 
 import warptape
 
-from . import _C
+from . import _C, _missing
 
 __all__ = [
     "BaseTorchFunctionMode",
@@ -29,6 +29,16 @@ __all__ = [
     "resolve_name",
     "wrap_torch_function",
 ]
+
+_PLACES = {
+    "torch": _C._functions,
+    "torch.nn.functional": _C._nn,
+    "torch.linalg": _C._linalg,
+    "torch.special": _C._special,
+    "torch.fft": _C._fft,
+    "torch.signal.windows": _C._windows,
+    "torch.masked": _C._masked,
+}
 
 
 def has_torch_function(relevant_args: Iterable[Any]) -> bool:
@@ -82,15 +92,6 @@ def is_tensor_like(inp: Any) -> bool:
 @functools.cache
 def _names() -> dict[Any, str]:
     """The names of everything that can be taken over."""
-    places = {
-        "torch": _C._functions,
-        "torch.nn.functional": _C._nn,
-        "torch.linalg": _C._linalg,
-        "torch.special": _C._special,
-        "torch.fft": _C._fft,
-        "torch.signal.windows": _C._windows,
-        "torch.masked": _C._masked,
-    }
     found: dict[Any, str] = {}
     methods = (type(_C._functions.add), type(_C.TensorBase.__getitem__))
     for name in vars(_C.TensorBase):
@@ -99,7 +100,7 @@ def _names() -> dict[Any, str]:
             found[attribute] = f"torch.Tensor.{name}"
         elif type(attribute).__name__ == "getset_descriptor":
             found[attribute.__get__] = f"torch.Tensor.{name}.__get__"
-    for place, ops in places.items():
+    for place, ops in _PLACES.items():
         found |= {op: f"{place}.{name}" for name, op in vars(ops).items() if callable(op)}
     return found
 
@@ -107,19 +108,9 @@ def _names() -> dict[Any, str]:
 def get_overridable_functions() -> dict[Any, list[Callable[..., Any]]]:
     """The functions that can be taken over, by the namespace that has them."""
     found: dict[Any, list[Callable[..., Any]]] = {}
-    spaces = {
-        "torch": warptape,
-        "torch.nn.functional": warptape.nn.functional,
-        "torch.linalg": warptape.linalg,
-        "torch.special": warptape.special,
-        "torch.fft": warptape.fft,
-        "torch.signal.windows": warptape.signal.windows,
-        "torch.masked": warptape.masked,
-        "torch.Tensor": warptape.Tensor,
-    }
     for function, name in _names().items():
         place = name.removesuffix(".__get__").rpartition(".")[0]
-        found.setdefault(spaces[place], []).append(function)
+        found.setdefault(_missing.find(place), []).append(function)
     return found
 
 
@@ -146,8 +137,7 @@ def is_tensor_method_or_property(func: Callable[..., Any]) -> bool:
 
 
 def resolve_name(f: Callable[..., Any]) -> str | None:
-    """The public name of a function handed to `__torch_function__`, such as "torch.Tensor.add"; None for
-    others."""
+    """The public name of a function handed to `__torch_function__`, as "torch.Tensor.add", or None."""
     return _names().get(f)
 
 

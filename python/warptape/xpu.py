@@ -1,16 +1,8 @@
 """torch.xpu: Intel's GPUs, which this runtime does not serve."""
 
 from ._missing import lookup as _lookup
+from .mps import device_count, is_available
 
-
-def device_count() -> int:
-    """0."""
-    return 0
-
-
-def is_available() -> bool:
-    """False."""
-    return False
-
+__all__ = ["device_count", "is_available"]
 
 __getattr__ = _lookup(__name__)

@@ -1,5 +1,4 @@
-"""Anomaly detection: errors of backward say which forward call they belong to, and NaN gradients are
-errors."""
+"""Anomaly detection: errors of backward name the forward call they belong to; NaN gradients are errors."""
 
 from __future__ import annotations
 

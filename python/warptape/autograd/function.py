@@ -51,15 +51,13 @@ class FunctionCtx:
 
     @property
     def saved_tensors(self) -> tuple[Tensor | None, ...]:
-        """What save_for_backward kept. RuntimeError when it was changed in place, or freed by a
-        backward pass."""
+        """What save_for_backward kept. RuntimeError when it was changed in place or freed by a backward."""
         return self._saved if self._node is None else _C._function_saved(self._node)
 
     # ---- called by the engine ----
 
     def _backward(self, gradients: tuple[Any, ...], wanted: tuple[bool, ...]) -> tuple[Any, ...]:
-        """Runs the class's backward on the gradients of the recorded outputs; one gradient per
-        tensor input."""
+        """Runs the class's backward on the gradients of the recorded outputs: one gradient a tensor input."""
         full: list[Any] = [None] * len(self._output_meta)
         for place, g in zip(self._recorded, gradients, strict=True):
             full[place] = g

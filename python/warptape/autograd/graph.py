@@ -15,8 +15,7 @@ Node = _C.Node
 
 
 def _register_hook(self: Any, fn: Callable[..., Any]) -> RemovableHandle:
-    """Calls `fn(grad_inputs, grad_outputs)` after the node ran; a tuple that it returns replaces
-    grad_inputs."""
+    """Calls `fn(grad_inputs, grad_outputs)` after the node ran; a tuple it returns replaces grad_inputs."""
     return add_hook(self._post_hook_dict(), fn)
 
 
@@ -31,8 +30,7 @@ setattr(Node, "register_prehook", _register_prehook)  # noqa: B010
 
 
 class saved_tensors_hooks:
-    """Inside, tensors saved for backward are kept as pack_hook(tensor) and come back by
-    unpack_hook(packed)."""
+    """Inside, tensors saved for backward are kept as pack_hook(tensor), read by unpack_hook(packed)."""
 
     def __init__(self, pack_hook: Callable[[Any], Any], unpack_hook: Callable[[Any], Any]) -> None:
         self.pack_hook, self.unpack_hook = pack_hook, unpack_hook

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from .. import _C
 from .._missing import lookup as _lookup
@@ -27,44 +27,25 @@ matmul = _Matmul()
 attention_switches = {"flash": True, "math": True, "mem_efficient": True, "cudnn": True}
 
 
-def flash_sdp_enabled() -> bool:
-    """Whether a program allows flash attention."""
-    return attention_switches["flash"]
+def _attention_switch(kind: str) -> tuple[Callable[[], bool], Callable[[bool], None]]:
+    """<kind>_sdp_enabled() and enable_<kind>_sdp(), which sets what the first tells."""
+
+    def enabled() -> bool:
+        return attention_switches[kind]
+
+    def enable(enabled: bool) -> None:
+        attention_switches[kind] = bool(enabled)
+
+    enabled.__doc__, enable.__doc__ = f"Whether a program allows {kind} attention.", "Sets that."
+    for function, name in ((enabled, f"{kind}_sdp_enabled"), (enable, f"enable_{kind}_sdp")):
+        function.__name__ = function.__qualname__ = name
+    return enabled, enable
 
 
-def math_sdp_enabled() -> bool:
-    """Whether a program allows attention made of single ops."""
-    return attention_switches["math"]
-
-
-def mem_efficient_sdp_enabled() -> bool:
-    """Whether a program allows memory-efficient attention."""
-    return attention_switches["mem_efficient"]
-
-
-def cudnn_sdp_enabled() -> bool:
-    """Whether a program allows cuDNN's attention."""
-    return attention_switches["cudnn"]
-
-
-def enable_flash_sdp(enabled: bool) -> None:
-    """Sets what flash_sdp_enabled() tells."""
-    attention_switches["flash"] = bool(enabled)
-
-
-def enable_math_sdp(enabled: bool) -> None:
-    """Sets what math_sdp_enabled() tells."""
-    attention_switches["math"] = bool(enabled)
-
-
-def enable_mem_efficient_sdp(enabled: bool) -> None:
-    """Sets what mem_efficient_sdp_enabled() tells."""
-    attention_switches["mem_efficient"] = bool(enabled)
-
-
-def enable_cudnn_sdp(enabled: bool) -> None:
-    """Sets what cudnn_sdp_enabled() tells."""
-    attention_switches["cudnn"] = bool(enabled)
+flash_sdp_enabled, enable_flash_sdp = _attention_switch("flash")
+math_sdp_enabled, enable_math_sdp = _attention_switch("math")
+mem_efficient_sdp_enabled, enable_mem_efficient_sdp = _attention_switch("mem_efficient")
+cudnn_sdp_enabled, enable_cudnn_sdp = _attention_switch("cudnn")
 
 
 @contextlib.contextmanager

@@ -3,16 +3,8 @@
 from __future__ import annotations
 
 from .._missing import lookup as _lookup
+from ..mps import is_available
 
-
-def is_available() -> bool:
-    """False."""
-    return False
-
-
-def is_built() -> bool:
-    """False."""
-    return False
-
+is_built = is_available
 
 __getattr__ = _lookup(__name__)

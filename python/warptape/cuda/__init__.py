@@ -29,13 +29,7 @@ from ._device import (
     set_device,
     synchronize,
 )
-from .graphs import (
-    CUDAGraph,
-    graph,
-    graph_pool_handle,
-    is_current_stream_capturing,
-    make_graphed_callables,
-)
+from .graphs import CUDAGraph, graph, graph_pool_handle, is_current_stream_capturing, make_graphed_callables
 from .memory import (
     empty_cache,
     get_per_process_memory_fraction,

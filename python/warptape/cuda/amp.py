@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from .. import _C
@@ -53,14 +53,8 @@ class GradScaler(_GradScaler):
         super().__init__("cuda", init_scale, growth_factor, backoff_factor, growth_interval, enabled)
 
 
-def custom_fwd(fwd: Callable[..., Any] | None = None, *, cast_inputs: Any = None) -> Callable[..., Any]:
-    """Deprecated: `warptape.amp.custom_fwd(..., device_type="cuda")`."""
-    return _custom_fwd(fwd, device_type="cuda", cast_inputs=cast_inputs)
-
-
-def custom_bwd(bwd: Callable[..., Any] | None = None) -> Callable[..., Any]:
-    """Deprecated: `warptape.amp.custom_bwd(..., device_type="cuda")`."""
-    return _custom_bwd(bwd, device_type="cuda")
-
+# Deprecated, too.
+custom_fwd = partial(_custom_fwd, device_type="cuda")
+custom_bwd = partial(_custom_bwd, device_type="cuda")
 
 __getattr__ = _lookup(__name__)

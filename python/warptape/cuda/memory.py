@@ -42,14 +42,7 @@ def max_memory_reserved(device: DeviceLike = None) -> int:
     return memory_stats(device).get("reserved_bytes.all.peak", 0)
 
 
-def memory_cached(device: DeviceLike = None) -> int:
-    """The old name of memory_reserved()."""
-    return memory_reserved(device)
-
-
-def max_memory_cached(device: DeviceLike = None) -> int:
-    """The old name of max_memory_reserved()."""
-    return max_memory_reserved(device)
+memory_cached, max_memory_cached = memory_reserved, max_memory_reserved  # the old names
 
 
 def reset_peak_memory_stats(device: DeviceLike = None) -> None:
@@ -57,14 +50,7 @@ def reset_peak_memory_stats(device: DeviceLike = None) -> None:
     _cuda.reset_peak_memory(device_index(device))
 
 
-def reset_max_memory_allocated(device: DeviceLike = None) -> None:
-    """The old name of reset_peak_memory_stats()."""
-    reset_peak_memory_stats(device)
-
-
-def reset_max_memory_cached(device: DeviceLike = None) -> None:
-    """The old name of reset_peak_memory_stats()."""
-    reset_peak_memory_stats(device)
+reset_max_memory_allocated = reset_max_memory_cached = reset_peak_memory_stats  # the old names
 
 
 def mem_get_info(device: DeviceLike = None) -> tuple[int, int]:

@@ -241,14 +241,9 @@ def isend(
 
 
 def recv(
-    tensor: Tensor,
-    src: int | None = None,
-    group: Group = None,
-    tag: int = 0,
-    group_src: int | None = None,
+    tensor: Tensor, src: int | None = None, group: Group = None, tag: int = 0, group_src: int | None = None
 ) -> int:
-    """Receives from rank `src`, or from whoever sends first; returns the rank it came from (-1 outside of
-    the group)."""
+    """Receives from rank `src`, or whoever sends first; returns whose it is (-1 outside of the group)."""
     work = irecv(tensor, src, group, tag, group_src)
     if work is None:
         return -1

@@ -141,8 +141,7 @@ def all_reduce_all_reduce(x: Tensor, group: Group = None) -> Tensor:
 
 
 def all_gather_split(x: Tensor, dim: int = -1, group: Group = None) -> Tensor:
-    """The parts of all ranks along `dim`; of the gradient, this rank's part. Where all ranks then do the
-    same work."""
+    """The parts of all ranks along `dim`; of the gradient, its own. Where all then do the same work."""
     return _all_gather_split(x, dim, group)
 
 

@@ -9,12 +9,6 @@ from ..parallel.pipeline import (
     get_schedule_class,
 )
 
-__all__ = [
-    "PipelineStage",
-    "Schedule1F1B",
-    "ScheduleGPipe",
-    "ScheduleInterleaved1F1B",
-    "get_schedule_class",
-]
+__all__ = ["PipelineStage", "Schedule1F1B", "ScheduleGPipe", "ScheduleInterleaved1F1B", "get_schedule_class"]
 
 __getattr__ = _lookup(__name__)

@@ -16,8 +16,7 @@ def standard_gamma(concentration: Any) -> Any:
 
 
 def standard_dirichlet(concentration: Any) -> Any:
-    """Samples of Dirichlet(concentration) along the last dim, inside of (0, 1), differentiable by
-    `concentration`."""
+    """Samples of Dirichlet(concentration), inside of (0, 1), differentiable by `concentration` [*, K]."""
     return _StandardDirichlet.apply(concentration)
 
 

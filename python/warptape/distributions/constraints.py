@@ -78,8 +78,7 @@ class _Matrix(_Elementwise):
 
 
 class independent(Constraint):
-    """Another constraint, of which the `reinterpreted_batch_ndims` rightmost batch dims belong to the
-    event."""
+    """Another constraint; the `reinterpreted_batch_ndims` rightmost batch dims belong to the event."""
 
     def __init__(self, base_constraint: Constraint, reinterpreted_batch_ndims: int) -> None:
         self.base_constraint = base_constraint

@@ -11,8 +11,7 @@ from .utils import sum_rightmost
 
 
 class Independent(Distribution):
-    """Another distribution, of which the `reinterpreted_batch_ndims` rightmost batch dims belong to the
-    event."""
+    """Another distribution; the `reinterpreted_batch_ndims` rightmost batch dims belong to the event."""
 
     has_rsample = property(attrgetter("base_dist.has_rsample"))  # type: ignore[assignment]
     mean = property(attrgetter("base_dist.mean"))

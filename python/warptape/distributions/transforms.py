@@ -388,8 +388,7 @@ class SoftmaxTransform(Transform):
 
 
 class StickBreakingTransform(Transform):
-    """K - 1 numbers to K shares: each takes a part of what is left (Stan reference manual, "Unit
-    simplex")."""
+    """K - 1 numbers to K shares: each takes a part of what is left (Stan manual, "Unit simplex")."""
 
     domain = constraints.real_vector
     codomain = constraints.simplex

@@ -2,17 +2,7 @@
 
 from .._missing import lookup as _lookup
 from .functional_call import functional_call
-from .transforms import (
-    grad,
-    grad_and_value,
-    hessian,
-    jacfwd,
-    jacrev,
-    jvp,
-    linearize,
-    stack_module_state,
-    vjp,
-)
+from .transforms import grad, grad_and_value, hessian, jacfwd, jacrev, jvp, linearize, stack_module_state, vjp
 from .vmap import vmap
 
 __getattr__ = _lookup(__name__)

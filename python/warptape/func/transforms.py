@@ -335,11 +335,7 @@ def jacrev(
 
 
 def jacfwd(
-    func: Callable[..., Any],
-    argnums: _ArgNums = 0,
-    has_aux: bool = False,
-    *,
-    randomness: str = "error",
+    func: Callable[..., Any], argnums: _ArgNums = 0, has_aux: bool = False, *, randomness: str = "error"
 ) -> Callable[..., Any]:
     """As `jacrev`, by one forward pass on dual numbers for all columns, mapped by `vmap`.
 
@@ -376,8 +372,7 @@ def jacfwd(
 
 
 def hessian(func: Callable[..., Any], argnums: _ArgNums = 0) -> Callable[..., Any]:
-    """A function that gives the second derivatives of a scalar, the Jacobian of its gradient: forward over
-    reverse."""
+    """A function that gives a scalar's second derivatives, its gradient's Jacobian: forward over reverse."""
     return jacfwd(jacrev(func, argnums), argnums)
 
 

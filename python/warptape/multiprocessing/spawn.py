@@ -173,13 +173,4 @@ def start_processes(
     return None
 
 
-def spawn(
-    fn: Callable[..., Any],
-    args: Sequence[Any] = (),
-    nprocs: int = 1,
-    join: bool = True,
-    daemon: bool = False,
-    start_method: str = "spawn",
-) -> ProcessContext | None:
-    """Run `fn(i, *args)` in `nprocs` processes: `start_processes` under the name most scripts use."""
-    return start_processes(fn, args, nprocs, join, daemon, start_method)
+spawn = start_processes  # the name that most scripts use

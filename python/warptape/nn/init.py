@@ -78,8 +78,7 @@ def trunc_normal_(
     b: float = 2.0,
     generator: Any = None,
 ) -> Tensor:
-    """Values of the normal distribution, those outside [a, b] left out (a and b are values, not multiples of
-    std)."""
+    """Values of the normal distribution but those outside [a, b] (values, not multiples of std)."""
     if mean < a - 2 * std or mean > b + 2 * std:
         warnings.warn(
             "mean is more than 2 std from [a, b] in nn.init.trunc_normal_. The distribution of values may be "
@@ -109,8 +108,7 @@ def _draw_normal_inside(
 def _draw_uniform_under_density(
     tensor: Tensor, mean: float, std: float, a: float, b: float, generator: Any
 ) -> Tensor:
-    """Draws from [a, b], where the normal distribution seldom falls, and keeps each value as often as it is
-    dense."""
+    """Draws from [a, b], where normal values seldom fall, and keeps each as often as it is dense."""
     peak = -0.5 * ((max(a, min(mean, b)) - mean) / std) ** 2
 
     def candidates() -> tuple[Tensor, Tensor]:

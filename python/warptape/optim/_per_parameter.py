@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import warptape
+from warptape import Tensor
 
 from .optimizer import BucketOptimizer, ParamsT, as_real, check_common_options
-
-if TYPE_CHECKING:
-    from warptape import Tensor
 
 
 class PerParameter(BucketOptimizer):

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import warptape
-
-if TYPE_CHECKING:
-    from warptape import Tensor
-
+from warptape import Tensor
 
 _COUNTERS = ("step", "mu_product", "mu", "eta")  # of all optimizers, NAdam and ASGD
 

@@ -1,5 +1,4 @@
-"""Adadelta: Zeiler, "ADADELTA: an adaptive learning rate method", algorithm 1, with a learning rate
-in front."""
+"""Adadelta: Zeiler, "ADADELTA: an adaptive learning rate method", algorithm 1, times a learning rate."""
 
 from __future__ import annotations
 

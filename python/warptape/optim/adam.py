@@ -5,9 +5,10 @@ Kumar,
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import warptape
+from warptape import Tensor
 
 from .optimizer import (
     BucketOptimizer,
@@ -19,9 +20,6 @@ from .optimizer import (
     options,
     rate_of,
 )
-
-if TYPE_CHECKING:
-    from warptape import Tensor
 
 __all__ = ["Adam"]
 

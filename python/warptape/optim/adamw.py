@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from warptape import Tensor
 
 from .adam import Adam
 from .optimizer import ParamsT, options
-
-if TYPE_CHECKING:
-    from warptape import Tensor
 
 __all__ = ["AdamW"]
 

@@ -6,14 +6,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import warptape
+from warptape import Tensor
 
 from .optimizer import Optimizer, ParamsT, as_real, options
-
-if TYPE_CHECKING:
-    from warptape import Tensor
 
 __all__ = ["LBFGS"]
 

@@ -12,15 +12,13 @@ import warnings
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import warptape
+from warptape import Tensor
 
 from ..utils.hooks import RemovableHandle, add_hook
 from ._state_dict import cast_state
-
-if TYPE_CHECKING:
-    from warptape import Tensor
 
 __all__ = [
     "Optimizer",

@@ -7,14 +7,12 @@ paper.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import warptape
+from warptape import Tensor
 
 from .optimizer import BucketOptimizer, ParamsT, as_real, check_common_options, options, rate_of
-
-if TYPE_CHECKING:
-    from warptape import Tensor
 
 __all__ = ["SGD"]
 

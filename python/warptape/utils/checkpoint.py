@@ -11,14 +11,12 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import warptape
+from warptape import Tensor
 
 from .._missing import lookup as _lookup
-
-if TYPE_CHECKING:
-    from warptape import Tensor
 
 __all__ = [
     "CheckpointError",

@@ -92,10 +92,7 @@ class _Line:
         return Move(self.trace.steps, source, destination, span, nbytes, adds)
 
     def step(
-        self,
-        send: tuple[int, Span] | None = None,
-        recv: tuple[int, Span] | None = None,
-        adds: bool = False,
+        self, send: tuple[int, Span] | None = None, recv: tuple[int, Span] | None = None, adds: bool = False
     ) -> None:
         """One step: send a part to a rank and, at the same time, receive one; `adds`: what comes is added
         to what is there, else it replaces it."""

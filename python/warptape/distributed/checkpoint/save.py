@@ -24,14 +24,7 @@ from ..._tensor import Tensor
 from ...serialization._files import sync_folder
 from ...utils.safetensors import KIND_OF, encode_header, itemsize
 from .. import _state
-from .layout import (
-    FORMAT,
-    MANIFEST,
-    blocks_of,
-    crc32c,
-    encode_manifest,
-    piece_name,
-)
+from .layout import FORMAT, MANIFEST, blocks_of, crc32c, encode_manifest, piece_name
 from .plan import Plan, agree, describe, exchange, merge, offer, world_of
 from .slices import Slice
 from .state import Collected, collect

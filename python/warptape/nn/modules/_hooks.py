@@ -74,8 +74,7 @@ class HookMixin:
         return add_hook(self._forward_hooks, hook, prepend, marks)
 
     def register_full_backward_pre_hook(self, hook: Callable, prepend: bool = False) -> RemovableHandle:
-        """Runs `hook(module, grad_output)` before the module's backward; a returned tuple replaces
-        grad_output."""
+        """Runs `hook(module, grad_output)` before the module's backward; a tuple replaces grad_output."""
         self.__dict__["_hooked"] = True
         return add_hook(self._backward_pre_hooks, hook, prepend)
 
@@ -89,8 +88,7 @@ class HookMixin:
         return add_hook(self._backward_hooks, hook, prepend)
 
     def register_backward_hook(self, hook: Callable) -> RemovableHandle:
-        """Deprecated: `hook(module, grad_input, grad_output)` of the last op alone; use the full backward
-        hook."""
+        """Deprecated: `hook(module, grad_input, grad_output)` of the last op; use the full backward hook."""
         self._use_backward_hooks(full=False)
         return add_hook(self._backward_hooks, hook)
 
@@ -149,8 +147,7 @@ class HookMixin:
         return args, kwargs
 
     def _all_forward_hooks(self) -> Iterator[tuple[int, Callable, bool, bool]]:
-        """(id, hook, with_kwargs, always_call) in the order they run: those of all modules, then this
-        one's."""
+        """(id, hook, with_kwargs, always_call) in the order they run: of all modules, then this one's."""
         for own in (_global, self):
             for key, hook in list(own._forward_hooks.items()):
                 yield (

@@ -63,8 +63,7 @@ class StateMixin:
             self.__dict__[name] = OrderedDict()
 
     def get_extra_state(self) -> Any:
-        """What this module keeps in its state_dict besides tensors; override it together with
-        `set_extra_state`."""
+        """What the state_dict keeps besides tensors; override it together with `set_extra_state`."""
         raise RuntimeError(
             "Reached a code path in Module.get_extra_state() that should never be called. Please override it."
         )
@@ -107,8 +106,7 @@ class StateMixin:
         return add_hook(self._load_state_dict_pre_hooks, hook)
 
     def register_load_state_dict_post_hook(self, hook: Callable) -> RemovableHandle:
-        """Runs `hook(module, incompatible_keys)` after the load; it may edit the two lists of keys in
-        place."""
+        """Runs `hook(module, incompatible_keys)` after the load; it may edit the two lists of keys."""
         return add_hook(self._load_state_dict_post_hooks, hook)
 
     def state_dict(
@@ -224,8 +222,7 @@ class StateMixin:
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        """Loads this module's own tensors and notes what did not fit; a class overrides it to read an older
-        version."""
+        """Loads this module's own tensors, notes what did not fit; overridden to read an older version."""
         for hook in self._load_state_dict_pre_hooks.values():
             hook(state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
         assign = local_metadata.get("assign_to_params_buffers", False)

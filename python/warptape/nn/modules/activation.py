@@ -1,5 +1,4 @@
-"""Activations as layers: each applies the function of its name; shapes stay as they are unless said
-otherwise."""
+"""Activations as layers: each applies the function of its name; unless said otherwise, shapes stay."""
 
 from __future__ import annotations
 
@@ -189,8 +188,7 @@ class LeakyReLU(_InplaceActivation):
 
 
 class RReLU(_InplaceActivation):
-    """x above zero; below, x times a slope drawn from [lower, upper] in training, and times their mean
-    otherwise."""
+    """x above zero; below, x times a slope: drawn from [lower, upper] in training, else their mean."""
 
     def __init__(self, lower: float = 1.0 / 8, upper: float = 1.0 / 3, inplace: bool = False) -> None:
         super().__init__(inplace)

@@ -25,8 +25,7 @@ __all__ = [
 
 
 class _NormBase(AffineNorm):
-    """What the two families share: weight, bias and the buffers running_mean, running_var and
-    num_batches_tracked."""
+    """What both share: weight, bias, buffers running_mean, running_var and num_batches_tracked."""
 
     _version = 2  # 2: num_batches_tracked is part of the state
     _dims: tuple[int, ...]  # that an input may have

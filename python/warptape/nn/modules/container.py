@@ -329,8 +329,7 @@ class ParameterList(Module):
 
 
 class ParameterDict(Module):
-    """Parameters under names, in the order they were put in; an object that is no tensor stays a plain
-    attribute."""
+    """Parameters under names, in the order they were put in; what is no tensor stays a plain attribute."""
 
     def __init__(self, parameters: Any = None) -> None:
         super().__init__()

@@ -129,8 +129,7 @@ class SmoothL1Loss(_Loss):
 
 
 class HuberLoss(_Loss):
-    """(x - target)^2 / 2 where the difference is below `delta`, delta * (|x - target| - delta / 2)
-    elsewhere."""
+    """(x - target)^2 / 2 where the difference is below `delta`, else delta * (|x - target| - delta / 2)."""
 
     _function, _passed = F.huber_loss, ("delta",)
 
@@ -140,8 +139,7 @@ class HuberLoss(_Loss):
 
 
 class NLLLoss(_WeightedLoss):
-    """Log-probabilities [N, C, *] and class indices [N, *] -> -weight[y] * x[y], their weighted mean by
-    default."""
+    """Log-probabilities [N, C, *] and class indices [N, *] -> -weight[y] * x[y], or its weighted mean."""
 
     _function, _passed = F.nll_loss, ("weight", "ignore_index")
 
@@ -368,8 +366,7 @@ class MultiLabelMarginLoss(_Loss):
 
 
 class MultiMarginLoss(_WeightedLoss):
-    """[N, C] and class indices [N]: the mean over classes i other than y of max(0, margin - x[y] +
-    x[i])^p."""
+    """[N, C] and class indices [N]: the mean over classes i but y of max(0, margin - x[y] + x[i])^p."""
 
     _function, _passed = F.multi_margin_loss, ("p", "margin", "weight")
 

@@ -208,8 +208,7 @@ class Module(HookMixin, StateMixin, CastMixin):
     # --- look-up by dotted path ---
 
     def get_submodule(self, target: str) -> Module:
-        """The module at the dotted path `target`; "" is this one. Raises AttributeError where the path
-        ends."""
+        """The module at the dotted path `target`, "" this one. AttributeError where the path ends."""
         module: Any = self
         for item in target.split(".") if target else ():
             if not hasattr(module, item):
@@ -257,8 +256,7 @@ class Module(HookMixin, StateMixin, CastMixin):
     def named_modules(
         self, memo: set[Module] | None = None, prefix: str = "", remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Module]]:
-        """(dotted name, module) of this module and all inside it, parents first, each once unless told
-        otherwise."""
+        """(dotted name, module) of this module and all inside it, parents first, each once by default."""
         memo = set() if memo is None else memo
         if self in memo:
             return

@@ -33,8 +33,7 @@ class AffineNorm(Module):
 
 
 class _ShapeNorm(AffineNorm):
-    """One that works over the last dimensions, `normalized_shape`, with a weight and perhaps a bias of that
-    shape."""
+    """One that works over the last dimensions, `normalized_shape`; weight and bias have that shape."""
 
     def __init__(
         self,
@@ -53,8 +52,7 @@ class _ShapeNorm(AffineNorm):
 
 
 class LayerNorm(_ShapeNorm):
-    """[*, *normalized_shape] -> the same: mean 0 and variance 1 over those dimensions, times weight plus
-    bias."""
+    """[*, *normalized_shape] -> the same: mean 0 and variance 1 over these, times weight plus bias."""
 
     def __init__(
         self,

@@ -1,5 +1,4 @@
-"""Padding of the last dimensions. A padding is one size, or (before, after) of each dimension, the last one
-first."""
+"""Padding of the last dimensions, of one size or (before, after) of each dimension, the last one first."""
 
 from __future__ import annotations
 

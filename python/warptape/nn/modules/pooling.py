@@ -35,8 +35,7 @@ __all__ = [
 
 
 class _MaxPoolNd(Module):
-    """The largest value of each window; with `return_indices` a pair with where it stood. Stride: the
-    kernel's size."""
+    """The largest value of each window; with `return_indices` also where it stood. Stride: kernel_size."""
 
     _n: int
     _shown = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
@@ -165,8 +164,7 @@ class FractionalMaxPool3d(_FractionalMaxPool):
 
 
 class AvgPool1d(Module):
-    """[N, C, L] -> [N, C, Lout], the mean of each window; padding counts as zeros unless `count_include_pad`
-    is off."""
+    """[N, C, L] -> [N, C, Lout], the mean of each window; padding counts if `count_include_pad`, as zeros."""
 
     _shown = ("kernel_size", "stride", "padding")
 
@@ -254,15 +252,13 @@ class AdaptiveAvgPool1d(_AdaptiveAvgPoolNd):
 
 
 class AdaptiveAvgPool2d(_AdaptiveAvgPoolNd):
-    """[N, C, H, W] -> [N, C, *output_size], means of windows that cover the input evenly; None keeps a
-    size."""
+    """[N, C, H, W] -> [N, C, *output_size], means of windows that cover the input evenly; None keeps one."""
 
     _n = 2
 
 
 class AdaptiveAvgPool3d(_AdaptiveAvgPoolNd):
-    """[N, C, D, H, W] -> [N, C, *output_size], means of windows that cover the input evenly; None keeps a
-    size."""
+    """[N, C, D, H, W] -> [N, C, *output_size], as AdaptiveAvgPool2d."""
 
     _n = 3
 

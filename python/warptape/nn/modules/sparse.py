@@ -15,7 +15,43 @@ from .module import Module
 __all__ = ["Embedding", "EmbeddingBag"]
 
 
-class Embedding(Module):
+class _Table(Module):
+    """What Embedding and EmbeddingBag share: weight [num_embeddings, embedding_dim] and how rows are read."""
+
+    num_embeddings: int
+    embedding_dim: int
+    padding_idx: int | None
+
+    def _make(self, weight: Tensor | None, trained: bool, device: Any, dtype: Any) -> None:
+        """Checks `padding_idx` and makes the weight, of the tensor that is given or with values drawn."""
+        shape = (self.num_embeddings, self.embedding_dim)
+        if self.padding_idx is not None:
+            if not -self.num_embeddings <= self.padding_idx < self.num_embeddings:
+                raise AssertionError("padding_idx must be within num_embeddings")
+            self.padding_idx %= self.num_embeddings
+        if weight is not None and tuple(weight.shape) != shape:
+            raise AssertionError("Shape of weight does not match num_embeddings and embedding_dim")
+        given = warptape.empty(shape, device=device, dtype=dtype) if weight is None else weight
+        self.weight = Parameter(given, requires_grad=trained)
+        if weight is None:
+            self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws new values; the padding row becomes zeros."""
+        init.normal_(self.weight)
+        if self.padding_idx is not None:
+            with warptape.no_grad():
+                self.weight[self.padding_idx].fill_(0)
+
+    def _options(self, *names: str) -> str:
+        """The named attributes that are not at their defaults, as text."""
+        usual = {"padding_idx": None, "max_norm": None, "norm_type": 2, "scale_grad_by_freq": False}
+        usual["sparse"] = False
+        shown = {name: getattr(self, name) for name in names}
+        return "".join(f", {name}={value}" for name, value in shown.items() if value != usual[name])
+
+
+class Embedding(_Table):
     """Indices [*] -> rows [*, embedding_dim] of weight [num_embeddings, embedding_dim], which starts
     normal(0, 1).
 
@@ -39,28 +75,10 @@ class Embedding(Module):
         dtype: Any = None,
     ) -> None:
         super().__init__()
-        if padding_idx is not None:
-            if not -num_embeddings <= padding_idx < num_embeddings:
-                raise AssertionError("Padding_idx must be within num_embeddings")
-            padding_idx %= num_embeddings
         self.num_embeddings, self.embedding_dim, self.padding_idx = num_embeddings, embedding_dim, padding_idx
         self.max_norm, self.norm_type = max_norm, norm_type
         self.scale_grad_by_freq, self.sparse = scale_grad_by_freq, sparse
-        if _weight is None:
-            empty = warptape.empty((num_embeddings, embedding_dim), device=device, dtype=dtype)
-            self.weight = Parameter(empty, requires_grad=not _freeze)
-            self.reset_parameters()
-        else:
-            if list(_weight.shape) != [num_embeddings, embedding_dim]:
-                raise AssertionError("Shape of weight does not match num_embeddings and embedding_dim")
-            self.weight = Parameter(_weight, requires_grad=not _freeze)
-
-    def reset_parameters(self) -> None:
-        """Draws new values; the padding row becomes zeros."""
-        init.normal_(self.weight)
-        if self.padding_idx is not None:
-            with warptape.no_grad():
-                self.weight[self.padding_idx].fill_(0)
+        self._make(_weight, not _freeze, device, dtype)
 
     def forward(self, input: Tensor) -> Tensor:
         return F.embedding(
@@ -74,18 +92,8 @@ class Embedding(Module):
         )
 
     def extra_repr(self) -> str:
-        text = f"{self.num_embeddings}, {self.embedding_dim}"
-        if self.padding_idx is not None:
-            text += f", padding_idx={self.padding_idx}"
-        if self.max_norm is not None:
-            text += f", max_norm={self.max_norm}"
-        if self.norm_type != 2:
-            text += f", norm_type={self.norm_type}"
-        if self.scale_grad_by_freq is not False:
-            text += f", scale_grad_by_freq={self.scale_grad_by_freq}"
-        if self.sparse is not False:
-            text += ", sparse=True"
-        return text
+        text = self._options("padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse")
+        return f"{self.num_embeddings}, {self.embedding_dim}{text}"
 
     @classmethod
     def from_pretrained(
@@ -98,8 +106,7 @@ class Embedding(Module):
         scale_grad_by_freq: bool = False,
         sparse: bool = False,
     ) -> Embedding:
-        """A table whose weight is `embeddings` [num_embeddings, embedding_dim], left untrained if
-        `freeze`."""
+        """A table of weight `embeddings` [num_embeddings, embedding_dim], left untrained if `freeze`."""
         if embeddings.dim() != 2:
             raise AssertionError("Embeddings parameter is expected to be 2-dimensional")
         rows, columns = embeddings.shape
@@ -116,7 +123,7 @@ class Embedding(Module):
         )
 
 
-class EmbeddingBag(Module):
+class EmbeddingBag(_Table):
     """Indices [B, L], or [n] in bags that start at `offsets` [B] -> [B, embedding_dim]: the sum, mean or max
     (`mode`) over each bag of rows of weight [num_embeddings, embedding_dim], which starts normal(0, 1).
 
@@ -140,24 +147,10 @@ class EmbeddingBag(Module):
         dtype: Any = None,
     ) -> None:
         super().__init__()
-        if padding_idx is not None:
-            if not -num_embeddings <= padding_idx < num_embeddings:
-                raise AssertionError("padding_idx must be within num_embeddings")
-            padding_idx %= num_embeddings
         self.num_embeddings, self.embedding_dim, self.padding_idx = num_embeddings, embedding_dim, padding_idx
         self.max_norm, self.norm_type, self.scale_grad_by_freq = max_norm, norm_type, scale_grad_by_freq
         self.mode, self.sparse, self.include_last_offset = mode, sparse, include_last_offset
-        if _weight is None:
-            self.weight = Parameter(
-                warptape.empty((num_embeddings, embedding_dim), device=device, dtype=dtype)
-            )
-            self.reset_parameters()
-        else:
-            if list(_weight.shape) != [num_embeddings, embedding_dim]:
-                raise AssertionError("Shape of weight does not match num_embeddings and embedding_dim")
-            self.weight = Parameter(_weight)
-
-    reset_parameters: Any = Embedding.reset_parameters
+        self._make(_weight, True, device, dtype)
 
     def forward(
         self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None
@@ -177,15 +170,8 @@ class EmbeddingBag(Module):
         )
 
     def extra_repr(self) -> str:
-        text = f"{self.num_embeddings}, {self.embedding_dim}"
-        if self.max_norm is not None:
-            text += f", max_norm={self.max_norm}"
-        if self.norm_type != 2:
-            text += f", norm_type={self.norm_type}"
-        if self.scale_grad_by_freq is not False:
-            text += f", scale_grad_by_freq={self.scale_grad_by_freq}"
-        text += f", mode={self.mode!r}"
-        return text if self.padding_idx is None else text + f", padding_idx={self.padding_idx}"
+        text = self._options("max_norm", "norm_type", "scale_grad_by_freq") + f", mode={self.mode!r}"
+        return f"{self.num_embeddings}, {self.embedding_dim}{text}{self._options('padding_idx')}"
 
     @classmethod
     def from_pretrained(
@@ -200,8 +186,7 @@ class EmbeddingBag(Module):
         include_last_offset: bool = False,
         padding_idx: int | None = None,
     ) -> EmbeddingBag:
-        """Bags over a table whose weight is `embeddings` [num_embeddings, embedding_dim], left untrained if
-        `freeze`."""
+        """Bags over the weight `embeddings` [num_embeddings, embedding_dim], left untrained if `freeze`."""
         if embeddings.dim() != 2:
             raise AssertionError("Embeddings parameter is expected to be 2-dimensional")
         rows, columns = embeddings.shape

@@ -252,8 +252,7 @@ class TransformerEncoder(Module):
 
 
 class TransformerDecoder(Module):
-    """`num_layers` copies of a layer, each of which sees the same memory, then `norm`; [T, N, E] -> the
-    same."""
+    """`num_layers` copies of a layer, which all see one memory, then `norm`; [T, N, E] -> the same."""
 
     def __init__(
         self, decoder_layer: TransformerDecoderLayer, num_layers: int, norm: Module | None = None

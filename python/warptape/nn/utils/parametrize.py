@@ -287,8 +287,7 @@ def type_before_parametrizations(module: Module) -> type:
 def transfer_parametrizations_and_params(
     from_module: Module, to_module: Module, tensor_name: str | None = None
 ) -> Module:
-    """Gives `to_module` the parametrizations of `from_module`, all or of one tensor, and what they start
-    from."""
+    """Gives `to_module` parametrizations of `from_module`, all or one tensor's, and their originals."""
     if not is_parametrized(from_module):
         return to_module
     names = list(from_module.parametrizations) if tensor_name is None else [tensor_name]

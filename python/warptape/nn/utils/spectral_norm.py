@@ -109,11 +109,7 @@ class _SaveVersion:
 
 
 def spectral_norm(
-    module: Any,
-    name: str = "weight",
-    n_power_iterations: int = 1,
-    eps: float = 1e-12,
-    dim: int | None = None,
+    module: Any, name: str = "weight", n_power_iterations: int = 1, eps: float = 1e-12, dim: int | None = None
 ) -> Any:
     """Divides the parameter `name`, as a matrix with `dim` first, by its largest singular value, estimated
     by `n_power_iterations` steps at each forward. `parametrizations.spectral_norm` starts better."""

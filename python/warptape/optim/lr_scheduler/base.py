@@ -10,14 +10,12 @@ import functools
 import types
 import warnings
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import warptape
+from warptape import Tensor
 
 from ..optimizer import Optimizer
-
-if TYPE_CHECKING:
-    from warptape import Tensor
 
 
 def _copied(value: float | Tensor) -> float | Tensor:

@@ -112,18 +112,14 @@ def _meets(send: Action) -> tuple[Action, Made]:
 
 
 def check_schedule(schedule: Sequence[Sequence[Action]], stages: int, micro_batches: int) -> None:
-    """Raises ScheduleError unless this schedule, with its transfers, runs to the end and does all there is
-    to do."""
+    """Raises ScheduleError unless the schedule, with its transfers, runs to the end and does it all."""
     check_complete(schedule, stages, micro_batches)
     check_transfers(schedule, stages)
     check_blocking(schedule, stages)
 
 
 def plan(
-    schedule: Sequence[Sequence[Action]],
-    stages: int,
-    micro_batches: int,
-    durations: Durations = EQUAL,
+    schedule: Sequence[Sequence[Action]], stages: int, micro_batches: int, durations: Durations = EQUAL
 ) -> tuple[Schedule, Timeline]:
     """Puts the transfers into a schedule of computations and checks the whole; returns it and its timeline.
 

@@ -154,13 +154,10 @@ class RowParallelLinear(SplitLayer, nn.Linear):
         return y if self.bias is None else y + self.bias.to(y.dtype)
 
 
-class ColumnParallelEmbedding(SplitLayer, nn.Embedding):
-    """Indices [*] -> [*, C / n]: each rank holds a part of every row, weight [V, C / n].
+class _SplitEmbedding(SplitLayer, nn.Embedding):
+    """What the split tables share; indices are replicated."""
 
-    With output_layouts Replicate() [*, C] is gathered.
-    """
-
-    split_size, split_dims = "embedding_dim", {"weight": 1}
+    _outputs: Shard | Replicate  # where the output lies by default
 
     def __init__(
         self,
@@ -169,19 +166,29 @@ class ColumnParallelEmbedding(SplitLayer, nn.Embedding):
         padding_idx: int | None = None,
         *,
         mesh: DeviceMesh,
-        output_layouts: Shard | Replicate = _LAST,
+        output_layouts: Shard | Replicate | None = None,
         device: Any = None,
         dtype: Any = None,
     ) -> None:
         super().__init__(num_embeddings, embedding_dim, padding_idx, device=device, dtype=dtype)
-        self._made("ColumnParallelEmbedding", mesh, Replicate(), output_layouts)
+        self._made(type(self).__name__, mesh, Replicate(), output_layouts or self._outputs)
+
+
+class ColumnParallelEmbedding(_SplitEmbedding):
+    """Indices [*] -> [*, C / n]: each rank holds a part of every row, weight [V, C / n].
+
+    With output_layouts Replicate() [*, C] is gathered.
+    """
+
+    split_size, split_dims = "embedding_dim", {"weight": 1}
+    _outputs = _LAST
 
     def forward(self, input: Tensor) -> Tensor:
         y = F.embedding(input, self.weight, self.padding_idx)
         return redistribute(y, Shard(-1), self.output_layouts, self.mesh)
 
 
-class VocabParallelEmbedding(SplitLayer, nn.Embedding):
+class VocabParallelEmbedding(_SplitEmbedding):
     """Indices [*] -> [*, C]: each rank holds rows of the table, weight [V / n, C].
 
     With output_layouts Shard(1) the rows [B, T / n, C] are left by parts of the sequence. Raises ValueError
@@ -189,20 +196,7 @@ class VocabParallelEmbedding(SplitLayer, nn.Embedding):
     """
 
     split_size, split_dims = "num_embeddings", {"weight": 0}
-
-    def __init__(
-        self,
-        num_embeddings: int,
-        embedding_dim: int,
-        padding_idx: int | None = None,
-        *,
-        mesh: DeviceMesh,
-        output_layouts: Shard | Replicate = _WHOLE,
-        device: Any = None,
-        dtype: Any = None,
-    ) -> None:
-        super().__init__(num_embeddings, embedding_dim, padding_idx, device=device, dtype=dtype)
-        self._made("VocabParallelEmbedding", mesh, Replicate(), output_layouts)
+    _outputs = _WHOLE
 
     def forward(self, input: Tensor) -> Tensor:
         rows = self.num_embeddings // self.mesh.size()

@@ -168,8 +168,7 @@ class ParallelParameter(Parameter):
         return self.full_shape, along, slices
 
     def sum_gradient(self) -> None:
-        """From now on the gradient is summed over the ranks: each uses the parameter for a part of the
-        work."""
+        """From now on the gradient is summed over the ranks: each uses the parameter for a part of it."""
         if self.gradient_is_summed:
             return
         group, trained = self.splits[0][0].get_group(), self.requires_grad

@@ -16,8 +16,7 @@ _ALL = Replicate()
 
 
 class _GatheredAlso(Function):
-    """What was gathered, again: for work that all ranks do alike, so that of its gradient each takes its
-    part."""
+    """What was gathered, again: for work that all ranks do alike, each takes its part of the gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, gathered: Tensor, dim: int, group: Any) -> Tensor:

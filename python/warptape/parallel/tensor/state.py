@@ -54,8 +54,7 @@ def parameter_layouts(model: nn.Module) -> dict[str, ParameterLayout]:
 
 
 def full_state_dict(model: nn.Module) -> OrderedDict[str, Tensor]:
-    """The state_dict that the unsplit model has, on every rank. Collective. Shared parameters stay one
-    tensor."""
+    """The unsplit model's state_dict, on every rank. Collective. Shared parameters stay one tensor."""
     split, gathered = _split(model), {}
     state: OrderedDict[str, Any] = model.state_dict()
     for name in list(state):

@@ -6,16 +6,15 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
+
+from warptape import Generator
 
 from ._iterators import _BaseDataLoaderIter, _SingleProcessDataLoaderIter
 from ._utils.collate import default_collate, default_convert
 from ._utils.worker import get_worker_info
 from .dataset import Dataset, IterableDataset
 from .sampler import BatchSampler, RandomSampler, Sampler, SequentialSampler
-
-if TYPE_CHECKING:
-    from warptape import Generator
 
 __all__ = ["DataLoader", "default_collate", "get_worker_info"]
 

@@ -7,12 +7,10 @@ import itertools
 import math
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import warptape
-
-if TYPE_CHECKING:
-    from warptape import Generator, Tensor
+from warptape import Generator, Tensor
 
 __all__ = [
     "ChainDataset",

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence, Sized
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import warptape
-
-if TYPE_CHECKING:
-    from warptape import Generator
+from warptape import Generator
 
 __all__ = [
     "BatchSampler",

@@ -124,30 +124,14 @@ def _collate_arrays(batch: Sequence[np.ndarray], *, collate_fn_map: CollateMap |
     return warptape.as_tensor(np.stack(batch))
 
 
-def _collate_numpy_scalars(batch: Sequence[Any], *, collate_fn_map: CollateMap | None = None) -> Any:
-    return warptape.as_tensor(np.array(batch))
-
-
-def _collate_floats(batch: Sequence[float], *, collate_fn_map: CollateMap | None = None) -> Any:
-    return warptape.tensor(list(batch), dtype=warptape.float64)
-
-
-def _collate_ints(batch: Sequence[int], *, collate_fn_map: CollateMap | None = None) -> Any:
-    return warptape.tensor(list(batch))
-
-
-def _collate_text(batch: Sequence[Any], *, collate_fn_map: CollateMap | None = None) -> Any:
-    return batch
-
-
 # Tensor is not here: its class does not exist yet when this module is imported. See default_collate.
 _plain_types: CollateMap = {
     np.ndarray: _collate_arrays,
-    (np.bool_, np.number): _collate_numpy_scalars,
-    float: _collate_floats,
-    int: _collate_ints,
-    str: _collate_text,
-    bytes: _collate_text,
+    (np.bool_, np.number): lambda batch, **_: warptape.as_tensor(np.array(batch)),
+    float: lambda batch, **_: warptape.tensor(list(batch), dtype=warptape.float64),
+    int: lambda batch, **_: warptape.tensor(list(batch)),
+    str: lambda batch, **_: batch,
+    bytes: lambda batch, **_: batch,
 }
 
 

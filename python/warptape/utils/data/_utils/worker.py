@@ -10,8 +10,7 @@ __all__ = ["WorkerInfo", "get_worker_info"]
 
 @dataclasses.dataclass(frozen=True)
 class WorkerInfo:
-    """This worker process of a DataLoader: its number, how many there are, its seed and its copy of the
-    dataset."""
+    """This worker process of a DataLoader: its number, of how many, its seed and copy of the dataset."""
 
     id: int
     num_workers: int
