@@ -10,6 +10,7 @@ from typing import Any
 from .. import _C
 from .._C import clear_autocast_cache
 from ..autograd.grad_mode import _Mode
+from ..utils._pytree import tree_map_only
 
 __all__ = [
     "autocast",
@@ -147,15 +148,11 @@ class autocast(_Mode):
 
 
 def _cast(value: Any, device_type: str, dtype: Any) -> Any:
-    if isinstance(value, _C.TensorBase):
-        fits = value.is_floating_point() and value.dtype != _C.float64 and value.device.type == device_type
-        return value.to(dtype) if fits else value
-    if isinstance(value, dict):
-        return {_cast(k, device_type, dtype): _cast(v, device_type, dtype) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        items = [_cast(v, device_type, dtype) for v in value]
-        return type(value)(items)
-    return value
+    def cast(t: Any) -> Any:
+        fits = t.is_floating_point() and t.dtype != _C.float64 and t.device.type == device_type
+        return t.to(dtype) if fits else t
+
+    return tree_map_only(_C.TensorBase, cast, value)
 
 
 def custom_fwd(

@@ -11,7 +11,7 @@ from . import graph
 from .anomaly_mode import detect_anomaly, set_detect_anomaly
 from .function import Function
 from .grad_mode import enable_grad, inference_mode, no_grad, set_grad_enabled
-from .gradcheck import GradcheckError, gradcheck, gradgradcheck
+from .gradcheck import GradcheckError, _as_tuple, gradcheck, gradgradcheck
 
 if TYPE_CHECKING:
     from .. import Tensor
@@ -50,10 +50,6 @@ class Variable:
 
     def __new__(cls, data: Tensor, requires_grad: bool = False) -> Any:  # noqa: D102
         return data.detach().requires_grad_(requires_grad)
-
-
-def _as_tuple(value: Any) -> tuple[Any, ...]:
-    return tuple(value) if isinstance(value, tuple | list) else (value,)
 
 
 def _gradients(outputs: tuple[Any, ...], given: Any, op: str) -> tuple[Any, ...]:

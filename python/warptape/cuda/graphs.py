@@ -12,6 +12,7 @@ from typing import Any
 
 import warptape
 
+from ..utils._pytree import tree_leaves, tree_map_only
 from ._device import _cuda, synchronize
 from .memory import empty_cache
 from .streams import Stream, StreamContext
@@ -128,24 +129,7 @@ class graph:
 
 
 def _tensors(value: Any) -> list[Any]:
-    if isinstance(value, warptape.Tensor):
-        return [value]
-    if isinstance(value, dict):
-        value = list(value.values())
-    return [t for v in value for t in _tensors(v)] if isinstance(value, list | tuple) else []
-
-
-def _refill(value: Any, tensors: Any) -> Any:
-    """`value` with its tensors replaced in order."""
-    if isinstance(value, warptape.Tensor):
-        return next(tensors)
-    if isinstance(value, dict):
-        return {k: _refill(v, tensors) for k, v in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_refill(v, tensors) for v in value))
-    if isinstance(value, list | tuple):
-        return type(value)(_refill(v, tensors) for v in value)
-    return value
+    return [t for t in tree_leaves(value) if isinstance(t, warptape.Tensor)]
 
 
 class _Captured:
@@ -220,8 +204,8 @@ class _Captured:
                 raise ValueError(
                     f"this callable was captured with {len(captured.inputs)} tensors, got {len(found)}"
                 )
-            outputs = Graphed.apply(*found, *captured.parameters)
-            return _refill(captured.outputs, iter(outputs))
+            outputs = iter(Graphed.apply(*found, *captured.parameters))
+            return tree_map_only(warptape.Tensor, lambda _: next(outputs), captured.outputs)
 
         return call
 

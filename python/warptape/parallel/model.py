@@ -16,6 +16,7 @@ from ..distributed.optim import ZeroRedundancyOptimizer
 from ..nn.modules._state import _IncompatibleKeys
 from ..nn.parallel import DistributedDataParallel
 from ..optim import Optimizer
+from ..utils._pytree import tree_leaves
 from .pipeline import PipelineSchedule, rng
 from .pipeline.partition import chunk_batch
 from .tensor import split_randomness
@@ -199,7 +200,8 @@ class ParallelModel(nn.Module):
         named = (("input", args), ("keyword arguments", kwargs), ("target", target))
         try:
             parts = [chunk_batch(value, n, what) for what, value in named]
-            rows = max(_rows_of((args, kwargs, target)), default=0)
+            tensors = [t for t in tree_leaves((args, kwargs, target)) if isinstance(t, Tensor)]
+            rows = max((int(t.shape[0]) if t.ndim else 0 for t in tensors), default=0)
         except ValueError as error:
             problem = str(error)
         if "dp" in self._axes and (problem or rows != self._rows):
@@ -250,12 +252,3 @@ class ParallelModel(nn.Module):
         if "dp" in self._axes:
             all_reduce(total, ReduceOp.AVG, self._axes["dp"].get_group())
         return total
-
-
-def _rows_of(values: Any) -> Iterator[int]:
-    """Sizes of dim 0 of the tensors in nested values."""
-    if isinstance(values, Tensor):
-        yield int(values.shape[0]) if values.ndim else 0
-    elif isinstance(values, list | tuple | dict):
-        for value in values.values() if isinstance(values, dict) else values:
-            yield from _rows_of(value)

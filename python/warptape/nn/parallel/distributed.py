@@ -15,6 +15,7 @@ from ..._C import _distributed as _C
 from ...distributed import all_gather_object
 from ...distributed._state import resolve
 from ...distributed.algorithms.ddp_comm_hooks import default_hooks
+from ...utils._pytree import tree_map_only
 from ..modules.module import Module
 
 __all__ = ["DistributedDataParallel"]
@@ -39,16 +40,6 @@ def _tensors_in(value: Any) -> Iterator[Tensor]:
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for field in dataclasses.fields(value):
             yield from _tensors_in(getattr(value, field.name))
-
-
-def _moved(value: Any, device: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.to(device)
-    if isinstance(value, dict):
-        return {key: _moved(each, device) for key, each in value.items()}
-    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
-        return type(value)(_moved(each, device) for each in value)
-    return value
 
 
 class DistributedDataParallel(Module):
@@ -204,7 +195,8 @@ class DistributedDataParallel(Module):
         if self.require_forward_param_sync and self.broadcast_buffers and self._buffers_to_send:
             self._broadcast(self._buffers_to_send)
         if self.device_ids:
-            inputs, kwargs = _moved(inputs, self.device_ids[0]), _moved(kwargs, self.device_ids[0])
+            device = self.device_ids[0]
+            inputs, kwargs = tree_map_only(Tensor, lambda t: t.to(device), (inputs, kwargs))
         output = self.module(*inputs, **kwargs)
         self.require_forward_param_sync = reduces
         if not reduces:

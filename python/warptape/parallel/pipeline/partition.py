@@ -12,6 +12,7 @@ import warptape
 from ... import nn
 from ..._tensor import Tensor
 from ...distributed import broadcast_object_list, get_rank, get_world_size
+from ...utils._pytree import tree_map
 from .stage import PipelineStage, as_tuple
 
 
@@ -211,10 +212,6 @@ def chunk_batch(values: Any, n: int, what: str) -> list[Any]:
 
 def describe(values: Any) -> Any:
     """Shapes and dtypes of the tensors in nested values; of what is no tensor, its type."""
-    if isinstance(values, Tensor):
-        return tuple(values.shape), str(values.dtype)
-    if isinstance(values, dict):
-        return {key: describe(value) for key, value in values.items()}
-    if isinstance(values, list | tuple):
-        return [describe(value) for value in values]
-    return type(values).__name__
+    return tree_map(
+        lambda v: (tuple(v.shape), str(v.dtype)) if isinstance(v, Tensor) else type(v).__name__, values
+    )

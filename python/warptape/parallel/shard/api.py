@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 import warptape
@@ -11,6 +11,7 @@ from ... import nn
 from ..._tensor import Tensor
 from ...distributed import DeviceMesh, init_device_mesh
 from ...nn.parallel.distributed import _tensors_in
+from ...utils._pytree import tree_map_only
 from ..tensor.placement import ParallelParameter, Replicate, Shard, axis_of, check_mesh, place_again
 from .group import Entry, MixedPrecisionPolicy, ParameterGroup
 from .progress import Progress
@@ -66,7 +67,7 @@ class _Sharding:
         self.progress.enter(self.group, self.ahead_forward)
         dtype = self.policy.param_dtype
         if dtype is not None and self.policy.cast_forward_inputs:
-            args, kwargs = _mapped((args, kwargs), lambda t: _cast(t, dtype))
+            args, kwargs = _cast((args, kwargs), dtype)
         frozen = self.group.trained() < len(self.group.entries)
         if frozen and warptape.is_grad_enabled() and not self.progress.backward:
             args, kwargs = self.watched(args, kwargs)
@@ -91,7 +92,7 @@ class _Sharding:
             seen.register_hook(tell)
             return seen
 
-        return _mapped((args, kwargs), view)
+        return tree_map_only(Tensor, view, (args, kwargs))
 
     def after(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
         progress, dtype = self.progress, self.policy.output_dtype
@@ -100,7 +101,7 @@ class _Sharding:
         again = progress.backward
         progress.leave(self.group)
         if dtype is not None:
-            output = _mapped(output, lambda t: _cast(t, dtype))
+            output = _cast(output, dtype)
         if warptape.is_grad_enabled() and not again:
             for t in _tensors_in(output):
                 if t.requires_grad and not t.is_leaf:
@@ -192,21 +193,9 @@ def _shardings(module: nn.Module) -> list[_Sharding]:
     return [m._sharding for m in module.modules() if isinstance(m, FSDPModule)]
 
 
-def _cast(t: Tensor, dtype: Any) -> Tensor:
-    return t.to(dtype) if t.is_floating_point() else t
-
-
-def _mapped(value: Any, fn: Callable[[Tensor], Tensor]) -> Any:
-    """The same with all tensors in lists, tuples and dicts replaced."""
-    if isinstance(value, Tensor):
-        return fn(value)
-    if isinstance(value, dict):
-        return {key: _mapped(each, fn) for key, each in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_mapped(each, fn) for each in value))
-    if isinstance(value, list | tuple):
-        return type(value)(_mapped(each, fn) for each in value)
-    return value
+def _cast(value: Any, dtype: Any) -> Any:
+    """The same with all floating tensors in lists, tuples and dicts cast."""
+    return tree_map_only(Tensor, lambda t: t.to(dtype) if t.is_floating_point() else t, value)
 
 
 # ---- fully_shard ----

@@ -15,6 +15,7 @@ from warptape.distributed import simulate
 from ... import nn
 from ..._tensor import Tensor
 from ...distributed.simulation import RankFailed
+from ...utils._pytree import tree_map_only
 from . import causes
 from .compare import Compared, compare, compare_calls
 from .layout import Layout
@@ -96,9 +97,7 @@ def verify(
 
 
 def _converted(value: Any, dtype: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.to(dtype) if value.is_floating_point() else value
-    return type(value)(_converted(v, dtype) for v in value) if isinstance(value, tuple | list) else value
+    return tree_map_only(Tensor, lambda t: t.to(dtype) if t.is_floating_point() else t, value)
 
 
 class _Comparison:

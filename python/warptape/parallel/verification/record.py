@@ -123,7 +123,7 @@ def run(
         result = layout.apply(model, mesh) or model
         copies, at = layout.copies, layout.copy_of(get_rank())
         if copies > 1:
-            inputs, target = (_part(x, copies, at) for x in (inputs, target))
+            inputs, target = tree_map_only(Tensor, lambda t: t.chunk(copies)[at], (inputs, target))
             around = part_of_batch(at, copies)
         loss_fn = layout.loss_fn(mesh) if layout.loss_fn else loss_fn
     recorder, trained = Recorder(seen), {}
@@ -145,12 +145,6 @@ def run(
         raise
     seen.gradients = {name: _whole_gradient(p) for name, p in trained.items()}
     return seen
-
-
-def _part(value: Any, n: int, at: int) -> Any:
-    if isinstance(value, Tensor):
-        return value.chunk(n)[at]
-    return type(value)(_part(v, n, at) for v in value) if isinstance(value, tuple | list) else value
 
 
 def _step(
