@@ -6,6 +6,7 @@ their ops, gradients included.
 
 from __future__ import annotations
 
+from functools import partialmethod
 from typing import Any
 
 import warptape
@@ -112,21 +113,13 @@ class SparseTensor:
         values = self._value.to(*args, **kwargs)
         return self._with(values, self._index.to(values.device))
 
-    def cpu(self) -> SparseTensor:
-        """In host memory."""
-        return self.to("cpu")
-
     def cuda(self, device: Any = None) -> SparseTensor:
         """On a GPU."""
         return self.to("cuda" if device is None else device)
 
-    def float(self) -> SparseTensor:
-        """With float32 values."""
-        return self.to(_C.float32)
-
-    def double(self) -> SparseTensor:
-        """With float64 values."""
-        return self.to(_C.float64)
+    cpu = partialmethod(to, "cpu")
+    float = partialmethod(to, _C.float32)
+    double = partialmethod(to, _C.float64)
 
     def is_floating_point(self) -> bool:
         """Whether the values are of a floating dtype."""

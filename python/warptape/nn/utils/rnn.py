@@ -6,6 +6,7 @@ A packed batch holds the rows of all sequences step after step, longest sequence
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partialmethod
 from typing import Any, NamedTuple
 
 import warptape
@@ -86,37 +87,14 @@ class PackedSequence(_Packed):
         """Whether the data is on a CUDA device."""
         return self.data.is_cuda
 
-    def double(self) -> PackedSequence:
-        """As float64."""
-        return self.to(warptape.float64)
-
-    def float(self) -> PackedSequence:
-        """As float32."""
-        return self.to(warptape.float32)
-
-    def half(self) -> PackedSequence:
-        """As float16."""
-        return self.to(warptape.float16)
-
-    def long(self) -> PackedSequence:
-        """As int64."""
-        return self.to(warptape.int64)
-
-    def int(self) -> PackedSequence:
-        """As int32."""
-        return self.to(warptape.int32)
-
-    def short(self) -> PackedSequence:
-        """As int16."""
-        return self.to(warptape.int16)
-
-    def char(self) -> PackedSequence:
-        """As int8."""
-        return self.to(warptape.int8)
-
-    def byte(self) -> PackedSequence:
-        """As uint8."""
-        return self.to(warptape.uint8)
+    double = partialmethod(to, warptape.float64)
+    float = partialmethod(to, warptape.float32)
+    half = partialmethod(to, warptape.float16)
+    long = partialmethod(to, warptape.int64)
+    int = partialmethod(to, warptape.int32)
+    short = partialmethod(to, warptape.int16)
+    char = partialmethod(to, warptape.int8)
+    byte = partialmethod(to, warptape.uint8)
 
 
 def invert_permutation(permutation: Tensor | None) -> Tensor | None:

@@ -14,6 +14,7 @@ from ... import nn
 from ..._tensor import Tensor
 from ...nn.parallel import DistributedDataParallel
 from ...nn.parallel.distributed import _tensors_in
+from ...utils._pytree import tree_map_only
 from ..pipeline.rng import part_of_batch
 from ..pipeline.runtime import PipelineSchedule
 from ..tensor.layers import ColumnParallelLinear
