@@ -140,16 +140,11 @@ def to_dlpack(
         raise TypeError("stream must be ``int`` or ``none``")
     if dl_device is not None and tuple(dl_device) != tuple(dlpack_device(t)):
         raise BufferError(f"__dlpack__: the data is on {t.device}; move it there with .to() first")
-    if t.is_cuda:
-        if copy:
-            t = t.clone()
-        if stream != -1:
-            _wait_for_current(t, stream)
-    else:
-        if stream not in (None, -1):
-            raise AssertionError("stream should be None on cpu.")
-        if copy:
-            t = t.clone()
+    if not t.is_cuda and stream not in (None, -1):
+        raise AssertionError("stream should be None on cpu.")
+    t = t.clone() if copy else t
+    if t.is_cuda and stream != -1:
+        _wait_for_current(t, stream)
     return _C._to_dlpack(t)
 
 

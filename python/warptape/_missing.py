@@ -137,10 +137,6 @@ def _imports_from(frame: FrameType) -> bool:
     return frame.f_lasti >= 0 and frame.f_code.co_code[frame.f_lasti] == _IMPORT_FROM
 
 
-def _is_package(module: str) -> bool:
-    return hasattr(sys.modules[module], "__path__")
-
-
 def lookup(owner: str, **computed: Callable[[], Any]) -> Callable[[str], Any]:
     """The `__getattr__` of a module: imports its submodules on first use and says what is missing.
 
@@ -151,7 +147,9 @@ def lookup(owner: str, **computed: Callable[[], Any]) -> Callable[[str], Any]:
         if name in computed:
             return computed[name]()
         module = module_name(f"{owner.removeprefix('warptape')}.{name}".lstrip("."))
-        if not name.startswith("__") and (module != f"{owner}.{name}" or _is_package(owner)):
+        if not name.startswith("__") and (
+            module != f"{owner}.{name}" or hasattr(sys.modules[owner], "__path__")
+        ):
             if importlib.util.find_spec(module) is not None:
                 return importlib.import_module(module)
         if not name.startswith("__") and _imports_from(sys._getframe(1)):

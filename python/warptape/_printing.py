@@ -52,10 +52,7 @@ class _Formatter:
         self.integral = all(v == math.ceil(v) for v in finite)
         if nonzero:
             low, high = min(nonzero), max(nonzero)
-            if self.integral:
-                self.scientific = high / low > 1000.0 or high > 1e8
-            else:
-                self.scientific = high / low > 1000.0 or high > 1e8 or low < 1e-4
+            self.scientific = high / low > 1000.0 or high > 1e8 or (low < 1e-4 and not self.integral)
         if _options["sci_mode"] is not None:
             self.scientific = _options["sci_mode"]
         if self.integral and not self.scientific:

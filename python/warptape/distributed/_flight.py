@@ -83,12 +83,6 @@ def _field(raw: Any, name: str, kind: type, where: str) -> Any:
     return _text(value) if isinstance(value, str) else value
 
 
-def _integers(value: list[Any], name: str, where: str) -> list[int]:
-    if not all(isinstance(each, int) for each in value):
-        raise FlightError(f"{where}: not a flight record: expected integers in {name!r}")
-    return value
-
-
 def _read_call(raw: Any, where: str) -> Call:
     fields = {
         name: _field(raw, name, kind, where)
@@ -115,10 +109,9 @@ def read_dump(path: Path) -> Dump:
     version = _field(raw, "version", int, where)
     if version != VERSION:
         raise FlightError(f"{where}: a flight record of version {version}; this reads version {VERSION}")
-    groups = {
-        _text(name): _integers(ranks if isinstance(ranks, list) else [None], "groups", where)
-        for name, ranks in _field(raw, "groups", dict, where).items()
-    }
+    groups = {_text(name): ranks for name, ranks in _field(raw, "groups", dict, where).items()}
+    if not all(isinstance(r, list) and all(isinstance(each, int) for each in r) for r in groups.values()):
+        raise FlightError(f"{where}: not a flight record: expected integers in 'groups'")
     fields = {
         name: _field(raw, name, kind, where)
         for kind, names in [

@@ -16,12 +16,6 @@ from ._store import FileStore, TCPStore, _here, unix_name
 _joined: Counter[str] = Counter()  # how often this process has, by job
 
 
-def _unix_store(name: str, rank: int, timeout: timedelta) -> Any:
-    endpoint = _C.Endpoint(unix_name=name)
-    server = _C.StoreServer(endpoint) if rank == 0 else None
-    return _C.ServedStore(endpoint, timeout, server, rank)
-
-
 def _tcp_store(host: str, port: int, secret: str | None, rank: int, timeout: timedelta) -> Any:
     return TCPStore(host, port, is_master=rank == 0, timeout=timeout, secret=secret)
 
@@ -37,7 +31,9 @@ def _from_environment(rank: int, world_size: int, timeout: timedelta) -> tuple[i
     if env.rendezvous == "unix":
         # Whoever joins again after leaving must not meet the store of the first time.
         name = f"{env.socket_name()}/{_joined[env.job]}".removeprefix("\0")
-        store = _unix_store(name, env.rank, timeout)
+        endpoint = _C.Endpoint(unix_name=name)
+        server = _C.StoreServer(endpoint) if env.rank == 0 else None
+        store = _C.ServedStore(endpoint, timeout, server, env.rank)
     elif env.agent_store is not None:
         store = _agent_store(env, timeout)
     else:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Any
 
 import warptape
@@ -101,14 +102,12 @@ class AveragedModel(Module):
         """The averaged model's."""
         return self.module(*args, **kwargs)
 
-    def _averaged(self, model: Module) -> list[tuple[Any, Any]]:
-        pairs = list(zip(self.module.parameters(), model.parameters()))
-        return pairs + (list(zip(self.module.buffers(), model.buffers())) if self.use_buffers else [])
-
     def update_parameters(self, model: Module) -> None:
         """Takes the model's present parameters into the averages."""
         with warptape.no_grad():
-            pairs = [(a, p.detach().to(a.device)) for a, p in self._averaged(model)]
+            kinds = (Module.parameters, Module.buffers) if self.use_buffers else (Module.parameters,)
+            both = chain(*(zip(of(self.module), of(model)) for of in kinds))
+            pairs = [(a, p.detach().to(a.device)) for a, p in both]
             floating = [(a, p) for a, p in pairs if a.is_floating_point()]
             if self.n_averaged == 0:
                 for a, p in pairs:

@@ -8,8 +8,8 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from ...multiprocessing._lifetime import die_with_parent
 from ..elastic.multiprocessing.errors import ProcessFailure
@@ -152,15 +152,12 @@ class WorkerGroup:
             self._guard.watch(worker.pid)
             self._workers.append(worker)
             output.handed_over()
-            self._loop.watch(worker.pidfd, self._on_exit(worker))
+            self._loop.watch(worker.pidfd, partial(self._look, worker))
 
-    def _on_exit(self, worker: Worker) -> Callable[[], None]:
-        def look() -> None:
-            worker.look()
-            if worker.exitcode is not None:
-                self._loop.unwatch(worker.pidfd)
-
-        return look
+    def _look(self, worker: Worker) -> None:
+        worker.look()
+        if worker.exitcode is not None:
+            self._loop.unwatch(worker.pidfd)
 
     @property
     def ended(self) -> bool:
@@ -194,18 +191,15 @@ class WorkerGroup:
         """After all ranks ended: end what they left running, close files, free process ids."""
         for worker in self._workers:
             worker.reap()
-        self._until_helpers_are_gone()
+        end = time.monotonic() + _HELPERS_PATIENCE
+        while not all(worker.group_empty() for worker in self._workers) and time.monotonic() < end:
+            time.sleep(0.005)
         for worker in self._workers:
             if not worker.group_empty():
                 worker.signal_group(signal.SIGKILL)
             self._guard.forget(worker.pid)
             worker.output.close()
         self._workers.clear()
-
-    def _until_helpers_are_gone(self) -> None:
-        end = time.monotonic() + _HELPERS_PATIENCE
-        while not all(worker.group_empty() for worker in self._workers) and time.monotonic() < end:
-            time.sleep(0.005)
 
     def failures(self) -> list[ProcessFailure]:
         """What went wrong, without the ranks that ended only because they were told to. Before `bury`."""

@@ -13,10 +13,6 @@ from ..parameter import Parameter
 Self = TypeVar("Self", bound="CastMixin")
 
 
-def _is_float(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
-
-
 class CastMixin:
     """The part of Module that converts its tensors in place; every method returns the module itself."""
 
@@ -57,7 +53,7 @@ class CastMixin:
                 options["memory_format"] = memory_format
             if device is not None:
                 options["device"] = device
-            if dtype is not None and _is_float(tensor):
+            if dtype is not None and (tensor.is_floating_point() or tensor.is_complex()):
                 options["dtype"] = dtype
             return tensor.to(**options)
 
@@ -138,9 +134,5 @@ def _parse_to(*args: Any, **kwargs: Any) -> tuple[Any, Any, bool, Any]:
         raise TypeError(
             f"nn.Module.to only accepts floating point or complex dtypes, but got desired dtype={dtype}"
         )
-    return (
-        (None if device is None else warptape.device(device)),
-        dtype,
-        non_blocking,
-        kwargs.get("memory_format"),
-    )
+    device = None if device is None else warptape.device(device)
+    return device, dtype, non_blocking, kwargs.get("memory_format")

@@ -72,15 +72,10 @@ class MultiheadAttention(Module):
             add(name, add_bias_kv, 1, 1, embed_dim)
         self._reset_parameters()
 
-    def _weights(self) -> Any:
-        if self._qkv_same_embed_dim:
-            return self.in_proj_weight
-        return self.q_proj_weight, self.k_proj_weight, self.v_proj_weight
-
     def _reset_parameters(self) -> None:
-        weights = self._weights()
-        for weight in weights if isinstance(weights, tuple) else (weights,):
-            init.xavier_uniform_(weight)
+        for weight in (self.in_proj_weight, self.q_proj_weight, self.k_proj_weight, self.v_proj_weight):
+            if weight is not None:
+                init.xavier_uniform_(weight)
         if self.in_proj_bias is not None:
             init.zeros_(self.in_proj_bias)
             init.zeros_(self.out_proj.bias)

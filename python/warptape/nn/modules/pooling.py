@@ -298,12 +298,8 @@ class _LPPoolNd(Module):
         self, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False
     ) -> None:
         super().__init__()
-        self.norm_type, self.kernel_size, self.stride, self.ceil_mode = (
-            norm_type,
-            kernel_size,
-            stride,
-            ceil_mode,
-        )
+        self.norm_type, self.kernel_size = norm_type, kernel_size
+        self.stride, self.ceil_mode = stride, ceil_mode
 
     def forward(self, input: Tensor) -> Tensor:
         sizes = (float(self.norm_type), self.kernel_size, self.stride, self.ceil_mode)

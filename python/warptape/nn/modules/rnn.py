@@ -72,11 +72,8 @@ class RNNBase(Module):
         for name, (value, kind) in typed.items():
             if not isinstance(value, kind):
                 raise TypeError(f"{name} should be of type {kind.__name__}, got: {type(value).__name__}")
-        for name, size in (
-            ("input_size", input_size),
-            ("hidden_size", hidden_size),
-            ("num_layers", num_layers),
-        ):
+        sizes = {"input_size": input_size, "hidden_size": hidden_size, "num_layers": num_layers}
+        for name, size in sizes.items():
             if size <= 0:
                 raise ValueError(f"{name} must be greater than zero, got {size}")
         if proj_size < 0:
@@ -305,12 +302,8 @@ class RNNCellBase(Module):
         gates = num_chunks * hidden_size
         shapes = {"weight_ih": (gates, input_size), "weight_hh": (gates, hidden_size)}
         for name, shape in (shapes | {"bias_ih": (gates,), "bias_hh": (gates,)}).items():
-            own = (
-                Parameter(warptape.empty(shape, device=device, dtype=dtype))
-                if bias or len(shape) == 2
-                else None
-            )
-            self.register_parameter(name, own)
+            own = warptape.empty(shape, device=device, dtype=dtype) if bias or len(shape) == 2 else None
+            self.register_parameter(name, None if own is None else Parameter(own))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -372,26 +365,29 @@ class RNNCell(RNNCellBase):
         return self._step(_NONLINEARITIES[self.nonlinearity], input, None if hx is None else [hx])[0]
 
 
-class LSTMCell(RNNCellBase):
-    """One step of LSTM: input [B, I] and the pair hx (h, c), [B, H] each (zeros), to (h', c')."""
+class _GatedCell(RNNCellBase):
+    _mode: str
 
     def __init__(
         self, input_size: int, hidden_size: int, bias: bool = True, device: Any = None, dtype: Any = None
     ) -> None:
-        super().__init__(input_size, hidden_size, bias, 4, device, dtype)
+        super().__init__(input_size, hidden_size, bias, _GATES[self._mode], device, dtype)
+
+
+class LSTMCell(_GatedCell):
+    """One step of LSTM: input [B, I] and the pair hx (h, c), [B, H] each (zeros), to (h', c')."""
+
+    _mode = "LSTM"
 
     def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
         h, c = self._step("LSTM", input, None if hx is None else [*hx])
         return h, c
 
 
-class GRUCell(RNNCellBase):
+class GRUCell(_GatedCell):
     """One step of GRU: input [B, I] and hx [B, H] (zeros) to h' [B, H]."""
 
-    def __init__(
-        self, input_size: int, hidden_size: int, bias: bool = True, device: Any = None, dtype: Any = None
-    ) -> None:
-        super().__init__(input_size, hidden_size, bias, 3, device, dtype)
+    _mode = "GRU"
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
         return self._step("GRU", input, None if hx is None else [hx])[0]

@@ -59,16 +59,11 @@ class DistributedSampler(Sampler[int]):
             rank = int(_process_group().get_rank())
         if not 0 <= rank < num_replicas:
             raise ValueError(f"Invalid rank {rank}, rank should be in the interval [0, {num_replicas - 1}]")
-        self.dataset = dataset
-        self.num_replicas = num_replicas
-        self.rank = rank
-        self.epoch = 0
-        self.drop_last = drop_last
+        self.dataset, self.num_replicas, self.rank = dataset, num_replicas, rank
+        self.epoch, self.drop_last, self.shuffle, self.seed = 0, drop_last, shuffle, seed
         length = len(dataset)  # type: ignore[arg-type]
         self.num_samples = length // num_replicas if drop_last else math.ceil(length / num_replicas)
         self.total_size = self.num_samples * num_replicas
-        self.shuffle = shuffle
-        self.seed = seed
 
     def __iter__(self) -> Iterator[int]:
         length = len(self.dataset)  # type: ignore[arg-type]

@@ -103,6 +103,12 @@ class SummaryWriter:
             event.step = int(step)
         self._file(folder).add_event(event)
 
+    def _add_number(self, tag: str, value: Any, *where: Any) -> None:
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        number = float(_array(value).reshape(()))
+        self._add(Summary(value=[Summary.Value(tag=tag, simple_value=number)]), *where)
+
     def add_scalar(
         self,
         tag: str,
@@ -113,10 +119,7 @@ class SummaryWriter:
         double_precision: bool = False,
     ) -> None:
         """One number: a Python number, or a tensor or array of one element."""
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
-        value = float(_array(scalar_value).reshape(()))
-        self._add(Summary(value=[Summary.Value(tag=tag, simple_value=value)]), global_step, walltime)
+        self._add_number(tag, scalar_value, global_step, walltime)
 
     def add_scalars(
         self,
@@ -126,12 +129,8 @@ class SummaryWriter:
         walltime: float | None = None,
     ) -> None:
         """Several numbers in one picture: each gets a folder of its own, as in PyTorch."""
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
         for tag, value in tag_scalar_dict.items():
-            number = float(_array(value).reshape(()))
-            summary = Summary(value=[Summary.Value(tag=main_tag, simple_value=number)])
-            self._add(summary, global_step, walltime, f"{main_tag.replace('/', '_')}_{tag}")
+            self._add_number(main_tag, value, global_step, walltime, f"{main_tag.replace('/', '_')}_{tag}")
 
     def add_histogram(
         self,
@@ -254,11 +253,8 @@ class SummaryWriter:
 
         folder = run_name or str(time.time())
         self._add(hparams.hparams_pb(dict(hparam_dict)), None, None, folder)
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
         for tag, value in metric_dict.items():
-            summary = Summary(value=[Summary.Value(tag=tag, simple_value=float(_array(value).reshape(())))])
-            self._add(summary, global_step, None, folder)
+            self._add_number(tag, value, global_step, None, folder)
 
     def add_graph(
         self, model: Any, input_to_model: Any = None, verbose: bool = False, use_strict_trace: bool = True
