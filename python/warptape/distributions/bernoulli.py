@@ -31,9 +31,7 @@ class Bernoulli(ProbsOrLogits, ExponentialFamily):
         mode = (self.probs >= 0.5).to(self.probs.dtype)
         return mode.masked_fill(self.probs == 0.5, math.nan)
 
-    @property
-    def variance(self) -> Any:
-        return self.probs * (1 - self.probs)
+    variance = property(lambda self: self.probs * (1 - self.probs))
 
     def sample(self, sample_shape: Any = ()) -> Any:
         with warptape.no_grad():

@@ -34,17 +34,9 @@ class Beta(ExponentialFamily):
         """Beta."""
         return self._dirichlet.concentration[..., 1]
 
-    @property
-    def mean(self) -> Any:
-        return self._dirichlet.mean[..., 0]
-
-    @property
-    def mode(self) -> Any:
-        return self._dirichlet.mode[..., 0]
-
-    @property
-    def variance(self) -> Any:
-        return self._dirichlet.variance[..., 0]
+    mean = property(lambda self: self._dirichlet.mean[..., 0])
+    mode = property(lambda self: self._dirichlet.mode[..., 0])
+    variance = property(lambda self: self._dirichlet.variance[..., 0])
 
     def rsample(self, sample_shape: Any = ()) -> Any:
         return self._dirichlet.rsample(sample_shape).select(-1, 0)

@@ -24,21 +24,10 @@ class Binomial(ProbsOrLogits):
         self.total_count = count.to(self._param.dtype)
         super().__init__(self.total_count.shape, validate_args=validate_args)
 
-    @property
-    def support(self) -> Any:
-        return constraints.integer_interval(0, self.total_count)
-
-    @property
-    def mean(self) -> Any:
-        return self.total_count * self.probs
-
-    @property
-    def mode(self) -> Any:
-        return ((self.total_count + 1) * self.probs).floor().clamp(max=self.total_count)
-
-    @property
-    def variance(self) -> Any:
-        return self.total_count * self.probs * (1 - self.probs)
+    support = property(lambda self: constraints.integer_interval(0, self.total_count))
+    mean = property(lambda self: self.total_count * self.probs)
+    mode = property(lambda self: ((self.total_count + 1) * self.probs).floor().clamp(max=self.total_count))
+    variance = property(lambda self: self.total_count * self.probs * (1 - self.probs))
 
     def sample(self, sample_shape: Any = ()) -> Any:
         shape = self._extended_shape(sample_shape)

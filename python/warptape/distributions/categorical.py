@@ -37,9 +37,7 @@ class Categorical(Distribution):
     def _num_events(self) -> int:
         return self._param.shape[-1]
 
-    @property
-    def support(self) -> Any:
-        return constraints.integer_interval(0, self._num_events - 1)
+    support = property(lambda self: constraints.integer_interval(0, self._num_events - 1))
 
     @lazy_property
     def logits(self) -> Any:
@@ -54,15 +52,11 @@ class Categorical(Distribution):
         """Shape of `probs`."""
         return self._param.shape
 
-    @property
-    def mean(self) -> Any:
-        return self.probs.new_full(self._extended_shape(), math.nan)
+    mean = property(lambda self: self.probs.new_full(self._extended_shape(), math.nan))
 
     variance = mean
 
-    @property
-    def mode(self) -> Any:
-        return self.probs.argmax(dim=-1)
+    mode = property(lambda self: self.probs.argmax(dim=-1))
 
     def sample(self, sample_shape: Any = ()) -> Any:
         n = math.prod(sample_shape)

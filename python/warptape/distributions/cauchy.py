@@ -13,13 +13,8 @@ from .distribution import LocationScale
 class Cauchy(LocationScale):
     """Cauchy with median `loc` and half width at half maximum `scale`."""
 
-    @property
-    def mean(self) -> Any:
-        return self.loc.new_full(self._extended_shape(), math.nan)
-
-    @property
-    def variance(self) -> Any:
-        return self.loc.new_full(self._extended_shape(), math.inf)
+    mean = property(lambda self: self.loc.new_full(self._extended_shape(), math.nan))
+    variance = property(lambda self: self.loc.new_full(self._extended_shape(), math.inf))
 
     def rsample(self, sample_shape: Any = ()) -> Any:
         shape = self._extended_shape(sample_shape)

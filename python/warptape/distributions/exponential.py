@@ -22,19 +22,12 @@ class Exponential(ExponentialFamily):
         (self.rate,) = broadcast_all(rate)
         super().__init__(self.rate.shape, validate_args=validate_args)
 
-    @property
-    def mean(self) -> Any:
-        return self.rate.reciprocal()
+    mean = property(lambda self: self.rate.reciprocal())
 
     stddev = mean
 
-    @property
-    def mode(self) -> Any:
-        return warptape.zeros_like(self.rate)
-
-    @property
-    def variance(self) -> Any:
-        return self.rate.pow(-2)
+    mode = property(lambda self: warptape.zeros_like(self.rate))
+    variance = property(lambda self: self.rate.pow(-2))
 
     def rsample(self, sample_shape: Any = ()) -> Any:
         return self.rate.new_empty(self._extended_shape(sample_shape)).exponential_() / self.rate

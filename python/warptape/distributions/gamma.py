@@ -23,17 +23,9 @@ class Gamma(ExponentialFamily):
         self.concentration, self.rate = broadcast_all(concentration, rate)
         super().__init__(self.concentration.shape, validate_args=validate_args)
 
-    @property
-    def mean(self) -> Any:
-        return self.concentration / self.rate
-
-    @property
-    def mode(self) -> Any:
-        return ((self.concentration - 1) / self.rate).clamp(min=0)
-
-    @property
-    def variance(self) -> Any:
-        return self.concentration / self.rate.square()
+    mean = property(lambda self: self.concentration / self.rate)
+    mode = property(lambda self: ((self.concentration - 1) / self.rate).clamp(min=0))
+    variance = property(lambda self: self.concentration / self.rate.square())
 
     def rsample(self, sample_shape: Any = ()) -> Any:
         value = standard_gamma(self.concentration.expand(self._extended_shape(sample_shape))) / self.rate

@@ -25,17 +25,9 @@ class Geometric(ProbsOrLogits):
                 f"Expected parameter probs of distribution {self!r} to be positive, got {self.probs}"
             )
 
-    @property
-    def mean(self) -> Any:
-        return 1 / self.probs - 1
-
-    @property
-    def mode(self) -> Any:
-        return warptape.zeros_like(self.probs)
-
-    @property
-    def variance(self) -> Any:
-        return (1 / self.probs - 1) / self.probs
+    mean = property(lambda self: 1 / self.probs - 1)
+    mode = property(lambda self: warptape.zeros_like(self.probs))
+    variance = property(lambda self: (1 / self.probs - 1) / self.probs)
 
     def sample(self, sample_shape: Any = ()) -> Any:
         with warptape.no_grad():

@@ -11,17 +11,9 @@ from .distribution import LocationScale
 class Gumbel(LocationScale):
     """Gumbel with location `loc` and `scale`."""
 
-    @property
-    def mean(self) -> Any:
-        return self.loc + self.scale * 0.57721566490153286060651209008240243
-
-    @property
-    def stddev(self) -> Any:
-        return math.pi / math.sqrt(6) * self.scale
-
-    @property
-    def variance(self) -> Any:
-        return self.stddev.square()
+    mean = property(lambda self: self.loc + self.scale * 0.57721566490153286060651209008240243)
+    stddev = property(lambda self: math.pi / math.sqrt(6) * self.scale)
+    variance = property(lambda self: self.stddev.square())
 
     def rsample(self, sample_shape: Any = ()) -> Any:
         wait = self.loc.new_empty(self._extended_shape(sample_shape)).exponential_()

@@ -24,17 +24,9 @@ class HalfNormal(TransformedDistribution):
     def __init__(self, scale: Any, validate_args: bool | None = None) -> None:
         super().__init__(Normal(0, scale, validate_args=False), AbsTransform(), validate_args)
 
-    @property
-    def mean(self) -> Any:
-        return self.scale * math.sqrt(2 / math.pi)
-
-    @property
-    def mode(self) -> Any:
-        return warptape.zeros_like(self.scale)
-
-    @property
-    def variance(self) -> Any:
-        return self.scale.square() * (1 - 2 / math.pi)
+    mean = property(lambda self: self.scale * math.sqrt(2 / math.pi))
+    mode = property(lambda self: warptape.zeros_like(self.scale))
+    variance = property(lambda self: self.scale.square() * (1 - 2 / math.pi))
 
     def log_prob(self, value: Any) -> Any:
         self._validate_sample(value)

@@ -14,14 +14,8 @@ class Laplace(LocationScale):
     """Laplace with mean `loc` and mean absolute deviation `scale`."""
 
     mean = property(attrgetter("loc"))
-
-    @property
-    def variance(self) -> Any:
-        return 2 * self.scale.square()
-
-    @property
-    def stddev(self) -> Any:
-        return 2**0.5 * self.scale
+    variance = property(lambda self: 2 * self.scale.square())
+    stddev = property(lambda self: 2**0.5 * self.scale)
 
     def rsample(self, sample_shape: Any = ()) -> Any:
         shape = self._extended_shape(sample_shape)

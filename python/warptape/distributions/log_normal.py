@@ -22,13 +22,8 @@ class LogNormal(TransformedDistribution):
     def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
         super().__init__(Normal(loc, scale, validate_args=validate_args), ExpTransform(), validate_args)
 
-    @property
-    def mean(self) -> Any:
-        return (self.loc + self.scale.square() / 2).exp()
-
-    @property
-    def mode(self) -> Any:
-        return (self.loc - self.scale.square()).exp()
+    mean = property(lambda self: (self.loc + self.scale.square() / 2).exp())
+    mode = property(lambda self: (self.loc - self.scale.square()).exp())
 
     @property
     def variance(self) -> Any:

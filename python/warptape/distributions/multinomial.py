@@ -24,17 +24,9 @@ class Multinomial(OverCategorical):
         self.total_count = total_count
         super().__init__(probs, logits, validate_args)
 
-    @property
-    def support(self) -> Any:
-        return constraints.multinomial(self.total_count)
-
-    @property
-    def mean(self) -> Any:
-        return self.probs * self.total_count
-
-    @property
-    def variance(self) -> Any:
-        return self.total_count * self.probs * (1 - self.probs)
+    support = property(lambda self: constraints.multinomial(self.total_count))
+    mean = property(lambda self: self.probs * self.total_count)
+    variance = property(lambda self: self.total_count * self.probs * (1 - self.probs))
 
     def sample(self, sample_shape: Any = ()) -> Any:
         drawn = self._categorical.sample((self.total_count, *sample_shape))

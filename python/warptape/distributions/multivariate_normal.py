@@ -81,9 +81,7 @@ class MultivariateNormal(Distribution):
     def precision_matrix(self) -> Any:
         return warptape.cholesky_inverse(self._scale_tril)
 
-    @property
-    def variance(self) -> Any:
-        return self._scale_tril.square().sum(-1)
+    variance = property(lambda self: self._scale_tril.square().sum(-1))
 
     def rsample(self, sample_shape: Any = ()) -> Any:
         shape = self._extended_shape(sample_shape)

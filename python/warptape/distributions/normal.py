@@ -16,10 +16,7 @@ class Normal(LocationScale, ExponentialFamily):
 
     mean = property(attrgetter("loc"))
     stddev = property(attrgetter("scale"))
-
-    @property
-    def variance(self) -> Any:
-        return self.scale.square()
+    variance = property(lambda self: self.scale.square())
 
     def sample(self, sample_shape: Any = ()) -> Any:
         shape = self._extended_shape(sample_shape)

@@ -19,14 +19,8 @@ class OneHotCategorical(OverCategorical):
     has_enumerate_support = True
 
     mean = property(attrgetter("probs"))
-
-    @property
-    def mode(self) -> Any:
-        return F.one_hot(self._categorical.mode, self.event_shape[0]).to(self.probs.dtype)
-
-    @property
-    def variance(self) -> Any:
-        return self.probs * (1 - self.probs)
+    mode = property(lambda self: F.one_hot(self._categorical.mode, self.event_shape[0]).to(self.probs.dtype))
+    variance = property(lambda self: self.probs * (1 - self.probs))
 
     def sample(self, sample_shape: Any = ()) -> Any:
         return F.one_hot(self._categorical.sample(sample_shape), self.event_shape[0]).to(self.probs.dtype)

@@ -23,10 +23,7 @@ class Poisson(ExponentialFamily):
         super().__init__(self.rate.shape, validate_args=validate_args)
 
     mean = variance = property(attrgetter("rate"))
-
-    @property
-    def mode(self) -> Any:
-        return self.rate.floor()
+    mode = property(lambda self: self.rate.floor())
 
     def sample(self, sample_shape: Any = ()) -> Any:
         with warptape.no_grad():

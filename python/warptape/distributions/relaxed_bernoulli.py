@@ -24,9 +24,14 @@ class _Logit(Distribution):
     logits = property(attrgetter("_discrete.logits"), doc="The discrete distribution's.")
     probs = property(attrgetter("_discrete.probs"), doc="The discrete distribution's.")
 
-    def __init__(self, temperature: Any, discrete: Any, event_shape: Any, validate_args: bool | None) -> None:
-        self.temperature, self._discrete = temperature, discrete
-        super().__init__(discrete.batch_shape, event_shape, validate_args=validate_args)
+    _kind: type[Bernoulli | Categorical]  # of the discrete distribution
+
+    def __init__(
+        self, temperature: Any, probs: Any = None, logits: Any = None, validate_args: bool | None = None
+    ) -> None:
+        self.temperature, self._discrete = temperature, self._kind(probs, logits)
+        batch = self._discrete.batch_shape
+        super().__init__(batch, self._discrete.param_shape[len(batch) :], validate_args=validate_args)
 
     def _expanded(self, batch_shape: Any) -> dict[str, Any]:
         return {"_discrete": self._discrete.expand(batch_shape)}
@@ -40,11 +45,7 @@ class LogitRelaxedBernoulli(_Logit):
 
     arg_constraints = {"probs": constraints.unit_interval, "logits": constraints.real}
     support = constraints.real
-
-    def __init__(
-        self, temperature: Any, probs: Any = None, logits: Any = None, validate_args: bool | None = None
-    ) -> None:
-        super().__init__(temperature, Bernoulli(probs, logits), (), validate_args)
+    _kind = Bernoulli
 
     def rsample(self, sample_shape: Any = ()) -> Any:
         u = self._uniform(self._extended_shape(sample_shape))
@@ -62,12 +63,7 @@ class ExpRelaxedCategorical(_Logit):
 
     arg_constraints = {"probs": constraints.simplex, "logits": constraints.real_vector}
     support = constraints.real_vector
-
-    def __init__(
-        self, temperature: Any, probs: Any = None, logits: Any = None, validate_args: bool | None = None
-    ) -> None:
-        discrete = Categorical(probs, logits)
-        super().__init__(temperature, discrete, discrete.param_shape[-1:], validate_args)
+    _kind = Categorical
 
     def rsample(self, sample_shape: Any = ()) -> Any:
         gumbels = -(-self._uniform(self._extended_shape(sample_shape)).log()).log()
@@ -96,8 +92,7 @@ class _Relaxed(TransformedDistribution):
     def __init__(
         self, temperature: Any, probs: Any = None, logits: Any = None, validate_args: bool | None = None
     ) -> None:
-        base: Any = self._base
-        super().__init__(base(temperature, probs, logits), self._transform(), validate_args)
+        super().__init__(self._base(temperature, probs, logits), self._transform(), validate_args)
 
 
 class RelaxedBernoulli(_Relaxed):

@@ -26,9 +26,7 @@ class StudentT(Distribution):
         self.df, self.loc, self.scale = broadcast_all(df, loc, scale)
         super().__init__(self.df.shape, validate_args=validate_args)
 
-    @property
-    def mean(self) -> Any:
-        return self.loc.masked_fill(self.df <= 1, math.nan)
+    mean = property(lambda self: self.loc.masked_fill(self.df <= 1, math.nan))
 
     @property
     def variance(self) -> Any:

@@ -24,25 +24,11 @@ class Uniform(Distribution):
         if self._validate_args and not (self.low < self.high).all():
             raise ValueError("Uniform is not defined when low>= high")
 
-    @property
-    def support(self) -> Any:
-        return constraints.interval(self.low, self.high)
-
-    @property
-    def mean(self) -> Any:
-        return (self.high + self.low) / 2
-
-    @property
-    def mode(self) -> Any:
-        return math.nan * self.high
-
-    @property
-    def variance(self) -> Any:
-        return (self.high - self.low) ** 2 / 12
-
-    @property
-    def stddev(self) -> Any:
-        return (self.high - self.low) / 12**0.5
+    support = property(lambda self: constraints.interval(self.low, self.high))
+    mean = property(lambda self: (self.high + self.low) / 2)
+    mode = property(lambda self: math.nan * self.high)
+    variance = property(lambda self: (self.high - self.low) ** 2 / 12)
+    stddev = property(lambda self: (self.high - self.low) / 12**0.5)
 
     def rsample(self, sample_shape: Any = ()) -> Any:
         shape = self._extended_shape(sample_shape)

@@ -505,7 +505,7 @@ def check_range(name: str, value: float, low: float = 0.0, below: float = float(
         raise ValueError(f"Invalid {name}: {value}")
 
 
-def check_betas(betas: tuple[float, float]) -> None:
+def check_betas(betas: tuple[Any, Any]) -> None:
     """ValueError unless both lie in [0, 1)."""
     for i, beta in enumerate(betas):
         check_range(f"beta parameter at index {i}", beta, below=1.0)

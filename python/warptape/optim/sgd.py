@@ -88,8 +88,8 @@ class SGD(BucketOptimizer):
             velocities[i] = warptape.empty_like(states[i].get("master_param", params[i]))
         for some, first in ((fresh, True), (old, False)):
             if some:
-                own = ([every[i] for i in some] for every in (params, grads, velocities))
-                self._apply(group, *own, first=first)
+                p, g, v = ([every[i] for i in some] for every in (params, grads, velocities))
+                self._apply(group, p, g, v, first)
             for i in some:
                 states[i]["momentum_buffer"] = velocities[i]
 

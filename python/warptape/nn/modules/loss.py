@@ -67,9 +67,11 @@ class _Loss(Module):
         legacy = size_average is not None or reduce is not None
         self.reduction = _legacy_reduction(size_average, reduce) if legacy else reduction
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+    def _of_pair(self, input: Tensor, target: Tensor) -> Tensor:
         options = {name: getattr(self, name) for name in self._passed}
         return self._function(input, target, reduction=self.reduction, **options)
+
+    forward: Any = _of_pair  # losses of other inputs have their own
 
 
 class _WeightedLoss(_Loss):

@@ -38,11 +38,11 @@ class _ShapeNorm(AffineNorm):
     def __init__(
         self,
         normalized_shape: Any,
-        eps: float | None,
-        elementwise_affine: bool,
-        bias: bool,
-        device: Any,
-        dtype: Any,
+        eps: float | None = 1e-5,
+        elementwise_affine: bool = True,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = None,
     ) -> None:
         super().__init__()
         self.normalized_shape = each(normalized_shape, 1)
@@ -53,17 +53,6 @@ class _ShapeNorm(AffineNorm):
 
 class LayerNorm(_ShapeNorm):
     """[*, *normalized_shape] -> the same: mean 0 and variance 1 over these, times weight plus bias."""
-
-    def __init__(
-        self,
-        normalized_shape: Any,
-        eps: float = 1e-5,
-        elementwise_affine: bool = True,
-        bias: bool = True,
-        device: Any = None,
-        dtype: Any = None,
-    ) -> None:
-        super().__init__(normalized_shape, eps, elementwise_affine, bias, device, dtype)
 
     def forward(self, input: Tensor) -> Tensor:
         own = self._parameters  # Note [own parameters] in module.py
