@@ -21,9 +21,7 @@ class Adadelta(PerParameter):
         rho: decay of both averages, in [0, 1].
         eps: added under both roots.
         weight_decay: L2 factor.
-        foreach, capturable: accepted, without effect.
-        maximize: go up instead of down.
-        differentiable: not supported.
+        foreach, capturable, maximize, differentiable: as in :class:`Adam`.
 
     Raises:
         ValueError: an option out of range.

@@ -23,9 +23,7 @@ class Adagrad(PerParameter):
         weight_decay: L2 factor.
         initial_accumulator_value: what the sum starts with.
         eps: added to the root.
-        foreach, fused: accepted, without effect.
-        maximize: go up instead of down.
-        differentiable: not supported.
+        foreach, fused, maximize, differentiable: as in :class:`Adam`.
 
     Raises:
         ValueError: an option out of range.

@@ -21,9 +21,7 @@ class Adamax(PerParameter):
         betas: decay of the average and of the maximum, each in [0, 1).
         eps: added to the gradient's size.
         weight_decay: L2 factor.
-        foreach, capturable: accepted, without effect.
-        maximize: go up instead of down.
-        differentiable: not supported.
+        foreach, capturable, maximize, differentiable: as in :class:`Adam`.
 
     Raises:
         ValueError: an option out of range.

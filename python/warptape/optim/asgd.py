@@ -23,9 +23,7 @@ class ASGD(PerParameter):
         alpha: power of the rate's decay.
         t0: the step at which averaging starts.
         weight_decay: L2 factor.
-        foreach, capturable: accepted, without effect.
-        maximize: go up instead of down.
-        differentiable: not supported.
+        foreach, capturable, maximize, differentiable: as in :class:`Adam`.
 
     Raises:
         ValueError: an option out of range.

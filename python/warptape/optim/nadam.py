@@ -23,9 +23,7 @@ class NAdam(PerParameter):
         weight_decay: L2 factor, or the share of ``p`` taken off per ``lr`` if ``decoupled_weight_decay``.
         momentum_decay: how fast the momentum approaches ``betas[0]``.
         decoupled_weight_decay: AdamW's weight decay.
-        foreach, capturable: accepted, without effect.
-        maximize: go up instead of down.
-        differentiable: not supported.
+        foreach, capturable, maximize, differentiable: as in :class:`Adam`.
 
     Raises:
         ValueError: an option out of range.

@@ -22,9 +22,7 @@ class RAdam(PerParameter):
         eps: added to the root of the second average.
         weight_decay: L2 factor, or the share of ``p`` taken off per ``lr`` if ``decoupled_weight_decay``.
         decoupled_weight_decay: AdamW's weight decay.
-        foreach, capturable: accepted, without effect.
-        maximize: go up instead of down.
-        differentiable: not supported.
+        foreach, capturable, maximize, differentiable: as in :class:`Adam`.
 
     Raises:
         ValueError: an option out of range.

@@ -25,9 +25,7 @@ class RMSprop(PerParameter):
         weight_decay: L2 factor.
         momentum: factor on the velocity.
         centered: divide by an estimate of the standard deviation.
-        capturable, foreach: accepted, without effect.
-        maximize: go up instead of down.
-        differentiable: not supported.
+        capturable, foreach, maximize, differentiable: as in :class:`Adam`.
 
     Raises:
         ValueError: an option out of range.

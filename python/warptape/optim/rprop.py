@@ -21,9 +21,7 @@ class Rprop(PerParameter):
         lr: the first step size.
         etas: factors on the step size when the sign changes (below 1) and when it stays (above 1).
         step_sizes: the smallest and the largest.
-        capturable, foreach: accepted, without effect.
-        maximize: go up instead of down.
-        differentiable: not supported.
+        capturable, foreach, maximize, differentiable: as in :class:`Adam`.
 
     Raises:
         ValueError: an option out of range.

@@ -30,10 +30,7 @@ class SGD(BucketOptimizer):
         maximize: go up instead of down.
         foreach, fused: accepted; the step is always the fused one.
         differentiable: not supported.
-        master_weights: keep a float32 copy of each float16 or bfloat16 parameter in the state, as
-            ``master_param``, and the velocity in float32. Steps are taken from the copy and rounded to the
-            parameter, so that updates below half a unit in its last place add up. Not in PyTorch. Values
-            written to a parameter by other means do not reach a copy that is there already.
+        master_weights: as in :class:`Adam`, with the velocity in float32.
 
     Raises:
         ValueError: an option out of range.

@@ -47,7 +47,16 @@ __all__ = [
 ]
 
 
-class _InplaceActivation(Module):
+class _Activation(Module):
+    """`_function` of the input and of the attributes `_shown`."""
+
+    _function: Any
+
+    def forward(self, input: Tensor) -> Tensor:
+        return self._function(input, *[getattr(self, name) for name in self._shown])
+
+
+class _InplaceActivation(_Activation):
     """One that may write its result over its input."""
 
     inplace: bool
@@ -56,60 +65,54 @@ class _InplaceActivation(Module):
         super().__init__()
         self.inplace = inplace
 
+    def forward(self, input: Tensor) -> Tensor:
+        return self._function(input, *[getattr(self, name) for name in self._shown], inplace=self.inplace)
+
     def extra_repr(self) -> str:
-        return "inplace=True" if self.inplace else ""
+        shown = super().extra_repr()
+        return ", ".join([*([shown] if shown else []), *(["inplace=True"] if self.inplace else [])])
 
 
 class ReLU(_InplaceActivation):
     """max(0, x)."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.relu(input, self.inplace)
+    _function = F.relu
 
 
 class SiLU(_InplaceActivation):
     """x * sigmoid(x)."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.silu(input, inplace=self.inplace)
+    _function = F.silu
 
 
 class Mish(_InplaceActivation):
     """x * tanh(softplus(x))."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.mish(input, inplace=self.inplace)
+    _function = F.mish
 
 
 class SELU(_InplaceActivation):
     """scale * elu(x, alpha) with the constants of Klambauer et al. 2017."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.selu(input, inplace=self.inplace)
+    _function = F.selu
 
 
 class Hardsigmoid(_InplaceActivation):
     """relu6(x + 3) / 6."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.hardsigmoid(input, inplace=self.inplace)
-
-    def extra_repr(self) -> str:
-        return ""
+    _function, extra_repr = F.hardsigmoid, Module.extra_repr
 
 
 class Hardswish(_InplaceActivation):
     """x * relu6(x + 3) / 6."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.hardswish(input, inplace=self.inplace)
-
-    def extra_repr(self) -> str:
-        return ""
+    _function, extra_repr = F.hardswish, Module.extra_repr
 
 
 class Hardtanh(_InplaceActivation):
     """x, kept between `min_val` and `max_val`."""
+
+    _function, _shown = F.hardtanh, ("min_val", "max_val")
 
     def __init__(
         self,
@@ -135,60 +138,46 @@ class Hardtanh(_InplaceActivation):
             )
         self.min_val, self.max_val = min_val, max_val
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.hardtanh(input, self.min_val, self.max_val, inplace=self.inplace)
-
-    def extra_repr(self) -> str:
-        return f"min_val={self.min_val}, max_val={self.max_val}" + (", inplace=True" if self.inplace else "")
-
 
 class ReLU6(Hardtanh):
     """x, kept between 0 and 6."""
 
+    _function, _shown = F.relu6, ()
+
     def __init__(self, inplace: bool = False) -> None:
         super().__init__(0.0, 6.0, inplace)
-
-    def extra_repr(self) -> str:
-        return "inplace=True" if self.inplace else ""
 
 
 class ELU(_InplaceActivation):
     """x above zero, alpha * (exp(x) - 1) below."""
 
+    _function, _shown = F.elu, ("alpha",)
+
     def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
         super().__init__(inplace)
         self.alpha = alpha
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.elu(input, self.alpha, self.inplace)
-
-    def extra_repr(self) -> str:
-        return f"alpha={self.alpha}" + (", inplace=True" if self.inplace else "")
 
 
 class CELU(ELU):
     """x above zero, alpha * (exp(x / alpha) - 1) below."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.celu(input, self.alpha, inplace=self.inplace)
+    _function = F.celu
 
 
 class LeakyReLU(_InplaceActivation):
     """x above zero, negative_slope * x below."""
 
+    _function, _shown = F.leaky_relu, ("negative_slope",)
+
     def __init__(self, negative_slope: float = 0.01, inplace: bool = False) -> None:
         super().__init__(inplace)
         self.negative_slope = negative_slope
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.leaky_relu(input, self.negative_slope, self.inplace)
-
-    def extra_repr(self) -> str:
-        return f"negative_slope={self.negative_slope}" + (", inplace=True" if self.inplace else "")
-
 
 class RReLU(_InplaceActivation):
     """x above zero; below, x times a slope: drawn from [lower, upper] in training, else their mean."""
+
+    _shown = ("lower", "upper")
 
     def __init__(self, lower: float = 1.0 / 8, upper: float = 1.0 / 3, inplace: bool = False) -> None:
         super().__init__(inplace)
@@ -197,22 +186,15 @@ class RReLU(_InplaceActivation):
     def forward(self, input: Tensor) -> Tensor:
         return F.rrelu(input, self.lower, self.upper, self.training, inplace=self.inplace)
 
-    def extra_repr(self) -> str:
-        return f"lower={self.lower}, upper={self.upper}" + (", inplace=True" if self.inplace else "")
-
 
 class Threshold(_InplaceActivation):
     """x above `threshold`, `value` elsewhere."""
 
+    _function, _shown = F.threshold, ("threshold", "value")
+
     def __init__(self, threshold: float, value: float, inplace: bool = False) -> None:
         super().__init__(inplace)
         self.threshold, self.value = threshold, value
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.threshold(input, self.threshold, self.value, inplace=self.inplace)
-
-    def extra_repr(self) -> str:
-        return f"threshold={self.threshold}, value={self.value}" + (", inplace=True" if self.inplace else "")
 
 
 class Sigmoid(Module):
@@ -229,25 +211,22 @@ class Tanh(Module):
         return input.tanh()
 
 
-class LogSigmoid(Module):
+class LogSigmoid(_Activation):
     """log(sigmoid(x))."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.logsigmoid(input)
+    _function = F.logsigmoid
 
 
-class Softsign(Module):
+class Softsign(_Activation):
     """x / (1 + |x|)."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.softsign(input)
+    _function = F.softsign
 
 
-class Tanhshrink(Module):
+class Tanhshrink(_Activation):
     """x - tanh(x)."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.tanhshrink(input)
+    _function = F.tanhshrink
 
 
 class GELU(Module):
@@ -263,17 +242,14 @@ class GELU(Module):
         return F.gelu(input, approximate=self.approximate)
 
 
-class Softplus(Module):
+class Softplus(_Activation):
     """log(1 + exp(beta * x)) / beta, and x itself where beta * x is above `threshold`."""
 
-    _shown = ("beta", "threshold")
+    _function, _shown = F.softplus, ("beta", "threshold")
 
     def __init__(self, beta: float = 1.0, threshold: float = 20.0) -> None:
         super().__init__()
         self.beta, self.threshold = beta, threshold
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.softplus(input, self.beta, self.threshold)
 
 
 class Hardshrink(Module):
@@ -319,17 +295,14 @@ class PReLU(Module):
         return F.prelu(input, self.weight)
 
 
-class GLU(Module):
+class GLU(_Activation):
     """[*, 2 n, *] -> [*, n, *]: the first half along `dim` times the sigmoid of the second."""
 
-    _shown = ("dim",)
+    _function, _shown = F.glu, ("dim",)
 
     def __init__(self, dim: int = -1) -> None:
         super().__init__()
         self.dim = dim
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.glu(input, self.dim)
 
 
 class _AlongDim(Module):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from warptape import Tensor
 
 from .. import functional as F
@@ -11,6 +13,7 @@ __all__ = ["AlphaDropout", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "Fe
 
 
 class _DropoutNd(Module):
+    _function: Any
     _shown = ("p", "inplace")
 
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
@@ -19,44 +22,41 @@ class _DropoutNd(Module):
             raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
         self.p, self.inplace = p, inplace
 
+    def forward(self, input: Tensor) -> Tensor:
+        return self._function(input, self.p, self.training, self.inplace)
+
 
 class Dropout(_DropoutNd):
     """Zeroes each element with probability `p` and scales the others by 1 / (1 - p)."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.dropout(input, self.p, self.training, self.inplace)
+    _function = F.dropout
 
 
 class Dropout1d(_DropoutNd):
     """[N, C, L] or [C, L]: zeroes each channel with probability `p` and scales the others by 1 / (1 - p)."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.dropout1d(input, self.p, self.training, self.inplace)
+    _function = F.dropout1d
 
 
 class Dropout2d(_DropoutNd):
     """[N, C, H, W]: zeroes each channel with probability `p` and scales the others by 1 / (1 - p)."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.dropout2d(input, self.p, self.training, self.inplace)
+    _function = F.dropout2d
 
 
 class Dropout3d(_DropoutNd):
     """[N, C, D, H, W] or [C, D, H, W]: as Dropout2d."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.dropout3d(input, self.p, self.training, self.inplace)
+    _function = F.dropout3d
 
 
 class AlphaDropout(_DropoutNd):
     """Dropout that keeps the mean and variance of what SELU returns (Klambauer et al. 2017)."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.alpha_dropout(input, self.p, self.training, self.inplace)
+    _function = F.alpha_dropout
 
 
 class FeatureAlphaDropout(_DropoutNd):
     """[N, C, *]: AlphaDropout of whole channels."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.feature_alpha_dropout(input, self.p, self.training, self.inplace)
+    _function = F.feature_alpha_dropout
