@@ -11,7 +11,7 @@ from warptape import Tensor
 from ..._missing import lookup as _lookup
 from .. import functional as F
 from ..parameter import Parameter
-from .module import Module
+from .module import Module, Plain
 from .multihead import MultiheadAttention
 
 __all__ = [
@@ -47,16 +47,7 @@ __all__ = [
 ]
 
 
-class _Activation(Module):
-    """`_function` of the input and of the attributes `_shown`."""
-
-    _function: Any
-
-    def forward(self, input: Tensor) -> Tensor:
-        return self._function(input, *[getattr(self, name) for name in self._shown])
-
-
-class _InplaceActivation(_Activation):
+class _InplaceActivation(Plain):
     """One that may write its result over its input."""
 
     inplace: bool
@@ -112,7 +103,8 @@ class Hardswish(_InplaceActivation):
 class Hardtanh(_InplaceActivation):
     """x, kept between `min_val` and `max_val`."""
 
-    _function, _shown = F.hardtanh, ("min_val", "max_val")
+    _function = F.hardtanh
+    _shown: tuple[str, ...] = ("min_val", "max_val")
 
     def __init__(
         self,
@@ -211,19 +203,19 @@ class Tanh(Module):
         return input.tanh()
 
 
-class LogSigmoid(_Activation):
+class LogSigmoid(Plain):
     """log(sigmoid(x))."""
 
     _function = F.logsigmoid
 
 
-class Softsign(_Activation):
+class Softsign(Plain):
     """x / (1 + |x|)."""
 
     _function = F.softsign
 
 
-class Tanhshrink(_Activation):
+class Tanhshrink(Plain):
     """x - tanh(x)."""
 
     _function = F.tanhshrink
@@ -242,7 +234,7 @@ class GELU(Module):
         return F.gelu(input, approximate=self.approximate)
 
 
-class Softplus(_Activation):
+class Softplus(Plain):
     """log(1 + exp(beta * x)) / beta, and x itself where beta * x is above `threshold`."""
 
     _function, _shown = F.softplus, ("beta", "threshold")
@@ -295,7 +287,7 @@ class PReLU(Module):
         return F.prelu(input, self.weight)
 
 
-class GLU(_Activation):
+class GLU(Plain):
     """[*, 2 n, *] -> [*, n, *]: the first half along `dim` times the sigmoid of the second."""
 
     _function, _shown = F.glu, ("dim",)

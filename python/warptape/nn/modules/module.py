@@ -382,6 +382,16 @@ class Module(HookMixin, StateMixin, CastMixin):
         return f"{self._get_name()}(\n  " + "\n  ".join(extra_lines + child_lines) + "\n)"
 
 
+class Plain(Module):
+    """A layer that is `_function` of its input and of the attributes `_shown`, in that order."""
+
+    _function: Any
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The function's result."""
+        return self._function(input, *[getattr(self, name) for name in self._shown])
+
+
 def _indent(text: str) -> str:
     """Indents all lines but the first."""
     return text.replace("\n", "\n  ")

@@ -4,31 +4,28 @@ from __future__ import annotations
 
 from typing import Any
 
-from warptape import Tensor
+import warptape
 
 from .. import functional as F
-from .module import Module
+from .module import Plain
 
 __all__ = ["ChannelShuffle", "Flatten", "PixelShuffle", "PixelUnshuffle", "Unflatten"]
 
 
-class Flatten(Module):
+class Flatten(Plain):
     """Makes the dimensions from `start_dim` to `end_dim` one: [N, *] -> [N, prod(*)] by default."""
 
-    _shown = ("start_dim", "end_dim")
+    _function, _shown = warptape.flatten, ("start_dim", "end_dim")
 
     def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
         super().__init__()
         self.start_dim, self.end_dim = start_dim, end_dim
 
-    def forward(self, input: Tensor) -> Tensor:
-        return input.flatten(self.start_dim, self.end_dim)
 
-
-class Unflatten(Module):
+class Unflatten(Plain):
     """Splits the dimension `dim` into the sizes `unflattened_size`, one of which may be -1."""
 
-    _shown = ("dim", "unflattened_size")
+    _function, _shown = warptape.unflatten, ("dim", "unflattened_size")
 
     def __init__(self, dim: int, unflattened_size: Any) -> None:
         super().__init__()
@@ -48,44 +45,32 @@ class Unflatten(Module):
                 )
         self.dim, self.unflattened_size = dim, unflattened_size
 
-    def forward(self, input: Tensor) -> Tensor:
-        return input.unflatten(self.dim, self.unflattened_size)
 
-
-class PixelShuffle(Module):
+class PixelShuffle(Plain):
     """[*, C r^2, H, W] -> [*, C, H r, W r] with r = `upscale_factor`."""
 
-    _shown = ("upscale_factor",)
+    _function, _shown = F.pixel_shuffle, ("upscale_factor",)
 
     def __init__(self, upscale_factor: int) -> None:
         super().__init__()
         self.upscale_factor = upscale_factor
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.pixel_shuffle(input, self.upscale_factor)
 
-
-class PixelUnshuffle(Module):
+class PixelUnshuffle(Plain):
     """[*, C, H r, W r] -> [*, C r^2, H, W] with r = `downscale_factor`."""
 
-    _shown = ("downscale_factor",)
+    _function, _shown = F.pixel_unshuffle, ("downscale_factor",)
 
     def __init__(self, downscale_factor: int) -> None:
         super().__init__()
         self.downscale_factor = downscale_factor
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.pixel_unshuffle(input, self.downscale_factor)
 
-
-class ChannelShuffle(Module):
+class ChannelShuffle(Plain):
     """[N, C, *] -> the same, the channels of `groups` groups interleaved."""
 
-    _shown = ("groups",)
+    _function, _shown = F.channel_shuffle, ("groups",)
 
     def __init__(self, groups: int) -> None:
         super().__init__()
         self.groups = groups
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.channel_shuffle(input, self.groups)
