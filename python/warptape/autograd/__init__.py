@@ -70,9 +70,8 @@ def backward(
     """Adds the gradients of the sum of `tensors` to the `.grad` of the leaves (or of `inputs`).
 
     Raises:
-        RuntimeError: a tensor has no history, the graph was freed, a saved tensor was changed
-        in place, or a gradient
-            is missing for a tensor of more than one element.
+        RuntimeError: a tensor has no history, the graph was freed, a saved tensor was changed in place, or a
+            gradient is missing for a tensor of more than one element.
     """
     outputs = _as_tuple(tensors)
     if inputs is not None and not isinstance(inputs, _C.TensorBase) and len(inputs) == 0:

@@ -1,7 +1,6 @@
 """CUDA graphs: what a stream is given is recorded once and replayed as one launch.
 
-Random draws of the devices' default generators go on from replay to replay, as if the recorded code ran
-anew.
+Random draws of the devices' default generators go on from replay to replay, as if the recorded code ran anew.
 """
 
 from __future__ import annotations

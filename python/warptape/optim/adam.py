@@ -1,6 +1,5 @@
 """Adam: Kingma and Ba, "Adam: a method for stochastic optimization", algorithm 1; AMSGrad: Reddi, Kale and
-Kumar,
-"On the convergence of Adam and beyond", algorithm 2 (the maximum is taken before the bias correction).
+Kumar, "On the convergence of Adam and beyond", algorithm 2 (the maximum is taken before the bias correction).
 """
 
 from __future__ import annotations
