@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from .._missing import lookup as _lookup
@@ -70,13 +69,14 @@ def _node_of(tree: Any) -> _Node | None:
     return node
 
 
-@dataclass(frozen=True)
 class TreeSpec:
     """How a tree is made of its leaves; equal for trees of one structure. A leaf's has type None."""
 
-    type: Any
-    context: Any
-    children_specs: list[TreeSpec] = field(default_factory=list)
+    def __init__(self, type: Any, context: Any, children_specs: list[TreeSpec] | None = None) -> None:
+        self.type, self.context, self.children_specs = type, context, children_specs or []
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TreeSpec) and vars(self) == vars(other)
 
     @property
     def num_leaves(self) -> int:
