@@ -1,4 +1,8 @@
-"""What takes arbitrary Python objects or calls Python functions, which no declaration in C++ can do."""
+"""What works on Python objects, so that it cannot be declared in C++.
+
+All other public functions and methods on tensors are ops of csrc/ops; tests/python/test_declarations.py
+checks that, by the table here.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,31 @@ from . import _C
 from ._tensor import Tensor
 
 __all__ = ["typename"]
+
+# Why they are no ops, and their names.
+NOT_DECLARED = {
+    "calls a Python function": """
+        compile vmap nn.functional.triplet_margin_with_distance_loss Tensor.apply_ Tensor.map_
+        Tensor.register_hook Tensor.register_post_accumulate_grad_hook""",
+    "reads or makes nested lists, arrays, other tensor types": """
+        as_tensor asarray from_dlpack from_numpy frombuffer sparse_coo_tensor tensor
+        Tensor.new Tensor.new_tensor Tensor.numpy Tensor.to_sparse Tensor.tolist""",
+    "asks for or changes a Python type": """
+        is_storage is_tensor typename Tensor.as_subclass Tensor.type""",
+    "reads or writes files": "load save",
+    "reads or sets what all later calls go by": """
+        are_deterministic_algorithms_enabled clear_autocast_cache get_autocast_dtype get_default_device
+        get_default_dtype get_float32_matmul_precision get_num_threads get_rng_state initial_seed
+        is_autocast_cache_enabled is_autocast_enabled is_grad_enabled is_inference_mode_enabled manual_seed
+        seed set_autocast_cache_enabled set_autocast_dtype set_autocast_enabled set_default_device
+        set_default_dtype set_default_tensor_type set_float32_matmul_precision set_num_threads
+        set_printoptions set_rng_state
+        use_deterministic_algorithms""",
+    "runs the tape, whose hooks are Python's": "Tensor.backward Tensor.retain_grad",
+    "hands out the memory or names a stream, both objects of Python": """
+        Tensor.is_pinned Tensor.is_shared Tensor.pin_memory Tensor.record_stream Tensor.share_memory_
+        Tensor.storage Tensor.untyped_storage""",
+}
 
 
 def typename(obj: Any) -> str:
@@ -42,3 +71,37 @@ def map_(self: Tensor, tensor: Tensor, callable: Callable[[Any, Any], Any]) -> T
 
 for _method in (apply_, map_):
     setattr(Tensor, _method.__name__, _method)
+
+
+def triplet_margin_with_distance_loss(
+    anchor: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    *,
+    distance_function: Callable[[Tensor, Tensor], Tensor] | None = None,
+    margin: float = 1.0,
+    swap: bool = False,
+    reduction: str = "mean",
+) -> Tensor:
+    """The triplet loss over a distance of one's own; with `swap` the positive may stand in for the anchor."""
+    for name, given in (("anchor", anchor), ("positive", positive), ("negative", negative)):
+        if not isinstance(given, Tensor):
+            raise TypeError(
+                "triplet_margin_with_distance_loss(): "
+                f"argument '{name}' must be Tensor, not {type(given).__name__}"
+            )
+    if reduction not in ("mean", "sum", "none"):
+        raise ValueError(f"{reduction} is not a valid value for reduction")
+    if margin <= 0:
+        raise ValueError(f"margin must be greater than 0, got {margin}")
+    if not anchor.ndim == positive.ndim == negative.ndim:
+        raise RuntimeError(
+            "The anchor, positive, and negative tensors are expected to have the same number of dimensions, "
+            f"but got: anchor {anchor.ndim}D, positive {positive.ndim}D, and negative {negative.ndim}D inputs"
+        )
+    distance = _C._nn.pairwise_distance if distance_function is None else distance_function
+    near, far = distance(anchor, positive), distance(anchor, negative)
+    if swap:
+        far = _C._functions.minimum(far, distance(positive, negative))
+    loss = (near - far + margin).clamp(min=0)
+    return loss.mean() if reduction == "mean" else loss.sum() if reduction == "sum" else loss

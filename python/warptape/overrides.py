@@ -14,6 +14,7 @@ from typing import Any
 import warptape
 
 from . import _C, _missing
+from ._python_objects import NOT_DECLARED
 
 __all__ = [
     "BaseTorchFunctionMode",
@@ -116,19 +117,8 @@ def get_overridable_functions() -> dict[Any, list[Callable[..., Any]]]:
 
 def get_ignored_functions() -> set[Callable[..., Any]]:
     """Public functions that cannot be taken over: they take no tensor, or none that is computed with."""
-    return {
-        warptape.is_tensor,
-        warptape.is_storage,
-        warptape.set_default_dtype,
-        warptape.set_default_device,
-        warptape.set_printoptions,
-        warptape.tensor,
-        warptape.as_tensor,
-        warptape.asarray,
-        warptape.from_dlpack,
-        warptape.frombuffer,
-        warptape.from_numpy,
-    }
+    names = " ".join(NOT_DECLARED.values()).split()
+    return {getattr(warptape, name) for name in names if "." not in name}
 
 
 def is_tensor_method_or_property(func: Callable[..., Any]) -> bool:
