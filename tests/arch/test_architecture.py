@@ -384,7 +384,7 @@ def check_op_owners(root: Path) -> list[str]:
 
 
 def check_lists_of_ops(root: Path) -> list[str]:
-    """Facts about an op are on its declaration: no statement of C++ lists names of ops."""
+    """Facts about an op are on its declaration: no statement of C++ or Python lists names of ops."""
     owners: dict[str, str] = {name.removesuffix("_"): relative for relative, name, _ in declared(root)}
     bad = []
     for relative, path in files(root, ("csrc",), (".h", ".cpp")):
@@ -398,6 +398,14 @@ def check_lists_of_ops(root: Path) -> list[str]:
             ):
                 bad.append(f"{relative}:{line}: a list of ops: {', '.join(sorted(listed)[:8])} ..")
             line += statement.count("\n")
+    for relative, path in files(root, ("python",), (".py",)):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, (ast.Assign, ast.AnnAssign, ast.Return, ast.Call, ast.Compare)):
+                texts = [n.value for n in ast.walk(node) if isinstance(n, ast.Constant)]
+                words = re.findall(r"\w+", " ".join(text for text in texts if isinstance(text, str)))
+                listed = {word.removesuffix("_") for word in words} & owners.keys()
+                if len(listed) > MOST_NAMES:
+                    bad.append(f"{relative}:{node.lineno}: a list of ops: {', '.join(sorted(listed)[:8])} ..")
     return bad
 
 
@@ -450,6 +458,7 @@ PLANTED: list[tuple[Callable[[Path], list[str]], str, str]] = [
         "csrc/ops/bad.cpp",
         'const char* a[] = {"one", "two_", "three", "four", "five", "six"};\n',
     ),
+    (check_lists_of_ops, "python/warptape/bad.py", 'A = {"one", "two_", "three", "four", "five", "six"}\n'),
 ]
 CHECKS = [
     check_include_direction,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -18,15 +19,13 @@ from warptape import Tensor
 
 from .._missing import lookup as _lookup
 
-_LINEAR = {"linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"}
-
 
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     """The factor by which weights must grow for the values after `nonlinearity` to keep their spread.
 
     `param` is the slope below zero of "leaky_relu". Raises ValueError for a name it does not know.
     """
-    if nonlinearity in _LINEAR or nonlinearity == "sigmoid":
+    if re.fullmatch("linear|sigmoid|conv(_transpose)?[123]d", nonlinearity):
         return 1
     if nonlinearity == "tanh":
         return 5.0 / 3
