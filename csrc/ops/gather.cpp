@@ -59,15 +59,16 @@ void gather_backward(Node& n, Gradients& g) {
 }
 constexpr NodeType kGather{"GatherBackward0", gather_backward};
 
-Tensor gather_impl(const Tensor& x, int64_t dim, const Tensor& index, bool) {
-  dim = wrap_dim(dim, x.ndim(), "gather");
-  check_gather("gather", x, index, dim);
+template <class F>
+Tensor gathered(const char* op, const Tensor& x, int64_t dim, const Tensor& index, F&& check) {
+  dim = wrap_dim(dim, x.ndim(), op);
+  check_gather(op, x, index, dim);
   Tensor out = empty(index.sizes(), options_of(x));
   if (!out.is_meta() && out.numel()) {
     Launch launch(x.device());
     Tensor i = raw_cast(at_least_1d(index), DType::Int64);
     gather_slot(launch, at_least_1d(out).view(), at_least_1d(x).view(), i.view(), static_cast<int>(dim));
-    check_in_range(launch, "gather", dim);
+    check(launch, op, dim);
   }
   if (needs_grad(x)) {
     Ref<Node> n = record(kGather, x);
@@ -77,8 +78,15 @@ Tensor gather_impl(const Tensor& x, int64_t dim, const Tensor& index, bool) {
   }
   return out;
 }
+Tensor gather_impl(const Tensor& x, int64_t dim, const Tensor& index, bool) {
+  return gathered("gather", x, dim, index, check_in_range);
+}
 
 }  // namespace
+
+Tensor gather_classes(const char* op, const Tensor& x, int64_t dim, const Tensor& index) {
+  return gathered(op, x, dim, index, std::mem_fn(&Launch::check_index));
+}
 
 void check_scatter(const char* op, const Tensor& self, int64_t dim, const Tensor& index, const Tensor& src) {
   check_gather(op, self, index, dim);

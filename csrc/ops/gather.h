@@ -7,6 +7,8 @@
 namespace warptape::ops {
 
 extern WT_API const Op<Tensor(const Tensor&, int64_t, const Tensor&, bool)> gather;
+// gather for a loss: an index out of bounds is an IndexError.
+WT_API Tensor gather_classes(const char* op, const Tensor& x, int64_t dim, const Tensor& index);
 extern WT_API const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Tensor&)> scatter_add;
 extern WT_API const Op<Tensor(const Tensor&, int64_t, const Tensor&, const Scalar&)> scatter_value;
 // What scatter and its kin check, and the launch: `self` is written at index along dim.

@@ -2,8 +2,11 @@
 #include "ops/loss.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "ops/compose.h"
+#include "ops/copy.h"
+#include "ops/gather.h"
 #include "ops/masked.h"
 #include "ops/matmul.h"
 #include "ops/reduce.h"
@@ -36,7 +39,6 @@ void check_target(const char* op, const Tensor& input, const Tensor& target, con
   WT_CHECK(target.sizes() == expected, ShapeError, op, ": expected target of shape ", expected,
            " for an input of shape ", input.sizes(), ", got ", target.sizes());
   check_same_device(op, input, target, "target");
-  check_same_device(op, input, weight, "weight");
   const int64_t classes = input.sizes()[class_dim(input)];
   WT_CHECK(!weight.defined() || (weight.ndim() == 1 && weight.sizes()[0] == classes), ShapeError, op,
            ": weight tensor should be defined either for all ", classes,
@@ -93,29 +95,27 @@ Tensor fused_backward(const Tensor& grad, const Tensor& input, const Tensor& tar
   return classes_last(dx, true);
 }
 
-// Every row's weight, 0 for ignored ones, and its target with those replaced by 0; constants. The shape is
-// the target's with the class dim as 1.
+// Every row's weight, 0 for ignored ones, and its target with those replaced by 0; constants of shape `kept`,
+// in which the class dim is 1.
 struct RowWeights {
   Tensor index, weight, ignored;
 };
-RowWeights row_weights(const char* op, const Tensor& input, const Tensor& target, const Tensor& weight,
+RowWeights row_weights(const Shape& kept, DType dtype, const Tensor& target, const Tensor& weight,
                        int64_t ignore_index) {
   NoGrad no_grad;
-  Shape kept = input.sizes();
-  const int64_t dim = class_dim(input);
-  kept[dim] = 1;
-  Tensor t = reshaped(raw_cast(target, DType::Int64), kept);
+  Tensor t = reshape(raw_cast(target, DType::Int64), kept);
   Tensor valid = pointwise("ne", ne_slot, ResultRule::Bool, {t, Scalar(ignore_index)});
   Tensor index = t * raw_cast(valid, DType::Int64);
-  Tensor w = raw_cast(valid, input.dtype());
-  if (weight.defined()) {
-    Shape row(input.sizes().size(), 1);
-    row[dim] = weight.numel();
-    Shape wide = input.sizes();
-    wide[dim] = weight.numel();
-    w = w * pick(op, expand_view(reshaped(raw_cast(weight, input.dtype()), row), wide), index, dim);
-  }
+  Tensor w = raw_cast(valid, dtype);
+  if (weight.defined())
+    w = w * reshape(index_select(raw_cast(weight, dtype), 0, reshape(index, Shape{-1})), kept);
   return {index, w, logical_not(valid)};
+}
+// The input's shape with the class dim as 1.
+Shape one_class(const Tensor& input) {
+  Shape kept = input.sizes();
+  kept[class_dim(input)] = 1;
+  return kept;
 }
 
 // dx = g * (s * p - q), where s and q depend on the targets alone. With the fused kernel's D = s * p - q that
@@ -131,14 +131,12 @@ Tensor composed_backward(const Tensor& grad, const Tensor& input, const Tensor& 
     Tensor one = full(Shape{}, 1.0, options_of(input));
     fused = fused_backward(one, input, target, weight, lse, total_weight, sum);
     constant = softmax(input, dim, std::nullopt);
-    RowWeights rows = row_weights("cross_entropy", input, target, weight, d.ignore_index);
+    RowWeights rows = row_weights(one_class(input), input.dtype(), target, weight, d.ignore_index);
     const double classes = static_cast<double>(input.sizes()[dim]);
     s = rows.weight * Scalar(1 - d.label_smoothing);
     if (d.label_smoothing != 0) {
       // Ignored rows have no part in the smoothing either.
-      Tensor valid = weight.defined()
-                         ? row_weights("cross_entropy", input, target, Tensor(), d.ignore_index).weight
-                         : rows.weight;
+      Tensor valid = raw_cast(logical_not(rows.ignored), input.dtype());
       Tensor all = weight.defined() ? sum_all(raw_cast(weight, input.dtype()))
                                     : full(Shape{}, classes, options_of(input));
       s = s + valid * all * Scalar(d.label_smoothing / classes);
@@ -146,9 +144,7 @@ Tensor composed_backward(const Tensor& grad, const Tensor& input, const Tensor& 
   }
   Tensor g = grad;
   if (d.reduction == Reduction::None) {
-    Shape kept = input.sizes();
-    kept[dim] = 1;
-    g = reshaped(g, kept);
+    g = reshape(g, one_class(input));
   } else if (d.reduction == Reduction::Mean) {
     g = g / tape_cast(total_weight, grad.dtype());
   }
@@ -207,12 +203,10 @@ Tensor cross_entropy_of_probabilities(const Tensor& input, const Tensor& target,
   if (weight.defined()) {
     Shape row(input.sizes().size(), 1);
     row[dim] = weight.numel();
-    t = t * reshaped(weight, row);
+    t = t * reshape(weight, row);
   }
-  Shape kept = input.sizes();
-  kept[dim] = 1;
-  Tensor rows = -sum_to(log_softmax(input, dim, std::nullopt) * t, kept);
-  Tensor loss = reshaped(rows, without_dim(input.sizes(), dim));
+  Tensor rows = -sum_to(log_softmax(input, dim, std::nullopt) * t, one_class(input));
+  Tensor loss = reshape(rows, without_dim(input.sizes(), dim));
   return reduced(loss, d.reduction, static_cast<double>(loss.numel()));
 }
 
@@ -232,18 +226,100 @@ Tensor nll_loss_impl(const Tensor& input, const Tensor& target, const OptTensor&
                      std::string_view reduction) {
   check_target("nll_loss", input, target, or_undefined(weight));
   const Reduction how = reduction_of("nll_loss", size_average, reduce, reduction);
-  RowWeights rows = row_weights("nll_loss", input, target, or_undefined(weight), ignore_index);
+  RowWeights rows = row_weights(one_class(input), input.dtype(), target, or_undefined(weight), ignore_index);
   // What an ignored row holds may not be a number.
-  Tensor picked = masked_fill(pick("nll_loss", input, rows.index, class_dim(input)), rows.ignored, 0);
-  Tensor losses = reshaped(-(picked * rows.weight), target.sizes());
+  Tensor picked =
+      masked_fill(gather_classes("nll_loss", input, class_dim(input), rows.index), rows.ignored, 0);
+  Tensor losses = reshape(-(picked * rows.weight), target.sizes());
   if (how == Reduction::None) return losses;
   return how == Reduction::Mean ? sum_all(losses) / sum_all(rows.weight) : sum_all(losses);
+}
+
+// ---- cross entropy of linear's logits, those of some rows at a time ----
+// x [N, in], w [C, in], bias [C], target [N]
+
+struct ChunkData {
+  int64_t rows, ignore_index;
+};
+
+// Rows of a chunk: as many as asked for, or, of -f (0: f = 2), a power of two so that a chunk's logits take
+// no more memory than x, divided by f.
+int64_t chunk_rows(int64_t asked, const Tensor& x, int64_t classes) {
+  const int64_t rows = x.size(0), share = (classes - 1) / std::max<int64_t>(x.size(1), 1) + 1;
+  const auto fitting = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>((rows - 1) / share + 1)));
+  return std::clamp<int64_t>(asked > 0 ? asked : fitting / (asked ? -asked : 2), 1, rows);
+}
+
+// The logits are computed again, a chunk of them at a time; sums over chunks are in float32 or float64.
+void chunked_backward(Node& n, Gradients& g) {
+  const ChunkData& d = n.data<ChunkData>();
+  const Tensor x = n.saved(0), w = n.saved(1), target = n.saved(2), bias = n.saved(3), weight = n.saved(4);
+  const OptTensor row = bias.defined() ? OptTensor(bias) : std::nullopt;
+  std::vector<Tensor> dx;
+  Tensor dw, db;
+  const auto add_to = [](Tensor& sum, const Tensor& part) {
+    const Tensor wide = tape_cast(part, stats_dtype(part.dtype()));
+    sum = sum.defined() ? sum + wide : wide;
+  };
+  for (int64_t begin = 0; begin < x.size(0); begin += d.rows) {
+    const int64_t count = std::min(d.rows, x.size(0) - begin);
+    const Tensor part = narrow(x, 0, begin, count), logits = linear(part, w, row);
+    const Shape kept{count, 1};
+    const RowWeights rows =
+        row_weights(kept, x.dtype(), narrow(target, 0, begin, count), weight, d.ignore_index);
+    const Tensor scale = reshape(narrow(g[0], 0, begin, count), kept) * rows.weight;
+    const Tensor up = scatter_add(softmax(logits, 1, std::nullopt) * scale, 1, rows.index, -scale);
+    if (g.wants(0)) dx.push_back(matmul(up, w));
+    if (g.wants(1)) add_to(dw, matmul(t(up), part));
+    if (g.wants(2)) add_to(db, sum_to(up, Shape{1, w.size(0)}));
+  }
+  if (g.wants(0)) g.set(0, cat(dx, 0));
+  if (g.wants(1)) g.set(1, tape_cast(dw, w.dtype()));
+  if (g.wants(2)) g.set(2, tape_cast(reshape(db, bias.sizes()), bias.dtype()));
+}
+constexpr NodeType kChunked{"LinearCrossEntropyBackward0", chunked_backward};
+
+Tensor chunked_losses(const Tensor& x, const Tensor& w, const Tensor& target, const Tensor& bias,
+                      const Tensor& weight, const ChunkData& d) {
+  std::vector<Tensor> losses;
+  {
+    NoGrad no_grad;
+    const OptTensor row = bias.defined() ? OptTensor(bias) : std::nullopt;
+    for (int64_t begin = 0; begin < x.size(0); begin += d.rows) {
+      const int64_t count = std::min(d.rows, x.size(0) - begin);
+      losses.push_back(cross_entropy_of_indices(linear(narrow(x, 0, begin, count), w, row),
+                                                narrow(target, 0, begin, count), weight,
+                                                {d.ignore_index, 0, Reduction::None}));
+    }
+  }
+  Tensor out = cat(losses, 0);
+  if (needs_grad(x, w, bias)) {
+    Ref<Node> n = record(kChunked, x, w, bias);
+    for (const Tensor& t : {x, w, target, bias, weight}) n->save(t);
+    n->emplace<ChunkData>(d);
+    set_history(out, n);
+  }
+  return out;
+}
+
+Tensor chunked(const Tensor& given, const Tensor& w, const Tensor& targets, const OptTensor& bias,
+               const OptTensor& weight, Reduction reduction, int64_t ignore_index, int64_t options) {
+  const Tensor x = given.ndim() == 1 ? unsqueeze(given, 0) : given;
+  const Tensor target = reshape(targets, Shape{x.size(0)});
+  const ChunkData d{chunk_rows(options, x, w.size(0)), ignore_index};
+  const Tensor losses = chunked_losses(x, w, target, or_undefined(bias), or_undefined(weight), d);
+  if (reduction == Reduction::None) return reshape(losses, targets.sizes());
+  const Tensor sum = sum_all(losses);
+  if (reduction == Reduction::Sum) return sum;
+  return sum /
+         sum_all(row_weights(target.sizes(), x.dtype(), target, or_undefined(weight), ignore_index).weight);
 }
 
 // The logits' classes are the weight's first dim; what lies between it and the last one are dims of the loss.
 Tensor linear_cross_entropy_impl(const Tensor& x, const Tensor& w, const Tensor& target,
                                  const OptTensor& bias, const OptTensor& weight, std::string_view reduction,
-                                 std::optional<int64_t> ignore_index, double label_smoothing) {
+                                 std::optional<int64_t> ignore_index, double label_smoothing,
+                                 std::optional<int64_t> options) {
   const char* op = "linear_cross_entropy";
   WT_CHECK(x.ndim() == 1 || x.ndim() == 2, ShapeError, op,
            ": expected input with dimensionality 1 or 2, got ", x.ndim());
@@ -257,10 +333,20 @@ Tensor linear_cross_entropy_impl(const Tensor& x, const Tensor& w, const Tensor&
            ", got ", bias ? bias->sizes() : Shape());
   WT_CHECK(w.ndim() == 2 || x.ndim() == 2, ShapeError, op, ": a linear_weight of shape ", w.sizes(),
            " requires batched input [N, in_features], got ", x.sizes());
-  Shape sizes(x.sizes().begin(), x.sizes().end() - 1);
+  const Shape one_per_row(x.sizes().begin(), x.sizes().end() - 1);
+  Shape sizes = one_per_row;
   sizes.append(outputs.begin(), outputs.end());
   WT_CHECK(target.sizes() != sizes || !ignore_index, Error, op,
            ": ignore_index cannot be specified when target contains probabilities");
+  if (options) {
+    const bool one_target = target.dtype() == DType::Int64 && target.sizes() == one_per_row;
+    if (one_target && label_smoothing == 0 && w.ndim() == 2 && target.numel())
+      return chunked(x, w, target, bias, weight, reduction_of(op, {}, {}, reduction),
+                     ignore_index.value_or(-100), *options);
+    warn(message(op,
+                 ": options ignored; chunks need targets of class indices (int64), label_smoothing == 0 "
+                 "and a linear_weight of two dims"));
+  }
   const int64_t rows = numel_of(outputs);
   const OptTensor row = bias ? OptTensor(reshape(*bias, Shape{rows})) : std::nullopt;
   const Tensor logits = linear(x, reshape(w, Shape{rows, w.size(-1)}), row);
@@ -268,19 +354,22 @@ Tensor linear_cross_entropy_impl(const Tensor& x, const Tensor& w, const Tensor&
                        std::nullopt, reduction, label_smoothing);
 }
 const Op<Tensor(const Tensor&, const Tensor&, const Tensor&, const OptTensor&, const OptTensor&,
-                std::string_view, std::optional<int64_t>, double)>
-    linear_cross_entropy{"linear_cross_entropy",
-                         linear_cross_entropy_impl,
-                         kNN,
-                         {"input",
-                          "linear_weight",
-                          "target",
-                          {"linear_bias", none, kKeywordOnly},
-                          {"weight", none, kKeywordOnly},
-                          {"reduction", "mean", kKeywordOnly},
-                          {"ignore_index", none, kKeywordOnly},
-                          {"label_smoothing", 0.0, kKeywordOnly}},
-                         "cross_entropy of the logits input [N, in] @ linear_weight [C, *, in]^T."};
+                std::string_view, std::optional<int64_t>, double, std::optional<int64_t>)>
+    linear_cross_entropy{
+        "linear_cross_entropy",
+        linear_cross_entropy_impl,
+        kNN,
+        {"input",
+         "linear_weight",
+         "target",
+         {"linear_bias", none, kKeywordOnly},
+         {"weight", none, kKeywordOnly},
+         {"reduction", "mean", kKeywordOnly},
+         {"ignore_index", none, kKeywordOnly},
+         {"label_smoothing", 0.0, kKeywordOnly},
+         {"options", none, kKeywordOnly}},
+        "cross_entropy of the logits input [N, in] @ linear_weight [C, *, in]^T; with options, "
+        "a nn.LinearCrossEntropyOptions or a number of rows, those of some rows at a time."};
 
 }  // namespace
 

@@ -77,6 +77,9 @@ def our_value(value: Any, made: dict[int, Any] | None = None) -> Any:
         return type(value)(our_value(item, made) for item in value)
     if isinstance(value, torch.nn.Module):
         return _our_module(value)
+    if isinstance(value, torch.nn.LinearCrossEntropyOptions):
+        fields = {name: our_value(getattr(value, name)) for name in value.__slots__}
+        return warptape.nn.LinearCrossEntropyOptions(**fields)
     return our_function(value) if callable(value) and not isinstance(value, type) else value
 
 

@@ -216,3 +216,56 @@ def test_ctc_gradient_behind_log_softmax():
     assert wt.nn.functional.ctc_loss(*given, reduction="none")[0].item() == np.inf
     wt.nn.functional.ctc_loss(*given, zero_infinity=True).backward()
     assert (x.grad[:, 0] == 0).all() and (x.grad[:, 1] != 0).any()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"batch_chunk_size": 3}, {"chunking_method": None}, {"chunking_method": "aspect_ratio:4"}],
+)
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_linear_cross_entropy_in_chunks(options: dict[str, Any], reduction: str) -> None:
+    wt.manual_seed(0)
+    x, target = wt.randn(10, 4, dtype=wt.float64), wt.randint(0, 30, (10,))
+    weight = wt.rand(30, dtype=wt.float64) + 0.5
+    layers = [
+        wt.nn.LinearCrossEntropyLoss(
+            4,
+            30,
+            bias=True,
+            dtype=wt.float64,
+            weight=weight,
+            reduction=reduction,
+            ignore_index=7,
+            options=given,
+        )
+        for given in (None, wt.nn.LinearCrossEntropyOptions(**options))
+    ]
+    layers[1].load_state_dict(layers[0].state_dict())
+    whole, chunked = (layer(x, target) for layer in layers)
+    wt.testing.assert_close(chunked, whole)
+    for _ in range(2):
+        for loss in (whole, chunked):
+            loss.sum().backward(retain_graph=True)
+    for theirs, ours in zip(layers[0].parameters(), layers[1].parameters()):
+        wt.testing.assert_close(ours.grad, theirs.grad)
+
+
+def test_second_gradient_of_linear_cross_entropy_in_chunks() -> None:
+    x, w = (wt.randn(5, n, dtype=wt.float64, requires_grad=True) for n in (3, 3))
+    target = wt.tensor([0, 4, 2, 1, 4])
+    assert wt.autograd.gradgradcheck(lambda x, w: F.linear_cross_entropy(x, w, target, options=2), (x, w))
+    assert F.linear_cross_entropy(x.to("meta"), w.to("meta"), target.to("meta"), options=2).shape == ()
+
+
+def test_linear_cross_entropy_without_chunks() -> None:
+    x, w = wt.randn(4, 3), wt.randn(5, 3)
+    options = wt.nn.LinearCrossEntropyOptions(batch_chunk_size=2)
+    with pytest.warns(UserWarning, match="options ignored"):
+        smooth = F.linear_cross_entropy(x, w, wt.tensor([0, 1, 2, 4]), label_smoothing=0.1, options=options)
+    wt.testing.assert_close(smooth, F.cross_entropy(x @ w.T, wt.tensor([0, 1, 2, 4]), label_smoothing=0.1))
+    with pytest.raises(ValueError, match="invalid chunking_method"):
+        wt.nn.LinearCrossEntropyOptions(chunking_method="aspect_ratio:0")
+    with pytest.raises(ValueError, match="batch_chunk_size must be positive"):
+        wt.nn.LinearCrossEntropyOptions(batch_chunk_size=0)
+    with pytest.raises(IndexError):
+        F.linear_cross_entropy(x, w, wt.tensor([0, 1, 2, 5]), options=options)

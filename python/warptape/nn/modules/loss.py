@@ -4,7 +4,10 @@ forms."""
 from __future__ import annotations
 
 import math
+import re
+import sys
 import warnings
+from collections import namedtuple
 from collections.abc import Callable
 from typing import Any
 
@@ -27,6 +30,7 @@ __all__ = [
     "KLDivLoss",
     "L1Loss",
     "LinearCrossEntropyLoss",
+    "LinearCrossEntropyOptions",
     "MSELoss",
     "MarginRankingLoss",
     "MultiLabelMarginLoss",
@@ -180,12 +184,50 @@ class CrossEntropyLoss(_WeightedLoss):
         self.ignore_index, self.label_smoothing = ignore_index, label_smoothing
 
 
+class LinearCrossEntropyOptions(
+    namedtuple(
+        "_Options",
+        "allow_retain_graph batch_chunk_size chunking_method acc_policy acc_dtype",
+        defaults=(False, None, "auto", "auto", None),
+    )
+):
+    """How many rows `linear_cross_entropy` takes at a time, so that the logits of all are never in memory.
+
+    `batch_chunk_size` is that number. Without it `chunking_method` decides: "aspect_ratio:f" (f = 1 if left
+    out, 2 for "auto") gives a chunk's logits at most the memory of the input, divided by f; None takes all
+    rows at once. The others are taken as PyTorch has them and change nothing: the backward computes the
+    logits again, so that it can run any number of times, and sums in float32 at least.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> LinearCrossEntropyOptions:
+        made = super().__new__(cls, *args, **kwargs)
+        if made.acc_policy not in ("auto", "accurate", "balanced", "compact"):
+            raise ValueError(f"invalid acc_policy: {made.acc_policy!r}")
+        if not re.fullmatch("auto|aspect_ratio(:0*[1-9][0-9]*)?", made.chunking_method or "auto"):
+            raise ValueError(f"invalid chunking_method: {made.chunking_method!r}")
+        size = made.batch_chunk_size
+        if size is not None and not (isinstance(size, int) and size > 0):
+            raise ValueError(f"batch_chunk_size must be positive int or None, got {size!r}")
+        return made
+
+    def __index__(self) -> int:
+        """As the op takes it: the rows of a chunk, -f for an aspect ratio, 0 for "auto"."""
+        if self.batch_chunk_size is not None:
+            return self.batch_chunk_size
+        if self.chunking_method is None:
+            return sys.maxsize
+        factor = self.chunking_method.partition(":")[2]
+        return 0 if self.chunking_method == "auto" else -int(factor or 1)
+
+
 class LinearCrossEntropyLoss(_WeightedLoss):
     """Features [N, in] and targets [N, *out_features] -> the cross entropy of `linear`'s logits
     [N, num_classes, *out_features].
 
-    The rest as in `CrossEntropyLoss`; targets that are probabilities have no `ignore_index`. `options` say in
-    which chunks PyTorch computes; here the logits are computed whole.
+    The rest as in `CrossEntropyLoss`; targets that are probabilities have no `ignore_index`. With `options`
+    the logits are computed in chunks, and again in the backward.
     """
 
     def __init__(
@@ -201,7 +243,7 @@ class LinearCrossEntropyLoss(_WeightedLoss):
         weight: Tensor | None = None,
         ignore_index: int | None = None,
         label_smoothing: float = 0.0,
-        options: Any = None,
+        options: LinearCrossEntropyOptions | None = None,
     ) -> None:
         if weight is not None and weight.shape != (num_classes,):
             raise RuntimeError(f"expected weight shape to be {(num_classes,)}, got {tuple(weight.shape)}")
@@ -214,16 +256,17 @@ class LinearCrossEntropyLoss(_WeightedLoss):
         self.linear = Linear(in_features, outputs, bias=bias, device=device, dtype=dtype)
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        logits = self.linear(input).reshape(*input.shape[:-1], self.num_classes, *self.out_features)
-        if self.ignore_index is not None and target.shape == logits.shape:
-            raise RuntimeError("ignore_index cannot be specified when target contains probabilities")
-        return F.cross_entropy(
-            logits,
+        linear, sizes = self.linear, (self.num_classes, *self.out_features)
+        return F.linear_cross_entropy(
+            input,
+            linear.weight.reshape(*sizes, linear.in_features),
             target,
+            linear_bias=None if linear.bias is None else linear.bias.reshape(sizes),
             weight=self.weight,
-            ignore_index=-100 if self.ignore_index is None else self.ignore_index,
             reduction=self.reduction,
+            ignore_index=self.ignore_index,
             label_smoothing=self.label_smoothing,
+            options=self.options,
         )
 
     def extra_repr(self) -> str:
