@@ -6,7 +6,6 @@
 
 #include <new>
 
-#include "core/assertion_error.h"
 #include "ops/linalg.h"
 
 namespace warptape::bindings {

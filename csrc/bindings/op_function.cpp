@@ -145,12 +145,16 @@ void add_overload(OpGroup& group, const OpInfo& op) {
   group.result_types.push_back(named_result(op));
 }
 
-// (alias, op) by name, in-place forms included.
-std::vector<std::pair<std::string, std::string>> aliases() {
-  std::vector<std::pair<std::string, std::string>> names;
+struct AliasName {
+  std::string name, of;
+  uint32_t places;
+};
+// In-place forms included.
+std::vector<AliasName> aliases() {
+  std::vector<AliasName> names;
   for (const Alias* a = all_aliases(); a; a = a->next) {
-    names.emplace_back(a->name, a->of);
-    names.emplace_back(std::string(a->name) + "_", std::string(a->of) + "_");
+    names.push_back({a->name, a->of, a->places});
+    if (!a->places) names.push_back({std::string(a->name) + "_", std::string(a->of) + "_", 0});
   }
   std::reverse(names.begin(), names.end());
   return names;
@@ -166,7 +170,7 @@ void publish(PyObject* place, OpGroup& group, bool binds) {
   checked(PyObject_SetAttrString(place, group.name.c_str(), group.callable));
 }
 
-Object describe(const OpInfo& op, const char* name) {
+Object describe(const OpInfo& op, const char* name, uint32_t flags) {
   constexpr const char* kinds[] = {"None",  "Tensor",    "tuple",        "list", "bool",
                                    "int",   "float",     "Number",       "ints", "int tuple",
                                    "dtype", "OneOrMany", "TensorAndList"};
@@ -182,9 +186,9 @@ Object describe(const OpInfo& op, const char* name) {
   Object names = checked(PyList_New(0));
   for (const char* n : op.return_names)
     checked(PyList_Append(names.get(), checked(PyUnicode_FromString(n)).get()));
-  return checked(Py_BuildValue("(sIOssOs(ss))", name, op.flags, args.get(),
-                               kinds[static_cast<int>(op.returns)], signature_text(op, name).c_str(),
-                               names.get(), doc_of(op).c_str(), rules[static_cast<int>(op.autocast(false))],
+  return checked(Py_BuildValue("(sIOssOs(ss))", name, flags, args.get(), kinds[static_cast<int>(op.returns)],
+                               signature_text(op, name).c_str(), names.get(), doc_of(op).c_str(),
+                               rules[static_cast<int>(op.autocast(false))],
                                rules[static_cast<int>(op.autocast(true))]));
 }
 
@@ -196,10 +200,13 @@ PyObject* list_ops(PyObject*, PyObject*) {
     for (const OpInfo* op = all_ops(); op; op = op->next) ops.push_back(op);
     std::reverse(ops.begin(), ops.end());
     Object list = checked(PyList_New(0));
-    for (const OpInfo* op : ops) checked(PyList_Append(list.get(), describe(*op, op->name).get()));
-    for (const auto& [name, of] : aliases())
+    for (const OpInfo* op : ops) checked(PyList_Append(list.get(), describe(*op, op->name, op->flags).get()));
+    for (const auto& [name, of, places] : aliases())
       for (const OpInfo* op : ops)
-        if (of == op->name) checked(PyList_Append(list.get(), describe(*op, name.c_str()).get()));
+        if (of == op->name) {
+          const uint32_t flags = places ? (op->flags & ~kPlaces) | places : op->flags;
+          checked(PyList_Append(list.get(), describe(*op, name.c_str(), flags).get()));
+        }
     return list.release();
   });
 }
@@ -263,10 +270,14 @@ void init_ops(PyObject* module) {
         if (!group) group = new OpGroup;
         add_overload(*group, *ops[i]);
       }
-  for (Place& p : places)
-    for (const auto& [name, of] : aliases())
-      if (auto at = p.groups.find(of); at != p.groups.end())
+  for (const auto& [name, of, only] : aliases())
+    for (Place& p : places) {
+      if (only && !(only & p.bit)) continue;
+      const Place* from =
+          only ? std::ranges::find_if(places, [&](auto& q) { return q.groups.contains(of); }) : &p;
+      if (auto at = from->groups.find(of); at != from->groups.end())
         (p.groups[name] = new OpGroup(*at->second))->name = name;
+    }
   for (Place& p : places)
     for (auto& [name, group] : p.groups) publish(p.object.get(), *group, p.binds);
   functions = places[0].groups;

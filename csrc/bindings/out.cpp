@@ -60,7 +60,7 @@ void check_apart(const OpInfo& op, const Frame& frame, const Tensor& out, const 
       out.sizes() == sizes ? out : alias(out, sizes, contiguous_strides(sizes), out.offset());
   each_argument(op, frame, [&](const Tensor& t) {
     WT_CHECK(
-        !overlap(target, t), Error, op.name,
+        t.same(out) ? !target.numel() : !overlap(target, t), Error, op.name,
         ": unsupported operation: some elements of the input tensor and the written-to tensor refer to a "
         "single memory location. Please clone() the tensor before performing the operation.");
   });

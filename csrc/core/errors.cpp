@@ -1,4 +1,4 @@
-#include "core/assertion_error.h"
+#include "core/errors.h"
 
 namespace warptape {
 
@@ -12,6 +12,7 @@ TypeError::~TypeError() = default;
 ValueError::~ValueError() = default;
 NotImplementedError::~NotImplementedError() = default;
 AssertionError::~AssertionError() = default;
+LinAlgError::~LinAlgError() = default;
 OutOfMemoryError::~OutOfMemoryError() = default;
 DistBackendError::~DistBackendError() = default;
 DistNetworkError::~DistNetworkError() = default;

@@ -29,6 +29,8 @@ WT_ERROR_CLASS(IndexError);
 WT_ERROR_CLASS(TypeError);
 WT_ERROR_CLASS(ValueError);
 WT_ERROR_CLASS(NotImplementedError);
+WT_ERROR_CLASS(AssertionError);    // where PyTorch's own Python code asserts
+WT_ERROR_CLASS(LinAlgError);       // RuntimeError: a matrix that is singular, or not positive definite
 WT_ERROR_CLASS(OutOfMemoryError);  // RuntimeError, MemoryError
 WT_ERROR_CLASS(DistBackendError);  // a collective failed: a rank died, differed or was late
 WT_ERROR_CLASS(DistNetworkError);  // a connection between ranks

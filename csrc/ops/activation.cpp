@@ -218,12 +218,12 @@ Tensor numbers_into(const Tensor& x, double a, double b) {
 // ---- composed of elementwise ops ----
 
 Tensor hardshrink_impl(const Tensor& x, double lambd) {
-  check_float("hardshrink", x);
+  check_floating("hardshrink", x);
   return where_st(le_ts(abs(detach(x)), lambd), Scalar(0.0), x);
 }
 
 Tensor softshrink_impl(const Tensor& x, double lambd) {
-  check_float("softshrink", x);
+  check_floating("softshrink", x);
   WT_CHECK(lambd >= 0, Error, "softshrink: lambda must be greater or equal to 0, but found to be ", lambd);
   return x - clamp(x, Scalar(-lambd), Scalar(lambd));
 }
@@ -264,7 +264,7 @@ Tensor rrelu_impl(const Tensor& x, double lower, double upper, bool training, bo
            "rrelu: Lower bound should be less than or equal to the upper bound, got lower=", lower,
            " and upper=", upper);
   if (!training) return with_number<leaky_relu_def>(x, (lower + upper) / 2, inplace);
-  check_float("rrelu", x);
+  check_floating("rrelu", x);
   Tensor slope =
       where_ts(le_ts(detach(x), 0), draw_uniform(x.sizes(), options_of(x), lower, upper), Scalar(1.0));
   return inplace ? mul_(x, slope) : x * slope;
@@ -296,7 +296,7 @@ Tensor softmin_impl(const Tensor& x, std::optional<int64_t> dim, int64_t, std::o
 
 // A sample of the categories along dim, relaxed to a softmax at temperature tau (Jang et al. 2017).
 Tensor gumbel_softmax_impl(const Tensor& logits, double tau, bool hard, double eps, int64_t dim) {
-  check_float("gumbel_softmax", logits);
+  check_floating("gumbel_softmax", logits);
   if (eps != 1e-10) warn("`eps` parameter is deprecated and has no effect.");
   Tensor noise = -log(-log(draw_uniform(logits.sizes(), options_of(logits), 0, 1)));
   Tensor soft = softmax((logits + noise) / tau, dim, std::nullopt);

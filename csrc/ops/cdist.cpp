@@ -134,7 +134,6 @@ Tensor cdist_impl(const Tensor& x1, const Tensor& x2, double p, std::string_view
   WT_CHECK(x1.sizes().back() == x2.sizes().back(), ShapeError,
            "cdist: X1 and X2 must have the same number of columns, got ", x1.sizes(), " and ", x2.sizes());
   WT_CHECK(p >= 0, Error, "cdist: only non-negative p values are supported, got ", p);
-  check_same_device("cdist", x1, x2, "x2");
   if (x1.dtype() == DType::Float32 && p > std::numeric_limits<float>::max())
     p = std::numeric_limits<double>::infinity();
   const int64_t most = std::max(x1.sizes()[x1.ndim() - 2], x2.sizes()[x2.ndim() - 2]);

@@ -3,6 +3,7 @@
 #include "ops/compose.h"
 #include "ops/copy.h"
 #include "ops/norm.h"
+#include "ops/view.h"
 #include "tensor/memory_format.h"
 
 namespace warptape::ops {
@@ -42,7 +43,6 @@ struct Extent {
 void check_channels(const char* op, const Tensor& x, const Tensor& t, const char* what) {
   if (!t.defined()) return;
   check_floating(op, t);
-  check_same_device(op, x, t, what);
   WT_CHECK(t.ndim() == 1, ShapeError, op, ": expected ", what, " to be a vector, got shape ", t.sizes());
   WT_CHECK(t.sizes()[0] == x.sizes()[1], ShapeError, op, ": input has ", x.sizes()[1],
            " channels, layer expects ", t.sizes()[0], ": ", what, " should contain ", x.sizes()[1],
@@ -78,18 +78,18 @@ void group_norm_composed(Gradients& g, const ChannelData& d, const Tensor& input
   const int64_t per = d.channels / d.groups;
   const Shape split{d.batch, d.groups, per, d.inner}, kept{d.batch, d.groups, 1, 1},
       channel{1, d.groups, per, 1};
-  Tensor x = reshaped(tape_cast(input, compute), split), up = reshaped(tape_cast(g[0], compute), split);
+  Tensor x = reshape(tape_cast(input, compute), split), up = reshape(tape_cast(g[0], compute), split);
   const Scalar share(1.0 / static_cast<double>(per * d.inner));
   Tensor c = x - sum_to(x, kept) * share;
-  Tensor rstd = inverse_sqrt(sum_to(c * c, kept) * share + Scalar(d.eps));
+  Tensor rstd = rsqrt(sum_to(c * c, kept) * share + Scalar(d.eps));
   Tensor h = c * rstd;
-  Tensor gw = weight.defined() ? up * reshaped(tape_cast(weight, compute), channel) : up;
+  Tensor gw = weight.defined() ? up * reshape(tape_cast(weight, compute), channel) : up;
   if (g.wants(0)) {
     Tensor dx = (gw - sum_to(gw, kept) * share - h * (sum_to(gw * h, kept) * share)) * rstd;
-    g.set(0, reshaped(dx, input.sizes()));
+    g.set(0, reshape(dx, input.sizes()));
   }
-  if (g.wants(1)) g.set(1, reshaped(sum_to(up * h, channel), Shape{d.channels}));
-  if (g.wants(2)) g.set(2, reshaped(sum_to(up, channel), Shape{d.channels}));
+  if (g.wants(1)) g.set(1, reshape(sum_to(up * h, channel), Shape{d.channels}));
+  if (g.wants(2)) g.set(2, reshape(sum_to(up, channel), Shape{d.channels}));
 }
 
 void group_norm_backward(Node& n, Gradients& g) {
@@ -147,25 +147,25 @@ void batch_norm_composed(Gradients& g, const ChannelData& d, const Tensor& input
                          Tensor mean, Tensor rstd) {
   const DType compute = stats_dtype(input.dtype());
   const Shape split{d.batch, d.channels, d.inner}, channel{1, d.channels, 1};
-  Tensor x = reshaped(tape_cast(input, compute), split), up = reshaped(tape_cast(g[0], compute), split);
+  Tensor x = reshape(tape_cast(input, compute), split), up = reshape(tape_cast(g[0], compute), split);
   const Scalar share(1.0 / static_cast<double>(d.batch * d.inner));
   if (d.train) {
     mean = sum_to(x, channel) * share;
     Tensor c = x - mean;
-    rstd = inverse_sqrt(sum_to(c * c, channel) * share + Scalar(d.eps));
+    rstd = rsqrt(sum_to(c * c, channel) * share + Scalar(d.eps));
   } else {
-    mean = reshaped(mean, channel);
-    rstd = reshaped(rstd, channel);
+    mean = reshape(mean, channel);
+    rstd = reshape(rstd, channel);
   }
   Tensor h = (x - mean) * rstd;
-  Tensor gw = weight.defined() ? up * reshaped(tape_cast(weight, compute), channel) : up;
+  Tensor gw = weight.defined() ? up * reshape(tape_cast(weight, compute), channel) : up;
   if (g.wants(0)) {
     Tensor dx = gw;
     if (d.train) dx = gw - sum_to(gw, channel) * share - h * (sum_to(gw * h, channel) * share);
-    g.set(0, reshaped(dx * rstd, input.sizes()));
+    g.set(0, reshape(dx * rstd, input.sizes()));
   }
-  if (g.wants(1)) g.set(1, reshaped(sum_to(up * h, channel), Shape{d.channels}));
-  if (g.wants(2)) g.set(2, reshaped(sum_to(up, channel), Shape{d.channels}));
+  if (g.wants(1)) g.set(1, reshape(sum_to(up * h, channel), Shape{d.channels}));
+  if (g.wants(2)) g.set(2, reshape(sum_to(up, channel), Shape{d.channels}));
 }
 
 void batch_norm_backward(Node& n, Gradients& g) {
@@ -189,7 +189,7 @@ std::pair<Tensor, Tensor> batch_statistics(const ChannelData& d, const Tensor& x
   const TensorOptions stats{stats_dtype(x.dtype()), x.device()};
   if (!d.train) {
     Tensor variance = raw_cast(running_var, stats.dtype);
-    return {raw_contiguous(raw_cast(running_mean, stats.dtype)), inverse_sqrt(variance + Scalar(d.eps))};
+    return {raw_contiguous(raw_cast(running_mean, stats.dtype)), rsqrt(variance + Scalar(d.eps))};
   }
   Tensor mean = empty(Shape{d.channels}, stats), rstd = empty(Shape{d.channels}, stats);
   if (!x.is_meta()) {
@@ -229,8 +229,8 @@ Tensor batch_norm_impl(const Tensor& input, const OptTensor& running_mean, const
     Shape row(input.sizes().size(), 1);
     row[1] = d.channels;
     Tensor out = clone(input);
-    if (w.defined()) out = out * reshaped(w, row);
-    return b.defined() ? out + reshaped(b, row) : out;
+    if (w.defined()) out = out * reshape(w, row);
+    return b.defined() ? out + reshape(b, row) : out;
   }
   d.eps = eps;
   d.train = training;

@@ -120,13 +120,8 @@ const auto polygamma_ = in_place<polygamma_method>("polygamma_");
 }  // namespace
 
 namespace {
-const UnaryOp expit{"expit",
-                    unary_impl<sigmoid_def>,
-                    kSpecial | kOut | kComplex | kPointwise,
-                    {"input"},
-                    "1 / (1 + exp(-input))."};
-const UnaryOp gammaln{"gammaln", unary_impl<lgamma_def>, kSpecial | kOut | kPointwise, {"input"}, "lgamma."};
-const UnaryOp psi{"psi", unary_impl<digamma_def>, kSpecial | kOut | kPointwise, {"input"}, "digamma."};
+const Alias expit{"expit", "sigmoid", kSpecial}, gammaln{"gammaln", "lgamma", kSpecial},
+    psi{"psi", "digamma", kSpecial};
 const Alias arcsin{"arcsin", "asin"};
 const Alias arccos{"arccos", "acos"};
 const Alias arctan{"arctan", "atan"};

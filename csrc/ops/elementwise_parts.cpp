@@ -151,12 +151,8 @@ const Op<std::tuple<Tensor, Tensor>(const Tensor&)> frexp{
     "input = mantissa * 2^exponent with 0.5 <= |mantissa| < 1; the exponent is int32.",
     {"mantissa", "exponent"}};
 const Op<Tensor(const Tensor&, int64_t)> mvlgamma{
-    "mvlgamma", mvlgamma_impl, kBoth, {"input", "p"}, "The logarithm of the gamma function of dimension p."},
-    multigammaln{"multigammaln",
-                 mvlgamma_impl,
-                 kSpecial | kOut | kPointwise,
-                 {"input", "p"},
-                 "The logarithm of the gamma function of dimension p."};
+    "mvlgamma", mvlgamma_impl, kBoth, {"input", "p"}, "The logarithm of the gamma function of dimension p."};
+const Alias multigammaln{"multigammaln", "mvlgamma", kSpecial};
 const auto mvlgamma_ = in_place<mvlgamma>("mvlgamma_");
 
 }  // namespace

@@ -297,10 +297,7 @@ decltype(clamp) clamp{"clamp", clamp_impl, kBothOut, {"input", kMin, kMax}, kCla
 decltype(clamp_t_) clamp_t_{"clamp_", clamp_tensor_inplace, kPair, {kSelf, kMin, kMax}, kClampDoc};
 decltype(clamp_) clamp_{"clamp_", clamp_inplace, kPair, {kSelf, kMin, kMax}, kClampDoc};
 namespace {
-const decltype(clamp_t) clip_t{"clip", clamp_tensor_impl, kBothOut, {"input", kMin, kMax}, kClampDoc};
-const decltype(clamp) clip{"clip", clamp_impl, kBothOut, {"input", kMin, kMax}, kClampDoc};
-const decltype(clamp_t) clip_t_{"clip_", clamp_tensor_inplace, kPair, {kSelf, kMin, kMax}, kClampDoc};
-const decltype(clamp) clip_{"clip_", clamp_inplace, kPair, {kSelf, kMin, kMax}, kClampDoc};
+const Alias clip{"clip", "clamp"};
 const char kMinDoc[] = "input, but at least min.";
 const char kMaxDoc[] = "input, but at most max.";
 const BinaryOp clamp_min_t{"clamp_min", clamp_min_tensor, kBothOut, {"input", "min"}, kMinDoc},

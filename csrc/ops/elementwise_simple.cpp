@@ -63,7 +63,7 @@ WT_CHECKED(floor, "FloorBackward0", Same, Nothing, check_not_bool, "Largest inte
 WT_CHECKED(ceil, "CeilBackward0", Same, Nothing, check_not_bool, "Smallest integer not below.",
            no_gradient(g));
 WT_CHECKED(trunc, "TruncBackward0", Same, Nothing, check_not_bool, "Fraction cut off.", no_gradient(g));
-WT_CHECKED(frac, "FracBackward0", Same, Nothing, check_float, "input - trunc(input).", g);
+WT_CHECKED(frac, "FracBackward0", Same, Nothing, check_floating, "input - trunc(input).", g);
 
 // ---- sgn is sign for real numbers; positive is the tensor itself ----
 namespace {

@@ -57,13 +57,12 @@ bool can_cast_impl(DType from, DType to) { return can_cast(from, to); }
 using ToInt = Op<int64_t(const Tensor&)>;
 using ToBool = Op<bool(const Tensor&)>;
 const ToInt dim_op{"dim", dim, kMethod | kComplex, {"input"}, "Number of dims."},
-    ndimension_op{"ndimension", dim, kMethod | kComplex, {"input"}, "Number of dims."},
     numel_op{"numel", numel, kFunction | kMethod | kComplex, {"input"}, "Number of elements."},
-    nelement_op{"nelement", numel, kMethod | kComplex, {"input"}, "Number of elements."},
     element_size_op{"element_size", element_size, kMethod | kComplex, {"input"}, "Bytes of one element."},
     storage_offset_op{
         "storage_offset", storage_offset, kMethod | kComplex, {"input"}, "Elements before the first one."},
     data_ptr_op{"data_ptr", data_ptr, kMethod | kComplex, {"input"}, "Address of the first element."};
+const Alias ndimension{"ndimension", "dim"}, nelement{"nelement", "numel", kMethod};
 const Op<Shape(const Tensor&)> size_op{"size", size, kMethod | kComplex, {"input"}, "Sizes."};
 const Op<std::vector<int64_t>(const Tensor&)> stride_op{
     "stride", stride, kMethod | kComplex, {"input"}, "Strides in elements."};

@@ -2,11 +2,7 @@
 
 #include "ops/copy.h"
 
-namespace warptape {
-
-LinAlgError::~LinAlgError() = default;
-
-namespace ops {
+namespace warptape::ops {
 
 void check_matrices(const char* op, const Tensor& x, const char* name) {
   WT_CHECK(x.ndim() >= 2, ShapeError, op, ": The input tensor ", name,
@@ -119,5 +115,4 @@ Tensor diagonal_of(const Tensor& x) {
 
 Tensor lower_half(const Tensor& x) { return tril(x, -1) + diag_embed(diagonal_of(x) * 0.5, 0, -2, -1); }
 
-}  // namespace ops
-}  // namespace warptape
+}  // namespace warptape::ops

@@ -10,16 +10,7 @@
 #include "ops/reduce.h"
 #include "ops/view.h"
 
-namespace warptape {
-
-// A matrix for which there is no answer: singular, or not positive definite. Derives from RuntimeError.
-class WT_API LinAlgError : public Error {
- public:
-  using Error::Error;
-  ~LinAlgError() override;
-};
-
-namespace ops {
+namespace warptape::ops {
 
 // ---- what LAPACK takes: ShapeError for fewer than two dims, or matrices that are not square; DtypeError for
 // another dtype than float32, float64, complex64 and complex128 ----
@@ -86,5 +77,4 @@ extern WT_API const Op<Tensor(const Tensor&, std::optional<std::string_view>)> s
 extern WT_API const Op<MatrixTriple(const Tensor&, bool, bool)> lu_factor_ex;
 extern WT_API const Op<Tensor(const Tensor&, const Tensor&)> householder_product;
 
-}  // namespace ops
-}  // namespace warptape
+}  // namespace warptape::ops

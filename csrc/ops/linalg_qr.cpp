@@ -205,11 +205,7 @@ const Op<Pair(const Tensor&)> geqrf{
     {"input"},
     "R in the upper triangle and below it the reflectors of which Q is the product, with their tau.",
     {"a", "tau"}};
-const Op<Tensor(const Tensor&, const Tensor&)> orgqr{"orgqr",
-                                                     householder_product_impl,
-                                                     kBoth | kOutColumns | kFloats,
-                                                     {"input", "tau"},
-                                                     "linalg.householder_product under its older name."};
+const Alias orgqr{"orgqr", "householder_product", kBoth};
 // ---- low rank ------------------------------------------------------------------------------------------
 
 // Orthonormal columns [*, m, q] that span nearly what the largest singular vectors of A [*, m, n] do (Halko,

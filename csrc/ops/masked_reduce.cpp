@@ -2,8 +2,6 @@
 // not change the result, such as 0 in a sum.
 #include <limits>
 
-#include "core/assertion_error.h"
-
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/masked.h"

@@ -5,7 +5,7 @@
 
 namespace warptape::ops {
 
-extern WT_API const Op<Tensor(const Tensor&, const Tensor&)> matmul, mm, bmm, mv, dot, outer, ger, inner;
+extern WT_API const Op<Tensor(const Tensor&, const Tensor&)> matmul, mm, bmm, mv, dot, outer, inner;
 // beta * input + alpha * (a @ b); input broadcasts to the product's shape.
 using AddMatmulOp = Op<Tensor(const Tensor&, const Tensor&, const Tensor&, const Scalar&, const Scalar&)>;
 extern WT_API const AddMatmulOp addmm, baddbmm, addmv, addbmm, addmm_, baddbmm_, addmv_;

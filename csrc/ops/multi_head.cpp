@@ -5,7 +5,6 @@
 #include <cmath>
 #include <limits>
 
-#include "core/assertion_error.h"
 #include "ops/attention.h"
 #include "ops/copy.h"
 #include "ops/dropout.h"

@@ -1,6 +1,8 @@
-// The norms with the statistics they normalised by: results of their own, without gradient.
+// The norms with the statistics they normalised by, which are results of their own. As in PyTorch those of
+// group norm alone have a gradient.
 #include "ops/compose.h"
 #include "ops/norm.h"
+#include "ops/view.h"
 
 namespace warptape::ops {
 namespace {
@@ -10,17 +12,17 @@ using Normed = std::tuple<Tensor, Tensor, Tensor>;
 // Mean and 1 / sqrt(variance + eps) of x [split] over the dims that are 1 in `kept`, as tensors of `sizes`.
 Normed with_statistics(const Tensor& out, const Tensor& x, const Shape& split, const Shape& kept,
                        const Shape& sizes, double eps) {
-  NoGrad no_grad;
-  Tensor wide = reshaped(tape_cast(x, stats_dtype(x.dtype())), split);
+  Tensor wide = reshape(tape_cast(x, stats_dtype(x.dtype())), split);
   const Scalar share(static_cast<double>(numel_of(kept)) / static_cast<double>(numel_of(split)));
   Tensor mean = sum_to(wide, kept) * share, centred = wide - mean;
-  Tensor rstd = inverse_sqrt(sum_to(centred * centred, kept) * share + Scalar(eps));
-  return {out, tape_cast(reshaped(mean, sizes), x.dtype()), tape_cast(reshaped(rstd, sizes), x.dtype())};
+  Tensor rstd = rsqrt(sum_to(centred * centred, kept) * share + Scalar(eps));
+  return {out, tape_cast(reshape(mean, sizes), x.dtype()), tape_cast(reshape(rstd, sizes), x.dtype())};
 }
 
 Normed native_layer_norm_impl(const Tensor& x, IntList shape, const OptTensor& weight, const OptTensor& bias,
                               double eps) {
   Tensor out = layer_norm(x, shape, weight, bias, eps);
+  NoGrad no_grad;
   Shape kept(x.sizes());
   for (size_t i = 0; i < shape.size(); ++i) kept[kept.size() - 1 - i] = 1;
   return with_statistics(out, x, x.sizes(), kept, kept, eps);
@@ -44,6 +46,7 @@ Normed native_batch_norm_impl(const Tensor& x, const OptTensor& weight, const Op
     const Tensor none = empty(Shape{0}, options_of(x));
     return {out, none, empty(Shape{0}, options_of(x))};
   }
+  NoGrad no_grad;
   const int64_t batch = x.sizes()[0], channels = x.sizes()[1];
   const int64_t inner = x.numel() / std::max<int64_t>(batch * channels, 1);
   return with_statistics(out, x, Shape{batch, channels, inner}, Shape{1, channels, 1}, Shape{channels}, eps);

@@ -58,7 +58,7 @@ void composed_backward(Gradients& g, const RowData& d, const Tensor& input, cons
   for (int64_t i = 0; i < d.dims; ++i) kept[kept.size() - 1 - i] = 1;
   const Scalar share(1.0 / static_cast<double>(d.n));
   Tensor c = kCentered ? x - sum_to(x, kept) * share : x;
-  Tensor rstd = inverse_sqrt(sum_to(c * c, kept) * share + Scalar(d.eps));
+  Tensor rstd = rsqrt(sum_to(c * c, kept) * share + Scalar(d.eps));
   Tensor h = c * rstd;
   Tensor gw = weight.defined() ? up * tape_cast(weight, compute) : up;
   if (g.wants(0)) {

@@ -64,7 +64,8 @@ const OpInfo* all_ops() { return newest; }
 
 const OpInfo* register_op(OpInfo* op) { return std::exchange(newest, op); }
 
-Alias::Alias(const char* n, const char* o) : name(n), of(o), next(std::exchange(newest_alias, this)) {}
+Alias::Alias(const char* n, const char* o, uint32_t p)
+    : name(n), of(o), places(p), next(std::exchange(newest_alias, this)) {}
 const Alias* all_aliases() { return newest_alias; }
 
 void set_interceptor(DispatchBit bit, Interceptor f) {

@@ -69,6 +69,7 @@ enum OpFlag : uint32_t {
   kLower = kLowerCpu | kLowerCuda,
   kFloat32 = kFloat32Cpu | kFloat32Cuda,
   kWidest = kWidestCpu | kWidestCuda,
+  kPlaces = kFunction | kMethod | kNN | kLinalg | kPrivate | kSpecial | kFFT | kSignal | kMasked,
 };
 
 enum class ArgType : uint8_t {
@@ -211,10 +212,12 @@ struct OpInfo {
 WT_API const OpInfo* all_ops();
 WT_API const OpInfo* register_op(OpInfo* op);  // returns the previous head
 
-// Another name, in all places, of the ops that have the name `of`, and of their in-place forms.
+// Another name of the ops that have the name `of`: in all places of theirs, with another of their in-place
+// forms, or in the given places.
 struct WT_API Alias {
-  Alias(const char* name, const char* of);
+  Alias(const char* name, const char* of, uint32_t places = 0);
   const char *name, *of;
+  uint32_t places;    // of OpFlag; 0 for those of the ops
   const Alias* next;  // all aliases, newest first
 };
 WT_API const Alias* all_aliases();

@@ -181,8 +181,7 @@ const Arg kBeta = Arg::integer("beta", 1, kKeywordOnly), kAlpha = Arg::integer("
 
 decltype(outer) outer{
     "outer", outer_impl, kBoth | kComplex, {"input", "vec2"}, "The outer product of two vectors."};
-decltype(ger) ger{
-    "ger", outer_impl, kBoth | kComplex, {"input", "vec2"}, "The outer product of two vectors."};
+const Alias ger{"ger", "outer"};
 const decltype(inner) vdot{
     "vdot", vdot_impl, kBoth | kComplex, {"input", "other"}, "The inner product of conj(input) and other."};
 decltype(inner) inner{"inner",

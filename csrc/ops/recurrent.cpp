@@ -271,7 +271,6 @@ void check_tensors(const Layer& l) {
     const Tensor& t = l[i];
     if (!t.defined()) continue;
     const auto& [what, sizes] = expected[i];
-    check_same_device(kName, l[kX], t, what);
     WT_CHECK(t.dtype() == l[kX].dtype(), DtypeError, kName, ": expected ", what, " of the input's dtype ",
              l[kX].dtype(), ", got ", t.dtype(), "; convert one with .to(dtype)");
     WT_CHECK(t.sizes() == sizes, ShapeError, kName, ": expected ", what, " ", sizes, ", got ", t.sizes());

@@ -11,16 +11,9 @@ using Format = std::optional<std::string_view>;
 // As many of the storage's elements as before stay, in the order of memory; new ones are not set.
 Tensor resized(const char* op, const Tensor& self, const Shape& sizes, std::optional<MemoryFormat> format) {
   WT_CHECK(!requires_grad(self), Error, op, ": cannot resize variables that require grad");
-  const int64_t numel = numel_of(sizes, op);
   if (sizes == self.sizes() && !format) return self;
-  Shape strides = strides_in(op, sizes, format.value_or(MemoryFormat::Contiguous));
-  const size_t bytes = static_cast<size_t>(numel + self.offset()) * self.itemsize();
-  if (numel && self.storage().bytes() < bytes) {
-    WT_CHECK(!self.storage().exported(), Error, op,
-             ": Trying to resize storage that is not resizable: other owners see its memory");
-    self.storage().resize(bytes);
-  }
-  self->set_geometry(sizes, std::move(strides), self.offset());
+  numel_of(sizes, op);  // refuses what would overflow in the strides
+  raw_resize(op, self, sizes, strides_in(op, sizes, format.value_or(MemoryFormat::Contiguous)));
   self.bump_version();
   return self;
 }

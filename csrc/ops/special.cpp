@@ -70,10 +70,7 @@ const BinaryOp igamma{"igamma", binary_impl<igamma_def, Tensor, Tensor>, kBothOu
                       kIgammaDoc};
 const BinaryOp igammac{"igammac", binary_impl<igammac_def, Tensor, Tensor>, kBothOut, WT_BINARY_ARGS,
                        kIgammacDoc};
-const BinaryOp gammainc{"gammainc", binary_impl<igamma_def, Tensor, Tensor>, kSpecial | kOut, WT_BINARY_ARGS,
-                        kIgammaDoc};
-const BinaryOp gammaincc{"gammaincc", binary_impl<igammac_def, Tensor, Tensor>, kSpecial | kOut,
-                         WT_BINARY_ARGS, kIgammacDoc};
+const Alias gammainc{"gammainc", "igamma", kSpecial}, gammaincc{"gammaincc", "igammac", kSpecial};
 const BinaryOp igamma_{"igamma_", binary_inplace<igamma_def, Tensor>, kMethod, WT_BINARY_INTO, kIgammaDoc};
 const BinaryOp igammac_{"igammac_", binary_inplace<igammac_def, Tensor>, kMethod, WT_BINARY_INTO,
                         kIgammacDoc};

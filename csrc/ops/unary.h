@@ -1,7 +1,7 @@
 // How a unary elementwise op is defined: WT_UNARY gives the function, its in-place twin and the backward.
 #pragma once
 
-#include "ops/elementwise.h"
+#include "ops/compose.h"
 
 namespace warptape::ops {
 
@@ -16,11 +16,6 @@ struct UnaryDef {
   ElementwiseSlot slot;
   void (*check)(const char* op, const Tensor& x) = nullptr;
 };
-
-inline void check_float(const char* op, const Tensor& x) {
-  WT_CHECK(is_floating(x.dtype()), DtypeError, op, ": expected a floating tensor, got ", x.dtype(),
-           "; convert it with .float()");
-}
 
 template <UnaryDef& D>
 Tensor unary_impl(const Tensor& x) {

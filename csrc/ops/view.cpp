@@ -458,32 +458,20 @@ decltype(transpose) swapaxes{"swapaxes",
                              kBoth | kComplex | kAlongDims | kLinear,
                              {"input", "axis0", "axis1"},
                              "transpose under NumPy's name."};
-decltype(transpose) swapdims{"swapdims",
-                             transpose_impl,
-                             kBoth | kComplex | kAlongDims | kLinear,
-                             {"input", "dim0", "dim1"},
-                             "transpose."};
+const Alias swapdims{"swapdims", "transpose"};
 decltype(t) t{"t", t_impl, kBoth | kComplex, {"input"}, "The transpose of a tensor of at most two dims."};
 const Op<Tensor(const Tensor&, IntList, IntList)> movedim{"movedim",
                                                           movedim_impl,
                                                           kBoth | kComplex | kAlongDims | kLinear,
                                                           {"input", "source", "destination"},
                                                           "Moves dims to other places."};
-const Op<Tensor(const Tensor&, IntList, IntList)> moveaxis{"moveaxis",
-                                                           movedim_impl,
-                                                           kBoth | kComplex | kAlongDims | kLinear,
-                                                           {"input", "source", "destination"},
-                                                           "movedim."};
+const Alias moveaxis{"moveaxis", "movedim"};
 decltype(expand) expand{"expand",
                         expand_impl,
                         kMethod | kComplex | kToSizes | kLinear,
                         {"input", {"size", kVarArgs}},
                         "A view in which dims of size 1 are repeated; -1 keeps a size."};
-decltype(broadcast_to) broadcast_to{"broadcast_to",
-                                    expand_impl,
-                                    kBoth | kComplex | kToSizes | kLinear,
-                                    {"input", {"size", kVarArgs}},
-                                    "expand."};
+const Alias broadcast_to{"broadcast_to", "expand", kBoth};
 decltype(expand_as) expand_as{
     "expand_as", expand_as_impl, kMethod | kComplex, {"input", "other"}, "expand to other's sizes."};
 decltype(select) select{"select",
@@ -568,7 +556,7 @@ const auto squeeze_dim_ = in_place_view<squeeze_dim>("squeeze_"),
            unsqueeze_ = in_place_view<unsqueeze>("unsqueeze_");
 const auto squeeze_list_ = in_place_view<squeeze_list>("squeeze_");
 const auto transpose_ = in_place_view<transpose>("transpose_"),
-           swapaxes_ = in_place_view<swapaxes>("swapaxes_"), swapdims_ = in_place_view<swapdims>("swapdims_");
+           swapaxes_ = in_place_view<swapaxes>("swapaxes_");
 const Op<Tensor(const Tensor&)> detach_{
     "detach_", detach_inplace, kMethod | kComplex, {{"input", kWritten}}, "Forgets the tensor's history."};
 

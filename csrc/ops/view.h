@@ -28,7 +28,7 @@ Tensor region(const Tensor& x, F&& geometry, const NodeType& type = kRegionNode)
   return out;
 }
 
-extern WT_API const Op<Tensor(const Tensor&, IntList)> view, reshape, permute, expand, broadcast_to;
+extern WT_API const Op<Tensor(const Tensor&, IntList)> view, reshape, permute, expand;
 extern WT_API const Op<Tensor(const Tensor&, const Tensor&)> view_as, reshape_as, expand_as;
 extern WT_API const Op<Tensor(const Tensor&, int64_t, int64_t)> transpose, flatten;
 extern WT_API const Op<Tensor(const Tensor&)> t, detach, squeeze;
