@@ -1,7 +1,6 @@
 """What works on Python objects, so that it cannot be declared in C++.
 
-All other public functions and methods on tensors are ops of csrc/ops; tests/python/test_declarations.py
-checks that, by the table here.
+All other public functions are ops of csrc/ops; tests/python/test_declarations.py checks that by the table.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ NOT_DECLARED = {
     "reads or makes nested lists, arrays, other tensor types": """
         as_tensor asarray from_dlpack from_numpy frombuffer sparse_coo_tensor tensor
         Tensor.new Tensor.new_tensor Tensor.numpy Tensor.to_sparse Tensor.tolist""",
-    "asks for or changes a Python type": """
-        is_storage is_tensor typename Tensor.as_subclass Tensor.type""",
+    "asks for or changes a Python type": "is_storage is_tensor typename Tensor.as_subclass Tensor.type",
     "reads or writes files": "load save",
     "reads or sets what all later calls go by": """
         are_deterministic_algorithms_enabled clear_autocast_cache get_autocast_dtype get_default_device
@@ -45,11 +43,8 @@ def typename(obj: Any) -> str:
     if isinstance(obj, Tensor):
         return obj.type()
     kind = obj if isinstance(obj, type) else type(obj)
-    return (
-        kind.__qualname__
-        if kind.__module__ in ("builtins", "", None)
-        else f"{kind.__module__}.{kind.__qualname__}"
-    )
+    home = "" if kind.__module__ in ("builtins", "", None) else f"{kind.__module__}."
+    return home + kind.__qualname__
 
 
 def _filled(self: Tensor, values: list[Any]) -> Tensor:

@@ -30,7 +30,10 @@ def left_out(entry: Any) -> str:
         return "prims"
     if isinstance(entry.op, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
         return "internal"  # torch.ops.aten: not a name of the public API
-    if name.startswith("_") and not name.startswith("__"):
+    if hasattr(torch.ops.aten, name) and not hasattr(torch, name) and not hasattr(torch.Tensor, name):
+        return "internal"  # the same, wrapped for the samples
+    last = name.rpartition(".")[2]
+    if last.startswith("_") and not last.startswith("__"):
         return "internal"
     return ""
 
