@@ -59,15 +59,7 @@ void fused_gradients(Gradients& g, const Tensor& x, const Tensor& weight, const 
   if (g.wants(0)) dx = empty_in(x.sizes(), options_of(x), d.format);
   if (g.wants(1)) dw = empty(Shape{d.channels}, like_weight);
   if (g.wants(2)) db = empty(Shape{d.channels}, like_weight);
-  if (!x.is_meta() && x.numel()) {
-    launch(dx, dw, db);
-  } else if (!x.is_meta()) {
-    if (dw.defined()) raw_fill(dw, 0);
-    if (db.defined()) raw_fill(db, 0);
-  }
-  if (dx.defined()) g.set(0, dx);
-  if (dw.defined()) g.set(1, dw);
-  if (db.defined()) g.set(2, db);
+  set_gradients(g, x, dx, dw, db, [&] { launch(dx, dw, db); });
 }
 
 // ---- group norm ----------------------------------------------------------------------------------------

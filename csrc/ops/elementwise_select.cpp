@@ -74,26 +74,6 @@ Ref<Node> record_clamp(const Tensor& x, const Tensor& saved, Bound lo, Bound hi)
 void check_bounds(const char* op, bool any) {
   WT_CHECK(any, Error, op, ": At least one of 'min' or 'max' must not be None");
 }
-Tensor clamp_impl(const Tensor& x, Bound lo, Bound hi) {
-  check_bounds("clamp", lo || hi);
-  Tensor out = lo && hi ? pointwise("clamp", clamp_slot, ResultRule::Same, {x, *lo, *hi})
-               : lo     ? pointwise("clamp", clamp_min_slot, ResultRule::Same, {x, *lo})
-                        : pointwise("clamp", clamp_max_slot, ResultRule::Same, {x, *hi});
-  if (needs_grad(x)) set_history(out, record_clamp(x, x, lo, hi));
-  return out;
-}
-Tensor clamp_inplace(const Tensor& x, Bound lo, Bound hi) {
-  check_bounds("clamp_", lo || hi);
-  auto node = [&] { return record_clamp(x, clone_with_history(x), lo, hi); };
-  if (lo && hi) return inplace("clamp_", clamp_slot, ResultRule::Same, x, {x, *lo, *hi}, node);
-  return lo ? inplace("clamp_", clamp_min_slot, ResultRule::Same, x, {x, *lo}, node)
-            : inplace("clamp_", clamp_max_slot, ResultRule::Same, x, {x, *hi}, node);
-}
-Tensor clamp_min_impl(const Tensor& x, const Scalar& lo) { return clamp_impl(x, lo, std::nullopt); }
-Tensor clamp_max_impl(const Tensor& x, const Scalar& hi) { return clamp_impl(x, std::nullopt, hi); }
-Tensor clamp_min_inplace(const Tensor& x, const Scalar& lo) { return clamp_inplace(x, lo, std::nullopt); }
-Tensor clamp_max_inplace(const Tensor& x, const Scalar& hi) { return clamp_inplace(x, std::nullopt, hi); }
-
 // With tensor bounds: inputs x, min, max; absent bounds are undefined tensors. A minimum above the maximum
 // loses.
 void clamp_tensor_backward(Node& n, Gradients& g) {
@@ -115,30 +95,41 @@ void clamp_tensor_backward(Node& n, Gradients& g) {
   }
 }
 constexpr NodeType kClampTensor{"ClampBackward0", clamp_tensor_backward};
-Ref<Node> record_clamp_tensor(const Tensor& x, const Tensor& saved, const OptTensor& lo,
-                              const OptTensor& hi) {
+Ref<Node> record_clamp(const Tensor& x, const Tensor& saved, const OptTensor& lo, const OptTensor& hi) {
   Ref<Node> n = record(kClampTensor, x, lo, hi);
   n->save(saved);
   n->save(lo ? *lo : Tensor());
   n->save(hi ? *hi : Tensor());
   return n;
 }
-Tensor clamp_tensor_impl(const Tensor& x, const OptTensor& lo, const OptTensor& hi) {
+// B: Bound or const OptTensor&.
+template <class B>
+Tensor clamped(const Tensor& x, B lo, B hi) {
   check_bounds("clamp", lo || hi);
   Tensor out = lo && hi ? pointwise("clamp", clamp_slot, ResultRule::Same, {x, *lo, *hi})
                : lo     ? pointwise("clamp", clamp_min_slot, ResultRule::Same, {x, *lo})
                         : pointwise("clamp", clamp_max_slot, ResultRule::Same, {x, *hi});
-  if (thread_state.grad_mode && (requires_grad(x) || requires_grad(lo) || requires_grad(hi)))
-    set_history(out, record_clamp_tensor(x, x, lo, hi));
+  bool recorded = needs_grad(x);
+  if constexpr (!std::is_same_v<B, Bound>) recorded = needs_grad(x, lo, hi);
+  if (recorded) set_history(out, record_clamp(x, x, lo, hi));
   return out;
 }
-Tensor clamp_tensor_inplace(const Tensor& x, const OptTensor& lo, const OptTensor& hi) {
+template <class B>
+Tensor clamp_into(const Tensor& x, B lo, B hi) {
   check_bounds("clamp_", lo || hi);
-  auto node = [&] { return record_clamp_tensor(x, clone_with_history(x), lo, hi); };
+  auto node = [&] { return record_clamp(x, clone_with_history(x), lo, hi); };
   if (lo && hi) return inplace("clamp_", clamp_slot, ResultRule::Same, x, {x, *lo, *hi}, node);
   return lo ? inplace("clamp_", clamp_min_slot, ResultRule::Same, x, {x, *lo}, node)
             : inplace("clamp_", clamp_max_slot, ResultRule::Same, x, {x, *hi}, node);
 }
+constexpr auto clamp_impl = clamped<Bound>, clamp_inplace = clamp_into<Bound>;
+constexpr auto clamp_tensor_impl = clamped<const OptTensor&>,
+               clamp_tensor_inplace = clamp_into<const OptTensor&>;
+
+Tensor clamp_min_impl(const Tensor& x, const Scalar& lo) { return clamp_impl(x, lo, std::nullopt); }
+Tensor clamp_max_impl(const Tensor& x, const Scalar& hi) { return clamp_impl(x, std::nullopt, hi); }
+Tensor clamp_min_inplace(const Tensor& x, const Scalar& lo) { return clamp_inplace(x, lo, std::nullopt); }
+Tensor clamp_max_inplace(const Tensor& x, const Scalar& hi) { return clamp_inplace(x, std::nullopt, hi); }
 Tensor clamp_min_tensor(const Tensor& x, const Tensor& lo) { return clamp_tensor_impl(x, lo, std::nullopt); }
 Tensor clamp_max_tensor(const Tensor& x, const Tensor& hi) { return clamp_tensor_impl(x, std::nullopt, hi); }
 Tensor clamp_min_tensor_inplace(const Tensor& x, const Tensor& lo) {

@@ -35,18 +35,11 @@ void fused_backward(Gradients& g, const RowData& d, const Tensor& x, const Tenso
     Shape tail(x.sizes().end() - d.dims, x.sizes().end());
     db = empty(tail, {weight.defined() ? weight.dtype() : x.dtype(), x.device()});
   }
-  if (!x.is_meta() && x.numel()) {
-    Launch launch(x.device());
+  set_gradients(g, x, dx, dw, db, [&] {
     auto& slot = kCentered ? layer_norm_backward_slot : rms_norm_backward_slot;
-    slot(launch, view_of(dx), view_of(dw), view_of(db), up.view(), from.view(), view_of(mean), rstd.view(),
-         view_of(w), d.rows, d.n);
-  } else if (!x.is_meta()) {
-    if (dw.defined()) raw_fill(dw, 0);
-    if (db.defined()) raw_fill(db, 0);
-  }
-  if (dx.defined()) g.set(0, dx);
-  if (dw.defined()) g.set(1, dw);
-  if (db.defined()) g.set(2, db);
+    slot(Launch(x.device()), view_of(dx), view_of(dw), view_of(db), up.view(), from.view(), view_of(mean),
+         rstd.view(), view_of(w), d.rows, d.n);
+  });
 }
 
 // The same from differentiable ops: statistics are computed anew, so that gradients flow through them.

@@ -5,6 +5,22 @@
 
 namespace warptape::ops {
 
+// Hands over dx, dweight and dbias, those that are defined, after `fill` wrote them; of an x without elements
+// the last two are zeros.
+template <class F>
+void set_gradients(Gradients& g, const Tensor& x, const Tensor& dx, const Tensor& dw, const Tensor& db,
+                   F&& fill) {
+  if (!x.is_meta() && x.numel()) {
+    fill();
+  } else if (!x.is_meta()) {
+    if (dw.defined()) raw_fill(dw, 0);
+    if (db.defined()) raw_fill(db, 0);
+  }
+  if (dx.defined()) g.set(0, dx);
+  if (dw.defined()) g.set(1, dw);
+  if (db.defined()) g.set(2, db);
+}
+
 // input [..., *normalized_shape], normalized_shape, weight, bias, eps
 extern WT_API const Op<Tensor(const Tensor&, IntList, const OptTensor&, const OptTensor&, double)> layer_norm;
 extern WT_API const Op<Tensor(const Tensor&, IntList, const OptTensor&, std::optional<double>)> rms_norm;
