@@ -30,7 +30,8 @@ def left_out(entry: Any) -> str:
         return "prims"
     if isinstance(entry.op, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
         return "internal"  # torch.ops.aten: not a name of the public API
-    if hasattr(torch.ops.aten, name) and not hasattr(torch, name) and not hasattr(torch.Tensor, name):
+    public = hasattr(torch, name) or hasattr(torch.Tensor, name) or hasattr(torch.Tensor, f"{name}_")
+    if hasattr(torch.ops.aten, name) and not public:
         return "internal"  # the same, wrapped for the samples
     last = name.rpartition(".")[2]
     if last.startswith("_") and not last.startswith("__"):
