@@ -1,5 +1,5 @@
 // The norms with the statistics they normalised by, which are results of their own. As in PyTorch those of
-// group norm alone have a gradient.
+// group norm alone require a gradient.
 #include "ops/compose.h"
 #include "ops/norm.h"
 #include "ops/view.h"
