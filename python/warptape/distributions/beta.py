@@ -24,16 +24,8 @@ class Beta(ExponentialFamily):
         self._dirichlet = Dirichlet(pair, validate_args=validate_args)
         super().__init__(self._dirichlet.batch_shape, validate_args=validate_args)
 
-    @property
-    def concentration1(self) -> Any:
-        """Alpha."""
-        return self._dirichlet.concentration[..., 0]
-
-    @property
-    def concentration0(self) -> Any:
-        """Beta."""
-        return self._dirichlet.concentration[..., 1]
-
+    concentration1 = property(lambda self: self._dirichlet.concentration[..., 0], doc="Alpha.")
+    concentration0 = property(lambda self: self._dirichlet.concentration[..., 1], doc="Beta.")
     mean = property(lambda self: self._dirichlet.mean[..., 0])
     mode = property(lambda self: self._dirichlet.mode[..., 0])
     variance = property(lambda self: self._dirichlet.variance[..., 0])

@@ -33,10 +33,7 @@ class Categorical(Distribution):
         self._param = self.logits if probs is None else self.probs
         super().__init__(self._param.shape[:-1], validate_args=validate_args)
 
-    @property
-    def _num_events(self) -> int:
-        return self._param.shape[-1]
-
+    _num_events = property(lambda self: self._param.shape[-1])
     support = property(lambda self: constraints.integer_interval(0, self._num_events - 1))
 
     @lazy_property
@@ -47,15 +44,9 @@ class Categorical(Distribution):
     def probs(self) -> Any:
         return logits_to_probs(self.logits)
 
-    @property
-    def param_shape(self) -> Any:
-        """Shape of `probs`."""
-        return self._param.shape
-
+    param_shape = property(attrgetter("_param.shape"), doc="Shape of `probs`.")
     mean = property(lambda self: self.probs.new_full(self._extended_shape(), math.nan))
-
     variance = mean
-
     mode = property(lambda self: self.probs.argmax(dim=-1))
 
     def sample(self, sample_shape: Any = ()) -> Any:

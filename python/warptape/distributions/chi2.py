@@ -18,7 +18,4 @@ class Chi2(Gamma):
         if validate_args if validate_args is not None else self._validate_args:
             self._check_parameters()
 
-    @property
-    def df(self) -> Any:
-        """Degrees of freedom."""
-        return self.concentration * 2
+    df = property(lambda self: self.concentration * 2, doc="Degrees of freedom.")

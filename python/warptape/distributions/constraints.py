@@ -52,29 +52,20 @@ class dependent_property(property, _Dependent):
         return dependent_property(fn, is_discrete=self.is_discrete, event_dim=self.event_dim)
 
 
-class _Elementwise(Constraint):
-    """A condition on each element by itself."""
+class _Condition(Constraint):
+    """A condition on each element by itself, or on each vector or matrix."""
 
-    def __init__(self, name: str, condition: Callable[[Any], Any], is_discrete: bool = False) -> None:
-        self.name, self.condition, self.is_discrete = name, condition, is_discrete
+    def __init__(
+        self, name: str, condition: Callable[[Any], Any], is_discrete: bool = False, event_dim: int = 0
+    ) -> None:
+        self.name, self.condition = name, condition
+        self.is_discrete, self.event_dim = is_discrete, event_dim
 
     def check(self, value: Any) -> Any:
         return self.condition(value)
 
     def __repr__(self) -> str:
         return self.name
-
-
-class _Vector(_Elementwise):
-    """A condition on vectors."""
-
-    event_dim = 1
-
-
-class _Matrix(_Elementwise):
-    """A condition on matrices."""
-
-    event_dim = 2
 
 
 class independent(Constraint):
@@ -189,20 +180,24 @@ def is_dependent(constraint: Constraint) -> bool:
 
 
 dependent = _Dependent()
-boolean = _Elementwise("Boolean()", lambda x: (x == 0) | (x == 1), is_discrete=True)
-one_hot = _Vector("OneHot()", lambda x: ((x == 0) | (x == 1)).all(-1) & (x.sum(-1) == 1), is_discrete=True)
-nonnegative_integer = _Elementwise(
+boolean = _Condition("Boolean()", lambda x: (x == 0) | (x == 1), is_discrete=True)
+one_hot = _Condition(
+    "OneHot()", lambda x: ((x == 0) | (x == 1)).all(-1) & (x.sum(-1) == 1), is_discrete=True, event_dim=1
+)
+nonnegative_integer = _Condition(
     "IntegerGreaterThan(lower_bound=0)", lambda x: (x % 1 == 0) & (x >= 0), is_discrete=True
 )
-positive_integer = _Elementwise(
+positive_integer = _Condition(
     "IntegerGreaterThan(lower_bound=1)", lambda x: (x % 1 == 0) & (x >= 1), is_discrete=True
 )
-real = _Elementwise("Real()", lambda x: x == x)  # not nan
+real = _Condition("Real()", lambda x: x == x)  # not nan
 real_vector = independent(real, 1)
 positive = greater_than(0.0)
 nonnegative = greater_than_eq(0.0)
 unit_interval = interval(0.0, 1.0)
-simplex = _Vector("Simplex()", _is_simplex)
-lower_triangular = _Matrix("LowerTriangular()", _lower)
-lower_cholesky = _Matrix("LowerCholesky()", lambda x: _lower(x) & (x.diagonal(dim1=-2, dim2=-1) > 0).all(-1))
-positive_definite = _Matrix("PositiveDefinite()", _is_positive_definite)
+simplex = _Condition("Simplex()", _is_simplex, event_dim=1)
+lower_triangular = _Condition("LowerTriangular()", _lower, event_dim=2)
+lower_cholesky = _Condition(
+    "LowerCholesky()", lambda x: _lower(x) & (x.diagonal(dim1=-2, dim2=-1) > 0).all(-1), event_dim=2
+)
+positive_definite = _Condition("PositiveDefinite()", _is_positive_definite, event_dim=2)

@@ -80,23 +80,16 @@ class Distribution:
 
     def _expanded(self, batch_shape: Any) -> dict[str, Any]:
         """The attributes that have the batch's shape, tensors and other distributions, expanded."""
-        found = {}
+        found, n = {}, len(self._batch_shape)
         for name, value in vars(self).items():
-            if isinstance(value, warptape.Tensor):
-                found[name] = value.expand((*batch_shape, *value.shape[len(self._batch_shape) :]))
+            if isinstance(value, warptape.Tensor) and value.shape[:n] == self._batch_shape:
+                found[name] = value.expand((*batch_shape, *value.shape[n:]))
             elif isinstance(value, Distribution):
                 found[name] = value.expand(batch_shape)
         return found
 
-    @property
-    def batch_shape(self) -> Any:
-        """Shape over which parameters are batched."""
-        return self._batch_shape
-
-    @property
-    def event_shape(self) -> Any:
-        """Shape of one sample, without batch."""
-        return self._event_shape
+    batch_shape = property(attrgetter("_batch_shape"), doc="Shape over which parameters are batched.")
+    event_shape = property(attrgetter("_event_shape"), doc="Shape of one sample, without batch.")
 
     @property
     def mean(self) -> Any:
@@ -232,7 +225,4 @@ class ProbsOrLogits(Distribution):
     def probs(self) -> Any:
         return logits_to_probs(self.logits, is_binary=True)
 
-    @property
-    def param_shape(self) -> Any:
-        """Shape of `probs`."""
-        return self._param.shape
+    param_shape = property(attrgetter("_param.shape"), doc="Shape of `probs`.")

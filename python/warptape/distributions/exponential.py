@@ -23,9 +23,7 @@ class Exponential(ExponentialFamily):
         super().__init__(self.rate.shape, validate_args=validate_args)
 
     mean = property(lambda self: self.rate.reciprocal())
-
     stddev = mean
-
     mode = property(lambda self: warptape.zeros_like(self.rate))
     variance = property(lambda self: self.rate.pow(-2))
 

@@ -53,9 +53,7 @@ class MixtureSameFamily(Distribution):
     def _over_events(self, x: Any) -> Any:
         return x.reshape((*x.shape, *[1] * len(self.event_shape)))
 
-    @property
-    def _at(self) -> int:
-        return -1 - len(self.event_shape)
+    _at = property(lambda self: -1 - len(self.event_shape))
 
     @property
     def mean(self) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 import warptape
@@ -105,22 +106,14 @@ class Transform:
 
 
 class _InverseTransform(Transform):
+    domain = property(attrgetter("_inv.codomain"))
+    codomain = property(attrgetter("_inv.domain"))
+    inv = property(attrgetter("_inv"))
+
     def __init__(self, transform: Transform) -> None:
         super().__init__()
         self._inv = transform
         self.bijective, self.sign = transform.bijective, transform.sign
-
-    @property
-    def domain(self) -> Any:  # type: ignore[override]
-        return self._inv.codomain
-
-    @property
-    def codomain(self) -> Any:  # type: ignore[override]
-        return self._inv.domain
-
-    @property
-    def inv(self) -> Transform:
-        return self._inv
 
     def __call__(self, x: Any) -> Any:
         return self._inv._inv_call(x)
@@ -263,16 +256,13 @@ class PowerTransform(Transform):
     """x ** exponent, for positive x."""
 
     domain = codomain = constraints.positive
+    sign = property(lambda self: self.exponent.sign())
 
     def __init__(self, exponent: Any, cache_size: int = 0) -> None:
         super().__init__(cache_size)
         self.exponent = (
             exponent if isinstance(exponent, warptape.Tensor) else warptape.tensor(float(exponent))
         )
-
-    @property
-    def sign(self) -> Any:  # type: ignore[override]
-        return self.exponent.sign()
 
     def _call(self, x: Any) -> Any:
         return x.pow(self.exponent)
@@ -464,11 +454,7 @@ def _find(constraint: Any, onto: bool) -> Transform:
         return ComposeTransform([ExpTransform(), AffineTransform(constraint.upper_bound, -1)])
     if isinstance(constraint, c.interval) and not constraint.is_discrete:
         low, high = constraint.lower_bound, constraint.upper_bound
-        if (
-            (low, high) == (0, 1)
-            if isinstance(low, (int, float)) and isinstance(high, (int, float))
-            else False
-        ):
+        if all(isinstance(bound, (int, float)) for bound in (low, high)) and (low, high) == (0, 1):
             return SigmoidTransform()
         return ComposeTransform([SigmoidTransform(), AffineTransform(low, high - low)])
     name = "transform_to" if onto else "biject_to"

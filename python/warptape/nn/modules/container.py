@@ -112,11 +112,7 @@ class Sequential(_Indexed):
         return input
 
     def __add__(self, other: Any) -> Sequential:
-        if not isinstance(other, Sequential):
-            raise ValueError(
-                f"add operator supports only objects of Sequential class, but {type(other)} is given."
-            )
-        return Sequential(*self, *other)
+        return Sequential(*self).__iadd__(other)
 
     def __iadd__(self, other: Any) -> Sequential:
         if not isinstance(other, Sequential):

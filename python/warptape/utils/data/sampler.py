@@ -32,6 +32,11 @@ class Sampler(Generic[T_co]):
         raise NotImplementedError("Subclasses of Sampler should implement __iter__.")
 
 
+def _check_bool(name: str, value: Any, error: type[Exception] = ValueError) -> None:
+    if not isinstance(value, bool):
+        raise error(f"{name} should be a boolean value, but got {name}={value}")
+
+
 def _check_count(name: str, value: Any) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
         raise ValueError(f"{name} should be a positive integer value, but got {name}={value}")
@@ -74,8 +79,7 @@ class RandomSampler(Sampler[int]):
         self.data_source, self.replacement = data_source, replacement
         self._num_samples = num_samples
         self.generator = generator
-        if not isinstance(replacement, bool):
-            raise TypeError(f"replacement should be a boolean value, but got replacement={replacement}")
+        _check_bool("replacement", replacement, TypeError)
         _check_count("num_samples", self.num_samples)
 
     @property
@@ -136,8 +140,7 @@ class WeightedRandomSampler(Sampler[int]):
         generator: Generator | None = None,
     ) -> None:
         _check_count("num_samples", num_samples)
-        if not isinstance(replacement, bool):
-            raise ValueError(f"replacement should be a boolean value, but got replacement={replacement}")
+        _check_bool("replacement", replacement)
         values = warptape.as_tensor(weights, dtype=warptape.float64)
         if values.dim() != 1:
             raise ValueError(
@@ -165,8 +168,7 @@ class BatchSampler(Sampler[list[int]]):
 
     def __init__(self, sampler: Sampler[int] | Iterable[int], batch_size: int, drop_last: bool) -> None:
         _check_count("batch_size", batch_size)
-        if not isinstance(drop_last, bool):
-            raise ValueError(f"drop_last should be a boolean value, but got drop_last={drop_last}")
+        _check_bool("drop_last", drop_last)
         self.sampler, self.batch_size, self.drop_last = sampler, batch_size, drop_last
 
     def __iter__(self) -> Iterator[list[int]]:
