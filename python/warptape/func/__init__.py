@@ -1,7 +1,7 @@
 """Functions of functions, and calls of modules without their state."""
 
 from .._missing import lookup as _lookup
-from .functional_call import functional_call
+from .functional_call import functional_call, replace_all_batch_norm_modules_
 from .transforms import grad, grad_and_value, hessian, jacfwd, jacrev, jvp, linearize, stack_module_state, vjp
 from .vmap import vmap
 

@@ -47,3 +47,13 @@ def functional_call(
             merged.update(part)
         given = merged
     return call_with(module, given, args, kwargs, tie_weights, strict)
+
+
+def replace_all_batch_norm_modules_(root: nn.Module) -> nn.Module:
+    """Takes the running statistics from the batch norms of `root`, in place: they could not be updated in a
+    function that vmap maps."""
+    for module in root.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.running_mean = module.running_var = module.num_batches_tracked = None
+            module.track_running_stats = False
+    return root
