@@ -58,6 +58,15 @@ errors, the method and the in-place form all agree; `tests/parity/expected_failu
 | --- | --- | --- | --- | --- |
 """
 
+CASES = """
+## PyTorch's tests of function transforms
+
+The cases of its test files that pass there and use what is here, run by `python tools/eager_transforms.py`:
+
+| file | cases | counted | pass |
+| --- | --- | --- | --- |
+"""
+
 NAMES = """
 ## Names
 
@@ -105,7 +114,12 @@ def sample_rows(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def results(name: str) -> list[dict[str, Any]]:
+def case_rows(rows: dict[str, Any]) -> str:
+    lines = [f"| {name} | {r['cases']} | {r['counted']} | {r['passed']} |" for name, r in rows.items()]
+    return "\n".join(lines) + "\n"
+
+
+def results(name: str) -> Any:
     path = RESULTS / name
     return json.loads(path.read_text()) if path.exists() else []
 
@@ -128,7 +142,8 @@ def text() -> str:
     table, here, total = name_rows()
     samples = SAMPLES + sample_rows(results("parity.json"))
     names = NAMES.format(here=here, total=total) + table
-    return HEAD + PROGRAMS + program_rows(results("programs.json")) + samples + names
+    cases = CASES + case_rows(results("eager_transforms.json") or {})
+    return HEAD + PROGRAMS + program_rows(results("programs.json")) + samples + cases + names
 
 
 def main() -> int:

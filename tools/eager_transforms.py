@@ -1,12 +1,13 @@
-"""Runs PyTorch's own tests of function transforms (a copy of its test_eager_transforms.py or test_vmap.py) under
-PyTorch and here, and counts which of those that pass there pass here.
+"""Runs PyTorch's own tests of function transforms (a copy of its test_eager_transforms.py or test_vmap.py)
+under PyTorch and here, and counts which of those that pass there pass here.
 
     python tools/eager_transforms.py FILE               # the counts, the failures by error text, written down
-    python tools/eager_transforms.py FILE -k jacrev -v  # only cases with this in their names, with tracebacks
+    python tools/eager_transforms.py FILE -k jacrev -v  # only cases with this in their names, and tracebacks
 
-The file runs unchanged, with `torch` bound to warptape. PyTorch's test machinery (torch.testing._internal) stays
-PyTorch's own: what is compared is converted first. `functorch`'s functions that torch.func replaced are made of
-those. A case that uses what has no counterpart here (graph capture, compilation, dispatch keys ..) is not counted.
+The file runs unchanged, with `torch` bound to warptape. PyTorch's test machinery (torch.testing._internal)
+stays PyTorch's own: what is compared is converted first. `functorch`'s functions that torch.func replaced are
+made of those. A case that uses what has no counterpart here (graph capture, compilation, dispatch keys ..) is
+not counted.
 It needs PyTorch 2.13 and expecttest.
 """
 
@@ -27,6 +28,7 @@ import traceback
 import unittest
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -47,6 +49,14 @@ ABSENT = {
     "torch._ops": "higher-order operators",
     "torch._subclasses.fake_tensor": "fake tensors",
     "torchvision": "torchvision",
+}
+
+
+# By a part of the case's name or of its error.
+BY_NAME = {
+    "test_deprecation_": "warnings of functorch's own names",
+    "has no torch.sparse_coo": "sparse tensors",
+    "test requires torchvision": "torchvision",
 }
 
 
@@ -89,7 +99,7 @@ class Absent:
         return (Base,)
 
 
-# ---- functorch's own names, by those of torch.func -----------------------------------------------------------
+# ---- functorch's own names, by those of torch.func -----------------------------------------------------
 
 
 class _Functional:
@@ -142,7 +152,7 @@ def _slice_argnums(args: Any, argnums: Any, as_tuple: bool = True) -> Any:
     return chosen if as_tuple or not isinstance(argnums, int) else chosen[0]
 
 
-# ---- the file in each library --------------------------------------------------------------------------------
+# ---- the file in each library --------------------------------------------------------------------------
 
 
 def expected_failure_if(condition: bool) -> Callable[[Any], Any]:
@@ -157,7 +167,7 @@ def shims() -> dict[str, Any]:
     import warptape
     from warptape import func
 
-    names = "grad grad_and_value hessian jacfwd jacrev jvp linearize vjp vmap functional_call".split()
+    names = ["grad", "grad_and_value", "hessian", "jacfwd", "jacrev", "jvp", "linearize", "vjp", "vmap"]
     own = [combine_state_for_ensemble, make_functional, make_functional_with_buffers]
     functorch = SimpleNamespace(
         **{name: getattr(func, name) for name in names},
@@ -230,6 +240,7 @@ def importer(modules: dict[str, Any]) -> Callable[..., Any]:
         warptape.manual_seed(common_utils.SEED if value is None else value)
 
     common_utils.set_rng_seed = set_rng_seed
+
     def dtypes(*args: Any) -> Callable[[Any], Any]:
         def mark(test: Any) -> Any:
             common_device_type.dtypes(*converted(args))(test)
@@ -238,11 +249,14 @@ def importer(modules: dict[str, Any]) -> Callable[..., Any]:
 
         return mark
 
+    def our_dtypes(get: Callable[..., Any], *args: Any) -> list[Any]:
+        return [our_value(dtype) for dtype in get(*args)]
+
     changed = {
         f"{INTERNAL}.common_device_type": {"dtypes": dtypes},
         f"{INTERNAL}.common_dtype": {
-            name: lambda *args, get=getattr(common_dtype, name): [our_value(t) for t in get(*args)]
-            for name in vars(common_dtype)
+            name: partial(our_dtypes, get)
+            for name, get in vars(common_dtype).items()
             if name.startswith("get_all_")
         },
         f"{INTERNAL}.common_utils": {"freeze_rng_state": warptape.random.fork_rng},
@@ -368,12 +382,17 @@ def main() -> int:
         run(options.file.resolve(), options.library == "warptape", options.k, options.v, options.out)
         return 0
     ours = outcomes(options.file, "warptape", {}, options)
+    for name, found in ours.items():
+        if reason := next((why for text, why in BY_NAME.items() if text in f"{name} {found[1]}"), ""):
+            ours[name] = ["skipped", reason]
     skipped = {name: found for name, found in ours.items() if found[0] == "skipped"}
     theirs = outcomes(options.file, "torch", skipped, options)
-    counted, left_out, causes = [], collections.Counter(), collections.defaultdict(list)
+    counted: list[str] = []
+    left_out: collections.Counter[str] = collections.Counter()
+    causes: dict[str, list[str]] = collections.defaultdict(list)
     for name, (outcome, reason) in theirs.items():
         if outcome != "passed":
-            left_out[reason if name in skipped else f"does not pass in PyTorch ({outcome})"] += 1
+            left_out[reason if name in skipped else "does not pass in PyTorch"] += 1
             continue
         counted.append(name)
         own, words = ours.get(name, ("failed", "did not run"))
@@ -386,7 +405,10 @@ def main() -> int:
         print(f"not counted: {count} x {reason}")
     right = len(counted) - failed
     share = right / max(len(counted), 1)
-    print(f"{options.file.name}: {len(theirs)} cases, {len(counted)} counted, {right} pass ({share:.1%}), {failed} fail")
+    print(
+        f"{options.file.name}: {len(theirs)} cases, {len(counted)} counted, {right} pass ({share:.1%}), "
+        f"{failed} fail"
+    )
     if not options.k:
         record = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
         record[options.file.name] = {

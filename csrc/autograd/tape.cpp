@@ -3,6 +3,7 @@
 #include <mutex>
 
 #include "autograd/engine.h"
+#include "autograd/recording.h"
 #include "autograd/view.h"
 #include "core/errors.h"
 #include "core/free_list.h"
@@ -13,6 +14,11 @@ namespace warptape {
 
 std::string (*capture_traceback)() = nullptr;
 const OpaqueTape* opaque_tape = nullptr;
+
+int64_t& recording_transforms() {
+  thread_local int64_t count = 0;
+  return count;
+}
 
 void* AutogradMeta::operator new(size_t size) { return FreeList<AutogradMeta>::allocate(size); }
 void AutogradMeta::operator delete(void* p) { FreeList<AutogradMeta>::deallocate(p); }

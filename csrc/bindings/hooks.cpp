@@ -1,6 +1,7 @@
 // Hooks of tensors and nodes, retain_grad, saved-tensor hooks.
 #include <mutex>
 
+#include "autograd/recording.h"
 #include "bindings/autograd.h"
 
 namespace warptape::bindings {
@@ -155,6 +156,9 @@ PyObject* retain_grad(PyObject*, PyObject* o) {
     WT_CHECK(is_tensor(o) && requires_grad(tensor_of(o)), Error,
              "can't retain_grad on Tensor that has requires_grad=False");
     const Tensor& t = tensor_of(o);
+    WT_CHECK(!recording_transforms() && !is_opaque(t), Error,
+             "Tensor.retain_grad(): called inside of a function that torch.func transforms, where it has no "
+             "effect; return the gradient instead");
     AutogradMeta& m = make_meta(t);
     Ref<Node> node = grad_fn(t);
     if (!node || m.retains_grad) Py_RETURN_NONE;
@@ -209,9 +213,12 @@ Ref<PackedTensor> pack(const Tensor& t) {
   return Ref<PackedTensor>::adopt(new PythonPacked(std::move(value), top.unpack));
 }
 
+thread_local PyObject* refusal = nullptr;  // why no pair may be pushed; owned
+
 PyObject* push_hooks(PyObject*, PyObject* args) {
   PyObject *p, *u;
   if (!PyArg_ParseTuple(args, "OO", &p, &u)) return nullptr;
+  if (refusal) return PyErr_SetObject(PyExc_RuntimeError, refusal), nullptr;
   hook_stack.push_back({Object::share(p), Object::share(u)});
   thread_state.saved_tensor_hooks = true;
   Py_RETURN_NONE;
@@ -223,11 +230,19 @@ PyObject* pop_hooks(PyObject*, PyObject*) {
   Py_RETURN_NONE;
 }
 
+// _refuse_saved_tensor_hooks(why or None): the one before.
+PyObject* refuse_hooks(PyObject*, PyObject* why) {
+  if (why != Py_None && !hook_stack.empty()) return PyErr_SetObject(PyExc_RuntimeError, why), nullptr;
+  PyObject* old = std::exchange(refusal, why == Py_None ? nullptr : Py_NewRef(why));
+  return old ? old : Py_NewRef(Py_None);
+}
+
 PyMethodDef methods[] = {{"_hook_dict", hook_dict, METH_O, nullptr},
                          {"_post_accumulate_dict", post_accumulate_dict, METH_O, nullptr},
                          {"_retain_grad", retain_grad, METH_O, nullptr},
                          {"_push_saved_tensor_hooks", push_hooks, METH_VARARGS, nullptr},
                          {"_pop_saved_tensor_hooks", pop_hooks, METH_NOARGS, nullptr},
+                         {"_refuse_saved_tensor_hooks", refuse_hooks, METH_O, nullptr},
                          {}};
 
 }  // namespace

@@ -1,4 +1,5 @@
 // The levels of function transforms and the tensors inside of them, for warptape.func.
+#include "autograd/recording.h"
 #include "bindings/common.h"
 #include "bindings/made.h"
 #include "ops/view.h"
@@ -26,18 +27,19 @@ const Level& level_at(int64_t id) {
   throw Error("this function transform has ended");
 }
 
+constexpr const char* kRandomness[] = {"error", "different", "same"};  // as in Randomness
+
 int64_t push_vmap(int64_t size, const std::string& randomness) {
-  WT_CHECK(randomness == "error" || randomness == "different" || randomness == "same", Error,
+  const auto found = std::ranges::find(kRandomness, randomness);
+  WT_CHECK(found != std::end(kRandomness), Error,
            "Only allowed values for randomness are 'error', 'different', or 'same'. Got ", randomness);
-  return transforms::push_level(Kind::Vmap, size,
-                                randomness == "error"       ? Randomness::Error
-                                : randomness == "different" ? Randomness::Different
-                                                            : Randomness::Same);
+  return transforms::push_level(Kind::Vmap, size, static_cast<Randomness>(found - kRandomness));
 }
 
 py::object add_batch_dim(const py::object& t, int64_t dim, int64_t level) {
   Tensor x = tensor(t, "vmap");
   dim = wrap_dim(dim, x.ndim(), "vmap");
+  if (dim == 0) return object(transforms::batched(x, level));
   Shape order{dim};
   for (int64_t d = 0; d < x.ndim(); ++d)
     if (d != dim) order.push_back(d);
@@ -88,7 +90,19 @@ void init_transforms(PyObject* module) {
   m.def("_push_vmap", push_vmap);
   m.def("_push_jvp", [] { return transforms::push_level(Kind::Jvp, 0, Randomness::Error); });
   m.def("_pop_transform", transforms::pop_level);
+  m.def("_forward_grad_enabled", transforms::forward_grad_enabled);
+  m.def("_set_forward_grad", transforms::set_forward_grad);
   m.def("_transform_depth", [] { return transforms::levels().size(); });
+  m.def("_vmap_level", [](int64_t id) {
+    const Level& level = level_at(id);
+    return py::make_tuple(level.size, kRandomness[static_cast<size_t>(level.randomness)]);
+  });
+  m.def("_level_number", [](int64_t id) {  // 1 for the outermost
+    const auto& all = transforms::levels();
+    return std::ranges::find(all, id, &Level::id) - all.begin() + 1;
+  });
+  m.def("_recording_transforms", [] { return recording_transforms(); });
+  m.def("_enter_recording", [](int64_t by) { recording_transforms() += by; });
   m.def("_add_batch_dim", add_batch_dim);
   m.def("_remove_batch_dim", remove_batch_dim);
   m.def("_make_dual", [](const py::object& primal, const py::object& tangent, int64_t level) {

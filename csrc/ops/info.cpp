@@ -1,4 +1,5 @@
 // What tensors and dtypes say of themselves.
+#include "autograd/recording.h"
 #include "ops/op.h"
 #include "tensor/memory_format.h"
 
@@ -33,6 +34,9 @@ bool is_complex_tensor(const Tensor& x) { return is_complex(x.dtype()); }
 bool is_inference(const Tensor& x) { return x->inference; }
 Scalar item_impl(const Tensor& x) { return item(x); }
 Tensor requires_grad_impl(const Tensor& x, bool value) {
+  WT_CHECK(!value || (!is_opaque(x) && !(recording_transforms() && requires_grad(x))), Error,
+           "Tensor.requires_grad_(): called inside of a function that torch.func transforms, whose variables "
+           "are the transform's own; call it outside, or take torch.func.grad, vjp or jacrev");
   set_requires_grad(x, value);
   return x;
 }

@@ -29,6 +29,10 @@ Tensor tangent_of(const Tensor& t, const Level& level) {
 Tensor primal_of(const Tensor& t, const Level& level) {
   return level_of(t) == level.id ? wrapper_of(t)->value : t;
 }
+const Tensor& without_levels(const Tensor& t) {
+  const Wrapper* w = wrapper_of(t);
+  return w ? without_levels(w->value) : t;
+}
 // Where a formula takes the logarithm of the gradient, 0 is no place to differentiate it.
 Tensor ones_of(const Tensor& t) { return full(t.sizes(), 1.0, options_of(t)); }
 
@@ -41,6 +45,12 @@ bool shares_memory(const OpInfo& op, std::span<const Value> args, const Tensor& 
     shares |= part.defined() && part->storage == y->storage;
   });
   return shares;
+}
+
+void primal_call(const OpInfo& op, std::span<const Value> args, Result& out, const Level& level) {
+  Replaced primals(op, args, [&](const Tensor& t) { return primal_of(t, level); });
+  op.call(op, primals.values.data(), out);
+  if (op.args[0].marks & kWritten) out.tensor = *args[0].tensor;
 }
 
 void linear_call(const OpInfo& op, std::span<const Value> args, Result& out, const Level& level) {
@@ -137,7 +147,8 @@ void recorded_call(const OpInfo& op, std::span<const Value> args, Result& out, c
     const Tensor* self = writes ? args[0].tensor : nullptr;
     Replaced variables(op, args, [&](const Tensor& t) {
       Tensor v = r.variable(t, sizes ? &*sizes : nullptr);
-      return self && t.same(*self) ? ops::clone(v) : v;
+      if (!self || !t.same(*self)) return v;
+      return ops::clone(level_of(t) == level.id ? v : fresh_variable(v, r.below()));
     });
     op.call(op, variables.values.data(), out);
   }
@@ -154,13 +165,14 @@ void recorded_call(const OpInfo& op, std::span<const Value> args, Result& out, c
 }
 
 // What an op writes is computed beside it, and then written into both parts of the dual number.
-void write_result(const Tensor& self, Result& out, const Level& level) {
-  const Tensor y = out.tensor;
+void write_result(const OpInfo& op, std::span<const Value> args, Result& out, const Level& level) {
+  const Tensor self = *args[0].tensor, y = out.tensor;
   Tensor along = tangent_of(y, level);
   if (level_of(self) != level.id) {
-    WT_CHECK(!along.defined() || !is_view(self), OpaqueError,
+    WT_CHECK(!along.defined() || !is_view(without_levels(self)), OpaqueError,
              "jvp: an in-place operation would write a derivative into a view of a tensor that has none");
-    ops::copy_(self, primal_of(y, level), false);
+    Result primal;
+    primal_call(op, args, primal, level);  // y may differ between mapped calls that share the primal
     if (along.defined()) make_dual(self, along, level.id);
   } else {
     Wrapper* w = wrapper_of(self);
@@ -176,10 +188,10 @@ void write_result(const Tensor& self, Result& out, const Level& level) {
 }  // namespace
 
 void jvp_call(const OpInfo& op, std::span<Value> args, Result& out, const Level& level) {
+  if (!forward_grad_enabled()) return primal_call(op, args, out, level);
   if (op.args[0].marks & kWritten) {
-    const Tensor self = *args[0].tensor;
     recorded_call(op, args, out, level);
-    if (out.kind == Result::Kind::Tensor) write_result(self, out, level);
+    if (out.kind == Result::Kind::Tensor) write_result(op, args, out, level);
     return;
   }
   if (op.flags & kLinear) return linear_call(op, args, out, level);

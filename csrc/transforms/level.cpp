@@ -7,6 +7,7 @@ namespace {
 
 thread_local std::deque<Level> stack;  // levels stay in place while others come and go
 thread_local int64_t next_id = 0;
+thread_local bool forward_grad = true;
 
 struct Held : Wrapper {
   const TensorImpl* self = nullptr;  // aliases of the storage stand for nothing
@@ -29,6 +30,28 @@ Tensor wrapped(Held* w, IntList sizes, IntList strides) {
   return t;
 }
 
+const Storage* memory_of(const Tensor& t) {
+  const Wrapper* w = wrapper_of(t);
+  return w ? memory_of(w->value) : &t.storage();
+}
+
+// The in-place form of a view op: the wrapper takes over what stands for the view.
+bool view_in_place(const OpInfo& op, std::span<Value> args, Result& out) {
+  if (!op.inplace_of || (op.flags & kRandom) || op.batching() == Batching::Pointwise) return false;
+  const Tensor self = *args[0].tensor;
+  Wrapper* w = wrapper_of(self);
+  if (!w) return false;
+  Result view;
+  op.inplace_of->call(*op.inplace_of, args.data(), view);
+  const Wrapper* of = wrapper_of(view.tensor);
+  if (!of || of->level != w->level || memory_of(view.tensor) != memory_of(self)) return false;
+  *w = *of;
+  self->set_geometry(view.tensor.sizes(), view.tensor.strides(), 0);
+  out.kind = Result::Kind::Tensor;
+  out.tensor = self;
+  return true;
+}
+
 // Works off the innermost level among the arguments.
 bool transform(const OpInfo& op, std::span<Value> args, Result& out, Keep&) {
   Restore<uint32_t> on(thread_state.dispatch, thread_state.dispatch | kTransform);
@@ -37,6 +60,7 @@ bool transform(const OpInfo& op, std::span<Value> args, Result& out, Keep&) {
   const Level* level = find_level(top);
   if (top < 0) level = drawing_level(op, args);
   if (!level) return false;
+  if (view_in_place(op, args, out)) return true;
   (level->kind == Kind::Vmap ? vmap_call : jvp_call)(op, args, out, *level);
   return true;
 }
@@ -57,6 +81,9 @@ void pop_level(int64_t id) {
   stack.pop_back();
   if (stack.empty()) thread_state.dispatch &= ~kTransform;
 }
+
+bool forward_grad_enabled() { return forward_grad; }
+bool set_forward_grad(bool on) { return std::exchange(forward_grad, on); }
 
 const Level* find_level(int64_t id) {
   for (const Level& l : stack)
@@ -81,8 +108,13 @@ Tensor dual(const Tensor& primal, const Tensor& tangent, int64_t level) {
 }
 
 void make_dual(const Tensor& t, const Tensor& tangent, int64_t level) {
-  Tensor value = alias(t);
-  value->extra = std::move(t->extra);
+  Tensor value;
+  if (const Wrapper* held = wrapper_of(t)) {
+    value = wrapped(new Held{*held}, t.sizes(), t.strides());
+  } else {
+    value = alias(t);
+    value->extra = std::move(t->extra);
+  }
   auto* w = new Held{{level, value, tangent}};
   stand_in(*t.impl(), Storage::opaque(value.device(), drop, w), w);
   make_meta(t).requires_grad = true;

@@ -34,6 +34,9 @@ WT_API const std::deque<Level>& levels();
 WT_API int64_t push_level(Kind kind, int64_t size, Randomness randomness);
 WT_API void pop_level(int64_t id);  // RuntimeError unless it is the innermost
 const Level* find_level(int64_t id);
+// While it is off, ops see the primals of dual numbers alone. Of this thread.
+WT_API bool forward_grad_enabled();
+WT_API bool set_forward_grad(bool on);  // what it was
 
 // What t stands for, or null for a plain tensor.
 WT_API Wrapper* wrapper_of(const Tensor& t);

@@ -143,6 +143,7 @@ def tensor_text(t: Tensor, contents: str | None = None) -> str:
     """The repr of a tensor."""
     if (inside := _C._wrapper(t)) is not None:
         kind, level, value, tangent = inside
+        level = _C._level_number(level)
         if kind == "vmap":
             return f"BatchedTensor(lvl={level}, bdim=0, value={value!r})"
         return f"DualTensor(lvl={level}, primal={value!r}, tangent={tangent!r})"

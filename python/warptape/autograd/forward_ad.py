@@ -61,6 +61,23 @@ class dual_level:
         exit_dual_level()
 
 
+def _is_fwd_grad_enabled() -> bool:
+    return _C._forward_grad_enabled()
+
+
+class _set_fwd_grad_enabled:
+    """Whether ops see tangents: now, and as a context until its end."""
+
+    def __init__(self, mode: bool) -> None:
+        self._before = _C._set_forward_grad(mode)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *args: Any) -> None:
+        _C._set_forward_grad(self._before)
+
+
 def _level(level: int | None, what: str) -> int:
     if not _levels:
         raise RuntimeError(

@@ -23,6 +23,7 @@ class FunctionCtx:
     _output_meta: list[tuple[Any, ...] | None]  # (shape, dtype, device) per output that is a tensor
     _recorded: list[int]  # positions of the outputs that have gradients
     _saved: tuple[Tensor | None, ...] = ()
+    _saved_for_forward: tuple[Tensor | None, ...] = ()
     _dirty: tuple[Tensor, ...] = ()
     _non_differentiable: tuple[Tensor, ...] = ()
     _materialize = True
@@ -36,6 +37,15 @@ class FunctionCtx:
                     f"save_for_backward can only save variables, but argument is of type {type(t).__name__}"
                 )
         self._saved = tensors
+
+    def save_for_forward(self, *tensors: Tensor | None) -> None:
+        """Keeps tensors for jvp, which finds them in `saved_tensors`."""
+        for t in tensors:
+            if t is not None and not isinstance(t, _C.TensorBase):
+                raise TypeError(
+                    f"save_for_forward can only save tensors, but argument is of type {type(t).__name__}"
+                )
+        self._saved_for_forward = tensors
 
     def mark_dirty(self, *tensors: Tensor) -> None:
         """Says which input forward changed in place (at most one); it must be returned."""
@@ -89,10 +99,11 @@ class FunctionCtx:
 class Function:
     """Base of custom ops: define `forward(ctx, *args)` and `backward(ctx, *gradients)`, call `apply(*args)`.
 
-    `forward(*args)` with `setup_context(ctx, inputs, output)` works as well.
+    `forward(*args)` with `setup_context(ctx, inputs, output)` works as well, and function transforms need it.
     """
 
     _backward_cls: type[FunctionCtx]
+    generate_vmap_rule = False  # whether vmap maps forward, backward and jvp; they must be made of ops
 
     @staticmethod
     def forward(*args: Any, **kwargs: Any) -> Any:
@@ -113,23 +124,52 @@ class Function:
 
     vjp = backward
 
+    @staticmethod
+    def jvp(ctx: Any, *grad_inputs: Any) -> Any:
+        """Returns one tangent per output, given one (or None) per argument of forward."""
+        raise NotImplementedError(
+            "You must implement the jvp function for custom autograd.Function to use it with forward mode AD."
+        )
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
+        """Returns (output, out_dims) for arguments whose dim in_dims is mapped, None for those without."""
+        raise NotImplementedError(
+            "To use autograd.Function with vmap, you must either override the vmap static method or set "
+            "generate_vmap_rule=True."
+        )
+
     @classmethod
     def apply(cls, *args: Any, **kwargs: Any) -> Any:
         """Runs forward, and records it where an argument requires a gradient."""
-        ctx = _context_class(cls)()
-        ctx._tensor_inputs = [i for i, a in enumerate(args) if isinstance(a, _C.TensorBase)]
-        ctx.needs_input_grad = tuple([isinstance(a, _C.TensorBase) and a.requires_grad for a in args])
-        recorded = _C.is_grad_enabled() and True in ctx.needs_input_grad
+        if _C._recording_transforms() or _C._transform_depth():
+            from .function_transforms import apply_in_transforms
+
+            return apply_in_transforms(cls, args, kwargs)
+        return apply_on_tape(cls, args, kwargs)[0]
+
+
+def apply_on_tape(cls: type[Function], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    """(output, context) of cls on plain tensors."""
+    ctx = context_class(cls)()
+    ctx._tensor_inputs = [i for i, a in enumerate(args) if isinstance(a, _C.TensorBase)]
+    ctx.needs_input_grad = tuple([isinstance(a, _C.TensorBase) and a.requires_grad for a in args])
+    recorded = _C.is_grad_enabled() and True in ctx.needs_input_grad
+    forward_grad = _C._set_forward_grad(False)
+    try:
         with no_grad():
             if cls.setup_context is Function.setup_context:
                 out = cls.forward(ctx, *args, **kwargs)
             else:
                 out = cls.forward(*args, **kwargs)
                 cls.setup_context(ctx, args, out)
-        return _finish(cls, ctx, args, out, recorded)
+                _check_saved(ctx, args, out)
+    finally:
+        _C._set_forward_grad(forward_grad)
+    return _finish(cls, ctx, args, out, recorded), ctx
 
 
-def _context_class(cls: type[Function]) -> type[FunctionCtx]:
+def context_class(cls: type[Function]) -> type[FunctionCtx]:
     """The class of cls's contexts, made once: one for each call would be work for the collector."""
     made = cls.__dict__.get("_backward_cls")
     if made is None:
@@ -144,6 +184,17 @@ def _has(items: Sequence[Any], item: Any) -> bool:
         if i is item:
             return True
     return False
+
+
+def _check_saved(ctx: Any, args: tuple[Any, ...], out: Any) -> None:
+    outputs = out if isinstance(out, (tuple, list)) else [out]
+    for t in (*ctx._saved, *ctx._saved_for_forward):
+        if t is not None and _has(args, t) and _has(outputs, t) and not _has(ctx._dirty, t):
+            raise RuntimeError(
+                "An input that has been returned as-is as output is being saved for backward. This is not "
+                "supported if you override setup_context. You should return and save a view of the input "
+                "instead, e.g. with x.view_as(x) or setup ctx inside the forward function itself."
+            )
 
 
 def _finish(cls: type[Function], ctx: Any, args: tuple[Any, ...], out: Any, recorded: bool) -> Any:
@@ -228,7 +279,9 @@ class _Refusal(Function):
     @classmethod
     def apply(cls, *args: Any, **kwargs: Any) -> Any:
         (gradient,) = args
-        return super().apply(gradient.detach().requires_grad_())
+        variable = gradient.detach()
+        variable.requires_grad = True
+        return super().apply(variable)
 
     @staticmethod
     def forward(ctx: Any, gradient: Any) -> Any:

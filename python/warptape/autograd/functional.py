@@ -9,6 +9,7 @@ import warptape
 from warptape import Tensor
 
 from . import grad
+from .function_transforms import in_function_transform
 
 __all__ = ["hessian", "hvp", "jacobian", "jvp", "vhp", "vjp"]
 
@@ -25,6 +26,11 @@ def _call(
     func: Callable[..., Any], inputs: Any, create_graph: bool
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], bool]:
     """The inputs as variables of their own, the outputs, and whether those are one tensor."""
+    if in_function_transform():
+        raise RuntimeError(
+            "torch.autograd.functional: called inside of a function that torch.func transforms, where its "
+            "variables are not the transform's; take torch.func.jvp, vjp, jacrev, jacfwd or hessian"
+        )
     given = _tuple(inputs, "inputs given to the function")
     variables = tuple(
         x.view_as(x) if create_graph and x.requires_grad else x.detach().requires_grad_() for x in given

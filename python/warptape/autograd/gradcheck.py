@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .. import _C
@@ -34,7 +34,9 @@ def _refuse_modes(**modes: bool) -> None:
 
 
 def _as_tuple(value: Any) -> tuple[Any, ...]:
-    return tuple(value) if isinstance(value, tuple | list) else (value,)
+    if isinstance(value, _C.TensorBase) or not isinstance(value, Iterable):
+        return (value,)
+    return tuple(value)
 
 
 def _differentiable(values: Sequence[Any]) -> list[Tensor]:

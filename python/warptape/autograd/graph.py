@@ -8,8 +8,9 @@ from typing import Any
 from .. import _C
 from .._missing import lookup as _lookup
 from ..utils.hooks import RemovableHandle, add_hook
+from .grad_mode import _Mode
 
-__all__ = ["Node", "save_on_cpu", "saved_tensors_hooks"]
+__all__ = ["Node", "disable_saved_tensors_hooks", "save_on_cpu", "saved_tensors_hooks"]
 
 Node = _C.Node
 
@@ -40,6 +41,23 @@ class saved_tensors_hooks:
 
     def __exit__(self, *error: Any) -> None:
         _C._pop_saved_tensor_hooks()
+
+
+class disable_saved_tensors_hooks(_Mode):
+    """Inside, saved-tensor hooks are refused with this message; RuntimeError if there are some already."""
+
+    def __init__(self, error_message: str) -> None:
+        self.error_message = error_message
+
+    def clone(self) -> disable_saved_tensors_hooks:
+        """A fresh context with the same message."""
+        return disable_saved_tensors_hooks(self.error_message)
+
+    def __enter__(self) -> None:
+        self._before = _C._refuse_saved_tensor_hooks(self.error_message)
+
+    def __exit__(self, *error: Any) -> None:
+        _C._refuse_saved_tensor_hooks(self._before)
 
 
 class save_on_cpu(saved_tensors_hooks):

@@ -3,6 +3,6 @@
 from .._missing import lookup as _lookup
 from .functional_call import functional_call, replace_all_batch_norm_modules_
 from .transforms import grad, grad_and_value, hessian, jacfwd, jacrev, jvp, linearize, stack_module_state, vjp
-from .vmap import vmap
+from .vmap import debug_unwrap, vmap
 
 __getattr__ = _lookup(__name__)

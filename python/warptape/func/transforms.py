@@ -6,18 +6,18 @@ Each works on nested lists, tuples and dicts of tensors, and on what other trans
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import warptape
 from warptape import _C, Tensor
+from warptape.autograd.graph import disable_saved_tensors_hooks
 from warptape.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from .vmap import vmap
 
-_nesting = threading.local()
+_NO_HOOKS = "torch.func: grad, vjp, jacrev and hessian do not support saved tensor hooks"
 _ArgNums = int | tuple[int, ...]
 
 
@@ -25,15 +25,15 @@ _ArgNums = int | tuple[int, ...]
 def _recording(inputs: Any) -> Iterator[bool]:
     """Records inside; yields whether what is computed must stay differentiable outside. There no_grad holds,
     also between transforms, while inside it does not."""
-    depth = getattr(_nesting, "depth", 0)
-    _nesting.depth = depth + 1
+    depth = _C._recording_transforms()
     leaves = [x for x in tree_flatten(inputs)[0] if isinstance(x, Tensor)]
     outer = warptape.is_grad_enabled() and (depth > 0 or any(_C._recorded(x) for x in leaves))
-    try:
-        with warptape.enable_grad():
+    with warptape.enable_grad(), disable_saved_tensors_hooks(_NO_HOOKS):
+        _C._enter_recording(1)
+        try:
             yield outer
-    finally:
-        _nesting.depth = depth
+        finally:
+            _C._enter_recording(-1)
 
 
 def _fresh(tree: Any) -> Any:
@@ -55,12 +55,14 @@ def _products(
 
 
 def _chosen(args: tuple[Any, ...], argnums: _ArgNums) -> tuple[list[Any], list[int]]:
+    if not isinstance(argnums, (int, tuple)):
+        raise RuntimeError(f"argnum must be int or Tuple[int, ...], got: {type(argnums)}")
     picks = [argnums] if isinstance(argnums, int) else list(argnums)
     if not picks:
         raise RuntimeError("argnums must be non-empty")
     for i in picks:
         if not isinstance(i, int):
-            raise RuntimeError(f"argnum must be int or Tuple[int], got: {type(i)}")
+            raise RuntimeError(f"argnum must be int, got: {type(i)}")
         if not -len(args) <= i < len(args):
             raise RuntimeError(f"Got argnum={i}, but only {len(args)} positional inputs")
     places = [i % len(args) for i in picks]
@@ -83,6 +85,9 @@ def _split(output: Any, has_aux: bool, what: str) -> tuple[Any, Any]:
         raise RuntimeError(
             f"{what}: output of function f should be a tuple: (output, aux) if has_aux is True"
         )
+    for x in tree_flatten(output[1])[0]:
+        if not isinstance(x, Tensor):
+            raise RuntimeError(f"{what}: aux: Expected tensors, got unsupported type {type(x)}")
     return output
 
 
@@ -178,37 +183,43 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple
 
 
 def _check_outputs(leaves: Sequence[Any], what: str) -> None:
-    if not leaves:
+    if all(x is None for x in leaves):
         raise RuntimeError(f"{what}: Expected f to be a function that has non-empty output")
     for x in leaves:
         if not isinstance(x, Tensor):
             raise RuntimeError(
-                f"{what}: Expected f(*args) to return only tensors, got unsupported type {type(x)}"
+                f"{what}: expected f(*primals) to return only tensors, got unsupported type {type(x)}"
             )
 
 
 def _pairs(primals: Any, tangents: Any, what: str) -> tuple[list[Tensor], list[Tensor], Any]:
-    for name, value in (("primals", primals), ("tangents", tangents)):
-        if not isinstance(value, tuple):
-            raise RuntimeError(
-                f"{what}: Expected {name} to be a tuple. E.g. it should be valid to call f(*{name})."
-            )
+    if not isinstance(primals, tuple):
+        raise RuntimeError(
+            f"{what}: Expected primals to be a tuple. E.g. it should be valid to call f(*primals)."
+        )
     leaves, spec = tree_flatten(primals)
     along, along_spec = tree_flatten(tangents)
     if spec != along_spec:
         raise RuntimeError(
-            f"{what}: Expected primals and tangents to have the same python structure. For example, if "
-            f"primals is a tuple of 3 tensors, tangents also must be. Got primals with structure {spec} and "
-            f"tangents with structure {along_spec}"
+            f"{what}: Expected primals and tangents to have the same python structure, the tangents to have "
+            f"the same argspec as the primals. Got primals with structure {spec} and tangents with structure "
+            f"{along_spec}"
         )
-    for p, t in zip(leaves, along):
-        if not isinstance(p, Tensor) or not isinstance(t, Tensor):
-            raise RuntimeError(f"{what}: Expected primals and tangents of tensors, got {type(p)}, {type(t)}")
-        if p.shape != t.shape or p.dtype != t.dtype:
-            raise RuntimeError(
-                f"{what}: Expected tangent of the shape and dtype of its primal, {tuple(p.shape)} "
-                f"{p.dtype}, got {tuple(t.shape)} {t.dtype}"
-            )
+    for name, items in (("primals", leaves), ("tangents", along)):
+        if not items:
+            raise RuntimeError(f"{what}: Expected {name} to contain at least one Tensor.")
+        for x in items:
+            if not isinstance(x, Tensor):
+                raise RuntimeError(
+                    f"{what}: Expected {name} to only contain Tensors, got unsupported type {type(x)}"
+                )
+    for i, (p, t) in enumerate(zip(leaves, along)):
+        for fact in ("shape", "dtype", "device"):
+            if getattr(p, fact) != getattr(t, fact):
+                raise RuntimeError(
+                    f"{what}: tangent {i} in flattened pytree doesn't match the {fact} of its primal: "
+                    f"expected {getattr(p, fact)}, got {getattr(t, fact)}"
+                )
     return leaves, along, spec
 
 
@@ -223,7 +234,7 @@ def jvp(
             output that does not depend on the primals.
     """
     leaves, along, spec = _pairs(primals, tangents, "jvp(f, primals, tangents)")
-    level = _C._push_jvp()
+    level, forward_grad = _C._push_jvp(), _C._set_forward_grad(True)
     try:
         duals = [
             _C._make_dual(p, t, level) if p.is_floating_point() or p.is_complex() else p
@@ -243,6 +254,7 @@ def jvp(
         extra = tree_map(lambda x: _C._unpack_dual(x, level)[0] if isinstance(x, Tensor) else x, aux)
         return (values, derivatives, extra) if has_aux else (values, derivatives)
     finally:
+        _C._set_forward_grad(forward_grad)
         _C._pop_transform(level)
 
 
@@ -288,6 +300,12 @@ def _one_or_all(tree: list[Any], argnums: _ArgNums) -> Any:
     return tree[0] if isinstance(argnums, int) else tuple(tree)
 
 
+def _check_real(leaves: Sequence[Any], what: str) -> None:
+    for i, x in enumerate(leaves):
+        if isinstance(x, Tensor) and x.is_complex():
+            raise RuntimeError(f"{what} to be real but received complex tensor at flattened index {i}")
+
+
 def jacrev(
     func: Callable[..., Any],
     argnums: _ArgNums = 0,
@@ -316,9 +334,15 @@ def jacrev(
 
         outputs, product, *aux = vjp(of_chosen, *chosen, has_aux=has_aux)
         out_leaves, out_spec = tree_flatten(outputs)
-        basis = tree_unflatten(_basis(out_leaves), out_spec)
-        rows = vmap(product, chunk_size=chunk_size)(basis)
         in_leaves, in_spec = tree_flatten(list(chosen))
+        _check_real(in_leaves, "jacrev: Expected all inputs")
+        _check_real(out_leaves, "jacrev: Expected all outputs")
+        basis = _basis(out_leaves)
+        if chunk_size == 1:  # without vmap and what it refuses
+            units = [tree_unflatten([b[i] for b in basis], out_spec) for i in range(len(basis[0]))]
+            rows = tree_map(lambda *each: warptape.stack(each), *map(product, units))
+        else:
+            rows = vmap(product, chunk_size=chunk_size)(tree_unflatten(basis, out_spec))
         columns = tree_flatten(list(rows))[0]
         blocks, start = [], 0
         for out in out_leaves:
@@ -347,6 +371,7 @@ def jacfwd(
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         chosen, places = _chosen(args, argnums)
         leaves, spec = tree_flatten(tuple(chosen))
+        _check_real(leaves, "jacfwd: Expected all inputs")
 
         def along(basis: Any) -> Any:
             def of_chosen(*values: Any) -> Any:
@@ -355,11 +380,12 @@ def jacfwd(
             out = jvp(of_chosen, tuple(chosen), basis, has_aux=has_aux)
             return (out[1], out[2]) if has_aux else out[1]
 
-        columns = vmap(along, randomness=randomness, out_dims=(-1, None) if has_aux else -1)(
+        columns = vmap(along, randomness=randomness, out_dims=(-1, 0) if has_aux else -1)(
             tree_unflatten(_basis(leaves), spec)
         )
-        aux = columns[1] if has_aux else None
+        aux = tree_map(lambda x: x[0], columns[1]) if has_aux else None
         outs, out_spec = tree_flatten(columns[0] if has_aux else columns)
+        _check_real(outs, "jacfwd: Expected all outputs")
         blocks = []
         for out in outs:
             sizes = [x.numel() for x in leaves]
@@ -391,12 +417,14 @@ def stack_module_state(models: Sequence[Any]) -> tuple[dict[str, Tensor], dict[s
         raise RuntimeError("stack_module_state: Expected all models to be of the same class.")
 
     def stacked(dicts: list[dict[str, Tensor]], requires_grad: bool) -> dict[str, Tensor]:
-        with warptape.no_grad():
-            made = {name: warptape.stack([d[name] for d in dicts]) for name in dicts[0]}
-        return {
-            k: v.requires_grad_() if requires_grad and dicts[0][k].requires_grad else v
-            for k, v in made.items()
-        }
+        made = {}
+        for name, first in dicts[0].items():
+            if requires_grad and any(d[name].requires_grad != first.requires_grad for d in dicts):
+                raise RuntimeError(f"Expected {name} from each model to have the same .requires_grad")
+            with warptape.no_grad():
+                made[name] = warptape.stack([d[name] for d in dicts])
+            made[name].requires_grad_(requires_grad and first.requires_grad)
+        return made
 
     return stacked([dict(m.named_parameters()) for m in models], True), stacked(
         [dict(m.named_buffers()) for m in models], False

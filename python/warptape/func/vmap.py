@@ -190,3 +190,12 @@ def _joined(parts: Sequence[Any], out_dims: Any, func: Any) -> Any:
         for pieces, d in zip(zip(*(leaves for leaves, _ in flat)), _places(out_dims, parts[0], func))
     ]
     return tree_unflatten(joined, flat[0][1])
+
+
+def debug_unwrap(tensor: Tensor, *, recurse: bool = True) -> Tensor:
+    """What a tensor inside of vmap or jvp stands for: with `recurse` outside of all of them, else of the
+    innermost. For debugging alone: what is done with it escapes the transforms."""
+    wrapper = _C._wrapper(tensor)
+    if wrapper is None:
+        return tensor
+    return debug_unwrap(wrapper[2]) if recurse else wrapper[2]

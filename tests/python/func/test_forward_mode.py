@@ -98,10 +98,16 @@ def test_aux_and_refusals():
     assert aux.item() == X.sum().item()
     with pytest.raises(RuntimeError, match="same python structure"):
         func.jvp(f, (X,), ((V, V),))
-    with pytest.raises(RuntimeError, match="shape and dtype"):
+    with pytest.raises(RuntimeError, match="doesn't match the shape"):
         func.jvp(f, (X,), (V[:2],))
     with pytest.raises(RuntimeError, match="tuple"):
         func.jvp(f, X, V)
+    with pytest.raises(RuntimeError, match="at least one Tensor"):
+        func.jvp(f, (), ())
+    with pytest.raises(RuntimeError, match="only contain Tensors"):
+        func.jvp(f, (X,), (1.0,))
+    with pytest.raises(RuntimeError, match="unsupported type"):
+        func.jvp(lambda x: (x, 3), (X,), (V,), has_aux=True)
     with pytest.raises(RuntimeError, match="independent of the inputs"):
         func.jvp(lambda x: wt.ones(2), (X,), (V,), strict=True)
     assert func.jvp(lambda x: wt.ones(2), (X,), (V,))[1].tolist() == [0.0, 0.0]
