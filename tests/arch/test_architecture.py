@@ -93,8 +93,8 @@ BUDGETS = {
             "python/warptape/futures.py",
         ),
     ),
-    "function transforms": (1_650, ("csrc/transforms/", "csrc/bindings/transforms")),
-    "the Python library": (25_900, ("python/warptape/",)),
+    "function transforms": (1_660, ("csrc/transforms/", "csrc/bindings/transforms")),
+    "the Python library": (26_350, ("python/warptape/",)),
 }
 CPP = (".h", ".cpp", ".cu", ".cuh")
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.MULTILINE)

@@ -6,6 +6,9 @@ from typing import Any, NamedTuple
 
 from warptape import _C, Tensor
 
+from . import function_transforms  # noqa: F401, Functions within dual levels
+from .function import dual_levels as _levels
+
 __all__ = [
     "UnpackedDualTensor",
     "dual_level",
@@ -14,8 +17,6 @@ __all__ = [
     "make_dual",
     "unpack_dual",
 ]
-
-_levels: list[int] = []
 
 
 class UnpackedDualTensor(NamedTuple):

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 __all__ = ["Function", "FunctionCtx", "once_differentiable"]
 
 
+dual_levels: list[int] = []  # of forward_ad
+in_transforms: list[Callable[..., Any]] = []  # of function_transforms, which what begins a transform imports
+
+
 class FunctionCtx:
     """What forward leaves for backward: tensors by save_for_backward, anything else as attributes."""
 
@@ -143,9 +147,7 @@ class Function:
     def apply(cls, *args: Any, **kwargs: Any) -> Any:
         """Runs forward, and records it where an argument requires a gradient."""
         if _C._recording_transforms() or _C._transform_depth():
-            from .function_transforms import apply_in_transforms
-
-            return apply_in_transforms(cls, args, kwargs)
+            return in_transforms[0](cls, args, kwargs)
         return apply_on_tape(cls, args, kwargs)[0]
 
 

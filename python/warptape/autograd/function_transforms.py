@@ -13,15 +13,14 @@ from typing import Any, NamedTuple
 
 from .. import _C
 from ..utils._pytree import tree_flatten, tree_leaves, tree_unflatten
-from . import forward_ad
-from .function import Function, apply_on_tape, context_class
+from .function import Function, apply_on_tape, context_class, dual_levels, in_transforms
 
 _MORE = "For more details, please see https://pytorch.org/docs/main/notes/extending.func.html"
 
 
 def in_function_transform() -> bool:
     """Whether one of torch.func's is active: dual numbers of forward_ad alone are none."""
-    return _C._recording_transforms() > 0 or _C._transform_depth() > len(forward_ad._levels)
+    return _C._recording_transforms() > 0 or _C._transform_depth() > len(dual_levels)
 
 
 class VmapInfo(NamedTuple):
@@ -240,3 +239,6 @@ def _joined(y: Any, tangent: Any, args: Sequence[Any], parts: Sequence[Any], lev
                 along.copy_(tangent)
             return x
     return _C._make_dual(y, tangent, level)
+
+
+in_transforms.append(apply_in_transforms)
