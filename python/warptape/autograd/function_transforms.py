@@ -213,7 +213,7 @@ def _dual(cls: type[Function], args: tuple[Any, ...], kwargs: dict[str, Any], le
         ctx.needs_input_grad = tuple(isinstance(x, _C.TensorBase) for x in args)
         cls.setup_context(ctx, primals, out)
     ctx._saved, ctx._node = ctx._saved_for_forward, None
-    zeros = _C._functions.zeros_like
+    zeros: Any = _C._functions.zeros_like
     tangents = [
         zeros(p) if t is None and ctx._materialize and isinstance(p, _C.TensorBase) else t for p, t in parts
     ]
