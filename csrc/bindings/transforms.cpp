@@ -60,6 +60,7 @@ py::object remove_batch_dim(const py::object& t, int64_t level, int64_t dim) {
 // (primal, tangent or None)
 py::tuple unpack_dual(const py::object& t, int64_t level) {
   const Tensor x = tensor(t, "jvp");
+  transforms::check_not_stale(x);
   if (transforms::level_of(x) != level) return py::make_tuple(t, py::none());
   const transforms::Wrapper* w = transforms::wrapper_of(x);
   return py::make_tuple(object(w->value), w->tangent.defined() ? object(w->tangent) : py::none());

@@ -8,6 +8,7 @@ namespace {
 thread_local std::deque<Level> stack;  // levels stay in place while others come and go
 thread_local int64_t next_id = 0;
 thread_local bool forward_grad = true;
+thread_local bool inside = false;  // of a call that is worked off
 
 struct Held : Wrapper {
   const TensorImpl* self = nullptr;  // aliases of the storage stand for nothing
@@ -35,6 +36,11 @@ const Storage* memory_of(const Tensor& t) {
   return w ? memory_of(w->value) : &t.storage();
 }
 
+bool stands_at(const Tensor& t, const Level& level) {
+  const Wrapper* w = wrapper_of(t);
+  return w && (w->level == level.id || stands_at(w->value, level));
+}
+
 // The in-place form of a view op: the wrapper takes over what stands for the view.
 bool view_in_place(const OpInfo& op, std::span<Value> args, Result& out) {
   if (!op.inplace_of || (op.flags & kRandom) || op.batching() == Batching::Pointwise) return false;
@@ -56,10 +62,14 @@ bool view_in_place(const OpInfo& op, std::span<Value> args, Result& out) {
 bool transform(const OpInfo& op, std::span<Value> args, Result& out, Keep&) {
   Restore<uint32_t> on(thread_state.dispatch, thread_state.dispatch | kTransform);
   int64_t top = -1;
-  each_tensor(op, args, [&](const Tensor& t) { top = std::max(top, level_of(t)); });
+  each_tensor(op, args, [&](const Tensor& t) {
+    if (!inside) check_not_stale(t);
+    top = std::max(top, level_of(t));
+  });
   const Level* level = find_level(top);
   if (top < 0) level = drawing_level(op, args);
   if (!level) return false;
+  Restore<bool> call(inside, true);
   if (view_in_place(op, args, out)) return true;
   (level->kind == Kind::Vmap ? vmap_call : jvp_call)(op, args, out, *level);
   return true;
@@ -70,7 +80,7 @@ bool transform(const OpInfo& op, std::span<Value> args, Result& out, Keep&) {
 const std::deque<Level>& levels() { return stack; }
 
 int64_t push_level(Kind kind, int64_t size, Randomness randomness) {
-  stack.push_back({kind, next_id++, size, randomness});
+  stack.push_back({kind, next_id++, size, randomness, {}});
   thread_state.dispatch |= kTransform;
   return stack.back().id;
 }
@@ -118,6 +128,18 @@ void make_dual(const Tensor& t, const Tensor& tangent, int64_t level) {
   auto* w = new Held{{level, value, tangent}};
   stand_in(*t.impl(), Storage::opaque(value.device(), drop, w), w);
   make_meta(t).requires_grad = true;
+  for (Level& l : stack)
+    if (l.id == level) l.made_dual.push_back(value);
+}
+
+void check_not_stale(const Tensor& t) {
+  for (const Level& level : stack) {
+    if (level.made_dual.empty() || stands_at(t, level)) continue;
+    for (const Tensor& made : level.made_dual)
+      WT_CHECK(memory_of(made) != memory_of(t), OpaqueError,
+               "jvp: a view was made before an in-place operation gave its base a derivative, which the view "
+               "does not have; make the view afterwards");
+  }
 }
 
 Tensor value_at(const Tensor& t, const Level& level) {

@@ -20,6 +20,7 @@ struct Level {
   int64_t id;
   int64_t size = 0;  // of vmap: how many calls of the function it stands for
   Randomness randomness = Randomness::Error;
+  std::vector<Tensor> made_dual;  // of jvp: what got a tangent in place. Older views of its memory have none
 };
 
 struct Wrapper {
@@ -48,6 +49,8 @@ WT_API Tensor batched(const Tensor& value, int64_t level);
 WT_API Tensor dual(const Tensor& primal, const Tensor& tangent, int64_t level);
 // Turns t itself, a plain tensor, into a dual number of its own value: for what is written in place.
 void make_dual(const Tensor& t, const Tensor& tangent, int64_t level);
+// OpaqueError if t has no tangent at a level where the base that it is a view of got one since.
+WT_API void check_not_stale(const Tensor& t);
 
 // t as `level`, a vmap, calls ops on it: the mapped dim in front, repeated where t has none. And back.
 WT_API Tensor value_at(const Tensor& t, const Level& level);

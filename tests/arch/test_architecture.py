@@ -93,7 +93,7 @@ BUDGETS = {
             "python/warptape/futures.py",
         ),
     ),
-    "function transforms": (1_660, ("csrc/transforms/", "csrc/bindings/transforms")),
+    "function transforms": (1_700, ("csrc/transforms/", "csrc/bindings/transforms")),
     "the Python library": (26_350, ("python/warptape/",)),
 }
 CPP = (".h", ".cpp", ".cu", ".cuh")
@@ -533,8 +533,7 @@ def test_listed_lazy_imports_are_needed() -> None:
 
 
 def test_total_is_counted(tmp_path: Path) -> None:
-    lines = "int x;\n" * 100
-    write(tmp_path, {f"kernels/m{i}.h": lines for i in range(MAX_TOTAL_LINES // 100)})
+    write(tmp_path, {"kernels/m.h": "int x;\n" * MAX_TOTAL_LINES})
     assert check_total_lines(tmp_path) == []
     for i, (budget, places) in enumerate(BUDGETS.values()):
         write(tmp_path, {f"{places[0]}one.cpp": "\n" * budget})

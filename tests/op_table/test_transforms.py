@@ -21,6 +21,7 @@ UNMAPPED = {
     "Tensor.new_empty",
     "Tensor.resize_",
     "Tensor.detach_",
+    "Tensor.requires_grad_",  # refused within transforms, as in PyTorch
     "as_strided_copy",
     "as_strided_scatter",
 }

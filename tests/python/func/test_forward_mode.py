@@ -127,3 +127,23 @@ def test_dual_numbers():
         with pytest.raises(ValueError, match="floating point"):
             fw.make_dual(wt.arange(3), wt.arange(3))
     assert fw.unpack_dual(X).tangent is None
+
+
+@pytest.mark.parametrize("use", [lambda view: view * 2, lambda view: view])
+def test_a_view_older_than_its_base_s_derivative_is_refused(use) -> None:
+    def stale(y):
+        base = wt.zeros(3)
+        view = base[1:]
+        base.add_(y)
+        return use(view)
+
+    def fresh(y):
+        base = wt.zeros(3)
+        base.add_(y)
+        return use(base[1:])
+
+    x = wt.ones(3)
+    with pytest.raises(RuntimeError, match="view was made before"):
+        wt.func.jvp(stale, (x,), (x,))
+    out, tangent = wt.func.jvp(fresh, (x,), (x,))
+    assert wt.equal(out, tangent)
