@@ -146,7 +146,7 @@ class Function:
     @classmethod
     def apply(cls, *args: Any, **kwargs: Any) -> Any:
         """Runs forward, and records it where an argument requires a gradient."""
-        if _C._recording_transforms() or _C._transform_depth():
+        if _C._is_transforming():
             return in_transforms[0](cls, args, kwargs)
         return apply_on_tape(cls, args, kwargs)[0]
 
@@ -157,17 +157,13 @@ def apply_on_tape(cls: type[Function], args: tuple[Any, ...], kwargs: dict[str, 
     ctx._tensor_inputs = [i for i, a in enumerate(args) if isinstance(a, _C.TensorBase)]
     ctx.needs_input_grad = tuple([isinstance(a, _C.TensorBase) and a.requires_grad for a in args])
     recorded = _C.is_grad_enabled() and True in ctx.needs_input_grad
-    forward_grad = _C._set_forward_grad(False)
-    try:
-        with no_grad():
-            if cls.setup_context is Function.setup_context:
-                out = cls.forward(ctx, *args, **kwargs)
-            else:
-                out = cls.forward(*args, **kwargs)
-                cls.setup_context(ctx, args, out)
-                _check_saved(ctx, args, out)
-    finally:
-        _C._set_forward_grad(forward_grad)
+    with no_grad():
+        if cls.setup_context is Function.setup_context:
+            out = cls.forward(ctx, *args, **kwargs)
+        else:
+            out = cls.forward(*args, **kwargs)
+            cls.setup_context(ctx, args, out)
+            _check_saved(ctx, args, out)
     return _finish(cls, ctx, args, out, recorded), ctx
 
 

@@ -43,7 +43,16 @@ def apply_in_transforms(cls: type[Function], args: tuple[Any, ...], kwargs: dict
         return _dual(cls, args, kwargs, level)
     if kind == "vmap":
         return _mapped(cls, args, kwargs, level)
-    return apply_on_tape(cls, args, kwargs)[0]
+    return _on_tape(cls, args, kwargs)[0]
+
+
+def _on_tape(cls: type[Function], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    """apply_on_tape, in which ops see the primals of dual numbers alone."""
+    forward_grad = _C._set_forward_grad(False)
+    try:
+        return apply_on_tape(cls, args, kwargs)
+    finally:
+        _C._set_forward_grad(forward_grad)
 
 
 # ---- vmap ----------------------------------------------------------------------------------------------
@@ -207,7 +216,7 @@ def _dual(cls: type[Function], args: tuple[Any, ...], kwargs: dict[str, Any], le
     primals = tuple(primal for primal, _ in parts)
     ctx: Any
     if cls.setup_context is Function.setup_context:
-        out, ctx = apply_on_tape(cls, primals, kwargs)
+        out, ctx = _on_tape(cls, primals, kwargs)
     else:
         out, ctx = cls.apply(*primals, **kwargs), context_class(cls)()
         ctx.needs_input_grad = tuple(isinstance(x, _C.TensorBase) for x in args)
