@@ -1,14 +1,15 @@
-"""Writes pickles of protocol 2 without the pickle module, with tensors as PyTorch's files have them."""
+"""The pickle of an object, with tensors and names as PyTorch's files have them."""
 
 from __future__ import annotations
 
-import copyreg
-import functools
-import struct
+import codecs
+import io
+import pickle
 import sys
 import types
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import cache
 from typing import Any, NamedTuple
 
 import warptape
@@ -19,9 +20,6 @@ from .._interchange import raw_bytes
 from .._tensor import Tensor
 from ..storage import UntypedStorage, storage_class_of
 from . import _names
-from ._errors import PicklingError
-
-_BATCH = 1000  # items that go onto a reader's stack at once
 
 
 class Call(NamedTuple):
@@ -37,7 +35,12 @@ class Global:
     def __init__(self, module: str, name: str) -> None:
         self.place = module, name
 
+    def __call__(self, *args: Any) -> Any:
+        """Not here: pickle writes calls of what is callable alone."""
+        raise TypeError(f"{'.'.join(self.place)} is a name in a file")
 
+
+_named = cache(Global)  # a pickle writes one object once
 _TENSOR, _TENSOR3 = (Global("torch._utils", f"_rebuild_tensor_v{n}") for n in (2, 3))
 _META = Global("torch._utils", "_rebuild_meta_tensor_no_storage")
 _PARAMETER, _PARAMETER_WITH_STATE = (
@@ -47,25 +50,27 @@ _FROM_TYPE = Global("torch._tensor", "_rebuild_from_type_v2")
 _SPARSE = Global("torch._utils", "_rebuild_sparse_tensor")
 _LAYOUT = Global("torch.serialization", "_get_layout")
 _PLACES = {"_functions": "torch", "_nn": "torch.nn.functional", "_linalg": "torch.linalg"}  # of ops
-_ENCODE = Global("_codecs", "encode")
+_OWN_TENSORS = (Tensor.__reduce_ex__, warptape.nn.Parameter.__reduce_ex__)
 
 
-class Pickler:
-    """The pickle of one object; `data` has its bytes then, `storages` the bytes tensors that belong to it."""
+_PythonPickler: Any = pickle._Pickler  # the one in C writes no name that is not importable
+
+
+class Pickler(_PythonPickler):
+    """The pickle of one object, of protocol 2; `storages` has the bytes tensors that belong to it."""
+
+    dispatch = dict(_PythonPickler.dispatch)
 
     def __init__(self, obj: Any) -> None:
-        self.data = bytearray(b"\x80\x02")
-        self.memo: dict[int, int] = {}
-        self.alive: list[Any] = []  # what the memo knows by id
-        self.names: dict[tuple[str, str], int] = {}
+        self.file = io.BytesIO()
+        super().__init__(self.file, 2)
         self.storages: list[Tensor] = []
         self.keys: dict[tuple[int, int], tuple[int, Any]] = {}  # (address, bytes) -> key, dtype
-        self.save(obj)
-        self.data += b"."
+        self.dump(obj)
 
     def records(self) -> Iterator[tuple[str, Any]]:
         """What an archive has of the object."""
-        yield "data.pkl", bytes(self.data)
+        yield "data.pkl", self.file.getvalue()
         yield ".format_version", b"1"
         yield ".storage_alignment", b"64"
         yield "byteorder", b"little"
@@ -74,188 +79,77 @@ class Pickler:
             yield f"data/{i}", raw_bytes(host)
         yield "version", b"3\n"
 
-    # ---- values ----
+    # ---- names ----
 
-    def save(self, obj: Any) -> None:
-        """Writes one object."""
-        kind = type(obj)
-        if obj is None or obj is True or obj is False:
-            self.data += {None: b"N", True: b"\x88", False: b"\x89"}[obj]
-        elif kind is int:
-            self._int(obj)
-        elif kind is float:
-            self.data += b"G" + struct.pack(">d", obj)
-        elif id(obj) in self.memo:
-            self._get(self.memo[id(obj)])
-        elif kind is str:
-            text = obj.encode("utf-8", "surrogatepass")
-            self.data += b"X" + struct.pack("<I", len(text)) + text
-            self._remember(obj)
-        elif kind is Global:
-            self._name(*obj.place)
-        elif kind is Call:
-            self._call(*obj)
-        elif kind in _CONTAINERS:
-            _CONTAINERS[kind](self, obj)
-        elif isinstance(obj, Tensor) and kind.__reduce_ex__ in _OWN_TENSORS:
-            self._tensor(obj)
-        elif isinstance(obj, UntypedStorage):
-            self._storage(obj._bytes, obj.dtype)
-        elif isinstance(obj, _C.dtype):
-            self._name("torch", obj.__name__)
-        elif getattr(kind, "layout", None) == "torch.sparse_coo":
-            parts = (obj._indices(), obj._values(), obj.shape, obj.is_coalesced())
-            self._call(_SPARSE, (Call(_LAYOUT, (obj.layout,)), parts))
-            self._remember(obj)
-        elif isinstance(obj, type | types.FunctionType | types.BuiltinFunctionType):
-            self._global(obj)
+    def save_global(self, obj: Any, name: str | None = None) -> None:
+        """Writes PyTorch's name of an object, or its own. PicklingError where it is not found by that."""
+        if isinstance(obj, Global):
+            module, short = obj.place
         else:
-            self._reduced(obj, self._reduce(obj))
+            name = name or obj.__qualname__
+            module = getattr(obj, "__module__", None) or "builtins"
+            found: Any = sys.modules.get(module)
+            owner = None
+            for part in name.split("."):
+                owner, found = found, getattr(found, part, None)
+            if found is not obj:
+                raise pickle.PicklingError(f"Can't pickle {obj!r}: attribute lookup {module}.{name} failed")
+            module, short = _names.theirs(module, name, obj)
+            if "." in short:  # a name that protocol 2 cannot write
+                self.save_reduce(_named("builtins", "getattr"), (owner, name.rpartition(".")[2]), obj=obj)
+                return
+        self.write(f"c{module}\n{short}\n".encode())
+        self.memoize(obj)
 
-    def _get(self, index: int) -> None:
-        self.data += b"h" + bytes([index]) if index < 256 else b"j" + struct.pack("<I", index)
-
-    def _put(self) -> int:
-        index = len(self.alive)
-        self.data += b"q" + bytes([index]) if index < 256 else b"r" + struct.pack("<I", index)
-        return index
-
-    def _remember(self, obj: Any) -> None:
-        self.memo[id(obj)] = self._put()
-        self.alive.append(obj)
-
-    def _int(self, n: int) -> None:
-        if 0 <= n < 256:
-            self.data += b"K" + bytes([n])
-        elif 0 <= n < 65536:
-            self.data += b"M" + struct.pack("<H", n)
-        elif -(1 << 31) <= n < 1 << 31:
-            self.data += b"J" + struct.pack("<i", n)
+    def save_reduce(self, func: Any, args: Any, *rest: Any, obj: Any = None) -> None:
+        """Writes what `__reduce_ex__` returned; of an op, PyTorch's name."""
+        if func is _find_op and args[0] in _PLACES:
+            self.save(_named(_PLACES[args[0]], args[1]))
         else:
-            body = n.to_bytes(n.bit_length() // 8 + 1, "little", signed=True)
-            short = len(body) < 256
-            self.data += (b"\x8a" + bytes([len(body)])) if short else (b"\x8b" + struct.pack("<i", len(body)))
-            self.data += body
+            super().save_reduce(func, args, *rest, obj=obj)
 
-    def _bytes(self, data: bytes) -> None:
-        self._call(_ENCODE, (data.decode("latin-1"), "latin1"))
-        self._remember(data)
+    def _bytes(self, obj: bytes) -> None:
+        self.save_reduce(codecs.encode, (obj.decode("latin-1"), "latin1"), obj=obj)
 
-    def _tuple(self, items: tuple[Any, ...]) -> None:
-        if not items:
-            self.data += b")"
-            return
-        if len(items) > 3:
-            self.data += b"("
-        for item in items:
-            self.save(item)
-        self.data += {1: b"\x85", 2: b"\x86", 3: b"\x87"}.get(len(items), b"t")
-        self._remember(items)
+    def _dtype(self, obj: Any) -> None:
+        self.save(_named("torch", obj.__name__))
 
-    def _list(self, items: list[Any]) -> None:
-        self.data += b"]"
-        self._remember(items)
-        self._append(items)
-
-    def _dict(self, items: dict[Any, Any]) -> None:
-        self.data += b"}"
-        self._remember(items)
-        self._set(items.items())
-
-    def _append(self, items: Any) -> None:
-        items = list(items)
-        for at in range(0, len(items), _BATCH):
-            self.data += b"("
-            for item in items[at : at + _BATCH]:
-                self.save(item)
-            self.data += b"e"
-
-    def _set(self, pairs: Any) -> None:
-        pairs = list(pairs)
-        for at in range(0, len(pairs), _BATCH):
-            self.data += b"("
-            for key, value in pairs[at : at + _BATCH]:
-                self.save(key)
-                self.save(value)
-            self.data += b"u"
+    dispatch |= {
+        Global: save_global,
+        types.FunctionType: save_global,
+        bytes: _bytes,
+        _C.dtype: _dtype,
+    }
 
     # ---- objects ----
 
-    def _name(self, module: str, name: str) -> None:
-        if (module, name) in self.names:
-            self._get(self.names[module, name])
-            return
-        self.data += f"c{module}\n{name}\n".encode()
-        self.names[module, name] = self._put()
-        self.alive.append(None)
-
-    def _global(self, obj: Any, name: str | None = None) -> None:
-        name = name or obj.__qualname__
-        module = getattr(obj, "__module__", None) or "builtins"
-        resolved: Any = sys.modules.get(module)
-        owner = None
-        for part in name.split("."):
-            owner, resolved = resolved, getattr(resolved, part, None)
-        if resolved is not obj:
-            raise PicklingError(f"Can't pickle {obj!r}: attribute lookup {module}.{name} failed")
-        module, short = _names.theirs(module, name, obj)
-        if "." in short:  # a name that protocol 2 cannot write
-            self._call(Global("builtins", "getattr"), (owner, name.rpartition(".")[2]))
-        else:
-            self._name(module, short)
-
-    def _call(self, what: Any, args: tuple[Any, ...]) -> None:
-        self.save(what)
-        self.save(args)
-        self.data += b"R"
-
-    def _reduce(self, obj: Any) -> Any:
-        special: Callable[[Any], Any] | None = copyreg.dispatch_table.get(type(obj))
-        return special(obj) if special else obj.__reduce_ex__(2)
-
-    def _reduced(self, obj: Any, reduced: Any) -> None:
-        """Writes what `__reduce_ex__` returned."""
-        if isinstance(reduced, str):
-            self._global(obj, reduced)
-            self._remember(obj)
-            return
-        if reduced[0] is _find_op and reduced[1][0] in _PLACES:
-            self._name(_PLACES[reduced[1][0]], reduced[1][1])
-            return
-        what, args, state, items, pairs, setter = (*reduced, None, None, None, None)[:6]
-        if setter is not None:
-            raise PicklingError(
-                f"save: {type(obj).__name__} sets its state by a function, which is not supported"
-            )
-        if getattr(what, "__name__", "") == "__newobj_ex__":
-            cls, given, named = args
-            what, args = functools.partial(cls.__new__, cls, *given, **named), ()
-        if getattr(what, "__name__", "") == "__newobj__":
-            self.save(args[0])
-            self.save(args[1:])
-            self.data += b"\x81"
-        else:
-            self._call(what, args)
-        self._remember(obj)
-        self._append(items or ())
-        self._set(pairs or ())
-        if state is not None:
-            self.save(state)
-            self.data += b"b"
+    def reducer_override(self, obj: Any) -> Any:
+        """What stands for a tensor, and what its arguments are made of."""
+        kind = type(obj)
+        if kind is Call:
+            return tuple(obj)
+        if kind is _C.Size:
+            return _C.Size, (tuple(obj),)
+        if kind is _C.device:
+            return _C.device, (obj.type,) if obj.index is None else (obj.type, obj.index)
+        if isinstance(obj, Tensor) and kind.__reduce_ex__ in _OWN_TENSORS:
+            return self._tensor(obj)
+        if getattr(kind, "layout", None) == "torch.sparse_coo":
+            parts = (obj._indices(), obj._values(), obj.shape, obj.is_coalesced())
+            return _SPARSE, (Call(_LAYOUT, (obj.layout,)), parts)
+        return NotImplemented
 
     # ---- tensors ----
 
-    def _tensor(self, t: Tensor) -> None:
+    def _tensor(self, t: Tensor) -> tuple[Any, tuple[Any, ...]]:
         kind, state = type(t), t.__dict__ or None
         make, args = self._rebuilt(t)
         if kind is warptape.nn.Parameter:
             args = (t.data, t.requires_grad, OrderedDict())
-            self._call(*((_PARAMETER_WITH_STATE, (*args, state)) if state else (_PARAMETER, args)))
-        elif kind is not Tensor or state:
-            self._call(_FROM_TYPE, (make, kind, args, state or {}))
-        else:
-            self._call(make, args)
-        self._remember(t)
+            return (_PARAMETER_WITH_STATE, (*args, state)) if state else (_PARAMETER, args)
+        if kind is not Tensor or state:
+            return _FROM_TYPE, (make, kind, args, state or {})
+        return make, args
 
     def _rebuilt(self, t: Tensor) -> tuple[Global, tuple[Any, ...]]:
         size, stride = tuple(t.shape), t.stride()
@@ -266,7 +160,11 @@ class Pickler:
         args: tuple[Any, ...] = (storage, t.storage_offset(), size, stride, t.requires_grad, OrderedDict())
         return (_TENSOR, args) if typed is not UntypedStorage else (_TENSOR3, (*args, t.dtype))
 
-    def _storage(self, data: Tensor, dtype: Any) -> None:
+    def persistent_id(self, obj: Any) -> Any:
+        """What stands for a storage, whose bytes lie in a record of their own."""
+        if not isinstance(obj, UntypedStorage):
+            return None
+        data, dtype = obj._bytes, obj.dtype
         place = data.data_ptr(), data.numel()
         key, before = self.keys.get(place, (len(self.storages), dtype))
         if before != dtype:
@@ -278,31 +176,6 @@ class Pickler:
             if data.numel():
                 self.keys[place] = key, dtype
         name, count = storage_class_of(dtype).__name__, data.numel() // dtype.itemsize
-        typed = Global("torch.storage" if name == "UntypedStorage" else "torch", name)
         if name == "UntypedStorage":
-            count = data.numel()
-        self.save(("storage", typed, str(key), str(data.device), count))
-        self.data += b"Q"
-
-
-_OWN_TENSORS = (Tensor.__reduce_ex__, warptape.nn.Parameter.__reduce_ex__)
-
-
-def _size(pickler: Pickler, size: Any) -> None:
-    pickler._call(_C.Size, (tuple(size),))
-    pickler._remember(size)
-
-
-def _device(pickler: Pickler, device: Any) -> None:
-    pickler._call(_C.device, (device.type,) if device.index is None else (device.type, device.index))
-    pickler._remember(device)
-
-
-_CONTAINERS: dict[Any, Callable[[Pickler, Any], None]] = {
-    bytes: Pickler._bytes,
-    tuple: Pickler._tuple,
-    list: Pickler._list,
-    dict: Pickler._dict,
-    _C.Size: _size,
-    _C.device: _device,
-}
+            return "storage", _named("torch.storage", name), str(key), str(data.device), data.numel()
+        return "storage", _named("torch", name), str(key), str(data.device), count

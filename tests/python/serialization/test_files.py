@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import warnings
+import zipfile
 import zlib
 from collections import OrderedDict, defaultdict
 from pathlib import Path
@@ -19,7 +20,6 @@ from typing import Any
 import numpy as np
 import pytest
 import warptape as wt
-import warptape.serialization._archive
 from warptape import serialization
 from warptape.utils.safetensors import save_file
 
@@ -154,17 +154,13 @@ def test_cycles_and_identity() -> None:
     assert one is two
 
 
-def test_without_the_pickle_module() -> None:
+def test_loading_without_the_pickle_module() -> None:
     code = f"""
 import sys
 sys.modules["pickle"] = sys.modules["_pickle"] = None
-import io, warptape as wt
-state = wt.load({str(GOLDEN / "training.pt")!r})
+import warptape as wt
+assert wt.load({str(GOLDEN / "training.pt")!r})["model"]
 wt.load({str(GOLDEN / "legacy.pt")!r})
-file = io.BytesIO()
-wt.save(state, file)
-file.seek(0)
-assert list(wt.load(file)["model"]) == list(state["model"])
 try:
     wt.load({str(GOLDEN / "module.pt")!r})
 except RuntimeError as error:
@@ -368,8 +364,8 @@ def test_checksums_are_those_of_zip() -> None:
 
 def test_large_archives(monkeypatch: pytest.MonkeyPatch) -> None:
     """zip64, with its limits lowered to what fits here."""
-    monkeypatch.setattr(serialization._archive, "_FULL", 600)
-    monkeypatch.setattr(serialization._archive, "_FULL16", 7)
+    monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 600)
+    monkeypatch.setattr(zipfile, "ZIP_FILECOUNT_LIMIT", 7)
     tensors = [wt.arange(float(n)) for n in (200, 10, 150, 10)]
     for t, back in zip(tensors, trip(tensors)):
         assert wt.equal(t, back)
