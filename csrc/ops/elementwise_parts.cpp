@@ -126,11 +126,11 @@ Tensor mvlgamma_impl(const Tensor& x, int64_t p) {
   WT_CHECK(p >= 1, Error, "mvlgamma: p has to be greater than or equal to 1, got ", p);
   WT_CHECK(x.dtype() != DType::Bool, DtypeError, "mvlgamma: The input tensor may not be a boolean tensor.");
   const DType t = is_floating(x.dtype()) ? x.dtype() : rank_context().default_dtype;
-  std::vector<Tensor> terms;
-  for (int64_t i = 0; i < p; ++i) terms.push_back(lgamma(cast(x, t) - static_cast<double>(i) / 2));
-  const double order = static_cast<double>(p * (p - 1)) / 4;
+  const double order = static_cast<double>(p) * static_cast<double>(p - 1) / 4;
+  Tensor halves = cumsum(full(Shape{p}, 0.5, {t, x.device()}), 0, std::nullopt) - 0.5;
+  Tensor terms = lgamma(unsqueeze(cast(x, t), -1) - halves);
   const Shape last{-1};
-  return sum(stack(terms, -1), OptDims(last), false, std::nullopt) + order * std::log(std::numbers::pi);
+  return sum(terms, OptDims(last), false, std::nullopt) + order * std::log(std::numbers::pi);
 }
 
 const Op<Tensor(const Tensor&, const Tensor&)> gcd{
