@@ -7,6 +7,7 @@
 #include "autograd/pass.h"
 #include "core/errors.h"
 #include "kernels/cpu/interrupt.h"
+#include "tensor/deferral.h"
 #include "tensor/memory_format.h"
 
 namespace warptape {
@@ -139,7 +140,7 @@ static bool has_nan(const Tensor& t) {
 void Pass::check_nan(Node& node, std::span<const Tensor> gradients) {
   if (!thread_state.anomaly_check_nan) return;
   for (size_t i = 0; i < gradients.size(); ++i) {
-    if (!gradients[i].defined() || gradients[i].is_meta()) continue;
+    if (!gradients[i].defined() || gradients[i].device().is_meta()) continue;
     WT_CHECK(!has_nan(gradients[i]), Error, "Function '", node.type->name, "' returned nan values in its ", i,
              "th output.",
              node.extras && !node.extras->traceback.empty()
@@ -158,7 +159,10 @@ SmallVector<Tensor, 4> Pass::backward(Node& node, State& s, bool last) {
     check_not_released(node);
     Gradients g({s.gradients.data(), s.gradients.size()}, {inputs.data(), inputs.size()}, wanted.data(),
                 last);
-    node.type->backward(node, g);
+    if (thread_state.deferral)
+      thread_state.deferral->backward(node, g, last);
+    else
+      node.type->backward(node, g);
   }
   return inputs;
 }
@@ -207,6 +211,7 @@ void Pass::run_node(State& s) {
     const Edge& e = node.edges[i];
     if (!follows(s, i)) continue;
     Tensor g = std::move(inputs[i]);
+    const DeferMemory defers;
     if (g.defined()) g = fit(g, e.node->outputs[e.index], node, i);
     deliver(e, std::move(g));
   }

@@ -35,6 +35,7 @@ class Gradients {
   bool last() const { return last_; }
   // May have a shape that broadcasts from the input's, or another dtype: the engine reduces and casts.
   void set(size_t i, Tensor gradient) { inputs_[i] = std::move(gradient); }
+  const Tensor& result(size_t i) const { return inputs_[i]; }
 
  private:
   std::span<Tensor> outputs_, inputs_;
@@ -137,6 +138,9 @@ class WT_API Node : public RefCounted<Node, true> {  // weak: AutogradMeta::accu
   size_t saved_count() const { return saved_.size(); }
   const SavedTensor& saved_raw(size_t i) const { return saved_[i]; }
   void release_saved();
+  SmallVector<SavedTensor, 2> exchange_saved(SmallVector<SavedTensor, 2> saved) {
+    return std::exchange(saved_, std::move(saved));
+  }
   NodeExtras& more() {
     if (!extras) extras = std::make_unique<NodeExtras>();
     return *extras;

@@ -337,7 +337,7 @@ PyMethodDef methods[] = {{"_tensor", tensor_py, METH_VARARGS, nullptr},
 }  // namespace
 
 PyObject* tensor_tolist(const Tensor& t) {
-  WT_CHECK(!t.is_meta(), DeviceError, "tolist: a meta tensor has no data");
+  WT_CHECK(!t.device().is_meta(), DeviceError, "tolist: a meta tensor has no data");
   Tensor host = t;
   if (!t.device().is_cpu()) {
     host = empty(t.sizes(), {t.dtype(), {}});

@@ -28,7 +28,7 @@ namespace {
 PyObject* tensor_bytes(PyObject*, PyObject* o) {
   return guarded([&] {
     const Tensor& t = tensor_arg(o, "_tensor_bytes");
-    WT_CHECK(!t.is_meta(), NotImplementedError, "pickle: a meta tensor has no data");
+    WT_CHECK(!t.device().is_meta(), NotImplementedError, "pickle: a meta tensor has no data");
     Tensor host = empty(t.sizes(), {t.dtype(), {}});
     copy_unlocked(host, t);
     return PyBytes_FromStringAndSize(static_cast<const char*>(host.data()),
@@ -123,7 +123,7 @@ PyObject* to_dlpack(PyObject*, PyObject* o) {
   return guarded([&] {
     const Tensor& t = tensor_arg(o, "to_dlpack");
     WT_CHECK(!requires_grad(t), Error, "Can't export tensors that require gradient, use tensor.detach()");
-    WT_CHECK(!t.is_meta(), DeviceError, "to_dlpack: a meta tensor has no data");
+    WT_CHECK(!t.device().is_meta(), DeviceError, "to_dlpack: a meta tensor has no data");
     auto* e = new Exported{t, {}};
     t.storage().mark_exported();
     DLTensor& d = e->managed.tensor;

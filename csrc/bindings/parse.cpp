@@ -299,7 +299,7 @@ bool to_scalar(PyObject* o, Scalar& out, bool read_devices) {
   }
   if (is_tensor(o)) {
     const Tensor& t = tensor_of(o);
-    if (t.ndim() != 0 || t.is_meta() || (!read_devices && !t.device().is_cpu())) return false;
+    if (t.ndim() != 0 || t.device().is_meta() || (!read_devices && !t.device().is_cpu())) return false;
     return out = item(t), true;
   }
   if (PyComplex_Check(o)) {

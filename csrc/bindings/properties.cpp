@@ -111,7 +111,7 @@ PyObject* get_output_nr(const Tensor& t) { return PyLong_FromLong(t->extra ? lon
 PyObject* get_version(const Tensor& t) { return PyLong_FromLong(t.version()); }
 PyObject* get_is_cuda(const Tensor& t) { return boolean(t.device().is_cuda()); }
 PyObject* get_is_cpu(const Tensor& t) { return boolean(t.device().is_cpu()); }
-PyObject* get_is_meta(const Tensor& t) { return boolean(t.is_meta()); }
+PyObject* get_is_meta(const Tensor& t) { return boolean(t.device().is_meta()); }
 PyObject* get_false(const Tensor&) { return boolean(false); }
 
 }  // namespace

@@ -9,6 +9,8 @@
 
 namespace warptape {
 
+class Deferral;
+
 namespace distributed {
 struct World;
 }
@@ -42,6 +44,7 @@ enum DispatchBit : uint32_t {
   kAutocastCuda = 1u << 1,
   kTorchFunctionMode = 1u << 2,
   kTransform = 1u << 3,  // of functions: vmap, jvp
+  kCapture = 1u << 4,    // of a compiled region
 };
 
 struct ThreadState {
@@ -51,9 +54,13 @@ struct ThreadState {
   bool anomaly_mode = false;
   bool anomaly_check_nan = true;
   bool saved_tensor_hooks = false;
+  bool defers_memory = false;  // new storages get none yet
+  bool asked_meta = false;     // somebody skipped a kernel because memory is deferred
   DType autocast_dtype = DType::BFloat16, autocast_cuda_dtype = DType::Float16;
   RankContext* rank = nullptr;
   CapturedDraws* captured_draws = nullptr;  // of the graph that this thread captures, if it does
+  KeyTape* key_tape = nullptr;              // where Philox keys are noted and drawn again
+  Deferral* deferral = nullptr;             // of the compiled region that this thread records, if it does
 };
 
 // constinit and initial-exec: reading it is one instruction, from the bindings too.

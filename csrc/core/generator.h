@@ -59,6 +59,12 @@ class WT_API Generator : public RefCounted<Generator> {
   std::optional<double> cached_normal_;
 };
 
+// The Philox keys that the calls of a thread drew, in order: calls that run once more draw these again.
+struct KeyTape {
+  std::vector<kernels::PhiloxKey> keys;
+  size_t next = 0;
+};
+
 // The Philox calls of CUDA generators in a graph that a thread captures. Their keys number them from the
 // capture's start; seed and number of the first call lie in device memory, where every replay writes the
 // generator's current ones.

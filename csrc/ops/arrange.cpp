@@ -182,7 +182,8 @@ Tensor repeated_range(const Tensor& repeats, OptInt output_size) {
            "repeat_interleave: repeat_interleave only accept 1D vector as repeat, got ", repeats);
   WT_CHECK(repeats.dtype() == DType::Int64 || repeats.dtype() == DType::Int32, DtypeError,
            "repeat_interleave: repeats has to be Long or Int tensor, got ", repeats.dtype());
-  WT_CHECK(!repeats.is_meta(), DeviceError, "repeat_interleave: the counts of a meta tensor are not known");
+  WT_CHECK(!repeats.device().is_meta(), DeviceError,
+           "repeat_interleave: the counts of a meta tensor are not known");
   const Tensor counts = empty(repeats.sizes(), {DType::Int64, {}});
   raw_copy(counts, repeats);
   std::vector<int64_t> rows;

@@ -32,7 +32,7 @@ std::optional<std::vector<int64_t>> starts_of(const Tensor& input, const OptTens
   WT_CHECK(!include_last_offset || offsets->numel() > 0, Error, kOp,
            ": include_last_offset: number of offsets should be at least 1");
   std::vector<int64_t> given(static_cast<size_t>(offsets->numel()));
-  if (!offsets->is_meta()) {
+  if (!offsets->device().is_meta()) {
     Tensor host = contiguous(to(detach(*offsets), Device{}, DType::Int64, false, false));
     std::copy_n(host.data_as<int64_t>(), given.size(), given.begin());
     WT_CHECK(

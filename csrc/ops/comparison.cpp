@@ -103,7 +103,7 @@ bool allclose_impl(const Tensor& a, const Tensor& b, double rtol, double atol, b
 bool equal_impl(const Tensor& a, const Tensor& b) {
   WT_CHECK(a.device() == b.device(), DeviceError, "equal: expected tensors on one device, got ", a.device(),
            " and ", b.device(), "; move one with .to(device)");
-  WT_CHECK(!a.is_meta(), DeviceError, "equal: a meta tensor has no data");
+  WT_CHECK(!a.device().is_meta(), DeviceError, "equal: a meta tensor has no data");
   return a.sizes() == b.sizes() && all_true(eq(a, b));
 }
 

@@ -22,7 +22,7 @@ void check_weights(const char* what, const Tensor& weights, int64_t observations
   WT_CHECK(weights.numel() == observations, ShapeError, "cov: expected ", what,
            " to have the same numel as there are observations in the input but got ", weights.numel(),
            " != ", observations);
-  if (weights.is_meta() || observations == 0) return;
+  if (weights.device().is_meta() || observations == 0) return;
   NoGrad off;
   WT_CHECK(item(amin(weights, std::nullopt, false)).to_double() >= 0, Error, "cov: ", what,
            " cannot be negative");
@@ -32,7 +32,7 @@ void check_weights(const char* what, const Tensor& weights, int64_t observations
 Tensor divisor(const Tensor& weights, const Tensor& total, int64_t correction, const OptTensor& aweights) {
   const Tensor n = aweights && correction != 0 ? total - sum_all_of(weights * *aweights) * correction / total
                                                : total - correction;
-  if (n.is_meta() || item(n).to_double() > 0) return n;
+  if (n.device().is_meta() || item(n).to_double() > 0) return n;
   warn(
       "cov(): degrees of freedom is <= 0. Correction should be strictly less than the number of "
       "observations.");
@@ -61,7 +61,8 @@ Tensor cov_impl(const Tensor& given, int64_t correction, const OptTensor& fweigh
     return squeeze(mm(centred, conjugate(t(centred))) / std::max<int64_t>(0, n - correction));
   }
   const Tensor total = sum_all_of(weights);
-  WT_CHECK(total.is_meta() || item(total).to_bool(), Error, "cov: weights sum to zero, can't be normalized");
+  WT_CHECK(total.device().is_meta() || item(total).to_bool(), Error,
+           "cov: weights sum to zero, can't be normalized");
   const Tensor centred = x - unsqueeze(sum_over(x * weights, 1) / total, 1);
   return squeeze(mm(centred, conjugate(t(centred * weights))) /
                  divisor(weights, total, correction, aweights));

@@ -144,9 +144,9 @@ Tensor one_hot_impl(const Tensor& x, int64_t classes) {
            " is only applicable to index tensor of type LongTensor, got ", x.dtype());
   WT_CHECK(x.numel() > 0 || classes > 0, ShapeError, op,
            ": Can not infer total number of classes from empty tensor.");
-  WT_CHECK(!x.is_meta() || classes >= 0, DeviceError, op,
+  WT_CHECK(!x.device().is_meta() || classes >= 0, DeviceError, op,
            ": a meta tensor has no data to count the classes by; give num_classes");
-  if (x.numel() > 0 && !x.is_meta()) {
+  if (x.numel() > 0 && !x.device().is_meta()) {
     WT_CHECK(item(amin(x, IntList{}, false)).to_int() >= 0, Error, op,
              ": Class values must be non-negative.");
     const int64_t most = item(amax(x, IntList{}, false)).to_int();

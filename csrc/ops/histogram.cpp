@@ -36,7 +36,7 @@ Tensor bincount_impl(const Tensor& x, const OptTensor& weights, int64_t minlengt
   WT_CHECK(is_integral(x.dtype()), NotImplementedError, "bincount: not implemented for ", x.dtype());
   WT_CHECK(!weights || weights->sizes() == x.sizes(), Error,
            "bincount: weights should be 1-d and have the same length as input");
-  WT_CHECK(!x.is_meta(), NotImplementedError, "bincount: a meta tensor has no data");
+  WT_CHECK(!x.device().is_meta(), NotImplementedError, "bincount: a meta tensor has no data");
   NoGrad off;
   const Tensor values = raw_contiguous(raw_cast(x, DType::Int64));
   const int64_t bins = std::max(minlength, largest_count(values) + 1);
@@ -208,7 +208,7 @@ void check_samples(const char* op, const Tensor& x, const OptTensor& weight) {
       !weight || weight->dtype() == x.dtype(), DtypeError, op,
       ": if weight tensor is provided, input tensor and weight tensor should have the same dtype, but got ",
       x.dtype(), " and ", weight->dtype());
-  WT_CHECK(!x.is_meta(), NotImplementedError, op, ": a meta tensor has no data");
+  WT_CHECK(!x.device().is_meta(), NotImplementedError, op, ": a meta tensor has no data");
 }
 
 void check_edges(const char* op, const Tensor& x, TensorList edges) {

@@ -16,7 +16,7 @@ kernels::Slot<kernels::NonzeroFn> nonzero_slot{"nonzero"};
 
 Tensor nonzero_impl(const Tensor& given) {
   const Tensor x = is_complex(given.dtype()) ? ne_ts(given, 0) : given;
-  WT_CHECK(!x.is_meta(), DeviceError, "nonzero: a meta tensor has no data");
+  WT_CHECK(!x.device().is_meta(), DeviceError, "nonzero: a meta tensor has no data");
   Tensor count = zeros({}, {DType::Int64, x.device()});
   Launch launch(x.device());
   if (x.numel()) count_nonzero_slot(launch, count.view(), x.view());
@@ -216,7 +216,8 @@ constexpr NodeType kIndexPut{"IndexPutBackward0", index_put_backward};
 // How many elements a mask chooses is unknown on the meta device, and does not matter to what is written
 // there.
 bool is_unknown_mask(const OptTensor& index) {
-  return index && index->is_meta() && (index->dtype() == DType::Bool || index->dtype() == DType::UInt8);
+  return index && index->device().is_meta() &&
+         (index->dtype() == DType::Bool || index->dtype() == DType::UInt8);
 }
 
 Tensor index_put_impl(const Tensor& self, Indices indices, const Tensor& given, bool accumulate) {
@@ -229,7 +230,8 @@ Tensor index_put_impl(const Tensor& self, Indices indices, const Tensor& given, 
       given.device() == self.device() ? given : to(given, self.device(), std::nullopt, false, false);
   bool recorded = needs_grad(self, values) && is_differentiable(self.dtype());
   check_inplace(self, "index_put_", recorded);
-  const bool unknown = self.is_meta() && std::any_of(indices.begin(), indices.end(), is_unknown_mask);
+  const bool unknown =
+      self.device().is_meta() && std::any_of(indices.begin(), indices.end(), is_unknown_mask);
   Plan plan = unknown ? Plan() : make_plan("index_put_", self, indices);
   Ref<Node> n;
   if (recorded) {

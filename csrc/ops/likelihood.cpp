@@ -53,8 +53,8 @@ Tensor gaussian_impl(const Tensor& x, const Tensor& target, const Tensor& given,
   const Reduction how = reduction_of(op, std::nullopt, std::nullopt, reduction);
   {
     NoGrad no_grad;
-    WT_CHECK(var.is_meta() || !item(any(lt_ts(var, 0), std::nullopt, false)).to_bool(), ValueError, op,
-             ": var has negative entry/entries");
+    WT_CHECK(var.device().is_meta() || !item(any(lt_ts(var, 0), std::nullopt, false)).to_bool(), ValueError,
+             op, ": var has negative entry/entries");
   }
   // The gradient of var passes as if it had not been raised to eps.
   var = clone(var);

@@ -38,7 +38,7 @@ Tensor inverse_square_gaps(const Tensor& values) {
 // The diagonals of vectors^H gradient have imaginary parts that do not cancel where a loss depends on the
 // vectors' phases.
 void check_phases(const char* what, const Tensor& turned) {
-  if (!is_complex(turned.dtype()) || turned.is_meta() || !turned.numel()) return;
+  if (!is_complex(turned.dtype()) || turned.device().is_meta() || !turned.numel()) return;
   NoGrad off;
   const Tensor parts = abs(imag(diagonal_of(turned)));
   WT_CHECK(
@@ -157,7 +157,7 @@ Pair eig_recorded(const Tensor& A) {
 Pair eig_impl(const Tensor& A) {
   Pair out = eig_recorded(A);
   NoGrad off;
-  WT_CHECK(A.is_meta() || !item(any(isnan(abs(std::get<0>(out))), std::nullopt, false)).to_bool(),
+  WT_CHECK(A.device().is_meta() || !item(any(isnan(abs(std::get<0>(out))), std::nullopt, false)).to_bool(),
            LinAlgError,
            "linalg.eig: input tensor should not contain infs or NaNs, but there are non-finite values");
   return out;

@@ -174,7 +174,7 @@ void lstsq_backward(Node& n, Gradients& g) {
 constexpr NodeType kLstsq{"LinalgLstsqBackward0", lstsq_backward};
 
 bool is_full_rank(const Tensor& rank, int64_t n) {
-  return rank.is_meta() || item(all(eq_ts(rank, n), std::nullopt, false)).to_bool();
+  return rank.device().is_meta() || item(all(eq_ts(rank, n), std::nullopt, false)).to_bool();
 }
 
 // B [*, m, k]

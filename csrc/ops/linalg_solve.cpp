@@ -179,7 +179,7 @@ bool is_singular(const Tensor& A, const Tensor& value) {
 Tensor cofactors(const Tensor& A) {
   const Tensor value = det(A);
   auto times = [](const Tensor& number, const Tensor& x) { return unsqueeze(unsqueeze(number, -1), -1) * x; };
-  if (value.is_meta() || !is_singular(A, value))
+  if (value.device().is_meta() || !is_singular(A, value))
     return times(conjugate(value), adjoint(std::get<0>(inv_ex(A, false))));
   auto [U, S, Vh] = linalg_svd(A, false, std::nullopt);
   Shape sizes = S.sizes();

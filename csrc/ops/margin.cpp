@@ -74,7 +74,7 @@ Tensor triplet_margin(const Tensor& anchor, const Tensor& positive, const Tensor
 // ---- of classes ----------------------------------------------------------------------------------------
 
 void check_classes(const char* op, const Tensor& target, int64_t classes) {
-  if (target.is_meta() || target.numel() == 0 || !target.device().is_cpu()) return;
+  if (target.device().is_meta() || target.numel() == 0 || !target.device().is_cpu()) return;
   NoGrad no_grad;
   WT_CHECK(!item(any(logical_or(lt_ts(target, 0), ge_ts(target, classes)), std::nullopt, false)).to_bool(),
            Error, op, ": target out of range: expected class indices from 0 to ", classes - 1);

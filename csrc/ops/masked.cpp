@@ -28,7 +28,7 @@ constexpr NodeType kMaskedSelect{"MaskedSelectBackward0", masked_select_backward
 
 Tensor masked_select_impl(const Tensor& x, const Tensor& mask) {
   check_mask("masked_select", x, mask);
-  WT_CHECK(!x.is_meta(), DeviceError, "masked_select: a meta tensor has no data");
+  WT_CHECK(!x.device().is_meta(), DeviceError, "masked_select: a meta tensor has no data");
   Shape sizes = broadcast_shapes(x.sizes(), mask.sizes(), "masked_select");
   Tensor source = expand(x, sizes), m = expand_view(mask, sizes);
   int64_t count = nonzero(m).sizes()[0];
@@ -131,7 +131,7 @@ Tensor masked_fill_into(const char* op, const Tensor& self, const Tensor& mask, 
     n->save(mask);
   }
   if (value) {
-    if (value->device().is_cpu() && !value->is_meta()) check_fits(item(*value), self.dtype());
+    if (value->device().is_cpu() && !value->device().is_meta()) check_fits(item(*value), self.dtype());
     run_masked_fill(self, mask, raw_cast(*value, self.dtype()));
   } else {
     run_masked_fill(self, mask, fill_value(number, self.dtype()));

@@ -117,7 +117,7 @@ Tensor median_impl(const Tensor& x, int64_t dim, bool keepdim, OptDType dtype, c
   const Tensor seen = shown("median", floats ? x : cast(x, DType::Float32), mask, __builtin_nan(""));
   const Tensor out = std::get<0>(nanmedian_dim(seen, dim, keepdim));
   if (floats) return out;
-  WT_CHECK(out.is_meta() || !item(any(isnan(out), std::nullopt, false)).to_bool(), ValueError,
+  WT_CHECK(out.device().is_meta() || !item(any(isnan(out), std::nullopt, false)).to_bool(), ValueError,
            "masked.median: expected no row that is hidden as a whole if dtype is not floating point");
   return as(out, dtype, x.dtype());
 }

@@ -67,12 +67,18 @@ const Op<Normed(const Tensor&, const OptTensor&, const OptTensor&, int64_t, int6
                       "group_norm of an input [N, C, ...], its mean and its 1 / sqrt(var + eps) per group."};
 const Op<Normed(const Tensor&, const OptTensor&, const OptTensor&, const OptTensor&, const OptTensor&, bool,
                 double, double)>
-    native_batch_norm{
-        "native_batch_norm",
-        native_batch_norm_impl,
-        kFunction | kOut,
-        {"input", "weight", "bias", "running_mean", "running_var", "training", "momentum", "eps"},
-        "batch_norm and, in training, the batch's mean and 1 / sqrt(var + eps)."};
+    native_batch_norm{"native_batch_norm",
+                      native_batch_norm_impl,
+                      kFunction | kOut,
+                      {"input",
+                       "weight",
+                       "bias",
+                       {"running_mean", kUpdated},
+                       {"running_var", kUpdated},
+                       "training",
+                       "momentum",
+                       "eps"},
+                      "batch_norm and, in training, the batch's mean and 1 / sqrt(var + eps)."};
 
 }  // namespace
 }  // namespace warptape::ops

@@ -154,6 +154,7 @@ enum ArgMark : uint8_t {
   kVarArgs = 2,    // x.view(2, 3) as well as x.view((2, 3)); of an IntList or TensorList
   kWritten = 4,    // changed in place; the op returns it
   kNoneItems = 8,  // of an IntList: takes None among the items, which is kNoItem
+  kUpdated = 16,   // changed in place beside the result
 };
 inline constexpr int64_t kNoItem = INT64_MIN;
 

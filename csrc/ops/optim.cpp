@@ -274,13 +274,22 @@ Arg keyword(const char* name) { return {name, kKeywordOnly}; }
 Arg optional_keyword(const char* name) { return {name, none, kKeywordOnly}; }
 #define WT_SCALE_ARGS                                                                           \
   optional_keyword("grad_scale"), optional_keyword("found_inf"), optional_keyword("lr_tensor"), \
-      optional_keyword("master_params")
-#define WT_ADAM_ARGS                                               \
-  {{"self", kWritten},      "grads",           "exp_avgs",         \
-   "exp_avg_sqs",           "max_exp_avg_sqs", "state_steps",      \
-   keyword("lr"),           keyword("beta1"),  keyword("beta2"),   \
-   keyword("weight_decay"), keyword("eps"),    keyword("amsgrad"), \
-   keyword("maximize"),     WT_SCALE_ARGS}
+      Arg("master_params", none, kKeywordOnly | kUpdated)
+#define WT_ADAM_ARGS              \
+  {{"self", kWritten},            \
+   "grads",                       \
+   {"exp_avgs", kUpdated},        \
+   {"exp_avg_sqs", kUpdated},     \
+   {"max_exp_avg_sqs", kUpdated}, \
+   "state_steps",                 \
+   keyword("lr"),                 \
+   keyword("beta1"),              \
+   keyword("beta2"),              \
+   keyword("weight_decay"),       \
+   keyword("eps"),                \
+   keyword("amsgrad"),            \
+   keyword("maximize"),           \
+   WT_SCALE_ARGS}
 
 }  // namespace
 
@@ -291,7 +300,7 @@ decltype(_fused_adamw_) _fused_adamw_("_fused_adamw_", fused_adam<true>, kFuncti
 decltype(_fused_sgd_) _fused_sgd_("_fused_sgd_", fused_sgd, kFunction,
                                   {{"self", kWritten},
                                    "grads",
-                                   "momentum_buffer_list",
+                                   {"momentum_buffer_list", kUpdated},
                                    keyword("weight_decay"),
                                    keyword("momentum"),
                                    keyword("lr"),

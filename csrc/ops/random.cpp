@@ -256,7 +256,7 @@ Tensor bernoulli_impl(const Tensor& x, Generator* g, OptDType dtype) {
   WT_CHECK(is_floating(x.dtype()), DtypeError, "bernoulli: expected probabilities of a floating dtype, got ",
            x.dtype());
   Tensor out = empty(x.sizes(), {dtype.value_or(x.dtype()), x.device()});
-  if (!out.is_meta()) fill_bernoulli(out, x, g);
+  if (!out.device().is_meta()) fill_bernoulli(out, x, g);
   if (needs_grad(x)) set_history(out, record(kDraw, x));
   return out;
 }
@@ -268,7 +268,7 @@ Tensor bernoulli_number_impl(const Tensor& x, double p, Generator* g, OptDType d
 }
 Tensor bernoulli_tensor_impl(const Tensor& t, const Tensor& p, Generator* g) {
   return overwrite(t, "bernoulli_", [&] {
-    if (!t.is_meta()) fill_bernoulli(t, p, g);
+    if (!t.device().is_meta()) fill_bernoulli(t, p, g);
   });
 }
 
@@ -386,7 +386,7 @@ void check_weights(const Tensor& x, int64_t samples, bool replacement) {
   WT_CHECK(replacement || samples <= x.sizes().back(), Error,
            "multinomial: cannot sample n_sample > prob_dist.size(-1) samples without replacement");
   WT_CHECK(x.sizes().back() > 0, ShapeError, "multinomial: expected at least one category, got ", x);
-  if (x.is_meta() || x.numel() == 0) return;
+  if (x.device().is_meta() || x.numel() == 0) return;
   // NaN is an extreme of what it is in, and no comparison holds for it.
   const double low = item(amin(x, std::nullopt, false)).to_double();
   const double high = item(amax(x, std::nullopt, false)).to_double();
@@ -438,7 +438,7 @@ Tensor draw_with_replacement(const Tensor& x, int64_t samples, Generator* given)
 Tensor multinomial_impl(const Tensor& given, int64_t samples, bool replacement, Generator* g) {
   const Tensor x = detach(given);
   check_weights(x, samples, replacement);
-  if (x.is_meta() || x.numel() == 0) {
+  if (x.device().is_meta() || x.numel() == 0) {
     Shape sizes = x.sizes();
     sizes.back() = samples;
     return empty(sizes, {DType::Int64, x.device()});

@@ -66,7 +66,7 @@ void draw_in_pieces(Generator& g, int64_t n, F&& f) {
 // memory, piece by piece.
 template <class Types, class F>
 void fill_host(const char* op, const Tensor& t, Generator* given, F&& fill) {
-  if (t.is_meta() || t.numel() == 0) return;
+  if (t.device().is_meta() || t.numel() == 0) return;
   bool direct = t.is_contiguous();
   Tensor host = direct ? t : empty(t.sizes(), options_of(t));
   Ref<Generator> g = generator_for(op, t.device(), given);

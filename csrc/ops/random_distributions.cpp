@@ -19,13 +19,13 @@ using OptDType = std::optional<DType>;
 
 Tensor normal_noise(const Tensor& like, const Shape& sizes, Generator* g, OptDType dtype) {
   Tensor noise = empty(sizes, {dtype.value_or(like.dtype()), like.device()});
-  if (!noise.is_meta()) fill_normal("normal", noise, 0, 1, g);
+  if (!noise.device().is_meta()) fill_normal("normal", noise, 0, 1, g);
   return noise;
 }
 
 void check_deviation(const Tensor& std) {
   WT_CHECK(!is_complex(std.dtype()), Error, "normal expects standard deviation to be non-complex");
-  if (std.is_meta() || std.numel() == 0) return;
+  if (std.device().is_meta() || std.numel() == 0) return;
   WT_CHECK(item(amin(std, std::nullopt, false)).to_double() >= 0, Error,
            "normal expects all elements of std >= 0.0");
 }
@@ -175,7 +175,7 @@ Tensor parameter(const Tensor& t) {
 Tensor poisson_impl(const Tensor& rate, Generator* given) {
   WT_CHECK(is_floating(rate.dtype()), NotImplementedError, "poisson: not implemented for ", rate.dtype());
   Tensor out = empty(rate.sizes(), options_of(rate));
-  if (!rate.is_meta()) {
+  if (!rate.device().is_meta()) {
     const Tensor rates = parameter(rate);
     const auto* p = rates.data_as<double>();
     for (int64_t i = 0; i < rates.numel(); ++i)
@@ -193,7 +193,7 @@ Tensor binomial_impl(const Tensor& count, const Tensor& prob, Generator* given) 
              t == &count ? "count" : "prob", ", got: ", t->dtype());
   const Shape sizes = broadcast_shapes(count.sizes(), prob.sizes(), "binomial");
   Tensor out = empty(sizes, options_of(prob));
-  if (!out.is_meta()) {
+  if (!out.device().is_meta()) {
     const Tensor counts = parameter(expand_view(count, sizes)), probs = parameter(expand_view(prob, sizes));
     const auto *n = counts.data_as<double>(), *p = probs.data_as<double>();
     fill_counts("binomial", out, given,

@@ -98,7 +98,7 @@ Runs runs_of(const Tensor& x) {
 
 OneOrMany unique_consecutive_impl(const Tensor& x, bool return_inverse, bool return_counts,
                                   std::optional<int64_t> dim) {
-  WT_CHECK(!x.is_meta(), NotImplementedError, "unique_consecutive: a meta tensor has no data");
+  WT_CHECK(!x.device().is_meta(), NotImplementedError, "unique_consecutive: a meta tensor has no data");
   std::vector<Tensor> out;
   {
     NoGrad off;

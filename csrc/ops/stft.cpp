@@ -118,7 +118,7 @@ Tensor istft_impl(const Tensor& input, int64_t n_fft, std::optional<int64_t> hop
   Tensor signal = narrow(overlap(frames * weights), -1, begin, kept);
   Tensor cover = narrow(overlap(contiguous(expand(weights * weights, Shape{count, n_fft}))), -1, begin, kept);
   const bool covered =
-      cover.is_meta() ||
+      cover.device().is_meta() ||
       (cover.numel() > 0 && item(amin(abs(detach(cover)), IntList{}, false)).to_double() >= 1e-11);
   WT_CHECK(covered, Error, op, ": window overlap add min: 1: some element is covered by no window");
   signal = signal / cover;

@@ -117,7 +117,7 @@ OneOrMany unique_slices(const Tensor& x, int64_t dim, bool inverse, bool counts)
 }
 
 OneOrMany unique_impl(const Tensor& x, bool, bool inverse, bool counts, std::optional<int64_t> dim) {
-  WT_CHECK(!x.is_meta(), NotImplementedError, "unique: the elements of a meta tensor are not known");
+  WT_CHECK(!x.device().is_meta(), NotImplementedError, "unique: the elements of a meta tensor are not known");
   OneOrMany out;
   {
     NoGrad off;

@@ -10,6 +10,7 @@
 #include "core/errors.h"
 #include "kernels/dispatch.h"
 #include "kernels/reduce.h"
+#include "tensor/deferral.h"
 #include "tensor/memory_format.h"
 #include "tensor/plan.h"
 
@@ -124,7 +125,9 @@ Tensor full(IntList sizes, Scalar value, TensorOptions options) {
 
 Tensor zeros(IntList sizes, TensorOptions options) {
   Tensor out = empty(sizes, options);
-  if (options.device.is_cpu()) {
+  if (out.storage().is_deferred()) {
+    raw_fill(out, 0);
+  } else if (options.device.is_cpu()) {
     if (out.numel()) std::memset(out.data(), 0, static_cast<size_t>(out.numel()) * out.itemsize());
   } else if (!out.is_meta() && out.numel()) {
     runtime_of(options.device.type)
@@ -194,8 +197,8 @@ std::optional<Shape> view_strides(const Tensor& t, IntList sizes) {
 }
 
 void raw_copy(const Tensor& dst, const Tensor& src, bool non_blocking) {
-  if (dst.numel() == 0 || dst.is_meta()) return;
-  WT_CHECK(!src.is_meta(), DeviceError,
+  if (dst.numel() == 0 || dst.device().is_meta()) return;
+  WT_CHECK(!src.device().is_meta(), DeviceError,
            "copy_: a meta tensor has no data to copy; make the tensor on a real device");
   if (dst.device() != src.device() && (!dst.device().is_cpu() || !src.device().is_cpu()))
     return copy_across(dst, src, non_blocking);
@@ -269,6 +272,12 @@ void raw_add(const Tensor& out, const Tensor& a, const Tensor& b) {
   run_elementwise(add_slot, compute_dtype(out.dtype()), out, in);
 }
 
+void raw_sum_to(const Tensor& out, const Tensor& t) {
+  if (out.device().is_meta() || out.numel() == 0) return;
+  if (thread_state.deferral) return thread_state.deferral->sum_to(out, t);
+  sum_slot(Launch(t.device()), out.view(), t.view());
+}
+
 Tensor raw_reduce_to(const Tensor& t, IntList sizes) {
   if (is_complex(t.dtype())) {
     Shape with_parts(sizes);
@@ -280,10 +289,7 @@ Tensor raw_reduce_to(const Tensor& t, IntList sizes) {
   Shape kept(t.sizes().size(), 1);
   std::copy(sizes.begin(), sizes.end(), kept.begin() + static_cast<std::ptrdiff_t>(shift));
   Tensor out = empty(kept, options_of(t));
-  if (!out.is_meta() && out.numel()) {
-    Launch launch(t.device());
-    sum_slot(launch, out.view(), t.view());
-  }
+  raw_sum_to(out, t);
   return alias(out, Shape(sizes), contiguous_strides(sizes), 0);
 }
 
@@ -312,7 +318,7 @@ Scalar element(DType dtype, const void* data) {
 Scalar item(const Tensor& t) {
   WT_CHECK(t.numel() == 1, ShapeError, "item: a Tensor with ", t.numel(),
            " elements cannot be converted to Scalar");
-  WT_CHECK(!t.is_meta(), DeviceError, "item: a meta tensor has no data");
+  WT_CHECK(!t.device().is_meta(), DeviceError, "item: a meta tensor has no data");
   if (t.device().is_cpu()) return element(t.dtype(), t.data());
   Tensor host = empty({}, {t.dtype(), {}});
   raw_copy(host, alias(t, {}, {}, t.offset()));
@@ -335,7 +341,7 @@ kernels::LaunchContext launch_context(Device device, kernels::IndexFault* fault)
 void* Launch::allocate(void* self, size_t bytes) {
   auto* launch = static_cast<Launch*>(self);
   Device device{launch->ctx_.device, static_cast<int8_t>(launch->ctx_.device_index)};
-  launch->scratch_.push_back(Storage::allocate(bytes, device));
+  launch->scratch_.push_back(Storage::allocate_now(bytes, device));
   return launch->scratch_.back()->data();
 }
 

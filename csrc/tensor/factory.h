@@ -53,6 +53,8 @@ WT_API Tensor raw_contiguous(const Tensor& t);         // t itself when it is co
 WT_API Tensor raw_clone(const Tensor& t);              // a copy with the same layout where it is dense
 // out = a + b elementwise, shapes broadcast to out's (out may be a or b)
 WT_API void raw_add(const Tensor& out, const Tensor& a, const Tensor& b);
+// out = the sum of t over the dims that out has with size 1.
+WT_API void raw_sum_to(const Tensor& out, const Tensor& t);
 // Sum over the dims in which t was broadcast from `sizes`.
 WT_API Tensor raw_reduce_to(const Tensor& t, IntList sizes);
 // The one element, on any device. ShapeError when there are more.

@@ -1,6 +1,7 @@
 #include "tensor/plan.h"
 
 #include "core/errors.h"
+#include "tensor/deferral.h"
 
 namespace warptape {
 namespace {
@@ -109,9 +110,14 @@ PlannedElementwise::PlannedElementwise(DType compute, const Tensor& out,
   }
 }
 
+Deferral::~Deferral() = default;
+
 void run_elementwise(ElementwiseSlot& slot, DType compute, const Tensor& out,
                      std::span<const ElementwiseInput> inputs, kernels::IndexFault* fault) {
-  if (out.is_meta() || out.numel() == 0) return;
+  if (out.device().is_meta() || out.numel() == 0) return;
+  if (__builtin_expect(thread_state.deferral != nullptr, 0) && !fault)
+    return thread_state.deferral->elementwise(slot, compute, out, inputs);
+  if (out.is_meta()) return;
   WT_CHECK(!is_complex(compute) || out.device().is_cpu(), NotImplementedError,
            "complex numbers are computed on the CPU alone, got a tensor on ", out.device());
   const PlannedElementwise planned(compute, out, inputs);

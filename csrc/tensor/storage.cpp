@@ -3,16 +3,27 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/context.h"
 #include "core/device_runtime.h"
 #include "core/errors.h"
 #include "core/free_list.h"
+#include "tensor/deferral.h"
 
 namespace warptape {
 
 void* Storage::operator new(size_t size) { return FreeList<Storage>::allocate(size); }
 void Storage::operator delete(void* p) { FreeList<Storage>::deallocate(p); }
 
+void (*force_storage)(Storage& s) = nullptr;
+void (*pending_storage_gone)(Storage& s) = nullptr;
+
 Ref<Storage> Storage::allocate(size_t bytes, Device device) {
+  if (__builtin_expect(thread_state.defers_memory, 0) && bytes && !device.is_meta())
+    return deferred(bytes, device);
+  return allocate_now(bytes, device);
+}
+
+Ref<Storage> Storage::allocate_now(size_t bytes, Device device) {
   void* data = device.is_meta() ? nullptr : allocator_of(device).allocate(bytes);
   return Ref<Storage>::adopt(new Storage(data, bytes, device));
 }
@@ -32,7 +43,39 @@ Ref<Storage> Storage::opaque(Device device, Deleter deleter, void* context) {
 
 void Storage::destroy(Storage* s) { delete s; }
 
+Ref<Storage> Storage::deferred(size_t bytes, Device device) {
+  auto* s = new Storage(nullptr, bytes, device);
+  s->deferred_ = true;
+  if (thread_state.deferral) thread_state.deferral->made(*s);
+  return Ref<Storage>::adopt(s);
+}
+
+void Storage::put_aside() {
+  if (std::exchange(deferred_, true)) return;
+  aside_ = std::exchange(data_, nullptr);
+}
+
+void Storage::give_back() {
+  deferred_ = false;
+  data_ = std::exchange(aside_, nullptr);
+}
+
+void Storage::materialize() {
+  deferred_ = false;
+  data_ = aside_ ? std::exchange(aside_, nullptr) : allocator_of(device_).allocate(bytes_);
+}
+
+void Storage::materialize(Storage& from) {
+  deferred_ = false;
+  data_ = std::exchange(from.data_, nullptr);
+  deleter_ = std::exchange(from.deleter_, nullptr);
+  context_ = std::exchange(from.context_, nullptr);
+  bytes_ = from.bytes_;
+}
+
 Storage::~Storage() {
+  if (__builtin_expect(pending != nullptr, 0)) pending_storage_gone(*this);
+  if (aside_) give_back();
   if (deleter_) {
     deleter_(context_);
   } else if (data_) {
@@ -41,6 +84,7 @@ Storage::~Storage() {
 }
 
 Ref<Storage> Storage::move_to(void* data, Deleter deleter, void* context) {
+  if (pending) force_storage(*this);
   Ref<Storage> before = wrap(data_, bytes_, device_, deleter_, context_);
   data_ = data;
   deleter_ = deleter;
@@ -49,6 +93,7 @@ Ref<Storage> Storage::move_to(void* data, Deleter deleter, void* context) {
 }
 
 void Storage::resize(size_t bytes) {
+  if (pending) force_storage(*this);
   WT_CHECK(!deleter_, ValueError, "resize_: this storage wraps memory of someone else and cannot be resized");
   if (device_.is_meta() || bytes == bytes_) {
     bytes_ = bytes;

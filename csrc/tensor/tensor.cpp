@@ -1,6 +1,7 @@
 #include "tensor/tensor.h"
 
 #include <ostream>
+#include "core/context.h"
 
 #include "core/errors.h"
 #include "core/free_list.h"
@@ -43,7 +44,12 @@ void TensorImpl::set_geometry(Shape new_sizes, Shape new_strides, int64_t new_of
   contiguous = is_contiguous(sizes, strides);
 }
 
-void Tensor::raise_opaque() {
+bool Tensor::skips_kernel() { return thread_state.asked_meta = true; }
+
+char* Tensor::missing_data() const {
+  Storage& s = storage();
+  if (s.is_deferred()) force_storage(s);
+  if (!s.is_opaque()) return static_cast<char*>(s.data());
   throw OpaqueError(
       "cannot read the data of a tensor inside vmap or jvp: control flow on values, item(), tolist() and "
       "numpy() work outside of the function transform only; or the tensor outlived its transform");

@@ -76,13 +76,16 @@ class Tensor {
   DType dtype() const { return impl_->dtype; }
   Device device() const { return impl_->storage->device(); }
   bool is_contiguous() const { return impl_->contiguous; }
-  bool is_meta() const { return device().is_meta(); }
+  // Whether no kernel is to run on it now: it lies on the meta device, or is deferred. Who asks for the
+  // device alone takes device().is_meta().
+  bool is_meta() const { return device().is_meta() || (impl_->storage->is_deferred() && skips_kernel()); }
   Storage& storage() const { return *impl_->storage; }
   size_t itemsize() const { return warptape::itemsize(dtype()); }
-  // First element; null on the meta device and for an empty storage. OpaqueError on an opaque storage.
+  // First element; null on the meta device and for an empty storage. OpaqueError on an opaque storage. Of
+  // deferred memory, once what is pending has run.
   void* data() const {
     auto* base = static_cast<char*>(impl_->storage->data());
-    if (!base && impl_->storage->is_opaque()) raise_opaque();
+    if (!base) base = missing_data();
     return base ? base + impl_->offset * static_cast<int64_t>(itemsize()) : nullptr;
   }
   template <class T>
@@ -104,7 +107,8 @@ class Tensor {
   }
 
  private:
-  [[noreturn]] WT_API static void raise_opaque();
+  WT_API char* missing_data() const;
+  WT_API static bool skips_kernel();  // true, and the thread takes note of it
   Ref<TensorImpl> impl_;
 };
 

@@ -1,17 +1,23 @@
-"""torch.compiler's names, for a runtime that runs every op as it is called.
+"""torch.compile and torch.compiler: regions of a program whose calls run together, optimised.
 
-There is no compiler: what `compile` is given comes back as it is, and asking whether code is being compiled
-answers no. The numbers are those of the program without `torch.compile`.
+Inside of a compiled function Python runs as ever and so does what an op does on the host: it checks its
+arguments, infers shapes and records its node. Kernels wait until somebody reads a value (`item()`, `print`,
+`bool()`, NumPy ..) or the function returns, and then run as one program: without what nobody needs, with
+elementwise ops in one pass over memory. The program is made once for all calls of the same form: the same
+ops on the same shapes. Numbers (a learning rate, a step) are no part of it. There are no guards, no graph
+breaks and no analysis of Python code, and results are those of the function without `torch.compile`, to the
+bit. See docs/compile.md.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
+from . import _C
 from ._missing import lookup as _lookup
-from ._missing import say_once
 
 __all__ = [
     "allow_in_graph",
@@ -27,47 +33,143 @@ __all__ = [
     "set_stance",
 ]
 
+_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+_STANCES = ("default", "force_eager", "eager_on_recompile", "fail_on_recompile", "eager_then_compile")
+_stance = "default"
+
+
+class Explanation(NamedTuple):
+    """What a compiled function did so far."""
+
+    calls: int  # of the compiled function
+    graph_count: int  # programs made: one per form of calls
+    graph_break_count: int  # reads of values before the function's end
+    not_deferred: int  # calls of ops that ran at once, because their code needs data
+    runs: int  # of programs
+    op_count: int  # instructions of all programs
+    fused: int  # of these, which joined another's pass over memory
+    removed: int  # of these, which nobody needs
+    compile_seconds: float  # that making the programs took
+    programs: list[str]  # their texts
+
+    def __str__(self) -> str:
+        return (
+            f"{self.calls} calls, {self.graph_count} programs made in {1e3 * self.compile_seconds:.1f} ms and "
+            f"run {self.runs} times; {self.graph_break_count} reads before the end\n"
+            f"{self.op_count} instructions, {self.fused} fused into another's pass, {self.removed} removed; "
+            f"{self.not_deferred} calls of ops ran at once"
+        )
+
+
+def _compiled(fn: Callable[..., Any], fullgraph: bool, eager: bool) -> Callable[..., Any]:
+    region = _C._Compiled()
+    region.fullgraph = fullgraph
+    region.fuses = not eager
+
+    @functools.wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if _stance == "force_eager":
+            return fn(*args, **kwargs)
+        region.enter()
+        try:
+            out = fn(*args, **kwargs)
+        except BaseException:
+            region.abandon()
+            raise
+        region.leave()
+        return out
+
+    def explain() -> Explanation:
+        """What the compiled function did so far."""
+        counts, programs = region.counts(), region.programs()
+        return Explanation(
+            counts["calls"],
+            len(programs),
+            counts["reads"],
+            counts["not_deferred"],
+            counts["runs"],
+            sum(p["instructions"] for p in programs),
+            sum(p["fused"] for p in programs),
+            sum(p["removed"] for p in programs),
+            sum(p["seconds"] for p in programs),
+            [p["text"] for p in programs],
+        )
+
+    call.explain = explain  # type: ignore[attr-defined]
+    call._torchdynamo_orig_callable = fn  # type: ignore[attr-defined]
+    return call
+
 
 def compile(
     model: Any = None,
     *,
     fullgraph: bool = False,
     dynamic: bool | None = None,
-    backend: Any = None,
+    backend: Any = "inductor",
     mode: str | None = None,
     options: dict[str, Any] | None = None,
     name: str | None = None,
     disable: bool = False,
-    **more: Any,
 ) -> Any:
-    """`model`, a module or a function, as it is; without it, the decorator that does so. Says so once.
+    """A function or module that does what `model` does, its kernels run together; see this module's text.
 
-    The options are checked as far as they exclude each other, and have no effect.
+    Without `model`, the decorator that makes one. Of a module the result is an
+    `torch._dynamo.OptimizedModule`, whose `_orig_mod` the module is. The result's `explain()` tells what was
+    compiled.
+
+    Args:
+        fullgraph: reading a value before the function's end raises a RuntimeError at the line that does.
+        dynamic: accepted: each form of calls gets a program of its own, in milliseconds.
+        backend: "inductor" for all passes, "eager" and "aot_eager" for none that fuses.
+        mode: of those PyTorch names; they make no difference yet.
+        options: accepted, without effect.
+        disable: gives `model` back as it is.
 
     Raises:
-        RuntimeError: both `mode` and `options`, as in PyTorch.
+        RuntimeError: both `mode` and `options`, as in PyTorch; a `mode` or `backend` that there is not.
         TypeError: `model` cannot be called.
     """
     if mode is not None and options is not None:
         raise RuntimeError(
             "Either mode or options can be specified, but both can't be specified at the same time."
         )
+    if mode is not None and mode not in _MODES:
+        raise RuntimeError(f"Unrecognized mode={mode}, should be one of: {', '.join(_MODES)}")
+    if isinstance(backend, str) and backend not in ("inductor", "eager", "aot_eager", "cudagraphs"):
+        raise RuntimeError(f"Invalid backend: {backend!r}, should be one of: {', '.join(list_backends(()))}")
     if model is None:
-        return lambda later: compile(later, disable=disable)
+        return lambda later: compile(later, fullgraph=fullgraph, backend=backend, mode=mode, disable=disable)
     if not callable(model):
         raise TypeError(f"compile: expected a module or a function, got {type(model).__name__}")
-    if not disable:
-        say_once("torch.compile: there is no compiler here; the program runs as it is")
-    return model
+    if disable:
+        return model
+    eager = backend in ("eager", "aot_eager")
+    if hasattr(model, "_compiled_call_impl"):
+        from ._dynamo.eval_frame import OptimizedModule  # a module is made of modules, which are above
+
+        return OptimizedModule(model, _compiled(model.__call__, fullgraph, eager))
+    return _compiled(model, fullgraph, eager)
 
 
 def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None) -> Any:
-    """`fn` as it is; without it, the decorator that does so."""
-    return fn if fn is not None else lambda later: later
+    """`fn` whose ops run at once, also inside of a compiled function; without it, the decorator for that."""
+    if fn is None:
+        return lambda later: disable(later, recursive)
+
+    @functools.wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        paused = _C._set_capture(False)
+        try:
+            return fn(*args, **kwargs)
+        finally:
+            _C._set_capture(paused)
+
+    call._torchdynamo_disable = True  # type: ignore[attr-defined]
+    return call
 
 
 def allow_in_graph(fn: Any) -> Any:
-    """`fn` as it is."""
+    """`fn` as it is: every function may be called inside of a compiled one."""
     return fn
 
 
@@ -75,11 +177,16 @@ assume_constant_result = allow_in_graph
 
 
 def is_compiling() -> bool:
+    """Whether the caller runs inside of a compiled function."""
+    return _C._is_compiling()
+
+
+is_dynamo_compiling = is_compiling
+
+
+def is_exporting() -> bool:
     """False."""
     return False
-
-
-is_dynamo_compiling = is_exporting = is_compiling
 
 
 def cudagraph_mark_step_begin() -> None:
@@ -87,22 +194,36 @@ def cudagraph_mark_step_begin() -> None:
 
 
 def reset() -> None:
-    """Nothing: nothing was compiled."""
+    """Nothing: programs belong to the compiled functions and go with them."""
 
 
 def list_backends(exclude_tags: Any = ("debug", "experimental")) -> list[str]:
-    """No backends."""
-    return []
+    """The backends that `compile` takes; with those for debugging if `exclude_tags` is empty."""
+    return ["inductor"] if exclude_tags else ["aot_eager", "eager", "inductor"]
 
 
 @contextlib.contextmanager
-def _nothing() -> Iterator[None]:
-    yield
+def _restore_stance(before: str) -> Iterator[None]:
+    global _stance
+    try:
+        yield
+    finally:
+        _stance = before
 
 
-def set_stance(stance: str = "default", **options: Any) -> Callable[..., Any]:
-    """A context manager and decorator without effect."""
-    return _nothing()
+def set_stance(stance: str = "default", *, skip_guard_eval_unsafe: bool = False, **options: Any) -> Any:
+    """Sets what compiled functions do: "force_eager" runs them as they were. Also a context manager.
+
+    The other stances of PyTorch speak of compiling anew, which costs milliseconds here: they are as "default".
+
+    Raises:
+        RuntimeError: a stance that there is not.
+    """
+    global _stance
+    if stance not in _STANCES:
+        raise RuntimeError(f"invalid torch.compile stance: {stance!r}; expected one of {', '.join(_STANCES)}")
+    before, _stance = _stance, stance
+    return _restore_stance(before)
 
 
 __getattr__ = _lookup(__name__)

@@ -22,8 +22,9 @@ BELOW: dict[str, set[str]] = {
     "autograd": {"tensor", "core", "kernels"},
     "ops": {"autograd", "tensor", "core", "kernels"},
     "transforms": {"ops", "autograd", "tensor", "core", "kernels"},
+    "graph": {"ops", "autograd", "tensor", "core", "kernels"},
     "distributed": {"autograd", "tensor", "core", "kernels"},
-    "bindings": {"transforms", "ops", "distributed", "autograd", "tensor", "core", "kernels"},
+    "bindings": {"graph", "transforms", "ops", "distributed", "autograd", "tensor", "core", "kernels"},
 }
 # Packages of python/warptape and what they must not import: wrappers lie above what they wrap.
 PYTHON_ABOVE = {

@@ -40,6 +40,7 @@ template <class R, class... A>
 class Slot<R(A...)> {
  public:
   constexpr explicit Slot(const char* name) : name_(name) {}
+  constexpr const char* name() const { return name_; }
   R operator()(const LaunchContext& ctx, auto&&... args) {
     auto* place = &table_[static_cast<int>(ctx.device)];
     auto f = __atomic_load_n(place, __ATOMIC_ACQUIRE);

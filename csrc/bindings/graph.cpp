@@ -1,0 +1,67 @@
+// Compiled regions as Python enters and leaves them.
+#include "bindings/common.h"
+#include "graph/region.h"
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+namespace py = pybind11;
+
+namespace warptape::bindings {
+
+void init_graph(PyObject* module) {
+  auto m = py::reinterpret_borrow<py::module_>(module);
+  using graph::Compiled;
+  using graph::Region;
+  graph::init();
+  py::class_<Compiled>(m, "_Compiled", py::module_local())
+      .def(py::init<>())
+      .def_readwrite("fullgraph", &Compiled::fullgraph)
+      .def("enter", [](Compiled& c) { Region::of_thread().enter(c); })
+      .def("leave",
+           [](Compiled&) {
+             const GilRelease release;
+             Region::of_thread().leave();
+           })
+      .def("abandon",
+           [](Compiled&) {
+             const GilRelease release;
+             try {
+               Region::of_thread().leave();
+             } catch (...) {  // the caller has an error already, which came first
+             }
+           })
+      .def_property(
+          "fuses", [](const Compiled& c) { return c.programs.fuses; },
+          [](Compiled& c, bool on) { c.programs.fuses = on; })
+      .def("programs",
+           [](const Compiled& c) {
+             py::list out;
+             for (const auto& e : c.programs.all()) {
+               py::dict d;
+               d["text"] = e->program.text();
+               d["instructions"] = e->program.insns.size();
+               d["steps"] = e->program.steps.size();
+               d["removed"] = e->program.removed;
+               d["fused"] = e->program.fused;
+               d["runs"] = e->runs;
+               d["seconds"] = e->build_seconds;
+               out.append(d);
+             }
+             return out;
+           })
+      .def("counts", [](const Compiled& c) {
+        py::dict out;
+        out["calls"] = c.counts.calls;
+        out["runs"] = c.counts.runs;
+        out["reads"] = c.counts.reads;
+        out["not_deferred"] = c.counts.not_deferred;
+        out["read_by"] = c.counts.read_by;
+        out["not_deferred_by"] = c.counts.not_deferred_by;
+        return out;
+      });
+  m.def("_set_capture", [](bool on) { return Region::of_thread().set_capture(on); });
+  m.def("_is_compiling", [] { return Region::of_thread().entered(); });
+}
+
+}  // namespace warptape::bindings

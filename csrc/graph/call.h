@@ -1,0 +1,78 @@
+// A call that was noted instead of run: what it calls, what it reads and what it writes.
+#pragma once
+
+#include "ops/op.h"
+#include "tensor/deferral.h"
+
+namespace warptape::graph {
+
+enum class CallKind : uint8_t {
+  Op,           // an op as declared, whose kernels nothing below knows
+  Elementwise,  // one elementwise launch
+  SumTo,        // the sum over the dims that the result has with size 1
+  Backward,     // a node's backward, likewise
+};
+
+// The arguments of an op, owned: tensors without history, lists and texts copied.
+class OpArgs {
+ public:
+  OpArgs(const OpInfo& op, std::span<const Value> args);
+  OpArgs(const OpArgs&) = delete;
+  OpArgs& operator=(const OpArgs&) = delete;
+
+  std::vector<Value> values;
+  // Whether each of the op's tensors, in the order of each_tensor(), required a gradient.
+  std::vector<bool> required_grad;
+
+ private:
+  Tensor own(const Tensor& t);
+  template <class T>
+  void copy_list(Value& v);
+
+  std::deque<Tensor> tensors_;
+  std::deque<std::vector<Tensor>> lists_;
+  std::deque<std::vector<OptTensor>> optionals_;
+  std::deque<std::vector<Shape>> shapes_;
+  std::deque<std::vector<char>> bytes_;
+};
+
+// Node, saved tensors and gradients of a backward call.
+struct NodeCall {
+  Ref<Node> node;
+  std::vector<Tensor> saved, gradients;
+  SmallVector<bool, 16> wanted;
+  bool last;
+};
+
+// The number of `operand`s' place where an input is a number: see Call::operands.
+inline constexpr int kIsNumber = -1;
+
+struct Call {
+  CallKind kind;
+  DType compute = DType::Float32;        // of Elementwise
+  bool bumped = false;                   // the versions of what it writes are counted already
+  const void* callee = nullptr;          // OpInfo, ElementwiseSlot or NodeType
+  SmallVector<Tensor, 3> in, out;        // read; made or written. Without history, held by this call alone
+  SmallVector<int8_t, 4> operands;       // of Elementwise: each input's place in `in`, or kIsNumber
+  SmallVector<Scalar, 1> numbers;        // its inputs that are numbers, in order
+  SmallVector<int16_t, 2> results;       // of Op and Backward: what each of `out` is; see result_of()
+  std::unique_ptr<OpArgs> args;          // of Op
+  std::unique_ptr<NodeCall> backward;    // of Backward
+  std::vector<kernels::PhiloxKey> keys;  // that it drew when it was noted
+  uint32_t dispatch = 0;                 // of the thread then: autocast
+  DType autocast_dtype = DType::BFloat16, autocast_cuda_dtype = DType::Float16;
+
+  const OpInfo& op() const { return *static_cast<const OpInfo*>(callee); }
+  const char* name() const;
+};
+
+// An entry of Call::results: the op's i-th tensor, the i-th tensor that its node saved, or an argument that
+// is written in place.
+inline constexpr int16_t kInPlace = -1;
+inline constexpr int16_t kSavedBase = 1000;
+
+// Runs the call: its inputs have their contents, its outputs have memory or are given the memory that the
+// call made.
+void run(Call& call);
+
+}  // namespace warptape::graph

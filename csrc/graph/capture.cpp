@@ -1,0 +1,241 @@
+// How ops and the backward of nodes are noted: see Note [Regions].
+#include "graph/scope.h"
+
+namespace warptape::graph {
+
+Scope::~Scope() {
+  region_.scopes_.pop_back();
+  for (const Written& w : written_) {
+    Storage& s = w.tensor.storage();
+    auto* m = static_cast<Memory*>(s.pending);
+    if (m && m->state == Memory::State::Read && s.is_deferred()) s.give_back();
+  }
+}
+
+void Scope::written(const Tensor& t) {
+  if (!t.defined() || t.device().is_meta() || !t.storage().bytes()) return;
+  Memory& m = region_.memory_of(t.storage());
+  if (m.state == Memory::State::Read) t.storage().put_aside();
+  written_.push_back({t, t.version()});
+}
+
+bool Scope::unfinished() const {
+  for (size_t i = memories; i < region_.memories_.size(); ++i) {
+    const Memory& m = region_.memories_[i];
+    if (m.storage && m.state == Memory::State::Unwritten) return true;
+  }
+  return false;
+}
+
+bool Scope::opaque() const { return thread_state.asked_meta || poisoned || unfinished(); }
+
+bool Scope::bumped() const {
+  for (const Written& w : written_)
+    if (w.tensor.version() != w.version) return true;
+  return false;
+}
+
+namespace {
+
+// Ops whose code needs data more often than not are run at once.
+bool tends_to_fail(const std::pair<uint32_t, uint32_t>& attempts) {
+  return attempts.second > 3 && attempts.second * 2 > attempts.first;
+}
+
+template <class F>
+void each_written(const OpInfo& op, std::span<const Value> args, F&& f) {
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (!(op.args[i].marks & (kWritten | kUpdated)) || !args[i].present) continue;
+    if (op.args[i].type == ArgType::Tensor) f(*args[i].tensor);
+    if (op.args[i].type == ArgType::TensorList)
+      for (const Tensor& t : ArgTraits<TensorList>::unbox(args[i])) f(t);
+  }
+}
+
+// The tensors of a result, in order.
+template <class F>
+void each_result(Result& out, F&& f) {
+  using Kind = Result::Kind;
+  if (out.kind == Kind::Tensor || out.kind == Kind::TensorAndList) f(out.tensor);
+  if (out.kind == Kind::Tuple || out.kind == Kind::List || out.kind == Kind::TensorAndList)
+    for (Tensor& t : out.tensors) f(t);
+}
+
+bool is_unwritten(const Tensor& t) {
+  if (!t.defined() || !t.storage().pending) return false;
+  return static_cast<const Memory*>(t.storage().pending)->state == Memory::State::Unwritten;
+}
+
+void remember_state(Call& call) {
+  call.keys = thread_state.key_tape->keys;
+  call.dispatch = thread_state.dispatch & (kAutocast | kAutocastCuda);
+  call.autocast_dtype = thread_state.autocast_dtype;
+  call.autocast_cuda_dtype = thread_state.autocast_cuda_dtype;
+}
+
+bool capture(const OpInfo& op, std::span<Value> args, Result& out, Keep&) {
+  static_cast<Region*>(thread_state.deferral)->call(op, args, out);
+  return true;
+}
+
+void force(Storage& s) {
+  auto* m = static_cast<Memory*>(s.pending);
+  WT_CHECK(!m || m->region, Error,
+           "this tensor was not computed: a call of its compiled region that came before it failed");
+  if (m) m->region->force(s);
+  if (s.is_deferred()) s.materialize();
+}
+
+void gone(Storage& s) {
+  auto* m = static_cast<Memory*>(s.pending);
+  if (m->region) m->region->storage_gone(*m);
+}
+
+}  // namespace
+
+void Region::run_now(const OpInfo& op, std::span<Value> args, Result& out, KeyTape& keys) {
+  ++compiled_->counts.not_deferred;
+  ++compiled_->counts.not_deferred_by[op.name];
+  // What is written now may be read by what is pending.
+  bool pending = false;
+  each_written(op, args, [&](const Tensor& t) { pending |= t.defined() && t.storage().pending; });
+  if (pending && scopes_.empty()) run_pending();
+  Paused paused;
+  keys.next = 0;
+  Restore<KeyTape*> again(thread_state.key_tape, &keys);
+  out = {};
+  op.call(op, args.data(), out);
+}
+
+void Region::call(const OpInfo& op, std::span<Value> args, Result& out) {
+  KeyTape keys;
+  auto& attempts = attempts_[&op];
+  ++attempts.first;
+  if (!thread_state.saved_tensor_hooks && !thread_state.anomaly_mode && !tends_to_fail(attempts)) {
+    Scope scope(*this, op.name, keys);
+    try {
+      each_written(op, args, [&](const Tensor& t) { scope.written(t); });
+      scope.memories = memories_.size();
+      {
+        Restore<uint32_t> nested(thread_state.dispatch, thread_state.dispatch | kCapture);
+        call_straight(op, args.data(), out);
+      }
+      if (scope.opaque()) note_op(op, args, out, scope);
+      return;
+    } catch (const NotDeferrable&) {
+      scope.undo();
+      if (scopes_.size() > 1) throw;
+    }
+    ++attempts.second;
+  }
+  run_now(op, args, out, keys);
+}
+
+void Region::note_op(const OpInfo& op, std::span<const Value> args, Result& out, Scope& scope) {
+  scope.undo();
+  Call& call = calls_.emplace_back();
+  call.kind = CallKind::Op;
+  call.callee = &op;
+  call.bumped = scope.bumped();
+  call.args = std::make_unique<OpArgs>(op, args);
+  each_tensor(op, call.args->values, [&](const Tensor& t) {
+    Memory& m = memory_of(t.storage());
+    if (m.state == Memory::State::Unwritten && m.depth && m.depth < scopes_.size())
+      scopes_[m.depth - 1]->poisoned = true;
+    ++m.held;
+    call.in.push_back(t);
+  });
+  each_written(op, call.args->values, [&](const Tensor& t) {
+    if (!t.defined()) return;
+    write(call, t);
+    call.results.push_back(kInPlace);
+  });
+  int16_t place = 0;
+  Ref<Node> node;
+  each_result(out, [&](const Tensor& t) {
+    if (is_unwritten(t)) {
+      write(call, t);
+      call.results.push_back(place);
+    }
+    if (t.defined() && !node) node = grad_fn(t);
+    ++place;
+  });
+  for (size_t i = 0; node && i < node->saved_count(); ++i)
+    if (const Tensor& t = node->saved_raw(i).raw(); is_unwritten(t)) {
+      write(call, t);
+      call.results.push_back(static_cast<int16_t>(kSavedBase + i));
+    }
+  if (scope.unfinished()) throw NotDeferrable{};
+  const bool in_place = !call.results.empty() && call.results[0] == kInPlace;
+  if (in_place && call.results.back() >= kSavedBase) throw NotDeferrable{};
+  remember_state(call);
+}
+
+void Region::backward(Node& node, Gradients& g, bool last) {
+  KeyTape keys;
+  auto& attempts = attempts_[node.type];
+  ++attempts.first;
+  // Python code, and what is written into leaves, must not run twice.
+  const bool once = node.type->python_part || node.type->release || accumulator_leaf_or_null(node);
+  if (once) return node.type->backward(node, g);
+  bool packed = false;
+  for (size_t i = 0; i < node.saved_count(); ++i) packed |= node.saved_raw(i).packed() != nullptr;
+  if (!packed && !thread_state.anomaly_mode && !tends_to_fail(attempts)) {
+    Scope scope(*this, node.type->name, keys);
+    try {
+      node.type->backward(node, g);
+      if (scope.opaque()) note_backward(node, g, last, scope);
+      return;
+    } catch (const NotDeferrable&) {
+      scope.undo();
+      if (scopes_.size() > 1) throw;
+    }
+    ++attempts.second;
+  }
+  ++compiled_->counts.not_deferred;
+  ++compiled_->counts.not_deferred_by[node.type->name];
+  Paused paused;
+  keys.next = 0;
+  Restore<KeyTape*> again(thread_state.key_tape, &keys);
+  for (size_t i = 0; i < g.inputs(); ++i) g.set(i, Tensor());
+  node.type->backward(node, g);
+}
+
+void Region::note_backward(Node& node, Gradients& g, bool last, Scope& scope) {
+  if (thread_state.grad_mode) throw NotDeferrable{};
+  scope.undo();
+  Call& call = calls_.emplace_back();
+  call.kind = CallKind::Backward;
+  call.callee = node.type;
+  call.backward = std::make_unique<NodeCall>();
+  NodeCall& b = *call.backward;
+  b.node = Ref<Node>::share(&node);
+  b.last = last;
+  const auto keep = [&](std::vector<Tensor>& list, const Tensor& t) {
+    if (t.defined()) {
+      read(call, t);
+      list.push_back(call.in.back());
+    } else {
+      list.emplace_back();
+    }
+  };
+  for (size_t i = 0; i < node.saved_count(); ++i)
+    keep(b.saved, node.saved_raw(i).defined() ? node.saved(i) : Tensor());
+  for (size_t i = 0; i < g.outputs(); ++i) keep(b.gradients, g[i]);
+  for (size_t i = 0; i < g.inputs(); ++i) {
+    b.wanted.push_back(g.wants(i));
+    if (!is_unwritten(g.result(i))) continue;
+    write(call, g.result(i));
+    call.results.push_back(static_cast<int16_t>(i));
+  }
+  if (scope.unfinished()) throw NotDeferrable{};
+  remember_state(call);
+}
+
+void init() {
+  set_interceptor(kCapture, capture);
+  force_storage = force;
+  pending_storage_gone = gone;
+}
+
+}  // namespace warptape::graph

@@ -1,0 +1,156 @@
+#include "graph/chain.h"
+
+#include <algorithm>
+
+namespace warptape::graph {
+namespace {
+
+kernels::Slot<kernels::FindChainFormulaFn> find_slot{"find_chain_formula"};
+kernels::Slot<kernels::ChainFn> chain_slot{"chain"};
+
+// In bytes, as seen with `sizes`.
+void set_strides(kernels::Operand& to, const Operand& from, const Shape& sizes) {
+  const Shape strides = broadcast_strides(from.sizes, from.strides, sizes);
+  for (size_t d = 0; d < sizes.size(); ++d)
+    to.strides[d] = strides[d] * static_cast<int64_t>(itemsize(from.dtype));
+}
+
+}  // namespace
+
+const kernels::ChainFormula* formula_of(const Program& program, const Insn& insn) {
+  if (insn.kind != CallKind::Elementwise || insn.out[0].numel() == 0) return nullptr;
+  for (const auto* list : {&insn.in, &insn.out})
+    for (const Operand& o : *list)
+      if (!program.memories[o.memory].device.is_cpu() || is_complex(o.dtype)) return nullptr;
+  if (is_complex(insn.compute)) return nullptr;
+  return find_slot(launch_context({}), insn.name, insn.compute);
+}
+
+uint8_t Chain::input(const Insn& insn, uint32_t number, size_t operand, uint8_t& numbers) {
+  const int8_t at = insn.operands[operand];
+  if (at != kIsNumber) {
+    const Operand& o = insn.in[static_cast<size_t>(at)];
+    for (size_t k = written_.size(); k-- > 0;)
+      if (written_[k].first == o.memory) return written_[k].second;
+    for (size_t k = 0; k < seen_.size(); ++k)
+      if (inputs_[k].tensor != kIsNumber && seen_[k] == o) return static_cast<uint8_t>(k);
+  }
+  inputs_.push_back({number, at, at == kIsNumber ? numbers++ : uint8_t{0}});
+  kernels::Operand& to = plan_.input[plan_.inputs++];
+  to.host_scalar = at == kIsNumber;
+  if (to.host_scalar) {
+    seen_.emplace_back();
+  } else {
+    seen_.push_back(insn.in[static_cast<size_t>(at)]);
+    to.dtype = seen_.back().dtype;
+    set_strides(to, seen_.back(), insn.out[0].sizes);
+  }
+  return static_cast<uint8_t>(plan_.inputs - 1);
+}
+
+Chain::Chain(const Program& program, const Step& step, const std::vector<std::vector<uint32_t>>& readers) {
+  for (uint32_t i : step.insns) {
+    const Insn& insn = program.insns[i];
+    kernels::ChainStep& to = plan_.step[plan_.steps];
+    to.formula = formula_of(program, insn);
+    to.count = static_cast<uint8_t>(insn.operands.size());
+    to.result = insn.out[0].dtype;
+    uint8_t numbers = 0;
+    for (size_t k = 0; k < insn.operands.size(); ++k) to.in[k] = input(insn, i, k, numbers);
+    written_.emplace_back(insn.out[0].memory, static_cast<uint8_t>(kernels::kMaxChainInputs + plan_.steps++));
+  }
+  store(program, step, readers);
+  merge_dims(program.insns[step.insns[0]].out[0].sizes);
+}
+
+// What others see of the memories that the chain writes: for each the last value.
+void Chain::store(const Program& program, const Step& step,
+                  const std::vector<std::vector<uint32_t>>& readers) {
+  for (size_t k = step.insns.size(); k-- > 0;) {
+    const Operand& o = program.insns[step.insns[k]].out[0];
+    const auto later = [&](const auto& w) { return w.first == o.memory; };
+    if (std::any_of(written_.begin() + static_cast<std::ptrdiff_t>(k) + 1, written_.end(), later)) continue;
+    const ProgramMemory& memory = program.memories[o.memory];
+    const auto& by = readers[o.memory];
+    const bool inside = std::all_of(by.begin(), by.end(), [&](uint32_t i) {
+      return std::find(step.insns.begin(), step.insns.end(), i) != step.insns.end();
+    });
+    if (!memory.in && !memory.out && inside) continue;
+    kernels::ChainOutput& out = plan_.output[plan_.outputs++];
+    out.value = written_[k].second;
+    out.to.dtype = o.dtype;
+    out.to.host_scalar = false;
+    set_strides(out.to, o, o.sizes);
+    outputs_.push_back({step.insns[k], 0});
+  }
+}
+
+// Orders dims so that the first output's fastest is last, and merges neighbours that are one run everywhere.
+void Chain::merge_dims(const Shape& sizes) {
+  std::vector<kernels::Operand*> all;
+  for (int k = 0; k < plan_.outputs; ++k) all.push_back(&plan_.output[k].to);
+  for (int k = 0; k < plan_.inputs; ++k)
+    if (!plan_.input[k].host_scalar) all.push_back(&plan_.input[k]);
+  SmallVector<int, 8> order;
+  plan_.numel = 1;
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    plan_.numel *= sizes[d];
+    if (sizes[d] != 1) order.push_back(static_cast<int>(d));
+  }
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int a, int b) { return all[0]->strides[a] > all[0]->strides[b]; });
+  std::vector<std::vector<int64_t>> strides(all.size());
+  int n = 0;
+  for (int d : order) {
+    bool merges = n > 0;
+    for (size_t k = 0; merges && k < all.size(); ++k)
+      merges = strides[k].back() == all[k]->strides[d] * sizes[static_cast<size_t>(d)];
+    if (!merges) ++n;
+    plan_.sizes[n - 1] =
+        merges ? plan_.sizes[n - 1] * sizes[static_cast<size_t>(d)] : sizes[static_cast<size_t>(d)];
+    for (size_t k = 0; k < all.size(); ++k) {
+      if (!merges) strides[k].emplace_back();
+      strides[k].back() = all[k]->strides[d];
+    }
+  }
+  if (n == 0) plan_.sizes[n++] = 1;
+  plan_.ndim = n;
+  for (size_t k = 0; k < all.size(); ++k) {
+    std::fill_n(all[k]->strides, n, 0);
+    std::copy(strides[k].begin(), strides[k].end(), all[k]->strides);
+  }
+}
+
+void Chain::run(std::vector<Call>& calls) const {
+  kernels::ChainPlan plan = plan_;
+  union Number {
+    int64_t i;
+    double d;
+  };
+  SmallVector<Number, 24> numbers(inputs_.size());
+  for (size_t k = 0; k < inputs_.size(); ++k) {
+    const Call& call = calls[inputs_[k].insn];
+    kernels::Operand& to = plan.input[k];
+    if (inputs_[k].tensor != kIsNumber) {
+      const Tensor& t = call.in[static_cast<size_t>(inputs_[k].tensor)];
+      if (t.storage().is_deferred()) t.storage().materialize();  // of any contents
+      to.data = static_cast<char*>(t.data());
+      continue;
+    }
+    const Scalar& s = call.numbers[inputs_[k].number];
+    to.dtype = s.is_floating() ? DType::Float64 : DType::Int64;
+    if (s.is_floating())
+      numbers[k].d = s.to_double();
+    else
+      numbers[k].i = s.to_int();
+    to.data = reinterpret_cast<char*>(&numbers[k]);
+  }
+  for (size_t k = 0; k < outputs_.size(); ++k) {
+    const Tensor& t = calls[outputs_[k].insn].out[0];
+    if (t.storage().is_deferred()) t.storage().materialize();
+    plan.output[k].to.data = static_cast<char*>(t.data());
+  }
+  chain_slot(Launch(Device()), plan);
+}
+
+}  // namespace warptape::graph

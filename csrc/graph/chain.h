@@ -1,0 +1,34 @@
+// A step of several elementwise instructions, in one pass over memory.
+#pragma once
+
+#include "graph/ir.h"
+#include "kernels/chain.h"
+
+namespace warptape::graph {
+
+// The formula that a chain runs for the instruction, or null: it is of another kind, or lies on a device.
+const kernels::ChainFormula* formula_of(const Program& program, const Insn& insn);
+
+class Chain {
+ public:
+  Chain(const Program& program, const Step& step, const std::vector<std::vector<uint32_t>>& readers);
+  // Takes addresses and numbers from the calls, which have the numbers of the program's instructions.
+  void run(std::vector<Call>& calls) const;
+
+ private:
+  struct Place {
+    uint32_t insn;
+    int8_t tensor;  // of the call's inputs or outputs; kIsNumber
+    uint8_t number = 0;
+  };
+  uint8_t input(const Insn& insn, uint32_t number, size_t operand, uint8_t& numbers);
+  void store(const Program& program, const Step& step, const std::vector<std::vector<uint32_t>>& readers);
+  void merge_dims(const Shape& sizes);
+
+  kernels::ChainPlan plan_{};
+  std::vector<Place> inputs_, outputs_;
+  std::vector<Operand> seen_;                          // of inputs_, to share what is read twice
+  std::vector<std::pair<uint32_t, uint8_t>> written_;  // memory, value
+};
+
+}  // namespace warptape::graph

@@ -1,0 +1,182 @@
+// Running one noted call.
+#include "graph/call.h"
+
+#include "tensor/memory_format.h"
+
+namespace warptape::graph {
+
+Tensor OpArgs::own(const Tensor& t) {
+  required_grad.push_back(requires_grad(t));
+  return alias(t);
+}
+
+template <class T>
+void OpArgs::copy_list(Value& v) {
+  const auto* from = static_cast<const char*>(v.list.data);
+  auto& bytes = bytes_.emplace_back(from, from + v.list.size * sizeof(T));
+  v.list.data = bytes.data();
+}
+
+OpArgs::OpArgs(const OpInfo& op, std::span<const Value> args) : values(args.begin(), args.end()) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    Value& v = values[i];
+    if (!v.present) continue;
+    switch (op.args[i].type) {
+      case ArgType::Tensor:
+        v.tensor = &tensors_.emplace_back(v.tensor->defined() ? own(*v.tensor) : Tensor());
+        break;
+      case ArgType::TensorList: {
+        auto& list = lists_.emplace_back();
+        for (const Tensor& t : ArgTraits<TensorList>::unbox(v)) list.push_back(own(t));
+        v.list = {list.data(), list.size()};
+        break;
+      }
+      case ArgType::OptTensorList: {
+        auto& list = optionals_.emplace_back();
+        for (const OptTensor& t : ArgTraits<std::span<const OptTensor>>::unbox(v))
+          list.push_back(t && t->defined() ? OptTensor(own(*t)) : t);
+        v.list = {list.data(), list.size()};
+        break;
+      }
+      case ArgType::IntList:
+        copy_list<int64_t>(v);
+        break;
+      case ArgType::DoubleList:
+        copy_list<double>(v);
+        break;
+      case ArgType::String:
+        copy_list<char>(v);
+        break;
+      case ArgType::IntLists: {
+        const auto list = ArgTraits<std::span<const Shape>>::unbox(v);
+        auto& shapes = shapes_.emplace_back(list.begin(), list.end());
+        v.list = {shapes.data(), shapes.size()};
+        break;
+      }
+      default:
+        break;
+    }
+  }
+}
+
+const char* Call::name() const {
+  switch (kind) {
+    case CallKind::Op:
+      return op().name;
+    case CallKind::Elementwise:
+      return static_cast<const ElementwiseSlot*>(callee)->name();
+    case CallKind::SumTo:
+      return "sum_to_size";
+    case CallKind::Backward:
+      return static_cast<const NodeType*>(callee)->name;
+  }
+  return "";
+}
+
+namespace {
+
+// The promised tensor gets what was made: its memory, unless that belongs to an input.
+void deliver(const Call& call, const Tensor& promised, const Tensor& made) {
+  Storage& s = promised.storage();
+  if (!s.is_deferred()) return;  // came with another result
+  bool fresh = made.strides() == promised.strides() && made.offset() == promised.offset() &&
+               made.storage().bytes() == s.bytes() && !made.storage().exported();
+  for (const Tensor& t : call.in) fresh &= t->storage != made->storage;
+  if (fresh) return s.materialize(made.storage());
+  s.materialize();
+  raw_copy(promised, made);
+}
+
+template <class F>
+void each_result(Result& out, F&& f) {
+  using Kind = Result::Kind;
+  if (out.kind == Kind::Tensor || out.kind == Kind::TensorAndList) f(out.tensor);
+  if (out.kind == Kind::Tuple || out.kind == Kind::List || out.kind == Kind::TensorAndList)
+    for (Tensor& t : out.tensors) f(t);
+}
+
+void run_op(Call& call) {
+  const OpInfo& op = call.op();
+  // What the op saves for its backward it makes where it is recorded.
+  const bool taped = !call.results.empty() && call.results.back() >= kSavedBase;
+  GradMode grad_mode(taped);
+  size_t number = 0;
+  each_tensor(op, call.args->values, [&](const Tensor& t) {
+    if (taped && call.args->required_grad[number++] && is_differentiable(t.dtype()))
+      set_requires_grad(t, true);
+  });
+  Result out;
+  call_straight(op, call.args->values.data(), out);
+  std::vector<Tensor> results;
+  Ref<Node> node;
+  each_result(out, [&](Tensor& t) {
+    results.push_back(t);
+    if (t.defined() && !node) node = grad_fn(t);
+  });
+  for (size_t i = 0; i < call.out.size(); ++i) {
+    const int16_t what = call.results[i];
+    if (what == kInPlace) continue;
+    deliver(call, call.out[i],
+            what < kSavedBase ? results[static_cast<size_t>(what)]
+                              : node->saved_raw(static_cast<size_t>(what - kSavedBase)).raw());
+  }
+}
+
+void run_backward(Call& call) {
+  NodeCall& b = *call.backward;
+  Node& node = *b.node;
+  GradMode grad_mode(false);
+  SmallVector<SavedTensor, 2> saved;
+  for (Tensor& t : b.saved) saved.emplace_back(t.defined() ? SavedTensor(t, false, 0) : SavedTensor());
+  saved = node.exchange_saved(std::move(saved));
+  struct PutBack {
+    Node& node;
+    SmallVector<SavedTensor, 2>& saved;
+    ~PutBack() { node.exchange_saved(std::move(saved)); }
+  } put_back{node, saved};
+  SmallVector<Tensor, 4> results(b.wanted.size());
+  Gradients g({b.gradients.data(), b.gradients.size()}, {results.data(), results.size()}, b.wanted.data(),
+              false);
+  node.type->backward(node, g);
+  for (size_t i = 0; i < call.out.size(); ++i)
+    deliver(call, call.out[i], results[static_cast<size_t>(call.results[i])]);
+}
+
+void run_elementwise(Call& call) {
+  SmallVector<ElementwiseInput, 4> inputs;
+  size_t number = 0;
+  for (int8_t at : call.operands)
+    inputs.push_back(at == kIsNumber ? ElementwiseInput(call.numbers[number++])
+                                     : ElementwiseInput(call.in[static_cast<size_t>(at)]));
+  auto& slot = *static_cast<ElementwiseSlot*>(const_cast<void*>(call.callee));
+  warptape::run_elementwise(slot, call.compute, call.out[0], {inputs.data(), inputs.size()});
+}
+
+}  // namespace
+
+void run(Call& call) {
+  // Memory that was never written has any contents, as that of empty() has.
+  for (const Tensor& t : call.in)
+    if (t.storage().is_deferred()) t.storage().materialize();
+  for (size_t i = 0; i < call.out.size(); ++i)
+    if (call.results.empty() || call.results[i] == kInPlace)
+      if (Storage& s = call.out[i].storage(); s.is_deferred()) s.materialize();
+  if (call.kind == CallKind::Elementwise) return run_elementwise(call);
+  if (call.kind == CallKind::SumTo) return raw_sum_to(call.out[0], call.in[0]);
+  KeyTape keys{std::move(call.keys), 0};
+  Restore<KeyTape*> draws(thread_state.key_tape, &keys);
+  Restore<uint32_t> dispatch(thread_state.dispatch, call.dispatch);
+  Restore<DType> autocast(thread_state.autocast_dtype, call.autocast_dtype);
+  Restore<DType> autocast_cuda(thread_state.autocast_cuda_dtype, call.autocast_cuda_dtype);
+  Restore<bool> inference(thread_state.inference_mode, false);
+  SmallVector<uint32_t, 2> versions;
+  for (const Tensor& t : call.out) versions.push_back(t.version());
+  if (call.kind == CallKind::Op)
+    run_op(call);
+  else
+    run_backward(call);
+  for (size_t i = 0; i < call.out.size(); ++i)
+    if (call.bumped) call.out[i].storage().set_version(versions[i]);
+}
+
+}  // namespace warptape::graph

@@ -1,0 +1,164 @@
+// Joins elementwise instructions of one geometry into steps of one pass over memory: those that read each
+// other's results, and those that read the same.
+//
+// Instructions are taken in order. A step stays open as long as nothing outside of it touches what it writes,
+// or writes what it reads: up to then it may run later than where it began. What needs it closes it, and a
+// closed step runs where it was closed. So an open step needs no other open one, and those that one
+// instruction joins become one.
+#include <algorithm>
+#include <optional>
+
+#include "graph/chain.h"
+
+namespace warptape::graph {
+namespace {
+
+constexpr size_t kMaxOpen = 16;
+
+struct Open {
+  std::vector<uint32_t> insns;
+  std::vector<Operand> read, written;
+  std::vector<std::pair<uint32_t, int64_t>> stored;  // memories written, and how many others read each
+  Shape sizes;
+  size_t inputs = 0;  // streams and numbers, at most
+  size_t outputs() const {
+    return static_cast<size_t>(
+        std::count_if(stored.begin(), stored.end(), [](const auto& s) { return s.second > 0; }));
+  }
+};
+
+bool touches(const std::vector<Operand>& list, uint32_t memory) {
+  return std::any_of(list.begin(), list.end(), [&](const Operand& o) { return o.memory == memory; });
+}
+
+// Whether the instruction has to run after the step, unless it joins it.
+bool depends(const Insn& insn, const Open& step) {
+  for (const Operand& o : insn.in)
+    if (touches(step.written, o.memory)) return true;
+  for (const Operand& o : insn.out)
+    if (touches(step.written, o.memory) || touches(step.read, o.memory)) return true;
+  return false;
+}
+
+// In one pass an element is read and written at one place: every view of a memory that is written must be
+// the same.
+bool same_view(const std::vector<Operand>& list, const Operand& o) {
+  return std::all_of(list.begin(), list.end(),
+                     [&](const Operand& other) { return other.memory != o.memory || other == o; });
+}
+
+bool fits(const Insn& insn, const Open& step) {
+  const Operand& out = insn.out[0];
+  if (out.sizes != step.sizes) return false;
+  if (step.insns.size() >= kernels::kMaxChainSteps || step.outputs() + 1 >= kernels::kMaxChainOutputs ||
+      step.inputs + insn.operands.size() > kernels::kMaxChainInputs)
+    return false;
+  for (const Operand& o : insn.in)
+    if (!same_view(step.written, o)) return false;
+  return same_view(step.written, out) && same_view(step.read, out);
+}
+
+bool reads_the_same(const Insn& insn, const Open& step) {
+  return std::any_of(insn.in.begin(), insn.in.end(),
+                     [&](const Operand& o) { return o.numel() > 1 && touches(step.read, o.memory); });
+}
+
+// An instruction whose result has another view than what it reads of the same memory cannot be in a pass.
+bool is_fusable(const Program& p, const Insn& insn) {
+  if (!formula_of(p, insn)) return false;
+  const Operand& out = insn.out[0];
+  for (size_t d = 0; d < out.sizes.size(); ++d)
+    if (out.strides[d] == 0 && out.sizes[d] > 1) return false;
+  return std::all_of(insn.in.begin(), insn.in.end(),
+                     [&](const Operand& o) { return o.memory != out.memory || o == out; });
+}
+
+bool can_merge(const Open& a, const Open& b) {
+  return a.insns.size() + b.insns.size() < kernels::kMaxChainSteps &&
+         a.outputs() + b.outputs() + 1 < kernels::kMaxChainOutputs &&
+         a.inputs + b.inputs + kernels::kMaxStepInputs < kernels::kMaxChainInputs;
+}
+
+void merge(Open& a, const Open& b) {
+  a.insns.insert(a.insns.end(), b.insns.begin(), b.insns.end());
+  std::sort(a.insns.begin(), a.insns.end());
+  a.read.insert(a.read.end(), b.read.begin(), b.read.end());
+  a.written.insert(a.written.end(), b.written.begin(), b.written.end());
+  a.stored.insert(a.stored.end(), b.stored.begin(), b.stored.end());
+  a.inputs += b.inputs;
+}
+
+class Fuser {
+ public:
+  explicit Fuser(Program& p) : program_(p), readers_(p.readers()) {}
+
+  void run() {
+    std::vector<Step> steps = std::exchange(program_.steps, {});
+    for (const Step& s : steps) place(s.insns[0]);
+    while (!open_.empty()) close(0);
+  }
+
+ private:
+  void close(size_t i) {
+    program_.fused += static_cast<int64_t>(open_[i].insns.size()) - 1;
+    program_.steps.push_back({std::move(open_[i].insns)});
+    erase(i);
+  }
+  void erase(size_t i) { open_.erase(open_.begin() + static_cast<std::ptrdiff_t>(i)); }
+
+  void add(Open& step, uint32_t number, const Insn& insn) {
+    step.insns.push_back(number);
+    for (const Operand& o : insn.in) {
+      step.read.push_back(o);
+      for (auto& s : step.stored)
+        if (s.first == o.memory) --s.second;
+    }
+    const Operand& out = insn.out[0];
+    if (!touches(step.written, out.memory)) {
+      const ProgramMemory& m = program_.memories[out.memory];
+      const auto uses = static_cast<int64_t>(readers_[out.memory].size());
+      step.stored.emplace_back(out.memory, m.in || m.out ? INT64_MAX / 2 : uses);
+    }
+    step.written.push_back(out);
+    step.inputs += insn.operands.size();
+  }
+
+  void place(uint32_t number) {
+    const Insn& insn = program_.insns[number];
+    const bool fusable = is_fusable(program_, insn);
+    std::optional<size_t> home;
+    for (size_t i = 0; i < open_.size();) {
+      const bool must = depends(insn, open_[i]);
+      const bool may = fusable && (must || reads_the_same(insn, open_[i])) && fits(insn, open_[i]);
+      if (may && !home) {
+        home = i++;
+      } else if (may && can_merge(open_[*home], open_[i])) {
+        merge(open_[*home], open_[i]);
+        erase(i);
+      } else if (must) {
+        close(i);  // after `home`, which stays where it is
+      } else {
+        ++i;
+      }
+    }
+    if (!fusable) {
+      program_.steps.push_back({{number}});
+    } else if (home) {
+      add(open_[*home], number, insn);
+    } else {
+      if (open_.size() == kMaxOpen) close(0);
+      open_.emplace_back().sizes = insn.out[0].sizes;
+      add(open_.back(), number, insn);
+    }
+  }
+
+  Program& program_;
+  std::vector<std::vector<uint32_t>> readers_;
+  std::vector<Open> open_;
+};
+
+}  // namespace
+
+void fuse(Program& program) { Fuser(program).run(); }
+
+}  // namespace warptape::graph

@@ -1,0 +1,150 @@
+#include "graph/program.h"
+
+#include <chrono>
+
+#include "graph/region.h"
+
+namespace warptape::graph {
+namespace {
+
+constexpr uint32_t kNoNumber = UINT32_MAX;
+
+uint32_t number_of(const Tensor& t, uint32_t& next) {
+  auto& m = *static_cast<Memory*>(t.storage().pending);
+  if (m.number == kNoNumber) m.number = next++;
+  return m.number;
+}
+
+bool seen_outside(const Memory& m) { return m.storage->use_count() > m.held; }
+
+void add_operand(std::vector<uint64_t>& form, const Tensor& t, uint32_t& next) {
+  form.push_back(uint64_t{number_of(t, next)} << 32 | static_cast<uint64_t>(t.dtype()) << 16 |
+                 static_cast<uint64_t>(t.ndim()));
+  form.push_back(static_cast<uint64_t>(t.offset()));
+  for (int64_t s : t.sizes()) form.push_back(static_cast<uint64_t>(s));
+  for (int64_t s : t.strides()) form.push_back(static_cast<uint64_t>(s));
+}
+
+// The calls without numbers, arguments and addresses, as words: two regions with equal words run one program.
+// Numbers the memories in the order of their use.
+std::vector<uint64_t> form_of(const std::vector<Call>& calls, std::deque<Memory>& memories) {
+  for (Memory& m : memories) m.number = kNoNumber;
+  uint32_t next = 0;
+  std::vector<uint64_t> form;
+  form.reserve(calls.size() * 24);
+  for (const Call& c : calls) {
+    form.push_back(reinterpret_cast<uint64_t>(c.callee));
+    form.push_back(static_cast<uint64_t>(c.kind) | static_cast<uint64_t>(c.compute) << 8 |
+                   uint64_t{c.in.size()} << 16 | uint64_t{c.out.size()} << 32);
+    uint64_t operands = 1;
+    for (int8_t at : c.operands) operands = operands << 8 | static_cast<uint8_t>(at);
+    form.push_back(operands);
+    for (const Tensor& t : c.in) add_operand(form, t, next);
+    for (const Tensor& t : c.out) add_operand(form, t, next);
+  }
+  uint64_t word = 0, bits = 0;
+  for (const Memory& m : memories) {
+    if (m.number == kNoNumber) continue;
+    word = word << 1 | (seen_outside(m) ? 1 : 0);
+    if (++bits % 64 == 0) form.push_back(word);
+  }
+  form.push_back(word);
+  return form;
+}
+
+uint64_t hash_of(const std::vector<uint64_t>& words) {
+  uint64_t h = 0x9e3779b97f4a7c15;
+  for (uint64_t w : words) {
+    h = (h ^ w) * 0xff51afd7ed558ccd;
+    h ^= h >> 32;
+  }
+  return h;
+}
+
+Operand operand_of(const Tensor& t) {
+  return {static_cast<const Memory*>(t.storage().pending)->number, t.dtype(), t.offset(), t.sizes(),
+          t.strides()};
+}
+
+Program program_of(const std::vector<Call>& calls, const std::deque<Memory>& memories) {
+  Program p;
+  for (const Memory& m : memories) {
+    if (m.number == kNoNumber) continue;
+    if (p.memories.size() <= m.number) p.memories.resize(m.number + 1);
+    // What was not new may be read by others and was written by others.
+    p.memories[m.number] = {m.storage->bytes(), m.storage->device(), !m.storage->is_deferred(),
+                            seen_outside(m)};
+  }
+  for (const Call& c : calls) {
+    Insn& i = p.insns.emplace_back();
+    i.kind = c.kind;
+    i.compute = c.compute;
+    i.callee = c.callee;
+    i.name = c.name();
+    i.operands = c.operands;
+    for (const Tensor& t : c.in) i.in.push_back(operand_of(t));
+    for (const Tensor& t : c.out) i.out.push_back(operand_of(t));
+  }
+  return p;
+}
+
+std::shared_ptr<Executable> build(const std::vector<Call>& calls, const std::deque<Memory>& memories,
+                                  std::vector<uint64_t> form, bool fuses) {
+  const auto begin = std::chrono::steady_clock::now();
+  auto e = std::make_shared<Executable>();
+  e->form = std::move(form);
+  e->program = program_of(calls, memories);
+  remove_dead(e->program);
+  if (fuses) fuse(e->program);
+  verify(e->program);
+  const auto readers = e->program.readers();
+  for (const Step& s : e->program.steps)
+    e->chains.push_back(s.insns.size() > 1 ? std::make_unique<Chain>(e->program, s, readers) : nullptr);
+  e->build_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return e;
+}
+
+}  // namespace
+
+void Executable::run(std::vector<Call>& calls) const {
+  std::vector<bool> used(calls.size(), false);
+  for (const Step& s : program.steps)
+    for (uint32_t i : s.insns) used[i] = true;
+  // What dead calls hold would keep memory alive.
+  for (size_t i = 0; i < calls.size(); ++i)
+    if (!used[i]) calls[i] = {};
+  for (size_t k = 0; k < program.steps.size(); ++k) {
+    const Step& s = program.steps[k];
+    if (chains[k])
+      chains[k]->run(calls);
+    else
+      graph::run(calls[s.insns[0]]);
+    for (uint32_t i : s.insns) calls[i] = {};
+  }
+}
+
+std::vector<std::shared_ptr<Executable>> Programs::all() const {
+  std::lock_guard lock(mutex_);
+  return all_;
+}
+
+std::shared_ptr<Executable> Programs::find(const std::vector<Call>& calls, std::deque<Memory>& memories) {
+  std::vector<uint64_t> form = form_of(calls, memories);
+  const uint64_t hash = hash_of(form);
+  std::lock_guard lock(mutex_);
+  const auto [begin, end] = by_hash_.equal_range(hash);
+  for (auto at = begin; at != end; ++at)
+    if (at->second->form == form) return at->second;
+  auto made = build(calls, memories, std::move(form), fuses);
+  by_hash_.emplace(hash, made);
+  all_.push_back(made);
+  return made;
+}
+
+void Programs::run(std::vector<Call>& calls, std::deque<Memory>& memories) {
+  const std::shared_ptr<Executable> e = find(calls, memories);
+  ++e->runs;
+  e->run(calls);
+}
+
+}  // namespace warptape::graph

@@ -1,0 +1,42 @@
+// What a region runs: the noted calls, by a program that is made once for all calls of the same form.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+
+#include "graph/chain.h"
+
+namespace warptape::graph {
+
+struct Memory;
+
+struct WT_API Executable {
+  std::vector<uint64_t> form;  // of the calls that it is for: see form_of()
+  Program program;
+  std::vector<std::unique_ptr<Chain>> chains;  // of each step; null where one instruction runs alone
+  int64_t runs = 0;
+  double build_seconds = 0;
+
+  void run(std::vector<Call>& calls) const;
+};
+
+// The programs of a compiled function, by the form of the calls.
+class WT_API Programs {
+ public:
+  // Runs the calls, and thus gives the memories their contents.
+  void run(std::vector<Call>& calls, std::deque<Memory>& memories);
+  // In the order in which they were made. The list grows while other threads call.
+  std::vector<std::shared_ptr<Executable>> all() const;
+  bool fuses = false;
+
+ private:
+  std::shared_ptr<Executable> find(const std::vector<Call>& calls, std::deque<Memory>& memories);
+
+  mutable std::mutex mutex_;
+  std::unordered_multimap<uint64_t, std::shared_ptr<Executable>> by_hash_;
+  std::vector<std::shared_ptr<Executable>> all_;
+};
+
+}  // namespace warptape::graph

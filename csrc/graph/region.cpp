@@ -1,0 +1,188 @@
+#include "graph/region.h"
+
+#include "graph/scope.h"
+
+namespace warptape::graph {
+
+Region& Region::of_thread() {
+  thread_local Region region;
+  return region;
+}
+
+void Region::enter(Compiled& compiled) {
+  if (depth_++) return;
+  compiled_ = &compiled;
+  thread_state.deferral = this;
+  thread_state.dispatch |= kCapture;
+}
+
+void Region::leave() {
+  if (--depth_) return;
+  thread_state.deferral = nullptr;
+  thread_state.dispatch &= ~kCapture;
+  ++compiled_->counts.calls;
+  std::lock_guard lock(mutex_);
+  if (!memories_.empty()) run_pending();
+}
+
+bool Region::set_capture(bool on) {
+  const bool was = thread_state.deferral != nullptr;
+  if (!entered()) return was;
+  thread_state.deferral = on ? this : nullptr;
+  thread_state.dispatch = on ? thread_state.dispatch | kCapture : thread_state.dispatch & ~kCapture;
+  return was;
+}
+
+Memory& Region::memory_of(Storage& s) {
+  if (s.pending) {
+    auto& m = *static_cast<Memory*>(s.pending);
+    // Another region's: what is pending there comes first.
+    if (m.region == this) return m;
+    force_storage(s);
+  }
+  Memory& m = memories_.emplace_back();
+  m.region = this;
+  m.storage = &s;
+  m.number = static_cast<uint32_t>(memories_.size() - 1);
+  m.depth = static_cast<uint32_t>(scopes_.size());
+  s.pending = &m;
+  return m;
+}
+
+void Region::made(Storage& s) {
+  std::lock_guard lock(mutex_);
+  memory_of(s).state = Memory::State::Unwritten;
+}
+
+void Region::storage_gone(Memory& m) { m.storage = nullptr; }
+
+size_t Region::held(const Storage& s) const {
+  return s.pending ? static_cast<const Memory*>(s.pending)->held : 0;
+}
+
+Tensor Region::hold(const Tensor& t) {
+  if (!t.defined()) return {};
+  ++memory_of(t.storage()).held;
+  return alias(t);
+}
+
+void Region::read(Call& call, const Tensor& t) {
+  Memory& m = memory_of(t.storage());
+  // What an op made and has not written, a kernel that was skipped was to write.
+  if (m.state == Memory::State::Unwritten && m.depth && m.depth <= scopes_.size())
+    scopes_[m.depth - 1]->poisoned = true;
+  call.in.push_back(hold(t));
+}
+
+void Region::write(Call& call, const Tensor& t) {
+  Memory& m = memory_of(t.storage());
+  if (m.state == Memory::State::Read) t.storage().put_aside();
+  m.state = Memory::State::Written;
+  call.out.push_back(hold(t));
+}
+
+void Region::elementwise(ElementwiseSlot& slot, DType compute, const Tensor& out,
+                         std::span<const ElementwiseInput> inputs) {
+  std::lock_guard lock(mutex_);
+  Call& call = calls_.emplace_back();
+  call.kind = CallKind::Elementwise;
+  call.callee = &slot;
+  call.compute = compute;
+  for (const ElementwiseInput& in : inputs) {
+    call.operands.push_back(in.tensor ? static_cast<int8_t>(call.in.size()) : kIsNumber);
+    if (in.tensor)
+      read(call, *in.tensor);
+    else
+      call.numbers.push_back(in.scalar);
+  }
+  write(call, out);
+}
+
+void Region::sum_to(const Tensor& out, const Tensor& t) {
+  std::lock_guard lock(mutex_);
+  Call& call = calls_.emplace_back();
+  call.kind = CallKind::SumTo;
+  read(call, t);
+  write(call, out);
+}
+
+// The calls from number `count` on were a try.
+void Region::truncate(size_t count) {
+  const uint32_t made = scopes_.empty() ? 0 : scopes_.back()->memories;
+  while (calls_.size() > count) {
+    for (const auto* list : {&calls_.back().in, &calls_.back().out})
+      for (const Tensor& t : *list) --static_cast<Memory*>(t.storage().pending)->held;
+    for (const Tensor& t : calls_.back().out) {
+      auto& m = *static_cast<Memory*>(t.storage().pending);
+      if (m.number >= made && !t.storage().data()) m.state = Memory::State::Unwritten;
+    }
+    calls_.pop_back();
+  }
+}
+
+void Region::force(Storage& s) {
+  std::lock_guard lock(mutex_);
+  if (!s.pending) return;  // another thread was faster
+  auto& m = *static_cast<Memory*>(s.pending);
+  if (!scopes_.empty()) {
+    // An op asks for data. Before it has done anything, what is pending runs and the op goes on; else it is
+    // run from its beginning without being noted.
+    const Scope& outermost = *scopes_.front();
+    if (m.state == Memory::State::Unwritten || calls_.size() > outermost.calls ||
+        memories_.size() > outermost.memories || thread_state.asked_meta)
+      throw NotDeferrable{};
+  }
+  flush();
+}
+
+void Region::flush() {
+  std::lock_guard lock(mutex_);
+  if (memories_.empty()) return;
+  if (depth_) {
+    ++compiled_->counts.reads;
+    if (!scopes_.empty()) ++compiled_->counts.read_by[scopes_.front()->name];
+    WT_CHECK(!compiled_->fullgraph || calls_.empty(), Error,
+             "compile: with fullgraph=True no value may be read before the end of the compiled function; "
+             "this line reads one (item(), print, bool(), numpy() and the like)");
+  }
+  run_pending();
+}
+
+// Ends what is known of the storages. Those that a failure left unwritten stay deferred, and raise when they
+// are read.
+void Region::release(std::deque<Memory>& memories, bool failed) {
+  static Memory lost;
+  for (Memory& m : memories) {
+    if (!m.storage) continue;
+    Storage& s = *m.storage;
+    s.pending = nullptr;
+    if (!s.is_deferred()) continue;
+    if (m.state == Memory::State::Written && failed)
+      s.pending = &lost;
+    else
+      s.materialize();
+  }
+}
+
+void Region::run_pending() {
+  std::vector<Call> calls = std::exchange(calls_, {});
+  std::deque<Memory> memories = std::exchange(memories_, {});
+  for (Scope* s : scopes_) s->calls = s->memories = 0;
+  Paused paused;
+  for (Memory& m : memories)
+    if (m.storage && m.storage->has_aside()) m.storage->give_back();
+  try {
+    if (!calls.empty()) {
+      ++compiled_->counts.runs;
+      compiled_->programs.run(calls, memories);
+    }
+  } catch (...) {
+    calls.clear();
+    release(memories, true);
+    throw;
+  }
+  calls.clear();
+  release(memories, false);
+}
+
+}  // namespace warptape::graph

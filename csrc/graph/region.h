@@ -1,0 +1,107 @@
+// A compiled region: the part of a program between the entry into a compiled function and its end, or until
+// somebody reads a value.
+//
+// Note [Regions]: inside of a region Python runs as ever, and so does every op's own code: it checks its
+// arguments, infers shapes, records its node on the tape. What it does not do is to run kernels: new tensors
+// have no memory yet (Note [Deferred memory]), so that ops skip their kernels as on the meta device, and the
+// call is noted. Where somebody asks for the data of a tensor, and at the region's end, what was noted runs:
+// as a program that is optimised once for all calls of the same form (program.h), so that there is nothing to
+// guard. Three ways to note a call, from fine to coarse:
+// - an elementwise launch or a sum to a shape, wherever it comes from;
+// - an op whose code did nothing but such launches and calls of other ops: these are noted, not the op;
+// - an op or a node's backward as a whole, where its code asked whether to skip a kernel (is_meta()). It is
+//   called once more when the region runs, and what it makes becomes the memory of what was promised.
+// Code that needs data in its middle is run as without a region (NotDeferrable), after what it reads.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <mutex>
+#include <unordered_map>
+
+#include "graph/call.h"
+#include "graph/program.h"
+
+namespace warptape::graph {
+
+// Thrown by data() inside of an op that is being noted.
+struct NotDeferrable {};
+
+class Region;
+
+// What the region knows of a storage.
+struct Memory {
+  enum class State : uint8_t { Read, Unwritten, Written };
+  Region* region = nullptr;  // null: of a region that failed before it wrote the storage
+  Storage* storage = nullptr;
+  State state = State::Read;
+  uint32_t depth = 0;   // of scopes, where it was made
+  uint32_t held = 0;    // tensors of noted calls on it
+  uint32_t number = 0;  // its place among the region's
+};
+
+struct Counts {
+  int64_t calls = 0, runs = 0, reads = 0, not_deferred = 0;
+  // By the name of the op or node whose code did it; reads by Python have no name.
+  std::map<std::string, int64_t> read_by, not_deferred_by;
+};
+
+// What the calls of one compiled function share.
+struct Compiled {
+  Programs programs;
+  Counts counts;
+  bool fullgraph = false;  // a read in the middle is an error
+};
+
+// One per thread; the other threads come to it for the contents of tensors alone.
+class WT_API Region final : public Deferral {
+ public:
+  static Region& of_thread();
+
+  // A compiled function that is called inside of another joins it.
+  void enter(Compiled& compiled);
+  void leave();  // runs what is pending
+  bool entered() const { return depth_ > 0; }
+  // Whether calls of this thread are noted, if it is in a region; returns what it was.
+  bool set_capture(bool on);
+  void elementwise(ElementwiseSlot& slot, DType compute, const Tensor& out,
+                   std::span<const ElementwiseInput> inputs) override;
+  void sum_to(const Tensor& out, const Tensor& t) override;
+  void backward(Node& node, Gradients& g, bool last) override;
+  void made(Storage& s) override;
+  void flush() override;
+  size_t held(const Storage& s) const override;
+
+  // Notes the call of an op, or runs it.
+  void call(const OpInfo& op, std::span<Value> args, Result& out);
+  // Somebody asks for the storage's data.
+  void force(Storage& s);
+  void storage_gone(Memory& m);
+
+ private:
+  friend class Scope;
+  friend class Paused;
+
+  Memory& memory_of(Storage& s);
+  void read(Call& call, const Tensor& t);
+  void write(Call& call, const Tensor& t);
+  Tensor hold(const Tensor& t);
+  void note_op(const OpInfo& op, std::span<const Value> args, Result& out, class Scope& scope);
+  void note_backward(Node& node, Gradients& g, bool last, class Scope& scope);
+  void run_now(const OpInfo& op, std::span<Value> args, Result& out, KeyTape& keys);
+  void truncate(size_t calls);
+  void release(std::deque<Memory>& memories, bool failed);
+  void run_pending();
+
+  std::recursive_mutex mutex_;
+  std::vector<Call> calls_;
+  std::deque<Memory> memories_;
+  std::vector<class Scope*> scopes_;
+  std::unordered_map<const void*, std::pair<uint32_t, uint32_t>> attempts_;  // of ops and nodes: all, failed
+  Compiled* compiled_ = nullptr;
+  int depth_ = 0;
+};
+
+WT_API void init();  // once: sets the interceptor and the hooks
+
+}  // namespace warptape::graph

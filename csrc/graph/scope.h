@@ -1,0 +1,65 @@
+// The time that an op or a node's backward is tried on deferred memory, in a region.
+#pragma once
+
+#include "graph/region.h"
+
+namespace warptape::graph {
+
+class Scope {
+ public:
+  Scope(Region& region, const char* name, KeyTape& keys)
+      : name(name),
+        calls(region.calls_.size()),
+        memories(region.memories_.size()),
+        region_(region),
+        lock_(region.mutex_),
+        defers_(thread_state.defers_memory, true),
+        asked_(thread_state.asked_meta, false),
+        keys_(thread_state.key_tape, &keys) {
+    region.scopes_.push_back(this);
+  }
+  ~Scope();
+  Scope(const Scope&) = delete;
+  Scope& operator=(const Scope&) = delete;
+
+  // The argument is written: its memory is put aside, so that nobody writes it before what is pending.
+  void written(const Tensor& t);
+  // Whether what was called is to be noted as a whole.
+  bool opaque() const;
+  // Takes back what was noted of it.
+  void undo() { region_.truncate(calls); }
+  // Whether something that it made is still to be written.
+  bool unfinished() const;
+  bool bumped() const;
+
+  const char* name;        // of the op or node
+  size_t calls, memories;  // of the region, at the beginning
+  bool poisoned = false;   // what was noted reads what a skipped kernel was to write
+
+ private:
+  struct Written {
+    Tensor tensor;
+    uint32_t version;
+  };
+  Region& region_;
+  std::lock_guard<std::recursive_mutex> lock_;
+  SmallVector<Written, 2> written_;
+  Restore<bool> defers_, asked_;
+  Restore<KeyTape*> keys_;
+};
+
+// While it lives, the thread records nothing.
+class Paused {
+ public:
+  Paused()
+      : deferral_(thread_state.deferral, nullptr),
+        dispatch_(thread_state.dispatch, thread_state.dispatch & ~kCapture),
+        defers_(thread_state.defers_memory, false) {}
+
+ private:
+  Restore<Deferral*> deferral_;
+  Restore<uint32_t> dispatch_;
+  Restore<bool> defers_;
+};
+
+}  // namespace warptape::graph

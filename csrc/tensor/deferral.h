@@ -1,0 +1,39 @@
+// Where raw computation asks whether it is to be noted instead of run: see Note [Deferred memory].
+#pragma once
+
+#include <span>
+
+#include "core/context.h"
+#include "tensor/plan.h"
+
+namespace warptape {
+
+class Gradients;
+class Node;
+
+// The region of a thread that records. Implemented by graph/.
+class WT_API Deferral {
+ public:
+  virtual ~Deferral();
+  // Notes an elementwise launch into `out`, which is new or is written over.
+  virtual void elementwise(ElementwiseSlot& slot, DType compute, const Tensor& out,
+                           std::span<const ElementwiseInput> inputs) = 0;
+  // Notes a sum over the dims that `out` has with size 1.
+  virtual void sum_to(const Tensor& out, const Tensor& t) = 0;
+  // Calls the node's backward, noted where it can be. `last`: what the node saved goes when it has run.
+  virtual void backward(Node& node, Gradients& g, bool last) = 0;
+  // A storage was made whose memory is deferred.
+  virtual void made(Storage& s) = 0;
+  // How many tensors of noted calls are on the storage.
+  virtual size_t held(const Storage& s) const = 0;
+  // Runs what is pending: who comes next reads or writes memory in a way of its own.
+  virtual void flush() = 0;
+};
+
+// New storages get no memory in this scope if the thread records a region.
+class DeferMemory : Restore<bool> {
+ public:
+  DeferMemory() : Restore(thread_state.defers_memory, thread_state.deferral != nullptr) {}
+};
+
+}  // namespace warptape
