@@ -33,6 +33,7 @@ class Gradients {
   bool wants(size_t i) const { return wanted_[i]; }
   // Whether what the node saved is freed after this.
   bool last() const { return last_; }
+  Gradients retained() const { return {outputs_, inputs_, wanted_, false}; }
   // May have a shape that broadcasts from the input's, or another dtype: the engine reduces and casts.
   void set(size_t i, Tensor gradient) { inputs_[i] = std::move(gradient); }
   const Tensor& result(size_t i) const { return inputs_[i]; }

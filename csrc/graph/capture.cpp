@@ -183,7 +183,8 @@ void Region::backward(Node& node, Gradients& g, bool last) {
   if (!packed && !thread_state.anomaly_mode && !tends_to_fail(attempts)) {
     Scope scope(*this, node.type->name, keys);
     try {
-      node.type->backward(node, g);
+      Gradients tried = g.retained();  // what is saved must be there for the call that counts
+      node.type->backward(node, tried);
       if (scope.opaque()) note_backward(node, g, last, scope);
       return;
     } catch (const NotDeferrable&) {

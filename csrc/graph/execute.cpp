@@ -75,13 +75,13 @@ const char* Call::name() const {
 
 namespace {
 
-// The promised tensor gets what was made: its memory, unless that belongs to an input.
-void deliver(const Call& call, const Tensor& promised, const Tensor& made) {
+// The promised tensor gets what was made: its memory, unless that belongs to somebody else.
+void deliver(std::span<Storage* const> inputs, const Tensor& promised, const Tensor& made) {
   Storage& s = promised.storage();
   if (!s.is_deferred()) return;  // came with another result
   bool fresh = made.strides() == promised.strides() && made.offset() == promised.offset() &&
                made.storage().bytes() == s.bytes() && !made.storage().exported();
-  for (const Tensor& t : call.in) fresh &= t->storage != made->storage;
+  fresh &= std::ranges::find(inputs, &made.storage()) == inputs.end() || made.storage().use_count() == 1;
   if (fresh) return s.materialize(made.storage());
   s.materialize();
   raw_copy(promised, made);
@@ -93,6 +93,12 @@ void each_result(Result& out, F&& f) {
   if (out.kind == Kind::Tensor || out.kind == Kind::TensorAndList) f(out.tensor);
   if (out.kind == Kind::Tuple || out.kind == Kind::List || out.kind == Kind::TensorAndList)
     for (Tensor& t : out.tensors) f(t);
+}
+
+std::vector<Storage*> storages_of(const Call& call) {
+  std::vector<Storage*> out;
+  for (const Tensor& t : call.in) out.push_back(&t.storage());
+  return out;
 }
 
 void run_op(Call& call) {
@@ -113,10 +119,11 @@ void run_op(Call& call) {
     results.push_back(t);
     if (t.defined() && !node) node = grad_fn(t);
   });
+  const std::vector<Storage*> inputs = storages_of(call);
   for (size_t i = 0; i < call.out.size(); ++i) {
     const int16_t what = call.results[i];
     if (what == kInPlace) continue;
-    deliver(call, call.out[i],
+    deliver(inputs, call.out[i],
             what < kSavedBase ? results[static_cast<size_t>(what)]
                               : node->saved_raw(static_cast<size_t>(what - kSavedBase)).raw());
   }
@@ -126,20 +133,29 @@ void run_backward(Call& call) {
   NodeCall& b = *call.backward;
   Node& node = *b.node;
   GradMode grad_mode(false);
+  // The node alone holds what it saved, so that backward may compute in its memory where nobody else needs
+  // it.
+  const std::vector<Storage*> inputs = storages_of(call);
+  call.in = {};
   SmallVector<SavedTensor, 2> saved;
-  for (Tensor& t : b.saved) saved.emplace_back(t.defined() ? SavedTensor(t, false, 0) : SavedTensor());
-  saved = node.exchange_saved(std::move(saved));
+  for (Tensor& t : b.saved)
+    saved.emplace_back(t.defined() ? SavedTensor(std::exchange(t, {}), false, 0) : SavedTensor());
   struct PutBack {
     Node& node;
-    SmallVector<SavedTensor, 2>& saved;
-    ~PutBack() { node.exchange_saved(std::move(saved)); }
-  } put_back{node, saved};
+    SmallVector<SavedTensor, 2> saved;
+    bool released;
+    ~PutBack() {
+      node.exchange_saved(std::move(saved));
+      node.released = released;
+    }
+  } put_back{node, node.exchange_saved(std::move(saved)), std::exchange(node.released, false)};
   SmallVector<Tensor, 4> results(b.wanted.size());
   Gradients g({b.gradients.data(), b.gradients.size()}, {results.data(), results.size()}, b.wanted.data(),
-              false);
+              b.last);
   node.type->backward(node, g);
+  node.exchange_saved({});
   for (size_t i = 0; i < call.out.size(); ++i)
-    deliver(call, call.out[i], results[static_cast<size_t>(call.results[i])]);
+    deliver(inputs, call.out[i], results[static_cast<size_t>(call.results[i])]);
 }
 
 void run_elementwise(Call& call) {

@@ -178,7 +178,9 @@ struct Planned {
                   Shape{m.strides()[0], 0, m.strides()[1], m.strides()[2]}, m.offset());
       mask = expand_view(m, Shape{q.sizes()[0], q.sizes()[1], q.sizes()[2], k.sizes()[2]});
     }
-    plan = {q.view(), k.view(), v.view(), view_of(mask), d.scale, d.causal, d.dropout_p, d.key, d.heads};
+    plan = {q.planned_view(), k.planned_view(), v.planned_view(), planned_view_of(mask),
+            d.scale,          d.causal,         d.dropout_p,      d.key,
+            d.heads};
   }
 };
 
@@ -202,7 +204,7 @@ void attention_backward(Node& n, Gradients& g) {
     return heads_inside(t.sizes()[0], t.sizes()[1], t.sizes()[2], t.sizes()[3], options_of(t));
   };
   Tensor dq = like(p.q), dk = like(p.k), dv = like(p.v);
-  if (!query.is_meta())
+  if (!dq.is_meta())
     attention_backward_slot(Launch(query.device()), dq.view(), dk.view(), dv.view(), up.view(), out.view(),
                             lse.view(), p.plan);
   g.set(0, with_dims_of(dq, query.ndim()));
@@ -217,7 +219,7 @@ Tensor fused(const Tensor& query, const Tensor& key, const Tensor& value, const 
   const Shape& s = p.q.sizes();
   Tensor out = heads_inside(s[0], s[1], s[2], p.v.sizes()[3], options_of(query));
   Tensor lse = empty(Shape{s[0], s[1], s[2]}, {stats_dtype(query.dtype()), query.device()});
-  if (!query.is_meta()) attention_slot(Launch(query.device()), out.view(), lse.view(), p.plan);
+  if (!out.is_meta()) attention_slot(Launch(query.device()), out.view(), lse.view(), p.plan);
   Tensor result = with_dims_of(out, query.ndim());
   if (needs_grad(query, key, value)) {
     Ref<Node> n = record(kAttention, query, key, value);

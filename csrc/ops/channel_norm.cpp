@@ -184,7 +184,7 @@ std::pair<Tensor, Tensor> batch_statistics(const ChannelData& d, const Tensor& x
     return {raw_contiguous(raw_cast(running_mean, stats.dtype)), rsqrt(variance + Scalar(d.eps))};
   }
   Tensor mean = empty(Shape{d.channels}, stats), rstd = empty(Shape{d.channels}, stats);
-  if (!x.is_meta()) {
+  if (!mean.is_meta()) {
     const Extent e(d);
     batch_norm_stats_slot(Launch(x.device()), mean.view(), rstd.view(), view_of(running_mean),
                           view_of(running_var), x.view(), e.batch, d.channels, e.inner, momentum, d.eps);

@@ -11,6 +11,9 @@ inline Tensor sum_to(const Tensor& x, const Shape& kept) { return tape_reduce_to
 
 // An absent tensor is a View without data.
 inline kernels::View view_of(const Tensor& t) { return t.defined() ? t.view() : kernels::View{}; }
+inline kernels::View planned_view_of(const Tensor& t) {
+  return t.defined() ? t.planned_view() : kernels::View{};
+}
 inline Tensor or_undefined(const OptTensor& t) { return t ? *t : Tensor(); }
 inline DType stats_dtype(DType t) { return t == DType::Float64 ? DType::Float64 : DType::Float32; }
 

@@ -76,8 +76,14 @@ struct Planned {
         target(raw_contiguous(raw_cast(t, DType::Int64))),
         weight(w.defined() ? raw_contiguous(raw_cast(w, input.dtype())) : w) {
     const int64_t classes = input.sizes()[class_dim(input)];
-    plan = {logits.view(), target.view(),  view_of(weight),   target.numel(),
-            classes,       d.ignore_index, d.label_smoothing, d.reduction};
+    plan = {logits.planned_view(),
+            target.planned_view(),
+            planned_view_of(weight),
+            target.numel(),
+            classes,
+            d.ignore_index,
+            d.label_smoothing,
+            d.reduction};
   }
 };
 
@@ -168,7 +174,7 @@ Tensor cross_entropy_of_indices(const Tensor& input, const Tensor& target, const
   const TensorOptions stats{stats_dtype(input.dtype()), input.device()};
   Tensor lse = empty(Shape{p.plan.rows}, stats), total = empty(Shape{}, stats);
   Tensor loss = empty(d.reduction == Reduction::None ? target.sizes() : Shape{}, options_of(input));
-  if (!input.is_meta()) {
+  if (!loss.is_meta()) {
     Launch launch(input.device());
     cross_entropy_slot(launch, loss.view(), lse.view(), total.view(), p.plan);
     launch.check_index("cross_entropy", class_dim(input));

@@ -14,8 +14,8 @@ inline kernels::MatmulPlan plan_of(const Tensor& a, const Tensor& b) {
   p.dtype = a.dtype();
   p.m = a.sizes()[da - 2], p.n = b.sizes()[db - 1], p.k = a.sizes()[da - 1];
   p.batch[0] = p.batch[1] = 1;
-  p.a = {a.data(), a.strides()[da - 2], a.strides()[da - 1], {0, 0}};
-  p.b = {b.data(), b.strides()[db - 2], b.strides()[db - 1], {0, 0}};
+  p.a = {a.planned_data(), a.strides()[da - 2], a.strides()[da - 1], {0, 0}};
+  p.b = {b.planned_data(), b.strides()[db - 2], b.strides()[db - 1], {0, 0}};
   if (p.k == 1) p.a.col_stride = p.b.row_stride = 1;
   return p;
 }
@@ -23,7 +23,7 @@ inline kernels::MatmulPlan plan_of(const Tensor& a, const Tensor& b) {
 // `out` is contiguous, [.., m, n]; `bias` [n], contiguous, or undefined.
 inline void set_result(kernels::MatmulPlan& p, const Tensor& out, const Tensor& bias) {
   p.c.data = out.data(), p.c.row_stride = p.n, p.c.col_stride = 1;
-  p.bias = bias.defined() ? bias.data() : nullptr;
+  p.bias = bias.defined() ? bias.planned_data() : nullptr;
 }
 
 }  // namespace warptape::ops

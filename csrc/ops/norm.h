@@ -10,9 +10,10 @@ namespace warptape::ops {
 template <class F>
 void set_gradients(Gradients& g, const Tensor& x, const Tensor& dx, const Tensor& dw, const Tensor& db,
                    F&& fill) {
-  if (!x.is_meta() && x.numel()) {
+  const Tensor& made = dx.defined() ? dx : dw.defined() ? dw : db;
+  if (made.defined() && !made.is_meta() && x.numel()) {
     fill();
-  } else if (!x.is_meta()) {
+  } else if (made.defined() && !made.is_meta()) {
     if (dw.defined()) raw_fill(dw, 0);
     if (db.defined()) raw_fill(db, 0);
   }

@@ -213,9 +213,7 @@ std::vector<Tensor> foreach_norm(TensorList list, double order) {
 }
 
 // Items over the memory of `list`; tensors that are not dense go through copies.
-std::vector<kernels::ListItem> items_of(const char* op, TensorList list, Aligned& aligned,
-                                        TensorList others = {}) {
-  check_writable(op, list);
+std::vector<kernels::ListItem> items_of(TensorList list, Aligned& aligned, TensorList others = {}) {
   std::vector<kernels::ListItem> items;
   items.reserve(list.size());
   for (size_t i = 0; i < list.size(); ++i)
@@ -227,9 +225,10 @@ std::vector<kernels::ListItem> items_of(const char* op, TensorList list, Aligned
 
 void scale_list(TensorList list, double factor, const Tensor& factor_tensor) {
   if (list.empty()) return;
-  Aligned aligned;
-  auto items = items_of("_foreach_mul_", list, aligned);
+  check_writable("_foreach_mul_", list);
   if (list[0].is_meta()) return;
+  Aligned aligned;
+  auto items = items_of(list, aligned);
   list_scale_slot(Launch(list[0].device()), items.data(), static_cast<int64_t>(items.size()), factor,
                   view_of(factor_tensor));
   aligned.write_back();
@@ -247,9 +246,10 @@ void foreach_mul_tensor(TensorList list, const Tensor& factor) {
 
 void add_to_list(TensorList list, TensorList others, double alpha) {
   if (list.empty()) return;
-  Aligned aligned;
-  auto items = items_of("_foreach_add_", list, aligned, others);
+  check_writable("_foreach_add_", list);
   if (list[0].is_meta()) return;
+  Aligned aligned;
+  auto items = items_of(list, aligned, others);
   list_add_slot(Launch(list[0].device()), items.data(), static_cast<int64_t>(items.size()), alpha);
   aligned.write_back();
   bump(list);

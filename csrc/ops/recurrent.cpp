@@ -132,7 +132,7 @@ Tensor copy_in_compute(const Layer& l, const Tensor& x, const Tensor& like) {
   x.defined() ? raw_copy(out, x) : raw_fill(out, 0);
   return out;
 }
-void* data_of(const Tensor& t) { return t.defined() ? t.data() : nullptr; }
+void* data_of(const Tensor& t) { return t.defined() ? t.planned_data() : nullptr; }
 
 // The tensors a plan points to.
 struct Planned {
@@ -144,7 +144,7 @@ struct Planned {
     first.push_back(0);
     for (int64_t b : l.batch_sizes) first.push_back(first.back() + b);
     plan = {weight.dtype(),   l.mode,     l.reverse,    static_cast<int64_t>(l.batch_sizes.size()),
-            l.batch_sizes[0], l.hidden(), first.data(), weight.data(),
+            l.batch_sizes[0], l.hidden(), first.data(), weight.planned_data(),
             data_of(bias)};
   }
 };

@@ -44,6 +44,8 @@ void TensorImpl::set_geometry(Shape new_sizes, Shape new_strides, int64_t new_of
   contiguous = is_contiguous(sizes, strides);
 }
 
+bool Tensor::is_noted() { return thread_state.defers_memory && skips_kernel(); }
+
 bool Tensor::skips_kernel() { return thread_state.asked_meta = true; }
 
 char* Tensor::missing_data() const {

@@ -88,6 +88,10 @@ class Tensor {
     if (!base) base = missing_data();
     return base ? base + impl_->offset * static_cast<int64_t>(itemsize()) : nullptr;
   }
+  // For the plan of a kernel that is_meta() of its result guards: as data(), but null where the kernel will
+  // be skipped because memory is deferred.
+  void* planned_data() const { return impl_->storage->is_deferred() && is_noted() ? nullptr : data(); }
+  kernels::View planned_view() const { return view_at(planned_data()); }
   template <class T>
   T* data_as() const {
     return static_cast<T*>(data());
@@ -97,17 +101,16 @@ class Tensor {
     if (!impl_->unversioned) impl_->storage->bump_version();
   }
   // What a kernel sees; valid as long as this tensor.
-  kernels::View view() const {
-    return {data(),
-            impl_->sizes.data(),
-            impl_->strides.data(),
-            static_cast<int>(impl_->sizes.size()),
-            impl_->dtype,
-            false};
-  }
+  kernels::View view() const { return view_at(data()); }
 
  private:
+  kernels::View view_at(void* data) const {
+    return {
+        data, impl_->sizes.data(), impl_->strides.data(), static_cast<int>(impl_->sizes.size()), impl_->dtype,
+        false};
+  }
   WT_API char* missing_data() const;
+  WT_API static bool is_noted();      // whether an op of this thread is being noted
   WT_API static bool skips_kernel();  // true, and the thread takes note of it
   Ref<TensorImpl> impl_;
 };
