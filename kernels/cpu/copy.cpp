@@ -13,7 +13,7 @@ constexpr int64_t kGrain = 65536;  // elements a worker takes at once
 constexpr int64_t kTile = 64;      // edge of the tiles that a transpose walks through
 
 template <class T>
-void copy_loop(int64_t n, void* out, const void* const* in, unsigned scalar_mask) {
+void move_or_fill(int64_t n, void* out, const void* const* in, unsigned scalar_mask) {
   if (!scalar_mask) {
     std::memcpy(out, in[0], size_t(n) * sizeof(T));
     return;
@@ -147,10 +147,17 @@ void copy(const LaunchContext& ctx, const ElementwisePlan& given) {
   plan.compute = given.operands[0].dtype;  // the loop only moves; conversion is the driver's
   dispatch_size(MoveTypes{}, itemsize(plan.compute), [&](auto tag) {
     using T = typename decltype(tag)::type;
-    run_with_loop(ctx, plan, kLoops, copy_loop<T>);
+    run_with_loop(ctx, plan, kLoops, move_or_fill<T>);
   });
 }
 WT_KERNEL(copy, copy);
 
 }  // namespace
+
+LoopFn* copy_loop(size_t itemsize) {
+  LoopFn* loop = nullptr;
+  dispatch_size(MoveTypes{}, itemsize, [&](auto tag) { loop = &move_or_fill<typename decltype(tag)::type>; });
+  return loop;
+}
+
 }  // namespace warptape::kernels::WARPTAPE_ISA

@@ -4,8 +4,8 @@
 
 #include "kernels/cpu/elementwise.h"
 
-#include "kernels/cpu/convert.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/stretch.h"
 
 namespace warptape::kernels::WARPTAPE_ISA {
 namespace {
@@ -16,30 +16,11 @@ constexpr int64_t kGrain = 32768;  // elements a worker takes at once
 constexpr int64_t kLongRow =
     256;  // bytes; from here on rows are taken one at a time, below it blocks span rows
 
-enum class Access : uint8_t {
-  kDirect,   // the loop reads or writes the operand in place
-  kScalar,   // one value for the whole stretch
-  kConvert,  // contiguous, of another dtype
-  kGather,   // strided
-};
-
-struct OperandPlan {
-  Access access;
-  DType wanted;  // what the loop reads or writes
-  uint8_t item;  // bytes of the operand's dtype
-  uint8_t wanted_item;
-  ConvertFn* convert;  // to the wanted type, for the output from it
-};
-
 struct Job {
   const LaunchContext* ctx;
-  const ElementwisePlan* plan;
   LoopFn* loop;
   bool check_divisor;
-  bool rows;      // stretches end with the innermost row
-  bool blocks;    // some operand passes through a buffer
-  int64_t block;  // elements at once, then
-  OperandPlan operands[kMaxOperands];
+  Stretches<ElementwisePlan> stretches;
 };
 
 union alignas(16) ScalarSlot {
@@ -68,16 +49,6 @@ WT_FN LoopFn* loop_for(const Loops& loops, DType compute) {
   LoopFn* loop = loop_or_null(loops, compute);
   if (__builtin_expect(!loop, 0)) refuse_compute_dtype(compute);
   return loop;
-}
-
-void report_zero_divisor(const LaunchContext& ctx) {
-  if (ctx.fault) __atomic_store_n(&ctx.fault->set, true, __ATOMIC_RELAXED);
-}
-
-void check_divisor(const LaunchContext& ctx, const int64_t* divisor, int64_t n, bool scalar) {
-  bool zero = false;
-  for (int64_t i = 0; i < (scalar ? 1 : n); ++i) zero |= divisor[i] == 0;
-  if (zero) report_zero_divisor(ctx);
 }
 
 // ---- one dimension, everything direct or scalar: nearly every call ----
@@ -141,215 +112,42 @@ bool try_flat(const LaunchContext& ctx, const ElementwisePlan& plan, const Loops
 }
 
 // ---- any layout ----
-WT_FN bool all_zero(const int64_t* strides, int ndim) {
-  int64_t any = 0;
-  for (int d = 0; d < ndim; ++d) any |= strides[d];
-  return any == 0;
-}
-
-WT_FN bool is_packed(const ElementwisePlan& plan, const Operand& op) {
-  int64_t expect = int64_t(itemsize(op.dtype));
-  for (int d = plan.ndim - 1; d >= 0; --d) {
-    if (plan.sizes[d] != 1 && op.strides[d] != expect) return false;
-    expect *= plan.sizes[d];
-  }
-  return true;
-}
-
-OperandPlan plan_operand(const ElementwisePlan& plan, const Loops& loops, int k, bool rows) {
-  const Operand& op = plan.operands[k];
-  const int last = plan.ndim - 1;
-  OperandPlan r;
-  r.wanted = wanted_type(plan, loops, k);
-  r.item = uint8_t(itemsize(op.dtype));
-  r.wanted_item = uint8_t(itemsize(r.wanted));
-  r.convert = k == 0 ? converter(r.wanted, op.dtype) : converter(op.dtype, r.wanted);
-  const bool packed = rows ? op.strides[last] == r.item : is_packed(plan, op);
-  const bool scalar =
-      k > 0 && (op.host_scalar || (rows ? op.strides[last] == 0 : all_zero(op.strides, plan.ndim)));
-  if (scalar)
-    r.access = Access::kScalar;
-  else if (!packed)
-    r.access = Access::kGather;
-  else
-    r.access = op.dtype == r.wanted ? Access::kDirect : Access::kConvert;
-  return r;
-}
-
-// A place in the iteration space.
-struct Position {
-  int64_t coords[kMaxDims];
-
-  WT_FN void set(const ElementwisePlan& plan, int64_t linear) {
-    for (int d = plan.ndim - 1; d >= 0; --d) {
-      coords[d] = linear % plan.sizes[d];
-      linear /= plan.sizes[d];
-    }
-  }
-  // n must not reach beyond the end of the innermost row.
-  WT_FN void advance_in_row(const ElementwisePlan& plan, int64_t n) {
-    int d = plan.ndim - 1;
-    coords[d] += n;
-    for (; d > 0 && coords[d] == plan.sizes[d]; --d) {
-      coords[d] = 0;
-      ++coords[d - 1];
-    }
-  }
-  WT_FN int64_t offset(const ElementwisePlan& plan, const Operand& op) const {
-    int64_t r = 0;
-    for (int d = 0; d < plan.ndim; ++d) r += coords[d] * op.strides[d];
-    return r;
-  }
-};
-
-// Moves n elements from `at` on between a strided operand and a packed buffer, row after row.
-void move_strided(const ElementwisePlan& plan, const Operand& op, Position at, int64_t n, char* buffer,
-                  size_t item, bool to_buffer) {
-  const int last = plan.ndim - 1;
-  while (n > 0) {
-    const int64_t rest = plan.sizes[last] - at.coords[last];
-    const int64_t len = n < rest ? n : rest;
-    char* p = op.data + at.offset(plan, op);
-    if (to_buffer)
-      gather(len, buffer, p, op.strides[last], item);
-    else
-      scatter(len, p, op.strides[last], buffer, item);
-    buffer += len * int64_t(item);
-    n -= len;
-    at.advance_in_row(plan, len);
-  }
-}
-
 struct Buffers {
   alignas(64) char values[kMaxOperands][kBlockBytes];  // of the wanted type
   alignas(64) char raw[kBlockBytes];                   // gathered, before conversion
 };
 
-// Where each operand has the element at a position: from row to row these are sums.
-struct Places {
-  char* of[kMaxOperands];
-
-  WT_FN void set(const ElementwisePlan& plan, const Position& at) {
-    for (int k = 0; k < plan.count; ++k) of[k] = plan.operands[k].data + at.offset(plan, plan.operands[k]);
-  }
-  // The position has moved by a whole row.
-  WT_FN void next_row(const ElementwisePlan& plan, const Position& at) {
-    const int outer = plan.ndim - 2;
-    if (outer < 0 || at.coords[outer] == 0) return set(plan, at);
-    for (int k = 0; k < plan.count; ++k) of[k] += plan.operands[k].strides[outer];
-  }
-};
-
-// Where the loop finds n elements of input k, which start at `at`, and there at p.
-const void* prepare_input(const Job& job, int k, const Position& at, const char* p, int64_t n,
-                          Buffers& buffers) {
-  const ElementwisePlan& plan = *job.plan;
-  const Operand& op = plan.operands[k];
-  const OperandPlan& how = job.operands[k];
-  if (op.host_scalar) {
-    how.convert(1, buffers.values[k], op.data);
-    return buffers.values[k];
-  }
-  switch (how.access) {
-    case Access::kDirect:
-      return p;
-    case Access::kScalar:
-      if (op.dtype == how.wanted) return p;
-      how.convert(1, buffers.values[k], p);
-      return buffers.values[k];
-    case Access::kConvert:
-      how.convert(n, buffers.values[k], p);
-      return buffers.values[k];
-    case Access::kGather:
-      break;
-  }
-  const bool same = op.dtype == how.wanted;
-  char* packed = same ? buffers.values[k] : buffers.raw;
-  move_strided(plan, op, at, n, packed, how.item, true);
-  if (!same) how.convert(n, buffers.values[k], packed);
-  return buffers.values[k];
-}
-
-void finish_output(const Job& job, const Position& at, int64_t n, Buffers& buffers) {
-  const ElementwisePlan& plan = *job.plan;
-  const Operand& op = plan.operands[0];
-  const OperandPlan& how = job.operands[0];
-  if (how.access == Access::kConvert) {
-    how.convert(n, op.data + at.offset(plan, op), buffers.values[0]);
-    return;
-  }
-  char* packed = buffers.values[0];
-  if (op.dtype != how.wanted) {
-    how.convert(n, buffers.raw, packed);
-    packed = buffers.raw;
-  }
-  move_strided(plan, op, at, n, packed, how.item, false);
-}
-
-// Calls run(at, place of the output, n, inputs, scalar_mask, buffers) for stretches of at most `most`
-// elements, in order.
-template <class F>
-WT_FN void walk(const Job& job, int64_t begin, int64_t end, int64_t most, F&& run) {
-  const ElementwisePlan& plan = *job.plan;
-  const int last = plan.ndim - 1;
-  Buffers buffers;
-  Position at;
-  at.set(plan, begin);
-  Places places;
-  places.set(plan, at);
-  unsigned scalar_mask = 0;
-  for (int k = 1; k < plan.count; ++k)
-    scalar_mask |= unsigned(job.operands[k].access == Access::kScalar) << (k - 1);
-  while (begin < end) {
-    int64_t n = end - begin < most ? end - begin : most;
-    if (job.rows && n > plan.sizes[last] - at.coords[last]) n = plan.sizes[last] - at.coords[last];
-    if (job.blocks && n > job.block) n = job.block;
-    const void* in[kMaxOperands - 1] = {};
-    for (int k = 1; k < plan.count; ++k)
-      in[k - 1] = job.operands[k].access == Access::kDirect
-                      ? places.of[k]
-                      : prepare_input(job, k, at, places.of[k], n, buffers);
-    run(at, places.of[0], n, in, scalar_mask, buffers);
-    begin += n;
-    if (job.rows && n == plan.sizes[last]) {
-      at.advance_in_row(plan, n);
-      places.next_row(plan, at);
-      continue;
-    }
-    if (job.rows)
-      at.advance_in_row(plan, n);
-    else
-      at.set(plan, begin);
-    places.set(plan, at);
-  }
-}
-
 void run_range(const Job& job, int64_t begin, int64_t end) {
-  const bool direct_out = job.operands[0].access == Access::kDirect;
-  walk(job, begin, end, end - begin,
-       [&](const Position& at, char* place, int64_t n, const void* const* in, unsigned scalar_mask,
-           Buffers& buffers) {
+  const auto& stretches = job.stretches;
+  const bool direct_out = stretches.operands[0].access == Access::kDirect;
+  Buffers buffers;
+  walk(stretches, begin, end, end - begin, buffers.values[0],
+       [&](const auto& at, char* const* places, int64_t n, const void* const* in, unsigned scalar_mask) {
          if (job.check_divisor)
            check_divisor(*job.ctx, static_cast<const int64_t*>(in[1]), n, scalar_mask & 2);
-         void* out = direct_out ? place : buffers.values[0];
-         job.loop(n, out, in, scalar_mask);
-         if (!direct_out) finish_output(job, at, n, buffers);
+         job.loop(n, direct_out ? places[0] : buffers.values[0], in, scalar_mask);
+         if (!direct_out) finish_output(stretches, 0, at, n, buffers.values[0]);
        });
 }
 
 Job job_of(const LaunchContext& ctx, const ElementwisePlan& plan, const Loops& loops, LoopFn* loop) {
   Job job;
   job.ctx = &ctx;
-  job.plan = &plan;
   job.loop = loop;
   job.check_divisor = loops.divides_integers && plan.compute == DType::Int64;
-  job.rows = plan.ndim == 1 || plan.sizes[plan.ndim - 1] * int64_t(itemsize(plan.compute)) >= kLongRow;
-  job.blocks = false;
-  job.block = kBlock;
+  auto& stretches = job.stretches;
+  stretches.plan = &plan;
+  stretches.outputs = 1;
+  stretches.rows = plan.ndim == 1 || plan.sizes[plan.ndim - 1] * int64_t(itemsize(plan.compute)) >= kLongRow;
+  stretches.blocks = false;
+  stretches.block = kBlock;
+  stretches.raw = offsetof(Buffers, raw);
   for (int k = 0; k < plan.count; ++k) {
-    job.operands[k] = plan_operand(plan, loops, k, job.rows);
-    if (itemsize(plan.operands[k].dtype) > 8 || job.operands[k].wanted_item > 8) job.block = kBlock / 2;
-    job.blocks |= job.operands[k].access == Access::kConvert || job.operands[k].access == Access::kGather;
+    OperandPlan& how = stretches.operands[k];
+    how = plan_operand(plan, plan.operands[k], wanted_type(plan, loops, k), k == 0, stretches.rows);
+    how.buffer = uint32_t(k * kBlockBytes);
+    if (itemsize(plan.operands[k].dtype) > 8 || how.wanted_item > 8) stretches.block = kBlock / 2;
+    stretches.blocks |= how.access == Access::kConvert || how.access == Access::kGather;
   }
   return job;
 }
@@ -370,6 +168,12 @@ ElementwisePlan as_row(const ElementwisePlan& plan) {
 
 }  // namespace
 
+void check_divisor(const LaunchContext& ctx, const int64_t* divisor, int64_t n, bool scalar) {
+  bool zero = false;
+  for (int64_t i = 0; i < (scalar ? 1 : n); ++i) zero |= divisor[i] == 0;
+  if (zero && ctx.fault) __atomic_store_n(&ctx.fault->set, true, __ATOMIC_RELAXED);
+}
+
 void run_with_loop(const LaunchContext& ctx, const ElementwisePlan& plan, const Loops& loops, LoopFn* loop) {
   if (plan.numel == 0 || try_flat(ctx, plan, loops, loop)) return;
   if (plan.ndim > 0) return run_general(ctx, plan, loops, loop);
@@ -387,8 +191,9 @@ double sum_elementwise(const LaunchContext& ctx, const ElementwisePlan& given, c
   // Short stretches, so that little is added up before it reaches a double.
   auto sum_range = [&](int64_t begin, int64_t end) {
     double sum = 0;
-    walk(job, begin, end, 2 * kBlock,
-         [&](const Position&, char*, int64_t n, const void* const* in, unsigned scalar_mask, Buffers&) {
+    Buffers buffers;
+    walk(job.stretches, begin, end, 2 * kBlock, buffers.values[0],
+         [&](const auto&, char* const*, int64_t n, const void* const* in, unsigned scalar_mask) {
            job.loop(n, &sum, in, scalar_mask);
          });
     return sum;

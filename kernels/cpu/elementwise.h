@@ -32,8 +32,14 @@ struct Loops {
 
 void run_elementwise(const LaunchContext& ctx, const ElementwisePlan& plan, const Loops& loops);
 
+// Moves elements of that size, or fills with a scalar.
+LoopFn* copy_loop(size_t itemsize);
+
 // The same with one given loop, whose type plan.compute may then be any dtype.
 void run_with_loop(const LaunchContext& ctx, const ElementwisePlan& plan, const Loops& loops, LoopFn* loop);
+
+// Reports an integer division by zero where one of the n divisors, or the only one, is 0.
+void check_divisor(const LaunchContext& ctx, const int64_t* divisor, int64_t n, bool scalar);
 
 // A loop here adds the sum of its n results, which are computed in the plan's type, to the double at `out`.
 // Returns the sum over the whole plan, whose operand 0 gives the geometry and is not touched: the same for
@@ -196,10 +202,11 @@ constexpr Loops loops_of() {
   return l;
 }
 
+template <class Op> inline constexpr Loops kLoopsOf = loops_of<Op>();
+
 template <class Op>
 void run_op(const LaunchContext& ctx, const ElementwisePlan& plan) {
-  static constexpr Loops kLoops = loops_of<Op>();
-  run_elementwise(ctx, plan, kLoops);
+  run_elementwise(ctx, plan, kLoopsOf<Op>);
 }
 
 }  // namespace warptape::kernels::WARPTAPE_ISA

@@ -1,6 +1,6 @@
 // Activation functions and their fused gradients.
 
-#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/chain.h"
 
 namespace warptape::kernels::WARPTAPE_ISA {
 namespace {
@@ -8,4 +8,10 @@ namespace {
 WT_ACTIVATION_OPS(WT_ELEMENTWISE)
 
 }  // namespace
+
+const StepFormulas* find_activation(const char* slot) {
+  WT_ACTIVATION_OPS(WT_IF_SLOT)
+  return nullptr;
+}
+
 }  // namespace warptape::kernels::WARPTAPE_ISA

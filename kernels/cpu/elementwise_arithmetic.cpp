@@ -1,6 +1,6 @@
 // Arithmetic, comparison, selection, bits and rounding.
 
-#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/chain.h"
 
 namespace warptape::kernels::WARPTAPE_ISA {
 namespace {
@@ -8,4 +8,10 @@ namespace {
 WT_ARITHMETIC_OPS(WT_ELEMENTWISE)
 
 }  // namespace
+
+const StepFormulas* find_arithmetic(const char* slot) {
+  WT_ARITHMETIC_OPS(WT_IF_SLOT)
+  return nullptr;
+}
+
 }  // namespace warptape::kernels::WARPTAPE_ISA

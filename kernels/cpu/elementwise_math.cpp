@@ -1,6 +1,6 @@
 // Transcendental functions.
 
-#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/chain.h"
 
 namespace warptape::kernels::WARPTAPE_ISA {
 namespace {
@@ -46,13 +46,19 @@ void pow_loop(int64_t n, void* out, const void* const* in, unsigned scalar_mask)
   Loop<Pow, T>::run(n, out, in, scalar_mask);
 }
 
-void pow_op(const LaunchContext& ctx, const ElementwisePlan& plan) {
-  static constexpr Loops kLoops{
-      &pow_loop<float>,          &pow_loop<double>,         &Loop<Pow, int64_t>::run, 2, false, false, false,
-      &pow_loop<Complex<float>>, &pow_loop<Complex<double>>};
-  run_elementwise(ctx, plan, kLoops);
-}
+constexpr Loops kPowLoops{
+    &pow_loop<float>,          &pow_loop<double>,         &Loop<Pow, int64_t>::run, 2, false, false, false,
+    &pow_loop<Complex<float>>, &pow_loop<Complex<double>>};
+constexpr StepFormulas kPowFormulas = step_formulas(kPowLoops, nullptr);
+
+void pow_op(const LaunchContext& ctx, const ElementwisePlan& plan) { run_elementwise(ctx, plan, kPowLoops); }
 WT_KERNEL(pow, pow_op);
 
 }  // namespace
+
+const StepFormulas* find_math(const char* slot) {
+  WT_MATH_OPS(WT_IF_SLOT)
+  return std::strcmp(slot, "pow") ? nullptr : &kPowFormulas;
+}
+
 }  // namespace warptape::kernels::WARPTAPE_ISA

@@ -2,7 +2,7 @@
 // and in double beyond it.
 #include "kernels/regression.h"
 
-#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/chain.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/elementwise_ops.h"
 
@@ -50,4 +50,11 @@ WT_LOSS_OPS(WT_SUM_LOSS)
 WT_LOSS_BACKWARD_OPS(WT_ELEMENTWISE)
 
 }  // namespace
+
+const StepFormulas* find_loss(const char* slot) {
+  WT_LOSS_OPS(WT_IF_SLOT)
+  WT_LOSS_BACKWARD_OPS(WT_IF_SLOT)
+  return nullptr;
+}
+
 }  // namespace warptape::kernels::WARPTAPE_ISA

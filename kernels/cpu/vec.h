@@ -350,12 +350,16 @@ WT_FN VFloat load_as_float(const Half* p) {
 }
 #endif
 WT_FN void store_narrow(float* p, VFloat a) { a.store(p); }
-WT_FN void store_narrow(BFloat16* p, VFloat a) {
+// The upper half of each lane is a as BFloat16.
+WT_FN Raw<int32_t> bfloat16_bits(VFloat a) {
   // To nearest even by adding just below half of the last kept bit, or exactly half if that bit is odd.
   Raw<int32_t> i = as_int(a);
   Raw<int32_t> rounded = i + 0x7fff + ((i >> 16) & 1);
   Raw<int32_t> quiet = i | 0x400000;
-  i = as_int(select(isnan(a), from_int<float>(quiet), from_int<float>(rounded)));
+  return as_int(select(isnan(a), from_int<float>(quiet), from_int<float>(rounded)));
+}
+WT_FN void store_narrow(BFloat16* p, VFloat a) {
+  const Raw<int32_t> i = bfloat16_bits(a);
 #if defined(__AVX512F__)
   _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi32_epi16(_mm512_srli_epi32((__m512i)i, 16)));
 #elif defined(__AVX2__)
@@ -375,6 +379,17 @@ WT_FN void store_narrow(Half* p, VFloat a) {
   _mm_storeu_si128((__m128i*)p, _mm256_cvtps_ph(a.v, 0));
 #endif
 }
+#endif
+
+// As if stored as T and loaded again.
+template <class T> WT_FN VFloat rounded_to(VFloat a);
+template <> WT_FN VFloat rounded_to<BFloat16>(VFloat a) {
+  return from_int<float>(bfloat16_bits(a) & int32_t(0xffff0000));
+}
+#if defined(__AVX512F__)
+template <> WT_FN VFloat rounded_to<Half>(VFloat a) { return {_mm512_cvtph_ps(_mm512_cvtps_ph(a.v, 0))}; }
+#elif defined(__F16C__)
+template <> WT_FN VFloat rounded_to<Half>(VFloat a) { return {_mm256_cvtph_ps(_mm256_cvtps_ph(a.v, 0))}; }
 #endif
 
 // ---- one instruction each ----

@@ -212,15 +212,20 @@ WT_FN VFloat pick_quadrant(TrigParts p, Raw<int32_t> q) {
   VFloat r = select(odd, p.cos, p.sin);
   return from_int<float>(as_int(r) ^ ((q & 2) << 30));
 }
+// `near` but in the lanes past the bound: a value does not depend on its neighbours.
+template <class F>
+WT_FN VFloat by_lane_if_far(VFloat x, VFloat near, F f) {
+  if (!any(!(abs(x) <= VFloat(kTrigBound)))) return near;
+  return by_lane(x, near, [f](float v, float r) { return __builtin_fabsf(v) <= kTrigBound ? r : f(v); });
+}
 WT_FN VFloat sin(VFloat x) {
-  if (any(!(abs(x) <= VFloat(kTrigBound)))) return by_lane(x, [](float v) { return __builtin_sinf(v); });
   TrigParts p = reduce_trig(x);
-  return select(x == VFloat(0), x, pick_quadrant(p, p.q));
+  return by_lane_if_far(x, select(x == VFloat(0), x, pick_quadrant(p, p.q)),
+                        [](float v) { return __builtin_sinf(v); });
 }
 WT_FN VFloat cos(VFloat x) {
-  if (any(!(abs(x) <= VFloat(kTrigBound)))) return by_lane(x, [](float v) { return __builtin_cosf(v); });
   TrigParts p = reduce_trig(x);
-  return pick_quadrant(p, p.q + 1);
+  return by_lane_if_far(x, pick_quadrant(p, p.q + 1), [](float v) { return __builtin_cosf(v); });
 }
 
 WT_FN VFloat atan(VFloat x) {

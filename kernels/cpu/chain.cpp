@@ -1,0 +1,131 @@
+// Slots "find_chain_formula" and "chain".
+
+#include "kernels/cpu/chain_program.h"
+#include "kernels/cpu/parallel.h"
+
+namespace warptape::kernels::WARPTAPE_ISA {
+namespace {
+
+constexpr int64_t kGrain = 32768;  // elements a worker takes at once, as elementwise kernels do
+
+// One thread's part of a chain.
+class ChainRun {
+ public:
+  ChainRun(const LaunchContext& ctx, const ChainProgram& program)
+      : ctx_(ctx), p_(program), scratch_(static_cast<char*>(cpu::thread_scratch(size_t(program.scratch)))) {}
+
+  void run(int64_t begin, int64_t end) {
+    const auto& stretches = p_.stretches;
+    const int count = p_.operands.count, outputs = stretches.outputs;
+    for (int e = count; e < p_.places; ++e) places_[e] = p_.at[e] ? p_.at[e] : scratch_ + p_.offset[e];
+    run_items(p_.once, 0);
+    walk(stretches, begin, end, p_.most, scratch_,
+         [&](const auto& at, char* const* operands, int64_t n, const void* const* in, unsigned) {
+           for (int k = 0; k < outputs; ++k)
+             places_[k] = is_direct(k) ? operands[k] : scratch_ + stretches.operands[k].buffer;
+           for (int k = outputs; k < count; ++k)
+             places_[k] = const_cast<char*>(static_cast<const char*>(in[k - outputs]));
+           run_items(p_.first, n);
+           run_items(p_.then, n);
+           for (int k = 0; k < outputs; ++k)
+             if (!is_direct(k)) finish_output(stretches, k, at, n, scratch_);
+         });
+  }
+
+ private:
+  bool is_direct(int operand) const { return p_.stretches.operands[operand].access == Access::kDirect; }
+
+  void run_items(const auto& items, int64_t n) {
+    for (int i = 0; i < items.count; ++i) {
+      const ChainItem& item = items.items[i];
+      const int64_t count = item.count ? item.count : n;
+      if (item.handlers)
+        run_handlers(item, count);
+      else if (item.convert)
+        item.convert(count, places_[item.out], places_[item.in[0]]);
+      else
+        run_loop(item, count);
+    }
+  }
+
+  void run_loop(const ChainItem& item, int64_t n) {
+    const void* in[kMaxStepInputs] = {};
+    for (int k = 0; k < item.inputs; ++k) in[k] = places_[item.in[k]];
+    if (item.check_divisor) check_divisor(ctx_, static_cast<const int64_t*>(in[1]), n, item.scalar_mask & 2);
+    item.loop(n, places_[item.out], in, item.scalar_mask);
+  }
+
+  void run_handlers(const ChainItem& item, int64_t n) {
+    char* places[kMaxMovingPlaces + kMaxFixedPlaces];
+    int64_t step[kMaxMovingPlaces];
+    for (int i = 0; i < p_.moving; ++i) {
+      places[i] = places_[p_.moving_place[i]];
+      step[i] = p_.step[p_.moving_place[i]];
+    }
+    for (int i = 0; i < p_.fixed; ++i) places[kMaxMovingPlaces + i] = places_[p_.fixed_place[i]];
+    for (; n >= kChainBlock; n -= kChainBlock) {
+      run_block(item, places);
+      for (int i = 0; i < p_.moving; ++i) places[i] += step[i];
+    }
+    if (n > 0) run_tail(item, places, n);
+  }
+
+  // Fewer elements than a block has: operands that are used in place pass through memory of a whole block.
+  void run_tail(const ChainItem& item, char** places, int64_t n) {
+    char* there[kMaxChainInputs + kMaxChainOutputs];
+    const auto each = [&](int end, auto&& move) {
+      for (int i = 0; i < p_.moving; ++i) {
+        const int k = p_.moving_place[i];
+        if (k < end && (item.touched >> k & 1) && is_direct(k))
+          move(k, places[i], size_t(n * p_.stretches.operands[k].item));
+      }
+    };
+    each(p_.operands.count, [&](int k, char*& place, size_t bytes) {
+      there[k] = place;
+      place = scratch_ + p_.tails + k * kChainBlock * 4;
+      std::memcpy(place, there[k], bytes);
+    });
+    run_block(item, places);
+    each(p_.stretches.outputs,
+         [&](int k, char*& place, size_t bytes) { std::memcpy(there[k], place, bytes); });
+  }
+
+  static void run_block(const ChainItem& item, char* const* places) {
+    const ChainVector zero{};
+    item.handlers->run(item.handlers, places, zero, zero, zero, zero, zero, zero, zero, zero);
+  }
+
+  const LaunchContext& ctx_;
+  const ChainProgram& p_;
+  char* scratch_;
+  char* places_[kMaxChainPlaces];
+};
+
+const ChainFormula* find_chain_formula(const LaunchContext&, const char* slot, DType compute) {
+  const StepFormula* found = nullptr;
+  if (!std::strcmp(slot, "copy")) {
+    found = &kCopyFormulas.f32;
+  } else {
+    const StepFormulas* of = find_arithmetic(slot);
+    for (auto* find : {&find_math, &find_activation, &find_loss})
+      if (!of) of = find(slot);
+    if (!of) return nullptr;
+    if (compute == DType::Float32) found = &of->f32;
+    if (compute == DType::Float64) found = &of->f64;
+    if (compute == DType::Int64) found = &of->i64;
+    if (!found || !found->loop) return nullptr;
+  }
+  return reinterpret_cast<const ChainFormula*>(found);
+}
+WT_KERNEL(find_chain_formula, find_chain_formula);
+
+void chain(const LaunchContext& ctx, const ChainPlan& plan) {
+  if (plan.numel == 0) return;
+  ChainProgram program;
+  build_program(plan, program);
+  cpu::parallel_for(plan.numel, kGrain, [&](int64_t b, int64_t e) { ChainRun(ctx, program).run(b, e); });
+}
+WT_KERNEL(chain, chain);
+
+}  // namespace
+}  // namespace warptape::kernels::WARPTAPE_ISA

@@ -1,0 +1,51 @@
+// A chain: several elementwise ops over one geometry in one pass over memory. Each step computes what the
+// op's own kernel computes, to the bit, and rounds it as storing it would; only what the caller names as an
+// output is stored. Slots: "find_chain_formula" and "chain".
+#pragma once
+
+#include "kernels/elementwise.h"
+
+namespace warptape::kernels {
+
+inline constexpr int kMaxChainInputs = 24, kMaxChainSteps = 48, kMaxChainOutputs = 12;
+inline constexpr int kMaxStepInputs = kMaxOperands - 1;
+
+struct ChainFormula;  // an elementwise op in one compute type; found once, valid as long as the process
+
+struct ChainStep {
+  const ChainFormula* formula;
+  uint8_t count;               // inputs, as many as the op's kernel has
+  uint8_t in[kMaxStepInputs];  // values: v < kMaxChainInputs is input v, else the result of an earlier step,
+                               // v - kMaxChainInputs; converted to the compute type as the op's kernel does
+  DType result;  // in which the op stores its result, so rounded to it; Bool for predicates. Not complex.
+};
+
+// One value, converted to the operand's dtype where that is another than the value's.
+struct ChainOutput {
+  uint8_t value;  // as in ChainStep::in
+  Operand to;     // with no stride of 0 where the size is above 1
+};
+
+// Geometry as in ElementwisePlan: dims are ordered so that the last one is the fastest of the outputs, and
+// merged where all operands allow it; strides are in bytes, 0 where broadcast. An output may be the memory of
+// an input of the same geometry and dtype; other overlaps are not allowed, nor that two such outputs swap.
+struct ChainPlan {
+  int ndim;
+  int64_t numel;
+  int64_t sizes[kMaxDims];
+  int inputs;
+  Operand input[kMaxChainInputs];  // of any dtype but complex; host_scalar: one value in host memory
+  int steps;
+  ChainStep step[kMaxChainSteps];
+  int outputs;
+  ChainOutput output[kMaxChainOutputs];
+};
+
+// The formula of the elementwise slot of that name, computed in Float32, Float64 or Int64; null where no
+// chain runs it. "copy" with any compute type is the cast to the step's result dtype; of a number, a fill.
+using FindChainFormulaFn = const ChainFormula*(const LaunchContext&, const char* slot_name, DType compute);
+
+// Integer divisions by zero are reported to ctx.fault. Equal for any number of threads.
+using ChainFn = void(const LaunchContext&, const ChainPlan&);
+
+}  // namespace warptape::kernels
