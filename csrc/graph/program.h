@@ -29,7 +29,7 @@ class WT_API Programs {
   void run(std::vector<Call>& calls, std::deque<Memory>& memories);
   // In the order in which they were made. The list grows while other threads call.
   std::vector<std::shared_ptr<Executable>> all() const;
-  bool fuses = false;
+  bool fuses = true;
 
  private:
   std::shared_ptr<Executable> find(const std::vector<Call>& calls, std::deque<Memory>& memories);
