@@ -3,6 +3,7 @@
 #include "autograd/engine.h"
 
 #include <cmath>
+#include <exception>
 
 #include "autograd/pass.h"
 #include "core/errors.h"
@@ -15,6 +16,25 @@ namespace {
 
 thread_local Node* running_node = nullptr;
 thread_local Pass* running_pass = nullptr;
+
+struct BackwardRegion {
+  explicit BackwardRegion(bool begins) : begins_(begins && !thread_state.deferral && backward_region) {
+    if (begins_) backward_region(true);
+  }
+  // Throws what a kernel throws, unless the pass has thrown before.
+  ~BackwardRegion() noexcept(false) {
+    if (!begins_) return;
+    try {
+      backward_region(false);
+    } catch (...) {
+      if (std::uncaught_exceptions() == exceptions_) throw;
+    }
+  }
+
+ private:
+  bool begins_;
+  int exceptions_ = std::uncaught_exceptions();
+};
 
 }  // namespace
 
@@ -35,6 +55,7 @@ Pass::State& Pass::state(Node* n) {
   }
   State& s = states_.emplace_back();
   s.node = n;
+  noted |= n->noted;
   s.gradients.resize(n->outputs.size());
   return s;
 }
@@ -217,7 +238,10 @@ void Pass::run_node(State& s) {
   }
 }
 
+void (*backward_region)(bool begins) = nullptr;
+
 void Pass::run() {
+  const BackwardRegion region(noted);
   Restore<Pass*> mark(running_pass, this);
   for (size_t i = 0; i < states_.size(); ++i)
     if (states_[i].waiting == 0) ready_.emplace(priority(*states_[i].node), i);

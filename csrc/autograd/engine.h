@@ -24,6 +24,9 @@ WT_API std::vector<Tensor> run_backward(TensorList roots, std::span<const Tensor
                                         TensorList inputs, const BackwardOptions& options,
                                         DeferredBackward* rest = nullptr);
 
+// Set by graph/: called around a pass that comes to nodes of a compiled region, outside of one.
+extern WT_API void (*backward_region)(bool begins);
+
 // Calls `f` at the end of the pass that runs on this thread, if the pass gets there; otherwise `f` is just
 // destroyed. RuntimeError outside of a backward pass.
 WT_API void queue_callback(std::function<void()> f);

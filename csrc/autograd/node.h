@@ -129,6 +129,7 @@ class WT_API Node : public RefCounted<Node, true> {  // weak: AutogradMeta::accu
   SmallVector<Edge, 2> edges;  // one per differentiable input
   SmallVector<OutputMeta, 1> outputs;
   bool released = false;   // saved tensors were freed by a backward pass
+  bool noted = false;      // recorded in a compiled region
   void* python = nullptr;  // the Python object that stands for this node; it owns a reference to us
   std::unique_ptr<NodeExtras> extras;
 

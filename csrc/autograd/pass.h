@@ -29,6 +29,7 @@ class Pass {
   void run();
   std::vector<Tensor> results;
   std::vector<std::function<void()>> callbacks;  // for the end
+  bool noted = false;                            // some node was recorded in a compiled region
 
  private:
   struct Capture {

@@ -158,6 +158,7 @@ void set_gradient_edge(const Tensor& t, Edge edge) {
 
 Ref<Node> make_node(const NodeType& type) {
   auto n = Ref<Node>::adopt(new Node(&type));
+  n->noted = thread_state.deferral != nullptr;
   if (thread_state.anomaly_mode && capture_traceback) {
     n->more().traceback = capture_traceback();
     n->more().parent = Ref<Node>::share(current_node());

@@ -14,10 +14,16 @@ void init_graph(PyObject* module) {
   using graph::Compiled;
   using graph::Region;
   graph::init();
-  py::class_<Compiled>(m, "_Compiled", py::module_local())
+  py::class_<Compiled, std::shared_ptr<Compiled>>(m, "_Compiled", py::module_local())
       .def(py::init<>())
       .def_readwrite("fullgraph", &Compiled::fullgraph)
-      .def("enter", [](Compiled& c) { Region::of_thread().enter(c); })
+      .def_readwrite("adaptive", &Compiled::adaptive)
+      .def("enter",
+           [](const std::shared_ptr<Compiled>& c) {
+             const bool notes = c->worthwhile() || Region::of_thread().entered();
+             if (notes) Region::of_thread().enter(c);
+             return notes;
+           })
       .def("leave",
            [](Compiled&) {
              const GilRelease release;

@@ -1,4 +1,5 @@
 // How ops and the backward of nodes are noted: see Note [Regions].
+#include "autograd/engine.h"
 #include "graph/scope.h"
 
 namespace warptape::graph {
@@ -237,6 +238,7 @@ void init() {
   set_interceptor(kCapture, capture);
   force_storage = force;
   pending_storage_gone = gone;
+  backward_region = Region::around_backward;
 }
 
 }  // namespace warptape::graph

@@ -9,9 +9,28 @@ Region& Region::of_thread() {
   return region;
 }
 
-void Region::enter(Compiled& compiled) {
+bool Compiled::worthwhile() {
+  constexpr int kLosses = 3, kSkipped = 500;
+  if (!adaptive || fullgraph || losses_ < kLosses) return true;
+  if (++skipped_ < kSkipped) return false;
+  skipped_ = 0;
+  return true;
+}
+
+void Compiled::add_gain(double seconds) { losses_ = seconds < 0 ? losses_ + 1 : 0; }
+
+void Region::around_backward(bool begins) {
+  Region& r = of_thread();
+  if (begins)
+    r.enter(r.compiled_);
+  else
+    r.leave();
+}
+
+void Region::enter(std::shared_ptr<Compiled> compiled) {
   if (depth_++) return;
-  compiled_ = &compiled;
+  if (compiled) compiled_ = std::move(compiled);
+  if (!compiled_) compiled_ = std::make_shared<Compiled>();
   thread_state.deferral = this;
   thread_state.dispatch |= kCapture;
 }
@@ -174,7 +193,7 @@ void Region::run_pending() {
   try {
     if (!calls.empty()) {
       ++compiled_->counts.runs;
-      compiled_->programs.run(calls, memories);
+      compiled_->add_gain(compiled_->programs.run(calls, memories));
     }
   } catch (...) {
     calls.clear();

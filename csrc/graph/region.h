@@ -47,10 +47,19 @@ struct Counts {
 };
 
 // What the calls of one compiled function share.
-struct Compiled {
+struct WT_API Compiled {
   Programs programs;
   Counts counts;
   bool fullgraph = false;  // a read in the middle is an error
+  bool adaptive = true;    // calls of which noting costs more than it gains are not noted
+
+  // Whether the next call is to be noted: most are not after several that lost time by it.
+  bool worthwhile();
+  // What the runs of a call gained, in seconds; negative where noting cost more.
+  void add_gain(double seconds);
+
+ private:
+  int losses_ = 0, skipped_ = 0;
 };
 
 // One per thread; the other threads come to it for the contents of tensors alone.
@@ -59,7 +68,9 @@ class WT_API Region final : public Deferral {
   static Region& of_thread();
 
   // A compiled function that is called inside of another joins it.
-  void enter(Compiled& compiled);
+  void enter(std::shared_ptr<Compiled> compiled);
+  // The same for a backward pass outside of the compiled function that noted its forward.
+  static void around_backward(bool begins);
   void leave();  // runs what is pending
   bool entered() const { return depth_ > 0; }
   // Whether calls of this thread are noted, if it is in a region; returns what it was.
@@ -98,7 +109,7 @@ class WT_API Region final : public Deferral {
   std::deque<Memory> memories_;
   std::vector<class Scope*> scopes_;
   std::unordered_map<const void*, std::pair<uint32_t, uint32_t>> attempts_;  // of ops and nodes: all, failed
-  Compiled* compiled_ = nullptr;
+  std::shared_ptr<Compiled> compiled_;  // also after the region, for the backward of what it noted
   int depth_ = 0;
 };
 

@@ -70,7 +70,8 @@ def _compiled(fn: Callable[..., Any], fullgraph: bool, eager: bool) -> Callable[
     def call(*args: Any, **kwargs: Any) -> Any:
         if _stance == "force_eager":
             return fn(*args, **kwargs)
-        region.enter()
+        if not region.enter():
+            return fn(*args, **kwargs)
         try:
             out = fn(*args, **kwargs)
         except BaseException:
@@ -96,6 +97,7 @@ def _compiled(fn: Callable[..., Any], fullgraph: bool, eager: bool) -> Callable[
         )
 
     call.explain = explain  # type: ignore[attr-defined]
+    call.region = region  # type: ignore[attr-defined]
     call._torchdynamo_orig_callable = fn  # type: ignore[attr-defined]
     return call
 
@@ -144,7 +146,7 @@ def compile(
     if disable:
         return model
     eager = backend in ("eager", "aot_eager")
-    if hasattr(model, "_compiled_call_impl"):
+    if hasattr(type(model), "_compiled_call_impl"):
         from ._dynamo.eval_frame import OptimizedModule  # a module is made of modules, which are above
 
         return OptimizedModule(model, _compiled(model.__call__, fullgraph, eager))

@@ -1,14 +1,28 @@
 """torch._dynamo's names that programs use beside torch.compile: see `warptape.compiler`."""
 
+from collections.abc import Callable
 from typing import Any
 
 from .._missing import lookup as _lookup
-from ..compiler import allow_in_graph, disable, is_compiling, reset
+from ..compiler import Explanation, allow_in_graph, disable, is_compiling, reset
+from ..compiler import compile as _compile
 from . import config
+from .eval_frame import OptimizedModule
 
 
 def graph_break(msg: str = "") -> None:
-    """Nothing: there is no graph."""
+    """Nothing: a compiled function goes on as it was written."""
+
+
+def explain(f: Callable[..., Any]) -> Callable[..., Explanation]:
+    """What compiling `f` does: call the result with `f`'s arguments."""
+
+    def call(*args: Any, **kwargs: Any) -> Explanation:
+        compiled = _compile(f)
+        compiled(*args, **kwargs)
+        return compiled.explain()
+
+    return call
 
 
 def mark_dynamic(t: Any, index: Any, **options: Any) -> None:

@@ -29,6 +29,7 @@ class HookMixin:
     _backward_pre_hooks: OrderedDict[int, Callable]
     _backward_hooks: OrderedDict[int, Callable]
     _is_full_backward_hook: bool | None  # of what kind _backward_hooks are; None before the first
+    _compiled_call_impl: Callable[..., Any] | None = None  # of Module.compile()
     _hooked = False  # an instance attribute once a hook is registered: Note [the cheap call]
 
     def _init_hooks(self) -> None:
@@ -102,6 +103,10 @@ class HookMixin:
         self.__dict__.update(_is_full_backward_hook=full, _hooked=True)
 
     def _call_hooked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        call = self._compiled_call_impl or self._call_impl
+        return call(*args, **kwargs)
+
+    def _call_impl(self, *args: Any, **kwargs: Any) -> Any:
         result = None
         done: set[int] = set()
         try:
@@ -192,7 +197,7 @@ class HookMixin:
 
     def _has_hooks(self) -> bool:
         return bool(
-            self._forward_hooks or self._forward_pre_hooks or self._backward_hooks or self._backward_pre_hooks
+            self._compiled_call_impl or self._forward_hooks or self._forward_pre_hooks or self._backward_hooks or self._backward_pre_hooks
         )
 
     def _forget_if_unhooked(self) -> None:

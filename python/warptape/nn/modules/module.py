@@ -82,8 +82,14 @@ class Module(HookMixin, StateMixin, CastMixin):
         )
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """What warptape.compile does with this module: nothing."""
-        compile(self, *args, **kwargs)
+        """Compiles the module's calls as warptape.compile does, with its hooks; the module stays itself."""
+        self.__dict__["_compiled_call_impl"] = compile(self._call_impl, *args, **kwargs)
+        self.__dict__["_hooked"] = True
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        state.pop("_compiled_call_impl", None)
+        return state
 
     # --- attributes ---
 

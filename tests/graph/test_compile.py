@@ -1,0 +1,433 @@
+"""torch.compile: results, side effects and errors are those of the function as it was written."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import threading
+
+import numpy as np
+import pytest
+import warptape as torch
+import warptape.nn.functional as F
+from warptape import nn
+
+
+def same(a, b):
+    """Equal to the bit, NaN included."""
+    assert a.dtype == b.dtype and a.shape == b.shape and a.stride() == b.stride()
+    return a.detach().numpy().tobytes() == b.detach().numpy().tobytes()
+
+
+def block(width=16):
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Linear(8, width), nn.LayerNorm(width), nn.GELU(), nn.Dropout(0.3), nn.Linear(width, 4)
+    )
+
+
+# ---- what is noted and run ------------------------------------------------------------------------------
+
+
+def test_elementwise_ops_run_as_one_step():
+    @torch.compile
+    def f(x, y):
+        return ((x + y) * 2).relu() - y
+
+    x, y = torch.randn(4, 5), torch.randn(5)
+    for _ in range(3):
+        assert same(f(x, y), ((x + y) * 2).relu() - y)
+    e = f.explain()
+    assert (e.graph_count, e.runs, e.op_count, e.fused) == (1, 3, 4, 3)
+    assert e.graph_break_count == 0 and e.programs[0].count("fused {") == 1
+
+
+def test_numbers_are_no_part_of_a_program():
+    f = torch.compile(lambda x, lr: (x * lr + lr).exp())
+    x = torch.randn(7)
+    for lr in (0.1, 0.2, 0.3, 5):
+        assert same(f(x, lr), (x * lr + lr).exp())
+    assert f.explain().graph_count == 1
+
+
+def test_what_nobody_needs_is_not_computed():
+    def f(x):
+        unused = x @ x  # noqa: F841
+        return x + 1
+
+    g = torch.compile(f)
+    assert same(g(torch.ones(3, 3)), torch.ones(3, 3) + 1)
+    assert g.explain().removed == 1
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
+def test_training_step(optimizer):
+    models = [block(), block()]
+    optimizers = [getattr(torch.optim, optimizer)(m.parameters(), lr=0.01) for m in models]
+    x, t = torch.randn(32, 8), torch.randint(0, 4, (32,))
+
+    def step(model, optimizer):
+        loss = F.cross_entropy(model(x), t)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    compiled = torch.compile(step)
+    for i in range(4):
+        torch.manual_seed(i)
+        expected = step(models[0], optimizers[0])
+        torch.manual_seed(i)
+        assert same(compiled(models[1], optimizers[1]), expected)
+        for p, q in zip(models[0].parameters(), models[1].parameters(), strict=True):
+            assert same(p, q) and same(p.grad, q.grad)
+    e = compiled.explain()
+    assert e.graph_break_count == 0 and e.runs == 4 and e.graph_count <= 2
+
+
+def test_backward_after_the_function():
+    a, b = block(), block()
+    compiled = torch.compile(b)
+    x = torch.randn(5, 8)
+    for i in range(2):
+        torch.manual_seed(i)
+        a(x).square().sum().backward()
+        torch.manual_seed(i)
+        compiled(x).square().sum().backward()
+    for p, q in zip(a.parameters(), b.parameters(), strict=True):
+        assert same(p.grad, q.grad)
+    assert compiled.explain().runs == 4  # a forward and a backward in each round
+
+
+def test_second_derivatives():
+    def f(x):
+        (g,) = torch.autograd.grad((x.sigmoid() * x).sum(), x, create_graph=True)
+        (h,) = torch.autograd.grad(g.square().sum(), x)
+        return g, h
+
+    x = torch.randn(9, requires_grad=True)
+    for a, b in zip(torch.compile(f)(x), f(x), strict=True):
+        assert same(a, b)
+
+
+def test_in_place_and_views():
+    def f(x):
+        y = x.clone()
+        v = y[1:3]
+        v.add_(1).mul_(y[0])
+        y.t()[0] = 5
+        return y, v
+
+    x = torch.randn(4, 4)
+    for a, b in zip(torch.compile(f)(x), f(x), strict=True):
+        assert same(a, b)
+
+
+def test_arguments_are_changed_in_place():
+    def f(x, y):
+        x.add_(y)
+        y.zero_()
+        return x._version, y._version
+
+    x, y = torch.ones(3), torch.full((3,), 2.0)
+    view = x.numpy()
+    assert torch.compile(f)(x, y) == (1, 1)
+    assert x.tolist() == [3, 3, 3] and y.tolist() == [0, 0, 0]
+    assert view.tolist() == [3, 3, 3] and x.data_ptr() == view.ctypes.data
+
+
+def test_batch_norm_keeps_its_statistics():
+    a = nn.BatchNorm1d(4)
+    b = copy.deepcopy(a)
+    x = torch.randn(8, 4)
+    compiled = torch.compile(b)
+    for _ in range(3):
+        assert same(compiled(x * 2), a(x * 2))
+    assert same(a.running_mean, b.running_mean) and same(a.running_var, b.running_var)
+    assert a.num_batches_tracked == b.num_batches_tracked == 3
+
+
+def test_autocast():
+    model = block()
+    x = torch.randn(6, 8)
+
+    def f():
+        with torch.autocast("cpu", torch.bfloat16):
+            return model.eval()(x).sum(dtype=torch.float32)
+
+    assert same(torch.compile(f)(), f())
+
+
+def test_many_shapes_are_many_programs():
+    f = torch.compile(lambda x: (x + 1).softmax(-1) * 2)
+    for n in range(1, 50):
+        x = torch.randn(3, n)
+        assert same(f(x), (x + 1).softmax(-1) * 2)
+    e = f.explain()
+    assert e.graph_count == 49 and e.compile_seconds < 1
+
+
+# ---- reads ----------------------------------------------------------------------------------------------
+
+READS = {
+    "item": lambda x: x.sum().item(),
+    "tolist": lambda x: x.tolist(),
+    "numpy": lambda x: x.numpy().tolist(),
+    "array": lambda x: np.asarray(x).tolist(),
+    "bool": lambda x: bool((x > 0).any()),
+    "float": lambda x: float(x[0]),
+    "int": lambda x: int(x[0]),
+    "repr": repr,
+    "format": lambda x: f"{x[0]:.3f} {x}",
+    "iterate": lambda x: [v.item() for v in x],
+    "index": lambda x: [10, 20, 30][x.argmax()],
+    "index_tensor": lambda x: x[x.argsort()].tolist(),
+    "mask": lambda x: x[x > 0].tolist(),
+    "nonzero": lambda x: x.nonzero().tolist(),
+    "unique": lambda x: x.unique().tolist(),
+    "equal": lambda x: torch.equal(x, x + 0),
+    "contains": lambda x: 1.0 in x,
+    "pickle": lambda x: pickle.loads(pickle.dumps(x)).tolist(),
+    "deepcopy": lambda x: copy.deepcopy(x).tolist(),
+    "data_ptr": lambda x: x.data_ptr() != 0,
+    "dlpack": lambda x: torch.from_dlpack(x).tolist(),
+    "buffer": lambda x: bytes(x.numpy().data),
+    "storage": lambda x: x.untyped_storage().nbytes(),
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_reads_in_the_middle(name):
+    def f(x):
+        y = x * 2 + 1
+        seen = READS[name](y)
+        return seen, y - 1
+
+    x = torch.tensor([0.5, -2.0, 0.0])
+    expected = f(x)
+    for _ in range(2):
+        got = torch.compile(f)(x)
+        assert got[0] == expected[0] and same(got[1], expected[1])
+
+
+def test_branches_on_values():
+    @torch.compile
+    def f(x):
+        return x * 2 if x.sum() > 0 else -x
+
+    for sign in (1.0, -1.0, 1.0):
+        x = torch.full((3,), sign)
+        assert f(x).tolist() == [abs(v) * (2 if sign > 0 else 1) for v in x.tolist()]
+
+
+def test_save_in_the_middle():
+    def f(x):
+        file = io.BytesIO()
+        torch.save({"y": x + 1}, file)
+        return torch.load(io.BytesIO(file.getvalue()))["y"]
+
+    assert torch.compile(f)(torch.zeros(2)).tolist() == [1, 1]
+
+
+def test_another_thread_reads():
+    seen = []
+
+    def f(x):
+        y = x + 1
+        reader = threading.Thread(target=lambda: seen.append(y.tolist()))
+        reader.start()
+        reader.join()
+        return y * 2
+
+    assert torch.compile(f)(torch.zeros(2)).tolist() == [2, 2] and seen == [[1, 1]]
+
+
+def test_two_threads_call_one_function():
+    f = torch.compile(lambda x: (x * 2 + 1).tanh())
+    wrong = []
+
+    def work(k):
+        x = torch.full((50,), float(k))
+        for _ in range(200):
+            if not same(f(x), (x * 2 + 1).tanh()):
+                wrong.append(k)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong
+
+
+def test_fullgraph_refuses_reads():
+    f = torch.compile(lambda x: (x + 1).sum().item(), fullgraph=True)
+    with pytest.raises(RuntimeError, match="fullgraph=True") as caught:
+        f(torch.ones(2))
+    assert "test_compile.py" in str(caught.traceback[-1].path) or "test_compile" in str(caught.traceback)
+    assert torch.compile(lambda x: x + 1, fullgraph=True)(torch.ones(1)).item() == 2
+
+
+# ---- hooks and Python in the middle ---------------------------------------------------------------------
+
+
+def test_hooks_custom_functions_and_checkpoints():
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            return g * 2 + x * 0
+
+    def f(w):
+        seen = []
+        y = Double.apply(w.sin())
+        y.register_hook(lambda g: seen.append(g.sum().item()))
+        z = torch.utils.checkpoint.checkpoint(lambda t: t.exp().tanh(), y, use_reentrant=False)
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t.clone(), lambda t: t):
+            u = (z * z).sum()
+        (g,) = torch.autograd.grad(u, w)
+        return g, seen
+
+    w = torch.randn(6, requires_grad=True)
+    expected, got = f(w), torch.compile(f)(w)
+    assert same(got[0], expected[0]) and got[1] == expected[1]
+
+
+def test_disable():
+    @torch.compiler.disable
+    def inner(x):
+        return not torch._C._set_capture(False) and x + 1
+
+    assert torch.compile(lambda x: inner(x * 2))(torch.ones(2)).tolist() == [3, 3]
+    assert inner(torch.ones(1)).tolist() == [2]
+
+
+def test_is_compiling():
+    assert torch.compile(torch.compiler.is_compiling)() and not torch.compiler.is_compiling()
+
+
+# ---- errors ---------------------------------------------------------------------------------------------
+
+
+def test_an_error_of_the_function_keeps_what_was_done():
+    x = torch.zeros(2)
+
+    @torch.compile
+    def f():
+        x.add_(1)
+        raise KeyError("mine")
+
+    for k in (1, 2):
+        with pytest.raises(KeyError, match="mine"):
+            f()
+        assert x.tolist() == [k, k]
+    assert not torch.compiler.is_compiling()
+
+
+def test_wrong_arguments_raise_where_they_are_passed():
+    def f(x):
+        try:
+            return x @ torch.ones(7, 7)
+        except RuntimeError as error:
+            return str(error)
+
+    x = torch.ones(2, 3)
+    assert torch.compile(f)(x) == f(x)
+
+
+def test_an_error_of_a_kernel():
+    table, state = torch.ones(3, 2), torch.zeros(2)
+
+    @torch.compile
+    def f(index):
+        row = F.embedding(index, table)
+        state.add_(1)
+        return row
+
+    with pytest.raises(IndexError, match="out of bounds"):
+        f(torch.tensor([5]))
+    assert state.tolist() == [0, 0]  # as without compile: the line after the error was not reached
+    assert f(torch.tensor([1])).tolist() == [[1, 1]] and state.tolist() == [1, 1]
+
+
+def test_what_a_failure_left_uncomputed_says_so():
+    kept = []
+
+    @torch.compile
+    def f(index):
+        row = F.embedding(index, torch.ones(3, 2))
+        kept.append(row + 1)
+
+    with pytest.raises(IndexError):
+        f(torch.tensor([5]))
+    with pytest.raises(RuntimeError, match="was not computed"):
+        kept[0].tolist()
+
+
+def test_options_are_checked():
+    with pytest.raises(RuntimeError, match="Either mode or options"):
+        torch.compile(block(), mode="default", options={})
+    with pytest.raises(RuntimeError, match="Unrecognized mode=fast"):
+        torch.compile(block(), mode="fast")
+    with pytest.raises(RuntimeError, match="Invalid backend: 'none'"):
+        torch.compile(block(), backend="none")
+    with pytest.raises(TypeError, match="expected a module or a function, got int"):
+        torch.compile(3)
+
+
+# ---- modules --------------------------------------------------------------------------------------------
+
+
+def test_a_compiled_module_is_a_module():
+    model = block()
+    compiled = torch.compile(model)
+    assert isinstance(compiled, nn.Module) and compiled._orig_mod is model
+    assert [k for k in compiled.state_dict()] == [f"_orig_mod.{k}" for k in model.state_dict()]
+    assert compiled[0] is model[0] and len(compiled) == 5
+    compiled.eval()
+    assert not model.training and not model[3].training
+    compiled.label = "mine"
+    assert model.label == "mine"
+    x = torch.randn(2, 8)
+    assert same(compiled(x), model(x))
+    again = pickle.loads(pickle.dumps(compiled))
+    assert same(again(x), model(x)) and isinstance(again, torch._dynamo.OptimizedModule)
+
+
+def test_compile_in_place():
+    model = block().eval()
+    x = torch.randn(2, 8)
+    expected = model(x)
+    seen = []
+    model.register_forward_hook(lambda m, i, o: seen.append(torch.compiler.is_compiling()))
+    model.compile()
+    assert same(model(x), expected) and seen == [True]
+    assert same(copy.deepcopy(model)(x), expected)
+
+
+def test_explain():
+    e = torch._dynamo.explain(lambda x: (x + 1).sum().item())(torch.ones(2))
+    assert (e.graph_count, e.graph_break_count) == (1, 1) and "1 programs made" in str(e)
+
+
+def test_stance():
+    f = torch.compile(torch.compiler.is_compiling)
+    with torch.compiler.set_stance("force_eager"):
+        assert not f()
+    assert f()
+    with pytest.raises(RuntimeError, match="invalid torch.compile stance"):
+        torch.compiler.set_stance("fast")
+
+
+def test_tiny_calls_go_back_to_eager():
+    f = torch.compile(lambda x: x + torch.compiler.is_compiling())
+    assert [f(torch.zeros(1)).item() for _ in range(6)][-1] == 0
+    f = torch.compile(lambda x: x + torch.compiler.is_compiling())
+    f.region.adaptive = False
+    assert [f(torch.zeros(1)).item() for _ in range(6)] == [1] * 6
