@@ -44,9 +44,11 @@ void TensorImpl::set_geometry(Shape new_sizes, Shape new_strides, int64_t new_of
   contiguous = is_contiguous(sizes, strides);
 }
 
-bool Tensor::is_noted() { return thread_state.defers_memory && skips_kernel(); }
-
-bool Tensor::skips_kernel() { return thread_state.asked_meta = true; }
+bool Tensor::skips_kernel() const {
+  if (thread_state.defers_memory) return thread_state.asked_meta = true;
+  force_storage(storage());
+  return false;
+}
 
 char* Tensor::missing_data() const {
   Storage& s = storage();

@@ -90,7 +90,7 @@ class Tensor {
   }
   // For the plan of a kernel that is_meta() of its result guards: as data(), but null where the kernel will
   // be skipped because memory is deferred.
-  void* planned_data() const { return impl_->storage->is_deferred() && is_noted() ? nullptr : data(); }
+  void* planned_data() const { return impl_->storage->is_deferred() && skips_kernel() ? nullptr : data(); }
   kernels::View planned_view() const { return view_at(planned_data()); }
   template <class T>
   T* data_as() const {
@@ -110,8 +110,9 @@ class Tensor {
         false};
   }
   WT_API char* missing_data() const;
-  WT_API static bool is_noted();      // whether an op of this thread is being noted
-  WT_API static bool skips_kernel();  // true, and the thread takes note of it
+  // Of deferred memory: whether an op of this thread is being noted, which then takes note that it skips a
+  // kernel. If not, what is pending runs.
+  WT_API bool skips_kernel() const;
   Ref<TensorImpl> impl_;
 };
 

@@ -54,8 +54,8 @@ class Explanation(NamedTuple):
 
     def __str__(self) -> str:
         return (
-            f"{self.calls} calls, {self.graph_count} programs made in {1e3 * self.compile_seconds:.1f} ms and "
-            f"run {self.runs} times; {self.graph_break_count} reads before the end\n"
+            f"{self.calls} calls, {self.graph_count} programs made in {1e3 * self.compile_seconds:.1f} ms "
+            f"and run {self.runs} times; {self.graph_break_count} reads before the end\n"
             f"{self.op_count} instructions, {self.fused} fused into another's pass, {self.removed} removed; "
             f"{self.not_deferred} calls of ops ran at once"
         )
@@ -216,7 +216,7 @@ def _restore_stance(before: str) -> Iterator[None]:
 def set_stance(stance: str = "default", *, skip_guard_eval_unsafe: bool = False, **options: Any) -> Any:
     """Sets what compiled functions do: "force_eager" runs them as they were. Also a context manager.
 
-    The other stances of PyTorch speak of compiling anew, which costs milliseconds here: they are as "default".
+    PyTorch's other stances speak of compiling anew, which costs milliseconds here: they are as "default".
 
     Raises:
         RuntimeError: a stance that there is not.

@@ -54,6 +54,7 @@ LAZY_IMPORTS = {
     ("_tensor", "_legacy"): "the old tensor types by device and dtype",
     ("_tensor", "sparse"): "to_sparse(), whose result is made of tensors",
     ("_tensor", "storage"): "untyped_storage()",
+    ("compiler", "_dynamo.eval_frame"): "of a module torch.compile makes a module",
 }
 CUDA_PLACES = ("kernels/cuda/", "csrc/core/cuda/", "csrc/distributed/nccl/")
 CUDA_HEADER = re.compile(
@@ -65,7 +66,7 @@ MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 80
 # Lines of the core, kernels + csrc. A device's backend, what lies between ranks, and PyTorch's API written
 # with ops alone have budgets of their own: whoever reads the core can leave them out.
-MAX_TOTAL_LINES = 46_150
+MAX_TOTAL_LINES = 46_500
 BUDGETS = {
     "the CUDA backend": (
         12_750,
@@ -95,6 +96,19 @@ BUDGETS = {
         ),
     ),
     "function transforms": (1_700, ("csrc/transforms/", "csrc/bindings/transforms")),
+    "the graph compiler": (
+        8_000,
+        (
+            "csrc/graph/",
+            "csrc/bindings/graph",
+            "kernels/cpu/chain",
+            "kernels/include/kernels/chain",
+            "python/warptape/compiler.py",
+            "python/warptape/_dynamo/",
+            "python/warptape/fx/",
+            "python/warptape/_higher_order_ops/",
+        ),
+    ),
     "the Python library": (26_250, ("python/warptape/",)),
 }
 CPP = (".h", ".cpp", ".cu", ".cuh")

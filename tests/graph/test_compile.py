@@ -75,6 +75,7 @@ def test_training_step(optimizer):
         return loss
 
     compiled = torch.compile(step)
+    compiled.region.adaptive = False
     for i in range(4):
         torch.manual_seed(i)
         expected = step(models[0], optimizers[0])
@@ -161,6 +162,7 @@ def test_autocast():
 
 def test_many_shapes_are_many_programs():
     f = torch.compile(lambda x: (x + 1).softmax(-1) * 2)
+    f.region.adaptive = False
     for n in range(1, 50):
         x = torch.randn(3, n)
         assert same(f(x), (x + 1).softmax(-1) * 2)
@@ -388,8 +390,7 @@ def test_a_compiled_module_is_a_module():
     model = block()
     compiled = torch.compile(model)
     assert isinstance(compiled, nn.Module) and compiled._orig_mod is model
-    assert [k for k in compiled.state_dict()] == [f"_orig_mod.{k}" for k in model.state_dict()]
-    assert compiled[0] is model[0] and len(compiled) == 5
+    assert list(compiled.state_dict()) == [f"_orig_mod.{k}" for k in model.state_dict()]
     compiled.eval()
     assert not model.training and not model[3].training
     compiled.label = "mine"
@@ -421,7 +422,7 @@ def test_stance():
     with torch.compiler.set_stance("force_eager"):
         assert not f()
     assert f()
-    with pytest.raises(RuntimeError, match="invalid torch.compile stance"):
+    with pytest.raises(RuntimeError, match=r"invalid torch\.compile stance"):
         torch.compiler.set_stance("fast")
 
 

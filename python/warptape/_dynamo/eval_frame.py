@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ..compiler import compile
 from ..nn import Module
 
 
@@ -40,12 +41,15 @@ class OptimizedModule(Module):
         delattr(self._orig_mod, name)
 
     def __len__(self) -> int:
-        return len(self._orig_mod)  # type: ignore[arg-type]
+        if hasattr(self._orig_mod, "__len__"):
+            return len(self._orig_mod)
+        raise TypeError(f"{type(self._orig_mod).__name__} does not support len()")
+
+    def __bool__(self) -> bool:
+        return True
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *dir(self._orig_mod)})
 
     def __reduce__(self) -> Any:
-        from ..compiler import compile
-
         return compile, (self._orig_mod,)

@@ -197,7 +197,11 @@ class HookMixin:
 
     def _has_hooks(self) -> bool:
         return bool(
-            self._compiled_call_impl or self._forward_hooks or self._forward_pre_hooks or self._backward_hooks or self._backward_pre_hooks
+            self._compiled_call_impl
+            or self._forward_hooks
+            or self._forward_pre_hooks
+            or self._backward_hooks
+            or self._backward_pre_hooks
         )
 
     def _forget_if_unhooked(self) -> None:
