@@ -201,7 +201,7 @@ std::vector<Tensor> foreach_norm(TensorList list, double order) {
     WT_CHECK(t.dtype() == list[0].dtype(), DtypeError, op, ": expected tensors of one dtype, ",
              list[0].dtype(), ", got ", t);
     kept.push_back(is_dense(t) ? t : raw_contiguous(t));
-    items.push_back({kept.back().data(), nullptr, t.numel(), t.dtype()});
+    items.push_back({kept.back().planned_data(), nullptr, t.numel(), t.dtype()});
   }
   Tensor norms = empty(Shape{static_cast<int64_t>(list.size())}, options_of(list[0]));
   if (!norms.is_meta())
