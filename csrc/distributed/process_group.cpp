@@ -8,6 +8,7 @@
 #include "distributed/shm_backend.h"
 #include "distributed/world.h"
 #include "kernels/cpu/interrupt.h"
+#include "tensor/deferral.h"
 #include "tensor/factory.h"
 
 namespace warptape::distributed {
@@ -54,6 +55,8 @@ struct Staged {
   std::vector<std::pair<Tensor, Tensor>> copies;  // the user's tensor, its contiguous copy
 
   explicit Staged(Collective c) : call(std::move(c)) {
+    // A compiled region may have calls pending that read what is written here.
+    if (thread_state.deferral) thread_state.deferral->flush();
     for (Tensor& t : call.inputs) t = raw_contiguous(t);
     for (Tensor& t : call.outputs) {
       t.bump_version();
