@@ -122,7 +122,7 @@ WT_KERNEL(find_chain_formula, find_chain_formula);
 void chain(const LaunchContext& ctx, const ChainPlan& plan) {
   if (plan.numel == 0) return;
   ChainProgram program;
-  build_program(plan, program);
+  build_program(ctx, plan, program);
   cpu::parallel_for(plan.numel, kGrain, [&](int64_t b, int64_t e) { ChainRun(ctx, program).run(b, e); });
 }
 WT_KERNEL(chain, chain);

@@ -30,12 +30,13 @@ struct ChainValue {
   int same_as;         // the value that this one is a copy of, else itself
   int last;            // step that uses it last; -1: none
   uint16_t place[4];   // by kind; of what it is not held as, there may be copies
-  uint16_t spread[2];  // of one float or bool, as many as a block has
+  uint16_t spread[4];  // of one value, as many as a block has
 };
 
 class ChainBuilder {
  public:
-  ChainBuilder(const ChainPlan& plan, ChainProgram& program) : plan_(plan), p_(program) {}
+  ChainBuilder(const LaunchContext& ctx, const ChainPlan& plan, ChainProgram& program)
+      : ctx_(ctx), plan_(plan), p_(program) {}
 
   void build() {
     add_operands();
@@ -62,8 +63,8 @@ class ChainBuilder {
 
   void describe(int v, DType dtype) {
     ChainValue& x = value(v);
-    x = ChainValue{dtype, held_as(dtype), false, false, false, v, -1, {}, {kNoPlace, kNoPlace}};
-    for (uint16_t& place : x.place) place = kNoPlace;
+    x = ChainValue{dtype, held_as(dtype), false, false, false, v, -1, {}, {}};
+    for (int kind = 0; kind < 4; ++kind) x.place[kind] = x.spread[kind] = kNoPlace;
   }
 
   void describe_values() {
@@ -81,12 +82,15 @@ class ChainBuilder {
       const ChainStep& s = plan_.step[step_];
       describe(result(), s.result);
       ChainValue& x = value(result());
-      if (formula_of(s).loop) continue;
-      const ChainValue& from = value(value(s.in[0]).same_as);
+      x.number = true;
+      for (int k = 0; k < s.count; ++k) x.number &= value(root(s.in[k])).number;
       // A copy that changes nothing: to the same dtype, or to a wider one that is held alike.
-      if (x.held == from.held && (x.dtype == from.dtype || x.dtype == x.held))
-        x.same_as = value(s.in[0]).same_as;
-      x.number = x.single = from.number && x.same_as == result();
+      const ChainValue& from = value(root(s.in[0]));
+      if (!formula_of(s).loop && x.held == from.held && (x.dtype == from.dtype || x.dtype == x.held)) {
+        x.same_as = root(s.in[0]);
+        x.number = false;
+      }
+      x.single = x.number;
     }
   }
 
@@ -378,8 +382,13 @@ class ChainBuilder {
     return dtype == DType::BFloat16 ? kRoundBFloat16 : dtype == DType::Float16 ? kRoundHalf : nullptr;
   }
 
+  static DType operand_type(const StepFormula& f, int k) {
+    return f.mask_first && k == 0 ? DType::Bool : f.compute;
+  }
+
   void add_step(const ChainStep& s) {
     const StepFormula& f = formula_of(s);
+    if (value(result()).number) return add_number(s, f);
     if (!f.loop) return add_cast(s);
     const DType from = f.predicate ? DType::Bool : f.compute;
     if (f.handlers && (from == s.result || (!f.predicate && rounding(s.result))))
@@ -388,13 +397,29 @@ class ChainBuilder {
       add_loop(s, f, from);
   }
 
+  // Of numbers alone: computed now.
+  void add_number(const ChainStep& s, const StepFormula& f) {
+    ChainValue& x = value(result());
+    const void* in[kMaxStepInputs] = {};
+    for (int k = 0; k < s.count; ++k) {
+      const int v = root(s.in[k]);
+      in[k] = p_.at[place_of(v, f.loop ? operand_type(f, k) : value(v).held)];
+    }
+    DType from = value(root(s.in[0])).held;
+    char computed[16];
+    if (f.loop) {
+      from = f.predicate ? DType::Bool : f.compute;
+      if (f.divides_integers) check_divisor(ctx_, static_cast<const int64_t*>(in[1]), 1, true);
+      f.loop(1, computed, in, from == s.result ? 0 : ~0u);
+      in[0] = computed;
+    }
+    x.place[kind_of(x.held)] = add_number(static_cast<const char*>(in[0]), from, x.dtype, x.held);
+  }
+
   void add_cast(const ChainStep& s) {
     const int from = root(s.in[0]), v = result();
     ChainValue& x = value(v);
-    if (x.number) {
-      const uint16_t e = place_of(from, value(from).held);
-      x.place[kind_of(x.held)] = add_number(p_.at[e], value(from).held, x.dtype, x.held);
-    } else if (value(from).held == DType::Float32 && rounding(x.dtype)) {
+    if (value(from).held == DType::Float32 && rounding(x.dtype)) {
       load(from);
       save_if_used_from(step_ + 1);
       emit(rounding(x.dtype));
@@ -434,7 +459,7 @@ class ChainBuilder {
   void add_handler(const ChainStep& s, const StepFormula& f) {
     const ChainHandlers& h = *f.handlers;
     const int v = result();
-    const auto wanted = [&](int k) { return f.mask_first && k == 0 ? DType::Bool : DType::Float32; };
+    const auto wanted = [&](int k) { return operand_type(f, k); };
     // Conversions first: they end what is in registers.
     for (int k = 0; k < s.count; ++k)
       if (root(s.in[k]) != in_registers_ || wanted(k) != DType::Float32) place_of(root(s.in[k]), wanted(k));
@@ -464,8 +489,7 @@ class ChainBuilder {
     uint16_t places[kMaxStepInputs] = {};
     unsigned scalars = 0;
     for (int k = 0; k < s.count; ++k) {
-      const DType wanted = f.mask_first && k == 0 ? DType::Bool : f.compute;
-      places[k] = place_of(root(s.in[k]), wanted);
+      places[k] = place_of(root(s.in[k]), operand_type(f, k));
       scalars |= unsigned(value(root(s.in[k])).single) << k;
     }
     end_handlers();
@@ -492,6 +516,7 @@ class ChainBuilder {
     for (int e = p_.operands.count; e < p_.places; ++e) p_.step[e] = 0;
   }
 
+  const LaunchContext& ctx_;
   const ChainPlan& plan_;
   ChainProgram& p_;
   int step_ = 0, insns_ = 0, numbers_ = 0;
@@ -509,6 +534,8 @@ class ChainBuilder {
 
 }  // namespace
 
-void build_program(const ChainPlan& plan, ChainProgram& program) { ChainBuilder(plan, program).build(); }
+void build_program(const LaunchContext& ctx, const ChainPlan& plan, ChainProgram& program) {
+  ChainBuilder(ctx, plan, program).build();
+}
 
 }  // namespace warptape::kernels::WARPTAPE_ISA

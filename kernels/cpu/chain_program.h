@@ -68,7 +68,7 @@ struct ChainProgram {
 };
 
 // `program` refers to itself: it is not to be moved.
-void build_program(const ChainPlan& plan, ChainProgram& program);
+void build_program(const LaunchContext& ctx, const ChainPlan& plan, ChainProgram& program);
 
 extern const StepFormulas kCopyFormulas;
 
