@@ -75,6 +75,7 @@ from ._legacy import types as _legacy_types  # noqa: E402
 from ._missing import lookup as _lookup  # noqa: E402
 from ._missing import mark_absent as _mark_absent  # noqa: E402
 from ._python_objects import *  # noqa: E402
+from ._python_objects import _assert  # noqa: E402
 from .amp import (  # noqa: E402
     autocast,
     clear_autocast_cache,

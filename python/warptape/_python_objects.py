@@ -64,6 +64,13 @@ def map_(self: Tensor, tensor: Tensor, callable: Callable[[Any, Any], Any]) -> T
     )
 
 
+def _assert(condition: Any, message: str) -> None:
+    """An assert that tracers record (`warptape.fx`)."""
+    if type(condition) is not Tensor and _C._has_torch_function((condition,)):
+        return _C._handle_torch_function(_assert, (condition,), condition, message)
+    assert condition, message
+
+
 for _method in (apply_, map_):
     setattr(Tensor, _method.__name__, _method)
 

@@ -1,0 +1,53 @@
+"""The lists and dicts within a node's arguments. They cannot be changed: `users` would not follow."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from ..utils._pytree import register_pytree_node
+
+__all__ = ["immutable_dict", "immutable_list"]
+
+_CHANGES = {
+    list: "__delitem__ __iadd__ __imul__ __setitem__ append clear extend insert pop remove reverse sort",
+    dict: "__delitem__ __ior__ __setitem__ clear pop popitem setdefault update",
+}
+
+
+def _refuse(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
+    raise TypeError(
+        f"'{type(self).__name__}' object does not support mutation. If you are attempting to modify the kwargs "
+        "or args of a torch.fx.Node object,\ninstead create a new copy of it and assign the copy to the node:"
+        "\n\n    new_args = ...  # copy and mutate args\n    node.args = new_args"
+    )
+
+
+class immutable_list(list):
+    """A list that refuses to change."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(tuple(self))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return immutable_list, (tuple(self),)
+
+
+class immutable_dict(dict):
+    """A dict that refuses to change."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return immutable_dict, (tuple(self.items()),)
+
+
+for _cls in (immutable_list, immutable_dict):
+    for _name in _CHANGES[_cls.__base__].split():
+        setattr(_cls, _name, _refuse)
+register_pytree_node(immutable_list, lambda x: (list(x), None), lambda values, _: immutable_list(values))
+register_pytree_node(
+    immutable_dict,
+    lambda x: (list(x.values()), (None, list(x))),
+    lambda values, context: immutable_dict(zip(context[1], values, strict=True)),
+)
