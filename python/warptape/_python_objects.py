@@ -42,7 +42,7 @@ def typename(obj: Any) -> str:
     """The type's full name: of a tensor its dtype's, as "torch.FloatTensor"."""
     if isinstance(obj, Tensor):
         return obj.type()
-    kind = obj if isinstance(obj, type) else type(obj)
+    kind = obj if hasattr(obj, "__qualname__") else type(obj)
     home = "" if kind.__module__ in ("builtins", "", None) else f"{kind.__module__}."
     return home + kind.__qualname__
 
@@ -67,8 +67,9 @@ def map_(self: Tensor, tensor: Tensor, callable: Callable[[Any, Any], Any]) -> T
 def _assert(condition: Any, message: str) -> None:
     """An assert that tracers record (`warptape.fx`)."""
     if type(condition) is not Tensor and _C._has_torch_function((condition,)):
-        return _C._handle_torch_function(_assert, (condition,), condition, message)
-    assert condition, message
+        _C._handle_torch_function(_assert, (condition,), condition, message)
+    elif not condition:
+        raise AssertionError(message)
 
 
 for _method in (apply_, map_):

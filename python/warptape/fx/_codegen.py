@@ -98,6 +98,11 @@ class Namespace:
 def name_of_target(target: Any) -> str:
     """What a node with this target is called: max_pool2d, layer_norm for LayerNorm, layers_0."""
     name = target if isinstance(target, str) else getattr(target, "__name__", type(target).__name__)
+    place = re.match(
+        r"torch\.(linalg|fft|special)\.", "" if isinstance(target, str) else _get_qualified_name(target)
+    )
+    if place and not isinstance(target, type):
+        name = f"{place[1]}_{name}"
     if re.fullmatch(r"__.+__", name):
         name = name[2:-2]
     return re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", name.replace(".", "_")).lower()
@@ -237,11 +242,14 @@ class CodeWriter:
     def node(self, node: Node, last_uses: list[Node]) -> None:
         kind = "" if node.type is None else f" : {self.annotation(node.type)}"
         if node.op == "placeholder":
-            return self.placeholder(node, kind)
-        if node.op == "output":
+            self.placeholder(node, kind)
+        elif node.op == "output":
             self.returns = f" -> {kind[3:]}" if kind else ""
             self.body.append(f"return {self._result(self.value(node.args[0]))}\n")
-            return
+        else:
+            self.step(node, kind, last_uses)
+
+    def step(self, node: Node, kind: str, last_uses: list[Node]) -> None:
         if self.verbose:
             self._say_where(node)
         name = self.node_names[node]
@@ -250,7 +258,7 @@ class CodeWriter:
             line = f"{first} {_IN_PLACE[node.target]} {second};  {name} = {first}"
         elif node.target is operator.setitem and not node.kwargs:
             first, index, value = map(self.value, node.args)
-            line = f"{first}[{index}] = {value};  {name} = None"
+            line = f"{first}[{index}] = {value};  {name} = {first}"
         else:
             line = f"{name}{kind} = {self.statement(node)}"
         dropped = "".join(f"{self.node_names[n]} = " for n in last_uses)

@@ -21,7 +21,7 @@ from ..utils import _pytree as pytree
 from ._codegen import PyTreeInfo
 from .graph import Graph
 from .graph_module import GraphModule
-from .node import Argument, Node, base_types, map_aggregate
+from .node import Argument, base_types, map_aggregate
 from .proxy import ParameterProxy, Proxy, TracerBase
 
 __all__ = ["PH", "Tracer", "is_fx_tracing", "symbolic_trace", "wrap"]
@@ -89,6 +89,17 @@ def _leaf(orig: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
+def _annotation(fn: FunctionType, name: str) -> Any:
+    """The type of an argument, also where annotations are texts."""
+    kind = fn.__annotations__.get(name)
+    if isinstance(kind, str):
+        try:
+            return eval(kind, fn.__globals__)
+        except Exception:
+            return kind  # it names what is imported for type checkers alone
+    return kind
+
+
 class _Patches(contextlib.ExitStack):
     """Puts functions in the place of others until the block ends."""
 
@@ -139,7 +150,7 @@ class Tracer(TracerBase):
     # --- what subclasses may change ---
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        """Whether calls of a module are recorded as such: layers are, containers and one's own modules not."""
+        """Whether calls of a module are recorded as such: of layers yes, of Sequential and others no."""
         return type(m).__module__.startswith("warptape.nn.") and not isinstance(m, nn.Sequential)
 
     def path_of_module(self, mod: nn.Module) -> str:
@@ -218,14 +229,17 @@ class Tracer(TracerBase):
         """The graph of a module's forward, or of a function.
 
         Args:
-            concrete_args: values for arguments that are no placeholders; the graph checks that they are given.
+            concrete_args: values of arguments; the graph checks that it is given the same.
 
         Raises:
             TraceError: it branches on, or iterates over, a value that is not known.
         """
         global _tracing
         self.root = root if isinstance(root, nn.Module) else nn.Module()
-        fn = getattr(type(root), self.traced_func_name) if isinstance(root, nn.Module) else root
+        fn = getattr(type(root), self.traced_func_name, None) if isinstance(root, nn.Module) else root
+        if fn is None:
+            name = type(root).__name__
+            raise AssertionError(f"traced_func_name={self.traced_func_name} doesn't exist in {name}")
         if not isinstance(fn, FunctionType):
             raise AssertionError(f"Expected FunctionType, got {type(fn)}")
         self.submodule_paths = {module: name for name, module in self.root.named_modules()}
@@ -238,7 +252,7 @@ class Tracer(TracerBase):
             with self._patched(fn):
                 result = run(*args)
             self.create_node(
-                "output", "output", (self.create_arg(result),), {}, type_expr=fn.__annotations__.get("return")
+                "output", "output", (self.create_arg(result),), {}, type_expr=_annotation(fn, "return")
             )
         finally:
             _tracing -= 1
@@ -296,8 +310,7 @@ class Tracer(TracerBase):
         default = () if parameter.default is parameter.empty else (parameter.default,)
         name = parameter.name
         if name not in concrete_args:
-            kind = fn.__annotations__.get(name)
-            return self.create_proxy("placeholder", name, default, {}, type_expr=kind)
+            return self.create_proxy("placeholder", name, default, {}, type_expr=_annotation(fn, name))
         count = 0
 
         def guarded(x: Any) -> Any:
@@ -313,9 +326,9 @@ class Tracer(TracerBase):
                 self.create_proxy("call_function", _assert, (made == x, text), {})
             else:
                 warnings.warn(
-                    f"Was not able to add assertion to guarantee correct input {name} to specialized function. "
-                    "It is up to the user to make sure that your inputs match the inputs you specialized the "
-                    "function with.",
+                    f"Was not able to add assertion to guarantee correct input {name} to specialized "
+                    "function. It is up to the user to make sure that your inputs match the inputs you "
+                    "specialized the function with.",
                     stacklevel=2,
                 )
             return x
@@ -324,7 +337,7 @@ class Tracer(TracerBase):
 
     @contextlib.contextmanager
     def _patched(self, fn: FunctionType) -> Iterator[None]:
-        """Within it, calls of modules, reads of their parameters and calls of wrapped functions are recorded."""
+        """Within it, calls of modules and wrapped functions and reads of parameters are recorded."""
         orig_call, orig_getattr = nn.Module.__call__, nn.Module.__getattr__
         cache: dict[str, Proxy] = {}
         seen: set[int] = set()

@@ -67,22 +67,13 @@ class Graph:
         tracer_extras: dict[str, Any] | None = None,
     ) -> None:
         self._root = Node(self, "", "root", "", (), {})
-        self._insert = self._root.prepend
+        self._insert: Callable[[Node], None] = self._root.prepend
         self._namespace = Namespace()
-        self._length = self._owners = 0
-        self._owning_module = owning_module
+        self._length = 0
+        #: The GraphModule that has this graph, the last one where there are several.
+        self.owning_module = owning_module
         self._tracer_cls, self._tracer_extras = tracer_cls, tracer_extras
         self._pytree_info: PyTreeInfo | None = None
-
-    @property
-    def owning_module(self) -> GraphModule | None:
-        """The GraphModule that has this graph; None where there are several."""
-        return self._owning_module
-
-    @owning_module.setter
-    def owning_module(self, mod: GraphModule | None) -> None:
-        self._owners += 1
-        self._owning_module = mod if self._owners == 1 else None
 
     @property
     def nodes(self) -> _node_list:
@@ -110,7 +101,7 @@ class Graph:
         name: str | None = None,
         type_expr: Any = None,
     ) -> Node:
-        """A new node at the insert point, which is the end unless `inserting_before` or `_after` says else."""
+        """A new node at the insert point: the end, unless `inserting_before` or `_after` says else."""
         args, kwargs = () if args is None else args, {} if kwargs is None else kwargs
         if not isinstance(args, tuple):
             raise AssertionError(f"args must be a tuple, got {type(args)}")
@@ -125,7 +116,7 @@ class Graph:
     def placeholder(self, name: str, type_expr: Any = None, default_value: Any = ...) -> Node:
         """An argument of the graph; without `default_value` it must be given."""
         args = () if default_value is ... else (default_value,)
-        return self.create_node("placeholder", name, args, {}, name.lstrip("*"), type_expr)
+        return self.create_node("placeholder", name, args, {}, type_expr=type_expr)
 
     def get_attr(self, qualified_name: str, type_expr: Any = None) -> Node:
         """Reads a parameter, buffer or other attribute of the module."""
@@ -250,10 +241,16 @@ class Graph:
             if node.graph is not self:
                 raise RuntimeError(f"Node '{node}' does not belong to this Graph!")
             for argument in node.all_input_nodes:
+                if argument.graph is not self:
+                    raise RuntimeError(
+                        f"Argument '{argument}' of Node '{node}' does not belong to this Graph, but was used "
+                        "as an argument! If you are copying nodes from another graph, make sure to use "
+                        f"``arg_transform`` on node_copy() to remap values\n{self}"
+                    )
                 if argument not in seen:
                     raise RuntimeError(
                         f"Argument '{argument}' of Node '{node}' was used before it has been defined! Please "
-                        "check that Nodes in the graph are topologically ordered\n" + str(self)
+                        f"check that Nodes in the graph are topologically ordered\n{self}"
                     )
             if node.name in names:
                 raise RuntimeError(f"Node redefined name {node.name}!")
@@ -337,10 +334,8 @@ def _rebuild(rows: Iterable[Any], info: PyTreeInfo | None) -> Graph:
     graph._pytree_info = info
     nodes: list[Node] = []
     for op, target, args, kwargs, name, kind, is_wrapped in rows:
-        linked = (
-            map_aggregate(a, lambda x: nodes[x] if isinstance(x, _Place) else x) for a in (args, kwargs)
-        )
-        node = graph.create_node(op, target, *linked, name, kind)
+        linked = lambda a: map_aggregate(a, lambda x: nodes[x] if isinstance(x, _Place) else x)
+        node = graph.create_node(op, target, linked(args), linked(kwargs), name, kind)
         node.meta = {"is_wrapped": True} if is_wrapped else {}
         nodes.append(node)
     return graph

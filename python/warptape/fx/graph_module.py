@@ -68,7 +68,7 @@ class GraphModule(nn.Module):
         class_name: what printing calls the module.
     """
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> GraphModule:
+    def __new__(cls, *args: Any, **kwargs: Any) -> GraphModule:  # noqa: D102
         # forward belongs to a class, and each module has its own: so each has a class of its own.
         base = next(c for c in cls.__mro__ if "_is_made" not in vars(c))
         return super().__new__(
@@ -136,7 +136,9 @@ class GraphModule(nn.Module):
         to: Any = self
         *path, name = target.split(".")
         for part in path:
-            to = getattr(to, part, None) or _added(to, part)
+            if not hasattr(to, part):
+                to.add_module(part, nn.Module())
+            to = getattr(to, part)
             if not isinstance(to, nn.Module):
                 return False
         to.add_module(name, m)
@@ -194,12 +196,6 @@ class GraphModule(nn.Module):
         state = dict(self.__dict__)
         graph = state.pop("_graph")
         return _rebuild, (type(self).__mro__[1], state, graph)
-
-
-def _added(to: nn.Module, name: str) -> nn.Module:
-    made = nn.Module()
-    to.add_module(name, made)
-    return made
 
 
 def _indent(text: str) -> str:

@@ -16,9 +16,9 @@ _CHANGES = {
 
 def _refuse(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
     raise TypeError(
-        f"'{type(self).__name__}' object does not support mutation. If you are attempting to modify the kwargs "
-        "or args of a torch.fx.Node object,\ninstead create a new copy of it and assign the copy to the node:"
-        "\n\n    new_args = ...  # copy and mutate args\n    node.args = new_args"
+        f"'{type(self).__name__}' object does not support mutation. If you are attempting to modify the "
+        "kwargs or args of a torch.fx.Node object,\ninstead create a new copy of it and assign the copy to "
+        "the node:\n\n    new_args = ...  # copy and mutate args\n    node.args = new_args"
     )
 
 
@@ -42,8 +42,8 @@ class immutable_dict(dict):
         return immutable_dict, (tuple(self.items()),)
 
 
-for _cls in (immutable_list, immutable_dict):
-    for _name in _CHANGES[_cls.__base__].split():
+for _base, _cls in ((list, immutable_list), (dict, immutable_dict)):
+    for _name in _CHANGES[_base].split():
         setattr(_cls, _name, _refuse)
 register_pytree_node(immutable_list, lambda x: (list(x), None), lambda values, _: immutable_list(values))
 register_pytree_node(

@@ -188,6 +188,14 @@ class Transformer(Interpreter):
         """A call in the new graph."""
         return self.tracer.create_proxy("call_function", target, args, kwargs)
 
+    def run_node(self, n: Node) -> Any:
+        """The proxy of a new node; it is said to come from where `n` does."""
+        made = super().run_node(n)
+        if isinstance(made, Proxy):
+            for key in {"nn_module_stack", "stack_trace"} & n.meta.keys():
+                made.node.meta.setdefault(key, n.meta[key])
+        return made
+
     def transform(self) -> GraphModule:
         """The module of the new graph."""
         result = super().run(enable_io_processing=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import operator
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import warptape as torch
 
@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Argument", "Node", "Target", "has_side_effect", "map_aggregate", "map_arg"]
 
-Argument = Target = Any
+Argument: TypeAlias = Any
+Target: TypeAlias = Any
 base_types = (str, int, float, bool, complex, torch.dtype, torch.Tensor, torch.device, type(None), type(...))
 _OPS = (type(torch.add), type(torch.Tensor.__getitem__))
 _LEGAL_OPS = ("placeholder", "call_method", "call_module", "call_function", "get_attr", "output", "root")
-_IMPURE: set[Any] = {
+_side_effectful_functions: set[Any] = {
     _python_objects._assert,
     operator.setitem,
     *(torch.rand, torch.randn, torch.randint, torch.randperm, torch.normal, torch.bernoulli),
@@ -33,7 +34,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def has_side_effect(fn: F) -> F:
     """Decorator: calls of this function are kept where nothing uses their results."""
-    _IMPURE.add(fn)
+    _side_effectful_functions.add(fn)
     return fn
 
 
@@ -85,6 +86,8 @@ def _type_repr(obj: Any) -> str:
 
 def _format_arg(arg: Any) -> str:
     """An argument as graphs print it: nodes with a %, texts without quotes."""
+    if hasattr(arg, "_custom_fx_repr_fn"):
+        return arg._custom_fx_repr_fn()
     if isinstance(arg, list):
         return f"[{', '.join(map(_format_arg, arg))}]"
     if isinstance(arg, tuple):
@@ -249,7 +252,9 @@ class Node:
         if self.op == "call_module" and self.graph.owning_module is not None:
             module = self.graph.owning_module.get_submodule(self.target)
             return getattr(module, "_is_impure", False)
-        return self.op in ("placeholder", "output") or (self.op == "call_function" and self.target in _IMPURE)
+        return self.op in ("placeholder", "output") or (
+            self.op == "call_function" and self.target in _side_effectful_functions
+        )
 
     @property
     def stack_trace(self) -> str | None:

@@ -26,10 +26,10 @@ __all__ = ["Attribute", "GraphAppendingTracer", "ParameterProxy", "Proxy", "Trac
 
 _HERE = os.path.dirname(__file__)
 _ITERATED = (
-    "Proxy object cannot be iterated. This can be attempted when the Proxy is used in a loop or as a *args or "
-    "**kwargs function argument. See the torch.fx docs on pytorch.org for a more detailed explanation of what "
-    "types of control flow can be traced, and check out the Proxy docstring for help troubleshooting Proxy "
-    "iteration errors"
+    "Proxy object cannot be iterated. This can be attempted when the Proxy is used in a loop or as a *args "
+    "or **kwargs function argument. See the torch.fx docs on pytorch.org for a more detailed explanation of "
+    "what types of control flow can be traced, and check out the Proxy docstring for help troubleshooting "
+    "Proxy iteration errors"
 )
 
 
@@ -45,11 +45,13 @@ def _user_frame() -> FrameType | None:
     return frame
 
 
-def _stack_text(frame: FrameType) -> str:
+def _stack_text(frame: FrameType) -> str | None:
     """The lines of the traced program that led to a frame."""
     stack = traceback.extract_stack(frame)
     own = [os.path.dirname(line.filename) == _HERE for line in stack]
-    start = own.index(True) if True in own else 0
+    if True not in own:
+        return None  # not a step of the program: an argument, or the result
+    start = own.index(True)
     return "".join(traceback.format_list([f for f, o in zip(stack[start:], own[start:]) if not o])).strip()
 
 
@@ -107,7 +109,7 @@ class TracerBase:
         return (proxy_factory_fn or self.proxy)(self.create_node(kind, target, *given, name, type_expr))
 
     def create_arg(self, a: Any) -> Argument:
-        """A value of the program as an argument of a node. NotImplementedError for types that cannot be one."""
+        """A value of the program as an argument of a node. NotImplementedError for other types."""
         if isinstance(a, Proxy):
             return a.node
         if isinstance(a, Node) or (isinstance(a, base_types) and not isinstance(a, tuple)):
@@ -152,7 +154,7 @@ class TracerBase:
         if frame is not None:
             step = next(i for i in dis.get_instructions(frame.f_code) if i.offset == frame.f_lasti)
             if step.opname == "UNPACK_SEQUENCE":
-                return (obj[i] for i in range(step.argval))
+                return (operator.getitem(obj, i) for i in range(step.argval))
         _refuse(_ITERATED)
 
     def keys(self, obj: Proxy) -> Any:
@@ -194,7 +196,7 @@ class Proxy:
     def __deepcopy__(self, memo: dict[int, Any]) -> Proxy:
         return Proxy(self.node, self.tracer)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Proxy:
+    def __call__(self, *args: Any, **kwargs: Any) -> Proxy:  # noqa: D102
         return self.tracer.create_proxy("call_method", "__call__", (self, *args), kwargs)
 
     def __iter__(self) -> Iterator[Any]:
@@ -228,7 +230,8 @@ class Proxy:
         map_aggregate((args, kwargs), note)
         if len(tracers) > 1:
             raise RuntimeError(
-                f"Found multiple different tracers {list(tracers)} while trying to trace operations {orig_method}"
+                f"Found multiple different tracers {list(tracers)} while trying to trace operations "
+                f"{orig_method}"
             )
         tracer = next(iter(tracers))
         if (resolve_name(orig_method) or "").startswith("torch.Tensor."):
@@ -250,7 +253,7 @@ class Attribute(Proxy):
             self._node = self.tracer.create_proxy("call_function", getattr, (self.root, self.attr), {}).node
         return self._node
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Proxy:
+    def __call__(self, *args: Any, **kwargs: Any) -> Proxy:  # noqa: D102
         return self.tracer.create_proxy("call_method", self.attr, (self.root, *args), kwargs)
 
 
@@ -305,5 +308,6 @@ def _define(function: Callable[..., Any]) -> None:
         setattr(Proxy, f"__r{name}__", record_reflected)
 
 
-for _function in (*INFIX, *COMPARE, *PREFIX, operator.abs, operator.getitem):
+_functions: tuple[Any, ...] = (*INFIX, *COMPARE, *PREFIX, operator.abs, operator.getitem)
+for _function in _functions:
     _define(_function)

@@ -136,10 +136,16 @@ def _insert(graph: Graph, match: Match, replacement: Graph, changed: dict[Node, 
         values[node] = changed.get(value, value) if isinstance(value, Node) else value
     old = [match.nodes_map[n] for n in match.anchor.graph.output_node().all_input_nodes]
     inner = {n for p, n in match.nodes_map.items() if p.op != "placeholder"}
-    with graph.inserting_before(next(n for n in graph.nodes if n in inner and n in old)):
+    users = {user for node in old for user in node.users} - inner or set(old)
+    with graph.inserting_before(next(n for n in graph.nodes if n in users)):
         out = graph.graph_copy(replacement, values)
-    new: list[Any] = []
-    map_arg((out,), lambda node: new.append(node) or node)
+    new: list[Node] = []
+
+    def note(node: Node) -> Node:
+        new.append(node)
+        return node
+
+    map_arg((out,), note)
     if len(new) != len(old):
         raise AssertionError(f"Output count mismatch: {len(old)} vs {len(new)}")
     for before, after in zip(old, new):
