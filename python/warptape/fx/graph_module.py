@@ -22,7 +22,7 @@ def _compile(code: PythonCode) -> types.FunctionType:
     """The function `forward` of generated source; tracebacks and inspect find its lines."""
     file = f"<eval_with_key>.{next(_numbers)}"
     found = dict(code.globals)
-    exec(compile(code.src, file, "exec"), found)
+    exec(compile(code.src, file, "exec", dont_inherit=True), found)
     # Without a time: checkcache() keeps such entries.
     linecache.cache[file] = (len(code.src), None, code.src.splitlines(True), file)
     forward = found.pop("forward")
@@ -71,9 +71,11 @@ class GraphModule(nn.Module):
     def __new__(cls, *args: Any, **kwargs: Any) -> GraphModule:  # noqa: D102
         # forward belongs to a class, and each module has its own: so each has a class of its own.
         base = next(c for c in cls.__mro__ if "_is_made" not in vars(c))
-        return super().__new__(
-            type(base.__name__, (base,), {"__module__": base.__module__, "_is_made": True})
-        )
+        made_class = type(base.__name__, (base,), {"__module__": base.__module__, "_is_made": True})
+        made: Any = super().__new__(made_class)
+        if args and "_is_made" in vars(cls):  # type(module)(..): Python initializes only what is of `cls`
+            made.__init__(*args, **kwargs)
+        return made
 
     def __init__(
         self, root: nn.Module | dict[str, Any], graph: Graph, class_name: str = "GraphModule"

@@ -43,7 +43,7 @@ def test_words(expression, name, near):
 @pytest.mark.parametrize(
     ("expression", "hint"),
     [
-        ("warptape.fx", ": symbolic tracing is not supported"),
+        ("warptape.export", ": export of programs is not supported"),
         ("warptape.export", ": export of programs is not supported"),
         ("warptape.quantization", ": quantization is not supported"),
         ("warptape.distribution", "; nearest: torch.distributions"),
