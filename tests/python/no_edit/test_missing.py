@@ -44,7 +44,6 @@ def test_words(expression, name, near):
     ("expression", "hint"),
     [
         ("warptape.export", ": export of programs is not supported"),
-        ("warptape.export", ": export of programs is not supported"),
         ("warptape.quantization", ": quantization is not supported"),
         ("warptape.distribution", "; nearest: torch.distributions"),
         ("warptape.Tensr", "; nearest: torch.Tensor"),
