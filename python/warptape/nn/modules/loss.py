@@ -188,7 +188,6 @@ class LinearCrossEntropyOptions(
     namedtuple(
         "_Options",
         "allow_retain_graph batch_chunk_size chunking_method acc_policy acc_dtype",
-        defaults=(False, None, "auto", "auto", None),
     )
 ):
     """How many rows `linear_cross_entropy` takes at a time, so that the logits of all are never in memory.
@@ -201,16 +200,22 @@ class LinearCrossEntropyOptions(
 
     __slots__ = ()
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> LinearCrossEntropyOptions:
-        made = super().__new__(cls, *args, **kwargs)
-        if made.acc_policy not in ("auto", "accurate", "balanced", "compact"):
-            raise ValueError(f"invalid acc_policy: {made.acc_policy!r}")
-        if not re.fullmatch("auto|aspect_ratio(:0*[1-9][0-9]*)?", made.chunking_method or "auto"):
-            raise ValueError(f"invalid chunking_method: {made.chunking_method!r}")
-        size = made.batch_chunk_size
+    def __new__(
+        cls,
+        allow_retain_graph: bool = False,
+        batch_chunk_size: int | None = None,
+        chunking_method: str | None = "auto",
+        acc_policy: str = "auto",
+        acc_dtype: Any = None,
+    ) -> LinearCrossEntropyOptions:
+        if acc_policy not in ("auto", "accurate", "balanced", "compact"):
+            raise ValueError(f"invalid acc_policy: {acc_policy!r}")
+        if not re.fullmatch("auto|aspect_ratio(:0*[1-9][0-9]*)?", chunking_method or "auto"):
+            raise ValueError(f"invalid chunking_method: {chunking_method!r}")
+        size = batch_chunk_size
         if size is not None and not (isinstance(size, int) and size > 0):
             raise ValueError(f"batch_chunk_size must be positive int or None, got {size!r}")
-        return made
+        return super().__new__(cls, allow_retain_graph, size, chunking_method, acc_policy, acc_dtype)
 
     def __index__(self) -> int:
         """As the op takes it: the rows of a chunk, -f for an aspect ratio, 0 for "auto"."""

@@ -27,7 +27,7 @@ class _Table(Module):
         shape = (self.num_embeddings, self.embedding_dim)
         if self.padding_idx is not None:
             if not -self.num_embeddings <= self.padding_idx < self.num_embeddings:
-                raise AssertionError("padding_idx must be within num_embeddings")
+                raise AssertionError("Padding_idx must be within num_embeddings")
             self.padding_idx %= self.num_embeddings
         if weight is not None and tuple(weight.shape) != shape:
             raise AssertionError("Shape of weight does not match num_embeddings and embedding_dim")
