@@ -115,6 +115,7 @@ class Op:
     seeded: bool = False  # the same seed must give the same result
     errors: tuple[Err, ...] = ()
     peer: tuple[str, ...] = ()  # checks in which PyTorch itself fails or differs by design
+    peer_reason: str = ""  # why; asked where a comparison with PyTorch is expected to fail
     python: bool = False  # a Python function by design (no generic argument-type errors are asked of it)
 
     @property

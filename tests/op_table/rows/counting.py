@@ -169,6 +169,8 @@ ROWS = [
         exact=True,
         layouts=(),
         errors=(E("RuntimeError", np.ones(4), np.ones(3), (2,), (1,), match="expected src to have a size"),),
+        peer=("gradient", "out"),
+        peer_reason="lets the gradient of the input pass where it was overwritten; takes no out=",
     ),
     Op(
         "narrow_copy",
@@ -225,6 +227,8 @@ ROWS = [
         method=True,
         out=True,
         inplace="ldexp_",
+        peer=("gradient", "jvp"),
+        peer_reason="raises the integer 2 to negative powers in the backward: the gradient is 0",
     ),
     Op(
         "nextafter",

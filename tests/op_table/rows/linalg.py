@@ -359,6 +359,14 @@ ROWS = [
         **COMMON,
     ),
     Op(
+        "vander",
+        lambda r: [S(r(4)), S(r(3), 2), S(r(3), 5, increasing=True)],
+        np.vander,
+        errors=(E("RuntimeError", np.ones((2, 2))), E("RuntimeError", np.ones(2), -1)),
+        peer=("gradient", "second_gradient", "fused_equals_composed", "gradient_layout"),
+        peer_reason="writes over what cumprod saved: its backward always raises",
+    ),
+    Op(
         "linalg.tensorinv",
         lambda r: [S(good(r, 6, 6).reshape(2, 3, 6), 2)],
         lambda a, ind: np.linalg.tensorinv(a, ind),

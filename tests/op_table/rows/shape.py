@@ -522,12 +522,6 @@ ROWS = [
     ),
     Op("diagflat", lambda r: [S(r(2, 2)), S(r(3), 1)], np.diagflat, method=True, **MOVE),
     Op(
-        "vander",
-        lambda r: [S(r(4)), S(r(3), 2), S(r(3), 5, increasing=True)],
-        np.vander,
-        errors=(E("RuntimeError", ONES), E("RuntimeError", np.ones(2), -1)),
-    ),
-    Op(
         "meshgrid",
         lambda r: [S(r(3), r(2), indexing="ij"), S(r(3), r(2), indexing="xy")],
         lambda *xs, indexing: tuple(np.meshgrid(*xs, indexing=indexing)),
