@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from . import filters, modules, optimizers
 from .ops import ASPECTS, Failure, OpParity
 
@@ -13,6 +15,7 @@ LIST = Path(__file__).with_name("expected_failures.txt")
 HEAD = """\
 # What differs from PyTorch on its own samples: entry, aspect, dtypes (- for none), reason.
 # Written by `python tools/parity.py --all`. A line that passes now is an error, as is a failure without one.
+# bfloat16@AVX2: only where PyTorch computes by AVX2, as torch.backends.cpu.get_cpu_capability() says.
 """
 Key = tuple[str, str, str]
 
@@ -38,8 +41,8 @@ def reasons(found: Iterable[Failure]) -> dict[Key, str]:
     return first
 
 
-def read() -> dict[Key, str]:
-    """The listed failures with their reasons."""
+def written() -> dict[Key, str]:
+    """The listed failures with their reasons, each dtype as it is written."""
     listed: dict[Key, str] = {}
     for line in LIST.read_text().splitlines() if LIST.exists() else []:
         if line and not line.startswith("#"):
@@ -48,9 +51,30 @@ def read() -> dict[Key, str]:
     return listed
 
 
+def happens_here(dtype: str) -> bool:
+    """Whether a dtype of the list is one for all processors, or for this one."""
+    return dtype.partition("@")[2] in ("", torch.backends.cpu.get_cpu_capability())
+
+
+def read() -> dict[Key, str]:
+    """The failures listed for this processor, with their reasons."""
+    return {
+        (name, aspect, dtype.partition("@")[0]): reason
+        for (name, aspect, dtype), reason in written().items()
+        if happens_here(dtype)
+    }
+
+
 def write(found: dict[Key, str]) -> None:
-    """The list anew. A reason that someone wrote (it names a page of docs) is kept."""
-    known = {(name, aspect): reason for (name, aspect, _), reason in read().items() if "docs/" in reason}
+    """The list anew. A reason that someone wrote (it names a page of docs) is kept, as are other processors'
+    failures."""
+    listed = written()
+    known = {(name, aspect): reason for (name, aspect, _), reason in listed.items() if "docs/" in reason}
+    for (name, aspect, dtype), reason in listed.items():
+        plain = (name, aspect, dtype.partition("@")[0])
+        if "@" in dtype and (plain in found or not happens_here(dtype)):
+            found = {key: cause for key, cause in found.items() if key != plain}
+            found[name, aspect, dtype] = reason
     lines: dict[tuple[str, str], tuple[list[str], str]] = {}
     for (name, aspect, dtype), reason in found.items():
         reason = known.get((name, aspect), reason)

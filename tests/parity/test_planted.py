@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -118,3 +119,24 @@ def test_the_list_only_shrinks() -> None:
     assert unlisted.startswith("exp value float32: at [0]")
     assert stale == "exp value float64: passes now; delete its line"
     assert not gate.against("exp", [failure], {failure.key: "known"})
+
+
+def test_a_failure_of_one_processor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    line = "exp value float32@AVX2,float64 known, see docs/differences.md\n"
+    monkeypatch.setattr(gate, "LIST", tmp_path / "list.txt")
+
+    def listed_by(processor: str) -> set[str]:
+        gate.LIST.write_text(gate.HEAD + line)
+        monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: processor)
+        return {dtype for _, _, dtype in gate.read()}
+
+    def written(found: dict[gate.Key, str]) -> str:
+        gate.write(found)
+        return gate.LIST.read_text().removeprefix(gate.HEAD)
+
+    assert listed_by("AVX2") == {"float32", "float64"}
+    assert written(gate.read()) == line
+    assert written({}) == ""
+    assert listed_by("AVX512") == {"float64"}
+    assert written(gate.read()) == line
+    assert written({}) == line.replace(",float64", "")
