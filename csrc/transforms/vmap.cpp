@@ -111,11 +111,13 @@ bool along_dims(Call& c, Result& out) {
     if (arg.type == ArgType::Int) {
       c.values[i].i = in_front(c.values[i].i, ndim, c.op.name);
       all = false;
-    } else if (arg.type == ArgType::IntList && c.values[i].list.size) {
+    } else if (arg.type == ArgType::IntList) {
       Shape dims(ArgTraits<IntList>::unbox(c.values[i]));
       for (int64_t& d : dims) d = in_front(d, ndim, c.op.name);
       c.set(i, dims);
-      all = false;
+      // No dim means all to what reduces, and none to views and movements, which must be given a list.
+      const bool none = (c.op.flags & kLinear) && arg.def.kind == ArgDefault::Kind::Required && !arg.optional;
+      all = all && dims.empty() && !none;
     }
   }
   for (const Operand& t : c.tensors) c.set(t.arg, c.value(t, std::max<int64_t>(t.tensor.ndim(), 1)));

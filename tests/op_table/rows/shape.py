@@ -230,7 +230,7 @@ ROWS = [
     attribute("mT", lambda r: [S(r(2, 3)), S(r(2, 3, 4))], lambda x: np.swapaxes(x, -1, -2)),
     view_op(
         "squeeze",
-        lambda r: [S(r(1, 3, 1)), S(r(1, 3, 1), 0), S(r(1, 3, 1), 1), S(r(1, 3, 1), (0, 2)), S(r())],
+        lambda r: [S(r(1, 3, 1)), S(r(1, 3), 0), S(r(1, 3), 1), S(r(1, 3, 1), (0, 2)), S(r()), S(r(1), ())],
         squeeze,
         BAD_DIM,
         method=True,
@@ -337,7 +337,7 @@ ROWS = [
     view_op("unbind", lambda r: [S(r(3, 2)), S(r(2, 3), 1), S(r(2, 2, 2), -1)], unbind, BAD_DIM, method=True),
     view_op(
         "movedim",
-        lambda r: [S(r(2, 3, 4), 0, 2), S(r(2, 3, 4), (0, 1), (1, 2)), S(r(2, 3, 4), -1, 0)],
+        lambda r: [S(r(2, 3, 4), 0, 2), S(r(2, 3, 4), (0, 1), (1, 2)), S(r(2, 3), -1, 0), S(r(2), (), ())],
         np.moveaxis,
         E("IndexError", ONES, 0, 2),
         method=True,
@@ -470,7 +470,7 @@ ROWS = [
     ),
     Op(
         "flip",
-        lambda r: [S(r(3, 4), (0,)), S(r(3, 4), (0, 1)), S(r(3, 4), (-1,)), S(r(2, 23), (1,))],
+        lambda r: [S(r(3, 4), (0,)), S(r(3, 4), (0, 1)), S(r(3, 4), (-1,)), S(r(2, 23), (1,)), S(r(2), ())],
         np.flip,
         method=True,
         errors=(E("IndexError", ONES, (2,)), E("RuntimeError", ONES, (0, 0))),
