@@ -118,5 +118,7 @@ __getattr__ = _lookup(
     sparse_coo_tensor=lambda: __import__("warptape.sparse").sparse.sparse_coo_tensor,
     spmm=lambda: __import__("warptape.sparse").sparse.mm,
     vmap=lambda: __import__("warptape.func").func.vmap,
+    cond=lambda: __import__("warptape._higher_order_ops")._higher_order_ops.cond,
+    while_loop=lambda: __import__("warptape._higher_order_ops")._higher_order_ops.while_loop,
     **{n: lambda n=n: __import__("warptape.storage").storage.storage_class(n) for n in _storages},
 )
