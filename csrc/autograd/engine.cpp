@@ -139,7 +139,7 @@ void Pass::deliver(const Edge& edge, Tensor gradient) {
     Tensor& into = s.gradients[edge.index];
     if (!into.defined()) {
       into = std::move(gradient);
-    } else if (!thread_state.grad_mode && into.ref()->use_count() == 1 && into.storage().use_count() == 1 &&
+    } else if (!thread_state.grad_mode && into.ref()->use_count() == 1 && only_own(into.storage()) &&
                is_dense(into) && !into->python) {
       raw_add(into, into, gradient);
     } else {

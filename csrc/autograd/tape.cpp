@@ -74,9 +74,7 @@ void accumulate(AutogradMeta& m, const Tensor& leaf, Tensor gradient) {
   if (!m.grad.defined()) {
     // Taken over when nobody else holds it and it is laid out as the leaf; under create_graph it stays as it
     // is.
-    const size_t held = thread_state.deferral ? thread_state.deferral->held(gradient.storage()) : 0;
-    bool own =
-        gradient.ref()->use_count() == 1 && gradient.storage().use_count() == held + 1 && !gradient->python;
+    bool own = gradient.ref()->use_count() == 1 && only_own(gradient.storage()) && !gradient->python;
     bool same_layout = gradient.strides() == leaf.strides() ||
                        (gradient.is_contiguous() && (leaf.is_contiguous() || !is_dense(leaf)));
     if (thread_state.grad_mode) {
