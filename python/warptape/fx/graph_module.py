@@ -30,25 +30,29 @@ def _compile(code: PythonCode) -> types.FunctionType:
     return forward
 
 
-def _assign(to: nn.Module, target: str, value: Any, persistent: bool = True) -> None:
-    """Sets a dotted name, with empty modules on the way; tensors become buffers."""
-    *path, name = target.split(".")
-    for part in path:
-        if not hasattr(to, part):
-            setattr(to, part, nn.Module())
-        to = getattr(to, part)
+def _assign(to: nn.Module, name: str, value: Any, persistent: bool = True) -> None:
+    """Sets an attribute; tensors become buffers."""
     if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
         to.register_buffer(name, value, persistent)
     else:
         setattr(to, name, value)
 
 
+def _enter(to: nn.Module, name: str) -> nn.Module:
+    """The submodule of this name, an empty one where there is none."""
+    if not hasattr(to, name):
+        to.add_module(name, nn.Module())
+    return getattr(to, name)
+
+
 def _copy_attr(root: nn.Module, to: nn.Module, target: str) -> None:
-    path, _, name = target.rpartition(".")
-    owner = _fetch(root, path) if path else root
-    value = getattr(owner, name)
-    if not _has_attr(to, target):
-        _assign(to, target, value, name not in getattr(owner, "_non_persistent_buffers_set", ()))
+    """Gives `to` what `root` has by a dotted name, unless a module that they share has it."""
+    *path, name = target.split(".")
+    for part in path:
+        root, to = getattr(root, part), _enter(to, part)
+        if root is to:
+            return
+    _assign(to, name, getattr(root, name), name not in getattr(root, "_non_persistent_buffers_set", ()))
 
 
 def _rebuild(cls: type[GraphModule], state: dict[str, Any], graph: Graph) -> GraphModule:
@@ -82,10 +86,7 @@ class GraphModule(nn.Module):
     ) -> None:
         super().__init__()
         type(self).__name__ = class_name
-        targets = sorted(
-            {n.target: None for n in graph.nodes if n.op in ("get_attr", "call_module")},
-            key=lambda target: target.count("."),
-        )
+        targets = list(dict.fromkeys(n.target for n in graph.nodes if n.op in ("get_attr", "call_module")))
         if isinstance(root, nn.Module):
             self.training = getattr(root, "training", True)
             for target in targets:
@@ -97,8 +98,12 @@ class GraphModule(nn.Module):
                         f"Node {node} referenced target {node.target} but that target was not provided in "
                         "``root``!"
                     )
-            for target in targets:
-                _assign(self, target, root[target])
+            for target in sorted(targets, key=lambda target: target.count(".")):
+                *path, name = target.split(".")
+                owner: nn.Module = self
+                for part in path:
+                    owner = _enter(owner, part)
+                _assign(owner, name, root[target])
         else:
             raise RuntimeError(f"Unsupported type {root} passed for root!")
         self.meta: dict[str, Any] = {}
@@ -138,9 +143,7 @@ class GraphModule(nn.Module):
         to: Any = self
         *path, name = target.split(".")
         for part in path:
-            if not hasattr(to, part):
-                to.add_module(part, nn.Module())
-            to = getattr(to, part)
+            to = _enter(to, part)
             if not isinstance(to, nn.Module):
                 return False
         to.add_module(name, m)

@@ -173,7 +173,7 @@ def replace_pattern(
     matches = _find(gm.graph, _graph_of(pattern), gm)
     changed: dict[Node, Node] = {}
     for node in made.graph.nodes if matches else ():
-        if node.op in ("call_module", "get_attr"):
+        if node.op in ("call_module", "get_attr") and not _has_attr(gm, node.target):
             _copy_attr(made, gm, node.target)
     for match in matches:
         _insert(gm.graph, match, made.graph, changed)

@@ -285,6 +285,25 @@ def test_roots() -> None:
         made.graph = 3  # type: ignore[assignment]
 
 
+def test_parameters_come_in_the_order_of_their_use() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.last, self.lin, self.unused = nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2)
+            self.seq = nn.Sequential(nn.Linear(2, 2))
+
+        def forward(self, x: Any) -> Any:
+            return self.last(self.lin(x * self.lin.weight.sum()) + self.seq(x) * self.seq[0].bias)
+
+    tied = Tied()
+    traced = fx.symbolic_trace(tied)
+    assert [name for name, _ in traced.named_children()] == ["lin", "seq", "last"]
+    assert traced.lin is tied.lin
+    assert "lin.weight" in traced.state_dict()
+    x = torch.randn(2)
+    assert torch.equal(traced(x), tied(x))
+
+
 def test_each_module_has_its_own_forward() -> None:
     class Mine(fx.GraphModule):
         pass
