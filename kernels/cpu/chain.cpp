@@ -56,16 +56,19 @@ class ChainRun {
   }
 
   void run_handlers(const ChainItem& item, int64_t n) {
-    char* places[kMaxMovingPlaces + kMaxFixedPlaces];
-    int64_t step[kMaxMovingPlaces];
+    constexpr int kLanes = VInt::kLanes;
+    alignas(64) char* places[kMaxMovingPlaces + kMaxFixedPlaces];
+    alignas(64) int64_t step[kMaxMovingPlaces + kLanes];
     for (int i = 0; i < p_.moving; ++i) {
       places[i] = places_[p_.moving_place[i]];
       step[i] = p_.step[p_.moving_place[i]];
     }
+    for (int i = 0; i < kLanes; ++i) step[p_.moving + i] = 0;
     for (int i = 0; i < p_.fixed; ++i) places[kMaxMovingPlaces + i] = places_[p_.fixed_place[i]];
     for (; n >= kChainBlock; n -= kChainBlock) {
       run_block(item, places);
-      for (int i = 0; i < p_.moving; ++i) places[i] += step[i];
+      for (int i = 0; i < p_.moving; i += kLanes)
+        (VInt::load(places + i) + VInt::load(step + i)).store(places + i);
     }
     if (n > 0) run_tail(item, places, n);
   }

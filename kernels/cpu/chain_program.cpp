@@ -10,6 +10,10 @@ constinit const StepFormulas kCopyFormulas{};
 namespace {
 
 constexpr int kAtEnd = kMaxChainSteps;  // as a step: after all others
+constexpr int64_t kLongRow =
+    256;  // elements; from here on rows are taken one at a time, below it stretches span them
+constexpr int64_t kCacheBytes = 20 << 10;                  // of scratch memory in use at once
+constexpr int64_t kLeastAtOnce = 512, kMostAtOnce = 2048;  // elements of a stretch; multiples of any block
 
 // In what a value of that dtype is held.
 WT_FN DType held_as(DType t) {
@@ -137,7 +141,6 @@ class ChainBuilder {
         all.operands[k].strides[0] = int64_t(itemsize(all.operands[k].dtype));
     }
     p_.places = all.count;
-    p_.scratch = 0;
     p_.moving = p_.fixed = 0;
   }
 
@@ -146,22 +149,18 @@ class ChainBuilder {
     const ChainOperands& all = p_.operands;
     s.plan = &all;
     s.outputs = plan_.outputs;
-    s.rows = all.ndim == 1 || all.sizes[all.ndim - 1] >= kChainTile / 2;
+    s.rows = all.ndim == 1 || all.sizes[all.ndim - 1] >= kLongRow;
     s.blocks = false;
-    s.block = kChainTile;
     for (int k = 0; k < all.count; ++k) {
       const bool output = k < plan_.outputs;
       const DType held = output ? value(output_value_[k]).held : held_as(all.operands[k].dtype);
       OperandPlan& how = s.operands[k];
       how = plan_operand(all, all.operands[k], held, output, s.rows);
       p_.step[k] = how.access == Access::kScalar ? 0 : kChainBlock * int64_t(how.wanted_item);
-      if (how.access != Access::kDirect) how.buffer = reserve(kChainTile * how.wanted_item);
       s.blocks |= how.access == Access::kConvert || how.access == Access::kGather;
     }
     for (int k = 0; k < plan_.inputs; ++k)
       if (input_operand_[k] >= 0) value(k).single = s.operands[input_operand_[k]].access == Access::kScalar;
-    s.raw = s.blocks ? reserve(kChainTile * 8) : 0;
-    p_.tails = reserve(all.count * kChainBlock * 4);
   }
 
   // True if the operand is written in place while an input in the same memory is still to be read.
@@ -175,24 +174,16 @@ class ChainBuilder {
   }
 
   // ---- places ----
-  // An odd number of cache lines, so that slots begin in different sets of the cache.
-  uint32_t reserve(int64_t bytes) {
-    const uint32_t at = uint32_t(p_.scratch);
-    p_.scratch += ((bytes + 63) / 64 | 1) * 64;
-    return at;
-  }
-
-  uint16_t new_place(int64_t bytes, int64_t step) {
+  uint16_t new_place(int64_t step) {
     const int e = p_.places++;
     p_.at[e] = nullptr;
-    p_.offset[e] = bytes ? reserve(bytes) : 0;
     p_.step[e] = step;
     return uint16_t(e);
   }
 
   static int64_t item_of(int kind) { return kind == 0 ? 4 : kind == 1 ? 1 : 8; }
 
-  uint16_t new_slot(int kind) { return new_place(kChainTile * item_of(kind), kChainBlock * item_of(kind)); }
+  uint16_t new_slot(int kind) { return new_place(kChainBlock * item_of(kind)); }
   uint16_t slot(int kind) { return free_count_[kind] ? free_[kind][--free_count_[kind]] : new_slot(kind); }
 
   // The results' slots of values that no later step uses.
@@ -214,7 +205,7 @@ class ChainBuilder {
 
   // `data`, of dtype `from`, rounded to `dtype` and converted to `to`.
   uint16_t add_number(const char* data, DType from, DType dtype, DType to) {
-    const uint16_t e = new_place(0, 0);
+    const uint16_t e = new_place(0);
     char rounded[16];
     converter(from, dtype)(1, rounded, data);
     p_.at[e] = p_.numbers[numbers_++];
@@ -243,7 +234,7 @@ class ChainBuilder {
       x.place[kind] = slot(kind);
       add_convert(p_.then.add(), x.held, wanted, from, x.place[kind], false);
     } else {  // before all steps, so in a slot that none of them has had
-      x.place[kind] = x.single ? new_place(16, 0) : new_slot(kind);
+      x.place[kind] = x.single ? new_place(0) : new_slot(kind);
       add_convert(p_.first.add(), x.held, wanted, from, x.place[kind], x.single);
     }
     return x.place[kind];
@@ -257,7 +248,7 @@ class ChainBuilder {
     uint16_t& spread = x.spread[kind_of(wanted)];
     if (spread != kNoPlace) return spread;
     const int64_t item = item_of(kind_of(wanted));
-    spread = new_place(kChainBlock * item, 0);
+    spread = new_place(0);
     ChainItem& fill = x.number ? p_.once.add() : p_.first.add();
     set_loop(fill, copy_loop(size_t(item)), 1, spread);
     fill.in[0] = e;
@@ -296,6 +287,7 @@ class ChainBuilder {
   void emit_move(ChainHandler* handler, uint16_t e) {
     ChainInsn& insn = emit(handler);
     insn.place[0] = index_of(e);
+    if (handler == kChainStore) stored_ = e;
   }
 
   // The value in registers goes to a slot.
@@ -312,9 +304,21 @@ class ChainBuilder {
   void end_handlers() {
     if (!open_) return;
     save_if_used_from(step_);
-    p_.insns[insns_++] = kChainEnd;
+    if (!replace_lone_handler()) p_.insns[insns_++] = kChainEnd;
     open_ = nullptr;
     in_registers_ = -1;
+  }
+
+  // One step between a load and a store is faster as a loop over the stretch.
+  bool replace_lone_handler() {
+    const ChainInsn* first = open_->handlers;
+    const auto count = p_.insns + insns_ - first;
+    if (first->run != kChainLoad || count > 3 || count < 2 || first[1].run != lone_handler_) return false;
+    if (count == 3 ? first[2].run != kChainStore : !lone_.out) return false;
+    if (count == 3) lone_.out = stored_;
+    *open_ = lone_;
+    insns_ -= int(count);
+    return true;
   }
 
   // ---- outputs ----
@@ -469,12 +473,14 @@ class ChainBuilder {
     uint16_t places[kMaxStepInputs] = {};
     for (int k = 0; k < s.count; ++k)
       if (k != at) places[k] = block_of(root(s.in[k]), wanted(k));
+    const bool loads = in_registers_ != there;
     load(there);
     if (!f.predicate) save_if_used_from(step_ + 1);
     const uint16_t out = f.predicate ? destination(v) : uint16_t{0};
     ChainInsn& insn = emit(h.with[at - h.first]);
     for (int k = 0; k < s.count; ++k)
       if (k != at) insn.place[k] = index_of(places[k]);
+    if (loads) describe_lone(s, f, insn, out);
     if (f.predicate) {
       insn.out = index_of(out);
     } else {
@@ -482,6 +488,18 @@ class ChainBuilder {
       in_registers_ = v;
     }
     publish(v);
+  }
+
+  // The step as a loop, should its handler stay the only one.
+  void describe_lone(const ChainStep& s, const StepFormula& f, const ChainInsn& insn, uint16_t out) {
+    lone_handler_ = insn.run;
+    lone_ = ChainItem{};
+    set_loop(lone_, f.loop, s.count, out);
+    for (int k = 0; k < s.count; ++k) {
+      const int v = root(s.in[k]);
+      lone_.in[k] = place_of(v, operand_type(f, k));
+      lone_.scalar_mask |= uint8_t(value(v).single << k);
+    }
   }
 
   void add_loop(const ChainStep& s, const StepFormula& f, DType from) {
@@ -507,21 +525,59 @@ class ChainBuilder {
     publish(v);
   }
 
-  // Where handlers are all there is, slots need hold no more than a block, and stretches may be long.
+  // ---- scratch memory ----
+  // An odd number of cache lines, so that slots begin in different sets of the cache.
+  uint32_t reserve(int64_t bytes) {
+    const uint32_t at = uint32_t(p_.scratch);
+    p_.scratch += ((bytes + 63) / 64 | 1) * 64;
+    return at;
+  }
+
+  bool is_slot(int e) const { return e >= p_.operands.count && p_.step[e] != 0; }
+
+  // As many elements at once as the first level of the cache has room for.
+  int64_t tile() const {
+    int64_t bytes = p_.stretches.blocks ? 8 : 0;
+    for (int e = p_.operands.count; e < p_.places; ++e) bytes += p_.step[e] / kChainBlock;
+    for (int k = 0; k < p_.operands.count; ++k)
+      if (p_.stretches.operands[k].access != Access::kDirect) bytes += p_.stretches.operands[k].wanted_item;
+    const int64_t fit = bytes ? kCacheBytes / bytes : kMostAtOnce;
+    return fit < kLeastAtOnce  ? kLeastAtOnce
+           : fit > kMostAtOnce ? kMostAtOnce
+                               : fit / kChainBlock * kChainBlock;
+  }
+
   void settle_scratch() {
-    bool long_stretches = !p_.stretches.blocks && p_.then.count == 1 && p_.then.items[0].handlers;
-    for (int i = 0; i < p_.first.count; ++i) long_stretches &= p_.first.items[i].count != 0;
-    p_.most = long_stretches ? p_.operands.numel : kChainTile;
-    if (!long_stretches) return;
-    for (int e = p_.operands.count; e < p_.places; ++e) p_.step[e] = 0;
+    auto& s = p_.stretches;
+    // Where handlers are all there is, slots need hold no more than a block, and stretches may be long.
+    bool one_pass = !s.blocks && p_.then.count == 1;
+    if (one_pass && !p_.then.items[0].handlers)
+      for (int e = p_.operands.count; e < p_.places; ++e) one_pass &= !is_slot(e);
+    for (int i = 0; i < p_.first.count; ++i) one_pass &= p_.first.items[i].count != 0;
+    s.block = one_pass ? kChainBlock : tile();
+    p_.most = one_pass ? p_.operands.numel : s.block;
+    p_.scratch = 0;
+    for (int e = p_.operands.count; e < p_.places; ++e) {
+      if (p_.at[e]) continue;
+      p_.offset[e] = reserve(is_slot(e) ? p_.step[e] / kChainBlock * s.block : kChainBlock * 4);
+      if (one_pass) p_.step[e] = 0;
+    }
+    for (int k = 0; k < p_.operands.count; ++k)
+      if (s.operands[k].access != Access::kDirect)
+        s.operands[k].buffer = reserve(s.block * s.operands[k].wanted_item);
+    s.raw = s.blocks ? reserve(s.block * 8) : 0;
+    p_.tails = reserve(p_.operands.count * kChainBlock * 4);
   }
 
   const LaunchContext& ctx_;
   const ChainPlan& plan_;
   ChainProgram& p_;
   int step_ = 0, insns_ = 0, numbers_ = 0;
-  int in_registers_ = -1;      // which value
-  ChainItem* open_ = nullptr;  // the item that takes handlers
+  int in_registers_ = -1;                 // which value
+  ChainItem* open_ = nullptr;             // the item that takes handlers
+  ChainHandler* lone_handler_ = nullptr;  // that could as well be this:
+  ChainItem lone_;
+  uint16_t stored_ = 0;  // to where registers were last
   int input_operand_[kMaxChainInputs];
   int output_value_[kMaxChainOutputs];
   bool output_late_[kMaxChainOutputs], output_done_[kMaxChainOutputs] = {};

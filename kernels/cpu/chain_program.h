@@ -1,6 +1,6 @@
 // A chain as it is run, stretch by stretch. Between steps a value is held as bool, int64_t, float or double,
 // which hold all values of its own dtype; it is in registers, or at a place: an operand's elements, or a slot
-// of kChainTile elements in scratch memory. Successive handlers make one item, which runs block by block;
+// of a stretch's elements in scratch memory. Successive handlers make one item, which runs block by block;
 // the other items run a loop or a conversion over the whole stretch.
 #pragma once
 
@@ -8,8 +8,6 @@
 #include "kernels/cpu/stretch.h"
 
 namespace warptape::kernels::WARPTAPE_ISA {
-
-inline constexpr int64_t kChainTile = 512;  // elements; a multiple of every kChainBlock
 
 inline constexpr int kMaxChainValues = kMaxChainInputs + kMaxChainSteps;
 inline constexpr int kMaxChainPlaces = kMaxChainInputs + kMaxChainOutputs + 8 * kMaxChainValues;
