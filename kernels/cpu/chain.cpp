@@ -8,6 +8,59 @@ namespace {
 
 constexpr int64_t kGrain = 32768;  // elements a worker takes at once, as elementwise kernels do
 
+constexpr int64_t kCacheBytes = 20 << 10;                  // of scratch memory in use at once
+constexpr int64_t kLeastAtOnce = 512, kMostAtOnce = 2048;  // elements of a stretch; multiples of any block
+
+// ---- scratch memory ----
+bool is_slot(const ChainProgram& p, int place) { return place >= p.operands.count && p.step[place] != 0; }
+
+// As many elements at once as the first level of the cache has room for.
+int64_t elements_at_once(const ChainProgram& p) {
+  int64_t bytes = p.stretches.blocks ? 8 : 0;
+  for (int e = p.operands.count; e < p.places; ++e) bytes += p.step[e] / kChainBlock;
+  for (int k = 0; k < p.operands.count; ++k)
+    if (p.stretches.operands[k].access != Access::kDirect) bytes += p.stretches.operands[k].wanted_item;
+  if (bytes * kMostAtOnce <= kCacheBytes) return kMostAtOnce;
+  const int64_t fit = kCacheBytes / bytes / kChainBlock * kChainBlock;
+  return fit < kLeastAtOnce ? kLeastAtOnce : fit;
+}
+
+// Where handlers, or one loop without slots, are all there is: slots need hold no more than a block, and
+// stretches may be long.
+bool runs_in_one(const ChainProgram& p) {
+  if (p.stretches.blocks || p.then.count != 1) return false;
+  for (int i = 0; i < p.first.count; ++i)
+    if (!p.first.items[i].count) return false;
+  if (p.then.items[0].handlers) return true;
+  for (int e = 0; e < p.places; ++e)
+    if (is_slot(p, e)) return false;
+  return true;
+}
+
+void lay_out_scratch(ChainProgram& p) {
+  auto& s = p.stretches;
+  const bool in_one = runs_in_one(p);
+  s.block = in_one ? kChainBlock : elements_at_once(p);
+  p.most = in_one ? p.operands.numel : s.block;
+  p.scratch = 0;
+  // An odd number of cache lines each, so that slots begin in different sets of the cache.
+  const auto reserve = [&](int64_t bytes) {
+    const int64_t at = p.scratch;
+    p.scratch += ((bytes + 63) / 64 | 1) * 64;
+    return uint32_t(at);
+  };
+  for (int e = p.operands.count; e < p.places; ++e) {
+    if (p.at[e]) continue;
+    p.offset[e] = reserve(is_slot(p, e) ? p.step[e] / kChainBlock * s.block : kChainBlock * 4);
+    if (in_one) p.step[e] = 0;
+  }
+  for (int k = 0; k < p.operands.count; ++k)
+    if (s.operands[k].access != Access::kDirect)
+      s.operands[k].buffer = reserve(s.block * s.operands[k].wanted_item);
+  s.raw = s.blocks ? reserve(s.block * 8) : 0;
+  p.tails = reserve(p.operands.count * kChainBlock * 4);
+}
+
 // One thread's part of a chain.
 class ChainRun {
  public:
@@ -126,6 +179,7 @@ void chain(const LaunchContext& ctx, const ChainPlan& plan) {
   if (plan.numel == 0) return;
   ChainProgram program;
   build_program(ctx, plan, program);
+  lay_out_scratch(program);
   cpu::parallel_for(plan.numel, kGrain, [&](int64_t b, int64_t e) { ChainRun(ctx, program).run(b, e); });
 }
 WT_KERNEL(chain, chain);

@@ -10,10 +10,7 @@ constinit const StepFormulas kCopyFormulas{};
 namespace {
 
 constexpr int kAtEnd = kMaxChainSteps;  // as a step: after all others
-constexpr int64_t kLongRow =
-    256;  // elements; from here on rows are taken one at a time, below it stretches span them
-constexpr int64_t kCacheBytes = 20 << 10;                  // of scratch memory in use at once
-constexpr int64_t kLeastAtOnce = 512, kMostAtOnce = 2048;  // elements of a stretch; multiples of any block
+constexpr int64_t kLongRow = 256;       // elements; shorter rows are taken several at a time
 
 // In what a value of that dtype is held.
 WT_FN DType held_as(DType t) {
@@ -54,7 +51,6 @@ class ChainBuilder {
     step_ = kAtEnd;
     add_late_outputs();
     end_handlers();
-    settle_scratch();
   }
 
  private:
@@ -313,9 +309,12 @@ class ChainBuilder {
   bool replace_lone_handler() {
     const ChainInsn* first = open_->handlers;
     const auto count = p_.insns + insns_ - first;
-    if (first->run != kChainLoad || count > 3 || count < 2 || first[1].run != lone_handler_) return false;
-    if (count == 3 ? first[2].run != kChainStore : !lone_.out) return false;
-    if (count == 3) lone_.out = stored_;
+    if (count != (lone_predicate_ ? 2 : 3) || first->run != kChainLoad || first[1].run != lone_handler_)
+      return false;
+    if (!lone_predicate_) {
+      if (first[2].run != kChainStore) return false;
+      lone_.out = stored_;
+    }
     *open_ = lone_;
     insns_ -= int(count);
     return true;
@@ -493,6 +492,7 @@ class ChainBuilder {
   // The step as a loop, should its handler stay the only one.
   void describe_lone(const ChainStep& s, const StepFormula& f, const ChainInsn& insn, uint16_t out) {
     lone_handler_ = insn.run;
+    lone_predicate_ = f.predicate;
     lone_ = ChainItem{};
     set_loop(lone_, f.loop, s.count, out);
     for (int k = 0; k < s.count; ++k) {
@@ -525,50 +525,6 @@ class ChainBuilder {
     publish(v);
   }
 
-  // ---- scratch memory ----
-  // An odd number of cache lines, so that slots begin in different sets of the cache.
-  uint32_t reserve(int64_t bytes) {
-    const uint32_t at = uint32_t(p_.scratch);
-    p_.scratch += ((bytes + 63) / 64 | 1) * 64;
-    return at;
-  }
-
-  bool is_slot(int e) const { return e >= p_.operands.count && p_.step[e] != 0; }
-
-  // As many elements at once as the first level of the cache has room for.
-  int64_t tile() const {
-    int64_t bytes = p_.stretches.blocks ? 8 : 0;
-    for (int e = p_.operands.count; e < p_.places; ++e) bytes += p_.step[e] / kChainBlock;
-    for (int k = 0; k < p_.operands.count; ++k)
-      if (p_.stretches.operands[k].access != Access::kDirect) bytes += p_.stretches.operands[k].wanted_item;
-    const int64_t fit = bytes ? kCacheBytes / bytes : kMostAtOnce;
-    return fit < kLeastAtOnce  ? kLeastAtOnce
-           : fit > kMostAtOnce ? kMostAtOnce
-                               : fit / kChainBlock * kChainBlock;
-  }
-
-  void settle_scratch() {
-    auto& s = p_.stretches;
-    // Where handlers are all there is, slots need hold no more than a block, and stretches may be long.
-    bool one_pass = !s.blocks && p_.then.count == 1;
-    if (one_pass && !p_.then.items[0].handlers)
-      for (int e = p_.operands.count; e < p_.places; ++e) one_pass &= !is_slot(e);
-    for (int i = 0; i < p_.first.count; ++i) one_pass &= p_.first.items[i].count != 0;
-    s.block = one_pass ? kChainBlock : tile();
-    p_.most = one_pass ? p_.operands.numel : s.block;
-    p_.scratch = 0;
-    for (int e = p_.operands.count; e < p_.places; ++e) {
-      if (p_.at[e]) continue;
-      p_.offset[e] = reserve(is_slot(e) ? p_.step[e] / kChainBlock * s.block : kChainBlock * 4);
-      if (one_pass) p_.step[e] = 0;
-    }
-    for (int k = 0; k < p_.operands.count; ++k)
-      if (s.operands[k].access != Access::kDirect)
-        s.operands[k].buffer = reserve(s.block * s.operands[k].wanted_item);
-    s.raw = s.blocks ? reserve(s.block * 8) : 0;
-    p_.tails = reserve(p_.operands.count * kChainBlock * 4);
-  }
-
   const LaunchContext& ctx_;
   const ChainPlan& plan_;
   ChainProgram& p_;
@@ -577,6 +533,7 @@ class ChainBuilder {
   ChainItem* open_ = nullptr;             // the item that takes handlers
   ChainHandler* lone_handler_ = nullptr;  // that could as well be this:
   ChainItem lone_;
+  bool lone_predicate_ = false;
   uint16_t stored_ = 0;  // to where registers were last
   int input_operand_[kMaxChainInputs];
   int output_value_[kMaxChainOutputs];

@@ -220,14 +220,14 @@ def random_input(rng: np.random.Generator, shape: tuple[int, ...]) -> Value:
     return Value(make(rng, shape, dtype), dtype)
 
 
-def random_chain(seed: int) -> Chain:
+def random_chain(seed: int, largest: bool = False) -> Chain:
     rng = np.random.default_rng(seed)
     shapes = [(int(rng.integers(1, 700)),), (7, 300), (33, 20), (3, 5, 70), (2, 1030), (4, 3, 2, 9)]
     shape = shapes[rng.integers(len(shapes))]
     inputs = [Value(make(rng, shape, "float32"), "float32")]
-    inputs += [random_input(rng, shape) for _ in range(rng.integers(1, 7))]
+    inputs += [random_input(rng, shape) for _ in range(23 if largest else rng.integers(1, 7))]
     chain = Chain(inputs)
-    for i in range(rng.integers(1, 16)):
+    for i in range(48 if largest else rng.integers(1, 16)):
         values = len(inputs) + i
         compute = str(rng.choice(["float32", "float64", "int64", "copy"], p=(0.7, 0.1, 0.12, 0.08)))
         if compute == "copy":
@@ -248,7 +248,10 @@ def random_chain(seed: int) -> Chain:
             result = str(rng.choice(["int64", "int32", "uint8", "bool"], p=(0.6, 0.2, 0.1, 0.1)))
         chain.steps.append((slot, compute, tuple(taken), result))
     chain.outputs = [len(inputs) + len(chain.steps) - 1]
-    chain.outputs += [int(rng.integers(len(inputs) + len(chain.steps))) for _ in range(rng.integers(0, 4))]
+    chain.outputs += [
+        int(rng.integers(len(inputs) + len(chain.steps)))
+        for _ in range(11 if largest else rng.integers(0, 4))
+    ]
     return chain
 
 
@@ -268,6 +271,11 @@ def test_random_chains(driver: Driver, part: int) -> None:
         if seed % 3 == 0 and chain.dtype(chain.outputs[0]) == "float32":
             outputs[0] = first
         check(driver, chain, outputs)
+
+
+def test_largest_chains(driver: Driver) -> None:
+    for seed in range(30):
+        check(driver, random_chain(seed, largest=True))
 
 
 def test_division_by_zero_is_reported(driver: Driver) -> None:
