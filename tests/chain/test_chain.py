@@ -315,6 +315,9 @@ def test_a_planted_difference_is_found(driver: Driver, planted: str, monkeypatch
     inputs = [Value(make(rng, (300,), "float32", False), "float32") for _ in range(3)]
     steps = [("mul", "float32", (0, 1), "float32"), ("add", "float32", (3, 2), "float32")]
     check(driver, Chain(inputs, steps, [4]))
+    right, other = (driver.by_op(Chain(inputs, s))[0][-1] for s in (steps, PLANTED[planted]))
+    if planted == "contracted" and np.array_equal(right, other):
+        pytest.skip("kernels of an instruction set without fused multiply-add")
     run = driver.run
 
     def wrong(chain: Chain, outputs: list[Value], shape: tuple[int, ...]) -> tuple[int, float]:
