@@ -79,8 +79,7 @@ WT_API int run_ops(int ops, const GivenOp* given, int repeats, double* seconds) 
     fill(plans[i], given[i].geometry);
     plans[i].count = given[i].count;
     plans[i].compute = DType(given[i].compute);
-    for (int k = 0; k < given[i].count; ++k)
-      fill(plans[i].operands[k], given[i].operands[k], plans[i].ndim);
+    for (int k = 0; k < given[i].count; ++k) fill(plans[i].operands[k], given[i].operands[k], plans[i].ndim);
   }
   *seconds = fewest_seconds(repeats, [&] {
     for (int i = 0; i < ops; ++i) slots[i](ctx, plans[i]);
