@@ -413,6 +413,7 @@ class ChainBuilder {
     if (f.loop) {
       from = f.predicate ? DType::Bool : f.compute;
       if (f.divides_integers) check_divisor(ctx_, static_cast<const int64_t*>(in[1]), 1, true);
+      // Of one element no op's kernel treats operands as scalars, unless it has to convert the result.
       f.loop(1, computed, in, from == s.result ? 0 : ~0u);
       in[0] = computed;
     }
@@ -515,8 +516,7 @@ class ChainBuilder {
     ChainItem& item = p_.then.add();
     set_loop(item, f.loop, s.count, exact ? destination(v) : slot(kind_of(from)));
     for (int k = 0; k < s.count; ++k) item.in[k] = places[k];
-    // Of one element no op's kernel treats operands as scalars, unless it has to convert the result.
-    item.scalar_mask = uint8_t(plan_.numel == 1 && exact ? 0 : scalars);
+    item.scalar_mask = uint8_t(scalars);
     item.check_divisor = f.divides_integers;
     if (!exact) {
       add_rounding(from, item.out, v);

@@ -130,9 +130,10 @@ def test_every_formula(driver: Driver, compute: str) -> None:
 
 @pytest.mark.parametrize("exponent", [2.0, 3.0, 0.5, -0.5, 1.0, -1.0, -2.0, 1.7])
 def test_powers(driver: Driver, exponent: float) -> None:
-    for n in (1, 2, 333):
+    rng = np.random.default_rng(7)
+    for n in (*[1] * 20, 2, 333):
         for compute in ("float32", "float64"):
-            x = Value(make(np.random.default_rng(n), (n,), compute), compute)
+            x = Value(make(rng, (n,), compute), compute)
             steps = [("mul", compute, (0, 0), compute), ("pow", compute, (2, 1), compute)]
             check(driver, Chain([x, Value(np.array(exponent), "float64")], steps, [3]))
 
