@@ -3,6 +3,8 @@
 --mutations N        mutated calls per op (default 20; 1000 by command)
 --kills N            how often a rank of a training is killed at random (default 5; 50 by command)
 --flips N            how many single bits of a checkpoint are flipped (default 500; 20,000 by command)
+--samples N          calls of each row of the op table that are made in compiled functions (default 2; 0: all)
+--programs N         random programs that are compiled (default 200; 10,000 by command)
 --runtime NAME       prove the op table itself against another runtime (`torch`) instead of warptape
 --device NAME        run the op table on another device (`cuda`); rows of complex numbers are left out
 """
@@ -21,6 +23,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--mutations", type=int, default=20, help="mutated calls per op")
     group.addoption("--kills", type=int, default=5, help="kills of a rank of a training")
     group.addoption("--flips", type=int, default=500, help="flipped bits of a checkpoint")
+    group.addoption("--samples", type=int, default=2, help="calls of each row in compiled functions (0: all)")
+    group.addoption("--programs", type=int, default=200, help="random programs that are compiled")
     group.addoption(
         "--runtime", default="warptape", help="the package that the op table runs on (warptape, torch)"
     )
@@ -75,6 +79,7 @@ COUNTED = {
     "gradients": "samples: gradient against finite differences",
     "second_gradients": "samples: second gradient against finite differences",
     "fused": "samples: fused against composed backward",
+    "compiled": "calls: compiled against eager, to the bit",
     "values": "calls: values, dtype and shape against the reference",
     "mutated": "mutated calls",
     "refused": "refusals",
