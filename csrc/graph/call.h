@@ -52,6 +52,7 @@ struct Call {
   DType compute = DType::Float32;        // of Elementwise
   bool bumped = false;                   // the versions of what it writes are counted already
   const void* callee = nullptr;          // OpInfo, ElementwiseSlot or NodeType
+  const char* asked = nullptr;           // the op that Python called, for its errors
   SmallVector<Tensor, 3> in, out;        // read; made or written. Without history, held by this call alone
   SmallVector<int8_t, 4> operands;       // of Elementwise: each input's place in `in`, or kIsNumber
   SmallVector<Scalar, 1> numbers;        // its inputs that are numbers, in order

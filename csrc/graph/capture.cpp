@@ -17,7 +17,36 @@ void Scope::written(const Tensor& t) {
   if (!t.defined() || t.device().is_meta() || !t.storage().bytes()) return;
   Memory& m = region_.memory_of(t.storage());
   if (m.state == Memory::State::Read) t.storage().put_aside();
-  written_.push_back({t, t.version()});
+  Written& w = written_.emplace_back();
+  w.tensor = t;
+  w.version = t.version();
+  w.own = history_of(t);
+  if (!is_view(t)) return;
+  w.of_view = meta_of(t)->view->version;
+  w.base = history_of(meta_of(t)->view->base);
+}
+
+Scope::History Scope::history_of(const Tensor& t) {
+  if (!t->extra) return {t, {}, false};
+  const AutogradMeta& m = *meta_of(t);
+  return {t, {m.node, m.output}, m.requires_grad};
+}
+
+void Scope::restore(const History& h) {
+  if (!h.tensor.defined() || !h.tensor->extra) return;
+  AutogradMeta& m = *meta_of(h.tensor);
+  if (m.node.get() == h.edge.node.get() && m.output == h.edge.index) return;
+  set_gradient_edge(h.tensor, h.edge);
+  m.requires_grad = h.requires_grad;
+}
+
+void Scope::restore() {
+  for (const Written& w : written_) {
+    w.tensor.storage().set_version(w.version);
+    restore(w.own);
+    restore(w.base);
+    if (w.base.tensor.defined()) meta_of(w.tensor)->view->version = w.of_view;
+  }
 }
 
 bool Scope::unfinished() const {
@@ -97,15 +126,23 @@ void gone(Storage& s) {
 void Region::run_now(const OpInfo& op, std::span<Value> args, Result& out, KeyTape& keys) {
   ++compiled_->counts.not_deferred;
   ++compiled_->counts.not_deferred_by[op.name];
-  // What is written now may be read by what is pending.
+  // What is written now may be read by what is pending; and on deferred memory the op would skip its kernels.
   bool pending = false;
   each_written(op, args, [&](const Tensor& t) { pending |= t.defined() && t.storage().pending; });
-  if (pending && scopes_.empty()) run_pending();
+  each_tensor(op, args, [&](const Tensor& t) { pending |= t.storage().is_deferred(); });
+  if (pending) run_before();
   Paused paused;
   keys.next = 0;
   Restore<KeyTape*> again(thread_state.key_tape, &keys);
   out = {};
   op.call(op, args.data(), out);
+}
+
+// What is pending runs before an op that runs now, unless that is in the middle of one that is noted.
+void Region::run_before() {
+  if (!scopes_.empty()) throw NotDeferrable{};
+  std::lock_guard lock(mutex_);
+  run_pending();
 }
 
 void Region::call(const OpInfo& op, std::span<Value> args, Result& out) {
@@ -125,6 +162,7 @@ void Region::call(const OpInfo& op, std::span<Value> args, Result& out) {
       return;
     } catch (const NotDeferrable&) {
       scope.undo();
+      scope.restore();
       if (scopes_.size() > 1) throw;
     }
     ++attempts.second;
@@ -134,9 +172,7 @@ void Region::call(const OpInfo& op, std::span<Value> args, Result& out) {
 
 void Region::note_op(const OpInfo& op, std::span<const Value> args, Result& out, Scope& scope) {
   scope.undo();
-  Call& call = calls_.emplace_back();
-  call.kind = CallKind::Op;
-  call.callee = &op;
+  Call& call = add(CallKind::Op, &op);
   call.bumped = scope.bumped();
   call.args = std::make_unique<OpArgs>(op, args);
   each_tensor(op, call.args->values, [&](const Tensor& t) {
@@ -183,6 +219,7 @@ void Region::backward(Node& node, Gradients& g, bool last) {
   for (size_t i = 0; i < node.saved_count(); ++i) packed |= node.saved_raw(i).packed() != nullptr;
   if (!packed && !thread_state.anomaly_mode && !tends_to_fail(attempts)) {
     Scope scope(*this, node.type->name, keys);
+    scope.is_op = false;
     try {
       Gradients tried = g.retained();  // what is saved must be there for the call that counts
       node.type->backward(node, tried);
@@ -190,12 +227,14 @@ void Region::backward(Node& node, Gradients& g, bool last) {
       return;
     } catch (const NotDeferrable&) {
       scope.undo();
+      scope.restore();
       if (scopes_.size() > 1) throw;
     }
     ++attempts.second;
   }
   ++compiled_->counts.not_deferred;
   ++compiled_->counts.not_deferred_by[node.type->name];
+  run_before();
   Paused paused;
   keys.next = 0;
   Restore<KeyTape*> again(thread_state.key_tape, &keys);
@@ -206,9 +245,7 @@ void Region::backward(Node& node, Gradients& g, bool last) {
 void Region::note_backward(Node& node, Gradients& g, bool last, Scope& scope) {
   if (thread_state.grad_mode) throw NotDeferrable{};
   scope.undo();
-  Call& call = calls_.emplace_back();
-  call.kind = CallKind::Backward;
-  call.callee = node.type;
+  Call& call = add(CallKind::Backward, node.type);
   call.backward = std::make_unique<NodeCall>();
   NodeCall& b = *call.backward;
   b.node = Ref<Node>::share(&node);

@@ -6,6 +6,7 @@
 // closed step runs where it was closed. So an open step needs no other open one, and those that one
 // instruction joins become one.
 #include <algorithm>
+#include <cstring>
 #include <optional>
 
 #include "graph/chain.h"
@@ -18,6 +19,7 @@ constexpr size_t kMaxOpen = 16;
 struct Open {
   std::vector<uint32_t> insns;
   std::vector<Operand> read, written;
+  std::vector<uint32_t> copied;  // memories that an instruction reads and stores as they are
   std::vector<std::pair<uint32_t, int64_t>> stored;  // memories written, and how many others read each
   Shape sizes;
   size_t inputs = 0;  // streams and numbers, at most
@@ -50,6 +52,8 @@ bool same_view(const std::vector<Operand>& list, const Operand& o) {
 bool fits(const Insn& insn, const Open& step) {
   const Operand& out = insn.out[0];
   if (out.sizes != step.sizes) return false;
+  // A pass stores what it copies at its end, when it may have written over it.
+  if (std::find(step.copied.begin(), step.copied.end(), out.memory) != step.copied.end()) return false;
   if (step.insns.size() >= kernels::kMaxChainSteps || step.outputs() + 1 >= kernels::kMaxChainOutputs ||
       step.inputs + insn.operands.size() > kernels::kMaxChainInputs)
     return false;
@@ -84,6 +88,7 @@ void merge(Open& a, const Open& b) {
   std::sort(a.insns.begin(), a.insns.end());
   a.read.insert(a.read.end(), b.read.begin(), b.read.end());
   a.written.insert(a.written.end(), b.written.begin(), b.written.end());
+  a.copied.insert(a.copied.end(), b.copied.begin(), b.copied.end());
   a.stored.insert(a.stored.end(), b.stored.begin(), b.stored.end());
   a.inputs += b.inputs;
 }
@@ -110,6 +115,7 @@ class Fuser {
     step.insns.push_back(number);
     for (const Operand& o : insn.in) {
       step.read.push_back(o);
+      if (!std::strcmp(insn.name, "copy")) step.copied.push_back(o.memory);
       for (auto& s : step.stored)
         if (s.first == o.memory) --s.second;
     }

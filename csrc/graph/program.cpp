@@ -18,7 +18,9 @@ uint32_t number_of(const Tensor& t, uint32_t& next) {
 bool seen_outside(const Memory& m) { return m.storage->use_count() > m.held; }
 
 void add_operand(std::vector<uint64_t>& form, const Tensor& t, uint32_t& next) {
-  form.push_back(uint64_t{number_of(t, next)} << 32 | static_cast<uint64_t>(t.dtype()) << 16 |
+  const Device device = t.device();
+  form.push_back(uint64_t{number_of(t, next)} << 32 | static_cast<uint64_t>(device.index & 63) << 26 |
+                 static_cast<uint64_t>(device.type) << 24 | static_cast<uint64_t>(t.dtype()) << 16 |
                  static_cast<uint64_t>(t.ndim()));
   form.push_back(static_cast<uint64_t>(t.offset()));
   for (int64_t s : t.sizes()) form.push_back(static_cast<uint64_t>(s));
@@ -45,8 +47,9 @@ std::vector<uint64_t> form_of(const std::vector<Call>& calls, std::deque<Memory>
   uint64_t word = 0, bits = 0;
   for (const Memory& m : memories) {
     if (m.number == kNoNumber) continue;
-    word = word << 1 | (seen_outside(m) ? 1 : 0);
-    if (++bits % 64 == 0) form.push_back(word);
+    word = word << 2 | (seen_outside(m) ? 2 : 0) | (m.storage->is_deferred() ? 1 : 0);
+    if (++bits % 32 == 0) form.push_back(word);
+
   }
   form.push_back(word);
   return form;
@@ -133,10 +136,16 @@ void Executable::run(std::vector<Call>& calls) const {
     if (!used[i]) calls[i] = {};
   for (size_t k = 0; k < program.steps.size(); ++k) {
     const Step& s = program.steps[k];
-    if (chains[k])
-      chains[k]->run(calls);
-    else
-      graph::run(calls[s.insns[0]]);
+    const char* asked = calls[s.insns[0]].asked;
+    try {
+      if (chains[k])
+        chains[k]->run(calls);
+      else
+        graph::run(calls[s.insns[0]]);
+    } catch (...) {
+      failed_op = asked;
+      throw;
+    }
     for (uint32_t i : s.insns) calls[i] = {};
   }
 }

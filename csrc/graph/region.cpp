@@ -52,6 +52,16 @@ bool Region::set_capture(bool on) {
   return was;
 }
 
+thread_local const char* failed_op = nullptr;
+
+Call& Region::add(CallKind kind, const void* callee) {
+  Call& call = calls_.emplace_back();
+  call.kind = kind;
+  call.callee = callee;
+  if (!scopes_.empty() && scopes_.front()->is_op) call.asked = scopes_.front()->name;
+  return call;
+}
+
 Memory& Region::memory_of(Storage& s) {
   if (s.pending) {
     auto& m = *static_cast<Memory*>(s.pending);
@@ -103,9 +113,7 @@ void Region::write(Call& call, const Tensor& t) {
 void Region::elementwise(ElementwiseSlot& slot, DType compute, const Tensor& out,
                          std::span<const ElementwiseInput> inputs) {
   std::lock_guard lock(mutex_);
-  Call& call = calls_.emplace_back();
-  call.kind = CallKind::Elementwise;
-  call.callee = &slot;
+  Call& call = add(CallKind::Elementwise, &slot);
   call.compute = compute;
   for (const ElementwiseInput& in : inputs) {
     call.operands.push_back(in.tensor ? static_cast<int8_t>(call.in.size()) : kIsNumber);
@@ -119,8 +127,7 @@ void Region::elementwise(ElementwiseSlot& slot, DType compute, const Tensor& out
 
 void Region::sum_to(const Tensor& out, const Tensor& t) {
   std::lock_guard lock(mutex_);
-  Call& call = calls_.emplace_back();
-  call.kind = CallKind::SumTo;
+  Call& call = add(CallKind::SumTo, nullptr);
   read(call, t);
   write(call, out);
 }

@@ -93,6 +93,7 @@ class WT_API Region final : public Deferral {
   friend class Scope;
   friend class Paused;
 
+  Call& add(CallKind kind, const void* callee);
   Memory& memory_of(Storage& s);
   void read(Call& call, const Tensor& t);
   void write(Call& call, const Tensor& t);
@@ -100,6 +101,7 @@ class WT_API Region final : public Deferral {
   void note_op(const OpInfo& op, std::span<const Value> args, Result& out, class Scope& scope);
   void note_backward(Node& node, Gradients& g, bool last, class Scope& scope);
   void run_now(const OpInfo& op, std::span<Value> args, Result& out, KeyTape& keys);
+  void run_before();
   void truncate(size_t calls);
   void release(std::deque<Memory>& memories, bool failed);
   void run_pending();
@@ -112,6 +114,9 @@ class WT_API Region final : public Deferral {
   std::shared_ptr<Compiled> compiled_;  // also after the region, for the backward of what it noted
   int depth_ = 0;
 };
+
+// The op that Python called, where the error that is on its way came from a noted call of it.
+extern WT_API thread_local const char* failed_op;
 
 WT_API void init();  // once: sets the interceptor and the hooks
 

@@ -28,19 +28,30 @@ class Scope {
   bool opaque() const;
   // Takes back what was noted of it.
   void undo() { region_.truncate(calls); }
+  // After a try that is to be made again: its arguments have the versions and the history that they had.
+  void restore();
   // Whether something that it made is still to be written.
   bool unfinished() const;
   bool bumped() const;
 
   const char* name;        // of the op or node
+  bool is_op = true;
   size_t calls, memories;  // of the region, at the beginning
   bool poisoned = false;   // what was noted reads what a skipped kernel was to write
 
  private:
+  struct History {
+    Tensor tensor;
+    Edge edge;
+    bool requires_grad;
+  };
   struct Written {
     Tensor tensor;
-    uint32_t version;
+    uint32_t version, of_view;
+    History own, base;
   };
+  static History history_of(const Tensor& t);
+  static void restore(const History& h);
   Region& region_;
   std::lock_guard<std::recursive_mutex> lock_;
   SmallVector<Written, 2> written_;

@@ -315,7 +315,7 @@ Tensor places(const StridedData& d, const Shape& sizes, const Shape& strides, in
 // share gives each of them an equal part.
 void as_strided_backward(Node& n, Gradients& g) {
   const auto& d = n.data<StridedData>();
-  if (g[0].is_meta()) return g.set(0, zeros(d.own_sizes, options_of(g[0])));
+  if (g[0].device().is_meta()) return g.set(0, zeros(d.own_sizes, options_of(g[0])));
   const Device device = g[0].device();
   const Shape flat{-1};
   Tensor memory = index_add(zeros(Shape{d.range}, options_of(g[0])), 0,

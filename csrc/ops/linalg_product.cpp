@@ -85,7 +85,7 @@ std::vector<int64_t> scales(const Tensor& flat) {
 Tensor matrix_exp_impl(const Tensor& A) {
   check_square("linalg.matrix_exp", A);
   if (A.numel() == 0) return clone(A);
-  if (A.is_meta()) return empty(A.sizes(), options_of(A));
+  if (A.device().is_meta()) return empty(A.sizes(), options_of(A));
   const Tensor flat = reshape(A, Shape{-1, A.size(-2), A.size(-1)});
   const std::vector<int64_t> times = scales(flat);
   // Those of one scale together.

@@ -79,8 +79,10 @@ void each_tensor(const OpInfo& op, std::span<const Value> args,
 
 void call_straight(const OpInfo& op, const Value* args, Result& out) {
   straight = &op;
+  struct Forget {
+    ~Forget() { straight = nullptr; }  // where nothing asked
+  } forget;
   op.call(op, args, out);
-  straight = nullptr;  // where nothing asked
 }
 
 bool intercept(const OpInfo& op, std::span<Value> args, Result& out, Keep& keep) {
