@@ -58,7 +58,9 @@ Call& Region::add(CallKind kind, const void* callee) {
   Call& call = calls_.emplace_back();
   call.kind = kind;
   call.callee = callee;
-  if (!scopes_.empty() && scopes_.front()->is_op) call.asked = scopes_.front()->name;
+  // Python does not know private ops by name.
+  if (!scopes_.empty() && scopes_.front()->is_op && *scopes_.front()->name != '_')
+    call.asked = scopes_.front()->name;
   return call;
 }
 
@@ -195,6 +197,9 @@ void Region::run_pending() {
   std::deque<Memory> memories = std::exchange(memories_, {});
   for (Scope* s : scopes_) s->calls = s->memories = 0;
   Paused paused;
+  // Whoever reads now may be inside of these; what is pending was not.
+  Restore hooks(thread_state.saved_tensor_hooks, decltype(thread_state.saved_tensor_hooks)());
+  Restore<bool> anomaly(thread_state.anomaly_mode, false);
   for (Memory& m : memories)
     if (m.storage && m.storage->has_aside()) m.storage->give_back();
   try {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -64,9 +65,15 @@ def compare(rt: Any, make: Callable[[], tuple[Program, Any]], where: str, values
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             found.append(outcome(rt, rt.compile(run) if compiled else run, watched, values))
-    lines = list(differences(found[1], found[0]))
-    assert not lines, f"{where}:\n" + "\n".join(lines[:8])
+    same(found[1], found[0], where)
     return 1
+
+
+def same(got: Any, want: Any, where: str) -> None:
+    """Asserts that two outcomes are equal. Not the versions of gradients: whether the tape adds in place depends
+    on who holds the memory."""
+    lines = [line for line in differences(got, want) if not re.match(r"\.result\[[23]\].*\.version", line)]
+    assert not lines, f"{where}:\n" + "\n".join(lines[:8])
 
 
 def chosen(config: pytest.Config, op: Op) -> Iterator[tuple[str, str, int, Sample, Sample]]:
@@ -133,8 +140,7 @@ def test_backward_outside(rt: ModuleType, op: Op, request: Request) -> None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 found.append(outcome(rt, whole, (args, kwargs), op.name not in GARBAGE))
-        lines = list(differences(found[1], found[0]))
-        assert not lines, f"{where}:\n" + "\n".join(lines[:8])
+        same(found[1], found[0], where)
         done += 1
     count(request, "compiled", done)
 
@@ -157,7 +163,8 @@ def test_inplace(rt: ModuleType, op: Op, request: Request) -> None:
                         for x in leaves:
                             x.requires_grad_(False)
                         leaves = []
-                    return program(rt, used(call), args, kwargs, leaves, fresh, order), (args, kwargs)
+                    run = call if op.view else used(call)
+                    return program(rt, run, args, kwargs, leaves, fresh, order), (args, kwargs)
 
                 where = f"{checks.describe(op, dtype, number, sample)} {layout}, as {path}, {fresh=}, {order=}"
                 done += compare(rt, make, where)
