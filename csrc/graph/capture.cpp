@@ -146,6 +146,11 @@ void Region::run_before() {
 }
 
 void Region::call(const OpInfo& op, std::span<Value> args, Result& out) {
+  call_or_run(op, args, out);
+  settle();
+}
+
+void Region::call_or_run(const OpInfo& op, std::span<Value> args, Result& out) {
   KeyTape keys;
   auto& attempts = attempts_[&op];
   ++attempts.first;
@@ -209,6 +214,11 @@ void Region::note_op(const OpInfo& op, std::span<const Value> args, Result& out,
 }
 
 void Region::backward(Node& node, Gradients& g, bool last) {
+  backward_or_run(node, g, last);
+  settle();
+}
+
+void Region::backward_or_run(Node& node, Gradients& g, bool last) {
   KeyTape keys;
   auto& attempts = attempts_[node.type];
   ++attempts.first;

@@ -65,6 +65,7 @@ Call& Region::add(CallKind kind, const void* callee) {
 }
 
 Memory& Region::memory_of(Storage& s) {
+  exposed_ |= s.exported();
   if (s.pending) {
     auto& m = *static_cast<Memory*>(s.pending);
     // Another region's: what is pending there comes first.
@@ -125,6 +126,7 @@ void Region::elementwise(ElementwiseSlot& slot, DType compute, const Tensor& out
       call.numbers.push_back(in.scalar);
   }
   write(call, out);
+  settle();
 }
 
 void Region::sum_to(const Tensor& out, const Tensor& t) {
@@ -132,6 +134,15 @@ void Region::sum_to(const Tensor& out, const Tensor& t) {
   Call& call = add(CallKind::SumTo, nullptr);
   read(call, t);
   write(call, out);
+  settle();
+}
+
+// Others may read or write exported memory at any time, without a call that is seen here: what touches it
+// cannot wait.
+void Region::settle() {
+  if (!exposed_ || !scopes_.empty()) return;
+  std::lock_guard lock(mutex_);
+  run_pending();
 }
 
 // The calls from number `count` on were a try.
@@ -195,6 +206,7 @@ void Region::release(std::deque<Memory>& memories, bool failed) {
 void Region::run_pending() {
   std::vector<Call> calls = std::exchange(calls_, {});
   std::deque<Memory> memories = std::exchange(memories_, {});
+  exposed_ = false;
   for (Scope* s : scopes_) s->calls = s->memories = 0;
   Paused paused;
   // Whoever reads now may be inside of these; what is pending was not.

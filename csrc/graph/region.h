@@ -101,7 +101,10 @@ class WT_API Region final : public Deferral {
   void note_op(const OpInfo& op, std::span<const Value> args, Result& out, class Scope& scope);
   void note_backward(Node& node, Gradients& g, bool last, class Scope& scope);
   void run_now(const OpInfo& op, std::span<Value> args, Result& out, KeyTape& keys);
+  void call_or_run(const OpInfo& op, std::span<Value> args, Result& out);
+  void backward_or_run(Node& node, Gradients& g, bool last);
   void run_before();
+  void settle();
   void truncate(size_t calls);
   void release(std::deque<Memory>& memories, bool failed);
   void run_pending();
@@ -113,6 +116,7 @@ class WT_API Region final : public Deferral {
   std::unordered_map<const void*, std::pair<uint32_t, uint32_t>> attempts_;  // of ops and nodes: all, failed
   std::shared_ptr<Compiled> compiled_;  // also after the region, for the backward of what it noted
   int depth_ = 0;
+  bool exposed_ = false;  // what is pending reads or writes memory that others see (NumPy, other processes)
 };
 
 // The op that Python called, where the error that is on its way came from a noted call of it.

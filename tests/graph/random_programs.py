@@ -216,7 +216,9 @@ def reduce_all(w: World) -> None:
 
 @step(3)
 def matmul(w: World) -> None:
-    t = w.float(2)
+    t = w.pick(lambda o: o.is_floating_point() and o.dim() >= 2 and 0 < max(o.shape[-2:]) < 1000)
+    if t.dim() < 2 or max(t.shape[-2:]) >= 1000:
+        return
     w.add(t @ t.transpose(-1, -2) if w.rng.random() < 0.5 else t.transpose(-1, -2) @ t)
 
 
