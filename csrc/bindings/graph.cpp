@@ -9,11 +9,21 @@ namespace py = pybind11;
 
 namespace warptape::bindings {
 
+namespace {
+// The thread that holds the mutex may want the GIL, to warn for one.
+void wait_without_gil(std::recursive_mutex& mutex) {
+  if (!PyGILState_Check()) return mutex.lock();
+  const GilRelease release;
+  mutex.lock();
+}
+}  // namespace
+
 void init_graph(PyObject* module) {
   auto m = py::reinterpret_borrow<py::module_>(module);
   using graph::Compiled;
   using graph::Region;
   graph::init();
+  graph::wait_for = wait_without_gil;
   py::class_<Compiled, std::shared_ptr<Compiled>>(m, "_Compiled", py::module_local())
       .def(py::init<>())
       .def_readwrite("fullgraph", &Compiled::fullgraph)

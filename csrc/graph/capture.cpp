@@ -141,7 +141,7 @@ void Region::run_now(const OpInfo& op, std::span<Value> args, Result& out, KeyTa
 // What is pending runs before an op that runs now, unless that is in the middle of one that is noted.
 void Region::run_before() {
   if (!scopes_.empty()) throw NotDeferrable{};
-  std::lock_guard lock(mutex_);
+  RegionLock lock(mutex_);
   run_pending();
 }
 

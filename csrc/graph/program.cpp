@@ -49,7 +49,6 @@ std::vector<uint64_t> form_of(const std::vector<Call>& calls, std::deque<Memory>
     if (m.number == kNoNumber) continue;
     word = word << 2 | (seen_outside(m) ? 2 : 0) | (m.storage->is_deferred() ? 1 : 0);
     if (++bits % 32 == 0) form.push_back(word);
-
   }
   form.push_back(word);
   return form;

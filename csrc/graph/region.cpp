@@ -4,6 +4,8 @@
 
 namespace warptape::graph {
 
+void (*wait_for)(std::recursive_mutex& mutex) = [](std::recursive_mutex& mutex) { mutex.lock(); };
+
 Region& Region::of_thread() {
   thread_local Region region;
   return region;
@@ -40,7 +42,7 @@ void Region::leave() {
   thread_state.deferral = nullptr;
   thread_state.dispatch &= ~kCapture;
   ++compiled_->counts.calls;
-  std::lock_guard lock(mutex_);
+  RegionLock lock(mutex_);
   if (!memories_.empty()) run_pending();
 }
 
@@ -65,7 +67,6 @@ Call& Region::add(CallKind kind, const void* callee) {
 }
 
 Memory& Region::memory_of(Storage& s) {
-  exposed_ |= s.exported();
   if (s.pending) {
     auto& m = *static_cast<Memory*>(s.pending);
     // Another region's: what is pending there comes first.
@@ -82,7 +83,7 @@ Memory& Region::memory_of(Storage& s) {
 }
 
 void Region::made(Storage& s) {
-  std::lock_guard lock(mutex_);
+  RegionLock lock(mutex_);
   memory_of(s).state = Memory::State::Unwritten;
 }
 
@@ -108,6 +109,7 @@ void Region::read(Call& call, const Tensor& t) {
 
 void Region::write(Call& call, const Tensor& t) {
   Memory& m = memory_of(t.storage());
+  exposed_ |= t.storage().exported();
   if (m.state == Memory::State::Read) t.storage().put_aside();
   m.state = Memory::State::Written;
   call.out.push_back(hold(t));
@@ -115,7 +117,7 @@ void Region::write(Call& call, const Tensor& t) {
 
 void Region::elementwise(ElementwiseSlot& slot, DType compute, const Tensor& out,
                          std::span<const ElementwiseInput> inputs) {
-  std::lock_guard lock(mutex_);
+  RegionLock lock(mutex_);
   Call& call = add(CallKind::Elementwise, &slot);
   call.compute = compute;
   for (const ElementwiseInput& in : inputs) {
@@ -130,18 +132,18 @@ void Region::elementwise(ElementwiseSlot& slot, DType compute, const Tensor& out
 }
 
 void Region::sum_to(const Tensor& out, const Tensor& t) {
-  std::lock_guard lock(mutex_);
+  RegionLock lock(mutex_);
   Call& call = add(CallKind::SumTo, nullptr);
   read(call, t);
   write(call, out);
   settle();
 }
 
-// Others may read or write exported memory at any time, without a call that is seen here: what touches it
-// cannot wait.
+// Others may look at exported memory at any time, without a call that is seen here: a write to it cannot
+// wait.
 void Region::settle() {
   if (!exposed_ || !scopes_.empty()) return;
-  std::lock_guard lock(mutex_);
+  RegionLock lock(mutex_);
   run_pending();
 }
 
@@ -160,7 +162,7 @@ void Region::truncate(size_t count) {
 }
 
 void Region::force(Storage& s) {
-  std::lock_guard lock(mutex_);
+  RegionLock lock(mutex_);
   if (!s.pending) return;  // another thread was faster
   auto& m = *static_cast<Memory*>(s.pending);
   if (!scopes_.empty()) {
@@ -175,7 +177,7 @@ void Region::force(Storage& s) {
 }
 
 void Region::flush() {
-  std::lock_guard lock(mutex_);
+  RegionLock lock(mutex_);
   if (memories_.empty()) return;
   if (depth_) {
     ++compiled_->counts.reads;

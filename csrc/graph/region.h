@@ -27,6 +27,24 @@ namespace warptape::graph {
 // Thrown by data() inside of an op that is being noted.
 struct NotDeferrable {};
 
+// Waits for a mutex that another thread holds, without what that thread may wait for: the GIL. Set by the
+// bindings.
+extern WT_API void (*wait_for)(std::recursive_mutex& mutex);
+
+// Held by whoever notes or runs calls of a region.
+class RegionLock {
+ public:
+  explicit RegionLock(std::recursive_mutex& mutex) : mutex_(mutex) {
+    if (!mutex.try_lock()) wait_for(mutex);
+  }
+  ~RegionLock() { mutex_.unlock(); }
+  RegionLock(const RegionLock&) = delete;
+  RegionLock& operator=(const RegionLock&) = delete;
+
+ private:
+  std::recursive_mutex& mutex_;
+};
+
 class Region;
 
 // What the region knows of a storage.
@@ -116,7 +134,7 @@ class WT_API Region final : public Deferral {
   std::unordered_map<const void*, std::pair<uint32_t, uint32_t>> attempts_;  // of ops and nodes: all, failed
   std::shared_ptr<Compiled> compiled_;  // also after the region, for the backward of what it noted
   int depth_ = 0;
-  bool exposed_ = false;  // what is pending reads or writes memory that others see (NumPy, other processes)
+  bool exposed_ = false;  // what is pending writes memory that others see (NumPy, other processes)
 };
 
 // The op that Python called, where the error that is on its way came from a noted call of it.

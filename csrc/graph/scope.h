@@ -34,7 +34,7 @@ class Scope {
   bool unfinished() const;
   bool bumped() const;
 
-  const char* name;        // of the op or node
+  const char* name;  // of the op or node
   bool is_op = true;
   size_t calls, memories;  // of the region, at the beginning
   bool poisoned = false;   // what was noted reads what a skipped kernel was to write
@@ -53,7 +53,7 @@ class Scope {
   static History history_of(const Tensor& t);
   static void restore(const History& h);
   Region& region_;
-  std::lock_guard<std::recursive_mutex> lock_;
+  RegionLock lock_;
   SmallVector<Written, 2> written_;
   Restore<bool> defers_, asked_;
   Restore<KeyTape*> keys_;
