@@ -171,6 +171,12 @@ py::dtype to_numpy_dtype(DType t) {
   return py::dtype(codes[static_cast<int>(t)]);
 }
 
+void release_array(void* array) {
+  if (!Py_IsInitialized()) return;
+  GilGuard gil;
+  Py_DECREF(static_cast<PyObject*>(array));
+}
+
 Tensor from_numpy(const py::array& a) {
   auto dtype = from_numpy_dtype(a.dtype());
   WT_CHECK(a.dtype().byteorder() != '>', ValueError,
@@ -195,14 +201,8 @@ Tensor from_numpy(const py::array& a) {
   }
   int64_t extent = numel_of(sizes) ? item : 0;
   for (size_t d = 0; d < sizes.size() && extent; ++d) extent += (sizes[d] - 1) * strides[d] * item;
-  auto storage = Storage::wrap(
-      const_cast<void*>(a.data()), static_cast<size_t>(extent), {},
-      [](void* owner) {
-        if (!Py_IsInitialized()) return;
-        GilGuard gil;
-        Py_DECREF(static_cast<PyObject*>(owner));
-      },
-      py::object(a).release().ptr());
+  auto storage = Storage::wrap(const_cast<void*>(a.data()), static_cast<size_t>(extent), {}, release_array,
+                               py::object(a).release().ptr());
   storage->mark_exported();
   return Tensor(Ref<TensorImpl>::adopt(new TensorImpl(std::move(storage), *dtype, sizes, strides, 0)));
 }
@@ -215,8 +215,11 @@ py::object to_numpy(const Tensor& t, PyObject* owner) {
   for (int64_t s : t.strides()) strides.push_back(s * static_cast<py::ssize_t>(t.itemsize()));
   t.storage().mark_exported();
   static char none;
-  return py::array(dtype, shape, strides, t.data() ? t.data() : &none,
-                   py::reinterpret_borrow<py::object>(owner));
+  py::object base = py::reinterpret_borrow<py::object>(owner);
+  // An array that from_numpy took is held by all that see its memory: seen_by_numpy() counts them.
+  if (void* array = t.storage().context_of(release_array))
+    base = py::make_tuple(base, py::handle(static_cast<PyObject*>(array)));
+  return py::array(dtype, shape, strides, t.data() ? t.data() : &none, base);
 }
 
 // ---- lists ---------------------------------------------------------------------------------------------
@@ -335,6 +338,12 @@ PyMethodDef methods[] = {{"_tensor", tensor_py, METH_VARARGS, nullptr},
                          {}};
 
 }  // namespace
+
+bool seen_by_numpy(const Storage& s) {
+  if (!s.exported() || s.shared()) return false;
+  auto* array = static_cast<PyObject*>(s.context_of(release_array));
+  return !array || Py_REFCNT(array) > 1 || py::detail::array_proxy(array)->base;
+}
 
 PyObject* tensor_tolist(const Tensor& t) {
   WT_CHECK(!t.device().is_meta(), DeviceError, "tolist: a meta tensor has no data");

@@ -1,5 +1,6 @@
 // Compiled regions as Python enters and leaves them.
 #include "bindings/common.h"
+#include "bindings/data.h"
 #include "graph/region.h"
 
 #include <pybind11/pybind11.h>
@@ -24,6 +25,7 @@ void init_graph(PyObject* module) {
   using graph::Region;
   graph::init();
   graph::wait_for = wait_without_gil;
+  graph::seen_by_others = seen_by_numpy;
   py::class_<Compiled, std::shared_ptr<Compiled>>(m, "_Compiled", py::module_local())
       .def(py::init<>())
       .def_readwrite("fullgraph", &Compiled::fullgraph)

@@ -66,7 +66,10 @@ Call& Region::add(CallKind kind, const void* callee) {
   return call;
 }
 
+bool (*seen_by_others)(const Storage& s) = [](const Storage& s) { return s.exported() && !s.shared(); };
+
 Memory& Region::memory_of(Storage& s) {
+  exposed_ |= s.exported() && seen_by_others(s);
   if (s.pending) {
     auto& m = *static_cast<Memory*>(s.pending);
     // Another region's: what is pending there comes first.
@@ -109,7 +112,6 @@ void Region::read(Call& call, const Tensor& t) {
 
 void Region::write(Call& call, const Tensor& t) {
   Memory& m = memory_of(t.storage());
-  exposed_ |= t.storage().exported();
   if (m.state == Memory::State::Read) t.storage().put_aside();
   m.state = Memory::State::Written;
   call.out.push_back(hold(t));
@@ -139,7 +141,7 @@ void Region::sum_to(const Tensor& out, const Tensor& t) {
   settle();
 }
 
-// Others may look at exported memory at any time, without a call that is seen here: a write to it cannot
+// NumPy may read or write what it sees at any time, without a call that is seen here: what touches it cannot
 // wait.
 void Region::settle() {
   if (!exposed_ || !scopes_.empty()) return;

@@ -45,6 +45,10 @@ class RegionLock {
   std::recursive_mutex& mutex_;
 };
 
+// Whether code of this process that the runtime does not see may read or write the memory. Other processes,
+// which do so at no moment in particular, do not count. Set by the bindings, which know NumPy's arrays.
+extern WT_API bool (*seen_by_others)(const Storage& s);
+
 class Region;
 
 // What the region knows of a storage.
@@ -134,7 +138,7 @@ class WT_API Region final : public Deferral {
   std::unordered_map<const void*, std::pair<uint32_t, uint32_t>> attempts_;  // of ops and nodes: all, failed
   std::shared_ptr<Compiled> compiled_;  // also after the region, for the backward of what it noted
   int depth_ = 0;
-  bool exposed_ = false;  // what is pending writes memory that others see (NumPy, other processes)
+  bool exposed_ = false;  // what is pending reads or writes memory that NumPy sees
 };
 
 // The op that Python called, where the error that is on its way came from a noted call of it.

@@ -15,9 +15,9 @@ from warptape import nn
 
 
 def same(a, b):
-    """Equal to the bit, NaN included."""
+    """Equal to the bit, NaN included. Of copies: what NumPy has seen is not deferred any more."""
     assert a.dtype == b.dtype and a.shape == b.shape and a.stride() == b.stride()
-    return a.detach().numpy().tobytes() == b.detach().numpy().tobytes()
+    return a.detach().clone().numpy().tobytes() == b.detach().clone().numpy().tobytes()
 
 
 def block(width=16):

@@ -166,7 +166,9 @@ def test_inplace(rt: ModuleType, op: Op, request: Request) -> None:
                     run = call if op.view else used(call)
                     return program(rt, run, args, kwargs, leaves, fresh, order), (args, kwargs)
 
-                where = f"{checks.describe(op, dtype, number, sample)} {layout}, as {path}, {fresh=}, {order=}"
+                where = (
+                    f"{checks.describe(op, dtype, number, sample)} {layout}, as {path}, {fresh=}, {order=}"
+                )
                 done += compare(rt, make, where)
     count(request, "compiled", done)
 
