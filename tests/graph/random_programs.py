@@ -76,6 +76,8 @@ class World:
         return self.rng.choice(found) if found else self.fresh()
 
     def add(self, t: Any) -> None:
+        if t.numel() > 300000:
+            return
         self.live.append(t)
         if len(self.live) > 14:  # what is dropped may be dead code, or not
             del self.live[self.rng.randrange(len(self.leaves), len(self.live))]
@@ -226,7 +228,8 @@ def matmul(w: World) -> None:
 def linear(w: World) -> None:
     t = w.float(2)
     weight = w.pick(lambda o: o.dim() == 2 and o.dtype == t.dtype and o.shape[1] == t.shape[-1])
-    w.add(w.rt.nn.functional.linear(t, weight))
+    if max(*t.shape, *weight.shape) < 1000:
+        w.add(w.rt.nn.functional.linear(t, weight))
 
 
 @step(2)
