@@ -1,5 +1,5 @@
-"""What a call did, in a form that two runs of it can be compared by: values to the bit, layouts, versions, the
-place on the tape, random state, errors."""
+"""What a call did, in a form that two runs of it can be compared by: values to the bit, layouts, versions,
+the place on the tape, random state, errors."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ from .outcomes import differences, outcome
 Request = pytest.FixtureRequest
 Program = Callable[..., Any]
 SEED = 11
-# Forms in which a call is made: its arguments come from outside or are made in the function; the result is all,
-# or a backward follows, or another.
+# Forms in which a call is made: its arguments come from outside or are made in the function; the result is
+# all, or a backward follows, or another.
 FORMS = [(fresh, order) for fresh in (False, True) for order in (0, 1, 2)]
 GARBAGE = {"empty_like", "Tensor.new_empty", "empty", "empty_strided", "Tensor.new_empty_strided"}
 
@@ -70,8 +70,8 @@ def compare(rt: Any, make: Callable[[], tuple[Program, Any]], where: str, values
 
 
 def same(got: Any, want: Any, where: str) -> None:
-    """Asserts that two outcomes are equal. Not the versions of gradients: whether the tape adds in place depends
-    on who holds the memory."""
+    """Asserts that two outcomes are equal. Not the versions of gradients: whether the tape adds in place
+    depends on who holds the memory."""
     lines = [line for line in differences(got, want) if not re.match(r"\.result\[[23]\].*\.version", line)]
     assert not lines, f"{where}:\n" + "\n".join(lines[:8])
 

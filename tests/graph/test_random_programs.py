@@ -1,4 +1,4 @@
-"""Random programs run compiled and as they are: results, gradients, everything read in between, to the bit."""
+"""Random programs run compiled and eagerly: results, gradients, all that was read in between, to the bit."""
 
 from __future__ import annotations
 
