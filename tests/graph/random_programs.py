@@ -106,7 +106,24 @@ def dims_of(w: World, t: Any) -> int:
 
 @step(10)
 def unary(w: World) -> None:
-    name = w.rng.choice(["neg", "abs", "exp", "tanh", "sigmoid", "relu", "sin", "cos", "square", "sign", "erf", "floor", "sqrt", "log"])
+    name = w.rng.choice(
+        [
+            "neg",
+            "abs",
+            "exp",
+            "tanh",
+            "sigmoid",
+            "relu",
+            "sin",
+            "cos",
+            "square",
+            "sign",
+            "erf",
+            "floor",
+            "sqrt",
+            "log",
+        ]
+    )
     w.add(getattr(w.rt, name)(w.float()))
 
 
@@ -207,7 +224,22 @@ def clone(w: World) -> None:
 @step(6)
 def reduce(w: World) -> None:
     t = w.float(1)
-    name = w.rng.choice(["sum", "mean", "amax", "amin", "var", "prod", "logsumexp", "cumsum", "softmax", "log_softmax", "argmax", "any"])
+    name = w.rng.choice(
+        [
+            "sum",
+            "mean",
+            "amax",
+            "amin",
+            "var",
+            "prod",
+            "logsumexp",
+            "cumsum",
+            "softmax",
+            "log_softmax",
+            "argmax",
+            "any",
+        ]
+    )
     w.add(getattr(t, name)(dims_of(w, t)))
 
 
@@ -287,7 +319,22 @@ def dropout(w: World) -> None:
 def inplace(w: World) -> None:
     t = w.target()
     o = w.partner(t)
-    name = w.rng.choice(["add_", "mul_", "sub_", "copy_", "clamp_", "relu_", "zero_", "fill_", "neg_", "exp_", "div_", "fmod_"])
+    name = w.rng.choice(
+        [
+            "add_",
+            "mul_",
+            "sub_",
+            "copy_",
+            "clamp_",
+            "relu_",
+            "zero_",
+            "fill_",
+            "neg_",
+            "exp_",
+            "div_",
+            "fmod_",
+        ]
+    )
     if name in ("add_", "mul_", "sub_", "copy_", "div_", "fmod_"):
         getattr(t, name)(o)
     elif name == "clamp_":
