@@ -60,7 +60,8 @@ void check_arguments(const Collective& c, int rank, int size) {
                ": the tensors of a call are on one device, got ", *first, " and ", t);
     }
   if (first) {
-    WT_CHECK(!first->device().is_meta(), DeviceError, op, ": a tensor on the meta device has no data to exchange");
+    WT_CHECK(!first->device().is_meta(), DeviceError, op,
+             ": a tensor on the meta device has no data to exchange");
     const DType d = first->dtype();
     WT_CHECK(!info.reduces() || c.reduce < ReduceOp::BitAnd || !is_floating(d), DtypeError, op, ": ",
              name_of(c.reduce), " needs integers or bool, got ", warptape::name(d));
