@@ -257,6 +257,13 @@ Tensor tape_expand(const Tensor& t, IntList sizes) {
 
 namespace {
 
+// From the start of the memory that the tensor's offset counts from, here `offset`, to its last element's
+// end.
+int64_t bytes_to_end(const Tensor& t, int64_t offset) {
+  for (size_t d = 0; d < t.sizes().size(); ++d) offset += (t.sizes()[d] - 1) * t.strides()[d];
+  return (offset + 1) * static_cast<int64_t>(t.itemsize());
+}
+
 Region region_of(const Tensor& view, const Tensor& base) {
   Region r{base.sizes(), base.strides(), view.sizes(), view.strides(), view.offset() - base.offset()};
   if (view.dtype() != base.dtype()) {
@@ -268,6 +275,10 @@ Region region_of(const Tensor& view, const Tensor& base) {
              "a view as complex numbers whose base begins within one");
     r.offset = bytes / item;
   }
+  // as_strided_ and its like may leave the base smaller than its views.
+  WT_CHECK(view.numel() == 0 || (r.offset >= 0 && bytes_to_end(view, r.offset) <= bytes_to_end(base, 0)),
+           Error, "a view of ", view, " reaches beyond its base, whose geometry was changed in place to ",
+           r.base_sizes, " and strides ", r.base_strides, ": its gradient has no place there");
   return r;
 }
 
@@ -414,6 +425,8 @@ Ref<Node> grad_fn(const Tensor& t) {
 
 void check_inplace(const Tensor& t, const char* op, bool recorded) {
   if (is_opaque(t)) t.data();  // raises
+  // A compiled region of another thread may have calls pending that read it.
+  if (t.storage().pending && !thread_state.deferral) force_storage(t.storage());
   for (int64_t d = 0; d < t.ndim() && t.numel() > 0; ++d)
     WT_CHECK(
         t.strides()[d] != 0 || t.sizes()[d] <= 1, Error, op,

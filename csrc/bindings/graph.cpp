@@ -1,6 +1,7 @@
 // Compiled regions as Python enters and leaves them.
 #include "bindings/common.h"
 #include "bindings/data.h"
+#include "bindings/made.h"
 #include "graph/region.h"
 
 #include <pybind11/pybind11.h>
@@ -9,6 +10,8 @@
 namespace py = pybind11;
 
 namespace warptape::bindings {
+template <>
+inline constexpr bool kBound<graph::Compiled> = true;
 
 namespace {
 // The thread that holds the mutex may want the GIL, to warn for one.
@@ -31,9 +34,9 @@ void init_graph(PyObject* module) {
       .def_readwrite("fullgraph", &Compiled::fullgraph)
       .def_readwrite("adaptive", &Compiled::adaptive)
       .def("enter",
-           [](const std::shared_ptr<Compiled>& c) {
-             const bool notes = c->worthwhile() || Region::of_thread().entered();
-             if (notes) Region::of_thread().enter(c);
+           [](Compiled& c) {
+             const bool notes = c.worthwhile() || Region::of_thread().entered();
+             if (notes) Region::of_thread().enter(c.shared_from_this());
              return notes;
            })
       .def("leave",

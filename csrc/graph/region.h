@@ -69,7 +69,7 @@ struct Counts {
 };
 
 // What the calls of one compiled function share.
-struct WT_API Compiled {
+struct WT_API Compiled : std::enable_shared_from_this<Compiled> {
   Programs programs;
   Counts counts;
   bool fullgraph = false;  // a read in the middle is an error

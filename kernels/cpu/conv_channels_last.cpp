@@ -117,7 +117,7 @@ struct RowProduct {
   }
   WT_INLINE GemmBlocking<Kind> blocking(int64_t m, int64_t c, const GemmOut<Kind>& out) const {
     GemmBlocking<Kind> bl(m, c, t.depth(), false, out);
-    bl.block_cols = gemm_even(cols, Kind::kBlockCols, Kind::kCols);  // as packed, also for the last columns
+    bl.set_block_cols(m, gemm_even(cols, Kind::kBlockCols, Kind::kCols));  // as packed, also for the last
     bl.a_bytes = bl.align(sizeof(Elem) * bl.block_rows * kLda);
     return bl;
   }

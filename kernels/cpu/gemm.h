@@ -191,7 +191,12 @@ struct GemmBlocking {
     // Packing pays when B is read often, or from many pages.
     b_direct = kGemmInPlace<Kind> && rows_of_b_contiguous && n >= Kind::kCols && m <= 2 * kGemmRows;
     a_bytes = align(sizeof(Elem) * (block_rows * block_depth) + kGemmVecBytes);
-    b_bytes = align(sizeof(Elem) * block_cols * block_depth);
+    set_block_cols(m, block_cols);
+  }
+  // Other blocks of columns, and the scratch memory for them.
+  void set_block_cols(int64_t m, int64_t cols) {
+    block_cols = cols;
+    b_bytes = align(sizeof(typename Kind::Elem) * block_cols * block_depth);
     bool sums_stay = depth > block_depth;
     partial_bytes =
         in_place ? 0

@@ -161,3 +161,25 @@ def test_dropped_memory_of_others() -> None:
     call(True)
     call(False)
     assert array.tolist() == [4, 4, 4]
+
+
+def test_another_thread_writes_what_pending_calls_read() -> None:
+    import threading
+
+    def f(x: Any) -> Any:
+        y = x * 2
+        writer = threading.Thread(target=lambda: x.add_(5))
+        writer.start()
+        writer.join()
+        return y, x + 0
+
+    assert [t.tolist() for t in torch.compile(f)(torch.ones(2))] == [[2, 2], [6, 6]]
+
+
+def test_a_view_whose_base_became_smaller() -> None:
+    w = torch.ones(3, 4, requires_grad=True)
+    x = w.clone()
+    p = x[..., :1]
+    x.as_strided_([2, 2], [4, 1])
+    with pytest.raises(RuntimeError, match="reaches beyond its base"):
+        p.sum().backward()
