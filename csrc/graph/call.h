@@ -72,6 +72,15 @@ struct Call {
 inline constexpr int16_t kInPlace = -1;
 inline constexpr int16_t kSavedBase = 1000;
 
+// Calls f for each tensor of a result, in order.
+template <class F>
+void each_result(Result& out, F&& f) {
+  using Kind = Result::Kind;
+  if (out.kind == Kind::Tensor || out.kind == Kind::TensorAndList) f(out.tensor);
+  if (out.kind == Kind::Tuple || out.kind == Kind::List || out.kind == Kind::TensorAndList)
+    for (Tensor& t : out.tensors) f(t);
+}
+
 // Runs the call: its inputs have their contents, its outputs have memory or are given the memory that the
 // call made.
 void run(Call& call);

@@ -82,15 +82,6 @@ void each_written(const OpInfo& op, std::span<const Value> args, F&& f) {
   }
 }
 
-// The tensors of a result, in order.
-template <class F>
-void each_result(Result& out, F&& f) {
-  using Kind = Result::Kind;
-  if (out.kind == Kind::Tensor || out.kind == Kind::TensorAndList) f(out.tensor);
-  if (out.kind == Kind::Tuple || out.kind == Kind::List || out.kind == Kind::TensorAndList)
-    for (Tensor& t : out.tensors) f(t);
-}
-
 bool is_unwritten(const Tensor& t) {
   if (!t.defined() || !t.storage().pending) return false;
   return static_cast<const Memory*>(t.storage().pending)->state == Memory::State::Unwritten;

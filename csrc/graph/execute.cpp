@@ -87,14 +87,6 @@ void deliver(std::span<Storage* const> inputs, const Tensor& promised, const Ten
   raw_copy(promised, made);
 }
 
-template <class F>
-void each_result(Result& out, F&& f) {
-  using Kind = Result::Kind;
-  if (out.kind == Kind::Tensor || out.kind == Kind::TensorAndList) f(out.tensor);
-  if (out.kind == Kind::Tuple || out.kind == Kind::List || out.kind == Kind::TensorAndList)
-    for (Tensor& t : out.tensors) f(t);
-}
-
 std::vector<Storage*> storages_of(const Call& call) {
   std::vector<Storage*> out;
   for (const Tensor& t : call.in) out.push_back(&t.storage());

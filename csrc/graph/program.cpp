@@ -44,13 +44,14 @@ std::vector<uint64_t> form_of(const std::vector<Call>& calls, std::deque<Memory>
     for (const Tensor& t : c.in) add_operand(form, t, next);
     for (const Tensor& t : c.out) add_operand(form, t, next);
   }
-  uint64_t word = 0, bits = 0;
+  // By number: the order in which the region met the memories may differ between equal forms.
+  const size_t calls_end = form.size();
+  form.resize(calls_end + (next + 31) / 32);
   for (const Memory& m : memories) {
     if (m.number == kNoNumber) continue;
-    word = word << 2 | (seen_outside(m) ? 2 : 0) | (m.storage->is_deferred() ? 1 : 0);
-    if (++bits % 32 == 0) form.push_back(word);
+    const uint64_t bits = (seen_outside(m) ? 2u : 0u) | (m.storage->is_deferred() ? 1u : 0u);
+    form[calls_end + m.number / 32] |= bits << (m.number % 32 * 2);
   }
-  form.push_back(word);
   return form;
 }
 
