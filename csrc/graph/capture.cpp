@@ -147,20 +147,13 @@ void Region::call_or_run(const OpInfo& op, std::span<Value> args, Result& out) {
   ++attempts.first;
   if (!thread_state.saved_tensor_hooks && !thread_state.anomaly_mode && !tends_to_fail(attempts)) {
     Scope scope(*this, op.name, keys);
-    try {
+    const auto call = [&] {
       each_written(op, args, [&](const Tensor& t) { scope.written(t); });
       scope.memories = memories_.size();
-      {
-        Restore<uint32_t> nested(thread_state.dispatch, thread_state.dispatch | kCapture);
-        call_straight(op, args.data(), out);
-      }
-      if (scope.opaque()) note_op(op, args, out, scope);
-      return;
-    } catch (const NotDeferrable&) {
-      scope.undo();
-      scope.restore();
-      if (scopes_.size() > 1) throw;
-    }
+      Restore<uint32_t> nested(thread_state.dispatch, thread_state.dispatch | kCapture);
+      call_straight(op, args.data(), out);
+    };
+    if (scope.attempt(call, [&] { note_op(op, args, out, scope); })) return;
     ++attempts.second;
   }
   run_now(op, args, out, keys);
@@ -221,16 +214,11 @@ void Region::backward_or_run(Node& node, Gradients& g, bool last) {
   if (!packed && !thread_state.anomaly_mode && !tends_to_fail(attempts)) {
     Scope scope(*this, node.type->name, keys);
     scope.is_op = false;
-    try {
+    const auto call = [&] {
       Gradients tried = g.retained();  // what is saved must be there for the call that counts
       node.type->backward(node, tried);
-      if (scope.opaque()) note_backward(node, g, last, scope);
-      return;
-    } catch (const NotDeferrable&) {
-      scope.undo();
-      scope.restore();
-      if (scopes_.size() > 1) throw;
-    }
+    };
+    if (scope.attempt(call, [&] { note_backward(node, g, last, scope); })) return;
     ++attempts.second;
   }
   ++compiled_->counts.not_deferred;

@@ -26,6 +26,21 @@ class Scope {
   void written(const Tensor& t);
   // Whether what was called is to be noted as a whole.
   bool opaque() const;
+  // Makes the call, and notes it as a whole where it skipped a kernel. False where it needs data, and then as
+  // if it had not been made; from within another that is noted, that one fails.
+  template <class F, class N>
+  bool attempt(F&& call, N&& note) {
+    try {
+      call();
+      if (opaque()) note();
+      return true;
+    } catch (const NotDeferrable&) {
+      undo();
+      restore();
+      if (region_.scopes_.size() > 1) throw;
+      return false;
+    }
+  }
   // Takes back what was noted of it.
   void undo() { region_.truncate(calls); }
   // After a try that is to be made again: its arguments have the versions and the history that they had.
