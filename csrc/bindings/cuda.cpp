@@ -5,6 +5,7 @@
 #include "bindings/common.h"
 #include "bindings/made.h"
 #include "core/device_runtime.h"
+#include "graph/trace.h"
 
 namespace py = pybind11;
 
@@ -327,6 +328,7 @@ void copy_unlocked(const Tensor& dst, const Tensor& src) {
   raw_copy(dst, src);
 }
 Scalar item_unlocked(const Tensor& t) {
+  if (const graph::Tracer* tracer = graph::Tracer::current()) tracer->read("item()");
   GilRelease release(t.device().is_cuda() ? GilRelease::kWorthIt : 0);
   return item(t);
 }

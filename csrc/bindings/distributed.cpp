@@ -5,7 +5,7 @@
 #include <pybind11/native_enum.h>
 #include <pybind11/stl.h>
 
-#include "bindings/common.h"
+#include "bindings/caller.h"
 #include "distributed/world.h"
 
 namespace warptape::bindings {
@@ -24,37 +24,8 @@ inline constexpr bool kBound<Rank> = true;
 
 namespace {
 
-std::string package_folder;
-
-// "train.py:30 in step": the first frame outside of this package.
-std::string call_site() {
-  Object frame(reinterpret_cast<PyObject*>(PyThreadState_GetFrame(PyThreadState_Get())));
-  while (frame) {
-    auto* f = reinterpret_cast<PyFrameObject*>(frame.get());
-    Object code(reinterpret_cast<PyObject*>(PyFrame_GetCode(f)));
-    auto* c = reinterpret_cast<PyCodeObject*>(code.get());
-    const char* file = PyUnicode_AsUTF8(c->co_filename);
-    const char* function = PyUnicode_AsUTF8(c->co_name);
-    if (!file || !function) throw PythonErrorSet();
-    if (std::strncmp(file, package_folder.c_str(), package_folder.size()) != 0)
-      return std::string(file) + ":" + std::to_string(PyFrame_GetLineNumber(f)) + " in " + function;
-    frame = Object(reinterpret_cast<PyObject*>(PyFrame_GetBack(f)));
-  }
-  return "warptape";
-}
-
 std::optional<Milliseconds> to_ms(const std::optional<Timeout>& t) {
   return t ? std::optional(t->ms) : std::nullopt;
-}
-
-std::vector<Tensor> tensors_of(const py::sequence& list, const char* what) {
-  std::vector<Tensor> out;
-  for (py::handle item : list) {
-    WT_CHECK(is_tensor(item.ptr()), TypeError, what, ": expected tensors, got ",
-             Py_TYPE(item.ptr())->tp_name);
-    out.push_back(tensor_of(item.ptr()));
-  }
-  return out;
 }
 
 std::shared_ptr<Work> run(ProcessGroup& group, CollectiveOp op, const py::sequence& inputs,
@@ -153,7 +124,6 @@ void bind_worlds(py::module_& m) {
         entered.reset();
       });
 
-  m.def("_set_package_folder", [](std::string path) { package_folder = std::move(path); });
   m.def(
       "_rank_key", [] { return reinterpret_cast<uintptr_t>(&rank_context()); },
       "A number that tells the ranks of this process apart.");

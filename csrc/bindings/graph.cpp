@@ -3,6 +3,7 @@
 #include "bindings/data.h"
 #include "bindings/made.h"
 #include "graph/region.h"
+#include "graph/trace.h"
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -35,7 +36,8 @@ void init_graph(PyObject* module) {
       .def_readwrite("adaptive", &Compiled::adaptive)
       .def("enter",
            [](Compiled& c) {
-             const bool notes = c.worthwhile() || Region::of_thread().entered();
+             const bool notes =
+                 !graph::Tracer::current() && (c.worthwhile() || Region::of_thread().entered());
              if (notes) Region::of_thread().enter(c.shared_from_this());
              return notes;
            })

@@ -2,6 +2,7 @@
 // left to the index op on that view.
 #include "bindings/data.h"
 #include "bindings/override.h"
+#include "graph/trace.h"
 #include "ops/copy.h"
 #include "ops/index.h"
 #include "ops/view.h"
@@ -181,7 +182,7 @@ Parsed parse_index(const Tensor& x, PyObject* index) {
   return std::move(Parser(x, &index, 1).out);
 }
 
-// The same by ops, which function transforms know.
+// The same by ops, which function transforms and graphs know.
 Tensor view_by_ops(const Tensor& x, const Parsed& p) {
   Tensor out = x;
   int64_t dim = 0;
@@ -190,16 +191,20 @@ Tensor view_by_ops(const Tensor& x, const Parsed& p) {
       out = ops::select(out, dim, item.start);
       continue;
     }
-    out = item.kind == Item::Kind::NewDim ? ops::unsqueeze(out, dim)
-                                          : ops::slice(out, dim, item.start, item.length, item.step);
+    if (item.kind == Item::Kind::NewDim)
+      out = ops::unsqueeze(out, dim);
+    else if (item.start != 0 || item.length != out.size(dim) || item.step != 1)
+      out = ops::slice(out, dim, item.start, item.length, item.step);
     ++dim;
   }
   return out;
 }
 
+bool takes_ops(const Tensor& x) { return is_opaque(x) || graph::Tracer::current(); }
+
 Tensor basic_view(const Tensor& x, const Parsed& p) {
   if (!p.view) return x;
-  if (is_opaque(x)) return view_by_ops(x, p);
+  if (takes_ops(x)) return view_by_ops(x, p);
   return ops::region(x, [&](Shape& sizes, Shape& strides, int64_t& offset) {
     Shape new_sizes, new_strides;
     size_t dim = 0;
@@ -259,7 +264,7 @@ PyObject* tensor_getitem(PyObject* self, PyObject* index) {
     Parsed p = parse_index(x, index);
     Tensor out = basic_view(x, p);
     if (!p.indices.empty()) return wrap(ops::index(out, p.indices));
-    if (is_opaque(x)) return wrap(out);
+    if (takes_ops(x)) return wrap(out);
     return wrap(out.same(x) ? ops::region(x, [](Shape&, Shape&, int64_t&) {}) : out);
   });
 }

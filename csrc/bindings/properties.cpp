@@ -2,6 +2,8 @@
 #include "bindings/autograd.h"
 #include "bindings/override.h"
 #include "bindings/tensor_object.h"
+#include "graph/trace.h"
+#include "ops/view.h"
 #include "transforms/level.h"
 
 namespace warptape::bindings {
@@ -68,7 +70,7 @@ PyObject* get_grad(const Tensor& t) {
 
 // x.data shares memory, knows no history and does not count changes.
 PyObject* get_data(const Tensor& t) {
-  if (is_opaque(t)) return wrap(detach(t));
+  if (is_opaque(t) || graph::Tracer::current()) return wrap(ops::detach(t));
   Tensor out = alias(t);
   out->unversioned = true;
   return wrap(out);

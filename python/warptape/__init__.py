@@ -48,6 +48,7 @@ from ._C import (
 from .version import __version__
 
 _C._set_plugin_folder(_os.path.dirname(__file__))
+_C._set_package_folder(_os.path.dirname(__file__))  # frames of it are not where a user stands
 
 float = float32
 double = float64

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from warptape import Tensor, is_grad_enabled
+from warptape import _C, Tensor, is_grad_enabled
 from warptape.utils._pytree import tree_flatten, tree_unflatten
 
+from . import traced
 from .utils import Flat, Leaves, call, check_alike, on_meta
 
 
@@ -16,6 +17,9 @@ def cond_op(
 ) -> tuple[Any, ...]:
     """`cond` of flat operands, which both functions take; they return tuples of leaves. The one that is not
     taken runs on the meta device, since its results must be like those of the other."""
+
+    if _C._tracer() is not None:
+        return traced.cond(pred, true_fn, false_fn, operands)
 
     def run(function: Callable[..., Any], *leaves: Any) -> tuple[Any, ...]:
         # Without gradients PyTorch lets branches write and return views.

@@ -6,9 +6,10 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from warptape import Tensor
+from warptape import _C, Tensor
 from warptape.utils._pytree import tree_flatten, tree_unflatten
 
+from . import traced
 from .utils import Flat, Leaves, call, check_alike, stacked
 
 
@@ -16,6 +17,8 @@ def scan_op(
     combine_fn: Callable[..., tuple[Any, ...]], init: Leaves, xs: Leaves
 ) -> tuple[tuple[Any, ...], list[Any]]:
     """`scan` of flat values along dim 0: the last carry, and the stacked results."""
+    if _C._tracer() is not None:
+        return traced.scan(combine_fn, init, xs)
     carry, rows = tuple(init), []
     slices = [x.unbind(0) for x in xs]
     for i in range(len(slices[0])):

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import warptape
-from warptape import Tensor
+from warptape import _C, Tensor
 from warptape.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
+from . import traced
 from .utils import Flat, Leaves, call, check_alike
 
 
@@ -16,6 +17,8 @@ def while_loop_op(
     cond_fn: Callable[..., tuple[Any]], body_fn: Callable[..., tuple[Any, ...]], carried: Leaves
 ) -> tuple[Any, ...]:
     """`while_loop` of flat values; cond_fn returns a predicate alone. On meta tensors the body runs once."""
+    if _C._tracer() is not None:
+        return traced.while_loop(cond_fn, body_fn, carried)
     values = start = tuple(carried)
     while True:
         (proceed,) = cond_fn(*values)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._C import _distributed as _C
@@ -16,7 +15,6 @@ if TYPE_CHECKING:  # made in C++
 else:
     ProcessGroup = _C.ProcessGroup
     Work = _C.Work
-_C._set_package_folder(str(Path(__file__).parents[1]))  # frames of it are not where a user stands
 DEFAULT_TIMEOUT = timedelta(minutes=30)
 Group = Any  # ProcessGroup, None (the default group) or GroupMember.NON_GROUP_MEMBER
 

@@ -1,0 +1,343 @@
+// Reading the text form of a graph; graph_text.cpp has the grammar.
+#include <charconv>
+#include <functional>
+#include <limits>
+
+#include "graph/graph.h"
+
+namespace warptape::graph {
+namespace {
+
+using Constants = std::function<Tensor(std::string_view name)>;
+
+constexpr uint32_t kMaxValues = 1 << 24;  // of a graph: more are a broken file
+constexpr int kMaxDepth = 32;             // of branches within branches
+
+class Lexer {
+ public:
+  explicit Lexer(std::string_view text) : text_(text) {}
+
+  [[noreturn]] void fail(const std::string& expected) const {
+    const auto line = 1 + std::ranges::count(text_.substr(0, at_), '\n');
+    throw ValueError(
+        message("graph: line ", line, ": expected ", expected, " at '", text_.substr(at_, 20), "'"));
+  }
+  bool take(std::string_view word) {
+    skip();
+    if (!text_.substr(at_).starts_with(word)) return false;
+    at_ += word.size();
+    return true;
+  }
+  void expect(std::string_view word) {
+    if (!take(word)) fail(message("'", word, "'"));
+  }
+  char peek() {
+    skip();
+    return at_ < text_.size() ? text_[at_] : '\0';
+  }
+  bool done() { return peek() == '\0' && at_ >= text_.size(); }
+  std::string_view word() {
+    skip();
+    const size_t from = at_;
+    while (at_ < text_.size() && (std::isalnum(static_cast<unsigned char>(text_[at_])) || text_[at_] == '_'))
+      ++at_;
+    if (at_ == from) fail("a name");
+    return text_.substr(from, at_ - from);
+  }
+  template <class T>
+  T number(int base = 10) {
+    skip();
+    T out{};
+    const char *begin = text_.data() + at_, *end = text_.data() + text_.size();
+    std::from_chars_result r;
+    if constexpr (std::is_floating_point_v<T>)
+      r = std::from_chars(begin, end, out);
+    else
+      r = std::from_chars(begin, end, out, base);
+    if (r.ec != std::errc() || r.ptr == begin) fail("a number");
+    at_ += static_cast<size_t>(r.ptr - begin);
+    return out;
+  }
+  // Whether the number that comes is a float: with a point, an exponent, or no digits.
+  bool float_comes() {
+    skip();
+    size_t end = at_;
+    while (end < text_.size() && (std::isalnum(static_cast<unsigned char>(text_[end])) || text_[end] == '.' ||
+                                  text_[end] == '-' || text_[end] == '+'))
+      ++end;
+    return text_.substr(at_, end - at_).find_first_of(".en") != std::string_view::npos;
+  }
+  std::string string() {
+    expect("\"");
+    std::string out;
+    for (;; ++at_) {
+      if (at_ >= text_.size()) fail("the end of a string");
+      if (text_[at_] == '"') break;
+      if (text_[at_] != '\\') {
+        out += text_[at_];
+        continue;
+      }
+      unsigned byte = 0;
+      const char* digits = text_.data() + at_ + 2;
+      if (at_ + 4 > text_.size() || text_[at_ + 1] != 'x' ||
+          std::from_chars(digits, digits + 2, byte, 16).ptr != digits + 2)
+        fail("an escape as \\x0a");
+      out += static_cast<char>(byte);
+      at_ += 3;
+    }
+    ++at_;
+    return out;
+  }
+
+ private:
+  void skip() {
+    while (at_ < text_.size() && std::isspace(static_cast<unsigned char>(text_[at_]))) ++at_;
+  }
+  std::string_view text_;
+  size_t at_ = 0;
+};
+
+class Parser {
+ public:
+  Parser(Lexer& in, const Constants& constants, int depth) : in_(in), constants_(constants), depth_(depth) {
+    if (depth > kMaxDepth) in.fail(message("at most ", kMaxDepth, " branches within each other"));
+  }
+
+  Graph graph() {
+    in_.expect("graph");
+    if (in_.take("<")) symbols();
+    in_.expect("(");
+    list(")", [&] { g_.inputs.push_back(value(GraphValue::Kind::Input)); });
+    in_.expect("{");
+    while (in_.take("const ")) constant();
+    while (!in_.take("return")) call();
+    while (in_.peek() == '%') {
+      g_.outputs.push_back(ref());
+      if (!in_.take(",")) break;
+    }
+    in_.expect("}");
+    g_.finish();
+    return std::move(g_);
+  }
+
+ private:
+  template <class F>
+  void list(std::string_view end, F&& item) {
+    if (in_.take(end)) return;
+    do item();
+    while (in_.take(","));
+    in_.expect(end);
+  }
+  void symbols() {
+    list(">", [&] {
+      Symbol& s = g_.symbols.emplace_back();
+      s.name = in_.word();
+      in_.expect("in");
+      in_.expect("[");
+      s.min = in_.number<int64_t>();
+      in_.expect(",");
+      s.max = in_.take("inf") ? INT64_MAX : in_.number<int64_t>();
+      in_.expect("]");
+    });
+    if (g_.symbols.size() > 64) in_.fail("at most 64 symbols");
+  }
+  ValueId ref() {
+    in_.expect("%");
+    if (in_.take("_")) return {};
+    const ValueId r{in_.number<uint32_t>()};
+    if (r.id >= kMaxValues) in_.fail("a smaller number of a value");
+    return r;
+  }
+  DType dtype() {
+    const std::string_view text = in_.word();
+    for (int t = 0; t < kNumDTypes; ++t)
+      if (text == name(static_cast<DType>(t))) return static_cast<DType>(t);
+    in_.fail("a dtype before this");
+  }
+  Device device() {
+    std::string text(in_.word());
+    if (in_.take(":")) text += message(":", in_.number<int>());
+    return parse_device(text);
+  }
+  ValueId value(GraphValue::Kind kind) {
+    if (in_.take("None")) return {};
+    const ValueId r = ref();
+    if (r.id == ValueId::kNone) in_.fail("a value before this");
+    if (r.id >= g_.values.size()) g_.values.resize(r.id + 1);
+    in_.expect(":");
+    const DType t = dtype();
+    Dims sizes = dims();
+    GraphValue& v = g_.values[r.id];
+    v = {kind, t, {}, std::move(sizes), {}, r.id, {}};
+    if (in_.take("on ")) v.device = device();
+    return r;
+  }
+  void constant() {
+    const ValueId r = value(GraphValue::Kind::Constant);
+    in_.expect("=");
+    GraphValue& v = g_.values[r.id];
+    v.name = in_.string();
+    v.tensor = constants_(v.name);
+    bool fits =
+        v.tensor.defined() && v.tensor.dtype() == v.dtype && v.tensor.sizes().size() == v.sizes.size();
+    for (size_t d = 0; fits && d < v.sizes.size(); ++d) fits = v.sizes[d] == Dim{v.tensor.sizes()[d]};
+    if (!fits)
+      in_.fail(message("constant \"", v.name, "\" to be there, with this dtype and shape, before this"));
+    v.tensor = moved(v.tensor, v.device);
+  }
+
+  void call() {
+    GraphCall c;
+    if (in_.peek() == '%' || in_.peek() == 'N') {
+      do c.out.push_back(value(GraphValue::Kind::Result));
+      while (in_.take(","));
+      in_.expect("=");
+    }
+    const std::string name(in_.word());
+    if (in_.take("#")) {
+      c.op = &find_op(name, in_.number<uint32_t>(16));
+      arguments(c);
+    } else {
+      control(c, name);
+    }
+    if (in_.take("#")) c.source = in_.string();
+    g_.calls.push_back(std::move(c));
+  }
+  void arguments(GraphCall& c) {
+    in_.expect("(");
+    for (const Arg& a : c.op->args) {
+      if (&a != c.op->args.data()) in_.expect(",");
+      in_.expect(a.name);
+      in_.expect("=");
+      c.args.push_back(attr(a));
+    }
+    in_.expect(")");
+  }
+  void control(GraphCall& c, const std::string& name) {
+    const bool cond = name == "cond", loop = name == "while_loop", scan = name == "scan";
+    if (!cond && !loop && !scan) in_.fail("the hash of an op's signature");
+    c.callee = cond ? Callee::Cond : loop ? Callee::WhileLoop : Callee::Scan;
+    in_.expect("(");
+    list(")", [&] { c.args.push_back(in_.peek() == '[' ? Attr(refs()) : Attr(ref())); });
+    in_.expect("{");
+    while (in_.peek() == 'g')
+      c.graphs.push_back(std::make_shared<Graph>(Parser(in_, constants_, depth_ + 1).graph()));
+    in_.expect("}");
+  }
+
+  Attr attr(const Arg& a) {
+    if (in_.take("None")) return std::monostate();
+    switch (a.type) {
+      case ArgType::Tensor:
+        return ref();
+      case ArgType::TensorList:
+      case ArgType::OptTensorList:
+        return refs();
+      case ArgType::Int:
+        return dim();
+      case ArgType::Double:
+        return in_.number<double>();
+      case ArgType::Bool:
+        return boolean();
+      case ArgType::Scalar:
+        return scalar();
+      case ArgType::IntList:
+        return dims();
+      case ArgType::IntLists: {
+        std::vector<Dims> out;
+        in_.expect("[");
+        list("]", [&] { out.push_back(dims()); });
+        return out;
+      }
+      case ArgType::DoubleList: {
+        std::vector<double> out;
+        in_.expect("[");
+        list("]", [&] { out.push_back(in_.number<double>()); });
+        return out;
+      }
+      case ArgType::DType:
+        in_.expect("dtype");
+        return dtype();
+      case ArgType::Device:
+        in_.expect("device");
+        return device();
+      case ArgType::String:
+        return in_.string();
+      case ArgType::Generator:
+        break;
+    }
+    in_.fail("None");
+  }
+  std::vector<ValueId> refs() {
+    std::vector<ValueId> out;
+    in_.expect("[");
+    list("]", [&] { out.push_back(ref()); });
+    return out;
+  }
+  bool boolean() {
+    if (in_.take("True")) return true;
+    in_.expect("False");
+    return false;
+  }
+  Attr scalar() {
+    if (in_.peek() == 'T' || in_.peek() == 'F') return boolean();
+    if (in_.take("complex")) {
+      const double re = in_.number<double>();
+      return Complex<double>{re, in_.number<double>()};
+    }
+    if (in_.peek() != '(' && in_.float_comes()) return in_.number<double>();
+    return dim();
+  }
+  Dims dims() {
+    Dims out;
+    in_.expect("[");
+    list("]", [&] { out.push_back(dim()); });
+    return out;
+  }
+
+  Dim dim() {
+    const bool divided = in_.take("(");
+    Expr e;
+    do {
+      Expr::Term& t = e.terms.emplace_back();
+      t.factor = 1;
+      if (std::isalpha(static_cast<unsigned char>(in_.peek())))
+        t.symbols.push_back(symbol());
+      else
+        t.factor = in_.number<int64_t>();
+      while (in_.take("*")) t.symbols.push_back(symbol());
+    } while (in_.take("+"));
+    if (divided) {
+      in_.expect(")");
+      in_.expect("/");
+      e.divisor = in_.number<int64_t>();
+    }
+    if (!divided && e.terms.size() == 1 && e.terms[0].symbols.empty()) return {e.terms[0].factor};
+    const auto known = std::ranges::find(g_.exprs, e);
+    const auto number = static_cast<int32_t>(known - g_.exprs.begin());
+    if (known == g_.exprs.end()) g_.exprs.push_back(std::move(e));
+    return {0, number};
+  }
+  uint8_t symbol() {
+    const std::string_view name = in_.word();
+    for (size_t s = 0; s < g_.symbols.size(); ++s)
+      if (g_.symbols[s].name == name) return static_cast<uint8_t>(s);
+    in_.fail("a symbol of the graph before this");
+  }
+
+  Lexer& in_;
+  const Constants& constants_;
+  int depth_;
+  Graph g_;
+};
+
+}  // namespace
+
+Graph Graph::parse(std::string_view text, const Constants& constant) {
+  Lexer in(text);
+  Graph g = Parser(in, constant, 0).graph();
+  if (!in.done()) in.fail("the end of the graph");
+  return g;
+}
+
+}  // namespace warptape::graph

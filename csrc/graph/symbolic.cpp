@@ -1,0 +1,218 @@
+// Graphs for all sizes, from graphs that were recorded at some.
+#include <bit>
+#include <cstring>
+
+#include "graph/trace.h"
+#include "tensor/factory.h"
+
+namespace warptape::graph {
+namespace {
+
+// What the same integer of several traces becomes.
+class Fitter {
+ public:
+  Fitter(std::vector<Expr>& exprs, IntList low, IntList high) : exprs_(exprs), low_(low), high_(high) {}
+
+  // values[mask]: see generalise().
+  Dim fit(std::span<const int64_t> values) {
+    const auto differs = [&](int64_t v) { return v != values[0]; };
+    if (std::ranges::none_of(values, differs)) return {values[0]};
+    const Expr e = polynomial(values);
+    const auto known = std::ranges::find(exprs_, e);
+    const auto number = static_cast<int32_t>(known - exprs_.begin());
+    if (known == exprs_.end()) exprs_.push_back(e);
+    return {values[0], number};
+  }
+
+ private:
+  // The polynomial, linear in each symbol, with these values: one symbol after the other, the pair of values
+  // (lo, hi) becomes the line through it, lo * high - hi * low + (hi - lo) * x over high - low.
+  Expr polynomial(std::span<const int64_t> values) const {
+    std::vector<__int128> factors(values.begin(), values.end());
+    __int128 divisor = 1;
+    for (size_t s = 0; s < low_.size(); ++s) {
+      for (size_t mask = 0; mask < factors.size(); ++mask) {
+        if (mask >> s & 1) continue;
+        const __int128 lo = factors[mask], hi = factors[mask | size_t{1} << s];
+        factors[mask] = lo * high_[s] - hi * low_[s];
+        factors[mask | size_t{1} << s] = hi - lo;
+      }
+      divisor *= high_[s] - low_[s];
+    }
+    __int128 common = divisor;
+    for (__int128 f : factors) common = gcd(common, f);
+    if (divisor < 0) common = -common;
+    Expr out;
+    out.divisor = narrow(divisor / common);
+    for (size_t mask = factors.size(); mask-- > 0;) {
+      if (!factors[mask]) continue;
+      Expr::Term& t = out.terms.emplace_back();
+      t.factor = narrow(factors[mask] / common);
+      for (size_t s = 0; s < low_.size(); ++s)
+        if (mask >> s & 1) t.symbols.push_back(static_cast<uint8_t>(s));
+    }
+    return out;
+  }
+  static __int128 gcd(__int128 a, __int128 b) {
+    while (b) a = std::exchange(b, a % b);
+    return a < 0 ? -a : a;
+  }
+  static int64_t narrow(__int128 x) {
+    WT_CHECK(x >= INT64_MIN && x <= INT64_MAX, ShapeError, "export: a size does not fit into 63 bits");
+    return static_cast<int64_t>(x);
+  }
+
+  std::vector<Expr>& exprs_;
+  IntList low_, high_;
+};
+
+bool equal(const Tensor& a, const Tensor& b) {
+  if (!(a.sizes() == b.sizes()) || a.dtype() != b.dtype() || a.device() != b.device()) return false;
+  const Tensor x = raw_contiguous(moved(a, {})), y = raw_contiguous(moved(b, {}));
+  return !x.numel() || !std::memcmp(x.data(), y.data(), static_cast<size_t>(x.numel()) * x.itemsize());
+}
+
+std::string at(const GraphCall& c) { return message(c.name(), c.source.empty() ? "" : " at ", c.source); }
+
+[[noreturn]] void refuse(const GraphCall& c, const char* why) {
+  throw NotImplementedError(message("export: ", why, ": ", at(c)));
+}
+
+// Walks graphs of the same calls side by side: f(dims) is called with pointers to the integers that
+// correspond, g(...) compares what must be equal.
+class Parallel {
+ public:
+  Parallel(std::span<Graph* const> graphs, std::function<void(std::span<Dim* const>)> f)
+      : graphs_(graphs), f_(std::move(f)) {}
+
+  void walk() {
+    const Graph& first = *graphs_[0];
+    for (const Graph* g : graphs_) check_calls(first, *g);
+    for (size_t i = 0; i < first.calls.size(); ++i) {
+      call_ = &first.calls[i];
+      for (size_t a = 0; a < call_->args.size(); ++a) attr(i, a);
+      for (size_t sub = 0; sub < call_->graphs.size(); ++sub) refuse_unequal(i, sub);
+    }
+    call_ = nullptr;
+    for (size_t v = 0; v < first.values.size(); ++v)
+      each([&](Graph& g) -> Dims& { return g.values[v].sizes; });
+  }
+
+ private:
+  static void check_calls(const Graph& a, const Graph& b) {
+    for (size_t i = 0; i < std::min(a.calls.size(), b.calls.size()); ++i) {
+      const GraphCall &x = a.calls[i], &y = b.calls[i];
+      const bool same = x.callee == y.callee && x.op == y.op && x.out == y.out;
+      if (!same) refuse(y, "other ops are called for other sizes of the inputs");
+    }
+    WT_CHECK(a.calls.size() == b.calls.size() && a.values.size() == b.values.size() && a.outputs == b.outputs,
+             NotImplementedError,
+             "export: other ops are called for other sizes of the inputs: ", a.calls.size(), " calls become ",
+             b.calls.size());
+    for (size_t v = 0; v < a.values.size(); ++v) {
+      const GraphValue &x = a.values[v], &y = b.values[v];
+      const bool same = x.kind == y.kind && x.dtype == y.dtype && x.sizes.size() == y.sizes.size();
+      WT_CHECK(same && (!x.tensor.defined() || x.tensor.same(y.tensor) || equal(x.tensor, y.tensor)),
+               NotImplementedError, "export: a tensor that no op made (constant %", v,
+               ") is another for other sizes of the inputs; make it by an op (torch.arange, torch.full, ..)");
+    }
+  }
+  // Branches whose integers depend on sizes are not generalised.
+  void refuse_unequal(size_t call, size_t sub) const {
+    const std::string text = call_->graphs[sub]->text();
+    for (const Graph* g : graphs_)
+      if (g->calls[call].graphs[sub]->text() != text)
+        refuse(*call_, "sizes that vary are used within the branch of an op of control flow");
+  }
+
+  template <class F>
+  void each(F&& list_of) {
+    const size_t n = list_of(*graphs_[0]).size();
+    for (const Graph* g : graphs_)
+      if (list_of(const_cast<Graph&>(*g)).size() != n) different();
+    for (size_t k = 0; k < n; ++k) one([&](Graph& g) -> Dim& { return list_of(g)[k]; });
+  }
+  template <class F>
+  void one(F&& of) {
+    std::vector<Dim*> dims;
+    for (Graph* g : graphs_) dims.push_back(&of(*g));
+    f_(dims);
+  }
+  [[noreturn]] void different() const {
+    if (call_) refuse(*call_, "an argument which is no integer depends on the sizes of the inputs");
+    throw NotImplementedError("export: the number of dims depends on the sizes of the inputs");
+  }
+  void attr(size_t i, size_t a) {
+    const auto of = [i, a](Graph& g) -> Attr& { return g.calls[i].args[a]; };
+    Attr& first = of(*graphs_[0]);
+    for (Graph* g : graphs_)
+      if (of(*g).index() != first.index()) different();
+    if (std::holds_alternative<Dim>(first))
+      return one([&](Graph& g) -> Dim& { return std::get<Dim>(of(g)); });
+    if (std::holds_alternative<Dims>(first))
+      return each([&](Graph& g) -> Dims& { return std::get<Dims>(of(g)); });
+    for (Graph* g : graphs_)
+      if (!same(of(*g), first)) different();
+  }
+  // NaN is equal to itself here.
+  static bool same(const Attr& a, const Attr& b) {
+    const auto *x = std::get_if<double>(&a), *y = std::get_if<double>(&b);
+    if (x && y) return std::bit_cast<uint64_t>(*x) == std::bit_cast<uint64_t>(*y);
+    const auto *u = std::get_if<Complex<double>>(&a), *v = std::get_if<Complex<double>>(&b);
+    if (u && v) return u->re == v->re && u->im == v->im;
+    return std::visit(
+        []<class T>(const T& p, const auto& q) {
+          if constexpr (std::is_same_v<T, std::remove_cvref_t<decltype(q)>> && requires { p == q; })
+            return static_cast<bool>(p == q);
+          else
+            return false;
+        },
+        a, b);
+  }
+
+  std::span<Graph* const> graphs_;
+  std::function<void(std::span<Dim* const>)> f_;
+  const GraphCall* call_ = nullptr;
+};
+
+std::vector<Graph*> pointers(std::span<Graph> graphs) {
+  std::vector<Graph*> out;
+  for (Graph& g : graphs) out.push_back(&g);
+  return out;
+}
+
+}  // namespace
+
+Graph generalise(std::vector<Graph> traces, std::vector<Symbol> symbols, IntList low, IntList high) {
+  WT_CHECK(symbols.size() <= 8 && traces.size() == size_t{1} << symbols.size() &&
+               low.size() == symbols.size() && high.size() == symbols.size(),
+           ValueError, "export: ", symbols.size(), " sizes that vary need ", size_t{1} << symbols.size(),
+           " traces, got ", traces.size());
+  Graph out = traces[0];
+  Fitter fitter(out.exprs, low, high);
+  std::vector<Graph> rest(traces.begin(), traces.end());
+  std::vector<Graph*> graphs = pointers(rest);
+  graphs.insert(graphs.begin(), &out);
+  Parallel(graphs, [&](std::span<Dim* const> dims) {
+    std::vector<int64_t> values;
+    for (const Dim* d : dims.subspan(1)) values.push_back(d->value);
+    *dims[0] = fitter.fit(values);
+  }).walk();
+  out.symbols = std::move(symbols);
+  out.finish();
+  return out;
+}
+
+void check_trace(const Graph& graph, const Graph& trace, IntList symbols) {
+  Graph a = graph, b = trace;
+  Graph* both[] = {&a, &b};
+  Parallel(both, [&](std::span<Dim* const> dims) {
+    const int64_t said =
+        dims[0]->expr < 0 ? dims[0]->value : graph.exprs[static_cast<size_t>(dims[0]->expr)].value(symbols);
+    WT_CHECK(said == dims[1]->value, NotImplementedError,
+             "export: a size is not linear in each size of the inputs that varies: it is ", dims[1]->value,
+             " where ", said, " was expected");
+  }).walk();
+}
+
+}  // namespace warptape::graph
