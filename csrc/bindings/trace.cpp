@@ -146,6 +146,12 @@ void bind_graph(py::module_& m) {
                                  out[py::str(s.name)] = py::make_tuple(s.min, s.max);
                                return out;
                              })
+      .def("set_constant",
+           [](Graph& g, uint32_t id, const py::object& tensor) {
+             WT_CHECK(id < g.values.size() && g.values[id].kind == GraphValue::Kind::Constant, ValueError,
+                      "graph: %", id, " is no constant");
+             g.values[id].tensor = tensors_of(py::make_tuple(tensor), "graph")[0];
+           })
       .def("text", &Graph::text)
       .def_static("parse", parse)
       .def("run", run_graph)

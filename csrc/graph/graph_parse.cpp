@@ -58,14 +58,22 @@ class Lexer {
     at_ += static_cast<size_t>(r.ptr - begin);
     return out;
   }
-  // Whether the number that comes is a float: with a point, an exponent, or no digits.
-  bool float_comes() {
+  // The name that comes, if one does.
+  std::string_view peek_word() {
     skip();
     size_t end = at_;
-    while (end < text_.size() && (std::isalnum(static_cast<unsigned char>(text_[end])) || text_[end] == '.' ||
-                                  text_[end] == '-' || text_[end] == '+'))
+    while (end < text_.size() && (std::isalnum(static_cast<unsigned char>(text_[end])) || text_[end] == '_'))
       ++end;
-    return text_.substr(at_, end - at_).find_first_of(".en") != std::string_view::npos;
+    return text_.substr(at_, end - at_);
+  }
+  // Whether the number that comes is a float: with a point, an exponent, or none.
+  bool float_comes() {
+    skip();
+    const size_t sign = text_.substr(at_).starts_with('-');
+    const std::string_view rest = text_.substr(at_ + sign);
+    if (rest.starts_with("inf") || rest.starts_with("nan")) return peek_word().size() <= 3;
+    const size_t digits = rest.find_first_not_of("0123456789");
+    return digits != 0 && digits != rest.npos && (rest[digits] == '.' || rest[digits] == 'e');
   }
   std::string string() {
     expect("\"");
@@ -226,7 +234,7 @@ class Parser {
   }
 
   Attr attr(const Arg& a) {
-    if (in_.take("None")) return std::monostate();
+    if (in_.peek_word() == "None") return in_.take("None"), std::monostate();
     switch (a.type) {
       case ArgType::Tensor:
         return ref();
@@ -280,12 +288,13 @@ class Parser {
     return false;
   }
   Attr scalar() {
-    if (in_.peek() == 'T' || in_.peek() == 'F') return boolean();
-    if (in_.take("complex")) {
+    if (in_.peek_word() == "True" || in_.peek_word() == "False") return boolean();
+    if (in_.peek_word() == "complex") {
+      in_.take("complex");
       const double re = in_.number<double>();
       return Complex<double>{re, in_.number<double>()};
     }
-    if (in_.peek() != '(' && in_.float_comes()) return in_.number<double>();
+    if (in_.float_comes()) return in_.number<double>();
     return dim();
   }
   Dims dims() {

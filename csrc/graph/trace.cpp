@@ -127,7 +127,7 @@ ValueId Tracer::ref(const Tensor& t) {
   }
   const ValueId r = add(t, GraphValue::Kind::Constant);
   const auto named = names_.find(key);
-  graph_.values[r.id].name = named != names_.end() ? named->second : message("constant.", r.id);
+  graph_.values[r.id].name = named != names_.end() ? named->second : message("constant_", r.id);
   return r;
 }
 

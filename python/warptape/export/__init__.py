@@ -1,0 +1,18 @@
+"""torch.export: a module as a graph of ops, for a range of input sizes, that runs without its Python code."""
+
+from .._missing import lookup as _lookup
+from ._dims import Dim, ShapesCollection, dims
+from ._exported import ExportedProgram, ExportGraphSignature, export, load, save
+
+__all__ = [
+    "Dim",
+    "ExportGraphSignature",
+    "ExportedProgram",
+    "ShapesCollection",
+    "dims",
+    "export",
+    "load",
+    "save",
+]
+
+__getattr__ = _lookup(__name__)
