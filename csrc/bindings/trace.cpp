@@ -48,6 +48,7 @@ struct Describe {
   py::object operator()(ValueId r) const { return r.id == ValueId::kNone ? py::none() : py::cast(r); }
   py::object operator()(Dim d) const {
     if (d.expr == Dim::kNumber) return py::int_(d.value);
+    if (d.expr == Dim::kUnknown) return py::none();
     const graph::Expr& e = g.exprs[static_cast<size_t>(d.expr)];
     PyExpr out{{}, e.divisor, d.value};
     for (const auto& t : e.terms) {
@@ -202,7 +203,7 @@ void bind_tracer(py::module_& m) {
           for (const auto& [name, min, max] : symbols) list.push_back({name, min, max});
           return graph::generalise(std::move(traces), std::move(list), low, high);
         });
-  m.def("_check_trace", [](const Graph& g, const Graph& trace, const std::vector<int64_t>& symbols) {
+  m.def("_check_trace", [](Graph& g, const Graph& trace, const std::vector<int64_t>& symbols) {
     graph::check_trace(g, trace, symbols);
   });
 }

@@ -69,7 +69,7 @@ class Checker {
 
   void check() {
     for (size_t i = 0; i < g_.values.size(); ++i) {
-      check(g_.values[i].sizes);
+      check(g_.values[i].sizes, g_.values[i].kind == GraphValue::Kind::Result);
       if (g_.values[i].kind != GraphValue::Kind::Constant) continue;
       WT_CHECK(g_.values[i].tensor.defined(), Error, "graph: constant %", i, " has no tensor");
       made_[i] = true;
@@ -103,12 +103,14 @@ class Checker {
       for (uint8_t s : t.symbols) known &= s < g_.symbols.size();
     WT_CHECK(known, Error, "graph: an expression with unknown symbols");
   }
-  void check(Dim d) const {
-    WT_CHECK(d.expr == Dim::kNumber || (d.expr >= 0 && static_cast<size_t>(d.expr) < g_.exprs.size()), Error,
-             "graph: unknown expression ", d.expr);
+  void check(Dim d, bool may_be_unknown = false) const {
+    const bool known =
+        d.expr == Dim::kNumber || (d.expr >= 0 && static_cast<size_t>(d.expr) < g_.exprs.size());
+    WT_CHECK(known || (may_be_unknown && d.expr == Dim::kUnknown), Error, "graph: unknown expression ",
+             d.expr);
   }
-  void check(const Dims& dims) const {
-    for (const Dim& d : dims) check(d);
+  void check(const Dims& dims, bool may_be_unknown = false) const {
+    for (const Dim& d : dims) check(d, may_be_unknown);
   }
   void check(const GraphCall& c) {
     if (c.callee == Callee::Op) {

@@ -33,7 +33,7 @@ struct WT_API Expr {
 
 // A size or another integer: a number, or an expression of the graph.
 struct Dim {
-  static constexpr int32_t kNumber = -1;
+  static constexpr int32_t kNumber = -1, kUnknown = -2;  // unknown: of results alone, `value` in the example
   int64_t value = 0;
   int32_t expr = kNumber;
   bool operator==(const Dim&) const = default;

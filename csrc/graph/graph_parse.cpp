@@ -305,6 +305,7 @@ class Parser {
   }
 
   Dim dim() {
+    if (in_.take("?")) return {0, Dim::kUnknown};
     const bool divided = in_.take("(");
     Expr e;
     do {

@@ -135,6 +135,8 @@ class Writer {
   void operator()(Dim d) {
     if (d.expr == Dim::kNumber)
       out_ << d.value;
+    else if (d.expr == Dim::kUnknown)
+      out_ << "?";
     else
       expr(g_.exprs[static_cast<size_t>(d.expr)]);
   }

@@ -78,11 +78,11 @@ std::string at(const GraphCall& c) { return message(c.name(), c.source.empty() ?
   throw NotImplementedError(message("export: ", why, ": ", at(c)));
 }
 
-// Walks graphs of the same calls side by side: f(dims) is called with pointers to the integers that
-// correspond, g(...) compares what must be equal.
+// Walks graphs of the same calls side by side: f(dims, of_result) is called with pointers to the integers
+// that correspond, and whether these are sizes of a result; all else must be equal.
 class Parallel {
  public:
-  Parallel(std::span<Graph* const> graphs, std::function<void(std::span<Dim* const>)> f)
+  Parallel(std::span<Graph* const> graphs, std::function<void(std::span<Dim* const>, bool of_result)> f)
       : graphs_(graphs), f_(std::move(f)) {}
 
   void walk() {
@@ -94,8 +94,10 @@ class Parallel {
       for (size_t sub = 0; sub < call_->graphs.size(); ++sub) refuse_unequal(i, sub);
     }
     call_ = nullptr;
-    for (size_t v = 0; v < first.values.size(); ++v)
+    for (size_t v = 0; v < first.values.size(); ++v) {
+      of_result_ = first.values[v].kind == GraphValue::Kind::Result;
       each([&](Graph& g) -> Dims& { return g.values[v].sizes; });
+    }
   }
 
  private:
@@ -114,7 +116,7 @@ class Parallel {
       const bool same = x.kind == y.kind && x.dtype == y.dtype && x.sizes.size() == y.sizes.size();
       WT_CHECK(same && (!x.tensor.defined() || x.tensor.same(y.tensor) || equal(x.tensor, y.tensor)),
                NotImplementedError, "export: a tensor that no op made (constant %", v,
-               ") is another for other sizes of the inputs; make it by an op (torch.arange, torch.full, ..)");
+               ") depends on the inputs: make it by ops (torch.arange, torch.full, ..)");
     }
   }
   // Branches whose integers depend on sizes are not generalised.
@@ -136,7 +138,7 @@ class Parallel {
   void one(F&& of) {
     std::vector<Dim*> dims;
     for (Graph* g : graphs_) dims.push_back(&of(*g));
-    f_(dims);
+    f_(dims, of_result_);
   }
   [[noreturn]] void different() const {
     if (call_) refuse(*call_, "an argument which is no integer depends on the sizes of the inputs");
@@ -171,7 +173,8 @@ class Parallel {
   }
 
   std::span<Graph* const> graphs_;
-  std::function<void(std::span<Dim* const>)> f_;
+  std::function<void(std::span<Dim* const>, bool)> f_;
+  bool of_result_ = false;
   const GraphCall* call_ = nullptr;
 };
 
@@ -193,7 +196,7 @@ Graph generalise(std::vector<Graph> traces, std::vector<Symbol> symbols, IntList
   std::vector<Graph> rest(traces.begin(), traces.end());
   std::vector<Graph*> graphs = pointers(rest);
   graphs.insert(graphs.begin(), &out);
-  Parallel(graphs, [&](std::span<Dim* const> dims) {
+  Parallel(graphs, [&](std::span<Dim* const> dims, bool) {
     std::vector<int64_t> values;
     for (const Dim* d : dims.subspan(1)) values.push_back(d->value);
     *dims[0] = fitter.fit(values);
@@ -203,15 +206,24 @@ Graph generalise(std::vector<Graph> traces, std::vector<Symbol> symbols, IntList
   return out;
 }
 
-void check_trace(const Graph& graph, const Graph& trace, IntList symbols) {
-  Graph a = graph, b = trace;
-  Graph* both[] = {&a, &b};
-  Parallel(both, [&](std::span<Dim* const> dims) {
-    const int64_t said =
-        dims[0]->expr < 0 ? dims[0]->value : graph.exprs[static_cast<size_t>(dims[0]->expr)].value(symbols);
-    WT_CHECK(said == dims[1]->value, NotImplementedError,
-             "export: a size is not linear in each size of the inputs that varies: it is ", dims[1]->value,
-             " where ", said, " was expected");
+void check_trace(Graph& graph, const Graph& trace, IntList symbols) {
+  Graph copy = trace;
+  Graph* both[] = {&graph, &copy};
+  const auto holds = [&](Dim said, int64_t is) {
+    if (said.expr == Dim::kNumber) return said.value == is;
+    if (said.expr == Dim::kUnknown) return true;
+    const Expr& e = graph.exprs[static_cast<size_t>(said.expr)];
+    Expr whole = e;
+    whole.divisor = 1;
+    return whole.value(symbols) == is * e.divisor;
+  };
+  Parallel(both, [&](std::span<Dim* const> dims, bool of_result) {
+    if (holds(*dims[0], dims[1]->value)) return;
+    WT_CHECK(of_result, NotImplementedError,
+             "export: a number that ops get depends on the inputs, and is not linear "
+             "in each of the sizes that vary: it is ",
+             dims[0]->value, " and ", dims[1]->value);
+    dims[0]->expr = Dim::kUnknown;
   }).walk();
 }
 

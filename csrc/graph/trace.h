@@ -68,8 +68,9 @@ extern WT_API std::string (*where_called)();
 // symbol, that has the recorded values.
 // Throws a NotImplementedError naming the first call that differs otherwise, or is not there in all.
 WT_API Graph generalise(std::vector<Graph> traces, std::vector<Symbol> symbols, IntList low, IntList high);
-// Throws a NotImplementedError where `trace`, recorded at these sizes, is not what the graph says.
-WT_API void check_trace(const Graph& graph, const Graph& trace, IntList symbols);
+// Throws a NotImplementedError where `trace`, recorded at these sizes, is not what the graph says. Sizes of
+// results that are not become unknown: nothing depends on them.
+WT_API void check_trace(Graph& graph, const Graph& trace, IntList symbols);
 
 WT_API void init_trace();  // once: sets the interceptor
 

@@ -1,14 +1,25 @@
-"""torch.jit's names, for a runtime that runs Python as it is: scripting changes nothing."""
+"""torch.jit: functions and modules as graphs of ops, which are saved and run without their Python code.
+
+`trace` records a graph and returns what runs it. What `script` returns runs as it was written; its graph, with `if` and
+`while` by tensors in it, is recorded where it is asked for, with the arguments of the last call.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import os
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from . import _C
+from ._graphs import GraphFunction, GraphModule, check_constants, record
 from ._missing import lookup as _lookup
-from ._missing import say_once
-from .nn import Module
+from ._tensor import Tensor
+from .export._dims import Dim, Sizes
+from .export._exported import generalised, read_graph, write_graph
+from .nn import Module, Parameter
+from .utils._pytree import tree_leaves
 
 __all__ = [
     "Final",
@@ -23,8 +34,10 @@ __all__ = [
     "is_scripting",
     "is_tracing",
     "isinstance",
+    "load",
     "optimize_for_inference",
     "optimized_execution",
+    "save",
     "script",
     "script_if_tracing",
     "script_method",
@@ -36,17 +49,114 @@ __all__ = [
 _isinstance = isinstance
 
 
+class TracingCheckError(RuntimeError):
+    """What was traced depends on the values of its inputs."""
+
+
 class ScriptModule(Module):
-    """Base of modules that are written for TorchScript: a plain module."""
+    """A module that was traced, scripted or loaded; also the base of those that are written for TorchScript."""
+
+    def _graph_function(self) -> GraphFunction:
+        raise RuntimeError(f"torch.jit.save: {type(self).__name__} has no graph; give it to torch.jit.trace")
+
+    @property
+    def graph(self) -> str:
+        """The text of the graph."""
+        return self._graph_function().graph.text()
+
+    def save(self, f: Any, _extra_files: dict[str, Any] | None = None) -> None:
+        """Writes the graph with its parameters: see `torch.jit.save`."""
+        save(self, f, _extra_files)
+
+
+class TracedModule(ScriptModule, GraphModule):
+    """A module that runs a recorded graph."""
+
+    def _graph_function(self) -> GraphFunction:
+        return self.function
+
+
+class _Calls:
+    """A function that runs as it was written, and the arguments of its last call."""
+
+    def __init__(self, fn: Callable[..., Any], example: Any) -> None:
+        self.fn, self.example = fn, example
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.example = args, kwargs
+        return self.fn(*args, **kwargs)
+
+    def recorded(self) -> GraphFunction:
+        """The graph for the arguments of the last call."""
+        if self.example is None:
+            raise RuntimeError(
+                "torch.jit.script: the graph is recorded with arguments: call the function once, or give "
+                "example_inputs"
+            )
+        return _widest(self.fn, *self.example)
 
 
 class ScriptFunction:
-    """What a scripted function would be: nothing is one."""
+    """A function that was traced, scripted or loaded."""
+
+    def __init__(self, call: GraphFunction | _Calls) -> None:
+        if _isinstance(call, _Calls):
+            functools.update_wrapper(self, call.fn)
+        self._call = call
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call(*args, **kwargs)
+
+    def _graph_function(self) -> GraphFunction:
+        return self._call.recorded() if _isinstance(self._call, _Calls) else self._call
+
+    graph = ScriptModule.graph
+    save = ScriptModule.save
 
 
-def script(obj: Any, *args: Any, **kwargs: Any) -> Any:
-    """`obj`, a function, class or module, as it is."""
-    return obj
+class ScriptedModule(ScriptModule):
+    """A module that runs as it was written. It has the parameters, submodules and attributes of the module."""
+
+    def __init__(self, module: Module, example: Any) -> None:
+        super().__init__()
+        for part in ("_parameters", "_buffers", "_modules"):
+            self.__dict__[part] = module.__dict__[part]
+        self.__dict__["original"], self.__dict__["training"] = module, module.training
+        self.__dict__["_call"] = _Calls(module, example)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the module."""
+        return self._call(*args, **kwargs)
+
+    def _graph_function(self) -> GraphFunction:
+        return self._call.recorded()
+
+    def train(self, mode: bool = True) -> Any:
+        self.original.train(mode)
+        self.__dict__["training"] = mode
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["original"], name)
+
+
+def script(obj: Any, *args: Any, example_inputs: Any = None, **kwargs: Any) -> Any:
+    """A function or module that does what `obj` does and can be saved; a class as it is.
+
+    Args:
+        example_inputs: a tuple of arguments (or a list of them, of which the first counts) that the graph is
+            recorded with where it is asked for before the first call.
+    """
+    if _isinstance(obj, (type, ScriptModule, ScriptFunction)):
+        return obj
+    if _isinstance(example_inputs, list) and example_inputs:
+        example_inputs = example_inputs[0]
+    example = None if example_inputs is None else (tuple(example_inputs), {})
+    if _isinstance(obj, Module):
+        return ScriptedModule(obj, example)
+    if not callable(obj):
+        raise TypeError(f"torch.jit.script: expected a function, module or class, got {type(obj).__name__}")
+    return ScriptFunction(_Calls(obj, example))
 
 
 def _as_it_is(fn: Any) -> Any:
@@ -65,10 +175,102 @@ def ignore(drop: Any = False, **kwargs: Any) -> Any:
 unused = _as_it_is
 
 
-def trace(func: Any, example_inputs: Any = None, *args: Any, **kwargs: Any) -> Any:
-    """`func` as it is: what it decides by its inputs it goes on to decide. Says so once."""
-    say_once("torch.jit.trace: nothing is traced here; the function or module is returned as it is")
-    return func
+def _groups(tensors: list[Tensor]) -> Iterator[list[Any]]:
+    """Sizes that may vary, as Sizes takes them: dims of the same place and size are one."""
+    places = dict.fromkeys((d, t.shape[d]) for t in tensors for d in range(t.dim()) if t.shape[d])
+    for number, (place, size) in enumerate(places):
+        dim = Dim(f"s{number}", min=1)
+        yield [{place: dim} if t.dim() > place and t.shape[place] == size else {} for t in tensors]
+
+
+def _widest(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> GraphFunction:
+    """The graph for those sizes of the inputs that can vary, one by one and together."""
+    first = record(fn, args, kwargs)
+    tensors = [x for x in tree_leaves((args, kwargs)) if _isinstance(x, Tensor)]
+
+    def attempt(specs: list[Any]) -> GraphFunction | None:
+        try:
+            return generalised(fn, args, kwargs, Sizes(tensors, specs), True)
+        except (NotImplementedError, RuntimeError, ValueError, IndexError, AssertionError):
+            return None  # other calls for other sizes, or sizes that the function does not take
+
+    free = [specs for specs in _groups(tensors) if attempt(specs)][:4]
+    together = [{k: d for s in specs for k, d in s.items()} for specs in zip(*free, strict=True)]
+    return (attempt(together) if free else None) or first
+
+
+def trace(
+    func: Any,
+    example_inputs: Any = None,
+    check_trace: bool = True,
+    *,
+    example_kwarg_inputs: dict[str, Any] | None = None,
+    **kwargs: Any,
+) -> Any:
+    """A module or function that runs the ops which func(*example_inputs) calls.
+
+    The function runs several times: the graph is for all sizes of the inputs for which it calls the same ops.
+    What Python decides by values is decided as in the example, with a warning.
+
+    Args:
+        example_inputs: a tuple of arguments, or one tensor.
+        check_trace: records again on other values and compares.
+
+    Raises:
+        TracingCheckError: a tensor that was made by other means than ops, or a size, depends on values.
+        NotImplementedError: a backward pass, or a draw from a generator of the caller's.
+    """
+    if _isinstance(func, (ScriptModule, ScriptFunction)) and not _isinstance(func, ScriptedModule):
+        return func
+    if example_inputs is None and example_kwarg_inputs is None:
+        raise RuntimeError("trace: example_kwarg_inputs or example_inputs must be given")
+    args = (example_inputs,) if _isinstance(example_inputs, (Tensor, dict)) else tuple(example_inputs or ())
+    named = example_kwarg_inputs or {}
+    made = _widest(func, args, named)
+    if check_trace:
+        try:
+            check_constants(func, made if not made.graph.symbols else record(func, args, named), args, named)
+        except NotImplementedError as error:
+            raise TracingCheckError(f"torch.jit.trace: {error}") from None
+    if _isinstance(func, Module):
+        module = TracedModule(made, lambda _, t: _isinstance(t, Parameter))
+        module.__dict__["training"] = func.training
+        return module
+    return ScriptFunction(made)
+
+
+def save(m: Any, f: Any, _extra_files: dict[str, Any] | None = None) -> None:
+    """Writes the graph of a traced or scripted module or function: safetensors with a checksum (docs/export.md).
+
+    Raises:
+        RuntimeError: no graph: a plain module, or something scripted that was never called.
+        NotImplementedError: `_extra_files`.
+    """
+    if _extra_files:
+        raise NotImplementedError("torch.jit.save: extra files are not written; save them beside the graph")
+    if not hasattr(m, "_graph_function"):
+        raise RuntimeError(f"torch.jit.save: {type(m).__name__} has no graph; give it to torch.jit.trace")
+    function = m._graph_function()
+    names = [n for n, _ in m.named_parameters()] if _isinstance(m, Module) else []
+    write_graph(f, function, parameters=names, module=_isinstance(m, Module))
+
+
+def load(f: Any, map_location: Any = None, _extra_files: Any = None) -> Any:
+    """The module or function that `save` wrote. No code of the file is run.
+
+    Args:
+        map_location: the device that the parameters and buffers go to.
+
+    Raises:
+        ValueError: what is wrong with the file.
+        NotImplementedError: an op that this version does not have, or with other arguments.
+    """
+    function, more = read_graph(f)
+    if not more.get("module", True):
+        return ScriptFunction(function)
+    names = frozenset(more.get("parameters", ()))
+    module = TracedModule(function, lambda name, _: name in names)
+    return module if map_location is None else module.to(map_location)
 
 
 def freeze(mod: Any, *args: Any, **kwargs: Any) -> Any:
@@ -105,7 +307,9 @@ def is_scripting() -> bool:
     return False
 
 
-is_tracing = is_scripting
+def is_tracing() -> bool:
+    """Whether a graph is being recorded."""
+    return _C._tracer() is not None
 
 
 def fork(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

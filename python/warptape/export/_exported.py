@@ -195,13 +195,26 @@ def export(
     return ExportedProgram(function, parameters, (args, kwargs))
 
 
-def save(ep: ExportedProgram, f: Any, *, extra_files: Any = None, **options: Any) -> None:
-    """Writes the program to a path or a binary file: safetensors with a checksum (docs/export.md)."""
-    data = ep._function.to_bytes(parameters=sorted(ep._parameters))
+def write_graph(f: Any, function: GraphFunction, **more: Any) -> None:
+    """Writes a graph to a path, which has all of it or what it had before, or to a binary file."""
+    data = function.to_bytes(**more)
     if isinstance(f, (str, os.PathLike)):
         replace_file(os.fspath(f), [data])
     else:
         f.write(data)
+
+
+def read_graph(f: Any) -> tuple[GraphFunction, dict[str, Any]]:
+    """What `write_graph` wrote to a path or a binary file. Raises ValueError, NotImplementedError."""
+    if not isinstance(f, (str, os.PathLike)):
+        return GraphFunction.from_bytes(f.read())
+    with open(f, "rb") as file:
+        return GraphFunction.from_bytes(file.read())
+
+
+def save(ep: ExportedProgram, f: Any, *, extra_files: Any = None, **options: Any) -> None:
+    """Writes the program to a path or a binary file: safetensors with a checksum (docs/export.md)."""
+    write_graph(f, ep._function, parameters=sorted(ep._parameters))
 
 
 def load(f: Any, **options: Any) -> ExportedProgram:
@@ -211,10 +224,5 @@ def load(f: Any, **options: Any) -> ExportedProgram:
         ValueError: what is wrong with the file.
         NotImplementedError: an op that this version does not have, or with other arguments.
     """
-    if isinstance(f, (str, os.PathLike)):
-        with open(f, "rb") as file:
-            data = file.read()
-    else:
-        data = f.read()
-    function, more = GraphFunction.from_bytes(data)
+    function, more = read_graph(f)
     return ExportedProgram(function, frozenset(more.get("parameters", ())), None)
