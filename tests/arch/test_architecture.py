@@ -23,6 +23,7 @@ BELOW: dict[str, set[str]] = {
     "ops": {"autograd", "tensor", "core", "kernels"},
     "transforms": {"ops", "autograd", "tensor", "core", "kernels"},
     "graph": {"ops", "autograd", "tensor", "core", "kernels"},
+    "capi": {"graph", "ops", "autograd", "tensor", "core", "kernels"},
     "distributed": {"autograd", "tensor", "core", "kernels"},
     "bindings": {"graph", "transforms", "ops", "distributed", "autograd", "tensor", "core", "kernels"},
 }

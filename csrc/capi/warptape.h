@@ -1,0 +1,69 @@
+/* Running saved programs without Python: link with libwarptape.so.
+ *
+ * A program is a file that torch.export.save or torch.jit.save of warptape wrote. It may be run by several
+ * threads at once. Functions that can fail return NULL or -1; wt_last_error() then says why.
+ */
+#ifndef WARPTAPE_H
+#define WARPTAPE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct wt_program wt_program;
+typedef struct wt_result wt_result;
+
+typedef enum {
+  WT_BOOL,
+  WT_UINT8,
+  WT_INT8,
+  WT_INT16,
+  WT_INT32,
+  WT_INT64,
+  WT_FLOAT16,
+  WT_BFLOAT16,
+  WT_FLOAT32,
+  WT_FLOAT64,
+  WT_COMPLEX64,
+  WT_COMPLEX128
+} wt_dtype;
+
+/* A dense tensor in host memory, the last dim contiguous. */
+typedef struct {
+  wt_dtype dtype;
+  int ndim;
+  const int64_t* sizes;
+  const void* data;
+} wt_tensor;
+
+/* The error of the last call of this thread that failed; "" before any did. */
+const char* wt_last_error(void);
+
+/* Opens a file, or a file's contents, which are copied. */
+wt_program* wt_program_open(const char* path);
+wt_program* wt_program_open_memory(const void* data, size_t bytes);
+void wt_program_close(wt_program* program);
+
+/* The program as text: inputs with their dtypes and sizes, the ops, what is returned. Lives as long as it. */
+const char* wt_program_text(const wt_program* program);
+int wt_program_num_inputs(const wt_program* program);
+int wt_program_num_outputs(const wt_program* program);
+/* The dtype and number of dims of an input, and its sizes: -1 for one that varies. Returns 0 or -1. */
+int wt_program_input(const wt_program* program, int index, wt_dtype* dtype, int* ndim, const int64_t** sizes);
+
+/* Runs the program. The inputs are only read, unless the program writes to them. The caller frees the result.
+ */
+wt_result* wt_program_run(wt_program* program, const wt_tensor* inputs, int num_inputs);
+int wt_result_count(const wt_result* result);
+/* An output; its memory belongs to the result. */
+wt_tensor wt_result_tensor(const wt_result* result, int index);
+void wt_result_free(wt_result* result);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
