@@ -1,5 +1,6 @@
 // backward, grad, and the modes.
 #include "bindings/autograd.h"
+#include "graph/trace.h"
 
 #include "autograd/engine.h"
 #include "ops/autocast.h"
@@ -29,6 +30,9 @@ PyObject* run_backward_py(PyObject*, PyObject* args) {
                         &accumulate))
     return nullptr;
   return guarded([&] {
+    WT_CHECK(!graph::Tracer::current(), NotImplementedError,
+             "a backward pass cannot be traced: trace the forward function, and differentiate what the graph "
+             "returns");
     auto roots = tensors_from(roots_o, "backward", false);
     auto grads = tensors_from(grads_o, "backward", true);
     auto inputs = tensors_from(inputs_o, "backward", false);

@@ -211,7 +211,7 @@ Tensor basic_view(const Tensor& x, const Parsed& p) {
     for (const Item& item : p.items) {
       if (item.kind == Item::Kind::NewDim) {
         new_sizes.push_back(1);
-        new_strides.push_back(0);
+        new_strides.push_back(dim < sizes.size() ? sizes[dim] * strides[dim] : 1);
         continue;
       }
       offset += item.start * strides[dim];

@@ -1,7 +1,6 @@
 #include "graph/region.h"
 
 #include "graph/scope.h"
-#include "graph/trace.h"
 
 namespace warptape::graph {
 
@@ -23,9 +22,6 @@ bool Compiled::worthwhile() {
 void Compiled::add_gain(double seconds) { losses_ = seconds < 0 ? losses_ + 1 : 0; }
 
 void Region::around_backward(bool begins) {
-  WT_CHECK(!begins || !Tracer::current(), NotImplementedError,
-           "a backward pass cannot be traced: trace the forward function, and differentiate what the graph "
-           "returns");
   Region& r = of_thread();
   if (begins)
     r.enter(r.compiled_);

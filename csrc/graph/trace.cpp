@@ -1,6 +1,7 @@
 #include "graph/trace.h"
 
 #include "graph/call.h"
+#include "tensor/factory.h"
 
 namespace warptape::graph {
 namespace {
@@ -62,9 +63,29 @@ void remove_unread(Graph& g) {
       if (r.id != ValueId::kNone) read[r.id] = true;
     });
   }
-  for (size_t v = 0; v < g.values.size(); ++v)
-    if (g.values[v].kind == GraphValue::Kind::Constant && !read[v])
-      g.values[v].kind = GraphValue::Kind::Result;
+  for (size_t v = 0; v < g.values.size(); ++v) {
+    if (g.values[v].kind != GraphValue::Kind::Constant || read[v]) continue;
+    g.values[v].kind = GraphValue::Kind::Result;
+    g.values[v].tensor = Tensor();
+  }
+}
+
+// Whether an op that returns no tensor looks at values: it does not work without them.
+bool reads_values(const OpInfo& op, std::span<const Value> args) {
+  std::vector<Value> values(args.begin(), args.end());
+  std::deque<Tensor> without;
+  for (size_t i = 0; i < args.size(); ++i)
+    if (op.args[i].type == ArgType::Tensor && args[i].present && args[i].tensor->defined())
+      values[i].tensor =
+          &without.emplace_back(empty_strided(args[i].tensor->sizes(), args[i].tensor->strides(),
+                                              {args[i].tensor->dtype(), Device{DeviceType::Meta, -1}}));
+  Result out;
+  try {
+    call_straight(op, values.data(), out);
+  } catch (const Error&) {
+    return true;
+  }
+  return false;
 }
 
 bool trace(const OpInfo& op, std::span<Value> args, Result& out, Keep&) {
@@ -191,7 +212,10 @@ void Tracer::call(const OpInfo& op, std::span<Value> args, Result& out) {
   each_result(out, [&](const Tensor& t) {
     call.out.push_back(t.defined() ? add(t, GraphValue::Kind::Result) : ValueId{});
   });
-  if (call.out.empty() && !writes(op)) return;  // it told something of a tensor: Python has it
+  if (call.out.empty() && !writes(op)) {  // Python has what it told of a tensor
+    if (reads_values(op, args)) read(op.name);
+    return;
+  }
   call.source = where_called();
   graph_.calls.push_back(std::move(call));
 }

@@ -33,7 +33,6 @@ MOVED = {
 _UNSUPPORTED = {
     "torch.ao": "quantization is",
     "torch.distributed.rpc": "remote procedure calls are",
-    "torch.export": "export of programs is",
     "torch.masked": "masked tensors are",
     "torch.nested": "nested tensors are",
     "torch.package": "packages of code and weights are",

@@ -50,10 +50,9 @@ def test_jit():
             return x if torch.jit.is_scripting() else x + self.a() + self.b() + self.c() + self.d()
 
     model = Model().eval()
-    assert torch.jit.script(model) is model and model(0) == 10
-    assert not isinstance(model, torch.jit.ScriptModule) and torch.jit.freeze(model) is model
-    with pytest.warns(UserWarning, match=r"torch\.jit\.trace: nothing is traced"):
-        assert torch.jit.trace(model, torch.ones(1)) is model
+    scripted = torch.jit.script(model)
+    assert scripted(0) == 10 and scripted.a() == 1 and torch.jit.script(scripted) is scripted
+    assert isinstance(scripted, torch.jit.ScriptModule) and torch.jit.freeze(model) is model
     assert torch.jit.wait(torch.jit.fork(lambda a, b: a - b, 5, b=2)) == 3
     assert torch.jit.isinstance([1], list[int]) and torch.jit.annotate(int, 3) == 3
     with pytest.raises(RuntimeError, match="only implemented for modules in eval mode"):

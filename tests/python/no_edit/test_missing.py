@@ -43,7 +43,6 @@ def test_words(expression, name, near):
 @pytest.mark.parametrize(
     ("expression", "hint"),
     [
-        ("warptape.export", ": export of programs is not supported"),
         ("warptape.quantization", ": quantization is not supported"),
         ("warptape.distribution", "; nearest: torch.distributions"),
         ("warptape.Tensr", "; nearest: torch.Tensor"),
