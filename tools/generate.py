@@ -141,6 +141,7 @@ METHODS = {
 CONSTRUCTORS = {
     "device": "(self, type: _device | _str | _int, index: _int = ...) -> None",
     "Generator": "(self, device: _device | _str = ...) -> None",
+    "_Tracer": "(self, inputs: Any) -> None",
 }
 BASES = {"Size": "tuple[_int, ...]"}
 LEFT_OUT = {

@@ -140,6 +140,14 @@ void bind_graph(py::module_& m) {
       .def_property_readonly("values", describe_values, "[(kind, dtype, sizes, name, memory)] by value.")
       .def_property_readonly("calls", describe_calls, "[(op, arguments, results, source)] in order.")
       .def_property_readonly("constants", constants)
+      .def_property_readonly(
+          "flags",
+          [](const Graph& g) {
+            std::vector<uint32_t> out;
+            for (const graph::GraphCall& c : g.calls) out.push_back(c.op ? c.op->flags : 0);
+            return out;
+          },
+          "OpFlag of each call's op.")
       .def_property_readonly("symbols",
                              [](const Graph& g) {
                                py::dict out;
@@ -184,7 +192,7 @@ void bind_tracer(py::module_& m) {
       .def(py::init(
           [](const py::sequence& inputs) { return std::make_unique<Tracer>(tensors_of(inputs, "trace")); }))
       .def_readwrite("reads_are_errors", &Tracer::reads_are_errors)
-      .def("name",
+      .def("set_name",
            [](Tracer& t, const py::object& tensor, std::string name) {
              t.name(tensors_of(py::make_tuple(tensor), "trace")[0], std::move(name));
            })

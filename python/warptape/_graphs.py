@@ -1,7 +1,7 @@
 """Graphs of ops as Python calls them: recorded from a function, with nested arguments, in files, as modules.
 
-`torch.export`, `torch.jit.trace` and `torch.onnx.export` stand on it. The graph itself, which needs no Python to run,
-is `_C._OpGraph` (csrc/graph/graph.h).
+`torch.export`, `torch.jit.trace` and `torch.onnx.export` stand on it. The graph itself, which needs no Python
+to run, is `_C._OpGraph` (csrc/graph/graph.h).
 """
 
 from __future__ import annotations
@@ -84,7 +84,9 @@ class GraphFunction:
         try:
             return self.graph.to_bytes(json.dumps(spec))
         except TypeError as error:
-            raise NotImplementedError(f"a graph's file holds numbers and strings beside tensors: {error}") from None
+            raise NotImplementedError(
+                f"a file of a graph holds numbers, strings and tensors: {error}"
+            ) from None
 
     @staticmethod
     def from_bytes(data: bytes) -> tuple[GraphFunction, dict[str, Any]]:
@@ -92,13 +94,14 @@ class GraphFunction:
 
         Raises:
             ValueError: what is wrong with the file.
-            NotImplementedError: an op that is not there, or takes other arguments than when the file was made.
+            NotImplementedError: an op that is not there, or has other arguments than the file says.
         """
         graph, text = _C._OpGraph.from_bytes(data)
         try:
             spec = json.loads(text)
-            places = ({int(i): v for i, v in spec.pop(k)} for k in ("in_values", "out_values"))
-            function = GraphFunction(graph, _decode(spec.pop("in")), _decode(spec.pop("out")), *places)
+            taken, returned = ({int(i): v for i, v in spec.pop(k)} for k in ("in_values", "out_values"))
+            nesting = _decode(spec.pop("in")), _decode(spec.pop("out"))
+            function = GraphFunction(graph, *nesting, taken, returned)
         except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
             raise ValueError(f"graph: the file does not say how arguments are nested: {error!r}") from None
         tensors = (
@@ -130,7 +133,11 @@ def _decode(spec: Any) -> TreeSpec:
 
 
 def record(
-    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None = None, *, strict: bool = False
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any] | None = None,
+    *,
+    strict: bool = False,
 ) -> GraphFunction:
     """The graph of the ops that fn(*args, **kwargs) calls, run once.
 
@@ -138,7 +145,7 @@ def record(
         strict: reading a tensor's value is an error; otherwise it is warned of.
 
     Raises:
-        RuntimeError: a value that is read, in strict mode; a result that is neither tensor, number nor string.
+        RuntimeError: a value that is read, in strict mode; a result that is no tensor, number or string.
         NotImplementedError: a backward pass, or a draw from a generator of the caller's.
     """
     leaves, in_spec = tree_flatten((args, kwargs or {}))
@@ -146,7 +153,7 @@ def record(
     try:
         tracer.reads_are_errors = strict
         for name, tensor in named_tensors(fn):
-            tracer.name(tensor, name)
+            tracer.set_name(tensor, name)
         results, out_spec = tree_flatten(fn(*args, **(kwargs or {})))
         for x in results:
             if not isinstance(x, (Tensor, int, float, complex, str, type(None))):
@@ -160,7 +167,9 @@ def record(
     return GraphFunction(graph, in_spec, out_spec, in_values, out_values)
 
 
-def check_constants(fn: Callable[..., Any], recorded: GraphFunction, args: tuple[Any, ...], kwargs: dict) -> None:
+def check_constants(
+    fn: Callable[..., Any], recorded: GraphFunction, args: tuple[Any, ...], kwargs: dict
+) -> None:
     """Records `fn` again on inputs of other values and compares the graphs.
 
     Raises:

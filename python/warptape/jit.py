@@ -1,14 +1,13 @@
 """torch.jit: functions and modules as graphs of ops, which are saved and run without their Python code.
 
-`trace` records a graph and returns what runs it. What `script` returns runs as it was written; its graph, with `if` and
-`while` by tensors in it, is recorded where it is asked for, with the arguments of the last call.
+`trace` records a graph and returns what runs it. What `script` returns runs as it was written; its graph is
+recorded where it is asked for, with the arguments of the last call.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import os
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -54,7 +53,7 @@ class TracingCheckError(RuntimeError):
 
 
 class ScriptModule(Module):
-    """A module that was traced, scripted or loaded; also the base of those that are written for TorchScript."""
+    """A traced, scripted or loaded module; also the base of modules that are written for TorchScript."""
 
     def _graph_function(self) -> GraphFunction:
         raise RuntimeError(f"torch.jit.save: {type(self).__name__} has no graph; give it to torch.jit.trace")
@@ -99,12 +98,13 @@ class _Calls:
 class ScriptFunction:
     """A function that was traced, scripted or loaded."""
 
-    def __init__(self, call: GraphFunction | _Calls) -> None:
+    def __init__(self, call: Any) -> None:  # a GraphFunction or _Calls
         if _isinstance(call, _Calls):
             functools.update_wrapper(self, call.fn)
         self._call = call
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the function, or runs its graph."""
         return self._call(*args, **kwargs)
 
     def _graph_function(self) -> GraphFunction:
@@ -115,7 +115,7 @@ class ScriptFunction:
 
 
 class ScriptedModule(ScriptModule):
-    """A module that runs as it was written. It has the parameters, submodules and attributes of the module."""
+    """A module that runs as it was written, with the parameters and attributes of the one that it is of."""
 
     def __init__(self, module: Module, example: Any) -> None:
         super().__init__()
@@ -132,6 +132,7 @@ class ScriptedModule(ScriptModule):
         return self._call.recorded()
 
     def train(self, mode: bool = True) -> Any:
+        """Sets the mode of the module."""
         self.original.train(mode)
         self.__dict__["training"] = mode
         return self
@@ -144,14 +145,14 @@ def script(obj: Any, *args: Any, example_inputs: Any = None, **kwargs: Any) -> A
     """A function or module that does what `obj` does and can be saved; a class as it is.
 
     Args:
-        example_inputs: a tuple of arguments (or a list of them, of which the first counts) that the graph is
+        example_inputs: a tuple of arguments (or a list of such, of which the first counts) that the graph is
             recorded with where it is asked for before the first call.
     """
     if _isinstance(obj, (type, ScriptModule, ScriptFunction)):
         return obj
     if _isinstance(example_inputs, list) and example_inputs:
         example_inputs = example_inputs[0]
-    example = None if example_inputs is None else (tuple(example_inputs), {})
+    example: Any = None if example_inputs is None else (tuple(example_inputs), {})
     if _isinstance(obj, Module):
         return ScriptedModule(obj, example)
     if not callable(obj):
@@ -240,7 +241,7 @@ def trace(
 
 
 def save(m: Any, f: Any, _extra_files: dict[str, Any] | None = None) -> None:
-    """Writes the graph of a traced or scripted module or function: safetensors with a checksum (docs/export.md).
+    """Writes the graph of what was traced or scripted: safetensors with a checksum (docs/export.md).
 
     Raises:
         RuntimeError: no graph: a plain module, or something scripted that was never called.

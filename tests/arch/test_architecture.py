@@ -102,11 +102,17 @@ BUDGETS = {
         (
             "csrc/graph/",
             "csrc/bindings/graph",
+            "csrc/bindings/caller",  # where a call was written
+            "csrc/bindings/trace",
+            "csrc/capi/",
             "kernels/cpu/chain",
             "kernels/include/kernels/chain",
             "python/warptape/compiler.py",
             "python/warptape/_dynamo/",
             "python/warptape/_higher_order_ops/",
+            "python/warptape/_graphs.py",
+            "python/warptape/export/",
+            "python/warptape/jit.py",
         ),
     ),
     "traced programs": (2_450, ("python/warptape/fx/",)),

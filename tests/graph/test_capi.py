@@ -31,7 +31,9 @@ class Tensor(ctypes.Structure):
 @pytest.fixture(scope="module")
 def library():
     lib = ctypes.CDLL(str(PACKAGE / "libwarptape.so"))
-    lib.wt_program_open.restype = lib.wt_program_open_memory.restype = lib.wt_program_run.restype = ctypes.c_void_p
+    lib.wt_program_open.restype = lib.wt_program_open_memory.restype = lib.wt_program_run.restype = (
+        ctypes.c_void_p
+    )
     lib.wt_last_error.restype = lib.wt_program_text.restype = ctypes.c_char_p
     lib.wt_result_tensor.restype = Tensor
     for name in ("close", "text", "num_inputs", "num_outputs"):
@@ -146,11 +148,21 @@ def test_wrong_input(library, path, tmp_path):
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a compiler")
 def test_example(model, path, tmp_path):
     binary = tmp_path / "run_program"
-    flags = ["-std=c++17", "-Wall", "-Wextra", "-Werror", f"-I{PACKAGE}/include", f"-L{PACKAGE}", "-lwarptape"]
+    flags = [
+        "-std=c++17",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        f"-I{PACKAGE}/include",
+        f"-L{PACKAGE}",
+        "-lwarptape",
+    ]
     subprocess.run(["g++", str(EXAMPLE), *flags, f"-Wl,-rpath,{PACKAGE}", "-o", str(binary)], check=True)
     x = torch.randn(2, 4)
     (tmp_path / "x.bin").write_bytes(x.numpy().tobytes())
-    out = subprocess.run([binary, path, "2x4", tmp_path / "x.bin"], check=True, capture_output=True, text=True).stdout
+    out = subprocess.run(
+        [binary, path, "2x4", tmp_path / "x.bin"], check=True, capture_output=True, text=True
+    ).stdout
     with torch.no_grad():
         want = model(x)
     got = [float(v) for v in out.splitlines()[0].split(":")[1].split()]

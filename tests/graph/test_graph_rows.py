@@ -1,4 +1,4 @@
-"""Every row of the op table as a graph: recorded, written to a file's bytes, read and run."""
+"""Every row of the op table as a graph: recorded, written to a file, read and run; and as Python source."""
 
 from __future__ import annotations
 
@@ -25,6 +25,14 @@ def through_a_file(rt: Any, function: Any) -> Any:
     return function
 
 
+def as_source(rt: Any, function: Any) -> Any:
+    """A module whose source makes the same calls."""
+    from warptape.export._fx import to_fx
+
+    module = to_fx(function)
+    return lambda *args, **kwargs: module(*function.tensors(args, kwargs))
+
+
 def outcome(rt: Any, call: Any, args: Any, kwargs: Any, values: bool) -> Any:
     rt.manual_seed(SEED)
     with warnings.catch_warnings():
@@ -38,39 +46,46 @@ def outcome(rt: Any, call: Any, args: Any, kwargs: Any, values: bool) -> Any:
     return summary(rt, [list(checks.tensors(rt, result)), list(args), kwargs], values)
 
 
-@rows(lambda op: True)
-def test_row(rt: ModuleType, op: Op, request: Request) -> None:
+def check(rt: Any, op: Op, call: Any, make: Any, form: Any, where: str) -> int:
+    """Runs what `make` gives the arguments of as it is and as a graph."""
     from warptape._graphs import record
 
+    def recorded(*args: Any, **kwargs: Any) -> Any:
+        return list(checks.tensors(rt, call(*args, **kwargs)))
+
+    want = outcome(rt, call, *make(), op.name not in GARBAGE)
+    function, failed = None, ""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            function = record(recorded, *make())
+        except Exception as error:
+            failed = type(error).__name__
+            drawn = "generator" in str(error)
+    if function is None:
+        assert failed == want or drawn, where
+        return 0
+    args, kwargs = make()
+    lines = list(differences(outcome(rt, form(rt, function), args, kwargs, op.name not in GARBAGE), want))
+    assert not lines, f"{where}:\n" + "\n".join(lines[:8])
+    return 1
+
+
+@pytest.mark.parametrize("form", [through_a_file, as_source])
+@rows(lambda op: True)
+def test_row(rt: ModuleType, op: Op, form: Any, request: Request) -> None:
     call = callable_of(rt, op, request)
     done = 0
-    for dtype, layout, number, original, sample in chosen(request.config, op):
+    for found in chosen(request.config, op):
+        dtype, layout, number, _, sample = found
 
-        def make() -> tuple[Any, Any]:
+        def make(found: Any = found) -> tuple[Any, Any]:
+            dtype, layout, _, original, sample = found
             if op.grad and dtype in FLOATS:
-                return checks.leaves_of(rt, op, sample, original, dtype, layout)[:2]
-            return convert.arguments(rt, sample, original, dtype, layout)
+                args, kwargs, _ = checks.leaves_of(rt, op, sample, original, dtype, layout)
+            else:
+                args, kwargs = convert.arguments(rt, sample, original, dtype, layout)
+            return tuple(args), kwargs
 
-        def recorded(*args: Any, **kwargs: Any) -> Any:
-            return list(checks.tensors(rt, call(*args, **kwargs)))
-
-        args, kwargs = make()
-        args = tuple(args)
-        want = outcome(rt, call, *make(), op.name not in GARBAGE)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            try:
-                function = record(recorded, args, kwargs)
-            except NotImplementedError as error:
-                assert "generator" in str(error), error
-                continue
-            except Exception as error:
-                assert type(error).__name__ == want
-                continue
-        args, kwargs = make()
-        args = tuple(args)
-        got = outcome(rt, through_a_file(rt, function), args, kwargs, op.name not in GARBAGE)
-        lines = list(differences(got, want))
-        assert not lines, f"{checks.describe(op, dtype, number, sample)} {layout}:\n" + "\n".join(lines[:8])
-        done += 1
+        done += check(rt, op, call, make, form, f"{checks.describe(op, dtype, number, sample)} {layout}")
     count(request, "as graphs", done)

@@ -78,7 +78,9 @@ def test_what_python_decides_by_values_is_as_in_the_example():
     def f(x):
         return x * 2 if x.sum() > 0 else x - 1
 
-    with pytest.warns(UserWarning, match=r"TracerWarning: item.* reads a tensor's value at .*test_jit.py:\d+"):
+    with pytest.warns(
+        UserWarning, match=r"TracerWarning: item.* reads a tensor's value at .*test_jit.py:\d+"
+    ):
         traced = torch.jit.trace(f, (torch.ones(2),), check_trace=False)
     assert torch.equal(traced(-torch.ones(2)), torch.tensor([-2.0, -2.0]))
 
@@ -87,14 +89,16 @@ def test_what_python_decides_by_values_is_as_in_the_example():
 def test_check_of_traces():
     with pytest.raises(torch.jit.TracingCheckError, match="no op made"):
         torch.jit.trace(lambda x: x * torch.from_numpy(x.numpy().copy()), (torch.rand(2),))
-    with pytest.raises(torch.jit.TracingCheckError, match="other ops are called|other sizes"):
+    with pytest.raises(torch.jit.TracingCheckError, match=r"other ops are called"):
         torch.jit.trace(lambda x: x * 2 if x[0] > 0 else x - 1, (torch.tensor([1.0, -1.0]),))
     with pytest.raises(RuntimeError, match="example_inputs must be given"):
         torch.jit.trace(lambda x: x)
 
 
 def test_example_keyword_inputs():
-    traced = torch.jit.trace(lambda a, b=None: a - b, example_kwarg_inputs={"a": torch.ones(2), "b": torch.ones(2)})
+    traced = torch.jit.trace(
+        lambda a, b=None: a - b, example_kwarg_inputs={"a": torch.ones(2), "b": torch.ones(2)}
+    )
     assert torch.equal(traced(a=torch.ones(3), b=torch.zeros(3)), torch.ones(3))
 
 

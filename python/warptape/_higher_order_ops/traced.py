@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import warptape
-from warptape import Tensor, _C
+from warptape import _C, Tensor
 
 from .utils import Leaves, check_alike
 

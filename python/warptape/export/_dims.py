@@ -73,7 +73,7 @@ def dims(*names: str, min: int | None = None, max: int | None = None) -> tuple[D
 
 
 class ShapesCollection:
-    """Collects what varies by tensor: `shapes[x] = {0: batch}`; `dynamic_shapes(..)` makes what export takes."""
+    """What varies, by tensor: `shapes[x] = {0: batch}`. It goes to export as `dynamic_shapes`."""
 
     def __init__(self) -> None:
         self._of: dict[int, Any] = {}
@@ -130,7 +130,7 @@ class Sizes:
         if isinstance(of, _Hint):
             of = Dim(f"s{len(self.symbols)}")
         if not isinstance(of, Dim):
-            raise ValueError(f"dynamic_shapes: expected a Dim or None for dim {dim} of input {i}, got {of!r}")
+            raise ValueError(f"dynamic_shapes: expected a Dim for dim {dim} of input {i}, got {of!r}")
         root, (value, rest) = of.root, divmod(size - of.offset, of.factor)
         if rest or not root.min <= value <= root.max:
             raise ValueError(
@@ -141,9 +141,13 @@ class Sizes:
         if known is None:
             self.symbols.append(root)
             self.examples.append(value)
-        elif self.examples[known] != value or (self.symbols[known].min, self.symbols[known].max) != (root.min, root.max):
+        elif self.examples[known] != value or (self.symbols[known].min, self.symbols[known].max) != (
+            root.min,
+            root.max,
+        ):
             raise ValueError(
-                f"dynamic_shapes: {root.__name__} is {self.examples[known]} and, in dim {dim} of input {i}, {value}"
+                f"dynamic_shapes: {root.__name__} is {self.examples[known]} and, in dim {dim} of input {i}, "
+                f"{value}"
             )
         self.places[i, dim] = of
 

@@ -14,6 +14,7 @@ from ..nn import Module, Parameter
 from ..serialization._files import replace_file
 from ..utils._pytree import tree_flatten, tree_unflatten
 from ._dims import ShapesCollection, Sizes, spread
+from ._fx import to_fx
 
 
 class ExportGraphSignature(NamedTuple):
@@ -86,6 +87,16 @@ class ExportedProgram:
             tuple(name for name, _ in self.named_buffers()),
         )
 
+    @property
+    def graph_module(self) -> Any:
+        """The graph as an `fx.GraphModule` of flat arguments; its `code` makes the same calls in Python."""
+        return to_fx(self._function)
+
+    @property
+    def graph(self) -> Any:
+        """The `fx.Graph` of `graph_module`."""
+        return self.graph_module.graph
+
     def run_decompositions(self, decomp_table: Any = None) -> ExportedProgram:
         """This program: its ops are those that its file names."""
         return self
@@ -114,7 +125,9 @@ def _specs(mod: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic: Any
         names = _names_of_arguments(mod, args)
         unknown = dynamic.keys() - {*names, *kwargs}
         if unknown:
-            raise ValueError(f"dynamic_shapes: there is no argument {sorted(unknown)}; there are {[*names, *kwargs]}")
+            raise ValueError(
+                f"dynamic_shapes: there is no argument {sorted(unknown)}; there are {[*names, *kwargs]}"
+            )
         dynamic = (*(dynamic.get(n) for n in names), *(dynamic.get(k) for k in kwargs))
     spec = spread(dynamic, (*args, *kwargs.values()))
     return [s for s, x in zip(spec, leaves, strict=True) if isinstance(x, Tensor)]
@@ -175,8 +188,8 @@ def export(
 
     Raises:
         RuntimeError: a tensor's value is read: the message says at which line, and what to write instead.
-        NotImplementedError: other calls, or a tensor that no op made, for other sizes or values of the inputs;
-            a backward pass.
+        NotImplementedError: other calls, or a tensor that no op made, for other sizes or values of the
+            inputs; a backward pass.
         ValueError: dynamic_shapes that do not fit the arguments.
         TypeError: `args` is no tuple.
     """

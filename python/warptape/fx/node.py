@@ -70,6 +70,8 @@ def _get_qualified_name(func: Any) -> str:
     for place in (torch, torch.nn.functional):
         if vars(place).get(name) is func:
             return f"torch{place.__name__.removeprefix('warptape')}.{name}"
+    if isinstance(func, _OPS):  # one that has no public name, which another may have
+        return f"torch._C.{name}"
     home = getattr(func, "__module__", None) or type(func).__module__
     top, dot, rest = home.partition(".")
     return f"{'torch' if top == 'warptape' else top}{dot}{rest}.{name}"
