@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..._missing import lookup as _lookup
-from .huggingface import GPT2, LLAMA, NameMap, load_huggingface, save_huggingface
+from .huggingface import GPT2, LLAMA, NameMap, load_huggingface, save_huggingface, tensor_names, theirs_of
 from .keep import Checkpoints
 from .layout import CheckpointException
 from .load import load, metadata, verify
@@ -23,6 +23,8 @@ __all__ = [
     "metadata",
     "save",
     "save_huggingface",
+    "tensor_names",
+    "theirs_of",
     "verify",
 ]
 

@@ -47,7 +47,8 @@ class NameMap:
         transpose: patterns of their names of matrices that they keep as [inputs, outputs].
         prefix: with which their names may begin, and are written.
         ignore: patterns of their names that ours need not have.
-        sizes: our pattern -> the sizes along dim 0 of what is joined, for writing; not needed if equal.
+        sizes: our pattern -> the sizes along dim 0 of what is joined; for writing not needed if equal.
+        older: endings of their names -> those that older files have instead, for reading.
     """
 
     rename: Mapping[str, str | tuple[str, ...]] = field(default_factory=dict)
@@ -55,6 +56,7 @@ class NameMap:
     prefix: str = ""
     ignore: tuple[str, ...] = ()
     sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    older: Mapping[str, str] = field(default_factory=dict)
 
     def theirs(self, name: str) -> tuple[str, ...]:
         """Their names, without prefix, of what makes up ours."""
@@ -69,12 +71,16 @@ class NameMap:
         """Whether one of theirs is kept the other way round."""
         return any(_fits(theirs, pattern) is not None for pattern in self.transpose)
 
-    def split(self, name: str, rows: int, parts: int) -> list[int]:
-        """The rows of ours that each of theirs has."""
-        for pattern, sizes in self.sizes.items():
-            if _fits(name, pattern) is not None:
-                return list(sizes)
-        return [rows // parts] * parts
+    def split(self, name: str, each: list[int]) -> list[int]:
+        """The rows of ours that each of theirs has, if `sizes` says it, else the same as given."""
+        fitting = (sizes for pattern, sizes in self.sizes.items() if _fits(name, pattern) is not None)
+        return list(next(fitting, each))
+
+    def candidates(self, bare: str) -> Iterator[str]:
+        """What a file may call one of theirs."""
+        endings = ((new, old) for new, old in self.older.items() if bare.endswith(new))
+        for name in (bare, *(bare.removesuffix(new) + old for new, old in endings)):
+            yield from (self.prefix + name, name)
 
 
 def _fits(name: str, pattern: str) -> tuple[str, ...] | None:
@@ -120,7 +126,7 @@ def _entry(name: str, names: NameMap, there: dict[str, Any], used: set[str]) -> 
     """A tensor of ours as a manifest describes it, or what is missing."""
     start, pieces, shapes, kinds = 0, [], [], set()
     for bare in names.theirs(name):
-        full = next((n for n in (names.prefix + bare, bare) if n in there), None)
+        full = next((n for n in names.candidates(bare) if n in there), None)
         if full is None:
             return f"{bare} is missing there, for {name}"
         entry = there[full]
@@ -132,7 +138,8 @@ def _entry(name: str, names: NameMap, there: dict[str, Any], used: set[str]) -> 
         shapes.append(shape[1:])
         kinds.add(entry["dtype"])
         used.add(full)
-    if len(set(shapes)) != 1 or len(kinds) != 1:
+    rows = [piece["box"][1][0] for piece in pieces if piece["box"][1]]
+    if len(set(shapes)) != 1 or len(kinds) != 1 or names.split(name, rows) != rows:
         return f"{name}: {', '.join(names.theirs(name))} do not fit together"
     return {
         "dtype": kinds.pop(),
@@ -175,7 +182,9 @@ def load_huggingface(model: Any, folder: Any, names: NameMap, *, process_group: 
             if isinstance(entry, str):
                 faults.append(entry)
             elif entry["shape"] != into.shape:
-                faults.append(f"{key[1:]} is {list(entry['shape'])} there and {list(into.shape)} here")
+                files = ", ".join(sorted({piece["file"] for piece in entry["pieces"]}))
+                shapes = f"{list(entry['shape'])} there and {list(into.shape)} here"
+                faults.append(f"{key[1:]} is {shapes}, in {files}")
             else:
                 manifest["tensors"][key] = entry
                 wanted.append((key, into))
@@ -193,7 +202,8 @@ def load_huggingface(model: Any, folder: Any, names: NameMap, *, process_group: 
     known = set().union(*(each[1] for each in told))
     extra = [n for n in there if n not in known and not _ignored(n, names)]
     if extra:
-        raise CheckpointException(f"load from {folder}: nothing here is called {', '.join(extra[:8])}")
+        told = [f"{name}, in {there[name]['file']}" for name in extra[:8]]
+        raise CheckpointException(f"load from {folder}: nothing here is called {'; '.join(told)}")
     copy_all(shards, manifest, parts)
 
 
@@ -226,7 +236,8 @@ def _written(manifest: dict[str, Any], names: NameMap, under: str) -> Iterator[t
             continue
         bare, shape = name.removeprefix(under), entry["shape"]
         theirs = names.theirs(bare)
-        sizes = names.split(bare, shape[0], len(theirs)) if len(theirs) > 1 else [shape[0] if shape else 1]
+        rows = shape[0] if shape else 1
+        sizes = names.split(bare, [rows // len(theirs)] * len(theirs)) if len(theirs) > 1 else [rows]
         if len(sizes) != len(theirs) or (shape and sum(sizes) != shape[0]):
             raise CheckpointException(
                 f"{bare} has {shape[0]} rows, not those of {list(theirs)}: {sizes}; set NameMap.sizes"
@@ -238,6 +249,25 @@ def _written(manifest: dict[str, Any], names: NameMap, under: str) -> Iterator[t
             full = each if each.startswith("lm_head.") else names.prefix + each
             yield full, name, (start, rows, turned), part[::-1] if turned else part
             start += rows
+
+
+def theirs_of(state_dict: Mapping[str, Any], names: NameMap) -> dict[str, Any]:
+    """A model's tensors by their names. Raises CheckpointException for rows that do not divide as theirs."""
+    out = {}
+    manifest = {"tensors": {name: {"shape": tuple(t.shape)} for name, t in state_dict.items()}}
+    for full, name, (start, rows, turned), _ in _written(manifest, names, ""):
+        part = state_dict[name].detach()
+        part = part[start : start + rows] if part.ndim else part
+        out[full] = (part.t() if turned else part).contiguous()
+    return out
+
+
+def tensor_names(folder: Any) -> list[str]:
+    """Their names of the tensors in a folder. Raises CheckpointException."""
+    try:
+        return list(_read_headers(Path(folder))[1])
+    except Exception as error:
+        raise CheckpointException(f"load from {folder}: {describe(error)}") from error
 
 
 def save_huggingface(

@@ -1,0 +1,19 @@
+"""Models with weights in Hugging Face's folders: one decoder and one encoder, described by configs."""
+
+from .._missing import lookup as _lookup
+from .cache import KVCache
+from .config import DecoderConfig, EncoderConfig
+from .decoder import Decoder
+from .encoder import Encoder, EncoderOutput
+from .rotary import RotaryScaling
+
+__all__ = [
+    "Decoder",
+    "DecoderConfig",
+    "Encoder",
+    "EncoderConfig",
+    "EncoderOutput",
+    "KVCache",
+    "RotaryScaling",
+]
+__getattr__ = _lookup(__name__)

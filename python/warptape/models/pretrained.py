@@ -1,0 +1,133 @@
+"""Hugging Face's folders: a config.json, and safetensors files with their names of tensors."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import warptape
+
+from .. import nn
+from .._tensor import Tensor
+from ..distributed.checkpoint import NameMap, load_huggingface, theirs_of
+from ..serialization._files import replace_file
+from ..utils.safetensors import save_sharded
+from .config import Config
+
+CONFIG = "config.json"
+LARGEST_CONFIG = 1 << 26
+Self = TypeVar("Self", bound="PreTrained")
+
+
+def _read_json(path: str) -> Mapping[str, Any]:
+    try:
+        with open(path, "rb") as file:
+            data = file.read(LARGEST_CONFIG + 1)
+        if len(data) > LARGEST_CONFIG:
+            raise ValueError("it is too large")
+        value = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is no config: {error}") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} is no config: expected an object, got {type(value).__name__}")
+    return value
+
+
+def _stored_dtype(data: Mapping[str, Any]) -> Any:
+    """The dtype of a folder's weights by its config; float32 where it says none."""
+    name = data.get("dtype") or data.get("torch_dtype") or "float32"
+    name = str(name).removeprefix("torch.")
+    if name not in ("float32", "float16", "bfloat16", "float64"):
+        raise ValueError(f"dtype {name!r:.40} is not supported, only float32, float16, bfloat16 and float64")
+    return getattr(warptape, name)
+
+
+class PreTrained(nn.Module):
+    """A model that a config describes.
+
+    Args:
+        dtype, device: of the parameters.
+    """
+
+    config: Any
+    config_class: type[Config]
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        if not isinstance(config, self.config_class):
+            raise TypeError(
+                f"{type(self).__name__}: expected a {self.config_class.__name__}, got {type(config).__name__}"
+            )
+        self.config = config
+
+    def tie_weights(self) -> None:
+        """Makes one parameter of those that the config ties."""
+
+    def name_map(self) -> NameMap:
+        """Hugging Face's names of this model's tensors, for warptape.distributed.checkpoint too."""
+        return self.config.architectures[self.config.architecture].names(self.config)
+
+    @warptape.no_grad()
+    def reset_parameters(self) -> None:
+        """Matrices from a normal distribution, biases 0, norms 1; as GPT-2, those that add to the residual
+        stream are smaller by the root of their number."""
+        std = self.config.initializer_range
+        residual = std / math.sqrt(2 * self.config.num_hidden_layers)
+        for name, parameter in self.named_parameters():
+            if parameter.ndim > 1:
+                adds = name.endswith(("o_proj.weight", "down_proj.weight"))
+                nn.init.normal_(parameter, std=residual if adds else std)
+            elif name.endswith(".bias"):
+                nn.init.zeros_(parameter)
+
+    @classmethod
+    def _config_of(cls, data: Mapping[str, Any], folder: str) -> Any:
+        return cls.config_class.from_hf(data)
+
+    @classmethod
+    def from_pretrained(cls: type[Self], folder: Any, dtype: Any = None, device: Any = None) -> Self:
+        """The model in a folder with `config.json` and `model.safetensors`, or several such files and their
+        index. It is in evaluation mode. With an initialised process group every rank calls it.
+
+        Args:
+            dtype: of the parameters; None: what the config says, else float32.
+            device: None: the CPU.
+
+        Raises:
+            FileNotFoundError: no config.json.
+            ValueError: a config that is none or is not supported, and CheckpointException, which is one:
+                missing, unexpected and misshapen tensors, truncated files; it names them and the file.
+        """
+        path = os.path.join(os.fspath(folder), CONFIG)
+        data = _read_json(path)
+        try:
+            dtype = _stored_dtype(data) if dtype is None else dtype
+            config = cls._config_of(data, os.fspath(folder))
+        except ValueError as error:
+            raise type(error)(f"{path}: {error}") from error
+        model = cls(config, dtype=dtype, device="meta")  # type: ignore[call-arg]
+        model.to_empty(device=device or "cpu")
+        model.tie_weights()
+        load_huggingface(model, folder, model.name_map())
+        return model.eval()
+
+    def save_pretrained(self, folder: Any, max_shard_size: int | str = "5GB") -> None:
+        """Writes what `from_pretrained` and transformers read: config.json, safetensors files and, where they
+        are several, their index. Each file is whole or is not there; the config comes last.
+
+        Args:
+            max_shard_size: bytes of a file, unless one tensor has more; also as "500MB" or "5GB".
+
+        Raises: ValueError for a config that its architecture cannot have, and for parameters of which this
+        process has a part: save a checkpoint and convert it by `save_huggingface(.., model.name_map())`.
+        """
+        config = self.config.to_hf()
+        own = {id(p): name for name, p in reversed(list(self.named_parameters()))}
+        state: dict[str, Tensor] = {name: p for name, p in self.named_parameters() if own[id(p)] == name}
+        config["dtype"] = config["torch_dtype"] = str(next(iter(state.values())).dtype).rpartition(".")[2]
+        save_sharded(theirs_of(state, self.name_map()), folder, max_shard_size)
+        text = json.dumps(config, indent=2) + "\n"
+        replace_file(os.path.join(os.fspath(folder), CONFIG), [text.encode()])
