@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any
@@ -335,10 +336,14 @@ def save_sharded(
 
     Args:
         max_shard_size: bytes of one file, unless one tensor has more; also as "500MB" or "5GB".
+
+    Raises: ValueError for another size, and for tensors that are not contiguous.
     """
     if isinstance(max_shard_size, str):
-        unit = {"KB": 10**3, "MB": 10**6, "GB": 10**9}[max_shard_size[-2:].upper()]
-        max_shard_size = int(float(max_shard_size[:-2]) * unit)
+        size = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([KMG])B", max_shard_size, re.IGNORECASE)
+        if size is None:
+            raise ValueError(f"expected a size as 500MB or 5GB, got {max_shard_size!r:.40}")
+        max_shard_size = int(float(size[1]) * {"K": 10**3, "M": 10**6, "G": 10**9}[size[2].upper()])
     _check(tensors)
     plans = plan_shards(((name, t.nbytes) for name, t in tensors.items()), max_shard_size)
     os.makedirs(folder, exist_ok=True)

@@ -185,6 +185,8 @@ def load_huggingface(model: Any, folder: Any, names: NameMap, *, process_group: 
                 files = ", ".join(sorted({piece["file"] for piece in entry["pieces"]}))
                 shapes = f"{list(entry['shape'])} there and {list(into.shape)} here"
                 faults.append(f"{key[1:]} is {shapes}, in {files}")
+            elif KINDS[entry["dtype"]][0].is_floating_point != into.tensor.dtype.is_floating_point:
+                faults.append(f"{key[1:]} is {entry['dtype']} there and {into.tensor.dtype} here")
             else:
                 manifest["tensors"][key] = entry
                 wanted.append((key, into))

@@ -1,0 +1,298 @@
+"""Configs as Hugging Face publishes them, those that are written, and those that are refused."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from model_configs import CONFIGS, SMALL
+from warptape.models import DecoderConfig, EncoderConfig, RotaryScaling
+
+# As in the folders of the models, before transformers 5.
+LLAMA31: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "bos_token_id": 128000,
+    "eos_token_id": [128001, 128008, 128009],
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "initializer_range": 0.02,
+    "intermediate_size": 14336,
+    "max_position_embeddings": 131072,
+    "mlp_bias": False,
+    "model_type": "llama",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "pretraining_tp": 1,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": {
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+        "rope_type": "llama3",
+    },
+    "rope_theta": 500000.0,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "transformers_version": "4.42.3",
+    "use_cache": True,
+    "vocab_size": 128256,
+}
+MISTRAL: dict[str, Any] = {
+    "model_type": "mistral",
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "max_position_embeddings": 32768,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-05,
+    "rope_theta": 10000.0,
+    "sliding_window": 4096,
+    "vocab_size": 32000,
+}
+QWEN2: dict[str, Any] = {
+    "model_type": "qwen2",
+    "hidden_act": "silu",
+    "hidden_size": 896,
+    "intermediate_size": 4864,
+    "max_position_embeddings": 32768,
+    "max_window_layers": 21,
+    "num_attention_heads": 14,
+    "num_hidden_layers": 24,
+    "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 1000000.0,
+    "sliding_window": 32768,
+    "tie_word_embeddings": True,
+    "use_sliding_window": False,
+    "vocab_size": 151936,
+}
+QWEN3 = QWEN2 | {
+    "model_type": "qwen3",
+    "attention_bias": False,
+    "head_dim": 128,
+    "hidden_size": 1024,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+}
+GPT2: dict[str, Any] = {
+    "activation_function": "gelu_new",
+    "architectures": ["GPT2LMHeadModel"],
+    "attn_pdrop": 0.1,
+    "bos_token_id": 50256,
+    "embd_pdrop": 0.1,
+    "eos_token_id": 50256,
+    "initializer_range": 0.02,
+    "layer_norm_epsilon": 1e-05,
+    "model_type": "gpt2",
+    "n_ctx": 1024,
+    "n_embd": 768,
+    "n_head": 12,
+    "n_layer": 12,
+    "n_positions": 1024,
+    "resid_pdrop": 0.1,
+    "summary_type": "cls_index",
+    "vocab_size": 50257,
+}
+BERT: dict[str, Any] = {
+    "model_type": "bert",
+    "attention_probs_dropout_prob": 0.1,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "hidden_size": 768,
+    "initializer_range": 0.02,
+    "intermediate_size": 3072,
+    "layer_norm_eps": 1e-12,
+    "max_position_embeddings": 512,
+    "num_attention_heads": 12,
+    "num_hidden_layers": 12,
+    "pad_token_id": 0,
+    "position_embedding_type": "absolute",
+    "type_vocab_size": 2,
+    "vocab_size": 30522,
+}
+
+
+def test_llama() -> None:
+    config = DecoderConfig.from_hf(LLAMA31)
+    assert config == DecoderConfig(
+        vocab_size=128256,
+        hidden_size=4096,
+        intermediate_size=14336,
+        num_hidden_layers=32,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        head_dim=128,
+        max_position_embeddings=131072,
+        norm_eps=1e-5,
+        rope_theta=500000.0,
+        rope_scaling=RotaryScaling(rope_type="llama3", factor=8.0),
+        bos_token_id=128000,
+        eos_token_id=(128001, 128008, 128009),
+    )
+    renamed = {key: value for key, value in LLAMA31.items() if key not in ("rope_scaling", "rope_theta")}
+    renamed["rope_parameters"] = {**LLAMA31["rope_scaling"], "rope_theta": 500000.0}  # transformers 5's
+    assert DecoderConfig.from_hf(renamed) == config
+    kept = {
+        k: v for k, v in LLAMA31.items() if k not in ("pretraining_tp", "transformers_version", "use_cache")
+    }
+    written = config.to_hf()
+    assert {k: written[k] for k in kept if k != "torch_dtype"} == {
+        k: v for k, v in kept.items() if k != "torch_dtype"
+    }
+
+
+def test_others() -> None:
+    mistral = DecoderConfig.from_hf(MISTRAL)
+    assert mistral.sliding_window == 4096 and mistral.layer_type(31) == "sliding_attention"
+    assert DecoderConfig.from_hf(MISTRAL | {"sliding_window": None}).layer_type(0) == "full_attention"
+    qwen2 = DecoderConfig.from_hf(QWEN2)
+    assert qwen2.qkv_bias and not qwen2.o_bias and qwen2.tie_word_embeddings and qwen2.sliding_window is None
+    windowed = DecoderConfig.from_hf(QWEN2 | {"use_sliding_window": True})
+    assert [windowed.layer_type(i) for i in (0, 20)] == ["full_attention"] * 2
+    assert windowed.layer_type(21) == "sliding_attention" and windowed.sliding_window == 32768
+    qwen3 = DecoderConfig.from_hf(QWEN3)
+    assert qwen3.qk_norm and qwen3.head_dim == 128 and not qwen3.qkv_bias
+    gpt2 = DecoderConfig.from_hf(GPT2)
+    assert (gpt2.norm, gpt2.positions, gpt2.gated, gpt2.intermediate_size) == (
+        "layer_norm",
+        "learned",
+        False,
+        3072,
+    )
+    assert gpt2.tie_word_embeddings and gpt2.qkv_bias and gpt2.o_bias and gpt2.mlp_bias
+    assert (gpt2.embedding_dropout, gpt2.residual_dropout, gpt2.attention_dropout) == (0.1, 0.1, 0.1)
+    bert = EncoderConfig.from_hf(BERT)
+    assert bert == EncoderConfig(
+        vocab_size=30522, hidden_size=768, num_hidden_layers=12, num_attention_heads=12, pad_token_id=0
+    )
+    for config in (mistral, qwen2, windowed, qwen3, gpt2, bert):
+        assert type(config).from_hf(config.to_hf()) == config
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_written_configs_say_the_same(name: str) -> None:
+    assert DecoderConfig.from_hf(CONFIGS[name].to_hf()) == CONFIGS[name]
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (
+            {"model_type": "mamba"},
+            "unknown model_type 'mamba'; supported: gpt2, llama, mistral, qwen2, qwen3",
+        ),
+        ({"model_type": None}, "unknown model_type None"),
+        ({"model_type": ["llama"]}, "unknown model_type"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "quantization_config=.*gptq.* is not supported"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5 is not supported: only 1.0"),
+        (
+            {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
+            "'yarn' is not supported, only linear and llama3",
+        ),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "'dynamic' is not supported"),
+        ({"rope_scaling": {"rope_type": "linear"}}, "factor"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 0}}, "numbers above 0"),
+        ({"rope_scaling": LLAMA31["rope_scaling"] | {"low_freq_factor": 4.0}}, "low_freq_factor < high"),
+        ({"rope_scaling": [1]}, "rope_scaling to be a dict"),
+        ({"rope_parameters": {"full_attention": {"rope_theta": 1e4}}}, "by types of layers"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.25}}, "partial_rotary_factor"),
+        ({"rope_theta": -1.0}, "rope_theta to be a finite number, not negative"),
+        ({"rope_theta": 0}, "rope_theta to be above 0"),
+        ({"hidden_act": "xielu"}, "hidden_act to be one of silu, gelu, gelu_new, gelu_pytorch_tanh, relu"),
+        ({"hidden_size": "4096"}, "hidden_size to be a whole number above 0, got '4096'"),
+        ({"hidden_size": True}, "hidden_size to be a whole number"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers"),
+        ({"vocab_size": 1 << 60}, "vocab_size"),
+        (
+            {"num_attention_heads": 7, "head_dim": None},
+            "num_attention_heads to be a divisor of hidden_size, 4096",
+        ),
+        ({"num_key_value_heads": 5}, "num_key_value_heads to be a divisor of num_attention_heads, 32"),
+        ({"head_dim": 5}, "head_dim to be even"),
+        ({"rms_norm_eps": float("nan")}, "norm_eps to be a finite number"),
+        ({"rms_norm_eps": None}, "norm_eps to be a finite number"),
+        ({"attention_bias": "yes"}, "qkv_bias to be True or False"),
+        ({"attention_dropout": 1.5}, "attention_dropout to be a probability"),
+        ({"eos_token_id": ["x"]}, "eos_token_id"),
+    ],
+)
+def test_refused(change: dict[str, Any], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        DecoderConfig.from_hf(LLAMA31 | change)
+
+
+def test_refused_of_others() -> None:
+    for data, match in (
+        (GPT2 | {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx=True"),
+        (GPT2 | {"add_cross_attention": True}, "add_cross_attention=True is not supported: only False"),
+        (QWEN2 | {"use_sliding_window": True, "layer_types": ["full_attention"]}, "layer_types"),
+        (QWEN2 | {"use_sliding_window": True, "layer_types": 3}, "layer_types"),
+        (QWEN2 | {"use_sliding_window": True, "sliding_window": None}, "sliding_window"),
+        ({"model_type": "llama", "hidden_size": 8}, "needs vocab_size, intermediate_size, num_hidden_layers"),
+        ([], "expected a dict"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            DecoderConfig.from_hf(data)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="position_embedding_type='relative_key' is not supported"):
+        EncoderConfig.from_hf(BERT | {"position_embedding_type": "relative_key"})
+    with pytest.raises(ValueError, match="unknown model_type 'gpt2'; supported: bert"):
+        EncoderConfig.from_hf(GPT2)
+    with pytest.raises(ValueError, match="num_attention_heads to be a divisor"):
+        EncoderConfig.from_hf(BERT | {"num_attention_heads": 7})
+
+
+def test_what_an_architecture_cannot_have_is_not_written() -> None:
+    for config, match in (
+        (replace(CONFIGS["llama"], qk_norm=True), "a llama model cannot have qk_norm=True"),
+        (replace(CONFIGS["llama"], sliding_window=3), "cannot have sliding_window=3"),
+        (replace(CONFIGS["llama"], qkv_bias=True), "cannot have"),  # it has one key for two of ours
+        (replace(CONFIGS["gpt2"], num_key_value_heads=2), "num_key_value_heads=2"),
+        (replace(CONFIGS["mistral"], layer_types=CONFIGS["qwen2"].layer_types), "layer_types="),
+    ):
+        with pytest.raises(ValueError, match=match):
+            config.to_hf()
+
+
+def test_one_way_to_say_it() -> None:
+    def windows(kinds: tuple[str, ...]) -> DecoderConfig:
+        return DecoderConfig(**SMALL, sliding_window=4, layer_types=kinds)
+
+    assert windows(("sliding_attention",) * 3) == DecoderConfig(**SMALL, sliding_window=4)
+    assert windows(("full_attention",) * 3) == DecoderConfig(**SMALL)
+    config = DecoderConfig(**{**SMALL, "intermediate_size": None})
+    assert (config.intermediate_size, config.head_dim, config.num_key_value_heads) == (96, 6, 4)
+
+
+def test_llama3_frequencies() -> None:
+    """By the scalar code that Meta published with Llama 3.1."""
+    from warptape.models.rotary import Rotary
+
+    scaling = RotaryScaling(
+        rope_type="llama3",
+        factor=8.0,
+        low_freq_factor=1.0,
+        high_freq_factor=4.0,
+        original_max_position_embeddings=64,
+    )
+    expected = []
+    for i in range(16):
+        speed = 500.0 ** (-2 * i / 32)
+        wave = 2 * math.pi / speed
+        if wave < 64 / 4.0:
+            expected.append(speed)
+        elif wave > 64 / 1.0:
+            expected.append(speed / 8.0)
+        else:
+            smooth = (64 / wave - 1.0) / (4.0 - 1.0)
+            expected.append((1 - smooth) * speed / 8.0 + smooth * speed)
+    assert len({round(a / 500.0 ** (-2 * i / 32), 6) for i, a in enumerate(expected)}) > 3  # all three cases
+    found = Rotary(32, 500.0, scaling).frequencies().tolist()
+    assert found == pytest.approx(expected, rel=1e-6)
