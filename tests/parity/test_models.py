@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import warptape as wt
-from warptape.models import Decoder, Encoder
+from warptape.models import Decoder, DecoderConfig, Encoder, EncoderConfig
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -250,3 +250,27 @@ def test_configs(case: str, tmp_path: Path) -> None:
     # What was derived, as the inner width of GPT-2's MLP, is written out.
     changed = {key for key, value in kind.items() if again.get(key) != value and value is not None}
     assert changed <= {"architectures", "dtype", "transformers_version", "_name_or_path", "torch_dtype"}
+
+
+def test_defaults() -> None:
+    """Of configs with nothing but sizes."""
+    sizes = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+    llama = {key: SMALL[key] for key in (*sizes, "max_position_embeddings")}
+    gpt2 = {key: value for key, value in GPT2.items() if key.startswith(("n_", "vocab"))}
+    of = {"gpt2": gpt2, "llama": llama, "mistral": llama | {"num_attention_heads": 8}}
+    of |= dict.fromkeys(("qwen2", "qwen3"), llama | {"num_attention_heads": 32, "hidden_size": 64})
+    for kind, few in [*of.items(), ("bert", {key: SMALL[key] for key in sizes})]:
+        config_class = EncoderConfig if kind == "bert" else DecoderConfig
+        whole = transformers.AutoConfig.for_model(kind, **few).to_dict()
+        assert config_class.from_hf({"model_type": kind, **few}) == config_class.from_hf(whole)
+    few = {"model_type": "qwen2", **of["qwen2"], "num_hidden_layers": 30, "use_sliding_window": True}
+    whole = transformers.AutoConfig.for_model(**few).to_dict()
+    assert DecoderConfig.from_hf(few) == DecoderConfig.from_hf(whole)
+
+
+def test_recorded_numbers(tmp_path: Path) -> None:
+    """What tests/golden compares with is what transformers computes now."""
+    from golden import models, record_models
+
+    for name, numbers in models.recorded().items():
+        assert np.allclose(record_models.computed(name, tmp_path / name), numbers, rtol=1e-4, atol=1e-4)

@@ -10,20 +10,10 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import warptape as wt
-from model_configs import CONFIGS, build, tokens
+from model_configs import BERT, CONFIGS, V, build, tokens
 from warptape.distributed.checkpoint import CheckpointException
-from warptape.models import Decoder, Encoder, EncoderConfig
+from warptape.models import Decoder, Encoder
 from warptape.utils import safetensors as st
-
-BERT = EncoderConfig(
-    vocab_size=30,
-    hidden_size=16,
-    intermediate_size=20,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    max_position_embeddings=12,
-    initializer_range=0.2,
-)
 
 
 def equal(a: Any, b: Any) -> bool:
@@ -221,7 +211,7 @@ def bert() -> Encoder:
 
 
 def test_encoder_round_trip(tmp_path: Path) -> None:
-    model, x = bert(), wt.randint(0, 30, (2, 7))
+    model, x = bert(), wt.randint(0, V, (2, 7))
     model.save_pretrained(tmp_path, max_shard_size=3000)
     again = Encoder.from_pretrained(tmp_path)
     assert equal(model, again) and again.config == BERT
@@ -259,7 +249,7 @@ def test_encoders_of_other_times_and_tasks(tmp_path: Path) -> None:
 
 
 def test_what_an_encoder_computes() -> None:
-    model, x = bert(), wt.randint(0, 30, (3, 9), generator=wt.Generator().manual_seed(2))
+    model, x = bert(), wt.randint(0, V, (3, 9), generator=wt.Generator().manual_seed(2))
     whole = model(x)
     assert whole.last_hidden_state.shape == (3, 9, 16) and whole.pooler_output.shape == (3, 16)
     mask = wt.ones(3, 9, dtype=wt.int64)
@@ -290,7 +280,7 @@ def test_what_an_encoder_computes() -> None:
 
 
 def test_an_encoder_trains() -> None:
-    model, x = bert().train(), wt.randint(0, 30, (8, 6), generator=wt.Generator().manual_seed(2))
+    model, x = bert().train(), wt.randint(0, V, (8, 6), generator=wt.Generator().manual_seed(2))
     wanted, losses = (x[:, 0] % 2), []
     head = wt.nn.Linear(16, 2)
     optimizer = wt.optim.AdamW([*model.parameters(), *head.parameters()], lr=2e-3)
