@@ -115,7 +115,7 @@ BUDGETS = {
             "python/warptape/jit.py",
         ),
     ),
-    "models": (1_275, ("python/warptape/models/",)),
+    "models": (1_285, ("python/warptape/models/",)),
     "traced programs": (2_450, ("python/warptape/fx/",)),
     "the Python library": (26_250, ("python/warptape/",)),
 }

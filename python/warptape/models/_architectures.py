@@ -20,8 +20,8 @@ class Architecture:
         defaults: our field -> what an absent key means to transformers.
         implied: our fields that it has no key for.
         only: their keys that change results -> the only value that is supported, which an absent key means.
-        window: how it says which layers have a sliding window: "", "all" or "some" of them.
         names: from a config to the map of its tensors' names.
+        by_layer: whether it says which layers have a sliding window.
     """
 
     name: str
@@ -30,7 +30,7 @@ class Architecture:
     names: Callable[[Any], NameMap]
     implied: Mapping[str, Any] = field(default_factory=dict)
     only: Mapping[str, Any] = field(default_factory=dict)
-    window: str = ""
+    by_layer: bool = False
 
 
 def _same(*names: str) -> dict[str, str]:
@@ -193,7 +193,6 @@ DECODERS: dict[str, Architecture] = {
         {**_LLAMA_KEYS, "sliding_window": "sliding_window"},
         {**_LLAMA_DEFAULTS, **_LLAMA_TOKENS, "num_key_value_heads": 8, "sliding_window": 4096},
         _llama_names,
-        window="all",
     ),
     "qwen2": Architecture(
         "Qwen2ForCausalLM",
@@ -201,7 +200,7 @@ DECODERS: dict[str, Architecture] = {
         {**_LLAMA_DEFAULTS, "num_key_value_heads": 32},
         _llama_names,
         implied={"qkv_bias": True},
-        window="some",
+        by_layer=True,
     ),
     "qwen3": Architecture(
         "Qwen3ForCausalLM",
@@ -209,7 +208,7 @@ DECODERS: dict[str, Architecture] = {
         {**_LLAMA_DEFAULTS, **_NO_BIASES, "num_key_value_heads": 32, "head_dim": 128},
         _llama_names,
         implied={"qk_norm": True},
-        window="some",
+        by_layer=True,
     ),
 }
 ENCODERS: dict[str, Architecture] = {
@@ -235,6 +234,8 @@ ENCODERS: dict[str, Architecture] = {
         only={"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False},
     ),
 }
+_SCALING = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+MOST_LAYERS = 10_000
 _ONLY = {"quantization_config": None, "partial_rotary_factor": 1.0}  # of all
 
 
@@ -258,7 +259,7 @@ def read(who: str, table: Mapping[str, Architecture], data: Mapping[str, Any]) -
     out.update(of.implied, architecture=kind)
     if "rms_norm_eps" in of.keys.values():
         out.update(_read_rotary(who, data))
-    if of.window == "some":
+    if of.by_layer:
         out.update(_read_window(data, data["num_hidden_layers"]))
     return out
 
@@ -276,7 +277,7 @@ def _read_rotary(who: str, data: Mapping[str, Any]) -> dict[str, Any]:
     kind = given.get("rope_type", given.get("type", "default"))
     if kind == "default":
         return {"rope_theta": theta, "rope_scaling": None}
-    known = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+    known = _SCALING if kind == "llama3" else _SCALING[:1]
     numbers = {key: given[key] for key in known if key in given}
     if kind == "llama3":
         numbers.setdefault("original_max_position_embeddings", data.get("max_position_embeddings"))
@@ -288,8 +289,8 @@ def _read_rotary(who: str, data: Mapping[str, Any]) -> dict[str, Any]:
 
 def _read_window(data: Mapping[str, Any], layers: Any) -> dict[str, Any]:
     """Qwen's: from layer max_window_layers on, unless layer_types says it for each."""
-    if not data.get("use_sliding_window", False) or type(layers) is not int:
-        return {}
+    if not data.get("use_sliding_window", False) or type(layers) is not int or layers > MOST_LAYERS:
+        return {}  # the config refuses what is no number of layers
     types, first = data.get("layer_types"), data.get("max_window_layers", 28)
     if types is None and type(first) is int:
         types = ["full_attention" if i < first else "sliding_attention" for i in range(layers)]
@@ -306,7 +307,7 @@ def write(of: Architecture, config: Any) -> dict[str, Any]:
         # As all versions read it.
         out["rope_theta"] = config.rope_theta
         out["rope_scaling"] = _written_scaling(config.rope_scaling)
-    if of.window == "some" and config.sliding_window is not None:
+    if of.by_layer and config.sliding_window is not None:
         types = [config.layer_type(i) for i in range(config.num_hidden_layers)]
         out.update(use_sliding_window=True, sliding_window=config.sliding_window, layer_types=types)
         out["max_window_layers"] = (types + ["sliding_attention"]).index("sliding_attention")

@@ -63,6 +63,8 @@ class Config:
                 self._set(each.name, tuple(value))
             if each.name.endswith("dropout") and value > 1:
                 self._refuse(each.name, "a probability")
+        if self.num_hidden_layers > _architectures.MOST_LAYERS:
+            self._refuse("num_hidden_layers", f"at most {_architectures.MOST_LAYERS}")
         self._one_of("architecture", tuple(self.architectures))
         self._one_of("hidden_act", ACTIVATIONS)
         self._default("intermediate_size", 4 * self.hidden_size)

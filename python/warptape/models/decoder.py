@@ -82,7 +82,7 @@ class Decoder(PreTrained):
     """A language model: tokens [B, T] -> logits [B, T, V].
 
     Args:
-        dtype, device: of the parameters; what F's creation takes by default if None.
+        dtype, device: of the parameters.
     """
 
     config_class = DecoderConfig
@@ -109,27 +109,31 @@ class Decoder(PreTrained):
         if self.config.tie_word_embeddings:
             self.lm_head.weight = self.embed_tokens.weight
 
-    def hidden(
-        self, input_ids: Tensor, *, cache: KVCache | None = None, positions: Tensor | None = None
-    ) -> Tensor:
-        """What the head is applied to, [B, T, C]. Arguments and errors are forward()'s."""
+    def _positions(self, input_ids: Tensor, cache: KVCache | None, positions: Tensor | None) -> Tensor:
+        """The positions of tokens, once these have proved to be of a shape for which there is room."""
         if input_ids.ndim != 2 or input_ids.shape[1] == 0:
             raise ShapeError(f"Decoder: expected tokens [B, T] with T > 0, got {list(input_ids.shape)}")
         batch, tokens = input_ids.shape
         past = 0 if cache is None else cache.length
         if cache is not None:
             cache.check(batch, tokens)
+        most = self.config.max_position_embeddings
+        if self.embed_positions is not None and past + tokens > most:
+            raise ValueError(f"Decoder: {past + tokens} tokens are more than max_position_embeddings, {most}")
         if positions is None:
-            positions = warptape.arange(past, past + tokens, device=input_ids.device)
-        elif tuple(positions.shape) not in ((tokens,), (batch, tokens)):
+            return warptape.arange(past, past + tokens, device=input_ids.device)
+        if tuple(positions.shape) not in ((tokens,), (batch, tokens)):
             raise ShapeError(
                 f"Decoder: expected positions [{tokens}] or [{batch}, {tokens}], got {list(positions.shape)}"
             )
-        if self.embed_positions is not None and past + tokens > self.config.max_position_embeddings:
-            raise ValueError(
-                f"Decoder: {past + tokens} tokens are more than max_position_embeddings, "
-                f"{self.config.max_position_embeddings}, which are learned"
-            )
+        return positions
+
+    def hidden(
+        self, input_ids: Tensor, *, cache: KVCache | None = None, positions: Tensor | None = None
+    ) -> Tensor:
+        """What the head is applied to, [B, T, C]. Arguments and errors are forward()'s."""
+        positions = self._positions(input_ids, cache, positions)
+        tokens, past = input_ids.shape[1], 0 if cache is None else cache.length
         x = self.embed_tokens(input_ids)
         if self.embed_positions is not None:
             x = x + self.embed_positions(positions)
@@ -164,8 +168,10 @@ class Decoder(PreTrained):
         """[B, T] with the likeliest tokens appended, [B, T + n]: n is max_new_tokens, or fewer once each
         sequence has had an `eos_token_id`, after which it repeats it. Dropout works in training mode.
 
-        Raises: ValueError for fewer than 1 new token, and for more than max_position_embeddings in all.
+        Raises: ShapeError for other shapes, ValueError for fewer than 1 new token, and for more than
+        max_position_embeddings in all.
         """
+        self._positions(input_ids, None, None)
         batch, given = input_ids.shape
         context = self.config.max_position_embeddings
         if max_new_tokens < 1 or given + max_new_tokens > context:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -67,9 +66,7 @@ class Encoder(PreTrained):
             self.reset_parameters()
 
     @classmethod
-    def _config_of(cls, data: Mapping[str, Any], folder: str) -> Any:
-        """Nothing in a config says whether there is a pooler."""
-        config = cls.config_class.from_hf(data)
+    def _completed(cls, config: Any, folder: Any) -> Any:
         return replace(config, pooler=any("pooler." in name for name in tensor_names(folder)))
 
     def forward(  # type: ignore[override]

@@ -84,8 +84,9 @@ class PreTrained(nn.Module):
                 nn.init.zeros_(parameter)
 
     @classmethod
-    def _config_of(cls, data: Mapping[str, Any], folder: str) -> Any:
-        return cls.config_class.from_hf(data)
+    def _completed(cls, config: Any, folder: Any) -> Any:
+        """The config with what only a folder's tensors say."""
+        return config
 
     @classmethod
     def from_pretrained(cls: type[Self], folder: Any, dtype: Any = None, device: Any = None) -> Self:
@@ -105,9 +106,10 @@ class PreTrained(nn.Module):
         data = _read_json(path)
         try:
             dtype = _stored_dtype(data) if dtype is None else dtype
-            config = cls._config_of(data, os.fspath(folder))
+            config = cls.config_class.from_hf(data)
         except ValueError as error:
-            raise type(error)(f"{path}: {error}") from error
+            raise ValueError(f"{path}: {error}") from error
+        config = cls._completed(config, folder)
         model = cls(config, dtype=dtype, device="meta")  # type: ignore[call-arg]
         model.to_empty(device=device or "cpu")
         model.tie_weights()

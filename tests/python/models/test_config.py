@@ -211,6 +211,7 @@ def test_written_configs_say_the_same(name: str) -> None:
         ({"hidden_size": True}, "hidden_size to be a whole number"),
         ({"num_hidden_layers": 0}, "num_hidden_layers"),
         ({"vocab_size": 1 << 60}, "vocab_size"),
+        ({"num_hidden_layers": 1 << 39}, "num_hidden_layers to be at most 10000"),
         (
             {"num_attention_heads": 7, "head_dim": None},
             "num_attention_heads to be a divisor of hidden_size, 4096",
@@ -236,6 +237,10 @@ def test_refused_of_others() -> None:
         (QWEN2 | {"use_sliding_window": True, "layer_types": ["full_attention"]}, "layer_types"),
         (QWEN2 | {"use_sliding_window": True, "layer_types": 3}, "layer_types"),
         (QWEN2 | {"use_sliding_window": True, "sliding_window": None}, "sliding_window"),
+        (
+            QWEN2 | {"use_sliding_window": True, "num_hidden_layers": 1 << 39},
+            "num_hidden_layers to be at most",
+        ),
         ({"model_type": "llama", "hidden_size": 8}, "needs vocab_size, intermediate_size, num_hidden_layers"),
         ([], "expected a dict"),
     ):

@@ -188,6 +188,8 @@ def test_refused_inputs() -> None:
     for x in (tokens()[0], tokens()[:, :0], wt.zeros(1, 2, 3, dtype=wt.int64)):
         with pytest.raises(wt.ShapeError, match=r"expected tokens \[B, T\] with T > 0"):
             model(x)
+        with pytest.raises(wt.ShapeError, match=r"expected tokens \[B, T\] with T > 0"):
+            model.generate(x, 3)
     with pytest.raises(wt.ShapeError, match=r"expected positions \[12\] or \[2, 12\], got \[11\]"):
         model(tokens(), positions=wt.arange(11))
     with pytest.raises(ValueError, match="33 tokens are more than max_position_embeddings, 32"):
