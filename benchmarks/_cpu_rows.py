@@ -172,13 +172,14 @@ class GPTSteps:
         self.generator = lib.Generator().manual_seed(0)
         self.batch = self.settings["batch"] * ranks
         self.cast = self.example.autocast("cpu", dtype)
+        self.training_step = self.example.training_step
 
     def __call__(self) -> None:
         self.step += 1
         for group in self.optimizer.param_groups:
             group["lr"] = self.example.learning_rate(self.step, self.settings["lr"])
         batch = self.text.batch(self.batch, self.generator)
-        self.example.training_step(self.model, self.optimizer, batch, self.cast).item()
+        self.training_step(self.model, self.optimizer, batch, self.cast).item()
 
     def result(self) -> dict[str, float]:
         loss = self.example.validate(self.model, self.text, self.settings["batch"], self.cast)

@@ -6,6 +6,7 @@ same machine. A worker reads requests, one JSON object a line, on stdin and answ
 
     {"prepare": ROW, "threads": N}  ->  {"ok": true}
     {"time": CALLS}                 ->  {"seconds": S}          one warm-up call, then CALLS calls
+    {"peak": CALLS}                 ->  {"bytes": B}            warptape: the most that tensors held
     {"result": true}                ->  {"result": VALUE}       what the row wants compared, or null
 """
 
@@ -78,6 +79,16 @@ def seconds_of(work: Any, calls: int) -> float:
         gc.enable()
 
 
+def peak_of(lib: Any, work: Any, calls: int) -> int:
+    """The most bytes that tensors held in that many calls, with those that they held before."""
+    work()
+    gc.collect()
+    lib._C._reset_peak_memory()
+    for _ in range(calls):
+        work()
+    return int(lib._C._memory_stats()["peak_allocated_bytes"])
+
+
 def serve(library: str, module: str) -> None:
     """Answer requests for the rows of a module until stdin ends. Whatever else is printed goes to stderr."""
     answers, sys.stdout = sys.stdout, sys.stderr
@@ -94,6 +105,8 @@ def serve(library: str, module: str) -> None:
                 answer = {"ok": True}
             elif "time" in request:
                 answer = {"seconds": seconds_of(work, request["time"])}
+            elif "peak" in request:
+                answer = {"bytes": peak_of(lib, work, request["peak"])}
             else:
                 answer = {"result": work.result() if hasattr(work, "result") else None}
         except Exception as error:  # the parent reports it beside the row

@@ -3,6 +3,7 @@
     python benchmarks/compile.py                      the whole table (PyTorch compiles for some minutes)
     python benchmarks/compile.py --rows chain[16384],small_step
     python benchmarks/compile.py --rounds 5           fewer rounds
+    python benchmarks/compile.py --memory             the memory of training steps, of warptape alone
 
 Three processes take turns, round by round: warptape eager, warptape compiled, PyTorch compiled. Ratios are
 of medians; the bound is the upper 95 % bound by bootstrap. `first call` is the time of the first call of the
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _compile_rows import ROWS, TARGETS
+from _compile_rows import GPT_STEPS, PEAK_TARGET, ROWS, TARGETS
 from _harness import HERE, PAUSE_SECONDS, RowFailedError, Worker, machine, versions
 
 SIDES = {
@@ -89,6 +90,27 @@ def markdown(rows: list[dict[str, Any]]) -> str:
     return "\n".join(text) + "\n"
 
 
+def compare_memory(threads: int) -> str:
+    """The most bytes in use in a training step as a whole, eagerly and compiled."""
+    text = ["| work | eager | compiled | of own eager | target |", "| --- | --- | --- | --- | --- |"]
+    for name in GPT_STEPS:
+        peak = {}
+        for side in ("eager", "compiled"):
+            worker = Worker("warptape", "_compile_rows")
+            try:
+                worker.ask(prepare=name + SIDES[side][1], threads=threads)
+                worker.ask(time=3)
+                peak[side] = worker.ask(peak=3)["bytes"]
+            finally:
+                worker.close()
+        share = peak["compiled"] / peak["eager"]
+        text.append(
+            f"| {name} | {peak['eager'] / 1e6:.1f} MB | {peak['compiled'] / 1e6:.1f} MB | {share:.3f} "
+            f"| {PEAK_TARGET} |"
+        )
+    return "\n".join(text) + "\n"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", default=",".join(TARGETS))
@@ -96,8 +118,12 @@ def main() -> None:
     parser.add_argument("--round-seconds", type=float, default=0.1)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--out", type=Path, default=HERE / "results")
+    parser.add_argument("--memory", action="store_true")
     given = parser.parse_args()
-    assert {row.name.removesuffix(" compiled") for row in ROWS} == set(TARGETS)
+    assert {row.name.removesuffix(" compiled") for row in ROWS} == {*TARGETS, *GPT_STEPS}
+    if given.memory:
+        print(compare_memory(given.threads), end="")
+        return
     rows = []
     for name in given.rows.split(","):
         rows.append(measure(name, given.rounds, given.round_seconds, given.threads))

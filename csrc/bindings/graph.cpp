@@ -58,6 +58,15 @@ void init_graph(PyObject* module) {
       .def_property(
           "fuses", [](const Compiled& c) { return c.programs.fuses; },
           [](Compiled& c, bool on) { c.programs.fuses = on; })
+      .def_property(
+          "least_recomputed_bytes", [](const Compiled& c) { return c.programs.least_recomputed_bytes; },
+          [](Compiled& c, int64_t bytes) { c.programs.least_recomputed_bytes = bytes; })
+      .def_property(
+          "schedules", [](const Compiled& c) { return c.programs.schedules; },
+          [](Compiled& c, bool on) { c.programs.schedules = on; })
+      .def_property(
+          "recomputes", [](const Compiled& c) { return c.programs.recomputes; },
+          [](Compiled& c, bool on) { c.programs.recomputes = on; })
       .def("programs",
            [](const Compiled& c) {
              py::list out;
@@ -67,6 +76,8 @@ void init_graph(PyObject* module) {
                d["instructions"] = e->program.insns.size();
                d["steps"] = e->program.steps.size();
                d["removed"] = e->program.removed;
+               d["moved"] = e->program.moved;
+               d["recomputed"] = e->program.recomputed;
                d["fused"] = e->program.fused;
                d["runs"] = e->runs;
                d["seconds"] = e->build_seconds;

@@ -29,7 +29,7 @@ const kernels::ChainFormula* formula_of(const Program& program, const Insn& insn
   return find_slot(launch_context({}), insn.name, insn.compute);
 }
 
-uint8_t Chain::input(const Insn& insn, uint32_t number, size_t operand, uint8_t& numbers) {
+uint8_t Chain::input(const Insn& insn, size_t operand, uint8_t& numbers) {
   const int8_t at = insn.operands[operand];
   if (at != kIsNumber) {
     const Operand& o = insn.in[static_cast<size_t>(at)];
@@ -38,7 +38,7 @@ uint8_t Chain::input(const Insn& insn, uint32_t number, size_t operand, uint8_t&
     for (size_t k = 0; k < seen_.size(); ++k)
       if (inputs_[k].tensor != kIsNumber && seen_[k] == o) return static_cast<uint8_t>(k);
   }
-  inputs_.push_back({number, at, at == kIsNumber ? numbers++ : uint8_t{0}});
+  inputs_.push_back({insn.call, at, at == kIsNumber ? numbers++ : uint8_t{0}});
   kernels::Operand& to = plan_.input[plan_.inputs++];
   to.host_scalar = at == kIsNumber;
   if (to.host_scalar) {
@@ -59,7 +59,7 @@ Chain::Chain(const Program& program, const Step& step, const std::vector<std::ve
     to.count = static_cast<uint8_t>(insn.operands.size());
     to.result = insn.out[0].dtype;
     uint8_t numbers = 0;
-    for (size_t k = 0; k < insn.operands.size(); ++k) to.in[k] = input(insn, i, k, numbers);
+    for (size_t k = 0; k < insn.operands.size(); ++k) to.in[k] = input(insn, k, numbers);
     written_.emplace_back(insn.out[0].memory, static_cast<uint8_t>(kernels::kMaxChainInputs + plan_.steps++));
   }
   store(program, step, readers);
@@ -84,7 +84,7 @@ void Chain::store(const Program& program, const Step& step,
     out.to.dtype = o.dtype;
     out.to.host_scalar = false;
     set_strides(out.to, o, o.sizes);
-    outputs_.push_back({step.insns[k], 0});
+    outputs_.push_back({program.insns[step.insns[k]].call, 0});
   }
 }
 
@@ -132,7 +132,7 @@ void Chain::run(std::vector<Call>& calls) const {
   };
   SmallVector<Number, 24> numbers(inputs_.size());
   for (size_t k = 0; k < inputs_.size(); ++k) {
-    const Call& call = calls[inputs_[k].insn];
+    const Call& call = calls[inputs_[k].call];
     kernels::Operand& to = plan.input[k];
     if (inputs_[k].tensor != kIsNumber) {
       const Tensor& t = call.in[static_cast<size_t>(inputs_[k].tensor)];
@@ -149,7 +149,7 @@ void Chain::run(std::vector<Call>& calls) const {
     to.data = reinterpret_cast<char*>(&numbers[k]);
   }
   for (size_t k = 0; k < outputs_.size(); ++k) {
-    const Tensor& t = calls[outputs_[k].insn].out[0];
+    const Tensor& t = calls[outputs_[k].call].out[0];
     if (t.storage().is_deferred()) t.storage().materialize();
     plan.output[k].to.data = static_cast<char*>(t.data());
   }

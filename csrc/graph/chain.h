@@ -12,16 +12,16 @@ const kernels::ChainFormula* formula_of(const Program& program, const Insn& insn
 class Chain {
  public:
   Chain(const Program& program, const Step& step, const std::vector<std::vector<uint32_t>>& readers);
-  // Takes addresses and numbers from the calls, which have the numbers of the program's instructions.
+  // Takes addresses and numbers from the calls.
   void run(std::vector<Call>& calls) const;
 
  private:
   struct Place {
-    uint32_t insn;
+    uint32_t call;
     int8_t tensor;  // of the call's inputs or outputs; kIsNumber
     uint8_t number = 0;
   };
-  uint8_t input(const Insn& insn, uint32_t number, size_t operand, uint8_t& numbers);
+  uint8_t input(const Insn& insn, size_t operand, uint8_t& numbers);
   void store(const Program& program, const Step& step, const std::vector<std::vector<uint32_t>>& readers);
   void merge_dims(const Shape& sizes);
 

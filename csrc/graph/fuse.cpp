@@ -33,6 +33,20 @@ bool touches(const std::vector<Operand>& list, uint32_t memory) {
   return std::any_of(list.begin(), list.end(), [&](const Operand& o) { return o.memory == memory; });
 }
 
+// Whether the instruction computes again what the step still uses, or the other way round.
+bool shares_storage(const Program& p, const Insn& insn, const Open& step) {
+  const auto under_another_name = [&](const Operand& a) {
+    return [&p, &a](const Operand& b) {
+      return a.memory != b.memory && p.storage_of(a.memory) == p.storage_of(b.memory);
+    };
+  };
+  for (const auto* operands : {&insn.in, &insn.out})
+    for (const Operand& o : *operands)
+      for (const auto* list : {&step.read, &step.written})
+        if (std::any_of(list->begin(), list->end(), under_another_name(o))) return true;
+  return false;
+}
+
 // Whether the instruction has to run after the step, unless it joins it.
 bool depends(const Insn& insn, const Open& step) {
   for (const Operand& o : insn.in)
@@ -134,8 +148,9 @@ class Fuser {
     const bool fusable = is_fusable(program_, insn);
     std::optional<size_t> home;
     for (size_t i = 0; i < open_.size();) {
-      const bool must = depends(insn, open_[i]);
-      const bool may = fusable && (must || reads_the_same(insn, open_[i])) && fits(insn, open_[i]);
+      const bool apart = program_.recomputed && shares_storage(program_, insn, open_[i]);
+      const bool must = apart || depends(insn, open_[i]);
+      const bool may = !apart && fusable && (must || reads_the_same(insn, open_[i])) && fits(insn, open_[i]);
       if (may && !home) {
         home = i++;
       } else if (may && can_merge(open_[*home], open_[i])) {

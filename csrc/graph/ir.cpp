@@ -1,6 +1,7 @@
 // The text of a program, and its rules.
 #include "graph/ir.h"
 
+#include <algorithm>
 #include <sstream>
 
 namespace warptape::graph {
@@ -36,6 +37,33 @@ std::pair<int64_t, int64_t> range_of(const Operand& o) {
   throw Error(message("graph: instruction ", insn, " (", p.insns[insn].name, ") ", why, "\n", p.text()));
 }
 
+// Under each name that a storage has, it is used in other steps, and not before it is written.
+void verify_again(const Program& p) {
+  struct Life {
+    uint32_t memory;
+    size_t last;  // step
+  };
+  std::vector<std::vector<Life>> lives(p.memories.size());
+  for (size_t k = 0; k < p.steps.size(); ++k)
+    for (uint32_t i : p.steps[k].insns) {
+      const auto use = [&](const Operand& o, bool writes) {
+        auto& names = lives[p.storage_of(o.memory)];
+        const auto life = std::ranges::find(names, o.memory, &Life::memory);
+        if (life == names.end()) {
+          if (!writes && p.memories[o.memory].again) refuse(p, i, "reads what is not computed again yet");
+          if (!names.empty() && names.back().last == k) refuse(p, i, "computes again what is still used");
+          names.push_back({o.memory, k});
+        } else if (&*life != &names.back()) {
+          refuse(p, i, "uses what was computed again under its old name");
+        } else {
+          life->last = k;
+        }
+      };
+      for (const Operand& o : p.insns[i].in) use(o, false);
+      for (const Operand& o : p.insns[i].out) use(o, true);
+    }
+}
+
 }  // namespace
 
 int64_t Operand::numel() const {
@@ -50,6 +78,8 @@ std::string Program::text() const {
     if (memories[m].in || memories[m].out)
       out << "%" << m << ": " << memories[m].bytes << " bytes" << (memories[m].in ? " in" : "")
           << (memories[m].out ? " out" : "") << "\n";
+    else if (memories[m].again)
+      out << "%" << m << ": again %" << *memories[m].again << "\n";
   const auto line = [&](const Insn& i, const char* indent) {
     out << indent;
     write_list(out, i.out);
@@ -115,6 +145,7 @@ void verify(const Program& p) {
         for (size_t w : writers[o.memory])
           if (w < i && place[w] < 0) refuse(p, i, "reads what a dead instruction writes");
   }
+  if (p.recomputed) verify_again(p);
 }
 
 // An instruction is needed if somebody outside sees what it writes, or another that is needed reads it. What

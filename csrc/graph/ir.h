@@ -3,11 +3,13 @@
 // A memory is what a storage is to eager code: bytes that instructions read and write through operands, each
 // a strided view. An instruction that writes a memory which another has written or read before works in
 // place.
-//   %0..   memories; `in` came from outside, `out` is seen outside when the program has run
+//   %0..   memories; `in` came from outside, `out` is seen outside when the program has run. A memory that is
+//          `again` another is the same storage, which lost its contents in between and is computed again.
 // Numbers (a learning rate, a step) are no part of a program: each run takes them from its own calls, and so
 // it does with the arguments of ops.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +27,7 @@ struct Operand {
 };
 
 struct Insn {
+  uint32_t call = 0;  // whose arguments and tensors it takes
   CallKind kind;
   DType compute;  // of Elementwise
   const void* callee;
@@ -37,6 +40,7 @@ struct ProgramMemory {
   size_t bytes = 0;
   Device device;
   bool in = false, out = false;
+  std::optional<uint32_t> again;  // the memory whose storage it is, from then on
 };
 
 // Instructions that run in one pass over memory, or one that runs alone.
@@ -48,10 +52,13 @@ struct WT_API Program {
   std::vector<ProgramMemory> memories;
   std::vector<Insn> insns;
   std::vector<Step> steps;  // instructions of no step are dead
-  // What the passes did: instructions removed, and those that joined another's step.
-  int64_t removed = 0, fused = 0;
+  // What the passes did: instructions removed, moved ahead of a neighbour, added to compute a result again,
+  // and those that joined another's step.
+  int64_t removed = 0, moved = 0, recomputed = 0, fused = 0;
 
   std::string text() const;
+  // The number of the memory that names the storage: of memories that are one storage, the first.
+  uint32_t storage_of(uint32_t memory) const { return memories[memory].again.value_or(memory); }
   // For each memory the instructions of steps that read it, in order.
   std::vector<std::vector<uint32_t>> readers() const;
 };
@@ -63,6 +70,8 @@ void verify(const Program& program);
 
 // The passes, in their order.
 void remove_dead(Program& program);
+void schedule(Program& program);
+void recompute(Program& program, int64_t least_bytes);  // of values
 void fuse(Program& program);
 
 }  // namespace warptape::graph

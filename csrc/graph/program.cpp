@@ -75,11 +75,12 @@ Program program_of(const std::vector<Call>& calls, const std::deque<Memory>& mem
     if (m.number == kNoNumber) continue;
     if (p.memories.size() <= m.number) p.memories.resize(m.number + 1);
     // What was not new may be read by others and was written by others.
-    p.memories[m.number] = {m.storage->bytes(), m.storage->device(), !m.storage->is_deferred(),
-                            seen_outside(m)};
+    p.memories[m.number] = {
+        m.storage->bytes(), m.storage->device(), !m.storage->is_deferred(), seen_outside(m), {}};
   }
   for (const Call& c : calls) {
     Insn& i = p.insns.emplace_back();
+    i.call = static_cast<uint32_t>(p.insns.size() - 1);
     i.kind = c.kind;
     i.compute = c.compute;
     i.callee = c.callee;
@@ -101,25 +102,59 @@ double seconds_since(Clock::time_point begin) {
 constexpr double kNoting = 0.7e-6, kLaunch = 0.15e-6, kElement = 0.25e-9, kNoise = 0.04;
 
 double gain_of(const Program& p) {
-  double gain = -kNoting * static_cast<double>(p.insns.size());
+  double gain = -kNoting * static_cast<double>(p.insns.size() - static_cast<size_t>(p.recomputed));
   for (const Step& s : p.steps)
     for (size_t k = 1; k < s.insns.size(); ++k)
       gain += kLaunch + kElement * static_cast<double>(p.insns[s.insns[k]].out[0].numel());
   return gain;
 }
 
+// For each memory that is computed again the call and the output that do so.
+std::vector<std::pair<uint32_t, uint32_t>> writers_again(const Program& p) {
+  std::vector<std::pair<uint32_t, uint32_t>> out(p.memories.size());
+  for (const Insn& insn : p.insns)
+    for (uint32_t k = 0; k < insn.out.size(); ++k)
+      if (p.memories[insn.out[k].memory].again) out[insn.out[k].memory] = {insn.call, k};
+  return out;
+}
+
+std::vector<Ends> ends_of(const Program& p, size_t calls) {
+  std::vector<Ends> ends(p.steps.size());
+  const auto again = writers_again(p);
+  std::vector<bool> needed(calls, false);
+  // By storage: the name under which later steps use it.
+  std::vector<std::optional<uint32_t>> later(p.memories.size());
+  for (size_t k = p.steps.size(); k-- > 0;) {
+    for (uint32_t i : p.steps[k].insns) {
+      const Insn& insn = p.insns[i];
+      if (!needed[insn.call]) ends[k].calls.push_back(insn.call);
+      needed[insn.call] = true;
+      for (const auto* list : {&insn.in, &insn.out})
+        for (const Operand& o : *list) {
+          std::optional<uint32_t>& name = later[p.storage_of(o.memory)];
+          if (name && *name != o.memory) ends[k].storages.push_back(again[*name]);
+          name = o.memory;
+        }
+    }
+  }
+  return ends;
+}
+
 std::shared_ptr<Executable> build(const std::vector<Call>& calls, const std::deque<Memory>& memories,
-                                  std::vector<uint64_t> form, bool fuses) {
+                                  std::vector<uint64_t> form, const Programs& passes) {
   const auto begin = Clock::now();
   auto e = std::make_shared<Executable>();
   e->form = std::move(form);
   e->program = program_of(calls, memories);
   remove_dead(e->program);
-  if (fuses) fuse(e->program);
+  if (passes.schedules) schedule(e->program);
+  if (passes.recomputes) recompute(e->program, passes.least_recomputed_bytes);
+  if (passes.fuses) fuse(e->program);
   verify(e->program);
   const auto readers = e->program.readers();
   for (const Step& s : e->program.steps)
     e->chains.push_back(s.insns.size() > 1 ? std::make_unique<Chain>(e->program, s, readers) : nullptr);
+  e->ends = ends_of(e->program, calls.size());
   e->gain = gain_of(e->program);
   e->build_seconds = seconds_since(begin);
   return e;
@@ -130,23 +165,26 @@ std::shared_ptr<Executable> build(const std::vector<Call>& calls, const std::deq
 void Executable::run(std::vector<Call>& calls) const {
   std::vector<bool> used(calls.size(), false);
   for (const Step& s : program.steps)
-    for (uint32_t i : s.insns) used[i] = true;
+    for (uint32_t i : s.insns) used[program.insns[i].call] = true;
   // What dead calls hold would keep memory alive.
   for (size_t i = 0; i < calls.size(); ++i)
     if (!used[i]) calls[i] = {};
   for (size_t k = 0; k < program.steps.size(); ++k) {
     const Step& s = program.steps[k];
-    const char* asked = calls[s.insns[0]].asked;
+    Call& first = calls[program.insns[s.insns[0]].call];
+    const char* asked = first.asked;
     try {
       if (chains[k])
         chains[k]->run(calls);
       else
-        graph::run(calls[s.insns[0]]);
+        graph::run(first);
     } catch (...) {
       failed_op = asked;
       throw;
     }
-    for (uint32_t i : s.insns) calls[i] = {};
+    // Storages first, as calls hold them.
+    for (const auto& [call, output] : ends[k].storages) calls[call].out[output].storage().drop();
+    for (uint32_t i : ends[k].calls) calls[i] = {};
   }
 }
 
@@ -162,7 +200,7 @@ std::shared_ptr<Executable> Programs::find(const std::vector<Call>& calls, std::
   const auto [begin, end] = by_hash_.equal_range(hash);
   for (auto at = begin; at != end; ++at)
     if (at->second->form == form) return at->second;
-  auto made = build(calls, memories, std::move(form), fuses);
+  auto made = build(calls, memories, std::move(form), *this);
   by_hash_.emplace(hash, made);
   all_.push_back(made);
   return made;

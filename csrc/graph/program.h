@@ -12,10 +12,18 @@ namespace warptape::graph {
 
 struct Memory;
 
+// What a step is the last to need.
+struct Ends {
+  std::vector<uint32_t> calls;
+  // Storages whose contents are computed again: the call, and the number of its output.
+  std::vector<std::pair<uint32_t, uint32_t>> storages;
+};
+
 struct WT_API Executable {
   std::vector<uint64_t> form;  // of the calls that it is for: see form_of()
   Program program;
   std::vector<std::unique_ptr<Chain>> chains;  // of each step; null where one instruction runs alone
+  std::vector<Ends> ends;                      // of each step
   int64_t runs = 0;
   double build_seconds = 0;
   double gain = 0;  // estimated, of a run, in seconds, without its part of the run's own time
@@ -31,7 +39,8 @@ class WT_API Programs {
   double run(std::vector<Call>& calls, std::deque<Memory>& memories);
   // In the order in which they were made. The list grows while other threads call.
   std::vector<std::shared_ptr<Executable>> all() const;
-  bool fuses = true;
+  bool fuses = true, schedules = true, recomputes = true;
+  int64_t least_recomputed_bytes = 32 << 10;
 
  private:
   std::shared_ptr<Executable> find(const std::vector<Call>& calls, std::deque<Memory>& memories);

@@ -73,6 +73,15 @@ void Storage::materialize(Storage& from) {
   bytes_ = from.bytes_;
 }
 
+void Storage::drop() {
+  if (std::exchange(deferred_, true)) return;
+  if (deleter_)
+    std::exchange(deleter_, nullptr)(context_);
+  else
+    allocator_of(device_).deallocate(data_, bytes_);
+  data_ = nullptr;
+}
+
 Storage::~Storage() {
   if (__builtin_expect(pending != nullptr, 0)) pending_storage_gone(*this);
   if (aside_) give_back();

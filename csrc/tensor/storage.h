@@ -45,6 +45,7 @@ class WT_API Storage : public RefCounted<Storage> {
   // Gives a new deferred storage memory of its own, or that of `from`, which nobody else uses.
   void materialize();
   void materialize(Storage& from);
+  void drop();  // deferred again: what it holds will be computed again
   // What the region of pending calls knows of this storage, or null.
   void* pending = nullptr;
 

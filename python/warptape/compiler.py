@@ -49,6 +49,8 @@ class Explanation(NamedTuple):
     op_count: int  # instructions of all programs
     fused: int  # of these, which joined another's pass over memory
     removed: int  # of these, which nobody needs
+    moved: int  # of these, which run earlier so that less memory is in use
+    recomputed: int  # of these, added to compute again what would be in memory for long
     compile_seconds: float  # that making the programs took
     programs: list[str]  # their texts
 
@@ -56,15 +58,15 @@ class Explanation(NamedTuple):
         return (
             f"{self.calls} calls, {self.graph_count} programs made in {1e3 * self.compile_seconds:.1f} ms "
             f"and run {self.runs} times; {self.graph_break_count} reads before the end\n"
-            f"{self.op_count} instructions, {self.fused} fused into another's pass, {self.removed} removed; "
-            f"{self.not_deferred} calls of ops ran at once"
+            f"{self.op_count} instructions, {self.fused} fused into another's pass, {self.removed} removed, "
+            f"{self.moved} moved, {self.recomputed} recomputed; {self.not_deferred} calls of ops ran at once"
         )
 
 
 def _compiled(fn: Callable[..., Any], fullgraph: bool, eager: bool) -> Callable[..., Any]:
     region = _C._Compiled()
     region.fullgraph = fullgraph
-    region.fuses = not eager
+    region.fuses = region.schedules = region.recomputes = not eager
 
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -92,6 +94,8 @@ def _compiled(fn: Callable[..., Any], fullgraph: bool, eager: bool) -> Callable[
             sum(p["instructions"] for p in programs),
             sum(p["fused"] for p in programs),
             sum(p["removed"] for p in programs),
+            sum(p["moved"] for p in programs),
+            sum(p["recomputed"] for p in programs),
             sum(p["seconds"] for p in programs),
             [p["text"] for p in programs],
         )
@@ -122,7 +126,7 @@ def compile(
     Args:
         fullgraph: reading a value before the function's end raises a RuntimeError at the line that does.
         dynamic: accepted: each form of calls gets a program of its own, in milliseconds.
-        backend: "inductor" for all passes, "eager" and "aot_eager" for none that fuses.
+        backend: "inductor" for all passes, "eager" and "aot_eager" for none but removing what nobody needs.
         mode: of those PyTorch names; they make no difference yet.
         options: accepted, without effect.
         disable: gives `model` back as it is.

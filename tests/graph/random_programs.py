@@ -403,6 +403,35 @@ def swap(w: World) -> None:
             b.copy_(keep)
 
 
+# ---- values that are needed again later, and seen by nobody ------------------------------------------------
+
+
+@step(5)
+def temporaries(w: World) -> None:
+    t, rt = w.float(), w.rt
+    square = rt.linspace(-1, 1, 1024).reshape(32, 32)
+    pool = [square * t.reshape(-1)[0].float(), square.t() * t.sum().float()]
+    with rt.set_grad_enabled(w.rng.random() < 0.5):
+        for _ in range(w.rng.randrange(6, 16)):
+            a, b = w.rng.choice(pool), w.rng.choice(pool)
+            kind = w.rng.randrange(10)
+            if kind < 4:
+                pool.append(w.rng.choice((rt.tanh, rt.nn.functional.gelu, rt.sigmoid, rt.abs))(a))
+            elif kind < 6:
+                pool.append(w.rng.choice((rt.add, rt.mul, rt.maximum))(a, b))
+            elif kind < 8:
+                pool.append(a @ b / 32)
+            elif kind < 9:
+                w.rng.choice((a.add_, a.mul_))(b.detach())
+            else:
+                del pool[next(i for i, p in enumerate(pool) if p is a)]
+                pool.append(a.square().mean() * square)
+        total = pool[0] * pool[-1]
+        for p in pool[1:-1]:
+            total = total * 0.5 + p
+        w.add(total.sum())
+
+
 # ---- reads, branches, modes --------------------------------------------------------------------------------
 
 
