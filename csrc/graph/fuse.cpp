@@ -22,7 +22,7 @@ struct Open {
   std::vector<uint32_t> copied;  // memories that an instruction reads and stores as they are
   std::vector<std::pair<uint32_t, int64_t>> stored;  // memories written, and how many others read each
   Shape sizes;
-  size_t inputs = 0;  // streams and numbers, at most
+  size_t inputs = 0;  // streams and numbers; of merged steps at most
   size_t outputs() const {
     return static_cast<size_t>(
         std::count_if(stored.begin(), stored.end(), [](const auto& s) { return s.second > 0; }));
@@ -56,6 +56,20 @@ bool depends(const Insn& insn, const Open& step) {
   return false;
 }
 
+// How many streams and numbers the instruction adds to those that the step reads.
+size_t added_inputs(const Insn& insn, const Open& step) {
+  size_t count = 0;
+  for (int8_t at : insn.operands) {
+    if (at == kIsNumber) {
+      ++count;
+      continue;
+    }
+    const Operand& o = insn.in[static_cast<size_t>(at)];
+    count += !touches(step.written, o.memory) && std::ranges::find(step.read, o) == step.read.end();
+  }
+  return count;
+}
+
 // In one pass an element is read and written at one place: every view of a memory that is written must be
 // the same.
 bool same_view(const std::vector<Operand>& list, const Operand& o) {
@@ -69,7 +83,7 @@ bool fits(const Insn& insn, const Open& step) {
   // A pass stores what it copies at its end, when it may have written over it.
   if (std::find(step.copied.begin(), step.copied.end(), out.memory) != step.copied.end()) return false;
   if (step.insns.size() >= kernels::kMaxChainSteps || step.outputs() + 1 >= kernels::kMaxChainOutputs ||
-      step.inputs + insn.operands.size() > kernels::kMaxChainInputs)
+      step.inputs + added_inputs(insn, step) > kernels::kMaxChainInputs)
     return false;
   for (const Operand& o : insn.in)
     if (!same_view(step.written, o)) return false;
@@ -127,6 +141,7 @@ class Fuser {
 
   void add(Open& step, uint32_t number, const Insn& insn) {
     step.insns.push_back(number);
+    step.inputs += added_inputs(insn, step);
     for (const Operand& o : insn.in) {
       step.read.push_back(o);
       if (!std::strcmp(insn.name, "copy")) step.copied.push_back(o.memory);
@@ -140,7 +155,6 @@ class Fuser {
       step.stored.emplace_back(out.memory, m.in || m.out ? INT64_MAX / 2 : uses);
     }
     step.written.push_back(out);
-    step.inputs += insn.operands.size();
   }
 
   void place(uint32_t number) {
