@@ -25,7 +25,15 @@ struct ChainInsn {
 struct ChainHandlers {
   uint8_t first;
   ChainHandler* with[2];
+  uint8_t form[2];  // of each: see paired()
 };
+
+// A jump to the next handler takes about as long as a simple formula: those that often follow each other have
+// a handler for both.
+inline constexpr uint8_t kNoForm = 0xff, kLoadForm = 0, kStoreForm = 1;
+// Null where there is none. It has the first one's operand in memory at place[0], the second one's at
+// place[1].
+ChainHandler* paired(uint8_t first, uint8_t second);
 
 extern const ChainInsn kChainEnd;
 extern ChainHandler* const kChainLoad;      // place[0] to registers

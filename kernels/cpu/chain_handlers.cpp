@@ -3,6 +3,8 @@
 
 #include "kernels/cpu/chain.h"
 
+#include <type_traits>
+
 namespace warptape::kernels::WARPTAPE_ISA {
 namespace {
 
@@ -84,19 +86,94 @@ void round_block(const ChainInsn* insn, char* const* places, WT_VECTORS) {
 void end_block(const ChainInsn*, char* const*, ChainVector, ChainVector, ChainVector, ChainVector,
                ChainVector, ChainVector, ChainVector, ChainVector) {}
 
+// ---- pairs: forms of at most one operand in memory ----
+// Operand P is in registers.
+template <class Op, int P>
+struct Form {
+  static constexpr bool kReads = Op::kInputs == 2;
+  WT_FN static VFloat apply(ChainVector a, char* p) {
+    VFloat x[Op::kInputs];
+    for (int k = 0; k < Op::kInputs; ++k) x[k] = k == P ? VFloat(a) : VFloat::load(p);
+    return Loop<Op, float>::apply(x, Mask<float>{}, Index<Op::kInputs>{});
+  }
+};
+struct LoadForm {
+  static constexpr bool kReads = true;
+  WT_FN static VFloat apply(ChainVector, char* p) { return VFloat::load(p); }
+};
+struct StoreForm {
+  static constexpr bool kReads = true;
+  WT_FN static VFloat apply(ChainVector a, char* p) {
+    VFloat(a).store(p);
+    return VFloat(a);
+  }
+};
+
+// in_order() also keeps the compiler from contracting the two into one operation with one rounding.
+template <class A, class B>
+void handle_pair(const ChainInsn* insn, char* const* places, WT_VECTORS) {
+  char* p = A::kReads ? places[insn->place[0]] : nullptr;
+  char* q = B::kReads ? places[insn->place[1]] : nullptr;
+  const auto first = [&](ChainVector& a, int i) __attribute__((always_inline)) {
+    VFloat r = A::apply(a, p + i * kVecBytes);
+    in_order(r);
+    a = r.v;
+  };
+  const auto second = [&](ChainVector a, int i) __attribute__((always_inline)) {
+    VFloat r = B::apply(a, q + i * kVecBytes);
+    in_order(r);
+    return r.v;
+  };
+  WT_EACH(first);
+  ++insn;
+  return insn->run(insn, places, WT_EACH(second));
+}
+
+template <class... F>
+struct FormList {
+  static constexpr int kCount = sizeof...(F);
+  ChainHandler* pairs[kCount][kCount];
+
+  // By their places in the list; a load begins a row of handlers and a store ends one.
+  template <class A>
+  static constexpr void fill(ChainHandler** row) {
+    int k = 0;
+    ((row[k++] = std::is_same_v<F, LoadForm> ? nullptr : &handle_pair<A, F>), ...);
+  }
+  constexpr FormList() : pairs{} {
+    int k = 0;
+    ((std::is_same_v<F, StoreForm> ? void() : fill<F>(pairs[k]), ++k), ...);
+  }
+  template <class A>
+  static constexpr uint8_t place() {
+    int k = 0, found = kNoForm;
+    ((found = std::is_same_v<A, F> ? k : found, ++k), ...);
+    return uint8_t(found);
+  }
+};
+using Forms = FormList<LoadForm, StoreForm, Form<Add, 0>, Form<Add, 1>, Form<Sub, 0>, Form<Sub, 1>,
+                       Form<Mul, 0>, Form<Mul, 1>, Form<Relu, 0>>;
+static_assert(Forms::place<LoadForm>() == kLoadForm && Forms::place<StoreForm>() == kStoreForm);
+constinit const Forms kForms;
+
 template <class Op>
 constexpr ChainHandlers handlers() {
   constexpr int first = Op::kMaskFirst;
+  constexpr uint8_t form = Forms::place<Form<Op, first>>();
   if constexpr (first + 1 < Op::kInputs)
-    return {first, {&handle<Op, first>, &handle<Op, first + 1>}};
+    return {first, {&handle<Op, first>, &handle<Op, first + 1>}, {form, Forms::place<Form<Op, first + 1>>()}};
   else
-    return {first, {&handle<Op, first>, nullptr}};
+    return {first, {&handle<Op, first>, nullptr}, {form, kNoForm}};
 }
 
 }  // namespace
 
 #define WT_DEFINE_HANDLERS(Op) constinit const ChainHandlers kHandlersOf##Op = handlers<Op>()
 WT_CHAIN_FORMULAS(WT_DEFINE_HANDLERS)
+
+ChainHandler* paired(uint8_t first, uint8_t second) {
+  return first < Forms::kCount && second < Forms::kCount ? kForms.pairs[first][second] : nullptr;
+}
 
 constinit const ChainInsn kChainEnd{&end_block, {}, 0};
 constinit ChainHandler* const kChainLoad = &load_block;

@@ -260,11 +260,12 @@ class ChainBuilder {
   }
 
   // ---- handlers ----
-  ChainInsn& emit(ChainHandler* handler) {
+  ChainInsn& emit(ChainHandler* handler, uint8_t form = kNoForm, uint8_t in_memory = 0) {
     if (!open_) {
       open_ = &p_.then.add();
       open_->handlers = p_.insns + insns_;
     }
+    forms_[insns_] = {form, in_memory};
     ChainInsn& insn = p_.insns[insns_++];
     insn.run = handler;
     return insn;
@@ -281,7 +282,7 @@ class ChainBuilder {
     return index_[e];
   }
   void emit_move(ChainHandler* handler, uint16_t e) {
-    ChainInsn& insn = emit(handler);
+    ChainInsn& insn = emit(handler, handler == kChainLoad ? kLoadForm : kStoreForm);
     insn.place[0] = index_of(e);
     if (handler == kChainStore) stored_ = e;
   }
@@ -300,9 +301,27 @@ class ChainBuilder {
   void end_handlers() {
     if (!open_) return;
     save_if_used_from(step_);
-    if (!replace_lone_handler()) p_.insns[insns_++] = kChainEnd;
+    if (!replace_lone_handler()) {
+      pair_handlers();
+      p_.insns[insns_++] = kChainEnd;
+    }
     open_ = nullptr;
     in_registers_ = -1;
+  }
+
+  void pair_handlers() {
+    const int end = insns_;
+    insns_ = int(open_->handlers - p_.insns);
+    for (int i = insns_; i < end; ++i) {
+      ChainInsn insn = p_.insns[i];
+      const HandlerForm a = forms_[i], b = i + 1 < end ? forms_[i + 1] : HandlerForm{kNoForm, 0};
+      if (ChainHandler* both = paired(a.form, b.form)) {
+        insn.place[0] = insn.place[a.in_memory];
+        insn.place[1] = p_.insns[++i].place[b.in_memory];
+        insn.run = both;
+      }
+      p_.insns[insns_++] = insn;
+    }
   }
 
   // One step between a load and a store is faster as a loop over the stretch.
@@ -477,7 +496,8 @@ class ChainBuilder {
     load(there);
     if (!f.predicate) save_if_used_from(step_ + 1);
     const uint16_t out = f.predicate ? destination(v) : uint16_t{0};
-    ChainInsn& insn = emit(h.with[at - h.first]);
+    const int which = at - h.first;
+    ChainInsn& insn = emit(h.with[which], h.form[which], uint8_t(1 - at));
     for (int k = 0; k < s.count; ++k)
       if (k != at) insn.place[k] = index_of(places[k]);
     if (loads) describe_lone(s, f, insn, out);
@@ -529,6 +549,10 @@ class ChainBuilder {
   const ChainPlan& plan_;
   ChainProgram& p_;
   int step_ = 0, insns_ = 0, numbers_ = 0;
+  struct HandlerForm {
+    uint8_t form, in_memory;  // which of the operands
+  };
+  HandlerForm forms_[sizeof(ChainProgram::insns) / sizeof(ChainInsn)];
   int in_registers_ = -1;                 // which value
   ChainItem* open_ = nullptr;             // the item that takes handlers
   ChainHandler* lone_handler_ = nullptr;  // that could as well be this:
