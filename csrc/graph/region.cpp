@@ -209,6 +209,7 @@ void Region::release(std::deque<Memory>& memories, bool failed) {
 
 void Region::run_pending() {
   std::vector<Call> calls = std::exchange(calls_, {});
+  calls_.reserve(std::min<size_t>(calls.size(), 1024));  // what comes next is often alike
   std::deque<Memory> memories = std::exchange(memories_, {});
   exposed_ = false;
   for (Scope* s : scopes_) s->calls = s->memories = 0;

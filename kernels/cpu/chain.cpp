@@ -6,10 +6,17 @@
 namespace warptape::kernels::WARPTAPE_ISA {
 namespace {
 
-constexpr int64_t kGrain = 32768;  // elements a worker takes at once, as elementwise kernels do
-
 constexpr int64_t kCacheBytes = 20 << 10;                  // of scratch memory in use at once
 constexpr int64_t kLeastAtOnce = 512, kMostAtOnce = 2048;  // elements of a stretch; multiples of any block
+
+// Elements that a worker takes at once: what elementwise kernels take, less where there are many steps, so
+// that their work is shared, too, but not in needlessly many parts.
+int64_t grain_of(const ChainPlan& plan) {
+  constexpr int64_t kOfOneStep = 32768, kLeast = 2 * kMostAtOnce, kParts = 64;
+  const int64_t alike = kOfOneStep * 4 / (3 + plan.steps), parts = plan.numel / kParts;
+  const int64_t grain = alike > parts ? alike : parts < kOfOneStep ? parts : kOfOneStep;
+  return grain < kLeast ? kLeast : grain / kMostAtOnce * kMostAtOnce;
+}
 
 // ---- scratch memory ----
 bool is_slot(const ChainProgram& p, int place) { return place >= p.operands.count && p.step[place] != 0; }
@@ -180,7 +187,7 @@ void chain(const LaunchContext& ctx, const ChainPlan& plan) {
   ChainProgram program;
   build_program(ctx, plan, program);
   lay_out_scratch(program);
-  cpu::parallel_for(plan.numel, kGrain, [&](int64_t b, int64_t e) { ChainRun(ctx, program).run(b, e); });
+  cpu::parallel_for(plan.numel, grain_of(plan), [&](int64_t b, int64_t e) { ChainRun(ctx, program).run(b, e); });
 }
 WT_KERNEL(chain, chain);
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 import shutil
@@ -126,6 +127,28 @@ def test_every_formula(driver: Driver, compute: str) -> None:
             check(driver, Chain(plain, steps, [last, last + 1]))
         numbers = [Value(make(rng, (), "float64", False), "float64") for _ in range(count - 1)]
         check(driver, Chain([plain[0], *numbers], [(slot, compute, tuple(range(count)), result)], [count]))
+
+
+SHORT = [(slot, first) for slot in ("add", "sub", "mul") for first in (True, False)] + [("relu", True)]
+
+
+@pytest.mark.parametrize("first", SHORT, ids=lambda form: f"{form[0]}{'' if form[1] else ' second'}")
+def test_simple_steps_after_each_other(driver: Driver, first: tuple[str, bool]) -> None:
+    """In every order, their operand in registers being the first or the second; products are rounded."""
+    rng = np.random.default_rng(3)
+    inputs = [Value(make(rng, (333,), "float32", special), "float32") for special in (False, True, False)]
+    for second, third in itertools.product(SHORT, SHORT):
+        chain = Chain(list(inputs))
+        last = 0
+        for k, (slot, in_front) in enumerate((first, second, third)):
+            other = (1, 2, 0)[k]
+            operands = (last,) if slot == "relu" else (last, other) if in_front else (other, last)
+            chain.steps.append((slot, "float32", operands, "float32"))
+            last = len(inputs) + k
+        chain.outputs = [last]
+        check(driver, chain)
+        chain.outputs = [last - 1, last]
+        check(driver, chain)
 
 
 @pytest.mark.parametrize("exponent", [2.0, 3.0, 0.5, -0.5, 1.0, -1.0, -2.0, 1.7])
