@@ -45,6 +45,7 @@ enum DispatchBit : uint32_t {
   kTorchFunctionMode = 1u << 2,
   kTransform = 1u << 3,  // of functions: vmap, jvp
   kCapture = 1u << 4,    // of a compiled region
+  kTrace = 1u << 5,      // of ops into a graph
 };
 
 struct ThreadState {

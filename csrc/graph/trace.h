@@ -13,8 +13,6 @@
 
 namespace warptape::graph {
 
-inline constexpr auto kTrace = static_cast<DispatchBit>(1u << 5);
-
 class WT_API Tracer {
  public:
   // Begins: what the thread calls from now on is recorded, in the tracer that was begun last.
