@@ -187,7 +187,8 @@ void chain(const LaunchContext& ctx, const ChainPlan& plan) {
   ChainProgram program;
   build_program(ctx, plan, program);
   lay_out_scratch(program);
-  cpu::parallel_for(plan.numel, grain_of(plan), [&](int64_t b, int64_t e) { ChainRun(ctx, program).run(b, e); });
+  cpu::parallel_for(plan.numel, grain_of(plan),
+                    [&](int64_t b, int64_t e) { ChainRun(ctx, program).run(b, e); });
 }
 WT_KERNEL(chain, chain);
 
