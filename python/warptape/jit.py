@@ -1,7 +1,7 @@
 """torch.jit: functions and modules as graphs of ops, which are saved and run without their Python code.
 
 `trace` records a graph and returns what runs it. What `script` returns runs as it was written; its graph is
-recorded where it is asked for, with the arguments of the last call.
+recorded where it is asked for, with the arguments of the last call, `if` and `while` by tensors as ops in it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from . import _C
+from ._control_flow import NotSupportedError, convert
 from ._graphs import GraphFunction, GraphModule, check_constants, record
 from ._missing import lookup as _lookup
 from ._tensor import Tensor
@@ -22,6 +23,7 @@ from .utils._pytree import tree_leaves
 
 __all__ = [
     "Final",
+    "NotSupportedError",
     "ScriptFunction",
     "ScriptModule",
     "annotate",
@@ -92,7 +94,11 @@ class _Calls:
                 "torch.jit.script: the graph is recorded with arguments: call the function once, or give "
                 "example_inputs"
             )
-        return _widest(self.fn, *self.example)
+        try:
+            converted = convert(self.fn)
+        except NotSupportedError:  # no source, as of a lambda: then without control flow
+            converted = self.fn
+        return _widest(converted, *self.example)
 
 
 class ScriptFunction:
@@ -147,6 +153,9 @@ def script(obj: Any, *args: Any, example_inputs: Any = None, **kwargs: Any) -> A
     Args:
         example_inputs: a tuple of arguments (or a list of such, of which the first counts) that the graph is
             recorded with where it is asked for before the first call.
+
+    Asking for the graph raises NotSupportedError, with file and line, for control flow by a tensor that
+    cannot be one, and RuntimeError before the first call without `example_inputs`.
     """
     if _isinstance(obj, (type, ScriptModule, ScriptFunction)):
         return obj

@@ -118,6 +118,37 @@ def test_scripted_function():
     assert torch.equal(through_a_file(again)(x), x + 1)
 
 
+def halve_or_double(x):
+    """Python's control flow, by values."""
+    n = 0
+    while x.abs().sum() > 4:
+        x = x / 2
+        n += 1
+    if x.sum() > 0 and n < 3:
+        x = x * 10
+    return x, n
+
+
+def test_scripted_control_flow():
+    scripted = torch.jit.script(halve_or_double)
+    scripted(torch.ones(3))
+    loaded = through_a_file(scripted)
+    assert "while_loop" in scripted.graph and "cond" in scripted.graph
+    for x in (torch.ones(3), torch.full((3,), 9.0), torch.full((3,), -90.0), torch.zeros(3)):
+        (got, turns), (want, counted) = loaded(x), halve_or_double(x)
+        assert torch.equal(got, want) and turns == counted
+
+    @torch.jit.script
+    def undefined(x):
+        if x.sum() > 0:
+            y = x
+        return y
+
+    undefined(torch.ones(2))
+    with pytest.raises(torch.jit.NotSupportedError, match=r"(?s)'y' is .*not set.*test_jit.py"):
+        _ = undefined.graph
+
+
 def test_scripted_module(tmp_path):
     model = network()
     scripted = torch.jit.script(model)
