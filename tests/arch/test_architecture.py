@@ -67,7 +67,7 @@ MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 80
 # Lines of the core, kernels + csrc. A device's backend, what lies between ranks, and PyTorch's API written
 # with ops alone have budgets of their own: whoever reads the core can leave them out.
-MAX_TOTAL_LINES = 46_500
+MAX_TOTAL_LINES = 46_550
 BUDGETS = {
     "the CUDA backend": (
         12_750,
@@ -98,7 +98,7 @@ BUDGETS = {
     ),
     "function transforms": (1_700, ("csrc/transforms/", "csrc/bindings/transforms")),
     "the graph compiler": (
-        8_000,
+        8_050,
         (
             "csrc/graph/",
             "csrc/bindings/graph",
@@ -115,6 +115,8 @@ BUDGETS = {
             "python/warptape/jit.py",
         ),
     ),
+    "the conversion of Python's control flow": (1_000, ("python/warptape/_control_flow/",)),
+    "ONNX": (1_550, ("python/warptape/onnx/",)),
     "models": (1_285, ("python/warptape/models/",)),
     "traced programs": (2_450, ("python/warptape/fx/",)),
     "the Python library": (26_250, ("python/warptape/",)),
@@ -422,6 +424,8 @@ def check_lists_of_ops(root: Path) -> list[str]:
                 bad.append(f"{relative}:{line}: a list of ops: {', '.join(sorted(listed)[:8])} ..")
             line += statement.count("\n")
     for relative, path in files(root, ("python",), (".py",)):
+        if relative.startswith("python/warptape/onnx/"):  # what ops are called in another format
+            continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, (ast.Assign, ast.AnnAssign, ast.Return, ast.Call, ast.Compare)):
                 texts = [n.value for n in ast.walk(node) if isinstance(n, ast.Constant)]

@@ -114,7 +114,7 @@ def _names_of_arguments(mod: Callable[..., Any], args: tuple[Any, ...]) -> list[
         return []
 
 
-def _specs(mod: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic: Any) -> list[Any]:
+def specs_of(mod: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic: Any) -> list[Any]:
     """What `dynamic_shapes` says of each tensor."""
     leaves = tree_flatten((args, kwargs))[0]
     if isinstance(dynamic, ShapesCollection):
@@ -197,7 +197,7 @@ def export(
         raise TypeError(f"export: expected args to be a tuple, got {type(args).__name__}")
     kwargs = kwargs or {}
     tensors = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Tensor)]
-    sizes = Sizes(tensors, _specs(mod, args, kwargs, dynamic_shapes))
+    sizes = Sizes(tensors, specs_of(mod, args, kwargs, dynamic_shapes))
     if sizes.symbols:
         function = generalised(mod, args, kwargs, sizes, True)
     else:
