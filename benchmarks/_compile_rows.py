@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
-from _cpu_rows import GPTSteps, Row, numbers
+from _cpu_rows import GPTSteps, Row, language_model, numbers
+from _images import images, resnet
 
 Work = Callable[[], Any]
 
@@ -99,6 +101,25 @@ def gpt_step(dtype: str) -> Callable[[Any, bool], Work]:
     return build
 
 
+class Lengths:
+    """Training steps of a small network on sequences of 100 lengths."""
+
+    def __init__(self, lib: Any) -> None:
+        nn = lib.nn
+        lib.manual_seed(0)
+        self.lib = lib
+        self.embedding, self.head = nn.Embedding(64, 64), nn.Linear(64, 64)
+        self.layer = nn.TransformerEncoderLayer(64, 4, 128, 0.0, batch_first=True)
+        self.tokens = [lib.from_numpy(np.arange(4 * n).reshape(4, n) % 64) for n in range(8, 108)]
+
+    def __call__(self, number: int) -> Any:
+        tokens = self.tokens[number]
+        scores = self.head(self.layer(self.embedding(tokens)))
+        loss = self.lib.nn.functional.cross_entropy(scores.flatten(0, 1), tokens.flatten())
+        loss.backward()
+        return loss
+
+
 def compiled(build: Callable[[Any], Work]) -> Callable[[Any], Work]:
     return lambda lib: lib.compile(build(lib))
 
@@ -108,6 +129,8 @@ WORKS: dict[str, tuple[float, Callable[[Any], Work]]] = {  # with the target: ti
     "norm_residual_gelu[512x512]": (0.7, norm_residual_gelu(512, 512)),
     "gated[512x256]": (0.85, gated(512, 256)),
     "small_step": (0.08, small_step),
+    "resnet18[4x64x64]": (0.9, images(partial(resnet, depth=18), 4, 64, True, False)),
+    "lstm[200]": (0.65, language_model("LSTM", 200, 33278)),
 }
 GPTS = {"gpt_f32": (0.72, gpt("float32")), "gpt_bf16": (0.5, gpt("bfloat16"))}
 GPT_STEPS = {"gpt_step_f32": gpt_step("float32"), "gpt_step_bf16": gpt_step("bfloat16")}

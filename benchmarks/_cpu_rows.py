@@ -11,11 +11,12 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _images import images, resnet50, small_net
+from _images import images, resnet, small_net
 
 
 @dataclass(frozen=True)
@@ -398,7 +399,10 @@ def image_rows() -> list[Row]:
         ("images_infer", False, False),
         ("images_infer_last", False, True),
     ):
-        for name, net, batch, size in (("resnet50", resnet50, 4, 224), ("small", small_net, 16, 64)):
+        for name, net, batch, size in (
+            ("resnet50", partial(resnet, depth=50), 4, 224),
+            ("small", small_net, 16, 64),
+        ):
             work = images(net, batch, size, train, last)
             rows.append(Row(f"{group}[{name}]", group, work, threaded=True, calls=1))
     return rows

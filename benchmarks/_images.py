@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 
-def resnet50(lib: Any) -> Any:
-    """The net of "Deep Residual Learning for Image Recognition", table 1, strides in its 3 x 3 kernels."""
+def resnet(lib: Any, depth: int) -> Any:
+    """ResNet-18 or 50 of "Deep Residual Learning for Image Recognition", table 1, strides in its 3 x 3
+    kernels."""
     nn = lib.nn
+    growth = 4 if depth == 50 else 1
 
     def normed(inputs: int, outputs: int, kernel: int, stride: int = 1) -> list[Any]:
         conv = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False)
@@ -19,25 +21,23 @@ def resnet50(lib: Any) -> Any:
     class Block(nn.Module):  # type: ignore[name-defined, misc]
         def __init__(self, inputs: int, width: int, stride: int) -> None:
             super().__init__()
-            self.path = nn.Sequential(
-                *normed(inputs, width, 1),
-                nn.ReLU(inplace=True),
-                *normed(width, width, 3, stride),
-                nn.ReLU(inplace=True),
-                *normed(width, 4 * width, 1),
-            )
-            same = stride == 1 and inputs == 4 * width
-            self.short = nn.Identity() if same else nn.Sequential(*normed(inputs, 4 * width, 1, stride))
+            kernels = [(inputs, width, 3, stride), (width, width, 3)]
+            if depth == 50:
+                kernels = [(inputs, width, 1), (width, width, 3, stride), (width, 4 * width, 1)]
+            path = [layer for sizes in kernels for layer in (*normed(*sizes), nn.ReLU(inplace=True))]
+            self.path = nn.Sequential(*path[:-1])
+            same = stride == 1 and inputs == growth * width
+            self.short = nn.Identity() if same else nn.Sequential(*normed(inputs, growth * width, 1, stride))
 
         def forward(self, x: Any) -> Any:
             return (self.path(x) + self.short(x)).relu_()
 
     layers = [*normed(3, 64, 7, 2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
     inputs = 64
-    for stage, blocks in enumerate((3, 4, 6, 3)):
+    for stage, blocks in enumerate((3, 4, 6, 3) if depth == 50 else (2, 2, 2, 2)):
         for i in range(blocks):
             layers.append(Block(inputs, 64 << stage, 2 if stage and i == 0 else 1))
-            inputs = 256 << stage
+            inputs = 64 * growth << stage
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, 1000))
 
 

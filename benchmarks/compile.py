@@ -4,6 +4,7 @@
     python benchmarks/compile.py --rows chain[16384],small_step
     python benchmarks/compile.py --rounds 5           fewer rounds
     python benchmarks/compile.py --memory             the memory of training steps, of warptape alone
+    python benchmarks/compile.py --lengths            first calls of 100 sequence lengths, of warptape alone
 
 Three processes take turns, round by round: warptape eager, warptape compiled, PyTorch compiled. Ratios are
 of medians; the bound is the upper 95 % bound by bootstrap. `first call` is the time of the first call of the
@@ -111,6 +112,33 @@ def compare_memory(threads: int) -> str:
     return "\n".join(text) + "\n"
 
 
+def compare_lengths(threads: int) -> str:
+    """First calls of a compiled step with sequences of 100 lengths, beside eager ones."""
+    import warptape
+    from _compile_rows import Lengths
+
+    warptape.set_num_threads(threads)
+    eager, compiled = Lengths(warptape), Lengths(warptape)
+    step = warptape.compile(compiled)
+    step.region.adaptive = False  # else steps in which there is little to gain run eagerly
+
+    def seconds(work: Any, number: int) -> float:
+        begin = time.perf_counter()
+        work(number).item()
+        return time.perf_counter() - begin
+
+    seconds(eager, 0), seconds(step, 0)
+    numbers = range(1, len(eager.tokens))
+    usual = [min(seconds(eager, i) for _ in range(3)) for i in numbers]
+    first = [seconds(step, i) for i in numbers]
+    stalls = [a - b for a, b in zip(first, usual, strict=True)]
+    found = step.explain()
+    return (
+        f"{len(stalls)} lengths: {sum(stalls):.3f} s over eager in all, at most {1e3 * max(stalls):.1f} ms; "
+        f"{found.graph_count} programs made in {1e3 * found.compile_seconds:.1f} ms\n"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", default=",".join(TARGETS))
@@ -119,10 +147,11 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--out", type=Path, default=HERE / "results")
     parser.add_argument("--memory", action="store_true")
+    parser.add_argument("--lengths", action="store_true")
     given = parser.parse_args()
     assert {row.name.removesuffix(" compiled") for row in ROWS} == {*TARGETS, *GPT_STEPS}
-    if given.memory:
-        print(compare_memory(given.threads), end="")
+    if given.memory or given.lengths:
+        print((compare_memory if given.memory else compare_lengths)(given.threads), end="")
         return
     rows = []
     for name in given.rows.split(","):

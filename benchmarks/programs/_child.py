@@ -13,6 +13,7 @@ import os
 import random
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,24 @@ def without_dropout() -> None:
     torch.nn.MultiheadAttention.__init__ = init_without
 
 
+def compile_calls() -> None:
+    """Every module that is called outside of another's call goes through torch.compile."""
+    call, compiled, inside = torch.nn.Module.__call__, {}, []
+
+    def outermost(module: Any, *args: Any, **kwargs: Any) -> Any:
+        if inside:
+            return call(module, *args, **kwargs)
+        if module not in compiled:
+            compiled[module] = torch.compile(partial(call, module))
+        inside.append(module)
+        try:
+            return compiled[module](*args, **kwargs)
+        finally:
+            inside.pop()
+
+    torch.nn.Module.__call__ = outermost
+
+
 def main() -> None:
     name, clones, work, out = sys.argv[1], *map(Path, sys.argv[2:5])
     sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -103,6 +122,8 @@ def main() -> None:
     np.random.seed(0)  # noqa: NPY002 - what programs draw from
     torch.manual_seed(0)
     without_dropout()
+    if os.environ.get("COMPILED"):
+        compile_calls()
     recorder = Recorder(work)
     recorder.watch()
     with contextlib.suppress(Enough):

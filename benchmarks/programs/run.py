@@ -1,6 +1,6 @@
 """Runs public PyTorch programs, as they are, under PyTorch and under `python -m warptape.torch`.
 
-    python benchmarks/programs/run.py CLONES [--out FILE] [--rounds N] [program ..]
+    python benchmarks/programs/run.py CLONES [--compiled] [--out FILE] [--rounds N] [program ..]
 
 CLONES is a folder with clones of the repositories that _programs.py names; none is part of this project. Each
 program starts from the same weights in both, on data that its driver makes, with sizes that fit a small
@@ -8,7 +8,8 @@ machine and with dropout off (the libraries drop other elements), and takes 20 s
 backward(). Printed are the largest relative difference of a loss (in brackets that of PyTorch with itself,
 where each weight begins one unit in the last place off: a program may be sensitive) and warptape's time per
 step over PyTorch's: medians of the steps after the third, the smaller one of N rounds in turns. With
---threads 1 times are CPU times, which a busy machine changes less.
+--threads 1 times are CPU times, which a busy machine changes less. With --compiled the other side is the same
+program whose modules are called through torch.compile: losses must be equal to the bit.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ sys.path.insert(0, str(HERE))
 from _programs import PROGRAMS  # noqa: E402
 
 LIBRARIES = {"torch": [sys.executable], "warptape": [sys.executable, "-m", "warptape.torch"]}
+LIBRARIES["compiled"] = LIBRARIES["warptape"]
 
 
 def run_one(library: str, name: str, clones: Path, work: Path, threads: int, **more: str) -> dict[str, Any]:
@@ -34,6 +36,7 @@ def run_one(library: str, name: str, clones: Path, work: Path, threads: int, **m
     out = work / f"{library}.json"
     command = [*LIBRARIES[library], str(HERE / "_child.py"), name, str(clones), str(work), str(out)]
     environ = {**os.environ, **more, "MPLBACKEND": "Agg", "TQDM_DISABLE": "1", "PYTHONHASHSEED": "0"}
+    environ |= {"COMPILED": "1"} if library == "compiled" else {}
     if threads:
         environ |= {"OMP_NUM_THREADS": str(threads), "WARPTAPE_NUM_THREADS": str(threads)}
     done = subprocess.run(command, capture_output=True, text=True, env=environ, cwd=work, timeout=900)
@@ -56,7 +59,7 @@ def compare(name: str, clones: Path, rounds: int, threads: int) -> dict[str, Any
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(rounds):
             losses = {}
-            for library in LIBRARIES:
+            for library in ("torch", "warptape"):
                 found = run_one(library, name, clones, Path(folder), threads)
                 if "error" in found:
                     return {**row, "error": f"{library}: {found['error']}"}
@@ -72,10 +75,38 @@ def compare(name: str, clones: Path, rounds: int, threads: int) -> dict[str, Any
     return row | {"torch_ms": best["torch"] * 1e3, "warptape_ms": best["warptape"] * 1e3}
 
 
+def compare_compiled(name: str, clones: Path, rounds: int, threads: int) -> dict[str, Any]:
+    """A row beside this runtime's own eager mode: whether all losses are equal to the bit, and the times."""
+    best: dict[str, float] = {}
+    losses = {}
+    with tempfile.TemporaryDirectory() as folder:
+        run_one("torch", name, clones, Path(folder), threads)  # leaves the weights
+        for _ in range(rounds):
+            for library in ("warptape", "compiled"):
+                found = run_one(library, name, clones, Path(folder), threads)
+                if "error" in found:
+                    return {"program": name, "error": f"{library}: {found['error']}"}
+                losses[library] = found["losses"]
+                best[library] = min(best.get(library, found["seconds"]), found["seconds"])
+    return {
+        "program": name,
+        "title": PROGRAMS[name].title,
+        "threads": threads,
+        "equal": losses["warptape"] == losses["compiled"],
+        "ratio": best["compiled"] / best["warptape"],
+        "compiled_ms": best["compiled"] * 1e3,
+        "eager_ms": best["warptape"] * 1e3,
+    }
+
+
 def text_of(row: dict[str, Any]) -> str:
     """A row as a line."""
     if "error" in row:
         return f"{row['program']:24} {row['error'][:120]}"
+    if "equal" in row:
+        same = "equal losses" if row["equal"] else "OTHER LOSSES"
+        times = f"{row['compiled_ms']:9.2f} ms {row['eager_ms']:9.2f} ms"
+        return f"{row['program']:24} {same}  {row['ratio']:.2f}  {times}"
     times = f"{row['warptape_ms']:9.2f} ms {row['torch_ms']:9.2f} ms"
     found = f"{row['steps']:3} steps  {row['difference']:.1e} ({row['own']:.1e})"
     return f"{row['program']:24} {found}  {row['ratio']:.2f}  {times}"
@@ -92,13 +123,19 @@ def main() -> int:
         default=0,
         help="threads of each library (0: its default); with 1, CPU time counts",
     )
+    parser.add_argument(
+        "--compiled",
+        action="store_true",
+        help="modules in torch.compile beside the same program without it, both in warptape",
+    )
     parser.add_argument("--out", type=Path, help="a JSON file for the rows; others that it has stay")
     args = parser.parse_args()
     rows = json.loads(args.out.read_text()) if args.out and args.out.exists() else []
     bad = 0
     for name in args.programs or PROGRAMS:
-        row = compare(name, args.clones.resolve(), args.rounds, args.threads)
-        bad += "error" in row or row["difference"] > 1e-4
+        one = compare_compiled if args.compiled else compare
+        row = one(name, args.clones.resolve(), args.rounds, args.threads)
+        bad += "error" in row or not row.get("equal", True) or row.get("difference", 0) > 1e-4
         print(text_of(row), flush=True)
         rows = [r for r in rows if r["program"] != name] + [row]
         if args.out:

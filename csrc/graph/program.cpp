@@ -15,6 +15,25 @@ uint32_t number_of(const Tensor& t, uint32_t& next) {
   return m.number;
 }
 
+int64_t byte_offset(const Tensor& t) { return t.offset() * static_cast<int64_t>(t.itemsize()); }
+
+// A batch may be a view of a data set that begins elsewhere in each call: offsets count from the first byte
+// that any call uses, rounded down so that they are whole elements of every dtype.
+void find_bases(const std::vector<Call>& calls, std::deque<Memory>& memories) {
+  for (Memory& m : memories) m.base = m.storage && !m.storage->is_deferred() ? INT64_MAX : 0;
+  for (const Call& c : calls)
+    for (const auto* list : {&c.in, &c.out})
+      for (const Tensor& t : *list) {
+        auto& m = *static_cast<Memory*>(t.storage().pending);
+        m.base = std::min(m.base, byte_offset(t) & ~int64_t{15});
+      }
+}
+
+int64_t offset_of(const Tensor& t) {
+  const int64_t base = static_cast<const Memory*>(t.storage().pending)->base;
+  return (byte_offset(t) - base) / static_cast<int64_t>(t.itemsize());
+}
+
 bool seen_outside(const Memory& m) { return m.storage->use_count() > m.held; }
 
 void add_operand(std::vector<uint64_t>& form, const Tensor& t, uint32_t& next) {
@@ -22,7 +41,7 @@ void add_operand(std::vector<uint64_t>& form, const Tensor& t, uint32_t& next) {
   form.push_back(uint64_t{number_of(t, next)} << 32 | static_cast<uint64_t>(device.index & 63) << 26 |
                  static_cast<uint64_t>(device.type) << 24 | static_cast<uint64_t>(t.dtype()) << 16 |
                  static_cast<uint64_t>(t.ndim()));
-  form.push_back(static_cast<uint64_t>(t.offset()));
+  form.push_back(static_cast<uint64_t>(offset_of(t)));
   for (int64_t s : t.sizes()) form.push_back(static_cast<uint64_t>(s));
   for (int64_t s : t.strides()) form.push_back(static_cast<uint64_t>(s));
 }
@@ -31,6 +50,7 @@ void add_operand(std::vector<uint64_t>& form, const Tensor& t, uint32_t& next) {
 // Numbers the memories in the order of their use.
 std::vector<uint64_t> form_of(const std::vector<Call>& calls, std::deque<Memory>& memories) {
   for (Memory& m : memories) m.number = kNoNumber;
+  find_bases(calls, memories);
   uint32_t next = 0;
   std::vector<uint64_t> form;
   form.reserve(calls.size() * 24);
@@ -65,7 +85,7 @@ uint64_t hash_of(const std::vector<uint64_t>& words) {
 }
 
 Operand operand_of(const Tensor& t) {
-  return {static_cast<const Memory*>(t.storage().pending)->number, t.dtype(), t.offset(), t.sizes(),
+  return {static_cast<const Memory*>(t.storage().pending)->number, t.dtype(), offset_of(t), t.sizes(),
           t.strides()};
 }
 
@@ -75,8 +95,11 @@ Program program_of(const std::vector<Call>& calls, const std::deque<Memory>& mem
     if (m.number == kNoNumber) continue;
     if (p.memories.size() <= m.number) p.memories.resize(m.number + 1);
     // What was not new may be read by others and was written by others.
-    p.memories[m.number] = {
-        m.storage->bytes(), m.storage->device(), !m.storage->is_deferred(), seen_outside(m), {}};
+    p.memories[m.number] = {m.storage->bytes() - static_cast<size_t>(m.base),
+                            m.storage->device(),
+                            !m.storage->is_deferred(),
+                            seen_outside(m),
+                            {}};
   }
   for (const Call& c : calls) {
     Insn& i = p.insns.emplace_back();

@@ -60,6 +60,7 @@ struct Memory {
   uint32_t depth = 0;   // of scopes, where it was made
   uint32_t held = 0;    // tensors of noted calls on it
   uint32_t number = 0;  // its place among the region's
+  int64_t base = 0;     // in bytes, of what came from outside: where the part that calls use begins
 };
 
 struct Counts {

@@ -216,6 +216,38 @@ def test_autocast():
     assert same(torch.compile(f)(), f())
 
 
+def test_slices_of_one_tensor_share_a_program():
+    def f(x, y):
+        return (x * y + x).exp() - y
+
+    data = torch.randn(400)
+    compiled = torch.compile(f)
+    compiled.region.adaptive = False
+    for start in range(0, 80, 4):  # one alignment, and each other slice is at the same distance
+        x, y = data[start : start + 9], data[start + 100 : start + 109]
+        assert same(compiled(x, y), f(x, y))
+    assert compiled.explain().graph_count == 1
+    x, y = data[:9], data[4:13]  # closer to each other: other calls
+    assert same(compiled(x, y), f(x, y))
+    assert compiled.explain().graph_count == 2
+
+
+def test_overlapping_slices_in_place():
+    """The distance of two views of one tensor is part of a program's form."""
+
+    def f(x, shift):
+        y = x[shift : shift + 8]
+        x[:8].mul_(2)
+        return y + 1
+
+    compiled = torch.compile(f)
+    compiled.region.adaptive = False
+    for begin in (0, 16, 32):
+        for shift in (0, 4, 8, 4):
+            mine, other = torch.arange(64.0), torch.arange(64.0)
+            assert same(compiled(mine[begin:], shift), f(other[begin:], shift)) and same(mine, other)
+
+
 def test_many_shapes_are_many_programs():
     f = torch.compile(lambda x: (x + 1).softmax(-1) * 2)
     f.region.adaptive = False
