@@ -82,7 +82,7 @@ def exported(rt: Any, call: Any, make: Any) -> Any:
     args, kwargs = make()
     try:
         model = rt.onnx.export(recorded, tuple(args), kwargs=kwargs)
-        return ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+        return ort.InferenceSession(model.model_proto.SerializeToString(), providers=["CPUExecutionProvider"])
     except rt.onnx.UnsupportedOperatorError:
         return None
     except Exception as error:

@@ -3,8 +3,8 @@
 from .._missing import lookup as _lookup
 from . import _layers, _pointwise, _shapes  # the mappings
 from ._builder import UnsupportedOperatorError
-from ._export import export, is_in_onnx_export
+from ._export import ONNXProgram, export, is_in_onnx_export
 
-__all__ = ["UnsupportedOperatorError", "export", "is_in_onnx_export"]
+__all__ = ["ONNXProgram", "UnsupportedOperatorError", "export", "is_in_onnx_export"]
 
 __getattr__ = _lookup(__name__)

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from .. import _C
 from .._graphs import GraphFunction, check_constants, record
 from .._tensor import Tensor
 from ..export._dims import Dim, Sizes
@@ -142,6 +143,45 @@ def _model_of(graph: Any, input_names: list[str], output_names: list[str]) -> An
     return model
 
 
+class ONNXProgram:
+    """An exported model.
+
+    Attributes:
+        model_proto: the `onnx.ModelProto`.
+    """
+
+    def __init__(self, model_proto: Any) -> None:
+        self.model_proto = model_proto
+
+    def save(self, destination: str | os.PathLike[str] | Any, **options: Any) -> None:
+        """Writes the file: to a path, which has the whole of it or what it had before, or a binary file."""
+        data = self.model_proto.SerializeToString()
+        if isinstance(destination, (str, os.PathLike)):
+            replace_file(os.fspath(destination), [data])
+        else:
+            destination.write(data)
+
+    def optimize(self) -> None:
+        """Nothing: what reads the file optimises it."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
+        """The results for tensors nested as the example's were, computed by the package onnxruntime."""
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(self.model_proto.SerializeToString())
+        given = [x.detach().numpy() for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        names = [i.name for i in session.get_inputs()]
+        if len(given) != len(names):
+            raise TypeError(f"ONNXProgram: expected {len(names)} tensors, got {len(given)}")
+        results = session.run(None, dict(zip(names, given, strict=True)))
+        return tuple(_C.from_numpy(x) for x in results)
+
+    def __repr__(self) -> str:
+        from onnx import printer
+
+        return printer.to_text(self.model_proto)
+
+
 def export(
     model: Callable[..., Any] | ExportedProgram,
     args: tuple[Any, ...] | Tensor = (),
@@ -156,7 +196,7 @@ def export(
     training: Any = None,
     verbose: Any = None,
     **options: Any,
-) -> Any:
+) -> ONNXProgram:
     """Writes the model's forward pass as an ONNX file, for inference.
 
     The model runs in evaluation mode, as `torch.export.export` records it; its modes are restored.
@@ -171,8 +211,6 @@ def export(
         dynamic_shapes: the same as `torch.export.export` takes it.
         training: True keeps modules in the modes that they are in.
         options: accepted, without effect.
-
-    Returns: the `onnx.ModelProto`.
 
     Raises:
         UnsupportedOperatorError: an op, or a use of one, that has no form in ONNX here: it says where.
@@ -199,10 +237,7 @@ def export(
             specs = specs_of(model, args, kwargs or {}, dynamic_shapes)
         with _evaluation(model, training is True):
             graph = _recorded(model, args, kwargs or {}, specs, tensors).graph
-    made = _model_of(graph, input_names or [], output_names or [])
-    data = made.SerializeToString()
-    if isinstance(f, (str, os.PathLike)):
-        replace_file(os.fspath(f), [data])
-    elif f is not None:
-        f.write(data)
-    return made
+    program = ONNXProgram(_model_of(graph, input_names or [], output_names or []))
+    if f is not None:
+        program.save(f)
+    return program
