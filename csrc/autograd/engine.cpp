@@ -275,6 +275,8 @@ static Tensor root_gradient(const Tensor& root, const Tensor& given) {
 
 Node* current_node() { return running_node; }
 
+bool in_backward_pass() { return running_pass != nullptr; }
+
 void queue_callback(std::function<void()> f) {
   WT_CHECK(running_pass, Error, "Final callbacks can only be installed during backward pass.");
   running_pass->callbacks.push_back(std::move(f));

@@ -36,5 +36,7 @@ WT_API void check_not_released(const Node& node);
 
 // The node whose backward runs on this thread, or null.
 WT_API Node* current_node();
+// Whether a backward pass runs on this thread, hooks included.
+WT_API bool in_backward_pass();
 
 }  // namespace warptape

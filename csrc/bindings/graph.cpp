@@ -13,6 +13,8 @@ namespace py = pybind11;
 namespace warptape::bindings {
 template <>
 inline constexpr bool kBound<graph::Compiled> = true;
+template <>
+inline constexpr bool kBound<graph::Program> = true;
 
 namespace {
 // The thread that holds the mutex may want the GIL, to warn for one.
@@ -21,6 +23,50 @@ void wait_without_gil(std::recursive_mutex& mutex) {
   const GilRelease release;
   mutex.lock();
 }
+
+py::list describe(const SmallVector<graph::Operand, 3>& operands) {
+  py::list out;
+  for (const graph::Operand& o : operands)
+    out.append(py::make_tuple(o.memory, message(o.dtype, AsShape{o.sizes})));
+  return out;
+}
+
+void bind_program(py::module_& m) {
+  using graph::Program;
+  py::class_<Program>(m, "_Program", py::module_local(), "A program of kernels: see csrc/graph/ir.h.")
+      .def_static("parse", &Program::parse)
+      .def("text", &Program::text)
+      .def("copy", [](const Program& p) { return p; })
+      .def("run_pass", graph::run_pass, py::arg("name"), py::arg("least_recomputed_bytes") = 32 << 10)
+      .def_property_readonly(
+          "memories",
+          [](const Program& p) {
+            py::list out;
+            for (const graph::ProgramMemory& m : p.memories)
+              out.append(py::make_tuple(m.bytes, m.in, m.out, m.again));
+            return out;
+          },
+          "[(bytes, in, out, again)]")
+      .def_property_readonly(
+          "instructions",
+          [](const Program& p) {
+            py::list out;
+            for (const graph::Insn& i : p.insns)
+              out.append(py::make_tuple(i.name, i.in_backward, describe(i.in), describe(i.out)));
+            return out;
+          },
+          "[(name, in_backward, read, written)] as they were noted; what is read and written: [(memory, "
+          "dtype and sizes)].")
+      .def_property_readonly(
+          "steps",
+          [](const Program& p) {
+            std::vector<std::vector<uint32_t>> out;
+            for (const graph::Step& s : p.steps) out.push_back(s.insns);
+            return out;
+          },
+          "The numbers of the instructions that run together, in order.");
+}
+
 }  // namespace
 
 void init_graph(PyObject* module) {
@@ -30,6 +76,7 @@ void init_graph(PyObject* module) {
   graph::init();
   graph::wait_for = wait_without_gil;
   graph::seen_by_others = seen_by_numpy;
+  bind_program(m);
   py::class_<Compiled, std::shared_ptr<Compiled>>(m, "_Compiled", py::module_local())
       .def(py::init<>())
       .def_readwrite("fullgraph", &Compiled::fullgraph)
@@ -73,6 +120,7 @@ void init_graph(PyObject* module) {
              for (const auto& e : c.programs.all()) {
                py::dict d;
                d["text"] = e->program.text();
+               d["noted"] = e->program.noted();
                d["instructions"] = e->program.insns.size();
                d["steps"] = e->program.steps.size();
                d["removed"] = e->program.removed;

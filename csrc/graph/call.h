@@ -50,6 +50,7 @@ inline constexpr int kIsNumber = -1;
 struct Call {
   CallKind kind;
   DType compute = DType::Float32;        // of Elementwise
+  bool in_backward = false;              // a backward pass noted it
   bool bumped = false;                   // the versions of what it writes are counted already
   const void* callee = nullptr;          // OpInfo, ElementwiseSlot or NodeType
   const char* asked = nullptr;           // the op that Python called, for its errors

@@ -1,9 +1,8 @@
 // Reading the text form of a graph; graph_text.cpp has the grammar.
-#include <charconv>
 #include <functional>
-#include <limits>
 
 #include "graph/graph.h"
+#include "graph/lexer.h"
 
 namespace warptape::graph {
 namespace {
@@ -12,98 +11,6 @@ using Constants = std::function<Tensor(std::string_view name)>;
 
 constexpr uint32_t kMaxValues = 1 << 24;  // of a graph: more are a broken file
 constexpr int kMaxDepth = 32;             // of branches within branches
-
-class Lexer {
- public:
-  explicit Lexer(std::string_view text) : text_(text) {}
-
-  [[noreturn]] void fail(const std::string& expected) const {
-    const auto line = 1 + std::ranges::count(text_.substr(0, at_), '\n');
-    throw ValueError(
-        message("graph: line ", line, ": expected ", expected, " at '", text_.substr(at_, 20), "'"));
-  }
-  bool take(std::string_view word) {
-    skip();
-    if (!text_.substr(at_).starts_with(word)) return false;
-    at_ += word.size();
-    return true;
-  }
-  void expect(std::string_view word) {
-    if (!take(word)) fail(message("'", word, "'"));
-  }
-  char peek() {
-    skip();
-    return at_ < text_.size() ? text_[at_] : '\0';
-  }
-  bool done() { return peek() == '\0' && at_ >= text_.size(); }
-  std::string_view word() {
-    skip();
-    const size_t from = at_;
-    while (at_ < text_.size() && (std::isalnum(static_cast<unsigned char>(text_[at_])) || text_[at_] == '_'))
-      ++at_;
-    if (at_ == from) fail("a name");
-    return text_.substr(from, at_ - from);
-  }
-  template <class T>
-  T number(int base = 10) {
-    skip();
-    T out{};
-    const char *begin = text_.data() + at_, *end = text_.data() + text_.size();
-    std::from_chars_result r;
-    if constexpr (std::is_floating_point_v<T>)
-      r = std::from_chars(begin, end, out);
-    else
-      r = std::from_chars(begin, end, out, base);
-    if (r.ec != std::errc() || r.ptr == begin) fail("a number");
-    at_ += static_cast<size_t>(r.ptr - begin);
-    return out;
-  }
-  // The name that comes, if one does.
-  std::string_view peek_word() {
-    skip();
-    size_t end = at_;
-    while (end < text_.size() && (std::isalnum(static_cast<unsigned char>(text_[end])) || text_[end] == '_'))
-      ++end;
-    return text_.substr(at_, end - at_);
-  }
-  // Whether the number that comes is a float: with a point, an exponent, or none.
-  bool float_comes() {
-    skip();
-    const size_t sign = text_.substr(at_).starts_with('-');
-    const std::string_view rest = text_.substr(at_ + sign);
-    if (rest.starts_with("inf") || rest.starts_with("nan")) return peek_word().size() <= 3;
-    const size_t digits = rest.find_first_not_of("0123456789");
-    return digits != 0 && digits != rest.npos && (rest[digits] == '.' || rest[digits] == 'e');
-  }
-  std::string string() {
-    expect("\"");
-    std::string out;
-    for (;; ++at_) {
-      if (at_ >= text_.size()) fail("the end of a string");
-      if (text_[at_] == '"') break;
-      if (text_[at_] != '\\') {
-        out += text_[at_];
-        continue;
-      }
-      unsigned byte = 0;
-      const char* digits = text_.data() + at_ + 2;
-      if (at_ + 4 > text_.size() || text_[at_ + 1] != 'x' ||
-          std::from_chars(digits, digits + 2, byte, 16).ptr != digits + 2)
-        fail("an escape as \\x0a");
-      out += static_cast<char>(byte);
-      at_ += 3;
-    }
-    ++at_;
-    return out;
-  }
-
- private:
-  void skip() {
-    while (at_ < text_.size() && std::isspace(static_cast<unsigned char>(text_[at_]))) ++at_;
-  }
-  std::string_view text_;
-  size_t at_ = 0;
-};
 
 class Parser {
  public:
@@ -115,7 +22,7 @@ class Parser {
     in_.expect("graph");
     if (in_.take("<")) symbols();
     in_.expect("(");
-    list(")", [&] { g_.inputs.push_back(value(GraphValue::Kind::Input)); });
+    in_.list(")", [&] { g_.inputs.push_back(value(GraphValue::Kind::Input)); });
     in_.expect("{");
     while (in_.take("const ")) constant();
     while (!in_.take("return")) call();
@@ -129,15 +36,8 @@ class Parser {
   }
 
  private:
-  template <class F>
-  void list(std::string_view end, F&& item) {
-    if (in_.take(end)) return;
-    do item();
-    while (in_.take(","));
-    in_.expect(end);
-  }
   void symbols() {
-    list(">", [&] {
+    in_.list(">", [&] {
       Symbol& s = g_.symbols.emplace_back();
       s.name = in_.word();
       in_.expect("in");
@@ -156,28 +56,17 @@ class Parser {
     if (r.id >= kMaxValues) in_.fail("a smaller number of a value");
     return r;
   }
-  DType dtype() {
-    const std::string_view text = in_.word();
-    for (int t = 0; t < kNumDTypes; ++t)
-      if (text == name(static_cast<DType>(t))) return static_cast<DType>(t);
-    in_.fail("a dtype before this");
-  }
-  Device device() {
-    std::string text(in_.word());
-    if (in_.take(":")) text += message(":", in_.number<int>());
-    return parse_device(text);
-  }
   ValueId value(GraphValue::Kind kind) {
     if (in_.take("None")) return {};
     const ValueId r = ref();
     if (r.id == ValueId::kNone) in_.fail("a value before this");
     if (r.id >= g_.values.size()) g_.values.resize(r.id + 1);
     in_.expect(":");
-    const DType t = dtype();
+    const DType t = in_.dtype();
     Dims sizes = dims();
     GraphValue& v = g_.values[r.id];
     v = {kind, t, {}, std::move(sizes), {}, r.id, {}};
-    if (in_.take("on ")) v.device = device();
+    if (in_.take("on ")) v.device = in_.device();
     return r;
   }
   void constant() {
@@ -226,7 +115,7 @@ class Parser {
     if (!cond && !loop && !scan) in_.fail("the hash of an op's signature");
     c.callee = cond ? Callee::Cond : loop ? Callee::WhileLoop : Callee::Scan;
     in_.expect("(");
-    list(")", [&] { c.args.push_back(in_.peek() == '[' ? Attr(refs()) : Attr(ref())); });
+    in_.list(")", [&] { c.args.push_back(in_.peek() == '[' ? Attr(refs()) : Attr(ref())); });
     in_.expect("{");
     while (in_.peek() == 'g')
       c.graphs.push_back(std::make_shared<Graph>(Parser(in_, constants_, depth_ + 1).graph()));
@@ -254,21 +143,21 @@ class Parser {
       case ArgType::IntLists: {
         std::vector<Dims> out;
         in_.expect("[");
-        list("]", [&] { out.push_back(dims()); });
+        in_.list("]", [&] { out.push_back(dims()); });
         return out;
       }
       case ArgType::DoubleList: {
         std::vector<double> out;
         in_.expect("[");
-        list("]", [&] { out.push_back(in_.number<double>()); });
+        in_.list("]", [&] { out.push_back(in_.number<double>()); });
         return out;
       }
       case ArgType::DType:
         in_.expect("dtype");
-        return dtype();
+        return in_.dtype();
       case ArgType::Device:
         in_.expect("device");
-        return device();
+        return in_.device();
       case ArgType::String:
         return in_.string();
       case ArgType::Generator:
@@ -279,7 +168,7 @@ class Parser {
   std::vector<ValueId> refs() {
     std::vector<ValueId> out;
     in_.expect("[");
-    list("]", [&] { out.push_back(ref()); });
+    in_.list("]", [&] { out.push_back(ref()); });
     return out;
   }
   bool boolean() {
@@ -300,7 +189,7 @@ class Parser {
   Dims dims() {
     Dims out;
     in_.expect("[");
-    list("]", [&] { out.push_back(dim()); });
+    in_.list("]", [&] { out.push_back(dim()); });
     return out;
   }
 

@@ -1,37 +1,10 @@
-// The text of a program, and its rules.
+// The rules of a program, its first pass, and the program before its passes.
 #include "graph/ir.h"
 
 #include <algorithm>
-#include <sstream>
 
 namespace warptape::graph {
 namespace {
-
-void write_operand(std::ostream& out, const Operand& o) {
-  out << "%" << o.memory << ":" << o.dtype << AsShape{o.sizes};
-  if (!(o.strides == contiguous_strides(o.sizes))) out << " strides " << AsShape{o.strides};
-  if (o.offset) out << " offset " << o.offset;
-}
-
-template <class List>
-void write_list(std::ostream& out, const List& list) {
-  const char* comma = "";
-  for (const Operand& o : list) {
-    out << std::exchange(comma, ", ");
-    write_operand(out, o);
-  }
-}
-
-// The bytes that the operand reaches.
-std::pair<int64_t, int64_t> range_of(const Operand& o) {
-  int64_t low = o.offset, high = o.offset;
-  for (size_t d = 0; d < o.sizes.size(); ++d) {
-    if (o.sizes[d] == 0) return {0, 0};
-    (o.strides[d] < 0 ? low : high) += (o.sizes[d] - 1) * o.strides[d];
-  }
-  const auto item = static_cast<int64_t>(itemsize(o.dtype));
-  return {low * item, (high + 1) * item};
-}
 
 [[noreturn]] void refuse(const Program& p, size_t insn, const char* why) {
   throw Error(message("graph: instruction ", insn, " (", p.insns[insn].name, ") ", why, "\n", p.text()));
@@ -72,27 +45,46 @@ int64_t Operand::numel() const {
   return n;
 }
 
-std::string Program::text() const {
-  std::ostringstream out;
-  for (size_t m = 0; m < memories.size(); ++m)
-    if (memories[m].in || memories[m].out)
-      out << "%" << m << ": " << memories[m].bytes << " bytes" << (memories[m].in ? " in" : "")
-          << (memories[m].out ? " out" : "") << "\n";
-    else if (memories[m].again)
-      out << "%" << m << ": again %" << *memories[m].again << "\n";
-  const auto line = [&](const Insn& i, const char* indent) {
-    out << indent;
-    write_list(out, i.out);
-    out << " = " << i.name << "(";
-    write_list(out, i.in);
-    out << ")\n";
-  };
-  for (const Step& s : steps) {
-    if (s.insns.size() > 1) out << "fused {\n";
-    for (uint32_t i : s.insns) line(insns[i], s.insns.size() > 1 ? "  " : "");
-    if (s.insns.size() > 1) out << "}\n";
+std::optional<std::pair<int64_t, int64_t>> Operand::bytes() const {
+  int64_t low = offset, high = offset, way = 0;
+  bool fits = true;
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    if (sizes[d] == 0) return {{0, 0}};
+    int64_t& end = strides[d] < 0 ? low : high;
+    fits &=
+        !__builtin_mul_overflow(sizes[d] - 1, strides[d], &way) && !__builtin_add_overflow(end, way, &end);
   }
-  return std::move(out).str();
+  const auto item = static_cast<int64_t>(itemsize(dtype));
+  fits &= !__builtin_add_overflow(high, 1, &high) && !__builtin_mul_overflow(low, item, &low) &&
+          !__builtin_mul_overflow(high, item, &high);
+  if (!fits) return {};
+  return {{low, high}};
+}
+
+std::vector<int64_t> Program::bytes_reached() const {
+  std::vector<int64_t> out(memories.size(), 0);
+  for (const Insn& i : insns)
+    for (const auto* list : {&i.in, &i.out})
+      for (const Operand& o : *list)
+        if (const auto range = o.bytes(); range && o.memory < memories.size()) {
+          int64_t& most = out[storage_of(o.memory)];
+          most = std::max(most, range->second);
+        }
+  return out;
+}
+
+Program Program::noted() const {
+  Program out;
+  out.names = names;
+  for (const ProgramMemory& m : memories) out.memories.push_back(m.again ? ProgramMemory() : m);
+  for (const Insn& i : insns) {
+    if (i.out.size() == 1 && memories[i.out[0].memory].again) continue;  // recompute() added it
+    out.steps.push_back({{static_cast<uint32_t>(out.insns.size())}});
+    Insn& copy = out.insns.emplace_back(i);
+    for (auto* list : {&copy.in, &copy.out})
+      for (Operand& o : *list) o.memory = storage_of(o.memory);
+  }
+  return out;
 }
 
 std::vector<std::vector<uint32_t>> Program::readers() const {
@@ -112,7 +104,6 @@ void verify(const Program& p) {
       if (place[i] >= 0) refuse(p, i, "runs twice");
       place[i] = next++;
     }
-  std::vector<bool> written(p.memories.size(), false);
   std::vector<std::vector<size_t>> writers(p.memories.size()), readers(p.memories.size());
   const auto after = [&](size_t insn, const std::vector<size_t>& others, const char* why) {
     for (size_t o : others)
@@ -123,8 +114,8 @@ void verify(const Program& p) {
     for (const auto* list : {&insn.in, &insn.out})
       for (const Operand& o : *list) {
         if (o.memory >= p.memories.size()) refuse(p, i, "names a memory that there is not");
-        const auto [low, high] = range_of(o);
-        if (low < 0 || high > static_cast<int64_t>(p.memories[o.memory].bytes))
+        const auto range = o.bytes();
+        if (!range || range->first < 0 || range->second > static_cast<int64_t>(p.memories[o.memory].bytes))
           refuse(p, i, "reaches beyond its memory");
       }
     if (place[i] < 0) {
@@ -153,16 +144,31 @@ void verify(const Program& p) {
 void remove_dead(Program& p) {
   std::vector<bool> needed(p.memories.size(), false);
   for (size_t m = 0; m < p.memories.size(); ++m) needed[m] = p.memories[m].out || p.memories[m].in;
-  std::vector<uint32_t> live;
+  std::vector<bool> dead(p.insns.size(), true);
   for (size_t i = p.insns.size(); i-- > 0;) {
-    bool wanted = false;
-    for (const Operand& o : p.insns[i].out) wanted |= needed[o.memory];
-    if (!wanted) continue;
-    live.push_back(static_cast<uint32_t>(i));
+    for (const Operand& o : p.insns[i].out) dead[i] = dead[i] && !needed[o.memory];
+    if (dead[i]) continue;
     for (const Operand& o : p.insns[i].in) needed[o.memory] = true;
   }
-  p.removed = static_cast<int64_t>(p.insns.size() - live.size());
-  for (size_t i = live.size(); i-- > 0;) p.steps.push_back({{live[i]}});
+  p.removed = std::ranges::count(dead, true);
+  std::erase_if(p.steps, [&](const Step& s) { return dead[s.insns[0]]; });
+}
+
+void run_pass(Program& p, std::string_view pass, int64_t least_recomputed_bytes) {
+  const bool fused = std::ranges::any_of(p.steps, [](const Step& s) { return s.insns.size() > 1; });
+  WT_CHECK(!fused, ValueError, "graph: ", pass, " takes programs before fuse");
+  if (pass == "remove_dead")
+    remove_dead(p);
+  else if (pass == "schedule")
+    schedule(p);
+  else if (pass == "recompute")
+    recompute(p, least_recomputed_bytes);
+  else if (pass == "fuse")
+    fuse(p);
+  else
+    throw ValueError(
+        message("graph: there is no pass '", pass, "'; there are remove_dead, schedule, recompute and fuse"));
+  verify(p);
 }
 
 }  // namespace warptape::graph

@@ -9,6 +9,7 @@
 // it does with the arguments of ops.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -24,13 +25,16 @@ struct Operand {
   Shape sizes, strides;
   bool operator==(const Operand&) const = default;
   int64_t numel() const;
+  // The range of bytes of the memory that it reaches; none if that does not fit into 63 bits.
+  std::optional<std::pair<int64_t, int64_t>> bytes() const;
 };
 
 struct Insn {
   uint32_t call = 0;  // whose arguments and tensors it takes
   CallKind kind;
-  DType compute;  // of Elementwise
-  const void* callee;
+  DType compute;             // of Elementwise
+  bool in_backward = false;  // a backward pass noted it
+  const void* callee;        // null: of a program that was read from text
   const char* name;
   SmallVector<Operand, 3> in, out;
   SmallVector<int8_t, 4> operands;  // of Elementwise: as in Call
@@ -51,22 +55,34 @@ struct Step {
 struct WT_API Program {
   std::vector<ProgramMemory> memories;
   std::vector<Insn> insns;
-  std::vector<Step> steps;  // instructions of no step are dead
+  std::vector<Step> steps;  // each of one instruction before fuse(); instructions of no step are dead
   // What the passes did: instructions removed, moved ahead of a neighbour, added to compute a result again,
   // and those that joined another's step.
   int64_t removed = 0, moved = 0, recomputed = 0, fused = 0;
 
+  std::shared_ptr<const void> names;  // of instructions that were read from text
+
+  // See program_text.cpp for the grammar. parse() throws a ValueError that names the line, or what verify()
+  // throws; the program cannot be executed.
   std::string text() const;
+  static Program parse(std::string_view text);
+  // The program as it was before all passes.
+  Program noted() const;
+  // For each memory how far from its beginning instructions read or write it.
+  std::vector<int64_t> bytes_reached() const;
   // The number of the memory that names the storage: of memories that are one storage, the first.
   uint32_t storage_of(uint32_t memory) const { return memories[memory].again.value_or(memory); }
   // For each memory the instructions of steps that read it, in order.
   std::vector<std::vector<uint32_t>> readers() const;
 };
 
-// Throws an Error that names the first instruction which reads a memory that nothing wrote, writes through an
-// operand that leaves its memory, or runs in no step or two although something needs it, or before what it
-// needs.
+// Throws an Error that names the first instruction which reads or writes through an operand that leaves its
+// memory, runs in no step although something needs it, or in two, or runs before what it needs.
 void verify(const Program& program);
+
+// Runs the pass of that name, and checks the program.
+// Throws a ValueError where there is no such pass, or the program is past it.
+WT_API void run_pass(Program& program, std::string_view pass, int64_t least_recomputed_bytes);
 
 // The passes, in their order.
 void remove_dead(Program& program);

@@ -57,7 +57,8 @@ std::vector<uint64_t> form_of(const std::vector<Call>& calls, std::deque<Memory>
   for (const Call& c : calls) {
     form.push_back(reinterpret_cast<uint64_t>(c.callee));
     form.push_back(static_cast<uint64_t>(c.kind) | static_cast<uint64_t>(c.compute) << 8 |
-                   uint64_t{c.in.size()} << 16 | uint64_t{c.out.size()} << 32);
+                   uint64_t{c.in.size()} << 16 | uint64_t{c.out.size()} << 32 |
+                   uint64_t{c.in_backward} << 63);
     uint64_t operands = 1;
     for (int8_t at : c.operands) operands = operands << 8 | static_cast<uint8_t>(at);
     form.push_back(operands);
@@ -106,11 +107,13 @@ Program program_of(const std::vector<Call>& calls, const std::deque<Memory>& mem
     i.call = static_cast<uint32_t>(p.insns.size() - 1);
     i.kind = c.kind;
     i.compute = c.compute;
+    i.in_backward = c.in_backward;
     i.callee = c.callee;
     i.name = c.name();
     i.operands = c.operands;
     for (const Tensor& t : c.in) i.in.push_back(operand_of(t));
     for (const Tensor& t : c.out) i.out.push_back(operand_of(t));
+    p.steps.push_back({{i.call}});
   }
   return p;
 }

@@ -1,5 +1,6 @@
 #include "graph/region.h"
 
+#include "autograd/engine.h"
 #include "graph/scope.h"
 
 namespace warptape::graph {
@@ -60,6 +61,7 @@ Call& Region::add(CallKind kind, const void* callee) {
   Call& call = calls_.emplace_back();
   call.kind = kind;
   call.callee = callee;
+  call.in_backward = in_backward_pass();
   // Python does not know private ops by name.
   if (!scopes_.empty() && scopes_.front()->is_op && *scopes_.front()->name != '_')
     call.asked = scopes_.front()->name;
