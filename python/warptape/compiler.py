@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from . import _C
 from ._missing import lookup as _lookup
+from .graph_drawing import ProgramText
 
 __all__ = [
     "allow_in_graph",
@@ -52,7 +53,7 @@ class Explanation(NamedTuple):
     moved: int  # of these, which run earlier so that less memory is in use
     recomputed: int  # of these, added to compute again what would be in memory for long
     compile_seconds: float  # that making the programs took
-    programs: list[str]  # their texts
+    programs: list[ProgramText]  # their texts, with `draw(stage=..)` and `after(stage)`
 
     def __str__(self) -> str:
         return (
@@ -97,7 +98,7 @@ def _compiled(fn: Callable[..., Any], fullgraph: bool, eager: bool) -> Callable[
             sum(p["moved"] for p in programs),
             sum(p["recomputed"] for p in programs),
             sum(p["seconds"] for p in programs),
-            [p["text"] for p in programs],
+            [ProgramText.of(p["text"], p["noted"], region.least_recomputed_bytes) for p in programs],
         )
 
     call.explain = explain  # type: ignore[attr-defined]

@@ -18,6 +18,7 @@ from ._missing import lookup as _lookup
 from ._tensor import Tensor
 from .export._dims import Dim, Sizes
 from .export._exported import generalised, read_graph, write_graph
+from .graph_drawing import GraphText, draw
 from .nn import Module, Parameter
 from .utils._pytree import tree_leaves
 
@@ -61,9 +62,10 @@ class ScriptModule(Module):
         raise RuntimeError(f"torch.jit.save: {type(self).__name__} has no graph; give it to torch.jit.trace")
 
     @property
-    def graph(self) -> str:
-        """The text of the graph."""
-        return self._graph_function().graph.text()
+    def graph(self) -> GraphText:
+        """The text of the graph; `graph.draw()` is its picture."""
+        graph = self._graph_function().graph
+        return GraphText(graph.text(), lambda: draw(graph))
 
     def save(self, f: Any, _extra_files: dict[str, Any] | None = None) -> None:
         """Writes the graph with its parameters: see `torch.jit.save`."""

@@ -519,6 +519,13 @@ def mutated(words, rng):
     return "".join(words)
 
 
+def parsed(text):
+    try:
+        return Program.parse(text), None
+    except (ValueError, RuntimeError) as error:
+        return None, error
+
+
 def test_mutated_texts(pytestconfig):
     """An error that says the line or the instruction, or a program that is checked, and stays sound in all
     passes."""
@@ -530,13 +537,12 @@ def test_mutated_texts(pytestconfig):
     count = pytestconfig.getoption("--programs") * 50
     for _ in range(count):
         text = mutated(rng.choice(texts), rng)
-        try:
-            program = Program.parse(text)
-        except ValueError as error:
+        program, error = parsed(text)
+        if isinstance(error, ValueError):
             assert re.match(r"graph: line \d+: expected ", str(error))
             refused += 1
             continue
-        except RuntimeError as error:
+        if error:
             assert re.match(r"graph: instruction \d+ \(\w+\) ", str(error))
             unsound += 1
             continue

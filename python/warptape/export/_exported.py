@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from .. import _C
 from .._graphs import GraphFunction, GraphModule, check_constants, record
 from .._tensor import Tensor
+from ..graph_drawing import Drawing, draw
 from ..nn import Module, Parameter
 from ..serialization._files import replace_file
 from ..utils._pytree import tree_flatten, tree_unflatten
@@ -100,6 +101,13 @@ class ExportedProgram:
     def run_decompositions(self, decomp_table: Any = None) -> ExportedProgram:
         """This program: its ops are those that its file names."""
         return self
+
+    def draw(self) -> Drawing:
+        """The picture of the graph, which notebooks show."""
+        return draw(self._function.graph)
+
+    def _repr_svg_(self) -> str:
+        return self.draw().svg()
 
     def __str__(self) -> str:
         return f"ExportedProgram:\n{self._function.graph.text()}"
