@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 from xml.sax.saxutils import escape
 
@@ -503,17 +503,21 @@ def _tape(root: Tensor, names: dict[int, str]) -> Graph:
     return graph
 
 
-def _fx_graph(nodes: Any) -> Graph:
+def draw_fx(fx_graph: Any, skipped: Collection[Any] = ()) -> Graph:
+    """The nodes of an `fx.Graph`, but for those that are `skipped`, and what takes what."""
     graph, made = Graph(), {}
     roles = {"placeholder": "input", "get_attr": "input", "output": "output"}
-    for node in nodes:
+    for node in fx_graph.nodes:
+        if node in skipped:
+            continue
         target = (
             node.target if isinstance(node.target, str) else getattr(node.target, "__name__", node.target)
         )
         lines = [node.name] if node.op in roles else [node.name, f"{node.op} {target}"]
         made[node] = graph.add(Node(lines, roles.get(node.op, "forward"), node.format_node() or ""))
         for source in node.all_input_nodes:
-            graph.connect(made[source], made[node])
+            if source in made:
+                graph.connect(made[source], made[node])
     return graph
 
 
@@ -542,4 +546,4 @@ def draw(what: Any, *, names: dict[str, Tensor] | None = None, **options: Any) -
     graph = getattr(what, "graph", what)
     if not hasattr(graph, "nodes"):
         raise TypeError(f"draw: expected a tensor, a graph or a program, got {type(what).__name__}")
-    return Drawing(_fx_graph(graph.nodes), f"fx graph of {len(list(graph.nodes))} nodes")
+    return Drawing(draw_fx(graph), f"fx graph of {len(list(graph.nodes))} nodes")
