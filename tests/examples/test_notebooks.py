@@ -16,10 +16,8 @@ def test_runs(path):
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
     nbclient.NotebookClient(notebook, timeout=240, kernel_name="python3").execute()
-    pictures = [
-        o for cell in notebook.cells for o in cell.get("outputs", []) if "image/png" in o.get("data", {})
-    ]
-    assert pictures, "the plot is missing"
+    formats = [o.get("data", {}) for cell in notebook.cells for o in cell.get("outputs", [])]
+    assert any("image/png" in data or "image/svg+xml" in data for data in formats), "the picture is missing"
 
 
 def test_there_are_notebooks():
