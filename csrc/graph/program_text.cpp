@@ -5,7 +5,7 @@
 //   %7: again %3
 //   dead %1:float32[4, 4] = op matmul(%0:float32[4, 5], %0:float32[5, 4] strides [1, 5])
 //   %2:float32[4] = op sum(%0:float32[4, 5])
-//   [5] %3:bool[4] = gt<float32>(%2:float32[4], number)
+//   [4] %3:bool[4] = gt<float32>(%2:float32[4], number)
 //   fused {
 //     %4:float32[4] = mul(%2:float32[4], number) @backward
 //     %5:float32[4] = add(%4:float32[4], %2:float32[4] offset 4) @backward

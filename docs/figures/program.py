@@ -13,6 +13,7 @@ x, target = torch.randn(32, 8), torch.randn(32, 4)
 
 @torch.compile
 def step():
+    """A training step without its optimizer."""
     h = first(x)
     loss = F.mse_loss(second(h.sigmoid() * h), target)
     loss.backward()

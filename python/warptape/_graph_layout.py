@@ -1,8 +1,9 @@
 """Where the nodes and edges of a drawn graph lie: a layered layout (Sugiyama, Tagawa and Toda 1981).
 
 Nodes stand in layers by their longest path, in each layer in an order that keeps crossings few (by the mean
-place of their neighbours, up and down), as near as they can be to their neighbours. A node may hold graphs of
-its own, which are laid out first. All lengths are in pixels, y grows downward.
+place of their neighbours, up and down), as near as they can be to their neighbours. Of two columns, each laid
+out by itself, the second goes from the bottom to the top: backward beside the forward that it belongs to. A
+node may hold graphs of its own, which are laid out first. All lengths are in pixels, y grows downward.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from itertools import pairwise
 
 LINE, CHARACTER = 15.0, 7.2  # height of a line of text, width of a character
 PAD, GAP, LAYER_GAP, WIRE = 8.0, 22.0, 34.0, 10.0  # within nodes, between them, between layers, of an edge
+COLUMN_GAP = 70.0
 LONGEST = 10  # layers that an edge which keeps clear of nodes spans; a longer one is drawn as an arc
 SWEEPS = 8
 
@@ -26,6 +28,7 @@ class Node:
     role: str = "forward"
     tip: str = ""
     inner: list[Graph] = field(default_factory=list)
+    column: int = 0  # or 1
 
 
 @dataclass
@@ -243,6 +246,60 @@ def _arc(a: Box, b: Box) -> list[tuple[float, float]]:
     return [(x, y), (far, y), (far, to_y), (to_x, to_y)]
 
 
+class _Column:
+    """Some nodes of a graph, laid out from top to bottom."""
+
+    def __init__(self, graph: Graph, sizes: list[tuple[float, float]], members: list[int]) -> None:
+        self.members = members
+        self.number = {n: i for i, n in enumerate(members)}
+        edges = [
+            Edge(self.number[e.source], self.number[e.target], e.saved)
+            for e in graph.edges
+            if e.source in self.number and e.target in self.number
+        ]
+        self.sizes = [sizes[n] for n in members]
+        self.rows = _Layers(self.sizes, edges)
+        self.heights = [max(self.sizes[i][1] for i in row if i < len(members)) for row in self.rows.rows]
+        sides = [(x - w / 2, x + w / 2) for x, w in zip(self.rows.middle, self.rows.width, strict=True)]
+        self.left = min(low for low, _ in sides)
+        self.width = max(high for _, high in sides) - self.left
+        self.height = sum(self.heights) + LAYER_GAP * (len(self.heights) - 1)
+
+    def stretch(self, height: float, flips: bool) -> None:
+        """Sets where the layers begin, so that the first is at the top and the last ends at `height`."""
+        gap = LAYER_GAP + (height - self.height) / max(len(self.heights) - 1, 1)
+        self.end = height if flips else None
+        self.tops = [0.0]
+        for h in self.heights:
+            self.tops.append(self.tops[-1] + h + gap)
+
+    def _y(self, y: float) -> float:
+        return y if self.end is None else self.end - y
+
+    def box(self, node: int, x: float) -> Box:
+        """Of the node, where the column begins at x."""
+        i = self.number[node]
+        width, height = self.sizes[i]
+        top = self.tops[self.rows.layer[i]]
+        y = self._y(top) if self.end is None else self._y(top + height)
+        return Box(self.rows.middle[i] - width / 2 - self.left + x, y, width, height, [])
+
+    def path(self, edge: Edge, x: float) -> list[tuple[float, float]] | None:
+        """The points of an edge; None of one that leaves the column, or is too long."""
+        ends = self.number.get(edge.source, -1), self.number.get(edge.target, -1)
+        chain = None if edge.saved else self.rows.chains.get(ends)
+        if chain is None:
+            return None
+        layer, tops = self.rows.layer, self.tops
+        first, last = layer[chain[0]], layer[chain[-1]]
+        at = [self.rows.middle[n] - self.left + x for n in chain]
+        points = [(at[0], tops[first] + self.sizes[chain[0]][1]), (at[0], tops[first] + self.heights[first])]
+        for place, bend in zip(at[1:-1], chain[1:-1], strict=True):
+            top = tops[layer[bend]]
+            points += [(place, top), (place, top + self.heights[layer[bend]])]
+        return [(place, self._y(y)) for place, y in [*points, (at[-1], tops[last])]]
+
+
 def place(graph: Graph) -> Placed:
     """Lays the graph out, and the graphs in its nodes.
 
@@ -251,34 +308,27 @@ def place(graph: Graph) -> Placed:
     """
     inner = [[place(g) for g in node.inner] for node in graph.nodes]
     sizes = [_measure(node, held) for node, held in zip(graph.nodes, inner, strict=True)]
-    rows = _Layers(sizes, graph.edges)
-    left = min((m - w / 2 for m, w in zip(rows.middle, rows.width, strict=True)), default=0.0)
-    tops, y = [], 0.0
-    heights = [max((sizes[n][1] for n in row if n < len(sizes)), default=0.0) for row in rows.rows]
-    for height in heights:
-        tops.append(y)
-        y += height + LAYER_GAP
-    boxes = []
-    for n, (width, height) in enumerate(sizes):
-        x, held = PAD, []
+    members = [[n for n, node in enumerate(graph.nodes) if node.column == c] for c in (0, 1)]
+    columns = [_Column(graph, sizes, of) for of in members if of]
+    height = max((c.height for c in columns), default=0.0)
+    boxes: dict[int, Box] = {}
+    paths: dict[int, list[tuple[float, float]]] = {}
+    right = -COLUMN_GAP
+    for column in columns:
+        column.stretch(height, flips=graph.nodes[column.members[0]].column == 1)
+        boxes |= {n: column.box(n, right + COLUMN_GAP) for n in column.members}
+        found = [(k, column.path(e, right + COLUMN_GAP)) for k, e in enumerate(graph.edges)]
+        paths |= {k: points for k, points in found if points}
+        right += COLUMN_GAP + column.width
+    for n, box in boxes.items():
+        x = PAD
         for p in inner[n]:
-            held.append((x, len(graph.nodes[n].lines) * LINE + PAD / 2, p))
+            box.inner.append((x, len(graph.nodes[n].lines) * LINE + PAD / 2, p))
             x += p.width + PAD
-        boxes.append(Box(rows.middle[n] - width / 2 - left, tops[rows.layer[n]], width, height, held))
-    right = max((b.x + b.width for b in boxes), default=0.0)
-    paths, arcs = [], []
-    for edge in graph.edges:
-        a, b = boxes[edge.source], boxes[edge.target]
-        chain = None if edge.saved else rows.chains.get((edge.source, edge.target))
-        arcs.append(chain is None)
-        if chain is None:
-            paths.append(_arc(a, b))
-            right = max(right, *(x for x, _ in paths[-1]))
-            continue
-        x = a.x + a.width / 2
-        points = [(x, a.y + a.height), (x, a.y + heights[rows.layer[edge.source]])]
-        for bend in chain[1:-1]:
-            x, top = rows.middle[bend] - left, tops[rows.layer[bend]]
-            points += [(x, top), (x, top + heights[rows.layer[bend]])]
-        paths.append([*points, (b.x + b.width / 2, b.y)])
-    return Placed(graph, right, max(y - LAYER_GAP, 0.0), boxes, paths, arcs)
+    arcs = [k not in paths for k in range(len(graph.edges))]
+    for k, edge in enumerate(graph.edges):
+        if arcs[k]:
+            paths[k] = _arc(boxes[edge.source], boxes[edge.target])
+            right = max(right, *(x for x, _ in paths[k]))
+    in_order = [boxes[n] for n in range(len(boxes))], [paths[k] for k in range(len(paths))]
+    return Placed(graph, max(right, 0.0), height, *in_order, arcs)

@@ -180,7 +180,9 @@ class _SvgParts:
                 (x, y), (to_x, to_y) = points[k : k + 2]
                 half = (y + to_y) / 2
                 d += f"L{at[k]}C{x:.1f} {half:.1f} {to_x:.1f} {half:.1f} {at[k + 1]}"
-        look = f'stroke="{_ROLES["backward"][2]}" stroke-dasharray="4 3"' if saved else 'stroke="#64748b"'
+        look = f'stroke="{"#cbd5e1" if arc else "#64748b"}"'
+        if saved:
+            look = f'stroke="{_ROLES["backward"][2]}" stroke-dasharray="4 3"'
         self.lines.append(f'<path d="{d}" fill="none" {look} marker-end="url(#arrow)"/>')
 
     def plot(self, memory: list[tuple[int, int, int]], x: float, y: float, width: float) -> None:
@@ -373,8 +375,9 @@ class _ProgramGraph:
 
     def _step(self, k: int | None, step: list[int]) -> None:
         fused, inside = len(step) > 1, Graph()
+        column = int(self._role(step[0], k is None) in ("backward", "update", "recomputed"))
         if fused:
-            top = self.graph.add(Node([f"{k} fused"], "fused", inner=[inside]))
+            top = self.graph.add(Node([f"{k} fused"], "fused", inner=[inside], column=column))
         inputs: dict[str, None] = {}
         for i in step:
             name, _, read, written = self.instructions[i]
@@ -385,6 +388,7 @@ class _ProgramGraph:
             if fused:
                 at = inside.add(node)
             else:
+                node.column = column
                 top = at = self.graph.add(node)
             for n, (m, shape) in enumerate((*read, *written)):
                 if m in self.writer:
@@ -400,7 +404,7 @@ class _ProgramGraph:
                 for m, _ in written:
                     self.writer[m] = top, at, in_backward
         if inputs:
-            self.graph.connect(self.graph.add(Node(_few(list(inputs)), "input")), top)
+            self.graph.connect(self.graph.add(Node(_few(list(inputs)), "input", column=column)), top)
 
     def _outputs(self) -> None:
         seen: dict[int, list[str]] = {}
@@ -408,7 +412,8 @@ class _ProgramGraph:
             if is_out and m in self.writer:
                 seen.setdefault(self.writer[m][0], []).append(f"%{m} {_size(size)}")
         for top, lines in seen.items():
-            self.graph.connect(top, self.graph.add(Node(_few(lines), "output")))
+            column = self.graph.nodes[top].column
+            self.graph.connect(top, self.graph.add(Node(_few(lines), "output", column=column)))
 
 
 def _program(program: Any, stage: str | None) -> Drawing:

@@ -25,11 +25,12 @@ SVG = "{http://www.w3.org/2000/svg}"
 # ---- layout ------------------------------------------------------------------------------------------------
 
 
-def random_graph(rng, count, share=2):
+def random_graph(rng, count, share=2, columns=1):
     graph = Graph()
     for i in range(count):
         inner = [random_graph(rng, rng.randint(1, 4))] if rng.random() < 0.15 and count > 4 else []
-        graph.add(Node(["x" * rng.randint(1, 12)] * rng.randint(1, 4), inner=inner))
+        column = rng.randrange(columns)
+        graph.add(Node(["x" * rng.randint(1, 12)] * rng.randint(1, 4), inner=inner, column=column))
         for _ in range(rng.randint(0, share) if i else 0):
             graph.connect(rng.randrange(i), i, rng.random() < 0.1)
     return graph
@@ -81,7 +82,8 @@ def test_places_are_the_nearest():
 
 
 def check_layout(placed):
-    """Boxes lie in the picture, apart, below what leads to them; edges touch no box between their ends."""
+    """Boxes lie in the picture, apart; below what leads to them in the first column, above it in the second.
+    Edges touch no box between their ends."""
     boxes = placed.boxes
     for i, a in enumerate(boxes):
         assert a.x >= -1e-6 and a.x + a.width <= placed.width + 1e-6
@@ -94,11 +96,15 @@ def check_layout(placed):
             check_layout(held)
     for edge, points, arc in zip(placed.graph.edges, placed.paths, placed.arcs, strict=True):
         a, b = boxes[edge.source], boxes[edge.target]
-        assert b.y > a.y + a.height
+        columns = placed.graph.nodes[edge.source].column, placed.graph.nodes[edge.target].column
+        assert columns != (0, 0) or b.y > a.y + a.height
+        assert columns != (1, 1) or b.y + b.height < a.y
         if arc:
             assert len(points) == 4
             continue
-        assert points[0][1] == a.y + a.height and points[-1][1] == b.y
+        assert columns in ((0, 0), (1, 1))
+        leaves, comes = (a.y + a.height, b.y) if columns == (0, 0) else (a.y, b.y + b.height)
+        assert points[0][1] == pytest.approx(leaves) and points[-1][1] == pytest.approx(comes)
         assert a.x <= points[0][0] <= a.x + a.width and b.x <= points[-1][0] <= b.x + b.width
         for x, y in points[1:-1]:
             inside = [c for c in boxes if c.x < x < c.x + c.width and c.y < y < c.y + c.height]
@@ -109,6 +115,7 @@ def test_layouts_of_random_graphs():
     rng = random.Random(4)
     for _ in range(60):
         check_layout(place(random_graph(rng, rng.randint(1, 40))))
+        check_layout(place(random_graph(rng, rng.randint(1, 40), columns=2)))
     check_layout(place(Graph()))
 
 
@@ -391,6 +398,7 @@ def test_well_formed(name, tmp_path):
 
 def test_checks_find_what_is_wrong():
     good = compiled_step().draw()
+    check_layout(place(good.graph))
     with pytest.raises(AssertionError):
         check_dot(good.dot().replace("n1 [", "n0 [", 1))
     with pytest.raises(AssertionError):

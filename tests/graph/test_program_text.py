@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 import re
+from pathlib import Path
 
 import pytest
 import warptape as torch
@@ -89,6 +90,15 @@ def test_random_programs_as_text(pytestconfig):
             check_program(made, 1)
             found += 1
     assert found
+
+
+@pytest.mark.parametrize("file", ["csrc/graph/program_text.cpp", "docs/compile.md"])
+def test_examples_of_the_documentation(file):
+    source = (Path(__file__).resolve().parents[2] / file).read_text()
+    prefix = "//   " if file.endswith("cpp") else ""
+    (text,) = re.findall(rf"(?m)^{prefix}%0: \d.*\n(?:{prefix}(?:%|dead|fused|\[| |}}).*\n)+", source)
+    text = text.replace(prefix, "")
+    assert Program.parse(text).text() == text and text.count("\n") > 7
 
 
 def test_who_noted_an_instruction():
