@@ -14,11 +14,13 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _C
 from ._missing import lookup as _lookup
-from .graph_drawing import ProgramText
+
+if TYPE_CHECKING:
+    from .graph_drawing import ProgramText
 
 __all__ = [
     "allow_in_graph",
@@ -85,6 +87,8 @@ def _compiled(fn: Callable[..., Any], fullgraph: bool, eager: bool) -> Callable[
 
     def explain() -> Explanation:
         """What the compiled function did so far."""
+        from .graph_drawing import ProgramText  # imported for who looks at pictures alone
+
         counts, programs = region.counts(), region.programs()
         return Explanation(
             counts["calls"],

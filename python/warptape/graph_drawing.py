@@ -10,7 +10,6 @@ import os
 import re
 from collections.abc import Callable, Collection
 from typing import Any
-from xml.sax.saxutils import escape
 
 from . import _C
 from ._graph_layout import LINE, PAD, Box, Graph, Node, Placed, place
@@ -38,6 +37,10 @@ _AREAS = {"in": "#cbd5e1", "out": "#c4b5fd", "temporary": "#93c5fd"}
 def _clean(text: str) -> str:
     """With a question mark for each character that XML has no way to write."""
     return re.sub("[^\t\n -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "?", text)
+
+
+def _escaped(text: str) -> str:
+    return _clean(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def _size(count: float) -> str:
@@ -139,7 +142,7 @@ class _SvgParts:
     def text(self, x: float, y: float, text: str, weight: str = "normal", fill: str = "#0f172a") -> None:
         self.lines.append(
             f'<text x="{x:.1f}" y="{y:.1f}" fill="{fill}" font-weight="{weight}" xml:space="preserve">'
-            f"{escape(_clean(text))}</text>"
+            f"{_escaped(text)}</text>"
         )
 
     def box(self, x: float, y: float, w: float, h: float, fill: str, stroke: str, more: str = "") -> None:
@@ -160,7 +163,7 @@ class _SvgParts:
         x, y = box.x + left, box.y + top
         self.lines.append("<g>")
         if node.tip:
-            self.lines.append(f"<title>{escape(_clean(node.tip))}</title>")
+            self.lines.append(f"<title>{_escaped(node.tip)}</title>")
         self.box(x, y, box.width, box.height, fill, stroke, dashed)
         for k, line in enumerate(node.lines):
             first = k == 0 and node.role not in ("input", "output")
@@ -251,6 +254,9 @@ class GraphText(str):
         made._draw = draw
         return made
 
+    def __reduce__(self) -> Any:
+        return str, (str(self),)  # a copy elsewhere is the text alone
+
     def draw(self, *args: Any, **options: Any) -> Drawing:
         """The picture; of a program with `stage=`, as it was after the pass of that name."""
         return self._draw(*args, **options)
@@ -287,7 +293,7 @@ class ProgramText(GraphText):
 
     def after(self, stage: str) -> GraphText:
         """The program as it was noted ("noted"), or after a pass and those before it, each in turn:
-        "remove_dead", "schedule", "recompute", "fuse".
+        "remove_dead", "schedule", "recompute", "fuse", even if the function was compiled without it.
 
         Raises:
             ValueError: another stage.

@@ -3,6 +3,7 @@ SVG and DOT against their grammars."""
 
 from __future__ import annotations
 
+import pickle
 import random
 import re
 import time
@@ -216,6 +217,8 @@ def test_what_was_fused():
     assert (
         isinstance(program, str) and program.draw(stage="noted").svg() == program.after("noted").draw().svg()
     )
+    copy = pickle.loads(pickle.dumps(program))
+    assert copy == program and type(copy) is str
     with pytest.raises(ValueError, match="noted, remove_dead, schedule, recompute, fuse; got 'melt'"):
         program.draw(stage="melt")
 

@@ -390,6 +390,36 @@ def test_not_recomputed(old, new):
             """,
             id="not where elements are read at another place than they are written",
         ),
+        pytest.param(
+            """
+            %0: 16 bytes in
+            %2: 64 bytes out
+            %1[4] = exp(%0[4])
+            %2[4, 4] = add(%1[4], %0[4])
+            """,
+            """
+            %0: 16 bytes in
+            %2: 64 bytes out
+            %1[4] = exp(%0[4])
+            %2[4, 4] = add(%1[4], %0[4])
+            """,
+            id="not of two geometries",
+        ),
+        pytest.param(
+            """
+            %0: 16 bytes in out
+            %1: 16 bytes out
+            %1[4] = copy(%0[4])
+            %0[4] = add(%0[4], number)
+            """,
+            """
+            %0: 16 bytes in out
+            %1: 16 bytes out
+            %1[4] = copy(%0[4])
+            %0[4] = add(%0[4], number)
+            """,
+            id="not a copy of what is then written over",
+        ),
     ],
 )
 def test_fuse(before, expected):
