@@ -206,7 +206,7 @@ void bind_graph(py::module_& m) {
           "may_share_memory",
           [](const Graph& g) {
             std::vector<bool> out;
-            for (const graph::GraphCall& c : g.calls) out.push_back(!c.op || graph::may_share_memory(*c.op));
+            for (const graph::GraphCall& c : g.calls) out.push_back(graph::may_share_memory(g, c));
             return out;
           },
           "By call, whether a result may lie on an argument's memory.")

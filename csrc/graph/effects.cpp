@@ -1,25 +1,13 @@
 #include "graph/effects.h"
 
+#include "ops/sharing.h"
+
 namespace warptape::graph {
 namespace {
 
-constexpr std::string_view kSharing[] = {
-    // views
-    "view", "reshape", "view_as", "reshape_as", "flatten", "unflatten", "unsqueeze", "squeeze", "permute",
-    "transpose", "swapaxes", "t", "movedim", "expand", "expand_as", "select", "narrow", "_slice", "split",
-    "split_with_sizes", "chunk", "tensor_split", "unbind", "diagonal", "detach", "ravel", "numpy_T", "mT",
-    "matrix_H", "mH", "adjoint", "as_strided", "unfold", "view_as_real", "view_as_complex", "real", "imag",
-    "hsplit", "vsplit", "dsplit", "broadcast_tensors", "meshgrid", "atleast_1d", "atleast_2d", "atleast_3d",
-    "sum_to_size", "einsum", "cartesian_prod", "histogram", "requires_grad_",
-    // the argument where there is nothing to do
-    "contiguous", "to", "type_as", "cpu", "cuda", "float", "double", "half", "bfloat16", "cfloat", "cdouble",
-    "long", "int", "short", "char", "byte", "bool", "conj", "resolve_conj", "resolve_neg", "positive",
-    "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_dropout",
-    "feature_alpha_dropout", "pin_memory"};
-
 // Whether an op that may update statistics does not: it was called with training=False.
 bool is_idle(const GraphCall& c) {
-  for (const char* name : {"training", "use_input_stats"})
+  for (const char* name : {"training", "train", "use_input_stats"})
     if (const Attr* a = argument(c, name)) {
       const bool* on = std::get_if<bool>(a);
       return on && !*on;
@@ -50,9 +38,13 @@ bool writes_inputs(const Graph& g) {
 
 }  // namespace
 
-bool may_share_memory(const OpInfo& op) {
-  static const std::unordered_set<std::string_view> sharing(std::begin(kSharing), std::end(kSharing));
-  return sharing.contains(op.name);
+bool may_share_memory(const Graph& g, const GraphCall& c) {
+  if (!c.op) return true;
+  const Sharing::Kind kind = Sharing::of(*c.op);
+  if (kind != Sharing::Conversion) return kind != Sharing::None;
+  const auto* x = std::get_if<ValueId>(&c.args[0]);
+  if (!x || x->id == ValueId::kNone || c.out.size() != 1 || c.out[0].id == ValueId::kNone) return true;
+  return g.values[x->id].dtype == g.values[c.out[0].id].dtype;
 }
 
 const Attr* argument(const GraphCall& c, std::string_view name) {
@@ -116,7 +108,7 @@ void Effects::find_memories() {
   }
   for (ValueId v : g_.inputs) join(v, g_.inputs[0]);
   for (const GraphCall& c : g_.calls) {
-    std::vector<ValueId> shared = !c.op || may_share_memory(*c.op) ? tensors(c) : written(c);
+    std::vector<ValueId> shared = may_share_memory(g_, c) ? tensors(c) : written(c);
     for (ValueId v : c.out)
       if (v.id != ValueId::kNone) shared.push_back(v);
     for (size_t i = 1; i < shared.size(); ++i) join(shared[i], shared[0]);
@@ -126,10 +118,7 @@ void Effects::find_memories() {
   for (uint32_t v = 0; v < g_.values.size(); ++v)
     if (g_.values[v].kind == GraphValue::Kind::Constant) outside_[memory({v})] = true;
   for (ValueId v : g_.inputs) outside_[memory(v)] = true;
-  for (ValueId v : g_.outputs) {
-    returned_[memory(v)] = true;
-    outputs_.insert(v.id);
-  }
+  for (ValueId v : g_.outputs) returned_[memory(v)] = true;
 }
 
 // A caller may pass a tensor that is a constant too: a write to inputs counts for constants, and the other
@@ -158,14 +147,12 @@ size_t Effects::writes_before(ValueId v, size_t call) const {
 
 bool Effects::may_stand_for(ValueId a, ValueId b, size_t call) const {
   if (is_written(b) || is_written_after(a, call)) return false;
-  if (outputs_.contains(b.id) &&
-      (outputs_.contains(a.id) || g_.values[a.id].kind != GraphValue::Kind::Result))
-    return false;
-  return memory(a) == memory(b) || !is_returned(b) || !(is_returned(a) || is_outside(a));
+  if (!is_returned(b)) return true;
+  // A result that is a view stays one, also where the argument comes back as it is.
+  return memory(a) != memory(b) && !is_returned(a) && !is_outside(a);
 }
 
 void Effects::stands_for(ValueId a, ValueId b) {
-  if (outputs_.contains(b.id)) outputs_.insert(a.id);
   if (is_returned(b)) returned_[memory(a)] = true;
 }
 

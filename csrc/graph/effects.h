@@ -8,9 +8,8 @@
 
 namespace warptape::graph {
 
-// Whether a result of the op may lie on the memory of one of its arguments: views, and ops that return an
-// argument as it is where there is nothing to do.
-WT_API bool may_share_memory(const OpInfo& op);
+// Whether a result of the call may lie on the memory of one of its arguments.
+WT_API bool may_share_memory(const Graph& g, const GraphCall& c);
 // The values that the call changes in place.
 WT_API std::vector<ValueId> written(const GraphCall& c);
 // Whether the call, or one in its graphs, draws random numbers. Dropout in evaluation does not.
@@ -55,7 +54,6 @@ class Effects {
   mutable std::vector<uint32_t> parent_;
   std::vector<std::vector<size_t>> writes_;  // by memory: the calls, ascending
   std::vector<bool> outside_, returned_;     // by memory
-  std::unordered_set<uint32_t> outputs_;
 };
 
 // Which values may take part in a gradient: floating ones that follow from inputs or from constants that

@@ -9,7 +9,6 @@ namespace {
 
 // A result larger than what it is made of, and than this, is made anew in each run: files stay small.
 constexpr int64_t kSmallBytes = 1 << 16;
-constexpr uint32_t kAutocastBits = 0xffu << 16;
 
 class Folder {
  public:
@@ -37,7 +36,7 @@ class Folder {
   }
   bool may_fold(const GraphCall& c) const {
     // What autocast would change is folded only in a graph that is frozen in the state it was recorded in.
-    if (!is_pure(c) || (!freeze_ && (c.op->flags & kAutocastBits))) return false;
+    if (!is_pure(c) || (!freeze_ && is_autocast(c))) return false;
     if (std::string_view(c.op->name).find("empty") != std::string_view::npos) return false;  // any contents
     bool fixed = true;
     int64_t operands = 0;
@@ -58,6 +57,11 @@ class Folder {
       if (n > std::max(operands, kSmallBytes)) return false;
     }
     return true;
+  }
+  bool is_autocast(const GraphCall& c) const {
+    return std::ranges::any_of(c.out, [&](ValueId r) {
+      return r.id != ValueId::kNone && c.op->autocast(g_.values[r.id].device.is_cuda()) != Autocast::Keep;
+    });
   }
   static int64_t bytes(const Tensor& t) { return t.numel() * static_cast<int64_t>(t.itemsize()); }
   static bool depends_on_sizes(const GraphCall& c) {
@@ -93,7 +97,7 @@ class Folder {
     std::vector<Tensor> results;
     try {
       results = evaluate(c);
-    } catch (const Error&) {
+    } catch (const std::exception&) {
       return false;  // it is raised where the graph runs
     }
     size_t at = 0;

@@ -4,6 +4,7 @@
 
 #include "graph/effects.h"
 #include "graph/passes.h"
+#include "ops/sharing.h"
 #include "tensor/memory_format.h"
 
 namespace warptape::graph {
@@ -99,10 +100,10 @@ class Peephole {
   bool is_block(ValueId v) const {
     if (value(v).kind == GraphValue::Kind::Constant) return is_dense(value(v).tensor);
     const GraphCall* c = maker(v);
-    if (!c || may_share_memory(*c->op) || !written(*c).empty()) return false;
-    return c->op->batching() == Batching::Pointwise ||
-           is_one_of(c->op->name, {"linear", "matmul", "mm", "bmm", "addmm", "conv1d", "conv2d", "conv3d",
-                                   "softmax", "log_softmax", "layer_norm", "batch_norm", "embedding"});
+    if (!c || may_share_memory(g_, *c) || !written(*c).empty()) return false;
+    // So are those of products, norms and reductions, which autocast knows.
+    const bool computes = c->op->autocast(false) != Autocast::Keep || c->op->autocast(true) != Autocast::Keep;
+    return computes || c->op->batching() == Batching::Pointwise;
   }
 
   bool replace(size_t i, ValueId x) {
@@ -131,23 +132,21 @@ class Peephole {
 
   bool is_view_of_all(const GraphCall& c, ValueId x, ValueId y) const {
     if (value(x).dtype != value(y).dtype || !same_sizes(value(x), value(y))) return false;
-    const std::string_view name = c.op->name;
     if (const auto order = order_of(c)) return std::ranges::is_sorted(*order);
-    return is_one_of(name, {"view", "reshape", "view_as", "reshape_as", "flatten", "unflatten", "squeeze",
-                            "expand", "expand_as", "narrow", "_slice"});
+    return Sharing::of(*c.op) == Sharing::Reshape;
   }
   bool is_cast_to_same(const GraphCall& c, ValueId x, ValueId y) const {
     return is_cast(c) && value(x).dtype == value(y).dtype && value(x).device == value(y).device;
   }
+  static bool is_conversion(const GraphCall& c) {
+    return Sharing::of(*c.op) == Sharing::Conversion && is_none_or_false(argument(c, "copy")) &&
+           is_none_or_false(argument(c, "memory_format"));
+  }
+  // Without a change of the layout, which contiguous() alone makes where no format is asked for.
   static bool is_cast(const GraphCall& c) {
-    return is_one_of(c.op->name, {"to", "type_as", "float", "double", "half", "bfloat16", "long", "int",
-                                  "short", "char", "byte", "bool", "cpu"}) &&
-           is_none_or_false(argument(c, "copy")) && is_none_or_false(argument(c, "memory_format"));
+    return is_conversion(c) && !is_one_of(c.op->name, {"contiguous"});
   }
-  static bool is_dropout(const GraphCall& c) {
-    return is_one_of(c.op->name, {"dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout",
-                                  "feature_dropout", "feature_alpha_dropout"});
-  }
+  static bool is_dropout(const GraphCall& c) { return Sharing::of(*c.op) == Sharing::Dropout; }
   static bool is_clone(const GraphCall& c) {
     return is_one_of(c.op->name, {"clone"}) && is_none_or_false(argument(c, "memory_format"));
   }
@@ -158,7 +157,7 @@ class Peephole {
     if (!std::holds_alternative<ValueId>(c.args[at]) || (at == 1 && std::string_view(c.op->name) == "div"))
       return false;
     const ValueId x = std::get<ValueId>(c.args[at]), y = c.out[0];
-    return number(&c.args[1 - at]) == 1.0 && value(x).dtype == value(y).dtype &&
+    return x.id != ValueId::kNone && number(&c.args[1 - at]) == 1.0 && value(x).dtype == value(y).dtype &&
            !is_complex(value(x).dtype) && (at == 0 || is_block(x));
   }
   // x + 0 and x - 0 of integers; of floats x + -0.0 alone: -0.0 + 0.0 is 0.0.
@@ -179,7 +178,7 @@ class Peephole {
     const ValueId w = operand(*inner);
     const std::string_view name = c.op->name;
     if (w.id == ValueId::kNone) return kNothing;
-    if (c.op == inner->op && is_one_of(name, {"relu", "floor", "ceil", "trunc", "abs", "contiguous"}) &&
+    if (c.op == inner->op && is_one_of(name, {"relu", "floor", "ceil", "trunc", "contiguous"}) &&
         std::equal(c.args.begin() + 1, c.args.end(), inner->args.begin() + 1))
       return x;
     if (c.op == inner->op && name == "neg" && is_block(w)) return w;

@@ -27,8 +27,7 @@ size_t plan_reuse(Graph& g) {
   for (size_t i = 0; i < g.calls.size(); ++i) {
     GraphCall& c = g.calls[i];
     c.in_place = nullptr;
-    if (!is_pure(c) || c.out.size() != 1 || c.op->batching() != Batching::Pointwise ||
-        may_share_memory(*c.op))
+    if (!is_pure(c) || c.out.size() != 1 || c.op->batching() != Batching::Pointwise || may_share_memory(g, c))
       continue;
     const auto* x = c.args.empty() ? nullptr : std::get_if<ValueId>(&c.args[0]);
     if (!x || x->id == ValueId::kNone) continue;
