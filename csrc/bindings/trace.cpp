@@ -3,7 +3,9 @@
 
 #include "bindings/caller.h"
 #include "bindings/made.h"
+#include "graph/effects.h"
 #include "graph/graph_file.h"
+#include "graph/passes.h"
 #include "graph/region.h"
 
 #include <pybind11/pybind11.h>
@@ -126,6 +128,34 @@ py::list run_graph(const Graph& g, const py::sequence& inputs) {
   return wrap_list(out);
 }
 
+// {pass: what it changed}. Options by the names of PassOptions.
+py::dict optimise(Graph& g, const py::kwargs& options) {
+  graph::PassOptions o;
+  const std::pair<const char*, bool*> flags[] = {{"constant_propagation", &o.constant_propagation},
+                                                 {"peephole", &o.peephole},
+                                                 {"cse", &o.cse},
+                                                 {"dce", &o.dce},
+                                                 {"fold_frozen_conv_bn", &o.fold_frozen_conv_bn},
+                                                 {"reuse_memory", &o.reuse_memory},
+                                                 {"freeze", &o.freeze},
+                                                 {"gradients", &o.gradients}};
+  for (const auto& [key, value] : options) {
+    const auto name = key.cast<std::string>();
+    const auto* at = std::ranges::find_if(flags, [&](const auto& f) { return name == f.first; });
+    WT_CHECK(at != std::end(flags), TypeError, "optimise: there is no pass or option ", name);
+    *at->second = value.cast<bool>();
+  }
+  const graph::PassCounts n = graph::optimise(g, o);
+  py::dict out;
+  out["constant_propagation"] = n.constant_propagation;
+  out["peephole"] = n.peephole;
+  out["cse"] = n.cse;
+  out["dce"] = n.dce;
+  out["fold_frozen_conv_bn"] = n.fold_frozen_conv_bn;
+  out["reuse_memory"] = n.reuse_memory;
+  return out;
+}
+
 void bind_graph(py::module_& m) {
   py::class_<ValueId>(m, "_Ref", py::module_local())
       .def_readonly("id", &ValueId::id)
@@ -162,6 +192,26 @@ void bind_graph(py::module_& m) {
              g.values[id].tensor = tensors_of(py::make_tuple(tensor), "graph")[0];
            })
       .def("text", &Graph::text)
+      .def("copy", [](const Graph& g) { return Graph(g); })
+      .def("optimise", optimise, "Runs passes, all but those given as False; {pass: calls changed}.")
+      .def(
+          "written",
+          [](const Graph& g) {
+            std::vector<std::vector<uint32_t>> out;
+            for (const graph::GraphCall& c : g.calls) out.push_back(ids(graph::written(c)));
+            return out;
+          },
+          "By call, the values that it changes in place.")
+      .def(
+          "may_share_memory",
+          [](const Graph& g) {
+            std::vector<bool> out;
+            for (const graph::GraphCall& c : g.calls) out.push_back(graph::may_share_memory(g, c));
+            return out;
+          },
+          "By call, whether a result may lie on an argument's memory.")
+      .def("verify_effects",
+           [](const Graph& before, const Graph& after) { graph::verify_effects(before, after); })
       .def_static("parse", parse)
       .def("run", run_graph)
       .def("to_bytes",

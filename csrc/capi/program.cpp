@@ -5,6 +5,7 @@
 #include "capi/warptape.h"
 #include "core/export.h"
 #include "graph/graph_file.h"
+#include "graph/passes.h"
 #include "graph/region.h"
 #include "tensor/factory.h"
 
@@ -47,6 +48,8 @@ wt_program* open(std::string_view bytes) {
   auto program = std::make_unique<wt_program>();
   program->graph = graph::from_bytes(bytes).graph;
   program->text = program->graph.text();
+  // Nothing changes a constant after this, and no gradients are asked for.
+  graph::optimise(program->graph, {.freeze = true, .gradients = false});
   for (graph::ValueId id : program->graph.inputs) {
     Shape& sizes = program->sizes.emplace_back();
     for (graph::Dim d : program->graph.values[id.id].sizes)

@@ -215,6 +215,7 @@ class Run {
       if (c.out[i].id != ValueId::kNone) values_[c.out[i].id] = std::move(results[i]);
   }
   std::vector<Tensor> call_op(const GraphCall& c);
+  bool may_write_onto(const Tensor& x, std::span<const Value> args, const GraphCall& c) const;
   std::vector<Tensor> call_control(const GraphCall& c);
 
   // Puts an argument into a Value; what that points to is kept as long as this run's current call.
@@ -298,10 +299,28 @@ std::vector<Tensor> Run::call_op(const GraphCall& c) {
     std::visit(Box{*this, c.op->args[i], args[i], kept}, c.args[i]);
   }
   Result out;
-  c.op->call(*c.op, args.data(), out);
+  if (c.in_place && may_write_onto(*args[0].tensor, args, c)) {
+    for (size_t i = 0; i < args.size(); ++i)
+      if (std::string_view(c.in_place->args[i].name) == "inplace") args[i].b = true;
+    c.in_place->call(*c.in_place, args.data(), out);
+    out.tensor.storage().set_version(0);  // as of a new tensor
+  } else {
+    c.op->call(*c.op, args.data(), out);
+  }
   std::vector<Tensor> results;
   each_result(out, [&](Tensor& t) { results.push_back(std::move(t)); });
   return results;
+}
+
+// Nobody else can see x's memory, no gradient needs it, and the result would be laid out as x is.
+bool Run::may_write_onto(const Tensor& x, std::span<const Value> args, const GraphCall& c) const {
+  if (thread_state.dispatch || x->use_count() != 1 || x.storage().use_count() != 1 || !x.is_contiguous())
+    return false;
+  bool may = true;
+  each_tensor(*c.op, args, [&](const Tensor& t) {
+    may &= !needs_grad(t) && (t.is_contiguous() || t.numel() < x.numel());
+  });
+  return may;
 }
 
 std::vector<Tensor> Run::call_control(const GraphCall& c) {

@@ -67,6 +67,9 @@ struct WT_API GraphCall {
   std::vector<ValueId> out;
   std::vector<std::shared_ptr<const Graph>> graphs;
   std::string source;  // file:line of the caller
+  // The form of `op` that Run may call to write the result onto the first argument, which nobody reads again:
+  // where the run holds that memory alone and no gradient needs it. Not part of the text.
+  const OpInfo* in_place = nullptr;
 
   const char* name() const;
 };

@@ -3,6 +3,8 @@
 
 #include "graph/graph.h"
 #include "graph/lexer.h"
+#include "tensor/factory.h"
+#include "tensor/memory_format.h"
 
 namespace warptape::graph {
 namespace {
@@ -81,6 +83,25 @@ class Parser {
     if (!fits)
       in_.fail(message("constant \"", v.name, "\" to be there, with this dtype and shape, before this"));
     v.tensor = moved(v.tensor, v.device);
+    if (in_.take("strides")) v.tensor = laid_out(v.tensor);
+  }
+  // The tensor in memory of these strides, which fill a block.
+  Tensor laid_out(const Tensor& t) {
+    Shape strides;
+    in_.expect("[");
+    in_.list("]", [&] { strides.push_back(in_.number<int64_t>()); });
+    int64_t last = 0;  // element
+    bool fits = strides.size() == t.sizes().size() && t.numel() > 0;
+    for (size_t d = 0; fits && d < strides.size(); ++d) {
+      int64_t step = 0;
+      fits = strides[d] >= 0 && !__builtin_mul_overflow(t.sizes()[d] - 1, strides[d], &step) &&
+             !__builtin_add_overflow(last, step, &last);
+    }
+    if (!fits || last != t.numel() - 1) in_.fail("strides without gaps before this");
+    Tensor out = empty_strided(t.sizes(), strides, {t.dtype(), t.device()});
+    if (!is_dense(out)) in_.fail("strides without overlap before this");
+    raw_copy(out, t);
+    return out;
   }
 
   void call() {

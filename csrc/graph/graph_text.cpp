@@ -1,7 +1,8 @@
 // The text form of a graph.
 //
 //   graph<N in [2, 64]>(%0: float32[N, 8], %1: bool[]) {
-//     const %2: float32[8, 8] = "fc.weight"
+//     const %2: float32[8, 4] = "fc.weight"
+//     const %5: float32[4, 8] = "constant_5" strides [1, 4]
 //     %3: float32[N, 8] = linear#5b3d9a21(input=%0, weight=%2, bias=None)  # "model.py:12"
 //     %4: float32[N, 8] = cond(%1, [%3]) {
 //       graph(%0: float32[N, 8]) { .. }
@@ -17,6 +18,7 @@
 #include <map>
 
 #include "graph/graph.h"
+#include "tensor/memory_format.h"
 
 namespace warptape::graph {
 namespace {
@@ -55,7 +57,9 @@ class Writer {
       if (g_.values[i].kind == GraphValue::Kind::Constant) {
         out_ << indent_ << "  const ";
         value({static_cast<uint32_t>(i)});
-        out_ << " = " << quoted(g_.values[i].name) << "\n";
+        out_ << " = " << quoted(g_.values[i].name);
+        strides(g_.values[i].tensor);
+        out_ << "\n";
       }
     for (const GraphCall& c : g_.calls) call(c);
     out_ << indent_ << "  return";
@@ -74,6 +78,13 @@ class Writer {
     out_ << "%" << r.id << ": " << v.dtype;
     (*this)(v.sizes);
     if (!v.device.is_cpu()) out_ << " on " << v.device;
+  }
+  // Those of a constant that fills a block in another order of dims; what has gaps is written without them.
+  void strides(const Tensor& t) {
+    if (t.is_contiguous() || !is_dense(t)) return;
+    const char* comma = " strides [";
+    for (int64_t n : t.strides()) out_ << std::exchange(comma, ", ") << n;
+    out_ << "]";
   }
   void call(const GraphCall& c) {
     out_ << indent_ << "  ";

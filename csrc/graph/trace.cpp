@@ -1,6 +1,8 @@
 #include "graph/trace.h"
 
 #include "graph/call.h"
+#include "graph/effects.h"
+#include "graph/passes.h"
 #include "tensor/factory.h"
 
 namespace warptape::graph {
@@ -21,10 +23,6 @@ Attr number(const Scalar& s) {
   return Dim{s.to_int()};
 }
 
-bool writes(const OpInfo& op) {
-  return std::ranges::any_of(op.args, [](const Arg& a) { return (a.marks & (kWritten | kUpdated)) != 0; });
-}
-
 // Gives the branch's graph inputs for all of `captured`, in their order, after those that it was begun with.
 void take_inputs(Tracer::Branch& b, const std::vector<Tensor>& captured) {
   const size_t own = b.graph.inputs.size() - b.captured.size();
@@ -42,31 +40,6 @@ void take_inputs(Tracer::Branch& b, const std::vector<Tensor>& captured) {
     v.dtype = t.dtype();
     v.device = t.device();
     v.sizes = numbers(t.sizes());
-  }
-}
-
-// Calls whose results nobody reads go, and constants that nobody reads. What writes to a tensor, draws
-// random numbers or is control flow stays.
-void remove_unread(Graph& g) {
-  std::vector<bool> read(g.values.size());
-  for (ValueId r : g.outputs) read[r.id] = true;
-  for (size_t i = g.calls.size(); i-- > 0;) {
-    const GraphCall& c = g.calls[i];
-    const bool stays =
-        !c.op || (c.op->flags & kRandom) || writes(*c.op) ||
-        std::ranges::any_of(c.out, [&](ValueId r) { return r.id != ValueId::kNone && read[r.id]; });
-    if (!stays) {
-      g.calls.erase(g.calls.begin() + static_cast<ptrdiff_t>(i));
-      continue;
-    }
-    each_id(c, [&](ValueId r) {
-      if (r.id != ValueId::kNone) read[r.id] = true;
-    });
-  }
-  for (size_t v = 0; v < g.values.size(); ++v) {
-    if (g.values[v].kind != GraphValue::Kind::Constant || read[v]) continue;
-    g.values[v].kind = GraphValue::Kind::Result;
-    g.values[v].tensor = Tensor();
   }
 }
 
@@ -212,7 +185,7 @@ void Tracer::call(const OpInfo& op, std::span<Value> args, Result& out) {
   each_result(out, [&](const Tensor& t) {
     call.out.push_back(t.defined() ? add(t, GraphValue::Kind::Result) : ValueId{});
   });
-  if (call.out.empty() && !writes(op)) {  // Python has what it told of a tensor
+  if (call.out.empty() && written(call).empty()) {  // Python has what it told of a tensor
     if (reads_values(op, args)) read(op.name);
     return;
   }
@@ -257,7 +230,7 @@ Graph Tracer::finish(std::span<const Tensor> outputs) {
   WT_CHECK(current_tracer == this, Error, "a trace that began later has not ended");
   for (const Tensor& t : outputs) graph_.outputs.push_back(ref(t));
   end();
-  remove_unread(graph_);
+  eliminate_dead_code(graph_);
   if (!outer_) graph_.finish();
   return std::move(graph_);
 }

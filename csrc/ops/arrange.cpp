@@ -6,6 +6,7 @@
 #include "ops/elementwise.h"
 #include "ops/factory.h"
 #include "ops/gather.h"
+#include "ops/sharing.h"
 #include "ops/view.h"
 #include "ops/view_copy.h"
 
@@ -387,6 +388,9 @@ decltype(diag_embed) diag_embed{
 namespace {
 const auto as_strided_copy = copy_of<as_strided>("as_strided_copy");
 const auto as_strided_ = in_place_view<as_strided>("as_strided_");
+}  // namespace
+namespace {
+const Sharing views{Sharing::View, {&unfold_op, &as_strided}};
 }  // namespace
 
 }  // namespace warptape::ops

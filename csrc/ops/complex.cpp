@@ -7,6 +7,7 @@
 #include "ops/copy.h"
 #include "ops/masked.h"
 #include "ops/pointwise.h"
+#include "ops/sharing.h"
 #include "ops/unary.h"
 #include "ops/view.h"
 #include "ops/view_copy.h"
@@ -249,6 +250,10 @@ const UnaryOp conj_physical{
 const Op<bool(const Tensor&)> is_conj{
     "is_conj", never, kBoth | kComplex, {"input"}, "False: conjugates are never pending."},
     is_neg{"is_neg", never, kBoth | kComplex, {"input"}, "False: negations are never pending."};
+}  // namespace
+namespace {
+const Sharing views{Sharing::View, {&view_as_real, &view_as_complex, &real, &imag, &conj, &adjoint}};
+const Sharing conversions{Sharing::Conversion, {&resolve_conj, &resolve_neg}};
 }  // namespace
 
 }  // namespace warptape::ops

@@ -1,6 +1,7 @@
 #include "ops/copy.h"
 
 #include "ops/compose.h"
+#include "ops/sharing.h"
 #include "ops/view.h"
 
 namespace warptape::ops {
@@ -376,5 +377,12 @@ Tensor write_in_place(const char* op, const Tensor& self, const Tensor& result) 
            " doesn't match the broadcast shape ", result.sizes());
   return copy_(self, result, false);
 }
+namespace {
+const Sharing conversions{
+    Sharing::Conversion,
+    {&contiguous, &contiguous_format, &to,        &to_dtype, &to_other,    &to_device, &type_as,    &cpu,
+     &cuda,       &to_float,          &to_double, &to_half,  &to_bfloat16, &to_cfloat, &to_cdouble, &to_long,
+     &to_int,     &to_short,          &to_char,   &to_byte,  &to_bool}};
+}  // namespace
 
 }  // namespace warptape::ops

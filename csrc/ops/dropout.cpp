@@ -4,6 +4,7 @@
 
 #include "ops/compose.h"
 #include "ops/random.h"
+#include "ops/sharing.h"
 #include "tensor/memory_format.h"
 
 namespace warptape::ops {
@@ -232,5 +233,11 @@ decltype(dropout) dropout{
     kNN | kRandom | kPointwise,
     {"input", {"p", 0.5}, {"training", true}, {"inplace", false}},
     "In training, zeros elements with probability p and scales the others by 1 / (1 - p)."};
+namespace {
+const Sharing dropouts{
+    Sharing::Dropout,
+    {&dropout, &dropout1d, &dropout2d, &dropout3d, &alpha_dropout, &feature_alpha_dropout, &root_dropout,
+     &root_feature_dropout, &root_alpha_dropout, &root_feature_alpha_dropout}};
+}  // namespace
 
 }  // namespace warptape::ops

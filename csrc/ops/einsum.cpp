@@ -4,6 +4,7 @@
 
 #include "ops/elementwise.h"
 #include "ops/matmul.h"
+#include "ops/sharing.h"
 #include "ops/view.h"
 
 namespace warptape::ops {
@@ -240,5 +241,8 @@ decltype(einsum) einsum{
     kFunction | kComplex,
     {"equation", {"operands", kVarArgs}},
     "Sums products of operands over the subscripts that the output lacks, as in \"bij,bjk->bik\"."};
+namespace {
+const Sharing sharing{Sharing::Argument, {&einsum}};
+}  // namespace
 
 }  // namespace warptape::ops

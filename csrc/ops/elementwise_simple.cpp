@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "ops/copy.h"
+#include "ops/sharing.h"
 #include "ops/unary.h"
 
 namespace warptape::ops {
@@ -229,6 +230,9 @@ decltype(nan_to_num_) nan_to_num_{"nan_to_num_",
 
 namespace {
 const Alias absolute{"absolute", "abs"}, fix{"fix", "trunc"};
+}  // namespace
+namespace {
+const Sharing sharing{Sharing::Conversion, {&positive}};
 }  // namespace
 
 }  // namespace warptape::ops

@@ -8,6 +8,7 @@
 #include "ops/compose.h"
 #include "ops/copy.h"
 #include "ops/reduce.h"
+#include "ops/sharing.h"
 #include "ops/view.h"
 
 namespace warptape::ops {
@@ -346,6 +347,7 @@ const Op<TensorAndList(const Tensor&, IntList, Range, const OptTensor&, bool)> h
     {"input", "bins", {"range", none}, {"weight", none}, {"density", false}},
     "The counts of samples [.., N] in cells of equal size.",
     {"hist", "bin_edges"}};
+const Sharing sharing{Sharing::Argument, {&histogram_edges}};
 
 }  // namespace
 }  // namespace warptape::ops

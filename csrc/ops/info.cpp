@@ -1,6 +1,7 @@
 // What tensors and dtypes say of themselves.
 #include "autograd/recording.h"
 #include "ops/op.h"
+#include "ops/sharing.h"
 #include "tensor/memory_format.h"
 
 namespace warptape::ops {
@@ -145,6 +146,7 @@ const Op<bool(DType, DType)> can_cast_op{"can_cast",
                                          kFunction | kComplex,
                                          {"from_", "to"},
                                          "Whether a result of one dtype may be stored in another."};
+const Sharing sharing{Sharing::Argument, {&requires_grad_op}};
 
 }  // namespace
 }  // namespace warptape::ops

@@ -1,6 +1,7 @@
 // Joining, splitting and aligning tensors by their dims: hstack and its kin, tensor_split, broadcast_tensors,
 // meshgrid.
 #include "ops/copy.h"
+#include "ops/sharing.h"
 #include "ops/view.h"
 
 namespace warptape::ops {
@@ -257,6 +258,10 @@ const Op<std::vector<Tensor>(TensorList, std::optional<std::string_view>)> meshg
     kView,
     {{"tensors", kVarArgs}, {"indexing", none, kKeywordOnly}},
     "Coordinate grids of one-dimensional tensors; `indexing` is \"ij\" or \"xy\"."};
+const Sharing views{Sharing::View,
+                    {&atleast_1d, &atleast_2d, &atleast_3d, &atleast_1d_each, &atleast_2d_each,
+                     &atleast_3d_each, &tensor_split_by_tensor, &tensor_split_op, &tensor_split_at, &hsplit,
+                     &vsplit, &dsplit, &hsplit_at, &vsplit_at, &dsplit_at, &broadcast_tensors, &meshgrid}};
 
 }  // namespace
 }  // namespace warptape::ops

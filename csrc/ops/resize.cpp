@@ -1,5 +1,6 @@
 // Other sizes for the same tensor, and the sums that undo broadcasting.
 #include "ops/reduce.h"
+#include "ops/sharing.h"
 #include "ops/view.h"
 #include "tensor/memory_format.h"
 
@@ -61,6 +62,7 @@ const Op<Tensor(const Tensor&, IntList)> sum_to_size{"sum_to_size",
                                                      kMethod | kComplex,
                                                      {"input", {"size", kVarArgs}},
                                                      "The sums that undo broadcasting from these sizes."};
+const Sharing sharing{Sharing::Argument, {&sum_to_size}};
 
 }  // namespace
 }  // namespace warptape::ops

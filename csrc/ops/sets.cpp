@@ -6,6 +6,7 @@
 #include "ops/elementwise.h"
 #include "ops/gather.h"
 #include "ops/reduce.h"
+#include "ops/sharing.h"
 #include "ops/sort.h"
 #include "ops/view.h"
 
@@ -237,6 +238,7 @@ const Op<std::vector<Tensor>(const Tensor&, IntList)> unravel_index{
     kFunction,
     {"indices", "shape"},
     "The coordinates, by dim, of flat indices into a tensor of this shape."};
+const Sharing sharing{Sharing::Argument, {&cartesian_prod}};
 
 }  // namespace
 }  // namespace warptape::ops

@@ -6,6 +6,7 @@
 #include "kernels/cpu/interrupt.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
+#include "ops/sharing.h"
 #include "ops/view_copy.h"
 
 namespace warptape::ops {
@@ -578,5 +579,13 @@ const auto split_with_sizes_copy = copy_of<split_with_sizes>("split_with_sizes_c
 const auto unbind_copy = copy_of<unbind>("unbind_copy");
 const auto diagonal_copy = copy_of<diagonal>("diagonal_copy");
 const auto detach_copy = copy_of<detach>("detach_copy");
+const Sharing reshapes{
+    Sharing::Reshape,
+    {&view, &view_dtype, &reshape, &view_as, &reshape_as, &flatten, &unflatten, &ravel, &squeeze,
+     &squeeze_dim, &squeeze_list, &expand, &expand_as, &narrow, &slice, &narrow_tensor}};
+const Sharing views{
+    Sharing::View,
+    {&unsqueeze, &permute, &transpose, &swapaxes, &t, &movedim, &select, &split, &split_sizes,
+     &split_with_sizes, &chunk, &unbind, &diagonal, &linalg_diagonal, &detach, &reversed, &mt, &h, &mh}};
 
 }  // namespace warptape::ops

@@ -68,6 +68,16 @@ class GraphFunction:
         leaves = [self.out_values[i] if i in self.out_values else next(results) for i in range(count)]
         return tree_unflatten(leaves, self.out_spec)
 
+    def optimised(self, **options: bool) -> tuple[GraphFunction, dict[str, int]]:
+        """A copy after the passes of csrc/graph/passes.h, and how many calls each of these changed.
+
+        Raises:
+            TypeError: an option that is none.
+        """
+        graph = self.graph.copy()
+        counts = graph.optimise(**options)
+        return GraphFunction(graph, self.in_spec, self.out_spec, self.in_values, self.out_values), counts
+
     def to_bytes(self, **more: Any) -> bytes:
         """The graph as a file's contents.
 
@@ -182,12 +192,15 @@ def check_constants(
 
 
 class GraphModule(Module):
-    """A module that runs a graph. Its parameters and buffers have the names that the recorded module gave."""
+    """A module that runs a graph. Its parameters and buffers have the names that the recorded module gave.
 
-    def __init__(self, function: GraphFunction, trained: Callable[[str, Tensor], bool]) -> None:
+    Without `trained`, which says what is a parameter, it has none of both: its graph is frozen.
+    """
+
+    def __init__(self, function: GraphFunction, trained: Callable[[str, Tensor], bool] | None) -> None:
         super().__init__()
         self.__dict__["function"] = function
-        constants, values = function.graph.constants, function.graph.values
+        constants, values = function.graph.constants if trained else {}, function.graph.values
         self.__dict__["_places"] = {}
         for number, tensor in constants.items():
             name = values[number][3]
@@ -197,7 +210,7 @@ class GraphModule(Module):
                 if part not in owner._modules:
                     owner.add_module(part, Module())
                 owner = owner._modules[part]  # type: ignore[assignment]
-            if trained(name, tensor):
+            if trained and trained(name, tensor):
                 owner.register_parameter(last, tensor if isinstance(tensor, Parameter) else Parameter(tensor))
             else:
                 owner.register_buffer(last, tensor)

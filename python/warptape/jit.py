@@ -39,6 +39,7 @@ __all__ = [
     "load",
     "optimize_for_inference",
     "optimized_execution",
+    "run_frozen_optimizations",
     "save",
     "script",
     "script_if_tracing",
@@ -147,6 +148,47 @@ class ScriptedModule(ScriptModule):
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["original"], name)
+
+
+class FrozenModule(ScriptModule):
+    """A graph without parameters and buffers: they are constants, which share memory with the module's.
+
+    Of a scripted module that was not called yet, the graph is recorded in the first call.
+
+    Attributes:
+        pass_counts: by pass, how many calls it changed; empty before there is a graph.
+    """
+
+    def __init__(self, source: Any, preserved: dict[str, Any], numerics: bool) -> None:
+        super().__init__()
+        self.__dict__.update(preserved, training=False, pass_counts={}, _source=source, _function=None)
+        self.__dict__["_numerics"] = numerics
+        if not _isinstance(source, ScriptedModule) or source._call.example is not None:
+            self._graph_function()
+
+    def _optimise(self, numerics: bool) -> None:
+        self.__dict__["_numerics"] = numerics
+        if self._function is None:
+            return
+        function, counts = self._function.optimised(
+            freeze=True, gradients=False, fold_frozen_conv_bn=self._numerics
+        )
+        self.__dict__["_function"] = function
+        self.__dict__["pass_counts"] = {k: n + self.pass_counts.get(k, 0) for k, n in counts.items()}
+
+    def _graph_function(self) -> GraphFunction:
+        if self._function is None:
+            source = self._source
+            function = source if _isinstance(source, GraphFunction) else source._graph_function()
+            self.__dict__.update(_function=function, _source=None)
+            self._optimise(self._numerics)
+        return self._function
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the graph."""
+        if self._function is None:
+            self._source._call.example = args, kwargs
+        return self._graph_function()(*args, **kwargs)
 
 
 def script(obj: Any, *args: Any, example_inputs: Any = None, **kwargs: Any) -> Any:
@@ -264,7 +306,8 @@ def save(m: Any, f: Any, _extra_files: dict[str, Any] | None = None) -> None:
         raise RuntimeError(f"torch.jit.save: {type(m).__name__} has no graph; give it to torch.jit.trace")
     function = m._graph_function()
     names = [n for n, _ in m.named_parameters()] if _isinstance(m, Module) else []
-    write_graph(f, function, parameters=names, module=_isinstance(m, Module))
+    frozen = _isinstance(m, FrozenModule)
+    write_graph(f, function, parameters=names, module=_isinstance(m, Module), frozen=frozen)
 
 
 def load(f: Any, map_location: Any = None, _extra_files: Any = None) -> Any:
@@ -280,28 +323,75 @@ def load(f: Any, map_location: Any = None, _extra_files: Any = None) -> Any:
     function, more = read_graph(f)
     if not more.get("module", True):
         return ScriptFunction(function)
+    if more.get("frozen"):
+        if map_location is not None and str(map_location) != "cpu":
+            raise NotImplementedError("torch.jit.load: a frozen module stays where it was frozen")
+        return FrozenModule(function, {}, False)
     names = frozenset(more.get("parameters", ()))
     module = TracedModule(function, lambda name, _: name in names)
     return module if map_location is None else module.to(map_location)
 
 
-def freeze(mod: Any, *args: Any, **kwargs: Any) -> Any:
-    """`mod` as it is.
+def freeze(mod: Any, preserved_attrs: list[str] | None = None, optimize_numerics: bool = True) -> Any:
+    """A module that runs the graph of `mod` with parameters and buffers as constants: see docs/export.md.
+
+    Args:
+        preserved_attrs: attributes and methods of `mod` that the module shall have.
+        optimize_numerics: folds batch norm into the convolution or linear layer before it, which rounds in
+            another way. All else keeps every bit.
 
     Raises:
-        RuntimeError: a module in training mode.
+        RuntimeError: a module that was neither traced nor scripted, or is in training mode.
+        NotImplementedError: a preserved attribute that is a tensor or a module, which could be changed.
     """
+    if not _isinstance(mod, ScriptModule):
+        raise RuntimeError(
+            "Freezing expects a ScriptModule as input. Please use torch.jit.script or torch.jit.trace to "
+            "script your 'nn.Module'."
+        )
     if getattr(mod, "training", False):
         raise RuntimeError(
             "Freezing is currently only implemented for modules in eval mode. Please call .eval() on your "
             "module before freezing."
         )
-    return mod
+    preserved = {name: getattr(mod, name) for name in preserved_attrs or ()}
+    for name, value in preserved.items():
+        if _isinstance(value, (Tensor, Module)):
+            raise NotImplementedError(f"torch.jit.freeze: {name} cannot stay: it is part of the graph")
+    return FrozenModule(mod, preserved, optimize_numerics)
 
 
-def optimize_for_inference(mod: Any, *args: Any, **kwargs: Any) -> Any:
-    """`mod` as it is."""
-    return mod
+def run_frozen_optimizations(
+    mod: Any, optimize_numerics: bool = True, preserved_methods: list[str] | None = None
+) -> None:
+    """Runs the passes of `freeze` again, on the module itself; what is not frozen has nothing for them.
+
+    Args:
+        optimize_numerics: see `freeze`.
+        preserved_methods: accepted, without effect: no method is taken away.
+    """
+    if _isinstance(mod, FrozenModule):
+        mod._optimise(optimize_numerics)
+
+
+def optimize_for_inference(mod: Any, other_methods: list[str] | None = None) -> Any:
+    """`mod` frozen, with batch norm folded: what `freeze` gives, also of a module in training mode.
+
+    Args:
+        other_methods: methods of `mod` that the module shall have.
+
+    Raises:
+        RuntimeError: a module that was neither traced nor scripted.
+    """
+    if not _isinstance(mod, ScriptModule):
+        raise RuntimeError(
+            "optimize_for_inference expects a ScriptModule as input. Please use torch.jit.script or "
+            "torch.jit.trace to script your 'nn.Module'."
+        )
+    if _isinstance(mod, FrozenModule):
+        run_frozen_optimizations(mod)
+        return mod
+    return freeze(mod.eval(), preserved_attrs=other_methods)
 
 
 def annotate(the_type: Any, the_value: Any) -> Any:

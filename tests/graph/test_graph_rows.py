@@ -1,4 +1,5 @@
-"""Every row of the op table as a graph: recorded, written to a file, read and run; and as Python source."""
+"""Every row of the op table as a graph: recorded, written to a file, read and run; as Python source; and
+optimised, where what the passes believe of memory is compared with what happened."""
 
 from __future__ import annotations
 
@@ -33,6 +34,36 @@ def as_source(rt: Any, function: Any) -> Any:
     return lambda *args, **kwargs: module(*function.tensors(args, kwargs))
 
 
+def optimised(rt: Any, function: Any) -> Any:
+    """The same function after all passes that keep every bit."""
+    function.graph.optimise()
+    return function
+
+
+def frozen(rt: Any, function: Any) -> Any:
+    """The same function after all passes that keep every bit of results."""
+    function.graph.optimise(freeze=True, gradients=False)
+    return function
+
+
+def ids(x: Any) -> Any:
+    """The values that an argument of a call names."""
+    if isinstance(x, list):
+        return {i for item in x for i in ids(item)}
+    return {x.id} if hasattr(x, "id") else set()
+
+
+def check_memory(graph: Any, where: str) -> None:
+    """No result lies on the memory of an argument but those that the passes count on."""
+    memory = [v[4] for v in graph.values]
+    shares = zip(graph.calls, graph.may_share_memory(), graph.written(), strict=True)
+    for (name, args, outputs, _), may_share, written in shares:
+        known = {memory[i] for i in written}
+        read = {memory[i] for i in ids(list(args.values()))} - known
+        for out in outputs:
+            assert out is None or may_share or memory[out] not in read, f"{where}: {name} shares memory"
+
+
 def outcome(rt: Any, call: Any, args: Any, kwargs: Any, values: bool) -> Any:
     rt.manual_seed(SEED)
     with warnings.catch_warnings():
@@ -65,13 +96,15 @@ def check(rt: Any, op: Op, call: Any, make: Any, form: Any, where: str) -> int:
     if function is None:
         assert failed == want or drawn, where
         return 0
+    if form is optimised:
+        check_memory(function.graph, where)
     args, kwargs = make()
     lines = list(differences(outcome(rt, form(rt, function), args, kwargs, op.name not in GARBAGE), want))
     assert not lines, f"{where}:\n" + "\n".join(lines[:8])
     return 1
 
 
-@pytest.mark.parametrize("form", [through_a_file, as_source])
+@pytest.mark.parametrize("form", [through_a_file, as_source, optimised, frozen])
 @rows(lambda op: True)
 def test_row(rt: ModuleType, op: Op, form: Any, request: Request) -> None:
     call = callable_of(rt, op, request)

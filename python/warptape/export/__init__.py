@@ -1,6 +1,7 @@
 """torch.export: a module as a graph of ops, for a range of input sizes, that runs without its Python code."""
 
 from .._missing import lookup as _lookup
+from . import passes
 from ._dims import Dim, ShapesCollection, dims
 from ._exported import ExportedProgram, ExportGraphSignature, export, load, save
 
@@ -12,6 +13,7 @@ __all__ = [
     "dims",
     "export",
     "load",
+    "passes",
     "save",
 ]
 

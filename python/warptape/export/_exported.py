@@ -32,11 +32,18 @@ class ExportedProgram:
 
     It does not depend on the code that it was made from. `module()` is what to call; `print` shows the
     graph, with the file and line of each call.
+
+    Attributes:
+        pass_counts: by pass, how many calls `torch.export.passes.optimize_pass` changed.
+        is_frozen: its parameters and buffers are constants, which `module()` does not have.
     """
 
-    def __init__(self, function: GraphFunction, parameters: frozenset[str], example: Any) -> None:
+    def __init__(
+        self, function: GraphFunction, parameters: frozenset[str], example: Any, is_frozen: bool = False
+    ) -> None:
         self._function, self._parameters = function, parameters
-        self.example_inputs = example
+        self.example_inputs, self.is_frozen = example, is_frozen
+        self.pass_counts: dict[str, int] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise RuntimeError(
@@ -48,6 +55,8 @@ class ExportedProgram:
 
         Calling it raises ShapeError, DtypeError or DeviceError for inputs that the graph is not for.
         """
+        if self.is_frozen:
+            return GraphModule(self._function, None)
         return GraphModule(self._function, lambda name, _: name in self._parameters)
 
     @property
@@ -235,7 +244,7 @@ def read_graph(f: Any) -> tuple[GraphFunction, dict[str, Any]]:
 
 def save(ep: ExportedProgram, f: Any, *, extra_files: Any = None, **options: Any) -> None:
     """Writes the program to a path or a binary file: safetensors with a checksum (docs/export.md)."""
-    write_graph(f, ep._function, parameters=sorted(ep._parameters))
+    write_graph(f, ep._function, parameters=sorted(ep._parameters), frozen=ep.is_frozen)
 
 
 def load(f: Any, **options: Any) -> ExportedProgram:
@@ -246,4 +255,4 @@ def load(f: Any, **options: Any) -> ExportedProgram:
         NotImplementedError: an op that this version does not have, or with other arguments.
     """
     function, more = read_graph(f)
-    return ExportedProgram(function, frozenset(more.get("parameters", ())), None)
+    return ExportedProgram(function, frozenset(more.get("parameters", ())), None, more.get("frozen", False))

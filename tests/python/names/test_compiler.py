@@ -52,11 +52,14 @@ def test_jit():
     model = Model().eval()
     scripted = torch.jit.script(model)
     assert scripted(0) == 10 and scripted.a() == 1 and torch.jit.script(scripted) is scripted
-    assert isinstance(scripted, torch.jit.ScriptModule) and torch.jit.freeze(model) is model
+    assert isinstance(scripted, torch.jit.ScriptModule)
+    assert torch.jit.freeze(scripted)(0) == 10
     assert torch.jit.wait(torch.jit.fork(lambda a, b: a - b, 5, b=2)) == 3
     assert torch.jit.isinstance([1], list[int]) and torch.jit.annotate(int, 3) == 3
     with pytest.raises(RuntimeError, match="only implemented for modules in eval mode"):
-        torch.jit.freeze(model.train())
+        torch.jit.freeze(scripted.train())
+    with pytest.raises(RuntimeError, match="expects a ScriptModule as input"):
+        torch.jit.freeze(model)
 
 
 def test_accelerator_without_a_gpu():
