@@ -36,7 +36,6 @@ void bind_program(py::module_& m) {
   py::class_<Program>(m, "_Program", py::module_local(), "A program of kernels: see csrc/graph/ir.h.")
       .def_static("parse", &Program::parse)
       .def("text", &Program::text)
-      .def("copy", [](const Program& p) { return p; })
       .def("run_pass", graph::run_pass, py::arg("name"), py::arg("least_recomputed_bytes") = 32 << 10)
       .def_property_readonly(
           "memories",
@@ -120,7 +119,7 @@ void init_graph(PyObject* module) {
              for (const auto& e : c.programs.all()) {
                py::dict d;
                d["text"] = e->program.text();
-               d["noted"] = e->program.noted();
+               d["noted"] = py::cpp_function([e] { return e->program.noted(); });
                d["instructions"] = e->program.insns.size();
                d["steps"] = e->program.steps.size();
                d["removed"] = e->program.removed;

@@ -1079,7 +1079,6 @@ class _OpGraph:
 
 class _Program:
     def _pybind11_conduit_v1_(self, *args: Any, **kwargs: Any) -> Any: ...
-    def copy(self, *args: Any, **kwargs: Any) -> Any: ...
     instructions: Any
     memories: Any
     @staticmethod

@@ -90,13 +90,13 @@ class Drawing:
         if self.memory:
             parts.plot(self.memory, PAD, y, max(min(width, 900.0), 420.0))
             y += 190
+        wide, high = f"{width + 2 * PAD:.0f}", f"{y + PAD:.0f}"
         return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width + 2 * PAD:.0f}" height="{y + PAD:.0f}" '
-            'font-family="monospace" font-size="12">\n<defs><marker id="arrow" viewBox="0 0 8 8" refX="7" '
-            'refY="4" markerWidth="7" markerHeight="7" orient="auto"><path d="M0 0L8 4L0 8z" fill="#64748b"/>'
-            '</marker></defs>\n<rect width="100%" height="100%" fill="#ffffff"/>\n'
-            + "\n".join(parts.lines)
-            + "\n</svg>\n"
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide}" height="{high}" '
+            f'viewBox="0 0 {wide} {high}" font-family="monospace" font-size="12">\n'
+            '<defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
+            'orient="auto"><path d="M0 0L8 4L0 8z" fill="#64748b"/></marker></defs>\n'
+            '<rect width="100%" height="100%" fill="#ffffff"/>\n' + "\n".join(parts.lines) + "\n</svg>\n"
         )
 
     def dot(self) -> str:
@@ -281,12 +281,12 @@ STAGES = ("noted", "remove_dead", "schedule", "recompute", "fuse")
 class ProgramText(GraphText):
     """The text of a program of kernels, which knows what each pass made of it."""
 
-    _noted: Any
+    _noted: Callable[[], Any]
     _least: int
 
     @classmethod
-    def of(cls, text: str, noted: Any, least_recomputed_bytes: int) -> ProgramText:
-        """Of a compiled function's program, with the program as it was before its passes."""
+    def of(cls, text: str, noted: Callable[[], Any], least_recomputed_bytes: int) -> ProgramText:
+        """Of a compiled function's program, and what gives the program as it was before its passes."""
         made = cls(text, lambda stage=None: made._picture(stage))
         made._noted, made._least = noted, least_recomputed_bytes
         return made
@@ -304,7 +304,7 @@ class ProgramText(GraphText):
     def _at(self, stage: str) -> Any:
         if stage not in STAGES:
             raise ValueError(f"a program has the stages {', '.join(STAGES)}; got {stage!r}")
-        program = self._noted.copy()
+        program = self._noted()
         for name in STAGES[1 : STAGES.index(stage) + 1]:
             program.run_pass(name, self._least)
         return program

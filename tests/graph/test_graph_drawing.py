@@ -248,7 +248,7 @@ def test_bytes_in_use_are_those_that_are_measured(passes):
     (program,) = compiled.explain().programs
     use = bytes_in_use(_C._Program.parse(program))
     counted = max(stays + temporary for _, stays, temporary in use)
-    assert counted <= measured <= counted + 64 * len(use)  # of each memory whole cache lines
+    assert counted <= measured <= 1.01 * counted + 64 * len(use)  # of each memory whole cache lines
     came_in = 4 * (x.numel() + sum(p.numel() for p in model.parameters()))
     assert all(came == came_in + 4 for came, *_ in use)  # and the gradient of the loss
 

@@ -62,7 +62,7 @@ def programs_of(function, least=1):
 
 def check_program(made, least):
     """Text and program are the same thing, before the passes and after each."""
-    program = made["noted"].copy()
+    program = made["noted"]()
     for pass_name in (None, *PASSES):
         if pass_name:
             program.run_pass(pass_name, least)
@@ -79,7 +79,7 @@ def test_texts_are_the_programs():
     kinds = ("op linear(", "gelu(", "node CrossEntropyBackward0(", "sum_to_size(", "<float32>(", "number)")
     for part in (*kinds, "@backward", "dead ", " strides [", " offset 1", "fused {", " bytes in out"):
         assert part in made["text"], part
-    assert "dead" not in made["noted"].text() and "fused {" not in made["noted"].text()
+    assert "dead" not in made["noted"]().text() and "fused {" not in made["noted"]().text()
 
 
 def test_random_programs_as_text(pytestconfig):
@@ -109,7 +109,7 @@ def test_who_noted_an_instruction():
 
     x, w = torch.randn(3, 4), torch.randn(4, 2, requires_grad=True)
     (made,) = programs_of(lambda: step(x, w))
-    noted = [(name, backward) for name, backward, *_ in made["noted"].instructions]
+    noted = [(name, backward) for name, backward, *_ in made["noted"]().instructions]
     assert [backward for name, backward in noted if name == "tanh_backward"] == [True]
     assert [backward for name, backward in noted if name == "matmul"] == [False, True]
     assert noted[-1] == ("add", False)
@@ -570,7 +570,7 @@ def test_mutated_texts(pytestconfig):
     """An error that says the line or the instruction, or a program that is checked, and stays sound in all
     passes."""
     (made,) = programs_of(training_step())
-    texts = [made["text"], made["noted"].text(), lines(SOUND), lines(AGAIN), lines(KEPT_FOR_LONG)]
+    texts = [made["text"], made["noted"]().text(), lines(SOUND), lines(AGAIN), lines(KEPT_FOR_LONG)]
     texts = [pieces(text) for text in texts]
     rng = random.Random(4)
     refused = unsound = 0
