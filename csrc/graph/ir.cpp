@@ -7,7 +7,7 @@ namespace warptape::graph {
 namespace {
 
 [[noreturn]] void refuse(const Program& p, size_t insn, const char* why) {
-  throw Error(message("graph: instruction ", insn, " (", p.insns[insn].name, ") ", why, "\n", p.text()));
+  throw Unsound(message("instruction ", insn, " (", p.insns[insn].name, ") ", why), p.text(), insn);
 }
 
 // Under each name that a storage has, it is used in other steps, and not before it is written.
@@ -38,6 +38,8 @@ void verify_again(const Program& p) {
 }
 
 }  // namespace
+
+Unsound::~Unsound() = default;
 
 int64_t Operand::numel() const {
   int64_t n = 1;

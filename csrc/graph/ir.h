@@ -62,8 +62,8 @@ struct WT_API Program {
 
   std::shared_ptr<const void> names;  // of instructions that were read from text
 
-  // See program_text.cpp for the grammar. parse() throws a ValueError that names the line, or what verify()
-  // throws; the program cannot be executed.
+  // See program_text.cpp for the grammar. parse() throws a ValueError that names the line, also for what
+  // verify() refuses; the program cannot be executed.
   std::string text() const;
   static Program parse(std::string_view text);
   // The program as it was before all passes.
@@ -76,7 +76,17 @@ struct WT_API Program {
   std::vector<std::vector<uint32_t>> readers() const;
 };
 
-// Throws an Error that names the first instruction which reads or writes through an operand that leaves its
+// What is wrong with a program, and at which instruction.
+class WT_API Unsound : public Error {
+ public:
+  Unsound(const std::string& why, const std::string& text, size_t insn)
+      : Error("graph: " + why + "\n" + text), why(why), insn(insn) {}
+  ~Unsound() override;
+  std::string why;
+  size_t insn;
+};
+
+// Throws an Unsound that names the first instruction which reads or writes through an operand that leaves its
 // memory, runs in no step although something needs it, or in two, or runs before what it needs.
 void verify(const Program& program);
 

@@ -16,9 +16,16 @@ class Lexer {
   explicit Lexer(std::string_view text) : text_(text) {}
 
   [[noreturn]] void fail(const std::string& expected) const {
-    const auto line = 1 + std::ranges::count(text_.substr(0, at_), '\n');
-    throw ValueError(
-        message("graph: line ", line, ": expected ", expected, " at '", text_.substr(at_, 20), "'"));
+    refuse(message("expected ", expected, " at '", text_.substr(at_, 20), "'"), at_);
+  }
+  [[noreturn]] void refuse(const std::string& why, size_t at) const {
+    const auto line = 1 + std::ranges::count(text_.substr(0, at), '\n');
+    throw ValueError(message("graph: line ", line, ": ", why));
+  }
+  // Where the next word begins.
+  size_t at() {
+    skip();
+    return at_;
   }
   bool take(std::string_view word) {
     skip();

@@ -32,6 +32,13 @@ class Parser {
     number();
     p_.recomputed = static_cast<int64_t>(again_.size());
     p_.names = std::make_shared<Names>(std::move(names_));
+    try {
+      verify(p_);
+    } catch (const Unsound& error) {
+      for (const Line& line : lines_)
+        if (line.number == error.insn) in_.refuse(error.why, line.at);
+      throw;
+    }
     return std::move(p_);
   }
 
@@ -40,6 +47,7 @@ class Parser {
     Insn insn;
     std::optional<uint32_t> number;
     std::optional<size_t> step;  // none: dead
+    size_t at;                   // in the text
   };
 
   uint32_t reference() {
@@ -127,6 +135,7 @@ class Parser {
   }
 
   void instruction(std::optional<uint32_t> number, std::optional<size_t> step) {
+    const size_t at = in_.at();
     Insn i;
     i.compute = DType::Float32;
     i.callee = nullptr;
@@ -147,7 +156,7 @@ class Parser {
     }
     if (sum && (i.in.size() != 1 || i.out.size() != 1)) in_.fail("one operand and one result before this");
     i.in_backward = in_.take("@backward");
-    lines_.push_back({std::move(i), number, step});
+    lines_.push_back({std::move(i), number, step, at});
   }
   void elementwise(Insn& i) {
     if (i.out.size() != 1) in_.fail("one result of an elementwise instruction before this");
@@ -232,10 +241,6 @@ class Parser {
 
 }  // namespace
 
-Program Program::parse(std::string_view text) {
-  Program p = Parser(text).program();
-  verify(p);
-  return p;
-}
+Program Program::parse(std::string_view text) { return Parser(text).program(); }
 
 }  // namespace warptape::graph
