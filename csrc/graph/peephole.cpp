@@ -133,7 +133,9 @@ class Peephole {
   bool is_view_of_all(const GraphCall& c, ValueId x, ValueId y) const {
     if (value(x).dtype != value(y).dtype || !same_sizes(value(x), value(y))) return false;
     if (const auto order = order_of(c)) return std::ranges::is_sorted(*order);
-    return Sharing::of(*c.op) == Sharing::Reshape;
+    // A dim of size 1 may get another stride.
+    const auto one = [](Dim d) { return d.expr == Dim::kNumber && d.value == 1; };
+    return Sharing::of(*c.op) == Sharing::Reshape && std::ranges::none_of(value(x).sizes, one);
   }
   bool is_cast_to_same(const GraphCall& c, ValueId x, ValueId y) const {
     return is_cast(c) && value(x).dtype == value(y).dtype && value(x).device == value(y).device;
@@ -177,7 +179,8 @@ class Peephole {
     if (!inner || inner->args.empty() || !is_pure(*inner)) return kNothing;
     const ValueId w = operand(*inner);
     const std::string_view name = c.op->name;
-    if (w.id == ValueId::kNone) return kNothing;
+    if (w.id == ValueId::kNone || effects_.is_written(x) || effects_.is_written_after(w, maker_[x.id]))
+      return kNothing;
     if (c.op == inner->op && is_one_of(name, {"relu", "floor", "ceil", "trunc", "contiguous"}) &&
         std::equal(c.args.begin() + 1, c.args.end(), inner->args.begin() + 1))
       return x;

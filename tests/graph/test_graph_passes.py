@@ -287,6 +287,23 @@ CASES: dict[str, list[Any]] = {
             {"dce": True},
         ),
         (
+            "not of what was written between the two",
+            "%0: X",
+            """%1: X = neg(input=%0)
+               %2: X = neg(input=%1)
+               %3: float32[4] = select(input=%2, dim=0, index=0)
+               %4: float32[4] = mul_(input=%3, other=2.0)
+               %5: X = neg(input=%2)
+               %6: X = relu(input=%0)
+               %7: X = neg(input=%6)
+               %8: X = mul_(input=%6, other=2.0)
+               %9: X = neg(input=%7)
+               return %5, %9""",
+            None,
+            0,
+            {},
+        ),
+        (
             "not what tells a copy from its source: a write, two results, an input as result",
             "%0: X",
             """%1: X = exp(input=%0)
