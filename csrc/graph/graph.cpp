@@ -2,6 +2,7 @@
 #include "graph/graph.h"
 
 #include "graph/call.h"
+#include "graph/run_memory.h"
 #include "ops/copy.h"
 #include "ops/view.h"
 
@@ -405,7 +406,11 @@ void Graph::finish() {
     if (last[v] != SIZE_MAX) dead_after_[last[v]].push_back(static_cast<uint32_t>(v));
 }
 
-std::vector<Tensor> Graph::run(std::span<const Tensor> tensors) const { return Run(*this, tensors)(); }
+std::vector<Tensor> Graph::run(std::span<const Tensor> tensors) const {
+  const auto run = [&] { return Run(*this, tensors)(); };
+  const bool plain = !thread_state.grad_mode && !thread_state.dispatch && !PlannedRun::current();
+  return run_memory && plain ? run_memory->run(tensors, run) : run();
+}
 
 Tensor moved(const Tensor& t, Device device) {
   if (t.device() == device) return t;
