@@ -168,7 +168,8 @@ CASES: dict[str, list[Any]] = {
             """const %1: float32[4] = "constant_1"
                %2: float32[4] = exp(input=%1)
                %3: float32[3] = rand(size=[3], generator=None, dtype=None, device=None, requires_grad=False)
-               return %2, %3""",
+               %4: float32[3] = exp(input=%3)
+               return %2, %4""",
             None,
             0,
             {"freeze": True},
@@ -390,7 +391,8 @@ CASES: dict[str, list[Any]] = {
                %7: float32[3] = rand(size=[3], generator=None, dtype=None, device=None, requires_grad=False)
                %8: X = mul(input=%0, other=0.0)
                %9: X = mul(input=%0, other=-0.0)
-               return %1, %3, %4, %5, %6, %7, %8, %9""",
+               %10: float32[3] = mul(input=%6, other=%7)
+               return %1, %3, %4, %5, %8, %9, %10""",
             None,
             0,
             {"gradients": False},
