@@ -315,7 +315,8 @@ std::vector<Tensor> Run::call_op(const GraphCall& c) {
 
 // Nobody else can see x's memory, no gradient needs it, and the result would be laid out as x is.
 bool Run::may_write_onto(const Tensor& x, std::span<const Value> args, const GraphCall& c) const {
-  if (thread_state.dispatch || x->use_count() != 1 || x.storage().use_count() != 1 || !x.is_contiguous())
+  if (thread_state.dispatch || x->use_count() != 1 || x.storage().use_count() != 1 ||
+      !(x.strides() == contiguous_strides(x.sizes())))
     return false;
   bool may = true;
   each_tensor(*c.op, args, [&](const Tensor& t) {
