@@ -7,6 +7,7 @@
 #include "graph/graph_file.h"
 #include "graph/passes.h"
 #include "graph/region.h"
+#include "graph/run_memory.h"
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -137,6 +138,7 @@ py::dict optimise(Graph& g, const py::kwargs& options) {
                                                  {"dce", &o.dce},
                                                  {"fold_frozen_conv_bn", &o.fold_frozen_conv_bn},
                                                  {"reuse_memory", &o.reuse_memory},
+                                                 {"plan_memory", &o.plan_memory},
                                                  {"freeze", &o.freeze},
                                                  {"gradients", &o.gradients}};
   for (const auto& [key, value] : options) {
@@ -192,6 +194,9 @@ void bind_graph(py::module_& m) {
              g.values[id].tensor = tensors_of(py::make_tuple(tensor), "graph")[0];
            })
       .def("text", &Graph::text)
+      .def_property_readonly(
+          "planned_bytes", [](const Graph& g) { return g.run_memory ? g.run_memory->bytes() : 0; },
+          "Of the block that runs without gradients use; 0 before the first or without a plan.")
       .def("copy", [](const Graph& g) { return Graph(g); })
       .def("optimise", optimise, "Runs passes, all but those given as False; {pass: calls changed}.")
       .def(

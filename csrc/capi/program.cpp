@@ -49,7 +49,7 @@ wt_program* open(std::string_view bytes) {
   program->graph = graph::from_bytes(bytes).graph;
   program->text = program->graph.text();
   // Nothing changes a constant after this, and no gradients are asked for.
-  graph::optimise(program->graph, {.freeze = true, .gradients = false});
+  graph::optimise(program->graph, {.plan_memory = true, .freeze = true, .gradients = false});
   for (graph::ValueId id : program->graph.inputs) {
     Shape& sizes = program->sizes.emplace_back();
     for (graph::Dim d : program->graph.values[id.id].sizes)

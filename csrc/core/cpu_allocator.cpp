@@ -11,6 +11,7 @@
 
 #include "core/allocator.h"
 #include "core/errors.h"
+#include "core/memory_plan.h"
 
 namespace warptape {
 namespace {
@@ -60,6 +61,14 @@ class CpuAllocator final : public Allocator {
   void* allocate(size_t bytes) override {
     if (bytes == 0) return nullptr;
     if (bytes > PTRDIFF_MAX / 2) fail(bytes);
+    PlannedRun* run = PlannedRun::current();
+    if (__builtin_expect(run == nullptr, 1)) return allocate_cached(bytes);
+    if (void* planned = run->allocate(bytes)) return planned;
+    void* p = allocate_cached(bytes);
+    run->note(p, bytes);
+    return p;
+  }
+  void* allocate_cached(size_t bytes) {
     auto [index, size] = size_class(bytes);
     {
       std::lock_guard lock(allocator_mutex);
@@ -84,7 +93,8 @@ class CpuAllocator final : public Allocator {
   }
 
   void deallocate(void* p, size_t bytes) noexcept override {
-    if (!p) return;
+    if (!p || PlannedRun::release(p)) return;
+    if (PlannedRun* run = PlannedRun::current()) run->note_freed(p);
     auto [index, size] = size_class(bytes);
     std::lock_guard lock(allocator_mutex);
     stats_.allocated -= static_cast<int64_t>(size);

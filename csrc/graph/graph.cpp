@@ -2,6 +2,7 @@
 #include "graph/graph.h"
 
 #include "graph/call.h"
+#include "graph/run_memory.h"
 #include "ops/copy.h"
 #include "ops/view.h"
 
@@ -314,7 +315,8 @@ std::vector<Tensor> Run::call_op(const GraphCall& c) {
 
 // Nobody else can see x's memory, no gradient needs it, and the result would be laid out as x is.
 bool Run::may_write_onto(const Tensor& x, std::span<const Value> args, const GraphCall& c) const {
-  if (thread_state.dispatch || x->use_count() != 1 || x.storage().use_count() != 1 || !x.is_contiguous())
+  if (thread_state.dispatch || x->use_count() != 1 || x.storage().use_count() != 1 ||
+      !(x.strides() == contiguous_strides(x.sizes())))
     return false;
   bool may = true;
   each_tensor(*c.op, args, [&](const Tensor& t) {
@@ -405,7 +407,11 @@ void Graph::finish() {
     if (last[v] != SIZE_MAX) dead_after_[last[v]].push_back(static_cast<uint32_t>(v));
 }
 
-std::vector<Tensor> Graph::run(std::span<const Tensor> tensors) const { return Run(*this, tensors)(); }
+std::vector<Tensor> Graph::run(std::span<const Tensor> tensors) const {
+  const auto run = [&] { return Run(*this, tensors)(); };
+  const bool plain = !thread_state.grad_mode && !thread_state.dispatch && !PlannedRun::current();
+  return run_memory && plain ? run_memory->run(tensors, run) : run();
+}
 
 Tensor moved(const Tensor& t, Device device) {
   if (t.device() == device) return t;

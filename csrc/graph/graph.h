@@ -91,12 +91,16 @@ struct Symbol {
   int64_t min = 0, max = INT64_MAX;
 };
 
+class RunMemory;
+
 struct WT_API Graph {
   std::vector<GraphValue> values;
   std::vector<GraphCall> calls;
   std::vector<ValueId> inputs, outputs;
   std::vector<Symbol> symbols;
   std::vector<Expr> exprs;
+  // Of runs without gradients, if they keep it in one block. Copies of the graph share it.
+  std::shared_ptr<RunMemory> run_memory;
 
   // See graph_text.cpp for the grammar. `constant(name)` gives parse() the tensors of the constants.
   std::string text() const;

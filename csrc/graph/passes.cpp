@@ -1,6 +1,7 @@
 #include "graph/passes.h"
 
 #include "graph/effects.h"
+#include "graph/run_memory.h"
 #include "tensor/factory.h"
 
 namespace warptape::graph {
@@ -40,6 +41,7 @@ PassCounts run_passes(Graph& g, const PassOptions& o) {
     checked(g, o.dce, n.dce, [&] { return eliminate_dead_code(g); });
   }
   checked(g, o.reuse_memory, n.reuse_memory, [&] { return plan_reuse(g); });
+  if (o.plan_memory) g.run_memory = std::make_shared<RunMemory>();
   return n;
 }
 

@@ -17,6 +17,7 @@ struct PassOptions {
   bool dce = true;                   // calls whose results nobody reads go
   bool fold_frozen_conv_bn = false;  // of a frozen graph: see fold_frozen_conv_bn()
   bool reuse_memory = true;          // see GraphCall::in_place
+  bool plan_memory = false;          // see Graph::run_memory
   // Parameters and buffers never change again: they are constants to all passes, without gradients.
   bool freeze = false;
   bool gradients = true;  // of inputs and parameters stay the same to the bit

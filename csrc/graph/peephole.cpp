@@ -96,8 +96,13 @@ class Peephole {
     const auto* r = std::get_if<ValueId>(&c.args[0]);
     return r ? *r : kNothing;
   }
+  // Whether there is a dim of size 1, to which ops give a stride of their own.
+  bool has_one(ValueId v) const {
+    return std::ranges::any_of(value(v).sizes, [](Dim d) { return d.expr == Dim::kNumber && d.value == 1; });
+  }
   // Whether the elements fill a block, so that an elementwise op gives a result of the same strides.
   bool is_block(ValueId v) const {
+    if (has_one(v)) return false;
     if (value(v).kind == GraphValue::Kind::Constant) return is_dense(value(v).tensor);
     const GraphCall* c = maker(v);
     if (!c || may_share_memory(g_, *c) || !written(*c).empty()) return false;
@@ -133,7 +138,7 @@ class Peephole {
   bool is_view_of_all(const GraphCall& c, ValueId x, ValueId y) const {
     if (value(x).dtype != value(y).dtype || !same_sizes(value(x), value(y))) return false;
     if (const auto order = order_of(c)) return std::ranges::is_sorted(*order);
-    return Sharing::of(*c.op) == Sharing::Reshape;
+    return Sharing::of(*c.op) == Sharing::Reshape && !has_one(x);
   }
   bool is_cast_to_same(const GraphCall& c, ValueId x, ValueId y) const {
     return is_cast(c) && value(x).dtype == value(y).dtype && value(x).device == value(y).device;
@@ -177,7 +182,8 @@ class Peephole {
     if (!inner || inner->args.empty() || !is_pure(*inner)) return kNothing;
     const ValueId w = operand(*inner);
     const std::string_view name = c.op->name;
-    if (w.id == ValueId::kNone) return kNothing;
+    if (w.id == ValueId::kNone || effects_.is_written(x) || effects_.is_written_after(w, maker_[x.id]))
+      return kNothing;
     if (c.op == inner->op && is_one_of(name, {"relu", "floor", "ceil", "trunc", "contiguous"}) &&
         std::equal(c.args.begin() + 1, c.args.end(), inner->args.begin() + 1))
       return x;

@@ -171,7 +171,7 @@ class FrozenModule(ScriptModule):
         if self._function is None:
             return
         function, counts = self._function.optimised(
-            freeze=True, gradients=False, fold_frozen_conv_bn=self._numerics
+            freeze=True, gradients=False, plan_memory=True, fold_frozen_conv_bn=self._numerics
         )
         self.__dict__["_function"] = function
         self.__dict__["pass_counts"] = {k: n + self.pass_counts.get(k, 0) for k, n in counts.items()}

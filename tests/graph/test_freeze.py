@@ -79,6 +79,10 @@ def steps(seed: int, inputs: Any) -> list[Any]:
     return list(world.live)
 
 
+def facts(grad: Any) -> Any:
+    return {} if grad is None else summary(torch, grad)
+
+
 def outcome(function: Any, seed: int, with_gradients: bool) -> Any:
     """Results, what became of the inputs and the generator, and gradients."""
     world = World(torch, seed)
@@ -91,7 +95,7 @@ def outcome(function: Any, seed: int, with_gradients: bool) -> Any:
         weights = [torch.linspace(0.5, 1.5, t.numel(), dtype=t.dtype).view(t.shape) for t in learns]
         try:
             grads = torch.autograd.grad(learns, world.leaves, weights, allow_unused=True)
-            found.append(summary(torch, grads))
+            found.append([{k: v for k, v in g.items() if k != "is_view"} for g in map(facts, grads)])
         except RuntimeError as error:  # a tensor that the tape keeps was changed in place
             found.append(str(error))
     return found

@@ -168,7 +168,8 @@ CASES: dict[str, list[Any]] = {
             """const %1: float32[4] = "constant_1"
                %2: float32[4] = exp(input=%1)
                %3: float32[3] = rand(size=[3], generator=None, dtype=None, device=None, requires_grad=False)
-               return %2, %3""",
+               %4: float32[3] = exp(input=%3)
+               return %2, %4""",
             None,
             0,
             {"freeze": True},
@@ -287,6 +288,23 @@ CASES: dict[str, list[Any]] = {
             {"dce": True},
         ),
         (
+            "not of what was written between the two",
+            "%0: X",
+            """%1: X = neg(input=%0)
+               %2: X = neg(input=%1)
+               %3: float32[4] = select(input=%2, dim=0, index=0)
+               %4: float32[4] = mul_(input=%3, other=2.0)
+               %5: X = neg(input=%2)
+               %6: X = relu(input=%0)
+               %7: X = neg(input=%6)
+               %8: X = mul_(input=%6, other=2.0)
+               %9: X = neg(input=%7)
+               return %5, %9""",
+            None,
+            0,
+            {},
+        ),
+        (
             "not what tells a copy from its source: a write, two results, an input as result",
             "%0: X",
             """%1: X = exp(input=%0)
@@ -373,7 +391,8 @@ CASES: dict[str, list[Any]] = {
                %7: float32[3] = rand(size=[3], generator=None, dtype=None, device=None, requires_grad=False)
                %8: X = mul(input=%0, other=0.0)
                %9: X = mul(input=%0, other=-0.0)
-               return %1, %3, %4, %5, %6, %7, %8, %9""",
+               %10: float32[3] = mul(input=%6, other=%7)
+               return %1, %3, %4, %5, %8, %9, %10""",
             None,
             0,
             {"gradients": False},

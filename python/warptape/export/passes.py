@@ -20,12 +20,14 @@ def optimize_pass(
             on them alone are done once, here.
         gradients: those of inputs and parameters stay the same to the bit too; by default where not frozen.
         passes: `constant_propagation`, `peephole`, `cse`, `dce` and `reuse_memory` are on unless they are
-            False; `fold_frozen_conv_bn`, which rounds in another way, is off unless it is True.
+            False; `fold_frozen_conv_bn`, which rounds in another way, is off unless it is True; `plan_memory`
+            is on where frozen.
 
     Raises:
         TypeError: a pass that there is not.
     """
     gradients = not freeze if gradients is None else gradients
+    passes = {"plan_memory": freeze, **passes}
     function, counts = ep._function.optimised(freeze=freeze, gradients=gradients, **passes)
     graph = function.graph
     names = {graph.values[i][3] for i in graph.constants}
