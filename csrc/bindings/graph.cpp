@@ -4,6 +4,7 @@
 #include "bindings/made.h"
 #include "graph/region.h"
 #include "graph/trace.h"
+#include "kernels/chain.h"
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -66,6 +67,12 @@ void bind_program(py::module_& m) {
           "The numbers of the instructions that run together, in order.");
 }
 
+void wait_for_kernels(bool give_up) {
+  if (!device_in_use(DeviceType::CUDA)) return;
+  const GilRelease release;
+  static kernels::Slot<kernels::WaitForChainsFn> slot{"wait_for_chains"};
+  slot(launch_context({DeviceType::CUDA, 0}), give_up);
+}
 }  // namespace
 
 void init_graph(PyObject* module) {
@@ -128,6 +135,8 @@ void init_graph(PyObject* module) {
                d["fused"] = e->program.fused;
                d["runs"] = e->runs;
                d["seconds"] = e->build_seconds;
+               const char* problem = e->problem();
+               d["problem"] = problem ? problem : "";
                out.append(d);
              }
              return out;
@@ -142,6 +151,7 @@ void init_graph(PyObject* module) {
         out["not_deferred_by"] = c.counts.not_deferred_by;
         return out;
       });
+  m.def("_wait_for_kernels", wait_for_kernels);
   m.def("_set_capture", [](bool on) { return Region::of_thread().set_capture(on); });
   m.def("_is_compiling", [] { return Region::of_thread().entered(); });
 }

@@ -24,11 +24,19 @@ struct WT_API Executable {
   Program program;
   std::vector<std::unique_ptr<Chain>> chains;  // of each step; null where one instruction runs alone
   std::vector<Ends> ends;                      // of each step
+  // Where a chain waits for its kernel: the instructions one by one.
+  std::vector<Step> apart;
+  std::vector<Ends> ends_apart;
   int64_t runs = 0;
   double build_seconds = 0;
   double gain = 0;  // estimated, of a run, in seconds, without its part of the run's own time
 
   void run(std::vector<Call>& calls) const;
+  // Why instructions run one by one, or null.
+  const char* problem() const;
+
+ private:
+  void run_step(const Step& step, const Chain* chain, const Ends& ends, std::vector<Call>& calls) const;
 };
 
 // The programs of a compiled function, by the form of the calls.

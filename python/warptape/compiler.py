@@ -11,6 +11,7 @@ bit. See docs/compile.md.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
@@ -39,6 +40,7 @@ __all__ = [
 _MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 _STANCES = ("default", "force_eager", "eager_on_recompile", "fail_on_recompile", "eager_then_compile")
 _stance = "default"
+atexit.register(_C._wait_for_kernels, True)  # the thread that compiles them does not survive the process
 
 
 class Explanation(NamedTuple):
@@ -56,6 +58,7 @@ class Explanation(NamedTuple):
     recomputed: int  # of these, added to compute again what would be in memory for long
     compile_seconds: float  # that making the programs took
     programs: list[ProgramText]  # their texts, with `draw(stage=..)` and `after(stage)`
+    problems: list[str]  # why the kernels of some programs run one by one, on CUDA
 
     def __str__(self) -> str:
         return (
@@ -63,6 +66,7 @@ class Explanation(NamedTuple):
             f"and run {self.runs} times; {self.graph_break_count} reads before the end\n"
             f"{self.op_count} instructions, {self.fused} fused into another's pass, {self.removed} removed, "
             f"{self.moved} moved, {self.recomputed} recomputed; {self.not_deferred} calls of ops ran at once"
+            + "".join(f"\nnot fused: {problem}" for problem in self.problems)
         )
 
 
@@ -103,6 +107,7 @@ def _compiled(fn: Callable[..., Any], fullgraph: bool, eager: bool) -> Callable[
             sum(p["recomputed"] for p in programs),
             sum(p["seconds"] for p in programs),
             [ProgramText.of(p["text"], p["noted"], region.least_recomputed_bytes) for p in programs],
+            sorted({p["problem"] for p in programs if p["problem"]}),
         )
 
     call.explain = explain  # type: ignore[attr-defined]
