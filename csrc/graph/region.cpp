@@ -94,7 +94,8 @@ void Region::note_stream(Device device) {
   streams_.emplace_back(device, runtime_of(device.type).current_stream(device.index));
 }
 
-// Makes the streams current for the calling thread.
+// Makes the streams current for the calling thread. Where they are another thread's, wait() is for what they
+// were given: this thread may have waited for them before.
 class InStreams {
  public:
   explicit InStreams(const std::vector<std::pair<Device, StreamHandle>>& streams) {
@@ -104,6 +105,12 @@ class InStreams {
       if (before == stream) continue;
       before_.emplace_back(device, before);
       runtime.set_current_stream(device.index, stream);
+    }
+  }
+  void wait() const {
+    for (const auto& [device, before] : before_) {
+      DeviceRuntime& runtime = runtime_of(device.type);
+      runtime.synchronize_stream(device.index, runtime.current_stream(device.index));
     }
   }
   ~InStreams() {
@@ -257,6 +264,7 @@ void Region::run_pending() {
       ++compiled_->counts.runs;
       compiled_->add_gain(compiled_->programs.run(calls, memories));
     }
+    in_streams.wait();
   } catch (...) {
     calls.clear();
     release(memories, true);

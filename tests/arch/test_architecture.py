@@ -70,7 +70,7 @@ MAX_FUNCTION_LINES = 80
 MAX_TOTAL_LINES = 46_650
 BUDGETS = {
     "the CUDA backend": (
-        12_750,
+        13_520,
         (
             "kernels/cuda/",
             "csrc/core/cuda/",
