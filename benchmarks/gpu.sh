@@ -47,7 +47,8 @@ if wanted compile; then
   # NVRTC comes with PyTorch's wheels, of which the build has used cuBLAS.
   export WARPTAPE_CACHE="$out/kernels"
   part compile 150 "$python" -m pytest tests/graph/test_cuda.py -q --timeout 60
-  part compiled_ops 200 "$python" -m pytest tests/graph/test_op_table.py -q --device cuda --samples 1 --timeout 60
+  part compiled_ops 150 "$python" -m pytest tests/graph/test_op_table.py -q --device cuda --samples 1 --timeout 60
+  part captured 150 "$python" -m pytest tests/graph/test_captured.py -q --device cuda --samples 1 --timeout 60
   part bench_compile 120 "$python" benchmarks/gpu.py --rows compiled --no-losses --out "$out/compile.json" \
     --commit "${COMMIT:-}"
   cat "$out/bench_compile.log"

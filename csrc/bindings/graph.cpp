@@ -2,6 +2,7 @@
 #include "bindings/common.h"
 #include "bindings/data.h"
 #include "bindings/made.h"
+#include "graph/captured.h"
 #include "graph/region.h"
 #include "graph/trace.h"
 #include "kernels/chain.h"
@@ -120,6 +121,9 @@ void init_graph(PyObject* module) {
       .def_property(
           "recomputes", [](const Compiled& c) { return c.programs.recomputes; },
           [](Compiled& c, bool on) { c.programs.recomputes = on; })
+      .def_property(
+          "captures", [](const Compiled& c) { return c.programs.captures; },
+          [](Compiled& c, bool on) { c.programs.captures = on; })
       .def("programs",
            [](const Compiled& c) {
              py::list out;
@@ -135,8 +139,8 @@ void init_graph(PyObject* module) {
                d["fused"] = e->program.fused;
                d["runs"] = e->runs;
                d["seconds"] = e->build_seconds;
-               const char* problem = e->problem();
-               d["problem"] = problem ? problem : "";
+               d["problem"] = e->problem_text();
+               d["replays"] = e->captured ? e->captured->replays() : 0;
                out.append(d);
              }
              return out;

@@ -17,6 +17,7 @@ class Chain {
   // Why it cannot run now, or null: on a device its kernel is compiled first, while the instructions run
   // apart.
   const char* problem() const;
+  bool waits() const { return problem() && !plan_.prepared->failed; }
   bool on_device() const { return plan_.prepared != nullptr; }
 
  private:

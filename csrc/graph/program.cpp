@@ -2,6 +2,7 @@
 
 #include <chrono>
 
+#include "graph/captured.h"
 #include "graph/region.h"
 
 namespace warptape::graph {
@@ -194,6 +195,9 @@ std::shared_ptr<Executable> build(const std::vector<Call>& calls, const std::deq
     e->ends_apart = ends_of(e->program, calls.size());
     std::swap(e->program.steps, e->apart);
   }
+  const auto on_cuda = [](const ProgramMemory& m) { return m.device.is_cuda(); };
+  if (passes.captures && std::ranges::any_of(e->program.memories, on_cuda))
+    e->captured = std::make_shared<Captured>();
   e->gain = gain_of(e->program);
   e->build_seconds = seconds_since(begin);
   return e;
@@ -205,6 +209,16 @@ const char* Executable::problem() const {
   for (const auto& c : chains)
     if (const char* why = c ? c->problem() : nullptr) return why;
   return nullptr;
+}
+
+bool Executable::waits() const {
+  return std::ranges::any_of(chains, [](const auto& c) { return c && c->waits(); });
+}
+
+std::string Executable::problem_text() const {
+  if (const char* why = problem()) return why;
+  const std::string why = captured ? captured->problem() : "";
+  return why.empty() ? "" : "not captured: " + why;
 }
 
 void Executable::run_step(const Step& step, const Chain* chain, const Ends& ends,
@@ -263,7 +277,10 @@ double Programs::run(std::vector<Call>& calls, std::deque<Memory>& memories) {
   // Where kernels are missing fusion gains nothing, but they may come.
   const bool apart = e->problem() != nullptr;
   const auto begin = std::chrono::steady_clock::now();
-  e->run(calls);
+  if (e->captured && !e->waits())
+    e->captured->run(*e, calls);
+  else
+    e->run(calls);
   return apart ? 0 : e->gain + kNoise * seconds_since(begin);
 }
 
