@@ -33,8 +33,16 @@ py::list describe(const SmallVector<graph::Operand, 3>& operands) {
   return out;
 }
 
+void wait_for_kernels(bool give_up) {
+  if (!device_in_use(DeviceType::CUDA)) return;
+  const GilRelease release;
+  static kernels::Slot<kernels::WaitForChainsFn> slot{"wait_for_chains"};
+  slot(launch_context({DeviceType::CUDA, 0}), give_up);
+}
+
 void bind_program(py::module_& m) {
   using graph::Program;
+  m.def("_wait_for_kernels", wait_for_kernels);
   py::class_<Program>(m, "_Program", py::module_local(), "A program of kernels: see csrc/graph/ir.h.")
       .def_static("parse", &Program::parse)
       .def("text", &Program::text)
@@ -68,12 +76,6 @@ void bind_program(py::module_& m) {
           "The numbers of the instructions that run together, in order.");
 }
 
-void wait_for_kernels(bool give_up) {
-  if (!device_in_use(DeviceType::CUDA)) return;
-  const GilRelease release;
-  static kernels::Slot<kernels::WaitForChainsFn> slot{"wait_for_chains"};
-  slot(launch_context({DeviceType::CUDA, 0}), give_up);
-}
 }  // namespace
 
 void init_graph(PyObject* module) {
@@ -155,7 +157,6 @@ void init_graph(PyObject* module) {
         out["not_deferred_by"] = c.counts.not_deferred_by;
         return out;
       });
-  m.def("_wait_for_kernels", wait_for_kernels);
   m.def("_set_capture", [](bool on) { return Region::of_thread().set_capture(on); });
   m.def("_is_compiling", [] { return Region::of_thread().entered(); });
 }

@@ -143,8 +143,8 @@ def compile(
         fullgraph: reading a value before the function's end raises a RuntimeError at the line that does.
         dynamic: accepted: each form of calls gets a program of its own, in milliseconds.
         backend: "inductor" for all passes, "eager" and "aot_eager" for none but removing what nobody needs.
-        mode: "reduce-overhead" and "max-autotune" capture programs on CUDA as graphs where calls are alike; the
-            others make no difference.
+        mode: "reduce-overhead" and "max-autotune" capture programs on CUDA as graphs where calls are alike;
+            the others make no difference.
         options: "triton.cudagraphs" does so too; others have no effect.
         disable: gives `model` back as it is.
 
