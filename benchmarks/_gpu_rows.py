@@ -55,6 +55,37 @@ def elementwise(lib: Any, scale: float) -> dict[str, tuple[Step, float]]:
     }
 
 
+def compiled(lib: Any, scale: float) -> dict[str, tuple[Step, float]]:
+    """Work as it is and with torch.compile: a chain of 20 elementwise ops, bias + GELU + residual in bf16,
+    and a small training step, which is bound by launches. Kernels are compiled before the clock starts."""
+    n, rows = sized(1 << 26, scale), sized(16384, scale, 8)
+    x, y = random(lib, n, dtype="float32"), random(lib, n, dtype="float32")
+    h, residual, bias = random(lib, rows, 4096), random(lib, rows, 4096), random(lib, 4096)
+    train = small_mlp(lib, scale)["training step"][0]
+
+    def chain() -> Any:
+        z = x
+        for _ in range(5):
+            z = (z * y + x).relu() - y
+        return z
+
+    def bias_gelu() -> Any:
+        return lib.nn.functional.gelu(h + bias, approximate="tanh") + residual
+
+    found: dict[str, tuple[Step, float]] = {}
+    for name, step in (("chain", chain), ("bias + GELU", bias_gelu), ("training step", train)):
+        found[f"{name} eager"] = (step, 1.0)
+        modes = ("default", "reduce-overhead") if name == "training step" else ("default",)
+        for mode in modes:
+            fast = lib.compile(step, mode=mode)
+            for _ in range(6):
+                fast()
+                if lib.__name__ == "warptape":
+                    lib._C._wait_for_kernels(False)
+            found[f"{name} compiled{'' if mode == 'default' else ', ' + mode}"] = (fast, 1.0)
+    return found
+
+
 def with_backward(
     lib: Any, f: Callable[[Any], Any], x: Any, n: float, forward: float, backward: float
 ) -> Any:
@@ -328,6 +359,7 @@ ROWS = [
     Row("gemm", "matrix product 8192, bf16", "flops", gemm, "math"),
     Row("attention", "attention d128 causal 16k, bf16", "flops", attention, "math"),
     Row("small_mlp", "small MLP", "calls", small_mlp, "launch"),
+    Row("compiled", "torch.compile against eager", "calls", compiled, "launch"),
     Row("gpt2", "GPT-2 124M step, T 1024, batch 32, bf16", "tokens", gpt2, "model"),
 ]
 

@@ -6,7 +6,7 @@
 #
 #   benchmarks/gpu.sh [FOLDER]     logs, gpu.json and gpu.md go to FOLDER (default: build/gpu-results)
 #
-# PARTS="build test sanitize bench" chooses; PYTHON is the interpreter; ARCHITECTURE (90a) what is compiled for.
+# PARTS="build test sanitize bench" chooses, and "compile" (torch.compile's tests and benchmark alone, for a second call); PYTHON is the interpreter; ARCHITECTURE (90a) what is compiled for.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 out=$(mkdir -p "${1:-build/gpu-results}" && cd "${1:-build/gpu-results}" && pwd)
@@ -42,6 +42,16 @@ if wanted test; then
   part tests 150 "$python" -m pytest tests/python/cuda -q -m cuda --timeout 60
   part nccl 100 "$python" -m pytest tests/distributed/test_nccl.py -q --timeout 90
   part op_table 150 "$python" -m pytest tests/op_table -q --device cuda --timeout 60
+fi
+if wanted compile; then
+  # NVRTC comes with PyTorch's wheels, of which the build has used cuBLAS.
+  export WARPTAPE_CACHE="$out/kernels"
+  part compile 150 "$python" -m pytest tests/graph/test_cuda.py -q --timeout 60
+  part compiled_ops 150 "$python" -m pytest tests/graph/test_op_table.py -q --device cuda --samples 1 --timeout 60
+  part captured 150 "$python" -m pytest tests/graph/test_captured.py -q --device cuda --samples 1 --timeout 60
+  part bench_compile 120 "$python" benchmarks/gpu.py --rows compiled --no-losses --out "$out/compile.json" \
+    --commit "${COMMIT:-}"
+  cat "$out/bench_compile.log"
 fi
 if wanted sanitize; then
   sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)

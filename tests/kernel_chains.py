@@ -122,7 +122,7 @@ class Driver:
         out = folder / "libchain_driver.so"
         source = ROOT / "tests" / "chain" / "driver.cpp"
         flags = ["-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"]
-        includes = [f"-I{ROOT / 'kernels' / 'include'}", f"-I{ROOT}"]
+        includes = [f"-I{ROOT / 'kernels' / 'include'}", f"-I{ROOT}", f"-I{ROOT / 'csrc'}"]
         link = [f"-L{LIBRARY.parent}", "-lwarptape", f"-Wl,-rpath,{LIBRARY.parent}"]
         subprocess.run(
             [compiler, *flags, *includes, str(source), "-o", str(out), *link], check=True, timeout=600

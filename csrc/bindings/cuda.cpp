@@ -5,6 +5,7 @@
 #include "bindings/common.h"
 #include "bindings/made.h"
 #include "core/device_runtime.h"
+#include "graph/region.h"
 #include "graph/trace.h"
 
 namespace py = pybind11;
@@ -13,6 +14,11 @@ namespace warptape::bindings {
 namespace {
 
 DeviceRuntime& runtime() { return runtime_of(DeviceType::CUDA); }
+// For what depends on the order of work: calls that a compiled region has noted were asked for before.
+DeviceRuntime& runtime_in_order() {
+  if (thread_state.deferral) thread_state.deferral->flush();
+  return runtime();
+}
 Device cuda_device(int index) { return resolved({DeviceType::CUDA, static_cast<int8_t>(index)}); }
 StreamHandle as_handle(uintptr_t p) { return reinterpret_cast<void*>(p); }
 uintptr_t as_int(void* handle) { return reinterpret_cast<uintptr_t>(handle); }
@@ -74,7 +80,8 @@ void bind_devices(py::module_& m) {
     return runtime().can_access_peer(cuda_device(index).index, cuda_device(peer).index);
   });
   m.def("versions", versions, Unlocked());
-  m.def("synchronize", [](int index) { runtime().synchronize(cuda_device(index).index); }, Unlocked());
+  m.def(
+      "synchronize", [](int index) { runtime_in_order().synchronize(cuda_device(index).index); }, Unlocked());
   m.def("set_switch",
         [](const std::string& name, bool on) { set_library_switch(DeviceType::CUDA, name.c_str(), on); });
   m.def("range_push", [](const std::string& text) { return runtime().range_push(text.c_str()); });
@@ -127,7 +134,7 @@ void record_stream(py::handle o, int index, uintptr_t stream) {
   const Tensor& t = tensor_arg(o.ptr(), "record_stream");
   WT_CHECK(t.device().is_cuda(), DeviceError, "record_stream: expected a CUDA tensor, got one on ",
            t.device());
-  if (t.storage().data()) runtime().record_stream(t.storage().data(), index, as_handle(stream));
+  if (t.data()) runtime().record_stream(t.storage().data(), index, as_handle(stream));
 }
 
 void bind_memory(py::module_& m) {
@@ -168,15 +175,15 @@ class Event {
       handle_ = runtime().new_event(index, timing_, blocking_);
       index_ = index;
     }
-    runtime().record_event(handle_, index, as_handle(stream));
+    runtime_in_order().record_event(handle_, index, as_handle(stream));
     recorded_ = true;
   }
   void wait(int index, uintptr_t stream) {
-    if (recorded_) runtime().wait_event(index, as_handle(stream), handle_);
+    if (recorded_) runtime_in_order().wait_event(index, as_handle(stream), handle_);
   }
-  bool query() { return !recorded_ || runtime().event_done(handle_); }
+  bool query() { return !recorded_ || runtime_in_order().event_done(handle_); }
   void synchronize() {
-    if (recorded_) runtime().synchronize_event(handle_);
+    if (recorded_) runtime_in_order().synchronize_event(handle_);
   }
   double elapsed_ms(Event& end) {
     const char* op = "Event.elapsed_time";
@@ -207,18 +214,19 @@ void bind_streams(py::module_& m) {
         [](int index) { return as_int(runtime().current_stream(cuda_device(index).index)); });
   m.def("set_stream", [](int index, uintptr_t stream) {
     if (runtime().current_device() != index) runtime().set_current_device(index);
-    runtime().set_current_stream(index, as_handle(stream));
+    if (runtime().current_stream(index) != as_handle(stream))
+      runtime_in_order().set_current_stream(index, as_handle(stream));
   });
   m.def("new_stream", [](int index, int priority) {
     return as_int(runtime().new_stream(cuda_device(index).index, priority));
   });
   m.def(
       "stream_done",
-      [](int index, uintptr_t stream) { return runtime().stream_done(index, as_handle(stream)); },
+      [](int index, uintptr_t stream) { return runtime_in_order().stream_done(index, as_handle(stream)); },
       Unlocked());
   m.def(
       "synchronize_stream",
-      [](int index, uintptr_t stream) { runtime().synchronize_stream(index, as_handle(stream)); },
+      [](int index, uintptr_t stream) { runtime_in_order().synchronize_stream(index, as_handle(stream)); },
       Unlocked());
   py::class_<Event>(m, "Event", py::module_local())
       .def(py::init<bool, bool>())
@@ -256,19 +264,20 @@ class Graph {
              "or `with warptape.cuda.stream(s):`");
     runtime().fault_record(index_);  // made now: a capture cannot allocate it
     pool_ = pool ? pool : runtime().new_pool();
-    runtime().begin_capture(index_, pool_, mode.c_str());
+    runtime_in_order().begin_capture(index_, pool_, mode.c_str());
     capturing_ = true;
   }
 
   void end() {
     WT_CHECK(capturing_, Error, "capture_end: no capture is under way; call capture_begin() first");
+    runtime_in_order();
     capturing_ = false;
     graph_ = runtime().end_capture(index_);
   }
 
   void replay() {
     WT_CHECK(graph_, Error, "replay: Called CUDAGraph::replay without a preceding successful capture.");
-    runtime().replay(graph_);
+    runtime_in_order().replay(graph_);
   }
 
   void reset() {

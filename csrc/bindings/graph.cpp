@@ -2,8 +2,10 @@
 #include "bindings/common.h"
 #include "bindings/data.h"
 #include "bindings/made.h"
+#include "graph/captured.h"
 #include "graph/region.h"
 #include "graph/trace.h"
+#include "kernels/chain.h"
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -31,8 +33,16 @@ py::list describe(const SmallVector<graph::Operand, 3>& operands) {
   return out;
 }
 
+void wait_for_kernels(bool give_up) {
+  if (!device_in_use(DeviceType::CUDA)) return;
+  const GilRelease release;
+  static kernels::Slot<kernels::WaitForChainsFn> slot{"wait_for_chains"};
+  slot(launch_context({DeviceType::CUDA, 0}), give_up);
+}
+
 void bind_program(py::module_& m) {
   using graph::Program;
+  m.def("_wait_for_kernels", wait_for_kernels);
   py::class_<Program>(m, "_Program", py::module_local(), "A program of kernels: see csrc/graph/ir.h.")
       .def_static("parse", &Program::parse)
       .def("text", &Program::text)
@@ -113,6 +123,9 @@ void init_graph(PyObject* module) {
       .def_property(
           "recomputes", [](const Compiled& c) { return c.programs.recomputes; },
           [](Compiled& c, bool on) { c.programs.recomputes = on; })
+      .def_property(
+          "captures", [](const Compiled& c) { return c.programs.captures; },
+          [](Compiled& c, bool on) { c.programs.captures = on; })
       .def("programs",
            [](const Compiled& c) {
              py::list out;
@@ -128,6 +141,8 @@ void init_graph(PyObject* module) {
                d["fused"] = e->program.fused;
                d["runs"] = e->runs;
                d["seconds"] = e->build_seconds;
+               d["problem"] = e->problem_text();
+               d["replays"] = e->captured ? e->captured->replays() : 0;
                out.append(d);
              }
              return out;

@@ -53,6 +53,7 @@ struct Call {
   bool in_backward = false;              // a backward pass noted it
   bool bumped = false;                   // the versions of what it writes are counted already
   const void* callee = nullptr;          // OpInfo, ElementwiseSlot or NodeType
+  const Node* made = nullptr;            // that an Op recorded
   const char* asked = nullptr;           // the op that Python called, for its errors
   SmallVector<Tensor, 3> in, out;        // read; made or written. Without history, held by this call alone
   SmallVector<int8_t, 4> operands;       // of Elementwise: each input's place in `in`, or kIsNumber

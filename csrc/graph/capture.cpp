@@ -194,6 +194,7 @@ void Region::note_op(const OpInfo& op, std::span<const Value> args, Result& out,
   if (scope.unfinished()) throw NotDeferrable{};
   const bool in_place = !call.results.empty() && call.results[0] == kInPlace;
   if (in_place && call.results.back() >= kSavedBase) throw NotDeferrable{};
+  call.made = node.get();
   remember_state(call);
 }
 

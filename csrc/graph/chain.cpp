@@ -7,6 +7,7 @@ namespace {
 
 kernels::Slot<kernels::FindChainFormulaFn> find_slot{"find_chain_formula"};
 kernels::Slot<kernels::ChainFn> chain_slot{"chain"};
+kernels::Slot<kernels::PrepareChainFn> prepare_slot{"prepare_chain"};
 
 // In bytes, as seen with `sizes`.
 void set_strides(kernels::Operand& to, const Operand& from, const Shape& sizes) {
@@ -19,14 +20,15 @@ void set_strides(kernels::Operand& to, const Operand& from, const Shape& sizes) 
 
 const kernels::ChainFormula* formula_of(const Program& program, const Insn& insn) {
   if (insn.kind != CallKind::Elementwise || insn.out[0].numel() == 0) return nullptr;
+  const Device device = program.memories[insn.out[0].memory].device;
   for (const auto* list : {&insn.in, &insn.out})
     for (const Operand& o : *list)
-      if (!program.memories[o.memory].device.is_cpu() || is_complex(o.dtype)) return nullptr;
+      if (program.memories[o.memory].device != device || is_complex(o.dtype)) return nullptr;
   if (is_complex(insn.compute)) return nullptr;
   // Eager code takes another way for an exponent that is the same along a row, which a chain may see
   // otherwise.
   if (std::string_view(insn.name) == "pow" && insn.operands.back() != kIsNumber) return nullptr;
-  return find_slot(launch_context({}), insn.name, insn.compute);
+  return find_slot(launch_context(device), insn.name, insn.compute);
 }
 
 uint8_t Chain::input(const Insn& insn, size_t operand, uint8_t& numbers) {
@@ -51,7 +53,8 @@ uint8_t Chain::input(const Insn& insn, size_t operand, uint8_t& numbers) {
   return static_cast<uint8_t>(plan_.inputs - 1);
 }
 
-Chain::Chain(const Program& program, const Step& step, const std::vector<std::vector<uint32_t>>& readers) {
+Chain::Chain(const Program& program, const Step& step, const std::vector<std::vector<uint32_t>>& readers)
+    : device_(program.memories[program.insns[step.insns[0]].out[0].memory].device) {
   for (uint32_t i : step.insns) {
     const Insn& insn = program.insns[i];
     kernels::ChainStep& to = plan_.step[plan_.steps];
@@ -64,6 +67,11 @@ Chain::Chain(const Program& program, const Step& step, const std::vector<std::ve
   }
   store(program, step, readers);
   merge_dims(program.insns[step.insns[0]].out[0].sizes);
+  if (device_.is_cuda()) plan_.prepared = prepare_slot(launch_context(device_), plan_);
+}
+
+const char* Chain::problem() const {
+  return plan_.prepared ? plan_.prepared->problem.load(std::memory_order_acquire) : nullptr;
 }
 
 // What others see of the memories that the chain writes: for each the last value.
@@ -153,7 +161,7 @@ void Chain::run(std::vector<Call>& calls) const {
     if (t.storage().is_deferred()) t.storage().materialize();
     plan.output[k].to.data = static_cast<char*>(t.data());
   }
-  chain_slot(Launch(Device()), plan);
+  chain_slot(Launch(device_), plan);
 }
 
 }  // namespace warptape::graph

@@ -6,7 +6,7 @@
 
 namespace warptape::graph {
 
-// The formula that a chain runs for the instruction, or null: it is of another kind, or lies on a device.
+// The formula that a chain runs for the instruction, or null: it is of another kind, or lies on two devices.
 const kernels::ChainFormula* formula_of(const Program& program, const Insn& insn);
 
 class Chain {
@@ -14,6 +14,11 @@ class Chain {
   Chain(const Program& program, const Step& step, const std::vector<std::vector<uint32_t>>& readers);
   // Takes addresses and numbers from the calls.
   void run(std::vector<Call>& calls) const;
+  // Why it cannot run now, or null: on a device its kernel is compiled first, while the instructions run
+  // apart.
+  const char* problem() const;
+  bool waits() const { return problem() && !plan_.prepared->failed; }
+  bool on_device() const { return plan_.prepared != nullptr; }
 
  private:
   struct Place {
@@ -26,6 +31,7 @@ class Chain {
   void merge_dims(const Shape& sizes);
 
   kernels::ChainPlan plan_{};
+  Device device_;
   std::vector<Place> inputs_, outputs_;
   std::vector<Operand> seen_;                          // of inputs_, to share what is read twice
   std::vector<std::pair<uint32_t, uint8_t>> written_;  // memory, value

@@ -11,6 +11,7 @@
 namespace warptape::graph {
 
 struct Memory;
+class Captured;
 
 // What a step is the last to need.
 struct Ends {
@@ -24,11 +25,22 @@ struct WT_API Executable {
   Program program;
   std::vector<std::unique_ptr<Chain>> chains;  // of each step; null where one instruction runs alone
   std::vector<Ends> ends;                      // of each step
+  // Where a chain waits for its kernel: the instructions one by one.
+  std::vector<Step> apart;
+  std::vector<Ends> ends_apart;
   int64_t runs = 0;
   double build_seconds = 0;
+  std::shared_ptr<Captured> captured;  // for mode="reduce-overhead", on CUDA
   double gain = 0;  // estimated, of a run, in seconds, without its part of the run's own time
 
   void run(std::vector<Call>& calls) const;
+  // Why instructions run one by one, or null; the same and why there is no captured graph, as text.
+  const char* problem() const;
+  std::string problem_text() const;
+  bool waits() const;  // for a kernel that will be there
+
+ private:
+  void run_step(const Step& step, const Chain* chain, const Ends& ends, std::vector<Call>& calls) const;
 };
 
 // The programs of a compiled function, by the form of the calls.
@@ -39,7 +51,7 @@ class WT_API Programs {
   double run(std::vector<Call>& calls, std::deque<Memory>& memories);
   // In the order in which they were made. The list grows while other threads call.
   std::vector<std::shared_ptr<Executable>> all() const;
-  bool fuses = true, schedules = true, recomputes = true;
+  bool fuses = true, schedules = true, recomputes = true, captures = false;
   int64_t least_recomputed_bytes = 32 << 10;
 
  private:

@@ -78,6 +78,7 @@ Memory& Region::memory_of(Storage& s) {
     if (m.region == this) return m;
     force_storage(s);
   }
+  if (s.device().is_cuda()) note_stream(s.device());
   Memory& m = memories_.emplace_back();
   m.region = this;
   m.storage = &s;
@@ -86,6 +87,42 @@ Memory& Region::memory_of(Storage& s) {
   s.pending = &m;
   return m;
 }
+
+void Region::note_stream(Device device) {
+  for (const auto& [known, stream] : streams_)
+    if (known == device) return;
+  streams_.emplace_back(device, runtime_of(device.type).current_stream(device.index));
+}
+
+// Makes the streams current for the calling thread. Where they are another thread's, wait() is for what they
+// were given: this thread may have waited for them before.
+class InStreams {
+ public:
+  explicit InStreams(const std::vector<std::pair<Device, StreamHandle>>& streams) {
+    for (const auto& [device, stream] : streams) {
+      DeviceRuntime& runtime = runtime_of(device.type);
+      const StreamHandle before = runtime.current_stream(device.index);
+      if (before == stream) continue;
+      before_.emplace_back(device, before);
+      runtime.set_current_stream(device.index, stream);
+    }
+  }
+  void wait() const {
+    for (const auto& [device, before] : before_) {
+      DeviceRuntime& runtime = runtime_of(device.type);
+      runtime.synchronize_stream(device.index, runtime.current_stream(device.index));
+    }
+  }
+  ~InStreams() {
+    for (const auto& [device, stream] : before_)
+      runtime_of(device.type).set_current_stream(device.index, stream);
+  }
+  InStreams(const InStreams&) = delete;
+  InStreams& operator=(const InStreams&) = delete;
+
+ private:
+  std::vector<std::pair<Device, StreamHandle>> before_;
+};
 
 void Region::made(Storage& s) {
   RegionLock lock(mutex_);
@@ -215,6 +252,7 @@ void Region::run_pending() {
   std::deque<Memory> memories = std::exchange(memories_, {});
   exposed_ = false;
   for (Scope* s : scopes_) s->calls = s->memories = 0;
+  const InStreams in_streams(std::exchange(streams_, {}));
   Paused paused;
   // Whoever reads now may be inside of these; what is pending was not.
   Restore hooks(thread_state.saved_tensor_hooks, decltype(thread_state.saved_tensor_hooks)());
@@ -226,6 +264,7 @@ void Region::run_pending() {
       ++compiled_->counts.runs;
       compiled_->add_gain(compiled_->programs.run(calls, memories));
     }
+    in_streams.wait();
   } catch (...) {
     calls.clear();
     release(memories, true);

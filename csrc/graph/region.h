@@ -19,6 +19,7 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "core/device_runtime.h"
 #include "graph/call.h"
 #include "graph/program.h"
 
@@ -118,6 +119,7 @@ class WT_API Region final : public Deferral {
 
   Call& add(CallKind kind, const void* callee);
   Memory& memory_of(Storage& s);
+  void note_stream(Device device);
   void read(Call& call, const Tensor& t);
   void write(Call& call, const Tensor& t);
   Tensor hold(const Tensor& t);
@@ -138,6 +140,8 @@ class WT_API Region final : public Deferral {
   std::vector<class Scope*> scopes_;
   std::unordered_map<const void*, std::pair<uint32_t, uint32_t>> attempts_;  // of ops and nodes: all, failed
   std::shared_ptr<Compiled> compiled_;  // also after the region, for the backward of what it noted
+  // In which what is pending runs, also where another thread has it run.
+  std::vector<std::pair<Device, StreamHandle>> streams_;
   int depth_ = 0;
   bool exposed_ = false;  // what is pending reads or writes memory that NumPy sees
 };

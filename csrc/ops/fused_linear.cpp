@@ -38,7 +38,7 @@ kernels::MatmulPlan product(const Tensor& out, const Tensor& a, const Tensor& b,
 
 Tensor multiplied(const Tensor& a, const Tensor& b) {
   Tensor out = empty(Shape{a.sizes()[0], b.sizes()[1]}, options_of(a));
-  if (out.numel()) matmul_slot(Launch(out.device()), product(out, a, b));
+  if (out.numel() && !out.is_meta()) matmul_slot(Launch(out.device()), product(out, a, b));
   return out;
 }
 
@@ -60,8 +60,9 @@ void fused_backward(Node& n, Gradients& g) {
   const Tensor weight2 = n.saved(3);
   Tensor d_before = empty(before.sizes(), options_of(before)), sums;
   if (g.wants(2)) sums = empty(Shape{before.sizes()[1]}, options_of(before));
-  gelu_backward_slot(Launch(before.device()), product(d_before, grad, weight2), before.data(),
-                     sums.defined() ? sums.data() : nullptr);
+  if (!d_before.is_meta())
+    gelu_backward_slot(Launch(before.device()), product(d_before, grad, weight2), before.data(),
+                       sums.defined() ? sums.data() : nullptr);
   if (g.wants(2)) g.set(2, sums);
   const Tensor input = n.saved(0);
   if (g.wants(0)) {
@@ -113,8 +114,10 @@ Tensor fused(const Tensor& x, const Tensor& w1, const OptTensor& b1, const Tenso
   Tensor out = empty(sizes, options_of(x));
   auto row = [](const OptTensor& b) { return b ? raw_contiguous(*b) : Tensor(); };
   const Tensor bias1 = row(b1), bias2 = row(b2);
-  gelu_slot(Launch(x.device()), product(hidden, rows, swapped(w1), bias1), before.data());
-  matmul_slot(Launch(x.device()), product(as_rows(out), hidden, swapped(w2), bias2));
+  if (!out.is_meta()) {
+    gelu_slot(Launch(x.device()), product(hidden, rows, swapped(w1), bias1), before.data());
+    matmul_slot(Launch(x.device()), product(as_rows(out), hidden, swapped(w2), bias2));
+  }
   if (needs_grad(x, w1, b1, w2, b2)) {
     Ref<Node> n = record(kLinearGeluLinear, x, w1, b1, w2, b2);
     for (const Tensor& t : {x, w1, b1 ? *b1 : Tensor(), w2, before, hidden}) n->save(t);
@@ -137,7 +140,8 @@ LinearGradients linear_gradients(const Tensor& grad, const Tensor& input) {
     return {};
   LinearGradients made{empty(Shape{grad.sizes()[1], input.sizes()[1]}, options_of(grad)),
                        empty(Shape{grad.sizes()[1]}, options_of(grad))};
-  row_sums_slot(Launch(grad.device()), product(made.weight, swapped(grad), input), made.bias.data());
+  if (!made.weight.is_meta())
+    row_sums_slot(Launch(grad.device()), product(made.weight, swapped(grad), input), made.bias.data());
   return made;
 }
 

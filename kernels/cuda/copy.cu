@@ -172,32 +172,12 @@ __global__ void __launch_bounds__(kThreads) fill_kernel(char* out, Pattern patte
   }
 }
 
-// The bytes of a host value in the output's dtype.
-void pack_value(void* to, DType dtype, const Operand& in) {
-  const bool floating = is_floating(in.dtype);
-  const double d = floating ? host_value<double>(in.data, in.dtype) : 0;
-  const int64_t i = floating ? int64_t(d) : host_value<int64_t>(in.data, in.dtype);
-  dispatch(AllTypes{}, dtype, [&](auto t) {
-    using T = typename decltype(t)::type;
-    T value;
-    if constexpr (std::is_same_v<T, Bool>)
-      value = floating ? d != 0 : i != 0;
-    else if constexpr (std::is_integral_v<T>)
-      value = T(i);
-    else if constexpr (sizeof(T) == 2)
-      value = T(floating ? float(d) : float(i));
-    else
-      value = floating ? T(d) : T(i);
-    std::memcpy(to, &value, sizeof value);
-  });
-}
-
 bool try_fill(const LaunchContext& ctx, const ElementwisePlan& plan) {
   const Operand &out = plan.operands[0], &in = plan.operands[1];
   if (!in.host_scalar || plan.ndim > 1 || !is_flat(plan, out) || !is_aligned(out.data, 16)) return false;
   Pattern pattern;
   const size_t item = itemsize(out.dtype);
-  pack_value(pattern.bytes, out.dtype, in);
+  pack_value(pattern.bytes, out.dtype, in.data, in.dtype);
   for (size_t at = item; at < sizeof pattern; at += item)
     std::memcpy(pattern.bytes + at, pattern.bytes, item);
   const int64_t bytes = plan.numel * static_cast<int64_t>(item);

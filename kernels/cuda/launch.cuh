@@ -1,12 +1,15 @@
-// The one way to launch a kernel, and what every kernel needs of its context.
+// The one way to launch a kernel, and what every kernel needs of its context. Code that is compiled at run
+// time (chain.cuh) has the device's part.
 #pragma once
-
-#include <cuda_runtime.h>
 
 #include <type_traits>
 
-#include "kernels/cuda/runtime.h"
 #include "kernels/types.h"
+#if !defined(__CUDACC_RTC__)
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/runtime.h"
+#endif
 
 #define WT_DEVICE __device__ __forceinline__
 
@@ -18,6 +21,7 @@ inline constexpr int kMaxGridY = 65535;
 // Blocks of `per` elements each for n elements.
 constexpr int64_t ceil_div(int64_t n, int64_t per) { return (n + per - 1) / per; }
 
+#if !defined(__CUDACC_RTC__)
 // Runs kernel(args...) on the context's stream. Arguments are copied: what they point to must be device
 // memory. An empty grid runs nothing. `op` is what an error will name.
 template <class... P, class... A>
@@ -40,6 +44,7 @@ void launch(const LaunchContext& ctx, const char* op, void (*kernel)(P...), dim3
   check(cudaLaunchKernelEx(&config, kernel, static_cast<P>(args)...), op);
   if (launch_blocking) finish_blocking(ctx, op);
 }
+#endif
 
 // The block's dynamic shared memory, 16-byte aligned.
 #if defined(WARPTAPE_CUDA_EMULATED)

@@ -1,6 +1,7 @@
 #include "kernels/cuda/library.h"
 
 #include <dlfcn.h>
+#include <glob.h>
 #include <link.h>
 #include <unistd.h>
 
@@ -33,9 +34,10 @@ struct Description {
   const char* name;
   const char* file;
   const char* package;
-  const char* version_function;        // size_t (void), NCCL's takes int*; null for none
-  std::array<const char*, 9> first{};  // opened before it, from its own folder, where they are there
-  std::array<Library, 2> needs{};      // other libraries it would open by bare name
+  const char* version_function;  // size_t (void), NCCL's takes int*, NVRTC's two
+  std::array<const char*, 9>
+      first{};                     // opened before it, from its own folder, where they are there; patterns
+  std::array<Library, 2> needs{};  // other libraries it would open by bare name
   int need_count = 0;
 };
 
@@ -43,7 +45,11 @@ struct Description {
 // own version loaded, whatever LD_LIBRARY_PATH says.
 const Description& description(Library library) {
   static const Description all[] = {
-      {"NVRTC", "libnvrtc.so." WT_TEXT(WARPTAPE_CUDA_MAJOR), "nvidia-cuda-nvrtc", nullptr},
+      {"NVRTC",
+       "libnvrtc.so." WT_TEXT(WARPTAPE_CUDA_MAJOR),
+       "nvidia-cuda-nvrtc",
+       "nvrtcVersion",
+       {"libnvrtc-builtins.so.*"}},
       {"cuBLASLt", "libcublasLt.so." WT_TEXT(WARPTAPE_CUDA_MAJOR), "nvidia-cublas", "cublasLtGetVersion"},
       {"cuDNN",
        "libcudnn.so.9",
@@ -98,9 +104,11 @@ void append_split(std::vector<std::string>& folders, const char* list) {
 void open_parts(const Description& d, const std::string& folder) {
   for (const char* part : d.first) {
     if (!part) break;
-    const std::string path = folder + "/" + part;
+    glob_t found{};
     // A part that does not open is reported by the library itself, once a call needs it.
-    if (access(path.c_str(), R_OK) == 0) dlopen(path.c_str(), RTLD_LAZY | RTLD_LOCAL);
+    if (glob((folder + "/" + part).c_str(), 0, nullptr, &found) == 0)
+      for (size_t i = 0; i < found.gl_pathc; ++i) dlopen(found.gl_pathv[i], RTLD_LAZY | RTLD_LOCAL);
+    globfree(&found);
   }
 }
 
@@ -153,9 +161,14 @@ const Opened& opened(Library library) {
   return entry = open(d);
 }
 
-// All number their versions alike: 131000 is cuBLASLt 13.10.0, 22803 is NCCL 2.28.3.
+// The others number their versions alike: 131000 is cuBLASLt 13.10.0, 22803 is NCCL 2.28.3.
 std::string version_of(Library library) {
   void* function = library_symbol(library, description(library).version_function);
+  if (library == Library::Nvrtc) {
+    int major = 0, minor = 0;
+    reinterpret_cast<int (*)(int*, int*)>(function)(&major, &minor);
+    return std::to_string(major) + "." + std::to_string(minor);
+  }
   int code = 0;
   if (library == Library::Nccl) reinterpret_cast<int (*)(int*)>(function)(&code);
   const size_t v = code ? static_cast<size_t>(code) : reinterpret_cast<size_t (*)()>(function)();
@@ -192,7 +205,7 @@ void* library_symbol(Library library, const char* name) {
 std::string library_path(Library library) { return opened(library).path; }
 
 void append_library_versions(std::vector<std::pair<std::string, std::string>>& versions) {
-  for (Library library : {Library::CublasLt, Library::Cudnn, Library::Nccl}) {
+  for (Library library : {Library::Nvrtc, Library::CublasLt, Library::Cudnn, Library::Nccl}) {
     const Description& d = description(library);
     try {
       versions.emplace_back(d.name, version_of(library) + " (" + library_path(library) + ")");

@@ -56,6 +56,26 @@ C host_value(const void* p, DType dtype) {
   return value;
 }
 
+// The same as the bytes that filling memory of `dtype` writes.
+inline void pack_value(void* to, DType dtype, const void* from, DType from_dtype) {
+  const bool floating = is_floating(from_dtype);
+  const double d = floating ? host_value<double>(from, from_dtype) : 0;
+  const int64_t i = floating ? int64_t(d) : host_value<int64_t>(from, from_dtype);
+  dispatch(AllTypes{}, dtype, [&](auto t) {
+    using T = typename decltype(t)::type;
+    T value;
+    if constexpr (std::is_same_v<T, Bool>)
+      value = floating ? d != 0 : i != 0;
+    else if constexpr (std::is_integral_v<T>)
+      value = T(i);
+    else if constexpr (sizeof(T) == 2)
+      value = T(floating ? float(d) : float(i));
+    else
+      value = floating ? T(d) : T(i);
+    std::memcpy(to, &value, sizeof value);
+  });
+}
+
 // N values that move as one access of up to 16 bytes.
 template <class T, int N>
 struct alignas(sizeof(T) * N <= 16 ? sizeof(T) * N : 16) Packed {

@@ -11,6 +11,7 @@ bit. See docs/compile.md.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
@@ -39,6 +40,7 @@ __all__ = [
 _MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 _STANCES = ("default", "force_eager", "eager_on_recompile", "fail_on_recompile", "eager_then_compile")
 _stance = "default"
+atexit.register(_C._wait_for_kernels, True)  # the thread that compiles them does not survive the process
 
 
 class Explanation(NamedTuple):
@@ -56,6 +58,8 @@ class Explanation(NamedTuple):
     recomputed: int  # of these, added to compute again what would be in memory for long
     compile_seconds: float  # that making the programs took
     programs: list[ProgramText]  # their texts, with `draw(stage=..)` and `after(stage)`
+    problems: list[str]  # on CUDA: why the kernels of some programs run one by one, or are not captured
+    replays: int  # runs of programs as captured graphs
 
     def __str__(self) -> str:
         return (
@@ -63,12 +67,17 @@ class Explanation(NamedTuple):
             f"and run {self.runs} times; {self.graph_break_count} reads before the end\n"
             f"{self.op_count} instructions, {self.fused} fused into another's pass, {self.removed} removed, "
             f"{self.moved} moved, {self.recomputed} recomputed; {self.not_deferred} calls of ops ran at once"
+            + "".join(f"\nkernels run one by one: {problem}" for problem in self.problems)
         )
 
 
-def _compiled(fn: Callable[..., Any], fullgraph: bool, eager: bool) -> Callable[..., Any]:
+def _compiled(
+    fn: Callable[..., Any], fullgraph: bool, eager: bool, captures: bool = False
+) -> Callable[..., Any]:
     region = _C._Compiled()
     region.fullgraph = fullgraph
+    region.captures = captures
+    region.adaptive = not captures  # launches that a graph saves are not reckoned
     region.fuses = region.schedules = region.recomputes = not eager
 
     @functools.wraps(fn)
@@ -103,6 +112,8 @@ def _compiled(fn: Callable[..., Any], fullgraph: bool, eager: bool) -> Callable[
             sum(p["recomputed"] for p in programs),
             sum(p["seconds"] for p in programs),
             [ProgramText.of(p["text"], p["noted"], region.least_recomputed_bytes) for p in programs],
+            sorted({p["problem"] for p in programs if p["problem"]}),
+            sum(p["replays"] for p in programs),
         )
 
     call.explain = explain  # type: ignore[attr-defined]
@@ -132,8 +143,9 @@ def compile(
         fullgraph: reading a value before the function's end raises a RuntimeError at the line that does.
         dynamic: accepted: each form of calls gets a program of its own, in milliseconds.
         backend: "inductor" for all passes, "eager" and "aot_eager" for none but removing what nobody needs.
-        mode: of those PyTorch names; they make no difference yet.
-        options: accepted, without effect.
+        mode: "reduce-overhead" and "max-autotune" capture programs on CUDA as graphs where calls are alike;
+            the others make no difference.
+        options: "triton.cudagraphs" does so too; others have no effect.
         disable: gives `model` back as it is.
 
     Raises:
@@ -149,17 +161,21 @@ def compile(
     if isinstance(backend, str) and backend not in ("inductor", "eager", "aot_eager", "cudagraphs"):
         raise RuntimeError(f"Invalid backend: {backend!r}, should be one of: {', '.join(list_backends(()))}")
     if model is None:
-        return lambda later: compile(later, fullgraph=fullgraph, backend=backend, mode=mode, disable=disable)
+        return lambda later: compile(
+            later, fullgraph=fullgraph, backend=backend, mode=mode, options=options, disable=disable
+        )
     if not callable(model):
         raise TypeError(f"compile: expected a module or a function, got {type(model).__name__}")
     if disable:
         return model
     eager = backend in ("eager", "aot_eager")
+    captures = mode in ("reduce-overhead", "max-autotune") or backend == "cudagraphs"
+    captures |= bool((options or {}).get("triton.cudagraphs"))
     if hasattr(type(model), "_compiled_call_impl"):
         from ._dynamo.eval_frame import OptimizedModule  # a module is made of modules, which are above
 
-        return OptimizedModule(model, _compiled(model.__call__, fullgraph, eager))
-    return _compiled(model, fullgraph, eager)
+        return OptimizedModule(model, _compiled(model.__call__, fullgraph, eager, captures))
+    return _compiled(model, fullgraph, eager, captures)
 
 
 def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None) -> Any:

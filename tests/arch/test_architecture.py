@@ -70,7 +70,7 @@ MAX_FUNCTION_LINES = 80
 MAX_TOTAL_LINES = 46_900
 BUDGETS = {
     "the CUDA backend": (
-        12_750,
+        13_520,
         (
             "kernels/cuda/",
             "csrc/core/cuda/",
@@ -98,7 +98,7 @@ BUDGETS = {
     ),
     "function transforms": (1_700, ("csrc/transforms/", "csrc/bindings/transforms")),
     "the graph compiler": (
-        10_400,
+        10_420,
         (
             "csrc/graph/",
             "csrc/bindings/graph",

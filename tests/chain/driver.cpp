@@ -1,9 +1,12 @@
 // Kernel slots for ctypes: a chain, and elementwise ops one by one, over memory that the caller describes.
-// Returns 0, 1 where no chain runs a formula, 2 where an integer was divided by zero.
+// Returns 0, 1 where no chain runs a formula, 2 where an integer was divided by zero, 3 where a device's chain has
+// no kernel. On the emulated device memory is the caller's too.
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <vector>
 
+#include "core/device_runtime.h"
 #include "kernels/chain.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/slot.h"
@@ -34,6 +37,19 @@ struct GivenOp {
 
 Slot<FindChainFormulaFn> find_chain_formula("find_chain_formula");
 Slot<ChainFn> chain("chain");
+Slot<PrepareChainFn> prepare_chain("prepare_chain");
+Slot<WaitForChainsFn> wait_for_chains("wait_for_chains");
+bool on_device = false;
+
+LaunchContext context(IndexFault& fault) {
+  LaunchContext ctx;
+  ctx.fault = &fault;
+  if (on_device) ctx.device = DeviceType::CUDA;
+  return ctx;
+}
+void finish() {
+  if (on_device) runtime_of(DeviceType::CUDA).synchronize(0);
+}
 
 void fill(Operand& to, const GivenOperand& from, int64_t ndim) {
   to.data = from.data;
@@ -65,13 +81,13 @@ double fewest_seconds(int repeats, F&& f) {
 
 extern "C" {
 
+WT_API void set_device(int cuda) { on_device = cuda != 0; }
 WT_API void set_threads(int n) { cpu::set_num_threads(n); }
 
 // One op after the other.
 WT_API int run_ops(int ops, const GivenOp* given, int repeats, double* seconds) {
   IndexFault fault;
-  LaunchContext ctx;
-  ctx.fault = &fault;
+  const LaunchContext ctx = context(fault);
   std::vector<Slot<ElementwiseFn>> slots;
   std::vector<ElementwisePlan> plans(ops);
   for (int i = 0; i < ops; ++i) {
@@ -83,6 +99,7 @@ WT_API int run_ops(int ops, const GivenOp* given, int repeats, double* seconds) 
   }
   *seconds = fewest_seconds(repeats, [&] {
     for (int i = 0; i < ops; ++i) slots[i](ctx, plans[i]);
+    finish();
   });
   return fault.set ? 2 : 0;
 }
@@ -93,8 +110,7 @@ WT_API int run_chain(const GivenGeometry* g, int inputs, const GivenOperand* inp
                      int repeats, double* seconds) {
   ChainPlan plan;
   IndexFault fault;
-  LaunchContext ctx;
-  ctx.fault = &fault;
+  const LaunchContext ctx = context(fault);
   fill(plan, *g);
   plan.inputs = inputs;
   for (int k = 0; k < inputs; ++k) fill(plan.input[k], input[k], g->ndim);
@@ -112,7 +128,18 @@ WT_API int run_chain(const GivenGeometry* g, int inputs, const GivenOperand* inp
     plan.output[o].value = uint8_t(values[o]);
     fill(plan.output[o].to, output[o], g->ndim);
   }
-  *seconds = fewest_seconds(repeats, [&] { chain(ctx, plan); });
+  if (on_device) {
+    plan.prepared = prepare_chain(ctx, plan);
+    wait_for_chains(ctx, false);
+    if (const char* problem = plan.prepared->problem) {
+      std::fprintf(stderr, "%s\n", problem);
+      return 3;
+    }
+  }
+  *seconds = fewest_seconds(repeats, [&] {
+    chain(ctx, plan);
+    finish();
+  });
   return fault.set ? 2 : 0;
 }
 

@@ -45,9 +45,11 @@ EMULATOR_VECTOR(double, double, 16, 16)
 #undef EMULATOR_VECTOR
 
 // ---- built-in variables ----
-// The emulator sets them before it enters a thread. One thread of the host runs kernels at a time.
-extern uint3 threadIdx, blockIdx;
-extern dim3 blockDim, gridDim;
+// The emulator sets them before it enters a thread. One thread of the host runs kernels at a time. Exported to
+// kernels that are compiled at run time.
+#define EMULATOR_EXPORT __attribute__((visibility("default")))
+extern EMULATOR_EXPORT uint3 threadIdx, blockIdx;
+extern EMULATOR_EXPORT dim3 blockDim, gridDim;
 inline constexpr int warpSize = 32;
 
 // ---- barriers and warp collectives ----
@@ -78,7 +80,7 @@ int wait_block(Barrier kind, bool predicate);
 // Parks the thread until all lanes of the mask have called. `source` is the lane a shuffle reads.
 uint64_t wait_warp(Collective kind, unsigned mask, uint64_t value, int source = 0);
 int lane();
-[[noreturn]] void die(const char* format, ...) __attribute__((format(printf, 1, 2)));
+[[noreturn]] EMULATOR_EXPORT void die(const char* format, ...) __attribute__((format(printf, 1, 2)));
 
 template <class T>
 auto shuffle(Collective kind, unsigned mask, T value, int source) {

@@ -13,7 +13,9 @@
 #include "kernels/collective.h"
 #include "kernels/cpu/interrupt.h"
 #include "kernels/cuda/library.h"
+#include "kernels/cuda/runtime.h"
 #include "kernels/slot.h"
+#include "nvrtc.h"
 
 using namespace emulator;
 
@@ -273,7 +275,11 @@ namespace warptape::kernels::cuda {
 
 #define WT_NCCL(name) {#name, reinterpret_cast<void*>(&name)}
 
-void* library_symbol(Library, const char* name) {
+void* library_symbol(Library library, const char* name) {
+  if (library == Library::Nvrtc) {
+    if (void* function = emulator::nvrtc_symbol(name)) return function;
+    raise_library_error("NVRTC was not found: WARPTAPE_EMULATED_NVRTC says so");
+  }
   static const std::map<std::string, void*> all{WT_NCCL(ncclGetUniqueId),
                                                 WT_NCCL(ncclCommInitRankConfig),
                                                 WT_NCCL(ncclCommGetAsyncError),

@@ -1,7 +1,9 @@
 // A chain: several elementwise ops over one geometry in one pass over memory. Each step computes what the
 // op's own kernel computes, to the bit, and rounds it as storing it would; only what the caller names as an
-// output is stored. Slots: "find_chain_formula" and "chain".
+// output is stored. Slots: "find_chain_formula", "chain" and, on CUDA, "prepare_chain".
 #pragma once
+
+#include <atomic>
 
 #include "kernels/elementwise.h"
 
@@ -26,6 +28,12 @@ struct ChainOutput {
   Operand to;     // with no stride of 0 where the size is above 1
 };
 
+// A chain whose kernel is compiled by another thread. Lives as long as the process, one for all equal chains.
+struct PreparedChain {
+  std::atomic<const char*> problem;  // why it cannot run yet, or ever; null where it can
+  std::atomic<bool> failed{false};   // it never will
+};
+
 // Geometry as in ElementwisePlan: dims are ordered so that the last one is the fastest of the outputs, and
 // merged where all operands allow it; strides are in bytes, 0 where broadcast. An output may be the memory of
 // an input of the same geometry and dtype; other overlaps are not allowed, nor that two such outputs swap.
@@ -34,16 +42,23 @@ struct ChainPlan {
   int64_t numel;
   int64_t sizes[kMaxDims];
   int inputs;
-  Operand input[kMaxChainInputs];  // of any dtype but complex; host_scalar: one value in host memory
+  // Of any dtype but complex; host_scalar: one value in host memory, on CUDA for one step.
+  Operand input[kMaxChainInputs];
   int steps;
   ChainStep step[kMaxChainSteps];
   int outputs;
   ChainOutput output[kMaxChainOutputs];
+  PreparedChain* prepared = nullptr;  // of devices that have "prepare_chain"
 };
 
 // The formula of the elementwise slot of that name, computed in Float32, Float64 or Int64; null where no
 // chain runs it. "copy" with any compute type is the cast to the step's result dtype; of a number, a fill.
 using FindChainFormulaFn = const ChainFormula*(const LaunchContext&, const char* slot_name, DType compute);
+
+// Has the chain's kernel compiled: addresses and numbers do not matter yet.
+using PrepareChainFn = PreparedChain*(const LaunchContext&, const ChainPlan&);
+// Slot "wait_for_chains": returns when no kernel is being compiled; `give_up`: those not begun never will be.
+using WaitForChainsFn = void(const LaunchContext&, bool give_up);
 
 // Integer divisions by zero are reported to ctx.fault. Equal for any number of threads.
 using ChainFn = void(const LaunchContext&, const ChainPlan&);

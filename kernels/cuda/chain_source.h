@@ -1,0 +1,47 @@
+// From a chain to the text of its kernel. No CUDA is needed for it.
+#pragma once
+
+#include <string>
+
+#include "kernels/chain.h"
+
+namespace warptape::kernels {
+
+struct ChainFormula {
+  const char* name;  // in kernels/formulas.h; null for copies
+  DType compute;
+  // Every step of it is rounded as IEEE 754 says, so that any compiler's code gives the same bits.
+  bool exact;
+};
+
+namespace cuda {
+
+struct ChainKernel : PreparedChain {
+  std::string source, text;                        // of the kernel, of its problem
+  int device, width;                               // width: as chain_width()
+  bool exact = true;                               // all of its formulas are
+  const void *element = nullptr, *wide = nullptr;  // cudaKernel_t
+};
+
+// Chains with equal keys have one kernel: addresses, sizes, numbers and most strides are arguments.
+std::string chain_key(const ChainPlan& plan);
+
+// How many elements along the last dim a thread may take at once: 16 bytes of the widest dtype; 1 where some
+// operand has them neither next to each other nor all the same.
+int chain_width(const ChainPlan& plan);
+bool is_packed(const ChainPlan& plan, const Operand& operand);
+
+// Dims that the kernel is made for, at least those of the plan; 0: too many.
+int chain_dims(const ChainPlan& plan);
+
+// Two kernels, "chain" for elements and, if chain_width() is above 1, "chain_wide" for groups of so many.
+std::string chain_source(const ChainPlan& plan);
+
+// The groups that a thread of it works on.
+int chain_loads(const ChainPlan& plan);
+
+// As which a number comes: what its step computes in or, if that is a copy, gives. One step takes it.
+DType number_type(const ChainPlan& plan, int input);
+
+}  // namespace cuda
+}  // namespace warptape::kernels
