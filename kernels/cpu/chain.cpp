@@ -6,7 +6,9 @@
 namespace warptape::kernels::WARPTAPE_ISA {
 namespace {
 
-constexpr int64_t kCacheBytes = 20 << 10;                  // of scratch memory in use at once
+constexpr int64_t kCacheBytes = 20 << 10;        // of scratch memory in use at once
+constexpr int64_t kPrefetchedBytes = 512 << 10;  // of operands together, from which on
+constexpr int kBlocksAhead = 4;
 constexpr int64_t kLeastAtOnce = 512, kMostAtOnce = 2048;  // elements of a stretch; multiples of any block
 
 // Elements that a worker takes at once: what elementwise kernels take, less where there are many steps, so
@@ -46,6 +48,9 @@ bool runs_in_one(const ChainProgram& p) {
 
 void lay_out_scratch(ChainProgram& p) {
   auto& s = p.stretches;
+  int64_t bytes = 0;
+  for (int k = 0; k < p.operands.count; ++k) bytes += p.operands.numel * s.operands[k].item;
+  p.prefetches = bytes >= kPrefetchedBytes;
   const bool in_one = runs_in_one(p);
   s.block = in_one ? kChainBlock : elements_at_once(p);
   p.most = in_one ? p.operands.numel : s.block;
@@ -126,11 +131,22 @@ class ChainRun {
     for (int i = 0; i < kLanes; ++i) step[p_.moving + i] = 0;
     for (int i = 0; i < p_.fixed; ++i) places[kMaxMovingPlaces + i] = places_[p_.fixed_place[i]];
     for (; n >= kChainBlock; n -= kChainBlock) {
+      if (p_.prefetches) prefetch(item, places, step);
       run_block(item, places);
       for (int i = 0; i < p_.moving; i += kLanes)
         (VInt::load(places + i) + VInt::load(step + i)).store(places + i);
     }
     if (n > 0) run_tail(item, places, n);
+  }
+
+  // What processors prefetch by themselves they know by the instruction, which here is one for all operands.
+  void prefetch(const ChainItem& item, char* const* places, const int64_t* step) const {
+    for (int i = 0; i < p_.moving; ++i) {
+      const int k = p_.moving_place[i];
+      if (k >= p_.operands.count || !(item.touched >> k & 1) || !is_direct(k)) continue;
+      const char* p = places[i] + kBlocksAhead * step[i];
+      for (int64_t at = 0; at < step[i]; at += 64) __builtin_prefetch(p + at, k < p_.stretches.outputs);
+    }
   }
 
   // Fewer elements than a block has: operands that are used in place pass through memory of a whole block.
@@ -182,13 +198,39 @@ const ChainFormula* find_chain_formula(const LaunchContext&, const char* slot, D
 }
 WT_KERNEL(find_chain_formula, find_chain_formula);
 
+// A load that crosses a cache line takes twice as long, and steps read operands again and again: how many
+// elements come before one from which on most accesses cross none.
+int64_t unaligned_head(const ChainPlan& plan) {
+  constexpr int64_t kLine = 64, kItem = 4, kWorthwhile = 4096;
+  if (plan.ndim != 1 || plan.numel < kWorthwhile) return 0;
+  int accesses[kLine / kItem] = {};
+  const auto count = [&](const Operand& op, int times) {
+    const auto beyond = int64_t(reinterpret_cast<uintptr_t>(op.data) % kLine);
+    if (itemsize(op.dtype) == kItem && op.strides[0] == kItem && beyond % kItem == 0)
+      accesses[(kLine - beyond) % kLine / kItem] += times;
+  };
+  for (int o = 0; o < plan.outputs; ++o) count(plan.output[o].to, 1);
+  for (int i = 0; i < plan.steps; ++i)
+    for (int k = 0; k < plan.step[i].count; ++k)
+      if (const int v = plan.step[i].in[k]; v < plan.inputs && !plan.input[v].host_scalar)
+        count(plan.input[v], 1);
+  int best = 0;
+  for (int head = 1; head < kLine / kItem; ++head)
+    if (accesses[head] > accesses[best]) best = head;
+  return best;
+}
+
 void chain(const LaunchContext& ctx, const ChainPlan& plan) {
   if (plan.numel == 0) return;
   ChainProgram program;
   build_program(ctx, plan, program);
   lay_out_scratch(program);
-  cpu::parallel_for(plan.numel, grain_of(plan),
-                    [&](int64_t b, int64_t e) { ChainRun(ctx, program).run(b, e); });
+  const int64_t head = unaligned_head(plan);
+  cpu::parallel_for(plan.numel - head, grain_of(plan), [&](int64_t begin, int64_t end) {
+    ChainRun run(ctx, program);
+    if (begin == 0 && head) run.run(0, head);
+    run.run(begin + head, end + head);
+  });
 }
 WT_KERNEL(chain, chain);
 

@@ -10,6 +10,7 @@ constinit const StepFormulas kCopyFormulas{};
 namespace {
 
 constexpr int kAtEnd = kMaxChainSteps;  // as a step: after all others
+constexpr int kLeastSavedReads = 3;     // of a run
 constexpr int64_t kLongRow = 256;       // elements; shorter rows are taken several at a time
 
 // In what a value of that dtype is held.
@@ -302,26 +303,12 @@ class ChainBuilder {
     if (!open_) return;
     save_if_used_from(step_);
     if (!replace_lone_handler()) {
-      pair_handlers();
+      const auto begin = int(open_->handlers - p_.insns);
+      insns_ = combine_handlers(p_.insns, forms_, begin, insns_);
       p_.insns[insns_++] = kChainEnd;
     }
     open_ = nullptr;
     in_registers_ = -1;
-  }
-
-  void pair_handlers() {
-    const int end = insns_;
-    insns_ = int(open_->handlers - p_.insns);
-    for (int i = insns_; i < end; ++i) {
-      ChainInsn insn = p_.insns[i];
-      const HandlerForm a = forms_[i], b = i + 1 < end ? forms_[i + 1] : HandlerForm{kNoForm, 0};
-      if (ChainHandler* both = paired(a.form, b.form)) {
-        insn.place[0] = insn.place[a.in_memory];
-        insn.place[1] = p_.insns[++i].place[b.in_memory];
-        insn.run = both;
-      }
-      p_.insns[insns_++] = insn;
-    }
   }
 
   // One step between a load and a store is faster as a loop over the stretch.
@@ -549,9 +536,6 @@ class ChainBuilder {
   const ChainPlan& plan_;
   ChainProgram& p_;
   int step_ = 0, insns_ = 0, numbers_ = 0;
-  struct HandlerForm {
-    uint8_t form, in_memory;  // which of the operands
-  };
   HandlerForm forms_[sizeof(ChainProgram::insns) / sizeof(ChainInsn)];
   int in_registers_ = -1;                 // which value
   ChainItem* open_ = nullptr;             // the item that takes handlers
