@@ -84,6 +84,7 @@ class ChainRun {
     const int count = p_.operands.count, outputs = stretches.outputs;
     for (int e = count; e < p_.places; ++e) places_[e] = p_.at[e] ? p_.at[e] : scratch_ + p_.offset[e];
     run_items(p_.once, 0);
+    position_ = begin;
     walk(stretches, begin, end, p_.most, scratch_,
          [&](const auto& at, char* const* operands, int64_t n, const void* const* in, unsigned) {
            for (int k = 0; k < outputs; ++k)
@@ -94,6 +95,7 @@ class ChainRun {
            run_items(p_.then, n);
            for (int k = 0; k < outputs; ++k)
              if (!is_direct(k)) finish_output(stretches, k, at, n, scratch_);
+           position_ += n;
          });
   }
 
@@ -116,6 +118,7 @@ class ChainRun {
   void run_loop(const ChainItem& item, int64_t n) {
     const void* in[kMaxStepInputs] = {};
     for (int k = 0; k < item.inputs; ++k) in[k] = places_[item.in[k]];
+    if (item.indexed) in[item.inputs] = &position_;
     if (item.check_divisor) check_divisor(ctx_, static_cast<const int64_t*>(in[1]), n, item.scalar_mask & 2);
     item.loop(n, places_[item.out], in, item.scalar_mask);
   }
@@ -177,6 +180,7 @@ class ChainRun {
   const LaunchContext& ctx_;
   const ChainProgram& p_;
   char* scratch_;
+  int64_t position_ = 0;
   char* places_[kMaxChainPlaces];
 };
 
@@ -186,7 +190,7 @@ const ChainFormula* find_chain_formula(const LaunchContext&, const char* slot, D
     found = &kCopyFormulas.f32;
   } else {
     const StepFormulas* of = find_arithmetic(slot);
-    for (auto* find : {&find_math, &find_activation, &find_loss})
+    for (auto* find : {&find_math, &find_activation, &find_loss, &find_random})
       if (!of) of = find(slot);
     if (!of) return nullptr;
     if (compute == DType::Float32) found = &of->f32;

@@ -33,6 +33,7 @@ struct ChainItem {
   uint16_t out, in[kMaxStepInputs];
   uint8_t inputs, scalar_mask;
   bool check_divisor;
+  bool indexed;  // in[inputs] of the loop: which element of the chain is the first
 };
 
 template <int kCapacity>
