@@ -50,10 +50,10 @@ void lay_out_scratch(ChainProgram& p) {
   auto& s = p.stretches;
   int64_t bytes = 0;
   for (int k = 0; k < p.operands.count; ++k) bytes += p.operands.numel * s.operands[k].item;
-  p.prefetches = bytes >= kPrefetchedBytes;
   const bool in_one = runs_in_one(p);
   s.block = in_one ? kChainBlock : elements_at_once(p);
   p.most = in_one ? p.operands.numel : s.block;
+  p.prefetches = in_one && bytes >= kPrefetchedBytes;
   p.scratch = 0;
   // An odd number of cache lines each, so that slots begin in different sets of the cache.
   const auto reserve = [&](int64_t bytes) {
@@ -148,7 +148,10 @@ class ChainRun {
       const int k = p_.moving_place[i];
       if (k >= p_.operands.count || !(item.touched >> k & 1) || !is_direct(k)) continue;
       const char* p = places[i] + kBlocksAhead * step[i];
-      for (int64_t at = 0; at < step[i]; at += 64) __builtin_prefetch(p + at, k < p_.stretches.outputs);
+      if (k < p_.stretches.outputs)
+        for (int64_t at = 0; at < step[i]; at += 64) __builtin_prefetch(p + at, 1);
+      else
+        for (int64_t at = 0; at < step[i]; at += 64) __builtin_prefetch(p + at);
     }
   }
 

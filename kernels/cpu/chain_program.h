@@ -48,7 +48,7 @@ struct ChainProgram {
   Stretches<ChainOperands> stretches;
   int64_t most;     // elements of a stretch
   int64_t scratch;  // bytes
-  bool prefetches;  // more than caches near the processor hold
+  bool prefetches;  // it is all handlers, on more memory than the near caches hold
   uint32_t tails;   // where in it there is a block of every operand, for the rest of a stretch
 
   int places;
