@@ -67,7 +67,7 @@ MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 80
 # Lines of the core, kernels + csrc. A device's backend, what lies between ranks, and PyTorch's API written
 # with ops alone have budgets of their own: whoever reads the core can leave them out.
-MAX_TOTAL_LINES = 46_650
+MAX_TOTAL_LINES = 46_700
 BUDGETS = {
     "the CUDA backend": (
         12_750,
