@@ -32,8 +32,16 @@ struct ChainHandlers {
 // a handler for both.
 inline constexpr uint8_t kNoForm = 0xff, kLoadForm = 0, kStoreForm = 1;
 // Null where there is none. It has the first one's operand in memory at place[0], the second one's at
-// place[1].
-ChainHandler* paired(uint8_t first, uint8_t second);
+// place[1]; `of_one`: both at place[0], which it reads once.
+ChainHandler* paired(uint8_t first, uint8_t second, bool of_one);
+
+// Several in a row with at most two operands in memory between them, place[0] and place[1], which it reads
+// once: they stay in registers. Null where the processor has too few of these. Operations follow it as bytes
+// up to kRunEnd, in the room of instructions; `out` says where the next instruction is.
+extern ChainHandler* const kChainRun;
+bool form_reads(uint8_t form);
+constexpr uint8_t run_operation(uint8_t form, int operand) { return uint8_t(2 * form + operand); }
+inline constexpr uint8_t kRunEnd = run_operation(kStoreForm, 0);
 
 extern const ChainInsn kChainEnd;
 extern ChainHandler* const kChainLoad;      // place[0] to registers
@@ -108,6 +116,8 @@ struct StepFormula {
   const ChainHandlers* handlers;
   DType compute;
   bool predicate, mask_first, divides_integers;
+  bool indexed =
+      false;  // as dropout_by_index: where the first element is comes to the loop as one more input
 };
 struct StepFormulas {
   StepFormula f32, f64, i64;
@@ -126,6 +136,7 @@ const StepFormulas* find_arithmetic(const char* slot);
 const StepFormulas* find_math(const char* slot);
 const StepFormulas* find_activation(const char* slot);
 const StepFormulas* find_loss(const char* slot);
+const StepFormulas* find_random(const char* slot);
 #define WT_IF_SLOT(slot_name, Op) \
   if (!std::strcmp(slot, #slot_name)) return &kStepFormulas<Op>
 

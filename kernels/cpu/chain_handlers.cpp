@@ -87,40 +87,46 @@ void end_block(const ChainInsn*, char* const*, ChainVector, ChainVector, ChainVe
                ChainVector, ChainVector, ChainVector, ChainVector) {}
 
 // ---- pairs: forms of at most one operand in memory ----
-// Operand P is in registers.
+// Operand P is in registers, `m` comes from memory where the form reads.
 template <class Op, int P>
 struct Form {
-  static constexpr bool kReads = Op::kInputs == 2;
-  WT_FN static VFloat apply(ChainVector a, char* p) {
+  static constexpr bool kReads = Op::kInputs == 2, kStores = false;
+  WT_FN static VFloat apply(ChainVector a, VFloat m) {
     VFloat x[Op::kInputs];
-    for (int k = 0; k < Op::kInputs; ++k) x[k] = k == P ? VFloat(a) : VFloat::load(p);
+    for (int k = 0; k < Op::kInputs; ++k) x[k] = k == P ? VFloat(a) : m;
     return Loop<Op, float>::apply(x, Mask<float>{}, Index<Op::kInputs>{});
   }
 };
 struct LoadForm {
-  static constexpr bool kReads = true;
-  WT_FN static VFloat apply(ChainVector, char* p) { return VFloat::load(p); }
+  static constexpr bool kReads = true, kStores = false;
+  WT_FN static VFloat apply(ChainVector, VFloat m) { return m; }
 };
 struct StoreForm {
-  static constexpr bool kReads = true;
-  WT_FN static VFloat apply(ChainVector a, char* p) {
+  static constexpr bool kReads = false, kStores = true;
+};
+
+template <class F>
+WT_FN VFloat apply_form(ChainVector a, char* p) {
+  if constexpr (F::kStores) {
     VFloat(a).store(p);
     return VFloat(a);
+  } else {
+    return F::apply(a, F::kReads ? VFloat::load(p) : VFloat{});
   }
-};
+}
 
 // in_order() also keeps the compiler from contracting the two into one operation with one rounding.
 template <class A, class B>
 void handle_pair(const ChainInsn* insn, char* const* places, WT_VECTORS) {
   char* p = A::kReads ? places[insn->place[0]] : nullptr;
-  char* q = B::kReads ? places[insn->place[1]] : nullptr;
+  char* q = B::kReads || B::kStores ? places[insn->place[1]] : nullptr;
   const auto first = [&](ChainVector& a, int i) __attribute__((always_inline)) {
-    VFloat r = A::apply(a, p + i * kVecBytes);
+    VFloat r = apply_form<A>(a, p + i * kVecBytes);
     in_order(r);
     a = r.v;
   };
   const auto second = [&](ChainVector a, int i) __attribute__((always_inline)) {
-    VFloat r = B::apply(a, q + i * kVecBytes);
+    VFloat r = apply_form<B>(a, q + i * kVecBytes);
     in_order(r);
     return r.v;
   };
@@ -129,20 +135,46 @@ void handle_pair(const ChainInsn* insn, char* const* places, WT_VECTORS) {
   return insn->run(insn, places, WT_EACH(second));
 }
 
+// Both read the same operand, once.
+template <class A, class B>
+void handle_pair_of_one(const ChainInsn* insn, char* const* places, WT_VECTORS) {
+  const char* p = places[insn->place[0]];
+  const auto both = [&](ChainVector a, int i) __attribute__((always_inline)) {
+    const VFloat m = VFloat::load(p + i * kVecBytes);
+    VFloat r = A::apply(a, m);
+    in_order(r);
+    r = B::apply(r.v, m);
+    in_order(r);
+    return r.v;
+  };
+  ++insn;
+  return insn->run(insn, places, WT_EACH(both));
+}
+
 template <class... F>
 struct FormList {
   static constexpr int kCount = sizeof...(F);
-  ChainHandler* pairs[kCount][kCount];
+  static constexpr bool kReads[] = {F::kReads...};
+  ChainHandler *pairs[kCount][kCount], *pairs_of_one[kCount][kCount];
 
+  template <class A, class B>
+  static constexpr ChainHandler* of_one() {
+    if constexpr (A::kReads && B::kReads)
+      return &handle_pair_of_one<A, B>;
+    else
+      return nullptr;
+  }
   // By their places in the list; a load begins a row of handlers and a store ends one.
   template <class A>
-  static constexpr void fill(ChainHandler** row) {
+  static constexpr void fill(ChainHandler** row, ChainHandler** row_of_one) {
     int k = 0;
-    ((row[k++] = std::is_same_v<F, LoadForm> ? nullptr : &handle_pair<A, F>), ...);
+    ((row[k] = std::is_same_v<F, LoadForm> ? nullptr : &handle_pair<A, F>,
+      row_of_one[k++] = std::is_same_v<F, LoadForm> ? nullptr : of_one<A, F>()),
+     ...);
   }
-  constexpr FormList() : pairs{} {
+  constexpr FormList() : pairs{}, pairs_of_one{} {
     int k = 0;
-    ((std::is_same_v<F, StoreForm> ? void() : fill<F>(pairs[k]), ++k), ...);
+    ((std::is_same_v<F, StoreForm> ? void() : fill<F>(pairs[k], pairs_of_one[k]), ++k), ...);
   }
   template <class A>
   static constexpr uint8_t place() {
@@ -155,6 +187,55 @@ using Forms = FormList<LoadForm, StoreForm, Form<Add, 0>, Form<Add, 1>, Form<Sub
                        Form<Mul, 0>, Form<Mul, 1>, Form<Relu, 0>>;
 static_assert(Forms::place<LoadForm>() == kLoadForm && Forms::place<StoreForm>() == kStoreForm);
 constinit const Forms kForms;
+
+#if defined(__AVX512F__)
+// ---- runs ----
+void handle_run(const ChainInsn* insn, char* const* places, WT_VECTORS) {
+  const char *p = places[insn->place[0]], *q = places[insn->place[1]];
+  VFloat a[] = {a0, a1, a2, a3, a4, a5, a6, a7}, b[kChainVectors], c[kChainVectors];
+#pragma GCC unroll 8
+  for (int i = 0; i < kChainVectors; ++i) {
+    b[i] = VFloat::load(p + i * kVecBytes);
+    c[i] = VFloat::load(q + i * kVecBytes);
+  }
+#define WT_RUN_CASE(F, which, m)                                      \
+  case run_operation(Forms::place<F>(), which):                       \
+    _Pragma("GCC unroll 8") for (int i = 0; i < kChainVectors; ++i) { \
+      a[i] = F::apply(a[i].v, m[i]);                                  \
+      in_order(a[i]);                                                 \
+    }                                                                 \
+    break
+#define WT_RUN_CASES(F) \
+  WT_RUN_CASE(F, 0, b); \
+  WT_RUN_CASE(F, 1, c)
+  using Add0 = Form<Add, 0>;
+  using Add1 = Form<Add, 1>;
+  using Sub0 = Form<Sub, 0>;
+  using Sub1 = Form<Sub, 1>;
+  using Mul0 = Form<Mul, 0>;
+  using Mul1 = Form<Mul, 1>;
+  using Relu0 = Form<Relu, 0>;
+  for (const auto* operation = reinterpret_cast<const uint8_t*>(insn + 1);; ++operation) {
+    switch (*operation) {
+      WT_RUN_CASES(LoadForm);
+      WT_RUN_CASES(Add0);
+      WT_RUN_CASES(Add1);
+      WT_RUN_CASES(Sub0);
+      WT_RUN_CASES(Sub1);
+      WT_RUN_CASES(Mul0);
+      WT_RUN_CASES(Mul1);
+      WT_RUN_CASE(Relu0, 0, b);
+      case kRunEnd:
+        insn += insn->out;
+        return insn->run(insn, places, a[0].v, a[1].v, a[2].v, a[3].v, a[4].v, a[5].v, a[6].v, a[7].v);
+      default:
+        __builtin_unreachable();
+    }
+  }
+#undef WT_RUN_CASES
+#undef WT_RUN_CASE
+}
+#endif
 
 template <class Op>
 constexpr ChainHandlers handlers() {
@@ -171,10 +252,18 @@ constexpr ChainHandlers handlers() {
 #define WT_DEFINE_HANDLERS(Op) constinit const ChainHandlers kHandlersOf##Op = handlers<Op>()
 WT_CHAIN_FORMULAS(WT_DEFINE_HANDLERS)
 
-ChainHandler* paired(uint8_t first, uint8_t second) {
-  return first < Forms::kCount && second < Forms::kCount ? kForms.pairs[first][second] : nullptr;
+ChainHandler* paired(uint8_t first, uint8_t second, bool of_one) {
+  if (first >= Forms::kCount || second >= Forms::kCount) return nullptr;
+  return (of_one ? kForms.pairs_of_one : kForms.pairs)[first][second];
 }
 
+bool form_reads(uint8_t form) { return Forms::kReads[form]; }
+
+#if defined(__AVX512F__)
+constinit ChainHandler* const kChainRun = &handle_run;
+#else
+constinit ChainHandler* const kChainRun = nullptr;
+#endif
 constinit const ChainInsn kChainEnd{&end_block, {}, 0};
 constinit ChainHandler* const kChainLoad = &load_block;
 constinit ChainHandler* const kChainStore = &store_block;

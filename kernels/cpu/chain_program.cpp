@@ -10,6 +10,7 @@ constinit const StepFormulas kCopyFormulas{};
 namespace {
 
 constexpr int kAtEnd = kMaxChainSteps;  // as a step: after all others
+constexpr int kLeastSavedReads = 3;     // of a run
 constexpr int64_t kLongRow = 256;       // elements; shorter rows are taken several at a time
 
 // In what a value of that dtype is held.
@@ -84,6 +85,7 @@ class ChainBuilder {
       ChainValue& x = value(result());
       x.number = true;
       for (int k = 0; k < s.count; ++k) x.number &= value(root(s.in[k])).number;
+      x.number &= !formula_of(s).indexed;
       // A copy that changes nothing: to the same dtype, or to a wider one that is held alike.
       const ChainValue& from = value(root(s.in[0]));
       if (!formula_of(s).loop && x.held == from.held && (x.dtype == from.dtype || x.dtype == x.held)) {
@@ -302,26 +304,12 @@ class ChainBuilder {
     if (!open_) return;
     save_if_used_from(step_);
     if (!replace_lone_handler()) {
-      pair_handlers();
+      const auto begin = int(open_->handlers - p_.insns);
+      insns_ = combine_handlers(p_.insns, forms_, begin, insns_);
       p_.insns[insns_++] = kChainEnd;
     }
     open_ = nullptr;
     in_registers_ = -1;
-  }
-
-  void pair_handlers() {
-    const int end = insns_;
-    insns_ = int(open_->handlers - p_.insns);
-    for (int i = insns_; i < end; ++i) {
-      ChainInsn insn = p_.insns[i];
-      const HandlerForm a = forms_[i], b = i + 1 < end ? forms_[i + 1] : HandlerForm{kNoForm, 0};
-      if (ChainHandler* both = paired(a.form, b.form)) {
-        insn.place[0] = insn.place[a.in_memory];
-        insn.place[1] = p_.insns[++i].place[b.in_memory];
-        insn.run = both;
-      }
-      p_.insns[insns_++] = insn;
-    }
   }
 
   // One step between a load and a store is faster as a loop over the stretch.
@@ -405,6 +393,7 @@ class ChainBuilder {
   }
 
   static DType operand_type(const StepFormula& f, int k) {
+    if (f.indexed && k > 0) return k == 1 ? DType::Float64 : DType::Int64;
     return f.mask_first && k == 0 ? DType::Bool : f.compute;
   }
 
@@ -538,6 +527,7 @@ class ChainBuilder {
     for (int k = 0; k < s.count; ++k) item.in[k] = places[k];
     item.scalar_mask = uint8_t(scalars);
     item.check_divisor = f.divides_integers;
+    item.indexed = f.indexed;
     if (!exact) {
       add_rounding(from, item.out, v);
       free_[kind_of(from)][free_count_[kind_of(from)]++] = item.out;
@@ -549,9 +539,6 @@ class ChainBuilder {
   const ChainPlan& plan_;
   ChainProgram& p_;
   int step_ = 0, insns_ = 0, numbers_ = 0;
-  struct HandlerForm {
-    uint8_t form, in_memory;  // which of the operands
-  };
   HandlerForm forms_[sizeof(ChainProgram::insns) / sizeof(ChainInsn)];
   int in_registers_ = -1;                 // which value
   ChainItem* open_ = nullptr;             // the item that takes handlers

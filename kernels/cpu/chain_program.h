@@ -33,6 +33,7 @@ struct ChainItem {
   uint16_t out, in[kMaxStepInputs];
   uint8_t inputs, scalar_mask;
   bool check_divisor;
+  bool indexed;  // in[inputs] of the loop: which element of the chain is the first
 };
 
 template <int kCapacity>
@@ -47,6 +48,7 @@ struct ChainProgram {
   Stretches<ChainOperands> stretches;
   int64_t most;     // elements of a stretch
   int64_t scratch;  // bytes
+  bool prefetches;  // it is all handlers, on more memory than the near caches hold
   uint32_t tails;   // where in it there is a block of every operand, for the rest of a stretch
 
   int places;
@@ -64,6 +66,13 @@ struct ChainProgram {
   ChainItems<5 * kMaxChainInputs + kMaxChainSteps> first;  // for each stretch: what inputs need
   ChainItems<10 * kMaxChainSteps + 2 * kMaxChainOutputs> then;
 };
+
+// What a handler does, for those that may join others, and which of its operands is in memory.
+struct HandlerForm {
+  uint8_t form, in_memory;
+};
+// Joins the handlers [begin, end) where one for several is faster; returns their new end.
+int combine_handlers(ChainInsn* insns, const HandlerForm* forms, int begin, int end);
 
 // `program` refers to itself: it is not to be moved.
 void build_program(const LaunchContext& ctx, const ChainPlan& plan, ChainProgram& program);

@@ -83,6 +83,11 @@ template <class V>
 WT_DEVICE bool isfinite(V x) {
   return abs(x) < V(__builtin_inf());
 }
+// b where either is a NaN.
+template <class V>
+WT_DEVICE V max_or_b(V a, V b) {
+  return a > b ? a : b;
+}
 // NaN wins.
 template <class V>
 WT_DEVICE V maximum(V a, V b) {

@@ -151,6 +151,32 @@ def test_simple_steps_after_each_other(driver: Driver, first: tuple[str, bool]) 
         check(driver, chain)
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_runs_over_two_operands(driver: Driver, seed: int) -> None:
+    """Rows of simple steps, up to a third operand or another formula, on memory anyhow aligned."""
+    rng = random.Random(seed)
+    numbers = np.random.default_rng(seed)
+    for n in (1, 100, 128, 1000, 4095, 4096, 5000, 70_001):
+        inputs = []
+        for _ in range(3):
+            start = rng.randrange(16)
+            inputs.append(
+                Value(make(numbers, (start + n,), "float32", rng.random() < 0.5)[start:], "float32")
+            )
+        chain = Chain(inputs, [], [])
+        last = rng.randrange(3)
+        for k in range(rng.randrange(4, 40)):
+            slot = rng.choice(["add", "sub", "mul", "relu"] if rng.random() < 0.9 else ["abs", "sqrt"])
+            other = rng.randrange(2) if rng.random() < 0.9 else rng.randrange(3 + k)
+            operands = (last, other) if rng.random() < 0.5 else (other, last)
+            chain.steps.append(
+                (slot, "float32", operands[: 2 if slot in ("add", "sub", "mul") else 1], "float32")
+            )
+            last = 3 + k
+        chain.outputs = [last]
+        check(driver, chain)
+
+
 @pytest.mark.parametrize("exponent", [2.0, 3.0, 0.5, -0.5, 1.0, -1.0, -2.0, 1.7])
 def test_powers(driver: Driver, exponent: float) -> None:
     rng = np.random.default_rng(7)

@@ -267,7 +267,8 @@ WT_FN_OUTLINED V ndtri(V x) {
 WT_FORMULA(Ndtri, Unary<kFloats>, WT_V1, return ndtri(x););
 
 // ---- activations and their gradients; g is the gradient of the result, y the result, x the input ----
-WT_FORMULA(Relu, Unary<kAny>, WT_V1, return maximum(x, V(0)););
+// A NaN and a zero of either sign pass, as in PyTorch.
+WT_FORMULA(Relu, Unary<kAny>, WT_V1, return max_or_b(V(0), x););
 WT_FORMULA(Threshold, Ternary<kAny>, (V x, V limit, V value), return select(x <= limit, value, x););
 WT_FORMULA(ThresholdBackward, Ternary<kAny>, (V g, V x, V limit), return select(x <= limit, V(0), g););
 WT_FORMULA(HardtanhBackward, Quaternary<kAny>, (V g, V x, V lo, V hi),

@@ -90,3 +90,13 @@ def test_norms_of_weights_and_methods():
     assert X.prelu(SIGN[:1]).tolist() == F.prelu(X, SIGN[:1]).tolist()
     with pytest.raises(TypeError, match=r"argument 'weight' .position 1. must be Tensor"):
         wt.embedding([1], INDEX)
+
+
+@pytest.mark.parametrize("n", [1, 5, 64, 100])
+def test_relu_passes_nan_and_the_sign_of_zero(n: int) -> None:
+    """As PyTorch 2.13 does, which gives -0.0 for -0.0."""
+    for value, expected in ((-0.0, -0.0), (0.0, 0.0), (-1.0, 0.0), (2.0, 2.0), (-np.inf, 0.0)):
+        got = wt.relu(wt.full((n,), value)).numpy()
+        assert np.array_equal(got, np.full(n, expected, np.float32))
+        assert np.array_equal(np.signbit(got), np.full(n, np.signbit(expected)))
+    assert np.isnan(wt.relu(wt.full((n,), float("nan"))).numpy()).all()
