@@ -148,8 +148,8 @@ size_t Effects::writes_before(ValueId v, size_t call) const {
 bool Effects::may_stand_for(ValueId a, ValueId b, size_t call) const {
   if (is_written(b) || is_written_after(a, call)) return false;
   if (!is_returned(b)) return true;
-  // A result that is a view stays one, also where the argument comes back as it is.
-  return memory(a) != memory(b) && !is_returned(a) && !is_outside(a);
+  // A result that is a view stays one, also where the argument comes back as it is; a new one has version 0.
+  return memory(a) != memory(b) && !is_returned(a) && !is_outside(a) && !is_written(a);
 }
 
 void Effects::stands_for(ValueId a, ValueId b) {
