@@ -27,11 +27,7 @@ const kernels::ChainFormula* formula_of(const Program& program, const Insn& insn
   if (is_complex(insn.compute)) return nullptr;
   // Eager code takes another way for an exponent that is the same along a row, which a chain may see
   // otherwise.
-  const std::string_view name = insn.name;
-  // A chain counts elements in the order of contiguous memory.
-  if (name == kernels::kDropoutByIndex && insn.out[0].strides != contiguous_strides(insn.out[0].sizes))
-    return nullptr;
-  if (name == "pow" && insn.operands.back() != kIsNumber) return nullptr;
+  if (std::string_view(insn.name) == "pow" && insn.operands.back() != kIsNumber) return nullptr;
   return find_slot(launch_context(device), insn.name, insn.compute);
 }
 
@@ -63,7 +59,6 @@ Chain::Chain(const Program& program, const Step& step, const std::vector<std::ve
     const Insn& insn = program.insns[i];
     kernels::ChainStep& to = plan_.step[plan_.steps];
     to.formula = formula_of(program, insn);
-    indexed_ |= std::string_view(insn.name) == kernels::kDropoutByIndex;
     to.count = static_cast<uint8_t>(insn.operands.size());
     to.result = insn.out[0].dtype;
     uint8_t numbers = 0;
@@ -101,8 +96,7 @@ void Chain::store(const Program& program, const Step& step,
   }
 }
 
-// Orders dims so that the first output's fastest is last, unless a step counts elements, and merges
-// neighbours that are one run everywhere.
+// Orders dims so that the first output's fastest is last, and merges neighbours that are one run everywhere.
 void Chain::merge_dims(const Shape& sizes) {
   std::vector<kernels::Operand*> all;
   for (int k = 0; k < plan_.outputs; ++k) all.push_back(&plan_.output[k].to);
@@ -114,9 +108,8 @@ void Chain::merge_dims(const Shape& sizes) {
     plan_.numel *= sizes[d];
     if (sizes[d] != 1) order.push_back(static_cast<int>(d));
   }
-  if (!indexed_)
-    std::stable_sort(order.begin(), order.end(),
-                     [&](int a, int b) { return all[0]->strides[a] > all[0]->strides[b]; });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int a, int b) { return all[0]->strides[a] > all[0]->strides[b]; });
   std::vector<std::vector<int64_t>> strides(all.size());
   int n = 0;
   for (int d : order) {

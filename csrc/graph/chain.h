@@ -3,7 +3,6 @@
 
 #include "graph/ir.h"
 #include "kernels/chain.h"
-#include "kernels/random.h"
 
 namespace warptape::graph {
 
@@ -33,7 +32,6 @@ class Chain {
 
   kernels::ChainPlan plan_{};
   Device device_;
-  bool indexed_ = false;  // some step depends on where an element is
   std::vector<Place> inputs_, outputs_;
   std::vector<Operand> seen_;                          // of inputs_, to share what is read twice
   std::vector<std::pair<uint32_t, uint8_t>> written_;  // memory, value

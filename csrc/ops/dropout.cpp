@@ -11,7 +11,6 @@ namespace warptape::ops {
 namespace {
 
 kernels::Slot<kernels::DropoutFn> dropout_slot{"dropout"};
-ElementwiseSlot by_index_slot{kernels::kDropoutByIndex};
 
 struct DropoutData {
   double p;
@@ -40,13 +39,6 @@ const Op<Shape(IntList)> set_parts{
     "count of heads. Nothing if empty. Returns what it was."};
 
 void run(const Tensor& out, const Tensor& x, const DropoutData& d) {
-  // Where calls are noted it is one of those that join others.
-  const bool whole = !d.part.first && !d.part.run && !d.key.captured;
-  if (thread_state.deferral && whole && out.device().is_cpu()) {
-    const ElementwiseInput inputs[] = {x, Scalar(d.p), Scalar(static_cast<int64_t>(d.key.seed)),
-                                       Scalar(static_cast<int64_t>(d.key.call))};
-    return run_elementwise(by_index_slot, compute_dtype(x.dtype()), out, inputs);
-  }
   if (out.numel() && !out.is_meta())
     dropout_slot(Launch(x.device()), out.view(), x.view(), d.p, d.key, d.part);
 }

@@ -6,9 +6,7 @@
 namespace warptape::kernels::WARPTAPE_ISA {
 namespace {
 
-constexpr int64_t kCacheBytes = 20 << 10;        // of scratch memory in use at once
-constexpr int64_t kPrefetchedBytes = 512 << 10;  // of operands together, from which on
-constexpr int kBlocksAhead = 4;
+constexpr int64_t kCacheBytes = 20 << 10;                  // of scratch memory in use at once
 constexpr int64_t kLeastAtOnce = 512, kMostAtOnce = 2048;  // elements of a stretch; multiples of any block
 
 // Elements that a worker takes at once: what elementwise kernels take, less where there are many steps, so
@@ -48,12 +46,9 @@ bool runs_in_one(const ChainProgram& p) {
 
 void lay_out_scratch(ChainProgram& p) {
   auto& s = p.stretches;
-  int64_t bytes = 0;
-  for (int k = 0; k < p.operands.count; ++k) bytes += p.operands.numel * s.operands[k].item;
   const bool in_one = runs_in_one(p);
   s.block = in_one ? kChainBlock : elements_at_once(p);
   p.most = in_one ? p.operands.numel : s.block;
-  p.prefetches = in_one && bytes >= kPrefetchedBytes;
   p.scratch = 0;
   // An odd number of cache lines each, so that slots begin in different sets of the cache.
   const auto reserve = [&](int64_t bytes) {
@@ -84,7 +79,6 @@ class ChainRun {
     const int count = p_.operands.count, outputs = stretches.outputs;
     for (int e = count; e < p_.places; ++e) places_[e] = p_.at[e] ? p_.at[e] : scratch_ + p_.offset[e];
     run_items(p_.once, 0);
-    position_ = begin;
     walk(stretches, begin, end, p_.most, scratch_,
          [&](const auto& at, char* const* operands, int64_t n, const void* const* in, unsigned) {
            for (int k = 0; k < outputs; ++k)
@@ -95,7 +89,6 @@ class ChainRun {
            run_items(p_.then, n);
            for (int k = 0; k < outputs; ++k)
              if (!is_direct(k)) finish_output(stretches, k, at, n, scratch_);
-           position_ += n;
          });
   }
 
@@ -118,7 +111,6 @@ class ChainRun {
   void run_loop(const ChainItem& item, int64_t n) {
     const void* in[kMaxStepInputs] = {};
     for (int k = 0; k < item.inputs; ++k) in[k] = places_[item.in[k]];
-    if (item.indexed) in[item.inputs] = &position_;
     if (item.check_divisor) check_divisor(ctx_, static_cast<const int64_t*>(in[1]), n, item.scalar_mask & 2);
     item.loop(n, places_[item.out], in, item.scalar_mask);
   }
@@ -134,25 +126,11 @@ class ChainRun {
     for (int i = 0; i < kLanes; ++i) step[p_.moving + i] = 0;
     for (int i = 0; i < p_.fixed; ++i) places[kMaxMovingPlaces + i] = places_[p_.fixed_place[i]];
     for (; n >= kChainBlock; n -= kChainBlock) {
-      if (p_.prefetches) prefetch(item, places, step);
       run_block(item, places);
       for (int i = 0; i < p_.moving; i += kLanes)
         (VInt::load(places + i) + VInt::load(step + i)).store(places + i);
     }
     if (n > 0) run_tail(item, places, n);
-  }
-
-  // What processors prefetch by themselves they know by the instruction, which here is one for all operands.
-  void prefetch(const ChainItem& item, char* const* places, const int64_t* step) const {
-    for (int i = 0; i < p_.moving; ++i) {
-      const int k = p_.moving_place[i];
-      if (k >= p_.operands.count || !(item.touched >> k & 1) || !is_direct(k)) continue;
-      const char* p = places[i] + kBlocksAhead * step[i];
-      if (k < p_.stretches.outputs)
-        for (int64_t at = 0; at < step[i]; at += 64) __builtin_prefetch(p + at, 1);
-      else
-        for (int64_t at = 0; at < step[i]; at += 64) __builtin_prefetch(p + at);
-    }
   }
 
   // Fewer elements than a block has: operands that are used in place pass through memory of a whole block.
@@ -183,7 +161,6 @@ class ChainRun {
   const LaunchContext& ctx_;
   const ChainProgram& p_;
   char* scratch_;
-  int64_t position_ = 0;
   char* places_[kMaxChainPlaces];
 };
 
@@ -193,7 +170,7 @@ const ChainFormula* find_chain_formula(const LaunchContext&, const char* slot, D
     found = &kCopyFormulas.f32;
   } else {
     const StepFormulas* of = find_arithmetic(slot);
-    for (auto* find : {&find_math, &find_activation, &find_loss, &find_random})
+    for (auto* find : {&find_math, &find_activation, &find_loss})
       if (!of) of = find(slot);
     if (!of) return nullptr;
     if (compute == DType::Float32) found = &of->f32;

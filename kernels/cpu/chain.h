@@ -116,8 +116,6 @@ struct StepFormula {
   const ChainHandlers* handlers;
   DType compute;
   bool predicate, mask_first, divides_integers;
-  bool indexed =
-      false;  // as dropout_by_index: where the first element is comes to the loop as one more input
 };
 struct StepFormulas {
   StepFormula f32, f64, i64;
@@ -136,7 +134,6 @@ const StepFormulas* find_arithmetic(const char* slot);
 const StepFormulas* find_math(const char* slot);
 const StepFormulas* find_activation(const char* slot);
 const StepFormulas* find_loss(const char* slot);
-const StepFormulas* find_random(const char* slot);
 #define WT_IF_SLOT(slot_name, Op) \
   if (!std::strcmp(slot, #slot_name)) return &kStepFormulas<Op>
 

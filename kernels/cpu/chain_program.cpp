@@ -10,7 +10,6 @@ constinit const StepFormulas kCopyFormulas{};
 namespace {
 
 constexpr int kAtEnd = kMaxChainSteps;  // as a step: after all others
-constexpr int kLeastSavedReads = 3;     // of a run
 constexpr int64_t kLongRow = 256;       // elements; shorter rows are taken several at a time
 
 // In what a value of that dtype is held.
@@ -85,7 +84,6 @@ class ChainBuilder {
       ChainValue& x = value(result());
       x.number = true;
       for (int k = 0; k < s.count; ++k) x.number &= value(root(s.in[k])).number;
-      x.number &= !formula_of(s).indexed;
       // A copy that changes nothing: to the same dtype, or to a wider one that is held alike.
       const ChainValue& from = value(root(s.in[0]));
       if (!formula_of(s).loop && x.held == from.held && (x.dtype == from.dtype || x.dtype == x.held)) {
@@ -393,7 +391,6 @@ class ChainBuilder {
   }
 
   static DType operand_type(const StepFormula& f, int k) {
-    if (f.indexed && k > 0) return k == 1 ? DType::Float64 : DType::Int64;
     return f.mask_first && k == 0 ? DType::Bool : f.compute;
   }
 
@@ -527,7 +524,6 @@ class ChainBuilder {
     for (int k = 0; k < s.count; ++k) item.in[k] = places[k];
     item.scalar_mask = uint8_t(scalars);
     item.check_divisor = f.divides_integers;
-    item.indexed = f.indexed;
     if (!exact) {
       add_rounding(from, item.out, v);
       free_[kind_of(from)][free_count_[kind_of(from)]++] = item.out;

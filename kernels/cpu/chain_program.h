@@ -33,7 +33,6 @@ struct ChainItem {
   uint16_t out, in[kMaxStepInputs];
   uint8_t inputs, scalar_mask;
   bool check_divisor;
-  bool indexed;  // in[inputs] of the loop: which element of the chain is the first
 };
 
 template <int kCapacity>
@@ -48,7 +47,6 @@ struct ChainProgram {
   Stretches<ChainOperands> stretches;
   int64_t most;     // elements of a stretch
   int64_t scratch;  // bytes
-  bool prefetches;  // it is all handlers, on more memory than the near caches hold
   uint32_t tails;   // where in it there is a block of every operand, for the rest of a stretch
 
   int places;

@@ -4,7 +4,6 @@
 
 #include <utility>
 
-#include "kernels/cpu/chain.h"
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/philox.h"
@@ -139,44 +138,6 @@ void dropout(const LaunchContext&, const View& out, const View& x, double p, Phi
 }
 WT_KERNEL(dropout, dropout);
 
-void dropout_by_index(const LaunchContext& ctx, const ElementwisePlan& plan) {
-  const auto number = [&](int k) { return plan.operands[k].data; };
-  const int64_t one = 1;
-  const auto view = [&](const Operand& o) { return View{o.data, &plan.numel, &one, 1, o.dtype, false}; };
-  uint64_t key[2];
-  double p;
-  std::memcpy(&p, number(2), sizeof p);
-  for (int k = 0; k < 2; ++k) std::memcpy(&key[k], number(3 + k), sizeof key[k]);
-  dropout(ctx, view(plan.operands[0]), view(plan.operands[1]), p, {key[0], key[1]}, {});
-}
-WT_KERNEL(dropout_by_index, dropout_by_index);
-
-// The same as a step of a chain.
-template <class T>
-void drop_loop(int64_t n, void* out, const void* const* in, unsigned scalar_mask) {
-  const double p = *static_cast<const double*>(in[1]);
-  const PhiloxKey key{*static_cast<const uint64_t*>(in[2]), *static_cast<const uint64_t*>(in[3])};
-  const uint64_t first = *static_cast<const uint64_t*>(in[4]), threshold = dropout_threshold(p);
-  const T* x = static_cast<const T*>(in[0]);
-  T* y = static_cast<T*>(out);
-  alignas(64) uint32_t numbers[kBlock];
-  alignas(64) T repeated[kBlock];
-  if (scalar_mask & 1)
-    for (T& r : repeated) r = *x;
-  if (threshold > 0xffffffffu)
-    std::memset(y, 0, size_t(n) * sizeof(T));
-  else
-    for (int64_t i = 0; i < n; i += kBlock) {
-      const int64_t count = n - i < kBlock ? n - i : kBlock;
-      philox_numbers(key, first + uint64_t(i), count, numbers);
-      drop(count, y + i, scalar_mask & 1 ? repeated : x + i, numbers, uint32_t(threshold), T(1 / (1 - p)));
-    }
-}
-constinit const StepFormulas kDropoutFormulas{
-    {&drop_loop<float>, nullptr, DType::Float32, false, false, false, true},
-    {&drop_loop<double>, nullptr, DType::Float64, false, false, false, true},
-    {}};
-
 void philox(const LaunchContext&, const View& out, PhiloxKey key, const PhiloxPart& part) {
   int64_t* o = out.as<int64_t>();
   cpu::parallel_for(out.numel(), kGrain, [&](int64_t b, int64_t e) {
@@ -191,9 +152,4 @@ void philox(const LaunchContext&, const View& out, PhiloxKey key, const PhiloxPa
 WT_KERNEL(philox, philox);
 
 }  // namespace
-
-const StepFormulas* find_random(const char* slot) {
-  return std::strcmp(slot, kDropoutByIndex) ? nullptr : &kDropoutFormulas;
-}
-
 }  // namespace warptape::kernels::WARPTAPE_ISA

@@ -43,32 +43,6 @@ def test_elementwise_ops_run_as_one_step():
     assert e.graph_break_count == 0 and e.programs[0].count("fused {") == 1
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
-@pytest.mark.parametrize("p", [0.1, 0.5, 1.0])
-def test_dropout_is_a_step_among_others(dtype, p):
-    """It draws by where an element is: the same for blocks, threads, any order of memory, and backward."""
-
-    def step(x, scale, residual):
-        y = residual + F.dropout(x * scale, p) * 2
-        z = F.dropout(y.mT, p, inplace=True)
-        z.square().sum().backward()
-        return y, z
-
-    compiled = torch.compile(step)
-    for shape in ((1, 1), (3, 5), (300, 700)):
-        torch.manual_seed(1)
-        values = torch.randn(*shape), torch.randn(shape[-1]), torch.randn(*shape)
-        found = []
-        for f in (step, compiled):
-            args = [v.to(getattr(torch, dtype)).requires_grad_(k < 2) for k, v in enumerate(values)]
-            torch.manual_seed(2)
-            found.append([*f(*args), args[0].grad, args[1].grad, torch.rand(3)])
-        assert all(same(a.float(), b.float()) for a, b in zip(*found, strict=True))
-    forward = compiled.explain().programs[-1].split("}")[0]
-    assert forward.count("dropout_by_index") == 1
-    assert all(name in forward for name in ("mul", "add"))
-
-
 def test_numbers_are_no_part_of_a_program():
     f = torch.compile(lambda x, lr: (x * lr + lr).exp())
     x = torch.randn(7)

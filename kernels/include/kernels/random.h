@@ -23,10 +23,6 @@ struct PhiloxPart {
 using DropoutFn = void(const LaunchContext&, const View& out, const View& x, double p, PhiloxKey key,
                        const PhiloxPart& part);
 
-// Slot "dropout_by_index", of an ElementwiseFn, with inputs x, p, key.seed and key.call: the same of a whole
-// tensor as an elementwise op. Its result depends on where an element is: out and x are contiguous.
-inline constexpr const char* kDropoutByIndex = "dropout_by_index";
-
 // Slot "philox": out (contiguous int64) = the numbers themselves, each in [0, 2^32).
 using PhiloxFn = void(const LaunchContext&, const View& out, PhiloxKey key, const PhiloxPart& part);
 
