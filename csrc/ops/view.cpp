@@ -427,8 +427,11 @@ const Op<Tensor(const Tensor&, int64_t, IntList)> unflatten{"unflatten",
                                                             kBoth | kComplex | kAlongDims | kLinear,
                                                             {"input", "dim", {"sizes", kVarArgs}},
                                                             "Splits a dim into several."};
-decltype(unsqueeze) unsqueeze{
-    "unsqueeze", unsqueeze_impl, kBoth | kComplex, {"input", "dim"}, "A view with a dim of size 1 inserted."};
+decltype(unsqueeze) unsqueeze{"unsqueeze",
+                              unsqueeze_impl,
+                              kBoth | kComplex | kLinear,
+                              {"input", "dim"},
+                              "A view with a dim of size 1 inserted."};
 decltype(squeeze) squeeze{"squeeze",
                           squeeze_impl,
                           kBoth | kComplex | kAlongDims | kLinear,

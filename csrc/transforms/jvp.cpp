@@ -36,12 +36,14 @@ const Tensor& without_levels(const Tensor& t) {
 // Where a formula takes the logarithm of the gradient, 0 is no place to differentiate it.
 Tensor ones_of(const Tensor& t) { return full(t.sizes(), 1.0, options_of(t)); }
 
-// Whether y lies in the memory of an argument: of its primal or of its tangent.
+// Whether y lies in the memory of an argument: of its primal, or of a tangent that is a view where the primal
+// is one.
 bool shares_memory(const OpInfo& op, std::span<const Value> args, const Tensor& y, const Level& level,
                    bool tangent) {
   bool shares = false;
   each_tensor(op, args, [&](const Tensor& t) {
     const Tensor part = tangent ? tangent_of(t, level) : primal_of(t, level);
+    if (tangent && level_of(t) == level.id && wrapper_of(t)->tangent_apart) return;
     shares |= part.defined() && part->storage == y->storage;
   });
   return shares;

@@ -98,7 +98,7 @@ BUDGETS = {
     ),
     "function transforms": (1_700, ("csrc/transforms/", "csrc/bindings/transforms")),
     "the graph compiler": (
-        10_420,
+        10_750,
         (
             "csrc/graph/",
             "csrc/bindings/graph",
