@@ -243,6 +243,7 @@ def test_random_programs(first: int) -> None:
             check(torch, seed)
     finally:
         torch.set_default_device("cpu")
+        torch._C._wait_for_kernels(True)  # of hundreds; other tests wait for theirs
 
 
 def test_copies_of_modules() -> None:
