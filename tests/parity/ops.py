@@ -289,8 +289,8 @@ class OpParity:
         twice = self.entry.supports_gradgrad and dtype == torch.float64
         steps = ("gradient", "gradgrad") if twice else ("gradient",)
         if not self.random(sample):
-            # Each library's gradients of these are within 1.2e-6 of the largest exact one, in single precision:
-            # which digit differs depends on the processor.
+            # In single precision either library is within 1.2e-6 of the largest exact gradient: which digit
+            # differs depends on the processor.
             loosen = 4.0 if "svd" in self.name else 1.0
             yield from backward(their_outs, our_outs, call.leaves(), mine.leaves(), steps, loosen)
 
