@@ -15,17 +15,7 @@ class Folder {
   Folder(Graph& g, const PassOptions& o) : g_(g), freeze_(o.freeze), effects_(g) {}
 
   size_t run() {
-    const Restore<bool> no_grad(thread_state.grad_mode, false);
-    const Restore<uint32_t> straight(thread_state.dispatch, 0);
-    std::vector<bool> erased(g_.calls.size());
-    size_t count = 0;
-    for (size_t i = 0; i < g_.calls.size(); ++i)
-      if (may_fold(g_.calls[i]) && fold(g_.calls[i])) {
-        erased[i] = true;
-        ++count;
-      }
-    erase_calls(g_, erased);
-    return count;
+    return fold_calls(g_, [&](const GraphCall& c) { return may_fold(c) && fold(c); });
   }
 
  private:

@@ -6,6 +6,8 @@
 // pass, and Graph::finish() that the graph is one.
 #pragma once
 
+#include <algorithm>
+
 #include "graph/graph.h"
 
 namespace warptape::graph {
@@ -50,6 +52,16 @@ size_t plan_reuse(Graph& g);
 void replace_reads(Graph& g, size_t call, ValueId v, ValueId by);
 // Takes out the calls that are marked.
 void erase_calls(Graph& g, const std::vector<bool>& erased);
+// Takes out the calls for which fold() is true, which it computes without a tape; returns how many.
+template <class F>
+size_t fold_calls(Graph& g, F&& fold) {
+  const Restore<bool> no_grad(thread_state.grad_mode, false);
+  const Restore<uint32_t> straight(thread_state.dispatch, 0);
+  std::vector<bool> erased(g.calls.size());
+  for (size_t i = 0; i < g.calls.size(); ++i) erased[i] = fold(g.calls[i]);
+  erase_calls(g, erased);
+  return static_cast<size_t>(std::ranges::count(erased, true));
+}
 // Whether two values have the same sizes, whatever the graph's symbols are.
 bool same_sizes(const GraphValue& a, const GraphValue& b);
 

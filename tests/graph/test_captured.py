@@ -153,4 +153,6 @@ def test_row(rt: ModuleType, op: Op, request: pytest.FixtureRequest) -> None:
 
 
 def test_rows_were_replayed() -> None:
+    if not REPLAYS:
+        pytest.skip("no row ran in this process")
     assert sum(REPLAYS) >= len(REPLAYS)
