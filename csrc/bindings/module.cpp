@@ -115,6 +115,7 @@ PYBIND11_MODULE(_C, m) {
     b::bind_settings(m);
     b::init_transforms(m.ptr());
     b::init_graph(m.ptr());
+    b::init_inference(m.ptr());
     b::init_trace(m.ptr());
     b::init_cuda(m);
     b::init_distributed(m);

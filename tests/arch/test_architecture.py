@@ -23,9 +23,10 @@ BELOW: dict[str, set[str]] = {
     "ops": {"autograd", "tensor", "core", "kernels"},
     "transforms": {"ops", "autograd", "tensor", "core", "kernels"},
     "graph": {"ops", "autograd", "tensor", "core", "kernels"},
+    "inference": {"ops", "tensor", "core", "kernels"},
     "capi": {"graph", "ops", "autograd", "tensor", "core", "kernels"},
     "distributed": {"autograd", "tensor", "core", "kernels"},
-    "bindings": {"graph", "transforms", "ops", "distributed", "autograd", "tensor", "core", "kernels"},
+    "bindings": {"graph", "inference", "transforms", "ops", "distributed", "autograd", "tensor", "core", "kernels"},
 }
 # Packages of python/warptape and what they must not import: wrappers lie above what they wrap.
 PYTHON_ABOVE = {
@@ -126,6 +127,23 @@ BUDGETS = {
     ),
     "ONNX": (1_550, ("python/warptape/onnx/",)),
     "models": (1_285, ("python/warptape/models/",)),
+    "inference": (
+        6_000,
+        (
+            "csrc/inference/",
+            "csrc/bindings/inference",
+            "csrc/ops/packed_linear",
+            "csrc/ops/quant_linear",
+            "csrc/ops/paged_attention",
+            "kernels/cpu/packed_linear",
+            "kernels/cpu/quant_linear",
+            "kernels/cpu/paged_attention",
+            "kernels/include/kernels/packed_linear",
+            "kernels/include/kernels/quant_linear",
+            "kernels/include/kernels/paged_attention",
+            "python/warptape/inference/",
+        ),
+    ),
     "traced programs": (2_450, ("python/warptape/fx/",)),
     "the Python library": (26_250, ("python/warptape/",)),
 }

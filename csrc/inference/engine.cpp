@@ -1,0 +1,375 @@
+#include "inference/engine.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/errors.h"
+#include "inference/speculate.h"
+#include "kernels/cpu/parallel.h"
+#include "tensor/factory.h"
+
+namespace warptape::inference {
+namespace {
+
+// Of the waiting requests so many are looked at in a step: each costs a search for its prefix.
+constexpr int64_t kMostAdmissions = 64;
+
+template <class T>
+Tensor tensor_of(const std::vector<T>& values, DType dtype) {
+  Tensor out = empty(Shape{static_cast<int64_t>(values.size())}, {dtype, Device{}});
+  std::ranges::copy(values, static_cast<T*>(out.data()));
+  return out;
+}
+
+// The drawn token's log-probability and those of the `count` likeliest tokens, of softmax(logits).
+std::vector<Logprob> logprobs_of(std::span<const float> logits, Token drawn, int64_t count) {
+  const float largest = *std::ranges::max_element(logits);
+  double mass = 0;
+  for (float x : logits) mass += std::exp(static_cast<double>(x) - largest);
+  const double normalizer = largest + std::log(mass);
+  const auto of = [&](Token t) { return static_cast<float>(logits[static_cast<size_t>(t)] - normalizer); };
+  const float own = logits[static_cast<size_t>(drawn)];
+  std::vector<Logprob> out{
+      {drawn, of(drawn), 1 + std::ranges::count_if(logits, [own](float x) { return x > own; })}};
+
+  std::vector<Token> order(logits.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<Token>(i);
+  count = std::min(count, static_cast<int64_t>(order.size()));
+  std::partial_sort(order.begin(), order.begin() + count, order.end(), [&](Token a, Token b) {
+    const float x = logits[static_cast<size_t>(a)], y = logits[static_cast<size_t>(b)];
+    return x != y ? x > y : a < b;
+  });
+  for (int64_t i = 0; i < count; ++i)
+    out.push_back({order[static_cast<size_t>(i)], of(order[static_cast<size_t>(i)]), i + 1});
+  return out;
+}
+
+}  // namespace
+
+struct Engine::Sequence {
+  Sequence(int64_t number, Request r) : id(number), request(std::move(r)), tokens(request.prompt) {
+    if (!request.sampling.penalizes()) return;
+    for (Token t : tokens) counts[t].in_prompt = true;
+  }
+  int64_t known() const { return static_cast<int64_t>(tokens.size()); }
+  int64_t generated() const { return known() - static_cast<int64_t>(request.prompt.size()); }
+
+  int64_t id;
+  Request request;
+  std::vector<Token> tokens;  // of the prompt, and generated ones
+  TokenCounts counts;         // where there are penalties
+  std::vector<Token> drafts;
+  std::vector<uint32_t> allowed;
+  bool running = false, aborted = false;
+  int64_t computed = 0;
+  std::vector<PageId> pages;
+  std::vector<PageId> prefix;              // while it waits: known pages that it would begin with
+  int64_t published = 0;                   // pages
+  int64_t content = PagePool::kNoContent;  // of the last published one
+};
+
+struct Engine::Step {
+  Sequence* sequence;
+  int64_t tokens, drafts;
+  // How many rows give logits: the last tokens' of what is known, and of each draft.
+  int64_t logit_rows() const {
+    return sequence->computed + tokens - drafts == sequence->known() ? 1 + drafts : 0;
+  }
+};
+
+Engine::Engine(EngineOptions options) : options_(std::move(options)), pool_(options_.pages) {
+  const EngineOptions& o = options_;
+  WT_CHECK(o.limits.max_num_seqs > 0 && o.limits.max_num_batched_tokens > 0 &&
+               o.limits.max_prefill_beside_decode > 0,
+           ValueError,
+           "max_num_seqs, max_num_batched_tokens and max_prefill_beside_decode must be at least 1");
+  WT_CHECK(o.vocab_size > 0 && o.max_model_len > 0, ValueError,
+           "vocab_size and max_model_len must be at least 1");
+  WT_CHECK(pages_for(o.max_model_len) <= o.pages, ValueError, "max_model_len ", o.max_model_len, " needs ",
+           pages_for(o.max_model_len), " pages of ", kPageTokens, " tokens, but there is memory for ",
+           o.pages, "; give the cache more memory or lower max_model_len");
+  WT_CHECK(
+      o.num_speculative_tokens >= 0 && o.prompt_lookup_min >= 1 && o.prompt_lookup_max >= o.prompt_lookup_min,
+      ValueError, "expected num_speculative_tokens >= 0 and 1 <= prompt_lookup_min <= prompt_lookup_max");
+}
+Engine::~Engine() = default;
+
+int64_t Engine::running() const {
+  return std::ranges::count_if(sequences_, [](const auto& entry) { return entry.second->running; });
+}
+
+Engine::Sequence* Engine::find(int64_t id) const {
+  const auto it = sequences_.find(id);
+  return it == sequences_.end() ? nullptr : it->second.get();
+}
+
+int64_t Engine::add(Request r) {
+  const int64_t size = static_cast<int64_t>(r.prompt.size()), vocab = options_.vocab_size;
+  WT_CHECK(size > 0, ValueError, "the prompt has no token");
+  WT_CHECK(r.max_tokens >= 1, ValueError, "max_tokens must be at least 1, got ", r.max_tokens);
+  WT_CHECK(r.min_tokens >= 0 && r.min_tokens <= r.max_tokens, ValueError,
+           "min_tokens must be in [0, max_tokens = ", r.max_tokens, "], got ", r.min_tokens);
+  WT_CHECK(size + r.max_tokens <= options_.max_model_len, ValueError, "the prompt has ", size,
+           " tokens, and ", r.max_tokens, " are to be generated, but the maximum model length is ",
+           options_.max_model_len);
+  WT_CHECK(r.logprobs >= -1 && r.logprobs <= vocab, ValueError, "logprobs must be in [0, ", vocab, "], got ",
+           r.logprobs);
+  r.sampling.check(vocab);
+  for (const auto* tokens : {&r.prompt, &r.stop_token_ids})
+    for (Token t : *tokens)
+      WT_CHECK(t >= 0 && t < vocab, IndexError, "token ", t, " is out of the vocabulary of ", vocab);
+  const int64_t id = next_++;
+  waiting_.emplace(r.priority, id);
+  sequences_.emplace(id, std::make_unique<Sequence>(id, std::move(r)));
+  return id;
+}
+
+bool Engine::abort(int64_t id) {
+  Sequence* s = find(id);
+  if (!s || s->aborted) return false;
+  s->aborted = true;
+  // The rows of a step that has begun are counted: it stays until that ends.
+  if (std::ranges::find(step_, s, &Step::sequence) == step_.end()) remove(*s);
+  return true;
+}
+
+void Engine::remove(Sequence& s) {
+  release(s);
+  waiting_.erase({s.request.priority, s.id});
+  sequences_.erase(s.id);
+}
+
+void Engine::allow(int64_t id, std::vector<uint32_t> tokens) {
+  Sequence* s = find(id);
+  if (!s) return;
+  WT_CHECK(s->request.constrained, ValueError, "allow: request ", id, " was not added as constrained");
+  s->allowed = std::move(tokens);
+}
+
+void Engine::propose(int64_t id, std::vector<Token> tokens) {
+  for (Token t : tokens)
+    WT_CHECK(t >= 0 && t < options_.vocab_size, IndexError, "token ", t, " is out of the vocabulary of ",
+             options_.vocab_size);
+  Sequence* s = find(id);
+  if (s && !s->request.constrained) s->drafts = std::move(tokens);
+}
+
+// The running requests, and those of the waiting ones that may begin next.
+std::vector<Engine::Sequence*> Engine::in_sight() {
+  std::vector<Sequence*> out;
+  for (const auto& [id, s] : sequences_)
+    if (s->running) out.push_back(s.get());
+  int64_t waiting = kMostAdmissions;
+  for (const auto& [priority, id] : waiting_) {
+    if (waiting-- == 0) break;
+    out.push_back(find(id));
+  }
+  return out;
+}
+
+Candidate Engine::candidate(Sequence& s) {
+  Candidate c{.running = s.running, .priority = s.request.priority, .arrival = s.id, .known = s.known()};
+  if (s.running) {
+    const int64_t wanted = s.request.max_tokens - s.generated() - 1;
+    if (s.drafts.empty() && options_.num_speculative_tokens > 0 && s.known() - s.computed == 1 &&
+        !s.request.constrained)
+      s.drafts = propose_ngram(s.tokens, options_.prompt_lookup_min, options_.prompt_lookup_max,
+                               options_.num_speculative_tokens);
+    c.drafts = std::min(static_cast<int64_t>(s.drafts.size()), wanted);
+    c.computed = s.computed;
+    c.pages = static_cast<int64_t>(s.pages.size());
+    c.own_pages = std::ranges::count_if(s.pages, [this](PageId p) { return pool_.references(p) == 1; });
+    return c;
+  }
+  if (options_.enable_prefix_caching) s.prefix = pool_.find(s.request.salt, s.tokens);
+  // One token at least is computed: its logits are wanted.
+  s.prefix.resize(std::min(s.prefix.size(), static_cast<size_t>((s.known() - 1) / kPageTokens)));
+  c.pages = static_cast<int64_t>(s.prefix.size());
+  c.computed = c.pages * kPageTokens;
+  c.own_pages = std::ranges::count_if(s.prefix, [this](PageId p) { return pool_.references(p) == 0; });
+  const Sequence* leader = find(s.request.leader);
+  c.blocked = leader && leader->computed <
+                            (static_cast<int64_t>(s.request.prompt.size()) - 1) / kPageTokens * kPageTokens;
+  return c;
+}
+
+// Begins to run with the pages of its prefix.
+void Engine::start(Sequence& s) {
+  for (PageId page : s.prefix) pool_.share(page);
+  s.pages = std::move(s.prefix);
+  s.published = static_cast<int64_t>(s.pages.size());
+  s.content = s.pages.empty() ? PagePool::kNoContent : pool_.content(s.pages.back());
+  s.computed = s.published * kPageTokens;
+  s.running = true;
+  waiting_.erase({s.request.priority, s.id});
+  stats_.prompt_tokens += s.known();
+  stats_.cached_prompt_tokens += s.computed;
+}
+
+void Engine::release(Sequence& s) {
+  // The last page first, so that the beginnings of sequences are known longest.
+  while (!s.pages.empty()) {
+    pool_.release(s.pages.back());
+    s.pages.pop_back();
+  }
+}
+
+void Engine::preempt(Sequence& s) {
+  release(s);
+  s.running = false;
+  s.computed = s.published = 0;
+  s.content = PagePool::kNoContent;
+  s.drafts.clear();
+  waiting_.emplace(s.request.priority, s.id);
+  ++stats_.preemptions;
+}
+
+void Engine::publish(Sequence& s) {
+  if (!options_.enable_prefix_caching) return;
+  for (; (s.published + 1) * kPageTokens <= s.computed; ++s.published) {
+    const auto first = static_cast<size_t>(s.published * kPageTokens);
+    s.content = pool_.publish(s.pages[static_cast<size_t>(s.published)], s.request.salt, s.content,
+                              std::span(s.tokens).subspan(first, kPageTokens));
+  }
+}
+
+Batch Engine::begin_step() {
+  WT_CHECK(step_.empty(), Error, "begin_step: the step before is neither finished nor cancelled");
+  const std::vector<Sequence*> sequences = in_sight();
+  std::vector<Candidate> candidates;
+  for (Sequence* s : sequences) candidates.push_back(candidate(*s));
+  const Plan plan = schedule(candidates, options_.limits, pool_.idle());
+  for (size_t i : plan.preempted) preempt(*sequences[i]);
+  // All prefixes are held before any page is taken for something else.
+  for (const Share& share : plan.shares)
+    if (!sequences[share.request]->running) start(*sequences[share.request]);
+  for (const Share& share : plan.shares) {
+    Sequence& s = *sequences[share.request];
+    s.drafts.resize(static_cast<size_t>(share.drafts));
+    while (static_cast<int64_t>(s.pages.size()) < pages_for(s.computed + share.tokens)) {
+      const PageId page = pool_.allocate();
+      WT_CHECK(page >= 0, Error, "the scheduler gave away more pages than there are");
+      s.pages.push_back(page);
+    }
+    step_.push_back({&s, share.tokens, share.drafts});
+  }
+  return batch_of_step();
+}
+
+Batch Engine::batch_of_step() const {
+  std::vector<int64_t> tokens, logit_rows;
+  std::vector<int32_t> starts{0}, lengths;
+  size_t longest = 1;
+  Batch out;
+  for (const Step& step : step_) {
+    const Sequence& s = *step.sequence;
+    for (int64_t i = 0; i < step.tokens; ++i) {
+      const int64_t at = s.computed + i;
+      tokens.push_back(at < s.known() ? s.tokens[static_cast<size_t>(at)]
+                                      : s.drafts[static_cast<size_t>(at - s.known())]);
+    }
+    const auto rows = static_cast<int64_t>(tokens.size());
+    for (int64_t i = rows - step.logit_rows(); i < rows; ++i) logit_rows.push_back(i);
+    starts.push_back(static_cast<int32_t>(rows));
+    lengths.push_back(static_cast<int32_t>(s.computed + step.tokens));
+    out.requests.push_back(s.id);
+    out.adapters.push_back(s.request.adapter);
+    longest = std::max(longest, s.pages.size());
+  }
+  std::vector<int32_t> table(step_.size() * longest);
+  for (size_t r = 0; r < step_.size(); ++r)
+    std::ranges::copy(step_[r].sequence->pages, table.begin() + static_cast<ptrdiff_t>(r * longest));
+  out.tokens = tensor_of(tokens, DType::Int64);
+  out.logit_rows = tensor_of(logit_rows, DType::Int64);
+  out.starts = tensor_of(starts, DType::Int32);
+  out.lengths = tensor_of(lengths, DType::Int32);
+  const Tensor flat = tensor_of(table, DType::Int32);
+  const auto r = static_cast<int64_t>(step_.size()), pages = static_cast<int64_t>(longest);
+  out.page_table = alias(flat, {r, pages}, {pages, 1}, 0);
+  return out;
+}
+
+// Draws tokens from the rows of one request until one is not the one that was proposed.
+Output Engine::draw(const Step& step, const float* logits) const {
+  const Sequence& s = *step.sequence;
+  const Request& r = s.request;
+  const auto vocab = static_cast<size_t>(options_.vocab_size);
+  TokenCounts counts = s.counts;
+  std::vector<float> row(vocab);
+  Output out;
+  out.request = s.id;
+  for (int64_t i = 0; i < step.logit_rows(); ++i, logits += vocab) {
+    row.assign(logits, logits + vocab);
+    const int64_t generated = s.generated() + i;
+    const bool may_stop = generated + 1 > r.min_tokens;
+    apply_constraints(row, r.sampling, counts, may_stop ? std::span<const Token>() : r.stop_token_ids,
+                      s.allowed);
+    const Token token = sample(row, r.sampling, static_cast<uint64_t>(s.known() + i));
+    out.tokens.push_back(token);
+    if (r.logprobs >= 0) out.logprobs.push_back(logprobs_of({logits, vocab}, token, r.logprobs));
+    if (r.sampling.penalizes()) ++counts[token].generated;
+    const bool stops = std::ranges::find(r.stop_token_ids, token) != r.stop_token_ids.end();
+    if (stops && may_stop)
+      out.finish = Finish::Stop;
+    else if (generated + 1 == r.max_tokens)
+      out.finish = Finish::Length;
+    if (out.finish != Finish::None || i >= step.drafts || s.drafts[static_cast<size_t>(i)] != token) break;
+  }
+  return out;
+}
+
+void Engine::apply(const Step& step, const Output& out) {
+  Sequence& s = *step.sequence;
+  // Of what was proposed, the keys and values of the accepted tokens alone are right.
+  const auto accepted = out.tokens.empty() ? 0 : static_cast<int64_t>(out.tokens.size()) - 1;
+  s.computed += step.tokens - step.drafts + accepted;
+  s.tokens.insert(s.tokens.end(), out.tokens.begin(), out.tokens.end());
+  if (s.request.sampling.penalizes())
+    for (Token t : out.tokens) ++s.counts[t].generated;
+  s.drafts.clear();
+  s.allowed.clear();
+  publish(s);
+  stats_.computed_tokens += step.tokens;
+  stats_.generated_tokens += static_cast<int64_t>(out.tokens.size());
+  stats_.proposed_tokens += step.drafts;
+  stats_.accepted_tokens += accepted;
+}
+
+std::vector<Output> Engine::finish_step(const Tensor& logits) {
+  int64_t rows = 0;
+  std::vector<int64_t> first;
+  for (const Step& step : step_) {
+    first.push_back(rows);
+    rows += step.logit_rows();
+  }
+  WT_CHECK(logits.ndim() == 2 && logits.size(0) == rows && logits.size(1) == options_.vocab_size, ShapeError,
+           "finish_step: expected logits [", rows, ", ", options_.vocab_size, "], got ",
+           AsShape{logits.sizes()});
+  const Tensor values = empty(logits.sizes(), {DType::Float32, Device{}});
+  raw_copy(values, logits);
+  const auto* data = static_cast<const float*>(values.data());
+  std::vector<Output> out(step_.size());
+  kernels::cpu::parallel_for(static_cast<int64_t>(step_.size()), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i)
+      out[static_cast<size_t>(i)] =
+          draw(step_[static_cast<size_t>(i)], data + first[static_cast<size_t>(i)] * options_.vocab_size);
+  });
+  ++stats_.steps;
+  for (size_t i = 0; i < step_.size(); ++i) apply(step_[i], out[i]);
+  for (size_t i = 0; i < step_.size(); ++i)
+    if (step_[i].sequence->aborted)
+      out[i].tokens.clear();
+    else if (out[i].finish != Finish::None)
+      step_[i].sequence->aborted = true;
+  cancel_step();
+  std::erase_if(out, [](const Output& o) { return o.tokens.empty(); });
+  return out;
+}
+
+void Engine::cancel_step() {
+  for (const Step& step : step_)
+    if (step.sequence->aborted) remove(*step.sequence);
+  step_.clear();
+}
+
+}  // namespace warptape::inference

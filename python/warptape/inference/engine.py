@@ -1,0 +1,334 @@
+"""Requests in, tokens and texts out, step by step: vLLM's LLMEngine.
+
+R requests of a step, N their new tokens, L rows whose logits are wanted, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from .. import _C
+from .._tensor import Tensor
+from ..models import Decoder
+from .outputs import CompletionOutput, Logprob, RequestOutput
+from .runner import ModelRunner
+from .sampling_params import LARGEST_SEED, SamplingParams
+from .structured import Grammar, Grammars
+from .tokenizer import Tokenizer
+
+Prompt = str | Mapping[str, Any] | Sequence[int]
+
+
+@dataclass(kw_only=True)
+class EngineArgs:
+    """Limits of an engine, with vLLM's names.
+
+    Args:
+        max_model_len: tokens of a request, generated ones included; None: the model's context, as far as the
+            cache has room for it.
+        max_num_seqs: requests that run at once.
+        max_num_batched_tokens: of a step.
+        max_prefill_beside_decode: prompt tokens of a step in which other requests generate: what they wait for.
+        kv_cache_memory_bytes: of keys and values; None: what max_num_seqs of max_model_len need, at most 4 GiB.
+        kv_cache_dtype: "auto" (the weights') or a dtype.
+        enable_prefix_caching: keys and values of equal beginnings are computed once.
+        num_speculative_tokens: proposed by n-gram, from prompt_lookup_min to prompt_lookup_max tokens long, and
+            checked in one step. 0: none. Changes speed, never a token.
+    """
+
+    max_model_len: int | None = None
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 2048
+    max_prefill_beside_decode: int = 512
+    kv_cache_memory_bytes: int | None = None
+    kv_cache_dtype: Any = "auto"
+    enable_prefix_caching: bool = True
+    num_speculative_tokens: int = 0
+    prompt_lookup_min: int = 2
+    prompt_lookup_max: int = 5
+    seed: int = 0
+
+
+class _Completion:
+    """One of the n answers of a request, while it grows."""
+
+    def __init__(self, index: int, params: SamplingParams, tokenizer: Tokenizer | None) -> None:
+        self.output = CompletionOutput(index, "", [])
+        self.params, self._tokenizer = params, tokenizer if params.detokenize else None
+        self._stream = self._tokenizer.stream(params.skip_special_tokens) if self._tokenizer else None
+        self.text = ""  # with what is held back, as it may be the beginning of a stop text
+        self.held = 0
+        if params._stops and not params.include_stop_str_in_output:
+            self.held = max(map(len, params._stops)) - 1
+        if params.logprobs is not None:
+            self.output.logprobs, self.output.cumulative_logprob = [], 0.0
+
+    def snapshot(self) -> CompletionOutput:
+        """The answer as it is now: what comes later does not change it."""
+        out = self.output
+        logprobs = None if out.logprobs is None else list(out.logprobs)
+        return replace(out, token_ids=list(out.token_ids), logprobs=logprobs)
+
+    def add(self, token: int, logprobs: list[tuple[int, float, int]] | None, reason: Any) -> bool:
+        """Takes the next token; `reason` is why the engine ended with it, None while it goes on. Returns whether
+        a stop text came."""
+        out = self.output
+        out.token_ids.append(token)
+        if logprobs is not None and out.logprobs is not None and out.cumulative_logprob is not None:
+            texts = self._tokenizer
+            out.logprobs.append(
+                {t: Logprob(p, rank, texts.decode([t], False) if texts else None) for t, p, rank in logprobs}
+            )
+            out.cumulative_logprob += logprobs[0][1]
+        if reason is not None:
+            out.finish_reason, out.stop_reason = reason
+        if self._stream is None:
+            return False
+        before = len(self.text)
+        ends = reason is not None and reason[0] == "stop" and not self.params.include_stop_str_in_output
+        self.text += "" if ends else self._stream(token)
+        if self._stopped(before):
+            return True
+        if out.finish_reason is not None:
+            self._complete(ends)
+        out.text = self.text if out.finish_reason else self.text[: len(self.text) - self.held]
+        return False
+
+    def _stopped(self, before: int) -> bool:
+        """Cuts the text at the first stop text that ends after its first `before` characters."""
+        found = []
+        for stop in self.params._stops if len(self.output.token_ids) >= self.params.min_tokens else ():
+            at = self.text.find(stop, max(0, before - len(stop) + 1))
+            if at >= 0:
+                found.append((at, stop))
+        if not found:
+            return False
+        at, stop = min(found)
+        self.text = self.text[: at + len(stop) if self.params.include_stop_str_in_output else at]
+        self.output.text = self.text
+        self.output.finish_reason, self.output.stop_reason = "stop", stop
+        return True
+
+    def _complete(self, without_last: bool) -> None:
+        """Adds what the stream holds back: the bytes of a character that never came whole."""
+        assert self._tokenizer is not None
+        tokens = self.output.token_ids[:-1] if without_last else self.output.token_ids
+        whole = self._tokenizer.decode(tokens, self.params.skip_special_tokens)
+        if whole.startswith(self.text):
+            self.text = whole
+
+
+class _Request:
+    """A prompt with its answers."""
+
+    def __init__(self, id: str, text: str | None, tokens: list[int], params: SamplingParams) -> None:
+        self.id, self.text, self.tokens, self.params = id, text, tokens, params
+        self.completions: dict[int, _Completion] = {}  # by the engine's number
+        self.grammars: dict[int, Grammar] = {}
+        self.done: list[_Completion] = []
+
+    def output(self) -> RequestOutput:
+        """How it stands."""
+        every = sorted([*self.done, *self.completions.values()], key=lambda each: each.output.index)
+        outputs = [each.snapshot() for each in every]
+        return RequestOutput(self.id, self.text, self.tokens, outputs, not self.completions)
+
+
+class LLMEngine:
+    """Many requests on one model.
+
+    Args:
+        model: a Decoder, or another module with its `config`, `hidden` and `lm_head`; in evaluation mode.
+        tokenizer: None: prompts are tokens, and there is no text.
+
+    Raises: ValueError for limits without meaning, and where the cache has no room for one request of
+    max_model_len.
+    """
+
+    def __init__(self, model: Decoder, tokenizer: Tokenizer | None = None, args: EngineArgs | None = None) -> None:
+        args = args or EngineArgs()
+        self.args, self.tokenizer, self.model_config = args, tokenizer, model.config
+        self.runner = ModelRunner(model, args)
+        self._core = _C._Engine(
+            pages=self.runner.num_pages,
+            max_model_len=self.runner.max_model_len,
+            vocab_size=model.config.vocab_size,
+            max_num_seqs=args.max_num_seqs,
+            max_num_batched_tokens=args.max_num_batched_tokens,
+            max_prefill_beside_decode=args.max_prefill_beside_decode,
+            enable_prefix_caching=args.enable_prefix_caching,
+            num_speculative_tokens=args.num_speculative_tokens,
+            prompt_lookup_min=args.prompt_lookup_min,
+            prompt_lookup_max=args.prompt_lookup_max,
+        )
+        eos = model.config.eos_token_id
+        self.eos_token_ids = [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
+        self._random = random.Random(args.seed)
+        self._grammars: Grammars | None = None
+        self._requests: dict[str, _Request] = {}
+        self._of_number: dict[int, _Request] = {}
+
+    # ---- requests ----
+
+    def encode(self, prompt: Prompt) -> tuple[str | None, list[int]]:
+        """A prompt's text (None if it is tokens) and tokens.
+
+        Raises: TypeError for what is no prompt, ValueError for text without a tokenizer.
+        """
+        if isinstance(prompt, Mapping):
+            tokens, text = prompt.get("prompt_token_ids"), prompt.get("prompt")
+            if tokens is None and text is None:
+                raise TypeError("a prompt's dict must have 'prompt' or 'prompt_token_ids'")
+            if tokens is None:
+                return self.encode(text)  # type: ignore[arg-type]
+            return text, self._tokens(tokens)
+        if isinstance(prompt, str):
+            if self.tokenizer is None:
+                raise ValueError("a prompt as text needs a tokenizer; give {'prompt_token_ids': [...]}")
+            return prompt, self.tokenizer.encode(prompt)
+        return None, self._tokens(prompt)
+
+    @staticmethod
+    def _tokens(tokens: Any) -> list[int]:
+        if isinstance(tokens, Tensor):
+            tokens = tokens.tolist()
+        if not isinstance(tokens, Sequence) or not all(type(t) is int for t in tokens):
+            raise TypeError(f"expected a prompt as text or token ids, got {tokens!r:.100}")
+        return list(tokens)
+
+    def add_request(
+        self,
+        request_id: str,
+        prompt: Prompt,
+        params: SamplingParams,
+        *,
+        lora_request: Any = None,
+        priority: int = 0,
+        cache_salt: str | None = None,
+    ) -> None:
+        """Queues a prompt.
+
+        Args:
+            lora_request: the adapter to answer with, see LoRARequest.
+            priority: smaller ones come first.
+            cache_salt: keys and values are shared only among requests with the same one (tenants).
+
+        Raises: ValueError for an id that is in use, for prompts and max_tokens beyond max_model_len, and for
+        sampling values out of range; IndexError for tokens out of the vocabulary. Nothing is queued then.
+        """
+        if request_id in self._requests:
+            raise ValueError(f"request id {request_id!r} is in use")
+        text, tokens = self.encode(prompt)
+        if params.max_tokens is None:
+            room = self.runner.max_model_len - len(tokens)
+            params = replace(params, max_tokens=max(room, 1))
+        grammar = None
+        if params.structured_outputs is not None:
+            grammar = self._grammar(params)
+        adapter = self.runner.adapter(lora_request)
+        seed = self._random.randrange(LARGEST_SEED - params.n) if params.seed is None else params.seed
+        stops = list(params.stop_token_ids or ()) + ([] if params.ignore_eos else self.eos_token_ids)
+        request = _Request(request_id, text, tokens, params)
+        leader = -1
+        for index in range(params.n):
+            number = self._core.add(
+                tokens,
+                params,
+                seed=seed + index,
+                stop_token_ids=stops,
+                priority=priority,
+                salt=self.runner.salt(adapter, cache_salt),
+                adapter=adapter,
+                constrained=grammar is not None,
+                leader=leader,
+            )
+            leader = number if leader < 0 else leader
+            request.completions[number] = _Completion(index, params, self.tokenizer)
+            if grammar is not None:
+                request.grammars[number] = grammar.copy()
+            self._of_number[number] = request
+        self._requests[request_id] = request
+
+    def _grammar(self, params: SamplingParams) -> Grammar:
+        if self.tokenizer is None:
+            raise ValueError("structured_outputs need a tokenizer")
+        if self._grammars is None:
+            self._grammars = Grammars(self.tokenizer, self.model_config.vocab_size, self.eos_token_ids)
+        assert params.structured_outputs is not None
+        return self._grammars.compile(params.structured_outputs)
+
+    def abort_request(self, request_id: str) -> RequestOutput | None:
+        """Ends a request, with the finish_reason "abort"; its memory is free from the next step on. None if it
+        is not there."""
+        request = self._requests.pop(request_id, None)
+        if request is None:
+            return None
+        for number, completion in request.completions.items():
+            self._core.abort(number)
+            del self._of_number[number]
+            completion.output.finish_reason = "abort"
+            request.done.append(completion)
+        request.completions.clear()
+        return request.output()
+
+    def has_unfinished_requests(self) -> bool:
+        """Whether step() has something to do."""
+        return bool(self._requests)
+
+    def stats(self) -> dict[str, int]:
+        """Counts since the beginning (steps, tokens, preemptions, prefix hits, speculation), and how many
+        requests wait and run and how many pages are idle now."""
+        return self._core.stats()
+
+    # ---- steps ----
+
+    def step(self) -> list[RequestOutput]:
+        """Computes once; returns the requests that got tokens. An error of the model leaves the requests as they
+        were before."""
+        batch = self._core.begin_step()
+        if not batch["requests"]:
+            return []
+        try:
+            logits = self.runner.forward(batch)
+            for number in batch["requests"]:
+                request = self._of_number.get(number)
+                if request is not None and number in request.grammars:
+                    self._core.allow(number, request.grammars[number].mask())
+        except BaseException:
+            self._core.cancel_step()
+            raise
+        changed: dict[str, _Request] = {}
+        for number, tokens, logprobs, finish in self._core.finish_step(logits):
+            request = self._of_number.get(number)
+            if request is None:
+                continue
+            self._take(request, number, tokens, logprobs, finish)
+            changed[request.id] = request
+        return [self._finished(request) for request in changed.values()]
+
+    def _take(self, request: _Request, number: int, tokens: list[int], logprobs: list[Any], finish: Any) -> None:
+        completion = request.completions[number]
+        for i, token in enumerate(tokens):
+            reason = None
+            if finish is not None and i + 1 == len(tokens):
+                ends = finish == "stop" and token not in self.eos_token_ids
+                reason = (finish, token if ends else None)
+            if number in request.grammars:
+                request.grammars[number].accept(token)
+            if completion.add(token, logprobs[i] if logprobs else None, reason):
+                self._core.abort(number)
+                break
+        if completion.output.finished():
+            request.done.append(request.completions.pop(number))
+            del self._of_number[number]
+
+    def _finished(self, request: _Request) -> RequestOutput:
+        if not request.completions:
+            del self._requests[request.id]
+        return request.output()
+
+
+__all__ = ["EngineArgs", "LLMEngine", "Prompt"]

@@ -1,0 +1,182 @@
+"""A folder with a model, and texts out of it: vLLM's LLM."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import warptape
+
+from ..models import Decoder
+from .engine import EngineArgs, LLMEngine, Prompt
+from .linear import pack_, quantize_
+from .outputs import RequestOutput
+from .sampling_params import SamplingParams
+from .tokenizer import Tokenizer
+
+QUANTIZATIONS = {"int8": (8, 0), "int4": (4, 32)}  # name -> bits, group
+
+
+def prepare(model: Decoder, quantization: str | None, invariant: bool) -> Decoder:
+    """The model with weights packed for inference; its linear layers are replaced in place.
+
+    Args:
+        quantization: None, "int8" (per output channel) or "int4" (groups of 32).
+        invariant: whether tokens must not depend on what else is computed. False: the matrix products of
+            training, whose order of sums changes with the number of rows.
+
+    Raises: ValueError for another quantization.
+    """
+    if quantization is not None:
+        if quantization not in QUANTIZATIONS:
+            raise ValueError(f"quantization must be None or one of {sorted(QUANTIZATIONS)}, got {quantization!r}")
+        bits, group = QUANTIZATIONS[quantization]
+        quantize_(model, bits=bits, group=group)
+    if invariant:
+        pack_(model)
+    return model
+
+
+class LLM:
+    """Generates text by a decoder.
+
+    Args:
+        model: a folder as `Decoder.from_pretrained` reads it, or a Decoder, whose linear layers are replaced by
+            packed ones.
+        tokenizer: a folder with tokenizer.json; None: the model's.
+        skip_tokenizer_init: prompts are tokens, and there is no text.
+        dtype: of the weights; "auto": the folder's.
+        quantization: see `prepare`.
+        invariant: see `prepare`.
+        args: see EngineArgs.
+
+    Raises: what `Decoder.from_pretrained`, Tokenizer and LLMEngine raise; TypeError for unknown arguments.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        tokenizer: Any = None,
+        skip_tokenizer_init: bool = False,
+        dtype: Any = "auto",
+        quantization: str | None = None,
+        invariant: bool = True,
+        **args: Any,
+    ) -> None:
+        folder = None
+        if not isinstance(model, Decoder):
+            folder = model
+            kind = getattr(warptape, dtype) if isinstance(dtype, str) and dtype != "auto" else dtype
+            model = Decoder.from_pretrained(folder, dtype=None if dtype == "auto" else kind)
+        texts = None
+        if not skip_tokenizer_init and (tokenizer or folder) is not None:
+            texts = Tokenizer(tokenizer or folder, model.config.vocab_size)
+        self.llm_engine = LLMEngine(
+            prepare(model.eval(), quantization, invariant), texts, EngineArgs(**args)
+        )
+        self._numbers = itertools.count()
+
+    def get_tokenizer(self) -> Tokenizer | None:
+        """None where there is none."""
+        return self.llm_engine.tokenizer
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = False,
+        lora_request: Any = None,
+        priority: Sequence[int] | None = None,
+    ) -> list[RequestOutput]:
+        """The answers to prompts, in their order.
+
+        Args:
+            prompts: texts, {"prompt": text}, {"prompt_token_ids": [...]}, or one of these.
+            sampling_params: for all, or one for each prompt; None: SamplingParams().
+            lora_request: for all, or one (or None) for each prompt.
+            priority: for each prompt; smaller ones come first.
+
+        Raises: what LLMEngine.add_request raises, before anything is generated.
+        """
+        outputs = {}
+        bar = None
+        total = len(self._listed(prompts))
+        if use_tqdm:
+            from tqdm import tqdm
+
+            bar = tqdm(total=total, desc="Processed prompts")
+        ids: list[str] = []
+        for output in self._run(prompts, sampling_params, lora_request, priority, ids):
+            outputs[output.request_id] = output
+            if bar is not None and output.finished:
+                bar.update()
+        if bar is not None:
+            bar.close()
+        return [outputs[each] for each in ids]
+
+    def stream(
+        self, prompt: Prompt, sampling_params: SamplingParams | None = None, *, lora_request: Any = None
+    ) -> Iterator[RequestOutput]:
+        """The answer to one prompt as it grows: an output after each step. Leaving the loop ends the request."""
+        return self._run([prompt], sampling_params, lora_request, None, [])
+
+    def chat(
+        self,
+        messages: list[Any],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        **template: Any,
+    ) -> list[RequestOutput]:
+        """Answers to a conversation, or to a list of them, by the model's chat template.
+
+        Raises: ValueError without a tokenizer or template.
+        """
+        many = messages if messages and isinstance(messages[0], list) else [messages]
+        tokenizer = self.get_tokenizer()
+        if tokenizer is None:
+            raise ValueError("chat needs a tokenizer")
+        texts = [tokenizer.apply_chat_template(each, **template) for each in many]
+        # The template has written the special tokens already.
+        prompts: list[Prompt] = [
+            {"prompt": text, "prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)} for text in texts
+        ]
+        return self.generate(prompts, sampling_params)
+
+    @staticmethod
+    def _listed(prompts: Any) -> list[Prompt]:
+        single = isinstance(prompts, (str, dict)) or (len(prompts) > 0 and isinstance(prompts[0], int))
+        return [prompts] if single else list(prompts)
+
+    def _run(
+        self, prompts: Any, params: Any, lora: Any, priority: Sequence[int] | None, ids: list[str]
+    ) -> Iterator[RequestOutput]:
+        every = self._listed(prompts)
+        each_params = self._each(params if params is not None else SamplingParams(), len(every), "sampling_params")
+        each_lora = self._each(lora, len(every), "lora_request")
+        priorities = self._each(list(priority) if priority is not None else 0, len(every), "priority")
+        engine = self.llm_engine
+        try:
+            for i, prompt in enumerate(every):
+                name = str(next(self._numbers))
+                engine.add_request(name, prompt, each_params[i], lora_request=each_lora[i], priority=priorities[i])
+                ids.append(name)
+            left = set(ids)
+            while left:
+                for output in engine.step():
+                    if output.finished:
+                        left.discard(output.request_id)
+                    if output.request_id in ids:
+                        yield output
+        finally:  # an error, Ctrl-C, or a caller that leaves the loop
+            for name in ids:
+                engine.abort_request(name)
+
+    @staticmethod
+    def _each(value: Any, count: int, name: str) -> list[Any]:
+        if not isinstance(value, (list, tuple)):
+            return [value] * count
+        if len(value) != count:
+            raise ValueError(f"{name}: expected one for each of the {count} prompts, got {len(value)}")
+        return list(value)

@@ -1,0 +1,57 @@
+"""What comes out of generation: vLLM's names and meaning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass
+class Logprob:
+    """A token's log-probability; `rank` 1 is the likeliest; `decoded_token` its text, where there is a tokenizer."""
+
+    logprob: float
+    rank: int | None = None
+    decoded_token: str | None = None
+
+
+@dataclass
+class CompletionOutput:
+    """One answer.
+
+    Args:
+        index: of it among the n of its request.
+        text: empty without a tokenizer, or with detokenize=False.
+        cumulative_logprob, logprobs: None unless they were asked for; logprobs has a dict for each token, from
+            token id to Logprob: the drawn token's, and the likeliest ones'.
+        finish_reason: "stop", "length", "abort" or "error"; None while it goes on.
+        stop_reason: the stop text or stop token id that ended it; None for an end-of-sequence token.
+    """
+
+    index: int
+    text: str
+    token_ids: list[int]
+    cumulative_logprob: float | None = None
+    logprobs: list[dict[int, Logprob]] | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+    def finished(self) -> bool:
+        """Whether nothing will be added."""
+        return self.finish_reason is not None
+
+
+@dataclass
+class RequestOutput:
+    """The answers to one prompt.
+
+    Args:
+        prompt: its text; None where it was given as tokens.
+        num_cached_tokens: tokens of the prompt whose keys and values were found instead of computed.
+    """
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput]
+    finished: bool
+    num_cached_tokens: int = 0

@@ -1,0 +1,137 @@
+"""How tokens are drawn: vLLM's names and meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+LARGEST_SEED = (1 << 64) - 1
+
+
+@dataclass(kw_only=True)
+class StructuredOutputsParams:
+    """What generated text must match; exactly one of these is given.
+
+    Args:
+        json: a JSON schema, as text or as a dict.
+        regex: a regular expression for the whole text.
+        choice: one of these texts.
+        grammar: a context-free grammar in Lark's notation.
+        json_object: any JSON object.
+    """
+
+    json: str | Mapping[str, Any] | None = None
+    regex: str | None = None
+    choice: Sequence[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+
+    def __post_init__(self) -> None:
+        given = [each.name for each in fields(self) if getattr(self, each.name) not in (None, False)]
+        if len(given) != 1:
+            raise ValueError(f"StructuredOutputsParams: expected exactly one constraint, got {given or 'none'}")
+
+
+@dataclass(kw_only=True)
+class SamplingParams:
+    """How the tokens after one prompt are drawn.
+
+    Args:
+        n: answers to be drawn for the prompt; the i-th has the seed `seed + i`.
+        presence_penalty, frequency_penalty: subtracted from the logits of generated tokens, once and as often
+            as they came. Of [-2, 2].
+        repetition_penalty: logits of tokens that came in the prompt or were generated are divided by it where
+            they are positive, and multiplied where not. Above 0.
+        temperature: logits are divided by it; 0: the likeliest token.
+        top_p: the likeliest tokens that have this probability together. Of (0, 1].
+        top_k: so many of the likeliest tokens; 0 and -1: all.
+        min_p: tokens with at least this part of the likeliest one's probability.
+        seed: of the noise. None: each request gets one from the engine's seed and its number.
+        stop: texts at which generation ends; they are not in the result unless include_stop_str_in_output.
+        stop_token_ids: tokens that end generation beside the model's end-of-sequence tokens.
+        ignore_eos: the model's end-of-sequence tokens do not end it.
+        max_tokens: to be generated; None: as many as the model's context has room for.
+        min_tokens: before an end-of-sequence or stop token may come.
+        logprobs: so many of the likeliest tokens' log-probabilities are returned beside each drawn token's. Of
+            the model's logits, before temperature and penalties.
+        detokenize, skip_special_tokens: whether there is text, and whether special tokens are left out of it.
+        logit_bias: token id -> what is added to its logit.
+        structured_outputs: what the text must match.
+
+    Raises: ValueError for values out of range, TypeError for those of another type.
+    """
+
+    n: int = 1
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    stop: str | Sequence[str] | None = None
+    stop_token_ids: Sequence[int] | None = None
+    ignore_eos: bool = False
+    max_tokens: int | None = 16
+    min_tokens: int = 0
+    logprobs: int | None = None
+    detokenize: bool = True
+    skip_special_tokens: bool = True
+    include_stop_str_in_output: bool = False
+    logit_bias: Mapping[int, float] | None = None
+    structured_outputs: StructuredOutputsParams | None = None
+    _stops: list[str] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self._check_types()
+        if self.n < 1:
+            raise ValueError(f"n must be at least 1, got {self.n}")
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise ValueError(f"max_tokens must be at least 1, got {self.max_tokens}")
+        if self.min_tokens < 0 or self.min_tokens > (self.max_tokens or self.min_tokens):
+            raise ValueError(f"min_tokens must be in [0, max_tokens={self.max_tokens}], got {self.min_tokens}")
+        if self.logprobs is not None and self.logprobs < 0:
+            raise ValueError(f"logprobs must be non-negative, got {self.logprobs}")
+        if self.seed is not None and not 0 <= self.seed <= LARGEST_SEED - self.n:
+            raise ValueError(f"seed must be in [0, 2^64 - n), got {self.seed}")
+        for name, low, high in (
+            ("temperature", 0, 1e6),
+            ("presence_penalty", -2, 2),
+            ("frequency_penalty", -2, 2),
+            ("min_p", 0, 1),
+            ("top_p", 0, 1),
+        ):
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise ValueError(f"{name} must be in [{low}, {high}], got {value}")
+        if self.top_p == 0:
+            raise ValueError("top_p must be in (0, 1], got 0")
+        if not 0 < self.repetition_penalty < float("inf"):
+            raise ValueError(f"repetition_penalty must be greater than zero, got {self.repetition_penalty}")
+        if self.top_k < -1:
+            raise ValueError(f"top_k must be 0 or -1 (all), or at least 1, got {self.top_k}")
+        stops = [self.stop] if isinstance(self.stop, str) else list(self.stop or ())
+        if any(not isinstance(text, str) or not text for text in stops):
+            raise ValueError(f"stop must be texts that are not empty, got {self.stop!r:.100}")
+        if stops and not self.detokenize:
+            raise ValueError("stop texts need detokenize=True")
+        self._stops = stops
+
+    def _check_types(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name, None)
+            kind = str(each.type)
+            if value is None and "None" in kind:
+                continue
+            if kind.startswith("float"):
+                fits = isinstance(value, (int, float)) and not isinstance(value, bool)
+            elif kind.startswith("int"):
+                fits = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 64
+            elif kind == "bool":
+                fits = isinstance(value, bool)
+            else:
+                continue
+            if not fits:
+                raise TypeError(f"{each.name} must be {kind}, got {value!r:.100}")

@@ -1,0 +1,72 @@
+"""Text that matches a schema, a regular expression or a grammar, by the library `llguidance`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from .sampling_params import StructuredOutputsParams
+from .tokenizer import Tokenizer
+
+
+class Grammar:
+    """What one answer may go on with."""
+
+    def __init__(self, matcher: Any, words: int) -> None:
+        self._matcher, self._words = matcher, words
+
+    def copy(self) -> Grammar:
+        """At the same place, to go on by itself."""
+        return Grammar(self._matcher.deep_copy(), self._words)
+
+    def mask(self) -> list[int]:
+        """A bit for each token, 32 in a word: whether it may come next. ValueError where the matcher failed."""
+        mask = self._matcher.compute_bitmask()
+        if self._matcher.is_error():
+            raise ValueError(f"structured_outputs: {self._matcher.get_error()}")
+        words = [int.from_bytes(mask[i : i + 4], "little") for i in range(0, len(mask), 4)]
+        return (words + [0] * self._words)[: self._words]
+
+    def accept(self, token: int) -> None:
+        """Goes on with a token."""
+        self._matcher.consume_token(token)
+
+
+class Grammars:
+    """Compiles constraints for one tokenizer.
+
+    Raises: ImportError without the library.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int, eos_token_ids: list[int]) -> None:
+        try:
+            import llguidance
+        except ImportError as error:
+            raise ImportError("structured_outputs need llguidance: pip install 'warptape[inference]'") from error
+        self._library = llguidance
+        self._words = -(-vocab_size // 32)
+        eos = eos_token_ids[0] if eos_token_ids else None
+        self._tokens = llguidance.LLTokenizer(tokenizer.library_json(), n_vocab=vocab_size, eos_token=eos)
+
+    def compile(self, params: StructuredOutputsParams) -> Grammar:
+        """ValueError for a constraint that is none, with the reason."""
+        matcher, text = self._library.LLMatcher, self._text(params)
+        error = matcher.validate_grammar(text, self._tokens)
+        if error:
+            raise ValueError(f"structured_outputs: {error}")
+        return Grammar(matcher(self._tokens, text), self._words)
+
+    def _text(self, params: StructuredOutputsParams) -> str:
+        matcher = self._library.LLMatcher
+        if params.json is not None or params.json_object:
+            schema = params.json if params.json is not None else {"type": "object"}
+            if not isinstance(schema, str):
+                schema = json.dumps(schema)
+            return matcher.grammar_from_json_schema(schema)
+        if params.regex is not None:
+            return matcher.grammar_from_regex(params.regex)
+        if params.choice is not None:
+            options = " | ".join(json.dumps(each) for each in params.choice)
+            return matcher.grammar_from_lark(f"start: {options}")
+        assert params.grammar is not None
+        return matcher.grammar_from_lark(params.grammar)

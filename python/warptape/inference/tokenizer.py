@@ -1,0 +1,101 @@
+"""Text to tokens and back, by the library `tokenizers`."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+FILE, CONFIG = "tokenizer.json", "tokenizer_config.json"
+
+
+class Tokenizer:
+    """A model folder's `tokenizer.json`, with the chat template of its `tokenizer_config.json`.
+
+    Raises: FileNotFoundError without the file, ImportError without the library, ValueError for a file that is
+    no tokenizer or has ids beyond `vocab_size`.
+    """
+
+    def __init__(self, folder: Any, vocab_size: int | None = None) -> None:
+        try:
+            import tokenizers
+        except ImportError as error:
+            raise ImportError("text needs the library tokenizers: pip install 'warptape[inference]'") from error
+        path = os.path.join(os.fspath(folder), FILE)
+        if not os.path.isfile(path):
+            raise FileNotFoundError(
+                f"{path} is missing: give prompts as {{'prompt_token_ids': [...]}} with skip_tokenizer_init=True, "
+                "or name the tokenizer's folder with tokenizer="
+            )
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_file(path)
+        except Exception as error:  # the library raises Exception itself
+            raise ValueError(f"{path} is no tokenizer: {error}") from error
+        largest = max(self._tokenizer.get_vocab().values(), default=-1)
+        if vocab_size is not None and largest >= vocab_size:
+            raise ValueError(f"{path} has tokens up to {largest}, but the model's vocabulary has {vocab_size}")
+        self._stream = tokenizers.decoders.DecodeStream
+        self._folder = folder
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Its tokens."""
+        return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+
+    def decode(self, tokens: list[int], skip_special_tokens: bool = True) -> str:
+        """Their text."""
+        return self._tokenizer.decode(tokens, skip_special_tokens=skip_special_tokens)
+
+    def stream(self, skip_special_tokens: bool = True) -> Any:
+        """A function from the next token to the text that it completes, which may be empty."""
+        stream = self._stream(skip_special_tokens=skip_special_tokens)
+        return lambda token: stream.step(self._tokenizer, token) or ""
+
+    def library_json(self) -> str:
+        """The tokenizer as text, for other libraries."""
+        return self._tokenizer.to_str()
+
+    def apply_chat_template(self, messages: list[dict[str, Any]], **variables: Any) -> str:
+        """The text of a conversation that the model is to continue.
+
+        Args:
+            messages: dicts with "role" and "content".
+            variables: handed to the template; add_generation_prompt is True unless given.
+
+        Raises: ValueError without a template, and for what the template refuses; ImportError without jinja2.
+        """
+        try:
+            import jinja2.sandbox
+        except ImportError as error:
+            raise ImportError("chat templates need jinja2: pip install 'warptape[inference]'") from error
+        path = os.path.join(os.fspath(self._folder), CONFIG)
+        config: dict[str, Any] = {}
+        if os.path.isfile(path):
+            with open(path, encoding="utf-8") as file:
+                config = json.load(file)
+        template = config.get("chat_template")
+        if isinstance(template, list):  # several by name
+            template = next((each["template"] for each in template if each.get("name") == "default"), None)
+        beside = os.path.join(os.fspath(self._folder), "chat_template.jinja")
+        if template is None and os.path.isfile(beside):
+            with open(beside, encoding="utf-8") as file:
+                template = file.read()
+        if not isinstance(template, str):
+            raise ValueError(f"{os.fspath(self._folder)} has no chat template")
+        # The template comes with the model: it is not trusted.
+        environment = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+
+        def refuse(text: str) -> None:
+            raise ValueError(text)
+
+        environment.globals["raise_exception"] = refuse
+        special = {name: _text(config.get(name)) for name in ("bos_token", "eos_token", "pad_token", "unk_token")}
+        values = {"add_generation_prompt": True, **special, **variables}
+        try:
+            return environment.from_string(template).render(messages=messages, **values)
+        except jinja2.TemplateError as error:
+            raise ValueError(f"the chat template refuses these messages: {error}") from error
+
+
+def _text(token: Any) -> str:
+    """A special token of the config: text, or a dict that has it."""
+    return token.get("content", "") if isinstance(token, dict) else token or ""
