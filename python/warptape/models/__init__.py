@@ -1,7 +1,7 @@
 """Models with weights in Hugging Face's folders: one decoder and one encoder, described by configs."""
 
 from .._missing import lookup as _lookup
-from .cache import KVCache
+from .cache import KVCache, PagedCache
 from .config import DecoderConfig, EncoderConfig
 from .decoder import Decoder
 from .encoder import Encoder, EncoderOutput
@@ -14,6 +14,7 @@ __all__ = [
     "EncoderConfig",
     "EncoderOutput",
     "KVCache",
+    "PagedCache",
     "RotaryScaling",
 ]
 __getattr__ = _lookup(__name__)

@@ -1,20 +1,67 @@
-"""Keys and values of the tokens that a decoder has seen."""
+"""Keys and values of the tokens that a decoder has seen, and attention to them.
+
+B batch, T tokens, H heads, K heads of keys, D head_dim; N tokens of R sequences, P pages.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import warptape
 
+from .._C import _private
 from .._tensor import Tensor
+from ..nn import functional as F
 from .config import DecoderConfig
+
+
+class Sight(NamedTuple):
+    """Which keys a query sees.
+
+    Args:
+        mask: True where it sees one, of a shape that broadcasts to [B, H, T, S]; None: all.
+        causal: those up to its own.
+        window: the last of these, its own among them; None: all. Attention without pages needs it as a mask.
+    """
+
+    mask: Tensor | None = None
+    causal: bool = False
+    window: int | None = None
+
+
+ALL = Sight()
+
+
+def causal_sight(tokens: int, past: int, window: int | None, device: Any) -> Sight:
+    """What each of `tokens` queries after `past` ones sees: keys up to its own, the last `window` of them."""
+    keys = past + tokens
+    if window is None or keys <= window:
+        if past == 0 or tokens == 1:
+            return Sight(causal=tokens > 1)
+        window = keys
+    own = warptape.arange(past, keys, device=device).unsqueeze(1)
+    distance = own - warptape.arange(keys, device=device)  # [T, S]
+    return Sight((distance >= 0) & (distance < window))
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, sight: Sight, dropout: float) -> Tensor:
+    """Attention of q [B, H, T, D] to k and v [B, K, S, D]: [B, H, T, D]."""
+    return F.scaled_dot_product_attention(
+        q,
+        k,
+        v,
+        attn_mask=sight.mask,
+        dropout_p=dropout,
+        is_causal=sight.causal,
+        enable_gqa=q.shape[1] != k.shape[1],
+    )
 
 
 class KVCache:
     """Room for the keys and values of `capacity` tokens of each of `batch` sequences, allocated at once.
 
-    `keys[layer]` and `values[layer]` are [B, K, capacity, D]: K heads of keys, D head_dim. The first `length`
-    positions are taken; all sequences have the same number. A forward pass that fails leaves it as it was.
+    `keys[layer]` and `values[layer]` are [B, K, capacity, D]. The first `length` positions are taken; all
+    sequences have the same number. A forward pass that fails leaves it as it was.
 
     Raises: ValueError for sizes below 1.
     """
@@ -30,8 +77,9 @@ class KVCache:
         self.values = [warptape.zeros(shape, dtype=dtype, device=device) for _ in layers]
         self.capacity, self.length = capacity, 0
 
-    def check(self, batch: int, tokens: int) -> None:
-        """Raises ValueError unless so many more tokens of each of so many sequences fit in."""
+    def check(self, batch: int, tokens: int) -> int:
+        """How many tokens of each of so many sequences there are with so many more. ValueError unless they
+        fit in."""
         if batch != self.keys[0].shape[0]:
             raise ValueError(f"KVCache: made for {self.keys[0].shape[0]} sequences, got {batch}")
         if self.length + tokens > self.capacity:
@@ -39,6 +87,15 @@ class KVCache:
                 f"KVCache: {self.length} of {self.capacity} positions are taken, {tokens} more do not fit; "
                 "make one with a larger capacity"
             )
+        return self.length + tokens
+
+    def positions(self, tokens: int, device: Any) -> Tensor:
+        """Of the next tokens, [T]."""
+        return warptape.arange(self.length, self.length + tokens, device=device)
+
+    def sight(self, tokens: int, window: int | None, device: Any) -> Sight:
+        """What the next tokens see."""
+        return causal_sight(tokens, self.length, window, device)
 
     def append(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Stores [B, K, T, D] of a layer after what it has; returns all: views [B, K, length + T, D].
@@ -52,6 +109,11 @@ class KVCache:
         self.values[layer][:, :, self.length : end] = value
         return self.keys[layer][:, :, :end], self.values[layer][:, :, :end]
 
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, sight: Sight, dropout: float) -> Tensor:
+        """Stores k and v [B, K, T, D]; attention of q [B, H, T, D] to all that the layer has."""
+        k, v = self.append(layer, k, v)
+        return attend(q, k, v, sight, dropout)
+
     def advance(self, tokens: int) -> None:
         """Counts tokens that every layer has stored."""
         self.length += tokens
@@ -61,3 +123,113 @@ class KVCache:
         if not 0 <= length <= self.length:
             raise ValueError(f"KVCache: cannot keep {length} of {self.length} tokens")
         self.length = length
+
+
+class PagedCache:
+    """Keys and values of any number of sequences in `num_pages` pages of 32 tokens, allocated at once.
+
+    It knows no sequences: whoever owns the pages says before each forward pass, by `begin_step`, which
+    sequences run and where theirs are. The pass takes the new tokens of all of them as one row, [1, N], and
+    stores their keys and values before it attends. What attention gives for a token depends on its sequence
+    alone, to the bit: not on the other sequences, on how its tokens are cut into steps, or on its pages.
+
+    Pages need no clearing: what has not been stored is not read. A step whose pass failed can be repeated.
+
+    Args:
+        dtype: of the pages, the model's; or int8, with a scale for each token and head.
+
+    Raises: ValueError for fewer than 1 page.
+    """
+
+    TOKENS = 32  # of a page
+
+    def __init__(
+        self, config: DecoderConfig, num_pages: int, *, dtype: Any = None, device: Any = None
+    ) -> None:
+        if num_pages < 1:
+            raise ValueError(f"PagedCache: expected at least 1 page, got {num_pages}")
+        heads, width, layers = config.num_key_value_heads, config.head_dim, range(config.num_hidden_layers)
+
+        def pages(*shape: int, dtype: Any = dtype) -> list[Tensor]:
+            return [warptape.empty(num_pages, heads, *shape, dtype=dtype, device=device) for _ in layers]
+
+        self.num_pages = num_pages
+        self.keys, self.values = pages(width, self.TOKENS), pages(self.TOKENS, width)
+        self.scales: list[dict[str, Tensor]] = [{} for _ in layers]
+        if dtype == warptape.int8:
+            both = (pages(self.TOKENS, dtype=warptape.float32) for _ in range(2))
+            self.scales = [{"key_scales": k, "value_scales": v} for k, v in zip(*both)]
+        self._step: _Step | None = None
+
+    def begin_step(self, page_table: Tensor, starts: Tensor, lengths: Tensor) -> None:
+        """Says what the next forward pass is of.
+
+        Args:
+            page_table: int32 [R, max_pages], the numbers of each sequence's pages in order. Entries after its
+                last token, and those that no query sees by a sliding window in any layer, may be anything.
+            starts: int32 [R + 1]: sequence r has the tokens starts[r] to starts[r + 1] - 1 of the pass.
+            lengths: int32 [R]: tokens of each sequence with those of the pass, which are its last.
+
+        Raises: ShapeError, DtypeError, ValueError for lengths that are less than the tokens of the pass, or
+        more than the table has pages for; the pass raises IndexError for pages that there are not.
+        """
+        self._step = _Step(page_table, starts, lengths)
+
+    def _current(self) -> _Step:
+        if self._step is None:
+            raise RuntimeError("PagedCache: call begin_step before each forward pass")
+        return self._step
+
+    def check(self, batch: int, tokens: int) -> int:
+        """The length of the longest sequence. ValueError unless the step has so many tokens."""
+        step = self._current()
+        if (batch, tokens) != tuple(step.positions.shape):
+            raise ValueError(
+                f"PagedCache: expected the step's tokens as {list(step.positions.shape)}, "
+                f"got [{batch}, {tokens}]"
+            )
+        return step.longest
+
+    def positions(self, tokens: int, device: Any) -> Tensor:
+        """Of the step's tokens, [1, N]."""
+        return self._current().positions
+
+    def sight(self, tokens: int, window: int | None, device: Any) -> Sight:
+        """What the step's tokens see."""
+        return Sight(causal=True, window=window)
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, sight: Sight, dropout: float) -> Tensor:
+        """Stores k and v [1, K, N, D]; attention of q [1, H, N, D], each token's to its own sequence."""
+        if dropout > 0:
+            raise RuntimeError("PagedCache: attention to pages has no dropout; call model.eval()")
+        step, pages = self._current(), (self.keys[layer], self.values[layer])
+        q, k, v = (x[0].transpose(0, 1) for x in (q, k, v))  # [N, H, D]
+        _private._paged_store(*pages, k, v, step.slots, **self.scales[layer])
+        metadata = (step.page_table, step.starts, step.lengths)
+        y = _private._paged_attention(q, *pages, *metadata, None, sight.window, **self.scales[layer])
+        return y.transpose(0, 1).unsqueeze(0)
+
+    def advance(self, tokens: int) -> None:
+        """Ends the step."""
+        self._step = None
+
+
+class _Step:
+    """What begin_step was told, and what follows from it: `positions` [1, N] and `slots` [N], int64."""
+
+    def __init__(self, page_table: Tensor, starts: Tensor, lengths: Tensor) -> None:
+        size = PagedCache.TOKENS
+        rows, pages = page_table.shape
+        counts = starts[1:] - starts[:-1]
+        if bool(((counts < 0) | (lengths < counts) | (lengths > pages * size)).any()):
+            raise ValueError(
+                f"begin_step: expected rising starts, and lengths from the number of new tokens to the "
+                f"{pages} pages' {pages * size}, got starts {starts.tolist()} and lengths {lengths.tolist()}"
+            )
+        self.page_table, self.starts, self.lengths = page_table, starts, lengths
+        self.longest = int(lengths.max())
+        past = (lengths - starts[1:]).long()  # a token's position is its place in the step and this
+        own = warptape.arange(rows).repeat_interleave(counts.long())
+        at = warptape.arange(own.shape[0]) + past[own]
+        self.slots = page_table[own, at // size].long() * size + at % size
+        self.positions = at.unsqueeze(0)

@@ -12,30 +12,18 @@ import warptape
 from .. import nn
 from .._C import ShapeError
 from .._tensor import Tensor
-from .cache import KVCache
+from .cache import KVCache, PagedCache, Sight, causal_sight
 from .config import SLIDING, DecoderConfig
 from .layers import MLP, Attention
 from .pretrained import PreTrained
 from .rotary import Rotary, Rotation
 
-Sight = tuple[Tensor | None, bool]  # a mask, or whether a query sees the keys up to its own
+Cache = KVCache | PagedCache
 
 
 def _norm(config: DecoderConfig, **factory: Any) -> nn.Module:
     kind = nn.RMSNorm if config.norm == "rms_norm" else nn.LayerNorm
     return kind(config.hidden_size, eps=config.norm_eps, **factory)
-
-
-def sight(tokens: int, past: int, window: int | None, device: Any) -> Sight:
-    """What each of `tokens` queries after `past` ones sees: keys up to its own, the last `window` of them."""
-    keys = past + tokens
-    if window is None or keys <= window:
-        if past == 0 or tokens == 1:
-            return None, tokens > 1
-        window = keys
-    own = warptape.arange(past, keys, device=device).unsqueeze(1)
-    distance = own - warptape.arange(keys, device=device)  # [T, S]
-    return (distance >= 0) & (distance < window), False
 
 
 class DecoderLayer(nn.Module):
@@ -67,13 +55,10 @@ class DecoderLayer(nn.Module):
         self.dropout = nn.Dropout(config.residual_dropout)
 
     def forward(
-        self, x: Tensor, rotation: Rotation | None, seen: Sight, cache: KVCache | None, layer: int
+        self, x: Tensor, rotation: Rotation | None, sight: Sight, cache: Cache | None, layer: int
     ) -> Tensor:
         """[B, T, C] -> [B, T, C]."""
-        mask, causal = seen
-        y = self.self_attn(
-            self.input_layernorm(x), rotation=rotation, mask=mask, causal=causal, cache=cache, layer=layer
-        )
+        y = self.self_attn(self.input_layernorm(x), rotation=rotation, sight=sight, cache=cache, layer=layer)
         x = x + self.dropout(y)
         return x + self.dropout(self.mlp(self.post_attention_layernorm(x)))
 
@@ -109,38 +94,45 @@ class Decoder(PreTrained):
         if self.config.tie_word_embeddings:
             self.lm_head.weight = self.embed_tokens.weight
 
-    def _positions(self, input_ids: Tensor, cache: KVCache | None, positions: Tensor | None) -> Tensor:
+    def _positions(self, input_ids: Tensor, cache: Cache | None, positions: Tensor | None) -> Tensor:
         """The positions of tokens, once these have proved to be of a shape for which there is room."""
         if input_ids.ndim != 2 or input_ids.shape[1] == 0:
             raise ShapeError(f"Decoder: expected tokens [B, T] with T > 0, got {list(input_ids.shape)}")
         batch, tokens = input_ids.shape
-        past = 0 if cache is None else cache.length
+        most, reach = self.config.max_position_embeddings, tokens
         if cache is not None:
-            cache.check(batch, tokens)
-        most = self.config.max_position_embeddings
-        if self.embed_positions is not None and past + tokens > most:
-            raise ValueError(f"Decoder: {past + tokens} tokens are more than max_position_embeddings, {most}")
+            reach = cache.check(batch, tokens)
+        if self.embed_positions is not None and reach > most:
+            raise ValueError(f"Decoder: {reach} tokens are more than max_position_embeddings, {most}")
         if positions is None:
-            return warptape.arange(past, past + tokens, device=input_ids.device)
+            if cache is not None:
+                return cache.positions(tokens, input_ids.device)
+            return warptape.arange(tokens, device=input_ids.device)
         if tuple(positions.shape) not in ((tokens,), (batch, tokens)):
             raise ShapeError(
                 f"Decoder: expected positions [{tokens}] or [{batch}, {tokens}], got {list(positions.shape)}"
             )
         return positions
 
+    def _sight(self, kind: str, tokens: int, cache: Cache | None, device: Any) -> Sight:
+        """What tokens see in layers of a type."""
+        window = self.config.sliding_window if kind == SLIDING else None
+        return (
+            causal_sight(tokens, 0, window, device) if cache is None else cache.sight(tokens, window, device)
+        )
+
     def hidden(
-        self, input_ids: Tensor, *, cache: KVCache | None = None, positions: Tensor | None = None
+        self, input_ids: Tensor, *, cache: Cache | None = None, positions: Tensor | None = None
     ) -> Tensor:
         """What the head is applied to, [B, T, C]. Arguments and errors are forward()'s."""
         positions = self._positions(input_ids, cache, positions)
-        tokens, past = input_ids.shape[1], 0 if cache is None else cache.length
+        tokens = input_ids.shape[1]
         x = self.embed_tokens(input_ids)
         if self.embed_positions is not None:
             x = x + self.embed_positions(positions)
         rotation = None if self._rotary is None else self._rotary(positions, x.dtype)
         kinds = {self.config.layer_type(i) for i in range(len(self.layers))}
-        window = {kind: self.config.sliding_window if kind == SLIDING else None for kind in kinds}
-        seen = {kind: sight(tokens, past, window[kind], x.device) for kind in kinds}
+        seen = {kind: self._sight(kind, tokens, cache, x.device) for kind in kinds}
         x = self.dropout(x)
         for i, layer in enumerate(self.layers):
             x = layer(x, rotation, seen[self.config.layer_type(i)], cache, i)
@@ -149,12 +141,13 @@ class Decoder(PreTrained):
         return self.norm(x)
 
     def forward(  # type: ignore[override]
-        self, input_ids: Tensor, *, cache: KVCache | None = None, positions: Tensor | None = None
+        self, input_ids: Tensor, *, cache: Cache | None = None, positions: Tensor | None = None
     ) -> Tensor:
         """Logits [B, T, V] of the tokens after each of [B, T].
 
         Args:
-            cache: has the tokens before these, and gets these. Under no_grad() only.
+            cache: has the tokens before these, and gets these. Under no_grad() only. With a PagedCache the
+                tokens are those of its step, [1, N].
             positions: [T] or [B, T], of these tokens; None: they follow those in the cache. A query sees the
                 keys that come before it in the sequence, whatever their positions.
 

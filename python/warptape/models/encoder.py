@@ -11,6 +11,7 @@ from .. import nn
 from .._C import ShapeError
 from .._tensor import Tensor
 from ..distributed.checkpoint import tensor_names
+from .cache import Sight
 from .config import EncoderConfig
 from .layers import MLP, Attention
 from .pretrained import PreTrained
@@ -39,7 +40,7 @@ class EncoderLayer(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """[B, T, C] -> [B, T, C]; `mask` [B, 1, 1, T] is True where there is a token."""
-        x = self.post_attention_layernorm(x + self.dropout(self.self_attn(x, mask=mask)))
+        x = self.post_attention_layernorm(x + self.dropout(self.self_attn(x, sight=Sight(mask))))
         return self.post_mlp_layernorm(x + self.dropout(self.mlp(x)))
 
 

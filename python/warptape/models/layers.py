@@ -10,7 +10,7 @@ from typing import Any
 from .. import nn
 from .._tensor import Tensor
 from ..nn import functional as F
-from .cache import KVCache
+from .cache import ALL, KVCache, PagedCache, Sight, attend
 from .rotary import Rotation, rotate
 
 
@@ -60,12 +60,11 @@ class Attention(nn.Module):
         x: Tensor,
         *,
         rotation: Rotation | None = None,
-        mask: Tensor | None = None,
-        causal: bool = False,
-        cache: KVCache | None = None,
+        sight: Sight = ALL,
+        cache: KVCache | PagedCache | None = None,
         layer: int = 0,
     ) -> Tensor:
-        """`mask`: True where a query sees a key, of a shape that broadcasts to [B, H, T, S]."""
+        """[B, T, C] -> [B, T, C]; `cache` gets the keys and values as those of `layer`."""
         B, T, _ = x.shape
         sizes = [count * self.head_dim for count in (self.heads, self.kv_heads, self.kv_heads)]
         parts = self.qkv_proj(x).split(sizes, -1)
@@ -74,17 +73,11 @@ class Attention(nn.Module):
             q, k = self.q_norm(q), self.k_norm(k)
         if rotation is not None:
             q, k = rotate(q, rotation), rotate(k, rotation)
+        dropout = self.dropout if self.training else 0.0
         if cache is not None:
-            k, v = cache.append(layer, k, v)
-        y = F.scaled_dot_product_attention(
-            q,
-            k,
-            v,
-            attn_mask=mask,
-            dropout_p=self.dropout if self.training else 0.0,
-            is_causal=causal,
-            enable_gqa=self.heads != self.kv_heads,
-        )
+            y = cache.attend(layer, q, k, v, sight, dropout)
+        else:
+            y = attend(q, k, v, sight, dropout)
         return self.o_proj(y.transpose(1, 2).reshape(B, T, -1))
 
 
