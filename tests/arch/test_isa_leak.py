@@ -19,6 +19,7 @@ NAMESPACE = re.compile("|".join(LEVELS))
 # Functions with an instruction above their namespace, behind a check at run time: mangled part, level.
 GUARDED = {
     "6avx51210gemm_microIj": 4,  # pairs of bfloat16; matmul.cpp takes them where has_bf16_dot()
+    "6avx51212_GLOBAL__N_112packed_microINS2_13PackedBf16Dot": 4,  # the same of packed_linear.cpp
     "by_wide_products": 2,  # of crc32.cpp, which takes it where the processor has VPCLMULQDQ
 }
 FUNCTION = re.compile(r"^[0-9a-f]+ <(.+)>:$")

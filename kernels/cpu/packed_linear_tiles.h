@@ -1,0 +1,108 @@
+// The loops that products with packed weights share: tiles of a few rows by a few panels of 16 outputs, whose
+// sums over a block of k are kept in registers and over all blocks in memory, as floats, which changes no
+// bit. How rows and panels fall into tiles and tasks depends on their numbers, the order of an element's sum
+// on nothing.
+#pragma once
+
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/packed_linear.h"
+
+namespace warptape::kernels::WARPTAPE_ISA {
+
+#if defined(__AVX512F__)
+inline constexpr int kTileRows = 6;  // 6 x 4 sums, 4 of the weight, 1 of x: 29 of 32 registers
+#elif defined(__AVX2__)
+inline constexpr int kTileRows = 6;
+#else
+inline constexpr int kTileRows = 2;
+#endif
+
+// Panels of a tile of R rows: as many sums as hide the latency of one, and fit into the registers.
+template <int R>
+inline constexpr int kTilePanels = kGemmVecBytes == 64   ? 4
+                                   : kGemmVecBytes == 32 ? (R == 1   ? 4
+                                                            : R == 2 ? 2
+                                                                     : 1)
+                                                         : (R == 1 ? 2 : 1);
+
+inline constexpr int64_t kTaskPanels = 4;
+inline constexpr int64_t kTaskRows = 480;
+
+// The sums of a tile: `rows` rows from `row` on by `panels` panels from `panel` on, over `steps` steps of the
+// packed weight. Row i's sums lie at sums + i * ld, 16 a panel; they start anew where `first`.
+struct PackedTile {
+  int64_t row, rows, panel, panels, step, steps;
+  float* sums;
+  int64_t ld;
+  bool first;
+};
+
+// Calls f(tag of R, tag of P, tile) for parts of the tile that have R rows and P panels.
+template <int R = 1, class F>
+WT_INLINE void dispatch_tile(PackedTile t, F&& f) {
+  if constexpr (R <= kTileRows) {
+    if (t.rows != R) return dispatch_tile<R + 1>(t, f);
+    constexpr int P = kTilePanels<R>;
+    auto take = [&](auto panels) __attribute__((always_inline)) {
+      f(std::integral_constant<int, R>{}, panels, t);
+      t.panel += panels, t.panels -= panels, t.sums += panels * kPanelOutputs;
+    };
+    while (t.panels >= P) take(std::integral_constant<int, P>{});
+    while (t.panels > 0) take(std::integral_constant<int, 1>{});
+  }
+}
+
+// Rows of each tile but the last, where there are `rows` in all.
+WT_INLINE int64_t tile_height(int64_t rows) { return gemm_even(rows, kTileRows, 1); }
+
+struct PackedSize {
+  int64_t rows, panels;
+  int64_t steps;        // of the packed weight
+  int64_t block;        // steps in a block, which four panels of are to stay in the second cache
+  int64_t panel_bytes;  // of the packed weight
+};
+
+// Calls tile(PackedTile) for all tiles and blocks of k, blocks in order, and then finish(PackedTile) for the
+// rows and panels of one task, of which all sums are complete.
+template <class Tile, class Finish>
+WT_INLINE void for_packed_tiles(const PackedSize& size, Tile&& tile, Finish&& finish) {
+  const int64_t height = tile_height(size.rows), most = kTaskRows / height * height;
+  const int64_t across = gemm_ceil(size.panels, kTaskPanels), down = gemm_ceil(size.rows, most);
+  const int64_t work = kTaskPanels * size.panel_bytes * (size.rows < most ? size.rows : most);
+  cpu::parallel_for(
+      across * down, work < 65536 ? 65536 / (work + 64) + 1 : 1, [&](int64_t begin, int64_t end) {
+        for (int64_t t = begin; t < end; ++t) {
+          PackedTile all{t / across * most, 0, t % across * kTaskPanels, 0, 0, size.steps, nullptr, 0, true};
+          all.rows = size.rows - all.row < most ? size.rows - all.row : most;
+          all.panels = size.panels - all.panel < kTaskPanels ? size.panels - all.panel : kTaskPanels;
+          all.ld = all.panels * kPanelOutputs;
+          all.sums = static_cast<float*>(cpu::thread_scratch(size_t(all.rows * all.ld) * sizeof(float)));
+          for (int64_t step = 0; step == 0 || step < size.steps; step += size.block) {
+            if (step) cpu::poll_interrupt();
+            for (int64_t i = 0; i < all.rows; i += height)
+              tile(PackedTile{all.row + i, all.rows - i < height ? all.rows - i : height, all.panel,
+                              all.panels, step,
+                              size.steps - step < size.block ? size.steps - step : size.block,
+                              all.sums + i * all.ld, all.ld, step == 0});
+          }
+          finish(all);
+        }
+      });
+}
+
+// Rounds the sums of a task, with the bias added, into out [M, outputs].
+template <class T>
+WT_INLINE void finish_packed(const PackedTile& t, const T* bias, int64_t outputs, T* out) {
+  const int64_t j = t.panel * kPanelOutputs, left = outputs - j < t.ld ? outputs - j : t.ld;
+  for (int64_t i = 0; i < t.rows; ++i) {
+    const float* sums = t.sums + i * t.ld;
+    T* to = out + (t.row + i) * outputs + j;
+    if (bias)
+      for (int64_t c = 0; c < left; ++c) to[c] = T(sums[c] + float(bias[j + c]));
+    else
+      for (int64_t c = 0; c < left; ++c) to[c] = T(sums[c]);
+  }
+}
+
+}  // namespace warptape::kernels::WARPTAPE_ISA
