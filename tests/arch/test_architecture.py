@@ -144,23 +144,6 @@ BUDGETS = {
     ),
     "ONNX": (1_550, ("python/warptape/onnx/",)),
     "models": (1_440, ("python/warptape/models/",)),
-    "inference": (
-        6_000,
-        (
-            "csrc/inference/",
-            "csrc/bindings/inference",
-            "csrc/ops/packed_linear",
-            "csrc/ops/quant_linear",
-            "csrc/ops/paged_attention",
-            "kernels/cpu/packed_linear",
-            "kernels/cpu/quant_linear",
-            "kernels/cpu/paged_attention",
-            "kernels/include/kernels/packed_linear",
-            "kernels/include/kernels/quant_linear",
-            "kernels/include/kernels/paged_attention",
-            "python/warptape/inference/",
-        ),
-    ),
     "traced programs": (2_450, ("python/warptape/fx/",)),
     "the Python library": (26_250, ("python/warptape/",)),
 }

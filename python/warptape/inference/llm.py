@@ -10,7 +10,7 @@ import warptape
 
 from ..models import Decoder
 from .engine import EngineArgs, LLMEngine, Prompt
-from .linear import pack_, quantize_
+from .linear import pack_
 from .outputs import RequestOutput
 from .sampling_params import SamplingParams
 from .tokenizer import Tokenizer

@@ -9,12 +9,11 @@ from typing import Any
 
 import warptape
 
-from .. import _C
 from .._tensor import Tensor
 from ..models import Decoder
 from ..models.cache import PagedCache
 
-PAGE_TOKENS: int = _C._PAGE_TOKENS
+PAGE_TOKENS = PagedCache.TOKENS
 MOST_CACHE_BYTES = 4 << 30  # unless the user gives more
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import warptape
 
-from .._C import _private
+from .._C import _PAGE_TOKENS, _private
 from .._tensor import Tensor
 from ..nn import functional as F
 from .config import DecoderConfig
@@ -141,7 +141,7 @@ class PagedCache:
     Raises: ValueError for fewer than 1 page.
     """
 
-    TOKENS = 32  # of a page
+    TOKENS: int = _PAGE_TOKENS  # of a page
 
     def __init__(
         self, config: DecoderConfig, num_pages: int, *, dtype: Any = None, device: Any = None
