@@ -235,6 +235,13 @@ void Engine::publish(Sequence& s) {
 
 Batch Engine::begin_step() {
   WT_CHECK(step_.empty(), Error, "begin_step: the step before is neither finished nor cancelled");
+  while (plan_step() && step_.empty()) {
+  }
+  return batch_of_step();
+}
+
+// Whether requests were preempted.
+bool Engine::plan_step() {
   const std::vector<Sequence*> sequences = in_sight();
   std::vector<Candidate> candidates;
   for (Sequence* s : sequences) candidates.push_back(candidate(*s));
@@ -253,7 +260,7 @@ Batch Engine::begin_step() {
     }
     step_.push_back({&s, share.tokens, share.drafts});
   }
-  return batch_of_step();
+  return !plan.preempted.empty();
 }
 
 Batch Engine::batch_of_step() const {

@@ -108,6 +108,7 @@ class WT_API Engine {
   void release(Sequence& s);
   void remove(Sequence& s);
   void publish(Sequence& s);
+  bool plan_step();
   Batch batch_of_step() const;
   Output draw(const Step& step, const float* logits) const;
   void apply(const Step& step, const Output& out);

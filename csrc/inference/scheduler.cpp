@@ -96,6 +96,8 @@ class Scheduler {
       if (running_.empty() || requests_[running_.back()].priority <= c.priority) return false;
       preempt(running_.back());
     }
+    // Of the pages that this request begins with, some may have become idle only now.
+    if (!plan_.preempted.empty()) return false;
     idle_ -= c.own_pages;
     running_.insert(
         std::ranges::upper_bound(running_, i, [this](size_t a, size_t b) { return comes_before(a, b); }), i);

@@ -39,7 +39,8 @@ struct Plan {
 // Requests that generate come first, with a token each; then prompts, running before waiting ones, in chunks
 // that fit the limits. A request gets no more tokens than pages can be found for: where they run out, drafts
 // are dropped, then the last running request by priority and arrival is preempted. A waiting request preempts
-// only those of lower priority, and none overtakes one that comes before it.
+// only those of lower priority, and none overtakes one that comes before it. None begins in a step in which
+// another is preempted, so a plan may be without shares although there is something to do.
 WT_API Plan schedule(const std::vector<Candidate>& requests, const Limits& limits, int64_t idle_pages);
 
 }  // namespace warptape::inference

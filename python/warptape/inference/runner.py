@@ -35,7 +35,7 @@ class ModelRunner:
         config, weight = model.config, model.embed_tokens.weight
         self.model, self.device = model, weight.device
         dtype = weight.dtype if args.kv_cache_dtype == "auto" else args.kv_cache_dtype
-        page = _page_bytes(config, warptape.empty(0, dtype=dtype).element_size())
+        self.page_bytes = page = _page_bytes(config, warptape.empty(0, dtype=dtype).element_size())
         context = config.max_position_embeddings
         given = args.max_model_len
         if given is not None and not 0 < given <= context:

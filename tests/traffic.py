@@ -1,0 +1,136 @@
+"""Random traffic on an engine against each request alone: tokens and log-probabilities must be equal to the bit.
+
+As a command: python tests/traffic.py --requests 100000 [--seed 0]
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import time
+from typing import Any
+
+import numpy as np
+from model_configs import CONFIGS
+
+import warptape as wt
+from warptape.inference import EngineArgs, LLMEngine, SamplingParams
+from warptape.inference.llm import prepare
+from warptape.models import Decoder
+
+VOCAB, CONTEXT = 64, 160
+# (config, dtype, quantization): what an engine serves in turn.
+KINDS = [*itertools.product(("gpt2", "llama", "mistral", "qwen3"), ("float32", "bfloat16"), (None,))]
+
+
+def model_of(name: str, dtype: str, quantization: str | None) -> Decoder:
+    """A small decoder with a context of several pages."""
+    wt.manual_seed(7)
+    config = dataclasses.replace(
+        CONFIGS[name],
+        vocab_size=VOCAB,
+        max_position_embeddings=CONTEXT,
+        sliding_window=None if CONFIGS[name].sliding_window is None else 45,
+    )
+    return prepare(Decoder(config, dtype=getattr(wt, dtype)).eval(), quantization, True)
+
+
+def random_params(rng: np.random.Generator) -> SamplingParams:
+    """Of every kind of sampling."""
+    common: dict[str, Any] = dict(
+        max_tokens=int(rng.integers(1, 16)), seed=int(rng.integers(1 << 60)), logprobs=1, ignore_eos=True
+    )
+    kinds: list[dict[str, Any]] = [
+        {"temperature": 0.0},
+        {},
+        {"temperature": 0.7, "top_p": 0.8},
+        {"top_k": 5, "min_p": 0.05, "stop_token_ids": [3]},
+        {"repetition_penalty": 1.3, "presence_penalty": 0.5, "frequency_penalty": 0.2, "temperature": 0.0},
+    ]
+    return SamplingParams(**common, **kinds[rng.integers(len(kinds))])
+
+
+def random_args(rng: np.random.Generator) -> EngineArgs:
+    """Limits under which pages and batches are scarce now and then."""
+    return EngineArgs(
+        max_num_seqs=int(rng.integers(1, 12)),
+        max_num_batched_tokens=int(rng.integers(5, 120)),
+        max_prefill_beside_decode=int(rng.integers(1, 60)),
+        enable_prefix_caching=bool(rng.integers(2)),
+        num_speculative_tokens=int(rng.integers(0, 4)),
+        prompt_lookup_min=1,
+    )
+
+
+def answers(output: Any) -> Any:
+    """What must be equal: tokens, and log-probabilities as bits."""
+    return [(o.token_ids, o.finish_reason, [{t: p.logprob for t, p in d.items()} for d in o.logprobs]) for o in output.outputs]
+
+
+def run_alone(engine: LLMEngine, prompt: list[int], params: SamplingParams) -> Any:
+    """A request on an engine that has nothing else to do and knows no prefix."""
+    engine.add_request("alone", prompt, params)
+    while engine.has_unfinished_requests():
+        for output in engine.step():
+            if output.finished:
+                return answers(output)
+    raise AssertionError("the request never finished")
+
+
+def different(seed: int, requests: int) -> int:
+    """How many of so many requests had another answer alone."""
+    rng = np.random.default_rng(seed)
+    kind = KINDS[seed % len(KINDS)]
+    model = model_of(*kind)
+    args = random_args(rng)
+    page = LLMEngine(model, None, EngineArgs(kv_cache_memory_bytes=1 << 24)).runner.page_bytes
+    args = dataclasses.replace(args, kv_cache_memory_bytes=int(rng.integers(5, 40)) * page)
+    engine = LLMEngine(model, None, args)
+    lone = LLMEngine(model, None, EngineArgs(enable_prefix_caching=False, kv_cache_memory_bytes=5 * page))
+    shared = rng.integers(0, VOCAB, 100).tolist()
+    asked, got = {}, {}
+    threads = wt.get_num_threads()
+
+    def step() -> None:
+        wt.set_num_threads(int(rng.integers(1, 5)))
+        for output in engine.step():
+            if output.finished:
+                got[output.request_id] = answers(output)
+
+    try:
+        for i in range(requests):
+            prompt = shared[: rng.integers(0, 100)] + rng.integers(0, VOCAB, rng.integers(1, 40)).tolist()
+            asked[str(i)] = prompt, random_params(rng)
+            salt = str(rng.integers(2))
+            engine.add_request(str(i), *asked[str(i)], priority=int(rng.integers(3)), cache_salt=salt)
+            for _ in range(rng.integers(0, 8)):
+                step()
+        while engine.has_unfinished_requests():
+            step()
+        wt.set_num_threads(1)
+        return sum(got[name] != run_alone(lone, *asked[name]) for name in asked)
+    finally:
+        wt.set_num_threads(threads)
+
+
+def main() -> None:
+    """Prints how many requests had another answer."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--requests", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    start, done, wrong = time.monotonic(), 0, 0
+    for seed in itertools.count(options.seed):
+        if done >= options.requests:
+            break
+        wrong += different(seed, 50)
+        done += 50
+        if seed % 20 == 19:
+            print(f"{done} requests, {wrong} different, {time.monotonic() - start:.0f} s", flush=True)
+    print(f"{wrong} of {done} requests had another answer than alone")
+    raise SystemExit(wrong > 0)
+
+
+if __name__ == "__main__":
+    main()
