@@ -65,7 +65,10 @@ def random_args(rng: np.random.Generator) -> EngineArgs:
 
 def answers(output: Any) -> Any:
     """What must be equal: tokens, and log-probabilities as bits."""
-    return [(o.token_ids, o.finish_reason, [{t: p.logprob for t, p in d.items()} for d in o.logprobs]) for o in output.outputs]
+    return [
+        (o.token_ids, o.finish_reason, [{t: p.logprob for t, p in d.items()} for d in o.logprobs])
+        for o in output.outputs
+    ]
 
 
 def run_alone(engine: LLMEngine, prompt: list[int], params: SamplingParams) -> Any:

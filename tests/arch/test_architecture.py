@@ -26,7 +26,17 @@ BELOW: dict[str, set[str]] = {
     "inference": {"ops", "tensor", "core", "kernels"},
     "capi": {"graph", "ops", "autograd", "tensor", "core", "kernels"},
     "distributed": {"autograd", "tensor", "core", "kernels"},
-    "bindings": {"graph", "inference", "transforms", "ops", "distributed", "autograd", "tensor", "core", "kernels"},
+    "bindings": {
+        "graph",
+        "inference",
+        "transforms",
+        "ops",
+        "distributed",
+        "autograd",
+        "tensor",
+        "core",
+        "kernels",
+    },
 }
 # Packages of python/warptape and what they must not import: wrappers lie above what they wrap.
 PYTHON_ABOVE = {

@@ -233,7 +233,9 @@ def test_stop_tokens():
     toy.run()
     end = right.index(right[2]) + 1
     assert toy.tokens[number] == right[:end] and toy.finished[number] == "stop"
-    later = toy.add([5, 6], SamplingParams(temperature=0, max_tokens=8, min_tokens=6, stop_token_ids=[right[2]]))
+    later = toy.add(
+        [5, 6], SamplingParams(temperature=0, max_tokens=8, min_tokens=6, stop_token_ids=[right[2]])
+    )
     assert right[2] not in toy.run().tokens[later][:5]
 
 
@@ -343,7 +345,9 @@ def test_a_large_vocabulary_top_p_keeps_what_a_sort_keeps():
 # ---- scheduler and n-grams: pure functions ----
 
 
-def candidate(running=True, priority=0, arrival=0, known=1, computed=0, drafts=0, pages=0, own=0, blocked=False):
+def candidate(
+    running=True, priority=0, arrival=0, known=1, computed=0, drafts=0, pages=0, own=0, blocked=False
+):
     return running, priority, arrival, known, computed, drafts, pages, own, blocked
 
 
@@ -377,7 +381,9 @@ def test_the_last_by_priority_and_arrival_is_preempted():
     needs = candidate(known=33, computed=32, pages=1, own=1)
     last = candidate(known=20, computed=19, pages=1, own=1, arrival=2)
     assert schedule(needs, last, idle=0) == ([(0, 1, 0)], [1])
-    assert schedule(needs, candidate(known=20, computed=19, pages=1, own=1, arrival=2, priority=-1), idle=0) == (
+    assert schedule(
+        needs, candidate(known=20, computed=19, pages=1, own=1, arrival=2, priority=-1), idle=0
+    ) == (
         [(1, 1, 0)],
         [0],
     )

@@ -80,7 +80,12 @@ class AsyncLLM:
             self._wake.notify()
 
     def _add(
-        self, name: str, hand_over: Callable[[Answer], None], prompt: Prompt, params: SamplingParams, more: Any
+        self,
+        name: str,
+        hand_over: Callable[[Answer], None],
+        prompt: Prompt,
+        params: SamplingParams,
+        more: Any,
     ) -> None:
         try:
             self.engine.add_request(name, prompt, params, **more)

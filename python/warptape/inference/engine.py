@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -148,7 +149,9 @@ class LLMEngine:
     max_model_len.
     """
 
-    def __init__(self, model: Decoder, tokenizer: Tokenizer | None = None, args: EngineArgs | None = None) -> None:
+    def __init__(
+        self, model: Decoder, tokenizer: Tokenizer | None = None, args: EngineArgs | None = None
+    ) -> None:
         args = args or EngineArgs()
         self.args, self.tokenizer, self.model_config = args, tokenizer, model.config
         self.runner = ModelRunner(model, args)
@@ -168,6 +171,7 @@ class LLMEngine:
         self.eos_token_ids = [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
         self._random = random.Random(args.seed)
         self._grammars: Grammars | None = None
+        self._pool: ThreadPoolExecutor | None = None
         self._requests: dict[str, _Request] = {}
         self._of_number: dict[int, _Request] = {}
 
@@ -266,12 +270,8 @@ class LLMEngine:
         request = self._requests.pop(request_id, None)
         if request is None:
             return None
-        for number, completion in request.completions.items():
-            self._core.abort(number)
-            del self._of_number[number]
-            completion.output.finish_reason = "abort"
-            request.done.append(completion)
-        request.completions.clear()
+        for number in list(request.completions):
+            self._end(request, number, "abort")
         return request.output()
 
     def has_unfinished_requests(self) -> bool:
@@ -291,16 +291,20 @@ class LLMEngine:
         batch = self._core.begin_step()
         if not batch["requests"]:
             return []
+        masks = self._begin_masks(batch["requests"])
+        changed: dict[str, _Request] = {}
         try:
             logits = self.runner.forward(batch)
-            for number in batch["requests"]:
-                request = self._of_number.get(number)
-                if request is not None and number in request.grammars:
-                    self._core.allow(number, request.grammars[number].mask())
+            for number, mask in masks.items():
+                try:
+                    self._core.allow(number, mask.result())
+                except ValueError:  # the grammar has no way on: this request ends, the others do not
+                    request = self._of_number[number]
+                    self._end(request, number, "error")
+                    changed[request.id] = request
         except BaseException:
             self._core.cancel_step()
             raise
-        changed: dict[str, _Request] = {}
         for number, tokens, logprobs, finish in self._core.finish_step(logits):
             request = self._of_number.get(number)
             if request is None:
@@ -309,7 +313,28 @@ class LLMEngine:
             changed[request.id] = request
         return [self._finished(request) for request in changed.values()]
 
-    def _take(self, request: _Request, number: int, tokens: list[int], logprobs: list[Any], finish: Any) -> None:
+    def _begin_masks(self, numbers: list[int]) -> dict[int, Future[list[int]]]:
+        """Which tokens may come next, found while the model computes."""
+        masks = {}
+        for number in numbers:
+            request = self._of_number.get(number)
+            if request is not None and number in request.grammars:
+                if self._pool is None:
+                    self._pool = ThreadPoolExecutor(1, "warptape-grammar")
+                masks[number] = self._pool.submit(request.grammars[number].mask)
+        return masks
+
+    def _end(self, request: _Request, number: int, reason: str) -> None:
+        """Ends one answer."""
+        self._core.abort(number)
+        del self._of_number[number]
+        completion = request.completions.pop(number)
+        completion.output.finish_reason = reason
+        request.done.append(completion)
+
+    def _take(
+        self, request: _Request, number: int, tokens: list[int], logprobs: list[Any], finish: Any
+    ) -> None:
         completion = request.completions[number]
         for i, token in enumerate(tokens):
             reason = None

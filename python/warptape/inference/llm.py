@@ -30,7 +30,9 @@ def prepare(model: Decoder, quantization: str | None, invariant: bool) -> Decode
     """
     if quantization is not None:
         if quantization not in QUANTIZATIONS:
-            raise ValueError(f"quantization must be None or one of {sorted(QUANTIZATIONS)}, got {quantization!r}")
+            raise ValueError(
+                f"quantization must be None or one of {sorted(QUANTIZATIONS)}, got {quantization!r}"
+            )
         bits, group = QUANTIZATIONS[quantization]
         quantize_(model, bits=bits, group=group)
     if invariant:
@@ -73,9 +75,7 @@ class LLM:
         texts = None
         if not skip_tokenizer_init and (tokenizer or folder) is not None:
             texts = Tokenizer(tokenizer or folder, model.config.vocab_size)
-        self.llm_engine = LLMEngine(
-            prepare(model.eval(), quantization, invariant), texts, EngineArgs(**args)
-        )
+        self.llm_engine = LLMEngine(prepare(model.eval(), quantization, invariant), texts, EngineArgs(**args))
         self._numbers = itertools.count()
 
     def get_tokenizer(self) -> Tokenizer | None:
@@ -140,7 +140,8 @@ class LLM:
         texts = [tokenizer.apply_chat_template(each, **template) for each in many]
         # The template has written the special tokens already.
         prompts: list[Prompt] = [
-            {"prompt": text, "prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)} for text in texts
+            {"prompt": text, "prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)}
+            for text in texts
         ]
         return self.generate(prompts, sampling_params)
 
@@ -153,14 +154,18 @@ class LLM:
         self, prompts: Any, params: Any, lora: Any, priority: Sequence[int] | None, ids: list[str]
     ) -> Iterator[RequestOutput]:
         every = self._listed(prompts)
-        each_params = self._each(params if params is not None else SamplingParams(), len(every), "sampling_params")
+        each_params = self._each(
+            params if params is not None else SamplingParams(), len(every), "sampling_params"
+        )
         each_lora = self._each(lora, len(every), "lora_request")
         priorities = self._each(list(priority) if priority is not None else 0, len(every), "priority")
         engine = self.llm_engine
         try:
             for i, prompt in enumerate(every):
                 name = str(next(self._numbers))
-                engine.add_request(name, prompt, each_params[i], lora_request=each_lora[i], priority=priorities[i])
+                engine.add_request(
+                    name, prompt, each_params[i], lora_request=each_lora[i], priority=priorities[i]
+                )
                 ids.append(name)
             left = set(ids)
             while left:

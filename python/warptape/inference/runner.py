@@ -19,7 +19,9 @@ MOST_CACHE_BYTES = 4 << 30  # unless the user gives more
 
 def _page_bytes(config: Any, itemsize: int) -> int:
     """Of the keys and values of PAGE_TOKENS tokens in all layers."""
-    return 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * itemsize * PAGE_TOKENS
+    return (
+        2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * itemsize * PAGE_TOKENS
+    )
 
 
 class ModelRunner:

@@ -30,7 +30,9 @@ class StructuredOutputsParams:
     def __post_init__(self) -> None:
         given = [each.name for each in fields(self) if getattr(self, each.name) not in (None, False)]
         if len(given) != 1:
-            raise ValueError(f"StructuredOutputsParams: expected exactly one constraint, got {given or 'none'}")
+            raise ValueError(
+                f"StructuredOutputsParams: expected exactly one constraint, got {given or 'none'}"
+            )
 
 
 @dataclass(kw_only=True)
@@ -91,7 +93,9 @@ class SamplingParams:
         if self.max_tokens is not None and self.max_tokens < 1:
             raise ValueError(f"max_tokens must be at least 1, got {self.max_tokens}")
         if self.min_tokens < 0 or self.min_tokens > (self.max_tokens or self.min_tokens):
-            raise ValueError(f"min_tokens must be in [0, max_tokens={self.max_tokens}], got {self.min_tokens}")
+            raise ValueError(
+                f"min_tokens must be in [0, max_tokens={self.max_tokens}], got {self.min_tokens}"
+            )
         if self.logprobs is not None and self.logprobs < 0:
             raise ValueError(f"logprobs must be non-negative, got {self.logprobs}")
         if self.seed is not None and not 0 <= self.seed <= LARGEST_SEED - self.n:

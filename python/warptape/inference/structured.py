@@ -42,7 +42,9 @@ class Grammars:
         try:
             import llguidance
         except ImportError as error:
-            raise ImportError("structured_outputs need llguidance: pip install 'warptape[inference]'") from error
+            raise ImportError(
+                "structured_outputs need llguidance: pip install 'warptape[inference]'"
+            ) from error
         self._library = llguidance
         self._words = -(-vocab_size // 32)
         eos = eos_token_ids[0] if eos_token_ids else None

@@ -20,7 +20,9 @@ class Tokenizer:
         try:
             import tokenizers
         except ImportError as error:
-            raise ImportError("text needs the library tokenizers: pip install 'warptape[inference]'") from error
+            raise ImportError(
+                "text needs the library tokenizers: pip install 'warptape[inference]'"
+            ) from error
         path = os.path.join(os.fspath(folder), FILE)
         if not os.path.isfile(path):
             raise FileNotFoundError(
@@ -33,7 +35,9 @@ class Tokenizer:
             raise ValueError(f"{path} is no tokenizer: {error}") from error
         largest = max(self._tokenizer.get_vocab().values(), default=-1)
         if vocab_size is not None and largest >= vocab_size:
-            raise ValueError(f"{path} has tokens up to {largest}, but the model's vocabulary has {vocab_size}")
+            raise ValueError(
+                f"{path} has tokens up to {largest}, but the model's vocabulary has {vocab_size}"
+            )
         self._stream = tokenizers.decoders.DecodeStream
         self._folder = folder
 
@@ -88,7 +92,9 @@ class Tokenizer:
             raise ValueError(text)
 
         environment.globals["raise_exception"] = refuse
-        special = {name: _text(config.get(name)) for name in ("bos_token", "eos_token", "pad_token", "unk_token")}
+        special = {
+            name: _text(config.get(name)) for name in ("bos_token", "eos_token", "pad_token", "unk_token")
+        }
         values = {"add_generation_prompt": True, **special, **variables}
         try:
             return environment.from_string(template).render(messages=messages, **values)

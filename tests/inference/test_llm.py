@@ -1,0 +1,334 @@
+"""warptape.inference as a user meets it: text in, text out."""
+
+import asyncio
+import json
+import re
+
+import numpy as np
+import pytest
+from model_configs import SMALL, build
+
+import warptape as torch
+from warptape.inference import LLM, AsyncLLM, SamplingParams, StructuredOutputsParams
+from warptape.models import Decoder, DecoderConfig
+
+tokenizers = pytest.importorskip("tokenizers")
+EOS = 256
+
+
+def write_tokenizer(folder):
+    """Bytes as tokens, 256 the end."""
+    from tokenizers import decoders, models, pre_tokenizers
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    text = tokenizers.Tokenizer(models.BPE({c: i for i, c in enumerate(letters)}, []))
+    text.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    text.decoder = decoders.ByteLevel()
+    text.add_special_tokens(["<end>"])
+    text.save(str(folder / "tokenizer.json"))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model")
+    torch.manual_seed(0)
+    config = DecoderConfig(
+        **{**SMALL, "vocab_size": 257, "max_position_embeddings": 256, "eos_token_id": EOS}
+    )
+    Decoder(config).save_pretrained(path)
+    write_tokenizer(path)
+    template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{{ eos_token }}"
+    (path / "tokenizer_config.json").write_text(json.dumps({"chat_template": template, "eos_token": "<end>"}))
+    return path
+
+
+@pytest.fixture(scope="module")
+def llm(folder):
+    return LLM(folder, seed=3)
+
+
+def test_text_in_and_out(llm):
+    prompts = ["Hello", {"prompt": "another"}, {"prompt_token_ids": [1, 2, 3]}, [4, 5]]
+    outs = llm.generate(prompts, SamplingParams(temperature=0, max_tokens=10))
+    assert [o.prompt for o in outs] == ["Hello", "another", None, None]
+    assert outs[2].prompt_token_ids == [1, 2, 3]
+    tokenizer = llm.get_tokenizer()
+    for out in outs:
+        assert out.finished
+        (answer,) = out.outputs
+        assert answer.finish_reason in ("length", "stop")
+        assert answer.text == tokenizer.decode(answer.token_ids)
+    model = llm.llm_engine.runner.model
+    assert (
+        llm.generate("Hello", SamplingParams(temperature=0, max_tokens=10))[0].outputs[0].text
+        == outs[0].outputs[0].text
+    )
+    assert model.training is False
+
+
+def test_tokens_equal_those_of_decoder_generate(folder):
+    reference = Decoder.from_pretrained(folder)
+    prompt = list(range(20, 60))
+    expected = reference.generate(torch.tensor([prompt]), 30)[0, 40:].tolist()
+    params = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
+    assert LLM(folder).generate([prompt], params)[0].outputs[0].token_ids == expected
+
+
+def test_several_answers_have_seeds_of_their_own(llm):
+    out = llm.generate("abc", SamplingParams(n=3, seed=11, max_tokens=12, ignore_eos=True))[0]
+    assert [a.index for a in out.outputs] == [0, 1, 2]
+    texts = [a.token_ids for a in out.outputs]
+    assert texts[0] != texts[1] != texts[2]
+    for i in range(3):
+        params = SamplingParams(seed=11 + i, max_tokens=12, ignore_eos=True)
+        assert llm.generate("abc", params)[0].outputs[0].token_ids == texts[i]
+
+
+def test_unseeded_requests_differ_and_an_engine_repeats_them(folder):
+    def ask():
+        llm = LLM(folder, seed=5)
+        return [o.outputs[0].token_ids for o in llm.generate(["abc", "abc"], SamplingParams(max_tokens=12))]
+
+    first, second = ask()
+    assert first != second and ask() == [first, second]
+
+
+def free_text(llm, count=40):
+    params = SamplingParams(temperature=0, max_tokens=count, ignore_eos=True)
+    return llm.generate("Once", params)[0].outputs[0]
+
+
+def test_stop_texts(llm):
+    whole = free_text(llm)
+    stop = whole.text[5:8]
+    at = whole.text.find(stop)
+    params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True, stop=["\0never", stop])
+    out = llm.generate("Once", params)[0].outputs[0]
+    assert out.text == whole.text[:at] and out.finish_reason == "stop" and out.stop_reason == stop
+    assert len(out.token_ids) < 40
+    params.include_stop_str_in_output = True
+    assert llm.generate("Once", params)[0].outputs[0].text == whole.text[: at + len(stop)]
+
+
+def test_stop_tokens_and_the_end_of_sequence(llm):
+    whole = free_text(llm)
+    token = whole.token_ids[6]
+    end = whole.token_ids.index(token) + 1
+    params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True, stop_token_ids=[token])
+    out = llm.generate("Once", params)[0].outputs[0]
+    assert out.token_ids == whole.token_ids[:end] and (out.finish_reason, out.stop_reason) == ("stop", token)
+    params = SamplingParams(max_tokens=5, logit_bias={EOS: 1000.0})
+    out = llm.generate("Once", params)[0].outputs[0]
+    assert (out.token_ids, out.text, out.finish_reason, out.stop_reason) == ([EOS], "", "stop", None)
+    params = SamplingParams(max_tokens=5, min_tokens=3, logit_bias={EOS: 1000.0})
+    assert len(llm.generate("Once", params)[0].outputs[0].token_ids) == 4
+
+
+def test_streams_grow_to_the_whole_and_hold_stop_texts_back(llm):
+    whole = free_text(llm)
+    params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
+    seen = [o.outputs[0] for o in llm.stream("Once", params)]
+    assert [len(o.token_ids) for o in seen] == list(range(1, 41))
+    assert all(whole.text.startswith(o.text) or "\ufffd" in o.text for o in seen)
+    assert seen[-1].text == whole.text
+    params.stop = None
+    stopping = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True, stop=whole.text[10:16])
+    final = whole.text[: whole.text.find(whole.text[10:16])]
+    assert all(final.startswith(o.outputs[0].text) for o in llm.stream("Once", stopping))
+    for _ in llm.stream("Once", params):
+        break  # the request is ended
+    assert not llm.llm_engine.has_unfinished_requests()
+
+
+def test_max_tokens_none_fills_the_context(llm):
+    out = llm.generate("x" * 200, SamplingParams(temperature=0, max_tokens=None, ignore_eos=True))[0]
+    assert len(out.outputs[0].token_ids) == 256 - 200
+
+
+def test_logprobs(llm):
+    out = llm.generate("abc", SamplingParams(temperature=0, max_tokens=4, logprobs=2))[0].outputs[0]
+    assert out.cumulative_logprob == pytest.approx(
+        sum(d[t].logprob for d, t in zip(out.logprobs, out.token_ids))
+    )
+    for d, token in zip(out.logprobs, out.token_ids):
+        assert len(d) == 2 and d[token].rank == 1 and d[token].decoded_token is not None
+        assert max(d.values(), key=lambda p: p.logprob) is d[token]
+    assert llm.generate("abc", SamplingParams(max_tokens=1))[0].outputs[0].logprobs is None
+
+
+def test_chat(llm):
+    messages = [{"role": "user", "content": "hi"}]
+    out = llm.chat(messages, SamplingParams(temperature=0, max_tokens=3))[0]
+    assert out.prompt == "<user>hi<end>"
+    assert out.prompt_token_ids[-1] == EOS
+    many = llm.chat([messages, messages], SamplingParams(temperature=0, max_tokens=3))
+    assert [o.outputs[0].token_ids for o in many] == [out.outputs[0].token_ids] * 2
+
+
+@pytest.mark.parametrize(
+    "constraint, fits",
+    [
+        ({"regex": "[0-9]{3}-[a-c]+"}, lambda text: text[3] == "-" and text[:3].isdigit()),
+        ({"choice": ["yes", "no"]}, lambda text: text in ("yes", "no")),
+        ({"json": {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"],
+                   "additionalProperties": False}}, lambda text: type(json.loads(text)["a"]) is bool),
+        ({"grammar": 'start: "a" "b"+ "c"'}, lambda text: re.fullmatch("ab+c", text)),
+    ],
+)  # fmt: skip
+def test_structured_outputs(llm, constraint, fits):
+    pytest.importorskip("llguidance")
+    params = SamplingParams(
+        max_tokens=60, seed=1, structured_outputs=StructuredOutputsParams(**constraint), n=2
+    )
+    params.logit_bias = {t: 3.0 for t in b"}c"}  # ends soon
+    free = SamplingParams(temperature=0, max_tokens=10, ignore_eos=True)
+    outs = llm.generate(["give", "Once"], [params, free])
+    for answer in outs[0].outputs:
+        assert fits(answer.text), answer
+    assert outs[1].outputs[0].token_ids == free_text(llm, 10).token_ids
+    with pytest.raises(ValueError, match="structured_outputs"):
+        bad = StructuredOutputsParams(json={"type": "no such type"})
+        llm.generate("x", SamplingParams(structured_outputs=bad))
+    # A constraint without a way on ends its request alone.
+    stuck = SamplingParams(
+        max_tokens=9, min_tokens=9, structured_outputs=StructuredOutputsParams(choice=["yes"])
+    )
+    outs = llm.generate(["give", "Once"], [stuck, free])
+    assert outs[0].outputs[0].finish_reason == "error" and outs[0].outputs[0].text.startswith("yes")
+    assert outs[1].outputs[0].token_ids == free_text(llm, 10).token_ids
+    with pytest.raises(ValueError, match="exactly one constraint"):
+        StructuredOutputsParams(regex="a", choice=["b"])
+
+
+def test_asyncio(folder):
+    llm = LLM(folder)
+    params = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
+    expected = {text: llm.generate(text, params)[0].outputs[0].token_ids for text in ("a", "bb", "ccc")}
+
+    async def main():
+        engine = AsyncLLM(llm.llm_engine)
+
+        async def ask(text):
+            last = None
+            async for output in engine.generate(text, params):
+                assert last is None or len(output.outputs[0].token_ids) > len(last.outputs[0].token_ids)
+                last = output
+            return last.outputs[0].token_ids
+
+        answers = await asyncio.gather(*(ask(text) for text in expected))
+        assert answers == list(expected.values())
+        with pytest.raises(IndexError):
+            async for _ in engine.generate([100000], params):
+                pass
+        # A task that leaves ends its request; one that is aborted gets to know.
+        async for _ in engine.generate("a", params):
+            break
+        stream = engine.generate("bb", params, request_id="named")
+        await anext(stream)
+        await engine.abort("named")
+        rest = [output async for output in stream]
+        assert rest[-1].outputs[0].finish_reason == "abort"
+        running = asyncio.ensure_future(ask("ccc"))
+        await asyncio.sleep(0.001)
+        engine.shutdown()
+        with pytest.raises(RuntimeError, match="shut down"):
+            await running
+        with pytest.raises(RuntimeError, match="shut down"):
+            await ask("a")
+        assert not llm.llm_engine.has_unfinished_requests()
+
+    asyncio.run(main())
+
+
+def test_speculation_and_small_limits_change_nothing(folder):
+    params = SamplingParams(seed=4, max_tokens=50, ignore_eos=True, temperature=0.3)
+    prompts = ["abcabcabc" * 3, "x", "Hello, hello"]
+    plain = LLM(folder).generate(prompts, params)
+    llm = LLM(folder, num_speculative_tokens=3, prompt_lookup_min=1, max_num_batched_tokens=8, max_num_seqs=2)
+    other = llm.generate(prompts, params)
+    assert [o.outputs[0].token_ids for o in plain] == [o.outputs[0].token_ids for o in other]
+    assert llm.llm_engine.stats()["proposed_tokens"] > 0
+
+
+def test_errors_leave_other_requests(llm):
+    engine = llm.llm_engine
+    params = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
+    engine.add_request("a", "Once", params)
+    with pytest.raises(ValueError, match="in use"):
+        engine.add_request("a", "Once", params)
+    forward, engine.runner.forward = engine.runner.forward, lambda batch: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        engine.step()
+    engine.runner.forward = forward
+    while engine.has_unfinished_requests():
+        out = engine.step()
+    assert out[0].outputs[0].token_ids == free_text(llm, 5).token_ids
+
+
+@pytest.mark.parametrize(
+    "call, error, text",
+    [
+        (lambda llm: llm.generate("x" * 256), ValueError, "maximum model length is 256"),
+        (lambda llm: llm.generate([[1, 300]]), IndexError, "out of the vocabulary of 257"),
+        (lambda llm: llm.generate([{"text": 1}]), TypeError, "'prompt' or 'prompt_token_ids'"),
+        (lambda llm: llm.generate([3.5]), TypeError, "text or token ids"),
+        (
+            lambda llm: llm.generate(["a", "b"], [SamplingParams()]),
+            ValueError,
+            "one for each of the 2 prompts",
+        ),
+        (lambda llm: llm.generate([""]), ValueError, "the prompt has no token"),
+        (lambda llm: SamplingParams(temperature=-1), ValueError, "temperature must be in"),
+        (lambda llm: SamplingParams(temperature=float("nan")), ValueError, "temperature must be in"),
+        (lambda llm: SamplingParams(top_p=0), ValueError, "top_p"),
+        (lambda llm: SamplingParams(top_k="3"), TypeError, "top_k must be int"),
+        (lambda llm: SamplingParams(n=0), ValueError, "n must be at least 1"),
+        (lambda llm: SamplingParams(max_tokens=0), ValueError, "max_tokens must be at least 1"),
+        (lambda llm: SamplingParams(stop=""), ValueError, "stop must be texts"),
+        (lambda llm: SamplingParams(seed=-1), ValueError, "seed must be in"),
+        (lambda llm: SamplingParams(min_tokens=20), ValueError, "min_tokens must be in"),
+    ],
+)
+def test_wrong_input(llm, call, error, text):
+    with pytest.raises(error, match=text):
+        call(llm)
+    assert not llm.llm_engine.has_unfinished_requests()
+
+
+def test_models_and_folders_that_do_not_fit(folder, tmp_path):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'max_sequences'"):
+        LLM(folder, max_sequences=3)
+    with pytest.raises(ValueError, match="max_model_len must be in"):
+        LLM(folder, max_model_len=1000)
+    with pytest.raises(ValueError, match="kv_cache_memory_bytes"):
+        LLM(folder, kv_cache_memory_bytes=1000)
+    with pytest.raises(ValueError, match="quantization must be None or one of"):
+        LLM(folder, quantization="int3")
+    build("llama").save_pretrained(tmp_path)
+    with pytest.raises(FileNotFoundError, match="skip_tokenizer_init"):
+        LLM(tmp_path)
+    write_tokenizer(tmp_path)
+    with pytest.raises(ValueError, match="vocabulary has 40"):
+        LLM(tmp_path)
+    llm = LLM(tmp_path, skip_tokenizer_init=True)
+    with pytest.raises(ValueError, match="needs a tokenizer"):
+        llm.generate("text")
+    out = llm.generate([[1, 2]], SamplingParams(temperature=0, max_tokens=3))[0].outputs[0]
+    assert len(out.token_ids) == 3 and out.text == ""
+    (tmp_path / "tokenizer.json").write_text("{")
+    with pytest.raises(ValueError, match="is no tokenizer"):
+        LLM(tmp_path)
+
+
+def test_memory_of_the_cache_holds(folder):
+    """A cache of four pages serves any number of requests, one after the other."""
+    model = Decoder.from_pretrained(folder)
+    page = 2 * 3 * 4 * 6 * 32 * 4  # keys and values of layers, heads, head_dim, tokens, bytes
+    llm = LLM(model, max_model_len=100, kv_cache_memory_bytes=4 * page)
+    assert llm.llm_engine.runner.num_pages == 4 and llm.llm_engine.runner.page_bytes == page
+    rng = np.random.default_rng(0)
+    prompts = [rng.integers(0, 256, 40).tolist() for _ in range(12)]
+    outs = llm.generate(prompts, SamplingParams(temperature=0, max_tokens=40, ignore_eos=True))
+    reference = Decoder.from_pretrained(folder)
+    for prompt, out in zip(prompts, outs):
+        assert out.outputs[0].token_ids == reference.generate(torch.tensor([prompt]), 40)[0, 40:].tolist()
