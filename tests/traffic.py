@@ -17,6 +17,7 @@ from model_configs import CONFIGS
 import warptape as wt
 from warptape.inference import EngineArgs, LLMEngine, SamplingParams
 from warptape.inference.llm import prepare
+from warptape.inference.runner import page_bytes
 from warptape.models import Decoder
 
 VOCAB, CONTEXT = 64, 160
@@ -51,15 +52,18 @@ def random_params(rng: np.random.Generator) -> SamplingParams:
     return SamplingParams(**common, **kinds[rng.integers(len(kinds))])
 
 
-def random_args(rng: np.random.Generator) -> EngineArgs:
+def random_args(rng: np.random.Generator, draft: Decoder) -> EngineArgs:
     """Limits under which pages and batches are scarce now and then."""
     return EngineArgs(
         max_num_seqs=int(rng.integers(1, 12)),
         max_num_batched_tokens=int(rng.integers(5, 120)),
         max_prefill_beside_decode=int(rng.integers(1, 60)),
         enable_prefix_caching=bool(rng.integers(2)),
-        num_speculative_tokens=int(rng.integers(0, 4)),
-        prompt_lookup_min=1,
+        speculative_config=[
+            None,
+            {"num_speculative_tokens": 3, "prompt_lookup_min": 1},
+            {"num_speculative_tokens": 2, "model": draft},
+        ][rng.integers(3)],
     )
 
 
@@ -86,9 +90,11 @@ def different(seed: int, requests: int) -> int:
     rng = np.random.default_rng(seed)
     kind = KINDS[seed % len(KINDS)]
     model = model_of(*kind)
-    args = random_args(rng)
-    page = LLMEngine(model, None, EngineArgs(kv_cache_memory_bytes=1 << 24)).runner.page_bytes
-    args = dataclasses.replace(args, kv_cache_memory_bytes=int(rng.integers(5, 40)) * page)
+    draft = model_of("llama", "float32", None)
+    args = random_args(rng, draft)
+    page = page_bytes(model, "auto")
+    with_draft = page_bytes(draft, "auto") if "model" in (args.speculative_config or {}) else 0
+    args = dataclasses.replace(args, kv_cache_memory_bytes=int(rng.integers(5, 40)) * (page + with_draft))
     engine = LLMEngine(model, None, args)
     lone = LLMEngine(model, None, EngineArgs(enable_prefix_caching=False, kv_cache_memory_bytes=5 * page))
     shared = rng.integers(0, VOCAB, 100).tolist()

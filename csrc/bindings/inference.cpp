@@ -165,6 +165,13 @@ void init_inference(PyObject* module) {
       .def("abort", &Engine::abort)
       .def("allow", &Engine::allow)
       .def("propose", &Engine::propose)
+      .def("begin_draft", [](Engine& e) { return batch(e.begin_draft()); })
+      .def("finish_draft",
+           [](Engine& e, const py::object& logits) {
+             const Tensor t = tensor_arg(logits.ptr(), "finish_draft");
+             const GilRelease release;
+             e.finish_draft(t);
+           })
       .def("begin_step", [](Engine& e) { return batch(e.begin_step()); })
       .def("finish_step",
            [](Engine& e, const py::object& logits) {

@@ -61,7 +61,8 @@ struct Engine::Sequence {
   std::vector<Token> drafts;
   std::vector<uint32_t> allowed;
   bool running = false, aborted = false;
-  int64_t computed = 0;
+  int64_t computed = 0,
+          drafted = 0;  // tokens whose keys and values are in pages: the model's, a draft model's
   std::vector<PageId> pages;
   std::vector<PageId> prefix;              // while it waits: known pages that it would begin with
   int64_t published = 0;                   // pages
@@ -70,11 +71,10 @@ struct Engine::Sequence {
 
 struct Engine::Step {
   Sequence* sequence;
-  int64_t tokens, drafts;
-  // How many rows give logits: the last tokens' of what is known, and of each draft.
-  int64_t logit_rows() const {
-    return sequence->computed + tokens - drafts == sequence->known() ? 1 + drafts : 0;
-  }
+  int64_t first, tokens;  // positions first .. first + tokens - 1
+  int64_t logit_rows;     // how many of the last rows give logits
+
+  int64_t end() const { return first + tokens; }
 };
 
 Engine::Engine(EngineOptions options) : options_(std::move(options)), pool_(options_.pages) {
@@ -129,7 +129,10 @@ bool Engine::abort(int64_t id) {
   if (!s || s->aborted) return false;
   s->aborted = true;
   // The rows of a step that has begun are counted: it stays until that ends.
-  if (std::ranges::find(step_, s, &Step::sequence) == step_.end()) remove(*s);
+  if (std::ranges::find(step_, s, &Step::sequence) == step_.end()) {
+    draft_.clear();
+    remove(*s);
+  }
   return true;
 }
 
@@ -217,7 +220,7 @@ void Engine::release(Sequence& s) {
 void Engine::preempt(Sequence& s) {
   release(s);
   s.running = false;
-  s.computed = s.published = 0;
+  s.computed = s.drafted = s.published = 0;
   s.content = PagePool::kNoContent;
   s.drafts.clear();
   waiting_.emplace(s.request.priority, s.id);
@@ -237,7 +240,7 @@ Batch Engine::begin_step() {
   WT_CHECK(step_.empty(), Error, "begin_step: the step before is neither finished nor cancelled");
   while (plan_step() && step_.empty()) {
   }
-  return batch_of_step();
+  return batch_of(step_);
 }
 
 // Whether requests were preempted.
@@ -258,40 +261,39 @@ bool Engine::plan_step() {
       WT_CHECK(page >= 0, Error, "the scheduler gave away more pages than there are");
       s.pages.push_back(page);
     }
-    step_.push_back({&s, share.tokens, share.drafts});
+    const bool draws = s.computed + share.tokens - share.drafts == s.known();
+    step_.push_back({&s, s.computed, share.tokens, draws ? 1 + share.drafts : 0});
   }
   return !plan.preempted.empty();
 }
 
-Batch Engine::batch_of_step() const {
+Batch Engine::batch_of(const std::vector<Step>& steps) const {
   std::vector<int64_t> tokens, logit_rows;
   std::vector<int32_t> starts{0}, lengths;
   size_t longest = 1;
   Batch out;
-  for (const Step& step : step_) {
+  for (const Step& step : steps) {
     const Sequence& s = *step.sequence;
-    for (int64_t i = 0; i < step.tokens; ++i) {
-      const int64_t at = s.computed + i;
+    for (int64_t at = step.first; at < step.end(); ++at)
       tokens.push_back(at < s.known() ? s.tokens[static_cast<size_t>(at)]
                                       : s.drafts[static_cast<size_t>(at - s.known())]);
-    }
     const auto rows = static_cast<int64_t>(tokens.size());
-    for (int64_t i = rows - step.logit_rows(); i < rows; ++i) logit_rows.push_back(i);
+    for (int64_t i = rows - step.logit_rows; i < rows; ++i) logit_rows.push_back(i);
     starts.push_back(static_cast<int32_t>(rows));
-    lengths.push_back(static_cast<int32_t>(s.computed + step.tokens));
+    lengths.push_back(static_cast<int32_t>(step.end()));
     out.requests.push_back(s.id);
     out.adapters.push_back(s.request.adapter);
     longest = std::max(longest, s.pages.size());
   }
-  std::vector<int32_t> table(step_.size() * longest);
-  for (size_t r = 0; r < step_.size(); ++r)
-    std::ranges::copy(step_[r].sequence->pages, table.begin() + static_cast<ptrdiff_t>(r * longest));
+  std::vector<int32_t> table(steps.size() * longest);
+  for (size_t r = 0; r < steps.size(); ++r)
+    std::ranges::copy(steps[r].sequence->pages, table.begin() + static_cast<ptrdiff_t>(r * longest));
   out.tokens = tensor_of(tokens, DType::Int64);
   out.logit_rows = tensor_of(logit_rows, DType::Int64);
   out.starts = tensor_of(starts, DType::Int32);
   out.lengths = tensor_of(lengths, DType::Int32);
   const Tensor flat = tensor_of(table, DType::Int32);
-  const auto r = static_cast<int64_t>(step_.size()), pages = static_cast<int64_t>(longest);
+  const auto r = static_cast<int64_t>(steps.size()), pages = static_cast<int64_t>(longest);
   out.page_table = alias(flat, {r, pages}, {pages, 1}, 0);
   return out;
 }
@@ -305,7 +307,7 @@ Output Engine::draw(const Step& step, const float* logits) const {
   std::vector<float> row(vocab);
   Output out;
   out.request = s.id;
-  for (int64_t i = 0; i < step.logit_rows(); ++i, logits += vocab) {
+  for (int64_t i = 0; i < step.logit_rows; ++i, logits += vocab) {
     row.assign(logits, logits + vocab);
     const int64_t generated = s.generated() + i;
     const bool may_stop = generated + 1 > r.min_tokens;
@@ -320,7 +322,8 @@ Output Engine::draw(const Step& step, const float* logits) const {
       out.finish = Finish::Stop;
     else if (generated + 1 == r.max_tokens)
       out.finish = Finish::Length;
-    if (out.finish != Finish::None || i >= step.drafts || s.drafts[static_cast<size_t>(i)] != token) break;
+    if (out.finish != Finish::None || i + 1 == step.logit_rows || s.drafts[static_cast<size_t>(i)] != token)
+      break;
   }
   return out;
 }
@@ -328,8 +331,10 @@ Output Engine::draw(const Step& step, const float* logits) const {
 void Engine::apply(const Step& step, const Output& out) {
   Sequence& s = *step.sequence;
   // Of what was proposed, the keys and values of the accepted tokens alone are right.
+  const auto drafts = step.logit_rows ? step.logit_rows - 1 : 0;
   const auto accepted = out.tokens.empty() ? 0 : static_cast<int64_t>(out.tokens.size()) - 1;
-  s.computed += step.tokens - step.drafts + accepted;
+  s.computed += step.tokens - drafts + accepted;
+  s.drafted = std::min(s.drafted, s.computed);
   s.tokens.insert(s.tokens.end(), out.tokens.begin(), out.tokens.end());
   if (s.request.sampling.penalizes())
     for (Token t : out.tokens) ++s.counts[t].generated;
@@ -338,28 +343,33 @@ void Engine::apply(const Step& step, const Output& out) {
   publish(s);
   stats_.computed_tokens += step.tokens;
   stats_.generated_tokens += static_cast<int64_t>(out.tokens.size());
-  stats_.proposed_tokens += step.drafts;
+  stats_.proposed_tokens += drafts;
   stats_.accepted_tokens += accepted;
 }
 
-std::vector<Output> Engine::finish_step(const Tensor& logits) {
+// logits in host memory as float32, once they have proved to be those of the steps' rows.
+Tensor Engine::host_logits(const std::vector<Step>& steps, const Tensor& logits) const {
   int64_t rows = 0;
-  std::vector<int64_t> first;
-  for (const Step& step : step_) {
-    first.push_back(rows);
-    rows += step.logit_rows();
-  }
+  for (const Step& step : steps) rows += step.logit_rows;
   WT_CHECK(logits.ndim() == 2 && logits.size(0) == rows && logits.size(1) == options_.vocab_size, ShapeError,
-           "finish_step: expected logits [", rows, ", ", options_.vocab_size, "], got ",
-           AsShape{logits.sizes()});
-  const Tensor values = empty(logits.sizes(), {DType::Float32, Device{}});
-  raw_copy(values, logits);
-  const auto* data = static_cast<const float*>(values.data());
+           "expected logits [", rows, ", ", options_.vocab_size, "], got ", AsShape{logits.sizes()});
+  Tensor out = empty(logits.sizes(), {DType::Float32, Device{}});
+  raw_copy(out, logits);
+  return out;
+}
+
+std::vector<Output> Engine::finish_step(const Tensor& logits) {
+  const Tensor values = host_logits(step_, logits);
+  std::vector<const float*> rows;
+  const auto* next = static_cast<const float*>(values.data());
+  for (const Step& step : step_) {
+    rows.push_back(next);
+    next += step.logit_rows * options_.vocab_size;
+  }
   std::vector<Output> out(step_.size());
   kernels::cpu::parallel_for(static_cast<int64_t>(step_.size()), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i)
-      out[static_cast<size_t>(i)] =
-          draw(step_[static_cast<size_t>(i)], data + first[static_cast<size_t>(i)] * options_.vocab_size);
+    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i)
+      out[i] = draw(step_[i], rows[i]);
   });
   ++stats_.steps;
   for (size_t i = 0; i < step_.size(); ++i) apply(step_[i], out[i]);
@@ -377,6 +387,38 @@ void Engine::cancel_step() {
   for (const Step& step : step_)
     if (step.sequence->aborted) remove(*step.sequence);
   step_.clear();
+  draft_.clear();
+}
+
+Batch Engine::begin_draft() {
+  WT_CHECK(step_.empty(), Error, "begin_draft: the step before is neither finished nor cancelled");
+  draft_.clear();
+  int64_t left = options_.limits.max_num_batched_tokens;
+  for (const auto& [id, s] : sequences_) {
+    if (!s->running || s->request.constrained || s->known() - s->computed != 1) continue;
+    const auto end = s->known() + static_cast<int64_t>(s->drafts.size());
+    const auto room = static_cast<int64_t>(s->pages.size()) * kPageTokens;
+    const int64_t tokens = std::min(end - s->drafted, left);
+    if (end > room || tokens < 1) continue;
+    draft_.push_back({s.get(), s->drafted, tokens, s->drafted + tokens == end ? 1 : 0});
+    left -= tokens;
+  }
+  return batch_of(draft_);
+}
+
+void Engine::finish_draft(const Tensor& logits) {
+  const Tensor values = host_logits(draft_, logits);
+  const auto* row = static_cast<const float*>(values.data());
+  for (const Step& step : draft_) {
+    Sequence& s = *step.sequence;
+    s.drafted = step.end();
+    if (!step.logit_rows) continue;
+    // With the noise that the model's own draw will have: then the two agree most often.
+    s.drafts.push_back(sample({row, static_cast<size_t>(options_.vocab_size)}, s.request.sampling,
+                              static_cast<uint64_t>(step.end())));
+    row += options_.vocab_size;
+  }
+  draft_.clear();
 }
 
 }  // namespace warptape::inference

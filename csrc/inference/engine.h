@@ -83,6 +83,11 @@ class WT_API Engine {
   void allow(int64_t request, std::vector<uint32_t> tokens);
   // Tokens to be checked in the next step, in place of the n-gram's.
   void propose(int64_t request, std::vector<Token> tokens);
+  // Between steps, for a draft model whose cache has the same pages: what it is to compute so that each
+  // request that generates gets one more proposed token, and what it proposes, from its logits of the batch's
+  // logit_rows. Requests whose pages have no room for a token are left out.
+  Batch begin_draft();
+  void finish_draft(const Tensor& logits);
 
   // What to compute next; requests is empty where there is nothing to do.
   Batch begin_step();
@@ -109,7 +114,8 @@ class WT_API Engine {
   void remove(Sequence& s);
   void publish(Sequence& s);
   bool plan_step();
-  Batch batch_of_step() const;
+  Batch batch_of(const std::vector<Step>& steps) const;
+  Tensor host_logits(const std::vector<Step>& steps, const Tensor& logits) const;
   Output draw(const Step& step, const float* logits) const;
   void apply(const Step& step, const Output& out);
 
@@ -117,7 +123,7 @@ class WT_API Engine {
   PagePool pool_;
   std::map<int64_t, std::unique_ptr<Sequence>> sequences_;
   std::set<std::pair<int64_t, int64_t>> waiting_;  // (priority, request)
-  std::vector<Step> step_;
+  std::vector<Step> step_, draft_;
   int64_t next_ = 0;
   EngineStats stats_;
 };

@@ -208,7 +208,7 @@ def test_asyncio(folder):
     async def main():
         engine = AsyncLLM(llm.llm_engine)
 
-        async def ask(text):
+        async def ask(text, params=params):
             last = None
             async for output in engine.generate(text, params):
                 assert last is None or len(output.outputs[0].token_ids) > len(last.outputs[0].token_ids)
@@ -223,12 +223,13 @@ def test_asyncio(folder):
         # A task that leaves ends its request; one that is aborted gets to know.
         async for _ in engine.generate("a", params):
             break
-        stream = engine.generate("bb", params, request_id="named")
+        long = SamplingParams(temperature=0, max_tokens=None, ignore_eos=True)
+        stream = engine.generate("bb", long, request_id="named")
         await anext(stream)
         await engine.abort("named")
         rest = [output async for output in stream]
         assert rest[-1].outputs[0].finish_reason == "abort"
-        running = asyncio.ensure_future(ask("ccc"))
+        running = asyncio.ensure_future(ask("ccc", long))
         await asyncio.sleep(0.001)
         engine.shutdown()
         with pytest.raises(RuntimeError, match="shut down"):
@@ -240,14 +241,39 @@ def test_asyncio(folder):
     asyncio.run(main())
 
 
+def draft_model():
+    torch.manual_seed(1)
+    return Decoder(DecoderConfig(**{**SMALL, "vocab_size": 257, "max_position_embeddings": 256}))
+
+
 def test_speculation_and_small_limits_change_nothing(folder):
     params = SamplingParams(seed=4, max_tokens=50, ignore_eos=True, temperature=0.3)
     prompts = ["abcabcabc" * 3, "x", "Hello, hello"]
     plain = LLM(folder).generate(prompts, params)
-    llm = LLM(folder, num_speculative_tokens=3, prompt_lookup_min=1, max_num_batched_tokens=8, max_num_seqs=2)
-    other = llm.generate(prompts, params)
-    assert [o.outputs[0].token_ids for o in plain] == [o.outputs[0].token_ids for o in other]
-    assert llm.llm_engine.stats()["proposed_tokens"] > 0
+    ngram = {"num_speculative_tokens": 3, "method": "ngram", "prompt_lookup_min": 1}
+    for config in (ngram, {"num_speculative_tokens": 2, "model": draft_model()}):
+        llm = LLM(folder, speculative_config=config, max_num_batched_tokens=8, max_num_seqs=2)
+        other = llm.generate(prompts, params)
+        assert [o.outputs[0].token_ids for o in plain] == [o.outputs[0].token_ids for o in other]
+        assert llm.llm_engine.stats()["proposed_tokens"] > 0
+
+
+def test_a_draft_model_that_is_the_model_is_right(folder):
+    params = SamplingParams(seed=4, max_tokens=60, ignore_eos=True)
+    plain = LLM(folder)
+    expected = plain.generate(["Hello"], params)[0].outputs[0].token_ids
+    llm = LLM(folder, speculative_config={"num_speculative_tokens": 3, "model": folder})
+    assert llm.generate(["Hello"], params)[0].outputs[0].token_ids == expected
+    stats = llm.llm_engine.stats()
+    assert stats["accepted_tokens"] > 0.9 * stats["proposed_tokens"] > 30
+    assert stats["steps"] < 25  # of 60 tokens; at the end of a page nothing is proposed
+    for config, text in (
+        ({"num_speculative_tokens": 2, "model": build("llama")}, "the draft model has 40 tokens"),
+        ({"num_speculative_tokens": 2, "method": "eagle"}, "method 'ngram'"),
+        ({"num_speculative_tokens": 99}, "num_speculative_tokens must be in"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            LLM(folder, speculative_config=config)
 
 
 def test_errors_leave_other_requests(llm):
@@ -325,7 +351,7 @@ def test_memory_of_the_cache_holds(folder):
     model = Decoder.from_pretrained(folder)
     page = 2 * 3 * 4 * 6 * 32 * 4  # keys and values of layers, heads, head_dim, tokens, bytes
     llm = LLM(model, max_model_len=100, kv_cache_memory_bytes=4 * page)
-    assert llm.llm_engine.runner.num_pages == 4 and llm.llm_engine.runner.page_bytes == page
+    assert llm.llm_engine.num_pages == 4
     rng = np.random.default_rng(0)
     prompts = [rng.integers(0, 256, 40).tolist() for _ in range(12)]
     outs = llm.generate(prompts, SamplingParams(temperature=0, max_tokens=40, ignore_eos=True))

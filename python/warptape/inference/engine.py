@@ -15,7 +15,7 @@ from .. import _C
 from .._tensor import Tensor
 from ..models import Decoder
 from .outputs import CompletionOutput, Logprob, RequestOutput
-from .runner import ModelRunner
+from .runner import ModelRunner, cache_size
 from .sampling_params import LARGEST_SEED, SamplingParams
 from .structured import Grammar, Grammars
 from .tokenizer import Tokenizer
@@ -36,8 +36,10 @@ class EngineArgs:
         kv_cache_memory_bytes: of keys and values; None: what max_num_seqs of max_model_len need, at most 4 GiB.
         kv_cache_dtype: "auto" (the weights') or a dtype.
         enable_prefix_caching: keys and values of equal beginnings are computed once.
-        num_speculative_tokens: proposed by n-gram, from prompt_lookup_min to prompt_lookup_max tokens long, and
-            checked in one step. 0: none. Changes speed, never a token.
+        speculative_config: how tokens are proposed that one step checks; it changes speed, never a token.
+            {"num_speculative_tokens": k, "method": "ngram", "prompt_lookup_min": 2, "prompt_lookup_max": 5}: what
+            followed the last tokens before; {"num_speculative_tokens": k, "model": decoder or folder}: what a
+            smaller model with the same vocabulary draws. None: none are.
     """
 
     max_model_len: int | None = None
@@ -47,10 +49,45 @@ class EngineArgs:
     kv_cache_memory_bytes: int | None = None
     kv_cache_dtype: Any = "auto"
     enable_prefix_caching: bool = True
-    num_speculative_tokens: int = 0
+    speculative_config: Mapping[str, Any] | None = None
+    seed: int = 0
+
+
+@dataclass(kw_only=True)
+class _Speculation:
+    """A speculative_config, checked."""
+
+    num_speculative_tokens: int
+    method: str | None = None
+    model: Any = None
     prompt_lookup_min: int = 2
     prompt_lookup_max: int = 5
-    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self.method = self.method or ("draft_model" if self.model is not None else "ngram")
+        if self.method not in ("ngram", "draft_model") or (self.method == "draft_model") != (
+            self.model is not None
+        ):
+            raise ValueError(
+                f"speculative_config: expected the method 'ngram', or 'draft_model' with a model, got {self.method!r}"
+            )
+        if not 0 <= self.num_speculative_tokens <= 64:
+            raise ValueError(f"num_speculative_tokens must be in [0, 64], got {self.num_speculative_tokens}")
+
+    def draft_of(self, model: Decoder) -> Decoder | None:
+        """The draft model. ValueError for another vocabulary or a shorter context."""
+        if self.model is None:
+            return None
+        draft = self.model if isinstance(self.model, Decoder) else Decoder.from_pretrained(self.model)
+        ours, theirs = model.config, draft.config
+        if ours.vocab_size != theirs.vocab_size:
+            raise ValueError(f"the draft model has {theirs.vocab_size} tokens, the model {ours.vocab_size}")
+        if theirs.max_position_embeddings < ours.max_position_embeddings:
+            raise ValueError(
+                f"the draft model's context of {theirs.max_position_embeddings} tokens is shorter than the model's, "
+                f"{ours.max_position_embeddings}"
+            )
+        return draft.eval()
 
 
 class _Completion:
@@ -154,24 +191,32 @@ class LLMEngine:
     ) -> None:
         args = args or EngineArgs()
         self.args, self.tokenizer, self.model_config = args, tokenizer, model.config
-        self.runner = ModelRunner(model, args)
+        speculation = _Speculation(**(args.speculative_config or {"num_speculative_tokens": 0}))
+        draft = speculation.draft_of(model)
+        models = [model] if draft is None else [model, draft]
+        self.num_pages, self.max_model_len = cache_size(models, args)
+        self.runner = ModelRunner(model, self.num_pages, args.kv_cache_dtype)
+        # Its cache has the same pages for the same tokens.
+        self._draft = ModelRunner(draft, self.num_pages) if draft is not None else None
+        self._draft_tokens = speculation.num_speculative_tokens if draft is not None else 0
         self._core = _C._Engine(
-            pages=self.runner.num_pages,
-            max_model_len=self.runner.max_model_len,
+            pages=self.num_pages,
+            max_model_len=self.max_model_len,
             vocab_size=model.config.vocab_size,
             max_num_seqs=args.max_num_seqs,
             max_num_batched_tokens=args.max_num_batched_tokens,
             max_prefill_beside_decode=args.max_prefill_beside_decode,
             enable_prefix_caching=args.enable_prefix_caching,
-            num_speculative_tokens=args.num_speculative_tokens,
-            prompt_lookup_min=args.prompt_lookup_min,
-            prompt_lookup_max=args.prompt_lookup_max,
+            num_speculative_tokens=speculation.num_speculative_tokens - self._draft_tokens,
+            prompt_lookup_min=speculation.prompt_lookup_min,
+            prompt_lookup_max=speculation.prompt_lookup_max,
         )
         eos = model.config.eos_token_id
         self.eos_token_ids = [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
         self._random = random.Random(args.seed)
         self._grammars: Grammars | None = None
         self._pool: ThreadPoolExecutor | None = None
+        self._salts: dict[tuple[int, str | None], int] = {}  # a number for those who share keys and values
         self._requests: dict[str, _Request] = {}
         self._of_number: dict[int, _Request] = {}
 
@@ -227,12 +272,12 @@ class LLMEngine:
             raise ValueError(f"request id {request_id!r} is in use")
         text, tokens = self.encode(prompt)
         if params.max_tokens is None:
-            room = self.runner.max_model_len - len(tokens)
+            room = self.max_model_len - len(tokens)
             params = replace(params, max_tokens=max(room, 1))
         grammar = None
         if params.structured_outputs is not None:
             grammar = self._grammar(params)
-        adapter = self.runner.adapter(lora_request)
+        adapter = self._adapter(lora_request)
         seed = self._random.randrange(LARGEST_SEED - params.n) if params.seed is None else params.seed
         stops = list(params.stop_token_ids or ()) + ([] if params.ignore_eos else self.eos_token_ids)
         request = _Request(request_id, text, tokens, params)
@@ -244,7 +289,7 @@ class LLMEngine:
                 seed=seed + index,
                 stop_token_ids=stops,
                 priority=priority,
-                salt=self.runner.salt(adapter, cache_salt),
+                salt=self._salts.setdefault((adapter, cache_salt), len(self._salts)),
                 adapter=adapter,
                 constrained=grammar is not None,
                 leader=leader,
@@ -263,6 +308,12 @@ class LLMEngine:
             self._grammars = Grammars(self.tokenizer, self.model_config.vocab_size, self.eos_token_ids)
         assert params.structured_outputs is not None
         return self._grammars.compile(params.structured_outputs)
+
+    def _adapter(self, lora_request: Any) -> int:
+        """The number of an adapter; 0: none."""
+        if lora_request is None:
+            return 0
+        raise NotImplementedError("LoRA adapters")
 
     def abort_request(self, request_id: str) -> RequestOutput | None:
         """Ends a request, with the finish_reason "abort"; its memory is free from the next step on. None if it
@@ -288,6 +339,7 @@ class LLMEngine:
     def step(self) -> list[RequestOutput]:
         """Computes once; returns the requests that got tokens. An error of the model leaves the requests as they
         were before."""
+        self._propose()
         batch = self._core.begin_step()
         if not batch["requests"]:
             return []
@@ -312,6 +364,14 @@ class LLMEngine:
             self._take(request, number, tokens, logprobs, finish)
             changed[request.id] = request
         return [self._finished(request) for request in changed.values()]
+
+    def _propose(self) -> None:
+        """Lets the draft model propose."""
+        for _ in range(self._draft_tokens):
+            batch = self._core.begin_draft()
+            if not batch["requests"] or self._draft is None:
+                break
+            self._core.finish_draft(self._draft.forward(batch))
 
     def _begin_masks(self, numbers: list[int]) -> dict[int, Future[list[int]]]:
         """Which tokens may come next, found while the model computes."""

@@ -1,6 +1,6 @@
 """The forward pass of a step: a decoder on the tokens of many requests, with keys and values in pages.
 
-R requests, N their new tokens, L rows whose logits are wanted, C width, V vocabulary.
+R requests of a step, N their new tokens, L rows whose logits are wanted, C width, V vocabulary.
 """
 
 from __future__ import annotations
@@ -17,56 +17,56 @@ PAGE_TOKENS = PagedCache.TOKENS
 MOST_CACHE_BYTES = 4 << 30  # unless the user gives more
 
 
-def _page_bytes(config: Any, itemsize: int) -> int:
+def page_bytes(model: Decoder, cache_dtype: Any) -> int:
     """Of the keys and values of PAGE_TOKENS tokens in all layers."""
-    return (
-        2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * itemsize * PAGE_TOKENS
-    )
+    config, dtype = model.config, cache_dtype_of(model, cache_dtype)
+    numbers = config.num_hidden_layers * config.num_key_value_heads * PAGE_TOKENS
+    scales = 4 if dtype == warptape.int8 else 0
+    return 2 * numbers * (config.head_dim * warptape.empty(0, dtype=dtype).element_size() + scales)
+
+
+def cache_dtype_of(model: Decoder, cache_dtype: Any) -> Any:
+    """The dtype of a model's keys and values. ValueError for another than it or int8."""
+    own = model.embed_tokens.weight.dtype
+    if isinstance(cache_dtype, str):
+        cache_dtype = own if cache_dtype == "auto" else getattr(warptape, cache_dtype, cache_dtype)
+    if cache_dtype not in (own, warptape.int8):
+        raise ValueError(f"kv_cache_dtype must be 'auto', {own} (the model's) or int8, got {cache_dtype!r}")
+    return cache_dtype
+
+
+def cache_size(models: list[Decoder], args: Any) -> tuple[int, int]:
+    """The number of pages, which each of the models has, and the most tokens of a request.
+
+    Raises: ValueError where there is no room for a request of args.max_model_len.
+    """
+    page = sum(page_bytes(model, args.kv_cache_dtype) for model in models)
+    context, given = models[0].config.max_position_embeddings, args.max_model_len
+    if given is not None and not 0 < given <= context:
+        raise ValueError(f"max_model_len must be in [1, {context}], the model's context, got {given}")
+    room = args.kv_cache_memory_bytes
+    if room is None:
+        one = -(-(given or context) // PAGE_TOKENS) * page
+        room = min(args.max_num_seqs * one, max(MOST_CACHE_BYTES, one if given else 0))
+    pages = room // page
+    if pages < 1:
+        raise ValueError(f"kv_cache_memory_bytes: {room} bytes are less than a page of {page}")
+    length = given or min(context, pages * PAGE_TOKENS)
+    needed = -(-length // PAGE_TOKENS) * page
+    if needed > room:
+        raise ValueError(
+            f"max_model_len {length} needs {needed} bytes of keys and values, but kv_cache_memory_bytes is {room}"
+        )
+    return pages, length
 
 
 class ModelRunner:
-    """A model and its cache.
+    """A model and its cache of `num_pages` pages."""
 
-    Args:
-        args: the engine's limits.
-
-    Raises: ValueError where the cache has no room for a request of max_model_len.
-    """
-
-    def __init__(self, model: Decoder, args: Any) -> None:
-        config, weight = model.config, model.embed_tokens.weight
-        self.model, self.device = model, weight.device
-        dtype = weight.dtype if args.kv_cache_dtype == "auto" else args.kv_cache_dtype
-        self.page_bytes = page = _page_bytes(config, warptape.empty(0, dtype=dtype).element_size())
-        context = config.max_position_embeddings
-        given = args.max_model_len
-        if given is not None and not 0 < given <= context:
-            raise ValueError(f"max_model_len must be in [1, {context}], the model's context, got {given}")
-        room = args.kv_cache_memory_bytes
-        if room is None:
-            most = args.max_num_seqs * -(-(given or context) // PAGE_TOKENS) * page
-            room = min(most, max(MOST_CACHE_BYTES, -(-(given or 0) // PAGE_TOKENS) * page))
-        self.num_pages = room // page
-        if self.num_pages < 1:
-            raise ValueError(f"kv_cache_memory_bytes: {room} bytes are less than a page of {page}")
-        self.max_model_len = given or min(context, self.num_pages * PAGE_TOKENS)
-        if -(-self.max_model_len // PAGE_TOKENS) > self.num_pages:
-            raise ValueError(
-                f"max_model_len {self.max_model_len} needs {-(-self.max_model_len // PAGE_TOKENS) * page} bytes of "
-                f"keys and values, but kv_cache_memory_bytes is {room}"
-            )
-        self.cache = PagedCache(config, self.num_pages, dtype=dtype, device=self.device)
-        self._salts: dict[tuple[int, str | None], int] = {}
-
-    def adapter(self, lora_request: Any) -> int:
-        """The number of an adapter; 0: none."""
-        if lora_request is None:
-            return 0
-        raise NotImplementedError("LoRA adapters")
-
-    def salt(self, adapter: int, text: str | None) -> int:
-        """A number for those who may share keys and values."""
-        return self._salts.setdefault((adapter, text), len(self._salts))
+    def __init__(self, model: Decoder, num_pages: int, cache_dtype: Any = "auto") -> None:
+        self.model, self.device = model, model.embed_tokens.weight.device
+        dtype = cache_dtype_of(model, cache_dtype)
+        self.cache = PagedCache(model.config, num_pages, dtype=dtype, device=self.device)
 
     @warptape.inference_mode()
     def forward(self, batch: dict[str, Any]) -> Tensor:
