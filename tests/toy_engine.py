@@ -1,28 +1,27 @@
-"""A model without weights for tests of the engine: its logits are a function of the tokens that it finds in the
-pages, so that a wrong page, slot, position or length gives other tokens."""
+"""A model without weights for tests of the engine: its logits are a function of the tokens that it finds in
+the pages, so that a wrong page, slot, position or length gives other tokens."""
 
 from __future__ import annotations
 
 import numpy as np
-
 import warptape as torch
 from warptape import _C
 from warptape.inference import SamplingParams
 
 VOCAB = 50
 PAGE = _C._PAGE_TOKENS
-LIMITS = dict(
-    pages=64,
-    max_model_len=256,
-    vocab_size=VOCAB,
-    max_num_seqs=8,
-    max_num_batched_tokens=64,
-    max_prefill_beside_decode=32,
-    enable_prefix_caching=True,
-    num_speculative_tokens=0,
-    prompt_lookup_min=1,
-    prompt_lookup_max=3,
-)
+LIMITS = {
+    "pages": 64,
+    "max_model_len": 256,
+    "vocab_size": VOCAB,
+    "max_num_seqs": 8,
+    "max_num_batched_tokens": 64,
+    "max_prefill_beside_decode": 32,
+    "enable_prefix_caching": True,
+    "num_speculative_tokens": 0,
+    "prompt_lookup_min": 1,
+    "prompt_lookup_max": 3,
+}
 
 
 def next_logits(tokens) -> np.ndarray:

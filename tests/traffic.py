@@ -1,4 +1,4 @@
-"""Random traffic on an engine against each request alone: tokens and log-probabilities must be equal to the bit.
+"""Random traffic on an engine against each request alone: tokens and log-probabilities equal to the bit.
 
 As a command: python tests/traffic.py --requests 100000 [--seed 0]
 """
@@ -12,9 +12,8 @@ import time
 from typing import Any
 
 import numpy as np
-from model_configs import CONFIGS
-
 import warptape as wt
+from model_configs import CONFIGS
 from warptape.inference import EngineArgs, LLMEngine, SamplingParams
 from warptape.inference.llm import prepare
 from warptape.inference.runner import page_bytes
@@ -39,9 +38,12 @@ def model_of(name: str, dtype: str, quantization: str | None) -> Decoder:
 
 def random_params(rng: np.random.Generator) -> SamplingParams:
     """Of every kind of sampling."""
-    common: dict[str, Any] = dict(
-        max_tokens=int(rng.integers(1, 16)), seed=int(rng.integers(1 << 60)), logprobs=1, ignore_eos=True
-    )
+    common: dict[str, Any] = {
+        "max_tokens": int(rng.integers(1, 16)),
+        "seed": int(rng.integers(1 << 60)),
+        "logprobs": 1,
+        "ignore_eos": True,
+    }
     kinds: list[dict[str, Any]] = [
         {"temperature": 0.0},
         {},

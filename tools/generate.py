@@ -142,6 +142,7 @@ CONSTRUCTORS = {
     "device": "(self, type: _device | _str | _int, index: _int = ...) -> None",
     "Generator": "(self, device: _device | _str = ...) -> None",
     "_Tracer": "(self, inputs: Any) -> None",
+    "_Engine": "(self, **options: Any) -> None",
 }
 BASES = {"Size": "tuple[_int, ...]"}
 LEFT_OUT = {

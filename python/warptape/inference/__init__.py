@@ -1,8 +1,9 @@
-"""The inference engine: many requests on one decoder, and answers that do not depend on what else it computes."""
+"""The inference engine: many requests on one decoder; what else it computes never changes an answer."""
 
 from .._missing import lookup as _lookup
 from .async_llm import AsyncLLM
 from .engine import EngineArgs, LLMEngine
+from .linear import PackedLinear, pack_
 from .llm import LLM
 from .outputs import CompletionOutput, Logprob, RequestOutput
 from .sampling_params import SamplingParams, StructuredOutputsParams
@@ -14,8 +15,10 @@ __all__ = [
     "EngineArgs",
     "LLMEngine",
     "Logprob",
+    "PackedLinear",
     "RequestOutput",
     "SamplingParams",
     "StructuredOutputsParams",
+    "pack_",
 ]
 __getattr__ = _lookup(__name__)

@@ -116,9 +116,8 @@ class AsyncLLM:
             self._answers.clear()
             return
         for output in outputs:
-            hand_over = self._answers.get(output.request_id)
-            if hand_over is not None:
-                hand_over(output)
+            if output.request_id in self._answers:
+                self._answers[output.request_id](output)
                 if output.finished:
                     del self._answers[output.request_id]
 

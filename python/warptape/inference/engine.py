@@ -32,14 +32,15 @@ class EngineArgs:
             cache has room for it.
         max_num_seqs: requests that run at once.
         max_num_batched_tokens: of a step.
-        max_prefill_beside_decode: prompt tokens of a step in which other requests generate: what they wait for.
-        kv_cache_memory_bytes: of keys and values; None: what max_num_seqs of max_model_len need, at most 4 GiB.
+        max_prefill_beside_decode: prompt tokens of a step in which other requests generate, and wait for it.
+        kv_cache_memory_bytes: of keys and values; None: what max_num_seqs requests of max_model_len tokens
+            need, at most 4 GiB.
         kv_cache_dtype: "auto" (the weights') or a dtype.
         enable_prefix_caching: keys and values of equal beginnings are computed once.
         speculative_config: how tokens are proposed that one step checks; it changes speed, never a token.
-            {"num_speculative_tokens": k, "method": "ngram", "prompt_lookup_min": 2, "prompt_lookup_max": 5}: what
-            followed the last tokens before; {"num_speculative_tokens": k, "model": decoder or folder}: what a
-            smaller model with the same vocabulary draws. None: none are.
+            {"num_speculative_tokens": k, "method": "ngram", "prompt_lookup_min": 2, "prompt_lookup_max": 5}:
+            what followed the last tokens before; {"num_speculative_tokens": k, "model": decoder or folder}:
+            what a smaller model with the same vocabulary draws. None: none are.
     """
 
     max_model_len: int | None = None
@@ -69,7 +70,8 @@ class _Speculation:
             self.model is not None
         ):
             raise ValueError(
-                f"speculative_config: expected the method 'ngram', or 'draft_model' with a model, got {self.method!r}"
+                "speculative_config: expected the method 'ngram', or 'draft_model' with a model, got "
+                f"{self.method!r}"
             )
         if not 0 <= self.num_speculative_tokens <= 64:
             raise ValueError(f"num_speculative_tokens must be in [0, 64], got {self.num_speculative_tokens}")
@@ -84,8 +86,8 @@ class _Speculation:
             raise ValueError(f"the draft model has {theirs.vocab_size} tokens, the model {ours.vocab_size}")
         if theirs.max_position_embeddings < ours.max_position_embeddings:
             raise ValueError(
-                f"the draft model's context of {theirs.max_position_embeddings} tokens is shorter than the model's, "
-                f"{ours.max_position_embeddings}"
+                f"the draft model's context of {theirs.max_position_embeddings} tokens is shorter than the "
+                f"model's, {ours.max_position_embeddings}"
             )
         return draft.eval()
 
@@ -111,8 +113,8 @@ class _Completion:
         return replace(out, token_ids=list(out.token_ids), logprobs=logprobs)
 
     def add(self, token: int, logprobs: list[tuple[int, float, int]] | None, reason: Any) -> bool:
-        """Takes the next token; `reason` is why the engine ended with it, None while it goes on. Returns whether
-        a stop text came."""
+        """Takes the next token; `reason` is why the engine ended with it, None while it goes on. Returns
+        whether a stop text came."""
         out = self.output
         out.token_ids.append(token)
         if logprobs is not None and out.logprobs is not None and out.cumulative_logprob is not None:
@@ -316,8 +318,8 @@ class LLMEngine:
         raise NotImplementedError("LoRA adapters")
 
     def abort_request(self, request_id: str) -> RequestOutput | None:
-        """Ends a request, with the finish_reason "abort"; its memory is free from the next step on. None if it
-        is not there."""
+        """Ends a request, with the finish_reason "abort"; its memory is free from the next step on. None if
+        it is not there."""
         request = self._requests.pop(request_id, None)
         if request is None:
             return None
@@ -337,8 +339,8 @@ class LLMEngine:
     # ---- steps ----
 
     def step(self) -> list[RequestOutput]:
-        """Computes once; returns the requests that got tokens. An error of the model leaves the requests as they
-        were before."""
+        """Computes once; returns the requests that got tokens. An error of the model leaves the requests as
+        they were before."""
         self._propose()
         batch = self._core.begin_step()
         if not batch["requests"]:
@@ -358,9 +360,9 @@ class LLMEngine:
             self._core.cancel_step()
             raise
         for number, tokens, logprobs, finish in self._core.finish_step(logits):
-            request = self._of_number.get(number)
-            if request is None:
+            if number not in self._of_number:
                 continue
+            request = self._of_number[number]
             self._take(request, number, tokens, logprobs, finish)
             changed[request.id] = request
         return [self._finished(request) for request in changed.values()]

@@ -44,8 +44,8 @@ class LLM:
     """Generates text by a decoder.
 
     Args:
-        model: a folder as `Decoder.from_pretrained` reads it, or a Decoder, whose linear layers are replaced by
-            packed ones.
+        model: a folder as `Decoder.from_pretrained` reads it, or a Decoder, whose linear layers are replaced
+            by packed ones.
         tokenizer: a folder with tokenizer.json; None: the model's.
         skip_tokenizer_init: prompts are tokens, and there is no text.
         dtype: of the weights; "auto": the folder's.
@@ -120,7 +120,7 @@ class LLM:
     def stream(
         self, prompt: Prompt, sampling_params: SamplingParams | None = None, *, lora_request: Any = None
     ) -> Iterator[RequestOutput]:
-        """The answer to one prompt as it grows: an output after each step. Leaving the loop ends the request."""
+        """The answer to one prompt as it grows, after each step. Leaving the loop ends the request."""
         return self._run([prompt], sampling_params, lora_request, None, [])
 
     def chat(
@@ -134,16 +134,22 @@ class LLM:
         Raises: ValueError without a tokenizer or template.
         """
         many = messages if messages and isinstance(messages[0], list) else [messages]
+        prompts = [self._conversation(each, template) for each in many]
+        return self.generate(prompts, sampling_params)
+
+    def stream_chat(
+        self, messages: list[Any], sampling_params: SamplingParams | None = None, **template: Any
+    ) -> Iterator[RequestOutput]:
+        """The answer to a conversation as it grows."""
+        return self.stream(self._conversation(messages, template), sampling_params)
+
+    def _conversation(self, messages: list[Any], template: dict[str, Any]) -> Prompt:
         tokenizer = self.get_tokenizer()
         if tokenizer is None:
             raise ValueError("chat needs a tokenizer")
-        texts = [tokenizer.apply_chat_template(each, **template) for each in many]
+        text = tokenizer.apply_chat_template(messages, **template)
         # The template has written the special tokens already.
-        prompts: list[Prompt] = [
-            {"prompt": text, "prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)}
-            for text in texts
-        ]
-        return self.generate(prompts, sampling_params)
+        return {"prompt": text, "prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)}
 
     @staticmethod
     def _listed(prompts: Any) -> list[Prompt]:

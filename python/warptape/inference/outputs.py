@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass
 class Logprob:
-    """A token's log-probability; `rank` 1 is the likeliest; `decoded_token` its text, where there is a tokenizer."""
+    """A token's log-probability; `rank` 1 is the likeliest.
+
+    `decoded_token` is its text, where there is a tokenizer.
+    """
 
     logprob: float
     rank: int | None = None
@@ -21,8 +24,8 @@ class CompletionOutput:
     Args:
         index: of it among the n of its request.
         text: empty without a tokenizer, or with detokenize=False.
-        cumulative_logprob, logprobs: None unless they were asked for; logprobs has a dict for each token, from
-            token id to Logprob: the drawn token's, and the likeliest ones'.
+        cumulative_logprob, logprobs: None unless they were asked for; logprobs has a dict for each token,
+            from token id to Logprob: the drawn token's, and the likeliest ones'.
         finish_reason: "stop", "length", "abort" or "error"; None while it goes on.
         stop_reason: the stop text or stop token id that ended it; None for an end-of-sequence token.
     """

@@ -55,7 +55,8 @@ def cache_size(models: list[Decoder], args: Any) -> tuple[int, int]:
     needed = -(-length // PAGE_TOKENS) * page
     if needed > room:
         raise ValueError(
-            f"max_model_len {length} needs {needed} bytes of keys and values, but kv_cache_memory_bytes is {room}"
+            f"max_model_len {length} needs {needed} bytes of keys and values, but kv_cache_memory_bytes is "
+            f"{room}"
         )
     return pages, length
 

@@ -55,8 +55,8 @@ class SamplingParams:
         ignore_eos: the model's end-of-sequence tokens do not end it.
         max_tokens: to be generated; None: as many as the model's context has room for.
         min_tokens: before an end-of-sequence or stop token may come.
-        logprobs: so many of the likeliest tokens' log-probabilities are returned beside each drawn token's. Of
-            the model's logits, before temperature and penalties.
+        logprobs: so many of the likeliest tokens' log-probabilities are returned beside each drawn token's.
+            Of the model's logits, before temperature and penalties.
         detokenize, skip_special_tokens: whether there is text, and whether special tokens are left out of it.
         logit_bias: token id -> what is added to its logit.
         structured_outputs: what the text must match.

@@ -20,7 +20,7 @@ class Grammar:
         return Grammar(self._matcher.deep_copy(), self._words)
 
     def mask(self) -> list[int]:
-        """A bit for each token, 32 in a word: whether it may come next. ValueError where the matcher failed."""
+        """Whether each token may come next, a bit each, 32 in a word. ValueError where none may."""
         mask = self._matcher.compute_bitmask()
         if self._matcher.is_error():
             raise ValueError(f"structured_outputs: {self._matcher.get_error()}")

@@ -26,8 +26,8 @@ class Tokenizer:
         path = os.path.join(os.fspath(folder), FILE)
         if not os.path.isfile(path):
             raise FileNotFoundError(
-                f"{path} is missing: give prompts as {{'prompt_token_ids': [...]}} with skip_tokenizer_init=True, "
-                "or name the tokenizer's folder with tokenizer="
+                f"{path} is missing: give prompts as {{'prompt_token_ids': [...]}} with "
+                "skip_tokenizer_init=True, or name the tokenizer's folder with tokenizer="
             )
         try:
             self._tokenizer = tokenizers.Tokenizer.from_file(path)

@@ -1,15 +1,16 @@
 """warptape.inference as a user meets it: text in, text out."""
 
 import asyncio
+import io
 import json
 import re
 
 import numpy as np
 import pytest
-from model_configs import SMALL, build
-
 import warptape as torch
+from model_configs import SMALL, build
 from warptape.inference import LLM, AsyncLLM, SamplingParams, StructuredOutputsParams
+from warptape.inference.__main__ import main
 from warptape.models import Decoder, DecoderConfig
 
 tokenizers = pytest.importorskip("tokenizers")
@@ -180,15 +181,15 @@ def test_structured_outputs(llm, constraint, fits):
     params = SamplingParams(
         max_tokens=60, seed=1, structured_outputs=StructuredOutputsParams(**constraint), n=2
     )
-    params.logit_bias = {t: 3.0 for t in b"}c"}  # ends soon
+    params.logit_bias = dict.fromkeys(b"}c", 3.0)  # ends soon
     free = SamplingParams(temperature=0, max_tokens=10, ignore_eos=True)
     outs = llm.generate(["give", "Once"], [params, free])
     for answer in outs[0].outputs:
         assert fits(answer.text), answer
     assert outs[1].outputs[0].token_ids == free_text(llm, 10).token_ids
+    bad = SamplingParams(structured_outputs=StructuredOutputsParams(json={"type": "no such type"}))
     with pytest.raises(ValueError, match="structured_outputs"):
-        bad = StructuredOutputsParams(json={"type": "no such type"})
-        llm.generate("x", SamplingParams(structured_outputs=bad))
+        llm.generate("x", bad)
     # A constraint without a way on ends its request alone.
     stuck = SamplingParams(
         max_tokens=9, min_tokens=9, structured_outputs=StructuredOutputsParams(choice=["yes"])
@@ -358,3 +359,37 @@ def test_memory_of_the_cache_holds(folder):
     reference = Decoder.from_pretrained(folder)
     for prompt, out in zip(prompts, outs):
         assert out.outputs[0].token_ids == reference.generate(torch.tensor([prompt]), 40)[0, 40:].tolist()
+
+
+# ---- the command line ----
+
+
+def command(monkeypatch, capsys, *arguments, typed=""):
+    """(exit status, standard output, standard error)"""
+    monkeypatch.setattr("sys.stdin", io.StringIO(typed))
+    status = main([str(each) for each in arguments])
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+def test_generate_from_the_terminal(folder, llm, monkeypatch, capsys):
+    expected = llm.generate("Once", SamplingParams(temperature=0, max_tokens=10))[0].outputs[0].text
+    options = ("--temperature", 0, "--max-tokens", 10)
+    assert command(monkeypatch, capsys, "generate", folder, "Once", *options) == (0, expected + "\n", "")
+    assert command(monkeypatch, capsys, "generate", folder, *options, typed="Once")[1] == expected + "\n"
+    drawn = [command(monkeypatch, capsys, "generate", folder, "Once", "--seed", 3)[1] for _ in range(2)]
+    assert drawn[0] == drawn[1]
+    status, out, err = command(monkeypatch, capsys, "generate", folder / "nowhere", "Once")
+    assert (status, out) == (1, "") and "config.json" in err and "Traceback" not in err
+    assert command(monkeypatch, capsys, "generate", folder, "Once", "--temperature", -1)[0] == 1
+
+
+def test_chat_in_the_terminal(folder, llm, monkeypatch, capsys):
+    params = SamplingParams(temperature=0, max_tokens=4)
+    talk = [{"role": "user", "content": "hi"}]
+    first = llm.chat(talk, params)[0].outputs[0].text
+    talk += [{"role": "assistant", "content": first}, {"role": "user", "content": "more"}]
+    second = llm.chat(talk, params)[0].outputs[0].text
+    options = ("--temperature", 0, "--max-tokens", 4)
+    status, out, _ = command(monkeypatch, capsys, "chat", folder, *options, typed="hi\nmore\n")
+    assert (status, out) == (0, f"{first}\n{second}\n")

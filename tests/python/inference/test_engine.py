@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
-from toy_engine import PAGE, VOCAB, Toy, next_logits
-
 import warptape as torch
+from toy_engine import VOCAB, Toy, next_logits
 from warptape import _C
 from warptape.inference import SamplingParams
 
@@ -36,7 +35,7 @@ def test_greedy_tokens_are_those_of_a_plain_loop():
 
 def random_params(rng):
     kind = rng.integers(4)
-    common = dict(max_tokens=int(rng.integers(1, 40)), seed=int(rng.integers(1 << 60)), logprobs=2)
+    common = {"max_tokens": int(rng.integers(1, 40)), "seed": int(rng.integers(1 << 60)), "logprobs": 2}
     if kind == 0:
         return SamplingParams(temperature=0, **common)
     if kind == 1:
@@ -48,7 +47,7 @@ def random_params(rng):
 
 @pytest.mark.parametrize("seed", range(25))
 def test_load_never_changes_an_answer(seed):
-    """Random traffic against each request alone: batches, chunks, pages that run out, prefixes, speculation."""
+    """Random traffic against each request alone: chunks, pages that run out, prefixes, speculation."""
     rng = np.random.default_rng(seed)
     speculative = int(rng.integers(0, 5))
     toy = Toy(
@@ -65,7 +64,7 @@ def test_load_never_changes_an_answer(seed):
     for _ in range(40):
         prompt = shared[: rng.integers(0, 70)] + rng.integers(0, VOCAB, rng.integers(1, 30)).tolist()
         params = random_params(rng)
-        more = dict(priority=int(rng.integers(3)), salt=int(rng.integers(2)))
+        more = {"priority": int(rng.integers(3)), "salt": int(rng.integers(2))}
         requests[toy.add(prompt, params, **more)] = prompt, params
         for _ in range(rng.integers(0, 6)):
             toy.step()
@@ -135,7 +134,7 @@ def test_followers_wait_for_their_leader():
 
 def test_speculation_computes_fewer_steps():
     prompt = [1, 2, 3, 4, 5] * 4
-    params = SamplingParams(temperature=0, max_tokens=60, logit_bias={t: 100.0 for t in (1, 2)})
+    params = SamplingParams(temperature=0, max_tokens=60, logit_bias=dict.fromkeys((1, 2), 100.0))
     plain, speculative = Toy(), Toy(num_speculative_tokens=4)
     tokens = [toy.tokens[toy.add(prompt, params)] for toy in (plain.run(), speculative.run())]
     plain.run(), speculative.run()

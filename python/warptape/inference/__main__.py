@@ -1,0 +1,112 @@
+"""`warptape generate` and `warptape chat`, also `python -m warptape.inference`: text from a model folder."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from . import LLM, SamplingParams
+
+ERRORS = (ValueError, OSError, ImportError, IndexError)  # what wrong input raises: one line, no traceback
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", help="a folder with config.json, safetensors files and tokenizer.json")
+    parser.add_argument("--tokenizer", help="a folder with tokenizer.json; default: the model's")
+    parser.add_argument("--dtype", default="auto", help="of the weights: auto, float32, bfloat16")
+    parser.add_argument("--quantization", help="int8 or int4")
+    parser.add_argument("--max-model-len", type=int, help="tokens of prompt and answer")
+    parser.add_argument("--seed", type=int, help="of the draws; default: another in each call")
+    parser.add_argument("--max-tokens", type=int, default=256, help="to be generated")
+    parser.add_argument("--temperature", type=float, default=0.8, help="0: the likeliest tokens")
+    parser.add_argument("--top-p", type=float, default=0.95)
+    parser.add_argument("--top-k", type=int, default=0)
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="warptape", description="Generates text by a model in a folder.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    generate = commands.add_parser("generate", help="continue a text")
+    _add_options(generate)
+    generate.add_argument("prompt", nargs="?", help="default: standard input")
+    _add_options(commands.add_parser("chat", help="talk to a model that has a chat template"))
+    return parser.parse_args(arguments)
+
+
+def load(options: argparse.Namespace) -> tuple[LLM, SamplingParams]:
+    """The model and how its tokens are drawn."""
+    params = SamplingParams(
+        max_tokens=options.max_tokens,
+        temperature=options.temperature,
+        top_p=options.top_p,
+        top_k=options.top_k,
+        seed=options.seed,
+    )
+    llm = LLM(
+        options.model,
+        tokenizer=options.tokenizer,
+        dtype=options.dtype,
+        quantization=options.quantization,
+        max_model_len=options.max_model_len,
+        max_num_seqs=1,
+        seed=random.randrange(1 << 63) if options.seed is None else options.seed,
+    )
+    return llm, params
+
+
+def write_stream(outputs: Iterator[Any]) -> str:
+    """Writes an answer as it grows; returns it."""
+    written = ""
+    for output in outputs:
+        text = output.outputs[0].text
+        print(text[len(written) :], end="", flush=True)
+        written = text
+    print()
+    return written
+
+
+def generate(options: argparse.Namespace) -> None:
+    """Continues a text."""
+    llm, params = load(options)
+    prompt = sys.stdin.read() if options.prompt is None else options.prompt
+    write_stream(llm.stream(prompt, params))
+
+
+def chat(options: argparse.Namespace) -> None:
+    """Answers line by line until the end of input. Ctrl-C ends an answer."""
+    llm, params = load(options)
+    messages: list[dict[str, str]] = []
+    while True:
+        try:
+            line = input("> " if sys.stdin.isatty() else "")
+        except (EOFError, KeyboardInterrupt):
+            return
+        messages.append({"role": "user", "content": line})
+        answer = ""
+        try:
+            answer = write_stream(llm.stream_chat(messages, params))
+        except KeyboardInterrupt:
+            print()
+        messages.append({"role": "assistant", "content": answer})
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The exit status: 0, or 1 with a line on standard error."""
+    options = parse(arguments)
+    try:
+        {"generate": generate, "chat": chat}[options.command](options)
+    except ERRORS as error:
+        print(f"warptape: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print()
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
