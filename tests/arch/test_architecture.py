@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from arch.budgets import BUDGETS, MAX_TOTAL_LINES
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -76,87 +77,6 @@ CUDA_HEADER = re.compile(
 GLOO_PLACE = "csrc/distributed/gloo/"
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 80
-# Lines of the core, kernels + csrc. A device's backend, what lies between ranks, and PyTorch's API written
-# with ops alone have budgets of their own: whoever reads the core can leave them out.
-MAX_TOTAL_LINES = 46_900
-BUDGETS = {
-    "the CUDA backend": (
-        13_520,
-        (
-            "kernels/cuda/",
-            "csrc/core/cuda/",
-            "csrc/ops/fused_linear",  # for its library's epilogues alone
-            "csrc/bindings/cuda",
-            "python/warptape/cuda/",
-        ),
-    ),
-    "the distributed part": (
-        20_500,
-        (
-            "csrc/distributed/",
-            "csrc/autograd/split_backward",  # for pipelines alone
-            "csrc/bindings/distributed",
-            "kernels/cpu/collective",
-            "kernels/include/kernels/collective",
-            "python/warptape/distributed/",
-            "python/warptape/parallel/",
-            "python/warptape/multiprocessing/spawn.py",
-            "python/warptape/multiprocessing/_lifetime.py",
-            "python/warptape/nn/parallel/",
-            "python/warptape/utils/data/distributed.py",
-            "python/warptape/futures.py",
-        ),
-    ),
-    "function transforms": (1_700, ("csrc/transforms/", "csrc/bindings/transforms")),
-    "the graph compiler": (
-        10_750,
-        (
-            "csrc/graph/",
-            "csrc/bindings/graph",
-            "csrc/bindings/caller",  # where a call was written
-            "csrc/bindings/trace",
-            "csrc/capi/",
-            "kernels/cpu/chain",
-            "kernels/include/kernels/chain",
-            "python/warptape/compiler.py",
-            "python/warptape/_dynamo/",
-            "python/warptape/_higher_order_ops/",
-            "python/warptape/_graphs.py",
-            "python/warptape/export/",
-            "python/warptape/jit.py",
-        ),
-    ),
-    "inference": (
-        6_000,
-        (
-            "csrc/inference/",
-            "csrc/bindings/inference",
-            "csrc/ops/packed_linear",
-            "csrc/ops/quant_linear",
-            "csrc/ops/paged_attention",
-            "kernels/cpu/packed_linear",
-            "kernels/cpu/quant_linear",
-            "kernels/cpu/paged_attention",
-            "kernels/include/kernels/packed_linear",
-            "kernels/include/kernels/quant_linear",
-            "kernels/include/kernels/paged_attention",
-            "python/warptape/inference/",
-        ),
-    ),
-    "the conversion of Python's control flow": (1_000, ("python/warptape/_control_flow/",)),
-    "pictures of graphs": (
-        1_000,
-        (
-            "python/warptape/graph_drawing.py",
-            "python/warptape/_graph_layout.py",
-            "python/warptape/fx/passes/graph_drawer.py",
-        ),
-    ),
-    "ONNX": (1_550, ("python/warptape/onnx/",)),
-    "models": (1_440, ("python/warptape/models/",)),
-    "traced programs": (2_450, ("python/warptape/fx/",)),
-    "the Python library": (26_250, ("python/warptape/",)),
-}
 CPP = (".h", ".cpp", ".cu", ".cuh")
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.MULTILINE)
 
