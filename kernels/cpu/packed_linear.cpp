@@ -125,10 +125,11 @@ void multiply_packed(const LaunchContext& ctx, const PackedLinearPlan& p) {
   for_packed_tiles(
       {p.rows, gemm_ceil(p.outputs, kPanelOutputs), steps, kBlock, panel * int64_t(sizeof(Elem))},
       [&](const PackedTile& tile) {
-        dispatch_tile(tile, [&](auto r, auto panels, const PackedTile& t) __attribute__((always_inline)) {
-          packed_micro<Kind, r, panels>(t.steps, x + t.row * steps + t.step * t.rows,
-                                        w + t.panel * panel + t.step * kPanelOutputs, panel, t);
-        });
+        dispatch_tile<FloatTiles>(
+            tile, [&](auto r, auto panels, const PackedTile& t) __attribute__((always_inline)) {
+              packed_micro<Kind, r, panels>(t.steps, x + t.row * steps + t.step * t.rows,
+                                            w + t.panel * panel + t.step * kPanelOutputs, panel, t);
+            });
       },
       [&](const PackedTile& all) {
         finish_packed(all, static_cast<const T*>(p.bias), p.outputs, static_cast<T*>(p.out));

@@ -19,12 +19,14 @@ inline constexpr int kTileRows = 2;
 #endif
 
 // Panels of a tile of R rows: as many sums as hide the latency of one, and fit into the registers.
-template <int R>
-inline constexpr int kTilePanels = kGemmVecBytes == 64   ? 4
-                                   : kGemmVecBytes == 32 ? (R == 1   ? 4
-                                                            : R == 2 ? 2
-                                                                     : 1)
-                                                         : (R == 1 ? 2 : 1);
+struct FloatTiles {
+  template <int R>
+  static constexpr int kPanels = kGemmVecBytes == 64   ? 4
+                                 : kGemmVecBytes == 32 ? (R == 1   ? 4
+                                                          : R == 2 ? 2
+                                                                   : 1)
+                                                       : (R == 1 ? 2 : 1);
+};
 
 inline constexpr int64_t kTaskPanels = 4;
 inline constexpr int64_t kTaskRows = 480;
@@ -39,11 +41,11 @@ struct PackedTile {
 };
 
 // Calls f(tag of R, tag of P, tile) for parts of the tile that have R rows and P panels.
-template <int R = 1, class F>
+template <class Tiles, int R = 1, class F>
 WT_INLINE void dispatch_tile(PackedTile t, F&& f) {
   if constexpr (R <= kTileRows) {
-    if (t.rows != R) return dispatch_tile<R + 1>(t, f);
-    constexpr int P = kTilePanels<R>;
+    if (t.rows != R) return dispatch_tile<Tiles, R + 1>(t, f);
+    constexpr int P = Tiles::template kPanels<R>;
     auto take = [&](auto panels) __attribute__((always_inline)) {
       f(std::integral_constant<int, R>{}, panels, t);
       t.panel += panels, t.panels -= panels, t.sums += panels * kPanelOutputs;

@@ -20,6 +20,8 @@ NAMESPACE = re.compile("|".join(LEVELS))
 GUARDED = {
     "6avx51210gemm_microIj": 4,  # pairs of bfloat16; matmul.cpp takes them where has_bf16_dot()
     "6avx51212_GLOBAL__N_112packed_microINS2_13PackedBf16Dot": 4,  # the same of packed_linear.cpp
+    "6avx51212_GLOBAL__N_111quant_microINS2_9QuantKindILi8ELb1E": 4,  # VNNI, which quant_linear.cpp asks for
+    "6avx51212_GLOBAL__N_111quant_microINS2_9QuantKindILi4ELb1E": 4,
     "by_wide_products": 2,  # of crc32.cpp, which takes it where the processor has VPCLMULQDQ
 }
 FUNCTION = re.compile(r"^[0-9a-f]+ <(.+)>:$")
@@ -28,13 +30,13 @@ V3 = re.compile(
     r"^(v(?!err$|erw$)\w+|andn|bextr|blsi|blsmsk|blsr|bzhi|mulx|pdep|pext|rorx|sarx|shlx|shrx|movbe|lzcnt)$"
 )
 V4_OPERAND = re.compile(r"%zmm|%[xy]mm(?:1[6-9]|2\d|3[01])\b|%k[0-7]\b")
-BF16 = re.compile(r"^v(?:dpbf16|cvtne2?ps2bf16)")
+V4_EXTENSION = re.compile(r"^v(?:dpbf16|cvtne2?ps2bf16|pdpbusd)")  # bfloat16 and VNNI
 
 
 def level_of(mnemonic: str, operands: str) -> int:
     if not V3.match(mnemonic):
         return 3 if V4_OPERAND.search(operands) else 1
-    if BF16.match(mnemonic):
+    if V4_EXTENSION.match(mnemonic):
         return 4
     return 3 if V4_OPERAND.search(operands) else 2
 
@@ -142,6 +144,7 @@ def test_a_planted_leak_is_found(isa: str, flags: str, leak: bool, tmp_path: Pat
         ("vaddps", "%ymm17,%ymm0,%ymm0", 3),
         ("kmovw", "%k1,%eax", 3),
         ("vdpbf16ps", "%zmm1,%zmm0,%zmm0", 4),
+        ("vpdpbusd", "%zmm1,%zmm0,%zmm0", 4),
     ],
 )
 def test_level_of_an_instruction(mnemonic: str, operands: str, level: int) -> None:

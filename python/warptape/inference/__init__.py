@@ -3,7 +3,7 @@
 from .._missing import lookup as _lookup
 from .async_llm import AsyncLLM
 from .engine import EngineArgs, LLMEngine
-from .linear import PackedLinear, pack_
+from .linear import PackedLinear, QuantLinear, pack_, quantize_
 from .llm import LLM
 from .outputs import CompletionOutput, Logprob, RequestOutput
 from .sampling_params import SamplingParams, StructuredOutputsParams
@@ -16,9 +16,11 @@ __all__ = [
     "LLMEngine",
     "Logprob",
     "PackedLinear",
+    "QuantLinear",
     "RequestOutput",
     "SamplingParams",
     "StructuredOutputsParams",
     "pack_",
+    "quantize_",
 ]
 __getattr__ = _lookup(__name__)

@@ -37,6 +37,7 @@ class PackedLinear(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """Input weight^T + bias, in the input's dtype."""
+        _check_features(input, self.in_features)
         x = input if input.dtype == self.packed.dtype else input.to(self.packed.dtype)
         out: Tensor = _ops._packed_linear(x, self.packed, self.out_features, self.bias)
         return out if x is input else out.to(input.dtype)
@@ -49,16 +50,120 @@ class PackedLinear(nn.Module):
         )
 
 
+class QuantLinear(nn.Module):
+    """[*, in_features] -> [*, out_features], as the nn.Linear it is made from, its weight in 8 or 4 bits.
+
+    `group` inputs (32, 64 or 128) share a scale of float16; 0 is one scale of float32 an output. A weight is
+    scale * code + minimum or, where symmetric (by default in 8 bits), scale * (code - 2 ** (bits - 1)). The
+    input, of float32 or bfloat16, is rounded to 8 bits by row and group, by 128 inputs where group is 0; sums
+    over a group are exact, and added in the order of the groups. bias is in `dtype`, the weight's by default;
+    an input of another dtype is converted to it and the result back.
+
+    packed [ceil(out / 16), in * bits / 32, 16, 4] holds the codes, with `in` rounded up to whole groups;
+    scales and minima (None where symmetric) are [ceil(out / 16), groups, 16].
+    """
+
+    packed: Tensor
+    scales: Tensor
+    minima: Tensor | None
+    bias: Tensor | None
+
+    def __init__(
+        self,
+        linear: nn.Linear,
+        bits: int = 8,
+        group: int = 0,
+        symmetric: bool | None = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.bits, self.group = bits, group
+        self.dtype = dtype or linear.weight.dtype
+        symmetric = bits == 8 if symmetric is None else symmetric
+        with warptape.no_grad():
+            packed, scales, *minima = _ops._quantize_linear_weight(
+                linear.weight.detach(), bits, group, symmetric
+            )
+            self.register_buffer("packed", packed)
+            self.register_buffer("scales", scales)
+            self.register_buffer("minima", minima[0] if minima else None)
+            self.register_buffer("bias", _bias_of(linear, self.dtype))
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Input weight^T + bias, in the input's dtype."""
+        _check_features(input, self.in_features)
+        x = input if input.dtype == self.dtype else input.to(self.dtype)
+        out: Tensor = _ops._quant_linear(
+            x, self.packed, self.scales, self.minima, self.out_features, self.bits, self.group, self.bias
+        )
+        return out if x is input else out.to(input.dtype)
+
+    def dequantize(self) -> Tensor:
+        """The weight that the codes stand for, [out_features, in_features] in float32."""
+        codes = self.packed.permute(0, 2, 1, 3)  # [panels, 16, steps, 4]
+        if self.bits == 4:
+            codes = warptape.stack([codes & 15, codes >> 4], dim=3)
+        codes = codes.reshape(self.packed.shape[0] * 16, -1).float()
+
+        def spread(x: Tensor) -> Tensor:  # [panels, groups, 16] -> [outputs, inputs]
+            rows = x.float().permute(0, 2, 1).reshape(codes.shape[0], -1)
+            return rows.repeat_interleave(codes.shape[1] // max(rows.shape[1], 1), dim=1)
+
+        if self.minima is None:
+            weight = spread(self.scales) * (codes - 2 ** (self.bits - 1))
+        else:
+            weight = spread(self.scales) * codes + spread(self.minima)
+        return weight[: self.out_features, : self.in_features].contiguous()
+
+    def extra_repr(self) -> str:
+        """What repr() shows."""
+        return (
+            f"in_features={self.in_features}, out_features={self.out_features}, "
+            f"bias={self.bias is not None}, bits={self.bits}, group={self.group}, "
+            f"symmetric={self.minima is None}, dtype={self.dtype}"
+        )
+
+
 def pack_(model: nn.Module, dtype: Any = None, skip: Iterable[str] = ()) -> nn.Module:
     """Replaces the nn.Linear modules in `model` by PackedLinear, one after the other, and returns the model.
 
-    `skip` names modules that stay with all they hold, by their path ("layers.0.mlp") or its last part
+    `skip` names modules that stay with all they hold, by their path ("layers.0.mlp") or a part of it
     ("lm_head"). Each original is dropped before the next is packed, so that no two copies of the model are in
     memory. A head that shares its weight with the embedding gets packed rows of its own: the embedding keeps
     the rows that it looks up. Modules of classes derived from nn.Linear stay, for their owner may read the
     weight itself.
     """
     return _replace_linears(model, lambda linear: PackedLinear(linear, dtype), skip)
+
+
+def quantize_(
+    model: nn.Module,
+    bits: int = 8,
+    group: int = 0,
+    skip: Iterable[str] = ("lm_head",),
+    *,
+    symmetric: bool | None = None,
+    dtype: Any = None,
+) -> nn.Module:
+    """Replaces the nn.Linear modules in `model` by QuantLinear, as pack_ does, and returns the model.
+
+    `skip` is as in pack_. The last layer of a language model is left out by default: its errors are those of
+    the result. ValueError for other bits and groups than QuantLinear's, before anything is replaced.
+    """
+    if bits not in (4, 8) or group not in (0, 32, 64, 128):
+        raise ValueError(
+            f"expected 4 or 8 bits and groups of 32, 64 or 128, or 0, got bits={bits}, group={group}"
+        )
+    return _replace_linears(model, lambda linear: QuantLinear(linear, bits, group, symmetric, dtype), skip)
+
+
+def _check_features(input: Tensor, in_features: int) -> None:
+    """Paddings of the packed weight hide small differences from the ops."""
+    if input.ndim == 0 or input.shape[-1] != in_features:
+        raise warptape.ShapeError(
+            f"input has shape {tuple(input.shape)}, layer expects {in_features} features in its last dim"
+        )
 
 
 def _bias_of(linear: nn.Linear, dtype: Any) -> Tensor | None:

@@ -1,4 +1,4 @@
-"""Linear layers on packed weights: equal to the bit for every number of rows, split and thread count, and right.
+"""Linear layers on packed weights: equal to the bit for every number of rows, split and thread count, right.
 
 Legend: M rows, K inputs, N outputs.
 """
