@@ -68,8 +68,10 @@ class Adapter:
 
     @warptape.no_grad()
     def merge(self) -> None:
-        """Adds it to the weights, summed in float32. RuntimeError where it is in use."""
+        """Adds it to the weights, summed in float32. RuntimeError where it is in use or they are packed."""
         self._check_free()
+        if not all(isinstance(layer, nn.Linear) for layer in self._layers.values()):
+            raise RuntimeError("Adapter: merge it before the model's weights are packed, or attach it")
         for name, (a, b) in self.factors.items():
             weight = self._layers[name].weight
             self._before[name] = weight.detach().clone()
@@ -141,10 +143,10 @@ def _read_pairs(path: str) -> dict[str, dict[str, Tensor]]:
 
 
 def _joined(
-    layer: nn.Linear, parts: list[tuple[str | None, int]], pairs: Mapping[str, Any], scale: Any
+    layer: nn.Module, parts: list[tuple[str | None, int]], pairs: Mapping[str, Any], scale: Any
 ) -> Factors:
     """The factors of a layer whose outputs are those of several of theirs: (name or None, rows)."""
-    outputs, inputs = layer.weight.shape
+    outputs, inputs = layer.out_features, layer.in_features
     a, b, start = [], [], 0
     for name, count in parts:
         if name is not None:
@@ -156,8 +158,7 @@ def _joined(
             a.append(down)
             b.append(nn.functional.pad(up * scale(name, down.shape[0]), (0, 0, start, rest)))
         start += count
-    to = {"dtype": layer.weight.dtype, "device": layer.weight.device}
-    return Factors(warptape.cat(a).to(**to), warptape.cat(b, 1).to(**to))
+    return Factors(warptape.cat(a), warptape.cat(b, 1))
 
 
 def load_adapter(model: PreTrained, folder: Any) -> Adapter:
@@ -173,9 +174,10 @@ def load_adapter(model: PreTrained, folder: Any) -> Adapter:
     scale = _scales(read_json(config), config)
     pairs, names, used = _read_pairs(path), model.name_map(), set[str]()
     factors: dict[str, Factors] = {}
+    like = model.embed_tokens.weight
     for name, layer in model.named_modules():
-        if not isinstance(layer, nn.Linear):
-            continue
+        if not hasattr(layer, "out_features"):
+            continue  # not linear, packed or not
         bare = [each.removesuffix(".weight") for each in names.theirs(f"{name}.weight")]
         theirs = [next((n for n in names.candidates(each) if n in pairs), None) for each in bare]
         if not any(theirs):
@@ -183,9 +185,10 @@ def load_adapter(model: PreTrained, folder: Any) -> Adapter:
         used.update(each for each in theirs if each)
         rows = names.split(f"{name}.weight", [layer.out_features // len(bare)] * len(bare))
         try:
-            factors[name] = _joined(layer, list(zip(theirs, rows)), pairs, scale)
+            joined = _joined(layer, list(zip(theirs, rows)), pairs, scale)
         except CheckpointException as error:
             raise CheckpointException(f"{path}: {error}") from error
+        factors[name] = Factors(*(x.to(like.device, like.dtype) for x in joined))
     if unknown := pairs.keys() - used:
         told = ", ".join(sorted(unknown)[:8])
         raise CheckpointException(f"{path}: no linear layer here is called {told}")

@@ -12,6 +12,7 @@ import safetensors.numpy
 import warptape as wt
 from model_configs import CONFIGS, build, tokens
 from warptape.distributed.checkpoint import CheckpointException
+from warptape.inference.linear import pack_
 from warptape.models import load_adapter
 
 Pairs = dict[str, tuple[np.ndarray, np.ndarray]]
@@ -98,6 +99,19 @@ def test_values(config: dict[str, Any], scale: Any, tmp_path: Path) -> None:
             adapter.merge()
         adapter.remove()
         assert wt.equal(model(tokens()), plain)
+
+
+def test_packed_layers(tmp_path: Path) -> None:
+    """Apart from weights that are packed; these cannot be merged with."""
+    write(tmp_path, LLAMA)
+    want, model = build("llama"), pack_(build("llama"))
+    load_adapter(want, tmp_path).merge()
+    adapter = load_adapter(model, tmp_path)
+    with pytest.raises(RuntimeError, match="merge it before the model's weights are packed"):
+        adapter.merge()
+    adapter.attach()
+    with wt.no_grad():
+        assert near(model(tokens()), want(tokens()))
 
 
 def test_gpt2_and_bfloat16(tmp_path: Path) -> None:
