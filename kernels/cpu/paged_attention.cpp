@@ -19,10 +19,14 @@ constexpr int64_t kTileRows = 64;        // that share a block in the second cac
 constexpr int64_t kSplitBlocks = kPagedSplit / kPagedTokens;
 constexpr float kLowest = -__builtin_inff();
 
-typedef int8_t Raw8 __attribute__((vector_size(kL), aligned(1), may_alias));
 WT_FN V load_float(const int8_t* p, AllLanes) {
-  const Raw8 bytes = *reinterpret_cast<const Raw8*>(p);
-  return {__builtin_convertvector(__builtin_convertvector(bytes, Raw<int32_t>), Raw<float>)};
+#if defined(__AVX512F__)
+  return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)))};
+#elif defined(__AVX2__)
+  return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p)))};
+#else
+  return {_mm_cvtepi32_ps(_mm_cvtepi8_epi32(_mm_loadu_si32(p)))};
+#endif
 }
 WT_FN V load_float(const int8_t* p, FirstLanes part) {
   V r(0);
@@ -45,18 +49,30 @@ template <class T>
 struct Block {
   const T *keys, *values;                  // [D][kPage], [kPage][D]
   const float *key_scales, *value_scales;  // [kPage], or null
+  const T* next_keys = nullptr;            // of the block after it
+  bool cold = false;                       // not read yet
 };
 
 // ---- products of R rows with a block ----
 
+// Pages lie anywhere, so the processor cannot guess what comes next: each product asks for that, a part of a
+// block with each step, where it is the first to read this one.
+template <class T>
+WT_FN void fetch(const T* next, int64_t step) {
+  if (!next) return;
+  __builtin_prefetch(next + step * kPage, 0, 2);
+  if constexpr (sizeof(T) == 4) __builtin_prefetch(next + step * kPage + kPage / 2, 0, 2);
+}
+
 // scores [R][kPage] = q keys; q: rows of `wide`.
 template <class T, int R>
-void score_rows(const float* q, int64_t wide, int64_t d, const T* keys, float* scores) {
+void score_rows(const float* q, int64_t wide, int64_t d, const T* keys, float* scores, const T* next) {
   for (int part = 0; part < kPage; part += 2 * kL) {
     V sum[R][2];
     for (int r = 0; r < R; ++r) sum[r][0] = sum[r][1] = V(0);
     const T* column = keys + part;
     for (int64_t i = 0; i < d; ++i, column += kPage) {
+      if (part == 0) fetch(next, i);
       const V a = load_float(column, AllLanes{}), b = load_float(column + kL, AllLanes{});
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) {
@@ -74,7 +90,8 @@ void score_rows(const float* q, int64_t wide, int64_t d, const T* keys, float* s
 // matter, not even a NaN.
 template <class T, int R>
 void weigh_rows(const float* p, Range range, const T* values, int64_t d, const float* shrink, float* out,
-                int64_t wide) {
+                int64_t wide, const T* next) {
+  int64_t step = 0;
   auto columns = [&](int64_t at, auto lanes, auto count) {
     constexpr int kCount = decltype(count)::value;
     V sum[R][kCount];
@@ -84,6 +101,7 @@ void weigh_rows(const float* p, Range range, const T* values, int64_t d, const f
     for (int j = range.first; j < range.last; ++j, row += d) {
       V v[kCount];
       for (int c = 0; c < kCount; ++c) v[c] = load_float(row + c * kL, lanes);
+      if (step < d) fetch(next, step++);
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) {
         const V x(p[r * kPage + j]);
@@ -121,32 +139,36 @@ struct Sums {
 };
 
 // Scores of one row become exp(score - top); top and sum (kL partial sums) follow. Returns by how much what
-// was summed before shrinks.
-template <class T>
-float softmax_row(const Block<T>& block, Range range, float* scores, float* top, float* sum) {
+// was summed before shrinks. Outlined: one piece of code for all tiles and types, in which the compiler
+// contracts sums to fma in one way.
+WT_FN_OUTLINED float softmax_row(const float* key_scales, const float* value_scales, Range range,
+                                 float* scores, float* top, float* sum) {
   V x[kParts], found(kLowest);
+  const bool whole = range == Range{0, kPage};
   for (int i = 0; i < kParts; ++i) {
     x[i] = V::load(scores + i * kL);
-    if (block.key_scales) x[i] *= V::load(block.key_scales + i * kL);
+    if (key_scales) x[i] *= V::load(key_scales + i * kL);
     auto below = [&](int n) {
       return mask_first<float>(n <= i * kL ? 0 : n < (i + 1) * kL ? n - i * kL : kL);
     };
-    x[i] = select(below(range.last) & !below(range.first), x[i], V(kLowest));
+    if (!whole) x[i] = select(below(range.last) & !below(range.first), x[i], V(kLowest));
     found = max_or_b(x[i], found);
   }
-  const float here = across_lanes(found, [](V a, V b) { return max_or_b(a, b); });
-  const float now = here > *top ? here : *top;
-  const float shift = now == kLowest ? 0 : now;
-  const float shrink = now == *top ? 1 : exp_of(*top - shift);
+  float shrink = 1;
+  if (any(found > V(*top))) {
+    const float now = across_lanes(found, [](V a, V b) { return max_or_b(a, b); });
+    shrink = exp_of(*top - now);
+    *top = now;
+  }
+  const V shift(*top == kLowest ? 0 : *top);
   V total = V::load(sum) * V(shrink);
   for (int i = 0; i < kParts; ++i) {
-    V p = exp_below(x[i] - V(shift));
+    V p = exp_below(x[i] - shift);
     total += p;
-    if (block.value_scales) p *= V::load(block.value_scales + i * kL);
+    if (value_scales) p *= V::load(value_scales + i * kL);
     p.store(scores + i * kL);
   }
   total.store(sum);
-  *top = now;
   return shrink;
 }
 
@@ -198,13 +220,20 @@ struct Tile {
   int64_t first_split() const { return first_block() / kSplitBlocks; }
   int64_t end_split() const { return (end_block() - 1) / kSplitBlocks + 1; }
 
+  int64_t place(int64_t b) const {
+    return plan.page_table[sequence * plan.max_pages + b] * plan.cache.keys.sizes[1] + head;
+  }
   template <class T>
   Block<T> block(int64_t b) const {
     const PagedCacheView& c = plan.cache;
-    const int64_t at = plan.page_table[sequence * plan.max_pages + b] * c.keys.sizes[1] + head;
+    const int64_t at = place(b);
     auto scales = [&](const View& v) { return v.data ? v.as<float>() + at * kPage : nullptr; };
-    return {c.keys.as<T>() + at * d * kPage, c.values.as<T>() + at * d * kPage, scales(c.key_scales),
-            scales(c.value_scales)};
+    return {c.keys.as<T>() + at * d * kPage,
+            c.values.as<T>() + at * d * kPage,
+            scales(c.key_scales),
+            scales(c.value_scales),
+            b + 1 < end_block() ? c.keys.as<T>() + place(b + 1) * d * kPage : nullptr,
+            true};
   }
 
   // Calls f(row, its place in x) for x [N, H, D], q or the output.
@@ -261,14 +290,16 @@ struct Attend {
     if (begin >= end) return;
     using M = MicrosOf<E>;
     M::kScore[end - begin - 1](q + (r0 + begin) * tile.wide, tile.wide, tile.d, block.keys,
-                               scores + begin * kPage);
+                               scores + begin * kPage, r0 == 0 && block.cold ? block.values : nullptr);
     float shrink[kRows];
     for (int i = begin; i < end; ++i)
-      shrink[i] = softmax_row(block, range[i], scores + i * kPage, out.top + r0 + i, sums + (r0 + i) * kL);
+      shrink[i] = softmax_row(block.key_scales, block.value_scales, range[i], scores + i * kPage,
+                              out.top + r0 + i, sums + (r0 + i) * kL);
     for (int i = begin, next; i < end; i = next) {
       for (next = i + 1; next < end && range[next] == range[i];) ++next;
       M::kWeigh[next - i - 1](scores + i * kPage, range[i], block.values, tile.d, shrink + i,
-                              out.out + (r0 + i) * tile.wide, tile.wide);
+                              out.out + (r0 + i) * tile.wide, tile.wide,
+                              r0 + i == begin ? block.next_keys : nullptr);
     }
   }
 

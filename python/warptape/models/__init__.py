@@ -1,6 +1,7 @@
 """Models with weights in Hugging Face's folders: one decoder and one encoder, described by configs."""
 
 from .._missing import lookup as _lookup
+from .adapters import Adapter, load_adapter
 from .cache import KVCache, PagedCache
 from .config import DecoderConfig, EncoderConfig
 from .decoder import Decoder
@@ -8,6 +9,7 @@ from .encoder import Encoder, EncoderOutput
 from .rotary import RotaryScaling
 
 __all__ = [
+    "Adapter",
     "Decoder",
     "DecoderConfig",
     "Encoder",
@@ -16,5 +18,6 @@ __all__ = [
     "KVCache",
     "PagedCache",
     "RotaryScaling",
+    "load_adapter",
 ]
 __getattr__ = _lookup(__name__)

@@ -15,14 +15,18 @@ from .._tensor import Tensor
 from ..distributed.checkpoint import NameMap, load_huggingface, theirs_of
 from ..serialization._files import replace_file
 from ..utils.safetensors import save_sharded
+from ._sources import Source, fill
 from .config import Config
+from .gguf import GGUFDecoder
+from .quantized import QuantizedFolder
 
 CONFIG = "config.json"
 LARGEST_CONFIG = 1 << 26
 Self = TypeVar("Self", bound="PreTrained")
 
 
-def _read_json(path: str) -> Mapping[str, Any]:
+def read_json(path: str) -> Mapping[str, Any]:
+    """The object in a JSON file. ValueError for anything else, FileNotFoundError."""
     try:
         with open(path, "rb") as file:
             data = file.read(LARGEST_CONFIG + 1)
@@ -93,27 +97,40 @@ class PreTrained(nn.Module):
         """The model in a folder with `config.json` and `model.safetensors`, or several such files and their
         index. It is in evaluation mode. With an initialised process group every rank calls it.
 
+        A folder may be quantised by GPTQ or AWQ, and `folder` may be a GGUF file of a decoder: their matrices
+        become floating ones of `dtype`.
+
         Args:
             dtype: of the parameters; None: what the config says, else float32.
             device: None: the CPU.
 
         Raises:
-            FileNotFoundError: no config.json.
+            FileNotFoundError: no such file, or no config.json.
             ValueError: a config that is none or is not supported, and CheckpointException, which is one:
                 missing, unexpected and misshapen tensors, truncated files; it names them and the file.
         """
-        path = os.path.join(os.fspath(folder), CONFIG)
-        data = _read_json(path)
-        try:
-            dtype = _stored_dtype(data) if dtype is None else dtype
-            config = cls.config_class.from_hf(data)
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from error
-        config = cls._completed(config, folder)
+        source: Source | None = None
+        if os.path.isfile(folder):
+            source = file = GGUFDecoder(folder)
+            config, dtype = file.config, file.dtype if dtype is None else dtype
+        else:
+            path = os.path.join(os.fspath(folder), CONFIG)
+            data = dict(read_json(path))
+            settings = data.pop("quantization_config", None)
+            try:
+                dtype = _stored_dtype(data) if dtype is None else dtype
+                config = cls.config_class.from_hf(data)
+            except ValueError as error:
+                raise ValueError(f"{path}: {error}") from error
+            config = cls._completed(config, folder)
+            source = None if settings is None else QuantizedFolder(folder, settings)
         model = cls(config, dtype=dtype, device="meta")  # type: ignore[call-arg]
         model.to_empty(device=device or "cpu")
         model.tie_weights()
-        load_huggingface(model, folder, model.name_map())
+        if source is None:
+            load_huggingface(model, folder, model.name_map())
+        else:
+            fill(model, model.name_map() if source.names is None else source.names, source)
         return model.eval()
 
     def save_pretrained(self, folder: Any, max_shard_size: int | str = "5GB") -> None:

@@ -76,6 +76,11 @@ class NameMap:
         fitting = (sizes for pattern, sizes in self.sizes.items() if _fits(name, pattern) is not None)
         return list(next(fitting, each))
 
+    def ignored(self, name: str) -> bool:
+        """Whether ours need not have one of theirs."""
+        bare = name.removeprefix(self.prefix)
+        return any(_fits(bare, pattern) is not None for pattern in self.ignore)
+
     def candidates(self, bare: str) -> Iterator[str]:
         """What a file may call one of theirs."""
         endings = ((new, old) for new, old in self.older.items() if bare.endswith(new))
@@ -202,16 +207,11 @@ def load_huggingface(model: Any, folder: Any, names: NameMap, *, process_group: 
     told = exchange([fault, sorted(used)], process_group, world)
     agree(f"load from {folder}", [each[0] for each in told], cause)
     known = set().union(*(each[1] for each in told))
-    extra = [n for n in there if n not in known and not _ignored(n, names)]
+    extra = [n for n in there if n not in known and not names.ignored(n)]
     if extra:
         told = [f"{name}, in {there[name]['file']}" for name in extra[:8]]
         raise CheckpointException(f"load from {folder}: nothing here is called {'; '.join(told)}")
     copy_all(shards, manifest, parts)
-
-
-def _ignored(name: str, names: NameMap) -> bool:
-    bare = name.removeprefix(names.prefix)
-    return any(_fits(bare, pattern) is not None for pattern in names.ignore)
 
 
 def _same(shards: Shards, *entries: dict[str, Any]) -> bool:

@@ -1,0 +1,252 @@
+"""GGUF files: tensors as the gguf package has them, decoders as the folders they were made of, and what is
+refused."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import warptape as wt
+from model_configs import CONFIGS, SMALL, build, tokens
+from warptape.distributed.checkpoint import CheckpointException
+from warptape.models import Decoder, DecoderConfig, RotaryScaling
+from warptape.models.gguf import KINDS, NAMES, GGUFFile
+
+NUMBERS = {title: (number, elements, size) for number, (title, elements, size, _) in KINDS.items()}
+NUMBERS["Q2_K"] = (10, 256, 84)  # which is not supported
+
+
+def text(value: str) -> bytes:
+    return struct.pack("<Q", len(value.encode())) + value.encode()
+
+
+def valued(value: Any) -> bytes:
+    """A metadata value with its type before it."""
+    if isinstance(value, bool):
+        return struct.pack("<I?", 7, value)
+    if isinstance(value, int):
+        return struct.pack("<II", 4, value)
+    if isinstance(value, float):
+        return struct.pack("<If", 6, value)
+    if isinstance(value, str):
+        return struct.pack("<I", 8) + text(value)
+    inner = [valued(each) for each in value]
+    return (
+        struct.pack("<I", 9) + inner[0][:4] + struct.pack("<Q", len(inner)) + b"".join(x[4:] for x in inner)
+    )
+
+
+def gguf_bytes(metadata: dict[str, Any], tensors: dict[str, tuple[str, tuple[int, ...], bytes]]) -> bytes:
+    """A file of (type, shape with rows first, bytes)."""
+    out = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(metadata))
+    out += b"".join(text(key) + valued(value) for key, value in metadata.items())
+    data = b""
+    for name, (kind, shape, raw) in tensors.items():
+        data += b"\0" * (-len(data) % 32)
+        out += text(name) + struct.pack(f"<I{len(shape)}Q", len(shape), *shape[::-1])
+        out += struct.pack("<IQ", NUMBERS[kind][0], len(data))
+        data += raw
+    return out + b"\0" * (-len(out) % 32) + data
+
+
+def random_blocks(kind: str, elements: int) -> bytes:
+    """Blocks of any bits, but with finite scales."""
+    rng = np.random.default_rng(sum(map(ord, kind)))
+    _, each, size = NUMBERS[kind]
+    blocks = rng.integers(0, 256, (elements // each, size), dtype=np.uint8)
+    for at in {"Q4_1": (0, 2), "Q4_K": (0, 2), "Q6_K": (208,)}.get(kind, (0,)):
+        scales = rng.standard_normal(len(blocks)).astype("<f2")
+        blocks[:, at : at + 2] = scales.view(np.uint8).reshape(-1, 2)
+    return blocks.tobytes()
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K"])
+def test_blocks_are_what_the_gguf_package_makes_of_them(kind: str, tmp_path: Path) -> None:
+    gguf = pytest.importorskip("gguf")
+    raw = random_blocks(kind, 6 * 512)
+    (tmp_path / "x.gguf").write_bytes(gguf_bytes({"a": 1}, {"x": (kind, (6, 512), raw)}))
+    got = GGUFFile(tmp_path / "x.gguf")
+    assert got.shapes == {"x": (6, 512)} and got.kinds == {"x": kind}
+    known = gguf.GGMLQuantizationType[kind]
+    want = gguf.dequantize(np.frombuffer(raw, np.uint8).reshape(6, -1), known)
+    assert np.array_equal(got.read("x").numpy(), want)
+    theirs = gguf.GGUFReader(tmp_path / "x.gguf").tensors[0]
+    assert np.array_equal(gguf.dequantize(theirs.data, theirs.tensor_type), want)
+
+
+def test_blocks_by_hand(tmp_path: Path) -> None:
+    """One block of each type, its formula written out."""
+    half = struct.pack("<e", 0.5)
+    counted = bytes(j | (15 - j) << 4 for j in range(16))  # low nibbles 0 .. 15, high ones 15 .. 0
+    ramp = np.concatenate([np.arange(16), 15 - np.arange(16)]).astype(np.float32)
+    small = bytes([9, 5, 5, 5, 3, 0, 0, 0] + [0x21] * 4)  # scales 9, 5, 5, 5, 1 ..; minima 3, 0, 0, 0, 2 ..
+    q4_k = half + struct.pack("<e", 0.25) + small + counted * 8
+    q6_k = bytes([0x21] * 128) + bytes([0xE4] * 64) + bytes([2] * 8 + [254] * 8) + half
+    given = {
+        "Q4_0": (half + counted, (ramp - 8) * 0.5),
+        "Q4_1": (half + struct.pack("<e", -1.0) + counted, ramp * 0.5 - 1),
+        "Q8_0": (half + bytes(range(240, 256)) + bytes(range(16)), np.arange(-16, 16) * 0.5),
+        "Q4_K": (q4_k, None),
+        "Q6_K": (q6_k, None),
+    }
+    tensors = {kind: (kind, (1, NUMBERS[kind][1]), raw) for kind, (raw, _) in given.items()}
+    (tmp_path / "x.gguf").write_bytes(gguf_bytes({}, tensors))
+    file = GGUFFile(tmp_path / "x.gguf")
+    for kind, (_, want) in given.items():
+        if want is not None:
+            assert np.array_equal(file.read(kind).numpy()[0], want), kind
+    low, high = np.tile(np.arange(16), 2), np.tile(15 - np.arange(16), 2)
+    got = file.read("Q4_K").numpy().reshape(8, 32)
+    scales, minima = [9, 5, 5, 5, 1, 1, 1, 1], [3, 0, 0, 0, 2, 2, 2, 2]
+    for g in range(8):
+        nibbles = low if g % 2 == 0 else high
+        assert np.array_equal(got[g], 0.5 * scales[g] * nibbles - 0.25 * minima[g])
+    got = file.read("Q6_K").numpy().reshape(2, 4, 32)
+    for row in range(4):  # low 4 bits 1, 1, 2, 2 and high 2 bits 0, 1, 2, 3
+        value = ([1, 1, 2, 2][row] + 16 * row - 32) * 0.5
+        assert (got[0, row] == value * 2).all() and (got[1, row] == value * -2).all()
+
+
+# ---- decoders ----
+
+
+def interleaved(x: np.ndarray, d: int) -> np.ndarray:
+    """As llama.cpp's conversion keeps queries and keys: the halves of a head row by row."""
+    return x.reshape(-1, 2, d // 2, *x.shape[1:]).swapaxes(1, 2).reshape(x.shape)
+
+
+def write_decoder(path: Path, model: Decoder, **more: Any) -> None:
+    """A file of a decoder as llama.cpp's conversion writes it, in float32."""
+    c = model.config
+    kind = {"mistral": "llama"}.get(c.architecture, c.architecture)
+    metadata = {
+        "general.architecture": kind,
+        f"{kind}.context_length": c.max_position_embeddings,
+        f"{kind}.embedding_length": c.hidden_size,
+        f"{kind}.feed_forward_length": c.intermediate_size,
+        f"{kind}.block_count": c.num_hidden_layers,
+        f"{kind}.attention.head_count": c.num_attention_heads,
+        f"{kind}.attention.head_count_kv": c.num_key_value_heads,
+        f"{kind}.attention.key_length": c.head_dim,
+        f"{kind}.attention.layer_norm_rms_epsilon": c.norm_eps,
+        f"{kind}.rope.freq_base": c.rope_theta,
+        "tokenizer.ggml.eos_token_id": 2,
+        "tokenizer.ggml.tokens": ["a", "b"],
+        **more,
+    }
+    tensors = {}
+    for name, p in model.named_parameters():
+        theirs, rows = NAMES.theirs(name), [p.shape[0]]
+        if "qkv_proj" in name:
+            rows = [h * c.head_dim for h in (c.num_attention_heads, *(c.num_key_value_heads,) * 2)]
+        elif len(theirs) == 2:
+            rows = [c.intermediate_size] * 2
+        for each, part in zip(theirs, p.detach().split(rows)):
+            array = part.numpy()
+            if kind == "llama" and (".attn_q." in each or ".attn_k." in each):
+                array = interleaved(array, c.head_dim)
+            tensors[each] = ("F32", array.shape, array.tobytes())
+    if c.rope_scaling and c.rope_scaling.rope_type == "llama3":
+        plain = c.rope_theta ** -(np.arange(0, c.head_dim, 2) / c.head_dim)
+        factors = (plain / model._rotary.frequencies().numpy()).astype(np.float32)
+        tensors["rope_freqs.weight"] = ("F32", factors.shape, factors.tobytes())
+    path.write_bytes(gguf_bytes(metadata, tensors))
+
+
+@pytest.mark.parametrize("name", ["llama", "llama-biases", "qwen2", "qwen3"])
+def test_decoders(name: str, tmp_path: Path) -> None:
+    """The same logits as before it was written, for each architecture and kind of rotary scaling."""
+    fields = {**vars(CONFIGS[name]), "sliding_window": None, "layer_types": None, "eos_token_id": 2}
+    more: dict[str, Any] = {}
+    if name == "llama":
+        llama3 = RotaryScaling(rope_type="llama3", factor=8.0, original_max_position_embeddings=8192)
+        fields |= {"rope_scaling": llama3, "tie_word_embeddings": True}
+    if name == "llama-biases":
+        fields |= {"o_bias": False, "mlp_bias": False}
+        more = {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 2.0}
+    model = Decoder(DecoderConfig(**fields | {"initializer_range": 0.02})).eval()
+    model.load_state_dict(build(name).state_dict() if name != "llama" else model.state_dict(), strict=False)
+    write_decoder(tmp_path / "x.gguf", model, **more)
+    got = Decoder.from_pretrained(tmp_path / "x.gguf")
+    assert got.config == model.config and not got.training
+    assert wt.equal(got(tokens()), model(tokens()))
+    half = Decoder.from_pretrained(str(tmp_path / "x.gguf"), dtype=wt.bfloat16)
+    assert wt.equal(half.norm.weight, model.norm.weight.bfloat16())
+
+
+def test_the_gguf_package_reads_the_same(tmp_path: Path) -> None:
+    gguf = pytest.importorskip("gguf")
+    write_decoder(tmp_path / "x.gguf", build("mistral"), flag=True, numbers=[1, 2], words=["a", "ü"])
+    theirs, file = gguf.GGUFReader(tmp_path / "x.gguf"), GGUFFile(tmp_path / "x.gguf")
+    assert {t.name for t in theirs.tensors} == file.shapes.keys()
+    for t in theirs.tensors:
+        assert np.array_equal(file.read(t.name).numpy(), t.data)
+    for key, value in file.metadata.items():
+        assert theirs.fields[key].contents() == value, key
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.gguf"
+    wt.manual_seed(0)
+    model = Decoder(DecoderConfig(**SMALL)).eval()
+
+    def refused(match: str, error: type[Exception] = ValueError) -> None:
+        with pytest.raises(error, match=match):
+            Decoder.from_pretrained(path)
+
+    def metadata(**more: Any) -> None:
+        write_decoder(path, model, **more)
+
+    metadata(**{"general.architecture": "mamba"})
+    refused(r"x.gguf: unknown architecture 'mamba'; supported: llama, qwen2, qwen3")
+    metadata(**{"general.architecture": "qwen2"})
+    refused(r"a file of a qwen2 model needs qwen2.embedding_length, .*qwen2.attention.head_count")
+    metadata(**{"llama.expert_count": 8})
+    refused("mixtures of experts are not supported")
+    metadata(**{"llama.rope.scaling.type": "yarn"})
+    refused("rotary scaling 'yarn' is not supported")
+    metadata(**{"llama.rope.dimension_count": 4})
+    refused("rotary positions of 4 of 6 are not supported")
+    metadata(**{"llama.block_count": 4})
+    refused(r"blk.3.attn_norm.weight is missing there, for layers.3.input_layernorm", CheckpointException)
+    metadata(**{"llama.block_count": 2})
+    refused(r"nothing here is called blk.2.attn_norm.weight", CheckpointException)
+    metadata(**{"llama.feed_forward_length": 35})
+    refused(r"mlp.gate_up_proj.weight is \[70, 24\] here, and there blk.0.ffn_gate", CheckpointException)
+    metadata(**{"llama.block_count": -1 & 0xFFFFFFFF})
+    refused("expected num_hidden_layers to be at most 10000")
+    metadata()
+    whole = path.read_bytes()
+    Decoder.from_pretrained(path)
+    for size, match in ((len(whole) - 1, "is it truncated"), (100, "is it truncated"), (10, "too short")):
+        path.write_bytes(whole[:size])
+        refused(match, CheckpointException)
+    path.write_bytes(b"GGML" + whole[4:])
+    refused("does not begin with GGUF", CheckpointException)
+    path.write_bytes(whole[:4] + struct.pack(">I", 3) + whole[8:])
+    refused("only 2 and 3, little-endian", CheckpointException)
+    path.write_bytes(gguf_bytes({}, {"x": ("Q2_K", (1, 256), bytes(84))}))
+    refused("'x' has type 10, supported are F32, .*convert the file", CheckpointException)
+    path.write_bytes(gguf_bytes({"general.alignment": 7}, {}))
+    refused("general.alignment is 7", CheckpointException)
+
+
+def test_mutated_files_are_refused_or_read(tmp_path: Path) -> None:
+    """Any byte of a header may be wrong: a ValueError, or numbers; never another error."""
+    path, rng = tmp_path / "x.gguf", np.random.default_rng(0)
+    tensors = {"x": ("Q4_0", (2, 32), random_blocks("Q4_0", 64)), "y": ("F32", (3,), bytes(12))}
+    whole = np.frombuffer(gguf_bytes({"a": [1, 2], "b": ["x", "y"], "c": 1.0}, tensors), np.uint8)
+    for _ in range(500):
+        changed = whole.copy()
+        for at in rng.integers(0, len(whole), rng.integers(1, 4)):
+            changed[at] = rng.choice([0, 255, 1, 9, rng.integers(256)])
+        path.write_bytes(changed.tobytes()[: rng.integers(len(whole) // 2, len(whole) + 1)])
+        try:
+            file = GGUFFile(path)
+            for name in file.shapes:
+                file.read(name)
+        except ValueError:
+            pass
