@@ -124,24 +124,6 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// Measured on a server core: what noting a call costs, what a launch costs, and an element's way to the cache
-// and back. Where the cost is below kNoise of the run's time it does not matter.
-constexpr double kNoting = 0.7e-6, kLaunch = 0.15e-6, kElement = 0.25e-9, kNoise = 0.04;
-// Reckoned for a GPU of 4 TB/s, not measured.
-constexpr double kDeviceLaunch = 2e-6, kDeviceElement = 2e-12;
-
-double gain_of(const Program& p) {
-  double gain = -kNoting * static_cast<double>(p.insns.size() - static_cast<size_t>(p.recomputed));
-  for (const Step& s : p.steps)
-    for (size_t k = 1; k < s.insns.size(); ++k) {
-      const Operand& out = p.insns[s.insns[k]].out[0];
-      const bool cpu = p.memories[out.memory].device.is_cpu();
-      gain += (cpu ? kLaunch : kDeviceLaunch) +
-              (cpu ? kElement : kDeviceElement) * static_cast<double>(out.numel());
-    }
-  return gain;
-}
-
 // For each memory that is computed again the call and the output that do so.
 std::vector<std::pair<uint32_t, uint32_t>> writers_again(const Program& p) {
   std::vector<std::pair<uint32_t, uint32_t>> out(p.memories.size());
@@ -196,9 +178,8 @@ std::shared_ptr<Executable> build(const std::vector<Call>& calls, const std::deq
     std::swap(e->program.steps, e->apart);
   }
   const auto on_cuda = [](const ProgramMemory& m) { return m.device.is_cuda(); };
-  if (passes.captures && std::ranges::any_of(e->program.memories, on_cuda))
-    e->captured = std::make_shared<Captured>();
-  e->gain = gain_of(e->program);
+  e->on_device = std::ranges::any_of(e->program.memories, on_cuda);
+  if (passes.captures && e->on_device) e->captured = std::make_shared<Captured>();
   e->build_seconds = seconds_since(begin);
   return e;
 }
@@ -271,17 +252,14 @@ std::shared_ptr<Executable> Programs::find(const std::vector<Call>& calls, std::
   return made;
 }
 
-double Programs::run(std::vector<Call>& calls, std::deque<Memory>& memories) {
+Programs::Ran Programs::run(std::vector<Call>& calls, std::deque<Memory>& memories) {
   const std::shared_ptr<Executable> e = find(calls, memories);
-  ++e->runs;
-  // Where kernels are missing fusion gains nothing, but they may come.
-  const bool apart = e->problem() != nullptr;
-  const auto begin = std::chrono::steady_clock::now();
+  const bool built = !e->runs++;
   if (e->captured && !e->waits())
     e->captured->run(*e, calls);
   else
     e->run(calls);
-  return apart ? 0 : e->gain + kNoise * seconds_since(begin);
+  return {built, e->on_device};
 }
 
 }  // namespace warptape::graph

@@ -12,39 +12,54 @@ Region& Region::of_thread() {
   return region;
 }
 
-bool Compiled::worthwhile() {
-  constexpr int kLosses = 3, kSkipped = 500;
-  if (!adaptive || fullgraph || losses_ < kLosses) return true;
-  if (++skipped_ < kSkipped) return false;
-  skipped_ = 0;
+void Region::around_backward(bool begins) {
+  Region& r = of_thread();
+  if (!begins) return r.leave();
+  if (!r.compiled_) r.compiled_ = std::make_shared<Compiled>();
+  if (!r.depth_++) r.begin();
+}
+
+bool Region::enter(std::shared_ptr<Compiled> compiled) {
+  if (depth_) return ++depth_;
+  if (sample_.turn.timed) compiled_->choice.add(sample_.turn.way, sample_.seconds, sample_.built);
+  compiled_ = std::move(compiled);
+  sample_ = {};
+  if (compiled_->adaptive && !compiled_->fullgraph) sample_.turn = compiled_->choice.next();
+  ++compiled_->counts.calls;
+  if (sample_.turn.way == Way::Eager && !sample_.turn.timed) return false;
+  ++depth_;
+  begin();
   return true;
 }
 
-void Compiled::add_gain(double seconds) { losses_ = seconds < 0 ? losses_ + 1 : 0; }
-
-void Region::around_backward(bool begins) {
-  Region& r = of_thread();
-  if (begins)
-    r.enter(r.compiled_);
-  else
-    r.leave();
-}
-
-void Region::enter(std::shared_ptr<Compiled> compiled) {
-  if (depth_++) return;
-  if (compiled) compiled_ = std::move(compiled);
-  if (!compiled_) compiled_ = std::make_shared<Compiled>();
-  thread_state.deferral = this;
-  thread_state.dispatch |= kCapture;
+void Region::begin() {
+  if (sample_.turn.way == Way::Noted) {
+    thread_state.deferral = this;
+    thread_state.dispatch |= kCapture;
+  } else {
+    times_backward = sample_.turn.timed;
+  }
+  if (sample_.turn.timed) sample_.since = std::chrono::steady_clock::now();
 }
 
 void Region::leave() {
   if (--depth_) return;
+  struct AtEnd {
+    Region& region;
+    ~AtEnd() { region.finish(); }
+  } at_end{*this};
+  if (sample_.turn.way == Way::Eager) return;
   thread_state.deferral = nullptr;
   thread_state.dispatch &= ~kCapture;
-  ++compiled_->counts.calls;
   RegionLock lock(mutex_);
   if (!memories_.empty()) run_pending();
+}
+
+void Region::finish() {
+  times_backward = false;
+  if (!sample_.turn.timed) return;
+  const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - sample_.since;
+  sample_.seconds += spent.count();
 }
 
 bool Region::set_capture(bool on) {
@@ -262,7 +277,10 @@ void Region::run_pending() {
   try {
     if (!calls.empty()) {
       ++compiled_->counts.runs;
-      compiled_->add_gain(compiled_->programs.run(calls, memories));
+      const Programs::Ran ran = compiled_->programs.run(calls, memories);
+      sample_.built |= ran.built;
+      // Kernels of devices end later than the call that launched them.
+      if (ran.on_device) compiled_->choice.keep_noting();
     }
     in_streams.wait();
   } catch (...) {

@@ -21,6 +21,7 @@
 
 #include "core/device_runtime.h"
 #include "graph/call.h"
+#include "graph/choice.h"
 #include "graph/program.h"
 
 namespace warptape::graph {
@@ -75,15 +76,8 @@ struct WT_API Compiled : std::enable_shared_from_this<Compiled> {
   Programs programs;
   Counts counts;
   bool fullgraph = false;  // a read in the middle is an error
-  bool adaptive = true;    // calls of which noting costs more than it gains are not noted
-
-  // Whether the next call is to be noted: most are not after several that lost time by it.
-  bool worthwhile();
-  // What the runs of a call gained, in seconds; negative where noting cost more.
-  void add_gain(double seconds);
-
- private:
-  int losses_ = 0, skipped_ = 0;
+  bool adaptive = true;    // else all calls are noted
+  Choice choice;
 };
 
 // One per thread; the other threads come to it for the contents of tensors alone.
@@ -91,12 +85,14 @@ class WT_API Region final : public Deferral {
  public:
   static Region& of_thread();
 
-  // A compiled function that is called inside of another joins it.
-  void enter(std::shared_ptr<Compiled> compiled);
-  // The same for a backward pass outside of the compiled function that noted its forward.
+  // A call of a compiled function begins; one inside of another joins it. False where it runs as without
+  // torch.compile, and is not timed; else leave() ends it.
+  bool enter(std::shared_ptr<Compiled> compiled);
+  // The same for a backward pass outside of the call that recorded its forward: it goes the way of the last
+  // call.
   static void around_backward(bool begins);
   void leave();  // runs what is pending
-  bool entered() const { return depth_ > 0; }
+  bool entered() const { return depth_ > 0 && sample_.turn.way == Way::Noted; }
   // Whether calls of this thread are noted, if it is in a region; returns what it was.
   bool set_capture(bool on);
   void elementwise(ElementwiseSlot& slot, DType compute, const Tensor& out,
@@ -133,6 +129,16 @@ class WT_API Region final : public Deferral {
   void truncate(size_t calls);
   void release(std::deque<Memory>& memories, bool failed);
   void run_pending();
+  void begin();
+  void finish();
+
+  // The last call, with the backward passes that follow it: see Note [Choice].
+  struct Sample {
+    Choice::Turn turn;
+    std::chrono::steady_clock::time_point since;
+    double seconds = 0;
+    bool built = false;
+  };
 
   std::recursive_mutex mutex_;
   std::vector<Call> calls_;
@@ -143,6 +149,7 @@ class WT_API Region final : public Deferral {
   // In which what is pending runs, also where another thread has it run.
   std::vector<std::pair<Device, StreamHandle>> streams_;
   int depth_ = 0;
+  Sample sample_;
   bool exposed_ = false;  // what is pending reads or writes memory that NumPy sees
 };
 
