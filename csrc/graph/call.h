@@ -29,11 +29,11 @@ class OpArgs {
   template <class T>
   void copy_list(Value& v);
 
-  std::deque<Tensor> tensors_;
-  std::deque<std::vector<Tensor>> lists_;
-  std::deque<std::vector<OptTensor>> optionals_;
-  std::deque<std::vector<Shape>> shapes_;
-  std::deque<std::vector<char>> bytes_;
+  std::vector<Tensor> tensors_;  // with room for all: `values` point to them, and into the lists
+  std::vector<std::vector<Tensor>> lists_;
+  std::vector<std::vector<OptTensor>> optionals_;
+  std::vector<std::vector<Shape>> shapes_;
+  std::vector<std::vector<char>> bytes_;
 };
 
 // Node, saved tensors and gradients of a backward call.

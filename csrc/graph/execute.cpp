@@ -18,6 +18,7 @@ void OpArgs::copy_list(Value& v) {
 }
 
 OpArgs::OpArgs(const OpInfo& op, std::span<const Value> args) : values(args.begin(), args.end()) {
+  tensors_.reserve(values.size());
   for (size_t i = 0; i < values.size(); ++i) {
     Value& v = values[i];
     if (!v.present) continue;

@@ -171,9 +171,18 @@ void Region::write(Call& call, const Tensor& t) {
   call.out.push_back(hold(t));
 }
 
+bool Region::in_whole() const { return !scopes_.empty() && scopes_.back()->whole; }
+
+// A launch inside of an op that is noted as a whole.
+void Region::skip(const Tensor& out) {
+  if (memory_of(out.storage()).state == Memory::State::Read && !out.storage().is_deferred()) throw NotWhole{};
+  scopes_.back()->skipped = true;
+}
+
 void Region::elementwise(ElementwiseSlot& slot, DType compute, const Tensor& out,
                          std::span<const ElementwiseInput> inputs) {
   RegionLock lock(mutex_);
+  if (in_whole()) return skip(out);
   Call& call = add(CallKind::Elementwise, &slot);
   call.compute = compute;
   for (const ElementwiseInput& in : inputs) {
@@ -189,6 +198,7 @@ void Region::elementwise(ElementwiseSlot& slot, DType compute, const Tensor& out
 
 void Region::sum_to(const Tensor& out, const Tensor& t) {
   RegionLock lock(mutex_);
+  if (in_whole()) return skip(out);
   Call& call = add(CallKind::SumTo, nullptr);
   read(call, t);
   write(call, out);
@@ -226,7 +236,7 @@ void Region::force(Storage& s) {
     // run from its beginning without being noted.
     const Scope& outermost = *scopes_.front();
     if (m.state == Memory::State::Unwritten || calls_.size() > outermost.calls ||
-        memories_.size() > outermost.memories || thread_state.asked_meta)
+        memories_.size() > outermost.memories || outermost.skipped || thread_state.asked_meta)
       throw NotDeferrable{};
   }
   flush();

@@ -12,6 +12,8 @@
 // - an op or a node's backward as a whole, where its code asked whether to skip a kernel (is_meta()). It is
 //   called once more when the region runs, and what it makes becomes the memory of what was promised.
 // Code that needs data in its middle is run as without a region (NotDeferrable), after what it reads.
+// What was noted inside of an op that is noted as a whole is of no use. Ops that always are so are called
+// knowing it: nothing is noted inside of them (Scope::whole).
 #pragma once
 
 #include <deque>
@@ -28,6 +30,16 @@ namespace warptape::graph {
 
 // Thrown by data() inside of an op that is being noted.
 struct NotDeferrable {};
+
+// How the calls of one op, or of the backward of one kind of node, went so far.
+struct Attempts {
+  uint32_t all = 0, failed = 0, whole = 0;
+  bool mixed = false;  // some were not noted as a whole
+
+  // Ops whose code needs data more often than not are run at once.
+  bool tend_to_fail() const { return failed > 3 && failed * 2 > all; }
+  bool are_whole() const { return whole > 1 && !mixed; }
+};
 
 // Waits for a mutex that another thread holds, without what that thread may wait for: the GIL. Set by the
 // bindings.
@@ -121,6 +133,9 @@ class WT_API Region final : public Deferral {
   Tensor hold(const Tensor& t);
   void note_op(const OpInfo& op, std::span<const Value> args, Result& out, class Scope& scope);
   void note_backward(Node& node, Gradients& g, bool last, class Scope& scope);
+  bool in_whole() const;
+  void skip(const Tensor& out);
+  void call_inside(const OpInfo& op, std::span<Value> args, Result& out);
   void run_now(const OpInfo& op, std::span<Value> args, Result& out, KeyTape& keys);
   void call_or_run(const OpInfo& op, std::span<Value> args, Result& out);
   void backward_or_run(Node& node, Gradients& g, bool last);
@@ -144,7 +159,7 @@ class WT_API Region final : public Deferral {
   std::vector<Call> calls_;
   std::deque<Memory> memories_;
   std::vector<class Scope*> scopes_;
-  std::unordered_map<const void*, std::pair<uint32_t, uint32_t>> attempts_;  // of ops and nodes: all, failed
+  std::unordered_map<const void*, Attempts> attempts_;  // by OpInfo or NodeType
   std::shared_ptr<Compiled> compiled_;  // also after the region, for the backward of what it noted
   // In which what is pending runs, also where another thread has it run.
   std::vector<std::pair<Device, StreamHandle>> streams_;

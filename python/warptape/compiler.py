@@ -79,9 +79,10 @@ class Explanation(NamedTuple):
         """Which way is faster, as a line; empty before it was measured."""
         if not self.trials:
             return ""
+        noted, eager = 1e3 * self.noted_seconds, 1e3 * self.eager_seconds
         return (
-            f"\na call took {1e3 * self.noted_seconds:.3f} ms as a program and {1e3 * self.eager_seconds:.3f} ms "
-            f"without torch.compile, measured {self.trials} times; {self.eager_calls} calls ran so"
+            f"\na call took {noted:.3f} ms as a program and {eager:.3f} ms without torch.compile, "
+            f"measured {self.trials} times; {self.eager_calls} calls ran so"
         )
 
 
