@@ -63,6 +63,12 @@ std::vector<uint64_t> form_of(const std::vector<Call>& calls, std::deque<Memory>
     uint64_t operands = 1;
     for (int8_t at : c.operands) operands = operands << 8 | static_cast<uint8_t>(at);
     form.push_back(operands);
+    if (c.kind == CallKind::Kernel) {
+      uint64_t results = 1;
+      for (int16_t at : c.results) results = results << 8 | static_cast<uint8_t>(at);
+      form.push_back(results);
+      form.push_back(static_cast<uint64_t>(c.rows));
+    }
     for (const Tensor& t : c.in) add_operand(form, t, next);
     for (const Tensor& t : c.out) add_operand(form, t, next);
   }
@@ -91,6 +97,16 @@ Operand operand_of(const Tensor& t) {
           t.strides()};
 }
 
+// Which of the instruction's operands are by rows.
+void describe_rows(Insn& insn, const Call& call) {
+  const KernelInfo& info = call.kernel_info();
+  if (info.rows_in | info.rows_out) insn.rows = call.rows;
+  for (size_t k = 0; k < call.operands.size(); ++k)
+    if (call.operands[k] != kIsNumber) insn.rows_in |= (info.rows_in >> k & 1) << call.operands[k];
+  for (size_t k = 0; k < call.results.size(); ++k)
+    insn.rows_out |= (info.rows_out >> call.results[k] & 1) << k;
+}
+
 Program program_of(const std::vector<Call>& calls, const std::deque<Memory>& memories) {
   Program p;
   for (const Memory& m : memories) {
@@ -111,7 +127,10 @@ Program program_of(const std::vector<Call>& calls, const std::deque<Memory>& mem
     i.in_backward = c.in_backward;
     i.callee = c.callee;
     i.name = c.name();
-    i.operands = c.operands;
+    if (c.kind == CallKind::Kernel)
+      describe_rows(i, c);
+    else
+      i.operands = c.operands;
     for (const Tensor& t : c.in) i.in.push_back(operand_of(t));
     for (const Tensor& t : c.out) i.out.push_back(operand_of(t));
     p.steps.push_back({{i.call}});

@@ -205,6 +205,29 @@ void Region::sum_to(const Tensor& out, const Tensor& t) {
   settle();
 }
 
+void Region::kernel(const KernelInfo& info, std::span<const Tensor> in, std::span<const Tensor> out,
+                    int64_t rows, const KernelFunction& f) {
+  RegionLock lock(mutex_);
+  if (in_whole()) {
+    for (const Tensor& t : out)
+      if (t.defined()) skip(t);
+    return;
+  }
+  Call& call = add(CallKind::Kernel, &info);
+  call.kernel = f;
+  call.rows = rows;
+  for (const Tensor& t : in) {
+    call.operands.push_back(t.defined() ? static_cast<int8_t>(call.in.size()) : int8_t{kIsNumber});
+    if (t.defined()) read(call, t);
+  }
+  for (size_t k = 0; k < out.size(); ++k) {
+    if (!out[k].defined()) continue;
+    write(call, out[k]);
+    call.results.push_back(static_cast<int16_t>(k));
+  }
+  settle();
+}
+
 // NumPy may read or write what it sees at any time, without a call that is seen here: what touches it cannot
 // wait.
 void Region::settle() {

@@ -7,7 +7,7 @@
 // call is noted. Where somebody asks for the data of a tensor, and at the region's end, what was noted runs:
 // as a program that is optimised once for all calls of the same form (program.h), so that there is nothing to
 // guard. Three ways to note a call, from fine to coarse:
-// - an elementwise launch or a sum to a shape, wherever it comes from;
+// - an elementwise launch, a sum to a shape or what run_kernel() is given, wherever it comes from;
 // - an op whose code did nothing but such launches and calls of other ops: these are noted, not the op;
 // - an op or a node's backward as a whole, where its code asked whether to skip a kernel (is_meta()). It is
 //   called once more when the region runs, and what it makes becomes the memory of what was promised.
@@ -110,6 +110,8 @@ class WT_API Region final : public Deferral {
   void elementwise(ElementwiseSlot& slot, DType compute, const Tensor& out,
                    std::span<const ElementwiseInput> inputs) override;
   void sum_to(const Tensor& out, const Tensor& t) override;
+  void kernel(const KernelInfo& info, std::span<const Tensor> in, std::span<const Tensor> out, int64_t rows,
+              const KernelFunction& f) override;
   void backward(Node& node, Gradients& g, bool last) override;
   void made(Storage& s) override;
   void flush() override;
