@@ -154,9 +154,11 @@ void set_gradient_edge(const Tensor& t, Edge edge) {
   if (m.retain_hook && m.node) m.node->more().retain_grad.push_back({m.output, m.retain_hook});
 }
 
+constinit thread_local bool times_backward = false;
+
 Ref<Node> make_node(const NodeType& type) {
   auto n = Ref<Node>::adopt(new Node(&type));
-  n->noted = thread_state.deferral != nullptr;
+  n->noted = thread_state.deferral || times_backward;
   if (thread_state.anomaly_mode && capture_traceback) {
     n->more().traceback = capture_traceback();
     n->more().parent = Ref<Node>::share(current_node());

@@ -92,10 +92,7 @@ void init_graph(PyObject* module) {
       .def_readwrite("adaptive", &Compiled::adaptive)
       .def("enter",
            [](Compiled& c) {
-             const bool notes =
-                 !graph::Tracer::current() && (c.worthwhile() || Region::of_thread().entered());
-             if (notes) Region::of_thread().enter(c.shared_from_this());
-             return notes;
+             return !graph::Tracer::current() && Region::of_thread().enter(c.shared_from_this());
            })
       .def("leave",
            [](Compiled&) {
@@ -155,6 +152,11 @@ void init_graph(PyObject* module) {
         out["not_deferred"] = c.counts.not_deferred;
         out["read_by"] = c.counts.read_by;
         out["not_deferred_by"] = c.counts.not_deferred_by;
+        const graph::Choice::Report choice = c.choice.report();
+        out["eager_calls"] = choice.eager_calls;
+        out["trials"] = choice.trials;
+        out["noted_seconds"] = choice.noted;
+        out["eager_seconds"] = choice.eager;
         return out;
       });
   m.def("_set_capture", [](bool on) { return Region::of_thread().set_capture(on); });

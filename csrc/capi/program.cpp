@@ -76,18 +76,16 @@ Tensor borrowed(const wt_tensor& t) {
 // Notes the calls of a run and fuses them, as torch.compile does.
 class Fused {
  public:
-  explicit Fused(wt_program& p) : notes_(p.compiled->worthwhile()) {
-    if (notes_) graph::Region::of_thread().enter(p.compiled);
-  }
+  explicit Fused(wt_program& p) : entered_(graph::Region::of_thread().enter(p.compiled)) {}
   void leave() {
-    if (std::exchange(notes_, false)) graph::Region::of_thread().leave();
+    if (std::exchange(entered_, false)) graph::Region::of_thread().leave();
   }
   ~Fused() {
     guarded(0, [&] { return leave(), 0; });
   }
 
  private:
-  bool notes_;
+  bool entered_;
 };
 
 wt_result* run(wt_program& program, std::span<const wt_tensor> inputs) {

@@ -2,13 +2,14 @@
 #pragma once
 
 #include "ops/op.h"
-#include "tensor/deferral.h"
+#include "tensor/run_kernel.h"
 
 namespace warptape::graph {
 
 enum class CallKind : uint8_t {
   Op,           // an op as declared, whose kernels nothing below knows
   Elementwise,  // one elementwise launch
+  Kernel,       // what run_kernel() was given
   SumTo,        // the sum over the dims that the result has with size 1
   Backward,     // a node's backward, likewise
 };
@@ -29,11 +30,11 @@ class OpArgs {
   template <class T>
   void copy_list(Value& v);
 
-  std::deque<Tensor> tensors_;
-  std::deque<std::vector<Tensor>> lists_;
-  std::deque<std::vector<OptTensor>> optionals_;
-  std::deque<std::vector<Shape>> shapes_;
-  std::deque<std::vector<char>> bytes_;
+  std::vector<Tensor> tensors_;  // with room for all: `values` point to them, and into the lists
+  std::vector<std::vector<Tensor>> lists_;
+  std::vector<std::vector<OptTensor>> optionals_;
+  std::vector<std::vector<Shape>> shapes_;
+  std::vector<std::vector<char>> bytes_;
 };
 
 // Node, saved tensors and gradients of a backward call.
@@ -52,13 +53,15 @@ struct Call {
   DType compute = DType::Float32;        // of Elementwise
   bool in_backward = false;              // a backward pass noted it
   bool bumped = false;                   // the versions of what it writes are counted already
-  const void* callee = nullptr;          // OpInfo, ElementwiseSlot or NodeType
+  const void* callee = nullptr;          // OpInfo, ElementwiseSlot, KernelInfo or NodeType
   const Node* made = nullptr;            // that an Op recorded
   const char* asked = nullptr;           // the op that Python called, for its errors
   SmallVector<Tensor, 3> in, out;        // read; made or written. Without history, held by this call alone
-  SmallVector<int8_t, 4> operands;       // of Elementwise: each input's place in `in`, or kIsNumber
+  SmallVector<int8_t, 4> operands;       // of Elementwise, Kernel: each input's place in `in`, or kIsNumber
   SmallVector<Scalar, 1> numbers;        // its inputs that are numbers, in order
-  SmallVector<int16_t, 2> results;       // of Op and Backward: what each of `out` is; see result_of()
+  SmallVector<int16_t, 2> results;       // of all others: what each of `out` is; of a Kernel, its place
+  KernelFunction kernel;                 // of Kernel
+  int64_t rows = 0;                      // likewise
   std::unique_ptr<OpArgs> args;          // of Op
   std::unique_ptr<NodeCall> backward;    // of Backward
   std::vector<kernels::PhiloxKey> keys;  // that it drew when it was noted
@@ -66,6 +69,7 @@ struct Call {
   DType autocast_dtype = DType::BFloat16, autocast_cuda_dtype = DType::Float16;
 
   const OpInfo& op() const { return *static_cast<const OpInfo*>(callee); }
+  const KernelInfo& kernel_info() const { return *static_cast<const KernelInfo*>(callee); }
   const char* name() const;
 };
 
@@ -82,6 +86,12 @@ void each_result(Result& out, F&& f) {
   if (out.kind == Kind::Tuple || out.kind == Kind::List || out.kind == Kind::TensorAndList)
     for (Tensor& t : out.tensors) f(t);
 }
+
+// The views that a kernel is given, of tensors with contents or memory.
+struct KernelViews {
+  explicit KernelViews(const Call& call);
+  kernels::View in[kMaxKernelTensors], out[kMaxKernelTensors];
+};
 
 // Runs the call: its inputs have their contents, its outputs have memory or are given the memory that the
 // call made.

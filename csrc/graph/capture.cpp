@@ -67,11 +67,6 @@ bool Scope::bumped() const {
 
 namespace {
 
-// Ops whose code needs data more often than not are run at once.
-bool tends_to_fail(const std::pair<uint32_t, uint32_t>& attempts) {
-  return attempts.second > 3 && attempts.second * 2 > attempts.first;
-}
-
 template <class F>
 void each_written(const OpInfo& op, std::span<const Value> args, F&& f) {
   for (size_t i = 0; i < args.size(); ++i) {
@@ -137,24 +132,39 @@ void Region::run_before() {
 }
 
 void Region::call(const OpInfo& op, std::span<Value> args, Result& out) {
+  if (in_whole()) return call_inside(op, args, out);
   call_or_run(op, args, out);
   settle();
 }
 
+// Of what an op calls that is noted as a whole nothing is noted.
+void Region::call_inside(const OpInfo& op, std::span<Value> args, Result& out) {
+  RegionLock lock(mutex_);
+  each_written(op, args, [&](const Tensor& t) {
+    if (t.defined() && t.storage().bytes() && !t.device().is_meta()) skip(t);
+  });
+  Restore<bool> asked(thread_state.asked_meta, false);  // by the op itself counts
+  Restore<uint32_t> nested(thread_state.dispatch, thread_state.dispatch | kCapture);
+  call_straight(op, args.data(), out);
+  scopes_.back()->skipped |= thread_state.asked_meta;
+}
+
 void Region::call_or_run(const OpInfo& op, std::span<Value> args, Result& out) {
   KeyTape keys;
-  auto& attempts = attempts_[&op];
-  ++attempts.first;
-  if (!thread_state.saved_tensor_hooks && !thread_state.anomaly_mode && !tends_to_fail(attempts)) {
-    Scope scope(*this, op.name, keys);
+  Attempts& attempts = attempts_[&op];
+  Tried tried = Tried::NotWhole;
+  const bool defers = !thread_state.saved_tensor_hooks && !thread_state.anomaly_mode;
+  while (defers && tried == Tried::NotWhole && keys.keys.empty() && !attempts.tend_to_fail()) {
+    out = {};
+    Scope scope(*this, op.name, keys, attempts);
     const auto call = [&] {
       each_written(op, args, [&](const Tensor& t) { scope.written(t); });
       scope.memories = memories_.size();
       Restore<uint32_t> nested(thread_state.dispatch, thread_state.dispatch | kCapture);
       call_straight(op, args.data(), out);
     };
-    if (scope.attempt(call, [&] { note_op(op, args, out, scope); })) return;
-    ++attempts.second;
+    tried = scope.attempt(attempts, call, [&] { note_op(op, args, out, scope); });
+    if (tried == Tried::Noted) return;
   }
   run_now(op, args, out, keys);
 }
@@ -205,22 +215,25 @@ void Region::backward(Node& node, Gradients& g, bool last) {
 
 void Region::backward_or_run(Node& node, Gradients& g, bool last) {
   KeyTape keys;
-  auto& attempts = attempts_[node.type];
-  ++attempts.first;
+  if (in_whole()) throw NotWhole{};
+  Attempts& attempts = attempts_[node.type];
   // Python code, and what is written into leaves, must not run twice.
   const bool once = node.type->python_part || node.type->release || accumulator_leaf_or_null(node);
   if (once) return node.type->backward(node, g);
   bool packed = false;
   for (size_t i = 0; i < node.saved_count(); ++i) packed |= node.saved_raw(i).packed() != nullptr;
-  if (!packed && !thread_state.anomaly_mode && !tends_to_fail(attempts)) {
-    Scope scope(*this, node.type->name, keys);
+  Tried tried = Tried::NotWhole;
+  while (!packed && !thread_state.anomaly_mode && tried == Tried::NotWhole && keys.keys.empty() &&
+         !attempts.tend_to_fail()) {
+    Scope scope(*this, node.type->name, keys, attempts);
     scope.is_op = false;
     const auto call = [&] {
       Gradients tried = g.retained();  // what is saved must be there for the call that counts
       node.type->backward(node, tried);
     };
-    if (scope.attempt(call, [&] { note_backward(node, g, last, scope); })) return;
-    ++attempts.second;
+    tried = scope.attempt(attempts, call, [&] { note_backward(node, g, last, scope); });
+    if (tried == Tried::Noted) return;
+    for (size_t i = 0; i < g.inputs(); ++i) g.set(i, Tensor());
   }
   ++compiled_->counts.not_deferred;
   ++compiled_->counts.not_deferred_by[node.type->name];

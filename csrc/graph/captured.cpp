@@ -75,6 +75,10 @@ bool put_arguments(std::string& to, const std::vector<Call>& calls, std::string&
     put(to, c.autocast_cuda_dtype);
     for (const Scalar& s : c.numbers) put(to, s);
     made.push_back(c.made);
+    if (c.kind == CallKind::Kernel) {
+      put(to, c.kernel.run);
+      put(to, c.kernel.data);
+    }
     if (c.kind == CallKind::Op) {
       for (size_t i = 0; i < c.args->values.size(); ++i)
         put_argument(to, c.op().args[i].type, c.args->values[i]);
@@ -101,6 +105,8 @@ Call copy_of(const Call& c) {
   out.out = c.out;
   out.operands = c.operands;
   out.numbers = c.numbers;
+  out.kernel = c.kernel;
+  out.rows = c.rows;
   out.results = c.results;
   if (c.args) out.args = std::make_unique<OpArgs>(c.op(), c.args->values);
   if (c.args) out.args->required_grad = c.args->required_grad;

@@ -18,6 +18,7 @@ void OpArgs::copy_list(Value& v) {
 }
 
 OpArgs::OpArgs(const OpInfo& op, std::span<const Value> args) : values(args.begin(), args.end()) {
+  tensors_.reserve(values.size());
   for (size_t i = 0; i < values.size(); ++i) {
     Value& v = values[i];
     if (!v.present) continue;
@@ -65,6 +66,8 @@ const char* Call::name() const {
       return op().name;
     case CallKind::Elementwise:
       return static_cast<const ElementwiseSlot*>(callee)->name();
+    case CallKind::Kernel:
+      return kernel_info().name;
     case CallKind::SumTo:
       return "sum_to_size";
     case CallKind::Backward:
@@ -162,15 +165,27 @@ void run_elementwise(Call& call) {
 
 }  // namespace
 
+KernelViews::KernelViews(const Call& call) {
+  for (size_t k = 0; k < call.operands.size(); ++k)
+    if (call.operands[k] != kIsNumber) in[k] = call.in[static_cast<size_t>(call.operands[k])].planned_view();
+  for (size_t k = 0; k < call.out.size(); ++k)
+    out[static_cast<size_t>(call.results[k])] = call.out[k].planned_view();
+}
+
 void run(Call& call) {
   // Memory that was never written has any contents, as that of empty() has.
   for (const Tensor& t : call.in)
     if (t.storage().is_deferred()) t.storage().materialize();
   for (size_t i = 0; i < call.out.size(); ++i)
-    if (call.results.empty() || call.results[i] == kInPlace)
+    if (call.kind == CallKind::Kernel || call.results.empty() || call.results[i] == kInPlace)
       if (Storage& s = call.out[i].storage(); s.is_deferred()) s.materialize();
   if (call.kind == CallKind::Elementwise) return run_elementwise(call);
   if (call.kind == CallKind::SumTo) return raw_sum_to(call.out[0], call.in[0]);
+  if (call.kind == CallKind::Kernel) {
+    const KernelViews views(call);
+    return call.kernel.run(call.kernel.data.data(), Launch(call.out[0].device()), views.in, views.out,
+                           call.rows);
+  }
   KeyTape keys{std::move(call.keys), 0};
   Restore<KeyTape*> draws(thread_state.key_tape, &keys);
   Restore<uint32_t> dispatch(thread_state.dispatch, call.dispatch);

@@ -4,7 +4,8 @@
 // Instructions are taken in order. A step stays open as long as nothing outside of it touches what it writes,
 // or writes what it reads: up to then it may run later than where it began. What needs it closes it, and a
 // closed step runs where it was closed. So an open step needs no other open one, and those that one
-// instruction joins become one.
+// instruction joins become one. A step that waits keeps in memory what it reads, which leaves the cache
+// meanwhile: on the CPU it is closed when others have written more than a cache holds.
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -15,6 +16,7 @@ namespace warptape::graph {
 namespace {
 
 constexpr size_t kMaxOpen = 16;
+const int64_t kFar = getenv("FAR") ? atol(getenv("FAR")) : 1 << 20;  // bytes
 
 struct Open {
   std::vector<uint32_t> insns;
@@ -22,7 +24,9 @@ struct Open {
   std::vector<uint32_t> copied;  // memories that an instruction reads and stores as they are
   std::vector<std::pair<uint32_t, int64_t>> stored;  // memories written, and how many others read each
   Shape sizes;
-  size_t inputs = 0;  // streams and numbers; of merged steps at most
+  size_t inputs = 0;    // streams and numbers; of merged steps at most
+  bool on_cpu = true;
+  int64_t passed = 0;   // bytes that others wrote since the first instruction
   size_t outputs() const {
     return static_cast<size_t>(
         std::count_if(stored.begin(), stored.end(), [](const auto& s) { return s.second > 0; }));
@@ -54,6 +58,12 @@ bool depends(const Insn& insn, const Open& step) {
   for (const Operand& o : insn.out)
     if (touches(step.written, o.memory) || touches(step.read, o.memory)) return true;
   return false;
+}
+
+int64_t bytes_of(const Insn& insn) {
+  int64_t bytes = 0;
+  for (const Operand& o : insn.out) bytes += o.numel() * static_cast<int64_t>(itemsize(o.dtype));
+  return bytes;
 }
 
 // How many streams and numbers the instruction adds to those that the step reads.
@@ -119,6 +129,7 @@ void merge(Open& a, const Open& b) {
   a.copied.insert(a.copied.end(), b.copied.begin(), b.copied.end());
   a.stored.insert(a.stored.end(), b.stored.begin(), b.stored.end());
   a.inputs += b.inputs;
+  a.passed = std::max(a.passed, b.passed);
 }
 
 class Fuser {
@@ -160,6 +171,7 @@ class Fuser {
   void place(uint32_t number) {
     const Insn& insn = program_.insns[number];
     const bool fusable = is_fusable(program_, insn);
+    const int64_t bytes = bytes_of(insn);
     std::optional<size_t> home;
     for (size_t i = 0; i < open_.size();) {
       const bool apart = program_.recomputed && shares_storage(program_, insn, open_[i]);
@@ -170,10 +182,10 @@ class Fuser {
       } else if (may && can_merge(open_[*home], open_[i])) {
         merge(open_[*home], open_[i]);
         erase(i);
-      } else if (must) {
+      } else if (must || (open_[i].on_cpu && open_[i].passed + bytes > kFar)) {
         close(i);  // after `home`, which stays where it is
       } else {
-        ++i;
+        open_[i++].passed += bytes;
       }
     }
     if (!fusable) {
@@ -182,8 +194,10 @@ class Fuser {
       add(open_[*home], number, insn);
     } else {
       if (open_.size() == kMaxOpen) close(0);
-      open_.emplace_back().sizes = insn.out[0].sizes;
-      add(open_.back(), number, insn);
+      Open& step = open_.emplace_back();
+      step.sizes = insn.out[0].sizes;
+      step.on_cpu = program_.memories[insn.out[0].memory].device.is_cpu();
+      add(step, number, insn);
     }
   }
 

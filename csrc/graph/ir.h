@@ -38,6 +38,10 @@ struct Insn {
   const char* name;
   SmallVector<Operand, 3> in, out;
   SmallVector<int8_t, 4> operands;  // of Elementwise: as in Call
+  // Of a Kernel that may run on some rows at a time: how many there are, and bits for the operands that are
+  // by rows.
+  int64_t rows = 0;
+  uint32_t rows_in = 0, rows_out = 0;
 };
 
 struct ProgramMemory {
@@ -59,6 +63,7 @@ struct WT_API Program {
   // What the passes did: instructions removed, moved ahead of a neighbour, added to compute a result again,
   // and those that joined another's step.
   int64_t removed = 0, moved = 0, recomputed = 0, fused = 0;
+  int64_t row_kernels = 0;  // of those that joined, kernels that run on some rows at a time
 
   std::shared_ptr<const void> names;  // of instructions that were read from text
 

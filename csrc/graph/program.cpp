@@ -63,6 +63,12 @@ std::vector<uint64_t> form_of(const std::vector<Call>& calls, std::deque<Memory>
     uint64_t operands = 1;
     for (int8_t at : c.operands) operands = operands << 8 | static_cast<uint8_t>(at);
     form.push_back(operands);
+    if (c.kind == CallKind::Kernel) {
+      uint64_t results = 1;
+      for (int16_t at : c.results) results = results << 8 | static_cast<uint8_t>(at);
+      form.push_back(results);
+      form.push_back(static_cast<uint64_t>(c.rows));
+    }
     for (const Tensor& t : c.in) add_operand(form, t, next);
     for (const Tensor& t : c.out) add_operand(form, t, next);
   }
@@ -91,6 +97,16 @@ Operand operand_of(const Tensor& t) {
           t.strides()};
 }
 
+// Which of the instruction's operands are by rows.
+void describe_rows(Insn& insn, const Call& call) {
+  const KernelInfo& info = call.kernel_info();
+  if (info.rows_in | info.rows_out) insn.rows = call.rows;
+  for (size_t k = 0; k < call.operands.size(); ++k)
+    if (call.operands[k] != kIsNumber) insn.rows_in |= (info.rows_in >> k & 1) << call.operands[k];
+  for (size_t k = 0; k < call.results.size(); ++k)
+    insn.rows_out |= (info.rows_out >> call.results[k] & 1) << k;
+}
+
 Program program_of(const std::vector<Call>& calls, const std::deque<Memory>& memories) {
   Program p;
   for (const Memory& m : memories) {
@@ -111,7 +127,10 @@ Program program_of(const std::vector<Call>& calls, const std::deque<Memory>& mem
     i.in_backward = c.in_backward;
     i.callee = c.callee;
     i.name = c.name();
-    i.operands = c.operands;
+    if (c.kind == CallKind::Kernel)
+      describe_rows(i, c);
+    else
+      i.operands = c.operands;
     for (const Tensor& t : c.in) i.in.push_back(operand_of(t));
     for (const Tensor& t : c.out) i.out.push_back(operand_of(t));
     p.steps.push_back({{i.call}});
@@ -122,24 +141,6 @@ Program program_of(const std::vector<Call>& calls, const std::deque<Memory>& mem
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
-// Measured on a server core: what noting a call costs, what a launch costs, and an element's way to the cache
-// and back. Where the cost is below kNoise of the run's time it does not matter.
-constexpr double kNoting = 0.7e-6, kLaunch = 0.15e-6, kElement = 0.25e-9, kNoise = 0.04;
-// Reckoned for a GPU of 4 TB/s, not measured.
-constexpr double kDeviceLaunch = 2e-6, kDeviceElement = 2e-12;
-
-double gain_of(const Program& p) {
-  double gain = -kNoting * static_cast<double>(p.insns.size() - static_cast<size_t>(p.recomputed));
-  for (const Step& s : p.steps)
-    for (size_t k = 1; k < s.insns.size(); ++k) {
-      const Operand& out = p.insns[s.insns[k]].out[0];
-      const bool cpu = p.memories[out.memory].device.is_cpu();
-      gain += (cpu ? kLaunch : kDeviceLaunch) +
-              (cpu ? kElement : kDeviceElement) * static_cast<double>(out.numel());
-    }
-  return gain;
 }
 
 // For each memory that is computed again the call and the output that do so.
@@ -196,9 +197,8 @@ std::shared_ptr<Executable> build(const std::vector<Call>& calls, const std::deq
     std::swap(e->program.steps, e->apart);
   }
   const auto on_cuda = [](const ProgramMemory& m) { return m.device.is_cuda(); };
-  if (passes.captures && std::ranges::any_of(e->program.memories, on_cuda))
-    e->captured = std::make_shared<Captured>();
-  e->gain = gain_of(e->program);
+  e->on_device = std::ranges::any_of(e->program.memories, on_cuda);
+  if (passes.captures && e->on_device) e->captured = std::make_shared<Captured>();
   e->build_seconds = seconds_since(begin);
   return e;
 }
@@ -271,17 +271,14 @@ std::shared_ptr<Executable> Programs::find(const std::vector<Call>& calls, std::
   return made;
 }
 
-double Programs::run(std::vector<Call>& calls, std::deque<Memory>& memories) {
+Programs::Ran Programs::run(std::vector<Call>& calls, std::deque<Memory>& memories) {
   const std::shared_ptr<Executable> e = find(calls, memories);
-  ++e->runs;
-  // Where kernels are missing fusion gains nothing, but they may come.
-  const bool apart = e->problem() != nullptr;
-  const auto begin = std::chrono::steady_clock::now();
+  const bool built = !e->runs++;
   if (e->captured && !e->waits())
     e->captured->run(*e, calls);
   else
     e->run(calls);
-  return apart ? 0 : e->gain + kNoise * seconds_since(begin);
+  return {built, e->on_device};
 }
 
 }  // namespace warptape::graph

@@ -31,7 +31,7 @@ struct WT_API Executable {
   int64_t runs = 0;
   double build_seconds = 0;
   std::shared_ptr<Captured> captured;  // for mode="reduce-overhead", on CUDA
-  double gain = 0;  // estimated, of a run, in seconds, without its part of the run's own time
+  bool on_device = false;              // it uses memory of a device
 
   void run(std::vector<Call>& calls) const;
   // Why instructions run one by one, or null; the same and why there is no captured graph, as text.
@@ -47,8 +47,10 @@ struct WT_API Executable {
 class WT_API Programs {
  public:
   // Runs the calls, and thus gives the memories their contents.
-  // Returns an estimate of the time that this gained over running each call at once, in seconds.
-  double run(std::vector<Call>& calls, std::deque<Memory>& memories);
+  struct Ran {
+    bool built, on_device;
+  };
+  Ran run(std::vector<Call>& calls, std::deque<Memory>& memories);
   // In the order in which they were made. The list grows while other threads call.
   std::vector<std::shared_ptr<Executable>> all() const;
   bool fuses = true, schedules = true, recomputes = true, captures = false;

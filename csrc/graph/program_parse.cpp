@@ -144,10 +144,15 @@ class Parser {
       while (in_.take(","));
       in_.expect("=");
     }
-    const bool op = keyword("op"), node = !op && keyword("node");
+    const bool op = keyword("op"), node = !op && keyword("node"), kernel = !op && !node && keyword("kernel");
+    if (kernel && keyword("rows")) rows(i);
     i.name = names_.emplace(in_.word()).first->c_str();
-    const bool sum = !op && !node && std::string_view(i.name) == "sum_to_size";
-    i.kind = op ? CallKind::Op : node ? CallKind::Backward : sum ? CallKind::SumTo : CallKind::Elementwise;
+    const bool sum = !op && !node && !kernel && std::string_view(i.name) == "sum_to_size";
+    i.kind = op       ? CallKind::Op
+             : node   ? CallKind::Backward
+             : kernel ? CallKind::Kernel
+             : sum    ? CallKind::SumTo
+                      : CallKind::Elementwise;
     if (i.kind == CallKind::Elementwise) {
       elementwise(i);
     } else {
@@ -157,6 +162,14 @@ class Parser {
     if (sum && (i.in.size() != 1 || i.out.size() != 1)) in_.fail("one operand and one result before this");
     i.in_backward = in_.take("@backward");
     lines_.push_back({std::move(i), number, step, at});
+  }
+  void rows(Insn& i) {
+    const Shape numbers = shape();
+    if (numbers.size() != 3 || numbers[0] < 1 || (numbers[1] | numbers[2]) >> 8 != 0)
+      in_.fail("a number of rows and two of 8 bits before this");
+    i.rows = numbers[0];
+    i.rows_in = static_cast<uint32_t>(numbers[1]);
+    i.rows_out = static_cast<uint32_t>(numbers[2]);
   }
   void elementwise(Insn& i) {
     if (i.out.size() != 1) in_.fail("one result of an elementwise instruction before this");

@@ -15,7 +15,9 @@
 // read and written of them; all others follow from the instructions. Then the steps in the order in which
 // they run, each an instruction or several in braces. An instruction that does not run in the order in which
 // it was noted has its number in that order before it; the rest have the numbers that are left. `op` calls an
-// op, `node` the backward of a node of the tape; what has neither is an elementwise launch, with the dtype in
+// op, `node` the backward of a node of the tape, `kernel` a kernel; `rows [512, 1, 3]` before its name says
+// that it may run on some of 512 rows at a time, and which of its operands are by rows, as bits. What has none
+// of these is an elementwise launch, with the dtype in
 // which it computes if its result has another, or `sum_to_size`. `@backward`: a backward pass noted it.
 #include "graph/ir.h"
 
@@ -40,6 +42,8 @@ void write_insn(std::ostream& out, const Insn& i) {
   out << (i.out.empty() ? "" : " = ");
   if (i.kind == CallKind::Op) out << "op ";
   if (i.kind == CallKind::Backward) out << "node ";
+  if (i.kind == CallKind::Kernel) out << "kernel ";
+  if (i.rows) out << "rows " << Shape{i.rows, i.rows_in, i.rows_out} << " ";
   out << i.name;
   comma = "";
   if (i.kind != CallKind::Elementwise) {

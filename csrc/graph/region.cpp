@@ -12,39 +12,54 @@ Region& Region::of_thread() {
   return region;
 }
 
-bool Compiled::worthwhile() {
-  constexpr int kLosses = 3, kSkipped = 500;
-  if (!adaptive || fullgraph || losses_ < kLosses) return true;
-  if (++skipped_ < kSkipped) return false;
-  skipped_ = 0;
+void Region::around_backward(bool begins) {
+  Region& r = of_thread();
+  if (!begins) return r.leave();
+  if (!r.compiled_) r.compiled_ = std::make_shared<Compiled>();
+  if (!r.depth_++) r.begin();
+}
+
+bool Region::enter(std::shared_ptr<Compiled> compiled) {
+  if (depth_) return ++depth_;
+  if (sample_.turn.timed) compiled_->choice.add(sample_.turn.way, sample_.seconds, sample_.built);
+  compiled_ = std::move(compiled);
+  sample_ = {};
+  if (compiled_->adaptive && !compiled_->fullgraph) sample_.turn = compiled_->choice.next();
+  ++compiled_->counts.calls;
+  if (sample_.turn.way == Way::Eager && !sample_.turn.timed) return false;
+  ++depth_;
+  begin();
   return true;
 }
 
-void Compiled::add_gain(double seconds) { losses_ = seconds < 0 ? losses_ + 1 : 0; }
-
-void Region::around_backward(bool begins) {
-  Region& r = of_thread();
-  if (begins)
-    r.enter(r.compiled_);
-  else
-    r.leave();
-}
-
-void Region::enter(std::shared_ptr<Compiled> compiled) {
-  if (depth_++) return;
-  if (compiled) compiled_ = std::move(compiled);
-  if (!compiled_) compiled_ = std::make_shared<Compiled>();
-  thread_state.deferral = this;
-  thread_state.dispatch |= kCapture;
+void Region::begin() {
+  if (sample_.turn.way == Way::Noted) {
+    thread_state.deferral = this;
+    thread_state.dispatch |= kCapture;
+  } else {
+    times_backward = sample_.turn.timed;
+  }
+  if (sample_.turn.timed) sample_.since = std::chrono::steady_clock::now();
 }
 
 void Region::leave() {
   if (--depth_) return;
+  struct AtEnd {
+    Region& region;
+    ~AtEnd() { region.finish(); }
+  } at_end{*this};
+  if (sample_.turn.way == Way::Eager) return;
   thread_state.deferral = nullptr;
   thread_state.dispatch &= ~kCapture;
-  ++compiled_->counts.calls;
   RegionLock lock(mutex_);
   if (!memories_.empty()) run_pending();
+}
+
+void Region::finish() {
+  times_backward = false;
+  if (!sample_.turn.timed) return;
+  const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - sample_.since;
+  sample_.seconds += spent.count();
 }
 
 bool Region::set_capture(bool on) {
@@ -156,9 +171,18 @@ void Region::write(Call& call, const Tensor& t) {
   call.out.push_back(hold(t));
 }
 
+bool Region::in_whole() const { return !scopes_.empty() && scopes_.back()->whole; }
+
+// A launch inside of an op that is noted as a whole.
+void Region::skip(const Tensor& out) {
+  if (memory_of(out.storage()).state == Memory::State::Read && !out.storage().is_deferred()) throw NotWhole{};
+  scopes_.back()->skipped = true;
+}
+
 void Region::elementwise(ElementwiseSlot& slot, DType compute, const Tensor& out,
                          std::span<const ElementwiseInput> inputs) {
   RegionLock lock(mutex_);
+  if (in_whole()) return skip(out);
   Call& call = add(CallKind::Elementwise, &slot);
   call.compute = compute;
   for (const ElementwiseInput& in : inputs) {
@@ -174,9 +198,33 @@ void Region::elementwise(ElementwiseSlot& slot, DType compute, const Tensor& out
 
 void Region::sum_to(const Tensor& out, const Tensor& t) {
   RegionLock lock(mutex_);
+  if (in_whole()) return skip(out);
   Call& call = add(CallKind::SumTo, nullptr);
   read(call, t);
   write(call, out);
+  settle();
+}
+
+void Region::kernel(const KernelInfo& info, std::span<const Tensor> in, std::span<const Tensor> out,
+                    int64_t rows, const KernelFunction& f) {
+  RegionLock lock(mutex_);
+  if (in_whole()) {
+    for (const Tensor& t : out)
+      if (t.defined()) skip(t);
+    return;
+  }
+  Call& call = add(CallKind::Kernel, &info);
+  call.kernel = f;
+  call.rows = rows;
+  for (const Tensor& t : in) {
+    call.operands.push_back(t.defined() ? static_cast<int8_t>(call.in.size()) : int8_t{kIsNumber});
+    if (t.defined()) read(call, t);
+  }
+  for (size_t k = 0; k < out.size(); ++k) {
+    if (!out[k].defined()) continue;
+    write(call, out[k]);
+    call.results.push_back(static_cast<int16_t>(k));
+  }
   settle();
 }
 
@@ -211,7 +259,7 @@ void Region::force(Storage& s) {
     // run from its beginning without being noted.
     const Scope& outermost = *scopes_.front();
     if (m.state == Memory::State::Unwritten || calls_.size() > outermost.calls ||
-        memories_.size() > outermost.memories || thread_state.asked_meta)
+        memories_.size() > outermost.memories || outermost.skipped || thread_state.asked_meta)
       throw NotDeferrable{};
   }
   flush();
@@ -262,7 +310,10 @@ void Region::run_pending() {
   try {
     if (!calls.empty()) {
       ++compiled_->counts.runs;
-      compiled_->add_gain(compiled_->programs.run(calls, memories));
+      const Programs::Ran ran = compiled_->programs.run(calls, memories);
+      sample_.built |= ran.built;
+      // Kernels of devices end later than the call that launched them.
+      if (ran.on_device) compiled_->choice.keep_noting();
     }
     in_streams.wait();
   } catch (...) {

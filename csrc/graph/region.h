@@ -7,11 +7,13 @@
 // call is noted. Where somebody asks for the data of a tensor, and at the region's end, what was noted runs:
 // as a program that is optimised once for all calls of the same form (program.h), so that there is nothing to
 // guard. Three ways to note a call, from fine to coarse:
-// - an elementwise launch or a sum to a shape, wherever it comes from;
+// - an elementwise launch, a sum to a shape or what run_kernel() is given, wherever it comes from;
 // - an op whose code did nothing but such launches and calls of other ops: these are noted, not the op;
 // - an op or a node's backward as a whole, where its code asked whether to skip a kernel (is_meta()). It is
 //   called once more when the region runs, and what it makes becomes the memory of what was promised.
 // Code that needs data in its middle is run as without a region (NotDeferrable), after what it reads.
+// What was noted inside of an op that is noted as a whole is of no use. Ops that always are so are called
+// knowing it: nothing is noted inside of them (Scope::whole).
 #pragma once
 
 #include <deque>
@@ -21,12 +23,23 @@
 
 #include "core/device_runtime.h"
 #include "graph/call.h"
+#include "graph/choice.h"
 #include "graph/program.h"
 
 namespace warptape::graph {
 
 // Thrown by data() inside of an op that is being noted.
 struct NotDeferrable {};
+
+// How the calls of one op, or of the backward of one kind of node, went so far.
+struct Attempts {
+  uint32_t all = 0, failed = 0, whole = 0;
+  bool mixed = false;  // some were not noted as a whole
+
+  // Ops whose code needs data more often than not are run at once.
+  bool tend_to_fail() const { return failed > 3 && failed * 2 > all; }
+  bool are_whole() const { return whole > 1 && !mixed; }
+};
 
 // Waits for a mutex that another thread holds, without what that thread may wait for: the GIL. Set by the
 // bindings.
@@ -75,15 +88,8 @@ struct WT_API Compiled : std::enable_shared_from_this<Compiled> {
   Programs programs;
   Counts counts;
   bool fullgraph = false;  // a read in the middle is an error
-  bool adaptive = true;    // calls of which noting costs more than it gains are not noted
-
-  // Whether the next call is to be noted: most are not after several that lost time by it.
-  bool worthwhile();
-  // What the runs of a call gained, in seconds; negative where noting cost more.
-  void add_gain(double seconds);
-
- private:
-  int losses_ = 0, skipped_ = 0;
+  bool adaptive = true;    // else all calls are noted
+  Choice choice;
 };
 
 // One per thread; the other threads come to it for the contents of tensors alone.
@@ -91,17 +97,21 @@ class WT_API Region final : public Deferral {
  public:
   static Region& of_thread();
 
-  // A compiled function that is called inside of another joins it.
-  void enter(std::shared_ptr<Compiled> compiled);
-  // The same for a backward pass outside of the compiled function that noted its forward.
+  // A call of a compiled function begins; one inside of another joins it. False where it runs as without
+  // torch.compile, and is not timed; else leave() ends it.
+  bool enter(std::shared_ptr<Compiled> compiled);
+  // The same for a backward pass outside of the call that recorded its forward: it goes the way of the last
+  // call.
   static void around_backward(bool begins);
   void leave();  // runs what is pending
-  bool entered() const { return depth_ > 0; }
+  bool entered() const { return depth_ > 0 && sample_.turn.way == Way::Noted; }
   // Whether calls of this thread are noted, if it is in a region; returns what it was.
   bool set_capture(bool on);
   void elementwise(ElementwiseSlot& slot, DType compute, const Tensor& out,
                    std::span<const ElementwiseInput> inputs) override;
   void sum_to(const Tensor& out, const Tensor& t) override;
+  void kernel(const KernelInfo& info, std::span<const Tensor> in, std::span<const Tensor> out, int64_t rows,
+              const KernelFunction& f) override;
   void backward(Node& node, Gradients& g, bool last) override;
   void made(Storage& s) override;
   void flush() override;
@@ -125,6 +135,9 @@ class WT_API Region final : public Deferral {
   Tensor hold(const Tensor& t);
   void note_op(const OpInfo& op, std::span<const Value> args, Result& out, class Scope& scope);
   void note_backward(Node& node, Gradients& g, bool last, class Scope& scope);
+  bool in_whole() const;
+  void skip(const Tensor& out);
+  void call_inside(const OpInfo& op, std::span<Value> args, Result& out);
   void run_now(const OpInfo& op, std::span<Value> args, Result& out, KeyTape& keys);
   void call_or_run(const OpInfo& op, std::span<Value> args, Result& out);
   void backward_or_run(Node& node, Gradients& g, bool last);
@@ -133,16 +146,27 @@ class WT_API Region final : public Deferral {
   void truncate(size_t calls);
   void release(std::deque<Memory>& memories, bool failed);
   void run_pending();
+  void begin();
+  void finish();
+
+  // The last call, with the backward passes that follow it: see Note [Choice].
+  struct Sample {
+    Choice::Turn turn;
+    std::chrono::steady_clock::time_point since;
+    double seconds = 0;
+    bool built = false;
+  };
 
   std::recursive_mutex mutex_;
   std::vector<Call> calls_;
   std::deque<Memory> memories_;
   std::vector<class Scope*> scopes_;
-  std::unordered_map<const void*, std::pair<uint32_t, uint32_t>> attempts_;  // of ops and nodes: all, failed
+  std::unordered_map<const void*, Attempts> attempts_;  // by OpInfo or NodeType
   std::shared_ptr<Compiled> compiled_;  // also after the region, for the backward of what it noted
   // In which what is pending runs, also where another thread has it run.
   std::vector<std::pair<Device, StreamHandle>> streams_;
   int depth_ = 0;
+  Sample sample_;
   bool exposed_ = false;  // what is pending reads or writes memory that NumPy sees
 };
 

@@ -5,10 +5,16 @@
 
 namespace warptape::graph {
 
+// Thrown in a call that was believed to be noted as a whole, and has to be noted piece by piece.
+struct NotWhole {};
+
+enum class Tried : uint8_t { Noted, NeedsData, NotWhole };
+
 class Scope {
  public:
-  Scope(Region& region, const char* name, KeyTape& keys)
+  Scope(Region& region, const char* name, KeyTape& keys, const Attempts& attempts)
       : name(name),
+        whole(attempts.are_whole()),
         calls(region.calls_.size()),
         memories(region.memories_.size()),
         region_(region),
@@ -26,19 +32,30 @@ class Scope {
   void written(const Tensor& t);
   // Whether what was called is to be noted as a whole.
   bool opaque() const;
-  // Makes the call, and notes it as a whole where it skipped a kernel. False where it needs data, and then as
-  // if it had not been made; from within another that is noted, that one fails.
+  // Makes the call, and notes it as a whole where it skipped a kernel. Otherwise it is as if it had not been
+  // made; where it needs data from within another that is noted, that one fails.
   template <class F, class N>
-  bool attempt(F&& call, N&& note) {
+  Tried attempt(Attempts& attempts, F&& call, N&& note) {
+    ++attempts.all;
     try {
       call();
-      if (opaque()) note();
-      return true;
+      if (whole && skipped && !thread_state.asked_meta) throw NotWhole{};
+      const bool noted_whole = opaque();
+      if (noted_whole) note();
+      attempts.whole += noted_whole;
+      attempts.mixed |= !noted_whole;
+      return Tried::Noted;
     } catch (const NotDeferrable&) {
       undo();
       restore();
       if (region_.scopes_.size() > 1) throw;
-      return false;
+      ++attempts.failed;
+      return Tried::NeedsData;
+    } catch (const NotWhole&) {
+      undo();
+      restore();
+      attempts.mixed = true;
+      return Tried::NotWhole;
     }
   }
   // Takes back what was noted of it.
@@ -51,6 +68,8 @@ class Scope {
 
   const char* name;  // of the op or node
   bool is_op = true;
+  const bool whole;      // what it calls is not noted
+  bool skipped = false;  // and such a call was made
   size_t calls, memories;  // of the region, at the beginning
   bool poisoned = false;   // what was noted reads what a skipped kernel was to write
 

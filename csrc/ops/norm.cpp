@@ -5,6 +5,7 @@
 
 #include "kernels/norm.h"
 #include "ops/compose.h"
+#include "tensor/run_kernel.h"
 
 namespace warptape::ops {
 namespace {
@@ -13,6 +14,13 @@ using kernels::View;
 kernels::Slot<kernels::RowNormFn> layer_norm_slot{"layer_norm"}, rms_norm_slot{"rms_norm"};
 kernels::Slot<kernels::RowNormBackwardFn> layer_norm_backward_slot{"layer_norm_backward"},
     rms_norm_backward_slot{"rms_norm_backward"};
+
+template <bool kCentered>
+constexpr KernelInfo kForward{kCentered ? "layer_norm" : "rms_norm", 0b001, 0b111};
+template <bool kCentered>
+constexpr KernelInfo kBackward{kCentered ? "layer_norm_backward" : "rms_norm_backward"};
+template <bool kCentered>
+constexpr KernelInfo kBackwardByRows{kBackward<kCentered>.name, 0b01111, 0b001};
 
 struct RowData {
   int64_t rows, n;
@@ -35,11 +43,22 @@ void fused_backward(Gradients& g, const RowData& d, const Tensor& x, const Tenso
     Shape tail(x.sizes().end() - d.dims, x.sizes().end());
     db = empty(tail, {weight.defined() ? weight.dtype() : x.dtype(), x.device()});
   }
-  set_gradients(g, x, dx, dw, db, [&] {
-    auto& slot = kCentered ? layer_norm_backward_slot : rms_norm_backward_slot;
-    slot(Launch(x.device()), view_of(dx), view_of(dw), view_of(db), up.view(), from.view(), view_of(mean),
-         rstd.view(), view_of(w), d.rows, d.n);
-  });
+  if (x.numel()) {
+    // The gradients of weight and bias are sums over all rows.
+    const KernelInfo& info = dw.defined() || db.defined() ? kBackward<kCentered> : kBackwardByRows<kCentered>;
+    if (dx.defined() || dw.defined() || db.defined())
+      run_kernel(info, {up, from, mean, rstd, w}, {dx, dw, db}, d.rows,
+                 [n = d.n](const auto& ctx, const View* in, const View* out, int64_t rows) {
+                   (kCentered ? layer_norm_backward_slot : rms_norm_backward_slot)(
+                       ctx, out[0], out[1], out[2], in[0], in[1], in[2], in[3], in[4], rows, n);
+                 });
+  } else {
+    if (dw.defined()) raw_fill(dw, 0);
+    if (db.defined()) raw_fill(db, 0);
+  }
+  if (dx.defined()) g.set(0, dx);
+  if (dw.defined()) g.set(1, dw);
+  if (db.defined()) g.set(2, db);
 }
 
 // The same from differentiable ops: statistics are computed anew, so that gradients flow through them.
@@ -108,13 +127,14 @@ Tensor forward(const char* op, const Tensor& input, IntList shape, const Tensor&
     if (kCentered) mean = empty(Shape{d.rows}, stats);
     rstd = empty(Shape{d.rows}, stats);
   }
-  if (out.numel() && !out.is_meta()) {
-    Tensor x = raw_contiguous(input);
+  if (out.numel()) {
     Tensor w = weight.defined() ? raw_contiguous(weight) : weight,
            b = bias.defined() ? raw_contiguous(bias) : bias;
-    Launch launch(input.device());
-    (kCentered ? layer_norm_slot : rms_norm_slot)(launch, out.view(), view_of(mean), view_of(rstd), x.view(),
-                                                  view_of(w), view_of(b), d.rows, d.n, eps);
+    run_kernel(kForward<kCentered>, {raw_contiguous(input), w, b}, {out, mean, rstd}, d.rows,
+               [n = d.n, eps](const auto& ctx, const View* in, const View* to, int64_t rows) {
+                 (kCentered ? layer_norm_slot : rms_norm_slot)(ctx, to[0], to[1], to[2], in[0], in[1], in[2],
+                                                               rows, n, eps);
+               });
   }
   if (recorded) {
     Ref<Node> n = record(kCentered ? kLayerNorm : kRmsNorm, input, weight, bias);

@@ -2,6 +2,7 @@
 
 #include "kernels/softmax.h"
 #include "ops/compose.h"
+#include "tensor/run_kernel.h"
 
 namespace warptape::ops {
 namespace {
@@ -19,14 +20,23 @@ struct Split {
   }
 };
 
+using kernels::View;
+template <bool kLog>
+constexpr KernelInfo kForward{kLog ? "log_softmax" : "softmax", 0b1, 0b1};
+template <bool kLog>
+constexpr KernelInfo kBackward{kLog ? "log_softmax_backward" : "softmax_backward", 0b11, 0b1};
+
 template <bool kLog>
 Tensor fused_backward(const Tensor& grad, const Tensor& out, int64_t dim) {
   Tensor g = raw_contiguous(grad), y = raw_contiguous(out);
   Tensor dx = empty(y.sizes(), options_of(y));
-  if (dx.numel() && !dx.is_meta()) {
-    Split s(y.sizes(), dim);
-    auto& slot = kLog ? log_softmax_backward_slot : softmax_backward_slot;
-    slot(Launch(y.device()), dx.view(), g.view(), y.view(), s.outer, s.n, s.inner);
+  if (dx.numel()) {
+    const Split s(y.sizes(), dim);
+    run_kernel(kBackward<kLog>, {g, y}, {dx}, s.outer,
+               [n = s.n, inner = s.inner](const auto& ctx, const View* in, const View* out, int64_t rows) {
+                 (kLog ? log_softmax_backward_slot : softmax_backward_slot)(ctx, out[0], in[0], in[1], rows, n,
+                                                                            inner);
+               });
   }
   return dx;
 }
@@ -55,10 +65,12 @@ Tensor forward(const Tensor& input, int64_t dim, std::optional<DType> dtype) {
   dim = wrap_dim(dim, x.ndim(), op);
   Tensor from = raw_contiguous(x);
   Tensor out = empty(x.sizes(), options_of(x));
-  if (out.numel() && !out.is_meta()) {
-    Split s(x.sizes(), dim);
-    (kLog ? log_softmax_slot : softmax_slot)(Launch(x.device()), out.view(), from.view(), s.outer, s.n,
-                                             s.inner);
+  if (out.numel()) {
+    const Split s(x.sizes(), dim);
+    run_kernel(kForward<kLog>, {from}, {out}, s.outer,
+               [n = s.n, inner = s.inner](const auto& ctx, const View* in, const View* to, int64_t rows) {
+                 (kLog ? log_softmax_slot : softmax_slot)(ctx, to[0], in[0], rows, n, inner);
+               });
   }
   if (needs_grad(x)) {
     Ref<Node> n = record(kLog ? kLogSoftmax : kSoftmax, x);

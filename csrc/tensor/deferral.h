@@ -10,6 +10,8 @@ namespace warptape {
 
 class Gradients;
 class Node;
+struct KernelInfo;
+struct KernelFunction;
 
 // The region of a thread that records. Implemented by graph/.
 class WT_API Deferral {
@@ -20,6 +22,9 @@ class WT_API Deferral {
                            std::span<const ElementwiseInput> inputs) = 0;
   // Notes a sum over the dims that `out` has with size 1.
   virtual void sum_to(const Tensor& out, const Tensor& t) = 0;
+  // Notes a kernel, by itself: tensors that are not defined keep their places.
+  virtual void kernel(const KernelInfo& info, std::span<const Tensor> in, std::span<const Tensor> out,
+                      int64_t rows, const KernelFunction& f) = 0;
   // Calls the node's backward, noted where it can be. `last`: what the node saved goes when it has run.
   virtual void backward(Node& node, Gradients& g, bool last) = 0;
   // A storage was made whose memory is deferred.

@@ -46,7 +46,7 @@ atexit.register(_C._wait_for_kernels, True)  # the thread that compiles them doe
 class Explanation(NamedTuple):
     """What a compiled function did so far."""
 
-    calls: int  # of the compiled function
+    calls: int  # of the compiled function; one inside of another's counts there
     graph_count: int  # programs made: one per form of calls
     graph_break_count: int  # reads of values before the function's end
     not_deferred: int  # calls of ops that ran at once, because their code needs data
@@ -60,6 +60,10 @@ class Explanation(NamedTuple):
     programs: list[ProgramText]  # their texts, with `draw(stage=..)` and `after(stage)`
     problems: list[str]  # on CUDA: why the kernels of some programs run one by one, or are not captured
     replays: int  # runs of programs as captured graphs
+    eager_calls: int  # of the calls, which ran as without torch.compile: as that is faster, or to be timed
+    trials: int  # how often both ways were measured
+    noted_seconds: float  # a call as a program with its backward, in the last trial: the median
+    eager_seconds: float  # the same as without torch.compile
 
     def __str__(self) -> str:
         return (
@@ -67,7 +71,18 @@ class Explanation(NamedTuple):
             f"and run {self.runs} times; {self.graph_break_count} reads before the end\n"
             f"{self.op_count} instructions, {self.fused} fused into another's pass, {self.removed} removed, "
             f"{self.moved} moved, {self.recomputed} recomputed; {self.not_deferred} calls of ops ran at once"
+            + self.choice()
             + "".join(f"\nkernels run one by one: {problem}" for problem in self.problems)
+        )
+
+    def choice(self) -> str:
+        """Which way is faster, as a line; empty before it was measured."""
+        if not self.trials:
+            return ""
+        noted, eager = 1e3 * self.noted_seconds, 1e3 * self.eager_seconds
+        return (
+            f"\na call took {noted:.3f} ms as a program and {eager:.3f} ms without torch.compile, "
+            f"measured {self.trials} times; {self.eager_calls} calls ran so"
         )
 
 
@@ -77,7 +92,7 @@ def _compiled(
     region = _C._Compiled()
     region.fullgraph = fullgraph
     region.captures = captures
-    region.adaptive = not captures  # launches that a graph saves are not reckoned
+    region.adaptive = not captures
     region.fuses = region.schedules = region.recomputes = not eager
 
     @functools.wraps(fn)
@@ -114,6 +129,10 @@ def _compiled(
             [ProgramText.of(p["text"], p["noted"], region.least_recomputed_bytes) for p in programs],
             sorted({p["problem"] for p in programs if p["problem"]}),
             sum(p["replays"] for p in programs),
+            counts["eager_calls"],
+            counts["trials"],
+            counts["noted_seconds"],
+            counts["eager_seconds"],
         )
 
     call.explain = explain  # type: ignore[attr-defined]

@@ -1,0 +1,80 @@
+#include "graph/choice.h"
+
+#include <algorithm>
+
+namespace warptape::graph {
+namespace {
+
+constexpr int kInterval = 500, kMostInterval = 16000;  // calls from one trial to the next
+constexpr size_t kTimes = 9;                           // of each way, where fewer do not decide
+constexpr int kMostBuilds = 8;        // calls of a trial whose time is not counted because they made programs
+constexpr double kClearly = 2;        // times as long in each call: two of them decide
+constexpr double kNegligible = 1.02;  // noting needs less memory, so the other way has to gain more than this
+
+double median(const std::vector<double>& sorted) {
+  const size_t n = sorted.size();
+  return (sorted[(n - 1) / 2] + sorted[n / 2]) / 2;
+}
+
+// Whether all times in `a`, times `factor`, are below those in `b`.
+bool below(const std::vector<double>& a, const std::vector<double>& b, double factor) {
+  return a.back() * factor < b.front();
+}
+
+}  // namespace
+
+Choice::Turn Choice::next() {
+  const std::lock_guard lock(mutex_);
+  if (!trying_ && (fixed_ || until_trial_-- > 0)) {
+    report_.eager_calls += report_.way == Way::Eager;
+    return {report_.way, false};
+  }
+  if (!trying_) {
+    trying_ = true;
+    turns_ = skipped_ = 0;
+    noted_.clear();
+    eager_.clear();
+  }
+  // Two and two, so that calls of two or three kinds that take turns themselves meet both ways.
+  const int place = turns_++ % 4;
+  const Way way = place == 0 || place == 3 ? Way::Noted : Way::Eager;
+  report_.eager_calls += way == Way::Eager;
+  return {way, true};
+}
+
+void Choice::add(Way way, double seconds, bool built) {
+  const std::lock_guard lock(mutex_);
+  if (!trying_ || (built && skipped_++ < kMostBuilds)) return;
+  auto& times = way == Way::Noted ? noted_ : eager_;
+  times.insert(std::ranges::upper_bound(times, seconds), seconds);
+  decide();
+}
+
+void Choice::decide() {
+  const size_t count = std::min(noted_.size(), eager_.size());
+  if (count < 2) return;
+  const bool clear = below(noted_, eager_, kClearly) || below(eager_, noted_, kClearly);
+  const bool apart = below(noted_, eager_, 1) || below(eager_, noted_, 1);
+  if (count < kTimes && !clear && !(apart && count * 2 >= kTimes)) return;
+  report_.noted = median(noted_);
+  report_.eager = median(eager_);
+  const Way before = report_.way;
+  report_.way = report_.eager * kNegligible < report_.noted ? Way::Eager : Way::Noted;
+  interval_ = report_.trials++ && report_.way == before ? std::min(2 * interval_, kMostInterval) : kInterval;
+  until_trial_ = interval_;
+  trying_ = false;
+}
+
+void Choice::keep_noting() {
+  const std::lock_guard lock(mutex_);
+  fixed_ = true;
+  trying_ = false;
+  report_.way = Way::Noted;
+}
+
+Choice::Report Choice::report() const {
+  const std::lock_guard lock(mutex_);
+  return report_;
+}
+
+}  // namespace warptape::graph
