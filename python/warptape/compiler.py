@@ -60,13 +60,15 @@ class Explanation(NamedTuple):
     programs: list[ProgramText]  # their texts, with `draw(stage=..)` and `after(stage)`
     problems: list[str]  # on CUDA: why the kernels of some programs run one by one, or are not captured
     replays: int  # runs of programs as captured graphs
+    epilogues: int  # products of matrices whose kernel runs the elementwise steps behind them
 
     def __str__(self) -> str:
         return (
             f"{self.calls} calls, {self.graph_count} programs made in {1e3 * self.compile_seconds:.1f} ms "
             f"and run {self.runs} times; {self.graph_break_count} reads before the end\n"
             f"{self.op_count} instructions, {self.fused} fused into another's pass, {self.removed} removed, "
-            f"{self.moved} moved, {self.recomputed} recomputed; {self.not_deferred} calls of ops ran at once"
+            f"{self.moved} moved, {self.recomputed} recomputed; {self.epilogues} epilogues of products; "
+            f"{self.not_deferred} calls of ops ran at once"
             + "".join(f"\nkernels run one by one: {problem}" for problem in self.problems)
         )
 
@@ -114,6 +116,7 @@ def _compiled(
             [ProgramText.of(p["text"], p["noted"], region.least_recomputed_bytes) for p in programs],
             sorted({p["problem"] for p in programs if p["problem"]}),
             sum(p["replays"] for p in programs),
+            sum(p["epilogues"] for p in programs),
         )
 
     call.explain = explain  # type: ignore[attr-defined]
