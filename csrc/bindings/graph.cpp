@@ -46,7 +46,8 @@ void bind_program(py::module_& m) {
   py::class_<Program>(m, "_Program", py::module_local(), "A program of kernels: see csrc/graph/ir.h.")
       .def_static("parse", &Program::parse)
       .def("text", &Program::text)
-      .def("run_pass", graph::run_pass, py::arg("name"), py::arg("least_recomputed_bytes") = 32 << 10)
+      .def("run_pass", graph::run_pass, py::arg("name"), py::arg("least_recomputed_bytes") = 32 << 10,
+           py::arg("least_epilogue_bytes") = graph::kLeastEpilogueBytes)
       .def_property_readonly(
           "memories",
           [](const Program& p) {
@@ -76,6 +77,14 @@ void bind_program(py::module_& m) {
           "The numbers of the instructions that run together, in order.");
 }
 
+template <class T>
+void bind_setting(py::class_<graph::Compiled, std::shared_ptr<graph::Compiled>>& c, const char* name,
+                  T graph::Programs::* setting) {
+  c.def_property(
+      name, [setting](const graph::Compiled& c) { return c.programs.*setting; },
+      [setting](graph::Compiled& c, T value) { c.programs.*setting = value; });
+}
+
 }  // namespace
 
 void init_graph(PyObject* module) {
@@ -86,8 +95,8 @@ void init_graph(PyObject* module) {
   graph::wait_for = wait_without_gil;
   graph::seen_by_others = seen_by_numpy;
   bind_program(m);
-  py::class_<Compiled, std::shared_ptr<Compiled>>(m, "_Compiled", py::module_local())
-      .def(py::init<>())
+  py::class_<Compiled, std::shared_ptr<Compiled>> compiled(m, "_Compiled", py::module_local());
+  compiled.def(py::init<>())
       .def_readwrite("fullgraph", &Compiled::fullgraph)
       .def_readwrite("adaptive", &Compiled::adaptive)
       .def("enter",
@@ -108,21 +117,6 @@ void init_graph(PyObject* module) {
                graph::failed_op = nullptr;
              }
            })
-      .def_property(
-          "fuses", [](const Compiled& c) { return c.programs.fuses; },
-          [](Compiled& c, bool on) { c.programs.fuses = on; })
-      .def_property(
-          "least_recomputed_bytes", [](const Compiled& c) { return c.programs.least_recomputed_bytes; },
-          [](Compiled& c, int64_t bytes) { c.programs.least_recomputed_bytes = bytes; })
-      .def_property(
-          "schedules", [](const Compiled& c) { return c.programs.schedules; },
-          [](Compiled& c, bool on) { c.programs.schedules = on; })
-      .def_property(
-          "recomputes", [](const Compiled& c) { return c.programs.recomputes; },
-          [](Compiled& c, bool on) { c.programs.recomputes = on; })
-      .def_property(
-          "captures", [](const Compiled& c) { return c.programs.captures; },
-          [](Compiled& c, bool on) { c.programs.captures = on; })
       .def("programs",
            [](const Compiled& c) {
              py::list out;
@@ -136,6 +130,7 @@ void init_graph(PyObject* module) {
                d["moved"] = e->program.moved;
                d["recomputed"] = e->program.recomputed;
                d["fused"] = e->program.fused;
+               d["epilogues"] = e->program.epilogues();
                d["runs"] = e->runs;
                d["seconds"] = e->build_seconds;
                d["problem"] = e->problem_text();
@@ -159,6 +154,14 @@ void init_graph(PyObject* module) {
         out["eager_seconds"] = choice.eager;
         return out;
       });
+  using graph::Programs;
+  bind_setting(compiled, "fuses", &Programs::fuses);
+  bind_setting(compiled, "fuses_epilogues", &Programs::fuses_epilogues);
+  bind_setting(compiled, "schedules", &Programs::schedules);
+  bind_setting(compiled, "recomputes", &Programs::recomputes);
+  bind_setting(compiled, "captures", &Programs::captures);
+  bind_setting(compiled, "least_recomputed_bytes", &Programs::least_recomputed_bytes);
+  bind_setting(compiled, "least_epilogue_bytes", &Programs::least_epilogue_bytes);
   m.def("_set_capture", [](bool on) { return Region::of_thread().set_capture(on); });
   m.def("_is_compiling", [] { return Region::of_thread().entered(); });
 }

@@ -40,7 +40,8 @@ uint8_t Chain::input(const Insn& insn, size_t operand, uint8_t& numbers) {
     for (size_t k = 0; k < seen_.size(); ++k)
       if (inputs_[k].tensor != kIsNumber && seen_[k] == o) return static_cast<uint8_t>(k);
   }
-  inputs_.push_back({insn.call, at, at == kIsNumber ? numbers++ : uint8_t{0}});
+  const bool of_product = at != kIsNumber && is_product(insn.in[static_cast<size_t>(at)]);
+  inputs_.push_back({insn.call, at, at == kIsNumber ? numbers++ : uint8_t{0}, of_product});
   kernels::Operand& to = plan_.input[plan_.inputs++];
   to.host_scalar = at == kIsNumber;
   if (to.host_scalar) {
@@ -55,7 +56,9 @@ uint8_t Chain::input(const Insn& insn, size_t operand, uint8_t& numbers) {
 
 Chain::Chain(const Program& program, const Step& step, const std::vector<std::vector<uint32_t>>& readers)
     : device_(program.memories[program.insns[step.insns[0]].out[0].memory].device) {
-  for (uint32_t i : step.insns) {
+  const Insn& first = program.insns[step.insns[0]];
+  if (program.has_epilogue(step)) product_ = first.out[0], product_call_ = first.call;
+  for (uint32_t i : std::span(step.insns).subspan(product_ ? 1 : 0)) {
     const Insn& insn = program.insns[i];
     kernels::ChainStep& to = plan_.step[plan_.steps];
     to.formula = formula_of(program, insn);
@@ -66,7 +69,7 @@ Chain::Chain(const Program& program, const Step& step, const std::vector<std::ve
     written_.emplace_back(insn.out[0].memory, static_cast<uint8_t>(kernels::kMaxChainInputs + plan_.steps++));
   }
   store(program, step, readers);
-  merge_dims(program.insns[step.insns[0]].out[0].sizes);
+  merge_dims(program.insns[step.insns.back()].out[0].sizes);
   if (device_.is_cuda()) plan_.prepared = prepare_slot(launch_context(device_), plan_);
 }
 
@@ -77,22 +80,36 @@ const char* Chain::problem() const {
 // What others see of the memories that the chain writes: for each the last value.
 void Chain::store(const Program& program, const Step& step,
                   const std::vector<std::vector<uint32_t>>& readers) {
-  for (size_t k = step.insns.size(); k-- > 0;) {
-    const Operand& o = program.insns[step.insns[k]].out[0];
+  const auto seen = [&](uint32_t memory) {
+    const auto is_outside = [&](uint32_t i) { return std::ranges::find(step.insns, i) == step.insns.end(); };
+    const ProgramMemory& m = program.memories[memory];
+    return m.in || m.out || std::ranges::any_of(readers[memory], is_outside);
+  };
+  for (size_t k = written_.size(); k-- > 0;) {
+    const Insn& insn = program.insns[step.insns[k + (product_ ? 1 : 0)]];
+    const Operand& o = insn.out[0];
     const auto later = [&](const auto& w) { return w.first == o.memory; };
     if (std::any_of(written_.begin() + static_cast<std::ptrdiff_t>(k) + 1, written_.end(), later)) continue;
-    const ProgramMemory& memory = program.memories[o.memory];
-    const auto& by = readers[o.memory];
-    const bool inside = std::all_of(by.begin(), by.end(), [&](uint32_t i) {
-      return std::find(step.insns.begin(), step.insns.end(), i) != step.insns.end();
-    });
-    if (!memory.in && !memory.out && inside) continue;
+    if (!seen(o.memory)) continue;
     kernels::ChainOutput& out = plan_.output[plan_.outputs++];
     out.value = written_[k].second;
     out.to.dtype = o.dtype;
     out.to.host_scalar = false;
     set_strides(out.to, o, o.sizes);
-    outputs_.push_back({program.insns[step.insns[k]].call, 0});
+    outputs_.push_back({insn.call, 0, 0, is_product(o)});
+    // A product that nobody else reads needs no memory of its own. What is copied is stored last.
+    const auto copies = [&](uint32_t i) {
+      const Insn& other = program.insns[i];
+      return std::string_view(other.name) == "copy" &&
+             std::ranges::any_of(other.in, [&](const Operand& in) { return is_product(in); });
+    };
+    if (!product_ || is_product(o) || seen(product_->memory) || std::ranges::any_of(step.insns, copies))
+      continue;
+    Operand there = o;
+    there.memory = product_->memory;
+    const auto bytes = [&](uint32_t memory) { return program.memories[memory].bytes; };
+    if (there == *product_ && !program.memories[o.memory].in && bytes(o.memory) == bytes(there.memory))
+      onto_product_ = outputs_.size() - 1;
   }
 }
 
@@ -133,7 +150,8 @@ void Chain::merge_dims(const Shape& sizes) {
 }
 
 void Chain::run(std::vector<Call>& calls) const {
-  kernels::ChainPlan plan = plan_;
+  ops::Epilogue e{plan_, product_ ? product_->dtype : DType::Float32};
+  kernels::ChainPlan& plan = e.plan;
   union Number {
     int64_t i;
     double d;
@@ -142,6 +160,7 @@ void Chain::run(std::vector<Call>& calls) const {
   for (size_t k = 0; k < inputs_.size(); ++k) {
     const Call& call = calls[inputs_[k].call];
     kernels::Operand& to = plan.input[k];
+    if (inputs_[k].is_product) continue;
     if (inputs_[k].tensor != kIsNumber) {
       const Tensor& t = call.in[static_cast<size_t>(inputs_[k].tensor)];
       if (t.storage().is_deferred()) t.storage().materialize();  // of any contents
@@ -158,10 +177,27 @@ void Chain::run(std::vector<Call>& calls) const {
   }
   for (size_t k = 0; k < outputs_.size(); ++k) {
     const Tensor& t = calls[outputs_[k].call].out[0];
-    if (t.storage().is_deferred()) t.storage().materialize();
+    if (outputs_[k].is_product) continue;
+    if (t.storage().is_deferred()) {
+      if (onto_product_ == k) {
+        calls[product_call_].out[0] = t;
+        continue;
+      }
+      t.storage().materialize();
+    }
     plan.output[k].to.data = static_cast<char*>(t.data());
   }
-  chain_slot(Launch(device_), plan);
+  if (product_) run_product(calls[product_call_], e);
+  if (!e.taken) chain_slot(Launch(device_), plan);
+}
+
+// Runs the epilogue, too, where the op comes by a product of which it is one.
+void Chain::run_product(Call& call, ops::Epilogue& e) {
+  Restore<ops::Epilogue*> epilogue(ops::pending_epilogue, &e);
+  graph::run(call);
+  if (e.taken) return;
+  e.on(call.out[0].data());
+  e.taken = false;
 }
 
 }  // namespace warptape::graph

@@ -2,13 +2,16 @@
 #pragma once
 
 #include "graph/ir.h"
-#include "kernels/chain.h"
+#include "ops/matmul.h"
 
 namespace warptape::graph {
 
 // The formula that a chain runs for the instruction, or null: it is of another kind, or lies on two devices.
 const kernels::ChainFormula* formula_of(const Program& program, const Insn& insn);
+// Whether the instruction may be one of a chain.
+bool is_fusable(const Program& program, const Insn& insn);
 
+// Of a step with an epilogue the chain is the epilogue, which the product's kernel runs.
 class Chain {
  public:
   Chain(const Program& program, const Step& step, const std::vector<std::vector<uint32_t>>& readers);
@@ -25,16 +28,22 @@ class Chain {
     uint32_t call;
     int8_t tensor;  // of the call's inputs or outputs; kIsNumber
     uint8_t number = 0;
+    bool is_product = false;  // the result of the product before the chain
   };
   uint8_t input(const Insn& insn, size_t operand, uint8_t& numbers);
   void store(const Program& program, const Step& step, const std::vector<std::vector<uint32_t>>& readers);
   void merge_dims(const Shape& sizes);
+  bool is_product(const Operand& o) const { return product_ && product_->memory == o.memory; }
+  static void run_product(Call& call, ops::Epilogue& epilogue);
 
   kernels::ChainPlan plan_{};
   Device device_;
   std::vector<Place> inputs_, outputs_;
   std::vector<Operand> seen_;                          // of inputs_, to share what is read twice
   std::vector<std::pair<uint32_t, uint8_t>> written_;  // memory, value
+  std::optional<Operand> product_;                     // the result of the product before the chain
+  uint32_t product_call_ = 0;
+  std::optional<size_t> onto_product_;  // of outputs_: what may be computed onto the product
 };
 
 }  // namespace warptape::graph

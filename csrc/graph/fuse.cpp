@@ -105,16 +105,6 @@ bool reads_the_same(const Insn& insn, const Open& step) {
                      [&](const Operand& o) { return o.numel() > 1 && touches(step.read, o.memory); });
 }
 
-// An instruction whose result has another view than what it reads of the same memory cannot be in a pass.
-bool is_fusable(const Program& p, const Insn& insn) {
-  if (!formula_of(p, insn)) return false;
-  const Operand& out = insn.out[0];
-  for (size_t d = 0; d < out.sizes.size(); ++d)
-    if (out.strides[d] == 0 && out.sizes[d] > 1) return false;
-  return std::all_of(insn.in.begin(), insn.in.end(),
-                     [&](const Operand& o) { return o.memory != out.memory || o == out; });
-}
-
 bool can_merge(const Open& a, const Open& b) {
   return a.insns.size() + b.insns.size() < kernels::kMaxChainSteps &&
          a.outputs() + b.outputs() + 1 < kernels::kMaxChainOutputs &&
@@ -207,6 +197,16 @@ class Fuser {
 };
 
 }  // namespace
+
+// An instruction whose result has another view than what it reads of the same memory cannot be in a pass.
+bool is_fusable(const Program& p, const Insn& insn) {
+  if (!formula_of(p, insn)) return false;
+  const Operand& out = insn.out[0];
+  for (size_t d = 0; d < out.sizes.size(); ++d)
+    if (out.strides[d] == 0 && out.sizes[d] > 1) return false;
+  return std::all_of(insn.in.begin(), insn.in.end(),
+                     [&](const Operand& o) { return o.memory != out.memory || o == out; });
+}
 
 void fuse(Program& program) { Fuser(program).run(); }
 

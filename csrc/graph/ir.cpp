@@ -37,6 +37,13 @@ void verify_again(const Program& p) {
     }
 }
 
+void verify_epilogues(const Program& p) {
+  for (const Step& s : p.steps)
+    for (size_t k = 1; p.has_epilogue(s) && k < s.insns.size(); ++k)
+      if (const char* why = refuses_epilogue(p, p.insns[s.insns[0]], p.insns[s.insns[k]]))
+        refuse(p, s.insns[k], why);
+}
+
 }  // namespace
 
 Unsound::~Unsound() = default;
@@ -139,6 +146,7 @@ void verify(const Program& p) {
           if (w < i && place[w] < 0) refuse(p, i, "reads what a dead instruction writes");
   }
   if (p.recomputed) verify_again(p);
+  verify_epilogues(p);
 }
 
 // An instruction is needed if somebody outside sees what it writes, or another that is needed reads it. What
@@ -156,9 +164,11 @@ void remove_dead(Program& p) {
   std::erase_if(p.steps, [&](const Step& s) { return dead[s.insns[0]]; });
 }
 
-void run_pass(Program& p, std::string_view pass, int64_t least_recomputed_bytes) {
+void run_pass(Program& p, std::string_view pass, int64_t least_recomputed_bytes,
+              int64_t least_epilogue_bytes) {
   const bool fused = std::ranges::any_of(p.steps, [](const Step& s) { return s.insns.size() > 1; });
-  WT_CHECK(!fused, ValueError, "graph: ", pass, " takes programs before fuse");
+  const bool takes = pass == "fuse_epilogues" ? !p.epilogues() : !fused;
+  WT_CHECK(takes, ValueError, "graph: ", pass, " takes programs before ", p.epilogues() ? pass : "fuse");
   if (pass == "remove_dead")
     remove_dead(p);
   else if (pass == "schedule")
@@ -167,9 +177,11 @@ void run_pass(Program& p, std::string_view pass, int64_t least_recomputed_bytes)
     recompute(p, least_recomputed_bytes);
   else if (pass == "fuse")
     fuse(p);
+  else if (pass == "fuse_epilogues")
+    fuse_epilogues(p, least_epilogue_bytes);
   else
-    throw ValueError(
-        message("graph: there is no pass '", pass, "'; there are remove_dead, schedule, recompute and fuse"));
+    throw ValueError(message("graph: there is no pass '", pass,
+                             "'; there are remove_dead, schedule, recompute, fuse and fuse_epilogues"));
   verify(p);
 }
 

@@ -51,7 +51,8 @@ struct ProgramMemory {
   std::optional<uint32_t> again;  // the memory whose storage it is, from then on
 };
 
-// Instructions that run in one pass over memory, or one that runs alone.
+// Instructions that run in one pass over memory, or one that runs alone. A product of matrices may be the
+// first of a pass.
 struct Step {
   std::vector<uint32_t> insns;
 };
@@ -79,6 +80,9 @@ struct WT_API Program {
   uint32_t storage_of(uint32_t memory) const { return memories[memory].again.value_or(memory); }
   // For each memory the instructions of steps that read it, in order.
   std::vector<std::vector<uint32_t>> readers() const;
+  // Whether the step is a product of matrices and elementwise instructions on its result: an epilogue.
+  bool has_epilogue(const Step& step) const;
+  int64_t epilogues() const;
 };
 
 // What is wrong with a program, and at which instruction.
@@ -97,12 +101,17 @@ void verify(const Program& program);
 
 // Runs the pass of that name, and checks the program.
 // Throws a ValueError where there is no such pass, or the program is past it.
-WT_API void run_pass(Program& program, std::string_view pass, int64_t least_recomputed_bytes);
+WT_API void run_pass(Program& program, std::string_view pass, int64_t least_recomputed_bytes,
+                     int64_t least_epilogue_bytes);
 
 // The passes, in their order.
 void remove_dead(Program& program);
 void schedule(Program& program);
 void recompute(Program& program, int64_t least_bytes);  // of values
 void fuse(Program& program);
+void fuse_epilogues(Program& program, int64_t least_bytes);  // of products
+
+// Why the instruction cannot run on blocks of the product's result, in the product's kernel; null if it can.
+const char* refuses_epilogue(const Program& program, const Insn& product, const Insn& insn);
 
 }  // namespace warptape::graph

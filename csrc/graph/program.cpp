@@ -184,6 +184,7 @@ std::shared_ptr<Executable> build(const std::vector<Call>& calls, const std::deq
   if (passes.schedules) schedule(e->program);
   if (passes.recomputes) recompute(e->program, passes.least_recomputed_bytes);
   if (passes.fuses) fuse(e->program);
+  if (passes.fuses && passes.fuses_epilogues) fuse_epilogues(e->program, passes.least_epilogue_bytes);
   verify(e->program);
   const auto readers = e->program.readers();
   for (const Step& s : e->program.steps)

@@ -43,6 +43,9 @@ struct WT_API Executable {
   void run_step(const Step& step, const Chain* chain, const Ends& ends, std::vector<Call>& calls) const;
 };
 
+// Of a product. Measured: below, what preparing the epilogue costs is not gained.
+inline constexpr int64_t kLeastEpilogueBytes = 128 << 10;
+
 // The programs of a compiled function, by the form of the calls.
 class WT_API Programs {
  public:
@@ -53,8 +56,8 @@ class WT_API Programs {
   Ran run(std::vector<Call>& calls, std::deque<Memory>& memories);
   // In the order in which they were made. The list grows while other threads call.
   std::vector<std::shared_ptr<Executable>> all() const;
-  bool fuses = true, schedules = true, recomputes = true, captures = false;
-  int64_t least_recomputed_bytes = 32 << 10;
+  bool fuses = true, fuses_epilogues = true, schedules = true, recomputes = true, captures = false;
+  int64_t least_recomputed_bytes = 32 << 10, least_epilogue_bytes = kLeastEpilogueBytes;
 
  private:
   std::shared_ptr<Executable> find(const std::vector<Call>& calls, std::deque<Memory>& memories);

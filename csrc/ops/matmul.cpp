@@ -13,6 +13,11 @@ namespace {
 
 kernels::Slot<kernels::MatmulFn> matmul_slot{"matmul"};
 
+const kernels::ChainPlan* take_epilogue(const Tensor& out) {
+  Epilogue* e = std::exchange(pending_epilogue, nullptr);
+  return e && e->dtype == out.dtype() && e->plan.numel == out.numel() ? e->on(out.data()) : nullptr;
+}
+
 // ---- the kernel -----------------------------------------------------------------------------------------
 
 // out (contiguous, [..., m, n]) = alpha * a b + beta * out + bias.
@@ -25,6 +30,7 @@ void run_product(kernels::MatmulPlan& p, const Tensor& out, const Tensor& bias, 
     step *= p.batch[i];
   }
   p.alpha = alpha, p.beta = beta;
+  p.epilogue = take_epilogue(out);
   matmul_slot(Launch(out.device()), p);
 }
 
@@ -366,6 +372,17 @@ Tensor addmm_with(const Tensor& input, const Tensor& a, const Tensor& b, const S
 }
 
 }  // namespace
+
+thread_local Epilogue* pending_epilogue = nullptr;
+
+const kernels::ChainPlan* Epilogue::on(void* result) {
+  taken = true;
+  for (int k = 0; k < plan.inputs; ++k)
+    if (!plan.input[k].data) plan.input[k].data = static_cast<char*>(result);
+  for (int k = 0; k < plan.outputs; ++k)
+    if (!plan.output[k].to.data) plan.output[k].to.data = static_cast<char*>(result);
+  return &plan;
+}
 
 Scalar factor_for(const Tensor& x, const Scalar& v) {
   return is_differentiable(x.dtype()) || !v.is_floating() ? v : Scalar(v.to_int());

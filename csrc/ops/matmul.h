@@ -1,9 +1,22 @@
 // Products of matrices, and what is made of them. Shapes: m rows, k summed, n columns, B batch dims.
 #pragma once
 
+#include "kernels/chain.h"
 #include "ops/op.h"
 
 namespace warptape::ops {
+
+// Elementwise ops that run in the kernel of the thread's next product, on its result. On the CPU; the result
+// is floating, real and contiguous.
+struct Epilogue {
+  kernels::ChainPlan plan;  // operands without data are the result
+  DType dtype;
+  bool taken = false;
+
+  // The plan on the result's memory.
+  const kernels::ChainPlan* on(void* result);
+};
+extern WT_API thread_local Epilogue* pending_epilogue;
 
 extern WT_API const Op<Tensor(const Tensor&, const Tensor&)> matmul, mm, bmm, mv, dot, outer, inner;
 // beta * input + alpha * (a @ b); input broadcasts to the product's shape.

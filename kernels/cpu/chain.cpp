@@ -1,5 +1,6 @@
 // Slots "find_chain_formula" and "chain".
 
+#include "kernels/cpu/chain_parts.h"
 #include "kernels/cpu/chain_program.h"
 #include "kernels/cpu/parallel.h"
 
@@ -204,11 +205,7 @@ int64_t unaligned_head(const ChainPlan& plan) {
   return best;
 }
 
-void chain(const LaunchContext& ctx, const ChainPlan& plan) {
-  if (plan.numel == 0) return;
-  ChainProgram program;
-  build_program(ctx, plan, program);
-  lay_out_scratch(program);
+void run_all(const LaunchContext& ctx, const ChainPlan& plan, const ChainProgram& program) {
   const int64_t head = unaligned_head(plan);
   cpu::parallel_for(plan.numel - head, grain_of(plan), [&](int64_t begin, int64_t end) {
     ChainRun run(ctx, program);
@@ -216,7 +213,28 @@ void chain(const LaunchContext& ctx, const ChainPlan& plan) {
     run.run(begin + head, end + head);
   });
 }
+
+void chain(const LaunchContext& ctx, const ChainPlan& plan) {
+  if (plan.numel == 0) return;
+  ChainProgram program;
+  build_program(ctx, plan, program);
+  lay_out_scratch(program);
+  run_all(ctx, plan, program);
+}
 WT_KERNEL(chain, chain);
 
 }  // namespace
+
+ChainParts::ChainParts(const LaunchContext& ctx, const ChainPlan& plan)
+    : ctx_(ctx), plan_(plan), program_(new ChainProgram) {
+  build_program(ctx, plan, *program_);
+  lay_out_scratch(*program_);
+}
+
+ChainParts::~ChainParts() { delete program_; }
+
+void ChainParts::run(int64_t begin, int64_t end) const { ChainRun(ctx_, *program_).run(begin, end); }
+
+void ChainParts::run_all() const { WARPTAPE_ISA::run_all(ctx_, plan_, *program_); }
+
 }  // namespace warptape::kernels::WARPTAPE_ISA

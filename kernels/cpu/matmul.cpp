@@ -2,6 +2,7 @@
 // products that read the larger operand once where it is. Integers: plain loops.
 #include "kernels/matmul.h"
 
+#include "kernels/cpu/chain_parts.h"
 #include "kernels/cpu/gemm_dot.h"
 #include "kernels/cpu/gemm_plan.h"
 #include "kernels/cpu/onednn.h"
@@ -44,10 +45,11 @@ void multiply_tile(const MatmulPlan& p, const Matrices<typename Kind::Storage>& 
                     reinterpret_cast<const typename Kind::Elem*>(part.b), p.b.row_stride, part.out, scratch);
 }
 
-// Many rows: B is packed once, by all threads, then every task multiplies its rows with all of it.
+// Many rows: B is packed once, by all threads, then every task multiplies its rows with all of it. C's first
+// row is `first` of all batches'.
 template <class Kind>
-void multiply_shared(const LaunchContext& ctx, const MatmulPlan& p,
-                     const Matrices<typename Kind::Storage>& x) {
+void multiply_shared(const LaunchContext& ctx, const MatmulPlan& p, const Matrices<typename Kind::Storage>& x,
+                     int64_t first, const ChainParts* epilogue) {
   using Elem = typename Kind::Elem;
   Part<Kind> whole(p, x, 0, 0);
   int64_t rows = gemm_ceil(p.m, p.m >= 512 ? gemm_ceil(p.m, 128) : 4);
@@ -60,6 +62,7 @@ void multiply_shared(const LaunchContext& ctx, const MatmulPlan& p,
       GemmSharedSize<Kind> size{m, p.n, part.blocking(m, p.n, false)};
       gemm_with_shared<Kind>(size, part.pack_a(), b, part.out,
                              static_cast<char*>(cpu::thread_scratch(size.bytes())));
+      if (epilogue) epilogue->run((first + i) * p.n, (first + i + m) * p.n);
     }
   });
 }
@@ -99,16 +102,18 @@ WT_INLINE bool suits_shared(const MatmulPlan& p, int64_t batch) {
   return p.m >= 112 && work >= 8e6 && bytes <= 64e6 && (batch < 4 || work >= 64e6);
 }
 
+// Returns whether the epilogue ran, too.
 template <class Kind>
-void multiply(const LaunchContext& ctx, const MatmulPlan& p) {
+bool multiply(const LaunchContext& ctx, const MatmulPlan& p, const ChainParts* epilogue) {
   using S = typename Kind::Storage;
   int64_t batch = p.batch[0] * p.batch[1];
   bool onednn = suits_onednn(p);
   if (!onednn && suits_shared<Kind>(p, batch)) {
-    for (int64_t i = 0; i < batch; ++i) multiply_shared<Kind>(ctx, p, matrices<S>(p, i));
-    return;
+    for (int64_t i = 0; i < batch; ++i) multiply_shared<Kind>(ctx, p, matrices<S>(p, i), i * p.m, epilogue);
+    return true;
   }
   Tiles tiles(p.m, p.n, p.k, batch, onednn ? 4 : 1);
+  if (tiles.across > 1) epilogue = nullptr;  // no task has whole rows
   double work = double(tiles.rows) * double(tiles.cols) * double(p.k) / (onednn ? 8 : 1);
   int64_t grain = work < 1e6 ? int64_t(1e6 / (work + 1e3)) + 1 : 1;
   int64_t each = tiles.down * tiles.across;
@@ -118,11 +123,15 @@ void multiply(const LaunchContext& ctx, const MatmulPlan& p) {
       int64_t rows = p.m - i < tiles.rows ? p.m - i : tiles.rows;
       int64_t cols = p.n - j < tiles.cols ? p.n - j : tiles.cols;
       Matrices<S> x = matrices<S>(p, t / each);
+      bool done = false;
       if constexpr (std::is_same_v<S, BFloat16>)
-        if (onednn && multiply_tile_onednn(p, x, i, rows, j, cols)) continue;
-      multiply_tile<Kind>(p, x, i, rows, j, cols);
+        done = onednn && multiply_tile_onednn(p, x, i, rows, j, cols);
+      if (!done) multiply_tile<Kind>(p, x, i, rows, j, cols);
+      const int64_t row = t / each * p.m + i;
+      if (epilogue) epilogue->run(row * p.n, (row + rows) * p.n);
     }
   });
+  return epilogue;
 }
 
 // Few rows of A, all vectors along k contiguous: every column of B is read once.
@@ -164,12 +173,13 @@ void multiply_few_rows(const MatmulPlan& p, bool swapped) {
 WT_INLINE bool few(int64_t m, int64_t n, int64_t k) { return m == 1 || (m <= 8 && k >= 256 && n >= m); }
 
 template <class Kind>
-void matmul_floating(const LaunchContext& ctx, const MatmulPlan& p) {
+bool matmul_floating(const LaunchContext& ctx, const MatmulPlan& p, const ChainParts* epilogue) {
   using S = typename Kind::Storage;
   bool along_k = p.a.col_stride == 1 && p.b.row_stride == 1;
-  if (along_k && few(p.m, p.n, p.k)) return multiply_few_rows<S>(p, false);
-  if (along_k && few(p.n, p.m, p.k)) return multiply_few_rows<S>(p, true);
-  multiply<Kind>(ctx, p);
+  bool few_rows = along_k && few(p.m, p.n, p.k), few_columns = along_k && few(p.n, p.m, p.k);
+  if (!few_rows && !few_columns) return multiply<Kind>(ctx, p, epilogue);
+  multiply_few_rows<S>(p, !few_rows);
+  return false;
 }
 
 template <class T>
@@ -213,14 +223,24 @@ void without_product(const MatmulPlan& p) {
 }
 
 template <class Kind>
-void matmul_of(const LaunchContext& ctx, const MatmulPlan& p) {
-  p.k == 0 ? without_product<Kind>(p) : matmul_floating<Kind>(ctx, p);
+bool matmul_of(const LaunchContext& ctx, const MatmulPlan& p, const ChainParts* epilogue) {
+  if (p.k != 0) return matmul_floating<Kind>(ctx, p, epilogue);
+  without_product<Kind>(p);
+  return false;
+}
+
+void matmul_with_epilogue(const LaunchContext& ctx, const MatmulPlan& p) {
+  const ChainParts epilogue(ctx, *p.epilogue);
+  bool done = false;
+  dispatch_gemm(p.dtype, [&](auto kind) { done = matmul_of<decltype(kind)>(ctx, p, &epilogue); });
+  if (!done) epilogue.run_all();
 }
 
 void matmul(const LaunchContext& ctx, const MatmulPlan& p) {
   if (p.m == 0 || p.n == 0 || p.batch[0] == 0 || p.batch[1] == 0) return;
+  if (p.epilogue) return matmul_with_epilogue(ctx, p);
   if (is_floating(p.dtype))
-    return dispatch_gemm(p.dtype, [&](auto kind) { matmul_of<decltype(kind)>(ctx, p); });
+    return dispatch_gemm(p.dtype, [&](auto kind) { matmul_of<decltype(kind)>(ctx, p, nullptr); });
   dispatch(IntTypes{}, p.dtype, [&](auto t) { matmul_integer<typename decltype(t)::type>(p); });
 }
 

@@ -64,13 +64,15 @@ class Explanation(NamedTuple):
     trials: int  # how often both ways were measured
     noted_seconds: float  # a call as a program with its backward, in the last trial: the median
     eager_seconds: float  # the same as without torch.compile
+    epilogues: int  # products of matrices whose kernel runs the elementwise steps behind them
 
     def __str__(self) -> str:
         return (
             f"{self.calls} calls, {self.graph_count} programs made in {1e3 * self.compile_seconds:.1f} ms "
             f"and run {self.runs} times; {self.graph_break_count} reads before the end\n"
             f"{self.op_count} instructions, {self.fused} fused into another's pass, {self.removed} removed, "
-            f"{self.moved} moved, {self.recomputed} recomputed; {self.not_deferred} calls of ops ran at once"
+            f"{self.moved} moved, {self.recomputed} recomputed; {self.epilogues} epilogues of products; "
+            f"{self.not_deferred} calls of ops ran at once"
             + self.choice()
             + "".join(f"\nkernels run one by one: {problem}" for problem in self.problems)
         )
@@ -133,6 +135,7 @@ def _compiled(
             counts["trials"],
             counts["noted_seconds"],
             counts["eager_seconds"],
+            sum(p["epilogues"] for p in programs),
         )
 
     call.explain = explain  # type: ignore[attr-defined]

@@ -120,7 +120,8 @@ def test_a_step_needs_less_memory(passes):
     # The values before and after each GELU are kept for backward; only the former must be, and of the last
     # layer, where backward begins, both are in use at the peak.
     assert e.recomputed == 3 * ("recomputes" in passes)
-    most = {"": 1.01, "schedules": 0.98, "recomputes": 0.71, "schedules recomputes": 0.69}
+    # A product with an epilogue packs its operand while the epilogue's results have memory.
+    most = {"": 1.03, "schedules": 0.99, "recomputes": 0.73, "schedules recomputes": 0.7}
     assert peak_of(compiled) < most[passes] * peak_of(step)
 
 

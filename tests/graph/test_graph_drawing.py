@@ -209,17 +209,19 @@ def test_what_was_fused():
     for stage in STAGES:
         drawing, text = program.draw(stage=stage), program.after(stage)
         clusters = [node for node in drawing.graph.nodes if node.role == "fused"]
-        assert len(clusters) == text.count("fused {") and bool(clusters) == (stage == "fuse")
+        assert len(clusters) == text.count("fused {") and bool(clusters) == stage.startswith("fuse")
         assert drawing.dot().count("subgraph") == len(clusters)
         assert f"{len(re.findall(' = ', text)) - text.count('dead')} instructions" in drawing.title
-    assert program.after("fuse") == program
+    assert program.after("fuse_epilogues") == program
     assert "dead" not in program.after("noted") and program.after("remove_dead").count("dead") == 1
     assert (
         isinstance(program, str) and program.draw(stage="noted").svg() == program.after("noted").draw().svg()
     )
     copy = pickle.loads(pickle.dumps(program))
     assert copy == program and type(copy) is str
-    with pytest.raises(ValueError, match="noted, remove_dead, schedule, recompute, fuse; got 'melt'"):
+    with pytest.raises(
+        ValueError, match="noted, remove_dead, schedule, recompute, fuse, fuse_epilogues; got 'melt'"
+    ):
         program.draw(stage="melt")
 
 
@@ -248,7 +250,8 @@ def test_bytes_in_use_are_those_that_are_measured(passes):
     (program,) = compiled.explain().programs
     use = bytes_in_use(_C._Program.parse(program))
     counted = max(stays + temporary for _, stays, temporary in use)
-    assert counted <= measured <= 1.01 * counted + 64 * len(use)  # of each memory whole cache lines
+    # Of each memory whole cache lines; and what a product packs while its epilogue's results have memory.
+    assert counted <= measured <= 1.01 * counted + 64 * len(use) + 4 * 64 * 256
     came_in = 4 * (x.numel() + sum(p.numel() for p in model.parameters()))
     assert all(came == came_in + 4 for came, *_ in use)  # and the gradient of the loss
 

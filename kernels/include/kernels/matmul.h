@@ -7,6 +7,8 @@
 
 namespace warptape::kernels {
 
+struct ChainPlan;
+
 // Strides in elements, 0 where broadcast. A transposed operand is one whose strides are swapped.
 struct MatrixRef {
   void* data;
@@ -27,6 +29,9 @@ struct MatmulPlan {
   const void* bias;  // [n], contiguous; null for none
   double alpha = 1;
   double beta = 0;
+  // On the CPU, of floating products: elementwise ops on C, whose elements the plan visits in C's order
+  // [batch, m, n], C contiguous. They run on rows that are complete, while these are in the cache.
+  const ChainPlan* epilogue = nullptr;
 };
 
 using MatmulFn = void(const LaunchContext&, const MatmulPlan&);
