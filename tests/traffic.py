@@ -8,23 +8,30 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import itertools
+import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import warptape as wt
 from model_configs import CONFIGS
-from warptape.inference import EngineArgs, LLMEngine, SamplingParams
+from safetensors.numpy import save_file
+from warptape.inference import EngineArgs, LLMEngine, LoRARequest, SamplingParams
 from warptape.inference.llm import prepare
 from warptape.inference.runner import page_bytes
 from warptape.models import Decoder
 
 VOCAB, CONTEXT = 64, 160
 # (config, dtype, quantization): what an engine serves in turn.
-KINDS = [*itertools.product(("gpt2", "llama", "mistral", "qwen3"), ("float32", "bfloat16"), (None,))]
+KINDS = [
+    *itertools.product(("gpt2", "llama", "mistral", "qwen3"), ("float32", "bfloat16"), (None,)),
+    ("llama", "bfloat16", "int8"),
+    ("llama", "float32", "int4"),
+]
 
 
-def model_of(name: str, dtype: str, quantization: str | None) -> Decoder:
+def model_of(name: str, dtype: str, quantization: str | None, invariant: bool = True) -> Decoder:
     """A small decoder with a context of several pages."""
     wt.manual_seed(7)
     config = dataclasses.replace(
@@ -33,7 +40,7 @@ def model_of(name: str, dtype: str, quantization: str | None) -> Decoder:
         max_position_embeddings=CONTEXT,
         sliding_window=None if CONFIGS[name].sliding_window is None else 45,
     )
-    return prepare(Decoder(config, dtype=getattr(wt, dtype)).eval(), quantization, True)
+    return prepare(Decoder(config, dtype=getattr(wt, dtype)).eval(), quantization, invariant)
 
 
 def random_params(rng: np.random.Generator) -> SamplingParams:
@@ -69,6 +76,27 @@ def random_args(rng: np.random.Generator, draft: Decoder) -> EngineArgs:
     )
 
 
+def write_adapters(folder: Path) -> list[LoRARequest]:
+    """Two LoRA adapters for the Llama of `model_of`."""
+    rng, out = np.random.default_rng(3), []
+    layers = {"self_attn.q_proj": (24, 24), "self_attn.v_proj": (12, 24), "mlp.up_proj": (36, 24)}
+    shapes = {f"model.layers.{i}.{name}": shape for i in range(3) for name, shape in layers.items()}
+    shapes["lm_head"] = (VOCAB, 24)
+    for number in (1, 2):
+        path = folder / str(number)
+        path.mkdir()
+        (path / "adapter_config.json").write_text('{"peft_type": "LORA", "lora_alpha": 16}')
+        arrays = {}
+        for name, (outputs, inputs) in shapes.items():
+            arrays[f"base_model.model.{name}.lora_A.weight"] = rng.normal(size=(4, inputs)).astype(np.float32)
+            arrays[f"base_model.model.{name}.lora_B.weight"] = rng.normal(size=(outputs, 4)).astype(
+                np.float32
+            )
+        save_file(arrays, path / "adapter_model.safetensors")
+        out.append(LoRARequest(str(number), number, path))
+    return out
+
+
 def answers(output: Any) -> Any:
     """What must be equal: tokens, and log-probabilities as bits."""
     return [
@@ -77,9 +105,9 @@ def answers(output: Any) -> Any:
     ]
 
 
-def run_alone(engine: LLMEngine, prompt: list[int], params: SamplingParams) -> Any:
+def run_alone(engine: LLMEngine, prompt: list[int], params: SamplingParams, lora: Any) -> Any:
     """A request on an engine that has nothing else to do and knows no prefix."""
-    engine.add_request("alone", prompt, params)
+    engine.add_request("alone", prompt, params, lora_request=lora)
     while engine.has_unfinished_requests():
         for output in engine.step():
             if output.finished:
@@ -91,6 +119,12 @@ def different(seed: int, requests: int) -> int:
     """How many of so many requests had another answer alone."""
     rng = np.random.default_rng(seed)
     kind = KINDS[seed % len(KINDS)]
+    with tempfile.TemporaryDirectory() as folder:
+        adapters = [None, *(write_adapters(Path(folder)) if kind[0] == "llama" else [])]
+        return _different(rng, kind, adapters, requests)
+
+
+def _different(rng: np.random.Generator, kind: Any, adapters: list[Any], requests: int) -> int:
     model = model_of(*kind)
     draft = model_of("llama", "float32", None)
     args = random_args(rng, draft)
@@ -112,9 +146,14 @@ def different(seed: int, requests: int) -> int:
     try:
         for i in range(requests):
             prompt = shared[: rng.integers(0, 100)] + rng.integers(0, VOCAB, rng.integers(1, 40)).tolist()
-            asked[str(i)] = prompt, random_params(rng)
-            salt = str(rng.integers(2))
-            engine.add_request(str(i), *asked[str(i)], priority=int(rng.integers(3)), cache_salt=salt)
+            name, params, lora = str(i), random_params(rng), adapters[rng.integers(len(adapters))]
+            asked[name] = prompt, params, lora
+            more = {
+                "priority": int(rng.integers(3)),
+                "cache_salt": str(rng.integers(2)),
+                "lora_request": lora,
+            }
+            engine.add_request(name, prompt, params, **more)
             for _ in range(rng.integers(0, 8)):
                 step()
         while engine.has_unfinished_requests():

@@ -5,6 +5,7 @@ from .async_llm import AsyncLLM
 from .engine import EngineArgs, LLMEngine
 from .linear import PackedLinear, QuantLinear, pack_, quantize_
 from .llm import LLM
+from .lora import LoRARequest
 from .outputs import CompletionOutput, Logprob, RequestOutput
 from .sampling_params import SamplingParams, StructuredOutputsParams
 
@@ -14,6 +15,7 @@ __all__ = [
     "CompletionOutput",
     "EngineArgs",
     "LLMEngine",
+    "LoRARequest",
     "Logprob",
     "PackedLinear",
     "QuantLinear",

@@ -14,6 +14,7 @@ from typing import Any
 from .. import _C
 from .._tensor import Tensor
 from ..models import Decoder
+from .lora import LoRARequest
 from .outputs import CompletionOutput, Logprob, RequestOutput
 from .runner import ModelRunner, cache_size
 from .sampling_params import LARGEST_SEED, SamplingParams
@@ -41,6 +42,9 @@ class EngineArgs:
             {"num_speculative_tokens": k, "method": "ngram", "prompt_lookup_min": 2, "prompt_lookup_max": 5}:
             what followed the last tokens before; {"num_speculative_tokens": k, "model": decoder or folder}:
             what a smaller model with the same vocabulary draws. None: none are.
+        seed: of the seeds of requests that have none.
+        invariant: whether a request's tokens must not depend on what else is computed. False: the matrix
+            products of training, whose order of sums changes with the number of rows.
     """
 
     max_model_len: int | None = None
@@ -52,6 +56,7 @@ class EngineArgs:
     enable_prefix_caching: bool = True
     speculative_config: Mapping[str, Any] | None = None
     seed: int = 0
+    invariant: bool = True
 
 
 @dataclass(kw_only=True)
@@ -197,7 +202,7 @@ class LLMEngine:
         draft = speculation.draft_of(model)
         models = [model] if draft is None else [model, draft]
         self.num_pages, self.max_model_len = cache_size(models, args)
-        self.runner = ModelRunner(model, self.num_pages, args.kv_cache_dtype)
+        self.runner = ModelRunner(model, self.num_pages, args.kv_cache_dtype, args.invariant)
         # Its cache has the same pages for the same tokens.
         self._draft = ModelRunner(draft, self.num_pages) if draft is not None else None
         self._draft_tokens = speculation.num_speculative_tokens if draft is not None else 0
@@ -256,14 +261,14 @@ class LLMEngine:
         prompt: Prompt,
         params: SamplingParams,
         *,
-        lora_request: Any = None,
+        lora_request: LoRARequest | None = None,
         priority: int = 0,
         cache_salt: str | None = None,
     ) -> None:
         """Queues a prompt.
 
         Args:
-            lora_request: the adapter to answer with, see LoRARequest.
+            lora_request: the adapter to answer with; its folder is read when it is first asked for.
             priority: smaller ones come first.
             cache_salt: keys and values are shared only among requests with the same one (tenants).
 
@@ -279,7 +284,7 @@ class LLMEngine:
         grammar = None
         if params.structured_outputs is not None:
             grammar = self._grammar(params)
-        adapter = self._adapter(lora_request)
+        adapter = self.runner.adapters.number(lora_request)
         seed = self._random.randrange(LARGEST_SEED - params.n) if params.seed is None else params.seed
         stops = list(params.stop_token_ids or ()) + ([] if params.ignore_eos else self.eos_token_ids)
         request = _Request(request_id, text, tokens, params)
@@ -310,12 +315,6 @@ class LLMEngine:
             self._grammars = Grammars(self.tokenizer, self.model_config.vocab_size, self.eos_token_ids)
         assert params.structured_outputs is not None
         return self._grammars.compile(params.structured_outputs)
-
-    def _adapter(self, lora_request: Any) -> int:
-        """The number of an adapter; 0: none."""
-        if lora_request is None:
-            return 0
-        raise NotImplementedError("LoRA adapters")
 
     def abort_request(self, request_id: str) -> RequestOutput | None:
         """Ends a request, with the finish_reason "abort"; its memory is free from the next step on. None if

@@ -10,7 +10,7 @@ import warptape
 
 from ..models import Decoder
 from .engine import EngineArgs, LLMEngine, Prompt
-from .linear import pack_
+from .linear import pack_, quantize_
 from .outputs import RequestOutput
 from .sampling_params import SamplingParams
 from .tokenizer import Tokenizer
@@ -22,9 +22,7 @@ def prepare(model: Decoder, quantization: str | None, invariant: bool) -> Decode
     """The model with weights packed for inference; its linear layers are replaced in place.
 
     Args:
-        quantization: None, "int8" (per output channel) or "int4" (groups of 32).
-        invariant: whether tokens must not depend on what else is computed. False: the matrix products of
-            training, whose order of sums changes with the number of rows.
+        quantization, invariant: see LLM and EngineArgs.
 
     Raises: ValueError for another quantization.
     """
@@ -49,8 +47,7 @@ class LLM:
         tokenizer: a folder with tokenizer.json; None: the model's.
         skip_tokenizer_init: prompts are tokens, and there is no text.
         dtype: of the weights; "auto": the folder's.
-        quantization: see `prepare`.
-        invariant: see `prepare`.
+        quantization: None, "int8" (per output channel) or "int4" (groups of 32).
         args: see EngineArgs.
 
     Raises: what `Decoder.from_pretrained`, Tokenizer and LLMEngine raise; TypeError for unknown arguments.
@@ -64,7 +61,6 @@ class LLM:
         skip_tokenizer_init: bool = False,
         dtype: Any = "auto",
         quantization: str | None = None,
-        invariant: bool = True,
         **args: Any,
     ) -> None:
         folder = None
@@ -75,7 +71,8 @@ class LLM:
         texts = None
         if not skip_tokenizer_init and (tokenizer or folder) is not None:
             texts = Tokenizer(tokenizer or folder, model.config.vocab_size)
-        self.llm_engine = LLMEngine(prepare(model.eval(), quantization, invariant), texts, EngineArgs(**args))
+        limits = EngineArgs(**args)
+        self.llm_engine = LLMEngine(prepare(model.eval(), quantization, limits.invariant), texts, limits)
         self._numbers = itertools.count()
 
     def get_tokenizer(self) -> Tokenizer | None:

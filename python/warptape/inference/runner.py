@@ -12,6 +12,7 @@ import warptape
 from .._tensor import Tensor
 from ..models import Decoder
 from ..models.cache import PagedCache
+from .lora import Adapters
 
 PAGE_TOKENS = PagedCache.TOKENS
 MOST_CACHE_BYTES = 4 << 30  # unless the user gives more
@@ -62,11 +63,14 @@ def cache_size(models: list[Decoder], args: Any) -> tuple[int, int]:
 
 
 class ModelRunner:
-    """A model and its cache of `num_pages` pages."""
+    """A model, its adapters, and its cache of `num_pages` pages."""
 
-    def __init__(self, model: Decoder, num_pages: int, cache_dtype: Any = "auto") -> None:
+    def __init__(
+        self, model: Decoder, num_pages: int, cache_dtype: Any = "auto", invariant: bool = True
+    ) -> None:
         self.model, self.device = model, model.embed_tokens.weight.device
         dtype = cache_dtype_of(model, cache_dtype)
+        self.adapters = Adapters(model, invariant)
         self.cache = PagedCache(model.config, num_pages, dtype=dtype, device=self.device)
 
     @warptape.inference_mode()
@@ -74,6 +78,8 @@ class ModelRunner:
         """Logits [L, V], float32, of a batch of the engine (csrc/inference/engine.h)."""
         on = {name: value.to(self.device) for name, value in batch.items() if isinstance(value, Tensor)}
         self.cache.begin_step(on["page_table"], on["starts"], on["lengths"])
-        x = self.model.hidden(on["tokens"].unsqueeze(0), cache=self.cache)
-        rows = x[0].index_select(0, on["logit_rows"])  # [L, C]
-        return self.model.lm_head(rows).float()
+        with self.adapters.step(batch["adapters"], batch["starts"]):
+            x = self.model.hidden(on["tokens"].unsqueeze(0), cache=self.cache)
+            self.adapters.begin_head(batch["logit_rows"])
+            rows = x[0].index_select(0, on["logit_rows"])  # [L, C]
+            return self.model.lm_head(rows).float()

@@ -1,0 +1,114 @@
+"""Several LoRA adapters on one model, each for its own rows of a batch."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import warptape
+
+from .. import nn
+from .._tensor import Tensor
+from ..models import Decoder
+from ..models.adapters import Factors, load_adapter
+from .linear import PackedLinear
+
+Rows = list[tuple[int, int, int]]  # (adapter, first row, one after the last)
+
+
+@dataclass(frozen=True)
+class LoRARequest:
+    """An adapter to answer with: a PEFT folder. vLLM's names; `lora_int_id` is above 0 and of it alone."""
+
+    lora_name: str
+    lora_int_id: int
+    lora_path: str | os.PathLike[str]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.lora_int_id, int) or self.lora_int_id < 1:
+            raise ValueError(f"lora_int_id must be an int above 0, got {self.lora_int_id!r}")
+
+
+def _packed(weight: Tensor, invariant: bool) -> nn.Module:
+    linear = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
+    linear.weight = nn.Parameter(weight, requires_grad=False)
+    return PackedLinear(linear) if invariant else linear
+
+
+class Adapters:
+    """The adapters of a model, by number; 0 is none. A layer adds to each row what that row's adapter says.
+
+    Args:
+        invariant: whether what a row gets must not depend on the other rows.
+    """
+
+    def __init__(self, model: Decoder, invariant: bool) -> None:
+        self._model, self._invariant = model, invariant
+        self._paths: dict[int, str] = {}
+        self._layers: dict[str, dict[int, tuple[nn.Module, nn.Module]]] = {}  # by name and adapter
+        self.rows: Rows = []  # of what now goes through the layers; none where no adapter is asked for
+
+    def number(self, request: LoRARequest | None) -> int:
+        """The adapter's number; it is loaded when it is first asked for.
+
+        Raises: TypeError, ValueError for an id that another folder has, and what models.load_adapter raises.
+        """
+        if request is None:
+            return 0
+        if not isinstance(request, LoRARequest):
+            raise TypeError(f"lora_request must be a LoRARequest, got {type(request).__name__}")
+        number, path = request.lora_int_id, os.path.abspath(request.lora_path)
+        if self._paths.get(number, path) != path:
+            raise ValueError(f"lora_int_id {number} is {self._paths[number]}, not {path}")
+        if number not in self._paths:
+            for name, factors in load_adapter(self._model, path).factors.items():
+                self._add(name, number, factors)
+            self._paths[number] = path
+        return number
+
+    def _add(self, name: str, number: int, factors: Factors) -> None:
+        if name not in self._layers:
+            adapters = self._layers[name] = {}
+
+            def add(_: Any, given: Any, out: Tensor) -> Tensor:
+                for adapter, first, end in self.rows:
+                    if adapter in adapters:
+                        down, up = adapters[adapter]
+                        # One request's rows or several: a row of the product depends on its own input alone.
+                        out[..., first:end, :] += up(down(given[0][..., first:end, :]))
+                return out
+
+            self._model.get_submodule(name).register_forward_hook(add)
+        down, up = (_packed(weight, self._invariant) for weight in factors)
+        self._layers[name][number] = down, up
+
+    @contextlib.contextmanager
+    def step(self, adapters: list[int], starts: Tensor) -> Iterator[None]:
+            self.rows = [(a, at, to) for (a, _, _), at, to in zip(self.rows, [0, *counts], counts)]
+        if any(adapters):
+            bounds = starts.tolist()
+            self.rows = _joined([(a, bounds[r], bounds[r + 1]) for r, a in enumerate(adapters)])
+        try:
+            yield
+        finally:
+            self.rows = []
+
+    def begin_head(self, logit_rows: Tensor) -> None:
+        """Says that of these rows some go on, [L]."""
+        if self.rows:
+            own = warptape.tensor([end for _, _, end in self.rows])
+            counts = warptape.searchsorted(logit_rows.cpu(), own).tolist()
+            self.rows = [(a, first, end) for (a, _, _), first, end in zip(self.rows, [0, *counts], counts)]
+
+
+def _joined(rows: Rows) -> Rows:
+    """With what one adapter does to rows that follow each other done at once."""
+    out: Rows = []
+    for adapter, first, end in rows:
+        if out and out[-1][0] == adapter:
+            first = out.pop()[1]
+        out.append((adapter, first, end))
+    return out
