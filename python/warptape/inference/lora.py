@@ -87,7 +87,7 @@ class Adapters:
 
     @contextlib.contextmanager
     def step(self, adapters: list[int], starts: Tensor) -> Iterator[None]:
-            self.rows = [(a, at, to) for (a, _, _), at, to in zip(self.rows, [0, *counts], counts)]
+        """In it the rows of requests go through the layers: starts[r] to starts[r + 1] - 1 are request r's."""
         if any(adapters):
             bounds = starts.tolist()
             self.rows = _joined([(a, bounds[r], bounds[r + 1]) for r, a in enumerate(adapters)])
@@ -101,7 +101,7 @@ class Adapters:
         if self.rows:
             own = warptape.tensor([end for _, _, end in self.rows])
             counts = warptape.searchsorted(logit_rows.cpu(), own).tolist()
-            self.rows = [(a, first, end) for (a, _, _), first, end in zip(self.rows, [0, *counts], counts)]
+            self.rows = [(a, at, to) for (a, _, _), at, to in zip(self.rows, [0, *counts], counts)]
 
 
 def _joined(rows: Rows) -> Rows:
