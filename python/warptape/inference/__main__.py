@@ -1,14 +1,17 @@
-"""`warptape generate` and `warptape chat`, also `python -m warptape.inference`: text from a model folder."""
+"""`warptape generate`, `chat` and `pack`, also `python -m warptape.inference`: text from a model folder."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import sys
 from collections.abc import Iterator
 from typing import Any
 
 from . import LLM, SamplingParams
+from .llm import load_model, prepare
+from .packed_file import PACKED, save_packed
 
 ERRORS = (ValueError, OSError, ImportError, IndexError)  # what wrong input raises: one line, no traceback
 
@@ -34,6 +37,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     _add_options(generate)
     generate.add_argument("prompt", nargs="?", help="default: standard input")
     _add_options(commands.add_parser("chat", help="talk to a model that has a chat template"))
+    pack = commands.add_parser("pack", help="write a model as a folder that loads by mapping one file")
+    pack.add_argument("model", help="a folder with config.json, safetensors files and tokenizer.json")
+    pack.add_argument("out", help="the folder to be written")
+    pack.add_argument("--dtype", default="auto", help="of the weights: auto, float32, bfloat16")
+    pack.add_argument("--quantization", help="int8 or int4")
     return parser.parse_args(arguments)
 
 
@@ -94,11 +102,18 @@ def chat(options: argparse.Namespace) -> None:
         messages.append({"role": "assistant", "content": answer})
 
 
+def pack(options: argparse.Namespace) -> None:
+    """Writes a packed folder."""
+    model = prepare(load_model(options.model, options.dtype), options.quantization, True)
+    save_packed(model, options.out, options.model)
+    print(f"{options.out}: {os.path.getsize(os.path.join(options.out, PACKED)) / 1e9:.2f} GB")
+
+
 def main(arguments: list[str] | None = None) -> int:
     """The exit status: 0, or 1 with a line on standard error."""
     options = parse(arguments)
     try:
-        {"generate": generate, "chat": chat}[options.command](options)
+        {"generate": generate, "chat": chat, "pack": pack}[options.command](options)
     except ERRORS as error:
         print(f"warptape: {error}", file=sys.stderr)
         return 1

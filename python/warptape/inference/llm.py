@@ -12,6 +12,7 @@ from ..models import Decoder
 from .engine import EngineArgs, LLMEngine, Prompt
 from .linear import pack_, quantize_
 from .outputs import RequestOutput
+from .packed_file import is_packed, load_packed
 from .sampling_params import SamplingParams
 from .tokenizer import Tokenizer
 
@@ -36,6 +37,20 @@ def prepare(model: Decoder, quantization: str | None, invariant: bool) -> Decode
     if invariant:
         pack_(model)
     return model
+
+
+def load_model(folder: Any, dtype: Any = "auto", quantization: str | None = None) -> Decoder:
+    """The model in a folder, packed or not.
+
+    Raises: ValueError where a packed model is to be converted, and what `Decoder.from_pretrained` raises.
+    """
+    if is_packed(folder):
+        if dtype != "auto" or quantization is not None:
+            raise ValueError(f"{folder} is packed: its dtype and quantization are what they are")
+        return load_packed(folder)
+    if isinstance(dtype, str):
+        dtype = None if dtype == "auto" else getattr(warptape, dtype)
+    return Decoder.from_pretrained(folder, dtype=dtype)
 
 
 class LLM:
@@ -66,8 +81,7 @@ class LLM:
         folder = None
         if not isinstance(model, Decoder):
             folder = model
-            kind = getattr(warptape, dtype) if isinstance(dtype, str) and dtype != "auto" else dtype
-            model = Decoder.from_pretrained(folder, dtype=None if dtype == "auto" else kind)
+            model = load_model(folder, dtype, quantization)
         texts = None
         if not skip_tokenizer_init and (tokenizer or folder) is not None:
             texts = Tokenizer(tokenizer or folder, model.config.vocab_size)
