@@ -87,7 +87,7 @@ class Adapters:
 
     @contextlib.contextmanager
     def step(self, adapters: list[int], starts: Tensor) -> Iterator[None]:
-        """In it the rows of requests go through the layers: starts[r] to starts[r + 1] - 1 are of request r."""
+        """In it rows of requests go through the layers: starts[r] to starts[r + 1] - 1 are request r's."""
         if any(adapters):
             bounds = starts.tolist()
             self.rows = _joined([(a, bounds[r], bounds[r + 1]) for r, a in enumerate(adapters)])

@@ -1,6 +1,6 @@
 """A folder with a model whose weights lie as the kernels read them: loaded by mapping one file.
 
-`packed.safetensors` holds the tensors of the packed model; its metadata say of what kind each linear layer is.
+`packed.safetensors` holds the tensors of the packed model; its metadata say of what kind a linear layer is.
 Processes that load the same file share its memory.
 """
 
@@ -96,10 +96,8 @@ def load_packed(folder: Any) -> Decoder:
         with safe_open(path) as file:
             metadata = file.metadata() or {}
             if metadata.get("warptape_packed") != VERSION:
-                found = metadata.get("warptape_packed")
-                raise ValueError(
-                    f"{path}: expected a packed model of version {VERSION}, got {found}; pack it again"
-                )
+                version = metadata.get("warptape_packed")
+                raise ValueError(f"{path}: expected version {VERSION}, got {version}; pack the model again")
             model = Decoder(config, dtype=getattr(warptape, metadata["dtype"]), device="meta")
             for name, kind in json.loads(metadata["layers"]).items():
                 parent, _, last = name.rpartition(".")
@@ -107,7 +105,7 @@ def load_packed(folder: Any) -> Decoder:
             state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         expected = {name: (t.shape, t.dtype) for name, t in model.state_dict().items()}
         found = {name: (t.shape, t.dtype) for name, t in state.items()}
-        for name in expected.keys() | found.keys():
+        for name in (*expected, *found):
             if expected.get(name) != found.get(name):
                 raise ValueError(f"{path}: {name} is {found.get(name)}, expected {expected.get(name)}")
     except SafetensorError as error:
