@@ -46,7 +46,7 @@ def _name(dtype: Any) -> str:
     return str(dtype).rpartition(".")[2]
 
 
-def _made(linear: nn.Linear, kind: dict[str, Any]) -> nn.Module:
+def _made(linear: Any, kind: dict[str, Any]) -> nn.Module:
     """A layer of that kind in place of one on the meta device."""
     dtype = {"float32": warptape.float32, "bfloat16": warptape.bfloat16}[kind["dtype"]]
     if kind["kind"] == "packed":
