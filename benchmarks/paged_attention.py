@@ -67,7 +67,8 @@ def decode(dtype: Any, heads: int, sequences: int, keys: int, memory: wt.Tensor)
     ratio = statistics.median(a / b for a, b in zip(*rates))
     print(
         f"decode  {dtype!s:15} {heads:3} heads, {sequences} x {keys} keys: "
-        f"{min(own) / LAYERS * 1e6:7.0f} us, {max(rates[0]):5.1f} GB/s of {max(rates[1]):5.1f}; median ratio {ratio:.2f}"
+        f"{min(own) / LAYERS * 1e6:7.0f} us, "
+        f"{max(rates[0]):5.1f} GB/s of {max(rates[1]):5.1f}; median ratio {ratio:.2f}"
     )
 
 
