@@ -11,8 +11,10 @@ from typing import Any
 
 import warptape
 from warptape import _C, Tensor, nn
+from warptape.models import Codes
 
 _ops: Any = _C._private
+_PANEL = 16  # outputs that lie together in a packed weight
 
 
 class PackedLinear(nn.Module):
@@ -89,6 +91,33 @@ class QuantLinear(nn.Module):
             self.register_buffer("scales", scales)
             self.register_buffer("minima", minima[0] if minima else None)
             self.register_buffer("bias", _bias_of(linear, self.dtype))
+
+    @classmethod
+    def from_codes(cls, matrix: Codes, bias: Tensor | None, dtype: Any) -> QuantLinear:
+        """The layer of a matrix that is stored in 4 or 8 bits by groups of 32, 64 or 128, as a GGUF file or a
+        GPTQ folder has it: the same codes; scales and minima are rounded to float16."""
+        layer = cls.__new__(cls)
+        nn.Module.__init__(layer)
+        (layer.out_features, layer.in_features), groups = matrix.codes.shape, matrix.scales.shape[1]
+        layer.bits, layer.group, layer.dtype = matrix.bits, layer.in_features // groups, dtype
+        rows = -layer.out_features % _PANEL  # to whole panels
+        codes = nn.functional.pad(matrix.codes, (0, 0, 0, rows))
+        if matrix.bits == 4:
+            codes = codes.reshape(-1, _PANEL, layer.in_features // 8, 2, 4)
+            codes = codes[:, :, :, 0] | (codes[:, :, :, 1] << 4)
+        codes = codes.reshape(-1, _PANEL, layer.in_features * matrix.bits // 32, 4)
+
+        def of_groups(x: Tensor | None) -> Tensor | None:
+            if x is None:
+                return None
+            panels = nn.functional.pad(x, (0, 0, 0, rows)).reshape(-1, _PANEL, groups)
+            return panels.transpose(1, 2).to(warptape.float16).contiguous()
+
+        layer.register_buffer("packed", codes.transpose(1, 2).contiguous())
+        layer.register_buffer("scales", of_groups(matrix.scales))
+        layer.register_buffer("minima", of_groups(matrix.minima))
+        layer.register_buffer("bias", None if bias is None else bias.to(dtype, copy=True))
+        return layer
 
     def forward(self, input: Tensor) -> Tensor:
         """Input weight^T + bias, in the input's dtype."""

@@ -10,7 +10,7 @@ import warptape
 
 from ..models import Decoder
 from .engine import EngineArgs, LLMEngine, Prompt
-from .linear import pack_, quantize_
+from .linear import QuantLinear, pack_, quantize_
 from .outputs import RequestOutput
 from .packed_file import is_packed, load_packed
 from .sampling_params import SamplingParams
@@ -40,7 +40,7 @@ def prepare(model: Decoder, quantization: str | None, invariant: bool) -> Decode
 
 
 def load_model(folder: Any, dtype: Any = "auto", quantization: str | None = None) -> Decoder:
-    """The model in a folder, packed or not.
+    """The model in a folder or GGUF file, packed or not; layers that are stored in few bits keep their codes.
 
     Raises: ValueError where a packed model is to be converted, and what `Decoder.from_pretrained` raises.
     """
@@ -50,15 +50,15 @@ def load_model(folder: Any, dtype: Any = "auto", quantization: str | None = None
         return load_packed(folder)
     if isinstance(dtype, str):
         dtype = None if dtype == "auto" else getattr(warptape, dtype)
-    return Decoder.from_pretrained(folder, dtype=dtype)
+    return Decoder.from_pretrained(folder, dtype=dtype, coded=QuantLinear.from_codes)
 
 
 class LLM:
     """Generates text by a decoder.
 
     Args:
-        model: a folder as `Decoder.from_pretrained` reads it, or a Decoder, whose linear layers are replaced
-            by packed ones.
+        model: a folder or GGUF file as `Decoder.from_pretrained` reads it, or a Decoder, whose linear layers
+            are replaced by packed ones.
         tokenizer: a folder with tokenizer.json; None: the model's.
         skip_tokenizer_init: prompts are tokens, and there is no text.
         dtype: of the weights; "auto": the folder's.

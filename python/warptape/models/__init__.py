@@ -1,6 +1,7 @@
 """Models with weights in Hugging Face's folders: one decoder and one encoder, described by configs."""
 
 from .._missing import lookup as _lookup
+from ._sources import Codes
 from .adapters import Adapter, load_adapter
 from .cache import KVCache, PagedCache
 from .config import DecoderConfig, EncoderConfig
@@ -10,6 +11,7 @@ from .rotary import RotaryScaling
 
 __all__ = [
     "Adapter",
+    "Codes",
     "Decoder",
     "DecoderConfig",
     "Encoder",

@@ -2,13 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
 import warptape
 
 from .. import nn
 from .._tensor import Tensor
 from ..distributed.checkpoint import CheckpointException, NameMap
+
+
+class Coding(NamedTuple):
+    """How a matrix is stored: bits of a code, inputs that share a scale, whether codes are about zero."""
+
+    bits: int
+    group: int
+    symmetric: bool
+
+
+class Codes(NamedTuple):
+    """A matrix [O, I] in few bits, with scales and minima for G groups of inputs: scale * code + minimum, or
+    where there are no minima scale * (code - 2 ** (bits - 1)).
+
+    Args:
+        codes: uint8 [O, I]; scales, minima: float32 [O, G].
+    """
+
+    bits: int
+    codes: Tensor
+    scales: Tensor
+    minima: Tensor | None
 
 
 class Source(Protocol):
@@ -22,20 +45,29 @@ class Source(Protocol):
     def read(self, name: str) -> Tensor:
         """A tensor, on the CPU."""
 
+    def coding(self, name: str) -> Coding | None:
+        """How a matrix is stored; None for other tensors, and for groups that are not neighbours."""
 
-def fill(model: nn.Module, names: NameMap, source: Source) -> None:
-    """Reads a model's parameters, in place, one tensor after the other.
+    def codes(self, name: str) -> Codes:
+        """A matrix as it is stored."""
 
-    Raises: CheckpointException, with nothing changed, for missing and for unknown names, and other shapes.
+
+Places = dict[str, list[str]]  # our name of a parameter -> theirs of what makes it up, in order
+Make = Callable[[Codes, Tensor | None, warptape.dtype], nn.Module]
+
+
+def find(model: nn.Module, names: NameMap, source: Source) -> Places:
+    """Where a model's parameters are.
+
+    Raises: CheckpointException for missing and for unknown names, and other shapes.
     """
-    there, used, faults = source.shapes, set[str](), []
-    plan: list[tuple[Tensor, list[str]]] = []
-    p: Tensor
+    there, used, faults, places = source.shapes, set[str](), [], Places()
+    own = dict(model.named_parameters())
     for name, p in model.named_parameters(remove_duplicate=False):
         found = [next((n for n in names.candidates(b) if n in there), b) for b in names.theirs(name)]
         used.update(found)
         absent = [n for n in found if n not in there]
-        if absent and name not in dict(model.named_parameters()):
+        if name not in own and absent:
             continue  # a second name of a parameter
         shapes = [there[n] for n in found if n in there]
         whole = (sum(shape[0] for shape in shapes), *shapes[0][1:]) if not absent and all(shapes) else None
@@ -44,15 +76,55 @@ def fill(model: nn.Module, names: NameMap, source: Source) -> None:
         elif whole != tuple(p.shape) or len({shape[1:] for shape in shapes}) != 1:
             told = ", ".join(f"{n} {list(there[n])}" for n in found)
             faults.append(f"{name} is {list(p.shape)} here, and there {told}")
-        plan.append((p, found))
+        places[name] = found
     extra = [n for n in there if n not in used and not names.ignored(n)]
     faults += [f"nothing here is called {n}" for n in extra]
     if faults:
         raise CheckpointException(f"{source.path}: {'; '.join(faults[:8])}")
+    return places
+
+
+def fill(model: nn.Module, places: Places, source: Source) -> None:
+    """Reads a model's parameters, in place, one tensor after the other."""
     with warptape.no_grad():
-        for p, found in plan:
+        for name, p in model.named_parameters():
             start = 0
-            for name in found:
-                part = source.read(name) if not p.is_meta else p[: there[name][0]]
+            for each in places[name] if not p.is_meta else []:
+                part = source.read(each)
                 p[start : start + part.shape[0]].copy_(part)
                 start += part.shape[0]
+
+
+class CodedLayers:
+    """A model's linear layers whose matrices are in 4 or 8 bits, in groups of 32, 64 or 128: taken out of it
+    before it has memory, and put back as what `make` makes of their codes, one after the other.
+
+    The head stays: its errors are those of the result. So does a layer of several matrices that are not
+    stored alike.
+    """
+
+    def __init__(self, model: nn.Module, places: Places, source: Source, make: Make) -> None:
+        self._model, self._places, self._source, self._make = model, places, source, make
+        self._dtypes: dict[str, warptape.dtype] = {}
+        for name, layer in list(model.named_modules()):
+            if type(layer) is not nn.Linear or name.endswith("lm_head"):
+                continue
+            kinds = {source.coding(each) for each in places[f"{name}.weight"]}
+            kind = kinds.pop() if len(kinds) == 1 else None
+            if kind is not None and kind.bits in (4, 8) and kind.group in (32, 64, 128):
+                self._dtypes[name] = layer.weight.dtype
+                self._set(name, nn.Identity())
+
+    def _set(self, name: str, layer: nn.Module) -> None:
+        parent, _, last = name.rpartition(".")
+        setattr(self._model.get_submodule(parent), last, layer)
+
+    def put_back(self) -> None:
+        """Makes the layers."""
+        for name, dtype in self._dtypes.items():
+            each = [self._source.codes(n) for n in self._places[f"{name}.weight"]]
+            minima = [x.minima for x in each if x.minima is not None]
+            codes, scales = (warptape.cat([x[i] for x in each]) for i in (1, 2))
+            joined = Codes(each[0].bits, codes, scales, warptape.cat(minima) if minima else None)
+            bias = [self._source.read(n) for n in self._places.get(f"{name}.bias", [])]
+            self._set(name, self._make(joined, warptape.cat(bias) if bias else None, dtype))

@@ -11,7 +11,7 @@ import os
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,7 @@ import warptape
 from .._tensor import Tensor
 from ..distributed.checkpoint import CheckpointException, NameMap
 from ..serialization._files import Mapped
+from ._sources import Codes, Coding
 from .config import DecoderConfig
 from .rotary import Rotary, RotaryScaling
 
@@ -36,52 +37,61 @@ def _nibbles(packed: np.ndarray) -> np.ndarray:
     return np.concatenate([packed & 15, packed >> 4], -1)
 
 
-# ---- what blocks mean: uint8 [blocks, bytes] -> float32 [blocks, elements] ----
+# ---- what blocks mean: uint8 [blocks, bytes] -> codes, scales, minima or None (models/_sources.py) ----
+
+Parts = tuple[np.ndarray, np.ndarray, np.ndarray | None]  # [blocks, elements], [blocks, groups] twice
 
 
-def _q4_0(b: Blocks) -> np.ndarray:
-    return _half(b, 0) * (_nibbles(b[:, 2:]).astype(np.float32) - 8)
+def _q4_0(b: Blocks) -> Parts:
+    return _nibbles(b[:, 2:]), _half(b, 0), None
 
 
-def _q4_1(b: Blocks) -> np.ndarray:
-    return _half(b, 0) * _nibbles(b[:, 4:]).astype(np.float32) + _half(b, 2)
+def _q4_1(b: Blocks) -> Parts:
+    return _nibbles(b[:, 4:]), _half(b, 0), _half(b, 2)
 
 
-def _q8_0(b: Blocks) -> np.ndarray:
-    return _half(b, 0) * b[:, 2:].view(np.int8).astype(np.float32)
+def _q8_0(b: Blocks) -> Parts:
+    return b[:, 2:] ^ 128, _half(b, 0), None
 
 
-def _q4_k(b: Blocks) -> np.ndarray:
+def _q4_k(b: Blocks) -> Parts:
     """Eight groups of 32; their scales and minima have 6 bits, in 12 bytes."""
     s = b[:, 4:16]
     scales = np.concatenate([s[:, :4] & 63, (s[:, 8:] & 15) | (s[:, :4] >> 6 << 4)], 1)
     minima = np.concatenate([s[:, 4:8] & 63, (s[:, 8:] >> 4) | (s[:, 4:8] >> 6 << 4)], 1)
-    q = _nibbles(b[:, 16:].reshape(-1, 4, 32)).reshape(-1, 8, 32).astype(np.float32)
-    d, low = _half(b, 0) * scales, _half(b, 2) * minima
-    return (d[:, :, None] * q - low[:, :, None]).reshape(-1, 256)
+    codes = _nibbles(b[:, 16:].reshape(-1, 4, 32)).reshape(-1, 256)
+    return codes, _half(b, 0) * scales, -(_half(b, 2) * minima)
 
 
-def _q6_k(b: Blocks) -> np.ndarray:
+def _q6_k(b: Blocks) -> Parts:
     """Sixteen groups of 16; each half of a block has four rows of 32 with low 4 and high 2 bits apart."""
     low, high = b[:, :128].reshape(-1, 2, 2, 32), b[:, 128:192].reshape(-1, 2, 1, 32)
     low = np.concatenate([low & 15, low >> 4], 2)  # [blocks, 2, 4, 32]
     high = high >> np.array([0, 2, 4, 6], np.uint8)[:, None] & 3
-    q = ((low | high << 4).astype(np.float32) - 32).reshape(-1, 16, 16)
-    d = _half(b, 208) * b[:, 192:208].view(np.int8)
-    return (d[:, :, None] * q).reshape(-1, 256)
+    return (low | high << 4).reshape(-1, 256), _half(b, 208) * b[:, 192:208].view(np.int8), None
 
 
-Dequantise = Callable[[Blocks], np.ndarray]
-# ggml's numbers of types -> name, elements and bytes of a block, and what it means or the dtype that it is.
-KINDS: dict[int, tuple[str, int, int, Dequantise | Any]] = {
-    0: ("F32", 1, 4, warptape.float32),
-    1: ("F16", 1, 2, warptape.float16),
-    30: ("BF16", 1, 2, warptape.bfloat16),
-    2: ("Q4_0", 32, 18, _q4_0),
-    3: ("Q4_1", 32, 20, _q4_1),
-    8: ("Q8_0", 32, 34, _q8_0),
-    12: ("Q4_K", 256, 144, _q4_k),
-    14: ("Q6_K", 256, 210, _q6_k),
+class Kind(NamedTuple):
+    """A type of tensors: elements and bytes of a block; the dtype it is, or what its blocks mean."""
+
+    name: str
+    elements: int
+    bytes: int
+    dtype: Any = None
+    parts: Callable[[Blocks], Parts] | None = None
+    coding: Coding | None = None
+
+
+# By ggml's numbers.
+KINDS: dict[int, Kind] = {
+    0: Kind("F32", 1, 4, warptape.float32),
+    1: Kind("F16", 1, 2, warptape.float16),
+    30: Kind("BF16", 1, 2, warptape.bfloat16),
+    2: Kind("Q4_0", 32, 18, None, _q4_0, Coding(4, 32, True)),
+    3: Kind("Q4_1", 32, 20, None, _q4_1, Coding(4, 32, False)),
+    8: Kind("Q8_0", 32, 34, None, _q8_0, Coding(8, 32, True)),
+    12: Kind("Q4_K", 256, 144, None, _q4_k, Coding(4, 32, False)),
+    14: Kind("Q6_K", 256, 210, None, _q6_k, Coding(6, 16, True)),
 }
 _NUMBERS = {0: "B", 1: "b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "?", 10: "<Q", 11: "<q", 12: "<d"}
 _STRING, _ARRAY = 8, 9
@@ -167,7 +177,7 @@ class GGUFFile:
             raise ValueError(f"general.alignment is {unit!r:.40}, not a multiple of 8")
         begin = -(-cursor.at // unit) * unit
         for name, kind, shape, offset in found:
-            title, elements, size, _ = KINDS[kind]
+            title, elements, size, *_ = KINDS[kind]
             if shape[-1] % elements or offset % unit or name in self.shapes:
                 raise ValueError(
                     f"{name!r:.80} is there twice, or has sizes or a place that {title} cannot have"
@@ -192,18 +202,42 @@ class GGUFFile:
             raise ValueError(f"{name!r:.80} has type {kind}, supported are {known}: convert the file to one")
         return name, kind, shape, offset
 
+    def _blocks(self, name: str) -> tuple[Kind, Blocks]:
+        number, at = self._places[name]
+        kind = KINDS[number]
+        count = math.prod(self.shapes[name]) // kind.elements
+        return kind, self._mapped.tensor(at, warptape.uint8, (count, kind.bytes)).numpy()
+
     def read(self, name: str) -> Tensor:
         """A tensor: as it is stored, in the mapped file, or dequantised to float32."""
-        kind, at = self._places[name]
-        shape, (_, elements, size, meaning) = self.shapes[name], KINDS[kind]
-        if elements == 1:
-            return self._mapped.tensor(at, meaning, shape)
-        count = math.prod(shape) // elements
-        blocks = self._mapped.tensor(at, warptape.uint8, (count, size)).numpy()
-        out = np.empty((count, elements), np.float32)
-        for i in range(0, count, _AT_ONCE):
-            out[i : i + _AT_ONCE] = meaning(blocks[i : i + _AT_ONCE])
+        number, at = self._places[name]
+        kind, shape = KINDS[number], self.shapes[name]
+        if kind.parts is None or kind.coding is None:
+            return self._mapped.tensor(at, kind.dtype, shape)
+        blocks = self._blocks(name)[1]
+        out = np.empty((len(blocks), kind.elements // kind.coding.group, kind.coding.group), np.float32)
+        for i in range(0, len(blocks), _AT_ONCE):
+            codes, scales, minima = kind.parts(blocks[i : i + _AT_ONCE])
+            part = out[i : i + _AT_ONCE]
+            np.copyto(part, codes.reshape(part.shape))
+            if minima is None:
+                part -= 1 << kind.coding.bits - 1
+            part *= scales[:, :, None]
+            if minima is not None:
+                part += minima[:, :, None]
         return warptape.from_numpy(out.reshape(shape))
+
+    def coding(self, name: str) -> Coding | None:
+        """How a matrix is stored."""
+        return KINDS[self._places[name][0]].coding
+
+    def codes(self, name: str) -> Codes:
+        """A quantised matrix as it is stored."""
+        kind, blocks = self._blocks(name)
+        assert kind.parts is not None and kind.coding is not None, name
+        rows = self.shapes[name][0]
+        parts = (None if x is None else warptape.from_numpy(x.reshape(rows, -1)) for x in kind.parts(blocks))
+        return Codes(kind.coding.bits, *parts)  # type: ignore[arg-type]
 
 
 # ---- decoders ----
@@ -322,11 +356,19 @@ class GGUFDecoder(GGUFFile):
             raise ValueError("rope_freqs.weight is not as Llama 3 has it, which alone is supported")
         return scaling
 
-    def read(self, name: str) -> Tensor:
-        """A tensor, as our model has it: llama's queries and keys have the two halves of a head interleaved
+    def _ordered(self, name: str, x: Tensor) -> Tensor:
+        """Rows as our model has them: in llama's queries and keys the two halves of a head are interleaved
         there."""
-        x = super().read(name)
         if self.config.architecture != "llama" or not (".attn_q." in name or ".attn_k." in name):
             return x
         heads = x.shape[0] // self.config.head_dim
         return x.reshape(heads, self.config.head_dim // 2, 2, -1).transpose(1, 2).reshape(x.shape)
+
+    def read(self, name: str) -> Tensor:
+        """A tensor, as our model has it."""
+        return self._ordered(name, super().read(name))
+
+    def codes(self, name: str) -> Codes:
+        """A matrix in few bits, as our model has it."""
+        bits, *parts = super().codes(name)
+        return Codes(bits, *(None if x is None else self._ordered(name, x) for x in parts))  # type: ignore

@@ -15,7 +15,7 @@ from .._tensor import Tensor
 from ..distributed.checkpoint import NameMap, load_huggingface, theirs_of
 from ..serialization._files import replace_file
 from ..utils.safetensors import save_sharded
-from ._sources import Source, fill
+from ._sources import CodedLayers, Make, Source, fill, find
 from .config import Config
 from .gguf import GGUFDecoder
 from .quantized import QuantizedFolder
@@ -93,7 +93,9 @@ class PreTrained(nn.Module):
         return config
 
     @classmethod
-    def from_pretrained(cls: type[Self], folder: Any, dtype: Any = None, device: Any = None) -> Self:
+    def from_pretrained(
+        cls: type[Self], folder: Any, dtype: Any = None, device: Any = None, *, coded: Make | None = None
+    ) -> Self:
         """The model in a folder with `config.json` and `model.safetensors`, or several such files and their
         index. It is in evaluation mode. With an initialised process group every rank calls it.
 
@@ -103,6 +105,8 @@ class PreTrained(nn.Module):
         Args:
             dtype: of the parameters; None: what the config says, else float32.
             device: None: the CPU.
+            coded: makes a layer of a matrix that is stored in few bits, of its codes, bias and dtype
+                (warptape.inference.QuantLinear.from_codes), on the CPU; None: it becomes a floating one.
 
         Raises:
             FileNotFoundError: no such file, or no config.json.
@@ -125,12 +129,18 @@ class PreTrained(nn.Module):
             config = cls._completed(config, folder)
             source = None if settings is None else QuantizedFolder(folder, settings)
         model = cls(config, dtype=dtype, device="meta")  # type: ignore[call-arg]
+        if source is None:
+            model.to_empty(device=device or "cpu")
+            model.tie_weights()
+            load_huggingface(model, folder, model.name_map())
+            return model.eval()
+        places = find(model, source.names or model.name_map(), source)
+        layers = None if coded is None else CodedLayers(model, places, source, coded)
         model.to_empty(device=device or "cpu")
         model.tie_weights()
-        if source is None:
-            load_huggingface(model, folder, model.name_map())
-        else:
-            fill(model, model.name_map() if source.names is None else source.names, source)
+        fill(model, places, source)
+        if layers is not None:
+            layers.put_back()
         return model.eval()
 
     def save_pretrained(self, folder: Any, max_shard_size: int | str = "5GB") -> None:

@@ -15,6 +15,7 @@ import warptape
 from .._tensor import Tensor
 from ..distributed.checkpoint import CheckpointException, NameMap
 from ..utils.safetensors import SafetensorError, load_sharded
+from ._sources import Codes, Coding
 
 # Which of eight neighbouring columns the nibbles of an AWQ int32 are, from the lowest on.
 _AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
@@ -45,20 +46,21 @@ def gptq_weight(
     return ((_unpack(qweight, bits, 0) - zeros).float() * scales.float()[group]).t().contiguous()
 
 
+def _awq_columns(packed: Tensor) -> Tensor:
+    """The numbers in AWQ's int32s, in the order of the columns."""
+    place = warptape.tensor([_AWQ_ORDER.index(i) for i in range(8)])
+    return _unpack(packed, 4, 1).reshape(packed.shape[0], -1, 8)[:, :, place].reshape(packed.shape[0], -1)
+
+
 def awq_weight(qweight: Tensor, qzeros: Tensor, scales: Tensor, group_size: int) -> Tensor:
     """The float32 matrix [O, I] of an AWQ layer of the version "gemm", 4 bits.
 
     Args:
         qweight: int32 [I, O / 8]; qzeros: int32 [G, O / 8]; scales: [G, O].
     """
-    place = warptape.tensor([_AWQ_ORDER.index(i) for i in range(8)])
-
-    def columns(packed: Tensor) -> Tensor:
-        return _unpack(packed, 4, 1).reshape(packed.shape[0], -1, 8)[:, :, place].reshape(packed.shape[0], -1)
-
     group = warptape.arange(qweight.shape[0]) // group_size
-    zeros, scale = columns(qzeros)[group], scales.float()[group]
-    return ((columns(qweight) - zeros).float() * scale).t().contiguous()
+    zeros, scale = _awq_columns(qzeros)[group], scales.float()[group]
+    return ((_awq_columns(qweight) - zeros).float() * scale).t().contiguous()
 
 
 class QuantizedFolder:
@@ -124,6 +126,33 @@ class QuantizedFolder:
                     f"{list(parts[0].shape)} of {self._bits} bits in groups of {size}"
                 )
         return outputs, inputs
+
+    def _zeros(self, stem: str) -> Tensor:
+        """int32 [G, O]."""
+        packed = self._tensors[f"{stem}.qzeros"]
+        return _awq_columns(packed) if self._awq else _unpack(packed, self._bits, 1) + self._offset
+
+    def coding(self, name: str) -> Coding | None:
+        """How a matrix is stored."""
+        if name in self._tensors:
+            return None
+        stem, inputs = name.removesuffix(".weight"), self.shapes[name][1]
+        size = self._group if self._group > 0 else inputs
+        order = self._tensors.get(f"{stem}.g_idx")
+        if inputs % size or (
+            order is not None and not warptape.equal(order.long(), warptape.arange(inputs) // size)
+        ):
+            return None
+        return Coding(self._bits, size, bool((self._zeros(stem) == 1 << self._bits - 1).all()))
+
+    def codes(self, name: str) -> Codes:
+        """A matrix as it is stored."""
+        stem, coding = name.removesuffix(".weight"), self.coding(name)
+        assert coding is not None, name
+        packed, scales = self._tensors[f"{stem}.qweight"], self._tensors[f"{stem}.scales"].float().t()
+        codes = _awq_columns(packed) if self._awq else _unpack(packed, self._bits, 0)
+        minima = None if coding.symmetric else (-scales * self._zeros(stem).t()).contiguous()
+        return Codes(self._bits, codes.t().to(warptape.uint8).contiguous(), scales.contiguous(), minima)
 
     def read(self, name: str) -> Tensor:
         """A tensor, matrices as float32."""

@@ -11,56 +11,10 @@ import numpy as np
 import pytest
 import warptape as wt
 from model_configs import CONFIGS, SMALL, build, tokens
+from quantized_files import NUMBERS, gguf_bytes, random_blocks, write_decoder
 from warptape.distributed.checkpoint import CheckpointException
 from warptape.models import Decoder, DecoderConfig, RotaryScaling
-from warptape.models.gguf import KINDS, NAMES, GGUFFile
-
-NUMBERS = {title: (number, elements, size) for number, (title, elements, size, _) in KINDS.items()}
-NUMBERS["Q2_K"] = (10, 256, 84)  # which is not supported
-
-
-def text(value: str) -> bytes:
-    return struct.pack("<Q", len(value.encode())) + value.encode()
-
-
-def valued(value: Any) -> bytes:
-    """A metadata value with its type before it."""
-    if isinstance(value, bool):
-        return struct.pack("<I?", 7, value)
-    if isinstance(value, int):
-        return struct.pack("<II", 4, value)
-    if isinstance(value, float):
-        return struct.pack("<If", 6, value)
-    if isinstance(value, str):
-        return struct.pack("<I", 8) + text(value)
-    inner = [valued(each) for each in value]
-    return (
-        struct.pack("<I", 9) + inner[0][:4] + struct.pack("<Q", len(inner)) + b"".join(x[4:] for x in inner)
-    )
-
-
-def gguf_bytes(metadata: dict[str, Any], tensors: dict[str, tuple[str, tuple[int, ...], bytes]]) -> bytes:
-    """A file of (type, shape with rows first, bytes)."""
-    out = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(metadata))
-    out += b"".join(text(key) + valued(value) for key, value in metadata.items())
-    data = b""
-    for name, (kind, shape, raw) in tensors.items():
-        data += b"\0" * (-len(data) % 32)
-        out += text(name) + struct.pack(f"<I{len(shape)}Q", len(shape), *shape[::-1])
-        out += struct.pack("<IQ", NUMBERS[kind][0], len(data))
-        data += raw
-    return out + b"\0" * (-len(out) % 32) + data
-
-
-def random_blocks(kind: str, elements: int) -> bytes:
-    """Blocks of any bits, but with finite scales."""
-    rng = np.random.default_rng(sum(map(ord, kind)))
-    _, each, size = NUMBERS[kind]
-    blocks = rng.integers(0, 256, (elements // each, size), dtype=np.uint8)
-    for at in {"Q4_1": (0, 2), "Q4_K": (0, 2), "Q6_K": (208,)}.get(kind, (0,)):
-        scales = rng.standard_normal(len(blocks)).astype("<f2")
-        blocks[:, at : at + 2] = scales.view(np.uint8).reshape(-1, 2)
-    return blocks.tobytes()
+from warptape.models.gguf import GGUFFile
 
 
 @pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K"])
@@ -111,49 +65,6 @@ def test_blocks_by_hand(tmp_path: Path) -> None:
 
 
 # ---- decoders ----
-
-
-def interleaved(x: np.ndarray, d: int) -> np.ndarray:
-    """As llama.cpp's conversion keeps queries and keys: the halves of a head row by row."""
-    return x.reshape(-1, 2, d // 2, *x.shape[1:]).swapaxes(1, 2).reshape(x.shape)
-
-
-def write_decoder(path: Path, model: Decoder, **more: Any) -> None:
-    """A file of a decoder as llama.cpp's conversion writes it, in float32."""
-    c = model.config
-    kind = {"mistral": "llama"}.get(c.architecture, c.architecture)
-    metadata = {
-        "general.architecture": kind,
-        f"{kind}.context_length": c.max_position_embeddings,
-        f"{kind}.embedding_length": c.hidden_size,
-        f"{kind}.feed_forward_length": c.intermediate_size,
-        f"{kind}.block_count": c.num_hidden_layers,
-        f"{kind}.attention.head_count": c.num_attention_heads,
-        f"{kind}.attention.head_count_kv": c.num_key_value_heads,
-        f"{kind}.attention.key_length": c.head_dim,
-        f"{kind}.attention.layer_norm_rms_epsilon": c.norm_eps,
-        f"{kind}.rope.freq_base": c.rope_theta,
-        "tokenizer.ggml.eos_token_id": 2,
-        "tokenizer.ggml.tokens": ["a", "b"],
-        **more,
-    }
-    tensors = {}
-    for name, p in model.named_parameters():
-        theirs, rows = NAMES.theirs(name), [p.shape[0]]
-        if "qkv_proj" in name:
-            rows = [h * c.head_dim for h in (c.num_attention_heads, *(c.num_key_value_heads,) * 2)]
-        elif len(theirs) == 2:
-            rows = [c.intermediate_size] * 2
-        for each, part in zip(theirs, p.detach().split(rows)):
-            array = part.numpy()
-            if kind == "llama" and (".attn_q." in each or ".attn_k." in each):
-                array = interleaved(array, c.head_dim)
-            tensors[each] = ("F32", array.shape, array.tobytes())
-    if c.rope_scaling and c.rope_scaling.rope_type == "llama3":
-        plain = c.rope_theta ** -(np.arange(0, c.head_dim, 2) / c.head_dim)
-        factors = (plain / model._rotary.frequencies().numpy()).astype(np.float32)
-        tensors["rope_freqs.weight"] = ("F32", factors.shape, factors.tobytes())
-    path.write_bytes(gguf_bytes(metadata, tensors))
 
 
 @pytest.mark.parametrize("name", ["llama", "llama-biases", "qwen2", "qwen3"])

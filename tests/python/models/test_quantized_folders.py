@@ -2,74 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import safetensors.numpy
-import warptape as wt
 from model_configs import SMALL, tokens
+from quantized_files import edit, quantised_folder
 from warptape.distributed.checkpoint import CheckpointException
 from warptape.models import Decoder, DecoderConfig
 
-GROUP = 8
 CONFIG = DecoderConfig(
     **{**SMALL, "hidden_size": 32, "intermediate_size": 64},
     num_key_value_heads=2,
     qkv_bias=True,
     architecture="qwen2",
 )
-AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
-
-
-def pack(numbers: np.ndarray, bits: int, axis: int, order: list[int] | None = None) -> np.ndarray:
-    """Numbers below 2**bits in int32s, along an axis; number order[i] is the i-th from below."""
-    count = 32 // bits
-    rows = np.moveaxis(numbers, axis, -1).astype(np.uint64)
-    rows = rows.reshape(*rows.shape[:-1], -1, count)[..., order or list(range(count))]
-    packed = (rows << np.arange(0, 32, bits, dtype=np.uint64)).sum(-1).astype(np.uint32).view(np.int32)
-    return np.ascontiguousarray(np.moveaxis(packed, -1, axis))
-
-
-def quantised_folder(folder: Path, method: str, bits: int = 4, **settings: Any) -> dict[str, np.ndarray]:
-    """Writes a small decoder whose layers have matrices of random numbers; returns what they mean."""
-    wt.manual_seed(0)
-    Decoder(CONFIG).save_pretrained(folder)
-    path = folder / "model.safetensors"
-    rng, meant, out = np.random.default_rng(0), {}, {}
-    for name, array in safetensors.numpy.load_file(path).items():
-        if "layers" not in name or array.ndim < 2:
-            out[name] = array
-            continue
-        (o, i), stem = array.shape, name.removesuffix(".weight")
-        groups = -(-i // GROUP)
-        q, zeros = rng.integers(0, 2**bits, (i, o)), rng.integers(1, 2**bits, (groups, o))
-        scales = (rng.random((groups, o)) * 0.05).astype(np.float16)
-        group = np.arange(i) // GROUP
-        if settings.get("desc_act"):
-            group = rng.permutation(group)
-        meant[name] = ((q - zeros[group]) * scales[group].astype(np.float32)).T.astype(np.float32)
-        out[f"{stem}.scales"] = scales
-        if method == "awq":
-            out[f"{stem}.qweight"] = pack(q, 4, 1, AWQ_ORDER)
-            out[f"{stem}.qzeros"] = pack(zeros, 4, 1, AWQ_ORDER)
-            continue
-        stored = zeros if settings.get("checkpoint_format") == "gptq_v2" else zeros - 1
-        out[f"{stem}.qweight"], out[f"{stem}.qzeros"] = pack(q, bits, 0), pack(stored, bits, 1)
-        if settings.get("desc_act") is not None:
-            out[f"{stem}.g_idx"] = group.astype(np.int32)
-    safetensors.numpy.save_file(out, path)
-    edit(folder, quant_method=method, bits=bits, group_size=GROUP, **settings)
-    return meant
-
-
-def edit(folder: Path, **settings: Any) -> None:
-    path = folder / "config.json"
-    data = json.loads(path.read_text())
-    data["quantization_config"] = data.get("quantization_config", {}) | settings
-    path.write_text(json.dumps(data))
 
 
 @pytest.mark.parametrize(
@@ -83,7 +32,7 @@ def edit(folder: Path, **settings: Any) -> None:
     ],
 )
 def test_folders(method: str, bits: int, settings: dict[str, Any], tmp_path: Path) -> None:
-    meant = quantised_folder(tmp_path, method, bits, **settings)
+    meant = quantised_folder(tmp_path, method, bits, CONFIG, **settings)
     model = Decoder.from_pretrained(tmp_path)
     layer = model.layers[1]
     at = "model.layers.1"
@@ -95,7 +44,7 @@ def test_folders(method: str, bits: int, settings: dict[str, Any], tmp_path: Pat
 
 def test_one_group(tmp_path: Path) -> None:
     """group_size -1: one scale for all inputs of an output."""
-    quantised_folder(tmp_path, "gptq")
+    quantised_folder(tmp_path, "gptq", 4, CONFIG)
     arrays = safetensors.numpy.load_file(tmp_path / "model.safetensors")
     for name in list(arrays):
         if name.endswith((".scales", ".qzeros")):
@@ -114,7 +63,7 @@ def test_one_group(tmp_path: Path) -> None:
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
-    quantised_folder(tmp_path, "gptq", desc_act=False)
+    quantised_folder(tmp_path, "gptq", 4, CONFIG, desc_act=False)
     path = tmp_path / "model.safetensors"
     whole, stem = safetensors.numpy.load_file(path), "model.layers.2.mlp.down_proj"
 

@@ -1,0 +1,107 @@
+"""Models whose files have matrices in few bits: layers keep the codes that are stored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import warptape as wt
+from model_configs import SMALL, tokens
+from quantized_files import quantised_folder, write_decoder
+from warptape.inference import LLM, QuantLinear, SamplingParams
+from warptape.models import Codes, Decoder, DecoderConfig
+
+WIDE = {**SMALL, "hidden_size": 64, "intermediate_size": 256, "num_key_value_heads": 2}
+
+
+def linears(model: Decoder) -> dict[str, wt.nn.Module]:
+    kinds = (QuantLinear, wt.nn.Linear)
+    return {name: layer for name, layer in model.named_modules() if isinstance(layer, kinds)}
+
+
+def pair(path: Path) -> tuple[Decoder, Decoder]:
+    """A model with floating matrices, and with the codes."""
+    return Decoder.from_pretrained(path), Decoder.from_pretrained(path, coded=QuantLinear.from_codes)
+
+
+def check_same(plain: Decoder, coded: Decoder, wanted: int, tolerance: float) -> None:
+    """That layers stand for the same matrices, relative to the largest of each, and the outputs agree."""
+    found = 0
+    for name, layer in linears(coded).items():
+        if isinstance(layer, QuantLinear):
+            found += 1
+            want = plain.get_submodule(name).weight.detach()
+            assert (layer.dequantize() - want).abs().max() <= tolerance * want.abs().max(), name
+            bias = plain.get_submodule(name).bias
+            assert (layer.bias is None) == (bias is None) and (bias is None or wt.equal(layer.bias, bias))
+    assert found == wanted, linears(coded)
+    with wt.no_grad():
+        a, b = plain(tokens()), coded(tokens())
+    assert (a - b).abs().max() < 0.1 * a.abs().max()
+
+
+@pytest.mark.parametrize(("kind", "tolerance"), [("Q4_0", 0), ("Q4_1", 0), ("Q8_0", 0), ("Q4_K", 2e-3)])
+def test_gguf(kind: str, tolerance: float, tmp_path: Path) -> None:
+    wide = 256 if kind == "Q4_K" else 64  # what rows are whole blocks of
+    config = DecoderConfig(**{**WIDE, "hidden_size": wide})
+    wt.manual_seed(0)
+    write_decoder(tmp_path / "x.gguf", Decoder(config), kind)
+    plain, coded = pair(tmp_path / "x.gguf")
+    assert type(coded.lm_head) is wt.nn.Linear
+    assert coded.layers[0].self_attn.qkv_proj.bits == (8 if kind == "Q8_0" else 4)
+    check_same(plain, coded, 4 * config.num_hidden_layers, tolerance)
+
+
+@pytest.mark.parametrize(
+    ("method", "bits", "settings", "tolerance"),
+    [
+        ("gptq", 4, {"desc_act": False}, 1e-3),
+        ("gptq", 8, {"sym": True}, 0),
+        ("awq", 4, {"version": "gemm"}, 1e-3),
+    ],
+)
+def test_folders(method: str, bits: int, settings: dict[str, Any], tolerance: float, tmp_path: Path) -> None:
+    """Minima, scale times zero, are rounded to float16; about zero there are none."""
+    config = DecoderConfig(**WIDE, architecture="qwen2", qkv_bias=True)
+    quantised_folder(tmp_path, method, bits, config, group=32, **settings)
+    plain, coded = pair(tmp_path)
+    assert (coded.layers[0].mlp.down_proj.minima is None) == ("sym" in settings)
+    check_same(plain, coded, 4 * config.num_hidden_layers, tolerance)
+
+
+def test_what_is_not_stored_so_is_floating(tmp_path: Path) -> None:
+    """Inputs whose groups are not neighbours, and groups of 8."""
+    config = DecoderConfig(**WIDE, architecture="qwen2", qkv_bias=True)
+    for i, settings in enumerate(({"group": 32, "desc_act": True}, {"group": 8})):
+        folder = tmp_path / str(i)
+        folder.mkdir()
+        quantised_folder(folder, "gptq", 4, config, **settings)
+        plain, coded = pair(folder)
+        assert not any(isinstance(layer, QuantLinear) for layer in linears(coded).values())
+        assert wt.equal(plain(tokens()), coded(tokens()))
+
+
+def test_codes_of_any_number_of_rows() -> None:
+    rng = np.random.default_rng(0)
+    for outputs in (1, 16, 37):
+        codes = wt.tensor(rng.integers(0, 16, (outputs, 64), dtype=np.uint8))
+        scales = wt.tensor(rng.random((outputs, 2)).astype(np.float16)).float()
+        layer = QuantLinear.from_codes(Codes(4, codes, scales, None), None, wt.float32)
+        want = (codes.float() - 8) * scales.repeat_interleave(32, 1)
+        assert wt.equal(layer.dequantize(), want)
+        x = wt.tensor(rng.standard_normal((3, 64)).astype(np.float32))
+        exact = x @ want.t()
+        assert (layer(x) - exact).abs().max() < 0.01 * exact.abs().max()
+
+
+def test_generation(tmp_path: Path) -> None:
+    """LLM takes the file as it is: the same tokens as the layers by themselves."""
+    wt.manual_seed(0)
+    write_decoder(tmp_path / "x.gguf", Decoder(DecoderConfig(**WIDE)), "Q8_0")
+    llm = LLM(tmp_path / "x.gguf", skip_tokenizer_init=True)
+    prompts = [{"prompt_token_ids": row.tolist()} for row in tokens(2, 5)]
+    got = llm.generate(prompts, SamplingParams(temperature=0, max_tokens=8, ignore_eos=True))
+    want = pair(tmp_path / "x.gguf")[1].generate(tokens(2, 5), 8)
+    assert [out.outputs[0].token_ids for out in got] == want[:, 5:].tolist()
