@@ -67,7 +67,7 @@ MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 80
 # Lines of the core, kernels + csrc. A device's backend, what lies between ranks, and PyTorch's API written
 # with ops alone have budgets of their own: whoever reads the core can leave them out.
-MAX_TOTAL_LINES = 46_930
+MAX_TOTAL_LINES = 47_140
 BUDGETS = {
     "the CUDA backend": (
         13_520,
@@ -98,7 +98,7 @@ BUDGETS = {
     ),
     "function transforms": (1_700, ("csrc/transforms/", "csrc/bindings/transforms")),
     "the graph compiler": (
-        11_050,
+        11_290,
         (
             "csrc/graph/",
             "csrc/bindings/graph",
