@@ -137,6 +137,8 @@ py::dict optimise(Graph& g, const py::kwargs& options) {
                                                  {"cse", &o.cse},
                                                  {"dce", &o.dce},
                                                  {"fold_frozen_conv_bn", &o.fold_frozen_conv_bn},
+                                                 {"channels_last", &o.channels_last},
+                                                 {"fuse_frozen_conv_add_relu", &o.fuse_frozen_conv_add_relu},
                                                  {"reuse_memory", &o.reuse_memory},
                                                  {"plan_memory", &o.plan_memory},
                                                  {"freeze", &o.freeze},
@@ -154,6 +156,8 @@ py::dict optimise(Graph& g, const py::kwargs& options) {
   out["cse"] = n.cse;
   out["dce"] = n.dce;
   out["fold_frozen_conv_bn"] = n.fold_frozen_conv_bn;
+  out["channels_last"] = n.channels_last;
+  out["fuse_frozen_conv_add_relu"] = n.fuse_frozen_conv_add_relu;
   out["reuse_memory"] = n.reuse_memory;
   return out;
 }

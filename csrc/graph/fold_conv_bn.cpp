@@ -1,6 +1,7 @@
 // Batch norm in evaluation folded into the weights of the convolution or linear layer before it.
 #include "graph/effects.h"
 #include "graph/passes.h"
+#include "ops/conv.h"
 #include "ops/elementwise.h"
 #include "ops/view.h"
 
@@ -50,7 +51,13 @@ class BatchNormFolder {
     if (!c.op || !is_pure(c) || g_.values[x->id].dtype != g_.values[bn.out[0].id].dtype) return nullptr;
     const std::string_view name = c.op->name;
     const bool linear = name == "linear" && g_.values[x->id].sizes.size() == 2;
-    return linear || is_one_of(name, {"conv1d", "conv2d", "conv3d"}) ? &c : nullptr;
+    return linear || is_one_of(name, {"conv1d", "conv2d", "conv3d"}) || is_conv_alone(c) ? &c : nullptr;
+  }
+
+  static bool is_conv_alone(const GraphCall& c) {
+    const Attr *residual = argument(c, "residual"), *relu = argument(c, "relu");
+    return c.op == &ops::conv2d_add_relu && std::holds_alternative<std::monostate>(*residual) &&
+           !std::get<bool>(*relu);
   }
 
   bool fold(const GraphCall& bn) {

@@ -299,6 +299,7 @@ std::vector<Tensor> Run::call_op(const GraphCall& c) {
     args[i].generator = nullptr;
     std::visit(Box{*this, c.op->args[i], args[i], kept}, c.args[i]);
   }
+  if (c.packed.defined()) args.back().present = true, args.back().tensor = &c.packed;
   Result out;
   if (c.in_place && may_write_onto(*args[0].tensor, args, c)) {
     for (size_t i = 0; i < args.size(); ++i)
@@ -315,12 +316,11 @@ std::vector<Tensor> Run::call_op(const GraphCall& c) {
 
 // Nobody else can see x's memory, no gradient needs it, and the result would be laid out as x is.
 bool Run::may_write_onto(const Tensor& x, std::span<const Value> args, const GraphCall& c) const {
-  if (thread_state.dispatch || x->use_count() != 1 || x.storage().use_count() != 1 ||
-      !(x.strides() == contiguous_strides(x.sizes())))
+  if (thread_state.dispatch || x->use_count() != 1 || x.storage().use_count() != 1 || !is_dense(x))
     return false;
   bool may = true;
   each_tensor(*c.op, args, [&](const Tensor& t) {
-    may &= !needs_grad(t) && (t.is_contiguous() || t.numel() < x.numel());
+    may &= !needs_grad(t) && (t.strides() == x.strides() || t.numel() < x.numel());
   });
   return may;
 }

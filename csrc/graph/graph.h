@@ -70,6 +70,8 @@ struct WT_API GraphCall {
   // The form of `op` that Run may call to write the result onto the first argument, which nobody reads again:
   // where the run holds that memory alone and no gradient needs it. Not part of the text.
   const OpInfo* in_place = nullptr;
+  // What the kernel of _conv2d_add_relu makes of its weight, a constant: made once. Not part of the text.
+  Tensor packed;
 
   const char* name() const;
 };

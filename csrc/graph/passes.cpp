@@ -33,6 +33,10 @@ PassCounts run_passes(Graph& g, const PassOptions& o) {
   if (o.freeze) detach_constants(g);
   checked(g, o.freeze && o.fold_frozen_conv_bn, n.fold_frozen_conv_bn,
           [&] { return fold_frozen_conv_bn(g); });
+  checked(g, o.freeze && o.channels_last, n.channels_last, [&] { return prefer_channels_last(g); });
+  // Additions and ReLUs that write onto the convolution's result, which they alone read, write nothing then.
+  if (o.freeze && o.fuse_frozen_conv_add_relu)
+    n.fuse_frozen_conv_add_relu = fuse_frozen_conv_add_relu(g), g.finish();
   for (size_t done = SIZE_MAX; done != total(n);) {
     done = total(n);
     checked(g, o.constant_propagation, n.constant_propagation, [&] { return propagate_constants(g, o); });
@@ -41,6 +45,7 @@ PassCounts run_passes(Graph& g, const PassOptions& o) {
     checked(g, o.dce, n.dce, [&] { return eliminate_dead_code(g); });
   }
   checked(g, o.reuse_memory, n.reuse_memory, [&] { return plan_reuse(g); });
+  if (o.freeze) pack_frozen_weights(g);
   if (o.plan_memory) g.run_memory = std::make_shared<RunMemory>();
   return n;
 }
@@ -59,6 +64,8 @@ PassCounts optimise(Graph& g, const PassOptions& options) {
       n.cse += of_branch.cse;
       n.dce += of_branch.dce;
       n.fold_frozen_conv_bn += of_branch.fold_frozen_conv_bn;
+      n.channels_last += of_branch.channels_last;
+      n.fuse_frozen_conv_add_relu += of_branch.fuse_frozen_conv_add_relu;
       n.reuse_memory += of_branch.reuse_memory;
     }
   const PassCounts own = run_passes(g, options);
@@ -67,6 +74,8 @@ PassCounts optimise(Graph& g, const PassOptions& options) {
           n.cse + own.cse,
           n.dce + own.dce,
           n.fold_frozen_conv_bn + own.fold_frozen_conv_bn,
+          n.channels_last + own.channels_last,
+          n.fuse_frozen_conv_add_relu + own.fuse_frozen_conv_add_relu,
           n.reuse_memory + own.reuse_memory};
 }
 

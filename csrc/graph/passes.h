@@ -1,9 +1,9 @@
 // Passes over a graph: each makes it one that gives the same results by fewer calls or less memory.
 //
-// Results are the same to the bit, but for `fold_frozen_conv_bn`. With `gradients` the gradients are too:
-// what takes part in them is merged or left out only where the order in which gradients are added stays.
-// Calls that write memory or draw random numbers stay, in order; verify_effects() checks that after each
-// pass, and Graph::finish() that the graph is one.
+// Results are the same to the bit, but for `fold_frozen_conv_bn` and `channels_last`. With `gradients` the
+// gradients are too: what takes part in them is merged or left out only where the order in which gradients
+// are added stays. Calls that write memory or draw random numbers stay, in order; verify_effects() checks
+// that after each pass, and Graph::finish() that the graph is one.
 #pragma once
 
 #include <algorithm>
@@ -17,9 +17,10 @@ struct PassOptions {
   bool peephole = true;              // calls that change nothing go: x * 1, two transpositions, ..
   bool cse = true;                   // calls that are the same become one
   bool dce = true;                   // calls whose results nobody reads go
-  bool fold_frozen_conv_bn = false;  // of a frozen graph: see fold_frozen_conv_bn()
-  bool reuse_memory = true;          // see GraphCall::in_place
-  bool plan_memory = false;          // see Graph::run_memory
+  // Of a frozen graph: batch norm goes into weights; channels innermost; conv2d, + and relu in one call.
+  bool fold_frozen_conv_bn = false, channels_last = false, fuse_frozen_conv_add_relu = false;
+  bool reuse_memory = true;  // see GraphCall::in_place
+  bool plan_memory = false;  // see Graph::run_memory
   // Parameters and buffers never change again: they are constants to all passes, without gradients.
   bool freeze = false;
   bool gradients = true;  // of inputs and parameters stay the same to the bit
@@ -27,7 +28,8 @@ struct PassOptions {
 
 // By pass, how many calls it took away or changed.
 struct PassCounts {
-  size_t constant_propagation = 0, peephole = 0, cse = 0, dce = 0, fold_frozen_conv_bn = 0, reuse_memory = 0;
+  size_t constant_propagation = 0, peephole = 0, cse = 0, dce = 0, fold_frozen_conv_bn = 0, channels_last = 0,
+         fuse_frozen_conv_add_relu = 0, reuse_memory = 0;
 };
 
 // Runs the passes, those that make work for each other until there is none, also in the graphs of control
@@ -44,6 +46,9 @@ size_t peephole(Graph& g, const PassOptions& options);
 size_t eliminate_common_subexpressions(Graph& g, const PassOptions& options);
 size_t eliminate_dead_code(Graph& g);
 size_t fold_frozen_conv_bn(Graph& g);
+size_t prefer_channels_last(Graph& g);
+size_t fuse_frozen_conv_add_relu(Graph& g);
+void pack_frozen_weights(Graph& g);
 size_t plan_reuse(Graph& g);
 
 // ---- what they share -----------------------------------------------------------------------------------

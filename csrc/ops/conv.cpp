@@ -4,19 +4,15 @@
 //   dC: x' = X(g, w), w' = W(g, x)      dX: g' = C(h, w), w' = W(g, h)      dW: g' = C(x, h), x' = X(g, h)
 // with g the gradient that flows into y and h the one that flows into the transpose's result. A transposed
 // convolution is X itself.
-#include "ops/conv.h"
+#include "ops/conv_plan.h"
 
-#include "kernels/conv.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
 #include "ops/view.h"
-#include "tensor/memory_format.h"
 
 namespace warptape::ops {
 namespace {
 
-// Those that work with channels last are on the CPU.
-enum Kernel : uint8_t { kRowMajor, kChannelsLast, kDepthwise };
 using ConvSlot = kernels::Slot<kernels::ConvFn>;
 using InputSlot = kernels::Slot<kernels::ConvBackwardInputFn>;
 using WeightSlot = kernels::Slot<kernels::ConvBackwardWeightFn>;
@@ -26,14 +22,13 @@ InputSlot input_slots[]{InputSlot("conv_backward_input"), InputSlot("conv_channe
 WeightSlot weight_slots[]{WeightSlot("conv_backward_weight"),
                           WeightSlot("conv_channels_last_backward_weight"),
                           WeightSlot("conv_depthwise_backward_weight")};
+kernels::Slot<kernels::ChainFn> chain_slot{"chain"};
 
-struct ConvPlan : kernels::ConvPlan {
-  MemoryFormat format;  // of the results
-  Kernel kernel_used;   // where it works in another layout, the results are copied
-  MemoryFormat kernel_format() const {
-    return kernel_used == kRowMajor ? MemoryFormat::Contiguous : MemoryFormat::ChannelsLast;
-  }
-};
+// The kernel that suits the layout, of those in `slots`.
+template <class Slot>
+Slot& kernel_of(const ConvPlan& p, Slot (&slots)[3]) {
+  return slots[static_cast<size_t>(p.kernel_used)];
+}
 
 // As PyTorch does: in the layout of the images or of the weight.
 void choose_layout(ConvPlan& p, const Tensor& x, const Tensor& w) {
@@ -42,9 +37,9 @@ void choose_layout(ConvPlan& p, const Tensor& x, const Tensor& w) {
   if (x.device().is_cuda()) return;
   const int64_t narrowest = std::min(p.in_channels, p.out_channels) / p.groups;
   if (p.groups == 1 || narrowest >= 8)
-    p.kernel_used = kChannelsLast;
+    p.kernel_used = ConvKernel::ChannelsLast;
   else if (p.in_channels == p.groups && p.out_channels == p.groups)
-    p.kernel_used = kDepthwise;
+    p.kernel_used = ConvKernel::Depthwise;
 }
 
 // ---- the three products ---------------------------------------------------------------------------------
@@ -65,7 +60,8 @@ Shape weight_sizes(const ConvPlan& p, int64_t ndim) {
   return with_spatial(p.out_channels, p.in_channels / p.groups, p.kernel, ndim);
 }
 
-Tensor conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvPlan& p);
+Tensor conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvPlan& p,
+            const ConvTail* tail = nullptr);
 Tensor conv_input(const Tensor& g, const Tensor& w, const ConvPlan& p);
 Tensor conv_weight(const Tensor& g, const Tensor& x, const ConvPlan& p);
 
@@ -124,12 +120,32 @@ void compute(const ConvPlan& p, const Tensor& out, const Tensor& a, const Tensor
   if (!result.same(out)) raw_copy(out, result);
 }
 
-Tensor conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvPlan& p) {
+// The convolution into `out`, then the tail, in the kernel where that can.
+void conv_with_tail(const Tensor& out, const Tensor& x, const Tensor& w, const Tensor& bias, ConvPlan p,
+                    const ConvTail& tail) {
+  Tensor residual = tail.residual;
+  if (residual.defined()) residual = raw_in(expand_view(residual, out.sizes()), p.format);
+  const bool more = tail.relu || residual.defined();
+  const kernels::ChainPlan chain = more ? tail.plan(out, residual) : kernels::ChainPlan{};
+  const bool within = p.format == p.kernel_format() && p.kernel_used != ConvKernel::Depthwise;
+  if (more && within) p.epilogue = &chain;
+  if (tail.packed.defined() && p.kernel_used == ConvKernel::ChannelsLast) p.packed = tail.packed.data();
+  compute(p, out, x, w, [&](const Launch& launch, void* to, const void* from, const void* kernel) {
+    kernel_of(p, conv_slots)(launch, p, to, from, kernel, bias.defined() ? bias.data() : nullptr);
+  });
+  if (more && !within) chain_slot(Launch(out.device()), chain);
+}
+
+Tensor conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvPlan& p, const ConvTail* tail) {
   Tensor out = empty_in(output_sizes(p, x.ndim()), options_of(x), p.format);
+  if (tail) {
+    conv_with_tail(out, x, w, bias.defined() ? raw_contiguous(bias) : bias, p, *tail);
+    return out;
+  }
   if (has_terms(out, x, w, bias)) {
     Tensor row = bias.defined() ? raw_contiguous(bias) : bias;
     compute(p, out, x, w, [&](const Launch& launch, void* to, const void* from, const void* kernel) {
-      conv_slots[p.kernel_used](launch, p, to, from, kernel, row.defined() ? row.data() : nullptr);
+      kernel_of(p, conv_slots)(launch, p, to, from, kernel, row.defined() ? row.data() : nullptr);
     });
   }
   if (needs_grad(x, w, bias)) {
@@ -144,7 +160,7 @@ Tensor conv_input(const Tensor& g, const Tensor& w, const ConvPlan& p) {
   Tensor out = empty_in(input_sizes(p, g.ndim()), options_of(g), p.format);
   if (has_terms(out, g, w))
     compute(p, out, g, w, [&](const Launch& launch, void* to, const void* from, const void* kernel) {
-      input_slots[p.kernel_used](launch, p, to, from, kernel);
+      kernel_of(p, input_slots)(launch, p, to, from, kernel);
     });
   if (needs_grad(g, w)) {
     Ref<Node> n = record(kConvInput, g, w);
@@ -158,7 +174,7 @@ Tensor conv_weight(const Tensor& g, const Tensor& x, const ConvPlan& p) {
   Tensor out = empty_in(weight_sizes(p, g.ndim()), options_of(g), p.format);
   if (has_terms(out, g, x))
     compute(p, out, g, x, [&](const Launch& launch, void* to, const void* up, const void* from) {
-      weight_slots[p.kernel_used](launch, p, to, up, from);
+      kernel_of(p, weight_slots)(launch, p, to, up, from);
     });
   if (needs_grad(g, x)) {
     Ref<Node> n = record(kConvWeight, g, x);
@@ -187,13 +203,14 @@ Shape per_dim(const char* op, const char* what, IntList given, int64_t spatial, 
 struct Settings {
   Shape stride, padding, dilation;
   int64_t groups;
+  const ConvTail* tail = nullptr;
 };
 
 Settings settings(const char* op, int64_t spatial, IntList stride, IntList padding, IntList dilation,
                   int64_t groups) {
   WT_CHECK(groups > 0, ShapeError, op, ": groups must be positive, got ", groups);
   return {per_dim(op, "stride", stride, spatial, 1), per_dim(op, "padding", padding, spatial, 0),
-          per_dim(op, "dilation", dilation, spatial, 1), groups};
+          per_dim(op, "dilation", dilation, spatial, 1), groups, nullptr};
 }
 
 void check_operands(const char* op, int64_t spatial, const Tensor& x, const Tensor& w,
@@ -267,7 +284,7 @@ Tensor convolve(const char* op, int64_t spatial, const Tensor& x, const Tensor& 
     p.out[to] = (padded - reach) / s.stride[d] + 1;
   }
   choose_layout(p, x, w);
-  return conv(x, w, bias ? *bias : Tensor(), p);
+  return conv(x, w, bias ? *bias : Tensor(), p, s.tail);
 }
 
 // Over three spatial dims: a convolution over two, with the output's depth as batch. What the kernel sees at
@@ -495,6 +512,20 @@ const Arg kStride{"stride", {1}}, kPadding{"padding", {0}}, kDilation{"dilation"
     kOutputPadding{"output_padding", {0}}, kGroups = Arg::integer("groups", 1);
 
 }  // namespace
+
+Tensor conv2d_with(const ConvTail& tail, const Tensor& x, const Tensor& w, const OptTensor& bias,
+                   IntList stride, IntList padding, IntList dilation, int64_t groups) {
+  Settings s = settings("conv2d", 2, stride, padding, dilation, groups);
+  s.tail = &tail;
+  return convolve("conv2d", 2, x, w, bias, s, s.padding);
+}
+
+ConvPlan plan_of_weight(const Tensor& w, int64_t groups) {
+  ConvPlan p = plan_of("conv2d", w, {{1, 1}, {0, 0}, {1, 1}, groups});
+  p.out_channels = w.sizes()[0], p.in_channels = w.sizes()[1] * groups;
+  choose_layout(p, w, w);
+  return p;
+}
 
 #define WT_CONV(N, doc)                                                                             \
   decltype(conv##N##d) conv##N##d{                                                                  \

@@ -25,4 +25,12 @@ class ChainParts {
   ChainProgram* program_;
 };
 
+// f(the chain, null where there is none).
+template <class F>
+WT_INLINE void with_chain(const LaunchContext& ctx, const ChainPlan* plan, F&& f) {
+  if (!plan) return f(static_cast<const ChainParts*>(nullptr));
+  const ChainParts parts(ctx, *plan);
+  f(&parts);
+}
+
 }  // namespace warptape::kernels::WARPTAPE_ISA

@@ -3,6 +3,7 @@
 // without the large intermediate matrix).
 #include "kernels/conv.h"
 
+#include "kernels/cpu/chain_parts.h"
 #include "kernels/cpu/conv_columns.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/parallel.h"
@@ -52,6 +53,7 @@ struct Forward {
   const ConvPlan& p;
   S* out;
   const S *in, *weight, *bias;
+  const ChainParts* epilogue;
   ConvFrame f{p};
   Sizes z{p};
   int64_t block_channels = most(1, least(z.channels, Kind::kDepth* Kind::kPack / f.taps));
@@ -160,11 +162,14 @@ struct Forward {
         }
       }
     }
-    if (l.group == 1) return;
-    for (int64_t i = 0; i < images; ++i)
+    for (int64_t i = 0; l.group > 1 && i < images; ++i)
       for (int64_t r = 0; r < count; ++r)
         for (int64_t j = 0; j < z.positions; ++j)
           to[(i * p.out_channels + r) * z.positions + j] = S(sums[r * l.width + i * z.positions + j]);
+    for (int64_t i = 0; epilogue && i < images; ++i) {
+      const int64_t begin = to - out + i * p.out_channels * z.positions;
+      epilogue->run(begin, begin + count * z.positions);
+    }
   }
 
   WT_INLINE void start_with_bias(const Layout& l, int64_t r0, int64_t count, S* to, Acc* sums) {
@@ -416,11 +421,17 @@ struct BackwardWeight {
 void conv(const LaunchContext& ctx, const ConvPlan& p, void* out, const void* in, const void* weight,
           const void* bias) {
   if (p.batch == 0 || p.out_channels == 0) return;
-  dispatch_gemm(p.dtype, [&](auto kind) {
-    using S = typename decltype(kind)::Storage;
-    Forward<decltype(kind)>{p, static_cast<S*>(out), static_cast<const S*>(in), static_cast<const S*>(weight),
-                            static_cast<const S*>(bias)}
-        .run(ctx);
+  with_chain(ctx, p.epilogue, [&](const ChainParts* epilogue) {
+    dispatch_gemm(p.dtype, [&](auto kind) {
+      using S = typename decltype(kind)::Storage;
+      Forward<decltype(kind)>{p,
+                              static_cast<S*>(out),
+                              static_cast<const S*>(in),
+                              static_cast<const S*>(weight),
+                              static_cast<const S*>(bias),
+                              epilogue}
+          .run(ctx);
+    });
   });
 }
 

@@ -2,6 +2,7 @@
 // images together. What a position sees of the image are runs of memory; they are copied, row by row, into
 // the block of A that the product is about to read.
 #include "kernels/conv.h"
+#include "kernels/cpu/chain_parts.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/slot.h"
@@ -96,6 +97,29 @@ struct RowReader {
 
 // ---- rows times a packed matrix -------------------------------------------------------------------------
 
+// The matrices [depth, n] of all groups, packed as gemm_with_shared reads them, one after the other.
+template <class Kind>
+struct PackedMatrices {
+  using Elem = typename Kind::Elem;
+  int64_t depth, n, groups;  // depth in elements
+  int64_t size = gemm_ceil(n, Kind::kCols) * Kind::kCols * depth;
+  WT_INLINE size_t bytes() const { return sizeof(Elem) * size_t(groups * size + kGemmVecBytes); }
+
+  // pack(to, group, column, columns, p, depth) packs a part of a group's matrix; p and depth in elements.
+  template <class Pack>
+  void fill(Elem* b, Pack&& pack) const {
+    const int64_t block_cols = gemm_even(n, Kind::kBlockCols, Kind::kCols), across = gemm_ceil(n, block_cols);
+    const int64_t block_depth = gemm_even(depth, Kind::kDepth, 1), deep = gemm_ceil(depth, block_depth);
+    cpu::parallel_for(groups * across * deep, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t p = i % deep * block_depth, j = i / deep % across * block_cols, g = i / (deep * across);
+        const int64_t there = least(block_depth, depth - p);
+        pack(b + g * size + gemm_shared_at<Kind>(n, j, p, there), g, j, least(block_cols, n - j), p, there);
+      }
+    });
+  }
+};
+
 template <class Kind>
 struct RowProduct {
   using S = typename Kind::Storage;
@@ -109,6 +133,8 @@ struct RowProduct {
   int64_t row_tasks = gemm_ceil(rows_all, rows);
   int64_t cols = columns_of(n, row_tasks* groups);
   int64_t col_tasks = gemm_ceil(n, cols);
+  const Elem* packed = nullptr;          // PackedMatrices, if they were made before
+  const ChainParts* epilogue = nullptr;  // on the result, where rows follow one another
 
   static int64_t columns_of(int64_t n, int64_t tasks) {
     int64_t parts = 1;
@@ -117,46 +143,36 @@ struct RowProduct {
   }
   WT_INLINE GemmBlocking<Kind> blocking(int64_t m, int64_t c, const GemmOut<Kind>& out) const {
     GemmBlocking<Kind> bl(m, c, t.depth(), false, out);
-    bl.set_block_cols(m, gemm_even(cols, Kind::kBlockCols, Kind::kCols));  // as packed, also for the last
+    bl.set_block_cols(m, gemm_even(cols, Kind::kBlockCols, Kind::kCols));
     bl.a_bytes = bl.align(sizeof(Elem) * bl.block_rows * kLda);
     return bl;
   }
 
-  // pack(to, group, column, columns, p, depth), p and depth in elements, packs a part of a group's matrix:
-  // all is packed before where several tasks read it, else each task packs what it multiplies. place(m) gives
+  // pack() as of PackedMatrices: all is packed before where several tasks read it, else each task packs what
+  // it multiplies. place(m) gives
   // where row m of the result begins. `lines`: rows that follow one another do so in memory, ldc apart; else
   // each is put in its place.
   template <class Pack, class Place>
   void run(const LaunchContext& ctx, const S* images, const S* bias, int64_t ldc, bool lines, Pack&& pack,
            Place&& place) const {
-    const Elem* b = row_tasks > 1 ? pack_all(ctx, pack) : nullptr;
+    const Elem* b = packed || row_tasks == 1 ? packed : pack_all(ctx, pack);
     cpu::parallel_for(row_tasks * groups * col_tasks, 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i)
         task(images, b, bias, ldc, lines, pack, place, i / (groups * col_tasks) * rows,
              i / col_tasks % groups, i % col_tasks * cols);
     });
+    if (epilogue && col_tasks * groups > 1) epilogue->run_all();  // no task has whole rows
   }
 
  private:
+  PackedMatrices<Kind> matrices() const { return {gemm_ceil(t.depth(), Kind::kPack), n, groups}; }
+
   template <class Pack>
   const Elem* pack_all(const LaunchContext& ctx, Pack&& pack) const {
-    const GemmBlocking<Kind> bl = blocking(rows, cols, {nullptr, 0, nullptr, 1, 0});
-    auto* b = static_cast<Elem*>(ctx.scratch(sizeof(Elem) * (groups * group_size(bl) + kGemmVecBytes)));
-    const int64_t deep = gemm_ceil(bl.depth, bl.block_depth), across = gemm_ceil(cols, bl.block_cols);
-    cpu::parallel_for(groups * col_tasks * across * deep, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const int64_t p = i % deep * bl.block_depth, j = i / deep % across * bl.block_cols;
-        const int64_t part = i / (deep * across) % col_tasks, g = i / (deep * across * col_tasks);
-        const int64_t there = least(cols, n - part * cols);
-        if (j >= there) continue;
-        const int64_t c = least(bl.block_cols, there - j), depth = least(bl.block_depth, bl.depth - p);
-        pack(b + g * group_size(bl) + part * cols * bl.depth + gemm_shared_at(bl, j, c, p), g,
-             part * cols + j, c, p, depth);
-      }
-    });
+    auto* b = static_cast<Elem*>(ctx.scratch(matrices().bytes()));
+    matrices().fill(b, pack);
     return b;
   }
-  WT_INLINE int64_t group_size(const GemmBlocking<Kind>& bl) const { return col_tasks * cols * bl.depth; }
 
   template <class Pack, class Place>
   void task(const S* images, const Elem* b, const S* bias, int64_t ldc, bool lines, Pack&& pack,
@@ -164,7 +180,7 @@ struct RowProduct {
     const int64_t m = least(rows, rows_all - m0), c = least(cols, n - c0);
     GemmOut<Kind> out{lines ? place(m0) + g * n + c0 : nullptr, lines ? ldc : c,
                       bias ? bias + g * n + c0 : nullptr, 1, 0};
-    GemmSharedSize<Kind> size{m, c, blocking(m, c, out)};
+    GemmSharedSize<Kind> size{m, c, blocking(m, c, out), c0, n};
     const int64_t at_side = (int64_t(b ? size.bytes() : size.bl.bytes()) + 63) / 64 * 64;
     char* scratch =
         static_cast<char*>(cpu::thread_scratch(size_t(at_side + (lines ? 0 : m * c * int64_t(sizeof(S))))));
@@ -179,12 +195,12 @@ struct RowProduct {
       pack(to, g, c0 + j, count, p, depth);
     };
     if (b)
-      gemm_with_shared<Kind, kLda>(size, pack_a, b + g * group_size(size.bl) + c0 * size.bl.depth, out,
-                                   scratch);
+      gemm_with_shared<Kind, kLda>(size, pack_a, b + g * matrices().size, out, scratch);
     else
       gemm_serial<Kind, kLda>(m, c, size.bl, pack_a, pack_b, nullptr, 0, out, scratch);
     for (int64_t i = 0; !lines && i < m; ++i)
       std::memcpy(static_cast<void*>(place(m0 + i) + g * n + c0), out.c + i * c, size_t(c) * sizeof(S));
+    if (epilogue && col_tasks * groups == 1) epilogue->run(m0 * n, (m0 + m) * n);
   }
 };
 
@@ -205,21 +221,28 @@ WT_INLINE Taps forward_taps(const ConvPlan& p) {
   return t;
 }
 
+// What packs weight [O, taps, channels] as a matrix of each group.
+template <class Kind>
+WT_INLINE auto weight_packer(const typename Kind::Storage* weight, int64_t n, int64_t depth) {
+  return [=](typename Kind::Elem* to, int64_t g, int64_t j, int64_t cols, int64_t at, int64_t deep) {
+    const int64_t k = at * Kind::kPack;
+    gemm_pack_panels<typename Kind::Storage, typename Kind::Elem>(to, Kind::kCols, true,
+                                                                  weight + (g * n + j) * depth + k, depth, 1,
+                                                                  cols, least(deep * Kind::kPack, depth - k));
+  };
+}
+
 template <class Kind>
 void forward(const LaunchContext& ctx, const ConvPlan& p, typename Kind::Storage* out,
              const typename Kind::Storage* in, const typename Kind::Storage* weight,
-             const typename Kind::Storage* bias) {
-  using S = typename Kind::Storage;
-  using Elem = typename Kind::Elem;
+             const typename Kind::Storage* bias, const ChainParts* epilogue) {
   const Taps t = forward_taps(p);
-  const int64_t n = p.out_channels / p.groups, depth = t.depth();
-  const RowProduct<Kind> product{t, p.batch * p.out[0] * p.out[1] / t.positions(), n, p.groups};
-  const auto pack = [&](Elem* to, int64_t g, int64_t j, int64_t cols, int64_t at, int64_t deep) {
-    const int64_t k = at * Kind::kPack;
-    gemm_pack_panels<S, Elem>(to, Kind::kCols, true, weight + (g * n + j) * depth + k, depth, 1, cols,
-                              least(deep * Kind::kPack, depth - k));
-  };
-  product.run(ctx, in, bias, p.out_channels, true, pack, [&](int64_t m) { return out + m * p.out_channels; });
+  const int64_t n = p.out_channels / p.groups;
+  RowProduct<Kind> product{t, p.batch * p.out[0] * p.out[1] / t.positions(), n, p.groups};
+  product.packed = static_cast<const typename Kind::Elem*>(p.packed);
+  product.epilogue = epilogue;
+  product.run(ctx, in, bias, p.out_channels, true, weight_packer<Kind>(weight, n, t.depth()),
+              [&](int64_t m) { return out + m * p.out_channels; });
 }
 
 // ---- gradient of the input ------------------------------------------------------------------------------
@@ -413,11 +436,28 @@ struct BackwardWeight {
 void conv_channels_last(const LaunchContext& ctx, const ConvPlan& p, void* out, const void* in,
                         const void* weight, const void* bias) {
   if (p.batch == 0 || p.out_channels == 0) return;
-  dispatch_gemm(p.dtype, [&](auto kind) {
-    using S = typename decltype(kind)::Storage;
-    forward<decltype(kind)>(ctx, p, static_cast<S*>(out), static_cast<const S*>(in),
-                            static_cast<const S*>(weight), static_cast<const S*>(bias));
+  with_chain(ctx, p.epilogue, [&](const ChainParts* epilogue) {
+    dispatch_gemm(p.dtype, [&](auto kind) {
+      using S = typename decltype(kind)::Storage;
+      forward<decltype(kind)>(ctx, p, static_cast<S*>(out), static_cast<const S*>(in),
+                              static_cast<const S*>(weight), static_cast<const S*>(bias), epilogue);
+    });
   });
+}
+
+int64_t conv_channels_last_pack(const LaunchContext&, const ConvPlan& p, void* packed, const void* weight) {
+  int64_t bytes = 0;
+  dispatch_gemm(p.dtype, [&](auto kind) {
+    using Kind = decltype(kind);
+    const int64_t n = p.out_channels / p.groups,
+                  depth = p.kernel[0] * p.kernel[1] * (p.in_channels / p.groups);
+    const PackedMatrices<Kind> matrices{gemm_ceil(depth, Kind::kPack), n, p.groups};
+    bytes = int64_t(matrices.bytes());
+    if (packed)
+      matrices.fill(static_cast<typename Kind::Elem*>(packed),
+                    weight_packer<Kind>(static_cast<const typename Kind::Storage*>(weight), n, depth));
+  });
+  return bytes;
 }
 
 void conv_channels_last_backward_input(const LaunchContext& ctx, const ConvPlan& p, void* grad_in,
@@ -452,6 +492,7 @@ void conv_channels_last_backward_weight(const LaunchContext& ctx, const ConvPlan
 }  // namespace
 
 WT_KERNEL(conv_channels_last, conv_channels_last);
+WT_KERNEL(conv_channels_last_pack, conv_channels_last_pack);
 WT_KERNEL(conv_channels_last_backward_input, conv_channels_last_backward_input);
 WT_KERNEL(conv_channels_last_backward_weight, conv_channels_last_backward_weight);
 

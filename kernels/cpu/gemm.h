@@ -252,11 +252,12 @@ struct GemmBlock {
   }
 };
 
-// Where block (j, p) of B lies when all of B is packed at once: blocks of columns one after the other, in
-// each the blocks of depth.
+// Where the panel of column j in the block of depth at p lies when all of B is packed at once: blocks of
+// depth one after the other, in each the panels of all columns. So it depends on neither m nor blocks of
+// columns.
 template <class Kind>
-WT_INLINE int64_t gemm_shared_at(const GemmBlocking<Kind>& bl, int64_t j, int64_t cols, int64_t p) {
-  return j * bl.depth + gemm_ceil(cols, Kind::kCols) * Kind::kCols * p;
+WT_INLINE int64_t gemm_shared_at(int64_t n, int64_t j, int64_t p, int64_t depth) {
+  return gemm_ceil(n, Kind::kCols) * Kind::kCols * p + j * depth;
 }
 
 // out = alpha * A B + beta * out + bias on this thread; `scratch` holds GemmBlocking::bytes(), aligned to 64.
@@ -311,6 +312,7 @@ struct GemmSharedSize {
   static constexpr int64_t kCols = 6 * Kind::kBlockCols;
   int64_t m, n;
   GemmBlocking<Kind> bl;
+  int64_t first = 0, all = n;  // columns [first, first + n) of all that were packed
   int64_t partial_cols = bl.depth > bl.block_depth ? (n < kCols ? n : kCols) : 0;
   size_t partial_bytes =
       bl.in_place ? 0
@@ -339,10 +341,13 @@ WT_INLINE void gemm_with_shared(const GemmSharedSize<Kind>& size, PackA&& pack_a
         for (int64_t j = j0; j < j1; j += bl.block_cols) {
           int64_t cols = size.n - j < bl.block_cols ? size.n - j : bl.block_cols;
           auto* sums = partial && size.partial_cols ? partial + i * size.partial_cols + (j - j0) : partial;
-          GemmBlock<Kind, Lda> block{
-              rows, cols,    depth,  bl.panel_rows,         a,    b + gemm_shared_at(bl, j, cols, p),
-              0,    nullptr, p == 0, p + depth == bl.depth, sums, size.partial_cols,
-              out};
+          GemmBlock<Kind, Lda> block{rows,   cols,
+                                     depth,  bl.panel_rows,
+                                     a,      b + gemm_shared_at<Kind>(size.all, size.first + j, p, depth),
+                                     0,      nullptr,
+                                     p == 0, p + depth == bl.depth,
+                                     sums,   size.partial_cols,
+                                     out};
           block.out.c += i * out.ldc + j;
           if (out.bias) block.out.bias += j;
           block.run();

@@ -76,7 +76,7 @@ const typename Kind::Elem* gemm_pack_shared(const LaunchContext& ctx, const Part
       int64_t j = t / deep * bl.block_cols, at = t % deep * bl.block_depth;
       int64_t cols = p.n - j < bl.block_cols ? p.n - j : bl.block_cols;
       int64_t depth = bl.depth - at < bl.block_depth ? bl.depth - at : bl.block_depth;
-      whole.pack_b()(b + gemm_shared_at(bl, j, cols, at), j, cols, at, depth);
+      whole.pack_b()(b + gemm_shared_at<Kind>(p.n, j, at, depth), j, cols, at, depth);
     }
   });
   return b;

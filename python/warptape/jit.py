@@ -162,7 +162,7 @@ class FrozenModule(ScriptModule):
     def __init__(self, source: Any, preserved: dict[str, Any], numerics: bool) -> None:
         super().__init__()
         self.__dict__.update(preserved, training=False, pass_counts={}, _source=source, _function=None)
-        self.__dict__["_numerics"] = numerics
+        self.__dict__.update(_numerics=numerics, _innermost=False)
         if not _isinstance(source, ScriptedModule) or source._call.example is not None:
             self._graph_function()
 
@@ -171,7 +171,12 @@ class FrozenModule(ScriptModule):
         if self._function is None:
             return
         function, counts = self._function.optimised(
-            freeze=True, gradients=False, plan_memory=True, fold_frozen_conv_bn=self._numerics
+            freeze=True,
+            gradients=False,
+            plan_memory=True,
+            fold_frozen_conv_bn=self._numerics,
+            channels_last=self._innermost,
+            fuse_frozen_conv_add_relu=True,
         )
         self.__dict__["_function"] = function
         self.__dict__["pass_counts"] = {k: n + self.pass_counts.get(k, 0) for k, n in counts.items()}
@@ -375,7 +380,9 @@ def run_frozen_optimizations(
 
 
 def optimize_for_inference(mod: Any, other_methods: list[str] | None = None) -> Any:
-    """`mod` frozen, with batch norm folded: what `freeze` gives, also of a module in training mode.
+    """`mod` frozen, with batch norm folded and channels innermost in convolutions: see docs/export.md.
+
+    Both round in another way. Also of a module in training mode.
 
     Args:
         other_methods: methods of `mod` that the module shall have.
@@ -388,10 +395,10 @@ def optimize_for_inference(mod: Any, other_methods: list[str] | None = None) -> 
             "optimize_for_inference expects a ScriptModule as input. Please use torch.jit.script or "
             "torch.jit.trace to script your 'nn.Module'."
         )
-    if _isinstance(mod, FrozenModule):
-        run_frozen_optimizations(mod)
-        return mod
-    return freeze(mod.eval(), preserved_attrs=other_methods)
+    frozen = mod if _isinstance(mod, FrozenModule) else freeze(mod.eval(), preserved_attrs=other_methods)
+    frozen.__dict__["_innermost"] = True
+    run_frozen_optimizations(frozen)
+    return frozen
 
 
 def annotate(the_type: Any, the_value: Any) -> Any:

@@ -20,7 +20,8 @@ def optimize_pass(
             on them alone are done once, here.
         gradients: those of inputs and parameters stay the same to the bit too; by default where not frozen.
         passes: `constant_propagation`, `peephole`, `cse`, `dce` and `reuse_memory` are on unless they are
-            False; `fold_frozen_conv_bn`, which rounds in another way, is off unless it is True; `plan_memory`
+            False; `fold_frozen_conv_bn` and `channels_last`, which round in another way, and
+            `fuse_frozen_conv_add_relu` are off unless they are True; `plan_memory`
             is on where frozen.
 
     Raises:

@@ -58,6 +58,20 @@ def conv(
     return y if bias is None else y + bias.reshape(1, -1, *[1] * count)
 
 
+def conv_add_relu(
+    x: np.ndarray,
+    weight: np.ndarray,
+    bias: Any = None,
+    residual: Any = None,
+    *settings: Any,
+    relu: bool = False,
+    **more: Any,
+) -> np.ndarray:
+    y = conv(x, weight, bias, *settings, **more)
+    y = y if residual is None else y + residual
+    return np.maximum(y, 0) if relu else y
+
+
 def conv_transpose(
     x: np.ndarray,
     weight: np.ndarray,
@@ -205,6 +219,26 @@ ROWS = [
         ),
     ),
     Op("conv2d", lambda r: samples_2d(r)[:2], conv, label="torch.conv2d", tol=TOL),
+    Op(
+        "_C._private._conv2d_add_relu",
+        lambda r: [
+            S(r(2, 2, 5, 4), r(3, 2, 3, 3), r(3), r(2, 3, 3, 2)),
+            S(r(1, 4, 4, 4), r(4, 2, 3, 3), None, None, 1, 1, 1, 2, relu=True),
+            S(r(1, 2, 5, 5), r(3, 2, 3, 3), r(3), r(1, 3, 3, 3), 2, 1, relu=True),
+            S(r(1, 3, 4, 4), r(3, 1, 3, 3), groups=3, relu=True),
+        ],
+        conv_add_relu,
+        tol=TOL,
+        errors=(
+            E("RuntimeError", np.ones((1, 2, 4, 4)), np.ones((3, 2, 3, 3)), None, np.ones((1, 3, 3, 3))),
+            E(
+                "RuntimeError",
+                np.ones((1, 2, 4, 4)),
+                np.ones((3, 2, 3, 3)),
+                packed=np.ones(7, np.uint8),
+            ),
+        ),
+    ),
     Op(F + "conv3d", samples_3d, conv, aliases=("conv3d",), tol=TOL, errors=errors(3)),
     Op(
         F + "conv_transpose1d",

@@ -1,0 +1,37 @@
+// What conv.cpp and conv_frozen.cpp share.
+#pragma once
+
+#include "kernels/chain.h"
+#include "kernels/conv.h"
+#include "ops/conv.h"
+#include "tensor/memory_format.h"
+
+namespace warptape::ops {
+
+// Those that work with channels last are on the CPU.
+enum class ConvKernel : uint8_t { RowMajor, ChannelsLast, Depthwise };
+
+struct ConvPlan : kernels::ConvPlan {
+  MemoryFormat format;     // of the results
+  ConvKernel kernel_used;  // where it works in another layout, the results are copied
+  MemoryFormat kernel_format() const {
+    return kernel_used == ConvKernel::RowMajor ? MemoryFormat::Contiguous : MemoryFormat::ChannelsLast;
+  }
+};
+
+// What is computed with a convolution's result, without gradients; and the packed weight.
+struct ConvTail {
+  Tensor residual;
+  bool relu = false;
+  Tensor packed;
+  // relu(out + residual) onto `out`, which is dense, as is `residual`, in the same order.
+  kernels::ChainPlan plan(const Tensor& out, const Tensor& dense_residual) const;
+};
+
+// conv2d of a batch on the CPU, then the tail.
+Tensor conv2d_with(const ConvTail& tail, const Tensor& x, const Tensor& w, const OptTensor& bias,
+                   IntList stride, IntList padding, IntList dilation, int64_t groups);
+// Dtype, channels, groups, kernel and layout of conv2d with the weight.
+ConvPlan plan_of_weight(const Tensor& w, int64_t groups);
+
+}  // namespace warptape::ops
