@@ -223,6 +223,7 @@ class LLMEngine:
         self._random = random.Random(args.seed)
         self._grammars: Grammars | None = None
         self._pool: ThreadPoolExecutor | None = None
+        self.num_scheduled_tokens: dict[str, int] = {}  # that requests computed in the last step
         self._salts: dict[tuple[int, str | None], int] = {}  # a number for those who share keys and values
         self._requests: dict[str, _Request] = {}
         self._of_number: dict[int, _Request] = {}
@@ -342,8 +343,13 @@ class LLMEngine:
         they were before."""
         self._propose()
         batch = self._core.begin_step()
+        self.num_scheduled_tokens = {}
         if not batch["requests"]:
             return []
+        counts = batch["starts"].diff().tolist()
+        for number, count in zip(batch["requests"], counts):
+            name = self._of_number[number].id
+            self.num_scheduled_tokens[name] = self.num_scheduled_tokens.get(name, 0) + count
         masks = self._begin_masks(batch["requests"])
         changed: dict[str, _Request] = {}
         try:
