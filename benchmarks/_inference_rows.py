@@ -252,8 +252,8 @@ ROWS = [
     Row("bf16, invariant=False", lambda: Engine(dense(TINYLLAMA, "bfloat16"), invariant=False), all_of),
     Row("transformers", lambda: Transformers(TINYLLAMA, "bfloat16"), all_of),
     Row(
-        "bf16, 16 prompt tokens a step",
-        lambda: Engine(dense(TINYLLAMA, "bfloat16"), max_prefill_beside_decode=16),
+        "bf16, max_prefill_slowdown=1.4",
+        lambda: Engine(dense(TINYLLAMA, "bfloat16"), max_prefill_slowdown=1.4),
         waits,
     ),
     Row("8B int4", lambda: Engine(quantized(LLAMA_8B, 4, 32)), alone),

@@ -165,6 +165,7 @@ void init_inference(PyObject* module) {
       .def("abort", &Engine::abort)
       .def("allow", &Engine::allow)
       .def("propose", &Engine::propose)
+      .def("limit_prefill_beside_decode", &Engine::limit_prefill_beside_decode)
       .def("begin_draft", [](Engine& e) { return batch(e.begin_draft()); })
       .def("finish_draft",
            [](Engine& e, const py::object& logits) {

@@ -89,6 +89,9 @@ class WT_API Engine {
   Batch begin_draft();
   void finish_draft(const Tensor& logits);
 
+  // Of the steps that follow, see Limits.
+  void limit_prefill_beside_decode(int64_t tokens) { options_.limits.max_prefill_beside_decode = tokens; }
+
   // What to compute next; requests is empty where there is nothing to do.
   Batch begin_step();
   // logits: [L, vocab_size], of the batch's logit_rows. Ends the step.

@@ -6,6 +6,7 @@ R requests of a step, N their new tokens, L rows whose logits are wanted, V voca
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from .._tensor import Tensor
 from ..models import Decoder
 from .lora import LoRARequest
 from .outputs import CompletionOutput, Logprob, RequestOutput
+from .pacing import Pacer
 from .runner import ModelRunner, cache_size
 from .sampling_params import LARGEST_SEED, SamplingParams
 from .structured import Grammar, Grammars
@@ -34,6 +36,9 @@ class EngineArgs:
         max_num_seqs: requests that run at once.
         max_num_batched_tokens: of a step.
         max_prefill_beside_decode: prompt tokens of a step in which other requests generate, and wait for it.
+        max_prefill_slowdown: a step with prompt tokens may take so many times as long as one without, by
+            measured times, and gets as many as fit: 1.5 keeps the tokens of others coming, and makes a prompt
+            wait longer for its first. None: max_prefill_beside_decode alone.
         kv_cache_memory_bytes: of keys and values; None: what max_num_seqs requests of max_model_len tokens
             need, at most 4 GiB.
         kv_cache_dtype: "auto" (the weights') or a dtype.
@@ -51,6 +56,7 @@ class EngineArgs:
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 2048
     max_prefill_beside_decode: int = 512
+    max_prefill_slowdown: float | None = None
     kv_cache_memory_bytes: int | None = None
     kv_cache_dtype: Any = "auto"
     enable_prefix_caching: bool = True
@@ -218,6 +224,9 @@ class LLMEngine:
             prompt_lookup_min=speculation.prompt_lookup_min,
             prompt_lookup_max=speculation.prompt_lookup_max,
         )
+        self._pacer: Pacer | None = None
+        if args.max_prefill_slowdown is not None:
+            self._pacer = Pacer(args.max_prefill_slowdown, args.max_prefill_beside_decode)
         eos = model.config.eos_token_id
         self.eos_token_ids = [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
         self._random = random.Random(args.seed)
@@ -341,15 +350,20 @@ class LLMEngine:
     def step(self) -> list[RequestOutput]:
         """Computes once; returns the requests that got tokens. An error of the model leaves the requests as
         they were before."""
+        start = time.perf_counter()
+        if self._pacer is not None:
+            self._core.limit_prefill_beside_decode(self._pacer.tokens())
         self._propose()
         batch = self._core.begin_step()
         self.num_scheduled_tokens = {}
         if not batch["requests"]:
             return []
-        counts = batch["starts"].diff().tolist()
-        for number, count in zip(batch["requests"], counts):
-            name = self._of_number[number].id
-            self.num_scheduled_tokens[name] = self.num_scheduled_tokens.get(name, 0) + count
+        generating = prompt_tokens = 0
+        for number, count in zip(batch["requests"], batch["starts"].diff().tolist()):
+            request = self._of_number[number]
+            self.num_scheduled_tokens[request.id] = self.num_scheduled_tokens.get(request.id, 0) + count
+            begun = bool(request.completions[number].output.token_ids)
+            generating, prompt_tokens = generating + begun, prompt_tokens + (0 if begun else count)
         masks = self._begin_masks(batch["requests"])
         changed: dict[str, _Request] = {}
         try:
@@ -370,6 +384,8 @@ class LLMEngine:
             request = self._of_number[number]
             self._take(request, number, tokens, logprobs, finish)
             changed[request.id] = request
+        if self._pacer is not None:
+            self._pacer.observe(time.perf_counter() - start, generating, prompt_tokens)
         return [self._finished(request) for request in changed.values()]
 
     def _propose(self) -> None:
