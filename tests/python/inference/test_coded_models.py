@@ -11,6 +11,8 @@ import warptape as wt
 from model_configs import SMALL, tokens
 from quantized_files import quantised_folder, write_decoder
 from warptape.inference import LLM, QuantLinear, SamplingParams
+from warptape.inference.llm import load_model, prepare
+from warptape.inference.packed_file import save_packed
 from warptape.models import Codes, Decoder, DecoderConfig
 
 WIDE = {**SMALL, "hidden_size": 64, "intermediate_size": 256, "num_key_value_heads": 2}
@@ -81,6 +83,16 @@ def test_what_is_not_stored_so_is_floating(tmp_path: Path) -> None:
         plain, coded = pair(folder)
         assert not any(isinstance(layer, QuantLinear) for layer in linears(coded).values())
         assert wt.equal(plain(tokens()), coded(tokens()))
+
+
+def test_packed_files(tmp_path: Path) -> None:
+    """A GGUF file, packed: the same logits to the bit from the file that is mapped."""
+    wt.manual_seed(0)
+    write_decoder(tmp_path / "x.gguf", Decoder(DecoderConfig(**WIDE)), "Q4_1")
+    model = prepare(load_model(tmp_path / "x.gguf"), None, True)
+    save_packed(model, tmp_path / "packed")
+    with wt.inference_mode():
+        assert wt.equal(load_model(tmp_path / "packed")(tokens()), model(tokens()))
 
 
 def test_codes_of_any_number_of_rows() -> None:
