@@ -67,9 +67,11 @@ def interleaved(x: np.ndarray, d: int) -> np.ndarray:
     return x.reshape(-1, 2, d // 2, *x.shape[1:]).swapaxes(1, 2).reshape(x.shape)
 
 
-def write_decoder(path: Path, model: Decoder, kind: str = "F32", **more: Any) -> None:
+def write_decoder(
+    path: Path, model: Decoder, kind: str = "F32", others: dict[str, str] | None = None, **more: Any
+) -> None:
     """A file of a decoder as llama.cpp's conversion writes it: its values in float32, or matrices of its
-    layers of random blocks."""
+    layers of random blocks; `others`: the kinds of some of these."""
     c = model.config
     of = {"mistral": "llama"}.get(c.architecture, c.architecture)
     metadata = {
@@ -99,8 +101,9 @@ def write_decoder(path: Path, model: Decoder, kind: str = "F32", **more: Any) ->
             if of == "llama" and (".attn_q." in each or ".attn_k." in each):
                 array = interleaved(array, c.head_dim)
             if kind != "F32" and name.startswith("layers") and array.ndim > 1:
-                scale = 0.02 if kind in ("Q4_0", "Q4_1") else 0.001
-                tensors[each] = (kind, array.shape, random_blocks(kind, array.size, scale, len(tensors)))
+                of_it = (others or {}).get(each.split(".")[2], kind)
+                scale = 0.02 if of_it in ("Q4_0", "Q4_1") else 0.001
+                tensors[each] = (of_it, array.shape, random_blocks(of_it, array.size, scale, len(tensors)))
             else:
                 tensors[each] = ("F32", array.shape, array.tobytes())
     if c.rope_scaling and c.rope_scaling.rope_type == "llama3":

@@ -77,7 +77,7 @@ BUDGETS = {
         ),
     ),
     "ONNX": (1_550, ("python/warptape/onnx/",)),
-    "models": (2_340, ("python/warptape/models/",)),
+    "models": (2_360, ("python/warptape/models/",)),
     "traced programs": (2_450, ("python/warptape/fx/",)),
     "the Python library": (26_250, ("python/warptape/",)),
 }

@@ -13,7 +13,8 @@ from ..distributed.checkpoint import CheckpointException, NameMap
 
 
 class Coding(NamedTuple):
-    """How a matrix is stored: bits of a code, inputs that share a scale, whether codes are about zero."""
+    """How a matrix is stored: bits of a code, how many neighbouring inputs share a scale (0: those that do
+    are no neighbours), whether codes are about zero."""
 
     bits: int
     group: int
@@ -46,7 +47,7 @@ class Source(Protocol):
         """A tensor, on the CPU."""
 
     def coding(self, name: str) -> Coding | None:
-        """How a matrix is stored; None for other tensors, and for groups that are not neighbours."""
+        """How a matrix is stored; None for tensors that are not in few bits."""
 
     def codes(self, name: str) -> Codes:
         """A matrix as it is stored."""
@@ -95,23 +96,32 @@ def fill(model: nn.Module, places: Places, source: Source) -> None:
                 start += part.shape[0]
 
 
-class CodedLayers:
-    """A model's linear layers whose matrices are in 4 or 8 bits, in groups of 32, 64 or 128: taken out of it
-    before it has memory, and put back as what `make` makes of their codes, one after the other.
+def rounded(weight: Tensor, group: int = 32) -> Codes:
+    """A matrix [O, I] to the nearest codes of 8 bits about zero; scales are numbers that float16 has."""
+    outputs, inputs = weight.shape
+    grouped = nn.functional.pad(weight.float(), (0, -inputs % group)).reshape(outputs, -1, group)
+    scales = (grouped.abs().amax(-1) / 127).to(warptape.float16).float()
+    steps = (grouped / scales.clamp_min(2.0**-24).unsqueeze(-1)).round().clamp(-127, 127)
+    codes = (steps + 128).to(warptape.uint8).reshape(outputs, -1)
+    return Codes(8, codes[:, :inputs].contiguous(), scales, None)
 
-    The head stays: its errors are those of the result. So does a layer of several matrices that are not
-    stored alike.
+
+class CodedLayers:
+    """A model's linear layers whose matrices are stored in few bits: taken out of it before it has memory,
+    and put back as what `make` makes of their codes, one after the other.
+
+    Codes in 4 or 8 bits for groups of 32, 64 or 128 stay what they are. Others, and those of layers whose
+    matrices are not stored alike, are rounded to 8 bits in groups of 32. The head stays floating: its errors
+    are those of the result. So do matrices whose inputs are no multiple of 32.
     """
 
     def __init__(self, model: nn.Module, places: Places, source: Source, make: Make) -> None:
         self._model, self._places, self._source, self._make = model, places, source, make
         self._dtypes: dict[str, warptape.dtype] = {}
         for name, layer in list(model.named_modules()):
-            if type(layer) is not nn.Linear or name.endswith("lm_head"):
+            if type(layer) is not nn.Linear or name.endswith("lm_head") or layer.in_features % 32:
                 continue
-            kinds = {source.coding(each) for each in places[f"{name}.weight"]}
-            kind = kinds.pop() if len(kinds) == 1 else None
-            if kind is not None and kind.bits in (4, 8) and kind.group in (32, 64, 128):
+            if all(source.coding(each) for each in places[f"{name}.weight"]):
                 self._dtypes[name] = layer.weight.dtype
                 self._set(name, nn.Identity())
 
@@ -119,12 +129,20 @@ class CodedLayers:
         parent, _, last = name.rpartition(".")
         setattr(self._model.get_submodule(parent), last, layer)
 
+    def _codes(self, parts: list[str]) -> Codes:
+        kinds = {self._source.coding(each) for each in parts}
+        kind = kinds.pop()
+        if kinds or kind is None or kind.bits not in (4, 8) or kind.group not in (32, 64, 128):
+            each = [rounded(self._source.read(n)) for n in parts]
+        else:
+            each = [self._source.codes(n) for n in parts]
+        minima = [x.minima for x in each if x.minima is not None]
+        codes, scales = (warptape.cat([x[i] for x in each]) for i in (1, 2))
+        return Codes(each[0].bits, codes, scales, warptape.cat(minima) if minima else None)
+
     def put_back(self) -> None:
         """Makes the layers."""
         for name, dtype in self._dtypes.items():
-            each = [self._source.codes(n) for n in self._places[f"{name}.weight"]]
-            minima = [x.minima for x in each if x.minima is not None]
-            codes, scales = (warptape.cat([x[i] for x in each]) for i in (1, 2))
-            joined = Codes(each[0].bits, codes, scales, warptape.cat(minima) if minima else None)
             bias = [self._source.read(n) for n in self._places.get(f"{name}.bias", [])]
-            self._set(name, self._make(joined, warptape.cat(bias) if bias else None, dtype))
+            codes = self._codes(self._places[f"{name}.weight"])
+            self._set(name, self._make(codes, warptape.cat(bias) if bias else None, dtype))

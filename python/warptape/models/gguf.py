@@ -154,8 +154,7 @@ class GGUFFile:
                 if os.fstat(file.fileno()).st_size < 24:
                     raise ValueError("it is too short")
                 self._mapped = Mapped(file)
-                with memoryview(self._mapped.map) as data:
-                    self._read(_Cursor(data))
+                self._read(_Cursor(memoryview(self._mapped.map)))
             except ValueError as error:
                 raise CheckpointException(
                     f"{self.path} is no GGUF file, or a damaged one: {error}"
@@ -197,6 +196,8 @@ class GGUFFile:
             raise ValueError(f"{name!r:.80} has {dims} dims")
         shape = tuple(cursor.number("<Q") for _ in range(dims))[::-1]
         kind, offset = cursor.number("<I"), cursor.number("<Q")
+        if 0 in shape:
+            raise ValueError(f"{name!r:.80} has the shape {shape}")
         if kind not in KINDS:
             known = ", ".join(title for title, *_ in KINDS.values())
             raise ValueError(f"{name!r:.80} has type {kind}, supported are {known}: convert the file to one")
@@ -342,11 +343,9 @@ class GGUFDecoder(GGUFFile):
         if kind not in ("none", "linear"):
             raise ValueError(f"rotary scaling {kind!r:.40} is not supported, only linear and Llama 3's")
         if "rope_freqs.weight" not in self.shapes:
-            return (
-                RotaryScaling(rope_type="linear", factor=of["rope.scaling.factor"])
-                if kind != "none"
-                else None
-            )
+            if kind == "none":
+                return None
+            return RotaryScaling(rope_type="linear", factor=_short(of.get("rope.scaling.factor")))
         # Llama 3's: the file has what each pair's speed is divided by, but not of what numbers it was made.
         given = super().read("rope_freqs.weight").float()
         scaling = RotaryScaling(rope_type="llama3", factor=round(float(given.max()), 4))

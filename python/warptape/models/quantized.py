@@ -139,10 +139,9 @@ class QuantizedFolder:
         stem, inputs = name.removesuffix(".weight"), self.shapes[name][1]
         size = self._group if self._group > 0 else inputs
         order = self._tensors.get(f"{stem}.g_idx")
-        if inputs % size or (
-            order is not None and not warptape.equal(order.long(), warptape.arange(inputs) // size)
-        ):
-            return None
+        neighbours = warptape.arange(inputs) // size
+        if inputs % size or (order is not None and not warptape.equal(order.long(), neighbours)):
+            size = 0
         return Coding(self._bits, size, bool((self._zeros(stem) == 1 << self._bits - 1).all()))
 
     def codes(self, name: str) -> Codes:

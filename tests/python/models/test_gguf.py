@@ -119,6 +119,8 @@ def test_what_is_refused(tmp_path: Path) -> None:
     refused("mixtures of experts are not supported")
     metadata(**{"llama.rope.scaling.type": "yarn"})
     refused("rotary scaling 'yarn' is not supported")
+    metadata(**{"llama.rope.scaling.type": "linear"})
+    refused("x.gguf: expected numbers above 0")
     metadata(**{"llama.rope.dimension_count": 4})
     refused("rotary positions of 4 of 6 are not supported")
     metadata(**{"llama.block_count": 4})
@@ -149,15 +151,32 @@ def test_mutated_files_are_refused_or_read(tmp_path: Path) -> None:
     """Any byte of a header may be wrong: a ValueError, or numbers; never another error."""
     path, rng = tmp_path / "x.gguf", np.random.default_rng(0)
     tensors = {"x": ("Q4_0", (2, 32), random_blocks("Q4_0", 64)), "y": ("F32", (3,), bytes(12))}
-    whole = np.frombuffer(gguf_bytes({"a": [1, 2], "b": ["x", "y"], "c": 1.0}, tensors), np.uint8)
-    for _ in range(500):
-        changed = whole.copy()
-        for at in rng.integers(0, len(whole), rng.integers(1, 4)):
+    wt.manual_seed(0)
+    write_decoder(path, Decoder(DecoderConfig(**SMALL | {"num_hidden_layers": 1})))
+    files = [path.read_bytes(), gguf_bytes({"a": [1, 2], "b": ["x", "y"], "c": 1.0}, tensors)]
+    for i in range(600):
+        changed = np.frombuffer(files[i % 2], np.uint8).copy()
+        for at in rng.integers(0, min(len(changed), 1500), rng.integers(1, 4)):
             changed[at] = rng.choice([0, 255, 1, 9, rng.integers(256)])
-        path.write_bytes(changed.tobytes()[: rng.integers(len(whole) // 2, len(whole) + 1)])
+        changed = changed[: rng.integers(len(changed) // 2, len(changed) + 1)] if i % 3 == 0 else changed
+        path.write_bytes(changed.tobytes())
         try:
             file = GGUFFile(path)
             for name in file.shapes:
                 file.read(name)
+            Decoder.from_pretrained(path)
         except ValueError:
             pass
+
+
+def test_empty_and_nested_arrays(tmp_path: Path) -> None:
+    nested = struct.pack("<IIQIQI", 9, 9, 1, 4, 1, 7)  # [[7]]
+    whole = gguf_bytes({"a": [5]}, {})
+    one = struct.pack("<IIQI", 9, 4, 1, 5)
+    for raw, want in (
+        (struct.pack("<IIQ", 9, 4, 0), []),
+        (struct.pack("<IIQ", 9, 8, 0), []),
+        (nested, [[7]]),
+    ):
+        (tmp_path / "x.gguf").write_bytes(whole.replace(one, raw))
+        assert GGUFFile(tmp_path / "x.gguf").metadata == {"a": want}
