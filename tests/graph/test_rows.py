@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -149,3 +150,25 @@ def test_the_text_says_which_operands_are_by_rows() -> None:
     assert "kernel rows [8, 1, 1] layer_norm(%1:float32[8, 6], %2:float32[6])" in program
     assert program.count("fused {") == 1 and program.after("recompute").count("fused {") == 0
     assert torch._C._Program.parse(program).text() == program and program.after("fuse") == program
+
+
+# ---- how far a step moves ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("rows", "fused"), [(250, True), (300, False)])
+def test_a_step_does_not_wait_longer_than_the_cache_holds(rows: int, fused: bool) -> None:
+    """Between two sums others write `rows` KiB four times: what the first one reads has left the cache."""
+    program = f"""
+        %0: 16 bytes in
+        %3: 16 bytes out
+        %1[4] = add(%0[4], number)
+        %4[{rows}, 256] = op roll(%0[4])
+        %5[{rows}, 256] = op roll(%4[{rows}, 256])
+        %6[{rows}, 256] = op roll(%5[{rows}, 256])
+        %2[4] = op sum(%6[{rows}, 256])
+        %7[{rows}, 256] = op roll(%6[{rows}, 256])
+        %3[4] = add(%1[4], %2[4])
+        """
+    made = torch._C._Program.parse(re.sub(r"(%\d+)(?=\[)", r"\1:float32", program))
+    made.run_pass("fuse")
+    assert ("fused {" in made.text()) == fused
