@@ -47,7 +47,8 @@ void bind_program(py::module_& m) {
       .def_static("parse", &Program::parse)
       .def("text", &Program::text)
       .def("run_pass", graph::run_pass, py::arg("name"), py::arg("least_recomputed_bytes") = 32 << 10,
-           py::arg("least_epilogue_bytes") = graph::kLeastEpilogueBytes)
+           py::arg("least_epilogue_bytes") = graph::kLeastEpilogueBytes,
+           py::arg("least_row_bytes") = graph::kLeastRowBytes)
       .def_property_readonly(
           "memories",
           [](const Program& p) {
@@ -131,6 +132,7 @@ void init_graph(PyObject* module) {
                d["recomputed"] = e->program.recomputed;
                d["fused"] = e->program.fused;
                d["epilogues"] = e->program.epilogues();
+               d["row_kernels"] = e->program.row_kernels;
                d["runs"] = e->runs;
                d["seconds"] = e->build_seconds;
                d["problem"] = e->problem_text();
@@ -162,6 +164,7 @@ void init_graph(PyObject* module) {
   bind_setting(compiled, "captures", &Programs::captures);
   bind_setting(compiled, "least_recomputed_bytes", &Programs::least_recomputed_bytes);
   bind_setting(compiled, "least_epilogue_bytes", &Programs::least_epilogue_bytes);
+  bind_setting(compiled, "least_row_bytes", &Programs::least_row_bytes);
   m.def("_set_capture", [](bool on) { return Region::of_thread().set_capture(on); });
   m.def("_is_compiling", [] { return Region::of_thread().entered(); });
 }

@@ -97,6 +97,7 @@ void Chain::store(const Program& program, const Step& step,
     out.to.host_scalar = false;
     set_strides(out.to, o, o.sizes);
     outputs_.push_back({insn.call, 0, 0, is_product(o)});
+    stored_.push_back(o.memory);
     // A product that nobody else reads needs no memory of its own. What is copied is stored last.
     const auto copies = [&](uint32_t i) {
       const Insn& other = program.insns[i];
@@ -149,46 +150,30 @@ void Chain::merge_dims(const Shape& sizes) {
   }
 }
 
+void Chain::set_number(kernels::Operand& to, Number& number, const Scalar& s) {
+  to.dtype = s.is_floating() ? DType::Float64 : DType::Int64;
+  if (s.is_floating())
+    number.d = s.to_double();
+  else
+    number.i = s.to_int();
+  to.data = reinterpret_cast<char*>(&number);
+}
+
 void Chain::run(std::vector<Call>& calls) const {
   ops::Epilogue e{plan_, product_ ? product_->dtype : DType::Float32};
-  kernels::ChainPlan& plan = e.plan;
-  union Number {
-    int64_t i;
-    double d;
-  };
-  SmallVector<Number, 24> numbers(inputs_.size());
-  for (size_t k = 0; k < inputs_.size(); ++k) {
-    const Call& call = calls[inputs_[k].call];
-    kernels::Operand& to = plan.input[k];
-    if (inputs_[k].is_product) continue;
-    if (inputs_[k].tensor != kIsNumber) {
-      const Tensor& t = call.in[static_cast<size_t>(inputs_[k].tensor)];
-      if (t.storage().is_deferred()) t.storage().materialize();  // of any contents
-      to.data = static_cast<char*>(t.data());
-      continue;
-    }
-    const Scalar& s = call.numbers[inputs_[k].number];
-    to.dtype = s.is_floating() ? DType::Float64 : DType::Int64;
-    if (s.is_floating())
-      numbers[k].d = s.to_double();
-    else
-      numbers[k].i = s.to_int();
-    to.data = reinterpret_cast<char*>(&numbers[k]);
-  }
-  for (size_t k = 0; k < outputs_.size(); ++k) {
-    const Tensor& t = calls[outputs_[k].call].out[0];
-    if (outputs_[k].is_product) continue;
+  Numbers numbers;
+  fill(calls, e.plan, numbers, [&](uint32_t memory, const Tensor& t) -> char* {
     if (t.storage().is_deferred()) {
-      if (onto_product_ == k) {
+      if (onto_product_ && stored_[*onto_product_] == memory) {
         calls[product_call_].out[0] = t;
-        continue;
+        return nullptr;
       }
-      t.storage().materialize();
+      t.storage().materialize();  // of any contents, where it is read
     }
-    plan.output[k].to.data = static_cast<char*>(t.data());
-  }
+    return static_cast<char*>(t.data());
+  });
   if (product_) run_product(calls[product_call_], e);
-  if (!e.taken) chain_slot(Launch(device_), plan);
+  if (!e.taken) chain_slot(Launch(device_), e.plan);
 }
 
 // Runs the epilogue, too, where the op comes by a product of which it is one.

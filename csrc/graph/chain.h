@@ -17,6 +17,32 @@ class Chain {
   Chain(const Program& program, const Step& step, const std::vector<std::vector<uint32_t>>& readers);
   // Takes addresses and numbers from the calls.
   void run(std::vector<Call>& calls) const;
+  // What a plan points to beside tensors.
+  union Number {
+    int64_t i;
+    double d;
+  };
+  using Numbers = std::vector<Number>;
+  // The plan of a run, with the numbers that it points to; address(memory, tensor) is where the tensor of a
+  // call lies.
+  template <class F>
+  void fill(const std::vector<Call>& calls, kernels::ChainPlan& plan, Numbers& numbers, F&& address) const {
+    plan = plan_;
+    numbers.resize(inputs_.size());
+    for (size_t k = 0; k < inputs_.size(); ++k) {
+      const Call& call = calls[inputs_[k].call];
+      if (inputs_[k].is_product) continue;
+      if (inputs_[k].tensor == kIsNumber)
+        set_number(plan.input[k], numbers[k], call.numbers[inputs_[k].number]);
+      else
+        plan.input[k].data = address(seen_[k].memory, call.in[static_cast<size_t>(inputs_[k].tensor)]);
+    }
+    for (size_t k = 0; k < outputs_.size(); ++k)
+      if (!outputs_[k].is_product)
+        plan.output[k].to.data = address(stored_[k], calls[outputs_[k].call].out[0]);
+  }
+  uint32_t input_memory(int k) const { return seen_[static_cast<size_t>(k)].memory; }
+  uint32_t output_memory(int k) const { return stored_[static_cast<size_t>(k)]; }
   // Why it cannot run now, or null: on a device its kernel is compiled first, while the instructions run
   // apart.
   const char* problem() const;
@@ -35,11 +61,13 @@ class Chain {
   void merge_dims(const Shape& sizes);
   bool is_product(const Operand& o) const { return product_ && product_->memory == o.memory; }
   static void run_product(Call& call, ops::Epilogue& epilogue);
+  static void set_number(kernels::Operand& to, Number& number, const Scalar& s);
 
   kernels::ChainPlan plan_{};
   Device device_;
   std::vector<Place> inputs_, outputs_;
   std::vector<Operand> seen_;                          // of inputs_, to share what is read twice
+  std::vector<uint32_t> stored_;                       // memories, of outputs_
   std::vector<std::pair<uint32_t, uint8_t>> written_;  // memory, value
   std::optional<Operand> product_;                     // the result of the product before the chain
   uint32_t product_call_ = 0;

@@ -167,9 +167,8 @@ void run_elementwise(Call& call) {
 
 KernelViews::KernelViews(const Call& call) {
   for (size_t k = 0; k < call.operands.size(); ++k)
-    if (call.operands[k] != kIsNumber) in[k] = call.in[static_cast<size_t>(call.operands[k])].planned_view();
-  for (size_t k = 0; k < call.out.size(); ++k)
-    out[static_cast<size_t>(call.results[k])] = call.out[k].planned_view();
+    if (call.operands[k] != kIsNumber) in[k] = call.in[static_cast<size_t>(call.operands[k])].view();
+  for (size_t k = 0; k < call.out.size(); ++k) out[static_cast<size_t>(call.results[k])] = call.out[k].view();
 }
 
 void run(Call& call) {

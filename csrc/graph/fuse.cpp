@@ -6,17 +6,19 @@
 // closed step runs where it was closed. So an open step needs no other open one, and those that one
 // instruction joins become one. A step that waits keeps in memory what it reads, which leaves the cache
 // meanwhile: on the CPU it is closed when others have written more than a cache holds.
+//
+// A kernel that runs by rows (norm, softmax) joins elementwise instructions that run by the same rows.
 #include <algorithm>
 #include <cstring>
 #include <optional>
 
-#include "graph/chain.h"
+#include "graph/rows.h"
 
 namespace warptape::graph {
 namespace {
 
 constexpr size_t kMaxOpen = 16;
-const int64_t kFar = getenv("FAR") ? atol(getenv("FAR")) : 1 << 20;  // bytes
+constexpr int64_t kFar = 1 << 20;  // bytes: about what the second level of a cache holds
 
 struct Open {
   std::vector<uint32_t> insns;
@@ -24,9 +26,11 @@ struct Open {
   std::vector<uint32_t> copied;  // memories that an instruction reads and stores as they are
   std::vector<std::pair<uint32_t, int64_t>> stored;  // memories written, and how many others read each
   Shape sizes;
+  int64_t rows = 0;     // of the kernels among the instructions
+  int64_t kernels = 0;  // how many these are
   size_t inputs = 0;    // streams and numbers; of merged steps at most
   bool on_cpu = true;
-  int64_t passed = 0;   // bytes that others wrote since the first instruction
+  int64_t passed = 0;  // bytes that others wrote since the first instruction
   size_t outputs() const {
     return static_cast<size_t>(
         std::count_if(stored.begin(), stored.end(), [](const auto& s) { return s.second > 0; }));
@@ -68,7 +72,7 @@ int64_t bytes_of(const Insn& insn) {
 
 // How many streams and numbers the instruction adds to those that the step reads.
 size_t added_inputs(const Insn& insn, const Open& step) {
-  size_t count = 0;
+  size_t count = insn.kind == CallKind::Kernel ? insn.in.size() : 0;
   for (int8_t at : insn.operands) {
     if (at == kIsNumber) {
       ++count;
@@ -87,6 +91,16 @@ bool same_view(const std::vector<Operand>& list, const Operand& o) {
                      [&](const Operand& other) { return other.memory != o.memory || other == o; });
 }
 
+// What is written in the step is read there as it was written: a row from that row.
+bool reads_whole(const Insn& insn, const Open& step) {
+  return std::ranges::all_of(
+      insn.in, [&](const Operand& o) { return !touches(step.written, o.memory) || o.sizes == step.sizes; });
+}
+
+bool fits_rows(const Insn& insn, const Open& step) {
+  return runs_by_rows(insn, step.rows) && reads_whole(insn, step);
+}
+
 bool fits(const Insn& insn, const Open& step) {
   const Operand& out = insn.out[0];
   if (out.sizes != step.sizes) return false;
@@ -97,7 +111,27 @@ bool fits(const Insn& insn, const Open& step) {
     return false;
   for (const Operand& o : insn.in)
     if (!same_view(step.written, o)) return false;
-  return same_view(step.written, out) && same_view(step.read, out);
+  return same_view(step.written, out) && same_view(step.read, out) && (!step.rows || fits_rows(insn, step));
+}
+
+// The same for a kernel that runs by rows.
+bool kernel_fits(const Program& p, const Insn& insn, const Open& step) {
+  if (insn.in[0].sizes != step.sizes || (step.rows && step.rows != insn.rows) || !reads_whole(insn, step) ||
+      step.insns.size() >= kernels::kMaxChainSteps / 2 ||
+      step.outputs() + insn.out.size() >= kernels::kMaxChainOutputs ||
+      step.inputs + insn.in.size() > kernels::kMaxChainInputs)
+    return false;
+  for (size_t k = 0; k < insn.in.size(); ++k) {
+    const bool by_rows = insn.rows_in >> k & 1;
+    if (by_rows ? !same_view(step.written, insn.in[k]) : touches(step.written, insn.in[k].memory))
+      return false;
+  }
+  for (const Operand& o : insn.out)
+    if (touches(step.written, o.memory) || touches(step.read, o.memory)) return false;
+  return step.rows || std::ranges::all_of(step.insns, [&](uint32_t i) {
+           const Insn& other = p.insns[i];
+           return runs_by_rows(other, insn.rows) && reads_whole(other, step);
+         });
 }
 
 bool reads_the_same(const Insn& insn, const Open& step) {
@@ -106,7 +140,7 @@ bool reads_the_same(const Insn& insn, const Open& step) {
 }
 
 bool can_merge(const Open& a, const Open& b) {
-  return a.insns.size() + b.insns.size() < kernels::kMaxChainSteps &&
+  return !a.rows && !b.rows && a.insns.size() + b.insns.size() < kernels::kMaxChainSteps &&
          a.outputs() + b.outputs() + 1 < kernels::kMaxChainOutputs &&
          a.inputs + b.inputs + kernels::kMaxStepInputs < kernels::kMaxChainInputs;
 }
@@ -124,7 +158,8 @@ void merge(Open& a, const Open& b) {
 
 class Fuser {
  public:
-  explicit Fuser(Program& p) : program_(p), readers_(p.readers()) {}
+  Fuser(Program& p, int64_t least_row_bytes)
+      : program_(p), readers_(p.readers()), least_row_bytes_(least_row_bytes) {}
 
   void run() {
     std::vector<Step> steps = std::exchange(program_.steps, {});
@@ -135,6 +170,7 @@ class Fuser {
  private:
   void close(size_t i) {
     program_.fused += static_cast<int64_t>(open_[i].insns.size()) - 1;
+    if (open_[i].insns.size() > 1) program_.row_kernels += open_[i].kernels;
     program_.steps.push_back({std::move(open_[i].insns)});
     erase(i);
   }
@@ -149,24 +185,31 @@ class Fuser {
       for (auto& s : step.stored)
         if (s.first == o.memory) --s.second;
     }
-    const Operand& out = insn.out[0];
-    if (!touches(step.written, out.memory)) {
-      const ProgramMemory& m = program_.memories[out.memory];
-      const auto uses = static_cast<int64_t>(readers_[out.memory].size());
-      step.stored.emplace_back(out.memory, m.in || m.out ? INT64_MAX / 2 : uses);
+    for (const Operand& out : insn.out) {
+      if (!touches(step.written, out.memory)) {
+        const ProgramMemory& m = program_.memories[out.memory];
+        const auto uses = static_cast<int64_t>(readers_[out.memory].size());
+        step.stored.emplace_back(out.memory, m.in || m.out ? INT64_MAX / 2 : uses);
+      }
+      step.written.push_back(out);
     }
-    step.written.push_back(out);
+    if (insn.kind == CallKind::Kernel) {
+      ++step.kernels;
+      step.rows = insn.rows;
+    }
   }
 
   void place(uint32_t number) {
     const Insn& insn = program_.insns[number];
-    const bool fusable = is_fusable(program_, insn);
+    const bool kernel = is_row_kernel(program_, insn, least_row_bytes_);
+    const bool fusable = kernel || is_fusable(program_, insn);
     const int64_t bytes = bytes_of(insn);
     std::optional<size_t> home;
     for (size_t i = 0; i < open_.size();) {
       const bool apart = program_.recomputed && shares_storage(program_, insn, open_[i]);
       const bool must = apart || depends(insn, open_[i]);
-      const bool may = !apart && fusable && (must || reads_the_same(insn, open_[i])) && fits(insn, open_[i]);
+      const bool may = !apart && fusable && (must || reads_the_same(insn, open_[i])) &&
+                       (kernel ? kernel_fits(program_, insn, open_[i]) : fits(insn, open_[i]));
       if (may && !home) {
         home = i++;
       } else if (may && can_merge(open_[*home], open_[i])) {
@@ -193,6 +236,7 @@ class Fuser {
 
   Program& program_;
   std::vector<std::vector<uint32_t>> readers_;
+  const int64_t least_row_bytes_;
   std::vector<Open> open_;
 };
 
@@ -208,6 +252,6 @@ bool is_fusable(const Program& p, const Insn& insn) {
                      [&](const Operand& o) { return o.memory != out.memory || o == out; });
 }
 
-void fuse(Program& program) { Fuser(program).run(); }
+void fuse(Program& program, int64_t least_row_bytes) { Fuser(program, least_row_bytes).run(); }
 
 }  // namespace warptape::graph

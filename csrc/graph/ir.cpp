@@ -164,8 +164,8 @@ void remove_dead(Program& p) {
   std::erase_if(p.steps, [&](const Step& s) { return dead[s.insns[0]]; });
 }
 
-void run_pass(Program& p, std::string_view pass, int64_t least_recomputed_bytes,
-              int64_t least_epilogue_bytes) {
+void run_pass(Program& p, std::string_view pass, int64_t least_recomputed_bytes, int64_t least_epilogue_bytes,
+              int64_t least_row_bytes) {
   const bool fused = std::ranges::any_of(p.steps, [](const Step& s) { return s.insns.size() > 1; });
   const bool takes = pass == "fuse_epilogues" ? !p.epilogues() : !fused;
   WT_CHECK(takes, ValueError, "graph: ", pass, " takes programs before ", p.epilogues() ? pass : "fuse");
@@ -176,7 +176,7 @@ void run_pass(Program& p, std::string_view pass, int64_t least_recomputed_bytes,
   else if (pass == "recompute")
     recompute(p, least_recomputed_bytes);
   else if (pass == "fuse")
-    fuse(p);
+    fuse(p, least_row_bytes);
   else if (pass == "fuse_epilogues")
     fuse_epilogues(p, least_epilogue_bytes);
   else

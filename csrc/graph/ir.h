@@ -102,13 +102,16 @@ void verify(const Program& program);
 // Runs the pass of that name, and checks the program.
 // Throws a ValueError where there is no such pass, or the program is past it.
 WT_API void run_pass(Program& program, std::string_view pass, int64_t least_recomputed_bytes,
-                     int64_t least_epilogue_bytes);
+                     int64_t least_epilogue_bytes, int64_t least_row_bytes);
 
 // The passes, in their order.
 void remove_dead(Program& program);
 void schedule(Program& program);
 void recompute(Program& program, int64_t least_bytes);  // of values
-void fuse(Program& program);
+// Also joins kernels that run by rows of so much data. What is smaller stays in the last level of a cache
+// from one kernel to the next, where more passes over memory take no longer.
+inline constexpr int64_t kLeastRowBytes = 16 << 20;
+void fuse(Program& program, int64_t least_row_bytes);
 void fuse_epilogues(Program& program, int64_t least_bytes);  // of products
 
 // Why the instruction cannot run on blocks of the product's result, in the product's kernel; null if it can.

@@ -183,12 +183,17 @@ std::shared_ptr<Executable> build(const std::vector<Call>& calls, const std::deq
   remove_dead(e->program);
   if (passes.schedules) schedule(e->program);
   if (passes.recomputes) recompute(e->program, passes.least_recomputed_bytes);
-  if (passes.fuses) fuse(e->program);
+  if (passes.fuses) fuse(e->program, passes.least_row_bytes);
   if (passes.fuses && passes.fuses_epilogues) fuse_epilogues(e->program, passes.least_epilogue_bytes);
   verify(e->program);
   const auto readers = e->program.readers();
-  for (const Step& s : e->program.steps)
-    e->chains.push_back(s.insns.size() > 1 ? std::make_unique<Chain>(e->program, s, readers) : nullptr);
+  for (const Step& s : e->program.steps) {
+    const bool by_rows =
+        std::ranges::any_of(s.insns, [&](uint32_t i) { return e->program.insns[i].rows > 0; });
+    const bool fused = s.insns.size() > 1;
+    e->chains.push_back(fused && !by_rows ? std::make_unique<Chain>(e->program, s, readers) : nullptr);
+    e->rows.push_back(fused && by_rows ? std::make_unique<RowStep>(e->program, s, readers) : nullptr);
+  }
   e->ends = ends_of(e->program, calls.size());
   if (std::ranges::any_of(e->chains, [](const auto& c) { return c && c->on_device(); })) {
     for (const Step& s : e->program.steps)
@@ -222,13 +227,15 @@ std::string Executable::problem_text() const {
   return why.empty() ? "" : "not captured: " + why;
 }
 
-void Executable::run_step(const Step& step, const Chain* chain, const Ends& ends,
+void Executable::run_step(const Step& step, const Chain* chain, const RowStep* rows, const Ends& ends,
                           std::vector<Call>& calls) const {
   Call& first = calls[program.insns[step.insns[0]].call];
   const char* asked = first.asked;
   try {
     if (chain)
       chain->run(calls);
+    else if (rows)
+      rows->run(calls);
     else
       graph::run(first);
   } catch (...) {
@@ -248,10 +255,10 @@ void Executable::run(std::vector<Call>& calls) const {
   for (size_t i = 0; i < calls.size(); ++i)
     if (!used[i]) calls[i] = {};
   if (problem())
-    for (size_t k = 0; k < apart.size(); ++k) run_step(apart[k], nullptr, ends_apart[k], calls);
+    for (size_t k = 0; k < apart.size(); ++k) run_step(apart[k], nullptr, nullptr, ends_apart[k], calls);
   else
     for (size_t k = 0; k < program.steps.size(); ++k)
-      run_step(program.steps[k], chains[k].get(), ends[k], calls);
+      run_step(program.steps[k], chains[k].get(), rows[k].get(), ends[k], calls);
 }
 
 std::vector<std::shared_ptr<Executable>> Programs::all() const {

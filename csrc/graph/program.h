@@ -6,7 +6,7 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "graph/chain.h"
+#include "graph/rows.h"
 
 namespace warptape::graph {
 
@@ -24,6 +24,7 @@ struct WT_API Executable {
   std::vector<uint64_t> form;  // of the calls that it is for: see form_of()
   Program program;
   std::vector<std::unique_ptr<Chain>> chains;  // of each step; null where one instruction runs alone
+  std::vector<std::unique_ptr<RowStep>> rows;  // likewise, or where the step is a chain
   std::vector<Ends> ends;                      // of each step
   // Where a chain waits for its kernel: the instructions one by one.
   std::vector<Step> apart;
@@ -40,7 +41,8 @@ struct WT_API Executable {
   bool waits() const;  // for a kernel that will be there
 
  private:
-  void run_step(const Step& step, const Chain* chain, const Ends& ends, std::vector<Call>& calls) const;
+  void run_step(const Step& step, const Chain* chain, const RowStep* rows, const Ends& ends,
+                std::vector<Call>& calls) const;
 };
 
 // Of a product. Measured: below, what preparing the epilogue costs is not gained.
@@ -57,7 +59,8 @@ class WT_API Programs {
   // In the order in which they were made. The list grows while other threads call.
   std::vector<std::shared_ptr<Executable>> all() const;
   bool fuses = true, fuses_epilogues = true, schedules = true, recomputes = true, captures = false;
-  int64_t least_recomputed_bytes = 32 << 10, least_epilogue_bytes = kLeastEpilogueBytes;
+  int64_t least_recomputed_bytes = 32 << 10, least_epilogue_bytes = kLeastEpilogueBytes,
+          least_row_bytes = kLeastRowBytes;
 
  private:
   std::shared_ptr<Executable> find(const std::vector<Call>& calls, std::deque<Memory>& memories);

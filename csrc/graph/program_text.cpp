@@ -16,9 +16,10 @@
 // they run, each an instruction or several in braces, the first of which may be a product of matrices. An
 // instruction that does not run in the order in which it was noted has its number in that order before it;
 // the rest have the numbers that are left. `op` calls an op, `node` the backward of a node of the tape,
-// `kernel` a kernel; `rows [512, 1, 3]` before its name says that it may run on some of 512 rows at a time, and
-// which of its operands are by rows, as bits. What has none of these is an elementwise launch, with the dtype
-// in which it computes if its result has another, or `sum_to_size`. `@backward`: a backward pass noted it.
+// `kernel` a kernel; `rows [512, 1, 3]` before its name says that it may run on some of 512 rows at a time,
+// and which of its operands are by rows, as bits. What has none of these is an elementwise launch, with the
+// dtype in which it computes if its result has another, or `sum_to_size`. `@backward`: a backward pass noted
+// it.
 #include "graph/ir.h"
 
 #include <algorithm>

@@ -68,8 +68,8 @@ class Scope {
 
   const char* name;  // of the op or node
   bool is_op = true;
-  const bool whole;      // what it calls is not noted
-  bool skipped = false;  // and such a call was made
+  const bool whole;        // what it calls is not noted
+  bool skipped = false;    // and such a call was made
   size_t calls, memories;  // of the region, at the beginning
   bool poisoned = false;   // what was noted reads what a skipped kernel was to write
 

@@ -34,8 +34,8 @@ Tensor fused_backward(const Tensor& grad, const Tensor& out, int64_t dim) {
     const Split s(y.sizes(), dim);
     run_kernel(kBackward<kLog>, {g, y}, {dx}, s.outer,
                [n = s.n, inner = s.inner](const auto& ctx, const View* in, const View* out, int64_t rows) {
-                 (kLog ? log_softmax_backward_slot : softmax_backward_slot)(ctx, out[0], in[0], in[1], rows, n,
-                                                                            inner);
+                 (kLog ? log_softmax_backward_slot : softmax_backward_slot)(ctx, out[0], in[0], in[1], rows,
+                                                                            n, inner);
                });
   }
   return dx;

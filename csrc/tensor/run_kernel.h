@@ -27,9 +27,8 @@ struct KernelFunction {
     static_assert(std::is_trivially_copyable_v<F> && sizeof(F) <= kBytes && alignof(F) <= 8);
     std::memcpy(data.data(), &f, sizeof(F));
     run = [](const std::byte* at, const kernels::LaunchContext& ctx, const kernels::View* in,
-             const kernels::View* out, int64_t rows) {
-      (*reinterpret_cast<const F*>(at))(ctx, in, out, rows);
-    };
+             const kernels::View* out,
+             int64_t rows) { (*reinterpret_cast<const F*>(at))(ctx, in, out, rows); };
   }
   Run* run = nullptr;
   alignas(8) std::array<std::byte, kBytes> data{};

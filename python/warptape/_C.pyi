@@ -1046,6 +1046,7 @@ class _Compiled:
     fuses_epilogues: Any
     least_epilogue_bytes: Any
     least_recomputed_bytes: Any
+    least_row_bytes: Any
     def leave(self, *args: Any, **kwargs: Any) -> Any: ...
     def programs(self, *args: Any, **kwargs: Any) -> Any: ...
     recomputes: Any

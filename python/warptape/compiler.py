@@ -65,6 +65,7 @@ class Explanation(NamedTuple):
     noted_seconds: float  # a call as a program with its backward, in the last trial: the median
     eager_seconds: float  # the same as without torch.compile
     epilogues: int  # products of matrices whose kernel runs the elementwise steps behind them
+    row_kernels: int  # of the fused instructions: norm, softmax and their like, run on some rows at a time
 
     def __str__(self) -> str:
         return (
@@ -116,6 +117,10 @@ def _compiled(
         from .graph_drawing import ProgramText  # imported for who looks at pictures alone
 
         counts, programs = region.counts(), region.programs()
+        least = {
+            name: getattr(region, name)
+            for name in ("least_recomputed_bytes", "least_epilogue_bytes", "least_row_bytes")
+        }
         return Explanation(
             counts["calls"],
             len(programs),
@@ -128,7 +133,7 @@ def _compiled(
             sum(p["moved"] for p in programs),
             sum(p["recomputed"] for p in programs),
             sum(p["seconds"] for p in programs),
-            [ProgramText.of(p["text"], p["noted"], region.least_recomputed_bytes) for p in programs],
+            [ProgramText.of(p["text"], p["noted"], **least) for p in programs],
             sorted({p["problem"] for p in programs if p["problem"]}),
             sum(p["replays"] for p in programs),
             counts["eager_calls"],
@@ -136,6 +141,7 @@ def _compiled(
             counts["noted_seconds"],
             counts["eager_seconds"],
             sum(p["epilogues"] for p in programs),
+            sum(p["row_kernels"] for p in programs),
         )
 
     call.explain = explain  # type: ignore[attr-defined]

@@ -282,13 +282,14 @@ class ProgramText(GraphText):
     """The text of a program of kernels, which knows what each pass made of it."""
 
     _noted: Callable[[], Any]
-    _least: int
+    _least: dict[str, int]
 
     @classmethod
-    def of(cls, text: str, noted: Callable[[], Any], least_recomputed_bytes: int) -> ProgramText:
-        """Of a compiled function's program, and what gives the program as it was before its passes."""
+    def of(cls, text: str, noted: Callable[[], Any], **least: int) -> ProgramText:
+        """Of a compiled function's program, what gives the program as it was before its passes, and how the
+        passes were set."""
         made = cls(text, lambda stage=None: made._picture(stage))
-        made._noted, made._least = noted, least_recomputed_bytes
+        made._noted, made._least = noted, least
         return made
 
     def after(self, stage: str) -> GraphText:
@@ -307,7 +308,7 @@ class ProgramText(GraphText):
             raise ValueError(f"a program has the stages {', '.join(STAGES)}; got {stage!r}")
         program = self._noted()
         for name in STAGES[1 : STAGES.index(stage) + 1]:
-            program.run_pass(name, self._least)
+            program.run_pass(name, **self._least)
         return program
 
     def _picture(self, stage: str | None) -> Drawing:

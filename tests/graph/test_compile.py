@@ -259,6 +259,25 @@ def test_many_shapes_are_many_programs():
     assert e.graph_count == 49 and e.compile_seconds < 1
 
 
+def test_an_op_that_was_noted_as_a_whole_may_be_composed_later():
+    """Where a layer's kernel does not suit, the same op is made of others: these are noted, then."""
+
+    def step(layer, x):
+        out, (h, c) = layer(x)
+        (out.sum() + h.sum() * c.sum()).backward()
+        gradients = [p.grad for p in layer.parameters()]
+        layer.zero_grad()
+        return out, h, c, *gradients
+
+    compiled = torch.compile(step)
+    compiled.region.adaptive = False
+    layers = [nn.LSTM(3, 4), nn.LSTM(3, 256), nn.LSTM(3, 8, proj_size=2)]
+    for number in (0, 0, 0, 1, 2, 0, 1):
+        x = torch.randn(1, 1, 3) if number == 1 else torch.randn(5, 2, 3)
+        for a, b in zip(compiled(layers[number], x), step(layers[number], x), strict=True):
+            assert same(a, b)
+
+
 # ---- reads ----------------------------------------------------------------------------------------------
 
 READS = {
