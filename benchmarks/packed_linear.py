@@ -63,8 +63,8 @@ static double together(int threads, F work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// Each thread reads its part of n bytes at four places at a time, which was the fastest of 1, 2, 4 and 8, with
-// and without prefetching.
+// Each thread reads its part of n bytes at four places at a time: of 1, 2, 4 and 8, with and without
+// prefetching, the fastest.
 extern "C" double read_seconds(const char* p, int64_t n, int threads) {
   return together(threads, [=](int i) {
     const int64_t part = n / threads / 256 * 64;
@@ -216,7 +216,7 @@ def measure(
     weights = Weights(name, shapes)
     lines = []
     for m in rows:
-        best = weights.best(m, limits, max(2, rounds // 4) if m > 64 else rounds)
+        best = weights.best(m, limits, max(3, rounds // 10) if m > 64 else rounds)
         read = weights.bytes / best.packed
         operations = 2 * m * sum(n * k for n, k in weights.shapes) / best.packed
         price = "" if best.plain is None else f"{best.packed / best.plain:.3f}"
