@@ -57,7 +57,6 @@ template <class Kind, int R, int P>
 [[gnu::noinline]] void packed_micro(int64_t steps, const typename Kind::Elem* x, const typename Kind::Elem* w,
                                     int64_t panel, const PackedTile& t) {
   constexpr int L = kGemmVecBytes / sizeof(float), kEach = kPanelOutputs / L, V = P * kEach;
-  constexpr int kAhead = 1024;  // elements of a panel; a few rows wait for memory, many for the arithmetic
   GemmVec<float> sums[R][V] = {};
   if (!t.first) {
     for (int r = 0; r < R; ++r)
@@ -67,10 +66,6 @@ template <class Kind, int R, int P>
     PackedVec<Kind> wv[V];
 #pragma GCC unroll 8
     for (int v = 0; v < V; ++v) wv[v] = gemm_load(w + v / kEach * panel + v % kEach * L);
-    if constexpr (R <= 2) {
-#pragma GCC unroll 4
-      for (int p = 0; p < P; ++p) __builtin_prefetch(w + p * panel + kAhead);
-    }
     packed_step<Kind>(x, wv, sums);
   }
   for (int r = 0; r < R; ++r)

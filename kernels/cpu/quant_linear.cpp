@@ -184,17 +184,12 @@ template <class Kind, int R, int P>
 WT_INLINE void group_sums(const int32_t* x, const uint8_t* w, const QuantWeight& q,
                           Words (&sums)[R][P * kEach]) {
   constexpr int V = P * kEach;
-  constexpr int kAhead = 4096;  // bytes; one row waits for memory
   for (int64_t s = 0; s < q.steps; ++s, w += 64, x += R * (8 / Kind::kBits)) {
     Words wv[V];
 #pragma GCC unroll 8
     for (int v = 0; v < V; ++v)
       wv[v] = gemm_load(
           reinterpret_cast<const int32_t*>(w + v / kEach * q.panel_bytes + v % kEach * kGemmVecBytes));
-    if constexpr (R <= 2) {
-#pragma GCC unroll 4
-      for (int p = 0; p < P; ++p) __builtin_prefetch(w + p * q.panel_bytes + kAhead);
-    }
     if constexpr (Kind::kBits == 8) {
       quant_step<Kind::kVnni>(x, wv, sums);
     } else {
