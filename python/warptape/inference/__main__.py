@@ -7,12 +7,14 @@ import os
 import random
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from . import LLM, SamplingParams
 from .llm import load_model, prepare
 from .packed_file import PACKED, save_packed
 
+MOST = 256  # tokens to be generated, unless the command line says how many
 ERRORS = (ValueError, OSError, ImportError, IndexError)  # what wrong input raises: one line, no traceback
 
 
@@ -23,7 +25,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quantization", help="int8 or int4")
     parser.add_argument("--max-model-len", type=int, help="tokens of prompt and answer")
     parser.add_argument("--seed", type=int, help="of the draws; default: another in each call")
-    parser.add_argument("--max-tokens", type=int, default=256, help="to be generated")
+    parser.add_argument("--max-tokens", type=int, help=f"to be generated; default: {MOST}, or what fits")
     parser.add_argument("--temperature", type=float, default=0.8, help="0: the likeliest tokens")
     parser.add_argument("--top-p", type=float, default=0.95)
     parser.add_argument("--top-k", type=int, default=0)
@@ -48,7 +50,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 def load(options: argparse.Namespace) -> tuple[LLM, SamplingParams]:
     """The model and how its tokens are drawn."""
     params = SamplingParams(
-        max_tokens=options.max_tokens,
+        max_tokens=options.max_tokens or MOST,
         temperature=options.temperature,
         top_p=options.top_p,
         top_k=options.top_k,
@@ -66,6 +68,12 @@ def load(options: argparse.Namespace) -> tuple[LLM, SamplingParams]:
     return llm, params
 
 
+def fitted(llm: LLM, params: SamplingParams, prompt: Any, options: argparse.Namespace) -> SamplingParams:
+    """The parameters with as many tokens as there is room for, where the command line names no number."""
+    room = llm.llm_engine.max_model_len - len(llm.llm_engine.encode(prompt)[1])
+    return replace(params, max_tokens=max(1, min(MOST, room))) if options.max_tokens is None else params
+
+
 def write_stream(outputs: Iterator[Any]) -> str:
     """Writes an answer as it grows; returns it."""
     written = ""
@@ -81,7 +89,7 @@ def generate(options: argparse.Namespace) -> None:
     """Continues a text."""
     llm, params = load(options)
     prompt = sys.stdin.read() if options.prompt is None else options.prompt
-    write_stream(llm.stream(prompt, params))
+    write_stream(llm.stream(prompt, fitted(llm, params, prompt, options)))
 
 
 def chat(options: argparse.Namespace) -> None:
@@ -96,7 +104,8 @@ def chat(options: argparse.Namespace) -> None:
         messages.append({"role": "user", "content": line})
         answer = ""
         try:
-            answer = write_stream(llm.stream_chat(messages, params))
+            prompt = llm.conversation(messages)
+            answer = write_stream(llm.stream(prompt, fitted(llm, params, prompt, options)))
         except KeyboardInterrupt:
             print()
         messages.append({"role": "assistant", "content": answer})
@@ -106,7 +115,7 @@ def pack(options: argparse.Namespace) -> None:
     """Writes a packed folder."""
     model = prepare(load_model(options.model, options.dtype), options.quantization, True)
     save_packed(model, options.out, options.model)
-    print(f"{options.out}: {os.path.getsize(os.path.join(options.out, PACKED)) / 1e9:.2f} GB")
+    print(f"{options.out}: {os.path.getsize(os.path.join(options.out, PACKED)) / 1e6:.1f} MB")
 
 
 def main(arguments: list[str] | None = None) -> int:

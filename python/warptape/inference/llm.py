@@ -145,16 +145,14 @@ class LLM:
         Raises: ValueError without a tokenizer or template.
         """
         many = messages if messages and isinstance(messages[0], list) else [messages]
-        prompts = [self._conversation(each, template) for each in many]
+        prompts = [self.conversation(each, **template) for each in many]
         return self.generate(prompts, sampling_params)
 
-    def stream_chat(
-        self, messages: list[Any], sampling_params: SamplingParams | None = None, **template: Any
-    ) -> Iterator[RequestOutput]:
-        """The answer to a conversation as it grows."""
-        return self.stream(self._conversation(messages, template), sampling_params)
+    def conversation(self, messages: list[Any], **template: Any) -> Prompt:
+        """The prompt of a conversation, by the model's chat template; `template` is handed to it.
 
-    def _conversation(self, messages: list[Any], template: dict[str, Any]) -> Prompt:
+        Raises: ValueError without a tokenizer or template.
+        """
         tokenizer = self.get_tokenizer()
         if tokenizer is None:
             raise ValueError("chat needs a tokenizer")

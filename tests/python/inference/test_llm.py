@@ -379,6 +379,9 @@ def test_generate_from_the_terminal(folder, llm, monkeypatch, capsys):
     assert command(monkeypatch, capsys, "generate", folder, *options, typed="Once")[1] == expected + "\n"
     drawn = [command(monkeypatch, capsys, "generate", folder, "Once", "--seed", 3)[1] for _ in range(2)]
     assert drawn[0] == drawn[1]
+    assert command(monkeypatch, capsys, "generate", folder, "x" * 250, "--seed", 3)[0] == 0  # what fits
+    status, out, err = command(monkeypatch, capsys, "generate", folder, "x" * 250, "--max-tokens", 50)
+    assert (status, out) == (1, "") and "maximum model length" in err
     status, out, err = command(monkeypatch, capsys, "generate", folder / "nowhere", "Once")
     assert (status, out) == (1, "") and "config.json" in err and "Traceback" not in err
     assert command(monkeypatch, capsys, "generate", folder, "Once", "--temperature", -1)[0] == 1
