@@ -184,11 +184,14 @@ std::shared_ptr<Executable> build(const std::vector<Call>& calls, const std::deq
   if (passes.schedules) schedule(e->program);
   if (passes.recomputes) recompute(e->program, passes.least_recomputed_bytes);
   if (passes.fuses) fuse(e->program);
-  if (passes.fuses && passes.fuses_epilogues) fuse_epilogues(e->program, passes.least_epilogue_bytes);
+  if (passes.fuses && passes.fuses_epilogues)
+    fuse_epilogues(e->program, passes.tunes ? 0 : passes.least_epilogue_bytes);
   verify(e->program);
   const auto readers = e->program.readers();
   for (const Step& s : e->program.steps)
     e->chains.push_back(s.insns.size() > 1 ? std::make_unique<Chain>(e->program, s, readers) : nullptr);
+  for (const Step& s : e->program.steps)
+    if (passes.tunes) e->tunings.push_back(e->program.has_epilogue(s) ? std::make_unique<Tuning>() : nullptr);
   e->ends = ends_of(e->program, calls.size());
   if (std::ranges::any_of(e->chains, [](const auto& c) { return c && c->on_device(); })) {
     for (const Step& s : e->program.steps)
@@ -222,13 +225,27 @@ std::string Executable::problem_text() const {
   return why.empty() ? "" : "not captured: " + why;
 }
 
-void Executable::run_step(const Step& step, const Chain* chain, const Ends& ends,
+std::vector<std::string> Executable::tuned() const {
+  std::vector<std::string> out;
+  for (size_t k = 0; k < tunings.size(); ++k) {
+    const auto found = tunings[k] ? tunings[k]->measured() : std::nullopt;
+    if (!found) continue;
+    const Insn& product = program.insns[program.steps[k].insns[0]];
+    const auto [apart, within] = *found;
+    out.push_back(message(product.name, " ", AsShape{product.out[0].sizes}, ": ",
+                          within <= apart ? "with its epilogue" : "apart", ", ", 1e6 * within, " us with, ",
+                          1e6 * apart, " us apart"));
+  }
+  return out;
+}
+
+void Executable::run_step(const Step& step, const Chain* chain, Tuning* tuning, const Ends& ends,
                           std::vector<Call>& calls) const {
   Call& first = calls[program.insns[step.insns[0]].call];
   const char* asked = first.asked;
   try {
     if (chain)
-      chain->run(calls);
+      chain->run(calls, tuning);
     else
       graph::run(first);
   } catch (...) {
@@ -248,10 +265,11 @@ void Executable::run(std::vector<Call>& calls) const {
   for (size_t i = 0; i < calls.size(); ++i)
     if (!used[i]) calls[i] = {};
   if (problem())
-    for (size_t k = 0; k < apart.size(); ++k) run_step(apart[k], nullptr, ends_apart[k], calls);
+    for (size_t k = 0; k < apart.size(); ++k) run_step(apart[k], nullptr, nullptr, ends_apart[k], calls);
   else
     for (size_t k = 0; k < program.steps.size(); ++k)
-      run_step(program.steps[k], chains[k].get(), ends[k], calls);
+      run_step(program.steps[k], chains[k].get(), tunings.empty() ? nullptr : tunings[k].get(), ends[k],
+               calls);
 }
 
 std::vector<std::shared_ptr<Executable>> Programs::all() const {

@@ -78,7 +78,9 @@ def main() -> None:
     options = parser.parse_args()
     for name in NAMES:
         other, counted = differences(name, options.prompts, options.tokens)
-        print(f"{name}: {counted} of {options.prompts} differ, {other - counted} more where logits were close")
+        print(
+            f"{name}: {counted} of {options.prompts} differ, {other - counted} more where logits were close"
+        )
 
 
 if __name__ == "__main__":
