@@ -133,6 +133,7 @@ void init_graph(PyObject* module) {
                d["fused"] = e->program.fused;
                d["epilogues"] = e->program.epilogues();
                d["row_kernels"] = e->program.row_kernels;
+               d["tuned"] = e->tuned();
                d["runs"] = e->runs;
                d["seconds"] = e->build_seconds;
                d["problem"] = e->problem_text();
@@ -161,6 +162,7 @@ void init_graph(PyObject* module) {
   bind_setting(compiled, "fuses_epilogues", &Programs::fuses_epilogues);
   bind_setting(compiled, "schedules", &Programs::schedules);
   bind_setting(compiled, "recomputes", &Programs::recomputes);
+  bind_setting(compiled, "tunes", &Programs::tunes);
   bind_setting(compiled, "captures", &Programs::captures);
   bind_setting(compiled, "least_recomputed_bytes", &Programs::least_recomputed_bytes);
   bind_setting(compiled, "least_epilogue_bytes", &Programs::least_epilogue_bytes);

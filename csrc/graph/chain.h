@@ -1,6 +1,8 @@
 // A step of several elementwise instructions, in one pass over memory.
 #pragma once
 
+#include <mutex>
+
 #include "graph/ir.h"
 #include "ops/matmul.h"
 
@@ -11,12 +13,30 @@ const kernels::ChainFormula* formula_of(const Program& program, const Insn& insn
 // Whether the instruction may be one of a chain.
 bool is_fusable(const Program& program, const Insn& insn);
 
+// Which way of running a step was faster: the first runs take turns, and then it stays with one.
+class Tuning {
+ public:
+  static constexpr int kRuns = 4;  // of each way, the first of which does not count
+
+  // The way of the next run, and what a run took.
+  bool next() const;
+  void add(bool way, double seconds);
+  // The least seconds of each way; none before all are there.
+  std::optional<std::pair<double, double>> measured() const;
+
+ private:
+  mutable std::mutex mutex_;
+  int runs_ = 0;
+  double least_[2] = {1e30, 1e30};
+};
+
 // Of a step with an epilogue the chain is the epilogue, which the product's kernel runs.
 class Chain {
  public:
   Chain(const Program& program, const Step& step, const std::vector<std::vector<uint32_t>>& readers);
-  // Takes addresses and numbers from the calls.
-  void run(std::vector<Call>& calls) const;
+  // Takes addresses and numbers from the calls. An epilogue runs in the product's kernel, or as `tuning`
+  // says.
+  void run(std::vector<Call>& calls, Tuning* tuning = nullptr) const;
   // What a plan points to beside tensors.
   union Number {
     int64_t i;
@@ -60,7 +80,7 @@ class Chain {
   void store(const Program& program, const Step& step, const std::vector<std::vector<uint32_t>>& readers);
   void merge_dims(const Shape& sizes);
   bool is_product(const Operand& o) const { return product_ && product_->memory == o.memory; }
-  static void run_product(Call& call, ops::Epilogue& epilogue);
+  static void run_product(Call& call, ops::Epilogue& epilogue, bool within);
   static void set_number(kernels::Operand& to, Number& number, const Scalar& s);
 
   kernels::ChainPlan plan_{};

@@ -184,7 +184,8 @@ std::shared_ptr<Executable> build(const std::vector<Call>& calls, const std::deq
   if (passes.schedules) schedule(e->program);
   if (passes.recomputes) recompute(e->program, passes.least_recomputed_bytes);
   if (passes.fuses) fuse(e->program, passes.least_row_bytes);
-  if (passes.fuses && passes.fuses_epilogues) fuse_epilogues(e->program, passes.least_epilogue_bytes);
+  if (passes.fuses && passes.fuses_epilogues)
+    fuse_epilogues(e->program, passes.tunes ? 0 : passes.least_epilogue_bytes);
   verify(e->program);
   const auto readers = e->program.readers();
   for (const Step& s : e->program.steps) {
@@ -193,6 +194,7 @@ std::shared_ptr<Executable> build(const std::vector<Call>& calls, const std::deq
     const bool fused = s.insns.size() > 1;
     e->chains.push_back(fused && !by_rows ? std::make_unique<Chain>(e->program, s, readers) : nullptr);
     e->rows.push_back(fused && by_rows ? std::make_unique<RowStep>(e->program, s, readers) : nullptr);
+    if (passes.tunes) e->tunings.push_back(e->program.has_epilogue(s) ? std::make_unique<Tuning>() : nullptr);
   }
   e->ends = ends_of(e->program, calls.size());
   if (std::ranges::any_of(e->chains, [](const auto& c) { return c && c->on_device(); })) {
@@ -227,13 +229,27 @@ std::string Executable::problem_text() const {
   return why.empty() ? "" : "not captured: " + why;
 }
 
-void Executable::run_step(const Step& step, const Chain* chain, const RowStep* rows, const Ends& ends,
-                          std::vector<Call>& calls) const {
+std::vector<std::string> Executable::tuned() const {
+  std::vector<std::string> out;
+  for (size_t k = 0; k < tunings.size(); ++k) {
+    const auto found = tunings[k] ? tunings[k]->measured() : std::nullopt;
+    if (!found) continue;
+    const Insn& product = program.insns[program.steps[k].insns[0]];
+    const auto [apart, within] = *found;
+    out.push_back(message(product.name, " ", AsShape{product.out[0].sizes}, ": ",
+                          within <= apart ? "with its epilogue" : "apart", ", ", 1e6 * within, " us with, ",
+                          1e6 * apart, " us apart"));
+  }
+  return out;
+}
+
+void Executable::run_step(const Step& step, const Chain* chain, Tuning* tuning, const RowStep* rows,
+                          const Ends& ends, std::vector<Call>& calls) const {
   Call& first = calls[program.insns[step.insns[0]].call];
   const char* asked = first.asked;
   try {
     if (chain)
-      chain->run(calls);
+      chain->run(calls, tuning);
     else if (rows)
       rows->run(calls);
     else
@@ -255,10 +271,12 @@ void Executable::run(std::vector<Call>& calls) const {
   for (size_t i = 0; i < calls.size(); ++i)
     if (!used[i]) calls[i] = {};
   if (problem())
-    for (size_t k = 0; k < apart.size(); ++k) run_step(apart[k], nullptr, nullptr, ends_apart[k], calls);
+    for (size_t k = 0; k < apart.size(); ++k)
+      run_step(apart[k], nullptr, nullptr, nullptr, ends_apart[k], calls);
   else
     for (size_t k = 0; k < program.steps.size(); ++k)
-      run_step(program.steps[k], chains[k].get(), rows[k].get(), ends[k], calls);
+      run_step(program.steps[k], chains[k].get(), tunings.empty() ? nullptr : tunings[k].get(), rows[k].get(),
+               ends[k], calls);
 }
 
 std::vector<std::shared_ptr<Executable>> Programs::all() const {

@@ -23,9 +23,10 @@ struct Ends {
 struct WT_API Executable {
   std::vector<uint64_t> form;  // of the calls that it is for: see form_of()
   Program program;
-  std::vector<std::unique_ptr<Chain>> chains;  // of each step; null where one instruction runs alone
-  std::vector<std::unique_ptr<RowStep>> rows;  // likewise, or where the step is a chain
-  std::vector<Ends> ends;                      // of each step
+  std::vector<std::unique_ptr<Chain>> chains;    // of each step; null where one instruction runs alone
+  std::vector<std::unique_ptr<RowStep>> rows;    // likewise, or where the step is a chain
+  std::vector<std::unique_ptr<Tuning>> tunings;  // of each step with an epilogue, where they are tuned
+  std::vector<Ends> ends;                        // of each step
   // Where a chain waits for its kernel: the instructions one by one.
   std::vector<Step> apart;
   std::vector<Ends> ends_apart;
@@ -38,10 +39,12 @@ struct WT_API Executable {
   // Why instructions run one by one, or null; the same and why there is no captured graph, as text.
   const char* problem() const;
   std::string problem_text() const;
+  // What tuning found, a line for each step that is done with.
+  std::vector<std::string> tuned() const;
   bool waits() const;  // for a kernel that will be there
 
  private:
-  void run_step(const Step& step, const Chain* chain, const RowStep* rows, const Ends& ends,
+  void run_step(const Step& step, const Chain* chain, Tuning* tuning, const RowStep* rows, const Ends& ends,
                 std::vector<Call>& calls) const;
 };
 
@@ -59,6 +62,7 @@ class WT_API Programs {
   // In the order in which they were made. The list grows while other threads call.
   std::vector<std::shared_ptr<Executable>> all() const;
   bool fuses = true, fuses_epilogues = true, schedules = true, recomputes = true, captures = false;
+  bool tunes = false;  // measures what is faster, for mode="max-autotune"
   int64_t least_recomputed_bytes = 32 << 10, least_epilogue_bytes = kLeastEpilogueBytes,
           least_row_bytes = kLeastRowBytes;
 

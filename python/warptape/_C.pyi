@@ -1051,6 +1051,7 @@ class _Compiled:
     def programs(self, *args: Any, **kwargs: Any) -> Any: ...
     recomputes: Any
     schedules: Any
+    tunes: Any
 
 class _Engine:
     def __init__(self, **options: Any) -> None: ...

@@ -66,6 +66,7 @@ class Explanation(NamedTuple):
     eager_seconds: float  # the same as without torch.compile
     epilogues: int  # products of matrices whose kernel runs the elementwise steps behind them
     row_kernels: int  # of the fused instructions: norm, softmax and their like, run on some rows at a time
+    tuned: list[str]  # with mode="max-autotune": what was measured for each of these, and chosen
 
     def __str__(self) -> str:
         return (
@@ -75,6 +76,7 @@ class Explanation(NamedTuple):
             f"{self.moved} moved, {self.recomputed} recomputed; {self.epilogues} epilogues of products; "
             f"{self.not_deferred} calls of ops ran at once"
             + self.choice()
+            + "".join(f"\ntuned: {line}" for line in self.tuned)
             + "".join(f"\nkernels run one by one: {problem}" for problem in self.problems)
         )
 
@@ -90,11 +92,11 @@ class Explanation(NamedTuple):
 
 
 def _compiled(
-    fn: Callable[..., Any], fullgraph: bool, eager: bool, captures: bool = False
+    fn: Callable[..., Any], fullgraph: bool, eager: bool, captures: bool = False, tunes: bool = False
 ) -> Callable[..., Any]:
     region = _C._Compiled()
     region.fullgraph = fullgraph
-    region.captures = captures
+    region.captures, region.tunes = captures, tunes
     region.adaptive = not captures
     region.fuses = region.schedules = region.recomputes = not eager
 
@@ -142,6 +144,7 @@ def _compiled(
             counts["eager_seconds"],
             sum(p["epilogues"] for p in programs),
             sum(p["row_kernels"] for p in programs),
+            [line for p in programs for line in p["tuned"]],
         )
 
     call.explain = explain  # type: ignore[attr-defined]
@@ -172,7 +175,8 @@ def compile(
         dynamic: accepted: each form of calls gets a program of its own, in milliseconds.
         backend: "inductor" for all passes, "eager" and "aot_eager" for none but removing what nobody needs.
         mode: "reduce-overhead" and "max-autotune" capture programs on CUDA as graphs where calls are alike;
-            the others make no difference.
+            "max-autotune" and "max-autotune-no-cudagraphs" measure on the CPU, in a program's first 8 runs,
+            whether a product of matrices is faster with the elementwise steps behind it in its kernel.
         options: "triton.cudagraphs" does so too; others have no effect.
         disable: gives `model` back as it is.
 
@@ -198,12 +202,13 @@ def compile(
         return model
     eager = backend in ("eager", "aot_eager")
     captures = mode in ("reduce-overhead", "max-autotune") or backend == "cudagraphs"
+    tunes = mode in ("max-autotune", "max-autotune-no-cudagraphs")
     captures |= bool((options or {}).get("triton.cudagraphs"))
     if hasattr(type(model), "_compiled_call_impl"):
         from ._dynamo.eval_frame import OptimizedModule  # a module is made of modules, which are above
 
-        return OptimizedModule(model, _compiled(model.__call__, fullgraph, eager, captures))
-    return _compiled(model, fullgraph, eager, captures)
+        return OptimizedModule(model, _compiled(model.__call__, fullgraph, eager, captures, tunes))
+    return _compiled(model, fullgraph, eager, captures, tunes)
 
 
 def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None) -> Any:

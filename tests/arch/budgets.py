@@ -2,7 +2,7 @@
 
 # Lines of the core, kernels + csrc. A device's backend, what lies between ranks, and PyTorch's API written
 # with ops alone have budgets of their own: whoever reads the core can leave them out.
-MAX_TOTAL_LINES = 46_945
+MAX_TOTAL_LINES = 47_239
 BUDGETS = {
     "the CUDA backend": (
         13_520,
@@ -33,7 +33,7 @@ BUDGETS = {
     ),
     "function transforms": (1_700, ("csrc/transforms/", "csrc/bindings/transforms")),
     "the graph compiler": (
-        11_900,
+        12_500,
         (
             "csrc/graph/",
             "csrc/tensor/run_kernel",

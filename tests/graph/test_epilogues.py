@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 
 import pytest
 import warptape as torch
@@ -167,6 +168,30 @@ def test_random_epilogues(pytestconfig):
             assert same(a, b), seed
         found += made.explain().epilogues
     assert found > pytestconfig.getoption("--programs") // 2
+
+
+@pytest.mark.parametrize("mode", ["max-autotune", "max-autotune-no-cudagraphs", None])
+def test_tuning(mode):
+    """Both ways are measured, one is kept; the bits are those of eager code in all runs."""
+    x, w, r = tensors(torch.float32, (300, 64), (96, 64), (300, 96))
+
+    def work():
+        return F.gelu(F.linear(x, w)), (x @ w.t()) * r, x[:2] @ w.t() + r[:2]
+
+    made = torch.compile(work, mode=mode)
+    made.region.adaptive = False
+    want = work()
+    for run in range(12):
+        assert all(same(a, b) for a, b in zip(made(), want, strict=True))
+        tuned = made.explain().tuned
+        assert len(tuned) == (3 if mode and run >= 7 else 0)
+    assert made.explain().epilogues == (3 if mode else 0)
+    for line in tuned:
+        chosen, within, apart = re.fullmatch(
+            r"(?:linear|matmul) \[\d+, 96\]: (with its epilogue|apart), (\S+) us with, (\S+) us apart", line
+        ).groups()
+        assert (chosen == "apart") == (float(apart) < float(within)), line
+    assert ("tuned: linear [300, 96]: " in str(made.explain())) == bool(mode)
 
 
 # ---- the pass and what verify() refuses --------------------------------------------------------------------
