@@ -68,6 +68,7 @@ def random_args(rng: np.random.Generator, draft: Decoder) -> EngineArgs:
         max_num_batched_tokens=int(rng.integers(5, 120)),
         max_prefill_beside_decode=int(rng.integers(1, 60)),
         enable_prefix_caching=bool(rng.integers(2)),
+        kv_cache_dtype=["auto", "auto", "int8"][rng.integers(3)],
         speculative_config=[
             None,
             {"num_speculative_tokens": 3, "prompt_lookup_min": 1},
@@ -128,11 +129,12 @@ def _different(rng: np.random.Generator, kind: Any, adapters: list[Any], request
     model = model_of(*kind)
     draft = model_of("llama", "float32", None)
     args = random_args(rng, draft)
-    page = page_bytes(model, "auto")
-    with_draft = page_bytes(draft, "auto") if "model" in (args.speculative_config or {}) else 0
+    page = page_bytes(model, args.kv_cache_dtype)
+    with_draft = page_bytes(draft, args.kv_cache_dtype) if "model" in (args.speculative_config or {}) else 0
     args = dataclasses.replace(args, kv_cache_memory_bytes=int(rng.integers(5, 40)) * (page + with_draft))
     engine = LLMEngine(model, None, args)
-    lone = LLMEngine(model, None, EngineArgs(enable_prefix_caching=False, kv_cache_memory_bytes=5 * page))
+    plain = {"enable_prefix_caching": False, "kv_cache_memory_bytes": 5 * page}
+    lone = LLMEngine(model, None, EngineArgs(kv_cache_dtype=args.kv_cache_dtype, **plain))
     shared = rng.integers(0, VOCAB, 100).tolist()
     asked, got = {}, {}
     threads = wt.get_num_threads()

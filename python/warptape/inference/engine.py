@@ -9,12 +9,13 @@ import random
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from .. import _C
 from .._tensor import Tensor
 from ..models import Decoder
+from ._checks import check_at_least, check_tokens, check_types
 from .lora import LoRARequest
 from .outputs import CompletionOutput, Logprob, RequestOutput
 from .pacing import Pacer
@@ -64,6 +65,11 @@ class EngineArgs:
     seed: int = 0
     invariant: bool = True
 
+    def __post_init__(self) -> None:
+        check_types(self)
+        limits = ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "max_prefill_beside_decode")
+        check_at_least(self, 1, *limits, "kv_cache_memory_bytes")
+
 
 @dataclass(kw_only=True)
 class _Speculation:
@@ -75,7 +81,21 @@ class _Speculation:
     prompt_lookup_min: int = 2
     prompt_lookup_max: int = 5
 
+    @classmethod
+    def of(cls, config: Mapping[str, Any] | None) -> _Speculation:
+        """TypeError for what is no such dict."""
+        if not config:
+            return cls(num_speculative_tokens=0)
+        known = [each.name for each in fields(cls)]
+        if not isinstance(config, Mapping) or not {"num_speculative_tokens"} <= {*config} <= {*known}:
+            raise TypeError(
+                f"speculative_config must be a dict with num_speculative_tokens and any of {known[1:]}, got "
+                f"{config!r:.200}"
+            )
+        return cls(**config)
+
     def __post_init__(self) -> None:
+        check_types(self)
         self.method = self.method or ("draft_model" if self.model is not None else "ngram")
         if self.method not in ("ngram", "draft_model") or (self.method == "draft_model") != (
             self.model is not None
@@ -204,13 +224,13 @@ class LLMEngine:
     ) -> None:
         args = args or EngineArgs()
         self.args, self.tokenizer, self.model_config = args, tokenizer, model.config
-        speculation = _Speculation(**(args.speculative_config or {"num_speculative_tokens": 0}))
+        speculation = _Speculation.of(args.speculative_config)
         draft = speculation.draft_of(model)
         models = [model] if draft is None else [model, draft]
         self.num_pages, self.max_model_len = cache_size(models, args)
         self.runner = ModelRunner(model, self.num_pages, args.kv_cache_dtype, args.invariant)
         # Its cache has the same pages for the same tokens.
-        self._draft = ModelRunner(draft, self.num_pages) if draft is not None else None
+        self._draft = ModelRunner(draft, self.num_pages, args.kv_cache_dtype) if draft is not None else None
         self._draft_tokens = speculation.num_speculative_tokens if draft is not None else 0
         self._core = _C._Engine(
             pages=self.num_pages,
@@ -259,11 +279,7 @@ class LLMEngine:
 
     @staticmethod
     def _tokens(tokens: Any) -> list[int]:
-        if isinstance(tokens, Tensor):
-            tokens = tokens.tolist()
-        if not isinstance(tokens, Sequence) or not all(type(t) is int for t in tokens):
-            raise TypeError(f"expected a prompt as text or token ids, got {tokens!r:.100}")
-        return list(tokens)
+        return check_tokens("prompt", tokens.tolist() if isinstance(tokens, Tensor) else tokens)
 
     def add_request(
         self,

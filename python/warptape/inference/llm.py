@@ -162,8 +162,11 @@ class LLM:
 
     @staticmethod
     def _listed(prompts: Any) -> list[Prompt]:
-        single = isinstance(prompts, (str, dict)) or (len(prompts) > 0 and isinstance(prompts[0], int))
-        return [prompts] if single else list(prompts)
+        if isinstance(prompts, (str, dict)):
+            return [prompts]
+        if not isinstance(prompts, (list, tuple)):
+            raise TypeError(f"expected a prompt, or a list of prompts, got {prompts!r:.100}")
+        return [prompts] if prompts and isinstance(prompts[0], int) else list(prompts)
 
     def _run(
         self, prompts: Any, params: Any, lora: Any, priority: Sequence[int] | None, ids: list[str]

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from ._checks import check_at_least, check_tokens, check_types
+
 LARGEST_SEED = (1 << 64) - 1
 
 
@@ -87,11 +89,9 @@ class SamplingParams:
     _stops: list[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self._check_types()
-        if self.n < 1:
-            raise ValueError(f"n must be at least 1, got {self.n}")
-        if self.max_tokens is not None and self.max_tokens < 1:
-            raise ValueError(f"max_tokens must be at least 1, got {self.max_tokens}")
+        check_types(self)
+        self._check_containers()
+        check_at_least(self, 1, "n", "max_tokens")
         if self.min_tokens < 0 or self.min_tokens > (self.max_tokens or self.min_tokens):
             raise ValueError(
                 f"min_tokens must be in [0, max_tokens={self.max_tokens}], got {self.min_tokens}"
@@ -116,26 +116,21 @@ class SamplingParams:
             raise ValueError(f"repetition_penalty must be greater than zero, got {self.repetition_penalty}")
         if self.top_k < -1:
             raise ValueError(f"top_k must be 0 or -1 (all), or at least 1, got {self.top_k}")
-        stops = [self.stop] if isinstance(self.stop, str) else list(self.stop or ())
-        if any(not isinstance(text, str) or not text for text in stops):
-            raise ValueError(f"stop must be texts that are not empty, got {self.stop!r:.100}")
-        if stops and not self.detokenize:
+        if self._stops and not self.detokenize:
             raise ValueError("stop texts need detokenize=True")
-        self._stops = stops
 
-    def _check_types(self) -> None:
-        for each in fields(self):
-            value = getattr(self, each.name, None)
-            kind = str(each.type)
-            if value is None and "None" in kind:
-                continue
-            if kind.startswith("float"):
-                fits = isinstance(value, (int, float)) and not isinstance(value, bool)
-            elif kind.startswith("int"):
-                fits = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 64
-            elif kind == "bool":
-                fits = isinstance(value, bool)
-            else:
-                continue
-            if not fits:
-                raise TypeError(f"{each.name} must be {kind}, got {value!r:.100}")
+    def _check_containers(self) -> None:
+        check_tokens("stop_token_ids", self.stop_token_ids or [])
+        bias = self.logit_bias or {}
+        if not isinstance(bias, Mapping) or not all(isinstance(x, (int, float)) for x in bias.values()):
+            raise TypeError(f"logit_bias must be a dict from token id to number, got {bias!r:.100}")
+        check_tokens("logit_bias", [*bias])
+        given = self.structured_outputs
+        if given is not None and not isinstance(given, StructuredOutputsParams):
+            raise TypeError(f"structured_outputs must be StructuredOutputsParams, got {type(given).__name__}")
+        stops = [self.stop] if isinstance(self.stop, str) else self.stop or ()
+        if not isinstance(stops, (list, tuple)) or not all(isinstance(s, str) for s in stops):
+            raise TypeError(f"stop must be a text or a list of texts, got {self.stop!r:.100}")
+        if "" in stops:
+            raise ValueError("stop must be texts that are not empty")
+        self._stops = list(stops)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import warptape as torch
 from model_configs import SMALL, build
-from warptape.inference import LLM, AsyncLLM, SamplingParams, StructuredOutputsParams
+from warptape.inference import LLM, AsyncLLM, EngineArgs, SamplingParams, StructuredOutputsParams
 from warptape.inference.__main__ import main
 from warptape.models import Decoder, DecoderConfig
 
@@ -298,7 +298,7 @@ def test_errors_leave_other_requests(llm):
         (lambda llm: llm.generate("x" * 256), ValueError, "maximum model length is 256"),
         (lambda llm: llm.generate([[1, 300]]), IndexError, "out of the vocabulary of 257"),
         (lambda llm: llm.generate([{"text": 1}]), TypeError, "'prompt' or 'prompt_token_ids'"),
-        (lambda llm: llm.generate([3.5]), TypeError, "text or token ids"),
+        (lambda llm: llm.generate([3.5]), TypeError, "prompt must be a list of token ids"),
         (
             lambda llm: llm.generate(["a", "b"], [SamplingParams()]),
             ValueError,
@@ -312,6 +312,23 @@ def test_errors_leave_other_requests(llm):
         (lambda llm: SamplingParams(n=0), ValueError, "n must be at least 1"),
         (lambda llm: SamplingParams(max_tokens=0), ValueError, "max_tokens must be at least 1"),
         (lambda llm: SamplingParams(stop=""), ValueError, "stop must be texts"),
+        (lambda llm: SamplingParams(stop=5), TypeError, "stop must be a text"),
+        (lambda llm: SamplingParams(stop_token_ids=["x"]), TypeError, "list of token ids"),
+        (lambda llm: SamplingParams(stop_token_ids=[1 << 40]), IndexError, "out of any vocabulary"),
+        (lambda llm: SamplingParams(logit_bias={"a": 1}), TypeError, "logit_bias"),
+        (lambda llm: SamplingParams(logit_bias={1: "a"}), TypeError, "logit_bias"),
+        (lambda llm: SamplingParams(structured_outputs=5), TypeError, "StructuredOutputsParams"),
+        (lambda llm: llm.generate(None), TypeError, "expected a prompt"),
+        (lambda llm: llm.generate([None]), TypeError, "list of token ids"),
+        (lambda llm: llm.generate([[1, 1 << 40]]), IndexError, "out of any vocabulary"),
+        (lambda llm: EngineArgs(max_num_seqs="a"), TypeError, "max_num_seqs must be int"),
+        (lambda llm: EngineArgs(max_num_seqs=0), ValueError, "max_num_seqs must be at least 1"),
+        (lambda llm: EngineArgs(seed="a"), TypeError, "seed must be int"),
+        (
+            lambda llm: LLM(build("llama"), speculative_config={"tokens": 3}),
+            TypeError,
+            "num_speculative_tokens",
+        ),
         (lambda llm: SamplingParams(seed=-1), ValueError, "seed must be in"),
         (lambda llm: SamplingParams(min_tokens=20), ValueError, "min_tokens must be in"),
     ],
