@@ -6,7 +6,7 @@ namespace warptape::graph {
 namespace {
 
 constexpr int kInterval = 500, kMostInterval = 16000;  // calls from one trial to the next
-constexpr size_t kTimes = 9;                           // of each way, where fewer do not decide
+constexpr size_t kTimes = 5;                           // of each way, where fewer do not decide
 constexpr int kMostBuilds = 8;        // calls of a trial whose time is not counted because they made programs
 constexpr double kClearly = 2;        // times as long in each call: two of them decide
 constexpr double kNegligible = 1.02;  // noting needs less memory, so the other way has to gain more than this
