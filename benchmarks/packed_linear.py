@@ -7,14 +7,14 @@ The weights are the four of one block of an 8B model, in as many copies as excee
 of the four together. The limits are measured in the same rounds, by a small C program that g++ compiles: the
 bandwidth of reading memory, and the rate of multiply-adds whose operands are in registers, all threads at
 once. What is compared takes turns, one layer at a time, and the best of all rounds counts for each, for other
-work on the machine only ever adds time. Results are kept in benchmarks/results/inference_kernels.md.
+work on the machine only ever adds time. With --threads 1 it is the thread's processor time, which counts no
+waiting for a processor. Printed as Markdown; benchmarks/results/inference_kernels.md keeps what was measured.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
-import os
 import subprocess
 import sys
 import tempfile
@@ -38,9 +38,9 @@ from _harness import machine  # noqa: E402
 LIMITS = r"""
 #include <immintrin.h>
 #include <stdint.h>
+#include <time.h>
 
 #include <atomic>
-#include <chrono>
 #include <thread>
 #include <vector>
 
@@ -57,10 +57,15 @@ static double together(int threads, F work) {
   for (int i = 1; i < threads; ++i) others.emplace_back(run, i);
   while (ready.load() < threads - 1) {
   }
-  const auto start = std::chrono::steady_clock::now();
+  auto now = [&] {
+    timespec t;
+    clock_gettime(threads == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &t);
+    return t.tv_sec + t.tv_nsec * 1e-9;
+  };
+  const double start = now();
   run(0);
   for (std::thread& t : others) t.join();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return now() - start;
 }
 
 // Each thread reads its part of n bytes at four places at a time: of 1, 2, 4 and 8, with and without
@@ -193,10 +198,10 @@ class Weights:
                 bandwidth.append(limits.bandwidth())
                 rate.append(limits.rate(self.bound))
                 layer = self.layers[number % len(self.layers)][i]
-                packed[i].append(seconds_of(lambda: layer(x)))  # noqa: B023
+                packed[i].append(seconds_of(lambda: layer(x), limits.threads))  # noqa: B023
                 if self.free is not None:
                     weight = self.free[i]
-                    plain[i].append(seconds_of(lambda: F.linear(x, weight)))  # noqa: B023
+                    plain[i].append(seconds_of(lambda: F.linear(x, weight), limits.threads))  # noqa: B023
 
         def sum_of(times: list[list[float]]) -> float:
             return sum(min(each[1:]) for each in times)
@@ -204,29 +209,28 @@ class Weights:
         return Best(max(bandwidth), max(rate), sum_of(packed), sum_of(plain) if self.free else None)
 
 
-def seconds_of(work: Callable[[], Any]) -> float:
-    start = time.perf_counter()
+def seconds_of(work: Callable[[], Any], threads: int) -> float:
+    clock = time.thread_time if threads == 1 else time.perf_counter
+    start = clock()
     work()
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def measure(
     limits: Machine, name: str, shapes: dict[str, tuple[int, int]], rows: list[int], rounds: int
-) -> list[str]:
+) -> None:
     weights = Weights(name, shapes)
-    lines = []
     for m in rows:
         best = weights.best(m, limits, max(3, rounds // 10) if m > 64 else rounds)
         read = weights.bytes / best.packed
         operations = 2 * m * sum(n * k for n, k in weights.shapes) / best.packed
         price = "" if best.plain is None else f"{best.packed / best.plain:.3f}"
-        lines.append(
+        print(
             f"| {name} | {m} | {best.packed * 1e3:.2f} | {read / 1e9:.1f} | {best.bandwidth / 1e9:.1f} "
             f"| {read / best.bandwidth:.0%} | {operations / 1e9:.0f} | {best.rate / 1e9:.0f} "
-            f"| {operations / best.rate:.0%} | {price} |"
+            f"| {operations / best.rate:.0%} | {price} |",
+            flush=True,
         )
-        print(lines[-1], flush=True)
-    return lines
 
 
 HEADER = (
@@ -246,34 +250,15 @@ def main() -> None:
     wt.set_num_threads(arguments.threads)
     shapes = {"o": LAYER["o"]} if arguments.quick else LAYER
     print(HEADER)
-    lines = []
     with tempfile.TemporaryDirectory() as folder, wt.inference_mode():
         limits = Machine(Path(folder), arguments.threads)
         for name in arguments.kinds:
-            lines += measure(limits, name, shapes, arguments.rows, 2 if arguments.quick else arguments.rounds)
-    if arguments.quick or arguments.kinds != list(KINDS):
-        return
-    here, commit = (
-        machine(),
-        subprocess.run(
-            ["git", "-C", str(HERE), "rev-parse", "--short=12", "HEAD"],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.strip(),
+            measure(limits, name, shapes, arguments.rows, 2 if arguments.quick else arguments.rounds)
+    here = machine()
+    print(
+        f"\n{datetime.now(timezone.utc).isoformat(timespec='seconds')}: {here['processor']}, {here['cores']} "
+        f"cores, {', '.join(here['instruction_sets'])}, load average {here['load_average']:.1f} at the end."
     )
-    text = (
-        "# Linear layers on packed and quantised weights\n\n"
-        "Written by `python benchmarks/packed_linear.py`. The "
-        f"layers of a block of an 8B model ({', '.join(f'{k} {n} x {i}' for k, (n, i) in LAYER.items())}), "
-        f"{arguments.threads} threads. B is the bandwidth of reading memory, peak the rate of multiply-adds "
-        "in registers, both measured in the same rounds; of all rounds the best counts, for every side.\n\n"
-        f"{HEADER}\n" + "\n".join(lines) + "\n\n"
-        f"Measured {datetime.now(timezone.utc).isoformat(timespec='seconds')}, commit {commit}: "
-        f"{here['processor']}, {here['cores']} cores, {', '.join(here['instruction_sets'])}, load average "
-        f"{here['load_average']:.1f} at the end of {os.cpu_count()} processors.\n"
-    )
-    (HERE / "results" / "inference_kernels.md").write_text(text)
 
 
 if __name__ == "__main__":
