@@ -2,7 +2,7 @@
 
 # Lines of the core, kernels + csrc. A device's backend, what lies between ranks, and PyTorch's API written
 # with ops alone have budgets of their own: whoever reads the core can leave them out.
-MAX_TOTAL_LINES = 47_239
+MAX_TOTAL_LINES = 47_190
 BUDGETS = {
     "the CUDA backend": (
         13_520,
@@ -33,7 +33,7 @@ BUDGETS = {
     ),
     "function transforms": (1_700, ("csrc/transforms/", "csrc/bindings/transforms")),
     "the graph compiler": (
-        12_500,
+        12_090,
         (
             "csrc/graph/",
             "csrc/tensor/run_kernel",
@@ -80,5 +80,5 @@ BUDGETS = {
     "ONNX": (1_550, ("python/warptape/onnx/",)),
     "models": (2_360, ("python/warptape/models/",)),
     "traced programs": (2_450, ("python/warptape/fx/",)),
-    "the Python library": (26_250, ("python/warptape/",)),
+    "the Python library": (26_030, ("python/warptape/",)),
 }
