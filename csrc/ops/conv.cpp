@@ -124,7 +124,7 @@ void compute(const ConvPlan& p, const Tensor& out, const Tensor& a, const Tensor
 void conv_with_tail(const Tensor& out, const Tensor& x, const Tensor& w, const Tensor& bias, ConvPlan p,
                     const ConvTail& tail) {
   Tensor residual = tail.residual;
-  if (residual.defined()) residual = raw_in(expand_view(residual, out.sizes()), p.format);
+  if (residual.defined()) residual = raw_in(residual, p.format);
   const bool more = tail.relu || residual.defined();
   const kernels::ChainPlan chain = more ? tail.plan(out, residual) : kernels::ChainPlan{};
   const bool within = p.format == p.kernel_format() && p.kernel_used != ConvKernel::Depthwise;
@@ -138,7 +138,7 @@ void conv_with_tail(const Tensor& out, const Tensor& x, const Tensor& w, const T
 
 Tensor conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvPlan& p, const ConvTail* tail) {
   Tensor out = empty_in(output_sizes(p, x.ndim()), options_of(x), p.format);
-  if (tail) {
+  if (tail && (!tail->residual.defined() || tail->residual.sizes() == out.sizes())) {
     conv_with_tail(out, x, w, bias.defined() ? raw_contiguous(bias) : bias, p, *tail);
     return out;
   }
@@ -153,7 +153,7 @@ Tensor conv(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvPlan
     save_operands(n, x, w, p);
     set_history(out, n);
   }
-  return out;
+  return tail ? tail->after(out) : out;
 }
 
 Tensor conv_input(const Tensor& g, const Tensor& w, const ConvPlan& p) {

@@ -33,17 +33,19 @@ Tensor conv2d_add_relu_impl(const Tensor& x, const Tensor& w, const OptTensor& b
   const bool plain = !thread_state.dispatch && !needs_grad(x, w, bias) && !needs_grad(x, w, residual) &&
                      x.device().is_cpu() && !x.is_meta() && x.ndim() == 4 && x.numel() && w.numel() &&
                      (x.dtype() == DType::Float32 || x.dtype() == DType::Float64);
-  if (plain && (!residual || (residual->dtype() == x.dtype() && residual->device() == x.device()))) {
-    const ConvTail tail{residual ? *residual : Tensor(), relu,
-                        packed ? checked_packed(*packed, w, groups) : Tensor()};
+  const ConvTail tail{residual ? *residual : Tensor(), relu,
+                      packed ? checked_packed(*packed, w, groups) : Tensor()};
+  if (plain && (!residual || (residual->dtype() == x.dtype() && residual->device() == x.device())))
     return conv2d_with(tail, x, w, bias, stride, padding, dilation, groups);
-  }
-  Tensor out = conv2d(x, w, bias, stride, padding, dilation, groups);
-  if (residual) out = out + *residual;
-  return relu ? ops::relu(out) : out;
+  return tail.after(conv2d(x, w, bias, stride, padding, dilation, groups));
 }
 
 }  // namespace
+
+Tensor ConvTail::after(const Tensor& out) const {
+  const Tensor sum = residual.defined() ? out + residual : out;
+  return relu ? ops::relu(sum) : sum;
+}
 
 kernels::ChainPlan ConvTail::plan(const Tensor& out, const Tensor& dense_residual) const {
   kernels::ChainPlan c{};

@@ -24,7 +24,9 @@ struct ConvTail {
   Tensor residual;
   bool relu = false;
   Tensor packed;
-  // relu(out + residual) onto `out`, which is dense, as is `residual`, in the same order.
+  // relu(out + residual) by ops.
+  Tensor after(const Tensor& out) const;
+  // The same, of one size, onto `out`, which is dense, as is `residual`, in the same order.
   kernels::ChainPlan plan(const Tensor& out, const Tensor& dense_residual) const;
 };
 
