@@ -31,8 +31,10 @@ KINDS = [
 ]
 
 
-def model_of(name: str, dtype: str, quantization: str | None, invariant: bool = True) -> Decoder:
-    """A small decoder with a context of several pages."""
+def model_of(
+    name: str, dtype: str, quantization: str | None, invariant: bool = True, ranks: int = 1
+) -> Decoder:
+    """A small decoder with a context of several pages, or a rank's part of it."""
     wt.manual_seed(7)
     config = dataclasses.replace(
         CONFIGS[name],
@@ -40,7 +42,7 @@ def model_of(name: str, dtype: str, quantization: str | None, invariant: bool = 
         max_position_embeddings=CONTEXT,
         sliding_window=None if CONFIGS[name].sliding_window is None else 45,
     )
-    return prepare(Decoder(config, dtype=getattr(wt, dtype)).eval(), quantization, invariant)
+    return prepare(Decoder(config, dtype=getattr(wt, dtype)).eval(), quantization, invariant, ranks)
 
 
 def random_params(rng: np.random.Generator) -> SamplingParams:
@@ -61,8 +63,9 @@ def random_params(rng: np.random.Generator) -> SamplingParams:
     return SamplingParams(**common, **kinds[rng.integers(len(kinds))])
 
 
-def random_args(rng: np.random.Generator, draft: Decoder) -> EngineArgs:
+def random_args(rng: np.random.Generator, draft: Decoder, ranks: int) -> EngineArgs:
     """Limits under which pages and batches are scarce now and then."""
+    kinds = 3 if ranks == 1 else 2  # of speculation: a draft model is not split
     return EngineArgs(
         max_num_seqs=int(rng.integers(1, 12)),
         max_num_batched_tokens=int(rng.integers(5, 120)),
@@ -73,7 +76,8 @@ def random_args(rng: np.random.Generator, draft: Decoder) -> EngineArgs:
             None,
             {"num_speculative_tokens": 3, "prompt_lookup_min": 1},
             {"num_speculative_tokens": 2, "model": draft},
-        ][rng.integers(3)],
+        ][rng.integers(kinds)],
+        tensor_parallel_size=ranks,
     )
 
 
@@ -116,24 +120,24 @@ def run_alone(engine: LLMEngine, prompt: list[int], params: SamplingParams, lora
     raise AssertionError("the request never finished")
 
 
-def different(seed: int, requests: int) -> int:
-    """How many of so many requests had another answer alone."""
+def different(seed: int, requests: int, ranks: int = 1) -> int:
+    """How many of so many requests had another answer alone; on several ranks each of them calls it."""
     rng = np.random.default_rng(seed)
     kind = KINDS[seed % len(KINDS)]
     with tempfile.TemporaryDirectory() as folder:
-        adapters = [None, *(write_adapters(Path(folder)) if kind[0] == "llama" else [])]
-        return _different(rng, kind, adapters, requests)
+        adapters = [None, *(write_adapters(Path(folder)) if kind[0] == "llama" and ranks == 1 else [])]
+        return _different(rng, kind, adapters, requests, ranks)
 
 
-def _different(rng: np.random.Generator, kind: Any, adapters: list[Any], requests: int) -> int:
-    model = model_of(*kind)
+def _different(rng: np.random.Generator, kind: Any, adapters: list[Any], requests: int, ranks: int) -> int:
+    model = model_of(*kind, ranks=ranks)
     draft = model_of("llama", "float32", None)
-    args = random_args(rng, draft)
+    args = random_args(rng, draft, ranks)
     page = page_bytes(model, args.kv_cache_dtype)
     with_draft = page_bytes(draft, args.kv_cache_dtype) if "model" in (args.speculative_config or {}) else 0
     args = dataclasses.replace(args, kv_cache_memory_bytes=int(rng.integers(5, 40)) * (page + with_draft))
     engine = LLMEngine(model, None, args)
-    plain = {"enable_prefix_caching": False, "kv_cache_memory_bytes": 5 * page}
+    plain = {"enable_prefix_caching": False, "kv_cache_memory_bytes": 5 * page, "tensor_parallel_size": ranks}
     lone = LLMEngine(model, None, EngineArgs(kv_cache_dtype=args.kv_cache_dtype, **plain))
     shared = rng.integers(0, VOCAB, 100).tolist()
     asked, got = {}, {}

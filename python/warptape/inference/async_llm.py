@@ -19,9 +19,13 @@ class AsyncLLM:
 
     Args:
         engine: used by nothing else from now on; `LLM(...).llm_engine` is one.
+
+    Raises: NotImplementedError for an engine on several ranks, where requests must come in the same steps.
     """
 
     def __init__(self, engine: LLMEngine) -> None:
+        if engine.args.tensor_parallel_size > 1:
+            raise NotImplementedError("AsyncLLM with a tensor_parallel_size above 1; use LLM on every rank")
         self.engine = engine
         self._calls: list[Callable[[], None]] = []  # to be made by the thread between two steps
         self._wake = threading.Condition()

@@ -22,6 +22,7 @@ from .pacing import Pacer
 from .runner import ModelRunner, cache_size
 from .sampling_params import LARGEST_SEED, SamplingParams
 from .structured import Grammar, Grammars
+from .tensor_parallel import ranks_of
 from .tokenizer import Tokenizer
 
 Prompt = str | Mapping[str, Any] | Sequence[int]
@@ -51,6 +52,10 @@ class EngineArgs:
         seed: of the seeds of requests that have none.
         invariant: whether a request's tokens must not depend on what else is computed. False: the matrix
             products of training, whose order of sums changes with the number of rows.
+        tensor_parallel_size: among how many ranks the model is split, all those of the job. Each makes the
+            same calls with the same arguments, and gets the same answers. kv_cache_memory_bytes are a rank's.
+
+    Raises: NotImplementedError for a draft model or max_prefill_slowdown with several ranks.
     """
 
     max_model_len: int | None = None
@@ -64,11 +69,18 @@ class EngineArgs:
     speculative_config: Mapping[str, Any] | None = None
     seed: int = 0
     invariant: bool = True
+    tensor_parallel_size: int = 1
 
     def __post_init__(self) -> None:
         check_types(self)
         limits = ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "max_prefill_beside_decode")
-        check_at_least(self, 1, *limits, "kv_cache_memory_bytes")
+        check_at_least(self, 1, *limits, "kv_cache_memory_bytes", "tensor_parallel_size")
+        if self.tensor_parallel_size == 1:
+            return
+        if _Speculation.of(self.speculative_config).model is not None:
+            raise NotImplementedError("a draft model with a tensor_parallel_size above 1; 'ngram' can be had")
+        if self.max_prefill_slowdown is not None:  # each rank would go by its own clock
+            raise NotImplementedError("max_prefill_slowdown with a tensor_parallel_size above 1")
 
 
 @dataclass(kw_only=True)
@@ -215,8 +227,8 @@ class LLMEngine:
         model: a Decoder, or another module with its `config`, `hidden` and `lm_head`; in evaluation mode.
         tokenizer: None: prompts are tokens, and there is no text.
 
-    Raises: ValueError for limits without meaning, and where the cache has no room for one request of
-    max_model_len.
+    Raises: ValueError for limits without meaning, where the cache has no room for one request of
+    max_model_len, and for a model that is not split among tensor_parallel_size ranks.
     """
 
     def __init__(
@@ -224,6 +236,11 @@ class LLMEngine:
     ) -> None:
         args = args or EngineArgs()
         self.args, self.tokenizer, self.model_config = args, tokenizer, model.config
+        if ranks_of(model) != args.tensor_parallel_size:
+            raise ValueError(
+                f"tensor_parallel_size is {args.tensor_parallel_size}, but the model is split among "
+                f"{ranks_of(model)} ranks; LLM splits it"
+            )
         speculation = _Speculation.of(args.speculative_config)
         draft = speculation.draft_of(model)
         models = [model] if draft is None else [model, draft]
@@ -299,8 +316,11 @@ class LLMEngine:
             cache_salt: keys and values are shared only among requests with the same one (tenants).
 
         Raises: ValueError for an id that is in use, for prompts and max_tokens beyond max_model_len, and for
-        sampling values out of range; IndexError for tokens out of the vocabulary. Nothing is queued then.
+        sampling values out of range; IndexError for tokens out of the vocabulary; NotImplementedError for an
+        adapter where the model is split among ranks. Nothing is queued then.
         """
+        if lora_request is not None and self.args.tensor_parallel_size > 1:
+            raise NotImplementedError("adapters (lora_request) with a tensor_parallel_size above 1")
         if request_id in self._requests:
             raise ValueError(f"request id {request_id!r} is in use")
         text, tokens = self.encode(prompt)

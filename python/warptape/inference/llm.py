@@ -14,24 +14,25 @@ from .linear import QuantLinear, pack_, quantize_
 from .outputs import RequestOutput
 from .packed_file import is_packed, load_packed
 from .sampling_params import SamplingParams
+from .tensor_parallel import split_
 from .tokenizer import Tokenizer
 
 QUANTIZATIONS = {"int8": (8, 0), "int4": (4, 32)}  # name -> bits, group
 
 
-def prepare(model: Decoder, quantization: str | None, invariant: bool) -> Decoder:
+def prepare(model: Decoder, quantization: str | None, invariant: bool, ranks: int = 1) -> Decoder:
     """The model with weights packed for inference; its linear layers are replaced in place.
 
     Args:
         quantization, invariant: see LLM and EngineArgs.
+        ranks: tensor_parallel_size; the model becomes this rank's part.
 
-    Raises: ValueError for another quantization.
+    Raises: ValueError for another quantization, and what `split_` raises.
     """
+    if quantization is not None and quantization not in QUANTIZATIONS:
+        raise ValueError(f"quantization must be None or one of {sorted(QUANTIZATIONS)}, got {quantization!r}")
+    split_(model, ranks)
     if quantization is not None:
-        if quantization not in QUANTIZATIONS:
-            raise ValueError(
-                f"quantization must be None or one of {sorted(QUANTIZATIONS)}, got {quantization!r}"
-            )
         bits, group = QUANTIZATIONS[quantization]
         quantize_(model, bits=bits, group=group)
     if invariant:
@@ -86,7 +87,8 @@ class LLM:
         if not skip_tokenizer_init and (tokenizer or folder) is not None:
             texts = Tokenizer(tokenizer or folder, model.config.vocab_size)
         limits = EngineArgs(**args)
-        self.llm_engine = LLMEngine(prepare(model.eval(), quantization, limits.invariant), texts, limits)
+        prepare(model.eval(), quantization, limits.invariant, limits.tensor_parallel_size)
+        self.llm_engine = LLMEngine(model, texts, limits)
         self._numbers = itertools.count()
 
     def get_tokenizer(self) -> Tokenizer | None:

@@ -1,0 +1,146 @@
+"""A decoder split among the ranks of a job, each with a part of the heads, of the MLPs and of the vocabulary.
+
+"Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism", section 3.
+parallelize_module takes the parts; here they become plain nn.Linear modules, which pack_ and quantize_
+replace, between the collectives.
+
+n ranks; C width, H heads, K key heads, D head_dim, V vocabulary, V' the next multiple of n.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import warptape
+import warptape.distributed as dist
+
+from .. import nn
+from .._tensor import Tensor
+from ..distributed import functional
+from ..models import Decoder
+from ..parallel import parallelize_module
+from ..parallel.tensor import ColwiseParallel, RowwiseParallel, divide
+
+_DIVIDED = ("num_attention_heads", "num_key_value_heads", "intermediate_size")
+
+
+def _plain(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
+    """An nn.Linear of these values, which have no gradient."""
+    linear = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
+    linear.weight = nn.Parameter(weight.detach(), requires_grad=False)
+    if bias is not None:
+        linear.bias = nn.Parameter(bias.detach(), requires_grad=False)
+    return linear
+
+
+class SummedLinear(nn.Module):
+    """[*, in / n] -> [*, out]: `part` has this rank's inputs; the ranks' products are summed, then the bias
+    is added."""
+
+    bias: Tensor | None
+
+    def __init__(self, linear: Any, group: Any) -> None:
+        super().__init__()
+        self.part, self.group = _plain(linear.weight), group
+        self.register_buffer("bias", None if linear.bias is None else linear.bias.detach())
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The same on every rank."""
+        out = functional.all_reduce_pass_through(self.part(input), self.group)
+        return out if self.bias is None else out + self.bias
+
+
+class GatheredLinear(nn.Module):
+    """[*, in] -> [*, out]: `part` has this rank's outputs, V' / n of them; those of all ranks follow each
+    other, without the last V' - V."""
+
+    def __init__(self, linear: Any, out_features: int, group: Any) -> None:
+        super().__init__()
+        self.part, self.out_features, self.group = _plain(linear.weight, linear.bias), out_features, group
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The same on every rank."""
+        return functional.all_gather_split(self.part(input), -1, self.group)[..., : self.out_features]
+
+
+def _check(model: Decoder, ranks: int) -> None:
+    """Raises what `split_` does."""
+    if not dist.is_initialized():
+        raise ValueError(
+            f"tensor_parallel_size {ranks}: this process has joined no job; start {ranks} ranks with "
+            f"warptape-run --nproc-per-node={ranks} and call init_process_group() in each"
+        )
+    if dist.get_world_size() != ranks:
+        raise ValueError(f"tensor_parallel_size is {ranks}, but the job has {dist.get_world_size()} ranks")
+    for layer in (*model.layers.modules(), model.lm_head):
+        if not isinstance(layer, nn.Linear) and hasattr(layer, "out_features"):
+            raise NotImplementedError(
+                f"tensor_parallel_size {ranks}: expected a model with nn.Linear layers, got a "
+                f"{type(layer).__name__}; a model that is split, packed or stored in few bits cannot be split"
+            )
+    for name in _DIVIDED:
+        value = getattr(model.config, name)
+        if value % ranks:
+            raise ValueError(
+                f"tensor_parallel_size {ranks}: the model's {name} is {value}, which does not divide by it"
+            )
+
+
+def _pad_vocabulary(model: Decoder, ranks: int) -> None:
+    """Gives embedding and head V' rows, the last ones zeros."""
+    rows = -model.config.vocab_size % ranks
+    if rows == 0:
+        return
+    with warptape.no_grad():
+        for layer, size in ((model.embed_tokens, "num_embeddings"), (model.lm_head, "out_features")):
+            padded = nn.functional.pad(layer.weight.detach(), (0, 0, 0, rows))
+            layer.weight = nn.Parameter(padded, requires_grad=False)
+            setattr(layer, size, padded.shape[0])
+    model.tie_weights()
+
+
+def split_(model: Decoder, ranks: int) -> Decoder:
+    """Leaves this rank's part of a model that all ranks of the job have alike; returns it.
+
+    `config` then has the numbers of heads, key heads and intermediate features of the part, by which caches
+    are made. No collective runs here.
+
+    Raises: ValueError, before anything is changed, where this process has joined no job, the job has another
+    number of ranks, or heads, key heads or intermediate features do not divide; NotImplementedError for
+    layers that are packed or quantised already.
+    """
+    if ranks == 1:
+        return model
+    _check(model, ranks)
+    config, up = model.config, "gate_up_proj" if model.config.gated else "up_proj"
+    _pad_vocabulary(model, ranks)
+    heads = (config.num_attention_heads, config.num_key_value_heads, config.num_key_value_heads)
+    plan: dict[str, Any] = {
+        "embed_tokens": RowwiseParallel(),
+        "layers.*.self_attn": divide("heads", "kv_heads"),
+        "layers.*.self_attn.qkv_proj": ColwiseParallel(parts=[n * config.head_dim for n in heads]),
+        "layers.*.self_attn.o_proj": RowwiseParallel(),
+        f"layers.*.mlp.{up}": ColwiseParallel(parts=2 if config.gated else None),
+        "layers.*.mlp.down_proj": RowwiseParallel(),
+        "lm_head": ColwiseParallel(),
+    }
+    mesh = dist.init_device_mesh(model.embed_tokens.weight.device.type, (ranks,))
+    parallelize_module(model, mesh, plan)
+    group = mesh.get_group()
+    for layer in model.layers:
+        attention, mlp = layer.self_attn, layer.mlp
+        attention.qkv_proj = _plain(attention.qkv_proj.weight, attention.qkv_proj.bias)
+        attention.o_proj = SummedLinear(attention.o_proj, group)
+        setattr(mlp, up, _plain(getattr(mlp, up).weight, getattr(mlp, up).bias))
+        mlp.down_proj = SummedLinear(mlp.down_proj, group)
+    head: Any = GatheredLinear(model.lm_head, config.vocab_size, group)
+    model.lm_head = head
+    model.config = replace(config, **{name: getattr(config, name) // ranks for name in _DIVIDED})
+    return model
+
+
+def ranks_of(model: Any) -> int:
+    """Among how many a model is split."""
+    head = model.lm_head
+    return head.group.size() if isinstance(head, GatheredLinear) else 1
