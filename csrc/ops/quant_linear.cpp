@@ -36,12 +36,23 @@ Tensor zeros_of(const Shape& sizes, DType dtype, const Tensor& like) {
   return out;
 }
 
+Tensor copy_on(Device device, const Tensor& t) {
+  const Tensor out = empty(t.sizes(), {t.dtype(), device});
+  raw_copy(out, t);
+  return out;
+}
+
 std::vector<Tensor> quantize_impl(const Tensor& weight, int64_t bits, int64_t group, bool symmetric) {
   const kernels::QuantFormat format = format_of(kQuantize, bits, group);
   WT_CHECK(weight.ndim() == 2, ShapeError, kQuantize, ": weight must be [out, in], got shape ",
            weight.sizes());
   check_floating(kQuantize, weight);
   check_inference(kQuantize, weight, std::nullopt);
+  if (!weight.is_meta() && !weight.device().is_cpu()) {  // done once for a weight: by the CPU
+    std::vector<Tensor> parts = quantize_impl(copy_on(Device{}, weight), bits, group, symmetric);
+    for (Tensor& part : parts) part = copy_on(weight.device(), part);
+    return parts;
+  }
   const int64_t outputs = weight.sizes()[0], inputs = weight.sizes()[1];
   const Shape sizes = scales_sizes(format, outputs, inputs);
   std::vector<Tensor> out{zeros_of(codes_sizes(format, outputs, inputs), DType::UInt8, weight),

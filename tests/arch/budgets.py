@@ -4,6 +4,27 @@
 # with ops alone have budgets of their own: whoever reads the core can leave them out.
 MAX_TOTAL_LINES = 47_190
 BUDGETS = {
+    # Before the backend, in whose folder some of it lies: the first part that has a file counts it.
+    "inference": (
+        6_000,
+        (
+            "csrc/inference/",
+            "csrc/bindings/inference",
+            "csrc/ops/packed_linear",
+            "csrc/ops/quant_linear",
+            "csrc/ops/paged_attention",
+            "kernels/cpu/packed_linear",
+            "kernels/cpu/quant_linear",
+            "kernels/cpu/paged_attention",
+            "kernels/cuda/packed_linear",
+            "kernels/cuda/quant_linear",
+            "kernels/cuda/paged_attention",
+            "kernels/include/kernels/packed_linear",
+            "kernels/include/kernels/quant_linear",
+            "kernels/include/kernels/paged_attention",
+            "python/warptape/inference/",
+        ),
+    ),
     "the CUDA backend": (
         13_520,
         (
@@ -49,23 +70,6 @@ BUDGETS = {
             "python/warptape/_graphs.py",
             "python/warptape/export/",
             "python/warptape/jit.py",
-        ),
-    ),
-    "inference": (
-        6_000,
-        (
-            "csrc/inference/",
-            "csrc/bindings/inference",
-            "csrc/ops/packed_linear",
-            "csrc/ops/quant_linear",
-            "csrc/ops/paged_attention",
-            "kernels/cpu/packed_linear",
-            "kernels/cpu/quant_linear",
-            "kernels/cpu/paged_attention",
-            "kernels/include/kernels/packed_linear",
-            "kernels/include/kernels/quant_linear",
-            "kernels/include/kernels/paged_attention",
-            "python/warptape/inference/",
         ),
     ),
     "the conversion of Python's control flow": (1_000, ("python/warptape/_control_flow/",)),

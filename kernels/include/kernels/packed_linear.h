@@ -19,7 +19,8 @@ using PackLinearWeightFn = void(const LaunchContext&, DType dtype, int64_t outpu
 
 // Slot "packed_linear": out [M, N] = x [M, K] weight^T + bias, all contiguous and of one dtype. Sums are kept
 // in float: k after k, each product fused with its addition where the machine has that, the bias last. On
-// machines with a dot product of bfloat16 it is pair after pair, for any M.
+// machines with a dot product of bfloat16 it is pair after pair, for any M. On CUDA an output is the sum of
+// several such chains, each over its own k, joined in an order that depends on nothing.
 struct PackedLinearPlan {
   DType dtype;
   int64_t rows, inputs, outputs;

@@ -26,6 +26,7 @@ struct PagedCacheView {
 struct PagedAttentionPlan {
   View q;  // [N, H, D]
   PagedCacheView cache;
+  // The page table, starts and lengths lie where the pages do.
   const int32_t* page_table;  // [R, max_pages]: the pages of a sequence, in order
   int64_t max_pages;
   const int32_t* starts;   // [R + 1]: sequence r has the queries starts[r] to starts[r + 1] - 1

@@ -25,7 +25,7 @@ struct QuantFormat {
 };
 
 // Slot "quantize_linear_weight": weight [N, K] of Float32, contiguous, to the nearest codes; symmetric about
-// zero where `minima` is null. False if a scale or minimum would not be finite.
+// zero where `minima` is null. False if a scale or minimum would not be finite. On the CPU alone.
 struct QuantizePlan {
   QuantFormat format;
   int64_t outputs, inputs;

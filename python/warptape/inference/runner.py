@@ -76,10 +76,9 @@ class ModelRunner:
     @warptape.inference_mode()
     def forward(self, batch: dict[str, Any]) -> Tensor:
         """Logits [L, V], float32, of a batch of the engine (csrc/inference/engine.h)."""
-        on = {name: value.to(self.device) for name, value in batch.items() if isinstance(value, Tensor)}
-        self.cache.begin_step(on["page_table"], on["starts"], on["lengths"])
+        self.cache.begin_step(batch["page_table"], batch["starts"], batch["lengths"])
         with self.adapters.step(batch["adapters"], batch["starts"]):
-            x = self.model.hidden(on["tokens"].unsqueeze(0), cache=self.cache)
+            x = self.model.hidden(batch["tokens"].to(self.device).unsqueeze(0), cache=self.cache)
             self.adapters.begin_head(batch["logit_rows"])
-            rows = x[0].index_select(0, on["logit_rows"])  # [L, C]
+            rows = x[0].index_select(0, batch["logit_rows"].to(self.device))  # [L, C]
             return self.model.lm_head(rows).float()

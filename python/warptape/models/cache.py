@@ -170,10 +170,12 @@ class PagedCache:
             starts: int32 [R + 1]: sequence r has the tokens starts[r] to starts[r + 1] - 1 of the pass.
             lengths: int32 [R]: tokens of each sequence with those of the pass, which are its last.
 
+        On the CPU they are checked without waiting for a device, and then copied to the pages'.
+
         Raises: ShapeError, DtypeError, ValueError for lengths that are less than the tokens of the pass, or
         more than the table has pages for; the pass raises IndexError for pages that there are not.
         """
-        self._step = _Step(page_table, starts, lengths)
+        self._step = _Step(page_table, starts, lengths, self.keys[0].device)
 
     def _current(self) -> _Step:
         if self._step is None:
@@ -217,7 +219,7 @@ class PagedCache:
 class _Step:
     """What begin_step was told, and what follows from it: `positions` [1, N] and `slots` [N], int64."""
 
-    def __init__(self, page_table: Tensor, starts: Tensor, lengths: Tensor) -> None:
+    def __init__(self, page_table: Tensor, starts: Tensor, lengths: Tensor, device: Any) -> None:
         size = PagedCache.TOKENS
         rows, pages = page_table.shape
         counts = starts[1:] - starts[:-1]
@@ -226,10 +228,10 @@ class _Step:
                 f"begin_step: expected rising starts, and lengths from the number of new tokens to the "
                 f"{pages} pages' {pages * size}, got starts {starts.tolist()} and lengths {lengths.tolist()}"
             )
-        self.page_table, self.starts, self.lengths = page_table, starts, lengths
         self.longest = int(lengths.max())
         past = (lengths - starts[1:]).long()  # a token's position is its place in the step and this
-        own = warptape.arange(rows).repeat_interleave(counts.long())
-        at = warptape.arange(own.shape[0]) + past[own]
-        self.slots = page_table[own, at // size].long() * size + at % size
-        self.positions = at.unsqueeze(0)
+        own = warptape.arange(rows, device=starts.device).repeat_interleave(counts.long())
+        at = warptape.arange(own.shape[0], device=starts.device) + past[own]
+        slots = page_table[own, at // size].long() * size + at % size
+        self.slots, self.positions = slots.to(device), at.unsqueeze(0).to(device)
+        self.page_table, self.starts, self.lengths = (x.to(device) for x in (page_table, starts, lengths))

@@ -1,0 +1,281 @@
+"""The inference engine on the device: its kernels against the CPU's, rows of them to the bit whatever shares
+a call, and tokens equal to the CPU's.
+
+N tokens, R sequences, H query heads, K key heads, D head size; M rows of linear layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import warptape as torch
+from model_configs import SMALL
+from warptape._C import _private as ops
+from warptape.inference import LLM, SamplingParams
+from warptape.inference.linear import PackedLinear, QuantLinear
+from warptape.models import Decoder, DecoderConfig, PagedCache
+
+pytestmark = pytest.mark.cuda
+PAGE, NAN = 32, float("nan")
+DTYPES = [torch.float32, torch.bfloat16]
+
+
+@pytest.fixture(autouse=True)
+def inference() -> Iterator[None]:
+    with torch.inference_mode():
+        yield
+
+
+def drawn(*shape: int, dtype: Any = torch.float32, seed: int = 0) -> Any:
+    return torch.tensor(np.random.default_rng(seed).standard_normal(shape).astype(np.float32)).to(dtype)
+
+
+def close(got: Any, expected: Any, tolerance: float) -> None:
+    x, y = got.cpu().double().numpy(), expected.double().numpy()
+    assert x.shape == y.shape
+    assert np.abs(x - y).max(initial=0) <= tolerance * max(1, np.abs(y).max(initial=0))
+
+
+# ---- attention to pages ----
+
+
+class Case(NamedTuple):
+    heads: int = 4
+    kv_heads: int = 2
+    d: int = 40
+    dtype: Any = torch.float32
+    pages: Any = None  # their dtype; None: dtype
+    window: int | None = None
+
+
+CASES = {
+    "grouped": Case(),
+    "one to one": Case(3, 3, 16),
+    "many heads": Case(18, 2, 8),
+    "window": Case(window=37),
+    "bfloat16": Case(dtype=torch.bfloat16),
+    "int8": Case(pages=torch.int8),
+    "int8 of bfloat16": Case(dtype=torch.bfloat16, pages=torch.int8, window=70),
+}
+
+
+class Pages:
+    """Pages of one layer on a device, full of NaN (int8: of scales that are)."""
+
+    def __init__(self, case: Case, device: str, count: int = 48) -> None:
+        dtype, k = case.pages or case.dtype, case.kv_heads
+        fill = 77 if dtype == torch.int8 else NAN
+        self.case, self.device = case, device
+        self.both = [
+            torch.full(shape, fill, dtype=dtype, device=device)
+            for shape in ((count, k, case.d, PAGE), (count, k, PAGE, case.d))
+        ]
+        self.scales = {}
+        if dtype == torch.int8:
+            self.scales = {
+                name: torch.full((count, k, PAGE), NAN, device=device)
+                for name in ("key_scales", "value_scales")
+            }
+
+    def store(self, k: Any, v: Any, slots: list[int]) -> None:
+        given = (x.to(self.device) for x in (k, v, torch.tensor(slots)))
+        ops._paged_store(*self.both, *given, **self.scales)
+
+    def attend(self, q: Any, table: list[list[int]], starts: list[int], lengths: list[int]) -> Any:
+        metadata = (torch.tensor(x, dtype=torch.int32, device=self.device) for x in (table, starts, lengths))
+        window = self.case.window
+        return ops._paged_attention(
+            q.to(self.device), *self.both, *metadata, window=window, **self.scales
+        ).cpu()
+
+
+def tokens_of(case: Case, length: int, seed: int = 0) -> list[Any]:
+    """q, k and v of a sequence."""
+    heads = (case.heads, case.kv_heads, case.kv_heads)
+    return [drawn(length, h, case.d, dtype=case.dtype, seed=3 * seed + i) for i, h in enumerate(heads)]
+
+
+def slots_of(table: list[int], length: int) -> list[int]:
+    return [table[i // PAGE] * PAGE + i % PAGE for i in range(length)]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_attention_to_pages_as_on_the_cpu(name: str) -> None:
+    """Two sequences and one without queries in a call; unused places of pages and table are not read."""
+    case = CASES[name]
+    lengths, tables = [75, 1, 33], [[5, 2, 9], [7, -9, -9], [0, 11, -9]]
+    parts = [tokens_of(case, n, i) for i, n in enumerate(lengths)]
+    q = torch.cat([parts[0][0], parts[2][0][30:]])
+    results, kept = [], []
+    for device in ("cpu", "cuda"):
+        pages = Pages(case, device)
+        for (_, k, v), table, n in zip(parts, tables, lengths):
+            pages.store(k, v, slots_of(table, n))
+        results.append(pages.attend(q, tables, [0, 75, 75, 78], lengths))
+        kept.append([x.cpu().float().numpy() for x in (*pages.both, *pages.scales.values())])
+    for a, b in zip(*kept):
+        np.testing.assert_array_equal(a, b)
+    assert results[1].dtype == case.dtype
+    close(results[1], results[0], 1e-2 if case.dtype == torch.bfloat16 else 2e-6)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_row_of_attention_depends_on_its_sequence_alone(name: str) -> None:
+    """A prompt whole, in chunks, beside another sequence and in other pages: the same bits."""
+    case, length = CASES[name], 70
+    q, k, v = tokens_of(case, length)
+    other = tokens_of(case, 40, 5)
+    whole = Pages(case, "cuda")
+    whole.store(k, v, slots_of([0, 1, 2], length))
+    want = whole.attend(q, [[0, 1, 2]], [0, length], [length])
+    pages, table, got, done = Pages(case, "cuda"), [9, 3, 40], [], 0
+    pages.store(other[1], other[2], slots_of([17, 1], 40))
+    for n in (1, 31, 2, 35, 1):
+        end = done + n
+        pages.store(k[done:end], v[done:end], slots_of(table, length)[done:end])
+        out = pages.attend(
+            torch.cat([other[0][-3:], q[done:end]]), [[17, 1, -1], table], [0, 3, 3 + n], [40, end]
+        )
+        got.append(out[3:])
+        done = end
+    assert torch.equal(torch.cat(got), want)
+
+
+@pytest.mark.parametrize("name", ["grouped", "int8", "window"])
+def test_splits_as_blocks_and_one_after_the_other(name: str) -> None:
+    """Few rows have blocks for their splits of 1,024 keys, many go through them: the same bits."""
+    case, length = CASES[name]._replace(d=8), 2080
+    if case.window:
+        case = case._replace(window=1500)
+    q, k, v = tokens_of(case, length)
+    table = [int(p) for p in np.random.default_rng(1).permutation(66)[:65]]
+    results = {}
+    for device in ("cpu", "cuda"):
+        pages = Pages(case, device, 66)
+        pages.store(k, v, slots_of(table, length))
+        results[device] = pages.attend(q[-40:], [table], [0, 40], [length])
+    close(results["cuda"], results["cpu"], 2e-6)
+    for i in (-40, -32, -1):
+        one = pages.attend(q[i:][:1], [table], [0, 1], [length + 1 + i])
+        assert torch.equal(one[0], results["cuda"][i])
+
+
+def test_strided_heads() -> None:
+    case = CASES["grouped"]
+    want, out = None, None
+    for strided in (False, True):
+        parts = [x.to("cuda") for x in tokens_of(case, 20)]
+        if strided:  # as a projection leaves them
+            parts = list(torch.cat(parts, 1).split([case.heads, case.kv_heads, case.kv_heads], 1))
+        pages = Pages(case, "cuda")
+        pages.store(*parts[1:], slots_of([4], 20))
+        want, out = out, pages.attend(parts[0], [[4]], [0, 20], [20])
+    assert torch.equal(out, want)
+
+
+def test_bad_slots_and_pages_are_reported() -> None:
+    case = CASES["grouped"]
+    q, k, v = tokens_of(case, 2)
+    pages = Pages(case, "cuda", 4)
+    pages.store(k, v, [0, 128])
+    with pytest.raises(IndexError, match=r"_paged_store: index 128"):
+        torch.cuda.synchronize()
+    pages.store(k, v, [0, 1])
+    with pytest.raises(IndexError, match=r"_paged_attention: index 4"):
+        pages.attend(q, [[4]], [0, 2], [2])
+
+
+# ---- linear layers ----
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("inputs, outputs", [(200, 40), (33, 16), (7, 5), (0, 3)])
+def test_packed_linear(inputs: int, outputs: int, dtype: Any) -> None:
+    """The layout is the CPU's, values are near, and a row is the same in every number of rows."""
+    weight, bias = drawn(outputs, inputs, dtype=dtype), drawn(outputs, dtype=dtype, seed=1)
+    packed = ops._pack_linear_weight(weight)
+    on = ops._pack_linear_weight(weight.to("cuda"))
+    assert torch.equal(on.cpu(), packed)
+    x = drawn(19, inputs, dtype=dtype, seed=2)
+    for b in (None, bias):
+        moved = None if b is None else b.to("cuda")
+        got = ops._packed_linear(x.to("cuda"), on, outputs, moved).cpu()
+        close(got, ops._packed_linear(x, packed, outputs, b), 1e-2 if dtype == torch.bfloat16 else 1e-6)
+        for first, end in ((0, 1), (18, 19), (3, 5), (2, 6), (1, 17)):
+            part = ops._packed_linear(x[first:end].to("cuda"), on, outputs, moved).cpu()
+            assert torch.equal(part, got[first:end])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("bits, group", [(b, g) for b in (8, 4) for g in (0, 32, 64, 128)])
+def test_quant_linear_is_the_cpus_to_the_bit(bits: int, group: int, symmetric: bool, dtype: Any) -> None:
+    inputs, outputs = (1100 if group == 32 else 300), 21
+    weight, bias = drawn(outputs, inputs), drawn(outputs, dtype=dtype, seed=1)
+    parts = ops._quantize_linear_weight(weight, bits, group, symmetric)
+    on = ops._quantize_linear_weight(weight.to("cuda"), bits, group, symmetric)
+    for a, b in zip(parts, on, strict=True):
+        assert b.device.type == "cuda" and torch.equal(a, b.cpu())
+    packed, scales, minima = [*on, None][:3]
+    x = drawn(10, inputs, dtype=dtype, seed=2)
+    x[4] = 0
+    want = ops._quant_linear(x, *[*parts, None][:3], outputs, bits, group, bias)
+    for first, end in ((0, 10), (0, 1), (4, 5), (5, 8)):
+        given = x[first:end].to("cuda")
+        got = ops._quant_linear(given, packed, scales, minima, outputs, bits, group, bias.to("cuda"))
+        assert torch.equal(got.cpu(), want[first:end])
+
+
+def test_what_is_not_finite_stays_in_its_row() -> None:
+    weight, x = drawn(20, 64), drawn(4, 64, seed=1)
+    x[1, 3], x[2, 40] = NAN, float("inf")
+    layers: list[Any] = [PackedLinear, lambda linear: QuantLinear(linear, 4, 32)]
+    for make in layers:
+        linear = torch.nn.Linear(64, 20)
+        linear.weight.copy_(weight)
+        layer = make(linear).to("cuda")
+        out = layer(x.to("cuda")).cpu()
+        assert not out[1].isfinite().any() and not out[2].isfinite().any()
+        assert torch.equal(out[::3], layer(x[::3].to("cuda")).cpu()) and out[::3].isfinite().all()
+
+
+# ---- the engine ----
+
+
+def model_of(device: str) -> Decoder:
+    torch.manual_seed(0)
+    config = {**SMALL, "num_key_value_heads": 2, "max_position_embeddings": 64}
+    return Decoder(DecoderConfig(**config)).eval().to(device)
+
+
+def test_paged_cache_moves_what_a_step_is_of() -> None:
+    """begin_step takes tensors of the CPU for pages on the device."""
+    model = model_of("cuda")
+    tokens = torch.tensor([[3, 1, 4, 1, 5]], device="cuda")
+    want = model(tokens)
+    cache = PagedCache(model.config, 2, device="cuda")
+    for first, end in ((0, 3), (3, 5)):
+        metadata = ([[1, 0]], [0, end - first], [end])
+        cache.begin_step(*(torch.tensor(x, dtype=torch.int32) for x in metadata))
+        close(model(tokens[:, first:end], cache=cache), want[:, first:end].cpu(), 1e-5)
+
+
+@pytest.mark.parametrize("options", [{}, {"quantization": "int4"}, {"kv_cache_dtype": "int8"}], ids=str)
+def test_tokens_of_an_engine_on_the_device(options: dict[str, Any]) -> None:
+    """Greedy tokens are the CPU's, and alone those in a batch that is cut into chunks, to the bit."""
+    prompts: list[Any] = [[1, 2, 3], list(range(40)), [7]]
+    params = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True, logprobs=1)
+
+    def answers(device: str, prompts: list[Any], **limits: Any) -> list[Any]:
+        llm = LLM(model_of(device), max_model_len=64, max_num_seqs=4, **options, **limits)
+        return [out.outputs[0] for out in llm.generate(prompts, params)]
+
+    cpu, cuda = (answers(device, prompts, max_num_batched_tokens=16) for device in ("cpu", "cuda"))
+    assert [a.token_ids for a in cuda] == [a.token_ids for a in cpu]
+    for prompt, together in zip(prompts, cuda):
+        (alone,) = answers("cuda", [prompt])
+        assert alone.token_ids == together.token_ids
+        assert alone.cumulative_logprob == together.cumulative_logprob
