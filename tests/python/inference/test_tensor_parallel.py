@@ -102,6 +102,23 @@ def test_load_never_changes_an_answer(ranks):
             assert on_ranks(ranks, lambda seed=seed: traffic.different(seed, 8, ranks)) == [0] * ranks
 
 
+def test_sums_of_many_rows_and_of_few():
+    """100 tokens in one pass are 25,600 bytes, which shared memory sums in another way than those of 8."""
+    prompt, config = [(7 * i) % 64 for i in range(100)], even(num_key_value_heads=4)
+    config = dataclasses.replace(config, max_position_embeddings=128)
+
+    def body():
+        answers = []
+        for most in (100, 8):
+            llm = make(decoder(config), 4, max_num_batched_tokens=most)
+            answers += llm.generate([prompt], GREEDY)[0].outputs
+        first, second = answers
+        assert first.token_ids == second.token_ids
+        return first.cumulative_logprob, second.cumulative_logprob
+
+    assert len({each for both in on_ranks(4, body) for each in both}) == 1
+
+
 def test_memory_of_a_rank():
     def sizes(ranks):
         llm = make(decoder(even()), ranks, kv_cache_memory_bytes=1 << 20)
