@@ -263,7 +263,16 @@ def test_paged_cache_moves_what_a_step_is_of() -> None:
         close(model(tokens[:, first:end], cache=cache), want[:, first:end].cpu(), 1e-5)
 
 
-@pytest.mark.parametrize("options", [{}, {"quantization": "int4"}, {"kv_cache_dtype": "int8"}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"quantization": "int4"},
+        {"kv_cache_dtype": "int8"},
+        {"speculative_config": {"num_speculative_tokens": 3}},
+    ],
+    ids=str,
+)
 def test_tokens_of_an_engine_on_the_device(options: dict[str, Any]) -> None:
     """Greedy tokens are the CPU's, and alone those in a batch that is cut into chunks, to the bit."""
     prompts: list[Any] = [[1, 2, 3], list(range(40)), [7]]
