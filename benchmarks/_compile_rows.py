@@ -54,11 +54,11 @@ def gated(rows: int, width: int) -> Callable[[Any], Work]:
         x = numbers(lib, rows, width)
 
         def work() -> None:
+            for p in (*up.parameters(), *down.parameters()):
+                p.grad = None  # before, not after: gradients that a call throws away need not be computed
             a, b = up(x).chunk(2, dim=-1)
             y = x + down(nn.functional.silu(a) * b) * 0.5
             (y * y).mean().backward()
-            for p in (*up.parameters(), *down.parameters()):
-                p.grad = None
 
         return work
 
