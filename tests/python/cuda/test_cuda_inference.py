@@ -7,15 +7,20 @@ N tokens, R sequences, H query heads, K key heads, D head size; M rows of linear
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import warptape as torch
 from model_configs import SMALL
+from traffic import model_of as traffic_model
+from traffic import write_adapters
 from warptape._C import _private as ops
 from warptape.inference import LLM, SamplingParams
 from warptape.inference.linear import PackedLinear, QuantLinear
+from warptape.inference.llm import prepare
+from warptape.inference.packed_file import load_packed, save_packed
 from warptape.models import Decoder, DecoderConfig, PagedCache
 
 pytestmark = pytest.mark.cuda
@@ -288,3 +293,20 @@ def test_tokens_of_an_engine_on_the_device(options: dict[str, Any]) -> None:
         (alone,) = answers("cuda", [prompt])
         assert alone.token_ids == together.token_ids
         assert alone.cumulative_logprob == together.cumulative_logprob
+
+
+def test_adapters_and_a_packed_file(tmp_path: Path) -> None:
+    """Adapters of requests, and a packed file that is loaded and then moved: the CPU's tokens."""
+    adapters = [None, *write_adapters(tmp_path)]
+    save_packed(
+        prepare(traffic_model("llama", "float32", None, invariant=False), "int4", True), tmp_path / "packed"
+    )
+    prompts: list[Any] = [[7 * i + j for j in range(10 + i)] for i in range(3)]
+    params = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
+    answers: list[Any] = []
+    for device in ("cpu", "cuda"):
+        plain = LLM(traffic_model("llama", "float32", None, invariant=False).to(device), max_model_len=64)
+        packed = LLM(load_packed(tmp_path / "packed").to(device), max_model_len=64)
+        outs = [*plain.generate(prompts, params, lora_request=adapters), *packed.generate(prompts, params)]
+        answers.append([out.outputs[0].token_ids for out in outs])
+    assert answers[0] == answers[1]
