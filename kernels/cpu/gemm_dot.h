@@ -38,8 +38,10 @@ template <class S>
 struct GemmDot {
   using Acc = Compute<S>;
   static constexpr int kLanes = kGemmVecBytes / sizeof(Acc);
-  const S* a;  // [m, k]
-  const S* b;  // [n, k]
+  static constexpr int64_t kAhead =
+      2048 / sizeof(S);  // elements; what is asked for that early is there in time
+  const S* a;            // [m, k]
+  const S* b;            // [n, k]
   S* c;
   const S* bias;  // null for none
   int64_t m, k;
@@ -99,8 +101,13 @@ struct GemmDot {
   WT_INLINE void step(GemmVec<Acc> (&acc)[R][4], const S* ai, const S* const* bj, int64_t p,
                       int64_t n) const {
     GemmVec<Acc> bv[4];
+    // Behind a column's end comes that of the next four.
+    const int64_t ahead = p + kAhead < k ? kAhead : kAhead - k + 4 * b_stride;
 #pragma GCC unroll 4
-    for (int t = 0; t < 4; ++t) bv[t] = gemm_load_as<Acc>(bj[t] + p, n);
+    for (int t = 0; t < 4; ++t) {
+      __builtin_prefetch(bj[t] + p + ahead, 0, 2);
+      bv[t] = gemm_load_as<Acc>(bj[t] + p, n);
+    }
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {
       GemmVec<Acc> av = gemm_load_as<Acc>(ai + r * a_stride + p, n);
