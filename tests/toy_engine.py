@@ -40,6 +40,8 @@ class Toy:
         self.memory = np.full(self.limits["pages"] * PAGE, -1)
         self.tokens: dict[int, list[int]] = {}
         self.logprobs: dict[int, list] = {}
+        self.prompt_logprobs: dict[int, list] = {}
+        self.cached: dict[int, int] = {}
         self.finished: dict[int, str] = {}
         self.most_running = 0
         self.batches: list[dict] = []
@@ -50,7 +52,7 @@ class Toy:
         more.setdefault("seed", params.seed or 0)
         more.setdefault("stop_token_ids", list(params.stop_token_ids or ()))
         number = self.engine.add(list(prompt), params, **more)
-        self.tokens[number], self.logprobs[number] = [], []
+        self.tokens[number], self.logprobs[number], self.prompt_logprobs[number] = [], [], []
         return number
 
     def forward(self, batch):
@@ -79,9 +81,13 @@ class Toy:
         self.batches.append(batch)
         self.most_running = max(self.most_running, len(batch["requests"]))
         assert batch["tokens"].numel() <= self.limits["max_num_batched_tokens"]
-        for number, tokens, logprobs, finish in self.engine.finish_step(self.forward(batch)):
+        for number, tokens, logprobs, finish, of_prompt, cached in self.engine.finish_step(
+            self.forward(batch)
+        ):
             self.tokens[number] += tokens
             self.logprobs[number] += logprobs
+            self.prompt_logprobs[number] += of_prompt
+            self.cached[number] = cached
             if finish:
                 self.finished[number] = finish
         return True

@@ -73,17 +73,23 @@ py::dict batch(const Batch& b) {
   return out;
 }
 
+py::list logprobs(const std::vector<std::vector<inference::Logprob>>& tokens) {
+  py::list out;
+  for (const auto& of_token : tokens) {
+    py::list entries;
+    for (const inference::Logprob& l : of_token) entries.append(py::make_tuple(l.token, l.logprob, l.rank));
+    out.append(entries);
+  }
+  return out;
+}
+
+// [(request, tokens, logprobs, finish, prompt_logprobs, cached tokens of the prompt)]
 py::list outputs(const std::vector<inference::Output>& all) {
   constexpr const char* kFinish[] = {nullptr, "stop", "length"};  // as in Finish
   py::list out;
   for (const inference::Output& o : all) {
-    py::list logprobs;
-    for (const auto& of_token : o.logprobs) {
-      py::list entries;
-      for (const inference::Logprob& l : of_token) entries.append(py::make_tuple(l.token, l.logprob, l.rank));
-      logprobs.append(entries);
-    }
-    out.append(py::make_tuple(o.request, o.tokens, logprobs, kFinish[static_cast<int>(o.finish)]));
+    out.append(py::make_tuple(o.request, o.tokens, logprobs(o.logprobs), kFinish[static_cast<int>(o.finish)],
+                              logprobs(o.prompt_logprobs), o.cached_tokens));
   }
   return out;
 }
@@ -148,7 +154,7 @@ void init_inference(PyObject* module) {
           "add",
           [](Engine& e, std::vector<Token> prompt, const py::object& params, uint64_t seed,
              std::vector<Token> stop_token_ids, int64_t priority, int64_t salt, int64_t adapter,
-             bool constrained, int64_t leader) {
+             bool constrained, int64_t leader, int64_t prompt_logprobs) {
             Request r = request(std::move(prompt), params);
             r.sampling.seed = seed;
             r.stop_token_ids = std::move(stop_token_ids);
@@ -157,11 +163,12 @@ void init_inference(PyObject* module) {
             r.adapter = adapter;
             r.constrained = constrained;
             r.leader = leader;
+            r.prompt_logprobs = prompt_logprobs;
             return e.add(std::move(r));
           },
           py::arg("prompt"), py::arg("params"), py::kw_only(), py::arg("seed"), py::arg("stop_token_ids"),
           py::arg("priority") = 0, py::arg("salt") = 0, py::arg("adapter") = 0,
-          py::arg("constrained") = false, py::arg("leader") = -1)
+          py::arg("constrained") = false, py::arg("leader") = -1, py::arg("prompt_logprobs") = -1)
       .def("abort", &Engine::abort)
       .def("allow", &Engine::allow)
       .def("propose", &Engine::propose)

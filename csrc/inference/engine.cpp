@@ -60,11 +60,16 @@ struct Engine::Sequence {
   TokenCounts counts;         // where there are penalties
   std::vector<Token> drafts;
   std::vector<uint32_t> allowed;
+  std::vector<std::vector<Logprob>> prompt_logprobs;  // of the tokens after those whose logits came so far
+  bool wants_prompt() const {
+    return request.prompt_logprobs >= 0 && prompt_logprobs.size() + 1 < request.prompt.size();
+  }
   bool running = false, aborted = false;
   int64_t computed = 0,
           drafted = 0;  // tokens whose keys and values are in pages: the model's, a draft model's
   std::vector<PageId> pages;
   std::vector<PageId> prefix;              // while it waits: known pages that it would begin with
+  int64_t cached = -1;                     // tokens that were found when it first began
   int64_t published = 0;                   // pages
   int64_t content = PagePool::kNoContent;  // of the last published one
 };
@@ -72,7 +77,8 @@ struct Engine::Sequence {
 struct Engine::Step {
   Sequence* sequence;
   int64_t first, tokens;  // positions first .. first + tokens - 1
-  int64_t logit_rows;     // how many of the last rows give logits
+  int64_t draws;          // from how many of the last rows tokens are drawn
+  int64_t logit_rows;     // how many of the last rows give logits: these, or all for the prompt's
 
   int64_t end() const { return first + tokens; }
 };
@@ -112,8 +118,9 @@ int64_t Engine::add(Request r) {
   WT_CHECK(size + r.max_tokens <= options_.max_model_len, ValueError, "the prompt has ", size,
            " tokens, and ", r.max_tokens, " are to be generated, but the maximum model length is ",
            options_.max_model_len);
-  WT_CHECK(r.logprobs >= -1 && r.logprobs <= vocab, ValueError, "logprobs must be in [0, ", vocab, "], got ",
-           r.logprobs);
+  for (int64_t wanted : {r.logprobs, r.prompt_logprobs})
+    WT_CHECK(wanted >= -1 && wanted <= vocab, ValueError, "logprobs must be in [0, ", vocab, "], got ",
+             wanted);
   r.sampling.check(vocab);
   for (const auto* tokens : {&r.prompt, &r.stop_token_ids})
     for (Token t : *tokens)
@@ -184,7 +191,7 @@ Candidate Engine::candidate(Sequence& s) {
     c.own_pages = std::ranges::count_if(s.pages, [this](PageId p) { return pool_.references(p) == 1; });
     return c;
   }
-  if (options_.enable_prefix_caching) s.prefix = pool_.find(s.request.salt, s.tokens);
+  if (options_.enable_prefix_caching && !s.wants_prompt()) s.prefix = pool_.find(s.request.salt, s.tokens);
   // One token at least is computed: its logits are wanted.
   s.prefix.resize(std::min(s.prefix.size(), static_cast<size_t>((s.known() - 1) / kPageTokens)));
   c.pages = static_cast<int64_t>(s.prefix.size());
@@ -204,6 +211,7 @@ void Engine::start(Sequence& s) {
   s.content = s.pages.empty() ? PagePool::kNoContent : pool_.content(s.pages.back());
   s.computed = s.published * kPageTokens;
   s.running = true;
+  if (s.cached < 0) s.cached = s.computed;
   waiting_.erase({s.request.priority, s.id});
   stats_.prompt_tokens += s.known();
   stats_.cached_prompt_tokens += s.computed;
@@ -262,7 +270,8 @@ bool Engine::plan_step() {
       s.pages.push_back(page);
     }
     const bool draws = s.computed + share.tokens - share.drafts == s.known();
-    step_.push_back({&s, s.computed, share.tokens, draws ? 1 + share.drafts : 0});
+    const int64_t rows = draws ? 1 + share.drafts : 0;
+    step_.push_back({&s, s.computed, share.tokens, rows, s.wants_prompt() ? share.tokens : rows});
   }
   return !plan.preempted.empty();
 }
@@ -307,7 +316,12 @@ Output Engine::draw(const Step& step, const float* logits) const {
   std::vector<float> row(vocab);
   Output out;
   out.request = s.id;
-  for (int64_t i = 0; i < step.logit_rows; ++i, logits += vocab) {
+  out.cached_tokens = s.cached;
+  for (int64_t at = step.end() - step.logit_rows; at < step.end() - step.draws; ++at, logits += vocab)
+    if (at == static_cast<int64_t>(s.prompt_logprobs.size() + out.prompt_logprobs.size()))
+      out.prompt_logprobs.push_back(
+          logprobs_of({logits, vocab}, s.tokens[static_cast<size_t>(at + 1)], r.prompt_logprobs));
+  for (int64_t i = 0; i < step.draws; ++i, logits += vocab) {
     row.assign(logits, logits + vocab);
     const int64_t generated = s.generated() + i;
     const bool may_stop = generated + 1 > r.min_tokens;
@@ -322,16 +336,15 @@ Output Engine::draw(const Step& step, const float* logits) const {
       out.finish = Finish::Stop;
     else if (generated + 1 == r.max_tokens)
       out.finish = Finish::Length;
-    if (out.finish != Finish::None || i + 1 == step.logit_rows || s.drafts[static_cast<size_t>(i)] != token)
-      break;
+    if (out.finish != Finish::None || i + 1 == step.draws || s.drafts[static_cast<size_t>(i)] != token) break;
   }
   return out;
 }
 
-void Engine::apply(const Step& step, const Output& out) {
+void Engine::apply(const Step& step, Output& out) {
   Sequence& s = *step.sequence;
   // Of what was proposed, the keys and values of the accepted tokens alone are right.
-  const auto drafts = step.logit_rows ? step.logit_rows - 1 : 0;
+  const auto drafts = step.draws ? step.draws - 1 : 0;
   const auto accepted = out.tokens.empty() ? 0 : static_cast<int64_t>(out.tokens.size()) - 1;
   s.computed += step.tokens - drafts + accepted;
   s.drafted = std::min(s.drafted, s.computed);
@@ -340,6 +353,10 @@ void Engine::apply(const Step& step, const Output& out) {
     for (Token t : out.tokens) ++s.counts[t].generated;
   s.drafts.clear();
   s.allowed.clear();
+  std::ranges::move(out.prompt_logprobs, std::back_inserter(s.prompt_logprobs));
+  out.prompt_logprobs.clear();
+  if (!out.tokens.empty() && s.generated() == static_cast<int64_t>(out.tokens.size()))
+    out.prompt_logprobs = s.prompt_logprobs;
   publish(s);
   stats_.computed_tokens += step.tokens;
   stats_.generated_tokens += static_cast<int64_t>(out.tokens.size());
@@ -400,7 +417,8 @@ Batch Engine::begin_draft() {
     const auto room = static_cast<int64_t>(s->pages.size()) * kPageTokens;
     const int64_t tokens = std::min(end - s->drafted, left);
     if (end > room || tokens < 1) continue;
-    draft_.push_back({s.get(), s->drafted, tokens, s->drafted + tokens == end ? 1 : 0});
+    const int64_t rows = s->drafted + tokens == end ? 1 : 0;
+    draft_.push_back({s.get(), s->drafted, tokens, rows, rows});
     left -= tokens;
   }
   return batch_of(draft_);
@@ -412,7 +430,7 @@ void Engine::finish_draft(const Tensor& logits) {
   for (const Step& step : draft_) {
     Sequence& s = *step.sequence;
     s.drafted = step.end();
-    if (!step.logit_rows) continue;
+    if (!step.draws) continue;
     // With the noise that the model's own draw will have: then the two agree most often.
     s.drafts.push_back(sample({row, static_cast<size_t>(options_.vocab_size)}, s.request.sampling,
                               static_cast<uint64_t>(step.end())));

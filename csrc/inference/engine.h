@@ -31,6 +31,7 @@ struct Request {
   int64_t max_tokens = 16;  // to be generated
   int64_t min_tokens = 0;   // before a stop token may come
   std::vector<Token> stop_token_ids;
+  int64_t prompt_logprobs = -1;  // the same of the prompt's tokens, which are then all computed
   int64_t logprobs = -1;     // how many of the likeliest tokens' are wanted beside the drawn one's; -1: none
   int64_t priority = 0;      // smaller ones come first
   int64_t salt = 0;          // prefixes are shared among requests of one salt
@@ -60,6 +61,9 @@ struct Output {
   int64_t request = 0;
   std::vector<Token> tokens;                   // new ones; one, or more by speculation
   std::vector<std::vector<Logprob>> logprobs;  // per token: its own, then the likeliest ones'
+  std::vector<std::vector<Logprob>>
+      prompt_logprobs;        // of the prompt's second token on, with the first Output
+  int64_t cached_tokens = 0;  // of the prompt, when the request first began
   Finish finish = Finish::None;
 };
 
@@ -120,7 +124,7 @@ class WT_API Engine {
   Batch batch_of(const std::vector<Step>& steps) const;
   Tensor host_logits(const std::vector<Step>& steps, const Tensor& logits) const;
   Output draw(const Step& step, const float* logits) const;
-  void apply(const Step& step, const Output& out);
+  void apply(const Step& step, Output& out);
 
   EngineOptions options_;
   PagePool pool_;

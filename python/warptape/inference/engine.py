@@ -135,6 +135,14 @@ class _Speculation:
         return draft.eval()
 
 
+def logprobs_of(entries: list[tuple[int, float, int]], tokenizer: Tokenizer | None) -> dict[int, Logprob]:
+    """What the engine gives for a token, (id, log-probability, rank), as vLLM has it."""
+    return {
+        token: Logprob(value, rank, tokenizer.decode([token], False) if tokenizer else None)
+        for token, value, rank in entries
+    }
+
+
 class _Completion:
     """One of the n answers of a request, while it grows."""
 
@@ -161,10 +169,7 @@ class _Completion:
         out = self.output
         out.token_ids.append(token)
         if logprobs is not None and out.logprobs is not None and out.cumulative_logprob is not None:
-            texts = self._tokenizer
-            out.logprobs.append(
-                {t: Logprob(p, rank, texts.decode([t], False) if texts else None) for t, p, rank in logprobs}
-            )
+            out.logprobs.append(logprobs_of(logprobs, self._tokenizer))
             out.cumulative_logprob += logprobs[0][1]
         if reason is not None:
             out.finish_reason, out.stop_reason = reason
@@ -212,12 +217,18 @@ class _Request:
         self.completions: dict[int, _Completion] = {}  # by the engine's number
         self.grammars: dict[int, Grammar] = {}
         self.done: list[_Completion] = []
+        self.prompt_logprobs: list[dict[int, Logprob] | None] | None = None
+        self.cached_tokens = 0
+        self.first = -1  # the engine's number of its first answer
 
     def output(self) -> RequestOutput:
         """How it stands."""
         every = sorted([*self.done, *self.completions.values()], key=lambda each: each.output.index)
         outputs = [each.snapshot() for each in every]
-        return RequestOutput(self.id, self.text, self.tokens, outputs, not self.completions)
+        finished = not self.completions
+        return RequestOutput(
+            self.id, self.text, self.tokens, outputs, finished, self.cached_tokens, self.prompt_logprobs
+        )
 
 
 class LLMEngine:
@@ -346,8 +357,11 @@ class LLMEngine:
                 adapter=adapter,
                 constrained=grammar is not None,
                 leader=leader,
+                # Of the n answers the first tells of the prompt.
+                prompt_logprobs=-1 if index or params.prompt_logprobs is None else params.prompt_logprobs,
             )
-            leader = number if leader < 0 else leader
+            if index == 0:
+                request.first = leader = number
             request.completions[number] = _Completion(index, params, self.tokenizer)
             if grammar is not None:
                 request.grammars[number] = grammar.copy()
@@ -414,10 +428,15 @@ class LLMEngine:
         except BaseException:
             self._core.cancel_step()
             raise
-        for number, tokens, logprobs, finish in self._core.finish_step(logits):
+        for number, tokens, logprobs, finish, of_prompt, cached in self._core.finish_step(logits):
             if number not in self._of_number:
                 continue
             request = self._of_number[number]
+            if number == request.first:
+                request.cached_tokens = cached
+                if request.params.prompt_logprobs is not None and request.prompt_logprobs is None:
+                    told = [logprobs_of(entries, self._detokenizer(request)) for entries in of_prompt]
+                    request.prompt_logprobs = [None, *told]
             self._take(request, number, tokens, logprobs, finish)
             changed[request.id] = request
         if self._pacer is not None:
@@ -450,6 +469,9 @@ class LLMEngine:
         completion = request.completions.pop(number)
         completion.output.finish_reason = reason
         request.done.append(completion)
+
+    def _detokenizer(self, request: _Request) -> Tokenizer | None:
+        return self.tokenizer if request.params.detokenize else None
 
     def _take(
         self, request: _Request, number: int, tokens: list[int], logprobs: list[Any], finish: Any

@@ -49,6 +49,8 @@ class RequestOutput:
 
     Args:
         prompt: its text; None where it was given as tokens.
+        prompt_logprobs: None unless they were asked for, and until they are there; else of each token of the
+            prompt, the first of which has None.
         num_cached_tokens: tokens of the prompt whose keys and values were found instead of computed.
     """
 
@@ -58,3 +60,4 @@ class RequestOutput:
     outputs: list[CompletionOutput]
     finished: bool
     num_cached_tokens: int = 0
+    prompt_logprobs: list[dict[int, Logprob] | None] | None = None

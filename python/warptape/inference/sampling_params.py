@@ -59,6 +59,8 @@ class SamplingParams:
         min_tokens: before an end-of-sequence or stop token may come.
         logprobs: so many of the likeliest tokens' log-probabilities are returned beside each drawn token's.
             Of the model's logits, before temperature and penalties.
+        prompt_logprobs: the same for the prompt's tokens, from its second on. Nothing of the prompt is taken
+            from the cache then, and logits of all its tokens of a step are in memory at once.
         detokenize, skip_special_tokens: whether there is text, and whether special tokens are left out of it.
         logit_bias: token id -> what is added to its logit.
         structured_outputs: what the text must match.
@@ -81,6 +83,7 @@ class SamplingParams:
     max_tokens: int | None = 16
     min_tokens: int = 0
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     detokenize: bool = True
     skip_special_tokens: bool = True
     include_stop_str_in_output: bool = False
@@ -96,8 +99,7 @@ class SamplingParams:
             raise ValueError(
                 f"min_tokens must be in [0, max_tokens={self.max_tokens}], got {self.min_tokens}"
             )
-        if self.logprobs is not None and self.logprobs < 0:
-            raise ValueError(f"logprobs must be non-negative, got {self.logprobs}")
+        check_at_least(self, 0, "logprobs", "prompt_logprobs")
         if self.seed is not None and not 0 <= self.seed <= LARGEST_SEED - self.n:
             raise ValueError(f"seed must be in [0, 2^64 - n), got {self.seed}")
         for name, low, high in (

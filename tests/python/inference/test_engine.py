@@ -17,9 +17,12 @@ def greedy(prompt, count):
 
 def alone(prompt, params, **more):
     toy = Toy(enable_prefix_caching=False, max_num_batched_tokens=256)
-    number = toy.add(prompt, params, **more)
+    return answer(toy.run(), toy.add(prompt, params, **more))
+
+
+def answer(toy, number):
     toy.run()
-    return toy.tokens[number], toy.logprobs[number], toy.finished[number]
+    return toy.tokens[number], toy.logprobs[number], toy.prompt_logprobs[number], toy.finished[number]
 
 
 def test_greedy_tokens_are_those_of_a_plain_loop():
@@ -64,16 +67,14 @@ def test_load_never_changes_an_answer(seed):
     for _ in range(40):
         prompt = shared[: rng.integers(0, 70)] + rng.integers(0, VOCAB, rng.integers(1, 30)).tolist()
         params = random_params(rng)
-        more = {"priority": int(rng.integers(3)), "salt": int(rng.integers(2))}
-        requests[toy.add(prompt, params, **more)] = prompt, params
+        of_prompt = int(rng.integers(0, 2)) if rng.integers(4) == 0 else -1
+        more = {"priority": int(rng.integers(3)), "salt": int(rng.integers(2)), "prompt_logprobs": of_prompt}
+        requests[toy.add(prompt, params, **more)] = prompt, params, of_prompt
         for _ in range(rng.integers(0, 6)):
             toy.step()
     toy.run()
-    for number, (prompt, params) in requests.items():
-        tokens, logprobs, finish = alone(prompt, params)
-        assert toy.tokens[number] == tokens
-        assert toy.logprobs[number] == logprobs
-        assert toy.finished[number] == finish
+    for number, (prompt, params, of_prompt) in requests.items():
+        assert answer(toy, number) == alone(prompt, params, prompt_logprobs=of_prompt)
     stats = toy.engine.stats()
     assert stats["idle_pages"] == toy.limits["pages"] and stats["waiting"] == stats["running"] == 0
     assert toy.most_running <= toy.limits["max_num_seqs"]
@@ -198,7 +199,7 @@ def test_abort_frees_pages_a_step_later():
     toy.step()
     batch = toy.engine.begin_step()
     assert toy.engine.abort(gone) and not toy.engine.abort(gone)
-    for number, tokens, _, _ in toy.engine.finish_step(toy.forward(batch)):
+    for number, tokens, *_ in toy.engine.finish_step(toy.forward(batch)):
         assert number == stays
         toy.tokens[number] += tokens
     assert toy.engine.stats()["idle_pages"] == toy.limits["pages"] - 2
@@ -216,7 +217,7 @@ def test_allowed_tokens():
     for _ in range(8):
         batch = toy.engine.begin_step()
         toy.engine.allow(number, words)
-        for n, tokens, _, _ in toy.engine.finish_step(toy.forward(batch)):
+        for n, tokens, *_ in toy.engine.finish_step(toy.forward(batch)):
             toy.tokens[n] += tokens
     assert set(toy.tokens[number]) <= {7, 33}
     assert toy.tokens[free] == greedy([1, 2], 8)
@@ -280,6 +281,27 @@ def test_logprobs_are_log_softmax():
         assert value == pytest.approx(float(expected[token]), abs=1e-5)
 
 
+def test_logprobs_of_the_prompt():
+    toy = Toy(max_num_batched_tokens=7, pages=8)
+    prompt = [(5 * i) % VOCAB for i in range(70)]
+    toy.add(prompt)
+    toy.run()  # its pages are known from now on
+    number = toy.add(prompt, prompt_logprobs=1)
+    toy.run()
+    of_prompt = toy.prompt_logprobs[number]
+    assert len(of_prompt) == 69 and toy.cached[number] == 0
+    for i, entries in enumerate(of_prompt):
+        expected = torch.log_softmax(torch.tensor(next_logits(prompt[: i + 1])).double(), 0)
+        own, best = entries
+        assert own[0] == prompt[i + 1] and best[0] == int(expected.argmax()) and best[2] == 1
+        assert own[1] == pytest.approx(float(expected[own[0]]), abs=1e-5)
+    again = toy.add(prompt)
+    toy.run()
+    assert toy.prompt_logprobs[again] == [] and toy.cached[again] == 64
+    one = toy.add([3], prompt_logprobs=0)
+    assert toy.run().prompt_logprobs[one] == []
+
+
 # ---- sampling ----
 
 
@@ -295,7 +317,7 @@ def drawn(logits, count=4000, **params):
         while numbers:
             batch = toy.engine.begin_step()
             rows = torch.tensor(np.tile(np.float32(logits), (batch["logit_rows"].numel(), 1)))
-            for number, tokens, _, _ in toy.engine.finish_step(rows):
+            for number, tokens, *_ in toy.engine.finish_step(rows):
                 counts[tokens[0]] += 1
                 numbers.remove(number)
     return counts / count

@@ -157,6 +157,23 @@ def test_logprobs(llm):
     assert llm.generate("abc", SamplingParams(max_tokens=1))[0].outputs[0].logprobs is None
 
 
+def test_logprobs_of_the_prompt(folder):
+    llm = LLM(folder, max_num_batched_tokens=16)
+    params = SamplingParams(n=2, temperature=0, max_tokens=3, prompt_logprobs=2)
+    llm.generate("abc" * 30, params)
+    out = llm.generate("abc" * 30, params)[0]
+    assert out.prompt_logprobs[0] is None and len(out.prompt_logprobs) == 90 and out.num_cached_tokens == 0
+    reference = Decoder.from_pretrained(folder)
+    with torch.no_grad():
+        expected = torch.log_softmax(reference(torch.tensor([out.prompt_token_ids]))[0], -1)
+    for i, entries in enumerate(out.prompt_logprobs[1:]):
+        token = out.prompt_token_ids[i + 1]
+        assert entries[token].logprob == pytest.approx(float(expected[i, token]), abs=1e-4)
+        assert sorted(p.rank for p in entries.values())[:2] == [1, 2]
+    plain = llm.generate("abc" * 30, SamplingParams(max_tokens=1))[0]
+    assert plain.prompt_logprobs is None and plain.num_cached_tokens == 64
+
+
 def test_chat(llm):
     messages = [{"role": "user", "content": "hi"}]
     out = llm.chat(messages, SamplingParams(temperature=0, max_tokens=3))[0]
