@@ -5,7 +5,8 @@ What is computed with what never changes a token, so times may decide it.
 
 from __future__ import annotations
 
-FIRST = 4  # tokens, until both costs are known
+FIRST = 2  # tokens, until both costs are known
+GROWTH = 1.25  # of the last step with prompts: the first rows cost next to nothing, later ones do not
 WEIGHT = 0.2  # of the latest step in the running means
 
 
@@ -25,6 +26,7 @@ class Pacer:
         self._slowdown, self._most = slowdown, most
         self._decode: float | None = None  # seconds of a step without prompts
         self._token: float | None = None  # seconds that a prompt token adds
+        self._last = FIRST  # tokens of the last step that had some
 
     def observe(self, seconds: float, generating: int, prompt_tokens: int) -> None:
         """Takes what a step took."""
@@ -33,14 +35,16 @@ class Pacer:
         if prompt_tokens == 0:
             self._decode = _mean(self._decode, seconds)
         elif self._decode is not None:
-            self._token = _mean(self._token, max(seconds - self._decode, 0.0) / prompt_tokens)
+            token = max(seconds - self._decode, 0.0) / prompt_tokens
+            self._token = max(token, _mean(self._token, token))
+            self._last = prompt_tokens
 
     def tokens(self) -> int:
         """What the next step may have: at least 1."""
         if self._decode is None or self._token is None:
             return min(FIRST, self._most)
         room = (self._slowdown - 1) * self._decode
-        return max(1, min(self._most, int(room / max(self._token, 1e-9))))
+        return max(1, min(self._most, int(room / max(self._token, 1e-9)), int(GROWTH * self._last) + 1))
 
 
 def _mean(before: float | None, now: float) -> float:
