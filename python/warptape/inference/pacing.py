@@ -7,6 +7,7 @@ from __future__ import annotations
 
 FIRST = 2  # tokens, until both costs are known
 GROWTH = 1.25  # of the last step with prompts: the first rows cost next to nothing, later ones do not
+REFRESH = 16  # of so many steps one has no prompt tokens: what a step takes without them changes, too
 WEIGHT = 0.2  # of the latest step in the running means
 
 
@@ -27,11 +28,13 @@ class Pacer:
         self._decode: float | None = None  # seconds of a step without prompts
         self._token: float | None = None  # seconds that a prompt token adds
         self._last = FIRST  # tokens of the last step that had some
+        self._since = 0  # steps with prompts since the last without
 
     def observe(self, seconds: float, generating: int, prompt_tokens: int) -> None:
         """Takes what a step took."""
         if generating == 0:
             return
+        self._since = self._since + 1 if prompt_tokens else 0
         if prompt_tokens == 0:
             self._decode = _mean(self._decode, seconds)
         elif self._decode is not None:
@@ -40,7 +43,9 @@ class Pacer:
             self._last = prompt_tokens
 
     def tokens(self) -> int:
-        """What the next step may have: at least 1."""
+        """What the next step may have; 0 where it is to show what a step takes without prompts."""
+        if self._since >= REFRESH - 1:
+            return 0
         if self._decode is None or self._token is None:
             return min(FIRST, self._most)
         room = (self._slowdown - 1) * self._decode

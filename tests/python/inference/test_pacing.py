@@ -22,12 +22,26 @@ def test_steps_stay_within_the_slowdown():
 
 def test_the_first_rows_cost_nothing():
     """As where weights are read once for all rows: 50 ms, and 9 ms for each token after the sixth."""
-    pacer, steps = Pacer(1.4, 512), []
+    pacer, steps, prompts = Pacer(1.4, 512), [], []
     for i in range(100):
         prompt = 0 if i < 5 else pacer.tokens()
+        prompts.append(prompt)
         steps.append(0.05 + 0.009 * max(prompt - 6, 0))
         pacer.observe(steps[-1], generating=1, prompt_tokens=prompt)
-    assert max(steps) < 1.5 * 0.05 and 6 <= pacer.tokens() <= 8
+    assert max(steps) < 1.5 * 0.05 and {*prompts[-30:]} <= {0, 6, 7, 8}
+
+
+def test_a_machine_that_gets_slower():
+    """What a step takes without prompts is seen while one comes in."""
+    pacer, ratios = Pacer(1.4, 512), []
+    for i in range(300):
+        slow = 1.0 if i < 100 else 1.7
+        prompt = 0 if i < 5 else pacer.tokens()
+        seconds = slow * (0.05 + 0.002 * prompt)
+        pacer.observe(seconds, generating=1, prompt_tokens=prompt)
+        ratios.append(seconds / (slow * 0.05))
+    assert max(ratios) < 1.45 and ratios[-200:].count(1.0) == pytest.approx(200 / 16, abs=1.5)
+    assert pacer.tokens() in (9, 10)
 
 
 def test_what_is_fast_gets_all():
