@@ -57,7 +57,7 @@ def lines_of(results: dict[str, dict[str, Any]]) -> list[str]:
     lines.append("| --- | ---: | ---: | ---: | ---: |")
     for name, r in results.items():
         step = float(np.median(r["decode"]))
-        share = f"{r['bytes'][0] / step / max(r['bandwidth']):.2f}" if "bytes" in r else ""
+        share = f"{r['bytes'][0] / step / max(r['bandwidth']):.2f}" if any(r.get("bytes", [])) else ""
         prompt = f"{512 / float(np.median(r['prefill'])):.0f}" if "prefill" in r else ""
         clients = f"{16 * (128 + 32) / float(np.median(r['clients'])):.0f}" if "clients" in r else ""
         lines.append(f"| {name} | {1 / step:.1f} | {share} | {prompt} | {clients} |")

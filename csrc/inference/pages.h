@@ -7,12 +7,13 @@
 #include <vector>
 
 #include "core/export.h"
+#include "kernels/paged_attention.h"
 
 namespace warptape::inference {
 
 using Token = int32_t;
 using PageId = int32_t;
-inline constexpr int64_t kPageTokens = 32;  // tokens of a page, in every layer
+inline constexpr int64_t kPageTokens = kernels::kPagedTokens;
 
 inline constexpr int64_t pages_for(int64_t tokens) { return (tokens + kPageTokens - 1) / kPageTokens; }
 

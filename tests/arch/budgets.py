@@ -6,7 +6,7 @@ MAX_TOTAL_LINES = 47_195
 BUDGETS = {
     # Before the backend, in whose folder some of it lies: the first part that has a file counts it.
     "inference": (
-        6_060,
+        6_058,
         (
             "csrc/inference/",
             "csrc/bindings/inference",

@@ -495,6 +495,3 @@ class LLMEngine:
         if not request.completions:
             del self._requests[request.id]
         return request.output()
-
-
-__all__ = ["EngineArgs", "LLMEngine", "Prompt"]

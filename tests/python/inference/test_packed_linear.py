@@ -6,36 +6,19 @@ Legend: M rows, K inputs, N outputs.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import warptape as wt
+from packed_weights import DTYPES, bits_of, drawn, inference
 from warptape import _C, nn
 from warptape.inference import PackedLinear, pack_
 
 ops: Any = _C._private
-DTYPES = [wt.float32, wt.bfloat16]
+__all__ = ["inference"]  # a fixture of every test here
 #: [N, K]: one panel and less, half pairs, several tasks, several blocks of k
 SHAPES = [(1, 1), (16, 2), (100, 33), (64, 257), (250, 1030), (70, 4101)]
-
-
-@pytest.fixture(autouse=True)
-def inference() -> Iterator[None]:
-    before = wt.get_num_threads()
-    with wt.inference_mode():
-        yield
-    wt.set_num_threads(before)
-
-
-def drawn(*shape: int, dtype: wt.dtype = wt.float32, seed: int = 0) -> wt.Tensor:
-    values = np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-    return wt.from_numpy(values).to(dtype)
-
-
-def bits(x: wt.Tensor) -> np.ndarray:
-    return x.float().numpy().view(np.int32)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -44,12 +27,15 @@ def test_a_row_depends_on_itself_alone(n: int, k: int, dtype: wt.dtype) -> None:
     x, bias = drawn(40, k, dtype=dtype), drawn(n, dtype=dtype, seed=2)
     packed = ops._pack_linear_weight(drawn(n, k, dtype=dtype, seed=1))
     wt.set_num_threads(1)
-    alone = np.concatenate([bits(ops._packed_linear(x[i : i + 1], packed, n, bias)) for i in range(40)])
+    alone = np.concatenate([bits_of(ops._packed_linear(x[i : i + 1], packed, n, bias)) for i in range(40)])
     for threads in (1, 2, 3):
         wt.set_num_threads(threads)
         for m in range(1, 41):
-            assert np.array_equal(bits(ops._packed_linear(x[:m], packed, n, bias)), alone[:m]), (m, threads)
-            rest = bits(ops._packed_linear(x[m:], packed, n, bias))
+            assert np.array_equal(bits_of(ops._packed_linear(x[:m], packed, n, bias)), alone[:m]), (
+                m,
+                threads,
+            )
+            rest = bits_of(ops._packed_linear(x[m:], packed, n, bias))
             assert np.array_equal(rest, alone[m:]), (m, threads)
 
 
@@ -57,9 +43,9 @@ def test_a_row_depends_on_itself_alone(n: int, k: int, dtype: wt.dtype) -> None:
 def test_many_rows(dtype: wt.dtype) -> None:
     """More rows than one task takes."""
     x, packed = drawn(1000, 65, dtype=dtype), ops._pack_linear_weight(drawn(130, 65, dtype=dtype, seed=1))
-    whole = bits(ops._packed_linear(x.view(8, 125, 65), packed, 130)).reshape(1000, 130)
+    whole = bits_of(ops._packed_linear(x.view(8, 125, 65), packed, 130)).reshape(1000, 130)
     for i in (0, 479, 480, 481, 999):
-        assert np.array_equal(bits(ops._packed_linear(x[i], packed, 130)), whole[i])
+        assert np.array_equal(bits_of(ops._packed_linear(x[i], packed, 130)), whole[i])
 
 
 @pytest.mark.parametrize("biased", [True, False])
@@ -95,7 +81,7 @@ def test_empty_and_not_finite(dtype: wt.dtype) -> None:
     nothing = ops._packed_linear(
         wt.ones(2, 0, dtype=dtype), ops._pack_linear_weight(wt.ones(4, 0, dtype=dtype)), 4, bias
     )
-    assert np.array_equal(bits(nothing), np.stack([bits(bias)] * 2))
+    assert np.array_equal(bits_of(nothing), np.stack([bits_of(bias)] * 2))
     x = wt.ones(9, 3, dtype=dtype)
     x[4, 1] = float("nan")
     bad = ops._packed_linear(x, packed, 20).isnan()
@@ -106,9 +92,9 @@ def test_empty_and_not_finite(dtype: wt.dtype) -> None:
 
 def test_strided_arguments() -> None:
     weight, x = drawn(33, 20), drawn(12, 20, seed=1)
-    expected = bits(ops._packed_linear(x, ops._pack_linear_weight(weight), 33))
+    expected = bits_of(ops._packed_linear(x, ops._pack_linear_weight(weight), 33))
     packed = ops._pack_linear_weight(weight.t().contiguous().t())
-    assert np.array_equal(bits(ops._packed_linear(x.t().contiguous().t(), packed, 33)), expected)
+    assert np.array_equal(bits_of(ops._packed_linear(x.t().contiguous().t(), packed, 33)), expected)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +166,7 @@ def test_pack_a_model(dtype: wt.dtype | None) -> None:
     after = model(ids)
     assert after.dtype == before.dtype
     assert np.allclose(after.numpy(), before.numpy(), atol=0.05 if dtype else 1e-5)
-    assert np.array_equal(bits(model(ids[:1, :1])), bits(after[:1, :1])) or dtype is None
+    assert np.array_equal(bits_of(model(ids[:1, :1])), bits_of(after[:1, :1])) or dtype is None
     state = model.state_dict()
     assert state["up.packed"].dtype == (dtype or wt.float32) and state["up.bias"].shape == (24,)
 

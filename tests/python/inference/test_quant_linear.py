@@ -6,37 +6,20 @@ Legend: M rows, K inputs, N outputs, Q inputs in a group of activations.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import warptape as wt
+from packed_weights import DTYPES, bits_of, drawn, inference
 from warptape import _C, nn
 from warptape.inference import QuantLinear, quantize_
 
 ops: Any = _C._private
-DTYPES = [wt.float32, wt.bfloat16]
+__all__ = ["inference"]  # a fixture of every test here
 #: bits, group, symmetric
 FORMATS = [(b, g, s) for b in (8, 4) for g in (0, 32, 64, 128) for s in (True, False)]
 SOME = [(8, 0, True), (8, 32, True), (4, 32, False), (4, 128, True)]
-
-
-@pytest.fixture(autouse=True)
-def inference() -> Iterator[None]:
-    before = wt.get_num_threads()
-    with wt.inference_mode():
-        yield
-    wt.set_num_threads(before)
-
-
-def drawn(*shape: int, dtype: wt.dtype = wt.float32, seed: int = 0) -> wt.Tensor:
-    values = np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-    return wt.from_numpy(values).to(dtype)
-
-
-def bits_of(x: wt.Tensor) -> np.ndarray:
-    return x.float().numpy().view(np.int32)
 
 
 def layer_of(n: int, k: int, bits: int, group: int, symmetric: bool, **options: Any) -> QuantLinear:
