@@ -104,7 +104,6 @@ decltype(packed_linear) packed_linear{
     kPrivate,
     {"input", "packed", "out_features", {"bias", none}},
     "linear(input, weight, bias) of a weight that _pack_linear_weight made, for inference. A row of the "
-    "result "
-    "is the same to the bit whatever other rows are in the call and however many threads run."};
+    "result is the same to the bit whatever other rows are in the call and however many threads run."};
 
 }  // namespace warptape::ops
