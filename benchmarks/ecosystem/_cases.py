@@ -1,0 +1,71 @@
+"""What the scripts of this folder share: cases of a library that run alike under PyTorch and warptape.
+
+A script names what pip shall install in its head (inline script metadata, PEP 723), marks functions with
+`@case` and ends with `main()`. A case returns the numbers, strings, tensors and containers of them that both
+runtimes must agree on. tools/ecosystem.py runs the scripts and compares.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+_CASES: dict[str, tuple[Callable[[], Any], float]] = {}
+
+
+def case(run: Callable[[], Any] | None = None, *, tolerance: float = 1e-4) -> Any:
+    """Marks a case; `tolerance` is the largest difference allowed, relative to a result's largest number."""
+
+    def mark(run: Callable[[], Any]) -> Callable[[], Any]:
+        _CASES[run.__name__] = run, tolerance
+        return run
+
+    return mark(run) if run else mark
+
+
+def _plain(value: Any) -> Any:
+    """`value` as JSON can hold it: tensors and arrays become nested lists."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, dict):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    if hasattr(value, "detach"):
+        value = value.detach()
+        return _plain((value.float() if value.is_floating_point() else value).tolist())
+    if hasattr(value, "tolist"):
+        return _plain(value.tolist())
+    raise TypeError(f"a case returned a {type(value).__name__}: return numbers, strings or tensors")
+
+
+def _run(name: str, run: Callable[[], Any], tolerance: float) -> dict[str, Any]:
+    import numpy
+    import torch
+
+    random.seed(0)
+    numpy.random.seed(0)
+    torch.manual_seed(0)
+    start = time.perf_counter()
+    try:
+        out = {"values": _plain(run()), "tolerance": tolerance}
+    except (Exception, SystemExit) as error:
+        traceback.print_exc()
+        out = {"error": f"{type(error).__name__}: {error}"}
+    return {**out, "seconds": time.perf_counter() - start}
+
+
+def main() -> None:
+    """Run the cases that `sys.argv[2:]` names, or all, and write what they returned to `sys.argv[1]`."""
+    names = sys.argv[2:] or [*_CASES]
+    results = {}
+    for name in names:
+        results[name] = _run(name, *_CASES[name])
+        print(name, results[name].get("error", "ran"), f"{results[name]['seconds']:.2f} s", flush=True)
+        with open(sys.argv[1], "w") as file:  # after every case: one that ends the process takes only itself
+            json.dump(results, file)
