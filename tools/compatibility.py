@@ -15,6 +15,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import pytorch_tests
 from warptape._missing import find, torch_names
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -65,6 +66,14 @@ The cases of its test files that pass there and use what is here, run by `python
 
 | file | cases | counted | pass |
 | --- | --- | --- | --- |
+"""
+
+TESTS = """
+## PyTorch's test files
+
+Tests of PyTorch's own files that pass there on a CPU, and how many of them pass here, run by
+`python tools/pytorch_tests.py`. A test is left out on purpose for what `LEFT_OUT` there names.
+
 """
 
 NAMES = """
@@ -143,6 +152,8 @@ def text() -> str:
     samples = SAMPLES + sample_rows(results("parity.json"))
     names = NAMES.format(here=here, total=total) + table
     cases = CASES + case_rows(results("eager_transforms.json") or {})
+    if files := results("pytorch_tests.json"):
+        cases += f"{TESTS}{pytorch_tests.table(files)}\n"
     return HEAD + PROGRAMS + program_rows(results("programs.json")) + samples + cases + names
 
 

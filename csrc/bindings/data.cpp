@@ -22,6 +22,7 @@ struct Nested {
   std::vector<Scalar> values;
   bool in_tensor = false;  // what is collected has a tensor's dtype, which `kind` knows
   bool too_wide = false;   // an int of more than 64 bits
+  bool words = false;      // wanted are uint64, whose bits are kept as an int64's
 };
 
 bool is_sequence(PyObject* o) {
@@ -48,7 +49,10 @@ std::optional<DType> from_numpy_dtype(const py::dtype& d) {
     case 'b':
       return DType::Bool;
     case 'u':
-      return d.itemsize() == 1 ? std::optional(DType::UInt8) : std::nullopt;
+      return d.itemsize() == 1   ? DType::UInt8
+             : d.itemsize() == 2 ? DType::UInt16
+             : d.itemsize() == 4 ? DType::UInt32
+                                 : DType::UInt64;
     case 'i':
       switch (d.itemsize()) {
         case 1:
@@ -103,6 +107,12 @@ void collect_scalar(PyObject* o, Nested& out) {
     out.kind.add_dimensioned(tensor_of(o).dtype());
     return out.values.push_back(only_element(tensor_of(o)));
   }
+  if (out.words && PyLong_CheckExact(o)) {
+    const unsigned long long bits = PyLong_AsUnsignedLongLong(o);
+    if (PyErr_Occurred()) throw PythonErrorSet();
+    out.kind.add_dimensioned(DType::Int64);
+    return out.values.push_back(Scalar(static_cast<int64_t>(bits)));
+  }
   if (!to_scalar(o, s)) throw TypeError(message("tensor: must be real number, not ", Py_TYPE(o)->tp_name));
   out.too_wide |= PyLong_Check(o) && s.is_floating();
   if (!out.in_tensor) out.kind.add_dimensioned(numpy_scalar_dtype(o).value_or(s.dtype()));
@@ -135,6 +145,7 @@ void collect(PyObject* o, size_t depth, Nested& out) {
 Tensor from_nested(PyObject* o, std::optional<DType> dtype) {
   Nested n;
   measure(o, n);
+  n.words = dtype == DType::UInt64;
   bool empty_data = numel_of(n.sizes, "tensor") == 0;
   if (!empty_data) collect(o, 0, n);
   DType inferred = empty_data ? rank_context().default_dtype : n.kind.result();
@@ -164,10 +175,10 @@ Tensor from_nested(PyObject* o, std::optional<DType> dtype) {
 // ---- NumPy ---------------------------------------------------------------------------------------------
 
 py::dtype to_numpy_dtype(DType t) {
-  constexpr const char* codes[kNumDTypes] = {"?",  "u1", "i1", "i2", "i4", "i8",
-                                             "f2", "",   "f4", "f8", "c8", "c16"};
-  WT_CHECK(t != DType::BFloat16, TypeError,
-           "numpy: Got unsupported ScalarType BFloat16; convert with .float() first");
+  constexpr const char* codes[kNumDTypes] = {"?",  "u1",  "i1", "i2", "i4", "i8", "f2", "", "f4", "f8",
+                                             "c8", "c16", "u2", "u4", "u8", "",   "",   "", "",   ""};
+  WT_CHECK(t != DType::BFloat16 && !is_float8(t), TypeError, "numpy: Got unsupported ScalarType ",
+           t == DType::BFloat16 ? "BFloat16" : name(t), "; convert with .float() first");
   return py::dtype(codes[static_cast<int>(t)]);
 }
 
@@ -231,19 +242,25 @@ PyObject* element(const char* p, DType t) {
     std::memcpy(&v, p, sizeof v);
     out = PyComplex_FromDoubles(v.re, v.im);
   });
-  if (!done)
-    kernels::dispatch(kernels::AllTypes{}, t, [&](auto tag) {
-      using T = typename decltype(tag)::type;
-      T v;
-      std::memcpy(&v, p, sizeof v);
-      if constexpr (std::is_same_v<T, kernels::Bool>) {
-        out = PyBool_FromLong(v);
-      } else if constexpr (std::is_integral_v<T>) {
-        out = PyLong_FromLongLong(v);
-      } else {
-        out = PyFloat_FromDouble(static_cast<double>(static_cast<kernels::Compute<T>>(v)));
-      }
-    });
+  const auto real = [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    T v;
+    std::memcpy(&v, p, sizeof v);
+    if constexpr (std::is_same_v<T, kernels::Bool>) {
+      out = PyBool_FromLong(v);
+    } else if constexpr (std::is_same_v<T, uint64_t>) {
+      out = PyLong_FromUnsignedLongLong(v);
+    } else if constexpr (std::is_integral_v<T>) {
+      out = PyLong_FromLongLong(v);
+    } else if constexpr (std::is_floating_point_v<T>) {
+      out = PyFloat_FromDouble(v);
+    } else {
+      out = PyFloat_FromDouble(static_cast<double>(static_cast<float>(v)));
+    }
+  };
+  if (!done && !kernels::try_dispatch(kernels::WideUnsignedTypes{}, t, real) &&
+      !kernels::try_dispatch(kernels::Float8Types{}, t, real))
+    kernels::dispatch(kernels::AllTypes{}, t, real);
   return checked(out).release();
 }
 

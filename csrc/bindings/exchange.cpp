@@ -87,13 +87,30 @@ struct DLManagedTensor {
   void* context;
   void (*deleter)(DLManagedTensor*);
 };
-enum DLCode : uint8_t { kDLInt = 0, kDLUInt = 1, kDLFloat = 2, kDLBfloat = 4, kDLComplex = 5, kDLBool = 6 };
+enum DLCode : uint8_t {
+  kDLInt = 0,
+  kDLUInt = 1,
+  kDLFloat = 2,
+  kDLBfloat = 4,
+  kDLComplex = 5,
+  kDLBool = 6,
+  kDLFloat8E4M3FN = 10,
+  kDLFloat8E4M3FNUZ = 11,
+  kDLFloat8E5M2 = 12,
+  kDLFloat8E5M2FNUZ = 13,
+  kDLFloat8E8M0FNU = 14
+};
 constexpr int32_t kDLCPU = 1, kDLCUDA = 2, kDLCUDAHost = 3, kDLCUDAManaged = 13;
 
 DLDataType to_dl(DType t) {
   auto bits = static_cast<uint8_t>(8 * itemsize(t));
   if (t == DType::Bool) return {kDLBool, bits, 1};
-  if (t == DType::UInt8) return {kDLUInt, bits, 1};
+  if (t == DType::UInt8 || is_wide_unsigned(t)) return {kDLUInt, bits, 1};
+  if (is_float8(t)) {
+    constexpr DLCode codes[] = {kDLFloat8E4M3FN, kDLFloat8E5M2, kDLFloat8E4M3FNUZ, kDLFloat8E5M2FNUZ,
+                                kDLFloat8E8M0FNU};
+    return {codes[static_cast<int>(t) - static_cast<int>(DType::Float8E4M3FN)], bits, 1};
+  }
   if (t == DType::BFloat16) return {kDLBfloat, bits, 1};
   if (is_complex(t)) return {kDLComplex, bits, 1};
   return {static_cast<uint8_t>(is_floating(t) ? kDLFloat : kDLInt), bits, 1};

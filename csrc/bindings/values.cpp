@@ -45,9 +45,7 @@ PyObject* dtype_floating(PyObject* self, void*) { return PyBool_FromLong(is_floa
 PyObject* dtype_complex(PyObject* self, void*) { return PyBool_FromLong(is_complex(dtype_value(self))); }
 PyObject* dtype_to_real(PyObject* self, PyObject*) { return wrap(real_of(dtype_value(self))); }
 PyObject* dtype_to_complex(PyObject* self, PyObject*) { return wrap(complex_of(dtype_value(self))); }
-PyObject* dtype_signed(PyObject* self, void*) {
-  return PyBool_FromLong(dtype_value(self) != DType::Bool && dtype_value(self) != DType::UInt8);
-}
+PyObject* dtype_signed(PyObject* self, void*) { return PyBool_FromLong(has_sign(dtype_value(self))); }
 PyObject* dtype_name(PyObject* self, void*) { return PyUnicode_FromString(name(dtype_value(self))); }
 PyGetSetDef dtype_getset[] = {{"itemsize", dtype_itemsize, nullptr, "Bytes of one element.", nullptr},
                               {"is_floating_point", dtype_floating, nullptr, nullptr, nullptr},

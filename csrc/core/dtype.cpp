@@ -9,9 +9,26 @@
 namespace warptape {
 
 const char* name(DType t) {
-  constexpr const char* names[kNumDTypes] = {"bool",    "uint8",   "int8",      "int16",
-                                             "int32",   "int64",   "float16",   "bfloat16",
-                                             "float32", "float64", "complex64", "complex128"};
+  constexpr const char* names[kNumDTypes] = {"bool",
+                                             "uint8",
+                                             "int8",
+                                             "int16",
+                                             "int32",
+                                             "int64",
+                                             "float16",
+                                             "bfloat16",
+                                             "float32",
+                                             "float64",
+                                             "complex64",
+                                             "complex128",
+                                             "uint16",
+                                             "uint32",
+                                             "uint64",
+                                             "float8_e4m3fn",
+                                             "float8_e5m2",
+                                             "float8_e4m3fnuz",
+                                             "float8_e5m2fnuz",
+                                             "float8_e8m0fnu"};
   return names[static_cast<int>(t)];
 }
 
@@ -20,6 +37,14 @@ std::ostream& operator<<(std::ostream& out, DType t) { return out << name(t); }
 DType promote(DType a, DType b) {
   if (a == b) return a;
   if (a > b) std::swap(a, b);
+  WT_CHECK(!is_float8(b), DtypeError, "Promotion for Float8 Types is not supported, attempted to promote ", a,
+           " and ", b, "; convert one with .to(dtype)");
+  if (is_wide_unsigned(b)) {
+    WT_CHECK(is_differentiable(a), DtypeError,
+             "Promotion for uint16, uint32, uint64 types is not supported, attempted to promote ", a, " and ",
+             b, "; convert one with .to(dtype)");
+    return a;
+  }
   if (a == DType::Float64 && is_complex(b)) return DType::Complex128;
   if (category(a) != category(b)) return b;
   if (a == DType::UInt8 && b == DType::Int8) return DType::Int16;

@@ -41,6 +41,11 @@ class WT_API PromotionState {
 // Whether a result of type `from` may be stored in a tensor of type `to` by an in-place op or out=.
 constexpr bool can_cast(DType from, DType to) { return category(from) <= category(to); }
 
+// Whether the type has negative numbers.
+constexpr bool has_sign(DType t) {
+  return t != DType::Bool && t != DType::UInt8 && t != DType::Float8E8M0FNU && !is_wide_unsigned(t);
+}
+
 // Whether values of this type have gradients.
 constexpr bool is_differentiable(DType t) { return is_floating(t) || is_complex(t); }
 

@@ -23,7 +23,7 @@ int64_t data_ptr(const Tensor& x) { return static_cast<int64_t>(reinterpret_cast
 bool is_contiguous_impl(const Tensor& x, std::optional<std::string_view> format) {
   return is_contiguous_in(x, memory_format("is_contiguous", format, MemoryFormat::Contiguous));
 }
-bool is_signed(const Tensor& x) { return x.dtype() != DType::Bool && x.dtype() != DType::UInt8; }
+bool is_signed(const Tensor& x) { return has_sign(x.dtype()); }
 bool is_nonzero(const Tensor& x) {
   WT_CHECK(x.numel() > 0, ShapeError, "is_nonzero: Boolean value of Tensor with no values is ambiguous");
   WT_CHECK(x.numel() == 1, ShapeError,

@@ -247,7 +247,7 @@ inline bool is_plain(const T& x) {
   } else if constexpr (std::is_same_v<T, Scalar>) {
     return !x.is_complex();
   } else if constexpr (std::is_same_v<T, DType>) {
-    return !is_complex(x);
+    return x < DType::Complex64;
   } else if constexpr (std::is_same_v<T, OptTensor> || std::is_same_v<T, std::optional<Scalar>> ||
                        std::is_same_v<T, std::optional<DType>>) {
     return !x || is_plain(*x);

@@ -7,8 +7,15 @@ namespace {
 
 // Bool results are compared, everything else computed, in the promoted dtype; integers that give floats in
 // the float.
-DType compute_of(ResultRule rule, DType promoted, DType result) {
-  return compute_dtype(rule == ResultRule::Bool ? promoted : result);
+DType compute_of(std::string_view op, ResultRule rule, DType promoted, DType result) {
+  const DType t = rule == ResultRule::Bool ? promoted : result;
+  if (is_storage_only(t)) {
+    const bool by_bits = op.starts_with("bitwise_") && is_integral(t);
+    const bool compares = op == "eq" || op == "ne" || op == "eq_" || op == "ne_" || op == "isnan";
+    WT_CHECK(by_bits || compares, NotImplementedError, op, ": not implemented for ", t,
+             ", which is for storage; convert with .to(dtype) first");
+  }
+  return compute_dtype(t);
 }
 
 DType result_of(ResultRule rule, DType promoted) {
@@ -90,7 +97,7 @@ Tensor pointwise(const char* op, ElementwiseSlot& slot, ResultRule rule,
   DType promoted = in.size() == 1 ? in[0].tensor->dtype() : promoted_dtype(in);
   DType result = result_of(rule, promoted);
   Tensor out = pointwise_output(op, in, result);
-  run_elementwise(slot, compute_of(rule, promoted, result), out, in, fault);
+  run_elementwise(slot, compute_of(op, rule, promoted, result), out, in, fault);
   return out;
 }
 
@@ -105,7 +112,7 @@ void pointwise_into(const char* op, ElementwiseSlot& slot, ResultRule rule, cons
   WT_CHECK(broadcast_shapes(shape, self.sizes(), op) == self.sizes(), ShapeError, op, ": output with shape ",
            self.sizes(), " doesn't match the broadcast shape ", shape);
   common_device(op, in);
-  run_elementwise(slot, compute_of(rule, promoted, result), self, in, fault);
+  run_elementwise(slot, compute_of(op, rule, promoted, result), self, in, fault);
   self.bump_version();
 }
 

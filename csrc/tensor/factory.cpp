@@ -206,19 +206,25 @@ void raw_copy(const Tensor& dst, const Tensor& src, bool non_blocking) {
   if (!dst.device().is_cpu() && (is_complex(dst.dtype()) || is_complex(src.dtype())))
     return copy_parts(dst, src);
   const ElementwiseInput in[] = {src};
-  run_elementwise(copy_slot, compute_dtype(promote(src.dtype(), dst.dtype())), dst, in);
+  const bool storage = is_storage_only(src.dtype()) || is_storage_only(dst.dtype());
+  WT_CHECK(!storage || dst.device().is_cpu(), NotImplementedError, "copy_: ", src.dtype(), " to ",
+           dst.dtype(), " is copied on the CPU and between devices alone");
+  run_elementwise(copy_slot, compute_dtype(storage ? dst.dtype() : promote(src.dtype(), dst.dtype())), dst,
+                  in);
 }
 
 namespace {
 
 bool fits_integer(const Scalar& v, DType t) {
-  const double limit = std::ldexp(1.0, static_cast<int>(8 * itemsize(t)) - (t == DType::UInt8 ? 0 : 1));
-  const double low = t != DType::UInt8 ? -limit : v.is_floating() || v.is_complex() ? 0.0 : 1 - limit;
+  const double limit = std::ldexp(1.0, static_cast<int>(8 * itemsize(t)) - has_sign(t));
+  const double low = has_sign(t) ? -limit : v.is_floating() || v.is_complex() ? 0.0 : 1 - limit;
   return v.to_double() >= low && (v.to_double() < limit || (t == DType::Int64 && !v.is_floating()));
 }
 
 bool fits_float(double v, DType t) {
-  const double largest = t == DType::Float16    ? 65504.0
+  constexpr double float8[] = {448, 57344, 240, 57344, 0x1p127};
+  const double largest = is_float8(t) ? float8[static_cast<int>(t) - static_cast<int>(DType::Float8E4M3FN)]
+                         : t == DType::Float16  ? 65504.0
                          : t == DType::BFloat16 ? 0x1.fep127
                          : t == DType::Float32  ? double{std::numeric_limits<float>::max()}
                                                 : std::numeric_limits<double>::max();
@@ -304,12 +310,18 @@ Scalar element(DType dtype, const void* data) {
       out = Complex<double>(v.re, v.im);
     else if constexpr (std::is_same_v<T, kernels::Bool>)
       out = static_cast<bool>(v);
-    else if constexpr (std::is_integral_v<T>)
+    else if constexpr (std::is_integral_v<T>) {
+      WT_CHECK(static_cast<int64_t>(v) >= 0 || std::is_signed_v<T>, Error, "item: ", v,
+               " does not fit into 63 bits; take tolist()");
       out = static_cast<int64_t>(v);
+    } else if constexpr (std::is_same_v<T, double>)
+      out = v;
     else
-      out = static_cast<double>(static_cast<kernels::Compute<T>>(v));
+      out = static_cast<double>(static_cast<float>(v));
   };
-  if (!kernels::try_dispatch(kernels::ComplexTypes{}, dtype, read))
+  if (!kernels::try_dispatch(kernels::ComplexTypes{}, dtype, read) &&
+      !kernels::try_dispatch(kernels::WideUnsignedTypes{}, dtype, read) &&
+      !kernels::try_dispatch(kernels::Float8Types{}, dtype, read))
     kernels::dispatch(kernels::AllTypes{}, dtype, read, "item");
   return out;
 }

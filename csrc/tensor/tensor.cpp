@@ -33,7 +33,7 @@ void TensorImpl::destroy(TensorImpl* t) {
 void TensorImpl::set_storage(Ref<Storage> new_storage, DType new_dtype) {
   storage = std::move(new_storage);
   dtype = new_dtype;
-  plain = storage->device().is_cpu() && !is_complex(dtype) && !storage->is_opaque();
+  plain = storage->device().is_cpu() && dtype < DType::Complex64 && !storage->is_opaque();
 }
 
 void TensorImpl::set_geometry(Shape new_sizes, Shape new_strides, int64_t new_offset) {

@@ -1,5 +1,7 @@
 #include "kernels/cpu/convert.h"
 
+#include <utility>
+
 #include "kernels/cpu/vec.h"
 #include "kernels/dispatch.h"
 
@@ -72,6 +74,9 @@ WT_FN To cast(From x) {
     return To(static_cast<float>(x));
   } else if constexpr (std::is_same_v<To, Bool>) {
     return x != From(0);
+  } else if constexpr (std::is_floating_point_v<From> && std::is_unsigned_v<To> && sizeof(To) >= 4) {
+    return x < From(0x1p63) ? static_cast<To>(static_cast<int64_t>(x))
+                            : static_cast<To>(static_cast<uint64_t>(x));
   } else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To> && sizeof(To) < 4) {
     return static_cast<To>(
         static_cast<int32_t>(x));  // narrow integers wrap, and negative ones must not be undefined
@@ -139,14 +144,52 @@ constexpr Row<From> row() {
   return {{&convert<From, Bool>, &convert<From, uint8_t>, &convert<From, int8_t>, &convert<From, int16_t>,
            &convert<From, int32_t>, &convert<From, int64_t>, &convert<From, Half>, &convert<From, BFloat16>,
            &convert<From, float>, &convert<From, double>, &convert<From, Complex<float>>,
-           &convert<From, Complex<double>>}};
+           &convert<From, Complex<double>>, &convert<From, uint16_t>, &convert<From, uint32_t>,
+           &convert<From, uint64_t>}};
 }
 template <class From> constexpr Row<From> kRow = row<From>();
 
 constexpr ConvertFn* const* kTable[kNumDTypes] = {
-    kRow<Bool>.to,    kRow<uint8_t>.to, kRow<int8_t>.to,         kRow<int16_t>.to,
-    kRow<int32_t>.to, kRow<int64_t>.to, kRow<Half>.to,           kRow<BFloat16>.to,
-    kRow<float>.to,   kRow<double>.to,  kRow<Complex<float>>.to, kRow<Complex<double>>.to};
+    kRow<Bool>.to,     kRow<uint8_t>.to,  kRow<int8_t>.to,         kRow<int16_t>.to,
+    kRow<int32_t>.to,  kRow<int64_t>.to,  kRow<Half>.to,           kRow<BFloat16>.to,
+    kRow<float>.to,    kRow<double>.to,   kRow<Complex<float>>.to, kRow<Complex<double>>.to,
+    kRow<uint16_t>.to, kRow<uint32_t>.to, kRow<uint64_t>.to};
+
+// Floats of eight bits go through float, a piece at a time.
+constexpr int64_t kPiece = 256;
+struct Pairs {
+  ConvertFn* from[kNumDTypes];
+  ConvertFn* to[kNumDTypes];
+};
+template <class T, int kTo>
+void from_float8(int64_t n, void* to, const void* from) {
+  float middle[kPiece];
+  for (int64_t i = 0; i < n; i += kPiece) {
+    const int64_t m = n - i < kPiece ? n - i : kPiece;
+    for (int64_t k = 0; k < m; ++k) middle[k] = static_cast<float>(static_cast<const T*>(from)[i + k]);
+    constexpr DType wanted = static_cast<DType>(kTo);
+    converter(DType::Float32, wanted)(m, static_cast<char*>(to) + i * int64_t(itemsize(wanted)), middle);
+  }
+}
+template <class T, int kFrom>
+void to_float8(int64_t n, void* to, const void* from) {
+  float middle[kPiece];
+  for (int64_t i = 0; i < n; i += kPiece) {
+    const int64_t m = n - i < kPiece ? n - i : kPiece;
+    constexpr DType given = static_cast<DType>(kFrom);
+    converter(given, DType::Float32)(m, middle,
+                                     static_cast<const char*>(from) + i * int64_t(itemsize(given)));
+    for (int64_t k = 0; k < m; ++k) static_cast<T*>(to)[i + k] = T(middle[k]);
+  }
+}
+template <class T>
+ConvertFn* float8_converter(bool reads, DType other) {
+  constexpr auto make = []<int... k>(std::integer_sequence<int, k...>) {
+    return Pairs{{&from_float8<T, k>...}, {&to_float8<T, k>...}};
+  };
+  static constexpr Pairs pairs = make(std::make_integer_sequence<int, kNumDTypes>{});
+  return (reads ? pairs.from : pairs.to)[static_cast<int>(other)];
+}
 
 template <class T>
 WT_FN void gather_as(int64_t n, void* to, const char* from, int64_t stride) {
@@ -165,6 +208,14 @@ ConvertFn* converter(DType from, DType to) {
   if (from == to) {
     const size_t size = itemsize(from);
     return size == 1 ? move<1> : size == 2 ? move<2> : size == 4 ? move<4> : size == 8 ? move<8> : move<16>;
+  }
+  ConvertFn* found = nullptr;
+  const bool reads = is_float8(from);
+  if (reads || is_float8(to)) {
+    dispatch(Float8Types{}, reads ? from : to, [&](auto tag) {
+      found = float8_converter<typename decltype(tag)::type>(reads, reads ? to : from);
+    });
+    return found;
   }
   return kTable[static_cast<int>(from)][static_cast<int>(to)];
 }

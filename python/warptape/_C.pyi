@@ -3635,6 +3635,11 @@ default_generator: Generator
 float16: dtype
 float32: dtype
 float64: dtype
+float8_e4m3fn: dtype
+float8_e4m3fnuz: dtype
+float8_e5m2: dtype
+float8_e5m2fnuz: dtype
+float8_e8m0fnu: dtype
 def from_numpy(*args: Any, **kwargs: Any) -> Any: ...
 def get_num_threads(*args: Any, **kwargs: Any) -> Any: ...
 int16: dtype
@@ -3646,4 +3651,7 @@ def is_anomaly_enabled(*args: Any, **kwargs: Any) -> Any: ...
 def is_grad_enabled(*args: Any, **kwargs: Any) -> Any: ...
 def is_inference_mode_enabled(*args: Any, **kwargs: Any) -> Any: ...
 def set_num_threads(*args: Any, **kwargs: Any) -> Any: ...
+uint16: dtype
+uint32: dtype
+uint64: dtype
 uint8: dtype

@@ -31,6 +31,11 @@ from ._C import (
     default_generator,
     device,
     dtype,
+    float8_e4m3fn,
+    float8_e4m3fnuz,
+    float8_e5m2,
+    float8_e5m2fnuz,
+    float8_e8m0fnu,
     float16,
     float32,
     float64,
@@ -44,6 +49,9 @@ from ._C import (
     is_inference_mode_enabled,
     set_num_threads,
     uint8,
+    uint16,
+    uint32,
+    uint64,
 )
 from .version import __version__
 

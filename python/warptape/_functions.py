@@ -150,6 +150,11 @@ class finfo(_Limits):
         "float16": (16, 2.0**-10, 65504.0, 2.0**-14, 1e-3),
         "bfloat16": (16, 2.0**-7, (2.0 - 2.0**-7) * 2.0**127, 2.0**-126, 1e-2),
         "float32": (32, 2.0**-23, (2.0 - 2.0**-23) * 2.0**127, 2.0**-126, 1e-6),
+        "float8_e4m3fn": (8, 0.125, 448.0, 2.0**-6, 1.0),
+        "float8_e4m3fnuz": (8, 0.125, 240.0, 2.0**-7, 1.0),
+        "float8_e5m2": (8, 0.25, 57344.0, 2.0**-14, 1.0),
+        "float8_e5m2fnuz": (8, 0.125, 57344.0, 2.0**-15, 1.0),
+        "float8_e8m0fnu": (8, 1.0, 2.0**127, 2.0**-127, 1.0),
         "float64": (64, 2.0**-52, 1.7976931348623157e308, 2.0**-1022, 1e-15),
     }
 
@@ -159,7 +164,7 @@ class finfo(_Limits):
             raise TypeError(f"finfo requires a floating point input type; use iinfo for {name}")
         self.dtype = name
         self.bits, self.eps, self.max, self.tiny, self.resolution = self._LIMITS[name]
-        self.min, self.smallest_normal = -self.max, self.tiny
+        self.min, self.smallest_normal = -self.max if type is None or type.is_signed else self.tiny, self.tiny
 
     def __repr__(self) -> str:
         fields = ("resolution", "min", "max", "eps", "smallest_normal", "tiny")

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kernels/complex.h"
+#include "kernels/float8.h"
 
 namespace warptape::kernels {
 
@@ -34,6 +35,14 @@ template <> inline constexpr DType dtype_of<float> = DType::Float32;
 template <> inline constexpr DType dtype_of<double> = DType::Float64;
 template <> inline constexpr DType dtype_of<Complex<float>> = DType::Complex64;
 template <> inline constexpr DType dtype_of<Complex<double>> = DType::Complex128;
+template <> inline constexpr DType dtype_of<uint16_t> = DType::UInt16;
+template <> inline constexpr DType dtype_of<uint32_t> = DType::UInt32;
+template <> inline constexpr DType dtype_of<uint64_t> = DType::UInt64;
+template <> inline constexpr DType dtype_of<Float8E4M3FN> = DType::Float8E4M3FN;
+template <> inline constexpr DType dtype_of<Float8E5M2> = DType::Float8E5M2;
+template <> inline constexpr DType dtype_of<Float8E4M3FNUZ> = DType::Float8E4M3FNUZ;
+template <> inline constexpr DType dtype_of<Float8E5M2FNUZ> = DType::Float8E5M2FNUZ;
+template <> inline constexpr DType dtype_of<Float8E8M0FNU> = DType::Float8E8M0FNU;
 
 // The type in which values of T are computed.
 template <class T> struct ComputeOf {
@@ -57,6 +66,8 @@ using IntTypes = Types<int64_t, int32_t, int16_t, int8_t, uint8_t>;
 using AllTypes = Types<float, double, BFloat16, Half, int64_t, int32_t, int16_t, int8_t, uint8_t, Bool>;
 // Moving data without looking at it needs one type per size.
 using SizeTypes = Types<uint8_t, uint16_t, uint32_t, uint64_t>;
+using WideUnsignedTypes = Types<uint16_t, uint32_t, uint64_t>;
+using Float8Types = Types<Float8E4M3FN, Float8E5M2, Float8E4M3FNUZ, Float8E5M2FNUZ, Float8E8M0FNU>;
 using ComplexTypes = Types<Complex<float>, Complex<double>>;
 using MoveTypes = Types<uint8_t, uint16_t, uint32_t, uint64_t, Complex<double>>;  // with complex numbers
 

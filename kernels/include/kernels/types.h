@@ -33,22 +33,36 @@ enum class DType : uint8_t {
   Float32,
   Float64,
   Complex64,
-  Complex128
+  Complex128,
+  // Storage types: converted, moved and compared, not computed in.
+  UInt16,
+  UInt32,
+  UInt64,
+  Float8E4M3FN,
+  Float8E5M2,
+  Float8E4M3FNUZ,
+  Float8E5M2FNUZ,
+  Float8E8M0FNU
 };
-inline constexpr int kNumDTypes = 12;
+inline constexpr int kNumDTypes = 20;
 
 enum class DeviceType : uint8_t { CPU, CUDA, Meta };
 inline constexpr int kNumDeviceTypes = 3;
 
 WT_INLINE constexpr size_t itemsize(DType t) {
-  constexpr uint8_t sizes[kNumDTypes] = {1, 1, 1, 2, 4, 8, 2, 2, 4, 8, 8, 16};
+  constexpr uint8_t sizes[kNumDTypes] = {1, 1, 1, 2, 4, 8, 2, 2, 4, 8, 8, 16, 2, 4, 8, 1, 1, 1, 1, 1};
   return sizes[static_cast<int>(t)];
 }
-WT_INLINE constexpr bool is_floating(DType t) { return t >= DType::Float16 && t <= DType::Float64; }
-WT_INLINE constexpr bool is_complex(DType t) { return t >= DType::Complex64; }
-WT_INLINE constexpr bool is_integral(DType t) {
-  return t >= DType::UInt8 && t <= DType::Int64;
-}  // without bool
+WT_INLINE constexpr bool is_storage_only(DType t) { return t > DType::Complex128; }
+WT_INLINE constexpr bool is_float8(DType t) { return t >= DType::Float8E4M3FN; }
+WT_INLINE constexpr bool is_wide_unsigned(DType t) { return is_storage_only(t) && !is_float8(t); }
+WT_INLINE constexpr bool is_floating(DType t) {
+  return (t >= DType::Float16 && t <= DType::Float64) || is_float8(t);
+}
+WT_INLINE constexpr bool is_complex(DType t) { return t == DType::Complex64 || t == DType::Complex128; }
+WT_INLINE constexpr bool is_integral(DType t) {  // without bool
+  return (t >= DType::UInt8 && t <= DType::Int64) || is_wide_unsigned(t);
+}
 
 struct BFloat16 {
   uint16_t bits;

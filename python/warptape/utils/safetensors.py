@@ -38,7 +38,7 @@ __all__ = [
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 LARGEST_HEADER, LARGEST_INDEX = 100_000_000, 1 << 28  # the first as the safetensors library has it
-# safetensors' names; NumPy has no bfloat16, whose bits travel as those of an int16
+# safetensors' names; what NumPy has not (bfloat16, floats of eight bits) travels as an integer's bits
 KINDS: dict[str, tuple[Any, str]] = {
     "F64": (warptape.float64, "<f8"),
     "F32": (warptape.float32, "<f4"),
@@ -50,6 +50,12 @@ KINDS: dict[str, tuple[Any, str]] = {
     "I8": (warptape.int8, "<i1"),
     "U8": (warptape.uint8, "<u1"),
     "BOOL": (warptape.bool, "|b1"),
+    "U16": (warptape.uint16, "<u2"),
+    "U32": (warptape.uint32, "<u4"),
+    "U64": (warptape.uint64, "<u8"),
+    "F8_E4M3": (warptape.float8_e4m3fn, "|u1"),
+    "F8_E5M2": (warptape.float8_e5m2, "|u1"),
+    "F8_E8M0": (warptape.float8_e8m0fnu, "|u1"),
 }
 if hasattr(_C, "complex64"):
     KINDS["C64"] = (_C.complex64, "<c8")
