@@ -51,8 +51,14 @@ constexpr NodeType kAmax{"AmaxBackward0", shared_backward<false>},
     kMinAll{"MinBackward1", shared_backward<true>}, kMedianAll{"MedianBackward0", shared_backward<true>},
     kNanmedianAll{"NanmedianBackward0", shared_backward<true>};
 
+void refuse_storage(const char* op, const Tensor& x) {
+  WT_CHECK(!is_storage_only(x.dtype()), NotImplementedError, op, ": not implemented for ", x.dtype(),
+           ", which is for storage; convert with .to(dtype) first");
+}
+
 Tensor extreme(const char* op, kernels::Slot<kernels::ReduceFn>& slot, const NodeType& type, const Tensor& x,
                OptDims dims, bool keepdim) {
+  refuse_storage(op, x);
   Reduced r = reduced_shape(op, x, dims, keepdim);
   WT_CHECK(r.count > 0 || (dims && !dims->empty()), Error, op,
            ": Expected reduction dim to be specified for input.numel() == 0. Specify the "
@@ -83,6 +89,7 @@ Tensor amin_impl(const Tensor& x, OptDims dims, bool keep) {
 // Of nothing: RuntimeError as in PyTorch, where amax and amin raise an IndexError.
 Tensor extreme_of_all(const char* op, kernels::Slot<kernels::ReduceFn>& slot, const NodeType& type,
                       const Tensor& x) {
+  refuse_storage(op, x);
   WT_CHECK(
       x.numel() > 0, Error, op,
       ": Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim with the "
@@ -136,6 +143,7 @@ Tensor at_least_1d(const Tensor& t) { return t.ndim() ? t : alias(t, Shape{1}, S
 
 Pair extreme_dim(const char* op, kernels::Slot<kernels::ValueIndexFn>& slot, const NodeType& type,
                  const Tensor& x, int64_t dim, bool keepdim) {
+  refuse_storage(op, x);
   dim = wrap_dim(dim, x.ndim(), op);
   check_nonempty(op, x, dim);
   Reduced r = reduced_shape(op, x, IntList{&dim, 1}, keepdim);
@@ -192,6 +200,7 @@ Pair nanmedian_impl(const Tensor& x, int64_t dim, bool keep) {
 }
 
 Tensor median_of_all(const char* op, const NodeType& type, const Tensor& x, bool skip_nan) {
+  refuse_storage(op, x);
   if (x.numel() == 0 && is_floating(x.dtype()))
     return full({}, std::numeric_limits<double>::quiet_NaN(), options_of(x));
   WT_CHECK(x.numel() > 0, ValueError, op, ": expected a non-empty tensor, got ", x);
@@ -285,6 +294,7 @@ Tensor min_two_impl(const Tensor& a, const Tensor& b) { return minimum(a, b); }
 
 Tensor arg_extreme(const char* op, kernels::Slot<kernels::ArgReduceFn>& slot, const Tensor& x,
                    std::optional<int64_t> dim, bool keepdim) {
+  refuse_storage(op, x);
   WT_CHECK(x.dtype() != DType::Bool, DtypeError, op, ": not implemented for bool");
   if (!dim) {
     WT_CHECK(x.numel() > 0, IndexError, op,
@@ -413,6 +423,7 @@ void cumpick_backward(Node& n, Gradients& g) {
 constexpr NodeType kCummax{"CummaxBackward0", cumpick_backward}, kCummin{"CumminBackward0", cumpick_backward};
 Pair scan_index(const char* op, kernels::Slot<kernels::ScanIndexFn>& slot, const NodeType& type,
                 const Tensor& x, int64_t dim) {
+  refuse_storage(op, x);
   dim = wrap_dim(dim, x.ndim(), op);
   Tensor values = empty(x.sizes(), options_of(x)), indices = empty(x.sizes(), {DType::Int64, x.device()});
   if (!values.is_meta() && values.numel()) {

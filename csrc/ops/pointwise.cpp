@@ -10,7 +10,7 @@ namespace {
 DType compute_of(std::string_view op, ResultRule rule, DType promoted, DType result) {
   const DType t = rule == ResultRule::Bool ? promoted : result;
   if (is_storage_only(t)) {
-    const bool by_bits = op.starts_with("bitwise_") && is_integral(t);
+    const bool by_bits = op.starts_with("bitwise_") && op.find("shift") == op.npos && is_integral(t);
     const bool compares = op == "eq" || op == "ne" || op == "eq_" || op == "ne_" || op == "isnan";
     WT_CHECK(by_bits || compares, NotImplementedError, op, ": not implemented for ", t,
              ", which is for storage; convert with .to(dtype) first");

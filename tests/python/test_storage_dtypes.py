@@ -129,3 +129,10 @@ def test_limits():
     assert wt.finfo(wt.float8_e4m3fn).max == 448 and wt.finfo(wt.float8_e5m2).tiny == 2.0**-14
     with pytest.raises(RuntimeError, match="overflow"):
         wt.full((1,), 1e6, dtype=wt.float8_e5m2)
+
+
+def test_order_of_unsigned_is_refused():
+    x = wt.tensor([1, 2**64 - 1], dtype=wt.uint64)
+    for op in (wt.max, wt.argmax, wt.amin, lambda t: t >> 1, lambda t: t.max(0), lambda t: t < t):
+        with pytest.raises((NotImplementedError, wt.DtypeError)):
+            op(x)
