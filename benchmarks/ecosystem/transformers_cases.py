@@ -1,5 +1,5 @@
 # /// script
-# dependencies = ["transformers==5.23.0", "tokenizers==0.23.3", "numpy", "safetensors"]
+# dependencies = ["transformers==5.23.0", "tokenizers==0.23.3", "accelerate==1.15.0", "numpy", "safetensors"]
 # ///
 """transformers: tiny models of 13 families from their configs; training steps, generation, files.
 
@@ -15,17 +15,10 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import torch
 import transformers as hf
 from _cases import case, main
+from _tiny import DECODER, bert, llama, tokens, word_tokenizer
 
-SMALL = {"vocab_size": 96, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
-DECODER = {
-    **SMALL, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
-    "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
-}  # fmt: skip
+SMALL = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-
-
-def llama():
-    return hf.LlamaForCausalLM(hf.LlamaConfig(**DECODER)).train()
 
 
 def gpt2():
@@ -60,10 +53,6 @@ def step(model, **inputs):
     norms = {n: norm if norm > 1e-6 else 0.0 for n, norm in norms.items()}
     optimizer.step()
     return {"loss": out.loss, "norms": norms, "after": model(**inputs).loss, "out": out[1]}
-
-
-def tokens(length=12, batch=2):
-    return torch.randint(3, 96, (batch, length))
 
 
 def causal_step(model):
@@ -132,7 +121,7 @@ def qwen3_moe_step():
 
 @case
 def bert_step():
-    config = hf.BertConfig(**SMALL, num_attention_heads=4, max_position_embeddings=64, **NO_DROPOUT)
+    config = bert()
     ids, mask = tokens(), torch.ones(2, 12, dtype=torch.int64)
     mask[1, 8:] = 0
     masked = step(hf.BertForMaskedLM(config), input_ids=ids, attention_mask=mask, labels=ids)
@@ -148,7 +137,6 @@ def t5_step():
 @case
 def vit_step():
     sizes = {**SMALL, "num_attention_heads": 4, "image_size": 16, "patch_size": 4}
-    del sizes["vocab_size"]
     model = hf.ViTForImageClassification(hf.ViTConfig(**sizes, **NO_DROPOUT, num_labels=5))
     return step(model, pixel_values=torch.randn(2, 3, 16, 16), labels=torch.tensor([1, 4]))
 
@@ -273,18 +261,6 @@ def auto_classes():
         base, info = hf.AutoModel.from_pretrained(folder, output_loading_info=True)
     ids = tokens()
     return type(model).__name__, model(ids).logits, base(ids).last_hidden_state, {k: len(v) for k, v in info.items()}
-
-
-def word_tokenizer():
-    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-
-    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    special = ["<pad>", "<s>", "</s>", "<unk>"]
-    text = ["the quick brown fox jumps over the lazy dog", "a tape records what the tensors did"] * 4
-    tokenizer.train_from_iterator(text, trainers.BpeTrainer(vocab_size=96, special_tokens=special))
-    names = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
-    return hf.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
 
 
 @case

@@ -339,6 +339,14 @@ PyObject* wrap(const Ref<Generator>& g) {
 bool is_dtype(PyObject* o) { return Py_TYPE(o) == dtype_type; }
 bool is_device(PyObject* o) { return Py_TYPE(o) == device_type; }
 DType dtype_of(PyObject* o) { return dtype_value(o); }
+std::optional<DType> as_dtype(PyObject* o) {
+  if (is_dtype(o)) return dtype_of(o);
+  if (o == reinterpret_cast<PyObject*>(&PyFloat_Type)) return DType::Float64;
+  if (o == reinterpret_cast<PyObject*>(&PyLong_Type)) return DType::Int64;
+  if (o == reinterpret_cast<PyObject*>(&PyBool_Type)) return DType::Bool;
+  if (o == reinterpret_cast<PyObject*>(&PyComplex_Type)) return DType::Complex128;
+  return {};
+}
 Device device_of(PyObject* o) {
   if (is_device(o)) return device_value(o);
   if (PyUnicode_Check(o)) {
