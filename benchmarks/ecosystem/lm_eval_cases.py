@@ -56,7 +56,7 @@ def own_task():
             "doc_to_target": "{{y}}", "metric_list": [{"metric": "acc"}, {"metric": "acc_norm"}],
         }  # fmt: skip
         out = simple_evaluate(
-            judged(), tasks=[task], num_fewshot=0, task_manager=TaskManager(), bootstrap_iters=0, verbosity="ERROR"
+            judged(), tasks=[task], num_fewshot=0, task_manager=TaskManager(include_defaults=False), bootstrap_iters=0, verbosity="ERROR"
         )
     scores = {k: v for k, v in out["results"]["own"].items() if isinstance(v, float)}
     return scores, [sample["resps"] for sample in out["samples"]["own"]]

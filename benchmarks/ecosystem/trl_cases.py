@@ -3,6 +3,7 @@
 # ///
 """trl: supervised fine-tuning of a tiny Llama, whole and by LoRA, packed and on completions alone; DPO."""
 
+import copy
 import os
 import tempfile
 
@@ -75,7 +76,10 @@ def preferred():
     with tempfile.TemporaryDirectory() as folder:
         made = options(folder, trl.DPOConfig, max_length=32)
         data = datasets.Dataset.from_list(rows)
-        return run(trl.DPOTrainer(llama(), args=made, train_dataset=data, processing_class=word_tokenizer()))
+        model = llama()
+        reference = copy.deepcopy(model).eval()
+        tok = word_tokenizer()
+        return run(trl.DPOTrainer(model, reference, args=made, train_dataset=data, processing_class=tok))
 
 
 if __name__ == "__main__":
