@@ -88,7 +88,8 @@ def ranking_loss():
     return trained(losses.MultipleNegativesRankingLoss, {"anchor": WORDS, "positive": TEXT[:4]})
 
 
-@case
+# What AdamW makes of gradients near zero differs by 4e-4, as it does between PyTorch's own one and two threads.
+@case(tolerance=2e-3)
 def triplet_loss():
     return trained(losses.TripletLoss, {"a": WORDS, "p": TEXT[:4], "n": [*reversed(WORDS)]})
 
