@@ -32,5 +32,7 @@ def word_tokenizer():
 
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.train_from_iterator(TEXT, trainers.BpeTrainer(vocab_size=96, special_tokens=[*SPECIAL.values()]))
+    tokenizer.train_from_iterator(
+        TEXT, trainers.BpeTrainer(vocab_size=96, special_tokens=[*SPECIAL.values()])
+    )
     return hf.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **SPECIAL)

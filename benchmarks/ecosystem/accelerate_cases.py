@@ -76,7 +76,7 @@ def bfloat16():
 def saved_state():
     """Weights, optimizer, schedule and generators of a checkpoint are those that were saved."""
     accelerator = accelerate.Accelerator()
-    model, optimizer, loader, schedule = prepared(accelerator)
+    model, optimizer, *_ = prepared(accelerator)
     with tempfile.TemporaryDirectory() as folder:
         accelerator.save_state(folder)
         files = sorted(os.listdir(folder))
@@ -87,7 +87,14 @@ def saved_state():
         accelerator.load_state(folder)
         accelerator.save_model(model, os.path.join(folder, "model"))
         files += sorted(os.listdir(os.path.join(folder, "model")))
-    return files, draws, torch.rand(3), changed, model.state_dict(), optimizer.state_dict()["param_groups"][0]["lr"]
+    return (
+        files,
+        draws,
+        torch.rand(3),
+        changed,
+        model.state_dict(),
+        optimizer.state_dict()["param_groups"][0]["lr"],
+    )
 
 
 @case
@@ -101,7 +108,9 @@ def big_model():
     with tempfile.TemporaryDirectory() as folder:
         accelerate.Accelerator().save_model(model, folder)
         place = {"0": "cpu", "1": "cpu", "2": "disk"}
-        loaded = accelerate.load_checkpoint_and_dispatch(empty, folder, device_map=place, offload_folder=folder)
+        loaded = accelerate.load_checkpoint_and_dispatch(
+            empty, folder, device_map=place, offload_folder=folder
+        )
         return kinds, sizes, model(x), loaded(x)
 
 
@@ -118,10 +127,14 @@ def utilities():
 @case
 def gathered_in_one_process():
     accelerator = accelerate.Accelerator()
-    return accelerator.gather_for_metrics(torch.arange(4)), accelerator.reduce(torch.ones(2)), accelerator.num_processes
+    return (
+        accelerator.gather_for_metrics(torch.arange(4)),
+        accelerator.reduce(torch.ones(2)),
+        accelerator.num_processes,
+    )
 
 
-RANK = '''
+RANK = """
 import json, os, sys
 import torch
 from accelerate import Accelerator
@@ -153,7 +166,7 @@ if accelerator.is_main_process:
     with open(sys.argv[1], "w") as file:
         json.dump([kind, losses, seen, summed, padded, weights], file)
 accelerator.end_training()
-'''
+"""
 
 
 def free_port():
@@ -168,10 +181,18 @@ def launched_with_two_processes():
         script, out = os.path.join(folder, "rank.py"), os.path.join(folder, "out.json")
         with open(script, "w") as file:
             file.write(RANK)
-        # --cpu would start one process, or several by mpirun. --multi_gpu takes torch.distributed.run, and the
-        # script's Accelerator(cpu=True) makes the ranks CPU ranks.
+        # --cpu would start one process, or several by mpirun. --multi_gpu takes torch.distributed.run, and
+        # the script's Accelerator(cpu=True) makes the ranks CPU ranks.
         command = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
-        options = ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port"]
+        options = [
+            "--num_machines",
+            "1",
+            "--mixed_precision",
+            "no",
+            "--dynamo_backend",
+            "no",
+            "--main_process_port",
+        ]
         options.append(str(free_port()))
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         environment.pop("ACCELERATE_USE_CPU", None)

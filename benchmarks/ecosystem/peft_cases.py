@@ -1,5 +1,8 @@
 # /// script
-# dependencies = ["peft==0.21.2", "transformers==5.23.0", "accelerate==1.15.0", "numpy", "safetensors"]
+# dependencies = [
+#   "peft==0.21.2", "transformers==5.23.0", "accelerate==1.15.0",
+#   "numpy", "safetensors",
+# ]
 # ///
 """peft: LoRA and its kin on a tiny Llama: training, merging, files, several adapters; what QLoRA needs."""
 
@@ -17,7 +20,9 @@ TARGETS = ["q_proj", "v_proj"]
 
 
 def lora(**more):
-    return peft.LoraConfig(**{"r": 4, "lora_alpha": 8, "target_modules": TARGETS, "task_type": "CAUSAL_LM", **more})
+    return peft.LoraConfig(
+        **{"r": 4, "lora_alpha": 8, "target_modules": TARGETS, "task_type": "CAUSAL_LM", **more}
+    )
 
 
 def train(model, steps=4):
@@ -39,7 +44,11 @@ def adapted(config):
 @case
 def trained():
     model = adapted(lora())
-    return model.get_nb_trainable_parameters(), train(model), sorted(peft.get_peft_model_state_dict(model))[:4]
+    return (
+        model.get_nb_trainable_parameters(),
+        train(model),
+        sorted(peft.get_peft_model_state_dict(model))[:4],
+    )
 
 
 @case
@@ -95,8 +104,10 @@ def several_adapters():
 @case
 def variants():
     kinds = {
-        "dora": lora(use_dora=True), "rslora": lora(use_rslora=True), "orthogonal": lora(init_lora_weights="orthogonal"),
-        "pattern": lora(rank_pattern={"q_proj": 2}, alpha_pattern={"v_proj": 16}), "bias": lora(bias="lora_only"),
+        "dora": lora(use_dora=True), "rslora": lora(use_rslora=True),
+        "orthogonal": lora(init_lora_weights="orthogonal"),
+        "pattern": lora(rank_pattern={"q_proj": 2}, alpha_pattern={"v_proj": 16}),
+        "bias": lora(bias="lora_only"),
     }  # fmt: skip
     return {name: train(adapted(config), 3) for name, config in kinds.items()}
 
@@ -133,7 +144,9 @@ def classifier():
     model = peft.get_peft_model(transformers.BertForSequenceClassification(bert()), config)
     loss = model(input_ids=tokens(), labels=torch.tensor([0, 1])).loss
     loss.backward()
-    return loss, {n: p.grad.norm() for n, p in model.named_parameters() if p.grad is not None and "lora_B" in n}
+    return loss, {
+        n: p.grad.norm() for n, p in model.named_parameters() if p.grad is not None and "lora_B" in n
+    }
 
 
 @case
@@ -155,7 +168,12 @@ def prepared_for_few_bits():
         try:
             transformers.LlamaForCausalLM.from_pretrained(folder, quantization_config=config)
         except (ImportError, RuntimeError, ValueError) as error:
-            return kinds, type(error).__name__, str(error)[:60], config.bnb_4bit_compute_dtype == torch.bfloat16
+            return (
+                kinds,
+                type(error).__name__,
+                str(error)[:60],
+                config.bnb_4bit_compute_dtype == torch.bfloat16,
+            )
     raise AssertionError("a model in 4 bits was loaded without bitsandbytes")
 
 

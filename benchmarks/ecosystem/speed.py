@@ -1,13 +1,15 @@
-"""Times of the libraries' work under PyTorch and warptape: `speed.py PYTORCH_PYTHON WARPTAPE_PYTHON [row ..]`.
+"""Times of the libraries' work under PyTorch and warptape: `speed.py PYTORCH WARPTAPE [row ..]`.
 
-Each row is a function marked `@row`: it runs in a process of its own, under either runtime, and returns
-seconds, one number per repetition. Processes of the two runtimes alternate, on two threads. The ratio is
-the median of the rounds' ratios of medians. `--rounds N` and `--json FILE` do what they say.
+Both arguments are Pythons. Each row is a function marked `@row`: it runs in a process of its own, under
+either runtime, and returns seconds, one number per repetition. Processes of the two runtimes alternate, on
+two threads. The ratio is the median of the rounds' ratios of medians. `--rounds N` and `--json FILE` do
+what they say.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -64,7 +66,12 @@ def generate_110m() -> list[float]:
     import torch
     import transformers as hf
 
-    sizes = {"hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 12, "num_attention_heads": 12}
+    sizes = {
+        "hidden_size": 768,
+        "intermediate_size": 2048,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+    }
     config = hf.LlamaConfig(vocab_size=16000, **sizes, bos_token_id=1, eos_token_id=2, pad_token_id=0)
     torch.manual_seed(0)
     model = hf.LlamaForCausalLM(config).eval()
@@ -90,10 +97,16 @@ def trainer_step_bert_base() -> list[float]:
             moments.append(time.perf_counter())
 
     with tempfile.TemporaryDirectory() as folder:
-        options = {"max_steps": 6, "save_strategy": "no", "report_to": [], "use_cpu": True, "disable_tqdm": True}
+        options = {
+            "max_steps": 6,
+            "save_strategy": "no",
+            "report_to": [],
+            "use_cpu": True,
+            "disable_tqdm": True,
+        }
         args = hf.TrainingArguments(folder, per_device_train_batch_size=4, **options)
         hf.Trainer(model, args, train_dataset=rows, callbacks=[Clock()]).train()
-    return [b - a for a, b in zip(moments[1:], moments[2:])]
+    return [b - a for a, b in itertools.pairwise(moments[1:])]
 
 
 def measure(python: str, name: str) -> list[float]:
@@ -118,7 +131,8 @@ def compare(pytorch: str, warptape: str, name: str, rounds: int) -> dict[str, ob
     target = _ROWS[name][1]
     ratio = statistics.median(ratios)
     return {
-        "row": name, "warptape": statistics.median(ours), "pytorch": statistics.median(theirs), "ratio": ratio,
+        "row": name, "warptape": statistics.median(ours),
+        "pytorch": statistics.median(theirs), "ratio": ratio,
         "worst": ratios[-1], "target": target, "met": ratio <= target,
     }  # fmt: skip
 
@@ -138,11 +152,9 @@ def main() -> None:
     for name in args.rows or _ROWS:
         found = compare(args.pytorch, args.warptape, name, args.rounds)
         results.append(found)
-        print(
-            f"{name}: {found['warptape']:.3f} s, PyTorch {found['pytorch']:.3f} s, ratio {found['ratio']:.2f} "
-            f"(worst {found['worst']:.2f}), target {found['target']}, {'met' if found['met'] else 'missed'}",
-            flush=True,
-        )
+        times = f"{found['warptape']:.3f} s, PyTorch {found['pytorch']:.3f} s"
+        end = f"target {found['target']}, {'met' if found['met'] else 'missed'}"
+        print(f"{name}: {times}, ratio {found['ratio']:.2f} (worst {found['worst']:.2f}), {end}", flush=True)
     if args.json:
         with open(args.json, "w") as file:
             json.dump(results, file, indent=1)

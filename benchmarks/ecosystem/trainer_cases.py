@@ -134,7 +134,12 @@ def sequence_to_sequence():
     args = {"per_device_train_batch_size": 4, "max_steps": 4, "logging_steps": 1, "use_cpu": True, "seed": 1}
     with tempfile.TemporaryDirectory() as folder:
         made = hf.Seq2SeqTrainingArguments(
-            folder, **args, report_to=[], predict_with_generate=True, generation_max_length=8, disable_tqdm=True
+            folder,
+            **args,
+            report_to=[],
+            predict_with_generate=True,
+            generation_max_length=8,
+            disable_tqdm=True,
         )
         trainer = hf.Seq2SeqTrainer(model, made, train_dataset=rows(16), eval_dataset=rows(4))
         trainer.train()

@@ -1,5 +1,8 @@
 # /// script
-# dependencies = ["transformers==5.23.0", "tokenizers==0.23.3", "accelerate==1.15.0", "numpy", "safetensors"]
+# dependencies = [
+#   "transformers==5.23.0", "tokenizers==0.23.3", "accelerate==1.15.0",
+#   "numpy", "safetensors",
+# ]
 # ///
 """transformers: tiny models of 13 families from their configs; training steps, generation, files.
 
@@ -34,7 +37,8 @@ def t5():
 
 def whisper():
     sizes = {
-        "vocab_size": 96, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
+        "vocab_size": 96, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2,
+        "encoder_attention_heads": 4,
         "decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "num_mel_bins": 16,
         "max_source_positions": 32, "max_target_positions": 32,
     }  # fmt: skip
@@ -109,7 +113,9 @@ def mistral_step():
 
 @case
 def mixtral_step():
-    config = hf.MixtralConfig(**DECODER, num_local_experts=4, num_experts_per_tok=2, output_router_logits=True)
+    config = hf.MixtralConfig(
+        **DECODER, num_local_experts=4, num_experts_per_tok=2, output_router_logits=True
+    )
     return causal_step(hf.MixtralForCausalLM(config))
 
 
@@ -260,7 +266,12 @@ def auto_classes():
         model = hf.AutoModelForCausalLM.from_pretrained(folder, device_map="cpu")
         base, info = hf.AutoModel.from_pretrained(folder, output_loading_info=True)
     ids = tokens()
-    return type(model).__name__, model(ids).logits, base(ids).last_hidden_state, {k: len(v) for k, v in info.items()}
+    return (
+        type(model).__name__,
+        model(ids).logits,
+        base(ids).last_hidden_state,
+        {k: len(v) for k, v in info.items()},
+    )
 
 
 @case
@@ -278,7 +289,9 @@ def pipeline_and_streamer():
     tok, model = word_tokenizer(), llama().eval()
     text = hf.pipeline("text-generation", model=model, tokenizer=tok)
     options = hf.GenerationConfig(max_new_tokens=6, do_sample=False, pad_token_id=0)
-    return text("the quick", generation_config=options), text(["a dog", "fox"], batch_size=2, generation_config=options)
+    return text("the quick", generation_config=options), text(
+        ["a dog", "fox"], batch_size=2, generation_config=options
+    )
 
 
 if __name__ == "__main__":

@@ -1,5 +1,8 @@
 # /// script
-# dependencies = ["trl==1.16.0", "peft==0.21.2", "transformers==5.23.0", "accelerate==1.15.0", "datasets==5.2.0", "numpy"]
+# dependencies = [
+#   "trl==1.16.0", "peft==0.21.2", "transformers==5.23.0",
+#   "accelerate==1.15.0", "datasets==5.2.0", "numpy",
+# ]
 # ///
 """trl: supervised fine-tuning of a tiny Llama, whole and by LoRA, packed and on completions alone; DPO."""
 
@@ -16,7 +19,16 @@ from _cases import case, main
 from _tiny import TEXT, llama, word_tokenizer
 
 datasets.disable_progress_bars()
-SHOWN = ("loss", "grad_norm", "learning_rate", "epoch", "step", "train_loss", "entropy", "mean_token_accuracy")
+SHOWN = (
+    "loss",
+    "grad_norm",
+    "learning_rate",
+    "epoch",
+    "step",
+    "train_loss",
+    "entropy",
+    "mean_token_accuracy",
+)
 
 
 def run(trainer):
@@ -26,7 +38,8 @@ def run(trainer):
 
 def options(folder, kind=trl.SFTConfig, **more):
     given = {
-        "per_device_train_batch_size": 2, "max_steps": 6, "logging_steps": 2, "report_to": [], "use_cpu": True,
+        "per_device_train_batch_size": 2, "max_steps": 6, "logging_steps": 2, "report_to": [],
+        "use_cpu": True,
         "save_strategy": "no", "disable_tqdm": True, "learning_rate": 1e-3, "bf16": False, "seed": 1,
     }  # fmt: skip
     return kind(folder, **{**given, **more})
@@ -37,12 +50,17 @@ def tuned(rows, config=None, **more):
         made = options(folder, max_length=32, **more)
         data = datasets.Dataset.from_list(rows)
         return run(
-            trl.SFTTrainer(llama(), made, train_dataset=data, processing_class=word_tokenizer(), peft_config=config)
+            trl.SFTTrainer(
+                llama(), made, train_dataset=data, processing_class=word_tokenizer(), peft_config=config
+            )
         )
 
 
 TEXTS = [{"text": text} for text in TEXT]
-PAIRS = [{"prompt": "the quick brown", "completion": " fox jumps"}, {"prompt": "a tape", "completion": " records"}] * 4
+PAIRS = [
+    {"prompt": "the quick brown", "completion": " fox jumps"},
+    {"prompt": "a tape", "completion": " records"},
+] * 4
 
 
 @case
@@ -52,7 +70,10 @@ def supervised():
 
 @case
 def supervised_by_lora():
-    return tuned(TEXTS, peft.LoraConfig(r=4, lora_dropout=0.0, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM"))
+    return tuned(
+        TEXTS,
+        peft.LoraConfig(r=4, lora_dropout=0.0, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM"),
+    )
 
 
 @case

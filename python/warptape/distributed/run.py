@@ -23,7 +23,6 @@ from .launcher.output import RunFolder
 from .launcher.rendezvous import RendezvousError
 from .launcher.workers import Start, WorkerGroup
 
-
 __all__ = ["get_args_parser", "main", "run"]
 
 

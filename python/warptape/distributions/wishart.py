@@ -10,7 +10,7 @@ import warptape
 from . import constraints
 from .chi2 import Chi2
 from .distribution import ExponentialFamily
-from .multivariate_normal import scale_factor
+from .multivariate_normal import given_matrix, scale_factor
 from .utils import lazy_property
 
 
@@ -39,7 +39,7 @@ class Wishart(ExponentialFamily):
         scale_tril: Any = None,
         validate_args: bool | None = None,
     ) -> None:
-        name, matrix, factor = scale_factor(covariance_matrix, precision_matrix, scale_tril)
+        name, matrix = given_matrix(covariance_matrix, precision_matrix, scale_tril)
         df = warptape.as_tensor(df, dtype=matrix.dtype, device=matrix.device)
         batch = warptape.broadcast_shapes(matrix.shape[:-2], df.shape)
         size = matrix.shape[-1]
@@ -54,7 +54,7 @@ class Wishart(ExponentialFamily):
         }
         setattr(self, name, matrix.expand((*batch, -1, -1)))
         super().__init__(batch, matrix.shape[-2:], validate_args=validate_args)
-        self._scale_tril = factor.expand((*batch, -1, -1))
+        self._scale_tril = scale_factor(name, matrix).expand((*batch, -1, -1))
 
     @lazy_property
     def scale_tril(self) -> Any:

@@ -27,8 +27,8 @@ __all__ = [
     "create_selective_checkpoint_contexts",
     "get_device_states",
     "noop_context_fn",
-    "set_device_states",
     "set_checkpoint_early_stop",
+    "set_device_states",
 ]
 
 
