@@ -86,14 +86,14 @@ def llama_checkpointed_step():
     return causal_step(model)
 
 
-@case
+@case(tolerance=2e-2)
 def llama_padded_bfloat16():
     model = llama().to(torch.bfloat16).eval()
     ids, mask = tokens(), torch.ones(2, 12, dtype=torch.int64)
     mask[0, :5] = 0
-    # Only the mean: bfloat16's last digit depends on the order of sums.
     with torch.no_grad():
-        return (model(ids, attention_mask=mask).logits.float().abs().mean() * 50).round()
+        logits = model(ids, attention_mask=mask).logits
+    return str(logits.dtype), logits[mask.bool()]
 
 
 @case
@@ -205,7 +205,9 @@ def generate_beams():
 @case
 def generate_scores():
     out = generate(llama(), do_sample=False, output_scores=True, return_dict_in_generate=True)
-    return out.sequences, out.scores
+    # The end's score is -inf, relative to which every difference is nothing.
+    finite = [score[:, score.isfinite().all(0)] for score in out.scores]
+    return out.sequences, finite, [score.isinf().nonzero() for score in out.scores]
 
 
 @case
