@@ -581,8 +581,6 @@ def test_a_step_that_runs_out_of_memory_can_be_taken_again(
 
 
 def test_wrapper_that_calls_no_init() -> None:
-    """Libraries wrap an optimizer in a subclass of Optimizer that has nothing of its own."""
-
     class Wrapper(Optimizer):
         def __init__(self, inner: Optimizer) -> None:
             self.inner = inner
