@@ -120,9 +120,10 @@ PyObject* wrap_size(IntList sizes);
 PyObject* wrap(const Ref<Generator>& g);
 bool is_dtype(PyObject* o);
 bool is_device(PyObject* o);
-DType dtype_of(PyObject* o);           // of a dtype object
-Device device_of(PyObject* o);         // of a device object, a string or an int (CUDA number)
-Generator* generator_of(PyObject* o);  // borrowed; null when o is none of ours
+DType dtype_of(PyObject* o);                 // of a dtype object
+std::optional<DType> as_dtype(PyObject* o);  // of one, or of Python's own types, as PyTorch takes them
+Device device_of(PyObject* o);               // of a device object, a string or an int (CUDA number)
+Generator* generator_of(PyObject* o);        // borrowed; null when o is none of ours
 void init_values(PyObject* module);
 
 // ---- tensors (tensor_object.cpp) ----

@@ -300,9 +300,8 @@ PyObject* tensor_py(PyObject*, PyObject* args) {
   return guarded([&] {
     std::optional<DType> t;
     if (dtype != Py_None) {
-      WT_CHECK(is_dtype(dtype), TypeError, "tensor(): argument 'dtype' must be torch.dtype, not ",
-               Py_TYPE(dtype)->tp_name);
-      t = dtype_of(dtype);
+      t = as_dtype(dtype);
+      WT_CHECK(t, TypeError, "tensor(): argument 'dtype' must be torch.dtype, not ", Py_TYPE(dtype)->tp_name);
     }
     Tensor out = tensor_from(data, t, copy != 0);
     Device place = device != Py_None                        ? resolved(device_of(device))

@@ -148,16 +148,9 @@ bool to_string_view(PyObject* o, Value& v) {
 }
 
 bool to_dtype(PyObject* o, Value& v) {
-  if (is_dtype(o)) {
-    v.dtype = dtype_of(o);
-    return true;
-  }
-  // Python's own types, as PyTorch takes them.
-  if (o == reinterpret_cast<PyObject*>(&PyFloat_Type)) return v.dtype = DType::Float64, true;
-  if (o == reinterpret_cast<PyObject*>(&PyLong_Type)) return v.dtype = DType::Int64, true;
-  if (o == reinterpret_cast<PyObject*>(&PyBool_Type)) return v.dtype = DType::Bool, true;
-  if (o == reinterpret_cast<PyObject*>(&PyComplex_Type)) return v.dtype = DType::Complex128, true;
-  return false;
+  const std::optional<DType> dtype = as_dtype(o);
+  if (dtype) v.dtype = *dtype;
+  return dtype.has_value();
 }
 
 [[gnu::noinline]] bool to_device(PyObject* o, Value& v) {

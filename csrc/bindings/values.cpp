@@ -1,4 +1,6 @@
 // dtype, device, Size and Generator as Python objects.
+#include <cstring>
+
 #include "bindings/common.h"
 
 namespace warptape::bindings {
@@ -10,6 +12,8 @@ struct DTypeObject {
 struct DeviceObject {
   PyObject_HEAD Device value;
   int8_t number;  // as given, which the CPU and meta have for show only; -1: none
+  // PyTorch's name of a kind that is not served here: libraries compare with such. Null for all others.
+  const char* foreign;
 };
 struct GeneratorObject {
   PyObject_HEAD Ref<Generator> value;
@@ -21,11 +25,25 @@ PyObject* dtypes[kNumDTypes];
 DType dtype_value(PyObject* o) { return reinterpret_cast<DTypeObject*>(o)->value; }
 Device& device_value(PyObject* o) { return reinterpret_cast<DeviceObject*>(o)->value; }
 int8_t& device_number(PyObject* o) { return reinterpret_cast<DeviceObject*>(o)->number; }
+const char*& device_foreign(PyObject* o) { return reinterpret_cast<DeviceObject*>(o)->foreign; }
+const char* kind_of(PyObject* o) {
+  return device_foreign(o) ? device_foreign(o) : name(device_value(o).type);
+}
 // The device as text, with the number that it was given.
 std::string device_text(PyObject* o) {
-  std::string out = name(device_value(o).type);
+  std::string out = kind_of(o);
   if (device_number(o) >= 0) out += ":" + std::to_string(device_number(o));
   return out;
+}
+
+// The kind in "mps:0", null where the text names none of PyTorch's that are missing here.
+const char* foreign_kind(std::string_view text) {
+  static constexpr const char* kinds[] = {"ipu", "xpu", "mkldnn", "opengl", "opencl",       "ideep",
+                                          "hip", "ve",  "fpga",   "maia",   "xla",          "lazy",
+                                          "mps", "hpu", "vulkan", "mtia",   "privateuseone"};
+  for (const char* kind : kinds)
+    if (text.substr(0, text.find(':')) == kind) return kind;
+  return nullptr;
 }
 
 Device parsed_device(PyObject* text) {
@@ -75,8 +93,21 @@ PyObject* device_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O:device", const_cast<char**>(names), &what, &index))
     return nullptr;
   return guarded([&] {
-    Device d = PyUnicode_Check(what) ? parsed_device(what) : device_of(what);
+    const char* foreign = is_device(what) ? device_foreign(what) : nullptr;
+    Device d;
+    if (PyUnicode_Check(what)) {
+      Py_ssize_t n;
+      const char* chars = PyUnicode_AsUTF8AndSize(what, &n);
+      if (!chars) throw PythonErrorSet();
+      std::string text(chars, static_cast<size_t>(n));
+      foreign = foreign_kind(text);
+      // The number is written as CUDA's are.
+      d = parse_device(foreign ? text.replace(0, std::strlen(foreign), "cuda") : text);
+    } else if (!foreign) {
+      d = device_of(what);
+    }
     int8_t number = is_device(what) ? device_number(what) : d.index;
+    if (foreign) d = {};
     if (index && index != Py_None) {
       WT_CHECK(number < 0, DeviceError,
                "device: type (string) must not include an index because index was passed explicitly: ", d);
@@ -89,16 +120,17 @@ PyObject* device_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
     Object self = checked(type->tp_alloc(type, 0));
     device_value(self.get()) = d;
     device_number(self.get()) = number;
+    device_foreign(self.get()) = foreign;
     return self.release();
   });
 }
 PyObject* device_str(PyObject* self) { return PyUnicode_FromString(device_text(self).c_str()); }
 PyObject* device_repr(PyObject* self) {
-  const char* kind = name(device_value(self).type);
+  const char* kind = kind_of(self);
   if (device_number(self) < 0) return PyUnicode_FromFormat("device(type='%s')", kind);
   return PyUnicode_FromFormat("device(type='%s', index=%d)", kind, int{device_number(self)});
 }
-PyObject* device_kind(PyObject* self, void*) { return PyUnicode_FromString(name(device_value(self).type)); }
+PyObject* device_kind(PyObject* self, void*) { return PyUnicode_FromString(kind_of(self)); }
 PyObject* device_index(PyObject* self, void*) {
   if (device_number(self) < 0) Py_RETURN_NONE;
   return PyLong_FromLong(device_number(self));
@@ -108,7 +140,7 @@ Py_hash_t device_hash(PyObject* self) {
 }
 PyObject* device_compare(PyObject* a, PyObject* b, int op) {
   if (!is_device(a) || !is_device(b) || (op != Py_EQ && op != Py_NE)) Py_RETURN_NOTIMPLEMENTED;
-  const bool same = device_value(a).type == device_value(b).type && device_number(a) == device_number(b);
+  const bool same = std::string_view(kind_of(a)) == kind_of(b) && device_number(a) == device_number(b);
   return PyBool_FromLong(same == (op == Py_EQ));
 }
 PyObject* device_reduce(PyObject* self, PyObject*) {
@@ -117,9 +149,12 @@ PyObject* device_reduce(PyObject* self, PyObject*) {
 // `with device:` makes it the default of the scope.
 thread_local std::vector<Device> outer_defaults;
 PyObject* device_enter(PyObject* self, PyObject*) {
-  outer_defaults.push_back(rank_context().default_device);
-  rank_context().default_device = device_value(self);
-  return Py_NewRef(self);
+  return guarded([&] {
+    const Device d = device_of(self);
+    outer_defaults.push_back(rank_context().default_device);
+    rank_context().default_device = d;
+    return Py_NewRef(self);
+  });
 }
 PyObject* device_exit(PyObject*, PyObject*) {
   if (!outer_defaults.empty()) {
@@ -128,9 +163,10 @@ PyObject* device_exit(PyObject*, PyObject*) {
   }
   Py_RETURN_NONE;
 }
-PyGetSetDef device_getset[] = {{"type", device_kind, nullptr, "'cpu', 'cuda' or 'meta'", nullptr},
-                               {"index", device_index, nullptr, "Number of the device, or None.", nullptr},
-                               {}};
+PyGetSetDef device_getset[] = {
+    {"type", device_kind, nullptr, "'cpu', 'cuda', 'meta', or a kind that is not served here", nullptr},
+    {"index", device_index, nullptr, "Number of the device, or None.", nullptr},
+    {}};
 PyMethodDef device_methods[] = {{"__reduce__", device_reduce, METH_NOARGS, nullptr},
                                 {"__enter__", device_enter, METH_NOARGS, nullptr},
                                 {"__exit__", device_exit, METH_VARARGS, nullptr},
@@ -337,8 +373,20 @@ PyObject* wrap(const Ref<Generator>& g) {
 bool is_dtype(PyObject* o) { return Py_TYPE(o) == dtype_type; }
 bool is_device(PyObject* o) { return Py_TYPE(o) == device_type; }
 DType dtype_of(PyObject* o) { return dtype_value(o); }
+std::optional<DType> as_dtype(PyObject* o) {
+  if (is_dtype(o)) return dtype_of(o);
+  if (o == reinterpret_cast<PyObject*>(&PyFloat_Type)) return DType::Float64;
+  if (o == reinterpret_cast<PyObject*>(&PyLong_Type)) return DType::Int64;
+  if (o == reinterpret_cast<PyObject*>(&PyBool_Type)) return DType::Bool;
+  if (o == reinterpret_cast<PyObject*>(&PyComplex_Type)) return DType::Complex128;
+  return {};
+}
 Device device_of(PyObject* o) {
-  if (is_device(o)) return device_value(o);
+  if (is_device(o)) {
+    WT_CHECK(!device_foreign(o), DeviceError, "device: there are no ", device_foreign(o),
+             " devices here: expected 'cpu', 'cuda', 'cuda:N' or 'meta'");
+    return device_value(o);
+  }
   if (PyUnicode_Check(o)) {
     Device d = parsed_device(o);
     if (!d.is_cuda()) d.index = 0;

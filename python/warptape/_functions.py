@@ -67,6 +67,9 @@ def asarray(
     """A tensor of obj, sharing memory unless copy is set or a conversion needs one."""
     if has_cuda_array(obj):
         obj = from_cuda_array(obj)
+    if is_storage(obj):
+        kind = dtype or obj.dtype  # its bytes are read as that, not converted
+        obj = _C._on_storage(obj._bytes, kind, (obj.nbytes() // kind.itemsize,), (1,), 0)
     return _C._tensor(obj, dtype, device, requires_grad, bool(copy))
 
 

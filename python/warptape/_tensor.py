@@ -168,6 +168,10 @@ class Tensor(_C.TensorBase):
 
         return to_sparse(self)
 
+    def to_dense(self, dtype: Any = None, *, masked_grad: bool | None = None) -> Any:
+        """The tensor itself, which is dense, in another dtype where one is given."""
+        return self if dtype is None else self.to(dtype)
+
     __div__ = _C.TensorBase.__truediv__
     __rdiv__ = _C.TensorBase.__rtruediv__
     __idiv__ = _C.TensorBase.__itruediv__

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from typing import Any
 
@@ -33,6 +34,25 @@ class UntypedStorage:
         made = cls.__new__(cls)
         made._bytes = data
         return made
+
+    @classmethod
+    def from_file(cls, filename: Any, shared: bool = False, nbytes: int = 0) -> Any:
+        """The first `nbytes` of a file (for a typed storage: elements), mapped; writes stay in memory.
+
+        Raises:
+            NotImplementedError: `shared`, where writes would go to the file.
+            RuntimeError: the file is shorter.
+        """
+        from .serialization._files import Mapped
+
+        if shared:
+            raise NotImplementedError("from_file: shared=True is not there: writes would go to the file")
+        size = nbytes * cls.dtype.itemsize
+        with open(filename, "rb") as file:
+            length = os.fstat(file.fileno()).st_size
+            if size > length:
+                raise RuntimeError(f"from_file: {filename} has {length} bytes, {size} are asked for")
+            return cls._on(Mapped(file).tensor(0, _C.uint8, (size,)) if size else _C._functions.empty(0))
 
     @property
     def _elements(self) -> Tensor:
@@ -98,8 +118,15 @@ class UntypedStorage:
         return self.size()
 
     def __getitem__(self, index: Any) -> Any:
-        found = self._elements[index]
-        return self._on(_C._storage_bytes(found.clone())) if isinstance(index, slice) else found.item()
+        if not isinstance(index, slice):
+            return self._elements[index].item()
+        start, stop, step = index.indices(len(self))
+        if step != 1:
+            raise RuntimeError(f"storage: a slice of step {step} is none of consecutive bytes; take step 1")
+        size, width = max(0, stop - start), self.dtype.itemsize
+        address = self.data_ptr() + start * width
+        view = (self._bytes, address, _C.uint8, (size * width,), None, self.device)
+        return self._on(_C._from_memory(*view) if size else self._bytes[:0].clone())
 
     def __setitem__(self, index: Any, value: Any) -> None:
         self._elements[index] = value

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
-from launched import LAUNCHER, PACKAGE, launch, lines, started, until
+from launched import LAUNCHER, PACKAGE, environ, launch, lines, started, until
 from time_limits import seconds
 
 # print writes the text and the end of the line apart: lines of several ranks would mix.
@@ -360,3 +362,29 @@ def test_logs_without_a_folder_go_to_a_temporary_one(script, tmp_path: Path) -> 
     (log,) = tmp_path.glob("warptape_*/none_*/attempt_0/0/stdout.log")
     assert log.read_text() == "kept\n"
     assert f"logs are in {log.parents[2]}" in err
+
+
+BY_ARGUMENTS = """
+import sys
+from warptape.distributed import run
+from warptape.distributed.elastic.multiprocessing.errors import ChildFailedError
+args = run.get_args_parser().parse_args(['--nproc-per-node=2', *sys.argv[1:]])
+try:
+    assert run.run(args) == 0
+except ChildFailedError as error:
+    sys.exit(f'{error.code}: {error}')
+"""
+
+
+def test_run_takes_what_the_parser_gives(script, tmp_path: Path) -> None:
+    caller = tmp_path / "caller.py"
+    caller.write_text(BY_ARGUMENTS)
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, str(caller), *arguments]
+        return subprocess.run(command, env=environ(), capture_output=True, text=True, timeout=seconds(60))
+
+    done = run(script("say(rank, *sys.argv[1:])"), "x")
+    assert (done.returncode, sorted(done.stdout.split("\n"))) == (0, ["", "0 x", "1 x"]), done.stderr
+    failed = run(script("sys.exit(3)"))
+    assert failed.returncode == 1 and "failed: exit code 3" in failed.stderr

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 from .._missing import lookup as _lookup
-from ..compiler import Explanation, allow_in_graph, disable, is_compiling, reset
+from ..compiler import Explanation, allow_in_graph, assume_constant_result, disable, is_compiling, reset
 from ..compiler import compile as _compile
-from . import config
+from . import config, exc
 from .eval_frame import OptimizedModule
 
 
@@ -27,6 +27,10 @@ def explain(f: Callable[..., Any]) -> Callable[..., Explanation]:
 
 def mark_dynamic(t: Any, index: Any, **options: Any) -> None:
     """Nothing: shapes may change from call to call."""
+
+
+def mark_static_address(t: Any, guard: bool = True) -> None:
+    """Nothing: a program takes its tensors' addresses anew at each run."""
 
 
 mark_static = maybe_mark_dynamic = mark_dynamic

@@ -6,20 +6,24 @@ Also installed as the command `warptape-run`.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import signal
 import sys
 import warnings
 from collections.abc import Sequence
 
-from .elastic.multiprocessing.errors import ProcessFailure, summary
-from .launcher.arguments import Config, UsageError, configure
+from .elastic.multiprocessing.errors import ChildFailedError, ProcessFailure, summary
+from .launcher.arguments import Config, UsageError, configure, configured
+from .launcher.arguments import parser as get_args_parser
 from .launcher.guard import Guard
 from .launcher.loop import Loop
 from .launcher.nodes import End, Node, Report, meet
 from .launcher.output import RunFolder
 from .launcher.rendezvous import RendezvousError
 from .launcher.workers import Start, WorkerGroup
+
+__all__ = ["get_args_parser", "main", "run"]
 
 
 class _Log:
@@ -45,8 +49,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
 
 
-def run(config: Config) -> int:
-    """Start the ranks, see them to their end, and return the exit code. From the main thread only."""
+def run(config: Config | argparse.Namespace) -> int:
+    """Start the ranks, see them to their end, and return the exit code. From the main thread only.
+
+    Raises:
+        ChildFailedError: arguments of `get_args_parser` were given, as to PyTorch's `run`, and ranks failed.
+    """
+    if isinstance(config, argparse.Namespace):
+        code = run(configured(config))
+        if code:
+            raise ChildFailedError(config.training_script, code)
+        return code
     # The children of a threaded process call exec at once; what Python warns of does not happen to them.
     warnings.filterwarnings("ignore", category=DeprecationWarning, message=".*multi-threaded.*fork.*")
     log = _Log()

@@ -35,5 +35,6 @@ from .studentT import StudentT
 from .transformed_distribution import TransformedDistribution
 from .transforms import *
 from .uniform import Uniform
+from .wishart import Wishart
 
 __getattr__ = _lookup(__name__)

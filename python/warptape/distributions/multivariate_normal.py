@@ -43,31 +43,12 @@ class MultivariateNormal(Distribution):
     ) -> None:
         if loc.dim() < 1:
             raise ValueError("loc must be at least one-dimensional.")
-        given = {
-            "covariance_matrix": covariance_matrix,
-            "precision_matrix": precision_matrix,
-            "scale_tril": scale_tril,
-        }
-        given = {name: m for name, m in given.items() if m is not None}
-        if len(given) != 1:
-            raise ValueError(
-                "Exactly one of covariance_matrix or precision_matrix or scale_tril may be specified."
-            )
-        ((name, matrix),) = given.items()
-        if matrix.dim() < 2:
-            raise ValueError(
-                f"{name} must be at least two-dimensional, with optional leading batch dimensions"
-            )
+        name, matrix = given_matrix(covariance_matrix, precision_matrix, scale_tril)
         batch = warptape.broadcast_shapes(matrix.shape[:-2], loc.shape[:-1])
         setattr(self, name, matrix.expand((*batch, -1, -1)))
         self.loc = loc.expand((*batch, -1))
         super().__init__(batch, self.loc.shape[-1:], validate_args=validate_args)
-        if name == "scale_tril":
-            self._scale_tril = scale_tril.expand((*batch, -1, -1))
-        elif name == "covariance_matrix":
-            self._scale_tril = warptape.linalg.cholesky(self.covariance_matrix)
-        else:
-            self._scale_tril = _factor_of_inverse(self.precision_matrix)
+        self._scale_tril = scale_factor(name, matrix).expand((*batch, -1, -1))
 
     @lazy_property
     def scale_tril(self) -> Any:
@@ -102,6 +83,31 @@ class MultivariateNormal(Distribution):
 
     def entropy(self) -> Any:
         return 0.5 * self._event_shape[0] * (1.0 + math.log(2 * math.pi)) + self._half_log_det()
+
+
+def given_matrix(covariance_matrix: Any, precision_matrix: Any, scale_tril: Any) -> tuple[str, Any]:
+    """The name of the one matrix that is given, and itself."""
+    given = {
+        "covariance_matrix": covariance_matrix,
+        "precision_matrix": precision_matrix,
+        "scale_tril": scale_tril,
+    }
+    given = {name: m for name, m in given.items() if m is not None}
+    if len(given) != 1:
+        raise ValueError(
+            "Exactly one of covariance_matrix or precision_matrix or scale_tril may be specified."
+        )
+    ((name, matrix),) = given.items()
+    if matrix.dim() < 2:
+        raise ValueError(f"{name} must be at least two-dimensional, with optional leading batch dimensions")
+    return name, matrix
+
+
+def scale_factor(name: str, matrix: Any) -> Any:
+    """The lower Cholesky factor of the covariance that a matrix of this name gives."""
+    if name == "scale_tril":
+        return matrix
+    return warptape.linalg.cholesky(matrix) if name == "covariance_matrix" else _factor_of_inverse(matrix)
 
 
 def _factor_of_inverse(precision: Any) -> Any:

@@ -59,6 +59,8 @@ def _with_hooks(step: Callable) -> Callable:
 
     @functools.wraps(step)
     def hooked_step(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        if "_in_hooked_step" not in self.__dict__:  # a wrapper of an optimizer that calls no __init__
+            return step(self, *args, **kwargs)
         if (
             self._optimizer_step_pre_hooks
             or self._optimizer_step_post_hooks

@@ -8,6 +8,7 @@ once more and the tensors that it saves fill the holders in the same order (Chen
 
 from __future__ import annotations
 
+import enum
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -20,15 +21,49 @@ from .._missing import lookup as _lookup
 
 __all__ = [
     "CheckpointError",
+    "CheckpointPolicy",
     "checkpoint",
     "checkpoint_sequential",
+    "create_selective_checkpoint_contexts",
+    "get_device_states",
     "noop_context_fn",
     "set_checkpoint_early_stop",
+    "set_device_states",
 ]
 
 
 class CheckpointError(RuntimeError):
     """The region's second run did not save the same tensors as its first."""
+
+
+class CheckpointPolicy(enum.Enum):
+    """What a policy of `create_selective_checkpoint_contexts` answers for an op."""
+
+    MUST_SAVE = 0
+    PREFER_SAVE = 1
+    MUST_RECOMPUTE = 2
+    PREFER_RECOMPUTE = 3
+
+
+def create_selective_checkpoint_contexts(policy_fn_or_list: Any, **options: Any) -> Any:
+    """Raises NotImplementedError: a region is run again as a whole."""
+    raise NotImplementedError(
+        "create_selective_checkpoint_contexts: a checkpointed region is run again as a whole; checkpoint the "
+        "parts around what is to be kept"
+    )
+
+
+def get_device_states(*args: Any) -> tuple[list[int], list[Tensor]]:
+    """The numbers of the GPUs on which tensors among `args` lie, and their generators' states."""
+    tensors = [t for t in args if isinstance(t, warptape.Tensor) and t.is_cuda]
+    devices = sorted({t.get_device() for t in tensors})
+    return devices, [warptape.cuda.get_rng_state(device) for device in devices]
+
+
+def set_device_states(devices: Sequence[int], states: Sequence[Tensor], **options: Any) -> None:
+    """Takes back what `get_device_states` gave."""
+    for device, state in zip(devices, states):
+        warptape.cuda.set_rng_state(state, device)
 
 
 class _Done(Exception):

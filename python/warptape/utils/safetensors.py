@@ -34,6 +34,8 @@ __all__ = [
     "save_file",
     "save_model",
     "save_sharded",
+    "storage_ptr",
+    "storage_size",
 ]
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -218,6 +220,16 @@ class _Slice:
 
     def __getitem__(self, index: Any) -> Tensor:
         return self._lying[index].clone().to(self._device)
+
+
+def storage_ptr(tensor: Tensor) -> int:
+    """Where a tensor's storage begins: equal for tensors that share one, 0 on meta."""
+    return tensor.untyped_storage().data_ptr()
+
+
+def storage_size(tensor: Tensor) -> int:
+    """Bytes of a tensor's storage."""
+    return tensor.untyped_storage().nbytes()
 
 
 def load_file(filename: Any, device: Any = "cpu") -> dict[str, Tensor]:

@@ -112,3 +112,35 @@ def test_generators_of_devices_are_seeded_with_all_others() -> None:
     state = third.get_state()
     third.manual_seed(5)
     assert third.set_state(state).initial_seed() == 2**64 - 1
+
+
+def test_kinds_that_are_not_served_can_be_named() -> None:
+    mps = torch.device("mps")
+    assert (mps.type, mps.index, repr(mps), str(torch.device("xpu", 1))) == (
+        "mps",
+        None,
+        "device(type='mps')",
+        "xpu:1",
+    )
+    assert mps == torch.device(mps) == pickle.loads(pickle.dumps(mps)) and hash(mps) == hash(
+        torch.device("mps")
+    )
+    assert mps not in (torch.device("cpu"), torch.device("mps:0"), torch.device("xpu"))
+    assert torch.device(mps, 0) == torch.device("mps:0")
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda device: torch.ones(2, device=device),
+        lambda device: torch.tensor([1.0], device=device),
+        lambda device: torch.ones(2).to(device),
+        lambda device: device.__enter__(),
+        torch.set_default_device,
+        torch.nn.Linear(2, 2).to,
+    ],
+)
+def test_kinds_that_are_not_served_hold_no_tensors(use) -> None:
+    with pytest.raises(torch.DeviceError, match="there are no mps devices here"):
+        use(torch.device("mps"))
+    assert torch.ones(1).is_cpu

@@ -19,6 +19,9 @@ def test_compiler_answers():
     assert torch.compiler.list_backends() == ["inductor"]
     assert torch.compiler.list_backends(()) == ["aot_eager", "eager", "inductor"]
     torch.compiler.cudagraph_mark_step_begin()
+    assert torch._dynamo.assume_constant_result(f) is f
+    torch._dynamo.mark_static_address(torch.ones(1))
+    assert issubclass(torch._dynamo.exc.Unsupported, torch._dynamo.exc.TorchDynamoException)
     torch.compiler.reset()
     torch._dynamo.config.cache_size_limit = 64
     torch._inductor.config.triton.unique_kernel_names = True
@@ -77,3 +80,11 @@ def test_accelerator_without_a_gpu():
     assert torch.equal(wrapped(x), model(x)) and wrapped.device_ids == []
     assert list(wrapped.state_dict()) == ["module.weight", "module.bias"]
     assert nn.parallel.DataParallel is nn.DataParallel
+
+
+def test_masks_by_vmap_in_the_mode_of_transformers():
+    from warptape._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
+
+    table = torch.arange(12).reshape(3, 4)
+    with TransformGetItemToIndex():
+        assert torch.vmap(lambda i: table[i, 1])(torch.tensor([2, 0])).tolist() == [9, 1]

@@ -578,3 +578,22 @@ def test_a_step_that_runs_out_of_memory_can_be_taken_again(
     want = 0.5 if kind == "Adam" else 0.5 - 0.005
     for p in ps:
         np.testing.assert_allclose(p.detach().numpy(), np.full(3, want), rtol=1e-6)
+
+
+def test_wrapper_that_calls_no_init() -> None:
+    class Wrapper(Optimizer):
+        def __init__(self, inner: Optimizer) -> None:
+            self.inner = inner
+
+        def step(self, closure=None):
+            return self.inner.step(closure)
+
+    p = wt.ones(2, requires_grad=True)
+    p.grad = wt.ones(2)
+    calls = []
+    handle = register_optimizer_step_pre_hook(lambda *args: calls.append(type(args[0]).__name__))
+    try:
+        Wrapper(SGD([p], lr=0.5)).step()
+    finally:
+        handle.remove()
+    assert p.tolist() == [0.5, 0.5] and calls == ["SGD"]

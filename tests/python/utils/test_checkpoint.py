@@ -12,9 +12,13 @@ import warptape as wt
 from warptape.autograd.graph import saved_tensors_hooks
 from warptape.utils.checkpoint import (
     CheckpointError,
+    CheckpointPolicy,
     checkpoint,
     checkpoint_sequential,
+    create_selective_checkpoint_contexts,
+    get_device_states,
     set_checkpoint_early_stop,
+    set_device_states,
 )
 
 
@@ -295,3 +299,18 @@ def test_sequential_module():
     for other in found[1:]:
         for a, b in zip(found[0], other):
             np.testing.assert_array_equal(a, b)
+
+
+def test_states_of_devices_without_any():
+    states = get_device_states(X, "no tensor")
+    assert states == ([], [])
+    set_device_states(*states)
+
+
+def test_policies_are_refused_where_they_are_used():
+    with pytest.raises(NotImplementedError, match="run again as a whole"):
+        checkpoint(
+            hidden,
+            X,
+            context_fn=lambda: create_selective_checkpoint_contexts(lambda *args: CheckpointPolicy.MUST_SAVE),
+        )

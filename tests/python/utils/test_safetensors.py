@@ -229,3 +229,13 @@ def test_many_names() -> None:
         ("F32", (1,), len(head) + 4 * n - 4),
     )
     assert max(walked) < before + 1.5 * n
+
+
+def test_storages_of_tensors() -> None:
+    t = wt.arange(6.0)
+    assert st.storage_ptr(t) == st.storage_ptr(t[2:]) == t.data_ptr()
+    assert st.storage_size(t[2:]) == 24
+    assert (st.storage_ptr(wt.empty(3, device="meta")), st.storage_size(wt.empty(3, device="meta"))) == (
+        0,
+        12,
+    )

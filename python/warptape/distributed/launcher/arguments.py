@@ -104,7 +104,11 @@ def parser(environ: Mapping[str, str] = os.environ) -> argparse.ArgumentParser:
 
 def configure(argv: Sequence[str] | None, environ: Mapping[str, str] = os.environ) -> Config:
     """The configuration of a command line. Raises UsageError; exits as argparse does for unknown flags."""
-    args = parser(environ).parse_args(argv)
+    return configured(parser(environ).parse_args(argv), environ)
+
+
+def configured(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Config:
+    """The configuration of what `parser` gave. Raises UsageError."""
     nproc = count_processes(args.nproc_per_node)
     nnodes = count_nodes(args.nnodes)
     if args.max_restarts < 0:

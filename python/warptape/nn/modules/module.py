@@ -25,6 +25,7 @@ from ._hooks import (
     register_module_full_backward_hook,
     register_module_full_backward_pre_hook,
 )
+from ._state import EXTRA_STATE as _EXTRA_STATE_KEY_SUFFIX  # noqa: F401  transformers reads it
 from ._state import StateMixin
 
 __all__ = [

@@ -164,3 +164,16 @@ def summary(failures: Sequence[ProcessFailure]) -> str:
                 f"rank {failure.rank}, {failure.time - first.time:.3f} s later: {failure.ending()}{what}"
             )
     return "\n".join(lines)
+
+
+class ChildFailedError(Exception):
+    """Ranks that a launcher started failed: what `distributed.run.run` raises for arguments of torchrun's.
+
+    Args:
+        name: the script.
+        code: the launcher's exit code.
+    """
+
+    def __init__(self, name: str, code: int) -> None:
+        super().__init__(f"{name} failed: exit code {code}; what failed is said above")
+        self.name, self.code = name, code
