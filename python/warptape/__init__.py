@@ -116,6 +116,7 @@ __getattr__ = _lookup(
     __name__,
     ops=lambda: __import__("warptape.library").library.ops,
     GradScaler=lambda: amp.GradScaler,
+    __config__=lambda: __import__("warptape.__config__").__config__,
     sparse_coo_tensor=lambda: __import__("warptape.sparse").sparse.sparse_coo_tensor,
     spmm=lambda: __import__("warptape.sparse").sparse.mm,
     vmap=lambda: __import__("warptape.func").func.vmap,
