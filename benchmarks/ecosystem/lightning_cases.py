@@ -19,12 +19,17 @@ QUIET = {"accelerator": "cpu", "enable_progress_bar": False, "logger": False}
 
 
 class Net(L.LightningModule):
+    # The convolution has no bias: before BatchNorm its gradient is rounding alone, which AdamW scales up.
     def __init__(self, width=8, lr=1e-2):
         super().__init__()
         self.save_hyperparameters()
         self.net = torch.nn.Sequential(
-            torch.nn.Conv2d(1, width, 3, padding=1), torch.nn.BatchNorm2d(width), torch.nn.ReLU(),
-            torch.nn.MaxPool2d(2), torch.nn.Flatten(), torch.nn.Linear(width * 16, 4),
+            torch.nn.Conv2d(1, width, 3, padding=1, bias=False),
+            torch.nn.BatchNorm2d(width),
+            torch.nn.ReLU(),
+            torch.nn.MaxPool2d(2),
+            torch.nn.Flatten(),
+            torch.nn.Linear(width * 16, 4),
         )
         self.losses = []
 
@@ -79,19 +84,31 @@ def callbacks_and_logger():
         best = ModelCheckpoint(folder, "{epoch}", monitor="val_loss", save_top_k=1, save_last=True)
         more = [stop, best, LearningRateMonitor(), ModelSummary(max_depth=2)]
         trainer = L.Trainer(
-            **{**QUIET, "logger": logger}, max_epochs=6, log_every_n_steps=1, callbacks=more,
-            gradient_clip_val=0.5, accumulate_grad_batches=2, default_root_dir=folder,
+            **{**QUIET, "logger": logger},
+            max_epochs=6,
+            log_every_n_steps=1,
+            callbacks=more,
+            gradient_clip_val=0.5,
+            accumulate_grad_batches=2,
+            default_root_dir=folder,
         )
         model = Net()
         trainer.fit(model, loader(), loader())
         with open(os.path.join(logger.log_dir, "metrics.csv")) as file:
             header = sorted(file.readline().strip().split(","))
-        return model.losses, header, trainer.current_epoch, float(best.best_model_score), sorted(os.listdir(folder))
+        return (
+            model.losses,
+            header,
+            trainer.current_epoch,
+            float(best.best_model_score),
+            sorted(os.listdir(folder)),
+        )
 
 
 @case
 def checkpoint_and_resume():
     with tempfile.TemporaryDirectory() as folder:
+
         def trained(epochs, path=None):
             L.seed_everything(0)
             keep = ModelCheckpoint(folder, save_last=True)
@@ -177,8 +194,13 @@ def two_ranks_ddp():
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "out.pt")
         trainer = L.Trainer(
-            **QUIET, max_epochs=2, devices=2, strategy="ddp_fork", callbacks=[Kept(path)],
-            enable_checkpointing=False, default_root_dir=folder,
+            **QUIET,
+            max_epochs=2,
+            devices=2,
+            strategy="ddp_spawn",
+            callbacks=[Kept(path)],
+            enable_checkpointing=False,
+            default_root_dir=folder,
         )
         trainer.fit(Net(), loader(), loader())
         return torch.load(path)

@@ -1,10 +1,10 @@
 # /// script
 # dependencies = [
-#   "torchdiffeq==0.2.5", "torchsde==0.2.6", "pytorch-ignite==0.5.5", "x-transformers==2.31.10", "higher==0.2.1",
-#   "optuna==5.0.0", "stable_baselines3==2.9.2", "tensorboard==2.21.0", "numpy",
+#   "torchdiffeq==0.2.5", "torchsde==0.2.6", "pytorch-ignite==0.5.5", "x-transformers==2.31.10",
+#   "higher==0.2.1", "optuna==5.0.0", "stable_baselines3==2.9.2", "tensorboard==2.21.0", "numpy",
 # ]
 # ///
-"""Small libraries, a case each: differential equations, training loops, meta-learning, reinforcement learning."""
+"""Small libraries, a case each: differential equations, training loops, meta-learning, reinforcement."""
 
 import tempfile
 import warnings
@@ -76,7 +76,9 @@ def ignite_trainer_and_evaluator():
     from ignite.handlers import Checkpoint, DiskSaver, EarlyStopping
     from ignite.metrics import Accuracy, ConfusionMatrix, Loss, RunningAverage
 
-    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+    model = torch.nn.Sequential(
+        torch.nn.Flatten(), torch.nn.Linear(16, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)
+    )
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
     data = [(torch.randn(8, 4, 4), torch.randint(3, (8,))) for _ in range(6)]
     trainer = create_supervised_trainer(model, optimizer, cross_entropy)
@@ -85,7 +87,9 @@ def ignite_trainer_and_evaluator():
     RunningAverage(output_transform=lambda x: x).attach(trainer, "mean")
     losses, seen = [], []
     trainer.add_event_handler(Events.ITERATION_COMPLETED, lambda engine: losses.append(engine.state.output))
-    trainer.add_event_handler(Events.EPOCH_COMPLETED, lambda engine: seen.append(dict(evaluator.run(data).metrics)))
+    trainer.add_event_handler(
+        Events.EPOCH_COMPLETED, lambda engine: seen.append(dict(evaluator.run(data).metrics))
+    )
     stop = EarlyStopping(2, lambda engine: -engine.state.metrics["loss"], trainer)
     evaluator.add_event_handler(Events.COMPLETED, stop)
     with tempfile.TemporaryDirectory() as folder:
@@ -148,7 +152,8 @@ def optuna_search():
         torch.manual_seed(1)
         layer = torch.nn.Linear(4, 2)
         optimizer = getattr(torch.optim, trial.suggest_categorical("kind", ["Adam", "SGD"]))(
-            layer.parameters(), lr=trial.suggest_float("lr", 1e-3, 1e-1, log=True))
+            layer.parameters(), lr=trial.suggest_float("lr", 1e-3, 1e-1, log=True)
+        )
         for step in range(4):
             loss = cross_entropy(layer(x), y)
             optimizer.zero_grad()
@@ -178,7 +183,9 @@ def stable_baselines3_ppo():
 def stable_baselines3_dqn():
     from stable_baselines3 import DQN
 
-    model = DQN("MlpPolicy", "CartPole-v1", learning_starts=20, train_freq=4, batch_size=16, seed=0, device="cpu")
+    model = DQN(
+        "MlpPolicy", "CartPole-v1", learning_starts=20, train_freq=4, batch_size=16, seed=0, device="cpu"
+    )
     model.learn(100)
     return model.q_net.state_dict()
 
@@ -200,7 +207,12 @@ def tensorboard_writer():
         events = EventAccumulator(folder)
         events.Reload()
         bins = events.Histograms("weights")[0].histogram_value
-        return [e.value for e in events.Scalars("loss")], bins.sum, bins.bucket, sorted(events.Tags()["images"])
+        return (
+            [e.value for e in events.Scalars("loss")],
+            bins.sum,
+            bins.bucket,
+            sorted(events.Tags()["images"]),
+        )
 
 
 if __name__ == "__main__":

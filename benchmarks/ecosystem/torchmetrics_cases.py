@@ -13,13 +13,19 @@ from torchmetrics import functional as F
 def classification():
     p, y = torch.randn(64, 5).softmax(1), torch.randint(5, (64,))
     kinds = {"num_classes": 5}
-    found = tm.MetricCollection([
-        tm.classification.MulticlassAccuracy(**kinds), tm.classification.MulticlassF1Score(**kinds, average=None),
-        tm.classification.MulticlassAUROC(**kinds), tm.classification.MulticlassAveragePrecision(**kinds),
-        tm.classification.MulticlassConfusionMatrix(**kinds, normalize="true"),
-        tm.classification.MulticlassCohenKappa(**kinds), tm.classification.MulticlassMatthewsCorrCoef(**kinds),
-        tm.classification.MulticlassCalibrationError(**kinds), tm.classification.MulticlassSpecificity(**kinds),
-    ])
+    found = tm.MetricCollection(
+        [
+            tm.classification.MulticlassAccuracy(**kinds),
+            tm.classification.MulticlassF1Score(**kinds, average=None),
+            tm.classification.MulticlassAUROC(**kinds),
+            tm.classification.MulticlassAveragePrecision(**kinds),
+            tm.classification.MulticlassConfusionMatrix(**kinds, normalize="true"),
+            tm.classification.MulticlassCohenKappa(**kinds),
+            tm.classification.MulticlassMatthewsCorrCoef(**kinds),
+            tm.classification.MulticlassCalibrationError(**kinds),
+            tm.classification.MulticlassSpecificity(**kinds),
+        ]
+    )
     for half in (slice(0, 32), slice(32, 64)):
         found.update(p[half], y[half])
     return found.compute()
@@ -28,17 +34,36 @@ def classification():
 @case
 def binary_and_multilabel():
     p, y = torch.rand(100), torch.randint(2, (100,))
-    curves = [F.classification.binary_precision_recall_curve(p, y), F.classification.binary_roc(p, y, thresholds=7)]
+    curves = [
+        F.classification.binary_precision_recall_curve(p, y),
+        F.classification.binary_roc(p, y, thresholds=7),
+    ]
     many = F.classification.multilabel_ranking_loss(torch.rand(20, 4), torch.randint(2, (20, 4)), 4)
     hinge = F.classification.binary_hinge_loss(p, y)
-    return curves, many, hinge, F.classification.binary_jaccard_index(p, y), F.classification.binary_stat_scores(p, y)
+    return (
+        curves,
+        many,
+        hinge,
+        F.classification.binary_jaccard_index(p, y),
+        F.classification.binary_stat_scores(p, y),
+    )
 
 
 @case
 def regression():
     a, b = torch.rand(50) + 0.1, torch.rand(50) + 0.1
-    names = ("MeanSquaredError", "MeanAbsoluteError", "R2Score", "PearsonCorrCoef", "SpearmanCorrCoef",
-             "ExplainedVariance", "KendallRankCorrCoef", "TweedieDevianceScore", "ConcordanceCorrCoef", "LogCoshError")
+    names = (
+        "MeanSquaredError",
+        "MeanAbsoluteError",
+        "R2Score",
+        "PearsonCorrCoef",
+        "SpearmanCorrCoef",
+        "ExplainedVariance",
+        "KendallRankCorrCoef",
+        "TweedieDevianceScore",
+        "ConcordanceCorrCoef",
+        "LogCoshError",
+    )
     found = {}
     for name in names:
         metric = getattr(tm, name, None) or getattr(tm.regression, name)
@@ -50,7 +75,13 @@ def regression():
 @case
 def retrieval_and_aggregation():
     which, p, y = torch.arange(40) // 8, torch.rand(40), torch.randint(2, (40,))
-    names = ("RetrievalMAP", "RetrievalMRR", "RetrievalNormalizedDCG", "RetrievalPrecision", "RetrievalRecall")
+    names = (
+        "RetrievalMAP",
+        "RetrievalMRR",
+        "RetrievalNormalizedDCG",
+        "RetrievalPrecision",
+        "RetrievalRecall",
+    )
     found = {name: getattr(tm.retrieval, name)()(p, y, indexes=which) for name in names}
     mean, most, running = tm.MeanMetric(), tm.MaxMetric(), tm.RunningMean(window=3)
     for value in p:
@@ -62,8 +93,11 @@ def retrieval_and_aggregation():
 def images():
     a, b = torch.rand(2, 3, 64, 64), torch.rand(2, 3, 64, 64)
     return (
-        F.structural_similarity_index_measure(a, b, data_range=1.0), F.peak_signal_noise_ratio(a, b, data_range=1.0),
-        F.total_variation(a), F.universal_image_quality_index(a, b), F.spectral_angle_mapper(a, b),
+        F.structural_similarity_index_measure(a, b, data_range=1.0),
+        F.peak_signal_noise_ratio(a, b, data_range=1.0),
+        F.total_variation(a),
+        F.universal_image_quality_index(a, b),
+        F.spectral_angle_mapper(a, b),
         F.error_relative_global_dimensionless_synthesis(a, b),
     )
 
@@ -73,10 +107,13 @@ def text_and_audio():
     said, meant = ["the cat sat on the mat", "hello word"], ["a cat sat on the mat", "hello world"]
     a, b = torch.randn(2, 400), torch.randn(2, 400)
     return (
-        F.word_error_rate(said, meant), F.char_error_rate(said, meant), F.bleu_score(said, [[m] for m in meant]),
-        F.text.perplexity(torch.randn(2, 6, 9), torch.randint(9, (2, 6))), F.signal_noise_ratio(a, b),
-        F.scale_invariant_signal_distortion_ratio(a, b), F.permutation_invariant_training(
-            a[None], b[None], F.scale_invariant_signal_noise_ratio)[0],
+        F.word_error_rate(said, meant),
+        F.char_error_rate(said, meant),
+        F.bleu_score(said, [[m] for m in meant]),
+        F.text.perplexity(torch.randn(2, 6, 9), torch.randint(9, (2, 6))),
+        F.signal_noise_ratio(a, b),
+        F.scale_invariant_signal_distortion_ratio(a, b),
+        F.permutation_invariant_training(a[None], b[None], F.scale_invariant_signal_noise_ratio)[0],
     )
 
 
@@ -94,7 +131,13 @@ def state_and_wrappers():
     each = tm.ClasswiseWrapper(tm.classification.MulticlassRecall(3, average=None))
     sum_of = metric + tm.classification.BinaryPrecision()
     sum_of.update(p, y)
-    return metric.compute(), spread.compute(), each(torch.randn(9, 3), torch.arange(9) % 3), sum_of.compute(), metric.tp
+    return (
+        metric.compute(),
+        spread.compute(),
+        each(torch.randn(9, 3), torch.arange(9) % 3),
+        sum_of.compute(),
+        metric.tp,
+    )
 
 
 if __name__ == "__main__":

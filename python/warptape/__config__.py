@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import _C, version
+from . import get_num_threads, version
 
 __all__ = ["parallel_info", "show"]
 
@@ -14,4 +14,4 @@ def show() -> str:
 
 def parallel_info() -> str:
     """The number of threads that work on an op."""
-    return f"warptape parallel info:\n\tget_num_threads() : {_C._functions.get_num_threads()}\n"
+    return f"warptape parallel info:\n\tget_num_threads() : {get_num_threads()}\n"

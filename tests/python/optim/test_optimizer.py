@@ -578,3 +578,23 @@ def test_a_step_that_runs_out_of_memory_can_be_taken_again(
     want = 0.5 if kind == "Adam" else 0.5 - 0.005
     for p in ps:
         np.testing.assert_allclose(p.detach().numpy(), np.full(3, want), rtol=1e-6)
+
+
+def test_param_groups_of_a_wrapper_are_those_of_what_it_wraps():
+    """A wrapper of both classes, as Lightning Fabric makes it, hands on what it lacks itself."""
+
+    class Wrapper:
+        def __init__(self, optimizer):
+            self.inner = optimizer
+            self.__class__ = type("Wrapped", (Wrapper, type(optimizer)), {})
+
+        def __getattr__(self, name):
+            return getattr(self.inner, name)
+
+    p = wt.nn.Parameter(wt.ones(2))
+    optimizer = SGD([p], lr=0.1)
+    wrapped = Wrapper(optimizer)
+    assert isinstance(wrapped, SGD) and wrapped.param_groups is optimizer.param_groups
+    p.sum().backward()
+    wrapped.zero_grad()
+    assert p.grad is None

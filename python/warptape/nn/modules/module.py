@@ -25,7 +25,7 @@ from ._hooks import (
     register_module_full_backward_hook,
     register_module_full_backward_pre_hook,
 )
-from ._state import StateMixin
+from ._state import StateMixin, _IncompatibleKeys  # noqa: F401 - libraries name it in annotations
 
 __all__ = [
     "Module",
