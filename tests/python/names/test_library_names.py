@@ -16,11 +16,12 @@ def test_config_tells_how_it_was_built():
 
 
 def test_names_that_are_asked_for():
-    from warptape.distributed import ReduceOp
+    from warptape.distributed import Backend, ReduceOp
     from warptape.distributed.constants import default_pg_timeout
     from warptape.nn.modules.module import _IncompatibleKeys
 
     assert isinstance(ReduceOp.SUM, ReduceOp.RedOpType) and ReduceOp.RedOpType.SUM is ReduceOp.SUM
+    assert Backend.default_device_backend_map["cpu"] == "gloo"
     assert default_pg_timeout.total_seconds() == 1800
     assert isinstance(torch.nn.Linear(1, 1).load_state_dict({}, strict=False), _IncompatibleKeys)
     assert isinstance(torch.Tensor, torch._C._TensorMeta)
