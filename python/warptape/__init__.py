@@ -83,6 +83,7 @@ from ._legacy import set_default_tensor_type  # noqa: E402
 from ._legacy import types as _legacy_types  # noqa: E402
 from ._missing import lookup as _lookup  # noqa: E402
 from ._missing import mark_absent as _mark_absent  # noqa: E402
+from ._missing import unusable as _unusable  # noqa: E402
 from ._python_objects import *  # noqa: E402
 from ._python_objects import _assert  # noqa: E402
 from .amp import (  # noqa: E402
@@ -113,6 +114,7 @@ from .random import (  # noqa: E402
 from .serialization import load, save  # noqa: E402
 
 _C._register_types(Tensor, _Parameter)
+_C._TensorMeta = type(Tensor)  # type: ignore[attr-defined]  # what PyTorch calls its metaclass
 if _TYPE_CHECKING:
     from . import backends, cuda, distributed, distributions, optim
 
@@ -124,6 +126,9 @@ __getattr__ = _lookup(
     __name__,
     ops=lambda: __import__("warptape.library").library.ops,
     GradScaler=lambda: amp.GradScaler,
+    ScriptModule=lambda: __import__("warptape.jit").jit.ScriptModule,
+    PyTorchFileReader=lambda: _unusable("torch.PyTorchFileReader", "torch.load reads whole files"),
+    __config__=lambda: __import__("warptape.__config__").__config__,
     sparse_coo_tensor=lambda: __import__("warptape.sparse").sparse.sparse_coo_tensor,
     spmm=lambda: __import__("warptape.sparse").sparse.mm,
     vmap=lambda: __import__("warptape.func").func.vmap,

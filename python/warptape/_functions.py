@@ -20,6 +20,7 @@ __all__ = [
     "get_default_dtype",
     "get_float32_matmul_precision",
     "iinfo",
+    "is_deterministic_algorithms_warn_only_enabled",
     "is_storage",
     "is_tensor",
     "set_default_device",
@@ -127,6 +128,11 @@ def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None
 def are_deterministic_algorithms_enabled() -> bool:
     """Whether use_deterministic_algorithms(True) was called."""
     return _C._get_deterministic()
+
+
+def is_deterministic_algorithms_warn_only_enabled() -> bool:
+    """False: ops without a deterministic form raise, also where use_deterministic_algorithms was to warn."""
+    return False
 
 
 def set_printoptions(**options: Any) -> None:

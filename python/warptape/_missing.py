@@ -157,6 +157,19 @@ def lookup(owner: str, **computed: Callable[[], Any]) -> Callable[[str], Any]:
     return __getattr__
 
 
+def unusable(path: str, reason: str) -> Any:
+    """A class that stands for `path` of torch where libraries import it or test for it.
+
+    To make one, or to call the function that it stands for, raises NotImplementedError with the reason.
+    """
+
+    def refuse(cls: type, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError(f"{path}: {reason}")
+
+    home, _, name = path.rpartition(".")
+    return type(name, (), {"__new__": refuse, "__module__": home, "__doc__": f"Not supported: {reason}."})
+
+
 _said: set[str] = set()
 
 

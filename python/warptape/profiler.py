@@ -18,7 +18,7 @@ from enum import Enum
 from typing import Any
 
 from ._missing import lookup as _lookup
-from ._missing import say_once
+from ._missing import say_once, unusable
 
 __all__ = [
     "ProfilerAction",
@@ -115,7 +115,7 @@ class Average:
         return self.cpu_time_total / self.count
 
 
-class _Averages(list):
+class EventList(list):
     """What key_averages() returns: Averages, and a table of them."""
 
     def table(
@@ -239,7 +239,7 @@ class profile:
         """The ranges of the last cycle, in the order in which they ended."""
         return self.ranges
 
-    def key_averages(self, *args: Any, **kwargs: Any) -> _Averages:
+    def key_averages(self, *args: Any, **kwargs: Any) -> EventList:
         """The ranges of the last cycle, summed up by name."""
         found: dict[str, Average] = {}
         for r in self.ranges:
@@ -247,7 +247,7 @@ class profile:
             row.count += 1
             row.cpu_time_total += r.length / 1e3
             row.self_cpu_time_total += (r.length - r.inner) / 1e3
-        return _Averages(found.values())
+        return EventList(found.values())
 
     def add_metadata(self, key: str, value: str) -> None:
         """Text that goes into the trace."""
@@ -284,4 +284,10 @@ def tensorboard_trace_handler(
     return write
 
 
+def kineto_available() -> bool:
+    """Whether `profile` is there, which in PyTorch depends on the build: it is."""
+    return True
+
+
+emit_nvtx = unusable("torch.autograd.profiler.emit_nvtx", "ranges for NVIDIA's tools are not emitted")
 __getattr__ = _lookup(__name__)

@@ -20,6 +20,7 @@ from ._state import Group, GroupMember, Work, resolve
 from .groups import get_group_rank
 
 ReduceOp: Any = _C.ReduceOp
+ReduceOp.RedOpType = ReduceOp  # the type of its members, which in PyTorch is another one
 _Op = _C._Op
 
 

@@ -36,6 +36,8 @@ class Backend(str):
     GLOO = "gloo"
     NCCL = "nccl"
     MPI = "mpi"
+    #: What PyTorch takes for a device; "gloo" is answered by shared memory on one host.
+    default_device_backend_map = {"cpu": GLOO, "cuda": NCCL}
 
 
 _KNOWN = (Backend.SHM, Backend.GLOO, Backend.NCCL)

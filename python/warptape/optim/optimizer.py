@@ -90,7 +90,7 @@ class Optimizer:
     """
 
     #: A dict per group: "params", its tensors, and its options, which may be changed between steps.
-    param_groups: list[dict[str, Any]] = []
+    param_groups: list[dict[str, Any]]  # no default: a wrapper finds its own by __getattr__
     # What GradScaler sets around a step: the gradients' scale, and whether one of them is inf or nan.
     grad_scale: Tensor | None = None
     found_inf: Tensor | None = None

@@ -6,7 +6,7 @@ else, None too, is a leaf.
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict, deque
+from collections import OrderedDict, defaultdict, deque, namedtuple
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -16,8 +16,8 @@ PyTree = Context = Any
 
 
 class _Node(NamedTuple):
-    flatten: Callable[[Any], tuple[list[Any], Any]]
-    unflatten: Callable[[Any, Any], Any]
+    flatten_fn: Callable[[Any], tuple[list[Any], Any]]
+    unflatten_fn: Callable[[Any, Any], Any]
 
 
 def _dict_node(make: Callable[[Any, dict], Any], extra: Callable[[Any], Any] = lambda d: None) -> _Node:
@@ -37,6 +37,8 @@ _nodes: dict[type, _Node] = {
 }
 _named = _Node(lambda x: (list(x), type(x)), lambda children, cls: cls(*children))
 _struct = _Node(lambda x: (list(x), type(x)), lambda children, cls: cls(children))
+_nodes[namedtuple] = _named  # type: ignore[index]  # how PyTorch's table names all named tuples
+SUPPORTED_NODES = _nodes
 
 
 def register_pytree_node(cls: type, flatten_fn: Any, unflatten_fn: Any, **names: Any) -> None:
@@ -67,6 +69,10 @@ def _node_of(tree: Any) -> _Node | None:
     if node is None and isinstance(tree, tuple):
         node = _named if is_namedtuple_instance(tree) else _struct if _is_struct(tree) else None
     return node
+
+
+def _get_node_type(tree: Any) -> Any:
+    return namedtuple if is_namedtuple_instance(tree) and type(tree) not in _nodes else type(tree)
 
 
 class TreeSpec:
@@ -109,7 +115,7 @@ def _flatten(tree: Any, is_leaf: Callable[[Any], bool] | None, leaves: list[Any]
     if node is None:
         leaves.append(tree)
         return TreeSpec(None, None)
-    children, context = node.flatten(tree)
+    children, context = node.flatten_fn(tree)
     return TreeSpec(type(tree), context, [_flatten(child, is_leaf, leaves) for child in children])
 
 
@@ -139,7 +145,7 @@ def _unflatten(spec: TreeSpec, leaves: Iterator[Any]) -> Any:
         return next(leaves)
     children = [_unflatten(child, leaves) for child in spec.children_specs]
     node = _nodes.get(spec.type) or (_named if hasattr(spec.type, "_fields") else _struct)
-    return node.unflatten(children, spec.context)
+    return node.unflatten_fn(children, spec.context)
 
 
 def tree_unflatten(leaves: Iterable[Any], treespec: TreeSpec) -> Any:
@@ -162,7 +168,7 @@ def _leaves_like(spec: TreeSpec, tree: Any) -> list[Any]:
     if spec.is_leaf():
         return [tree]
     node = _node_of(tree)
-    children = node.flatten(tree)[0] if node else []
+    children = node.flatten_fn(tree)[0] if node else []
     if type(tree) is not spec.type or len(children) != len(spec.children_specs):
         raise ValueError(f"Node type or arity mismatch; expected {spec}, but got {type(tree).__name__}.")
     if isinstance(tree, dict):  # in the order of the first tree's keys

@@ -139,3 +139,20 @@ def test_embedding(tmp_path):
     assert [e.tensor_name for e in config.embeddings] == ["words:00002", "default:00000"]
     assert list(config.embeddings[0].sprite.single_image_dim) == [5, 4]
     assert Image.open(tmp_path / config.embeddings[0].sprite.image_path).size == (10, 8)
+
+
+def test_default_bins_grow_by_a_tenth(tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from warptape.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(tmp_path)) as writer:
+        writer.add_histogram("weights", torch.tensor([-2.0, 0.0, 0.5, 0.5]))
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    found = events.Histograms("weights")[0].histogram_value
+    limits = np.array(found.bucket_limit)
+    assert sum(found.bucket) == 4 and found.bucket[0] == 0 and found.bucket[1] == 1 and found.bucket[-1] == 2
+    assert limits[0] <= -2 <= limits[1] and limits[-2] <= 0.5 <= limits[-1] and 0.0 in limits
+    positive = limits[limits > 1e-11]
+    np.testing.assert_allclose(positive[1:] / positive[:-1], 1.1)

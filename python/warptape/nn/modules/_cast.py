@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import warptape
-from warptape import Tensor
+from warptape import _C, Tensor
 
 from ..parameter import Parameter
 
@@ -136,3 +136,6 @@ def _parse_to(*args: Any, **kwargs: Any) -> tuple[Any, Any, bool, Any]:
         )
     device = None if device is None else warptape.device(device)
     return device, dtype, non_blocking, kwargs.get("memory_format")
+
+
+_C._nn._parse_to = _parse_to  # type: ignore[attr-defined]  # where libraries look for it

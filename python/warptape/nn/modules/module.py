@@ -26,7 +26,7 @@ from ._hooks import (
     register_module_full_backward_pre_hook,
 )
 from ._state import EXTRA_STATE as _EXTRA_STATE_KEY_SUFFIX  # noqa: F401  transformers reads it
-from ._state import StateMixin
+from ._state import StateMixin, _IncompatibleKeys  # noqa: F401 - libraries name it in annotations
 
 __all__ = [
     "Module",

@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from warptape import Generator
 
+from ..._missing import lookup as _lookup
 from ._iterators import _BaseDataLoaderIter, _SingleProcessDataLoaderIter
 from ._utils.collate import default_collate, default_convert
 from ._utils.worker import get_worker_info
@@ -83,6 +84,12 @@ def _checked_context(context: Any, num_workers: int) -> Any:
             f"start method, but got multiprocessing_context={context}"
         )
     return context
+
+
+def _processes_iterator() -> Any:
+    from ._processes import _MultiProcessingDataLoaderIter  # only where processes are wanted
+
+    return _MultiProcessingDataLoaderIter
 
 
 class DataLoader(Generic[T_co]):
@@ -206,10 +213,8 @@ class DataLoader(Generic[T_co]):
     def _get_iterator(self) -> _BaseDataLoaderIter:
         if self.num_workers == 0:
             return _SingleProcessDataLoaderIter(self)
-        from ._processes import _MultiProcessingDataLoaderIter
-
         self.check_worker_number_rationality()
-        return _MultiProcessingDataLoaderIter(self)
+        return _processes_iterator()(self)
 
     def __iter__(self) -> Iterator[Any]:
         if not self.persistent_workers:
@@ -241,3 +246,6 @@ class DataLoader(Generic[T_co]):
         if self.batch_size is not None:
             length = length // self.batch_size if self.drop_last else math.ceil(length / self.batch_size)
         return length
+
+
+__getattr__ = _lookup(__name__, _MultiProcessingDataLoaderIter=_processes_iterator)

@@ -50,6 +50,13 @@ def _write_table(path: str, rows: Iterable[Iterable[Any]]) -> None:
         file.writelines("\t".join(map(str, row)) + "\n" for row in rows)
 
 
+def _log_bins() -> Any:
+    """TensorFlow's bins: limits grow by a tenth each from 1e-12 to 1e20, on both sides of 0."""
+    sizes = np.cumprod([1e-12, *[1.1] * 773])
+    sizes = sizes[sizes < 1e20]
+    return np.concatenate([-sizes[::-1], [0.0], sizes])
+
+
 class SummaryWriter:
     """Writes events for TensorBoard into a folder, on a thread of its own; a context manager.
 
@@ -141,7 +148,7 @@ class SummaryWriter:
         walltime: float | None = None,
         max_bins: int | None = None,
     ) -> None:
-        """The distribution of all elements; `bins` as numpy.histogram's ("tensorflow" is 64 equal ones).
+        """The distribution of all elements; `bins` as numpy.histogram's ("tensorflow": see `_log_bins`).
 
         Raises:
             ValueError: no elements.
@@ -151,10 +158,14 @@ class SummaryWriter:
         flat = _array(values).astype(np.float64).ravel()
         if not flat.size:
             raise ValueError("add_histogram: the input has no element")
-        counts, limits = np.histogram(flat, 64 if bins == "tensorflow" else bins)
+        counts, limits = np.histogram(flat, _log_bins() if bins == "tensorflow" else bins)
         if max_bins is not None and len(counts) > max_bins:
             counts, limits = np.histogram(flat, max_bins)
-        # Each count belongs to the values up to its limit.
+        # Each count belongs to the values up to its limit. The empty bins at both ends are left out, but for
+        # the one whose limit is where the first values begin.
+        (filled,) = counts.nonzero()
+        if filled.size:
+            counts, limits = counts[filled[0] : filled[-1] + 1], limits[filled[0] : filled[-1] + 2]
         histogram = HistogramProto(
             min=flat.min(),
             max=flat.max(),
