@@ -21,12 +21,15 @@ _dir: str | None = None
 _HASH_IN_NAME = re.compile(r"-([a-f0-9]*)\.")
 
 
+def _get_torch_home() -> str:
+    """The cache's folder: $TORCH_HOME or ~/.cache/torch. torchvision asks for it by this name."""
+    cache = os.environ.get("XDG_CACHE_HOME", os.path.join("~", ".cache"))
+    return os.path.expanduser(os.environ.get("TORCH_HOME", os.path.join(cache, "torch")))
+
+
 def get_dir() -> str:
     """Where downloads are kept: `set_dir`'s, or $TORCH_HOME/hub, or ~/.cache/torch/hub."""
-    if _dir is not None:
-        return _dir
-    cache = os.environ.get("XDG_CACHE_HOME", os.path.join("~", ".cache"))
-    return os.path.join(os.path.expanduser(os.environ.get("TORCH_HOME", os.path.join(cache, "torch"))), "hub")
+    return _dir if _dir is not None else os.path.join(_get_torch_home(), "hub")
 
 
 def set_dir(d: str | os.PathLike[str]) -> None:

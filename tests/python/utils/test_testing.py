@@ -100,6 +100,12 @@ def test_hub(tmp_path, monkeypatch):
         path.write_bytes((tmp_path / "model.pt").read_bytes())
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "home"))
     assert hub.get_dir() == str(tmp_path / "home" / "hub")
+    assert hub._get_torch_home() == str(tmp_path / "home")
+    monkeypatch.delenv("TORCH_HOME")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert hub._get_torch_home() == str(tmp_path / "cache" / "torch")
+    assert hub.get_dir() == str(tmp_path / "cache" / "torch" / "hub")
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "home"))
     load = hub.load_state_dict_from_url
     assert load(right.as_uri(), progress=False, check_hash=True)["w"].tolist() == ONE.tolist()
     right.unlink()
