@@ -53,7 +53,8 @@ def make_wheel(folder: str | Path = ".") -> Path:
         "torch/__init__.py": _INIT,
         f"{info}/METADATA": "Metadata-Version: 2.1\nName: torch\n"
         f"Version: {version}\nSummary: Redirects `import torch` to warptape\nRequires-Dist: warptape\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: warptape\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: warptape\nRoot-Is-Purelib: true\n"
+        "Tag: py3-none-any\n",
     }
     record = ""
     for name, text in files.items():
@@ -69,6 +70,7 @@ def make_wheel(folder: str | Path = ".") -> Path:
 
 
 def main() -> None:
+    """Write the wheel into the folder that the command line names and print its path."""
     parser = argparse.ArgumentParser(
         prog="python -m warptape.torch.wheel", description=(__doc__ or "").partition("\n")[0]
     )
