@@ -75,7 +75,7 @@ class _Tasks:
     def __init__(self, makers: list[Any]) -> None:
         self.tasks = [make() for make in makers]
         self.num_envs = len(makers)
-        self.single_observation_space = SimpleNamespace(shape=(4,), dtype=np.float32)
+        self.single_observation_space = _Box()
         self.single_action_space = _Discrete()
 
     def reset(self, seed: int | None = None) -> tuple[Any, dict]:
@@ -88,11 +88,18 @@ class _Tasks:
         return np.stack(states), rewards, ends, np.zeros_like(ends), {}
 
 
+class _Box:
+    shape, dtype = (4,), np.dtype("float32")
+
+
 class _Discrete:
-    n, shape, dtype = 2, (), np.int64
+    n, shape, dtype = 2, (), np.dtype("int64")
 
     def __init__(self) -> None:
-        self.random = np.random.default_rng(0)
+        self.seed(0)
+
+    def seed(self, seed: int) -> None:
+        self.random = np.random.default_rng(seed)
 
     def sample(self) -> int:
         return int(self.random.integers(self.n))
@@ -101,9 +108,16 @@ class _Discrete:
 def _cleanrl(clones: Path, work: Path, name: str, **settings: Any) -> None:
     os.chdir(work)
     _stubs.anything("torch.utils.tensorboard")
-    spaces = _stubs.module("gymnasium.spaces", Discrete=_Discrete, Box=SimpleNamespace)
+
+    def make(*args: Any, **kwargs: Any) -> Any:
+        task = _stubs.CartPole()
+        task.action_space = _Discrete()
+        return task
+
+    kinds = {name: type(name, (), {}) for name in ("MultiDiscrete", "MultiBinary", "Dict", "Space")}
+    spaces = _stubs.module("gymnasium.spaces", Discrete=_Discrete, Box=_Box, **kinds)
     names = {
-        "make": lambda *args, **kwargs: _stubs.CartPole(),
+        "make": make,
         "wrappers": SimpleNamespace(RecordEpisodeStatistics=lambda env: env),
         "vector": SimpleNamespace(SyncVectorEnv=_Tasks),
         "spaces": spaces,

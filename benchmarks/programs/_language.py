@@ -147,3 +147,120 @@ def _(clones: Path, work: Path) -> None:
 def _(clones: Path, work: Path) -> None:
     sizes = {"n_layers": 2, "n_heads": 4, "d_model": 128, "d_ff": 512, "d_k": 32, "d_v": 32}
     script(clones / "nlp-tutorial/5-2.BERT/BERT.py", **sizes)
+
+
+@program("makemore_gru", "karpathy/makemore GRU")
+def _(clones: Path, work: Path) -> None:
+    _makemore(clones, work, "gru")
+
+
+@program("makemore_bow", "karpathy/makemore bag of words")
+def _(clones: Path, work: Path) -> None:
+    _makemore(clones, work, "bow")
+
+
+def _makemore(clones: Path, work: Path, kind: str) -> None:
+    os.chdir(work)
+    _stubs.anything("torch.utils.tensorboard")
+    names = clones / "makemore/names.txt"
+    script(clones / "makemore/makemore.py", f"--type={kind}", f"-i={names}", "--num-workers=0")
+
+
+@program("llama2", "karpathy/llama2.c model.py")
+def _(clones: Path, work: Path) -> None:
+    package = import_from(clones / "llama2.c", "model")
+    sizes = {"dim": 64, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "vocab_size": 256, "max_seq_len": 32}
+    model = package.Transformer(package.ModelArgs(**sizes))
+    optimizer = model.configure_optimizers(0.1, 5e-4, (0.9, 0.95), "cpu")
+
+    def loss(x: Any) -> Any:
+        model(x[:, :-1], x[:, 1:].contiguous())
+        return model.last_loss
+
+    train(model, optimizer, loss, batches((256, (4, 33))))
+
+
+@program("mamba2", "alxndrTL/mamba.py Mamba with a parallel scan")
+def _(clones: Path, work: Path) -> None:
+    import torch
+
+    package = import_from(clones / "mamba.py", "mambapy.mamba")
+    model = package.Mamba(package.MambaConfig(d_model=32, n_layers=2))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    loss = lambda x, y: torch.nn.functional.mse_loss(model(x), y)
+    train(model, optimizer, loss, batches((4, 64, 32), (4, 64, 32)))
+
+
+@program("annotated_transformer", "harvardnlp/annotated-transformer example_simple_model")
+def _(clones: Path, work: Path) -> None:
+    text = ["torchtext", "torchtext.data", "torchtext.data.functional", "torchtext.vocab", "torchtext.datasets"]
+    _stubs.anything("altair", "spacy", "GPUtil", "pandas", *text)
+    package = import_from(clones / "annotated-transformer", "the_annotated_transformer")
+    make, generate = package.make_model, package.data_gen
+    package.make_model = lambda V, T, N: make(V, T, N, d_model=64, d_ff=128, h=4)  # noqa: N803
+    package.data_gen = lambda V, batch_size, count: generate(V, 16, count)  # noqa: N803
+    package.example_simple_model()
+
+
+@program("hyunwoong_transformer", "hyunwoongko/transformer")
+def _(clones: Path, work: Path) -> None:
+    import torch
+
+    package = import_from(clones / "transformer", "models.model.transformer")
+    sizes = {"enc_voc_size": 200, "dec_voc_size": 200, "d_model": 64, "n_head": 4, "ffn_hidden": 128}
+    pads = {"src_pad_idx": 1, "trg_pad_idx": 1, "trg_sos_idx": 2}
+    more = {"max_len": 32, "n_layers": 2, "drop_prob": 0.0, "device": torch.device("cpu")}
+    model = package.Transformer(**pads, **sizes, **more)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-5, weight_decay=5e-4, eps=5e-9)
+    entropy = torch.nn.CrossEntropyLoss(ignore_index=1)
+
+    def loss(source: Any, target: Any) -> Any:
+        found = model(source, target[:, :-1])
+        return entropy(found.flatten(0, 1), target[:, 1:].flatten())
+
+    train(model, optimizer, loss, batches((200, (8, 16)), (200, (8, 16))))
+
+
+@program("bert_pretrain", "codertimo/BERT-pytorch pretraining")
+def _(clones: Path, work: Path) -> None:
+    import torch
+
+    package = import_from(clones / "BERT-pytorch", "bert_pytorch.trainer")
+    bert = import_from(clones / "BERT-pytorch", "bert_pytorch.model").BERT
+    random = np.random.default_rng(0)
+    draw = lambda below, *shape: torch.from_numpy(random.integers(0, below, shape))
+    data = [
+        {
+            "bert_input": draw(200, 4, 24),
+            "segment_label": draw(3, 4, 24),
+            "bert_label": draw(200, 4, 24),
+            "is_next": draw(2, 4),
+        }
+        for _ in range(22)
+    ]
+    model = bert(200, hidden=64, n_layers=2, attn_heads=4, dropout=0.0)
+    trainer = package.BERTTrainer(model, 200, data, with_cuda=False, lr=1e-4)
+    while True:
+        trainer.train(0)
+
+
+@program("rwkv", "BlinkDL/RWKV-LM v1")
+def _(clones: Path, work: Path) -> None:
+    model = import_from(clones / "RWKV-LM/RWKV-v1", "src.model")
+    sizes = {"n_layer": 2, "n_head": 4, "n_embd": 64, "n_attn": 64, "n_ffn": 64, "model_type": "RWKV"}
+    config = model.GPTConfig(100, 32, **sizes, rwkv_emb_scale=0.4, rwkv_tiny_attn=0, rwkv_tiny_head=0)
+    net = model.GPT(config)
+    rates = {"learning_rate": 6e-4, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.0}
+    optimizer = net.configure_optimizers(SimpleNamespace(**rates))
+    loss = lambda x: net(x[:, :-1], x[:, 1:].contiguous())[1]
+    train(net, optimizer, loss, batches((100, (4, 33))))
+
+
+@program("rnn_names", "yunjey/pytorch-tutorial language_model")
+def _(clones: Path, work: Path) -> None:
+    os.chdir(work)
+    folder = clones / "pytorch-tutorial/tutorials/02-intermediate/language_model"
+    (work / "data").mkdir(exist_ok=True)
+    (work / "data/train.txt").write_text("\n".join([TEXT] * 400))
+    sizes = {"embed_size": 32, "hidden_size": 64, "batch_size": 4, "seq_length": 10}
+    script(folder / "main.py", **sizes)
