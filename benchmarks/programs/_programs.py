@@ -6,9 +6,11 @@ import _agents
 import _examples
 import _generative
 import _language
+import _learning
+import _ranks
 import _science
 import _speech
 import _vision
 from _registry import PROGRAMS
 
-__all__ = ["PROGRAMS", "_agents", "_examples", "_generative", "_language", "_science", "_speech", "_vision"]
+__all__ = ["PROGRAMS", "_agents", "_examples", "_generative", "_language", "_learning", "_ranks", "_science", "_speech", "_vision"]

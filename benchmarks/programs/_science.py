@@ -6,7 +6,6 @@ import argparse
 import os
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import _stubs
@@ -136,8 +135,7 @@ def _(clones: Path, work: Path) -> None:
     import torch
 
     folder = clones / "siren"
-    _stubs.torchvision()
-    _stubs.anything("h5py", "ordered_set")
+    _stubs.anything("torchmeta.datasets", "torchmeta.toy", "torchmeta.transforms", "torchmeta.utils")
     model = import_from(folder, "modules").SingleBVPNet(type="sine", hidden_features=32, num_hidden_layers=2)
     operators = import_from(folder, "diff_operators")
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-5)
@@ -176,18 +174,3 @@ def _(clones: Path, work: Path) -> None:
         return torch.nn.functional.cross_entropy(last(x.mean(-1)), kind)
 
     train(layers, optimizer, loss, batches((4, 32, 128), (10, (4,))))
-
-
-@program("maml", "dragen1860/MAML-Pytorch")
-def _(clones: Path, work: Path) -> None:
-    import torch
-
-    sizes = {"update_lr": 0.1, "meta_lr": 1e-3, "n_way": 5, "k_spt": 1, "k_qry": 3, "task_num": 4}
-    more = {"update_step": 3, "update_step_test": 3, "imgc": 1, "imgsz": 28}
-    first: list[Any] = [("conv2d", [16, 1, 3, 3, 2, 0]), ("relu", [True]), ("bn", [16])]
-    second = [("conv2d", [16, 16, 3, 3, 2, 0]), ("relu", [True]), ("bn", [16])]
-    config = [*first, *second, *second, ("flatten", []), ("linear", [5, 64])]
-    meta = import_from(clones / "MAML-Pytorch", "meta").Meta(SimpleNamespace(**sizes, **more), config)
-    kinds = torch.arange(5).repeat(4, 1)
-    for shown, asked in batches((4, 5, 1, 28, 28), (4, 15, 1, 28, 28)):
-        meta(shown, kinds, asked, kinds.repeat_interleave(3, 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
@@ -13,6 +14,7 @@ import numpy as np
 def module(name: str, **names: Any) -> ModuleType:
     """Puts a module of the given names where imports find it."""
     made = sys.modules[name] = ModuleType(name)
+    made.__spec__ = ModuleSpec(name, None)  # importlib.util.find_spec asks for it
     vars(made).update(names)
     parent, _, last = name.rpartition(".")
     if parent in sys.modules:
@@ -23,7 +25,7 @@ def module(name: str, **names: Any) -> ModuleType:
 def anything(*names: str) -> None:
     """Modules of which programs use nothing that counts: every name is there and does nothing."""
     for name in names:
-        sys.modules[name] = MagicMock()
+        sys.modules[name] = MagicMock(__spec__=ModuleSpec(name, None), __path__=[])
 
 
 def sized(length: int, **names: Any) -> Any:
