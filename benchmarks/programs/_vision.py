@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -77,6 +78,9 @@ def _(clones: Path, work: Path) -> None:
 
     _stubs.torchvision()
     _stubs.anything("cv2")
+    (work / "data/coco").mkdir(parents=True, exist_ok=True)
+    (work / "data/coco/coco_labels.txt").write_text("1,1,person")
+    os.environ["HOME"] = str(work)  # where it looks for its data
     folder = clones / "ssd.pytorch"
     model = import_from(folder, "ssd").build_ssd("train", 300, 21)
     criterion = import_from(folder, "layers.modules").MultiBoxLoss(
@@ -221,7 +225,7 @@ def _(clones: Path, work: Path) -> None:
     sizes = {"patch_size": 8, "dim": 64, "depth": 2, "heads": 4, "mlp_dim": 128}
     encoder = import_from(folder, "vit_pytorch.vit").ViT(**SMALL, **sizes)
     model = import_from(folder, "vit_pytorch.mae").MAE(
-        encoder=encoder, masking_ratio=0.75, decoder_dim=32, decoder_depth=1
+        encoder=encoder, masking_ratio=0.75, decoder_dim=64, decoder_depth=1
     )
     train(model, torch.optim.Adam(model.parameters(), lr=1e-4), model, batches((4, 3, 32, 32)))
 
