@@ -10,8 +10,8 @@ the warptape that runs this tool (or --wheel); one that sees the PyTorch of --py
 unmodified from pip. An environment is used again while the script's requirements stay the same; --fresh
 makes it anew. Each case must return the same under both: strings, integers and the places of nan and
 infinity exactly, numbers within the case's tolerance of the result's largest number. A case that ends its
-process counts as failed, and the others go on. Results join benchmarks/results/ecosystem.json, of which tools/compatibility.py
-makes the page. The exit code is 1 where a case does not agree.
+process counts as failed, and the others go on. Results join benchmarks/results/ecosystem.json, of which
+tools/compatibility.py makes the page. The exit code is 1 where a case does not agree.
 """
 
 from __future__ import annotations
