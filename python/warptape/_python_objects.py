@@ -20,7 +20,7 @@ NOT_DECLARED = {
         Tensor.register_hook Tensor.register_post_accumulate_grad_hook""",
     "reads or makes nested lists, arrays, other tensor types": """
         as_tensor asarray from_dlpack from_numpy frombuffer sparse_coo_tensor tensor
-        Tensor.new Tensor.new_tensor Tensor.numpy Tensor.to_sparse Tensor.tolist""",
+        Tensor.new Tensor.new_tensor Tensor.numpy Tensor.to_dense Tensor.to_sparse Tensor.tolist""",
     "asks for or changes a Python type": "is_storage is_tensor typename Tensor.as_subclass Tensor.type",
     "reads or writes files": "load save",
     "reads or sets what all later calls go by": """
