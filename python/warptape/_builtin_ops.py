@@ -10,7 +10,12 @@ from . import _C
 from .amp import is_autocast_enabled
 
 # Libraries whose ops are declared here, by the end of their path: the file itself needs PyTorch.
-_LIBRARIES = (os.path.join("torchvision", "_C.so"),)
+_LIBRARIES = (
+    os.path.join("torchvision", "_C.so"),
+    os.path.join("torchaudio", "lib", "_torchaudio.abi3.so"),
+    os.path.join("torchaudio", "lib", "libtorchaudio.abi3.so"),
+)
+_SPACES = ("torchaudio", "torchvision")
 _REFUSED = {
     "torchvision::_deform_conv2d_backward": "the gradient is that of deform_conv2d itself",
     "torchvision::box_iou_rotated": "rotated boxes are not supported",
@@ -18,7 +23,11 @@ _REFUSED = {
     "torchvision::qroi_align": "quantized tensors are not supported",
 }
 # No kernel of these libraries runs on CUDA devices.
-_ANSWERS: dict[str, Callable[..., Any]] = {"torchvision::_cuda_version": lambda: -1}
+_ANSWERS: dict[str, Callable[..., Any]] = {
+    "torchvision::_cuda_version": lambda: -1,
+    "_torchaudio::cuda_version": lambda: None,
+    "_torchaudio::is_align_available": lambda: False,
+}
 
 
 def is_builtin_library(path: str) -> bool:
@@ -70,5 +79,6 @@ def builtin_op(name: str) -> Any:
             raise NotImplementedError(f"torch.ops.{name.replace('::', '.')}: {_REFUSED[name]}")
 
         return BuiltinOp(name, refuse)
-    op = getattr(_C._private, name.replace("::", "_"), None) if name.startswith("torchvision::") else None
+    space, _, last = name.partition("::")
+    op = getattr(_C._private, f"{space}_{last}", None) if space in _SPACES else None
     return op and BuiltinOp(name, op)
