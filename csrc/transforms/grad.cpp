@@ -169,7 +169,8 @@ const OpaqueTape kTape{[](const Tensor& a, const Tensor& b) { return a + b; },
                        reduce_to,
                        [](const Tensor& t, IntList sizes) { return ops::expand(t, sizes); },
                        [](const Tensor& t, DType dtype) { return ops::cast(t, dtype); },
-                       [](const Tensor& t) { return ops::detach(t); },
+                       // What stands for no level's tensor is one of Python's, which has what it stands for.
+                       [](const Tensor& t) { return wrapper_of(t) ? ops::detach(t) : alias(t); },
                        take_region,
                        replace_region};
 
