@@ -144,18 +144,18 @@ Tensor composed_matmul(const Tensor& crow, const Tensor& col, const Tensor& valu
   const Tensor parts = unsqueeze(values, 1) * index_select(dense, 0, col);
   const Tensor none = zeros(Shape{m, dense.sizes()[1]}, options_of(parts));
   if (how == RowReduction::Sum) return index_add(none, 0, row, parts, 1);
-  const std::string_view names[] = {"sum", "mean", "amax", "amin"};
-  return scatter_reduce(none, 0, expand(unsqueeze(row, 1), parts.sizes()), parts,
-                        names[static_cast<int>(how)], false);
+  const std::string_view name = how == RowReduction::Mean  ? "mean"
+                                : how == RowReduction::Max ? "amax"
+                                                           : "amin";
+  return scatter_reduce(none, 0, expand(unsqueeze(row, 1), parts.sizes()), parts, name, false);
 }
 
 RowReduction reduction(std::string_view name) {
   if (name == "sum") return RowReduction::Sum;
   if (name == "mean") return RowReduction::Mean;
   if (name == "amax" || name == "max") return RowReduction::Max;
-  WT_CHECK(name == "amin" || name == "min", ValueError, "sparse.mm: expected reduce to be 'sum', 'mean', ",
-           "'amax' or 'amin', got '", name, "'");
-  return RowReduction::Min;
+  if (name == "amin" || name == "min") return RowReduction::Min;
+  throw ValueError(message("sparse.mm: expected reduce to be sum, mean, ", "amax or amin, got '", name, "'"));
 }
 
 void check_csr(const char* op, const Tensor& crow, const Tensor& col, const Tensor& a, const Tensor& b) {
@@ -223,7 +223,7 @@ const Op<Tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&, std:
     csr_matmul_impl,
     kPrivate,
     {"crow", "col", "values", "dense", {"reduce", "sum"}},
-    "A matrix by compressed rows times dense [k, n]: the 'sum', 'mean', 'amax' or 'amin' of the products."};
+    "A matrix by compressed rows times dense [k, n]: by `reduce` a row's products are added or reduced."};
 const Op<Tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&)> sample_op{
     "_csr_sample",
     csr_sample_impl,

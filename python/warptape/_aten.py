@@ -1,7 +1,7 @@
 """torch.ops.aten: the ops under the names that PyTorch's dispatcher gives them.
 
-`torch.ops.aten.add` calls the function or method `add`, and each of its overloads, as `aten.add.Tensor`, is an
-object of its own that does the same: which overload it is follows from the arguments.
+`torch.ops.aten.add` calls the function or method `add`, and each of its overloads, as `aten.add.Tensor`, is
+an object of its own that does the same: which overload it is follows from the arguments.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def _to_copy(self: Tensor, *, dtype: Any = None, device: Any = None, **more: Any
 
 
 def _slice(self: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Any:
-    return self[(*(slice(None),) * (dim % self.ndim), slice(start, end, step))]
+    return self[(slice(None),) * (dim % self.ndim) + (slice(start, end, step),)]
 
 
 def _index(self: Tensor, indices: Any) -> Any:

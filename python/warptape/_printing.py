@@ -191,9 +191,7 @@ def _tensor_str(t: Tensor, indent: int) -> str:
     summarize = plain.numel() > _options["threshold"]
     values = _shown(plain, summarize)
     formatter = (
-        _ComplexFormatter(values)
-        if plain.is_complex()
-        else _Formatter(values, plain.is_floating_point())
+        _ComplexFormatter(values) if plain.is_complex() else _Formatter(values, plain.is_floating_point())
     )
     return _body(plain, indent, summarize, formatter)
 

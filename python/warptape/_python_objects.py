@@ -22,7 +22,7 @@ NOT_DECLARED = {
         as_tensor asarray from_dlpack from_numpy frombuffer tensor
         Tensor.new Tensor.new_tensor Tensor.numpy Tensor.tolist""",
     "makes or asks for sparse tensors, which are objects of Python": """
-        dsmm sparse_compressed_tensor sparse_coo_tensor sparse_csc_tensor sparse_csr_tensor spmm
+        sparse_compressed_tensor sparse_coo_tensor sparse_csc_tensor sparse_csr_tensor
         Tensor.dense_dim Tensor.sparse_dim Tensor.sparse_mask Tensor.to_dense Tensor.to_sparse
         Tensor.to_sparse_coo Tensor.to_sparse_csc Tensor.to_sparse_csr""",
     "asks for or changes a Python type": "is_storage is_tensor typename Tensor.as_subclass Tensor.type",

@@ -161,7 +161,9 @@ class _Ops(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        space: ModuleType = Aten("warptape.ops.aten") if name == "aten" else ModuleType(f"warptape.ops.{name}")
+        space: ModuleType = (
+            Aten("warptape.ops.aten") if name == "aten" else ModuleType(f"warptape.ops.{name}")
+        )
         if name != "aten":
             space.__dict__["__getattr__"] = _missing_op(space.__name__)
         setattr(self, name, space)

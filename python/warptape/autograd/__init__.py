@@ -128,7 +128,8 @@ def grad(
             _C._functions.zeros_like(i) if g is None else g for g, i in zip(found, ins, strict=True)
         )
     return tuple(
-        g if i is place or g is None else place._like(g) for g, i, place in zip(found, ins, given, strict=True)
+        g if i is place or g is None else place._like(g)
+        for g, i, place in zip(found, ins, given, strict=True)
     )
 
 

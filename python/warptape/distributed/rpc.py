@@ -1,4 +1,4 @@
-"""torch.distributed.rpc, which libraries import: remote procedure calls are not supported, and say so when used."""
+"""torch.distributed.rpc, which libraries import: there are no remote procedure calls, as the names say."""
 
 from __future__ import annotations
 

@@ -86,7 +86,9 @@ def rebuild_sparse(layout: Any, parts: tuple[Any, ...]) -> Any:
         return warptape.sparse_coo_tensor(indices, values, size, is_coalesced=coalesced == [True])
     layouts = {"torch.sparse_csr": warptape.sparse_csr, "torch.sparse_csc": warptape.sparse_csc}
     if type(layout) is not str or layout not in layouts:
-        raise UnpicklingError("only sparse tensors by coordinates or by compressed rows or columns are known here")
+        raise UnpicklingError(
+            "only sparse tensors by coordinates or by compressed rows or columns are known here"
+        )
     return warptape.sparse_compressed_tensor(*parts, layout=layouts[layout])
 
 

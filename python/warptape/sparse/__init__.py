@@ -14,7 +14,7 @@ from .. import _C
 from .._functions import as_tensor
 from .._missing import lookup as _lookup
 from .._tensor import Tensor
-from . import _forms
+from . import _arithmetic, _forms
 from ._tensor import CompressedTensor, CooTensor, SparseTensor, by_rows
 
 __all__ = [
@@ -126,8 +126,8 @@ def sparse_compressed_tensor(
         raise NotImplementedError("sparse_compressed_tensor: there are no batches of matrices here")
     if index.ndim != 1 or value.ndim < 1 or value.size(0) != index.size(0) or ptr.numel() == 0:
         raise RuntimeError(
-            "sparse_compressed_tensor: expected compressed indices [lines + 1], and plain indices and values of "
-            f"one length, got {tuple(ptr.shape)}, {tuple(index.shape)} and {tuple(value.shape)}"
+            "sparse_compressed_tensor: expected compressed indices [lines + 1], and plain indices and values "
+            f"of one length, got {tuple(ptr.shape)}, {tuple(index.shape)} and {tuple(value.shape)}"
         )
     most = int(index.max()) + 1 if index.numel() else 0
     if size is None:
@@ -136,8 +136,8 @@ def sparse_compressed_tensor(
     lines, across = (size[0], size[1]) if rows else (size[1], size[0])
     if lines + 1 != ptr.numel() or tuple(size[2:]) != tuple(value.shape[1:]):
         raise RuntimeError(
-            f"sparse_compressed_tensor: expected {lines + 1} compressed indices for size {tuple(size)} in layout "
-            f"{layout}, got {ptr.numel()}"
+            f"sparse_compressed_tensor: expected {lines + 1} compressed indices for size {tuple(size)} in "
+            f"layout {layout}, got {ptr.numel()}"
         )
     steps = ptr[1:] - ptr[:-1]
     fits = int(ptr[0]) == 0 and (lines == 0 or int(steps.min()) >= 0)
@@ -190,13 +190,15 @@ def mm(mat1: Any, mat2: Any, reduce: str | None = None) -> Any:
     if reduce is None or (reduce == "sum" and isinstance(mat1, SparseTensor)):
         return warptape.matmul(mat1, mat2)
     if not isinstance(mat1, CompressedTensor) or isinstance(mat2, SparseTensor):
-        raise NotImplementedError("sparse.mm: reduce is there for a matrix in layout torch.sparse_csr times a dense one")
-    return _forms.mm_dense(mat1, mat2, reduce)
+        raise NotImplementedError(
+            "sparse.mm: reduce is there for a matrix in layout torch.sparse_csr times a dense one"
+        )
+    return _arithmetic.mm_dense(mat1, mat2, reduce)
 
 
 def addmm(mat: Any, mat1: Any, mat2: Any, *, beta: float = 1.0, alpha: float = 1.0) -> Any:
     """beta * mat + alpha * (mat1 @ mat2), mat1 sparse."""
-    return _forms.addmm(mat, mat1, mat2, beta=beta, alpha=alpha)
+    return _arithmetic.addmm(mat, mat1, mat2, beta=beta, alpha=alpha)
 
 
 def sampled_addmm(input: Any, mat1: Tensor, mat2: Tensor, *, beta: float = 1.0, alpha: float = 1.0) -> Any:

@@ -1,4 +1,7 @@
-"""What ops do with sparse tensors: FORMS by the name of the function. Where there is a choice, PyTorch's."""
+"""What ops that convert, move or reduce do with sparse tensors: FORMS by the name of the function.
+
+Where there is a choice, PyTorch's.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import warptape
 
 from .. import _C
 from .._tensor import Tensor
-from ._tensor import FORMS, CompressedTensor, CooTensor, SparseTensor, by_rows, coordinates
+from ._tensor import FORMS, CompressedTensor, CooTensor, SparseTensor, by_rows, coordinates, flat_index
 
 _ops: Any = _C._functions
 
@@ -24,20 +27,24 @@ def form(*names: str) -> Callable[[Any], Any]:
     return add
 
 
-def _refuse(op: str, *given: Any) -> NotImplementedError:
+def refuse(op: str, *given: Any) -> NotImplementedError:
     layouts = " and ".join(str(x.layout) for x in given if isinstance(x, Tensor))
-    return NotImplementedError(f"{op}: there is no form of it for {layouts}; Tensor.to_dense() makes dense tensors")
+    return NotImplementedError(
+        f"{op}: there is no form of it for {layouts}; Tensor.to_dense() makes dense tensors"
+    )
 
 
-def _coo(x: Any, op: str) -> CooTensor:
+def as_coo(x: Any, op: str) -> CooTensor:
     if not isinstance(x, CooTensor):
-        raise _refuse(op, x)
+        raise refuse(op, x)
     return x
 
 
-def _dim(dim: int, ndim: int) -> int:
+def wrapped_dim(dim: int, ndim: int) -> int:
     if not -ndim <= dim < max(ndim, 1):
-        raise IndexError(f"Dimension out of range (expected to be in range of [{-ndim}, {ndim - 1}], but got {dim})")
+        raise IndexError(
+            f"Dimension out of range (expected to be in range of [{-ndim}, {ndim - 1}], but got {dim})"
+        )
     return dim % max(ndim, 1)
 
 
@@ -94,32 +101,20 @@ def _check_matrix(op: str, x: Any) -> None:
 # ---- the same places ----
 
 
-def _of_values(name: str, linear: bool) -> None:
-    """An op that leaves zeros zeros, element by element: linear ones need no element named once."""
-
-    def apply(x: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(x, CooTensor) and not linear:
-            x = x.coalesce()
-        return x._like(getattr(_ops, name)(x._value, *args, **kwargs))
-
-    FORMS[name] = apply
-    FORMS[name + "_"] = lambda x, *args, **kwargs: x._take(apply(x, *args, **kwargs))
-
-
-for _name in """abs asin asinh atan atanh ceil deg2rad erf erfinv expm1 floor frac isinf isnan isneginf isposinf
-    log1p nan_to_num rad2deg relu round sgn sign signbit sin sinh sqrt square tan tanh trunc""".split():
-    _of_values(_name, False)
-for _name in ("neg", "negative", "conj", "real", "imag"):
-    _of_values(_name, True)
+@form("elementwise")
+def of_values(name: str, x: Any, *args: Any, **kwargs: Any) -> Any:
+    """What an elementwise op makes of zeros is zero: it is done to the values. Else NotImplemented."""
+    kind = _C._is_elementwise(name)
+    if not kind or any(isinstance(a, Tensor) for a in (*args, *kwargs.values())):
+        return NotImplemented
+    if getattr(x._value.detach().new_zeros(1), name)(*args, **kwargs).any():
+        return NotImplemented
+    if isinstance(x, CooTensor) and kind == 1:
+        x = x.coalesce()  # else what is named twice would not be added first
+    return x._like(getattr(x._value, name)(*args, **kwargs))
 
 
-@form("pow")
-def pow(x: Any, exponent: Any) -> Any:
-    """Each element to a positive power."""
-    if isinstance(exponent, Tensor) or exponent <= 0:
-        raise RuntimeError("pow: expected a number above 0 as exponent of a sparse tensor: the result were dense")
-    x = x.coalesce() if isinstance(x, CooTensor) else x
-    return x._like(x._value**exponent)
+FORMS["neg"] = FORMS["negative"] = lambda x: x._like(-x._value)
 
 
 @form("detach", "data", "alias")
@@ -154,205 +149,11 @@ def to(x: Any, *args: Any, **kwargs: Any) -> Any:
 FORMS["cpu"] = lambda x, *args, **kwargs: to(x, "cpu")
 FORMS["cuda"] = lambda x, device=None, *args, **kwargs: to(x, "cuda" if device is None else device)
 FORMS["type_as"] = lambda x, other: to(x, other.dtype)
-_DTYPES = {"long": _C.int64, "int": _C.int32, "short": _C.int16, "char": _C.int8, "byte": _C.uint8}
-_DTYPES |= {"float": _C.float32, "double": _C.float64, "half": _C.float16, "bfloat16": _C.bfloat16}
-_DTYPES |= {"bool": _C.bool, "cfloat": _C.complex64, "cdouble": _C.complex128}
-for _name, _dtype in _DTYPES.items():
-    FORMS[_name] = lambda x, *, memory_format=None, dtype=_dtype: to(x, dtype)
 FORMS["layout"] = lambda x: x.layout
 FORMS["is_sparse"] = lambda x: x.is_sparse
 FORMS["is_coalesced"] = lambda x: x.is_coalesced()
 FORMS["stride"] = lambda x, dim=None: (0,) * x.ndim if dim is None else 0
 FORMS["is_contiguous"] = lambda x, **more: False
-
-
-# ---- products ----
-
-
-def _check_product(x: Any, other: Any) -> None:
-    if x.ndim != 2 or other.ndim not in (1, 2) or x.size(1) != other.size(0):
-        raise _C.ShapeError(f"mm: expected (m, k) and (k, n), got {tuple(x.shape)} and {tuple(other.shape)}")
-    if x._value.ndim != 1:
-        raise _refuse("mm", x, other)
-
-
-def mm_dense(x: Any, dense: Tensor, reduce: str = "sum") -> Tensor:
-    """A sparse matrix (m, k) times a matrix (k, n) or a vector (k)."""
-    _check_product(x, dense)
-    if x.dtype != dense.dtype:
-        raise _C.DtypeError(f"expected m1 and m2 to have the same dtype, but got: {x.dtype} != {dense.dtype}")
-    flat = dense if dense.ndim == 2 else dense.unsqueeze(1)
-    found = _C._private._csr_matmul(*by_rows(x), flat, reduce)
-    return found if dense.ndim == 2 else found.squeeze(1)
-
-
-def mm_sparse(x: Any, other: Any) -> Any:
-    """A sparse matrix times another: every element of x meets those of a row of other."""
-    _check_product(x, other)
-    crow, col, values = by_rows(other)
-    rows, columns = coordinates(x)
-    counts = (crow[1:] - crow[:-1]).index_select(0, columns)
-    mine = warptape.repeat_interleave(counts)  # of each product, the element of x
-    before = (counts.cumsum(0) - counts).index_select(0, mine)
-    place = warptape.arange(mine.size(0), device=mine.device) - before
-    theirs = crow.index_select(0, columns.index_select(0, mine)) + place
-    index = _ops.stack([rows.index_select(0, mine), col.index_select(0, theirs).to(rows.dtype)])
-    products = x._value.index_select(0, mine) * values.index_select(0, theirs)
-    found = CooTensor.make(index.long(), products, (x.size(0), other.size(1)), False).coalesce()
-    return found if isinstance(x, CooTensor) else to_sparse_csr(found)
-
-
-@form("mm", "matmul", "mv", "dsmm", "spmm", "__matmul__")
-def matmul(x: Any, other: Any, *, out: Any = None) -> Any:
-    """A sparse matrix times a matrix or a vector, the other way round, or both sparse."""
-    if out is not None:
-        raise _refuse("matmul(out=)", x, other)
-    if isinstance(x, SparseTensor):
-        return mm_sparse(x, other) if isinstance(other, SparseTensor) else mm_dense(x, other)
-    if x.ndim == 1:
-        return mm_dense(transpose(other, 0, 1), x)
-    if x.ndim > 2:
-        return matmul(x.flatten(0, -2), other).unflatten(0, x.shape[:-1])
-    return mm_dense(transpose(other, 0, 1), x.t()).t()
-
-
-@form("__rmatmul__")
-def rmatmul(x: Any, other: Any) -> Any:
-    """matmul(other, x)."""
-    return matmul(other, x)
-
-
-@form("linear")
-def linear(input: Any, weight: Any, bias: Tensor | None = None) -> Any:
-    """nn.functional.linear with a sparse weight (or input)."""
-    out = matmul(input, transpose(weight, 0, 1) if isinstance(weight, SparseTensor) else weight.t())
-    return out if bias is None else out + bias
-
-
-@form("bmm")
-def bmm(x: Any, other: Any) -> Tensor:
-    """Sparse matrices [b, m, k], by coordinates, times dense [b, k, n]: as one matrix with blocks."""
-    x = _coo(x, "bmm")
-    if x._index.size(0) != 3 or isinstance(other, SparseTensor):
-        raise _refuse("bmm", x, other)
-    (b, m, k), index = x.shape, x._index
-    if other.ndim != 3 or other.shape[:2] != (b, k):
-        raise _C.ShapeError(f"bmm: expected (b, m, k) and (b, k, n), got {x.shape} and {other.shape}")
-    both = _ops.stack([index[0] * m + index[1], index[0] * k + index[2]])
-    blocks = CooTensor.make(both, x._value, (b * m, b * k), x._coalesced)
-    return mm_dense(blocks, other.reshape(b * k, -1)).reshape(b, m, -1)
-
-
-@form("addmm")
-def addmm(input: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    """beta * input + alpha * (mat1 @ mat2)."""
-    product = matmul(mat1, mat2)
-    return (input if beta == 1 else input * beta) + (product if alpha == 1 else product * alpha)
-
-
-# ---- arithmetic ----
-
-
-@form("add", "add_", "sub", "subtract", "__add__", "__radd__", "__sub__")
-def add(x: Any, other: Any, *, alpha: Any = 1) -> Any:
-    """x + alpha * other: sparse where both are."""
-    if not isinstance(x, SparseTensor):
-        if not isinstance(x, Tensor):
-            raise _refuse("add", other)
-        return x + to_dense(other) * alpha
-    if not isinstance(other, SparseTensor):
-        if not isinstance(other, Tensor):
-            raise _refuse("add of a number", x)
-        return to_dense(x) + other * alpha
-    if x.shape != other.shape:
-        raise _C.ShapeError(f"add: expected two sizes alike, got {x.shape} and {other.shape}")
-    second = other if alpha == 1 else mul(other, alpha)
-    if x._index is second._index and x.layout == second.layout:
-        return x._like(x._value + second._value)
-    a, b = to_sparse(x), to_sparse(second)
-    if a._index.size(0) != b._index.size(0):
-        raise _refuse("add of different sparse dims", x, other)
-    values = _ops.cat([a._value, b._value])
-    found = CooTensor.make(_ops.cat([a._index, b._index], 1), values, x.shape, False)
-    if isinstance(x, CooTensor):
-        return found.coalesce() if a._coalesced and b._coalesced else found
-    return to_sparse(found, layout=x.layout)
-
-
-def sub(x: Any, other: Any, *, alpha: Any = 1) -> Any:
-    """x - alpha * other."""
-    return add(x, other, alpha=-alpha)
-
-
-def _add_(x: Any, other: Any, *, alpha: Any = 1) -> Any:
-    if not isinstance(x, SparseTensor):
-        return x.add_(to_dense(other), alpha=alpha)
-    return x._take(add(x, other, alpha=alpha))
-
-
-FORMS.update(sub=sub, subtract=sub, __sub__=sub, add_=_add_, __iadd__=_add_)
-FORMS["sub_"] = FORMS["__isub__"] = lambda x, other, *, alpha=1: _add_(x, other, alpha=-alpha)
-FORMS["rsub"] = FORMS["__rsub__"] = lambda x, other: add(FORMS["neg"](x), other)
-
-
-def _scaled(op: str, x: Any, other: Any) -> Any:
-    """x (sparse) times or divided by a number or a dense tensor, at x's places."""
-    function = getattr(_ops, op)
-    if not isinstance(other, Tensor) or other.ndim == 0:
-        return x._like(function(x._value, other))
-    if other.ndim > x.ndim:
-        raise _refuse(op, x, other)
-    places = tuple(x._index.unbind(0)) if isinstance(x, CooTensor) else coordinates(x)
-    at = other.broadcast_to(x.shape)[places]
-    return x._like(function(x._value, at))
-
-
-@form("mul", "multiply", "__mul__", "__rmul__")
-def mul(x: Any, other: Any) -> Any:
-    """Element by element: the result is sparse."""
-    if not isinstance(x, SparseTensor):
-        return mul(other, x)
-    if not isinstance(other, SparseTensor):
-        return _scaled("mul", x, other)
-    if x.shape != other.shape:
-        raise _refuse("mul of different sizes", x, other)
-    found = _common(to_sparse(x).coalesce(), to_sparse(other).coalesce())
-    return found if isinstance(x, CooTensor) else to_sparse(found, layout=x.layout)
-
-
-def _common(a: CooTensor, b: CooTensor) -> CooTensor:
-    """The products at the places that both have."""
-    from ._tensor import flat_index
-
-    sizes = tuple(a.shape[: a._index.size(0)])
-    one, two = flat_index(a._index, sizes), flat_index(b._index, sizes)
-    if two.numel() == 0:
-        return CooTensor.make(a._index[:, :0], a._value[:0] * 1, a.shape, True)
-    at = warptape.searchsorted(two, one).clamp(max=two.numel() - 1)
-    here = two[at] == one
-    values = a._value[here] * b._value[at[here]]
-    return CooTensor.make(a._index[:, here], values, a.shape, True)
-
-
-@form("div", "divide", "true_divide", "__truediv__")
-def div(x: Any, other: Any) -> Any:
-    """x (sparse) divided by a number or a dense tensor: the result is sparse."""
-    if not isinstance(x, SparseTensor) or isinstance(other, SparseTensor):
-        raise _refuse("div", x, other)
-    return _scaled("div", x, other)
-
-
-FORMS["mul_"] = FORMS["__imul__"] = lambda x, other: _in_place("mul_", x, other)
-FORMS["div_"] = FORMS["__itruediv__"] = lambda x, other: _in_place("div_", x, other)
-
-
-def _in_place(op: str, x: Any, other: Any) -> Any:
-    if not isinstance(x, SparseTensor) or isinstance(other, SparseTensor):
-        raise _refuse(op, x, other)
-    if isinstance(other, Tensor) and other.ndim:
-        return x._take(_scaled(op[:-1], x, other))
-    getattr(x._value, op)(other)
-    return x
 
 
 @form("zero_")
@@ -365,7 +166,7 @@ def zero_(x: Any) -> Any:
 def copy_(x: Any, src: Any, non_blocking: bool = False) -> Any:
     """Becomes src, in x's dtype and on its device."""
     if not isinstance(x, SparseTensor) or not isinstance(src, SparseTensor) or x.layout != src.layout:
-        raise _refuse("copy_", x, src)
+        raise refuse("copy_", x, src)
     if x.shape != src.shape:
         raise _C.ShapeError(f"copy_: expected two sizes alike, got {x.shape} and {src.shape}")
     return x._take(to(src, x.device, x.dtype))
@@ -374,8 +175,6 @@ def copy_(x: Any, src: Any, non_blocking: bool = False) -> Any:
 @form("zeros_like", "empty_like")
 def zeros_like(x: Any, *, dtype: Any = None, layout: Any = None, device: Any = None, **more: Any) -> Any:
     """Without elements."""
-    from . import sparse_compressed_tensor
-
     options = {"dtype": dtype or x.dtype, "device": device or x.device}
     if isinstance(x, CooTensor):
         index = x._index.new_zeros((x._index.size(0), 0), device=options["device"])
@@ -383,7 +182,7 @@ def zeros_like(x: Any, *, dtype: Any = None, layout: Any = None, device: Any = N
         return CooTensor.make(index, values, x.shape, True)
     ends = warptape.zeros(x._ptr.size(0), dtype=x._ptr.dtype, device=options["device"])
     values = warptape.zeros(0, *x._value.shape[1:], **options)
-    return sparse_compressed_tensor(ends, ends[:0], values, x.shape, layout=x.layout)
+    return CompressedTensor.make(ends, ends[:0], values, x.shape, x._by_rows)
 
 
 # ---- places ----
@@ -392,7 +191,7 @@ def zeros_like(x: Any, *, dtype: Any = None, layout: Any = None, device: Any = N
 @form("transpose", "swapaxes", "swapdims")
 def transpose(x: Any, dim0: int, dim1: int) -> Any:
     """Two sparse dims swapped; a matrix by compressed rows becomes one by compressed columns."""
-    a, b = _dim(dim0, x.ndim), _dim(dim1, x.ndim)
+    a, b = wrapped_dim(dim0, x.ndim), wrapped_dim(dim1, x.ndim)
     if isinstance(x, CooTensor):
         order = list(range(x.ndim))
         order[a], order[b] = order[b], order[a]
@@ -400,7 +199,7 @@ def transpose(x: Any, dim0: int, dim1: int) -> Any:
     if a == b:
         return x
     if max(a, b) > 1:
-        raise _refuse("transpose of dense dims", x)
+        raise refuse("transpose of dense dims", x)
     size = (x.size(1), x.size(0), *x.shape[2:])
     return CompressedTensor.make(x._ptr, x._index, x._value, size, not x._by_rows)
 
@@ -414,10 +213,12 @@ def t(x: Any) -> Any:
 @form("permute")
 def permute(x: Any, *dims: Any) -> CooTensor:
     """The sparse dims, and the dense dims, each in another order."""
-    order = [_dim(d, x.ndim) for d in (dims[0] if len(dims) == 1 and not isinstance(dims[0], int) else dims)]
-    x, sparse = _coo(x, "permute"), x.sparse_dim()
+    order = [
+        wrapped_dim(d, x.ndim) for d in (dims[0] if len(dims) == 1 and not isinstance(dims[0], int) else dims)
+    ]
+    x, sparse = as_coo(x, "permute"), x.sparse_dim()
     if sorted(order[:sparse]) != list(range(sparse)):
-        raise _refuse("permute of sparse among dense dims", x)
+        raise refuse("permute of sparse among dense dims", x)
     values = x._value.permute(0, *(d - sparse + 1 for d in order[sparse:]))
     same = order[:sparse] == list(range(sparse))
     return CooTensor.make(
@@ -428,7 +229,7 @@ def permute(x: Any, *dims: Any) -> CooTensor:
 @form("unsqueeze")
 def unsqueeze(x: Any, dim: int) -> CooTensor:
     """With a dim of size 1 more: sparse within the sparse dims, else dense."""
-    x, dim, sparse = _coo(x, "unsqueeze"), _dim(dim, x.ndim + 1), x.sparse_dim()
+    x, dim, sparse = as_coo(x, "unsqueeze"), wrapped_dim(dim, x.ndim + 1), x.sparse_dim()
     size = (*x.shape[:dim], 1, *x.shape[dim:])
     if dim > sparse:
         return CooTensor.make(x._index, x._value.unsqueeze(dim - sparse + 1), size, x._coalesced)
@@ -440,9 +241,11 @@ def unsqueeze(x: Any, dim: int) -> CooTensor:
 @form("select")
 def select(x: Any, dim: int, index: int) -> Any:
     """One place of a dim: sparse by coordinates, dense where no sparse dim is left."""
-    x, dim = to_sparse(x), _dim(dim, x.ndim)
+    x, dim = to_sparse(x), wrapped_dim(dim, x.ndim)
     if not -x.size(dim) <= index < x.size(dim):
-        raise IndexError(f"select(): index {index} out of range for tensor of size {tuple(x.shape)} at dimension {dim}")
+        raise IndexError(
+            f"select(): index {index} out of range for tensor of size {tuple(x.shape)} at dimension {dim}"
+        )
     index, size, sparse = index % x.size(dim), (*x.shape[:dim], *x.shape[dim + 1 :]), x.sparse_dim()
     if dim >= sparse:
         return CooTensor.make(x._index, x._value.select(dim - sparse + 1, index), size, x._coalesced)
@@ -458,7 +261,7 @@ def getitem(x: Any, key: Any) -> Any:
     """x[i], x[i, j] with numbers."""
     keys = key if isinstance(key, tuple) else (key,)
     if not all(isinstance(k, int) and not isinstance(k, bool) for k in keys):
-        raise _refuse("indexing by other than numbers", x)
+        raise refuse("indexing by other than numbers", x)
     for k in keys:
         x = select(x, 0, k) if isinstance(x, SparseTensor) else x[k]
     return x
@@ -467,7 +270,7 @@ def getitem(x: Any, key: Any) -> Any:
 @form("index_select")
 def index_select(x: Any, dim: int, index: Tensor) -> CooTensor:
     """Places of a dim in the order of `index`, which may name one twice."""
-    x, dim, sparse = _coo(x, "index_select"), _dim(dim, x.ndim), x.sparse_dim()
+    x, dim, sparse = as_coo(x, "index_select"), wrapped_dim(dim, x.ndim), x.sparse_dim()
     size = (*x.shape[:dim], index.numel(), *x.shape[dim + 1 :])
     if dim >= sparse:
         return CooTensor.make(x._index, x._value.index_select(dim - sparse + 1, index), size, x._coalesced)
@@ -487,9 +290,9 @@ def index_select(x: Any, dim: int, index: Tensor) -> CooTensor:
 @form("narrow_copy", "narrow")
 def narrow(x: Any, dim: int, start: int, length: int) -> CooTensor:
     """Places start .. start + length of a sparse dim: a copy."""
-    x, dim = _coo(x, "narrow"), _dim(dim, x.ndim)
+    x, dim = as_coo(x, "narrow"), wrapped_dim(dim, x.ndim)
     if dim >= x.sparse_dim():
-        raise _refuse("narrow of a dense dim", x)
+        raise refuse("narrow of a dense dim", x)
     start = start + x.size(dim) if start < 0 else start
     if length < 0 or not 0 <= start <= x.size(dim) - length:
         raise _C.ShapeError(f"narrow: {start} + {length} exceeds dimension size {x.size(dim)}")
@@ -502,13 +305,15 @@ def narrow(x: Any, dim: int, start: int, length: int) -> CooTensor:
 @form("cat", "concat", "concatenate")
 def cat(tensors: Any, dim: int = 0) -> CooTensor:
     """Along a dim, all by coordinates."""
-    parts = [_coo(x, "cat") for x in tensors]
-    dim, sparse, first = _dim(dim, parts[0].ndim), parts[0].sparse_dim(), parts[0]
+    parts = [as_coo(x, "cat") for x in tensors]
+    dim, sparse, first = wrapped_dim(dim, parts[0].ndim), parts[0].sparse_dim(), parts[0]
     rest = [p.shape[:dim] + p.shape[dim + 1 :] for p in parts]
     if any(r != rest[0] or p.sparse_dim() != sparse for r, p in zip(rest, parts)):
-        raise _C.ShapeError(f"cat: expected sizes alike but for dim {dim}, got {[tuple(p.shape) for p in parts]}")
+        raise _C.ShapeError(
+            f"cat: expected sizes alike but for dim {dim}, got {[tuple(p.shape) for p in parts]}"
+        )
     if dim >= sparse:
-        raise _refuse("cat along a dense dim", first)
+        raise refuse("cat along a dense dim", first)
     rows, past = [], 0
     for p in parts:
         shift = p._index.new_zeros((sparse, 1))
@@ -523,7 +328,7 @@ def cat(tensors: Any, dim: int = 0) -> CooTensor:
 @form("stack")
 def stack(tensors: Any, dim: int = 0) -> CooTensor:
     """Along a new sparse dim."""
-    return cat([unsqueeze(_coo(x, "stack"), dim) for x in tensors], dim)
+    return cat([unsqueeze(as_coo(x, "stack"), dim) for x in tensors], dim)
 
 
 # ---- reductions ----
@@ -536,7 +341,7 @@ def sum(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) ->
         x = to(x, dtype)
     if dim is None or (isinstance(dim, (tuple, list)) and not dim):
         return x._value.sum()
-    dims = {_dim(d, x.ndim) for d in (dim if isinstance(dim, (tuple, list)) else (dim,))}
+    dims = {wrapped_dim(d, x.ndim) for d in (dim if isinstance(dim, (tuple, list)) else (dim,))}
     if isinstance(x, CompressedTensor) and not keepdim:
         raise RuntimeError("reduction operations on CSR tensors with keepdim=False is unsupported")
     found = _sum_along(to_sparse(x), dims, keepdim)
@@ -565,7 +370,7 @@ def _sum_along(x: CooTensor, dims: set[int], keepdim: bool) -> Any:
 def norm(x: Any, p: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
     """The norm of all elements."""
     if dim is not None:
-        raise _refuse("norm along a dim", x)
+        raise refuse("norm along a dim", x)
     x = x.coalesce() if isinstance(x, CooTensor) else x
     return warptape.norm(x._value.flatten(), "fro" if p is None else p, dtype=dtype)
 
@@ -576,13 +381,11 @@ FORMS["isfinite"] = lambda x: warptape.ones(x.shape, dtype=warptape.bool) & ~to_
 
 def softmax(x: CooTensor, dim: int, log: bool) -> CooTensor:
     """Over the elements that are there along a dim; those that are not count as -inf."""
-    x, dim = _coo(x, "softmax").coalesce(), _dim(dim, x.ndim)
+    x, dim = as_coo(x, "softmax").coalesce(), wrapped_dim(dim, x.ndim)
     sparse = x.sparse_dim()
     if dim >= sparse:
         call = _C._nn.log_softmax if log else _C._nn.softmax
         return x._like(call(x._value, dim - sparse + 1))
-    from ._tensor import flat_index
-
     others = [d for d in range(sparse) if d != dim]
     flat = flat_index(x._index[others], tuple(x.shape[d] for d in others))
     found, group = warptape.unique(flat, return_inverse=True)
@@ -593,16 +396,3 @@ def softmax(x: CooTensor, dim: int, log: bool) -> CooTensor:
     powers = shifted.exp()
     total = none.index_add(0, group, powers)[group]
     return x._like(shifted - total.log() if log else powers / total)
-
-
-@form("sparse_mask")
-def sparse_mask(x: Any, mask: Any) -> Any:
-    """x's elements at mask's places."""
-    if not isinstance(mask, SparseTensor) or x.shape != mask.shape:
-        raise _refuse("sparse_mask of another size or by a dense mask", x, mask)
-    if isinstance(x, SparseTensor):
-        places = to_sparse(mask).coalesce()
-        ones = CooTensor.make(places._index, warptape.ones_like(places._value, dtype=x.dtype), mask.shape, True)
-        return mul(ones, to_sparse(x))
-    places = tuple(mask._index.unbind(0)) if isinstance(mask, CooTensor) else coordinates(mask)
-    return mask._like(x[places])

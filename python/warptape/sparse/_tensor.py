@@ -1,7 +1,7 @@
 """The classes of sparse tensors.
 
-A sparse tensor is an object of a subclass of Tensor that has no data itself: it holds a dense tensor of values
-and those of their places, and every op on it is looked up in `_forms.FORMS`, by `__torch_function__`. The tape
+A sparse tensor is an object of a subclass of Tensor that has no data itself: it holds a dense tensor of
+values and those of their places, and every op on it is looked up in FORMS, by `__torch_function__`. The tape
 records what is done with the values. An op that is not there raises NotImplementedError; one that gets past
 `__torch_function__` finds no data to read and raises too, so that nothing is computed wrongly.
 """
@@ -21,12 +21,8 @@ __all__ = ["CompressedTensor", "CooTensor", "SparseTensor"]
 _ops: Any = _C._functions
 # What an op of this name does with sparse tensors; `_forms` fills it.
 FORMS: dict[str, Callable[..., Any]] = {}
-# What the object itself knows: it has the right shape, dtype and device.
-_PLAIN = frozenset(
-    """shape dtype device ndim itemsize is_cuda is_cpu is_meta is_quantized size dim ndimension numel nelement
-    element_size is_floating_point is_complex is_signed is_same_size __len__ _version output_nr _base
-    __dict__""".split()
-)
+# What the object itself knows, beside its attributes.
+_PLAIN = frozenset(("size", "dim", "numel", "nelement", "__len__"))
 
 
 class SparseTensor(Tensor):
@@ -49,18 +45,25 @@ class SparseTensor(Tensor):
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """What FORMS has for the function."""
-        name = func.__self__.__name__ if func.__name__ == "__get__" else func.__name__
-        form = FORMS.get(name)
+        attribute = func.__name__ == "__get__"
+        name = func.__self__.__name__ if attribute else func.__name__
+        form, found = FORMS.get(name), NotImplemented
         if form is not None:
             return form(*args, **(kwargs or {}))
-        if name in _PLAIN:
-            with _C.DisableTorchFunctionSubclass():
+        with _C.DisableTorchFunctionSubclass():
+            if attribute or name in _PLAIN or name.startswith("is_"):
                 return func(*args, **(kwargs or {}))
-        layouts = [str(a.layout) for a in (*args, *(kwargs or {}).values()) if isinstance(a, SparseTensor)]
-        raise NotImplementedError(
-            f"{name}: there is no form of it for {', '.join(layouts) or 'sparse tensors'}; "
-            "Tensor.to_dense() makes a dense tensor"
-        )
+            if isinstance(args[0], SparseTensor):
+                found = FORMS["elementwise"](name.removesuffix("_"), *args, **(kwargs or {}))
+        if found is NotImplemented:
+            layouts = [
+                str(a.layout) for a in (*args, *(kwargs or {}).values()) if isinstance(a, SparseTensor)
+            ]
+            raise NotImplementedError(
+                f"{name}: there is no form of it for {', '.join(layouts) or 'sparse tensors'}; "
+                "Tensor.to_dense() makes a dense tensor"
+            )
+        return args[0]._take(found) if name.endswith("_") else found
 
     # ---- autograd: of the values ----
 
@@ -74,7 +77,7 @@ class SparseTensor(Tensor):
         self._value.requires_grad = on
 
     @property
-    def grad_fn(self) -> Any:
+    def grad_fn(self) -> Any:  # type: ignore[override]
         """The node of the op that made the values, or None."""
         return self._value.grad_fn
 
@@ -149,9 +152,7 @@ class SparseTensor(Tensor):
 
     def numpy(self, *, force: bool = False) -> Any:
         """Not available: TypeError."""
-        raise TypeError(
-            f"can't convert {self.layout} layout tensor to numpy. Use Tensor.to_dense() first."
-        )
+        raise TypeError(f"can't convert {self.layout} layout tensor to numpy. Use Tensor.to_dense() first.")
 
     def tolist(self) -> Any:
         """Not available: RuntimeError."""
@@ -181,7 +182,7 @@ class SparseTensor(Tensor):
 
 
 class CooTensor(SparseTensor):
-    """Sparse by coordinates: `_index` [sparse dims, n] of the values, which are added where one is named twice."""
+    """Sparse by coordinates: `_index` [sparse dims, n] of values, those of one place are added."""
 
     _index: Tensor
     _coalesced: bool
@@ -254,7 +255,7 @@ class CooTensor(SparseTensor):
         parts = (self._index, self._value.detach(), tuple(self.shape), self._coalesced)
         return rebuild, (str(self.layout), parts, self.requires_grad)
 
-    def __repr__(self, *, tensor_contents: str | None = None) -> str:
+    def __repr__(self, *, tensor_contents: str | None = None) -> str:  # type: ignore[override]
         return self._text({"indices": self._index})
 
 
@@ -327,20 +328,19 @@ class CompressedTensor(SparseTensor):
         parts = (self._ptr, self._index, self._value.detach(), tuple(self.shape))
         return rebuild, (str(self.layout), parts, self.requires_grad)
 
-    def __repr__(self, *, tensor_contents: str | None = None) -> str:
+    def __repr__(self, *, tensor_contents: str | None = None) -> str:  # type: ignore[override]
         names = ("crow_indices", "col_indices") if self._by_rows else ("ccol_indices", "row_indices")
         return self._text(dict(zip(names, (self._ptr, self._index))))
 
 
 def rebuild(layout: str, parts: tuple[Any, ...], requires_grad: bool) -> Any:
     """A sparse tensor of what __reduce_ex__ wrote."""
-    from . import sparse_compressed_tensor, sparse_coo_tensor
-
+    made: Any
     if layout == "torch.sparse_coo":
-        made = sparse_coo_tensor(*parts[:3], is_coalesced=parts[3])
+        made = CooTensor.make(*parts)
     else:
-        kind = warptape.sparse_csr if layout == "torch.sparse_csr" else warptape.sparse_csc
-        made = sparse_compressed_tensor(*parts, layout=kind)
+        ptr, index, value, size = parts
+        made = CompressedTensor.make(ptr, index, value, size, layout == "torch.sparse_csr")
     return made.requires_grad_() if requires_grad else made
 
 
@@ -377,5 +377,7 @@ def coordinates(x: Any) -> tuple[Tensor, Tensor]:
     if isinstance(x, CooTensor):
         rows, columns = x._index.unbind(0)
         return rows, columns
-    rows, columns = _ops._convert_indices_from_csr_to_coo(x._ptr, x._index, transpose=not x._by_rows).unbind(0)
+    rows, columns = _ops._convert_indices_from_csr_to_coo(x._ptr, x._index, transpose=not x._by_rows).unbind(
+        0
+    )
     return rows, columns

@@ -148,7 +148,11 @@ def test_text():
 @pytest.mark.parametrize(
     "call, error, words",
     [
-        (lambda: torch.sparse_csr_tensor([0, 1, 2], [0, 5], [1.0, 2.0], (2, 3)), RuntimeError, "plain indices"),
+        (
+            lambda: torch.sparse_csr_tensor([0, 1, 2], [0, 5], [1.0, 2.0], (2, 3)),
+            RuntimeError,
+            "plain indices",
+        ),
         (lambda: torch.sparse_csr_tensor([0, 2, 1], [0, 1], [1.0, 2.0], (2, 3)), RuntimeError, "must grow"),
         (lambda: torch.sparse_csr_tensor([0, 1], [0, 1], [1.0, 2.0], (2, 3)), RuntimeError, "3 compressed"),
         (lambda: torch.sparse_csr_tensor([0, 2], [0], [1.0, 2.0]), RuntimeError, "one length"),
@@ -163,7 +167,11 @@ def test_text():
         (lambda: torch.cat([DENSE.to_sparse(), DENSE.to_sparse_csr()]), NotImplementedError, "cat"),
         (lambda: torch.nn.functional.softmax(DENSE.to_sparse(), 0), NotImplementedError, "softmax"),
         (lambda: torch.sparse_coo_tensor((2, 3)).numpy(), TypeError, "to_dense"),
-        (lambda: torch.sparse_compressed_tensor([0], [], [], layout="torch.sparse_bsr"), NotImplementedError, "bsr"),
+        (
+            lambda: torch.sparse_compressed_tensor([0], [], [], layout="torch.sparse_bsr"),
+            NotImplementedError,
+            "bsr",
+        ),
     ],
 )
 def test_errors(call, error, words):
