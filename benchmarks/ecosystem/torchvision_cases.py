@@ -73,7 +73,11 @@ def pooled_regions():
 @case
 def deformed_convolutions():
     out = []
-    for stride, padding, dilation, groups, with_mask in ((1, 1, 1, 1, True), (2, 0, 1, 2, False), (1, 2, 2, 1, True)):
+    for stride, padding, dilation, groups, with_mask in (
+        (1, 1, 1, 1, True),
+        (2, 0, 1, 2, False),
+        (1, 2, 2, 1, True),
+    ):
         conv = ops.DeformConv2d(4, 6, 3, stride, padding, dilation, groups)
         x = torch.randn(2, 4, 9, 8, requires_grad=True)
         side = [(s + 2 * padding - 2 * dilation - 1) // stride + 1 for s in (9, 8)]
@@ -158,7 +162,9 @@ classifier("maxvit_t", 224 // 7 * 7) if os.environ.get("SLOW") else None
 @case
 def segmentation():
     model = models.segmentation.lraspp_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=3)
-    deep = models.segmentation.deeplabv3_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=3)
+    deep = models.segmentation.deeplabv3_mobilenet_v3_large(
+        weights=None, weights_backbone=None, num_classes=3
+    )
     x, out = torch.randn(2, 3, 64, 64), []
     for net in (model, deep):
         for part in net.modules():
@@ -216,7 +222,11 @@ def detected(model, given):
     model.eval()
     with torch.no_grad():
         found = model(images)
-    return losses, norms, [{k: v[:5].float().mean(tuple(range(1, v.dim()))) for k, v in one.items()} for one in found]
+    return (
+        losses,
+        norms,
+        [{k: v[:5].float().mean(tuple(range(1, v.dim()))) for k, v in one.items()} for one in found],
+    )
 
 
 def detector(name, **options):
@@ -267,10 +277,18 @@ def random_transforms():
     mask = tv_tensors.Mask((torch.rand(1, 48, 64) > 0.5).to(torch.uint8))
     out = []
     for transform in (
-        v2.Compose([v2.RandomResizedCrop(24), v2.RandomHorizontalFlip(), v2.ToDtype(torch.float32, scale=True)]),
+        v2.Compose(
+            [v2.RandomResizedCrop(24), v2.RandomHorizontalFlip(), v2.ToDtype(torch.float32, scale=True)]
+        ),
         v2.Compose([v2.RandomRotation(30), v2.ColorJitter(0.3, 0.3, 0.3, 0.1)]),
         v2.Compose([v2.RandomAffine(20, (0.1, 0.1)), v2.RandomPerspective(p=1.0)]),
-        v2.Compose([v2.RandomPhotometricDistort(p=1.0), v2.RandomZoomOut(p=1.0), v2.SanitizeBoundingBoxes(labels_getter=None)]),
+        v2.Compose(
+            [
+                v2.RandomPhotometricDistort(p=1.0),
+                v2.RandomZoomOut(p=1.0),
+                v2.SanitizeBoundingBoxes(labels_getter=None),
+            ]
+        ),
         v2.Compose([v2.RandomIoUCrop(), v2.Resize((20, 20))]),
         v2.ElasticTransform(),
     ):
@@ -307,7 +325,9 @@ def datasets():
             os.makedirs(os.path.join(folder, kind))
             for i in range(2):
                 picture(seed=i).save(os.path.join(folder, kind, f"{i}.png"))
-        images = torchvision.datasets.ImageFolder(folder, v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32, True)]))
+        images = torchvision.datasets.ImageFolder(
+            folder, v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32, True)])
+        )
         out += [images.classes, [(x.mean((1, 2)), y) for x, y in images]]
     return out
 
