@@ -10,6 +10,7 @@ import _stubs
 import numpy as np
 from _registry import TEXT, cora, program, script
 
+
 @program("regression", "pytorch/examples regression")
 def _(clones: Path, work: Path) -> None:
     script(clones / "examples/regression/main.py")

@@ -93,7 +93,9 @@ def _(clones: Path, work: Path) -> None:
     import torch
 
     _stubs.torchvision()
-    _stubs.anything("accelerate", "ema_pytorch", "pytorch_fid", "pytorch_fid.inception", "pytorch_fid.fid_score")
+    _stubs.anything(
+        "accelerate", "ema_pytorch", "pytorch_fid", "pytorch_fid.inception", "pytorch_fid.fid_score"
+    )
     package = import_from(clones / "denoising-diffusion-pytorch", "denoising_diffusion_pytorch")
     unet = package.Unet(dim=16, dim_mults=(1, 2, 4), flash_attn=False)
     model = package.GaussianDiffusion(unet, image_size=32, timesteps=1000)

@@ -11,6 +11,7 @@ import _stubs
 import numpy as np
 from _registry import TEXT, batches, import_from, program, script, train
 
+
 @program("nanogpt", "karpathy/nanoGPT train.py")
 def _(clones: Path, work: Path) -> None:
     folder = clones / "nanoGPT"
@@ -193,7 +194,13 @@ def _(clones: Path, work: Path) -> None:
 
 @program("annotated_transformer", "harvardnlp/annotated-transformer example_simple_model")
 def _(clones: Path, work: Path) -> None:
-    text = ["torchtext", "torchtext.data", "torchtext.data.functional", "torchtext.vocab", "torchtext.datasets"]
+    text = [
+        "torchtext",
+        "torchtext.data",
+        "torchtext.data.functional",
+        "torchtext.vocab",
+        "torchtext.datasets",
+    ]
     _stubs.anything("altair", "spacy", "GPUtil", "pandas", *text)
     package = import_from(clones / "annotated-transformer", "the_annotated_transformer")
     make, generate = package.make_model, package.data_gen

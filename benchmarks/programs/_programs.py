@@ -13,4 +13,15 @@ import _speech
 import _vision
 from _registry import PROGRAMS
 
-__all__ = ["PROGRAMS", "_agents", "_examples", "_generative", "_language", "_learning", "_ranks", "_science", "_speech", "_vision"]
+__all__ = [
+    "PROGRAMS",
+    "_agents",
+    "_examples",
+    "_generative",
+    "_language",
+    "_learning",
+    "_ranks",
+    "_science",
+    "_speech",
+    "_vision",
+]

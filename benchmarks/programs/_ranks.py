@@ -88,7 +88,9 @@ def _picotron(clones: Path, **sizes: int) -> Any:
     torch.distributed.init_process_group("gloo")
     folder = clones / "picotron"
     groups = import_from(folder, "picotron.process_group_manager")
-    groups.setup_process_group_manager(**{**dict.fromkeys(("tp_size", "cp_size", "pp_size", "dp_size"), 1), **sizes})
+    groups.setup_process_group_manager(
+        **{**dict.fromkeys(("tp_size", "cp_size", "pp_size", "dp_size"), 1), **sizes}
+    )
     config = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
     more = {"intermediate_size": 128, "vocab_size": 100, "rms_norm_eps": 1e-5, "max_position_embeddings": 32}
     settings = SimpleNamespace(**config, **more, rope_theta=10000.0)

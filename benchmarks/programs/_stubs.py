@@ -72,7 +72,11 @@ def torchvision(**datasets: Any) -> None:
     """torchvision with the given data sets; transforms do nothing, the data sets being tensors."""
     module("torchvision")
     anything("torchvision.transforms", "torchvision.transforms.functional", "torchvision.ops")
-    module("torchvision.utils", save_image=lambda *args, **kwargs: None, make_grid=lambda images, **kwargs: images)
+    module(
+        "torchvision.utils",
+        save_image=lambda *args, **kwargs: None,
+        make_grid=lambda images, **kwargs: images,
+    )
     sys.modules["torchvision"].transforms = sys.modules["torchvision.transforms"]  # type: ignore[attr-defined]
     module("torchvision.datasets", **datasets)
     weights = SimpleNamespace(IMAGENET1K_V1=None)

@@ -12,6 +12,7 @@ import _stubs
 import numpy as np
 from _registry import batches, import_from, program, train
 
+
 @program("resnet18", "kuangliu/pytorch-cifar ResNet18")
 def _(clones: Path, work: Path) -> None:
     import torch

@@ -46,7 +46,9 @@ def run_one(library: str, name: str, clones: Path, work: Path, threads: int, **m
         environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks)}
         environ |= {"LOCAL_WORLD_SIZE": str(ranks)}
     with ThreadPoolExecutor(ranks) as pool:
-        found = list(pool.map(lambda rank: run_rank(library, name, clones, work, environ, rank), range(ranks)))
+        found = list(
+            pool.map(lambda rank: run_rank(library, name, clones, work, environ, rank), range(ranks))
+        )
     for one in found:
         if "error" in one:
             return one
