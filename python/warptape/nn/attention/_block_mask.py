@@ -1,5 +1,4 @@
-"""BlockMask: which blocks of keys a block of queries sees (Dong et al., "Flex Attention", 2024, section 4)."""
-
+"""BlockMask: which blocks of keys a block of queries sees (Dong et al., "Flex Attention", 2024, sec. 4).""""""
 from __future__ import annotations
 
 import inspect
