@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from . import _C
+from ._aten import Aten
 from ._builtin_ops import BuiltinOp, builtin_op, is_builtin_library
 from ._missing import lookup as _lookup
 from .autograd import Function
@@ -217,8 +218,11 @@ class _Ops(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        space = ModuleType(f"warptape.ops.{name}")
-        space.__dict__["__getattr__"] = _find_op(space)
+        if name == "aten":
+            space: ModuleType = Aten("warptape.ops.aten")
+        else:
+            space = ModuleType(f"warptape.ops.{name}")
+            space.__dict__["__getattr__"] = _find_op(space)
         setattr(self, name, space)
         return space
 
