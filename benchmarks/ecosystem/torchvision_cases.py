@@ -159,8 +159,8 @@ def classifier(name, size=64, dtype=torch.float32, **options):
 
 
 IN_FLOAT32 = (
-    "resnet18", "mobilenet_v2", "shufflenet_v2_x0_5", "squeezenet1_1", "efficientnet_b0", "convnext_tiny", "swin_t",
-    "swin_v2_t",
+    "resnet18", "mobilenet_v2", "shufflenet_v2_x0_5", "squeezenet1_1", "efficientnet_b0", "convnext_tiny",
+    "swin_t", "swin_v2_t",
 )  # fmt: skip
 for name in IN_FLOAT32:
     classifier(name)
