@@ -1,4 +1,5 @@
-"""BlockMask: which blocks of keys a block of queries sees (Dong et al., "Flex Attention", 2024, sec. 4).""""""
+"""BlockMask: which blocks of keys a block of queries sees (Dong et al., "Flex Attention", 2024, sec. 4)."""
+
 from __future__ import annotations
 
 import inspect
@@ -257,7 +258,7 @@ class BlockMask:
         def cropped(blocks: Tensor) -> tuple[Tensor, Tensor]:
             return _ordered(blocks[..., :rows, :columns])
 
-        partial = cropped(self.partial_blocks())
+        partial: Any = cropped(self.partial_blocks())
         full: Any = cropped(self.full_blocks()) if self.full_kv_num_blocks is not None else (None, None)
         return type(self)((new_q_len, new_kv_len), *partial, *full, self.BLOCK_SIZE, self.mask_mod)
 
@@ -333,6 +334,6 @@ def create_block_mask(
         counts.append(padded.unflatten(-1, (-1, columns)).sum(-1))
     found = warptape.stack(counts, 2)
     full = (found == rows * columns) & separate_full_blocks
-    partial = _ordered((found > 0) & ~full)
+    partial: Any = _ordered((found > 0) & ~full)
     listed: Any = _ordered(full) if separate_full_blocks else (None, None)
     return BlockMask((Q_LEN, KV_LEN), *partial, *listed, (rows, columns), mask_mod)
