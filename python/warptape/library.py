@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from . import _C
+from ._aten import Aten
 from ._missing import lookup as _lookup
 from .autograd import Function
 
@@ -160,8 +161,11 @@ class _Ops(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        space = ModuleType(f"warptape.ops.{name}")
-        space.__dict__["__getattr__"] = _missing_op(space.__name__)
+        space: ModuleType = (
+            Aten("warptape.ops.aten") if name == "aten" else ModuleType(f"warptape.ops.{name}")
+        )
+        if name != "aten":
+            space.__dict__["__getattr__"] = _missing_op(space.__name__)
         setattr(self, name, space)
         return space
 
