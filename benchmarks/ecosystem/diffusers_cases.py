@@ -172,8 +172,12 @@ def schedulers():
                 scaled = schedule.scale_model_input(x, at)
             else:
                 scaled = x
-            taken = schedule.step(torch.tanh(scaled), at, x, **({"generator": draws} if "generator" in
-                                  schedule.step.__code__.co_varnames else {}))
+            taken = schedule.step(
+                torch.tanh(scaled),
+                at,
+                x,
+                **({"generator": draws} if "generator" in schedule.step.__code__.co_varnames else {}),
+            )
             x = taken.prev_sample
         out[name] = x, schedule.timesteps
     return out
@@ -209,13 +213,9 @@ def transformers_of_newer_kinds():
     ids = torch.zeros(16, 3)
     ids[:, 1] = torch.arange(16) // 4
     ids[:, 2] = torch.arange(16) % 4
-    out.append(
-        flux(torch.randn(1, 16, 4), words, pooled, torch.tensor([0.5]), ids, torch.zeros(5, 3)).sample
-    )
+    out.append(flux(torch.randn(1, 16, 4), words, pooled, torch.tensor([0.5]), ids, torch.zeros(5, 3)).sample)
     control = df.ControlNetModel.from_unet(condition_unet())
-    down, mid = control(
-        torch.randn(1, 4, 8, 8), 3, words, torch.randn(1, 3, 64, 64), return_dict=False
-    )
+    down, mid = control(torch.randn(1, 4, 8, 8), 3, words, torch.randn(1, 3, 64, 64), return_dict=False)
     out += [mid, *down]
     sum(o.square().mean() for o in out).backward()
     return out, flux.x_embedder.weight.grad

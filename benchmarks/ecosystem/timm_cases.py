@@ -1,7 +1,7 @@
 # /// script
 # dependencies = ["timm==1.0.31", "torchvision==0.28.0", "numpy"]
 # ///
-"""timm: models of ten families with random weights, trained and evaluated; features, heads, losses and optimizers."""
+"""timm: models of ten families with random weights, trained and evaluated; features, losses, optimizers."""
 
 import timm
 import torch
@@ -13,7 +13,12 @@ FAMILIES = {
     "vit_tiny_patch16_224": {"img_size": 64},
     "convnext_atto": {},
     "efficientnet_b0": {},
-    "swin_tiny_patch4_window7_224": {"img_size": 64, "window_size": 4, "depths": (1, 1, 2, 1), "embed_dim": 24},
+    "swin_tiny_patch4_window7_224": {
+        "img_size": 64,
+        "window_size": 4,
+        "depths": (1, 1, 2, 1),
+        "embed_dim": 24,
+    },
     "mobilenetv3_small_050": {},
     "deit_tiny_patch16_224": {"img_size": 64},
     "beit_base_patch16_224": {"img_size": 64, "depth": 3, "embed_dim": 48, "num_heads": 3},
@@ -111,7 +116,9 @@ def image_pipeline():
     config = resolve_data_config({}, model=timm.create_model("resnet18"))
     image = Image.fromarray(numpy.arange(80 * 60 * 3, dtype=numpy.uint8).reshape(80, 60, 3))
     plain = create_transform(input_size=(3, 32, 32), is_training=False)(image)
-    augmented = create_transform(input_size=32, is_training=True, auto_augment="rand-m6-n2", re_prob=0.5)(image)
+    augmented = create_transform(input_size=32, is_training=True, auto_augment="rand-m6-n2", re_prob=0.5)(
+        image
+    )
     return str(config), plain, augmented
 
 

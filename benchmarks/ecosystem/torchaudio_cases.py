@@ -85,7 +85,9 @@ def resampling_and_effects():
         "vol": T.Vol(6.0, "db")(x),
         "speed": F.speed(x, 8000, 1.2)[0],
         "pitch": F.pitch_shift(x[:, :2000], 8000, 2),
-        "stretch": T.TimeStretch(65, n_freq=129, fixed_rate=1.2)(T.Spectrogram(256, power=None)(x)).abs()[..., :9],
+        "stretch": T.TimeStretch(65, n_freq=129, fixed_rate=1.2)(T.Spectrogram(256, power=None)(x)).abs()[
+            ..., :9
+        ],
         "masked": masked[..., :5],
         "convolved": F.fftconvolve(x[:, :300], x[:, 300:400]),
         "noise": F.add_noise(x, x.flip(1), torch.tensor([10.0, 5.0])),
@@ -170,8 +172,9 @@ def wav2vec2():
 
 @case
 def conv_tasnet():
-    model = torchaudio.models.ConvTasNet(2, 16, 32, msk_num_feats=16, msk_num_hidden_feats=32, msk_num_layers=2,
-                                         msk_num_stacks=1)
+    model = torchaudio.models.ConvTasNet(
+        2, 16, 32, msk_num_feats=16, msk_num_hidden_feats=32, msk_num_layers=2, msk_num_stacks=1
+    )
     return step(model, lambda out: out, sound(2, 800).unsqueeze(1))
 
 
@@ -190,8 +193,18 @@ def tacotron2():
 
 @case
 def rnnt_and_wavernn():
-    model = torchaudio.models.WaveRNN([2, 2], n_classes=16, hop_length=4, n_res_block=1, n_rnn=16, n_fc=16,
-                                      kernel_size=3, n_freq=8, n_hidden=8, n_output=8)
+    model = torchaudio.models.WaveRNN(
+        [2, 2],
+        n_classes=16,
+        hop_length=4,
+        n_res_block=1,
+        n_rnn=16,
+        n_fc=16,
+        kernel_size=3,
+        n_freq=8,
+        n_hidden=8,
+        n_output=8,
+    )
     return step(model, lambda out: out, torch.randn(1, 1, 16), torch.randn(1, 1, 8, 6))
 
 

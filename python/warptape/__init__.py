@@ -140,6 +140,9 @@ __getattr__ = _lookup(
     Stream=lambda: __import__("warptape._streams")._streams.Stream,
     Event=lambda: __import__("warptape._streams")._streams.Event,
     GradScaler=lambda: amp.GradScaler,
+    _sample_dirichlet=lambda: (
+        __import__("warptape.distributions._gamma").distributions._gamma.standard_dirichlet
+    ),
     ScriptModule=lambda: __import__("warptape.jit").jit.ScriptModule,
     PyTorchFileReader=lambda: _unusable("torch.PyTorchFileReader", "torch.load reads whole files"),
     __config__=lambda: __import__("warptape.__config__").__config__,

@@ -1,4 +1,4 @@
-"""Ops of warptape under names of torch.ops: what libraries otherwise bring as extension modules for PyTorch."""
+"""Ops of warptape under names of torch.ops, which libraries bring as extension modules for PyTorch."""
 
 from __future__ import annotations
 

@@ -208,8 +208,8 @@ class _Ops(ModuleType):
     loaded_libraries: set[str] = set()
 
     def load_library(self, path: Any) -> None:
-        """Loads a shared library. Ops that it registers with PyTorch are not seen here; of libraries whose ops
-        are declared here, as torchvision's, the file is left alone.
+        """Loads a shared library. Ops that it registers with PyTorch are not seen here; where its ops are
+        declared here, as torchvision's, the file is left alone.
 
         Raises:
             OSError: a file that is no library, or one that needs what is not there.

@@ -1,4 +1,4 @@
-"""Dropout with PyTorch's masks: those recorded from PyTorch 2.13 on an AMD processor, and oneMKL's numbers, of
+"""Dropout with PyTorch's masks: recorded from PyTorch 2.13 on an AMD processor, and oneMKL's numbers, of
 which PyTorch draws on Intel's. Masks are bits in the order of the elements, as hexadecimal numbers."""
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def reference(seed: int, count: int, p: float, first: int = 0) -> list[bool]:
     return [start * pow(MULTIPLIER, first + i, MODULUS) % MODULUS / MODULUS < p for i in range(count)]
 
 
-# What oneMKL 2026.2 gave: viRngBernoulli of VSL_BRNG_MCG31, 60 numbers from the first and from number 100,000.
+# What viRngBernoulli of oneMKL 2026.2 gave for VSL_BRNG_MCG31: 60 numbers, from the first and after 100,000.
 ONEMKL = {
     1: ("f8eb27d7c5e67ec", "c50042542902487"),
     2365658986: ("a87714f2a10ec6b", "235010008617424"),
