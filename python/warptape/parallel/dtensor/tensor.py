@@ -19,7 +19,7 @@ from ..._tensor import Tensor
 from ...distributed import DeviceMesh
 from ..tensor.placement import Partial, Placement, Replicate
 from .layout import Layout, normalized
-from .transfer import gradient_from, gradient_to, moved, of_gradient
+from .transfer import gradient_from, gradient_to, move, moved, of_gradient
 
 # By the name of a function, method or property: handler(func, args, kwargs), called with subclasses off.
 ANY_OP = ""  # the handler of all others
@@ -242,7 +242,14 @@ class DTensor(Tensor):
 
         return super().register_hook(local_hook)
 
-    # ---- checkpoints and gradients' scaling: see warptape.distributed.checkpoint, GradScaler ----
+    # ---- checkpoints: see warptape.distributed.checkpoint ----
+
+    def like_whole(self, whole: Tensor) -> DTensor:
+        """A whole tensor of this shape, which all ranks have, placed as this one."""
+        if tuple(whole.shape) != self._spec.shape:
+            raise ValueError(f"expected a tensor of {list(self._spec.shape)}, got {list(whole.shape)}")
+        everywhere = self._spec.with_placements((Replicate(),) * self._spec.mesh.ndim)
+        return wrap(move(plain(whole).detach(), everywhere, self._spec.placements).clone(), self._spec)
 
     def held_slices(self) -> tuple[tuple[int, ...], int, list[tuple[tuple[int, ...], tuple[int, ...]]]]:
         """As a ParallelParameter's: shape of the whole, and (start, shape) of what lies here."""
