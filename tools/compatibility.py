@@ -3,7 +3,7 @@
 It runs with the installed warptape. PyTorch's names are those of python/warptape/torch/names.txt
 (tools/torch_names.py), the programs' rows those of benchmarks/results/programs.json, which
 benchmarks/programs/run.py --out writes, the counts of PyTorch's samples those of parity.json beside it, which
-tools/parity.py --all writes.
+tools/parity.py --all writes, the libraries' rows those of ecosystem.json, which tools/ecosystem.py writes.
 """
 
 from __future__ import annotations
@@ -44,6 +44,21 @@ steps, in PyTorch as here: the learning rate is 1e-5 in fast_neural_style and Re
 in the Transformer language model, which at these sizes overflows with its 20; BERT has a smaller model.
 
 | program | difference | sensitivity | ratio | warptape | PyTorch |
+| --- | --- | --- | --- | --- | --- |
+"""
+
+LIBRARIES = """
+## Libraries
+
+Unmodified from pip, each row in an environment without PyTorch but with the wheel that `python -m
+warptape.torch.wheel` makes, and in one with PyTorch 2.13 (`python tools/ecosystem.py`; the cases are
+`benchmarks/ecosystem/*_cases.py`, with tiny models and random weights). A case agrees where both return the
+same: text, integers and the places of nan and infinity exactly, numbers within the case's tolerance of the
+result's largest number (1e-4 where it names none). Cases that fail under PyTorch, too, do not count. Ratio is
+warptape's time for the cases that agree over PyTorch's, each run once with two threads, imports inside of
+cases included: a hint, no measurement.
+
+| libraries | cases | agree | largest difference | ratio | date |
 | --- | --- | --- | --- | --- | --- |
 """
 
@@ -114,6 +129,25 @@ def program_rows(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def library_rows(rows: list[dict[str, Any]]) -> str:
+    """A script's libraries each, then a line for each case that does not agree."""
+    lines, failures = [], []
+    for row in rows:
+        title = ", ".join(f"{name} {version}" for name, version in row["versions"].items()) or row["library"]
+        counted = [case for case in row["cases"].values() if case["status"] != "no peer"]
+        agreeing = [case["difference"] for case in counted if case["status"] == "agrees"]
+        largest = f"{max(agreeing):.1e}" if agreeing else "-"
+        ratio = f"{row['ratio']:.2f}" if "ratio" in row else "-"
+        found = f"{len(counted)} | {len(agreeing)} | {largest} | {ratio} | {row.get('date', '-')}"
+        lines.append(f"| {title} | {found} |")
+        failures += [f"- {row['library']}: {row['error']}"] if "error" in row else []
+        for name, case in row["cases"].items():
+            if case["status"] != "agrees":
+                text = case.get("text") or f"difference {case['difference']:.1e}"
+                failures.append(f"- {row['library']} `{name}`, {case['status']}: {text[:160]}")
+    return "\n".join([*lines, "", *(failures or ["Every case agrees."])]) + "\n"
+
+
 def sample_rows(rows: list[dict[str, Any]]) -> str:
     lines = []
     for row in rows:
@@ -154,7 +188,9 @@ def text() -> str:
     cases = CASES + case_rows(results("eager_transforms.json") or {})
     if files := results("pytorch_tests.json"):
         cases += f"{TESTS}{pytorch_tests.table(files)}\n"
-    return HEAD + PROGRAMS + program_rows(results("programs.json")) + samples + cases + names
+    libraries = f"{LIBRARIES}{library_rows(results('ecosystem.json'))}"
+    programs = PROGRAMS + program_rows(results("programs.json"))
+    return HEAD + libraries + programs + samples + cases + names
 
 
 def main() -> int:

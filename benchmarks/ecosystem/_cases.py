@@ -44,7 +44,7 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"a case returned a {type(value).__name__}: return numbers, strings or tensors")
 
 
-def _run(name: str, run: Callable[[], Any], tolerance: float) -> dict[str, Any]:
+def _run(run: Callable[[], Any], tolerance: float) -> dict[str, Any]:
     import numpy
     import torch
 
@@ -62,10 +62,15 @@ def _run(name: str, run: Callable[[], Any], tolerance: float) -> dict[str, Any]:
 
 def main() -> None:
     """Run the cases that `sys.argv[2:]` names, or all, and write what they returned to `sys.argv[1]`."""
-    names = sys.argv[2:] or [*_CASES]
-    results = {}
-    for name in names:
-        results[name] = _run(name, *_CASES[name])
-        print(name, results[name].get("error", "ran"), f"{results[name]['seconds']:.2f} s", flush=True)
-        with open(sys.argv[1], "w") as file:  # after every case: one that ends the process takes only itself
-            json.dump(results, file)
+    results: dict[str, dict[str, Any] | None] = dict.fromkeys(sys.argv[2:] or _CASES)
+    _write(results)
+    for name in results:
+        found = results[name] = _run(*_CASES[name])
+        print(name, found.get("error", "ran"), f"{found['seconds']:.2f} s", flush=True)
+        _write(results)
+
+
+def _write(results: dict[str, dict[str, Any] | None]) -> None:
+    """Writes what is known so far: None for a case that has not run, or that ended the process."""
+    with open(sys.argv[1], "w") as file:
+        json.dump(results, file)

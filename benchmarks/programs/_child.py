@@ -2,7 +2,7 @@
 
 Note [steps]: a step is a call of Tensor.backward. Its loss and its time are noted, and the call after the
 last step ends the program. Weights are copied when an optimizer takes them: PyTorch's run leaves them in
-WORK. With PERTURB set they are moved by one unit in the last place, up or down.
+WORK. Programs of several ranks draw theirs. With PERTURB set they are moved by one unit in the last place, up or down.
 """
 
 from __future__ import annotations
@@ -59,6 +59,8 @@ class Recorder:
         self.losses.append(loss)
 
     def _copy(self, parameters: list[Any]) -> None:
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            return  # parts of weights, drawn alike from the same seed
         path = self._work / f"weights{self._optimizers}.npz"
         self._optimizers += 1
         if os.environ.get("PERTURB"):

@@ -224,7 +224,17 @@ PyObject* list_ops(PyObject*, PyObject*) {
     return list.release();
   });
 }
+PyObject* is_elementwise(PyObject*, PyObject* name) {
+  const char* text = PyUnicode_AsUTF8(name);
+  if (!text) return nullptr;
+  const OpGroup* group = find_op(text);
+  if (!group || group->overloads[0]->batching() != Batching::Pointwise) return PyLong_FromLong(0);
+  return PyLong_FromLong(group->overloads[0]->flags & kLinear ? 2 : 1);
+}
+
 PyMethodDef module_methods[] = {{"_list_ops", list_ops, METH_NOARGS, "Every op's declaration, oldest first."},
+                                {"_is_elementwise", is_elementwise, METH_O,
+                                 "1 for a function or method of this name that is, 2 for a linear one."},
                                 {}};
 
 }  // namespace

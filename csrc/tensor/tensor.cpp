@@ -56,7 +56,8 @@ char* Tensor::missing_data() const {
   if (!s.is_opaque()) return static_cast<char*>(s.data());
   throw OpaqueError(
       "cannot read the data of a tensor inside vmap or jvp: control flow on values, item(), tolist() and "
-      "numpy() work outside of the function transform only; or the tensor outlived its transform");
+      "numpy() work outside of the function transform only; or the tensor outlived its transform, or is "
+      "sparse, where a dense one is expected");
 }
 
 std::ostream& operator<<(std::ostream& out, const Tensor& t) {

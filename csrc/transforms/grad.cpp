@@ -165,12 +165,11 @@ Tensor replace_region(const Tensor& base, const Tensor& part, const Region& r) {
               tape_replace_region(one(base, true), one(part, true), r), level->id);
 }
 
-const OpaqueTape kTape{[](const Tensor& a, const Tensor& b) { return a + b; },
-                       reduce_to,
+const OpaqueTape kTape{[](const Tensor& a, const Tensor& b) { return a + b; }, reduce_to,
                        [](const Tensor& t, IntList sizes) { return ops::expand(t, sizes); },
                        [](const Tensor& t, DType dtype) { return ops::cast(t, dtype); },
-                       [](const Tensor& t) { return ops::detach(t); },
-                       take_region,
+                       // What stands for no level's tensor is one of Python's, which has what it stands for.
+                       [](const Tensor& t) { return wrapper_of(t) ? ops::detach(t) : alias(t); }, take_region,
                        replace_region};
 
 }  // namespace

@@ -68,6 +68,7 @@ int = int32
 long = int64
 inf, nan, pi, e = _math.inf, _math.nan, _math.pi, _math.e
 strided = "torch.strided"
+sparse_coo, sparse_csr, sparse_csc = "torch.sparse_coo", "torch.sparse_csr", "torch.sparse_csc"
 contiguous_format = "torch.contiguous_format"
 preserve_format = "torch.preserve_format"
 channels_last = "torch.channels_last"
@@ -77,7 +78,7 @@ from ._tensor import Tensor  # noqa: E402
 
 globals().update({name: op for name, op in vars(_C._functions).items() if not name.startswith("__")})
 
-from . import amp, autograd, linalg, nn, random, utils  # noqa: E402
+from . import _dispatch, amp, autograd, linalg, nn, random, utils  # noqa: E402
 from ._functions import *  # noqa: E402
 from ._legacy import set_default_tensor_type  # noqa: E402
 from ._legacy import types as _legacy_types  # noqa: E402
@@ -115,6 +116,8 @@ from .serialization import load, save  # noqa: E402
 
 _C._register_types(Tensor, _Parameter)
 _C._TensorMeta = type(Tensor)  # type: ignore[attr-defined]  # what PyTorch calls its metaclass
+for _name in ("DispatchKey", "DispatchKeySet", "_ExcludeDispatchKeyGuard"):
+    setattr(_C, _name, getattr(_dispatch, _name))
 if _TYPE_CHECKING:
     from . import backends, cuda, distributed, distributions, optim
 
@@ -122,6 +125,7 @@ globals().update(_legacy_types)
 _mark_absent(Tensor, "torch.Tensor")
 # cuda, backends, distributed, optim on first use: not every program needs them.
 _storages = ("UntypedStorage", "TypedStorage", *(n.replace("Tensor", "Storage") for n in _legacy_types))
+_sparse = ("sparse_coo_tensor", "sparse_csr_tensor", "sparse_csc_tensor", "sparse_compressed_tensor")
 __getattr__ = _lookup(
     __name__,
     ops=lambda: __import__("warptape.library").library.ops,
@@ -129,8 +133,9 @@ __getattr__ = _lookup(
     ScriptModule=lambda: __import__("warptape.jit").jit.ScriptModule,
     PyTorchFileReader=lambda: _unusable("torch.PyTorchFileReader", "torch.load reads whole files"),
     __config__=lambda: __import__("warptape.__config__").__config__,
-    sparse_coo_tensor=lambda: __import__("warptape.sparse").sparse.sparse_coo_tensor,
+    **{n: lambda n=n: getattr(__import__("warptape.sparse").sparse, n) for n in _sparse},
     spmm=lambda: __import__("warptape.sparse").sparse.mm,
+    dsmm=lambda: __import__("warptape.sparse").sparse.mm,
     vmap=lambda: __import__("warptape.func").func.vmap,
     cond=lambda: __import__("warptape._higher_order_ops")._higher_order_ops.cond,
     while_loop=lambda: __import__("warptape._higher_order_ops")._higher_order_ops.while_loop,

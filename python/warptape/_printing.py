@@ -37,6 +37,21 @@ def set_options(
     _options["sci_mode"] = sci_mode
 
 
+class _Options:
+    """The options as attributes: `torch._tensor_str.PRINT_OPTS`."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _options:
+            raise AttributeError(name)
+        return _options[name]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        _options[name] = value
+
+
+PRINT_OPTS = _Options()
+
+
 class _Formatter:
     """One width and notation for all elements that are shown."""
 
@@ -139,6 +154,48 @@ def _suffixes(t: Tensor) -> list[str]:
     return out
 
 
+def _with_suffixes(contents: str, suffixes: list[str], indent: int, new_line: bool = False) -> str:
+    """Appends each, on the next line where it does not fit; the first one there anyway with `new_line`."""
+    text = "tensor(" + contents
+    last = len(contents) - contents.rfind("\n") + (indent if "\n" not in contents else 0) + 1
+    for s in suffixes:
+        if new_line or last + len(s) + 2 > _options["linewidth"]:
+            text += ",\n" + " " * indent + s
+            last, new_line = indent + len(s), False
+        else:
+            text += ", " + s
+            last += len(s) + 2
+    return text + ")"
+
+
+def sparse_text(t: Tensor, places: dict[str, Tensor], values: Tensor) -> str:
+    """The repr of a sparse tensor."""
+    indent = len("tensor(")
+    lines = []
+    for name, part in {**places, "values": values.detach()}.items():
+        text = repr(part if name == "values" else part.long())
+        # what it would say of the dtype stands below
+        text = text.replace(f", dtype={t.dtype!r})", ")") if name == "values" else text
+        lines.append(f"{name}={text if part.numel() else f'tensor([], size={tuple(part.shape)})'}")
+    lines = [line.replace("\n", "\n" + " " * (indent + line.index("=") + 1)) for line in lines]
+    suffixes = [f"size={tuple(t.shape)}", f"nnz={len(values)}", *_suffixes(values)]
+    grad = [s for s in suffixes if s.startswith(("grad_fn", "requires_grad"))]
+    rest = [s for s in dict.fromkeys(suffixes) if s not in grad]
+    contents = (",\n" + " " * indent).join(lines)
+    return _with_suffixes(contents, [*rest, f"layout={t.layout}", *grad], indent, new_line=t.is_sparse)
+
+
+def _tensor_str(t: Tensor, indent: int) -> str:
+    """The elements as text, whose further lines are indented."""
+    plain = t.detach()
+    summarize = plain.numel() > _options["threshold"]
+    values = _shown(plain, summarize)
+    formatter = (
+        _ComplexFormatter(values) if plain.is_complex() else _Formatter(values, plain.is_floating_point())
+    )
+    return _body(plain, indent, summarize, formatter)
+
+
 def tensor_text(t: Tensor, contents: str | None = None) -> str:
     """The repr of a tensor."""
     if (inside := _C._wrapper(t)) is not None:
@@ -147,7 +204,6 @@ def tensor_text(t: Tensor, contents: str | None = None) -> str:
         if kind == "vmap":
             return f"BatchedTensor(lvl={level}, bdim=0, value={value!r})"
         return f"DualTensor(lvl={level}, primal={value!r}, tangent={tangent!r})"
-    prefix = "tensor("
     indent = len("tensor(")
     if contents is None:
         if t.is_meta:
@@ -155,24 +211,5 @@ def tensor_text(t: Tensor, contents: str | None = None) -> str:
         elif t.numel() == 0:
             contents = "[]"
         else:
-            plain = t.detach()
-            summarize = plain.numel() > _options["threshold"]
-            values = _shown(plain, summarize)
-            formatter = (
-                _ComplexFormatter(values)
-                if plain.is_complex()
-                else _Formatter(values, plain.is_floating_point())
-            )
-            contents = _body(plain, indent, summarize, formatter)
-    suffixes = _suffixes(t)
-    text = prefix + contents
-    last = len(contents) - contents.rfind("\n") + (indent if "\n" not in contents else 0)
-    for s in suffixes:
-        # A suffix that does not fit on the line goes to the next one.
-        if last + len(s) + 2 > _options["linewidth"]:
-            text += ",\n" + " " * indent + s
-            last = indent + len(s)
-        else:
-            text += ", " + s
-            last += len(s) + 2
-    return text + ")"
+            contents = _tensor_str(t, indent)
+    return _with_suffixes(contents, _suffixes(t), indent)

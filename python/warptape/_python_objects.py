@@ -19,8 +19,12 @@ NOT_DECLARED = {
         compile cond vmap while_loop nn.functional.triplet_margin_with_distance_loss Tensor.apply_ Tensor.map_
         Tensor.register_hook Tensor.register_post_accumulate_grad_hook""",
     "reads or makes nested lists, arrays, other tensor types": """
-        as_tensor asarray from_dlpack from_numpy frombuffer sparse_coo_tensor tensor
-        Tensor.new Tensor.new_tensor Tensor.numpy Tensor.to_sparse Tensor.tolist""",
+        as_tensor asarray from_dlpack from_numpy frombuffer tensor
+        Tensor.new Tensor.new_tensor Tensor.numpy Tensor.tolist""",
+    "makes or asks for sparse tensors, which are objects of Python": """
+        sparse_compressed_tensor sparse_coo_tensor sparse_csc_tensor sparse_csr_tensor
+        Tensor.dense_dim Tensor.sparse_dim Tensor.sparse_mask Tensor.to_dense Tensor.to_sparse
+        Tensor.to_sparse_coo Tensor.to_sparse_csc Tensor.to_sparse_csr""",
     "asks for or changes a Python type": "is_storage is_tensor typename Tensor.as_subclass Tensor.type",
     "reads or writes files": "load save",
     "reads or sets what all later calls go by": """

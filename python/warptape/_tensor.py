@@ -162,11 +162,39 @@ class Tensor(_C.TensorBase):
         """How elements are stored: strided."""
         return "torch.strided"
 
-    def to_sparse(self, *args: Any, **kwargs: Any) -> Any:
-        """The elements that are not zero, by coordinates: a warptape.sparse.SparseTensor."""
-        from .sparse import to_sparse
+    def to_sparse(self, sparse_dim: Any = None, *, layout: Any = None, **more: Any) -> Any:
+        """The elements that are not zero, by coordinates unless a layout is given: a SparseTensor."""
+        from .sparse import of_dense
 
-        return to_sparse(self)
+        if _C._has_torch_function((self,)):
+            return _C._handle_torch_function(Tensor.to_sparse, (self,), self, sparse_dim, layout=layout)
+        return of_dense(self, sparse_dim, layout)
+
+    def to_sparse_coo(self) -> Any:
+        """The elements that are not zero, by coordinates."""
+        return self.to_sparse()
+
+    def to_sparse_csr(self, dense_dim: builtins.int | None = None) -> Any:
+        """The elements of a matrix that are not zero, by compressed rows."""
+        return self.to_sparse(None if not dense_dim else self.ndim - dense_dim, layout="torch.sparse_csr")
+
+    def to_sparse_csc(self, dense_dim: builtins.int | None = None) -> Any:
+        """The elements of a matrix that are not zero, by compressed columns."""
+        return self.to_sparse(None if not dense_dim else self.ndim - dense_dim, layout="torch.sparse_csc")
+
+    def sparse_mask(self, mask: Any) -> Any:
+        """The elements at the places of a sparse tensor of the same size."""
+        if not _C._has_torch_function((mask,)):
+            raise RuntimeError(f"sparse_mask: expected a sparse mask, got one of layout {mask.layout}")
+        return _C._handle_torch_function(Tensor.sparse_mask, (mask,), self, mask)
+
+    def sparse_dim(self) -> builtins.int:
+        """How many dims are sparse: 0."""
+        return 0
+
+    def dense_dim(self) -> builtins.int:
+        """How many dims are dense: all."""
+        return self.ndim
 
     def to_dense(self, dtype: Any = None, *, masked_grad: bool | None = None) -> Any:
         """The tensor itself, which is dense, in another dtype where one is given."""

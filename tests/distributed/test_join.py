@@ -87,10 +87,14 @@ def test_accumulation_and_buffers() -> None:
 def test_early_termination_is_raised_on_all_ranks() -> None:
     def train() -> str:
         ddp = DDP(model())
-        with pytest.raises(RuntimeError, match="exhausted inputs"):
+
+        def loop() -> None:
             with Join([ddp], throw_on_early_termination=True):
                 for x in batches(dist.get_rank()):
                     ddp(x).sum().backward()
+
+        with pytest.raises(RuntimeError, match="exhausted inputs"):
+            loop()
         dist.barrier()
         return "met"
 

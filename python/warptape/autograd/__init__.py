@@ -115,7 +115,9 @@ def grad(
         )
     if materialize_grads and allow_unused is False:
         raise ValueError("Expected allow_unused to be True or not passed when materialize_grads=True")
-    outs, ins = _as_tuple(outputs), _as_tuple(inputs)
+    outs, given = _as_tuple(outputs), _as_tuple(inputs)
+    # The tape knows a sparse tensor by its values.
+    ins = tuple(i._value if getattr(type(i), "_by_value", False) else i for i in given)
     retain = create_graph if retain_graph is None else retain_graph
     unused = materialize_grads if allow_unused is None else allow_unused
     found = _C._run_backward(
@@ -125,7 +127,10 @@ def grad(
         found = tuple(
             _C._functions.zeros_like(i) if g is None else g for g, i in zip(found, ins, strict=True)
         )
-    return found
+    return tuple(
+        g if i is place or g is None else place._like(g)
+        for g, i, place in zip(found, ins, given, strict=True)
+    )
 
 
 def _grad_of_each(outputs: Any, inputs: Any, batches: Any, retain: bool, *options: Any) -> tuple[Tensor, ...]:

@@ -1,7 +1,7 @@
 """torch.distributed._functional_collectives: collectives that return new tensors and are recorded.
 
-A result is complete when the call returns, so that there is nothing to wait for. A group is a ProcessGroup, its
-name, a DeviceMesh of one axis, (mesh, axis), or a list of ranks of the job; None is the default group.
+A result is complete when the call returns, so that there is nothing to wait for. A group is a ProcessGroup,
+its name, a DeviceMesh of one axis, (mesh, axis), or a list of ranks of the job; None is the default group.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from typing import Any
 
 import warptape
 
+from .._C import _distributed as _C
 from .._tensor import Tensor
 from . import collectives, functional
-from ._state import ProcessGroup, resolve, state
+from ._state import resolve, state
 from .device_mesh import DeviceMesh
 from .groups import get_process_group_ranks, new_group
 
@@ -24,13 +25,13 @@ _OPS = {"sum": "SUM", "avg": "AVG", "product": "PRODUCT", "min": "MIN", "max": "
 class AsyncCollectiveTensor:
     """A result that is still under way, in PyTorch; here no tensor is one."""
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: D102
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError("AsyncCollectiveTensor: results are complete when a collective returns")
 
 
 def _group(group: Any) -> Any:
     """The ProcessGroup that is meant. A list of ranks makes one the first time: collective."""
-    if group is None or isinstance(group, ProcessGroup):
+    if group is None or isinstance(group, _C.ProcessGroup):
         return resolve(group)
     if isinstance(group, DeviceMesh):
         if group.ndim != 1:
@@ -98,8 +99,8 @@ def all_to_all_single(
     group: Any,
     tag: str = "",
 ) -> Tensor:
-    """Rows go to the ranks, rows come from them: as many as the sizes say, evenly for None. The gradient takes
-    the way back."""
+    """Rows go to the ranks, rows come from them: as many as the sizes say, evenly for None. The gradient
+    takes the way back."""
     return functional.all_to_all(self, input_split_sizes, output_split_sizes, _group(group))
 
 

@@ -1,29 +1,28 @@
-"""torch.distributed.rpc by name: remote procedure calls are not supported, and say so when they are used."""
+"""torch.distributed.rpc, which libraries import: there are no remote procedure calls, as the names say."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from .._missing import lookup as _lookup
-from .._missing import unusable as _unusable
+from .._missing import lookup, unusable
 
-_NAMES = (
-    "BackendType PyRRef RRef RpcBackendOptions TensorPipeRpcBackendOptions WorkerInfo get_worker_info init_rpc "
-    "remote rpc_async rpc_sync shutdown"
-).split()
-_REASON = "remote procedure calls are not supported; use the collectives, or send and recv"
+__all__ = ["init_rpc", "is_available", "rpc_async", "rpc_sync", "shutdown"]
 
 
 def is_available() -> bool:
-    """False."""
+    """False: there are no remote procedure calls."""
     return False
 
 
-def _refusing() -> dict[str, Any]:
-    return {name: _unusable(f"torch.distributed.rpc.{name}", _REASON) for name in _NAMES}
+def _absent(name: str) -> Any:
+    return unusable(f"torch.distributed.rpc.{name}", "remote procedure calls are not supported")
 
 
-globals().update(_refusing())
-__all__ = ["is_available", *_NAMES]
+init_rpc, rpc_async, rpc_sync, remote, shutdown = map(
+    _absent, ("init_rpc", "rpc_async", "rpc_sync", "remote", "shutdown")
+)
+RRef, WorkerInfo, TensorPipeRpcBackendOptions = map(
+    _absent, ("RRef", "WorkerInfo", "TensorPipeRpcBackendOptions")
+)
 
-__getattr__ = _lookup(__name__)
+__getattr__ = lookup(__name__)

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from warptape import Tensor, nn
 
+from .._missing import unusable
 from .._python_objects import _assert
 from ..utils import _pytree as pytree
 from ._codegen import PyTreeInfo
@@ -100,19 +101,53 @@ def _annotation(fn: FunctionType, name: str) -> Any:
     return kind
 
 
-class _Patches(contextlib.ExitStack):
+# The names from here on to Tracer are PyTorch's: libraries with tracers of their own use them.
+ScriptObject = unusable("torch.ScriptObject", "objects of TorchScript are not here")
+_orig_module_call, _orig_module_getattr = nn.Module.__call__, nn.Module.__getattr__
+
+
+def compatibility(is_backward_compatible: bool) -> Callable[[F], F]:
+    """Decorator: how long PyTorch promises a function to stay. Changes nothing."""
+    return lambda function: function
+
+
+class _Patcher(contextlib.ExitStack):
     """Puts functions in the place of others until the block ends."""
 
-    def item(self, space: dict[str, Any], name: str, new: Any) -> None:
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[int] = set()
+
+    def patch(self, space: dict[str, Any], name: str, new: Any) -> None:
         if name in space:
             self.callback(space.__setitem__, name, space[name])
         else:
             self.callback(space.pop, name, None)
         space[name] = new
 
-    def attribute(self, owner: type, name: str, new: Any) -> None:
-        self.callback(setattr, owner, name, vars(owner)[name])
-        setattr(owner, name, new)
+    def patch_method(self, cls: type, name: str, new_fn: Any, deduplicate: bool = True) -> None:
+        if name in vars(cls):
+            self.callback(setattr, cls, name, vars(cls)[name])
+        else:
+            self.callback(delattr, cls, name)
+        setattr(cls, name, new_fn)
+
+
+def _autowrap_check(patcher: _Patcher, frame_dict: dict[str, Any], function_ids: set[int]) -> None:
+    """Makes functions leaves in the globals that have them."""
+    if id(frame_dict) not in patcher.seen:
+        patcher.seen.add(id(frame_dict))
+        for name, value in [*frame_dict.items()]:
+            if name[0] != "_" and callable(value) and id(value) in function_ids:
+                patcher.patch(frame_dict, name, _leaf(value))
+
+
+def _patch_wrapped_functions(patcher: _Patcher) -> None:
+    """Makes those that `wrap` named leaves."""
+    for (_, name), space in _wrapped.items():
+        orig = space.get(name, getattr(builtins, name, None))
+        if orig is not None:
+            patcher.patch(space, name, _leaf(orig))
 
 
 def _without_stars(fn: FunctionType, count: int) -> FunctionType:
@@ -137,10 +172,10 @@ class Tracer(TracerBase):
         autowrap_functions: tuple[Callable[..., Any], ...] = (),
         param_shapes_constant: bool = False,
     ) -> None:
-        self._autowrap_search = [vars(module) for module in autowrap_modules]
-        self._autowrap_ids = {id(f) for f in autowrap_functions}
-        for space in self._autowrap_search:
-            self._autowrap_ids.update(id(f) for n, f in space.items() if n[0] != "_" and callable(f))
+        self._autowrap_search = list(autowrap_modules)
+        ids = self._autowrap_function_ids = {id(f) for f in autowrap_functions}
+        for module in autowrap_modules:
+            ids.update(id(f) for n, f in vars(module).items() if n[0] != "_" and callable(f))
         self.param_shapes_constant = param_shapes_constant
         self.submodule_paths: dict[nn.Module, str] = {}
         self.tensor_attrs: dict[int, tuple[Tensor, str]] = {}
@@ -340,32 +375,21 @@ class Tracer(TracerBase):
         """Within it, calls of modules and wrapped functions and reads of parameters are recorded."""
         orig_call, orig_getattr = nn.Module.__call__, nn.Module.__getattr__
         cache: dict[str, Proxy] = {}
-        seen: set[int] = set()
 
         def call(mod: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            wrap_in(getattr(mod.forward, "__globals__", {}))
+            _autowrap_check(patcher, getattr(mod.forward, "__globals__", {}), self._autowrap_function_ids)
             forward = functools.partial(orig_call, mod)
             return self.call_module(mod, forward, args, kwargs)
 
         def get(mod: nn.Module, attr: str) -> Any:
             return self.getattr(attr, orig_getattr(mod, attr), cache)
 
-        def wrap_in(space: dict[str, Any]) -> None:
-            if id(space) not in seen:
-                seen.add(id(space))
-                for name, value in [*space.items()]:
-                    if name[0] != "_" and callable(value) and id(value) in self._autowrap_ids:
-                        patches.item(space, name, _leaf(value))
-
-        with _Patches() as patches:
-            patches.attribute(nn.Module, "__getattr__", get)
-            patches.attribute(nn.Module, "__call__", call)
-            for (_, name), space in _wrapped.items():
-                orig = space.get(name, getattr(builtins, name, None))
-                if orig is not None:
-                    patches.item(space, name, _leaf(orig))
-            for space in (fn.__globals__, *self._autowrap_search):
-                wrap_in(space)
+        with _Patcher() as patcher:
+            patcher.patch_method(nn.Module, "__getattr__", get)
+            patcher.patch_method(nn.Module, "__call__", call)
+            _patch_wrapped_functions(patcher)
+            for space in (fn.__globals__, *map(vars, self._autowrap_search)):
+                _autowrap_check(patcher, space, self._autowrap_function_ids)
             yield
 
 

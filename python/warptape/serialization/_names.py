@@ -80,11 +80,16 @@ def rebuild_from_type(make: Callable[..., Any], cls: type, args: Any, state: Any
 
 
 def rebuild_sparse(layout: Any, parts: tuple[Any, ...]) -> Any:
-    """A sparse tensor by coordinates, which are checked."""
-    if type(layout) is not str or layout != "torch.sparse_coo":
-        raise UnpicklingError("only sparse tensors by coordinates (torch.sparse_coo) are known here")
-    indices, values, size, *coalesced = parts
-    return warptape.sparse_coo_tensor(indices, values, size, is_coalesced=coalesced == [True])
+    """A sparse tensor by coordinates or by compressed rows or columns, which are checked."""
+    if type(layout) is str and layout == "torch.sparse_coo":
+        indices, values, size, *coalesced = parts
+        return warptape.sparse_coo_tensor(indices, values, size, is_coalesced=coalesced == [True])
+    layouts = {"torch.sparse_csr": warptape.sparse_csr, "torch.sparse_csc": warptape.sparse_csc}
+    if type(layout) is not str or layout not in layouts:
+        raise UnpicklingError(
+            "only sparse tensors by coordinates or by compressed rows or columns are known here"
+        )
+    return warptape.sparse_compressed_tensor(*parts, layout=layouts[layout])
 
 
 def _with_state(made: Any, state: Any) -> Any:

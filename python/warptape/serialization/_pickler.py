@@ -134,9 +134,9 @@ class Pickler(_PythonPickler):
             return _C.device, (obj.type,) if obj.index is None else (obj.type, obj.index)
         if isinstance(obj, Tensor) and kind.__reduce_ex__ in _OWN_TENSORS:
             return self._tensor(obj)
-        if getattr(kind, "layout", None) == "torch.sparse_coo":
-            parts = (obj._indices(), obj._values(), obj.shape, obj.is_coalesced())
-            return _SPARSE, (Call(_LAYOUT, (obj.layout,)), parts)
+        if getattr(kind, "_by_value", False):  # a sparse tensor
+            parts = obj.__reduce_ex__(4)[1][1]
+            return _SPARSE, (Call(_LAYOUT, (str(obj.layout),)), parts)
         return NotImplemented
 
     # ---- tensors ----

@@ -12,6 +12,7 @@ import hashlib
 import importlib.metadata
 import sys
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from ._finder import TORCH_VERSION
@@ -35,8 +36,37 @@ def _installed_pytorch() -> str:
     return next((version for version in found if "+warptape" not in version), "")
 
 
+def write_wheel(
+    folder: str | Path, name: str, version: str, files: dict[str, str], requires: Iterable[str]
+) -> Path:
+    """Write a wheel of Python files, `files` by path, that requires other distributions; returns its path.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    info = f"{name}-{version}.dist-info"
+    needs = "".join(f"Requires-Dist: {one}\n" for one in requires)
+    files = {
+        **files,
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: warptape\nRoot-Is-Purelib: true\n"
+        "Tag: py3-none-any\n",
+    }
+    record = ""
+    for path, text in files.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
+        record += f"{path},sha256={digest},{len(text.encode())}\n"
+    files[f"{info}/RECORD"] = f"{record}{info}/RECORD,,\n"
+    out = Path(folder) / f"{name}-{version}-py3-none-any.whl"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as wheel:
+        for path, text in files.items():
+            wheel.writestr(path, text)
+    return out
+
+
 def make_wheel(folder: str | Path = ".") -> Path:
-    """Write the wheel into `folder` and return its path.
+    """Write the wheel named torch into `folder` and return its path.
 
     Raises:
         RuntimeError: this environment has PyTorch: installing the wheel would replace it.
@@ -47,26 +77,7 @@ def make_wheel(folder: str | Path = ".") -> Path:
             f"warptape.torch.wheel: PyTorch {version} is installed here and the wheel would replace it; use "
             "an environment without it, or `python -m warptape.torch`, which needs no wheel"
         )
-    version = str(TORCH_VERSION)
-    info = f"torch-{version}.dist-info"
-    files = {
-        "torch/__init__.py": _INIT,
-        f"{info}/METADATA": "Metadata-Version: 2.1\nName: torch\n"
-        f"Version: {version}\nSummary: Redirects `import torch` to warptape\nRequires-Dist: warptape\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: warptape\nRoot-Is-Purelib: true\n"
-        "Tag: py3-none-any\n",
-    }
-    record = ""
-    for name, text in files.items():
-        digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
-        record += f"{name},sha256={digest},{len(text.encode())}\n"
-    files[f"{info}/RECORD"] = f"{record}{info}/RECORD,,\n"
-    path = Path(folder) / f"torch-{version}-py3-none-any.whl"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
-        for name, text in files.items():
-            wheel.writestr(name, text)
-    return path
+    return write_wheel(folder, "torch", str(TORCH_VERSION), {"torch/__init__.py": _INIT}, ["warptape"])
 
 
 def main() -> None:

@@ -47,7 +47,7 @@ def test_words(expression, name, near):
         ("warptape.distribution", "; nearest: torch.distributions"),
         ("warptape.Tensr", "; nearest: torch.Tensor"),
         ("warptape.tensr", "; nearest: torch.tensor"),
-        ("warptape.uint16", ""),  # PyTorch has it: no slip of int16
+        ("warptape.qint8", ""),  # PyTorch has it: no slip of int8
         ("warptape.annotation", ""),
         ("warptape.Anny", ""),
     ],

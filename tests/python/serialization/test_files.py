@@ -439,7 +439,7 @@ def test_sparse_tensors() -> None:
         assert again is same and again.is_coalesced() == one.is_coalesced() and again.shape == (2, 3)
         assert again.to_dense().tolist() == [[0, 1, 0], [2, 0, 0]]
     with pytest.raises(RuntimeError, match="inconsistent with indices"):
-        trip(wt.sparse.SparseTensor(x._indices(), x._values(), (1, 1), True))
+        trip(wt.sparse.CooTensor.make(x._indices(), x._values(), (1, 1), True))
 
 
 @pytest.mark.parity

@@ -133,8 +133,8 @@ class Join:
             if iterations == 1000:
                 warnings.warn(
                     f"Detected uneven input skew of greater than {iterations}. This means that rank "
-                    f"{self._group.rank()} has at least {iterations} fewer inputs than other currently-active "
-                    "ranks. This level of skew could lead to performance degradation during training.",
+                    f"{self._group.rank()} has at least {iterations} fewer inputs than other "
+                    "currently-active ranks. This level of skew could lead to performance degradation during training.",
                     stacklevel=3,
                 )
             for each in self._joinables:

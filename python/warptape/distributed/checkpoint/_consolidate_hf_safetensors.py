@@ -1,4 +1,4 @@
-"""torch.distributed.checkpoint._consolidate_hf_safetensors: joins files of parts, of which none are written here."""
+"""torch.distributed.checkpoint._consolidate_hf_safetensors: would join files of parts; there are none."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["consolidate_safetensors_files", "consolidate_safetensors_files_on_ev
 def consolidate_safetensors_files(input_dir: Any, output_dir: Any, *args: Any, **kwargs: Any) -> None:
     """Not supported: HuggingFaceStorageWriter writes whole tensors."""
     raise NotImplementedError(
-        "consolidate_safetensors_files: HuggingFaceStorageWriter writes whole tensors; there is nothing to join"
+        "consolidate_safetensors_files: the writer writes whole tensors; nothing is to be joined"
     )
 
 

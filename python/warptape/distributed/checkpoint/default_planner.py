@@ -34,4 +34,3 @@ class DefaultLoadPlanner:
     ) -> None:
         if allow_partial_load:
             raise NotImplementedError("DefaultLoadPlanner: allow_partial_load is not supported")
-

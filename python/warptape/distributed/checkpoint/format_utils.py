@@ -15,8 +15,8 @@ __all__ = ["dcp_to_torch_save", "torch_save_to_dcp"]
 
 
 def dcp_to_torch_save(dcp_checkpoint_dir: Any, torch_save_path: Any) -> None:
-    """Writes all of a checkpoint, whole, to one file: a dict by the names that it has in the checkpoint, which
-    are those of nested dicts joined by dots. For one process."""
+    """Writes all of a checkpoint, whole, to one file: a dict by the names that it has in the checkpoint,
+    which are those of nested dicts joined by dots. For one process."""
     manifest = read_manifest(find(dcp_checkpoint_dir))
     state: dict[str, Any] = {
         name: warptape.empty(tuple(entry["shape"]), dtype=KINDS[entry["dtype"]][0])

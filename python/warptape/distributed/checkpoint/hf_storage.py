@@ -1,6 +1,7 @@
 """torch.distributed.checkpoint.hf_storage: plain safetensors files in place of a checkpoint.
 
-Files are those of Hugging Face: model-00001-of-00002.safetensors and so on, with model.safetensors.index.json.
+Files are those of Hugging Face: model-00001-of-00002.safetensors and so on, with
+model.safetensors.index.json.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ class HuggingFaceStorageWriter:
     ) -> None:
         if save_distributed and not enable_consolidation:
             raise NotImplementedError(
-                "HuggingFaceStorageWriter: files of parts are not written; pass enable_consolidation=True, or "
-                "save_distributed=False"
+                "HuggingFaceStorageWriter: files of parts are not written; pass enable_consolidation=True "
+                "or save_distributed=False"
             )
         self.path, self.files = path, fqn_to_index_mapping or {}
 
@@ -100,7 +101,8 @@ class HuggingFaceStorageReader:
 
     def read_state(self, state: dict[str, Any], path: Any) -> None:
         """What `load` calls: changes the tensors in place."""
-        wanted, found = _flat(state), {}
+        wanted = _flat(state)
+        found: dict[str, Tensor] = {}
         for file in sorted(Path(path).glob("*.safetensors")):
             found |= {k: t for k, t in load_file(file).items() if k in wanted}
         for name, target in wanted.items():

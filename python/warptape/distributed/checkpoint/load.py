@@ -182,7 +182,8 @@ def load(
     if storage_reader is not None:
         checkpoint_id = storage_reader.path if checkpoint_id is None else checkpoint_id
         if hasattr(storage_reader, "read_state"):
-            return storage_reader.read_state(state_dict, checkpoint_id)
+            storage_reader.read_state(state_dict, checkpoint_id)
+            return
     if checkpoint_id is None:
         raise ValueError("load: expected checkpoint_id or storage_reader")
     rank, world = world_of(process_group)

@@ -279,7 +279,8 @@ def save(
     if storage_writer is not None:
         checkpoint_id = storage_writer.path if checkpoint_id is None else checkpoint_id
         if hasattr(storage_writer, "write_state"):
-            return storage_writer.write_state(state_dict, checkpoint_id, process_group)
+            storage_writer.write_state(state_dict, checkpoint_id, process_group)
+            return
     if checkpoint_id is None:
         raise ValueError("save: expected checkpoint_id or storage_writer")
     _start(state_dict, checkpoint_id, process_group, metadata, copy=False)()

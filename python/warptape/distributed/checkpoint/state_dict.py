@@ -1,7 +1,7 @@
 """torch.distributed.checkpoint.state_dict: states of models and optimizers by the plain model's names.
 
-Parameters of which ranks hold parts (fully_shard, tensor parallelism, DTensor) come as they are, so that `save`
-finds their place, or whole.
+Parameters of which ranks hold parts (fully_shard, tensor parallelism, DTensor) come as they are, so that
+`save` finds their place, or whole.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class StateDictOptions:
         keep_submodule_prefixes: makes no difference; submodules are not supported.
         strict: as load_state_dict's.
         broadcast_from_rank0: rank 0's whole state is loaded on all ranks; the others' is not looked at.
-        flatten_optimizer_state_dict: "state.<parameter>.<name>" as keys, and "param_groups.<parameter>.<name>".
+        flatten_optimizer_state_dict: "state.<parameter>.<name>" as keys, and
+            "param_groups.<parameter>.<name>".
     """
 
     full_state_dict: bool = False
@@ -165,7 +166,7 @@ def _part(value: Any, target: Any) -> Any:
     if hasattr(target, "to_local"):  # a DTensor: what is loaded into it must be one
         return value if hasattr(value, "to_local") else target.like_whole(value)
     if hasattr(value, "to_local"):
-        value = value.full_tensor()
+        value = value.full_tensor()  # type: ignore[attr-defined]
     if hasattr(target, "part_of") and not hasattr(value, "held_slices"):
         if tuple(value.shape) == tuple(target.full_shape):
             return target.part_of(value)

@@ -180,8 +180,7 @@ class Module(HookMixin, StateMixin, CastMixin):
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
         """Adds a tensor that is no parameter; with `persistent` it is part of `state_dict`."""
         self._check_name(name, "buffer", self.__dict__.get("_buffers"))
-        sparse = getattr(tensor, "is_sparse", False)  # a SparseTensor is no Tensor, and moves as one
-        if tensor is not None and not isinstance(tensor, Tensor) and not sparse:
+        if tensor is not None and not isinstance(tensor, Tensor):
             raise _wrong_kind(tensor, "object to buffer", name, "warptape Tensor or None required")
         self._buffers[name] = tensor
         if persistent:

@@ -1,7 +1,8 @@
 """Which modules are wrapped by themselves: torch.distributed.fsdp.wrap's policies.
 
-A policy is called as policy(module, recurse, nonwrapped_numel): with recurse=True it says whether to look inside a
-module, with False whether to wrap it, which has `nonwrapped_numel` elements that no module inside took.
+A policy is called as policy(module, recurse, nonwrapped_numel): with recurse=True it says whether to look
+inside a module, with False whether to wrap it, which has `nonwrapped_numel` elements that no module inside
+took.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class ModuleWrapPolicy:
     def __init__(self, module_classes: Iterable[type]) -> None:
         self._module_classes = set(module_classes)
 
-    def __call__(self, module: nn.Module, recurse: bool, *args: Any, **kwargs: Any) -> bool:
+    def __call__(self, module: nn.Module, recurse: bool, *args: Any, **kwargs: Any) -> bool:  # noqa: D102
         return recurse or isinstance(module, tuple(self._module_classes))
 
 
@@ -82,7 +83,7 @@ class CustomPolicy:
     def __init__(self, lambda_fn: Callable[[nn.Module], bool | dict[str, Any]]) -> None:
         self._lambda_fn = lambda_fn
 
-    def __call__(self, module: nn.Module, recurse: bool, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, module: nn.Module, recurse: bool, *args: Any, **kwargs: Any) -> Any:  # noqa: D102
         return True if recurse else self._lambda_fn(module)
 
 
@@ -95,8 +96,8 @@ def _recursive_wrap(
     only_wrap_children: bool = False,
     **kwargs: Any,
 ) -> tuple[nn.Module, int]:
-    """Wraps modules from the innermost out, in place; returns the module, wrapped or not, and how many elements
-    it holds that were wrapped."""
+    """Wraps modules from the innermost out, in place; returns the module, wrapped or not, and how many
+    elements it holds that were wrapped."""
     known = isinstance(wrapper_cls, type)
     for name, child in module.named_modules():
         if child is not module and known and isinstance(child, wrapper_cls):  # type: ignore[arg-type]

@@ -63,7 +63,8 @@ class FullyShardedDataParallel(NamelessWrapper):
         sync_module_states: sends rank 0's values to all first.
         device_id: where the module is moved first.
         cpu_offload: for modules on the CPU it changes nothing.
-        backward_prefetch, forward_prefetch, limit_all_gathers, use_orig_params: make no difference; parameters
+        backward_prefetch, forward_prefetch, limit_all_gathers, use_orig_params: make no difference;
+        parameters
             are the module's own, as with use_orig_params=True.
 
     `state_dict()` has wholes on every rank, unless `state_dict_type` says otherwise.
@@ -123,7 +124,11 @@ class FullyShardedDataParallel(NamelessWrapper):
         super().__init__(module)
         self.process_group = mesh.get_group(mesh.ndim - 1)
         self.rank, self.world_size = self.process_group.rank(), self.process_group.size()
-        self.sharding_strategy, self.mixed_precision, self.cpu_offload = strategy, mixed_precision, cpu_offload
+        self.sharding_strategy, self.mixed_precision, self.cpu_offload = (
+            strategy,
+            mixed_precision,
+            cpu_offload,
+        )
         self._settings = StateDictSettings(_FULL, FullStateDictConfig(), FullOptimStateDictConfig())
 
     @property
@@ -170,8 +175,8 @@ class FullyShardedDataParallel(NamelessWrapper):
         offload_to_cpu: bool = False,
         with_grads: bool = False,
     ) -> Iterator[None]:
-        """Within it modules have whole parameters; what is changed in them is kept if `writeback`. Collective.
-        Raises NotImplementedError for with_grads."""
+        """Within it modules have whole parameters; what is changed in them is kept if `writeback`.
+        Collective. Raises NotImplementedError for with_grads."""
         if with_grads:
             raise NotImplementedError("summon_full_params: with_grads is not there yet")
         modules: list[Any] = [m for m in module.modules() if isinstance(m, FSDPModule)]
@@ -272,7 +277,7 @@ class FullyShardedDataParallel(NamelessWrapper):
     def optim_state_dict(
         model: nn.Module, optim: Any, optim_state_dict: Any = None, group: Any = None
     ) -> dict[str, Any]:
-        """The optimizer's state by names of parameters: of wholes or parts, as the settings say. Collective."""
+        """The optimizer's state by names of parameters, of wholes or parts as the settings say."""
         if optim_state_dict is not None:
             raise NotImplementedError("optim_state_dict: pass the optimizer alone")
         settings = FullyShardedDataParallel.get_state_dict_type(model)
@@ -335,7 +340,9 @@ def _materialize(module: nn.Module, init: Any, device: Any) -> None:
         module.to(device)
 
 
-def _mesh_of(module: nn.Module, group: Any, strategy: ShardingStrategy, mesh: DeviceMesh | None) -> DeviceMesh:
+def _mesh_of(
+    module: nn.Module, group: Any, strategy: ShardingStrategy, mesh: DeviceMesh | None
+) -> DeviceMesh:
     """The mesh that a strategy means: (copies, parts), or parts alone."""
     if mesh is not None:
         return mesh

@@ -18,6 +18,7 @@ __all__ = [
     "checkpoint_wrapper",
 ]
 
+
 class CheckpointImpl(Enum):
     """How backward reaches the second run; one way serves both."""
 

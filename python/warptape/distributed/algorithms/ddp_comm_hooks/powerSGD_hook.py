@@ -25,13 +25,12 @@ class PowerSGDState:
     Args:
         process_group: None for all ranks.
         matrix_approximation_rank: r.
-        start_powerSGD_iter: how many steps are averaged as they are, first; at least 2 where anything is kept.
-        min_compression_rate: a matrix is compressed if (n + m) * r * rate < n * m.
-        use_error_feedback: what a step loses is added to the next one's gradients.
-        warm_start: Q begins as that of the step before.
-        orthogonalization_epsilon: added to lengths of columns that are divided by.
-        random_seed: of the first Q.
-        compression_stats_logging_frequency, batch_tensors_with_same_shape: make no difference.
+        start_powerSGD_iter: how many steps are averaged as they are, first; at least 2 where anything is
+            kept. min_compression_rate: a matrix is compressed if (n + m) * r * rate < n * m.
+            use_error_feedback: what a step loses is added to the next one's gradients. warm_start: Q begins
+            as that of the step before. orthogonalization_epsilon: added to lengths of columns that are
+            divided by. random_seed: of the first Q. compression_stats_logging_frequency,
+            batch_tensors_with_same_shape: make no difference.
     """
 
     def __init__(
@@ -49,8 +48,8 @@ class PowerSGDState:
     ) -> None:
         if (use_error_feedback or warm_start) and start_powerSGD_iter <= 1:
             raise ValueError(
-                "Expect `start_powerSGD_iter` > 1 if `use_error_feedback` or `warm_start` is enabled, because "
-                "PowerSGD can only be applied after the first two iterations in DDP."
+                "Expect `start_powerSGD_iter` > 1 if `use_error_feedback` or `warm_start` is enabled, "
+                "because PowerSGD can only be applied after the first two iterations in DDP."
             )
         self.process_group, self.matrix_approximation_rank = process_group, matrix_approximation_rank
         self.start_powerSGD_iter, self.min_compression_rate = start_powerSGD_iter, min_compression_rate
