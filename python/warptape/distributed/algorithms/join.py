@@ -134,7 +134,8 @@ class Join:
                 warnings.warn(
                     f"Detected uneven input skew of greater than {iterations}. This means that rank "
                     f"{self._group.rank()} has at least {iterations} fewer inputs than other "
-                    "currently-active ranks. This level of skew could lead to performance degradation during training.",
+                    "currently-active ranks. This level of skew could lead to performance degradation "
+                    "during training.",
                     stacklevel=3,
                 )
             for each in self._joinables:
