@@ -27,15 +27,13 @@ def _known() -> list[weakref.ref[DeviceMesh]]:
 
 def _unpickled(device_type: str, grid: Any, names: tuple[str, ...] | None) -> DeviceMesh:
     """A mesh of these ranks: one that is there, else a new one, which is collective."""
+    alive = {id(g) for g in (*state().groups.values(), state().world)}
     for ref in _known():
         mesh = ref()
-        if mesh is not None and (mesh.device_type, mesh.mesh.tolist(), mesh.mesh_dim_names) == (
-            device_type,
-            grid,
-            names,
-        ):
-            if all(g is None or g == GroupMember.NON_GROUP_MEMBER or not g._aborted() for g in mesh._groups):
-                return mesh
+        if mesh is None or not all(isinstance(g, int) or id(g) in alive for g in mesh._groups):
+            continue  # of a job that has ended
+        if (mesh.device_type, mesh.mesh.tolist(), mesh.mesh_dim_names) == (device_type, grid, names):
+            return mesh
     return DeviceMesh(device_type, grid, mesh_dim_names=names)
 
 

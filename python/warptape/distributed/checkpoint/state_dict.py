@@ -14,7 +14,6 @@ import warptape
 
 from ..._tensor import Tensor
 from .._state import peek_state
-from ..collectives import broadcast
 from ..objects import broadcast_object_list
 
 __all__ = [
@@ -178,37 +177,18 @@ def _from_rank0(state: dict[str, Any]) -> dict[str, Any]:
     group = peek_state()
     if group is None or group.world_size == 1:
         return state
-    tensors: list[Tensor] = []
 
-    def shapes(value: Any) -> Any:
+    def plain(value: Any) -> Any:
         if isinstance(value, Tensor):
-            tensors.append(value.detach())
-            return _Sent(len(tensors) - 1, tuple(value.shape), value.dtype)
-        if isinstance(value, dict):
-            return {k: shapes(v) for k, v in value.items()}
-        return [shapes(v) for v in value] if isinstance(value, list) else value
+            return value.detach().as_subclass(Tensor)
+        if isinstance(value, Mapping):
+            return {k: plain(v) for k, v in value.items()}
+        return [plain(v) for v in value] if isinstance(value, list | tuple) else value
 
-    told = [shapes(state) if group.rank == 0 else None]
+    told = [plain(state) if group.rank == 0 else None]
     broadcast_object_list(told, 0)
-
-    def received(value: Any) -> Any:
-        if isinstance(value, _Sent):
-            local = tensors[value.number].contiguous() if group.rank == 0 else None
-            t = warptape.empty(value.shape, dtype=value.dtype) if local is None else local
-            broadcast(t, 0)
-            return t
-        if isinstance(value, dict):
-            return {k: received(v) for k, v in value.items()}
-        return [received(v) for v in value] if isinstance(value, list) else value
-
-    return received(told[0])
-
-
-@dataclass
-class _Sent:
-    number: int
-    shape: tuple[int, ...]
-    dtype: Any
+    assert told[0] is not None
+    return told[0]
 
 
 def _listed(optimizers: Any) -> list[Any]:

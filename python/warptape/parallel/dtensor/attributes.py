@@ -222,7 +222,8 @@ def _new(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
 def _autograd(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     """autograd.grad, whose results lie as the inputs do."""
     names = ("outputs", "inputs", "grad_outputs")
-    named = dict(zip(names, args, strict=False)) | kwargs
+    more = ("retain_graph", "create_graph", "only_inputs", "allow_unused", "is_grads_batched")
+    named = dict(zip((*names, *more, "materialize_grads"), args, strict=False)) | kwargs
     listed = {
         k: [v] if isinstance(v, Tensor) else v for k, v in named.items() if k in names and v is not None
     }
@@ -231,7 +232,7 @@ def _autograd(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         given = zip(listed["grad_outputs"], outputs, strict=True)
         named["grad_outputs"] = [_aligned(g, out) for g, out in given]
     named.update(outputs=[plain(t) for t in outputs], inputs=listed["inputs"])
-    found = func(*args[3:], **named)
+    found = func(**named)
     inputs = zip(found, listed["inputs"], strict=True)
     return tuple(
         wrap(g, t._spec.with_placements(of_gradient(t.placements)))

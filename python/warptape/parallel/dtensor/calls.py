@@ -188,7 +188,7 @@ def _draw(func: Any, name: str, args: tuple, kwargs: dict[str, Any]) -> Any:
         local = plain(t)
         source: Any = warptape.empty(spec.shape, dtype=local.dtype, device=local.device)
         if name.endswith("_"):
-            source.copy_(to_whole(t.detach()))
+            source.copy_(to_whole(wrap(plain(t).detach(), t._spec)))
         drawn = func(source, *args[1:], **kwargs)
     else:
         args, kwargs = map_tensors((args, kwargs), to_whole)

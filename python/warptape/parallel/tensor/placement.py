@@ -104,6 +104,12 @@ class Shard(Placement):
             start += part
         return out
 
+    @staticmethod
+    def local_shard_size_and_offset(curr_local_size: int, num_chunks: int, rank: int) -> tuple[int, int]:
+        """(length, start) of a rank's part of a dim of that size."""
+        [(start, length)] = Shard(0).ranges(curr_local_size, rank, num_chunks)
+        return length, start
+
     def take(self, full: Tensor, rank: int, ranks: int) -> Tensor:
         """What a rank holds of the whole, in memory of its own."""
         ranges = self.ranges(int(full.shape[self.dim]), rank, ranks)
