@@ -5,6 +5,8 @@
 #include <numbers>
 
 #include "ops/gather.h"
+#include "ops/index.h"
+#include "ops/masked.h"
 #include "ops/random.h"
 #include "ops/reduce.h"
 #include "ops/softmax.h"
@@ -258,6 +260,16 @@ Tensor glu_impl(const Tensor& x, int64_t dim) {
   return narrow(x, dim, 0, n / 2) * sigmoid(narrow(x, dim, n / 2, n / 2));
 }
 
+// On the host one number, of 53 bits, for each element that is not above 0, as in PyTorch.
+Tensor rrelu_slope(const Tensor& x, double lower, double upper) {
+  Tensor below = le_ts(x, 0);
+  if (!x.device().is_cpu())
+    return where_ts(below, draw_uniform(x.sizes(), options_of(x), lower, upper), Scalar(1.0));
+  const Shape count{nonzero(below).sizes()[0]};
+  Tensor drawn = draw_uniform(count, {DType::Float64, x.device()}, lower, upper);
+  return masked_scatter(full(x.sizes(), 1, options_of(x)), below, raw_cast(drawn, x.dtype()));
+}
+
 // In training a slope is drawn for each element, else it is their mean.
 Tensor rrelu_impl(const Tensor& x, double lower, double upper, bool training, bool inplace) {
   WT_CHECK(lower <= upper, Error,
@@ -265,8 +277,7 @@ Tensor rrelu_impl(const Tensor& x, double lower, double upper, bool training, bo
            " and upper=", upper);
   if (!training) return with_number<leaky_relu_def>(x, (lower + upper) / 2, inplace);
   check_floating("rrelu", x);
-  Tensor slope =
-      where_ts(le_ts(detach(x), 0), draw_uniform(x.sizes(), options_of(x), lower, upper), Scalar(1.0));
+  Tensor slope = rrelu_slope(detach(x), lower, upper);
   return inplace ? mul_(x, slope) : x * slope;
 }
 Tensor root_rrelu(const Tensor& x, double lower, double upper, bool training) {
@@ -298,7 +309,7 @@ Tensor softmin_impl(const Tensor& x, std::optional<int64_t> dim, int64_t, std::o
 Tensor gumbel_softmax_impl(const Tensor& logits, double tau, bool hard, double eps, int64_t dim) {
   check_floating("gumbel_softmax", logits);
   if (eps != 1e-10) warn("`eps` parameter is deprecated and has no effect.");
-  Tensor noise = -log(-log(draw_uniform(logits.sizes(), options_of(logits), 0, 1)));
+  Tensor noise = -log(draw_exponential(logits.sizes(), options_of(logits)));
   Tensor soft = softmax((logits + noise) / tau, dim, std::nullopt);
   if (!hard) return soft;
   Tensor sample = detach(soft);

@@ -59,7 +59,8 @@ Visible visible(const Tensor& mask, bool causal, int64_t queries, int64_t keys,
 }
 
 // What dropout multiplies the probabilities with, [B, H, T, S] as `sizes` groups them.
-Tensor dropout_factors(const AttentionData& d, const Shape& sizes, const TensorOptions& options) {
+Tensor drawn_factors(const AttentionData& d, const Shape& sizes, const TensorOptions& options) {
+  if (draws_as_pytorch(options.device)) return dropout_factors(empty(sizes, options), d.dropout_p);
   NoGrad no_grad;
   Tensor numbers = empty(sizes, {DType::Int64, options.device});
   const auto each = static_cast<uint64_t>(sizes[sizes.size() - 2] * sizes.back());  // numbers of a head
@@ -96,7 +97,7 @@ struct Composed {
       scores = scores + group(tape_cast(mask, options.dtype));
     probabilities = softmax(scores, -1, std::nullopt);
     if (see.keep.defined()) probabilities = probabilities * group(see.keep);
-    if (d.dropout_p > 0) factors = dropout_factors(d, scores.sizes(), options);
+    if (d.dropout_p > 0) factors = drawn_factors(d, scores.sizes(), options);
   }
 
   Tensor output(const Shape& sizes, DType dtype) const {
@@ -297,14 +298,15 @@ Tensor attention_impl(const Tensor& given_query, const Tensor& given_key, const 
   check_probability("scaled_dot_product_attention", dropout_p);
   AttentionData d{
       scale.value_or(1 / std::sqrt(static_cast<double>(query.sizes().back()))), is_causal, dropout_p, {}, {}};
-  if (dropout_p > 0) {
+  const bool as_pytorch = dropout_p > 0 && draws_as_pytorch(query.device());
+  if (dropout_p > 0 && !as_pytorch) {
     d.key = next_dropout_key(query.device());
     d.heads = drop_part(IntList(query.sizes()).first(query.ndim() - 2), true);
   }
   // Without a batch dim the kernels take dim 0 for the batch, which must then be the same.
   const bool grouped_3d = query.ndim() == 3 && query.sizes()[0] != key.sizes()[0];
   const bool empty_heads = query.sizes().back() == 0 || value.sizes().back() == 0 || query.numel() == 0;
-  if (query.ndim() <= 4 && !needs_grad(mask) && !empty_heads && !grouped_3d && dropout_p < 1)
+  if (query.ndim() <= 4 && !needs_grad(mask) && !empty_heads && !grouped_3d && dropout_p < 1 && !as_pytorch)
     return fused(query, key, value, mask, d);
   Shape sizes = query.sizes();
   sizes.back() = value.sizes().back();

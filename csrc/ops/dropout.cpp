@@ -1,6 +1,9 @@
 #include "ops/dropout.h"
 
+#include <atomic>
 #include <cmath>
+#include <cstdlib>
+#include <string_view>
 
 #include "ops/compose.h"
 #include "ops/random.h"
@@ -37,6 +40,19 @@ const Op<Shape(IntList)> set_parts{
     {"values"},
     "Says of which tensors dropout and attention see parts: part of dim 0; dim, index, count; index and "
     "count of heads. Nothing if empty. Returns what it was."};
+
+// Whether dropout on the CPU draws the masks that PyTorch's CPU build draws, which come one after the other.
+std::atomic<bool> pytorch_masks{[] {
+  const char* given = std::getenv("WARPTAPE_DROPOUT");
+  return given && std::string_view(given) == "pytorch";
+}()};
+bool set_pytorch_masks(bool on) { return pytorch_masks.exchange(on); }
+const Op<bool(bool)> set_masks{
+    "_set_pytorch_dropout",
+    set_pytorch_masks,
+    kPrivate,
+    {"on"},
+    "Whether dropout on the CPU draws PyTorch's masks; returns whether it did. Ranks then draw apart."};
 
 void run(const Tensor& out, const Tensor& x, const DropoutData& d) {
   if (out.numel() && !out.is_meta())
@@ -80,6 +96,10 @@ Tensor dropout_impl(const Tensor& x, double p, bool training, bool inplace) {
   check_probability("dropout", p);
   check_floating("dropout", x);
   if (!training || p == 0) return x;
+  if (draws_as_pytorch(x.device()) && x.numel()) {
+    Tensor factors = dropout_factors(empty_like_layout(x, x.dtype()), p);
+    return inplace ? mul_(x, factors) : x * factors;
+  }
   const DropoutData d{p, next_dropout_key(x.device()), drop_part(x.sizes(), false)};
   return inplace ? drop_inplace(x, d) : drop(x, d);
 }
@@ -129,7 +149,7 @@ Tensor alpha_drop(const char* op, const Tensor& x, const Shape& sizes, double p,
   check_floating(op, x);
   constexpr double kFloor = 1.7580993408473766;
   const double scale = 1 / std::sqrt((kFloor * kFloor * p + 1) * (1 - p));
-  Tensor keep = draw_bernoulli(sizes, options_of(x), 1 - p);
+  Tensor keep = fill_with_bernoulli(empty(sizes, options_of(x)), 1 - p);
   Tensor shift = (keep - 1) * (kFloor * scale) + kFloor * scale * p, factor = keep * scale;
   return inplace ? add_(mul_(x, factor), shift, 1) : x * factor + shift;
 }
@@ -221,6 +241,13 @@ kernels::PhiloxKey next_dropout_key(Device device) {
   Ref<Generator> generator = default_generator(device);
   std::lock_guard lock(generator->mutex);
   return generator->next_philox();
+}
+
+bool draws_as_pytorch(Device device) { return pytorch_masks && device.is_cpu(); }
+
+Tensor dropout_factors(const Tensor& out, double p) {
+  fill_with_bernoulli(out, 1 - p);
+  return p < 1 ? out / Scalar(1 - p) : out;
 }
 
 void check_probability(const char* op, double p) {

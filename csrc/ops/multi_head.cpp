@@ -227,8 +227,11 @@ std::tuple<Tensor, Tensor> attend(
   Weighed w = weigh(q, k, v, merged(mask, padding, q.sizes()[0], num_heads, q.sizes()[2], k.sizes()[2]),
                     training ? dropout_p : 0.0, causal, need_weights);
   const int64_t first[] = {0, 2, 1, 3}, second[] = {2, 0, 1, 3};
-  Tensor out = linear(flatten(permute(w.out, IntList(batch_first ? first : second)), 2, -1), out_proj_weight,
-                      out_proj_bias);
+  // PyTorch's memory is [T, N, E] for either order, and its masks for what comes after follow the memory.
+  const bool transposed = batch_first && draws_as_pytorch(query.device());
+  Tensor out = linear(flatten(permute(w.out, IntList(batch_first && !transposed ? first : second)), 2, -1),
+                      out_proj_weight, out_proj_bias);
+  if (transposed) out = transpose(out, 0, 1);
   const int64_t heads_dim[] = {1};
   if (need_weights && average_attn_weights)
     w.probabilities = mean(w.probabilities, IntList(heads_dim), false, std::nullopt);

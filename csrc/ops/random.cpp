@@ -4,13 +4,15 @@
 #include "ops/random.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <numbers>
 #include <numeric>
 
+#include "core/mcg31.h"
+#include "kernels/cpu/parallel.h"
 #include "ops/copy.h"
 #include "ops/elementwise.h"
-#include "ops/random.h"
 #include "ops/reduce.h"
 #include "ops/sort.h"
 #include "ops/view.h"
@@ -213,6 +215,34 @@ void check_probability(double p) {
   WT_CHECK(p >= 0 && p <= 1, ValueError, "bernoulli: Expected p_in >= 0 && p_in <= 1, got ", p);
 }
 
+// Where PyTorch draws by oneMKL: one draw of the generator seeds the numbers of a call.
+std::atomic<bool> mkl_bernoulli{bool(__builtin_cpu_is("intel"))};
+bool set_mkl_bernoulli(bool on) { return mkl_bernoulli.exchange(on); }
+const Op<bool(bool)> set_mkl_bernoulli_op{
+    "_set_mkl_bernoulli",
+    set_mkl_bernoulli,
+    kPrivate,
+    {"on"},
+    "Whether bernoulli_(p) on the CPU draws what PyTorch draws on Intel's processors; returns what it was."};
+
+void fill_bernoulli_mkl(const Tensor& t, double p, Generator* given) {
+  Tensor host = t.is_contiguous() ? t : empty(t.sizes(), options_of(t));
+  Ref<Generator> g = generator_for("bernoulli_", t.device(), given);
+  uint32_t seed;
+  {
+    std::lock_guard lock(g->mutex);
+    seed = g->random();
+  }
+  const auto draw = [&](auto tag) {
+    auto* data = host.template data_as<typename decltype(tag)::type>();
+    kernels::cpu::parallel_for(host.numel(), kPiece / 32, [&](int64_t begin, int64_t end) {
+      Mcg31(seed, static_cast<uint64_t>(begin)).bernoulli(data + begin, end - begin, p);
+    });
+  };
+  dispatch(kernels::AllTypes{}, t.dtype(), draw, "bernoulli_");
+  if (!host.same(t)) raw_copy(t, host);
+}
+
 Tensor bernoulli_scalar_impl(const Tensor& t, double p, Generator* g) {
   check_probability(p);
   return overwrite(t, "bernoulli_", [&] {
@@ -220,11 +250,13 @@ Tensor bernoulli_scalar_impl(const Tensor& t, double p, Generator* g) {
       return fill_device("bernoulli_", t, true, g, [&](const Launch& l, const View& out, auto key) {
         bernoulli_slot(l, out, p, View{}, key);
       });
-    fill_host<kernels::AllTypes>("bernoulli_", t, g, [&](auto* data, int64_t n, Generator& gen) {
-      using T = std::remove_pointer_t<decltype(data)>;
-      for (int64_t i = 0; i < n; ++i)
-        data[i] = static_cast<T>(static_cast<Compute<T>>(gen.uniform_double() < p));
-    });
+    if (mkl_bernoulli && !t.device().is_meta() && t.numel()) return fill_bernoulli_mkl(t, p, g);
+    fill_host<kernels::AllTypes>(
+        "bernoulli_", in_memory_order(t), g, [&](auto* data, int64_t n, Generator& gen) {
+          using T = std::remove_pointer_t<decltype(data)>;
+          for (int64_t i = 0; i < n; ++i)
+            data[i] = static_cast<T>(static_cast<Compute<T>>(gen.uniform_double() < p));
+        });
   });
 }
 
@@ -525,8 +557,10 @@ const Op<Tensor(const Tensor&, double, Generator*, OptDType)> bernoulli_number_o
 Tensor draw_uniform(IntList sizes, TensorOptions options, double from, double to) {
   return uniform_impl(empty(sizes, options), from, to, nullptr);
 }
-Tensor draw_bernoulli(IntList sizes, TensorOptions options, double p) {
-  return bernoulli_scalar_impl(empty(sizes, options), p, nullptr);
+Tensor fill_with_bernoulli(const Tensor& t, double p) { return bernoulli_scalar_impl(t, p, nullptr); }
+
+Tensor draw_exponential(IntList sizes, TensorOptions options) {
+  return exponential_impl(empty(sizes, options), 1, nullptr);
 }
 
 Tensor normal_of_size(double mean, double std, IntList size, Generator* g, std::optional<DType> dtype,

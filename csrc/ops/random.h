@@ -99,7 +99,9 @@ WT_API Tensor draw_uniform(IntList sizes, TensorOptions options, double from, do
 // A new tensor of independent normal numbers.
 Tensor normal_of_size(double mean, double std, IntList size, Generator* g, std::optional<DType> dtype,
                       std::optional<Device> device, bool requires_grad);
-// 1 with probability p, else 0.
-WT_API Tensor draw_bernoulli(IntList sizes, TensorOptions options, double p);
+// Fills t with 1 with probability p, else 0, and returns it.
+WT_API Tensor fill_with_bernoulli(const Tensor& t, double p);
+// Exponential numbers of rate 1.
+WT_API Tensor draw_exponential(IntList sizes, TensorOptions options);
 
 }  // namespace warptape::ops

@@ -78,7 +78,7 @@ from ._tensor import Tensor  # noqa: E402
 
 globals().update({name: op for name, op in vars(_C._functions).items() if not name.startswith("__")})
 
-from . import amp, autograd, linalg, nn, random, utils  # noqa: E402
+from . import _dispatch, amp, autograd, linalg, nn, random, utils  # noqa: E402
 from ._functions import *  # noqa: E402
 from ._legacy import set_default_tensor_type  # noqa: E402
 from ._legacy import types as _legacy_types  # noqa: E402
@@ -116,6 +116,8 @@ from .serialization import load, save  # noqa: E402
 
 _C._register_types(Tensor, _Parameter)
 _C._TensorMeta = type(Tensor)  # type: ignore[attr-defined]  # what PyTorch calls its metaclass
+for _name in ("DispatchKey", "DispatchKeySet", "_ExcludeDispatchKeyGuard"):
+    setattr(_C, _name, getattr(_dispatch, _name))
 if _TYPE_CHECKING:
     from . import backends, cuda, distributed, distributions, optim
 
@@ -128,6 +130,9 @@ __getattr__ = _lookup(
     __name__,
     ops=lambda: __import__("warptape.library").library.ops,
     GradScaler=lambda: amp.GradScaler,
+    _sample_dirichlet=lambda: (
+        __import__("warptape.distributions._gamma").distributions._gamma.standard_dirichlet
+    ),
     ScriptModule=lambda: __import__("warptape.jit").jit.ScriptModule,
     PyTorchFileReader=lambda: _unusable("torch.PyTorchFileReader", "torch.load reads whole files"),
     __config__=lambda: __import__("warptape.__config__").__config__,

@@ -18,6 +18,7 @@ __all__ = [
     "frombuffer",
     "get_default_device",
     "get_default_dtype",
+    "get_device_module",
     "get_float32_matmul_precision",
     "iinfo",
     "is_deterministic_algorithms_warn_only_enabled",
@@ -99,6 +100,20 @@ def set_default_dtype(d: _C.dtype) -> None:
 def get_default_device() -> _C.device:
     """Where tensors are made that name no device."""
     return _C._get_default_device()
+
+
+def get_device_module(device: Any = None) -> Any:
+    """torch.cuda or torch.cpu: the module of a device, of the default one without.
+
+    Raises:
+        RuntimeError: a device that has none.
+    """
+    import importlib
+
+    kind = _C.device(device).type if device is not None else get_default_device().type
+    if kind not in ("cpu", "cuda"):
+        raise RuntimeError(f"torch.get_device_module: there is no module of the device {kind!r}")
+    return importlib.import_module(f"warptape.{kind}")
 
 
 def set_default_device(device: Any) -> None:

@@ -16,6 +16,7 @@ _Future = type(annotations)
 _IMPORT_FROM = opcode.opmap["IMPORT_FROM"]
 # Modules of torch whose contents lie elsewhere here: programs import from them, pickles name them.
 MOVED = {
+    "_custom_ops": "library",
     "_tensor_str": "_printing",
     "autograd.profiler": "profiler",
     "autograd.variable": "autograd",

@@ -18,7 +18,7 @@ from .serialization._files import replace_file
 __all__ = ["download_url_to_file", "get_dir", "load_state_dict_from_url", "set_dir"]
 
 _dir: str | None = None
-_HASH_IN_NAME = re.compile(r"-([a-f0-9]*)\.")
+HASH_REGEX = re.compile(r"-([a-f0-9]*)\.")
 
 
 def _get_torch_home() -> str:
@@ -88,9 +88,9 @@ def load_state_dict_from_url(
     path = os.path.join(folder, name)
     if not os.path.exists(path):
         sys.stderr.write(f'Downloading: "{url}" to {path}\n')
-        found = _HASH_IN_NAME.search(name) if check_hash else None
+        found = HASH_REGEX.search(name) if check_hash else None
         download_url_to_file(url, path, found[1] if found else None, progress=progress)
     return _load(path, map_location=map_location, weights_only=weights_only)
 
 
-__getattr__ = _lookup(__name__)
+__getattr__ = _lookup(__name__, tqdm=lambda: __import__("tqdm").tqdm)

@@ -9,10 +9,11 @@ from typing import Any
 
 from . import _C
 from ._aten import Aten
+from ._builtin_ops import BuiltinOp, builtin_op, is_builtin_library
 from ._missing import lookup as _lookup
 from .autograd import Function
 
-__all__ = ["CustomOpDef", "custom_op", "register_autograd", "register_fake", "register_kernel"]
+__all__ = ["CustomOpDef", "Library", "custom_op", "register_autograd", "register_fake", "register_kernel"]
 
 _found: dict[str, CustomOpDef] = {}
 
@@ -115,27 +116,81 @@ def custom_op(
     return op
 
 
-def _op(op: str | CustomOpDef) -> CustomOpDef:
-    if isinstance(op, CustomOpDef):
+def _op(op: str | CustomOpDef | BuiltinOp) -> CustomOpDef | BuiltinOp:
+    if not isinstance(op, str):
         return op
-    if op not in _found:
+    if op in _found:
+        return _found[op]
+    namespace, _, name = op.partition("::")
+    found = getattr(getattr(ops, namespace), name, None)
+    if not isinstance(found, BuiltinOp):
         raise RuntimeError(f"torch.library: there is no op {op!r} made by custom_op")
-    return _found[op]
+    return found
+
+
+class Library:
+    """Library(ns, kind, dispatch_key=""): functions for ops of a namespace that are there already.
+
+    `kind` is "IMPL" or "FRAGMENT".
+
+    Raises:
+        NotImplementedError: the kind "DEF", and `define`: ops are made by custom_op.
+    """
+
+    def __init__(self, ns: str, kind: str, dispatch_key: str = "") -> None:
+        if kind not in ("IMPL", "FRAGMENT"):
+            raise NotImplementedError(
+                f"torch.library.Library: expected the kind IMPL or FRAGMENT, got {kind!r}; make ops by "
+                "torch.library.custom_op"
+            )
+        self.ns, self.kind, self.dispatch_key = ns, kind, dispatch_key
+
+    def define(self, schema: str, *args: Any, **options: Any) -> Any:
+        """Not supported: NotImplementedError."""
+        raise NotImplementedError("torch.library.Library.define: make ops by torch.library.custom_op")
+
+    def impl(self, op_name: Any, fn: Any, dispatch_key: str = "", **options: Any) -> None:
+        """`fn` as the op's function for a key: a device, Meta, or one of autocast for ops of warptape.
+
+        Ops of warptape have all others themselves.
+        """
+        op = _op(f"{self.ns}::{op_name}" if isinstance(op_name, str) and "::" not in op_name else op_name)
+        key = dispatch_key or self.dispatch_key
+        if isinstance(op, BuiltinOp):
+            op.register(fn, key)
+        elif key == "Meta":
+            op.register_fake(fn)
+        elif key in ("CPU", "CUDA"):
+            op.register_kernel(key.lower(), fn)
+        else:
+            raise NotImplementedError(f"torch.library.Library.impl: {op} takes no function for {key!r}")
 
 
 def register_fake(op: Any, func: Any = None, /, **options: Any) -> Any:
-    """CustomOpDef.register_fake of an op or the name of one; a decorator without `func`."""
-    return _op(op).register_fake(func) if func is not None else _op(op).register_fake
+    """CustomOpDef.register_fake of an op or the name of one; a decorator without `func`.
+
+    Ops of warptape have such a form themselves: for them, and for those that a library would have made by
+    an extension module, nothing changes.
+    """
+    found = _op(op)
+    if isinstance(found, BuiltinOp):
+        return func if func is not None else lambda fn: fn
+    return found.register_fake(func) if func is not None else found.register_fake
 
 
 def register_kernel(op: Any, device_types: Any, func: Any = None, /, **options: Any) -> Any:
     """CustomOpDef.register_kernel of an op or the name of one; a decorator without `func`."""
-    return _op(op).register_kernel(device_types, func)
+    found = _op(op)
+    if isinstance(found, BuiltinOp):
+        raise NotImplementedError(f"torch.library.register_kernel: {found} has kernels, and takes no others")
+    return found.register_kernel(device_types, func)
 
 
 def register_autograd(op: Any, backward: Any, /, *, setup_context: Any = None, **options: Any) -> None:
-    """CustomOpDef.register_autograd of an op or the name of one."""
-    _op(op).register_autograd(backward, setup_context=setup_context)
+    """CustomOpDef.register_autograd of an op or the name of one. Ops of warptape keep their own gradient."""
+    found = _op(op)
+    if not isinstance(found, BuiltinOp):
+        found.register_autograd(backward, setup_context=setup_context)
 
 
 class _Ops(ModuleType):
@@ -144,7 +199,8 @@ class _Ops(ModuleType):
     loaded_libraries: set[str] = set()
 
     def load_library(self, path: Any) -> None:
-        """Loads a shared library. Ops that it registers with PyTorch are not seen here.
+        """Loads a shared library. Ops that it registers with PyTorch are not seen here; where its ops are
+        declared here, as torchvision's, the file is left alone.
 
         Raises:
             OSError: a file that is no library, or one that needs what is not there.
@@ -153,7 +209,8 @@ class _Ops(ModuleType):
 
         path = os.path.realpath(path)
         try:
-            ctypes.CDLL(path)
+            if not is_builtin_library(path):
+                ctypes.CDLL(path)
         except OSError as error:
             raise OSError(f"Could not load this library: {error}") from error
         self.loaded_libraries.add(path)
@@ -161,18 +218,23 @@ class _Ops(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        space: ModuleType = (
-            Aten("warptape.ops.aten") if name == "aten" else ModuleType(f"warptape.ops.{name}")
-        )
-        if name != "aten":
-            space.__dict__["__getattr__"] = _missing_op(space.__name__)
+        if name == "aten":
+            space: ModuleType = Aten("warptape.ops.aten")
+        else:
+            space = ModuleType(f"warptape.ops.{name}")
+            space.__dict__["__getattr__"] = _find_op(space)
         setattr(self, name, space)
         return space
 
 
-def _missing_op(space: str) -> Callable[[str], Any]:
+def _find_op(space: ModuleType) -> Callable[[str], Any]:
+    path = space.__name__.removeprefix("warptape.")
+
     def __getattr__(name: str) -> Any:
-        raise AttributeError(f"warptape has no torch.{space.removeprefix('warptape.')}.{name} yet")
+        if op := builtin_op(f"{path.removeprefix('ops.')}::{name}"):
+            setattr(space, name, op)
+            return op
+        raise AttributeError(f"warptape has no torch.{path}.{name} yet")
 
     return __getattr__
 

@@ -14,5 +14,8 @@ Device = warptape.device | str | int | None
 FileLike = str | os.PathLike[str] | IO[bytes]
 Number = builtins.int | builtins.float | builtins.bool
 Tensor = warptape.Tensor
+_device, _dtype = warptape.device, warptape.dtype  # what libraries annotate with
+_int, _float, _bool = builtins.int, builtins.float, builtins.bool
+_size = warptape.Size | list[builtins.int] | tuple[builtins.int, ...]
 
 __getattr__: Any = _lookup(__name__)

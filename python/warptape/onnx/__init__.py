@@ -1,10 +1,17 @@
 """torch.onnx: models as ONNX files, for inference. Writing one needs the package `onnx`."""
 
+from typing import Any
+
 from .._missing import lookup as _lookup
 from . import _layers, _pointwise, _shapes  # the mappings
 from ._builder import UnsupportedOperatorError
 from ._export import ONNXProgram, export, is_in_onnx_export
 
 __all__ = ["ONNXProgram", "UnsupportedOperatorError", "export", "is_in_onnx_export"]
+
+
+def register_custom_op_symbolic(symbolic_name: str, symbolic_fn: Any, opset_version: int) -> None:
+    """Nothing: how ops become nodes is in a table of this package."""
+
 
 __getattr__ = _lookup(__name__)

@@ -55,6 +55,15 @@ def register_pytree_node(cls: type, flatten_fn: Any, unflatten_fn: Any, **names:
 _register_pytree_node = register_pytree_node
 
 
+def _dict_flatten(d: dict[Any, Any]) -> tuple[list[Any], list[Any]]:
+    """Values and keys: what libraries register their own dicts with."""
+    return list(d.values()), list(d)
+
+
+def _dict_unflatten(values: Iterable[Any], context: list[Any]) -> dict[Any, Any]:
+    return dict(zip(context, values, strict=True))
+
+
 def is_namedtuple_instance(obj: Any) -> bool:
     """Whether `obj` is a named tuple."""
     return isinstance(obj, tuple) and hasattr(obj, "_fields")

@@ -11,16 +11,16 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from . import _C
-from ._control_flow import NotSupportedError, convert
-from ._graphs import GraphFunction, GraphModule, check_constants, record
-from ._missing import lookup as _lookup
-from ._tensor import Tensor
-from .export._dims import Dim, Sizes
-from .export._exported import generalised, read_graph, write_graph
-from .graph_drawing import GraphText, draw
-from .nn import Module, Parameter
-from .utils._pytree import tree_leaves
+from .. import _C
+from .._control_flow import NotSupportedError, convert
+from .._graphs import GraphFunction, GraphModule, check_constants, record
+from .._missing import lookup as _lookup
+from .._tensor import Tensor
+from ..export._dims import Dim, Sizes
+from ..export._exported import generalised, read_graph, write_graph
+from ..graph_drawing import GraphText, draw
+from ..nn import Module, Parameter
+from ..utils._pytree import tree_leaves
 
 __all__ = [
     "Final",
@@ -223,7 +223,8 @@ def _as_it_is(fn: Any) -> Any:
     return fn
 
 
-export = interface = script_method = script_if_tracing = _as_it_is
+export = interface = script_method = script_if_tracing = _script_if_tracing = _as_it_is
+_overload = _overload_method = _as_it_is  # the last definition is the one that runs
 
 
 def ignore(drop: Any = False, **kwargs: Any) -> Any:
@@ -423,7 +424,7 @@ def is_tracing() -> bool:
 
 def fork(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Runs `func` here and now; `wait` returns its result."""
-    from .futures import Future
+    from ..futures import Future
 
     future: Any = Future()
     future.set_result(func(*args, **kwargs))
