@@ -30,6 +30,7 @@ class Transform:
     def __init__(self, cache_size: int = 0) -> None:
         if cache_size not in (0, 1):
             raise ValueError("cache_size must be 0 or 1")
+        super().__init__()  # of a Module, where a transform is one too
         self._cache_size = cache_size
         self._cached_x_y: tuple[Any, Any] = (None, None)
 
