@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import warptape
+from warptape import _C
 from warptape.autograd import Function
 
 WIDE = 1000.0  # shapes from which on the cube root of a sample is taken as normal in the gradient
@@ -23,7 +24,7 @@ def standard_dirichlet(concentration: Any) -> Any:
 class _StandardGamma(Function):
     @staticmethod
     def forward(ctx: Any, concentration: Any) -> Any:
-        part, log_factor = _sample(concentration.double())
+        part, log_factor = _sample(concentration)
         sample = (part * log_factor.exp()).to(concentration.dtype)
         sample = sample.clamp(min=warptape.finfo(sample.dtype).tiny)  # 0 has no logarithm
         ctx.save_for_backward(concentration, sample)
@@ -57,6 +58,9 @@ class _StandardDirichlet(Function):
 def _sample(shape: Any) -> tuple[Any, Any]:
     """A sample and the logarithm of what to multiply it by: Marsaglia and Tsang, "A simple method for
     generating gamma variables", section 2; below 1 by its section 6."""
+    if shape.device.type != "cuda":  # one by one, with PyTorch's numbers
+        return _C._private.standard_gamma(shape).unbind(-1)
+    shape = shape.double()
     boosted = shape < 1
     d = warptape.where(boosted, shape + 1, shape) - 1 / 3
     c = (9 * d).rsqrt()
