@@ -59,7 +59,8 @@ def _sample(shape: Any) -> tuple[Any, Any]:
     """A sample and the logarithm of what to multiply it by: Marsaglia and Tsang, "A simple method for
     generating gamma variables", section 2; below 1 by its section 6."""
     if shape.device.type != "cuda":  # one by one, with PyTorch's numbers
-        return _C._private.standard_gamma(shape).unbind(-1)
+        part, log_factor = _C._private.standard_gamma(shape).unbind(-1)
+        return part, log_factor
     shape = shape.double()
     boosted = shape < 1
     d = warptape.where(boosted, shape + 1, shape) - 1 / 3
