@@ -65,11 +65,14 @@ def name_of(t: Any) -> str:
 
 
 def dtype_and_device(kind: Any) -> tuple[Any, str | None]:
-    """What Tensor.type(kind) converts to: `kind` is a dtype, an older type, or the name of one.
+    """What Tensor.type(kind) converts to: `kind` is a dtype, an older type, or the name of one;
+    Tensor is the default dtype.
 
     Raises:
         ValueError: a name of no type.
     """
+    if kind is Tensor or kind == "torch.Tensor":
+        return _C._get_default_dtype(), None
     if isinstance(kind, _TensorType):
         kind = name_of(kind)
     if not isinstance(kind, str):
