@@ -218,7 +218,7 @@ def _new(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     )
 
 
-@_handles("grad")
+@_handles("autograd.grad")
 def _autograd(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     """autograd.grad, whose results lie as the inputs do."""
     names = ("outputs", "inputs", "grad_outputs")
