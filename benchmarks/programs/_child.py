@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-STEPS, WARM_UP = 20, 3
+WARM_UP = 3
 clock = time.process_time if os.environ.get("WARPTAPE_NUM_THREADS") == "1" else time.perf_counter
 
 
@@ -31,7 +31,8 @@ class Enough(BaseException):
 class Recorder:
     """The losses of a program and the moments of its steps."""
 
-    def __init__(self, work: Path) -> None:
+    def __init__(self, work: Path, steps: int) -> None:
+        self.steps = steps
         self.losses: list[float] = []
         self.times: list[float] = []
         self._work, self._optimizers = work, 0
@@ -54,7 +55,7 @@ class Recorder:
     def step(self, loss: float) -> None:
         """A step begins, with this loss."""
         self.times.append(clock())
-        if len(self.losses) == STEPS:
+        if len(self.losses) == self.steps:
             raise Enough
         self.losses.append(loss)
 
@@ -126,12 +127,13 @@ def main() -> None:
     without_dropout()
     if os.environ.get("COMPILED"):
         compile_calls()
-    recorder = Recorder(work)
+    steps = PROGRAMS[name].steps
+    recorder = Recorder(work, steps)
     recorder.watch()
     with contextlib.suppress(Enough):
         PROGRAMS[name].run(clones, work)
-    if len(recorder.losses) < STEPS:
-        sys.exit(f"{len(recorder.losses)} steps of {STEPS}")
+    if len(recorder.losses) < steps:
+        sys.exit(f"{len(recorder.losses)} steps of {steps}")
     out.write_text(json.dumps({"losses": recorder.losses, "seconds": recorder.seconds()}))
 
 

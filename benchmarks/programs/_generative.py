@@ -53,7 +53,7 @@ def _(clones: Path, work: Path) -> None:
     from PIL import Image
 
     _stubs.module("datasets", ImageDataset=Pairs, Image=Image)
-    sizes = ["--img_height=32", "--img_width=32", "--n_residual_blocks=2"]
+    sizes = ["--img_height=32", "--img_width=32", "--n_residual_blocks=2", "--lr=1e-7"]
     script(clones / "PyTorch-GAN/implementations/cyclegan/cyclegan.py", *sizes)
 
 

@@ -1,12 +1,11 @@
-"""Programs of several processes, which run.py starts as torchrun does: two ranks on host memory.
+"""Programs of several processes, which run.py starts as torchrun does: ranks on host memory.
 
-They ask for GPUs; torch.accelerator is told of two that are the CPU.
+Some ask for GPUs; torch.accelerator tells them of some that are the CPU.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,21 +14,21 @@ import _stubs
 from _registry import batches, import_from, program, script
 
 
-def _accelerators() -> None:
+def _accelerators(count: int) -> None:
     import torch
 
-    names = {
-        "is_available": lambda *args, **kwargs: True,
-        "device_count": lambda: 2,
-        "current_accelerator": lambda *args, **kwargs: torch.device("cpu"),
-        "set_device_index": lambda index: None,
-        "device_index": lambda index: None,
-    }
-    torch.accelerator = SimpleNamespace(**names)
+    torch.accelerator.is_available = lambda *args, **kwargs: True
+    torch.accelerator.device_count = lambda: count
+    torch.accelerator.current_accelerator = lambda *args, **kwargs: torch.device("cpu")
+    torch.accelerator.current_device_index = lambda: 0
+    torch.accelerator.device_index = lambda index: None
+    init = torch.distributed.init_process_group
+    # host memory has no index by which a group is bound to it
+    torch.distributed.init_process_group = lambda *args, device_id=None, **kwargs: init(*args, **kwargs)
 
 
 def _distributed(clones: Path, name: str, *arguments: str, **constants: Any) -> None:
-    _accelerators()
+    _accelerators(2)
     script(clones / "examples/distributed" / name, *arguments, **constants)
 
 
@@ -43,19 +42,10 @@ def _(clones: Path, work: Path) -> None:
     _distributed(clones, "tensor_parallelism/sequence_parallel_example.py", num_iters=22)
 
 
-@program("fsdp_tp", "pytorch/examples fsdp_tp_example, 2 ranks", 2)
-def _(clones: Path, work: Path) -> None:
-    _distributed(clones, "tensor_parallelism/fsdp_tp_example.py", num_iterations=22)
-
-
-@program("fsdp2", "pytorch/examples FSDP2, 2 ranks", 2)
+@program("fsdp2", "pytorch/examples FSDP2, 2 ranks", 2, steps=9)
 def _(clones: Path, work: Path) -> None:
     os.chdir(work)
-    folder = clones / "examples/distributed/FSDP2"
-    # its ten steps, twice: the second run goes on from the first one's checkpoint
-    for _ in range(3):
-        _accelerators()
-        script(folder / "example.py", batch_size=4, seq_len=32)
+    _distributed(clones, "FSDP2/example.py", batch_size=4, seq_len=32)
 
 
 @program("mingpt_ddp", "pytorch/examples minGPT-ddp, 2 ranks", 2)
@@ -71,7 +61,7 @@ def _(clones: Path, work: Path) -> None:
     parallel = torch.nn.parallel.DistributedDataParallel(model)
     for (x,) in batches((100, (4, 33)), seed=int(os.environ["RANK"])):
         optimizer.zero_grad()
-        parallel(x[:, :-1], x[:, 1:])[1].backward()
+        parallel(x[:, :-1], x[:, 1:].contiguous())[1].backward()
         optimizer.step()
 
 
@@ -100,6 +90,8 @@ def _train_picotron(model: Any, data: Any) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for (x,) in data:
         optimizer.zero_grad()
+        if hasattr(model, "reset"):
+            model.reset()  # its buckets
         found = model(x[:, :-1])
         torch.nn.functional.cross_entropy(found.flatten(0, 1), x[:, 1:].flatten()).backward()
         optimizer.step()

@@ -25,16 +25,19 @@ class Program:
     title: str
     run: Callable[[Path, Path], None]
     ranks: int = 1
+    steps: int = 20
 
 
 PROGRAMS: dict[str, Program] = {}
 
 
-def program(name: str, title: str, ranks: int = 1) -> Callable[[Callable[[Path, Path], None]], None]:
+def program(
+    name: str, title: str, ranks: int = 1, steps: int = 20
+) -> Callable[[Callable[[Path, Path], None]], None]:
     """Puts a driver on the list; one with `ranks` runs in so many processes, as torchrun starts them."""
 
     def add(run: Callable[[Path, Path], None]) -> None:
-        PROGRAMS[name] = Program(title, run, ranks)
+        PROGRAMS[name] = Program(title, run, ranks, steps)
 
     return add
 

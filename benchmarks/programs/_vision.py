@@ -72,29 +72,6 @@ def _(clones: Path, work: Path) -> None:
     train(model, optimizer, loss, batches((2, 3, 64, 64)))
 
 
-@program("ssd", "amdegroot/ssd.pytorch with its loss")
-def _(clones: Path, work: Path) -> None:
-    import torch
-
-    _stubs.torchvision()
-    _stubs.anything("cv2")
-    folder = clones / "ssd.pytorch"
-    model = import_from(folder, "ssd").build_ssd("train", 300, 21)
-    criterion = import_from(folder, "layers.modules").MultiBoxLoss(
-        21, 0.5, True, 0, True, 3, 0.5, False, False
-    )
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-5, momentum=0.9, weight_decay=5e-4)
-    random = np.random.default_rng(1)
-
-    def loss(image: Any) -> Any:
-        corners = random.uniform(0.1, 0.5, (3, 2))
-        box = np.concatenate([corners, corners + 0.3, random.integers(0, 20, (3, 1))], 1)
-        places, kinds = criterion(model(image), [torch.from_numpy(box).float()])
-        return places + kinds
-
-    train(model, optimizer, loss, batches((1, 3, 300, 300)))
-
-
 @program("detr", "facebookresearch/detr transformer, matcher and losses")
 def _(clones: Path, work: Path) -> None:
     import torch
@@ -211,20 +188,6 @@ def _(clones: Path, work: Path) -> None:
 def _(clones: Path, work: Path) -> None:
     sizes = {"patch_size": 4, "dim": 32, "heads": 2, "num_hierarchies": 3, "block_repeats": (1, 1, 1)}
     _vit(clones, "nest", "NesT", **SMALL, **sizes)
-
-
-@program("mae", "lucidrains/vit-pytorch masked autoencoder")
-def _(clones: Path, work: Path) -> None:
-    import torch
-
-    _stubs.torchvision()
-    folder = clones / "vit-pytorch"
-    sizes = {"patch_size": 8, "dim": 64, "depth": 2, "heads": 4, "mlp_dim": 128}
-    encoder = import_from(folder, "vit_pytorch.vit").ViT(**SMALL, **sizes)
-    model = import_from(folder, "vit_pytorch.mae").MAE(
-        encoder=encoder, masking_ratio=0.75, decoder_dim=32, decoder_depth=1
-    )
-    train(model, torch.optim.Adam(model.parameters(), lr=1e-4), model, batches((4, 3, 32, 32)))
 
 
 @program("capsules", "gram-ai/capsule-networks layers")

@@ -203,6 +203,46 @@ Tensor binomial_impl(const Tensor& count, const Tensor& prob, Generator* given) 
   return out;
 }
 
+// A number of the gamma distribution with the given shape is first * exp(second), which may be less than any
+// double: Marsaglia and Tsang, "A simple method for generating gamma variables", 2000, sections 2 and 6.
+std::pair<double, double> gamma_draw(Generator& g, double shape) {
+  double log_factor = 0;
+  if (shape < 1) {
+    log_factor = std::log1p(-g.uniform_double()) / shape;
+    shape += 1;
+  }
+  const double third = 1.0f / 3.0f;  // PyTorch's numbers have it in single precision
+  const double d = shape - third, c = 1 / std::sqrt(9 * d);
+  if (std::isnan(d)) return {d, 0};
+  for (;;) {
+    double x, root;
+    do {
+      x = g.normal();
+      root = 1 + c * x;
+    } while (root <= 0);
+    const double cube = root * root * root, u = 1 - g.uniform_double(), square = x * x;
+    if (u < 1 - 0.0331 * square * square || std::log(u) < 0.5 * square + d * (1 - cube + std::log(cube)))
+      return {d * cube, log_factor};
+  }
+}
+
+Tensor gamma_impl(const Tensor& shape, Generator* given) {
+  WT_CHECK(shape.dtype() == DType::Float64, DtypeError, "_gamma_draws: expected float64, got ", shape);
+  Shape sizes = shape.sizes();
+  sizes.push_back(2);
+  Tensor out = empty(sizes, options_of(shape));
+  if (shape.device().is_meta()) return out;
+  const Tensor shapes = parameter(shape);
+  const auto* p = shapes.data_as<double>();
+  std::pair<double, double> last;
+  fill_counts("_gamma_draws", out, given, [&](Generator& g, int64_t i) {
+    if (i % 2) return last.second;
+    last = gamma_draw(g, p[i / 2]);
+    return last.first;
+  });
+  return out;
+}
+
 // ---- in place ------------------------------------------------------------------------------------------
 
 // Fills `t` by f of uniform numbers inside of (0, 1); `of_tensor` is the same on a device.
@@ -304,6 +344,12 @@ const Op<Tensor(const Tensor&, const Tensor&, Generator*)> binomial{
     kFunction | kOut | kRandom,
     {"count", "prob", {"generator", none}},
     "The number of successes among `count` trials with probability `prob`."};
+const Op<Tensor(const Tensor&, Generator*)> gamma_draws{
+    "_gamma_draws",
+    gamma_impl,
+    kPrivate | kRandom,
+    {"shape", {"generator", none}},
+    "Numbers of gamma distributions with these shapes: [*, 2], the first of a pair times exp of the second."};
 const Op<Tensor(const Tensor&, double, double, Generator*)> cauchy_{
     "cauchy_",
     cauchy_impl,

@@ -46,7 +46,7 @@ class _TensorType(type):
 
 def make_types(module: str, is_cuda: bool) -> dict[str, type]:
     """FloatTensor and its kin, of host memory or of GPUs."""
-    shared = {"__module__": module, "is_cuda": is_cuda, "layout": "torch.strided"}
+    shared = {"__module__": module, "is_cuda": is_cuda, "layout": _C.strided}
     text = "A tensor of {}, as older programs make it."
     return {
         f"{kind}Tensor": _TensorType(
@@ -65,11 +65,14 @@ def name_of(t: Any) -> str:
 
 
 def dtype_and_device(kind: Any) -> tuple[Any, str | None]:
-    """What Tensor.type(kind) converts to: `kind` is a dtype, an older type, or the name of one.
+    """What Tensor.type(kind) converts to: `kind` is a dtype, an older type, or the name of one;
+    Tensor is the default dtype.
 
     Raises:
         ValueError: a name of no type.
     """
+    if kind is Tensor or kind == "torch.Tensor":
+        return _C._get_default_dtype(), None
     if isinstance(kind, _TensorType):
         kind = name_of(kind)
     if not isinstance(kind, str):

@@ -158,9 +158,9 @@ class Tensor(_C.TensorBase):
     imag = property(_C._functions.imag, _write_imag, doc="The imaginary part of a complex tensor, as a view.")
 
     @property
-    def layout(self) -> str:
+    def layout(self) -> _C.layout:
         """How elements are stored: strided."""
-        return "torch.strided"
+        return _C.strided
 
     def to_sparse(self, sparse_dim: Any = None, *, layout: Any = None, **more: Any) -> Any:
         """The elements that are not zero, by coordinates unless a layout is given: a SparseTensor."""
@@ -176,11 +176,11 @@ class Tensor(_C.TensorBase):
 
     def to_sparse_csr(self, dense_dim: builtins.int | None = None) -> Any:
         """The elements of a matrix that are not zero, by compressed rows."""
-        return self.to_sparse(None if not dense_dim else self.ndim - dense_dim, layout="torch.sparse_csr")
+        return self.to_sparse(None if not dense_dim else self.ndim - dense_dim, layout=_C.sparse_csr)
 
     def to_sparse_csc(self, dense_dim: builtins.int | None = None) -> Any:
         """The elements of a matrix that are not zero, by compressed columns."""
-        return self.to_sparse(None if not dense_dim else self.ndim - dense_dim, layout="torch.sparse_csc")
+        return self.to_sparse(None if not dense_dim else self.ndim - dense_dim, layout=_C.sparse_csc)
 
     def sparse_mask(self, mask: Any) -> Any:
         """The elements at the places of a sparse tensor of the same size."""
