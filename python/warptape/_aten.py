@@ -39,7 +39,9 @@ def _loss(name: str) -> Callable[..., Any]:
     def loss(*args: Any, **kwargs: Any) -> Any:
         given = {**dict(zip(names, args)), **kwargs}
         reduction = given.get("reduction", 1)
-        return getattr(_C._nn, name.replace("entropy_loss", "entropy"))(**given | {"reduction": _REDUCTIONS[reduction]})
+        return getattr(_C._nn, name.replace("entropy_loss", "entropy"))(
+            **given | {"reduction": _REDUCTIONS[reduction]}
+        )
 
     return loss
 

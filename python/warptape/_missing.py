@@ -34,6 +34,7 @@ MOVED = {
     "nn.modules.pixelshuffle": "nn.modules.shape",
     "nn.parallel.data_parallel": "nn.modules.data_parallel",
     "profiler.profiler": "profiler",
+    "utils._cxx_pytree": "utils._pytree",
     "utils.model_zoo": "hub",
 }
 # What PyTorch has and this runtime has nothing of.

@@ -134,8 +134,6 @@ class Pickler(_PythonPickler):
             return _C.device, (obj.type,) if obj.index is None else (obj.type, obj.index)
         if kind is _C.layout:
             return _LAYOUT, (str(obj),)
-        if kind is _C.memory_format:
-            return _named("torch", str(obj).removeprefix("torch."))
         if isinstance(obj, Tensor) and kind.__reduce_ex__ in _OWN_TENSORS:
             return self._tensor(obj)
         if getattr(kind, "_by_value", False):  # a sparse tensor

@@ -54,7 +54,10 @@ def test_ops_take_the_dispatchers_arguments() -> None:
     same(aten.mm.default(x, w.t()), x @ w.t())
     same(aten.add(self=x, other=x, alpha=2), 3 * x)
     same(aten.mse_loss(x, x + 1, 2), torch.tensor(6.0))
-    same(aten.cross_entropy_loss(x, torch.tensor([0, 1])), torch.nn.functional.cross_entropy(x, torch.tensor([0, 1])))
+    same(
+        aten.cross_entropy_loss(x, torch.tensor([0, 1])),
+        torch.nn.functional.cross_entropy(x, torch.tensor([0, 1])),
+    )
     same(aten._softmax.default(x, 1, False), x.softmax(1))
     same(aten.embedding.default(w, torch.tensor([1])), w[1:2])
     same(aten.slice.Tensor(x, 1, 0, 2), x[:, :2])

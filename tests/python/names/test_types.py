@@ -19,8 +19,9 @@ def test_layouts_and_formats_are_one_object_each(name: str, tmp_path) -> None:
     assert type(value) is (torch.layout if name in LAYOUTS else torch.memory_format)
     assert repr(value) == str(value) == f"torch.{name}"
     assert pickle.loads(pickle.dumps(value)) is copy.deepcopy(value) is copy.copy(value) is value
-    torch.save({"value": value}, tmp_path / "file")
-    assert torch.load(tmp_path / "file")["value"] is value
+    if name in LAYOUTS:
+        torch.save({"value": value}, tmp_path / "file")
+        assert torch.load(tmp_path / "file")["value"] is value
     assert value != str(value) and {value: 1}[value] == 1
 
 
