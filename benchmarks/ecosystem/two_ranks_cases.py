@@ -37,7 +37,8 @@ model.save_pretrained(sys.argv[1] + "/saved")
 torch.distributed.barrier()
 if rank == 0:
     state = AutoModelForCausalLM.from_pretrained(sys.argv[1] + "/saved").state_dict()
-    json.dump([losses, words, kinds, {k: v.abs().sum().item() for k, v in state.items()}], open(sys.argv[2], "w"))
+    sums = {k: v.abs().sum().item() for k, v in state.items()}
+    json.dump([losses, words, kinds, sums], open(sys.argv[2], "w"))
 torch.distributed.destroy_process_group()
 """
 
