@@ -24,7 +24,7 @@ def standard_dirichlet(concentration: Any) -> Any:
 class _StandardGamma(Function):
     @staticmethod
     def forward(ctx: Any, concentration: Any) -> Any:
-        part, log_factor = _sample(concentration.double())
+        part, log_factor = _sample(concentration)
         sample = (part * log_factor.exp()).to(concentration.dtype)
         sample = sample.clamp(min=warptape.finfo(sample.dtype).tiny)  # 0 has no logarithm
         ctx.save_for_backward(concentration, sample)
@@ -57,7 +57,7 @@ class _StandardDirichlet(Function):
 
 def _sample(shape: Any) -> tuple[Any, Any]:
     """A sample and the logarithm of what to multiply it by, which small shapes' need."""
-    part, log_factor = _C._private._gamma_draws(shape.contiguous()).unbind(-1)
+    part, log_factor = _C._private.standard_gamma(shape).unbind(-1)
     return part, log_factor
 
 

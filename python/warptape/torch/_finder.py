@@ -36,6 +36,11 @@ class _Alias(Loader):
         self._spec = module.__spec__
         return module
 
+    def get_code(self, fullname: str) -> Any:
+        """For `python -m torch.distributed.run`."""
+        spec: Any = importlib.util.find_spec(_own(fullname))
+        return spec.loader.get_code(spec.name)
+
     def exec_module(self, module: ModuleType) -> None:
         name = module.__spec__.name if module.__spec__ else ""
         module.__spec__ = self._spec  # the import system has just put torch's there

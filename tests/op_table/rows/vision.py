@@ -11,9 +11,6 @@ from ..table import E, Op, Rng, S, Sample
 OPS = "ops.torchvision."
 WIDE = ("float64", "float32")  # positions in half precision fall on other pixels
 TOL = {"float32": (2e-5, 2e-5), "float64": (1e-11, 1e-11)}
-# PyTorch has these ops only where torchvision's extension module is loaded.
-ALONE = ("values", "gradient", "second_gradient", "errors", "transforms")
-WHY = "ops of torchvision"
 
 
 def nms(boxes: np.ndarray, scores: np.ndarray, threshold: float) -> np.ndarray:
@@ -198,8 +195,6 @@ ROWS = [
             E("RuntimeError", B, np.ones(3), 0.5, match="same number of elements"),
             E("RuntimeError|TypeError", B, B[:, 0], 0.5, dtype="float16", match="float32 or float64"),
         ),
-        peer=ALONE,
-        peer_reason=WHY,
     ),
     Op(
         OPS + "roi_align",
@@ -232,8 +227,6 @@ ROWS = [
             ),
             E("ValueError", X, R, 1.0, 0, 2, 1, False, match="expected bins", stricter=True),
         ),
-        peer=ALONE,
-        peer_reason=WHY,
     ),
     Op(
         OPS + "roi_pool",
@@ -244,8 +237,6 @@ ROWS = [
         nograd=(1,),
         python=True,
         errors=(E("RuntimeError", X, R[:, :4], 1.0, 2, 2, match=SHAPES),),
-        peer=ALONE,
-        peer_reason=WHY,
     ),
     Op(
         OPS + "ps_roi_align",
@@ -257,8 +248,6 @@ ROWS = [
         nograd=(1,),
         python=True,
         errors=(E("RuntimeError", X, R, 1.0, 3, 2, 1, match="multiple of pooling height"),),
-        peer=ALONE,
-        peer_reason=WHY,
     ),
     Op(
         OPS + "ps_roi_pool",
@@ -270,8 +259,6 @@ ROWS = [
         nograd=(1,),
         python=True,
         errors=(E("RuntimeError", X, R, 1.0, 3, 2, match="multiple of pooling height"),),
-        peer=ALONE,
-        peer_reason=WHY,
     ),
     Op(
         OPS + "deform_conv2d",
@@ -354,7 +341,5 @@ ROWS = [
                 match="positive strides",
             ),
         ),
-        peer=ALONE,
-        peer_reason=WHY,
     ),
 ]

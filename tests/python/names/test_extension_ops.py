@@ -28,8 +28,8 @@ def test_libraries_whose_ops_are_here_are_not_opened(tmp_path):
 
 
 def test_registrations_leave_builtin_ops_as_they_are():
-    assert vision.roi_align.default is vision.roi_align
-    assert repr(vision.nms) == "<BuiltinOp(torchvision::nms)>"
+    assert vision.roi_align.default.overloadpacket is vision.roi_align
+    assert repr(vision.nms) == "<OpOverloadPacket(op='torchvision.nms')>"
     library = Library("torchvision", "IMPL", "Meta")
     library.impl(vision.roi_align.default, None)
     register_autograd("torchvision::roi_align", None, setup_context=None)

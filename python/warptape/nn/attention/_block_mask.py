@@ -258,9 +258,12 @@ class BlockMask:
         def cropped(blocks: Tensor) -> tuple[Tensor, Tensor]:
             return _ordered(blocks[..., :rows, :columns])
 
-        partial: Any = cropped(self.partial_blocks())
-        full: Any = cropped(self.full_blocks()) if self.full_kv_num_blocks is not None else (None, None)
-        return type(self)((new_q_len, new_kv_len), *partial, *full, self.BLOCK_SIZE, self.mask_mod)
+        counts, indices = cropped(self.partial_blocks())
+        full_counts, full_indices = (
+            cropped(self.full_blocks()) if self.full_kv_num_blocks is not None else (None, None)
+        )
+        lengths = (new_q_len, new_kv_len)
+        return type(self)(lengths, counts, indices, full_counts, full_indices, self.BLOCK_SIZE, self.mask_mod)
 
     def to_string(self, grid_size: int | tuple[int, int] = 20, limit: int = 4) -> str:
         """A drawing of each batch and head, at most `limit` of them, of at most grid_size rows and columns.
@@ -325,15 +328,15 @@ def create_block_mask(
         raise AssertionError("create_block_mask requires a mask_mod of 4 positional args")
     rows, columns = (BLOCK_SIZE, BLOCK_SIZE) if isinstance(BLOCK_SIZE, int) else BLOCK_SIZE
     b, h, kv = (warptape.arange(n, device=device) for n in (B or 1, H or 1, KV_LEN))
-    counts = []
+    per_row = []
     for start in range(0, Q_LEN, rows):
         q = warptape.arange(start, min(start + rows, Q_LEN), device=device)
         seen = evaluate(mask_mod, None, (B or 1, H or 1, len(q), KV_LEN), b, h, q, kv)
         by_key = seen.sum(2)
         padded = warptape.nn.functional.pad(by_key, (0, -KV_LEN % columns))
-        counts.append(padded.unflatten(-1, (-1, columns)).sum(-1))
-    found = warptape.stack(counts, 2)
+        per_row.append(padded.unflatten(-1, (-1, columns)).sum(-1))
+    found = warptape.stack(per_row, 2)
     full = (found == rows * columns) & separate_full_blocks
-    partial: Any = _ordered((found > 0) & ~full)
-    listed: Any = _ordered(full) if separate_full_blocks else (None, None)
-    return BlockMask((Q_LEN, KV_LEN), *partial, *listed, (rows, columns), mask_mod)
+    counts, indices = _ordered((found > 0) & ~full)
+    full_counts, full_indices = _ordered(full) if separate_full_blocks else (None, None)
+    return BlockMask((Q_LEN, KV_LEN), counts, indices, full_counts, full_indices, (rows, columns), mask_mod)
