@@ -3,6 +3,7 @@
 # ///
 """torchaudio: transforms, filters, models and Kaldi's features; what needs no file and no codec."""
 
+import _cuda_linked  # noqa: F401  before what loads its ops
 import math
 
 import torch
