@@ -58,6 +58,7 @@ TYPES = {
     "torch.dtype": "_dtype",
     "torch.device": "_device | _str | _int",
     "str": "_str",
+    "torch.memory_format": "memory_format",
     "torch.Generator": "Generator",
 }
 RETURNS = {

@@ -1,7 +1,7 @@
 # /// script
 # dependencies = ["timm==1.0.31", "torchvision==0.28.0", "numpy"]
 # ///
-"""timm: models of ten families with random weights, trained and evaluated; features, heads, losses and optimizers."""
+"""timm: models of ten families with random weights, trained and evaluated; features, losses, optimizers."""
 
 import timm
 import torch

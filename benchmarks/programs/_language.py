@@ -204,8 +204,8 @@ def _(clones: Path, work: Path) -> None:
     _stubs.anything("altair", "spacy", "GPUtil", "pandas", *text)
     package = import_from(clones / "annotated-transformer", "the_annotated_transformer")
     make, generate = package.make_model, package.data_gen
-    package.make_model = lambda V, T, N: make(V, T, N, d_model=64, d_ff=128, h=4)  # noqa: N803
-    package.data_gen = lambda V, batch_size, count: generate(V, 16, count)  # noqa: N803
+    package.make_model = lambda V, T, N: make(V, T, N, d_model=64, d_ff=128, h=4)
+    package.data_gen = lambda V, batch_size, count: generate(V, 16, count)
     package.example_simple_model()
 
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import _stubs
-from _registry import batches, import_from, program, script, train
+from _registry import batches, import_from, program, train
 
 
 def _net() -> Any:

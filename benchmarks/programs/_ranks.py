@@ -6,7 +6,6 @@ Some ask for GPUs; torch.accelerator tells them of some that are the CPU.
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

@@ -124,6 +124,10 @@ DType dtype_of(PyObject* o);                 // of a dtype object
 std::optional<DType> as_dtype(PyObject* o);  // of one, or of Python's own types, as PyTorch takes them
 Device device_of(PyObject* o);               // of a device object, a string or an int (CUDA number)
 Generator* generator_of(PyObject* o);        // borrowed; null when o is none of ours
+// "torch.strided", "torch.channels_last" and their kin; null for other objects.
+const char* layout_name(PyObject* o);
+const char* memory_format_name(PyObject* o);
+void init_layouts(PyObject* module);
 void init_values(PyObject* module);
 
 // ---- tensors (tensor_object.cpp) ----

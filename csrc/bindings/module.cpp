@@ -105,6 +105,7 @@ PYBIND11_MODULE(_C, m) {
   try {
     b::init_errors(m.ptr());
     b::init_values(m.ptr());
+    b::init_layouts(m.ptr());
     b::init_tensor_type(m.ptr());
     b::init_overrides(m.ptr());
     b::init_ops(m.ptr());

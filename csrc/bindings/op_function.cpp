@@ -5,6 +5,7 @@
 // After Python.h, which it does not include itself.
 #include <structmember.h>
 
+#include <algorithm>
 #include <map>
 #include <sstream>
 
@@ -44,10 +45,23 @@ PyObject* op_doc(PyObject* self, void*) {
   return PyUnicode_FromString(out.str().c_str());
 }
 PyObject* op_reduce(PyObject* self, PyObject*) { return op_name(self, nullptr); }
+// What the declarations say of the op, for Python code that runs ops by rules of their kind.
+template <uint32_t flag>
+PyObject* op_has(PyObject* self, void*) {
+  return PyBool_FromLong(
+      std::ranges::all_of(group_of(self)->overloads, [](const OpInfo* op) { return op->flags & flag; }));
+}
+PyObject* op_pointwise(PyObject* self, void*) {
+  return PyBool_FromLong(std::ranges::all_of(
+      group_of(self)->overloads, [](const OpInfo* op) { return op->batching() == Batching::Pointwise; }));
+}
 
 PyGetSetDef op_getset[] = {{"__name__", op_name, nullptr, nullptr, nullptr},
                            {"__qualname__", op_name, nullptr, nullptr, nullptr},
                            {"__doc__", op_doc, nullptr, nullptr, nullptr},
+                           {"_is_pointwise", op_pointwise, nullptr, nullptr, nullptr},
+                           {"_is_linear", op_has<kLinear>, nullptr, nullptr, nullptr},
+                           {"_is_random", op_has<kRandom>, nullptr, nullptr, nullptr},
                            {}};
 PyMethodDef op_methods[] = {{"__reduce__", op_reduce, METH_NOARGS, nullptr}, {}};
 PyMemberDef op_members[] = {

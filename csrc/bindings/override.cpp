@@ -184,6 +184,8 @@ PyObject* mode_stack(PyObject*, PyObject*) {
     return list.release();
   });
 }
+PyObject* has_mode(PyObject*, PyObject*) { return PyBool_FromLong(!modes.empty()); }
+PyObject* asks_subclasses(PyObject*, PyObject*) { return PyBool_FromLong(!subclasses_off); }
 PyObject* set_subclasses(PyObject*, PyObject* on) {
   int value = PyObject_IsTrue(on);
   if (value < 0) return nullptr;
@@ -209,6 +211,8 @@ PyObject* handle(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject* k
     std::vector<PyObject*> asked =
         to_ask(nullptr, PySequence_Fast_ITEMS(relevant.get()), PyTuple_GET_SIZE(relevant.get()));
     Call call = make_call(args[0], nullptr, args + 2, nargs - 2, kwnames, asked);
+    if (!modes.empty())
+      if (Object out = ask_mode(call); out.get() != Py_NotImplemented) return out.release();
     for (PyObject* o : asked)
       if (Object out = call.ask(o); out.get() != Py_NotImplemented) return out.release();
     throw TypeError(
@@ -269,6 +273,8 @@ PyMethodDef methods[] = {
     {"_push_torch_function_mode", push_mode, METH_O, nullptr},
     {"_pop_torch_function_mode", pop_mode, METH_NOARGS, nullptr},
     {"_torch_function_modes", mode_stack, METH_NOARGS, nullptr},
+    {"_has_torch_function_mode", has_mode, METH_NOARGS, nullptr},
+    {"_is_torch_function_enabled", asks_subclasses, METH_NOARGS, "Whether classes are asked."},
     {"_set_torch_function_subclasses", set_subclasses, METH_O, "Returns what it was."},
     {"_has_torch_function", has_override, METH_O, nullptr},
     {"_handle_torch_function", as_function(handle), METH_FASTCALL | METH_KEYWORDS, nullptr},

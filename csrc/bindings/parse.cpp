@@ -139,7 +139,11 @@ bool to_opt_tensor_list(PyObject* o, Frame& frame, Value& v) {
 }
 
 bool to_string_view(PyObject* o, Value& v) {
-  if (!PyUnicode_Check(o)) return false;
+  if (!PyUnicode_Check(o)) {
+    const char* format = memory_format_name(o);
+    if (format) v.list = {format, std::strlen(format)};
+    return format;
+  }
   Py_ssize_t n;
   const char* text = PyUnicode_AsUTF8AndSize(o, &n);
   if (!text) throw PythonErrorSet();
@@ -371,16 +375,20 @@ int parse_positional(const OpInfo& op, const CallArgs& call, Frame& frame, bool 
   return at;
 }
 
-// What PyTorch's factories take beside: all tensors here are strided, and none is pinned from the start.
+bool is_layout_option(PyObject* key) { return PyUnicode_CompareWithASCIIString(key, "layout") == 0; }
+
+// What PyTorch's factories take beside: all tensors of ops are strided, and none is pinned from the start.
 bool is_default_option(const OpInfo& op, PyObject* key, PyObject* value) {
   const bool factory = std::any_of(op.args.begin(), op.args.end(), [](const Arg& arg) {
     return arg.type == ArgType::Device && (arg.marks & kKeywordOnly);
   });
   if (!factory) return false;
   if (PyUnicode_CompareWithASCIIString(key, "pin_memory") == 0) return value == Py_None || value == Py_False;
-  return PyUnicode_CompareWithASCIIString(key, "layout") == 0 &&
-         (value == Py_None ||
-          (PyUnicode_Check(value) && PyUnicode_CompareWithASCIIString(value, "torch.strided") == 0));
+  if (!is_layout_option(key)) return false;
+  const char* layout = value == Py_None ? "torch.strided" : layout_name(value);
+  WT_CHECK(!layout || std::strcmp(layout, "torch.strided") == 0, NotImplementedError, op.name,
+           ": tensors of layout ", layout, " are made by Tensor.to_sparse and torch.sparse_coo_tensor");
+  return layout;
 }
 
 bool parse_keywords(const OpInfo& op, std::span<PyObject* const> names, const CallArgs& call, Frame& frame,
@@ -395,6 +403,8 @@ bool parse_keywords(const OpInfo& op, std::span<PyObject* const> names, const Ca
         continue;
       }
       if (is_default_option(op, key, o)) continue;
+      if (is_layout_option(key))
+        return no_fit(frame, explain, "argument 'layout' must be torch.layout, not ", Py_TYPE(o)->tp_name);
       return no_fit(frame, explain, "got an unexpected keyword argument '", PyUnicode_AsUTF8(key), "'");
     }
     const Arg& arg = op.args[at];
@@ -457,7 +467,7 @@ const char* type_text(const Arg& arg) {
     case ArgType::Device:
       return "torch.device";
     case ArgType::String:
-      return "str";
+      return std::strcmp(arg.name, "memory_format") == 0 ? "torch.memory_format" : "str";
     case ArgType::Generator:
       return "torch.Generator";
   }

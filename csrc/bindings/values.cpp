@@ -224,7 +224,11 @@ PyObject* size_subscript(PyObject* self, PyObject* key) {
   return as_size(PyTuple_Type.tp_as_mapping->mp_subscript(self, key));
 }
 PyObject* size_add(PyObject* a, PyObject* b) {
-  if (!PyTuple_Check(a) || !PyTuple_Check(b)) Py_RETURN_NOTIMPLEMENTED;
+  if (!PyTuple_Check(a)) Py_RETURN_NOTIMPLEMENTED;
+  if (!PyTuple_Check(b)) {
+    return PyErr_Format(PyExc_TypeError, "can only concatenate tuple (not %s) to torch.Size",
+                        Py_TYPE(b)->tp_name);
+  }
   return as_size(PyTuple_Type.tp_as_sequence->sq_concat(a, b));
 }
 PyObject* size_multiply(PyObject* a, PyObject* b) {

@@ -2,9 +2,11 @@
 // found as torch.ops.torchvision.deform_conv2d: columns read at the places, times the weight. Legend: N
 // images, C channels, H x W pixels, O channels of the output of P x Q, kh x kw taps, G groups of the weight,
 // F of the offsets.
+#include "autograd/engine.h"
 #include "kernels/vision.h"
 #include "ops/compose.h"
 #include "ops/copy.h"
+#include "ops/gather.h"
 #include "ops/matmul.h"
 #include "ops/view.h"
 
@@ -19,10 +21,75 @@ using Plan = kernels::DeformPlan;
 
 const void* data_of(const Tensor& t) { return t.defined() ? t.data() : nullptr; }
 
+// ---- composed: what second gradients are made of -------------------------------------------------------
+
+// Where tap t reads for place l along one dim (0 y, 1 x) before it is moved, [taps, P * Q].
+Tensor unmoved(const Plan& p, int dim, const TensorOptions& options) {
+  const int64_t taps = p.kernel[0] * p.kernel[1], length = p.out_height * p.out_width;
+  Tensor at = empty(Shape{taps, length}, {DType::Float64, Device{}});
+  for (int64_t t = 0; t < taps; ++t)
+    for (int64_t l = 0; l < length; ++l) {
+      const int64_t tap = dim ? t % p.kernel[1] : t / p.kernel[1];
+      const int64_t place = dim ? l % p.out_width : l / p.out_width;
+      at.data_as<double>()[t * length + l] =
+          static_cast<double>(place * p.stride[dim] - p.padding[dim] + tap * p.dilation[dim]);
+    }
+  return to(at, options.device, options.dtype, false, false);
+}
+
+// The columns by differentiable ops.
+Tensor composed_columns(const Tensor& x, const Tensor& offset, const Tensor& mask, const Plan& p) {
+  const int64_t f = p.groups, each = p.channels / f, taps = p.kernel[0] * p.kernel[1],
+                length = p.out_height * p.out_width;
+  const Tensor flat = reshape(x, Shape{p.n, f, each, p.height * p.width});
+  const Tensor moves = reshape(offset, Shape{p.n, f, taps, 2, length});
+  const Tensor y = select(moves, 3, 0) + unmoved(p, 0, options_of(x)),
+               z = select(moves, 3, 1) + unmoved(p, 1, options_of(x));
+  const Tensor top = floor(detach(y)), left = floor(detach(z));
+  Tensor total;
+  for (int corner = 0; corner < 4; ++corner) {
+    const Tensor row = top + corner / 2, column = left + corner % 2;
+    Tensor weight = (corner / 2 ? y - top : top - y + 1) * (corner % 2 ? z - left : left - z + 1);
+    const Tensor in = logical_and(logical_and(ge_ts(row, 0), lt_ts(row, p.height)),
+                                  logical_and(ge_ts(column, 0), lt_ts(column, p.width)));
+    const Tensor at = cast(where_ts(in, row * p.width + column, Scalar(0.0)), DType::Int64);
+    const Tensor values = gather(
+        flat, 3, expand(reshape(at, Shape{p.n, f, 1, taps * length}), Shape{p.n, f, each, taps * length}),
+        false);
+    weight = where_ts(in, weight, Scalar(0.0));
+    if (mask.defined()) weight = weight * reshape(mask, Shape{p.n, f, taps, length});
+    const Tensor part = values * reshape(weight, Shape{p.n, f, 1, taps * length});
+    total = total.defined() ? total + part : part;
+  }
+  return reshape(total, Shape{p.n, p.channels, taps, length});
+}
+
+// The gradients, recorded: those of the composed form, run anew on inputs that are the graph's only leaves.
+void composed_backward(const Plan& p, const Tensor (&saved)[3], Gradients& g) {
+  Tensor in[3];
+  std::vector<Tensor> inputs;
+  for (size_t i = 0; i < 3; ++i) {
+    in[i] = saved[i];
+    if (!saved[i].defined() || !g.wants(i)) continue;
+    in[i] = view(saved[i], saved[i].sizes());
+    inputs.push_back(in[i]);
+  }
+  const Tensor columns = composed_columns(in[0], in[1], in[2], p);
+  BackwardOptions options;
+  options.create_graph = options.retain_graph = options.allow_unused = true;
+  options.accumulate = false;
+  std::vector<Tensor> found = run_backward({&columns, 1}, {&g[0], 1}, inputs, options);
+  for (size_t i = 0, k = 0; i < 3; ++i)
+    if (saved[i].defined() && g.wants(i)) g.set(i, std::move(found[k++]));
+}
+
+// ---- fused ---------------------------------------------------------------------------------------------
+
 void columns_backward(Node& n, Gradients& g) {
-  const Tensor x = n.saved(0), offset = n.saved(1), mask = n.saved(2);
+  const Tensor saved[]{n.saved(0), n.saved(1), n.saved(2)};
+  const auto& [x, offset, mask] = saved;
   const Plan& p = n.data<Plan>();
-  WT_CHECK(!needs_grad(g[0], x, offset, mask), Error, "double backwards on deform_conv2d not supported");
+  if (needs_grad(g[0], x, offset, mask)) return composed_backward(p, saved, g);
   const Tensor up = raw_contiguous(g[0]);
   const bool empty_one = up.is_meta() || !up.numel();
   const auto grad_of = [&](const Tensor& t) {

@@ -198,12 +198,15 @@ Tensor linspace_impl(const Scalar& start, const Scalar& end, int64_t steps, std:
   const bool integral = !is_floating(o.dtype);  // then the bounds lose their fractions
   for (const Scalar& v : {start, end}) check_fits(v, o.dtype);
   double a = integral ? std::trunc(start.to_double()) : start.to_double(),
-         b = integral ? std::trunc(end.to_double()) : end.to_double(),
-         by = steps > 1 ? (b - a) / static_cast<double>(steps - 1) : 0;
+         b = integral ? std::trunc(end.to_double()) : end.to_double();
+  double by = steps > 1 ? (b - a) / static_cast<double>(steps - 1) : 0;
+  const auto low = static_cast<float>(a), high = static_cast<float>(b);
+  // Bounds and step are rounded first, as PyTorch has them, unless the step is out of float's range.
+  if (o.dtype == DType::Float32 && steps > 1 && std::isfinite(high - low))
+    a = low, b = high, by = (high - low) / static_cast<float>(steps - 1);
   if (steps == 1) return finish(full(IntList{&steps, 1}, a, o), needs_grad);
   // From both ends, so that the sequence is symmetric and ends at `end`.
-  return finish(sequence(steps, o, {.first = a, .step = by, .last = b, .turn = (steps + !integral) / 2}),
-                needs_grad);
+  return finish(sequence(steps, o, {.first = a, .step = by, .last = b, .turn = steps / 2}), needs_grad);
 }
 
 // start, start + step, ... up to end, which is included.

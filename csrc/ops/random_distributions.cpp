@@ -142,6 +142,33 @@ double binomial_draw(Generator& g, double n, double p) {
   return p > 0.5 ? n - count : count;
 }
 
+// A number of the gamma distribution is `part` times exp(log_factor), which for small shapes underflows.
+struct GammaDraw {
+  double part, log_factor;
+};
+
+// Marsaglia and Tsang, "A simple method for generating gamma variables", 2000: section 4, below 1 by
+// section 6. Constants are float's, and with `single` what comes of the shape is rounded to float, as in
+// PyTorch.
+GammaDraw gamma_draw(Generator& g, double shape, bool single) {
+  const auto rounded = [&](double x) { return single ? static_cast<double>(static_cast<float>(x)) : x; };
+  if (std::isnan(shape)) return {shape, 0};
+  if (shape == 0) return {1, -std::numeric_limits<double>::infinity()};
+  double log_factor = 0;
+  if (shape < 1) {
+    log_factor = std::log1p(-g.uniform_double()) * rounded(1 / shape);
+    shape = rounded(shape + 1);
+  }
+  const double d = rounded(shape - double{1.0f / 3.0f}), c = 1 / std::sqrt(9 * d);
+  for (;;) {
+    double x = g.normal();
+    while (1 + c * x <= 0) x = g.normal();
+    const double root = 1 + c * x, v = root * root * root, u = 1 - g.uniform_double(), xx = x * x;
+    if (u < 1 - double{0.0331f} * xx * xx || std::log(u) < 0.5 * xx + d * (1 - v + std::log(v)))
+      return {d * v, log_factor};
+  }
+}
+
 // Fills `out` by draw(generator, i) for element i, in the order of its elements.
 template <class F>
 void fill_counts(const char* op, const Tensor& out, Generator* given, F&& draw) {
@@ -184,6 +211,26 @@ Tensor poisson_impl(const Tensor& rate, Generator* given) {
     fill_counts("poisson", out, given, [&](Generator& g, int64_t i) { return poisson_draw(g, p[i]); });
   }
   if (needs_grad(rate)) set_history(out, record(kDraw, rate));
+  return out;
+}
+
+Tensor gamma_impl(const Tensor& shape) {
+  WT_CHECK(is_floating(shape.dtype()), NotImplementedError, "standard_gamma: not implemented for ",
+           shape.dtype());
+  Shape sizes = shape.sizes();
+  sizes.push_back(2);
+  Tensor out = empty(sizes, {DType::Float64, shape.device()});
+  if (shape.device().is_meta()) return out;
+  const Tensor shapes = parameter(shape);
+  const auto* p = shapes.data_as<double>();
+  const bool single = shape.dtype() == DType::Float32;
+  double next = 0;
+  fill_counts("standard_gamma", out, nullptr, [&](Generator& g, int64_t i) {
+    if (i % 2) return next;
+    const GammaDraw draw = gamma_draw(g, p[i / 2], single);
+    next = draw.log_factor;
+    return draw.part;
+  });
   return out;
 }
 
@@ -298,6 +345,13 @@ const Op<Tensor(const Tensor&, Generator*)> poisson{
     kFunction | kOut | kRandom,
     {"input", {"generator", none}},
     "Numbers of Poisson's distribution with the means `input`."};
+const Op<Tensor(const Tensor&)> gamma_op{
+    "standard_gamma",
+    gamma_impl,
+    kPrivate | kRandom,
+    {"concentration"},
+    "Of concentration [*] float64 [*, 2]: a number whose product with exp of the second one is of the gamma "
+    "distribution. Not recorded."};
 const Op<Tensor(const Tensor&, const Tensor&, Generator*)> binomial{
     "binomial",
     binomial_impl,

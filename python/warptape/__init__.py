@@ -24,10 +24,14 @@ from ._C import (
     OutOfMemoryError,
     ShapeError,
     Size,
+    _mkldnn,
     bfloat16,
     bool,
+    channels_last,
+    channels_last_3d,
     complex64,
     complex128,
+    contiguous_format,
     default_generator,
     device,
     dtype,
@@ -47,7 +51,17 @@ from ._C import (
     int64,
     is_grad_enabled,
     is_inference_mode_enabled,
+    jagged,
+    layout,
+    memory_format,
+    preserve_format,
     set_num_threads,
+    sparse_bsc,
+    sparse_bsr,
+    sparse_coo,
+    sparse_csc,
+    sparse_csr,
+    strided,
     uint8,
     uint16,
     uint32,
@@ -67,12 +81,6 @@ short = int16
 int = int32
 long = int64
 inf, nan, pi, e = _math.inf, _math.nan, _math.pi, _math.e
-strided = "torch.strided"
-sparse_coo, sparse_csr, sparse_csc = "torch.sparse_coo", "torch.sparse_csr", "torch.sparse_csc"
-contiguous_format = "torch.contiguous_format"
-preserve_format = "torch.preserve_format"
-channels_last = "torch.channels_last"
-channels_last_3d = "torch.channels_last_3d"
 
 from ._tensor import Tensor  # noqa: E402
 
@@ -115,6 +123,7 @@ from .random import (  # noqa: E402
 from .serialization import load, save  # noqa: E402
 
 _C._register_types(Tensor, _Parameter)
+_C._get_accelerator = lambda: accelerator.current_accelerator(True) or _C.device("cpu")  # type: ignore[attr-defined]
 _C._TensorMeta = type(Tensor)  # type: ignore[attr-defined]  # what PyTorch calls its metaclass
 for _name in ("DispatchKey", "DispatchKeySet", "_ExcludeDispatchKeyGuard"):
     setattr(_C, _name, getattr(_dispatch, _name))
@@ -129,7 +138,12 @@ _sparse = ("sparse_coo_tensor", "sparse_csr_tensor", "sparse_csc_tensor", "spars
 __getattr__ = _lookup(
     __name__,
     ops=lambda: __import__("warptape.library").library.ops,
+    Stream=lambda: __import__("warptape._streams")._streams.Stream,
+    Event=lambda: __import__("warptape._streams")._streams.Event,
     GradScaler=lambda: amp.GradScaler,
+    _sample_dirichlet=lambda: (
+        __import__("warptape.distributions._gamma").distributions._gamma.standard_dirichlet
+    ),
     ScriptModule=lambda: __import__("warptape.jit").jit.ScriptModule,
     PyTorchFileReader=lambda: _unusable("torch.PyTorchFileReader", "torch.load reads whole files"),
     __config__=lambda: __import__("warptape.__config__").__config__,

@@ -1,19 +1,49 @@
-"""torch.ops.aten: the ops under the names that PyTorch's dispatcher gives them.
-
-`torch.ops.aten.add` calls the function or method `add`, and each of its overloads, as `aten.add.Tensor`, is
-an object of its own that does the same: which overload it is follows from the arguments.
-"""
+"""torch.ops.aten: the ops under the names, and with the arguments, that PyTorch's dispatcher gives them."""
 
 from __future__ import annotations
 
+import functools
+import os
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 from . import _C
+from ._ops import OpOverloadPacket
 from ._tensor import Tensor
 
-__all__ = ["Aten", "OpOverload", "OpOverloadPacket"]
+_REDUCTIONS = ("none", "mean", "sum")
+# Losses whose functional form has further arguments, and the names of what the dispatcher takes.
+_LOSSES = {
+    "binary_cross_entropy": "input target weight reduction",
+    "binary_cross_entropy_with_logits": "input target weight pos_weight reduction",
+    "cross_entropy_loss": "input target weight reduction ignore_index label_smoothing",
+    "hinge_embedding_loss": "input target margin reduction",
+    "huber_loss": "input target reduction delta",
+    "kl_div": "input target reduction log_target",
+    "l1_loss": "input target reduction",
+    "mse_loss": "input target reduction",
+    "multi_margin_loss": "input target p margin weight reduction",
+    "multilabel_margin_loss": "input target reduction",
+    "nll_loss": "input target weight reduction ignore_index",
+    "smooth_l1_loss": "input target reduction beta",
+    "soft_margin_loss": "input target reduction",
+}
+# Functions of nn.functional whose arguments are others than the dispatcher's.
+_UNLIKE = """cosine_embedding_loss ctc_loss embedding_bag fractional_max_pool2d
+fractional_max_pool3d margin_ranking_loss max_unpool2d max_unpool3d poisson_nll_loss triplet_margin_loss""".split()
+
+
+def _loss(name: str) -> Callable[..., Any]:
+    names = _LOSSES[name].split()
+
+    def loss(*args: Any, **kwargs: Any) -> Any:
+        given = {**dict(zip(names, args)), **kwargs}
+        reduction = given.get("reduction", 1)
+        return getattr(_C._nn, name.replace("entropy_loss", "entropy"))(
+            **given | {"reduction": _REDUCTIONS[reduction]}
+        )
+
+    return loss
 
 
 def _to_copy(self: Tensor, *, dtype: Any = None, device: Any = None, **more: Any) -> Tensor:
@@ -28,71 +58,92 @@ def _index(self: Tensor, indices: Any) -> Any:
     return self[tuple(slice(None) if i is None else i for i in indices)]
 
 
+def _soft(name: str) -> Callable[..., Any]:
+    def soft(self: Tensor, dim: int, half_to_float: bool = False) -> Any:
+        return getattr(_C._functions, name)(self, dim, _C.float32 if half_to_float else None)
+
+    return soft
+
+
+def _elu(self: Tensor, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Any:
+    return scale * _C._nn.elu(self * input_scale, alpha)
+
+
+def _convolution(
+    input: Tensor,
+    weight: Tensor,
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+) -> Any:
+    dims = input.ndim - 2
+    sizes = [tuple(n) * (dims if len(n) == 1 else 1) for n in (stride, padding, dilation, output_padding)]
+    stride, padding, dilation, output_padding = sizes
+    if transposed:
+        op = getattr(_C._functions, f"conv_transpose{dims}d")
+        return op(input, weight, bias, stride, padding, output_padding, groups, dilation)
+    return getattr(_C._functions, f"conv{dims}d")(input, weight, bias, stride, padding, dilation, groups)
+
+
+def _sparse(name: str) -> Callable[..., Any]:
+    return lambda *args, **kwargs: getattr(__import__("warptape.sparse").sparse, name)(*args, **kwargs)
+
+
 # Those that are not functions or methods by that name.
 _OTHERS: dict[str, Callable[..., Any]] = {
-    "_to_copy": _to_copy,
-    "alias": lambda self: self.view_as(self),
-    "slice": _slice,
-    "index": _index,
+    **{name: _loss(name) for name in _LOSSES},
+    "_log_softmax": _soft("log_softmax"),
     "_pin_memory": lambda self, device=None: self.pin_memory(),
-    "_sparse_addmm": lambda *args, **kwargs: _sparse("addmm")(*args, **kwargs),
-    "_sparse_mm_reduce_impl": lambda *args: _sparse("mm")(*args),
+    "_local_scalar_dense": lambda self: self.item(),
+    "_softmax": _soft("softmax"),
+    "_sparse_addmm": _sparse("addmm"),
+    "_sparse_mm_reduce_impl": _sparse("mm"),
+    "_to_copy": _to_copy,
+    "_unsafe_view": lambda self, size: self.view(size),
+    "alias": lambda self: self.view_as(self),
+    "convolution": _convolution,
+    "elu": _elu,
+    "index": _index,
+    "lift_fresh": lambda self: self,
+    "slice": _slice,
+    "sym_numel": lambda self: self.numel(),
+    "sym_size": lambda self, dim=None: self.size() if dim is None else self.size(dim),
+    "sym_storage_offset": lambda self: self.storage_offset(),
+    "sym_stride": lambda self, dim=None: self.stride() if dim is None else self.stride(dim),
+    "tensordot": lambda self, other, dims_self, dims_other: _C._functions.tensordot(
+        self, other, (dims_self, dims_other)
+    ),
 }
 
 
-def _sparse(name: str) -> Any:
-    return getattr(__import__("warptape.sparse").sparse, name)
+@functools.cache
+def _overloads() -> dict[str, tuple[str, ...]]:
+    """PyTorch's names of overloads, by op."""
+    with open(os.path.join(os.path.dirname(__file__), "torch", "aten.txt")) as file:
+        lines = [line.partition(": ") for line in file]
+    return {name: tuple(kinds.split()) for kinds, _, names in lines for name in names.split()}
 
 
-class OpOverload:
-    """aten.name.overload, called as the op."""
-
-    def __init__(self, packet: OpOverloadPacket, overload: str) -> None:
-        self.overloadpacket, self._overloadname = packet, overload
-        self.__name__, self.namespace = f"{packet.__name__}.{overload}", "aten"
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.overloadpacket(*args, **kwargs)
-
-    def name(self) -> str:
-        """As "aten::add.Tensor"."""
-        return f"aten::{self.__name__}".removesuffix(".default")
-
-    def __repr__(self) -> str:
-        return f"<OpOverload(op='aten.{self.overloadpacket.__name__}', overload='{self._overloadname}')>"
+def _function(name: str) -> Any:
+    if name in _OTHERS:
+        return _OTHERS[name]
+    found = vars(_C._functions).get(name) or vars(_C.TensorBase).get(name)
+    for prefix in ("linalg", "special", "fft"):
+        if name.startswith(f"{prefix}_"):
+            found = found or vars(getattr(_C, f"_{prefix}")).get(name.removeprefix(f"{prefix}_"))
+    return found if found or name in _UNLIKE else vars(_C._nn).get(name)
 
 
-class OpOverloadPacket:
-    """aten.name, called as the op; its attributes are its overloads."""
-
-    def __init__(self, name: str, function: Callable[..., Any]) -> None:
-        self.__name__, self._function = name, function
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._function(*args, **kwargs)
-
-    def __getattr__(self, overload: str) -> OpOverload:
-        if overload.startswith("__"):
-            raise AttributeError(overload)
-        made = OpOverload(self, overload)
-        setattr(self, overload, made)
-        return made
-
-    def __repr__(self) -> str:
-        return f"<OpOverloadPacket(op='aten.{self.__name__}')>"
+def aten_op(name: str) -> Any:
+    """`torch.ops.aten.<name>`, or None."""
+    function = _function(name) if name in _overloads() else None
+    return OpOverloadPacket(f"aten::{name}", function, _overloads()[name]) if callable(function) else None
 
 
-class Aten(ModuleType):
-    """The namespace: ops appear when they are named. AttributeError for what is not here."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        found = _OTHERS.get(name)
-        for place in (_C._functions, _C._nn, _C._linalg, _C._special, _C._fft, _C.TensorBase):
-            found = found or vars(place).get(name)
-        if not callable(found):
-            raise AttributeError(f"warptape has no torch.ops.aten.{name} yet")
-        packet = OpOverloadPacket(name, found)
-        setattr(self, name, packet)
-        return packet
+def aten_names() -> list[str]:
+    """The names of all that are here."""
+    return [name for name in _overloads() if callable(_function(name))]

@@ -1,4 +1,4 @@
-"""Ops of warptape under names of torch.ops: what libraries otherwise bring as extension modules for PyTorch."""
+"""Ops of warptape under names of torch.ops, which libraries bring as extension modules for PyTorch."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from . import _C
+from ._aten import aten_op
+from ._ops import OpOverloadPacket
 from .amp import is_autocast_enabled
 
 # Libraries whose ops are declared here, by the end of their path: the file itself needs PyTorch.
@@ -35,7 +37,7 @@ def is_builtin_library(path: str) -> bool:
     return path.endswith(_LIBRARIES)
 
 
-class BuiltinOp:
+class BuiltinOp(OpOverloadPacket):
     """An op declared in C++ under the name `namespace::name`; `default` is its one overload.
 
     It has its gradient and its form for meta tensors, so registrations of those change nothing. A function
@@ -43,16 +45,8 @@ class BuiltinOp:
     """
 
     def __init__(self, name: str, op: Callable[..., Any]) -> None:
-        self._qualname, self._op = name, op
+        super().__init__(name, op)
         self._autocast: dict[str, Callable[..., Any]] = {}
-
-    def __repr__(self) -> str:
-        return f"<BuiltinOp({self._qualname})>"
-
-    @property
-    def default(self) -> BuiltinOp:
-        """The op itself."""
-        return self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the op."""
@@ -61,7 +55,7 @@ class BuiltinOp:
             device = first.device.type if first is not None else ""
             if device in self._autocast and is_autocast_enabled(device):
                 return self._autocast[device](*args, **kwargs)
-        return self._op(*args, **kwargs)
+        return super().__call__(*args, **kwargs)
 
     def register(self, fn: Callable[..., Any], key: str) -> None:
         """Takes `fn` for the dispatch key `key`, where that is one of autocast."""
@@ -80,5 +74,7 @@ def builtin_op(name: str) -> Any:
 
         return BuiltinOp(name, refuse)
     space, _, last = name.partition("::")
+    if space == "aten":
+        return aten_op(last)
     op = getattr(_C._private, f"{space}_{last}", None) if space in _SPACES else None
     return op and BuiltinOp(name, op)

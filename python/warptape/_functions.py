@@ -43,6 +43,9 @@ def tensor(
         ValueError: nested sequences of unequal lengths.
         TypeError: something that is no number.
     """
+    if _C._has_torch_function_mode():
+        options = {"dtype": dtype, "device": device, "requires_grad": requires_grad, "pin_memory": pin_memory}
+        return _C._handle_torch_function(tensor, (data,), data, **options)
     if has_cuda_array(data):
         data = from_cuda_array(data)
     if isinstance(data, Tensor):
@@ -53,6 +56,8 @@ def tensor(
 
 def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
     """As tensor(), sharing memory (and history) where dtype and device allow it."""
+    if _C._has_torch_function_mode():
+        return _C._handle_torch_function(as_tensor, (data,), data, dtype=dtype, device=device)
     if isinstance(data, Tensor):
         return data.to(device=device, dtype=dtype)
     if has_cuda_array(data):
@@ -69,6 +74,9 @@ def asarray(
     """A tensor of obj, sharing memory unless copy is set or a conversion needs one."""
     if has_cuda_array(obj):
         obj = from_cuda_array(obj)
+    if _C._has_torch_function_mode():
+        options = {"dtype": dtype, "device": device, "copy": copy, "requires_grad": requires_grad}
+        return _C._handle_torch_function(asarray, (obj,), obj, **options)
     if is_storage(obj):
         kind = dtype or obj.dtype  # its bytes are read as that, not converted
         obj = _C._on_storage(obj._bytes, kind, (obj.nbytes() // kind.itemsize,), (1,), 0)

@@ -129,7 +129,7 @@ def _encode(spec: TreeSpec) -> Any:
     name = next((name for name, kind in _CONTAINERS.items() if spec.type is kind), None)
     if name is None:
         raise NotImplementedError(f"a graph's file holds tuples, lists and dicts, not {spec.type}")
-    keys = list(spec.context[1]) if name == "dict" else None
+    keys = list(spec.context) if name == "dict" else None
     return [name, keys, [_encode(child) for child in spec.children_specs]]
 
 

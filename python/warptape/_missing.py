@@ -22,6 +22,11 @@ MOVED = {
     "autograd.variable": "autograd",
     "distributed._composable": "distributed",
     "distributed._tensor": "distributed.tensor",
+    "distributed.fsdp._fully_shard": "parallel.shard",
+    "distributed.fsdp.api": "parallel.shard.config",
+    "distributed.fsdp.fully_sharded_data_parallel": "distributed.fsdp",
+    "distributed.fsdp.wrap": "parallel.shard.wrap",
+    "distributed.tensor.device_mesh": "distributed.device_mesh",
     "distributed.tensor.placement_types": "distributed.tensor",
     "nn.modules.channelshuffle": "nn.modules.shape",
     "nn.modules.flatten": "nn.modules.shape",
@@ -29,12 +34,12 @@ MOVED = {
     "nn.modules.pixelshuffle": "nn.modules.shape",
     "nn.parallel.data_parallel": "nn.modules.data_parallel",
     "profiler.profiler": "profiler",
+    "utils._cxx_pytree": "utils._pytree",
     "utils.model_zoo": "hub",
 }
 # What PyTorch has and this runtime has nothing of.
 _UNSUPPORTED = {
     "torch.ao": "quantization is",
-    "torch.distributed.rpc": "remote procedure calls are",
     "torch.masked": "masked tensors are",
     "torch.nested": "nested tensors are",
     "torch.package": "packages of code and weights are",

@@ -29,7 +29,8 @@ NOT_DECLARED = {
     "reads or writes files": "load save",
     "reads or sets what all later calls go by": """
         are_deterministic_algorithms_enabled clear_autocast_cache get_autocast_dtype get_default_device
-        get_default_dtype get_float32_matmul_precision get_num_threads get_rng_state initial_seed
+        get_default_dtype get_device_module get_float32_matmul_precision get_num_threads get_rng_state
+        initial_seed
         is_autocast_cache_enabled is_autocast_enabled is_grad_enabled is_inference_mode_enabled manual_seed
         seed set_autocast_cache_enabled set_autocast_dtype set_autocast_enabled set_default_device
         set_default_dtype set_default_tensor_type set_float32_matmul_precision set_num_threads

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import functools
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,6 +19,18 @@ def warn_of_copy(call: str) -> None:
         f"sourceTensor.detach().clone().requires_grad_(True), rather than {call}(sourceTensor).",
         stacklevel=3,
     )
+
+
+def _overridable(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method in Python that modes and subclasses may take over, as they do the ops (warptape.overrides)."""
+
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if (self.__class__ is not Tensor or _C._has_torch_function_mode()) and _C._has_torch_function((self,)):
+            return _C._handle_torch_function(call, (self,), self, *args, **kwargs)
+        return method(self, *args, **kwargs)
+
+    return call
 
 
 def _write_real(self: Tensor, value: Any) -> None:
@@ -43,6 +56,7 @@ class Tensor(_C.TensorBase):
 
     # ---- autograd ----
 
+    @_overridable
     def backward(
         self,
         gradient: Tensor | None = None,
@@ -65,10 +79,12 @@ class Tensor(_C.TensorBase):
 
         backward(self, gradient, retain_graph, create_graph, inputs=inputs)
 
+    @_overridable
     def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> RemovableHandle:
         """Calls `hook(grad)` with this tensor's gradient; what it returns, if not None, replaces it."""
         return add_hook(_C._hook_dict(self), hook)
 
+    @_overridable
     def register_post_accumulate_grad_hook(self, hook: Callable[[Tensor], None]) -> RemovableHandle:
         """Calls `hook(self)` after a gradient was added to this leaf's `.grad`."""
         return add_hook(_C._post_accumulate_dict(self), hook)
@@ -76,12 +92,14 @@ class Tensor(_C.TensorBase):
     def _is_view(self) -> bool:
         return self._base is not None
 
+    @_overridable
     def retain_grad(self) -> None:
         """Keeps the gradient of a tensor that is not a leaf in `.grad`."""
         _C._retain_grad(self)
 
     # ---- copies and conversions ----
 
+    @_overridable
     def type(self, dtype: Any = None, non_blocking: builtins.bool = False) -> Any:
         """The tensor in another dtype; without an argument, the name of its legacy type."""
         from ._legacy import dtype_and_device, name_of
@@ -91,10 +109,12 @@ class Tensor(_C.TensorBase):
         kind, place = dtype_and_device(dtype)
         return self.to(None if place is None else _C.device(place), kind, non_blocking)
 
+    @_overridable
     def numpy(self, *, force: builtins.bool = False) -> Any:
         """An ndarray on the same memory. RuntimeError while a gradient is required, unless forced."""
         return _C._numpy(self.detach().cpu() if force else self)
 
+    @_overridable
     def tolist(self) -> Any:
         """Nested lists of Python numbers; one number for a 0-dim tensor."""
         return _C._tolist(self)
@@ -129,6 +149,7 @@ class Tensor(_C.TensorBase):
 
         return cuda_array_interface(self)
 
+    @_overridable
     def new_tensor(
         self, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: builtins.bool = False
     ) -> Tensor:
@@ -158,9 +179,9 @@ class Tensor(_C.TensorBase):
     imag = property(_C._functions.imag, _write_imag, doc="The imaginary part of a complex tensor, as a view.")
 
     @property
-    def layout(self) -> str:
+    def layout(self) -> _C.layout:
         """How elements are stored: strided."""
-        return "torch.strided"
+        return _C.strided
 
     def to_sparse(self, sparse_dim: Any = None, *, layout: Any = None, **more: Any) -> Any:
         """The elements that are not zero, by coordinates unless a layout is given: a SparseTensor."""
@@ -176,11 +197,11 @@ class Tensor(_C.TensorBase):
 
     def to_sparse_csr(self, dense_dim: builtins.int | None = None) -> Any:
         """The elements of a matrix that are not zero, by compressed rows."""
-        return self.to_sparse(None if not dense_dim else self.ndim - dense_dim, layout="torch.sparse_csr")
+        return self.to_sparse(None if not dense_dim else self.ndim - dense_dim, layout=_C.sparse_csr)
 
     def to_sparse_csc(self, dense_dim: builtins.int | None = None) -> Any:
         """The elements of a matrix that are not zero, by compressed columns."""
-        return self.to_sparse(None if not dense_dim else self.ndim - dense_dim, layout="torch.sparse_csc")
+        return self.to_sparse(None if not dense_dim else self.ndim - dense_dim, layout=_C.sparse_csc)
 
     def sparse_mask(self, mask: Any) -> Any:
         """The elements at the places of a sparse tensor of the same size."""

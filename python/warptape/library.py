@@ -8,9 +8,9 @@ from types import ModuleType
 from typing import Any
 
 from . import _C
-from ._aten import Aten
 from ._builtin_ops import BuiltinOp, builtin_op, is_builtin_library
 from ._missing import lookup as _lookup
+from ._ops import OpOverload, OpOverloadPacket
 from .autograd import Function
 
 __all__ = ["CustomOpDef", "Library", "custom_op", "register_autograd", "register_fake", "register_kernel"]
@@ -32,6 +32,11 @@ class CustomOpDef:
 
     def __repr__(self) -> str:
         return f"<CustomOpDef({self._qualname})>"
+
+    @property
+    def _opoverload(self) -> OpOverload:
+        namespace, _, name = self._qualname.partition("::")
+        return getattr(getattr(ops, namespace), name).default
 
     def _run(self, *args: Any) -> Any:
         place = next((a.device.type for a in args if isinstance(a, _C.TensorBase)), "cpu")
@@ -112,11 +117,15 @@ def custom_op(
     if not (namespace and found and last.isidentifier()):
         raise ValueError(f"custom_op: expected a name such as 'mylib::op', got {name!r}")
     op = _found[name] = CustomOpDef(name, fn, device_types)
-    setattr(getattr(ops, namespace), last, op)
+    setattr(getattr(ops, namespace), last, OpOverloadPacket(name, op))
     return op
 
 
 def _op(op: str | CustomOpDef | BuiltinOp) -> CustomOpDef | BuiltinOp:
+    if isinstance(op, OpOverload):
+        op = op.overloadpacket
+    if isinstance(op, OpOverloadPacket) and not isinstance(op, BuiltinOp):
+        op = op._qualified_op_name
     if not isinstance(op, str):
         return op
     if op in _found:
@@ -199,8 +208,8 @@ class _Ops(ModuleType):
     loaded_libraries: set[str] = set()
 
     def load_library(self, path: Any) -> None:
-        """Loads a shared library. Ops that it registers with PyTorch are not seen here; of libraries whose ops
-        are declared here, as torchvision's, the file is left alone.
+        """Loads a shared library. Ops that it registers with PyTorch are not seen here; where its ops are
+        declared here, as torchvision's, the file is left alone.
 
         Raises:
             OSError: a file that is no library, or one that needs what is not there.
@@ -218,11 +227,8 @@ class _Ops(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        if name == "aten":
-            space: ModuleType = Aten("warptape.ops.aten")
-        else:
-            space = ModuleType(f"warptape.ops.{name}")
-            space.__dict__["__getattr__"] = _find_op(space)
+        space = ModuleType(f"warptape.ops.{name}")
+        space.__dict__["__getattr__"] = _find_op(space)
         setattr(self, name, space)
         return space
 

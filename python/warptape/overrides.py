@@ -7,8 +7,9 @@ function and makes its results objects of the subclass.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import warptape
@@ -40,6 +41,9 @@ _PLACES = {
     "torch.signal.windows": _C._windows,
     "torch.masked": _C._masked,
 }
+
+# Methods that are not ops, and can be taken over as well.
+_IN_PYTHON = "backward new_tensor numpy register_hook register_post_accumulate_grad_hook retain_grad tolist type"
 
 
 def has_torch_function(relevant_args: Iterable[Any]) -> bool:
@@ -101,6 +105,8 @@ def _names() -> dict[Any, str]:
             found[attribute] = f"torch.Tensor.{name}"
         elif type(attribute).__name__ == "getset_descriptor":
             found[attribute.__get__] = f"torch.Tensor.{name}.__get__"
+    found |= {getattr(warptape.Tensor, name): f"torch.Tensor.{name}" for name in _IN_PYTHON.split()}
+    found |= {getattr(warptape, name): f"torch.{name}" for name in ("tensor", "as_tensor", "asarray")}
     for place, ops in _PLACES.items():
         found |= {op: f"{place}.{name}" for name, op in vars(ops).items() if callable(op)}
     return found
@@ -165,3 +171,42 @@ class BaseTorchFunctionMode(TorchFunctionMode):
     ) -> Any:
         """Calls the function."""
         return func(*args, **(kwargs or {}))
+
+
+def _get_current_function_mode_stack() -> list[TorchFunctionMode]:
+    """The modes that are entered, the innermost last."""
+    return _C._torch_function_modes()
+
+
+def _get_current_function_mode() -> TorchFunctionMode | None:
+    """The innermost mode, or None."""
+    return (_C._torch_function_modes() or [None])[-1]
+
+
+def _len_torch_function_stack() -> int:
+    """How many modes are entered."""
+    return len(_C._torch_function_modes())
+
+
+def _push_mode(mode: TorchFunctionMode) -> None:
+    _C._push_torch_function_mode(mode)
+
+
+def _pop_mode() -> TorchFunctionMode:
+    return _C._pop_torch_function_mode()
+
+
+@contextlib.contextmanager
+def _pop_mode_temporarily() -> Iterator[TorchFunctionMode]:
+    """Within it the innermost mode is off."""
+    mode = _pop_mode()
+    try:
+        yield mode
+    finally:
+        _push_mode(mode)
+
+
+@contextlib.contextmanager
+def enable_reentrant_dispatch() -> Iterator[None]:
+    """Changes nothing: a mode may call what it likes."""
+    yield

@@ -69,7 +69,7 @@ BUDGETS = {
             "python/warptape/_higher_order_ops/",
             "python/warptape/_graphs.py",
             "python/warptape/export/",
-            "python/warptape/jit.py",
+            "python/warptape/jit/",
         ),
     ),
     "the conversion of Python's control flow": (1_000, ("python/warptape/_control_flow/",)),

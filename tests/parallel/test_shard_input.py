@@ -62,7 +62,7 @@ def test_bad_input_is_refused_before_any_collective() -> None:
             (TypeError, "True, False or None", lambda: fully_shard(net(), reshard_after_forward=2)),
             (TypeError, "MixedPrecisionPolicy", lambda: fully_shard(net(), mp_policy=wt.bfloat16)),
             (TypeError, "param_dtype", lambda: fully_shard(net(), mp_policy=MixedPrecisionPolicy(wt.int64))),
-            (NotImplementedError, "offload_policy", lambda: fully_shard(net(), offload_policy=1)),
+            (TypeError, "OffloadPolicy", lambda: fully_shard(net(), offload_policy=1)),
             (ValueError, "scale has no dims", lambda: fully_shard(Scalar())),
             (ValueError, "1.weight is shared", lambda: fully_shard(tied())),
             (ValueError, "from one mesh", lambda: fully_shard(split, mesh=world)),

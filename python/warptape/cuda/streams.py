@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import _C
+from .. import _C, _streams
 from ._device import DeviceLike, _cuda, current_device, device_index
 
 
-class Stream:
+class Stream(_streams.Stream):
     """A sequence of work on one device, run in order and beside other streams.
 
     Args:
@@ -112,7 +112,7 @@ class ExternalStream(Stream):
         self._set(device_index(device), int(stream_ptr))
 
 
-class Event:
+class Event(_streams.Event):
     """A mark in a stream, to wait for, to ask about and to take the time at.
 
     Args:

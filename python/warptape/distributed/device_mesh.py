@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import threading
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +13,28 @@ import warptape
 from .._tensor import Tensor
 from . import groups
 from ._state import GroupMember, peek_state, state
+
+_here = threading.local()  # ranks may be threads
+
+
+def _entered() -> list[DeviceMesh]:
+    return _here.__dict__.setdefault("entered", [])
+
+
+def _known() -> list[weakref.ref[DeviceMesh]]:
+    return _here.__dict__.setdefault("known", [])
+
+
+def _unpickled(device_type: str, grid: Any, names: tuple[str, ...] | None) -> DeviceMesh:
+    """A mesh of these ranks: one that is there, else a new one, which is collective."""
+    alive = {id(g) for g in (*state().groups.values(), state().world)}
+    for ref in _known():
+        mesh = ref()
+        if mesh is None or not all(isinstance(g, int) or id(g) in alive for g in mesh._groups):
+            continue  # of a job that has ended
+        if (mesh.device_type, mesh.mesh.tolist(), mesh.mesh_dim_names) == (device_type, grid, names):
+            return mesh
+    return DeviceMesh(device_type, grid, mesh_dim_names=names)
 
 
 class DeviceMesh:
@@ -46,6 +70,7 @@ class DeviceMesh:
         if names is not None and (len(names) != self.mesh.ndim or len(set(names)) != len(names)):
             raise ValueError(f"DeviceMesh: expected {self.mesh.ndim} distinct names, got {list(names)}")
         self._groups = _groups if _groups is not None else [self._make(d) for d in range(self.mesh.ndim)]
+        _known().append(weakref.ref(self))
 
     def _make(self, dim: int) -> Any:
         """The group of this rank along an axis; all ranks make those of all lines."""
@@ -110,6 +135,9 @@ class DeviceMesh:
     def __getitem__(self, names: str | tuple[str, ...]) -> DeviceMesh:
         """The part of the mesh along some axes in which this rank lies; no group is made anew."""
         chosen = (names,) if isinstance(names, str) else tuple(names)
+        flat = self._root.__dict__.get("_flattened_names", {})
+        if len(chosen) == 1 and chosen[0] in flat and chosen[0] not in (self.mesh_dim_names or ()):
+            return flat[chosen[0]]
         dims = [self._dim(name) for name in chosen]
         at = self.get_coordinate()
         if at is None:
@@ -121,6 +149,64 @@ class DeviceMesh:
         return DeviceMesh(
             self.device_type, part, mesh_dim_names=chosen, _groups=kept_groups, _root=self._root
         )
+
+    def __enter__(self) -> DeviceMesh:
+        _entered().append(self)
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        _entered().pop()
+
+    @staticmethod
+    def current() -> DeviceMesh | None:
+        """The mesh of the innermost `with mesh:`, which functions take that get none."""
+        return _entered()[-1] if _entered() else None
+
+    @classmethod
+    def from_group(
+        cls,
+        group: Any,
+        device_type: str,
+        mesh: Any = None,
+        *,
+        mesh_dim_names: Sequence[str] | None = None,
+    ) -> DeviceMesh:
+        """A mesh of one axis whose ranks are those of a group; or of groups that are there, one for each axis
+        of `mesh`. No group is made anew."""
+        given = list(group) if isinstance(group, list | tuple) else [group]
+        if mesh is None:
+            if len(given) != 1:
+                raise ValueError(f"DeviceMesh.from_group: expected mesh for {len(given)} groups")
+            mesh = groups.get_process_group_ranks(given[0])
+        return cls(device_type, mesh, mesh_dim_names=mesh_dim_names, _groups=given)
+
+    def _flatten(self, mesh_dim_name: str | None = None) -> DeviceMesh:
+        """All axes as one. Collective."""
+        name = mesh_dim_name or "_".join(self.mesh_dim_names or [])
+        made = self._root.__dict__.setdefault("_flattened", {})
+        key = tuple(self.mesh.flatten().tolist())
+        if key not in made:
+            lines: Any = [list(key)]
+            if self._root is not self and self.mesh_dim_names and self._root.mesh_dim_names:
+                dims = [self._root._dim(n) for n in self.mesh_dim_names]
+                lines = self._root.mesh.movedim(dims, list(range(-len(dims), 0))).flatten(-len(dims))
+                lines = lines.reshape(-1, len(key)).tolist()
+            whole = len(lines) == 1 and sorted(lines[0]) == list(range(state().world_size))
+            found = [state().world if whole else groups.new_group(line) for line in lines]
+            mine = next(g for g in found if g != GroupMember.NON_GROUP_MEMBER)
+            made[key] = DeviceMesh(
+                self.device_type,
+                list(key),
+                mesh_dim_names=(name,) if name else None,
+                _groups=[mine],
+                _root=self._root,
+            )
+            self._root.__dict__.setdefault("_flattened_names", {})[name] = made[key]
+        return made[key]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Groups mean nothing elsewhere: a pickle has the ranks, and finds or makes a mesh of them.
+        return _unpickled, (self.device_type, self.mesh.tolist(), self.mesh_dim_names)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DeviceMesh:
         return self  # groups are not copied

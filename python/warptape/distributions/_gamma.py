@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import warptape
+from warptape import _C
 from warptape.autograd import Function
 
 WIDE = 1000.0  # shapes from which on the cube root of a sample is taken as normal in the gradient
@@ -23,7 +24,7 @@ def standard_dirichlet(concentration: Any) -> Any:
 class _StandardGamma(Function):
     @staticmethod
     def forward(ctx: Any, concentration: Any) -> Any:
-        part, log_factor = _sample(concentration.double())
+        part, log_factor = _sample(concentration)
         sample = (part * log_factor.exp()).to(concentration.dtype)
         sample = sample.clamp(min=warptape.finfo(sample.dtype).tiny)  # 0 has no logarithm
         ctx.save_for_backward(concentration, sample)
@@ -55,20 +56,9 @@ class _StandardDirichlet(Function):
 
 
 def _sample(shape: Any) -> tuple[Any, Any]:
-    """A sample and the logarithm of what to multiply it by: Marsaglia and Tsang, "A simple method for
-    generating gamma variables", section 2; below 1 by its section 6."""
-    boosted = shape < 1
-    d = warptape.where(boosted, shape + 1, shape) - 1 / 3
-    c = (9 * d).rsqrt()
-    out = warptape.where(d.isnan(), d, -1.0)
-    while bool((open_ := out < 0).any()):
-        normal, uniform = warptape.randn_like(d), warptape.rand_like(d)
-        cube = (1 + c * normal) ** 3
-        bound = 0.5 * normal.square() + d - d * cube + d * cube.clamp(min=1e-300).log()
-        taken = open_ & (cube > 0) & (uniform.log() < bound)
-        out = warptape.where(taken, d * cube, out)
-    log_uniform = (-warptape.rand_like(d)).log1p()
-    return out, warptape.where(boosted, log_uniform / shape, 0.0)
+    """A sample and the logarithm of what to multiply it by, which small shapes' need."""
+    part, log_factor = _C._private.standard_gamma(shape).unbind(-1)
+    return part, log_factor
 
 
 def _slope(shape: Any, sample: Any) -> Any:

@@ -18,8 +18,7 @@ class Cauchy(LocationScale):
 
     def rsample(self, sample_shape: Any = ()) -> Any:
         shape = self._extended_shape(sample_shape)
-        u = warptape.rand(shape, dtype=self.loc.dtype, device=self.loc.device)
-        return self.icdf(u)
+        return self.loc + self.loc.new_empty(shape).cauchy_() * self.scale
 
     def log_prob(self, value: Any) -> Any:
         self._validate_sample(value)

@@ -15,15 +15,16 @@ import warptape
 class Constraint:
     """Base of all constraints."""
 
-    is_discrete = False
-    event_dim = 0
+    is_discrete: Any = False
+    event_dim: Any = 0
 
     def check(self, value: Any) -> Any:
         """A bool tensor of `value`'s shape without the event's dims."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        return type(self).__name__.strip("_") + "()"
+        name = type(self).__name__.strip("_")
+        return name[:1].upper() + name[1:] + "()"
 
 
 class _Dependent(Constraint):
@@ -52,22 +53,6 @@ class dependent_property(property, _Dependent):
         return dependent_property(fn, is_discrete=self.is_discrete, event_dim=self.event_dim)
 
 
-class _Condition(Constraint):
-    """A condition on each element by itself, or on each vector or matrix."""
-
-    def __init__(
-        self, name: str, condition: Callable[[Any], Any], is_discrete: bool = False, event_dim: int = 0
-    ) -> None:
-        self.name, self.condition = name, condition
-        self.is_discrete, self.event_dim = is_discrete, event_dim
-
-    def check(self, value: Any) -> Any:
-        return self.condition(value)
-
-    def __repr__(self) -> str:
-        return self.name
-
-
 class independent(Constraint):
     """Another constraint; the `reinterpreted_batch_ndims` rightmost batch dims belong to the event."""
 
@@ -84,14 +69,17 @@ class independent(Constraint):
         return found.flatten(found.dim() - self.reinterpreted_batch_ndims).all(-1)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.base_constraint!r}, {self.reinterpreted_batch_ndims})"
+        return f"IndependentConstraint({self.base_constraint!r}, {self.reinterpreted_batch_ndims})"
 
 
 class _Bounded(Constraint):
     """One with bounds, which its repr tells: GreaterThanEq(lower_bound=0)."""
 
     def __repr__(self) -> str:
-        name = "".join(part.capitalize() for part in type(self).__name__.split("_"))
+        name = type(self).__name__
+        if "_" in name.strip("_") or name.islower():
+            name = "".join(part.capitalize() for part in name.split("_"))
+        name = name.strip("_")
         return f"{name}({', '.join(f'{bound}={value}' for bound, value in vars(self).items())})"
 
 
@@ -161,43 +149,187 @@ class multinomial(Constraint):
         return (value >= 0).all(-1) & (value.sum(-1) <= self.upper_bound)
 
 
-def _lower(value: Any) -> Any:
-    return (value.tril() == value).flatten(-2).all(-1)
+class _Boolean(Constraint):
+    is_discrete = True
+
+    def check(self, value: Any) -> Any:
+        return (value == 0) | (value == 1)
 
 
-def _is_simplex(value: Any) -> Any:
-    return (value >= 0).all(-1) & ((value.sum(-1) - 1).abs() < 1e-6)
+class _OneHot(Constraint):
+    is_discrete = True
+    event_dim = 1
+
+    def check(self, value: Any) -> Any:
+        return ((value == 0) | (value == 1)).all(-1) & (value.sum(-1) == 1)
 
 
-def _is_positive_definite(value: Any) -> Any:
-    symmetric = warptape.isclose(value, value.mT, atol=1e-6).flatten(-2).all(-1)
-    return symmetric & (warptape.linalg.cholesky_ex(value).info == 0)
+class _IntegerGreaterThan(_Bounded):
+    is_discrete = True
+
+    def __init__(self, lower_bound: Any) -> None:
+        self.lower_bound = lower_bound
+
+    def check(self, value: Any) -> Any:
+        return (value % 1 == 0) & (value >= self.lower_bound)
 
 
-def is_dependent(constraint: Constraint) -> bool:
+class _IntegerLessThan(_Bounded):
+    is_discrete = True
+
+    def __init__(self, upper_bound: Any) -> None:
+        self.upper_bound = upper_bound
+
+    def check(self, value: Any) -> Any:
+        return (value % 1 == 0) & (value <= self.upper_bound)
+
+
+class _Real(Constraint):
+    def check(self, value: Any) -> Any:
+        return value == value  # not nan
+
+
+class _Simplex(Constraint):
+    event_dim = 1
+
+    def check(self, value: Any) -> Any:
+        return (value >= 0).all(-1) & ((value.sum(-1) - 1).abs() < 1e-6)
+
+
+class _Square(Constraint):
+    event_dim = 2
+
+    def check(self, value: Any) -> Any:
+        return warptape.full(value.shape[:-2], value.shape[-2] == value.shape[-1], dtype=warptape.bool)
+
+
+class _LowerTriangular(Constraint):
+    event_dim = 2
+
+    def check(self, value: Any) -> Any:
+        return (value.tril() == value).flatten(-2).all(-1)
+
+
+class _LowerCholesky(_LowerTriangular):
+    def check(self, value: Any) -> Any:
+        return super().check(value) & (value.diagonal(dim1=-2, dim2=-1) > 0).all(-1)
+
+
+class _CorrCholesky(Constraint):
+    """Lower Cholesky factors whose rows have length 1."""
+
+    event_dim = 2
+
+    def check(self, value: Any) -> Any:
+        error = 10 * value.shape[-1] * warptape.finfo(value.dtype).eps
+        lengths = warptape.linalg.norm(value.detach(), dim=-1)
+        return lower_cholesky.check(value) & ((lengths - 1).abs() <= error).all(-1)
+
+
+class _Symmetric(_Square):
+    def check(self, value: Any) -> Any:
+        square = super().check(value)
+        if not square.all():
+            return square
+        return warptape.isclose(value, value.mT, atol=1e-6).flatten(-2).all(-1)
+
+
+class _PositiveSemidefinite(_Symmetric):
+    def check(self, value: Any) -> Any:
+        symmetric = super().check(value)
+        if not symmetric.all():
+            return symmetric
+        return (warptape.linalg.eigvalsh(value) >= 0).all(-1)
+
+
+class _PositiveDefinite(_Symmetric):
+    def check(self, value: Any) -> Any:
+        symmetric = super().check(value)
+        if not symmetric.all():
+            return symmetric
+        return warptape.linalg.cholesky_ex(value).info == 0
+
+
+class _Parts(Constraint):
+    """What `cat` and `stack` share: a constraint for each part along a dim."""
+
+    def __init__(self, cseq: Any, dim: int = 0) -> None:
+        self.cseq, self.dim = list(cseq), dim
+
+    @property
+    def is_discrete(self) -> bool:  # type: ignore[override]
+        return any(c.is_discrete for c in self.cseq)
+
+
+class cat(_Parts):
+    """Constraints of parts of these lengths along a dim."""
+
+    def __init__(self, cseq: Any, dim: int = 0, lengths: Any = None) -> None:
+        super().__init__(cseq, dim)
+        self.lengths = [1] * len(self.cseq) if lengths is None else list(lengths)
+        if len(self.lengths) != len(self.cseq):
+            raise ValueError(f"cat: expected {len(self.cseq)} lengths, got {len(self.lengths)}")
+
+    @property
+    def event_dim(self) -> int:  # type: ignore[override]
+        return max(c.event_dim for c in self.cseq)
+
+    def check(self, value: Any) -> Any:
+        parts = value.split(self.lengths, self.dim)
+        return warptape.cat([c.check(part) for c, part in zip(self.cseq, parts)], self.dim)
+
+
+class stack(_Parts):
+    """Constraints of the places along a dim."""
+
+    @property
+    def event_dim(self) -> int:  # type: ignore[override]
+        dim = max(c.event_dim for c in self.cseq)
+        return dim + 1 if self.dim + dim < 0 else dim
+
+    def check(self, value: Any) -> Any:
+        parts = value.unbind(self.dim)
+        return warptape.stack([c.check(part) for c, part in zip(self.cseq, parts)], self.dim)
+
+
+class MixtureSameFamilyConstraint(Constraint):
+    """That of a mixture's parts, of values without their dim."""
+
+    def __init__(self, base_constraint: Constraint) -> None:
+        self.base_constraint = base_constraint
+        self.is_discrete, self.event_dim = base_constraint.is_discrete, base_constraint.event_dim
+
+    def check(self, value: Any) -> Any:
+        dim = value.dim() - self.event_dim
+        return self.base_constraint.check(value.unsqueeze(dim)).all(-1)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.base_constraint!r})"
+
+
+def is_dependent(constraint: Any) -> bool:
     """Whether other parameters decide what the constraint is."""
     return isinstance(constraint, _Dependent)
 
 
 dependent = _Dependent()
-boolean = _Condition("Boolean()", lambda x: (x == 0) | (x == 1), is_discrete=True)
-one_hot = _Condition(
-    "OneHot()", lambda x: ((x == 0) | (x == 1)).all(-1) & (x.sum(-1) == 1), is_discrete=True, event_dim=1
-)
-nonnegative_integer = _Condition(
-    "IntegerGreaterThan(lower_bound=0)", lambda x: (x % 1 == 0) & (x >= 0), is_discrete=True
-)
-positive_integer = _Condition(
-    "IntegerGreaterThan(lower_bound=1)", lambda x: (x % 1 == 0) & (x >= 1), is_discrete=True
-)
-real = _Condition("Real()", lambda x: x == x)  # not nan
+boolean, one_hot, real, simplex = _Boolean(), _OneHot(), _Real(), _Simplex()
+nonnegative_integer, positive_integer = _IntegerGreaterThan(0), _IntegerGreaterThan(1)
 real_vector = independent(real, 1)
-positive = greater_than(0.0)
-nonnegative = greater_than_eq(0.0)
+positive, nonnegative = greater_than(0.0), greater_than_eq(0.0)
 unit_interval = interval(0.0, 1.0)
-simplex = _Condition("Simplex()", _is_simplex, event_dim=1)
-lower_triangular = _Condition("LowerTriangular()", _lower, event_dim=2)
-lower_cholesky = _Condition(
-    "LowerCholesky()", lambda x: _lower(x) & (x.diagonal(dim1=-2, dim2=-1) > 0).all(-1), event_dim=2
-)
-positive_definite = _Condition("PositiveDefinite()", _is_positive_definite, event_dim=2)
+square, symmetric = _Square(), _Symmetric()
+lower_triangular, lower_cholesky, corr_cholesky = _LowerTriangular(), _LowerCholesky(), _CorrCholesky()
+positive_semidefinite, positive_definite = _PositiveSemidefinite(), _PositiveDefinite()
+
+# The classes under PyTorch's names.
+_GreaterThan, _GreaterThanEq, _LessThan = greater_than, greater_than_eq, less_than
+_Interval, _HalfOpenInterval, _IntegerInterval = interval, half_open_interval, integer_interval
+_Multinomial, _IndependentConstraint, _Cat, _Stack = multinomial, independent, cat, stack
+_DependentProperty = dependent_property
+
+__all__ = [
+    name
+    for name, value in [*globals().items()]
+    if name[0] != "_" and (isinstance(value, Constraint) or getattr(value, "__module__", "") == __name__)
+]

@@ -56,6 +56,7 @@ class Distribution:
             self._validate_args = validate_args
         if self._validate_args:
             self._check_parameters()
+        super().__init__()  # of a Module, where a distribution is one too
 
     def _check_parameters(self) -> None:
         for name, constraint in self.arg_constraints.items():
@@ -77,6 +78,15 @@ class Distribution:
         batch_shape = warptape.Size(batch_shape)
         new.__dict__.update(vars(self), _batch_shape=batch_shape, **self._expanded(batch_shape))
         return new
+
+    def _get_checked_instance(self, cls: type, _instance: Any = None) -> Any:
+        """A bare object for an expand() of `cls`, which a derived class with other arguments must redefine."""
+        if _instance is None and type(self).__init__ != cls.__init__:
+            raise NotImplementedError(
+                f"Subclass {type(self).__name__} of {cls.__name__} that defines a custom __init__ method must "
+                "also define a custom .expand() method."
+            )
+        return type(self).__new__(type(self)) if _instance is None else _instance
 
     def _expanded(self, batch_shape: Any) -> dict[str, Any]:
         """The attributes that have the batch's shape, tensors and other distributions, expanded."""

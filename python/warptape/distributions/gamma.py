@@ -38,6 +38,10 @@ class Gamma(ExponentialFamily):
         self._validate_sample(value)
         return warptape.xlogy(a, b) + warptape.xlogy(a - 1, value) - b * value - warptape.lgamma(a)
 
+    def cdf(self, value: Any) -> Any:
+        self._validate_sample(value)
+        return warptape.special.gammainc(self.concentration, self.rate * value)
+
     def entropy(self) -> Any:
         a = self.concentration
         return a - self.rate.log() + warptape.lgamma(a) + (1.0 - a) * warptape.digamma(a)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import warptape
+
 from .distribution import LocationScale
 
 
@@ -16,8 +18,11 @@ class Gumbel(LocationScale):
     variance = property(lambda self: self.stddev.square())
 
     def rsample(self, sample_shape: Any = ()) -> Any:
-        wait = self.loc.new_empty(self._extended_shape(sample_shape)).exponential_()
-        return self.loc - self.scale * wait.log()
+        limits = warptape.finfo(self.loc.dtype)
+        shape = self._extended_shape(sample_shape)
+        uniform = warptape.rand(shape, dtype=self.loc.dtype, device=self.loc.device)
+        # inside of (0, 1), where PyTorch takes it
+        return self.icdf(limits.tiny + uniform * (1 - limits.eps - limits.tiny))
 
     def log_prob(self, value: Any) -> Any:
         self._validate_sample(value)

@@ -4,236 +4,37 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from operator import attrgetter
 from typing import Any
 
 import warptape
 from warptape.nn import functional as F
 
 from . import constraints
-from .utils import sum_rightmost
+from ._transform import ComposeTransform, IndependentTransform, Transform, identity_transform, with_event_dims
+from .utils import sum_rightmost, tril_matrix_to_vec, vec_to_tril_matrix
 
 __all__ = [
     "AbsTransform",
     "AffineTransform",
+    "CatTransform",
     "ComposeTransform",
+    "CorrCholeskyTransform",
+    "CumulativeDistributionTransform",
     "ExpTransform",
     "IndependentTransform",
     "LowerCholeskyTransform",
+    "PositiveDefiniteTransform",
     "PowerTransform",
+    "ReshapeTransform",
     "SigmoidTransform",
     "SoftmaxTransform",
     "SoftplusTransform",
+    "StackTransform",
     "StickBreakingTransform",
     "TanhTransform",
     "Transform",
-    "biject_to",
     "identity_transform",
-    "transform_to",
 ]
-
-
-class Transform:
-    """A map from `domain` to `codomain`; `inv` is the way back.
-
-    Args:
-        cache_size: 1 keeps the last value, so that the inverse of what was just made is exact and free.
-    """
-
-    bijective = True
-    sign: Any = None  # of the slope, where the map is monotone
-    domain: Any = constraints.real
-    codomain: Any = constraints.real
-
-    def __init__(self, cache_size: int = 0) -> None:
-        if cache_size not in (0, 1):
-            raise ValueError("cache_size must be 0 or 1")
-        self._cache_size = cache_size
-        self._last: tuple[Any, Any] = (None, None)
-
-    @property
-    def inv(self) -> Transform:
-        """The inverse map."""
-        return _InverseTransform(self)
-
-    def with_cache(self, cache_size: int = 1) -> Transform:
-        """The same map with another cache size."""
-        if self._cache_size == cache_size:
-            return self
-        new = type(self).__new__(type(self))
-        new.__dict__.update(self.__dict__, _cache_size=cache_size, _last=(None, None))
-        return new
-
-    def __call__(self, x: Any) -> Any:
-        if not self._cache_size:
-            return self._call(x)
-        if x is not self._last[0]:
-            self._last = (x, self._call(x))
-        return self._last[1]
-
-    def _inv_call(self, y: Any) -> Any:
-        if not self._cache_size:
-            return self._inverse(y)
-        if y is not self._last[1]:
-            self._last = (self._inverse(y), y)
-        return self._last[0]
-
-    def _call(self, x: Any) -> Any:
-        raise NotImplementedError
-
-    def _inverse(self, y: Any) -> Any:
-        raise NotImplementedError
-
-    def log_abs_det_jacobian(self, x: Any, y: Any) -> Any:
-        """log |dy/dx| for y = self(x), by event."""
-        raise NotImplementedError
-
-    def forward_shape(self, shape: Any) -> Any:
-        """The shape of the result for arguments of a shape."""
-        return shape
-
-    def inverse_shape(self, shape: Any) -> Any:
-        """The shape of the argument for results of a shape."""
-        return shape
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-    __hash__ = object.__hash__
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}()"
-
-
-class _InverseTransform(Transform):
-    domain = property(attrgetter("_inv.codomain"))
-    codomain = property(attrgetter("_inv.domain"))
-    inv = property(attrgetter("_inv"))
-
-    def __init__(self, transform: Transform) -> None:
-        super().__init__()
-        self._inv = transform
-        self.bijective, self.sign = transform.bijective, transform.sign
-
-    def __call__(self, x: Any) -> Any:
-        return self._inv._inv_call(x)
-
-    def _inv_call(self, y: Any) -> Any:
-        return self._inv(y)
-
-    def log_abs_det_jacobian(self, x: Any, y: Any) -> Any:
-        return -self._inv.log_abs_det_jacobian(y, x)
-
-    def forward_shape(self, shape: Any) -> Any:
-        return self._inv.inverse_shape(shape)
-
-    def inverse_shape(self, shape: Any) -> Any:
-        return self._inv.forward_shape(shape)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._inv!r})"
-
-
-class ComposeTransform(Transform):
-    """One map after the other."""
-
-    def __init__(self, parts: Sequence[Transform], cache_size: int = 0) -> None:
-        super().__init__(cache_size)
-        self.parts = [part.with_cache(cache_size) for part in parts] if cache_size else list(parts)
-        self.bijective = all(part.bijective for part in parts)
-
-    @property
-    def domain(self) -> Any:  # type: ignore[override]
-        return (
-            _with_event_dims(self.parts[0].domain, self._event_dims()[0]) if self.parts else constraints.real
-        )
-
-    @property
-    def codomain(self) -> Any:  # type: ignore[override]
-        return (
-            _with_event_dims(self.parts[-1].codomain, self._event_dims()[-1])
-            if self.parts
-            else constraints.real
-        )
-
-    @property
-    def sign(self) -> Any:  # type: ignore[override]
-        return math.prod(part.sign for part in self.parts)
-
-    def _event_dims(self) -> list[int]:
-        """The event's dims before each part and after the last; a part of few is applied over many."""
-        dims = [part.domain.event_dim for part in self.parts]
-        dims.append(self.parts[-1].codomain.event_dim)
-        changes = [part.codomain.event_dim - part.domain.event_dim for part in self.parts]
-        for i, change in enumerate(changes):
-            dims[i + 1] = max(dims[i + 1], dims[i] + change)
-        for i in reversed(range(len(self.parts))):
-            dims[i] = max(dims[i], dims[i + 1] - changes[i])
-        return dims
-
-    def __call__(self, x: Any) -> Any:
-        for part in self.parts:
-            x = part(x)
-        return x
-
-    def _inv_call(self, y: Any) -> Any:
-        for part in reversed(self.parts):
-            y = part._inv_call(y)
-        return y
-
-    def log_abs_det_jacobian(self, x: Any, y: Any) -> Any:
-        if not self.parts:
-            return warptape.zeros_like(x)
-        total: Any = 0.0
-        for part, dims in zip(self.parts, self._event_dims()):
-            z = part(x)
-            total = total + sum_rightmost(part.log_abs_det_jacobian(x, z), dims - part.domain.event_dim)
-            x = z
-        return total
-
-    def forward_shape(self, shape: Any) -> Any:
-        for part in self.parts:
-            shape = part.forward_shape(shape)
-        return shape
-
-    def inverse_shape(self, shape: Any) -> Any:
-        for part in reversed(self.parts):
-            shape = part.inverse_shape(shape)
-        return shape
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(map(repr, self.parts))})"
-
-
-identity_transform = ComposeTransform([])
-
-
-def _with_event_dims(constraint: Any, dims: int) -> Any:
-    more = dims - constraint.event_dim
-    return constraints.independent(constraint, more) if more > 0 else constraint
-
-
-class IndependentTransform(Transform):
-    """Another map, of which the `reinterpreted_batch_ndims` rightmost batch dims belong to the event."""
-
-    def __init__(
-        self, base_transform: Transform, reinterpreted_batch_ndims: int, cache_size: int = 0
-    ) -> None:
-        super().__init__(cache_size)
-        self.base_transform = base_transform
-        self.reinterpreted_batch_ndims = reinterpreted_batch_ndims
-        self.domain = constraints.independent(base_transform.domain, reinterpreted_batch_ndims)
-        self.codomain = constraints.independent(base_transform.codomain, reinterpreted_batch_ndims)
-        self.bijective, self.sign = base_transform.bijective, base_transform.sign
-
-    def _call(self, x: Any) -> Any:
-        return self.base_transform(x)
-
-    def _inverse(self, y: Any) -> Any:
-        return self.base_transform._inv_call(y)
-
-    def log_abs_det_jacobian(self, x: Any, y: Any) -> Any:
-        return sum_rightmost(self.base_transform.log_abs_det_jacobian(x, y), self.reinterpreted_batch_ndims)
 
 
 class ExpTransform(Transform):
@@ -344,8 +145,8 @@ class AffineTransform(Transform):
 
     def __init__(self, loc: Any, scale: Any, event_dim: int = 0, cache_size: int = 0) -> None:
         super().__init__(cache_size)
-        self.loc, self.scale, self.event_dim = loc, scale, event_dim
-        self.domain = self.codomain = _with_event_dims(constraints.real, event_dim)
+        self.loc, self.scale, self._event_dim = loc, scale, event_dim
+        self.domain = self.codomain = with_event_dims(constraints.real, event_dim)
 
     @property
     def sign(self) -> Any:  # type: ignore[override]
@@ -359,8 +160,8 @@ class AffineTransform(Transform):
 
     def log_abs_det_jacobian(self, x: Any, y: Any) -> Any:
         if isinstance(self.scale, warptape.Tensor):
-            return sum_rightmost(self.scale.abs().log().expand(x.shape), self.event_dim)
-        return sum_rightmost(warptape.full_like(x, math.log(abs(self.scale))), self.event_dim)
+            return sum_rightmost(self.scale.abs().log().expand(x.shape), self._event_dim)
+        return sum_rightmost(warptape.full_like(x, math.log(abs(self.scale))), self._event_dim)
 
 
 class SoftmaxTransform(Transform):
@@ -411,6 +212,7 @@ class StickBreakingTransform(Transform):
 class LowerCholeskyTransform(Transform):
     """Square matrices to lower triangular ones with a positive diagonal."""
 
+    bijective = False
     domain = constraints.independent(constraints.real, 2)
     codomain = constraints.lower_cholesky
 
@@ -421,41 +223,183 @@ class LowerCholeskyTransform(Transform):
         return y.tril(-1) + y.diagonal(dim1=-2, dim2=-1).log().diag_embed()
 
 
-def transform_to(constraint: Any) -> Transform:
-    """A map from unconstrained values to those of a constraint.
+class ReshapeTransform(Transform):
+    """The rightmost dims of `in_shape` as dims of `out_shape`."""
 
-    Raises:
-        NotImplementedError: for a constraint without one.
+    def __init__(self, in_shape: Any, out_shape: Any, cache_size: int = 0) -> None:
+        self.in_shape, self.out_shape = warptape.Size(in_shape), warptape.Size(out_shape)
+        if self.in_shape.numel() != self.out_shape.numel():
+            raise ValueError("in_shape, out_shape have different numbers of elements")
+        self.domain = constraints.independent(constraints.real, len(self.in_shape))
+        self.codomain = constraints.independent(constraints.real, len(self.out_shape))
+        super().__init__(cache_size)
+
+    def _call(self, x: Any) -> Any:
+        return x.reshape(x.shape[: x.dim() - len(self.in_shape)] + self.out_shape)
+
+    def _inverse(self, y: Any) -> Any:
+        return y.reshape(y.shape[: y.dim() - len(self.out_shape)] + self.in_shape)
+
+    def log_abs_det_jacobian(self, x: Any, y: Any) -> Any:
+        return x.new_zeros(x.shape[: x.dim() - len(self.in_shape)])
+
+    def forward_shape(self, shape: Any) -> Any:
+        return self._reshaped(shape, self.in_shape, self.out_shape)
+
+    def inverse_shape(self, shape: Any) -> Any:
+        return self._reshaped(shape, self.out_shape, self.in_shape)
+
+    def _reshaped(self, shape: Any, old: Any, new: Any) -> Any:
+        cut = len(shape) - len(old)
+        if cut < 0 or shape[cut:] != old:
+            raise ValueError(f"Shape mismatch: expected {tuple(shape)} to end in {tuple(old)}")
+        return shape[:cut] + new
+
+
+class CorrCholeskyTransform(Transform):
+    """Vectors of D (D - 1) / 2 elements to Cholesky factors of D x D correlation matrices, row by row.
+
+    tanh of the elements are partial correlations, by which a row's unit length is broken like a stick.
     """
-    return _find(constraint, onto=True)
+
+    domain = constraints.real_vector
+    codomain = constraints.corr_cholesky
+
+    def _call(self, x: Any) -> Any:
+        eps = warptape.finfo(x.dtype).eps
+        partial = vec_to_tril_matrix(x.tanh().clamp(min=-1 + eps, max=1 - eps), -1)
+        left = (1 - partial.square()).sqrt().cumprod(-1)
+        eye = warptape.eye(partial.shape[-1], dtype=x.dtype, device=x.device)
+        return (partial + eye) * F.pad(left[..., :-1], [1, 0], value=1.0)
+
+    def _inverse(self, y: Any) -> Any:
+        left = F.pad((1 - y.square().cumsum(-1))[..., :-1], [1, 0], value=1.0)
+        partial = tril_matrix_to_vec(y, -1) / tril_matrix_to_vec(left, -1).sqrt()
+        return (partial.log1p() - (-partial).log1p()) / 2
+
+    def log_abs_det_jacobian(self, x: Any, y: Any) -> Any:
+        left = tril_matrix_to_vec(1 - y.square().cumsum(-1), -2)
+        tanh = x + F.softplus(-2 * x) - math.log(2.0)
+        return 0.5 * left.log().sum(-1) - 2 * tanh.sum(-1)
+
+    def forward_shape(self, shape: Any) -> Any:
+        size = round((0.25 + 2 * shape[-1]) ** 0.5 + 0.5)
+        if size * (size - 1) // 2 != shape[-1]:
+            raise ValueError("Input is not a flattened lower-diagonal number")
+        return shape[:-1] + (size, size)
+
+    def inverse_shape(self, shape: Any) -> Any:
+        if len(shape) < 2 or shape[-2] != shape[-1]:
+            raise ValueError("Input is not square")
+        return shape[:-2] + (shape[-1] * (shape[-1] - 1) // 2,)
 
 
-def biject_to(constraint: Any) -> Transform:
-    """A bijection from unconstrained values to those of a constraint; errors as of `transform_to`."""
-    return _find(constraint, onto=False)
+class PositiveDefiniteTransform(Transform):
+    """Square matrices to positive definite ones, by their Cholesky factors."""
+
+    bijective = False
+    domain = constraints.independent(constraints.real, 2)
+    codomain = constraints.positive_definite
+
+    def _call(self, x: Any) -> Any:
+        root = LowerCholeskyTransform()(x)
+        return root @ root.mT
+
+    def _inverse(self, y: Any) -> Any:
+        return LowerCholeskyTransform().inv(warptape.linalg.cholesky(y))
 
 
-def _find(constraint: Any, onto: bool) -> Transform:
-    c = constraints
-    if constraint is c.simplex:
-        return SoftmaxTransform() if onto else StickBreakingTransform()
-    if constraint is c.lower_cholesky:
-        return LowerCholeskyTransform()
-    if isinstance(constraint, c.independent):
-        inner = _find(constraint.base_constraint, onto)
-        return IndependentTransform(inner, constraint.reinterpreted_batch_ndims)
-    if constraint is c.real:
-        return identity_transform
-    if isinstance(constraint, c.greater_than):
-        if isinstance(constraint.lower_bound, (int, float)) and constraint.lower_bound == 0:
-            return ExpTransform()
-        return ComposeTransform([ExpTransform(), AffineTransform(constraint.lower_bound, 1)])
-    if isinstance(constraint, c.less_than):
-        return ComposeTransform([ExpTransform(), AffineTransform(constraint.upper_bound, -1)])
-    if isinstance(constraint, c.interval) and not constraint.is_discrete:
-        low, high = constraint.lower_bound, constraint.upper_bound
-        if all(isinstance(bound, (int, float)) for bound in (low, high)) and (low, high) == (0, 1):
-            return SigmoidTransform()
-        return ComposeTransform([SigmoidTransform(), AffineTransform(low, high - low)])
-    name = "transform_to" if onto else "biject_to"
-    raise NotImplementedError(f"Cannot transform {constraint!r} constraints ({name})")
+class CumulativeDistributionTransform(Transform):
+    """The cdf of a distribution."""
+
+    codomain = constraints.unit_interval
+    sign = +1
+
+    def __init__(self, distribution: Any, cache_size: int = 0) -> None:
+        super().__init__(cache_size)
+        self.distribution = distribution
+        self.domain = distribution.support
+
+    def _call(self, x: Any) -> Any:
+        return self.distribution.cdf(x)
+
+    def _inverse(self, y: Any) -> Any:
+        return self.distribution.icdf(y)
+
+    def log_abs_det_jacobian(self, x: Any, y: Any) -> Any:
+        return self.distribution.log_prob(x)
+
+
+class _Parts(Transform):
+    """What `CatTransform` and `StackTransform` share: a map for each part along `dim`."""
+
+    def __init__(self, tseq: Sequence[Transform], dim: int, cache_size: int) -> None:
+        super().__init__(cache_size)
+        self.transforms = [t.with_cache(cache_size) for t in tseq] if cache_size else list(tseq)
+        self.dim = dim
+        self.bijective = all(t.bijective for t in self.transforms)
+
+    def _split(self, x: Any) -> Any:
+        raise NotImplementedError
+
+    def _join(self, parts: Any) -> Any:
+        raise NotImplementedError
+
+    def _call(self, x: Any) -> Any:
+        return self._join([t(part) for t, part in zip(self.transforms, self._split(x))])
+
+    def _inverse(self, y: Any) -> Any:
+        return self._join([t.inv(part) for t, part in zip(self.transforms, self._split(y))])
+
+
+class CatTransform(_Parts):
+    """Maps of parts of these lengths along a dim."""
+
+    def __init__(
+        self, tseq: Sequence[Transform], dim: int = 0, lengths: Any = None, cache_size: int = 0
+    ) -> None:
+        super().__init__(tseq, dim, cache_size)
+        self.lengths = [1] * len(self.transforms) if lengths is None else list(lengths)
+
+    domain = property(
+        lambda self: constraints.cat([t.domain for t in self.transforms], self.dim, self.lengths)
+    )
+    codomain = property(
+        lambda self: constraints.cat([t.codomain for t in self.transforms], self.dim, self.lengths)
+    )
+
+    def _split(self, x: Any) -> Any:
+        return x.split(self.lengths, self.dim)
+
+    def _join(self, parts: Any) -> Any:
+        return warptape.cat(parts, self.dim)
+
+    def log_abs_det_jacobian(self, x: Any, y: Any) -> Any:
+        events = max(t.domain.event_dim for t in self.transforms)
+        found = []
+        for t, a, b in zip(self.transforms, self._split(x), self._split(y)):
+            stretch = t.log_abs_det_jacobian(a, b)
+            found.append(sum_rightmost(stretch, events - t.domain.event_dim))
+        dim = self.dim - x.dim() if self.dim >= 0 else self.dim
+        # a dim of the event is summed over, others stay
+        return warptape.cat(found, dim + events) if dim + events < 0 else sum(found)
+
+
+class StackTransform(_Parts):
+    """Maps of the places along a dim."""
+
+    def __init__(self, tseq: Sequence[Transform], dim: int = 0, cache_size: int = 0) -> None:
+        super().__init__(tseq, dim, cache_size)
+
+    domain = property(lambda self: constraints.stack([t.domain for t in self.transforms], self.dim))
+    codomain = property(lambda self: constraints.stack([t.codomain for t in self.transforms], self.dim))
+
+    def _split(self, x: Any) -> Any:
+        return x.unbind(self.dim)
+
+    def _join(self, parts: Any) -> Any:
+        return warptape.stack(parts, self.dim)
+
+    def log_abs_det_jacobian(self, x: Any, y: Any) -> Any:
+        parts = zip(self.transforms, self._split(x), self._split(y))
+        return self._join([t.log_abs_det_jacobian(a, b) for t, a, b in parts])

@@ -15,6 +15,8 @@ __all__ = [
     "logits_to_probs",
     "probs_to_logits",
     "sum_rightmost",
+    "tril_matrix_to_vec",
+    "vec_to_tril_matrix",
 ]
 
 
@@ -59,6 +61,33 @@ def probs_to_logits(probs: Any, is_binary: bool = False) -> Any:
     return kept.log() - (-kept).log1p() if is_binary else kept.log()
 
 
+def _standard_normal(shape: Any, dtype: Any, device: Any) -> Any:
+    """Normal variables with mean 0 and deviation 1."""
+    return warptape.randn(shape, dtype=dtype, device=device)
+
+
+def vec_to_tril_matrix(vec: Any, diag: int = 0) -> Any:
+    """Vectors [*, D] as lower triangular matrices up to a diagonal, row by row: [*, N, N]."""
+    n = round(((1 + 8 * vec.shape[-1]) ** 0.5 - 1) / 2) - diag
+    if (n + diag) * (n + diag + 1) // 2 != vec.shape[-1]:
+        raise ValueError(
+            f"The size of last dimension is {vec.shape[-1]} which cannot be expressed as a triangle"
+        )
+    rows, columns = warptape.tril_indices(n, n, diag, device=vec.device)
+    matrix = vec.new_zeros((*vec.shape[:-1], n, n))
+    matrix[..., rows, columns] = vec
+    return matrix
+
+
+def tril_matrix_to_vec(mat: Any, diag: int = 0) -> Any:
+    """The elements of matrices [*, N, N] up to a diagonal, row by row: [*, D]."""
+    n = mat.shape[-1]
+    if not -n <= diag < n:
+        raise ValueError(f"diag ({diag}) provided is outside [{-n}, {n - 1}].")
+    rows, columns = warptape.tril_indices(n, n, diag, device=mat.device)
+    return mat[..., rows, columns]
+
+
 class lazy_property:
     """A property that is computed with gradients at its first use, and then kept."""
 
@@ -79,3 +108,6 @@ class lazy_property:
 def sum_rightmost(value: Any, dims: int) -> Any:
     """The sum over the `dims` rightmost dims."""
     return value.sum(tuple(range(-dims, 0))) if dims else value
+
+
+_sum_rightmost = sum_rightmost  # PyTorch's name

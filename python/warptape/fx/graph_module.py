@@ -55,6 +55,17 @@ def _copy_attr(root: nn.Module, to: nn.Module, target: str) -> None:
     _assign(to, name, getattr(root, name), name not in getattr(root, "_non_persistent_buffers_set", ()))
 
 
+_USER_PRESERVED_ATTRIBUTES_KEY = "_user_preserved_attributes"  # of a module's `meta`
+
+
+class _CodeOnlyModule(nn.Module):
+    """A module with the attributes given: what subclasses of GraphModule copy themselves from."""
+
+    def __init__(self, body: dict[str, Any]) -> None:
+        super().__init__()
+        self.__dict__ = body
+
+
 def _rebuild(cls: type[GraphModule], state: dict[str, Any], graph: Graph) -> GraphModule:
     module = cls.__new__(cls)
     module.__setstate__(state)

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from ..utils._pytree import register_pytree_node
+from ..utils._pytree import (
+    _dict_flatten,
+    _dict_flatten_with_keys,
+    _list_flatten,
+    _list_flatten_with_keys,
+    register_pytree_node,
+)
 
 __all__ = ["immutable_dict", "immutable_list"]
 
@@ -45,9 +51,17 @@ class immutable_dict(dict):
 for _base, _cls in ((list, immutable_list), (dict, immutable_dict)):
     for _name in _CHANGES[_base].split():
         setattr(_cls, _name, _refuse)
-register_pytree_node(immutable_list, lambda x: (list(x), None), lambda values, _: immutable_list(values))
+register_pytree_node(
+    immutable_list,
+    _list_flatten,
+    lambda values, _: immutable_list(values),
+    serialized_type_name="torch.fx.immutable_collections.immutable_list",
+    flatten_with_keys_fn=_list_flatten_with_keys,
+)
 register_pytree_node(
     immutable_dict,
-    lambda x: (list(x.values()), (None, list(x))),
-    lambda values, context: immutable_dict(zip(context[1], values, strict=True)),
+    _dict_flatten,
+    lambda values, context: immutable_dict(zip(context, values, strict=True)),
+    serialized_type_name="torch.fx.immutable_collections.immutable_dict",
+    flatten_with_keys_fn=_dict_flatten_with_keys,
 )

@@ -424,7 +424,7 @@ def is_tracing() -> bool:
 
 def fork(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Runs `func` here and now; `wait` returns its result."""
-    from .futures import Future
+    from ..futures import Future
 
     future: Any = Future()
     future.set_result(func(*args, **kwargs))

@@ -11,7 +11,7 @@ __all__ = ["ONNXProgram", "UnsupportedOperatorError", "export", "is_in_onnx_expo
 
 
 def register_custom_op_symbolic(symbolic_name: str, symbolic_fn: Any, opset_version: int) -> None:
-    """Nothing: how ops become nodes is in a table of this package, as in PyTorch's exporter by torch.export."""
+    """Nothing: how ops become nodes is in a table of this package."""
 
 
 __getattr__ = _lookup(__name__)

@@ -1,4 +1,4 @@
-"""torch.onnx.symbolic_opset11: libraries import it; its functions make nodes for an exporter that is not here."""
+"""torch.onnx.symbolic_opset11: libraries import it, for an exporter that is not here."""
 
 from .._missing import lookup as _lookup
 

@@ -7,8 +7,10 @@ checks what it reads: `docs/files.md` has the details.
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
+from .. import _C
 from .._missing import lookup as _lookup
 from ._allowed import add_safe_globals, clear_safe_globals, get_safe_globals, safe_globals
 
@@ -21,6 +23,9 @@ __all__ = [
     "safe_globals",
     "save",
 ]
+
+# What load takes as map_location.
+MAP_LOCATION: TypeAlias = Callable[[Any, str], Any] | _C.device | str | dict[str, str] | None
 
 
 def save(

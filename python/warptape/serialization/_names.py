@@ -81,15 +81,14 @@ def rebuild_from_type(make: Callable[..., Any], cls: type, args: Any, state: Any
 
 def rebuild_sparse(layout: Any, parts: tuple[Any, ...]) -> Any:
     """A sparse tensor by coordinates or by compressed rows or columns, which are checked."""
-    if type(layout) is str and layout == "torch.sparse_coo":
+    if layout is _C.sparse_coo:
         indices, values, size, *coalesced = parts
         return warptape.sparse_coo_tensor(indices, values, size, is_coalesced=coalesced == [True])
-    layouts = {"torch.sparse_csr": warptape.sparse_csr, "torch.sparse_csc": warptape.sparse_csc}
-    if type(layout) is not str or layout not in layouts:
+    if layout is not _C.sparse_csr and layout is not _C.sparse_csc:
         raise UnpicklingError(
             "only sparse tensors by coordinates or by compressed rows or columns are known here"
         )
-    return warptape.sparse_compressed_tensor(*parts, layout=layouts[layout])
+    return warptape.sparse_compressed_tensor(*parts, layout=layout)
 
 
 def _with_state(made: Any, state: Any) -> Any:
@@ -116,10 +115,11 @@ def _bytearray(text: Any = b"", codec: Any = "latin1") -> bytearray:
     return bytearray(text if type(text) is bytes else _encode(text, codec))  # a number would ask for memory
 
 
-def _layout(name: Any) -> str:
-    if type(name) is not str:
-        raise UnpicklingError("a layout must be a str")
-    return name
+def _layout(name: Any) -> Any:
+    found = getattr(_C, name.removeprefix("torch."), None) if type(name) is str else None
+    if type(found) is not _C.layout:
+        raise UnpicklingError(f"there is no layout {name!r}")
+    return found
 
 
 def check_key(key: Any) -> Any:

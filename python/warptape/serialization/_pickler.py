@@ -132,11 +132,13 @@ class Pickler(_PythonPickler):
             return _C.Size, (tuple(obj),)
         if kind is _C.device:
             return _C.device, (obj.type,) if obj.index is None else (obj.type, obj.index)
+        if kind is _C.layout:
+            return _LAYOUT, (str(obj),)
         if isinstance(obj, Tensor) and kind.__reduce_ex__ in _OWN_TENSORS:
             return self._tensor(obj)
         if getattr(kind, "_by_value", False):  # a sparse tensor
             parts = obj.__reduce_ex__(4)[1][1]
-            return _SPARSE, (Call(_LAYOUT, (str(obj.layout),)), parts)
+            return _SPARSE, (obj.layout, parts)
         return NotImplemented
 
     # ---- tensors ----

@@ -36,6 +36,11 @@ class _Alias(Loader):
         self._spec = module.__spec__
         return module
 
+    def get_code(self, fullname: str) -> Any:
+        """For `python -m torch.distributed.run`."""
+        spec: Any = importlib.util.find_spec(_own(fullname))
+        return spec.loader.get_code(spec.name)
+
     def exec_module(self, module: ModuleType) -> None:
         name = module.__spec__.name if module.__spec__ else ""
         module.__spec__ = self._spec  # the import system has just put torch's there
@@ -46,7 +51,8 @@ def _keep_names(name: str, module: ModuleType) -> None:
     """Lets the names that torch.x has stay what they are when a submodule of that name is imported:
     torch.autograd.gradcheck is a function, and an import would bind the module in its place.
     """
-    children = {n.rpartition(".")[2] for n in [*sys.modules] if n.rpartition(".")[0] == module.__name__}
+    home = module.__spec__.name if module.__spec__ else module.__name__
+    children = {n.rpartition(".")[2] for n in [*sys.modules] if n.rpartition(".")[0] == home}
     moved = (f"torch.{n}" for n in MOVED)
     children.update(n.rpartition(".")[2] for n in moved if n.rpartition(".")[0] == name)
     for child in children:
@@ -94,7 +100,8 @@ def installed() -> bool:
 def install() -> None:
     """From here on `import torch` gives warptape, in this process and in those that multiprocessing starts.
 
-    `torch.__version__` (and with it `warptape.__version__`) then names the PyTorch that is stood in for.
+    `torch.__version__` (and with it `warptape.__version__`) then names the PyTorch that is stood in for, and
+    the module's `__name__` is "torch": libraries compare it with how they import it.
 
     Raises:
         RuntimeError: PyTorch itself was imported before.
@@ -109,6 +116,7 @@ def install() -> None:
         )
     sys.meta_path.insert(0, _Finder())
     warptape.__version__ = warptape.version.__version__ = TORCH_VERSION
+    warptape.__name__ = "torch"
     multiprocessing.spawn.get_preparation_data = _prepare_with_install
 
 

@@ -54,7 +54,9 @@ def test_sizes_and_data():
     assert torch.Tensor(torch.ones(2, dtype=torch.int64)).dtype == torch.int64
     assert torch.ones(2).long().new([3, 4]).dtype == torch.int64 and x.new(2, 3).shape == (2, 3)
     assert [t.tolist() for t in torch.ones(3).split(split_size=2)] == [[1, 1], [1]]
-    assert [torch.arange(2).type(kind).dtype for kind in (torch.Tensor, "torch.Tensor")] == [torch.float32] * 2
+    assert [torch.arange(2).type(kind).dtype for kind in (torch.Tensor, "torch.Tensor")] == [
+        torch.float32
+    ] * 2
     assert issubclass(torch.nn.Parameter, torch.Tensor) and isinstance(
         torch.nn.Parameter(x), torch.FloatTensor
     )

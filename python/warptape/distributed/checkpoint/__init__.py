@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from ..._missing import lookup as _lookup
+from .default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from .filesystem import FileSystemReader, FileSystemWriter
+from .hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
 from .huggingface import GPT2, LLAMA, NameMap, load_huggingface, save_huggingface, tensor_names, theirs_of
 from .keep import Checkpoints
 from .layout import CheckpointException
@@ -15,6 +18,12 @@ __all__ = [
     "LLAMA",
     "CheckpointException",
     "Checkpoints",
+    "DefaultLoadPlanner",
+    "DefaultSavePlanner",
+    "FileSystemReader",
+    "FileSystemWriter",
+    "HuggingFaceStorageReader",
+    "HuggingFaceStorageWriter",
     "NameMap",
     "PerRank",
     "async_save",

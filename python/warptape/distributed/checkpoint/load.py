@@ -158,7 +158,15 @@ def copy_all(shards: Shards, manifest: dict[str, Any], parts: list[Part]) -> Non
             _copy(shards, manifest["tensors"][part[0]]["dtype"], part)
 
 
-def load(state_dict: dict[str, Any], *, checkpoint_id: Any, process_group: Any = None) -> None:
+def load(
+    state_dict: dict[str, Any],
+    *,
+    checkpoint_id: Any = None,
+    storage_reader: Any = None,
+    planner: Any = None,
+    process_group: Any = None,
+    no_dist: bool = False,
+) -> None:
     """Reads a checkpoint into the models, optimizers and other things of a dict, in place; plain data in the
     dict is replaced. Any layout, on any number of ranks, reads what any other saved. Collective.
 
@@ -167,7 +175,17 @@ def load(state_dict: dict[str, Any], *, checkpoint_id: Any, process_group: Any =
 
     Raises: CheckpointException on every rank, with nothing changed on any, for another model's checkpoint, a
     damaged or truncated file (naming the tensor), and one that could not have been written by a save.
+
+    A `storage_reader`, FileSystemReader(path) or HuggingFaceStorageReader(path), may stand in place of
+    checkpoint_id; a `planner` changes nothing.
     """
+    if storage_reader is not None:
+        checkpoint_id = storage_reader.path if checkpoint_id is None else checkpoint_id
+        if hasattr(storage_reader, "read_state"):
+            storage_reader.read_state(state_dict, checkpoint_id)
+            return
+    if checkpoint_id is None:
+        raise ValueError("load: expected checkpoint_id or storage_reader")
     rank, world = world_of(process_group)
     shards: Shards | None = None
     what, cause, fault, seen = f"load from {checkpoint_id}", None, None, None

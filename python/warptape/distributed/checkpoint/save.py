@@ -252,7 +252,14 @@ def _start(state: Any, checkpoint_id: Any, group: Any, metadata: Any, copy: bool
 
 
 def save(
-    state_dict: dict[str, Any], *, checkpoint_id: Any, process_group: Any = None, metadata: Any = None
+    state_dict: dict[str, Any],
+    *,
+    checkpoint_id: Any = None,
+    storage_writer: Any = None,
+    planner: Any = None,
+    process_group: Any = None,
+    metadata: Any = None,
+    no_dist: bool = False,
 ) -> None:
     """Writes what a dict holds to the folder `checkpoint_id`, from any layout of ranks. Collective.
 
@@ -262,11 +269,20 @@ def save(
             ranks, and is not split, goes into PerRank.
         checkpoint_id: a path that all ranks share. A checkpoint that is there is replaced when the new one is
             whole.
+        storage_writer: FileSystemWriter(path) in place of checkpoint_id, or a HuggingFaceStorageWriter.
+        planner: DefaultSavePlanner; it changes nothing.
         process_group: the ranks that save; None for all.
         metadata: plain data for the manifest.
 
     Raises: CheckpointException, on every rank, when any of them fails; the checkpoint before is still there.
     """
+    if storage_writer is not None:
+        checkpoint_id = storage_writer.path if checkpoint_id is None else checkpoint_id
+        if hasattr(storage_writer, "write_state"):
+            storage_writer.write_state(state_dict, checkpoint_id, process_group)
+            return
+    if checkpoint_id is None:
+        raise ValueError("save: expected checkpoint_id or storage_writer")
     _start(state_dict, checkpoint_id, process_group, metadata, copy=False)()
 
 

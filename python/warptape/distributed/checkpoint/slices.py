@@ -44,6 +44,7 @@ def held(tensor: Tensor, like: Any = None, *, any_holder: bool = False) -> Held:
         shape = tuple(int(n) for n in tensor.shape)
         return Held(tensor, shape, 0, [((0,) * len(shape), shape)], any_holder)
     shape, dim, slices = slices_of()
+    tensor = getattr(tensor, "_local_tensor", tensor)  # of a DTensor what lies here
     return Held(tensor, tuple(shape), dim, slices, any_holder)
 
 

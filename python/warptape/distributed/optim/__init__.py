@@ -1,8 +1,14 @@
 """Optimizers whose state is spread over ranks: torch.distributed.optim."""
 
 from ..._missing import lookup as _lookup
+from ..._missing import unusable as _unusable
+from .post_localSGD_optimizer import PostLocalSGDOptimizer
 from .zero import ZeroRedundancyOptimizer
 
-__all__ = ["ZeroRedundancyOptimizer"]
+DistributedOptimizer = _unusable(
+    "torch.distributed.optim.DistributedOptimizer", "remote procedure calls are not supported"
+)
+
+__all__ = ["DistributedOptimizer", "PostLocalSGDOptimizer", "ZeroRedundancyOptimizer"]
 
 __getattr__ = _lookup(__name__)

@@ -1,9 +1,26 @@
-"""torch.distributed.tensor: how parameters lie on the ranks of a mesh. There is no DTensor."""
+"""torch.distributed.tensor: tensors and parameters whose parts lie on the ranks of a mesh."""
 
 from ..._missing import lookup as _lookup
+from ..._missing import unusable as _unusable
+from ...parallel.dtensor import (
+    DTensor,
+    distribute_module,
+    distribute_tensor,
+    empty,
+    full,
+    ones,
+    rand,
+    randn,
+    zeros,
+)
 from ...parallel.tensor import Partial, Placement, Replicate, Shard
 from ..device_mesh import DeviceMesh, init_device_mesh
 
-__all__ = ["DeviceMesh", "Partial", "Placement", "Replicate", "Shard", "init_device_mesh"]
+_StridedShard = _unusable(
+    "torch.distributed.tensor.placement_types._StridedShard",
+    "parts of a dim that axes split in another order than the mesh's are not supported",
+)
+
+__all__ = [name for name in dir() if not name.startswith("_")]
 
 __getattr__ = _lookup(__name__)

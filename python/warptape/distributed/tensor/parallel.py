@@ -1,10 +1,12 @@
 """torch.distributed.tensor.parallel: the styles of `warptape.parallel.tensor`."""
 
 from ..._missing import lookup as _lookup
+from ..._missing import unusable as _unusable
 from ...parallel.tensor import (
     ColwiseParallel,
     ParallelStyle,
     PrepareModuleInput,
+    PrepareModuleInputOutput,
     PrepareModuleOutput,
     RowwiseParallel,
     SequenceParallel,
@@ -15,10 +17,16 @@ __all__ = [
     "ColwiseParallel",
     "ParallelStyle",
     "PrepareModuleInput",
+    "PrepareModuleInputOutput",
     "PrepareModuleOutput",
     "RowwiseParallel",
     "SequenceParallel",
     "parallelize_module",
 ]
+
+loss_parallel = _unusable(
+    "torch.distributed.tensor.parallel.loss_parallel",
+    "use warptape.parallel.tensor.VocabParallelCrossEntropy for logits that are split by the vocabulary",
+)
 
 __getattr__ = _lookup(__name__)

@@ -15,6 +15,7 @@ from ..._C import _distributed as _C
 from ...distributed import all_gather_object
 from ...distributed._state import resolve
 from ...distributed.algorithms.ddp_comm_hooks import default_hooks
+from ...distributed.algorithms.join import Join, Joinable, JoinHook
 from ...utils._pytree import tree_map_only
 from ..modules.module import Module
 
@@ -42,7 +43,38 @@ def _tensors_in(value: Any) -> Iterator[Tensor]:
             yield from _tensors_in(getattr(value, field.name))
 
 
-class DistributedDataParallel(Module):
+class _DDPJoinHook(JoinHook):
+    """Takes part in the collectives of a forward and a backward pass, with gradients of zeros."""
+
+    def __init__(self, ddp: DistributedDataParallel) -> None:
+        self.ddp = ddp
+
+    def main_hook(self) -> None:
+        ddp = self.ddp
+        if ddp._any_joined_syncs(False):
+            ddp._sync_buffers(joined=True)
+            ddp.reducer.begin_forward()
+            ddp.reducer.prepare([])
+            used = [p for _, p in ddp._used(ddp.module.named_parameters()) if p.requires_grad]
+            kept = [p.grad for p in used]
+            for p in used:
+                p.grad = None
+            with warptape.enable_grad():
+                warptape.stack([(p * 0).sum() for p in used]).sum().backward()
+            for p, grad in zip(used, kept, strict=True):
+                p.grad = grad  # its own last one
+        else:
+            ddp._sync_buffers(joined=True)
+
+    def post_hook(self, is_last_joiner: bool) -> None:
+        """All get the model of those that trained for longest."""
+        ddp = self.ddp
+        root = ddp._last_rank(is_last_joiner)
+        tensors = ddp._used(ddp.module.named_parameters()) + ddp._used(ddp.module.named_buffers())
+        ddp._broadcast([t.detach() for _, t in tensors], root)
+
+
+class DistributedDataParallel(Module, Joinable):
     """The module, with gradients averaged over the ranks of a group while backward still runs.
 
     Every rank makes it from the same module; it starts from the parameters and buffers of rank 0. Gradients
@@ -106,6 +138,7 @@ class DistributedDataParallel(Module):
             if process_group is not None:
                 raise RuntimeError("Cannot specify both process_group and device_mesh arguments.")
             process_group = device_mesh.get_group()
+        Joinable.__init__(self)
         self.process_group = resolve(process_group)
         self.module, self.dim = module, dim
         wanted = forward_sync_buffers if broadcast_buffers is None else broadcast_buffers
@@ -125,6 +158,7 @@ class DistributedDataParallel(Module):
             self._check_same_parameters(named)
             buffers = [] if broadcast_buffers is False else self._used(module.named_buffers())
             self._broadcast([t.detach() for _, t in named + buffers])
+        self._join_scales: list[Any] = []
         self._make_reducer()
 
     def _used(self, named: Iterator[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
@@ -179,21 +213,25 @@ class DistributedDataParallel(Module):
                         "rank {}".format(i, *said, rank)
                     )
 
-    def _broadcast(self, tensors: list[Tensor]) -> None:
-        """Rank 0's values, in one call for each dtype and device."""
+    def _broadcast(self, tensors: list[Tensor], root: int = 0) -> None:
+        """The values of one rank, in one call for each dtype and device."""
         kinds: dict[Any, list[Tensor]] = {}
         for tensor in tensors:
             kinds.setdefault((tensor.dtype, str(tensor.device)), []).append(tensor)
         for same in kinds.values() if self.process_group.size() > 1 else ():
-            self.process_group._run(_C._Op.broadcast, [], same, root=0)
+            self.process_group._run(_C._Op.broadcast, [], same, root=root)
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """What the module returns."""
         reduces = warptape.is_grad_enabled() and self.require_backward_grad_sync
+        if self._join_config.enable and warptape.is_grad_enabled():
+            Join.notify_join_context(self)
+            self._any_joined_syncs(reduces)
+            self._sync_buffers(joined=False)
+        elif self.require_forward_param_sync and self.broadcast_buffers and self._buffers_to_send:
+            self._broadcast(self._buffers_to_send)
         if reduces:
             self.reducer.begin_forward()
-        if self.require_forward_param_sync and self.broadcast_buffers and self._buffers_to_send:
-            self._broadcast(self._buffers_to_send)
         if self.device_ids:
             device = self.device_ids[0]
             inputs, kwargs = tree_map_only(Tensor, lambda t: t.to(device), (inputs, kwargs))
@@ -243,11 +281,64 @@ class DistributedDataParallel(Module):
         enable: bool = True,
         throw_on_early_termination: bool = False,
     ) -> Any:
-        """Not there yet: give every rank the same number of batches (DistributedSampler does)."""
-        raise NotImplementedError(
-            "DistributedDataParallel.join: uneven inputs are not supported; give every rank the same number "
-            "of batches, as DistributedSampler does"
+        """`with ddp.join():` around a loop over batches of which ranks may have different numbers: see
+        distributed.algorithms.join.Join.
+
+        Args:
+            divide_by_initial_world_size: gradients are averaged over all ranks, those without inputs with
+                zeros; with False over those that had inputs.
+            enable, throw_on_early_termination: as Join's.
+        """
+        return Join(
+            [self],
+            enable,
+            throw_on_early_termination,
+            divide_by_initial_world_size=divide_by_initial_world_size,
         )
+
+    def join_hook(self, **kwargs: Any) -> JoinHook:
+        """What a rank without inputs does. With divide_by_initial_world_size=False gradients are scaled up,
+        before they are averaged, to make good for the ranks that have none."""
+        if not kwargs.get("divide_by_initial_world_size", True) and not self._join_scales:
+            here = weakref.ref(self)
+            for _, p in self._used(self.module.named_parameters()):
+                if p.requires_grad:
+                    self._join_scales.append(p.register_hook(lambda g: here()._scaled(g)))  # type: ignore[union-attr]
+        return _DDPJoinHook(self)
+
+    def _scaled(self, g: Tensor) -> Tensor:
+        config = self._join_config
+        if not config.enable or config.kwargs.get("divide_by_initial_world_size", True):
+            return g
+        return g * (self.process_group.size() / config.nonjoined)
+
+    @property
+    def join_device(self) -> Any:
+        """Of the parameters."""
+        return next(self.module.parameters()).device
+
+    @property
+    def join_process_group(self) -> Any:
+        """The group that gradients are averaged in."""
+        return self.process_group
+
+    def _any_joined_syncs(self, mine: bool) -> bool:
+        """Whether this iteration's backward reduces gradients: ranks without inputs ask the others."""
+        flag = warptape.tensor(float(mine), device=self.join_device)
+        self.process_group._run(_C._Op.all_reduce, [], [flag], reduce=_C.ReduceOp.SUM)
+        return bool(flag.item())
+
+    def _last_rank(self, mine: bool) -> int:
+        """The highest of the ranks that say so."""
+        rank = self.process_group.rank() if mine else -1
+        highest = warptape.tensor(float(rank), device=self.join_device)
+        self.process_group._run(_C._Op.all_reduce, [], [highest], reduce=_C.ReduceOp.MAX)
+        return int(highest.item())
+
+    def _sync_buffers(self, joined: bool) -> None:
+        """Within Join buffers are those of a rank that still has inputs."""
+        if self.broadcast_buffers and self._buffers_to_send:
+            self._broadcast(self._buffers_to_send, self._last_rank(not joined))
 
     def _set_static_graph(self) -> None:
         self.static_graph = True
@@ -267,11 +358,13 @@ class DistributedDataParallel(Module):
         }
 
     def __getstate__(self) -> dict[str, Any]:
-        left = {"process_group": None, "reducer": None, "_comm_hook": None, "_buffers_to_send": None}
+        left = {"process_group", "reducer", "_comm_hook", "_buffers_to_send", "_join_config", "_join_scales"}
         return {name: value for name, value in self.__dict__.items() if name not in left}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """A copy belongs to the default group and has no communication hook."""
         self.__dict__.update(state)
+        Joinable.__init__(self)
+        self._join_scales = []
         self.process_group = resolve(None)
         self._make_reducer()

@@ -1,6 +1,21 @@
-"""Sharded data parallelism: torch.distributed.fsdp's fully_shard, over plain tensors."""
+"""Sharded data parallelism: torch.distributed.fsdp's fully_shard, over plain tensors, and the older class."""
 
-from .api import FSDPModule, UnshardHandle, fully_shard
+from .api import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    OffloadPolicy,
+    UnshardHandle,
+    fully_shard,
+    register_fsdp_forward_method,
+)
 from .group import MixedPrecisionPolicy
 
-__all__ = ["FSDPModule", "MixedPrecisionPolicy", "UnshardHandle", "fully_shard"]
+__all__ = [
+    "CPUOffloadPolicy",
+    "FSDPModule",
+    "MixedPrecisionPolicy",
+    "OffloadPolicy",
+    "UnshardHandle",
+    "fully_shard",
+    "register_fsdp_forward_method",
+]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import warptape
@@ -18,6 +19,18 @@ from .progress import Progress
 
 Model = TypeVar("Model", bound=nn.Module)
 _classes: dict[type, type] = {}
+
+
+@dataclass
+class OffloadPolicy:
+    """Parameters stay on their device."""
+
+
+@dataclass
+class CPUOffloadPolicy(OffloadPolicy):
+    """Parts, gradients and the optimizer's state lie on the CPU."""
+
+    pin_memory: bool = True
 
 
 class UnshardHandle:
@@ -201,6 +214,20 @@ def _cast(value: Any, dtype: Any) -> Any:
 # ---- fully_shard ----
 
 
+def register_fsdp_forward_method(module: nn.Module, method_name: str) -> None:
+    """Lets a method of a sharded module be called as its forward is, with whole parameters. Of another module
+    nothing changes."""
+    if not isinstance(module, FSDPModule):
+        return
+    method = getattr(module, method_name)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = module._sharding.before(module, args, kwargs)  # type: ignore[arg-type]
+        return module._sharding.after(module, args, kwargs, method(*args, **kwargs))  # type: ignore[arg-type]
+
+    setattr(module, method_name, call)
+
+
 def fully_shard(
     module: Model,
     *,
@@ -224,12 +251,15 @@ def fully_shard(
         reshard_after_forward: True frees whole parameters between forward and backward (ZeRO 3), False keeps
             them (ZeRO 2). None is False for the outermost module alone.
         mp_policy: dtypes of wholes, of reduced gradients and of outputs.
+        offload_policy: CPUOffloadPolicy where parameters are on the CPU anyway; else None or OffloadPolicy.
         ignored_params: parameters that are left as they are.
 
     Raises: TypeError and ValueError, the same on every rank and before any change; NotImplementedError for
-    `shard_placement_fn` and `offload_policy`.
+    `shard_placement_fn`, and for CPUOffloadPolicy on CUDA.
     """
     mesh = _checked_mesh(module, mesh)
+    if isinstance(offload_policy, CPUOffloadPolicy) and mesh.device_type != "cpu":
+        raise NotImplementedError("fully_shard: CPUOffloadPolicy is not there yet for CUDA; leave it out")
     check_options(reshard_after_forward, mp_policy, shard_placement_fn, offload_policy)
     places = _own_parameters(module, {id(p) for p in ignored_params or ()})
     joined = [_check_parameter(p, where[0], mesh) for p, where in places]
@@ -281,9 +311,10 @@ def check_options(reshard: Any, policy: Any, placement: Any, offload: Any) -> No
         dtype = getattr(policy, name)
         if dtype is not None and not (isinstance(dtype, warptape.dtype) and dtype.is_floating_point):
             raise TypeError(f"fully_shard: {name} is a floating dtype or None, got {dtype!r}")
-    for name, given in (("shard_placement_fn", placement), ("offload_policy", offload)):
-        if given is not None:
-            raise NotImplementedError(f"fully_shard: {name} is not there yet; leave it out")
+    if placement is not None:
+        raise NotImplementedError("fully_shard: shard_placement_fn is not there yet; leave it out")
+    if offload is not None and not isinstance(offload, OffloadPolicy):
+        raise TypeError(f"fully_shard: expected an OffloadPolicy, got {type(offload).__name__}")
 
 
 def _own_parameters(module: nn.Module, ignored: set[int]) -> list[tuple[Any, list[tuple[nn.Module, str]]]]:

@@ -16,18 +16,47 @@ from ...nn import Parameter
 from ...nn.parameter import _rebuild_parameter
 
 
+class Placement:
+    """How a tensor lies on one axis of a mesh."""
+
+    def is_shard(self, dim: int | None = None) -> bool:
+        """Whether it is split (along `dim`)."""
+        return isinstance(self, Shard) and dim in (None, self.dim)
+
+    def is_replicate(self) -> bool:
+        """Whether every rank holds all of it."""
+        return isinstance(self, Replicate)
+
+    def is_partial(self, reduce_op: str | None = None) -> bool:
+        """Whether the ranks hold what is still to be reduced (by `reduce_op`)."""
+        return isinstance(self, Partial) and reduce_op in (None, self.reduce_op)
+
+
 @dataclass(frozen=True)
-class Replicate:
+class Replicate(Placement):
     """Every rank holds the whole tensor, and the whole of its gradient."""
 
-
-@dataclass(frozen=True)
-class Partial:
-    """Every rank holds a summand of the tensor."""
+    def __str__(self) -> str:
+        return "R"
 
 
 @dataclass(frozen=True)
-class Shard:
+class Partial(Placement):
+    """Every rank holds a summand of the tensor. A DTensor may also be what `reduce_op` makes of what the
+    ranks hold: "avg", "max", "min" or "product".
+    """
+
+    reduce_op: str = "sum"
+
+    def __repr__(self) -> str:
+        return f"Partial({self.reduce_op})"
+
+    def __str__(self) -> str:
+        return f"P({self.reduce_op})"
+
+
+@dataclass(frozen=True)
+class Shard(Placement):
     """Every rank holds a part along `dim`; where it does not divide, the last ranks hold less, or nothing.
 
     `parts` are the sizes of tensors that are joined along `dim` into one, such as queries, keys and values:
@@ -37,6 +66,12 @@ class Shard:
 
     dim: int
     parts: int | tuple[int, ...] | None = None
+
+    def __repr__(self) -> str:
+        return f"Shard(dim={self.dim}{'' if self.parts is None else f', parts={self.parts}'})"
+
+    def __str__(self) -> str:
+        return f"S({self.dim})"
 
     def sizes(self, size: int) -> list[int]:
         """The parts of a whole `size`."""
@@ -69,6 +104,12 @@ class Shard:
             start += part
         return out
 
+    @staticmethod
+    def local_shard_size_and_offset(curr_local_size: int, num_chunks: int, rank: int) -> tuple[int, int]:
+        """(length, start) of a rank's part of a dim of that size."""
+        [(start, length)] = Shard(0).ranges(curr_local_size, rank, num_chunks)
+        return length, start
+
     def take(self, full: Tensor, rank: int, ranks: int) -> Tensor:
         """What a rank holds of the whole, in memory of its own."""
         ranges = self.ranges(int(full.shape[self.dim]), rank, ranks)
@@ -94,7 +135,6 @@ class Shard:
         return out
 
 
-Placement = Replicate | Partial | Shard
 Ranges = list[tuple[int, int]]  # (start, length) along a dim, in order
 
 

@@ -56,8 +56,8 @@ def _check(module: nn.Module, steps: Steps, ranks: int) -> None:
             if key in placed:
                 full = f"{name}.{parameter}".lstrip(".")
                 raise ValueError(
-                    f"parallelize_module: {full} is placed by two entries of the plan, {placed[key]} and "
-                    f"{where}; leave one out"
+                    f"parallelize_module: {full} is placed by two entries of the plan, {placed[key]!r} and "
+                    f"{where!r}; leave one out"
                 )
             placed[key] = where
     owners: dict[int, list[tuple[str, Any]]] = {}
@@ -70,7 +70,9 @@ def _check(module: nn.Module, steps: Steps, ranks: int) -> None:
                     raise ValueError(f"parallelize_module: {name}.{own} is already sharded")
     for shared in owners.values():
         if len({where for _, where in shared}) > 1:
-            ways = ", ".join(f"{name} {where or 'not at all'}" for name, where in shared)
+            ways = ", ".join(
+                f"{name} {'not at all' if where is None else repr(where)}" for name, where in shared
+            )
             raise ValueError(
                 f"parallelize_module: modules share a parameter and the plan places it in two ways: {ways}; "
                 "give these modules styles that split it alike, such as RowwiseParallel for an embedding and "

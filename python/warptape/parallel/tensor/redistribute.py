@@ -71,7 +71,7 @@ def redistribute(x: Tensor, have: Placement, want: Placement, mesh: DeviceMesh) 
         split = C.all_gather_reduce_scatter(x, have.dim, group)
         return hand_over(_GatheredAlso.apply(x, split.detach(), have.dim, group), split, mesh)
     raise ValueError(
-        f"redistribute: cannot bring {have} to {want}; the last must be Replicate() or Shard(dim)"
+        f"redistribute: cannot bring {have!r} to {want!r}; the last must be Replicate() or Shard(dim)"
     )
 
 

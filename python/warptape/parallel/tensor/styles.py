@@ -43,13 +43,31 @@ class ParallelStyle:
         return f"{type(self).__name__}({given})"
 
 
+def _local(x: Any, want: Any) -> Any:
+    """What this rank holds of a DTensor, brought to a layout; other values as they are."""
+    if not hasattr(x, "redistribute"):
+        return x
+    return x.to_local() if want is None else x.redistribute(placements=[want]).to_local()
+
+
+def _as_dtensor(x: Any, layout: Any, mesh: DeviceMesh) -> Any:
+    """A part as the DTensor that it is a part of."""
+    from ..dtensor.tensor import DTensor
+
+    if not isinstance(x, Tensor) or layout is None or isinstance(x, DTensor):
+        return x
+    return DTensor.from_local(x, mesh, [layout])
+
+
 class _SplitStyle(ParallelStyle):
-    """A Linear or an Embedding becomes one of the split layers."""
+    """A Linear or an Embedding becomes one of the split layers. It takes DTensors, too, and returns one with
+    use_local_output=False."""
 
     kinds: dict[type, type[SplitLayer]]
     input_layouts: Any
     output_layouts: Any
     parts: Any = None
+    use_local_output = True
 
     def _kind(self, name: str, module: nn.Module) -> type[SplitLayer]:
         for kind, split in self.kinds.items():
@@ -72,6 +90,10 @@ class _SplitStyle(ParallelStyle):
 
     def apply(self, module: nn.Module, mesh: DeviceMesh) -> None:
         self._kind("", module).take_over(module, mesh, self.input_layouts, self.output_layouts, self.parts)
+        have, out = self.input_layouts, self.output_layouts
+        module.register_forward_pre_hook(lambda m, args: (_local(args[0], have), *args[1:]))
+        if not self.use_local_output:
+            module.register_forward_hook(lambda m, args, y: _as_dtensor(y, out, mesh))
 
 
 class ColwiseParallel(_SplitStyle):
@@ -87,8 +109,10 @@ class ColwiseParallel(_SplitStyle):
         *,
         input_layouts: Shard | Replicate | None = None,
         output_layouts: Shard | Replicate | None = None,
+        use_local_output: bool = True,
         parts: int | Sequence[int] | None = None,
     ) -> None:
+        self.use_local_output = use_local_output
         self.input_layouts = input_layouts or Replicate()
         self.output_layouts = output_layouts or Shard(-1)
         self.parts = tuple(parts) if isinstance(parts, Sequence) else parts
@@ -107,7 +131,9 @@ class RowwiseParallel(_SplitStyle):
         *,
         input_layouts: Shard | Replicate | None = None,
         output_layouts: Shard | Replicate | None = None,
+        use_local_output: bool = True,
     ) -> None:
+        self.use_local_output = use_local_output
         self.input_layouts = input_layouts or Shard(-1)
         self.output_layouts = output_layouts or Replicate()
 
@@ -122,8 +148,8 @@ class SequenceParallel(ParallelStyle):
     sequence: inputs and outputs are Shard(sequence_dim). Its parameters are replicated, their gradients are
     summed; dropout inside draws this rank's part of the numbers."""
 
-    def __init__(self, *, sequence_dim: int = 1) -> None:
-        self.sequence_dim = sequence_dim
+    def __init__(self, *, sequence_dim: int = 1, use_local_output: bool = True) -> None:
+        self.sequence_dim, self.use_local_output = sequence_dim, use_local_output
 
     def placements(self, module: nn.Module) -> dict[str, Shard | Replicate]:
         return {name: Replicate() for name, _ in module.named_parameters(remove_duplicate=False)}
@@ -133,6 +159,10 @@ class SequenceParallel(ParallelStyle):
             place(parameter, mesh, Replicate())
             parameter.sum_gradient()  # type: ignore[attr-defined]
         RandomnessHooks(mesh, self.sequence_dim).register(module)
+        where = Shard(self.sequence_dim)
+        module.register_forward_pre_hook(lambda m, args: (_local(args[0], where), *args[1:]))
+        if not self.use_local_output:
+            module.register_forward_hook(lambda m, args, y: _as_dtensor(y, where, mesh))
 
 
 class ShardedDropout(ParallelStyle):
@@ -205,7 +235,9 @@ def _changed(values: Sequence[Any], have: Layouts, want: Layouts, mesh: DeviceMe
     """The values as the second layouts say; None, or no layout, leaves one as it is."""
     out = list(values)
     for i, (h, w) in enumerate(zip(_listed(have), _listed(want), strict=True)):
-        if h is not None and w is not None and i < len(out) and isinstance(out[i], Tensor):
+        if i < len(out) and hasattr(out[i], "redistribute"):  # a DTensor knows where it lies
+            out[i] = _local(out[i], w)
+        elif h is not None and w is not None and i < len(out) and isinstance(out[i], Tensor):
             out[i] = redistribute(out[i], h, w, mesh)
     return out
 
@@ -215,9 +247,14 @@ def _check_lengths(have: Layouts, want: Layouts, where: str) -> None:
         raise ValueError(f"{where}: expected as many desired layouts as layouts, got {want} for {have}")
 
 
+def _wrapped(values: Sequence[Any], want: Layouts, mesh: DeviceMesh) -> list[Any]:
+    layouts = [*_listed(want), *[None] * len(values)]
+    return [_as_dtensor(x, w, mesh) for x, w in zip(values, layouts, strict=False)]
+
+
 class PrepareModuleInput(ParallelStyle):
     """Brings positional inputs from input_layouts to desired_input_layouts, inputs by name from the dicts;
-    None for what is to stay as it is."""
+    None for what is to stay as it is. With use_local_output=False the module gets DTensors."""
 
     def __init__(
         self,
@@ -226,7 +263,9 @@ class PrepareModuleInput(ParallelStyle):
         desired_input_layouts: Layouts = None,
         input_kwarg_layouts: dict[str, Placement] | None = None,
         desired_input_kwarg_layouts: dict[str, Placement] | None = None,
+        use_local_output: bool = True,
     ) -> None:
+        self.use_local_output = use_local_output
         _check_lengths(input_layouts, desired_input_layouts, "PrepareModuleInput")
         self.have, self.want = input_layouts, desired_input_layouts
         self.kwarg_have = input_kwarg_layouts or {}
@@ -237,11 +276,15 @@ class PrepareModuleInput(ParallelStyle):
     def apply(self, module: nn.Module, mesh: DeviceMesh) -> None:
         def hook(_: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
             changed = {
-                name: redistribute(kwargs[name], have, self.kwarg_want[name], mesh)
+                name: _changed([kwargs[name]], have, self.kwarg_want[name], mesh)[0]
                 for name, have in self.kwarg_have.items()
                 if isinstance(kwargs.get(name), Tensor)
             }
-            return tuple(_changed(args, self.have, self.want, mesh)), {**kwargs, **changed}
+            out = _changed(args, self.have, self.want, mesh)
+            if not self.use_local_output:
+                out = _wrapped(out, self.want, mesh)
+                changed = {n: _as_dtensor(x, self.kwarg_want[n], mesh) for n, x in changed.items()}
+            return tuple(out), {**kwargs, **changed}
 
         module.register_forward_pre_hook(hook, with_kwargs=True)
 
@@ -249,14 +292,51 @@ class PrepareModuleInput(ParallelStyle):
 class PrepareModuleOutput(ParallelStyle):
     """Brings outputs from output_layouts to desired_output_layouts; None for what is to stay as it is."""
 
-    def __init__(self, *, output_layouts: Layouts, desired_output_layouts: Layouts) -> None:
+    def __init__(
+        self, *, output_layouts: Layouts, desired_output_layouts: Layouts, use_local_output: bool = True
+    ) -> None:
+        self.use_local_output = use_local_output
         _check_lengths(output_layouts, desired_output_layouts, "PrepareModuleOutput")
         self.have, self.want = output_layouts, desired_output_layouts
 
     def apply(self, module: nn.Module, mesh: DeviceMesh) -> None:
         def hook(_: nn.Module, args: Any, output: Any) -> Any:
-            if isinstance(output, Tensor):
-                return _changed([output], self.have, self.want, mesh)[0]
-            return type(output)(_changed(output, self.have, self.want, mesh))
+            out = _changed([output] if isinstance(output, Tensor) else output, self.have, self.want, mesh)
+            if not self.use_local_output:
+                out = _wrapped(out, self.want, mesh)
+            return out[0] if isinstance(output, Tensor) else type(output)(out)
 
         module.register_forward_hook(hook)
+
+
+class PrepareModuleInputOutput(ParallelStyle):
+    """PrepareModuleInput and PrepareModuleOutput as one."""
+
+    def __init__(
+        self,
+        *,
+        input_layouts: Layouts = None,
+        desired_input_layouts: Layouts = None,
+        input_kwarg_layouts: dict[str, Placement] | None = None,
+        desired_input_kwarg_layouts: dict[str, Placement] | None = None,
+        use_local_input: bool = True,
+        output_layouts: Layouts,
+        desired_output_layouts: Layouts,
+        use_local_output: bool = True,
+    ) -> None:
+        self.before = PrepareModuleInput(
+            input_layouts=input_layouts,
+            desired_input_layouts=desired_input_layouts,
+            input_kwarg_layouts=input_kwarg_layouts,
+            desired_input_kwarg_layouts=desired_input_kwarg_layouts,
+            use_local_output=use_local_input,
+        )
+        self.after = PrepareModuleOutput(
+            output_layouts=output_layouts,
+            desired_output_layouts=desired_output_layouts,
+            use_local_output=use_local_output,
+        )
+
+    def apply(self, module: nn.Module, mesh: DeviceMesh) -> None:
+        self.before.apply(module, mesh)
+        self.after.apply(module, mesh)

@@ -18,9 +18,6 @@ __all__ = [
     "checkpoint_wrapper",
 ]
 
-_NAME = "_checkpoint_wrapped_module"
-_PREFIX = f"{_NAME}."
-
 
 class CheckpointImpl(Enum):
     """How backward reaches the second run; one way serves both."""
@@ -29,39 +26,48 @@ class CheckpointImpl(Enum):
     NO_REENTRANT = auto()
 
 
-def _drop_prefix(module: Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    start = prefix + _PREFIX
-    for key in [key for key in state if key.startswith(start)]:
-        state[prefix + key.removeprefix(start)] = state.pop(key)
-
-
-def _add_prefix(state: dict[str, Any], prefix: str, *_: Any) -> None:
-    for key in [key for key in state if key.startswith(prefix) and not key.startswith(prefix + _PREFIX)]:
-        state[prefix + _PREFIX + key.removeprefix(prefix)] = state.pop(key)
-
-
-class ActivationWrapper(Module):
+class NamelessWrapper(Module):
     """Holds a module; parameters and checkpoints have the names that they would have without the wrapper."""
+
+    _held: str  # the attribute that has the module
 
     def __init__(self, module: Module) -> None:
         super().__init__()
-        setattr(self, _NAME, module)
-        self._register_state_dict_hook(_drop_prefix)
-        self._register_load_state_dict_pre_hook(_add_prefix)
+        setattr(self, self._held, module)
+        self._register_state_dict_hook(self._drop_prefix)
+        self._register_load_state_dict_pre_hook(self._add_prefix)
+
+    @classmethod
+    def _drop_prefix(cls, module: Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+        start = f"{prefix}{cls._held}."
+        for key in [key for key in state if key.startswith(start)]:
+            state[prefix + key.removeprefix(start)] = state.pop(key)
+
+    @classmethod
+    def _add_prefix(cls, state: dict[str, Any], prefix: str, *_: Any) -> None:
+        start = f"{prefix}{cls._held}."
+        for key in [key for key in state if key.startswith(prefix) and not key.startswith(start)]:
+            state[start + key.removeprefix(prefix)] = state.pop(key)
 
     def __getattr__(self, name: str) -> Any:
         try:
             return super().__getattr__(name)
         except AttributeError:
-            return getattr(super().__getattr__(_NAME), name)
+            return getattr(super().__getattr__(self._held), name)
 
     def __getitem__(self, key: Any) -> Any:
-        return self._checkpoint_wrapped_module[key]
+        return super().__getattr__(self._held)[key]
 
     def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, Any]]:
-        """As the wrapped module's."""
+        """As the held module's."""
         for name, parameter in super().named_parameters(*args, **kwargs):
-            yield name.replace(_PREFIX, ""), parameter
+            yield name.replace(f"{self._held}.", ""), parameter
+
+
+class ActivationWrapper(NamelessWrapper):
+    """What wraps a module to change what is kept of its activations."""
+
+    _held = "_checkpoint_wrapped_module"
 
 
 class CheckpointWrapper(ActivationWrapper):

@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
 
-from .._missing import lookup as _lookup
-from ..backends import cuda as _cuda
+from ..._missing import lookup as _lookup
+from ...backends import cuda as _cuda
 
 __all__ = ["SDPBackend", "sdpa_kernel"]
 

@@ -1,0 +1,36 @@
+"""torch.distributed.checkpoint.default_planner: `save` and `load` plan by themselves."""
+
+from __future__ import annotations
+
+__all__ = ["DefaultLoadPlanner", "DefaultSavePlanner"]
+
+
+class DefaultSavePlanner:
+    """How `save` plans anyway: nested dicts are flattened, and what ranks hold alike is written once."""
+
+    def __init__(
+        self,
+        flatten_state_dict: bool = True,
+        flatten_sharded_tensors: bool = True,
+        dedup_replicated_tensors: bool | None = None,
+        dedup_save_to_lowest_rank: bool = False,
+        enable_plan_caching: bool = False,
+    ) -> None:
+        if not flatten_state_dict:
+            raise NotImplementedError("DefaultSavePlanner: nested dicts are always flattened")
+
+
+class DefaultLoadPlanner:
+    """How `load` plans anyway.
+
+    Raises: NotImplementedError for allow_partial_load: what is asked for must be there.
+    """
+
+    def __init__(
+        self,
+        flatten_state_dict: bool = True,
+        flatten_sharded_tensors: bool = True,
+        allow_partial_load: bool = False,
+    ) -> None:
+        if allow_partial_load:
+            raise NotImplementedError("DefaultLoadPlanner: allow_partial_load is not supported")

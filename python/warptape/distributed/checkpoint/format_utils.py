@@ -1,0 +1,33 @@
+"""torch.distributed.checkpoint.format_utils: between a checkpoint's folder and a file of torch.save."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import warptape
+
+from ...utils.safetensors import KINDS
+from .load import find, load, read_manifest
+from .save import save
+from .state import decode_object
+
+__all__ = ["dcp_to_torch_save", "torch_save_to_dcp"]
+
+
+def dcp_to_torch_save(dcp_checkpoint_dir: Any, torch_save_path: Any) -> None:
+    """Writes all of a checkpoint, whole, to one file: a dict by the names that it has in the checkpoint,
+    which are those of nested dicts joined by dots. For one process."""
+    manifest = read_manifest(find(dcp_checkpoint_dir))
+    state: dict[str, Any] = {
+        name: warptape.empty(tuple(entry["shape"]), dtype=KINDS[entry["dtype"]][0])
+        for name, entry in manifest["tensors"].items()
+    }
+    load(dict(state), checkpoint_id=dcp_checkpoint_dir)
+    state |= {alias: state[name] for alias, name in manifest["aliases"].items()}
+    state |= {name: decode_object(entry) for name, entry in manifest["objects"].items()}
+    warptape.save(state, torch_save_path)
+
+
+def torch_save_to_dcp(torch_save_path: Any, dcp_checkpoint_dir: Any) -> None:
+    """Writes what a file of torch.save has to a checkpoint. For one process."""
+    save(warptape.load(torch_save_path, weights_only=True), checkpoint_id=dcp_checkpoint_dir)

@@ -1,0 +1,34 @@
+"""torch.distributed.fsdp: fully_shard and the older class over it, which are `warptape.parallel.shard`'s."""
+
+from ..._missing import lookup as _lookup
+from ...parallel.shard import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    UnshardHandle,
+    fully_shard,
+    register_fsdp_forward_method,
+)
+from ...parallel.shard.config import (
+    BackwardPrefetch,
+    CPUOffload,
+    FullOptimStateDictConfig,
+    FullStateDictConfig,
+    LocalOptimStateDictConfig,
+    LocalStateDictConfig,
+    MixedPrecision,
+    OptimStateDictConfig,
+    OptimStateKeyType,
+    ShardedOptimStateDictConfig,
+    ShardedStateDictConfig,
+    ShardingStrategy,
+    StateDictConfig,
+    StateDictSettings,
+    StateDictType,
+)
+from ...parallel.shard.wrapper import FullyShardedDataParallel
+
+__all__ = [name for name in dir() if not name.startswith("_")]
+
+__getattr__ = _lookup(__name__)

@@ -1,0 +1,56 @@
+"""The Kumaraswamy distribution: "A generalized probability density function", 1980."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import warptape
+
+from . import constraints
+from .transformed_distribution import TransformedDistribution
+from .transforms import AffineTransform, PowerTransform
+from .uniform import Uniform
+from .utils import broadcast_all
+
+__all__ = ["Kumaraswamy"]
+
+
+class Kumaraswamy(TransformedDistribution):
+    """(1 - u^(1/b))^(1/a) of a uniform u, with a `concentration1` and b `concentration0`."""
+
+    arg_constraints = {"concentration1": constraints.positive, "concentration0": constraints.positive}
+    support = constraints.unit_interval
+
+    def __init__(self, concentration1: Any, concentration0: Any, validate_args: bool | None = None) -> None:
+        self.concentration1, self.concentration0 = broadcast_all(concentration1, concentration0)
+        one = warptape.ones_like(self.concentration0)
+        steps = [
+            PowerTransform(self.concentration0.reciprocal()),
+            AffineTransform(1.0, -1.0),
+            PowerTransform(self.concentration1.reciprocal()),
+        ]
+        super().__init__(Uniform(one * 0, one, validate_args=validate_args), steps, validate_args)
+
+    def _expanded(self, batch_shape: Any) -> dict[str, Any]:
+        a, b = self.concentration1.expand(batch_shape), self.concentration0.expand(batch_shape)
+        made = Kumaraswamy(a, b, validate_args=False)
+        return {k: v for k, v in vars(made).items() if not k.startswith("_")}
+
+    def _moment(self, n: int) -> Any:
+        a, b = self.concentration1, self.concentration0
+        place = 1 + n / a
+        return (warptape.lgamma(place) + warptape.lgamma(b) - warptape.lgamma(place + b)).exp() * b
+
+    mean = property(lambda self: self._moment(1))
+    variance = property(lambda self: self._moment(2) - self._moment(1).square())
+
+    @property
+    def mode(self) -> Any:
+        a, b = self.concentration1, self.concentration0
+        found = ((a - 1) / (a * b - 1)).pow(1 / a)
+        return found.masked_fill((a < 1) | (b < 1), float("nan"))
+
+    def entropy(self) -> Any:
+        a, b = self.concentration1, self.concentration0
+        harmonic = warptape.digamma(b + 1) + 0.57721566490153286060  # Euler's constant
+        return (1 - 1 / b) + (1 - 1 / a) * harmonic - a.log() - b.log()

@@ -1,0 +1,321 @@
+"""What a DTensor says of itself, and what takes its values out: of the whole, not of the part."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import warptape
+from warptape import _C
+
+from ..._tensor import Tensor
+from ..tensor.placement import Replicate
+from .calls import map_tensors, to_whole, without_partial
+from .layout import Layout, normalized
+from .tensor import ANY_OP, HANDLERS, DTensor, plain, wrap
+from .transfer import moved, of_gradient
+
+
+def _handles(*names: str) -> Callable[[Any], Any]:
+    def register(function: Any) -> Any:
+        for name in " ".join(names).split("|"):
+            HANDLERS[name.strip()] = function
+        return function
+
+    return register
+
+
+def _of_part(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """The same for the part and the whole: dtype, device, history."""
+    args, kwargs = map_tensors((args, kwargs), plain)
+    return func(*args, **kwargs)
+
+
+for _name in [
+    "dtype",
+    "device",
+    "layout",
+    "is_meta",
+    "is_cuda",
+    "is_cpu",
+    "is_sparse",
+    "is_quantized",
+    "is_mkldnn",
+    "is_mps",
+    "is_xpu",
+    "is_nested",
+    "names",
+    "is_leaf",
+    "requires_grad",
+    "grad_fn",
+    "retains_grad",
+    "output_nr",
+    "_version",
+    "itemsize",
+    "is_inference",
+]:
+    HANDLERS[f"get {_name}"] = _of_part
+for _name in [
+    "is_complex",
+    "is_floating_point",
+    "is_signed",
+    "is_conj",
+    "is_neg",
+    "is_inference",
+    "element_size",
+    "get_device",
+    "data_ptr",
+    "result_type",
+    "can_cast",
+    "is_same_size",
+]:
+    HANDLERS[_name] = _of_part
+
+
+@_handles("get requires_grad | get is_leaf | get grad_fn | get retains_grad | get _version | get output_nr")
+def _of_object(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    return func(*args, **kwargs)  # of this tensor, not of a view of it
+
+
+@_handles("requires_grad_ | retain_grad")
+def _changes_object(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    func(*args, **kwargs)
+    return args[0]
+
+
+@_handles("get shape")
+def _shape(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    return warptape.Size(args[0]._spec.shape)
+
+
+@_handles("size")
+def _size(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    shape = warptape.Size(args[0]._spec.shape)
+    dim = args[1] if len(args) > 1 else kwargs.get("dim")
+    return shape if dim is None else shape[dim]
+
+
+@_handles("get ndim | dim | ndimension")
+def _ndim(func: Any, args: tuple, kwargs: dict[str, Any]) -> int:
+    return args[0]._spec.ndim
+
+
+@_handles("numel | nelement")
+def _numel(func: Any, args: tuple, kwargs: dict[str, Any]) -> int:
+    return math.prod(args[0]._spec.shape)
+
+
+@_handles("get nbytes")
+def _nbytes(func: Any, args: tuple, kwargs: dict[str, Any]) -> int:
+    return math.prod(args[0]._spec.shape) * plain(args[0]).element_size()
+
+
+@_handles("stride")
+def _stride(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """Of the whole, if it lay in memory in the order of the part."""
+    local, shape = plain(args[0]).stride(), args[0]._spec.shape
+    order = sorted(range(len(shape)), key=lambda d: (local[d], -d))
+    out, step = [0] * len(shape), 1
+    for d in order:
+        out[d] = step
+        step *= max(shape[d], 1)
+    dim = args[1] if len(args) > 1 else kwargs.get("dim")
+    return tuple(out) if dim is None else out[dim]
+
+
+@_handles("is_contiguous")
+def _is_contiguous(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    return func(plain(args[0]), *args[1:], **kwargs)
+
+
+@_handles("storage_offset")
+def _storage_offset(func: Any, args: tuple, kwargs: dict[str, Any]) -> int:
+    return 0
+
+
+@_handles("get data")
+def _data(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    return wrap(func(*args), args[0]._spec)
+
+
+@_handles("detach")
+def _detach(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    return wrap(_C.TensorBase.detach(args[0]), args[0]._spec)
+
+
+@_handles("get grad | get _grad")
+def _gradient(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    g = func(*args)
+    if g is None or isinstance(g, DTensor):
+        return g
+    spec = args[0]._spec
+    g = wrap(g, spec.with_placements(of_gradient(spec.placements)))
+    args[0].grad = g  # the same object next time
+    return g
+
+
+@_handles("get T | get mT | get H | get mH | numpy_T | matrix_H | mH | mT")
+def _transposed(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    t, name = args[0], getattr(func, "__name__", "")
+    if name == "__get__":
+        name = func.__self__.__name__
+    n = t._spec.ndim
+    if name in ("numpy_T", "T"):
+        return HANDLERS[ANY_OP](_C.TensorBase.permute, (t, list(reversed(range(n)))), {})
+    out = _transpose(t, n - 2, n - 1)
+    return HANDLERS[ANY_OP](_C.TensorBase.conj, (out,), {}) if "H" in name and plain(t).is_complex() else out
+
+
+def _transpose(t: DTensor, a: int, b: int) -> Any:
+    return HANDLERS[ANY_OP](_C.TensorBase.transpose, (t, a, b), {})
+
+
+@_handles("item | is_nonzero | allclose | nonzero")
+@_handles("argwhere | unique | masked_select")
+def _of_whole(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """What reads values reads those of the whole."""
+    args, kwargs = map_tensors((args, kwargs), to_whole)
+    return func(*args, **kwargs)
+
+
+@_handles("equal")
+def _equal(func: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
+    a, b = args[0], args[1] if len(args) > 1 else kwargs["other"]
+    return bool(func(to_whole(a), to_whole(b)))
+
+
+@_handles("zeros_like | ones_like | empty_like | full_like")
+def _like(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    t = without_partial(args[0])
+    return wrap(func(plain(t), *args[1:], **kwargs), t._spec)
+
+
+def _blank(t: DTensor) -> Tensor:
+    local = plain(t)
+    return warptape.empty(t._spec.shape, dtype=local.dtype, device=local.device)
+
+
+@_handles("dropout")
+def _dropout(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """The mask of the whole is drawn, as one process draws it, and each rank takes its part."""
+    t = without_partial(args[0])
+    named = dict(zip(("p", "training", "inplace"), args[1:], strict=False)) | kwargs
+    if not named.get("training", named.get("train", True)) or named.get("p", 0.5) == 0:
+        return t
+    whole = Layout(t._spec.mesh, (Replicate(),) * t._spec.mesh.ndim, t._spec.shape, t._spec.dtype)
+    mask = func(_blank(t).fill_(1), named.get("p", 0.5), True)
+    return wrap(plain(t) * moved(mask, whole, t.placements), t._spec)
+
+
+@_handles("new_empty | new_zeros | new_ones | new_full | new_tensor")
+def _new(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """New tensors are replicated."""
+    mesh = args[0]._spec.mesh
+    out = func(plain(args[0]), *args[1:], **kwargs)
+    return wrap(
+        out, Layout(mesh, normalized(None, mesh, out.ndim, func.__name__), tuple(out.shape), out.dtype)
+    )
+
+
+@_handles("grad")
+def _autograd(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """autograd.grad, whose results lie as the inputs do."""
+    names = ("outputs", "inputs", "grad_outputs")
+    more = ("retain_graph", "create_graph", "only_inputs", "allow_unused", "is_grads_batched")
+    named = dict(zip((*names, *more, "materialize_grads"), args, strict=False)) | kwargs
+    listed = {
+        k: [v] if isinstance(v, Tensor) else v for k, v in named.items() if k in names and v is not None
+    }
+    outputs = [_seedable(t) for t in listed["outputs"]]
+    if "grad_outputs" in listed:
+        given = zip(listed["grad_outputs"], outputs, strict=True)
+        named["grad_outputs"] = [_aligned(g, out) for g, out in given]
+    named.update(outputs=[plain(t) for t in outputs], inputs=listed["inputs"])
+    found = func(**named)
+    inputs = zip(found, listed["inputs"], strict=True)
+    return tuple(
+        wrap(g, t._spec.with_placements(of_gradient(t.placements)))
+        if isinstance(t, DTensor) and g is not None
+        else g
+        for g, t in inputs
+    )
+
+
+def _seedable(t: Tensor) -> Tensor:
+    return t.redistribute(placements=of_gradient(t.placements)) if isinstance(t, DTensor) else t
+
+
+def _aligned(g: Any, out: Tensor) -> Any:
+    if not (isinstance(g, DTensor) and isinstance(out, DTensor)):
+        return g
+    return moved(plain(g), g._spec, out.placements)
+
+
+def _per_part(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """An optimizer's step: parameters, gradients and states lie alike, so parts do for the whole."""
+    first = args[0]
+    lists = [a for a in args if isinstance(a, list | tuple) and len(a) == len(first)]
+    for items in zip(*lists, strict=True):
+        owner = items[0]
+        for t in items[1:]:
+            if isinstance(owner, DTensor) and isinstance(t, DTensor) and t.placements != owner.placements:
+                raise RuntimeError(
+                    f"{func.__name__}: a parameter lies {list(owner.placements)} and its gradient or state "
+                    f"{list(t.placements)}; redistribute them alike"
+                )
+    args, kwargs = map_tensors((args, kwargs), plain)
+    return func(*args, **kwargs)
+
+
+for _name in ["_fused_sgd_", "_fused_adam_", "_fused_adamw_", "_foreach_zero_"]:
+    HANDLERS[_name] = _per_part
+
+
+def _one_by_one(name: str) -> Any:
+    def handle(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """A _foreach_ op, by the op for one tensor."""
+        single = getattr(_C.TensorBase, name)
+        count = len(args[0])
+
+        def at(value: Any, i: int) -> Any:
+            return value[i] if isinstance(value, list | tuple) and len(value) == count else value
+
+        out = []
+        with _subclasses_on():
+            for i in range(count):
+                given = {k: at(v, i) for k, v in kwargs.items()}
+                out.append(single(*(at(a, i) for a in args), **given))
+        return None if name.endswith("_") else tuple(out)
+
+    return handle
+
+
+class _subclasses_on:
+    """Within a handler, ops on DTensors are taken over again."""
+
+    def __enter__(self) -> None:
+        self.before = _C._set_torch_function_subclasses(True)
+
+    def __exit__(self, *_: Any) -> None:
+        _C._set_torch_function_subclasses(self.before)
+
+
+for _name in [
+    "add_",
+    "mul_",
+    "norm",
+    "sub_",
+    "div_",
+    "mul",
+    "add",
+    "sub",
+    "div",
+    "lerp_",
+    "addcmul_",
+    "addcdiv_",
+    "sqrt",
+    "copy_",
+    "clamp_max_",
+]:
+    HANDLERS[f"_foreach_{_name}"] = _one_by_one(_name)

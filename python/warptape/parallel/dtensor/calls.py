@@ -1,0 +1,215 @@
+"""Runs an op on DTensors: brings its inputs to where its rule wants them and calls it on the parts."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import warptape
+
+from ..._tensor import Tensor
+from ...distributed import functional
+from ..tensor.placement import Partial, Replicate
+from .layout import Layout
+from .rules import RULES, Call, Rule, choose, shape_of
+from .tensor import ANY_OP, HANDLERS, DTensor, name_of, plain, replicates_plain, wrap
+from .transfer import moved
+
+
+def map_tensors(value: Any, change: Any) -> Any:
+    """The same lists, tuples and dicts, with every tensor changed, from left to right."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(map_tensors(v, change) for v in value))
+    if isinstance(value, list | tuple):
+        items = [map_tensors(v, change) for v in value]
+        if type(value) in (list, tuple):
+            return type(value)(items)
+        return type(value)(items) if any(a is not b for a, b in zip(items, value, strict=True)) else value
+    if isinstance(value, dict):
+        return {k: map_tensors(v, change) for k, v in value.items()}
+    return value
+
+
+def parse(func: Any, name: str, args: tuple, kwargs: dict[str, Any]) -> tuple[Call, list[Tensor]]:
+    """The call, and its tensors. Raises RuntimeError where plain tensors are among them."""
+    tensors: list[Tensor] = []
+    places: dict[Any, list[int]] = {}
+    for key, value in [*enumerate(args), *kwargs.items()]:
+        first = len(tensors)
+        map_tensors(value, tensors.append)
+        places[key] = list(range(first, len(tensors)))
+    meshes = [t._spec.mesh for t in tensors if isinstance(t, DTensor)]
+    if any(mesh != meshes[0] for mesh in meshes):
+        raise NotImplementedError(f"{name}: its tensors lie on different meshes, {meshes}")
+    layouts: list[Layout | None] = []
+    for t in tensors:
+        if isinstance(t, DTensor):
+            layouts.append(t._spec)
+        elif t.ndim == 0 or t.numel() == 1:
+            layouts.append(None)
+        elif replicates_plain():
+            layouts.append(Layout(meshes[0], (Replicate(),) * meshes[0].ndim, tuple(t.shape)))
+        else:
+            raise RuntimeError(
+                f"{name}: got mixed torch.Tensor and DTensor, need to convert all torch.Tensor to DTensor "
+                "before calling distributed operators!"
+            )
+    shapes = [x.shape if x else tuple(t.shape) for x, t in zip(layouts, tensors, strict=True)]
+    inplace = (name.endswith("_") and not name.startswith("__")) or name == "__setitem__"
+    base = name if name.startswith("__") else name.rstrip("_")
+    return Call(
+        base, func, args, kwargs, shapes, layouts, places, inplace, getattr(func, "_is_linear", False)
+    ), tensors
+
+
+def run(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """The op, by its rule; without one where all is replicated."""
+    name = name_of(func)
+    if getattr(func, "_is_random", False):
+        return _draw(func, name, args, kwargs)
+    call, tensors = parse(func, name, args, kwargs)
+    if func in _pointwise_functions():
+        made = RULES["pointwise"](call)
+    else:
+        made = RULES[call.name](call) if call.name in RULES else None
+    if made is None and all(_is_whole(x) for x in call.layouts):
+        return _run_whole(call, tensors)
+    chosen = choose(call, made) if made is not None and "out" not in kwargs else None
+    if chosen is None:
+        where = ", ".join(str(list(x.placements)) for x in call.layouts if x is not None)
+        what = "in-place change" if call.inplace and made is not None else "sharding rule"
+        raise NotImplementedError(
+            f"{name}: there is no {what} for tensors that lie {where}; redistribute them to Replicate() "
+            "before, or work on to_local()"
+        )
+    assert made is not None
+    return _run_parts(call, made, tensors, *chosen)
+
+
+def _pointwise_functions() -> Any:
+    return _Pointwise
+
+
+class _PointwiseSet:
+    """Ops that C++ declares pointwise, and those of the names below."""
+
+    names = frozenset(["masked_fill", "fill", "where"])
+
+    def __contains__(self, func: Any) -> bool:
+        name = name_of(func)
+        if name in self.names or name.rstrip("_") in self.names:
+            return True
+        if getattr(func, "_is_pointwise", False):
+            return True
+        if not name.endswith("_"):
+            return False
+        base = getattr(warptape._C.TensorBase, name.rstrip("_"), None)  # in-place forms are declared apart
+        return bool(getattr(base, "_is_pointwise", False))
+
+
+_Pointwise = _PointwiseSet()
+
+
+def _is_whole(layout: Layout | None) -> bool:
+    return layout is None or all(isinstance(p, Replicate) for p in layout.placements)
+
+
+def _run_whole(call: Call, tensors: list[Tensor]) -> Any:
+    """As one process does it, on every rank."""
+    mesh = next(x.mesh for x in call.layouts if x is not None)
+    args, kwargs = map_tensors((call.args, call.kwargs), plain)
+    out = call.func(*args, **kwargs)
+    if call.inplace:
+        return call.args[0]
+    replicated = (Replicate(),) * mesh.ndim
+    return map_tensors(out, lambda t: wrap(t, Layout(mesh, replicated, tuple(t.shape), t.dtype)))
+
+
+def _run_parts(call: Call, made: Rule, tensors: list[Tensor], inputs: Any, outputs: Any) -> Any:
+    mesh = next(x.mesh for x in call.layouts if x is not None)
+    # On these axes the ranks' work differs: the gradients of what is replicated there add up.
+    divided = [any(not isinstance(w[axis], Replicate) for w in outputs) for axis in range(mesh.ndim)]
+    if call.inplace and not made.outputs:
+        divided = [False] * mesh.ndim
+    ready: list[Tensor] = []
+    for t, layout, want in zip(tensors, call.layouts, inputs, strict=True):
+        local = plain(t)
+        if layout is not None:
+            local = moved(local, layout, want)
+        if local.requires_grad and warptape.is_grad_enabled() and not (call.inplace and not ready):
+            for axis, where in enumerate(want):
+                if divided[axis] and isinstance(where, Replicate):
+                    local = functional.pass_through_all_reduce(local, mesh.get_group(axis))
+        ready.append(local)
+    left = iter(ready)
+    args, kwargs = map_tensors((call.args, call.kwargs), lambda _: next(left))
+    if made.localize is not None:
+        shapes = made.shapes or []
+        parts = [Layout(mesh, w, s).local_shape() for w, s in zip(outputs, shapes, strict=False)]
+        args, kwargs = made.localize(args, kwargs, parts)
+    run = made.run or call.func
+    if made.layout_of is not None:
+        layout = call.layouts[made.layout_of]
+        run = functools.partial(run, layout and layout.with_placements(inputs[made.layout_of]))
+    out = run(*args, **kwargs)
+    if call.inplace:
+        return call.args[0]
+    number = iter(range(1 << 30))
+
+    def wrapped(t: Tensor) -> DTensor:
+        i = next(number)
+        which = min(i, len(made.outputs) - 1)
+        if made.shapes is not None:
+            shape = made.shapes[min(i, len(made.shapes) - 1)]
+        else:
+            shape = shape_of(made.outputs[which], made, call, t.shape)
+        layout = Layout(mesh, outputs[which], shape, t.dtype)
+        if tuple(t.shape) != layout.local_shape() and mesh.get_coordinate() is not None:
+            raise AssertionError(
+                f"{call.name}: of {list(shape)}, {list(layout.placements)}, this rank made {list(t.shape)}"
+            )
+        return wrap(t, layout)
+
+    return map_tensors(out, wrapped)
+
+
+HANDLERS[ANY_OP] = run
+
+
+def _draw(func: Any, name: str, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """An op that draws: every rank draws the whole, as one process does, and keeps its part."""
+    t = args[0] if isinstance(args[0], DTensor) else next(a for a in args if isinstance(a, DTensor))
+    reduced = t if name.endswith("_") else without_partial(t)
+    spec = reduced._spec
+    whole = spec.with_placements((Replicate(),) * spec.mesh.ndim)
+    if name.endswith(("_like", "_")):
+        local = plain(t)
+        source: Any = warptape.empty(spec.shape, dtype=local.dtype, device=local.device)
+        if name.endswith("_"):
+            source.copy_(to_whole(wrap(plain(t).detach(), t._spec)))
+        drawn = func(source, *args[1:], **kwargs)
+    else:
+        args, kwargs = map_tensors((args, kwargs), to_whole)
+        drawn = func(*args, **kwargs)
+    if tuple(drawn.shape) != spec.shape:
+        return wrap(drawn, Layout(spec.mesh, whole.placements, tuple(drawn.shape), drawn.dtype))
+    part = moved(drawn, whole, spec.placements)
+    if not name.endswith("_"):
+        return wrap(part, Layout(spec.mesh, spec.placements, spec.shape, part.dtype))
+    plain(t).copy_(part)
+    return t
+
+
+def to_whole(t: Tensor) -> Tensor:
+    """The whole of a DTensor, a plain tensor as it is."""
+    if not isinstance(t, DTensor):
+        return t
+    return plain(t.full_tensor())
+
+
+def without_partial(t: DTensor) -> DTensor:
+    """What is still to be reduced is."""
+    where = [Replicate() if isinstance(p, Partial) else p for p in t.placements]
+    return t.redistribute(placements=where)
