@@ -15,7 +15,8 @@ kernels::Slot<kernels::CountNonzeroFn> count_nonzero_slot{"count_nonzero"};
 kernels::Slot<kernels::NonzeroFn> nonzero_slot{"nonzero"};
 
 Tensor nonzero_impl(const Tensor& given) {
-  const Tensor x = is_complex(given.dtype()) ? ne_ts(given, 0) : given;
+  // it is read twice, which strides make dear
+  const Tensor x = contiguous(is_complex(given.dtype()) ? ne_ts(given, 0) : given);
   WT_CHECK(!x.device().is_meta(), DeviceError, "nonzero: a meta tensor has no data");
   Tensor count = zeros({}, {DType::Int64, x.device()});
   Launch launch(x.device());

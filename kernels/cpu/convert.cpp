@@ -231,14 +231,36 @@ void gather(int64_t n, void* to, const char* from, int64_t stride, size_t itemsi
   });
 }
 
-void scatter(int64_t n, char* to, int64_t stride, const void* from, size_t itemsize) {
-  if (stride == int64_t(itemsize)) {
-    std::memcpy(to, from, size_t(n) * itemsize);
-    return;
-  }
+void gather_rows(int64_t rows, int64_t n, void* to, const char* from, int64_t stride, int64_t row_stride,
+                 size_t itemsize) {
   dispatch_size(MoveTypes{}, itemsize, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    scatter_as<T>(n, to, stride, from);
+    T* t = static_cast<T*>(to);
+    for (int64_t r = 0; r < rows; ++r, t += n, from += row_stride) {
+      if (stride == 0) {
+        T value;
+        std::memcpy(&value, from, sizeof(T));
+        for (int64_t i = 0; i < n; ++i) t[i] = value;
+      } else if (stride == int64_t(sizeof(T))) {
+        std::memcpy(t, from, size_t(n) * sizeof(T));
+      } else {
+        gather_as<T>(n, t, from, stride);
+      }
+    }
+  });
+}
+
+void scatter_rows(int64_t rows, int64_t n, char* to, int64_t stride, int64_t row_stride, const void* from,
+                  size_t itemsize) {
+  dispatch_size(MoveTypes{}, itemsize, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const T* f = static_cast<const T*>(from);
+    for (int64_t r = 0; r < rows; ++r, f += n, to += row_stride) {
+      if (stride == int64_t(sizeof(T)))
+        std::memcpy(to, f, size_t(n) * sizeof(T));
+      else
+        scatter_as<T>(n, to, stride, f);
+    }
   });
 }
 

@@ -85,15 +85,15 @@ struct Position {
       linear /= plan.sizes[d];
     }
   }
-  // n must not reach beyond the end of the innermost row.
-  WT_FN void advance_in_row(const Plan& plan, int64_t n) {
-    int d = plan.ndim - 1;
+  // n must not reach beyond the end of dim d.
+  WT_FN void advance(const Plan& plan, int d, int64_t n) {
     coords[d] += n;
     for (; d > 0 && coords[d] == plan.sizes[d]; --d) {
       coords[d] = 0;
       ++coords[d - 1];
     }
   }
+  WT_FN void advance_in_row(const Plan& plan, int64_t n) { advance(plan, plan.ndim - 1, n); }
   WT_FN int64_t offset(const Plan& plan, const Operand& op) const {
     int64_t r = 0;
     for (int d = 0; d < plan.ndim; ++d) r += coords[d] * op.strides[d];
@@ -101,22 +101,31 @@ struct Position {
   }
 };
 
-// Moves n elements from `at` on between a strided operand and a packed buffer, row after row.
+// Moves n elements from `at` on between a strided operand and a packed buffer: as many whole rows at once as
+// the next dim has, or a part of one row.
 template <class Plan>
 void move_strided(const Plan& plan, const Operand& op, Position<Plan> at, int64_t n, char* buffer,
                   size_t item, bool to_buffer) {
   const int last = plan.ndim - 1;
+  const int64_t size = plan.sizes[last], stride = op.strides[last];
   while (n > 0) {
-    const int64_t rest = plan.sizes[last] - at.coords[last];
-    const int64_t len = n < rest ? n : rest;
+    const bool whole = last > 0 && at.coords[last] == 0 && n >= size;
+    const int64_t left = size - at.coords[last];
+    const int64_t len = n < left ? n : left;
+    int64_t rows = 1;
+    if (whole) {
+      const int64_t below = plan.sizes[last - 1] - at.coords[last - 1];
+      rows = n / size < below ? n / size : below;
+    }
+    const int64_t row_stride = whole ? op.strides[last - 1] : 0;
     char* p = op.data + at.offset(plan, op);
     if (to_buffer)
-      gather(len, buffer, p, op.strides[last], item);
+      gather_rows(rows, len, buffer, p, stride, row_stride, item);
     else
-      scatter(len, p, op.strides[last], buffer, item);
-    buffer += len * int64_t(item);
-    n -= len;
-    at.advance_in_row(plan, len);
+      scatter_rows(rows, len, p, stride, row_stride, buffer, item);
+    buffer += rows * len * int64_t(item);
+    n -= rows * len;
+    at.advance(plan, whole ? last - 1 : last, whole ? rows : len);
   }
 }
 

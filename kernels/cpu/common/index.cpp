@@ -244,6 +244,8 @@ void index_add(const LaunchContext& ctx, const View& self, const View& index, co
   });
 }
 
+constexpr int64_t kShortRow = 32;  // elements
+
 // Offset in x of every position of the index shape, or null after a fault.
 int64_t* index_offsets(const LaunchContext& ctx, const View& x, const View* indices, int count) {
   const View& shape = indices[0];
@@ -284,6 +286,11 @@ void index_get(const LaunchContext& ctx, const View& out, const View& x, const V
       for (int64_t p = begin; p < end; ++p) {
         if (rest.ndim == 0) {
           *o++ = px[offsets[p]];
+          continue;
+        }
+        if (rest.ndim == 1 && step == 1 && block <= kShortRow) {  // a walk and a call of memcpy cost more than the row
+          const T* s = px + offsets[p];
+          for (int64_t j = 0; j < block; ++j) *o++ = s[j];
           continue;
         }
         walk(rest, 0, block, [&](const int64_t (&at)[1], int64_t n, const int64_t*) {
