@@ -3,9 +3,9 @@
 # ///
 """torchaudio: transforms, filters, models and Kaldi's features; what needs no file and no codec."""
 
-import _cuda_linked  # noqa: F401  before what loads its ops
 import math
 
+import _cuda_linked  # noqa: F401  before what loads its ops
 import torch
 import torchaudio
 from _cases import case, main

@@ -3,10 +3,10 @@
 # ///
 """torchvision: models of its families, detectors, compiled ops, transforms and datasets of made-up images."""
 
-import _cuda_linked  # noqa: F401  before what loads its ops
 import os
 import tempfile
 
+import _cuda_linked  # noqa: F401  before what loads its ops
 import numpy
 import torch
 import torchvision
