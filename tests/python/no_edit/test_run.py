@@ -306,7 +306,8 @@ def test_classes_name_torch_as_their_home(tmp_path):
         print([k.__module__ for k in (torch.Tensor, nn.Parameter, nn.Linear)])
         model = nn.Sequential(nn.Linear(2, 3), nn.MultiheadAttention(4, 2))
         print([type(m) for m in pickle.loads(pickle.dumps(model))] == [nn.Linear, nn.MultiheadAttention])
-        print(pickle.loads(pickle.dumps(torch.Tensor)) is torch.Tensor, "class Linear" in inspect.getsource(nn.Linear))
+        print(pickle.loads(pickle.dumps(torch.Tensor)) is torch.Tensor)
+        print(inspect.getsource(nn.Linear).startswith("class Linear"))
         print(typing.get_type_hints(nn.Linear)["training"])
         file = io.BytesIO()
         torch.save(model, file)
@@ -318,7 +319,8 @@ def test_classes_name_torch_as_their_home(tmp_path):
     assert run(tmp_path, text).splitlines() == [
         "['torch', 'torch.nn.parameter', 'torch.nn.modules.linear']",
         "True",
-        "True True",
+        "True",
+        "True",
         "<class 'bool'>",
         "True False",
         "True",
