@@ -42,7 +42,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "pytorch_tests.json"
 INTERNAL = "torch.testing._internal"
-COMPARISON = "torch.testing._comparison"  # the helpers' own, which assertEqual adds to
+# Of torch.testing what belongs to the helpers: assertEqual adds to the comparisons.
+BESIDE = ("torch.testing._comparison", "torch.testing._utils")
 FILES = [
     "test_torch",
     "test_nn",
@@ -70,6 +71,7 @@ FOLDERS = ("distributions", "nn", "functorch")
 # What is left out on purpose, by a part of the test's name or of its error.
 LEFT_OUT = {
     "complex32": ("complex32", "chalf"),
+    "PyTorch's references in Python": ("_refs", "_prims"),
     "named tensors": ("named_tensor", "refine_names", "align_to", "Tensor.names"),
     "quantised engines": ("qint8", "quint8", "qint32", "quint4x2", "quint2x4", "qscheme", "quantize_per_"),
     "layouts of mkldnn": ("mkldnn",),
@@ -77,6 +79,14 @@ LEFT_OUT = {
     "TorchScript's compiler": ("torchscript", "jit.CompilationUnit"),
     "graph capture": ("FakeTensor", "_dynamo", "make_fx"),
 }
+
+# What later releases of PyTorch took away, and helpers of earlier ones import.
+PREPARE_PYTORCH = """
+import torch.export
+torch.export.export_for_training = torch.export.export
+engines = [*torch.backends.quantized.supported_engines, "none"]
+type(torch.backends.quantized).supported_engines = property(lambda self: [*engines])
+"""
 
 # What the helpers ask of a build while they are imported, and what PyTorch's CPU build answers.
 FACTS = {
@@ -104,6 +114,10 @@ class Absent:
         self._absent_name = name
 
     def __getattr__(self, name: str) -> Any:
+        if name == "__name__":  # of which tests make their names
+            return self._absent_name.rpartition(".")[2]
+        if name == "__all__":
+            return ()
         if name.startswith("__"):
             raise AttributeError(name)
         return Absent(f"{self._absent_name}.{name}")
@@ -169,7 +183,21 @@ class AbsentModule(ModuleType):
         return Absent(f"{self.__name__}.{name}")
 
 
-class HelperFinder(MetaPathFinder, Loader):
+class AbsentFinder(MetaPathFinder, Loader):
+    """Finds an AbsentModule for each module of torch."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
+        known = name.partition(".")[0] in ("torch", "functorch")
+        return importlib.machinery.ModuleSpec(name, self, is_package=True) if known else None
+
+    def create_module(self, spec: Any) -> ModuleType:
+        return AbsentModule(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        pass
+
+
+class HelperFinder(AbsentFinder):
     """Finds PyTorch's helpers where PyTorch lies, and an AbsentModule for a module that is missing."""
 
     def __init__(self, site: Path) -> None:
@@ -179,8 +207,8 @@ class HelperFinder(MetaPathFinder, Loader):
         if name == "torchgen":  # what PyTorch's op tables are made with
             return importlib.machinery.PathFinder.find_spec(name, [str(self.site)])
         if not name.startswith("torch."):
-            return None
-        if name in (INTERNAL, COMPARISON) or name.startswith(INTERNAL + "."):
+            return super().find_spec(name, path) if name != "torch" else None
+        if name in (INTERNAL, *BESIDE) or name.startswith(INTERNAL + "."):
             return importlib.machinery.PathFinder.find_spec(
                 name, [str(self.site.joinpath(*name.split(".")[:-1]))]
             )
@@ -189,13 +217,7 @@ class HelperFinder(MetaPathFinder, Loader):
         with contextlib.suppress(ModuleNotFoundError):  # a parent is missing
             if importlib.util.find_spec(module_name(name)) is not None:
                 return None  # the finder of warptape.torch has it
-        return importlib.machinery.ModuleSpec(name, self, is_package=True)
-
-    def create_module(self, spec: Any) -> ModuleType:
-        return AbsentModule(spec.name)
-
-    def exec_module(self, module: ModuleType) -> None:
-        pass
+        return super().find_spec(name, path)
 
 
 class Names(ModuleType):
@@ -237,6 +259,7 @@ def prepare(site: Path) -> None:
     import torch.testing
 
     torch.testing.__path__ = []  # a module here, which has PyTorch's helpers below it now
+    warptape._C.__path__ = []  # type: ignore[attr-defined]  # of modules that are missing
     _missing._imports_from = lambda frame: False  # what `from` does not find is an AttributeError as well
     load = builtins.__import__
     seen = 0
@@ -249,6 +272,7 @@ def prepare(site: Path) -> None:
             for name, other in list(sys.modules.items()):
                 if name.partition(".")[0] == "warptape" and type(other) is ModuleType:
                     other.__class__ = Names
+                    vars(other).setdefault("__path__", [])  # missing modules lie below it
         return module
 
     builtins.__import__ = load_and_mark
@@ -262,8 +286,9 @@ def prepare(site: Path) -> None:
         plain = name.removesuffix("()")
         if plain not in vars(owner):
             setattr(owner, plain, answer if plain == name else lambda *args, answer=answer, **kwargs: answer)
-    for space in (warptape.ops, warptape.ops.aten):
-        space.__class__ = Names  # not among sys.modules
+    for space in (warptape.ops, warptape.ops.aten):  # not among sys.modules
+        space.__class__ = type("Names", (Names, type(space)), {})
+    warptape.nn.modules.__name__ = "torch.nn.modules"  # of which tests make their names
 
 
 # ---- a file in a process of its own --------------------------------------------------------------------
@@ -314,6 +339,9 @@ def work(options: argparse.Namespace) -> None:
         testing.__path__ = [str(options.helpers / "torch" / "testing"), *testing.__path__]
         for name in [name for name in sys.modules if name.startswith(INTERNAL)]:
             del sys.modules[name]
+        exec(PREPARE_PYTORCH, {})
+        sys.meta_path.append(AbsentFinder())
+        Names.lenient = True
     spec = importlib.util.spec_from_file_location("pytorch_cases", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -103,7 +103,17 @@ PyType_Spec op_spec = {"warptape.OpFunction", sizeof(OpFunction), 0,
   throw TypeError(std::move(out).str());
 }
 
-PyObject* call_overload(const OpGroup& group, size_t i, Frame& frame) {
+// A list that an op writes to is what it returns, the same object.
+PyObject* written_list(const OpInfo& op, const CallArgs& call) {
+  if (op.args.empty() || op.args[0].type != ArgType::TensorList || !(op.args[0].marks & kWritten)) return {};
+  PyObject* list = call.nargs ? call.args[0] : nullptr;
+  for (Py_ssize_t k = 0; !list && call.kwnames && k < PyTuple_GET_SIZE(call.kwnames); ++k)
+    if (!PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(call.kwnames, k), op.args[0].name))
+      list = call.args[k];
+  return Py_XNewRef(list);
+}
+
+PyObject* call_overload(const OpGroup& group, size_t i, Frame& frame, const CallArgs& call) {
   const OpInfo& op = *group.overloads[i];
   Result result;
   // A call on a device may wait for it, which is work enough to let go of the GIL.
@@ -115,6 +125,8 @@ PyObject* call_overload(const OpGroup& group, size_t i, Frame& frame) {
   }
   if (frame.out) return finish_out(op, frame, result);
   if (result.kind == Result::Kind::Tensor) return wrap(result.tensor);
+  if (result.kind == Result::Kind::None)
+    if (PyObject* list = written_list(op, call)) return list;
   return wrap(std::move(result), group.result_types[i]);
 }
 
@@ -253,7 +265,7 @@ PyObject* call_group(const OpGroup& group, PyObject* self, PyObject* const* args
           for (size_t i = 0; i < group.overloads.size(); ++i) {
             Frame frame(read_devices);
             if (parse(*group.overloads[i], group.arg_names[i], call, frame, false))
-              return call_overload(group, i, frame);
+              return call_overload(group, i, frame, call);
           }
         no_overload(group, call);
       },

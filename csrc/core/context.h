@@ -35,6 +35,7 @@ struct RankContext {
   Device default_device;  // index -1 for "cuda": see default_device() below
   int num_threads = 0;    // 0: all cores
   bool deterministic_algorithms = false;
+  bool fill_uninitialized_memory = true;      // under deterministic algorithms
   std::shared_ptr<distributed::World> world;  // of the job that the rank joined, or null
 };
 

@@ -25,11 +25,30 @@ Tensor finish(Tensor out, bool needs_grad) {
   return out;
 }
 
+// The bits of uint64's largest are those of -1.
+int64_t largest_integer(DType t) {
+  const bool is_unsigned =
+      t == DType::UInt8 || t == DType::UInt16 || t == DType::UInt32 || t == DType::UInt64;
+  return static_cast<int64_t>(~uint64_t{0} >> (64 - 8 * itemsize(t) + !is_unsigned));
+}
+
+// What nobody has written to, so that programs that read it by mistake do the same each time.
+Tensor unset(Tensor out, bool needs_grad) {
+  const RankContext& context = rank_context();
+  if (context.deterministic_algorithms && context.fill_uninitialized_memory && !out.is_meta()) {
+    const DType t = out.dtype();
+    raw_fill(out, is_floating(t) || is_complex(t) ? Scalar(std::numeric_limits<double>::quiet_NaN())
+                  : t == DType::Bool              ? Scalar(true)
+                                                  : Scalar(largest_integer(t)));
+  }
+  return finish(std::move(out), needs_grad);
+}
+
 Tensor empty_impl(IntList size, std::optional<DType> dtype, std::optional<Device> device, bool needs_grad,
                   Format format) {
-  return finish(empty_in(size, options(dtype, device, default_dtype()),
-                         memory_format("empty", format, MemoryFormat::Contiguous)),
-                needs_grad);
+  return unset(empty_in(size, options(dtype, device, default_dtype()),
+                        memory_format("empty", format, MemoryFormat::Contiguous)),
+               needs_grad);
 }
 Tensor zeros_impl(IntList size, std::optional<DType> dtype, std::optional<Device> device, bool needs_grad) {
   return finish(zeros(size, options(dtype, device, default_dtype())), needs_grad);
@@ -63,11 +82,11 @@ Tensor empty_permuted_impl(IntList size, IntList physical_layout, std::optional<
              physical_layout[i], " in physical_layout");
     strides[physical_layout[i]] = dense[i];
   }
-  return finish(empty_strided(size, strides, options(dtype, device, default_dtype())), needs_grad);
+  return unset(empty_strided(size, strides, options(dtype, device, default_dtype())), needs_grad);
 }
 Tensor empty_strided_impl(IntList size, IntList stride, std::optional<DType> dtype,
                           std::optional<Device> device, bool needs_grad) {
-  return finish(empty_strided(size, stride, options(dtype, device, default_dtype())), needs_grad);
+  return unset(empty_strided(size, stride, options(dtype, device, default_dtype())), needs_grad);
 }
 
 Tensor like(const char* op, const Tensor& x, std::optional<DType> dtype, std::optional<Device> device,
@@ -77,7 +96,7 @@ Tensor like(const char* op, const Tensor& x, std::optional<DType> dtype, std::op
 }
 Tensor empty_like_impl(const Tensor& x, std::optional<DType> dtype, std::optional<Device> device,
                        bool needs_grad, Format format) {
-  return finish(like("empty_like", x, dtype, device, format), needs_grad);
+  return unset(like("empty_like", x, dtype, device, format), needs_grad);
 }
 Tensor full_like_impl(const Tensor& x, const Scalar& value, std::optional<DType> dtype,
                       std::optional<Device> device, bool needs_grad, Format format) {
@@ -93,12 +112,12 @@ Tensor number_like_impl(const Tensor& x, std::optional<DType> dtype, std::option
 
 Tensor new_empty_impl(const Tensor& x, IntList size, std::optional<DType> dtype, std::optional<Device> device,
                       bool needs_grad) {
-  return finish(empty(size, {dtype.value_or(x.dtype()), device.value_or(x.device())}), needs_grad);
+  return unset(empty(size, {dtype.value_or(x.dtype()), device.value_or(x.device())}), needs_grad);
 }
 Tensor new_empty_strided_impl(const Tensor& x, IntList size, IntList stride, std::optional<DType> dtype,
                               std::optional<Device> device, bool needs_grad) {
-  return finish(empty_strided(size, stride, {dtype.value_or(x.dtype()), device.value_or(x.device())}),
-                needs_grad);
+  return unset(empty_strided(size, stride, {dtype.value_or(x.dtype()), device.value_or(x.device())}),
+               needs_grad);
 }
 Tensor new_full_impl(const Tensor& x, IntList size, const Scalar& value, std::optional<DType> dtype,
                      std::optional<Device> device, bool needs_grad) {

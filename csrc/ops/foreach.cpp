@@ -31,10 +31,13 @@ decltype(auto) item_of(const T& x, size_t i) {
 
 template <class T>
 void check_length(const char* op, size_t n, const T& x) {
-  if constexpr (std::is_same_v<T, TensorList>)
+  if constexpr (std::is_same_v<T, TensorList>) {
+    // An empty list is one of numbers in PyTorch.
+    WT_CHECK(!x.empty(), ShapeError, op, ": Tensor list must have same number of elements as scalar list.",
+             " Got ", n, " and 0.");
     WT_CHECK(x.size() == n, ShapeError, op, ": Tensor lists must have the same number of tensors, got ", n,
              " and ", x.size());
-  else if constexpr (kNumbers<T>)
+  } else if constexpr (kNumbers<T>)
     WT_CHECK(x.size() == n, ShapeError, op, ": Tensor list must have same number of elements as scalar list.",
              " Got ", n, " and ", x.size());
   else if constexpr (std::is_same_v<T, Tensor>)

@@ -260,6 +260,19 @@ Tensor mm_impl(const Tensor& a, const Tensor& b) {
   return matmul_of("mm", a, b);
 }
 
+// int8 or uint8 [m, k] @ int8 or uint8 [k, n] -> int32 [m, n]
+Tensor int_mm_impl(const Tensor& a, const Tensor& b) {
+  constexpr const char* op = "_int_mm";
+  check_ndim(op, "self", a, 2);
+  check_ndim(op, "mat2", b, 2);
+  for (const Tensor* t : {&a, &b})
+    WT_CHECK(t->dtype() == DType::Int8 || t->dtype() == DType::UInt8, DtypeError, op, ": Expected ",
+             t == &a ? "self" : "mat2", " dtype to be int8 or uint8 but got ", t->dtype());
+  WT_CHECK(a.sizes()[1] == b.sizes()[0], ShapeError, op,
+           ": self.size(1) needs to match mat2.size(0) but got ", a.sizes()[1], " and ", b.sizes()[0]);
+  return matmul_of(op, cast(a, DType::Int32), cast(b, DType::Int32));
+}
+
 void check_batches(const char* op, const Tensor& a, const Tensor& b) {
   check_ndim(op, "batch1", a, 3);
   check_ndim(op, "batch2", b, 3);
@@ -458,6 +471,12 @@ Tensor linear_impl(const Tensor& x, const Tensor& w, const OptTensor& bias) {
 }
 
 constexpr uint32_t kBoth = kFunction | kMethod | kOut;
+const Op<Tensor(const Tensor&, const Tensor&)> int_mm_op{
+    "_int_mm",
+    int_mm_impl,
+    kFunction | kOut,
+    {"self", "mat2"},
+    "The product of matrices of 8-bit integers, [m, k] and [k, n], in int32."};
 const Arg kBeta = Arg::integer("beta", 1, kKeywordOnly), kAlpha = Arg::integer("alpha", 1, kKeywordOnly);
 
 }  // namespace

@@ -215,7 +215,7 @@ Arg optional_keyword(const char* name) { return {name, none, kKeywordOnly}; }
   optional_keyword("grad_scale"), optional_keyword("found_inf"), optional_keyword("lr_tensor"), \
       Arg("master_params", none, kKeywordOnly | kUpdated)
 #define WT_ADAM_ARGS              \
-  {{"self", kWritten},            \
+  {{"self", kUpdated},            \
    "grads",                       \
    {"exp_avgs", kUpdated},        \
    {"exp_avg_sqs", kUpdated},     \
@@ -237,7 +237,7 @@ decltype(_fused_adam_) _fused_adam_("_fused_adam_", fused_adam<false>, kFunction
 decltype(_fused_adamw_) _fused_adamw_("_fused_adamw_", fused_adam<true>, kFunction, WT_ADAM_ARGS,
                                       "One step of AdamW over lists of tensors, in place.");
 decltype(_fused_sgd_) _fused_sgd_("_fused_sgd_", fused_sgd, kFunction,
-                                  {{"self", kWritten},
+                                  {{"self", kUpdated},
                                    "grads",
                                    {"momentum_buffer_list", kUpdated},
                                    keyword("weight_decay"),

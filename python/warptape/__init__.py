@@ -90,6 +90,7 @@ from . import _dispatch, amp, autograd, linalg, nn, random, utils  # noqa: E402
 from ._functions import *  # noqa: E402
 from ._legacy import set_default_tensor_type  # noqa: E402
 from ._legacy import types as _legacy_types  # noqa: E402
+from ._missing import is_warn_always_enabled, set_warn_always  # noqa: E402
 from ._missing import lookup as _lookup  # noqa: E402
 from ._missing import mark_absent as _mark_absent  # noqa: E402
 from ._missing import unusable as _unusable  # noqa: E402

@@ -180,11 +180,23 @@ def unusable(path: str, reason: str) -> Any:
 
 
 _said: set[str] = set()
+_always = False
+
+
+def set_warn_always(b: bool, /) -> None:
+    """Whether warnings that come once in a process come each time; False by default."""
+    global _always
+    _always = bool(b)
+
+
+def is_warn_always_enabled() -> bool:
+    """What set_warn_always() was given."""
+    return _always
 
 
 def say_once(text: str) -> None:
     """Warns of something that has no effect here, once in a process."""
-    if text not in _said:
+    if _always or text not in _said:
         _said.add(text)
         warnings.warn(text, stacklevel=3)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from types import ModuleType
 
 from .. import _C
@@ -23,6 +25,34 @@ def version() -> int | None:
 def is_available() -> bool:
     """Whether cuDNN was found."""
     return version() is not None
+
+
+@contextlib.contextmanager
+def flags(
+    enabled: bool = False,
+    benchmark: bool = False,
+    benchmark_limit: int = 10,
+    deterministic: bool = False,
+    allow_tf32: bool = True,
+    fp32_precision: str = "none",
+    depthwise_kernel: str = "auto",
+) -> Iterator[None]:
+    """Sets the switches within a context. Limits of a search that is not made have no effect."""
+    module = sys.modules[__name__]
+    given = {
+        "enabled": enabled,
+        "benchmark": benchmark,
+        "deterministic": deterministic,
+        "allow_tf32": allow_tf32,
+    }
+    before = {name: getattr(module, name) for name in given}
+    try:
+        for name, value in given.items():
+            setattr(module, name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(module, name, value)
 
 
 class _CudnnModule(ModuleType):

@@ -145,6 +145,18 @@ ROWS = [
         **COMMON,
     ),
     Op(
+        "_int_mm",
+        products(((2, 3), (3, 4)), ((9, 33), (33, 17)), ((17, 8), (8, 8))),
+        lambda a, b: a.astype(np.int32) @ b.astype(np.int32),
+        dtypes=("int8", "uint8"),
+        result="int32",
+        out=True,
+        errors=(
+            E("RuntimeError", np.ones((2, 3), np.int8), np.ones((2, 3), np.int8), match="needs to match"),
+            E("RuntimeError", np.ones((2, 3)), np.ones((3, 2)), match="int8 or uint8"),
+        ),
+    ),
+    Op(
         "bmm",
         products(((2, 2, 3), (2, 3, 4)), ((0, 2, 3), (0, 3, 2)), ((3, 5, 9), (3, 9, 6))),
         np.matmul,

@@ -75,6 +75,45 @@ def diagonal_scatter(x, src, offset=0):
     return out
 
 
+RUNS = {
+    "sum": (np.sum, 0.0),
+    "prod": (np.prod, 1.0),
+    "max": (np.max, -np.inf),
+    "min": (np.min, np.inf),
+    "mean": (np.sum, 0.0),
+}
+
+
+def segment_reduce(x, reduce, lengths=None, offsets=None, axis=0, initial=None):
+    """By its definition: one run after the other."""
+    lengths = np.diff(offsets) if lengths is None else lengths
+    combine, start = RUNS[reduce]
+    start = np.nan if reduce == "mean" and initial is None else initial if initial is not None else start
+    out = np.empty((*x.shape[:axis], lengths.shape[-1], *x.shape[axis + 1 :]), x.dtype)
+    for row in np.ndindex(*x.shape[:axis]):
+        at = 0
+        for i, n in enumerate(lengths[row]):
+            run = x[row][at : at + n]
+            own = [] if initial is None else [np.full(x.shape[axis + 1 :], initial, x.dtype)]
+            out[(*row, i)] = combine([*run, *own], axis=0) / (n if reduce == "mean" else 1) if n else start
+            at += n
+    return out
+
+
+def segments(r: Rng) -> list[Sample]:
+    one, rows = np.array([2, 0, 4]), np.array([[1, 2, 0], [0, 0, 3]])
+    made = [S(r.distinct(6, 2), how, lengths=one, initial=0.55) for how in RUNS]
+    # An empty run may be infinite or nan, of which there are no finite differences.
+    made += [S(r.distinct(6, 2), how, lengths=one, grad=how in ("sum", "prod")) for how in RUNS]
+    made += [S(r.distinct(6, 2), how, lengths=np.array([2, 4])) for how in RUNS]
+    made += [S(r.distinct(2, 3, 2), how, lengths=rows, axis=1) for how in ("sum", "prod")]
+    return [
+        *made,
+        S(r.distinct(6), "sum", offsets=np.array([0, 5, 6])),
+        S(r.distinct(6), "mean", lengths=one[::2]),
+    ]
+
+
 def renorm(x, p, dim, maxnorm):
     others = tuple(i for i in range(x.ndim) if i != dim)
     norms = (np.abs(x) ** p).sum(others, keepdims=True) ** (1 / p)
@@ -83,6 +122,19 @@ def renorm(x, p, dim, maxnorm):
 
 INF = float("inf")
 ROWS = [
+    Op(
+        "segment_reduce",
+        segments,
+        segment_reduce,
+        dtypes=WIDE,
+        tol={"float32": (1e-5, 1e-5)},
+        errors=(
+            E("RuntimeError", np.ones(6), "sum", lengths=np.array([2, 2]), match="to sum to 6"),
+            E("RuntimeError", np.ones(6), "sum", lengths=np.array([7, -1]), match="negative"),
+            E("RuntimeError", np.ones(6), "sum", match="Either lengths or offsets"),
+            E("RuntimeError", np.ones(6), "x", lengths=np.array([6]), match="Unsupported reduction"),
+        ),
+    ),
     Op(
         "scatter_reduce",
         scattered,

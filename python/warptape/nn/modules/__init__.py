@@ -23,4 +23,11 @@ from .sparse import *
 from .transformer import *
 from .upsampling import *
 
-__getattr__ = _lookup(__name__)
+
+def _classes() -> list[str]:
+    return sorted(
+        n for n, value in globals().items() if isinstance(value, type) and issubclass(value, Module)
+    )
+
+
+__getattr__ = _lookup(__name__, __all__=_classes)

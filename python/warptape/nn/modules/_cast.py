@@ -96,11 +96,14 @@ class CastMixin:
         return self._apply(lambda t: t.share_memory_())
 
 
+overwrite = False  # of torch.__future__
+
+
 def _convert(parameter: Parameter, fn: Callable[[Tensor], Tensor]) -> Parameter:
     with warptape.no_grad():
         values = fn(parameter)
         grad = None if parameter.grad is None else fn(parameter.grad)
-    if values.is_meta != parameter.is_meta:
+    if values.is_meta != parameter.is_meta or (overwrite and values is not parameter):
         parameter = Parameter(values, parameter.requires_grad)
     else:
         # The old gradient goes first: it would not fit values of another dtype or device.
