@@ -47,6 +47,18 @@ in the Transformer language model, which at these sizes overflows with its 20; B
 | --- | --- | --- | --- | --- | --- |
 """
 
+MORE_PROGRAMS = """
+More of them, by kind, with one thread each, in CPU time, in one run in each library on a machine with other
+work: a ratio near 1 may be on either side of it. In programs of several ranks the losses of all ranks count,
+and weights are drawn, not copied. The models of libraries of layers (vit-pytorch, Time-Series-Library, ..) and
+of repositories whose own loop wants a GPU, a data set or packages beside it are trained by a plain loop of the
+driver. Learning rates are smaller than the authors' in the GANs' and diffusion's convolutional nets, PointNet
+and the segmentation nets. Tasks of reinforcement learning are the driver's (`_stubs.py`).
+
+| program | difference | sensitivity | ratio | warptape | PyTorch |
+| --- | --- | --- | --- | --- | --- |
+"""
+
 LIBRARIES = """
 ## Libraries
 
@@ -122,7 +134,13 @@ def program_rows(rows: list[dict[str, Any]]) -> str:
         times = " | ".join(time_text(row[f"{library}_ms"]) for library in ("warptape", "torch"))
         found = f"{row['difference']:.1e} | {format(row['own'], '.1e') if row['own'] else '-'}"
         lines.append(f"| {row['title']} | {found} | {row['ratio']:.2f} | {times} |")
-    lines.append(
+    return "\n".join(lines) + "\n"
+
+
+def all_program_rows(rows: list[dict[str, Any]]) -> str:
+    """The rows with two threads, those with one, and where the programs come from."""
+    first, more = ([r for r in rows if (r["threads"] == 1) == one] for one in (False, True))
+    text = program_rows(first) + (
         "\nMeasured on a quiet machine (two cores of an AMD EPYC, Zen 4) with two threads each, in elapsed\n"
         "time, in one run in each library; mamba-minimal and mlp-mixer in two, actor_critic in three."
     )
