@@ -1,7 +1,7 @@
 # /// script
 # dependencies = ["gpytorch==1.15.2", "botorch==0.18.1", "pyro-ppl==1.9.2", "numpy", "scipy"]
 # ///
-"""gpytorch, botorch and pyro: Gaussian processes, Bayesian optimization, variational inference and sampling."""
+"""gpytorch, botorch, pyro: Gaussian processes, Bayesian optimization, variational inference, sampling."""
 
 import warnings
 
@@ -86,8 +86,10 @@ def gpytorch_kernels():
     x, y = torch.randn(6, 3), torch.randn(4, 3)
     kinds = (
         k.RBFKernel(ard_num_dims=3), k.MaternKernel(nu=0.5), k.MaternKernel(nu=1.5), k.PeriodicKernel(),
-        k.LinearKernel(), k.PolynomialKernel(2), k.RQKernel(), k.CosineKernel(), k.ScaleKernel(k.RBFKernel()),
-        k.RBFKernel() + k.LinearKernel(), k.RBFKernel() * k.PeriodicKernel(), k.PiecewisePolynomialKernel(q=2),
+        k.LinearKernel(), k.PolynomialKernel(2), k.RQKernel(), k.CosineKernel(),
+        k.ScaleKernel(k.RBFKernel()),
+        k.RBFKernel() + k.LinearKernel(), k.RBFKernel() * k.PeriodicKernel(),
+        k.PiecewisePolynomialKernel(q=2),
     )  # fmt: skip
     return [(kind(x, y).to_dense(), kind(x).diagonal(dim1=-1, dim2=-2)) for kind in kinds]
 
@@ -143,7 +145,7 @@ def pyro_svi():
         svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.05}), Trace_ELBO(num_particles=2))
         losses = [svi.step(x, y) for _ in range(15)]
         drawn = Predictive(model, guide=guide, num_samples=3)(x)
-        found.append((losses, {k: v for k, v in sorted(guide.median().items())}, drawn["y"].mean(0)))
+        found.append((losses, dict(sorted(guide.median().items())), drawn["y"].mean(0)))
     return found
 
 
@@ -207,7 +209,8 @@ def pyro_distributions():
 
     kinds = (
         dist.LKJCholesky(3, 1.5), dist.NegativeBinomial(5.0, 0.3), dist.VonMises(0.3, 2.0),
-        dist.InverseGamma(2.0, 3.0), dist.Pareto(1.0, 3.0), dist.Weibull(1.0, 2.0), dist.Kumaraswamy(2.0, 3.0),
+        dist.InverseGamma(2.0, 3.0), dist.Pareto(1.0, 3.0), dist.Weibull(1.0, 2.0),
+        dist.Kumaraswamy(2.0, 3.0),
         dist.LowRankMultivariateNormal(torch.zeros(3), torch.ones(3, 1), torch.ones(3)),
         dist.ZeroInflatedPoisson(2.0, gate=torch.tensor(0.3)), dist.BetaBinomial(2.0, 3.0, 10),
         dist.MaskedMixture(torch.tensor(True), dist.Normal(0.0, 1.0), dist.Normal(5.0, 1.0)),

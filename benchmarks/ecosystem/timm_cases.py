@@ -3,6 +3,7 @@
 # ///
 """timm: models of ten families with random weights, trained and evaluated; features, losses, optimizers."""
 
+import _cuda_linked  # noqa: F401  before what loads its ops
 import timm
 import torch
 from _cases import case, main

@@ -5,6 +5,7 @@
 
 import math
 
+import _cuda_linked  # noqa: F401  before what loads its ops
 import torch
 import torchaudio
 from _cases import case, main

@@ -6,6 +6,7 @@
 import os
 import tempfile
 
+import _cuda_linked  # noqa: F401  before what loads its ops
 import numpy
 import torch
 import torchvision

@@ -2,7 +2,8 @@
 
 Note [steps]: a step is a call of Tensor.backward. Its loss and its time are noted, and the call after the
 last step ends the program. Weights are copied when an optimizer takes them: PyTorch's run leaves them in
-WORK. Programs of several ranks draw theirs. With PERTURB set they are moved by one unit in the last place, up or down.
+WORK. Programs of several ranks draw theirs. With PERTURB set they are moved by one unit in the last place, up
+or down.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every driver uses: the list of programs, scripts as python runs them, made-up batches, a plain loop."""
+"""What drivers share: the list of programs, scripts as python runs them, made-up batches, a plain loop."""
 
 from __future__ import annotations
 

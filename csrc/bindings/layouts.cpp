@@ -6,8 +6,9 @@
 namespace warptape::bindings {
 namespace {
 
-constexpr const char* kLayouts[] = {"torch.strided",    "torch.sparse_coo", "torch.sparse_csr", "torch.sparse_csc",
-                                    "torch.sparse_bsr", "torch.sparse_bsc", "torch._mkldnn",    "torch.jagged"};
+constexpr const char* kLayouts[] = {"torch.strided",    "torch.sparse_coo", "torch.sparse_csr",
+                                    "torch.sparse_csc", "torch.sparse_bsr", "torch.sparse_bsc",
+                                    "torch._mkldnn",    "torch.jagged"};
 constexpr const char* kFormats[] = {"torch.contiguous_format", "torch.preserve_format", "torch.channels_last",
                                     "torch.channels_last_3d"};
 

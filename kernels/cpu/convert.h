@@ -14,8 +14,8 @@ ConvertFn* converter(DType from, DType to);
 // Elements `stride` bytes apart to contiguous memory.
 void gather(int64_t n, void* to, const char* from, int64_t stride, size_t itemsize);
 
-// Rows of n such elements, `row_stride` bytes from one to the next, to and from contiguous memory: what a call
-// costs is paid once for all.
+// Rows of n such elements, `row_stride` bytes from one to the next, to and from contiguous memory: what a
+// call costs is paid once for all.
 void gather_rows(int64_t rows, int64_t n, void* to, const char* from, int64_t stride, int64_t row_stride,
                  size_t itemsize);
 void scatter_rows(int64_t rows, int64_t n, char* to, int64_t stride, int64_t row_stride, const void* from,

@@ -123,9 +123,8 @@ from .random import (  # noqa: E402
 from .serialization import load, save  # noqa: E402
 
 _C._register_types(Tensor, _Parameter)
-_C._get_accelerator = lambda: accelerator.current_accelerator(True) or _C.device("cpu")  # type: ignore[attr-defined]
 _C._TensorMeta = type(Tensor)  # type: ignore[attr-defined]  # what PyTorch calls its metaclass
-for _name in ("DispatchKey", "DispatchKeySet", "_ExcludeDispatchKeyGuard"):
+for _name in ("DispatchKey", "DispatchKeySet", "_ExcludeDispatchKeyGuard", "_get_accelerator"):
     setattr(_C, _name, getattr(_dispatch, _name))
 if _TYPE_CHECKING:
     from . import backends, cuda, distributed, distributions, optim

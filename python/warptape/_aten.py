@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from . import _C
@@ -12,29 +12,26 @@ from ._ops import OpOverloadPacket
 from ._tensor import Tensor
 
 _REDUCTIONS = ("none", "mean", "sum")
-# Losses whose functional form has further arguments, and the names of what the dispatcher takes.
-_LOSSES = {
-    "binary_cross_entropy": "input target weight reduction",
-    "binary_cross_entropy_with_logits": "input target weight pos_weight reduction",
-    "cross_entropy_loss": "input target weight reduction ignore_index label_smoothing",
-    "hinge_embedding_loss": "input target margin reduction",
-    "huber_loss": "input target reduction delta",
-    "kl_div": "input target reduction log_target",
-    "l1_loss": "input target reduction",
-    "mse_loss": "input target reduction",
-    "multi_margin_loss": "input target p margin weight reduction",
-    "multilabel_margin_loss": "input target reduction",
-    "nll_loss": "input target weight reduction ignore_index",
-    "smooth_l1_loss": "input target reduction beta",
-    "soft_margin_loss": "input target reduction",
-}
-# Functions of nn.functional whose arguments are others than the dispatcher's.
-_UNLIKE = """cosine_embedding_loss ctc_loss embedding_bag fractional_max_pool2d
-fractional_max_pool3d margin_ranking_loss max_unpool2d max_unpool3d poisson_nll_loss triplet_margin_loss""".split()
+
+
+def _lines(name: str) -> Iterator[tuple[str, list[str]]]:
+    with open(os.path.join(os.path.dirname(__file__), "torch", name)) as file:
+        for line in file:
+            key, _, words = line.partition(":")
+            yield key, words.split()
+
+
+@functools.cache
+def _arguments() -> dict[str, list[str]]:
+    """What the dispatcher takes, by op, where functions of nn.functional take other arguments.
+
+    Of losses these are their names; of others, which are not served, none.
+    """
+    return dict(_lines("aten_arguments.txt"))
 
 
 def _loss(name: str) -> Callable[..., Any]:
-    names = _LOSSES[name].split()
+    names = _arguments()[name]
 
     def loss(*args: Any, **kwargs: Any) -> Any:
         given = {**dict(zip(names, args)), **kwargs}
@@ -95,7 +92,6 @@ def _sparse(name: str) -> Callable[..., Any]:
 
 # Those that are not functions or methods by that name.
 _OTHERS: dict[str, Callable[..., Any]] = {
-    **{name: _loss(name) for name in _LOSSES},
     "_log_softmax": _soft("log_softmax"),
     "_pin_memory": lambda self, device=None: self.pin_memory(),
     "_local_scalar_dense": lambda self: self.item(),
@@ -123,19 +119,19 @@ _OTHERS: dict[str, Callable[..., Any]] = {
 @functools.cache
 def _overloads() -> dict[str, tuple[str, ...]]:
     """PyTorch's names of overloads, by op."""
-    with open(os.path.join(os.path.dirname(__file__), "torch", "aten.txt")) as file:
-        lines = [line.partition(": ") for line in file]
-    return {name: tuple(kinds.split()) for kinds, _, names in lines for name in names.split()}
+    return {name: tuple(kinds.split()) for kinds, names in _lines("aten.txt") for name in names}
 
 
 def _function(name: str) -> Any:
     if name in _OTHERS:
         return _OTHERS[name]
+    if _arguments().get(name):
+        return _loss(name)
     found = vars(_C._functions).get(name) or vars(_C.TensorBase).get(name)
     for prefix in ("linalg", "special", "fft"):
         if name.startswith(f"{prefix}_"):
             found = found or vars(getattr(_C, f"_{prefix}")).get(name.removeprefix(f"{prefix}_"))
-    return found if found or name in _UNLIKE else vars(_C._nn).get(name)
+    return found if found or name in _arguments() else vars(_C._nn).get(name)
 
 
 def aten_op(name: str) -> Any:

@@ -6,6 +6,7 @@ import enum
 from types import TracebackType
 from typing import Any
 
+from . import _C
 from .amp import is_autocast_enabled, set_autocast_enabled
 
 
@@ -61,3 +62,10 @@ class _ExcludeDispatchKeyGuard:
     ) -> Any:
         for device in self._on:
             set_autocast_enabled(device, True)
+
+
+def _get_accelerator() -> Any:
+    """The device of the accelerator that is found, else the CPU."""
+    from .accelerator import current_accelerator
+
+    return current_accelerator(True) or _C.device("cpu")

@@ -1,4 +1,4 @@
-"""What torch.ops holds: an op is an OpOverloadPacket, `torch.ops.aten.add`, and has OpOverloads, `add.Tensor`.
+"""What torch.ops holds: an op is an OpOverloadPacket, `torch.ops.aten.add`, with OpOverloads, `add.Tensor`.
 
 Both call the same function, which finds by the arguments what is to be done. Which overloads there are says
 PyTorch's list of names (torch/aten.txt); their schemas are read from the declarations of the ops.

@@ -1,4 +1,4 @@
-"""torch.Stream and torch.Event: of the CPU, whose work is done when a call returns, and the bases of CUDA's."""
+"""torch.Stream and torch.Event: of the CPU, whose work is done when a call returns; the bases of CUDA's."""
 
 from __future__ import annotations
 

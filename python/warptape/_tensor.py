@@ -26,7 +26,9 @@ def _overridable(method: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if (self.__class__ is not Tensor or _C._has_torch_function_mode()) and _C._has_torch_function((self,)):
+        if (self.__class__ is not Tensor or _C._has_torch_function_mode()) and _C._has_torch_function(
+            (self,)
+        ):
             return _C._handle_torch_function(call, (self,), self, *args, **kwargs)
         return method(self, *args, **kwargs)
 

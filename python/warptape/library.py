@@ -121,7 +121,7 @@ def custom_op(
     return op
 
 
-def _op(op: str | CustomOpDef | BuiltinOp) -> CustomOpDef | BuiltinOp:
+def _op(op: str | OpOverload | OpOverloadPacket | CustomOpDef) -> CustomOpDef | BuiltinOp:
     if isinstance(op, OpOverload):
         op = op.overloadpacket
     if isinstance(op, OpOverloadPacket) and not isinstance(op, BuiltinOp):

@@ -43,7 +43,9 @@ _PLACES = {
 }
 
 # Methods that are not ops, and can be taken over as well.
-_IN_PYTHON = "backward new_tensor numpy register_hook register_post_accumulate_grad_hook retain_grad tolist type"
+_IN_PYTHON = (
+    "backward new_tensor numpy register_hook register_post_accumulate_grad_hook retain_grad tolist type"
+)
 
 
 def has_torch_function(relevant_args: Iterable[Any]) -> bool:

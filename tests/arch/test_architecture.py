@@ -62,6 +62,8 @@ PYTHON_THIRD_PARTY = {
 # the package have an order in which each imports only what comes before it. The package `warptape` itself,
 # where the ops are called, stands beside that order; a parent package's __init__ is not counted either.
 LAZY_IMPORTS = {
+    ("_ops", "library"): "an op that was pickled is found by its name",
+    ("_streams", "cuda"): "Stream('cuda'), which is a torch.cuda.Stream",
     ("_functions", "storage"): "a factory takes a storage, which is made of tensors",
     ("_tensor", "_functions"): "methods that are written as functions",
     ("_tensor", "_legacy"): "the old tensor types by device and dtype",

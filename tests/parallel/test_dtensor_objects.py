@@ -116,7 +116,7 @@ def test_what_is_refused() -> None:
     def run() -> None:
         m = mesh()
         x = distribute_tensor(wt.arange(12.0).reshape(4, 3), m, [Shard(0)])
-        with pytest.raises(RuntimeError, match="mixed torch.Tensor and DTensor"):
+        with pytest.raises(RuntimeError, match="got mixed"):
             x + wt.ones(4, 3)
         assert (x + wt.tensor(1.0)).full_tensor()[0, 0] == 1
         with dt.experimental.implicit_replication():
@@ -308,8 +308,10 @@ mesh = dist.init_device_mesh("cpu", (2,))
 x = distribute_tensor(wt.arange(10.).reshape(5, 2), mesh, [Shard(0)]).requires_grad_()
 w = distribute_tensor(wt.ones(2, 3), mesh, [Shard(1)]).requires_grad_()
 (x @ w).sum().backward()
-assert w.grad.full_tensor().tolist() == [[20.0] * 3, [25.0] * 3] and x.grad.full_tensor().tolist() == [[3.0] *
-2] * 5 print(f"rank {dist.get_rank()} agrees") dist.destroy_process_group()
+assert w.grad.full_tensor().tolist() == [[20.0] * 3, [25.0] * 3]
+assert x.grad.full_tensor().tolist() == [[3.0] * 2] * 5
+print(f"rank {dist.get_rank()} agrees")
+dist.destroy_process_group()
 """
 
 

@@ -288,7 +288,8 @@ void index_get(const LaunchContext& ctx, const View& out, const View& x, const V
           *o++ = px[offsets[p]];
           continue;
         }
-        if (rest.ndim == 1 && step == 1 && block <= kShortRow) {  // a walk and a call of memcpy cost more than the row
+        if (rest.ndim == 1 && step == 1 &&
+            block <= kShortRow) {  // a walk and a call of memcpy cost more than the row
           const T* s = px + offsets[p];
           for (int64_t j = 0; j < block; ++j) *o++ = s[j];
           continue;

@@ -104,9 +104,10 @@ def grad(
         RuntimeError: as backward(), and when an input was not used, unless allow_unused.
     """
     given = (*_as_tuple(outputs), *_as_tuple(inputs))
-    if _C._has_torch_function(given):
+    own = next((t._autograd_grad for t in given if hasattr(t, "_autograd_grad")), None)
+    if own is not None and _C._has_torch_function(given):  # a class whose tensors lie on several ranks
         more = (grad_outputs, retain_graph, create_graph, only_inputs, allow_unused, is_grads_batched)
-        return _C._handle_torch_function(grad, given, outputs, inputs, *more, materialize_grads)
+        return own(grad, outputs, inputs, *more, materialize_grads)
     if is_grads_batched:
         return _grad_of_each(
             outputs,

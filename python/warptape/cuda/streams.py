@@ -18,14 +18,14 @@ class Stream(_streams.Stream):
     Within `with stream:` it is the current stream.
     """
 
-    __slots__ = ("_outer", "cuda_stream", "device", "priority")
+    __slots__ = ("_outer", "cuda_stream", "priority")
 
     def __init__(self, device: DeviceLike = None, priority: int = 0) -> None:
         index = device_index(device)
         self._set(index, _cuda.new_stream(index, priority), priority)
 
     def _set(self, index: int, handle: int, priority: int = 0) -> Stream:
-        self.device, self.cuda_stream, self.priority = _C.device("cuda", index), handle, priority
+        self._place, self.cuda_stream, self.priority = _C.device("cuda", index), handle, priority
         self._outer: list[StreamContext] = []
         return self
 

@@ -80,11 +80,13 @@ class Distribution:
         return new
 
     def _get_checked_instance(self, cls: type, _instance: Any = None) -> Any:
-        """A bare object for an expand() of `cls`, which a derived class with other arguments must redefine."""
-        if _instance is None and type(self).__init__ != cls.__init__:
+        """A bare object for expand() of `cls`; a derived class with other arguments must have its own."""
+        kind: Any = type(self)
+        base: Any = cls
+        if _instance is None and kind.__init__ is not base.__init__:
             raise NotImplementedError(
-                f"Subclass {type(self).__name__} of {cls.__name__} that defines a custom __init__ method must "
-                "also define a custom .expand() method."
+                f"Subclass {kind.__name__} of {cls.__name__} that defines a custom __init__ method must also "
+                "define a custom .expand() method."
             )
         return type(self).__new__(type(self)) if _instance is None else _instance
 

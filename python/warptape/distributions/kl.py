@@ -159,7 +159,10 @@ def _multivariate_normal(p: Any, q: Any) -> Any:
         )
     n = p.event_shape[0]
     batch = warptape.broadcast_shapes(p.batch_shape, q.batch_shape)
-    ours, theirs = p._scale_tril.expand((*batch, n, n)), q._scale_tril.expand((*batch, n, n))
+    ours, theirs = (
+        p._unbroadcasted_scale_tril.expand((*batch, n, n)),
+        q._unbroadcasted_scale_tril.expand((*batch, n, n)),
+    )
     spread = warptape.linalg.solve_triangular(theirs, ours, upper=False).square().sum((-2, -1))
     away = warptape.linalg.solve_triangular(theirs, (q.loc - p.loc).unsqueeze(-1), upper=False)
     return q._half_log_det() - p._half_log_det() + 0.5 * (spread + away.square().sum((-2, -1)) - n)

@@ -48,38 +48,40 @@ class MultivariateNormal(Distribution):
         setattr(self, name, matrix.expand((*batch, -1, -1)))
         self.loc = loc.expand((*batch, -1))
         super().__init__(batch, self.loc.shape[-1:], validate_args=validate_args)
-        self._scale_tril = scale_factor(name, matrix).expand((*batch, -1, -1))
+        self._unbroadcasted_scale_tril = scale_factor(name, matrix).expand((*batch, -1, -1))
 
     @lazy_property
     def scale_tril(self) -> Any:
-        return self._scale_tril
+        return self._unbroadcasted_scale_tril
 
     @lazy_property
     def covariance_matrix(self) -> Any:
-        return self._scale_tril @ self._scale_tril.mT
+        return self._unbroadcasted_scale_tril @ self._unbroadcasted_scale_tril.mT
 
     @lazy_property
     def precision_matrix(self) -> Any:
-        return warptape.cholesky_inverse(self._scale_tril)
+        return warptape.cholesky_inverse(self._unbroadcasted_scale_tril)
 
-    variance = property(lambda self: self._scale_tril.square().sum(-1))
+    variance = property(lambda self: self._unbroadcasted_scale_tril.square().sum(-1))
 
     def rsample(self, sample_shape: Any = ()) -> Any:
         shape = self._extended_shape(sample_shape)
         noise = warptape.randn(shape, dtype=self.loc.dtype, device=self.loc.device)
-        return self.loc + (self._scale_tril @ noise.unsqueeze(-1)).squeeze(-1)
+        return self.loc + (self._unbroadcasted_scale_tril @ noise.unsqueeze(-1)).squeeze(-1)
 
     def log_prob(self, value: Any) -> Any:
         self._validate_sample(value)
         away = (value - self.loc).unsqueeze(-1)
-        scaled = warptape.linalg.solve_triangular(self._scale_tril, away, upper=False).squeeze(-1)
+        scaled = warptape.linalg.solve_triangular(self._unbroadcasted_scale_tril, away, upper=False).squeeze(
+            -1
+        )
         return (
             -0.5 * (self._event_shape[0] * math.log(2 * math.pi) + scaled.square().sum(-1))
             - self._half_log_det()
         )
 
     def _half_log_det(self) -> Any:
-        return self._scale_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        return self._unbroadcasted_scale_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
     def entropy(self) -> Any:
         return 0.5 * self._event_shape[0] * (1.0 + math.log(2 * math.pi)) + self._half_log_det()

@@ -51,7 +51,8 @@ class SparseTensor(Tensor):
         if form is not None:
             return form(*args, **(kwargs or {}))
         with _C.DisableTorchFunctionSubclass():
-            if attribute or name in _PLAIN or name.startswith("is_"):
+            # autograd.grad itself asks for gradients of the values
+            if attribute or name in _PLAIN or name == "grad" or name.startswith("is_"):
                 return func(*args, **(kwargs or {}))
             if isinstance(args[0], SparseTensor):
                 found = FORMS["elementwise"](name.removesuffix("_"), *args, **(kwargs or {}))

@@ -7,194 +7,58 @@ else, None too, is a leaf. A path leads to a leaf by keys: of mappings, places i
 from __future__ import annotations
 
 import dataclasses
-from collections import OrderedDict, defaultdict, deque, namedtuple
+from collections import OrderedDict, defaultdict, namedtuple
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from .._missing import lookup as _lookup
-
-PyTree = Context = DumpableContext = Any
-FlattenFunc = Callable[[PyTree], tuple[list[Any], Context]]
-UnflattenFunc = Callable[[Iterable[Any], Context], PyTree]
-
-
-class KeyEntry(Protocol):
-    """One step of a path to a leaf."""
-
-    def __hash__(self) -> int: ...
-
-    def __eq__(self, other: object) -> bool: ...
-
-    def __str__(self) -> str: ...
-
-    def get(self, parent: Any) -> Any:
-        """What lies there in a container."""
-        ...
-
-
-KeyPath = tuple[KeyEntry, ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class MappingKey:
-    """A key of a mapping."""
-
-    key: Any
-
-    def __str__(self) -> str:
-        return f"[{self.key!r}]"
-
-    def get(self, mapping: Any) -> Any:
-        """The value of the key."""
-        return mapping[self.key]
-
-
-@dataclasses.dataclass(frozen=True)
-class SequenceKey:
-    """A place in a sequence."""
-
-    idx: int
-
-    def __str__(self) -> str:
-        return f"[{self.idx!r}]"
-
-    def get(self, sequence: Any) -> Any:
-        """The item there."""
-        return sequence[self.idx]
-
-
-@dataclasses.dataclass(frozen=True)
-class GetAttrKey:
-    """The name of an attribute."""
-
-    name: str
-
-    def __str__(self) -> str:
-        return f".{self.name}"
-
-    def get(self, obj: Any) -> Any:
-        """The attribute."""
-        return getattr(obj, self.name)
-
-
-def keystr(kp: KeyPath) -> str:
-    """A path as text: "['a'][0].b"."""
-    return "".join(map(str, kp))
-
-
-def key_get(obj: Any, kp: KeyPath) -> Any:
-    """What lies at the end of a path."""
-    for key in kp:
-        obj = key.get(obj)
-    return obj
-
-
-FlattenWithKeysFn = Callable[[PyTree], tuple[list[tuple[KeyEntry, Any]], Context]]
-ToDumpableContextFn = FromDumpableContextFn = Callable[[Any], Any]
-
-
-class NodeDef(NamedTuple):
-    """How containers of a type are taken apart and put together."""
-
-    type: Any
-    flatten_fn: Callable[[Any], tuple[list[Any], Any]]
-    unflatten_fn: Callable[[Any, Any], Any]
-    flatten_with_keys_fn: Callable[[Any], tuple[list[tuple[KeyEntry, Any]], Any]] | None = None
-
-
-def _dict_flatten(d: dict[Any, Any]) -> tuple[list[Any], list[Any]]:
-    return list(d.values()), list(d)
-
-
-def _dict_unflatten(values: Iterable[Any], context: list[Any]) -> dict[Any, Any]:
-    return dict(zip(context, values, strict=True))
-
-
-def _ordereddict_unflatten(values: Iterable[Any], context: list[Any]) -> Any:
-    return OrderedDict(zip(context, values, strict=True))
-
-
-def _defaultdict_flatten(d: Any) -> tuple[list[Any], Any]:
-    return list(d.values()), [d.default_factory, list(d)]
-
-
-def _defaultdict_unflatten(values: Iterable[Any], context: Any) -> Any:
-    return defaultdict(context[0], zip(context[1], values, strict=True))
-
-
-def _list_flatten(x: Any) -> tuple[list[Any], None]:
-    return list(x), None
-
-
-def _list_unflatten(values: Iterable[Any], context: Any) -> list[Any]:
-    return list(values)
-
-
-def _tuple_unflatten(values: Iterable[Any], context: Any) -> tuple[Any, ...]:
-    return tuple(values)
-
-
-def _namedtuple_flatten(x: Any) -> tuple[list[Any], Any]:
-    return list(x), type(x)
-
-
-def _namedtuple_unflatten(values: Iterable[Any], context: Any) -> Any:
-    return context(*values)
-
-
-def _deque_flatten(x: Any) -> tuple[list[Any], Any]:
-    return list(x), x.maxlen
-
-
-def _deque_unflatten(values: Iterable[Any], context: Any) -> Any:
-    return deque(values, maxlen=context)
-
-
-def _with_keys(flatten: Callable[[Any], Any], keys: Callable[[Any], Iterable[Any]]) -> Callable[[Any], Any]:
-    def with_keys(x: Any) -> Any:
-        values, context = flatten(x)
-        return list(zip(keys(x), values)), context
-
-    return with_keys
-
-
-def _places(x: Any) -> list[SequenceKey]:
-    return [SequenceKey(i) for i in range(len(x))]
-
-
-def _keys(x: Any) -> list[MappingKey]:
-    return [MappingKey(key) for key in x]
-
-
-def _fields(x: Any) -> list[GetAttrKey]:
-    return [GetAttrKey(name) for name in x._fields]
-
-
-_tuple_flatten, _ordereddict_flatten = _list_flatten, _dict_flatten
-_dict_flatten_with_keys = _ordereddict_flatten_with_keys = _with_keys(_dict_flatten, _keys)
-_defaultdict_flatten_with_keys = _with_keys(_defaultdict_flatten, _keys)
-_list_flatten_with_keys = _tuple_flatten_with_keys = _with_keys(_list_flatten, _places)
-_deque_flatten_with_keys = _with_keys(_deque_flatten, _places)
-_namedtuple_flatten_with_keys = _with_keys(_namedtuple_flatten, _fields)
-
-_nodes: dict[Any, NodeDef] = {
-    node.type: node
-    for node in (
-        NodeDef(dict, _dict_flatten, _dict_unflatten, _dict_flatten_with_keys),
-        NodeDef(OrderedDict, _dict_flatten, _ordereddict_unflatten, _dict_flatten_with_keys),
-        NodeDef(
-            defaultdict, _defaultdict_flatten, _defaultdict_unflatten, _defaultdict_flatten_with_keys
-        ),
-        NodeDef(list, _list_flatten, _list_unflatten, _list_flatten_with_keys),
-        NodeDef(tuple, _list_flatten, _tuple_unflatten, _list_flatten_with_keys),
-        NodeDef(deque, _deque_flatten, _deque_unflatten, _deque_flatten_with_keys),
-        NodeDef(namedtuple, _namedtuple_flatten, _namedtuple_unflatten, _namedtuple_flatten_with_keys),
-    )
-}
-SUPPORTED_NODES = _nodes
-BUILTIN_TYPES = frozenset(_nodes)
+from ._pytree_nodes import (  # noqa: F401, the names that PyTorch has here
+    NODES,
+    Context,
+    DumpableContext,
+    FlattenFunc,
+    FlattenWithKeysFn,
+    FromDumpableContextFn,
+    GetAttrKey,
+    KeyEntry,
+    KeyPath,
+    MappingKey,
+    NodeDef,
+    PyTree,
+    SequenceKey,
+    ToDumpableContextFn,
+    UnflattenFunc,
+    _defaultdict_flatten,
+    _defaultdict_flatten_with_keys,
+    _defaultdict_unflatten,
+    _deque_flatten,
+    _deque_flatten_with_keys,
+    _deque_unflatten,
+    _dict_flatten,
+    _dict_flatten_with_keys,
+    _dict_unflatten,
+    _list_flatten,
+    _list_flatten_with_keys,
+    _list_unflatten,
+    _namedtuple_flatten,
+    _namedtuple_flatten_with_keys,
+    _namedtuple_unflatten,
+    _ordereddict_flatten,
+    _ordereddict_flatten_with_keys,
+    _ordereddict_unflatten,
+    _places,
+    _tuple_flatten,
+    _tuple_flatten_with_keys,
+    _tuple_unflatten,
+    _with_keys,
+    key_get,
+    keystr,
+)
+
+SUPPORTED_NODES = NODES
+BUILTIN_TYPES = frozenset(NODES)
 STANDARD_DICT_TYPES = frozenset({dict, OrderedDict, defaultdict})
-_named = _nodes[namedtuple]
+_named = NODES[namedtuple]
 _struct = NodeDef(
     None,
     _namedtuple_flatten,
@@ -237,13 +101,13 @@ def register_pytree_node(
     Raises:
         ValueError: it is one, or one of the two functions for contexts is missing.
     """
-    if cls in _nodes:
+    if cls in NODES:
         raise ValueError(f"{cls} is already registered as pytree node.")
     if (to_dumpable_context is None) != (from_dumpable_context is None):
         raise ValueError(
             f"Both to_dumpable_context and from_dumpable_context for {cls} must be None or registered."
         )
-    _nodes[cls] = NodeDef(cls, flatten_fn, unflatten_fn, flatten_with_keys_fn)
+    NODES[cls] = NodeDef(cls, flatten_fn, unflatten_fn, flatten_with_keys_fn)
     if serialized_type_name is not None:
         _name_in_files(cls, serialized_type_name, to_dumpable_context, from_dumpable_context)
 
@@ -263,7 +127,7 @@ _register_pytree_node = _private_register_pytree_node = register_pytree_node
 
 def _deregister_pytree_node(cls: Any) -> None:
     """Makes `cls` a leaf again."""
-    del _nodes[cls]
+    del NODES[cls]
     dumped = SUPPORTED_SERIALIZED_TYPES.pop(cls, None)
     if dumped is not None:
         del SERIALIZED_TYPE_TO_PYTHON_TYPE[dumped.serialized_type_name]
@@ -293,8 +157,7 @@ def register_dataclass(
         dropped = drop_field_names or []
         if field_names is not None and {*own} - {*dropped} != {*field_names}:
             raise ValueError(
-                f"register_dataclass: expected the names of all fields of {cls.__name__}, {own}, got "
-                f"{field_names}"
+                f"register_dataclass: expected the names of all fields of {cls}, {own}, got {field_names}"
             )
         field_names = field_names or [name for name in own if name not in dropped]
     names = field_names or []
@@ -376,16 +239,14 @@ def is_structseq(obj: Any) -> bool:
 
 
 def _node_of(tree: Any) -> NodeDef | None:
-    node = _nodes.get(type(tree))
+    node = NODES.get(type(tree))
     if node is None and isinstance(tree, tuple):
-        node = (
-            _named if is_namedtuple_instance(tree) else _struct if is_structseq_instance(tree) else None
-        )
+        node = _named if is_namedtuple_instance(tree) else _struct if is_structseq_instance(tree) else None
     return node
 
 
 def _get_node_type(tree: Any) -> Any:
-    return namedtuple if is_namedtuple_instance(tree) and type(tree) not in _nodes else type(tree)
+    return namedtuple if is_namedtuple_instance(tree) and type(tree) not in NODES else type(tree)
 
 
 class TreeSpec:
@@ -476,7 +337,9 @@ def _flatten(tree: Any, is_leaf: Callable[[Any], bool] | None, leaves: list[Any]
         leaves.append(tree)
         return TreeSpec(None, None)
     children, context = node.flatten_fn(tree)
-    return TreeSpec(node.type or type(tree), context, [_flatten(child, is_leaf, leaves) for child in children])
+    return TreeSpec(
+        node.type or type(tree), context, [_flatten(child, is_leaf, leaves) for child in children]
+    )
 
 
 def tree_flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[Any], TreeSpec]:
@@ -504,7 +367,7 @@ def _unflatten(spec: TreeSpec, leaves: Iterator[Any]) -> Any:
     if spec.is_leaf():
         return next(leaves)
     children = [_unflatten(child, leaves) for child in spec.children_specs]
-    node = _nodes.get(spec.type, _struct)
+    node = NODES.get(spec.type, _struct)
     return node.unflatten_fn(children, spec.context)
 
 
@@ -554,11 +417,13 @@ def _leaves_like(spec: TreeSpec, tree: Any) -> list[Any]:
 def _broadcast_to_and_flatten(
     tree: Any, treespec: TreeSpec, is_leaf: Callable[[Any], bool] | None = None
 ) -> list[Any] | None:
-    """The leaves of `tree`, each as often as the part of `treespec` in its place has leaves; None if unlike."""
+    """The leaves of `tree`, each as often as `treespec` has leaves in its place; None if it is unlike."""
     if treespec.is_leaf() or (is_leaf is not None and is_leaf(tree)) or _node_of(tree) is None:
         return [tree] * treespec.num_leaves if _is_leaf(tree, is_leaf) else None
     try:
-        parts = _leaves_like(TreeSpec(treespec.type, treespec.context, [LeafSpec()] * treespec.num_children), tree)
+        parts = _leaves_like(
+            TreeSpec(treespec.type, treespec.context, [LeafSpec()] * treespec.num_children), tree
+        )
     except ValueError:
         return None
     found: list[Any] = []

@@ -6,7 +6,6 @@ import copy
 import pickle
 
 import pytest
-
 import warptape as torch
 from warptape._aten import aten_names
 from warptape._ops import OpOverload, OpOverloadPacket

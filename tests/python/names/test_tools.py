@@ -228,8 +228,9 @@ def test_names_of_distributed():
     assert fsdp.fully_shard is parallel.fully_shard and tensor.Shard is parallel.tensor.Shard
     assert styles.ColwiseParallel is parallel.tensor.ColwiseParallel
     assert pipelining.PipelineStage is parallel.pipeline.PipelineStage
-    with pytest.raises(AttributeError, match=r"warptape has no torch\.distributed\.tensor\.DTensor yet"):
-        tensor.DTensor
+    with pytest.raises(AttributeError, match=r"warptape has no torch\.distributed\.tensor\.DTensorSpec yet"):
+        tensor.DTensorSpec
+    assert tensor.DTensor is parallel.dtensor.DTensor
     assert pickle.loads(pickle.dumps(tensor.Shard(0))) == tensor.Shard(0)
 
 

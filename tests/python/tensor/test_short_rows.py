@@ -1,5 +1,5 @@
-"""Ops whose innermost rows are too short to be taken one at a time: operands are gathered by many rows at once,
-from any place in a row on, and outputs scattered likewise."""
+"""Ops whose innermost rows are too short to be taken one at a time: operands are gathered by many rows at
+once, from any place in a row on, and outputs scattered likewise."""
 
 from __future__ import annotations
 

@@ -7,7 +7,6 @@ from collections import OrderedDict, defaultdict, deque, namedtuple
 from collections.abc import Iterator
 
 import pytest
-
 import warptape as torch
 import warptape.utils._pytree as pytree
 from warptape.utils._pytree import GetAttrKey, MappingKey, SequenceKey
@@ -52,7 +51,8 @@ TREE = {
 def test_paths() -> None:
     found, spec = pytree.tree_flatten_with_path(TREE)
     paths = [pytree.keystr(path) for path, _ in found]
-    assert paths == "['x'][0] ['x'][1][0] ['x'][1][1] ['y'].a ['y'].b['z'] ['d'][0] ['dd']['q'] [1]".split()
+    assert paths[:5] == ["['x'][0]", "['x'][1][0]", "['x'][1][1]", "['y'].a", "['y'].b['z']"]
+    assert paths[5:] == ["['d'][0]", "['dd']['q']", "[1]"]
     assert [leaf for _, leaf in found] == pytree.tree_leaves(TREE) == [1, 2, 3, 4, 5, 6, 7, None]
     assert found[1][0] == (MappingKey("x"), SequenceKey(1), SequenceKey(0))
     assert found[3][0] == (MappingKey("y"), GetAttrKey("a"))
@@ -138,7 +138,7 @@ def test_files_have_pytorchs_form() -> None:
         treespec_dumps(pytree.tree_structure(TREE))
     with pytest.raises(ValueError, match="Unknown protocol 9"):
         treespec_loads("[9, {}]")
-    with pytest.raises(NotImplementedError, match="nobody.knows"):
+    with pytest.raises(NotImplementedError, match=r"nobody\.knows"):
         treespec_loads('[1, {"type": "nobody.knows", "context": "null", "children_spec": []}]')
 
 

@@ -19,7 +19,7 @@ class TensorMetadata(NamedTuple):
     dtype: torch.dtype
     requires_grad: bool
     stride: tuple[int, ...]
-    memory_format: str | None
+    memory_format: torch.memory_format | None
     is_quantized: bool
     qparams: dict[str, Any]
 

@@ -78,6 +78,11 @@ def _of_object(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     return func(*args, **kwargs)  # of this tensor, not of a view of it
 
 
+@_handles("register_hook | register_post_accumulate_grad_hook | backward | storage | untyped_storage")
+def _of_this_object(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    return func(*args, **kwargs)
+
+
 @_handles("requires_grad_ | retain_grad")
 def _changes_object(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     func(*args, **kwargs)
@@ -218,7 +223,7 @@ def _new(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     )
 
 
-@_handles("grad")
+@_handles("autograd.grad")
 def _autograd(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     """autograd.grad, whose results lie as the inputs do."""
     names = ("outputs", "inputs", "grad_outputs")

@@ -76,6 +76,11 @@ class DTensor(Tensor):
         with _C.DisableTorchFunctionSubclass():
             return HANDLERS.get(name_of(func), HANDLERS[ANY_OP])(func, args, kwargs or {})
 
+    @staticmethod
+    def _autograd_grad(grad: Any, *args: Any) -> Any:
+        with _C.DisableTorchFunctionSubclass():
+            return HANDLERS["autograd.grad"](grad, args, {})
+
     # ---- between ranks and the whole ----
 
     @staticmethod

@@ -1,0 +1,187 @@
+"""The containers that trees are made of: how each is taken apart, put together, and reached into by keys."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict, defaultdict, deque, namedtuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+PyTree: TypeAlias = Any
+Context: TypeAlias = Any
+DumpableContext: TypeAlias = Any
+FlattenFunc = Callable[[PyTree], tuple[list[Any], Context]]
+UnflattenFunc = Callable[[Iterable[Any], Context], PyTree]
+
+
+class KeyEntry(Protocol):
+    """One step of a path to a leaf."""
+
+    def __hash__(self) -> int: ...
+
+    def __eq__(self, other: object) -> bool: ...
+
+    def __str__(self) -> str: ...
+
+    def get(self, parent: Any) -> Any:
+        """What lies there in a container."""
+        ...
+
+
+KeyPath = tuple[KeyEntry, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class MappingKey:
+    """A key of a mapping."""
+
+    key: Any
+
+    def __str__(self) -> str:
+        return f"[{self.key!r}]"
+
+    def get(self, mapping: Any) -> Any:
+        """The value of the key."""
+        return mapping[self.key]
+
+
+@dataclasses.dataclass(frozen=True)
+class SequenceKey:
+    """A place in a sequence."""
+
+    idx: int
+
+    def __str__(self) -> str:
+        return f"[{self.idx!r}]"
+
+    def get(self, sequence: Any) -> Any:
+        """The item there."""
+        return sequence[self.idx]
+
+
+@dataclasses.dataclass(frozen=True)
+class GetAttrKey:
+    """The name of an attribute."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f".{self.name}"
+
+    def get(self, obj: Any) -> Any:
+        """The attribute."""
+        return getattr(obj, self.name)
+
+
+def keystr(kp: KeyPath) -> str:
+    """A path as text: "['a'][0].b"."""
+    return "".join(map(str, kp))
+
+
+def key_get(obj: Any, kp: KeyPath) -> Any:
+    """What lies at the end of a path."""
+    for key in kp:
+        obj = key.get(obj)
+    return obj
+
+
+FlattenWithKeysFn = Callable[[PyTree], tuple[list[tuple[KeyEntry, Any]], Context]]
+ToDumpableContextFn = FromDumpableContextFn = Callable[[Any], Any]
+
+
+class NodeDef(NamedTuple):
+    """How containers of a type are taken apart and put together."""
+
+    type: Any
+    flatten_fn: Callable[[Any], tuple[list[Any], Any]]
+    unflatten_fn: Callable[[Any, Any], Any]
+    flatten_with_keys_fn: Callable[[Any], tuple[list[tuple[KeyEntry, Any]], Any]] | None = None
+
+
+def _dict_flatten(d: dict[Any, Any]) -> tuple[list[Any], list[Any]]:
+    return list(d.values()), list(d)
+
+
+def _dict_unflatten(values: Iterable[Any], context: list[Any]) -> dict[Any, Any]:
+    return dict(zip(context, values, strict=True))
+
+
+def _ordereddict_unflatten(values: Iterable[Any], context: list[Any]) -> Any:
+    return OrderedDict(zip(context, values, strict=True))
+
+
+def _defaultdict_flatten(d: Any) -> tuple[list[Any], Any]:
+    return list(d.values()), [d.default_factory, list(d)]
+
+
+def _defaultdict_unflatten(values: Iterable[Any], context: Any) -> Any:
+    return defaultdict(context[0], zip(context[1], values, strict=True))
+
+
+def _list_flatten(x: Any) -> tuple[list[Any], None]:
+    return list(x), None
+
+
+def _list_unflatten(values: Iterable[Any], context: Any) -> list[Any]:
+    return list(values)
+
+
+def _tuple_unflatten(values: Iterable[Any], context: Any) -> tuple[Any, ...]:
+    return tuple(values)
+
+
+def _namedtuple_flatten(x: Any) -> tuple[list[Any], Any]:
+    return list(x), type(x)
+
+
+def _namedtuple_unflatten(values: Iterable[Any], context: Any) -> Any:
+    return context(*values)
+
+
+def _deque_flatten(x: Any) -> tuple[list[Any], Any]:
+    return list(x), x.maxlen
+
+
+def _deque_unflatten(values: Iterable[Any], context: Any) -> Any:
+    return deque(values, maxlen=context)
+
+
+def _with_keys(flatten: Callable[[Any], Any], keys: Callable[[Any], Iterable[Any]]) -> Callable[[Any], Any]:
+    def with_keys(x: Any) -> Any:
+        values, context = flatten(x)
+        return list(zip(keys(x), values)), context
+
+    return with_keys
+
+
+def _places(x: Any) -> list[SequenceKey]:
+    return [SequenceKey(i) for i in range(len(x))]
+
+
+def _keys(x: Any) -> list[MappingKey]:
+    return [MappingKey(key) for key in x]
+
+
+def _fields(x: Any) -> list[GetAttrKey]:
+    return [GetAttrKey(name) for name in x._fields]
+
+
+_tuple_flatten, _ordereddict_flatten = _list_flatten, _dict_flatten
+_dict_flatten_with_keys = _ordereddict_flatten_with_keys = _with_keys(_dict_flatten, _keys)
+_defaultdict_flatten_with_keys = _with_keys(_defaultdict_flatten, _keys)
+_list_flatten_with_keys = _tuple_flatten_with_keys = _with_keys(_list_flatten, _places)
+_deque_flatten_with_keys = _with_keys(_deque_flatten, _places)
+_namedtuple_flatten_with_keys = _with_keys(_namedtuple_flatten, _fields)
+
+NODES: dict[Any, NodeDef] = {
+    node.type: node
+    for node in (
+        NodeDef(dict, _dict_flatten, _dict_unflatten, _dict_flatten_with_keys),
+        NodeDef(OrderedDict, _dict_flatten, _ordereddict_unflatten, _dict_flatten_with_keys),
+        NodeDef(defaultdict, _defaultdict_flatten, _defaultdict_unflatten, _defaultdict_flatten_with_keys),
+        NodeDef(list, _list_flatten, _list_unflatten, _list_flatten_with_keys),
+        NodeDef(tuple, _list_flatten, _tuple_unflatten, _list_flatten_with_keys),
+        NodeDef(deque, _deque_flatten, _deque_unflatten, _deque_flatten_with_keys),
+        NodeDef(namedtuple, _namedtuple_flatten, _namedtuple_unflatten, _namedtuple_flatten_with_keys),
+    )
+}
