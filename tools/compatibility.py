@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import textwrap
 import warnings
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,9 @@ import pytorch_tests
 from warptape._missing import find, torch_names
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "benchmarks/programs"))
+from _sources import SOURCES  # noqa: E402
+
 OUT, RESULTS = ROOT / "docs" / "compatibility.md", ROOT / "benchmarks" / "results"
 SHOWN = 40  # missing names per namespace
 
@@ -142,9 +146,14 @@ def all_program_rows(rows: list[dict[str, Any]]) -> str:
     first, more = ([r for r in rows if (r["threads"] == 1) == one] for one in (False, True))
     text = program_rows(first) + (
         "\nMeasured on a quiet machine (two cores of an AMD EPYC, Zen 4) with two threads each, in elapsed\n"
-        "time, in one run in each library; mamba-minimal and mlp-mixer in two, actor_critic in three."
+        "time, in one run in each library; mamba-minimal and mlp-mixer in two, actor_critic in three.\n"
     )
-    return "\n".join(lines) + "\n"
+    if more:
+        dates = sorted({row["date"] for row in more})
+        text += f"{MORE_PROGRAMS}{program_rows(more)}\nMeasured on {', '.join(dates)}.\n"
+    commits = ", ".join(f"{repository} {commit}" for repository, commit in SOURCES.values())
+    lines = textwrap.wrap(f"The repositories and their commits: {commits}.", 110, break_on_hyphens=False)
+    return text + "\n" + "\n".join(lines) + "\n"
 
 
 def library_rows(rows: list[dict[str, Any]]) -> str:
@@ -207,7 +216,7 @@ def text() -> str:
     if files := results("pytorch_tests.json"):
         cases += f"{TESTS}{pytorch_tests.table(files)}\n"
     libraries = f"{LIBRARIES}{library_rows(results('ecosystem.json'))}"
-    programs = PROGRAMS + program_rows(results("programs.json"))
+    programs = PROGRAMS + all_program_rows(results("programs.json"))
     return HEAD + libraries + programs + samples + cases + names
 
 
