@@ -53,11 +53,12 @@ in the Transformer language model, which at these sizes overflows with its 20; B
 
 MORE_PROGRAMS = """
 More of them, by kind, with one thread each, in CPU time, in one run in each library on a machine with other
-work: a ratio near 1 may be on either side of it. In programs of several ranks the losses of all ranks count,
-and weights are drawn, not copied. The models of libraries of layers (vit-pytorch, Time-Series-Library, ..) and
-of repositories whose own loop wants a GPU, a data set or packages beside it are trained by a plain loop of the
-driver. Learning rates are smaller than the authors' in the GANs' and diffusion's convolutional nets, PointNet
-and the segmentation nets. Tasks of reinforcement learning are the driver's (`_stubs.py`).
+work: a ratio near 1 may be on either side of it. In programs of several ranks the losses of all ranks
+count, and weights are drawn, not copied. The models of libraries of layers (vit-pytorch,
+Time-Series-Library) and of repositories whose own loop wants a GPU, a data set or packages beside it are
+trained by a plain loop of the driver. Learning rates are smaller than the authors' in the GANs' and
+diffusion's convolutional nets, PointNet and the segmentation nets. Tasks of reinforcement learning are the
+driver's (`_stubs.py`).
 
 | program | difference | sensitivity | ratio | warptape | PyTorch |
 | --- | --- | --- | --- | --- | --- |

@@ -1,5 +1,5 @@
-"""Where the programs come from: a folder of CLONES, the repository on GitHub, the commit that the results were
-measured with."""
+"""Where the programs come from: a folder of CLONES, the repository on GitHub, the commit that the results
+were measured with."""
 
 from __future__ import annotations
 

@@ -288,8 +288,8 @@ def set_optimizer_state_dict(
 def _init_optim_state(optimizer: Any) -> None:
     """Makes an optimizer's state by a step that moves nothing: gradients of zero, a learning rate of zero.
 
-    An optimizer that has state, or gradients to step with, is left alone. Programs that load states of DTensors
-    by hand call it by this name.
+    An optimizer that has state, or gradients to step with, is left alone. Programs that load the states of
+    parts by hand call it by this name.
     """
     groups = optimizer.param_groups
     parameters = [p for group in groups for p in group["params"]]
