@@ -72,7 +72,7 @@ warptape.torch.wheel` makes, and in one with PyTorch 2.13 (`python tools/ecosyst
 `benchmarks/ecosystem/*_cases.py`, with tiny models and random weights). A case agrees where both return the
 same: text, integers and the places of nan and infinity exactly, numbers within the case's tolerance of the
 result's largest number (1e-4 where it names none). Cases that fail under PyTorch, too, do not count. Ratio is
-warptape's time for the cases that agree over PyTorch's, each run once with two threads, imports inside of
+warptape's CPU time for the cases that agree over PyTorch's, each run once with one thread, imports inside of
 cases included: a hint, no measurement.
 
 | libraries | cases | agree | largest difference | ratio | date |

@@ -9,9 +9,10 @@ made for it below --environments: one without PyTorch, with the wheel of `python
 the warptape that runs this tool (or --wheel); one that sees the PyTorch of --pytorch. Libraries come
 unmodified from pip. An environment is used again while the script's requirements stay the same; --fresh
 makes it anew. Each case must return the same under both: strings, integers and the places of nan and
-infinity exactly, numbers within the case's tolerance of the result's largest number. A case that ends its
-process counts as failed, and the others go on. Results join benchmarks/results/ecosystem.json, of which
-tools/compatibility.py makes the page. The exit code is 1 where a case does not agree.
+infinity exactly, numbers within the case's tolerance of the result's largest number. Times are CPU seconds
+with one thread. A case that ends its process counts as failed, and the others go on. Results join
+benchmarks/results/ecosystem.json, of which tools/compatibility.py makes the page. The exit code is 1 where a
+case does not agree.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from warptape.torch import wheel as torch_wheel
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS, RESULTS = ROOT / "benchmarks" / "ecosystem", ROOT / "benchmarks" / "results" / "ecosystem.json"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "warptape" / "ecosystem"
-THREADS = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "WARPTAPE_NUM_THREADS"), "2")
+THREADS = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "WARPTAPE_NUM_THREADS"), "1")
 OFFLINE = {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline", "TOKENIZERS_PARALLELISM": "false"}
 RUNTIMES = ("warptape", "pytorch")
 

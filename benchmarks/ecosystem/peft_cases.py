@@ -1,7 +1,7 @@
 # /// script
 # dependencies = [
 #   "peft==0.21.2", "transformers==5.23.0", "accelerate==1.15.0",
-#   "numpy", "safetensors",
+#   "numpy", "safetensors", "jinja2",
 # ]
 # ///
 """peft: LoRA and its kin on a tiny Llama: training, merging, files, several adapters; what QLoRA needs."""

@@ -1,5 +1,5 @@
 # /// script
-# dependencies = ["torch_geometric==2.8.1", "numpy", "scipy", "networkx"]
+# dependencies = ["torch_geometric==2.8.1", "numpy", "scipy", "networkx", "scikit-learn"]
 # ///
 """PyTorch Geometric without compiled extensions: layers, pooling, loaders, transforms, sparse matrices."""
 

@@ -183,33 +183,19 @@ void fused_sgd(TensorList params, TensorList grads, TensorList momentum_buffers,
   if (masters) bump(*masters);
 }
 
-// ---- lists ---------------------------------------------------------------------------------------------
+// ---- lists, for the ops of foreach.cpp -----------------------------------------------------------------
 
-std::vector<Tensor> foreach_norm(TensorList list, double order) {
-  const char* op = "_foreach_norm";
-  WT_CHECK(order == 1 || order == 2 || order == std::numeric_limits<double>::infinity(), NotImplementedError,
-           op, ": expected order 1, 2 or inf, got ", order);
-  WT_CHECK(!thread_state.grad_mode || !any_requires_grad(list), NotImplementedError, op,
-           ": is not differentiable; call it under no_grad, or use Tensor.norm");
-  std::vector<Tensor> out;
-  if (list.empty()) return out;
-  std::vector<Tensor> kept;
-  std::vector<kernels::ListItem> items;
-  for (const Tensor& t : list) {
-    check_floating(op, t);
-    check_same_device(op, list[0], t, "a tensor of the list");
-    WT_CHECK(t.dtype() == list[0].dtype(), DtypeError, op, ": expected tensors of one dtype, ",
-             list[0].dtype(), ", got ", t);
-    kept.push_back(is_dense(t) ? t : raw_contiguous(t));
-    items.push_back({kept.back().planned_data(), nullptr, t.numel(), t.dtype()});
+// Whether the kernels over lists take it: floating tensors of one device, none of them recorded.
+bool is_simple(TensorList list, TensorList others = {}) {
+  if (!others.empty() && others.size() != list.size()) return false;
+  for (size_t i = 0; i < list.size(); ++i) {
+    const Tensor& t = list[i];
+    if (!is_floating(t.dtype()) || t.device() != list[0].device() || needs_grad(t)) return false;
+    if (!others.empty() && (others[i].sizes() != t.sizes() || others[i].dtype() != t.dtype() ||
+                            others[i].device() != t.device() || needs_grad(others[i])))
+      return false;
   }
-  Tensor norms = empty(Shape{static_cast<int64_t>(list.size())}, options_of(list[0]));
-  if (!norms.is_meta())
-    list_norm_slot(Launch(norms.device()), norms.view(), items.data(), static_cast<int64_t>(items.size()),
-                   order);
-  for (size_t i = 0; i < list.size(); ++i)
-    out.push_back(alias(norms, Shape{}, Shape{}, static_cast<int64_t>(i)));
-  return out;
+  return true;
 }
 
 // Items over the memory of `list`; tensors that are not dense go through copies.
@@ -221,53 +207,6 @@ std::vector<kernels::ListItem> items_of(TensorList list, Aligned& aligned, Tenso
                      others.empty() ? nullptr : aligned.pointer(list[i], others[i], false), list[i].numel(),
                      list[i].dtype()});
   return items;
-}
-
-void scale_list(TensorList list, double factor, const Tensor& factor_tensor) {
-  if (list.empty()) return;
-  check_writable("_foreach_mul_", list);
-  if (list[0].is_meta()) return;
-  Aligned aligned;
-  auto items = items_of(list, aligned);
-  list_scale_slot(Launch(list[0].device()), items.data(), static_cast<int64_t>(items.size()), factor,
-                  view_of(factor_tensor));
-  aligned.write_back();
-  bump(list);
-}
-
-void foreach_mul(TensorList list, const Scalar& factor) { scale_list(list, factor.to_double(), Tensor()); }
-
-void foreach_mul_tensor(TensorList list, const Tensor& factor) {
-  WT_CHECK(factor.numel() == 1, ShapeError, "_foreach_mul_: expected a factor of one element, got ", factor);
-  if (list.empty()) return;
-  check_same_device("_foreach_mul_", list[0], factor, "the factor");
-  scale_list(list, 1.0, raw_cast(factor, stats_dtype(factor.dtype())));
-}
-
-void add_to_list(TensorList list, TensorList others, double alpha) {
-  if (list.empty()) return;
-  check_writable("_foreach_add_", list);
-  if (list[0].is_meta()) return;
-  Aligned aligned;
-  auto items = items_of(list, aligned, others);
-  list_add_slot(Launch(list[0].device()), items.data(), static_cast<int64_t>(items.size()), alpha);
-  aligned.write_back();
-  bump(list);
-}
-
-void foreach_add(TensorList list, const Scalar& value) { add_to_list(list, {}, value.to_double()); }
-
-void foreach_add_list(TensorList list, TensorList others, const Scalar& alpha) {
-  check_lists("_foreach_add_", list, {{others, "other"}});
-  add_to_list(list, others, alpha.to_double());
-}
-
-void foreach_zero(TensorList list) {
-  for (const Tensor& t : list) {
-    check_inplace(t, "_foreach_zero_", needs_grad(t));
-    raw_fill(t, 0);
-    t.bump_version();
-  }
 }
 
 Arg keyword(const char* name) { return {name, kKeywordOnly}; }
@@ -310,22 +249,54 @@ decltype(_fused_sgd_) _fused_sgd_("_fused_sgd_", fused_sgd, kFunction,
                                    keyword("is_first_step"),
                                    WT_SCALE_ARGS},
                                   "One step of SGD over lists of tensors, in place.");
-decltype(_foreach_norm) _foreach_norm("_foreach_norm", foreach_norm, kFunction, {"self", {"ord", 2.0}},
-                                      "The norm of order 1, 2 or inf of each tensor, 0-dim.");
-decltype(_foreach_zero_) _foreach_zero_("_foreach_zero_", foreach_zero, kFunction | kComplex,
-                                        {{"self", kWritten}}, "Fills each tensor with zeros.");
-// Before the one of numbers, which would take a 0-dim tensor too and wait for its device to read it.
-decltype(_foreach_mul_tensor_) _foreach_mul_tensor_("_foreach_mul_", foreach_mul_tensor, kFunction,
-                                                    {{"self", kWritten}, "other"},
-                                                    "Multiplies each tensor by one factor, in place.");
-decltype(_foreach_mul_) _foreach_mul_("_foreach_mul_", foreach_mul, kFunction, {{"self", kWritten}, "scalar"},
-                                      "Multiplies each tensor by one factor, in place.");
-decltype(_foreach_add_) _foreach_add_("_foreach_add_", foreach_add, kFunction, {{"self", kWritten}, "scalar"},
-                                      "Adds one number to each tensor, in place.");
-decltype(_foreach_add_list_) _foreach_add_list_("_foreach_add_", foreach_add_list, kFunction,
-                                                {{"self", kWritten},
-                                                 "other",
-                                                 Arg::integer("alpha", 1, kKeywordOnly)},
-                                                "self[i] += alpha * other[i] for lists of tensors.");
+
+bool scale_at_once(TensorList list, double factor, const Tensor& factor_tensor) {
+  if (!is_simple(list)) return false;
+  if (factor_tensor.defined() &&
+      (!is_simple({&factor_tensor, 1}) || factor_tensor.device() != list[0].device()))
+    return false;
+  check_writable("_foreach_mul_", list);
+  if (list[0].is_meta()) return true;
+  Aligned aligned;
+  auto items = items_of(list, aligned);
+  const Tensor read =
+      factor_tensor.defined() ? raw_cast(factor_tensor, stats_dtype(factor_tensor.dtype())) : Tensor();
+  list_scale_slot(Launch(list[0].device()), items.data(), static_cast<int64_t>(items.size()), factor,
+                  view_of(read));
+  aligned.write_back();
+  bump(list);
+  return true;
+}
+
+bool add_at_once(TensorList list, TensorList others, double alpha) {
+  if (!is_simple(list, others)) return false;
+  check_writable("_foreach_add_", list);
+  if (list[0].is_meta()) return true;
+  Aligned aligned;
+  auto items = items_of(list, aligned, others);
+  list_add_slot(Launch(list[0].device()), items.data(), static_cast<int64_t>(items.size()), alpha);
+  aligned.write_back();
+  bump(list);
+  return true;
+}
+
+std::optional<std::vector<Tensor>> norms_at_once(TensorList list, double order) {
+  if (order != 1 && order != 2 && order != std::numeric_limits<double>::infinity()) return {};
+  if (!is_simple(list)) return {};
+  std::vector<Tensor> out, kept;
+  std::vector<kernels::ListItem> items;
+  for (const Tensor& t : list) {
+    if (t.dtype() != list[0].dtype()) return {};
+    kept.push_back(is_dense(t) ? t : raw_contiguous(t));
+    items.push_back({kept.back().planned_data(), nullptr, t.numel(), t.dtype()});
+  }
+  Tensor norms = empty(Shape{static_cast<int64_t>(list.size())}, options_of(list[0]));
+  if (!norms.is_meta())
+    list_norm_slot(Launch(norms.device()), norms.view(), items.data(), static_cast<int64_t>(items.size()),
+                   order);
+  for (size_t i = 0; i < list.size(); ++i)
+    out.push_back(alias(norms, Shape{}, Shape{}, static_cast<int64_t>(i)));
+  return out;
+}
 
 }  // namespace warptape::ops

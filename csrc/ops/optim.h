@@ -19,10 +19,11 @@ extern WT_API const
     Op<void(TensorList, TensorList, TensorList, double, double, double, double, bool, bool, bool,
             const OptTensor&, const OptTensor&, const OptTensor&, const std::optional<TensorList>&)>
         _fused_sgd_;
-extern WT_API const Op<std::vector<Tensor>(TensorList, double)> _foreach_norm;
-extern WT_API const Op<void(TensorList)> _foreach_zero_;
-extern WT_API const Op<void(TensorList, const Scalar&)> _foreach_mul_, _foreach_add_;
-extern WT_API const Op<void(TensorList, const Tensor&)> _foreach_mul_tensor_;
-extern WT_API const Op<void(TensorList, TensorList, const Scalar&)> _foreach_add_list_;
+// self[i] *= factor (by the tensor, where there is one), self[i] += alpha * others[i] (alpha, where there are
+// no others) and norms of order 1, 2 or inf, in one launch. They do nothing and say so (false, none) unless
+// all tensors are floating, of one device and not recorded, and others[i] has self[i]'s shape and dtype.
+bool scale_at_once(TensorList self, double factor, const Tensor& factor_tensor);
+bool add_at_once(TensorList self, TensorList others, double alpha);
+std::optional<std::vector<Tensor>> norms_at_once(TensorList self, double order);
 
 }  // namespace warptape::ops

@@ -41,7 +41,7 @@ Tensor nms_impl(const Tensor& boxes, const Tensor& scores, double threshold) {
   WT_CHECK(boxes.dtype() == scores.dtype(), DtypeError, op,
            ": dets should have the same type as scores, got ", boxes, " and ", scores);
   check_real(op, boxes);
-  WT_CHECK(!boxes.is_meta(), NotImplementedError, op,
+  WT_CHECK(!boxes.device().is_meta(), NotImplementedError, op,
            ": how many boxes stay depends on their values, and a meta tensor has none");
   NoGrad off;
   const int64_t n = boxes.sizes()[0];

@@ -35,6 +35,10 @@ BUDGETS = {
             "python/warptape/cuda/",
         ),
     ),
+    "DTensor": (
+        2_465,
+        ("python/warptape/parallel/dtensor/",),
+    ),  # before the distributed part, in whose folder it lies
     "the distributed part": (
         20_500,
         (
@@ -51,6 +55,32 @@ BUDGETS = {
             "python/warptape/utils/data/distributed.py",
             "python/warptape/futures.py",
         ),
+    ),
+    "sparse tensors": (
+        1_705,
+        (
+            "csrc/ops/sparse",
+            "kernels/cpu/sparse",
+            "kernels/include/kernels/sparse",
+            "python/warptape/sparse/",
+        ),
+    ),
+    "the ops of torchvision and torchaudio": (
+        1_325,
+        (
+            "csrc/ops/deform",
+            "csrc/ops/recursive",
+            "csrc/ops/vision",
+            "kernels/cpu/deform",
+            "kernels/cpu/recursive",
+            "kernels/cpu/vision",
+            "kernels/include/kernels/recursive",
+            "kernels/include/kernels/vision",
+        ),
+    ),
+    "probability distributions": (
+        4_270,
+        ("python/warptape/distributions/", "python/warptape/quasirandom.py"),
     ),
     "function transforms": (1_700, ("csrc/transforms/", "csrc/bindings/transforms")),
     "the graph compiler": (

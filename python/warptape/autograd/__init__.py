@@ -40,7 +40,14 @@ class _Engine:
     queue_callback = staticmethod(_C._queue_callback)
 
 
-class Variable:
+class _VariableMeta(type):
+    """Makes every tensor an instance of Variable."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, _C.TensorBase)
+
+
+class Variable(metaclass=_VariableMeta):
     """A tensor, as programs before PyTorch 0.4 made it.
 
     `Variable._execution_engine.queue_callback(f)` calls f at the end of the running backward pass.

@@ -186,7 +186,9 @@ class Tracer(TracerBase):
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Whether calls of a module are recorded as such: of layers yes, of Sequential and others no."""
-        return type(m).__module__.startswith("warptape.nn.") and not isinstance(m, nn.Sequential)
+        return type(m).__module__.startswith(("warptape.nn.", "torch.nn.")) and not isinstance(
+            m, nn.Sequential
+        )
 
     def path_of_module(self, mod: nn.Module) -> str:
         """The dotted name of a module. NameError where the root has none."""

@@ -118,7 +118,7 @@ def _bytearray(text: Any = b"", codec: Any = "latin1") -> bytearray:
 def _layout(name: Any) -> Any:
     found = getattr(_C, name.removeprefix("torch."), None) if type(name) is str else None
     if type(found) is not _C.layout:
-        raise UnpicklingError(f"there is no layout {name!r}")
+        raise UnpicklingError("there is no such layout")  # a name may take forever to print
     return found
 
 
@@ -213,9 +213,10 @@ def ours(module: str, name: str) -> Any:
 
 def theirs(module: str, name: str, obj: Any) -> tuple[str, str]:
     """The shortest public name of an object of this package, as PyTorch's; other names as they are."""
-    if module.split(".")[0] != "warptape":
+    top, *rest = module.split(".")
+    if top not in ("warptape", "torch"):
         return module, name
-    path = module.split(".")
+    path = ["warptape", *rest]
     for count in range(1, len(path) + 1):
         here = sys.modules.get(".".join(path[:count]))
         if getattr(here, name, None) is obj:

@@ -101,7 +101,8 @@ def install() -> None:
     """From here on `import torch` gives warptape, in this process and in those that multiprocessing starts.
 
     `torch.__version__` (and with it `warptape.__version__`) then names the PyTorch that is stood in for, and
-    the module's `__name__` is "torch": libraries compare it with how they import it.
+    the module's `__name__` is "torch": libraries compare it with how they import it. Tensors, parameters and
+    modules of nn say that torch's modules define them, by which libraries tell them from other objects.
 
     Raises:
         RuntimeError: PyTorch itself was imported before.
@@ -118,6 +119,12 @@ def install() -> None:
     warptape.__version__ = warptape.version.__version__ = TORCH_VERSION
     warptape.__name__ = "torch"
     multiprocessing.spawn.get_preparation_data = _prepare_with_install
+    warptape.Tensor.__module__ = "torch"
+    for value in [*vars(warptape.nn).values()]:
+        if isinstance(value, type) and value.__module__.startswith("warptape.nn."):
+            name = f"torch{value.__module__.removeprefix('warptape')}"
+            sys.modules.setdefault(name, sys.modules[value.__module__])  # annotations are read there
+            value.__module__ = name
 
 
 class _Install:

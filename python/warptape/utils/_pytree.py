@@ -6,7 +6,6 @@ else, None too, is a leaf. A path leads to a leaf by keys: of mappings, places i
 
 from __future__ import annotations
 
-import dataclasses
 from collections import OrderedDict, defaultdict, namedtuple
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple
 from .._missing import lookup as _lookup
 from ._pytree_nodes import (  # noqa: F401, the names that PyTorch has here
     NODES,
+    Compared,
     Context,
     DumpableContext,
     FlattenFunc,
@@ -147,6 +147,8 @@ def register_dataclass(
     Raises:
         ValueError: no dataclass and no names, or names that are not its fields.
     """
+    import dataclasses
+
     if field_names is None and not dataclasses.is_dataclass(cls):
         raise ValueError(
             "field_names must be specified with a list of all fields used to "
@@ -186,11 +188,13 @@ def register_dataclass(
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class ConstantNode:
-    """The context of a constant."""
+class ConstantNode(Compared):
+    """ConstantNode(value): the context of a constant."""
 
-    value: Any
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
 
 
 def register_constant(cls: Any) -> None:

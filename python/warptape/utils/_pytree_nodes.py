@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import OrderedDict, defaultdict, deque, namedtuple
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -31,11 +30,31 @@ class KeyEntry(Protocol):
 KeyPath = tuple[KeyEntry, ...]
 
 
-@dataclasses.dataclass(frozen=True)
-class MappingKey:
-    """A key of a mapping."""
+class Compared:
+    """Equal to another of its class whose one attribute is equal. dataclasses takes long to import."""
 
-    key: Any
+    __slots__: tuple[str, ...] = ()
+
+    def _value(self) -> Any:
+        return getattr(self, self.__slots__[0])
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and self._value() == other._value()
+
+    def __hash__(self) -> int:
+        return hash((self._value(),))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.__slots__[0]}={self._value()!r})"
+
+
+class MappingKey(Compared):
+    """MappingKey(key): a key of a mapping."""
+
+    __slots__ = ("key",)
+
+    def __init__(self, key: Any) -> None:
+        self.key = key
 
     def __str__(self) -> str:
         return f"[{self.key!r}]"
@@ -45,11 +64,13 @@ class MappingKey:
         return mapping[self.key]
 
 
-@dataclasses.dataclass(frozen=True)
-class SequenceKey:
-    """A place in a sequence."""
+class SequenceKey(Compared):
+    """SequenceKey(idx): a place in a sequence."""
 
-    idx: int
+    __slots__ = ("idx",)
+
+    def __init__(self, idx: int) -> None:
+        self.idx = idx
 
     def __str__(self) -> str:
         return f"[{self.idx!r}]"
@@ -59,11 +80,13 @@ class SequenceKey:
         return sequence[self.idx]
 
 
-@dataclasses.dataclass(frozen=True)
-class GetAttrKey:
-    """The name of an attribute."""
+class GetAttrKey(Compared):
+    """GetAttrKey(name): the name of an attribute."""
 
-    name: str
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
 
     def __str__(self) -> str:
         return f".{self.name}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
@@ -25,11 +26,15 @@ class RemovableHandle:
     def __init__(self, hooks_dict: Any, *, extra_dict: Any = None) -> None:
         extras = list(extra_dict) if isinstance(extra_dict, (list, tuple)) else [extra_dict]
         self.id = next(self._ids)
-        self._dicts = [weakref.ref(each) for each in (hooks_dict, *extras) if each is not None]
+        self._refer(hooks_dict, *extras)
+
+    def _refer(self, hooks_dict: Any, *extras: Any) -> None:
+        self.hooks_dict_ref = weakref.ref(hooks_dict)
+        self.extra_dict_ref = tuple(weakref.ref(each) for each in extras if each is not None)
 
     def remove(self) -> None:
         """Removes the hook; a second call does nothing."""
-        for ref in self._dicts:
+        for ref in (self.hooks_dict_ref, *self.extra_dict_ref):
             hooks = ref()
             if hooks is not None:
                 hooks.pop(self.id, None)
@@ -41,13 +46,13 @@ class RemovableHandle:
         self.remove()
 
     def __getstate__(self) -> tuple[int, list[Any]]:
-        return self.id, [ref() for ref in self._dicts]
+        return self.id, [ref() for ref in (self.hooks_dict_ref, *self.extra_dict_ref)]
 
     def __setstate__(self, state: tuple[int, list[Any]]) -> None:
         # Ids of this process go on above those that were loaded, or two hooks could share one.
         self.id, dicts = state
         RemovableHandle._ids = itertools.count(max(self.id + 1, next(RemovableHandle._ids)))
-        self._dicts = [weakref.ref(each) for each in dicts if each is not None]
+        self._refer(*(OrderedDict() if each is None else each for each in dicts))
 
 
 def add_hook(

@@ -350,3 +350,13 @@ def test_anomaly_without_nan_check() -> None:
         with wt.autograd.detect_anomaly(check_nan=False):
             forward_that_makes_nan(x).sum().backward()
     assert x.grad.isnan().all()
+
+
+def test_tensors_are_variables():
+    x = wt.ones(2, requires_grad=True)
+    assert isinstance(x, wt.autograd.Variable) and not isinstance(2.0, wt.autograd.Variable)
+    assert isinstance(wt.nn.Parameter(x.detach()), wt.autograd.Variable)
+    handle = x.register_hook(lambda grad: 2 * grad)
+    assert handle.id in handle.hooks_dict_ref() and handle.extra_dict_ref == ()
+    handle.remove()
+    assert handle.id not in handle.hooks_dict_ref()

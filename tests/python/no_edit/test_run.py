@@ -182,7 +182,7 @@ def test_children_of_multiprocessing(tmp_path, method):
 
         def child(queue):
             import torch.nn
-            queue.put((torch.__name__, str(torch.__version__), torch.ones(2).tolist(), __name__))
+            queue.put((torch.__spec__.name, str(torch.__version__), torch.ones(2).tolist(), __name__))
 
         if __name__ == "__main__":
             context = multiprocessing.get_context(sys.argv[1])
@@ -209,7 +209,7 @@ def test_launched_on_two_ranks(tmp_path, launch):
         "dist.init_process_group('gloo')\n"
         "x = torch.ones(2)\n"
         "dist.all_reduce(x)\n"
-        "import sys; sys.stdout.write(f'{torch.__name__} {x.tolist()}\\n')\n"
+        "import sys; sys.stdout.write(f'{torch.__spec__.name} {x.tolist()}\\n')\n"
         "dist.destroy_process_group()\n"
     )
     done = python(*launch, cwd=tmp_path)
@@ -296,3 +296,33 @@ def test_safetensors(tmp_path):
     names = "['a.bias', 'a.weight', 'b.bias']"
     words = f"Error(s) in loading state_dict for Linear: missing ['bias', 'weight'], unexpected {names}"
     assert run(tmp_path, text).splitlines() == ["[0.0, 1.0, 2.0] [1.0]", "(set(), []) True", words]
+
+
+def test_classes_name_torch_as_their_home(tmp_path):
+    text = """
+        import inspect, io, pickle, pickletools, typing
+        import torch
+        from torch import nn
+        print([k.__module__ for k in (torch.Tensor, nn.Parameter, nn.Linear)])
+        model = nn.Sequential(nn.Linear(2, 3), nn.MultiheadAttention(4, 2))
+        print([type(m) for m in pickle.loads(pickle.dumps(model))] == [nn.Linear, nn.MultiheadAttention])
+        print(pickle.loads(pickle.dumps(torch.Tensor)) is torch.Tensor)
+        print(inspect.getsource(nn.Linear).startswith("class Linear"))
+        print(typing.get_type_hints(nn.Linear)["training"])
+        file = io.BytesIO()
+        torch.save(model, file)
+        print(b"ctorch.nn\\nMultiheadAttention" in file.getvalue(), b"warptape" in file.getvalue())
+        file.seek(0)
+        print(type(torch.load(file, weights_only=False)[1]) is nn.MultiheadAttention)
+        print([n.op for n in torch.fx.symbolic_trace(nn.Sequential(nn.Linear(2, 3))).graph.nodes])
+    """
+    assert run(tmp_path, text).splitlines() == [
+        "['torch', 'torch.nn.parameter', 'torch.nn.modules.linear']",
+        "True",
+        "True",
+        "True",
+        "<class 'bool'>",
+        "True False",
+        "True",
+        "['placeholder', 'call_module', 'output']",
+    ]
