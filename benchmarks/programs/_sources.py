@@ -51,6 +51,7 @@ SOURCES = {
     "pointnet.pytorch": ("fxia22/pointnet.pytorch", "bafbf40"),
     "pyGAT": ("Diego999/pyGAT", "3664f2d"),
     "pygcn": ("tkipf/pygcn", "1600b5b"),
+    "pytorch-GAT": ("gordicaleksa/pytorch-GAT", "39c8f0e"),
     "pytorch-SRResNet": ("twtygqyy/pytorch-SRResNet", "d715729"),
     "pytorch-cifar": ("kuangliu/pytorch-cifar", "49b7aa9"),
     "pytorch-normalizing-flows": ("karpathy/pytorch-normalizing-flows", "b60e119"),
