@@ -1,4 +1,4 @@
-"""Convolutions whose rows are shorter than a vector: the gradient of the input is the adjoint of the output."""
+"""Convolutions with rows shorter than a vector: the gradient of the input is the adjoint of the output."""
 
 from __future__ import annotations
 
