@@ -440,7 +440,7 @@ void conv(const LaunchContext& ctx, const ConvPlan& p, void* out, const void* in
 // reads what the one before wrote; copying columns from a frame does not.
 bool turns(const ConvPlan& p, int64_t vector) {
   Sizes z(p);
-  bool fits = p.stride[0] == 1 && p.stride[1] == 1 && z.channels >= kGemmRows;
+  bool fits = p.stride[0] == 1 && p.stride[1] == 1 && z.channels >= most(kGemmRows, z.outputs / 4);
   for (int d = 0; d < 2; ++d) fits = fits && p.padding[d] <= (p.kernel[d] - 1) * p.dilation[d];
   return fits && p.out[1] < vector && p.kernel[0] * p.kernel[1] > 1 && p.batch * z.positions >= 128;
 }
