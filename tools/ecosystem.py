@@ -141,6 +141,19 @@ def versions(home: Path, needs: list[str]) -> dict[str, str]:
 # ---- runs ----------------------------------------------------------------------------------------------
 
 
+def cases(python: Path, script: Path) -> list[str]:
+    """The names of a script's cases. RuntimeError where it cannot be imported."""
+    done = subprocess.run(
+        [python, script, "--list"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **OFFLINE, "PYTHONPATH": ""},
+    )
+    if done.returncode:
+        raise RuntimeError("pytorch: " + "".join(done.stderr.splitlines()[-1:]))
+    return done.stdout.splitlines()[-1].split()
+
+
 def run(python: Path, script: Path, names: list[str], limit: float) -> dict[str, Any]:
     """What a script's cases returned. A case that ended the process is an error, and those after it run in a
     new one; where the script ended before its first case, the key '' has the error."""
@@ -213,12 +226,11 @@ def judge(ours: dict[str, Any] | None, theirs: dict[str, Any] | None) -> dict[st
 def compare(script: Path, environments: Environments, wanted: str, limit: float) -> dict[str, Any]:
     """Runs a script under both runtimes and judges each case."""
     found: dict[str, Any] = {"library": script.stem.removesuffix("_cases"), "versions": {}}
-    names = re.findall(r"(?m)^@case.*\n(?:@.*\n)*def (\w+)", script.read_text())
-    names = [name for name in names if wanted in name]
     results: list[dict[str, Any]] = []
-    if not names:
-        return {**found, "cases": {}}
     try:
+        names = [n for n in cases(environments.python(script, "pytorch"), script) if wanted in n]
+        if not names:
+            return {**found, "cases": {}}
         for runtime in RUNTIMES:
             python = environments.python(script, runtime)
             results.append(run(python, script, names, limit))

@@ -71,7 +71,7 @@ FOLDERS = ("distributions", "nn", "functorch")
 LEFT_OUT = {
     "complex32": ("complex32", "chalf"),
     "named tensors": ("named_tensor", "refine_names", "align_to", "Tensor.names"),
-    "quantised engines": ("qint8", "quint8", "qint32", "quint4x2", "qscheme", "quantize_per_"),
+    "quantised engines": ("qint8", "quint8", "qint32", "quint4x2", "quint2x4", "qscheme", "quantize_per_"),
     "layouts of mkldnn": ("mkldnn",),
     "orthogonal polynomials": ("chebyshev", "hermite_poly", "laguerre", "legendre"),
     "TorchScript's compiler": ("torchscript", "jit.CompilationUnit"),
@@ -144,12 +144,16 @@ class AbsentDtype(Absent):
     def __repr__(self) -> str:
         return self._absent_name
 
+    def __bool__(self) -> bool:
+        return True  # as dtypes are
+
     is_floating_point = False
     is_complex = property(lambda self: self._absent_name == "torch.complex32")
 
 
 DTYPES = {
-    name: AbsentDtype(f"torch.{name}") for name in ("complex32", "quint8", "qint8", "qint32", "quint4x2")
+    name: AbsentDtype(f"torch.{name}")
+    for name in ("complex32", "quint8", "qint8", "qint32", "quint4x2", "quint2x4")
 }
 DTYPES["chalf"] = DTYPES["complex32"]
 
@@ -305,6 +309,11 @@ def work(options: argparse.Namespace) -> None:
     sys.argv = [str(path)]
     if options.worker == "warptape":
         prepare(options.helpers)
+    else:  # helpers of the tests' own version
+        testing = importlib.import_module("torch.testing")
+        testing.__path__ = [str(options.helpers / "torch" / "testing"), *testing.__path__]
+        for name in [name for name in sys.modules if name.startswith(INTERNAL)]:
+            del sys.modules[name]
     spec = importlib.util.spec_from_file_location("pytorch_cases", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -66,7 +66,13 @@ def _run(run: Callable[[], Any], tolerance: float) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run the cases that `sys.argv[2:]` names, or all, and write what they returned to `sys.argv[1]`."""
+    """Run the cases that `sys.argv[2:]` names, or all, and write what they returned to `sys.argv[1]`.
+
+    With `--list` their names are printed instead, in the last line.
+    """
+    if sys.argv[1:] == ["--list"]:
+        print(*_CASES)
+        return
     results: dict[str, dict[str, Any] | None] = dict.fromkeys(sys.argv[2:] or _CASES)
     _write(results)
     for name in results:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import opcode
@@ -111,6 +112,7 @@ def _nearest(owner: str, name: str, is_module: bool) -> str:
     return f"{owner}.{close[0]}" if close else ""
 
 
+@functools.cache
 def message(owner: str, name: str, is_module: bool = False) -> str:
     """That `owner`, a module or class of warptape, has no `name`; with the nearest that there is."""
     space = "torch" + owner.removeprefix("warptape")

@@ -82,3 +82,27 @@ def test_flops_by_module():
         torch.nn.functional.scaled_dot_product_attention(q, q, q)
         torch.nn.functional.conv_transpose1d(torch.ones(1, 2, 3), torch.ones(2, 4, 3))
     assert counter.get_total_flops() == 2 * 2 * 5 * 5 * 16 + 2 * 6 * 12
+
+
+def test_wrappers_of_tensors_are_told_by_their_methods():
+    from warptape.utils import _python_dispatch as dispatch
+
+    class Pair(torch.Tensor):
+        def __tensor_flatten__(self):
+            return ["a", "b"], 3
+
+        @staticmethod
+        def __tensor_unflatten__(inner, context, size, stride):
+            made = inner["a"].as_subclass(Pair)
+            made.a, made.b, made.context = inner["a"], inner["b"], context
+            return made
+
+    pair = Pair.__tensor_unflatten__({"a": torch.ones(2), "b": torch.zeros(2)}, 3, None, None)
+    assert dispatch.is_traceable_wrapper_subclass(pair) and dispatch.is_traceable_wrapper_subclass_type(Pair)
+    assert not dispatch.is_traceable_wrapper_subclass(
+        torch.ones(2)
+    ) and not dispatch.is_traceable_wrapper_subclass(3)
+    moved = dispatch.transform_subclass(pair, lambda name, t: t + (name == "b"))
+    assert moved.b.tolist() == [1.0, 1.0] and moved.context == 3
+    with pytest.raises(NotImplementedError, match="TorchDispatchMode: ops have no dispatcher"):
+        dispatch.TorchDispatchMode()
