@@ -1,4 +1,4 @@
-"""The driver of public programs: what counts as a step, what it tells of failures, where programs are from."""
+"""The driver of public programs: what counts as a step, what is told of failures, what has a source."""
 
 from __future__ import annotations
 
