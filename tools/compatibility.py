@@ -58,7 +58,8 @@ count, and weights are drawn, not copied. The models of libraries of layers (vit
 Time-Series-Library) and of repositories whose own loop wants a GPU, a data set or packages beside it are
 trained by a plain loop of the driver. Learning rates are smaller than the authors' in the GANs' and
 diffusion's convolutional nets, PointNet and the segmentation nets. Tasks of reinforcement learning are the
-driver's (`_stubs.py`).
+driver's (`_stubs.py`). FSDP2's example leaves the values of its blocks to what memory held before; the
+driver draws them.
 
 | program | difference | sensitivity | ratio | warptape | PyTorch |
 | --- | --- | --- | --- | --- | --- |
