@@ -44,6 +44,12 @@ def _(clones: Path, work: Path) -> None:
 
 @program("fsdp2", "pytorch/examples FSDP2, 2 ranks", 2, steps=9)
 def _(clones: Path, work: Path) -> None:
+    import torch
+
+    # The example leaves the values of its blocks to what memory held before.
+    torch.nn.Module.to_empty = lambda self, device: self._apply(
+        lambda t: torch.empty_like(t, device=device).normal_(0, 0.1)
+    )
     os.chdir(work)
     _distributed(clones, "FSDP2/example.py", batch_size=4, seq_len=32)
 

@@ -174,3 +174,36 @@ def _(clones: Path, work: Path) -> None:
         return torch.nn.functional.cross_entropy(last(x.mean(-1)), kind)
 
     train(layers, optimizer, loss, batches((4, 32, 128), (10, (4,))))
+
+
+def _gat(clones: Path, number: int) -> None:
+    """One of three ways to compute the same layers: by masked softmax (1 and 2), by edges (3)."""
+    import torch
+
+    _stubs.anything("torch.utils.tensorboard")
+    folder, n = clones / "pytorch-GAT", 200
+    kind = import_from(folder, "utils.constants").LayerType[f"IMP{number}"]
+    model = import_from(folder, "models.definitions.GAT").GAT(2, [4, 1], [32, 8, 7], layer_type=kind)
+    ends = np.random.default_rng(0).integers(0, n, (2, 5 * n))
+    edges = torch.from_numpy(np.concatenate([ends, np.arange(n)[None].repeat(2, 0)], 1))
+    mask = torch.full((n, n), -float("inf"))
+    mask[edges[1], edges[0]] = 0.0
+    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3, weight_decay=5e-4)
+    graph = edges if number == 3 else mask
+    loss = lambda x, y: torch.nn.functional.cross_entropy(model((x, graph))[0], y)
+    train(model, optimizer, loss, batches((n, 32), (7, (n,))))
+
+
+@program("gat_naive", "gordicaleksa/pytorch-GAT, implementation 1")
+def _(clones: Path, work: Path) -> None:
+    _gat(clones, 1)
+
+
+@program("gat_masked", "gordicaleksa/pytorch-GAT, implementation 2")
+def _(clones: Path, work: Path) -> None:
+    _gat(clones, 2)
+
+
+@program("gat_edges", "gordicaleksa/pytorch-GAT, implementation 3")
+def _(clones: Path, work: Path) -> None:
+    _gat(clones, 3)

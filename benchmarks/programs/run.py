@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,7 @@ def largest(expected: list[float], found: list[float]) -> float:
 def compare(name: str, clones: Path, rounds: int, threads: int) -> dict[str, Any]:
     """A row of the table."""
     row: dict[str, Any] = {"program": name, "title": PROGRAMS[name].title, "threads": threads}
+    row["date"] = date.today().isoformat()
     best: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(rounds):

@@ -435,11 +435,48 @@ void conv(const LaunchContext& ctx, const ConvPlan& p, void* out, const void* in
   });
 }
 
+// With stride 1 the gradient of the input is a convolution, too: of the output's gradient with the weights
+// turned around. Adding up columns in a frame stalls where rows are shorter than a vector, for each addition
+// reads what the one before wrote; copying columns from a frame does not.
+bool turns(const ConvPlan& p, int64_t vector) {
+  Sizes z(p);
+  bool fits = p.stride[0] == 1 && p.stride[1] == 1 && z.channels >= most(kGemmRows, z.outputs / 4);
+  for (int d = 0; d < 2; ++d) fits = fits && p.padding[d] <= (p.kernel[d] - 1) * p.dilation[d];
+  return fits && p.out[1] < vector && p.kernel[0] * p.kernel[1] > 1 && p.batch * z.positions >= 128;
+}
+
+template <class Kind>
+void turned(const LaunchContext& ctx, const ConvPlan& p, typename Kind::Storage* grad_in,
+            const typename Kind::Storage* grad_out, const typename Kind::Storage* weight) {
+  using S = typename Kind::Storage;
+  Sizes z(p);
+  int64_t taps = p.kernel[0] * p.kernel[1];
+  auto* turned = static_cast<S*>(ctx.scratch(p.out_channels * z.depth * sizeof(S)));
+  cpu::parallel_for(p.in_channels, 16384 / (z.outputs * taps) + 1, [&](int64_t begin, int64_t end) {
+    for (int64_t c = begin; c < end; ++c)
+      for (int64_t o = 0; o < z.outputs; ++o) {
+        S* to = turned + (c * z.outputs + o) * taps;
+        const S* from = weight + ((c / z.channels * z.outputs + o) * z.channels + c % z.channels) * taps;
+        for (int64_t k = 0; k < taps; ++k) to[k] = from[taps - 1 - k];
+      }
+  });
+  ConvPlan q = p;
+  q.in_channels = p.out_channels, q.out_channels = p.in_channels, q.epilogue = nullptr;
+  for (int d = 0; d < 2; ++d) {
+    q.in[d] = p.out[d], q.out[d] = p.in[d];
+    q.padding[d] = (p.kernel[d] - 1) * p.dilation[d] - p.padding[d];
+  }
+  Forward<Kind>{q, grad_in, grad_out, turned, nullptr, nullptr}.run(ctx);
+}
+
 void conv_backward_input(const LaunchContext& ctx, const ConvPlan& p, void* grad_in, const void* grad_out,
                          const void* weight) {
   if (p.batch == 0) return;
   dispatch_gemm(p.dtype, [&](auto kind) {
     using S = typename decltype(kind)::Storage;
+    if (turns(p, kGemmVecBytes / int64_t(sizeof(S))))
+      return turned<decltype(kind)>(ctx, p, static_cast<S*>(grad_in), static_cast<const S*>(grad_out),
+                                    static_cast<const S*>(weight));
     BackwardInput<decltype(kind)>{p, static_cast<S*>(grad_in), static_cast<const S*>(grad_out),
                                   static_cast<const S*>(weight)}
         .run(ctx);

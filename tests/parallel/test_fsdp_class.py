@@ -15,6 +15,7 @@ from warptape import nn, optim
 from warptape.distributed.checkpoint import format_utils, load, save
 from warptape.distributed.checkpoint.state_dict import (
     StateDictOptions,
+    _init_optim_state,
     get_model_state_dict,
     get_optimizer_state_dict,
     get_state_dict,
@@ -33,6 +34,7 @@ from warptape.distributed.fsdp import (
 )
 from warptape.distributed.fsdp import FullyShardedDataParallel as FSDP
 from warptape.nn.parallel import DistributedDataParallel as DDP
+from warptape.parallel import tensor as tp
 from warptape.parallel.shard import wrap as policies
 
 
@@ -253,6 +255,72 @@ def test_states_by_plain_names(kind: str, tmp_path: Path) -> None:
         k.removeprefix("model.") for k in found
     } == set(want)
     format_utils.torch_save_to_dcp(tmp_path / "all.pt", tmp_path / "back")
+
+
+def test_values_after_the_meta_device() -> None:
+    start, want = net().state_dict(), alone()[0].state_dict()
+    whole = StateDictOptions(full_state_dict=True)
+
+    def run() -> None:
+        with wt.device("meta"):
+            model = Net().double()
+        for each in (*model.blocks, model):
+            fully_shard(each)
+        before = [p.placements for p in model.parameters()]
+        assert all(p.is_meta for p in model.parameters())
+        model.to_empty(device="cpu")
+        assert [p.placements for p in model.parameters()] == before
+        assert not any(p.is_meta for p in model.parameters())
+        set_model_state_dict(model, start, options=whole)
+        optimizer = optim.AdamW(model.parameters(), lr=0.05)
+        train(model, optimizer, range(3), dist.get_rank(), 2)
+        assert close(get_model_state_dict(model, options=whole), want)
+
+    simulate(2, run)
+
+
+def test_values_after_the_meta_device_of_what_is_split_twice() -> None:
+    wt.manual_seed(0)
+    plain = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 4))
+    x = wt.randn(3, 4)
+    want = wt.autograd.grad(plain(x).square().sum(), plain[0].weight)[0]
+
+    def run() -> None:
+        mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+        with wt.device("meta"):
+            model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 4))
+        tp.parallelize_module(model, mesh["tp"], {"0": tp.ColwiseParallel(), "1": tp.RowwiseParallel()})
+        fully_shard(model, mesh=mesh["dp"])
+        model.to_empty(device="cpu")
+        tp.load_full_state_dict(model, plain.state_dict())
+        model(x).square().sum().backward()
+        weight: Any = model[0].weight
+        assert (weight.full_tensor(weight.grad) - want).abs().max() < 1e-5
+
+    simulate(4, run)
+
+
+@pytest.mark.parametrize("lr", [0.5, wt.tensor(0.5)])
+def test_first_state_of_an_optimizer(lr: Any) -> None:
+    p = nn.Parameter(wt.ones(3))
+    frozen = nn.Parameter(wt.ones(2), requires_grad=False)
+    optimizer = optim.AdamW([p, frozen], lr=lr)
+    _init_optim_state(optimizer)
+    assert optimizer.state[p]["exp_avg"].equal(wt.zeros(3)) and frozen not in optimizer.state
+    assert p.equal(wt.ones(3)) and p.grad is None
+    assert optimizer.param_groups[0]["lr"] is lr
+    p.grad = wt.ones(3)
+    optimizer.step()
+    kept = optimizer.state[p]["exp_avg"].clone()
+    _init_optim_state(optimizer)
+    assert optimizer.state[p]["exp_avg"].equal(kept) and p.grad is not None
+
+
+def test_default_backends() -> None:
+    assert dist.get_default_backend_for_device("cpu") == "gloo"
+    assert dist.get_default_backend_for_device(wt.device("cuda:1")) == "nccl"
+    with pytest.raises(ValueError, match="not registered for device : meta"):
+        dist.get_default_backend_for_device("meta")
 
 
 def test_options_are_checked() -> None:

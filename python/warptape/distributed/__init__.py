@@ -40,6 +40,7 @@ from .groups import (
     abort_process_group,
     destroy_process_group,
     get_backend,
+    get_default_backend_for_device,
     get_default_group,
     get_global_rank,
     get_group_rank,

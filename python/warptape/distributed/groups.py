@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+import warptape
+
 from .._C import DistStoreError
 from .._C import _distributed as _C
 from . import _join
@@ -233,6 +235,15 @@ def get_backend(group: Group = None) -> Backend:
     """The backend as it was named to init_process_group."""
     resolve(group)
     return Backend(state().backend)
+
+
+def get_default_backend_for_device(device: Any) -> str:
+    """The name of the backend that PyTorch takes for a device. Raises ValueError where it has none."""
+    kind = warptape.device(device).type
+    try:
+        return Backend.default_device_backend_map[kind]
+    except KeyError:
+        raise ValueError(f"Default backend not registered for device : {device}") from None
 
 
 def get_process_group_ranks(group: Group = None) -> list[int]:

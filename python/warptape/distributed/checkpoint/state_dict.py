@@ -285,6 +285,29 @@ def set_optimizer_state_dict(
         optimizer.load_state_dict(packed)
 
 
+def _init_optim_state(optimizer: Any) -> None:
+    """Makes an optimizer's state by a step that moves nothing: gradients of zero, a learning rate of zero.
+
+    An optimizer that has state, or gradients to step with, is left alone. Programs that load the states of
+    parts by hand call it by this name.
+    """
+    groups = optimizer.param_groups
+    parameters = [p for group in groups for p in group["params"]]
+    if optimizer.state or any(p.grad is not None for p in parameters):
+        return
+    rates = [group.get("lr") for group in groups]
+    for p in parameters:
+        p.grad = warptape.zeros_like(p) if p.requires_grad else None
+    for group, rate in zip(groups, rates, strict=True):
+        if rate is not None:
+            group["lr"] = 0.0 * rate  # a tensor stays one
+    optimizer.step()
+    for group, rate in zip(groups, rates, strict=True):
+        if rate is not None:
+            group["lr"] = rate
+    optimizer.zero_grad()
+
+
 def _part_of_state(value: Any, p: Any) -> Any:
     if isinstance(value, Tensor) and value.ndim == 0:
         return value

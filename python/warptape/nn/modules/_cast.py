@@ -104,7 +104,8 @@ def _convert(parameter: Parameter, fn: Callable[[Tensor], Tensor]) -> Parameter:
         values = fn(parameter)
         grad = None if parameter.grad is None else fn(parameter.grad)
     if values.is_meta != parameter.is_meta or (overwrite and values is not parameter):
-        parameter = Parameter(values, parameter.requires_grad)
+        moved = getattr(parameter, "_moved", None)  # of one that knows where it lies in a whole
+        parameter = moved(values) if moved else Parameter(values, parameter.requires_grad)
     else:
         # The old gradient goes first: it would not fit values of another dtype or device.
         parameter.grad = None

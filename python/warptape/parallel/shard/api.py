@@ -182,7 +182,10 @@ class FSDPModule:
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         for group in self._groups(True):
             group.reshard()
-        return super()._apply(fn, recurse)  # type: ignore[misc]
+        super()._apply(fn, recurse)  # type: ignore[misc]
+        for group in self._groups(True):
+            group.take_moved()
+        return self
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Of the parts, also between forward and backward, when modules have whole parameters."""
@@ -289,6 +292,8 @@ def _checked_mesh(module: Any, mesh: Any) -> DeviceMesh:
         )
     if mesh is None:
         device = next((p.device.type for p in module.parameters()), "cpu")
+        if device == "meta":  # whose values come later, with to_empty
+            device = "cuda" if warptape.cuda.is_available() else "cpu"
         mesh = init_device_mesh(device, (warptape.distributed.get_world_size(),))
     if not isinstance(mesh, DeviceMesh):
         raise TypeError(f"fully_shard: expected a DeviceMesh, got {type(mesh).__name__}")
@@ -346,7 +351,7 @@ def _check_parameter(p: Any, place: tuple[nn.Module, str], mesh: DeviceMesh) -> 
     name = f"fully_shard: {place[1]}"
     if p.ndim == 0:
         raise ValueError(f"{name} has no dims; make it a parameter of shape [1]")
-    if p.device.type != mesh.device_type:
+    if p.device.type not in (mesh.device_type, "meta"):
         raise ValueError(f"{name} is on {p.device} and the mesh is of {mesh.device_type!r}; move one of them")
     if not isinstance(p, ParallelParameter):
         return mesh

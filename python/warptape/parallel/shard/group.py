@@ -103,13 +103,30 @@ class ParameterGroup:
         self.arrived: set[int] = set()  # entries whose gradient came in this backward pass
         self.reducing: tuple[list[Entry], Scattering] | None = None
         self.progress: Any = None  # the Progress that is told of gradients
-        here = weakref.ref(self)
+        for i in range(len(self.entries)):
+            self._watch(i)
+
+    def _watch(self, i: int) -> None:
+        """Lets the whole of an entry tell of its gradient, and go until it is needed."""
+        entry = self.entries[i]
+        if entry.whole.dtype.is_floating_point:
+            trained = entry.whole.requires_grad
+            entry.whole.requires_grad_().register_post_accumulate_grad_hook(_Arrival(weakref.ref(self), i))
+            entry.whole.requires_grad_(trained)
+        entry.empty()
+
+    def take_moved(self) -> None:
+        """Takes the Parameters that modules have got in place of the parts, from the meta device or to it."""
         for i, entry in enumerate(self.entries):
-            if entry.whole.dtype.is_floating_point:
-                trained = entry.whole.requires_grad
-                entry.whole.requires_grad_().register_post_accumulate_grad_hook(_Arrival(here, i))
-                entry.whole.requires_grad_(trained)
-            entry.empty()
+            module, name = entry.places[0]
+            part: Any = module._parameters[name]
+            if part is not entry.part:
+                nothing = warptape.empty(0, dtype=part.dtype, device=part.device)
+                split = isinstance(entry.whole, ParallelParameter)
+                whole = entry.whole._moved(nothing) if split else nn.Parameter(nothing, part.requires_grad)
+                entry.part, entry.whole = part, whole
+                entry.install(part)
+                self._watch(i)
 
     def rows(self, entry: Entry) -> int:
         """Of the longest part."""

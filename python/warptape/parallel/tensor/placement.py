@@ -224,12 +224,16 @@ class ParallelParameter(Parameter):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Parameter:
         if id(self) not in memo:
-            copy = Parameter(self.data.clone(), self.requires_grad)
-            _describe(copy, self.device_mesh, self.placements, self.full_shape, self.splits)
-            if self.gradient_is_summed:
-                copy.sum_gradient()  # type: ignore[attr-defined]
-            memo[id(self)] = copy
+            memo[id(self)] = self._moved(self.data.clone())
         return memo[id(self)]
+
+    def _moved(self, values: Tensor) -> Parameter:
+        """Another of these values, which may be on another device, that lies as this one."""
+        out = Parameter(values, self.requires_grad)
+        _describe(out, self.device_mesh, self.placements, self.full_shape, self.splits)
+        if self.gradient_is_summed:
+            out.sum_gradient()  # type: ignore[attr-defined]
+        return out
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         # A mesh means nothing to another process: a pickle has the values alone.
