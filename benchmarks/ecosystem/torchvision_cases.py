@@ -160,12 +160,12 @@ def classifier(name, size=64, dtype=torch.float32, **options):
 
 
 IN_FLOAT32 = (
-    "resnet18", "mobilenet_v2", "shufflenet_v2_x0_5", "squeezenet1_1", "efficientnet_b0", "convnext_tiny",
+    "resnet18", "shufflenet_v2_x0_5", "squeezenet1_1", "efficientnet_b0", "convnext_tiny",
     "swin_t", "swin_v2_t",
 )  # fmt: skip
 for name in IN_FLOAT32:
     classifier(name)
-for name in ("mobilenet_v3_small", "mnasnet0_5", "regnet_x_400mf", "densenet121"):
+for name in ("mobilenet_v2", "mobilenet_v3_small", "mnasnet0_5", "regnet_x_400mf", "densenet121"):
     classifier(name, dtype=torch.float64)
 classifier("googlenet", dtype=torch.float64, init_weights=False, aux_logits=False)
 classifier("vit_b_32", image_size=64)
@@ -257,7 +257,7 @@ detector("maskrcnn_resnet50_fpn")
 few = {"rpn_post_nms_top_n_train": 50, "rpn_post_nms_top_n_test": 50, "box_detections_per_img": 5}
 detector("keypointrcnn_resnet50_fpn", torch.float64, num_classes=2, num_keypoints=5, **few)
 detector("retinanet_resnet50_fpn")
-detector("fcos_resnet50_fpn")
+detector("fcos_resnet50_fpn", torch.float64)
 detector("ssdlite320_mobilenet_v3_large", torch.float64)
 
 

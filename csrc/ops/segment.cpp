@@ -17,18 +17,15 @@ constexpr const char* kSegment = "segment_reduce";
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
 struct Kind {
-  std::string_view name, scatter;
-  double start;  // of an empty run, where none is given
+  std::string_view scatter;  // the reduction that scatter_reduce does
+  double start;              // of an empty run, where none is given
 };
-constexpr Kind kKinds[] = {{"sum", "sum", 0},
-                           {"mean", "sum", 0},
-                           {"max", "amax", -kInf},
-                           {"min", "amin", kInf},
-                           {"prod", "prod", 1}};
 
-const Kind& kind_of(std::string_view reduce) {
-  for (const Kind& kind : kKinds)
-    if (kind.name == reduce) return kind;
+Kind kind_of(std::string_view reduce) {
+  if (reduce == "sum" || reduce == "mean") return {"sum", 0};
+  if (reduce == "max") return {"amax", -kInf};
+  if (reduce == "min") return {"amin", kInf};
+  if (reduce == "prod") return {"prod", 1};
   throw Error(message(kSegment, ": Unsupported reduction given: ", reduce));
 }
 
@@ -63,7 +60,7 @@ Tensor runs_of(const Tensor& lengths, int64_t rows, int64_t places) {
 Tensor segment_reduce_impl(const Tensor& data, std::string_view reduce, const OptTensor& given,
                            const OptTensor& indices, const OptTensor& offsets, int64_t axis, bool unsafe,
                            std::optional<Scalar> initial) {
-  const Kind& kind = kind_of(reduce);
+  const Kind kind = kind_of(reduce);
   check_floating(kSegment, data);
   WT_CHECK(!indices, NotImplementedError, kSegment, "(): indices based reduction is not supported yet.");
   axis = wrap_dim(axis, data.ndim(), kSegment);
@@ -92,7 +89,7 @@ Tensor segment_reduce_impl(const Tensor& data, std::string_view reduce, const Op
   Tensor out = narrow(scatter_reduce(start, 1, expand(unsqueeze(runs, 2), Shape{rows, places, rest}),
                                      reshape(data, Shape{rows, places, rest}), kind.scatter, true),
                       1, 0, n);
-  if (kind.name == "mean") {
+  if (reduce == "mean") {
     const Tensor count = unsqueeze(lengths, 2);
     out = div(out, cast(clamp(count, Scalar(1), std::nullopt), data.dtype()));
     if (!initial) out = masked_fill(out, eq_ts(count, 0), std::numeric_limits<double>::quiet_NaN());

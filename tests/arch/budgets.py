@@ -2,7 +2,7 @@
 
 # Lines of the core, kernels + csrc. A device's backend, what lies between ranks, and PyTorch's API written
 # with ops alone have budgets of their own: whoever reads the core can leave them out.
-MAX_TOTAL_LINES = 47_195
+MAX_TOTAL_LINES = 48_420
 BUDGETS = {
     # Before the backend, in whose folder some of it lies: the first part that has a file counts it.
     "inference": (
@@ -40,7 +40,7 @@ BUDGETS = {
         ("python/warptape/parallel/dtensor/",),
     ),  # before the distributed part, in whose folder it lies
     "the distributed part": (
-        20_500,
+        22_960,
         (
             "csrc/distributed/",
             "csrc/autograd/split_backward",  # for pipelines alone
@@ -79,12 +79,12 @@ BUDGETS = {
         ),
     ),
     "probability distributions": (
-        4_270,
+        4_500,
         ("python/warptape/distributions/", "python/warptape/quasirandom.py"),
     ),
     "function transforms": (1_700, ("csrc/transforms/", "csrc/bindings/transforms")),
     "the graph compiler": (
-        12_090,
+        12_160,
         (
             "csrc/graph/",
             "csrc/tensor/run_kernel",
@@ -111,8 +111,8 @@ BUDGETS = {
             "python/warptape/fx/passes/graph_drawer.py",
         ),
     ),
-    "ONNX": (1_550, ("python/warptape/onnx/",)),
+    "ONNX": (1_570, ("python/warptape/onnx/",)),
     "models": (2_360, ("python/warptape/models/",)),
-    "traced programs": (2_450, ("python/warptape/fx/",)),
-    "the Python library": (26_030, ("python/warptape/",)),
+    "traced programs": (2_480, ("python/warptape/fx/",)),
+    "the Python library": (26_290, ("python/warptape/",)),
 }

@@ -29,15 +29,15 @@ def is_available() -> bool:
 
 @contextlib.contextmanager
 def flags(
-    enabled: bool = False,
-    benchmark: bool = False,
-    benchmark_limit: int = 10,
-    deterministic: bool = False,
-    allow_tf32: bool = True,
+    enabled: bool | None = False,
+    benchmark: bool | None = False,
+    benchmark_limit: int | None = 10,
+    deterministic: bool | None = False,
+    allow_tf32: bool | None = True,
     fp32_precision: str = "none",
     depthwise_kernel: str = "auto",
 ) -> Iterator[None]:
-    """Sets the switches within a context. Limits of a search that is not made have no effect."""
+    """Sets the switches within a context; None leaves one. What concerns a search has no effect."""
     module = sys.modules[__name__]
     given = {
         "enabled": enabled,
@@ -48,7 +48,8 @@ def flags(
     before = {name: getattr(module, name) for name in given}
     try:
         for name, value in given.items():
-            setattr(module, name, value)
+            if value is not None:
+                setattr(module, name, value)
         yield
     finally:
         for name, value in before.items():

@@ -9,6 +9,7 @@ import warptape as torch
 import warptape.__future__ as future
 from warptape import _utils
 from warptape.utils import _foreach_utils, _import_utils, deterministic
+from warptape.utils._mode_utils import no_dispatch
 
 
 def test_lists_of_tensors_as_one() -> None:
@@ -128,6 +129,6 @@ def test_warnings_of_each_time() -> None:
 def test_switches_within_a_context() -> None:
     cudnn = torch.backends.cudnn
     before = cudnn.benchmark
-    with cudnn.flags(enabled=True, benchmark=not before):
+    with cudnn.flags(enabled=None, benchmark=not before), no_dispatch():
         assert cudnn.benchmark is not before
     assert cudnn.benchmark is before
