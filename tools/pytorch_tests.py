@@ -423,7 +423,7 @@ def reason_left_out(name: str, why: str) -> str:
     return next((reason for reason, parts in LEFT_OUT.items() if any(p in text for p in parts)), "")
 
 
-def compared(theirs: dict[str, list[str]], ours: dict[str, list[str]]) -> dict[str, Any]:
+def compared(theirs: dict[str, list[str]], ours: dict[str, list[str]], part: float = 1) -> dict[str, Any]:
     """The row of a file: tests that pass in PyTorch, those of them that pass here, the others by cause."""
     counted = [name for name, (outcome, _) in theirs.items() if outcome == "passed" and name]
     stopped = ours.get("", ["", ""])[1]
@@ -439,7 +439,7 @@ def compared(theirs: dict[str, list[str]], ours: dict[str, list[str]]) -> dict[s
         else:
             words = why.strip().splitlines() or ["no text"]
             causes[re.sub(r"0x[0-9a-f]+|-?\d+(\.\d+)?(e[-+]?\d+)?", "N", words[0])[:160]] += 1
-    row: dict[str, Any] = {"counted": len(counted), "passed": passed}
+    row: dict[str, Any] = {"part": part, "counted": len(counted), "passed": passed}
     row |= {"left out": dict(left_out.most_common()), "causes": dict(causes.most_common())}
     if "" in theirs:
         row["PyTorch"] = theirs[""][1]
@@ -448,16 +448,23 @@ def compared(theirs: dict[str, list[str]], ours: dict[str, list[str]]) -> dict[s
 
 def table(rows: dict[str, dict[str, Any]]) -> str:
     """Rows for docs/compatibility.md."""
-    lines = ["| file | pass in PyTorch | pass here | share | left out on purpose | first causes |"]
+    lines = ["| file | pass in PyTorch | left out | of the others pass here | share | first causes |"]
     lines.append("| --- | --- | --- | --- | --- | --- |")
+    total: collections.Counter[str] = collections.Counter()
     for file, row in sorted(rows.items()):
+        if not row["counted"]:
+            continue
         causes = "; ".join(f"{n} x {cause[:60]}" for cause, n in list(row["causes"].items())[:3])
-        share = row["passed"] / max(row["counted"], 1)
-        cells = [file, row["counted"], row["passed"], f"{share:.1%}", sum(row["left out"].values())]
-        lines.append("| " + " | ".join(map(str, [*cells, causes.replace("|", "/")])) + " |")
-    counted, passed = (sum(row[key] for row in rows.values()) for key in ("counted", "passed"))
-    lines.append(f"| all | {counted} | {passed} | {passed / max(counted, 1):.1%} | | |")
-    return "\n".join(lines)
+        numbers = {k: row[k] for k in ("counted", "passed")} | {"left": sum(row["left out"].values())}
+        total.update(numbers)
+        lines.append(_line(file, numbers, causes))
+    return "\n".join([*lines, _line("all", total, "")])
+
+
+def _line(file: str, n: dict[str, int], causes: str) -> str:
+    share = f"{n['passed'] / max(n['counted'] - n['left'], 1):.1%}"
+    cells = [file, n["counted"], n["left"], n["passed"], share, causes.replace("|", "/")]
+    return "| " + " | ".join(map(str, cells)) + " |"
 
 
 def main() -> int:
@@ -466,7 +473,9 @@ def main() -> int:
     )
     parser.add_argument("tests", type=Path)
     parser.add_argument("files", nargs="*")
-    parser.add_argument("--helpers", type=Path, required=True, help="site-packages with PyTorch 2.13")
+    parser.add_argument(
+        "--helpers", type=Path, required=True, help="a folder with torch/testing of the same version"
+    )
     parser.add_argument("--python", default=sys.executable, help="an interpreter that has PyTorch")
     parser.add_argument("--timeout", type=float, default=60, help="seconds for a test, or an import")
     parser.add_argument("--jobs", type=int, default=1)
@@ -499,7 +508,7 @@ def main() -> int:
             for name, (outcome, why) in ours.items():
                 if outcome != "passed" and theirs.get(name, [""])[0] == "passed":
                     print(f"{name}: {why}", file=sys.stderr)
-        return compared(theirs, ours)
+        return compared(theirs, ours, options.part)
 
     with ThreadPoolExecutor(options.jobs) as pool:
         rows = dict(zip(files, pool.map(both, files), strict=True))
