@@ -62,6 +62,7 @@ PYTHON_THIRD_PARTY = {
 # the package have an order in which each imports only what comes before it. The package `warptape` itself,
 # where the ops are called, stands beside that order; a parent package's __init__ is not counted either.
 LAZY_IMPORTS = {
+    ("autograd.gradcheck", "func"): "vmap of a gradient, which check_batched_grad asks for",
     ("_ops", "library"): "an op that was pickled is found by its name",
     ("_streams", "cuda"): "Stream('cuda'), which is a torch.cuda.Stream",
     ("_functions", "storage"): "a factory takes a storage, which is made of tensors",

@@ -6,6 +6,7 @@ two elements, its parts.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -204,6 +205,40 @@ def _check_multiplied(outputs: list[Tensor], inputs: list[Tensor]) -> None:
                 raise GradcheckError("backward not multiplied by grad_output")
 
 
+def _check_batched(func: Callable[..., Any], inputs: tuple[Any, ...], outputs: list[Tensor]) -> None:
+    """vmap of the gradient over a batch of gradients gives what one after the other gives."""
+    from ..func import vjp, vmap
+
+    places = [i for i, x in enumerate(inputs) if isinstance(x, _C.TensorBase) and x.requires_grad]
+    wanted = [inputs[i].detach() for i in places]
+    generator = _C.Generator().manual_seed(0)
+
+    def of_wanted(k: int, *values: Tensor) -> Tensor:
+        given = list(inputs)
+        for i, value in zip(places, values, strict=True):
+            given[i] = value
+        return _tensors(func(*given))[k]
+
+    for k, output in enumerate(outputs):
+        if not output.requires_grad:
+            continue
+        batch = _C._functions.stack([_random_like(output, generator, False).detach() for _ in range(2)])
+
+        def gradients(v: Tensor, k: int = k) -> Any:
+            return vjp(functools.partial(of_wanted, k), *wanted)[1](v)
+
+        try:
+            found = vmap(gradients)(batch)
+        except RuntimeError as error:
+            raise GradcheckError(f"While computing batched gradients, got: {error}") from error
+        for one, each in zip(found, zip(*(gradients(v) for v in batch)), strict=True):
+            if not _C._functions.allclose(one, _C._functions.stack(each)):
+                raise GradcheckError(
+                    f"For output {k}, the gradient computed with vmap over a batch of gradients differs from "
+                    f"those computed one at a time:\n{one}\n{list(each)}"
+                )
+
+
 def _check(func: Callable[..., Any], inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
     _check_inputs(inputs)
     outputs = _tensors(func(*inputs))
@@ -214,6 +249,8 @@ def _check(func: Callable[..., Any], inputs: tuple[Any, ...], options: dict[str,
         return
     _check_jacobians(func, inputs, outputs, options)
     _check_multiplied(differentiable, _differentiable(inputs))
+    if options["check_batched_grad"]:
+        _check_batched(func, inputs, outputs)
 
 
 def gradcheck(
@@ -241,14 +278,14 @@ def gradcheck(
     `nondet_tol`), and that gradients are multiplied by those of the outputs. `fast_mode` is accepted and
     checks everything all the same; so is `check_undefined_grad`: with several outputs each gets its gradient
     alone, the others being undefined, and a backward of which all gradients are undefined is never called.
+    `check_batched_grad`: vmap over a batch of output gradients must give what they give one at a time.
 
     Raises:
         GradcheckError: a check failed (with raise_exception=False the result is False instead).
         ValueError: no input requires a gradient.
-        NotImplementedError: forward mode or batched gradients are asked for.
+        NotImplementedError: forward mode is asked for.
     """
     _refuse_modes(
-        check_batched_grad=check_batched_grad,
         check_batched_forward_grad=check_batched_forward_grad,
         check_forward_ad=check_forward_ad,
         **{"check_backward_ad=False, that is, check_backward_ad": not check_backward_ad},
@@ -259,6 +296,7 @@ def gradcheck(
         "rtol": rtol,
         "nondet_tol": nondet_tol,
         "check_grad_dtypes": check_grad_dtypes,
+        "check_batched_grad": check_batched_grad,
     }
     try:
         _check(func, _as_tuple(inputs), options)
@@ -324,17 +362,44 @@ def gradgradcheck(
         )
         return tuple(g for g in found if g is not None)
 
-    return gradcheck(
-        first_gradients,
-        inputs + gradients,
-        eps=eps,
-        atol=atol,
-        rtol=rtol,
-        raise_exception=raise_exception,
-        nondet_tol=nondet_tol,
-        check_undefined_grad=check_undefined_grad,
-        check_grad_dtypes=check_grad_dtypes,
-        check_batched_grad=check_batched_grad,
-        fast_mode=fast_mode,
-        masked=masked,
-    )
+    options = {
+        "eps": eps,
+        "atol": atol,
+        "rtol": rtol,
+        "nondet_tol": nondet_tol,
+        "check_undefined_grad": check_undefined_grad,
+        "check_grad_dtypes": check_grad_dtypes,
+        "fast_mode": fast_mode,
+        "masked": masked,
+    }
+    try:
+        gradcheck(first_gradients, inputs + gradients, **options)
+        if check_batched_grad:  # of a form that function transforms take
+            found = _differentiable(inputs)
+            _check_batched(_gradients_by_vjp(func, inputs), inputs + gradients, found)
+    except GradcheckError:
+        if raise_exception:
+            raise
+        return False
+    return True
+
+
+def _gradients_by_vjp(func: Callable[..., Any], inputs: tuple[Any, ...]) -> Callable[..., Any]:
+    """(inputs, gradients of the outputs) -> gradients of the inputs that `inputs` says to differentiate."""
+    from ..func import vjp
+
+    places = [i for i, x in enumerate(inputs) if isinstance(x, _C.TensorBase) and x.requires_grad]
+    kept = [i for i, o in enumerate(_tensors(func(*inputs))) if o.requires_grad]
+
+    def gradients(*args: Any) -> Any:
+        given = list(args[: len(inputs)])
+
+        def outputs(*values: Tensor) -> tuple[Tensor, ...]:
+            for i, value in zip(places, values, strict=True):
+                given[i] = value
+            found = _tensors(func(*given))
+            return tuple(found[k] for k in kept)
+
+        return vjp(outputs, *(given[i] for i in places))[1](tuple(args[len(inputs) :]))
+
+    return gradients

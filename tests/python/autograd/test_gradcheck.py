@@ -140,3 +140,56 @@ def test_layouts_empty_and_scalar() -> None:
     assert gradcheck(lambda x: x * x, wt.tensor(2.0, dtype=wt.float64, requires_grad=True))
     assert gradcheck(lambda x: x * 2, wt.zeros(0, 3, dtype=wt.float64, requires_grad=True))
     assert gradcheck(lambda x: x * x, x.detach().view(2, 3).t().requires_grad_())
+
+
+def test_batched_gradients() -> None:
+    a, b = leaf(0.3, -1.2, 2.0), leaf(1.5, 0.7, -0.4)
+    before = wt.get_rng_state()
+    for check in (gradcheck, gradgradcheck):
+        assert check(lambda x, y: (x * y.cumsum(0), x.exp().sum()), (a, b), check_batched_grad=True)
+        assert check(lambda x, n: x[n] * x.max(), (a, wt.tensor([0, 0, 2])), check_batched_grad=True)
+    assert wt.equal(before, wt.get_rng_state())
+
+
+class Twice(Function):
+    """2 x, with a rule for vmap that gives 3 x."""
+
+    @staticmethod
+    def forward(x: Any) -> Any:
+        return 2 * x
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return 2 * g
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, x: Any) -> Any:
+        return 3 * x, in_dims[0]
+
+
+class DoubledByTwice(Function):
+    @staticmethod
+    def forward(x: Any) -> Any:
+        return 2 * x
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return Twice.apply(g)
+
+    generate_vmap_rule = True
+
+
+def test_planted_errors_of_batches_are_found() -> None:
+    x = leaf(0.3, -1.2)
+    assert gradcheck(DoubledByTwice.apply, x)
+    with pytest.raises(GradcheckError, match="computed with vmap over a batch of gradients differs"):
+        gradcheck(DoubledByTwice.apply, x, check_batched_grad=True)
+    assert gradcheck(DoubledByTwice.apply, x, check_batched_grad=True, raise_exception=False) is False
