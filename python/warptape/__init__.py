@@ -147,6 +147,7 @@ __getattr__ = _lookup(
     ScriptModule=lambda: __import__("warptape.jit").jit.ScriptModule,
     PyTorchFileReader=lambda: _unusable("torch.PyTorchFileReader", "torch.load reads whole files"),
     __config__=lambda: __import__("warptape.__config__").__config__,
+    __future__=lambda: __import__("warptape.__future__").__future__,
     **{n: lambda n=n: getattr(__import__("warptape.sparse").sparse, n) for n in _sparse},
     spmm=lambda: __import__("warptape.sparse").sparse.mm,
     dsmm=lambda: __import__("warptape.sparse").sparse.mm,

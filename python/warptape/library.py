@@ -13,7 +13,15 @@ from ._missing import lookup as _lookup
 from ._ops import OpOverload, OpOverloadPacket
 from .autograd import Function
 
-__all__ = ["CustomOpDef", "Library", "custom_op", "register_autograd", "register_fake", "register_kernel"]
+__all__ = [
+    "CustomOpDef",
+    "Library",
+    "custom_op",
+    "register_autograd",
+    "register_fake",
+    "register_kernel",
+    "register_vmap",
+]
 
 _found: dict[str, CustomOpDef] = {}
 
@@ -50,12 +58,12 @@ class CustomOpDef:
 
     def _make_function(op) -> type[Function]:
         class CustomOp(Function):
+            forward = staticmethod(op._run)
+
             @staticmethod
-            def forward(ctx: Any, *args: Any) -> Any:
-                out = op._run(*args)
+            def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
                 if op._setup is not None:
-                    op._setup(ctx, args, out)
-                return out
+                    op._setup(ctx, inputs, output)
 
             @staticmethod
             def backward(ctx: Any, *grads: Any) -> Any:
@@ -92,6 +100,13 @@ class CustomOpDef:
     def register_autograd(self, backward: Any, /, *, setup_context: Any = None) -> None:
         """backward(ctx, *grads) returns a gradient per argument; setup_context(ctx, inputs, output) saves."""
         self._backward, self._setup = backward, setup_context
+
+    def register_vmap(self, func: Any = None, /) -> Any:
+        """func(info, in_dims, *args) -> (outputs, their dims): what vmap calls; a decorator without `func`."""
+        if func is None:
+            return self.register_vmap
+        self._function.vmap = staticmethod(func)  # type: ignore[attr-defined]
+        return func
 
 
 def custom_op(
@@ -185,6 +200,14 @@ def register_fake(op: Any, func: Any = None, /, **options: Any) -> Any:
     if isinstance(found, BuiltinOp):
         return func if func is not None else lambda fn: fn
     return found.register_fake(func) if func is not None else found.register_fake
+
+
+def register_vmap(op: Any, func: Any = None, /, **options: Any) -> Any:
+    """`CustomOpDef.register_vmap` of an op or its name."""
+    found = _op(op)
+    if not isinstance(found, CustomOpDef):
+        raise RuntimeError(f"register_vmap: {op!r} has a rule already")
+    return found.register_vmap(func)
 
 
 def register_kernel(op: Any, device_types: Any, func: Any = None, /, **options: Any) -> Any:

@@ -179,3 +179,28 @@ def test_linspace_is_rounded_as_in_pytorch():
     # PyTorch 2.13: torch.linspace(0.0, 0.9, 10) and torch.linspace(-1.0, 1.0, 7)
     assert torch.linspace(0.0, 0.9, 10)[8].item() == 0.7999999523162842
     assert torch.linspace(-1.0, 1.0, 7)[3].item() == -2.9802322387695312e-08
+
+
+def test_a_custom_op_under_vmap():
+    @torch.library.custom_op("small::scaled_rows", mutates_args=())
+    def scaled(x: torch.Tensor, by: float) -> torch.Tensor:
+        return x * by + x.sum()
+
+    def over_batch(info, in_dims, x, by):
+        x = x.movedim(in_dims[0], 0)
+        return x * by + x.flatten(1).sum(1).view(-1, *[1] * (x.ndim - 1)), 0
+
+    scaled.register_autograd(lambda ctx, g: (g * ctx.by + g.sum(), None), setup_context=_keep_by)
+    x = torch.arange(6.0).view(2, 3)
+    torch.library.register_vmap("small::scaled_rows", over_batch)
+    found = torch.vmap(lambda row: torch.ops.small.scaled_rows(row, 2.0), in_dims=1)(x)
+    assert found.tolist() == [(2 * c + c.sum()).tolist() for c in x.T]
+    x.requires_grad_()
+    scaled(x, 2.0).sum().backward()
+    assert x.grad.tolist() == [[8.0] * 3] * 2
+    with pytest.raises(RuntimeError, match="there is no op"):
+        torch.library.register_vmap("small::unknown", over_batch)
+
+
+def _keep_by(ctx, inputs, output):
+    ctx.by = inputs[1]

@@ -94,7 +94,7 @@ def test_conversions_may_make_new_parameters() -> None:
         assert layer.float().weight is not weight
     finally:
         future.set_overwrite_module_params_on_conversion(False)
-    assert future.get_swap_module_params_on_conversion() is False
+    assert torch.__future__ is future and future.get_swap_module_params_on_conversion() is False
     with pytest.raises(NotImplementedError, match="swap_tensors"):
         future.set_swap_module_params_on_conversion(True)
 
