@@ -102,10 +102,10 @@ class CustomOpDef:
         self._backward, self._setup = backward, setup_context
 
     def register_vmap(self, func: Any = None, /) -> Any:
-        """func(info, in_dims, *args) -> (outputs, their dims): what vmap calls; a decorator without `func`."""
+        """func(info, in_dims, *args) -> (outputs, their dims), for vmap; a decorator without `func`."""
         if func is None:
             return self.register_vmap
-        self._function.vmap = staticmethod(func)  # type: ignore[attr-defined]
+        self._function.vmap = staticmethod(func)  # type: ignore[method-assign]
         return func
 
 
