@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
 from typing import Any
@@ -17,6 +18,8 @@ __all__ = [
     "CustomOpDef",
     "Library",
     "custom_op",
+    "define",
+    "impl",
     "register_autograd",
     "register_fake",
     "register_kernel",
@@ -29,14 +32,16 @@ _found: dict[str, CustomOpDef] = {}
 class CustomOpDef:
     """An op made by custom_op: call it, or find it as `torch.ops.<namespace>.<name>`."""
 
-    def __init__(self, name: str, fn: Callable[..., Any], device_types: Any) -> None:
-        self._qualname, self.__doc__ = name, fn.__doc__
+    def __init__(self, name: str, fn: Callable[..., Any] | None, device_types: Any = None) -> None:
+        self._qualname, self.__doc__ = name, getattr(fn, "__doc__", None)
+        self._composite: Callable[..., Any] | None = None  # made of ops that have gradients
         self._kernels: dict[str | None, Callable[..., Any]] = {}
         self._fake: Callable[..., Any] | None = None
         self._backward: Callable[..., Any] | None = None
         self._setup: Callable[..., Any] | None = None
         self._function: type[Function] = self._make_function()
-        self.register_kernel(device_types, fn)
+        if fn is not None:
+            self.register_kernel(device_types, fn)
 
     def __repr__(self) -> str:
         return f"<CustomOpDef({self._qualname})>"
@@ -75,10 +80,12 @@ class CustomOpDef:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the function of the arguments' device, recorded where one requires a gradient."""
+        if self._composite is not None and not self._kernels:
+            return self._composite(*args, **kwargs)
         if kwargs:
             import inspect
 
-            fn = next(iter(self._kernels.values()))
+            fn = next(iter(self._kernels.values()), self._run)
             bound = inspect.signature(fn).bind(*args, **kwargs)
             bound.apply_defaults()
             args = bound.args
@@ -131,8 +138,13 @@ def custom_op(
     namespace, found, last = name.partition("::")
     if not (namespace and found and last.isidentifier()):
         raise ValueError(f"custom_op: expected a name such as 'mylib::op', got {name!r}")
-    op = _found[name] = CustomOpDef(name, fn, device_types)
-    setattr(getattr(ops, namespace), last, OpOverloadPacket(name, op))
+    return _publish(CustomOpDef(name, fn, device_types))
+
+
+def _publish(op: CustomOpDef) -> CustomOpDef:
+    _found[op._qualname] = op
+    namespace, _, last = op._qualname.partition("::")
+    setattr(getattr(ops, namespace), last, OpOverloadPacket(op._qualname, op))
     return op
 
 
@@ -152,42 +164,81 @@ def _op(op: str | OpOverload | OpOverloadPacket | CustomOpDef) -> CustomOpDef | 
     return found
 
 
-class Library:
-    """Library(ns, kind, dispatch_key=""): functions for ops of a namespace that are there already.
+def _impl(op: CustomOpDef | BuiltinOp, fn: Callable[..., Any], key: str) -> None:
+    if isinstance(op, BuiltinOp):
+        op.register(fn, key)
+    elif key == "Meta":
+        op.register_fake(fn)
+    elif key == "CompositeImplicitAutograd":
+        op._composite = fn
+    elif key == "CompositeExplicitAutograd":
+        op.register_kernel(None, fn)
+    elif key.upper() in ("CPU", "CUDA"):
+        op.register_kernel(key.lower(), fn)
+    else:
+        raise NotImplementedError(f"torch.library.impl: {op} takes no function for {key!r}")
 
-    `kind` is "IMPL" or "FRAGMENT".
+
+class Library:
+    """Library(ns, kind, dispatch_key=""): ops of a namespace, and functions for them.
+
+    `kind` is "DEF", "FRAGMENT" or "IMPL"; with "IMPL" the ops are there already.
 
     Raises:
-        NotImplementedError: the kind "DEF", and `define`: ops are made by custom_op.
+        ValueError: another kind.
     """
 
     def __init__(self, ns: str, kind: str, dispatch_key: str = "") -> None:
-        if kind not in ("IMPL", "FRAGMENT"):
-            raise NotImplementedError(
-                f"torch.library.Library: expected the kind IMPL or FRAGMENT, got {kind!r}; make ops by "
-                "torch.library.custom_op"
-            )
+        if kind not in ("IMPL", "DEF", "FRAGMENT"):
+            raise ValueError(f"Unsupported library kind: {kind}")
         self.ns, self.kind, self.dispatch_key = ns, kind, dispatch_key
 
-    def define(self, schema: str, *args: Any, **options: Any) -> Any:
-        """Not supported: NotImplementedError."""
-        raise NotImplementedError("torch.library.Library.define: make ops by torch.library.custom_op")
+    def define(self, schema: str, alias_analysis: str = "", *, tags: Any = ()) -> str:
+        """Makes the op "name(arguments) -> results", without a function yet; returns its name.
+
+        Raises:
+            ValueError: kind "IMPL", or a schema without a name.
+        """
+        if self.kind == "IMPL":
+            raise ValueError("torch.library.Library.define: a library of kind IMPL defines no ops")
+        name = schema.partition("(")[0].strip()
+        define(f"{self.ns}::{name}", schema[len(name) :])
+        return name
 
     def impl(self, op_name: Any, fn: Any, dispatch_key: str = "", **options: Any) -> None:
-        """`fn` as the op's function for a key: a device, Meta, or one of autocast for ops of warptape.
+        """`fn` as the op's function for a key.
 
-        Ops of warptape have all others themselves.
+        Keys: CPU, CUDA, Meta, CompositeExplicitAutograd (for all devices), CompositeImplicitAutograd (the
+        default: made of ops that have gradients); for ops of warptape, which have all others, autocast's.
         """
-        op = _op(f"{self.ns}::{op_name}" if isinstance(op_name, str) and "::" not in op_name else op_name)
-        key = dispatch_key or self.dispatch_key
-        if isinstance(op, BuiltinOp):
-            op.register(fn, key)
-        elif key == "Meta":
-            op.register_fake(fn)
-        elif key in ("CPU", "CUDA"):
-            op.register_kernel(key.lower(), fn)
-        else:
-            raise NotImplementedError(f"torch.library.Library.impl: {op} takes no function for {key!r}")
+        name = f"{self.ns}::{op_name}" if isinstance(op_name, str) and "::" not in op_name else op_name
+        _impl(_op(name), fn, dispatch_key or self.dispatch_key or "CompositeImplicitAutograd")
+
+
+def define(qualname: str, schema: str, *, lib: Any = None, tags: Any = ()) -> None:
+    """Makes the op "namespace::name", without a function yet; overloads of a name are one op.
+
+    Raises:
+        ValueError: a name without a namespace, or a schema that is not "(arguments) -> results".
+    """
+    namespace, found, last = qualname.partition("::")
+    last = last.partition(".")[0]
+    if not (namespace and found and last.isidentifier()):
+        raise ValueError(f"torch.library.define: expected a name such as 'mylib::op', got {qualname!r}")
+    if not re.match(r"\s*\(.*\)\s*->", schema, re.DOTALL):
+        raise ValueError(f"torch.library.define: expected a schema '(..) -> ..', got {schema!r}")
+    own = isinstance(getattr(getattr(ops, namespace), last, None), BuiltinOp)
+    if not own and f"{namespace}::{last}" not in _found:
+        _publish(CustomOpDef(f"{namespace}::{last}", None))
+
+
+def impl(qualname: str, types: str | Sequence[str], func: Any = None, *, lib: Any = None) -> Any:
+    """`func` as an op's function for kinds of devices, or "default" for all; a decorator without `func`."""
+    if func is None:
+        return lambda later: impl(qualname, types, later)
+    for kind in [types] if isinstance(types, str) else types:
+        _impl(_op(qualname), func, "CompositeExplicitAutograd" if kind == "default" else kind)
+    return func
 
 
 def register_fake(op: Any, func: Any = None, /, **options: Any) -> Any:

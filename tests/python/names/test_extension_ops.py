@@ -48,10 +48,10 @@ def test_registrations_leave_builtin_ops_as_they_are():
 def test_what_is_not_supported_says_so_when_it_is_called():
     with pytest.raises(NotImplementedError, match=r"torch\.ops\.torchvision\.qnms: quantized tensors"):
         vision.qnms.default(1)
-    with pytest.raises(NotImplementedError, match="make ops by"):
-        Library("mine", "DEF")
-    with pytest.raises(NotImplementedError, match="make ops by"):
-        Library("mine", "FRAGMENT").define("op(Tensor x) -> Tensor")
+    with pytest.raises(ValueError, match="Unsupported library kind: OTHER"):
+        Library("mine", "OTHER")
+    with pytest.raises(ValueError, match="of kind IMPL defines no ops"):
+        Library("mine", "IMPL").define("op(Tensor x) -> Tensor")
     with pytest.raises(NotImplementedError, match=r"QuantStub: quantization is not supported"):
         torch.ao.quantization.QuantStub()
 
@@ -90,6 +90,38 @@ def test_library_gives_functions_to_custom_ops():
     assert op(torch.ones(2)).tolist() == [2, 2] and op(torch.ones(3, device="meta")).shape == (3,)
     with pytest.raises(NotImplementedError, match="takes no function for 'AutogradCPU'"):
         library.impl("twice", len, "AutogradCPU")
+
+
+def test_ops_that_are_defined_before_their_functions():
+    library = Library("definedops", "DEF")
+    assert library.define("plus(Tensor x, Tensor y, *, float by=1) -> Tensor") == "plus"
+    op = torch.ops.definedops.plus
+    x = torch.ones(2, requires_grad=True)
+    with pytest.raises(NotImplementedError, match="no function for cpu"):
+        op(x, x)
+    library.impl("plus", lambda x, y, *, by=1: x + by * y, "CompositeImplicitAutograd")
+    op(x, x, by=3).sum().backward()
+    assert x.grad.tolist() == [4.0, 4.0]
+
+    torch.library.define("definedops::sine", "(Tensor x) -> Tensor")
+    torch.library.impl("definedops::sine", "default", lambda x: torch.from_numpy(np.sin(x.numpy())))
+
+    @torch.library.impl("definedops::sine", "Meta")
+    def empty(x):
+        return torch.empty_like(x)
+
+    torch.library.register_autograd("definedops::sine", lambda ctx, g: g * ctx.x.cos(), setup_context=_keep_x)
+    y = torch.tensor([0.5, 1.0], requires_grad=True)
+    torch.ops.definedops.sine(y).sum().backward()
+    np.testing.assert_allclose(y.grad.numpy(), np.cos([0.5, 1.0]), rtol=1e-6)
+    assert torch.ops.definedops.sine(torch.empty(3, device="meta")).shape == (3,)
+    for name, schema in (("nospace", "(Tensor x) -> Tensor"), ("definedops::op", "Tensor x")):
+        with pytest.raises(ValueError, match=r"torch\.library\.define: expected a"):
+            torch.library.define(name, schema)
+
+
+def _keep_x(ctx, inputs, output):
+    ctx.x = inputs[0]
 
 
 def test_regions_far_larger_than_their_map_and_boxes_that_are_no_numbers():
