@@ -1,5 +1,8 @@
-"""torch.ao: named by libraries whose quantized models are optional. Quantization is not supported."""
+"""Smaller models: pruning, shrinking, binarised layers, distillation (docs/compression.md)."""
 
 from .._missing import lookup as _lookup
+from .pruning import GradualPruner, NofM, PolynomialSchedule, n_of_m, sparsity
+from .shrink import PruneReport, ShrinkError, ShrinkReport, prune_channels, shrink
+from .shrink_modules import NarrowMultiheadAttention
 
 __getattr__ = _lookup(__name__)
