@@ -1,6 +1,16 @@
 """Smaller models: pruning, shrinking, binarised layers, distillation (docs/compression.md)."""
 
 from .._missing import lookup as _lookup
+from .binary import (
+    BinaryConv2d,
+    BinaryLinear,
+    PackedBinaryConv2d,
+    PackedBinaryLinear,
+    TernaryLinear,
+    binarize,
+    pack_binary_,
+    ternarize,
+)
 from .pruning import GradualPruner, NofM, PolynomialSchedule, n_of_m, sparsity
 from .shrink import PruneReport, ShrinkError, ShrinkReport, prune_channels, shrink
 from .shrink_modules import NarrowMultiheadAttention
