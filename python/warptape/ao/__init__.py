@@ -11,7 +11,16 @@ from .binary import (
     pack_binary_,
     ternarize,
 )
+from .distillation import (
+    Hint,
+    attention_map,
+    attention_transfer_loss,
+    distill,
+    hint_loss,
+    kd_loss,
+)
 from .pruning import GradualPruner, NofM, PolynomialSchedule, n_of_m, sparsity
+from .report import LayerError, Report, model_bytes, report
 from .shrink import PruneReport, ShrinkError, ShrinkReport, prune_channels, shrink
 from .shrink_modules import NarrowMultiheadAttention
 
