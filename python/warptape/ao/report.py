@@ -68,8 +68,8 @@ class Report:
         rows = [("", "model", "reference", "ratio"), *self._rows()]
         widths = [max(len(r[i]) for r in rows) for i in range(4)]
         lines = [
-            "  ".join(x.ljust(w) if i == 0 else x.rjust(w) for i, (x, w) in enumerate(zip(r, widths)))
-            for r in rows
+            "  ".join([name.ljust(widths[0]), *(x.rjust(w) for x, w in zip(rest, widths[1:]))])
+            for name, *rest in rows
         ]
         worst = self.worst
         if worst is not None:
@@ -101,8 +101,7 @@ class Report:
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" width="640" height="{height}" font-family="sans-serif" '
             f'font-size="12">\n<rect width="640" height="{height}" fill="white"/>\n'
-            + "\n".join(texts)
-            + "\n</svg>\n"
+            + "\n".join([*texts, "</svg>\n"])
         )
 
     _repr_svg_ = svg
@@ -227,9 +226,7 @@ def report(
             seconds = _seconds(each, batches[0][0], rounds)
             results.append((total / count, right / count if classes else None, seconds))
         if not math.isfinite(results[1][0]):
-            raise ValueError(
-                f"report: the reference's loss on the data is {results[1][0]}; look for NaN in it"
-            )
+            raise ValueError(f"report: the reference's loss is {results[1][0]}; look for NaN in the data")
         layers, unmatched = _compare(model, reference, batches)
     finally:
         for module, mode in modes:
