@@ -22,7 +22,7 @@ if(count EQUAL 0)
 endif()
 list(TRANSFORM names REPLACE "(.+)" "\"\\1\"")
 list(JOIN names ", " names)
-file(CONFIGURE OUTPUT slim/slim_kernels.h CONTENT "// Written by cmake/Slim.cmake.
+file(CONFIGURE OUTPUT slim/kernels/slim_kernels.h CONTENT "// Written by cmake/Slim.cmake.
 #pragma once
 #include <string_view>
 namespace warptape::kernels {

@@ -70,7 +70,7 @@ class Slot<R(A...)> {
 #endif
 // A slim build (cmake/Slim.cmake) leaves out the functions of kernels that its list does not name.
 #if defined(WARPTAPE_SLIM)
-#include "slim_kernels.h"
+#include "kernels/slim_kernels.h"
 #define WT_KERNEL_FUNCTION(name, fn) (::warptape::kernels::is_listed(#name) ? &fn : nullptr)
 #else
 #define WT_KERNEL_FUNCTION(name, fn) &fn
