@@ -21,7 +21,8 @@ def run(*arguments):
 
 
 @pytest.mark.parametrize(
-    "method, least, most_bytes", [("prune", 0.9, 60_000), ("distill", 0.6, 20_000), ("binarise", 0.5, 110_000)]
+    "method, least, most_bytes",
+    [("prune", 0.9, 60_000), ("distill", 0.6, 20_000), ("binarise", 0.5, 110_000)],
 )
 def test_a_method(method, least, most_bytes, cache, tmp_path):
     pytest.importorskip("sklearn")
