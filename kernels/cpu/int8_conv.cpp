@@ -68,35 +68,42 @@ struct Runs {
 // The bytes of 16 results, of which n are there.
 WT_INLINE void put_bytes(const float* v, float low, int64_t n, uint8_t* to) {
   alignas(64) uint8_t bytes[kPanelOutputs];
-#if defined(__AVX512F__)
-  const __m512 limited =
-      _mm512_min_ps(_mm512_max_ps(_mm512_load_ps(v), _mm512_set1_ps(low)), _mm512_set1_ps(255));
-  const __m128i narrow = _mm512_cvtusepi32_epi8(_mm512_cvtps_epi32(limited));
-  if (n == kPanelOutputs) return _mm_storeu_si128(reinterpret_cast<__m128i*>(to), narrow);
-  _mm_store_si128(reinterpret_cast<__m128i*>(bytes), narrow);
-#else
   for (int i = 0; i < kPanelOutputs; ++i) {
     const float above = v[i] > low ? v[i] : low;
     bytes[i] = uint8_t(__builtin_nearbyintf(above < 255 ? above : 255));
   }
-#endif
   std::memcpy(to, bytes, size_t(n));
+}
+
+void finish_part(const Int8ConvPlan& p, int64_t at, int64_t first, int64_t n, const int32_t* sums) {
+  alignas(64) float v[kPanelOutputs];
+  for (int i = 0; i < kPanelOutputs; ++i) v[i] = float(sums[i]) * p.scale[first + i] + p.bias[first + i];
+  if (p.residual)
+    for (int i = 0; i < n; ++i) v[i] += float(p.residual[at + i]) * p.residual_scale;
+  if (!p.floats) return put_bytes(v, p.low, n, static_cast<uint8_t*>(p.out_data) + at);
+  float* to = static_cast<float*>(p.out_data) + at;
+  for (int i = 0; i < n; ++i) to[i] = v[i] > p.low ? v[i] : p.low;
 }
 
 WT_INLINE void finish(const Int8ConvPlan& p, int64_t position, int64_t panel, const int32_t* sums) {
   const int64_t first = panel * kPanelOutputs, n = least(kPanelOutputs, p.out_channels - first);
   const int64_t at = position * p.out_channels + first;
-  alignas(64) float v[kPanelOutputs];
-  for (int i = 0; i < kPanelOutputs; ++i) v[i] = float(sums[i]) * p.scale[first + i] + p.bias[first + i];
-  if (p.residual) {
-    if (n == kPanelOutputs)
-      for (int i = 0; i < kPanelOutputs; ++i) v[i] += float(p.residual[at + i]) * p.residual_scale;
-    else
-      for (int i = 0; i < n; ++i) v[i] += float(p.residual[at + i]) * p.residual_scale;
+#if defined(__AVX512F__)
+  if (n == kPanelOutputs && !p.floats) {
+    __m512 v = _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_load_si512(sums)), _mm512_loadu_ps(p.scale + first),
+                               _mm512_loadu_ps(p.bias + first));
+    if (p.residual) {
+      const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p.residual + at));
+      v = _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes)), _mm512_set1_ps(p.residual_scale),
+                          v);
+    }
+    v = _mm512_min_ps(_mm512_max_ps(v, _mm512_set1_ps(p.low)), _mm512_set1_ps(255));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(static_cast<uint8_t*>(p.out_data) + at),
+                     _mm512_cvtusepi32_epi8(_mm512_cvtps_epi32(v)));
+    return;
   }
-  if (!p.floats) return put_bytes(v, p.low, n, static_cast<uint8_t*>(p.out_data) + at);
-  float* to = static_cast<float*>(p.out_data) + at;
-  for (int i = 0; i < n; ++i) to[i] = v[i] > p.low ? v[i] : p.low;
+#endif
+  finish_part(p, at, first, n, sums);
 }
 
 // ---- tiles ----------------------------------------------------------------------------------------------
@@ -130,13 +137,13 @@ template <bool Vnni, int R, int P>
       }
     }
   }
-  for (int r = 0; r < R; ++r) {
-    for (int q = 0; q < P; ++q) {
-      alignas(64) int32_t out[kPanelOutputs];
-      for (int e = 0; e < kEach; ++e) gemm_store(out + e * kLanes, sums[r][q * kEach + e]);
-      finish(p, position + r, panel + q, out);
-    }
-  }
+  alignas(64) int32_t out[R][P * kPanelOutputs];  // by constant places, or the sums would not be registers
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+    for (int v = 0; v < V; ++v) gemm_store(out[r] + v * kLanes, sums[r][v]);
+  for (int r = 0; r < R; ++r)
+    for (int q = 0; q < P; ++q) finish(p, position + r, panel + q, out[r] + q * kPanelOutputs);
 }
 
 template <bool Vnni, int P, int R = kRows>
@@ -253,6 +260,51 @@ void int8_conv(const LaunchContext&, const Int8ConvPlan& given) {
   run<false>(p);
 }
 
+// ---- pooling --------------------------------------------------------------------------------------------
+
+// The greatest of the `count` pixels at `from`, channel by channel.
+void greatest(const uint8_t* const* from, int64_t count, int64_t channels, uint8_t* to) {
+  using Bytes = GemmVec<uint8_t>;
+  int64_t c = 0;
+  for (; c + kGemmVecBytes <= channels; c += kGemmVecBytes) {
+    Bytes most{};
+    for (int64_t i = 0; i < count; ++i) {
+      const Bytes v = gemm_load(from[i] + c);
+      most = v > most ? v : most;
+    }
+    gemm_store(to + c, most);
+  }
+  for (; c < channels; ++c) {
+    uint8_t most = 0;
+    for (int64_t i = 0; i < count; ++i) most = from[i][c] > most ? from[i][c] : most;
+    to[c] = most;
+  }
+}
+
+void max_pool_bytes(const LaunchContext&, const BytePoolPlan& p) {
+  const int64_t row = p.out[1] * p.channels, taps = p.kernel[0] * p.kernel[1];
+  cpu::parallel_for(p.batch * p.out[0], 65536 / (row * taps + 1) + 1, [&](int64_t begin, int64_t end) {
+    auto* from = static_cast<const uint8_t**>(cpu::thread_scratch(size_t(taps) * sizeof(const uint8_t*)));
+    for (int64_t i = begin; i < end; ++i) {
+      const uint8_t* image = p.x + i / p.out[0] * p.in[0] * p.in[1] * p.channels;
+      const int64_t top = i % p.out[0] * p.stride[0] - p.padding[0];
+      for (int64_t x = 0; x < p.out[1]; ++x) {
+        const int64_t left = x * p.stride[1] - p.padding[1];
+        int64_t count = 0;
+        for (int64_t ky = 0; ky < p.kernel[0]; ++ky) {
+          const int64_t y = top + ky * p.dilation[0];
+          if (y < 0 || y >= p.in[0]) continue;
+          for (int64_t kx = 0; kx < p.kernel[1]; ++kx) {
+            const int64_t at = left + kx * p.dilation[1];
+            if (at >= 0 && at < p.in[1]) from[count++] = image + (y * p.in[1] + at) * p.channels;
+          }
+        }
+        greatest(from, count, p.channels, p.out_data + i * row + x * p.channels);
+      }
+    }
+  });
+}
+
 void quantize_bytes(const LaunchContext&, int64_t n, const float* x, float inverse, float zero,
                     uint8_t* out) {
   cpu::parallel_for(n, 65536, [&](int64_t begin, int64_t end) {
@@ -276,6 +328,7 @@ void quantize_bytes(const LaunchContext&, int64_t n, const float* x, float inver
 }  // namespace
 
 WT_KERNEL(int8_conv, int8_conv);
+WT_KERNEL(max_pool_bytes, max_pool_bytes);
 WT_KERNEL(quantize_bytes, quantize_bytes);
 
 }  // namespace warptape::kernels::WARPTAPE_ISA

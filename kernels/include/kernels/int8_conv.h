@@ -30,6 +30,16 @@ struct Int8ConvPlan {
 };
 using Int8ConvFn = void(const LaunchContext&, const Int8ConvPlan&);
 
+// Slot "max_pool_bytes": the greatest byte of each window of uint8 [N, H, W, C]; outside of the image is 0.
+struct BytePoolPlan {
+  int64_t batch, channels;
+  int64_t in[2], out[2], kernel[2];
+  int64_t stride[2], padding[2], dilation[2];
+  const uint8_t* x;
+  uint8_t* out_data;
+};
+using MaxPoolBytesFn = void(const LaunchContext&, const BytePoolPlan&);
+
 // Slot "quantize_bytes": out = x * inverse + zero, rounded to nearest even and limited to [0, 255]; NaN is 0.
 using QuantizeBytesFn = void(const LaunchContext&, int64_t n, const float* x, float inverse, float zero,
                              uint8_t* out);

@@ -4,6 +4,7 @@ docs/compression.md shows each method.
 """
 
 from ..._missing import lookup as _lookup
+from ._calibration import round_to_nearest_
 from ._report import QuantizationReport
 from ._schemes import (
     per_channel_affine,
@@ -24,6 +25,7 @@ from .fake_quantize import (
     enable_fake_quant,
     enable_observer,
 )
+from .gptq import gptq_
 from .observer import (
     HistogramObserver,
     MinMaxObserver,
@@ -67,6 +69,7 @@ from .quant_api import (
 )
 from .quantize import convert, fuse_modules, prepare, prepare_qat
 from .quantize_fx import convert_fx, fuse_fx, prepare_fx, prepare_qat_fx, quantization_report
+from .smoothing import awq_, smooth_quant_
 from .stubs import DeQuantStub, QuantStub, QuantWrapper
 
 __getattr__ = _lookup(__name__)

@@ -58,6 +58,23 @@ class DeQuantize(nn.Module):
     extra_repr = Quantize.extra_repr
 
 
+class Int8MaxPool2d(nn.Module):
+    """The greatest byte of each window: that of the greatest value."""
+
+    def __init__(self, pool: Any) -> None:
+        super().__init__()
+        stride = pool.kernel_size if pool.stride is None else pool.stride
+        given = (pool.kernel_size, stride, pool.padding, pool.dilation)
+        self.windows = tuple((v, v) if isinstance(v, int) else tuple(v) for v in given)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = _ops._max_pool_bytes(x, *self.windows)
+        return out
+
+    def extra_repr(self) -> str:
+        return "kernel_size={}, stride={}, padding={}, dilation={}".format(*self.windows)
+
+
 class Int8Conv2d(nn.Module):
     """relu(conv2d(input) + bias + residual) on bytes, or without what is not there.
 

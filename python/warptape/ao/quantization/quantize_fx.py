@@ -374,6 +374,8 @@ class _Converter:
             x, coding = self.bytes(before)
             if _is_relu(self.gm, node):
                 made = self.graph.call_function(warptape.clamp, (x,), {"min": coding.zero_point})
+            elif isinstance(module, nn.MaxPool2d):
+                made = self.call(str(node.target), _int8.Int8MaxPool2d(module), (x,))
             else:
                 made = self.copied(node, {before: x})
             self.values[node] = _Value(None, made, coding)
