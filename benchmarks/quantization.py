@@ -62,12 +62,8 @@ def ort_sessions(model: Any, x: Any, data: list[Any], threads: int) -> dict[str,
 
     folder = Path(tempfile.mkdtemp())
     plain, small = str(folder / "plain.onnx"), str(folder / "int8.onnx")
-    wt.onnx.export(
-        model, (x,), plain, input_names=["x"], output_names=["y"], dynamic_axes={"x": {0: "n"}}
-    )
-    ortq.shape_inference.quant_pre_process(
-        plain, str(folder / "ready.onnx"), skip_symbolic_shape=True
-    )
+    wt.onnx.export(model, (x,), plain, input_names=["x"], output_names=["y"], dynamic_axes={"x": {0: "n"}})
+    ortq.shape_inference.quant_pre_process(plain, str(folder / "ready.onnx"), skip_symbolic_shape=True)
     ortq.quantize_static(
         str(folder / "ready.onnx"),
         small,
@@ -149,12 +145,16 @@ def train_digits(epochs: int = 20, seed: int = 0, batch: int = 64, lr: float = 8
     return model.eval(), train, test
 
 
-def digits_part(options: Any) -> bool:
-    from train_digits import accuracy
+@wt.no_grad()
+def accuracy(model: Any, data: Any) -> float:
+    """The share that the model names right."""
+    images, labels = data.tensors
+    return float((model.eval()(images).argmax(dim=1) == labels).float().mean())
 
+
+def digits_part(options: Any) -> bool:
     model, train, test = train_digits()
     print(f"float32 {accuracy(model, test):.4f}")
-    model.eval()
     observers = {
         "min-max": q.MinMaxObserver.with_args(),
         "moving average": q.MovingAverageMinMaxObserver.with_args(),
@@ -188,6 +188,17 @@ def gpt_batches(text: Any, count: int, seed: int, block: int) -> Iterator[tuple[
         yield wt.from_numpy(window[:, :-1].copy()), wt.from_numpy(window[:, 1:].copy())
 
 
+def trained_on(model: Any, text: Any, steps: int, block: int) -> Any:
+    """The model after more steps of training, the same for all."""
+    optimizer = wt.optim.AdamW(model.train().parameters(), lr=2e-4)
+    for x, y in gpt_batches(text, steps, 1, block):
+        loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model.eval()
+
+
 def gpt_part(options: Any) -> bool:
     from export_gpt import decoder_of
     from train_gpt import Text, load_checkpoint, open_text, validate
@@ -213,8 +224,8 @@ def gpt_part(options: Any) -> bool:
         told = "" if bound is None else f"  at most {bound:.4f}"
         print(f"{name:34} {plain + rises[name]:.4f}  {rises[name]:+.4f}{told}", flush=True)
 
-    def quantized(config: Any) -> Any:
-        made = copy.deepcopy(model)
+    def quantized(config: Any, of: Any = None) -> Any:
+        made = copy.deepcopy(of or model)
         q.quantize_(made, config)
         return made
 
@@ -237,17 +248,16 @@ def gpt_part(options: Any) -> bool:
     q.smooth_quant_(smooth, data)
     q.quantize_(smooth, q.Int8DynamicActivationInt8WeightConfig())
     row("int8, SmoothQuant", smooth, 0.002)
-    trained = copy.deepcopy(model).train()
     base = q.Int4WeightOnlyConfig(128)
-    q.quantize_(trained, q.QATConfig(base, step="prepare"))
-    optimizer = wt.optim.AdamW(trained.parameters(), lr=2e-4)
-    for x, y in gpt_batches(text, options.steps, 1, block):
-        loss = F.cross_entropy(trained(x).flatten(0, 1), y.flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    q.quantize_(trained, q.QATConfig(base, step="convert"))
-    row(f"int4, groups of 128, QAT {options.steps}", trained.eval(), 0.01)
+    longer = trained_on(copy.deepcopy(model), text, options.steps, block)
+    plain = loss_of(longer)
+    print(f"{'float32, trained on':34} {plain:.4f}", flush=True)
+    row("int4, groups of 128, of this one", quantized(base, longer))
+    rounded = copy.deepcopy(model)
+    q.quantize_(rounded, q.QATConfig(base, step="prepare"))
+    trained_on(rounded, text, options.steps, block)
+    q.quantize_(rounded, q.QATConfig(base, step="convert"))
+    row("int4, groups of 128, QAT", rounded, 0.01)
     return within
 
 

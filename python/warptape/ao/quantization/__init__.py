@@ -25,6 +25,7 @@ from .fake_quantize import (
     enable_fake_quant,
     enable_observer,
 )
+from .files import save_quantized
 from .gptq import gptq_
 from .observer import (
     HistogramObserver,

@@ -102,8 +102,10 @@ def watching(layers: Mapping[str, Any], see: Callable[[str, Tensor], None], call
 @contextlib.contextmanager
 def restoring(*modules: nn.Module) -> Iterator[None]:
     """Gives modules their parameters back where the block fails."""
-    before = [(m, dict(m._parameters), {k: p.data.clone() for k, p in m._parameters.items() if p is not None})
-              for m in modules]
+    before = [
+        (m, dict(m._parameters), {k: p.data.clone() for k, p in m._parameters.items() if p is not None})
+        for m in modules
+    ]
     try:
         yield
     except BaseException:
@@ -149,9 +151,7 @@ def value_of(codes: Tensor, scales: Tensor, zeros: Tensor) -> Tensor:
 
 def coded(codes: Tensor, scales: Tensor, zeros: Tensor, bits: int, dtype: Any) -> Any:
     """The parameter of these codes; those of 2 and 3 bits are kept in 4."""
-    matrix = Codes(
-        8 if bits == 8 else 4, codes.to(warptape.uint8), scales.float(), (-scales * zeros).float()
-    )
+    matrix = Codes(8 if bits == 8 else 4, codes.to(warptape.uint8), scales.float(), (-scales * zeros).float())
     return nn.Parameter(QuantizedTensor.from_codes(matrix, dtype), requires_grad=False)
 
 

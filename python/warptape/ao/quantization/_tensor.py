@@ -297,9 +297,14 @@ def rebuild(kind: str, shape: Any, dtype: Any, held: dict[str, Any]) -> CodedTen
     if cls is QuantizedTensor:
         bits, group = held["bits"], held["group"]
         if bits not in (4, 8) or group not in GROUPS:
-            raise ValueError(f"QuantizedTensor: expected 4 or 8 bits and groups of {GROUPS}, got {bits}, {group}")
+            raise ValueError(
+                f"QuantizedTensor: expected 4 or 8 bits and groups of {GROUPS}, got {bits}, {group}"
+            )
         panels, size = math.ceil(outputs / _PANEL), group or 128
-        steps, groups = math.ceil(inputs / size) * size * bits // 32, math.ceil(inputs / group) if group else 1
+        steps, groups = (
+            math.ceil(inputs / size) * size * bits // 32,
+            math.ceil(inputs / group) if group else 1,
+        )
         kind_of_scale = warptape.float16 if group else warptape.float32
         expected = {
             "packed": ((panels, steps, _PANEL, 4), warptape.uint8),
@@ -347,7 +352,9 @@ def _to(t: Any, *args: Any, **kwargs: Any) -> Any:
 def _copy_(t: Any, other: Any, non_blocking: bool = False) -> Any:
     same = type(other) is type(t) and all(getattr(t, n) == getattr(other, n) for n in t._settings)
     parts = [(getattr(t, n), getattr(other, n)) for n in t._parts] if same else []
-    if not same or any((a is None) != (b is None) or (a is not None and a.shape != b.shape) for a, b in parts):
+    if not same or any(
+        (a is None) != (b is None) or (a is not None and a.shape != b.shape) for a, b in parts
+    ):
         raise TypeError(
             f"copy_: {t!r} takes the codes of a tensor of the same kind alone, got {other!r:.80}; "
             "load_state_dict(.., assign=True) puts another tensor in its place"
@@ -360,7 +367,9 @@ def _copy_(t: Any, other: Any, non_blocking: bool = False) -> Any:
 
 def _requires_grad(t: Any, requires_grad: bool = True) -> Any:
     if requires_grad:
-        raise NotImplementedError("requires_grad_: codes have no gradient; dequantize() gives a tensor that can")
+        raise NotImplementedError(
+            "requires_grad_: codes have no gradient; dequantize() gives a tensor that can"
+        )
     return t
 
 
@@ -381,7 +390,9 @@ _FORMS: dict[str, Any] = {
     "requires_grad_": _requires_grad,
     "is_pinned": lambda t, *_: False,
 }
-_PLAIN = frozenset(("size", "dim", "numel", "nelement", "stride", "__len__", "is_floating_point", "is_complex"))
+_PLAIN = frozenset(
+    ("size", "dim", "numel", "nelement", "stride", "__len__", "is_floating_point", "is_complex")
+)
 
 
 def _plain(value: Any) -> Any:

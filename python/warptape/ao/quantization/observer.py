@@ -276,7 +276,9 @@ class PercentileObserver(HistogramObserver):
     def __init__(self, percentile: float = 99.99, **settings: Any) -> None:
         super().__init__(**settings)
         if not 50 < percentile <= 100:
-            raise ValueError(f"PercentileObserver: percentile must be above 50 and at most 100, got {percentile}")
+            raise ValueError(
+                f"PercentileObserver: percentile must be above 50 and at most 100, got {percentile}"
+            )
         self.percentile = percentile
 
     def calculate_qparams(self) -> tuple[Tensor, Tensor]:

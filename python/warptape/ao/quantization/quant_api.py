@@ -263,10 +263,12 @@ def _quantize_for_training(model: nn.Module, config: QATConfig, filter_fn: Filte
                 base = base or module.config
                 qat.put(model, name, module.to_linear())
         if base is None:
-            raise ValueError("QATConfig: there is no layer that the step \"prepare\" made")
+            raise ValueError('QATConfig: there is no layer that the step "prepare" made')
         return quantize_(model, base, filter_fn)
     if base is None or base.group() is None or isinstance(base, Float8WeightOnlyConfig):
-        raise ValueError("QATConfig: training needs a base_config of integers, such as Int4WeightOnlyConfig()")
+        raise ValueError(
+            "QATConfig: training needs a base_config of integers, such as Int4WeightOnlyConfig()"
+        )
     base.check()
     chosen, report = _choose(model, lambda name: base, filter_fn)
     _check_groups(chosen)
@@ -292,7 +294,9 @@ def quantize_dynamic(
     meant = set(qconfig_spec) if qconfig_spec is not None else {nn.Linear}
 
     def is_meant(module: nn.Module, name: str) -> bool:
-        inside = any(isinstance(each, str) and (name == each or name.startswith(f"{each}.")) for each in meant)
+        inside = any(
+            isinstance(each, str) and (name == each or name.startswith(f"{each}.")) for each in meant
+        )
         return isinstance(module, nn.Linear) and (inside or type(module) in meant)
 
     quantize_(model, Int8DynamicActivationInt8WeightConfig(), is_meant)

@@ -65,7 +65,9 @@ def fuse_modules(model: nn.Module, modules_to_fuse: Any, inplace: bool = False, 
         modules = [model.get_submodule(name) for name in names]
         places = [next((i for i, kind in enumerate(kinds) if isinstance(m, kind)), -1) for m in modules]
         if not places or places[0] != 0 or places != sorted(set(places)) or -1 in places:
-            raise ValueError(f"fuse_modules: expected a layer, then a batch norm, a ReLU or both, got {names}")
+            raise ValueError(
+                f"fuse_modules: expected a layer, then a batch norm, a ReLU or both, got {names}"
+            )
     for names in groups:
         layer, after = model.get_submodule(names[0]), model.get_submodule(names[-1 if len(names) == 2 else 1])
         if isinstance(after, nn.BatchNorm2d | nn.BatchNorm1d):

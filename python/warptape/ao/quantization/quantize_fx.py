@@ -183,7 +183,9 @@ def _prepare(model: nn.Module, mapping: QConfigMapping, train: bool) -> GraphMod
                 wanted.setdefault(base, own)
     if train:
         for unit in units:
-            _put(gm, str(unit.main.target), _qat_layer(_module(gm, unit.main), _qconfig_of(gm, mapping, unit)))
+            _put(
+                gm, str(unit.main.target), _qat_layer(_module(gm, unit.main), _qconfig_of(gm, mapping, unit))
+            )
     observed = {}
     for number, (value, qconfig) in enumerate(wanted.items()):
         name = f"activation_post_process_{number}"
@@ -208,7 +210,9 @@ def _qconfig_of(gm: GraphModule, mapping: QConfigMapping, unit: Unit) -> QConfig
     return found
 
 
-def prepare_fx(model: nn.Module, qconfig_mapping: Any, example_inputs: Any = None, **unused: Any) -> GraphModule:
+def prepare_fx(
+    model: nn.Module, qconfig_mapping: Any, example_inputs: Any = None, **unused: Any
+) -> GraphModule:
     """A copy of the model with observers, to be run on calibration data.
 
     Args:
@@ -370,7 +374,9 @@ class _Converter:
         if isinstance(module, (ObserverBase, FakeQuantize, *_GONE)):
             assert isinstance(before, Node)
             self.values[node] = self.values[before]
-        elif isinstance(before, Node) and _keeps_bytes(self.gm, node) and self.values[before].bytes is not None:
+        elif (
+            isinstance(before, Node) and _keeps_bytes(self.gm, node) and self.values[before].bytes is not None
+        ):
             x, coding = self.bytes(before)
             if _is_relu(self.gm, node):
                 made = self.graph.call_function(warptape.clamp, (x,), {"min": coding.zero_point})
