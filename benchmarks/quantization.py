@@ -1,9 +1,9 @@
-"""What quantisation costs and gains: time of a static int8 ResNet-18 beside onnxruntime's, accuracy of the digits
-net, loss of the byte GPT.
+"""What quantisation costs and gains: time of a static int8 ResNet-18 beside onnxruntime's, accuracy of the
+digits net, loss of the byte GPT.
 
     python benchmarks/quantization.py resnet [--batch 1] [--threads 2]       needs onnx and onnxruntime
-    python benchmarks/quantization.py digits                                  needs scikit-learn; trains 20 epochs
-    python examples/train_gpt.py --out run; python benchmarks/quantization.py gpt run/checkpoint.pt
+    python benchmarks/quantization.py digits                                  needs scikit-learn; trains 20
+    epochs python examples/train_gpt.py --out run; python benchmarks/quantization.py gpt run/checkpoint.pt
 """
 
 from __future__ import annotations

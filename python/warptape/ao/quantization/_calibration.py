@@ -120,8 +120,8 @@ def restoring(*modules: nn.Module) -> Iterator[None]:
 
 
 def grid_of(weight: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    """Scale and integer zero [O, 1] for the values of one group [O, k], between the least and the greatest (and
-    zero): w = scale * (q - zero). The scale is one of float16, as files keep it."""
+    """Scale and integer zero [O, 1] for the values of one group [O, k], between the least and the greatest
+    (and zero): w = scale * (q - zero). The scale is one of float16, as files keep it."""
     least = weight.amin(dim=1, keepdim=True).clamp(max=0.0)
     most = weight.amax(dim=1, keepdim=True).clamp(min=0.0)
     scale = ((most - least) / (2**bits - 1)).clamp(min=1e-5)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import warptape
 from warptape import _C, Tensor, nn
 
 _ops: Any = _C._private
@@ -82,8 +81,8 @@ class Int8Conv2d(nn.Module):
     computed once. Per-channel weights, symmetric.
 
     Args:
-        conv: the floating layer, an nn.Conv2d or nn.Linear (a 1 x 1 convolution); codes int8 [O, C, KH, KW] and
-            weight_scale [O]: its weight.
+        conv: the floating layer, an nn.Conv2d or nn.Linear (a 1 x 1 convolution); codes int8 [O, C, KH, KW]
+            and weight_scale [O]: its weight.
         input, output, residual: codings; without output the result is of float32.
         relu: whether what is below zero becomes zero.
     """
@@ -151,6 +150,7 @@ class Int8Conv2d(nn.Module):
         kernel = "" if self.linear else f", kernel_size={self.kernel_size}, stride={self.stride}"
         return (
             f"{self.out_channels}{kernel}, input={tuple(self.input)}, "
-            f"output={self.output and tuple(self.output)}, residual={self.residual and tuple(self.residual)}, "
+            f"output={self.output and tuple(self.output)}, "
+            f"residual={self.residual and tuple(self.residual)}, "
             f"relu={self.relu}"
         )

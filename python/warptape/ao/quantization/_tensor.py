@@ -65,16 +65,16 @@ class CodedTensor(Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """`_linear` for F.linear without gradients, FORMS' for what keeps codes, else func of the matrix."""
+        """`_linear` for F.linear, what _Forms has for what keeps codes, else func of the matrix."""
         kwargs = kwargs or {}
         attribute = func.__name__ in ("__get__", "__set__")
         name = func.__self__.__name__ if attribute else func.__name__
         if name == "linear" and not attribute:
             return _linear(*args, **kwargs)
-        form = _FORMS.get(name)
+        form = None if name.startswith("__") else getattr(_Forms, name, None)
         if form is not None and args and isinstance(args[0], CodedTensor) and func.__name__ != "__set__":
             return form(*args, **kwargs)
-        if attribute or name in _PLAIN:
+        if attribute or name in _PLAIN or name.startswith("is_"):
             with _C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
         if args and isinstance(args[0], CodedTensor) and name.endswith("_") and not name.endswith("__"):
@@ -116,7 +116,7 @@ class CodedTensor(Tensor):
         """True: the parts are."""
         return True
 
-    def __repr__(self, *, tensor_contents: str | None = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         told = ", ".join(f"{name}={self.__dict__[name]}" for name in self._settings)
         text = f"shape={tuple(self.shape)}, dtype={self.dtype}, device={self.device}, {told}"
         return f"{type(self).__name__}({text})"
@@ -152,11 +152,11 @@ class CodedTensor(Tensor):
 class QuantizedTensor(CodedTensor):
     """A matrix [O, I] in 8 or 4 bits, as the inference engine's kernels read it.
 
-    `group` inputs (32, 64 or 128) share a scale of float16; 0 is one scale of float32 an output. The matrix is
-    scale * code + minimum, or scale * (code - 2 ** (bits - 1)) where there are no minima. packed [ceil(O / 16),
-    I * bits / 32, 16, 4] holds the codes, with I rounded up to whole groups; scales and minima are [ceil(O /
-    16), G, 16]. `F.linear` without gradients rounds its input to 8 bits by row and group, by 128 inputs where
-    group is 0, and sums exactly within a group, as llama.cpp does.
+    `group` inputs (32, 64 or 128) share a scale of float16; 0 is one scale of float32 an output. The matrix
+    is scale * code + minimum, or scale * (code - 2 ** (bits - 1)) where there are no minima. packed [ceil(O /
+    16), I * bits / 32, 16, 4] holds the codes, with I rounded up to whole groups; scales and minima are
+    [ceil(O / 16), G, 16]. `F.linear` without gradients rounds its input to 8 bits by row and group, by 128
+    inputs where group is 0, and sums exactly within a group, as llama.cpp does.
     """
 
     packed: Tensor
@@ -247,8 +247,8 @@ class QuantizedTensor(CodedTensor):
         x = input if input.dtype in (warptape.float32, warptape.bfloat16) else input.float()
         if input.ndim == 0 or input.shape[-1] != self.shape[1]:  # whole groups hide small differences
             raise warptape.ShapeError(
-                f"linear: input has shape {tuple(input.shape)}, a weight of shape {tuple(self.shape)} expects "
-                f"{self.shape[1]} features in its last dim"
+                f"linear: input has shape {tuple(input.shape)}, a weight of shape {tuple(self.shape)} "
+                f"expects {self.shape[1]} features in its last dim"
             )
         bias = None if bias is None else bias.detach().to(x.dtype)
         out: Tensor = _ops._quant_linear(
@@ -373,26 +373,27 @@ def _requires_grad(t: Any, requires_grad: bool = True) -> Any:
     return t
 
 
-_FORMS: dict[str, Any] = {
-    "dequantize": lambda t: t.dequantize(),
-    "detach": lambda t: t._like(),
-    "alias": lambda t: t._like(),
-    "clone": lambda t, **_: t._like(change=lambda part: part.clone()),
-    "contiguous": lambda t, **_: t,
-    "to": _to,
-    "cpu": lambda t: _to(t, "cpu"),
-    "cuda": lambda t, device="cuda", **_: _to(t, device if device is not None else "cuda"),
-    "float": lambda t: _to(t, warptape.float32),
-    "bfloat16": lambda t: _to(t, warptape.bfloat16),
-    "half": lambda t: _to(t, warptape.float16),
-    "double": lambda t: _to(t, warptape.float64),
-    "copy_": _copy_,
-    "requires_grad_": _requires_grad,
-    "is_pinned": lambda t, *_: False,
-}
-_PLAIN = frozenset(
-    ("size", "dim", "numel", "nelement", "stride", "__len__", "is_floating_point", "is_complex")
-)
+class _Forms:
+    """What functions of these names do with codes."""
+
+    dequantize = staticmethod(lambda t: t.dequantize())
+    detach = alias = staticmethod(lambda t: t._like())
+    clone = staticmethod(lambda t, **_: t._like(change=lambda part: part.clone()))
+    contiguous = staticmethod(lambda t, **_: t)
+    to = staticmethod(_to)
+    cpu = staticmethod(lambda t: _to(t, "cpu"))
+    cuda = staticmethod(lambda t, device="cuda", **_: _to(t, device if device is not None else "cuda"))
+    float = staticmethod(lambda t: _to(t, warptape.float32))
+    bfloat16 = staticmethod(lambda t: _to(t, warptape.bfloat16))
+    half = staticmethod(lambda t: _to(t, warptape.float16))
+    double = staticmethod(lambda t: _to(t, warptape.float64))
+    copy_ = staticmethod(_copy_)
+    requires_grad_ = staticmethod(_requires_grad)
+    is_pinned = staticmethod(lambda t, *_: False)
+
+
+# What the object itself knows, beside its attributes and `is_` functions.
+_PLAIN = frozenset(("size", "dim", "numel", "nelement", "__len__"))
 
 
 def _plain(value: Any) -> Any:

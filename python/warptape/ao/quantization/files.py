@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any
+from typing import Any, cast
 
 import warptape
 from warptape import Tensor
@@ -51,7 +51,7 @@ def zeros_of(name: str, weight: QuantizedTensor) -> tuple[Tensor, Tensor, Tensor
 
 
 def _gptq_parts(codes: Tensor, scales: Tensor, zeros: Tensor, bits: int, offset: int) -> dict[str, Tensor]:
-    outputs, inputs = codes.shape
+    inputs = codes.shape[1]
     group = inputs // scales.shape[1]
     return {
         "qweight": pack_bits(codes.t(), bits, 0),
@@ -79,8 +79,8 @@ def save_quantized(model: Decoder, folder: Any, method: str = "gptq") -> None:
     """Writes config.json and model.safetensors of a decoder that gptq_, awq_ or round_to_nearest_ quantised.
 
     Args:
-        method: the layout: "gptq", or "awq" for 4 bits. Of GPTQ it is "gptq_v2" where a zero of 0 is among the
-            weights, which the older one cannot tell from 16.
+        method: the layout: "gptq", or "awq" for 4 bits. Of GPTQ it is "gptq_v2" where a zero of 0 is among
+            the weights, which the older one cannot tell from 16.
 
     Raises: TypeError for another model, ValueError for another method, for weights of several kinds and for
     those that the layout does not have. Nothing is written then.
@@ -95,13 +95,14 @@ def save_quantized(model: Decoder, folder: Any, method: str = "gptq") -> None:
     kinds = {(p.bits, p.group) if isinstance(p, QuantizedTensor) else None for p in weights.values()}
     if len(kinds) != 1 or None in kinds:
         raise ValueError(
-            f"save_quantized: expected weights of one number of bits and one group, got {sorted(map(str, kinds))}"
+            "save_quantized: expected weights of one number of bits and one group, got "
+            f"{sorted(map(str, kinds))}"
         )
     ((bits, group),) = kinds  # type: ignore[misc]
     if group == 0 or (method == "awq" and bits != 4):
         raise ValueError(f"save_quantized: {method} has no layout for {bits} bits in groups of {group}")
     with warptape.no_grad():
-        triples = {name: zeros_of(name, p.cpu()) for name, p in weights.items()}
+        triples = {name: zeros_of(name, cast(QuantizedTensor, p.cpu())) for name, p in weights.items()}
         v2 = any(bool((zeros == 0).any()) for _, _, zeros in triples.values())
         names = model.name_map()
         out: dict[str, Tensor] = theirs_of({n: p for n, p in state.items() if n not in weights}, names)
@@ -110,7 +111,12 @@ def save_quantized(model: Decoder, folder: Any, method: str = "gptq") -> None:
             for full in apart[0]:
                 turned = names.transposed(full.removeprefix(names.prefix))
                 parts = [part[full].t().contiguous() if turned else part[full] for part in apart]
-                made = _awq_parts(*parts) if method == "awq" else _gptq_parts(*parts, bits, 0 if v2 else 1)
+                one, scales, zeros = parts
+                made = (
+                    _awq_parts(one, scales, zeros)
+                    if method == "awq"
+                    else _gptq_parts(one, scales, zeros, bits, 0 if v2 else 1)
+                )
                 out.update({f"{full.removesuffix('weight')}{part}": t for part, t in made.items()})
     settings: dict[str, Any] = {"quant_method": method, "bits": bits, "group_size": group}
     if method == "awq":

@@ -75,8 +75,8 @@ def gptq_(
     damp: float = 0.01,
     filter_fn: Filter | None = None,
 ) -> nn.Module:
-    """Quantises linear layers by GPTQ, in place; layers that are called first come first, and those after them
-    see what the quantised ones give.
+    """Quantises linear layers by GPTQ, in place; layers that are called first come first, and those after
+    them see what the quantised ones give.
 
     Args:
         data: batches: tensors, tuples of arguments or dicts of keyword arguments of the model.

@@ -1,9 +1,9 @@
 """Modules that see values pass and say by which scale and zero point they are best rounded, as
 torch.ao.quantization.observer.
 
-An observer returns its input as it is. `calculate_qparams` gives scale and zero_point: a value is scale * (code
-- zero_point), codes are quant_min .. quant_max: 0 .. 255 of quint8, -128 .. 127 of qint8. Values that are not
-finite are a ValueError and change nothing; parameters before any values are one, too.
+An observer returns its input as it is. `calculate_qparams` gives scale and zero_point: a value is scale *
+(code - zero_point), codes are quant_min .. quant_max: 0 .. 255 of quint8, -128 .. 127 of qint8. Values that
+are not finite are a ValueError and change nothing; parameters before any values are one, too.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
 import warptape
 from warptape import Tensor, nn
 
@@ -75,7 +76,8 @@ class ObserverBase(nn.Module):
         self.quant_max = high if quant_max is None else quant_max
         if self.quant_min >= self.quant_max:
             raise ValueError(
-                f"{type(self).__name__}: quant_min must be below quant_max, got {self.quant_min}, {self.quant_max}"
+                f"{type(self).__name__}: quant_min must be below quant_max, got {self.quant_min} and "
+                f"{self.quant_max}"
             )
 
     with_args: Callable[..., _Partial] = classmethod(lambda cls, **kw: _Partial(cls).with_args(**kw))  # type: ignore[assignment]
@@ -88,8 +90,8 @@ class ObserverBase(nn.Module):
         values = x.detach().float()
         if not bool(warptape.isfinite(values).all()):
             raise ValueError(
-                f"{type(self).__name__}: the values to observe hold NaN or infinity; leave such batches out of "
-                "the calibration data"
+                f"{type(self).__name__}: the values to observe hold NaN or infinity; leave such batches "
+                "out of the calibration data"
             )
         return values
 

@@ -40,8 +40,8 @@ def get_default_qat_qconfig(backend: str = "x86", version: int = 1) -> QConfig:
 
 
 class QConfigMapping:
-    """Which QConfig a layer has; None leaves it in floats. The most particular one counts: by name, by regular
-    expression, by type, for all."""
+    """Which QConfig a layer has; None leaves it in floats. The most particular one counts: by name, by
+    regular expression, by type, for all."""
 
     def __init__(self) -> None:
         self.global_qconfig: QConfig | None = None

@@ -1,7 +1,7 @@
 """Linear layers with weights in few bits: quantize_ and its configurations, as torchao.quantization.
 
-The weights become tensors of _tensor.py, so the model keeps its modules, state_dict and files; LLM serves it as
-it is.
+The weights become tensors of _tensor.py, so the model keeps its modules, state_dict and files; LLM serves it
+as it is.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class _Config:
 
 @dataclass
 class Int4WeightOnlyConfig(_Config):
-    """4 bits, a scale and a minimum for each group of inputs. F.linear without gradients also rounds its input
-    to 8 bits by row and group.
+    """4 bits, a scale and a minimum for each group of inputs. F.linear without gradients also rounds its
+    input to 8 bits by row and group.
 
     Args:
         group_size: 32, 64 or 128.
@@ -49,23 +49,24 @@ class Int4WeightOnlyConfig(_Config):
 
     group_size: int = 32
 
-    def group(self) -> int:  # noqa: D102
+    def group(self) -> int:
         return self.group_size
 
-    def check(self) -> None:  # noqa: D102
+    def check(self) -> None:
         if self.group_size not in GROUPS[1:]:
             raise ValueError(
                 f"Int4WeightOnlyConfig: group_size must be 32, 64 or 128, got {self.group_size!r}"
             )
 
-    def make(self, weight: Any) -> CodedTensor:  # noqa: D102
+    def make(self, weight: Any) -> CodedTensor:
         return QuantizedTensor.from_float(weight, 4, self.group_size)
 
 
 @dataclass
 class Int8WeightOnlyConfig(_Config):
-    """8 bits, symmetric, a scale for each output or group of inputs. The kernels of this runtime multiply bytes
-    with bytes: F.linear without gradients rounds its input to 8 bits, too, by row and group (128 inputs).
+    """8 bits, symmetric, a scale for each output or group of inputs. The kernels of this runtime multiply
+    bytes with bytes: F.linear without gradients rounds its input to 8 bits, too, by row and group (128
+    inputs).
 
     Args:
         group_size: None for one scale an output, or 32, 64 or 128.
@@ -73,16 +74,16 @@ class Int8WeightOnlyConfig(_Config):
 
     group_size: int | None = None
 
-    def group(self) -> int:  # noqa: D102
+    def group(self) -> int:
         return self.group_size or 0
 
-    def check(self) -> None:  # noqa: D102
+    def check(self) -> None:
         if self.group_size is not None and self.group_size not in GROUPS[1:]:
             raise ValueError(
                 f"{type(self).__name__}: group_size must be None, 32, 64 or 128, got {self.group_size!r}"
             )
 
-    def make(self, weight: Any) -> CodedTensor:  # noqa: D102
+    def make(self, weight: Any) -> CodedTensor:
         return QuantizedTensor.from_float(weight, 8, self.group())
 
 
@@ -98,13 +99,13 @@ class Float8WeightOnlyConfig(_Config):
 
     weight_dtype: Any = None
 
-    def check(self) -> None:  # noqa: D102
+    def check(self) -> None:
         if self.weight_dtype not in (None, warptape.float8_e4m3fn):
             raise ValueError(
                 f"Float8WeightOnlyConfig: weight_dtype must be float8_e4m3fn, got {self.weight_dtype}"
             )
 
-    def make(self, weight: Any) -> CodedTensor:  # noqa: D102
+    def make(self, weight: Any) -> CodedTensor:
         return Float8Tensor.from_float(weight)
 
 
@@ -112,10 +113,10 @@ class Float8WeightOnlyConfig(_Config):
 class Float8DynamicActivationFloat8WeightConfig(_Config):
     """Products of float8, which no device of this runtime has yet: NotImplementedError."""
 
-    def check(self) -> None:  # noqa: D102
+    def check(self) -> None:
         raise NotImplementedError(
-            "Float8DynamicActivationFloat8WeightConfig: products of float8 have no kernel on any device here; "
-            "Float8WeightOnlyConfig stores weights as float8"
+            "Float8DynamicActivationFloat8WeightConfig: products of float8 have no kernel on any device "
+            "here; Float8WeightOnlyConfig stores weights as float8"
         )
 
 
@@ -125,8 +126,8 @@ class QATConfig:
 
     Args:
         base_config: what the layers are to become.
-        step: "prepare" puts qat.FakeQuantizedLinear in place of linear layers; "convert" puts linear layers back
-            and quantises them by base_config.
+        step: "prepare" puts qat.FakeQuantizedLinear in place of linear layers; "convert" puts linear layers
+            back and quantises them by base_config.
     """
 
     base_config: Any = None
@@ -228,7 +229,8 @@ def quantize_(
     for each in configs:
         if each is not None and not isinstance(each, _Config):
             raise TypeError(
-                f"quantize_: expected one of the configurations, such as Int4WeightOnlyConfig(), got {each!r:.80}"
+                "quantize_: expected one of the configurations, such as Int4WeightOnlyConfig(), got "
+                f"{each!r:.80}"
             )
         if each is not None:
             each.check()

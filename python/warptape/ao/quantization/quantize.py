@@ -51,7 +51,8 @@ def convert(module: Any, mapping: Any = None, inplace: bool = False, **unused: A
 
 
 def fuse_modules(model: nn.Module, modules_to_fuse: Any, inplace: bool = False, **unused: Any) -> nn.Module:
-    """A model in which batch norms are folded into the layer before them; ReLUs stay, for convert() joins them.
+    """A model in which batch norms are folded into the layer before them; ReLUs stay, for convert() joins
+    them.
 
     Args:
         modules_to_fuse: paths in the order of their calls, ["conv", "bn", "relu"], or a list of such lists.

@@ -120,13 +120,15 @@ def _simplify(gm: GraphModule, train: bool = False) -> None:
         if node.op == "call_module":
             uses[str(node.target)] = uses.get(str(node.target), 0) + 1
     for node in list(gm.graph.nodes):
-        module, before = _module(gm, node), node.args[0] if node.args else None
+        module = _module(gm, node)
+        before: Any = node.args[0] if node.args else None
         if isinstance(module, _GONE) and not (train and isinstance(module, nn.Dropout | nn.Dropout2d)):
             node.replace_all_uses_with(before)
             gm.graph.erase_node(node)
         elif isinstance(module, nn.BatchNorm2d | nn.BatchNorm1d) and module.track_running_stats:
             layer = _module(gm, before)
-            fold = {nn.Conv2d: fuse_conv_bn_eval, nn.Linear: fuse_linear_bn_eval}.get(type(layer))
+            folds: dict[Any, Any] = {nn.Conv2d: fuse_conv_bn_eval, nn.Linear: fuse_linear_bn_eval}
+            fold = folds.get(type(layer))
             if fold is None or len(before.users) != 1 or uses[str(before.target)] != 1:
                 continue
             was = layer.training
@@ -220,7 +222,8 @@ def prepare_fx(
         example_inputs: not needed.
 
     Layers without a form on bytes, and those whose qconfig is None, stay as they are;
-    `quantization_report(prepared)` names them. Raises: what warptape.fx raises for models that it cannot trace.
+    `quantization_report(prepared)` names them. Raises: what warptape.fx raises for models that it cannot
+    trace.
     """
     return _prepare(model, _mapping(qconfig_mapping), train=False)
 
@@ -386,16 +389,15 @@ class _Converter:
                 made = self.copied(node, {before: x})
             self.values[node] = _Value(None, made, coding)
         else:
-            coding = self.codings.get(node)
-            if coding is None and isinstance(before, Node) and _keeps_bytes(self.gm, node):
-                coding = self.values[before].coding
-            self.values[node] = _Value(self.copied(node, {}), None, coding)
+            own = self.codings.get(node)
+            if own is None and isinstance(before, Node) and _keeps_bytes(self.gm, node):
+                own = self.values[before].coding
+            self.values[node] = _Value(self.copied(node, {}), None, own)
 
     def copied(self, node: Node, given: dict[Node, Node]) -> Node:
         if node.op == "call_module":
             self.modules.setdefault(str(node.target), _module(self.gm, node))
-        made = self.graph.node_copy(node, lambda n: given[n] if n in given else self.floats(n))
-        return made
+        return self.graph.node_copy(node, lambda n: given[n] if n in given else self.floats(n))
 
     def run(self) -> GraphModule:
         root: dict[str, Any] = {}

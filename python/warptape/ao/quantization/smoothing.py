@@ -1,5 +1,5 @@
-"""AWQ and SmoothQuant: channels of a layer's input are scaled, and its weight by the inverse, so that rounding
-loses less. The factor goes into the norm before the layer."""
+"""AWQ and SmoothQuant: channels of a layer's input are scaled, and its weight by the inverse, so that
+rounding loses less. The factor goes into the norm before the layer."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def _checked(
         mappings = find_mappings(model, layers)
         if not mappings:
             raise ValueError(
-                f"{call}: no norms before linear layers are known by name in this model; give mappings=[(norm, "
-                "[linear, ..]), ..] with their paths"
+                f"{call}: no norms before linear layers are known by name in this model; give mappings= "
+                "[(norm, [linear, ..]), ..] with their paths"
             )
     out = []
     for norm, readers in mappings:
@@ -61,7 +61,8 @@ def _checked(
         module: Any = model.get_submodule(norm)
         if unknown or getattr(module, "weight", None) is None or module.weight.ndim != 1:
             raise ValueError(
-                f"{call}: mappings: expected a norm with a weight and linear layers, got {norm} and {list(readers)}"
+                f"{call}: mappings: expected a norm with a weight and linear layers, got {norm} and "
+                f"{list(readers)}"
             )
         out.append((module, list(readers)))
     return out
@@ -92,8 +93,8 @@ def smooth_quant_(
     filter_fn: Filter | None = None,
 ) -> nn.Module:
     """Moves part of the range of activations into weights, in place ("SmoothQuant: Accurate and Efficient
-    Post-Training Quantization for Large Language Models", Xiao et al. 2022). What the model computes stays, but
-    for rounding; quantize_ with Int8DynamicActivationInt8WeightConfig comes next.
+    Post-Training Quantization for Large Language Models", Xiao et al. 2022). What the model computes stays,
+    but for rounding; quantize_ with Int8DynamicActivationInt8WeightConfig comes next.
 
     Args:
         data: as for gptq_.
@@ -101,8 +102,8 @@ def smooth_quant_(
         mappings: paths of a norm and of the linear layers that alone read it; None: found by the names of
             warptape.models.Decoder and the like.
 
-    Raises: ValueError for alpha out of [0, 1], unknown mappings, data without batches or with values that are not
-    finite. The model is unchanged then.
+    Raises: ValueError for alpha out of [0, 1], unknown mappings, data without batches or with values that are
+    not finite. The model is unchanged then.
     """
     if not 0 <= alpha <= 1:
         raise ValueError(f"smooth_quant_: alpha must be from 0 to 1, got {alpha}")
@@ -130,8 +131,8 @@ def smooth_quant_(
 def awq_factor(
     x: Tensor, mean_input: Tensor, weights: Sequence[Tensor], bits: int, group: int, steps: int = 20
 ) -> Tensor:
-    """s = mean|X| ** a [I] with the a of 0, 1 / steps .. (steps - 1) / steps by which the layers' results on x
-    [n, I] change least when W diag(s) is rounded: AWQ, equations 4 and 5. s is scaled so that its least and
+    """s = mean|X| ** a [I] with the a of 0, 1 / steps .. (steps - 1) / steps by which the layers' results on
+    x [n, I] change least when W diag(s) is rounded: AWQ, equations 4 and 5. s is scaled so that its least and
     greatest value multiply to 1."""
     exact = [x @ w.t() for w in weights]
     best, chosen = float("inf"), warptape.ones_like(mean_input)
@@ -158,8 +159,8 @@ def awq_(
     filter_fn: Filter | None = None,
 ) -> nn.Module:
     """Quantises linear layers after scaling the channels that see large activations, in place ("AWQ:
-    Activation-aware Weight Quantization for LLM Compression and Acceleration", Lin et al. 2023). Layers that read
-    no norm are rounded as they are.
+    Activation-aware Weight Quantization for LLM Compression and Acceleration", Lin et al. 2023). Layers that
+    read no norm are rounded as they are.
 
     Args:
         data: as for gptq_; the error is measured on up to 2,048 rows of a layer's inputs.
