@@ -1,4 +1,4 @@
-"""torch.ao: named by libraries whose quantized models are optional. Quantization is not supported."""
+"""torch.ao and torchao: models of fewer bits."""
 
 from .._missing import lookup as _lookup
 
