@@ -1,4 +1,4 @@
-"""Smaller models: pruning, shrinking, binarised layers, distillation (docs/compression.md)."""
+"""Smaller models: quantisation, pruning, binarised layers, distillation (docs/compression.md)."""
 
 from .._missing import lookup as _lookup
 from .binary import (
@@ -20,6 +20,15 @@ from .distillation import (
     kd_loss,
 )
 from .pruning import GradualPruner, NofM, PolynomialSchedule, n_of_m, sparsity
+from .quantization import (
+    Float8DynamicActivationFloat8WeightConfig,
+    Float8WeightOnlyConfig,
+    Int4WeightOnlyConfig,
+    Int8DynamicActivationInt8WeightConfig,
+    Int8WeightOnlyConfig,
+    QATConfig,
+    quantize_,
+)
 from .report import LayerError, Report, model_bytes, report
 from .shrink import PruneReport, ShrinkError, ShrinkReport, prune_channels, shrink
 from .shrink_modules import NarrowMultiheadAttention

@@ -117,7 +117,7 @@ class Report:
 def model_bytes(model: Module) -> int:
     """Bytes of a model's parameters and buffers, each counted once."""
     tensors = {id(t): t for t in [*model.parameters(), *model.buffers()]}
-    return sum(t.numel() * t.element_size() for t in tensors.values())
+    return sum(t.nbytes for t in tensors.values())
 
 
 def _default_loss(output: Tensor, target: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from ._schemes import (
     per_tensor_affine,
     per_tensor_symmetric,
     qint8,
+    qscheme,
     quint8,
 )
 from ._tensor import CodedTensor, Float8Tensor, QuantizedTensor, rebuild

@@ -268,7 +268,8 @@ class QATConv2d(nn.Conv2d):
     weight_fake_quant: FakeQuantize
 
     def forward(self, input: warptape.Tensor) -> warptape.Tensor:
-        return self._conv_forward(input, self.weight_fake_quant(self.weight), self.bias)
+        weight = self.weight_fake_quant(self.weight)
+        return _F.conv2d(input, weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
 
 
 class QATLinear(nn.Linear):
