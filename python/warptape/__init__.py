@@ -135,6 +135,8 @@ _mark_absent(Tensor, "torch.Tensor")
 # cuda, backends, distributed, optim on first use: not every program needs them.
 _storages = ("UntypedStorage", "TypedStorage", *(n.replace("Tensor", "Storage") for n in _legacy_types))
 _sparse = ("sparse_coo_tensor", "sparse_csr_tensor", "sparse_csc_tensor", "sparse_compressed_tensor")
+_codes = ("quint8", "qint8", "qscheme", "per_tensor_affine", "per_tensor_symmetric", "per_channel_affine")
+_codes = (*_codes, "per_channel_symmetric")
 __getattr__ = _lookup(
     __name__,
     ops=lambda: __import__("warptape.library").library.ops,
@@ -149,6 +151,7 @@ __getattr__ = _lookup(
     __config__=lambda: __import__("warptape.__config__").__config__,
     __future__=lambda: __import__("warptape.__future__").__future__,
     **{n: lambda n=n: getattr(__import__("warptape.sparse").sparse, n) for n in _sparse},
+    **{n: lambda n=n: getattr(__import__("warptape.ao.quantization").ao.quantization, n) for n in _codes},
     spmm=lambda: __import__("warptape.sparse").sparse.mm,
     dsmm=lambda: __import__("warptape.sparse").sparse.mm,
     vmap=lambda: __import__("warptape.func").func.vmap,

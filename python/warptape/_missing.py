@@ -19,6 +19,7 @@ _IMPORT_FROM = opcode.opmap["IMPORT_FROM"]
 MOVED = {
     "_custom_ops": "library",
     "_tensor_str": "_printing",
+    "ao.quantization.qconfig_mapping": "ao.quantization.qconfig",
     "autograd.profiler": "profiler",
     "autograd.variable": "autograd",
     "distributed._composable": "distributed",
@@ -35,16 +36,15 @@ MOVED = {
     "nn.modules.pixelshuffle": "nn.modules.shape",
     "nn.parallel.data_parallel": "nn.modules.data_parallel",
     "profiler.profiler": "profiler",
+    "quantization": "ao.quantization",
     "utils._cxx_pytree": "utils._pytree",
     "utils.model_zoo": "hub",
 }
 # What PyTorch has and this runtime has nothing of.
 _UNSUPPORTED = {
-    "torch.ao": "quantization is",
     "torch.masked": "masked tensors are",
     "torch.nested": "nested tensors are",
     "torch.package": "packages of code and weights are",
-    "torch.quantization": "quantization is",
 }
 _ELSEWHERE = ("", ".nn.functional", ".nn", ".linalg", ".Tensor", ".utils", ".nn.utils")
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import warptape
 from warptape import _C, Tensor, nn
+from warptape.ao.quantization import QuantizedTensor
 from warptape.models import Codes
 
 _ops: Any = _C._private
-_PANEL = 16  # outputs that lie together in a packed weight
 
 
 class PackedLinear(nn.Module):
@@ -82,42 +82,29 @@ class QuantLinear(nn.Module):
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.bits, self.group = bits, group
         self.dtype = dtype or linear.weight.dtype
-        symmetric = bits == 8 if symmetric is None else symmetric
-        with warptape.no_grad():
-            packed, scales, *minima = _ops._quantize_linear_weight(
-                linear.weight.detach(), bits, group, symmetric
-            )
-            self.register_buffer("packed", packed)
-            self.register_buffer("scales", scales)
-            self.register_buffer("minima", minima[0] if minima else None)
-            self.register_buffer("bias", _bias_of(linear, self.dtype))
+        self._hold(QuantizedTensor.from_float(linear.weight, bits, group, symmetric), linear.bias)
+
+    def _hold(self, weight: QuantizedTensor, bias: Tensor | None) -> None:
+        for name in ("packed", "scales", "minima"):
+            self.register_buffer(name, getattr(weight, name))
+        own = None if bias is None else bias.detach().to(self.dtype, copy=True)
+        self.register_buffer("bias", own)
+
+    @classmethod
+    def from_tensor(cls, weight: QuantizedTensor, bias: Tensor | None, dtype: Any = None) -> QuantLinear:
+        """The layer of a weight in few bits, whose memory it shares."""
+        layer = cls.__new__(cls)
+        nn.Module.__init__(layer)
+        layer.out_features, layer.in_features = weight.shape
+        layer.bits, layer.group, layer.dtype = weight.bits, weight.group, dtype or weight.dtype
+        layer._hold(weight, bias)
+        return layer
 
     @classmethod
     def from_codes(cls, matrix: Codes, bias: Tensor | None, dtype: Any) -> QuantLinear:
         """The layer of a matrix that is stored in 4 or 8 bits by groups of 32, 64 or 128, as a GGUF file or a
         GPTQ folder has it: the same codes; scales and minima are rounded to float16."""
-        layer = cls.__new__(cls)
-        nn.Module.__init__(layer)
-        (layer.out_features, layer.in_features), groups = matrix.codes.shape, matrix.scales.shape[1]
-        layer.bits, layer.group, layer.dtype = matrix.bits, layer.in_features // groups, dtype
-        rows = -layer.out_features % _PANEL  # to whole panels
-        codes = nn.functional.pad(matrix.codes, (0, 0, 0, rows))
-        if matrix.bits == 4:
-            codes = codes.reshape(-1, _PANEL, layer.in_features // 8, 2, 4)
-            codes = codes[:, :, :, 0] | (codes[:, :, :, 1] << 4)
-        codes = codes.reshape(-1, _PANEL, layer.in_features * matrix.bits // 32, 4)
-
-        def of_groups(x: Tensor | None) -> Tensor | None:
-            if x is None:
-                return None
-            panels = nn.functional.pad(x, (0, 0, 0, rows)).reshape(-1, _PANEL, groups)
-            return panels.transpose(1, 2).to(warptape.float16).contiguous()
-
-        layer.register_buffer("packed", codes.transpose(1, 2).contiguous())
-        layer.register_buffer("scales", of_groups(matrix.scales))
-        layer.register_buffer("minima", of_groups(matrix.minima))
-        layer.register_buffer("bias", None if bias is None else bias.to(dtype, copy=True))
-        return layer
+        return cls.from_tensor(QuantizedTensor.from_codes(matrix, dtype), bias)
 
     def forward(self, input: Tensor) -> Tensor:
         """Input weight^T + bias, in the input's dtype."""
@@ -130,20 +117,11 @@ class QuantLinear(nn.Module):
 
     def dequantize(self) -> Tensor:
         """The weight that the codes stand for, [out_features, in_features] in float32."""
-        codes = self.packed.permute(0, 2, 1, 3)  # [panels, 16, steps, 4]
-        if self.bits == 4:
-            codes = warptape.stack([codes & 15, codes >> 4], dim=3)
-        codes = codes.reshape(self.packed.shape[0] * 16, -1).float()
-
-        def spread(x: Tensor) -> Tensor:  # [panels, groups, 16] -> [outputs, inputs]
-            rows = x.float().permute(0, 2, 1).reshape(codes.shape[0], -1)
-            return rows.repeat_interleave(codes.shape[1] // max(rows.shape[1], 1), dim=1)
-
-        if self.minima is None:
-            weight = spread(self.scales) * (codes - 2 ** (self.bits - 1))
-        else:
-            weight = spread(self.scales) * codes + spread(self.minima)
-        return weight[: self.out_features, : self.in_features].contiguous()
+        held = {name: getattr(self, name) for name in ("packed", "scales", "minima", "bits", "group")}
+        weight: QuantizedTensor = QuantizedTensor._of(
+            (self.out_features, self.in_features), warptape.float32, **held
+        )
+        return weight.dequantize()
 
     def extra_repr(self) -> str:
         """What repr() shows."""
@@ -163,7 +141,7 @@ def pack_(model: nn.Module, dtype: Any = None, skip: Iterable[str] = ()) -> nn.M
     the rows that it looks up. Modules of classes derived from nn.Linear stay, for their owner may read the
     weight itself.
     """
-    return _replace_linears(model, lambda linear: PackedLinear(linear, dtype), skip)
+    return _replace_linears(model, lambda linear: _coded(linear) or PackedLinear(linear, dtype), skip)
 
 
 def quantize_(
@@ -184,7 +162,9 @@ def quantize_(
         raise ValueError(
             f"expected 4 or 8 bits and groups of 32, 64 or 128, or 0, got bits={bits}, group={group}"
         )
-    return _replace_linears(model, lambda linear: QuantLinear(linear, bits, group, symmetric, dtype), skip)
+    return _replace_linears(
+        model, lambda linear: _coded(linear) or QuantLinear(linear, bits, group, symmetric, dtype), skip
+    )
 
 
 def _check_features(input: Tensor, in_features: int) -> None:
@@ -193,6 +173,12 @@ def _check_features(input: Tensor, in_features: int) -> None:
         raise warptape.ShapeError(
             f"input has shape {tuple(input.shape)}, layer expects {in_features} features in its last dim"
         )
+
+
+def _coded(linear: nn.Linear) -> QuantLinear | None:
+    """The layer of a weight that is in few bits already, else None."""
+    weight: Any = linear.weight
+    return QuantLinear.from_tensor(weight, linear.bias) if isinstance(weight, QuantizedTensor) else None
 
 
 def _bias_of(linear: nn.Linear, dtype: Any) -> Tensor | None:

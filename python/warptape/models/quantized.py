@@ -18,7 +18,7 @@ from ..utils.safetensors import SafetensorError, load_sharded
 from ._sources import Codes, Coding
 
 # Which of eight neighbouring columns the nibbles of an AWQ int32 are, from the lowest on.
-_AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
+AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 _PARTS = ("qweight", "qzeros", "scales", "g_idx")
 
 
@@ -48,7 +48,7 @@ def gptq_weight(
 
 def _awq_columns(packed: Tensor) -> Tensor:
     """The numbers in AWQ's int32s, in the order of the columns."""
-    place = warptape.tensor([_AWQ_ORDER.index(i) for i in range(8)])
+    place = warptape.tensor([AWQ_ORDER.index(i) for i in range(8)])
     return _unpack(packed, 4, 1).reshape(packed.shape[0], -1, 8)[:, :, place].reshape(packed.shape[0], -1)
 
 

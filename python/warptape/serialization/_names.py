@@ -93,6 +93,19 @@ def rebuild_sparse(layout: Any, parts: tuple[Any, ...]) -> Any:
     return warptape.sparse_compressed_tensor(*parts, layout=layout)
 
 
+def rebuild_coded(kind: str, shape: Any, dtype: Any, held: Any, parameter: bool = False) -> Any:
+    """A tensor in few bits (warptape.ao.quantization), whose parts are checked."""
+    pairs = isinstance(held, tuple) and all(isinstance(one, tuple) and len(one) == 2 for one in held)
+    if not pairs or not isinstance(shape, tuple):
+        raise UnpicklingError("a tensor in few bits without its parts")
+    make = import_module("warptape.ao.quantization").rebuild
+    try:
+        made = make(kind, shape, dtype, dict(held))
+    except (TypeError, ValueError) as error:
+        raise UnpicklingError(str(error)) from error
+    return warptape.nn.Parameter(made, False) if parameter else made
+
+
 def _with_state(made: Any, state: Any) -> Any:
     if isinstance(state, tuple):  # of __dict__ and slots
         state = {**(state[0] or {}), **(state[1] or {})}
@@ -160,6 +173,7 @@ _REBUILD: dict[str, Callable[..., Any]] = {
     "torch._utils._rebuild_sparse_tensor": rebuild_sparse,
     "torch._tensor._rebuild_from_type_v2": rebuild_from_type,
     "torch.serialization._get_layout": _layout,
+    "torch.serialization._names.rebuild_coded": rebuild_coded,
 }
 _PLAIN: dict[str, tuple[Any, Callable[..., Any]]] = {
     "collections.OrderedDict": (collections.OrderedDict, _keyed(collections.OrderedDict)),

@@ -235,19 +235,58 @@ def storage_size(tensor: Tensor) -> int:
 def load_file(filename: Any, device: Any = "cpu") -> dict[str, Tensor]:
     """All tensors of a file, in the order of their names; on the CPU they lie in it, mapped."""
     with safe_open(filename, device=device) as file:
-        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        return _joined(found, file.metadata(), filename)
 
 
 def load(data: bytes) -> dict[str, Tensor]:
     """The tensors in the bytes of a file."""
     import io
 
-    out = {}
-    for name, (kind, shape, at) in sorted(read_header(io.BytesIO(data), len(data), "load")[0].items()):
+    out: dict[str, Tensor] = {}
+    entries, metadata = read_header(io.BytesIO(data), len(data), "load")
+    for name, (kind, shape, at) in sorted(entries.items()):
         out[name] = warptape.empty(shape, dtype=KINDS[kind][0])
         if target := raw_bytes(out[name]):
             target[:] = memoryview(data)[at : at + len(target)]
-    return out
+    return _joined(out, metadata, "load")
+
+
+# ---- tensors in few bits (warptape.ao.quantization) ----
+
+CODED = "warptape.coded"  # of a file's metadata: what makes up such a tensor, whose parts are tensors of it
+
+
+def _apart(tensors: Any, metadata: Any) -> tuple[Any, Any]:
+    """What a file keeps of tensors: those in few bits as parts `name.part`, and in the metadata how."""
+    if not isinstance(tensors, dict) or not any(getattr(t, "_is_coded", False) for t in tensors.values()):
+        return tensors, metadata
+    out, told = {}, {}
+    for name, t in tensors.items():
+        if not getattr(t, "_is_coded", False):
+            out[name] = t
+            continue
+        parts, told[name] = t.__tensor_flatten__()
+        out.update({f"{name}.{part}": getattr(t, part) for part in parts})
+    return out, {**(metadata or {}), CODED: json.dumps(told)}
+
+
+def _joined(tensors: dict[str, Tensor], metadata: Mapping[str, str] | None, where: Any) -> dict[str, Tensor]:
+    """The tensors of a file, those in few bits made of their parts. SafetensorError where these do not fit."""
+    if not metadata or CODED not in metadata:
+        return tensors
+    import importlib
+
+    make = importlib.import_module("warptape.ao.quantization").rebuild
+    try:
+        for name, held in json.loads(metadata[CODED]).items():
+            parts = [key for key in tensors if key.startswith(f"{name}.")]
+            found = {key[len(name) + 1 :]: tensors.pop(key) for key in parts}
+            dtype = getattr(warptape, held["dtype"])
+            tensors[name] = make(held["class"], tuple(held["shape"]), dtype, {**held, **found})
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise SafetensorError(f"{where}: its tensors in few bits are damaged: {error}") from error
+    return dict(sorted(tensors.items()))
 
 
 # ---- writing ----
@@ -295,11 +334,13 @@ def save_file(tensors: dict[str, Tensor], filename: Any, metadata: dict[str, str
         ValueError: tensors that are not contiguous, or none.
         RuntimeError: two that share memory.
     """
+    tensors, metadata = _apart(tensors, metadata)
     replace_file(os.fspath(filename), _pieces(_check(tensors), metadata))
 
 
 def save(tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> bytes:
     """The bytes of a file of these tensors."""
+    tensors, metadata = _apart(tensors, metadata)
     return b"".join(_pieces(_check(tensors), metadata))
 
 

@@ -43,11 +43,10 @@ def test_words(expression, name, near):
 @pytest.mark.parametrize(
     ("expression", "hint"),
     [
-        ("warptape.quantization", ": quantization is not supported"),
         ("warptape.distribution", "; nearest: torch.distributions"),
         ("warptape.Tensr", "; nearest: torch.Tensor"),
         ("warptape.tensr", "; nearest: torch.tensor"),
-        ("warptape.qint8", ""),  # PyTorch has it: no slip of int8
+        ("warptape.qint32", ""),  # PyTorch has it: no slip of int32
         ("warptape.annotation", ""),
         ("warptape.Anny", ""),
     ],

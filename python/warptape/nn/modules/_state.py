@@ -293,6 +293,5 @@ def _assigned(tensor: Tensor, value: Tensor) -> Tensor:
     """The checkpoint's tensor, made a parameter where the module's is one."""
     if not isinstance(tensor, Parameter):
         return value
-    if isinstance(value, Parameter):
-        return value.requires_grad_(tensor.requires_grad)
-    return Parameter(value, requires_grad=tensor.requires_grad)
+    grad = tensor.requires_grad and not getattr(value, "_is_coded", False)  # those in few bits have none
+    return value.requires_grad_(grad) if isinstance(value, Parameter) else Parameter(value, grad)
