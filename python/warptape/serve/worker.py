@@ -70,7 +70,7 @@ def _answer(frames: FrameSocket, model: Any, header: dict[str, Any], buffers: li
     try:
         if op == "ping":
             frames.send({"pong": True})
-        elif op == "infer":
+        elif op == "infer" and hasattr(model, "infer"):
             arrays = model.infer(tensors_from_frame(header["tensors"], buffers), header.get("outputs"))
             described, out = tensors_to_frame(arrays)
             frames.send({"id": number, "tensors": described}, out)
