@@ -156,9 +156,7 @@ class Metrics:
         self.restarts = gauge("worker_restarts", "times that a version's workers were started again")
         self.memory = gauge("worker_memory_bytes", "resident memory of a version's workers")
         self.page_use = gauge("page_use_ratio", "the part of the pages of keys and values that requests hold")
-        self._engine = {
-            key: gauge(f"engine_{key}", what) for key, what in ENGINE_COUNTS.items()
-        }
+        self._engine = {key: gauge(f"engine_{key}", what) for key, what in ENGINE_COUNTS.items()}
         self._of: dict[tuple[str, int], VersionMetrics] = {}
 
     def of(self, model: str, version: int) -> VersionMetrics:
