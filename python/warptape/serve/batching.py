@@ -1,8 +1,8 @@
 """Which requests of a one-call model are computed together: a pure core, told the time, and its driver.
 
-add ──▶ queue of each priority ──▶ next(now): a batch, or when to ask again ──▶ worker ──▶ done(batch, seconds)
-                                        ▲                                                      │
-                                        └── largest size that latency_target_ms allows ◀── CostCurve
+add ──▶ queue of each priority ──▶ next(now): a batch, or when ──▶ worker ──▶ done(batch, seconds)
+                                      ▲                                            │
+                                      └── the size that latency_target_ms allows ◀─┘ CostCurve
 """
 
 from __future__ import annotations
@@ -188,7 +188,8 @@ class Batcher:
     def _members(self, limit: int) -> list[Request]:
         """The first request, and those of its key that fit with it, in order."""
         first: Request | None = None
-        members, rows = [], 0
+        members: list[Request] = []
+        rows = 0
         for request in itertools.chain.from_iterable(self._ordered()):
             if first is None:
                 first = request

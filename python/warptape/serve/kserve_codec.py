@@ -102,7 +102,11 @@ def from_bf16(values: np.ndarray) -> np.ndarray:
     return (np.ascontiguousarray(values).view(np.uint16).astype(np.uint32) << 16).view(np.float32)
 
 
-_KINDS = {"b": ({bool}, "booleans"), "O": ({str}, "strings"), "f": ({int, float}, "numbers")}
+_KINDS: dict[str, tuple[set[type], str]] = {
+    "b": ({bool}, "booleans"),
+    "O": ({str}, "strings"),
+    "f": ({int, float}, "numbers"),
+}
 
 
 def array_of_list(datatype: str, shape: tuple[int, ...], data: Any, where: str) -> np.ndarray:
@@ -286,13 +290,16 @@ def raw_of_array(array: np.ndarray) -> bytes | memoryview:
     """A tensor as raw bytes; not copied where it lies in one piece."""
     if array.dtype == object:
         return encode_bytes_tensor(array)
-    return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def encode_response(
     request: InferRequest, model: str, version: int, outputs: Arrays
 ) -> tuple[bytes, int | None]:
-    """The body of a response and, where tensors lie behind it, the length of its JSON. Raises: RequestError."""
+    """The body of a response and, where tensors lie behind it, the length of its JSON.
+
+    Raises: RequestError.
+    """
     listed, pieces = [], []
     for name, array in outputs.items():
         each: dict[str, Any] = {"name": name, "datatype": dtype_name(array), "shape": list(array.shape)}

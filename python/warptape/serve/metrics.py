@@ -1,4 +1,4 @@
-"""What a server counts, per model and version: Prometheus' format, KServe's statistics, the status page's charts.
+"""What a server counts, per model and version: for Prometheus, KServe's statistics and the status page.
 
 Prometheus' objects lock; each is made once and kept, so that a request costs a few of its calls.
 """
@@ -15,17 +15,18 @@ SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 LABELS = ("model", "version")
 PREFIX = "warptape_"
 # Counts of an engine's statistics: key, name, what it is.
-ENGINE_COUNTERS = {
+ENGINE_COUNTS = {
     "preemptions": "requests that gave their pages back and computed them again",
-    "prefix_hit_tokens": "tokens of prompts that were found in the cache",
     "prompt_tokens": "tokens of prompts",
+    "cached_prompt_tokens": "tokens of prompts that were found in the cache",
     "generated_tokens": "tokens that were generated",
-}
-ENGINE_GAUGES = {
-    "num_pages": "pages of the cache of keys and values",
-    "pages_used": "pages that requests hold",
+    "proposed_tokens": "tokens that speculation proposed",
+    "accepted_tokens": "tokens of these that were accepted",
+    "steps": "steps of the engine",
     "running": "requests in a step",
     "waiting": "requests that wait for pages",
+    "idle_pages": "pages of keys and values that no request holds",
+    "num_pages": "pages of keys and values",
 }
 STATS_SECONDS = 1.0  # that a scrape waits for a worker
 
@@ -155,9 +156,7 @@ class Metrics:
         self.restarts = gauge("worker_restarts", "times that a version's workers were started again")
         self.memory = gauge("worker_memory_bytes", "resident memory of a version's workers")
         self.page_use = gauge("page_use_ratio", "the part of the pages of keys and values that requests hold")
-        self._engine = {
-            key: gauge(f"engine_{key}", what) for key, what in (ENGINE_COUNTERS | ENGINE_GAUGES).items()
-        }
+        self._engine = {key: gauge(f"engine_{key}", what) for key, what in ENGINE_COUNTS.items()}
         self._of: dict[tuple[str, int], VersionMetrics] = {}
 
     def of(self, model: str, version: int) -> VersionMetrics:
@@ -206,11 +205,11 @@ class Metrics:
                 if key in stats:
                     each.labels(*labels).set(stats[key])
             if stats.get("num_pages"):
-                self.page_use.labels(*labels).set(stats.get("pages_used", 0) / stats["num_pages"])
+                self.page_use.labels(*labels).set(1 - stats.get("idle_pages", 0) / stats["num_pages"])
             made[v.name, v.number] = stats
         there = {(v.name, v.number) for v in loaded}
-        for key in [k for k in self._of if k not in there]:
-            self.forget(*key)
+        for gone in [k for k in self._of if k not in there]:
+            self.forget(*gone)
         return made
 
     def render(self) -> bytes:

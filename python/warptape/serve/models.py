@@ -1,4 +1,4 @@
-"""Which models and versions serve: loads, switches, rolls back and unloads them, and lends them to requests."""
+"""Which models and versions serve: loads, switches and unloads them, and lends them to requests."""
 
 from __future__ import annotations
 
@@ -33,7 +33,12 @@ class ModelUnavailableError(RuntimeError):
 # What loading raises where the version is to blame.
 LOAD_ERRORS = (RepositoryError, ConfigError, WorkerError, RequestError, DeadlineError, OSError)
 # What says nothing of the version's health when a request ends with it.
-NEUTRAL = (RequestError, DeadlineError, asyncio.CancelledError, GeneratorExit)
+NEUTRAL: tuple[type[BaseException], ...] = (
+    RequestError,
+    DeadlineError,
+    asyncio.CancelledError,
+    GeneratorExit,
+)
 
 Start = Callable[[WorkerSpec, float], Awaitable[Worker]]
 
@@ -111,7 +116,7 @@ class Models:
             raise ValueError(f"control must be poll or explicit, got {control!r}")
         self.repository = None if repository is None else Repository(repository)
         self.control, self.poll_seconds = control, poll_seconds
-        self.neutral = (*NEUTRAL, *neutral)
+        self.neutral: tuple[type[BaseException], ...] = (*NEUTRAL, *neutral)
         self._first, self._ready_timeout = tuple(load), ready_timeout
         self._start_worker: Start = start or (lambda spec, timeout: Worker.start(spec, timeout))
         self._infer, self._metrics = infer, metrics
@@ -382,13 +387,9 @@ class Models:
             return
         version = self.repository.wanted(model.config)
         s = model.switch
-        newest = version is not None and (
-            s.current is None
-            or version > s.current
-            or (version != s.current
-            and "specific" in model.config.version_policy)
-        )
-        if version is None or not newest or version == s.current:
+        if version is None or version == s.current:
+            return
+        if s.current is not None and version < s.current and "latest" in model.config.version_policy:
             return
         files = await asyncio.to_thread(self.repository.fingerprint, name, version)
         if version in s.refused and model.refused_files.setdefault(version, files) == files:
@@ -460,7 +461,10 @@ class Models:
             return number
 
     async def unload(self, name: str) -> None:
-        """Takes a model away; requests that it answers finish. Raises: ModelNotFoundError, RepositoryError."""
+        """Takes a model away; requests that it answers finish.
+
+        Raises: ModelNotFoundError, RepositoryError.
+        """
         model = self._models.get(name)
         if model is None or not model.versions:
             raise ModelNotFoundError(f"model {name!r:.130} is not loaded; there are {self.names()}")
@@ -551,12 +555,16 @@ class Models:
         for number in [n for n in model.versions if n not in switch.loaded]:
             self._let_go(model, number)
 
-    async def _write(self, changed: Mapping[str, Switch] = {}) -> None:
+    async def _write(self, changed: Mapping[str, Switch] | None = None) -> None:
         if self.repository is None:
             return
         async with self._state_lock:
             now = {n: m.switch for n, m in self._models.items() if n not in self._modules}
-            known = {**self._history, **now, **{n: s for n, s in changed.items() if n not in self._modules}}
+            known = {
+                **self._history,
+                **now,
+                **{n: s for n, s in (changed or {}).items() if n not in self._modules},
+            }
             await asyncio.to_thread(self.repository.write_state, known)
             self._unwritten = False
 

@@ -148,8 +148,8 @@ class Repository:
             return {}
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise RepositoryError(
-                f"{path}: which versions served cannot be read ({error!r}); remove the file to begin with the "
-                "newest ones"
+                f"{path}: which versions served cannot be read ({error!r}); remove the file to "
+                "begin with the newest ones"
             ) from error
 
     def write_state(self, switches: Mapping[str, Switch]) -> None:

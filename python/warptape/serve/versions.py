@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 import os
@@ -92,10 +93,8 @@ class Version:
         """Waits for the users, at most `drain` seconds, and ends the workers."""
         if self.users:
             self._free.clear()
-            try:
+            with contextlib.suppress(asyncio.TimeoutError, TimeoutError):
                 await asyncio.wait_for(self._free.wait(), drain)
-            except (asyncio.TimeoutError, TimeoutError):
-                pass
         await asyncio.gather(*(w.close(drain=min(drain, 5.0)) for w in self.workers))
 
     # ---- requests ----
@@ -114,7 +113,8 @@ class Version:
         if len(rows) != 1 or not 1 <= (count := rows.pop()) <= most:
             shapes = {n: list(a.shape) for n, a in request.inputs.items()}
             raise RequestError(
-                f"{self.name}: the first dim of all inputs must be one batch size from 1 to {most}, got {shapes}"
+                f"{self.name}: the first dim of all inputs must be one batch size from 1 to {most}, "
+                f"got {shapes}"
             )
         return count
 
@@ -202,7 +202,7 @@ def read_samples(path: Path) -> list[Sample]:
             made.append((parse_infer(json.dumps(body).encode(), None), outputs))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise RepositoryError(
-            f"{os.fspath(path)}: expected samples with inputs and outputs as KServe's JSON has them: {error!r}"
+            f"{os.fspath(path)}: expected samples with KServe's inputs and outputs: {error!r}"
         ) from error
     return made
 
