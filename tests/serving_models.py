@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 from typing import Any
 
 import warptape as wt
-from model_configs import SMALL
-from warptape.models import Decoder, DecoderConfig
+from model_configs import BERT, SMALL
+from time_limits import seconds
+from warptape.models import Decoder, DecoderConfig, Encoder
 
 EOS = 256
-CONTEXT = 256
+CONTEXT = 512
 TEMPLATE = (
     "{% if tools %}T{{ tools | tojson }}\n{% endif %}"
     "{% for m in messages %}{{ m.role }}:{{ m.content }}\n{% endfor %}"
@@ -42,3 +52,87 @@ def write_llm(folder: Path, seed: int = 0, **more: Any) -> Path:
     Decoder(DecoderConfig(**values)).save_pretrained(folder)
     write_tokenizer(folder)
     return folder
+
+
+def write_encoder(folder: Path) -> Path:
+    """A BERT with bytes for tokens, whose vectors are means."""
+    folder.mkdir(parents=True, exist_ok=True)
+    wt.manual_seed(0)
+    config = dataclasses.replace(BERT, vocab_size=257, max_position_embeddings=64)
+    Encoder(config).save_pretrained(folder)
+    write_tokenizer(folder)
+    return folder
+
+
+def write_repository(folder: Path) -> Path:
+    """Models `llm` and `bert`, a version of each."""
+    write_llm(folder / "llm" / "1")
+    write_encoder(folder / "bert" / "1")
+    return folder
+
+
+def get(url: str, token: str | None = None, timeout: float = 10) -> tuple[int, bytes]:
+    """(status, body)"""
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=timeout) as reply:
+            return reply.status, reply.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+
+
+class Process:
+    """`python -m warptape.serve`, ready to answer; as a context manager it is ended.
+
+    Attributes:
+        log: the lines of the access log.
+    """
+
+    def __init__(self, repository: Path, *flags: Any, token: str | None = "secret") -> None:
+        command = [sys.executable, "-m", "warptape.serve", str(repository), "--port", "0", *map(str, flags)]
+        if token is not None:
+            command += ["--token", token]
+        self.token = token
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
+        )
+        self.log: list[dict[str, Any]] = []
+        self.errors: list[str] = []
+        first = self.process.stderr.readline()
+        found = re.search(r"http://\S+", first)
+        assert found, first + self.process.stderr.read()
+        self.url = found[0]
+        self._threads = [
+            threading.Thread(target=self._read, daemon=True),
+            threading.Thread(target=lambda: self.errors.extend(self.process.stderr), daemon=True),
+        ]
+        for each in self._threads:
+            each.start()
+        end = time.monotonic() + seconds(60)
+        while get(self.url + "/readyz", token)[0] != 200:
+            assert time.monotonic() < end and self.process.poll() is None, self.errors
+            time.sleep(0.02)
+
+    def _read(self) -> None:
+        for line in self.process.stdout:
+            self.log.append(json.loads(line))
+
+    def worker_pids(self) -> list[int]:
+        """Of the children that run now."""
+        path = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        return [int(pid) for pid in path.read_text().split()]
+
+    def end(self) -> int:
+        """Drains; the exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        status = self.process.wait(seconds(60))
+        for each in self._threads:
+            each.join(seconds(10))
+        return status
+
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.process.kill()
+        self.process.wait()

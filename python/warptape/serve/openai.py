@@ -7,7 +7,7 @@ import base64
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
 import numpy as np
@@ -51,12 +51,13 @@ async def _left(receive: Callable[[], Awaitable[Any]]) -> None:
 class EventStream(Response):
     """Server-sent events; a client that leaves ends what makes them."""
 
-    def __init__(self, events: AsyncIterator[Any]) -> None:
+    def __init__(self, events: AsyncGenerator[Any, None]) -> None:
         super().__init__(media_type="text/event-stream", headers={"cache-control": "no-cache"})
         del self.headers["content-length"]
         self._events = events
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Writes them, as they come."""
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         work = asyncio.ensure_future(self._write(scope, send))
         gone = asyncio.ensure_future(_left(receive))
@@ -75,7 +76,7 @@ class EventStream(Response):
             await send({"type": "http.response.body", "body": text.encode(), "more_body": more})
 
         try:
-            async with contextlib.aclosing(self._events) as events:  # type: ignore[type-var]
+            async with contextlib.aclosing(self._events) as events:
                 async for chunks in events:
                     text = "".join(f"data: {json.dumps(c, separators=(',', ':'))}\n\n" for c in chunks)
                     if text:
@@ -94,7 +95,7 @@ class OpenAI:
     Args:
         models: lends versions (see Models).
         metrics: is told of requests and tokens (see Metrics).
-        most_prompt, most_tokens: tokens of a prompt, and to be generated; None: as the model's context allows.
+        most_prompt, most_tokens: tokens of a prompt, and to be generated; None: what the context allows.
     """
 
     def __init__(
@@ -180,8 +181,8 @@ class OpenAI:
             return JSONResponse(await unless_left(request, self._last(events)))
         first = await unless_left(request, anext(events))
 
-        async def all_events() -> AsyncIterator[Any]:
-            async with contextlib.aclosing(events):  # type: ignore[type-var]
+        async def all_events() -> AsyncGenerator[Any, None]:
+            async with contextlib.aclosing(events):
                 yield first
                 async for chunks in events:
                     yield chunks
@@ -189,14 +190,14 @@ class OpenAI:
         return EventStream(all_events())
 
     @staticmethod
-    async def _last(events: AsyncIterator[Any]) -> Any:
-        value = None
-        async with contextlib.aclosing(events):  # type: ignore[type-var]
+    async def _last(events: AsyncGenerator[Any, None]) -> Any:
+        last = None
+        async with contextlib.aclosing(events):
             async for value in events:
-                pass
-        return value
+                last = value
+        return last
 
-    async def _events(self, request: Request, asked: Asked, chat: bool) -> AsyncIterator[Any]:
+    async def _events(self, request: Request, asked: Asked, chat: bool) -> AsyncGenerator[Any, None]:
         """Lists of chunks of a stream, or at last the response."""
         start, notes = time.monotonic(), request.scope["warptape"]
         async with self._lease(request, asked.model) as version:
@@ -241,13 +242,13 @@ class OpenAI:
         if metadata.get("kind") != "llm":
             raise refuse(f"{asked.model} generates no text", "model")
         tokenizer = await self._texts.of(version.spec, metadata["vocab_size"])
+        out: list[tuple[list[int], str | None]] = []
         if chat:
             if tokenizer is None:
                 raise refuse(f"{asked.model} has no tokenizer, which chat needs", "model")
-            text = await self._texts.render(tokenizer, asked.messages, **asked.template)
-            out = [(await self._texts.encode(tokenizer, text, special=False), text)]
+            whole = await self._texts.render(tokenizer, asked.messages, **asked.template)
+            out.append((await self._texts.encode(tokenizer, whole, special=False), whole))
         else:
-            out = []
             for prompt in asked.prompts:
                 if not isinstance(prompt, str):
                     text = tokenizer.decode(prompt) if asked.echo and tokenizer is not None else None
@@ -258,6 +259,8 @@ class OpenAI:
                     out.append((await self._texts.encode(tokenizer, prompt, asked.special), prompt))
         if asked.params.get("structured_outputs") is not None and tokenizer is None:
             raise refuse(f"{asked.model} has no tokenizer, which structured outputs need", "model")
+        if asked.echo and tokenizer is not None:
+            asked.first_texts = [tokenizer.decode(tokens[:1], False) for tokens, _ in out]
         most = min(self._most_prompt or metadata["max_model_len"], metadata["max_model_len"] - 1)
         for tokens, _ in out:
             if not tokens:
@@ -367,7 +370,7 @@ def _shaped(vector: list[float], dimensions: int | None, form: str) -> Any:
 
 async def merged(
     worker: Any, requests: list[dict[str, Any]], deadline: float | None
-) -> AsyncIterator[tuple[int, dict[str, Any]]]:
+) -> AsyncGenerator[tuple[int, dict[str, Any]], None]:
     """The events of several requests as they come, with their numbers.
 
     Raises: the first error of any of them; DeadlineError when the time is over.
@@ -428,5 +431,11 @@ class _Observer:
         if self._of is None:
             return
         left = isinstance(error, (asyncio.CancelledError, GeneratorExit, ConnectionResetError))
-        kind = "left" if left else "refused" if isinstance(error, RequestError) else type(error).__name__
+        kind = (
+            "left"
+            if left
+            else "refused"
+            if isinstance(error, (RequestError, ApiError))
+            else type(error).__name__
+        )
         self._of.failed(time.monotonic() - self._start, kind)

@@ -114,7 +114,8 @@ class Answer:
         """Of a prompt's tokens, where its log-probabilities were asked for."""
         tokens, _ = self.prompts[number]
         of = event["prompt_logprobs"]
-        first = [tokens[0], None, 0, event.get("first_text")]
+        texts = self.asked.first_texts
+        first = [tokens[0], None, 0, texts[number] if texts else None]
         return [[first], *of[1:]]
 
     # ---- whole ----

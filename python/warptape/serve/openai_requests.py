@@ -54,6 +54,7 @@ class Asked:
     token_ids: bool = False
     special: bool = True
     more: dict[str, Any] = field(default_factory=dict)  # priority, cache_salt, adapter
+    first_texts: list[str] = field(default_factory=list)  # with echo: of each prompt's first token
     # Of a chat:
     messages: list[dict[str, Any]] = field(default_factory=list)
     tools: list[dict[str, Any]] = field(default_factory=list)
@@ -199,7 +200,7 @@ def chat(body: dict[str, Any]) -> Asked:
         raise refuse("top_logprobs needs logprobs: true", "top_logprobs")
     _format(asked, take(body, "response_format", dict))
     _tools(asked, body)
-    asked.template = dict(take(body, "chat_template_kwargs", dict) or {})
+    asked.template = {**(take(body, "chat_template_kwargs", dict) or {})}
     for name in ("messages", "tools"):
         if name in asked.template:
             raise refuse(f"chat_template_kwargs may not have {name}", "chat_template_kwargs")
@@ -255,7 +256,7 @@ def _made_calls(calls: Any, where: str) -> list[dict[str, Any]]:
                 arguments = json.loads(arguments or "{}")
             except ValueError as error:
                 raise refuse(f"{where}: a call's arguments are not JSON: {error}", where) from error
-        out.append({**call, "function": {**function, "arguments": arguments}})
+        out.append({**(call or {}), "function": {**function, "arguments": arguments}})
     return out
 
 

@@ -133,7 +133,7 @@ def test_errors(spec, tmp_path):
             await Worker.start(WorkerSpec("code", "m", 1, spec.path))
         worker = await Worker.start(spec)
         with pytest.raises(RequestError, match="maximum model length"):
-            await ask(worker, {"prompt_token_ids": [1] * 300, "params": {"seed": 1}})
+            await ask(worker, {"prompt_token_ids": [1] * 600, "params": {"seed": 1}})
         with pytest.raises(RequestError, match="no operation 'infer'"):
             await worker.infer({})
         with pytest.raises(RequestError, match="unexpected keyword"):

@@ -1,0 +1,245 @@
+"""The front: one event loop with HTTP, gRPC, tokenizers and metrics, and the workers behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from typing import IO, Any
+
+import uvicorn
+
+from . import kserve, kserve_llm
+from .app import App, Tokens
+from .errors import ApiError
+from .metrics import Metrics
+from .models import Models
+from .openai import OpenAI
+from .protocol import protocol_of, sweep
+from .settings import Settings
+from .template import Template
+from .texts import Texts
+from .workers import Worker, WorkerSpec
+
+SWEEP = 0.25  # seconds between two looks at slow clients
+BACKLOG = 2048
+# What says nothing of a version's health: requests that are refused, and clients that leave.
+NEUTRAL = (ApiError, ConnectionResetError)
+
+
+class _Uvicorn(uvicorn.Server):  # type: ignore[misc]
+    """Signals are the front's."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Captures none."""
+        yield
+
+
+class Server:
+    """Models behind HTTP and gRPC.
+
+        with Server("repository", port=0, token="secret") as server:
+            print(server.url)
+
+    Args:
+        models: a repository's folder, or modules by name, which answer from processes of their own that have
+            them as they are now.
+        token: what clients must send as bearer token, or several of these.
+        configs: of modules, by name, what config.json says of a model in a repository.
+        access_log: a text file for lines of JSON; None: no log.
+        control: "poll" looks for new models and versions; "explicit" loads what clients ask for.
+        limits: see Settings.
+
+    Raises: ValueError for limits without a meaning, and for a host other than loopback without a token;
+    RepositoryError for what is no repository; OSError where the port is in use.
+    """
+
+    def __init__(
+        self,
+        models: Any,
+        *,
+        token: str | Iterable[str] | None = None,
+        configs: Mapping[str, Any] | None = None,
+        access_log: IO[str] | None = None,
+        control: str = "poll",
+        **limits: Any,
+    ) -> None:
+        self.settings = settings = Settings(**limits)
+        self._tokens = Tokens([token] if isinstance(token, str) else token or ())
+        if not settings.loopback() and not self._tokens:
+            raise ValueError(f"host {settings.host} can be reached from elsewhere: give a token")
+        self._template: Template | None = None
+        modules: Mapping[str, Any] = {}
+        if isinstance(models, Mapping):
+            modules, models = models, None
+            for module in modules.values():
+                module.eval()
+            self._template = Template(modules)
+        self.metrics = Metrics()
+        self.models = Models(
+            models,
+            modules=tuple(modules),
+            configs=configs,
+            control=control,
+            poll_seconds=settings.poll_seconds,
+            start=self._start_worker,
+            infer=kserve_llm.infer,
+            metrics=self.metrics,
+            ready_timeout=settings.ready_timeout,
+            neutral=NEUTRAL,
+        )
+        openai = OpenAI(
+            self.models,
+            self.metrics,
+            Texts(settings.template_seconds),
+            settings.max_prompt_tokens,
+            settings.max_tokens,
+        )
+        routes = [
+            *openai.routes(),
+            *kserve.routes(self.models, self.metrics, most_body=settings.max_body_bytes),
+        ]
+        self.app = App(routes, self.models, settings, self._tokens, access_log)
+        self._socket = self._bound()
+        self.port: int = self._socket.getsockname()[1]
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._thread: threading.Thread | None = None
+        self._ready = threading.Event()
+        self._error: BaseException | None = None
+
+    @property
+    def url(self) -> str:
+        """Of HTTP."""
+        host = f"[{self.settings.host}]" if ":" in self.settings.host else self.settings.host
+        return f"http://{host}:{self.port}"
+
+    def _bound(self) -> socket.socket:
+        family = socket.AF_INET6 if ":" in self.settings.host else socket.AF_INET
+        made = socket.socket(family)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            made.bind((self.settings.host, self.settings.port))
+            made.listen(BACKLOG)  # who comes before the loop runs waits
+        except OSError as error:
+            made.close()
+            raise OSError(
+                f"{self.settings.host} port {self.settings.port}: {error.strerror or error}"
+            ) from error
+        return made
+
+    async def _start_worker(self, spec: WorkerSpec, timeout: float) -> Worker:
+        spawn = self._template.spawn if spec.kind == "module" and self._template is not None else None
+        return await Worker.start(spec, timeout, spawn=spawn)
+
+    # ---- life ----
+
+    async def serve(self) -> None:
+        """Loads the models, answers until `stop`, then drains: not ready, not listening, the last answers."""
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        config = uvicorn.Config(
+            self.app,
+            http=protocol_of(self.settings),
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            backlog=BACKLOG,
+            timeout_keep_alive=max(1, round(self.settings.keep_alive_seconds)),
+            timeout_graceful_shutdown=max(1, round(self.settings.drain_seconds)),
+            server_header=False,
+        )
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+        front = _Uvicorn(config)
+        task = asyncio.create_task(front.serve(sockets=[self._socket]))
+        sweeper = asyncio.create_task(_sweep(front))
+        models_closed = False
+        try:
+            await asyncio.wait(
+                {task, asyncio.create_task(self.models.start())}, return_when="FIRST_COMPLETED"
+            )
+            self._ready.set()
+            await self._stop.wait()
+            self.app.draining = True
+            await asyncio.sleep(self.settings.drain_delay)
+            front.should_exit = True
+            await task
+            await self.models.close(1.0)
+            models_closed = True
+        finally:
+            sweeper.cancel()
+            if not models_closed:
+                front.should_exit = True
+                await self.models.close(0.0)
+            if self._template is not None:
+                self._template.close()
+
+    def stop(self) -> None:
+        """Begins to drain; may be called from any thread."""
+        if self._loop is not None and self._stop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._stop.set)
+
+    def run(self) -> None:
+        """Serves until SIGTERM or SIGINT; a second one ends at once. In the main thread."""
+
+        async def main() -> None:
+            loop = asyncio.get_running_loop()
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, self._signalled)
+            await self.serve()
+
+        asyncio.run(main())
+
+    def _signalled(self) -> None:
+        if self.app.draining or self._stop is None:
+            print("warptape serve: ended before all answers were sent", file=sys.stderr)
+            raise SystemExit(130)
+        self._stop.set()
+
+    def start(self) -> Server:
+        """Serves in a thread; returns when the models are loaded. Raises: what `serve` raises."""
+
+        def run() -> None:
+            try:
+                asyncio.run(self.serve())
+            except BaseException as error:
+                self._error = error
+            finally:
+                self._ready.set()
+
+        self._thread = threading.Thread(target=run, name="warptape-serve", daemon=True)
+        self._thread.start()
+        self._ready.wait()
+        if self._error is not None:
+            raise self._error
+        return self
+
+    def close(self) -> None:
+        """Drains and ends the thread."""
+        self.stop()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        elif self._loop is None:
+            self._socket.close()
+            if self._template is not None:
+                self._template.close()
+
+    def __enter__(self) -> Server:
+        return self.start()
+
+    def __exit__(self, *error: Any) -> None:
+        self.close()
+
+
+async def _sweep(front: Any) -> None:
+    while True:
+        await asyncio.sleep(SWEEP)
+        sweep(front.server_state.connections)
