@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
 import warptape as torch
 from warptape.export import Dim, export, save
 from warptape.serve import kserve, kserve_llm
