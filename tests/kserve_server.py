@@ -124,7 +124,9 @@ class Running:
             await self.models.start()
             app = Starlette(routes=kserve.routes(self.models, self.metrics))
             self.app = app
-            listener = socket.create_server(("127.0.0.1", 0))
+            # With the protocol's number, by which asyncio knows that TCP_NODELAY can be set.
+            listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+            listener.bind(("127.0.0.1", 0))
             self.port = listener.getsockname()[1]
             config = uvicorn.Config(app, log_level="warning", access_log=False, http="httptools", ws="none")
             server = uvicorn.Server(config)

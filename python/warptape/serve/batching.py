@@ -149,20 +149,27 @@ class Batcher:
             queue.remove(request)
             self.waiting -= 1
 
-    def size_limit(self) -> int:
-        """Rows that a batch may have now: a request that comes just after a batch began waits for that one
-        and is answered with the next, so two of them must fit into the target. A size is tried only after
-        half of it was measured."""
+    def size_limit(self, now: float) -> int:
+        """Rows that a batch may have: a request that comes just after a batch began waits for that one and
+        is answered with the next, so two of them must fit into the target. Where those that wait already
+        would be late by such batches, only larger ones, which do more a second, bring the target back. A
+        size is tried only after half of it was measured."""
         target = self.settings.latency_target_ms
         if target is None:
             return self.most
-        low, high = 1, min(self.most, max(1, 2 * self.curve.largest))
+        low, tried = 1, min(self.most, max(1, 2 * self.curve.largest))
+        high = tried
         while low < high:  # the curve grows, so the answer can be halved towards
             middle = (low + high + 1) // 2
             if 2 * self.curve.seconds(middle) <= target / 1e3:
                 low = middle
             else:
                 high = middle - 1
+        waiting = [r for queue in self._queues.values() for r in queue]
+        if waiting:
+            needed = -(-sum(r.rows for r in waiting) // low) * self.curve.seconds(low) / self.instances
+            if now + needed > min(r.arrival for r in waiting) + target / 1e3:
+                return tried
         return low
 
     def delay(self, rows: int) -> float:
@@ -220,7 +227,7 @@ class Batcher:
         made.wake = min(deadlines, default=None)
         if self.running >= self.instances:
             return made
-        limit = self.size_limit()
+        limit = self.size_limit(now)
         members = self._members(limit)
         rows = sum(r.rows for r in members)
         preferred = self._preferred(members)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 from ..version import __version__
 from .batching import QueueFullError
 from .config import ConfigError
+from .errors import ApiError
 from .kserve_codec import HEADER_LENGTH, InferRequest, decompressed, encode_response, parse_infer
 from .kserve_llm import INPUTS, OUTPUTS
 from .models import ModelNotFoundError, Models, ModelUnavailableError
@@ -39,6 +41,7 @@ ERRORS: tuple[tuple[type[BaseException], int, str], ...] = (
     (WorkerError, 500, "model_error"),
     (Exception, 500, "server_error"),
 )
+log = logging.getLogger("warptape.serve")
 JSON = (b"content-type", b"application/json")
 Reply = tuple[int, list[tuple[bytes, bytes]], bytes]
 
@@ -68,6 +71,8 @@ class _Call:
 
     def __init__(self, scope: Any, receive: Any, most: int) -> None:
         self.path: dict[str, str] = scope["path_params"]
+        # What the app and its log share with handlers; see app.py.
+        self.notes: dict[str, Any] = scope.get("warptape", {})
         self._scope, self._receive, self._most = scope, receive, most
 
     def header(self, name: bytes) -> str | None:
@@ -136,13 +141,21 @@ class _Endpoint:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         try:
             status, headers, body = await self._handler(_Call(scope, receive, self._most))
-        except ConnectionResetError:
-            return
+        except (ConnectionResetError, ApiError):  # the app's
+            raise
         except Exception as error:
+            scope.get("warptape", {})["error"] = str(error)
             status, headers, body = error_reply(error)
+            if status == 500:
+                log.error("%s failed", scope["path"], exc_info=error)
         headers.append((b"content-length", str(len(body)).encode()))
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
+
+
+def endpoint(handler: Callable[[Any], Awaitable[Reply]], most_body: int = MOST_BODY) -> Any:
+    """An ASGI application around a handler of calls, for a route."""
+    return _Endpoint(handler, most_body)
 
 
 def metadata_of(models: Models, version: Version) -> dict[str, Any]:
@@ -165,18 +178,28 @@ def server_metadata() -> dict[str, Any]:
 
 
 async def infer(
-    models: Models, metrics: Any, name: str, number: str | None, request: InferRequest
+    models: Models,
+    metrics: Any,
+    name: str,
+    number: str | None,
+    request: InferRequest,
+    deadline: float | None = None,
 ) -> tuple[Version, Any]:
     """Computes a request, counted; the version that answered, and its outputs.
+
+    Args:
+        deadline: a value of time.monotonic(); the request's own timeout can only be earlier.
 
     Raises: what `Models.lease` and `Version.infer` raise.
     """
     began = time.monotonic()
     timeout = request.timeout
+    if timeout is not None:
+        deadline = began + timeout if deadline is None else min(deadline, began + timeout)
     async with models.lease(name, number) as version:
         counts = metrics.of(version.name, version.number)
         try:
-            outputs = await version.infer(request, None if timeout is None else began + timeout)
+            outputs = await version.infer(request, deadline)
         except Exception as error:
             counts.failed(time.monotonic() - began, status_of(error)[1])
             raise
@@ -238,9 +261,10 @@ class _KServe:
         name, number = call.path["model"], call.path.get("version")
         self.models.peek(name, number)  # before a large body is read for nothing
         request = parse_infer(await call.body(), call.header(HEADER_LENGTH.lower().encode()))
-        work = infer(self.models, self.metrics, name, number, request)
+        work = infer(self.models, self.metrics, name, number, request, call.notes.get("deadline"))
         is_llm = self.models.peek(name, number).spec.kind == "llm"
         version, outputs = await (call.unless_left(work) if is_llm else work)
+        call.notes.update(model=version.name, version=version.number)
         body, length = encode_response(request, version.name, version.number, outputs)
         if length is None:
             return 200, [JSON], body

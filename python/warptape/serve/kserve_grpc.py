@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import math
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
@@ -175,10 +176,9 @@ class _Service:
 
     async def ModelInfer(self, message: Any, left: float | None) -> Any:
         request = request_of(message)
-        if left is not None and request.timeout is None and left < 1e6:
-            request.parameters["timeout"] = max(1, int(left * 1e6))
+        deadline = None if left is None else time.monotonic() + left
         version, outputs = await infer(
-            self.models, self.metrics, message.model_name, message.model_version, request
+            self.models, self.metrics, message.model_name, message.model_version, request, deadline
         )
         return response_of(request, version.name, version.number, outputs)
 

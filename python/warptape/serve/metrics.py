@@ -56,6 +56,7 @@ class VersionMetrics:
         labels = (model, str(version))
         self._metrics, self._labels = metrics, labels
         self.success, self.fail, self.queue, self.compute = Sums(), Sums(), Sums(), Sums()
+        self._firsts, self._betweens = Sums(), Sums()
         self.batches: dict[int, Sums] = {}
         self.rows, self.last = 0, 0.0
         self._requests = metrics.requests.labels(*labels)
@@ -97,10 +98,16 @@ class VersionMetrics:
     def first_token(self, seconds: float) -> None:
         """From a request to its first token."""
         self._first.observe(seconds)
+        self._firsts.add(seconds)
 
     def between_tokens(self, seconds: float) -> None:
         """From a token to the next."""
         self._between.observe(seconds)
+        self._betweens.add(seconds)
+
+    def tokens(self) -> dict[str, dict[str, int]]:
+        """Sums of the times to the first token, and between tokens."""
+        return {"first": self._firsts.to_json(), "between": self._betweens.to_json()}
 
     def statistics(self) -> dict[str, Any]:
         """As KServe's ModelStatistics has them; times in nanoseconds."""
