@@ -9,13 +9,14 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from typing import IO, Any
 
 import uvicorn
 
 from . import kserve, kserve_llm
 from .app import App, Tokens
+from .batching import QueueFullError
 from .errors import ApiError
 from .metrics import Metrics
 from .models import Models
@@ -71,7 +72,8 @@ class Server:
         **limits: Any,
     ) -> None:
         self.settings = settings = Settings(**limits)
-        self._tokens = Tokens([token] if isinstance(token, str) else token or ())
+        self._given = [token] if isinstance(token, str) else list(token or ())
+        self._tokens = Tokens(self._given)
         if not settings.loopback() and not self._tokens:
             raise ValueError(f"host {settings.host} can be reached from elsewhere: give a token")
         self._template: Template | None = None
@@ -108,6 +110,7 @@ class Server:
         self.app = App(routes, self.models, settings, self._tokens, access_log)
         self._socket = self._bound()
         self.port: int = self._socket.getsockname()[1]
+        self.grpc_port = 0  # once it serves
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._thread: threading.Thread | None = None
@@ -160,25 +163,54 @@ class Server:
         task = asyncio.create_task(front.serve(sockets=[self._socket]))
         sweeper = asyncio.create_task(_sweep(front))
         models_closed = False
+        grpc = None
         try:
-            await asyncio.wait(
-                {task, asyncio.create_task(self.models.start())}, return_when="FIRST_COMPLETED"
-            )
+            if self.settings.grpc_port is not None:
+                grpc = await self._start_grpc(self.settings.grpc_port)
+            await self.models.start()
             self._ready.set()
             await self._stop.wait()
             self.app.draining = True
             await asyncio.sleep(self.settings.drain_delay)
             front.should_exit = True
-            await task
+            stopping = [task, *([grpc.stop(self.settings.drain_seconds)] if grpc is not None else [])]
+            await asyncio.gather(*stopping)
             await self.models.close(1.0)
             models_closed = True
         finally:
             sweeper.cancel()
             if not models_closed:
                 front.should_exit = True
+                if grpc is not None:
+                    await grpc.stop(0)
                 await self.models.close(0.0)
             if self._template is not None:
                 self._template.close()
+
+    async def _start_grpc(self, port: int) -> Any:
+        from .kserve_grpc import start_grpc
+
+        @contextlib.asynccontextmanager
+        async def admit(context: Any) -> AsyncIterator[None]:
+            try:
+                state = self.app.gate.enter("grpc")
+            except ApiError as error:
+                raise QueueFullError(error.message) from error
+            try:
+                yield
+            finally:
+                self.app.gate.leave(state)
+
+        server, self.grpc_port = await start_grpc(
+            self.models,
+            self.settings.host,
+            port,
+            self._given,
+            metrics=self.metrics,
+            most_body=self.settings.max_body_bytes,
+            admit=admit,
+        )
+        return server
 
     def stop(self) -> None:
         """Begins to drain; may be called from any thread."""
