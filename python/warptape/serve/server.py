@@ -14,7 +14,7 @@ from typing import IO, Any
 
 import uvicorn
 
-from . import kserve, kserve_llm
+from . import kserve, kserve_llm, status
 from .app import App, Tokens
 from .batching import QueueFullError
 from .errors import ApiError
@@ -106,6 +106,7 @@ class Server:
         routes = [
             *openai.routes(),
             *kserve.routes(self.models, self.metrics, most_body=settings.max_body_bytes),
+            *status.routes(self.models, self.metrics),
         ]
         self.app = App(routes, self.models, settings, self._tokens, access_log)
         self._socket = self._bound()
