@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import socket
-import threading
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-
 import warptape as torch
 from warptape.export import Dim, export, save
-from warptape.serve import kserve, kserve_llm
-from warptape.serve.kserve_grpc import start_grpc
-from warptape.serve.metrics import Metrics
-from warptape.serve.models import Models
+from warptape.serve import Server
 from warptape.serve.versions import save_samples
 
 SIZE = 8
@@ -88,71 +80,20 @@ def add_echo(repository: Path) -> None:
 
 
 class Running:
-    """A server with HTTP and gRPC in a thread with an event loop of its own."""
+    """A server on free ports of loopback, in a thread."""
 
-    def __init__(self, repository: Any = None, tokens: tuple[str, ...] = (), **options: Any) -> None:
-        self.metrics = Metrics()
-        self._make: Callable[[], Models] = lambda: Models(
-            repository, metrics=self.metrics, infer=kserve_llm.infer, **options
-        )
-        self._tokens = tokens
-        self._ready, self._failed = threading.Event(), None
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), daemon=True)
+    def __init__(self, repository: Any, **options: Any) -> None:
+        self.server = Server(repository, port=0, grpc_port=0, **options)
 
     def __enter__(self) -> Running:
-        self._thread.start()
-        self._ready.wait()
-        if self._failed is not None:
-            raise self._failed
+        self.server.start()
+        self.models, self.metrics, self.app = self.server.models, self.server.metrics, self.server.app
+        self.port, self.grpc_port = self.server.port, self.server.grpc_port
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join()
+        self.server.close()
 
-    def call(self, work: Awaitable[Any]) -> Any:
+    def call(self, work: Any) -> Any:
         """Runs a coroutine on the server's loop."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result()  # type: ignore[arg-type]
-
-    async def _main(self) -> None:
-        import uvicorn
-        from starlette.applications import Starlette
-
-        self.loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        try:
-            self.models = self._make()
-            await self.models.start()
-            app = Starlette(routes=kserve.routes(self.models, self.metrics))
-            self.app = app
-            # With the protocol's number, by which asyncio knows that TCP_NODELAY can be set.
-            listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-            listener.bind(("127.0.0.1", 0))
-            self.port = listener.getsockname()[1]
-            config = uvicorn.Config(app, log_level="warning", access_log=False, http="httptools", ws="none")
-            server = uvicorn.Server(config)
-            server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
-            server.capture_signals = _nothing  # type: ignore[method-assign]
-            grpc_server, self.grpc_port = await start_grpc(
-                self.models, "127.0.0.1", 0, self._tokens, metrics=self.metrics
-            )
-            task = asyncio.create_task(server.serve(sockets=[listener]))
-            while not server.started:
-                await asyncio.sleep(0.01)
-        except BaseException as error:
-            self._failed = error  # type: ignore[assignment]
-            self._ready.set()
-            return
-        self._ready.set()
-        await self._stop.wait()
-        await grpc_server.stop(1.0)
-        server.should_exit = True
-        await task
-        await self.models.close(5.0)
-
-
-class _nothing:
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_: object) -> None:
-        pass
+        return self.server._order(work)

@@ -9,8 +9,10 @@ import sys
 from dataclasses import fields
 from typing import IO, Any
 
+from . import admin
 from .settings import Settings
 
+EPILOG = "Orders to a server that runs: warptape serve rollback|load|unload NAME, warptape serve index."
 ERRORS = (ValueError, OSError, ImportError)  # what wrong arguments raise: one line, no traceback
 
 
@@ -25,6 +27,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--control", default="poll", choices=("poll", "explicit"), help="whether new versions are looked for"
     )
+    parser.add_argument("--load", action="append", default=[], help="a model to begin with, if explicit")
     for each in fields(Settings):
         kind = float if "float" in str(each.type) else int if "int" in str(each.type) else str
         default = "" if each.default is None else f" (default: {each.default})"
@@ -70,6 +73,7 @@ def serve(options: argparse.Namespace) -> int:
         token=tokens_of(options),
         access_log=log_file(options.access_log),
         control=options.control,
+        load=options.load,
         **limits,
     )
     print(f"warptape serve: {options.repository} at {server.url}", file=sys.stderr, flush=True)
@@ -79,12 +83,14 @@ def serve(options: argparse.Namespace) -> int:
 
 def main(arguments: list[str] | None = None) -> int:
     """The exit status: 0 after a drain, 1 with a line on standard error, 2 for wrong flags."""
-    parser = argparse.ArgumentParser(prog="warptape serve", description=__doc__)
+    given = sys.argv[1:] if arguments is None else arguments
+    parser = argparse.ArgumentParser(prog="warptape serve", description=__doc__, epilog=EPILOG)
     add_options(parser)
-    options = parser.parse_args(arguments)
     try:
-        return serve(options)
-    except ERRORS as error:
+        if given[:1] and given[0] in admin.COMMANDS:
+            return admin.main(given)
+        return serve(parser.parse_args(given))
+    except (*ERRORS, admin.OrderError) as error:
         print(f"warptape serve: {error}", file=sys.stderr)
         return 1
 

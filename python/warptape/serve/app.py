@@ -6,6 +6,8 @@ what handlers note: "model", "version", "prompt_tokens", "completion_tokens", "e
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import hashlib
 import hmac
 import json
@@ -54,6 +56,9 @@ class Tokens:
         if not self._digests:
             return ""
         scheme, _, token = (authorization or b"").partition(b" ")
+        if scheme.lower() == b"basic":  # a browser, whose user gave the token as password
+            with contextlib.suppress(ValueError):
+                scheme, token = b"bearer", base64.b64decode(token, validate=True).partition(b":")[2]
         given = hashlib.sha256(token.strip()).digest()
         found = None
         for digest, name in self._digests:

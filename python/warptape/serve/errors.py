@@ -77,6 +77,7 @@ def error_response(error: ApiError, path: str = "/v1") -> Response:
     if error.retry_after is not None:
         headers["retry-after"] = str(max(1, round(error.retry_after)))
     if error.status == 401:
-        headers["www-authenticate"] = "Bearer"
+        # On the page a browser asks its user, for the token as password.
+        headers["www-authenticate"] = 'Basic realm="warptape"' if path == "/status" else "Bearer"
     text = json.dumps(body).encode()
     return Response(text, error.status, headers, media_type="application/json")

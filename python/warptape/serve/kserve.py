@@ -17,7 +17,7 @@ from typing import Any
 from ..version import __version__
 from .batching import QueueFullError
 from .config import ConfigError
-from .errors import ApiError
+from .errors import TYPES, ApiError
 from .kserve_codec import HEADER_LENGTH, InferRequest, decompressed, encode_response, parse_infer
 from .kserve_llm import INPUTS, OUTPUTS
 from .models import ModelNotFoundError, Models, ModelUnavailableError
@@ -48,6 +48,8 @@ Reply = tuple[int, list[tuple[bytes, bytes]], bytes]
 
 def status_of(error: BaseException) -> tuple[int, str]:
     """The HTTP status of an error and its name in the body."""
+    if isinstance(error, ApiError):
+        return error.status, TYPES.get(error.status, "server_error")
     return next((status, name) for kind, status, name in ERRORS if isinstance(error, kind))
 
 

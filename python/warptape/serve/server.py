@@ -56,6 +56,7 @@ class Server:
         configs: of modules, by name, what config.json says of a model in a repository.
         access_log: a text file for lines of JSON; None: no log.
         control: "poll" looks for new models and versions; "explicit" loads what clients ask for.
+        load: under "explicit", models to be loaded first; "*" is all.
         limits: see Settings.
 
     Raises: ValueError for limits without a meaning, and for a host other than loopback without a token;
@@ -70,6 +71,7 @@ class Server:
         configs: Mapping[str, Any] | None = None,
         access_log: IO[str] | None = None,
         control: str = "poll",
+        load: Iterable[str] = (),
         **limits: Any,
     ) -> None:
         self.settings = settings = Settings(**limits)
@@ -114,6 +116,7 @@ class Server:
             modules=tuple(modules),
             configs=configs,
             control=control,
+            load=load,
             poll_seconds=settings.poll_seconds,
             start=self._start_worker,
             infer=kserve_llm.infer,
@@ -147,7 +150,8 @@ class Server:
 
     def _bound(self) -> socket.socket:
         family = socket.AF_INET6 if ":" in self.settings.host else socket.AF_INET
-        made = socket.socket(family)
+        # With its protocol's number, by which asyncio knows that TCP_NODELAY can be set.
+        made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             made.bind((self.settings.host, self.settings.port))
@@ -232,6 +236,26 @@ class Server:
             admit=admit,
         )
         return server
+
+    def _order(self, work: Any) -> Any:
+        """Runs a coroutine on the server's loop, from another thread."""
+        if self._loop is None:
+            work.close()
+            raise RuntimeError("the server does not run: use it in a with statement, or start() it")
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def load(self, name: str, version: int | None = None) -> int:
+        """Loads a version of a model in the repository, by default the one that its policy wants, and begins
+        its rollout. Raises: what `Models.load` raises."""
+        return self._order(self.models.load(name, version))
+
+    def unload(self, name: str) -> None:
+        """Takes a model away. Raises: what `Models.unload` raises."""
+        self._order(self.models.unload(name))
+
+    def rollback(self, name: str) -> int:
+        """Goes back to the version before, at once; returns it. Raises: what `Models.rollback` raises."""
+        return self._order(self.models.rollback(name))
 
     def stop(self) -> None:
         """Begins to drain; may be called from any thread."""

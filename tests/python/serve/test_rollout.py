@@ -3,7 +3,6 @@
 import json
 
 import pytest
-
 from warptape.serve.config import ConfigError, Rollout, config_of, read_config
 from warptape.serve.rollout import (
     Controller,
@@ -17,7 +16,10 @@ from warptape.serve.rollout import (
 ROLLOUT = Rollout(steps=(10, 50, 100), hold_seconds=10, watch_seconds=30, error_rate=0.1, min_requests=10)
 
 
-def controller(switch: Switch = Switch(current=1, candidate=2)) -> Controller:
+BEGUN = Switch(current=1, candidate=2)
+
+
+def controller(switch: Switch = BEGUN) -> Controller:
     return Controller(ROLLOUT, switch, 0.0)
 
 
@@ -35,7 +37,7 @@ def test_candidate_gets_exactly_its_share():
 
 def test_steps_go_on_with_time_and_the_old_version_is_kept():
     c, seen = controller(), []
-    for now in range(0, 40):
+    for now in range(40):
         switch = c.decide(float(now))
         if switch is not None:
             c.adopt(switch, float(now))
@@ -155,13 +157,19 @@ def test_config_in_tritons_words():
         ({"max_batch_size": True}, "max_batch_size must be an integer"),
         ({"max_batch_sise": 8}, "max_batch_sise is no key; known are name"),
         ({"dynamic_batching": {}}, "dynamic_batching needs a max_batch_size"),
-        ({"max_batch_size": 4, "dynamic_batching": {"preferred_batch_size": [8]}}, "dynamic_batching.preferred"),
+        (
+            {"max_batch_size": 4, "dynamic_batching": {"preferred_batch_size": [8]}},
+            "dynamic_batching.preferred",
+        ),
         ({"max_batch_size": 4, "dynamic_batching": {"delay": 8}}, "dynamic_batching.delay is no key"),
         ({"backend": "python"}, "backend must be one of llm, program, module"),
         ({"instance_group": [{"count": 0}]}, r"instance_group\[0\].count must be an integer from 1"),
         ({"instance_group": [{"kind": "KIND_GPU"}]}, r"instance_group\[0\].kind"),
         ({"input": [{"name": "x", "data_type": "FLOAT"}]}, r"input\[0\].data_type must be TYPE_"),
-        ({"input": [{"name": "x", "data_type": "TYPE_FP32"}] * 2}, r"input\[1\].name must be a name of its own"),
+        (
+            {"input": [{"name": "x", "data_type": "TYPE_FP32"}] * 2},
+            r"input\[1\].name must be a name of its own",
+        ),
         ({"rollout": {"steps": [50, 10, 100]}}, "rollout.steps must be growing percents"),
         ({"rollout": {"error_rate": 2}}, "rollout.error_rate must be a number from 0 to 1"),
         ({"version_policy": {"all": {}}}, "version_policy must be"),
