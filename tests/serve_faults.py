@@ -265,35 +265,6 @@ async def mutated(server: Process, count: int, clients: int = 8, seed: int = 0) 
     }
 
 
-async def mutated_grpc(address: str, token: str, count: int, seed: int = 0) -> dict[str, Any]:
-    """The same over gRPC: changed bytes of ModelInfer."""
-    import grpc
-    from tritonclient.grpc import service_pb2
-
-    message = service_pb2.ModelInferRequest(model_name="llm", id="1")
-    tensor = message.inputs.add(name="input_ids", datatype="INT64", shape=[3])
-    tensor.contents.int64_contents.extend([1, 2, 3])
-    message.parameters["max_tokens"].int64_param = 2
-    base, rng = message.SerializeToString(), random.Random(seed)
-    codes: dict[str, int] = {}
-    async with grpc.aio.insecure_channel(address) as channel:
-        call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
-        for _ in range(count):
-            try:
-                await call(
-                    mutated_bytes(rng, base), metadata=(("authorization", f"Bearer {token}"),), timeout=20
-                )
-                name = "OK"
-            except grpc.aio.AioRpcError as error:
-                name = error.code().name
-            codes[name] = codes.get(name, 0) + 1
-    return {
-        "mutated gRPC": count,
-        "codes": codes,
-        "faults": sum(codes.get(n, 0) for n in ("UNKNOWN", "UNAVAILABLE")),
-    }
-
-
 async def _load(
     server: Process, rate: float | None, clients: int, seconds: float, body: Any
 ) -> dict[int, int]:

@@ -93,7 +93,7 @@ class Server:
         self._ready = threading.Event()
         self._error: BaseException | None = None
         try:
-            self._build(models, modules, configs, control, access_log)
+            self._build(models, modules, configs, access_log, control=control, load=load)
             self._socket = self._bound()
             self._templates.append(Template())
         except BaseException:
@@ -106,8 +106,8 @@ class Server:
         repository: Any,
         modules: Mapping[str, Any],
         configs: Mapping[str, Any] | None,
-        control: str,
         access_log: IO[str] | None,
+        **loading: Any,
     ) -> None:
         """Models, metrics and the app."""
         settings, self.metrics = self.settings, Metrics()
@@ -115,8 +115,7 @@ class Server:
             repository,
             modules=tuple(modules),
             configs=configs,
-            control=control,
-            load=load,
+            **loading,
             poll_seconds=settings.poll_seconds,
             start=self._start_worker,
             infer=kserve_llm.infer,
