@@ -118,9 +118,9 @@ class Process:
             self.log.append(json.loads(line))
 
     def worker_pids(self) -> list[int]:
-        """Of the children that run now."""
-        path = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-        return [int(pid) for pid in path.read_text().split()]
+        """Of the workers that run now."""
+        rows = json.loads(get(self.url + "/status.json", self.token)[1])["models"]
+        return [pid for model in rows for v in model["versions"] for pid in v["pids"] if pid]
 
     def end(self) -> int:
         """Drains; the exit status."""

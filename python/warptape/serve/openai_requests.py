@@ -78,8 +78,10 @@ def parse_body(raw: bytes) -> dict[str, Any]:
     """A request's JSON object. ApiError for what is none."""
     try:
         body = json.loads(raw)
+        if b"\\u" in raw:  # half of a character alone, which JSON can write and no text can have
+            json.dumps(body, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
-        raise refuse(f"the body is not JSON: {error}") from error
+        raise refuse(f"the body is not JSON: {error!s:.200}") from error
     if not isinstance(body, dict):
         raise refuse(f"the body must be a JSON object, got {type(body).__name__}")
     return body

@@ -27,6 +27,7 @@ from .template import Template
 from .texts import Texts
 from .workers import Worker, WorkerSpec
 
+log = logging.getLogger("warptape.serve")
 SWEEP = 0.25  # seconds between two looks at slow clients
 BACKLOG = 2048
 # What says nothing of a version's health: requests that are refused, and clients that leave.
@@ -78,20 +79,43 @@ class Server:
         self._tokens = Tokens(self._given)
         if not settings.loopback() and not self._tokens:
             raise ValueError(f"host {settings.host} can be reached from elsewhere: give a token")
-        self._template: Template | None = None
         modules: Mapping[str, Any] = {}
         if isinstance(models, Mapping):
             modules, models = models, None
             for module in modules.values():
                 module.eval()
-            self._template = Template(modules)
-        self.metrics = Metrics()
+        # Before sockets, threads and loops, of which a fork would have a copy.
+        self._templates = [Template(modules)] if modules else []
+        self.grpc_port = 0  # once it serves
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._thread: threading.Thread | None = None
+        self._ready = threading.Event()
+        self._error: BaseException | None = None
+        try:
+            self._build(models, modules, configs, access_log, control=control, load=load)
+            self._socket = self._bound()
+            self._templates.append(Template())
+        except BaseException:
+            self._close_templates()
+            raise
+        self.port: int = self._socket.getsockname()[1]
+
+    def _build(
+        self,
+        repository: Any,
+        modules: Mapping[str, Any],
+        configs: Mapping[str, Any] | None,
+        access_log: IO[str] | None,
+        **loading: Any,
+    ) -> None:
+        """Models, metrics and the app."""
+        settings, self.metrics = self.settings, Metrics()
         self.models = Models(
-            models,
+            repository,
             modules=tuple(modules),
             configs=configs,
-            control=control,
-            load=load,
+            **loading,
             poll_seconds=settings.poll_seconds,
             start=self._start_worker,
             infer=kserve_llm.infer,
@@ -112,14 +136,10 @@ class Server:
             *status.routes(self.models, self.metrics),
         ]
         self.app = App(routes, self.models, settings, self._tokens, access_log)
-        self._socket = self._bound()
-        self.port: int = self._socket.getsockname()[1]
-        self.grpc_port = 0  # once it serves
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stop: asyncio.Event | None = None
-        self._thread: threading.Thread | None = None
-        self._ready = threading.Event()
-        self._error: BaseException | None = None
+
+    def _close_templates(self) -> None:
+        for template in self._templates:
+            template.close()
 
     @property
     def url(self) -> str:
@@ -143,8 +163,8 @@ class Server:
         return made
 
     async def _start_worker(self, spec: WorkerSpec, timeout: float) -> Worker:
-        spawn = self._template.spawn if spec.kind == "module" and self._template is not None else None
-        return await Worker.start(spec, timeout, spawn=spawn)
+        template = self._templates[0 if spec.kind == "module" else -1]
+        return await Worker.start(spec, timeout, spawn=template.spawn, on_death=_log_death)
 
     # ---- life ----
 
@@ -189,8 +209,7 @@ class Server:
                 if grpc is not None:
                     await grpc.stop(0)
                 await self.models.close(0.0)
-            if self._template is not None:
-                self._template.close()
+            self._close_templates()
 
     async def _start_grpc(self, port: int) -> Any:
         from .kserve_grpc import start_grpc
@@ -286,14 +305,17 @@ class Server:
             self._thread = None
         elif self._loop is None:
             self._socket.close()
-            if self._template is not None:
-                self._template.close()
+            self._close_templates()
 
     def __enter__(self) -> Server:
         return self.start()
 
     def __exit__(self, *error: Any) -> None:
         self.close()
+
+
+def _log_death(worker: Worker, how: str) -> None:
+    log.error("the worker of %s version %s ended: %s", worker.spec.model, worker.spec.version, how)
 
 
 async def _sweep(front: Any) -> None:

@@ -8,7 +8,6 @@ import socket
 import threading
 import time
 import urllib.request
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -199,9 +198,8 @@ def test_a_killed_worker_changes_no_stream(server, repository):
 
     def kill():
         for pid in server.worker_pids():
-            if b"warptape.serve.worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                os.kill(pid, signal.SIGKILL)
-                killed.append(pid)
+            os.kill(pid, signal.SIGKILL)
+            killed.append(pid)
 
     request = urllib.request.Request(
         server.url + "/v1/completions",
@@ -296,7 +294,7 @@ def test_modules_of_this_process():
             np.testing.assert_allclose(np.reshape(out["data"], (2, 2)), expected, rtol=1e-6)
             (version,) = server.models.loaded()
             os.kill(version.worker.pid, signal.SIGKILL)  # forked again from the template
-        pid = server._template.pid
+        pid = server._templates[0].pid
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
 
