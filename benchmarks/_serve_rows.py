@@ -1,6 +1,6 @@
 """Rows of benchmarks/serve.py for KServe and dynamic batching: small requests, and a ResNet-18.
 
-Server, worker and load share the machine. Each row is a dict of what was measured; `goal` is what is aimed at.
+Server, worker and load share the machine. Each row is a dict of what was measured, with the goal.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,8 @@ def _until(condition: Any) -> None:
 
 
 # ---- mutated requests ----
+
+Seen = Counter[str]
 
 WORDS = [
     b"-1",
@@ -261,7 +264,7 @@ async def _call_app(app: Any, method: str, path: str, body: bytes, headers: dict
     return sent[0]["status"]
 
 
-async def _fuzz_app(app: Any, draw: random.Random, count: int) -> list[Any]:
+async def _fuzz_app(app: Any, draw: random.Random, count: int, seen: Seen) -> list[Any]:
     bad = []
     for _ in range(count):
         method, path, body, headers = mutated_http(draw)
@@ -270,12 +273,13 @@ async def _fuzz_app(app: Any, draw: random.Random, count: int) -> list[Any]:
         except Exception as error:
             bad.append((repr(error), path, body, headers))
             continue
+        seen[f"app {status}"] += 1
         if status >= 500:
             bad.append((status, path, body, headers))
     return bad
 
 
-def _fuzz_http(port: int, draw: random.Random, count: int) -> list[Any]:
+def _fuzz_http(port: int, draw: random.Random, count: int, seen: Seen) -> list[Any]:
     bad = []
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     for _ in range(count):
@@ -284,17 +288,19 @@ def _fuzz_http(port: int, draw: random.Random, count: int) -> list[Any]:
             connection.request(method, path, body, headers)
             answer = connection.getresponse()
             answer.read()
+            seen[f"HTTP {answer.status}"] += 1
             if answer.status >= 500:
                 bad.append((answer.status, path, body, headers))
         except (http.client.HTTPException, OSError) as error:
             connection.close()
+            seen["HTTP closed"] += 1
             if not good(port, "scale", 2.0):
                 bad.append((repr(error), path, body, headers))
     connection.close()
     return bad
 
 
-def _fuzz_grpc(port: int, draw: random.Random, count: int) -> list[Any]:
+def _fuzz_grpc(port: int, draw: random.Random, count: int, seen: Seen) -> list[Any]:
     import grpc
 
     bad = []
@@ -304,7 +310,9 @@ def _fuzz_grpc(port: int, draw: random.Random, count: int) -> list[Any]:
             data = mutated_grpc(draw)
             try:
                 infer(data, timeout=60)
+                seen["gRPC OK"] += 1
             except grpc.RpcError as error:
+                seen[f"gRPC {error.code().name}"] += 1
                 if error.code() in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN):
                     bad.append((error.code(), error.details(), data))
     return bad
@@ -314,19 +322,19 @@ def mutated(running: Running, count: int, seed: int = 0) -> dict[str, Any]:
     """Sends mutated requests: of ten, six to the app itself, two each over the sockets of HTTP and gRPC."""
     draw = random.Random(seed)
     sockets = count // 5
-    memories, bad = [], []
+    memories, bad, seen = [], [], Seen()
     parts = 5
     for part in range(parts):  # memory is looked at between parts
         share = sockets * (part + 1) // parts - sockets * part // parts
         rest = count - 2 * sockets
         inside = rest * (part + 1) // parts - rest * part // parts
-        bad += running.call(_fuzz_app(running.app, draw, inside))
-        bad += _fuzz_http(running.port, draw, share)
-        bad += _fuzz_grpc(running.grpc_port, draw, share)
+        bad += running.call(_fuzz_app(running.app, draw, inside, seen))
+        bad += _fuzz_http(running.port, draw, share, seen)
+        bad += _fuzz_grpc(running.grpc_port, draw, share, seen)
         memories.append(memory(running))
-    # All that can be counted comes from below: each request had an answer, or its connection was closed.
     return {
-        "answered": count,
+        "answered": sum(seen.values()),
+        "by status": dict(sorted(seen.items())),
         "server errors": bad[:5],
         "server errors, number": len(bad),
         "memory after each fifth": memories,
@@ -349,7 +357,7 @@ def main() -> int:
             kserve_server.add_echo(folder)
             with Running(folder) as running:
                 report = mutated(running, count)
-            fine = not report["server errors"] and report["good after"]
+            fine = not report["server errors"] and report["good after"] and report["answered"] == count
             fine = fine and report["growth after the first fifth"] < 0.02
     report["seconds"] = round(time.monotonic() - began, 1)
     print(json.dumps(report, indent=1, default=repr))
