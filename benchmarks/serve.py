@@ -23,7 +23,7 @@ from _harness import HERE, machine
 sys.path.insert(0, str(HERE.parent / "tests"))
 from http_client import Connection
 from serve_faults import memory, overload
-from serving_models import Process, write_llm
+from serving_models import Process, write_llm, write_repository
 from warptape.inference import LLM, SamplingParams
 from warptape.version import __version__
 
@@ -96,14 +96,14 @@ def flat_memory(requests: int) -> Row:
         await asyncio.gather(*(client() for _ in range(16)))
 
     with tempfile.TemporaryDirectory() as folder:
-        write_llm(Path(folder) / "llm" / "1")
+        write_repository(Path(folder))
         with Process(Path(folder), "--access-log", "off") as server:
             start = time.monotonic()
             asyncio.run(load(server))
             rate = requests / (time.monotonic() - start)
     return {
         "row": f"memory over {requests} completions of 2 tokens",
-        "MB of front and worker": marks,
+        "MB of front and workers": marks,
         "requests/s": round(rate),
         "goal": "flat",
     }
