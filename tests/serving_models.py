@@ -65,8 +65,10 @@ def write_encoder(folder: Path) -> Path:
 
 
 def write_repository(folder: Path) -> Path:
-    """Models `llm` and `bert`, a version of each."""
+    """Models `llm` and `bert`, a version of each. The cache is small, and soon full."""
     write_llm(folder / "llm" / "1")
+    config = {"parameters": {"kv_cache_memory_bytes": 8 << 20}}
+    (folder / "llm" / "config.json").write_text(json.dumps(config))
     write_encoder(folder / "bert" / "1")
     return folder
 

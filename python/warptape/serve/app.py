@@ -116,13 +116,21 @@ class App:
     routes: starlette's.
     models: asked whether they are ready.
     access_log: where lines of JSON go; None: nowhere.
+    responses: counts answers by their status (a Prometheus counter).
     """
 
     def __init__(
-        self, routes: list[Any], models: Any, settings: Settings, tokens: Tokens, access_log: IO[str] | None
+        self,
+        routes: list[Any],
+        models: Any,
+        settings: Settings,
+        tokens: Tokens,
+        access_log: IO[str] | None,
+        responses: Any = None,
     ) -> None:
         self._router, self._models = Router(routes), models
         self._settings, self._tokens, self._log = settings, tokens, access_log
+        self._responses = responses
         self.gate = Gate(settings)
         self.draining = False
 
@@ -181,6 +189,8 @@ class App:
         finally:
             if state is not None:
                 self.gate.leave(state)
+            if self._responses is not None:
+                self._responses.labels(status or LEFT).inc()
             if self._log is not None:
                 self._write(scope, notes, status or LEFT, time.monotonic() - start)
 
@@ -231,7 +241,7 @@ class App:
     def _write(self, scope: Any, notes: dict[str, Any], status: int, seconds: float) -> None:
         client = scope.get("client")
         line = {
-            "time": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
+            "time": now(),
             "id": notes["id"],
             "client": client[0] if client else None,
             "method": scope["method"],
@@ -239,14 +249,26 @@ class App:
             "status": status,
             "ms": round(1e3 * seconds, 2),
         }
+        notes.setdefault("model", scope.get("path_params", {}).get("model"))
         for name in ("key", "model", "version", "prompt_tokens", "completion_tokens", "error"):
             if notes.get(name) not in (None, ""):
                 line[name] = notes[name]
+        self.note(line)
+
+    def note(self, line: dict[str, Any]) -> None:
+        """Writes a line of the access log."""
+        if self._log is None:
+            return
         try:
             print(json.dumps(line), file=self._log, flush=True)
         except (OSError, ValueError) as error:  # a full disk: requests go on
             print(f"warptape serve: the access log fails: {error}", file=sys.stderr)
             self._log = None
+
+
+def now() -> str:
+    """For the log."""
+    return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
 
 
 def _too_large(settings: Settings) -> ApiError:

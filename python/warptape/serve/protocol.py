@@ -17,7 +17,7 @@ from .settings import Settings
 
 MOST_HEADER_BYTES = 64 << 10
 REASONS = {400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large",
-           503: "Service Unavailable"}  # fmt: skip
+           429: "Too Many Requests"}  # fmt: skip
 
 
 class Protocol(HttpToolsProtocol):  # type: ignore[misc]
@@ -33,7 +33,7 @@ class Protocol(HttpToolsProtocol):  # type: ignore[misc]
         self._since: float | None = time.monotonic()  # of what is waited for from the client
         self._paused: float | None = None  # since when it takes nothing
         if len(self.connections) > self.settings.max_connections:
-            self.refuse(503, "there are too many connections")
+            self.refuse(429, "there are too many connections")
 
     def refuse(self, status: int, message: str) -> None:
         """Ends the connection with an answer, where none has begun."""
@@ -43,7 +43,7 @@ class Protocol(HttpToolsProtocol):  # type: ignore[misc]
             body = json.dumps(ApiError(status, message).body()).encode()
             head = (
                 f"HTTP/1.1 {status} {REASONS[status]}\r\ncontent-type: application/json\r\n"
-                f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+                f"content-length: {len(body)}\r\nretry-after: 1\r\nconnection: close\r\n\r\n"
             )
             self.transport.write(head.encode() + body)
         self.transport.close()

@@ -9,13 +9,14 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from typing import IO, Any
 
 import uvicorn
 
 from . import kserve, kserve_llm, status
-from .app import App, Tokens
+from .app import App, Tokens, now
 from .batching import QueueFullError
 from .errors import ApiError
 from .metrics import Metrics
@@ -135,7 +136,11 @@ class Server:
             *kserve.routes(self.models, self.metrics, most_body=settings.max_body_bytes),
             *status.routes(self.models, self.metrics),
         ]
-        self.app = App(routes, self.models, settings, self._tokens, access_log)
+        from prometheus_client import Counter
+
+        what = "answers over HTTP, by status; 499: the client left"
+        responses = Counter("warptape_http_responses", what, ["status"], registry=self.metrics.registry)
+        self.app = App(routes, self.models, settings, self._tokens, access_log, responses)
 
     def _close_templates(self) -> None:
         for template in self._templates:
@@ -186,6 +191,7 @@ class Server:
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         front = _Uvicorn(config)
         task = asyncio.create_task(front.serve(sockets=[self._socket]))
+        task.add_done_callback(lambda _: self.stop())
         sweeper = asyncio.create_task(_sweep(front))
         models_closed = False
         grpc = None
@@ -216,14 +222,29 @@ class Server:
 
         @contextlib.asynccontextmanager
         async def admit(context: Any) -> AsyncIterator[None]:
+            start = time.monotonic()
+            key = self._tokens.key(_authorization(context)) or ""
+            line = {
+                "time": now(),
+                "client": context.peer(),
+                "method": "gRPC",
+                "path": "ModelInfer",
+                "key": key,
+            }
+            state, status = None, "OK"
             try:
-                state = self.app.gate.enter("grpc")
-            except ApiError as error:
-                raise QueueFullError(error.message) from error
-            try:
+                try:
+                    state = self.app.gate.enter(key)
+                except ApiError as error:
+                    raise QueueFullError(error.message) from error
                 yield
+            except BaseException as error:
+                status = type(error).__name__
+                raise
             finally:
-                self.app.gate.leave(state)
+                if state is not None:
+                    self.app.gate.leave(state)
+                self.app.note({**line, "status": status, "ms": round(1e3 * (time.monotonic() - start), 2)})
 
         server, self.grpc_port = await start_grpc(
             self.models,
@@ -312,6 +333,14 @@ class Server:
 
     def __exit__(self, *error: Any) -> None:
         self.close()
+
+
+def _authorization(context: Any) -> bytes | None:
+    """Of a call over gRPC."""
+    for name, value in context.invocation_metadata() or ():
+        if name == "authorization":
+            return value if isinstance(value, bytes) else value.encode("latin-1", "replace")
+    return None
 
 
 def _log_death(worker: Worker, how: str) -> None:

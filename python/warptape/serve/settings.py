@@ -25,7 +25,7 @@ class Settings:
     max_prompt_tokens: int | None = _of(None, "of a prompt; default: what the model's context allows")
     max_tokens: int | None = _of(None, "to be generated for one answer; default: as the context allows")
     max_requests: int = _of(256, "that are worked on or wait, in all; more are a 429")
-    max_connections: int = _of(2048, "open at once; more are closed with a 503")
+    max_connections: int = _of(2048, "open at once; more get a 429 and are closed")
     key_concurrency: int | None = _of(None, "requests of one token at once; more are a 429")
     key_rate: float | None = _of(None, "requests a second of one token, with as many at once; more are a 429")
     deadline_seconds: float = _of(600.0, "of a request; X-Request-Timeout asks for less")

@@ -36,16 +36,22 @@ class ToolParser:
     def __init__(self) -> None:
         self._held = ""
         self._begun = False  # something was said: a bare JSON object is no call any more
+        self._after = False
         self.calls: list[dict[str, Any]] = []
 
     def feed(self, text: str, last: bool = False) -> tuple[str, list[dict[str, Any]]]:
         """Takes the next part; the content and the calls that it completes."""
         self._held += text
         content, calls = "", []
-        while self._held:
+        while True:
+            if self._after:  # a call ends with its line
+                self._held = self._held.lstrip("\n")
+            if not self._held:
+                break
             more, found, goes_on = self._next(last)
             content += more
             calls += found
+            self._after = bool(found) or (self._after and not more)
             if not goes_on:
                 break
         self._begun = self._begun or bool(content.strip())
@@ -70,7 +76,7 @@ class ToolParser:
         if end < 0 and not last:
             return "", [], False
         inside = held[len(OPEN) : end if end >= 0 else len(held)]
-        self._held = held[end + len(CLOSE) :].lstrip("\n") if end >= 0 else ""
+        self._held = held[end + len(CLOSE) :] if end >= 0 else ""
         try:
             call = _call_of(json.loads(inside))
         except ValueError:

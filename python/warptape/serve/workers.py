@@ -27,7 +27,7 @@ from .frames import Buffer, FrameError, encode_frame, read_frame, tensors_from_f
 HEARTBEAT = 60.0  # seconds without a sign of life, after which a worker is killed
 MOST_DEATHS = 5  # of processes in a row, without an answer between them: the call is taken for the cause
 MOST_DELAY = 5.0  # seconds between two attempts to start
-STEADY = 1.0  # seconds that a process must have been ready not to count as one that cannot start
+STEADY = 1.0  # seconds that a process without answers must have been ready, or it counts as one that fails
 
 
 @dataclass
@@ -130,6 +130,7 @@ class _Link:
         self.writer: asyncio.StreamWriter
         self.heard = self.ready_at = time.monotonic()
         self.fault = ""  # why it was killed
+        self.useful = False  # it answered something
 
     def send(self, header: Mapping[str, Any], buffers: Iterable[Buffer] = ()) -> None:
         self.writer.writelines(encode_frame(header, buffers))
@@ -391,7 +392,7 @@ class Worker:
                 self._blame(str(error))
 
     def _died(self, link: _Link, how: str) -> None:
-        steady = time.monotonic() - link.ready_at >= STEADY
+        steady = link.useful or time.monotonic() - link.ready_at >= STEADY
         self._failures = 1 if steady else self._failures + 1
         self._link, self._last_fault = None, how
         self._blame(f"its worker ended {MOST_DEATHS} times while it was computed ({how})")
@@ -411,6 +412,7 @@ class Worker:
             while True:
                 header, buffers = await read_frame(link.reader)
                 link.heard = time.monotonic()
+                link.useful = link.useful or "events" in header or "id" in header
                 for event in header.get("events", ()):
                     self._answer(event, [])
                 if "id" in header:

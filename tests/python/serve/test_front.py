@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 import urllib.request
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -247,6 +248,27 @@ def test_sigterm_loses_nothing(repository, tmp_path):
         assert line["status"] == 200 and line["model"] == "llm" and line["version"] == 1
         assert line["prompt_tokens"] == 4 and line["completion_tokens"] == 400 and line["ms"] > 0
         assert process.token not in log.read_text()
+
+
+def test_nothing_outlives_the_front(repository):
+    def alive(pid):
+        stat = Path(f"/proc/{pid}/stat")
+        return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+    with Process(repository) as process:
+        tree = Path(f"/proc/{process.process.pid}/task/{process.process.pid}/children").read_text().split()
+        pids = [*process.worker_pids(), *map(int, tree)]
+        assert len(pids) >= 3 and all(map(alive, pids))
+        os.kill(process.process.pid, signal.SIGKILL)
+        wait_until(lambda: not any(map(alive, pids)))
+
+
+def test_a_second_signal_ends_at_once(repository):
+    with Process(repository, "--drain-delay", 600) as process:
+        process.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: get(process.url + "/readyz", process.token)[0] == 503)
+        process.process.send_signal(signal.SIGTERM)
+        assert process.process.wait(seconds(20)) == 130
 
 
 def test_a_template_has_two_seconds(tmp_path):
