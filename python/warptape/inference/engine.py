@@ -318,6 +318,7 @@ class LLMEngine:
         lora_request: LoRARequest | None = None,
         priority: int = 0,
         cache_salt: str | None = None,
+        generated: Sequence[Sequence[int] | None] | None = None,
     ) -> None:
         """Queues a prompt.
 
@@ -325,6 +326,9 @@ class LLMEngine:
             lora_request: the adapter to answer with; its folder is read when it is first asked for.
             priority: smaller ones come first.
             cache_salt: keys and values are shared only among requests with the same one (tenants).
+            generated: to go on with a request of an engine that is gone: for each of its n answers the
+                tokens that came, or None where it was finished. With the same seed, what follows is what
+                that engine would have given. Outputs count these tokens, but have no logprobs of them.
 
         Raises: ValueError for an id that is in use, for prompts and max_tokens beyond max_model_len, and for
         sampling values out of range; IndexError for tokens out of the vocabulary; NotImplementedError for an
@@ -343,10 +347,11 @@ class LLMEngine:
             grammar = self._grammar(params)
         adapter = self.runner.adapters.number(lora_request)
         seed = self._random.randrange(LARGEST_SEED - params.n) if params.seed is None else params.seed
+        before = self._before(params, generated)
         stops = list(params.stop_token_ids or ()) + ([] if params.ignore_eos else self.eos_token_ids)
         request = _Request(request_id, text, tokens, params)
         leader = -1
-        for index in range(params.n):
+        for index, done in before.items():
             number = self._core.add(
                 tokens,
                 params,
@@ -358,15 +363,35 @@ class LLMEngine:
                 constrained=grammar is not None,
                 leader=leader,
                 # Of the n answers the first tells of the prompt.
-                prompt_logprobs=-1 if index or params.prompt_logprobs is None else params.prompt_logprobs,
+                prompt_logprobs=-1
+                if leader >= 0 or params.prompt_logprobs is None
+                else params.prompt_logprobs,
+                generated=done,
             )
-            if index == 0:
+            if leader < 0:
                 request.first = leader = number
-            request.completions[number] = _Completion(index, params, self.tokenizer)
+            completion = request.completions[number] = _Completion(index, params, self.tokenizer)
             if grammar is not None:
                 request.grammars[number] = grammar.copy()
+            for token in done:
+                completion.add(token, None, None)
+                if grammar is not None:
+                    request.grammars[number].accept(token)
             self._of_number[number] = request
         self._requests[request_id] = request
+
+    @staticmethod
+    def _before(params: SamplingParams, generated: Any) -> dict[int, list[int]]:
+        """The answers that are to be computed, by index, with their tokens so far. ValueError for others
+        than n, and where none is left."""
+        if generated is None:
+            return {index: [] for index in range(params.n)}
+        if len(generated) != params.n or params.seed is None:
+            raise ValueError(f"generated needs a seed and an entry for each of the {params.n} answers")
+        before = {i: check_tokens("generated", g) for i, g in enumerate(generated) if g is not None}
+        if not before:
+            raise ValueError("generated: all answers are finished")
+        return before
 
     def _grammar(self, params: SamplingParams) -> Grammar:
         if self.tokenizer is None:
@@ -385,6 +410,10 @@ class LLMEngine:
         for number in list(request.completions):
             self._end(request, number, "abort")
         return request.output()
+
+    def snapshot(self, request_id: str) -> RequestOutput:
+        """A request as it stands. KeyError if it is not there."""
+        return self._requests[request_id].output()
 
     def has_unfinished_requests(self) -> bool:
         """Whether step() has something to do."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from typing import Any
 
 FILE, CONFIG = "tokenizer.json", "tokenizer_config.json"
+MOST_PRODUCT = 1 << 24  # of numbers and sizes that a chat template multiplies
 
 
 class Tokenizer:
@@ -40,6 +42,7 @@ class Tokenizer:
             )
         self._stream = tokenizers.decoders.DecodeStream
         self._folder = folder
+        self._template: tuple[Any, Any, dict[str, str]] | None = None
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Its tokens."""
@@ -67,6 +70,17 @@ class Tokenizer:
 
         Raises: ValueError without a template, and for what the template refuses; ImportError without jinja2.
         """
+        if self._template is None:
+            self._template = self._compiled()
+        error, template, special = self._template
+        values = {"add_generation_prompt": True, **special, **variables}
+        try:
+            return template.render(messages=messages, **values)
+        except error as problem:
+            raise ValueError(f"the chat template refuses these messages: {problem}") from problem
+
+    def _compiled(self) -> tuple[Any, Any, dict[str, str]]:
+        """(what it raises, the template, special tokens)"""
         try:
             import jinja2.sandbox
         except ImportError as error:
@@ -85,21 +99,37 @@ class Tokenizer:
                 template = file.read()
         if not isinstance(template, str):
             raise ValueError(f"{os.fspath(self._folder)} has no chat template")
+
         # The template comes with the model: it is not trusted.
-        environment = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+        class Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
+            intercepted_binops = frozenset({"*", "**"})
+
+            def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+                # One instruction, which no time limit ends, must not fill the memory.
+                sizes = [x if isinstance(x, (int, float)) else len(x) for x in (left, right)]
+                if operator == "**" or sizes[0] * sizes[1] > MOST_PRODUCT:
+                    raise jinja2.TemplateRuntimeError(f"{operator} of what is too large")
+                return super().call_binop(context, operator, left, right)
+
+        extensions = ["jinja2.ext.loopcontrols"]
+        environment = Environment(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
 
         def refuse(text: str) -> None:
             raise ValueError(text)
 
+        def tojson(value: Any, indent: int | None = None, ensure_ascii: bool = False) -> str:
+            return json.dumps(value, indent=indent, ensure_ascii=ensure_ascii)
+
         environment.globals["raise_exception"] = refuse
+        environment.globals["strftime_now"] = lambda format: time.strftime(format)
+        environment.filters["tojson"] = tojson  # as models were trained: no escapes for HTML
         special = {
             name: _text(config.get(name)) for name in ("bos_token", "eos_token", "pad_token", "unk_token")
         }
-        values = {"add_generation_prompt": True, **special, **variables}
         try:
-            return environment.from_string(template).render(messages=messages, **values)
+            return jinja2.TemplateError, environment.from_string(template), special
         except jinja2.TemplateError as error:
-            raise ValueError(f"the chat template refuses these messages: {error}") from error
+            raise ValueError(f"{os.fspath(self._folder)}: its chat template is none: {error}") from error
 
 
 def _text(token: Any) -> str:
