@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import Any
 
 import warptape
-import warptape.distributed as dist
 
 from .. import nn
 from .._tensor import Tensor
