@@ -98,14 +98,10 @@ class QuantLinear(nn.Module):
         GPTQ folder has it: the same codes; scales and minima are rounded to float16."""
         layer = cls.__new__(cls)
         nn.Module.__init__(layer)
-        (layer.out_features, layer.in_features), groups = matrix.codes.shape, matrix.scales.shape[1]
+        (layer.out_features, groups), width = matrix.scales.shape, matrix.codes.shape[1]
+        layer.in_features = width * 2 if matrix.half else width
         layer.bits, layer.group, layer.dtype = matrix.bits, layer.in_features // groups, dtype
         rows = -layer.out_features % _PANEL  # to whole panels
-        codes = nn.functional.pad(matrix.codes, (0, 0, 0, rows))
-        if matrix.bits == 4:
-            codes = codes.reshape(-1, _PANEL, layer.in_features // 8, 2, 4)
-            codes = codes[:, :, :, 0] | (codes[:, :, :, 1] << 4)
-        codes = codes.reshape(-1, _PANEL, layer.in_features * matrix.bits // 32, 4)
 
         def of_groups(x: Tensor | None) -> Tensor | None:
             if x is None:
@@ -113,7 +109,7 @@ class QuantLinear(nn.Module):
             panels = nn.functional.pad(x, (0, 0, 0, rows)).reshape(-1, _PANEL, groups)
             return panels.transpose(1, 2).to(warptape.float16).contiguous()
 
-        layer.register_buffer("packed", codes.transpose(1, 2).contiguous())
+        layer.register_buffer("packed", _ops._pack_linear_codes(matrix.codes, matrix.bits, matrix.half))
         layer.register_buffer("scales", of_groups(matrix.scales))
         layer.register_buffer("minima", of_groups(matrix.minima))
         layer.register_buffer("bias", None if bias is None else bias.to(dtype, copy=True))
