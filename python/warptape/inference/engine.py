@@ -19,6 +19,7 @@ from ._checks import check_at_least, check_tokens, check_types
 from .lora import LoRARequest
 from .outputs import CompletionOutput, Logprob, RequestOutput
 from .pacing import Pacer
+from .pipeline_parallel import stage_of
 from .runner import ModelRunner, cache_size
 from .sampling_params import LARGEST_SEED, SamplingParams
 from .structured import Grammar, Grammars
@@ -54,6 +55,8 @@ class EngineArgs:
             products of training, whose order of sums changes with the number of rows.
         tensor_parallel_size: among how many ranks the model is split, all those of the job. Each makes the
             same calls with the same arguments, and gets the same answers. kv_cache_memory_bytes are a rank's.
+        pipeline_parallel_size: among how many ranks the layers are split; the job has tensor_parallel_size
+            times as many.
 
     Raises: NotImplementedError for a draft model or max_prefill_slowdown with several ranks.
     """
@@ -70,17 +73,24 @@ class EngineArgs:
     seed: int = 0
     invariant: bool = True
     tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+
+    @property
+    def ranks(self) -> int:
+        """Of the job."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
 
     def __post_init__(self) -> None:
         check_types(self)
         limits = ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "max_prefill_beside_decode")
-        check_at_least(self, 1, *limits, "kv_cache_memory_bytes", "tensor_parallel_size")
-        if self.tensor_parallel_size == 1:
+        check_at_least(self, 1, *limits, "kv_cache_memory_bytes")
+        check_at_least(self, 1, "tensor_parallel_size", "pipeline_parallel_size")
+        if self.ranks == 1:
             return
         if _Speculation.of(self.speculative_config).model is not None:
-            raise NotImplementedError("a draft model with a tensor_parallel_size above 1; 'ngram' can be had")
+            raise NotImplementedError("a draft model with several ranks; 'ngram' can be had")
         if self.max_prefill_slowdown is not None:  # each rank would go by its own clock
-            raise NotImplementedError("max_prefill_slowdown with a tensor_parallel_size above 1")
+            raise NotImplementedError("max_prefill_slowdown with several ranks")
 
 
 @dataclass(kw_only=True)
@@ -252,6 +262,12 @@ class LLMEngine:
                 f"tensor_parallel_size is {args.tensor_parallel_size}, but the model is split among "
                 f"{ranks_of(model)} ranks; LLM splits it"
             )
+        stage = stage_of(model)
+        if (1 if stage is None else stage.count) != args.pipeline_parallel_size:
+            raise ValueError(
+                f"pipeline_parallel_size is {args.pipeline_parallel_size}, but the model is one of "
+                f"{1 if stage is None else stage.count} stages; LLM splits it"
+            )
         speculation = _Speculation.of(args.speculative_config)
         draft = speculation.draft_of(model)
         models = [model] if draft is None else [model, draft]
@@ -334,8 +350,8 @@ class LLMEngine:
         sampling values out of range; IndexError for tokens out of the vocabulary; NotImplementedError for an
         adapter where the model is split among ranks. Nothing is queued then.
         """
-        if lora_request is not None and self.args.tensor_parallel_size > 1:
-            raise NotImplementedError("adapters (lora_request) with a tensor_parallel_size above 1")
+        if lora_request is not None and self.args.ranks > 1:
+            raise NotImplementedError("adapters (lora_request) with several ranks")
         if request_id in self._requests:
             raise ValueError(f"request id {request_id!r} is in use")
         text, tokens = self.encode(prompt)

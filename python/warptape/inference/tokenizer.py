@@ -5,17 +5,28 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable
 from typing import Any
+
+from ..models.gguf import GGUFFile
+from .gguf_tokenizer import tokenizer_of
 
 FILE, CONFIG = "tokenizer.json", "tokenizer_config.json"
 MOST_PRODUCT = 1 << 24  # of numbers and sizes that a chat template multiplies
 
 
-class Tokenizer:
-    """A model folder's `tokenizer.json`, with the chat template of its `tokenizer_config.json`.
+_REMEDY = (
+    "give prompts as {'prompt_token_ids': [...]} with skip_tokenizer_init=True, or name the tokenizer's "
+    "folder with tokenizer="
+)
 
-    Raises: FileNotFoundError without the file, ImportError without the library, ValueError for a file that is
-    no tokenizer or has ids beyond `vocab_size`.
+
+class Tokenizer:
+    """A model folder's `tokenizer.json`, with the chat template of its `tokenizer_config.json`; or those in a
+    GGUF file.
+
+    Raises: FileNotFoundError without the file, or where a GGUF file has no tokenizer, ImportError without the
+    library, ValueError for a file that is no tokenizer or has ids beyond `vocab_size`.
     """
 
     def __init__(self, folder: Any, vocab_size: int | None = None) -> None:
@@ -25,24 +36,53 @@ class Tokenizer:
             raise ImportError(
                 "text needs the library tokenizers: pip install 'warptape[inference]'"
             ) from error
-        path = os.path.join(os.fspath(folder), FILE)
-        if not os.path.isfile(path):
-            raise FileNotFoundError(
-                f"{path} is missing: give prompts as {{'prompt_token_ids': [...]}} with "
-                "skip_tokenizer_init=True, or name the tokenizer's folder with tokenizer="
-            )
-        try:
-            self._tokenizer = tokenizers.Tokenizer.from_file(path)
-        except Exception as error:  # the library raises Exception itself
-            raise ValueError(f"{path} is no tokenizer: {error}") from error
+        self._config: dict[str, Any] | None = None  # None: in the folder
+        path = os.fspath(folder)
+        if os.path.isfile(path):
+            self._tokenizer, self._config = self._of_gguf(path)
+        else:
+            path = os.path.join(path, FILE)
+            if not os.path.isfile(path):
+                raise FileNotFoundError(f"{path} is missing: {_REMEDY}")
+            try:
+                self._tokenizer = tokenizers.Tokenizer.from_file(path)
+            except Exception as error:  # the library raises Exception itself
+                raise ValueError(f"{path} is no tokenizer: {error}") from error
         largest = max(self._tokenizer.get_vocab().values(), default=-1)
         if vocab_size is not None and largest >= vocab_size:
             raise ValueError(
                 f"{path} has tokens up to {largest}, but the model's vocabulary has {vocab_size}"
             )
-        self._stream = tokenizers.decoders.DecodeStream
         self._folder = folder
         self._template: tuple[Any, Any, dict[str, str]] | None = None
+
+    @staticmethod
+    def _of_gguf(path: str) -> tuple[Any, dict[str, Any]]:
+        metadata = GGUFFile(path).metadata
+        try:
+            return tokenizer_of(metadata)
+        except KeyError as error:
+            raise FileNotFoundError(f"{path} has no tokenizer in it ({error}): {_REMEDY}") from error
+        except Exception as error:  # the library raises Exception itself
+            raise ValueError(f"{path}: its tokenizer cannot be read: {error}") from error
+
+    def save(self, folder: Any) -> None:
+        """Writes tokenizer.json, and tokenizer_config.json of what a GGUF file says."""
+        self._tokenizer.save(os.path.join(os.fspath(folder), FILE))
+        if self._config is not None:
+            with open(os.path.join(os.fspath(folder), CONFIG), "w", encoding="utf-8") as file:
+                json.dump(self._config, file, indent=2)
+
+    def _settings(self) -> dict[str, Any]:
+        """tokenizer_config.json, {} where there is none."""
+        if self._config is not None:
+            return self._config
+        path = os.path.join(os.fspath(self._folder), CONFIG)
+        if not os.path.isfile(path):
+            return {}
+        with open(path, encoding="utf-8") as file:
+            config: dict[str, Any] = json.load(file)
+        return config
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Its tokens."""
@@ -52,10 +92,24 @@ class Tokenizer:
         """Their text."""
         return self._tokenizer.decode(tokens, skip_special_tokens=skip_special_tokens)
 
-    def stream(self, skip_special_tokens: bool = True) -> Any:
-        """A function from the next token to the text that it completes, which may be empty."""
-        stream = self._stream(skip_special_tokens=skip_special_tokens)
-        return lambda token: stream.step(self._tokenizer, token) or ""
+    def stream(self, skip_special_tokens: bool = True) -> Callable[[int], str]:
+        """A function from the next token to the text that it completes, which may be empty: bytes of a
+        character wait for the rest of it."""
+        tokens: list[int] = []
+        given, told = 0, 0  # what is behind `told` is decoded with the tokens from `given` on before it
+
+        def step(token: int) -> str:
+            # Not tokenizers.decoders.DecodeStream: it raises where bytes make no character.
+            nonlocal given, told
+            tokens.append(token)
+            before = self.decode(tokens[given:told], skip_special_tokens)
+            text = self.decode(tokens[given:], skip_special_tokens)
+            if len(text) <= len(before) or text.endswith("\ufffd"):
+                return ""
+            given, told = told, len(tokens)
+            return text[len(before) :]
+
+        return step
 
     def library_json(self) -> str:
         """The tokenizer as text, for other libraries."""
@@ -85,11 +139,7 @@ class Tokenizer:
             import jinja2.sandbox
         except ImportError as error:
             raise ImportError("chat templates need jinja2: pip install 'warptape[inference]'") from error
-        path = os.path.join(os.fspath(self._folder), CONFIG)
-        config: dict[str, Any] = {}
-        if os.path.isfile(path):
-            with open(path, encoding="utf-8") as file:
-                config = json.load(file)
+        config = self._settings()
         template = config.get("chat_template")
         if isinstance(template, list):  # several by name
             template = next((each["template"] for each in template if each.get("name") == "default"), None)
