@@ -55,7 +55,7 @@ Tensor gemm_step_impl(const Tensor& a, const Tensor& b, int64_t step, const OptT
   WT_CHECK(a.device().type != DeviceType::CPU, DeviceError, kOp,
            ": the steps are CUDA kernels, got tensors on the CPU; move them with .to('cuda') or use matmul");
   check_sizes(s, a, b, bias);
-  const Tensor out = empty({a.sizes()[0], b.sizes()[1]}, options_of(a));
+  const Tensor out = empty(Shape{a.sizes()[0], b.sizes()[1]}, options_of(a));
   if (out.numel() == 0 || out.is_meta()) return out;
   const Tensor left = aligned(a), right = aligned(b), row = bias ? aligned(*bias) : Tensor();
   step_slot(Launch(out.device()),

@@ -16,13 +16,13 @@ _ops: Any = _C._private
 
 @dataclass(frozen=True)
 class GemmStep:
-    """One step. Tiles are (m, n, k): of a block, of a warp (of "wgmma": a warpgroup) within it, and of a thread
-    or, with tensor cores, an instruction. `stages` slices along k lie in shared memory at once; n and k must be
-    multiples of `multiple_n` and `multiple_k`.
+    """One step. Tiles are (m, n, k): of a block, of a warp (of "wgmma": a warpgroup) within it, and of a
+    thread or, with tensor cores, an instruction. `stages` slices along k lie in shared memory at once; n and
+    k must be multiples of `multiple_n` and `multiple_k`.
 
-    Called as `step(a, b)` with a [m, k] and b [k, n] of one of `dtypes` on a CUDA device, it gives [m, n] in
-    their dtype; sums are kept in float32. A step with `epilogue` also takes `bias` [n] and `gelu` (by the tanh
-    formula, of product + bias). Raises DtypeError, ShapeError, or DeviceError where the device is older than
+    Called as `step(a, b)` with a [m, k] and b [k, n] of one of `dtypes` on a GPU, it gives [m, n] in
+    their dtype; sums are kept in float32. A step with `epilogue` also takes `bias` [n] and `gelu` (the
+    tanh formula, of product + bias). Raises DtypeError, ShapeError, or DeviceError where the device is older than
     `min_capability` (for (9, 0): is not of it)."""
 
     name: str
