@@ -155,7 +155,8 @@ endfunction()
 # warptape_cuda_plugin(): the target, after libwarptape.so's.
 function(warptape_cuda_plugin)
   file(GLOB host CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/csrc/core/cuda/*.cpp")
-  file(GLOB device CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu")
+  file(GLOB device CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu"
+       "${PROJECT_SOURCE_DIR}/kernels/cuda/gemm/*.cu")
   file(GLOB nccl CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/csrc/distributed/nccl/*.cpp")
   if(WARPTAPE_CUDA STREQUAL "EMULATED" OR NCCL_INCLUDE)
     list(APPEND host ${nccl})
