@@ -160,10 +160,29 @@ def table_of(name: str) -> str:
 def with_tables(page: str) -> str:
     """The page with its tables as the planner makes them now."""
     for name in TABLES:
-        block = re.compile(rf"(<!-- table {name} -->\n).*?(\n<!-- end -->)", re.DOTALL)
+        block = re.compile(rf"(<!-- table {name} -->\n).*?(<!-- end -->)", re.DOTALL)
         assert block.search(page), f"{PAGE.name} has no place for the table {name}"
-        page = block.sub(lambda m, name=name: m[1] + table_of(name) + m[2], page)
-    return page
+        page = block.sub(lambda m, name=name: m[1] + table_of(name) + "\n" + m[2], page)
+    found, points = scaling()
+    lines = ["| devices | tokens/s | MFU | layout |", "| --- | --- | --- | --- |"]
+    for count, e in points:
+        what = (
+            "| fits in no layout |"
+            if e is None
+            else f"{e.tokens_per_second:.0f} | {e.mfu:.1%} | {e.layout} |"
+        )
+        lines.append(f"| {count:,} | {what}" if e else f"| {count:,} | | {what}")
+    text = "\n".join([*lines, "", found.scaling_sentence(points)])
+    return re.sub(
+        r"(<!-- scaling -->\n).*?(<!-- end -->)", lambda m: m[1] + text + "\n" + m[2], page, flags=re.DOTALL
+    )
+
+
+@lru_cache
+def scaling() -> tuple[planner.Plan, list[tuple[int, Estimate | None]]]:
+    """GPT-3 on 1,024 devices, and on others."""
+    found = planner.plan("gpt3-175b", 1024, "h100", batch_tokens=3.2e6)
+    return found, found.scaling()
 
 
 def main() -> None:
@@ -173,8 +192,7 @@ def main() -> None:
         print(name, table_of(name).rsplit("\n", 1)[1])
     if "--tables" in sys.argv:
         return
-    found = planner.plan("gpt3-175b", 1024, "h100", batch_tokens=3.2e6)
-    points = found.scaling()
+    found, points = scaling()
     for what in ("time", "memory", "scaling"):
         planner.draw(found, ROOT / "docs" / "figures" / f"scale_{what}.svg", what, points)
     print(found.scaling_sentence(points))

@@ -47,9 +47,9 @@ def parallelize(
     keeps the stages of others.
 
     Args:
-        mesh: or a `warptape.parallel.plan` Layout, which brings its mesh, on the model's device, and in the place
-            of their arguments its schedule, chunks, n_microbatches and zero. With recompute="full" each of
-            `layers`, or of the model's ModuleLists, keeps its input alone.
+        mesh: or a Layout of `warptape.parallel.plan`, which brings its mesh, on the model's device, and in
+            the place of the arguments its schedule, chunks, n_microbatches and zero. With recompute="full"
+            each element of the model's ModuleLists keeps its input alone.
         loss_fn: loss_fn(output, target), a mean over the rows; of split logits VocabParallelCrossEntropy.
         plan: for "tp", as parallelize_module's, with the names of the whole model.
         layers: for "pp", the model as layers in a row, as split_into_stages takes them; they have all of the
@@ -63,13 +63,13 @@ def parallelize(
     Raises: ValueError and TypeError on every rank, before any collective and with the model as it was, for
         what does not fit; they say which number to change.
     """
-    if hasattr(mesh, "arguments"):  # a Layout; to name its class here would import the planner
-        given = mesh.arguments()
+    layout: Any = mesh
+    recompute = "none"
+    if hasattr(layout, "arguments"):  # a Layout; to name its class here would import the planner
+        given, recompute = layout.arguments(), layout.recompute
         schedule, chunks, zero = given["schedule"], given["chunks"], given["zero"]
-        n_microbatches, recompute = given["n_microbatches"], mesh.recompute
-        mesh = mesh.mesh(next((p.device.type for p in model.parameters()), "cpu"))
-    else:
-        recompute = "none"
+        n_microbatches = given["n_microbatches"]
+        mesh = layout.mesh(next((p.device.type for p in model.parameters()), "cpu"))
     axes = _checked_axes(mesh, zero, n_microbatches)
     _check_model(model, loss_fn, mesh, zero, mp_policy)
     listed = [] if layers is None else list(named_layers(layers).values())
@@ -88,7 +88,7 @@ def parallelize(
     if "pp" in axes:
         counts = _checked_layers(model, listed, axes["pp"].size(), chunks, balance, example, zero)
     if recompute == "full":
-        _recompute([m for m in listed if len(list(m.parameters()))] if listed else _blocks(model))
+        _recompute(_blocks(model))
     names = Names(model)
     # The order: tensor, pipeline, data. A plan names modules of the whole model, and layers are to be parts
     # already when a stage takes them. Stages find the parameters that they share by identity, which all three
@@ -238,7 +238,8 @@ def _blocks(model: nn.Module) -> list[nn.Module]:
 def _recompute(layers: Sequence[nn.Module]) -> None:
     """Has each keep its input alone, and run again in backward; names of parameters stay."""
     for layer in layers:
-        layer.__dict__["forward"] = partial(checkpoint, layer.forward, use_reentrant=False)
+        run: Any = layer.forward
+        layer.__dict__["forward"] = partial(checkpoint, run, use_reentrant=False)
 
 
 def _shard(

@@ -79,7 +79,8 @@ class Layout:
         return init_device_mesh(device_type, (self.pp, self.dp, self.tp), mesh_dim_names=("pp", "dp", "tp"))
 
     def arguments(self) -> dict[str, Any]:
-        """What it says to `parallelize`, by the names of its arguments. Raises PlanError for what that has not."""
+        """What it says to `parallelize`, by the names of its arguments. Raises PlanError for what
+        that has not."""
         if self.recompute == "selective":
             raise PlanError(
                 "parallelize has no selective recomputation; plan with **PARALLELIZE for what it has"

@@ -51,7 +51,7 @@ class ModelShape:
         inner: elements of a token that an MLP's activation works on, a mean over the layers; experts' and
             shared ones' count as often as a token passes them.
         gated: whether these are multiplied by as many others.
-        norm_parameters: of one layer's norms. positions: learned ones.
+        norm_parameters: of one layer's norms; end_norm: of the last one. positions: learned ones.
         experts, top_k: 0 and 0 without; expert_layers: how many layers have them.
         latent: elements of a token from which latent attention makes its heads; 0: other attention.
         causal: whether half of the attention's products need not be made.
@@ -78,6 +78,7 @@ class ModelShape:
     causal: bool = True
     sequence: int = 2048
     latent: int = 0
+    end_norm: int = 0
 
     @property
     def parameters(self) -> int:
@@ -105,8 +106,7 @@ class ModelShape:
     @property
     def end_parameters(self) -> int:
         """Of the last norm and the head."""
-        norm = self.norm_parameters // 2 if self.norm_parameters else 0
-        return norm + (0 if self.tied else self.vocabulary * self.width)
+        return self.end_norm + (0 if self.tied else self.vocabulary * self.width)
 
     @property
     def active_parameters(self) -> int:
@@ -154,6 +154,7 @@ def from_config(config: DecoderConfig, name: str = "") -> ModelShape:
         tied=c.tie_word_embeddings,
         rotary=not learned,
         sequence=c.max_position_embeddings,
+        end_norm=C * (1 if c.norm == "rms_norm" else 2),
     )
 
 
@@ -258,6 +259,7 @@ def mixture(data: Mapping[str, Any], name: str) -> ModelShape:
         True,
         sequence=data.get("max_position_embeddings", 4096),
         latent=latent,
+        end_norm=C,
     )
 
 

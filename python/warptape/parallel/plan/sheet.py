@@ -65,20 +65,20 @@ class Sheet:
 
 
 def rows(text: str) -> list[Row]:
-    """Rows of lines "name [unit] = formula  # what it is"; a line that begins with "..." goes on with the one
-    before."""
-    lines: list[str] = []
-    for line in text.strip().splitlines():
-        stripped = line.strip()
-        if stripped.startswith("..."):
-            lines[-1] += " " + stripped[3:].strip()
-        elif stripped:
-            lines.append(stripped)
+    """Rows of lines "name [unit] = formula"; indented lines go on, and what is after # is what the row
+    is in words. Lines that begin with # belong to none."""
+    taken: list[list[str]] = []  # of each row: formula, words
+    for line in text.splitlines():
+        if not line.strip() or line.startswith("#"):
+            continue
+        formula, _, words = line.partition("#")
+        if line[0] != " ":
+            taken.append(["", ""])
+        taken[-1][0] += " " + formula.strip()
+        taken[-1][1] += " " + words.strip()
     out = []
-    for line in lines:
-        head, _, rest = line.partition("=")
-        # A continued row has its words at the end of the first line or of the last.
-        formula, _, what = rest.partition("#")
+    for formula, words in taken:
+        head, _, rest = formula.partition("=")
         name, _, unit = head.partition("[")
-        out.append(Row(name.strip(), unit.strip(" ]"), " ".join(formula.split()), " ".join(what.split())))
+        out.append(Row(name.strip(), unit.strip(" ]"), " ".join(rest.split()), " ".join(words.split())))
     return out
