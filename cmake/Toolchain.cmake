@@ -49,6 +49,9 @@ function(warptape_target name level)
   # Integer tensors wrap around, as PyTorch's do; signed overflow without -fwrapv would be undefined.
   target_compile_options(${name} PRIVATE -Wall -Wextra -fno-semantic-interposition -fwrapv
                          $<$<CONFIG:Release>:-O${level}>)
+  if(WARPTAPE_SLIM AND level EQUAL 2)
+    target_compile_options(${name} PRIVATE -Os)  # kernels are few; all else is many
+  endif()
   if(WARPTAPE_WERROR)
     # GCC 12 sees uninitialised values in std::optional and in its own intrinsics where there are none.
     target_compile_options(${name} PRIVATE -Werror -Wno-maybe-uninitialized -Wno-uninitialized)

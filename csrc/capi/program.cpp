@@ -4,9 +4,11 @@
 
 #include "capi/warptape.h"
 #include "core/export.h"
+#include "core/limits.h"
 #include "graph/graph_file.h"
 #include "graph/passes.h"
 #include "graph/region.h"
+#include "kernels/cpu/parallel.h"
 #include "tensor/factory.h"
 
 using namespace warptape;
@@ -24,20 +26,38 @@ struct wt_result {
 
 namespace {
 
-thread_local std::string last_error;
+thread_local std::string last_error, kernel_names;
+thread_local wt_error last_kind = WT_ERROR_NONE;
 
 static_assert(static_cast<int>(DType::Bool) == WT_BOOL && static_cast<int>(DType::Float32) == WT_FLOAT32 &&
               static_cast<int>(DType::Complex128) == WT_COMPLEX128);
+
+void note(wt_error kind, const char* text) {
+  last_kind = kind;
+  last_error = text;
+}
 
 // What f returns, or `failed` with the text of what it threw.
 template <class F, class R>
 R guarded(R failed, F&& f) noexcept {
   try {
     return f();
+  } catch (const OutOfMemoryError& e) {
+    note(WT_ERROR_OUT_OF_MEMORY, e.what());
+  } catch (const NotImplementedError& e) {
+    note(WT_ERROR_NOT_IMPLEMENTED, e.what());
+  } catch (const ValueError& e) {
+    note(WT_ERROR_VALUE, e.what());
+  } catch (const ShapeError& e) {
+    note(WT_ERROR_VALUE, e.what());
+  } catch (const DtypeError& e) {
+    note(WT_ERROR_VALUE, e.what());
+  } catch (const std::bad_alloc&) {
+    note(WT_ERROR_OUT_OF_MEMORY, "out of memory");
   } catch (const std::exception& e) {
-    last_error = e.what();
+    note(WT_ERROR_OTHER, e.what());
   } catch (...) {
-    last_error = "unknown error";
+    note(WT_ERROR_OTHER, "unknown error");
   }
   return failed;
 }
@@ -111,6 +131,16 @@ wt_result* run(wt_program& program, std::span<const wt_tensor> inputs) {
 extern "C" {
 
 WT_API const char* wt_last_error(void) { return last_error.c_str(); }
+WT_API wt_error wt_last_error_kind(void) { return last_kind; }
+
+WT_API void wt_set_memory_limit(size_t bytes) { set_cpu_memory_limit(bytes); }
+WT_API size_t wt_peak_memory(void) { return static_cast<size_t>(cpu_allocator().stats().peak_reserved); }
+WT_API void wt_set_num_threads(int threads) { kernels::cpu::set_num_threads(std::max(threads, 1)); }
+WT_API const char* wt_kernels_used(void) {
+  kernel_names.clear();
+  for (const std::string& name : kernels_used()) kernel_names += name + "\n";
+  return kernel_names.c_str();
+}
 
 WT_API wt_program* wt_program_open(const char* path) {
   return guarded(static_cast<wt_program*>(nullptr), [&] {

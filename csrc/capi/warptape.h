@@ -41,6 +41,26 @@ typedef struct {
 
 /* The error of the last call of this thread that failed; "" before any did. */
 const char* wt_last_error(void);
+typedef enum {
+  WT_ERROR_NONE,
+  WT_ERROR_OTHER,
+  WT_ERROR_VALUE,           /* a file or an argument that is not valid */
+  WT_ERROR_NOT_IMPLEMENTED, /* an op or kernel that is not here */
+  WT_ERROR_OUT_OF_MEMORY
+} wt_error;
+wt_error wt_last_error_kind(void);
+
+/* The most bytes that tensors may hold, with those that are kept for later runs; 0 for no limit. A call that
+ * needs more fails with WT_ERROR_OUT_OF_MEMORY. A file's contents are in memory besides, while it is opened.
+ */
+void wt_set_memory_limit(size_t bytes);
+/* The most bytes that tensors held since the process began. */
+size_t wt_peak_memory(void);
+/* The number of threads of a run, at least 1. Before the first run. */
+void wt_set_num_threads(int threads);
+/* The kernels that were called so far, one a line: the list of a slim build (docs/compression.md). The text
+ * lives until this thread asks again. */
+const char* wt_kernels_used(void);
 
 /* Opens a file, or a file's contents, which are copied. */
 wt_program* wt_program_open(const char* path);

@@ -11,6 +11,7 @@
 
 #include "core/allocator.h"
 #include "core/errors.h"
+#include "core/limits.h"
 #include "core/memory_plan.h"
 
 namespace warptape {
@@ -81,10 +82,10 @@ class CpuAllocator final : public Allocator {
         return b;
       }
     }
-    void* p = fresh(size);
+    void* p = is_over(size) ? nullptr : fresh(size);
     if (!p) {
       empty_cache();
-      p = fresh(size);
+      p = is_over(size) ? nullptr : fresh(size);
       if (!p) fail(bytes);
     }
     std::lock_guard lock(allocator_mutex);
@@ -118,6 +119,11 @@ class CpuAllocator final : public Allocator {
     cached_ = 0;
   }
 
+  void set_most(size_t bytes) {
+    std::lock_guard lock(allocator_mutex);
+    most_ = bytes;
+  }
+
   MemoryStats stats() const override {
     std::lock_guard lock(allocator_mutex);
     MemoryStats s = stats_;
@@ -135,6 +141,12 @@ class CpuAllocator final : public Allocator {
   struct Block {
     Block* next;
   };
+
+  // Whether `size` bytes more are over the limit that a user set.
+  bool is_over(size_t size) const {
+    std::lock_guard lock(allocator_mutex);
+    return most_ && static_cast<size_t>(stats_.allocated) + cached_ + size > most_;
+  }
 
   static void* fresh(size_t size) {
     if (size >= kLargeRequest && exceeds_available(size)) return nullptr;
@@ -154,19 +166,19 @@ class CpuAllocator final : public Allocator {
   [[noreturn]] void fail(size_t bytes) const {
     MemoryStats s = stats();
     throw OutOfMemoryError(message("cpu allocator: cannot allocate ", bytes, " bytes; tensors hold ",
-                                   s.allocated, " bytes, the cache ", s.reserved - s.allocated,
-                                   " (emptied); free tensors or use smaller sizes"));
+                                   s.allocated, " bytes, the cache ", s.reserved - s.allocated, " (emptied)",
+                                   most_ ? message(", the limit is ", most_) : std::string(),
+                                   "; free tensors or use smaller sizes"));
   }
 
   std::array<Block*, kClasses> free_{};
   size_t cached_ = 0;
   size_t limit_ = size_t{1} << 30;
+  size_t most_ = 0;  // of tensors and cache; 0 for no limit
   MemoryStats stats_;
 };
 
-}  // namespace
-
-Allocator& cpu_allocator() {
+CpuAllocator& only_allocator() {
   // Never destroyed: tensors may outlive static destruction. A fork waits for the lock, or the child would
   // find it taken by a thread that it does not have.
   static auto* allocator = [] {
@@ -176,5 +188,10 @@ Allocator& cpu_allocator() {
   }();
   return *allocator;
 }
+
+}  // namespace
+
+Allocator& cpu_allocator() { return only_allocator(); }
+void set_cpu_memory_limit(size_t bytes) { only_allocator().set_most(bytes); }
 
 }  // namespace warptape

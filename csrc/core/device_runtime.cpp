@@ -8,11 +8,13 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 #include <unordered_map>
 
 #include "core/dtype.h"
 #include "core/errors.h"
+#include "core/limits.h"
 #include "kernels/dispatch.h"
 
 extern "C" {
@@ -33,6 +35,7 @@ struct Registry {
   std::array<bool, kNumDeviceTypes> in_use{};
   std::array<std::map<std::string, bool>, kNumDeviceTypes> switches;
   std::string folder;
+  std::set<std::string> used;  // kernels that were looked up
 };
 
 Registry& registry() {
@@ -60,7 +63,7 @@ int machine_level() {
 
 void add_entries(Registry& r, const kernels::KernelEntry* begin, const kernels::KernelEntry* end) {
   for (auto* e = begin; e != end; ++e) {
-    if (e->device == DeviceType::CPU && e->level > machine_level()) continue;
+    if (!e->function || (e->device == DeviceType::CPU && e->level > machine_level())) continue;
     auto& known = r.entries[static_cast<int>(e->device)][e->name];
     if (!known || e->level > known->level) known = e;
   }
@@ -166,6 +169,12 @@ Device resolve_cuda(Device d) {
   return d;
 }
 
+std::vector<std::string> kernels_used() {
+  Registry& r = registry();
+  std::lock_guard lock(r.mutex);
+  return {r.used.begin(), r.used.end()};
+}
+
 Allocator& allocator_of(Device device) {
   if (device.is_cpu()) return cpu_allocator();
   return runtime_of(device.type).allocator(device.index);
@@ -184,6 +193,7 @@ AnyKernel resolve_kernel(const char* kernel, const char* signature, DeviceType d
   WT_CHECK(it != table.end(), NotImplementedError, kernel, ": no kernel for device ", name(device));
   WT_CHECK(std::strcmp(it->second->signature, signature) == 0, NotImplementedError, kernel,
            ": kernel of type ", it->second->signature, " does not fit the slot of type ", signature);
+  r.used.insert(kernel);
   return it->second->function;
 }
 

@@ -68,8 +68,15 @@ class Slot<R(A...)> {
 #if !defined(WARPTAPE_ISA_LEVEL)
 #define WARPTAPE_ISA_LEVEL 0
 #endif
+// A slim build (cmake/Slim.cmake) leaves out the functions of kernels that its list does not name.
+#if defined(WARPTAPE_SLIM)
+#include "kernels/slim_kernels.h"
+#define WT_KERNEL_FUNCTION(name, fn) (::warptape::kernels::is_listed(#name) ? &fn : nullptr)
+#else
+#define WT_KERNEL_FUNCTION(name, fn) &fn
+#endif
 #define WT_KERNEL(name, fn)                                                                      \
   [[gnu::used, gnu::section("wt_kernels")]] static constinit ::warptape::kernels::KernelEntryOf< \
       std::remove_pointer_t<decltype(&fn)>> wt_kernel_##name = {                                 \
-      #name, ::warptape::kernels::signature_of<std::remove_pointer_t<decltype(&fn)>>(), &fn,     \
-      WT_KERNEL_DEVICE, WARPTAPE_ISA_LEVEL}
+      #name, ::warptape::kernels::signature_of<std::remove_pointer_t<decltype(&fn)>>(),          \
+      WT_KERNEL_FUNCTION(name, fn), WT_KERNEL_DEVICE, WARPTAPE_ISA_LEVEL}
