@@ -66,10 +66,12 @@ class GatheredLinear(nn.Module):
 def _check(model: Decoder, ranks: int) -> None:
     """Raises what `split_` does."""
     for layer in (*model.layers.modules(), model.lm_head):
-        if not isinstance(layer, nn.Linear) and hasattr(layer, "out_features"):
+        coded = getattr(getattr(layer, "weight", None), "_is_coded", False)
+        if coded or (not isinstance(layer, nn.Linear) and hasattr(layer, "out_features")):
+            got = type(layer.weight if coded else layer).__name__
             raise NotImplementedError(
-                f"tensor_parallel_size {ranks}: expected a model with nn.Linear layers, got a "
-                f"{type(layer).__name__}; a model that is split, packed or stored in few bits cannot be split"
+                f"tensor_parallel_size {ranks}: expected a model with nn.Linear layers of floats, got a "
+                f"{got}; a model that is split, packed or stored in few bits cannot be split"
             )
     for name in _DIVIDED:
         value = getattr(model.config, name)

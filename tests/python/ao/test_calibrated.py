@@ -11,7 +11,7 @@ from quantized_files import AWQ_ORDER
 from warptape import nn
 from warptape.ao import quantization as q
 from warptape.ao.quantization import _calibration, gptq, smoothing
-from warptape.inference import LLM, QuantLinear, SamplingParams
+from warptape.inference import LLM, QuantLinear, SamplingParams, tensor_parallel
 from warptape.models import Decoder, DecoderConfig
 
 
@@ -207,6 +207,13 @@ def test_bad_data_leave_the_model(model, data, method):
         with pytest.raises(ValueError, match="expected bits of"):
             method(made, data, bits=5)
     assert all(p.equal(dict(model.named_parameters())[n]) for n, p in made.named_parameters())
+
+
+def test_weights_in_few_bits_are_not_split_among_ranks(model):
+    made = copy.deepcopy(model)
+    q.quantize_(made, q.Int8WeightOnlyConfig())
+    with pytest.raises(NotImplementedError, match="got a QuantizedTensor"):
+        tensor_parallel._check(made, 2)
 
 
 def test_what_files_cannot_hold(model, data, tmp_path):

@@ -196,6 +196,8 @@ def test_data_that_are_missing_or_bad(net):
     with pytest.raises(ValueError, match="NaN or infinity"):
         prepared(wt.full((1, 3, 24, 24), float("nan")))
     assert error(q.convert_fx(prepared), expected) == 0
+    with pytest.raises(wt.ShapeError, match="expected an input of 3 channels"):
+        expected(wt.zeros(1, 4, 24, 24))
     with pytest.raises(ValueError, match="expected what prepare_fx"):
         q.convert_fx(net)
     with pytest.raises(TypeError, match="QConfigMapping"):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import warptape
 from warptape import _C, Tensor, nn
 
 _ops: Any = _C._private
@@ -104,6 +105,7 @@ class Int8Conv2d(nn.Module):
         super().__init__()
         outputs = codes.shape[0]
         self.out_channels, self.linear = outputs, isinstance(conv, nn.Linear)
+        self.in_channels = codes.shape[1]
         one = (1, 1)
         self.kernel_size = tuple(codes.shape[2:])
         self.stride = one if self.linear else conv.stride
@@ -126,6 +128,10 @@ class Int8Conv2d(nn.Module):
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         shape = x.shape
+        if x.ndim < 2 or shape[-1 if self.linear else 1] != self.in_channels:  # words hide small differences
+            raise warptape.ShapeError(
+                f"Int8Conv2d: expected an input of {self.in_channels} channels, got shape {tuple(shape)}"
+            )
         if self.linear:
             x = x.reshape(-1, shape[-1], 1, 1)
         out: Tensor = _ops._int8_conv2d(
@@ -149,7 +155,7 @@ class Int8Conv2d(nn.Module):
     def extra_repr(self) -> str:
         kernel = "" if self.linear else f", kernel_size={self.kernel_size}, stride={self.stride}"
         return (
-            f"{self.out_channels}{kernel}, input={tuple(self.input)}, "
+            f"{self.in_channels}, {self.out_channels}{kernel}, input={tuple(self.input)}, "
             f"output={self.output and tuple(self.output)}, "
             f"residual={self.residual and tuple(self.residual)}, "
             f"relu={self.relu}"
