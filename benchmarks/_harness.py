@@ -118,12 +118,12 @@ def serve(library: str, module: str) -> None:
 
 
 class Worker:
-    """A process that holds one library."""
+    """A process that holds one library, of another Python where one is given."""
 
-    def __init__(self, library: str, module: str = "_cpu_rows") -> None:
+    def __init__(self, library: str, module: str = "_cpu_rows", python: str = sys.executable) -> None:
         self.library = library
         self.process = subprocess.Popen(
-            [sys.executable, str(HERE / "_harness.py"), library, module],
+            [python, str(HERE / "_harness.py"), library, module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -250,7 +250,7 @@ def versions() -> dict[str, str]:
         "python": sys.version.split()[0],
         "numpy": np.__version__,
         "warptape": ours.stdout.strip() or "cannot be imported",
-        "torch": version("torch"),
+        "torch": version("torch") if importlib.util.find_spec("torch") else "not installed",
         "commit": git("rev-parse", "--short=12", "HEAD") + ("+" if changed else ""),
     }
 

@@ -1,4 +1,4 @@
-"""What benchmarks/inference.py runs in each process: the engine, and transformers where PyTorch is installed.
+"""What benchmarks/inference.py runs in each process: the engine, transformers, llama.cpp or vLLM.
 
 Models have real shapes and random weights: speed does not depend on their values.
 """
@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+from _inference_peers import LlamaCpp, Vllm
 
 TINYLLAMA = {  # TinyLlama-1.1B's shape
     "vocab_size": 32000,
@@ -145,7 +147,7 @@ def fill(wt: Any, t: Any) -> None:
         t[i] = row[start : start + t.shape[-1]]
 
 
-def quantized(shape: dict[str, int], bits: int, group: int) -> Any:
+def quantized(shape: dict[str, int], bits: int, group: int, symmetric: bool | None = None) -> Any:
     """A decoder of that shape in bfloat16, all its layers quantised; never there unquantised."""
 
     def build(wt: Any) -> Any:
@@ -156,7 +158,7 @@ def quantized(shape: dict[str, int], bits: int, group: int) -> Any:
         for path, module in [*model.named_modules()]:
             if type(module) is wt.nn.Linear:
                 parent, _, last = path.rpartition(".")
-                setattr(model.get_submodule(parent), last, QuantLinear(module, bits, group))
+                setattr(model.get_submodule(parent), last, QuantLinear(module, bits, group, symmetric))
         model.to_empty(device="cpu")
         with wt.no_grad():
             for parameter in model.parameters():
@@ -211,6 +213,29 @@ class Transformers:
         return out
 
 
+class Peer:
+    """An engine of _inference_peers on the prompts of these rows."""
+
+    def __init__(self, engine: LlamaCpp | Vllm) -> None:
+        self.engine, self.asked = engine, 0
+
+    def _prompt(self, tokens: int, more: int = 0) -> list[int]:
+        self.asked += 1
+        return prompt(tokens, self.asked + more)
+
+    def decode(self) -> list[float]:
+        """Seconds of a token of one request."""
+        return self.engine.decode(self._prompt(PROMPT), DECODED)
+
+    def prefill(self, tokens: int) -> list[float]:
+        """Seconds of the first token after a prompt."""
+        return self.engine.prefill(self._prompt(tokens))
+
+    def clients(self, count: int, tokens: int) -> list[float]:
+        """Seconds of so many requests of 128 tokens that generate so many."""
+        return self.engine.clients([self._prompt(128, 100 * i) for i in range(count)], tokens)
+
+
 @dataclass(frozen=True)
 class Row:
     """A model in a process; `result` of what `build` makes is one round: seconds by measurement."""
@@ -218,6 +243,7 @@ class Row:
     name: str
     make: Callable[[], Any]
     measure: Callable[[Any], dict[str, list[float]]]
+    peer: str = ""  # the library of another engine
 
     def build(self, lib: Any) -> Round:
         """The model, with a first pass behind it."""
@@ -237,6 +263,8 @@ class Round:
         out: dict[str, Any] = self.measure(self.subject)
         if isinstance(self.subject, Engine):
             out["bytes"], out["bandwidth"] = self.subject.bytes, self.subject.bandwidth()
+        if isinstance(self.subject, Peer) and isinstance(self.subject.engine, LlamaCpp):
+            out["note"] = self.subject.engine.note
         return out
 
 
@@ -248,6 +276,16 @@ def alone(subject: Any) -> dict[str, list[float]]:
 def all_of(subject: Any) -> dict[str, list[float]]:
     """The same, and 16 clients."""
     return {**alone(subject), "clients": subject.clients(16, 32)}
+
+
+def served(subject: Any) -> dict[str, list[float]]:
+    """Decoding, and 16 clients that generate 128 tokens."""
+    return {"decode": subject.decode(), "clients": subject.clients(16, 128), "client_tokens": [128]}
+
+
+def decoding(subject: Any) -> dict[str, list[float]]:
+    """Decoding alone."""
+    return {"decode": subject.decode()}
 
 
 def waits(subject: Any) -> dict[str, list[float]]:
@@ -264,6 +302,18 @@ ROWS = [
         lambda: Engine(dense(TINYLLAMA, "bfloat16"), max_prefill_slowdown=1.4),
         waits,
     ),
+    Row("1.1B bf16", lambda: Engine(dense(TINYLLAMA, "bfloat16")), decoding),
+    Row("vLLM 1.1B bf16", lambda: Peer(Vllm(TINYLLAMA, "bfloat16")), decoding, "vllm"),
+    # Codes about zero, as Q4_0 has them.
+    Row("1.1B int4", lambda: Engine(quantized(TINYLLAMA, 4, 32, True)), alone),
+    Row("llama.cpp 1.1B Q4_0", lambda: Peer(LlamaCpp(TINYLLAMA, "Q4_0", 1)), alone, "xllamacpp"),
+    Row("1.1B int8", lambda: Engine(quantized(TINYLLAMA, 8, 0)), alone),
+    Row("llama.cpp 1.1B Q8_0", lambda: Peer(LlamaCpp(TINYLLAMA, "Q8_0", 1)), alone, "xllamacpp"),
+    Row("1.1B int4, clients", lambda: Engine(quantized(TINYLLAMA, 4, 32, True)), served),
+    Row("llama.cpp 1.1B Q4_0, clients", lambda: Peer(LlamaCpp(TINYLLAMA, "Q4_0", 16)), served, "xllamacpp"),
+    Row("8B int4 symmetric", lambda: Engine(quantized(LLAMA_8B, 4, 32, True)), alone),
+    Row("llama.cpp 8B Q4_0", lambda: Peer(LlamaCpp(LLAMA_8B, "Q4_0", 1)), alone, "xllamacpp"),
+    Row("llama.cpp 8B Q8_0", lambda: Peer(LlamaCpp(LLAMA_8B, "Q8_0", 1)), alone, "xllamacpp"),
     Row("8B int4", lambda: Engine(quantized(LLAMA_8B, 4, 32)), alone),
     Row("8B int8", lambda: Engine(quantized(LLAMA_8B, 8, 0)), alone),
 ]

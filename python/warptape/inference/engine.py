@@ -19,11 +19,11 @@ from ._checks import check_at_least, check_tokens, check_types
 from .lora import LoRARequest
 from .outputs import CompletionOutput, Logprob, RequestOutput
 from .pacing import Pacer
-from .pipeline_parallel import stage_of
+from .pipeline_parallel import mesh_of, stage_of
 from .runner import ModelRunner, cache_size
 from .sampling_params import LARGEST_SEED, SamplingParams
 from .structured import Grammar, Grammars
-from .tensor_parallel import ranks_of
+from .tensor_parallel import ranks_of, split_
 from .tokenizer import Tokenizer
 
 Prompt = str | Mapping[str, Any] | Sequence[int]
@@ -49,7 +49,8 @@ class EngineArgs:
         speculative_config: how tokens are proposed that one step checks; it changes speed, never a token.
             {"num_speculative_tokens": k, "method": "ngram", "prompt_lookup_min": 2, "prompt_lookup_max": 5}:
             what followed the last tokens before; {"num_speculative_tokens": k, "model": decoder or folder}:
-            what a smaller model with the same vocabulary draws. None: none are.
+            what a smaller model with the same vocabulary draws, which is split as the model is. None: none
+            are.
         seed: of the seeds of requests that have none.
         invariant: whether a request's tokens must not depend on what else is computed. False: the matrix
             products of training, whose order of sums changes with the number of rows.
@@ -58,7 +59,7 @@ class EngineArgs:
         pipeline_parallel_size: among how many ranks the layers are split; the job has tensor_parallel_size
             times as many.
 
-    Raises: NotImplementedError for a draft model or max_prefill_slowdown with several ranks.
+    Raises: NotImplementedError for a draft model in a pipeline, and max_prefill_slowdown with several ranks.
     """
 
     max_model_len: int | None = None
@@ -87,8 +88,9 @@ class EngineArgs:
         check_at_least(self, 1, "tensor_parallel_size", "pipeline_parallel_size")
         if self.ranks == 1:
             return
-        if _Speculation.of(self.speculative_config).model is not None:
-            raise NotImplementedError("a draft model with several ranks; 'ngram' can be had")
+        draft = _Speculation.of(self.speculative_config).model
+        if draft is not None and self.pipeline_parallel_size > 1:
+            raise NotImplementedError("a draft model in a pipeline; 'ngram' can be had")
         if self.max_prefill_slowdown is not None:  # each rank would go by its own clock
             raise NotImplementedError("max_prefill_slowdown with several ranks")
 
@@ -129,8 +131,9 @@ class _Speculation:
         if not 0 <= self.num_speculative_tokens <= 64:
             raise ValueError(f"num_speculative_tokens must be in [0, 64], got {self.num_speculative_tokens}")
 
-    def draft_of(self, model: Decoder) -> Decoder | None:
-        """The draft model. ValueError for another vocabulary or a shorter context."""
+    def draft_of(self, model: Decoder, ranks: int) -> Decoder | None:
+        """The draft model, split among the ranks as the model is. ValueError for another vocabulary or a
+        shorter context."""
         if self.model is None:
             return None
         draft = self.model if isinstance(self.model, Decoder) else Decoder.from_pretrained(self.model)
@@ -142,6 +145,8 @@ class _Speculation:
                 f"the draft model's context of {theirs.max_position_embeddings} tokens is shorter than the "
                 f"model's, {ours.max_position_embeddings}"
             )
+        if ranks_of(draft) != ranks:
+            split_(draft, mesh_of(draft, ranks))
         return draft.eval()
 
 
@@ -269,7 +274,7 @@ class LLMEngine:
                 f"{1 if stage is None else stage.count} stages; LLM splits it"
             )
         speculation = _Speculation.of(args.speculative_config)
-        draft = speculation.draft_of(model)
+        draft = speculation.draft_of(model, args.tensor_parallel_size)
         models = [model] if draft is None else [model, draft]
         self.num_pages, self.max_model_len = cache_size(models, args)
         self.runner = ModelRunner(model, self.num_pages, args.kv_cache_dtype, args.invariant)

@@ -12,6 +12,7 @@ from launched import launch, lines
 from model_configs import CONFIGS, build
 from warptape.inference import LLM, AsyncLLM, EngineArgs, LLMEngine, LoRARequest, PackedLinear, SamplingParams
 from warptape.inference.runner import page_bytes
+from warptape.inference.tensor_parallel import ranks_of
 from warptape.models import Decoder
 
 LIMIT = timedelta(seconds=60)
@@ -154,6 +155,22 @@ def test_processes_of_the_launcher(tmp_path):
     assert lines(out) == [[tokens_of(make(build("llama"), 1))] * 2]
 
 
+def test_a_draft_model_is_split_too():
+    draft = build("llama")
+
+    def body():
+        config = {"num_speculative_tokens": 3, "model": build("llama")}
+        llm = make(build("llama"), 2, speculative_config=config)
+        assert ranks_of(config["model"]) == 2
+        tokens, stats = tokens_of(llm), llm.llm_engine.stats()
+        return tokens, stats["proposed_tokens"], stats["accepted_tokens"]
+
+    first, second = on_ranks(2, body)
+    assert first == second
+    assert first[0] == tokens_of(make(draft, 1))
+    assert first[2] > first[1] / 2 > 0  # the model proposes what it draws itself
+
+
 # ------------------------------------------------------------------------------------- errors
 
 
@@ -194,9 +211,6 @@ def test_a_job_of_other_ranks():
 
 def test_what_one_process_alone_can_do(tmp_path):
     def body():
-        draft = {"num_speculative_tokens": 2, "model": build("llama")}
-        with pytest.raises(NotImplementedError, match="draft model"):
-            make(build("llama"), 2, speculative_config=draft)
         with pytest.raises(NotImplementedError, match="max_prefill_slowdown"):
             make(build("llama"), 2, max_prefill_slowdown=1.5)
         with pytest.raises(NotImplementedError, match="got a PackedLinear"):
