@@ -499,6 +499,9 @@ class Models:
     def _refuse(self, model: _Model, switch: Switch, number: int, error: Exception) -> Switch:
         model.error = f"version {number} was refused: {error}"
         log.error("%s: %s", model.config.name, model.error)
+        if isinstance(error, OSError):  # of this machine now, not of the version
+            model.error = f"version {number} could not be loaded: {error}"
+            return switch
         if self.repository is not None:
             model.refused_files[number] = self.repository.fingerprint(model.config.name, number)
         return refused(switch, number, str(error)[:1000])
