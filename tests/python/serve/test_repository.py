@@ -289,7 +289,7 @@ def test_programs_take_their_parameters(tmp_path):
 def test_switches_under_load(tmp_path):
     report = faults.switches(tmp_path, count=3)
     assert report["failed"] == 0 and report["wrong"] == 0 and report["answered"] > 20
-    assert report["switches"] == 3
+    assert report["switches"] == 3 and report["versions with metrics"] == 2
 
 
 def test_mutated_requests(tmp_path):
