@@ -41,16 +41,23 @@ class Scale(nn.Module):
 
 
 @contextmanager
-def served(name: str, program: Any, config: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The command line's server in a process of its own; its ports."""
+def served(
+    name: str, config: dict[str, Any], program: Any = None, make: str = ""
+) -> Iterator[dict[str, Any]]:
+    """A server in a process of its own, of a program, or of the module `module` that the code `make` makes;
+    its ports."""
     with tempfile.TemporaryDirectory() as folder:
-        version = Path(folder) / name / "1"
-        version.mkdir(parents=True)
-        save(program, version / "model.safetensors")
-        (version.parent / "config.json").write_text(json.dumps(config))
+        models = f"{folder!r}"
+        if program is not None:
+            version = Path(folder) / name / "1"
+            version.mkdir(parents=True)
+            save(program, version / "model.safetensors")
+            (version.parent / "config.json").write_text(json.dumps(config))
+        else:
+            models = f"{{{name!r}: module}}, configs={{{name!r}: {config!r}}}"
         code = (
-            "import sys; from warptape.serve import Server\n"
-            f"with Server({folder!r}, port=0, grpc_port=0, max_requests=1024) as s:\n"
+            f"import sys\nfrom warptape.serve import Server\n{make}\n"
+            f"with Server({models}, port=0, grpc_port=0, max_requests=1024) as s:\n"
             "    print(s.port, s.grpc_port, flush=True); sys.stdin.read()"
         )
         process = subprocess.Popen(
@@ -64,6 +71,23 @@ def served(name: str, program: Any, config: dict[str, Any]) -> Iterator[dict[str
             process.wait(60)
         finally:
             process.kill()
+
+
+# A module whose forward is a session of onnxruntime, made in the worker: threads do not survive a fork.
+ONNXRUNTIME = """
+import warptape as torch
+class Session(torch.nn.Module):
+    session = None
+    def forward(self, x):
+        if self.session is None:
+            import onnxruntime
+            options = onnxruntime.SessionOptions()
+            options.intra_op_num_threads = 2
+            self.__dict__["session"] = onnxruntime.InferenceSession({path!r}, options)
+        name = self.session.get_inputs()[0].name
+        return torch.from_numpy(self.session.run(None, {{name: x.numpy()}})[0])
+module = Session()
+"""
 
 
 def infer_body(tensor: np.ndarray) -> tuple[bytes, int]:
@@ -116,7 +140,7 @@ def over_http(seconds: int = 8, clients: int = 8) -> Row:
     program = export(Scale(), (), {"x": torch.zeros(2, WORDS)}, dynamic_shapes={"x": {0: n}})
     config = {"max_batch_size": 64, "dynamic_batching": {}, "parameters": {"threads": 1}}
     body, head = infer_body(np.ones((1, WORDS), np.float32))
-    with served("scale", program, config) as ports:
+    with served("scale", config, program) as ports:
         wrk(ports["http"], "scale", body, head, clients, 2)
         row = wrk(ports["http"], "scale", body, head, clients, seconds)
     return {"row": "KServe 1 KB, HTTP", **row, "goal": "2500/s, p99 5 ms"}
@@ -149,7 +173,7 @@ def over_grpc(seconds: int = 8, clients: int = 8) -> Row:
     message.inputs.add(name="x", datatype="FP32", shape=[1, WORDS])
     message.raw_input_contents.append(np.ones(WORDS, np.float32).tobytes())
     data = message.SerializeToString()
-    with served("scale", program, config) as ports:
+    with served("scale", config, program) as ports:
         asyncio.run(_grpc_load(ports["grpc"], data, clients, 2))
         latencies, whole = asyncio.run(_grpc_load(ports["grpc"], data, clients, seconds))
     return {
@@ -163,29 +187,39 @@ def over_grpc(seconds: int = 8, clients: int = 8) -> Row:
 
 
 def resnet_batching(seconds: int = 15, size: int = 64, clients: int = 16) -> list[Row]:
-    """A ResNet-18 of random weights: one by one, and batched, under as many clients as keep it busy."""
+    """A ResNet-18 of random weights: one by one, batched, and by onnxruntime batched by the same front; under
+    as many clients as keep it busy."""
     torch.manual_seed(0)
     model = resnet(torch, 18).eval()
-    n = Dim("n", min=1, max=32)
-    program = export(model, (torch.zeros(2, 3, size, size),), dynamic_shapes=({0: n},))
-    rows = []
+    n, example = Dim("n", min=1, max=32), (torch.zeros(2, 3, size, size),)
+    program = export(model, example, dynamic_shapes=({0: n},))
+    rows: list[Row] = []
     body, head = infer_body(np.random.default_rng(0).random((1, 3, size, size), np.float32))
-    for most in (1, 16):
+    title = f"ResNet-18, {size} x {size}, "
+
+    def measure(what: str, most: int, **how: Any) -> Row:
         config = {
             "max_batch_size": most,
             "dynamic_batching": {},
             "parameters": {"threads": 2},
             "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [3, size, size]}],
         }
-        with served("resnet", program, config) as ports:
+        with served("resnet", config, **how) as ports:
             alone = wrk(ports["http"], "resnet", body, head, 1, 4)
             row = wrk(ports["http"], "resnet", body, head, clients, seconds)
-        rows.append({"row": f"ResNet-18, {size} x {size}, batches up to {most}", **row})
-        rows[-1]["p50 ms of a lone client"] = alone["p50 ms"]
-    one, many = rows
-    many["throughput over batch 1"] = round(many["requests/s"] / one["requests/s"], 2)
-    many["p99 over batch 1"] = round(many["p99 ms"] / one["p99 ms"], 2)
+        rows.append({"row": title + what, **row, "p50 ms of a lone client": alone["p50 ms"]})
+        return rows[-1]
+
+    one = measure("one by one", 1, program=program)
+    many = measure("batches up to 16", 16, program=program)
+    many["throughput over one by one"] = round(many["requests/s"] / one["requests/s"], 2)
+    many["p99 over one by one"] = round(many["p99 ms"] / one["p99 ms"], 2)
     many["goal"] = "1.5 x throughput at a p99 under 2 x"
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/resnet.onnx"
+        torch.onnx.export(model, example, path, dynamic_axes={"x": {0: "n"}}, input_names=["x"])
+        theirs = measure("onnxruntime, batches up to 16", 16, make=ONNXRUNTIME.format(path=path))
+    theirs["ours over theirs"] = round(many["requests/s"] / theirs["requests/s"], 2)
     return rows
 
 

@@ -120,8 +120,10 @@ def switches(folder: Path, count: int, clients: int = 4) -> dict[str, Any]:
         _until(lambda: model.switch.current == number)
         _until(lambda: not running.models._closing)
         after = memory(running)
+        kept = len(running.metrics.statistics())
     return {
         **counts,
+        "versions with metrics": kept,
         "versions that answered": len(versions),
         "memory before": before,
         "memory after": after,

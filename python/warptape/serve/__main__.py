@@ -62,7 +62,10 @@ def log_file(name: str) -> IO[str] | None:
 
 def serve(options: argparse.Namespace) -> int:
     """Runs a server until it is told to end; the exit status."""
-    from .server import Server
+    try:
+        from .server import Server
+    except ImportError as error:
+        raise ImportError(f"{error}: pip install 'warptape[serve]'") from error
 
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s", level="WARNING")
     limits: dict[str, Any] = {each.name: getattr(options, each.name) for each in fields(Settings)}

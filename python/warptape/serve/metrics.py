@@ -57,6 +57,7 @@ class VersionMetrics:
         self._metrics, self._labels = metrics, labels
         self.success, self.fail, self.queue, self.compute = Sums(), Sums(), Sums(), Sums()
         self._firsts, self._betweens = Sums(), Sums()
+        self.kinds: set[str] = set()  # of errors
         self.batches: dict[int, Sums] = {}
         self.rows, self.last = 0, 0.0
         self._requests = metrics.requests.labels(*labels)
@@ -77,6 +78,7 @@ class VersionMetrics:
     def failed(self, seconds: float, kind: str) -> None:
         """A request that was not answered, by the kind of error."""
         self._metrics.errors.labels(*self._labels, kind).inc()
+        self.kinds.add(kind)
         self.fail.add(seconds)
 
     def batch(self, rows: int, waited: list[float], seconds: float) -> None:
@@ -164,6 +166,10 @@ class Metrics:
         self.memory = gauge("worker_memory_bytes", "resident memory of a version's workers")
         self.page_use = gauge("page_use_ratio", "the part of the pages of keys and values that requests hold")
         self._engine = {key: gauge(f"engine_{key}", what) for key, what in ENGINE_COUNTS.items()}
+        counted = self.requests, self.seconds, self.queue_seconds, self.compute_seconds, self.batch_size
+        gauges = self.ready, self.share, self.users, self.waiting, self.restarts, self.memory, self.page_use
+        tokens = self.first_token, self.between_tokens
+        self._all: list[Any] = [*counted, *gauges, *tokens, *self._engine.values()]
         self._of: dict[tuple[str, int], VersionMetrics] = {}
 
     def of(self, model: str, version: int) -> VersionMetrics:
@@ -186,11 +192,14 @@ class Metrics:
         ]
 
     def forget(self, model: str, version: int) -> None:
-        """Drops the gauges of a version that is gone; what it counted stays."""
-        gauges = (self.ready, self.share, self.users, self.waiting, self.restarts, self.memory, self.page_use)
-        for each in (*gauges, *self._engine.values()):
+        """Drops all of a version that is gone, so that versions which come and go leave nothing behind."""
+        labels = (model, str(version))
+        gone = self._of.pop((model, version), None)
+        for kind in gone.kinds if gone is not None else ():
+            self.errors.remove(*labels, kind)
+        for each in self._all:
             with contextlib.suppress(KeyError):
-                each.remove(model, str(version))
+                each.remove(*labels)
 
     async def update(self, models: Any) -> dict[tuple[str, int], dict[str, Any]]:
         """Asks the workers and sets the gauges; returns what each version's workers said, added up."""
@@ -214,9 +223,6 @@ class Metrics:
             if stats.get("num_pages"):
                 self.page_use.labels(*labels).set(1 - stats.get("idle_pages", 0) / stats["num_pages"])
             made[v.name, v.number] = stats
-        there = {(v.name, v.number) for v in loaded}
-        for gone in [k for k in self._of if k not in there]:
-            self.forget(*gone)
         return made
 
     def render(self) -> bytes:

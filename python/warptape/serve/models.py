@@ -576,9 +576,14 @@ class Models:
         version = model.versions.pop(number, None)
         if version is None:
             return
-        task = asyncio.get_running_loop().create_task(version.close(DRAIN))
+        task = asyncio.get_running_loop().create_task(self._end(model, version))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
+
+    async def _end(self, model: _Model, version: Version) -> None:
+        await version.close(DRAIN)
+        if self._metrics is not None and version.number not in model.versions:
+            self._metrics.forget(version.name, version.number)
 
 
 def _options(config: ModelConfig, kind: str) -> dict[str, Any]:

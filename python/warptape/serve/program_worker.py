@@ -18,7 +18,7 @@ from ..utils._pytree import TreeSpec, tree_flatten
 from .frames import BF16, DTYPES, dtype_name
 from .workers import WorkerSpec
 
-OPTIONS = ("input", "output", "max_batch_size", "threads", "freeze", "heartbeat_s")
+OPTIONS = ("input", "output", "max_batch_size", "threads", "optimize", "heartbeat_s")
 KSERVE = {
     warptape.bool: "BOOL",
     warptape.uint8: "UINT8",
@@ -67,12 +67,20 @@ def _names(spec: TreeSpec, stem: str) -> list[str]:
 
 
 class _Program:
-    """An exported program as a function of a list of tensors."""
+    """An exported program as a function of a list of tensors.
 
-    def __init__(self, path: str, freeze: bool) -> None:
-        program = load(path)
-        if freeze and not program.is_frozen:
-            program = passes.optimize_pass(program, freeze=True, fuse_frozen_conv_add_relu=True)
+    Args:
+        optimize: as torch.jit.optimize_for_inference: faster, and it rounds in another way.
+    """
+
+    def __init__(self, path: str, optimize: bool) -> None:
+        program = passes.optimize_pass(
+            load(path),
+            freeze=True,
+            fuse_frozen_conv_add_relu=True,
+            fold_frozen_conv_bn=optimize,
+            channels_last=optimize,
+        )
         self.function: GraphFunction = program._function
         graph = self.function.graph
         taken, given = self.function.in_values, self.function.out_values
@@ -93,6 +101,14 @@ class _Program:
 
     def __call__(self, tensors: list[Tensor]) -> list[Tensor]:
         return self.function.graph.run(tensors)
+
+
+def _truth(value: Any) -> bool:
+    """A parameter, which Triton writes as a string. Raises: ValueError."""
+    known = {"true": True, "1": True, "false": False, "0": False}
+    if str(value).lower() not in known:
+        raise ValueError(f"optimize must be true or false, got {value!r:.50}")
+    return known[str(value).lower()]
 
 
 class _Module:
@@ -132,7 +148,8 @@ class ProgramWorker:
     """An exported program, or a module of the process that this one was forked from.
 
     Args:
-        spec: its options may be `threads`, `freeze` (on by default), and the config's input and output.
+        spec: its options may be `threads`, `optimize` (on by default: as
+            torch.jit.optimize_for_inference, which rounds in another way), and the config's input and output.
         module: of kind "module".
 
     Raises: ValueError and NotImplementedError of a file that cannot be read; ValueError for a config that
@@ -150,8 +167,8 @@ class ProgramWorker:
             self._run: Any = _Module(module)
         else:
             try:
-                self._run = _Program(spec.path, bool(options.get("freeze", True)))
-            except (ValueError, OSError) as error:
+                self._run = _Program(spec.path, _truth(options.get("optimize", True)))
+            except (ValueError, OSError, NotImplementedError) as error:
                 raise ValueError(f"{spec.path}: {error}") from error
         self._most = int(options.get("max_batch_size", 0))
         self._batched = self._most > 0

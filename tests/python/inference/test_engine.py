@@ -159,6 +159,31 @@ def test_proposed_tokens_of_a_caller():
     assert toy.run().tokens[number] == right
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_a_request_goes_on_in_another_engine(seed):
+    """Cut anywhere: what follows, and its log-probabilities, are those of the engine that is gone."""
+    rng = np.random.default_rng(100 + seed)
+    for _ in range(10):
+        prompt, params = rng.integers(0, VOCAB, rng.integers(1, 60)).tolist(), random_params(rng)
+        tokens, logprobs, _, finished = alone(prompt, params)
+        cut = int(rng.integers(0, len(tokens)))
+        toy = Toy(enable_prefix_caching=bool(rng.integers(2)), num_speculative_tokens=int(rng.integers(0, 4)))
+        toy.add(prompt + tokens[: cut // 2], params)  # something beside it
+        number = toy.add(prompt, params, generated=tokens[:cut])
+        assert answer(toy, number)[:2] == (tokens[cut:], logprobs[cut:])
+        assert toy.finished[number] == finished
+
+
+def test_going_on_without_a_way():
+    toy, params = Toy(), SamplingParams(max_tokens=3)
+    with pytest.raises(ValueError, match="3 generated tokens already, and max_tokens is 3"):
+        toy.add([1], params, generated=[1, 2, 3])
+    with pytest.raises(IndexError, match="out of the vocabulary"):
+        toy.add([1], params, generated=[VOCAB])
+    with pytest.raises(ValueError, match="they came with its first token"):
+        toy.add([1], params, generated=[1], prompt_logprobs=1)
+
+
 def test_memory_that_runs_out_preempts_the_last():
     toy = Toy(pages=5, max_model_len=128, enable_prefix_caching=False)
     numbers = [toy.add([n] * 20, SamplingParams(temperature=0, max_tokens=50)) for n in range(4)]

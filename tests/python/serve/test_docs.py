@@ -33,6 +33,8 @@ def free_ports():
 @pytest.mark.skipif(not shutil.which("curl") or not shutil.which("bash"), reason="needs curl and bash")
 def test_every_block_runs(tmp_path, monkeypatch):
     pytest.importorskip("openai")
+    paths = [str(Path(each).resolve()) for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))  # from another folder, too
     monkeypatch.chdir(tmp_path)
     write_llm(tmp_path / "Llama-3.1-8B", max_position_embeddings=1024)
     http, grpc = free_ports()
@@ -58,7 +60,7 @@ def test_every_block_runs(tmp_path, monkeypatch):
                         with contextlib.suppress(OSError):
                             if get(f"http://127.0.0.1:{http}/readyz", "secret")[0] == 200:
                                 break
-                        assert time.monotonic() < end
+                        assert time.monotonic() < end and servers[-1].poll() is None
                         time.sleep(0.05)
             ran += 1
     finally:

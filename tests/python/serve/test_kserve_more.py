@@ -162,3 +162,30 @@ def test_orders_by_the_command_line(running, capsys):
         admin.main(["rollback", "scale", *url])
     with pytest.raises(admin.OrderError, match="401"):
         admin.main(["index", *url[:2]])
+
+
+def test_language_models_answer_their_samples_before_they_serve(running):
+    """A version with the same weights is taken; one with others is refused, and the error names the file."""
+    client = http.InferenceServerClient(f"127.0.0.1:{running.port}")
+    tokens = http.InferInput("input_ids", [3], "INT64")
+    tokens.set_data_from_numpy(np.array([1, 2, 3], np.int64), binary_data=False)
+    parameters = {"max_tokens": 6, "temperature": 0, "ignore_eos": True}
+    answer = client.infer("llm", [tokens], parameters=parameters, headers=dict(TOKEN))
+    ids = {
+        "name": "output_ids",
+        "datatype": "INT64",
+        "shape": [6],
+        "data": answer.as_numpy("output_ids").tolist(),
+    }
+    given = {"name": "input_ids", "datatype": "INT64", "shape": [3], "data": [1, 2, 3]}
+    samples = {"samples": [{"inputs": [given], "parameters": parameters, "outputs": [ids]}]}
+    for version, seed in ((2, 0), (3, 1)):
+        folder = write_llm(running.repository / "llm" / str(version), seed=seed)
+        (folder / "samples.json").write_text(json.dumps(samples))
+    assert running.server.load("llm", 2) == 2
+    running.server.rollback("llm")
+    with pytest.raises(
+        InferenceServerException, match=r"llm/3/samples.json: sample 0, output output_ids: other"
+    ):
+        client.load_model("llm", headers=dict(TOKEN))
+    client.close()

@@ -9,10 +9,12 @@ import kserve_server
 import numpy as np
 import pytest
 import serve_faults_kserve as faults
+import warptape as wt
 from kserve_server import SIZE, add_version
 from time_limits import seconds
+from warptape.export import export, save
 from warptape.serve.kserve_codec import InferRequest
-from warptape.serve.models import ModelNotFoundError, Models
+from warptape.serve.models import ModelNotFoundError, Models, ModelUnavailableError
 from warptape.serve.repository import STATE, Repository, RepositoryError, difference
 from warptape.serve.rollout import RolloutError, Switch
 from warptape.serve.workers import WorkerError
@@ -253,13 +255,41 @@ def test_samples_within_tolerance():
     assert difference(np.array([1, 2]), np.array([1, 3]), 1.0) == "other values than stored"
 
 
+def test_programs_take_their_parameters(tmp_path):
+    """optimize: false keeps every bit of the exported program; what is unknown is refused."""
+    wt.manual_seed(0)
+    conv = wt.nn.Sequential(wt.nn.Conv2d(3, 8, 3), wt.nn.BatchNorm2d(8), wt.nn.ReLU()).eval()
+    conv[1].running_var.fill_(0.3)
+    folder = tmp_path / "m" / "1"
+    folder.mkdir(parents=True)
+    x = wt.rand(2, 3, 8, 8)
+    save(export(conv, (x,)), folder / "model.safetensors")
+    expected = conv(x).detach().numpy()
+
+    async def answered(parameters):
+        (tmp_path / "m" / "config.json").write_text(json.dumps({"parameters": parameters}))
+        models = await started(tmp_path)
+        try:
+            async with models.lease("m") as v:
+                return (await v.infer(InferRequest({"input_0": x.numpy()})))["output_0"]
+        finally:
+            await models.close()
+
+    assert np.array_equal(run(answered({"optimize": {"string_value": "false"}, "threads": "1"})), expected)
+    assert np.allclose(run(answered({})), expected, atol=1e-5)
+    for wrong in ({"optimize": "perhaps"}, {"treads": 1}):
+        (tmp_path / STATE).unlink()
+        with pytest.raises(ModelUnavailableError, match=r"optimize must be|unknown parameters treads"):
+            run(answered(wrong))
+
+
 # ---- the fault runs, shortened ----
 
 
 def test_switches_under_load(tmp_path):
     report = faults.switches(tmp_path, count=3)
     assert report["failed"] == 0 and report["wrong"] == 0 and report["answered"] > 20
-    assert report["switches"] == 3
+    assert report["switches"] == 3 and report["versions with metrics"] == 2
 
 
 def test_mutated_requests(tmp_path):

@@ -59,7 +59,7 @@ async def ask(worker, what, at=(), hit=None):
     async for event in worker.generate(what):
         events.append(event)
         if len(events) in at:
-            hit()
+            await hit()
             await asyncio.sleep(0.01)
     return joined(events)
 
@@ -73,7 +73,9 @@ def test_streams_survive_kills_unchanged(spec):
         assert len(expected["several"][0]) == 3 and expected["stops"][0][0][1]
         assert {k: len(v[0][0][3]) for k, v in expected.items()} == dict.fromkeys(KINDS, 1)
 
-        def kill():
+        async def kill():
+            while not worker.ready:  # what came before a death is still read while the next process starts
+                await asyncio.sleep(0.01)
             os.kill(worker.pid, signal.SIGKILL)
 
         first = asyncio.gather(*(ask(worker, request(kind)) for kind in KINDS if kind != "greedy"))
@@ -97,7 +99,11 @@ def test_a_hang_is_a_death(spec):
         worker = await Worker.start(WorkerSpec("llm", "m", 1, spec.path, {"heartbeat_s": seconds(0.5)}))
         expected = await ask(worker, request("drawn"))
         hung = worker.pid
-        assert await ask(worker, request("drawn"), (5,), lambda: os.kill(hung, signal.SIGSTOP)) == expected
+
+        async def hang():
+            os.kill(hung, signal.SIGSTOP)
+
+        assert await ask(worker, request("drawn"), (5,), hang) == expected
         assert worker.restarts == 1 and "no sign of life" in worker._last_fault
         await worker.close()
 
