@@ -22,8 +22,8 @@ class GemmStep:
 
     Called as `step(a, b)` with a [m, k] and b [k, n] of one of `dtypes` on a GPU, it gives [m, n] in
     their dtype; sums are kept in float32. A step with `epilogue` also takes `bias` [n] and `gelu` (the
-    tanh formula, of product + bias). Raises DtypeError, ShapeError, or DeviceError where the device is older than
-    `min_capability` (for (9, 0): is not of it)."""
+    tanh formula, of product + bias). Raises DtypeError, ShapeError, or DeviceError where the device is
+    older than `min_capability` (for (9, 0): is not of it)."""
 
     name: str
     adds: str  # to the step before
