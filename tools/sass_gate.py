@@ -157,7 +157,7 @@ def read_kernels(path: Path) -> list[Kernel]:
         elif m := re.search(r"REG:(\d+) STACK:(\d+)", line):
             usage[used, arch] = (int(m[1]), int(m[2]))
         elif (
-            m := re.search(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?([A-Z][A-Z0-9_.]*)", line)
+            m := re.search(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", line)
         ) and current:
             note(kernels[current, arch], m[1])
     readable = demangle({name for name, _ in kernels})

@@ -122,7 +122,9 @@ WT_KERNEL(attention_backward, cuda::attention_backward_plain);
 
 Slot<MatmulFn> matmul_slot{"matmul"};
 void matmul(const LaunchContext& ctx, const MatmulPlan& plan) {
-  if (!is_floating(plan.dtype) || plan.k == 0) return cuda::matmul_plain(ctx, plan);
+  const char* refused = getenv("WARPTAPE_EMULATED_REFUSE");
+  if (!is_floating(plan.dtype) || plan.k == 0 || (refused && !strcmp(refused, "matmul")))
+    return cuda::matmul_plain(ctx, plan);
   forward<const MatmulPlan&>(ctx, "matmul", matmul_slot, plan);
 }
 WT_KERNEL(matmul, matmul);

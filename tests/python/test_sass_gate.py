@@ -31,8 +31,8 @@ Resource usage:
 """
 
 PLANTED = """
-// A struct copy, which the compiler splits, and more sums than there are registers.
-struct alignas(16) Eight { unsigned short values[8]; };
+// A copy of a struct that is aligned to 2 bytes, and more sums than there are registers.
+struct Eight { unsigned short values[8]; };
 __global__ void __launch_bounds__(1024, 2) planted(Eight* p, const float* x, int n) {
   float sums[64];
   for (int i = 0; i < 64; ++i) sums[i] = x[i * 64 + threadIdx.x];

@@ -1,5 +1,5 @@
-// Step 1: one thread an element of C. Neighbouring threads lie below each other, so a warp's 32 reads of B
-// and writes of C touch 2 rows' addresses 16 rows apart: nothing is shared but by the caches.
+// Step 1: one thread an element of C. Neighbouring threads lie below each other, so a warp's reads of A and
+// writes of C touch 16 rows, a memory transaction each.
 //
 //   grid      tiles of C       block     16 x 16 threads, 16 x 16 of C
 //   warp      16 rows x 2 columns        thread    1 x 1

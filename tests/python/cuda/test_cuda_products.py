@@ -70,6 +70,27 @@ def test_layouts(layout: str, dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+@pytest.mark.parametrize("sizes", [(3, 4, 5), (130, 68, 200), (129, 67, 201)], ids=str)
+@pytest.mark.parametrize("flip", ["", "a", "b", "ab"])
+def test_where_the_library_refuses(
+    sizes: tuple[int, int, int], flip: str, dtype: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plain kernels: of float32 a step of the GEMM ladder. On a GPU the library does not refuse."""
+    monkeypatch.setenv("WARPTAPE_EMULATED_REFUSE", "matmul")
+    m, k, n = sizes
+
+    def product(device: str) -> Any:
+        a, b = values((2, m, k), dtype).to(device), values((2, k, n), dtype, 1).to(device)
+        c = values((2, m, n), dtype, 2).to(device)
+        a = a.transpose(1, 2).contiguous().transpose(1, 2) if "a" in flip else a
+        b = b.transpose(1, 2).contiguous().transpose(1, 2) if "b" in flip else b
+        return torch.baddbmm(c, a, b, beta=2, alpha=0.5), a[:, :, 1:] @ b[:, 1:], a[0, ::2] @ b[1, :, ::2]
+
+    for got, expected in zip(product("cuda"), product("cpu"), strict=True):
+        close(got, expected, TOLERANCES[dtype])
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 @pytest.mark.parametrize("rows", [(), (1,), (5,), (2, 3)])
 def test_linear(rows: tuple[int, ...], dtype: Any) -> None:
     results = []
