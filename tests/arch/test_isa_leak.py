@@ -23,7 +23,7 @@ GUARDED = {
     "6avx51212_GLOBAL__N_111quant_microINS2_9QuantKindILi8ELb1E": 4,  # VNNI, which quant_linear.cpp asks for
     "6avx51212_GLOBAL__N_111quant_microINS2_9QuantKindILi4ELb1E": 4,
     "6avx51212_GLOBAL__N_14tileILb1E": 4,  # VNNI, which int8_conv.cpp asks for
-    "6avx51212_GLOBAL__N_111count_microINS2_13ByInstruction": 4,  # VPOPCNTDQ, which binary_linear.cpp asks for
+    "6avx51212_GLOBAL__N_111count_microINS2_13ByInstruction": 4,  # VPOPCNTDQ of binary_linear.cpp
     "by_wide_products": 2,  # of crc32.cpp, which takes it where the processor has VPCLMULQDQ
 }
 FUNCTION = re.compile(r"^[0-9a-f]+ <(.+)>:$")
