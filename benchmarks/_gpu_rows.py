@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from _gemm_rows import gemm_ladder
 
 Step = Callable[[], Any]
 
@@ -357,6 +358,7 @@ ROWS = [
     Row("cross_entropy", "cross-entropy [16384, 50304] bf16", "bytes", cross_entropy, "memory"),
     Row("adamw", "fused AdamW, 124 M in 100 tensors", "bytes", adamw, "memory"),
     Row("gemm", "matrix product 8192, bf16", "flops", gemm, "math"),
+    Row("gemm_ladder", "steps of the GEMM ladder and cuBLASLt", "flops", gemm_ladder, "math"),
     Row("attention", "attention d128 causal 16k, bf16", "flops", attention, "math"),
     Row("small_mlp", "small MLP", "calls", small_mlp, "launch"),
     Row("compiled", "torch.compile against eager", "calls", compiled, "launch"),

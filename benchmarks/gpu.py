@@ -5,7 +5,8 @@
     python benchmarks/gpu.py --quick             tiny sizes and no peer, to see that all of it runs
 
 Each library runs in a process of its own, by turns, --rounds times; the table has the medians. Memory-bound
-rows show their share of what a large copy reached in the same run, rows of products TFLOP/s, GPT-2 tokens/s.
+rows show their share of what a large copy reached in the same run, rows of products TFLOP/s and their share
+of the peak of GPUs that _gemm_rows.py knows, GPT-2 tokens/s.
 Results go to --out as JSON with GPU, driver, commit and date, never from a --quick run nor from an emulated
 device.
 """
@@ -24,6 +25,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from _gemm_rows import peak_of
 from _gpu_rows import ROWS
 from _harness import HERE, versions
 
@@ -32,7 +34,14 @@ LOSS_TOLERANCE = 0.01  # of the peer's, at the end
 # Column "first" of the targets: the share of a copy's bandwidth, and time against PyTorch eager.
 MEMORY_TARGETS = {"forward": 0.75, "backward": 0.65, "step": 0.75}
 ELEMENTWISE_TARGET = 0.85
-PEER_TARGETS = {"gemm": 1.0, "attention": 1.0, "small_mlp": 0.6, "compiled": 1.0, "gpt2": 1.0}
+PEER_TARGETS = {
+    "gemm": 1.0,
+    "gemm_ladder": 1.0,
+    "attention": 1.0,
+    "small_mlp": 0.6,
+    "compiled": 1.0,
+    "gpt2": 1.0,
+}
 
 
 def run_worker(library: str, names: list[str], scale: float, loss_steps: int) -> list[dict[str, Any]]:
@@ -67,7 +76,12 @@ def collect(rounds: list[list[dict[str, Any]]]) -> dict[tuple[str, str], dict[st
 
 
 def line_of(
-    unit: str, key: tuple[str, str], mine: dict[str, Any], peer: dict[str, Any] | None, copy: float
+    unit: str,
+    key: tuple[str, str],
+    mine: dict[str, Any],
+    peer: dict[str, Any] | None,
+    copy: float,
+    device: str = "",
 ) -> Any:
     """One line of the table: figure, share or ratio, and whether the target is met."""
     row, variant = key
@@ -78,6 +92,8 @@ def line_of(
     line |= {"seconds": mine["seconds"], "rate": rate, "unit": unit}
     if peer and "seconds" in peer:
         line |= {"peer_seconds": peer["seconds"], "ratio": mine["seconds"] / peer["seconds"]}
+    if unit == "flops" and (peak := peak_of(device, variant)):
+        line["share"] = rate / peak
     if unit == "bytes":
         line["share"] = rate / copy
         line["target"] = ELEMENTWISE_TARGET if row == "elementwise" else MEMORY_TARGETS[variant]
@@ -96,7 +112,10 @@ def figure(line: dict[str, Any]) -> str:
 
 
 def table(lines: list[dict[str, Any]]) -> str:
-    out = ["| row | warptape | PyTorch | ratio of times | share of copy | target | met |", "|" + " --- |" * 7]
+    out = [
+        "| row | warptape | PyTorch | ratio of times | share of copy or peak | target | met |",
+        "|" + " --- |" * 7,
+    ]
     for line in lines:
         name = f"{line['row']} {line['variant']}".strip()
         if line.get("error"):
@@ -202,7 +221,9 @@ def main() -> int:
     copy = mine.get(("elementwise", "copy"), {})
     bandwidth = copy["work"] / copy["seconds"] if "seconds" in copy else 4.3e12
     units = {row.name: row.unit for row in ROWS}
-    lines = [line_of(units.get(k[0], "calls"), k, v, peer.get(k), bandwidth) for k, v in mine.items()]
+    lines = [
+        line_of(units.get(k[0], "calls"), k, v, peer.get(k), bandwidth, about["gpu"]) for k, v in mine.items()
+    ]
     extra = [
         {"row": k[0], "variant": k[1], "seconds": v["seconds"]} for k, v in peer.items() if "seconds" in v
     ]

@@ -135,8 +135,9 @@ endfunction()
 function(warptape_kernel_headers out)
   set(code "#include \"kernels/cuda/chain_compile.h\"\n\nnamespace warptape::kernels::cuda {\nconst SourceText kKernelHeaders[] = {\n")
   set(count 0)
-  foreach(file kernels/include/kernels/types.h kernels/include/kernels/complex.h kernels/include/kernels/dispatch.h
-          kernels/include/kernels/formulas.h kernels/include/kernels/gamma.h kernels/cuda/standard.h kernels/cuda/launch.cuh
+  foreach(file kernels/include/kernels/types.h kernels/include/kernels/complex.h kernels/include/kernels/float8.h
+          kernels/include/kernels/dispatch.h kernels/include/kernels/formulas.h kernels/include/kernels/gamma.h
+          kernels/cuda/standard.h kernels/cuda/launch.cuh
           kernels/cuda/math.cuh kernels/cuda/memory.cuh kernels/cuda/index.cuh kernels/cuda/formula.cuh kernels/cuda/chain.cuh)
     file(READ "${PROJECT_SOURCE_DIR}/${file}" text)
     string(REPLACE "kernels/include/" "" name "${file}")
@@ -154,7 +155,8 @@ endfunction()
 # warptape_cuda_plugin(): the target, after libwarptape.so's.
 function(warptape_cuda_plugin)
   file(GLOB host CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/csrc/core/cuda/*.cpp")
-  file(GLOB device CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu")
+  file(GLOB device CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu"
+       "${PROJECT_SOURCE_DIR}/kernels/cuda/gemm/*.cu")
   file(GLOB nccl CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/csrc/distributed/nccl/*.cpp")
   if(WARPTAPE_CUDA STREQUAL "EMULATED" OR NCCL_INCLUDE)
     list(APPEND host ${nccl})

@@ -32,7 +32,12 @@ KINDS = [
 
 
 def model_of(
-    name: str, dtype: str, quantization: str | None, invariant: bool = True, ranks: int = 1
+    name: str,
+    dtype: str,
+    quantization: str | None,
+    invariant: bool = True,
+    ranks: int = 1,
+    stages: int = 1,
 ) -> Decoder:
     """A small decoder with a context of several pages, or a rank's part of it."""
     wt.manual_seed(7)
@@ -42,7 +47,7 @@ def model_of(
         max_position_embeddings=CONTEXT,
         sliding_window=None if CONFIGS[name].sliding_window is None else 45,
     )
-    return prepare(Decoder(config, dtype=getattr(wt, dtype)).eval(), quantization, invariant, ranks)
+    return prepare(Decoder(config, dtype=getattr(wt, dtype)).eval(), quantization, invariant, ranks, stages)
 
 
 def random_params(rng: np.random.Generator) -> SamplingParams:
@@ -63,9 +68,9 @@ def random_params(rng: np.random.Generator) -> SamplingParams:
     return SamplingParams(**common, **kinds[rng.integers(len(kinds))])
 
 
-def random_args(rng: np.random.Generator, draft: Decoder, ranks: int) -> EngineArgs:
+def random_args(rng: np.random.Generator, draft: Decoder, ranks: int, stages: int) -> EngineArgs:
     """Limits under which pages and batches are scarce now and then."""
-    kinds = 3 if ranks == 1 else 2  # of speculation: a draft model is not split
+    kinds = 3 if ranks * stages == 1 else 2  # of speculation: a draft model is not split
     return EngineArgs(
         max_num_seqs=int(rng.integers(1, 12)),
         max_num_batched_tokens=int(rng.integers(5, 120)),
@@ -78,6 +83,7 @@ def random_args(rng: np.random.Generator, draft: Decoder, ranks: int) -> EngineA
             {"num_speculative_tokens": 2, "model": draft},
         ][rng.integers(kinds)],
         tensor_parallel_size=ranks,
+        pipeline_parallel_size=stages,
     )
 
 
@@ -120,24 +126,30 @@ def run_alone(engine: LLMEngine, prompt: list[int], params: SamplingParams, lora
     raise AssertionError("the request never finished")
 
 
-def different(seed: int, requests: int, ranks: int = 1) -> int:
+def different(seed: int, requests: int, ranks: int = 1, stages: int = 1) -> int:
     """How many of so many requests had another answer alone; on several ranks each of them calls it."""
     rng = np.random.default_rng(seed)
     kind = KINDS[seed % len(KINDS)]
     with tempfile.TemporaryDirectory() as folder:
-        adapters = [None, *(write_adapters(Path(folder)) if kind[0] == "llama" and ranks == 1 else [])]
-        return _different(rng, kind, adapters, requests, ranks)
+        adapters = [
+            None,
+            *(write_adapters(Path(folder)) if kind[0] == "llama" and ranks * stages == 1 else []),
+        ]
+        return _different(rng, kind, adapters, requests, ranks, stages)
 
 
-def _different(rng: np.random.Generator, kind: Any, adapters: list[Any], requests: int, ranks: int) -> int:
-    model = model_of(*kind, ranks=ranks)
+def _different(
+    rng: np.random.Generator, kind: Any, adapters: list[Any], requests: int, ranks: int, stages: int
+) -> int:
+    model = model_of(*kind, ranks=ranks, stages=stages)
     draft = model_of("llama", "float32", None)
-    args = random_args(rng, draft, ranks)
+    args = random_args(rng, draft, ranks, stages)
     page = page_bytes(model, args.kv_cache_dtype)
     with_draft = page_bytes(draft, args.kv_cache_dtype) if "model" in (args.speculative_config or {}) else 0
     args = dataclasses.replace(args, kv_cache_memory_bytes=int(rng.integers(5, 40)) * (page + with_draft))
     engine = LLMEngine(model, None, args)
     plain = {"enable_prefix_caching": False, "kv_cache_memory_bytes": 5 * page, "tensor_parallel_size": ranks}
+    plain["pipeline_parallel_size"] = stages
     lone = LLMEngine(model, None, EngineArgs(kv_cache_dtype=args.kv_cache_dtype, **plain))
     shared = rng.integers(0, VOCAB, 100).tolist()
     asked, got = {}, {}

@@ -29,6 +29,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import types
 import unittest
 import warnings
 import zlib
@@ -42,8 +43,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "pytorch_tests.json"
 INTERNAL = "torch.testing._internal"
-# Of torch.testing what belongs to the helpers: assertEqual adds to the comparisons.
-BESIDE = ("torch.testing._comparison", "torch.testing._utils")
+# What belongs to the helpers: assertEqual adds to the comparisons; they read versions by the packaging that
+# lies there.
+BESIDE = ("torch.testing._comparison", "torch.testing._utils", "torch._vendor")
 FILES = [
     "test_torch",
     "test_nn",
@@ -88,6 +90,17 @@ engines = [*torch.backends.quantized.supported_engines, "none"]
 type(torch.backends.quantized).supported_engines = property(lambda self: [*engines])
 """
 
+
+def assert_metadata_eq(assert_eq: Any, a: Any, b: Any, **options: Any) -> None:
+    """PyTorch's helper of this name, for the attributes of strided tensors."""
+    for name in ("dtype", "shape", "requires_grad", "is_leaf", "is_sparse"):
+        assert_eq(getattr(a, name), getattr(b, name))
+    assert_eq(a.is_inference(), b.is_inference())
+    assert_eq(a.stride(), b.stride())
+    assert_eq(a.storage_offset(), b.storage_offset())
+    assert_eq(a.grad is None, b.grad is None)
+
+
 # What the helpers ask of a build while they are imported, and what PyTorch's CPU build answers.
 FACTS = {
     "torch._C._get_privateuse1_backend_name()": "privateuseone",
@@ -95,12 +108,14 @@ FACTS = {
     "torch._C._len_torch_function_stack()": 0,
     "torch._C._get_torch_function_state()": None,
     "torch._C._set_torch_function_state()": None,
+    "torch._C._TorchFunctionState": types.SimpleNamespace(ENABLED=None),
     "torch._C._DisableFuncTorch": contextlib.nullcontext,
     "torch._C._has_mkldnn": False,
     "torch._C.has_lapack": True,
     "torch._dynamo.config.compiled_autograd": False,
     "torch._logging.scribe.open_source_signpost()": None,
     **{f"torch.{name}": name for name in ("jagged", "sparse_csc", "sparse_bsr", "sparse_bsc", "_mkldnn")},
+    "torch._subclasses.meta_utils.assert_metadata_eq": assert_metadata_eq,
     "torch.distributed.tensor.DTensor": type("DTensor", (), {}),  # assertEqual asks whether it got one
 }
 
@@ -209,7 +224,7 @@ class HelperFinder(AbsentFinder):
             return importlib.machinery.PathFinder.find_spec(name, [str(self.site)])
         if not name.startswith("torch."):
             return super().find_spec(name, path) if name != "torch" else None
-        if name in (INTERNAL, *BESIDE) or name.startswith(INTERNAL + "."):
+        if name in (INTERNAL, *BESIDE) or name.startswith((f"{INTERNAL}.", f"{BESIDE[2]}.")):
             return importlib.machinery.PathFinder.find_spec(
                 name, [str(self.site.joinpath(*name.split(".")[:-1]))]
             )
@@ -337,6 +352,9 @@ def work(options: argparse.Namespace) -> None:
     sys.argv = [str(path)]
     if options.worker == "warptape":
         prepare(options.helpers)
+        # Processes that tests start have the same torch.
+        Path("sitecustomize.py").write_text("from warptape.torch import install\n\ninstall()\n")
+        os.environ["PYTHONPATH"] = os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])
     else:  # helpers of the tests' own version
         testing = importlib.import_module("torch.testing")
         testing.__path__ = [str(options.helpers / "torch" / "testing"), *testing.__path__]

@@ -7,6 +7,7 @@
 #include "core/device_runtime.h"
 #include "graph/region.h"
 #include "graph/trace.h"
+#include "kernels/gemm_ladder.h"
 
 namespace py = pybind11;
 
@@ -24,6 +25,17 @@ StreamHandle as_handle(uintptr_t p) { return reinterpret_cast<void*>(p); }
 uintptr_t as_int(void* handle) { return reinterpret_cast<uintptr_t>(handle); }
 
 using Unlocked = py::call_guard<GilRelease>;
+
+// The table of kernels/gemm_ladder.h, for python/warptape/cuda/_gemm_ladder.py.
+py::list gemm_steps() {
+  auto tile = [](const kernels::GemmTile& t) { return py::make_tuple(t.m, t.n, t.k); };
+  py::list found;
+  for (const kernels::GemmStep& s : kernels::kGemmSteps)
+    found.append(py::make_tuple(s.name, s.adds, tile(s.block), tile(s.warp), tile(s.fragment), s.threads,
+                                s.stages, s.capability, s.tensor_cores, s.multiple_n, s.multiple_k,
+                                s.epilogue));
+  return found;
+}
 
 // ---- devices ----
 
@@ -80,6 +92,7 @@ void bind_devices(py::module_& m) {
     return runtime().can_access_peer(cuda_device(index).index, cuda_device(peer).index);
   });
   m.def("versions", versions, Unlocked());
+  m.def("gemm_steps", gemm_steps);
   m.def(
       "synchronize", [](int index) { runtime_in_order().synchronize(cuda_device(index).index); }, Unlocked());
   m.def("set_switch",

@@ -154,8 +154,9 @@ void init_inference(PyObject* module) {
           "add",
           [](Engine& e, std::vector<Token> prompt, const py::object& params, uint64_t seed,
              std::vector<Token> stop_token_ids, int64_t priority, int64_t salt, int64_t adapter,
-             bool constrained, int64_t leader, int64_t prompt_logprobs) {
+             bool constrained, int64_t leader, int64_t prompt_logprobs, std::vector<Token> generated) {
             Request r = request(std::move(prompt), params);
+            r.generated = std::move(generated);
             r.sampling.seed = seed;
             r.stop_token_ids = std::move(stop_token_ids);
             r.priority = priority;
@@ -168,7 +169,8 @@ void init_inference(PyObject* module) {
           },
           py::arg("prompt"), py::arg("params"), py::kw_only(), py::arg("seed"), py::arg("stop_token_ids"),
           py::arg("priority") = 0, py::arg("salt") = 0, py::arg("adapter") = 0,
-          py::arg("constrained") = false, py::arg("leader") = -1, py::arg("prompt_logprobs") = -1)
+          py::arg("constrained") = false, py::arg("leader") = -1, py::arg("prompt_logprobs") = -1,
+          py::arg("generated") = std::vector<Token>())
       .def("abort", &Engine::abort)
       .def("allow", &Engine::allow)
       .def("propose", &Engine::propose)

@@ -1,6 +1,7 @@
 // Storages: those that several processes share, and tensors made on one.
 #include "bindings/common.h"
 #include "bindings/data.h"
+#include "tensor/factory.h"
 #include "tensor/shared_memory.h"
 
 namespace warptape::bindings {
@@ -73,6 +74,52 @@ PyObject* on_storage_py(PyObject*, PyObject* args) {
   });
 }
 
+// _set_storage(tensor, other, shape, strides, offset): the tensor itself is on other's storage from here on,
+// which grows where the elements reach beyond it.
+PyObject* set_storage_py(PyObject*, PyObject* args) {
+  PyObject *tensor, *other, *shape, *steps;
+  long long offset;
+  if (!PyArg_ParseTuple(args, "OOOOL", &tensor, &other, &shape, &steps, &offset)) return nullptr;
+  return guarded([&] {
+    const Tensor &self = tensor_arg(tensor, "set_"), &from = tensor_arg(other, "set_");
+    WT_CHECK(self.device() == from.device(), DeviceError, "set_: expected a source on ", self.device(),
+             ", got one on ", from.device());
+    WT_CHECK(offset >= 0, ShapeError, "set_: Tensor: invalid storage offset ", offset);
+    Shape sizes = to_shape(shape, "set_"), strides = to_shape(steps, "set_");
+    const size_t reach = bytes_reached("set_", sizes, strides, self.dtype());
+    const size_t bytes = reach ? static_cast<size_t>(offset) * self.itemsize() + reach : 0;
+    if (bytes > from.storage().bytes()) resize_storage("set_", from.storage(), bytes);
+    self->set_storage(from.ref()->storage, self.dtype());
+    self->set_geometry(sizes, strides, offset);
+    self.bump_version();
+    return Py_NewRef(tensor);
+  });
+}
+
+// _resize_storage(tensor, bytes): the tensor is one of all bytes of its storage, and stays so.
+PyObject* resize_storage_py(PyObject*, PyObject* args) {
+  PyObject* tensor;
+  long long bytes;
+  if (!PyArg_ParseTuple(args, "OL", &tensor, &bytes)) return nullptr;
+  return guarded([&] {
+    const Tensor& t = tensor_arg(tensor, "resize_");
+    WT_CHECK(bytes >= 0, ShapeError, "resize_: expected a size of at least 0, got ", bytes);
+    resize_storage("resize_", t.storage(), static_cast<size_t>(bytes));
+    t->set_geometry({bytes}, {1}, 0);
+    Py_RETURN_NONE;
+  });
+}
+
+// _storage_address(tensor): the same for all tensors on one storage.
+PyObject* storage_address_py(PyObject*, PyObject* o) {
+  return guarded([&] { return PyLong_FromVoidPtr(&tensor_arg(o, "_storage_address").storage()); });
+}
+
+// _is_resizable(tensor): whether nobody else sees the memory of the tensor's storage.
+PyObject* is_resizable_py(PyObject*, PyObject* o) {
+  return guarded([&] { return PyBool_FromLong(!tensor_arg(o, "resizable").storage().exported()); });
+}
+
 PyMethodDef methods[] = {{"_share_memory", share_py, METH_O, nullptr},
                          {"_shared_descriptor", descriptor_py, METH_O, nullptr},
                          {"_is_shared", is_shared_py, METH_O, nullptr},
@@ -80,6 +127,10 @@ PyMethodDef methods[] = {{"_share_memory", share_py, METH_O, nullptr},
                          {"_map_shared", map_shared_py, METH_VARARGS, nullptr},
                          {"_storage_bytes", storage_bytes_py, METH_O, nullptr},
                          {"_on_storage", on_storage_py, METH_VARARGS, nullptr},
+                         {"_set_storage", set_storage_py, METH_VARARGS, nullptr},
+                         {"_resize_storage", resize_storage_py, METH_VARARGS, nullptr},
+                         {"_storage_address", storage_address_py, METH_O, nullptr},
+                         {"_is_resizable", is_resizable_py, METH_O, nullptr},
                          {}};
 
 }  // namespace

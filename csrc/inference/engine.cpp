@@ -48,8 +48,10 @@ std::vector<Logprob> logprobs_of(std::span<const float> logits, Token drawn, int
 
 struct Engine::Sequence {
   Sequence(int64_t number, Request r) : id(number), request(std::move(r)), tokens(request.prompt) {
+    tokens.insert(tokens.end(), request.generated.begin(), request.generated.end());
     if (!request.sampling.penalizes()) return;
-    for (Token t : tokens) counts[t].in_prompt = true;
+    for (Token t : request.prompt) counts[t].in_prompt = true;
+    for (Token t : request.generated) ++counts[t].generated;
   }
   int64_t known() const { return static_cast<int64_t>(tokens.size()); }
   int64_t generated() const { return known() - static_cast<int64_t>(request.prompt.size()); }
@@ -118,11 +120,16 @@ int64_t Engine::add(Request r) {
   WT_CHECK(size + r.max_tokens <= options_.max_model_len, ValueError, "the prompt has ", size,
            " tokens, and ", r.max_tokens, " are to be generated, but the maximum model length is ",
            options_.max_model_len);
+  const int64_t generated = static_cast<int64_t>(r.generated.size());
+  WT_CHECK(generated < r.max_tokens, ValueError, "the request has ", generated,
+           " generated tokens already, and max_tokens is ", r.max_tokens);
+  WT_CHECK(generated == 0 || r.prompt_logprobs < 0, ValueError,
+           "prompt_logprobs of a request that goes on: they came with its first token");
   for (int64_t wanted : {r.logprobs, r.prompt_logprobs})
     WT_CHECK(wanted >= -1 && wanted <= vocab, ValueError, "logprobs must be in [0, ", vocab, "], got ",
              wanted);
   r.sampling.check(vocab);
-  for (const auto* tokens : {&r.prompt, &r.stop_token_ids})
+  for (const auto* tokens : {&r.prompt, &r.generated, &r.stop_token_ids})
     for (Token t : *tokens)
       WT_CHECK(t >= 0 && t < vocab, IndexError, "token ", t, " is out of the vocabulary of ", vocab);
   const int64_t id = next_++;

@@ -27,6 +27,8 @@ struct EngineOptions {
 
 struct Request {
   std::vector<Token> prompt;
+  std::vector<Token>
+      generated;  // before, by an engine that is gone: what follows is what it would have drawn
   SamplingParams sampling;
   int64_t max_tokens = 16;  // to be generated
   int64_t min_tokens = 0;   // before a stop token may come

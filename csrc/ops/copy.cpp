@@ -134,6 +134,15 @@ constexpr NodeType kFill{"FillBackward0", fill_backward}, kZero{"ZeroBackward0",
 
 Tensor fill_with(const char* op, const NodeType& type, const Tensor& self, const Scalar& value) {
   bool recorded = needs_grad(self);
+  if (!recorded) {  // of what an expanded tensor has several times, one
+    Tensor once = self;
+    for (int64_t d = 0; d < self.ndim(); ++d)
+      if (self.strides()[d] == 0 && self.sizes()[d] > 1) once = narrow(once, d, 0, 1);
+    if (!once.same(self)) {
+      fill_with(op, type, once, value);
+      return self;
+    }
+  }
   check_inplace(self, op, recorded);
   Ref<Node> n = recorded ? record(type, self) : Ref<Node>();
   raw_fill(self, value);

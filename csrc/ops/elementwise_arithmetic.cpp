@@ -239,9 +239,17 @@ Tensor diff_impl(const Tensor& x, int64_t n, int64_t dim, const OptTensor& prepe
   WT_CHECK(x.ndim() > 0, ShapeError, "diff: diff expects input to be at least one-dimensional");
   WT_CHECK(n >= 0, ValueError, "diff: order must be non-negative but got ", n);
   dim = wrap_dim(dim, x.ndim(), "diff");
-  for (const OptTensor* t : {&prepend, &append})
-    WT_CHECK(!*t || (*t)->ndim() == x.ndim(), ShapeError,
+  for (const OptTensor* t : {&prepend, &append}) {
+    if (!*t) continue;
+    WT_CHECK((*t)->ndim() == x.ndim(), ShapeError,
              "diff: diff expects prepend or append to be the same dimension as input");
+    for (int64_t d = 0; d < x.ndim(); ++d)
+      WT_CHECK(
+          d == dim || (*t)->sizes()[d] == x.sizes()[d], ShapeError,
+          "diff: diff expects the shape of tensor to prepend or append to match that of input except along "
+          "the differencing dimension; input.size(",
+          d, ") = ", x.sizes()[d], ", but got tensor.size(", d, ") = ", (*t)->sizes()[d]);
+  }
   if (n == 0) return clone(x);
   std::vector<Tensor> parts;
   if (prepend) parts.push_back(*prepend);

@@ -14,6 +14,26 @@
 namespace warptape::ops {
 namespace {
 
+// The bits of uint64's largest are those of -1.
+int64_t largest_integer(DType t) {
+  const bool is_unsigned =
+      t == DType::UInt8 || t == DType::UInt16 || t == DType::UInt32 || t == DType::UInt64;
+  return static_cast<int64_t>(~uint64_t{0} >> (64 - 8 * itemsize(t) + !is_unsigned));
+}
+
+}  // namespace
+
+void fill_unset(const Tensor& t) {
+  const RankContext& context = rank_context();
+  if (!context.deterministic_algorithms || !context.fill_uninitialized_memory || t.is_meta()) return;
+  const DType type = t.dtype();
+  raw_fill(t, is_floating(type) || is_complex(type) ? Scalar(std::numeric_limits<double>::quiet_NaN())
+              : type == DType::Bool                 ? Scalar(true)
+                                                    : Scalar(largest_integer(type)));
+}
+
+namespace {
+
 TensorOptions options(std::optional<DType> dtype, std::optional<Device> device, DType otherwise) {
   return {dtype.value_or(otherwise), device ? *device : default_device()};
 }
@@ -25,22 +45,8 @@ Tensor finish(Tensor out, bool needs_grad) {
   return out;
 }
 
-// The bits of uint64's largest are those of -1.
-int64_t largest_integer(DType t) {
-  const bool is_unsigned =
-      t == DType::UInt8 || t == DType::UInt16 || t == DType::UInt32 || t == DType::UInt64;
-  return static_cast<int64_t>(~uint64_t{0} >> (64 - 8 * itemsize(t) + !is_unsigned));
-}
-
-// What nobody has written to, so that programs that read it by mistake do the same each time.
 Tensor unset(Tensor out, bool needs_grad) {
-  const RankContext& context = rank_context();
-  if (context.deterministic_algorithms && context.fill_uninitialized_memory && !out.is_meta()) {
-    const DType t = out.dtype();
-    raw_fill(out, is_floating(t) || is_complex(t) ? Scalar(std::numeric_limits<double>::quiet_NaN())
-                  : t == DType::Bool              ? Scalar(true)
-                                                  : Scalar(largest_integer(t)));
-  }
+  fill_unset(out);
   return finish(std::move(out), needs_grad);
 }
 

@@ -17,7 +17,8 @@ ElementwiseSlot where_slot{"where"};
 
 void check_mask(const char* op, const Tensor& x, const Tensor& mask) {
   check_same_device(op, x, mask, "mask");
-  WT_CHECK(mask.dtype() == DType::Bool, DtypeError, op, ": expected BoolTensor for mask, got ", mask.dtype());
+  WT_CHECK(mask.dtype() == DType::Bool, DtypeError, op,
+           ": expected BoolTensor for mask, for it only supports boolean masks, got ", mask.dtype());
 }
 
 void masked_select_backward(Node& n, Gradients& g) {

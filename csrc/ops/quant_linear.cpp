@@ -8,9 +8,11 @@ namespace warptape::ops {
 namespace {
 
 kernels::Slot<kernels::QuantizeLinearWeightFn> quantize_slot{"quantize_linear_weight"};
+kernels::Slot<kernels::PackLinearCodesFn> pack_slot{"pack_linear_codes"};
 kernels::Slot<kernels::QuantLinearFn> quant_slot{"quant_linear"};
 
 constexpr const char *kQuantize = "_quantize_linear_weight", *kLinear = "_quant_linear";
+constexpr const char* kPack = "_pack_linear_codes";
 constexpr int64_t kPanel = kernels::kPanelOutputs;
 
 kernels::QuantFormat format_of(const char* op, int64_t bits, int64_t group) {
@@ -69,6 +71,28 @@ std::vector<Tensor> quantize_impl(const Tensor& weight, int64_t bits, int64_t gr
   return out;
 }
 
+Tensor pack_impl(const Tensor& codes, int64_t bits, int64_t half) {
+  WT_CHECK(bits == 8 ? half == 0 : bits == 4 && half >= 0 && half % 8 == 0, ValueError, kPack,
+           ": expected bits 4, or 8 with half 0, and half a multiple of 8, got bits ", bits, " and half ",
+           half);
+  WT_CHECK(codes.ndim() == 2, ShapeError, kPack, ": codes must be [out, in] or [out, in / 2], got shape ",
+           codes.sizes());
+  WT_CHECK(codes.dtype() == DType::UInt8, DtypeError, kPack, ": expected codes of uint8, got ",
+           codes.dtype());
+  WT_CHECK(codes.device().is_cpu(), DeviceError, kPack, ": expected codes on the CPU, got ", codes.device());
+  const int64_t outputs = codes.sizes()[0], inputs = codes.sizes()[1] * (half ? 2 : 1);
+  const int64_t unit = half ? 2 * half : 8;
+  WT_CHECK(inputs % unit == 0, ShapeError, kPack, ": expected a multiple of ", unit, " inputs, got ", inputs);
+  const Tensor packed =
+      zeros_of({(outputs + kPanel - 1) / kPanel, inputs * bits / 32, kPanel, 4}, DType::UInt8, codes);
+  if (packed.numel() == 0) return packed;
+  const Tensor from = raw_contiguous(codes);
+  pack_slot(Launch(codes.device()),
+            kernels::PackCodesPlan{bits, half, outputs, inputs, from.data_as<uint8_t>(),
+                                   packed.data_as<uint8_t>()});
+  return packed;
+}
+
 // Throws unless the parts of the weight fit each other and the input.
 void check_parts(const kernels::QuantFormat& format, const Tensor& input, const Tensor& packed,
                  const Tensor& scales, const OptTensor& minima, int64_t out_features) {
@@ -121,6 +145,13 @@ decltype(quantize_linear_weight) quantize_linear_weight{
     "symmetric, "
     "minima. A group of 32, 64 or 128 inputs has one scale, of float16; group 0 is one scale an output, of "
     "float32."};
+decltype(pack_linear_codes) pack_linear_codes{
+    kPack,
+    pack_impl,
+    kPrivate,
+    {"codes", "bits", "half"},
+    "codes [out, in] of 4 or 8 bits, packed for _quant_linear. With `half` they are [out, in / 2] bytes in "
+    "blocks of 2 * half codes of 4 bits, the first half of them in the low halves of bytes."};
 decltype(quant_linear) quant_linear{
     kLinear,
     quant_linear_impl,

@@ -7,6 +7,8 @@ namespace warptape::ops {
 
 // weight [N, K], bits, group, symmetric -> codes, scales and, unless symmetric, minima
 extern WT_API const Op<std::vector<Tensor>(const Tensor&, int64_t, int64_t, bool)> quantize_linear_weight;
+// codes [N, K], bits, half -> packed; kernels/quant_linear.h
+extern WT_API const Op<Tensor(const Tensor&, int64_t, int64_t)> pack_linear_codes;
 // input [..., K], packed, scales, minima, out_features N, bits, group, bias [N] -> [..., N]
 extern WT_API const Op<Tensor(const Tensor&, const Tensor&, const Tensor&, const OptTensor&, int64_t, int64_t,
                               int64_t, const OptTensor&)>

@@ -1,4 +1,5 @@
 // Other sizes for the same tensor, and the sums that undo broadcasting.
+#include "ops/factory.h"
 #include "ops/reduce.h"
 #include "ops/sharing.h"
 #include "ops/view.h"
@@ -14,7 +15,14 @@ Tensor resized(const char* op, const Tensor& self, const Shape& sizes, std::opti
   WT_CHECK(!requires_grad(self), Error, op, ": cannot resize variables that require grad");
   if (sizes == self.sizes() && !format) return self;
   numel_of(sizes, op);  // refuses what would overflow in the strides
+  const size_t before = self.storage().bytes();
   raw_resize(op, self, sizes, strides_in(op, sizes, format.value_or(MemoryFormat::Contiguous)));
+  if (rank_context().deterministic_algorithms && self.storage().bytes() > before) {
+    const auto old = static_cast<int64_t>(before / self.itemsize());
+    const Shape added{static_cast<int64_t>(self.storage().bytes() / self.itemsize()) - old};
+    fill_unset(
+        Tensor(Ref<TensorImpl>::adopt(new TensorImpl(self->storage, self.dtype(), added, Shape{1}, old))));
+  }
   self.bump_version();
   return self;
 }

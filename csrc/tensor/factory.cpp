@@ -54,12 +54,14 @@ void copy_across(const Tensor& dst, const Tensor& src, bool non_blocking) {
 void raw_resize(const char* op, const Tensor& t, const Shape& sizes, const Shape& strides) {
   const int64_t numel = numel_of(sizes, op);
   const size_t bytes = static_cast<size_t>(numel + t.offset()) * t.itemsize();
-  if (numel && t.storage().bytes() < bytes) {
-    WT_CHECK(!t.storage().exported(), Error, op,
-             ": Trying to resize storage that is not resizable: other owners see its memory");
-    t.storage().resize(bytes);
-  }
+  if (numel && t.storage().bytes() < bytes) resize_storage(op, t.storage(), bytes);
   t->set_geometry(sizes, strides, t.offset());
+}
+
+void resize_storage(const char* op, Storage& storage, size_t bytes) {
+  WT_CHECK(!storage.exported(), Error, op,
+           ": Trying to resize storage that is not resizable: other owners see its memory");
+  storage.resize(bytes);
 }
 
 bool overlap(const Tensor& a, const Tensor& b) {

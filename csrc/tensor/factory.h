@@ -27,6 +27,8 @@ WT_API Tensor scalar_tensor(Scalar value, DType dtype, Device device = {});
 // Gives t other sizes, with more memory where its storage holds too little. What that held stays; Error where
 // others see it.
 WT_API void raw_resize(const char* op, const Tensor& t, const Shape& sizes, const Shape& strides);
+// More or less memory for a storage; Error where others see it.
+WT_API void resize_storage(const char* op, Storage& storage, size_t bytes);
 // Whether two tensors, each without gaps, have elements in common.
 WT_API bool overlap(const Tensor& a, const Tensor& b);
 

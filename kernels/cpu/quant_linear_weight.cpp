@@ -1,4 +1,6 @@
 // Rounds weights of linear layers to 8 or 4 bits and packs them for quant_linear.cpp.
+#include <cstring>
+
 #include "kernels/cpu/interrupt.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/dispatch.h"
@@ -98,8 +100,45 @@ bool quantize_linear_weight(const LaunchContext&, const QuantizePlan& p) {
   return finite;
 }
 
+WT_INLINE uint32_t word_at(const uint8_t* p) {
+  uint32_t word;
+  std::memcpy(&word, p, 4);
+  return word;
+}
+
+// Puts one row's codes into its lane of a panel, whose steps are 64 bytes apart.
+void pack_row(const PackCodesPlan& p, const uint8_t* row, uint8_t* to) {
+  constexpr uint32_t kLow = 0x0f0f0f0f;
+  auto put = [&](int64_t step, uint32_t word) { std::memcpy(to + 64 * step, &word, 4); };
+  if (p.bits == 8) {
+    for (int64_t s = 0; s < p.inputs / 4; ++s) put(s, word_at(row + 4 * s));
+  } else if (p.half == 0) {
+    for (int64_t s = 0; s < p.inputs / 8; ++s) put(s, word_at(row + 8 * s) | word_at(row + 8 * s + 4) << 4);
+  } else {
+    const int64_t each = p.half / 8;  // steps of half a block
+    for (int64_t s = 0; s < p.inputs / 8; s += 2 * each)
+      for (int64_t i = s; i < s + each; ++i, row += 8) {
+        const uint32_t first = word_at(row), second = word_at(row + 4);
+        put(i, (first & kLow) | (second & kLow) << 4);
+        put(i + each, (first >> 4 & kLow) | (second & ~kLow));
+      }
+  }
+}
+
+void pack_linear_codes(const LaunchContext&, const PackCodesPlan& p) {
+  const int64_t panel_bytes = p.inputs * p.bits * 2, row_bytes = p.half ? p.inputs / 2 : p.inputs;
+  const int64_t panels = (p.outputs + kPanelOutputs - 1) / kPanelOutputs;
+  cpu::parallel_for(panels, 65536 / (panel_bytes + 64) + 1, [&](int64_t begin, int64_t end) {
+    for (int64_t j = begin * kPanelOutputs; j < end * kPanelOutputs && j < p.outputs; ++j)
+      pack_row(p, p.codes + j * row_bytes,
+               p.packed + j / kPanelOutputs * panel_bytes + j % kPanelOutputs * 4);
+    cpu::poll_interrupt();
+  });
+}
+
 }  // namespace
 
+WT_KERNEL(pack_linear_codes, pack_linear_codes);
 WT_KERNEL(quantize_linear_weight, quantize_linear_weight);
 
 }  // namespace warptape::kernels::WARPTAPE_ISA

@@ -97,9 +97,27 @@ WT_DEVICE Packed<T, N> load_packed(const T* p) {
   check_alignment<Packed<T, N>>(p);
   return *reinterpret_cast<const Packed<T, N>*>(p);
 }
+// The compiler splits a store of a struct into one for each member, and one through a vector type again; only
+// the instruction itself is certain. Global memory alone.
 template <int N, class T>
 WT_DEVICE void store_packed(T* p, const Packed<T, N>& v) {
   check_alignment<Packed<T, N>>(p);
+#if defined(__CUDA_ARCH__)
+  if constexpr (sizeof v % 8 == 0) {
+    uint32_t w[sizeof v / 4];
+    memcpy(w, &v, sizeof v);
+    const uint64_t at = __cvta_generic_to_global(p);
+    if constexpr (sizeof v == 8)
+      asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(at), "r"(w[0]), "r"(w[1]) : "memory");
+    else
+#pragma unroll
+      for (unsigned i = 0; i < sizeof v / 16; ++i)
+        asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(at + 16 * i), "r"(w[4 * i]),
+                     "r"(w[4 * i + 1]), "r"(w[4 * i + 2]), "r"(w[4 * i + 3])
+                     : "memory");
+    return;
+  }
+#endif
   *reinterpret_cast<Packed<T, N>*>(p) = v;
 }
 inline bool is_aligned(const void* p, size_t bytes) { return reinterpret_cast<uintptr_t>(p) % bytes == 0; }

@@ -135,8 +135,12 @@ _mark_absent(Tensor, "torch.Tensor")
 # cuda, backends, distributed, optim on first use: not every program needs them.
 _storages = ("UntypedStorage", "TypedStorage", *(n.replace("Tensor", "Storage") for n in _legacy_types))
 _sparse = ("sparse_coo_tensor", "sparse_csr_tensor", "sparse_csc_tensor", "sparse_compressed_tensor")
-_codes = ("quint8", "qint8", "qscheme", "per_tensor_affine", "per_tensor_symmetric", "per_channel_affine")
-_codes = (*_codes, "per_channel_symmetric")
+_codes = (
+    "quint8",
+    "qint8",
+    "qscheme",
+    *(f"per_{x}_{y}" for x in ("tensor", "channel") for y in ("affine", "symmetric")),
+)
 __getattr__ = _lookup(
     __name__,
     ops=lambda: __import__("warptape.library").library.ops,

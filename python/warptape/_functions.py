@@ -31,6 +31,7 @@ __all__ = [
     "tensor",
     "use_deterministic_algorithms",
 ]
+_PLAIN = frozenset((bool, complex, float, int, list, tuple))  # data that is no storage
 
 
 def tensor(
@@ -50,6 +51,10 @@ def tensor(
         data = from_cuda_array(data)
     if isinstance(data, Tensor):
         warn_of_copy("torch.tensor")
+    elif data.__class__ not in _PLAIN and is_storage(data):
+        from .storage import bytes_as
+
+        data = bytes_as(data, dtype)
     made = _C._tensor(data, dtype, device, requires_grad and not pin_memory, True)
     return made.pin_memory().requires_grad_(requires_grad) if pin_memory else made
 

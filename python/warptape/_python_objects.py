@@ -34,7 +34,8 @@ NOT_DECLARED = {
         is_autocast_cache_enabled is_autocast_enabled is_grad_enabled is_inference_mode_enabled manual_seed
         seed set_autocast_cache_enabled set_autocast_dtype set_autocast_enabled set_default_device
         set_default_dtype set_default_tensor_type set_float32_matmul_precision set_num_threads
-        set_printoptions set_rng_state is_deterministic_algorithms_warn_only_enabled
+        set_printoptions set_rng_state set_warn_always is_deterministic_algorithms_warn_only_enabled
+        is_warn_always_enabled
         use_deterministic_algorithms""",
     "runs the tape, whose hooks are Python's": "Tensor.backward Tensor.retain_grad",
     "hands out the memory or names a stream, both objects of Python": """

@@ -260,6 +260,69 @@ class Tensor(_C.TensorBase):
 
         return storage_class_of(self.dtype)._on(_C._storage_bytes(self))
 
+    def storage_type(self) -> Any:
+        """The class of storage()."""
+        from .storage import storage_class_of
+
+        return storage_class_of(self.dtype)
+
+    @_overridable
+    def set_(
+        self, source: Any = None, storage_offset: builtins.int = 0, size: Any = None, stride: Any = None
+    ) -> Tensor:
+        """Views other memory from here on: that of a tensor or storage of the same dtype, or none.
+
+        Args:
+            source: the tensor or storage; left out, the tensor becomes empty.
+            storage_offset: where it begins, in elements; with `size` only.
+            size: the new sizes; left out, all of a storage, or the tensor's sizes and strides.
+            stride: in elements; row-major where it is left out.
+
+        A storage that is too small for `size` grows, with new elements that are not set.
+
+        Raises:
+            RuntimeError: another dtype or device, or a tensor that requires a gradient outside of no_grad().
+        """
+        from .storage import bytes_as
+
+        if self.requires_grad and _C.is_grad_enabled():
+            raise RuntimeError(
+                "set_: a tensor that requires a gradient cannot take on other memory; use no_grad()"
+            )
+        if source is None:
+            source, size = self.new_empty(0), (0,)
+        if isinstance(source, Tensor):
+            if source.dtype != self.dtype:
+                raise RuntimeError(f"set_: expected a source of {self.dtype}, got one of {source.dtype}")
+            elements = source
+            if size is None:
+                size, stride, storage_offset = source.shape, source.stride(), source.storage_offset()
+        else:
+            elements = bytes_as(source, self.dtype)
+            if size is None:
+                size, stride = elements.shape, (1,)
+            elif storage_offset > elements.numel() and tuple(size) == tuple(self.shape):
+                raise RuntimeError(
+                    f"set_: sizes {tuple(size)} from element {storage_offset} on are out of bounds for "
+                    f"storage of size {source.nbytes()}"
+                )
+        if stride is None:
+            stride, step = [], 1
+            for length in reversed(size):
+                stride.insert(0, step)
+                step *= max(length, 1)
+        return _C._set_storage(self, elements, tuple(size), tuple(stride), storage_offset)
+
+    @_overridable
+    def is_set_to(self, tensor: Tensor) -> builtins.bool:
+        """Whether both view the same elements of the same memory, with the same sizes and strides."""
+        place = (self.storage_offset(), self.shape, self.stride())
+        return _C._storage_address(self) == _C._storage_address(tensor) and place == (
+            tensor.storage_offset(),
+            tensor.shape,
+            tensor.stride(),
+        )
+
     def share_memory_(self) -> Tensor:
         """Moves the tensor's storage into memory that other processes can share, and returns the tensor.
 
@@ -285,7 +348,11 @@ class Tensor(_C.TensorBase):
         return self.flip(0) if self.ndim else self
 
     def __format__(self, spec: str) -> str:
-        return format(self.item(), spec) if self.ndim == 0 else object.__format__(self, spec)
+        return (
+            format(self.item(), spec)
+            if self.ndim == 0 and not self.is_meta
+            else object.__format__(self, spec)
+        )
 
     def __repr__(self, *, tensor_contents: str | None = None) -> str:
         from ._printing import tensor_text

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from functools import cache
+from numbers import Integral
 from typing import Any
 
 from . import _C
@@ -18,15 +20,15 @@ class UntypedStorage:
     """The bytes that one or more tensors view. `Tensor.untyped_storage()` and `map_location` give them.
 
     Args:
-        size: bytes, uninitialised.
+        data: how many bytes, uninitialised, or a sequence of their values.
         device: where they lie.
     """
 
     dtype = _C.uint8
     _bytes: Tensor
 
-    def __init__(self, size: int = 0, *, device: Any = None) -> None:
-        self._bytes = _C._functions.empty(size * self.dtype.itemsize, dtype=_C.uint8, device=device)
+    def __init__(self, *data: Any, device: Any = None) -> None:
+        self._bytes = _bytes_of(data, self.dtype, device)
 
     @classmethod
     def _on(cls, data: Tensor) -> Any:
@@ -56,6 +58,8 @@ class UntypedStorage:
 
     @property
     def _elements(self) -> Tensor:
+        if self.device.type == "meta":
+            raise NotImplementedError("storage: Not available for 'meta' device type: it has no elements")
         return _C._on_storage(self._bytes, self.dtype, (self.size(),), (1,), 0)
 
     @property
@@ -88,8 +92,14 @@ class UntypedStorage:
         """The same bytes without a dtype."""
         return UntypedStorage._on(self._bytes)
 
+    @property
+    def _cdata(self) -> int:
+        return _C._storage_address(self._bytes)
+
     def to(self, device: Any, non_blocking: bool = False) -> Any:
         """The bytes on a device; the storage itself where they are there."""
+        if self.device.type == "meta" and _C.device(device).type != "meta":
+            raise NotImplementedError("storage: Cannot copy out of meta storage, which has no data")
         moved = self._bytes.to(device=device, non_blocking=non_blocking)
         return self if moved is self._bytes else self._on(moved)
 
@@ -110,6 +120,85 @@ class UntypedStorage:
     def __deepcopy__(self, memo: dict[Any, Any]) -> Any:
         return self._on(copied_storage(self._bytes, memo) if len(self) else self._bytes.clone())
 
+    def copy_(self, source: UntypedStorage, non_blocking: bool = False) -> Any:
+        """Copies the elements of a storage of as many, converted to this one's dtype.
+
+        Raises:
+            NotImplementedError: the source is on the meta device.
+            RuntimeError: another number of elements.
+        """
+        if source.device.type == "meta":
+            raise NotImplementedError("storage: Cannot copy out of meta storage, which has no data")
+        if len(source) != len(self):
+            raise RuntimeError(
+                f"copy_: expected a storage of size {len(self)}, got one of size {len(source)}"
+            )
+        self._elements.copy_(source._elements, non_blocking)
+        return self
+
+    def fill_(self, value: Any) -> Any:
+        """Sets all elements to a number."""
+        self[:] = value
+        return self
+
+    def resizable(self) -> bool:
+        """Whether resize_ may be called: nobody outside (NumPy, another process) sees the memory."""
+        return _C._is_resizable(self._bytes)
+
+    def resize_(self, size: int) -> Any:
+        """Another number of elements; those that stay keep their values, new ones are not set.
+
+        Raises:
+            RuntimeError: a storage that is not `resizable()`.
+        """
+        _C._resize_storage(self._bytes, size * self.dtype.itemsize)
+        return self
+
+    def is_shared(self) -> bool:
+        """Whether processes share the memory; always so on a GPU."""
+        return _C._is_shared(self._bytes)
+
+    def share_memory_(self) -> Any:
+        """Moves the bytes into memory that other processes can share."""
+        if self.device.type == "meta":
+            raise RuntimeError("share_memory_: only available on CPU and CUDA, got a storage on meta")
+        self._bytes.share_memory_()
+        return self
+
+    def is_pinned(self, device: Any = None) -> bool:
+        """Whether the memory is page-locked for a GPU."""
+        return self._bytes.is_pinned(device)
+
+    def pin_memory(self, device: Any = None) -> Any:
+        """A copy in page-locked memory, the storage itself where it is."""
+        return self if self.is_pinned() else self._on(self._bytes.pin_memory(device))
+
+    def get_device(self) -> int:
+        """The index of the GPU, -1 on the CPU."""
+        return self._bytes.get_device()
+
+    def new(self) -> Any:
+        """An empty storage of the same kind."""
+        return self._on(self._bytes.new_empty(0))
+
+    def byteswap(self, dtype: Any) -> None:
+        """Reverses, in place, the bytes of each number of this dtype (each part, of a complex one)."""
+        width = dtype.itemsize // (2 if dtype.is_complex else 1)
+        numbers = self._bytes[: self.nbytes() // width * width].view(-1, width)
+        numbers.copy_(numbers.flip(1))
+
+    def type(self, dtype: Any = None, non_blocking: bool = False) -> Any:
+        """The name of the class, `torch.FloatStorage`; with a class, the elements as that one has them."""
+        if dtype is None:
+            return f"torch.{'cuda.' if self.is_cuda else ''}{type(self).__name__}"
+        kind = storage_class(dtype.rpartition(".")[2]) if isinstance(dtype, str) else dtype
+        if not (isinstance(kind, type) and issubclass(kind, UntypedStorage)):
+            raise ValueError(f"type: expected a class of storages or its name, got {dtype!r}")
+        return self if kind is type(self) else self._cast(kind.dtype, kind)
+
+    def _cast(self, dtype: Any, kind: Any = None) -> Any:
+        return (kind or storage_class_of(dtype))._on(_C._storage_bytes(self._elements.to(dtype, copy=True)))
+
     def tolist(self) -> list[Any]:
         """The elements."""
         return self._elements.tolist()
@@ -129,7 +218,15 @@ class UntypedStorage:
         return self._on(_C._from_memory(*view) if size else self._bytes[:0].clone())
 
     def __setitem__(self, index: Any, value: Any) -> None:
+        if isinstance(value, UntypedStorage):
+            raise RuntimeError(f"cannot set item with {type(value).__name__}; copy_() copies a storage")
         self._elements[index] = value
+
+    def __iter__(self) -> Any:
+        return iter(self.tolist())
+
+    def __sizeof__(self) -> int:
+        return object.__sizeof__(self) + self.nbytes()
 
     def __repr__(self) -> str:
         kind = f"dtype={self.dtype}, " if isinstance(self, TypedStorage) else ""
@@ -137,13 +234,141 @@ class UntypedStorage:
 
 
 class TypedStorage(UntypedStorage):
-    """A storage read as elements of one dtype: what files hold, and `Tensor.storage()`."""
+    """A storage read as elements of one dtype: what files hold, and `Tensor.storage()`.
 
-    def __new__(cls, size: int = 0, *, dtype: Any = None, device: Any = None) -> Any:  # noqa: D102
+    Args:
+        data: how many elements, uninitialised, or a sequence of their values.
+        wrap_storage: an UntypedStorage whose bytes it reads, instead of `data`.
+        dtype: of the elements; the default one where it and `wrap_storage` are left out. The classes with a
+            dtype in their names (`FloatStorage`) take none, and no device.
+        device: where they lie.
+
+    Raises:
+        RuntimeError: arguments that do not go together.
+        TypeError: `data` is neither a number nor a sequence, or `wrap_storage` no UntypedStorage.
+    """
+
+    def __new__(  # noqa: D102
+        cls,
+        *data: Any,
+        wrap_storage: Any = None,
+        dtype: Any = None,
+        device: Any = None,
+        _internal: Any = None,
+    ) -> Any:
+        if cls is not TypedStorage:
+            for name, value in (("device", device), ("dtype", dtype)):
+                if value is not None:
+                    raise RuntimeError(f"{cls.__name__}: {name!r} cannot be specified; the class has it")
+        elif dtype is None:
+            if wrap_storage is not None:
+                raise RuntimeError("TypedStorage: Argument 'dtype' must be specified with 'wrap_storage'")
+            dtype = _C._get_default_dtype()
+        elif not isinstance(dtype, _C.dtype):
+            raise TypeError(f"Argument 'dtype' must be torch.dtype, not {type(dtype).__name__}")
+        if wrap_storage is None:
+            return object.__new__(cls if dtype is None else storage_class_of(dtype))
+        if data:
+            raise RuntimeError("No positional arguments should be given with 'wrap_storage'")
+        if type(wrap_storage) is not UntypedStorage:
+            raise TypeError(
+                f"Argument 'wrap_storage' must be UntypedStorage, but got {type(wrap_storage).__name__}"
+            )
+        if device is not None:
+            raise RuntimeError("Argument 'device' should not be specified with 'wrap_storage', which has it")
         return object.__new__(cls if dtype is None else storage_class_of(dtype))
 
-    def __init__(self, size: int = 0, *, dtype: Any = None, device: Any = None) -> None:
-        super().__init__(size, device=device)
+    def __init__(
+        self,
+        *data: Any,
+        wrap_storage: Any = None,
+        dtype: Any = None,
+        device: Any = None,
+        _internal: Any = None,
+    ) -> None:
+        if wrap_storage is not None:
+            self._bytes = wrap_storage._bytes
+        else:
+            super().__init__(*data, device=device)
+
+    @classmethod
+    def from_buffer(cls, data: Any, byte_order: str = "native", count: int = -1, offset: int = 0) -> Any:
+        """A copy of the numbers in a buffer: `count` of them, or all, from byte `offset` on.
+
+        Raises:
+            ValueError: the byte order is none of "native", "little" and "big", or the buffer is too short or
+                ends within a number.
+        """
+        if byte_order not in ("native", "little", "big"):
+            raise ValueError(f"from_buffer: invalid byte_order {byte_order!r}; take native, little or big")
+        held = memoryview(data).cast("B")[offset:]
+        width = cls.dtype.itemsize
+        if count < 0 and len(held) % width:
+            raise ValueError(f"from_buffer: {len(held)} bytes are no multiple of the {width} of an element")
+        size = len(held) if count < 0 else count * width
+        if size > len(held):
+            raise ValueError(f"from_buffer: the buffer has {len(held)} bytes, {size} are asked for")
+        made = cls._on(_C._tensor(list(held[:size]), _C.uint8, None, False, True))
+        if byte_order == "big":
+            made.untyped().byteswap(cls.dtype)
+        if cls.dtype == _C.bool:
+            made._bytes.copy_(made._bytes != 0)
+        return made
+
+    @property
+    def _untyped_storage(self) -> UntypedStorage:
+        return self.untyped()
+
+    def pickle_storage_type(self) -> str:
+        """The name that files have for the class."""
+        return type(self).__name__
+
+
+def _bytes_of(data: tuple[Any, ...], dtype: Any, device: Any) -> Tensor:
+    """The bytes of a new storage: of a size, or with values."""
+    if len(data) > 1:
+        raise RuntimeError(f"Too many positional arguments: expected a size or a sequence, got {data}")
+    given = data[0] if data else 0
+    if isinstance(given, str):
+        raise TypeError(f"invalid data type {type(given).__name__!r}: expected a size or a sequence")
+    if isinstance(given, Integral):
+        return _C._functions.empty(int(given) * dtype.itemsize, dtype=_C.uint8, device=device)
+    if isinstance(given, Tensor) or not isinstance(given, Iterable):
+        raise TypeError(
+            f"Argument type not recognized: expected a size or a sequence, got {type(given).__name__}"
+        )
+    values = list(given)
+    found = _C._tensor(values, dtype, None, False, True) if values else _C._functions.empty(0, dtype=dtype)
+    return _C._storage_bytes(found).to(device)
+
+
+def bytes_as(storage: UntypedStorage, dtype: Any) -> Tensor:
+    """The elements of a storage as a tensor on its memory, a typed one's in its own dtype.
+
+    Raises:
+        RuntimeError: a typed storage of another dtype than `dtype`.
+    """
+    kind = dtype or storage.dtype
+    if isinstance(storage, TypedStorage) and storage.dtype != kind:
+        raise RuntimeError(f"Expected a Storage of type {kind}, got one of {storage.dtype}")
+    return _C._on_storage(storage._bytes, kind, (storage.nbytes() // kind.itemsize,), (1,), 0)
+
+
+# FloatStorage.double() and its kin: the elements, converted.
+for _name, _dtype in (
+    *((kind.lower(), dtype) for kind, dtype in _KINDS.items()),
+    ("complex_float", _C.complex64),
+    ("complex_double", _C.complex128),
+):
+    setattr(UntypedStorage, _name, lambda self, _dtype=_dtype: self._cast(_dtype))
+
+
+@cache
+def _dtype_to_storage_type_map() -> dict[Any, str]:
+    """The names of the storages' classes, by dtype, as PyTorch's own files ask for them."""
+    return {
+        cls.dtype: cls.__name__ for name in (*_KINDS, *_COMPLEX) if (cls := storage_class(f"{name}Storage"))
+    }
 
 
 _COMPLEX = {"ComplexFloat": "complex64", "ComplexDouble": "complex128"}

@@ -58,6 +58,8 @@ PYTHON_THIRD_PARTY = {
     "safetensors",
     "tqdm",
 }  # what pip always installs; all else is imported inside functions
+# But for packages that are an extra themselves, and whose __init__ imports nothing of it.
+PYTHON_EXTRAS = {"serve": {"uvicorn", "starlette", "httptools", "grpc", "google", "prometheus_client"}}
 # Imports inside functions that close a circle of modules, and why. All others point downward: the modules of
 # the package have an order in which each imports only what comes before it. The package `warptape` itself,
 # where the ops are called, stands beside that order; a parent package's __init__ is not counted either.
@@ -173,7 +175,9 @@ def check_python_imports(root: Path) -> list[str]:
                     bad.append(
                         f"{relative}:{node.lineno}: warptape.{own} imports {name}, which lies above it"
                     )
-            elif id(node) in at_import and top not in sys.stdlib_module_names | PYTHON_THIRD_PARTY:
+            elif id(node) in at_import and top not in sys.stdlib_module_names | PYTHON_THIRD_PARTY | (
+                PYTHON_EXTRAS.get(parts[1], set()) if parts[-1] not in ("__init__", "__main__") else set()
+            ):
                 bad.append(f"{relative}:{node.lineno}: imports {top} at module level; it is an extra")
     for relative, path in files(root, ("examples",), (".py",)):
         for node, name in imported(ast.parse(path.read_text()), []):
@@ -417,6 +421,8 @@ PLANTED: list[tuple[Callable[[Path], list[str]], str, str]] = [
     (check_python_imports, "python/warptape/distributed/optim/bad.py", "from ... import nn\n"),
     (check_python_imports, "python/warptape/bad.py", "import torch\n"),
     (check_python_imports, "python/warptape/bad.py", "import matplotlib.pyplot as plt\n"),
+    (check_python_imports, "python/warptape/serve/__init__.py", "import uvicorn\n"),
+    (check_python_imports, "python/warptape/serve/bad.py", "import tokenizers\n"),
     (check_python_imports, "examples/bad.py", "from torch import nn\n"),
     (check_python_circles, "python/warptape/nn/low.py", "from ..optim.good import clip\n"),
     (check_python_circles, "python/warptape/nn/low.py", "def f():\n    from . import good\n"),

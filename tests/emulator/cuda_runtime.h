@@ -45,8 +45,8 @@ EMULATOR_VECTOR(double, double, 16, 16)
 #undef EMULATOR_VECTOR
 
 // ---- built-in variables ----
-// The emulator sets them before it enters a thread. One thread of the host runs kernels at a time. Exported to
-// kernels that are compiled at run time.
+// The emulator sets them before it enters a thread. One thread of the host runs kernels at a time. Exported
+// to kernels that are compiled at run time.
 #define EMULATOR_EXPORT __attribute__((visibility("default")))
 extern EMULATOR_EXPORT uint3 threadIdx, blockIdx;
 extern EMULATOR_EXPORT dim3 blockDim, gridDim;
@@ -73,13 +73,18 @@ enum class Collective {
   ReduceMaxSigned,
   ReduceAnd,
   ReduceOr,
-  ReduceXor
+  ReduceXor,
+  Instruction  // of call_warp
 };
 
 int wait_block(Barrier kind, bool predicate);
 // Parks the thread until all lanes of the mask have called. `source` is the lane a shuffle reads.
 uint64_t wait_warp(Collective kind, unsigned mask, uint64_t value, int source = 0);
 int lane();
+// One instruction of a whole warp: when all 32 lanes have called, `run` gets what each of them gave.
+void call_warp(void (*run)(void* const* lanes), void* mine);
+// Parks the thread until ready(state), which is asked only when no other thread can go on.
+void wait_until(bool (*ready)(void*), void* state);
 [[noreturn]] EMULATOR_EXPORT void die(const char* format, ...) __attribute__((format(printf, 1, 2)));
 
 template <class T>

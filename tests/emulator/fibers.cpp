@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "asynchronous.h"
 #include "internal.h"
 
 uint3 threadIdx, blockIdx;
@@ -65,15 +66,17 @@ constexpr int kWarp = 32;
 constexpr const char* kBarrierNames[] = {"__syncthreads", "__syncthreads_or", "__syncthreads_and",
                                          "__syncthreads_count"};
 constexpr const char* kCollectiveNames[] = {
-    "__syncwarp",        "__shfl_sync",       "__shfl_up_sync",    "__shfl_down_sync",  "__shfl_xor_sync",
-    "__ballot_sync",     "__any_sync",        "__all_sync",        "__match_any_sync",  "__reduce_add_sync",
-    "__reduce_min_sync", "__reduce_max_sync", "__reduce_min_sync", "__reduce_max_sync", "__reduce_and_sync",
-    "__reduce_or_sync",  "__reduce_xor_sync"};
+    "__syncwarp",        "__shfl_sync",       "__shfl_up_sync",
+    "__shfl_down_sync",  "__shfl_xor_sync",   "__ballot_sync",
+    "__any_sync",        "__all_sync",        "__match_any_sync",
+    "__reduce_add_sync", "__reduce_min_sync", "__reduce_max_sync",
+    "__reduce_min_sync", "__reduce_max_sync", "__reduce_and_sync",
+    "__reduce_or_sync",  "__reduce_xor_sync", "an instruction of a warp"};
 
 struct Fiber {
   void* top = nullptr;  // of its stack, while it does not run
 };
-enum class State : uint8_t { New, Running, AtBarrier, InWarp, Exited };
+enum class State : uint8_t { New, Running, AtBarrier, InWarp, Polling, Exited };
 struct Thread {
   State state = State::New;
   Fiber* fiber = nullptr;
@@ -81,6 +84,9 @@ struct Thread {
   unsigned mask = 0;
   int source = 0;
   uint64_t value = 0, result = 0;
+  void (*run)(void* const*) = nullptr;  // of call_warp
+  bool (*ready)(void*) = nullptr;       // of wait_until
+  void* wanted = nullptr;
 };
 
 struct Block {
@@ -195,6 +201,8 @@ Fiber* take_fiber() {
       list += "\n  " + where(t) + " waits in " + kBarrierNames[static_cast<int>(g.barrier)];
     else if (thread.state == State::InWarp)
       list += "\n  " + where(t) + " waits in " + kCollectiveNames[static_cast<int>(thread.kind)];
+    else if (thread.state == State::Polling)
+      list += "\n  " + where(t) + " waits for a barrier in shared memory";
     else
       continue;
     ++shown;
@@ -202,7 +210,23 @@ Fiber* take_fiber() {
   die("%u threads wait forever, among them%s", g.live, list.c_str());
 }
 
+// Whether a thread that waits for memory can go on.
+bool poll() {
+  bool any = false;
+  for (unsigned t : g.sequence) {
+    Thread& thread = g.threads[t];
+    if (thread.state != State::Polling) continue;
+    g.current = t;
+    if (!thread.ready(thread.wanted)) continue;
+    thread.state = State::Running;
+    g.ready.push_back(t);
+    any = true;
+  }
+  return any;
+}
+
 void run_block() {
+  begin_block(static_cast<unsigned>(g.threads.size()));
   std::fill(g.threads.begin(), g.threads.end(), Thread{});
   g.next = g.waiting = g.positive = 0;
   g.live = static_cast<unsigned>(g.threads.size());
@@ -216,23 +240,17 @@ void run_block() {
     } else if (g.next < g.threads.size()) {
       fiber = g_starting = take_fiber();
     } else {
-      die_stuck();
+      if (!poll()) die_stuck();
+      continue;
     }
     emulator_switch(&g.scheduler, fiber->top);
   }
+  end_block();
 }
 
 // Dynamic shared memory ends at a page that cannot be touched.
-char* shared_memory(size_t bytes) {
-  constexpr size_t kMost = 256 << 10;
-  static char* const end = [] {
-    void* p = mmap(nullptr, kMost + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED) die("no memory for shared memory");
-    mprotect(static_cast<char*>(p) + kMost, 4096, PROT_NONE);
-    return static_cast<char*>(p) + kMost;
-  }();
-  return end - (bytes + 15) / 16 * 16;
-}
+constexpr size_t kWindow = 256 << 10;
+char* shared_memory(size_t bytes) { return shared_window() + kWindow - (bytes + 15) / 16 * 16; }
 
 // Says which thread it was before whoever else cares (a debugger, Python's faulthandler) sees the signal.
 struct sigaction g_previous_action;
@@ -273,6 +291,7 @@ void set_sequence() {
 
 uint64_t complete(Collective kind, const Thread* warp, unsigned mask, int lane) {
   const Thread& self = warp[lane];
+  if (kind == Collective::Instruction) return 0;
   if (kind <= Collective::ShuffleXor) {
     if (kind == Collective::Sync) return 0;
     if (self.source < 0 || self.source >= kWarp || !(mask >> self.source & 1))
@@ -338,7 +357,8 @@ void check_warp(const Thread* warp, int lane, int lanes) {
           i >= lanes ? "the block does not have" : "has exited");
     if (i >= lanes || i == lane || warp[i].state != State::InWarp) continue;
     const Thread& other = warp[i];
-    if ((named || other.mask >> lane & 1) && (other.kind != self.kind || other.mask != self.mask))
+    if ((named || other.mask >> lane & 1) &&
+        (other.kind != self.kind || other.mask != self.mask || other.run != self.run))
       die("lane %d is in %s(0x%08x) while lane %d waits in %s(0x%08x)", lane, name, self.mask, i,
           kCollectiveNames[static_cast<int>(other.kind)], other.mask);
   }
@@ -360,6 +380,25 @@ void die(const char* format, ...) {
 }
 
 int lane() { return static_cast<int>(g.current % kWarp); }
+unsigned thread_of_block() { return g.current; }
+
+char* shared_window() {
+  static char* const window = [] {
+    void* p = mmap(nullptr, kWindow + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) die("no memory for shared memory");
+    mprotect(static_cast<char*>(p) + kWindow, 4096, PROT_NONE);
+    return static_cast<char*>(p);
+  }();
+  return window;
+}
+
+void wait_until(bool (*ready)(void*), void* state) {
+  Thread& self = g.threads[g.current];
+  self.ready = ready;
+  self.wanted = state;
+  self.state = State::Polling;
+  park();
+}
 
 int wait_block(Barrier kind, bool predicate) {
   if (g.waiting && g.barrier != kind)
@@ -388,6 +427,11 @@ uint64_t wait_warp(Collective kind, unsigned mask, uint64_t value, int source) {
   bool all = true;
   for (int i = 0; i < lanes; ++i) all &= !(mask >> i & 1) || warp[i].state == State::InWarp;
   if (all) {
+    if (kind == Collective::Instruction) {
+      void* given[kWarp];
+      for (int i = 0; i < kWarp; ++i) given[i] = reinterpret_cast<void*>(warp[i].value);
+      self.run(given);
+    }
     for (int i = 0; i < lanes; ++i)
       if (mask >> i & 1) warp[i].result = complete(kind, warp, mask, i);
     for (int i = 0; i < lanes; ++i) {  // the last to come waits its turn like the others
@@ -399,6 +443,11 @@ uint64_t wait_warp(Collective kind, unsigned mask, uint64_t value, int source) {
   }
   park();
   return self.result;
+}
+
+void call_warp(void (*run)(void* const*), void* mine) {
+  g.threads[g.current].run = run;
+  wait_warp(Collective::Instruction, ~0u, reinterpret_cast<uint64_t>(mine));
 }
 
 void run_grid(const char* name, dim3 grid, dim3 block, size_t shared_bytes, const Work& body) {

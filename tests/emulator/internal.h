@@ -16,6 +16,10 @@ namespace emulator {
 // Runs every block of a grid, one after the other; the threads of a block as fibers.
 void run_grid(const char* name, dim3 grid, dim3 block, size_t shared_bytes, const Work& body);
 
+// For asynchronous.cpp: the thread that runs, and where shared memory's addresses begin.
+unsigned thread_of_block();
+char* shared_window();
+
 // Order of threads, blocks and streams, by WARPTAPE_EMULATOR_ORDER.
 enum class Order { Forward, Reverse, Shuffled };
 Order order();

@@ -34,6 +34,18 @@ struct QuantizePlan {
 };
 using QuantizeLinearWeightFn = bool(const LaunchContext&, const QuantizePlan&);
 
+// Slot "pack_linear_codes": codes [N, K] of `bits` into the zeroed `packed` of QuantFormat; K is a multiple
+// of
+// 8. A code is a byte where `half` is 0; else [N, K / 2] bytes have the codes of 4 bits by blocks of 2 *
+// half, the first half of a block in the low halves of its bytes, the second in the high ones. On the CPU
+// alone.
+struct PackCodesPlan {
+  int64_t bits, half, outputs, inputs;
+  const uint8_t* codes;
+  uint8_t* packed;
+};
+using PackLinearCodesFn = void(const LaunchContext&, const PackCodesPlan&);
+
 // Slot "quant_linear": out [M, N] = x [M, K] weight^T + bias, contiguous and of one dtype, Float32 or
 // BFloat16.
 struct QuantLinearPlan {

@@ -29,6 +29,7 @@ from ._device import (
     set_device,
     synchronize,
 )
+from ._gemm_ladder import GemmStep, gemm_ladder
 from .graphs import CUDAGraph, graph, graph_pool_handle, is_current_stream_capturing, make_graphed_callables
 from .memory import (
     empty_cache,

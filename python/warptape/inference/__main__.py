@@ -1,4 +1,4 @@
-"""`warptape generate`, `chat` and `pack`, also `python -m warptape.inference`: text from a model folder."""
+"""`warptape generate`, `chat`, `pack` and `serve`, also `python -m warptape.inference`: text from a model."""
 
 from __future__ import annotations
 
@@ -44,6 +44,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     pack.add_argument("out", help="the folder to be written")
     pack.add_argument("--dtype", default="auto", help="of the weights: auto, float32, bfloat16")
     pack.add_argument("--quantization", help="int8 or int4")
+    commands.add_parser("serve", help="answer over HTTP and gRPC; see warptape serve --help", add_help=False)
     return parser.parse_args(arguments)
 
 
@@ -120,7 +121,12 @@ def pack(options: argparse.Namespace) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """The exit status: 0, or 1 with a line on standard error."""
-    options = parse(arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    if given[:1] == ["serve"]:
+        from ..serve.__main__ import main as serve
+
+        return serve(given[1:])
+    options = parse(given)
     try:
         {"generate": generate, "chat": chat, "pack": pack}[options.command](options)
     except ERRORS as error:

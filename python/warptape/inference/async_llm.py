@@ -24,8 +24,8 @@ class AsyncLLM:
     """
 
     def __init__(self, engine: LLMEngine) -> None:
-        if engine.args.tensor_parallel_size > 1:
-            raise NotImplementedError("AsyncLLM with a tensor_parallel_size above 1; use LLM on every rank")
+        if engine.args.ranks > 1:
+            raise NotImplementedError("AsyncLLM with several ranks; use LLM on every rank")
         self.engine = engine
         self._calls: list[Callable[[], None]] = []  # to be made by the thread between two steps
         self._wake = threading.Condition()

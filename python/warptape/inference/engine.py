@@ -19,6 +19,7 @@ from ._checks import check_at_least, check_tokens, check_types
 from .lora import LoRARequest
 from .outputs import CompletionOutput, Logprob, RequestOutput
 from .pacing import Pacer
+from .pipeline_parallel import stage_of
 from .runner import ModelRunner, cache_size
 from .sampling_params import LARGEST_SEED, SamplingParams
 from .structured import Grammar, Grammars
@@ -54,6 +55,8 @@ class EngineArgs:
             products of training, whose order of sums changes with the number of rows.
         tensor_parallel_size: among how many ranks the model is split, all those of the job. Each makes the
             same calls with the same arguments, and gets the same answers. kv_cache_memory_bytes are a rank's.
+        pipeline_parallel_size: among how many ranks the layers are split; the job has tensor_parallel_size
+            times as many.
 
     Raises: NotImplementedError for a draft model or max_prefill_slowdown with several ranks.
     """
@@ -70,17 +73,24 @@ class EngineArgs:
     seed: int = 0
     invariant: bool = True
     tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+
+    @property
+    def ranks(self) -> int:
+        """Of the job."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
 
     def __post_init__(self) -> None:
         check_types(self)
         limits = ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "max_prefill_beside_decode")
-        check_at_least(self, 1, *limits, "kv_cache_memory_bytes", "tensor_parallel_size")
-        if self.tensor_parallel_size == 1:
+        check_at_least(self, 1, *limits, "kv_cache_memory_bytes")
+        check_at_least(self, 1, "tensor_parallel_size", "pipeline_parallel_size")
+        if self.ranks == 1:
             return
         if _Speculation.of(self.speculative_config).model is not None:
-            raise NotImplementedError("a draft model with a tensor_parallel_size above 1; 'ngram' can be had")
+            raise NotImplementedError("a draft model with several ranks; 'ngram' can be had")
         if self.max_prefill_slowdown is not None:  # each rank would go by its own clock
-            raise NotImplementedError("max_prefill_slowdown with a tensor_parallel_size above 1")
+            raise NotImplementedError("max_prefill_slowdown with several ranks")
 
 
 @dataclass(kw_only=True)
@@ -252,6 +262,12 @@ class LLMEngine:
                 f"tensor_parallel_size is {args.tensor_parallel_size}, but the model is split among "
                 f"{ranks_of(model)} ranks; LLM splits it"
             )
+        stage = stage_of(model)
+        if (1 if stage is None else stage.count) != args.pipeline_parallel_size:
+            raise ValueError(
+                f"pipeline_parallel_size is {args.pipeline_parallel_size}, but the model is one of "
+                f"{1 if stage is None else stage.count} stages; LLM splits it"
+            )
         speculation = _Speculation.of(args.speculative_config)
         draft = speculation.draft_of(model)
         models = [model] if draft is None else [model, draft]
@@ -318,6 +334,7 @@ class LLMEngine:
         lora_request: LoRARequest | None = None,
         priority: int = 0,
         cache_salt: str | None = None,
+        generated: Sequence[Sequence[int] | None] | None = None,
     ) -> None:
         """Queues a prompt.
 
@@ -325,13 +342,16 @@ class LLMEngine:
             lora_request: the adapter to answer with; its folder is read when it is first asked for.
             priority: smaller ones come first.
             cache_salt: keys and values are shared only among requests with the same one (tenants).
+            generated: to go on with a request of an engine that is gone: for each of its n answers the
+                tokens that came, or None where it was finished. With the same seed, what follows is what
+                that engine would have given. Outputs count these tokens, but have no logprobs of them.
 
         Raises: ValueError for an id that is in use, for prompts and max_tokens beyond max_model_len, and for
         sampling values out of range; IndexError for tokens out of the vocabulary; NotImplementedError for an
         adapter where the model is split among ranks. Nothing is queued then.
         """
-        if lora_request is not None and self.args.tensor_parallel_size > 1:
-            raise NotImplementedError("adapters (lora_request) with a tensor_parallel_size above 1")
+        if lora_request is not None and self.args.ranks > 1:
+            raise NotImplementedError("adapters (lora_request) with several ranks")
         if request_id in self._requests:
             raise ValueError(f"request id {request_id!r} is in use")
         text, tokens = self.encode(prompt)
@@ -343,10 +363,11 @@ class LLMEngine:
             grammar = self._grammar(params)
         adapter = self.runner.adapters.number(lora_request)
         seed = self._random.randrange(LARGEST_SEED - params.n) if params.seed is None else params.seed
+        before = self._before(params, generated)
         stops = list(params.stop_token_ids or ()) + ([] if params.ignore_eos else self.eos_token_ids)
         request = _Request(request_id, text, tokens, params)
         leader = -1
-        for index in range(params.n):
+        for index, done in before.items():
             number = self._core.add(
                 tokens,
                 params,
@@ -358,15 +379,35 @@ class LLMEngine:
                 constrained=grammar is not None,
                 leader=leader,
                 # Of the n answers the first tells of the prompt.
-                prompt_logprobs=-1 if index or params.prompt_logprobs is None else params.prompt_logprobs,
+                prompt_logprobs=-1
+                if leader >= 0 or params.prompt_logprobs is None
+                else params.prompt_logprobs,
+                generated=done,
             )
-            if index == 0:
+            if leader < 0:
                 request.first = leader = number
-            request.completions[number] = _Completion(index, params, self.tokenizer)
+            completion = request.completions[number] = _Completion(index, params, self.tokenizer)
             if grammar is not None:
                 request.grammars[number] = grammar.copy()
+            for token in done:
+                completion.add(token, None, None)
+                if grammar is not None:
+                    request.grammars[number].accept(token)
             self._of_number[number] = request
         self._requests[request_id] = request
+
+    @staticmethod
+    def _before(params: SamplingParams, generated: Any) -> dict[int, list[int]]:
+        """The answers that are to be computed, by index, with their tokens so far. ValueError for others
+        than n, and where none is left."""
+        if generated is None:
+            return {index: [] for index in range(params.n)}
+        if len(generated) != params.n or params.seed is None:
+            raise ValueError(f"generated needs a seed and an entry for each of the {params.n} answers")
+        before = {i: check_tokens("generated", g) for i, g in enumerate(generated) if g is not None}
+        if not before:
+            raise ValueError("generated: all answers are finished")
+        return before
 
     def _grammar(self, params: SamplingParams) -> Grammar:
         if self.tokenizer is None:
@@ -385,6 +426,10 @@ class LLMEngine:
         for number in list(request.completions):
             self._end(request, number, "abort")
         return request.output()
+
+    def snapshot(self, request_id: str) -> RequestOutput:
+        """A request as it stands. KeyError if it is not there."""
+        return self._requests[request_id].output()
 
     def has_unfinished_requests(self) -> bool:
         """Whether step() has something to do."""

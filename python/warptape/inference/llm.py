@@ -13,6 +13,7 @@ from .engine import EngineArgs, LLMEngine, Prompt
 from .linear import QuantLinear, pack_, quantize_
 from .outputs import RequestOutput
 from .packed_file import is_packed, load_packed
+from .pipeline_parallel import mesh_of, stage_
 from .sampling_params import SamplingParams
 from .tensor_parallel import split_
 from .tokenizer import Tokenizer
@@ -20,18 +21,24 @@ from .tokenizer import Tokenizer
 QUANTIZATIONS = {"int8": (8, 0), "int4": (4, 32)}  # name -> bits, group
 
 
-def prepare(model: Decoder, quantization: str | None, invariant: bool, ranks: int = 1) -> Decoder:
+def prepare(
+    model: Decoder, quantization: str | None, invariant: bool, ranks: int = 1, stages: int = 1
+) -> Decoder:
     """The model with weights packed for inference; its linear layers are replaced in place.
 
     Args:
         quantization, invariant: see LLM and EngineArgs.
-        ranks: tensor_parallel_size; the model becomes this rank's part.
+        ranks, stages: tensor_ and pipeline_parallel_size; the model becomes this rank's part.
 
-    Raises: ValueError for another quantization, and what `split_` raises.
+    Raises: ValueError for another quantization, and what `mesh_of`, `split_` and `stage_` raise.
     """
     if quantization is not None and quantization not in QUANTIZATIONS:
         raise ValueError(f"quantization must be None or one of {sorted(QUANTIZATIONS)}, got {quantization!r}")
-    split_(model, ranks)
+    if ranks * stages > 1:
+        mesh = mesh_of(model, ranks, stages)
+        split_(model, mesh if stages == 1 else mesh["tensor"])
+        if stages > 1:
+            stage_(model, mesh.get_group("pipeline"))
     if quantization is not None:
         bits, group = QUANTIZATIONS[quantization]
         quantize_(model, bits=bits, group=group)
@@ -87,7 +94,8 @@ class LLM:
         if not skip_tokenizer_init and (tokenizer or folder) is not None:
             texts = Tokenizer(tokenizer or folder, model.config.vocab_size)
         limits = EngineArgs(**args)
-        prepare(model.eval(), quantization, limits.invariant, limits.tensor_parallel_size)
+        ranks, stages = limits.tensor_parallel_size, limits.pipeline_parallel_size
+        prepare(model.eval(), quantization, limits.invariant, ranks, stages)
         self.llm_engine = LLMEngine(model, texts, limits)
         self._numbers = itertools.count()
 

@@ -6,6 +6,7 @@ Processes that load the same file share its memory.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -20,6 +21,7 @@ from ..models.pretrained import CONFIG, read_json
 from ..serialization._files import replace_file
 from ..utils.safetensors import SafetensorError, safe_open, save_file
 from .linear import PackedLinear, QuantLinear
+from .tokenizer import Tokenizer
 
 PACKED = "packed.safetensors"
 VERSION = "1"
@@ -58,7 +60,7 @@ def save_packed(model: Decoder, folder: Any, source: Any = None) -> None:
     """Writes a model whose linear layers are packed, see `prepare`, as a folder that LLM loads by mapping.
 
     Args:
-        source: a folder whose tokenizer belongs to the model.
+        source: a folder or GGUF file whose tokenizer belongs to the model.
 
     Raises: ValueError where a linear layer is not packed.
     """
@@ -72,6 +74,11 @@ def save_packed(model: Decoder, folder: Any, source: Any = None) -> None:
     own = model.embed_tokens.weight.dtype
     metadata = {"warptape_packed": VERSION, "dtype": _name(own), "layers": json.dumps(kinds)}
     save_file(state, os.path.join(folder, PACKED), metadata)
+    if source is not None and os.path.isfile(source):  # a GGUF file
+        with contextlib.suppress(
+            FileNotFoundError, ImportError
+        ):  # without a tokenizer, or the library for it
+            Tokenizer(source).save(folder)
     for name in BESIDE if source is not None else ():
         path = os.path.join(os.fspath(source), name)
         if os.path.isfile(path):

@@ -12,7 +12,9 @@ import warptape
 from .._tensor import Tensor
 from ..models import Decoder
 from ..models.cache import PagedCache
+from . import pipeline_parallel
 from .lora import Adapters
+from .pipeline_parallel import stage_of
 
 PAGE_TOKENS = PagedCache.TOKENS
 MOST_CACHE_BYTES = 4 << 30  # unless the user gives more
@@ -21,7 +23,9 @@ MOST_CACHE_BYTES = 4 << 30  # unless the user gives more
 def page_bytes(model: Decoder, cache_dtype: Any) -> int:
     """Of the keys and values of PAGE_TOKENS tokens in all layers."""
     config, dtype = model.config, cache_dtype_of(model, cache_dtype)
-    numbers = config.num_hidden_layers * config.num_key_value_heads * PAGE_TOKENS
+    stage = stage_of(model)
+    layers = config.num_hidden_layers if stage is None else stage.most_layers
+    numbers = layers * config.num_key_value_heads * PAGE_TOKENS
     scales = 4 if dtype == warptape.int8 else 0
     return 2 * numbers * (config.head_dim * warptape.empty(0, dtype=dtype).element_size() + scales)
 
@@ -76,9 +80,36 @@ class ModelRunner:
     @warptape.inference_mode()
     def forward(self, batch: dict[str, Any]) -> Tensor:
         """Logits [L, V], float32, of a batch of the engine (csrc/inference/engine.h)."""
+        stage = stage_of(self.model)
+        if stage is None:
+            self.cache.begin_step(batch["page_table"], batch["starts"], batch["lengths"])
+            with self.adapters.step(batch["adapters"], batch["starts"]):
+                x = self.model.hidden(batch["tokens"].to(self.device).unsqueeze(0), cache=self.cache)
+                self.adapters.begin_head(batch["logit_rows"])
+                return self._head(x, batch)
+        tokens, requests = batch["tokens"].shape[0], len(batch["adapters"])
+        parts = max(1, min(stage.count, requests, tokens // pipeline_parallel.ENOUGH))
+        logits = [self._pass(stage, part) for part in pipeline_parallel.divided(batch, parts)]
+        mine = warptape.cat([each for each in logits if each is not None]) if stage.last else None
+        vocabulary = self.model.config.vocab_size
+        return stage.share(mine, batch["logit_rows"].shape[0], vocabulary, self.device)
+
+    def _pass(self, stage: Any, batch: dict[str, Any]) -> Tensor | None:
+        """A stage's part of a forward pass; the last one's are logits [L, V]."""
+        model, tokens = self.model, batch["tokens"].shape[0]
         self.cache.begin_step(batch["page_table"], batch["starts"], batch["lengths"])
-        with self.adapters.step(batch["adapters"], batch["starts"]):
-            x = self.model.hidden(batch["tokens"].to(self.device).unsqueeze(0), cache=self.cache)
-            self.adapters.begin_head(batch["logit_rows"])
-            rows = x[0].index_select(0, batch["logit_rows"].to(self.device))  # [L, C]
-            return self.model.lm_head(rows).float()
+        positions = self.cache.positions(tokens, self.device)
+        if stage.first:
+            x = model.embed(batch["tokens"].to(self.device).unsqueeze(0), positions)
+        else:
+            x = stage.receive(tokens, model.embed_tokens.weight)
+        x = model.through(x, positions, self.cache)
+        if not stage.last:
+            stage.send(x)
+            return None
+        return self._head(model.norm(x), batch)
+
+    def _head(self, x: Tensor, batch: dict[str, Any]) -> Tensor:
+        """Logits [L, V] of [1, N, C]."""
+        rows = x[0].index_select(0, batch["logit_rows"].to(self.device))  # [L, C]
+        return self.model.lm_head(rows).float()

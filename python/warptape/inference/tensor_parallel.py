@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import Any
 
 import warptape
-import warptape.distributed as dist
 
 from .. import nn
 from .._tensor import Tensor
@@ -66,13 +65,6 @@ class GatheredLinear(nn.Module):
 
 def _check(model: Decoder, ranks: int) -> None:
     """Raises what `split_` does."""
-    if not dist.is_initialized():
-        raise ValueError(
-            f"tensor_parallel_size {ranks}: this process has joined no job; start {ranks} ranks with "
-            f"warptape-run --nproc-per-node={ranks} and call init_process_group() in each"
-        )
-    if dist.get_world_size() != ranks:
-        raise ValueError(f"tensor_parallel_size is {ranks}, but the job has {dist.get_world_size()} ranks")
     for layer in (*model.layers.modules(), model.lm_head):
         if not isinstance(layer, nn.Linear) and hasattr(layer, "out_features"):
             raise NotImplementedError(
@@ -100,16 +92,16 @@ def _pad_vocabulary(model: Decoder, ranks: int) -> None:
     model.tie_weights()
 
 
-def split_(model: Decoder, ranks: int) -> Decoder:
-    """Leaves this rank's part of a model that all ranks of the job have alike; returns it.
+def split_(model: Decoder, mesh: Any) -> Decoder:
+    """Leaves this rank's part of a model that all ranks of a mesh of one axis have alike; returns it.
 
     `config` then has the numbers of heads, key heads and intermediate features of the part, by which caches
     are made. No collective runs here.
 
-    Raises: ValueError, before anything is changed, where this process has joined no job, the job has another
-    number of ranks, or heads, key heads or intermediate features do not divide; NotImplementedError for
-    layers that are packed or quantised already.
+    Raises: ValueError, before anything is changed, where heads, key heads or intermediate features do not
+    divide; NotImplementedError for layers that are packed or quantised already.
     """
+    ranks = mesh.size()
     if ranks == 1:
         return model
     _check(model, ranks)
@@ -125,7 +117,6 @@ def split_(model: Decoder, ranks: int) -> Decoder:
         "layers.*.mlp.down_proj": RowwiseParallel(),
         "lm_head": ColwiseParallel(),
     }
-    mesh = dist.init_device_mesh(model.embed_tokens.weight.device.type, (ranks,))
     parallelize_module(model, mesh, plan)
     group = mesh.get_group()
     for layer in model.layers:
@@ -142,5 +133,5 @@ def split_(model: Decoder, ranks: int) -> Decoder:
 
 def ranks_of(model: Any) -> int:
     """Among how many a model is split."""
-    head = model.lm_head
-    return head.group.size() if isinstance(head, GatheredLinear) else 1
+    product = model.layers[0].self_attn.o_proj
+    return product.group.size() if isinstance(product, SummedLinear) else 1

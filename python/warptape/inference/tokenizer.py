@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import json
 import os
+import time
+from collections.abc import Callable
 from typing import Any
 
+from ..models.gguf import GGUFFile
+from .gguf_tokenizer import tokenizer_of
+
 FILE, CONFIG = "tokenizer.json", "tokenizer_config.json"
+MOST_PRODUCT = 1 << 24  # of numbers and sizes that a chat template multiplies
+
+
+_REMEDY = (
+    "give prompts as {'prompt_token_ids': [...]} with skip_tokenizer_init=True, or name the tokenizer's "
+    "folder with tokenizer="
+)
 
 
 class Tokenizer:
-    """A model folder's `tokenizer.json`, with the chat template of its `tokenizer_config.json`.
+    """A model folder's `tokenizer.json`, with the chat template of its `tokenizer_config.json`; or those in a
+    GGUF file.
 
-    Raises: FileNotFoundError without the file, ImportError without the library, ValueError for a file that is
-    no tokenizer or has ids beyond `vocab_size`.
+    Raises: FileNotFoundError without the file, or where a GGUF file has no tokenizer, ImportError without the
+    library, ValueError for a file that is no tokenizer or has ids beyond `vocab_size`.
     """
 
     def __init__(self, folder: Any, vocab_size: int | None = None) -> None:
@@ -23,23 +36,53 @@ class Tokenizer:
             raise ImportError(
                 "text needs the library tokenizers: pip install 'warptape[inference]'"
             ) from error
-        path = os.path.join(os.fspath(folder), FILE)
-        if not os.path.isfile(path):
-            raise FileNotFoundError(
-                f"{path} is missing: give prompts as {{'prompt_token_ids': [...]}} with "
-                "skip_tokenizer_init=True, or name the tokenizer's folder with tokenizer="
-            )
-        try:
-            self._tokenizer = tokenizers.Tokenizer.from_file(path)
-        except Exception as error:  # the library raises Exception itself
-            raise ValueError(f"{path} is no tokenizer: {error}") from error
+        self._config: dict[str, Any] | None = None  # None: in the folder
+        path = os.fspath(folder)
+        if os.path.isfile(path):
+            self._tokenizer, self._config = self._of_gguf(path)
+        else:
+            path = os.path.join(path, FILE)
+            if not os.path.isfile(path):
+                raise FileNotFoundError(f"{path} is missing: {_REMEDY}")
+            try:
+                self._tokenizer = tokenizers.Tokenizer.from_file(path)
+            except Exception as error:  # the library raises Exception itself
+                raise ValueError(f"{path} is no tokenizer: {error}") from error
         largest = max(self._tokenizer.get_vocab().values(), default=-1)
         if vocab_size is not None and largest >= vocab_size:
             raise ValueError(
                 f"{path} has tokens up to {largest}, but the model's vocabulary has {vocab_size}"
             )
-        self._stream = tokenizers.decoders.DecodeStream
         self._folder = folder
+        self._template: tuple[Any, Any, dict[str, str]] | None = None
+
+    @staticmethod
+    def _of_gguf(path: str) -> tuple[Any, dict[str, Any]]:
+        metadata = GGUFFile(path).metadata
+        try:
+            return tokenizer_of(metadata)
+        except KeyError as error:
+            raise FileNotFoundError(f"{path} has no tokenizer in it ({error}): {_REMEDY}") from error
+        except Exception as error:  # the library raises Exception itself
+            raise ValueError(f"{path}: its tokenizer cannot be read: {error}") from error
+
+    def save(self, folder: Any) -> None:
+        """Writes tokenizer.json, and tokenizer_config.json of what a GGUF file says."""
+        self._tokenizer.save(os.path.join(os.fspath(folder), FILE))
+        if self._config is not None:
+            with open(os.path.join(os.fspath(folder), CONFIG), "w", encoding="utf-8") as file:
+                json.dump(self._config, file, indent=2)
+
+    def _settings(self) -> dict[str, Any]:
+        """tokenizer_config.json, {} where there is none."""
+        if self._config is not None:
+            return self._config
+        path = os.path.join(os.fspath(self._folder), CONFIG)
+        if not os.path.isfile(path):
+            return {}
+        with open(path, encoding="utf-8") as file:
+            config: dict[str, Any] = json.load(file)
+        return config
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Its tokens."""
@@ -49,10 +92,24 @@ class Tokenizer:
         """Their text."""
         return self._tokenizer.decode(tokens, skip_special_tokens=skip_special_tokens)
 
-    def stream(self, skip_special_tokens: bool = True) -> Any:
-        """A function from the next token to the text that it completes, which may be empty."""
-        stream = self._stream(skip_special_tokens=skip_special_tokens)
-        return lambda token: stream.step(self._tokenizer, token) or ""
+    def stream(self, skip_special_tokens: bool = True) -> Callable[[int], str]:
+        """A function from the next token to the text that it completes, which may be empty: bytes of a
+        character wait for the rest of it."""
+        tokens: list[int] = []
+        given, told = 0, 0  # what is behind `told` is decoded with the tokens from `given` on before it
+
+        def step(token: int) -> str:
+            # Not tokenizers.decoders.DecodeStream: it raises where bytes make no character.
+            nonlocal given, told
+            tokens.append(token)
+            before = self.decode(tokens[given:told], skip_special_tokens)
+            text = self.decode(tokens[given:], skip_special_tokens)
+            if len(text) <= len(before) or text.endswith("\ufffd"):
+                return ""
+            given, told = told, len(tokens)
+            return text[len(before) :]
+
+        return step
 
     def library_json(self) -> str:
         """The tokenizer as text, for other libraries."""
@@ -67,15 +124,22 @@ class Tokenizer:
 
         Raises: ValueError without a template, and for what the template refuses; ImportError without jinja2.
         """
+        if self._template is None:
+            self._template = self._compiled()
+        error, template, special = self._template
+        values = {"add_generation_prompt": True, **special, **variables}
+        try:
+            return template.render(messages=messages, **values)
+        except error as problem:
+            raise ValueError(f"the chat template refuses these messages: {problem}") from problem
+
+    def _compiled(self) -> tuple[Any, Any, dict[str, str]]:
+        """(what it raises, the template, special tokens)"""
         try:
             import jinja2.sandbox
         except ImportError as error:
             raise ImportError("chat templates need jinja2: pip install 'warptape[inference]'") from error
-        path = os.path.join(os.fspath(self._folder), CONFIG)
-        config: dict[str, Any] = {}
-        if os.path.isfile(path):
-            with open(path, encoding="utf-8") as file:
-                config = json.load(file)
+        config = self._settings()
         template = config.get("chat_template")
         if isinstance(template, list):  # several by name
             template = next((each["template"] for each in template if each.get("name") == "default"), None)
@@ -85,21 +149,37 @@ class Tokenizer:
                 template = file.read()
         if not isinstance(template, str):
             raise ValueError(f"{os.fspath(self._folder)} has no chat template")
+
         # The template comes with the model: it is not trusted.
-        environment = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+        class Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
+            intercepted_binops = frozenset({"*", "**"})
+
+            def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+                # One instruction, which no time limit ends, must not fill the memory.
+                sizes = [x if isinstance(x, (int, float)) else len(x) for x in (left, right)]
+                if operator == "**" or sizes[0] * sizes[1] > MOST_PRODUCT:
+                    raise jinja2.TemplateRuntimeError(f"{operator} of what is too large")
+                return super().call_binop(context, operator, left, right)
+
+        extensions = ["jinja2.ext.loopcontrols"]
+        environment = Environment(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
 
         def refuse(text: str) -> None:
             raise ValueError(text)
 
+        def tojson(value: Any, indent: int | None = None, ensure_ascii: bool = False) -> str:
+            return json.dumps(value, indent=indent, ensure_ascii=ensure_ascii)
+
         environment.globals["raise_exception"] = refuse
+        environment.globals["strftime_now"] = lambda format: time.strftime(format)
+        environment.filters["tojson"] = tojson  # as models were trained: no escapes for HTML
         special = {
             name: _text(config.get(name)) for name in ("bos_token", "eos_token", "pad_token", "unk_token")
         }
-        values = {"add_generation_prompt": True, **special, **variables}
         try:
-            return environment.from_string(template).render(messages=messages, **values)
+            return jinja2.TemplateError, environment.from_string(template), special
         except jinja2.TemplateError as error:
-            raise ValueError(f"the chat template refuses these messages: {error}") from error
+            raise ValueError(f"{os.fspath(self._folder)}: its chat template is none: {error}") from error
 
 
 def _text(token: Any) -> str:

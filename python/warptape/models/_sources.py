@@ -27,12 +27,23 @@ class Codes(NamedTuple):
 
     Args:
         codes: uint8 [O, I]; scales, minima: float32 [O, G].
+        half: 0; else codes of 4 bits are [O, I / 2] bytes, in blocks of 2 * half: the first half of a block
+            in the low halves of its bytes, the second in the high ones.
     """
 
     bits: int
     codes: Tensor
     scales: Tensor
     minima: Tensor | None
+    half: int = 0
+
+    def plain(self) -> Codes:
+        """With a byte for each code."""
+        if self.half == 0:
+            return self
+        packed = self.codes.reshape(self.codes.shape[0], -1, self.half)
+        codes = warptape.cat([packed & 15, packed >> 4], -1).reshape(self.codes.shape[0], -1)
+        return self._replace(codes=codes, half=0)
 
 
 class Source(Protocol):
@@ -136,9 +147,11 @@ class CodedLayers:
             each = [rounded(self._source.read(n)) for n in parts]
         else:
             each = [self._source.codes(n) for n in parts]
+            if len({x.half for x in each}) > 1:
+                each = [x.plain() for x in each]
         minima = [x.minima for x in each if x.minima is not None]
         codes, scales = (warptape.cat([x[i] for x in each]) for i in (1, 2))
-        return Codes(each[0].bits, codes, scales, warptape.cat(minima) if minima else None)
+        return Codes(each[0].bits, codes, scales, warptape.cat(minima) if minima else None, each[0].half)
 
     def put_back(self) -> None:
         """Makes the layers."""

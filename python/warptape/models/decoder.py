@@ -71,12 +71,14 @@ class Decoder(PreTrained):
     """
 
     config_class = DecoderConfig
+    pipeline_stage: Any = None  # of a model that is split by its layers: warptape.inference
 
     def __init__(self, config: DecoderConfig, *, dtype: Any = None, device: Any = None) -> None:
         super().__init__(config)
         factory = {"dtype": dtype, "device": device}
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size, **factory)
-        self.embed_positions, self._rotary = None, None
+        self.embed_positions: nn.Embedding | None = None
+        self._rotary: Rotary | None = None
         if config.positions == "learned":
             self.embed_positions = nn.Embedding(config.max_position_embeddings, config.hidden_size, **factory)
         else:
@@ -126,19 +128,26 @@ class Decoder(PreTrained):
     ) -> Tensor:
         """What the head is applied to, [B, T, C]. Arguments and errors are forward()'s."""
         positions = self._positions(input_ids, cache, positions)
-        tokens = input_ids.shape[1]
+        return self.norm(self.through(self.embed(input_ids, positions), positions, cache))
+
+    def embed(self, input_ids: Tensor, positions: Tensor) -> Tensor:
+        """What the first layer gets of tokens [B, T] at these positions, [B, T, C]."""
         x = self.embed_tokens(input_ids)
         if self.embed_positions is not None:
             x = x + self.embed_positions(positions)
+        return self.dropout(x)
+
+    def through(self, x: Tensor, positions: Tensor, cache: Cache | None = None) -> Tensor:
+        """What the layers make of [B, T, C], which come after what is in the cache."""
+        tokens = x.shape[1]
         rotation = None if self._rotary is None else self._rotary(positions, x.dtype)
         kinds = {self.config.layer_type(i) for i in range(len(self.layers))}
         seen = {kind: self._sight(kind, tokens, cache, x.device) for kind in kinds}
-        x = self.dropout(x)
         for i, layer in enumerate(self.layers):
             x = layer(x, rotation, seen[self.config.layer_type(i)], cache, i)
         if cache is not None:
             cache.advance(tokens)
-        return self.norm(x)
+        return x
 
     def forward(  # type: ignore[override]
         self, input_ids: Tensor, *, cache: Cache | None = None, positions: Tensor | None = None

@@ -10,6 +10,7 @@ import math
 import os
 import struct
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -39,15 +40,16 @@ def _nibbles(packed: np.ndarray) -> np.ndarray:
 
 # ---- what blocks mean: uint8 [blocks, bytes] -> codes, scales, minima or None (models/_sources.py) ----
 
-Parts = tuple[np.ndarray, np.ndarray, np.ndarray | None]  # [blocks, elements], [blocks, groups] twice
+# [blocks, elements], or half as many bytes where Kind.half says so; [blocks, groups] twice
+Parts = tuple[np.ndarray, np.ndarray, np.ndarray | None]
 
 
 def _q4_0(b: Blocks) -> Parts:
-    return _nibbles(b[:, 2:]), _half(b, 0), None
+    return b[:, 2:], _half(b, 0), None
 
 
 def _q4_1(b: Blocks) -> Parts:
-    return _nibbles(b[:, 4:]), _half(b, 0), _half(b, 2)
+    return b[:, 4:], _half(b, 0), _half(b, 2)
 
 
 def _q8_0(b: Blocks) -> Parts:
@@ -59,8 +61,7 @@ def _q4_k(b: Blocks) -> Parts:
     s = b[:, 4:16]
     scales = np.concatenate([s[:, :4] & 63, (s[:, 8:] & 15) | (s[:, :4] >> 6 << 4)], 1)
     minima = np.concatenate([s[:, 4:8] & 63, (s[:, 8:] >> 4) | (s[:, 4:8] >> 6 << 4)], 1)
-    codes = _nibbles(b[:, 16:].reshape(-1, 4, 32)).reshape(-1, 256)
-    return codes, _half(b, 0) * scales, -(_half(b, 2) * minima)
+    return b[:, 16:], _half(b, 0) * scales, -(_half(b, 2) * minima)
 
 
 def _q6_k(b: Blocks) -> Parts:
@@ -72,7 +73,8 @@ def _q6_k(b: Blocks) -> Parts:
 
 
 class Kind(NamedTuple):
-    """A type of tensors: elements and bytes of a block; the dtype it is, or what its blocks mean."""
+    """A type of tensors: elements and bytes of a block; the dtype it is, or what its blocks mean, with `half`
+    of Codes."""
 
     name: str
     elements: int
@@ -80,6 +82,7 @@ class Kind(NamedTuple):
     dtype: Any = None
     parts: Callable[[Blocks], Parts] | None = None
     coding: Coding | None = None
+    half: int = 0
 
 
 # By ggml's numbers.
@@ -87,15 +90,29 @@ KINDS: dict[int, Kind] = {
     0: Kind("F32", 1, 4, warptape.float32),
     1: Kind("F16", 1, 2, warptape.float16),
     30: Kind("BF16", 1, 2, warptape.bfloat16),
-    2: Kind("Q4_0", 32, 18, None, _q4_0, Coding(4, 32, True)),
-    3: Kind("Q4_1", 32, 20, None, _q4_1, Coding(4, 32, False)),
+    2: Kind("Q4_0", 32, 18, None, _q4_0, Coding(4, 32, True), 16),
+    3: Kind("Q4_1", 32, 20, None, _q4_1, Coding(4, 32, False), 16),
     8: Kind("Q8_0", 32, 34, None, _q8_0, Coding(8, 32, True)),
-    12: Kind("Q4_K", 256, 144, None, _q4_k, Coding(4, 32, False)),
+    12: Kind("Q4_K", 256, 144, None, _q4_k, Coding(4, 32, False), 32),
     14: Kind("Q6_K", 256, 210, None, _q6_k, Coding(6, 16, True)),
 }
 _NUMBERS = {0: "B", 1: "b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "?", 10: "<Q", 11: "<q", 12: "<d"}
 _STRING, _ARRAY = 8, 9
-_AT_ONCE = 1 << 16  # blocks that are dequantised at once: a few dozen MB
+_AT_ONCE = 1 << 17  # elements that a thread dequantises at once, within its cache
+
+
+def _dequantize(kind: Kind, blocks: Blocks, out: np.ndarray) -> None:
+    """Blocks as float32 [blocks, groups, elements of a group]."""
+    assert kind.parts is not None and kind.coding is not None, kind.name
+    codes, scales, minima = kind.parts(blocks)
+    if kind.half:
+        codes = _nibbles(codes.reshape(-1, kind.half))
+    np.copyto(out, codes.reshape(out.shape))
+    if minima is None:
+        out -= 1 << kind.coding.bits - 1
+    out *= scales[:, :, None]
+    if minima is not None:
+        out += minima[:, :, None]
 
 
 class _Cursor:
@@ -217,15 +234,13 @@ class GGUFFile:
             return self._mapped.tensor(at, kind.dtype, shape)
         blocks = self._blocks(name)[1]
         out = np.empty((len(blocks), kind.elements // kind.coding.group, kind.coding.group), np.float32)
-        for i in range(0, len(blocks), _AT_ONCE):
-            codes, scales, minima = kind.parts(blocks[i : i + _AT_ONCE])
-            part = out[i : i + _AT_ONCE]
-            np.copyto(part, codes.reshape(part.shape))
-            if minima is None:
-                part -= 1 << kind.coding.bits - 1
-            part *= scales[:, :, None]
-            if minima is not None:
-                part += minima[:, :, None]
+        step = _AT_ONCE // kind.elements
+        with ThreadPoolExecutor(warptape.get_num_threads()) as pool:  # NumPy lets other threads run meanwhile
+            for _ in pool.map(
+                lambda i: _dequantize(kind, blocks[i : i + step], out[i : i + step]),
+                range(0, len(blocks), step),
+            ):
+                pass
         return warptape.from_numpy(out.reshape(shape))
 
     def coding(self, name: str) -> Coding | None:
@@ -238,7 +253,9 @@ class GGUFFile:
         assert kind.parts is not None and kind.coding is not None, name
         rows = self.shapes[name][0]
         parts = (None if x is None else warptape.from_numpy(x.reshape(rows, -1)) for x in kind.parts(blocks))
-        return Codes(kind.coding.bits, *parts)  # type: ignore[arg-type]
+        codes, scales, minima = parts
+        assert codes is not None and scales is not None, name
+        return Codes(kind.coding.bits, codes, scales, minima, kind.half)
 
 
 # ---- decoders ----
@@ -369,5 +386,7 @@ class GGUFDecoder(GGUFFile):
 
     def codes(self, name: str) -> Codes:
         """A matrix in few bits, as our model has it."""
-        bits, *parts = super().codes(name)
-        return Codes(bits, *(None if x is None else self._ordered(name, x) for x in parts))  # type: ignore
+        x = super().codes(name)
+        minima = None if x.minima is None else self._ordered(name, x.minima)
+        codes, scales = self._ordered(name, x.codes), self._ordered(name, x.scales)
+        return x._replace(codes=codes, scales=scales, minima=minima)

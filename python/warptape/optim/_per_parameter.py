@@ -18,7 +18,6 @@ class PerParameter(BucketOptimizer):
 
     def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
         check_common_options(
-            type(self).__name__,
             defaults["lr"],
             defaults.get("weight_decay", 0),
             defaults.get("differentiable", False),
@@ -37,6 +36,8 @@ class PerParameter(BucketOptimizer):
             state = self.state[p]
             if not state:
                 state.update(self._first_state(group, p))
+            if group.get("differentiable"):  # earlier steps keep what they saved of the state
+                state.update({name: value.clone() for name, value in state.items() if name != "step"})
             if p.is_complex():
                 p, grad = as_real(p), as_real(grad)
                 state = {name: as_real(value) for name, value in state.items()}

@@ -51,6 +51,6 @@ class Adadelta(PerParameter):
     def _advance(self, group, p, g, state, t, lr):
         rho, eps = group["rho"], group["eps"]
         root = state["square_avg"].mul_(rho).addcmul_(g, g, value=1 - rho).add(eps).sqrt_()
-        delta = state["acc_delta"].add(eps).sqrt_().div_(root).mul_(g)
+        delta = state["acc_delta"].add(eps).sqrt_().div(root).mul(g)
         state["acc_delta"].mul_(rho).addcmul_(delta, delta, value=1 - rho)
         p.add_(delta, alpha=-lr)

@@ -60,5 +60,5 @@ class Adagrad(PerParameter):
         return {"sum": warptape.full_like(p, group["initial_accumulator_value"])}
 
     def _advance(self, group, p, g, state, t, lr):
-        root = state["sum"].addcmul_(g, g).sqrt().add_(group["eps"])
+        root = state["sum"].addcmul_(g, g).sqrt().add(group["eps"])
         p.addcdiv_(g, root, value=-lr / (1 + (t - 1) * group["lr_decay"]))

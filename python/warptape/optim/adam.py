@@ -9,6 +9,7 @@ from typing import Any
 import warptape
 from warptape import Tensor
 
+from ._recorded import check_recorded, check_unscaled, descend
 from .optimizer import (
     BucketOptimizer,
     ParamsT,
@@ -36,7 +37,8 @@ class Adam(BucketOptimizer):
         maximize: go up instead of down.
         capturable: accepted; ``step`` always lies on the parameter's device.
         foreach, fused: accepted; the step is always the fused one.
-        differentiable: not supported.
+        differentiable: record the step, so that what comes after can be differentiated through it; the
+            parameters must not be leaves, and each step's state is a new tensor.
         decoupled_weight_decay: AdamW's weight decay.
         master_weights: keep a float32 copy of each float16 or bfloat16 parameter in the state, as
             ``master_param``, and the averages in float32. Steps are taken from the copy and rounded to the
@@ -45,7 +47,7 @@ class Adam(BucketOptimizer):
 
     Raises:
         ValueError: an option out of range.
-        NotImplementedError: ``differentiable=True``.
+        RuntimeError: ``master_weights`` together with ``differentiable``.
     """
 
     _reads_scale = True
@@ -71,7 +73,8 @@ class Adam(BucketOptimizer):
         defaults = options(locals(), *([] if master_weights else ["master_weights"]))
         if isinstance(lr, warptape.Tensor) and foreach and not capturable:
             raise ValueError("lr as a Tensor is not supported for capturable=False and foreach=True")
-        check_common_options(type(self).__name__, lr, weight_decay, differentiable, foreach, fused)
+        check_common_options(lr, weight_decay, differentiable, foreach, fused)
+        check_recorded(differentiable, master_weights)
         check_range("epsilon value", eps)
         check_betas(betas)
         if isinstance(betas[0], warptape.Tensor) != isinstance(betas[1], warptape.Tensor):
@@ -107,7 +110,32 @@ class Adam(BucketOptimizer):
                 # Also when amsgrad was turned on midway: the largest average so far is the present one.
                 state["max_exp_avg_sq"] = state["exp_avg_sq"].clone()
 
+    def _record(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> None:
+        lr, (beta1, beta2), decay = group["lr"], group["betas"], group["weight_decay"]
+        check_unscaled(self)
+        self._init_state(params, group["amsgrad"])
+        for p, grad in zip(params, grads):
+            if p.is_complex():
+                raise NotImplementedError("Adam: a recorded step of complex parameters is not there")
+            state = self.state[p]
+            state["step"] += 1
+            t = state["step"].item()
+            g = -grad if group["maximize"] else grad
+            if decay and group["decoupled_weight_decay"]:
+                p.mul_(1 - lr * decay)
+            elif decay:
+                g = g + decay * p
+            state["exp_avg"] = state["exp_avg"] + (1 - beta1) * (g - state["exp_avg"])
+            state["exp_avg_sq"] = largest = beta2 * state["exp_avg_sq"] + (1 - beta2) * g * g
+            if group["amsgrad"]:
+                state["max_exp_avg_sq"] = largest = largest.maximum(state["max_exp_avg_sq"])
+            root = (largest / (1 - beta2**t)).sqrt() + group["eps"]
+            descend(p, state["exp_avg"] / root, lr / (1 - beta1**t))
+
     def _update(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> None:
+        if group["differentiable"]:
+            self._record(group, params, grads)
+            return
         amsgrad = group["amsgrad"]
         masters = self._master_params(params) if group.get("master_weights") else None
         states = [self.state[p] for p in params]

@@ -50,6 +50,6 @@ class Adamax(PerParameter):
     def _advance(self, group, p, g, state, t, lr):
         beta1, beta2 = group["betas"]
         mean = state["exp_avg"].lerp_(g, 1 - beta1)
-        largest = state["exp_inf"]
-        largest.copy_(largest.mul_(beta2).maximum(g.abs().add_(group["eps"])))
+        largest = (state["exp_inf"] * beta2).maximum(g.abs().add_(group["eps"]))
+        state["exp_inf"].copy_(largest)
         p.addcdiv_(mean, largest, value=-lr / (1 - beta1**t))

@@ -21,7 +21,7 @@ class AdamW(Adam):
 
     Raises:
         ValueError: an option out of range.
-        NotImplementedError: ``differentiable=True``.
+        RuntimeError: ``master_weights`` together with ``differentiable``.
     """
 
     def __init__(

@@ -62,6 +62,6 @@ class NAdam(PerParameter):
         product = state["mu_product"].mul_(mu).item()
         mean = state["exp_avg"].lerp_(g, 1 - beta1)
         square = state["exp_avg_sq"].mul_(beta2).addcmul_(g, g, value=1 - beta2)
-        root = square.div(1 - beta2**t).sqrt_().add_(group["eps"])
+        root = square.div(1 - beta2**t).sqrt_().add(group["eps"])
         p.addcdiv_(g, root, value=-lr * (1 - mu) / (1 - product))
         p.addcdiv_(mean, root, value=-lr * mu_next / (1 - product * mu_next))

@@ -399,7 +399,7 @@ class BucketOptimizer(Optimizer):
             return loss
         # no_grad() by hand: the context manager would be a fifth of a small model's step.
         recording = warptape.is_grad_enabled()
-        warptape._C._set_grad_enabled(False)
+        warptape._C._set_grad_enabled(recording and self.defaults.get("differentiable", False))
         try:
             for group in self.param_groups:
                 for params, grads in self._buckets(group):
@@ -475,14 +475,13 @@ def options(given: dict[str, Any], *but: str) -> dict[str, Any]:
 
 
 def check_common_options(
-    op: str, lr: Any, weight_decay: Any, differentiable: bool, foreach: bool | None, fused: bool | None
+    lr: Any, weight_decay: Any, differentiable: bool, foreach: bool | None, fused: bool | None
 ) -> None:
     """Refuses option values that no optimizer here can serve.
 
     Raises:
         ValueError: a negative learning rate or weight decay, or an ``lr`` tensor of more than one element.
         RuntimeError: ``fused`` together with ``foreach`` or ``differentiable``.
-        NotImplementedError: ``differentiable``.
     """
     if isinstance(lr, warptape.Tensor) and lr.numel() != 1:
         raise ValueError("Tensor lr must be 1-element")
@@ -494,11 +493,6 @@ def check_common_options(
         raise RuntimeError("`fused` and `foreach` cannot be `True` together.")
     if fused and differentiable:
         raise RuntimeError("`fused` does not support `differentiable`")
-    if differentiable:
-        raise NotImplementedError(
-            f"{op}: expected differentiable=False, got True: the update is one in-place multi-tensor call "
-            "that records no gradient. Write the update with tensor operations to differentiate through it"
-        )
 
 
 def check_range(name: str, value: float, low: float = 0.0, below: float = float("inf")) -> None:

@@ -60,4 +60,4 @@ class RAdam(PerParameter):
             p.add_(mean, alpha=-rate)
             return
         rectified = ((rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho)) ** 0.5
-        p.addcdiv_(mean, square.sqrt().add_(group["eps"]), value=-rate * bias2**0.5 * rectified)
+        p.addcdiv_(mean, square.sqrt().add(group["eps"]), value=-rate * bias2**0.5 * rectified)

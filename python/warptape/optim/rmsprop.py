@@ -64,7 +64,7 @@ class RMSprop(PerParameter):
         if group["centered"]:
             mean = state["grad_avg"].lerp_(g, 1 - alpha)
             square = square.addcmul(mean, mean, value=-1)
-        root = square.sqrt().add_(group["eps"])
+        root = square.sqrt().add(group["eps"])
         if group["momentum"] > 0:
             p.add_(state["momentum_buffer"].mul_(group["momentum"]).addcdiv_(g, root), alpha=-lr)
         else:

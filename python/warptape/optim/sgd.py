@@ -12,6 +12,7 @@ from typing import Any
 import warptape
 from warptape import Tensor
 
+from ._recorded import check_recorded, check_unscaled, descend
 from .optimizer import BucketOptimizer, ParamsT, as_real, check_common_options, options, rate_of
 
 __all__ = ["SGD"]
@@ -29,12 +30,13 @@ class SGD(BucketOptimizer):
         nesterov: step along ``g + momentum * v``; needs momentum and no dampening.
         maximize: go up instead of down.
         foreach, fused: accepted; the step is always the fused one.
-        differentiable: not supported.
+        differentiable: record the step, so that what comes after can be differentiated through it; the
+            parameters must not be leaves, and each step's state is a new tensor.
         master_weights: as in :class:`Adam`, with the velocity in float32.
 
     Raises:
         ValueError: an option out of range.
-        NotImplementedError: ``differentiable=True``.
+        RuntimeError: ``master_weights`` together with ``differentiable``.
     """
 
     _reads_scale = True
@@ -54,11 +56,12 @@ class SGD(BucketOptimizer):
         fused: bool | None = None,
         master_weights: bool = False,
     ) -> None:
-        check_common_options("SGD", lr, weight_decay, differentiable, foreach, fused)
+        check_common_options(lr, weight_decay, differentiable, foreach, fused)
         if momentum < 0.0:
             raise ValueError(f"Invalid momentum value: {momentum}")
         if nesterov and (momentum <= 0 or dampening != 0):
             raise ValueError("Nesterov momentum requires a momentum and zero dampening")
+        check_recorded(differentiable, master_weights)
         # PyTorch would not know the group's key master_weights.
         super().__init__(params, options(locals(), *([] if master_weights else ["master_weights"])))
 
@@ -67,6 +70,9 @@ class SGD(BucketOptimizer):
         return {**flags, "foreach": None, "fused": None}
 
     def _update(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> None:
+        if group["differentiable"]:
+            self._record(group, params, grads)
+            return
         if group["momentum"] == 0:
             self._apply(group, params, grads, [], first=False)
             return
@@ -89,6 +95,21 @@ class SGD(BucketOptimizer):
                 self._apply(group, p, g, v, first)
             for i in some:
                 states[i]["momentum_buffer"] = velocities[i]
+
+    def _record(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> None:
+        check_unscaled(self)
+        momentum = group["momentum"]
+        for p, grad in zip(params, grads):
+            g = -grad if group["maximize"] else grad
+            if group["weight_decay"]:
+                g = g + group["weight_decay"] * p
+            if momentum:
+                state = self.state[p]
+                v = state.get("momentum_buffer")
+                v = g.clone() if v is None else momentum * v + (1 - group["dampening"]) * g
+                state["momentum_buffer"] = v
+                g = g + momentum * v if group["nesterov"] else v
+            descend(p, g, group["lr"])
 
     def _apply(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from .. import nn
@@ -11,6 +12,7 @@ from .._tensor import Tensor
 from ..distributed import DeviceMesh
 from ..distributed._state import state
 from ..nn.parallel import DistributedDataParallel
+from ..utils.checkpoint import checkpoint
 from .model import Names, ParallelModel
 from .pipeline import ScheduleInterleaved1F1B, ScheduleZBH1, get_schedule_class, split_into_stages
 from .pipeline.partition import counts_of, named_layers
@@ -26,7 +28,7 @@ Layers = nn.Module | Sequence[nn.Module]
 
 def parallelize(
     model: nn.Module,
-    mesh: DeviceMesh,
+    mesh: DeviceMesh | Any,
     *,
     loss_fn: Callable[..., Tensor],
     plan: Any = None,
@@ -45,6 +47,9 @@ def parallelize(
     keeps the stages of others.
 
     Args:
+        mesh: or a Layout of `warptape.parallel.plan`, which brings its mesh, on the model's device, and in
+            the place of the arguments its schedule, chunks, n_microbatches and zero. With recompute="full"
+            each element of the model's ModuleLists keeps its input alone.
         loss_fn: loss_fn(output, target), a mean over the rows; of split logits VocabParallelCrossEntropy.
         plan: for "tp", as parallelize_module's, with the names of the whole model.
         layers: for "pp", the model as layers in a row, as split_into_stages takes them; they have all of the
@@ -58,6 +63,13 @@ def parallelize(
     Raises: ValueError and TypeError on every rank, before any collective and with the model as it was, for
         what does not fit; they say which number to change.
     """
+    layout: Any = mesh
+    recompute = "none"
+    if hasattr(layout, "arguments"):  # a Layout; to name its class here would import the planner
+        given, recompute = layout.arguments(), layout.recompute
+        schedule, chunks, zero = given["schedule"], given["chunks"], given["zero"]
+        n_microbatches = given["n_microbatches"]
+        mesh = layout.mesh(next((p.device.type for p in model.parameters()), "cpu"))
     axes = _checked_axes(mesh, zero, n_microbatches)
     _check_model(model, loss_fn, mesh, zero, mp_policy)
     listed = [] if layers is None else list(named_layers(layers).values())
@@ -75,6 +87,8 @@ def parallelize(
     _check_schedule(schedule, chunks, zero if axes.keys() >= {"dp", "pp"} else 0)
     if "pp" in axes:
         counts = _checked_layers(model, listed, axes["pp"].size(), chunks, balance, example, zero)
+    if recompute == "full":
+        _recompute(_blocks(model))
     names = Names(model)
     # The order: tensor, pipeline, data. A plan names modules of the whole model, and layers are to be parts
     # already when a stage takes them. Stages find the parameters that they share by identity, which all three
@@ -219,6 +233,13 @@ def _blocks(model: nn.Module) -> list[nn.Module]:
             out += [m for m in each if type(m).forward is not nn.Module.forward]
             inside |= {id(m) for m in each.modules()}
     return out
+
+
+def _recompute(layers: Sequence[nn.Module]) -> None:
+    """Has each keep its input alone, and run again in backward; names of parameters stay."""
+    for layer in layers:
+        run: Any = layer.forward
+        layer.__dict__["forward"] = partial(checkpoint, run, use_reentrant=False)
 
 
 def _shard(

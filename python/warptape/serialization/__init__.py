@@ -42,6 +42,8 @@ def save(
         f: a path, which has the whole file or keeps what it has, or a file open for writing.
         pickle_module: None; another module cannot write this format here.
         pickle_protocol: accepted; files have protocol 2, which all versions read.
+        _use_new_zipfile_serialization: False writes the format that PyTorch had before 1.6, a stream without
+            checksums.
 
     Raises:
         PicklingError: an object that only exists in this process, as a lambda.
@@ -49,18 +51,22 @@ def save(
     """
     from ._archive import pieces
     from ._files import replace_file, write_all
-    from ._pickler import Pickler
+    from ._pickler import LegacyPickler, Pickler
 
     if getattr(pickle_module, "__name__", "pickle") != "pickle":
         raise ValueError(f"save: pickle_module {pickle_module.__name__!r} is not supported; leave it out")
-    if not _use_new_zipfile_serialization:
-        raise NotImplementedError("save: PyTorch's format before 1.6 can be loaded only")
+    path = os.fspath(f) if isinstance(f, str | os.PathLike) else ""
+    name = os.path.splitext(os.path.basename(path))[0].encode(errors="replace").decode()
+
+    def parts() -> Any:
+        if not _use_new_zipfile_serialization:
+            return LegacyPickler(obj).pieces()
+        return pieces(name or "archive", Pickler(obj).records())
+
     if hasattr(f, "write"):
-        write_all(f, pieces("archive", Pickler(obj).records()))
-    elif isinstance(f, str | os.PathLike):
-        path = os.fspath(f)
-        name = os.path.splitext(os.path.basename(path))[0].encode(errors="replace").decode()
-        replace_file(path, pieces(name or "archive", Pickler(obj).records()))
+        write_all(f, parts())
+    elif path:
+        replace_file(path, parts())
     else:
         raise AttributeError(
             "expected 'f' to be string, path, or a file-like object with a 'write' attribute"

@@ -17,6 +17,8 @@ from ..storage import UntypedStorage, storage_class
 from ._allowed import allowed as _allowed
 from ._errors import UnpicklingError
 
+LEGACY_MAGIC, LEGACY_PROTOCOL = 0x1950A86A20F9469CFC6C, 1001  # of files before PyTorch 1.6
+
 _OLD = {"__builtin__": "builtins", "copy_reg": "copyreg"}  # Python 2's names, which protocol 2 keeps
 
 

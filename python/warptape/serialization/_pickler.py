@@ -65,6 +65,7 @@ class Pickler(_PythonPickler):
         self.file = io.BytesIO()
         super().__init__(self.file, 2)
         self.storages: list[Tensor] = []
+        self.dtypes: list[Any] = []  # of the storages
         self.keys: dict[tuple[int, int], tuple[int, Any]] = {}  # (address, bytes) -> key, dtype
         self.dump(obj)
 
@@ -175,9 +176,32 @@ class Pickler(_PythonPickler):
             )
         if key == len(self.storages):
             self.storages.append(data)
+            self.dtypes.append(dtype)
             if data.numel():
                 self.keys[place] = key, dtype
         name, count = storage_class_of(dtype).__name__, data.numel() // dtype.itemsize
         if name == "UntypedStorage":
             return "storage", _named("torch.storage", name), str(key), str(data.device), data.numel()
         return "storage", _named("torch", name), str(key), str(data.device), count
+
+
+class LegacyPickler(Pickler):
+    """The object's pickle as files of PyTorch before 1.6 have it."""
+
+    def persistent_id(self, obj: Any) -> Any:
+        """What stands for a storage; no part of a larger one."""
+        found = super().persistent_id(obj)
+        return None if found is None else (*found, None)
+
+    def pieces(self) -> Iterator[Any]:
+        """The file: see the note in `_read._legacy_storages`."""
+        sizes = {"short": 2, "int": 4, "long": 4}
+        machine = {"protocol_version": _names.LEGACY_PROTOCOL, "little_endian": True, "type_sizes": sizes}
+        for fact in (_names.LEGACY_MAGIC, _names.LEGACY_PROTOCOL, machine):
+            yield pickle.dumps(fact, 2)
+        yield self.file.getvalue()
+        yield pickle.dumps([str(i) for i in range(len(self.storages))], 2)
+        for data, dtype in zip(self.storages, self.dtypes):
+            yield (data.numel() // dtype.itemsize).to_bytes(8, "little")
+            host = data.cpu()
+            yield raw_bytes(host)

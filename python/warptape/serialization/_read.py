@@ -18,8 +18,7 @@ from ._errors import FileError, UnpicklingError
 from ._files import Mapped
 from ._unpickler import Survey, Unpickler
 
-_LEGACY_MAGIC, _LEGACY_PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
-_LEGACY_START = b"\x80\x02\x8a\n" + _LEGACY_MAGIC.to_bytes(10, "little")
+_LEGACY_START = b"\x80\x02\x8a\n" + _names.LEGACY_MAGIC.to_bytes(10, "little")
 _VERSIONS = range(1, 11)  # of the archive's layout, which PyTorch reads
 
 # ---- where tensors go ----
@@ -238,7 +237,7 @@ def _legacy_storages(source: Source) -> dict[str, Tensor]:
         return Unpickler(file, limit, lambda _: None).load()
 
     facts = [plain(), plain(), plain()]
-    if facts[:2] != [_LEGACY_MAGIC, _LEGACY_PROTOCOL] or type(facts[2]) is not dict:
+    if facts[:2] != [_names.LEGACY_MAGIC, _names.LEGACY_PROTOCOL] or type(facts[2]) is not dict:
         raise FileError("load: the head of the file is damaged")
     if facts[2].get("little_endian") is not True:
         raise FileError("load: the file has numbers with their high byte first; save it on another machine")

@@ -272,7 +272,7 @@ def _apart(tensors: Any, metadata: Any) -> tuple[Any, Any]:
 
 
 def _joined(tensors: dict[str, Tensor], metadata: Mapping[str, str] | None, where: Any) -> dict[str, Tensor]:
-    """The tensors of a file, those in few bits made of their parts. SafetensorError where they do not fit."""
+    """A file's tensors, those in few bits made of their parts. SafetensorError where these do not fit."""
     if not metadata or CODED not in metadata:
         return tensors
     import importlib

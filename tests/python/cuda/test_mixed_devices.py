@@ -20,6 +20,10 @@ EXEMPT = {
     "index_put": "likewise",
     "Tensor.to": "moves",
     "Tensor.type_as": "moves",
+    **dict.fromkeys(
+        ("_foreach_add_", "_foreach_mul_", "_foreach_norm", "_foreach_zero_"),
+        "each tensor of a list by itself, as in PyTorch",
+    ),
 }
 MESSAGE = "same device"
 
@@ -79,6 +83,13 @@ def test_host_scalars_go_with_any_device() -> None:
     x, number = torch.ones(3, device="meta"), torch.tensor(2.0)
     assert (x * number).is_meta and (number - x).is_meta
     assert torch.where(x > 0, x, number).is_meta
+
+
+def test_lists_may_mix_devices_but_not_their_pairs() -> None:
+    mixed = [torch.ones(3), torch.ones(3, device="meta")]
+    assert [x.device.type for x in torch._foreach_mul(mixed, mixed)] == ["cpu", "meta"]
+    with pytest.raises(torch.DeviceError, match=MESSAGE):
+        torch._foreach_mul(mixed, mixed[::-1])
 
 
 def test_gradients_come_from_the_right_device() -> None:

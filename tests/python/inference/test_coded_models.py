@@ -131,3 +131,36 @@ def test_generation(tmp_path: Path) -> None:
     got = llm.generate(prompts, SamplingParams(temperature=0, max_tokens=8, ignore_eos=True))
     want = pair(tmp_path / "x.gguf")[1].generate(tokens(2, 5), 8)
     assert [out.outputs[0].token_ids for out in got] == want[:, 5:].tolist()
+
+
+@pytest.mark.parametrize("outputs", [1, 16, 37])
+@pytest.mark.parametrize(("bits", "half"), [(8, 0), (4, 0), (4, 16), (4, 32)])
+def test_packed_codes(bits: int, half: int, outputs: int) -> None:
+    """Each code at its place by the layout's definition (kernels/quant_linear.h)."""
+    inputs = 192
+    codes = np.random.default_rng(0).integers(0, 1 << bits, (outputs, inputs), np.uint8)
+    stored = codes
+    if half:
+        blocks = codes.reshape(outputs, -1, 2, half)
+        stored = (blocks[:, :, 0] | blocks[:, :, 1] << 4).reshape(outputs, -1)
+    whole = Codes(bits, wt.from_numpy(stored), wt.ones(outputs, inputs // 32), None, half)
+    assert np.array_equal(whole.plain().codes.numpy(), codes)
+    packed = QuantLinear.from_codes(whole, None, wt.float32).packed.numpy()
+    for output, k in np.ndindex(outputs, inputs):
+        panel, lane = divmod(output, 16)
+        if bits == 8:
+            got = packed[panel, k // 4, lane, k % 4]
+        else:
+            got = packed[panel, k // 8, lane, k % 4] >> (k & 4) & 15
+        assert got == codes[output, k], (output, k)
+    assert not packed.reshape(len(packed), -1, 16, 4)[-1, :, (outputs - 1) % 16 + 1 :].any()
+
+
+def test_codes_that_cannot_be_packed() -> None:
+    pack = wt._C._private._pack_linear_codes
+    with pytest.raises(ValueError, match="expected bits 4, or 8 with half 0"):
+        pack(wt.zeros(1, 32, dtype=wt.uint8), 8, 16)
+    with pytest.raises(wt.DtypeError, match="expected codes of uint8, got"):
+        pack(wt.zeros(1, 32), 4, 0)
+    with pytest.raises(wt.ShapeError, match="expected a multiple of 64 inputs, got 32"):
+        pack(wt.zeros(1, 16, dtype=wt.uint8), 4, 32)

@@ -102,14 +102,12 @@ def test_refused_parameters(params, error, text):
         ),
         (SGD, {"fused": True, "foreach": True}, RuntimeError, "cannot be `True` together"),
         (SGD, {"fused": True, "differentiable": True}, RuntimeError, "does not support `differentiable`"),
-        (SGD, {"differentiable": True}, NotImplementedError, "differentiable=False"),
         (Adam, {"lr": -1}, ValueError, "Invalid learning rate: -1"),
         (Adam, {"eps": -1}, ValueError, "Invalid epsilon value: -1"),
         (Adam, {"betas": (1.0, 0.9)}, ValueError, "beta parameter at index 0: 1.0"),
         (Adam, {"betas": (0.9, -0.1)}, ValueError, "beta parameter at index 1: -0.1"),
         (Adam, {"weight_decay": -1}, ValueError, "Invalid weight_decay value: -1"),
         (AdamW, {"fused": True, "foreach": True}, RuntimeError, "cannot be `True` together"),
-        (AdamW, {"differentiable": True}, NotImplementedError, "AdamW: expected differentiable=False"),
     ],
 )
 def test_refused_options(kind, options, error, text):

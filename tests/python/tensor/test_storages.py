@@ -61,3 +61,90 @@ def test_pythons_types_are_dtypes(make) -> None:
 def test_dense_form_of_a_dense_tensor() -> None:
     t = torch.arange(3.0)
     assert t.to_dense() is t and t.to_dense(torch.float64).dtype == torch.float64
+
+
+def test_typed_storages_of_values_and_their_conversions() -> None:
+    storage = torch.IntStorage([-1, 0, 3])
+    assert (storage.type(), storage.tolist(), storage.size()) == ("torch.IntStorage", [-1, 0, 3], 3)
+    assert storage.byte().tolist() == [255, 0, 3] and storage.bool().type() == "torch.BoolStorage"
+    assert storage.complex_double().dtype == torch.complex128
+    assert torch.TypedStorage(4, dtype=torch.float64).nbytes() == 32
+    wrapped = torch.FloatStorage(wrap_storage=torch.tensor([1.5, 2.5]).untyped_storage())
+    assert wrapped.fill_(3).tolist() == [3, 3]
+    assert wrapped.copy_(torch.LongStorage([4, 5])).tolist() == [4, 5]
+    with pytest.raises(RuntimeError, match="size 2, got one of size 3"):
+        wrapped.copy_(storage)
+    with pytest.raises(RuntimeError, match="Too many positional arguments"):
+        torch.FloatStorage(1, 2)
+    with pytest.raises(RuntimeError, match="'dtype' cannot be specified"):
+        torch.FloatStorage(1, dtype=torch.float32)
+    with pytest.raises(TypeError, match="must be UntypedStorage, but got FloatStorage"):
+        torch.FloatStorage(wrap_storage=wrapped)
+    with pytest.raises(TypeError, match="Argument type not recognized"):
+        torch.FloatStorage(torch.ones(2))
+
+
+def test_storages_of_buffers() -> None:
+    data = bytearray([1, 2, 3, 4])
+    assert torch.ShortStorage.from_buffer(data, "big").tolist() == [258, 772]
+    assert torch.IntStorage.from_buffer(data, "little").tolist() == [67305985]
+    assert torch.ByteStorage.from_buffer(data, count=2, offset=1).tolist() == [2, 3]
+    assert torch.BoolStorage.from_buffer(bytes([0, 7])).tolist() == [False, True]
+    with pytest.raises(ValueError, match="4 bytes are no multiple of the 8"):
+        torch.DoubleStorage.from_buffer(data)
+
+
+def test_tensors_take_on_other_memory() -> None:
+    source = torch.arange(6.0)
+    t = torch.tensor([])
+    version = t._version
+    assert t.set_(source) is t and t.is_set_to(source) and t._version > version - 1
+    t.set_(source.storage(), 1, (2, 2), (3, 1))
+    assert t.tolist() == [[1, 2], [4, 5]] and not t.is_set_to(source)
+    t[0, 0] = 9
+    assert source[1] == 9 and t.storage()._cdata == source.untyped_storage()._cdata
+    t.set_(source.untyped_storage(), 0, (2, 5))  # grows: nobody outside sees the memory
+    assert source.untyped_storage().nbytes() == 40 and t[0].tolist() == [0, 9, 2, 3, 4]
+    assert t.set_().shape == (0,)
+    with pytest.raises(
+        RuntimeError, match=r"Expected a Storage of type torch.float32, got one of torch.int64"
+    ):
+        t.set_(torch.arange(3).storage())
+    with pytest.raises(RuntimeError, match="out of bounds for storage"):
+        torch.ones(1).set_(torch.ones(1).untyped_storage(), 100, (1,))
+    leaf = torch.ones(2, requires_grad=True)
+    with pytest.raises(RuntimeError, match="requires a gradient"):
+        leaf.set_(source)
+    assert leaf.tolist() == [1, 1]
+    seen = torch.ones(2)
+    seen.numpy()
+    with pytest.raises(RuntimeError, match="not resizable"):
+        torch.tensor([]).set_(seen.storage(), 0, (8,))
+
+
+def test_resizing_storages() -> None:
+    storage = torch.arange(4.0).storage()
+    assert storage.resizable() and storage.resize_(6).size() == 6 and storage.tolist()[:4] == [0, 1, 2, 3]
+    meta = torch.TypedStorage([1, 2], dtype=torch.int16, device="meta")
+    assert meta.resize_(10).nbytes() == 20 and meta.data_ptr() == 0
+    with pytest.raises(NotImplementedError, match="Not available"):
+        meta[0]
+    with pytest.raises(NotImplementedError, match="Cannot copy out of meta storage"):
+        meta.cpu()
+
+
+def test_deterministic_resize_fills_what_is_new() -> None:
+    t = torch.zeros(2, dtype=torch.int16)
+    torch.use_deterministic_algorithms(True)
+    try:
+        t.resize_(4)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert t.tolist() == [0, 0, 32767, 32767]
+
+
+def test_expanded_tensors_can_be_filled() -> None:
+    base = torch.zeros(3, 1)
+    assert base.expand(3, 4).fill_(2) is not None and base.flatten().tolist() == [2, 2, 2]
+    with pytest.raises(RuntimeError, match="more than one element of the written-to tensor"):
+        base.expand(3, 4).add_(1)

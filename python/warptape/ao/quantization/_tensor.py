@@ -195,13 +195,9 @@ class QuantizedTensor(CodedTensor):
     def from_codes(cls, matrix: Codes, dtype: Any) -> QuantizedTensor:
         """The same codes as a matrix in 4 or 8 bits by groups of 32, 64 or 128 inputs; scales and minima are
         rounded to float16."""
-        (outputs, inputs), groups = matrix.codes.shape, matrix.scales.shape[1]
+        (outputs, groups), width = matrix.scales.shape, matrix.codes.shape[1]
+        inputs = width * 2 if matrix.half else width
         rows = -outputs % _PANEL  # to whole panels
-        codes = warptape.nn.functional.pad(matrix.codes, (0, 0, 0, rows))
-        if matrix.bits == 4:
-            codes = codes.reshape(-1, _PANEL, inputs // 8, 2, 4)
-            codes = codes[:, :, :, 0] | (codes[:, :, :, 1] << 4)
-        codes = codes.reshape(-1, _PANEL, inputs * matrix.bits // 32, 4)
 
         def of_groups(x: Tensor | None) -> Tensor | None:
             if x is None:
@@ -211,7 +207,7 @@ class QuantizedTensor(CodedTensor):
 
         scales, minima = of_groups(matrix.scales), of_groups(matrix.minima)
         assert scales is not None
-        packed = codes.transpose(1, 2).contiguous()
+        packed = _ops._pack_linear_codes(matrix.codes, matrix.bits, matrix.half)
         return cls._made((outputs, inputs), dtype, packed, scales, minima, matrix.bits, inputs // groups)
 
     def codes(self) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -13,6 +13,7 @@ from .fold import *
 from .lazy import *
 from .linear import *
 from .loss import *
+from .loss import LinearCrossEntropyOptions
 from .module import Module
 from .normalization import *
 from .padding import *
@@ -26,7 +27,9 @@ from .upsampling import *
 
 def _classes() -> list[str]:
     return sorted(
-        n for n, value in globals().items() if isinstance(value, type) and issubclass(value, Module)
+        n
+        for n, value in globals().items()
+        if isinstance(value, type) and (issubclass(value, Module) or value is LinearCrossEntropyOptions)
     )
 
 

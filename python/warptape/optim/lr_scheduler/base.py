@@ -17,6 +17,8 @@ from warptape import Tensor
 
 from ..optimizer import Optimizer
 
+_ORDER = "https://pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate"
+
 
 def _copied(value: float | Tensor) -> float | Tensor:
     return value.clone() if isinstance(value, warptape.Tensor) else value
@@ -112,14 +114,15 @@ class LRScheduler:
         if not getattr(self.optimizer.step, "hooked", False):
             warnings.warn(
                 "Seems like `optimizer.step()` has been overridden after learning rate scheduler "
-                "initialization. Please, make sure to call `optimizer.step()` before `lr_scheduler.step()`.",
+                "initialization. Please, make sure to call `optimizer.step()` before `lr_scheduler.step()`. "
+                f"See {_ORDER}",
                 UserWarning,
                 stacklevel=3,
             )
         elif not self.optimizer._opt_called:
             warnings.warn(
                 "Detected call of `lr_scheduler.step()` before `optimizer.step()`. Call them in the opposite "
-                "order: otherwise the first value of the learning rate schedule is skipped.",
+                f"order: otherwise the first value of the learning rate schedule is skipped. See {_ORDER}",
                 UserWarning,
                 stacklevel=3,
             )

@@ -46,7 +46,9 @@ class _BaseDataLoaderIter:
         self._yielded += 1
         if self._promised is not None and self._yielded > self._promised:
             advice = (
-                " With workers, each must take its own part of the stream: see get_worker_info"
+                " For multiprocessing data-loading, this could be caused by not properly configuring the "
+                "IterableDataset replica at each worker: each must take its own part of the stream, see "
+                "get_worker_info"
                 if self._num_workers
                 else ""
             )

@@ -55,6 +55,19 @@ class _Process:
                 raise
             self.died = os.dup(process.sentinel)
 
+    @property
+    def pid(self) -> int:
+        """The worker's process id."""
+        return self.process.pid
+
+    def is_alive(self) -> bool:
+        """Whether the process runs."""
+        return self.process.is_alive()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Waits until the process has ended."""
+        self.process.join(timeout)
+
     def flush(self) -> bool:
         """Sends tasks as far as there is room; whether all are sent. Waiting here, while the worker waits to
         send its batch, would have no end."""

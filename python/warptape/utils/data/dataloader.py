@@ -185,6 +185,10 @@ class DataLoader(Generic[T_co]):
         self._iterator: Any = None
         self.check_worker_number_rationality()
 
+    @property
+    def _auto_collation(self) -> bool:
+        return self.batch_sampler is not None
+
     @staticmethod
     def _check_stream(shuffle: Any, sampler: Any, batch_sampler: Any) -> None:
         for name, given in (

@@ -112,8 +112,8 @@ def _samples(dataset: Any, indices: list) -> list:
     samples = many(indices)
     if len(samples) != len(indices):
         raise ValueError(
-            f"Nested dataset's output size mismatch. Expected {len(indices)} samples from "
-            f"{type(dataset).__name__}.__getitems__, got {len(samples)}"
+            f"Nested dataset's output size mismatch. Expected {len(indices)}, got {len(samples)} from "
+            f"{type(dataset).__name__}.__getitems__"
         )
     return samples
 
@@ -130,7 +130,7 @@ class ConcatDataset(Dataset[T_co]):
         if not self.datasets:
             raise ValueError("datasets should not be an empty iterable")
         if any(isinstance(d, IterableDataset) for d in self.datasets):
-            raise ValueError("ConcatDataset does not support IterableDataset; use ChainDataset")
+            raise AssertionError("ConcatDataset does not support IterableDataset; use ChainDataset")
         lengths = (len(d) for d in self.datasets)  # type: ignore[arg-type]
         self.cumulative_sizes = list(itertools.accumulate(lengths))
 
@@ -170,7 +170,7 @@ class ChainDataset(IterableDataset[Any]):
     def _streams(self) -> Iterator[IterableDataset]:
         for d in self.datasets:
             if not isinstance(d, IterableDataset):
-                raise TypeError(f"ChainDataset only supports IterableDataset, got {type(d).__name__}")
+                raise AssertionError(f"ChainDataset only supports IterableDataset, got {type(d).__name__}")
             yield d
 
     def __iter__(self) -> Iterator[Any]:

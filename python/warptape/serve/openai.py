@@ -1,0 +1,441 @@
+"""OpenAI's API: /v1/models, /v1/completions, /v1/chat/completions, /v1/embeddings."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any
+
+import numpy as np
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from . import openai_requests
+from .errors import ApiError, api_error, error_response
+from .openai_answers import Answer
+from .openai_requests import Asked, parse_body, refuse, take
+from .texts import Texts
+from .workers import DeadlineError, RequestError
+
+MOST_INPUTS = 2048  # of an embeddings request
+CONTEXT = "context_length_exceeded"
+
+
+async def unless_left(request: Request, work: Awaitable[Any]) -> Any:
+    """What `work` gives; cancels it when the client leaves, and raises ConnectionResetError then."""
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_left(request.receive))
+    try:
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ConnectionResetError("the client left")
+        return task.result()
+    finally:
+        for each in (gone, task):
+            each.cancel()
+        if not task.done():
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await task
+
+
+async def _left(receive: Callable[[], Awaitable[Any]]) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class EventStream(Response):
+    """Server-sent events; a client that leaves ends what makes them."""
+
+    def __init__(self, events: AsyncGenerator[Any, None]) -> None:
+        super().__init__(media_type="text/event-stream", headers={"cache-control": "no-cache"})
+        del self.headers["content-length"]
+        self._events = events
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Writes them, as they come."""
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        work = asyncio.ensure_future(self._write(scope, send))
+        gone = asyncio.ensure_future(_left(receive))
+        try:
+            await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                work.result()
+        finally:
+            for each in (gone, work):
+                each.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await work
+
+    async def _write(self, scope: Any, send: Any) -> None:
+        async def data(text: str, more: bool = True) -> None:
+            await send({"type": "http.response.body", "body": text.encode(), "more_body": more})
+
+        try:
+            async with contextlib.aclosing(self._events) as events:
+                async for chunks in events:
+                    text = "".join(f"data: {json.dumps(c, separators=(',', ':'))}\n\n" for c in chunks)
+                    if text:
+                        await data(text)
+        except Exception as error:  # the status is sent already: OpenAI's clients raise what `error` says
+            told = api_error(error)
+            scope["warptape"]["error"] = told.message
+            await data(f"data: {json.dumps(told.body())}\n\n", False)
+            return
+        await data("data: [DONE]\n\n", False)
+
+
+class OpenAI:
+    """The routes' endpoints.
+
+    Args:
+        models: lends versions (see Models).
+        metrics: is told of requests and tokens (see Metrics).
+        most_prompt, most_tokens: tokens of a prompt, and to be generated; None: what the context allows.
+    """
+
+    def __init__(
+        self,
+        models: Any,
+        metrics: Any,
+        texts: Texts,
+        most_prompt: int | None = None,
+        most_tokens: int | None = None,
+    ) -> None:
+        self._models, self._metrics, self._texts = models, metrics, texts
+        self._most_prompt, self._most_tokens = most_prompt, most_tokens
+        self._created = int(time.time())
+
+    def routes(self) -> list[Route]:
+        """For the app."""
+        return [
+            Route("/v1/models", self._guarded(self.list_models)),
+            Route("/v1/models/{model:path}", self._guarded(self.show_model)),
+            Route("/v1/completions", self._guarded(self.completions), methods=["POST"]),
+            Route("/v1/chat/completions", self._guarded(self.chat), methods=["POST"]),
+            Route("/v1/embeddings", self._guarded(self.embeddings), methods=["POST"]),
+        ]
+
+    @staticmethod
+    def _guarded(handler: Callable[[Request], Awaitable[Response]]) -> Any:
+        """Errors as OpenAI's answers."""
+
+        async def endpoint(request: Request) -> Response:
+            try:
+                return await handler(request)
+            except (ConnectionResetError, asyncio.CancelledError):
+                raise
+            except Exception as error:
+                told = api_error(error)
+                if told.status == 500:
+                    raise
+                return error_response(told)
+
+        return endpoint
+
+    # ---- models ----
+
+    def _card(self, name: str) -> dict[str, Any]:
+        return {"id": name, "object": "model", "created": self._created, "owned_by": "warptape"}
+
+    async def list_models(self, request: Request) -> Response:
+        """GET /v1/models"""
+        return JSONResponse({"object": "list", "data": [self._card(n) for n in self._models.names()]})
+
+    async def show_model(self, request: Request) -> Response:
+        """GET /v1/models/NAME"""
+        name = request.path_params["model"]
+        if name not in self._models.names():
+            raise ApiError(404, f"model {name!r:.130} is not there", "model", "model_not_found")
+        return JSONResponse(self._card(name))
+
+    def _lease(self, request: Request, name: str) -> Any:
+        """The version that answers: "NAME" by the shares of traffic, "NAME:3" that one."""
+        request.scope["warptape"]["model"] = name[:130]
+        base, _, version = name.rpartition(":")
+        if base and name not in self._models.names() and version.isdigit():
+            return self._models.lease(base, version)
+        return self._models.lease(name)
+
+    # ---- generation ----
+
+    async def completions(self, request: Request) -> Response:
+        """POST /v1/completions"""
+        asked = openai_requests.completion(parse_body(await request.body()))
+        return await self._generated(request, asked, False)
+
+    async def chat(self, request: Request) -> Response:
+        """POST /v1/chat/completions"""
+        asked = openai_requests.chat(parse_body(await request.body()))
+        return await self._generated(request, asked, True)
+
+    async def _generated(self, request: Request, asked: Asked, chat: bool) -> Response:
+        """The answer of a generation. A stream begins when its first tokens are there, so that what is
+        refused has a status."""
+        events = self._events(request, asked, chat)
+        if not asked.stream:
+            return JSONResponse(await unless_left(request, self._last(events)))
+        first = await unless_left(request, anext(events))
+
+        async def all_events() -> AsyncGenerator[Any, None]:
+            async with contextlib.aclosing(events):
+                yield first
+                async for chunks in events:
+                    yield chunks
+
+        return EventStream(all_events())
+
+    @staticmethod
+    async def _last(events: AsyncGenerator[Any, None]) -> Any:
+        last = None
+        async with contextlib.aclosing(events):
+            async for value in events:
+                last = value
+        return last
+
+    async def _events(self, request: Request, asked: Asked, chat: bool) -> AsyncGenerator[Any, None]:
+        """Lists of chunks of a stream, or at last the response."""
+        start, notes = time.monotonic(), request.scope["warptape"]
+        async with self._lease(request, asked.model) as version:
+            observe = _Observer(self._metrics, version, start)
+            notes["version"] = version.number
+            try:
+                prompts = await self._prompts(asked, chat, version)
+                answer = Answer(asked, chat, prompts)
+                requests = [
+                    {
+                        "prompt_token_ids": tokens,
+                        "params": self._params(asked, version, i, tokens),
+                        **asked.more,
+                    }
+                    for i, (tokens, _) in enumerate(prompts)
+                ]
+                first = True
+                async with contextlib.aclosing(merged(version.worker, requests, notes["deadline"])) as events:
+                    async for number, event in events:
+                        observe.event(event)
+                        if not asked.stream:
+                            answer.take(number, event)
+                            continue
+                        chunks = answer.chunks(number, event)
+                        yield [*answer.first_chunks(), *chunks] if first else chunks
+                        first = False
+                if not asked.stream:
+                    yield answer.whole()
+                elif (last := answer.last_chunk()) is not None:
+                    yield [last]
+                usage = answer.usage()
+                notes["prompt_tokens"] = usage["prompt_tokens"]
+                notes["completion_tokens"] = usage["completion_tokens"]
+                observe.succeeded()
+            except BaseException as error:
+                observe.failed(error)
+                raise
+
+    async def _prompts(self, asked: Asked, chat: bool, version: Any) -> list[tuple[list[int], str | None]]:
+        """Tokens and text of each prompt. ApiError where they do not fit the model."""
+        metadata = version.metadata
+        if metadata.get("kind") != "llm":
+            raise refuse(f"{asked.model} generates no text", "model")
+        tokenizer = await self._texts.of(version.spec, metadata["vocab_size"])
+        out: list[tuple[list[int], str | None]] = []
+        if chat:
+            if tokenizer is None:
+                raise refuse(f"{asked.model} has no tokenizer, which chat needs", "model")
+            whole = await self._texts.render(tokenizer, asked.messages, **asked.template)
+            out.append((await self._texts.encode(tokenizer, whole, special=False), whole))
+        else:
+            for prompt in asked.prompts:
+                if not isinstance(prompt, str):
+                    text = tokenizer.decode(prompt) if asked.echo and tokenizer is not None else None
+                    out.append((prompt, text))
+                elif tokenizer is None:
+                    raise refuse(f"{asked.model} has no tokenizer: give token ids", "prompt")
+                else:
+                    out.append((await self._texts.encode(tokenizer, prompt, asked.special), prompt))
+        if asked.params.get("structured_outputs") is not None and tokenizer is None:
+            raise refuse(f"{asked.model} has no tokenizer, which structured outputs need", "model")
+        if asked.echo and tokenizer is not None:
+            asked.first_texts = [tokenizer.decode(tokens[:1], False) for tokens, _ in out]
+        most = min(self._most_prompt or metadata["max_model_len"], metadata["max_model_len"] - 1)
+        for tokens, _ in out:
+            if not tokens:
+                raise refuse("the prompt has no token", "messages" if chat else "prompt")
+            if len(tokens) > most:
+                raise refuse(
+                    f"the prompt has {len(tokens)} tokens, {asked.model} takes {most}",
+                    "messages" if chat else "prompt",
+                    CONTEXT,
+                )
+            bad = next((t for t in tokens if not 0 <= t < metadata["vocab_size"]), None)
+            if bad is not None:
+                raise refuse(f"token {bad} is out of the vocabulary of {metadata['vocab_size']}", "prompt")
+        return out
+
+    def _params(self, asked: Asked, version: Any, number: int, tokens: list[int]) -> dict[str, Any]:
+        """Of one prompt. Each has noise of its own."""
+        params, room = dict(asked.params), version.metadata["max_model_len"] - len(tokens)
+        most = params["max_tokens"]
+        if most is not None and most > room:
+            raise refuse(
+                f"the prompt has {len(tokens)} tokens and max_tokens is {most}, but the context of "
+                f"{asked.model} is {version.metadata['max_model_len']} tokens",
+                "max_tokens",
+                CONTEXT,
+            )
+        if self._most_tokens is not None and (most or 0) > self._most_tokens:
+            raise refuse(f"max_tokens may be at most {self._most_tokens} here, got {most}", "max_tokens")
+        params["max_tokens"] = most if most is not None else min(room, self._most_tokens or room)
+        params["seed"] = (params["seed"] + number * params.get("n", 1)) % (1 << 63)
+        return params
+
+    # ---- embeddings ----
+
+    async def embeddings(self, request: Request) -> Response:
+        """POST /v1/embeddings"""
+        body = parse_body(await request.body())
+        known = {"model", "input", "encoding_format", "dimensions", "user"}
+        for name in body:
+            if name not in known:
+                raise refuse(f"unrecognized request argument: {name:.100}", name[:100])
+        form = take(body, "encoding_format", str, "float")
+        if form not in ("float", "base64"):
+            raise refuse(f"encoding_format must be float or base64, got {form!r:.50}", "encoding_format")
+        dimensions, model = take(body, "dimensions", int), take(body, "model", str)
+        if not model:
+            raise refuse("you must name a model", "model")
+        given = body.get("input")
+        if isinstance(given, str) or (isinstance(given, list) and given and type(given[0]) is int):
+            given = [given]
+        if not isinstance(given, list) or not 0 < len(given) <= MOST_INPUTS:
+            raise refuse(f"input must be a text, tokens, or up to {MOST_INPUTS} of these", "input")
+        async with self._lease(request, model) as version:
+            observe = _Observer(self._metrics, version, time.monotonic())
+            try:
+                tokens = await self._inputs(given, version, model)
+                call = version.worker.request(
+                    {"op": "embed", "inputs": tokens}, request.scope["warptape"]["deadline"]
+                )
+                vectors = (await unless_left(request, call))["embeddings"]
+            except BaseException as error:
+                observe.failed(error)
+                raise
+            observe.succeeded()
+        data = [
+            {"object": "embedding", "index": i, "embedding": _shaped(v, dimensions, form)}
+            for i, v in enumerate(vectors)
+        ]
+        count = sum(map(len, tokens))
+        request.scope["warptape"]["prompt_tokens"] = count
+        usage = {"prompt_tokens": count, "total_tokens": count}
+        return JSONResponse({"object": "list", "data": data, "model": model, "usage": usage})
+
+    async def _inputs(self, given: list[Any], version: Any, model: str) -> list[list[int]]:
+        metadata, out = version.metadata, []
+        if metadata.get("kind") not in ("llm", "encoder"):
+            raise refuse(f"{model} gives no embeddings", "model")
+        tokenizer = await self._texts.of(version.spec, metadata["vocab_size"])
+        for each in given:
+            if isinstance(each, str):
+                if tokenizer is None:
+                    raise refuse(f"{model} has no tokenizer: give token ids", "input")
+                each = await self._texts.encode(tokenizer, each)
+            if not isinstance(each, list) or not each or not all(type(t) is int for t in each):
+                raise refuse(f"input must be texts or lists of token ids, got {each!r:.100}", "input")
+            if not all(0 <= t < metadata["vocab_size"] for t in each):
+                raise refuse(f"input has tokens out of the vocabulary of {metadata['vocab_size']}", "input")
+            if len(each) > metadata["max_model_len"]:
+                raise refuse(
+                    f"an input has {len(each)} tokens, {model} takes {metadata['max_model_len']}",
+                    "input",
+                    CONTEXT,
+                )
+            out.append(each)
+        return out
+
+
+def _shaped(vector: list[float], dimensions: int | None, form: str) -> Any:
+    """A vector as it was asked for: its first dimensions, of length 1 again."""
+    x = np.asarray(vector, np.float32)
+    if dimensions is not None:
+        if not 1 <= dimensions <= len(x):
+            raise refuse(f"dimensions must be in [1, {len(x)}], got {dimensions}", "dimensions")
+        x = x[:dimensions] / max(float(np.linalg.norm(x[:dimensions])), 1e-12)
+    return base64.b64encode(x.astype("<f4").tobytes()).decode() if form == "base64" else x.tolist()
+
+
+async def merged(
+    worker: Any, requests: list[dict[str, Any]], deadline: float | None
+) -> AsyncGenerator[tuple[int, dict[str, Any]], None]:
+    """The events of several requests as they come, with their numbers.
+
+    Raises: the first error of any of them; DeadlineError when the time is over.
+    """
+    queue: asyncio.Queue[tuple[int, Any]] = asyncio.Queue()
+
+    async def feed(number: int, request: dict[str, Any]) -> None:
+        try:
+            async with contextlib.aclosing(worker.generate(request)) as events:
+                async for event in events:
+                    queue.put_nowait((number, event))
+        except Exception as error:
+            queue.put_nowait((number, error))
+
+    tasks = [asyncio.ensure_future(feed(i, request)) for i, request in enumerate(requests)]
+    left = len(tasks)
+    loop = asyncio.get_running_loop()
+    late = DeadlineError("no whole answer within the request's time")
+    timer = None
+    if deadline is not None:
+        timer = loop.call_later(max(deadline - time.monotonic(), 0), queue.put_nowait, (0, late))
+    try:
+        while left:
+            number, event = await queue.get()
+            if isinstance(event, Exception):
+                raise event
+            yield number, event
+            left -= bool(event["finished"])
+    finally:
+        if timer is not None:
+            timer.cancel()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class _Observer:
+    """Tells the metrics of a request."""
+
+    def __init__(self, metrics: Any, version: Any, start: float) -> None:
+        self._of = None if metrics is None else metrics.of(version.name, version.number)
+        self._start, self._last = start, 0.0
+
+    def event(self, event: dict[str, Any]) -> None:
+        now = time.monotonic()
+        if self._of is not None and any(o["tokens"] for o in event["outputs"]):
+            if self._last:
+                self._of.between_tokens(now - self._last)
+            else:
+                self._of.first_token(now - self._start)
+            self._last = now
+
+    def succeeded(self) -> None:
+        if self._of is not None:
+            self._of.succeeded(time.monotonic() - self._start, time.time())
+
+    def failed(self, error: BaseException) -> None:
+        if self._of is None:
+            return
+        left = isinstance(error, (asyncio.CancelledError, GeneratorExit, ConnectionResetError))
+        kind = (
+            "left"
+            if left
+            else "refused"
+            if isinstance(error, (RequestError, ApiError))
+            else type(error).__name__
+        )
+        self._of.failed(time.monotonic() - self._start, kind)

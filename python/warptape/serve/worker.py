@@ -1,0 +1,134 @@
+"""A worker process: `python -m warptape.serve.worker FD`, started by the front, which it answers over FD.
+
+The first frame says what to run; the answer is {"metadata": ..} or {"error": text}. After it one frame is an
+operation {"op", "id", ..}, answered by one frame with the same id, or by frames of events:
+
+    infer      tensors, outputs     -> tensors
+    generate   request              -> {"events": [{"id", "outputs", ..}, ..]} after each step   (kind "llm")
+    abort                           -> nothing                                                    (kind "llm")
+    embed      inputs               -> embeddings                                                 (kind "llm")
+    stats                           -> the process's counts
+    ping                            -> a sign of life
+    exit                            -> the process ends
+
+One thread does all, so nothing is locked; between two steps it looks for frames.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+from typing import Any
+
+from .frames import FrameError, FrameSocket, tensors_from_frame, tensors_to_frame
+from .workers import WorkerSpec
+
+# The module of this package, and its class; each loads what the others do not need.
+KINDS = {
+    "llm": ("engine_worker", "EngineWorker"),
+    "program": ("program_worker", "ProgramWorker"),
+    "module": ("program_worker", "ProgramWorker"),
+}
+# What wrong requests raise; all else is the server's fault.
+REFUSED = (ValueError, TypeError, IndexError, KeyError, NotImplementedError, ImportError, FileNotFoundError)
+
+
+def make(spec: WorkerSpec, module: Any = None) -> Any:
+    """What answers: an object with metadata() and, by kind, infer(inputs, outputs) or the engine's
+    operations (`handle`, `busy`, `step`).
+
+    Args:
+        module: of kind "module", handed to ProgramWorker as its second argument.
+
+    Raises: ValueError for another kind; what loading raises.
+    """
+    if spec.kind not in KINDS:
+        raise ValueError(f"a worker's kind must be one of {', '.join(KINDS)}, got {spec.kind!r}")
+    file, name = KINDS[spec.kind]
+    made = getattr(importlib.import_module(f".{file}", __package__), name)
+    return made(spec, module) if spec.kind == "module" else made(spec)
+
+
+def memory() -> dict[str, int]:
+    """The process's memory in bytes, now and at most."""
+    with open("/proc/self/statm") as file:
+        pages = int(file.read().split()[1])
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return {"pid": os.getpid(), "rss": pages * os.sysconf("SC_PAGE_SIZE"), "peak_rss": most}
+
+
+def _answer(frames: FrameSocket, model: Any, header: dict[str, Any], buffers: list[memoryview]) -> bool:
+    """Does one operation; returns whether the process goes on."""
+    op, number = header.get("op"), header.get("id")
+    if op == "exit":
+        return False
+    try:
+        if op == "ping":
+            frames.send({"pong": True})
+        elif op == "infer" and hasattr(model, "infer"):
+            arrays = model.infer(tensors_from_frame(header["tensors"], buffers), header.get("outputs"))
+            described, out = tensors_to_frame(arrays)
+            frames.send({"id": number, "tensors": described}, out)
+        elif op == "stats":
+            own = model.stats() if hasattr(model, "stats") else {}
+            frames.send({"id": number, **memory(), **own})
+        elif not hasattr(model, "handle"):
+            raise ValueError(f"this model has no operation {op!r}")
+        else:
+            answer = model.handle(header)
+            if answer is not None:
+                frames.send({"id": number, **answer})
+    except FrameError as error:  # the answer is too large: it was not sent
+        frames.send({"id": number, "error": str(error), "refused": True})
+    except REFUSED as error:
+        text = str(error) if not isinstance(error, KeyError) else f"{error.args[0]} is missing"
+        frames.send({"id": number, "error": text or repr(error), "refused": True})
+    except (OSError, EOFError):
+        raise
+    except Exception as error:
+        frames.send({"id": number, "error": f"{type(error).__name__}: {error}"})
+    return True
+
+
+def serve(connection: socket.socket, module: Any = None) -> None:
+    """Answers until the front leaves or says so."""
+    frames = FrameSocket(connection)
+    header, _ = frames.receive()
+    spec = WorkerSpec(**header["spec"])
+    try:
+        model = make(spec, module[spec.model] if module is not None else None)
+        metadata = model.metadata()
+    except Exception as error:
+        frames.send({"error": f"{type(error).__name__}: {error}"})
+        return
+    frames.send({"metadata": metadata})
+    busy = getattr(model, "busy", lambda: False)
+    while True:
+        while not busy() or select.select([frames], [], [], 0)[0]:
+            header, buffers = frames.receive()
+            if not _answer(frames, model, header, buffers):
+                return
+        events = model.step()
+        if events:
+            frames.send({"events": events})
+
+
+def run(connection: socket.socket, module: Any = None) -> None:
+    """The whole life of a worker process: the front's signals are not its own."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the front drains
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        serve(connection, module)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        pass  # the front is gone
+    except FrameError as error:
+        print(f"warptape.serve.worker: {error}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    run(socket.socket(fileno=int(sys.argv[1])))

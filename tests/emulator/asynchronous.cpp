@@ -1,0 +1,290 @@
+// Asynchronous copies, barriers in memory, and tensor cores of the emulated device. See Note [Late effects].
+#include "asynchronous.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "internal.h"
+
+namespace emulator {
+namespace {
+
+struct Copy {
+  char* to;
+  const char* from;
+  int bytes, read;
+};
+struct Product {
+  float* sums;
+  uint64_t a, b;
+  bool bfloat16;
+};
+// Groups of a thread: [0 .. marks[0]) of `items`, [marks[0] .. marks[1]), ..., and the open one.
+template <class Item>
+struct Groups {
+  std::vector<Item> items;
+  std::vector<size_t> marks;
+  void commit() { marks.push_back(items.size()); }
+  template <class Run>
+  void wait(size_t left, Run run) {
+    if (marks.size() <= left) return;
+    const size_t done = marks.size() - left, n = marks[done - 1];
+    for (size_t i = 0; i < n; ++i) run(items[i]);
+    items.erase(items.begin(), items.begin() + static_cast<ptrdiff_t>(n));
+    marks.erase(marks.begin(), marks.begin() + static_cast<ptrdiff_t>(done));
+    for (size_t& m : marks) m -= n;
+  }
+};
+struct Thread {
+  Groups<Copy> copies;
+  Groups<Product> products;
+  bool fenced = false;
+};
+struct Box {
+  char* to;
+  TensorMap map;
+  int x, y;
+  uint64_t* barrier;
+};
+std::vector<Thread> g_threads;
+std::vector<Box> g_boxes;
+bool g_used = false;
+
+Thread& self() {
+  g_used = true;
+  return g_threads[thread_of_block()];
+}
+bool early() { return order() == Order::Shuffled && random_bits() % 2; }
+
+void check_aligned(const char* what, const void* p, size_t to) {
+  if (reinterpret_cast<uintptr_t>(p) % to) die("%s: %p is not aligned to %zu", what, p, to);
+}
+// The 16-byte pieces of each row of 128 bytes are exchanged by the row's number.
+uint32_t swizzled(uint32_t address) { return address ^ (address >> 3 & 0x70); }
+char* at_shared(uint32_t address) { return shared_window() + address; }
+
+void run_copy(const Copy& c) {
+  memcpy(c.to, c.from, static_cast<size_t>(c.read));
+  memset(c.to + c.read, 0, static_cast<size_t>(c.bytes - c.read));
+}
+
+// ---- barriers in memory ----
+struct State {
+  uint32_t parity : 1, arrivals : 15, pending : 16;
+  int32_t bytes;
+};
+State read(const uint64_t* barrier) {
+  State s;
+  memcpy(&s, barrier, sizeof s);
+  if (s.arrivals == 0x7fff) die("a barrier in shared memory is used before mbarrier.init");
+  return s;
+}
+void write(uint64_t* barrier, State s) {
+  if (s.pending == 0 && s.bytes == 0) s.parity ^= 1, s.pending = s.arrivals;
+  memcpy(barrier, &s, sizeof s);
+}
+
+void run_box(const Box& b) {
+  const uint32_t base = shared_address(b.to);
+  for (int r = 0; r < b.map.box_rows; ++r)
+    for (int c = 0; c < b.map.box_cols; ++c) {
+      const int64_t row = int64_t(b.y) + r, col = int64_t(b.x) + c;
+      uint16_t value = 0;
+      if (row >= 0 && row < b.map.rows && col >= 0 && col < b.map.cols)
+        memcpy(&value, b.map.data + (row * b.map.cols + col) * 2, 2);
+      memcpy(at_shared(swizzled(base + uint32_t(r * b.map.box_cols + c) * 2)), &value, 2);
+    }
+  State s = read(b.barrier);
+  s.bytes -= b.map.box_rows * b.map.box_cols * 2;
+  write(b.barrier, s);
+}
+
+struct BarrierWait {
+  uint64_t* barrier;
+  uint32_t parity;
+};
+bool is_over(void* state) {
+  const auto& w = *static_cast<const BarrierWait*>(state);
+  for (size_t i = 0; i < g_boxes.size();)
+    if (g_boxes[i].barrier == w.barrier) {
+      const Box box = g_boxes[i];
+      g_boxes.erase(g_boxes.begin() + static_cast<ptrdiff_t>(i));
+      run_box(box);
+    } else {
+      ++i;
+    }
+  return read(w.barrier).parity != w.parity;
+}
+
+// ---- fragments ----
+float low(uint32_t word, bool bfloat16) { return half_at(&word, bfloat16); }
+float high(uint32_t word, bool bfloat16) { return half_at(reinterpret_cast<char*>(&word) + 2, bfloat16); }
+
+struct MatricesCall {
+  uint32_t* words;
+  const char* row;
+  bool transposed;
+};
+void run_matrices(void* const* lanes) {
+  auto at = [&](int l) -> const MatricesCall& { return *static_cast<const MatricesCall*>(lanes[l]); };
+  for (int l = 0; l < 32; ++l)
+    for (int i = 0; i < 4; ++i)
+      for (int e = 0; e < 2; ++e) {
+        const int pair = l % 4 * 2 + e, other = l / 4;
+        const int row = at(l).transposed ? pair : other, col = at(l).transposed ? other : pair;
+        memcpy(reinterpret_cast<char*>(at(l).words + i) + 2 * e, at(8 * i + row).row + 2 * col, 2);
+      }
+}
+
+struct MmaCall {
+  float* d;
+  const uint32_t* a;
+  uint32_t b[2];
+  bool bfloat16;
+};
+void run_mma(void* const* lanes) {
+  float a[16][16], b[16][8];
+  for (int l = 0; l < 32; ++l) {
+    const MmaCall& c = *static_cast<const MmaCall*>(lanes[l]);
+    const int g = l / 4, t = l % 4 * 2;
+    for (int i = 0; i < 4; ++i) {
+      a[g + i % 2 * 8][t + i / 2 * 8] = low(c.a[i], c.bfloat16);
+      a[g + i % 2 * 8][t + i / 2 * 8 + 1] = high(c.a[i], c.bfloat16);
+    }
+    for (int i = 0; i < 2; ++i)
+      b[t + i * 8][g] = low(c.b[i], c.bfloat16), b[t + i * 8 + 1][g] = high(c.b[i], c.bfloat16);
+  }
+  for (int l = 0; l < 32; ++l)
+    for (int i = 0; i < 4; ++i) {
+      float& sum = static_cast<const MmaCall*>(lanes[l])->d[i];
+      for (int k = 0; k < 16; ++k) sum += a[l / 4 + i / 2 * 8][k] * b[k][l % 4 * 2 + i % 2];
+    }
+}
+
+// ---- products of a warpgroup, each thread's sums by itself ----
+struct Operand {
+  uint32_t start, leading, stride;
+  explicit Operand(uint64_t d)
+      : start(uint32_t(d & 0x3fff) << 4),
+        leading(uint32_t(d >> 16 & 0x3fff) << 4),
+        stride(uint32_t(d >> 32 & 0x3fff) << 4) {
+    if (d >> 62 != 1) die("wgmma: the emulator knows rows of 128 bytes with their swizzle alone");
+  }
+  // Rows along k (A), or along the columns (B).
+  char* by_k(int r, int k) const {
+    return at_shared(swizzled(start + uint32_t(r / 8) * stride + uint32_t(r % 8 * 128 + k * 2)));
+  }
+  char* by_column(int n, int k) const {
+    return at_shared(swizzled(start + uint32_t(n / 64) * leading + uint32_t(k / 8) * stride +
+                              uint32_t(k % 8 * 128 + n % 64 * 2)));
+  }
+};
+void run_product(const Product& p, unsigned thread) {
+  const Operand a(p.a), b(p.b);
+  const int lane = static_cast<int>(thread % 32), row = static_cast<int>(thread / 32 % 4) * 16 + lane / 4;
+  float left[2][16];
+  for (int i = 0; i < 2; ++i)
+    for (int k = 0; k < 16; ++k) left[i][k] = half_at(a.by_k(row + 8 * i, k), p.bfloat16);
+  for (int j = 0; j < 64; ++j) {
+    const int column = j / 2 * 8 + lane % 4 * 2 + j % 2;
+    float& first = p.sums[j / 2 * 4 + j % 2];
+    float& second = p.sums[j / 2 * 4 + 2 + j % 2];
+    for (int k = 0; k < 16; ++k) {
+      const float right = half_at(b.by_column(column, k), p.bfloat16);
+      first += left[0][k] * right, second += left[1][k] * right;
+    }
+  }
+}
+struct ProductsWait {
+  unsigned thread;
+  int left;
+};
+void run_products(void* const* lanes) {
+  for (int l = 0; l < 32; ++l) {
+    const auto& w = *static_cast<const ProductsWait*>(lanes[l]);
+    g_threads[w.thread].products.wait(static_cast<size_t>(w.left),
+                                      [&](const Product& p) { run_product(p, w.thread); });
+  }
+}
+
+}  // namespace
+
+uint32_t shared_address(const void* p) {
+  return static_cast<uint32_t>(static_cast<const char*>(p) - shared_window());
+}
+
+float half_at(const void* p, bool bfloat16) {
+  uint16_t bits;
+  memcpy(&bits, p, 2);
+  if (bfloat16) return std::bit_cast<float>(uint32_t(bits) << 16);
+  return static_cast<float>(std::bit_cast<_Float16>(bits));
+}
+
+void begin_block(unsigned threads) {
+  if (!g_used && g_threads.size() >= threads) return;
+  g_threads.assign(threads, Thread{});
+  g_boxes.clear();
+  g_used = false;
+}
+void end_block() {
+  if (!g_boxes.empty()) die("the block ends while TMA still writes to its shared memory");
+}
+
+void copy_async(void* shared, const void* global, int bytes, int read) {
+  check_aligned("cp.async", shared, static_cast<size_t>(bytes));
+  check_aligned("cp.async", global, static_cast<size_t>(bytes));
+  if (read < 0 || read > bytes) die("cp.async reads %d of %d bytes", read, bytes);
+  const Copy copy{static_cast<char*>(shared), static_cast<const char*>(global), bytes, read};
+  if (early()) return run_copy(copy);
+  self().copies.items.push_back(copy);
+}
+void commit_copies() { self().copies.commit(); }
+void wait_copies(int left) { self().copies.wait(static_cast<size_t>(left), run_copy); }
+
+void load_matrices(uint32_t (&words)[4], const void* row, bool transposed) {
+  check_aligned("ldmatrix", row, 16);
+  MatricesCall call{words, static_cast<const char*>(row), transposed};
+  call_warp(run_matrices, &call);
+}
+void mma_16x8x16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, bool bfloat16) {
+  MmaCall call{d, a, {b0, b1}, bfloat16};
+  call_warp(run_mma, &call);
+}
+
+void init_barrier(uint64_t* barrier, int arrivals) {
+  const State s{0, uint32_t(arrivals) & 0x7fff, uint32_t(arrivals) & 0xffff, 0};
+  memcpy(barrier, &s, sizeof s);
+}
+void arrive(uint64_t* barrier, uint32_t bytes) {
+  State s = read(barrier);
+  if (s.pending == 0) die("more arrivals at a barrier in shared memory than it was made for");
+  s.bytes += static_cast<int32_t>(bytes), --s.pending;
+  write(barrier, s);
+}
+void wait_barrier(uint64_t* barrier, uint32_t parity) {
+  BarrierWait wait{barrier, parity & 1};
+  wait_until(is_over, &wait);
+}
+
+void load_box(void* shared, const TensorMap& map, int x, int y, uint64_t* barrier) {
+  check_aligned("TMA", shared, 128);
+  g_used = true;
+  const Box box{static_cast<char*>(shared), map, x, y, barrier};
+  if (early()) return run_box(box);
+  g_boxes.push_back(box);
+}
+
+void fence_products() { self().fenced = true; }
+void multiply_async(float (&d)[128], uint64_t a, uint64_t b, bool bfloat16) {
+  if (!self().fenced) die("wgmma.mma_async without wgmma.fence since the sums were last waited for");
+  self().products.items.push_back({d, a, b, bfloat16});
+}
+void commit_products() { self().products.commit(); }
+void wait_products(int left) {
+  self().fenced = false;
+  ProductsWait wait{thread_of_block(), left};
+  call_warp(run_products, &wait);
+}
+
+}  // namespace emulator

@@ -1,0 +1,230 @@
+"""What ranks allocate and what the planner says, layout by layout; each rank is a process.
+
+    python tests/parallel/plan_memory.py [NUMBERS of LAYOUTS, or all]
+
+Prints a line for each layout: bytes that the rank with most had at its peak, bytes planned, the difference;
+ends with an error where one is 10 % or more.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import warptape as wt
+import warptape.distributed as dist
+import warptape.nn.functional as F
+from warptape import nn, optim
+from warptape.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from warptape.models import Decoder, DecoderConfig
+from warptape.parallel import parallelize
+from warptape.parallel.plan import Layout, ModelShape, Program, gpt, memory_of_rank, read_model
+from warptape.parallel.tensor import (
+    ColwiseParallel,
+    PrepareModuleInput,
+    PrepareModuleOutput,
+    Replicate,
+    RowwiseParallel,
+    SequenceParallel,
+    Shard,
+    VocabParallelCrossEntropy,
+    divide,
+)
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
+import train_gpt
+from gpt_layouts import PLAN, Start
+
+LAYERS, HEADS, WIDTH, TOKENS = 8, 8, 256, 128
+CPU = Program(
+    "fp32", overhead=0.0, regather=False, separate_buckets=True
+)  # what this package does on CPUs, with parameters in float32
+LLAMA = DecoderConfig(
+    vocab_size=256,
+    hidden_size=WIDTH,
+    num_hidden_layers=LAYERS,
+    num_attention_heads=HEADS,
+    num_key_value_heads=4,
+    intermediate_size=704,
+    max_position_embeddings=TOKENS,
+)
+# (model, axes and the rest of a layout); dp * tp * pp ranks
+LAYOUTS: list[tuple[str, dict[str, Any]]] = [
+    ("gpt", {"dp": 2}),
+    ("gpt", {"dp": 2, "zero": 1, "n_microbatches": 2}),
+    ("gpt", {"dp": 2, "zero": 2, "micro_batch": 2}),
+    ("gpt", {"dp": 2, "zero": 3, "micro_batch": 4}),
+    ("gpt", {"tp": 2, "micro_batch": 4}),
+    ("gpt", {"tp": 2, "sp": True, "micro_batch": 4}),
+    ("gpt", {"pp": 2, "n_microbatches": 4, "schedule": "GPipe"}),
+    ("gpt", {"pp": 2, "n_microbatches": 4, "micro_batch": 2}),
+    ("gpt", {"dp": 2, "recompute": "full", "micro_batch": 8}),
+    ("llama", {"dp": 2, "micro_batch": 4}),
+    ("llama", {"tp": 2, "micro_batch": 4, "n_microbatches": 2}),
+    ("llama", {"dp": 4, "zero": 3, "micro_batch": 2}),
+    ("llama", {"dp": 2, "tp": 2, "zero": 2, "micro_batch": 2}),
+    ("llama", {"tp": 4, "micro_batch": 4}),
+    ("gpt", {"dp": 4, "zero": 1, "micro_batch": 2}),
+    ("gpt", {"dp": 4, "zero": 3, "micro_batch": 4, "recompute": "full"}),
+    ("gpt", {"dp": 2, "tp": 2, "micro_batch": 4}),
+    ("gpt", {"dp": 2, "pp": 2, "n_microbatches": 4, "micro_batch": 2}),
+    ("gpt", {"tp": 2, "pp": 2, "n_microbatches": 4, "micro_batch": 4}),
+    ("gpt", {"pp": 4, "n_microbatches": 8, "micro_batch": 2}),
+    ("gpt", {"pp": 4, "n_microbatches": 4, "micro_batch": 2, "schedule": "GPipe"}),
+    ("gpt", {"pp": 4, "n_microbatches": 8, "micro_batch": 2, "schedule": "ZBH1"}),
+    ("gpt", {"pp": 4, "n_microbatches": 8, "micro_batch": 2, "schedule": "Interleaved1F1B", "chunks": 2}),
+    ("gpt", {"tp": 4, "sp": True, "micro_batch": 8}),
+    ("gpt", {"dp": 8, "zero": 1, "micro_batch": 2}),
+    ("gpt", {"dp": 8, "zero": 3, "micro_batch": 2}),
+    ("gpt", {"dp": 2, "tp": 2, "pp": 2, "n_microbatches": 4, "micro_batch": 2}),
+    ("gpt", {"dp": 2, "tp": 2, "pp": 2, "n_microbatches": 4, "micro_batch": 4, "zero": 1}),
+    ("gpt", {"dp": 4, "pp": 2, "n_microbatches": 4, "micro_batch": 2, "recompute": "full"}),
+    ("llama", {"dp": 4, "tp": 2, "zero": 3, "micro_batch": 2, "n_microbatches": 2}),
+    ("gpt", {"tp": 8, "micro_batch": 8}),
+    ("gpt", {"dp": 2, "tp": 4, "sp": True, "micro_batch": 8, "recompute": "full"}),
+]
+FEW = (1, 3, 5, 7)  # of two ranks, of each kind one: for the tests that always run
+
+
+def gpt_plan(sequence: bool) -> dict[str, Any]:
+    """The example's plan, with the sequence split between the layers or not."""
+    if not sequence:
+        return PLAN
+    gather = PrepareModuleInput(input_layouts=Shard(1), desired_input_layouts=Replicate())
+    split = PrepareModuleOutput(output_layouts=Replicate(), desired_output_layouts=Shard(0))
+    out, into = RowwiseParallel(output_layouts=Shard(1)), ColwiseParallel(input_layouts=Shard(1))
+    return {
+        "tokens": out,
+        "positions": split,
+        "layers.*.norm?": SequenceParallel(),
+        "layers.*.attention": [gather, divide("heads", width_of_input=True)],
+        "layers.*.attention.qkv": ColwiseParallel(parts=3),
+        "layers.*.attention.out": out,
+        "layers.*.mlp.0": into,
+        "layers.*.mlp.2": out,
+        "norm": SequenceParallel(),
+        "head": into,
+    }
+
+
+def llama_plan() -> dict[str, Any]:
+    """Of warptape.models' decoder."""
+    size, keys = LLAMA.num_attention_heads * LLAMA.head_dim, LLAMA.num_key_value_heads * LLAMA.head_dim
+    return {
+        "embed_tokens": RowwiseParallel(),
+        "layers.*.self_attn": divide("heads", "kv_heads"),
+        "layers.*.self_attn.qkv_proj": ColwiseParallel(parts=(size, keys, keys)),
+        "layers.*.self_attn.o_proj": RowwiseParallel(),
+        "layers.*.mlp.gate_up_proj": ColwiseParallel(parts=2),
+        "layers.*.mlp.down_proj": RowwiseParallel(),
+        "lm_head": ColwiseParallel(),
+    }
+
+
+def shape_of(name: str) -> ModelShape:
+    if name == "llama":
+        return read_model(LLAMA)
+    return gpt("gpt", LAYERS, WIDTH, HEADS, train_gpt.VOCABULARY, TOKENS)
+
+
+def peak_of(name: str, layout: Layout) -> int:
+    """Bytes that this rank has at most in a step, beyond what it had before."""
+    gc.collect()
+    before = wt._C._memory_stats()["allocated_bytes"]
+    wt.manual_seed(0)
+    mesh = layout.mesh()
+    model: Any
+    if name == "gpt":
+        model = train_gpt.GPT(LAYERS, HEADS, WIDTH, TOKENS)
+        plan = gpt_plan(layout.sp)
+    else:
+        model, plan = Decoder(LLAMA), llama_plan()
+    measure = VocabParallelCrossEntropy(mesh["tp"]) if layout.tp > 1 else F.cross_entropy
+    if layout.recompute == "full":
+        for i, layer in enumerate(model.layers):
+            model.layers[i] = checkpoint_wrapper(layer)
+        plan = {k.replace("layers.*.", "layers.*._checkpoint_wrapped_module."): v for k, v in plan.items()}
+    layers = [Start(model), *model.layers, nn.Sequential(model.norm, model.head)] if layout.pp > 1 else None
+    stages = layout.pp * layout.chunks
+    balance = [LAYERS // stages] * stages
+    balance[0] += 1
+    balance[-1] += 1
+    parallel = parallelize(
+        model,
+        mesh,
+        loss_fn=lambda out, target: measure(out.flatten(0, 1), target.flatten()),
+        plan=plan if layout.tp > 1 else None,
+        layers=layers,
+        balance=balance if layers else None,
+        **layout.arguments(),
+    )
+    del model, layers
+    optimizer = parallel.optimizer(optim.AdamW, lr=1e-3)
+    data = wt.randint(0, 256, (2, layout.micro_batch * layout.n_microbatches, TOKENS))
+    for step in range(3):
+        if step == 2:
+            gc.collect()
+            wt._C._reset_peak_memory()
+        parallel.step(data[0], target=data[1])
+        optimizer.step()
+        optimizer.zero_grad()
+    peak = wt._C._memory_stats()["peak_allocated_bytes"] - before
+    del parallel, optimizer, data
+    gc.collect()
+    return int(peak)
+
+
+def measure(wanted: set[int]) -> None:
+    """On every rank of a job: the layouts of as many ranks. Rank 0 prints a line of JSON for each."""
+    dist.init_process_group()
+    world = dist.get_world_size()
+    for i, (name, given) in enumerate(LAYOUTS):
+        layout = Layout(**given)
+        if layout.ranks != world or i not in wanted:
+            continue
+        peaks: list[Any] = [None] * world
+        dist.all_gather_object(peaks, peak_of(name, layout))
+        if dist.get_rank() == 0:
+            told = memory_of_rank(shape_of(name), layout, TOKENS, CPU)["memory"]
+            print(
+                json.dumps({"layout": f"{name} {layout}", "measured": max(peaks), "planned": round(told)}),
+                flush=True,
+            )
+    dist.destroy_process_group()
+
+
+def run(wanted: set[int], limit: float) -> list[dict[str, Any]]:
+    """Measures, with as many processes as each layout has ranks."""
+    out = []
+    for world in sorted({Layout(**LAYOUTS[i][1]).ranks for i in wanted}):
+        command = [sys.executable, "-m", "warptape.distributed.run", f"--nproc-per-node={world}", __file__]
+        command += [str(i) for i in sorted(wanted)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
+        if done.returncode:
+            raise RuntimeError(done.stderr)
+        lines = [line[line.index("{") :] for line in done.stdout.splitlines() if "{" in line]
+        out += [json.loads(line) for line in lines]
+    return out
+
+
+def main() -> None:
+    wanted = {int(each) for each in sys.argv[1:]} or set(range(len(LAYOUTS)))
+    if "RANK" in os.environ:
+        return measure(wanted)
+    print("| layout | measured, MB | planned, MB | difference |\n| --- | --- | --- | --- |")
+    worst = 0.0
+    for row in run(wanted, 1200):
+        off = row["planned"] / row["measured"] - 1
+        worst = max(worst, abs(off))
+        print(f"| {row['layout']} | {row['measured'] / 1e6:.1f} | {row['planned'] / 1e6:.1f} | {off:+.1%} |")
+    print(f"largest difference {worst:.1%}", file=sys.stderr)
+    sys.exit(worst >= 0.1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,288 @@
+"""A gate on the machine code of the hot CUDA kernels, which needs no GPU.
+
+    python tools/sass_gate.py build/CMakeFiles/warptape_cuda.dir/kernels/cuda    objects of a build
+    python tools/sass_gate.py softmax.cubin gemm/wgmma.cu.o                      some files
+    python tools/sass_gate.py --compile --arch 90a                               compiles the hot sources
+
+Reads the code by cuobjdump (of the toolkit or the wheels nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm) and
+prints a table: kernel, architecture, registers, instructions on local memory, widest load and store of global
+memory, tensor-core and asynchronous instructions. Fails where a kernel breaks a rule of RULES, or where a
+rule's kernel is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+ARCHITECTURES = ("80", "90a")
+#: What the table names of the many instructions: tensor cores, asynchronous copies, barriers in memory.
+NOTABLE = ("HMMA", "HGMMA", "LDSM", "LDGSTS", "UTMALDG", "SYNCS")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What kernels of `source` must be in whose demangled name `kernel`, a pattern, is found. `load` and
+    `store` are bits of the widest access of global memory, at least; `needs` are instructions that must occur
+    on every architecture of `arch`."""
+
+    source: str
+    kernel: str
+    registers: int = 255
+    load: int = 0
+    store: int = 0
+    needs: tuple[str, ...] = ()
+    arch: tuple[str, ...] = ARCHITECTURES
+    spills: int = 0  # instructions on local memory, at most
+
+
+RULES = [
+    Rule("gemm/naive.cu", "naive", 64),
+    Rule("gemm/coalesced.cu", "coalesced", 64),
+    Rule("gemm/shared_tile.cu", "shared_tile", 64),
+    Rule("gemm/register_tile.cu", "register_tile", 128),
+    Rule("gemm/vectorised.cu", "vectorised", 128, 128, 128),
+    Rule("gemm/async_copy.cu", "async_copy", 128, 0, 128, ("LDGSTS",)),
+    Rule("gemm/warp_tiles.cu", "warp_tiles<2>", 128, 0, 128, ("LDGSTS",), ("90a",)),
+    Rule("gemm/warp_tiles.cu", "warp_tiles<2>", 128, 0, 128, ("LDGSTS",), ("80",), spills=90),
+    Rule("gemm/warp_tiles.cu", "warp_tiles<1>", 128, 0, 128, ("LDGSTS",)),
+    Rule("gemm/wmma.cu", "wmma_tiles", 128, 0, 128, ("LDGSTS", "HMMA"), ("90a",)),
+    Rule("gemm/wmma.cu", "wmma_tiles", 128, 0, 128, ("LDGSTS", "HMMA"), ("80",), spills=8),
+    Rule("gemm/mma.cu", "mma_tiles", 128, 0, 128, ("LDGSTS", "LDSM", "HMMA")),
+    Rule("gemm/wgmma.cu", "wgmma_tiles", 168, 0, 128, ("UTMALDG", "HGMMA", "SYNCS"), ("90a",)),
+    Rule("packed_linear.cu", "linear_kernel", 128, 128),
+    Rule("copy.cu", "fill_kernel", 64, 0, 128),
+    Rule("copy.cu", "cast_kernel<Half, BFloat16>|cast_kernel<BFloat16, Half>", 64, 128, 128),
+    Rule("multi_tensor.cu", "(adam|sgd|scale|add)_kernel<(Half|BFloat16|float)", 96, 128, 128),
+    Rule("loss.cu", r"(^|\W)(backward)_kernel<(Half|BFloat16|float)", 96, 128, 128),
+    Rule("loss.cu", r"(^|\W)(forward)_kernel<(Half|BFloat16|float)", 96, 128),
+    # float64 moves two numbers in 16 bytes and has more registers to keep; it is not trained in.
+    Rule("softmax.cu", r"softmax(_long)?(_backward)?_kernel<(Half|BFloat16|float)", 128, 128, 128),
+    Rule("norm.cu", r"\bnorm(_long)?_kernel<(Half|BFloat16|float)", 128, 128, 128),
+]
+
+
+@dataclass
+class Kernel:
+    """What the code of one kernel is: see the table."""
+
+    name: str  # demangled, without arguments
+    arch: str
+    registers: int = 0
+    stack: int = 0
+    instructions: Counter[str] = field(default_factory=Counter)
+    load: int = 0
+    store: int = 0
+
+    @property
+    def spills(self) -> int:
+        return self.instructions["LDL"] + self.instructions["STL"]
+
+    @property
+    def notable(self) -> str:
+        return " ".join(f"{name} {n}" for name in NOTABLE if (n := self.instructions[name]))
+
+
+def find_tool(name: str) -> str | None:
+    """From the PATH, the toolkit, or a wheel."""
+    toolkit = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "bin" / name
+    if found := shutil.which(name) or (str(toolkit) if toolkit.exists() else None):
+        return found
+    try:
+        files = metadata.files(f"nvidia-cuda-{name}") or []
+    except metadata.PackageNotFoundError:
+        return None
+    return next((str(f.locate()) for f in files if f.name == name), None)
+
+
+def need_tool(name: str) -> str:
+    if found := find_tool(name):
+        return found
+    raise SystemExit(f"{name} was not found: install the CUDA toolkit, or pip install nvidia-cuda-{name}")
+
+
+def bits_of(instruction: str) -> int:
+    """Of an access such as LDG.E.128.CONSTANT; 32 where nothing else is said."""
+    for part in instruction.split(".")[1:]:
+        if part in ("128", "64"):
+            return int(part)
+        if part in ("U8", "S8", "U16", "S16"):
+            return int(part[1:])
+    return 32
+
+
+def demangle(names: Iterable[str]) -> dict[str, str]:
+    """Names without their arguments and without what stands for the file."""
+    names = list(names)
+    if not names:
+        return {}
+    done = subprocess.run(["c++filt"], input="\n".join(names), capture_output=True, text=True, check=True)
+    found = {}
+    for mangled, text in zip(names, done.stdout.splitlines(), strict=True):
+        text = re.sub(
+            r"\(anonymous namespace\)::|_GLOBAL__N__\w+::|warptape::(kernels::)?(cuda::)?", "", text
+        )
+        found[mangled] = re.sub(r"^void ", "", re.sub(r"\([^()]*\)$", "", text))
+    return found
+
+
+def read_kernels(path: Path) -> list[Kernel]:
+    """Every kernel in an object or cubin, for each of its architectures."""
+    command = [need_tool("cuobjdump"), "-sass", "-res-usage", str(path)]
+    tool = find_tool("nvdisasm")
+    env = os.environ | {"PATH": f"{Path(tool).parent}:{os.environ['PATH']}"} if tool else None
+    text = subprocess.run(command, capture_output=True, text=True, check=True, env=env).stdout
+    kernels: dict[tuple[str, str], Kernel] = {}
+    usage: dict[tuple[str, str], tuple[int, int]] = {}
+    arch, current, used = "", "", ""
+    for line in text.splitlines():
+        if m := re.search(r"(?:code for|arch =) sm_(\w+)", line):
+            arch = m[1]
+        elif m := re.search(r"^\s*Function : (\S+)", line):
+            current = m[1]
+            kernels[current, arch] = Kernel(current, arch)
+        elif m := re.search(r"^ Function (\S+):$", line):
+            used = m[1]
+        elif m := re.search(r"REG:(\d+) STACK:(\d+)", line):
+            usage[used, arch] = (int(m[1]), int(m[2]))
+        elif (
+            m := re.search(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?([A-Z][A-Z0-9_.]*)", line)
+        ) and current:
+            note(kernels[current, arch], m[1])
+    readable = demangle({name for name, _ in kernels})
+    for (name, at), kernel in kernels.items():
+        kernel.name = readable[name]
+        # A cubin says its architecture after the usage.
+        kernel.registers, kernel.stack = usage.get((name, at)) or usage.get((name, ""), (0, 0))
+    return list(kernels.values())
+
+
+def note(kernel: Kernel, instruction: str) -> None:
+    name = instruction.split(".")[0]
+    kernel.instructions[name] += 1
+    if name in ("LDG", "LD"):
+        kernel.load = max(kernel.load, bits_of(instruction))
+    if name in ("STG", "ST"):
+        kernel.store = max(kernel.store, bits_of(instruction))
+
+
+def faults(kernel: Kernel, rule: Rule) -> list[str]:
+    """What of the rule the kernel breaks."""
+    found = []
+    if kernel.registers > rule.registers:
+        found.append(f"{kernel.registers} registers, at most {rule.registers}")
+    if kernel.spills > rule.spills:
+        found.append(f"{kernel.spills} instructions on local memory, at most {rule.spills}")
+    if kernel.load < rule.load:
+        found.append(f"widest load has {kernel.load} bits, expected {rule.load}")
+    if kernel.store < rule.store:
+        found.append(f"widest store has {kernel.store} bits, expected {rule.store}")
+    found += [f"has no {name}" for name in rule.needs if not kernel.instructions[name]]
+    return [f"{kernel.name} (sm_{kernel.arch}): {text}" for text in found]
+
+
+def check(kernels: dict[str, list[Kernel]], rules: Iterable[Rule], archs: Iterable[str]) -> list[str]:
+    """Faults of the kernels, by source, against the rules of those sources."""
+    found = []
+    for rule in rules:
+        for arch in archs:
+            if arch not in rule.arch or rule.source not in kernels:
+                continue
+            mine = [k for k in kernels[rule.source] if k.arch == arch and re.search(rule.kernel, k.name)]
+            if not mine:
+                found.append(f"{rule.source}: no kernel '{rule.kernel}' for sm_{arch}")
+            for kernel in mine:
+                found += faults(kernel, rule)
+    return found
+
+
+def table(kernels: Iterable[Kernel]) -> str:
+    lines = [
+        "| kernel | sm | registers | on local memory | widest load | widest store | instructions |",
+        "|" + " --- |" * 7,
+    ]
+    lines += [
+        f"| {k.name} | {k.arch} | {k.registers} | {k.spills} | {k.load} | {k.store} | {k.notable} |"
+        for k in kernels
+    ]
+    return "\n".join(lines)
+
+
+def compile_source(source: Path, arch: str, out: Path) -> Path:
+    """As the build does, to a cubin."""
+    flags = [
+        "-std=c++20",
+        "-O3",
+        "--expt-relaxed-constexpr",
+        "--diag-suppress=177",
+        "-DWARPTAPE_KERNEL_DEVICE=CUDA",
+    ]
+    flags += [f"-I{ROOT / folder}" for folder in ("", "kernels/include", "csrc")]
+    target = out / f"{source.stem}.{arch}.cubin"
+    code = f"-gencode=arch=compute_{arch},code=sm_{arch}"
+    subprocess.run([need_tool("nvcc"), *flags, code, "-cubin", "-o", str(target), str(source)], check=True)
+    return target
+
+
+def gather(paths: Iterable[Path], archs: Iterable[str], compiles: bool) -> dict[str, list[Kernel]]:
+    """Kernels by source: "gemm/mma.cu"."""
+    sources = {rule.source for rule in RULES}
+    found: dict[str, list[Kernel]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        if compiles:
+            for source in sorted(sources):
+                for arch in archs:
+                    at = compile_source(ROOT / "kernels/cuda" / source, arch, Path(folder))
+                    found.setdefault(source, []).extend(read_kernels(at))
+        for path in paths:
+            files = sorted(path.rglob("*.cu.o")) if path.is_dir() else [path]
+            for file in files:
+                name = re.sub(r"(\.\w+)?\.cubin$|\.cu\.o$", ".cu", file.name)
+                source = next((s for s in sources if s.rsplit("/", 1)[-1] == name), None)
+                if source or not path.is_dir():
+                    found.setdefault(source or name, []).extend(read_kernels(file))
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("paths", nargs="*", type=Path, help="objects, cubins or folders of objects")
+    parser.add_argument("--compile", action="store_true", help="compile the sources of the rules with nvcc")
+    parser.add_argument(
+        "--arch", action="append", choices=ARCHITECTURES, help="default: what is in the files"
+    )
+    options = parser.parse_args()
+    if not options.paths and not options.compile:
+        parser.error("expected objects to read, or --compile")
+    kernels = gather(options.paths, options.arch or ARCHITECTURES, options.compile)
+    there = {k.arch for of_source in kernels.values() for k in of_source}
+    archs = options.arch or sorted(there)
+    hot = [
+        k
+        for s in sorted(kernels)
+        for k in kernels[s]
+        if any(r.source == s and re.search(r.kernel, k.name) for r in RULES)
+    ]
+    print(table(k for k in hot if k.arch in archs))
+    wrong = check(kernels, RULES, archs)
+    if not hot:
+        wrong.append("no kernel of the rules was found")
+    print("\n".join(["", *wrong]) if wrong else "\nall rules hold")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
