@@ -103,7 +103,9 @@ class UNet(nn.Module):
     def __init__(self):
         super().__init__()
         self.down1 = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.GroupNorm(4, 8), nn.ReLU())
-        self.down2 = nn.Sequential(nn.Conv2d(8, 16, 3, padding=1), nn.ReLU())
+        self.down2 = nn.Sequential(
+            nn.Conv2d(8, 16, 3, padding=1), nn.InstanceNorm2d(16, affine=True), nn.ReLU()
+        )
         self.up = nn.ConvTranspose2d(16, 8, 2, stride=2)
         self.merge = nn.Sequential(nn.Conv2d(16, 12, 3, padding=1), nn.BatchNorm2d(12), nn.LeakyReLU(0.1))
         self.out = nn.Conv2d(12, 2, 1)

@@ -22,6 +22,8 @@ GUARDED = {
     "6avx51212_GLOBAL__N_112packed_microINS2_13PackedBf16Dot": 4,  # the same of packed_linear.cpp
     "6avx51212_GLOBAL__N_111quant_microINS2_9QuantKindILi8ELb1E": 4,  # VNNI, which quant_linear.cpp asks for
     "6avx51212_GLOBAL__N_111quant_microINS2_9QuantKindILi4ELb1E": 4,
+    "6avx51212_GLOBAL__N_14tileILb1E": 4,  # VNNI, which int8_conv.cpp asks for
+    "6avx51212_GLOBAL__N_111count_microINS2_13ByInstruction": 4,  # VPOPCNTDQ of binary_linear.cpp
     "by_wide_products": 2,  # of crc32.cpp, which takes it where the processor has VPCLMULQDQ
 }
 FUNCTION = re.compile(r"^[0-9a-f]+ <(.+)>:$")
@@ -30,7 +32,7 @@ V3 = re.compile(
     r"^(v(?!err$|erw$)\w+|andn|bextr|blsi|blsmsk|blsr|bzhi|mulx|pdep|pext|rorx|sarx|shlx|shrx|movbe|lzcnt)$"
 )
 V4_OPERAND = re.compile(r"%zmm|%[xy]mm(?:1[6-9]|2\d|3[01])\b|%k[0-7]\b")
-V4_EXTENSION = re.compile(r"^v(?:dpbf16|cvtne2?ps2bf16|pdpbusd)")  # bfloat16 and VNNI
+V4_EXTENSION = re.compile(r"^v(?:dpbf16|cvtne2?ps2bf16|pdpbusd|popcnt[dq])")  # bfloat16, VNNI, VPOPCNTDQ
 
 
 def level_of(mnemonic: str, operands: str) -> int:

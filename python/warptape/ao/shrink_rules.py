@@ -250,6 +250,15 @@ def _group_norm(a: Arguments) -> Any:
     return [a.made(list(x.dims))]
 
 
+@rule("instance_norm")
+def _instance_norm(a: Arguments) -> Any:
+    x = a.first()
+    for name in ("weight", "bias", "running_mean", "running_var"):
+        if a[name] is not None:
+            a.labels.unite(x.dims[1], a[name].dims[0])
+    return [a.made(list(x.dims))]
+
+
 @rule("embedding")
 def _embedding(a: Arguments) -> Any:
     weight = a["weight"]
