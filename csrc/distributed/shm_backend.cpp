@@ -19,7 +19,7 @@ constexpr int64_t kAtOnceBytes = 16 * 1024;
 
 ShmBackend::ShmBackend(Store& store, int rank, int size, Milliseconds timeout)
     : region_(store, rank, size, timeout), mailbox_(region_) {
-  region_.on_idle = [this] { mailbox_.try_progress(); };
+  region_.on_idle = [] { Mailbox::try_progress_every(); };
   region_.describe_call = [this] {
     return message(distributed::describe(*call_), ", call ", sequence_, " at ", *site_, " on rank ",
                    region_.rank());

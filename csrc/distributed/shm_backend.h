@@ -9,18 +9,23 @@
 namespace warptape::distributed {
 
 // Sends and receives: messages cut into packets that go through the channels of the region. Whoever waits
-// moves the packets of all transfers of its rank.
+// moves the packets of all transfers of its process, those of other groups too: a rank that waits in one
+// group may be the one whose message another rank waits for in a second group, before it comes to the first.
 class Mailbox {
  public:
-  explicit Mailbox(Region& region) : region_(region), arriving_(region.size()), unexpected_(region.size()) {}
+  explicit Mailbox(Region& region);
+  ~Mailbox();
+  Mailbox(const Mailbox&) = delete;
+  Mailbox& operator=(const Mailbox&) = delete;
   std::shared_ptr<Transfer> post(const Collective& call, const std::string& site);
   bool done(Transfer& t);
   void wait(Transfer& t, Milliseconds timeout);
-  void try_progress();  // unless another thread does it just now
+  static void try_progress_every();  // of all groups, but for those where another thread does it just now
 
  private:
   struct PendingTransfer;
   struct Message;  // arrived before anyone asked for it
+  void try_progress();
   void progress_all();
   bool push(PendingTransfer& sending);
   bool pull(int from);

@@ -6,6 +6,20 @@
 
 namespace warptape::distributed {
 
+namespace {
+
+struct Every {
+  std::mutex mutex;
+  std::vector<Mailbox*> all;
+};
+
+Every& every() {
+  static auto* instance = new Every;  // outlives groups that end as the process does
+  return *instance;
+}
+
+}  // namespace
+
 struct Mailbox::PendingTransfer final : Transfer {
   Collective call;
   std::string site;
@@ -24,6 +38,16 @@ struct Mailbox::Message {
   int64_t arrived = 0;
   bool claimed = false;
 };
+
+Mailbox::Mailbox(Region& region) : region_(region), arriving_(region.size()), unexpected_(region.size()) {
+  std::lock_guard lock(every().mutex);
+  every().all.push_back(this);
+}
+
+Mailbox::~Mailbox() {
+  std::lock_guard lock(every().mutex);
+  std::erase(every().all, this);
+}
 
 std::shared_ptr<Transfer> Mailbox::post(const Collective& call, const std::string& site) {
   region_.check();
@@ -54,6 +78,7 @@ void Mailbox::wait(Transfer& transfer, Milliseconds timeout) {
     const uint32_t heard = region_.doorbell();
     if (done(t)) return;
     region_.check();
+    try_progress_every();
     region_.sleep_for_doorbell(heard);
     if (region_.doorbell() != heard) continue;
     // Before the last look at the channels: what a rank sent, it sent before it left. As long as one of
@@ -70,6 +95,17 @@ void Mailbox::wait(Transfer& transfer, Milliseconds timeout) {
         message(t.describe(), " on rank ", region_.rank(), ": timed out after ", timeout.count() / 1000.0,
                 " s; the other rank has not posted the matching call"),
         peers);
+  }
+}
+
+void Mailbox::try_progress_every() {
+  std::unique_lock lock(every().mutex, std::try_to_lock);
+  if (!lock) return;
+  for (Mailbox* each : every().all) {
+    try {
+      each->try_progress();
+    } catch (const std::exception&) {  // of another group, which it has ended: whoever waits there is told
+    }
   }
 }
 
