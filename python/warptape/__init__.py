@@ -133,7 +133,13 @@ if _TYPE_CHECKING:
 globals().update(_legacy_types)
 _mark_absent(Tensor, "torch.Tensor")
 # cuda, backends, distributed, optim on first use: not every program needs them.
-_storages = ("UntypedStorage", "TypedStorage", *(n.replace("Tensor", "Storage") for n in _legacy_types))
+_storages = (
+    "UntypedStorage",
+    "TypedStorage",
+    "ComplexFloatStorage",
+    "ComplexDoubleStorage",
+    *(n.replace("Tensor", "Storage") for n in _legacy_types),
+)
 _sparse = ("sparse_coo_tensor", "sparse_csr_tensor", "sparse_csc_tensor", "sparse_compressed_tensor")
 __getattr__ = _lookup(
     __name__,

@@ -65,6 +65,8 @@ def save(
 
     if hasattr(f, "write"):
         write_all(f, parts())
+        if callable(flush := getattr(f, "flush", None)):
+            flush()  # the file may be read by its name next
     elif path:
         replace_file(path, parts())
     else:
@@ -114,7 +116,8 @@ def load(
     if not all(hasattr(f, name) for name in ("seek", "tell", "read")):
         raise AttributeError(
             f"{type(f).__name__!r} object has no attribute 'seek'. You can only torch.load from a file that "
-            "is seekable. Please pre-load the data into a buffer like io.BytesIO and try to load from it."
+            "is seekable. Please pre-load the data into a buffer like io.BytesIO and try to load from it "
+            "instead."
         )
     return _read.from_file(f, map_location, module, pickle_load_args, False)
 

@@ -143,8 +143,10 @@ def from_file(file: Any, map_location: Any, module: Any, options: dict[str, Any]
     if _is_legacy(source):
         if mmap:
             raise RuntimeError("load: mmap=True needs a file of PyTorch 1.6 or newer; save it anew")
-        held = _legacy_storages(source)
-        return _unpickle(file, source.size, _Storages(held, map_location), module, options)
+        held, end = _legacy_storages(source)
+        found = _unpickle(file, source.size, _Storages(held, map_location), module, options)
+        file.seek(end)  # others may have written behind it
+        return found
     mapped = Mapped(file) if mmap else None
     if mapped is not None:
         source.mapped = memoryview(mapped.map)
@@ -225,8 +227,9 @@ def _all_storages(archive: Archive, prefix: str, mapped: Mapped | None) -> dict[
 # ---- before PyTorch 1.6 ----
 
 
-def _legacy_storages(source: Source) -> dict[str, Tensor]:
-    """By key, the bytes of all storages; leaves the file before the pickle that needs them.
+def _legacy_storages(source: Source) -> tuple[dict[str, Tensor], int]:
+    """By key, the bytes of all storages, and where they end; leaves the file before the pickle that needs
+    them.
 
     Note: this format is a stream: magic number, version, facts of the machine, the object's pickle, the keys
     of its storages, then for each its number of elements and its bytes. It has no checksums.
@@ -266,4 +269,4 @@ def _legacy_storages(source: Source) -> dict[str, Tensor]:
         source.into(at + 8, raw_bytes(held[key]))
         at += 8 + size
     file.seek(begin)
-    return held
+    return held, source.base + at
