@@ -140,6 +140,20 @@ _storages = (
     "ComplexDoubleStorage",
     *(n.replace("Tensor", "Storage") for n in _legacy_types),
 )
+_conditions = (
+    *(
+        "sym_float",
+        "sym_int",
+        "sym_ite",
+        "sym_max",
+        "sym_min",
+        "sym_not",
+        "sym_sum",
+        "_check",
+        "_check_index",
+    ),
+    *("_check_value", "_check_type", "_check_not_implemented", "_check_is_size", "_check_tensor_all"),
+)
 _sparse = ("sparse_coo_tensor", "sparse_csr_tensor", "sparse_csc_tensor", "sparse_compressed_tensor")
 __getattr__ = _lookup(
     __name__,
@@ -155,6 +169,7 @@ __getattr__ = _lookup(
     __config__=lambda: __import__("warptape.__config__").__config__,
     __future__=lambda: __import__("warptape.__future__").__future__,
     **{n: lambda n=n: getattr(__import__("warptape.sparse").sparse, n) for n in _sparse},
+    **{n: lambda n=n: getattr(__import__("warptape._conditions")._conditions, n) for n in _conditions},
     spmm=lambda: __import__("warptape.sparse").sparse.mm,
     dsmm=lambda: __import__("warptape.sparse").sparse.mm,
     vmap=lambda: __import__("warptape.func").func.vmap,

@@ -17,9 +17,11 @@ from ._allowed import add_safe_globals, clear_safe_globals, get_safe_globals, sa
 __all__ = [
     "add_safe_globals",
     "clear_safe_globals",
+    "default_restore_location",
     "get_safe_globals",
     "get_unsafe_globals_in_checkpoint",
     "load",
+    "location_tag",
     "safe_globals",
     "save",
 ]
@@ -120,6 +122,22 @@ def load(
             "instead."
         )
     return _read.from_file(f, map_location, module, pickle_load_args, False)
+
+
+def location_tag(storage: Any) -> str:
+    """What a file says of where a storage lies: "cpu", "cuda:0", "meta"."""
+    return str(storage.device)
+
+
+def default_restore_location(storage: Any, location: str) -> Any:
+    """The storage at a location of a file, as load() puts it there without a map_location.
+
+    Raises:
+        RuntimeError: no such device here.
+    """
+    from ._read import restore
+
+    return restore(storage, location)
 
 
 def get_unsafe_globals_in_checkpoint(f: Any) -> list[str]:

@@ -28,7 +28,8 @@ class _PlacementFailed(BaseException):
     """Carries what went wrong in placing a storage past what calls damage whatever fails in a pickle."""
 
 
-def _restore(storage: UntypedStorage, location: str) -> UntypedStorage:
+def restore(storage: UntypedStorage, location: str) -> UntypedStorage:
+    """The storage at a location of a file. RuntimeError for a device that is not here."""
     if location.startswith("cuda"):
         if not warptape.cuda.is_available():
             raise RuntimeError(
@@ -46,21 +47,21 @@ def _restore(storage: UntypedStorage, location: str) -> UntypedStorage:
 def _placement(map_location: Any) -> Callable[[UntypedStorage, str], UntypedStorage]:
     """What puts a storage where map_location says."""
     if map_location is None:
-        return _restore
+        return restore
     if isinstance(map_location, dict):
-        return lambda storage, location: _restore(storage, str(map_location.get(location, location)))
+        return lambda storage, location: restore(storage, str(map_location.get(location, location)))
     if callable(map_location):
 
         def called(storage: UntypedStorage, location: str) -> UntypedStorage:
             out = map_location(storage, location)
-            out = _restore(storage, location) if out is None else out
+            out = restore(storage, location) if out is None else out
             if not isinstance(out, UntypedStorage):
                 raise TypeError(f"load: map_location returned {type(out).__name__}, not a storage")
             return out
 
         return called
     device = str(_C.device(map_location))
-    return lambda storage, location: _restore(storage, device)
+    return lambda storage, location: restore(storage, device)
 
 
 class _Storages:

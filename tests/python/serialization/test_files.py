@@ -501,3 +501,11 @@ def test_an_open_file_can_be_read_by_its_name_at_once(tmp_path) -> None:
     with open(tmp_path / "t.pt", "wb") as file:
         wt.save(wt.arange(3), file)
         assert wt.load(tmp_path / "t.pt").tolist() == [0, 1, 2]
+
+
+def test_locations_of_storages() -> None:
+    storage = wt.arange(3.0).untyped_storage()
+    assert serialization.location_tag(storage) == "cpu"
+    assert serialization.default_restore_location(storage, "cpu") is storage
+    with pytest.raises(RuntimeError, match="don't know how to restore data location"):
+        serialization.default_restore_location(storage, "nowhere")
