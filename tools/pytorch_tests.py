@@ -479,10 +479,12 @@ def table(rows: dict[str, dict[str, Any]]) -> str:
     for file, row in sorted(rows.items()):
         if not row["counted"]:
             continue
-        causes = "; ".join(f"{n} x {cause[:60]}" for cause, n in list(row["causes"].items())[:3])
+        first = sorted(row["causes"].items(), key=lambda item: -item[1])[:3]
+        causes = "; ".join(f"{n} x {cause[:60]}" for cause, n in first)
         numbers = {k: row[k] for k in ("counted", "passed")} | {"left": sum(row["left out"].values())}
         total.update(numbers)
-        lines.append(_line(file, numbers, causes))
+        part = f" (part {row['part']:g})" if row.get("part", 1) < 1 else ""
+        lines.append(_line(file + part, numbers, causes))
     return "\n".join([*lines, _line("all", total, "")])
 
 
