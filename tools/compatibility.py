@@ -107,12 +107,13 @@ The cases of its test files that pass there and use what is here, run by `python
 TESTS = """
 ## PyTorch's test files
 
-Tests of PyTorch's own files that pass there on a CPU, and how many of them pass here, run by
-`python tools/pytorch_tests.py`. A test is left out on purpose for what `LEFT_OUT` there names. Files
-with a part ran only so much of their tests, chosen by a hash of the names. The files are of two public
-copies: most of a fork of 2026 for another device, its words for that device put back to PyTorch's; `test_serialization`,
-`test_segment_reductions` and `test_scatter_gather_ops` of one of April 2023. What does not pass under PyTorch
-2.13 is not counted. Measured on a loaded machine, where a test that takes too long counts as failed.
+Tests of PyTorch's own files that pass there on a CPU, and how many of them pass here, run by `python
+tools/pytorch_tests.py`. A test is left out on purpose for what `LEFT_OUT` there names. Files with a part
+ran only so much of their tests, chosen by a hash of the names. The files are of two public copies: most
+of a fork of 2026 for another device, its words for that device put back to PyTorch's;
+`test_serialization`, `test_segment_reductions` and `test_scatter_gather_ops` of one of April 2023. What
+does not pass under PyTorch 2.13 is not counted. Measured on a loaded machine, where a test that takes
+too long counts as failed.
 
 """
 
