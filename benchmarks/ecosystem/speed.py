@@ -3,7 +3,7 @@
 Both arguments are Pythons. Each row is a function marked `@row`: it runs in a process of its own, under
 either runtime, and returns seconds, one number per repetition. Processes of the two runtimes alternate, on
 two threads. The ratio is the median of the rounds' ratios of medians. `--rounds N` and `--json FILE` do
-what they say.
+what they say; `--write` puts the rows into benchmarks/results/ecosystem.md.
 """
 
 from __future__ import annotations
@@ -12,13 +12,23 @@ import argparse
 import itertools
 import json
 import os
+import platform
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 
+PAGE = Path(__file__).resolve().parents[1] / "results" / "ecosystem.md"
+HEAD = """# Libraries under PyTorch and warptape
+
+Written by `python benchmarks/ecosystem/speed.py PYTORCH WARPTAPE --write`: each row in processes of its own,
+alternately under either runtime, two threads. Seconds are medians, ratio warptape's over PyTorch's (median of
+the rounds; in brackets the worst round).
+
+"""
 START = time.perf_counter()
 THREADS = "2"
 _ROWS: dict[str, tuple[Callable[[], list[float]], float]] = {}
@@ -109,6 +119,14 @@ def trainer_step_bert_base() -> list[float]:
     return [b - a for a, b in itertools.pairwise(moments[1:])]
 
 
+@row(target=0.5)
+def lightning_epoch() -> list[float]:
+    """An epoch of lightning_epoch.py's small convolutional net."""
+    from lightning_epoch import lightning_epoch as run
+
+    return run()
+
+
 def measure(python: str, name: str) -> list[float]:
     """A row's seconds in a process of its own."""
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "WARPTAPE_NUM_THREADS")
@@ -137,6 +155,19 @@ def compare(pytorch: str, warptape: str, name: str, rounds: int) -> dict[str, ob
     }  # fmt: skip
 
 
+def page(rows: list[dict[str, object]], rounds: int) -> str:
+    """benchmarks/results/ecosystem.md."""
+    lines = [HEAD, "| row | warptape | PyTorch | ratio | target |\n| --- | --- | --- | --- | --- |\n"]
+    for r in rows:
+        ratio = f"{r['ratio']:.2f} ({r['worst']:.2f})"
+        seconds = f"{r['warptape']:.3f} s | {r['pytorch']:.3f} s"
+        end = f"{r['target']}{'' if r['met'] else ', missed'}"
+        lines.append(f"| {r['row']} | {seconds} | {ratio} | {end} |\n")
+    load, date = os.getloadavg()[0], time.strftime("%Y-%m-%d")
+    machine = f"{os.cpu_count()} processors, {platform.machine()}, load {load:.1f} at the end"
+    return "".join([*lines, f"\n{rounds} rounds on {date}; {machine}.\n"])
+
+
 def main() -> None:
     if sys.argv[1:2] == ["--run"]:
         print(json.dumps(_ROWS[sys.argv[2]][0]()))
@@ -146,6 +177,7 @@ def main() -> None:
     parser.add_argument("warptape", help="one that has warptape, its wheel named torch and the libraries")
     parser.add_argument("rows", nargs="*", help=", ".join(_ROWS))
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--write", action="store_true", help="write the page of results")
     parser.add_argument("--json", help="write the rows there")
     args = parser.parse_args()
     results = []
@@ -155,6 +187,8 @@ def main() -> None:
         times = f"{found['warptape']:.3f} s, PyTorch {found['pytorch']:.3f} s"
         end = f"target {found['target']}, {'met' if found['met'] else 'missed'}"
         print(f"{name}: {times}, ratio {found['ratio']:.2f} (worst {found['worst']:.2f}), {end}", flush=True)
+    if args.write:
+        PAGE.write_text(page(results, args.rounds))
     if args.json:
         with open(args.json, "w") as file:
             json.dump(results, file, indent=1)

@@ -282,7 +282,7 @@ int tensor_setitem(PyObject* self, PyObject* index, PyObject* value) {
         Tensor place = basic_view(x, p);
         Tensor v = value_tensor(value, x);
         if (!p.indices.empty()) {
-          ops::index_put_(place, p.indices, v, false);
+          ops::index_put_(place, p.indices, drop_leading_ones(std::move(v), 0), false);
         } else {
           ops::copy_(place, drop_leading_ones(std::move(v), place.ndim()), false);
         }

@@ -321,4 +321,36 @@ decltype(lerp_s_) lerp_s_{
 WT_ADDC(addcmul, "input + value * tensor1 * tensor2.");
 WT_ADDC(addcdiv, "input + value * tensor1 / tensor2.");
 
+namespace {
+
+// The number before the tensors, as older programs write it.
+void warn_of_order(const char* op) {
+  warn(message("This overload of ", op, " is deprecated: ", op, "(input, value, tensor1, tensor2); use ", op,
+               "(input, tensor1, tensor2, value=value)"));
+}
+template <auto& op>
+Tensor addc_by_number(const Tensor& x, const Scalar& value, const Tensor& a, const Tensor& b) {
+  warn_of_order(op.name);
+  return op(x, a, b, value);
+}
+using AddcByNumber = Op<Tensor(const Tensor&, const Scalar&, const Tensor&, const Tensor&)>;
+constexpr uint32_t kNumberFirst = kFunction | kMethod | kComplex | kPointwise;
+const char kOlder[] = "Deprecated: the number before the tensors.";
+const AddcByNumber addcmul_n{
+    "addcmul", addc_by_number<addcmul>, kNumberFirst, {"input", "value", "tensor1", "tensor2"}, kOlder},
+    addcdiv_n{
+        "addcdiv", addc_by_number<addcdiv>, kNumberFirst, {"input", "value", "tensor1", "tensor2"}, kOlder},
+    addcmul_n_{"addcmul_",
+               addc_by_number<addcmul_>,
+               kMethod | kComplex | kPointwise,
+               {kSelf, "value", "tensor1", "tensor2"},
+               kOlder},
+    addcdiv_n_{"addcdiv_",
+               addc_by_number<addcdiv_>,
+               kMethod | kComplex | kPointwise,
+               {kSelf, "value", "tensor1", "tensor2"},
+               kOlder};
+
+}  // namespace
+
 }  // namespace warptape::ops

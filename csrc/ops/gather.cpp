@@ -201,6 +201,8 @@ Tensor scatter_add_impl(const Tensor& x, int64_t dim, const Tensor& index, const
 }
 
 Tensor take_along_dim_impl(const Tensor& x, const Tensor& indices, std::optional<int64_t> dim) {
+  WT_CHECK(indices.dtype() == DType::Int64, DtypeError,
+           "take_along_dim: dtype of indices should be Long (int64), got ", indices.dtype());
   if (!dim) return gather(reshape(x, Shape{-1}), 0, reshape(indices, Shape{-1}), false);
   int64_t d = wrap_dim(*dim, x.ndim(), "take_along_dim");
   WT_CHECK(x.ndim() == indices.ndim(), ShapeError,

@@ -260,7 +260,7 @@ decltype(index) index{"_index",
                       "input[indices]: advanced indexing by NumPy's rules."};
 decltype(index_put_) index_put_{"index_put_",
                                 index_put_impl,
-                                kMethod | kComplex | kMovesOnly,
+                                kFunction | kMethod | kComplex | kMovesOnly,
                                 {{"input", kWritten}, "indices", "values", {"accumulate", false}},
                                 "input[indices] = values, or += with accumulate."};
 const Op<Tensor(const Tensor&, Indices, const Tensor&, bool)> index_put{

@@ -19,7 +19,9 @@ int64_t stride_of(const Tensor& x, int64_t d) {
 int64_t get_device(const Tensor& x) { return x.device().is_cuda() ? x.device().index : -1; }
 int64_t element_size(const Tensor& x) { return static_cast<int64_t>(x.itemsize()); }
 int64_t storage_offset(const Tensor& x) { return x.offset(); }
-int64_t data_ptr(const Tensor& x) { return static_cast<int64_t>(reinterpret_cast<intptr_t>(x.data())); }
+int64_t data_ptr(const Tensor& x) {
+  return x.numel() ? static_cast<int64_t>(reinterpret_cast<intptr_t>(x.data())) : 0;
+}
 bool is_contiguous_impl(const Tensor& x, std::optional<std::string_view> format) {
   return is_contiguous_in(x, memory_format("is_contiguous", format, MemoryFormat::Contiguous));
 }

@@ -133,7 +133,17 @@ if _TYPE_CHECKING:
 globals().update(_legacy_types)
 _mark_absent(Tensor, "torch.Tensor")
 # cuda, backends, distributed, optim on first use: not every program needs them.
-_storages = ("UntypedStorage", "TypedStorage", *(n.replace("Tensor", "Storage") for n in _legacy_types))
+_storages = (
+    "UntypedStorage",
+    "TypedStorage",
+    "ComplexFloatStorage",
+    "ComplexDoubleStorage",
+    *(n.replace("Tensor", "Storage") for n in _legacy_types),
+)
+_conditions = (
+    *(f"sym_{n}" for n in ("float", "int", "ite", "max", "min", "not", "sum")),
+    *(f"_check{n}" for n in ("", "_index", "_value", "_type", "_not_implemented", "_is_size", "_tensor_all")),
+)
 _sparse = ("sparse_coo_tensor", "sparse_csr_tensor", "sparse_csc_tensor", "sparse_compressed_tensor")
 _codes = (
     "quint8",
@@ -156,6 +166,7 @@ __getattr__ = _lookup(
     __future__=lambda: __import__("warptape.__future__").__future__,
     **{n: lambda n=n: getattr(__import__("warptape.sparse").sparse, n) for n in _sparse},
     **{n: lambda n=n: getattr(__import__("warptape.ao.quantization").ao.quantization, n) for n in _codes},
+    **{n: lambda n=n: getattr(__import__("warptape._conditions")._conditions, n) for n in _conditions},
     spmm=lambda: __import__("warptape.sparse").sparse.mm,
     dsmm=lambda: __import__("warptape.sparse").sparse.mm,
     vmap=lambda: __import__("warptape.func").func.vmap,

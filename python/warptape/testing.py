@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import warptape
 
 from ._missing import lookup as _lookup
 
-__all__ = ["assert_close", "make_tensor"]
+__all__ = ["assert_allclose", "assert_close", "make_tensor"]
 
 # (rtol, atol) by dtype; exact for all others.
 _TOLERANCES = {
@@ -26,6 +27,25 @@ _TOLERANCES = {
 def _default(*dtypes: Any) -> tuple[float, float]:
     found = [_TOLERANCES.get(str(d), (0.0, 0.0)) for d in dtypes]
     return max(r for r, _ in found), max(a for _, a in found)
+
+
+def assert_allclose(
+    actual: Any,
+    expected: Any,
+    rtol: float | None = None,
+    atol: float | None = None,
+    equal_nan: bool = True,
+    msg: str = "",
+) -> None:
+    """Deprecated: assert_close without regard to dtypes, NaN equal to NaN."""
+    warnings.warn(
+        "assert_allclose is deprecated; use torch.testing.assert_close", FutureWarning, stacklevel=2
+    )
+    actual, expected = (
+        t if isinstance(t, warptape.Tensor) else warptape.tensor(t) for t in (actual, expected)
+    )
+    options: dict[str, Any] = {"rtol": rtol, "atol": atol, "equal_nan": equal_nan, "check_dtype": False}
+    assert_close(actual, expected, msg=msg or None, **options)
 
 
 def assert_close(

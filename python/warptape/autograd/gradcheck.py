@@ -239,6 +239,43 @@ def _check_batched(func: Callable[..., Any], inputs: tuple[Any, ...], outputs: l
                 )
 
 
+def _check_forward(func: Callable[..., Any], inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
+    """The Jacobians of forward mode, a column of tangents at a time, against central differences."""
+    import numpy as np
+
+    from ..func import jvp
+
+    places = [i for i, x in enumerate(inputs) if isinstance(x, _C.TensorBase) and x.requires_grad]
+    primals = tuple(inputs[i].detach() for i in places)
+
+    def of_wanted(*values: Tensor) -> tuple[Tensor, ...]:
+        given = list(inputs)
+        for i, value in zip(places, values, strict=True):
+            given[i] = value
+        return tuple(_tensors(func(*given)))
+
+    numerical = _numerical(func, inputs, options["eps"])
+    for j, x in enumerate(primals):
+        rows: list[list[np.ndarray]] = [[] for _ in numerical]
+        for at in _places(_parts(x)):
+            tangents = [_C._functions.zeros_like(p) for p in primals]
+            _parts(tangents[j])[at] = 1.0
+            try:
+                found = jvp(of_wanted, primals, tuple(tangents))[1]
+            except RuntimeError as error:
+                raise GradcheckError(f"While computing forward gradients, got: {error}") from error
+            for row, tangent in zip(rows, found, strict=True):
+                row.append(_array(tangent))
+        for i, row in enumerate(rows):
+            n = numerical[i][j]
+            a = np.stack(row) if row else np.zeros_like(n)
+            if not np.allclose(a, n, rtol=options["rtol"], atol=options["atol"], equal_nan=True):
+                raise GradcheckError(
+                    f"Jacobian of forward mode mismatch for output {i} with respect to input {j},\n"
+                    f"numerical:{_shown(n)}\nanalytical:{_shown(a)}\n"
+                )
+
+
 def _check(func: Callable[..., Any], inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
     _check_inputs(inputs)
     outputs = _tensors(func(*inputs))
@@ -251,6 +288,8 @@ def _check(func: Callable[..., Any], inputs: tuple[Any, ...], options: dict[str,
     _check_multiplied(differentiable, _differentiable(inputs))
     if options["check_batched_grad"]:
         _check_batched(func, inputs, outputs)
+    if options["check_forward_ad"]:
+        _check_forward(func, inputs, options)
 
 
 def gradcheck(
@@ -278,16 +317,16 @@ def gradcheck(
     `nondet_tol`), and that gradients are multiplied by those of the outputs. `fast_mode` is accepted and
     checks everything all the same; so is `check_undefined_grad`: with several outputs each gets its gradient
     alone, the others being undefined, and a backward of which all gradients are undefined is never called.
-    `check_batched_grad`: vmap over a batch of output gradients must give what they give one at a time.
+    `check_forward_ad`: the Jacobian of forward mode, too. `check_batched_grad`: vmap over a batch of output
+    gradients must give what they give one at a time.
 
     Raises:
         GradcheckError: a check failed (with raise_exception=False the result is False instead).
         ValueError: no input requires a gradient.
-        NotImplementedError: forward mode is asked for.
+        NotImplementedError: batches of tangents, or no backward, are asked for.
     """
     _refuse_modes(
         check_batched_forward_grad=check_batched_forward_grad,
-        check_forward_ad=check_forward_ad,
         **{"check_backward_ad=False, that is, check_backward_ad": not check_backward_ad},
     )
     options = {
@@ -297,6 +336,7 @@ def gradcheck(
         "nondet_tol": nondet_tol,
         "check_grad_dtypes": check_grad_dtypes,
         "check_batched_grad": check_batched_grad,
+        "check_forward_ad": check_forward_ad,
     }
     try:
         _check(func, _as_tuple(inputs), options)

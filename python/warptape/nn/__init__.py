@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from .._missing import lookup as _lookup
 from . import functional, init, modules, parameter, utils
 from .modules import *
+from .modules.loss import LinearCrossEntropyOptions
 from .parameter import Buffer, Parameter, UninitializedBuffer, UninitializedParameter
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Buffer",
+    "LinearCrossEntropyOptions",
     "Parameter",
     "UninitializedBuffer",
     "UninitializedParameter",

@@ -59,9 +59,15 @@ class NAdam(PerParameter):
     def _advance(self, group, p, g, state, t, lr):
         beta1, beta2 = group["betas"]
         mu, mu_next = (beta1 * (1 - 0.5 * 0.96 ** (step * group["momentum_decay"])) for step in (t, t + 1))
-        product = state["mu_product"].mul_(mu).item()
+        product = state["mu_product"].mul_(mu)
+        if not group["differentiable"]:
+            product = product.item()
         mean = state["exp_avg"].lerp_(g, 1 - beta1)
         square = state["exp_avg_sq"].mul_(beta2).addcmul_(g, g, value=1 - beta2)
         root = square.div(1 - beta2**t).sqrt_().add(group["eps"])
-        p.addcdiv_(g, root, value=-lr * (1 - mu) / (1 - product))
-        p.addcdiv_(mean, root, value=-lr * mu_next / (1 - product * mu_next))
+        rates = -lr * (1 - mu) / (1 - product), -lr * mu_next / (1 - product * mu_next)
+        for step, rate in zip((g, mean), rates):
+            if group["differentiable"]:
+                p.add_(step / root * rate)
+            else:
+                p.addcdiv_(step, root, value=rate)

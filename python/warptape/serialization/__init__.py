@@ -17,9 +17,11 @@ from ._allowed import add_safe_globals, clear_safe_globals, get_safe_globals, sa
 __all__ = [
     "add_safe_globals",
     "clear_safe_globals",
+    "default_restore_location",
     "get_safe_globals",
     "get_unsafe_globals_in_checkpoint",
     "load",
+    "location_tag",
     "safe_globals",
     "save",
 ]
@@ -65,6 +67,8 @@ def save(
 
     if hasattr(f, "write"):
         write_all(f, parts())
+        if callable(flush := getattr(f, "flush", None)):
+            flush()  # the file may be read by its name next
     elif path:
         replace_file(path, parts())
     else:
@@ -114,9 +118,26 @@ def load(
     if not all(hasattr(f, name) for name in ("seek", "tell", "read")):
         raise AttributeError(
             f"{type(f).__name__!r} object has no attribute 'seek'. You can only torch.load from a file that "
-            "is seekable. Please pre-load the data into a buffer like io.BytesIO and try to load from it."
+            "is seekable. Please pre-load the data into a buffer like io.BytesIO and try to load from it "
+            "instead."
         )
     return _read.from_file(f, map_location, module, pickle_load_args, False)
+
+
+def location_tag(storage: Any) -> str:
+    """What a file says of where a storage lies: "cpu", "cuda:0", "meta"."""
+    return str(storage.device)
+
+
+def default_restore_location(storage: Any, location: str) -> Any:
+    """The storage at a location of a file, as load() puts it there without a map_location.
+
+    Raises:
+        RuntimeError: no such device here.
+    """
+    from ._read import restore
+
+    return restore(storage, location)
 
 
 def get_unsafe_globals_in_checkpoint(f: Any) -> list[str]:

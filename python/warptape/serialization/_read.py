@@ -28,7 +28,8 @@ class _PlacementFailed(BaseException):
     """Carries what went wrong in placing a storage past what calls damage whatever fails in a pickle."""
 
 
-def _restore(storage: UntypedStorage, location: str) -> UntypedStorage:
+def restore(storage: UntypedStorage, location: str) -> UntypedStorage:
+    """The storage at a location of a file. RuntimeError for a device that is not here."""
     if location.startswith("cuda"):
         if not warptape.cuda.is_available():
             raise RuntimeError(
@@ -46,21 +47,21 @@ def _restore(storage: UntypedStorage, location: str) -> UntypedStorage:
 def _placement(map_location: Any) -> Callable[[UntypedStorage, str], UntypedStorage]:
     """What puts a storage where map_location says."""
     if map_location is None:
-        return _restore
+        return restore
     if isinstance(map_location, dict):
-        return lambda storage, location: _restore(storage, str(map_location.get(location, location)))
+        return lambda storage, location: restore(storage, str(map_location.get(location, location)))
     if callable(map_location):
 
         def called(storage: UntypedStorage, location: str) -> UntypedStorage:
             out = map_location(storage, location)
-            out = _restore(storage, location) if out is None else out
+            out = restore(storage, location) if out is None else out
             if not isinstance(out, UntypedStorage):
                 raise TypeError(f"load: map_location returned {type(out).__name__}, not a storage")
             return out
 
         return called
     device = str(_C.device(map_location))
-    return lambda storage, location: _restore(storage, device)
+    return lambda storage, location: restore(storage, device)
 
 
 class _Storages:
@@ -143,8 +144,10 @@ def from_file(file: Any, map_location: Any, module: Any, options: dict[str, Any]
     if _is_legacy(source):
         if mmap:
             raise RuntimeError("load: mmap=True needs a file of PyTorch 1.6 or newer; save it anew")
-        held = _legacy_storages(source)
-        return _unpickle(file, source.size, _Storages(held, map_location), module, options)
+        held, end = _legacy_storages(source)
+        found = _unpickle(file, source.size, _Storages(held, map_location), module, options)
+        file.seek(end)  # others may have written behind it
+        return found
     mapped = Mapped(file) if mmap else None
     if mapped is not None:
         source.mapped = memoryview(mapped.map)
@@ -225,8 +228,9 @@ def _all_storages(archive: Archive, prefix: str, mapped: Mapped | None) -> dict[
 # ---- before PyTorch 1.6 ----
 
 
-def _legacy_storages(source: Source) -> dict[str, Tensor]:
-    """By key, the bytes of all storages; leaves the file before the pickle that needs them.
+def _legacy_storages(source: Source) -> tuple[dict[str, Tensor], int]:
+    """By key, the bytes of all storages, and where they end; leaves the file before the pickle that needs
+    them.
 
     Note: this format is a stream: magic number, version, facts of the machine, the object's pickle, the keys
     of its storages, then for each its number of elements and its bytes. It has no checksums.
@@ -266,4 +270,4 @@ def _legacy_storages(source: Source) -> dict[str, Tensor]:
         source.into(at + 8, raw_bytes(held[key]))
         at += 8 + size
     file.seek(begin)
-    return held
+    return held, source.base + at

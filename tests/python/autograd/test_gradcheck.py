@@ -131,8 +131,36 @@ def test_refused_inputs() -> None:
         gradcheck(lambda x: x * 1, wt.ones(2, requires_grad=True), raise_exception=False)
     with pytest.raises(RuntimeError, match="0th input has a dimension with stride 0"):
         gradcheck(lambda x: x * 1, leaf(1.0).expand(3))
-    with pytest.raises(NotImplementedError, match="check_forward_ad"):
-        gradcheck(square, leaf(1.0), check_forward_ad=True)
+    with pytest.raises(NotImplementedError, match="check_batched_forward_grad"):
+        gradcheck(square, leaf(1.0), check_batched_forward_grad=True)
+
+
+def test_forward_mode() -> None:
+    a, b = leaf(0.3, -1.2, 2.0), leaf(1.5, 0.7, -0.4)
+    assert gradcheck(lambda x, y: (x * y.cumsum(0), x.exp().sum()), (a, b), check_forward_ad=True)
+    z = wt.tensor([1 + 2j, -0.5j], dtype=wt.complex128, requires_grad=True)
+    assert gradcheck(lambda x: x * x.conj() * x, z, check_forward_ad=True)
+
+    class Wrong(wt.autograd.Function):
+        @staticmethod
+        def forward(x):
+            return x * 2
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            pass
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * 2
+
+        @staticmethod
+        def jvp(ctx, tangent):
+            return tangent * 3
+
+    assert gradcheck(Wrong.apply, a)
+    with pytest.raises(RuntimeError, match="forward"):
+        gradcheck(Wrong.apply, a, check_forward_ad=True)
 
 
 def test_layouts_empty_and_scalar() -> None:

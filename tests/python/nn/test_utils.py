@@ -393,3 +393,21 @@ def test_names_that_programs_import():
         and state._metadata.keys() >= inner.state_dict()._metadata.keys()
     )
     inner.load_state_dict(state)
+
+
+def test_weights_in_a_memory_format() -> None:
+    net = wt.nn.Sequential(wt.nn.Conv2d(3, 4, 3), wt.nn.Linear(2, 2), wt.nn.Conv3d(3, 4, 3))
+    before = net[0].weight.detach().clone()
+    assert wt.nn.utils.convert_conv2d_weight_memory_format(net, wt.channels_last) is net
+    assert net[0].weight.is_contiguous(memory_format=wt.channels_last)
+    assert wt.equal(net[0].weight, before) and net[2].weight.is_contiguous()
+    wt.nn.utils.convert_conv3d_weight_memory_format(net, wt.channels_last_3d)
+    assert not net[2].weight.is_contiguous()
+
+
+def test_the_older_comparison() -> None:
+    nan = float("nan")
+    with pytest.warns(FutureWarning, match="assert_close"):
+        wt.testing.assert_allclose(wt.tensor([1, 2]), [1.0, 2.0])
+    with pytest.warns(FutureWarning), pytest.raises(AssertionError):
+        wt.testing.assert_allclose(wt.tensor([1.0, nan]), wt.tensor([1.1, nan]))

@@ -480,3 +480,32 @@ def test_files_without_checksums() -> None:
         warnings.simplefilter("always")
         assert wt.load(file)["a"].tolist() == [1, 1, 1]
     assert "no checksums" in str(seen[0].message)
+
+
+def test_the_format_before_1_6_goes_both_ways() -> None:
+    shared = wt.arange(6.0)
+    obj = {"a": shared, "b": shared[2:], "n": [1, "text", None], "h": wt.ones(3, dtype=wt.bfloat16)}
+    file = io.BytesIO()
+    file.write(b"before")
+    wt.save(obj, file, _use_new_zipfile_serialization=False)
+    file.write(b"behind")
+    file.seek(6)
+    found = wt.load(file)
+    assert file.read() == b"behind"  # where the object ended
+    assert found["n"] == obj["n"] and wt.equal(found["h"], obj["h"])
+    found["a"][3] = 9
+    assert found["b"].tolist() == [2, 9, 4, 5]  # one storage
+
+
+def test_an_open_file_can_be_read_by_its_name_at_once(tmp_path) -> None:
+    with open(tmp_path / "t.pt", "wb") as file:
+        wt.save(wt.arange(3), file)
+        assert wt.load(tmp_path / "t.pt").tolist() == [0, 1, 2]
+
+
+def test_locations_of_storages() -> None:
+    storage = wt.arange(3.0).untyped_storage()
+    assert serialization.location_tag(storage) == "cpu"
+    assert serialization.default_restore_location(storage, "cpu") is storage
+    with pytest.raises(RuntimeError, match="don't know how to restore data location"):
+        serialization.default_restore_location(storage, "nowhere")

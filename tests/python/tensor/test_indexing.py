@@ -270,3 +270,42 @@ def test_masks_of_bytes() -> None:
     with pytest.warns(UserWarning, match="uint8"):
         x[wt.tensor(0, dtype=wt.uint8)] = 7.0
     assert x.tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_leading_ones_of_a_value_are_cut_off() -> None:
+    a = wt.arange(9.0).reshape(3, 3)
+    a[[0, 1, 2], [0, 1, 2]] = wt.tensor([[[7.0, 8.0, 9.0]]])
+    assert a.diagonal().tolist() == [7, 8, 9]
+    a[wt.tensor(True)] = wt.zeros(1, 1, 3, 3)
+    assert not a.any()
+    with pytest.raises(RuntimeError, match="shape mismatch"):
+        a[[0, 1]] = wt.zeros(2, 1, 2, 3)
+
+
+def test_index_put_as_a_function() -> None:
+    a = wt.zeros(3)
+    assert wt.index_put_(a, (wt.tensor([1, 1]),), wt.ones(2), accumulate=True) is a
+    assert a.tolist() == [0, 2, 0]
+
+
+def test_take_along_dim_wants_int64() -> None:
+    with pytest.raises(RuntimeError, match="dtype of indices should be Long"):
+        wt.take_along_dim(wt.ones(2, 3), wt.zeros(2, 3, dtype=wt.int32), 0)
+
+
+def test_strides_of_new_dims_of_one_element() -> None:
+    t = wt.arange(6.0).reshape(2, 3)
+    assert t.expand(1, 1, 2, 3).stride() == t[None, None].stride() == (6, 6, 3, 1)
+    assert t.expand(4, 1, 2, 3).stride() == (0, 6, 3, 1)
+
+
+def test_the_older_order_of_addcmul_and_addcdiv() -> None:
+    a, b, c = wt.ones(2), wt.tensor([2.0, 3.0]), wt.tensor([4.0, 5.0])
+    with pytest.warns(UserWarning, match="overload of addcmul is deprecated"):
+        assert wt.addcmul(a, 2, b, c).tolist() == [17, 31]
+    with pytest.warns(UserWarning, match="overload of addcdiv_ is deprecated"):
+        assert a.addcdiv_(4, b, c) is a and a.tolist() == pytest.approx([3, 3.4])
+
+
+def test_no_address_of_no_elements() -> None:
+    assert wt.ones(2, 2).resize_(0, 2).data_ptr() == 0

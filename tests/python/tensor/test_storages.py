@@ -122,6 +122,21 @@ def test_tensors_take_on_other_memory() -> None:
         torch.tensor([]).set_(seen.storage(), 0, (8,))
 
 
+def test_checks_of_sizes() -> None:
+    torch._check(True)
+    torch._check_is_size(3, max=3)
+    with pytest.raises(RuntimeError, match="three"):
+        torch._check(False, lambda: "three")
+    with pytest.raises(IndexError, match="Expected cond to be True"):
+        torch._check_index(False)
+    with pytest.raises(TypeError, match="cond must be a bool"):
+        torch._check(torch.tensor(True))
+    with pytest.raises(RuntimeError, match="Expected cond"):
+        torch._check_tensor_all(torch.tensor([True, False]))
+    assert (torch.sym_max(1, 2.0), torch.sym_int(-1.5), torch.sym_ite(False, 1, 2)) == (2.0, -1, 2)
+    assert isinstance(torch.sym_min(1, 2.0), float)
+
+
 def test_resizing_storages() -> None:
     storage = torch.arange(4.0).storage()
     assert storage.resizable() and storage.resize_(6).size() == 6 and storage.tolist()[:4] == [0, 1, 2, 3]
