@@ -2,11 +2,11 @@
 
 # Lines of the core, kernels + csrc. A device's backend, what lies between ranks, and PyTorch's API written
 # with ops alone have budgets of their own: whoever reads the core can leave them out.
-MAX_TOTAL_LINES = 48_420
+MAX_TOTAL_LINES = 48_838
 BUDGETS = {
     # Before the backend, in whose folder some of it lies: the first part that has a file counts it.
     "inference": (
-        6_058,
+        6_615,
         (
             "csrc/inference/",
             "csrc/bindings/inference",
@@ -25,8 +25,23 @@ BUDGETS = {
             "python/warptape/inference/",
         ),
     ),
+    "serving": (7_203, ("python/warptape/serve/",)),
+    "compression": (
+        6_344,
+        (
+            "csrc/ops/binary_linear",
+            "csrc/ops/fake_quantize",
+            "csrc/ops/int8_conv",
+            "kernels/cpu/binary_linear",
+            "kernels/cpu/int8_conv",
+            "kernels/include/kernels/binary_linear",
+            "kernels/include/kernels/int8_conv",
+            "python/warptape/ao/",
+            "python/warptape/nn/utils/prune.py",
+        ),
+    ),
     "the CUDA backend": (
-        13_520,
+        14_832,
         (
             "kernels/cuda/",
             "csrc/core/cuda/",
@@ -36,11 +51,13 @@ BUDGETS = {
         ),
     ),
     "DTensor": (
-        2_465,
+        2_219,
         ("python/warptape/parallel/dtensor/",),
     ),  # before the distributed part, in whose folder it lies
+    # Before the distributed part, too.
+    "the planner of layouts": (1_841, ("python/warptape/parallel/plan/",)),
     "the distributed part": (
-        22_960,
+        23_042,
         (
             "csrc/distributed/",
             "csrc/autograd/split_backward",  # for pipelines alone
@@ -57,7 +74,7 @@ BUDGETS = {
         ),
     ),
     "sparse tensors": (
-        1_705,
+        1_701,
         (
             "csrc/ops/sparse",
             "kernels/cpu/sparse",
@@ -82,9 +99,9 @@ BUDGETS = {
         4_500,
         ("python/warptape/distributions/", "python/warptape/quasirandom.py"),
     ),
-    "function transforms": (1_700, ("csrc/transforms/", "csrc/bindings/transforms")),
+    "function transforms": (1_684, ("csrc/transforms/", "csrc/bindings/transforms")),
     "the graph compiler": (
-        12_160,
+        12_435,
         (
             "csrc/graph/",
             "csrc/tensor/run_kernel",
@@ -112,7 +129,7 @@ BUDGETS = {
         ),
     ),
     "ONNX": (1_570, ("python/warptape/onnx/",)),
-    "models": (2_360, ("python/warptape/models/",)),
+    "models": (2_399, ("python/warptape/models/",)),
     "traced programs": (2_480, ("python/warptape/fx/",)),
-    "the Python library": (26_370, ("python/warptape/",)),
+    "the Python library": (27_087, ("python/warptape/",)),
 }
