@@ -386,8 +386,12 @@ bool is_default_option(const OpInfo& op, PyObject* key, PyObject* value) {
   if (PyUnicode_CompareWithASCIIString(key, "pin_memory") == 0) return value == Py_None || value == Py_False;
   if (!is_layout_option(key)) return false;
   const char* layout = value == Py_None ? "torch.strided" : layout_name(value);
-  WT_CHECK(!layout || std::strcmp(layout, "torch.strided") == 0, ValueError, op.name, ": tensors of layout ",
-           layout, " are made by Tensor.to_sparse and torch.sparse_coo_tensor");
+  const bool strided = !layout || std::strcmp(layout, "torch.strided") == 0;
+  // PyTorch's windows are Python, which raises this.
+  WT_CHECK(strided || !(op.flags & kSignal), ValueError, op.name,
+           " is implemented for strided tensors only, got: ", layout);
+  WT_CHECK(strided, NotImplementedError, op.name, ": tensors of layout ", layout,
+           " are made by Tensor.to_sparse and torch.sparse_coo_tensor");
   return layout;
 }
 

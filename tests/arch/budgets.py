@@ -2,7 +2,7 @@
 
 # Lines of the core, kernels + csrc. A device's backend, what lies between ranks, and PyTorch's API written
 # with ops alone have budgets of their own: whoever reads the core can leave them out.
-MAX_TOTAL_LINES = 48_838
+MAX_TOTAL_LINES = 48_842
 BUDGETS = {
     # Before the backend, in whose folder some of it lies: the first part that has a file counts it.
     "inference": (
@@ -131,5 +131,5 @@ BUDGETS = {
     "ONNX": (1_570, ("python/warptape/onnx/",)),
     "models": (2_399, ("python/warptape/models/",)),
     "traced programs": (2_480, ("python/warptape/fx/",)),
-    "the Python library": (27_087, ("python/warptape/",)),
+    "the Python library": (27_088, ("python/warptape/",)),
 }

@@ -44,7 +44,10 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     core = [p for p in sorted((ROOT / "csrc/core").glob("*.cpp")) if p.name != "build_info.cpp"]
     plugin = [
         *sorted((ROOT / "csrc/core/cuda").glob("*.cpp")),
-        *(EMULATOR / name for name in ("fibers.cpp", "memory.cpp", "streams.cpp", "runtime.cpp")),
+        *(
+            EMULATOR / name
+            for name in ("fibers.cpp", "asynchronous.cpp", "memory.cpp", "streams.cpp", "runtime.cpp")
+        ),
         EMULATOR / "test_probe.cpp",
     ]
     flags = ["-std=c++20", "-O0", "-fPIC", "-Wall", "-Wextra", "-Werror"]
