@@ -39,8 +39,8 @@ NOT_DECLARED = {
         use_deterministic_algorithms""",
     "runs the tape, whose hooks are Python's": "Tensor.backward Tensor.retain_grad",
     "hands out the memory or names a stream, both objects of Python": """
-        Tensor.is_pinned Tensor.is_set_to Tensor.is_shared Tensor.pin_memory Tensor.record_stream Tensor.share_memory_
-        Tensor.set_ Tensor.storage Tensor.storage_type Tensor.untyped_storage""",
+        Tensor.is_pinned Tensor.is_set_to Tensor.is_shared Tensor.pin_memory Tensor.record_stream Tensor.set_
+        Tensor.share_memory_ Tensor.storage Tensor.storage_type Tensor.untyped_storage""",
     "computes with Python's numbers": "sym_float sym_int sym_ite sym_max sym_min sym_not sym_sum",
 }
 
