@@ -113,7 +113,8 @@ ran only so much of their tests, chosen by a hash of the names. The files are of
 of a fork of 2026 for another device, its words for that device put back to PyTorch's;
 `test_serialization`, `test_segment_reductions` and `test_scatter_gather_ops` of one of April 2023. What
 does not pass under PyTorch 2.13 is not counted. Measured on a loaded machine, where a test that takes
-too long counts as failed.
+too long counts as failed; the rows of `test_nn` and `test_modules` are counts of logs that were written
+before the last mends.
 
 """
 

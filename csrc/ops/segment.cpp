@@ -23,8 +23,8 @@ struct Kind {
 
 Kind kind_of(std::string_view reduce) {
   if (reduce == "sum" || reduce == "mean") return {"sum", 0};
-  if (reduce == "max") return {"amax", -kInf};
-  if (reduce == "min") return {"amin", kInf};
+  if (reduce == "max" || reduce == "amax") return {"amax", -kInf};
+  if (reduce == "min" || reduce == "amin") return {"amin", kInf};
   if (reduce == "prod") return {"prod", 1};
   throw Error(message(kSegment, ": Unsupported reduction given: ", reduce));
 }
@@ -57,6 +57,34 @@ Tensor runs_of(const Tensor& lengths, int64_t rows, int64_t places) {
                       false, true, {}, {});
 }
 
+struct Runs {
+  Tensor of;  // [B, L, R]: which run each value lies in
+  int64_t n;
+  std::optional<Scalar> initial;
+};
+
+// [B, L, R] -> [B, n, R]; `start` is what empty runs give, and joins each run but of extremes.
+Tensor scattered(const Tensor& values, const Runs& runs, std::string_view reduce, const Scalar& start) {
+  // One run more takes what lies behind the last.
+  const Tensor from =
+      full(Shape{values.sizes()[0], runs.n + 1, values.sizes()[2]}, start, options_of(values));
+  const bool join = reduce == "sum" || reduce == "prod";
+  return narrow(scatter_reduce(from, 1, runs.of, values, reduce, join), 1, 0, runs.n);
+}
+
+// A run's gradient goes to its extremes in equal parts, none to `initial`; of a run with NaNs to these.
+Tensor extremes_of(const Tensor& values, const Runs& runs, const Kind& kind) {
+  const Tensor nans = isnan(values);
+  const Tensor counts = scattered(cast(nans, values.dtype()), runs, "sum", 0);
+  const Tensor of_nans = scattered(masked_fill(values, logical_not(nans), 0), runs, "sum", 0);
+  Tensor out = scattered(masked_fill(values, nans, kind.start), runs, kind.scatter, kind.start);
+  if (runs.initial) {
+    const Tensor worse = kind.start < 0 ? lt_ts(out, *runs.initial) : gt_ts(out, *runs.initial);
+    out = masked_fill(out, worse, *runs.initial);
+  }
+  return where(gt_ts(counts, 0), div(of_nans, clamp(counts, Scalar(1), std::nullopt)), out);
+}
+
 Tensor segment_reduce_impl(const Tensor& data, std::string_view reduce, const OptTensor& given,
                            const OptTensor& indices, const OptTensor& offsets, int64_t axis, bool unsafe,
                            std::optional<Scalar> initial) {
@@ -83,12 +111,11 @@ Tensor segment_reduce_impl(const Tensor& data, std::string_view reduce, const Op
     runs = runs_of(lengths, rows, places);
   }
   const int64_t n = lengths.sizes()[1];
-  // One run more takes what lies behind the last.
-  const Tensor start =
-      full(Shape{rows, n + 1, rest}, initial ? *initial : Scalar(kind.start), options_of(data));
-  Tensor out = narrow(scatter_reduce(start, 1, expand(unsqueeze(runs, 2), Shape{rows, places, rest}),
-                                     reshape(data, Shape{rows, places, rest}), kind.scatter, true),
-                      1, 0, n);
+  const Runs at{expand(unsqueeze(runs, 2), Shape{rows, places, rest}), n, initial};
+  const Tensor values = reshape(data, Shape{rows, places, rest});
+  Tensor out = kind.scatter.starts_with("am")
+                   ? extremes_of(values, at, kind)
+                   : scattered(values, at, kind.scatter, initial.value_or(kind.start));
   if (reduce == "mean") {
     const Tensor count = unsqueeze(lengths, 2);
     out = div(out, cast(clamp(count, Scalar(1), std::nullopt), data.dtype()));

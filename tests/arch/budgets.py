@@ -2,7 +2,7 @@
 
 # Lines of the core, kernels + csrc. A device's backend, what lies between ranks, and PyTorch's API written
 # with ops alone have budgets of their own: whoever reads the core can leave them out.
-MAX_TOTAL_LINES = 48_842
+MAX_TOTAL_LINES = 48_869
 BUDGETS = {
     # Before the backend, in whose folder some of it lies: the first part that has a file counts it.
     "inference": (
@@ -25,7 +25,7 @@ BUDGETS = {
             "python/warptape/inference/",
         ),
     ),
-    "serving": (7_203, ("python/warptape/serve/",)),
+    "serving": (7_205, ("python/warptape/serve/",)),
     "compression": (
         6_344,
         (

@@ -184,9 +184,11 @@ class Models:
         return model.versions[number]
 
     def ready(self, name: str | None = None, version: int | str | None = None) -> bool:
-        """Whether a model can answer now; without a name, whether the server and all of its models can."""
+        """Whether a model can answer now; without a name, whether the server and all of its models can. Those
+        that could not be loaded do not count beside others that serve."""
         if name is None:
-            return self._started and all(self.ready(n) for n in self.names())
+            names = self.names() or [n for n, model in self._models.items() if model.error]
+            return self._started and all(self.ready(n) for n in names)
         try:
             return self.peek(name, version).ready
         except ModelNotFoundError:

@@ -201,6 +201,22 @@ def test_errors_roll_back_by_themselves(tmp_path):
     run(work())
 
 
+def test_a_server_whose_models_are_all_broken_is_not_ready(tmp_path):
+    async def work():
+        (add_version(tmp_path, "m", 1, 1.0) / "model.safetensors").write_bytes(b"broken")
+        models = await started(tmp_path)
+        assert not models.ready() and models.names() == []
+        add_version(tmp_path, "other", 1, 1.0)
+        await models.load("other")
+        assert models.ready() and not models.ready("m")
+        await models.close()
+        empty = await started(tmp_path / "m" / "1")
+        assert empty.ready()  # nothing was asked for
+        await empty.close()
+
+    run(work())
+
+
 def test_what_lies_outside_is_refused(tmp_path):
     outside = tmp_path / "outside"
     add_version(outside, "m", 1, 1.0)

@@ -1,0 +1,29 @@
+"""segment_reduce: whose gradient an extreme's is, where runs have ties, NaNs or an `initial`."""
+
+from __future__ import annotations
+
+import pytest
+import warptape as wt
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("reduce", "initial", "data", "out", "grad"),
+    [
+        ("max", None, [1, 3, 3, 2], [1, 3], [1, 0.5, 0.5, 0]),
+        ("max", 3.0, [1, 3, 3, 2], [3, 3], [0, 0.5, 0.5, 0]),  # a tie with initial is the data's
+        ("max", 9.0, [1, 3, 3, 2], [9, 9], [0, 0, 0, 0]),
+        ("amin", 2.0, [1, 3, 3, 2], [1, 2], [1, 0, 0, 1]),
+        ("max", 9.0, [1, 3, NAN, 2], [9, NAN], [0, 0, 1, 0]),
+        ("min", None, [NAN, NAN, 3, NAN], [NAN, NAN], [1, 0.5, 0, 0.5]),
+    ],
+)
+def test_gradient_goes_to_the_extremes(
+    reduce: str, initial: float | None, data: list[float], out: list[float], grad: list[float]
+) -> None:
+    x = wt.tensor(data, dtype=wt.float64, requires_grad=True)
+    y = wt.segment_reduce(x, reduce, lengths=wt.tensor([1, 3]), initial=initial)
+    wt.testing.assert_close(y.detach(), wt.tensor(out, dtype=wt.float64), equal_nan=True)
+    y.sum().backward()
+    assert x.grad is not None and x.grad.tolist() == grad
