@@ -463,7 +463,8 @@ def compared(theirs: dict[str, list[str]], ours: dict[str, list[str]], part: flo
             left_out[reason] += 1
         else:
             words = why.strip().splitlines() or ["no text"]
-            causes[re.sub(r"0x[0-9a-f]+|-?\d+(\.\d+)?(e[-+]?\d+)?", "N", words[0])[:160]] += 1
+            cause = words[0].replace(f"{ROOT}/", "")
+            causes[re.sub(r"0x[0-9a-f]+|-?\d+(\.\d+)?(e[-+]?\d+)?", "N", cause)[:160]] += 1
     row: dict[str, Any] = {"part": part, "counted": len(counted), "passed": passed}
     row |= {"left out": dict(left_out.most_common()), "causes": dict(causes.most_common())}
     if "" in theirs:
