@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ._missing import lookup as _lookup
@@ -83,5 +84,21 @@ def set_device(device: Any) -> None:
 def synchronize(device: Any = None) -> None:
     """Does nothing: what was called has been done."""
 
+
+def _supported(*flags: str) -> Callable[[], bool]:
+    def supported() -> bool:
+        """Whether the processor has it, as /proc/cpuinfo says."""
+        from .doctor import cpu_flags
+
+        return cpu_flags().issuperset(flags)
+
+    return supported
+
+
+_is_avx2_supported = _supported("avx2", "fma")
+_is_avx512_supported = _supported("avx512f", "avx512bw", "avx512dq", "avx512vl")
+_is_avx512_bf16_supported = _supported("avx512_bf16")
+_is_vnni_supported = _supported("avx512_vnni")
+_is_amx_tile_supported = _supported("amx_tile")
 
 __getattr__ = _lookup(__name__)

@@ -118,6 +118,8 @@ def test_hub(tmp_path, monkeypatch):
 
 def test_small_names():
     assert wt.cpu.is_available() and wt.cpu.device_count() == 1
+    with open("/proc/cpuinfo") as file:
+        assert wt.cpu._is_avx512_supported() == ("avx512dq" in file.read())
     with wt.cpu.stream(wt.cpu.current_stream()):
         wt.cpu.synchronize()
     assert wt.typename(ONE) == "torch.FloatTensor" and wt.typename(3) == "int"
