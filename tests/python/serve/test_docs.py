@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from serving_models import get, write_llm
 from time_limits import seconds
 
 PAGE = Path(__file__).parents[3] / "docs/serving.md"
-WARPTAPE = 'warptape() { python -m warptape.inference "$@"; }\n'
+WARPTAPE = f'warptape() {{ "{sys.executable}" -m warptape.inference "$@"; }}\n'
 
 
 def blocks():
