@@ -185,7 +185,7 @@ Tensor expand_impl(const Tensor& x, IntList to) {
   Shape strides = broadcast_strides(x.sizes(), x.strides(), sizes, "expand");
   numel_of(sizes, "expand");
   for (int64_t d = shift - 1; d >= 0; --d)  // new dims of one element, as unsqueeze makes them
-    if (sizes[d] == 1) strides[d] = sizes[d + 1] * strides[d + 1];
+    if (x.ndim() && sizes[d] == 1) strides[d] = sizes[d + 1] * strides[d + 1];
   return make_view(kExpand, x, std::move(sizes), std::move(strides), x.offset(), [](Node&) {});
 }
 Tensor expand_as_impl(const Tensor& x, const Tensor& other) { return expand(x, other.sizes()); }

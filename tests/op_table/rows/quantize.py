@@ -45,15 +45,15 @@ ROWS = [
     Op(
         "fake_quantize_per_channel_affine",
         lambda r: [
-            S(r(2, 3, 5, low=-4, high=4), np.array([1.0, 2.0, 0.5]), np.array([0, 3, 7]), 1, 0, 7),
-            S(r(2, 3, low=-4, high=4), np.array([1.0, 2.0]), np.array([0, 0]), 0, -8, 7),
+            S(r(2, 3, 5, low=-4, high=4), np.array([1.0, 2.0, 0.5]), np.array([0, 3, 7], np.int32), 1, 0, 7),
+            S(r(2, 3, low=-4, high=4), np.array([1.0, 2.0]), np.array([0, 0], np.int32), 0, -8, 7),
         ],
         rounded_by_channel,
         dtypes=WIDE,
         grad=False,
         errors=(
-            E("ShapeError", np.ones((1, 2)), np.ones(1), np.array([0]), 1, 0, 7),
-            E("IndexError", np.ones((1, 2)), np.ones(1), np.array([0]), 2, 0, 7),
+            E("ShapeError", np.ones((1, 2)), np.ones(1), np.array([0], np.int32), 1, 0, 7),
+            E("IndexError", np.ones((1, 2)), np.ones(1), np.array([0], np.int32), 2, 0, 7),
         ),
     ),
 ]

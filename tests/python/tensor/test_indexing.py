@@ -297,6 +297,7 @@ def test_strides_of_new_dims_of_one_element() -> None:
     t = wt.arange(6.0).reshape(2, 3)
     assert t.expand(1, 1, 2, 3).stride() == t[None, None].stride() == (6, 6, 3, 1)
     assert t.expand(4, 1, 2, 3).stride() == (0, 6, 3, 1)
+    assert t.sum().expand(1, 1).stride() == (0, 0)
 
 
 def test_the_older_order_of_addcmul_and_addcdiv() -> None:
