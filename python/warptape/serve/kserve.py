@@ -7,7 +7,6 @@ request itself.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 import time
@@ -17,6 +16,7 @@ from typing import Any
 from ..version import __version__
 from .batching import QueueFullError
 from .config import ConfigError
+from .disconnect import unless_left
 from .errors import TYPES, ApiError
 from .kserve_codec import HEADER_LENGTH, InferRequest, decompressed, encode_response, parse_infer
 from .kserve_llm import INPUTS, OUTPUTS
@@ -115,23 +115,7 @@ class _Call:
 
     async def unless_left(self, work: Awaitable[Any]) -> Any:
         """What `work` gives; cancels it when the client leaves."""
-        task = asyncio.ensure_future(work)
-        gone = asyncio.ensure_future(self._left())
-        try:
-            await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
-            if not task.done():
-                raise ConnectionResetError("the client left")
-            return task.result()
-        finally:
-            for each in (gone, task):
-                each.cancel()
-            if not task.done():
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
-
-    async def _left(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
+        return await unless_left(self._receive, work)
 
 
 class _Endpoint:

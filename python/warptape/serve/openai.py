@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from . import openai_requests
+from .disconnect import ClientLeftError, unless_left
 from .errors import ApiError, api_error, error_response
 from .openai_answers import Answer
 from .openai_requests import Asked, parse_body, refuse, take
@@ -24,28 +25,6 @@ from .workers import DeadlineError, RequestError
 
 MOST_INPUTS = 2048  # of an embeddings request
 CONTEXT = "context_length_exceeded"
-
-
-async def unless_left(request: Request, work: Awaitable[Any]) -> Any:
-    """What `work` gives; cancels it when the client leaves, and raises ConnectionResetError then."""
-    task = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(_left(request.receive))
-    try:
-        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise ConnectionResetError("the client left")
-        return task.result()
-    finally:
-        for each in (gone, task):
-            each.cancel()
-        if not task.done():
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await task
-
-
-async def _left(receive: Callable[[], Awaitable[Any]]) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 class EventStream(Response):
@@ -59,17 +38,8 @@ class EventStream(Response):
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Writes them, as they come."""
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        work = asyncio.ensure_future(self._write(scope, send))
-        gone = asyncio.ensure_future(_left(receive))
-        try:
-            await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
-            if work.done():
-                work.result()
-        finally:
-            for each in (gone, work):
-                each.cancel()
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await work
+        with contextlib.suppress(ClientLeftError):
+            await unless_left(receive, self._write(scope, send))
 
     async def _write(self, scope: Any, send: Any) -> None:
         async def data(text: str, more: bool = True) -> None:
@@ -178,8 +148,8 @@ class OpenAI:
         refused has a status."""
         events = self._events(request, asked, chat)
         if not asked.stream:
-            return JSONResponse(await unless_left(request, self._last(events)))
-        first = await unless_left(request, anext(events))
+            return JSONResponse(await unless_left(request.receive, self._last(events)))
+        first = await unless_left(request.receive, anext(events))
 
         async def all_events() -> AsyncGenerator[Any, None]:
             async with contextlib.aclosing(events):
@@ -320,7 +290,7 @@ class OpenAI:
                 call = version.worker.request(
                     {"op": "embed", "inputs": tokens}, request.scope["warptape"]["deadline"]
                 )
-                vectors = (await unless_left(request, call))["embeddings"]
+                vectors = (await unless_left(request.receive, call))["embeddings"]
             except BaseException as error:
                 observe.failed(error)
                 raise
