@@ -127,22 +127,13 @@ def resnet_part(options: Any) -> bool:
 
 def train_digits(epochs: int = 20, seed: int = 0, batch: int = 64, lr: float = 8e-3) -> tuple[Any, Any, Any]:
     """The net of examples/train_digits.py trained as there, and its two sets."""
-    from train_digits import DigitNet, load_digits, shifted
+    from train_digits import DigitNet, load_digits, train
 
-    train, test = load_digits(seed)
+    data, test = load_digits(seed)
     wt.manual_seed(seed)
     model = DigitNet()
-    loader = wt.utils.data.DataLoader(train, batch_size=batch, shuffle=True)
-    optimizer = wt.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.05, fused=True)
-    schedule = wt.optim.lr_scheduler.OneCycleLR(optimizer, lr, total_steps=epochs * len(loader))
-    for _ in range(epochs):
-        for images, labels in loader:
-            loss = F.cross_entropy(model(shifted(images)), labels, label_smoothing=0.1)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            schedule.step()
-    return model.eval(), train, test
+    train(model, data, epochs, lr, batch=batch)
+    return model.eval(), data, test
 
 
 @wt.no_grad()

@@ -15,18 +15,16 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import warptape as wt
-import warptape.nn.functional as F
 from warptape import ao, nn, optim
 from warptape.export import Dim, export, save
 from warptape.utils.data import DataLoader, TensorDataset
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from train_digits import DigitNet, accuracy, load_digits, shifted
+from train_digits import DigitNet, accuracy, load_digits, shifted, train
 
 
 class BinaryDigitNet(nn.Module):
@@ -50,25 +48,6 @@ class BinaryDigitNet(nn.Module):
 
     def forward(self, images: wt.Tensor) -> wt.Tensor:
         return self.head(self.features(images))
-
-
-Step = Callable[[], None]
-
-
-def train(model: nn.Module, data: TensorDataset, epochs: int, lr: float, after: Step = lambda: None) -> None:
-    """Trains as train_digits.py does; `after` is called behind each step."""
-    loader = DataLoader(data, batch_size=64, shuffle=True)
-    optimizer = optim.AdamW(model.parameters(), lr=lr, weight_decay=0.05, fused=True)
-    schedule = optim.lr_scheduler.OneCycleLR(optimizer, lr, total_steps=epochs * len(loader))
-    model.train()
-    for _ in range(epochs):
-        for images, labels in loader:
-            loss = F.cross_entropy(model(shifted(images)), labels, label_smoothing=0.1)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            schedule.step()
-            after()
 
 
 def trained(data: TensorDataset, cache: Path, seed: int, epochs: int) -> DigitNet:
@@ -124,7 +103,7 @@ def masks(model: DigitNet, data: TensorDataset, test: TensorDataset, epochs: int
     pairs = [(m, "weight") for m in model.modules() if isinstance(m, (nn.Conv2d, nn.Linear))]
     steps = epochs * -(-len(data) // 64)
     pruner = ao.GradualPruner(pairs, ao.PolynomialSchedule(0.9, end=steps // 2))
-    train(model, data, epochs, 4e-3, after=lambda: pruner.step() and None)
+    train(model, data, epochs, 4e-3, after_step=lambda: pruner.step() and None)
     print(f"{ao.sparsity(model):.3f} of the weights are zero")
     for module, name in pairs:
         nn.utils.prune.remove(module, name)

@@ -17,29 +17,12 @@ import time
 from typing import Any
 
 import warptape as wt
-import warptape.nn.functional as F
 from warptape.ao import quantization as q
-from warptape.utils.data import DataLoader
 
 try:
-    from train_digits import DigitNet, load_digits, shifted
+    from train_digits import DigitNet, load_digits, train
 except ImportError:  # run from elsewhere
-    from examples.train_digits import DigitNet, load_digits, shifted
-
-
-def train(model: Any, data: Any, epochs: int, lr: float) -> Any:
-    """The model after so many passes over the data."""
-    loader = DataLoader(data, batch_size=64, shuffle=True)
-    optimizer = wt.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.05)
-    schedule = wt.optim.lr_scheduler.OneCycleLR(optimizer, lr, total_steps=epochs * len(loader))
-    for _ in range(epochs):
-        for images, labels in loader:
-            loss = F.cross_entropy(model(shifted(images)), labels, label_smoothing=0.1)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            schedule.step()
-    return model.eval()
+    from examples.train_digits import DigitNet, load_digits, train
 
 
 @wt.no_grad()
@@ -70,7 +53,9 @@ def main(arguments: list[str] | None = None) -> int:
         )
         return 2
     wt.manual_seed(0)
-    model = train(DigitNet(), train_set, options.epochs, 8e-3)
+    model = DigitNet()
+    train(model, train_set, options.epochs, 8e-3)
+    model.eval()
     row("float32", model, test_set)
 
     # 1. Weights of linear layers alone: no data are needed.
@@ -88,7 +73,8 @@ def main(arguments: list[str] | None = None) -> int:
 
     # 3. The same, trained on for an epoch with rounded weights and activations.
     prepared = q.prepare_qat_fx(copy.deepcopy(model).train(), q.get_default_qat_qconfig_mapping())
-    row("int8, trained with rounding", q.convert_fx(train(prepared, train_set, 1, 1e-4)), test_set)
+    train(prepared, train_set, 1, 1e-4)
+    row("int8, trained with rounding", q.convert_fx(prepared.eval()), test_set)
     return 0
 
 

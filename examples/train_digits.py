@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Callable
 
 import numpy as np
 import warptape as wt
@@ -71,6 +72,40 @@ def accuracy(model: DigitNet, data: TensorDataset) -> float:
     return right
 
 
+def train(
+    model: nn.Module,
+    data: TensorDataset,
+    epochs: int,
+    lr: float,
+    *,
+    batch: int = 64,
+    workers: int = 0,
+    after_step: Callable[[], None] = lambda: None,
+    after_epoch: Callable[[int, float], None] = lambda epoch, loss: None,
+) -> None:
+    """Trains where the model lies, by learning rates up to `lr`; after_epoch gets the epoch, from 1, and
+    its mean loss."""
+    loader = DataLoader(
+        data, batch_size=batch, shuffle=True, num_workers=workers, persistent_workers=workers > 0
+    )
+    optimizer = optim.AdamW(model.parameters(), lr=lr, weight_decay=0.05, fused=True)
+    schedule = optim.lr_scheduler.OneCycleLR(optimizer, lr, total_steps=epochs * len(loader))
+    device = next(model.parameters()).device
+    model.train()
+    for epoch in range(1, epochs + 1):
+        total = 0.0
+        for images, labels in loader:
+            logits = model(shifted(images).to(device))
+            loss = F.cross_entropy(logits, labels.to(device), label_smoothing=0.1)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+            after_step()
+            total += loss.item() * len(labels)
+        after_epoch(epoch, total / len(data))
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Train a convolutional net on scikit-learn's digits.")
     parser.add_argument("--epochs", type=int, default=20, help="passes over the training digits (default 20)")
@@ -97,28 +132,15 @@ def main(arguments: list[str] | None = None) -> int:
     start = time.perf_counter()
     wt.manual_seed(options.seed)
     model = DigitNet().to(device)
-    loader = DataLoader(
-        train_set,
-        batch_size=options.batch,
-        shuffle=True,
-        num_workers=options.workers,
-        persistent_workers=options.workers > 0,
-    )
-    optimizer = optim.AdamW(model.parameters(), lr=options.lr, weight_decay=0.05, fused=True)
-    schedule = optim.lr_scheduler.OneCycleLR(optimizer, options.lr, total_steps=options.epochs * len(loader))
-    for epoch in range(1, options.epochs + 1):
-        total = 0.0
-        for images, labels in loader:
-            logits = model(shifted(images).to(device))
-            loss = F.cross_entropy(logits, labels.to(device), label_smoothing=0.1)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            schedule.step()
-            total += loss.item() * len(labels)
-        mean, right = total / len(train_set), accuracy(model, test_set)
-        print(f"epoch {epoch} loss {mean:.4f} test accuracy {right:.4f}", flush=True)
-    print(f"test accuracy {right:.4f} after {time.perf_counter() - start:.1f} s")
+    rights = []
+
+    def tell(epoch: int, loss: float) -> None:
+        rights.append(accuracy(model, test_set))
+        print(f"epoch {epoch} loss {loss:.4f} test accuracy {rights[-1]:.4f}", flush=True)
+
+    sizes = {"batch": options.batch, "workers": options.workers}
+    train(model, train_set, options.epochs, options.lr, **sizes, after_epoch=tell)
+    print(f"test accuracy {rights[-1]:.4f} after {time.perf_counter() - start:.1f} s")
     return 0
 
 
