@@ -3,6 +3,7 @@
 // without the large intermediate matrix).
 #include "kernels/conv.h"
 
+#include "kernels/cpu/bounds.h"
 #include "kernels/cpu/chain_parts.h"
 #include "kernels/cpu/conv_columns.h"
 #include "kernels/cpu/gemm.h"
@@ -27,9 +28,6 @@ class Pieces {
  private:
   int64_t total_ = 0;
 };
-
-WT_INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-WT_INLINE int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
 struct Sizes {
   int64_t channels, outputs;  // of one group

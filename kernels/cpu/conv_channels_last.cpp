@@ -2,6 +2,7 @@
 // images together. What a position sees of the image are runs of memory; they are copied, row by row, into
 // the block of A that the product is about to read.
 #include "kernels/conv.h"
+#include "kernels/cpu/bounds.h"
 #include "kernels/cpu/chain_parts.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/parallel.h"
@@ -9,9 +10,6 @@
 
 namespace warptape::kernels::WARPTAPE_ISA {
 namespace {
-
-WT_INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-WT_INLINE int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
 // ---- rows -----------------------------------------------------------------------------------------------
 

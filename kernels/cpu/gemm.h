@@ -42,6 +42,17 @@ WT_INLINE GemmVec<Acc> gemm_madd(GemmVec<Elem> a, GemmVec<Elem> b, GemmVec<Acc> 
     return a * b + acc;
 }
 
+// In each lane of 32 bits the sum of two products of 16 bits.
+WT_INLINE GemmVec<int32_t> gemm_pairs(GemmVec<int16_t> a, GemmVec<int16_t> b) {
+#if defined(__AVX512F__)
+  return (GemmVec<int32_t>)_mm512_madd_epi16((__m512i)a, (__m512i)b);
+#elif defined(__AVX2__)
+  return (GemmVec<int32_t>)_mm256_madd_epi16((__m256i)a, (__m256i)b);
+#else
+  return (GemmVec<int32_t>)_mm_madd_epi16((__m128i)a, (__m128i)b);
+#endif
+}
+
 // Where the innermost kernel puts its rows: c = (add ? c : 0) + bias + product, `cols` of them.
 template <class Acc>
 struct GemmTile {

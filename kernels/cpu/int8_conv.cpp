@@ -4,6 +4,7 @@
 // VNNI's where the processor has it, else one of 16-bit pairs; both are exact.
 #include "kernels/int8_conv.h"
 
+#include "kernels/cpu/bounds.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/interrupt.h"
 #include "kernels/cpu/parallel.h"
@@ -27,19 +28,6 @@ constexpr int kRows = 2, kPanels = 1;
 constexpr int64_t kTaskPositions = 240;  // whole tiles
 constexpr int64_t kLeastTasks = 8;
 
-WT_INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-WT_INLINE int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
-
-WT_INLINE Words pairs_product(GemmVec<int16_t> a, GemmVec<int16_t> b) {
-#if defined(__AVX512F__)
-  return (Words)_mm512_madd_epi16((__m512i)a, (__m512i)b);
-#elif defined(__AVX2__)
-  return (Words)_mm256_madd_epi16((__m256i)a, (__m256i)b);
-#else
-  return (Words)_mm_madd_epi16((__m128i)a, (__m128i)b);
-#endif
-}
-
 // sum += x w for four bytes: of x without a sign, of w with one.
 template <bool Vnni>
 WT_INLINE void dot(Words& sum, Words x, Words w) {
@@ -53,8 +41,8 @@ WT_INLINE void dot(Words& sum, Words x, Words w) {
   using Signed = GemmVec<int16_t>;
   const Unsigned ux = (Unsigned)x;
   const Signed sw = (Signed)w;
-  sum += pairs_product((Signed)(ux & 0xff), (Signed)((Unsigned)sw << 8) >> 8);
-  sum += pairs_product((Signed)(ux >> 8), sw >> 8);
+  sum += gemm_pairs((Signed)(ux & 0xff), (Signed)((Unsigned)sw << 8) >> 8);
+  sum += gemm_pairs((Signed)(ux >> 8), sw >> 8);
 }
 
 // The runs of memory that a position reads: `runs` of `words` words, the first at the position's place.

@@ -1,6 +1,7 @@
 // What pooling windows cover, and what averages over them are divided by.
 #pragma once
 
+#include "kernels/cpu/bounds.h"
 #include "kernels/dispatch.h"
 #include "kernels/pool.h"
 
@@ -8,9 +9,6 @@ namespace warptape::kernels::WARPTAPE_ISA {
 
 using MaxTypes = Types<float, double, BFloat16, Half, int64_t, int32_t, int16_t, int8_t, uint8_t>;
 using AverageTypes = Types<float, double, BFloat16, Half, int64_t>;
-
-WT_INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-WT_INLINE int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
 // What no maximum is below; of integers any number, for the places say whether there was one.
 template <class A>

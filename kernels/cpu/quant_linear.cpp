@@ -132,16 +132,6 @@ struct QuantKind {
   using Scale = S;
 };
 
-WT_INLINE Words pairs_product(GemmVec<int16_t> a, GemmVec<int16_t> b) {
-#if defined(__AVX512F__)
-  return (Words)_mm512_madd_epi16((__m512i)a, (__m512i)b);
-#elif defined(__AVX2__)
-  return (Words)_mm256_madd_epi16((__m256i)a, (__m256i)b);
-#else
-  return (Words)_mm_madd_epi16((__m128i)a, (__m128i)b);
-#endif
-}
-
 // sums += x w for four k: bytes of w without a sign, of x with one.
 template <bool Vnni, int R, int V>
 WT_INLINE void quant_step(const int32_t* x, const Words (&w)[V], Words (&sums)[R][V]) {
@@ -166,7 +156,7 @@ WT_INLINE void quant_step(const int32_t* x, const Words (&w)[V], Words (&sums)[R
 #pragma GCC unroll 8
       for (int v = 0; v < V; ++v) {
         const Unsigned wv = odd ? (Unsigned)w[v] >> 8 : (Unsigned)w[v] & 0xff;
-        sums[r][v] += pairs_product(xv, (Signed)wv);
+        sums[r][v] += gemm_pairs(xv, (Signed)wv);
       }
     }
   }

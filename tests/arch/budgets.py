@@ -2,11 +2,11 @@
 
 # Lines of the core, kernels + csrc. A device's backend, what lies between ranks, and PyTorch's API written
 # with ops alone have budgets of their own: whoever reads the core can leave them out.
-MAX_TOTAL_LINES = 48_869
+MAX_TOTAL_LINES = 48_885
 BUDGETS = {
     # Before the backend, in whose folder some of it lies: the first part that has a file counts it.
     "inference": (
-        6_615,
+        6_605,
         (
             "csrc/inference/",
             "csrc/bindings/inference",
@@ -25,9 +25,9 @@ BUDGETS = {
             "python/warptape/inference/",
         ),
     ),
-    "serving": (7_205, ("python/warptape/serve/",)),
+    "serving": (7_197, ("python/warptape/serve/",)),
     "compression": (
-        6_344,
+        6_332,
         (
             "csrc/ops/binary_linear",
             "csrc/ops/fake_quantize",
@@ -57,7 +57,7 @@ BUDGETS = {
     # Before the distributed part, too.
     "the planner of layouts": (1_841, ("python/warptape/parallel/plan/",)),
     "the distributed part": (
-        23_042,
+        23_050,
         (
             "csrc/distributed/",
             "csrc/autograd/split_backward",  # for pipelines alone

@@ -63,13 +63,10 @@ def parallelize(
     Raises: ValueError and TypeError on every rank, before any collective and with the model as it was, for
         what does not fit; they say which number to change.
     """
-    layout: Any = mesh
-    recompute = "none"
-    if hasattr(layout, "arguments"):  # a Layout; to name its class here would import the planner
-        given, recompute = layout.arguments(), layout.recompute
-        schedule, chunks, zero = given["schedule"], given["chunks"], given["zero"]
-        n_microbatches = given["n_microbatches"]
-        mesh = layout.mesh(next((p.device.type for p in model.parameters()), "cpu"))
+    recomputed = getattr(mesh, "recompute", "none") == "full"
+    mesh, schedule, chunks, n_microbatches, zero = _settings(
+        model, mesh, schedule, chunks, n_microbatches, zero
+    )
     axes = _checked_axes(mesh, zero, n_microbatches)
     _check_model(model, loss_fn, mesh, zero, mp_policy)
     listed = [] if layers is None else list(named_layers(layers).values())
@@ -87,7 +84,7 @@ def parallelize(
     _check_schedule(schedule, chunks, zero if axes.keys() >= {"dp", "pp"} else 0)
     if "pp" in axes:
         counts = _checked_layers(model, listed, axes["pp"].size(), chunks, balance, example, zero)
-    if recompute == "full":
+    if recomputed:
         _recompute(_blocks(model))
     names = Names(model)
     # The order: tensor, pipeline, data. A plan names modules of the whole model, and layers are to be parts
@@ -112,6 +109,17 @@ def parallelize(
         # Stages average after the schedule: its backward passes overlap, and each would start DDP's sums.
         runner = DistributedDataParallel(model, process_group=axes["dp"].get_group())
     return ParallelModel(modules, runner, names, axes, loss_fn, n_microbatches, zero)
+
+
+def _settings(
+    model: nn.Module, mesh: Any, schedule: str, chunks: int, n_microbatches: int, zero: int
+) -> tuple[DeviceMesh, str, int, int, int]:
+    """The arguments as they are, or those of a Layout in the mesh's place with a mesh that it makes."""
+    if not hasattr(mesh, "arguments"):  # a Layout has; to name its class here would import the planner
+        return mesh, schedule, chunks, n_microbatches, zero
+    given = mesh.arguments()
+    device = next((p.device.type for p in model.parameters()), "cpu")
+    return mesh.mesh(device), given["schedule"], given["chunks"], given["n_microbatches"], given["zero"]
 
 
 def _checked_axes(mesh: DeviceMesh, zero: int, n_microbatches: int) -> dict[str, DeviceMesh]:
