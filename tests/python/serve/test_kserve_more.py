@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 import urllib.request
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 import warptape as wt
 from kserve_server import Running, add_version
 from serving_models import get, write_llm
+from time_limits import seconds
 from warptape.serve import Server, admin
 
 http = pytest.importorskip("tritonclient.http")
@@ -189,3 +192,44 @@ def test_language_models_answer_their_samples_before_they_serve(running):
     ):
         client.load_model("llm", headers=dict(TOKEN))
     client.close()
+
+
+FULL = """
+import collections, threading, time
+import numpy as np
+import tritonclient.grpc as grpc
+import warptape as wt
+from warptape.serve import Server
+
+class Slow(wt.nn.Module):
+    def forward(self, x):
+        time.sleep(1.0)
+        return x
+
+answers = []
+def ask():
+    x = grpc.InferInput("x", [1], "FP32")
+    x.set_data_from_numpy(np.ones(1, np.float32))
+    try:
+        client.infer("slow", [x], headers={"authorization": "Bearer secret"})
+        answers.append("ok")
+    except grpc.InferenceServerException as error:
+        answers.append(error.status())
+
+with Server({"slow": Slow()}, port=0, grpc_port=0, token="secret", max_requests=2) as server:
+    client = grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}")
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+print(sorted(collections.Counter(answers).items()))
+"""
+
+
+def test_a_full_queue_over_grpc():
+    """In a process of its own, as modules answer from forks of the process that has them."""
+    done = subprocess.run(
+        [sys.executable, "-c", FULL], capture_output=True, text=True, timeout=seconds(60), check=False
+    )
+    assert done.stdout.strip() == "[('StatusCode.RESOURCE_EXHAUSTED', 6), ('ok', 2)]", done.stderr
