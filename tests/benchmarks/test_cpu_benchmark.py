@@ -92,3 +92,17 @@ def test_measures_against_the_installed_torch(tmp_path):
     kept = json.loads((tmp_path / "cpu.json").read_text())
     assert [line["name"] for line in kept] == ["add", "mlp_adamw"]
     assert all(0.001 < line["ratio"] < 1000 for line in kept)
+
+
+def test_the_picture_is_that_of_the_committed_table(monkeypatch):
+    """A bar a line, as long as the ratio says, and the committed file is that picture."""
+    monkeypatch.syspath_prepend(str(FOLDER.parent / "docs/figures"))
+    monkeypatch.delitem(sys.modules, "cpu", raising=False)
+    import cpu as picture
+
+    lines = json.loads((FOLDER / "results/cpu.json").read_text())
+    text = picture.draw(lines)
+    widths = [float(bar.split('width="')[1].split('"')[0]) for bar in text.splitlines() if "bar" in bar]
+    assert widths == [round(picture.SCALE * line["ratio"], 1) for line in lines]
+    assert text == (FOLDER.parent / "docs/figures/cpu.svg").read_text()
+    monkeypatch.delitem(sys.modules, "cpu")
