@@ -71,6 +71,10 @@ from .version import __version__
 
 _C._set_plugin_folder(_os.path.dirname(__file__))
 _C._set_package_folder(_os.path.dirname(__file__))  # frames of it are not where a user stands
+if _os.environ.get("WARPTAPE_LOGS"):
+    from ._logging import from_environment as _from_environment
+
+    _from_environment(_os.environ["WARPTAPE_LOGS"])
 
 float = float32
 double = float64

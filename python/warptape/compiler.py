@@ -14,6 +14,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,6 +23,8 @@ from ._missing import lookup as _lookup
 
 if TYPE_CHECKING:
     from .graph_drawing import ProgramText
+
+logger = logging.getLogger("warptape.compiler")
 
 __all__ = [
     "allow_in_graph",
@@ -112,7 +115,28 @@ def _compiled(
             region.abandon()
             raise
         region.leave()
+        if logs:
+            log_new_programs()
         return out
+
+    logs, logged = logger.isEnabledFor(logging.INFO), 0
+
+    def log_new_programs() -> None:
+        nonlocal logged
+        programs = region.programs()
+        for p in programs[logged:]:
+            logger.info(
+                "%s: program %d of %d instructions made in %.2f ms, %d fused, %d removed, %d recomputed",
+                getattr(fn, "__qualname__", fn),
+                logged,
+                p["instructions"],
+                1e3 * p["seconds"],
+                p["fused"],
+                p["removed"],
+                p["recomputed"],
+            )
+            logger.debug("%s", p["text"])
+            logged += 1
 
     def explain() -> Explanation:
         """What the compiled function did so far."""

@@ -224,14 +224,20 @@ def _say(text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def report() -> Iterator[str]:
+    """The report's lines, without the trial."""
+    yield f"warptape {__version__}, Python {platform.python_version()}, {platform.platform()}"
+    yield f"at {Path(__file__).parent}"
+    for title, lines in (("built in", _built()), ("found", _found()), ("missing", _missing())):
+        yield f"\n{title}"
+        for line in list(lines) or ["nothing"]:
+            yield f"  {line}"
+
+
 def main() -> int:
     """Print the report; return the exit code."""
-    _say(f"warptape {__version__}, Python {platform.python_version()}, {platform.platform()}")
-    _say(f"at {Path(__file__).parent}")
-    for title, lines in (("built in", _built()), ("found", _found()), ("missing", _missing())):
-        _say(f"\n{title}")
-        for line in list(lines) or ["nothing"]:
-            _say(f"  {line}")
+    for line in report():
+        _say(line)
     wrong = problem()
     _say(f"\n{'warptape works here' if wrong is None else 'warptape does not work here: ' + wrong}")
     return 0 if wrong is None else 1

@@ -152,6 +152,7 @@ def init_process_group(
         _C._leave()
         raise
     joined.groups["world"] = joined.world
+    logger.info("rank %d of %d joined job %s, backend %s", rank, world_size, job, name)
     set_state(joined)
 
 
@@ -176,6 +177,7 @@ def destroy_process_group(group: Group = None) -> None:
         left.groups.clear()
         left.world = None
         _C._leave()
+        logger.info("rank %d left", left.rank)
         return
     closing = resolve(group)
     closing._close()
