@@ -188,8 +188,8 @@ else:
     assert run(tmp_path, body) == ["0 took 420000.0"]
 
 
-def node(number: int, endpoint: str, *arguments: object) -> list[str]:
-    flags = ["--nnodes=2", f"--node-rank={number}", f"--rdzv-endpoint={endpoint}"]
+def node(number: int, endpoint: str, *arguments: object, nodes: int = 2) -> list[str]:
+    flags = [f"--nnodes={nodes}", f"--node-rank={number}", f"--rdzv-endpoint={endpoint}"]
     return [*LAUNCHER, *flags, *map(str, arguments)]
 
 
@@ -207,18 +207,23 @@ def test_two_launchers() -> None:
     assert f"{len(collective_table.CHECKS)} checks on 2 ranks" in results[0][1]
 
 
+HOSTS = 4
+
+
 @pytest.fixture
 def hosts():
-    """Two network namespaces and a cable between them: 10.77.0.1 and 10.77.0.2."""
-    names = [f"warptape-{os.getpid()}-{n}" for n in (1, 2)]
-    cable = [f"wt{os.getpid() % 100_000}v{n}" for n in (1, 2)]
-    commands = [["netns", "add", name] for name in names]
-    commands.append(["link", "add", cable[0], "type", "veth", "peer", "name", cable[1]])
-    for n, (name, end) in enumerate(zip(names, cable, strict=True), start=1):
+    """Network namespaces on one switch, 10.77.0.1 to 10.77.0.4: hosts that share nothing but the network."""
+    names = [f"warptape-{os.getpid()}-{n}" for n in range(1, HOSTS + 1)]
+    ends = [f"wt{os.getpid() % 100_000}v{n}" for n in range(1, HOSTS + 1)]
+    switch = f"wt{os.getpid() % 100_000}s"
+    commands = [["link", "add", switch, "type", "bridge"], ["link", "set", switch, "up"]]
+    for n, (name, end) in enumerate(zip(names, ends, strict=True), start=1):
         commands += [
-            ["link", "set", end, "netns", name],
-            ["-n", name, "addr", "add", f"10.77.0.{n}/24", "dev", end],
-            ["-n", name, "link", "set", end, "up"],
+            ["netns", "add", name],
+            ["link", "add", end, "type", "veth", "peer", "name", "eth0", "netns", name],
+            ["link", "set", end, "master", switch, "up"],
+            ["-n", name, "addr", "add", f"10.77.0.{n}/24", "dev", "eth0"],
+            ["-n", name, "link", "set", "eth0", "up"],
             ["-n", name, "link", "set", "lo", "up"],
         ]
     try:
@@ -233,23 +238,70 @@ def hosts():
     finally:
         for name in names:
             subprocess.run(["ip", "netns", "del", name], capture_output=True)
+        subprocess.run(["ip", "link", "del", switch], capture_output=True)
 
 
-def test_two_network_namespaces(hosts: list[str]) -> None:
+def on_hosts(stack: ExitStack, hosts: list[str], *arguments: object) -> list:
+    """A launcher on each host."""
+    return [
+        stack.enter_context(
+            started(
+                ["ip", "netns", "exec", name, *node(n, "10.77.0.1:29500", *arguments, nodes=len(hosts))],
+                WARPTAPE_SECRET=SECRET,
+                OMP_NUM_THREADS="1",
+            )
+        )
+        for n, name in enumerate(hosts)
+    ]
+
+
+@pytest.mark.parametrize("count", [2, HOSTS])
+def test_network_namespaces(hosts: list[str], count: int) -> None:
     """Chosen without being asked for: shared memory does not reach from one host to the other."""
     table = Path(collective_table.__file__)
     with ExitStack() as stack:
-        jobs = [
-            stack.enter_context(
-                started(
-                    ["ip", "netns", "exec", name, *node(n, "10.77.0.1:29500", "--nproc-per-node=2", table)],
-                    WARPTAPE_SECRET=SECRET,
-                    OMP_NUM_THREADS="1",
-                )
-            )
-            for n, name in enumerate(hosts)
-        ]
-        results = [job.finish(90) for job in jobs]
+        jobs = on_hosts(stack, hosts[:count], f"--nproc-per-node={HOSTS // count}", table)
+        results = [job.finish(120) for job in jobs]
         until(lambda: all(job.left() == [] for job in jobs))
-    assert [code for code, _, _ in results] == [0, 0], results
+    assert [code for code, _, _ in results] == [0] * count, results
     assert f"{len(collective_table.CHECKS)} checks on 4 ranks" in results[0][1]
+
+
+TRAINING = """
+import os, sys
+import warptape as wt
+import warptape.distributed as dist
+from warptape import nn
+
+dist.init_process_group()
+rank, attempt = dist.get_rank(), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+wt.manual_seed(0)
+model = nn.parallel.DistributedDataParallel(nn.Linear(8, 3, dtype=wt.float64))
+optimizer = wt.optim.SGD(model.parameters(), lr=0.1)
+x, y = wt.randn(16, 8, dtype=wt.float64), wt.randn(16, 3, dtype=wt.float64)
+mine = slice(rank * 16 // dist.get_world_size(), (rank + 1) * 16 // dist.get_world_size())
+for step in range(10):
+    if step == 5 and rank == 2 and attempt == 0 and "--lose" in sys.argv:
+        os._exit(9)
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(x[mine]), y[mine]).backward()
+    optimizer.step()
+if rank == 0:
+    print(attempt, model.module.weight.sum().item(), flush=True)
+dist.destroy_process_group()
+"""
+
+
+def test_a_training_on_four_hosts_survives_the_loss_of_a_rank(hosts: list[str], tmp_path: Path) -> None:
+    """All launchers start again together; the result is that of one process."""
+    path = tmp_path / "train.py"
+    path.write_text(TRAINING)
+    alone = subprocess.run([*LAUNCHER, str(path)], capture_output=True, text=True, timeout=60)
+    with ExitStack() as stack:
+        jobs = on_hosts(stack, hosts, "--max-restarts=1", path, "--lose")
+        results = [job.finish(120) for job in jobs]
+        until(lambda: all(job.left() == [] for job in jobs))
+    assert [code for code, _, _ in results] == [0] * HOSTS, results
+    attempt, total = results[0][1].split()
+    assert attempt == "1"
+    assert abs(float(total) - float(alone.stdout.split()[1])) < 1e-12
