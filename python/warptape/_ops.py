@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from . import _C
-from ._missing import lookup as _lookup
+from ._missing import install_getattr as _install_getattr
 from ._missing import unusable
 
 __all__ = ["Argument", "FunctionSchema", "HigherOrderOperator", "OpOverload", "OpOverloadPacket"]
@@ -230,4 +230,4 @@ def _find(namespace: str, name: str) -> Any:
     return getattr(getattr(ops, namespace), name)
 
 
-__getattr__ = _lookup(__name__, ops=lambda: __import__("warptape.library").library.ops)
+_install_getattr(__name__, ops=lambda: __import__("warptape.library").library.ops)

@@ -173,12 +173,24 @@ class Tensor(_C.TensorBase):
 
     # ---- Python's protocols ----
 
-    T = property(_C._private.numpy_T, doc="The tensor with its dims reversed.")
-    mT = property(_C._private.mT, doc="The tensor with its last two dims swapped.")
-    H = property(_C._private.matrix_H, doc="The conjugate of the transpose of a matrix.")
-    mH = property(_C._private.mH, doc="The conjugate of the tensor with its last two dims swapped.")
-    real = property(_C._functions.real, _write_real, doc="The real part, as a view; a real tensor itself.")
-    imag = property(_C._functions.imag, _write_imag, doc="The imaginary part of a complex tensor, as a view.")
+    T: Tensor = property(  # type: ignore[assignment]
+        _C._private.numpy_T, doc="The tensor with its dims reversed."
+    )
+    mT: Tensor = property(  # type: ignore[assignment]
+        _C._private.mT, doc="The tensor with its last two dims swapped."
+    )
+    H: Tensor = property(  # type: ignore[assignment]
+        _C._private.matrix_H, doc="The conjugate of the transpose of a matrix."
+    )
+    mH: Tensor = property(  # type: ignore[assignment]
+        _C._private.mH, doc="The conjugate of the tensor with its last two dims swapped."
+    )
+    real: Tensor = property(  # type: ignore[assignment]
+        _C._functions.real, _write_real, doc="The real part, as a view; a real tensor itself."
+    )
+    imag: Tensor = property(  # type: ignore[assignment]
+        _C._functions.imag, _write_imag, doc="The imaginary part of a complex tensor, as a view."
+    )
 
     @property
     def layout(self) -> _C.layout:
