@@ -212,6 +212,7 @@ class Arg(NamedTuple):
     has_default: bool
     keyword_only: bool
     var_args: bool
+    default: str
 
 
 class Op(NamedTuple):
