@@ -120,49 +120,23 @@ PyObject* get_false(const Tensor&) { return boolean(false); }
 
 std::vector<PyGetSetDef> tensor_properties() {
   std::vector<PyGetSetDef> all{
-      {"shape", get<get_shape>, nullptr,
-       "Sizes, as a Size."
-       "\n\nExample::\n\n    >>> torch.zeros(2, 3).shape\n    torch.Size([2, 3])",
-       nullptr},
-      {"dtype", get<get_dtype>, nullptr,
-       "Type of the elements."
-       "\n\nExample::\n\n    >>> torch.zeros(2).dtype\n    torch.float32",
-       nullptr},
-      {"device", get<get_device>, nullptr,
-       "Where the data lies."
-       "\n\nExample::\n\n    >>> torch.zeros(2).device\n    device(type='cpu')",
-       nullptr},
-      {"ndim", get<get_ndim>, nullptr,
-       "Number of dims."
-       "\n\nExample::\n\n    >>> torch.zeros(2, 3).ndim\n    2",
-       nullptr},
+      {"shape", get<get_shape>, nullptr, "Sizes, as a Size.", nullptr},
+      {"dtype", get<get_dtype>, nullptr, "Type of the elements.", nullptr},
+      {"device", get<get_device>, nullptr, "Where the data lies.", nullptr},
+      {"ndim", get<get_ndim>, nullptr, "Number of dims.", nullptr},
       {"itemsize", get<get_itemsize>, nullptr, "Bytes of one element.", nullptr},
       {"nbytes", get<get_nbytes>, nullptr, "Bytes of all elements.", nullptr},
-      {"requires_grad", get<get_requires>, set_requires,
-       "Whether ops on this tensor are recorded."
-       "\n\nExample::\n\n    >>> torch.ones(2, requires_grad=True).requires_grad\n    True",
-       nullptr},
-      {"grad", get<get_grad>, set_grad,
-       "The gradient that backward accumulated, or None."
-       "\n\nExample::\n\n    >>> x = torch.ones(2, requires_grad=True)\n    >>> (3 * x).sum().backward()\n   "
-       " >>> x.grad\n    tensor([3., 3.])",
-       nullptr},
+      {"requires_grad", get<get_requires>, set_requires, "Whether ops on this tensor are recorded.", nullptr},
+      {"grad", get<get_grad>, set_grad, "The gradient that backward accumulated, or None.", nullptr},
       {"_grad", get<get_grad>, set_grad, "grad.", nullptr},
       {"grad_fn", get<get_grad_fn>, nullptr, "The node of the op that made this tensor, or None.", nullptr},
       {"is_leaf", get<get_is_leaf>, nullptr, "True when no recorded op made this tensor.", nullptr},
       {"retains_grad", get<get_retains>, nullptr, "Whether retain_grad() was called.", nullptr},
       {"output_nr", get<get_output_nr>, nullptr, "Which output of grad_fn this is.", nullptr},
-      {"data", get<get_data>, set_data,
-       "The same memory without history."
-       "\n\nExample::\n\n    >>> x = torch.ones(2, requires_grad=True)\n    >>> x.data.mul_(2)\n    "
-       "tensor([2., 2.])\n    >>> x\n    tensor([2., 2.], requires_grad=True)",
-       nullptr},
+      {"data", get<get_data>, set_data, "The same memory without history.", nullptr},
       {"_version", get<get_version>, nullptr, "Number of in-place changes of the storage.", nullptr},
       {"_base", get<get_base>, nullptr, "The tensor that this one is a view of, or None.", nullptr},
-      {"is_cuda", get<get_is_cuda>, nullptr,
-       "Whether the data lies on a CUDA device."
-       "\n\nExample::\n\n    >>> torch.zeros(2).is_cuda\n    False",
-       nullptr},
+      {"is_cuda", get<get_is_cuda>, nullptr, "Whether the data lies on a CUDA device.", nullptr},
       {"is_cpu", get<get_is_cpu>, nullptr, "Whether the data lies in the host's memory.", nullptr},
       {"is_meta", get<get_is_meta>, nullptr, "Whether the tensor has sizes and no data.", nullptr},
       {"is_sparse", get<get_false>, nullptr, "False: of strided tensors.", nullptr},

@@ -29,7 +29,7 @@ def default_value(type_name: str, text: str) -> Any:
 def signature(op: Any) -> inspect.Signature:
     """The parameters of an op's first overload; a method's first one is `self`."""
     _, flags, arguments, *_ = op._declarations[0]
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    kind: Any = inspect.Parameter.POSITIONAL_OR_KEYWORD
     found = []
     for i, (name, type_name, _, _, keyword_only, var_args, default) in enumerate(arguments):
         if var_args:

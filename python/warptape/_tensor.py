@@ -44,7 +44,20 @@ def _write_imag(self: Tensor, value: Any) -> None:
 
 
 class Tensor(_C.TensorBase):
-    """A strided array of one dtype on one device, recorded on the tape where `requires_grad` asks for it."""
+    """A strided array of one dtype on one device, recorded on the tape where `requires_grad` asks for it.
+
+    Example::
+
+        >>> x = torch.ones(2, 3, requires_grad=True)
+        >>> x.shape, x.ndim, x.dtype, x.device
+        (torch.Size([2, 3]), 2, torch.float32, device(type='cpu'))
+        >>> (x * 2).sum().backward()
+        >>> x.grad
+        tensor([[2., 2., 2.],
+                [2., 2., 2.]])
+        >>> x.data.requires_grad, x.is_cuda, x.T.shape
+        (False, False, torch.Size([3, 2]))
+    """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Tensor:
         from ._legacy import legacy_tensor
