@@ -1,4 +1,4 @@
-"""Writes what follows from the declarations of the ops: the stub python/warptape/_C.pyi and docs/ops.md.
+"""Writes what follows from the declarations of the ops: the stubs, python/warptape/**/*.pyi, and docs/ops.md.
 
 It runs with the installed warptape. tests/test_generated.py compares.
 """
@@ -6,8 +6,11 @@ It runs with the installed warptape. tests/test_generated.py compares.
 from __future__ import annotations
 
 import argparse
+import importlib
+import importlib.util
 import inspect
 import keyword
+import pkgutil
 import sys
 import types
 from collections import defaultdict
@@ -23,15 +26,15 @@ ROOT = Path(__file__).resolve().parents[1]
 FUNCTION, METHOD, NN, OUT, LINALG, PRIVATE, SPECIAL, FFT = 1, 2, 4, 8, 16, 32, 64, 128
 WINDOWS, MASKED = 1 << 30, 1 << 31
 FACTS = {8: "`out=`", 256: "mixed devices", 512: "complex", 1024: "moves only", 2048: "random"}
-PLACES = {
-    FUNCTION: "_functions",
-    NN: "_nn",
-    LINALG: "_linalg",
-    SPECIAL: "_special",
-    FFT: "_fft",
-    WINDOWS: "_windows",
-    MASKED: "_masked",
-    PRIVATE: "_private",
+# The module that has the ops of a place, and whose stub declares them.
+MODULES = {
+    FUNCTION: "warptape",
+    NN: "warptape.nn.functional",
+    LINALG: "warptape.linalg",
+    SPECIAL: "warptape.special",
+    FFT: "warptape.fft",
+    WINDOWS: "warptape.signal.windows",
+    MASKED: "warptape.masked",
 }
 PATHS = {
     FUNCTION: "",
@@ -61,6 +64,8 @@ TYPES = {
     "torch.memory_format": "memory_format",
     "torch.Generator": "Generator",
 }
+# Arguments that take more than their declared type says.
+ARGUMENTS = {("linear_cross_entropy", "options"): "Any"}
 RETURNS = {
     "None": "None",
     "Tensor": "Tensor",
@@ -166,7 +171,20 @@ import builtins
 from collections.abc import Sequence
 from typing import Any, TypeAlias, overload
 
+import warptape
+
+from . import fft, linalg, masked, return_types, special
 from ._tensor import Tensor
+from .nn import functional
+from .signal import windows
+
+_functions = warptape
+_nn = functional
+_linalg = linalg
+_special = special
+_fft = fft
+_windows = windows
+_masked = masked
 
 _bool: TypeAlias = builtins.bool
 _int: TypeAlias = builtins.int
@@ -175,6 +193,15 @@ _str: TypeAlias = builtins.str
 _Number: TypeAlias = _int | _float | _bool
 _dtype: TypeAlias = dtype
 _device: TypeAlias = device
+'''
+# A module that has ops: as in the module itself, and its other public names.
+MODULE_HEADER = '''"""The names of {name}. Written by tools/generate.py; do not edit."""
+
+# mypy: disable-error-code="overload-overlap,overload-cannot-match,misc"
+from collections.abc import Sequence
+from typing import Any, overload
+
+from warptape._C import _bool, _device, _dtype, _float, _int, _Number, _str
 '''
 
 
@@ -185,6 +212,7 @@ class Arg(NamedTuple):
     has_default: bool
     keyword_only: bool
     var_args: bool
+    default: str
 
 
 class Op(NamedTuple):
@@ -214,7 +242,7 @@ def arguments(op: Op, method: bool) -> Iterator[str]:
         if method and i == 0:
             yield "self"
             continue
-        kind = TYPES[arg.type] + (" | None" if arg.optional else "")
+        kind = ARGUMENTS.get((op.name, arg.name)) or TYPES[arg.type] + (" | None" if arg.optional else "")
         if arg.var_args:  # x.view(2, 3) as well as x.view((2, 3))
             each = "Any" if arg.type.startswith("tuple of Tensors") else "_int | Sequence[_int]"
             yield f"*{arg.name}: {each}"
@@ -231,16 +259,32 @@ def arguments(op: Op, method: bool) -> Iterator[str]:
         yield "out: Any = ..."
 
 
-def stub_of(group: list[Op], method: bool, indent: str) -> Iterator[str]:
+def result_name(op: Op) -> str:
+    """The class of an op's named results, as csrc/bindings/op_function.cpp names it."""
+    return ("linalg_" if op.flags & LINALG and not op.flags & FUNCTION else "") + op.name
+
+
+def results_stub() -> str:
+    """The text of return_types.pyi."""
+    lines = ['"""The named tuples that ops return. Written by tools/generate.py; do not edit."""', ""]
+    lines += ["from typing import NamedTuple", "", "from warptape._tensor import Tensor"]
+    for name, kind in sorted(vars(_C._return_types).items()):
+        if not name.startswith("_"):
+            lines += ["", f"class {name}(NamedTuple):"]
+            lines += [f"    {field}: Tensor" for field in kind.__match_args__]
+    return "\n".join(lines) + "\n"
+
+
+def stub_of(group: list[Op], method: bool, indent: str, static: bool = False) -> Iterator[str]:
     """All overloads of one name."""
     for op in group:
         if len(group) > 1:
             yield f"{indent}@overload"
-        if not method:
+        if static:
             yield f"{indent}@staticmethod"
         returns = RETURNS.get(op.returns, "tuple[Tensor, ...]")
         if op.return_names and op.returns == "tuple":
-            returns = f"tuple[{', '.join(['Tensor'] * len(op.return_names))}]"
+            returns = f"return_types.{result_name(op)}"
         yield f"{indent}def {op.name}({', '.join(arguments(op, method))}) -> {returns}: ..."
 
 
@@ -304,13 +348,92 @@ def stub_text() -> str:
             classes.append(stub_of_type(value, methods))
         else:
             values.append(stub_of_value(name, value))
-    for bit, place in PLACES.items():
-        lines = [f"class {place}:"]
-        for _, group in sorted(grouped(op for op in ops if op.flags & bit).items()):
-            lines.extend(stub_of(group, False, "    "))
-        classes.append("\n".join(lines if len(lines) > 1 else [*lines, "    ..."]))
+    lines = ["class _private:"]
+    for _, group in sorted(grouped(op for op in ops if op.flags & PRIVATE).items()):
+        lines.extend(stub_of(group, False, "    ", static=True))
+    classes.append("\n".join(lines))
     classes.sort(key=lambda text: ("Error" not in text.split("(")[0] or "RuntimeError" not in text, text))
     return HEADER + "\n" + "\n\n".join(classes) + "\n\n" + "\n".join(values) + "\n"
+
+
+def import_of(module: str, name: str, value: Any) -> str | None:
+    """The line by which the stub of `module` takes `name` from where it is defined, if it is named there."""
+    if isinstance(value, types.ModuleType):
+        home, _, defined = value.__name__.rpartition(".")
+        return f"from {home} import {defined} as {name}" if value.__spec__ else None
+    if vars(_C).get(name) is value:
+        return f"from warptape._C import {name} as {name}"
+    home, defined = getattr(value, "__module__", None) or "", getattr(value, "__name__", "")
+    if home in (module, "warptape") or not home.startswith("warptape."):
+        return None
+    if vars(sys.modules.get(home)).get(defined) is not value:
+        return None
+    return f"from {home} import {defined} as {name}"
+
+
+def type_of(value: Any) -> str:
+    """The annotation of a module's constant, or of a class that is made at run time."""
+    kind = type(value).__name__
+    if isinstance(value, type) and issubclass(value, warptape.Tensor):
+        return "type[Tensor]"
+    if type(value) in (bool, int, float, str):
+        return f"_{kind}"
+    return f"_{kind}" if kind in ("dtype", "device") else kind if kind in vars(_C) else "Any"
+
+
+def submodules(module: types.ModuleType) -> Iterator[str]:
+    """The public modules in a package, without its compiled libraries."""
+    for file in pkgutil.iter_modules(getattr(module, "__path__", ())):
+        spec = importlib.util.find_spec(f"{module.__name__}.{file.name}")
+        if not file.name.startswith("_") and spec and (spec.origin or "").endswith(".py"):
+            yield file.name
+
+
+def public_names(module: types.ModuleType) -> dict[str, Any]:
+    """What a module answers to: its own names, those that it computes when asked, and its submodules."""
+    computed = inspect.getclosurevars(vars(module)["__getattr__"]).nonlocals["computed"]
+    names = {name: get() for name, get in computed.items()}
+    for found in submodules(module):
+        names[found] = importlib.import_module(f"{module.__name__}.{found}")
+    names |= {
+        name: value
+        for name, value in vars(module).items()
+        if not name.startswith("_") or (inspect.isroutine(value) and value.__name__ == name)
+    }
+    return {
+        name: value
+        for name, value in sorted(names.items())
+        if name not in ("annotations", "__getattr__", "__dir__")
+        and not (isinstance(value, types.ModuleType) and not value.__name__.startswith("warptape."))
+    }
+
+
+def module_stub(bit: int) -> str:
+    """The text of the stub of a module with ops: these by declaration, other names by inspection."""
+    module = importlib.import_module(MODULES[bit])
+    ops = grouped(op for op in all_ops() if op.flags & bit)
+    imports, values, functions = [], [], []
+    for name, value in public_names(module).items():
+        if name in ops and type(value).__name__ == "OpFunction":
+            functions.extend(stub_of(ops[name], False, ""))
+        elif (line := import_of(module.__name__, name, value)) is not None:
+            imports.append(line)
+        else:
+            values.append(f"{name}: {type_of(value)}")
+    if module is warptape:
+        imports.append("from warptape.version import __version__ as __version__")
+    else:
+        names = ("Generator", "Size", "Tensor", "memory_format", "return_types")
+        imports += [f"from warptape import {name}" for name in names]
+    text = MODULE_HEADER.format(name=module.__name__)
+    return text + "\n".join([*sorted(imports), "", *values, "", *functions]) + "\n"
+
+
+def stub_path(bit: int) -> Path:
+    """Where that stub lies: beside its module."""
+    file = importlib.import_module(MODULES[bit]).__file__
+    assert file is not None
+    return (ROOT / "python" / Path(file).relative_to(Path(warptape.__file__).parents[1])).with_suffix(".pyi")
 
 
 def table_rows() -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
@@ -409,6 +532,14 @@ def ops_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def texts() -> dict[Path, str]:
+    """What to write, by file."""
+    stubs = {stub_path(bit): module_stub(bit) for bit in MODULES}
+    package = ROOT / "python/warptape"
+    stubs |= {package / "_C.pyi": stub_text(), package / "return_types.pyi": results_stub()}
+    return {**stubs, ROOT / "docs/ops.md": ops_page()}
+
+
 def main() -> int:
     """Writes the files, or compares them with what would be written."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -417,7 +548,7 @@ def main() -> int:
     )
     check = parser.parse_args().check
     different = []
-    for path, text in ((ROOT / "python/warptape/_C.pyi", stub_text()), (ROOT / "docs/ops.md", ops_page())):
+    for path, text in texts().items():
         if path.exists() and path.read_text() == text:
             continue
         different.append(path)

@@ -42,7 +42,26 @@ PyObject* op_doc(PyObject* self, void*) {
   const OpGroup& group = *group_of(self);
   for (const OpInfo* op : group.overloads) out << signature_text(*op, group.name) << "\n";
   out << "\n" << doc_of(*group.overloads.front());
-  return PyUnicode_FromString(out.str().c_str());
+  return guarded([&] {
+    Object docs = checked(PyImport_ImportModule("warptape._op_docs"));
+    return checked(PyObject_CallMethod(docs.get(), "with_example", "Os", self, out.str().c_str())).release();
+  });
+}
+Object describe(const OpInfo& op, const char* name, uint32_t flags);
+PyObject* op_declarations(PyObject* self, void*) {
+  return guarded([&] {
+    Object list = checked(PyList_New(0));
+    const OpGroup& group = *group_of(self);
+    for (const OpInfo* op : group.overloads)
+      checked(PyList_Append(list.get(), describe(*op, group.name.c_str(), op->flags).get()));
+    return list.release();
+  });
+}
+PyObject* op_signature(PyObject* self, void*) {
+  return guarded([&] {
+    Object docs = checked(PyImport_ImportModule("warptape._op_docs"));
+    return checked(PyObject_CallMethod(docs.get(), "signature", "O", self)).release();
+  });
 }
 PyObject* op_reduce(PyObject* self, PyObject*) { return op_name(self, nullptr); }
 // What the declarations say of the op, for Python code that runs ops by rules of their kind.
@@ -50,6 +69,9 @@ template <uint32_t flag>
 PyObject* op_has(PyObject* self, void*) {
   return PyBool_FromLong(
       std::ranges::all_of(group_of(self)->overloads, [](const OpInfo* op) { return op->flags & flag; }));
+}
+PyObject* op_binds(PyObject* self, void*) {
+  return PyBool_FromLong(reinterpret_cast<OpFunction*>(self)->binds);
 }
 PyObject* op_pointwise(PyObject* self, void*) {
   return PyBool_FromLong(std::ranges::all_of(
@@ -59,6 +81,9 @@ PyObject* op_pointwise(PyObject* self, void*) {
 PyGetSetDef op_getset[] = {{"__name__", op_name, nullptr, nullptr, nullptr},
                            {"__qualname__", op_name, nullptr, nullptr, nullptr},
                            {"__doc__", op_doc, nullptr, nullptr, nullptr},
+                           {"__signature__", op_signature, nullptr, nullptr, nullptr},
+                           {"_declarations", op_declarations, nullptr, nullptr, nullptr},
+                           {"_is_method", op_binds, nullptr, nullptr, nullptr},
                            {"_is_pointwise", op_pointwise, nullptr, nullptr, nullptr},
                            {"_is_linear", op_has<kLinear>, nullptr, nullptr, nullptr},
                            {"_is_random", op_has<kRandom>, nullptr, nullptr, nullptr},
@@ -203,10 +228,10 @@ Object describe(const OpInfo& op, const char* name, uint32_t flags) {
   constexpr const char* rules[] = {"keep", "lower", "float32", "widest", "refuse"};
   Object args = checked(PyList_New(0));
   for (const Arg& a : op.args) {
-    Object arg = checked(Py_BuildValue("(ssOOOO)", a.name, type_text(a), a.optional ? Py_True : Py_False,
+    Object arg = checked(Py_BuildValue("(ssOOOOs)", a.name, type_text(a), a.optional ? Py_True : Py_False,
                                        a.def.kind != ArgDefault::Kind::Required ? Py_True : Py_False,
                                        (a.marks & kKeywordOnly) ? Py_True : Py_False,
-                                       (a.marks & kVarArgs) ? Py_True : Py_False));
+                                       (a.marks & kVarArgs) ? Py_True : Py_False, default_text(a).c_str()));
     checked(PyList_Append(args.get(), arg.get()));
   }
   Object names = checked(PyList_New(0));

@@ -478,6 +478,36 @@ const char* type_text(const Arg& arg) {
   return "object";
 }
 
+std::string default_text(const Arg& arg) {
+  std::ostringstream out;
+  switch (arg.def.kind) {
+    case ArgDefault::Kind::Required:
+      break;
+    case ArgDefault::Kind::None:
+      out << "None";
+      break;
+    case ArgDefault::Kind::Bool:
+      out << (arg.def.i ? "True" : "False");
+      break;
+    case ArgDefault::Kind::Int:
+      out << arg.def.i;
+      break;
+    case ArgDefault::Kind::Double:
+      out << arg.def.d;
+      break;
+    case ArgDefault::Kind::String:
+      out << "'" << arg.def.text << "'";
+      break;
+    case ArgDefault::Kind::IntList:
+      out << AsShape{arg.def.ints};
+      break;
+    case ArgDefault::Kind::DType:
+      out << "torch." << name(arg.def.dtype);
+      break;
+  }
+  return std::move(out).str();
+}
+
 std::string signature_text(const OpInfo& op, std::string_view called) {
   std::ostringstream out;
   out << called << "(";
@@ -487,31 +517,7 @@ std::string signature_text(const OpInfo& op, std::string_view called) {
     out << (i ? ", " : "");
     if ((arg.marks & kKeywordOnly) && !keyword_only) out << "*, ", keyword_only = true;
     out << type_text(arg) << " " << arg.name;
-    switch (arg.def.kind) {
-      case ArgDefault::Kind::Required:
-        break;
-      case ArgDefault::Kind::None:
-        out << "=None";
-        break;
-      case ArgDefault::Kind::Bool:
-        out << (arg.def.i ? "=True" : "=False");
-        break;
-      case ArgDefault::Kind::Int:
-        out << "=" << arg.def.i;
-        break;
-      case ArgDefault::Kind::Double:
-        out << "=" << arg.def.d;
-        break;
-      case ArgDefault::Kind::String:
-        out << "='" << arg.def.text << "'";
-        break;
-      case ArgDefault::Kind::IntList:
-        out << "=" << AsShape{arg.def.ints};
-        break;
-      case ArgDefault::Kind::DType:
-        out << "=torch." << name(arg.def.dtype);
-        break;
-    }
+    if (const std::string value = default_text(arg); !value.empty()) out << "=" << value;
   }
   out << ")";
   return std::move(out).str();

@@ -42,5 +42,6 @@ bool parse(const OpInfo& op, std::span<PyObject* const> names, const CallArgs& c
 // "add(Tensor input, Tensor other, *, Number alpha=1)"
 std::string signature_text(const OpInfo& op, std::string_view called);
 const char* type_text(const Arg& arg);
+std::string default_text(const Arg& arg);  // as Python has it; empty where the argument is required
 
 }  // namespace warptape::bindings

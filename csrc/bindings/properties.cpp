@@ -136,11 +136,11 @@ std::vector<PyGetSetDef> tensor_properties() {
       {"data", get<get_data>, set_data, "The same memory without history.", nullptr},
       {"_version", get<get_version>, nullptr, "Number of in-place changes of the storage.", nullptr},
       {"_base", get<get_base>, nullptr, "The tensor that this one is a view of, or None.", nullptr},
-      {"is_cuda", get<get_is_cuda>, nullptr, nullptr, nullptr},
-      {"is_cpu", get<get_is_cpu>, nullptr, nullptr, nullptr},
-      {"is_meta", get<get_is_meta>, nullptr, nullptr, nullptr},
-      {"is_sparse", get<get_false>, nullptr, nullptr, nullptr},
-      {"is_quantized", get<get_false>, nullptr, nullptr, nullptr},
+      {"is_cuda", get<get_is_cuda>, nullptr, "Whether the data lies on a CUDA device.", nullptr},
+      {"is_cpu", get<get_is_cpu>, nullptr, "Whether the data lies in the host's memory.", nullptr},
+      {"is_meta", get<get_is_meta>, nullptr, "Whether the tensor has sizes and no data.", nullptr},
+      {"is_sparse", get<get_false>, nullptr, "False: of strided tensors.", nullptr},
+      {"is_quantized", get<get_false>, nullptr, "False: quantized dtypes are not supported.", nullptr},
       {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, nullptr, nullptr},
       {nullptr, nullptr, nullptr, nullptr, nullptr}};
   for (PyGetSetDef& p : all) p.closure = const_cast<char*>(p.name);

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ._missing import lookup as _lookup
+from ._missing import install_getattr as _install_getattr
 from .nn.modules import _cast
 
 
@@ -33,4 +33,4 @@ def get_swap_module_params_on_conversion() -> bool:
     return False
 
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

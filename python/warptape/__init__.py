@@ -94,8 +94,8 @@ from . import _dispatch, amp, autograd, linalg, nn, random, utils  # noqa: E402
 from ._functions import *  # noqa: E402
 from ._legacy import set_default_tensor_type  # noqa: E402
 from ._legacy import types as _legacy_types  # noqa: E402
+from ._missing import install_getattr as _install_getattr  # noqa: E402
 from ._missing import is_warn_always_enabled, set_warn_always  # noqa: E402
-from ._missing import lookup as _lookup  # noqa: E402
 from ._missing import mark_absent as _mark_absent  # noqa: E402
 from ._missing import unusable as _unusable  # noqa: E402
 from ._python_objects import *  # noqa: E402
@@ -155,7 +155,7 @@ _codes = (
     "qscheme",
     *(f"per_{x}_{y}" for x in ("tensor", "channel") for y in ("affine", "symmetric")),
 )
-__getattr__ = _lookup(
+_install_getattr(
     __name__,
     ops=lambda: __import__("warptape.library").library.ops,
     Stream=lambda: __import__("warptape._streams")._streams.Stream,

@@ -144,10 +144,11 @@ def _imports_from(frame: FrameType) -> bool:
     return frame.f_lasti >= 0 and frame.f_code.co_code[frame.f_lasti] == _IMPORT_FROM
 
 
-def lookup(owner: str, **computed: Callable[[], Any]) -> Callable[[str], Any]:
-    """The `__getattr__` of a module: imports its submodules on first use and says what is missing.
+def install_getattr(owner: str, **computed: Callable[[], Any]) -> None:
+    """Gives a module the `__getattr__` that imports its submodules on first use and says what is missing.
 
-    `computed` has what else to answer, by name: the value is what the function returns.
+    `computed` has what else to answer, by name: the value is what the function returns. A module that assigns
+    its `__getattr__` has every name, as type checkers see it; hence this function.
     """
 
     def __getattr__(name: str) -> Any:
@@ -163,7 +164,7 @@ def lookup(owner: str, **computed: Callable[[], Any]) -> Callable[[str], Any]:
             raise ImportError(message(owner, name), name=owner)
         raise _Missing(owner, name)
 
-    return __getattr__
+    sys.modules[owner].__getattr__ = __getattr__  # type: ignore[method-assign]
 
 
 def unusable(path: str, reason: str) -> Any:

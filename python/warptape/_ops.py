@@ -6,7 +6,6 @@ PyTorch's list of names (torch/aten.txt); their schemas are read from the declar
 
 from __future__ import annotations
 
-import ast
 import functools
 import inspect
 import re
@@ -14,8 +13,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from . import _C
-from ._missing import lookup as _lookup
+from ._missing import install_getattr as _install_getattr
 from ._missing import unusable
+from ._op_docs import default_value
 
 __all__ = ["Argument", "FunctionSchema", "HigherOrderOperator", "OpOverload", "OpOverloadPacket"]
 
@@ -73,19 +73,11 @@ class FunctionSchema:
 
 @functools.cache
 def _declarations() -> dict[str, list[Any]]:
-    """Of each name: its declarations, each (arguments, kind of result, text)."""
+    """Of each name: its declarations, each (arguments, kind of result)."""
     found: dict[str, list[Any]] = {}
-    for name, _, args, returns, text, *_ in _C._list_ops():
-        found.setdefault(name, []).append((args, returns, text))
+    for name, _, args, returns, *_ in _C._list_ops():
+        found.setdefault(name, []).append((args, returns))
     return found
-
-
-def _default(text: str, name: str) -> Any:
-    found = re.search(rf"\b{name}=(\([^)]*\)|[^,)]+)", text)
-    try:
-        return ast.literal_eval(found[1]) if found else None
-    except (SyntaxError, ValueError):
-        return found[1] if found else None
 
 
 def _declared(base: str, overload: str) -> Any:
@@ -113,18 +105,18 @@ def _schema_of(op: OpOverload) -> FunctionSchema:
             if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
         ]
         return FunctionSchema(name, given, arguments, [Argument("", "Tensor")])
-    args, returns, text = _declared(base, overload)
+    args, returns = _declared(base, overload)
     in_place = _IN_PLACE.search(base) is not None
     arguments = [
         Argument(
             "self" if arg == "input" else arg,
             kind.replace("Number", "Scalar") + ("?" if optional else ""),
-            _default(text, arg) if has_default else None,
+            default_value(kind, default),
             only,
             is_write=in_place and place == 0,
             has_default=has_default,
         )
-        for place, (arg, kind, optional, has_default, only, _) in enumerate(args)
+        for place, (arg, kind, optional, has_default, only, _, default) in enumerate(args)
     ]
     if overload.endswith("out"):
         arguments.append(Argument("out", "Tensor", None, True, True, True))
@@ -230,4 +222,4 @@ def _find(namespace: str, name: str) -> Any:
     return getattr(getattr(ops, namespace), name)
 
 
-__getattr__ = _lookup(__name__, ops=lambda: __import__("warptape.library").library.ops)
+_install_getattr(__name__, ops=lambda: __import__("warptape.library").library.ops)

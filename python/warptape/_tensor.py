@@ -44,7 +44,20 @@ def _write_imag(self: Tensor, value: Any) -> None:
 
 
 class Tensor(_C.TensorBase):
-    """A strided array of one dtype on one device, recorded on the tape where `requires_grad` asks for it."""
+    """A strided array of one dtype on one device, recorded on the tape where `requires_grad` asks for it.
+
+    Example::
+
+        >>> x = torch.ones(2, 3, requires_grad=True)
+        >>> x.shape, x.ndim, x.dtype, x.device
+        (torch.Size([2, 3]), 2, torch.float32, device(type='cpu'))
+        >>> (x * 2).sum().backward()
+        >>> x.grad
+        tensor([[2., 2., 2.],
+                [2., 2., 2.]])
+        >>> x.data.requires_grad, x.is_cuda, x.T.shape
+        (False, False, torch.Size([3, 2]))
+    """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Tensor:
         from ._legacy import legacy_tensor
@@ -173,12 +186,24 @@ class Tensor(_C.TensorBase):
 
     # ---- Python's protocols ----
 
-    T = property(_C._private.numpy_T, doc="The tensor with its dims reversed.")
-    mT = property(_C._private.mT, doc="The tensor with its last two dims swapped.")
-    H = property(_C._private.matrix_H, doc="The conjugate of the transpose of a matrix.")
-    mH = property(_C._private.mH, doc="The conjugate of the tensor with its last two dims swapped.")
-    real = property(_C._functions.real, _write_real, doc="The real part, as a view; a real tensor itself.")
-    imag = property(_C._functions.imag, _write_imag, doc="The imaginary part of a complex tensor, as a view.")
+    T: Tensor = property(  # type: ignore[assignment]
+        _C._private.numpy_T, doc="The tensor with its dims reversed."
+    )
+    mT: Tensor = property(  # type: ignore[assignment]
+        _C._private.mT, doc="The tensor with its last two dims swapped."
+    )
+    H: Tensor = property(  # type: ignore[assignment]
+        _C._private.matrix_H, doc="The conjugate of the transpose of a matrix."
+    )
+    mH: Tensor = property(  # type: ignore[assignment]
+        _C._private.mH, doc="The conjugate of the tensor with its last two dims swapped."
+    )
+    real: Tensor = property(  # type: ignore[assignment]
+        _C._functions.real, _write_real, doc="The real part, as a view; a real tensor itself."
+    )
+    imag: Tensor = property(  # type: ignore[assignment]
+        _C._functions.imag, _write_imag, doc="The imaginary part of a complex tensor, as a view."
+    )
 
     @property
     def layout(self) -> _C.layout:

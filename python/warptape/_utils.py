@@ -10,7 +10,7 @@ from typing import Any
 import warptape
 
 from . import _C
-from ._missing import lookup as _lookup
+from ._missing import install_getattr as _install_getattr
 from ._tensor import Tensor
 from .serialization import _names
 
@@ -155,4 +155,4 @@ def is_compiling() -> bool:
     return warptape.compiler.is_compiling()
 
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

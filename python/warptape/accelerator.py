@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import _C, cuda
-from ._missing import lookup as _lookup
+from ._missing import install_getattr as _install_getattr
 from .cuda import is_available
 
 _SHARED = """current_stream device_count empty_cache get_device_capability is_available max_memory_allocated
@@ -52,4 +52,4 @@ class device_index(cuda.device):
     """Within this context a device is the current one; None changes nothing."""
 
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

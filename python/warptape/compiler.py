@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _C
-from ._missing import lookup as _lookup
+from ._missing import install_getattr as _install_getattr
 
 if TYPE_CHECKING:
     from .graph_drawing import ProgramText
@@ -310,4 +310,4 @@ def set_stance(stance: str = "default", *, skip_guard_eval_unsafe: bool = False,
     return _restore_stance(before)
 
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

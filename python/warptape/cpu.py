@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ._missing import lookup as _lookup
+from ._missing import install_getattr as _install_getattr
 
 
 class Stream:
@@ -101,4 +101,4 @@ _is_avx512_bf16_supported = _supported("avx512_bf16")
 _is_vnni_supported = _supported("avx512_vnni")
 _is_amx_tile_supported = _supported("amx_tile")
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlparse
 
-from ._missing import lookup as _lookup
+from ._missing import install_getattr as _install_getattr
 from .serialization import load as _load
 from .serialization._files import replace_file
 
@@ -93,4 +93,4 @@ def load_state_dict_from_url(
     return _load(path, map_location=map_location, weights_only=weights_only)
 
 
-__getattr__ = _lookup(__name__, tqdm=lambda: __import__("tqdm").tqdm)
+_install_getattr(__name__, tqdm=lambda: __import__("tqdm").tqdm)

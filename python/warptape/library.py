@@ -10,7 +10,7 @@ from typing import Any
 
 from . import _C
 from ._builtin_ops import BuiltinOp, builtin_op, is_builtin_library
-from ._missing import lookup as _lookup
+from ._missing import install_getattr as _install_getattr
 from ._ops import OpOverload, OpOverloadPacket
 from .autograd import Function
 
@@ -321,4 +321,4 @@ def _find_op(space: ModuleType) -> Callable[[str], Any]:
 
 ops = _Ops("warptape.ops")
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

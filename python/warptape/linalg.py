@@ -3,8 +3,8 @@ another device are copied there and back."""
 
 from . import _C
 from ._C import LinAlgError as LinAlgError
-from ._missing import lookup as _lookup
+from ._missing import install_getattr as _install_getattr
 
 globals().update({name: op for name, op in vars(_C._linalg).items() if not name.startswith("_")})
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

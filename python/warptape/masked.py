@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from . import _C
-from ._missing import lookup as _lookup
+from ._missing import install_getattr as _install_getattr
 
 globals().update({name: op for name, op in vars(_C._masked).items() if not name.startswith("__")})
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

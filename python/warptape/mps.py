@@ -1,6 +1,6 @@
 """torch.mps: Apple's GPUs, which this runtime does not serve."""
 
-from ._missing import lookup as _lookup
+from ._missing import install_getattr as _install_getattr
 
 
 def device_count() -> int:
@@ -13,4 +13,4 @@ def is_available() -> bool:
     return False
 
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from ._missing import lookup as _lookup
+from ._missing import install_getattr as _install_getattr
 from ._missing import say_once, unusable
 
 __all__ = [
@@ -290,4 +290,4 @@ def kineto_available() -> bool:
 
 
 emit_nvtx = unusable("torch.autograd.profiler.emit_nvtx", "ranges for NVIDIA's tools are not emitted")
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

@@ -109,7 +109,7 @@ class SobolEngine:
         first = max(self.num_generated - 1, 0)
         index = warptape.arange(first, first + n)
         lowest_zero = _as_bits(~index).flip(-1).argmax(-1)
-        steps, found, last = self.sobolstate.t()[lowest_zero], [], self.quasi
+        steps, last = self.sobolstate.t()[lowest_zero], self.quasi
         # exclusive ors from the start, in doubling strides
         stride = 1
         while stride < n:

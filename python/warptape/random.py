@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from . import _C
-from ._missing import lookup as _lookup
+from ._missing import install_getattr as _install_getattr
 
 default_generator = _C.default_generator  # the process's; a rank that is a thread has one of its own
 
@@ -65,4 +65,4 @@ def fork_rng(devices: Any = None, enabled: bool = True, **_: Any) -> Any:
         restore_states(states)
 
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

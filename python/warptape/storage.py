@@ -10,7 +10,7 @@ from typing import Any
 
 from . import _C
 from ._legacy import _KINDS
-from ._missing import lookup as _lookup
+from ._missing import install_getattr as _install_getattr
 from ._tensor import Tensor, copied_storage
 
 __all__ = ["TypedStorage", "UntypedStorage"]
@@ -395,4 +395,4 @@ def storage_class_of(dtype: Any) -> type[UntypedStorage]:
     return next((c for c in classes if c and c.dtype == dtype), UntypedStorage)
 
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

@@ -9,7 +9,7 @@ from typing import Any
 
 import warptape
 
-from ._missing import lookup as _lookup
+from ._missing import install_getattr as _install_getattr
 
 __all__ = ["assert_allclose", "assert_close", "make_tensor"]
 
@@ -204,4 +204,4 @@ def make_tensor(
     return made.requires_grad_(requires_grad) if requires_grad else made
 
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import builtins
 import os
-from typing import IO, Any
+from typing import IO
 
 import warptape
 
-from ._missing import lookup as _lookup
+from ._missing import install_getattr as _install_getattr
 
 Device = warptape.device | str | int | None
 FileLike = str | os.PathLike[str] | IO[bytes]
@@ -18,4 +18,4 @@ _device, _dtype = warptape.device, warptape.dtype  # what libraries annotate wit
 _int, _float, _bool = builtins.int, builtins.float, builtins.bool
 _size = warptape.Size | list[builtins.int] | tuple[builtins.int, ...]
 
-__getattr__: Any = _lookup(__name__)
+_install_getattr(__name__)

@@ -1,8 +1,8 @@
 """torch.xpu: Intel's GPUs, which this runtime does not serve."""
 
-from ._missing import lookup as _lookup
+from ._missing import install_getattr as _install_getattr
 from .mps import device_count, is_available
 
 __all__ = ["device_count", "is_available"]
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from .._missing import lookup as _lookup
+from .._missing import install_getattr as _install_getattr
 from ..compiler import Explanation, allow_in_graph, assume_constant_result, disable, is_compiling, reset
 from ..compiler import compile as _compile
 from . import config, exc
@@ -35,4 +35,4 @@ def mark_static_address(t: Any, guard: bool = True) -> None:
 
 mark_static = maybe_mark_dynamic = mark_dynamic
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

@@ -2,11 +2,11 @@
 
 from contextlib import nullcontext
 
-from .._missing import lookup as _lookup
+from .._missing import install_getattr as _install_getattr
 
 
 class TransformGetItemToIndex(nullcontext[None]):
     """Nothing: `x[i]` takes a batched `i` under vmap as it is."""
 
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

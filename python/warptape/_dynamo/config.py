@@ -1,6 +1,6 @@
 """Settings of a compiler that is not here: they can be set and read, and have no effect."""
 
-from .._missing import lookup as _lookup
+from .._missing import install_getattr as _install_getattr
 
 cache_size_limit = recompile_limit = 8
 accumulated_cache_size_limit = 256
@@ -9,4 +9,4 @@ skip_fwd_side_effects_in_bwd_under_checkpoint = False
 automatic_dynamic_shapes = assume_static_by_default = True
 optimize_ddp: bool | str = True
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

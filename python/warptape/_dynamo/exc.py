@@ -1,6 +1,6 @@
 """Errors of a compiler that is not here: nothing raises them, programs name them in `except`."""
 
-from .._missing import lookup as _lookup
+from .._missing import install_getattr as _install_getattr
 
 
 class TorchDynamoException(RuntimeError):
@@ -23,4 +23,4 @@ class UserError(Unsupported):
     """A program that cannot be put into a graph."""
 
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .._missing import lookup as _lookup
+from .._missing import install_getattr as _install_getattr
 
 
 def is_compile_supported(device_type: str) -> bool:
@@ -10,4 +10,4 @@ def is_compile_supported(device_type: str) -> bool:
     return True
 
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

@@ -4,7 +4,7 @@ They run as the Python that they stand for, on the tape as all else. All calls o
 which takes flat operands: `cond_op`, `while_loop_op`, `scan_op`, `associative_scan_op`, `map_impl`.
 """
 
-from .._missing import lookup as _lookup
+from .._missing import install_getattr as _install_getattr
 from .associative_scan import associative_scan
 from .cond import cond
 from .map import map
@@ -13,4 +13,4 @@ from .while_loop import while_loop
 
 __all__ = ["associative_scan", "cond", "map", "scan", "while_loop"]
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

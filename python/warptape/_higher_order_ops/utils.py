@@ -87,7 +87,7 @@ class _OnMeta(TorchFunctionMode):
         if not isinstance(x, Tensor) or x.is_meta:
             return x
         if id(x) not in self._made:
-            options = {"dtype": x.dtype, "device": "meta", "requires_grad": x.requires_grad}
+            options: dict[str, Any] = {"dtype": x.dtype, "device": "meta", "requires_grad": x.requires_grad}
             self._made[id(x)] = x, warptape.empty_strided(x.shape, x.stride(), **options)
         return self._made[id(x)][1]
 

@@ -1,6 +1,6 @@
 """torch._inductor.config, whose settings programs change: see `warptape.compiler`."""
 
-from .._missing import lookup as _lookup
+from .._missing import install_getattr as _install_getattr
 from . import config
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

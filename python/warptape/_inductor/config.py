@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace as _Settings
 
-from .._missing import lookup as _lookup
+from .._missing import install_getattr as _install_getattr
 
 triton = _Settings(cudagraphs=False, unique_kernel_names=True, cudagraph_trees=True)
 cpp, cuda = _Settings(threads=-1), _Settings()
@@ -10,4 +10,4 @@ coordinate_descent_tuning = max_autotune = epilogue_fusion = fx_graph_cache = co
 shape_padding = force_fuse_int_mm_with_mul = use_mixed_mm = False
 compile_threads = 1
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

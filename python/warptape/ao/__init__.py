@@ -1,6 +1,6 @@
 """Smaller models: quantisation, pruning, binarised layers, distillation (docs/compression.md)."""
 
-from .._missing import lookup as _lookup
+from .._missing import install_getattr as _install_getattr
 from .binary import (
     BinaryConv2d,
     BinaryLinear,
@@ -33,4 +33,4 @@ from .report import LayerError, Report, model_bytes, report
 from .shrink import PruneReport, ShrinkError, ShrinkReport, prune_channels, shrink
 from .shrink_modules import NarrowMultiheadAttention
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

@@ -177,8 +177,8 @@ class PackedBinaryConv2d(PackedBinaryLinear):
 
     def __init__(self, layer: BinaryConv2d) -> None:
         super().__init__(layer)
-        self.kernel_size, self.stride = layer.kernel_size, layer.stride
-        self.padding, self.dilation = layer.padding, layer.dilation
+        self.kernel_size, self.stride, self.dilation = layer.kernel_size, layer.stride, layer.dilation
+        self.padding: Any = layer.padding  # in numbers
 
     def forward(self, input: Tensor) -> Tensor:
         """[B, C, H, W] -> [B, O, H', W']. Under no_grad() only."""

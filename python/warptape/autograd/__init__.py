@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from .. import _C
-from .._missing import lookup as _lookup
+from .._missing import install_getattr as _install_getattr
 from . import graph
 from .anomaly_mode import detect_anomaly, set_detect_anomaly
 from .function import Function
@@ -166,4 +166,4 @@ def _grad_of_each(outputs: Any, inputs: Any, batches: Any, retain: bool, *option
     return tuple(None if each[0] is None else _C._functions.stack(each) for each in zip(*found))  # type: ignore[misc]
 
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

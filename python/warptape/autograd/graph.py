@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import _C
-from .._missing import lookup as _lookup
+from .._missing import install_getattr as _install_getattr
 from ..utils.hooks import RemovableHandle, add_hook
 from .grad_mode import _Mode
 
@@ -71,4 +71,4 @@ class save_on_cpu(saved_tensors_hooks):
         super().__init__(pack, lambda packed: packed[1].to(packed[0], non_blocking=pin_memory))
 
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

@@ -1,6 +1,6 @@
 """Switches of the libraries behind the ops, by the names of torch.backends."""
 
-from .._missing import lookup as _lookup
+from .._missing import install_getattr as _install_getattr
 from . import cpu, cuda, cudnn, mps
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .. import _C
-from .._missing import lookup as _lookup
+from .._missing import install_getattr as _install_getattr
 
 _set_pytorch_dropout = _C._private._set_pytorch_dropout
 
@@ -42,4 +42,4 @@ def get_dropout_masks() -> str:
     return "pytorch" if on else "philox"
 
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

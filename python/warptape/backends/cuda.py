@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 from .. import _C
-from .._missing import lookup as _lookup
+from .._missing import install_getattr as _install_getattr
 from ._switch import Switch
 
 
@@ -71,4 +71,4 @@ def is_built() -> bool:
     return bool(_C._build_info()["cuda"])
 
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

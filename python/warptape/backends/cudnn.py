@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from types import ModuleType
 
 from .. import _C
-from .._missing import lookup as _lookup
+from .._missing import install_getattr as _install_getattr
 from ._switch import Switch
 
 
@@ -67,4 +67,4 @@ class _CudnnModule(ModuleType):
 
 sys.modules[__name__].__class__ = _CudnnModule
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from .._missing import lookup as _lookup
+from .._missing import install_getattr as _install_getattr
 from ..mps import is_available
 
 is_built = is_available
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

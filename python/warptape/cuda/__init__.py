@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from .. import _C
 from .._legacy import make_types as _make_types
-from .._missing import lookup
+from .._missing import install_getattr
 from . import amp, memory, nvtx, random
 from ._device import (
     can_device_access_peer,
@@ -74,6 +74,6 @@ OutOfMemoryError = _C.OutOfMemoryError
 has_half = True
 globals().update(_make_types(__name__, True))
 
-__getattr__ = lookup(  # the calling rank's, one per device
+install_getattr(  # the calling rank's, one per device
     __name__, default_generators=lambda: tuple(random.default_generator(i) for i in range(device_count()))
 )

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from .. import _C
-from .._missing import lookup as _lookup
+from .._missing import install_getattr as _install_getattr
 from ..amp import GradScaler as _GradScaler
 from ..amp import autocast as _autocast
 from ..amp import custom_bwd as _custom_bwd
@@ -57,4 +57,4 @@ class GradScaler(_GradScaler):
 custom_fwd = partial(_custom_fwd, device_type="cuda")
 custom_bwd = partial(_custom_bwd, device_type="cuda")
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from .. import _C
-from .._missing import lookup as _lookup
+from .._missing import install_getattr as _install_getattr
 from ._device import DeviceLike, _cuda, device_index, is_initialized
 
 OutOfMemoryError = _C.OutOfMemoryError
@@ -112,4 +112,4 @@ def memory_summary(device: DeviceLike = None, abbreviated: bool = False) -> str:
     return "\n".join(lines) + "\n"
 
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

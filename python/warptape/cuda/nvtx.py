@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from .._missing import lookup as _lookup
+from .._missing import install_getattr as _install_getattr
 from ._device import _cuda
 
 __all__ = ["mark", "range", "range_pop", "range_push"]
@@ -37,4 +37,4 @@ def range(msg: str, *args: Any, **kwargs: Any) -> Iterator[None]:
         range_pop()
 
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

@@ -7,7 +7,7 @@ code with ranks that are threads: `simulate(4, fn)`.
 from __future__ import annotations
 
 from .._C import DistBackendError, DistError, DistNetworkError, DistStoreError
-from .._missing import lookup as _lookup
+from .._missing import install_getattr as _install_getattr
 from ._state import GroupMember, ProcessGroup, Work
 from ._store import FileStore, HashStore, PrefixStore, Store, TCPStore
 from .collectives import (
@@ -76,4 +76,4 @@ group = GroupMember  # group.WORLD, as older programs spell it
 
 __all__ = [name for name in dir() if not name.startswith("_") and name != "annotations"]
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

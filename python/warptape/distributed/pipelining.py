@@ -1,6 +1,6 @@
 """torch.distributed.pipelining: stages and schedules of `warptape.parallel.pipeline`."""
 
-from .._missing import lookup as _lookup
+from .._missing import install_getattr as _install_getattr
 from ..parallel.pipeline import (
     PipelineStage,
     Schedule1F1B,
@@ -11,4 +11,4 @@ from ..parallel.pipeline import (
 
 __all__ = ["PipelineStage", "Schedule1F1B", "ScheduleGPipe", "ScheduleInterleaved1F1B", "get_schedule_class"]
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

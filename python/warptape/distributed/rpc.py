@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._missing import lookup, unusable
+from .._missing import install_getattr, unusable
 
 __all__ = ["init_rpc", "is_available", "rpc_async", "rpc_sync", "shutdown"]
 
@@ -25,4 +25,4 @@ RRef, WorkerInfo, TensorPipeRpcBackendOptions = map(
     _absent, ("RRef", "WorkerInfo", "TensorPipeRpcBackendOptions")
 )
 
-__getattr__ = lookup(__name__)
+install_getattr(__name__)

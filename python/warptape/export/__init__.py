@@ -1,6 +1,6 @@
 """torch.export: a module as a graph of ops, for a range of input sizes, that runs without its Python code."""
 
-from .._missing import lookup as _lookup
+from .._missing import install_getattr as _install_getattr
 from . import passes
 from ._dims import Dim, ShapesCollection, dims
 from ._exported import ExportedProgram, ExportGraphSignature, export, load, save
@@ -17,4 +17,4 @@ __all__ = [
     "save",
 ]
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

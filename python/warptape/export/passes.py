@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from .._missing import lookup as _lookup
+from .._missing import install_getattr as _install_getattr
 from ._exported import ExportedProgram
 
 __all__ = ["optimize_pass"]
@@ -38,4 +36,4 @@ def optimize_pass(
     return made
 
 
-__getattr__: Any = _lookup(__name__)
+_install_getattr(__name__)

@@ -4,7 +4,7 @@
 `recompile()` makes its code follow.
 """
 
-from .._missing import lookup as _lookup
+from .._missing import install_getattr as _install_getattr
 from . import immutable_collections, node, passes, proxy
 from ._symbolic_trace import PH, Tracer, symbolic_trace, wrap
 from .graph import Graph
@@ -29,4 +29,4 @@ __all__ = [
     "symbolic_trace",
     "wrap",
 ]
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

@@ -1,6 +1,6 @@
 """The inference engine: many requests on one decoder; what else it computes never changes an answer."""
 
-from .._missing import lookup as _lookup
+from .._missing import install_getattr as _install_getattr
 from .async_llm import AsyncLLM
 from .engine import EngineArgs, LLMEngine
 from .linear import PackedLinear, QuantLinear, pack_, quantize_
@@ -25,4 +25,4 @@ __all__ = [
     "pack_",
     "quantize_",
 ]
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

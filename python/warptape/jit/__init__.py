@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from .. import _C
-from .._control_flow import NotSupportedError, convert
+from .._control_flow import NotSupportedError
+from .._control_flow.convert import convert
 from .._graphs import GraphFunction, GraphModule, check_constants, record
-from .._missing import lookup as _lookup
+from .._missing import install_getattr as _install_getattr
 from .._tensor import Tensor
 from ..export._dims import Dim, Sizes
 from ..export._exported import generalised, read_graph, write_graph
@@ -442,4 +443,4 @@ def optimized_execution(should_optimize: bool) -> Iterator[None]:
     yield
 
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

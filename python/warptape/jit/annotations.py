@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Optional, Tuple, Union  # noqa: F401, UP035  imported from here
 
-from .._missing import lookup as _lookup
+from .._missing import install_getattr as _install_getattr
 
 
 class _BroadcastingList:
@@ -18,4 +18,4 @@ BroadcastingList1 = _BroadcastingList()
 BroadcastingList2 = _BroadcastingList()
 BroadcastingList3 = _BroadcastingList()
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

@@ -1,6 +1,6 @@
 """Models with weights in Hugging Face's folders: one decoder and one encoder, described by configs."""
 
-from .._missing import lookup as _lookup
+from .._missing import install_getattr as _install_getattr
 from ._sources import Codes
 from .adapters import Adapter, load_adapter
 from .cache import KVCache, PagedCache
@@ -22,4 +22,4 @@ __all__ = [
     "RotaryScaling",
     "load_adapter",
 ]
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

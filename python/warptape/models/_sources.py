@@ -150,7 +150,7 @@ class CodedLayers:
             if len({x.half for x in each}) > 1:
                 each = [x.plain() for x in each]
         minima = [x.minima for x in each if x.minima is not None]
-        codes, scales = (warptape.cat([x[i] for x in each]) for i in (1, 2))
+        codes, scales = warptape.cat([x.codes for x in each]), warptape.cat([x.scales for x in each])
         return Codes(each[0].bits, codes, scales, warptape.cat(minima) if minima else None, each[0].half)
 
     def put_back(self) -> None:

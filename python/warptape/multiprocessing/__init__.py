@@ -11,7 +11,7 @@ from __future__ import annotations
 import multiprocessing as _multiprocessing
 from multiprocessing import *
 
-from .._missing import lookup as _lookup
+from .._missing import install_getattr as _install_getattr
 from .queue import default_context as _default
 from .reductions import init_reductions
 from .spawn import (
@@ -36,7 +36,7 @@ __all__ = [
     "start_processes",
 ]
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)
 init_reductions()
 
 

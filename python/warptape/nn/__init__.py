@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .._missing import lookup as _lookup
+from .._missing import install_getattr as _install_getattr
 from . import functional, init, modules, parameter, utils
 from .modules import *
 from .modules.loss import LinearCrossEntropyOptions
@@ -33,4 +33,4 @@ __all__ = [
 ]
 
 
-__getattr__ = _lookup(__name__)  # imports nn.parallel, and all of warptape.distributed, on first use
+_install_getattr(__name__)  # imports nn.parallel, and all of warptape.distributed, on first use

@@ -12,7 +12,7 @@ from warptape._python_objects import triplet_margin_with_distance_loss as triple
 globals().update({name: op for name, op in vars(_C._nn).items() if not name.startswith("__")})
 
 
-__getattr__ = _missing.lookup(__name__)
+_missing.install_getattr(__name__)
 
 
 def __dir__() -> list[str]:

@@ -17,7 +17,7 @@ from typing import Any
 import warptape
 from warptape import Tensor
 
-from .._missing import lookup as _lookup
+from .._missing import install_getattr as _install_getattr
 
 
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
@@ -274,4 +274,4 @@ eye, dirac, sparse, orthogonal = map(_deprecated, (eye_, dirac_, sparse_, orthog
 xavier_uniform, xavier_normal = map(_deprecated, (xavier_uniform_, xavier_normal_))
 kaiming_uniform, kaiming_normal = map(_deprecated, (kaiming_uniform_, kaiming_normal_))
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

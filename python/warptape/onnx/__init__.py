@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from .._missing import lookup as _lookup
+from .._missing import install_getattr as _install_getattr
 from . import _layers, _pointwise, _shapes  # the mappings
 from ._builder import UnsupportedOperatorError
 from ._export import ONNXProgram, export, is_in_onnx_export
@@ -14,4 +14,4 @@ def register_custom_op_symbolic(symbolic_name: str, symbolic_fn: Any, opset_vers
     """Nothing: how ops become nodes is in a table of this package."""
 
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

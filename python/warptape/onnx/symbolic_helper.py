@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from .._missing import lookup as _lookup
+from .._missing import install_getattr as _install_getattr
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -15,4 +15,4 @@ def parse_args(*arg_descriptors: str) -> Callable[[F], F]:
     return lambda fn: fn
 
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

@@ -3,7 +3,7 @@
 A step of SGD, Adam or AdamW is one multi-tensor call per device and dtype.
 """
 
-from .._missing import lookup as _lookup
+from .._missing import install_getattr as _install_getattr
 from . import lr_scheduler
 from .adadelta import Adadelta
 from .adafactor import Adafactor
@@ -40,4 +40,4 @@ __all__ = [
     "lr_scheduler",
 ]
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from .. import _C
-from .._missing import lookup as _lookup
+from .._missing import install_getattr as _install_getattr
 from ._allowed import add_safe_globals, clear_safe_globals, get_safe_globals, safe_globals
 
 __all__ = [
@@ -153,4 +153,4 @@ def get_unsafe_globals_in_checkpoint(f: Any) -> list[str]:
         return _read.unsafe_names(file)
 
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

@@ -1,13 +1,12 @@
 """Models behind HTTP and gRPC: `warptape serve`, and `Server` for embedding; see docs/serving.md."""
 
-from .._missing import lookup as _lookup
+from typing import TYPE_CHECKING
+
+from .._missing import install_getattr as _install_getattr
+
+if TYPE_CHECKING:
+    from .server import Server
 
 __all__ = ["Server"]
 
-
-def __getattr__(name: str) -> object:
-    if name != "Server":
-        return _lookup(__name__)(name)
-    from .server import Server
-
-    return Server
+_install_getattr(__name__, Server=lambda: __import__("warptape.serve.server").serve.server.Server)

@@ -12,7 +12,7 @@ import warptape
 
 from .. import _C
 from .._functions import as_tensor
-from .._missing import lookup as _lookup
+from .._missing import install_getattr as _install_getattr
 from .._tensor import Tensor
 from . import _arithmetic, _forms
 from ._tensor import CompressedTensor, CooTensor, SparseTensor, by_rows
@@ -276,4 +276,4 @@ def of_dense(x: Tensor, sparse_dim: int | None = None, layout: Any = None) -> An
     return made if layout in (None, warptape.sparse_coo) else made.to_sparse(layout=layout)
 
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .._missing import lookup as _lookup
+from .._missing import install_getattr as _install_getattr
 
 __all__ = ["checkpoint", "data", "hooks"]
 
-__getattr__ = _lookup(__name__)  # imports data where it is first named: most of the package's import time
+_install_getattr(__name__)  # imports data where it is first named: most of the package's import time

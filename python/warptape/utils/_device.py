@@ -12,7 +12,7 @@ from typing import Any
 import warptape
 
 from .. import _C
-from .._missing import lookup as _lookup
+from .._missing import install_getattr as _install_getattr
 from ..overrides import TorchFunctionMode
 
 
@@ -58,4 +58,4 @@ def set_device(device: Any) -> Callable[..., Any]:
     return lambda func: device_decorator(_C.device(device), func)
 
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

@@ -10,7 +10,7 @@ from collections import OrderedDict, defaultdict, namedtuple
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from .._missing import lookup as _lookup
+from .._missing import install_getattr as _install_getattr
 from ._pytree_nodes import (  # noqa: F401, the names that PyTorch has here
     NODES,
     Compared,
@@ -548,7 +548,7 @@ def tree_any_only(kinds: Any, /, pred: Any, tree: Any, is_leaf: Any = None) -> b
     return any(map(pred, (x for x in tree_iter(tree, is_leaf) if isinstance(x, kinds))))
 
 
-__getattr__ = _lookup(
+_install_getattr(
     __name__,
     treespec_dumps=lambda: __import__("warptape.utils._pytree_files").utils._pytree_files.treespec_dumps,
     treespec_loads=lambda: __import__("warptape.utils._pytree_files").utils._pytree_files.treespec_loads,

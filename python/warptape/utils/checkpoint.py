@@ -17,7 +17,7 @@ from typing import Any
 import warptape
 from warptape import Tensor
 
-from .._missing import lookup as _lookup
+from .._missing import install_getattr as _install_getattr
 
 __all__ = [
     "CheckpointError",
@@ -355,4 +355,4 @@ def _in_sequence(steps: Sequence[Callable]) -> Callable:
     return run
 
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

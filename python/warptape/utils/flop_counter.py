@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from .._missing import lookup as _lookup
+from .._missing import install_getattr as _install_getattr
 from ..nn.modules.module import (
     Module,
     register_module_forward_hook,
@@ -120,4 +120,4 @@ class FlopCounterMode(TorchFunctionMode):
         return "\n".join(f"{place:40} {count:>16,}" for place, count in rows)
 
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

@@ -3,7 +3,7 @@
 docs/compression.md shows each method.
 """
 
-from ..._missing import lookup as _lookup
+from ..._missing import install_getattr as _install_getattr
 from ._calibration import round_to_nearest_
 from ._report import QuantizationReport
 from ._schemes import (
@@ -74,4 +74,4 @@ from .quantize_fx import convert_fx, fuse_fx, prepare_fx, prepare_qat_fx, quanti
 from .smoothing import awq_, smooth_quant_
 from .stubs import DeQuantStub, QuantStub, QuantWrapper
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

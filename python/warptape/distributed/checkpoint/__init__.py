@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..._missing import lookup as _lookup
+from ..._missing import install_getattr as _install_getattr
 from .default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from .filesystem import FileSystemReader, FileSystemWriter
 from .hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
@@ -37,4 +37,4 @@ __all__ = [
     "verify",
 ]
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

@@ -1,6 +1,6 @@
 """torch.distributed.fsdp: fully_shard and the older class over it, which are `warptape.parallel.shard`'s."""
 
-from ..._missing import lookup as _lookup
+from ..._missing import install_getattr as _install_getattr
 from ...parallel.shard import (
     CPUOffloadPolicy,
     FSDPModule,
@@ -31,4 +31,4 @@ from ...parallel.shard.wrapper import FullyShardedDataParallel
 
 __all__ = [name for name in dir() if not name.startswith("_")]
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

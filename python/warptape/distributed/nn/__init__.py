@@ -1,8 +1,8 @@
 """torch.distributed.nn: collectives that are recorded."""
 
-from ..._missing import lookup as _lookup
+from ..._missing import install_getattr as _install_getattr
 from . import functional
 
 __all__ = ["functional"]
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

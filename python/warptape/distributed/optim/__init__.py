@@ -1,6 +1,6 @@
 """Optimizers whose state is spread over ranks: torch.distributed.optim."""
 
-from ..._missing import lookup as _lookup
+from ..._missing import install_getattr as _install_getattr
 from ..._missing import unusable as _unusable
 from .post_localSGD_optimizer import PostLocalSGDOptimizer
 from .zero import ZeroRedundancyOptimizer
@@ -11,4 +11,4 @@ DistributedOptimizer = _unusable(
 
 __all__ = ["DistributedOptimizer", "PostLocalSGDOptimizer", "ZeroRedundancyOptimizer"]
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

@@ -1,6 +1,6 @@
 """torch.distributed.tensor: tensors and parameters whose parts lie on the ranks of a mesh."""
 
-from ..._missing import lookup as _lookup
+from ..._missing import install_getattr as _install_getattr
 from ..._missing import unusable as _unusable
 from ...parallel.dtensor import (
     DTensor,
@@ -23,4 +23,4 @@ _StridedShard = _unusable(
 
 __all__ = [name for name in dir() if not name.startswith("_")]
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

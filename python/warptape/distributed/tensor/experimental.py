@@ -1,6 +1,6 @@
 """torch.distributed.tensor.experimental."""
 
-from ..._missing import lookup as _lookup
+from ..._missing import install_getattr as _install_getattr
 from ..._missing import unusable as _unusable
 from ...parallel.dtensor import implicit_replication
 
@@ -9,4 +9,4 @@ context_parallel = _unusable("torch.distributed.tensor.experimental.context_para
 
 __all__ = ["context_parallel", "implicit_replication"]
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

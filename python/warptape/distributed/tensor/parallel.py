@@ -1,6 +1,6 @@
 """torch.distributed.tensor.parallel: the styles of `warptape.parallel.tensor`."""
 
-from ..._missing import lookup as _lookup
+from ..._missing import install_getattr as _install_getattr
 from ..._missing import unusable as _unusable
 from ...parallel.tensor import (
     ColwiseParallel,
@@ -29,4 +29,4 @@ loss_parallel = _unusable(
     "use warptape.parallel.tensor.VocabParallelCrossEntropy for logits that are split by the vocabulary",
 )
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

@@ -1,7 +1,7 @@
 """Passes over graphs."""
 
-from ..._missing import lookup as _lookup
+from ..._missing import install_getattr as _install_getattr
 from . import graph_drawer, shape_prop
 
 __all__ = ["graph_drawer", "shape_prop"]
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

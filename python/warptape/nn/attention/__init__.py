@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
 
-from ..._missing import lookup as _lookup
+from ..._missing import install_getattr as _install_getattr
 from ...backends import cuda as _cuda
 
 __all__ = ["SDPBackend", "sdpa_kernel"]
@@ -57,4 +57,4 @@ def sdpa_kernel(backends: Sequence[SDPBackend] | SDPBackend, set_priority: bool 
         _cuda.attention_switches.update(before)
 
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

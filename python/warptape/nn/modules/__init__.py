@@ -1,6 +1,6 @@
 """The layers, a file for each family."""
 
-from ..._missing import lookup as _lookup
+from ..._missing import install_getattr as _install_getattr
 from .activation import *
 from .adaptive import *
 from .batchnorm import *
@@ -33,4 +33,4 @@ def _classes() -> list[str]:
     )
 
 
-__getattr__ = _lookup(__name__, __all__=_classes)
+_install_getattr(__name__, __all__=_classes)

@@ -8,7 +8,7 @@ from typing import Any
 import warptape
 from warptape import Tensor
 
-from ..._missing import lookup as _lookup
+from ..._missing import install_getattr as _install_getattr
 from .. import functional as F
 from ..parameter import Parameter
 from .module import Module, Plain
@@ -103,7 +103,7 @@ class Hardswish(_InplaceActivation):
 class Hardtanh(_InplaceActivation):
     """x, kept between `min_val` and `max_val`."""
 
-    _function = F.hardtanh
+    _function: Any = F.hardtanh
     _shown: tuple[str, ...] = ("min_val", "max_val")
 
     def __init__(
@@ -337,4 +337,4 @@ class Softmax2d(Module):
         return F.softmax(input, -3, _stacklevel=5)
 
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

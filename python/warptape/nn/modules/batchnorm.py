@@ -8,7 +8,7 @@ from typing import Any
 import warptape
 from warptape import Tensor
 
-from ..._missing import lookup as _lookup
+from ..._missing import install_getattr as _install_getattr
 from .. import functional as F
 from .module import Module
 from .normalization import AffineNorm
@@ -286,4 +286,4 @@ class SyncBatchNorm(_BatchNorm):
         return out
 
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

@@ -76,7 +76,7 @@ class Module(HookMixin, StateMixin, CastMixin):
             return self._call_hooked(args, kwargs)
         return self.forward(*args, **kwargs)
 
-    def forward(self, *input: Any) -> Any:
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Computes the module's result; every subclass overrides it."""
         raise NotImplementedError(
             f'Module [{type(self).__name__}] is missing the required "forward" function'

@@ -46,7 +46,8 @@ class _ShapeNorm(AffineNorm):
     ) -> None:
         super().__init__()
         self.normalized_shape = each(normalized_shape, 1)
-        self.eps, self.elementwise_affine = eps, elementwise_affine
+        self.eps: Any = eps  # None in RMSNorm alone
+        self.elementwise_affine = elementwise_affine
         self._own(self.normalized_shape, elementwise_affine, bias, device, dtype)
         self.reset_parameters()
 

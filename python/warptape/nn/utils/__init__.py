@@ -1,6 +1,6 @@
 """What is done to all gradients or parameters of a model at once."""
 
-from ..._missing import lookup as _lookup
+from ..._missing import install_getattr as _install_getattr
 from . import rnn
 from .clip_grad import (
     clip_grad_norm,
@@ -41,4 +41,4 @@ __all__ = [
     "weight_norm",
 ]
 
-__getattr__ = _lookup(__name__)  # parametrize, parametrizations and stateless on first use
+_install_getattr(__name__)  # parametrize, parametrizations and stateless on first use

@@ -39,9 +39,9 @@ class _CrossEntropy(Function):
         top = z.amax(1)
         dist.all_reduce(top, dist.ReduceOp.MAX, group)
         z = z - top.unsqueeze(1)
-        sums = [(own - top).masked_fill(away, 0)] + ([z.sum(1)] if smoothing else [])
+        parts = [(own - top).masked_fill(away, 0)] + ([z.sum(1)] if smoothing else [])
         z = z.exp_()
-        sums = warptape.stack([z.sum(1), *sums])
+        sums = warptape.stack([z.sum(1), *parts])
         dist.all_reduce(sums, group=group)
         losses = sums[0].log() - (1 - smoothing) * sums[1]
         if smoothing:

@@ -1,6 +1,6 @@
 """Datasets, samplers and the loader that makes batches of them."""
 
-from ..._missing import lookup as _lookup
+from ..._missing import install_getattr as _install_getattr
 from ._utils.collate import default_collate, default_convert
 from .dataloader import DataLoader, get_worker_info
 from .dataset import (
@@ -45,4 +45,4 @@ __all__ = [
     "random_split",
 ]
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from warptape import Generator
 
-from ..._missing import lookup as _lookup
+from ..._missing import install_getattr as _install_getattr
 from ._iterators import _BaseDataLoaderIter, _SingleProcessDataLoaderIter
 from ._utils.collate import default_collate, default_convert
 from ._utils.worker import get_worker_info
@@ -252,4 +252,4 @@ class DataLoader(Generic[T_co]):
         return length
 
 
-__getattr__ = _lookup(__name__, _MultiProcessingDataLoaderIter=_processes_iterator)
+_install_getattr(__name__, _MultiProcessingDataLoaderIter=_processes_iterator)

@@ -7,9 +7,9 @@ except ImportError as _error:
         "warptape.utils.tensorboard writes by TensorBoard's own package: pip install tensorboard"
     ) from _error
 
-from ..._missing import lookup as _lookup
+from ..._missing import install_getattr as _install_getattr
 from .writer import SummaryWriter
 
 __all__ = ["SummaryWriter"]
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from enum import Enum, auto
 from typing import Any
 
-from ...._missing import lookup as _lookup
+from ...._missing import install_getattr as _install_getattr
 from ....nn import Module
 from ....utils.checkpoint import checkpoint
 
@@ -123,4 +123,4 @@ def apply_activation_checkpointing(
                 setattr(parent, name, checkpoint_wrapper_fn(child))
 
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

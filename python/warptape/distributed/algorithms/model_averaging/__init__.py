@@ -1,8 +1,8 @@
 """Parameters averaged over ranks every so often."""
 
-from ...._missing import lookup as _lookup
+from ...._missing import install_getattr as _install_getattr
 from . import averagers, utils
 
 __all__ = ["averagers", "utils"]
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)

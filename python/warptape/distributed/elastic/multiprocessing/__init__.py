@@ -1,5 +1,5 @@
 """Errors of worker processes: see `errors`."""
 
-from ...._missing import lookup as _lookup
+from ...._missing import install_getattr as _install_getattr
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)
