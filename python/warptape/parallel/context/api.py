@@ -11,7 +11,7 @@ import warptape
 from ..._tensor import Tensor
 from ...distributed import DeviceMesh
 from ...nn import functional as F
-from ...overrides import TorchFunctionMode
+from ...overrides import TorchFunctionMode, _get_current_function_mode_stack
 from .order import check_length, shard_sequence, unshard_sequence
 from .ring import ROTATIONS, ring_attention
 from .ulysses import ulysses_attention
@@ -61,7 +61,31 @@ class SharedSequence(TorchFunctionMode):
                 "multi_head_attention_forward: it would attend to this rank's part of the sequence alone; "
                 "where ranks share a sequence, call scaled_dot_product_attention"
             )
+        if func is warptape.Tensor.backward:
+            with self:  # also while checkpointed layers run again
+                return _backward(*args, **kwargs)
         return func(*args, **kwargs)
+
+
+def _backward(
+    tensor: Tensor,
+    gradient: Tensor | None = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: Any = None,
+) -> None:
+    """Tensor.backward below what modes take over."""
+    warptape.autograd.backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
+
+
+def positions(length: int, device: Any = None) -> Tensor:
+    """Where in its sequence each of this rank's `length` tokens is, int64 [length]: what a model takes for
+    arange(length), which it is outside of a shared sequence."""
+    for mode in reversed(_get_current_function_mode_stack()):
+        if isinstance(mode, SharedSequence):
+            group = mode.mesh.get_group()
+            return shard_sequence(warptape.arange(length * group.size(), device=device), 0, group)
+    return warptape.arange(length, device=device)
 
 
 @contextmanager

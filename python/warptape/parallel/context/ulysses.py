@@ -8,13 +8,15 @@ Shapes: B batch, H query heads, K key heads, T tokens of the whole sequence, D h
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from ..._tensor import Tensor
 from ...distributed import DeviceMesh
 from ...distributed.functional import all_to_all
 from ...nn import functional as F
-from ..tensor import split_randomness
+from ..tensor.random import _set
 from .order import by_rank, in_order
 from .ring import check_attention
 
@@ -35,6 +37,17 @@ def _to_sequence(x: Tensor, group: Any) -> Tensor:
     sent = by_rank(x, 2, n).reshape(b, h, n, t // n, d).permute(2, 0, 1, 3, 4).contiguous()
     got = all_to_all(sent, group=group)
     return got.movedim(0, 1).reshape(b, n * h, t // n, d)
+
+
+@contextmanager
+def _part_of_heads(rank: int, ranks: int) -> Iterator[None]:
+    """Inside, attention's dropout draws for part of the heads, which may be a part of all already."""
+    before = list(_set(()))
+    _set((*before[:4], before[4] * ranks + rank, before[5] * ranks))
+    try:
+        yield
+    finally:
+        _set(tuple(before))
 
 
 def ulysses_attention(
@@ -71,7 +84,7 @@ def ulysses_attention(
                 "number of ranks that divides them"
             )
     q, k, v = (_to_heads(t, group) for t in (query, key, value))
-    with split_randomness(mesh, heads=True):
+    with _part_of_heads(group.rank(), n):
         out = F.scaled_dot_product_attention(
             q, k, v, dropout_p=dropout_p, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa
         )
