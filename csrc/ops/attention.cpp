@@ -194,12 +194,12 @@ Tensor with_dims_of(const Tensor& x, int64_t ndim) {
   return alias(x, Shape(s.begin() + drop, s.end()), Shape(st.begin() + drop, st.end()), x.offset());
 }
 
-// saved: query, key, value, mask, lse, out
-void attention_backward(Node& n, Gradients& g) {
-  const AttentionData d = n.data<AttentionData>();
-  Tensor query = n.saved(0), key = n.saved(1), value = n.saved(2), mask = n.saved(3);
-  if (needs_grad(g[0], query, key, value)) return composed_backward(g, query, key, value, mask, d);
-  Tensor lse = n.saved(4), out = four_dims(n.saved(5)), up = four_dims(g[0]);
+using Three = std::tuple<Tensor, Tensor, Tensor>;
+
+// Gradients of query, key and value, by the kernel.
+Three fused_backward(const Tensor& grad, const Tensor& query, const Tensor& key, const Tensor& value,
+                     const Tensor& mask, const Tensor& output, const Tensor& lse, const AttentionData& d) {
+  Tensor out = four_dims(output), up = four_dims(grad);
   Planned p(query, key, value, mask, d);
   auto like = [](const Tensor& t) {
     return heads_inside(t.sizes()[0], t.sizes()[1], t.sizes()[2], t.sizes()[3], options_of(t));
@@ -208,20 +208,35 @@ void attention_backward(Node& n, Gradients& g) {
   if (!dq.is_meta())
     attention_backward_slot(Launch(query.device()), dq.view(), dk.view(), dv.view(), up.view(), out.view(),
                             lse.view(), p.plan);
-  g.set(0, with_dims_of(dq, query.ndim()));
-  g.set(1, with_dims_of(dk, key.ndim()));
-  g.set(2, with_dims_of(dv, value.ndim()));
+  return {with_dims_of(dq, query.ndim()), with_dims_of(dk, key.ndim()), with_dims_of(dv, value.ndim())};
+}
+
+// saved: query, key, value, mask, lse, out
+void attention_backward(Node& n, Gradients& g) {
+  const AttentionData d = n.data<AttentionData>();
+  Tensor query = n.saved(0), key = n.saved(1), value = n.saved(2), mask = n.saved(3);
+  if (needs_grad(g[0], query, key, value)) return composed_backward(g, query, key, value, mask, d);
+  auto [dq, dk, dv] = fused_backward(g[0], query, key, value, mask, n.saved(5), n.saved(4), d);
+  g.set(0, std::move(dq));
+  g.set(1, std::move(dk));
+  g.set(2, std::move(dv));
 }
 constexpr NodeType kAttention{"ScaledDotProductFlashAttentionForCpuBackward0", attention_backward};
 
-Tensor fused(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& mask,
-             const AttentionData& d) {
+// The output in the dims of query, and its log-sum-exp [B, H, T].
+std::tuple<Tensor, Tensor> fused_forward(const Tensor& query, const Tensor& key, const Tensor& value,
+                                         const Tensor& mask, const AttentionData& d) {
   Planned p(query, key, value, mask, d);
   const Shape& s = p.q.sizes();
   Tensor out = heads_inside(s[0], s[1], s[2], p.v.sizes()[3], options_of(query));
   Tensor lse = empty(Shape{s[0], s[1], s[2]}, {stats_dtype(query.dtype()), query.device()});
   if (!out.is_meta()) attention_slot(Launch(query.device()), out.view(), lse.view(), p.plan);
-  Tensor result = with_dims_of(out, query.ndim());
+  return {with_dims_of(out, query.ndim()), lse};
+}
+
+Tensor fused(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& mask,
+             const AttentionData& d) {
+  auto [result, lse] = fused_forward(query, key, value, mask, d);
   if (needs_grad(query, key, value)) {
     Ref<Node> n = record(kAttention, query, key, value);
     for (const Tensor& t : {query, key, value, mask, lse}) n->save(t);
@@ -315,7 +330,57 @@ Tensor attention_impl(const Tensor& given_query, const Tensor& given_key, const 
   return Composed(with_head(query), with_head(key), with_head(value), mask, d).output(sizes, query.dtype());
 }
 
+// ---- a part of the keys --------------------------------------------------------------------------------
+
+void check_part(const Tensor& query, const Tensor& key, const Tensor& value) {
+  Tensor q = query, k = key, v = value;
+  check_inputs(q, k, v, true);
+  WT_CHECK(q.ndim() == 4 && q.numel() && v.numel(), ShapeError,
+           "_attention_forward: expected query, key and value of 4 dims with elements, got ", q.sizes(), ", ",
+           k.sizes(), " and ", v.sizes());
+}
+
+std::tuple<Tensor, Tensor> attention_forward_impl(const Tensor& query, const Tensor& key, const Tensor& value,
+                                                  bool is_causal, double scale) {
+  check_part(query, key, value);
+  return fused_forward(query, key, value, Tensor(), {scale, is_causal, 0.0, {}, {}});
+}
+
+Three attention_backward_impl(const Tensor& grad, const Tensor& query, const Tensor& key, const Tensor& value,
+                              const Tensor& out, const Tensor& lse, bool is_causal, double scale) {
+  check_part(query, key, value);
+  Shape sizes = query.sizes();
+  sizes.back() = value.sizes().back();
+  const Shape rows(sizes.begin(), sizes.end() - 1);
+  for (const Tensor& t : {grad, out})
+    WT_CHECK(t.sizes() == sizes && t.dtype() == query.dtype() && t.device() == query.device(), ShapeError,
+             "_attention_backward: expected grad and out of ", sizes, " as query is, got ", t);
+  WT_CHECK(lse.sizes() == rows && lse.dtype() == stats_dtype(query.dtype()) && lse.device() == query.device(),
+           ShapeError, "_attention_backward: expected lse of ", rows, " in ", stats_dtype(query.dtype()),
+           ", got ", lse);
+  return fused_backward(grad, query, key, value, Tensor(), out, raw_contiguous(lse),
+                        {scale, is_causal, 0.0, {}, {}});
+}
+
 }  // namespace
+
+const Op<std::tuple<Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&, bool, double)>
+    attention_forward{
+        "_attention_forward",
+        attention_forward_impl,
+        kPrivate,
+        {"query", "key", "value", "is_causal", "scale"},
+        "(output, log-sum-exp [B, H, T]) of attention to some of the keys, not recorded: results for other "
+        "keys are merged with it by the log-sum-exp."};
+
+const Op<Three(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, bool,
+               double)>
+    attention_backward_of_part{
+        "_attention_backward",
+        attention_backward_impl,
+        kPrivate,
+        {"grad", "query", "key", "value", "out", "lse", "is_causal", "scale"},
+        "Gradients of query, key and value for some of the keys, by out and lse of attention to all."};
 
 decltype(scaled_dot_product_attention) scaled_dot_product_attention{
     "scaled_dot_product_attention",

@@ -433,7 +433,7 @@ def refused(words: str, shape: dict[str, int], error: type[Exception] = ValueErr
 def test_numbers_that_do_not_fit_are_refused() -> None:
     both = {"dp": 2, "pp": 2}
     refused("expected a mesh with axes named of", {"copies": 2, "pp": 2})
-    refused("zero=1 is of ranks along 'dp', and the mesh has ('pp',) alone", {"pp": 2}, zero=1)
+    refused("zero=1 is of ranks along 'dp' and 'cp', and the mesh has ('pp',) alone", {"pp": 2}, zero=1)
     refused("4 ranks along 'tp'; give a plan", {"tp": 4})
     refused("n_head is 4 and does not divide", {"tp": 3}, plan={"h.*.attn": tp.divide("n_head")})
     refused("'blocks.*' matches no module", {"tp": 2, "pp": 2}, plan={"blocks.*": tp.ColwiseParallel()})

@@ -1,6 +1,6 @@
 """Ways to train one model on many ranks, over warptape.distributed."""
 
-from . import pipeline, shard, tensor
+from . import context, pipeline, shard, tensor
 from .model import ParallelModel
 from .parallelize import parallelize
 from .parameter_server import ParameterServer
@@ -14,6 +14,7 @@ __all__ = [
     "MixedPrecisionPolicy",
     "ParallelModel",
     "ParameterServer",
+    "context",
     "fully_shard",
     "parallelize",
     "parallelize_module",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import warptape
@@ -16,7 +16,8 @@ from ..distributed.optim import ZeroRedundancyOptimizer
 from ..nn.modules._state import _IncompatibleKeys
 from ..nn.parallel import DistributedDataParallel
 from ..optim import Optimizer
-from ..utils._pytree import tree_leaves
+from ..utils._pytree import tree_leaves, tree_map
+from .context import SharedSequence, shard_sequence
 from .pipeline import PipelineSchedule, rng
 from .pipeline.partition import chunk_batch
 from .tensor import split_randomness
@@ -56,6 +57,7 @@ class ParallelModel(nn.Module):
     Args:
         modules: what this rank has: the model, or its stages.
         runner: the schedule of these stages, or the model as it is called.
+        axes: those of more than one rank, and "copies", those along "dp" and "cp" as one.
     """
 
     def __init__(
@@ -67,21 +69,27 @@ class ParallelModel(nn.Module):
         loss_fn: Callable[..., Tensor],
         n_microbatches: int,
         zero: int,
+        attention: str = "ring",
     ) -> None:
         super().__init__()
         self.stages = nn.ModuleList(modules)
         self.n_microbatches, self.zero = n_microbatches, zero
         # Not assigned: a runner that is a module has the same modules inside.
         self.__dict__ |= {"_runner": runner, "_names": names, "_axes": axes, "_loss_fn": loss_fn}
+        self.attention = attention
         # Taken now: between forward and backward sharded modules have other, whole, ones.
         self._own = list({id(p): p for m in modules for p in m.parameters()}.values())
         self._device = self._own[0].device
         self._rows = -1  # of the last batch
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's output. Raises RuntimeError with "pp", where one rank alone would have it."""
-        if isinstance(self._runner, PipelineSchedule):
-            raise RuntimeError("ParallelModel: with 'pp' a model is not called; use step() or evaluate()")
+        """The model's output. Raises RuntimeError with "pp", where one rank alone would have it, and with
+        "cp", where none would."""
+        for axis in ("pp", "cp"):
+            if axis in self._axes:
+                raise RuntimeError(
+                    f"ParallelModel: with {axis!r} a model is not called; use step() or evaluate()"
+                )
         with self._part_of_batch():
             return self._runner(*args, **kwargs)
 
@@ -89,16 +97,17 @@ class ParallelModel(nn.Module):
         """Forward and backward of this rank's rows of a batch; adds to the parameters' gradients.
 
         `args`, `target` and `kwargs` are the same on all ranks but those along "dp", which have each its
-        rows, as many, in order. Returns the mean loss of the whole batch, float64, on every rank.
+        rows, as many, in order. Sequences are whole: ranks along "cp" take their slices.
+        Returns the mean loss of the whole batch, float64, on every rank.
         Raises: ValueError on every rank, before anything runs, for rows that do not divide into
-        micro-batches, and where ranks along "dp" have not as many.
+        micro-batches, where ranks along "dp" have not as many, and for sequences that do not divide.
         """
-        parts = self._cut(args, kwargs, target, self.n_microbatches)
+        args, kwargs, target, parts = self._cut(args, kwargs, target, self.n_microbatches)
         with self._part_of_batch():
             if isinstance(self._runner, PipelineSchedule):
                 losses: list[Tensor] = []
                 self._runner.step(*args, target=target, losses=losses, return_outputs=False, **kwargs)
-                if "dp" in self._axes and self.zero < 2:
+                if "copies" in self._axes and self.zero < 2:
                     self._average_gradients()
             else:
                 losses = self._accumulate(parts)
@@ -108,7 +117,7 @@ class ParallelModel(nn.Module):
         """As step, without gradients. The mode, train() or eval(), is yours to set."""
         losses: list[Tensor] = []
         piped = isinstance(self._runner, PipelineSchedule)
-        self._cut(args, kwargs, target, self.n_microbatches if piped else 1)
+        args, kwargs, target, _ = self._cut(args, kwargs, target, self.n_microbatches if piped else 1)
         with self._part_of_batch(), warptape.no_grad():
             if piped:
                 self._runner.eval(*args, target=target, losses=losses, **kwargs)
@@ -117,10 +126,10 @@ class ParallelModel(nn.Module):
         return self._mean(losses)
 
     def optimizer(self, cls: type[Optimizer], params: Any = None, **options: Any) -> Optimizer:
-        """cls(params, **options); with zero=1 each rank along "dp" keeps the state of its share."""
+        """cls(params, **options); with zero=1 each rank along "dp" and "cp" keeps the state of its share."""
         params = self._own if params is None else params
-        if self.zero == 1 and "dp" in self._axes:
-            return ZeroRedundancyOptimizer(params, cls, self._axes["dp"].get_group(), **options)
+        if self.zero == 1 and "copies" in self._axes:
+            return ZeroRedundancyOptimizer(params, cls, self._axes["copies"].get_group(), **options)
         return cls(params, **options)
 
     # ---- parameters and state ----
@@ -190,15 +199,37 @@ class ParallelModel(nn.Module):
 
     # ---- parts of a step ----
 
-    def _part_of_batch(self) -> AbstractContextManager[None]:
-        return split_randomness(self._axes["dp"], 0) if "dp" in self._axes else nullcontext()
+    @contextmanager
+    def _part_of_batch(self) -> Iterator[None]:
+        with ExitStack() as around:
+            if "dp" in self._axes:
+                around.enter_context(split_randomness(self._axes["dp"], 0))
+            if "cp" in self._axes:  # numbers of its own for each, not those of its slices
+                around.enter_context(split_randomness(self._axes["cp"], 1))
+                around.enter_context(SharedSequence(self._axes["cp"], self.attention))
+            yield
 
-    def _cut(self, args: Any, kwargs: Any, target: Any, n: int) -> list[list[Any]]:
-        """Micro-batches of each. Where a rank finds other rows than in the step before, it asks those along
-        "dp", who find them, too; or else their next collective says that it is not this one."""
+    def _slices(self, value: Any) -> Any:
+        """This rank's part of each sequence, dim 1 of all tensors. Raises ValueError."""
+        if "cp" not in self._axes:
+            return value
+        shapes = {str(list(t.shape)): t for t in tree_leaves(value) if isinstance(t, Tensor)}
+        if any(t.ndim < 2 for t in shapes.values()) or len({t.shape[1] for t in shapes.values()}) > 1:
+            raise ValueError(
+                "with 'cp' inputs and targets are [rows, sequence, ..], of one length of sequence; got "
+                + ", ".join(shapes)
+            )
+        group = self._axes["cp"].get_group()
+        return tree_map(lambda t: shard_sequence(t, 1, group) if isinstance(t, Tensor) else t, value)
+
+    def _cut(self, args: Any, kwargs: Any, target: Any, n: int) -> tuple[Any, Any, Any, list[list[Any]]]:
+        """This rank's slices of each, and their micro-batches. Where a rank finds other rows than in the step
+        before, it asks those along "dp", who find them, too; or else their next collective says that it is
+        not this one."""
         problem, rows, parts = "", -1, []
-        named = (("input", args), ("keyword arguments", kwargs), ("target", target))
         try:
+            args, kwargs, target = self._slices((args, kwargs, target))
+            named = (("input", args), ("keyword arguments", kwargs), ("target", target))
             parts = [chunk_batch(value, n, what) for what, value in named]
             tensors = [t for t in tree_leaves((args, kwargs, target)) if isinstance(t, Tensor)]
             rows = max((int(t.shape[0]) if t.ndim else 0 for t in tensors), default=0)
@@ -215,7 +246,7 @@ class ParallelModel(nn.Module):
         if problem:
             raise ValueError(f"ParallelModel: {problem}")
         self._rows = rows
-        return parts
+        return args, kwargs, target, parts
 
     def _accumulate(self, parts: list[list[Any]]) -> list[Tensor]:
         """Micro-batch after micro-batch; each drops what one process would drop in its rows."""
@@ -241,7 +272,7 @@ class ParallelModel(nn.Module):
             if p.grad is not None:
                 grads.setdefault(p.dtype, []).append(p.grad)
         for alike in grads.values():
-            all_reduce_coalesced(alike, ReduceOp.AVG, self._axes["dp"].get_group())
+            all_reduce_coalesced(alike, ReduceOp.AVG, self._axes["copies"].get_group())
 
     def _mean(self, losses: Sequence[Tensor]) -> Tensor:
         total = warptape.zeros((), dtype=warptape.float64, device=self._device)
@@ -249,6 +280,6 @@ class ParallelModel(nn.Module):
             total += loss.detach().double() / len(losses)
         if "pp" in self._axes:  # the last stage's rank has it
             all_reduce(total, group=self._axes["pp"].get_group())
-        if "dp" in self._axes:
-            all_reduce(total, ReduceOp.AVG, self._axes["dp"].get_group())
+        if "copies" in self._axes:
+            all_reduce(total, ReduceOp.AVG, self._axes["copies"].get_group())
         return total

@@ -13,6 +13,7 @@ from ..distributed import DeviceMesh
 from ..distributed._state import state
 from ..nn.parallel import DistributedDataParallel
 from ..utils.checkpoint import checkpoint
+from .context.api import ATTENTIONS
 from .model import Names, ParallelModel
 from .pipeline import ScheduleInterleaved1F1B, ScheduleZBH1, get_schedule_class, split_into_stages
 from .pipeline.partition import counts_of, named_layers
@@ -22,7 +23,7 @@ from .tensor import parallelize_module
 from .tensor.placement import ParallelParameter
 from .tensor.plan import check_plan
 
-AXES = ("dp", "tp", "pp")
+AXES = ("dp", "cp", "tp", "pp")
 Layers = nn.Module | Sequence[nn.Module]
 
 
@@ -40,8 +41,12 @@ def parallelize(
     example: Any = None,
     zero: int = 0,
     mp_policy: MixedPrecisionPolicy | None = None,
+    attention: str = "ring",
 ) -> ParallelModel:
-    """Splits a model, in place, over the axes "dp", "tp" and "pp" of a mesh; a missing one is of size 1.
+    """Splits a model, in place, over the axes "dp", "cp", "tp" and "pp" of a mesh; a missing one is of 1.
+
+    Ranks along "cp" share each sequence: the model takes positions from `warptape.parallel.context.positions`
+    and calls scaled_dot_product_attention; every input and target is [rows, sequence, ..].
 
     All ranks give the same model with the same values, as from one seed; let go of it afterwards, or a rank
     keeps the stages of others.
@@ -57,8 +62,9 @@ def parallelize(
             element of the model's ModuleLists is.
         schedule, chunks, balance, example: the pipeline's; chunks is the number of stages on a rank.
         n_microbatches: into how many parts a rank's rows are cut, with "pp" or without.
-        zero: what ranks along "dp" share: 1 optimizer state, 2 gradients too, 3 parameters too.
+        zero: what ranks along "dp" and "cp" share: 1 optimizer state, 2 gradients too, 3 parameters too.
         mp_policy: fully_shard's, for zero 2 and 3.
+        attention: along "cp" by "ring", or by "ulysses", which has dropout.
 
     Raises: ValueError and TypeError on every rank, before any collective and with the model as it was, for
         what does not fit; they say which number to change.
@@ -81,16 +87,20 @@ def parallelize(
                 f"parallelize: the plan names {', '.join(left)}, in none of `layers`: no stage calls it"
             )
     counts: list[int] = []
-    _check_schedule(schedule, chunks, zero if axes.keys() >= {"dp", "pp"} else 0)
+    if attention not in ATTENTIONS:
+        raise ValueError(f"parallelize: expected attention of {ATTENTIONS}, got {attention!r}")
+    sharing = tuple(name for name in axes if name in ("dp", "cp"))
+    _check_schedule(schedule, chunks, zero if sharing and "pp" in axes else 0)
     if "pp" in axes:
         counts = _checked_layers(model, listed, axes["pp"].size(), chunks, balance, example, zero)
     if recomputed:
         _recompute(_blocks(model))
     names = Names(model)
     # The order: tensor, pipeline, data. A plan names modules of the whole model, and layers are to be parts
-    # already when a stage takes them. Stages find the parameters that they share by identity, which all three
+    # already when a stage takes them. Ranks along "cp" have copies of the model, as those along "dp" have.
+    # Stages find the parameters that they share by identity, which all three
     # keep. Data comes last: it cuts, or averages, what a rank has by then and nothing else, and gradients
-    # are averaged along "dp" after the sums along "tp", which their hooks take.
+    # are averaged over copies after the sums along "tp", which their hooks take.
     modules: list[nn.Module] = [model]
     runner: Any = model
     if "tp" in axes:
@@ -102,13 +112,15 @@ def parallelize(
         several: Any = stages if kind is ScheduleInterleaved1F1B else stages[0]
         runner = kind(several, n_microbatches, loss_fn)  # type: ignore[call-arg]
         names.keep(modules, listed)
-    if "dp" in axes and zero >= 2:
+    if sharing:
+        axes["copies"] = mesh[sharing]._flatten() if len(sharing) == 2 else axes[sharing[0]]
+    if sharing and zero >= 2:
         for module in modules:
-            _shard(module, listed or _blocks(module), axes["dp"], zero == 3, mp_policy)
-    elif "dp" in axes and "pp" not in axes:
+            _shard(module, listed or _blocks(module), axes["copies"], zero == 3, mp_policy)
+    elif sharing and "pp" not in axes:
         # Stages average after the schedule: its backward passes overlap, and each would start DDP's sums.
-        runner = DistributedDataParallel(model, process_group=axes["dp"].get_group())
-    return ParallelModel(modules, runner, names, axes, loss_fn, n_microbatches, zero)
+        runner = DistributedDataParallel(model, process_group=axes["copies"].get_group())
+    return ParallelModel(modules, runner, names, axes, loss_fn, n_microbatches, zero, attention)
 
 
 def _settings(
@@ -138,8 +150,10 @@ def _checked_axes(mesh: DeviceMesh, zero: int, n_microbatches: int) -> dict[str,
         )
     if zero not in (0, 1, 2, 3):
         raise ValueError(f"parallelize: expected zero to be 0, 1, 2 or 3, got {zero!r}")
-    if zero and "dp" not in names:
-        raise ValueError(f"parallelize: zero={zero} is of ranks along 'dp', and the mesh has {names} alone")
+    if zero and not {"dp", "cp"} & set(names):
+        raise ValueError(
+            f"parallelize: zero={zero} is of ranks along 'dp' and 'cp', and the mesh has {names} alone"
+        )
     if n_microbatches < 1:
         raise ValueError(f"parallelize: expected n_microbatches of at least 1, got {n_microbatches}")
     return {name: mesh[name] for name in names if mesh.size(name) > 1}

@@ -1,0 +1,235 @@
+"""Training with sequences that ranks share: the same run as one process."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import warptape as wt
+import warptape.distributed as dist
+from tensor_models import GPT2, TOLERANCE, C, V, gpt2_plan, simulate
+from tensor_training import OPTIMIZERS
+from warptape import nn, optim
+from warptape.distributed.tensor.experimental import context_parallel
+from warptape.parallel import parallelize
+from warptape.parallel import tensor as tp
+from warptape.parallel.context import positions, ring
+from warptape.utils.checkpoint import checkpoint
+
+ROWS, T = 4, 16
+Seen = list[dict[str, Any]]
+
+
+class Start(nn.Module):
+    """Tokens [B, T] -> [B, T, C], by their places in the whole sequence."""
+
+    def __init__(self, model: GPT2) -> None:
+        super().__init__()
+        self.wte, self.wpe = model.wte, model.wpe
+
+    def forward(self, tokens: wt.Tensor) -> wt.Tensor:
+        return self.wte(tokens) + self.wpe(positions(tokens.shape[1]))
+
+
+class Long(GPT2):
+    """GPT2 without dropout in attention, whose sequence may be shared."""
+
+    def __init__(self, p: float, remat: bool) -> None:
+        super().__init__()
+        self.wpe, self.remat = nn.Embedding(T, C), remat
+        for m in self.modules():
+            if isinstance(m, nn.Dropout):
+                m.p = p
+        for block in self.h:  # whose fused attention has it in training
+            block.attn.train(False)
+
+    def forward(self, tokens: wt.Tensor) -> wt.Tensor:
+        x = self.drop(self.wte(tokens) + self.wpe(positions(tokens.shape[1])))
+        for block in self.h:
+            x = checkpoint(block, x, use_reentrant=False) if self.remat else block(x)
+        return self.lm_head(self.ln_f(x))
+
+
+def build(p: float = 0.0, remat: bool = False) -> Long:
+    wt.manual_seed(11)
+    return Long(p, remat).to(wt.float64)
+
+
+def batches(steps: int) -> list[tuple[wt.Tensor, wt.Tensor]]:
+    generator = wt.Generator().manual_seed(5)
+    both = [wt.randint(V, (ROWS, T + 1), generator=generator) for _ in range(steps)]
+    return [(t[:, :-1], t[:, 1:]) for t in both]
+
+
+def loss_by(measure: Callable[..., wt.Tensor]) -> Callable[..., wt.Tensor]:
+    return lambda logits, target: measure(logits.flatten(0, 1), target.flatten())
+
+
+@functools.cache
+def plainly(optimizer: str, steps: int) -> Seen:
+    """In one process: by step loss, norm and gradients; the parameters last."""
+    model, loss_of = build(), loss_by(nn.CrossEntropyLoss())
+    opt = OPTIMIZERS[optimizer](model.parameters())
+    seen: Seen = []
+    for tokens, targets in batches(steps):
+        opt.zero_grad()
+        loss = loss_of(model(tokens), targets)
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        seen.append({"loss": loss, "norm": norm} | {k: p.grad.clone() for k, p in model.named_parameters()})
+        opt.step()
+    seen.append({k: v.clone() for k, v in model.state_dict().items()})
+    return seen
+
+
+def train(optimizer: str, steps: int, shape: dict[str, int], remat: bool = False, **options: Any) -> Seen:
+    """As plainly, by ranks."""
+    mesh = dist.init_device_mesh("cpu", tuple(shape.values()), mesh_dim_names=tuple(shape))
+    measure = tp.VocabParallelCrossEntropy(mesh["tp"]) if "tp" in shape else nn.CrossEntropyLoss()
+    whole = build(remat=remat)
+    if "tp" in shape:
+        options["plan"] = gpt2_plan()
+    if "pp" in shape:
+        options["layers"] = [Start(whole), *whole.h, nn.Sequential(whole.ln_f, whole.lm_head)]
+    model = parallelize(whole, mesh, loss_fn=loss_by(measure), n_microbatches=2, **options)
+    cls, given = {
+        "sgd": (optim.SGD, {"lr": 0.1, "momentum": 0.9}),
+        "adamw": (optim.AdamW, {"lr": 1e-2, "weight_decay": 0.1}),
+    }[optimizer]
+    opt = model.optimizer(cls, **given)
+    copies = shape.get("dp", 1)
+    at = mesh.get_local_rank("dp") if "dp" in shape else 0
+    seen: Seen = []
+    for tokens, targets in batches(steps):
+        model.zero_grad()
+        loss = model.step(tokens.chunk(copies)[at], target=targets.chunk(copies)[at])
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        grads = {
+            k: p.full_tensor(p.grad) if isinstance(p, tp.ParallelParameter) else p.grad.clone()
+            for k, p in model.named_parameters()
+        }
+        seen.append({"loss": loss, "norm": norm} | grads)
+        opt.step()
+    seen.append(model.full_state_dict())
+    return seen
+
+
+def check(got: Seen, expected: Seen) -> float:
+    """The largest difference. Raises AssertionError for the first that is too large."""
+    most = 0.0
+    for step, (have, want) in enumerate(zip(got, expected, strict=True)):
+        assert have.keys() <= want.keys()
+        for k, value in have.items():
+            error = (value - want[k]).norm().item() / want[k].norm().item()
+            most = max(most, error)
+            assert error <= TOLERANCE, f"step {step}: {k} differs by {error:.1e}"
+    return most
+
+
+def compare(optimizer: str, steps: int, shape: dict[str, int], **options: Any) -> float:
+    expected = plainly(optimizer, steps)
+    body = lambda: check(train(optimizer, steps, shape, **options), expected)
+    return max(simulate(math.prod(shape.values()), body))
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("attention", ["ring", "ulysses"])
+@pytest.mark.parametrize("shape", [{"cp": 2}, {"cp": 4}, {"dp": 2, "cp": 2}], ids=str)
+def test_training_equals_one_process(shape: dict[str, int], attention: str, optimizer: str) -> None:
+    compare(optimizer, 20, shape, attention=attention)
+
+
+@pytest.mark.parametrize("zero", [1, 2, 3])
+@pytest.mark.parametrize("shape", [{"cp": 2}, {"cp": 2, "dp": 2}], ids=str)
+def test_sharded_among_data_and_context_ranks(shape: dict[str, int], zero: int) -> None:
+    compare("adamw", 4, shape, zero=zero)
+
+
+@pytest.mark.parametrize("attention", ["ring", "ulysses"])
+@pytest.mark.parametrize(
+    "shape",
+    [{"cp": 2, "tp": 2}, {"pp": 2, "cp": 2}, {"dp": 2, "cp": 2, "tp": 2}, {"pp": 2, "dp": 2, "cp": 2}],
+    ids=str,
+)
+def test_with_tensor_and_pipeline(shape: dict[str, int], attention: str) -> None:
+    compare("adamw", 4, shape, attention=attention)
+
+
+def test_checkpointed_layers() -> None:
+    """Backward runs attention between ranks again."""
+    compare("sgd", 3, {"cp": 2}, remat=True)
+
+
+def test_context_around_a_plain_loop() -> None:
+    """PyTorch's way: cut buffers, and gradients averaged by hand."""
+    expected = plainly("sgd", 1)[0]
+
+    def rank() -> None:
+        mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
+        model, (batch,) = build(), batches(1)
+        tokens, targets = (t.contiguous() for t in batch)
+        with context_parallel(mesh, buffers=[tokens, targets], buffer_seq_dims=[1, 1]):
+            loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
+            loss.backward()
+        for p in model.parameters():
+            dist.all_reduce(p.grad, dist.ReduceOp.AVG)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for name, p in model.named_parameters():
+            assert (p.grad - expected[name]).norm() <= TOLERANCE * expected[name].norm(), name
+
+    simulate(4, rank)
+
+
+def test_refused() -> None:
+    tokens, targets = batches(1)[0]
+
+    def rank() -> None:
+        mesh = dist.init_device_mesh("cpu", (2,), mesh_dim_names=("cp",))
+        loss_of = loss_by(nn.CrossEntropyLoss())
+        with pytest.raises(ValueError, match="expected attention of"):
+            parallelize(build(), mesh, loss_fn=loss_of, attention="other")
+        model = parallelize(build(), mesh, loss_fn=loss_of)
+        with pytest.raises(ValueError, match=r"size 14 does not divide .* pad the sequence to 16"):
+            model.step(tokens[:, :14], target=targets[:, :14])
+        with pytest.raises(ValueError, match=r"one length of sequence; got \[4, 16\], \[4, 12\]"):
+            model.step(tokens, target=targets[:, :12])
+        with pytest.raises(ValueError, match=r"got \[4, 16\], \[4\]"):
+            model.step(tokens, target=targets[:, 0])
+        with pytest.raises(RuntimeError, match="with 'cp' a model is not called"):
+            model(tokens)
+        assert all(p.grad is None for p in model.parameters())
+        assert model.evaluate(tokens, target=targets).item() > 0
+
+    simulate(2, rank)
+
+
+class Alone(nn.Module):
+    """A copy whose gradients nobody averages."""
+
+    def __init__(self, module: nn.Module, **_: Any) -> None:
+        super().__init__()
+        self.forward = module.forward
+
+
+def average_over_data_alone(patch: pytest.MonkeyPatch) -> None:
+    patch.setitem(parallelize.__globals__, "DistributedDataParallel", Alone)
+
+
+def places_of_one_slice(patch: pytest.MonkeyPatch) -> None:
+    patch.setitem(globals(), "positions", wt.arange)
+
+
+def missing_keys(patch: pytest.MonkeyPatch) -> None:
+    real = ring._seen
+    patch.setattr(ring, "_seen", lambda c, r, o, q, k: real(c, r, max(o, r), q, k))
+
+
+@pytest.mark.parametrize("bug", [average_over_data_alone, places_of_one_slice, missing_keys])
+def test_comparison_finds_a_planted_bug(bug: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    plainly("sgd", 1)  # before the bug
+    bug(monkeypatch)
+    with pytest.raises(dist.RankFailed, match=r"step 0: .* differs by"):
+        compare("sgd", 1, {"cp": 2})
