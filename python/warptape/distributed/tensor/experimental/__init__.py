@@ -1,9 +1,9 @@
 """torch.distributed.tensor.experimental."""
 
-from ...._missing import lookup as _lookup
+from ...._missing import install_getattr as _install_getattr
 from ....parallel.context import context_parallel
 from ....parallel.dtensor import implicit_replication
 
 __all__ = ["context_parallel", "implicit_replication"]
 
-__getattr__ = _lookup(__name__)
+_install_getattr(__name__)
