@@ -178,7 +178,7 @@ def test_audio_loops():
         state = driven.numpy()[:, t] - before + 0.995 * state
         before = driven.numpy()[:, t]
         found.append(sound.numpy()[:, t] * 0.5 + state * 0.75)
-    np.testing.assert_allclose(out.numpy(), np.stack(found, 1), rtol=1e-5)
+    np.testing.assert_allclose(out.numpy(), np.stack(found, 1), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(last.numpy(), before)
 
 
