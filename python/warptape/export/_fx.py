@@ -113,7 +113,7 @@ class _Builder:
         """The first by place, all else by name; what is None is left out where it may be."""
         given: list[Any] = []
         named: dict[str, Any] = {}
-        for (name, _, _, has_default, keyword_only, _), x in zip(declared, args.values(), strict=True):
+        for (name, _, _, has_default, keyword_only, *_), x in zip(declared, args.values(), strict=True):
             if not keyword_only and (not given or any(map(keyword.iskeyword, args))):
                 given.append(self._argument(x))
             elif x is not None or not has_default:
