@@ -43,6 +43,12 @@ def tensor(
     Raises:
         ValueError: nested sequences of unequal lengths.
         TypeError: something that is no number.
+
+    >>> torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    tensor([[1., 2.],
+            [3., 4.]])
+    >>> torch.tensor([1, 2], dtype=torch.float64)
+    tensor([1., 2.], dtype=torch.float64)
     """
     if _C._has_torch_function_mode():
         options = {"dtype": dtype, "device": device, "requires_grad": requires_grad, "pin_memory": pin_memory}
@@ -60,7 +66,12 @@ def tensor(
 
 
 def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
-    """As tensor(), sharing memory (and history) where dtype and device allow it."""
+    """As tensor(), sharing memory (and history) where dtype and device allow it.
+
+    >>> x = torch.tensor([1, 2])
+    >>> torch.as_tensor(x) is x
+    True
+    """
     if _C._has_torch_function_mode():
         return _C._handle_torch_function(as_tensor, (data,), data, dtype=dtype, device=device)
     if isinstance(data, Tensor):
@@ -89,7 +100,11 @@ def asarray(
 
 
 def is_tensor(obj: Any) -> bool:
-    """Whether obj is a Tensor."""
+    """Whether obj is a Tensor.
+
+    >>> torch.is_tensor(torch.tensor(1)), torch.is_tensor(1)
+    (True, False)
+    """
     return isinstance(obj, Tensor)
 
 
@@ -181,7 +196,11 @@ class _Limits:
 
 
 class finfo(_Limits):
-    """Limits of a floating dtype: bits, eps, max, min, tiny, smallest_normal, resolution."""
+    """Limits of a floating dtype: bits, eps, max, min, tiny, smallest_normal, resolution.
+
+    >>> torch.finfo(torch.float32).eps
+    1.1920928955078125e-07
+    """
 
     _LIMITS = {
         "float16": (16, 2.0**-10, 65504.0, 2.0**-14, 1e-3),

@@ -14,7 +14,10 @@ DeviceLike = Any
 
 
 def is_available() -> bool:
-    """Whether there is a CUDA device that this build can use. Never raises."""
+    """Whether there is a CUDA device that this build can use. Never raises.
+
+    >>> device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    """
     return device_count() > 0
 
 

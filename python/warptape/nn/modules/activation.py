@@ -65,13 +65,21 @@ class _InplaceActivation(Plain):
 
 
 class ReLU(_InplaceActivation):
-    """max(0, x)."""
+    """max(0, x).
+
+    >>> nn.ReLU()(torch.tensor([-1.0, 2.0]))
+    tensor([0., 2.])
+    """
 
     _function = F.relu
 
 
 class SiLU(_InplaceActivation):
-    """x * sigmoid(x)."""
+    """x * sigmoid(x).
+
+    >>> nn.SiLU()(torch.tensor([-1.0, 2.0]))
+    tensor([-0.2689,  1.7616])
+    """
 
     _function = F.silu
 
@@ -157,7 +165,11 @@ class CELU(ELU):
 
 
 class LeakyReLU(_InplaceActivation):
-    """x above zero, negative_slope * x below."""
+    """x above zero, negative_slope * x below.
+
+    >>> nn.LeakyReLU(0.1)(torch.tensor([-1.0, 2.0]))
+    tensor([-0.1000,  2.0000])
+    """
 
     _function, _shown = F.leaky_relu, ("negative_slope",)
 
@@ -190,14 +202,22 @@ class Threshold(_InplaceActivation):
 
 
 class Sigmoid(Module):
-    """1 / (1 + exp(-x))."""
+    """1 / (1 + exp(-x)).
+
+    >>> nn.Sigmoid()(torch.tensor([0.0, 2.0]))
+    tensor([0.5000, 0.8808])
+    """
 
     def forward(self, input: Tensor) -> Tensor:
         return input.sigmoid()
 
 
 class Tanh(Module):
-    """The hyperbolic tangent."""
+    """The hyperbolic tangent.
+
+    >>> nn.Tanh()(torch.tensor([0.0, 1.0]))
+    tensor([0.0000, 0.7616])
+    """
 
     def forward(self, input: Tensor) -> Tensor:
         return input.tanh()
@@ -222,7 +242,11 @@ class Tanhshrink(Plain):
 
 
 class GELU(Module):
-    """x times the normal distribution function of x, or with approximate='tanh' the formula of that name."""
+    """x times the normal distribution function of x, or with approximate='tanh' the formula of that name.
+
+    >>> nn.GELU()(torch.tensor([-1.0, 2.0]))
+    tensor([-0.1587,  1.9545])
+    """
 
     _shown = ("approximate",)
 
@@ -308,7 +332,11 @@ class _AlongDim(Module):
 
 
 class Softmax(_AlongDim):
-    """exp(x) / sum(exp(x)) along `dim`."""
+    """exp(x) / sum(exp(x)) along `dim`.
+
+    >>> nn.Softmax(dim=-1)(torch.tensor([1.0, 1.0]))
+    tensor([0.5000, 0.5000])
+    """
 
     def forward(self, input: Tensor) -> Tensor:
         return F.softmax(input, self.dim, _stacklevel=5)

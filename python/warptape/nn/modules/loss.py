@@ -107,13 +107,21 @@ class _MarginLoss(_Loss):
 
 
 class L1Loss(_Loss):
-    """|x - target|; any shape."""
+    """|x - target|; any shape.
+
+    >>> nn.L1Loss()(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 4.0]))
+    tensor(1.)
+    """
 
     _function = F.l1_loss
 
 
 class MSELoss(_Loss):
-    """(x - target)^2; any shape."""
+    """(x - target)^2; any shape.
+
+    >>> nn.MSELoss()(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 4.0]))
+    tensor(2.)
+    """
 
     _function = F.mse_loss
 
@@ -167,6 +175,9 @@ class CrossEntropyLoss(_WeightedLoss):
 
     Targets equal to `ignore_index` count for nothing; `label_smoothing` is the share spread evenly over all
     classes.
+
+    >>> nn.CrossEntropyLoss()(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
+    tensor(0.1269)
     """
 
     _function, _passed = F.cross_entropy, ("weight", "ignore_index", "label_smoothing")
@@ -284,7 +295,11 @@ class LinearCrossEntropyLoss(_WeightedLoss):
 
 
 class BCELoss(_WeightedLoss):
-    """Probabilities and targets between 0 and 1 of any one shape -> their binary cross entropy."""
+    """Probabilities and targets between 0 and 1 of any one shape -> their binary cross entropy.
+
+    >>> nn.BCELoss()(torch.tensor([0.5]), torch.tensor([1.0]))
+    tensor(0.6931)
+    """
 
     _function, _passed = F.binary_cross_entropy, ("weight",)
 
@@ -293,6 +308,9 @@ class BCEWithLogitsLoss(_WeightedLoss):
     """Logits and targets between 0 and 1 of any one shape -> the binary cross entropy of their sigmoid.
 
     `pos_weight` multiplies what positive targets contribute.
+
+    >>> nn.BCEWithLogitsLoss()(torch.tensor([0.0]), torch.tensor([1.0]))
+    tensor(0.6931)
     """
 
     pos_weight: Tensor | None

@@ -74,7 +74,11 @@ class MaxPool1d(_MaxPoolNd):
 
 
 class MaxPool2d(_MaxPoolNd):
-    """[N, C, H, W] -> [N, C, Hout, Wout], the largest value of each window."""
+    """[N, C, H, W] -> [N, C, Hout, Wout], the largest value of each window.
+
+    >>> nn.MaxPool2d(2)(torch.zeros(1, 3, 8, 8)).shape
+    torch.Size([1, 3, 4, 4])
+    """
 
     _n = 2
 
@@ -222,7 +226,11 @@ class _AvgPoolNd(Module):
 
 
 class AvgPool2d(_AvgPoolNd):
-    """[N, C, H, W] -> [N, C, Hout, Wout], the mean of each window."""
+    """[N, C, H, W] -> [N, C, Hout, Wout], the mean of each window.
+
+    >>> nn.AvgPool2d(2)(torch.zeros(1, 3, 8, 8)).shape
+    torch.Size([1, 3, 4, 4])
+    """
 
     _n = 2
 
@@ -252,7 +260,11 @@ class AdaptiveAvgPool1d(_AdaptiveAvgPoolNd):
 
 
 class AdaptiveAvgPool2d(_AdaptiveAvgPoolNd):
-    """[N, C, H, W] -> [N, C, *output_size], means of windows that cover the input evenly; None keeps one."""
+    """[N, C, H, W] -> [N, C, *output_size], means of windows that cover the input evenly; None keeps one.
+
+    >>> nn.AdaptiveAvgPool2d((1, 1))(torch.zeros(1, 3, 8, 8)).shape
+    torch.Size([1, 3, 1, 1])
+    """
 
     _n = 2
 

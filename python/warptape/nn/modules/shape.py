@@ -13,7 +13,11 @@ __all__ = ["ChannelShuffle", "Flatten", "PixelShuffle", "PixelUnshuffle", "Unfla
 
 
 class Flatten(Plain):
-    """Makes the dimensions from `start_dim` to `end_dim` one: [N, *] -> [N, prod(*)] by default."""
+    """Makes the dimensions from `start_dim` to `end_dim` one: [N, *] -> [N, prod(*)] by default.
+
+    >>> nn.Flatten()(torch.zeros(2, 3, 4)).shape
+    torch.Size([2, 12])
+    """
 
     _function, _shown = warptape.flatten, ("start_dim", "end_dim")
 

@@ -197,7 +197,12 @@ def pad_sequence(
     padding_side: str = "right",
 ) -> Tensor:
     """Sequences [length, *] as one tensor [T, B, *], or [B, T, *] with `batch_first`; what is missing at
-    `padding_side`, "right" or "left", is `padding_value`."""
+    `padding_side`, "right" or "left", is `padding_value`.
+
+    >>> nn.utils.rnn.pad_sequence([torch.tensor([1, 2]), torch.tensor([3])], batch_first=True)
+    tensor([[1, 2],
+            [3, 0]])
+    """
     if not isinstance(sequences, Iterable):
         raise RuntimeError(
             f"pad_sequence: Expected iterable for input sequences, but got arg of type: {type(sequences)}"

@@ -49,6 +49,13 @@ class LambdaLR(_FunctionLR):
 
     Args:
         lr_lambda: a function of the epoch, or a list with one per group.
+
+    >>> optimizer = torch.optim.SGD([torch.ones(1)], lr=1.0)
+    >>> scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.5**epoch)
+    >>> optimizer.step()
+    >>> scheduler.step()
+    >>> scheduler.get_last_lr()
+    [0.5]
     """
 
     def _rates(self) -> list[Any]:

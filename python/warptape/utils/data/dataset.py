@@ -30,6 +30,14 @@ class Dataset(Generic[T_co]):
     """Base of map-style datasets: define ``__getitem__(index)`` and usually ``__len__()``.
 
     ``__getitems__(indices)``, if there, fetches a whole batch at once and returns a list of samples.
+
+    >>> class Squares(torch.utils.data.Dataset):
+    ...     def __len__(self):
+    ...         return 3
+    ...     def __getitem__(self, index):
+    ...         return index**2
+    >>> [Squares()[i] for i in range(3)]
+    [0, 1, 4]
     """
 
     def __getitem__(self, index: Any) -> T_co:
@@ -40,7 +48,14 @@ class Dataset(Generic[T_co]):
 
 
 class IterableDataset(Dataset[T_co], Iterable[T_co]):
-    """Base of stream-style datasets: define ``__iter__()``."""
+    """Base of stream-style datasets: define ``__iter__()``.
+
+    >>> class Count(torch.utils.data.IterableDataset):
+    ...     def __iter__(self):
+    ...         return iter(range(3))
+    >>> list(torch.utils.data.DataLoader(Count(), batch_size=None))
+    [0, 1, 2]
+    """
 
     def __add__(self, other: Dataset[T_co]) -> ChainDataset:  # type: ignore[override]
         return ChainDataset([self, other])

@@ -67,6 +67,9 @@ class RandomSampler(Sampler[int]):
     Raises:
         TypeError: ``replacement`` is no bool.
         ValueError: ``num_samples`` is no positive integer, or the data source is empty.
+
+    >>> sorted(torch.utils.data.RandomSampler(range(3)))
+    [0, 1, 2]
     """
 
     def __init__(
