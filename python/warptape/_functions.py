@@ -87,7 +87,11 @@ def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
 def asarray(
     obj: Any, *, dtype: Any = None, device: Any = None, copy: bool | None = None, requires_grad: bool = False
 ) -> Tensor:
-    """A tensor of obj, sharing memory unless copy is set or a conversion needs one."""
+    """A tensor of obj, sharing memory unless copy is set or a conversion needs one.
+
+    >>> torch.asarray([1, 2])
+    tensor([1, 2])
+    """
     if has_cuda_array(obj):
         obj = from_cuda_array(obj)
     if _C._has_torch_function_mode():
@@ -116,12 +120,22 @@ def is_storage(obj: Any) -> bool:
 
 
 def get_default_dtype() -> _C.dtype:
-    """The dtype of new floating tensors."""
+    """The dtype of new floating tensors.
+
+    >>> torch.get_default_dtype()
+    torch.float32
+    """
     return _C._get_default_dtype()
 
 
 def set_default_dtype(d: _C.dtype) -> None:
-    """Sets the dtype of new floating tensors. TypeError unless it is a floating dtype."""
+    """Sets the dtype of new floating tensors. TypeError unless it is a floating dtype.
+
+    >>> torch.set_default_dtype(torch.float64)
+    >>> torch.ones(1).dtype
+    torch.float64
+    >>> torch.set_default_dtype(torch.float32)
+    """
     _C._set_default_dtype(d)
 
 
@@ -228,7 +242,11 @@ class finfo(_Limits):
 
 
 class iinfo(_Limits):
-    """Limits of an integer dtype: bits, max, min."""
+    """Limits of an integer dtype: bits, max, min.
+
+    >>> torch.iinfo(torch.int8).max
+    127
+    """
 
     def __init__(self, type: Any) -> None:
         if type.is_floating_point or type.is_complex or type is _C.bool:

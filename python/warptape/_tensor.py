@@ -101,7 +101,14 @@ class Tensor(_C.TensorBase):
 
     @_overridable
     def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> RemovableHandle:
-        """Calls `hook(grad)` with this tensor's gradient; what it returns, if not None, replaces it."""
+        """Calls `hook(grad)` with this tensor's gradient; what it returns, if not None, replaces it.
+
+        >>> x = torch.tensor(2.0, requires_grad=True)
+        >>> handle = x.register_hook(lambda grad: 2 * grad)
+        >>> (3 * x).backward()
+        >>> x.grad
+        tensor(6.)
+        """
         return add_hook(_C._hook_dict(self), hook)
 
     @_overridable
@@ -114,7 +121,15 @@ class Tensor(_C.TensorBase):
 
     @_overridable
     def retain_grad(self) -> None:
-        """Keeps the gradient of a tensor that is not a leaf in `.grad`."""
+        """Keeps the gradient of a tensor that is not a leaf in `.grad`.
+
+        >>> x = torch.tensor(2.0, requires_grad=True)
+        >>> y = x * 3
+        >>> y.retain_grad()
+        >>> (y**2).backward()
+        >>> y.grad
+        tensor(12.)
+        """
         _C._retain_grad(self)
 
     # ---- copies and conversions ----

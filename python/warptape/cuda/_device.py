@@ -22,7 +22,11 @@ def is_available() -> bool:
 
 
 def device_count() -> int:
-    """The number of CUDA devices; 0 without a CUDA build, a driver or a device."""
+    """The number of CUDA devices; 0 without a CUDA build, a driver or a device.
+
+    >>> torch.cuda.device_count() >= 0
+    True
+    """
     try:
         return _cuda.device_count()
     except RuntimeError:

@@ -109,7 +109,11 @@ class Hardswish(_InplaceActivation):
 
 
 class Hardtanh(_InplaceActivation):
-    """x, kept between `min_val` and `max_val`."""
+    """x, kept between `min_val` and `max_val`.
+
+    >>> nn.Hardtanh()(torch.tensor([-2.0, 0.5]))
+    tensor([-1.0000,  0.5000])
+    """
 
     _function: Any = F.hardtanh
     _shown: tuple[str, ...] = ("min_val", "max_val")
@@ -149,7 +153,11 @@ class ReLU6(Hardtanh):
 
 
 class ELU(_InplaceActivation):
-    """x above zero, alpha * (exp(x) - 1) below."""
+    """x above zero, alpha * (exp(x) - 1) below.
+
+    >>> nn.ELU()(torch.tensor([-1.0, 2.0]))
+    tensor([-0.6321,  2.0000])
+    """
 
     _function, _shown = F.elu, ("alpha",)
 
@@ -259,7 +267,11 @@ class GELU(Module):
 
 
 class Softplus(Plain):
-    """log(1 + exp(beta * x)) / beta, and x itself where beta * x is above `threshold`."""
+    """log(1 + exp(beta * x)) / beta, and x itself where beta * x is above `threshold`.
+
+    >>> nn.Softplus()(torch.tensor([-1.0, 2.0]))
+    tensor([0.3133, 2.1269])
+    """
 
     _function, _shown = F.softplus, ("beta", "threshold")
 
@@ -290,7 +302,11 @@ class Softshrink(Hardshrink):
 
 
 class PReLU(Module):
-    """[N, C, *]: x above zero, weight * x below; weight has one element or one for each of C channels."""
+    """[N, C, *]: x above zero, weight * x below; weight has one element or one for each of C channels.
+
+    >>> nn.PReLU()(torch.tensor([-1.0, 2.0])).detach()
+    tensor([-0.2500,  2.0000])
+    """
 
     _shown = ("num_parameters",)
 
@@ -343,7 +359,11 @@ class Softmax(_AlongDim):
 
 
 class LogSoftmax(_AlongDim):
-    """log(softmax(x)) along `dim`."""
+    """log(softmax(x)) along `dim`.
+
+    >>> nn.LogSoftmax(dim=0)(torch.tensor([0.0, 0.0]))
+    tensor([-0.6931, -0.6931])
+    """
 
     def forward(self, input: Tensor) -> Tensor:
         return F.log_softmax(input, self.dim, _stacklevel=5)

@@ -139,7 +139,11 @@ class BatchNorm2d(_BatchNorm):
 
 
 class BatchNorm3d(_BatchNorm):
-    """[N, C, D, H, W]: batch normalisation of each channel."""
+    """[N, C, D, H, W]: batch normalisation of each channel.
+
+    >>> nn.BatchNorm3d(3)(torch.ones(1, 3, 4, 4, 4)).shape
+    torch.Size([1, 3, 4, 4, 4])
+    """
 
     _dims = (5,)
 

@@ -196,7 +196,11 @@ class _ConvTransposeNd(_ConvNd):
 
 
 class ConvTranspose1d(_ConvTransposeNd):
-    """[N, C_in, L] or [C_in, L] -> [N, C_out, Lout] or [C_out, Lout]."""
+    """[N, C_in, L] or [C_in, L] -> [N, C_out, Lout] or [C_out, Lout].
+
+    >>> nn.ConvTranspose1d(6, 3, 2, stride=2)(torch.zeros(1, 6, 4)).shape
+    torch.Size([1, 3, 8])
+    """
 
     _n, _convolve = 1, F.conv_transpose1d
 

@@ -127,7 +127,11 @@ class MSELoss(_Loss):
 
 
 class SmoothL1Loss(_Loss):
-    """(x - target)^2 / (2 beta) where the difference is below `beta`, |x - target| - beta / 2 elsewhere."""
+    """(x - target)^2 / (2 beta) where the difference is below `beta`, |x - target| - beta / 2 elsewhere.
+
+    >>> nn.SmoothL1Loss()(torch.tensor([0.0]), torch.tensor([2.0]))
+    tensor(1.5000)
+    """
 
     _function, _passed = F.smooth_l1_loss, ("beta",)
 
@@ -153,7 +157,11 @@ class HuberLoss(_Loss):
 
 
 class NLLLoss(_WeightedLoss):
-    """Log-probabilities [N, C, *] and class indices [N, *] -> -weight[y] * x[y], or its weighted mean."""
+    """Log-probabilities [N, C, *] and class indices [N, *] -> -weight[y] * x[y], or its weighted mean.
+
+    >>> nn.NLLLoss()(torch.tensor([[-0.5, -1.5]]), torch.tensor([1]))
+    tensor(1.5000)
+    """
 
     _function, _passed = F.nll_loss, ("weight", "ignore_index")
 
@@ -332,6 +340,9 @@ class KLDivLoss(_Loss):
     """Log-probabilities x and probabilities t (their logarithms if `log_target`) -> t * (log t - x).
 
     'batchmean' sums and divides by the size of the first dimension, which is the divergence itself.
+
+    >>> nn.KLDivLoss(reduction="sum")(torch.tensor([0.5, 0.5]).log(), torch.tensor([1.0, 0.0]))
+    tensor(0.6931)
     """
 
     _function, _passed = F.kl_div, ("log_target",)

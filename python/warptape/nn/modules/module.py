@@ -86,7 +86,11 @@ class Module(HookMixin, StateMixin, CastMixin):
         return self.forward(*args, **kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Computes the module's result; every subclass overrides it."""
+        """Computes the module's result; every subclass overrides it.
+
+        >>> nn.Linear(2, 3).forward(torch.ones(2)).shape
+        torch.Size([3])
+        """
         raise NotImplementedError(
             f'Module [{type(self).__name__}] is missing the required "forward" function'
         )

@@ -77,6 +77,9 @@ class RMSNorm(_ShapeNorm):
     weight.
 
     `eps` None stands for the machine epsilon of the input's dtype (Zhang and Sennrich 2019).
+
+    >>> nn.RMSNorm(2)(torch.tensor([[3.0, 3.0]])).detach()
+    tensor([[1., 1.]])
     """
 
     def __init__(

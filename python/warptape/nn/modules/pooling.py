@@ -68,7 +68,11 @@ class _MaxPoolNd(Module):
 
 
 class MaxPool1d(_MaxPoolNd):
-    """[N, C, L] -> [N, C, Lout], the largest value of each window."""
+    """[N, C, L] -> [N, C, Lout], the largest value of each window.
+
+    >>> nn.MaxPool1d(2)(torch.tensor([[1.0, 3.0, 2.0, 4.0]]))
+    tensor([[3., 4.]])
+    """
 
     _n = 1
 
@@ -168,7 +172,11 @@ class FractionalMaxPool3d(_FractionalMaxPool):
 
 
 class AvgPool1d(Module):
-    """[N, C, L] -> [N, C, Lout], the mean of each window; padding counts if `count_include_pad`, as zeros."""
+    """[N, C, L] -> [N, C, Lout], the mean of each window; padding counts if `count_include_pad`, as zeros.
+
+    >>> nn.AvgPool1d(2)(torch.tensor([[1.0, 3.0, 2.0, 4.0]]))
+    tensor([[2., 3.]])
+    """
 
     _shown = ("kernel_size", "stride", "padding")
 

@@ -27,7 +27,11 @@ class Flatten(Plain):
 
 
 class Unflatten(Plain):
-    """Splits the dimension `dim` into the sizes `unflattened_size`, one of which may be -1."""
+    """Splits the dimension `dim` into the sizes `unflattened_size`, one of which may be -1.
+
+    >>> nn.Unflatten(1, (2, 3))(torch.zeros(4, 6)).shape
+    torch.Size([4, 2, 3])
+    """
 
     _function, _shown = warptape.unflatten, ("dim", "unflattened_size")
 
@@ -51,7 +55,11 @@ class Unflatten(Plain):
 
 
 class PixelShuffle(Plain):
-    """[*, C r^2, H, W] -> [*, C, H r, W r] with r = `upscale_factor`."""
+    """[*, C r^2, H, W] -> [*, C, H r, W r] with r = `upscale_factor`.
+
+    >>> nn.PixelShuffle(2)(torch.zeros(1, 4, 3, 3)).shape
+    torch.Size([1, 1, 6, 6])
+    """
 
     _function, _shown = F.pixel_shuffle, ("upscale_factor",)
 

@@ -132,6 +132,9 @@ class EmbeddingBag(_Table):
 
     Indices `padding_idx` do not count; their row starts as zeros. The other options are those of Embedding;
     with `include_last_offset` the last offset is the end of the last bag.
+
+    >>> nn.EmbeddingBag(10, 3)(torch.tensor([[1, 2], [4, 5]])).shape
+    torch.Size([2, 3])
     """
 
     def __init__(

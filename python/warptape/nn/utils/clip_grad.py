@@ -124,7 +124,14 @@ def clip_grad_norm(*args: Any, **kwargs: Any) -> Tensor:
 def clip_grad_value_(
     parameters: Tensor | Iterable[Tensor], clip_value: float, foreach: bool | None = None
 ) -> None:
-    """Keeps every element of every gradient, in place, between -clip_value and clip_value."""
+    """Keeps every element of every gradient, in place, between -clip_value and clip_value.
+
+    >>> weight = torch.ones(2, requires_grad=True)
+    >>> weight.grad = torch.tensor([3.0, -4.0])
+    >>> nn.utils.clip_grad_value_([weight], 1.0)
+    >>> weight.grad
+    tensor([ 1., -1.])
+    """
     clip_value = float(clip_value)
     with warptape.no_grad():
         for parameter in _listed(parameters):

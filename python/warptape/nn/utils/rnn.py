@@ -122,6 +122,10 @@ def pack_padded_sequence(
 
     lengths: ints, or an int64 tensor on the CPU; in decreasing order unless `enforce_sorted` is false, which
     sorts them.
+
+    >>> packed = nn.utils.rnn.pack_padded_sequence(torch.ones(2, 3, 1), [3, 2], batch_first=True)
+    >>> packed.batch_sizes
+    tensor([2, 2, 1])
     """
     lengths = warptape.as_tensor(lengths, dtype=warptape.int64)
     if lengths.dim() != 1 or lengths.device.type != "cpu":

@@ -66,6 +66,9 @@ class TensorDataset(Dataset[tuple]):
 
     Raises:
         ValueError: the tensors' first dimensions differ.
+
+    >>> torch.utils.data.TensorDataset(torch.arange(3), torch.arange(3) ** 2)[2]
+    (tensor(2), tensor(4))
     """
 
     def __init__(self, *tensors: Tensor) -> None:
@@ -138,6 +141,9 @@ class ConcatDataset(Dataset[T_co]):
 
     Raises:
         ValueError: none given, or an IterableDataset among them.
+
+    >>> len(torch.utils.data.ConcatDataset([range(2), range(3)]))
+    5
     """
 
     def __init__(self, datasets: Iterable[Dataset]) -> None:
@@ -198,7 +204,11 @@ class ChainDataset(IterableDataset[Any]):
 
 
 class Subset(Dataset[T_co]):
-    """The samples of ``dataset`` at ``indices``, in that order."""
+    """The samples of ``dataset`` at ``indices``, in that order.
+
+    >>> torch.utils.data.Subset(range(5), [0, 3])[1]
+    3
+    """
 
     def __init__(self, dataset: Dataset[T_co], indices: Sequence[int]) -> None:
         self.dataset, self.indices = dataset, indices
@@ -229,6 +239,9 @@ def random_split(
 
     Raises:
         ValueError: the counts or shares do not add up.
+
+    >>> [len(part) for part in torch.utils.data.random_split(range(5), [3, 2])]
+    [3, 2]
     """
     total = len(dataset)  # type: ignore[arg-type]
     counts = list(lengths)
