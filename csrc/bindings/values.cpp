@@ -76,11 +76,14 @@ PyMethodDef dtype_methods[] = {
     {"to_real", dtype_to_real, METH_NOARGS, "The dtype of a complex number's parts."},
     {"to_complex", dtype_to_complex, METH_NOARGS, "The complex dtype with such parts."},
     {}};
-PyType_Slot dtype_slots[] = {{Py_tp_repr, reinterpret_cast<void*>(dtype_repr)},
-                             {Py_tp_getset, dtype_getset},
-                             {Py_tp_methods, dtype_methods},
-                             {Py_tp_doc, const_cast<char*>("The type of a tensor's elements.")},
-                             {}};
+PyType_Slot dtype_slots[] = {
+    {Py_tp_repr, reinterpret_cast<void*>(dtype_repr)},
+    {Py_tp_getset, dtype_getset},
+    {Py_tp_methods, dtype_methods},
+    {Py_tp_doc, const_cast<char*>("The type of a tensor's elements.\n"
+                                  "\n>>> torch.tensor([1, 2]).dtype\ntorch.int64\n>>> "
+                                  "torch.float16.itemsize, torch.bool.is_floating_point\n(2, False)")},
+    {}};
 PyType_Spec dtype_spec = {"warptape.dtype", sizeof(DTypeObject), 0,
                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, dtype_slots};
 
@@ -179,7 +182,9 @@ PyType_Slot device_slots[] = {
     {Py_tp_richcompare, reinterpret_cast<void*>(device_compare)},
     {Py_tp_getset, device_getset},
     {Py_tp_methods, device_methods},
-    {Py_tp_doc, const_cast<char*>("device(type, index=None): where a tensor lies.")},
+    {Py_tp_doc, const_cast<char*>("device(type, index=None): where a tensor lies.\n"
+                                  "\n>>> torch.device(\"cuda\", 1)\ndevice(type='cuda', index=1)\n>>> "
+                                  "torch.device(\"cpu\").type\n'cpu'")},
     {}};
 PyType_Spec device_spec = {"warptape.device", sizeof(DeviceObject), 0, Py_TPFLAGS_DEFAULT, device_slots};
 
@@ -248,7 +253,8 @@ PyType_Slot size_slots[] = {{Py_tp_new, reinterpret_cast<void*>(size_new)},
                             {Py_tp_repr, reinterpret_cast<void*>(size_repr)},
                             {Py_mp_subscript, reinterpret_cast<void*>(size_subscript)},
                             {Py_tp_methods, size_methods},
-                            {Py_tp_doc, const_cast<char*>("The sizes of a tensor: a tuple of ints.")},
+                            {Py_tp_doc, const_cast<char*>("The sizes of a tensor: a tuple of ints.\n"
+                                                          "\n>>> torch.Size([2, 3]).numel()\n6")},
                             {}};
 PyType_Spec size_spec = {"warptape.Size", 0, 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_TUPLE_SUBCLASS, size_slots};
 
@@ -331,7 +337,9 @@ PyType_Slot generator_slots[] = {
     {Py_tp_dealloc, reinterpret_cast<void*>(generator_dealloc)},
     {Py_tp_getset, generator_getset},
     {Py_tp_methods, generator_methods},
-    {Py_tp_doc, const_cast<char*>("Generator(device='cpu'): a source of random numbers.")},
+    {Py_tp_doc, const_cast<char*>("Generator(device='cpu'): a source of random numbers.\n"
+                                  "\n>>> generator = torch.Generator().manual_seed(0)\n>>> torch.rand(2, "
+                                  "generator=generator).shape\ntorch.Size([2])")},
     {}};
 PyType_Spec generator_spec = {"warptape.Generator", sizeof(GeneratorObject), 0, Py_TPFLAGS_DEFAULT,
                               generator_slots};

@@ -43,6 +43,12 @@ def tensor(
     Raises:
         ValueError: nested sequences of unequal lengths.
         TypeError: something that is no number.
+
+    >>> torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    tensor([[1., 2.],
+            [3., 4.]])
+    >>> torch.tensor([1, 2], dtype=torch.float64)
+    tensor([1., 2.], dtype=torch.float64)
     """
     if _C._has_torch_function_mode():
         options = {"dtype": dtype, "device": device, "requires_grad": requires_grad, "pin_memory": pin_memory}
@@ -60,7 +66,12 @@ def tensor(
 
 
 def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
-    """As tensor(), sharing memory (and history) where dtype and device allow it."""
+    """As tensor(), sharing memory (and history) where dtype and device allow it.
+
+    >>> x = torch.tensor([1, 2])
+    >>> torch.as_tensor(x) is x
+    True
+    """
     if _C._has_torch_function_mode():
         return _C._handle_torch_function(as_tensor, (data,), data, dtype=dtype, device=device)
     if isinstance(data, Tensor):
@@ -76,7 +87,11 @@ def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
 def asarray(
     obj: Any, *, dtype: Any = None, device: Any = None, copy: bool | None = None, requires_grad: bool = False
 ) -> Tensor:
-    """A tensor of obj, sharing memory unless copy is set or a conversion needs one."""
+    """A tensor of obj, sharing memory unless copy is set or a conversion needs one.
+
+    >>> torch.asarray([1, 2])
+    tensor([1, 2])
+    """
     if has_cuda_array(obj):
         obj = from_cuda_array(obj)
     if _C._has_torch_function_mode():
@@ -89,7 +104,11 @@ def asarray(
 
 
 def is_tensor(obj: Any) -> bool:
-    """Whether obj is a Tensor."""
+    """Whether obj is a Tensor.
+
+    >>> torch.is_tensor(torch.tensor(1)), torch.is_tensor(1)
+    (True, False)
+    """
     return isinstance(obj, Tensor)
 
 
@@ -101,12 +120,22 @@ def is_storage(obj: Any) -> bool:
 
 
 def get_default_dtype() -> _C.dtype:
-    """The dtype of new floating tensors."""
+    """The dtype of new floating tensors.
+
+    >>> torch.get_default_dtype()
+    torch.float32
+    """
     return _C._get_default_dtype()
 
 
 def set_default_dtype(d: _C.dtype) -> None:
-    """Sets the dtype of new floating tensors. TypeError unless it is a floating dtype."""
+    """Sets the dtype of new floating tensors. TypeError unless it is a floating dtype.
+
+    >>> torch.set_default_dtype(torch.float64)
+    >>> torch.ones(1).dtype
+    torch.float64
+    >>> torch.set_default_dtype(torch.float32)
+    """
     _C._set_default_dtype(d)
 
 
@@ -181,7 +210,11 @@ class _Limits:
 
 
 class finfo(_Limits):
-    """Limits of a floating dtype: bits, eps, max, min, tiny, smallest_normal, resolution."""
+    """Limits of a floating dtype: bits, eps, max, min, tiny, smallest_normal, resolution.
+
+    >>> torch.finfo(torch.float32).eps
+    1.1920928955078125e-07
+    """
 
     _LIMITS = {
         "float16": (16, 2.0**-10, 65504.0, 2.0**-14, 1e-3),
@@ -209,7 +242,11 @@ class finfo(_Limits):
 
 
 class iinfo(_Limits):
-    """Limits of an integer dtype: bits, max, min."""
+    """Limits of an integer dtype: bits, max, min.
+
+    >>> torch.iinfo(torch.int8).max
+    127
+    """
 
     def __init__(self, type: Any) -> None:
         if type.is_floating_point or type.is_complex or type is _C.bool:

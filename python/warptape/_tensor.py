@@ -89,6 +89,11 @@ class Tensor(_C.TensorBase):
 
         Raises:
             RuntimeError: without history, with a freed graph, or when a saved tensor was changed in place.
+
+        >>> x = torch.tensor([1.0, 2.0], requires_grad=True)
+        >>> (x**2).sum().backward()
+        >>> x.grad
+        tensor([2., 4.])
         """
         from .autograd import backward
 
@@ -96,7 +101,14 @@ class Tensor(_C.TensorBase):
 
     @_overridable
     def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> RemovableHandle:
-        """Calls `hook(grad)` with this tensor's gradient; what it returns, if not None, replaces it."""
+        """Calls `hook(grad)` with this tensor's gradient; what it returns, if not None, replaces it.
+
+        >>> x = torch.tensor(2.0, requires_grad=True)
+        >>> handle = x.register_hook(lambda grad: 2 * grad)
+        >>> (3 * x).backward()
+        >>> x.grad
+        tensor(6.)
+        """
         return add_hook(_C._hook_dict(self), hook)
 
     @_overridable
@@ -109,14 +121,28 @@ class Tensor(_C.TensorBase):
 
     @_overridable
     def retain_grad(self) -> None:
-        """Keeps the gradient of a tensor that is not a leaf in `.grad`."""
+        """Keeps the gradient of a tensor that is not a leaf in `.grad`.
+
+        >>> x = torch.tensor(2.0, requires_grad=True)
+        >>> y = x * 3
+        >>> y.retain_grad()
+        >>> (y**2).backward()
+        >>> y.grad
+        tensor(12.)
+        """
         _C._retain_grad(self)
 
     # ---- copies and conversions ----
 
     @_overridable
     def type(self, dtype: Any = None, non_blocking: builtins.bool = False) -> Any:
-        """The tensor in another dtype; without an argument, the name of its legacy type."""
+        """The tensor in another dtype; without an argument, the name of its legacy type.
+
+        >>> torch.tensor([1, 2]).type()
+        'torch.LongTensor'
+        >>> torch.tensor([1.5]).type(torch.int64)
+        tensor([1])
+        """
         from ._legacy import dtype_and_device, name_of
 
         if dtype is None:
@@ -126,12 +152,20 @@ class Tensor(_C.TensorBase):
 
     @_overridable
     def numpy(self, *, force: builtins.bool = False) -> Any:
-        """An ndarray on the same memory. RuntimeError while a gradient is required, unless forced."""
+        """An ndarray on the same memory. RuntimeError while a gradient is required, unless forced.
+
+        >>> torch.tensor([1, 2]).numpy()
+        array([1, 2])
+        """
         return _C._numpy(self.detach().cpu() if force else self)
 
     @_overridable
     def tolist(self) -> Any:
-        """Nested lists of Python numbers; one number for a 0-dim tensor."""
+        """Nested lists of Python numbers; one number for a 0-dim tensor.
+
+        >>> torch.tensor([[1, 2], [3, 4]]).tolist()
+        [[1, 2], [3, 4]]
+        """
         return _C._tolist(self)
 
     __array_priority__ = 1000  # NumPy's numbers leave operators to tensors
@@ -168,7 +202,11 @@ class Tensor(_C.TensorBase):
     def new_tensor(
         self, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: builtins.bool = False
     ) -> Tensor:
-        """A tensor of data, with this tensor's dtype and device unless given."""
+        """A tensor of data, with this tensor's dtype and device unless given.
+
+        >>> torch.zeros(2, dtype=torch.float64).new_tensor([1, 2])
+        tensor([1., 2.], dtype=torch.float64)
+        """
         if not isinstance(self, _C.TensorBase):
             raise TypeError(f"new_tensor: expected a Tensor, got {builtins.type(self).__name__}")
         if isinstance(data, Tensor):

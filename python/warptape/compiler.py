@@ -207,6 +207,10 @@ def compile(
     Raises:
         RuntimeError: both `mode` and `options`, as in PyTorch; a `mode` or `backend` that there is not.
         TypeError: `model` cannot be called.
+
+    >>> f = torch.compile(lambda x: (x * 2 + 1).relu(), backend="eager")
+    >>> f(torch.tensor([-1.0, 1.0]))
+    tensor([0., 3.])
     """
     if mode is not None and options is not None:
         raise RuntimeError(

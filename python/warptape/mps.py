@@ -9,7 +9,11 @@ def device_count() -> int:
 
 
 def is_available() -> bool:
-    """False."""
+    """False.
+
+    >>> torch.backends.mps.is_available()
+    False
+    """
     return False
 
 

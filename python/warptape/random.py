@@ -12,7 +12,14 @@ default_generator = _C.default_generator  # the process's; a rank that is a thre
 
 
 def manual_seed(seed: int) -> _C.Generator:
-    """Restarts the default generators of all devices from a 64-bit seed (negative: counted from 2**64)."""
+    """Restarts the default generators of all devices from a 64-bit seed (negative: counted from 2**64).
+
+    >>> _ = torch.manual_seed(0)
+    >>> x = torch.rand(2)
+    >>> _ = torch.manual_seed(0)
+    >>> torch.equal(x, torch.rand(2))
+    True
+    """
     generator = _C._default_generator().manual_seed(int(seed))
     _C._seed_cuda(generator.initial_seed())
     return generator

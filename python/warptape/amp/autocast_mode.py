@@ -98,6 +98,11 @@ class autocast(_Mode):
     Raises:
         RuntimeError: an unknown device type.
         ValueError: a device type that is no string.
+
+    >>> with torch.autocast("cpu", dtype=torch.bfloat16):
+    ...     y = torch.ones(2, 2) @ torch.ones(2, 2)
+    >>> y.dtype
+    torch.bfloat16
     """
 
     def __init__(

@@ -146,6 +146,10 @@ class GradScaler:
 
         Raises:
             ValueError: something else than a tensor or an iterable.
+
+        >>> scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+        >>> scaler.scale(torch.tensor(2.0))
+        tensor(16.)
         """
         if not self._enabled:
             return outputs
@@ -167,6 +171,14 @@ class GradScaler:
         Raises:
             RuntimeError: it was done already, or `step` was.
             ValueError: a gradient in float16 (keep the parameters in float32).
+
+        >>> scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+        >>> weight = torch.ones(1, requires_grad=True)
+        >>> optimizer = torch.optim.SGD([weight], lr=0.5)
+        >>> scaler.scale(weight.sum()).backward()
+        >>> scaler.unscale_(optimizer)
+        >>> weight.grad
+        tensor([1.])
         """
         if not self._enabled:
             return
@@ -191,6 +203,15 @@ class GradScaler:
         Raises:
             RuntimeError: a closure is given, or `step` was called already since the last update.
             AssertionError: none of the optimizer's parameters has a gradient.
+
+        >>> scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+        >>> weight = torch.ones(1, requires_grad=True)
+        >>> optimizer = torch.optim.SGD([weight], lr=0.5)
+        >>> scaler.scale(weight.sum()).backward()
+        >>> scaler.step(optimizer)
+        >>> scaler.update()
+        >>> weight
+        tensor([0.5000], requires_grad=True)
         """
         if not self._enabled:
             return optimizer.step(*args, **kwargs)

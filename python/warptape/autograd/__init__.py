@@ -109,6 +109,10 @@ def grad(
 
     Raises:
         RuntimeError: as backward(), and when an input was not used, unless allow_unused.
+
+    >>> x = torch.tensor(3.0, requires_grad=True)
+    >>> torch.autograd.grad(x**2, x)
+    (tensor(6.),)
     """
     given = (*_as_tuple(outputs), *_as_tuple(inputs))
     own = next((t._autograd_grad for t in given if hasattr(t, "_autograd_grad")), None)

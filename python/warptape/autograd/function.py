@@ -104,6 +104,18 @@ class Function:
     """Base of custom ops: define `forward(ctx, *args)` and `backward(ctx, *gradients)`, call `apply(*args)`.
 
     `forward(*args)` with `setup_context(ctx, inputs, output)` works as well, and function transforms need it.
+
+    >>> class Double(torch.autograd.Function):
+    ...     @staticmethod
+    ...     def forward(ctx, x):
+    ...         return 2 * x
+    ...     @staticmethod
+    ...     def backward(ctx, grad):
+    ...         return 2 * grad
+    >>> x = torch.ones(2, requires_grad=True)
+    >>> Double.apply(x).sum().backward()
+    >>> x.grad
+    tensor([2., 2.])
     """
 
     _backward_cls: type[FunctionCtx]

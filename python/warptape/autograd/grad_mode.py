@@ -59,7 +59,14 @@ class _Mode:
 
 
 class no_grad(_Mode):
-    """Ops inside are not recorded: results have no history."""
+    """Ops inside are not recorded: results have no history.
+
+    >>> x = torch.ones(2, requires_grad=True)
+    >>> with torch.no_grad():
+    ...     y = x * 2
+    >>> y.requires_grad
+    False
+    """
 
     def __new__(cls, function: Callable[..., Any] | None = None) -> Any:  # noqa: D102
         mode = super().__new__(cls)
@@ -76,14 +83,28 @@ class no_grad(_Mode):
 
 
 class enable_grad(no_grad):
-    """Ops inside are recorded, also within no_grad."""
+    """Ops inside are recorded, also within no_grad.
+
+    >>> x = torch.ones(2, requires_grad=True)
+    >>> with torch.no_grad(), torch.enable_grad():
+    ...     y = x * 2
+    >>> y.requires_grad
+    True
+    """
 
     def __enter__(self) -> None:
         self._before.append(_C._set_grad_enabled(True))
 
 
 class set_grad_enabled(_Mode):
-    """Switches recording on or off at once; as a context, puts it back at the end."""
+    """Switches recording on or off at once; as a context, puts it back at the end.
+
+    >>> x = torch.ones(2, requires_grad=True)
+    >>> with torch.set_grad_enabled(False):
+    ...     y = x * 2
+    >>> y.requires_grad
+    False
+    """
 
     def __init__(self, mode: bool) -> None:
         self.mode = bool(mode)
@@ -105,7 +126,13 @@ class set_grad_enabled(_Mode):
 
 
 class inference_mode(_Mode):
-    """no_grad whose tensors can never be recorded later: nothing is kept for the tape at all."""
+    """no_grad whose tensors can never be recorded later: nothing is kept for the tape at all.
+
+    >>> with torch.inference_mode():
+    ...     y = torch.ones(2) * 2
+    >>> y.is_inference()
+    True
+    """
 
     def __new__(cls, mode: Any = True) -> Any:  # noqa: D102
         if callable(mode) and not isinstance(mode, bool):

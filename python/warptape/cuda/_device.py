@@ -14,12 +14,19 @@ DeviceLike = Any
 
 
 def is_available() -> bool:
-    """Whether there is a CUDA device that this build can use. Never raises."""
+    """Whether there is a CUDA device that this build can use. Never raises.
+
+    >>> device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    """
     return device_count() > 0
 
 
 def device_count() -> int:
-    """The number of CUDA devices; 0 without a CUDA build, a driver or a device."""
+    """The number of CUDA devices; 0 without a CUDA build, a driver or a device.
+
+    >>> torch.cuda.device_count() >= 0
+    True
+    """
     try:
         return _cuda.device_count()
     except RuntimeError:

@@ -59,7 +59,10 @@ def mem_get_info(device: DeviceLike = None) -> tuple[int, int]:
 
 
 def empty_cache() -> None:
-    """Gives what no tensor holds back to the devices; does nothing before a device was used."""
+    """Gives what no tensor holds back to the devices; does nothing before a device was used.
+
+    >>> torch.cuda.empty_cache()
+    """
     _cuda.empty_cache()
 
 

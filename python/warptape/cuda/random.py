@@ -18,7 +18,10 @@ def default_generator(index: int) -> _C.Generator:
 
 
 def manual_seed(seed: int) -> None:
-    """Seeds the current device's generator; does nothing where there is no device."""
+    """Seeds the current device's generator; does nothing where there is no device.
+
+    >>> torch.cuda.manual_seed(0)
+    """
     if is_available():
         default_generator(current_device()).manual_seed(int(seed))
 

@@ -127,6 +127,12 @@ def init_process_group(
         ValueError: joined already, or the arguments or the environment do not say which rank this is.
         DistStoreError: ranks are missing when the time is over; they are named.
         DistNetworkError: the rendezvous is taken, refused us, or has another secret.
+
+    >>> import warptape.distributed as dist
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> dist.get_rank(), dist.get_world_size()
+    (0, 1)
+    >>> dist.destroy_process_group()
     """
     if peek_state() is not None:
         raise ValueError("trying to initialize the default process group twice!")
@@ -190,7 +196,11 @@ def is_available() -> bool:
 
 
 def is_initialized() -> bool:
-    """Whether this rank has joined a job."""
+    """Whether this rank has joined a job.
+
+    >>> torch.distributed.is_initialized()
+    False
+    """
     return peek_state() is not None
 
 

@@ -15,7 +15,11 @@ from .utils import broadcast_all
 
 
 class Bernoulli(ProbsOrLogits, ExponentialFamily):
-    """1 with probability `probs`, or with log-odds `logits`; else 0."""
+    """1 with probability `probs`, or with log-odds `logits`; else 0.
+
+    >>> torch.distributions.Bernoulli(torch.tensor(0.25)).mean
+    tensor(0.2500)
+    """
 
     support = constraints.boolean
     has_enumerate_support = True

@@ -14,7 +14,14 @@ from .utils import check_either, lazy_property, logits_to_probs, probs_to_logits
 
 
 class Categorical(Distribution):
-    """Over 0 … K - 1, from `probs` (normalised here) or `logits` of shape (*, K)."""
+    """Over 0 … K - 1, from `probs` (normalised here) or `logits` of shape (*, K).
+
+    >>> d = torch.distributions.Categorical(probs=torch.tensor([0.25, 0.75]))
+    >>> d.log_prob(torch.tensor(1))
+    tensor(-0.2877)
+    >>> d.sample((2,)).shape
+    torch.Size([2])
+    """
 
     arg_constraints = {"probs": constraints.simplex, "logits": constraints.real_vector}
     has_enumerate_support = True

@@ -124,7 +124,11 @@ class Distribution:
         return self.variance.sqrt()
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Any:
-        """Samples of shape sample_shape + batch_shape + event_shape, cut off from the parameters."""
+        """Samples of shape sample_shape + batch_shape + event_shape, cut off from the parameters.
+
+        >>> torch.distributions.Normal(torch.zeros(3), 1.0).sample((2,)).shape
+        torch.Size([2, 3])
+        """
         with warptape.no_grad():
             return self.rsample(sample_shape)
 
@@ -138,7 +142,11 @@ class Distribution:
         return self.sample((n,))
 
     def log_prob(self, value: Any) -> Any:
-        """The logarithm of the density or probability at `value`."""
+        """The logarithm of the density or probability at `value`.
+
+        >>> torch.distributions.Normal(0.0, 1.0).log_prob(torch.tensor(0.0))
+        tensor(-0.9189)
+        """
         raise NotImplementedError(f"{type(self).__name__} does not implement log_prob")
 
     def cdf(self, value: Any) -> Any:
@@ -154,7 +162,11 @@ class Distribution:
         raise NotImplementedError(f"{type(self).__name__} does not implement enumerate_support")
 
     def entropy(self) -> Any:
-        """The entropy, in nats."""
+        """The entropy, in nats.
+
+        >>> torch.distributions.Bernoulli(torch.tensor(0.5)).entropy()
+        tensor(0.6931)
+        """
         raise NotImplementedError(f"{type(self).__name__} does not implement entropy")
 
     def perplexity(self) -> Any:

@@ -54,6 +54,10 @@ def kl_divergence(p: Any, q: Any) -> Any:
 
     Raises:
         NotImplementedError: no rule is registered for the two types.
+
+    >>> from warptape.distributions import Normal, kl_divergence
+    >>> kl_divergence(Normal(0.0, 1.0), Normal(1.0, 1.0))
+    tensor(0.5000)
     """
     order_p, order_q = type(p).__mro__, type(q).__mro__
     found = [

@@ -12,7 +12,11 @@ from .distribution import ExponentialFamily, LocationScale
 
 
 class Normal(LocationScale, ExponentialFamily):
-    """Normal with mean `loc` and standard deviation `scale`."""
+    """Normal with mean `loc` and standard deviation `scale`.
+
+    >>> torch.distributions.Normal(0.0, 2.0).stddev
+    tensor(2.)
+    """
 
     mean = property(attrgetter("loc"))
     stddev = property(attrgetter("scale"))

@@ -13,7 +13,11 @@ from .utils import broadcast_all
 
 
 class Uniform(Distribution):
-    """Uniform on [low, high)."""
+    """Uniform on [low, high).
+
+    >>> torch.distributions.Uniform(0.0, 2.0).mean
+    tensor(1.)
+    """
 
     has_rsample = True
     arg_constraints = {"low": constraints.dependent, "high": constraints.dependent}

@@ -133,7 +133,11 @@ def grad_and_value(
 
 
 def grad(func: Callable[..., Any], argnums: _ArgNums = 0, has_aux: bool = False) -> Callable[..., Any]:
-    """A function that gives the gradient of `func`'s scalar; with `has_aux` (gradient, aux)."""
+    """A function that gives the gradient of `func`'s scalar; with `has_aux` (gradient, aux).
+
+    >>> torch.func.grad(lambda x: x**2)(torch.tensor(3.0))
+    tensor(6.)
+    """
     both = grad_and_value(func, argnums, has_aux)
 
     @functools.wraps(func)
@@ -321,6 +325,10 @@ def jacrev(
     Raises:
         RuntimeError: an output that is no tensor.
         ValueError: a chunk_size that is not positive.
+
+    >>> torch.func.jacrev(lambda x: x**2)(torch.tensor([1.0, 2.0]))
+    tensor([[2., 0.],
+            [0., 4.]])
     """
     if chunk_size is not None and chunk_size <= 0:
         raise ValueError("jacrev: `chunk_size` should be greater than 0.")

@@ -37,6 +37,9 @@ def vmap(
         ValueError: sizes that differ, no mapped argument, an in_dims or out_dims that does not fit, a
             chunk_size below 1.
         RuntimeError: from func, a random op under "error", control flow on the data of a mapped tensor.
+
+    >>> torch.func.vmap(torch.dot)(torch.ones(3, 2), torch.ones(3, 2))
+    tensor([2., 2., 2.])
     """
     if randomness not in ("error", "different", "same"):
         raise RuntimeError(

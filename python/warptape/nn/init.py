@@ -58,13 +58,21 @@ def _calculate_correct_fan(tensor: Tensor, mode: str) -> int:
 
 
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Any = None) -> Tensor:
-    """Values between `a` and `b`, each as likely."""
+    """Values between `a` and `b`, each as likely.
+
+    >>> bool(nn.init.uniform_(torch.empty(100), 2, 3).min() >= 2)
+    True
+    """
     with warptape.no_grad():
         return tensor.uniform_(a, b, generator=generator)
 
 
 def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Any = None) -> Tensor:
-    """Values of the normal distribution."""
+    """Values of the normal distribution.
+
+    >>> nn.init.normal_(torch.empty(2, 3), std=0.02).shape
+    torch.Size([2, 3])
+    """
     with warptape.no_grad():
         return tensor.normal_(mean, std, generator=generator)
 
@@ -77,7 +85,11 @@ def trunc_normal_(
     b: float = 2.0,
     generator: Any = None,
 ) -> Tensor:
-    """Values of the normal distribution but those outside [a, b] (values, not multiples of std)."""
+    """Values of the normal distribution but those outside [a, b] (values, not multiples of std).
+
+    >>> bool(nn.init.trunc_normal_(torch.empty(100), a=-1, b=1).abs().max() <= 1)
+    True
+    """
     if mean < a - 2 * std or mean > b + 2 * std:
         warnings.warn(
             "mean is more than 2 std from [a, b] in nn.init.trunc_normal_. The distribution of values may be "
@@ -130,18 +142,30 @@ def _normal_cdf(x: float) -> float:
 
 
 def constant_(tensor: Tensor, val: float) -> Tensor:
-    """The one value `val`."""
+    """The one value `val`.
+
+    >>> nn.init.constant_(torch.zeros(2), 0.5)
+    tensor([0.5000, 0.5000])
+    """
     with warptape.no_grad():
         return tensor.fill_(val)
 
 
 def ones_(tensor: Tensor) -> Tensor:
-    """Ones."""
+    """Ones.
+
+    >>> nn.init.ones_(torch.zeros(2))
+    tensor([1., 1.])
+    """
     return constant_(tensor, 1.0)
 
 
 def zeros_(tensor: Tensor) -> Tensor:
-    """Zeros."""
+    """Zeros.
+
+    >>> nn.init.zeros_(torch.ones(2))
+    tensor([0., 0.])
+    """
     with warptape.no_grad():
         return tensor.zero_()
 
@@ -177,13 +201,21 @@ def _xavier_std(tensor: Tensor, gain: float) -> float:
 
 
 def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Tensor:
-    """Uniform with variance gain^2 * 2 / (fan_in + fan_out) (Glorot and Bengio 2010, section 4.2.1)."""
+    """Uniform with variance gain^2 * 2 / (fan_in + fan_out) (Glorot and Bengio 2010, section 4.2.1).
+
+    >>> bool(nn.init.xavier_uniform_(torch.empty(3, 3)).abs().max() <= 1)
+    True
+    """
     bound = math.sqrt(3.0) * _xavier_std(tensor, gain)
     return uniform_(tensor, -bound, bound, generator)
 
 
 def xavier_normal_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Tensor:
-    """Normal with variance gain^2 * 2 / (fan_in + fan_out) (Glorot and Bengio 2010, section 4.2.1)."""
+    """Normal with variance gain^2 * 2 / (fan_in + fan_out) (Glorot and Bengio 2010, section 4.2.1).
+
+    >>> nn.init.xavier_normal_(torch.empty(3, 6)).shape
+    torch.Size([3, 6])
+    """
     return normal_(tensor, 0.0, _xavier_std(tensor, gain), generator)
 
 
@@ -202,7 +234,11 @@ def kaiming_uniform_(
     nonlinearity: str = "leaky_relu",
     generator: Any = None,
 ) -> Tensor:
-    """Uniform with variance gain^2 / fan (He et al. 2015, section 2.2); `a` is the slope of leaky_relu."""
+    """Uniform with variance gain^2 / fan (He et al. 2015, section 2.2); `a` is the slope of leaky_relu.
+
+    >>> bool(nn.init.kaiming_uniform_(torch.empty(3, 6)).abs().max() <= 1)
+    True
+    """
     std = _kaiming_std(tensor, a, mode, nonlinearity)
     return tensor if std is None else uniform_(tensor, -math.sqrt(3.0) * std, math.sqrt(3.0) * std, generator)
 
@@ -214,7 +250,11 @@ def kaiming_normal_(
     nonlinearity: str = "leaky_relu",
     generator: Any = None,
 ) -> Tensor:
-    """Normal with variance gain^2 / fan (He et al. 2015, section 2.2); `a` is the slope of leaky_relu."""
+    """Normal with variance gain^2 / fan (He et al. 2015, section 2.2); `a` is the slope of leaky_relu.
+
+    >>> nn.init.kaiming_normal_(torch.empty(3, 6), nonlinearity="relu").shape
+    torch.Size([3, 6])
+    """
     std = _kaiming_std(tensor, a, mode, nonlinearity)
     return tensor if std is None else normal_(tensor, 0.0, std, generator)
 
@@ -223,6 +263,10 @@ def orthogonal_(tensor: Tensor, gain: float = 1, generator: Any = None) -> Tenso
     """[rows, *rest] -> a (semi-)orthogonal matrix [rows, prod(rest)], times `gain` (Saxe et al. 2013).
 
     The decomposition runs on the host, in NumPy.
+
+    >>> q = nn.init.orthogonal_(torch.empty(3, 3))
+    >>> torch.allclose(q @ q.T, torch.eye(3), atol=1e-5)
+    True
     """
     if tensor.dim() < 2:
         raise ValueError("Only tensors with 2 or more dimensions are supported")

@@ -29,6 +29,10 @@ class Parameter(Tensor, metaclass=_MarkedMeta):
     Args:
         data: the values, of any shape; an empty tensor when left out.
         requires_grad: whether gradients are accumulated in `.grad`, also under `no_grad`.
+
+    >>> nn.Parameter(torch.zeros(2))
+    Parameter containing:
+    tensor([0., 0.], requires_grad=True)
     """
 
     _mark = "_is_param"

@@ -27,6 +27,8 @@ class Adagrad(PerParameter):
 
     Raises:
         ValueError: an option out of range.
+
+    >>> optimizer = torch.optim.Adagrad([torch.ones(1, requires_grad=True)], lr=0.01)
     """
 
     def __init__(

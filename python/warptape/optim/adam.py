@@ -48,6 +48,13 @@ class Adam(BucketOptimizer):
     Raises:
         ValueError: an option out of range.
         RuntimeError: ``master_weights`` together with ``differentiable``.
+
+    >>> weight = torch.ones(1, requires_grad=True)
+    >>> optimizer = torch.optim.Adam([weight], lr=0.1)
+    >>> (3 * weight).sum().backward()
+    >>> optimizer.step()
+    >>> weight
+    tensor([0.9000], requires_grad=True)
     """
 
     _reads_scale = True

@@ -22,6 +22,11 @@ class AdamW(Adam):
     Raises:
         ValueError: an option out of range.
         RuntimeError: ``master_weights`` together with ``differentiable``.
+
+    >>> model = nn.Linear(2, 1)
+    >>> optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
+    >>> model(torch.ones(2)).sum().backward()
+    >>> optimizer.step()
     """
 
     def __init__(

@@ -222,6 +222,13 @@ class Optimizer:
 
         Args:
             closure: computes the loss again (with gradients enabled) and returns it.
+
+        >>> weight = torch.ones(1, requires_grad=True)
+        >>> optimizer = torch.optim.SGD([weight], lr=0.5)
+        >>> (3 * weight).sum().backward()
+        >>> optimizer.step()
+        >>> weight
+        tensor([-0.5000], requires_grad=True)
         """
         raise NotImplementedError(f"{type(self).__name__} does not define step()")
 
@@ -256,6 +263,12 @@ class Optimizer:
 
         Args:
             set_to_none: drop the gradients (saves memory). False fills them with zeros in place.
+
+        >>> weight = torch.ones(1, requires_grad=True)
+        >>> (3 * weight).sum().backward()
+        >>> torch.optim.SGD([weight], lr=0.5).zero_grad()
+        >>> weight.grad is None
+        True
         """
         if set_to_none:
             for group in self.param_groups:
@@ -278,7 +291,11 @@ class Optimizer:
     # Saving and loading -----------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimizer's state as plain dicts; tensors in it are the live ones, not copies."""
+        """The optimizer's state as plain dicts; tensors in it are the live ones, not copies.
+
+        >>> list(torch.optim.SGD([torch.ones(1)]).state_dict())
+        ['state', 'param_groups']
+        """
         for hook in self._optimizer_state_dict_pre_hooks.values():
             hook(self)
         index: dict[int, int] = {}
@@ -306,6 +323,11 @@ class Optimizer:
 
         Raises:
             ValueError: the number of groups, or of parameters in a group, differs.
+
+        >>> first, second = (torch.optim.SGD([torch.ones(1)], lr=lr) for lr in (0.1, 0.2))
+        >>> second.load_state_dict(first.state_dict())
+        >>> second.param_groups[0]["lr"]
+        0.1
         """
         state_dict = dict(state_dict)
         for hook in self._optimizer_load_state_dict_pre_hooks.values():

@@ -29,6 +29,8 @@ class RMSprop(PerParameter):
 
     Raises:
         ValueError: an option out of range.
+
+    >>> optimizer = torch.optim.RMSprop([torch.ones(1, requires_grad=True)], lr=0.01)
     """
 
     def __init__(

@@ -37,6 +37,13 @@ class SGD(BucketOptimizer):
     Raises:
         ValueError: an option out of range.
         RuntimeError: ``master_weights`` together with ``differentiable``.
+
+    >>> weight = torch.ones(1, requires_grad=True)
+    >>> optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
+    >>> (3 * weight).sum().backward()
+    >>> optimizer.step()
+    >>> weight
+    tensor([0.7000], requires_grad=True)
     """
 
     _reads_scale = True

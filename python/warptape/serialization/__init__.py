@@ -50,6 +50,13 @@ def save(
     Raises:
         PicklingError: an object that only exists in this process, as a lambda.
         RuntimeError: no such folder, or one storage as two dtypes.
+
+    >>> import io
+    >>> file = io.BytesIO()
+    >>> torch.save({"weight": torch.ones(2)}, file)
+    >>> _ = file.seek(0)
+    >>> torch.load(file)
+    {'weight': tensor([1., 1.])}
     """
     from ._archive import pieces
     from ._files import replace_file, write_all
@@ -102,6 +109,13 @@ def load(
         pickle.UnpicklingError: a type that is not accepted, and (a RuntimeError too) a damaged file.
         EOFError: an empty file.
         FileNotFoundError: no such file.
+
+    >>> import io
+    >>> file = io.BytesIO()
+    >>> torch.save(torch.tensor([1, 2]), file)
+    >>> _ = file.seek(0)
+    >>> torch.load(file, map_location="cpu")
+    tensor([1, 2])
     """
     from . import _read
 

@@ -347,7 +347,12 @@ def _flatten(tree: Any, is_leaf: Callable[[Any], bool] | None, leaves: list[Any]
 
 
 def tree_flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[Any], TreeSpec]:
-    """The leaves of a tree, in order, and how to put them together."""
+    """The leaves of a tree, in order, and how to put them together.
+
+    >>> from warptape.utils._pytree import tree_flatten
+    >>> tree_flatten({"a": [1, 2], "b": 3})[0]
+    [1, 2, 3]
+    """
     leaves: list[Any] = []
     return leaves, _flatten(tree, is_leaf, leaves)
 
@@ -492,7 +497,12 @@ def tree_map_with_path(
 
 
 def tree_map(func: Any, tree: Any, *rests: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:
-    """The tree of func(leaf, ..) of each leaf, with what is at its place in each of `rests`."""
+    """The tree of func(leaf, ..) of each leaf, with what is at its place in each of `rests`.
+
+    >>> from warptape.utils._pytree import tree_map
+    >>> tree_map(lambda x: x + 1, {"a": [1, 2], "b": 3})
+    {'a': [2, 3], 'b': 4}
+    """
     leaves, spec = tree_flatten(tree, is_leaf)
     return _unflatten(spec, map(func, leaves, *(_leaves_like(spec, rest) for rest in rests)))
 

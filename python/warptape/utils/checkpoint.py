@@ -286,6 +286,12 @@ def checkpoint(
         CheckpointError: in backward, if the second run saved other tensors.
         ValueError: an unknown ``determinism_check``.
         NotImplementedError: ``debug=True``.
+
+    >>> from warptape.utils.checkpoint import checkpoint
+    >>> x = torch.tensor(2.0, requires_grad=True)
+    >>> checkpoint(lambda x: x**3, x, use_reentrant=False).backward()
+    >>> x.grad
+    tensor(12.)
     """
     preserve_rng_state = kwargs.pop("preserve_rng_state", True)
     if determinism_check not in ("default", "none"):

@@ -51,6 +51,13 @@ def public() -> Iterator[tuple[str, Any]]:
                 yield f"{place}.{name}", value
 
 
+def methods(cls: type) -> Iterator[Any]:
+    """What a class has of its own or from bases in warptape."""
+    for base in cls.__mro__:
+        if base.__module__.startswith("warptape"):
+            yield from (value for name, value in vars(base).items() if name[0] != "_" and callable(value))
+
+
 @pytest.mark.parametrize("name", _op_docs.examples())
 def test_example_of_an_op(name: str) -> None:
     op = find(name)
@@ -60,9 +67,11 @@ def test_example_of_an_op(name: str) -> None:
 
 
 def test_examples_in_docstrings() -> None:
-    texts = {value: (name, value.__doc__) for name, value in public() if not hasattr(value, "_declarations")}
-    wrong = [failures(name, text) for name, text in texts.values() if isinstance(text, str) and ">>>" in text]
-    assert [text for text in wrong if text] == []
+    holders = [value for _, value in public() if not hasattr(value, "_declarations")]
+    holders += [member for value in holders if isinstance(value, type) for member in methods(value)]
+    texts = {text for value in holders if ">>>" in (text := inspect.getdoc(value) or "")}
+    assert len(texts) > 100
+    assert [report for text in texts if (report := failures("docstring", text))] == []
 
 
 def test_a_wrong_example_is_found() -> None:

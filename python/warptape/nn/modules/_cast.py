@@ -88,7 +88,13 @@ class CastMixin:
         return self._apply(lambda t: t.cpu())
 
     def to_empty(self: Self, *, device: Any, recurse: bool = True) -> Self:
-        """Gives every tensor uninitialised memory on `device` (None: where it is)."""
+        """Gives every tensor uninitialised memory on `device` (None: where it is).
+
+        >>> with torch.device("meta"):
+        ...     model = nn.Linear(2, 3)
+        >>> model.to_empty(device="cpu").weight.device
+        device(type='cpu')
+        """
         return self._apply(lambda t: warptape.empty_like(t, device=device), recurse=recurse)
 
     def share_memory(self: Self) -> Self:

@@ -66,6 +66,12 @@ class HookMixin:
 
         With `with_kwargs` it is `hook(module, args, kwargs, output)`; with `always_call` it runs, too, when
         the forward raised.
+
+        >>> model = nn.ReLU()
+        >>> handle = model.register_forward_hook(lambda module, args, output: output + 1)
+        >>> model(torch.tensor([-1.0, 2.0]))
+        tensor([1., 3.])
+        >>> handle.remove()
         """
         self.__dict__["_hooked"] = True
         marks = (

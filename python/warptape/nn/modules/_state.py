@@ -116,6 +116,9 @@ class StateMixin:
 
         The tensors share storage with the module's and are detached unless `keep_vars`. `prefix` starts every
         name; entries go into `destination` when it is given.
+
+        >>> list(nn.Linear(2, 3).state_dict())
+        ['weight', 'bias']
         """
         if args:  # the positional form of old
             destination = args[0] if destination is None else destination
@@ -162,6 +165,9 @@ class StateMixin:
         Returns the lists missing_keys and unexpected_keys. Raises RuntimeError, which lists every fault, when
         a shape differs or, with `strict`, when a key is missing or unexpected; what fitted has then been
         copied.
+
+        >>> nn.Linear(2, 3).load_state_dict(nn.Linear(2, 3).state_dict())
+        <All keys matched successfully>
         """
         if not isinstance(state_dict, Mapping):
             raise TypeError(f"Expected state_dict to be dict-like, got {type(state_dict)}.")

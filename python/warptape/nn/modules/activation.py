@@ -65,13 +65,21 @@ class _InplaceActivation(Plain):
 
 
 class ReLU(_InplaceActivation):
-    """max(0, x)."""
+    """max(0, x).
+
+    >>> nn.ReLU()(torch.tensor([-1.0, 2.0]))
+    tensor([0., 2.])
+    """
 
     _function = F.relu
 
 
 class SiLU(_InplaceActivation):
-    """x * sigmoid(x)."""
+    """x * sigmoid(x).
+
+    >>> nn.SiLU()(torch.tensor([-1.0, 2.0]))
+    tensor([-0.2689,  1.7616])
+    """
 
     _function = F.silu
 
@@ -101,7 +109,11 @@ class Hardswish(_InplaceActivation):
 
 
 class Hardtanh(_InplaceActivation):
-    """x, kept between `min_val` and `max_val`."""
+    """x, kept between `min_val` and `max_val`.
+
+    >>> nn.Hardtanh()(torch.tensor([-2.0, 0.5]))
+    tensor([-1.0000,  0.5000])
+    """
 
     _function: Any = F.hardtanh
     _shown: tuple[str, ...] = ("min_val", "max_val")
@@ -141,7 +153,11 @@ class ReLU6(Hardtanh):
 
 
 class ELU(_InplaceActivation):
-    """x above zero, alpha * (exp(x) - 1) below."""
+    """x above zero, alpha * (exp(x) - 1) below.
+
+    >>> nn.ELU()(torch.tensor([-1.0, 2.0]))
+    tensor([-0.6321,  2.0000])
+    """
 
     _function, _shown = F.elu, ("alpha",)
 
@@ -157,7 +173,11 @@ class CELU(ELU):
 
 
 class LeakyReLU(_InplaceActivation):
-    """x above zero, negative_slope * x below."""
+    """x above zero, negative_slope * x below.
+
+    >>> nn.LeakyReLU(0.1)(torch.tensor([-1.0, 2.0]))
+    tensor([-0.1000,  2.0000])
+    """
 
     _function, _shown = F.leaky_relu, ("negative_slope",)
 
@@ -190,14 +210,22 @@ class Threshold(_InplaceActivation):
 
 
 class Sigmoid(Module):
-    """1 / (1 + exp(-x))."""
+    """1 / (1 + exp(-x)).
+
+    >>> nn.Sigmoid()(torch.tensor([0.0, 2.0]))
+    tensor([0.5000, 0.8808])
+    """
 
     def forward(self, input: Tensor) -> Tensor:
         return input.sigmoid()
 
 
 class Tanh(Module):
-    """The hyperbolic tangent."""
+    """The hyperbolic tangent.
+
+    >>> nn.Tanh()(torch.tensor([0.0, 1.0]))
+    tensor([0.0000, 0.7616])
+    """
 
     def forward(self, input: Tensor) -> Tensor:
         return input.tanh()
@@ -222,7 +250,11 @@ class Tanhshrink(Plain):
 
 
 class GELU(Module):
-    """x times the normal distribution function of x, or with approximate='tanh' the formula of that name."""
+    """x times the normal distribution function of x, or with approximate='tanh' the formula of that name.
+
+    >>> nn.GELU()(torch.tensor([-1.0, 2.0]))
+    tensor([-0.1587,  1.9545])
+    """
 
     _shown = ("approximate",)
 
@@ -235,7 +267,11 @@ class GELU(Module):
 
 
 class Softplus(Plain):
-    """log(1 + exp(beta * x)) / beta, and x itself where beta * x is above `threshold`."""
+    """log(1 + exp(beta * x)) / beta, and x itself where beta * x is above `threshold`.
+
+    >>> nn.Softplus()(torch.tensor([-1.0, 2.0]))
+    tensor([0.3133, 2.1269])
+    """
 
     _function, _shown = F.softplus, ("beta", "threshold")
 
@@ -266,7 +302,11 @@ class Softshrink(Hardshrink):
 
 
 class PReLU(Module):
-    """[N, C, *]: x above zero, weight * x below; weight has one element or one for each of C channels."""
+    """[N, C, *]: x above zero, weight * x below; weight has one element or one for each of C channels.
+
+    >>> nn.PReLU()(torch.tensor([-1.0, 2.0])).detach()
+    tensor([-0.2500,  2.0000])
+    """
 
     _shown = ("num_parameters",)
 
@@ -308,14 +348,22 @@ class _AlongDim(Module):
 
 
 class Softmax(_AlongDim):
-    """exp(x) / sum(exp(x)) along `dim`."""
+    """exp(x) / sum(exp(x)) along `dim`.
+
+    >>> nn.Softmax(dim=-1)(torch.tensor([1.0, 1.0]))
+    tensor([0.5000, 0.5000])
+    """
 
     def forward(self, input: Tensor) -> Tensor:
         return F.softmax(input, self.dim, _stacklevel=5)
 
 
 class LogSoftmax(_AlongDim):
-    """log(softmax(x)) along `dim`."""
+    """log(softmax(x)) along `dim`.
+
+    >>> nn.LogSoftmax(dim=0)(torch.tensor([0.0, 0.0]))
+    tensor([-0.6931, -0.6931])
+    """
 
     def forward(self, input: Tensor) -> Tensor:
         return F.log_softmax(input, self.dim, _stacklevel=5)

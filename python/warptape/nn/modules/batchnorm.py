@@ -119,19 +119,31 @@ class _BatchNorm(_NormBase):
 
 
 class BatchNorm1d(_BatchNorm):
-    """[N, C] or [N, C, L]: batch normalisation of each channel."""
+    """[N, C] or [N, C, L]: batch normalisation of each channel.
+
+    >>> nn.BatchNorm1d(3)(torch.ones(4, 3)).shape
+    torch.Size([4, 3])
+    """
 
     _dims = (2, 3)
 
 
 class BatchNorm2d(_BatchNorm):
-    """[N, C, H, W]: batch normalisation of each channel."""
+    """[N, C, H, W]: batch normalisation of each channel.
+
+    >>> nn.BatchNorm2d(3).eval()(torch.ones(1, 3, 4, 4)).shape
+    torch.Size([1, 3, 4, 4])
+    """
 
     _dims = (4,)
 
 
 class BatchNorm3d(_BatchNorm):
-    """[N, C, D, H, W]: batch normalisation of each channel."""
+    """[N, C, D, H, W]: batch normalisation of each channel.
+
+    >>> nn.BatchNorm3d(3)(torch.ones(1, 3, 4, 4, 4)).shape
+    torch.Size([1, 3, 4, 4, 4])
+    """
 
     _dims = (5,)
 
@@ -189,7 +201,11 @@ class InstanceNorm1d(_InstanceNorm):
 
 
 class InstanceNorm2d(_InstanceNorm):
-    """[N, C, H, W] or [C, H, W]: instance normalisation of each channel."""
+    """[N, C, H, W] or [C, H, W]: instance normalisation of each channel.
+
+    >>> nn.InstanceNorm2d(3)(torch.ones(1, 3, 4, 4)).shape
+    torch.Size([1, 3, 4, 4])
+    """
 
     _dims = (3, 4)
 

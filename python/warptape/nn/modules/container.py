@@ -95,7 +95,12 @@ class _Indexed(Module):
 
 
 class Sequential(_Indexed):
-    """Calls its modules one after the other; takes modules, or one OrderedDict of named ones."""
+    """Calls its modules one after the other; takes modules, or one OrderedDict of named ones.
+
+    >>> model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1))
+    >>> model(torch.ones(4, 2)).shape
+    torch.Size([4, 1])
+    """
 
     def __init__(self, *args: Any) -> None:
         super().__init__()
@@ -139,7 +144,15 @@ class Sequential(_Indexed):
 
 
 class ModuleList(_Indexed):
-    """A list of modules; it has no forward."""
+    """A list of modules; it has no forward.
+
+    >>> layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+    >>> x = torch.ones(4)
+    >>> for layer in layers:
+    ...     x = layer(x)
+    >>> len(layers), x.shape
+    (3, torch.Size([4]))
+    """
 
     def __init__(self, modules: Iterable[Module] | None = None) -> None:
         super().__init__()
@@ -185,7 +198,12 @@ class ModuleList(_Indexed):
 
 
 class ModuleDict(Module):
-    """Modules under names, in the order they were put in; it has no forward."""
+    """Modules under names, in the order they were put in; it has no forward.
+
+    >>> heads = nn.ModuleDict({"small": nn.Linear(2, 1), "large": nn.Linear(2, 9)})
+    >>> heads["large"](torch.ones(2)).shape
+    torch.Size([9])
+    """
 
     def __init__(self, modules: Any = None) -> None:
         super().__init__()

@@ -112,19 +112,31 @@ class _ConvNd(Module):
 
 
 class Conv1d(_ConvNd):
-    """[N, C_in, L] or [C_in, L] -> [N, C_out, Lout] or [C_out, Lout]."""
+    """[N, C_in, L] or [C_in, L] -> [N, C_out, Lout] or [C_out, Lout].
+
+    >>> nn.Conv1d(3, 6, 5)(torch.zeros(1, 3, 8)).shape
+    torch.Size([1, 6, 4])
+    """
 
     _n, _convolve = 1, F.conv1d
 
 
 class Conv2d(_ConvNd):
-    """[N, C_in, H, W] or [C_in, H, W] -> [N, C_out, Hout, Wout] or [C_out, Hout, Wout]."""
+    """[N, C_in, H, W] or [C_in, H, W] -> [N, C_out, Hout, Wout] or [C_out, Hout, Wout].
+
+    >>> nn.Conv2d(3, 6, 3, padding=1, stride=2)(torch.zeros(1, 3, 8, 8)).shape
+    torch.Size([1, 6, 4, 4])
+    """
 
     _n, _convolve = 2, F.conv2d
 
 
 class Conv3d(_ConvNd):
-    """[N, C_in, D, H, W] or [C_in, D, H, W] -> [N, C_out, *out] or [C_out, *out]."""
+    """[N, C_in, D, H, W] or [C_in, D, H, W] -> [N, C_out, *out] or [C_out, *out].
+
+    >>> nn.Conv3d(3, 6, 3)(torch.zeros(1, 3, 4, 4, 4)).shape
+    torch.Size([1, 6, 2, 2, 2])
+    """
 
     _n, _convolve = 3, F.conv3d
 
@@ -184,13 +196,21 @@ class _ConvTransposeNd(_ConvNd):
 
 
 class ConvTranspose1d(_ConvTransposeNd):
-    """[N, C_in, L] or [C_in, L] -> [N, C_out, Lout] or [C_out, Lout]."""
+    """[N, C_in, L] or [C_in, L] -> [N, C_out, Lout] or [C_out, Lout].
+
+    >>> nn.ConvTranspose1d(6, 3, 2, stride=2)(torch.zeros(1, 6, 4)).shape
+    torch.Size([1, 3, 8])
+    """
 
     _n, _convolve = 1, F.conv_transpose1d
 
 
 class ConvTranspose2d(_ConvTransposeNd):
-    """[N, C_in, H, W] or [C_in, H, W] -> [N, C_out, Hout, Wout] or [C_out, Hout, Wout]."""
+    """[N, C_in, H, W] or [C_in, H, W] -> [N, C_out, Hout, Wout] or [C_out, Hout, Wout].
+
+    >>> nn.ConvTranspose2d(6, 3, 2, stride=2)(torch.zeros(1, 6, 4, 4)).shape
+    torch.Size([1, 3, 8, 8])
+    """
 
     _n, _convolve = 2, F.conv_transpose2d
 

@@ -27,7 +27,11 @@ class _DropoutNd(Module):
 
 
 class Dropout(_DropoutNd):
-    """Zeroes each element with probability `p` and scales the others by 1 / (1 - p)."""
+    """Zeroes each element with probability `p` and scales the others by 1 / (1 - p).
+
+    >>> nn.Dropout(0.5).eval()(torch.ones(3))
+    tensor([1., 1., 1.])
+    """
 
     _function = F.dropout
 
@@ -39,7 +43,11 @@ class Dropout1d(_DropoutNd):
 
 
 class Dropout2d(_DropoutNd):
-    """[N, C, H, W]: zeroes each channel with probability `p` and scales the others by 1 / (1 - p)."""
+    """[N, C, H, W]: zeroes each channel with probability `p` and scales the others by 1 / (1 - p).
+
+    >>> nn.Dropout2d(0.5)(torch.ones(1, 3, 4, 4)).shape
+    torch.Size([1, 3, 4, 4])
+    """
 
     _function = F.dropout2d
 

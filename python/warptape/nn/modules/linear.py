@@ -17,7 +17,11 @@ __all__ = ["Bilinear", "Identity", "Linear"]
 
 
 class Identity(Module):
-    """Returns its input; any arguments are accepted and ignored."""
+    """Returns its input; any arguments are accepted and ignored.
+
+    >>> nn.Identity()(torch.tensor([1, 2]))
+    tensor([1, 2])
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
@@ -31,6 +35,9 @@ class Linear(Module):
 
     weight is [out_features, in_features], bias [out_features]; both start uniform within 1 /
     sqrt(in_features).
+
+    >>> nn.Linear(2, 3)(torch.ones(4, 2)).shape
+    torch.Size([4, 3])
     """
 
     def __init__(

@@ -107,19 +107,31 @@ class _MarginLoss(_Loss):
 
 
 class L1Loss(_Loss):
-    """|x - target|; any shape."""
+    """|x - target|; any shape.
+
+    >>> nn.L1Loss()(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 4.0]))
+    tensor(1.)
+    """
 
     _function = F.l1_loss
 
 
 class MSELoss(_Loss):
-    """(x - target)^2; any shape."""
+    """(x - target)^2; any shape.
+
+    >>> nn.MSELoss()(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 4.0]))
+    tensor(2.)
+    """
 
     _function = F.mse_loss
 
 
 class SmoothL1Loss(_Loss):
-    """(x - target)^2 / (2 beta) where the difference is below `beta`, |x - target| - beta / 2 elsewhere."""
+    """(x - target)^2 / (2 beta) where the difference is below `beta`, |x - target| - beta / 2 elsewhere.
+
+    >>> nn.SmoothL1Loss()(torch.tensor([0.0]), torch.tensor([2.0]))
+    tensor(1.5000)
+    """
 
     _function, _passed = F.smooth_l1_loss, ("beta",)
 
@@ -145,7 +157,11 @@ class HuberLoss(_Loss):
 
 
 class NLLLoss(_WeightedLoss):
-    """Log-probabilities [N, C, *] and class indices [N, *] -> -weight[y] * x[y], or its weighted mean."""
+    """Log-probabilities [N, C, *] and class indices [N, *] -> -weight[y] * x[y], or its weighted mean.
+
+    >>> nn.NLLLoss()(torch.tensor([[-0.5, -1.5]]), torch.tensor([1]))
+    tensor(1.5000)
+    """
 
     _function, _passed = F.nll_loss, ("weight", "ignore_index")
 
@@ -167,6 +183,9 @@ class CrossEntropyLoss(_WeightedLoss):
 
     Targets equal to `ignore_index` count for nothing; `label_smoothing` is the share spread evenly over all
     classes.
+
+    >>> nn.CrossEntropyLoss()(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
+    tensor(0.1269)
     """
 
     _function, _passed = F.cross_entropy, ("weight", "ignore_index", "label_smoothing")
@@ -284,7 +303,11 @@ class LinearCrossEntropyLoss(_WeightedLoss):
 
 
 class BCELoss(_WeightedLoss):
-    """Probabilities and targets between 0 and 1 of any one shape -> their binary cross entropy."""
+    """Probabilities and targets between 0 and 1 of any one shape -> their binary cross entropy.
+
+    >>> nn.BCELoss()(torch.tensor([0.5]), torch.tensor([1.0]))
+    tensor(0.6931)
+    """
 
     _function, _passed = F.binary_cross_entropy, ("weight",)
 
@@ -293,6 +316,9 @@ class BCEWithLogitsLoss(_WeightedLoss):
     """Logits and targets between 0 and 1 of any one shape -> the binary cross entropy of their sigmoid.
 
     `pos_weight` multiplies what positive targets contribute.
+
+    >>> nn.BCEWithLogitsLoss()(torch.tensor([0.0]), torch.tensor([1.0]))
+    tensor(0.6931)
     """
 
     pos_weight: Tensor | None
@@ -314,6 +340,9 @@ class KLDivLoss(_Loss):
     """Log-probabilities x and probabilities t (their logarithms if `log_target`) -> t * (log t - x).
 
     'batchmean' sums and divides by the size of the first dimension, which is the divergence itself.
+
+    >>> nn.KLDivLoss(reduction="sum")(torch.tensor([0.5, 0.5]).log(), torch.tensor([1.0, 0.0]))
+    tensor(0.6931)
     """
 
     _function, _passed = F.kl_div, ("log_target",)

@@ -45,6 +45,15 @@ class Module(HookMixin, StateMixin, CastMixin):
 
     Parameters, tensors registered as buffers and modules live in dictionaries of their own, `_parameters`,
     `_buffers` and `_modules`, whichever way they are assigned; every other attribute is a plain one.
+
+    >>> class Net(nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.linear = nn.Linear(2, 3)
+    ...     def forward(self, x):
+    ...         return self.linear(x).relu()
+    >>> Net()(torch.ones(4, 2)).shape
+    torch.Size([4, 3])
     """
 
     call_super_init: bool = False
@@ -77,7 +86,11 @@ class Module(HookMixin, StateMixin, CastMixin):
         return self.forward(*args, **kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Computes the module's result; every subclass overrides it."""
+        """Computes the module's result; every subclass overrides it.
+
+        >>> nn.Linear(2, 3).forward(torch.ones(2)).shape
+        torch.Size([3])
+        """
         raise NotImplementedError(
             f'Module [{type(self).__name__}] is missing the required "forward" function'
         )
@@ -165,7 +178,13 @@ class Module(HookMixin, StateMixin, CastMixin):
     # --- registration ---
 
     def register_parameter(self, name: str, param: Parameter | None) -> None:
-        """Adds a parameter under `name`; None reserves the name and stays out of `state_dict`."""
+        """Adds a parameter under `name`; None reserves the name and stays out of `state_dict`.
+
+        >>> module = nn.Module()
+        >>> module.register_parameter("scale", nn.Parameter(torch.ones(1)))
+        >>> list(module.state_dict())
+        ['scale']
+        """
         self._check_name(name, "parameter", self.__dict__.get("_parameters"))
         if param is not None and not isinstance(param, Parameter):
             raise _wrong_kind(param, "object to parameter", name, "warptape.nn.Parameter or None required")
@@ -178,7 +197,13 @@ class Module(HookMixin, StateMixin, CastMixin):
         self._parameters[name] = param
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
-        """Adds a tensor that is no parameter; with `persistent` it is part of `state_dict`."""
+        """Adds a tensor that is no parameter; with `persistent` it is part of `state_dict`.
+
+        >>> module = nn.Module()
+        >>> module.register_buffer("mean", torch.zeros(2))
+        >>> module.mean
+        tensor([0., 0.])
+        """
         self._check_name(name, "buffer", self.__dict__.get("_buffers"))
         if tensor is not None and not isinstance(tensor, Tensor):
             raise _wrong_kind(tensor, "object to buffer", name, "warptape Tensor or None required")
@@ -189,7 +214,15 @@ class Module(HookMixin, StateMixin, CastMixin):
             self._non_persistent_buffers_set.add(name)
 
     def add_module(self, name: str, module: Module | None) -> None:
-        """Adds a child module under `name`."""
+        """Adds a child module under `name`.
+
+        >>> module = nn.Sequential()
+        >>> module.add_module("act", nn.ReLU())
+        >>> module
+        Sequential(
+          (act): ReLU()
+        )
+        """
         if module is not None and not isinstance(module, Module):
             raise TypeError(f"{_typename(module)} is not a Module subclass")
         self._check_name(name, "module", self.__dict__.get("_modules"))
@@ -214,7 +247,11 @@ class Module(HookMixin, StateMixin, CastMixin):
     # --- look-up by dotted path ---
 
     def get_submodule(self, target: str) -> Module:
-        """The module at the dotted path `target`, "" this one. AttributeError where the path ends."""
+        """The module at the dotted path `target`, "" this one. AttributeError where the path ends.
+
+        >>> nn.Sequential(nn.Sequential(nn.ReLU())).get_submodule("0.0")
+        ReLU()
+        """
         module: Any = self
         for item in target.split(".") if target else ():
             if not hasattr(module, item):
@@ -262,7 +299,11 @@ class Module(HookMixin, StateMixin, CastMixin):
     def named_modules(
         self, memo: set[Module] | None = None, prefix: str = "", remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Module]]:
-        """(dotted name, module) of this module and all inside it, parents first, each once by default."""
+        """(dotted name, module) of this module and all inside it, parents first, each once by default.
+
+        >>> [name for name, _ in nn.Sequential(nn.Linear(2, 3), nn.ReLU()).named_modules()]
+        ['', '0', '1']
+        """
         memo = set() if memo is None else memo
         if self in memo:
             return
@@ -275,12 +316,20 @@ class Module(HookMixin, StateMixin, CastMixin):
                 yield from child.named_modules(memo, inner, remove_duplicate)
 
     def modules(self, remove_duplicate: bool = True) -> Iterator[Module]:
-        """This module and all inside it."""
+        """This module and all inside it.
+
+        >>> len(list(nn.Sequential(nn.Linear(2, 3), nn.ReLU()).modules()))
+        3
+        """
         for _, module in self.named_modules(remove_duplicate=remove_duplicate):
             yield module
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
-        """(name, module) of the modules directly inside this one, each once."""
+        """(name, module) of the modules directly inside this one, each once.
+
+        >>> dict(nn.Sequential(nn.ReLU(), nn.Tanh()).named_children())
+        {'0': ReLU(), '1': Tanh()}
+        """
         seen = set()
         for name, child in self._modules.items():
             if child is not None and child not in seen:
@@ -288,7 +337,11 @@ class Module(HookMixin, StateMixin, CastMixin):
                 yield name, child
 
     def children(self) -> Iterator[Module]:
-        """The modules directly inside this one."""
+        """The modules directly inside this one.
+
+        >>> list(nn.Sequential(nn.ReLU(), nn.Tanh()).children())
+        [ReLU(), Tanh()]
+        """
         for _, child in self.named_children():
             yield child
 
@@ -312,18 +365,30 @@ class Module(HookMixin, StateMixin, CastMixin):
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Parameter]]:
-        """(dotted name, parameter), of this module alone unless `recurse`; a shared one once."""
+        """(dotted name, parameter), of this module alone unless `recurse`; a shared one once.
+
+        >>> [name for name, _ in nn.Sequential(nn.Linear(2, 3)).named_parameters()]
+        ['0.weight', '0.bias']
+        """
         return self._named_members(lambda m: m._parameters.items(), prefix, recurse, remove_duplicate)
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
-        """What an optimizer takes: the parameters of this module and, with `recurse`, all inside it."""
+        """What an optimizer takes: the parameters of this module and, with `recurse`, all inside it.
+
+        >>> [p.shape for p in nn.Linear(2, 3).parameters()]
+        [torch.Size([3, 2]), torch.Size([3])]
+        """
         for _, parameter in self.named_parameters(recurse=recurse):
             yield parameter
 
     def named_buffers(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Tensor]]:
-        """(dotted name, buffer), of this module alone unless `recurse`; a shared one once."""
+        """(dotted name, buffer), of this module alone unless `recurse`; a shared one once.
+
+        >>> [name for name, _ in nn.BatchNorm1d(2).named_buffers()]
+        ['running_mean', 'running_var', 'num_batches_tracked']
+        """
         return self._named_members(lambda m: m._buffers.items(), prefix, recurse, remove_duplicate)
 
     def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
@@ -332,7 +397,14 @@ class Module(HookMixin, StateMixin, CastMixin):
             yield buffer
 
     def apply(self: Self, fn: Callable[[Module], Any]) -> Self:
-        """Runs `fn` on every module inside this one, children first, then on this one; returns this one."""
+        """Runs `fn` on every module inside this one, children first, then on this one; returns this one.
+
+        >>> def start(module):
+        ...     if isinstance(module, nn.Linear):
+        ...         nn.init.zeros_(module.bias)
+        >>> nn.Sequential(nn.Linear(2, 3)).apply(start)[0].bias.tolist()
+        [0.0, 0.0, 0.0]
+        """
         for child in self.children():
             child.apply(fn)
         fn(self)
@@ -341,7 +413,11 @@ class Module(HookMixin, StateMixin, CastMixin):
     # --- modes and gradients ---
 
     def train(self: Self, mode: bool = True) -> Self:
-        """Sets `training`, here and in all modules inside: dropout and batch norm look at it."""
+        """Sets `training`, here and in all modules inside: dropout and batch norm look at it.
+
+        >>> nn.Dropout().train().training
+        True
+        """
         if not isinstance(mode, bool):
             raise ValueError("training mode is expected to be boolean")
         self.training = mode
@@ -350,7 +426,11 @@ class Module(HookMixin, StateMixin, CastMixin):
         return self
 
     def eval(self: Self) -> Self:
-        """The same as `train(False)`."""
+        """The same as `train(False)`.
+
+        >>> nn.Dropout().eval()(torch.ones(3))
+        tensor([1., 1., 1.])
+        """
         return self.train(False)
 
     def requires_grad_(self: Self, requires_grad: bool = True) -> Self:
@@ -360,7 +440,14 @@ class Module(HookMixin, StateMixin, CastMixin):
         return self
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drops the gradient of every parameter, or fills it with zeros if not `set_to_none`."""
+        """Drops the gradient of every parameter, or fills it with zeros if not `set_to_none`.
+
+        >>> model = nn.Linear(2, 1)
+        >>> model(torch.ones(2)).sum().backward()
+        >>> model.zero_grad()
+        >>> model.weight.grad is None
+        True
+        """
         for parameter in self.parameters():
             if parameter.grad is None:
                 continue

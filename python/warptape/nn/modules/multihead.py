@@ -21,6 +21,11 @@ class MultiheadAttention(Module):
     and `attn_mask` [T, S] or [N * heads, T, S] are bool, True to hide, or numbers to add to the scores.
     `add_bias_kv` adds a trained key and value, `add_zero_attn` one of zeros. See "Attention Is All You Need",
     section 3.2.2.
+
+    >>> x = torch.ones(2, 5, 8)
+    >>> output, weights = nn.MultiheadAttention(8, 2, batch_first=True)(x, x, x)
+    >>> output.shape, weights.shape
+    (torch.Size([2, 5, 8]), torch.Size([2, 5, 5]))
     """
 
     bias_k: Tensor | None

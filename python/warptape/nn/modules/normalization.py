@@ -53,7 +53,11 @@ class _ShapeNorm(AffineNorm):
 
 
 class LayerNorm(_ShapeNorm):
-    """[*, *normalized_shape] -> the same: mean 0 and variance 1 over these, times weight plus bias."""
+    """[*, *normalized_shape] -> the same: mean 0 and variance 1 over these, times weight plus bias.
+
+    >>> nn.LayerNorm(2)(torch.tensor([[1.0, 3.0]])).detach()
+    tensor([[-1.0000,  1.0000]])
+    """
 
     def forward(self, input: Tensor) -> Tensor:
         own = self._parameters  # Note [own parameters] in module.py
@@ -73,6 +77,9 @@ class RMSNorm(_ShapeNorm):
     weight.
 
     `eps` None stands for the machine epsilon of the input's dtype (Zhang and Sennrich 2019).
+
+    >>> nn.RMSNorm(2)(torch.tensor([[3.0, 3.0]])).detach()
+    tensor([[1., 1.]])
     """
 
     def __init__(
@@ -95,7 +102,11 @@ class RMSNorm(_ShapeNorm):
 
 class GroupNorm(AffineNorm):
     """[N, C, *] -> the same: mean 0 and variance 1 over each of `num_groups` groups of channels of each
-    sample."""
+    sample.
+
+    >>> nn.GroupNorm(2, 4)(torch.ones(1, 4, 5)).shape
+    torch.Size([1, 4, 5])
+    """
 
     def __init__(
         self,

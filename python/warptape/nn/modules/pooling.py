@@ -68,13 +68,21 @@ class _MaxPoolNd(Module):
 
 
 class MaxPool1d(_MaxPoolNd):
-    """[N, C, L] -> [N, C, Lout], the largest value of each window."""
+    """[N, C, L] -> [N, C, Lout], the largest value of each window.
+
+    >>> nn.MaxPool1d(2)(torch.tensor([[1.0, 3.0, 2.0, 4.0]]))
+    tensor([[3., 4.]])
+    """
 
     _n = 1
 
 
 class MaxPool2d(_MaxPoolNd):
-    """[N, C, H, W] -> [N, C, Hout, Wout], the largest value of each window."""
+    """[N, C, H, W] -> [N, C, Hout, Wout], the largest value of each window.
+
+    >>> nn.MaxPool2d(2)(torch.zeros(1, 3, 8, 8)).shape
+    torch.Size([1, 3, 4, 4])
+    """
 
     _n = 2
 
@@ -164,7 +172,11 @@ class FractionalMaxPool3d(_FractionalMaxPool):
 
 
 class AvgPool1d(Module):
-    """[N, C, L] -> [N, C, Lout], the mean of each window; padding counts if `count_include_pad`, as zeros."""
+    """[N, C, L] -> [N, C, Lout], the mean of each window; padding counts if `count_include_pad`, as zeros.
+
+    >>> nn.AvgPool1d(2)(torch.tensor([[1.0, 3.0, 2.0, 4.0]]))
+    tensor([[2., 3.]])
+    """
 
     _shown = ("kernel_size", "stride", "padding")
 
@@ -222,7 +234,11 @@ class _AvgPoolNd(Module):
 
 
 class AvgPool2d(_AvgPoolNd):
-    """[N, C, H, W] -> [N, C, Hout, Wout], the mean of each window."""
+    """[N, C, H, W] -> [N, C, Hout, Wout], the mean of each window.
+
+    >>> nn.AvgPool2d(2)(torch.zeros(1, 3, 8, 8)).shape
+    torch.Size([1, 3, 4, 4])
+    """
 
     _n = 2
 
@@ -252,7 +268,11 @@ class AdaptiveAvgPool1d(_AdaptiveAvgPoolNd):
 
 
 class AdaptiveAvgPool2d(_AdaptiveAvgPoolNd):
-    """[N, C, H, W] -> [N, C, *output_size], means of windows that cover the input evenly; None keeps one."""
+    """[N, C, H, W] -> [N, C, *output_size], means of windows that cover the input evenly; None keeps one.
+
+    >>> nn.AdaptiveAvgPool2d((1, 1))(torch.zeros(1, 3, 8, 8)).shape
+    torch.Size([1, 3, 1, 1])
+    """
 
     _n = 2
 

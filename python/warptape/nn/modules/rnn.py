@@ -248,7 +248,12 @@ class RNNBase(Module):
 
 
 class RNN(RNNBase):
-    """h' = tanh(W_ih x + b_ih + W_hh h + b_hh), or relu of it; see RNNBase for shapes."""
+    """h' = tanh(W_ih x + b_ih + W_hh h + b_hh), or relu of it; see RNNBase for shapes.
+
+    >>> output, h = nn.RNN(4, 8, batch_first=True)(torch.zeros(2, 5, 4))
+    >>> output.shape, h.shape
+    (torch.Size([2, 5, 8]), torch.Size([1, 2, 8]))
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         _no_projection(kwargs)
@@ -262,7 +267,12 @@ class RNN(RNNBase):
 
 class LSTM(RNNBase):
     """i, f, o = sigmoid and g = tanh of W_ih x + b_ih + W_hh h + b_hh, in the order i, f, g, o; c' = f c +
-    i g; h' = o tanh(c'), times weight_hr where there is a projection. See RNNBase for shapes."""
+    i g; h' = o tanh(c'), times weight_hr where there is a projection. See RNNBase for shapes.
+
+    >>> output, (h, c) = nn.LSTM(4, 8, batch_first=True)(torch.zeros(2, 5, 4))
+    >>> output.shape, h.shape, c.shape
+    (torch.Size([2, 5, 8]), torch.Size([1, 2, 8]), torch.Size([1, 2, 8]))
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__("LSTM", *args, **kwargs)
@@ -270,7 +280,12 @@ class LSTM(RNNBase):
 
 class GRU(RNNBase):
     """r, z = sigmoid(W_ih x + b_ih + W_hh h + b_hh); n = tanh(W_in x + b_in + r (W_hn h + b_hn)), in the
-    order r, z, n; h' = (1 - z) n + z h. See RNNBase for shapes."""
+    order r, z, n; h' = (1 - z) n + z h. See RNNBase for shapes.
+
+    >>> output, h = nn.GRU(4, 8, batch_first=True)(torch.zeros(2, 5, 4))
+    >>> output.shape, h.shape
+    (torch.Size([2, 5, 8]), torch.Size([1, 2, 8]))
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         _no_projection(kwargs)

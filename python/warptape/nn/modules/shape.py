@@ -13,7 +13,11 @@ __all__ = ["ChannelShuffle", "Flatten", "PixelShuffle", "PixelUnshuffle", "Unfla
 
 
 class Flatten(Plain):
-    """Makes the dimensions from `start_dim` to `end_dim` one: [N, *] -> [N, prod(*)] by default."""
+    """Makes the dimensions from `start_dim` to `end_dim` one: [N, *] -> [N, prod(*)] by default.
+
+    >>> nn.Flatten()(torch.zeros(2, 3, 4)).shape
+    torch.Size([2, 12])
+    """
 
     _function, _shown = warptape.flatten, ("start_dim", "end_dim")
 
@@ -23,7 +27,11 @@ class Flatten(Plain):
 
 
 class Unflatten(Plain):
-    """Splits the dimension `dim` into the sizes `unflattened_size`, one of which may be -1."""
+    """Splits the dimension `dim` into the sizes `unflattened_size`, one of which may be -1.
+
+    >>> nn.Unflatten(1, (2, 3))(torch.zeros(4, 6)).shape
+    torch.Size([4, 2, 3])
+    """
 
     _function, _shown = warptape.unflatten, ("dim", "unflattened_size")
 
@@ -47,7 +55,11 @@ class Unflatten(Plain):
 
 
 class PixelShuffle(Plain):
-    """[*, C r^2, H, W] -> [*, C, H r, W r] with r = `upscale_factor`."""
+    """[*, C r^2, H, W] -> [*, C, H r, W r] with r = `upscale_factor`.
+
+    >>> nn.PixelShuffle(2)(torch.zeros(1, 4, 3, 3)).shape
+    torch.Size([1, 1, 6, 6])
+    """
 
     _function, _shown = F.pixel_shuffle, ("upscale_factor",)
 

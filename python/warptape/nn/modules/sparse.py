@@ -58,6 +58,9 @@ class Embedding(_Table):
     The row `padding_idx` starts as zeros and gets no gradient. With `max_norm` the rows that are looked up
     are first scaled, in place, to a `norm_type`-norm of at most that. With `scale_grad_by_freq` a row's
     gradient is divided by how often it was looked up.
+
+    >>> nn.Embedding(10, 4)(torch.tensor([[1, 2, 3]])).shape
+    torch.Size([1, 3, 4])
     """
 
     def __init__(
@@ -129,6 +132,9 @@ class EmbeddingBag(_Table):
 
     Indices `padding_idx` do not count; their row starts as zeros. The other options are those of Embedding;
     with `include_last_offset` the last offset is the end of the last bag.
+
+    >>> nn.EmbeddingBag(10, 3)(torch.tensor([[1, 2], [4, 5]])).shape
+    torch.Size([2, 3])
     """
 
     def __init__(

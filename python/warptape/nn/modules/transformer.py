@@ -123,6 +123,9 @@ class TransformerEncoderLayer(_Layer):
 
     Each is added to its input; layer normalisation follows, or goes first with `norm_first` ("On Layer
     Normalization in the Transformer Architecture", section 3.1).
+
+    >>> nn.TransformerEncoderLayer(8, 2, batch_first=True)(torch.ones(2, 5, 8)).shape
+    torch.Size([2, 5, 8])
     """
 
     _blocks = 2

@@ -13,7 +13,11 @@ __all__ = ["Upsample", "UpsamplingBilinear2d", "UpsamplingNearest2d"]
 
 
 class Upsample(Module):
-    """[N, C, *space] -> [N, C, *size], or space times `scale_factor`; `mode` is what F.interpolate takes."""
+    """[N, C, *space] -> [N, C, *size], or space times `scale_factor`; `mode` is what F.interpolate takes.
+
+    >>> nn.Upsample(scale_factor=2)(torch.zeros(1, 3, 4, 4)).shape
+    torch.Size([1, 3, 8, 8])
+    """
 
     def __init__(
         self,

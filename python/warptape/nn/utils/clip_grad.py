@@ -78,7 +78,15 @@ def clip_grad_norm_(
 ) -> Tensor:
     """Scales the gradients, in place, so that their total norm is at most `max_norm`; returns what it was
     before. Of parameters that ranks hold parts of, or a pipeline's stages, it is the norm of the whole (each
-    tied weight once), and all ranks must call."""
+    tied weight once), and all ranks must call.
+
+    >>> weight = torch.ones(2, requires_grad=True)
+    >>> weight.grad = torch.tensor([3.0, 4.0])
+    >>> torch.nn.utils.clip_grad_norm_([weight], max_norm=1.0)
+    tensor(5.)
+    >>> weight.grad
+    tensor([0.6000, 0.8000])
+    """
     parameters = _listed(parameters)
     if not parameters:
         warnings.warn("`parameters` is an empty generator, no gradient clipping will occur.", stacklevel=2)
@@ -116,7 +124,14 @@ def clip_grad_norm(*args: Any, **kwargs: Any) -> Tensor:
 def clip_grad_value_(
     parameters: Tensor | Iterable[Tensor], clip_value: float, foreach: bool | None = None
 ) -> None:
-    """Keeps every element of every gradient, in place, between -clip_value and clip_value."""
+    """Keeps every element of every gradient, in place, between -clip_value and clip_value.
+
+    >>> weight = torch.ones(2, requires_grad=True)
+    >>> weight.grad = torch.tensor([3.0, -4.0])
+    >>> nn.utils.clip_grad_value_([weight], 1.0)
+    >>> weight.grad
+    tensor([ 1., -1.])
+    """
     clip_value = float(clip_value)
     with warptape.no_grad():
         for parameter in _listed(parameters):

@@ -11,7 +11,11 @@ __all__ = ["parameters_to_vector", "vector_to_parameters"]
 
 
 def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
-    """The elements of all parameters, one after the other, as a vector that gradients flow through."""
+    """The elements of all parameters, one after the other, as a vector that gradients flow through.
+
+    >>> nn.utils.parameters_to_vector(nn.Linear(2, 3).parameters()).shape
+    torch.Size([9])
+    """
     parameters = list(parameters)
     _expect_one_device(parameters)
     return warptape.cat([p.reshape(-1) for p in parameters])

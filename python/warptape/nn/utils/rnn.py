@@ -122,6 +122,10 @@ def pack_padded_sequence(
 
     lengths: ints, or an int64 tensor on the CPU; in decreasing order unless `enforce_sorted` is false, which
     sorts them.
+
+    >>> packed = nn.utils.rnn.pack_padded_sequence(torch.ones(2, 3, 1), [3, 2], batch_first=True)
+    >>> packed.batch_sizes
+    tensor([2, 2, 1])
     """
     lengths = warptape.as_tensor(lengths, dtype=warptape.int64)
     if lengths.dim() != 1 or lengths.device.type != "cpu":
@@ -197,7 +201,12 @@ def pad_sequence(
     padding_side: str = "right",
 ) -> Tensor:
     """Sequences [length, *] as one tensor [T, B, *], or [B, T, *] with `batch_first`; what is missing at
-    `padding_side`, "right" or "left", is `padding_value`."""
+    `padding_side`, "right" or "left", is `padding_value`.
+
+    >>> nn.utils.rnn.pad_sequence([torch.tensor([1, 2]), torch.tensor([3])], batch_first=True)
+    tensor([[1, 2],
+            [3, 0]])
+    """
     if not isinstance(sequences, Iterable):
         raise RuntimeError(
             f"pad_sequence: Expected iterable for input sequences, but got arg of type: {type(sequences)}"

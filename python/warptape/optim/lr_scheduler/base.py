@@ -162,7 +162,15 @@ class LRScheduler:
         raise NotImplementedError(f"{type(self).__name__} does not define get_lr()")
 
     def step(self, epoch: int | None = None) -> None:
-        """Goes to the next epoch, or to ``epoch`` (deprecated), and writes its rates into the groups."""
+        """Goes to the next epoch, or to ``epoch`` (deprecated), and writes its rates into the groups.
+
+        >>> optimizer = torch.optim.SGD([torch.ones(1)], lr=1.0)
+        >>> scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.1)
+        >>> optimizer.step()
+        >>> scheduler.step()
+        >>> optimizer.param_groups[0]["lr"]
+        0.1
+        """
         if self._step_count == 1:
             self._warn_order()
         self._step_count += 1

@@ -10,7 +10,15 @@ from .base import LRScheduler
 
 
 class CosineAnnealingLR(LRScheduler):
-    """Half a cosine from the initial rate at epoch 0 to ``eta_min`` at epoch ``T_max``, then back up."""
+    """Half a cosine from the initial rate at epoch 0 to ``eta_min`` at epoch ``T_max``, then back up.
+
+    >>> optimizer = torch.optim.SGD([torch.ones(1)], lr=1.0)
+    >>> scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=2)
+    >>> optimizer.step()
+    >>> scheduler.step()
+    >>> scheduler.get_last_lr()
+    [0.5]
+    """
 
     def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0, last_epoch: int = -1) -> None:
         self.T_max, self.eta_min = T_max, eta_min

@@ -49,6 +49,13 @@ class LambdaLR(_FunctionLR):
 
     Args:
         lr_lambda: a function of the epoch, or a list with one per group.
+
+    >>> optimizer = torch.optim.SGD([torch.ones(1)], lr=1.0)
+    >>> scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.5**epoch)
+    >>> optimizer.step()
+    >>> scheduler.step()
+    >>> scheduler.get_last_lr()
+    [0.5]
     """
 
     def _rates(self) -> list[Any]:
@@ -72,7 +79,15 @@ class MultiplicativeLR(_FunctionLR):
 
 
 class StepLR(LRScheduler):
-    """``lr *= gamma`` every ``step_size`` epochs."""
+    """``lr *= gamma`` every ``step_size`` epochs.
+
+    >>> optimizer = torch.optim.SGD([torch.ones(1)], lr=1.0)
+    >>> scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
+    >>> optimizer.step()
+    >>> scheduler.step()
+    >>> scheduler.get_last_lr()
+    [0.5]
+    """
 
     def __init__(
         self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1
@@ -90,7 +105,15 @@ class StepLR(LRScheduler):
 
 
 class MultiStepLR(LRScheduler):
-    """``lr *= gamma`` at each of ``milestones`` (epochs; one named twice counts twice)."""
+    """``lr *= gamma`` at each of ``milestones`` (epochs; one named twice counts twice).
+
+    >>> optimizer = torch.optim.SGD([torch.ones(1)], lr=1.0)
+    >>> scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones=[1], gamma=0.5)
+    >>> optimizer.step()
+    >>> scheduler.step()
+    >>> scheduler.get_last_lr()
+    [0.5]
+    """
 
     def __init__(
         self, optimizer: Optimizer, milestones: Iterable[int], gamma: float = 0.1, last_epoch: int = -1

@@ -123,6 +123,9 @@ class DataLoader(Generic[T_co]):
         ValueError: arguments that exclude each other.
         TypeError: `multiprocessing_context` is none.
         RuntimeError: while iterating: a worker was killed or ended, or was late for `timeout`.
+
+    >>> list(torch.utils.data.DataLoader(range(5), batch_size=2))
+    [tensor([0, 1]), tensor([2, 3]), tensor([4])]
     """
 
     def __init__(

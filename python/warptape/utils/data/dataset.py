@@ -30,6 +30,14 @@ class Dataset(Generic[T_co]):
     """Base of map-style datasets: define ``__getitem__(index)`` and usually ``__len__()``.
 
     ``__getitems__(indices)``, if there, fetches a whole batch at once and returns a list of samples.
+
+    >>> class Squares(torch.utils.data.Dataset):
+    ...     def __len__(self):
+    ...         return 3
+    ...     def __getitem__(self, index):
+    ...         return index**2
+    >>> [Squares()[i] for i in range(3)]
+    [0, 1, 4]
     """
 
     def __getitem__(self, index: Any) -> T_co:
@@ -40,7 +48,14 @@ class Dataset(Generic[T_co]):
 
 
 class IterableDataset(Dataset[T_co], Iterable[T_co]):
-    """Base of stream-style datasets: define ``__iter__()``."""
+    """Base of stream-style datasets: define ``__iter__()``.
+
+    >>> class Count(torch.utils.data.IterableDataset):
+    ...     def __iter__(self):
+    ...         return iter(range(3))
+    >>> list(torch.utils.data.DataLoader(Count(), batch_size=None))
+    [0, 1, 2]
+    """
 
     def __add__(self, other: Dataset[T_co]) -> ChainDataset:  # type: ignore[override]
         return ChainDataset([self, other])
@@ -51,6 +66,9 @@ class TensorDataset(Dataset[tuple]):
 
     Raises:
         ValueError: the tensors' first dimensions differ.
+
+    >>> torch.utils.data.TensorDataset(torch.arange(3), torch.arange(3) ** 2)[2]
+    (tensor(2), tensor(4))
     """
 
     def __init__(self, *tensors: Tensor) -> None:
@@ -123,6 +141,9 @@ class ConcatDataset(Dataset[T_co]):
 
     Raises:
         ValueError: none given, or an IterableDataset among them.
+
+    >>> len(torch.utils.data.ConcatDataset([range(2), range(3)]))
+    5
     """
 
     def __init__(self, datasets: Iterable[Dataset]) -> None:
@@ -183,7 +204,11 @@ class ChainDataset(IterableDataset[Any]):
 
 
 class Subset(Dataset[T_co]):
-    """The samples of ``dataset`` at ``indices``, in that order."""
+    """The samples of ``dataset`` at ``indices``, in that order.
+
+    >>> torch.utils.data.Subset(range(5), [0, 3])[1]
+    3
+    """
 
     def __init__(self, dataset: Dataset[T_co], indices: Sequence[int]) -> None:
         self.dataset, self.indices = dataset, indices
@@ -214,6 +239,9 @@ def random_split(
 
     Raises:
         ValueError: the counts or shares do not add up.
+
+    >>> [len(part) for part in torch.utils.data.random_split(range(5), [3, 2])]
+    [3, 2]
     """
     total = len(dataset)  # type: ignore[arg-type]
     counts = list(lengths)

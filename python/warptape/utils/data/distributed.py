@@ -42,6 +42,10 @@ class DistributedSampler(Sampler[int]):
         ValueError: ``rank`` outside [0, num_replicas), or a default is needed and no process group is
             initialised.
         RuntimeError: a default is needed and there is no distributed package.
+
+    >>> from warptape.utils.data.distributed import DistributedSampler
+    >>> list(DistributedSampler(range(4), num_replicas=2, rank=1, shuffle=False))
+    [1, 3]
     """
 
     def __init__(
@@ -81,5 +85,12 @@ class DistributedSampler(Sampler[int]):
         return self.num_samples
 
     def set_epoch(self, epoch: int) -> None:
-        """Chooses the epoch's order. Call it on all ranks before the loader's iterator is made."""
+        """Chooses the epoch's order. Call it on all ranks before the loader's iterator is made.
+
+        >>> from warptape.utils.data.distributed import DistributedSampler
+        >>> sampler = DistributedSampler(range(4), num_replicas=2, rank=1)
+        >>> sampler.set_epoch(1)
+        >>> len(list(sampler))
+        2
+        """
         self.epoch = epoch

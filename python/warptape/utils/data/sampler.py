@@ -67,6 +67,9 @@ class RandomSampler(Sampler[int]):
     Raises:
         TypeError: ``replacement`` is no bool.
         ValueError: ``num_samples`` is no positive integer, or the data source is empty.
+
+    >>> sorted(torch.utils.data.RandomSampler(range(3)))
+    [0, 1, 2]
     """
 
     def __init__(
@@ -130,6 +133,9 @@ class WeightedRandomSampler(Sampler[int]):
     Raises:
         ValueError: ``num_samples`` is no positive integer, ``replacement`` no bool, or ``weights`` has not
             one dimension.
+
+    >>> list(torch.utils.data.WeightedRandomSampler([0.0, 1.0], 3))
+    [1, 1, 1]
     """
 
     def __init__(
