@@ -5,11 +5,14 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import tensor_training
 import warptape as wt
 import warptape.distributed as dist
+from launched import environ, launch, lines
 from tensor_models import GPT2, TOLERANCE, C, V, gpt2_plan, simulate
 from tensor_training import OPTIMIZERS
 from warptape import nn, optim
@@ -181,6 +184,22 @@ def test_context_around_a_plain_loop() -> None:
             assert (p.grad - expected[name]).norm() <= TOLERANCE * expected[name].norm(), name
 
     simulate(4, rank)
+
+
+def test_memory_of_a_rank_falls_with_the_ranks() -> None:
+    """Of processes, by the allocator. A rank holds its slices and, while they move, two more blocks of keys
+    and values, or of their gradients."""
+    script = Path(tensor_training.__file__).with_name("context_memory.py")
+    path = f"{script.parent}:{environ()['PYTHONPATH']}"
+    peaks = []
+    for ranks in (1, 2, 4):
+        code, out, err = launch(f"--nproc-per-node={ranks}", script, PYTHONPATH=path)
+        assert code == 0, err
+        (found,) = lines(out)
+        assert len(found) == ranks
+        peaks.append(max(found))
+    assert peaks[1] < 0.65 * peaks[0]
+    assert peaks[2] < 0.65 * peaks[1]
 
 
 def test_refused() -> None:
