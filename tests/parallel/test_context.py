@@ -133,6 +133,37 @@ def test_dropout_by_heads_is_that_of_one_process() -> None:
     simulate(4, rank)
 
 
+def test_blocks_travel_while_others_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What rank 0 of 3 does: a transfer is under way during each block but the last of keys and values."""
+    seen: list[str] = []
+
+    def noted(name: str, call: Any) -> Any:
+        def run(*args: Any) -> Any:
+            if dist.get_rank() == 0:
+                seen.append(name)
+            return call(*args)
+
+        return run
+
+    monkeypatch.setattr(ring, "_forward", noted("compute", ring._forward))
+    monkeypatch.setattr(ring, "_backward", noted("compute", ring._backward))
+    monkeypatch.setattr(ring._Moving, "__init__", noted("post", ring._Moving.__init__))
+    monkeypatch.setattr(ring._Moving, "arrived", noted("wait", ring._Moving.arrived))
+
+    def rank() -> None:
+        x = wt.ones(1, 1, 4, 2, requires_grad=True)
+        out = context.ring_attention(x, x, x, is_causal=True)
+        seen.extend(["backward"] if dist.get_rank() == 0 else [])
+        out.sum().backward()
+
+    simulate(3, rank)
+    at = seen.index("backward")
+    assert seen[:at] == ["post", "compute", "wait"] * 2 + ["compute"]
+    # Gradients of a block leave after it, and are waited for after the next one.
+    first, middle = ["post", "compute", "post"], ["wait", "post", "compute", "wait", "post"]
+    assert seen[at + 1 :] == first + middle + ["wait", "compute", "wait", "post", "wait"]
+
+
 # ------------------------------------------------------------------------------ order
 
 

@@ -5,18 +5,24 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import tensor_training
 import warptape as wt
 import warptape.distributed as dist
+import warptape.distributed.checkpoint as dcp
+import warptape.nn.functional as F
+from launched import environ, launch, lines
 from tensor_models import GPT2, TOLERANCE, C, V, gpt2_plan, simulate
 from tensor_training import OPTIMIZERS
 from warptape import nn, optim
 from warptape.distributed.tensor.experimental import context_parallel
 from warptape.parallel import parallelize
 from warptape.parallel import tensor as tp
-from warptape.parallel.context import positions, ring
+from warptape.parallel.context import positions, ring, shard_sequence
+from warptape.parallel.plan import Layout
 from warptape.utils.checkpoint import checkpoint
 
 ROWS, T = 4, 16
@@ -158,6 +164,60 @@ def test_with_tensor_and_pipeline(shape: dict[str, int], attention: str) -> None
     compare("adamw", 4, shape, attention=attention)
 
 
+def checkpointed(shape: dict[str, int], zero: int, folder: str, saves: bool) -> float:
+    """The loss after two steps, the first of which was made before the checkpoint."""
+    mesh = dist.init_device_mesh("cpu", tuple(shape.values()), mesh_dim_names=tuple(shape))
+    model = parallelize(build(), mesh, loss_fn=loss_by(nn.CrossEntropyLoss()), zero=zero)
+    opt = model.optimizer(optim.AdamW, lr=1e-2)
+    ranks = shape.get("dp", 1)
+    at = mesh.get_local_rank("dp") if "dp" in shape else 0
+    tokens, targets = (t.chunk(ranks)[at] for t in batches(1)[0])
+    for saved in (False, True):
+        if saved and saves:
+            dcp.save({"model": model, "optimizer": opt}, checkpoint_id=folder)
+        elif saved:
+            dcp.load({"model": model, "optimizer": opt}, checkpoint_id=folder)
+        if saved or saves:
+            model.zero_grad()
+            model.step(tokens, target=targets)
+            opt.step()
+    return model.evaluate(tokens, target=targets).item()
+
+
+def test_checkpoints_go_to_other_layouts(tmp_path: Path) -> None:
+    folder = str(tmp_path / "saved")
+    expected = simulate(4, lambda: checkpointed({"dp": 2, "cp": 2}, 3, folder, True))[0]
+    for shape, zero in (({"cp": 4}, 1), ({"cp": 2}, 3), ({"dp": 2}, 2)):
+        found = simulate(math.prod(shape.values()), lambda s=shape, z=zero: checkpointed(s, z, folder, False))
+        assert found == pytest.approx([expected] * len(found), abs=1e-12)
+
+
+def test_autocast_in_the_ring() -> None:
+    q, k, v = (t.float() for t in wt.randn(3, 1, 4, 16, 8, generator=wt.Generator().manual_seed(2)))
+    with wt.autocast("cpu", dtype=wt.bfloat16):
+        expected = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    def rank() -> None:
+        parts = [shard_sequence(t, 2) for t in (q, k.bfloat16(), v)]
+        with wt.autocast("cpu", dtype=wt.bfloat16):
+            out = ring.ring_attention(*parts, is_causal=True)
+        assert out.dtype == wt.bfloat16
+        assert (out - shard_sequence(expected, 2)).abs().max() < 0.05
+
+    simulate(2, rank)
+
+
+def test_layout_of_the_planner() -> None:
+    expected = plainly("sgd", 1)[0]["loss"].item()
+
+    def rank() -> None:
+        model = parallelize(build(), Layout(dp=2, cp=2), loss_fn=loss_by(nn.CrossEntropyLoss()))
+        tokens, targets = (t.chunk(2)[dist.get_rank() // 2] for t in batches(1)[0])
+        assert model.step(tokens, target=targets).item() == pytest.approx(expected, abs=1e-12)
+
+    simulate(4, rank)
+
+
 def test_checkpointed_layers() -> None:
     """Backward runs attention between ranks again."""
     compare("sgd", 3, {"cp": 2}, remat=True)
@@ -181,6 +241,22 @@ def test_context_around_a_plain_loop() -> None:
             assert (p.grad - expected[name]).norm() <= TOLERANCE * expected[name].norm(), name
 
     simulate(4, rank)
+
+
+def test_memory_of_a_rank_falls_with_the_ranks() -> None:
+    """Of processes, by the allocator. A rank holds its slices and, while they move, two more blocks of keys
+    and values, or of their gradients."""
+    script = Path(tensor_training.__file__).with_name("context_memory.py")
+    path = f"{script.parent}:{environ()['PYTHONPATH']}"
+    peaks = []
+    for ranks in (1, 2, 4):
+        code, out, err = launch(f"--nproc-per-node={ranks}", script, PYTHONPATH=path)
+        assert code == 0, err
+        (found,) = lines(out)
+        assert len(found) == ranks
+        peaks.append(max(found))
+    assert peaks[1] < 0.65 * peaks[0]
+    assert peaks[2] < 0.65 * peaks[1]
 
 
 def test_refused() -> None:
@@ -212,6 +288,15 @@ class Alone(nn.Module):
     def __init__(self, module: nn.Module, **_: Any) -> None:
         super().__init__()
         self.forward = module.forward
+
+
+def test_sharding_along_three_axes_is_refused() -> None:
+    def rank() -> None:
+        mesh = dist.init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("dp", "cp", "tp"))
+        with pytest.raises(ValueError, match="zero=2 with 'dp', 'cp' and 'tp' is not there yet; use zero=1"):
+            parallelize(build(), mesh, loss_fn=loss_by(nn.CrossEntropyLoss()), plan=gpt2_plan(), zero=2)
+
+    simulate(8, rank)
 
 
 def average_over_data_alone(patch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import warptape
 
 from ..._tensor import Tensor
+from ...amp.autocast_mode import get_autocast_dtype, is_autocast_enabled
 from ...autograd import Function
 from ...autograd.function import once_differentiable
 from ...distributed import P2POp, all_gather_into_tensor, batch_isend_irecv, irecv, isend
@@ -161,6 +162,14 @@ def check_attention(
         )
 
 
+def _cast(t: Tensor) -> Tensor:
+    """As autocast casts what goes into scaled_dot_product_attention."""
+    kind = t.device.type
+    if not is_autocast_enabled(kind) or t.dtype == warptape.float64:
+        return t
+    return t.to(get_autocast_dtype(kind))
+
+
 def ring_attention(
     query: Tensor,
     key: Tensor,
@@ -194,6 +203,7 @@ def ring_attention(
         raise ValueError(
             f"ring_attention: dropout_p={dropout_p} is not supported; use 0, or ulysses_attention"
         )
+    query, key, value = (_cast(t) for t in (query, key, value))
     if pg.size() == 1:
         return F.scaled_dot_product_attention(
             query, key, value, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa

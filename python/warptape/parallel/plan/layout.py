@@ -19,7 +19,8 @@ PRECISIONS = {
 }
 
 
-# For plan(..., **PARALLELIZE): layouts that `parallelize` can take.
+# For plan(..., **PARALLELIZE): layouts that `parallelize` can take, of models that know nothing of ranks.
+# Those that take their positions from `context.positions` can have cp, too.
 PARALLELIZE: dict[str, Any] = {"cp": 1, "ep": 1, "recompute": ("none", "full")}
 
 
@@ -71,12 +72,11 @@ class Layout:
         )
 
     def mesh(self, device_type: str = "cpu") -> DeviceMesh:
-        """The mesh of its ranks, for `parallelize`. Raises PlanError for axes that it has not yet."""
-        if self.cp > 1 or self.ep > 1:
-            raise PlanError(
-                f"parallelize has no axes cp and ep yet, and the layout has cp={self.cp}, ep={self.ep}"
-            )
-        return init_device_mesh(device_type, (self.pp, self.dp, self.tp), mesh_dim_names=("pp", "dp", "tp"))
+        """The mesh of its ranks, for `parallelize`. Raises PlanError for an axis that it has not yet."""
+        if self.ep > 1:
+            raise PlanError(f"parallelize has no axis ep yet, and the layout has ep={self.ep}")
+        sizes = {"pp": self.pp, "dp": self.dp, "cp": self.cp, "tp": self.tp}
+        return init_device_mesh(device_type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
 
     def arguments(self) -> dict[str, Any]:
         """What it says to `parallelize`, by the names of its arguments. Raises PlanError for what
