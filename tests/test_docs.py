@@ -29,7 +29,7 @@ def programs(text):
         if words.startswith("no-run: "):
             left_out.append(words)
             continue
-        option = re.fullmatch(r"(?:ranks=(\d+)|(alone))?", words)
+        option = re.fullmatch(r"(?:ranks=(\d+))? ?(alone)?", words)
         assert option, f"```python {words}: expected ranks=N, alone or no-run: reason"
         key = int(option[1] or 1), len(found) + 1 if option[2] else 0
         source = found.get(key, "")
@@ -70,12 +70,12 @@ def test_few_blocks_are_left_out():
 
 def test_a_planted_fault_is_found(tmp_path):
     """In a block behind a good one, on the page's line."""
-    page = "# Title\n\n```python\nx = 1\n```\n\n```python no-run: a GPU\n1 / 0\n```\n\n```python\ny = x + z\n```\n"
+    page = "```python\nx = 1\n```\n\n```python no-run: a GPU\n1 / 0\n```\n\n```python\ny = x + z\n```\n"
     found, left_out = programs(page)
     assert left_out == ["no-run: a GPU"]
     done = run(found[1, 0], "page", 1, tmp_path)
     assert done.returncode == 1
-    assert 'page.py", line 12' in done.stderr
+    assert 'page.py", line 10' in done.stderr
     assert "'z' is not defined" in done.stderr
     with pytest.raises(AssertionError, match="expected ranks=N"):
         programs("```python rank=2\n```\n")
