@@ -2,7 +2,7 @@
 
 # Lines of the core, kernels + csrc. A device's backend, what lies between ranks, and PyTorch's API written
 # with ops alone have budgets of their own: whoever reads the core can leave them out.
-MAX_TOTAL_LINES = 48_885
+MAX_TOTAL_LINES = 48_991
 BUDGETS = {
     # Before the backend, in whose folder some of it lies: the first part that has a file counts it.
     "inference": (
@@ -25,7 +25,7 @@ BUDGETS = {
             "python/warptape/inference/",
         ),
     ),
-    "serving": (7_197, ("python/warptape/serve/",)),
+    "serving": (7_196, ("python/warptape/serve/",)),
     "compression": (
         6_332,
         (
@@ -41,7 +41,7 @@ BUDGETS = {
         ),
     ),
     "the CUDA backend": (
-        14_832,
+        14_845,
         (
             "kernels/cuda/",
             "csrc/core/cuda/",
@@ -57,7 +57,7 @@ BUDGETS = {
     # Before the distributed part, too.
     "the planner of layouts": (1_841, ("python/warptape/parallel/plan/",)),
     "the distributed part": (
-        23_052,
+        23_667,
         (
             "csrc/distributed/",
             "csrc/autograd/split_backward",  # for pipelines alone
@@ -96,12 +96,12 @@ BUDGETS = {
         ),
     ),
     "probability distributions": (
-        4_495,
+        4_530,
         ("python/warptape/distributions/", "python/warptape/quasirandom.py"),
     ),
     "function transforms": (1_684, ("csrc/transforms/", "csrc/bindings/transforms")),
     "the graph compiler": (
-        12_459,
+        12_462,
         (
             "csrc/graph/",
             "csrc/tensor/run_kernel",
@@ -131,5 +131,5 @@ BUDGETS = {
     "ONNX": (1_570, ("python/warptape/onnx/",)),
     "models": (2_399, ("python/warptape/models/",)),
     "traced programs": (2_478, ("python/warptape/fx/",)),
-    "the Python library": (27_475, ("python/warptape/",)),
+    "the Python library": (28_289, ("python/warptape/",)),
 }
