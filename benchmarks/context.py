@@ -3,9 +3,9 @@
     python benchmarks/context.py [--ranks 4] [--block 40] [--link 20]
 
 Ranks are threads of one process. Each block is computed for real, of a few tokens, and then sleeps `block`
-milliseconds; what is sent arrives no earlier than `link` milliseconds later, however much is under way. So the
-time says what the order of calls hides, whatever the machine. Prints forward and backward beside what they
-would take if transfers and blocks came one after the other, and the least that is possible.
+milliseconds; what is sent arrives no earlier than `link` milliseconds later, however much is under way. So
+the time says what the order of calls hides, whatever the machine. Prints forward and backward beside what
+they would take if transfers and blocks came one after the other, and the least that is possible.
 """
 
 from __future__ import annotations

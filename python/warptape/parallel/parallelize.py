@@ -92,7 +92,7 @@ def parallelize(
     sharing = tuple(name for name in axes if name in ("dp", "cp"))
     if zero >= 2 and len(sharing) == 2 and "tp" in axes:
         raise ValueError(
-            f"parallelize: zero={zero} with 'dp', 'cp' and 'tp' is not there yet; use zero=1, or one axis less"
+            f"parallelize: zero={zero} with 'dp', 'cp' and 'tp' is not there yet; use zero=1, or an axis less"
         )
     _check_schedule(schedule, chunks, zero if sharing and "pp" in axes else 0)
     if "pp" in axes:
