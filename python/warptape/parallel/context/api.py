@@ -123,8 +123,8 @@ def context_parallel(
         check_length(b, dim, mesh.size(), "context_parallel")
         if b.requires_grad or not b.is_contiguous():  # it is resized, within its own memory
             raise ValueError(
-                f"context_parallel: expected contiguous buffers that need no gradient, got {list(b.shape)} with "
-                f"strides {list(b.stride())}, requires_grad={b.requires_grad}; give a detached copy"
+                f"context_parallel: expected contiguous buffers that need no gradient, got {list(b.shape)} "
+                f"with strides {list(b.stride())}, requires_grad={b.requires_grad}; give a detached copy"
             )
     whole: list[tuple[Tensor, Tensor]] = []
     try:
