@@ -283,6 +283,10 @@ def test_refused_contexts() -> None:
             pass
 
     refused("a buffer_seq_dim for each", lambda: enter(buffers=[wt.zeros(4)]))
+    fits, strided = wt.zeros(4, 4), wt.zeros(4, 8)[:, ::2]
+    for bad in (strided, wt.zeros(4, 4, requires_grad=True)):
+        refused("give a detached copy", lambda b=bad: enter(buffers=[fits, b], buffer_seq_dims=[0, 1]))
+    assert list(fits.shape) == [4, 4]
     refused("must be among buffers", lambda: enter(no_restore_buffers={wt.zeros(4)}))
     refused("expected attention of", lambda: enter(attention="other"))
     refused("load_balancer is not supported", lambda: context_parallel_unshard(mesh(), [], [], object()))

@@ -107,7 +107,8 @@ def context_parallel(
         no_restore_buffers: those of the buffers that stay cut.
         attention: "ring" or "ulysses"; not in PyTorch.
 
-    Raises: ValueError, before any buffer changed, for lengths that are no multiple of 2 * mesh.size().
+    Raises: ValueError, before any buffer changed, for lengths that are no multiple of 2 * mesh.size(), and
+        for buffers that are not contiguous or require grad.
     """
     given, dims = list(buffers or ()), list(buffer_seq_dims or ())
     stay = {id(b) for b in no_restore_buffers or ()}
@@ -120,6 +121,11 @@ def context_parallel(
     mode = SharedSequence(mesh, attention)
     for b, dim in zip(given, dims, strict=True):
         check_length(b, dim, mesh.size(), "context_parallel")
+        if b.requires_grad or not b.is_contiguous():  # it is resized, within its own memory
+            raise ValueError(
+                f"context_parallel: expected contiguous buffers that need no gradient, got {list(b.shape)} "
+                f"with strides {list(b.stride())}, requires_grad={b.requires_grad}; give a detached copy"
+            )
     whole: list[tuple[Tensor, Tensor]] = []
     try:
         with warptape.no_grad():
