@@ -252,7 +252,9 @@ def arguments(op: Op, method: bool) -> Iterator[str]:
             yield "*"
             star = True
         name = arg.name + "_" if keyword.iskeyword(arg.name) else arg.name
-        yield f"{name}: {kind}{' = ...' if arg.has_default or arg.type == 'torch.Generator' else ''}"
+        default = arg.default or ("None" if arg.type == "torch.Generator" else "")
+        default = "..." if default.startswith("torch.") else default  # a name that a stub need not have
+        yield f"{name}: {kind}{' = ' * bool(default)}{default}"
     if op.flags & OUT:
         if not star:
             yield "*"

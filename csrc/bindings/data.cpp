@@ -348,7 +348,8 @@ PyObject* tolist_py(PyObject*, PyObject* o) {
 
 PyMethodDef methods[] = {{"_tensor", tensor_py, METH_VARARGS, nullptr},
                          {"from_numpy", from_numpy_py, METH_O,
-                          "from_numpy(ndarray): a tensor on the array's memory. TypeError for other dtypes."},
+                          "from_numpy(ndarray): a tensor on the array's memory. TypeError for other dtypes.\n"
+                          "\n>>> import numpy as np\n>>> torch.from_numpy(np.arange(3))\ntensor([0, 1, 2])"},
                          {"_numpy", to_numpy_py, METH_O, nullptr},
                          {"_tolist", tolist_py, METH_O, nullptr},
                          {}};

@@ -120,23 +120,47 @@ PyObject* get_false(const Tensor&) { return boolean(false); }
 
 std::vector<PyGetSetDef> tensor_properties() {
   std::vector<PyGetSetDef> all{
-      {"shape", get<get_shape>, nullptr, "Sizes, as a Size.", nullptr},
-      {"dtype", get<get_dtype>, nullptr, "Type of the elements.", nullptr},
-      {"device", get<get_device>, nullptr, "Where the data lies.", nullptr},
-      {"ndim", get<get_ndim>, nullptr, "Number of dims.", nullptr},
+      {"shape", get<get_shape>, nullptr,
+       "Sizes, as a Size.\n"
+       "\n>>> torch.tensor([[1, 2]]).shape\ntorch.Size([1, 2])",
+       nullptr},
+      {"dtype", get<get_dtype>, nullptr,
+       "Type of the elements.\n"
+       "\n>>> torch.tensor([1, 2]).dtype\ntorch.int64",
+       nullptr},
+      {"device", get<get_device>, nullptr,
+       "Where the data lies.\n"
+       "\n>>> torch.tensor(1).device\ndevice(type='cpu')",
+       nullptr},
+      {"ndim", get<get_ndim>, nullptr,
+       "Number of dims.\n"
+       "\n>>> torch.tensor([[1, 2]]).ndim\n2",
+       nullptr},
       {"itemsize", get<get_itemsize>, nullptr, "Bytes of one element.", nullptr},
       {"nbytes", get<get_nbytes>, nullptr, "Bytes of all elements.", nullptr},
-      {"requires_grad", get<get_requires>, set_requires, "Whether ops on this tensor are recorded.", nullptr},
-      {"grad", get<get_grad>, set_grad, "The gradient that backward accumulated, or None.", nullptr},
+      {"requires_grad", get<get_requires>, set_requires,
+       "Whether ops on this tensor are recorded.\n"
+       "\n>>> torch.tensor(1.0, requires_grad=True).requires_grad\nTrue",
+       nullptr},
+      {"grad", get<get_grad>, set_grad,
+       "The gradient that backward accumulated, or None.\n"
+       "\n>>> x = torch.tensor(2.0, requires_grad=True)\n>>> (3 * x).backward()\n>>> x.grad\ntensor(3.)",
+       nullptr},
       {"_grad", get<get_grad>, set_grad, "grad.", nullptr},
       {"grad_fn", get<get_grad_fn>, nullptr, "The node of the op that made this tensor, or None.", nullptr},
       {"is_leaf", get<get_is_leaf>, nullptr, "True when no recorded op made this tensor.", nullptr},
       {"retains_grad", get<get_retains>, nullptr, "Whether retain_grad() was called.", nullptr},
       {"output_nr", get<get_output_nr>, nullptr, "Which output of grad_fn this is.", nullptr},
-      {"data", get<get_data>, set_data, "The same memory without history.", nullptr},
+      {"data", get<get_data>, set_data,
+       "The same memory without history.\n"
+       "\n>>> torch.tensor(1.0, requires_grad=True).data\ntensor(1.)",
+       nullptr},
       {"_version", get<get_version>, nullptr, "Number of in-place changes of the storage.", nullptr},
       {"_base", get<get_base>, nullptr, "The tensor that this one is a view of, or None.", nullptr},
-      {"is_cuda", get<get_is_cuda>, nullptr, "Whether the data lies on a CUDA device.", nullptr},
+      {"is_cuda", get<get_is_cuda>, nullptr,
+       "Whether the data lies on a CUDA device.\n"
+       "\n>>> torch.tensor(1).is_cuda\nFalse",
+       nullptr},
       {"is_cpu", get<get_is_cpu>, nullptr, "Whether the data lies in the host's memory.", nullptr},
       {"is_meta", get<get_is_meta>, nullptr, "Whether the tensor has sizes and no data.", nullptr},
       {"is_sparse", get<get_false>, nullptr, "False: of strided tensors.", nullptr},

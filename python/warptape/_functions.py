@@ -171,7 +171,13 @@ def get_float32_matmul_precision() -> str:
 
 
 def set_float32_matmul_precision(precision: str) -> None:
-    """Sets how exact float32 products on CUDA devices are: below "highest" they may run in TF32."""
+    """Sets how exact float32 products on CUDA devices are: below "highest" they may run in TF32.
+
+    >>> torch.set_float32_matmul_precision("high")
+    >>> torch.get_float32_matmul_precision()
+    'high'
+    >>> torch.set_float32_matmul_precision("highest")
+    """
     from .backends import _switch
 
     _switch.set_precision(precision)

@@ -225,7 +225,8 @@ class Tensor(_C.TensorBase):
     # ---- Python's protocols ----
 
     T: Tensor = property(  # type: ignore[assignment]
-        _C._private.numpy_T, doc="The tensor with its dims reversed."
+        _C._private.numpy_T,
+        doc="The tensor with its dims reversed.\n\n>>> torch.zeros(2, 3).T.shape\ntorch.Size([3, 2])",
     )
     mT: Tensor = property(  # type: ignore[assignment]
         _C._private.mT, doc="The tensor with its last two dims swapped."

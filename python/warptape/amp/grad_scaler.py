@@ -255,6 +255,15 @@ class GradScaler:
 
         Raises:
             AssertionError: nothing was scaled or unscaled before, or `new_scale` is no float32 scalar.
+
+        >>> scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=1)
+        >>> weight = torch.ones(1, requires_grad=True)
+        >>> optimizer = torch.optim.SGD([weight], lr=0.5)
+        >>> scaler.scale(weight.sum()).backward()
+        >>> scaler.step(optimizer)
+        >>> scaler.update()
+        >>> scaler.get_scale()
+        16.0
         """
         if not self._enabled:
             return

@@ -54,7 +54,15 @@ def broadcast(
     async_op: bool = False,
     group_src: int | None = None,
 ) -> Work | None:
-    """The tensor of rank `src` comes to all ranks."""
+    """The tensor of rank `src` comes to all ranks.
+
+    >>> def run():
+    ...     x = torch.tensor([torch.distributed.get_rank()])
+    ...     torch.distributed.broadcast(x, src=1)
+    ...     return x.item()
+    >>> torch.distributed.simulate(2, run)  # on ranks that are threads
+    [1, 1]
+    """
     return _call(
         group, _Op.broadcast, [], [tensor], root=_root(group, src, group_src, "src"), async_op=async_op
     )
@@ -64,7 +72,15 @@ def all_reduce(
     tensor: Tensor, op: Any = ReduceOp.SUM, group: Group = None, async_op: bool = False
 ) -> Work | None:
     """The tensors of all ranks are combined by `op`; every rank gets the same bits. 16-bit floats are added
-    in float32 and rounded once."""
+    in float32 and rounded once.
+
+    >>> def run():
+    ...     x = torch.tensor([torch.distributed.get_rank(), 1])
+    ...     torch.distributed.all_reduce(x)
+    ...     return x.tolist()
+    >>> torch.distributed.simulate(3, run)  # on ranks that are threads
+    [[3, 3], [3, 3], [3, 3]]
+    """
     return _call(group, _Op.all_reduce, [], [tensor], reduce=op, async_op=async_op)
 
 
@@ -91,7 +107,15 @@ def reduce(
 def all_gather(
     tensor_list: Sequence[Tensor], tensor: Tensor, group: Group = None, async_op: bool = False
 ) -> Work | None:
-    """`tensor_list[r]` becomes the tensor of rank r, on every rank. Sizes may differ between the ranks."""
+    """`tensor_list[r]` becomes the tensor of rank r, on every rank. Sizes may differ between the ranks.
+
+    >>> def run():
+    ...     parts = [torch.zeros(1) for _ in range(2)]
+    ...     torch.distributed.all_gather(parts, torch.tensor([torch.distributed.get_rank() + 1.0]))
+    ...     return torch.cat(parts).tolist()
+    >>> torch.distributed.simulate(2, run)  # on ranks that are threads
+    [[1.0, 2.0], [1.0, 2.0]]
+    """
     _expect_list(tensor_list, group, "all_gather")
     even = all(each.numel() == tensor.numel() for each in tensor_list)
     op = _Op.all_gather if even else _Op.all_gather_v
@@ -298,7 +322,11 @@ def batch_isend_irecv(p2p_op_list: Sequence[P2POp]) -> list[Work]:
 
 
 def barrier(group: Group = None, async_op: bool = False, device_ids: Any = None) -> Work | None:
-    """Returns when all ranks of the group have called it."""
+    """Returns when all ranks of the group have called it.
+
+    >>> torch.distributed.simulate(2, torch.distributed.barrier)  # on ranks that are threads
+    [None, None]
+    """
     return _call(group, _Op.barrier, [], [], async_op=async_op)
 
 

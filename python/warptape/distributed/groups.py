@@ -225,12 +225,20 @@ def is_mpi_available() -> bool:
 
 
 def get_rank(group: Group = None) -> int:
-    """This rank's number in the group; -1 when it is not in it."""
+    """This rank's number in the group; -1 when it is not in it.
+
+    >>> torch.distributed.simulate(3, torch.distributed.get_rank)
+    [0, 1, 2]
+    """
     return -1 if group == GroupMember.NON_GROUP_MEMBER else resolve(group).rank()
 
 
 def get_world_size(group: Group = None) -> int:
-    """Ranks in the group; -1 when this rank is not in it."""
+    """Ranks in the group; -1 when this rank is not in it.
+
+    >>> torch.distributed.simulate(2, torch.distributed.get_world_size)
+    [2, 2]
+    """
     return -1 if group == GroupMember.NON_GROUP_MEMBER else resolve(group).size()
 
 

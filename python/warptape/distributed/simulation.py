@@ -140,6 +140,9 @@ def simulate(
     a notebook: interrupting the kernel) stops all ranks and raises KeyboardInterrupt.
 
     Raises: RankFailed when a rank raises: with that rank's traceback, after all others have been stopped.
+
+    >>> torch.distributed.simulate(2, torch.distributed.get_rank)
+    [0, 1]
     """
     if n < 1:
         raise ValueError(f"simulate: expected at least one rank, got {n}")

@@ -87,6 +87,11 @@ class Optimizer:
     Raises:
         TypeError: ``params`` is one tensor, a set, or holds something that is no tensor.
         ValueError: no parameters, a tensor that is no leaf, or one that is in two groups.
+
+    >>> weight = torch.ones(1, requires_grad=True)
+    >>> optimizer = torch.optim.SGD([{"params": [weight], "lr": 0.5}])
+    >>> optimizer.param_groups[0]["lr"]
+    0.5
     """
 
     #: A dict per group: "params", its tensors, and its options, which may be changed between steps.
