@@ -1,0 +1,15 @@
+"""Mixtures of experts: routing, one product per expert, experts shared out among ranks."""
+
+from .grouped import grouped_mm
+from .layer import Experts, MixtureOfExperts, expert_parallel
+from .routing import Routing, TopKRouter, kept_choices
+
+__all__ = [
+    "Experts",
+    "MixtureOfExperts",
+    "Routing",
+    "TopKRouter",
+    "expert_parallel",
+    "grouped_mm",
+    "kept_choices",
+]

@@ -1,0 +1,163 @@
+"""The mixture itself, in one process or with its experts shared out among ranks."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import warptape
+
+from ... import nn
+from ..._tensor import Tensor
+from ...distributed import all_to_all_single
+from ...distributed import functional as dist_functional
+from ...distributed._state import Group, resolve
+from ...nn import functional as F
+from .grouped import grouped_mm
+from .routing import Routing, TopKRouter, kept_choices
+
+
+class Experts(nn.Module):
+    """E gated networks: rows [N, C], sorted by expert, -> W_out (silu(W_gate x) * W_up x).
+
+    Args:
+        num_experts: of this rank.
+        dim: C.
+        hidden: H, the width within an expert.
+    """
+
+    def __init__(self, num_experts: int, dim: int, hidden: int) -> None:
+        super().__init__()
+        self.w_in = nn.Parameter(warptape.empty(num_experts, dim, 2 * hidden))
+        self.w_out = nn.Parameter(warptape.empty(num_experts, hidden, dim))
+        for weight, width in ((self.w_in, dim), (self.w_out, hidden)):
+            nn.init.uniform_(weight, -1 / math.sqrt(width), 1 / math.sqrt(width))
+
+    def forward(self, x: Tensor, counts: list[int]) -> Tensor:
+        """[N, C] with counts[e] rows of expert e -> [N, C]"""
+        gate, up = grouped_mm(x, self.w_in, counts).chunk(2, -1)
+        return grouped_mm(F.silu(gate) * up, self.w_out, counts)
+
+
+class MixtureOfExperts(nn.Module):
+    """Each token through k of E experts, in place of a feed-forward layer: [.., C] -> [.., C].
+
+    Dropless unless `capacity_factor` is given: tokens are sorted by expert and each expert has one product of
+    as many rows as came (MegaBlocks, arXiv:2211.15841). With a capacity, choices beyond it add nothing to a
+    token's output and `dropped` counts them. `shared` experts see all tokens (DeepSeekMoE, arXiv:2401.06066).
+
+    Args:
+        dim: C.
+        hidden: width within an expert.
+        num_experts: E.
+        top_k: experts of a token.
+        shared: experts of all tokens, beside the E.
+        capacity_factor: tokens of an expert, as a multiple of N k / E of this call (on each rank).
+        scores, normalize, balance: of `TopKRouter`.
+
+    After a forward pass `losses` has the router's losses, and `loss` weighs them. Raises: ValueError.
+    """
+
+    group: Any = None
+
+    def __init__(
+        self,
+        dim: int,
+        hidden: int,
+        num_experts: int,
+        top_k: int = 2,
+        *,
+        shared: int = 0,
+        capacity_factor: float | None = None,
+        scores: str = "softmax",
+        normalize: bool = True,
+        balance: str | None = "loss",
+    ) -> None:
+        super().__init__()
+        if capacity_factor is not None and not capacity_factor > 0:
+            raise ValueError(f"MixtureOfExperts: capacity_factor must be over 0, got {capacity_factor}")
+        self.router = TopKRouter(dim, num_experts, top_k, scores=scores, normalize=normalize, balance=balance)
+        self.experts = Experts(num_experts, dim, hidden)
+        self.shared = Experts(1, dim, shared * hidden) if shared else None
+        self.capacity_factor = capacity_factor
+        self.losses: dict[str, Tensor] = {}
+        self.dropped = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[.., C] -> [.., C]"""
+        rows = x.reshape(-1, x.shape[-1])
+        routing = self.router(rows)
+        self.losses = routing.losses
+        out = self._routed(rows, routing)
+        if self.shared is not None:
+            out = out + self.shared(rows, [len(rows)])
+        return out.view(x.shape)
+
+    def loss(self, balance: float = 1e-2, z: float = 0.0) -> Tensor:
+        """The last forward pass's balancing and z losses, weighed: what a training adds to its own."""
+        parts = [w * self.losses[n] for n, w in (("balance", balance), ("z", z)) if w and n in self.losses]
+        return warptape.stack(parts).sum() if parts else self.router.gate.weight.new_zeros(())
+
+    def _routed(self, x: Tensor, routing: Routing) -> Tensor:
+        tokens, k = routing.experts.shape
+        chosen, weights = routing.experts.reshape(-1), routing.weights.reshape(-1)
+        if self.capacity_factor is not None:
+            kept = kept_choices(routing.experts, self.router.num_experts, self.capacity_factor).reshape(-1)
+            self.dropped = int((~kept).sum())
+            choices = kept.nonzero().squeeze(1)
+        else:
+            choices = warptape.arange(tokens * k, device=x.device)
+        choices = choices[chosen[choices].argsort(stable=True)]  # sorted by expert
+        counts = chosen[choices].bincount(minlength=self.router.num_experts)
+        source = choices // k
+        rows = x.index_select(0, source)
+        out = self.experts(rows, counts.tolist()) if self.group is None else self._exchanged(rows, counts)
+        return warptape.zeros_like(x).index_add(0, source, out * weights[choices].unsqueeze(1))
+
+    def _exchanged(self, rows: Tensor, counts: Tensor) -> Tensor:
+        """Rows to the ranks of their experts and results back: two exchanges (GShard, section 3.2)."""
+        n = self.group.size()
+        arriving = warptape.empty_like(counts)  # [n, E / n]: of each rank, for each expert here
+        all_to_all_single(arriving, counts, group=self.group)
+        sent, received = counts.view(n, -1).sum(1).tolist(), arriving.view(n, -1).sum(1).tolist()
+        here = dist_functional.all_to_all(rows, sent, received, self.group)
+        local = arriving.view(n, -1)
+        owner = warptape.arange(local.shape[1], device=rows.device).repeat(n).repeat_interleave(arriving)
+        by_expert = owner.argsort(stable=True)  # from rank-major to expert-major
+        out = self.experts(here.index_select(0, by_expert), local.sum(0).tolist())
+        back = out.index_select(0, by_expert.argsort())
+        return dist_functional.all_to_all(back, received, sent, self.group)
+
+
+def expert_parallel(module: nn.Module, group: Group = None) -> nn.Module:
+    """Shares the experts of every MixtureOfExperts of `module` out among the ranks of `group`, in place.
+
+    Rank r keeps experts r E / n to (r + 1) E / n. The ranks have different tokens, as many on each: `group`
+    is one of data-parallel ranks (None: all). Gradients of experts, which hold the tokens of all ranks, are
+    divided by n as the mean of the ranks' losses demands; `DistributedDataParallel` leaves them out.
+
+    Raises: ValueError for E that n does not divide, before anything is changed.
+    """
+    group = resolve(group)
+    n, rank = group.size(), group.rank()
+    layers = [(name, m) for name, m in module.named_modules() if isinstance(m, MixtureOfExperts)]
+    for name, layer in layers:
+        if layer.router.num_experts % n:
+            raise ValueError(
+                f"expert_parallel: the {layer.router.num_experts} experts of {name or 'the module'} do not "
+                f"divide by {n} ranks; use a number of ranks that divides them"
+            )
+        if layer.group is not None:
+            raise ValueError(f"expert_parallel: the experts of {name or 'the module'} are shared out already")
+    ignored = list(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
+    for name, layer in layers:
+        layer.group = layer.router.group = group
+        for key in ("w_in", "w_out"):
+            mine = getattr(layer.experts, key).detach().chunk(n)[rank].clone()
+            parameter = nn.Parameter(mine)
+            parameter.register_hook(lambda grad: grad / n)
+            setattr(layer.experts, key, parameter)
+            ignored.append(f"{name}.experts.{key}".lstrip("."))
+        ignored += [f"{name}.router.{key}".lstrip(".") for key in ("bias", "counts")]
+    module._ddp_params_and_buffers_to_ignore = ignored  # type: ignore[assignment]
+    return module
