@@ -1,0 +1,75 @@
+"""The models of examples/ as a user runs them: in one process and on two ranks, each to a
+figure that a broken program misses."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from launched import LAUNCHER, environ
+from time_limits import seconds
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+NUMBER = r"(-?\d+\.\d+)"
+
+# Arguments, the line with the figures, and whether they are good enough.
+CASES = {
+    "resnet": (["--epochs", "6"], f"test accuracy {NUMBER}", lambda right: right > 0.85),
+    "lstm_language_model": (
+        ["--steps", "120"],
+        f"validation loss {NUMBER}, unigram {NUMBER}",
+        lambda loss, unigram: 1.5 < loss < unigram - 0.6 and 2.5 < unigram < 4.0,
+    ),
+    "vae": (
+        ["--epochs", "15"],
+        f"test elbo {NUMBER}, baseline {NUMBER}",
+        lambda bound, baseline: -250 < baseline + 60 < bound < -90,
+    ),
+}
+PICTURES = ("vae", "diffusion")
+
+
+def run(*command):
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=seconds(240), check=False, env=environ()
+    )
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("name", CASES)
+def test_reaches_its_figure(name, ranks, tmp_path):
+    pytest.importorskip("sklearn")
+    arguments, line, good = CASES[name]
+    if name in PICTURES:
+        arguments = [*arguments, "--out", str(tmp_path)]
+    launcher = [*LAUNCHER, "--nproc-per-node", "2"] if ranks == 2 else [sys.executable]
+    done = run(*launcher, str(EXAMPLES / f"{name}.py"), *arguments)
+    assert done.returncode == 0, done.stderr
+    found = re.findall(f"^{line}$", done.stdout, re.MULTILINE)
+    assert len(found) == 1, done.stdout  # of the first rank alone
+    figures = [float(each) for each in ([found[0]] if isinstance(found[0], str) else found[0])]
+    assert good(*figures), done.stdout
+    assert ("2 processes, whose weights are equal" in done.stdout) == (ranks == 2)
+    if name in PICTURES and "pip install matplotlib" not in done.stdout:
+        assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--seed", "x"], ["--wrong"], *([["--epochs", "0"], ["--epochs", "-1"]])]
+)
+def test_wrong_arguments_get_one_line(arguments):
+    done = run(sys.executable, str(EXAMPLES / "resnet.py"), *arguments)
+    assert done.returncode == 2 and done.stdout == ""
+    assert re.fullmatch(rf"resnet\.py: .*{arguments[0]}.*\n", done.stderr)
+
+
+def test_a_missing_package_is_named(tmp_path):
+    (tmp_path / "sklearn").mkdir()
+    (tmp_path / "sklearn" / "__init__.py").write_text("raise ModuleNotFoundError('not here', name='sklearn')")
+    more = environ()
+    more["PYTHONPATH"] = f"{tmp_path}:{more['PYTHONPATH']}"
+    command = [sys.executable, str(EXAMPLES / "resnet.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds(60), check=False, env=more)
+    assert done.returncode == 2
+    assert done.stderr == "resnet.py: needs scikit-learn: pip install scikit-learn\n"
