@@ -1,7 +1,7 @@
 """What the examples share: the command line, the processes of a launcher, batches, pictures.
 
 Under `warptape-run --nproc-per-node N` every process trains on its share of each batch and
-DistributedDataParallel averages the gradients, so that the weights stay equal; the first process alone prints.
+DistributedDataParallel averages the gradients, so the weights stay equal; the first process alone prints.
 """
 
 from __future__ import annotations
