@@ -1,9 +1,8 @@
 """Blocks of Python in README.md and docs run: page by page, one after the other in one process.
 
-The words behind ```python in a page: `ranks=N` runs the block under the launcher, with those blocks of the
-page that have the same; `alone` in a process of its own; `no-run: reason` leaves it out, and MAX_LEFT_OUT
-counts these. What a block takes for granted stands above it in an HTML comment, `<!-- given: ... -->`, which
-readers do not see.
+A comment above a block, `<!-- block: ... -->`, says how: `ranks=N` under the launcher, with those blocks of
+the page that have the same; `alone` in a process of its own; `no-run: reason` leaves it out, and MAX_LEFT_OUT
+counts these. What a block takes for granted stands above it in a comment, too, `<!-- given: ... -->`.
 """
 
 import re
@@ -17,7 +16,9 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 MAX_LEFT_OUT = 8
 BLOCK = re.compile(
-    r"(?:^<!-- given:\n(?P<given>.*?)^-->\n+)?^```python(?P<words>[^\n]*)\n(?P<code>.*?)^```$", re.M | re.S
+    r"(?:^<!-- given:\n(?P<given>.*?)^-->\n+)?(?:^<!-- block: (?P<words>[^\n]*) -->\n+)?"
+    r"^```python\n(?P<code>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
 )
 
 
@@ -25,12 +26,12 @@ def programs(text):
     """{(ranks, n): source} of a page, and the blocks that are left out. Lines keep their numbers."""
     found, left_out = {}, []
     for block in BLOCK.finditer(text):
-        words = block["words"].strip()
+        words = block["words"] or ""
         if words.startswith("no-run: "):
             left_out.append(words)
             continue
         option = re.fullmatch(r"(?:ranks=(\d+))? ?(alone)?", words)
-        assert option, f"```python {words}: expected ranks=N, alone or no-run: reason"
+        assert option, f"block: {words}: expected ranks=N, alone or no-run: reason"
         key = int(option[1] or 1), len(found) + 1 if option[2] else 0
         source = found.get(key, "")
         if block["given"]:
@@ -70,15 +71,16 @@ def test_few_blocks_are_left_out():
 
 def test_a_planted_fault_is_found(tmp_path):
     """In a block behind a good one, on the page's line."""
-    page = "```python\nx = 1\n```\n\n```python no-run: a GPU\n1 / 0\n```\n\n```python\ny = x + z\n```\n"
+    left_out = "<!-- block: no-run: a GPU -->\n\n```python\n1 / 0\n```\n\n"
+    page = "```python\nx = 1\n```\n\n" + left_out + "```python\ny = x + z\n```\n"
     found, left_out = programs(page)
     assert left_out == ["no-run: a GPU"]
     done = run(found[1, 0], "page", 1, tmp_path)
     assert done.returncode == 1
-    assert 'page.py", line 10' in done.stderr
+    assert 'page.py", line 12' in done.stderr
     assert "'z' is not defined" in done.stderr
     with pytest.raises(AssertionError, match="expected ranks=N"):
-        programs("```python rank=2\n```\n")
+        programs("<!-- block: rank=2 -->\n```python\n```\n")
 
 
 COMMAND = re.compile(r"(?:python|warptape-run).*?\s((?:examples|benchmarks|tools|tests)/\S+\.py)(.*)")
@@ -103,3 +105,24 @@ def test_programs_in_commands_have_these_flags(path, flag):
     """As their source says: the programs need not be started."""
     assert (ROOT / path).exists()
     assert flag == "" or re.search(rf'"{flag}"', (ROOT / path).read_text()), f"{path} has no {flag}"
+
+
+def test_the_site_names_each_page_once():
+    """.mkdocs.yml against docs/, without mkdocs."""
+    yaml = pytest.importorskip("yaml")
+    site = yaml.safe_load((ROOT / ".mkdocs.yml").read_text())
+
+    def pages(entry):
+        if isinstance(entry, str):
+            return [entry]
+        return [
+            page for part in (entry if isinstance(entry, list) else entry.values()) for page in pages(part)
+        ]
+
+    assert sorted(pages(site["nav"])) == sorted(path.name for path in (ROOT / "docs").glob("*.md"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_links_between_pages_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text()):
+        assert (page.parent / target).exists(), target

@@ -80,11 +80,21 @@ def live_tensors() -> list[Tensor]:
     Tensors that only the tape or another C++ object holds are not among them: `holders` looks there.
     """
     found = [obj for obj in gc.get_objects() if isinstance(obj, Tensor)]
-    return sorted(found, key=lambda t: -t.untyped_storage().nbytes())
+    return sorted(found, key=lambda t: -_bytes(t))
 
 
 def _storage(t: Tensor) -> int:
-    return t.untyped_storage().data_ptr()
+    try:
+        return t.untyped_storage().data_ptr()
+    except (NotImplementedError, RuntimeError, ValueError):
+        return -id(t)  # no other tensor's
+
+
+def _bytes(t: Tensor) -> int:
+    try:
+        return t.untyped_storage().nbytes()
+    except (NotImplementedError, RuntimeError, ValueError):  # sparse, or a lazy module's parameter
+        return 0
 
 
 def _saved_by(tensor: Tensor, roots: list[Tensor]) -> Iterator[str]:
@@ -202,7 +212,7 @@ class Leaks(list):
         """A paragraph a tensor: shape, dtype, bytes, holders."""
         out = []
         for t in self:
-            out.append(f"{tuple(t.shape)} {t.dtype}, {t.untyped_storage().nbytes()} bytes")
+            out.append(f"{tuple(t.shape)} {t.dtype}, {_bytes(t)} bytes")
             out += [f"  {line}" for line in holders(t) if "Leaks" not in line]
         return "\n".join(out)
 

@@ -84,6 +84,9 @@ def test_leaks_are_what_is_new_and_alive():
 
 
 def test_live_tensors_are_sorted_by_bytes():
+    """Among them one without a storage, and one that a lazy module will make."""
+    others = torch.eye(3).to_sparse(), nn.LazyLinear(3).weight, torch.zeros(4, device="meta")
+    assert holders(others[0])
     small, large = torch.zeros(2), torch.zeros(1 << 20)
     found = live_tensors()
     assert found.index(next(t for t in found if t is large)) < [id(t) for t in found].index(id(small))
