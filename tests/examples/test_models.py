@@ -1,5 +1,5 @@
-"""The models of examples/ as a user runs them: in one process and on two ranks, each to a
-figure that a broken program misses."""
+"""The models of examples/ as a user runs them: in one process and on two ranks, each to a figure that a
+broken program misses."""
 
 import re
 import subprocess
@@ -24,10 +24,11 @@ CASES = {
     "vae": (
         ["--epochs", "15"],
         f"test elbo {NUMBER}, baseline {NUMBER}",
-        lambda bound, baseline: -250 < baseline + 60 < bound < -90,
+        # -91 without the latents' noise or their divergence
+        lambda bound, baseline: -140 < bound < -105 and -260 < baseline < -245,
     ),
 }
-PICTURES = ("vae", "diffusion")
+PICTURES = ("vae",)
 
 
 def run(*command):
@@ -55,9 +56,7 @@ def test_reaches_its_figure(name, ranks, tmp_path):
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize(
-    "arguments", [["--seed", "x"], ["--wrong"], *([["--epochs", "0"], ["--epochs", "-1"]])]
-)
+@pytest.mark.parametrize("arguments", [["--seed", "x"], ["--wrong"], ["--epochs", "0"], ["--epochs", "-1"]])
 def test_wrong_arguments_get_one_line(arguments):
     done = run(sys.executable, str(EXAMPLES / "resnet.py"), *arguments)
     assert done.returncode == 2 and done.stdout == ""
