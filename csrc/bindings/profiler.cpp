@@ -68,7 +68,7 @@ py::object describe(const ProfilerThread& t, const ProfilerEvent& e) {
                         e.memory[0], e.memory[1], args, results, stack);
 }
 
-py::object describe(const MemoryEvent& m) {
+py::object describe(const MemoryChange& m) {
   const int64_t event = m.event == ProfilerEvent::kNone ? -1 : int64_t{m.event};
   return py::make_tuple(m.time, m.bytes, m.address, object(wrap(m.device)), event);
 }
@@ -84,7 +84,7 @@ py::tuple stop() {
   for (const auto& t : stop_profile(done)) {
     py::list events, memory;
     for (const ProfilerEvent& e : t->events) events.append(describe(*t, e));
-    for (const MemoryEvent& m : t->memory) memory.append(describe(m));
+    for (const MemoryChange& m : t->memory) memory.append(describe(m));
     out.append(py::make_tuple(t->id, events, memory));
   }
   for (const DeviceActivity& a : done) activities.append(describe(a));

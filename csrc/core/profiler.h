@@ -49,7 +49,7 @@ struct ProfilerEvent {
   uint32_t stack = kNone;      // which of ProfilerThread::stacks
 };
 
-struct MemoryEvent {
+struct MemoryChange {
   int64_t time;   // as ProfilerEvent::start
   int64_t bytes;  // negative where memory was freed
   uint64_t address;
@@ -69,7 +69,7 @@ struct WT_API ProfilerThread {
   std::vector<uint32_t> open;
   std::vector<int64_t> numbers;
   std::vector<std::string> stacks;
-  std::vector<MemoryEvent> memory;
+  std::vector<MemoryChange> memory;
   std::unordered_set<std::string> names;  // that nobody else keeps
 };
 
