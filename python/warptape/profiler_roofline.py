@@ -26,7 +26,7 @@ from .utils.flop_counter import backward_flops, forward_flops
 
 __all__ = ["Roofline", "RooflineRow", "measured_bandwidth", "measured_peak", "roofline"]
 
-_COPY = 64 << 20  # bytes; larger than the caches of most machines
+_COPY = 128 << 20  # bytes; larger than the caches of most machines
 _BUDGET = 0.25  # seconds for one measurement
 
 
@@ -66,7 +66,7 @@ def measured_peak(dtype: Any = _C.float32, device: str = "cpu") -> float:
 
 @functools.cache
 def measured_bandwidth(device: str = "cpu") -> float:
-    """Bytes per second of a copy of 64 MiB, read and written bytes together; measured once."""
+    """Bytes per second of a copy of 128 MiB, read and written bytes together; measured once."""
     source = _C._functions.ones(_COPY // 4, device=device)
     target = _C._functions.empty_like(source)
     target.copy_(source)
@@ -301,12 +301,13 @@ class Roofline:
                 ridge = peak / bandwidth
                 low, high = min([*marks, ridge / 16]) / 2, max([*marks, ridge * 16]) * 2
                 axes.plot([low, ridge, high], [low * bandwidth, peak, peak], label=f"roof of {dtype}")
-            for row in rows:
-                size = 20 + 400 * row.seconds / self.seconds
-                axes.scatter([row.intensity], [row.attained], s=size, alpha=0.6)
-                axes.annotate(row.op, (row.intensity, row.attained), fontsize="x-small")
+            for op in dict.fromkeys(row.op for row in rows):
+                those = [row for row in rows if row.op == op]
+                sizes = [20 + 400 * row.seconds / self.seconds for row in those]
+                x, y = [row.intensity for row in those], [row.attained for row in those]
+                axes.scatter(x, y, s=sizes, alpha=0.6, label=op)
             axes.set(xscale="log", yscale="log", xlabel="FLOP per byte", ylabel="FLOP per second")
-            axes.legend()
+            axes.legend(fontsize="small")
         return axes
 
 

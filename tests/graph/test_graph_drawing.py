@@ -268,8 +268,8 @@ def test_the_tape():
     ]
     backward = titles(drawing.graph, "backward")
     assert backward[:3] == ["SumBackward0", "LinearBackward0", "MulBackward0"]
-    product = next(i for i, n in enumerate(drawing.graph.nodes) if n.lines == ["MulBackward0"])
-    linear = [i for i, n in enumerate(drawing.graph.nodes) if n.lines == ["LinearBackward0"]][-1]
+    product = next(i for i, n in enumerate(drawing.graph.nodes) if n.lines[0] == "MulBackward0")
+    linear = [i for i, n in enumerate(drawing.graph.nodes) if n.lines[0] == "LinearBackward0"][-1]
     paths = {(e.source, e.target) for e in drawing.graph.edges}
     assert (product, linear) in paths and sum(b == linear for _, b in paths) == 2  # h is one node
     assert titles(draw(x).graph) == ["float32[3, 8]"]
