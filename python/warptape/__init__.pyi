@@ -39,6 +39,8 @@ from warptape import optim as optim
 from warptape import overrides as overrides
 from warptape import parallel as parallel
 from warptape import profiler as profiler
+from warptape import profiler_memory as profiler_memory
+from warptape import profiler_roofline as profiler_roofline
 from warptape import quasirandom as quasirandom
 from warptape import random as random
 from warptape import return_types as return_types

@@ -21,23 +21,24 @@ from ._tensor import Tensor
 from .nn import Module
 from .utils._figures import axes_of
 from .utils._op_observer import OpCall, OpObserver, bytes_of, storage_of, tensors_in
+from .utils._tables import aligned
 from .utils.benchmark import timer
 from .utils.flop_counter import backward_flops, forward_flops
 
 __all__ = ["Roofline", "RooflineRow", "measured_bandwidth", "measured_peak", "roofline"]
 
-_COPY = 128 << 20  # bytes; larger than the caches of most machines
-_BUDGET = 0.25  # seconds for one measurement
+_COPY = 64 << 20  # bytes; larger than the caches of most machines
+_BUDGET = 0.2  # seconds for the runs of one size
 
 
 def _best(run: Callable[[], Any]) -> float:
     """The shortest of some runs, in seconds."""
-    best, start = math.inf, timer()
-    for _ in range(20):
+    best, spent = math.inf, timer()
+    for _ in range(10):
         before = timer()
         run()
         best = min(best, timer() - before)
-        if timer() - start > _BUDGET:
+        if timer() - spent > _BUDGET:
             break
     return best
 
@@ -51,22 +52,21 @@ def measured_peak(dtype: Any = _C.float32, device: str = "cpu") -> float:
     """
     if not dtype.is_floating_point:
         raise TypeError(f"measured_peak: expected a real floating dtype, got {dtype}")
-    size, best = 256, 0.0
-    spent = timer()
-    while size <= 4096:
+    best = 0.0
+    for size in (512, 1024, 2048, 4096):
         a = _C._functions.ones(size, size, dtype=dtype, device=device)
-        a @ a
-        seconds = _best(lambda a=a: a @ a)
+        product = functools.partial(_C._functions.mm, a, a)
+        product()
+        seconds = _best(product)
         best = max(best, 2 * size**3 / seconds)
-        if 8 * seconds > _BUDGET or timer() - spent > 2 * _BUDGET:  # the next size would take too long
+        if 8 * seconds > _BUDGET / 2:  # of the next size
             break
-        size *= 2
     return best
 
 
 @functools.cache
 def measured_bandwidth(device: str = "cpu") -> float:
-    """Bytes per second of a copy of 128 MiB, read and written bytes together; measured once."""
+    """Bytes per second of a copy of 64 MiB, read and written bytes together; measured once."""
     source = _C._functions.ones(_COPY // 4, device=device)
     target = _C._functions.empty_like(source)
     target.copy_(source)
@@ -221,7 +221,7 @@ def _elements(tensors: Sequence[Tensor]) -> int:
 
 @dataclass
 class Roofline:
-    """What `roofline` returns: rows, the one that took longest first."""
+    """What `roofline` returns: rows, at least one, that which took longest first."""
 
     rows: list[RooflineRow]
     device: str = "cpu"
@@ -244,12 +244,12 @@ class Roofline:
     @property
     def share_of_limit(self) -> float:
         """The time that all ops would take at their rooflines, of what they took."""
-        return sum(row.limit_seconds for row in self.rows) / self.seconds if self.rows else 0.0
+        return sum(row.limit_seconds for row in self.rows) / self.seconds
 
     @property
     def share_of_peak(self) -> float:
         """The time that the FLOPs alone would take at the peak, of what all ops took."""
-        return sum(row.flops / row.peak for row in self.rows) / self.seconds if self.rows else 0.0
+        return sum(row.flops / row.peak for row in self.rows) / self.seconds
 
     def table(self, row_limit: int = 30) -> str:
         """The rows as text, and their sum. "limit" is what the roofline allows, "share" what was attained of
@@ -259,24 +259,15 @@ class Roofline:
         if len(self.rows) > row_limit:
             lines.append((f"and {len(self.rows) - row_limit} more", *[""] * (len(head) - 1)))
         total = (1e6 * self.seconds, 1e-6 * self.flops, 1e-6 * self.bytes)
-        rate = 1e-9 * self.flops / self.seconds if self.rows else 0.0
+        rate = 1e-9 * self.flops / self.seconds
         intensity = self.flops / self.bytes if self.bytes else 0.0
         sums = [*(f"{x:,.1f}" for x in total), f"{intensity:.2f}", f"{rate:.1f}", ""]
         lines.append(
             ("all", "", str(sum(r.calls for r in self.rows)), *sums, f"{self.share_of_limit:.1%}", "")
         )
-        widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-        text = [
-            "  ".join(
-                c.ljust(w) if i < 2 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True))
-            )
-            for line in lines
-        ]
         peaks = ", ".join(f"{1e-9 * p:.1f} GFLOP/s of {d}" for d, p in self._peaks().items())
-        bandwidth = f"{1e-9 * self.rows[0].bandwidth:.1f} GB/s" if self.rows else "nothing"
-        return "\n".join(
-            [*text, f"measured on {self.device}: {peaks}, {bandwidth}; {self.share_of_peak:.1%} of the peak"]
-        )
+        machine = f"{self.device}: {peaks}, {1e-9 * self.rows[0].bandwidth:.1f} GB/s"
+        return f"{aligned(lines, left=2)}\n{machine}; {self.share_of_peak:.1%} of the peak attained"
 
     def _peaks(self) -> dict[str, float]:
         return {str(row.dtype or "torch.float32").removeprefix("torch."): row.peak for row in self.rows}
@@ -296,7 +287,7 @@ class Roofline:
         with axes_of(to, "roofline") as axes:
             rows = [row for row in self.rows if row.flops and row.bytes and row.seconds]
             marks = [row.intensity for row in rows]
-            bandwidth = self.rows[0].bandwidth if self.rows else measured_bandwidth(self.device)
+            bandwidth = self.rows[0].bandwidth
             for dtype, peak in self._peaks().items():
                 ridge = peak / bandwidth
                 low, high = min([*marks, ridge / 16]) / 2, max([*marks, ridge * 16]) * 2

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._C import _distributed as _C
+from ..utils._tables import aligned
 from ._state import Group, peek_state
 from .groups import get_process_group_ranks, get_world_size
 from .objects import all_gather_object
@@ -120,13 +121,11 @@ class StragglerReport:
 
     def table(self) -> str:
         """A line for each section, in milliseconds, with the ranks that are slow in it."""
-        width = max(7, *map(len, self.sections))
-        lines = [f"{'section':{width}}  {'median':>10}  {'p95':>10}  {'max':>10}  slow ranks"]
+        rows: list[tuple[str, ...]] = [("section", "median", "p95", "max", "slow ranks")]
         for name, t in self.sections.items():
-            slow = ", ".join(f"{r} ({t.by_rank[r] / t.median:.1f}x)" for r in t.slow if t.median > 0)
-            numbers = "".join(f"  {1e3 * x:10.3f}" for x in (t.median, t.p95, t.max))
-            lines.append(f"{name:{width}}{numbers}  {slow or ('-' if not t.slow else t.slow)}")
-        return "\n".join(lines)
+            slow = ", ".join(f"{r} ({t.by_rank[r] / t.median:.1f}x)" if t.median else f"{r}" for r in t.slow)
+            rows.append((name, *(f"{1e3 * x:.3f}" for x in (t.median, t.p95, t.max)), slow or "-"))
+        return aligned(rows)
 
     __str__ = table
 

@@ -20,9 +20,9 @@ def summary(
 ) -> Any:
     """What a model is made of: each module's output shapes, parameters, FLOPs and bytes, and their sums.
 
-    The model runs once, forward, in eval mode and without gradients, on `model(*inputs, **kwargs)`. It is left
-    as it was: no hook stays, not after an error either, every module has the mode that it had, and buffers and
-    the random state do not change. On the meta device shapes are all that is computed.
+    The model runs once, forward, in eval mode and without gradients, on `model(*inputs, **kwargs)`. It is
+    left as it was: no hook stays, not after an error either, every module has the mode that it had, buffers
+    and the random state do not change. On the meta device shapes are all that is computed.
 
     Args:
         inputs: arguments of the model.

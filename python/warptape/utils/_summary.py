@@ -12,6 +12,7 @@ from ..nn import Module
 from ..nn.modules.module import register_module_forward_hook
 from ..nn.parameter import is_lazy
 from ._op_observer import tensors_in
+from ._tables import aligned
 from .flop_counter import FlopCounterMode
 
 
@@ -94,13 +95,11 @@ class Summary:
             shape = "not run" if shapes is None else " ".join(str(list(s)) for s in shapes) or "-"
             numbers = (_count(row.parameters), _count(row.flops // 2), f"{row.output_bytes / 1e6:.2f}")
             lines.append((name, shape, *numbers))
-        widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-        text = ["  ".join([*(c.ljust(w) for c, w in zip(line[:2], widths)), *(c.rjust(w) for c, w in zip(line[2:], widths[2:]))]) for line in lines]  # fmt: skip
         frozen = self.parameters - self.trainable
         sizes = (self.parameter_bytes, self.buffer_bytes, self.activation_bytes)
         return "\n".join(
             [
-                *(line.rstrip() for line in text),
+                aligned(lines, left=2),
                 f"parameters: {self.parameters:,} ({self.trainable:,} trainable, {frozen:,} not)",
                 f"mult-adds of a forward pass: {self.flops // 2:,} ({self.flops:,} FLOP)",
                 "MB of parameters {:.2f}, buffers {:.2f}, outputs {:.2f}".format(*(n / 1e6 for n in sizes)),

@@ -19,15 +19,15 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .._builtin_ops import BuiltinOp
 from .._missing import install_getattr as _install_getattr
-from .._ops import _declarations
+from .._ops import OpOverloadPacket, _declarations
 from ..nn.modules.module import (
     Module,
     register_module_forward_hook,
     register_module_forward_pre_hook,
 )
 from ._op_observer import OpCall, OpObserver
+from ._tables import aligned
 
 __all__ = ["FlopCounterMode", "register_flop_formula"]
 
@@ -131,8 +131,10 @@ flop_registry: dict[Any, Formula] = {}  # formulas that were registered, by func
 
 
 def _key(target: Any) -> Any:
-    """What a formula is kept by: ops of PyTorch's dispatcher, which nobody calls here, by their names."""
-    return target.__name__ if isinstance(target, BuiltinOp) else target
+    """What a formula is kept by: functions and ops of a library as they are, ops of `torch.ops.aten`, which
+    stand for functions, by their names."""
+    ours = isinstance(target, OpOverloadPacket) and not hasattr(target, "__wrapped__")
+    return target.__name__ if ours else target
 
 
 def _arguments(call: OpCall) -> tuple[list[Any], list[bool]]:
@@ -188,12 +190,12 @@ def register_flop_formula(targets: Any, get_raw: bool = False) -> Callable[[Form
         ValueError: a target that cannot be called.
         RuntimeError: one that has a formula already.
 
-    >>> from torch.utils.flop_counter import FlopCounterMode, register_flop_formula
-    >>> @register_flop_formula(torch.nn.functional.softmax)
-    ... def softmax_flops(x, *args, out_shape=None, **kwargs):
+    >>> from warptape.utils.flop_counter import FlopCounterMode, register_flop_formula
+    >>> @register_flop_formula(torch.nn.functional.softplus)
+    ... def softplus_flops(x, *args, out_shape=None, **kwargs):
     ...     return 3 * x.numel()
     >>> with FlopCounterMode(display=False) as counter:
-    ...     y = torch.nn.functional.softmax(torch.ones(4, 5), -1)
+    ...     y = torch.nn.functional.softplus(torch.ones(4, 5))
     >>> counter.get_total_flops()
     60
     """
@@ -236,7 +238,7 @@ class FlopCounterMode(OpObserver):
         custom_mapping: {function: formula}, as by `register_flop_formula`, for this counter alone; these go
             before all others, and leave gradients uncounted.
 
-    >>> from torch.utils.flop_counter import FlopCounterMode
+    >>> from warptape.utils.flop_counter import FlopCounterMode
     >>> model = torch.nn.Linear(8, 4)
     >>> with FlopCounterMode(display=False) as counter:
     ...     model(torch.ones(3, 8)).sum().backward()
@@ -340,8 +342,7 @@ class FlopCounterMode(OpObserver):
             counts, indent = self.flop_counts.get(place, Counter()), " " * place.count(".")
             lines = [(place, sum(counts.values())), *((f" - {name}", n) for name, n in counts.items())]
             rows += [(indent + k, _with_unit(n, total), f"{n / max(total, 1):.2%}") for k, n in lines]
-        width = max(len(row[0]) for row in rows)
-        return "\n".join(f"{name:{width}}  {flop:>12}  {share:>8}" for name, flop, share in rows)
+        return aligned(rows)
 
 
 _install_getattr(__name__)
