@@ -83,7 +83,8 @@ class RooflineRow:
         dtype: of the first floating one; the peak is that of products in it.
         calls: in one run.
         flops: what FlopCounterMode counts, and one for each element of what an elementwise function returns
-            (backward: of its gradients). 0 for ops that have no count: they can be compared by bytes alone.
+            (backward: of its gradients), if it does more than copy. 0 for ops that have no count: they can be
+            compared by bytes alone.
         bytes: of the tensors that go in and come out, each once.
         seconds: of one run, the median of all runs.
         peak, bandwidth: FLOP and bytes per second that the machine can do.
@@ -142,12 +143,12 @@ class _Cost:
     flops: int = 0
     bytes: int = 0
     seconds: float = 0.0
-    dtype: Any = None
 
 
 @functools.cache
 def _is_pointwise(name: str) -> bool:
-    return bool(_C._is_elementwise(name))
+    """Whether it computes its elements one by one; 2 are those that copy or convert them."""
+    return _C._is_elementwise(name) == 1 and not name.endswith("_like")
 
 
 @dataclass
@@ -163,16 +164,16 @@ class _Running:
 
 
 class _Recorder(OpObserver):
-    """Costs of ops by (op, shapes)."""
+    """Costs of ops by (op, shapes, dtype)."""
 
     looks_after_backward = True
 
     def __init__(self) -> None:
         super().__init__()
-        self.costs: dict[tuple[str, str], _Cost] = {}
+        self.costs: dict[tuple[str, str, Any], _Cost] = {}
 
     def _add(self, op: str, about: _Running, flops: int, moved: int, seconds: float) -> None:
-        cost = self.costs.setdefault((op, about.label), _Cost(dtype=about.dtype))
+        cost = self.costs.setdefault((op, about.label, about.dtype), _Cost())
         cost.calls += about.first
         cost.flops, cost.bytes, cost.seconds = cost.flops + flops, cost.bytes + moved, cost.seconds + seconds
 
@@ -206,12 +207,12 @@ class _Recorder(OpObserver):
     def after_backward(self, call: OpCall, saved: int, inputs: Any) -> None:
         """As after_op; gradients that are passed on move nothing."""
         about = call.memo
-        seconds, made = timer() - about.start, list(tensors_in(inputs))
-        passed_on = all(storage_of(t)[0] in about.gradients for t in made)
+        seconds = timer() - about.start
+        made = [t for t in tensors_in(inputs) if storage_of(t)[0] not in about.gradients]
         flops = sum(backward_flops(call).values()) if about.first else 0
         if _is_pointwise(call.name):
-            flops += 0 if passed_on else _elements(made)
-        moved = 0 if passed_on else about.read + saved + bytes_of(made)
+            flops += _elements(made)
+        moved = about.read + saved + bytes_of(made) if made else 0
         self._add(f"{call.name} (backward)", about, flops, moved, seconds)
 
 
@@ -320,7 +321,8 @@ def roofline(
 
     It is called once to warm up and `repeats` times to be timed, and does what it does each time: gradients
     add up, statistics of batch norms move. Ops of a backward pass within it are rows of their own, with the
-    shapes of the call that they belong to. Ops are those called from Python; what an op or a compiled program
+    shapes of the call that they belong to; what the pass does between them (adding gradients, and summing
+    those of what was broadcast) is not seen. Ops are those called from Python; what an op or a compiled program
     does inside is one row. Times have the threads and caches of a real run; on CUDA devices each op is waited
     for.
 
@@ -362,9 +364,9 @@ def roofline(
     if not runs[0]:
         raise ValueError("roofline: no op was called that computes anything")
     rows = []
-    for (op, shapes), cost in runs[0].items():
-        seconds = statistics.median(r[op, shapes].seconds for r in runs if (op, shapes) in r)
-        dtype = cost.dtype if cost.dtype is not None and cost.dtype.is_floating_point else None
+    for (op, shapes, given), cost in runs[0].items():
+        seconds = statistics.median(r[op, shapes, given].seconds for r in runs if (op, shapes, given) in r)
+        dtype = given if given is not None and given.is_floating_point else None
         top = peak or measured_peak(dtype or _C.float32, device)
         width = bandwidth or measured_bandwidth(device)
         rows.append(RooflineRow(op, shapes, dtype, cost.calls, cost.flops, cost.bytes, seconds, top, width))
