@@ -93,7 +93,7 @@ def draw(tensors: Any, params: dict[str, Any] | None = None) -> Any:
     """
     from ..graph_drawing import draw_tape
 
-    found: list[Any] = [tensors] if isinstance(tensors, _C.TensorBase) else list(tensors)
+    found: list[Any] = list(tensors) if isinstance(tensors, (list, tuple)) else [tensors]
     if not found or not all(isinstance(t, _C.TensorBase) for t in found):
         raise TypeError(f"autograd.graph.draw: expected a tensor or a list of them, got {tensors!r}")
     return draw_tape(found, params)
