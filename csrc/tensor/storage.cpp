@@ -19,14 +19,12 @@ namespace {
 
 void* take(size_t bytes, Device device) {
   void* data = allocator_of(device).allocate(bytes);
-  if (traces_memory.load(std::memory_order_relaxed))
-    note_memory(data, static_cast<int64_t>(bytes), device);
+  if (traces_memory.load(std::memory_order_relaxed)) note_memory(data, static_cast<int64_t>(bytes), device);
   return data;
 }
 
 void leave(void* data, size_t bytes, Device device) noexcept {
-  if (traces_memory.load(std::memory_order_relaxed))
-    note_memory(data, -static_cast<int64_t>(bytes), device);
+  if (traces_memory.load(std::memory_order_relaxed)) note_memory(data, -static_cast<int64_t>(bytes), device);
   allocator_of(device).deallocate(data, bytes);
 }
 

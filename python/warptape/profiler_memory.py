@@ -20,7 +20,7 @@ from .graph_drawing import _size
 from .nn import Module
 from .optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from .utils._figures import axes_of
-from .utils._op_observer import OpCall, OpObserver, storage_of, tensors_in
+from .utils._op_observer import OpCall, OpObserver, call_site, storage_of, tensors_in
 
 __all__ = ["CATEGORIES", "MemoryBlock", "MemoryTimeline"]
 
@@ -93,8 +93,8 @@ class MemoryTimeline(OpObserver):
     Categories, as PyTorch's memory timeline has them: parameters (leaves that require grad); gradients of
     these; optimizer state; activations, which is what an op that was recorded on the tape made and left (its
     result, and what it saved for backward); other, which is inputs, buffers, gradients on their way and
-    whatever an op needs only for itself. Ops under torch.compile are one piece of work, and so are the node
-    of a custom Function and a step of an optimizer.
+    whatever an op needs only for itself. Functions of torch.compile run op by op meanwhile, and hold what
+    ops hold.
 
     Args:
         model: whose parameters, buffers and gradients are there before, and have names.
@@ -219,7 +219,7 @@ class MemoryTimeline(OpObserver):
                 self._see_leaf(t)
             else:
                 self._label(t)
-        work = _Work(call.name, call.site, 0)
+        work = _Work(call.name, call_site(), 0)
         call.memo = work, self._current
         work.first = self._mark(work)
 
@@ -234,7 +234,7 @@ class MemoryTimeline(OpObserver):
 
     def before_backward(self, call: OpCall, node: str, first: bool, gradients: Any) -> None:
         """Marks where the node begins; the one before it ends there."""
-        self._mark(_Work(node, call.site, 0))
+        self._mark(_Work(node, call.memo[0].site, 0))
 
     def after_pass(self) -> None:
         """Marks the end of the last node."""

@@ -322,9 +322,9 @@ def roofline(
     It is called once to warm up and `repeats` times to be timed, and does what it does each time: gradients
     add up, statistics of batch norms move. Ops of a backward pass within it are rows of their own, with the
     shapes of the call that they belong to; what the pass does between them (adding gradients, and summing
-    those of what was broadcast) is not seen. Ops are those called from Python; what an op or a compiled
-    program does inside is one row. Times have the threads and caches of a real run; on CUDA devices each op
-    is waited for.
+    those of what was broadcast) is not seen. Ops are those called from Python, whatever they do inside;
+    functions of torch.compile run op by op meanwhile. Times have the threads and caches of a real run; on
+    CUDA devices each op is waited for.
 
     Args:
         module_or_fn: a module, or whatever can be called.

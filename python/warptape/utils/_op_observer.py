@@ -84,7 +84,7 @@ class OpCall:
         args, kwargs: as given, with the shape of each tensor in its place.
         out_shape: the shape of the result, or what has the shapes of several.
         needs_grad: by positional argument, whether it is a tensor that requires grad.
-        site: where it was called.
+        memo: the observer's own.
     """
 
     def __init__(self, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
@@ -96,8 +96,7 @@ class OpCall:
         given = (*args, *kwargs.values())
         self.needs_grad = [isinstance(a, Tensor) and a.requires_grad for a in given]
         self.out_shape: Any = None
-        self.site = call_site()
-        self.memo: Any = None  # the observer's own
+        self.memo: Any = None
         self.last_pass: object = None  # the backward pass in which a node of it ran
 
 

@@ -229,7 +229,8 @@ class FlopCounterMode(OpObserver):
     Each call counts for "Global" and for every module that ran it, by its path from the outermost one, as
     "Net.layer.0"; its gradients count for the same modules. Counts are kept by the name of the function,
     "linear", with "linear_backward" for gradients; PyTorch, whose modules call other ops below, has
-    `aten.addmm` and `aten.mm` there. A second backward, of what create_graph recorded, is not counted.
+    `aten.addmm` and `aten.mm` there. A second backward, of what create_graph recorded, is not counted; within
+    vmap an op counts by the shapes that the function sees.
 
     Args:
         mods: taken, and not needed.
