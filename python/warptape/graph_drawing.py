@@ -13,7 +13,6 @@ from typing import Any
 
 from . import _C
 from ._graph_layout import LINE, PAD, Box, Graph, Node, Placed, place
-from ._tensor import Tensor
 
 __all__ = ["Drawing", "GraphText", "draw"]
 
@@ -489,7 +488,7 @@ def _op_graph(ops: Any) -> Graph:
     return graph
 
 
-def _shape_text(t: Tensor) -> str:
+def _shape_text(t: _C.TensorBase) -> str:
     return f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}"
 
 
@@ -502,7 +501,7 @@ def _saved_lines(function: Any, names: dict[int, str]) -> list[str]:
     return _few([f"saved {names.get(id(t), '')} {_shape_text(t)}".replace("  ", " ") for t in saved])
 
 
-def draw_tape(roots: Sequence[Tensor], names: dict[str, Tensor] | None = None) -> Drawing:
+def draw_tape(roots: Sequence[_C.TensorBase], names: dict[str, _C.TensorBase] | None = None) -> Drawing:
     """The nodes that a backward pass from the tensors runs, in the direction of gradients."""
     graph, called = Graph(), {id(t): name for name, t in (names or {}).items()}
     places: dict[Any, int] = {}
@@ -548,7 +547,7 @@ def draw_fx(fx_graph: Any, skipped: Collection[Any] = ()) -> Graph:
     return graph
 
 
-def draw(what: Any, *, names: dict[str, Tensor] | None = None, **options: Any) -> Drawing:
+def draw(what: Any, *, names: dict[str, _C.TensorBase] | None = None, **options: Any) -> Drawing:
     """The picture of a graph.
 
     Args:
@@ -560,7 +559,7 @@ def draw(what: Any, *, names: dict[str, Tensor] | None = None, **options: Any) -
     Raises:
         TypeError: something else.
     """
-    if isinstance(what, Tensor):
+    if isinstance(what, _C.TensorBase):
         return draw_tape([what], names)
     if isinstance(what, _C._OpGraph):
         return Drawing(_op_graph(what), f"graph of {len(what.calls)} calls of ops")

@@ -119,10 +119,9 @@ class MemoryTimeline(OpObserver):
     def __init__(self, model: Module | None = None, optimizer: Any = None, device: Any = None) -> None:
         super().__init__()
         self._model, self._optimizer = model, optimizer
-        first = next(iter(model.parameters()), None) if model is not None else None
-        self.device = str(
-            _C.device(device) if device is not None else first.device if first is not None else "cpu"
-        )
+        if device is None:
+            device = next((p.device for p in model.parameters()), "cpu") if model is not None else "cpu"
+        self.device = str(_C._resolve_device(device))
         self.blocks: list[MemoryBlock] = []
         self.peak_bytes, self.peak_seconds, self._peak_event = 0, 0.0, -1
         self._series: list[tuple[float, list[int]]] = []

@@ -189,7 +189,7 @@ def test_table(capsys):
         Net()(torch.ones(2, 3))
         torch.ones(1000, 1000) @ torch.ones(1000)
     assert counter.get_table().splitlines()[1].split() == ["Global", "2.000M", "100.00%"]
-    assert FlopCounterMode(display=False).get_table().splitlines()[1:] == ["Global             0     0.00%"]
+    assert FlopCounterMode(display=False).get_table().splitlines()[1].split() == ["Global", "0", "0.00%"]
 
 
 def linear_counts(f):

@@ -35,46 +35,71 @@ Formula = Callable[..., int]
 Shapes = Sequence[Any]  # of the arguments, in the order of the declaration; what is no tensor as it was given
 
 
+_built_in: dict[str, tuple[Formula, tuple[int, ...]]] = {}
+
+
+def _counts(*names: str, gradients: tuple[int, ...] = (0, 1)) -> Callable[[Formula], Formula]:
+    """What functions of these names cost. `gradients`: the arguments whose gradients cost as much as the result;
+    where none is given, all together cost twice that."""
+
+    def note(formula: Formula) -> Formula:
+        _built_in.update(dict.fromkeys(names, (formula, gradients)))
+        return formula
+
+    return note
+
+
+@_counts("linear", "matmul", "__matmul__", "mm", "bmm")
+@_counts("mv", "dot", "vdot")
 def _product(shapes: Shapes, out: Any) -> int:
     return 2 * math.prod(out) * shapes[0][-1]
 
 
+@_counts("addmm", "baddbmm", "addmv", "__rmatmul__", gradients=(1, 2))
 def _product_added(shapes: Shapes, out: Any) -> int:
     return 2 * math.prod(out) * shapes[1][-1]
 
 
+@_counts("addbmm", gradients=(1, 2))
 def _batches_added(shapes: Shapes, out: Any) -> int:
     return 2 * math.prod(shapes[1]) * out[-1]
 
 
+@_counts("tensordot", "inner")
 def _contraction(shapes: Shapes, out: Any) -> int:
     """Of [m, k] and [k, n], whichever dims make up m, k and n: the root of mk kn mn is their product."""
     return 2 * math.isqrt(math.prod(shapes[0]) * math.prod(shapes[1]) * math.prod(out))
 
 
+@_counts("conv1d", "conv2d", "conv3d")
 def _convolution(shapes: Shapes, out: Any) -> int:
     return 2 * math.prod(out) * math.prod(shapes[1][1:])  # weight (out, in / groups, *kernel)
 
 
+@_counts("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 def _transposed_convolution(shapes: Shapes, out: Any) -> int:
     return 2 * math.prod(shapes[0]) * math.prod(shapes[1][1:])  # an input reaches a kernel's worth of outputs
 
 
+@_counts("scaled_dot_product_attention")
 def _attention(shapes: Shapes, out: Any) -> int:
     q, k, v = shapes[:3]  # (.., L, E), (.., S, E), (.., S, D)
     return 2 * math.prod(q[:-1]) * k[-2] * (q[-1] + v[-1])
 
 
+@_counts("bilinear", gradients=(0, 1, 2))
 def _bilinear(shapes: Shapes, out: Any) -> int:
     return 2 * math.prod(out) * (shapes[0][-1] + 1) * shapes[1][-1]
 
 
+@_counts("recurrent_layer", gradients=())
 def _recurrent(shapes: Shapes, out: Any) -> int:
     steps = math.prod(shapes[0][:-1])
     weights = [s for s in (shapes[4], shapes[5], shapes[8]) if s is not None]  # of input, state, projection
     return 2 * steps * sum(map(math.prod, weights))
 
 
+@_counts("multi_head_attention", "multi_head_attention_forward", gradients=())
 def _multi_head(shapes: Shapes, out: Any) -> int:
     q, k, v, width = shapes[:4]  # [.., E] each; `out` is [result, probabilities]
     batch = 1 if len(q) == 2 else q[0] if shapes[-1] is True else q[1]
@@ -90,6 +115,7 @@ def _spelled_out(term: str, shape: Any) -> list[str]:
     return [*before, *(str(i) for i in reversed(range(hidden))), *after]
 
 
+@_counts("einsum", gradients=tuple(range(1, 16)))
 def _einsum(shapes: Shapes, out: Any) -> int:
     """From left to right, two at a time: 2 for each combination of the subscripts that the two have."""
     equation, *operands = shapes
@@ -113,20 +139,6 @@ def _einsum(shapes: Shapes, out: Any) -> int:
     return total
 
 
-# The formula, and the arguments whose gradients cost as much as the result; all of them twice where none is.
-_BUILT_IN: dict[str, tuple[Formula, tuple[int, ...]]] = {
-    **dict.fromkeys(("linear", "matmul", "__matmul__", "mm", "bmm", "mv", "dot", "vdot"), (_product, (0, 1))),
-    **dict.fromkeys(("addmm", "baddbmm", "addmv", "__rmatmul__"), (_product_added, (1, 2))),
-    **dict.fromkeys(("tensordot", "inner"), (_contraction, (0, 1))),
-    "addbmm": (_batches_added, (1, 2)),
-    **{f"conv{n}d": (_convolution, (0, 1)) for n in (1, 2, 3)},
-    **{f"conv_transpose{n}d": (_transposed_convolution, (0, 1)) for n in (1, 2, 3)},
-    "scaled_dot_product_attention": (_attention, (0, 1, 2)),
-    "bilinear": (_bilinear, (0, 1, 2)),
-    "einsum": (_einsum, (1, 2, 3, 4, 5, 6, 7, 8)),
-    "recurrent_layer": (_recurrent, ()),
-    **dict.fromkeys(("multi_head_attention", "multi_head_attention_forward"), (_multi_head, ())),
-}
 flop_registry: dict[Any, Formula] = {}  # formulas that were registered, by function
 
 
@@ -156,16 +168,16 @@ def _arguments(call: OpCall) -> tuple[list[Any], list[bool]]:
 
 def forward_flops(call: OpCall) -> int:
     """What the call costs by the built-in formulas; 0 for all other functions."""
-    if call.name not in _BUILT_IN or call.out_shape is None:
+    if call.name not in _built_in or call.out_shape is None:
         return 0
-    return _BUILT_IN[call.name][0](_arguments(call)[0], call.out_shape)
+    return _built_in[call.name][0](_arguments(call)[0], call.out_shape)
 
 
 def backward_flops(call: OpCall) -> dict[str, int]:
     """What its gradients cost, by the name that the counter gives it."""
-    if call.name not in _BUILT_IN or call.out_shape is None:
+    if call.name not in _built_in or call.out_shape is None:
         return {}
-    formula, operands = _BUILT_IN[call.name]
+    formula, operands = _built_in[call.name]
     shapes, wanted = _arguments(call)
     if call.name == "scaled_dot_product_attention":
         (*rows, width), keys, out = shapes[0], shapes[1][-2], shapes[2][-1]
