@@ -34,8 +34,7 @@ class _Work:
 
     op: str
     site: str
-    first: int  # event
-    last: int | None = None
+    last: int | None = None  # the event after which it is over
     recorded: bool = False  # on the tape
 
 
@@ -84,7 +83,6 @@ class _Label:
     category: str | None = None
     tensor: tuple[Any, Any] | None = None  # shape and dtype
     name: str = ""
-    since: int = -1  # holds for memory that was taken at this event or later
 
 
 class MemoryTimeline(OpObserver):
@@ -164,13 +162,11 @@ class MemoryTimeline(OpObserver):
         self._marks.append((event, work))
         return event
 
-    def _label(self, t: Tensor, category: str | None = None, name: str = "", since: int = -1) -> None:
+    def _label(self, t: Tensor, category: str | None = None, name: str = "") -> None:
         address, held = storage_of(t)
         if address and str(t.device) == self.device:
             about = (tuple(t.shape), t.dtype)
-            self._labels.append(
-                _Label(_C._memory_trace_length(), address, held, category, about, name, since)
-            )
+            self._labels.append(_Label(_C._memory_trace_length(), address, held, category, about, name))
 
     def _see_leaf(self, p: Tensor) -> None:
         """A leaf that requires grad, whose gradient is to be known when it comes."""
@@ -202,9 +198,8 @@ class MemoryTimeline(OpObserver):
     def _before_step(self, optimizer: Any, *_: Any) -> None:
         with _C.DisableTorchFunction():
             self._see_optimizer(optimizer)
-        work = _Work(f"{type(optimizer).__name__}.step", "", 0)
         self._outside_step = self._current
-        work.first = self._mark(work)
+        self._mark(_Work(f"{type(optimizer).__name__}.step", ""))
 
     def _after_step(self, optimizer: Any, *_: Any) -> None:
         with _C.DisableTorchFunction():
@@ -218,9 +213,8 @@ class MemoryTimeline(OpObserver):
                 self._see_leaf(t)
             else:
                 self._label(t)
-        work = _Work(call.name, call_site(), 0)
-        call.memo = work, self._current
-        work.first = self._mark(work)
+        call.memo = _Work(call.name, call_site()), self._current
+        self._mark(call.memo[0])
 
     def after_op(self, call: OpCall, args: Any, kwargs: Any, out: Any) -> None:
         """Marks where the op ends, and takes note of what it made."""
@@ -228,12 +222,12 @@ class MemoryTimeline(OpObserver):
         made = list(tensors_in(out))
         work.recorded = any(t.requires_grad for t in made)
         for t in made:
-            self._label(t, since=work.first)
+            self._label(t)
         work.last = self._mark(outside)
 
     def before_backward(self, call: OpCall, node: str, first: bool, gradients: Any) -> None:
         """Marks where the node begins; the one before it ends there."""
-        self._mark(_Work(node, call.memo[0].site, 0))
+        self._mark(_Work(node, call.memo[0].site))
 
     def after_pass(self) -> None:
         """Marks the end of the last node."""
@@ -280,8 +274,6 @@ class MemoryTimeline(OpObserver):
         if block is None:
             block = alive[label.address] = MemoryBlock(label.bytes)
             self.blocks.append(block)
-        if block._first < label.since:
-            return
         if label.category is not None and CATEGORIES.index(label.category) < CATEGORIES.index(block.category):
             block.category, block.name = label.category, label.name
         block.name = block.name or label.name

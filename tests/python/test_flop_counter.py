@@ -10,6 +10,7 @@ import warptape as torch
 import warptape.nn.functional as F
 from tensor_models import train_gpt
 from warptape import nn
+from warptape.utils._op_observer import OpObserver
 from warptape.utils.checkpoint import checkpoint
 from warptape.utils.flop_counter import FlopCounterMode, flop_registry, register_flop_formula
 
@@ -113,6 +114,11 @@ def test_what_pytorch_does_not_count_or_counts_otherwise():
     assert counter.get_flop_counts()["Global"] == {
         f"scaled_dot_product_attention{k}": n for k, n in want.items()
     }
+    with FlopCounterMode(display=False) as counter:
+        F.scaled_dot_product_attention(
+            torch.ones(2, 3, 5, 8), torch.ones(2, 3, 7, 8), r(2, 3, 7, 8)
+        ).sum().backward()
+    assert counter.get_flop_counts()["Global"]["scaled_dot_product_attention_backward"] == 8 * pairs
     with FlopCounterMode(display=False) as counter:
         torch.nn.LSTM(3, 4)(torch.ones(5, 2, 3))
         F.bilinear(torch.ones(5, 3), torch.ones(5, 4), torch.ones(6, 3, 4))
@@ -238,31 +244,43 @@ def test_only_what_runs_inside_counts():
     assert counter.get_total_flops() == 0
 
 
-def test_in_place_ops_on_views_count_once():
-    def run():
-        y = F.linear(leaf(torch, 2, 3), leaf(torch, 4, 3))
-        y[0].mul_(2)
-        y[:, 1] = 3
-        y.view(-1)[2:].relu_()
-        y.sum().backward()
+class Nodes(OpObserver):
+    def __enter__(self):
+        self.seen = []
+        return super().__enter__()
 
-    assert linear_counts(run) == (48, 96)
+    def before_backward(self, call, node, first, gradients):
+        self.seen.append((call.name, node))
 
 
-def test_a_backward_that_breaks_off_leaves_the_count_right():
+def test_each_node_belongs_to_the_call_that_recorded_it():
+    """Also where in-place ops on views move what was recorded before them."""
+    y = F.linear(leaf(torch, 2, 3), leaf(torch, 4, 3))
+    with Nodes() as nodes:
+        z = F.linear(y, leaf(torch, 5, 4))
+        z[0].mul_(2)
+        z[:, 1] = 3
+        z.sum().backward()
+    assert nodes.seen.count(("linear", "LinearBackward0")) == 1
+    assert [name for name, node in nodes.seen if node == "LinearBackward0"] == ["linear"]
+    assert {"sum", "__setitem__", "mul"} <= {name for name, _ in nodes.seen}
+
+
+@pytest.mark.parametrize("backward", [torch.autograd.backward, torch.Tensor.backward])
+def test_a_backward_that_breaks_off_leaves_the_count_right(backward):
     x, w = leaf(torch, 2, 3), leaf(torch, 4, 3)
 
     def run():
-        y = F.linear(x, w)
-        handle = y.register_hook(lambda g: 1 / 0)
+        y = F.linear(x, w).sum()
+        handle = x.register_hook(lambda g: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            y.relu().sum().backward(retain_graph=True)
+            backward(y, retain_graph=True)
         handle.remove()
-        y.sum().backward()
+        backward(y)
         with pytest.raises(ValueError):
             F.linear(x, torch.ones(3, 4))
 
-    assert linear_counts(run) == (48, 96)
+    assert linear_counts(run) == (48, 2 * 96)
 
 
 def test_a_module_that_raises_leaves_the_place():

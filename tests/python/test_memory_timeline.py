@@ -137,6 +137,7 @@ def test_what_an_op_needs_for_itself_is_other():
         ("matmul", "activations"),
         ("gelu", "activations"),
     }
+    assert sum(block.category == "activations" for block in timeline.blocks) == 3
     assert next(block for block in timeline.blocks if block.op == "mul").died is not None
     assert b.requires_grad
     with MemoryTimeline() as timeline:
@@ -176,6 +177,7 @@ def test_resized_and_foreign_memory():
     numpy = pytest.importorskip("numpy")
     held = torch.ones(N, N)
     with MemoryTimeline() as timeline:
+        torch.optim.SGD([torch.ones(1, requires_grad=True)]).step()
         t = torch.empty(0)
         t.untyped_storage().resize_(SQUARE)
         (torch.from_numpy(numpy.ones((N, N), "float32")) + 1).sum()

@@ -7,8 +7,10 @@ What an op calls within C++ belongs to the op, and so does what a backward with 
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -100,6 +102,14 @@ class OpCall:
         self.last_pass: object = None  # the backward pass in which a node of it ran
 
 
+class _Pass:
+    """A backward pass. What is called at its end holds it, so that it is gone, too, where the pass fails."""
+
+
+def _nothing() -> None:
+    """In the place of a reference to a pass."""
+
+
 class OpObserver(TorchFunctionMode):
     """Subclasses override what they want to be told of; calls nest, and each `before` has its `after`.
 
@@ -112,7 +122,7 @@ class OpObserver(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self._entered: object = None  # this time; hooks of an earlier one do nothing
-        self._pass: object = None  # the backward pass that runs
+        self._running: Callable[[], _Pass | None] = _nothing  # the backward pass
 
     def before_op(self, call: OpCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A function is about to be called."""
@@ -135,7 +145,7 @@ class OpObserver(TorchFunctionMode):
         return False
 
     def __enter__(self) -> Any:
-        self._entered, self._pass = object(), None
+        self._entered, self._running = object(), _nothing
         return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
@@ -147,13 +157,11 @@ class OpObserver(TorchFunctionMode):
         kwargs = kwargs or {}
         inside = getattr(func, "__wrapped__", None)
         if inside is not None and not types and not self.sees_as_one(func):
-            before = self._pass
             _C._push_torch_function_mode(self)
             try:
                 return inside(*args, **kwargs)
             finally:
                 _C._pop_torch_function_mode()
-                self._pass = before  # also where a backward pass broke off
         if getattr(func, "__name__", "") == "__get__":
             return func(*args, **kwargs)
         call = OpCall(func, args, kwargs)
@@ -177,11 +185,7 @@ class OpObserver(TorchFunctionMode):
             for node in waiting:
                 self._hook(call, node)
             following = {n for node in waiting for n, _ in node.next_functions if n is not None}
-            waiting = {n for n in following - seen if n.variable is None and not self._knows(n)}
-
-    def _knows(self, node: Any) -> bool:
-        """Whether an earlier call has put hooks onto it: in-place ops on views move what lies before them."""
-        return any(getattr(hook, "_observer", None) is self for hook in node._pre_hook_dict().values())
+            waiting = {n for n in following - seen if n.variable is None}
 
     def _hook(self, call: OpCall, node: Any) -> None:
         entered, name = self._entered, node.name()
@@ -189,14 +193,15 @@ class OpObserver(TorchFunctionMode):
         def before(gradients: tuple[Any, ...]) -> None:
             if self._entered is not entered:
                 return
-            if self._pass is None:
-                self._pass = object()
-                _C._queue_callback(self._end_pass)
-            first, call.last_pass = call.last_pass is not self._pass, self._pass
+            running = self._running()
+            if running is None:
+                running = _Pass()
+                self._running = weakref.ref(running)
+                _C._queue_callback(functools.partial(self._end_pass, running))
+            first, call.last_pass = call.last_pass is not self._running, self._running
             with _C.DisableTorchFunction():  # what the observer asks of tensors is no op of the program
                 self.before_backward(call, name, first, gradients)
 
-        before._observer = self  # type: ignore[attr-defined]
         node.register_prehook(before)
         if not self.looks_after_backward:
             return
@@ -210,7 +215,7 @@ class OpObserver(TorchFunctionMode):
 
         node.register_hook(after)
 
-    def _end_pass(self) -> None:
-        self._pass = None
+    def _end_pass(self, _: _Pass) -> None:
+        self._running = _nothing
         if self._entered is not None:
             self.after_pass()

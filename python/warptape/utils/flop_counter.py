@@ -39,8 +39,8 @@ _built_in: dict[str, tuple[Formula, tuple[int, ...]]] = {}
 
 
 def _counts(*names: str, gradients: tuple[int, ...] = (0, 1)) -> Callable[[Formula], Formula]:
-    """What functions of these names cost. `gradients`: the arguments whose gradients cost as much as the result;
-    where none is given, all together cost twice that."""
+    """What functions of these names cost. `gradients` are the arguments whose gradients cost as much, each of
+    them; where it has none, all gradients together cost twice that."""
 
     def note(formula: Formula) -> Formula:
         _built_in.update(dict.fromkeys(names, (formula, gradients)))
