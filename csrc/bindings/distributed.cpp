@@ -149,6 +149,7 @@ void bind_worlds(py::module_& m) {
                                   {std::move(name), std::move(cpu), std::move(cuda), timeout.ms});
       },
       py::call_guard<GilRelease>());
+  m.def("_waited", [] { return 1e-9 * static_cast<double>(current_world().waited.load()); });
   m.def("_dump_flight_record", [](const std::string& reason) {
     GilRelease unlocked;
     return dump_flight_record(current_world(), reason);

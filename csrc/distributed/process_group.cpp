@@ -72,6 +72,19 @@ struct Staged {
   }
 };
 
+// Adds the time of its scope to what the rank has waited.
+class Waiting {
+ public:
+  explicit Waiting(World& world) : world_(world) {}
+  ~Waiting() { world_.waited += std::chrono::nanoseconds(Clock::now() - start_).count(); }
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+
+ private:
+  World& world_;
+  const Clock::time_point start_ = Clock::now();
+};
+
 }  // namespace
 
 void register_backend(const std::string& name, BackendFactory factory) {
@@ -98,6 +111,7 @@ struct ProcessGroup::Job final : Work {
   }
   void wait(std::optional<Milliseconds> limit) override {
     const ProfiledScope profiled("c10d::wait", EventKind::Collective);
+    const Waiting waiting(*group->world_);
     const auto deadline = Clock::now() + limit.value_or(group->timeout() * 2);
     std::unique_lock lock(group->mutex_);
     while (!over) {
@@ -137,6 +151,7 @@ struct ProcessGroup::PointToPoint final : Work {
     if (over) return;
     const ProfiledScope profiled([&] { return message("c10d::", name_of(staged.call.op)); },
                                  EventKind::Collective);
+    const Waiting waiting(*group->world_);
     try {
       backend->wait(*transfer, limit.value_or(group->timeout()));
       finish();
@@ -176,6 +191,7 @@ struct ProcessGroup::OnStream final : Work {
     }
   }
   void wait(std::optional<Milliseconds> limit) override {
+    const Waiting waiting(*group->world_);
     try {
       backend->wait(*transfer, limit.value_or(Milliseconds(0)));
     } catch (const DistBackendError&) {
@@ -285,7 +301,10 @@ std::shared_ptr<Work> ProcessGroup::run(Collective call, std::string site, bool 
   }
   busy_ = true;
   lock.unlock();
-  execute(*job);
+  {
+    const Waiting waiting(*world_);
+    execute(*job);
+  }
   lock.lock();
   busy_ = false;
   changed_.notify_all();

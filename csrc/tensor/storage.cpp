@@ -7,6 +7,7 @@
 #include "core/device_runtime.h"
 #include "core/errors.h"
 #include "core/free_list.h"
+#include "core/memory_trace.h"
 #include "core/profiler.h"
 #include "tensor/deferral.h"
 
@@ -16,16 +17,20 @@ void* Storage::operator new(size_t size) { return FreeList<Storage>::allocate(si
 void Storage::operator delete(void* p) { FreeList<Storage>::deallocate(p); }
 
 namespace {
+// For whoever asks what memory is taken and given back.
+void note(const void* data, int64_t bytes, Device device) noexcept {
+  if (traces_memory.load(std::memory_order_relaxed)) note_memory(data, bytes, device);
+  if (__builtin_expect(thread_state.profiler != nullptr, 0)) record_memory(data, bytes, device);
+}
+
 void* take(size_t bytes, Device device) {
   void* data = allocator_of(device).allocate(bytes);
-  if (__builtin_expect(thread_state.profiler != nullptr, 0))
-    record_memory(data, static_cast<int64_t>(bytes), device);
+  note(data, static_cast<int64_t>(bytes), device);
   return data;
 }
 
-void free(void* data, size_t bytes, Device device) {
-  if (__builtin_expect(thread_state.profiler != nullptr, 0))
-    record_memory(data, -static_cast<int64_t>(bytes), device);
+void leave(void* data, size_t bytes, Device device) noexcept {
+  note(data, -static_cast<int64_t>(bytes), device);
   allocator_of(device).deallocate(data, bytes);
 }
 }  // namespace
@@ -94,7 +99,7 @@ void Storage::drop() {
   if (deleter_)
     std::exchange(deleter_, nullptr)(context_);
   else
-    free(data_, bytes_, device_);
+    leave(data_, bytes_, device_);
   data_ = nullptr;
 }
 
@@ -104,7 +109,7 @@ Storage::~Storage() {
   if (deleter_) {
     deleter_(context_);
   } else if (data_) {
-    free(data_, bytes_, device_);
+    leave(data_, bytes_, device_);
   }
 }
 
@@ -132,7 +137,7 @@ void Storage::resize(size_t bytes) {
       runtime_of(device_.type).copy(fresh, device_, data_, device_, keep, false);
     }
   }
-  free(data_, bytes_, device_);
+  leave(data_, bytes_, device_);
   data_ = fresh;
   bytes_ = bytes;
 }

@@ -316,7 +316,8 @@ def _count_flops(events: list[FunctionEvent]) -> None:
         while outer is not None and not outer.flops:
             outer = outer.cpu_parent
         if e.kind == "op" and outer is None and e.output_shapes:
-            e.flops = formula_flops(e.name.removeprefix("aten::"), e.input_shapes, e.output_shapes[0])
+            given = [shape or value for shape, value in zip(e.input_shapes, e.concrete_inputs, strict=True)]
+            e.flops = formula_flops(e.name.removeprefix("aten::"), given, e.output_shapes[0])
 
 
 class emit_nvtx:

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from .._missing import install_getattr as _install_getattr
 from ..autograd.profiler import kineto_available, record_function
+from ._memory import MemoryBlock, MemoryTimeline
+from ._roofline import Roofline, RooflineRow, roofline
 from .profiler import (
     ProfilerAction,
     ProfilerActivity,
@@ -21,11 +23,16 @@ from .profiler import (
 )
 
 __all__ = [
+    "MemoryBlock",
+    "MemoryTimeline",
     "ProfilerAction",
     "ProfilerActivity",
+    "Roofline",
+    "RooflineRow",
     "kineto_available",
     "profile",
     "record_function",
+    "roofline",
     "schedule",
     "supported_activities",
     "tensorboard_trace_handler",

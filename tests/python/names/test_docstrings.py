@@ -19,7 +19,8 @@ from warptape._missing import find
 MODULES = (
     "torch nn nn.functional nn.init nn.utils nn.utils.rnn linalg fft special masked signal.windows "
     "autograd amp optim optim.lr_scheduler utils.data utils.checkpoint distributions random func "
-    "cuda backends distributed jit fx export serialization sparse"
+    "cuda backends distributed jit fx export serialization sparse utils utils.flop_counter autograd.graph "
+    "profiler._roofline profiler._memory"
 ).split()
 
 

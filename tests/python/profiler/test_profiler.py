@@ -96,6 +96,23 @@ def test_shapes_dtypes_and_numbers():
     assert sorted((r.count, r.input_shapes[0]) for r in rows) == [(1, [3, 4]), (2, [2, 4])]
 
 
+def test_flops_of_the_outermost_op():
+    w = torch.ones(4, 5, requires_grad=True)
+    with profile(with_flops=True) as p:
+        torch.linalg.multi_dot([torch.ones(2, 3), torch.ones(3, 4), w]).sum().backward()
+        torch.nn.functional.conv2d(torch.ones(1, 2, 6, 6), torch.ones(3, 2, 3, 3))
+    forward = [
+        e for e in p.events() if e.kind == "op" and not (e.cpu_parent and e.cpu_parent.kind == "backward")
+    ]
+    assert one(forward, "aten::conv2d").flops == 2 * 3 * 16 * 18
+    assert sum(e.flops for e in forward) == 1728 + 2 * 2 * 4 * (3 + 5)
+    assert all(not child.flops for e in forward if e.flops for child in e.cpu_children)
+    backward = sum(e.flops for e in p.events() if e not in forward)
+    assert backward == 2 * 2 * 4 * 5  # of the weight alone
+    table = p.key_averages().table()
+    assert "Total FLOPs" in table and "1,728" in table
+
+
 def test_memory_by_event():
     with profile(profile_memory=True) as p:
         kept = torch.empty(256, 4)
