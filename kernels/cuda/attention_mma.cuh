@@ -107,6 +107,4 @@ void with_head_size(const Sizes& n, F&& f) {
   f(std::integral_constant<int, 128>{});
 }
 
-bool suits_mma(const AttentionPlan& plan, std::initializer_list<const View*> others);
-
 }  // namespace warptape::kernels::cuda

@@ -1,6 +1,8 @@
 // Own kernels for what the libraries do not take; they do all that the contracts say, if more slowly.
 #pragma once
 
+#include <initializer_list>
+
 #include "kernels/attention.h"
 #include "kernels/matmul.h"
 
@@ -25,7 +27,10 @@ void attention_backward_plain(const LaunchContext& ctx, const View& dq, const Vi
 const void* attention_delta(const LaunchContext& ctx, const View& dout, const View& out,
                             const AttentionPlan& plan);
 
-// By tensor cores where the case suits them, else plain. See attention_mma.cu.
+// Whether tensor cores do it: 16-bit types, heads of up to 128 numbers, rows by 16 bytes. `others` are what
+// is written, and their gradients. See attention_mma.cu.
+bool suits_mma(const AttentionPlan& plan, std::initializer_list<const View*> others);
+// By tensor cores where they do it, else plain.
 void attention_own(const LaunchContext& ctx, const View& out, const View& lse, const AttentionPlan& plan);
 void attention_backward_own(const LaunchContext& ctx, const View& dq, const View& dk, const View& dv,
                             const View& dout, const View& out, const View& lse, const AttentionPlan& plan);
