@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 MAX_LEFT_OUT = 8
 BLOCK = re.compile(
     r"(?:^<!-- given:\n(?P<given>.*?)^-->\n+)?(?:^<!-- block: (?P<words>[^\n]*) -->\n+)?"
@@ -119,7 +119,8 @@ def test_the_site_names_each_page_once():
             page for part in (entry if isinstance(entry, list) else entry.values()) for page in pages(part)
         ]
 
-    assert sorted(pages(site["nav"])) == sorted(path.name for path in (ROOT / "docs").glob("*.md"))
+    docs = ROOT / "docs"
+    assert sorted(pages(site["nav"])) == sorted(str(path.relative_to(docs)) for path in docs.rglob("*.md"))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
