@@ -191,12 +191,12 @@ def signature(value: Any, member: bool) -> str:
     returns: Any = inspect.Signature.empty if inspect.isclass(value) else found.return_annotation
     returns = _Bare(returns) if isinstance(returns, str) else returns
     found = found.replace(parameters=bare, return_annotation=returns)
-    text = str(found) if len(str(found)) < 80 else on_lines(found)
-    text = re.sub(r"<(?:function|class|built-in function) '?([\w.]+).*?>", r"\1", text)
+    text = str(found) if len(str(found)) < 80 else by_lines(found)
+    text = re.sub(r"<(?:function |class |built-in function )?'?([\w.]+)[^>]*>", r"\1", text)
     return re.sub(r" at 0x[0-9a-f]+", "", text)
 
 
-def on_lines(found: inspect.Signature) -> str:
+def by_lines(found: inspect.Signature) -> str:
     """A signature with a line for each parameter."""
     lines = str(found.replace(return_annotation=found.empty)), str(found)
     kinds: list[Any] = []

@@ -307,7 +307,7 @@ def parallel() -> None:
     ranks = torch.arange(8).view(2, 2, 2)
     for dp in range(2):
         p.parts.append(f'<rect class="grey" x="{10 + 316 * dp}" y="34" width="304" height="236" rx="4"/>')
-        p.text(20 + 316 * dp, 26, f"dp {dp}: rows {dp} of the batch", "head")
+        p.text(20 + 316 * dp, 26, f"dp {dp}: part {dp} of the batch", "head")
         for pp in range(2):
             for tp in range(2):
                 p.box(
