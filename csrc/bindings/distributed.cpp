@@ -94,8 +94,7 @@ void bind_groups(py::module_& m) {
                                                           "A group of ranks: a value, equal only to itself.")
       .def("rank", &ProcessGroup::rank, "This rank's number in the group.")
       .def("size", &ProcessGroup::size, "Ranks in the group.")
-      .def_property_readonly("group_name", &ProcessGroup::name,
-                             "The group's name, the same on all of its ranks.")
+      .def_property_readonly("group_name", &ProcessGroup::name, "Its name, the same on all ranks.")
       .def_property_readonly("_ranks", &ProcessGroup::ranks)
       .def_property_readonly("_timeout", &ProcessGroup::timeout)
       .def("_set_timeout", [](ProcessGroup& g, Timeout t) { g.set_timeout(t.ms); })

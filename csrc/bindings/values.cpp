@@ -324,8 +324,8 @@ PyObject* generator_set_state(PyObject* self, PyObject* state) {
   });
 }
 PyObject* generator_device(PyObject* self, void*) { return wrap(generator_value(self)->device()); }
-PyGetSetDef generator_getset[] = {
-    {"device", generator_device, nullptr, "The device whose random numbers it draws.", nullptr}, {}};
+PyGetSetDef generator_getset[] = {{"device", generator_device, nullptr, "The device it draws on.", nullptr},
+                                  {}};
 PyMethodDef generator_methods[] = {
     {"manual_seed", generator_manual_seed, METH_O, "Restarts the sequence from a 64-bit seed; returns self."},
     {"seed", generator_seed, METH_NOARGS, "Seeds from the system's entropy and returns the seed."},

@@ -383,15 +383,8 @@ def storage_class(name: str) -> type[UntypedStorage] | None:
         return globals()[name]
     kind = name.removesuffix("Storage")
     dtype = _KINDS.get(kind) or getattr(_C, _COMPLEX.get(kind, ""), None)
-    return (
-        type(
-            name,
-            (TypedStorage,),
-            {"dtype": dtype, "__module__": "warptape", "__doc__": f"A TypedStorage of {dtype}."},
-        )
-        if dtype and kind != name
-        else None
-    )
+    parts = {"dtype": dtype, "__module__": "warptape", "__doc__": f"A TypedStorage of {dtype}."}
+    return type(name, (TypedStorage,), parts) if dtype and kind != name else None
 
 
 @cache

@@ -42,8 +42,7 @@ class Categorical(Distribution):
 
     _num_events = property(lambda self: self._param.shape[-1])
     support = property(
-        lambda self: constraints.integer_interval(0, self._num_events - 1),
-        doc="The values that a sample may have.",
+        lambda self: constraints.integer_interval(0, self._num_events - 1), doc="Possible values."
     )
 
     @lazy_property

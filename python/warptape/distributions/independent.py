@@ -13,9 +13,7 @@ from .utils import sum_rightmost
 class Independent(Distribution):
     """Another distribution; the `reinterpreted_batch_ndims` rightmost batch dims belong to the event."""
 
-    has_rsample = property(  # type: ignore[assignment]
-        attrgetter("base_dist.has_rsample"), doc="Whether samples carry gradients to the parameters."
-    )
+    has_rsample = property(attrgetter("base_dist.has_rsample"), doc="As the base distribution.")  # type: ignore[assignment]
     mean = property(attrgetter("base_dist.mean"))
     mode = property(attrgetter("base_dist.mode"))
     variance = property(attrgetter("base_dist.variance"))

@@ -25,9 +25,7 @@ class TransformedDistribution(Distribution):
         transforms: one transform, or a list in the order of use.
     """
 
-    has_rsample = property(  # type: ignore[assignment]
-        attrgetter("base_dist.has_rsample"), doc="Whether samples carry gradients to the parameters."
-    )
+    has_rsample = property(attrgetter("base_dist.has_rsample"), doc="As the base distribution.")  # type: ignore[assignment]
 
     def __init__(self, base_distribution: Any, transforms: Any, validate_args: bool | None = None) -> None:
         if isinstance(transforms, Transform):
