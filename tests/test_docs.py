@@ -123,6 +123,18 @@ def test_the_site_names_each_page_once():
     assert sorted(pages(site["nav"])) == sorted(str(path.relative_to(docs)) for path in docs.rglob("*.md"))
 
 
+@pytest.mark.slow
+def test_the_site_builds(tmp_path):
+    """With the API pages; links and anchors lead somewhere, and a browser loads nothing from elsewhere."""
+    pytest.importorskip("material")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-f", str(ROOT / ".mkdocs.yml")]
+    done = subprocess.run([*command, "-d", str(tmp_path)], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    page = (tmp_path / "api/nn/index.html").read_text()
+    assert 'id="warptape.nn.Linear"' in page
+    assert not re.findall(r'<(?:script|img)[^>]*src="https?:|<link[^>]*stylesheet[^>]*href="https?:', page)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_links_between_pages_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text()):

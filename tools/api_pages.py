@@ -306,8 +306,8 @@ def page(name: str, owners: Owners) -> str:
             continue
         parts.append(described(entry))
         if inspect.isclass(entry.value):
-            members = public_members(entry.path, entry.value)  # the base says of those that say nothing
-            parts += [described(each) for each in members if own_text(each.value)]
+            members = public_members(entry.path, entry.value)  # of those that say nothing the base does
+            parts += [described(each) for each in members if getattr(each.value, "__doc__", None)]
     if elsewhere:
         parts += ["## Described elsewhere", ", ".join(elsewhere)]
     return "\n\n".join(parts) + "\n"

@@ -324,8 +324,7 @@ PyObject* generator_set_state(PyObject* self, PyObject* state) {
   });
 }
 PyObject* generator_device(PyObject* self, void*) { return wrap(generator_value(self)->device()); }
-PyGetSetDef generator_getset[] = {{"device", generator_device, nullptr, "The device it draws on.", nullptr},
-                                  {}};
+PyGetSetDef generator_getset[] = {{"device", generator_device, nullptr, "The device it is of.", nullptr}, {}};
 PyMethodDef generator_methods[] = {
     {"manual_seed", generator_manual_seed, METH_O, "Restarts the sequence from a 64-bit seed; returns self."},
     {"seed", generator_seed, METH_NOARGS, "Seeds from the system's entropy and returns the seed."},
