@@ -23,37 +23,53 @@ from warptape._missing import torch_names
 GROUPS = {
     "Tensors": (
         "warptape Tensor linalg fft special signal.windows masked sparse random return_types storage "
-        "serialization"
+        "serialization utils.safetensors"
     ),
     "Autograd": (
         "autograd autograd.function autograd.forward_ad autograd.functional autograd.graph "
-        "autograd.gradcheck func amp"
+        "autograd.gradcheck func amp amp.grad_scaler cuda.amp"
     ),
     "Modules": (
-        "nn nn.functional nn.init nn.attention nn.attention.flex_attention nn.utils nn.utils.rnn "
-        "nn.utils.parametrize nn.utils.parametrizations nn.utils.prune nn.parallel"
+        "nn nn.functional nn.init nn.attention nn.attention.bias nn.attention.flex_attention "
+        "nn.modules.module nn.modules.utils nn.parameter nn.utils nn.utils.rnn nn.utils.parametrize "
+        "nn.utils.parametrizations nn.utils.prune nn.utils.spectral_norm nn.utils.stateless "
+        "nn.utils.weight_norm nn.parallel"
     ),
     "Training": (
-        "optim optim.lr_scheduler optim.swa_utils utils.data utils.checkpoint distributions quasirandom hub"
+        "optim optim.lr_scheduler optim.optimizer optim.swa_utils utils.data utils.checkpoint distributions "
+        "distributions.constraints distributions.constraint_registry distributions.utils quasirandom hub"
     ),
-    "Graphs": "compiler export fx fx.passes.shape_prop jit onnx library graph_drawing overrides",
+    "Graphs": (
+        "compiler export export.passes fx fx.graph fx.immutable_collections fx.node fx.proxy "
+        "fx.subgraph_rewriter fx.passes.shape_prop "
+        "fx.passes.graph_drawer jit onnx library graph_drawing overrides"
+    ),
     "Several processes": (
-        "distributed distributed.functional distributed.checkpoint distributed.checkpoint.state_dict "
-        "distributed.device_mesh distributed.fsdp distributed.tensor distributed.tensor.parallel "
-        "distributed.pipelining distributed.optim distributed.algorithms.textbook "
-        "distributed.diagnose multiprocessing futures"
+        "distributed distributed.run distributed.functional distributed.nn.functional distributed.checkpoint "
+        "distributed.checkpoint.state_dict distributed.checkpoint.stateful "
+        "distributed.checkpoint.format_utils distributed.device_mesh distributed.fsdp distributed.tensor "
+        "distributed.tensor.parallel distributed.pipelining distributed.optim distributed.rpc "
+        "distributed.algorithms "
+        "distributed.algorithms.ddp_comm_hooks.default_hooks "
+        "distributed.algorithms.ddp_comm_hooks.post_localSGD_hook "
+        "distributed.algorithms.ddp_comm_hooks.powerSGD_hook "
+        "distributed.algorithms.model_averaging.averagers distributed.algorithms.model_averaging.utils "
+        "distributed.algorithms.textbook distributed.elastic.multiprocessing.errors distributed.diagnose "
+        "multiprocessing futures"
     ),
     "Parallel training": (
-        "parallel parallel.tensor parallel.shard parallel.pipeline parallel.context parallel.experts "
-        "parallel.dtensor parallel.plan parallel.verification"
+        "parallel parallel.tensor parallel.shard parallel.shard.wrap parallel.pipeline parallel.context "
+        "parallel.experts parallel.dtensor parallel.plan parallel.verification"
     ),
-    "Models": "models inference serve ao.quantization",
+    "Models": (
+        "models inference serve ao.quantization ao.binary ao.distillation ao.pruning ao.report ao.shrink"
+    ),
     "Devices": (
         "accelerator cpu cuda cuda.nvtx mps xpu backends.cpu backends.cuda backends.cudnn backends.mps"
     ),
     "Tools": (
-        "profiler testing doctor utils.benchmark utils.debugging utils.deterministic utils.dlpack "
-        "utils.flop_counter torch torch.coverage torch.wheel"
+        "profiler testing doctor utils.benchmark utils.collect_env utils.debugging utils.deterministic "
+        "utils.dlpack utils.flop_counter utils.hooks torch torch.coverage torch.wheel"
     ),
 }
 MODULES = [name for names in GROUPS.values() for name in names.split()]

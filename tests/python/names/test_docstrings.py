@@ -4,9 +4,11 @@ have them all."""
 from __future__ import annotations
 
 import doctest
+import importlib
 import importlib.util
 import inspect
 import io
+import pkgutil
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -79,6 +81,23 @@ def test_public_names_have_docstrings() -> None:
     entries = list(public())
     assert len(entries) > 4000
     assert sorted({entry.path for entry in entries if not api_pages.docstring(entry)}) == []
+
+
+def test_every_public_list_has_a_page() -> None:
+    """What stands in the `__all__` of a public module is described somewhere."""
+    owners, left = api_pages.Owners(), []
+    for info in pkgutil.walk_packages(torch.__path__, "warptape."):
+        name = info.name.removeprefix("warptape.")
+        if name in api_pages.MODULES or any(part[0] == "_" for part in name.split(".")):
+            continue
+        try:
+            listed = getattr(importlib.import_module(info.name), "__all__", ())
+        except ImportError:  # of a library that is not installed
+            continue
+        for entry in api_pages.public_names(name) if listed else ():
+            if entry.path.rpartition(".")[2] in listed and id(entry.value) not in owners.found:
+                left.append(entry.path)
+    assert left == [], "name the module in GROUPS of tools/api_pages.py"
 
 
 class Base:
