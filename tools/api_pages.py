@@ -68,7 +68,8 @@ GROUPS = {
         "accelerator cpu cuda cuda.nvtx mps xpu backends.cpu backends.cuda backends.cudnn backends.mps"
     ),
     "Tools": (
-        "profiler testing doctor utils.benchmark utils.collect_env utils.debugging utils.deterministic "
+        "profiler autograd.profiler autograd.profiler_util autograd.profiler_trace testing doctor "
+        "utils.benchmark utils.collect_env utils.debugging utils.deterministic "
         "utils.dlpack utils.flop_counter utils.hooks torch torch.coverage torch.wheel"
     ),
 }
