@@ -405,18 +405,8 @@ def bindings() -> None:
     p.save("bindings")
 
 
+PICTURES = (overview, kernels, core, tensor, tape, call, graph, distributed, parallel, inference, bindings)
+
 if __name__ == "__main__":
-    for each in [
-        overview,
-        kernels,
-        core,
-        tensor,
-        tape,
-        call,
-        graph,
-        distributed,
-        parallel,
-        inference,
-        bindings,
-    ]:
-        each()
+    for picture in PICTURES:
+        picture()
