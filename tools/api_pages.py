@@ -55,6 +55,7 @@ GROUPS = {
         "distributed.algorithms.ddp_comm_hooks.powerSGD_hook "
         "distributed.algorithms.model_averaging.averagers distributed.algorithms.model_averaging.utils "
         "distributed.algorithms.textbook distributed.elastic.multiprocessing.errors distributed.diagnose "
+        "distributed.stragglers "
         "multiprocessing futures"
     ),
     "Parallel training": (
@@ -68,7 +69,7 @@ GROUPS = {
         "accelerator cpu cuda cuda.nvtx mps xpu backends.cpu backends.cuda backends.cudnn backends.mps"
     ),
     "Tools": (
-        "profiler autograd.profiler autograd.profiler_util autograd.profiler_trace testing doctor "
+        "utils profiler autograd.profiler autograd.profiler_util autograd.profiler_trace testing doctor "
         "utils.benchmark utils.collect_env utils.debugging utils.deterministic "
         "utils.dlpack utils.flop_counter utils.hooks torch torch.coverage torch.wheel"
     ),
