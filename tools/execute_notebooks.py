@@ -1,0 +1,44 @@
+"""Executes notebooks and stores their outputs in them.
+
+    python tools/execute_notebooks.py                          all of notebooks/
+    python tools/execute_notebooks.py notebooks/graphs.ipynb
+
+Each runs from its first cell to its last in a new kernel of this Python. Which cell took how long, and which
+version of Python ran it, is not stored: two runs of one notebook differ in what its cells show alone. A cell
+that raises ends it, and the file stays as it was. Needs `pip install 'warptape[notebooks]'`.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import nbclient
+import nbformat
+
+FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
+LIMIT = 240  # seconds of a cell
+
+
+def execute(path: Path) -> Any:
+    """The notebook of a file with the outputs of a run. Raises nbclient.exceptions.CellExecutionError."""
+    notebook = nbformat.read(path, as_version=4)
+    client = nbclient.NotebookClient(notebook, timeout=LIMIT, kernel_name="python3", record_timing=False)
+    client.coalesce_streams = True  # what a cell prints is one output, where nbclient can
+    client.execute()
+    notebook.metadata["language_info"] = {"name": "python"}
+    return notebook
+
+
+def main(names: list[str]) -> int:
+    for path in map(Path, names) if names else sorted(FOLDER.glob("*.ipynb")):
+        start = time.perf_counter()
+        nbformat.write(execute(path), path)
+        print(f"{path.name}: {time.perf_counter() - start:.1f} s, {path.stat().st_size / 1000:.0f} kB")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
