@@ -4,12 +4,14 @@
     python tools/execute_notebooks.py notebooks/graphs.ipynb
 
 Each runs from its first cell to its last in a new kernel of this Python. Which cell took how long, and which
-version of Python ran it, is not stored: two runs of one notebook differ in what its cells show alone. A cell
-that raises ends it, and the file stays as it was. Needs `pip install 'warptape[notebooks]'`.
+version of Python ran it, is not stored, nor where the kernel kept a cell's source: two runs of a notebook
+differ in what its cells show alone. A cell that raises ends it, and the file stays as it was. Needs
+`pip install 'warptape[notebooks]'`.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from pathlib import Path
@@ -20,6 +22,7 @@ import nbformat
 
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 LIMIT = 240  # seconds of a cell
+CELL_FILE = re.compile(r"[^\s\"']*ipykernel_\d+[/\\]\d+\.py")  # a temporary file, in warnings and graphs
 
 
 def execute(path: Path) -> Any:
@@ -29,6 +32,10 @@ def execute(path: Path) -> Any:
     client.coalesce_streams = True  # what a cell prints is one output, where nbclient can
     client.execute()
     notebook.metadata["language_info"] = {"name": "python"}
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            for part in (output, output.get("data", {})):
+                part.update({k: CELL_FILE.sub("cell.py", v) for k, v in part.items() if isinstance(v, str)})
     return notebook
 
 
