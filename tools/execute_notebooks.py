@@ -22,7 +22,8 @@ import nbformat
 
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 LIMIT = 240  # seconds of a cell
-CELL_FILE = re.compile(r"[^\s\"']*ipykernel_\d+[/\\]\d+\.py")  # a temporary file, in warnings and graphs
+# The kernel's file of a cell, as warnings and graphs name it.
+CELL_FILE = re.compile(r"[^\s\"']{0,200}ipykernel_\d+[/\\]\d+\.py")
 
 
 def execute(path: Path) -> Any:
@@ -35,7 +36,8 @@ def execute(path: Path) -> Any:
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             for part in (output, output.get("data", {})):
-                part.update({k: CELL_FILE.sub("cell.py", v) for k, v in part.items() if isinstance(v, str)})
+                texts = {kind: v for kind, v in part.items() if isinstance(v, str) and kind != "image/png"}
+                part.update({kind: CELL_FILE.sub("cell.py", text) for kind, text in texts.items()})
     return notebook
 
 
