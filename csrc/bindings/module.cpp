@@ -116,6 +116,7 @@ PYBIND11_MODULE(_C, m) {
     b::init_shared(m.ptr());
     b::init_autograd(m.ptr());
     b::bind_settings(m);
+    b::init_profiler(m.ptr());
     b::init_transforms(m.ptr());
     b::init_graph(m.ptr());
     b::init_inference(m.ptr());

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/device_runtime.h"
+#include "core/profiler.h"
 #include "distributed/shm_backend.h"
 #include "distributed/world.h"
 #include "kernels/cpu/interrupt.h"
@@ -96,6 +97,7 @@ struct ProcessGroup::Job final : Work {
     return error;
   }
   void wait(std::optional<Milliseconds> limit) override {
+    const ProfiledScope profiled("c10d::wait", EventKind::Collective);
     const auto deadline = Clock::now() + limit.value_or(group->timeout() * 2);
     std::unique_lock lock(group->mutex_);
     while (!over) {
@@ -133,6 +135,8 @@ struct ProcessGroup::PointToPoint final : Work {
   }
   void wait(std::optional<Milliseconds> limit) override {
     if (over) return;
+    const ProfiledScope profiled([&] { return message("c10d::", name_of(staged.call.op)); },
+                                 EventKind::Collective);
     try {
       backend->wait(*transfer, limit.value_or(group->timeout()));
       finish();
@@ -363,6 +367,9 @@ std::vector<std::shared_ptr<Work>> ProcessGroup::start(Backend& b, std::vector<C
 void ProcessGroup::execute(Job& job) {
   FlightRecord& flight = world_->flight;
   Backend* used = nullptr;
+  join_profile();  // as the queue's thread
+  const ProfiledScope profiled([&] { return message("c10d::", name_of(job.staged.call.op)); },
+                               EventKind::Collective);
   try {
     flight.set_state(job.flight, CallState::Started);
     const Tensor* any = job.staged.call.any_tensor();

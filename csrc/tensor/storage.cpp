@@ -7,12 +7,28 @@
 #include "core/device_runtime.h"
 #include "core/errors.h"
 #include "core/free_list.h"
+#include "core/profiler.h"
 #include "tensor/deferral.h"
 
 namespace warptape {
 
 void* Storage::operator new(size_t size) { return FreeList<Storage>::allocate(size); }
 void Storage::operator delete(void* p) { FreeList<Storage>::deallocate(p); }
+
+namespace {
+void* take(size_t bytes, Device device) {
+  void* data = allocator_of(device).allocate(bytes);
+  if (__builtin_expect(thread_state.profiler != nullptr, 0))
+    record_memory(data, static_cast<int64_t>(bytes), device);
+  return data;
+}
+
+void free(void* data, size_t bytes, Device device) {
+  if (__builtin_expect(thread_state.profiler != nullptr, 0))
+    record_memory(data, -static_cast<int64_t>(bytes), device);
+  allocator_of(device).deallocate(data, bytes);
+}
+}  // namespace
 
 void (*force_storage)(Storage& s) = nullptr;
 void (*pending_storage_gone)(Storage& s) = nullptr;
@@ -24,7 +40,7 @@ Ref<Storage> Storage::allocate(size_t bytes, Device device) {
 }
 
 Ref<Storage> Storage::allocate_now(size_t bytes, Device device) {
-  void* data = device.is_meta() ? nullptr : allocator_of(device).allocate(bytes);
+  void* data = device.is_meta() ? nullptr : take(bytes, device);
   return Ref<Storage>::adopt(new Storage(data, bytes, device));
 }
 
@@ -62,7 +78,7 @@ void Storage::give_back() {
 
 void Storage::materialize() {
   deferred_ = false;
-  data_ = aside_ ? std::exchange(aside_, nullptr) : allocator_of(device_).allocate(bytes_);
+  data_ = aside_ ? std::exchange(aside_, nullptr) : take(bytes_, device_);
 }
 
 void Storage::materialize(Storage& from) {
@@ -78,7 +94,7 @@ void Storage::drop() {
   if (deleter_)
     std::exchange(deleter_, nullptr)(context_);
   else
-    allocator_of(device_).deallocate(data_, bytes_);
+    free(data_, bytes_, device_);
   data_ = nullptr;
 }
 
@@ -88,7 +104,7 @@ Storage::~Storage() {
   if (deleter_) {
     deleter_(context_);
   } else if (data_) {
-    allocator_of(device_).deallocate(data_, bytes_);
+    free(data_, bytes_, device_);
   }
 }
 
@@ -108,8 +124,7 @@ void Storage::resize(size_t bytes) {
     bytes_ = bytes;
     return;
   }
-  Allocator& allocator = allocator_of(device_);
-  void* fresh = allocator.allocate(bytes);
+  void* fresh = take(bytes, device_);
   if (size_t keep = std::min(bytes, bytes_)) {
     if (device_.is_cpu()) {
       std::memcpy(fresh, data_, keep);
@@ -117,7 +132,7 @@ void Storage::resize(size_t bytes) {
       runtime_of(device_.type).copy(fresh, device_, data_, device_, keep, false);
     }
   }
-  allocator.deallocate(data_, bytes_);
+  free(data_, bytes_, device_);
   data_ = fresh;
   bytes_ = bytes;
 }

@@ -1,5 +1,5 @@
-// Attention over cuDNN's fused kernels where it takes the case, else by attention_plain: other dtypes than
-// bfloat16 and half, dropout (its numbers are ours), masks (a query may see no key), odd head sizes.
+// Attention over cuDNN's fused kernels where it takes the case, else by our own: other dtypes than bfloat16
+// and half, dropout (its numbers are ours), masks (a query may see no key), odd head sizes.
 #include "kernels/attention.h"
 
 #include <bit>
@@ -131,14 +131,14 @@ constexpr GraphRules kAnyEngine{false, true};
 // ---- the two kernels ------------------------------------------------------------------------------------
 
 void attention(const LaunchContext& ctx, const View& out, const View& lse, const AttentionPlan& p) {
-  if (!suits_cudnn(p, {&out})) return attention_plain(ctx, out, lse, p);
+  if (!suits_cudnn(p, {&out})) return attention_own(ctx, out, lse, p);
   CudnnDevice& device = cudnn_device(ctx.device_index);
   const auto key = key_of(ctx.device_index, p, true, {&p.q, &p.k, &p.v, &out});
   const auto plan = plans().get(key, [&] {
     return make_plan(device, p.q.dtype, kAnyEngine,
                      [&](fe::graph::Graph& g) { describe_forward(g, p, out); });
   });
-  if (!plan->refusal.empty()) return attention_plain(ctx, out, lse, p);
+  if (!plan->refusal.empty()) return attention_own(ctx, out, lse, p);
   run_plan(ctx, "attention", device, *plan,
            {{kQ, p.q.data}, {kK, p.k.data}, {kV, p.v.data}, {kOut, out.data}, {kLse, lse.data}});
 }
@@ -146,7 +146,7 @@ void attention(const LaunchContext& ctx, const View& out, const View& lse, const
 void attention_backward(const LaunchContext& ctx, const View& dq, const View& dk, const View& dv,
                         const View& dout, const View& out, const View& lse, const AttentionPlan& p) {
   if (!suits_cudnn(p, {&dq, &dk, &dv, &dout, &out}))
-    return attention_backward_plain(ctx, dq, dk, dv, dout, out, lse, p);
+    return attention_backward_own(ctx, dq, dk, dv, dout, out, lse, p);
   CudnnDevice& device = cudnn_device(ctx.device_index);
   const bool deterministic = ctx.deterministic || switches().cudnn_deterministic;
   const auto key = key_of(ctx.device_index, p, deterministic, {&p.q, &p.k, &p.v, &out, &dout, &dq, &dk, &dv});
@@ -155,7 +155,7 @@ void attention_backward(const LaunchContext& ctx, const View& dq, const View& dk
       describe_backward(g, p, {dq, dk, dv}, dout, out, deterministic);
     });
   });
-  if (!plan->refusal.empty()) return attention_backward_plain(ctx, dq, dk, dv, dout, out, lse, p);
+  if (!plan->refusal.empty()) return attention_backward_own(ctx, dq, dk, dv, dout, out, lse, p);
   run_plan(ctx, "attention_backward", device, *plan,
            {{kQ, p.q.data},
             {kK, p.k.data},

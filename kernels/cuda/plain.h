@@ -21,5 +21,13 @@ void gelu_backward_plain(const LaunchContext& ctx, const MatmulPlan& plan, const
 void attention_plain(const LaunchContext& ctx, const View& out, const View& lse, const AttentionPlan& plan);
 void attention_backward_plain(const LaunchContext& ctx, const View& dq, const View& dk, const View& dv,
                               const View& dout, const View& out, const View& lse, const AttentionPlan& plan);
+// Its backward pass' sums over dout * out, [B, H, T] in the compute dtype, in scratch memory.
+const void* attention_delta(const LaunchContext& ctx, const View& dout, const View& out,
+                            const AttentionPlan& plan);
+
+// By tensor cores where the case suits them, else plain. See attention_mma.cu.
+void attention_own(const LaunchContext& ctx, const View& out, const View& lse, const AttentionPlan& plan);
+void attention_backward_own(const LaunchContext& ctx, const View& dq, const View& dk, const View& dv,
+                            const View& dout, const View& out, const View& lse, const AttentionPlan& plan);
 
 }  // namespace warptape::kernels::cuda

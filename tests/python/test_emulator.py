@@ -14,7 +14,15 @@ import pytest
 SOURCE = Path(__file__).resolve().parents[1] / "emulator"
 COMPILER = shutil.which("g++")
 CACHE = [found] if (found := shutil.which("ccache")) else []
-FILES = ("fibers.cpp", "asynchronous.cpp", "memory.cpp", "streams.cpp", "runtime.cpp", "test_emulator.cpp")
+FILES = (
+    "fibers.cpp",
+    "asynchronous.cpp",
+    "memory.cpp",
+    "streams.cpp",
+    "cupti.cpp",
+    "runtime.cpp",
+    "test_emulator.cpp",
+)
 ORDERS = ("forward", "reverse", "shuffled")
 
 pytestmark = pytest.mark.skipif(
