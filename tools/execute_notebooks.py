@@ -5,12 +5,14 @@
 
 Each runs from its first cell to its last in a new kernel of this Python. Which cell took how long, and which
 version of Python ran it, is not stored, nor where the kernel kept a cell's source: two runs of a notebook
-differ in what its cells show alone. A cell that raises ends it, and the file stays as it was. Needs
-`pip install 'warptape[notebooks]'`.
+differ in what its cells show alone. Pictures get a palette of 64 colours, which makes them a third as large.
+A cell that raises ends it, and the file stays as it was. Needs `pip install 'warptape[notebooks]'`.
 """
 
 from __future__ import annotations
 
+import base64
+import io
 import re
 import sys
 import time
@@ -19,6 +21,7 @@ from typing import Any
 
 import nbclient
 import nbformat
+from PIL import Image  # matplotlib needs it, too
 
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 LIMIT = 240  # seconds of a cell
@@ -36,9 +39,17 @@ def execute(path: Path) -> Any:
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             for part in (output, output.get("data", {})):
-                texts = {kind: v for kind, v in part.items() if isinstance(v, str) and kind != "image/png"}
-                part.update({kind: CELL_FILE.sub("cell.py", text) for kind, text in texts.items()})
+                part.update({kind: stored(kind, value) for kind, value in part.items()})
     return notebook
+
+
+def stored(kind: str, value: Any) -> Any:
+    """What is kept of a part of an output."""
+    if kind == "image/png":
+        picture = Image.open(io.BytesIO(base64.b64decode(value))).convert("RGB").quantize(64)
+        picture.save(file := io.BytesIO(), "png", optimize=True)
+        return base64.b64encode(file.getvalue()).decode()
+    return CELL_FILE.sub("cell.py", value) if isinstance(value, str) else value
 
 
 def main(names: list[str]) -> int:
