@@ -176,7 +176,8 @@ function(warptape_cuda_plugin)
       list(APPEND host "${PROJECT_SOURCE_DIR}/kernels/cuda/${name}.cpp")
     endforeach()
     list(APPEND host ${stand_ins})
-    set_source_files_properties(${device} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-x;c++;-fdata-sections")
+    set_source_files_properties(${device} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS
+      "-x;c++;-fdata-sections;-fsanitize=thread;--param=tsan-distinguish-volatile=1")  # races.cpp has its functions
   else()
     file(GLOB libraries CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/kernels/cuda/*.cpp")
     list(APPEND host ${libraries})

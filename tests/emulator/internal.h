@@ -17,8 +17,11 @@ namespace emulator {
 // Runs every block of a grid, one after the other; the threads of a block as fibers.
 void run_grid(const char* name, dim3 grid, dim3 block, size_t shared_bytes, const Work& body);
 
-// For asynchronous.cpp: the thread that runs, and where shared memory's addresses begin.
+// For asynchronous.cpp and races.cpp: the thread that runs, its name, and where its stack and shared memory lie.
 unsigned thread_of_block();
+std::string thread_name(unsigned thread);
+bool is_own_stack(const void* p);
+bool is_shared_memory(const void* p);
 char* shared_window();
 
 // Order of threads, blocks and streams, by WARPTAPE_EMULATOR_ORDER.

@@ -32,7 +32,7 @@ struct Access {
 };
 struct Cell {
   uintptr_t word = 0;
-  Access write, reads[2];
+  Access writes[4], reads[2];  // a write of each byte
 };
 
 constexpr size_t kCells = size_t{1} << 18;
@@ -78,7 +78,8 @@ bool ordered(const Races& r, const Access& a, const Access& b, bool shared) {
 void touch(Races& r, uintptr_t word, Access now, bool write, bool shared) {
   Cell& cell = r.cells[(word >> 2) * 0x9E3779B97F4A7C15u >> 46];
   if (cell.word != word) cell = Cell{word, {}, {}};
-  if (!ordered(r, cell.write, now, shared)) report(cell.write, now, true, write, word);
+  for (const Access& before : cell.writes)
+    if (!ordered(r, before, now, shared)) report(before, now, true, write, word);
   if (!write) {
     Access& oldest = cell.reads[0].thread == now.thread && cell.reads[0].block == now.block ? cell.reads[0]
                                                                                             : cell.reads[1];
@@ -93,7 +94,8 @@ void touch(Races& r, uintptr_t word, Access now, bool write, bool shared) {
   }
   for (const Access& read : cell.reads)
     if (!ordered(r, read, now, shared)) report(read, now, false, true, word);
-  cell.write = now;
+  for (unsigned i = 0; i < 4; ++i)
+    if (now.bytes >> i & 1) cell.writes[i] = now;
 }
 
 void access(const void* p, size_t bytes, bool write, bool atomic) {

@@ -52,6 +52,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 "memory.cpp",
                 "streams.cpp",
                 "cupti.cpp",
+                "races.cpp",
                 "runtime.cpp",
             )
         ),
