@@ -27,6 +27,11 @@ CASES = {
         # -91 without the latents' noise or their divergence
         lambda bound, baseline: -140 < bound < -105 and -260 < baseline < -245,
     ),
+    "ppo": (
+        ["--updates", "25"],
+        rf"mean return {NUMBER} of 500, {NUMBER} before training",
+        lambda after, before: after > 300 and before < 250,
+    ),
 }
 PICTURES = ("vae",)
 
@@ -56,11 +61,33 @@ def test_reaches_its_figure(name, ranks, tmp_path):
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("arguments", [["--seed", "x"], ["--wrong"], ["--epochs", "0"], ["--epochs", "-1"]])
-def test_wrong_arguments_get_one_line(arguments):
-    done = run(sys.executable, str(EXAMPLES / "resnet.py"), *arguments)
-    assert done.returncode == 2 and done.stdout == ""
-    assert re.fullmatch(rf"resnet\.py: .*{arguments[0]}.*\n", done.stderr)
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        *((name, ["--wrong"]) for name in CASES),
+        ("resnet", ["--seed", "x"]),
+        ("resnet", ["--seed", "-1"]),
+        ("resnet", ["--seed", "4294967296"]),
+        ("resnet", ["--epochs", "0"]),
+        ("resnet", ["--epochs", "-1"]),
+        ("resnet", ["--batch", "1439"]),
+        ("vae", ["--batch", "1439"]),
+        ("lstm_language_model", ["--batch", "100000"]),
+        ("vae", ["--out", __file__]),
+    ],
+)
+def test_wrong_arguments_get_one_line(name, arguments):
+    pytest.importorskip("sklearn")
+    done = run(sys.executable, str(EXAMPLES / f"{name}.py"), *arguments)
+    assert done.returncode == 2
+    assert re.fullmatch(rf"{name}\.py: .*{arguments[0]}.*\n", done.stderr)
+
+
+def test_a_batch_that_the_processes_cannot_share_gets_one_line():
+    done = run(*LAUNCHER, "--nproc-per-node", "2", str(EXAMPLES / "resnet.py"), "--batch", "33")
+    assert done.returncode != 0
+    assert done.stderr.count("resnet.py: --batch 33: does not divide among 2 processes\n") == 1
+    assert "Traceback" not in done.stderr
 
 
 def test_a_missing_package_is_named(tmp_path):
