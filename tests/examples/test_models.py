@@ -27,6 +27,16 @@ CASES = {
         # -91 without the latents' noise or their divergence
         lambda bound, baseline: -140 < bound < -105 and -260 < baseline < -245,
     ),
+    "vision_transformer": (
+        ["--epochs", "15"],
+        f"test accuracy {NUMBER}",
+        lambda right: right > 0.8,  # 0.33 without positions
+    ),
+    "graph_network": (
+        ["--steps", "60"],
+        f"accuracy MLP {NUMBER}, GCN {NUMBER}, GAT {NUMBER}",
+        lambda mlp, gcn, gat: 0.5 < mlp < gcn - 0.05 and gcn > 0.8 and gat > 0.8,
+    ),
     "ppo": (
         ["--updates", "25"],
         rf"mean return {NUMBER} of 500, {NUMBER} before training",
