@@ -37,13 +37,18 @@ CASES = {
         f"accuracy MLP {NUMBER}, GCN {NUMBER}, GAT {NUMBER}",
         lambda mlp, gcn, gat: 0.5 < mlp < gcn - 0.05 and gcn > 0.8 and gat > 0.8,
     ),
+    "diffusion": (
+        ["--epochs", "40"],
+        rf"DDPM, 200 steps: {NUMBER}, spread {NUMBER}\nDDIM, 20 steps: {NUMBER}, spread {NUMBER}",
+        lambda ddpm, wide, ddim, wider: ddpm > 0.7 and ddim > 0.5 and 0.5 < wide < 1.1 and 0.5 < wider < 1.4,
+    ),
     "ppo": (
         ["--updates", "25"],
         rf"mean return {NUMBER} of 500, {NUMBER} before training",
         lambda after, before: after > 300 and before < 250,
     ),
 }
-PICTURES = ("vae",)
+PICTURES = ("vae", "diffusion")
 
 
 def run(*command):
