@@ -13,6 +13,15 @@ from time_limits import seconds
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 NUMBER = r"(-?\d+\.\d+)"
 
+LOSSES = f"code {NUMBER}, prose {NUMBER}"
+
+
+def lora_is_good(*figures):
+    *losses, difference = figures
+    base, adapted, removed, merged = zip(losses[::2], losses[1::2])
+    return removed == base and merged == adapted and difference < 1e-3 and base[1] - adapted[1] > 0.2
+
+
 # Arguments, the line with the figures, and whether they are good enough.
 CASES = {
     "resnet": (["--epochs", "6"], f"test accuracy {NUMBER}", lambda right: right > 0.85),
@@ -41,6 +50,18 @@ CASES = {
         ["--epochs", "40"],
         rf"DDPM, 200 steps: {NUMBER}, spread {NUMBER}\nDDIM, 20 steps: {NUMBER}, spread {NUMBER}",
         lambda ddpm, wide, ddim, wider: ddpm > 0.7 and ddim > 0.5 and 0.5 < wide < 1.1 and 0.5 < wider < 1.4,
+    ),
+    "mixture_of_experts": (
+        ["--steps", "120"],
+        f"an expert had {NUMBER} to {NUMBER} times its part of the bytes\n"
+        f"validation loss {NUMBER} with experts, {NUMBER} without",
+        lambda least, most, experts, dense: least > 0.3 and most < 2 and 1.8 < experts < dense < 2.6,
+    ),
+    "lora": (
+        ["--steps", "120"],
+        rf"base: {LOSSES}\n(?:.*\n)*adapted: {LOSSES}\nremoved: {LOSSES}\nmerged: {LOSSES}\n"
+        f"merged, it gives logits that differ by {NUMBER} at most",
+        lora_is_good,
     ),
     "ppo": (
         ["--updates", "25"],
@@ -98,10 +119,18 @@ def test_wrong_arguments_get_one_line(name, arguments):
     assert re.fullmatch(rf"{name}\.py: .*{arguments[0]}.*\n", done.stderr)
 
 
-def test_a_batch_that_the_processes_cannot_share_gets_one_line():
-    done = run(*LAUNCHER, "--nproc-per-node", "2", str(EXAMPLES / "resnet.py"), "--batch", "33")
+@pytest.mark.parametrize(
+    ("name", "ranks", "batch", "message"),
+    [
+        ("resnet", 2, 33, "--batch 33: does not divide among 2 processes"),
+        ("mixture_of_experts", 3, 18, "8 experts do not divide among 3 processes"),
+    ],
+)
+def test_what_the_processes_cannot_share_gets_one_line(name, ranks, batch, message):
+    script = str(EXAMPLES / f"{name}.py")
+    done = run(*LAUNCHER, "--nproc-per-node", str(ranks), script, "--batch", str(batch))
     assert done.returncode != 0
-    assert done.stderr.count("resnet.py: --batch 33: does not divide among 2 processes\n") == 1
+    assert done.stderr.count(f"{name}.py: {message}\n") == 1
     assert "Traceback" not in done.stderr
 
 
