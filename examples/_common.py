@@ -1,4 +1,4 @@
-"""What the examples share: the command line, the processes of a launcher, batches, pictures.
+"""What the examples share: the command line, the processes of a launcher, batches, text, pictures.
 
 Under `warptape-run --nproc-per-node N` every process trains on its share of each batch and
 DistributedDataParallel averages the gradients, so the weights stay equal; the first process alone prints.
