@@ -52,13 +52,14 @@ CASES = {
         lambda ddpm, wide, ddim, wider: ddpm > 0.7 and ddim > 0.5 and 0.5 < wide < 1.1 and 0.5 < wider < 1.4,
     ),
     "mixture_of_experts": (
-        ["--steps", "120"],
+        ["--steps", "80"],
         f"an expert had {NUMBER} to {NUMBER} times its part of the bytes\n"
         f"validation loss {NUMBER} with experts, {NUMBER} without",
+        # 0.02 to 3.4 without the balancing loss
         lambda least, most, experts, dense: least > 0.3 and most < 2 and 1.6 < experts < dense + 0.05 < 2.7,
     ),
     "lora": (
-        ["--steps", "120"],
+        ["--steps", "80"],
         rf"base: {LOSSES}\n(?:.*\n)*adapted: {LOSSES}\nremoved: {LOSSES}\nmerged: {LOSSES}\n"
         f"merged, it gives logits that differ by {NUMBER} at most",
         lora_is_good,
