@@ -181,6 +181,8 @@ EMULATOR_TSAN(4)
 EMULATOR_TSAN(8)
 EMULATOR_TSAN(16)
 #undef EMULATOR_TSAN
+// Of the guards of static variables in functions of the host.
+uint8_t __tsan_atomic8_load(const volatile uint8_t* p, int) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
 void __tsan_read_range(void* p, size_t n) { races_access(p, n, false); }
 void __tsan_write_range(void* p, size_t n) { races_access(p, n, true); }
 }
