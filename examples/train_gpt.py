@@ -6,12 +6,13 @@
     python examples/train_gpt.py --resume                      go on from the last checkpoint under --out
     warptape-run --nproc-per-node 2 examples/train_gpt.py      share every batch among processes
     warptape-run --nproc-per-node 8 examples/train_gpt.py --dp 2 --tp 2 --pp 2 --zero 1     and the model
+    warptape-run --nproc-per-node 4 examples/train_gpt.py --experts 8 --dp 4 --ep 4    and its experts
 
 Under --out it leaves checkpoint.pt, loss.png (where matplotlib is installed) and text.bin (the text, where
-that is several files). With --dp, --tp, --pp or --zero the checkpoint is a folder, from which --resume goes
-on with other numbers of these, too (--dp 1 in one process). A terminal shows a progress bar, anything else
-gets lines. Wrong input ends with one line and exit code 2. Processes that --max-restarts starts again go on
-from the last checkpoint.
+that is several files). With --dp, --cp, --tp, --pp, --ep or --zero the checkpoint is a folder, from which
+--resume goes on with other numbers of these, too (--dp 1 in one process). A terminal shows a progress bar,
+anything else gets lines. Wrong input ends with one line and exit code 2. Processes that --max-restarts starts
+again go on from the last checkpoint.
 
 Shapes: B batch, T block (bytes of context), C width, H heads, V vocabulary (the 256 bytes).
 """
@@ -39,19 +40,22 @@ import warptape.distributed as dist
 import warptape.nn.functional as F
 from warptape import nn, optim
 from warptape.nn.parallel import DistributedDataParallel
+from warptape.parallel.context import positions
+from warptape.parallel.experts import MixtureOfExperts, update_biases
 
 VOCABULARY = 256
 LOG_EVERY = 10
 WARMUP = 100
 VALIDATION_BYTES = 1 << 17
 DTYPES = {"float32": wt.float32, "bfloat16": wt.bfloat16}
-SHAPE = ("layers", "heads", "width", "block")  # the settings that a checkpoint's weights depend on
+SHAPE = ("layers", "heads", "width", "block", "experts")  # the settings that a checkpoint's weights depend on
 DEFAULTS: dict[str, Any] = {
     "steps": 800,
     "layers": 4,
     "heads": 4,
     "width": 128,
     "block": 64,
+    "experts": 0,
     "batch": 16,
     "lr": 4e-3,
     "seed": 1337,
@@ -90,15 +94,18 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """One transformer layer with the norms before its two halves: [B, T, C] -> [B, T, C]."""
+    """One transformer layer with the norms before its two halves: [B, T, C] -> [B, T, C]. Of experts, if
+    there are any, two work on a byte, as much as the one MLP would."""
 
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, width: int, heads: int, experts: int = 0) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(width)
         self.attention = Attention(width, heads)
         self.norm2 = nn.LayerNorm(width)
         up, down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-        self.mlp = nn.Sequential(up, nn.GELU(approximate="tanh"), down)
+        self.mlp: nn.Module = nn.Sequential(up, nn.GELU(approximate="tanh"), down)
+        if experts:
+            self.mlp = MixtureOfExperts(width, 4 * width // 3, experts, min(2, experts), balance="bias")
 
     def forward(self, x: wt.Tensor) -> wt.Tensor:
         x = x + self.attention(self.norm1(x))
@@ -108,12 +115,12 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """GPT-2 on bytes: tokens [B, T] -> logits [B, T, V]; the head shares the token embedding's weight."""
 
-    def __init__(self, layers: int, heads: int, width: int, block: int) -> None:
+    def __init__(self, layers: int, heads: int, width: int, block: int, experts: int = 0) -> None:
         super().__init__()
         self.block = block
         self.tokens = nn.Embedding(VOCABULARY, width)
         self.positions = nn.Embedding(block, width)
-        self.layers = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.layers = nn.ModuleList(Block(width, heads, experts) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, VOCABULARY, bias=False)
         self.head.weight = self.tokens.weight
@@ -126,7 +133,7 @@ class GPT(nn.Module):
         std, depth = 0.05, 2 * len(self.layers)
         for name, parameter in self.named_parameters():
             # The two projections of a layer that add to the residual stream start smaller, as in GPT-2.
-            into_residual = name.endswith(("attention.out.weight", "mlp.2.weight"))
+            into_residual = name.endswith(("attention.out.weight", "mlp.2.weight", "w_out"))
             if parameter.dim() > 1:
                 nn.init.normal_(parameter, std=std / math.sqrt(depth) if into_residual else std)
             elif name.endswith("bias"):
@@ -140,7 +147,7 @@ class GPT(nn.Module):
         self.positions.weight.copy_(waves * (std * math.sqrt(2.0)))
 
     def forward(self, tokens: wt.Tensor) -> wt.Tensor:
-        places = wt.arange(tokens.shape[1], device=tokens.device)  # [T]
+        places = positions(tokens.shape[1], tokens.device)  # [T]
         x = self.tokens(tokens) + self.positions(places)  # [B, T, C]
         for layer in self.layers:
             x = layer(x)
@@ -184,6 +191,7 @@ def training_step(model: Any, optimizer: optim.AdamW, batch: tuple[wt.Tensor, ..
     loss.backward()
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
+    update_biases(model)
     return loss.detach()
 
 
@@ -294,16 +302,6 @@ def write(model: GPT, prompt: bytes, length: int, samples: int, seed: int, cast:
     return [bytes(row) for row in tokens.tolist()]
 
 
-# ------------------------------------------------------------------------------------- speed
-
-
-def flops_per_byte(model: GPT) -> float:
-    """Operations that training takes per byte: 6 N + 12 L T C, with N all weights but the position table."""
-    positions = model.positions.weight.numel()  # T C
-    weights = sum(p.numel() for p in model.parameters()) - positions
-    return 6.0 * weights + 12.0 * len(model.layers) * positions
-
-
 # -------------------------------------------------------------------------------- checkpoint
 
 
@@ -329,7 +327,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     try:
         state = wt.load(path, map_location="cpu")
         missing = {"settings", "step", "model", "optimizer", "generator", "history", "text"} - set(state)
-        missing = missing or DEFAULTS.keys() - set(state["settings"])
+        missing = missing or DEFAULTS.keys() - {"experts"} - set(state["settings"])
     except Exception as error:  # the file's bytes may be anything, and so may what reading them raises
         raise InputError(f"--resume {path}: cannot be read as a checkpoint ({one_line(error)})") from error
     if missing:
@@ -423,6 +421,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--heads", int, "attention heads; they divide the width")
     add("--width", int, "size of a token's vector")
     add("--block", int, "bytes of context")
+    add("--experts", int, "experts in each layer's MLP, of which a byte takes two; 0 for one MLP")
     add("--batch", int, "blocks in a step")
     add("--lr", float, "highest learning rate")
     add("--seed", int, "seed of the weights, the batches and the samples")
@@ -434,24 +433,25 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     path: dict[str, Any] = {"type": Path, "nargs": "?", "const": Path(), "metavar": "CHECKPOINT"}
     what = "go on from a checkpoint (default: the one under --out), with its settings where none are given"
     parser.add_argument("--resume", help=what, **path)
-    for axis in ("--dp", "--tp", "--pp"):
+    for axis in ("--dp", "--cp", "--tp", "--pp"):
         parser.add_argument(axis, type=int, help="ranks along this axis (default: 1)")
-    parser.add_argument("--zero", type=int, choices=range(4), help="what ranks along --dp share (default: 0)")
+    parser.add_argument("--ep", type=int, help="ranks of --dp and --cp that share out experts (default: 1)")
+    parser.add_argument("--zero", type=int, choices=range(4), help="what --dp and --cp share (default: 0)")
     return parser.parse_args(arguments)
 
 
 def layout_of(arguments: argparse.Namespace) -> dict[str, int] | None:
     """What is asked of gpt_layouts.py, if anything is."""
-    given = {name: getattr(arguments, name) for name in ("dp", "tp", "pp", "zero")}
-    if set(given.values()) == {None}:
-        return None
-    return {"dp": 1, "tp": 1, "pp": 1, "zero": 0} | {k: v for k, v in given.items() if v is not None}
+    axes = dict.fromkeys(("dp", "cp", "tp", "pp", "ep"), 1) | {"zero": 0}
+    given = {name: getattr(arguments, name) for name in axes if getattr(arguments, name) is not None}
+    return axes | given if given else None
 
 
 def check(settings: dict[str, Any], ranks: int) -> None:
     for name in (*SHAPE, "steps", "batch", "eval_every"):
-        if settings[name] < 1:
-            raise InputError(f"--{name.replace('_', '-')} {settings[name]}: must be at least 1")
+        least = int(name != "experts")
+        if settings[name] < least:
+            raise InputError(f"--{name.replace('_', '-')} {settings[name]}: must be at least {least}")
     if settings["width"] % settings["heads"]:
         raise InputError(f"--heads {settings['heads']} does not divide --width {settings['width']}")
     if settings["batch"] % ranks:
@@ -480,8 +480,9 @@ def prepare(arguments: argparse.Namespace) -> tuple[Run, Text]:
     known = state["settings"] if state else {}
     settings = {**DEFAULTS, **known, **given}
     for name in SHAPE if state else ():
-        if settings[name] != known[name]:
-            raise InputError(f"--{name} {settings[name]}: the checkpoint has --{name} {known[name]}")
+        there = known.get(name, DEFAULTS[name])
+        if settings[name] != there:
+            raise InputError(f"--{name} {settings[name]}: the checkpoint has --{name} {there}")
     check(settings, 1 if layout else my_rank()[1])
     try:
         wt.zeros(1, device=arguments.device)
@@ -515,7 +516,7 @@ def load_folder(path: Path) -> dict[str, Any]:
 
 def train(run: Run, text: Text, out: Path, peak: float, xz: float) -> None:
     """Take the steps that are left, reporting, validating and saving on the way."""
-    from gpt_report import Progress
+    from gpt_report import Progress, flops_per_byte
 
     settings, cast = run.settings, autocast(text.device, run.settings["dtype"])
     leads = my_rank()[0] == 0  # reports and validates; the others wait for it

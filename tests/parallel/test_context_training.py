@@ -154,6 +154,12 @@ def test_sharded_among_data_and_context_ranks(shape: dict[str, int], zero: int) 
     compare("adamw", 4, shape, zero=zero)
 
 
+@pytest.mark.parametrize("zero", [1, 2, 3])
+@pytest.mark.parametrize("names", [("dp", "cp", "tp"), ("cp", "tp", "dp")], ids="-".join)
+def test_sharded_along_three_axes(names: tuple[str, ...], zero: int) -> None:
+    compare("adamw", 4, dict.fromkeys(names, 2), zero=zero)
+
+
 @pytest.mark.parametrize("attention", ["ring", "ulysses"])
 @pytest.mark.parametrize(
     "shape",
@@ -187,7 +193,7 @@ def checkpointed(shape: dict[str, int], zero: int, folder: str, saves: bool) -> 
 def test_checkpoints_go_to_other_layouts(tmp_path: Path) -> None:
     folder = str(tmp_path / "saved")
     expected = simulate(4, lambda: checkpointed({"dp": 2, "cp": 2}, 3, folder, True))[0]
-    for shape, zero in (({"cp": 4}, 1), ({"cp": 2}, 3), ({"dp": 2}, 2)):
+    for shape, zero in (({"cp": 4}, 1), ({"cp": 2}, 3), ({"dp": 2}, 2), ({"dp": 2, "cp": 2}, 0)):
         found = simulate(math.prod(shape.values()), lambda s=shape, z=zero: checkpointed(s, z, folder, False))
         assert found == pytest.approx([expected] * len(found), abs=1e-12)
 
@@ -288,15 +294,6 @@ class Alone(nn.Module):
     def __init__(self, module: nn.Module, **_: Any) -> None:
         super().__init__()
         self.forward = module.forward
-
-
-def test_sharding_along_three_axes_is_refused() -> None:
-    def rank() -> None:
-        mesh = dist.init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("dp", "cp", "tp"))
-        with pytest.raises(ValueError, match="zero=2 with 'dp', 'cp' and 'tp' is not there yet; use zero=1"):
-            parallelize(build(), mesh, loss_fn=loss_by(nn.CrossEntropyLoss()), plan=gpt2_plan(), zero=2)
-
-    simulate(8, rank)
 
 
 def average_over_data_alone(patch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,8 @@ import pytest
 import warptape as wt
 import warptape.distributed as dist
 import warptape.distributed.checkpoint as dcp
-from tensor_models import GPT2, TOLERANCE, T, V, gpt2_plan, simulate
+from layout_training import Seen, Start, batches, check, layout_run, loss_by, plain_run, whole
+from tensor_models import GPT2, TOLERANCE, T, gpt2_plan, simulate
 from tensor_training import OPTIMIZERS
 from warptape import nn, optim
 from warptape.distributed.simulation import RankFailed
@@ -23,19 +24,7 @@ from warptape.parallel import tensor as tp
 from warptape.parallel.pipeline.shared import SharedParameters
 from warptape.utils.checkpoint import checkpoint
 
-ROWS, MICRO = 16, 2
-Seen = list[dict[str, Any]]
-
-
-class Start(nn.Module):
-    """Tokens [B, T] -> [B, T, C]."""
-
-    def __init__(self, model: GPT2) -> None:
-        super().__init__()
-        self.wte, self.wpe, self.drop = model.wte, model.wpe, model.drop
-
-    def forward(self, tokens: wt.Tensor) -> wt.Tensor:
-        return self.drop(self.wte(tokens) + self.wpe(wt.arange(tokens.shape[1])))
+MICRO = 2
 
 
 class Remat(nn.Module):
@@ -60,32 +49,9 @@ def layers_of(model: GPT2, remat: bool = False) -> list[nn.Module]:
     return [Start(model), *blocks, nn.Sequential(model.ln_f, model.lm_head)]
 
 
-def batches(steps: int) -> list[tuple[wt.Tensor, wt.Tensor]]:
-    generator = wt.Generator().manual_seed(5)
-    both = [wt.randint(V, (ROWS, T + 1), generator=generator) for _ in range(steps)]
-    return [(t[:, :-1], t[:, 1:]) for t in both]
-
-
-def loss_by(measure: Callable[..., wt.Tensor]) -> Callable[..., wt.Tensor]:
-    return lambda logits, target: measure(logits.flatten(0, 1), target.flatten())
-
-
 @functools.cache
 def plainly(optimizer: str, steps: int) -> Seen:
-    """In one process: by step loss, norm and gradients; the parameters last."""
-    model, loss_of = build(), loss_by(nn.CrossEntropyLoss())
-    opt = OPTIMIZERS[optimizer](model.parameters())
-    seen: Seen = []
-    for tokens, targets in batches(steps):
-        opt.zero_grad()
-        loss = loss_of(model(tokens), targets)
-        loss.backward()
-        norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        grads = {k: p.grad.clone() for k, p in model.named_parameters()}
-        seen.append({"loss": loss.detach(), "total norm": norm, **grads})
-        opt.step()
-    seen.append({k: v.clone() for k, v in model.state_dict().items()})
-    return seen
+    return plain_run(build(), loss_by(nn.CrossEntropyLoss()), optimizer, steps)
 
 
 def make(
@@ -105,46 +71,8 @@ def make(
     return parallelize(model, mesh, loss_fn=loss_by(measure), zero=zero, **options), mesh
 
 
-def whole(p: Any) -> wt.Tensor:
-    """The whole of a parameter's gradient."""
-    return p.full_tensor(p.grad) if isinstance(p, tp.ParallelParameter) else p.grad.clone()
-
-
 def train(optimizer: str, steps: int, shape: dict[str, int], zero: int, **more: Any) -> Seen:
-    model, mesh = make(shape, zero, **more)
-    kinds = {
-        "sgd": (optim.SGD, {"lr": 0.1, "momentum": 0.9}),
-        "adamw": (optim.AdamW, {"lr": 1e-2, "weight_decay": 0.1}),
-    }
-    cls, given = kinds[optimizer]
-    opt = model.optimizer(cls, **given)
-    ranks = shape.get("dp", 1)
-    at = mesh.get_local_rank("dp") if "dp" in shape else 0
-    seen: Seen = []
-    for tokens, targets in batches(steps):
-        model.zero_grad()
-        loss = model.step(tokens.chunk(ranks)[at], target=targets.chunk(ranks)[at])
-        norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        grads = {k: whole(p) for k, p in model.named_parameters()}
-        seen.append({"loss": loss, "total norm": norm, **grads})
-        opt.step()
-    seen.append(model.full_state_dict())
-    return seen
-
-
-def check(got: Seen, expected: Seen) -> tuple[float, set[str]]:
-    """The largest difference of what this rank has, and what it has. Raises AssertionError where it is too
-    large."""
-    most = 0.0
-    for step, (have, want) in enumerate(zip(got, expected, strict=True)):
-        assert have.keys() <= want.keys()
-        for k, value in have.items():
-            assert value.shape == want[k].shape, k
-            error = (value - want[k]).norm().item() / max(want[k].norm().item(), 1e-300)
-            most = max(most, error)
-            assert error <= TOLERANCE, f"step {step}: {k} differs by {error:.1e}"
-    assert got[-1].keys() == expected[-1].keys()
-    return most, set(got[0])
+    return layout_run(*make(shape, zero, **more), optimizer, steps)
 
 
 def compare(optimizer: str, steps: int, shape: dict[str, int], zero: int, **more: Any) -> float:

@@ -57,7 +57,8 @@ class ParallelModel(nn.Module):
     Args:
         modules: what this rank has: the model, or its stages.
         runner: the schedule of these stages, or the model as it is called.
-        axes: those of more than one rank, and "copies", those along "dp" and "cp" as one.
+        axes: those of more than one rank, and "copies", those along "dp" and "cp" as one; with experts shared
+            out "ep" and "replicas", which make up "copies".
     """
 
     def __init__(
@@ -81,6 +82,14 @@ class ParallelModel(nn.Module):
         self._own = list({id(p): p for m in modules for p in m.parameters()}.values())
         self._device = self._own[0].device
         self._rows = -1  # of the last batch
+        # What step averages after backward, by the group that has copies: DDP and fully_shard do it before.
+        self._averaged: dict[Any, list[Any]] = {}
+        if "copies" in axes and zero < 2:
+            all_ = axes["copies"].get_group()
+            for p in self._own:
+                over = getattr(p, "_replicas", all_)
+                if over is not all_ or "pp" in axes:
+                    self._averaged.setdefault(over, []).append(p)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The model's output. Raises RuntimeError with "pp", where one rank alone would have it, and with
@@ -107,10 +116,9 @@ class ParallelModel(nn.Module):
             if isinstance(self._runner, PipelineSchedule):
                 losses: list[Tensor] = []
                 self._runner.step(*args, target=target, losses=losses, return_outputs=False, **kwargs)
-                if "copies" in self._axes and self.zero < 2:
-                    self._average_gradients()
             else:
                 losses = self._accumulate(parts)
+            self._average_gradients()
         return self._mean(losses)
 
     def evaluate(self, *args: Any, target: Any, **kwargs: Any) -> Tensor:
@@ -266,13 +274,14 @@ class ParallelModel(nn.Module):
         return losses
 
     def _average_gradients(self) -> None:
-        """Over the copies of this stage. What earlier steps left is averaged again, which leaves it."""
-        grads: dict[Any, list[Tensor]] = {}
-        for p in self._own:
-            if p.grad is not None:
-                grads.setdefault(p.dtype, []).append(p.grad)
-        for alike in grads.values():
-            all_reduce_coalesced(alike, ReduceOp.AVG, self._axes["copies"].get_group())
+        """Over their copies. What earlier steps left is averaged again, which leaves it."""
+        for group, parameters in self._averaged.items():
+            grads: dict[Any, list[Tensor]] = {}
+            for p in parameters:
+                if p.grad is not None:
+                    grads.setdefault(p.dtype, []).append(p.grad)
+            for alike in grads.values():
+                all_reduce_coalesced(alike, ReduceOp.AVG, group)
 
     def _mean(self, losses: Sequence[Tensor]) -> Tensor:
         total = warptape.zeros((), dtype=warptape.float64, device=self._device)

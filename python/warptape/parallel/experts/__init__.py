@@ -1,7 +1,7 @@
 """Mixtures of experts: routing, one product per expert, experts shared out among ranks."""
 
 from .grouped import grouped_mm
-from .layer import Experts, MixtureOfExperts, expert_parallel
+from .layer import Experts, MixtureOfExperts, expert_parallel, update_biases
 from .routing import Routing, TopKRouter, kept_choices
 
 __all__ = [
@@ -12,4 +12,5 @@ __all__ = [
     "expert_parallel",
     "grouped_mm",
     "kept_choices",
+    "update_biases",
 ]

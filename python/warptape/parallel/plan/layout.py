@@ -20,7 +20,8 @@ PRECISIONS = {
 
 
 # For plan(..., **PARALLELIZE): layouts that `parallelize` can take, of models that know nothing of ranks.
-# Those that take their positions from `context.positions` can have cp, too.
+# Those that take their positions from `context.positions` can have cp, too, and those whose experts are a
+# `MixtureOfExperts` ep.
 PARALLELIZE: dict[str, Any] = {"cp": 1, "ep": 1, "recompute": ("none", "full")}
 
 
@@ -72,9 +73,7 @@ class Layout:
         )
 
     def mesh(self, device_type: str = "cpu") -> DeviceMesh:
-        """The mesh of its ranks, for `parallelize`. Raises PlanError for an axis that it has not yet."""
-        if self.ep > 1:
-            raise PlanError(f"parallelize has no axis ep yet, and the layout has ep={self.ep}")
+        """The mesh of its ranks, for `parallelize`."""
         sizes = {"pp": self.pp, "dp": self.dp, "cp": self.cp, "tp": self.tp}
         return init_device_mesh(device_type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
 
@@ -91,7 +90,8 @@ class Layout:
             "schedule": self.schedule,
             "chunks": self.chunks,
             "n_microbatches": self.n_microbatches,
-            "zero": self.zero if self.dp > 1 else 0,
+            "zero": self.zero if self.dp * self.cp > 1 else 0,
+            "ep": self.ep,
         }
 
 
