@@ -10,17 +10,29 @@ from ..._C import _distributed as _C
 from ..._tensor import Tensor
 from ...optim.optimizer import Optimizer, ParamsT
 from .._state import resolve
+from ..algorithms.join import Joinable, JoinHook
 from ..groups import get_group_rank
 from ..objects import gather_object
 
 
-class ZeroRedundancyOptimizer(Optimizer):
+class _ZeROJoinHook(JoinHook):
+    """Updates and sends this rank's share, by the gradients that DistributedDataParallel's hook left."""
+
+    def __init__(self, zero: ZeroRedundancyOptimizer) -> None:
+        self.zero = zero
+
+    def main_hook(self) -> None:
+        self.zero.step()
+
+
+class ZeroRedundancyOptimizer(Optimizer, Joinable):
     """An optimizer that updates this rank's share of the parameters and gets the rest from the other ranks.
 
     Whole parameters are dealt out, the largest first, each to the rank that has least so far. Gradients must
     be equal on all ranks, as DistributedDataParallel leaves them. State takes 1/n of the memory; the
     parameters after a step are those of the plain optimizer. Experts that `parallelize` shares out are dealt
-    out among the ranks that have the same ones.
+    out among the ranks that have the same ones. `Join([model, optimizer])` takes both, with
+    gradient_as_bucket_view, where ranks have different numbers of inputs.
 
     Args:
         params: as any optimizer's, in the same order on all ranks.
@@ -48,6 +60,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         self._owner: dict[Tensor, tuple[Any, int]] = {}  # (group that has copies, rank in it)
         self._consolidated: dict[int, Any] | None = None
         self.optim: Optimizer | None = None
+        Joinable.__init__(self)
         super().__init__(params, defaults)
         self.optim = optimizer_class([self._share(group) for group in self.param_groups], **defaults)
         self.state = self.optim.state
@@ -80,6 +93,20 @@ class ZeroRedundancyOptimizer(Optimizer):
         assert self.optim is not None
         for group, share in zip(self.param_groups, self.optim.param_groups, strict=True):
             share.update((k, v) for k, v in group.items() if k not in ("params", "param_names"))
+
+    def join_hook(self, **kwargs: Any) -> JoinHook:
+        """What a rank without inputs does: a step for each of the others'."""
+        return _ZeROJoinHook(self)
+
+    @property
+    def join_device(self) -> Any:
+        """Of the parameters."""
+        return self.param_groups[0]["params"][0].device
+
+    @property
+    def join_process_group(self) -> Any:
+        """Among whose ranks states are dealt out."""
+        return self.process_group
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds a group, dealt out as the others. All ranks must add it."""
