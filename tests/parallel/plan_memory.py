@@ -87,6 +87,10 @@ LAYOUTS: list[tuple[str, dict[str, Any]]] = [
     ("llama", {"dp": 4, "tp": 2, "zero": 3, "micro_batch": 2, "n_microbatches": 2}),
     ("gpt", {"tp": 8, "micro_batch": 8}),
     ("gpt", {"dp": 2, "tp": 4, "sp": True, "micro_batch": 8, "recompute": "full"}),
+    ("gpt", {"dp": 2, "pp": 2, "n_microbatches": 4, "micro_batch": 2, "schedule": "ZBH1", "zero": 3}),
+    ("gpt", {"dp": 2, "pp": 2, "n_microbatches": 4, "micro_batch": 2, "schedule": "ZBH1", "zero": 2}),
+    ("gpt", {"tp": 2, "micro_batch": 8, "recompute": "full"}),
+    ("gpt", {"tp": 4, "micro_batch": 8, "recompute": "full"}),
 ]
 FEW = (1, 3, 5, 7)  # of two ranks, of each kind one: for the tests that always run
 

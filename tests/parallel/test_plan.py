@@ -350,7 +350,6 @@ def test_parallelize_takes_a_layout() -> None:
         ({"dp": 8, "zero": 4}, "zero to be 0"),
         ({"pp": 8, "chunks": 3, "n_microbatches": 8}, "one stage on a rank"),
         ({"dp": 8, "recompute": "some"}, "recompute to be one of none"),
-        ({"dp": 4, "pp": 2, "schedule": "ZBH1", "zero": 2, "n_microbatches": 2}, "ZBH1 does not go"),
     ],
 )
 def test_layouts_that_do_not_divide(change: dict[str, Any], what: str) -> None:

@@ -17,7 +17,7 @@ from ..utils.checkpoint import checkpoint
 from .context.api import ATTENTIONS
 from .experts.layer import balance_over, check_experts, expert_parallel, mixtures
 from .model import Names, ParallelModel
-from .pipeline import ScheduleInterleaved1F1B, ScheduleZBH1, get_schedule_class, split_into_stages
+from .pipeline import ScheduleInterleaved1F1B, get_schedule_class, split_into_stages
 from .pipeline.partition import counts_of, named_layers
 from .shard import FSDPModule, MixedPrecisionPolicy, fully_shard
 from .shard.api import check_options
@@ -96,7 +96,7 @@ def parallelize(
         raise ValueError(f"parallelize: expected attention of {ATTENTIONS}, got {attention!r}")
     sharing = tuple(name for name in axes if name in ("dp", "cp"))
     _check_experts(model, [axes[name].size() for name in sharing], ep)
-    _check_schedule(schedule, chunks, zero if sharing and "pp" in axes else 0)
+    _check_schedule(schedule, chunks)
     if "pp" in axes:
         counts = _checked_layers(model, listed, axes["pp"].size(), chunks, balance, example, zero)
     if recomputed:
@@ -228,18 +228,13 @@ def _share_experts(model: nn.Module, mesh: DeviceMesh, copies: DeviceMesh, ep: i
     return {name: split[name] for name in ("replicas", "ep")} if ep > 1 else {}
 
 
-def _check_schedule(schedule: str, chunks: int, zero: int) -> None:
+def _check_schedule(schedule: str, chunks: int) -> None:
     """Raises ValueError for a schedule that is not there, or that does not go with these numbers."""
     kind = get_schedule_class(schedule)
     if chunks < 1 or (chunks > 1 and kind is not ScheduleInterleaved1F1B):
         raise ValueError(
             f"parallelize: schedule {schedule!r} has one stage on a rank, got chunks={chunks}; make it 1, or "
             "use 'Interleaved1F1B'"
-        )
-    if kind is ScheduleZBH1 and zero >= 2:
-        raise ValueError(
-            f"parallelize: the second half of {schedule}'s backward needs parameters that zero={zero} has "
-            "given back; use '1F1B', or zero=1"
         )
 
 

@@ -137,6 +137,9 @@ class PipelineStage:
 
     def backward_weight(self, j: int) -> None:
         """What backward_input left of micro-batch j."""
+        for module in self.submod.modules():
+            if "_sharding" in module.__dict__:  # its parameters were given back after the first half
+                module.unshard()  # type: ignore[operator]
         self.rests.pop(j)()
 
     def _keep(self, j: int, wanted: Sequence[Tensor], grads: Sequence[Tensor | None]) -> None:
