@@ -42,7 +42,7 @@ from gpt_layouts import PLAN, Start
 
 LAYERS, HEADS, WIDTH, TOKENS = 8, 8, 256, 128
 CPU = Program(
-    "fp32", overhead=0.0, regather=False, separate_buckets=True
+    "fp32", overhead=0.0, regather=False
 )  # what this package does on CPUs, with parameters in float32
 LLAMA = DecoderConfig(
     vocab_size=256,

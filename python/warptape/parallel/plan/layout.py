@@ -110,8 +110,6 @@ class Program:
         communication_cores: streaming multiprocessors that send and receive instead of computing.
         regather: whether with sequence parallelism a rank keeps its part of a product's input and gathers the
             rest again in backward, as Megatron-LM does and `SequenceParallel` does not.
-        separate_buckets: whether gradients of several micro-batches add up beside the buckets that are sent,
-            as in DistributedDataParallel, or in them.
         dropout: whether there is any, whose masks are kept.
         overhead: bytes that a process has of its own: the device's context, libraries' workspaces, buffers
             of NCCL.
@@ -127,7 +125,6 @@ class Program:
     router_nodes: int = 0
     communication_cores: int = 0
     regather: bool = True
-    separate_buckets: bool = False
     dropout: bool = False
     overhead: float = 2e9
 
