@@ -34,14 +34,14 @@ class Start(nn.Module):
 
     def __init__(self, model: GPT2) -> None:
         super().__init__()
-        self.wte, self.wpe = model.wte, model.wpe
+        self.wte, self.wpe, self.drop = model.wte, model.wpe, model.drop
 
     def forward(self, tokens: wt.Tensor) -> wt.Tensor:
-        return self.wte(tokens) + self.wpe(positions(tokens.shape[1]))
+        return self.drop(self.wte(tokens) + self.wpe(positions(tokens.shape[1])))
 
 
 class Long(GPT2):
-    """GPT2 without dropout in attention, whose sequence may be shared."""
+    """GPT2, whose sequence may be shared, with this dropout, and then with attention's, too."""
 
     def __init__(self, p: float, remat: bool) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Long(GPT2):
             if isinstance(m, nn.Dropout):
                 m.p = p
         for block in self.h:  # whose fused attention has it in training
-            block.attn.train(False)
+            block.attn.train(p > 0)
 
     def forward(self, tokens: wt.Tensor) -> wt.Tensor:
         x = self.drop(self.wte(tokens) + self.wpe(positions(tokens.shape[1])))
@@ -75,9 +75,9 @@ def loss_by(measure: Callable[..., wt.Tensor]) -> Callable[..., wt.Tensor]:
 
 
 @functools.cache
-def plainly(optimizer: str, steps: int) -> Seen:
+def plainly(optimizer: str, steps: int, p: float = 0.0) -> Seen:
     """In one process: by step loss, norm and gradients; the parameters last."""
-    model, loss_of = build(), loss_by(nn.CrossEntropyLoss())
+    model, loss_of = build(p), loss_by(nn.CrossEntropyLoss())
     opt = OPTIMIZERS[optimizer](model.parameters())
     seen: Seen = []
     for tokens, targets in batches(steps):
@@ -91,11 +91,13 @@ def plainly(optimizer: str, steps: int) -> Seen:
     return seen
 
 
-def train(optimizer: str, steps: int, shape: dict[str, int], remat: bool = False, **options: Any) -> Seen:
+def train(
+    optimizer: str, steps: int, shape: dict[str, int], remat: bool = False, p: float = 0.0, **options: Any
+) -> Seen:
     """As plainly, by ranks."""
     mesh = dist.init_device_mesh("cpu", tuple(shape.values()), mesh_dim_names=tuple(shape))
     measure = tp.VocabParallelCrossEntropy(mesh["tp"]) if "tp" in shape else nn.CrossEntropyLoss()
-    whole = build(remat=remat)
+    whole = build(p, remat)
     if "tp" in shape:
         options["plan"] = gpt2_plan()
     if "pp" in shape:
@@ -135,9 +137,9 @@ def check(got: Seen, expected: Seen) -> float:
     return most
 
 
-def compare(optimizer: str, steps: int, shape: dict[str, int], **options: Any) -> float:
-    expected = plainly(optimizer, steps)
-    body = lambda: check(train(optimizer, steps, shape, **options), expected)
+def compare(optimizer: str, steps: int, shape: dict[str, int], p: float = 0.0, **options: Any) -> float:
+    expected = plainly(optimizer, steps, p)
+    body = lambda: check(train(optimizer, steps, shape, p=p, **options), expected)
     return max(simulate(math.prod(shape.values()), body))
 
 
@@ -145,13 +147,13 @@ def compare(optimizer: str, steps: int, shape: dict[str, int], **options: Any) -
 @pytest.mark.parametrize("attention", ["ring", "ulysses"])
 @pytest.mark.parametrize("shape", [{"cp": 2}, {"cp": 4}, {"dp": 2, "cp": 2}], ids=str)
 def test_training_equals_one_process(shape: dict[str, int], attention: str, optimizer: str) -> None:
-    compare(optimizer, 20, shape, attention=attention)
+    compare(optimizer, 20, shape, p=0.1, attention=attention)
 
 
 @pytest.mark.parametrize("zero", [1, 2, 3])
 @pytest.mark.parametrize("shape", [{"cp": 2}, {"cp": 2, "dp": 2}], ids=str)
 def test_sharded_among_data_and_context_ranks(shape: dict[str, int], zero: int) -> None:
-    compare("adamw", 4, shape, zero=zero)
+    compare("adamw", 4, shape, zero=zero, p=0.1)
 
 
 @pytest.mark.parametrize("zero", [1, 2, 3])
@@ -167,7 +169,7 @@ def test_sharded_along_three_axes(names: tuple[str, ...], zero: int) -> None:
     ids=str,
 )
 def test_with_tensor_and_pipeline(shape: dict[str, int], attention: str) -> None:
-    compare("adamw", 4, shape, attention=attention)
+    compare("adamw", 4, shape, p=0.1, attention=attention)
 
 
 def checkpointed(shape: dict[str, int], zero: int, folder: str, saves: bool) -> float:
@@ -226,7 +228,7 @@ def test_layout_of_the_planner() -> None:
 
 def test_checkpointed_layers() -> None:
     """Backward runs attention between ranks again."""
-    compare("sgd", 3, {"cp": 2}, remat=True)
+    compare("sgd", 3, {"cp": 2}, remat=True, p=0.1)
 
 
 def test_context_around_a_plain_loop() -> None:

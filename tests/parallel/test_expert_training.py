@@ -12,7 +12,7 @@ import warptape as wt
 import warptape.distributed as dist
 import warptape.distributed.checkpoint as dcp
 from layout_training import Seen, Start, batches, check, layout_run, loss_by, plain_run, whole
-from tensor_models import GPT2, TOLERANCE, C, FusedAttention, FusedBlock, gpt2_plan, simulate
+from tensor_models import GPT2, TOLERANCE, C, FusedBlock, gpt2_plan, simulate
 from tensor_training import OPTIMIZERS
 from warptape import nn, optim
 from warptape.distributed.simulation import RankFailed
@@ -42,14 +42,10 @@ class SparseBlock(FusedBlock):
 class Sparse(GPT2):
     """GPT2 whose layers are of experts, balanced by `balance`, with `options`, and by bias."""
 
-    def __init__(self, balance: str, still: bool, **options: Any) -> None:
+    def __init__(self, balance: str, **options: Any) -> None:
         super().__init__()
         blocks = SparseBlock(balance=balance, **options), SparseBlock(balance="bias")
         self.h = nn.ModuleList(blocks)
-        for m in self.modules() if still else ():
-            m.train(False if isinstance(m, FusedAttention) else m.training)
-            if isinstance(m, nn.Dropout):
-                m.p = 0.0
 
     def forward(self, tokens: wt.Tensor) -> wt.Tensor:
         x = self.drop(self.wte(tokens) + self.wpe(positions(tokens.shape[1])))
@@ -58,10 +54,9 @@ class Sparse(GPT2):
         return self.lm_head(self.ln_f(x))
 
 
-def build(balance: str = "bias", still: bool = False, **options: Any) -> Sparse:
-    """`still`: without dropout."""
+def build(balance: str = "bias", **options: Any) -> Sparse:
     wt.manual_seed(11)
-    return Sparse(balance, still, **options).to(wt.float64)
+    return Sparse(balance, **options).to(wt.float64)
 
 
 def loss_of(model: nn.Module, measure: Any) -> Any:
@@ -74,9 +69,9 @@ balanced = functools.partial(update_biases, speed=0.01)
 
 
 @functools.cache
-def plainly(optimizer: str, steps: int, balance: str = "bias", still: bool = False) -> Seen:
+def plainly(optimizer: str, steps: int, balance: str = "bias") -> Seen:
     """In one process: by step loss, norm and gradients; the parameters last."""
-    model = build(balance, still)
+    model = build(balance)
     return plain_run(model, loss_of(model, nn.CrossEntropyLoss()), optimizer, steps, balanced)
 
 
@@ -84,12 +79,11 @@ def make(
     shape: dict[str, int],
     ep: int,
     balance: str = "bias",
-    still: bool = False,
     of_layers: Any = (),
     **options: Any,
 ) -> tuple[Any, Any]:
     mesh = dist.init_device_mesh("cpu", tuple(shape.values()), mesh_dim_names=tuple(shape))
-    model = build(balance, still, **dict(of_layers))
+    model = build(balance, **dict(of_layers))
     measure = tp.VocabParallelCrossEntropy(mesh["tp"]) if "tp" in shape else nn.CrossEntropyLoss()
     if "tp" in shape:
         options["plan"] = {k: v for k, v in gpt2_plan().items() if k not in ("h.*.c_fc", "h.*.c_proj")}
@@ -109,12 +103,11 @@ def compare(
     shape: dict[str, int],
     ep: int,
     balance: str = "bias",
-    still: bool = False,
     **options: Any,
 ) -> float:
     """The largest difference of all ranks from one process."""
-    expected = plainly(optimizer, steps, balance, still)
-    options = {"balance": balance, "still": still, "n_microbatches": 2, **options}
+    expected = plainly(optimizer, steps, balance)
+    options = {"balance": balance, "n_microbatches": 2, **options}
     body = lambda: check(train(optimizer, steps, shape, ep, **options), expected)
     return max(most for most, _ in simulate(math.prod(shape.values()), body))
 
@@ -174,7 +167,7 @@ def test_with_sharded_states(shape: dict[str, int], ep: int, zero: int) -> None:
 def test_with_shared_sequences(shape: dict[str, int], ep: int, attention: str) -> None:
     if shape == {"cp": 4}:
         attention, ep = "ring", 2
-    compare("adamw", 4, shape, ep, still=True, attention=attention)
+    compare("adamw", 4, shape, ep, attention=attention)
 
 
 @pytest.mark.parametrize(

@@ -212,8 +212,8 @@ class ParallelModel(nn.Module):
         with ExitStack() as around:
             if "dp" in self._axes:
                 around.enter_context(split_randomness(self._axes["dp"], 0))
-            if "cp" in self._axes:  # numbers of its own for each, not those of its slices
-                around.enter_context(split_randomness(self._axes["cp"], 1))
+            if "cp" in self._axes:
+                around.enter_context(split_randomness(self._axes["cp"], 1, zigzag=True))
                 around.enter_context(SharedSequence(self._axes["cp"], self.attention))
             yield
 
