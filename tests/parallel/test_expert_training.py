@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -302,18 +303,14 @@ def test_verify_takes_shared_experts() -> None:
 
 
 def gradients_of_replicas(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ParallelModel, "_average_gradients", lambda self: None)
+    done = SimpleNamespace(wait=lambda: None)
+    patch.setattr(ParallelModel, "_average", staticmethod(lambda gradients, group: done))
 
 
 def gradients_over_all_copies(patch: pytest.MonkeyPatch) -> None:
     """Experts of other ranks are averaged with these."""
-    patch.setattr(ParallelModel, "_average_gradients", average_over_all)
-
-
-def average_over_all(self: Any) -> None:
-    for p in self._own:
-        if hasattr(p, "_replicas"):
-            dist.all_reduce(p.grad, dist.ReduceOp.AVG)
+    real = ParallelModel._average
+    patch.setattr(ParallelModel, "_average", staticmethod(lambda gradients, group: real(gradients, None)))
 
 
 def norm_of_this_ranks_experts(patch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from warptape.distributed.simulation import RankFailed
 from warptape.parallel import Layout, MixedPrecisionPolicy, ParallelModel, parallelize, verify
 from warptape.parallel import tensor as tp
 from warptape.parallel.pipeline.shared import SharedParameters
+from warptape.parallel.pipeline.stage import PipelineStage
 from warptape.utils.checkpoint import checkpoint
 
 MICRO = 2
@@ -117,6 +119,25 @@ def test_training_equals_one_process(shape: dict[str, int], zero: int, optimizer
 @pytest.mark.parametrize("tp", [1, 2])
 def test_schedules(schedule: str, chunks: int, zero: int, tp: int) -> None:
     compare("adamw", 4, {"pp": 2, "dp": 2, "tp": tp}, zero, schedule=schedule, chunks=chunks)
+
+
+def test_gradients_of_a_stage_are_averaged_while_others_compute(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    backward, average = PipelineStage.backward, ParallelModel._average
+
+    def noted(name: str, call: Any) -> Any:
+        def run(*args: Any) -> Any:
+            if dist.get_rank() == 0:
+                seen.append(name)
+            return call(*args)
+
+        return run
+
+    monkeypatch.setattr(PipelineStage, "backward", noted("backward", backward))
+    monkeypatch.setattr(ParallelModel, "_average", staticmethod(noted("average", average)))
+    compare("sgd", 1, {"pp": 2, "dp": 2}, 0, schedule="Interleaved1F1B", chunks=2)
+    # Two stages, two micro-batches; last comes the weight that a stage of another rank has, too.
+    assert seen == ["backward", "backward", "average", "backward", "backward", "average", "average"]
 
 
 @pytest.mark.parametrize(
@@ -450,6 +471,9 @@ def test_batches_that_do_not_fit_are_refused(shape: dict[str, int], rows: tuple[
 # ------------------------------------------------------------------------------- planted bugs
 
 
+DONE = SimpleNamespace(wait=lambda: None)  # for what was not begun
+
+
 def found(match: str) -> None:
     with pytest.raises(RankFailed, match=match):
         compare("sgd", 2, {"pp": 2, "dp": 2}, 0)
@@ -469,7 +493,7 @@ def test_a_tied_weight_that_counts_twice_is_found(monkeypatch: pytest.MonkeyPatc
 
 
 def test_gradients_that_are_not_averaged_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ParallelModel, "_average_gradients", lambda self: None)
+    monkeypatch.setattr(ParallelModel, "_average", staticmethod(lambda gradients, group: DONE))
     found("differs")
 
 

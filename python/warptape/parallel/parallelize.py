@@ -69,7 +69,7 @@ def parallelize(
         ep: how many neighbours of the ranks along "dp" and "cp", as one, share out the experts of each
             MixtureOfExperts. Their routers count the tokens of all of these ranks, whatever ep is.
         mp_policy: fully_shard's, for zero 2 and 3.
-        attention: along "cp" by "ring", or by "ulysses", which has dropout.
+        attention: along "cp" by "ring", or by "ulysses", for heads that divide.
 
     Raises: ValueError and TypeError on every rank, before any collective and with the model as it was, for
         what does not fit; they say which number to change.

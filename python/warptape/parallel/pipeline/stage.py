@@ -88,6 +88,11 @@ class PipelineStage:
         """Whether its output goes to the loss."""
         return self.stage_index == self.num_stages - 1
 
+    def own_parameters(self) -> list[Any]:
+        """Those that no other stage has."""
+        shared = {id(p) for p in self.shared.values()}
+        return [p for p in self.submod.parameters() if id(p) not in shared]
+
     def clear(self) -> None:
         """Drops what is kept of micro-batches."""
         self.inputs: dict[int, list[Tensor]] = {}
