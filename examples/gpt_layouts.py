@@ -18,7 +18,7 @@ import warptape.nn.functional as F
 from warptape import nn
 from warptape.parallel import ParallelModel, parallelize
 from warptape.parallel.context import positions
-from warptape.parallel.experts import MixtureOfExperts, update_biases
+from warptape.parallel.experts import MixtureOfExperts, SplitExperts, update_biases
 from warptape.parallel.tensor import ColwiseParallel, RowwiseParallel, VocabParallelCrossEntropy, divide
 
 AXES = ("dp", "cp", "tp", "pp")
@@ -73,9 +73,7 @@ class Spread:
             model,
             mesh,
             loss_fn=loss_of,
-            plan={
-                name: style for name, style in PLAN.items() if not experts_of(model) or ".mlp." not in name
-            },
+            plan=plan_of(model),
             layers=[Start(model), *model.layers, nn.Sequential(model.norm, model.head)],
             balance=balance,
             n_microbatches=pp,
@@ -125,6 +123,13 @@ def read(path: Path) -> dict[str, Any]:
     state = {"known": ""}
     dcp.load(state, checkpoint_id=path)
     return {**json.loads(state["known"]), "path": path}
+
+
+def plan_of(model: Any) -> dict[str, Any]:
+    """PLAN, or that of a model with experts."""
+    if not experts_of(model):
+        return PLAN
+    return {k: v for k, v in PLAN.items() if ".mlp." not in k} | {"layers.*.mlp.experts": SplitExperts()}
 
 
 def experts_of(model: Any) -> int:

@@ -21,7 +21,7 @@ from warptape.parallel import Layout, ParallelModel, parallelize, verify
 from warptape.parallel import plan as planner
 from warptape.parallel import tensor as tp
 from warptape.parallel.context import positions
-from warptape.parallel.experts import MixtureOfExperts, layer, update_biases
+from warptape.parallel.experts import MixtureOfExperts, SplitExperts, layer, update_biases
 from warptape.parallel.experts.layer import mixtures
 
 E, H = 4, 12
@@ -81,13 +81,16 @@ def make(
     ep: int,
     balance: str = "bias",
     of_layers: Any = (),
+    split: bool = True,
     **options: Any,
 ) -> tuple[Any, Any]:
     mesh = dist.init_device_mesh("cpu", tuple(shape.values()), mesh_dim_names=tuple(shape))
     model = build(balance, **dict(of_layers))
     measure = tp.VocabParallelCrossEntropy(mesh["tp"]) if "tp" in shape else nn.CrossEntropyLoss()
     if "tp" in shape:
-        options["plan"] = {k: v for k, v in gpt2_plan().items() if k not in ("h.*.c_fc", "h.*.c_proj")}
+        plan = {k: v for k, v in gpt2_plan().items() if k not in ("h.*.c_fc", "h.*.c_proj")}
+        experts = {f"h.*.moe.{each}": SplitExperts() for each in ("experts", "shared")}
+        options["plan"] = plan | (experts if split else {})
     if "pp" in shape:
         options["layers"] = [Start(model), *model.h, nn.Sequential(model.ln_f, model.lm_head)]
     loss = loss_by(measure) if "pp" in shape else loss_of(model, measure)
@@ -130,7 +133,7 @@ def test_training_equals_one_process(shape: dict[str, int], ep: int, optimizer: 
 
 @pytest.mark.parametrize("shape, ep", [({"dp": 2}, 1), ({"dp": 4}, 2), ({"dp": 2, "tp": 2}, 2)], ids=str)
 def test_balancing_losses_are_of_the_whole_batch(shape: dict[str, int], ep: int) -> None:
-    compare("adamw", 4, shape, ep, balance="loss", n_microbatches=1)
+    compare("adamw", 4, shape, ep, balance="loss", n_microbatches=1, split=False)
 
 
 @pytest.mark.parametrize("micro", [1, 2])
@@ -317,6 +320,15 @@ def norm_of_this_ranks_experts(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(tp.ParallelParameter, "_norm_groups", ())
 
 
+def columns_as_one_matrix(patch: pytest.MonkeyPatch) -> None:
+    """Gate and up are joined in one."""
+    patch.setattr(SplitExperts, "placements", lambda self, m: {"w_in": tp.Shard(2), "w_out": tp.Shard(1)})
+
+
+def results_not_summed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(layer, "redistribute", lambda y, have, want, mesh: y)
+
+
 def experts_of_the_next_rank(patch: pytest.MonkeyPatch) -> None:
     real = layer.place
 
@@ -351,6 +363,15 @@ def test_verify_finds_a_planted_bug(bug: Any, where: str, monkeypatch: pytest.Mo
     assert verified()[0].startswith(where)
 
 
+@pytest.mark.parametrize("bug", [columns_as_one_matrix, results_not_summed])
+def test_comparison_finds_a_bug_in_split_experts(bug: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    plainly("sgd", 1)
+    bug(monkeypatch)
+    # Or tokens go to other experts on other ranks along "tp", and so other numbers of them.
+    with pytest.raises(RankFailed, match="differs by|the ranks differ in call"):
+        compare("sgd", 1, {"dp": 2, "tp": 2}, 2)
+
+
 # ------------------------------------------------------------------------------ what is refused
 
 
@@ -374,3 +395,16 @@ def test_numbers_that_do_not_fit_are_refused() -> None:
             assert kinds == [type(p) for p in model.parameters()]
 
     simulate(4, rank)
+
+
+def test_splits_that_do_not_fit_are_refused() -> None:
+    def rank() -> None:
+        mesh = dist.init_device_mesh("cpu", (5,), mesh_dim_names=("tp",))
+        for name, words in (
+            ("h.*.moe.experts", f"the width of an expert is {H} and does not divide among the 5 ranks"),
+            ("ln_f", "ln_f: SplitExperts splits Experts, got LayerNorm"),
+        ):
+            with pytest.raises(ValueError, match=words):
+                parallelize(build(), mesh, loss_fn=nn.CrossEntropyLoss(), plan={name: SplitExperts()})
+
+    simulate(5, rank)

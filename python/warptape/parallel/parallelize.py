@@ -102,20 +102,20 @@ def parallelize(
     if recomputed:
         _recompute(_blocks(model))
     names = Names(model)
-    # The order: tensor, pipeline, data. A plan names modules of the whole model, and layers are to be parts
-    # already when a stage takes them. Ranks along "cp" have copies of the model, as those along "dp" have.
-    # Stages find the parameters that they share by identity, which all three
-    # keep. Data comes last: it cuts, or averages, what a rank has by then and nothing else, and gradients
-    # are averaged over copies after the sums along "tp", which their hooks take.
+    # The order: tensor, experts, pipeline, data. A plan names modules of the whole model, and layers are to
+    # be parts already when a stage takes them. Ranks along "cp" have copies of the model, as those along "dp"
+    # have. Stages find the parameters that they share by identity, which all keep. Data comes last: it cuts,
+    # or averages, what a rank has by then and nothing else, and gradients are averaged over copies after the
+    # sums along "tp", which their hooks take.
+    modules: list[nn.Module] = [model]
+    runner: Any = model
+    if "tp" in axes:
+        parallelize_module(model, axes["tp"], plan)
     if sharing:
         axes["copies"] = mesh[sharing]._flatten() if len(sharing) == 2 else axes[sharing[0]]
         axes |= _share_experts(model, mesh, axes["copies"], ep)
     for _, layer in mixtures(model):
         layer.loss_scale = 1 / n_microbatches
-    modules: list[nn.Module] = [model]
-    runner: Any = model
-    if "tp" in axes:
-        parallelize_module(model, axes["tp"], plan)
     if "pp" in axes:
         stages = split_into_stages(layers, chunks, balance=counts, group=axes["pp"].get_group())  # type: ignore[arg-type]
         modules = [stage.submod for stage in stages]
@@ -127,7 +127,7 @@ def parallelize(
         for module in modules:
             _shard(module, listed or _blocks(module), axes, zero == 3, mp_policy)
     elif sharing and "pp" not in axes:
-        # Stages average after the schedule: its backward passes overlap, and each would start DDP's sums.
+        # Stages average as the schedule says: its backward passes overlap, and each would start DDP's sums.
         runner = DistributedDataParallel(model, process_group=axes["copies"].get_group())
     return ParallelModel(modules, runner, names, axes, loss_fn, n_microbatches, zero, attention)
 
@@ -217,9 +217,11 @@ def _share_experts(model: nn.Module, mesh: DeviceMesh, copies: DeviceMesh, ep: i
     if ep > 1:
         names = mesh.mesh_dim_names or ()
         last = [i for i, name in enumerate(names) if name in ("dp", "cp")]
-        order = [i for i in range(mesh.ndim) if i not in last] + last
-        grid = mesh.mesh.permute(order).reshape(-1, copies.size() // ep, ep)
-        split = DeviceMesh(mesh.device_type, grid, mesh_dim_names=("rest", "replicas", "ep"))
+        rest = [i for i in range(mesh.ndim) if i not in last]
+        grid = mesh.mesh.permute(rest + last).reshape([*(mesh.size(i) for i in rest), -1, ep])
+        named = (*(names[i] for i in rest), "replicas", "ep")
+        split = DeviceMesh(mesh.device_type, grid, mesh_dim_names=named, _groups=[])
+        split._groups = [mesh.get_group(i) for i in rest] + [split._make(i) for i in (-2, -1)]
         expert_parallel(model, split["ep"])
         for _, layer in mixtures(model):
             for p in layer.experts.parameters():

@@ -14,7 +14,9 @@ from ...distributed import DeviceMesh, all_to_all_single
 from ...distributed import functional as dist_functional
 from ...distributed._state import Group, resolve
 from ...nn import functional as F
-from ..tensor.placement import Shard, on_gradient, place
+from ..tensor.placement import ParallelParameter, Partial, Replicate, Shard, on_gradient, place, place_again
+from ..tensor.redistribute import for_split_work, redistribute
+from ..tensor.styles import ParallelStyle
 from .grouped import grouped_mm
 from .routing import Routing, TopKRouter, kept_choices
 
@@ -151,6 +153,30 @@ class MixtureOfExperts(nn.Module):
         return dist_functional.all_to_all(back, received, sent, self.group)
 
 
+class SplitExperts(ParallelStyle):
+    """For a plan of tensor parallelism: each of some `Experts` is split by its width H, W_in by columns (gate
+    and up each by itself) and W_out by rows. Inputs and outputs are replicated."""
+
+    def check(self, name: str, module: nn.Module, ranks: int) -> None:
+        """Raises ValueError for other modules, and for widths that do not divide."""
+        if not isinstance(module, Experts):
+            raise ValueError(f"{name}: SplitExperts splits Experts, got {type(module).__name__}")
+        Shard(1).check(int(module.w_out.shape[1]), ranks, f"{name}: the width of an expert")
+
+    def placements(self, module: nn.Module) -> dict[str, Shard | Replicate]:
+        """Of both weights."""
+        return {"w_in": Shard(2, parts=2), "w_out": Shard(1)}
+
+    def apply(self, module: nn.Module, mesh: DeviceMesh) -> None:
+        """In place."""
+        for name, where in self.placements(module).items():
+            place(module.get_parameter(name), mesh, where)
+        module.register_forward_pre_hook(
+            lambda m, args: (for_split_work(args[0], Replicate(), mesh), *args[1:])
+        )
+        module.register_forward_hook(lambda m, args, y: redistribute(y, Partial(), Replicate(), mesh))
+
+
 def update_biases(module: nn.Module, speed: float = 1e-3) -> None:
     """`TopKRouter.update_bias` of a module's routers that balance by bias: after an optimizer's step."""
     for m in module.modules():
@@ -204,7 +230,11 @@ def expert_parallel(module: nn.Module, group: Group | DeviceMesh = None) -> nn.M
     for name, layer in mixtures(module):
         layer.group = mesh.get_group()
         for key, parameter in layer.experts.named_parameters():
-            place(parameter, mesh, Shard(0))
+            if isinstance(parameter, ParallelParameter):  # by SplitExperts
+                names = *(mesh.mesh_dim_names or ()), *(parameter.device_mesh.mesh_dim_names or ())
+                place_again(parameter, mesh, (Shard(0),), mesh._root[names])
+            else:
+                place(parameter, mesh, Shard(0))
             on_gradient(parameter, lambda grad: grad / mesh.size())
             ignored.append(f"{name}.experts.{key}".lstrip("."))
     return module
