@@ -368,7 +368,7 @@ def test_comparison_finds_a_bug_in_split_experts(bug: Any, monkeypatch: pytest.M
     plainly("sgd", 1)
     bug(monkeypatch)
     # Or tokens go to other experts on other ranks along "tp", and so other numbers of them.
-    with pytest.raises(RankFailed, match="differs by|the ranks differ in call"):
+    with pytest.raises(RankFailed, match=r"differs by|the ranks differ in call"):
         compare("sgd", 1, {"dp": 2, "tp": 2}, 2)
 
 
