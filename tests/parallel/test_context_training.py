@@ -19,7 +19,8 @@ from tensor_models import GPT2, TOLERANCE, C, V, gpt2_plan, simulate
 from tensor_training import OPTIMIZERS
 from warptape import nn, optim
 from warptape.distributed.tensor.experimental import context_parallel
-from warptape.parallel import parallelize
+from warptape.parallel import Layout as VerifiedLayout
+from warptape.parallel import model, parallelize, verify
 from warptape.parallel import tensor as tp
 from warptape.parallel.context import positions, ring, shard_sequence
 from warptape.parallel.plan import Layout
@@ -309,6 +310,54 @@ def places_of_one_slice(patch: pytest.MonkeyPatch) -> None:
 def missing_keys(patch: pytest.MonkeyPatch) -> None:
     real = ring._seen
     patch.setattr(ring, "_seen", lambda c, r, o, q, k: real(c, r, max(o, r), q, k))
+
+
+def verified(attention: str = "ring") -> list[str]:
+    """Where layouts first differ from one process, by verify."""
+
+    def layout(*names: str) -> VerifiedLayout:
+        def apply(model: Any, mesh: Any) -> Any:
+            return parallelize(model, mesh, loss_fn=loss_by(nn.CrossEntropyLoss()), attention=attention)
+
+        def step(model: Any, inputs: tuple[wt.Tensor], target: wt.Tensor) -> wt.Tensor:
+            return model.step(*inputs, target=target)
+
+        shared = {"batch": tuple(n for n in names if n == "dp"), "sequence": ("cp",)}
+        return VerifiedLayout(2 ** len(names), apply, (2,) * len(names), names, step=step, **shared)
+
+    layouts = {"cp": layout("cp"), "both": layout("dp", "cp")}
+    report = verify(lambda: build(0.1), batches(1)[0], loss_by(nn.CrossEntropyLoss()), layouts)
+    assert not any(row.uncompared for row in report.rows)
+    return [row.difference.name if row.difference else "" for row in report.rows]
+
+
+@pytest.mark.parametrize("attention", ["ring", "ulysses"])
+def test_verify_takes_shared_sequences(attention: str) -> None:
+    assert verified(attention) == [""] * 4
+
+
+def wrong_merge(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ring, "merge", lambda out, lse, more, its: (out + more, wt.logaddexp(lse, its)))
+
+
+def dropout_of_other_slices(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(model, "split_randomness", lambda mesh, dim, **_: tp.split_randomness(mesh, dim))
+
+
+@pytest.mark.parametrize(
+    "bug, where",
+    [
+        (places_of_one_slice, ["wpe"] * 4),
+        (missing_keys, ["h.0.attn", ""] * 2),  # with dropout blocks are found in another way
+        (wrong_merge, ["h.0.attn"] * 4),
+        (average_over_data_alone, None),
+        (dropout_of_other_slices, ["", "drop"] * 2),
+    ],
+)
+def test_verify_finds_a_planted_bug(bug: Any, where: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    bug(monkeypatch)
+    found = verified()
+    assert all(found) if where is None else found == where
 
 
 @pytest.mark.parametrize("bug", [average_over_data_alone, places_of_one_slice, missing_keys])
