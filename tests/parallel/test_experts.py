@@ -20,6 +20,7 @@ from warptape.parallel.experts import (
     kept_choices,
     layer,
 )
+from warptape.utils.checkpoint import checkpoint
 
 C, H, E = 6, 10, 8
 
@@ -135,6 +136,15 @@ def test_grouped_products():
     for wrong in ([2, 0, 6], [2, 0, 6, 2]):
         with pytest.raises(ValueError, match="expected 4 counts that add up to 9 rows"):
             grouped_mm(x, w, wrong)
+
+
+def test_a_checkpoints_second_run_leaves_losses_and_counts():
+    m, x = mixture(2), wt.randn(12, C, dtype=wt.float64, requires_grad=True)
+    y = checkpoint(m, x, use_reentrant=False)
+    losses = m.losses
+    (y.sum() + m.loss(1.0)).backward()
+    assert m.losses is losses
+    assert int(m.router.counts.sum()) == 12 * 2
 
 
 class Net(nn.Module):

@@ -14,6 +14,7 @@ from ...distributed import DeviceMesh, all_to_all_single
 from ...distributed import functional as dist_functional
 from ...distributed._state import Group, resolve
 from ...nn import functional as F
+from ..shard.progress import in_backward
 from ..tensor.placement import ParallelParameter, Partial, Replicate, Shard, on_gradient, place, place_again
 from ..tensor.redistribute import for_split_work, redistribute
 from ..tensor.styles import ParallelStyle
@@ -109,7 +110,8 @@ class MixtureOfExperts(nn.Module):
         """[.., C] -> [.., C]"""
         rows = x.reshape(-1, x.shape[-1])
         routing = self.router(rows)
-        self.losses = routing.losses
+        if not in_backward():  # else they would keep all that a checkpoint made again
+            self.losses = routing.losses
         out = self._routed(rows, routing)
         if self.shared is not None:
             out = out + self.shared(rows, [len(rows)])
