@@ -5,7 +5,6 @@ Shapes: B batch, T block, C width, V vocabulary; V / n is the part of the vocabu
 
 from __future__ import annotations
 
-import copy
 import json
 import math
 from pathlib import Path
@@ -46,7 +45,7 @@ class Start(nn.Module):
 
 
 class Spread:
-    """A copy of the model over the ranks; the model itself stays whole, to validate and to write text.
+    """The model over the ranks, each of which keeps its part alone.
 
     share: which of how many parts of a batch is this rank's.
     Raises: ValueError, on every rank, for options that do not fit each other or the job.
@@ -60,7 +59,6 @@ class Spread:
             dist.init_process_group(store=dist.HashStore(), rank=0, world_size=1)
         names = ("pp", "dp", "cp", "tp")  # neighbours in the last one talk most
         mesh = dist.init_device_mesh(device.partition(":")[0], (pp, dp, cp, tp), mesh_dim_names=names)
-        model = copy.deepcopy(model)
         measure = VocabParallelCrossEntropy(mesh["tp"]) if tp > 1 else F.cross_entropy
 
         def loss_of(logits: wt.Tensor, targets: wt.Tensor) -> wt.Tensor:
@@ -94,9 +92,21 @@ class Spread:
         update_biases(model)
         return loss
 
-    def gather(self, model: Any) -> None:
-        """Brings the weights of all ranks into a whole model."""
-        model.load_state_dict(self.parallel.full_state_dict())
+    def validate(self, text: Any, batch: int, cast: Any) -> float:
+        """As train_gpt's, on every rank. Rows that do not divide all ranks take, as often as there are
+        micro-batches."""
+        (at, dp), n = self.share, self.parallel.n_microbatches
+        self.parallel.eval()
+        total, rows = 0.0, 0
+        for both in text.validation_batches(4 * batch):
+            count = len(both[0])
+            divides = count % (dp * n) == 0
+            inputs, targets = (t.chunk(dp)[at] if divides else t.repeat(n, 1) for t in both)
+            with cast:
+                total += self.parallel.evaluate(inputs, target=targets).item() * count
+            rows += count
+        self.parallel.train()
+        return total / rows
 
     def save(self, path: Path, optimizer: Any, generator: wt.Generator, known: dict[str, Any]) -> None:
         """All ranks save what they have. `known` is the same on all of them."""

@@ -27,7 +27,6 @@ import math
 import os
 import shutil
 import sys
-import sysconfig
 import time
 import zlib
 from collections.abc import Iterator
@@ -38,6 +37,7 @@ import numpy as np
 import warptape as wt
 import warptape.distributed as dist
 import warptape.nn.functional as F
+from gpt_text import readable_files, standard_library
 from warptape import nn, optim
 from warptape.nn.parallel import DistributedDataParallel
 from warptape.parallel.context import positions
@@ -198,24 +198,6 @@ def training_step(model: Any, optimizer: optim.AdamW, batch: tuple[wt.Tensor, ..
 # -------------------------------------------------------------------------------------- text
 
 
-def standard_library() -> list[Path]:
-    """The running Python's own modules in order of name, without test folders and installed packages."""
-    root = Path(sysconfig.get_paths()["stdlib"])
-    files: list[Path] = []
-    for module in sorted(sys.stdlib_module_names):
-        files += sorted((root / module).rglob("*.py")) or [root / f"{module}.py"]
-    left_out = {"test", "tests", "idle_test", "site-packages", "dist-packages"}
-    return [f for f in files if f.is_file() and not left_out & set(f.relative_to(root).parts)]
-
-
-def readable_files(folder: Path) -> Iterator[Path]:
-    """The text files under a folder: neither hidden nor with a zero byte near their start."""
-    for file in sorted(folder.rglob("*")):
-        hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
-        if file.is_file() and not hidden and b"\0" not in file.open("rb").read(4096):
-            yield file
-
-
 def open_text(data: str | None, out: Path) -> np.ndarray:
     """The text as uint8 [bytes], mapped into memory; several files are first joined into out/text.bin."""
     source = Path(data) if data else None
@@ -351,13 +333,20 @@ class Run:
         self.settings, self.step = settings, 0
         self.history: dict[str, list[list[float]]] = {"train": [], "validation": []}  # pairs of step and loss
         self.text_mark = [len(text), zlib.crc32(text)]
+        from gpt_report import flops_per_byte
+
         wt.manual_seed(settings["seed"])
-        self.model = GPT(*(settings[name] for name in SHAPE)).to(device)
+        self.model: Any = GPT(*(settings[name] for name in SHAPE)).to(device)
+        self.parameters, self.flops = (
+            sum(p.numel() for p in self.model.parameters()),
+            flops_per_byte(self.model),
+        )
         self.parallel, self.training_step, make = self.model, training_step, optim.AdamW
         self.spread: Any = None
         if layout is not None:
             self.spread = self.spread_out(layout, device)
             self.parallel, self.training_step = self.spread.parallel, self.spread.training_step
+            self.model = None  # no rank keeps all of it
             make = functools.partial(self.parallel.optimizer, optim.AdamW)
         elif dist.is_initialized():
             self.parallel = DistributedDataParallel(self.model)
@@ -371,6 +360,24 @@ class Run:
             return Spread(self.model, layout, self.settings["batch"], device)
         except ValueError as error:
             raise InputError(one_line(error)) from error
+
+    def validate(self, text: Text, cast: Any) -> float:
+        """The loss of the validation part, on every rank."""
+        if self.spread is not None:
+            return self.spread.validate(text, self.settings["batch"], cast)
+        leads = my_rank()[0] == 0
+        return from_first(validate(self.model, text, self.settings["batch"], cast) if leads else 0.0)
+
+    def whole(self, device: str) -> Any:
+        """The model of one process; of a split one, on the first rank. All ranks must call."""
+        if self.spread is None:
+            return self.model
+        state = self.parallel.full_state_dict()
+        if my_rank()[0]:
+            return None
+        model = GPT(*(self.settings[name] for name in SHAPE)).to(device)
+        model.load_state_dict(state)
+        return model
 
     def known(self) -> dict[str, Any]:
         """What is no tensor and no generator."""
@@ -516,11 +523,10 @@ def load_folder(path: Path) -> dict[str, Any]:
 
 def train(run: Run, text: Text, out: Path, peak: float, xz: float) -> None:
     """Take the steps that are left, reporting, validating and saving on the way."""
-    from gpt_report import Progress, flops_per_byte
+    from gpt_report import Progress
 
     settings, cast = run.settings, autocast(text.device, run.settings["dtype"])
-    leads = my_rank()[0] == 0  # reports and validates; the others wait for it
-    progress = Progress(run.step, settings["steps"], flops_per_byte(run.model), peak)
+    progress = Progress(run.step, settings["steps"], run.flops, peak)
     while run.step < settings["steps"]:
         run.step += 1
         for group in run.optimizer.param_groups:
@@ -535,9 +541,7 @@ def train(run: Run, text: Text, out: Path, peak: float, xz: float) -> None:
             run.history["train"].append([run.step, loss.item()])
             progress.report(run.step, loss.item())
         if run.step % settings["eval_every"] == 0 or last:
-            if run.spread is not None:
-                run.spread.gather(run.model)
-            value = from_first(validate(run.model, text, settings["batch"], cast) if leads else 0.0)
+            value = run.validate(text, cast)
             run.history["validation"].append([run.step, value])
             progress.validated(run.step, value, xz)
             run.save(out)
@@ -565,21 +569,21 @@ def main(arguments: list[str] | None = None) -> int:
     settings, out = run.settings, options.out
     peak, xz = machine_peak(text.device, DTYPES[settings["dtype"]]), text.xz_bits_per_byte()
     print(f"text: {len(text.train):,} bytes to train on, {len(text.validation):,} to validate on")
-    parameters = sum(p.numel() for p in run.model.parameters())
-    print(f"model: {parameters:,} parameters, {settings['dtype']} on {text.device}")
+    print(f"model: {run.parameters:,} parameters, {settings['dtype']} on {text.device}")
     print(f"machine: peak {peak / 1e9:,.0f} GFLOP/s, {wt.get_num_threads()} threads", flush=True)
     try:
         train(run, text, out, peak, xz)
     except KeyboardInterrupt:
         print("train_gpt.py: interrupted; --resume goes on from the last checkpoint", file=sys.stderr)
         return 130
+    model = run.whole(text.device)
     if dist.is_initialized():
         dist.destroy_process_group()
     if not leads:
         return 0
     print(plot(run.history, xz, out / "loss.png"))
     cast = autocast(text.device, settings["dtype"])
-    for sample in write(run.model, b"\n", 300, 3, settings["seed"], cast):
+    for sample in write(model, b"\n", 300, 3, settings["seed"], cast):
         known = (c if c.isprintable() or c in "\n\t" else "?" for c in sample.decode(errors="replace"))
         print(f"--- sample\n{''.join(known).strip()}")
     return 0
