@@ -31,7 +31,8 @@ thread_local DropParts parts;
 
 Shape set_drop_parts(IntList v) {
   const DropParts p = parts;
-  if (v.size() == 7) parts = {v[0], v[1], v[2], v[3], v[4], v[5], v[6]};
+  WT_CHECK(v.empty() || v.size() == 7, ValueError, "_set_drop_parts: expected 7 numbers, got ", v.size());
+  if (!v.empty()) parts = {v[0], v[1], v[2], v[3], v[4], v[5], v[6]};
   return {p.batch, p.dim, p.index, p.count, p.head_index, p.head_count, p.zigzag};
 }
 const Op<Shape(IntList)> set_parts{
