@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
 import warptape
 from time_limits import seconds
 
@@ -90,6 +91,18 @@ def started(command: list[str], **env: str) -> Iterator[Job]:
         for stream in (job.process.stdout, job.process.stderr):
             if stream is not None:
                 stream.close()
+
+
+@contextmanager
+def kernel() -> Iterator[tuple[Any, Any]]:
+    """A notebook's kernel of this Python, ready: (its manager, a client)."""
+    pytest.importorskip("ipykernel")
+    manager, client = pytest.importorskip("jupyter_client.manager").start_new_kernel(env=environ())
+    try:
+        yield manager, client
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
 
 
 def launch(*arguments: object, **env: str) -> tuple[int, str, str]:

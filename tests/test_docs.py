@@ -5,15 +5,17 @@ the page that have the same; `alone` in a process of its own; `no-run: reason` l
 counts these. What a block takes for granted stands above it in a comment, too, `<!-- given: ... -->`.
 """
 
+import importlib.util
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import warptape
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 MAX_LEFT_OUT = 8
 BLOCK = re.compile(
     r"(?:^<!-- given:\n(?P<given>.*?)^-->\n+)?(?:^<!-- block: (?P<words>[^\n]*) -->\n+)?"
@@ -119,7 +121,38 @@ def test_the_site_names_each_page_once():
             page for part in (entry if isinstance(entry, list) else entry.values()) for page in pages(part)
         ]
 
-    assert sorted(pages(site["nav"])) == sorted(path.name for path in (ROOT / "docs").glob("*.md"))
+    docs = ROOT / "docs"
+    assert sorted(pages(site["nav"])) == sorted(str(path.relative_to(docs)) for path in docs.rglob("*.md"))
+
+
+def test_pictures_of_layers_are_up_to_date(tmp_path):
+    """As the library says now, and the allocator has the size classes that are drawn."""
+    path = ROOT / "docs/figures/layers.py"
+    spec = importlib.util.spec_from_file_location("layers", path)
+    layers = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(layers)
+    layers.FOLDER = tmp_path
+    for picture in layers.PICTURES:
+        picture()
+    committed = {each.name: each.read_text() for each in path.parent.glob("layers_*.svg")}
+    assert {each.name: each.read_text() for each in tmp_path.iterdir()} == committed
+    kept = []
+    for size in (1, 512, 513, 4000, 4100, 5000, 1 << 20, (1 << 20) + 1):
+        before = warptape._C._memory_stats()["allocated_bytes"]
+        kept.append(warptape.empty(size, dtype=warptape.uint8))
+        assert warptape._C._memory_stats()["allocated_bytes"] - before == layers.size_class(size)
+
+
+@pytest.mark.slow
+def test_the_site_builds(tmp_path):
+    """With the API pages; links and anchors lead somewhere, and a browser loads nothing from elsewhere."""
+    pytest.importorskip("material")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-f", str(ROOT / ".mkdocs.yml")]
+    done = subprocess.run([*command, "-d", str(tmp_path)], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    page = (tmp_path / "api/nn/index.html").read_text()
+    assert 'id="warptape.nn.Linear"' in page
+    assert not re.findall(r'<(?:script|img)[^>]*src="https?:|<link[^>]*stylesheet[^>]*href="https?:', page)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -7,6 +7,7 @@
 
 #include "autograd/pass.h"
 #include "core/errors.h"
+#include "core/profiler.h"
 #include "kernels/cpu/interrupt.h"
 #include "tensor/deferral.h"
 #include "tensor/memory_format.h"
@@ -215,6 +216,7 @@ void Pass::run_node(State& s) {
   if (leaf ? !options_.accumulate : !leads_on) return;
 
   Restore<Node*> mark(running_node, &node);
+  const ProfiledScope profiled(node.type->name, EventKind::Backward, leaf ? 0 : node.sequence);
   SmallVector<Tensor, 1> seen;
   if (extras && !extras->post_hooks.empty()) seen = s.gradients;
   const bool last = !options_.retain_graph && !defer(s);

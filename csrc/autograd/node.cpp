@@ -28,6 +28,8 @@ struct Graveyard {
 thread_local Graveyard graveyard;
 }  // namespace
 
+uint64_t next_node_sequence() { return next_sequence.load(std::memory_order_relaxed); }
+
 Node::Node(const NodeType* t) : type(t), sequence(next_sequence.fetch_add(1, std::memory_order_relaxed)) {}
 
 Node::~Node() { drop_data(); }

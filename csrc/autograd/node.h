@@ -117,6 +117,9 @@ struct WT_API NodeExtras {
   Ref<Node> parent;       // the node during whose backward this one was recorded, likewise
 };
 
+// The sequence number of the next node.
+WT_API uint64_t next_node_sequence();
+
 class WT_API Node : public RefCounted<Node, true> {  // weak: AutogradMeta::accumulator
  public:
   explicit Node(const NodeType* type);

@@ -173,6 +173,7 @@ PyObject* call_group(const OpGroup& group, PyObject* self, PyObject* const* args
 const OpGroup* find_op(const char* name);  // of warptape, else of Tensor; null when there is none
 void init_ops(PyObject* module);
 void init_transforms(PyObject* module);
+void init_profiler(PyObject* module);
 void init_graph(PyObject* module);      // graph.cpp: compiled regions
 void init_trace(PyObject* module);      // trace.cpp: graphs of ops
 void init_inference(PyObject* module);  // inference.cpp: the engine

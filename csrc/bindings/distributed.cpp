@@ -65,19 +65,25 @@ void bind_groups(py::module_& m) {
           py::arg("timeout") = py::none(), py::call_guard<GilRelease>(),
           "Returns True when the call is over and its outputs hold the result.\n\n"
           "Args: timeout (timedelta). Raises: DistBackendError, naming the rank and the call.")
-      .def("is_success", [](Work& w) { return w.is_completed() && !w.exception(); })
-      .def("exception",
-           [](Work& w) -> py::object {
-             if (auto error = w.exception()) try {
-                 std::rethrow_exception(error);
-               } catch (...) {
-                 set_python_error();
-                 py::error_already_set raised;
-                 return raised.value();
-               }
-             return py::none();
-           })
-      .def("result", [](Work& w) { return py::reinterpret_steal<py::object>(wrap_list(w.outputs())); })
+      .def(
+          "is_success", [](Work& w) { return w.is_completed() && !w.exception(); },
+          "Whether it is over and went well.")
+      .def(
+          "exception",
+          [](Work& w) -> py::object {
+            if (auto error = w.exception()) try {
+                std::rethrow_exception(error);
+              } catch (...) {
+                set_python_error();
+                py::error_already_set raised;
+                return raised.value();
+              }
+            return py::none();
+          },
+          "What went wrong, as an exception; None while it is under way, and when all went well.")
+      .def(
+          "result", [](Work& w) { return py::reinterpret_steal<py::object>(wrap_list(w.outputs())); },
+          "The list of outputs, which hold the result once the call is over.")
       .def(
           "get_future",
           [](py::object self) { return py::module_::import("warptape.futures").attr("_of_work")(self); },
@@ -88,7 +94,7 @@ void bind_groups(py::module_& m) {
                                                           "A group of ranks: a value, equal only to itself.")
       .def("rank", &ProcessGroup::rank, "This rank's number in the group.")
       .def("size", &ProcessGroup::size, "Ranks in the group.")
-      .def_property_readonly("group_name", &ProcessGroup::name)
+      .def_property_readonly("group_name", &ProcessGroup::name, "Its name, the same on all ranks.")
       .def_property_readonly("_ranks", &ProcessGroup::ranks)
       .def_property_readonly("_timeout", &ProcessGroup::timeout)
       .def("_set_timeout", [](ProcessGroup& g, Timeout t) { g.set_timeout(t.ms); })
@@ -149,6 +155,7 @@ void bind_worlds(py::module_& m) {
                                   {std::move(name), std::move(cpu), std::move(cuda), timeout.ms});
       },
       py::call_guard<GilRelease>());
+  m.def("_waited", [] { return 1e-9 * static_cast<double>(current_world().waited.load()); });
   m.def("_dump_flight_record", [](const std::string& reason) {
     GilRelease unlocked;
     return dump_flight_record(current_world(), reason);

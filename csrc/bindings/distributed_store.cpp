@@ -101,7 +101,7 @@ void init_distributed_store(py::module_& m) {
   py::class_<PrefixStore, Store, std::shared_ptr<PrefixStore>>(m, "PrefixStore",
                                                                "Another store's keys under a prefix.")
       .def(py::init<std::string, std::shared_ptr<Store>>(), py::arg("prefix"), py::arg("store").none(false))
-      .def_property_readonly("underlying_store", &PrefixStore::underlying);
+      .def_property_readonly("underlying_store", &PrefixStore::underlying, "The store that has the keys.");
 
   py::class_<Endpoint>(m, "Endpoint",
                        "Where a store is served: a Unix socket by name, TCP with a secret, or both.")

@@ -8,6 +8,7 @@
 #include "bindings/override.h"
 #include "core/build_info.h"
 #include "core/device_runtime.h"
+#include "core/memory_trace.h"
 #include "kernels/cpu/interrupt.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/lapack.h"
@@ -89,6 +90,18 @@ void bind_settings(pybind11::module_& m) {
   });
   m.def("_reset_peak_memory", [] { cpu_allocator().reset_peak(); });
   m.def("_empty_cache", [] { cpu_allocator().empty_cache(); });
+  m.def("_start_memory_trace", &start_memory_trace);
+  m.def("_memory_trace_length", &memory_trace_length);
+  m.def(
+      "_end_memory_trace",
+      [] {
+        pybind11::list events;
+        for (const MemoryEvent& e : end_memory_trace())
+          events.append(pybind11::make_tuple(e.time, reinterpret_cast<uintptr_t>(e.data), e.bytes,
+                                             to_string(e.device)));
+        return events;
+      },
+      "[(nanoseconds, address, bytes, device)]; negative bytes were given back.");
 }
 
 }  // namespace
@@ -116,6 +129,7 @@ PYBIND11_MODULE(_C, m) {
     b::init_shared(m.ptr());
     b::init_autograd(m.ptr());
     b::bind_settings(m);
+    b::init_profiler(m.ptr());
     b::init_transforms(m.ptr());
     b::init_graph(m.ptr());
     b::init_inference(m.ptr());

@@ -65,12 +65,13 @@ PyObject* dtype_to_real(PyObject* self, PyObject*) { return wrap(real_of(dtype_v
 PyObject* dtype_to_complex(PyObject* self, PyObject*) { return wrap(complex_of(dtype_value(self))); }
 PyObject* dtype_signed(PyObject* self, void*) { return PyBool_FromLong(has_sign(dtype_value(self))); }
 PyObject* dtype_name(PyObject* self, void*) { return PyUnicode_FromString(name(dtype_value(self))); }
-PyGetSetDef dtype_getset[] = {{"itemsize", dtype_itemsize, nullptr, "Bytes of one element.", nullptr},
-                              {"is_floating_point", dtype_floating, nullptr, nullptr, nullptr},
-                              {"is_complex", dtype_complex, nullptr, nullptr, nullptr},
-                              {"is_signed", dtype_signed, nullptr, nullptr, nullptr},
-                              {"__name__", dtype_name, nullptr, nullptr, nullptr},
-                              {}};
+PyGetSetDef dtype_getset[] = {
+    {"itemsize", dtype_itemsize, nullptr, "Bytes of one element.", nullptr},
+    {"is_floating_point", dtype_floating, nullptr, "Whether values are floating-point numbers.", nullptr},
+    {"is_complex", dtype_complex, nullptr, "Whether values are complex numbers.", nullptr},
+    {"is_signed", dtype_signed, nullptr, "Whether values can be negative.", nullptr},
+    {"__name__", dtype_name, nullptr, nullptr, nullptr},
+    {}};
 PyMethodDef dtype_methods[] = {
     {"__reduce__", dtype_reduce, METH_NOARGS, nullptr},
     {"to_real", dtype_to_real, METH_NOARGS, "The dtype of a complex number's parts."},
@@ -323,7 +324,7 @@ PyObject* generator_set_state(PyObject* self, PyObject* state) {
   });
 }
 PyObject* generator_device(PyObject* self, void*) { return wrap(generator_value(self)->device()); }
-PyGetSetDef generator_getset[] = {{"device", generator_device, nullptr, nullptr, nullptr}, {}};
+PyGetSetDef generator_getset[] = {{"device", generator_device, nullptr, "The device it is of.", nullptr}, {}};
 PyMethodDef generator_methods[] = {
     {"manual_seed", generator_manual_seed, METH_O, "Restarts the sequence from a 64-bit seed; returns self."},
     {"seed", generator_seed, METH_NOARGS, "Seeds from the system's entropy and returns the seed."},

@@ -10,6 +10,7 @@
 namespace warptape {
 
 class Deferral;
+struct ProfilerThread;
 
 namespace distributed {
 struct World;
@@ -47,6 +48,8 @@ enum DispatchBit : uint32_t {
   kTransform = 1u << 3,  // of functions: vmap, jvp
   kCapture = 1u << 4,    // of a compiled region
   kTrace = 1u << 5,      // of ops into a graph
+  // The last to be asked: what the others do with a call is not recorded, what they call is.
+  kProfile = 1u << 6,
 };
 
 struct ThreadState {
@@ -63,6 +66,7 @@ struct ThreadState {
   CapturedDraws* captured_draws = nullptr;  // of the graph that this thread captures, if it does
   KeyTape* key_tape = nullptr;              // where Philox keys are noted and drawn again
   Deferral* deferral = nullptr;             // of the compiled region that this thread records, if it does
+  ProfilerThread* profiler = nullptr;       // of the profile that records this thread, if one does
 };
 
 // constinit and initial-exec: reading it is one instruction, from the bindings too.

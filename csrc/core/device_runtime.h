@@ -11,7 +11,7 @@
 
 namespace warptape {
 
-inline constexpr int kPluginAbi = 2;
+inline constexpr int kPluginAbi = 3;
 
 struct DeviceProperties {
   std::string name;
@@ -38,6 +38,17 @@ using GraphHandle = void*;
 // What an allocator with streams and segments can tell beyond MemoryStats, as torch.cuda.memory_stats names
 // it.
 using NamedStats = std::vector<std::pair<std::string, int64_t>>;
+
+// A kernel, copy or fill that a device ran.
+struct DeviceActivity {
+  std::string name;      // "gemm_kernel<...>", "Memcpy HtoD", "Memset"
+  const char* category;  // "kernel", "gpu_memcpy", "gpu_memset"
+  int device = 0;
+  uint64_t stream = 0;
+  int64_t start = 0, end = 0;  // nanoseconds of the host's steady clock
+  int64_t bytes = 0;           // of copies and fills
+  uint64_t event = 0;          // that was open when it was launched, by push_event(); 0 for none
+};
 
 class DeviceRuntime {
  public:
@@ -100,6 +111,13 @@ class DeviceRuntime {
   // "cudnn.benchmark", ...; ValueError for one that there is not ----
   virtual bool get_switch(const char* name) = 0;
   virtual void set_switch(const char* name, bool on) = 0;
+
+  // ---- what devices did (CUPTI), for a profile; DeviceError where that library is missing ----
+  virtual void start_activities() = 0;
+  virtual std::vector<DeviceActivity> stop_activities() = 0;  // waits for all devices
+  // What this thread launches until pop_event() belongs to that number.
+  virtual void push_event(uint64_t number) = 0;
+  virtual void pop_event() = 0;
 
   // ---- ranges for profilers (NVTX) ----
   virtual int range_push(const char* text) = 0;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/device_runtime.h"
+#include "core/profiler.h"
 #include "distributed/shm_backend.h"
 #include "distributed/world.h"
 #include "kernels/cpu/interrupt.h"
@@ -71,6 +72,19 @@ struct Staged {
   }
 };
 
+// Adds the time of its scope to what the rank has waited.
+class Waiting {
+ public:
+  explicit Waiting(World& world) : world_(world) {}
+  ~Waiting() { world_.waited += std::chrono::nanoseconds(Clock::now() - start_).count(); }
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+
+ private:
+  World& world_;
+  const Clock::time_point start_ = Clock::now();
+};
+
 }  // namespace
 
 void register_backend(const std::string& name, BackendFactory factory) {
@@ -96,6 +110,8 @@ struct ProcessGroup::Job final : Work {
     return error;
   }
   void wait(std::optional<Milliseconds> limit) override {
+    const ProfiledScope profiled("c10d::wait", EventKind::Collective);
+    const Waiting waiting(*group->world_);
     const auto deadline = Clock::now() + limit.value_or(group->timeout() * 2);
     std::unique_lock lock(group->mutex_);
     while (!over) {
@@ -133,6 +149,9 @@ struct ProcessGroup::PointToPoint final : Work {
   }
   void wait(std::optional<Milliseconds> limit) override {
     if (over) return;
+    const ProfiledScope profiled([&] { return message("c10d::", name_of(staged.call.op)); },
+                                 EventKind::Collective);
+    const Waiting waiting(*group->world_);
     try {
       backend->wait(*transfer, limit.value_or(group->timeout()));
       finish();
@@ -172,6 +191,7 @@ struct ProcessGroup::OnStream final : Work {
     }
   }
   void wait(std::optional<Milliseconds> limit) override {
+    const Waiting waiting(*group->world_);
     try {
       backend->wait(*transfer, limit.value_or(Milliseconds(0)));
     } catch (const DistBackendError&) {
@@ -281,7 +301,10 @@ std::shared_ptr<Work> ProcessGroup::run(Collective call, std::string site, bool 
   }
   busy_ = true;
   lock.unlock();
-  execute(*job);
+  {
+    const Waiting waiting(*world_);
+    execute(*job);
+  }
   lock.lock();
   busy_ = false;
   changed_.notify_all();
@@ -363,6 +386,9 @@ std::vector<std::shared_ptr<Work>> ProcessGroup::start(Backend& b, std::vector<C
 void ProcessGroup::execute(Job& job) {
   FlightRecord& flight = world_->flight;
   Backend* used = nullptr;
+  join_profile();  // as the queue's thread
+  const ProfiledScope profiled([&] { return message("c10d::", name_of(job.staged.call.op)); },
+                               EventKind::Collective);
   try {
     flight.set_state(job.flight, CallState::Started);
     const Tensor* any = job.staged.call.any_tensor();

@@ -1,6 +1,8 @@
 // What a rank knows of the job it belongs to.
 #pragma once
 
+#include <atomic>
+
 #include "core/context.h"
 #include "distributed/flight.h"
 #include "distributed/process_group.h"
@@ -21,6 +23,7 @@ struct WT_API World : std::enable_shared_from_this<World> {
   Milliseconds timeout;
   RankContext* const context;  // of the rank: threads that work for it take it on
   FlightRecord flight;
+  std::atomic<int64_t> waited{0};  // nanoseconds in which callers stood in calls and waited for their results
   mutable std::mutex mutex;
   std::string failure;  // what first ended a group of this rank
   std::vector<std::weak_ptr<ProcessGroup>> groups;

@@ -2,6 +2,7 @@
 
 #include <chrono>
 
+#include "core/profiler.h"
 #include "graph/captured.h"
 #include "graph/region.h"
 
@@ -243,10 +244,17 @@ std::vector<std::string> Executable::tuned() const {
   return out;
 }
 
+static std::string name_of(const Program& program, const Step& step) {
+  std::string out;
+  for (uint32_t i : step.insns) (out += out.empty() ? "" : "+") += program.insns[i].name;
+  return out;
+}
+
 void Executable::run_step(const Step& step, const Chain* chain, Tuning* tuning, const RowStep* rows,
                           const Ends& ends, std::vector<Call>& calls) const {
   Call& first = calls[program.insns[step.insns[0]].call];
   const char* asked = first.asked;
+  const ProfiledScope profiled([&] { return name_of(program, step); }, EventKind::Kernel);
   try {
     if (chain)
       chain->run(calls, tuning);

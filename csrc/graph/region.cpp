@@ -1,6 +1,7 @@
 #include "graph/region.h"
 
 #include "autograd/engine.h"
+#include "core/profiler.h"
 #include "graph/scope.h"
 
 namespace warptape::graph {
@@ -309,6 +310,7 @@ void Region::run_pending() {
     if (m.storage && m.storage->has_aside()) m.storage->give_back();
   try {
     if (!calls.empty()) {
+      const ProfiledScope profiled("Torch-Compiled Region", EventKind::Region);
       ++compiled_->counts.runs;
       const Programs::Ran ran = compiled_->programs.run(calls, memories);
       sample_.built |= ran.built;

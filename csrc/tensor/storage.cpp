@@ -7,12 +7,33 @@
 #include "core/device_runtime.h"
 #include "core/errors.h"
 #include "core/free_list.h"
+#include "core/memory_trace.h"
+#include "core/profiler.h"
 #include "tensor/deferral.h"
 
 namespace warptape {
 
 void* Storage::operator new(size_t size) { return FreeList<Storage>::allocate(size); }
 void Storage::operator delete(void* p) { FreeList<Storage>::deallocate(p); }
+
+namespace {
+// For whoever asks what memory is taken and given back.
+void note(const void* data, int64_t bytes, Device device) noexcept {
+  if (traces_memory.load(std::memory_order_relaxed)) note_memory(data, bytes, device);
+  if (__builtin_expect(thread_state.profiler != nullptr, 0)) record_memory(data, bytes, device);
+}
+
+void* take(size_t bytes, Device device) {
+  void* data = allocator_of(device).allocate(bytes);
+  note(data, static_cast<int64_t>(bytes), device);
+  return data;
+}
+
+void leave(void* data, size_t bytes, Device device) noexcept {
+  note(data, -static_cast<int64_t>(bytes), device);
+  allocator_of(device).deallocate(data, bytes);
+}
+}  // namespace
 
 void (*force_storage)(Storage& s) = nullptr;
 void (*pending_storage_gone)(Storage& s) = nullptr;
@@ -24,7 +45,7 @@ Ref<Storage> Storage::allocate(size_t bytes, Device device) {
 }
 
 Ref<Storage> Storage::allocate_now(size_t bytes, Device device) {
-  void* data = device.is_meta() ? nullptr : allocator_of(device).allocate(bytes);
+  void* data = device.is_meta() ? nullptr : take(bytes, device);
   return Ref<Storage>::adopt(new Storage(data, bytes, device));
 }
 
@@ -62,7 +83,7 @@ void Storage::give_back() {
 
 void Storage::materialize() {
   deferred_ = false;
-  data_ = aside_ ? std::exchange(aside_, nullptr) : allocator_of(device_).allocate(bytes_);
+  data_ = aside_ ? std::exchange(aside_, nullptr) : take(bytes_, device_);
 }
 
 void Storage::materialize(Storage& from) {
@@ -78,7 +99,7 @@ void Storage::drop() {
   if (deleter_)
     std::exchange(deleter_, nullptr)(context_);
   else
-    allocator_of(device_).deallocate(data_, bytes_);
+    leave(data_, bytes_, device_);
   data_ = nullptr;
 }
 
@@ -88,7 +109,7 @@ Storage::~Storage() {
   if (deleter_) {
     deleter_(context_);
   } else if (data_) {
-    allocator_of(device_).deallocate(data_, bytes_);
+    leave(data_, bytes_, device_);
   }
 }
 
@@ -108,8 +129,7 @@ void Storage::resize(size_t bytes) {
     bytes_ = bytes;
     return;
   }
-  Allocator& allocator = allocator_of(device_);
-  void* fresh = allocator.allocate(bytes);
+  void* fresh = take(bytes, device_);
   if (size_t keep = std::min(bytes, bytes_)) {
     if (device_.is_cpu()) {
       std::memcpy(fresh, data_, keep);
@@ -117,7 +137,7 @@ void Storage::resize(size_t bytes) {
       runtime_of(device_.type).copy(fresh, device_, data_, device_, keep, false);
     }
   }
-  allocator.deallocate(data_, bytes_);
+  leave(data_, bytes_, device_);
   data_ = fresh;
   bytes_ = bytes;
 }

@@ -1,5 +1,5 @@
-// Attention over cuDNN's fused kernels where it takes the case, else by attention_plain: other dtypes than
-// bfloat16 and half, dropout (its numbers are ours), masks (a query may see no key), odd head sizes.
+// Attention over cuDNN's fused kernels where it takes the case, else by our own: other dtypes than bfloat16
+// and half, dropout (its numbers are ours), masks (a query may see no key), odd head sizes.
 #include "kernels/attention.h"
 
 #include <bit>
@@ -128,44 +128,86 @@ void describe_backward(fe::graph::Graph& g, const AttentionPlan& p, const Gradie
 // Forward is deterministic, backward has an attribute of its own for it, which engines' notes do not reflect.
 constexpr GraphRules kAnyEngine{false, true};
 
+// ---- by measurement -------------------------------------------------------------------------------------
+
+// Milliseconds of a few calls after a first one.
+template <class Call>
+float milliseconds(const LaunchContext& ctx, Call&& call) {
+  constexpr int kCalls = 3;
+  const auto stream = static_cast<cudaStream_t>(ctx.stream);
+  cudaEvent_t begin, end;
+  check(cudaEventCreate(&begin), "attention");
+  check(cudaEventCreate(&end), "attention");
+  call();
+  check(cudaEventRecord(begin, stream), "attention");
+  for (int i = 0; i < kCalls; ++i) call();
+  check(cudaEventRecord(end, stream), "attention");
+  check(cudaEventSynchronize(end), "attention");
+  float taken = 0;
+  check(cudaEventElapsedTime(&taken, begin, end), "attention");
+  cudaEventDestroy(begin);
+  cudaEventDestroy(end);
+  return taken;
+}
+
+// With torch.backends.cudnn.benchmark the plan is refused where our kernel is faster. Without it the choice,
+// and so the bits of the result, never depend on the clock. A stream that is captured cannot be waited for.
+template <class Own, class Library>
+void measure(const LaunchContext& ctx, GraphPlan& plan, Own&& own, Library&& library) {
+  cudaStreamCaptureStatus captured = cudaStreamCaptureStatusNone;
+  check(cudaStreamIsCapturing(static_cast<cudaStream_t>(ctx.stream), &captured), "attention");
+  if (!plan.refusal.empty() || !switches().cudnn_benchmark || captured != cudaStreamCaptureStatusNone) return;
+  if (milliseconds(ctx, own) < milliseconds(ctx, library)) plan.refusal = "our own kernel was faster";
+}
+
 // ---- the two kernels ------------------------------------------------------------------------------------
 
 void attention(const LaunchContext& ctx, const View& out, const View& lse, const AttentionPlan& p) {
-  if (!suits_cudnn(p, {&out})) return attention_plain(ctx, out, lse, p);
+  if (!suits_cudnn(p, {&out})) return attention_own(ctx, out, lse, p);
   CudnnDevice& device = cudnn_device(ctx.device_index);
+  auto own = [&] { attention_own(ctx, out, lse, p); };
+  auto library = [&](GraphPlan& plan) {
+    run_plan(ctx, "attention", device, plan,
+             {{kQ, p.q.data}, {kK, p.k.data}, {kV, p.v.data}, {kOut, out.data}, {kLse, lse.data}});
+  };
   const auto key = key_of(ctx.device_index, p, true, {&p.q, &p.k, &p.v, &out});
   const auto plan = plans().get(key, [&] {
-    return make_plan(device, p.q.dtype, kAnyEngine,
-                     [&](fe::graph::Graph& g) { describe_forward(g, p, out); });
+    auto made =
+        make_plan(device, p.q.dtype, kAnyEngine, [&](fe::graph::Graph& g) { describe_forward(g, p, out); });
+    if (suits_mma(p, {&out})) measure(ctx, *made, own, [&] { library(*made); });
+    return made;
   });
-  if (!plan->refusal.empty()) return attention_plain(ctx, out, lse, p);
-  run_plan(ctx, "attention", device, *plan,
-           {{kQ, p.q.data}, {kK, p.k.data}, {kV, p.v.data}, {kOut, out.data}, {kLse, lse.data}});
+  plan->refusal.empty() ? library(*plan) : own();
 }
 
 void attention_backward(const LaunchContext& ctx, const View& dq, const View& dk, const View& dv,
                         const View& dout, const View& out, const View& lse, const AttentionPlan& p) {
   if (!suits_cudnn(p, {&dq, &dk, &dv, &dout, &out}))
-    return attention_backward_plain(ctx, dq, dk, dv, dout, out, lse, p);
+    return attention_backward_own(ctx, dq, dk, dv, dout, out, lse, p);
   CudnnDevice& device = cudnn_device(ctx.device_index);
+  auto own = [&] { attention_backward_own(ctx, dq, dk, dv, dout, out, lse, p); };
+  auto library = [&](GraphPlan& plan) {
+    run_plan(ctx, "attention_backward", device, plan,
+             {{kQ, p.q.data},
+              {kK, p.k.data},
+              {kV, p.v.data},
+              {kOut, out.data},
+              {kGradOut, dout.data},
+              {kLse, lse.data},
+              {kGradQ, dq.data},
+              {kGradK, dk.data},
+              {kGradV, dv.data}});
+  };
   const bool deterministic = ctx.deterministic || switches().cudnn_deterministic;
   const auto key = key_of(ctx.device_index, p, deterministic, {&p.q, &p.k, &p.v, &out, &dout, &dq, &dk, &dv});
   const auto plan = plans().get(key, [&] {
-    return make_plan(device, p.q.dtype, kAnyEngine, [&](fe::graph::Graph& g) {
+    auto made = make_plan(device, p.q.dtype, kAnyEngine, [&](fe::graph::Graph& g) {
       describe_backward(g, p, {dq, dk, dv}, dout, out, deterministic);
     });
+    if (suits_mma(p, {&dq, &dk, &dv, &dout})) measure(ctx, *made, own, [&] { library(*made); });
+    return made;
   });
-  if (!plan->refusal.empty()) return attention_backward_plain(ctx, dq, dk, dv, dout, out, lse, p);
-  run_plan(ctx, "attention_backward", device, *plan,
-           {{kQ, p.q.data},
-            {kK, p.k.data},
-            {kV, p.v.data},
-            {kOut, out.data},
-            {kGradOut, dout.data},
-            {kLse, lse.data},
-            {kGradQ, dq.data},
-            {kGradK, dk.data},
-            {kGradV, dv.data}});
+  plan->refusal.empty() ? library(*plan) : own();
 }
 
 }  // namespace

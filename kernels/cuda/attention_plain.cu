@@ -7,9 +7,9 @@
 // Threads are 16 x 16 (ty, tx): of a 64 x 64 tile each has rows ty * 4 + i and columns tx + 16 * j, i, j < 4;
 // of a result [64, kWide] rows ty * 4 + i and columns g * 64 + tx * 4 + c, g < 2, c < 4. The 16 threads of a
 // row are half a warp.
+#include "kernels/cuda/attention_problem.cuh"
 #include "kernels/cuda/block.cuh"
 #include "kernels/cuda/memory.cuh"
-#include "kernels/cuda/philox.cuh"
 #include "kernels/cuda/plain.h"
 
 namespace warptape::kernels::cuda {
@@ -24,88 +24,6 @@ constexpr int kTileSize = kBlock * kTilePitch;
 constexpr int kShared = kTileSize + 2 * kBlock * kPitch;
 template <class T> constexpr int kBlocksAtOnce = sizeof(Compute<T>) == 4 ? 2 : 1;  // on a multiprocessor
 static_assert(kDepth * kWide <= 2 * kBlock * kPitch);
-
-// [B, H, T, D] with unit stride in the last dim.
-struct Heads {
-  void* data;
-  int64_t strides[3];
-
-  explicit Heads(const View& v) : data(v.data), strides{v.strides[0], v.strides[1], v.strides[2]} {}
-  template <class T>
-  WT_DEVICE T* at(int64_t b, int64_t h) const {
-    return static_cast<T*>(data) + b * strides[0] + h * strides[1];
-  }
-};
-
-struct Mask {
-  const void* data;
-  int64_t strides[4];
-  bool is_bool;
-};
-
-struct Sizes {
-  int64_t heads, readers;  // H, and how many of them read one key head
-  int64_t queries, keys, d, e;
-};
-
-struct Problem {
-  Sizes n;
-  Heads q, k, v;
-  Mask mask;
-  double scale, keep;  // keep: 1 / (1 - p)
-  bool causal;
-  uint64_t threshold;  // of dropout; 0 for none
-  PhiloxKey key;
-  AttentionPlan::Numbers numbers;
-
-  explicit Problem(const AttentionPlan& p)
-      : n{p.q.sizes[1], p.k.sizes[1] ? p.q.sizes[1] / p.k.sizes[1] : 1,
-          p.q.sizes[2], p.k.sizes[2],
-          p.q.sizes[3], p.v.sizes[3]},
-        q(p.q),
-        k(p.k),
-        v(p.v),
-        mask{p.mask.data, {}, p.mask.dtype == DType::Bool},
-        scale(p.scale),
-        keep(p.dropout_p < 1 ? 1 / (1 - p.dropout_p) : 0),
-        causal(p.causal),
-        threshold(p.dropout_p > 0 ? dropout_threshold(p.dropout_p) : 0),
-        key(p.key),
-        numbers(p.numbers) {
-    for (int d = 0; p.mask.data && d < 4; ++d) mask.strides[d] = p.mask.strides[d];
-  }
-
-  // A score as the softmax takes it; minus infinity where query t does not see key s.
-  template <class T>
-  WT_DEVICE Compute<T> masked(Compute<T> product, int64_t b, int64_t h, int64_t t, int64_t s) const {
-    using C = Compute<T>;
-    if (t >= n.queries || s >= n.keys || (causal && s > t)) return -C(__builtin_inf());
-    C score = product * C(scale);
-    if (!mask.data) return score;
-    const int64_t at = b * mask.strides[0] + h * mask.strides[1] + t * mask.strides[2] + s * mask.strides[3];
-    if (!mask.is_bool) return score + widen<C>(static_cast<const T*>(mask.data)[at]);
-    return static_cast<const Bool*>(mask.data)[at] ? score : -C(__builtin_inf());
-  }
-
-  // What dropout multiplies a probability with.
-  template <class C>
-  WT_DEVICE C factor(int64_t b, int64_t h, int64_t t, int64_t s) const {
-    if (threshold == 0) return C(1);
-    const uint64_t row = numbers.row(static_cast<uint64_t>(b * n.heads + h), static_cast<uint64_t>(t));
-    return philox_word(key, row + static_cast<uint64_t>(s)) >= threshold ? C(keep) : C(0);
-  }
-};
-
-// Rows of one head.
-template <class T>
-struct Rows {
-  const T* data;
-  int64_t stride, count, width;
-};
-template <class T>
-WT_DEVICE Rows<T> rows_of(const Heads& x, int64_t b, int64_t h, int64_t count, int64_t width) {
-  return {x.at<T>(b, h), x.strides[2], count, width};
-}
 
 // ---- products -------------------------------------------------------------------------------------------
 
@@ -321,11 +239,6 @@ __global__ void __launch_bounds__(kThreads)
 
 enum class Of { Query, Key, Value };
 
-struct Slopes {
-  Heads dout;
-  const void *lse, *delta;  // [B, H, T], compute dtype
-};
-
 // With P the probabilities, F dropout's factors, G = dout V^T: a tile of P F for the gradient of values, else
 // of P (G F - delta). One side's rows are the tile's, whichever it is: `by_keys`.
 template <class T>
@@ -431,15 +344,11 @@ void run_backward(const LaunchContext& ctx, const Gradients& to, const View& dou
   const char* op = "attention_backward";
   const Problem p(plan);
   const int64_t heads = plan.q.sizes[0] * p.n.heads, shared = plan.k.sizes[0] * plan.k.sizes[1];
-  const int64_t rows = heads * p.n.queries;
   const int64_t query_blocks = ceil_div(p.n.queries, kBlock), key_blocks = ceil_div(p.n.keys, kBlock);
   const int64_t d_parts = ceil_div(p.n.d, kWide), e_parts = ceil_div(p.n.e, kWide);
-  auto* delta = static_cast<C*>(ctx.scratch(sizeof(C) * static_cast<size_t>(rows + 1)));
-  const Slopes g{Heads(dout), lse.data, delta};
+  const Slopes g{Heads(dout), lse.data, attention_delta(ctx, dout, out, plan)};
   const dim3 threads(kThreads);
   const size_t bytes = sizeof(C) * kShared;
-  launch(ctx, op, sum_slopes<T>, grid_of(ceil_div(rows, kThreads / kWarp), 1), threads, 0, Heads(dout),
-         Heads(out), delta, p.n.heads, p.n.queries, p.n.e, rows);
   launch(ctx, op, query_gradient<T>, grid_of(heads * query_blocks, d_parts), threads, bytes, p, g,
          Heads(to.q), query_blocks);
   launch(ctx, op, key_gradients<T>, grid_of(shared * key_blocks, d_parts + e_parts), threads, bytes, p, g,
@@ -458,6 +367,22 @@ void attention_plain(const LaunchContext& ctx, const View& out, const View& lse,
     launch(ctx, "attention", forward<T>, grid_of(plan.q.sizes[0] * p.n.heads * blocks, parts), dim3(kThreads),
            sizeof(Compute<T>) * kShared, p, Heads(out), lse.data, blocks);
   });
+}
+
+const void* attention_delta(const LaunchContext& ctx, const View& dout, const View& out,
+                            const AttentionPlan& plan) {
+  const Problem p(plan);
+  const int64_t rows = plan.q.sizes[0] * p.n.heads * p.n.queries;
+  const void* found = nullptr;
+  dispatch(FloatTypes{}, plan.q.dtype, [&](auto t) {
+    using T = typename decltype(t)::type;
+    using C = Compute<T>;
+    auto* delta = static_cast<C*>(ctx.scratch(sizeof(C) * static_cast<size_t>(rows + 1)));
+    launch(ctx, "attention_backward", sum_slopes<T>, grid_of(ceil_div(rows, kThreads / kWarp), 1),
+           dim3(kThreads), 0, Heads(dout), Heads(out), delta, p.n.heads, p.n.queries, p.n.e, rows);
+    found = delta;
+  });
+  return found;
 }
 
 void attention_backward_plain(const LaunchContext& ctx, const View& dq, const View& dk, const View& dv,

@@ -61,6 +61,7 @@ const Description& description(Library library) {
        {Library::Nvrtc, Library::CublasLt},
        2},
       {"NCCL", "libnccl.so.2", "nvidia-nccl-cu" WT_TEXT(WARPTAPE_CUDA_MAJOR), "ncclGetVersion"},
+      {"CUPTI", "libcupti.so." WT_TEXT(WARPTAPE_CUDA_MAJOR), "nvidia-cuda-cupti", "cuptiGetVersion"},
   };
   return all[static_cast<int>(library)];
 }
@@ -145,7 +146,7 @@ Opened open(const Description& d) {
 }
 
 const Opened& opened(Library library) {
-  static std::array<Opened, 4> all;
+  static std::array<Opened, 5> all;
   static std::recursive_mutex mutex;
   std::lock_guard lock(mutex);
   Opened& entry = all[static_cast<size_t>(library)];
@@ -187,7 +188,8 @@ std::vector<std::string> library_folders() {
   }
   // <site-packages>/warptape/libwarptape_cuda.so and <site-packages>/nvidia/...
   const std::string wheels = own_folder() + "/../nvidia/";
-  for (const char* part : {"cu" WT_TEXT(WARPTAPE_CUDA_MAJOR), "cudnn", "cublas", "cuda_nvrtc", "nccl"})
+  for (const char* part :
+       {"cu" WT_TEXT(WARPTAPE_CUDA_MAJOR), "cudnn", "cublas", "cuda_nvrtc", "nccl", "cuda_cupti"})
     folders.push_back(wheels + part + "/lib");
   if (const char* home = std::getenv("CUDA_HOME")) folders.push_back(std::string(home) + "/lib64");
   folders.push_back("/usr/local/cuda/lib64");

@@ -1,6 +1,8 @@
 // Own kernels for what the libraries do not take; they do all that the contracts say, if more slowly.
 #pragma once
 
+#include <initializer_list>
+
 #include "kernels/attention.h"
 #include "kernels/matmul.h"
 
@@ -21,5 +23,16 @@ void gelu_backward_plain(const LaunchContext& ctx, const MatmulPlan& plan, const
 void attention_plain(const LaunchContext& ctx, const View& out, const View& lse, const AttentionPlan& plan);
 void attention_backward_plain(const LaunchContext& ctx, const View& dq, const View& dk, const View& dv,
                               const View& dout, const View& out, const View& lse, const AttentionPlan& plan);
+// Its backward pass' sums over dout * out, [B, H, T] in the compute dtype, in scratch memory.
+const void* attention_delta(const LaunchContext& ctx, const View& dout, const View& out,
+                            const AttentionPlan& plan);
+
+// Whether tensor cores do it: 16-bit types, heads of up to 128 numbers, rows by 16 bytes. `others` are what
+// is written, and their gradients. See attention_mma.cu.
+bool suits_mma(const AttentionPlan& plan, std::initializer_list<const View*> others);
+// By tensor cores where they do it, else plain.
+void attention_own(const LaunchContext& ctx, const View& out, const View& lse, const AttentionPlan& plan);
+void attention_backward_own(const LaunchContext& ctx, const View& dq, const View& dk, const View& dv,
+                            const View& dout, const View& out, const View& lse, const AttentionPlan& plan);
 
 }  // namespace warptape::kernels::cuda

@@ -84,7 +84,7 @@ class Stream(metaclass=_ByDevice):
         raise _without_events(self.device)
 
     def is_capturing(self) -> bool:
-        """False."""
+        """Whether calls are recorded in a graph: False, on the CPU nothing captures them."""
         return False
 
     def __enter__(self) -> Any:

@@ -273,7 +273,7 @@ is_dynamo_compiling = is_compiling
 
 
 def is_exporting() -> bool:
-    """False."""
+    """Whether an export traces symbols: False, for here the function runs while it is recorded."""
     return False
 
 

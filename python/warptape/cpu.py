@@ -22,7 +22,7 @@ class Event:
     """Marks nothing: what was called has been done."""
 
     def query(self) -> bool:
-        """True."""
+        """Whether what came before is done: True."""
         return True
 
     def record(self, stream: Any = None) -> None:
@@ -53,7 +53,7 @@ _stream = Stream()
 
 
 def current_device() -> str:
-    """ "cpu"."""
+    """The current device's name: cpu, whatever is set."""
     return "cpu"
 
 
@@ -63,17 +63,17 @@ def current_stream(device: Any = None) -> Stream:
 
 
 def device_count() -> int:
-    """1."""
+    """How many CPU devices there are: 1, whatever the number of processors."""
     return 1
 
 
 def is_available() -> bool:
-    """True."""
+    """Whether the CPU can be used: True."""
     return True
 
 
 def is_initialized() -> bool:
-    """True."""
+    """Whether the CPU is ready: True."""
     return True
 
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from . import _C
 from ._graph_layout import LINE, PAD, Box, Graph, Node, Placed, place
-from ._tensor import Tensor
 
 __all__ = ["Drawing", "GraphText", "draw"]
 
@@ -489,31 +488,45 @@ def _op_graph(ops: Any) -> Graph:
     return graph
 
 
-def _tape(root: Tensor, names: dict[int, str]) -> Graph:
-    """The nodes that a backward pass from the tensor runs, in the direction of gradients."""
-    graph = Graph()
-    shape = f"{str(root.dtype).removeprefix('torch.')}{list(root.shape)}"
-    start = graph.add(Node([shape], "input"))
+def _shape_text(t: _C.TensorBase) -> str:
+    return f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}"
+
+
+def _saved_lines(function: Any, names: dict[int, str]) -> list[str]:
+    """What a node keeps for its backward: names of leaves, or dtypes and shapes."""
+    try:
+        saved = [t for t in function.saved_tensors if t is not None]
+    except RuntimeError as error:
+        return ["saved: freed by a backward" if "freed" in str(error) else "saved: changed since"]
+    return _few([f"saved {names.get(id(t), '')} {_shape_text(t)}".replace("  ", " ") for t in saved])
+
+
+def draw_tape(roots: Sequence[_C.TensorBase], names: dict[str, _C.TensorBase] | None = None) -> Drawing:
+    """The nodes that a backward pass from the tensors runs, in the direction of gradients."""
+    graph, called = Graph(), {id(t): name for name, t in (names or {}).items()}
     places: dict[Any, int] = {}
 
     def known(function: Any) -> int:
         if function not in places:
             variable = getattr(function, "variable", None)
-            lines = [function.name()]
-            if variable is not None:
-                lines = [f"{names.get(id(variable), 'leaf')} {list(variable.shape)}"]
-            places[function] = graph.add(Node(lines, "backward" if variable is None else "leaf"))
+            if variable is None:
+                node = Node([function.name(), *_saved_lines(function, called)], "backward")
+            else:
+                node = Node([f"{called.get(id(variable), 'leaf')} {list(variable.shape)}"], "leaf")
+            places[function] = graph.add(node)
             open_.append(function)
         return places[function]
 
     open_: list[Any] = []
-    if root.grad_fn is not None:
-        graph.connect(start, known(root.grad_fn))
+    for root in roots:
+        start = graph.add(Node([f"{called.get(id(root), '')} {_shape_text(root)}".lstrip()], "input"))
+        if root.grad_fn is not None:
+            graph.connect(start, known(root.grad_fn))
     for function in open_:  # which grows
         for following, _ in function.next_functions:
             if following is not None:
                 graph.connect(places[function], known(following))
-    return graph
+    return Drawing(graph, "tape of a tensor" if len(roots) == 1 else f"tape of {len(roots)} tensors")
 
 
 def draw_fx(fx_graph: Any, skipped: Collection[Any] = ()) -> Graph:
@@ -534,7 +547,7 @@ def draw_fx(fx_graph: Any, skipped: Collection[Any] = ()) -> Graph:
     return graph
 
 
-def draw(what: Any, *, names: dict[str, Tensor] | None = None, **options: Any) -> Drawing:
+def draw(what: Any, *, names: dict[str, _C.TensorBase] | None = None, **options: Any) -> Drawing:
     """The picture of a graph.
 
     Args:
@@ -546,8 +559,8 @@ def draw(what: Any, *, names: dict[str, Tensor] | None = None, **options: Any) -
     Raises:
         TypeError: something else.
     """
-    if isinstance(what, Tensor):
-        return Drawing(_tape(what, {id(t): n for n, t in (names or {}).items()}), "tape of a tensor")
+    if isinstance(what, _C.TensorBase):
+        return draw_tape([what], names)
     if isinstance(what, _C._OpGraph):
         return Drawing(_op_graph(what), f"graph of {len(what.calls)} calls of ops")
     if isinstance(what, _C._Program):

@@ -80,6 +80,11 @@ class CustomOpDef:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the function of the arguments' device, recorded where one requires a gradient."""
+        if _C._has_torch_function_mode():  # told of the op, not of what its function calls
+            return _C._handle_torch_function(self._opoverload.overloadpacket, (), *args, **kwargs)
+        return self._call(*args, **kwargs)
+
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
         if self._composite is not None and not self._kernels:
             return self._composite(*args, **kwargs)
         if kwargs:
@@ -144,7 +149,9 @@ def custom_op(
 def _publish(op: CustomOpDef) -> CustomOpDef:
     _found[op._qualname] = op
     namespace, _, last = op._qualname.partition("::")
-    setattr(getattr(ops, namespace), last, OpOverloadPacket(op._qualname, op))
+    packet = OpOverloadPacket(op._qualname, op)
+    packet.__wrapped__ = op._call  # type: ignore[attr-defined]
+    setattr(getattr(ops, namespace), last, packet)
     return op
 
 

@@ -360,7 +360,9 @@ for _name, _dtype in (
     ("complex_float", _C.complex64),
     ("complex_double", _C.complex128),
 ):
-    setattr(UntypedStorage, _name, lambda self, _dtype=_dtype: self._cast(_dtype))
+    _cast: Any = lambda self, _dtype=_dtype: self._cast(_dtype)
+    _cast.__doc__ = f"A new storage of the elements, converted to {_dtype}."
+    setattr(UntypedStorage, _name, _cast)
 
 
 @cache
@@ -381,11 +383,8 @@ def storage_class(name: str) -> type[UntypedStorage] | None:
         return globals()[name]
     kind = name.removesuffix("Storage")
     dtype = _KINDS.get(kind) or getattr(_C, _COMPLEX.get(kind, ""), None)
-    return (
-        type(name, (TypedStorage,), {"dtype": dtype, "__module__": "warptape"})
-        if dtype and kind != name
-        else None
-    )
+    parts = {"dtype": dtype, "__module__": "warptape", "__doc__": f"A TypedStorage of {dtype}."}
+    return type(name, (TypedStorage,), parts) if dtype and kind != name else None
 
 
 @cache

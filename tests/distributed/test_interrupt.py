@@ -9,7 +9,7 @@ import threading
 import time
 
 import pytest
-from launched import environ, started
+from launched import kernel, started
 from time_limits import seconds
 from warptape import distributed as dist
 
@@ -92,29 +92,90 @@ def test_a_rank_that_raises_ends_those_that_compute():
     assert not [t for t in threading.enumerate() if t.name.startswith("rank")]
 
 
-def test_interrupting_a_kernel():
+CELLS = {
+    "collectives": """
+def rank():
+    ready(dist.get_rank())
+    while True:
+        dist.all_reduce(wt.ones(9))
+dist.simulate(3, rank)
+""",
+    "a pipeline": """
+def rank():
+    (stage,) = pp.split_into_stages([nn.Linear(8, 8) for _ in range(3)])
+    runner = pp.Schedule1F1B(stage, 4, loss_fn=nn.functional.mse_loss)
+    ready(dist.get_rank())
+    while True:
+        runner.step(wt.ones(4, 8), target=wt.ones(4, 8))
+dist.simulate(3, rank)
+""",
+    "a parameter server": """
+def rank():
+    net = nn.Linear(8, 8)
+    server = ParameterServer(net, lambda p: optim.SGD(p, lr=0.1), placement="rank0", mode="asynchronous")
+    ready(dist.get_rank())
+    while True:
+        net(wt.ones(4, 8)).sum().backward()
+        server.step()
+dist.simulate(3, rank)
+""",
+    "training": """
+net = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64))
+optimizer = optim.AdamW(net.parameters())
+ready()
+while True:
+    optimizer.zero_grad()
+    net(wt.randn(512, 64)).square().mean().backward()
+    optimizer.step()
+""",
+    "processes of the launcher": """
+body = "import time; print('rea' + 'dy', flush=True); time.sleep(600)"
+with tempfile.TemporaryDirectory() as folder:
+    path = os.path.join(folder, "rank.py")
+    open(path, "w").write(body)
+    launcher = [sys.executable, "-m", "warptape.distributed.run", "--nproc-per-node", "2"]
+    job = subprocess.Popen([*launcher, path], stdout=subprocess.PIPE)
+    job.stdout.readline()
+    ready()
+    job.wait()
+""",
+}
+NAMES = """
+import os, subprocess, sys, tempfile
+import warptape as wt
+from warptape import distributed as dist, nn, optim
+from warptape.parallel import ParameterServer, pipeline as pp
+
+def ready(rank=0):
+    if rank == 0:
+        print("rea" + "dy", flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def notebook():
+    """A kernel that has run the imports; the tests' cells run one after the other in it."""
+    with kernel() as (manager, client):
+        assert client.execute(NAMES, reply=True, timeout=seconds(30))["content"]["status"] == "ok"
+        yield manager, client
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_interrupting_a_kernel(notebook, cell):
     """What a notebook's stop button does; the kernel goes on."""
-    pytest.importorskip("ipykernel")
-    manager_of = pytest.importorskip("jupyter_client.manager")
-    manager, client = manager_of.start_new_kernel(env=environ())
-    run = lambda code: client.execute(code, reply=True, timeout=seconds(30))["content"]
-    body = "if dist.get_rank() == 0: print('rea' + 'dy', flush=True)"
-    try:
-        run("import warptape as wt\nfrom warptape import distributed as dist")
-        run(f"def body():\n    {body}\n    while True: dist.all_reduce(wt.ones(9))")
-        sent = client.execute("dist.simulate(3, body)")
-        while "ready" not in str(client.get_iopub_msg(timeout=seconds(30))["content"]):
-            pass
-        start = time.monotonic()
-        manager.interrupt_kernel()
-        reply = client.get_shell_msg(timeout=seconds(10))
-        assert reply["parent_header"]["msg_id"] == sent
-        assert (reply["content"]["status"], reply["content"].get("ename")) == ("error", "KeyboardInterrupt")
-        assert time.monotonic() - start < seconds(5)
-        status = "aborted"  # what comes too soon behind an error is put off by the kernel
-        while status == "aborted" and time.monotonic() - start < seconds(15):
-            status = run("assert dist.simulate(2, lambda: dist.get_rank()) == [0, 1]")["status"]
-        assert status == "ok"
-    finally:
-        client.stop_channels()
-        manager.shutdown_kernel(now=True)
+    manager, client = notebook
+    sent = client.execute(CELLS[cell])
+    while "ready" not in str(client.get_iopub_msg(timeout=seconds(30))["content"]):
+        pass
+    time.sleep(0.1)  # into the loop
+    start = time.monotonic()
+    manager.interrupt_kernel()
+    reply = client.get_shell_msg(timeout=seconds(10))
+    assert reply["parent_header"]["msg_id"] == sent
+    assert (reply["content"]["status"], reply["content"].get("ename")) == ("error", "KeyboardInterrupt")
+    assert time.monotonic() - start < seconds(2)
+    status = "aborted"  # what comes too soon behind an error is put off by the kernel
+    again = "assert dist.simulate(2, dist.get_rank) == [0, 1]\nif 'job' in globals(): job.wait(10)"
+    while status == "aborted" and time.monotonic() - start < seconds(15):
+        status = client.execute(again, reply=True, timeout=seconds(30))["content"]["status"]
+    assert status == "ok"

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "internal.h"
+#include "races.h"
 
 namespace emulator {
 namespace {
@@ -65,6 +66,8 @@ uint32_t swizzled(uint32_t address) { return address ^ (address >> 3 & 0x70); }
 char* at_shared(uint32_t address) { return shared_window() + address; }
 
 void run_copy(const Copy& c) {
+  races_access(c.from, static_cast<size_t>(c.read), false);
+  races_access(c.to, static_cast<size_t>(c.bytes), true);
   memcpy(c.to, c.from, static_cast<size_t>(c.read));
   memset(c.to + c.read, 0, static_cast<size_t>(c.bytes - c.read));
 }
@@ -244,6 +247,7 @@ void wait_copies(int left) { self().copies.wait(static_cast<size_t>(left), run_c
 
 void load_matrices(uint32_t (&words)[4], const void* row, bool transposed) {
   check_aligned("ldmatrix", row, 16);
+  races_access(row, 16, false);
   MatricesCall call{words, static_cast<const char*>(row), transposed};
   call_warp(run_matrices, &call);
 }

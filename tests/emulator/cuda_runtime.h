@@ -173,30 +173,38 @@ namespace emulator {
 template <class T>
 concept AtomicInteger =
     std::is_same_v<T, int> || std::is_same_v<T, unsigned> || std::is_same_v<T, unsigned long long>;
+void races_atomic(const void* p, size_t bytes);
+// Read and written as one: the race detector is told, not shown.
 template <AtomicInteger T>
-T exchange(T* p, T value) {
-  T old = *p;
+__attribute__((no_sanitize("thread"))) T read_atomically(T* p) {
+  races_atomic(p, sizeof *p);
+  return *p;
+}
+template <AtomicInteger T>
+__attribute__((no_sanitize("thread"))) T exchange(T* p, T old, T value) {
   *p = value;
   return old;
 }
 }  // namespace emulator
-#define EMULATOR_ATOMIC(name, result)                     \
-  template <emulator::AtomicInteger T>                    \
-  T name(T* p, std::type_identity_t<T> v) {               \
-    return emulator::exchange(p, static_cast<T>(result)); \
+#define EMULATOR_ATOMIC(name, result)                          \
+  template <emulator::AtomicInteger T>                         \
+  T name(T* p, std::type_identity_t<T> v) {                    \
+    const T old = emulator::read_atomically(p);                \
+    return emulator::exchange(p, old, static_cast<T>(result)); \
   }
-EMULATOR_ATOMIC(atomicAdd, *p + v)
-EMULATOR_ATOMIC(atomicSub, *p - v)
-EMULATOR_ATOMIC(atomicMin, v < *p ? v : *p)
-EMULATOR_ATOMIC(atomicMax, v > *p ? v : *p)
+EMULATOR_ATOMIC(atomicAdd, old + v)
+EMULATOR_ATOMIC(atomicSub, old - v)
+EMULATOR_ATOMIC(atomicMin, v < old ? v : old)
+EMULATOR_ATOMIC(atomicMax, v > old ? v : old)
 EMULATOR_ATOMIC(atomicExch, v)
-EMULATOR_ATOMIC(atomicAnd, *p& v)
-EMULATOR_ATOMIC(atomicOr, *p | v)
-EMULATOR_ATOMIC(atomicXor, *p ^ v)
+EMULATOR_ATOMIC(atomicAnd, old& v)
+EMULATOR_ATOMIC(atomicOr, old | v)
+EMULATOR_ATOMIC(atomicXor, old ^ v)
 #undef EMULATOR_ATOMIC
 template <emulator::AtomicInteger T>
 T atomicCAS(T* p, std::type_identity_t<T> expected, std::type_identity_t<T> v) {
-  return emulator::exchange(p, *p == expected ? v : *p);
+  const T old = emulator::read_atomically(p);
+  return emulator::exchange(p, old, old == expected ? v : old);
 }
 inline void __threadfence() {}
 inline void __threadfence_block() {}

@@ -20,6 +20,7 @@
 
 #include "asynchronous.h"
 #include "internal.h"
+#include "races.h"
 
 uint3 threadIdx, blockIdx;
 dim3 blockDim, gridDim;
@@ -75,6 +76,7 @@ constexpr const char* kCollectiveNames[] = {
 
 struct Fiber {
   void* top = nullptr;  // of its stack, while it does not run
+  char* stack = nullptr;
 };
 enum class State : uint8_t { New, Running, AtBarrier, InWarp, Polling, Exited };
 struct Thread {
@@ -144,6 +146,7 @@ void release_barrier() {
       break;
   }
   g.waiting = g.positive = 0;
+  races_pass_barrier();
   for (unsigned t : g.sequence)
     if (g.threads[t].state == State::AtBarrier) g.ready.push_back(t);
 }
@@ -190,7 +193,7 @@ Fiber* take_fiber() {
   *--top = nullptr;  // keeps the alignment that a called function expects, and ends a backtrace
   *--top = reinterpret_cast<void*>(&fiber_entry);
   for (int i = 0; i < 6; ++i) *--top = nullptr;
-  return new Fiber{top};  // kept for the life of the process
+  return new Fiber{top, static_cast<char*>(stack)};  // kept for the life of the process
 }
 
 [[noreturn]] void die_stuck() {
@@ -381,6 +384,19 @@ void die(const char* format, ...) {
 
 int lane() { return static_cast<int>(g.current % kWarp); }
 unsigned thread_of_block() { return g.current; }
+std::string thread_name(unsigned thread) {
+  const uint3 t = g.places[thread];
+  return "thread (" + std::to_string(t.x) + "," + std::to_string(t.y) + "," + std::to_string(t.z) + ")";
+}
+bool is_own_stack(const void* p) {
+  const char* stack = g.threads[g.current].fiber->stack;
+  return p >= stack && p < stack + kStackBytes + 4096;
+}
+bool is_shared_memory(const void* p) {
+  const auto at = static_cast<const char*>(p);
+  return (at >= emulator_shared_begin && at < emulator_shared_end) ||
+         (at >= shared_window() && at < shared_window() + kWindow);
+}
 
 char* shared_window() {
   static char* const window = [] {
@@ -432,6 +448,7 @@ uint64_t wait_warp(Collective kind, unsigned mask, uint64_t value, int source) {
       for (int i = 0; i < kWarp; ++i) given[i] = reinterpret_cast<void*>(warp[i].value);
       self.run(given);
     }
+    races_pass_warp(first / kWarp);
     for (int i = 0; i < lanes; ++i)
       if (mask >> i & 1) warp[i].result = complete(kind, warp, mask, i);
     for (int i = 0; i < lanes; ++i) {  // the last to come waits its turn like the others
@@ -467,6 +484,7 @@ void run_grid(const char* name, dim3 grid, dim3 block, size_t shared_bytes, cons
   if (emulator_shared_begin)
     memset(emulator_shared_begin, 0xFF, static_cast<size_t>(emulator_shared_end - emulator_shared_begin));
   g.running = true;
+  races_begin_launch();
   g.order = order();
   uint64_t blocks = uint64_t(grid.x) * grid.y * grid.z, salt = random_bits();
   set_sequence();
@@ -476,8 +494,10 @@ void run_grid(const char* name, dim3 grid, dim3 block, size_t shared_bytes, cons
                 static_cast<unsigned>(b / grid.x / grid.y)};
     if (g.order == Order::Shuffled && i % 16 == 15) set_sequence();
     memset(g.shared, 0xFF, shared_bytes);
+    races_begin_block(b);
     run_block();
   }
+  races_end_launch();
   g.running = false;
 }
 

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "cuda_runtime.h"
@@ -16,8 +17,11 @@ namespace emulator {
 // Runs every block of a grid, one after the other; the threads of a block as fibers.
 void run_grid(const char* name, dim3 grid, dim3 block, size_t shared_bytes, const Work& body);
 
-// For asynchronous.cpp: the thread that runs, and where shared memory's addresses begin.
+// For asynchronous.cpp and races.cpp: the thread that runs, its name, and where its stack and shared memory lie.
 unsigned thread_of_block();
+std::string thread_name(unsigned thread);
+bool is_own_stack(const void* p);
+bool is_shared_memory(const void* p);
 char* shared_window();
 
 // Order of threads, blocks and streams, by WARPTAPE_EMULATOR_ORDER.
@@ -26,6 +30,23 @@ Order order();
 uint64_t random_bits();
 // The i-th of n in that order; `salt` is one draw of random_bits() for all i of one permutation.
 uint64_t ith(Order order, uint64_t i, uint64_t n, uint64_t salt);
+
+// ---- what devices did, for the emulated CUPTI ----
+// The number of a call while activities are recorded, else 0; and what it led to once a stream has run it.
+uint32_t begin_activity();
+struct Activity {
+  enum class Kind { Kernel, Copy, Fill } kind;
+  uint32_t call = 0;
+  uint64_t start = 0;
+  int device = 0;
+  uint32_t stream = 0;
+  std::string name;
+  uint64_t bytes = 0;
+  int from = 0, to = 0;  // of a copy: as Place::device
+};
+uint64_t activity_clock();
+void end_activity(const Activity& activity);
+void* cupti_symbol(const std::string& name);
 
 // Where memory lies: -1 is pageable memory of the host, -2 page-locked memory, else a device.
 inline constexpr int kPageable = -1, kPageLocked = -2;
@@ -123,6 +144,7 @@ struct CUstream_st {
   bool waiting = false;  // a thread is at its first task, which waits
   std::shared_ptr<emulator::Capture> capture;
   emulator::Clock clock;
+  uint32_t number() const { return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(this) >> 4); }
 };
 struct CUevent_st {
   int device = 0;

@@ -117,8 +117,8 @@ WT_FORWARD(sort, SortFn);
 WT_FORWARD(topk, TopkFn);
 WT_FORWARD(searchsorted, SearchsortedFn);
 
-WT_KERNEL(attention, cuda::attention_plain);
-WT_KERNEL(attention_backward, cuda::attention_backward_plain);
+WT_KERNEL(attention, cuda::attention_own);
+WT_KERNEL(attention_backward, cuda::attention_backward_own);
 
 Slot<MatmulFn> matmul_slot{"matmul"};
 void matmul(const LaunchContext& ctx, const MatmulPlan& plan) {

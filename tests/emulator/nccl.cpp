@@ -280,6 +280,7 @@ void* library_symbol(Library library, const char* name) {
     if (void* function = emulator::nvrtc_symbol(name)) return function;
     raise_library_error("NVRTC was not found: WARPTAPE_EMULATED_NVRTC says so");
   }
+  if (library == Library::Cupti) return emulator::cupti_symbol(name);
   static const std::map<std::string, void*> all{WT_NCCL(ncclGetUniqueId),
                                                 WT_NCCL(ncclCommInitRankConfig),
                                                 WT_NCCL(ncclCommGetAsyncError),

@@ -1,6 +1,5 @@
-// In place of NVRTC: the host's compiler makes a shared library of the source that the plugin wrote, against the
-// emulator's headers. Its kernels run as those of the plugin do.
-// Environment:
+// In place of NVRTC: the host's compiler makes a shared library of the source that the plugin wrote, against
+// the emulator's headers. Its kernels run as those of the plugin do. Environment:
 //   WARPTAPE_EMULATED_NVRTC=off|VERSION   there is none; its version, 13.0 by default
 #include "nvrtc.h"
 
@@ -80,12 +79,11 @@ int compile(void* handle, int, const char* const*) {
   std::ofstream(folder / "chain.cpp") << unit.source;
   Dl_info plugin;
   dladdr(reinterpret_cast<const void*>(&compile), &plugin);
-  const int status =
-      spawn({"c++", "-std=c++20", "-O1", "-w", "-shared", "-fPIC", "-march=x86-64-v2", "-fwrapv", "-Wl,-Bsymbolic",
-             "-DWARPTAPE_CUDA_EMULATED", "-D__CUDACC_RTC__",
-             "-I" WARPTAPE_EMULATOR, "-I" + folder.string(), "-include", "cuda_runtime.h",
-             (folder / "chain.cpp").string(), plugin.dli_fname, "-o", library.string()},
-            log);
+  const int status = spawn({"c++", "-std=c++20", "-O1", "-w", "-shared", "-fPIC", "-march=x86-64-v2",
+                            "-fwrapv", "-Wl,-Bsymbolic", "-DWARPTAPE_CUDA_EMULATED", "-D__CUDACC_RTC__",
+                            "-I" WARPTAPE_EMULATOR, "-I" + folder.string(), "-include", "cuda_runtime.h",
+                            (folder / "chain.cpp").string(), plugin.dli_fname, "-o", library.string()},
+                           log);
   unit.log = read(log);
   unit.code = status == 0 ? read(library) : "";
   fs::remove_all(folder);

@@ -69,7 +69,14 @@ cudaError_t copy(void* dst, const void* src, size_t bytes, cudaMemcpyKind kind, 
     staged = std::make_shared_for_overwrite<char[]>(bytes);
     memcpy(staged.get(), src, bytes);
   }
-  auto e = push(stream, {[=] { memmove(dst, staged ? staged.get() : src, bytes); }, nullptr});
+  Activity did{Activity::Kind::Copy, begin_activity(), 0, stream->device, stream->number(), "", bytes,
+               from.device,          to.device};
+  auto e = push(stream, {[=]() mutable {
+                           did.start = activity_clock();
+                           memmove(dst, staged ? staged.get() : src, bytes);
+                           end_activity(did);
+                         },
+                         nullptr});
   if (to.device == kPageable) drain(stream);
   return e;
 }
@@ -78,7 +85,13 @@ cudaError_t set(void* dst, int value, size_t bytes, CUstream_st* stream) {
   if (!stream) return cudaErrorInvalidResourceHandle;
   Place to = place_of(dst);
   if (bytes && (to.device == kPageable || to.bytes < bytes)) return cudaErrorInvalidValue;
-  return push(stream, {[=] { memset(dst, value, bytes); }, nullptr});
+  Activity did{Activity::Kind::Fill, begin_activity(), 0, stream->device, stream->number(), "", bytes};
+  return push(stream, {[=]() mutable {
+                         did.start = activity_clock();
+                         memset(dst, value, bytes);
+                         end_activity(did);
+                       },
+                       nullptr});
 }
 
 }  // namespace
@@ -132,13 +145,16 @@ cudaError_t launch(const cudaLaunchConfig_t& config, const void* kernel, Work bo
     if (shared > static_cast<size_t>(limit == g_shared_limit.end() ? kSharedDefault : limit->second))
       return cudaErrorInvalidValue;
     int device = t_device;
-    return push(stream, {[=, body = std::move(body)] {
+    Activity did{Activity::Kind::Kernel, begin_activity(), 0, device, stream->number(), name};
+    return push(stream, {[=, body = std::move(body)]() mutable {
                            if (device_fault(device) != cudaSuccess) return;
+                           did.start = activity_clock();
                            const char* dies = getenv("WARPTAPE_EMULATED_FAULT");
                            if (dies && name == dies)
                              device_fault(device) = cudaErrorIllegalAddress;
                            else
                              run_grid(name.c_str(), grid, block, shared, body);
+                           end_activity(did);
                          },
                          nullptr});
   });

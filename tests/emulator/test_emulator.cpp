@@ -79,6 +79,48 @@ __global__ void rotate_without_barrier(int* out) {
   out[threadIdx.x] = values[(threadIdx.x + 1) % 64];
 }
 
+// Planted races, and their like without one.
+__global__ void exchange_in_warp(int* out, int synced) {
+  __shared__ int values[32];
+  values[threadIdx.x] = static_cast<int>(threadIdx.x);
+  if (synced) __syncwarp();
+  out[threadIdx.x] = values[threadIdx.x ^ 1];
+}
+__global__ void write_after_read(int* out, int synced) {
+  __shared__ int values[64];
+  values[threadIdx.x] = static_cast<int>(threadIdx.x);
+  __syncthreads();
+  const int taken = values[(threadIdx.x + 33) % 64];
+  if (synced) __syncthreads();
+  values[threadIdx.x] = taken;
+  __syncthreads();
+  out[threadIdx.x] = values[threadIdx.x];
+}
+__global__ void blocks_add(int* out, int atomic) {
+  if (threadIdx.x) return;
+  if (atomic)
+    atomicAdd(out, 1);
+  else
+    *out += 1;
+}
+// The last block to be done adds up what all have left, as a reduction does.
+__global__ void last_block_sums(int* out, int counted) {
+  if (threadIdx.x) return;
+  out[blockIdx.x + 2] = static_cast<int>(blockIdx.x);
+  __threadfence();
+  const int done = counted ? atomicAdd(out + 1, 1) : static_cast<int>(blockIdx.x);
+  if (done != static_cast<int>(gridDim.x) - 1) return;
+  int sum = 0;
+  for (unsigned i = 0; i < gridDim.x; ++i) sum += out[i + 2];
+  *out = sum;
+}
+__global__ void neighbours_by_bytes(unsigned char* out, int apart) {
+  out[static_cast<int>(threadIdx.x) / (apart ? 1 : 2)] = static_cast<unsigned char>(threadIdx.x);
+}
+__global__ void misaligned(char* p, int by) {
+  if (threadIdx.x == 0) *reinterpret_cast<double*>(p + by) = 1;
+}
+
 __global__ void warp_calls(int* out) {
   int lane = static_cast<int>(threadIdx.x % 32), total = lane;
   for (int d = 16; d; d /= 2) total += __shfl_xor_sync(~0u, total, d);
@@ -397,6 +439,27 @@ void check_race() {
   for (int v : read(d, 64)) printf("%d ", v);
 }
 
+// Runs a kernel with a race, or aligned badly, or with `right` its like without.
+bool check_races(const std::string& name, int right) {
+  auto run = [&](auto kernel, dim3 grid, unsigned threads, auto* p) {
+    OK(cudaMemset(p, 0, 4096));
+    OK(launch(name.c_str(), kernel, grid, threads, 0, nullptr, p, right));
+    OK(cudaDeviceSynchronize());
+    return true;
+  };
+  auto ints = [] { return device_array<int>(1024); };
+  if (name == "exchange_in_warp") return run(exchange_in_warp, 1, 32, ints());
+  if (name == "write_after_read") return run(write_after_read, 1, 64, ints());
+  if (name == "blocks_add") return run(blocks_add, 3, 32, ints());
+  if (name == "last_block_sums") return run(last_block_sums, 4, 32, ints());
+  if (name == "neighbours_by_bytes")
+    return run(neighbours_by_bytes, 1, 64, device_array<unsigned char>(4096));
+  if (name != "misaligned") return false;
+  OK(launch("misaligned", misaligned, 1, 32, 0, nullptr, device_array<char>(64), right ? 8 : 4));
+  OK(cudaDeviceSynchronize());
+  return true;
+}
+
 template <class... P>
 void check_death(const char* name, void (*kernel)(P...), unsigned threads) {
   int* d = device_array<int>(1024);
@@ -420,6 +483,8 @@ int main(int argc, char** argv) {
   if (name == "fault") check_fault();
   if (name == "driver") check_driver();
   if (name == "race") check_race();
+  const bool right = name.ends_with(":right");
+  if (check_races(right ? name.substr(0, name.size() - 6) : name, right)) return g_failures ? 1 : 0;
   if (name == "diverged") check_death("diverged", diverged, 64);
   if (name == "mixed") check_death("mixed", mixed, 32);
   if (name == "partial") check_death("partial", warp_calls, 40);

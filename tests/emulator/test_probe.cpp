@@ -1,5 +1,7 @@
 // Kernels that only the runtime's tests use, launched and registered as all others are.
+#include "internal.h"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/library.h"
 #include "kernels/slot.h"
 
 namespace warptape::kernels::cuda {
@@ -19,4 +21,7 @@ void probe(const LaunchContext& ctx, uint64_t* p, int64_t n, int threads, uint64
 WT_KERNEL(probe, probe);
 
 }  // namespace
+
+void* library_symbol(Library, const char* name) { return emulator::cupti_symbol(name); }
+
 }  // namespace warptape::kernels::cuda

@@ -268,11 +268,38 @@ def test_the_tape():
     ]
     backward = titles(drawing.graph, "backward")
     assert backward[:3] == ["SumBackward0", "LinearBackward0", "MulBackward0"]
-    product = next(i for i, n in enumerate(drawing.graph.nodes) if n.lines == ["MulBackward0"])
-    linear = [i for i, n in enumerate(drawing.graph.nodes) if n.lines == ["LinearBackward0"]][-1]
+    product = next(i for i, n in enumerate(drawing.graph.nodes) if n.lines[0] == "MulBackward0")
+    linear = [i for i, n in enumerate(drawing.graph.nodes) if n.lines[0] == "LinearBackward0"][-1]
     paths = {(e.source, e.target) for e in drawing.graph.edges}
     assert (product, linear) in paths and sum(b == linear for _, b in paths) == 2  # h is one node
     assert titles(draw(x).graph) == ["float32[3, 8]"]
+    assert drawing.graph.nodes[product].lines[1:] == ["saved float32[3, 16]"] * 2
+    assert drawing.graph.nodes[linear].lines[1:] == ["saved float32[3, 8]"]  # the data wants no gradient
+
+
+def test_the_tape_from_autograd():
+    w = torch.ones(4, 3, requires_grad=True)
+    x = torch.ones(2, 3, requires_grad=True)
+    y = F.linear(x, w)
+    pair = torch.autograd.graph.draw([y.exp(), y.sum()], {"weight": w, "input": x})
+    assert pair.title == "tape of 2 tensors" and isinstance(pair, Drawing)
+    by_title = {node.lines[0]: node.lines[1:] for node in pair.graph.nodes}
+    assert by_title["ExpBackward0"] == ["saved float32[2, 4]"]
+    assert sorted(by_title["LinearBackward0"]) == ["saved input float32[2, 3]", "saved weight float32[4, 3]"]
+    assert titles(pair.graph, "leaf") == ["input [2, 3]", "weight [4, 3]"]
+    linear = next(i for i, n in enumerate(pair.graph.nodes) if n.lines[0] == "LinearBackward0")
+    assert sum(e.target == linear for e in pair.graph.edges) == 2  # y is one node
+    assert "saved weight float32[4, 3]" in pair._repr_svg_() and "saved weight" in pair.dot()
+    y.sum().backward()
+    freed = torch.autograd.graph.draw(y)
+    assert freed.graph.nodes[1].lines == ["LinearBackward0", "saved: freed by a backward"]
+    z = w * 2
+    square = z * z
+    z.add_(1)
+    assert torch.autograd.graph.draw(square).graph.nodes[1].lines[1] == "saved: changed since"
+    for wrong in (3, [], [w, 3]):
+        with pytest.raises(TypeError, match=r"graph\.draw"):
+            torch.autograd.graph.draw(wrong)
 
 
 def test_exported_programs_and_control_flow():

@@ -46,7 +46,15 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
         *sorted((ROOT / "csrc/core/cuda").glob("*.cpp")),
         *(
             EMULATOR / name
-            for name in ("fibers.cpp", "asynchronous.cpp", "memory.cpp", "streams.cpp", "runtime.cpp")
+            for name in (
+                "fibers.cpp",
+                "asynchronous.cpp",
+                "memory.cpp",
+                "streams.cpp",
+                "cupti.cpp",
+                "races.cpp",
+                "runtime.cpp",
+            )
         ),
         EMULATOR / "test_probe.cpp",
     ]

@@ -14,7 +14,16 @@ import pytest
 SOURCE = Path(__file__).resolve().parents[1] / "emulator"
 COMPILER = shutil.which("g++")
 CACHE = [found] if (found := shutil.which("ccache")) else []
-FILES = ("fibers.cpp", "asynchronous.cpp", "memory.cpp", "streams.cpp", "runtime.cpp", "test_emulator.cpp")
+FILES = (
+    "fibers.cpp",
+    "asynchronous.cpp",
+    "memory.cpp",
+    "streams.cpp",
+    "cupti.cpp",
+    "races.cpp",
+    "runtime.cpp",
+    "test_emulator.cpp",
+)
 ORDERS = ("forward", "reverse", "shuffled")
 
 pytestmark = pytest.mark.skipif(
@@ -30,7 +39,9 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in FILES:
         kernels = name == "test_emulator.cpp"  # shared.ld knows code of kernels by its name
         objects.append(str(folder / (name.replace(".cpp", ".cu") if kernels else name)) + ".o")
-        more = ["-fdata-sections"] if kernels else []
+        more = (
+            ["-fdata-sections", "-fsanitize=thread", "--param=tsan-distinguish-volatile=1"] if kernels else []
+        )
         compile_one = [*CACHE, str(COMPILER), *flags, *more, "-c", str(SOURCE / name), "-o", objects[-1]]
         subprocess.run(compile_one, check=True, timeout=600)
     out = folder / "test_emulator"
@@ -62,8 +73,30 @@ def test_results_do_not_depend_on_the_order(program: Path, check: str, order: st
 
 
 def test_a_missing_barrier_shows(program: Path) -> None:
-    results = {run(program, "race", WARPTAPE_EMULATOR_ORDER=order).stdout for order in ORDERS}
+    off = {"WARPTAPE_EMULATOR_RACES": "0"}
+    results = {run(program, "race", WARPTAPE_EMULATOR_ORDER=order, **off).stdout for order in ORDERS}
     assert len(results) > 1
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(
+    ("kernel", "says"),
+    [
+        ("race", "no barrier came between"),
+        ("exchange_in_warp", "no barrier came between"),
+        ("write_after_read", "no barrier came between"),
+        ("blocks_add", "nothing orders blocks"),
+        ("last_block_sums", "nothing orders blocks"),
+        ("neighbours_by_bytes", "no barrier came between"),
+        ("misaligned", "not aligned"),
+    ],
+)
+def test_a_planted_race_is_found(program: Path, kernel: str, says: str, order: str) -> None:
+    done = run(program, kernel, WARPTAPE_EMULATOR_ORDER=order)
+    assert done.returncode < 0 and says in done.stderr, done.stderr
+    if kernel != "race":
+        done = run(program, kernel + ":right", WARPTAPE_EMULATOR_ORDER=order)
+        assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 // DeviceRuntime for CUDA. One object, implemented by concern: runtime.cpp (devices, memory, copies),
-// events.cpp (streams, events), graph.cpp, switches.cpp, nvtx.cpp.
+// events.cpp (streams, events), graph.cpp, switches.cpp, activities.cpp, nvtx.cpp.
 #pragma once
 
 #include <memory>
@@ -56,6 +56,11 @@ class CudaRuntime final : public DeviceRuntime {
 
   bool get_switch(const char* name) override;
   void set_switch(const char* name, bool on) override;
+
+  void start_activities() override;
+  std::vector<DeviceActivity> stop_activities() override;
+  void push_event(uint64_t number) override;
+  void pop_event() override;
 
   int range_push(const char* text) override;
   int range_pop() override;

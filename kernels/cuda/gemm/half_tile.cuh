@@ -1,13 +1,10 @@
 // What the tensor-core steps of 16-bit types share: copies of tiles, and the exchange before a store.
 #pragma once
 
-#include "kernels/cuda/block.cuh"
+#include "kernels/cuda/fragments.cuh"
 #include "kernels/cuda/gemm/tile.cuh"
-#include "kernels/cuda/ptx.cuh"
 
 namespace warptape::kernels::cuda {
-
-inline constexpr int kPiece = 8;  // elements of 16 bytes
 
 // Asks for a tile [Rows, Cols] of X [rows, cols], whose rows are multiples of 16 bytes, from (row, col) on;
 // zeros outside. place(r, piece) says where in shared memory a piece goes.
@@ -19,26 +16,6 @@ WT_DEVICE void fetch_tile(const T* x, int rows, int cols, int row, int col, Plac
     const int r = i / kAcross, c = i % kAcross;
     const bool inside = row + r < rows && col + c * kPiece < cols;
     copy_async<16>(place(r, c), inside ? x + int64_t(row + r) * cols + col + c * kPiece : x, inside ? 16 : 0);
-  }
-}
-
-// Two numbers as a word, the first one in its lower half.
-template <class T>
-WT_DEVICE uint32_t pack_two(float low, float high) {
-  return uint32_t(T(low).bits) | uint32_t(T(high).bits) << 16;
-}
-
-// Four neighbouring lanes hold words[j] of four pieces: lane t gets all four words of piece t.
-WT_DEVICE void exchange_in_fours(uint32_t (&words)[4]) {
-#pragma unroll
-  for (int step = 1; step <= 2; step *= 2) {
-    const bool high = threadIdx.x & step;
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      if (j & step) continue;
-      const uint32_t got = __shfl_xor_sync(kAllLanes, high ? words[j] : words[j + step], step);
-      (high ? words[j] : words[j + step]) = got;
-    }
   }
 }
 

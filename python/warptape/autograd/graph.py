@@ -10,7 +10,7 @@ from .._missing import install_getattr as _install_getattr
 from ..utils.hooks import RemovableHandle, add_hook
 from .grad_mode import _Mode
 
-__all__ = ["Node", "disable_saved_tensors_hooks", "save_on_cpu", "saved_tensors_hooks"]
+__all__ = ["Node", "disable_saved_tensors_hooks", "draw", "save_on_cpu", "saved_tensors_hooks"]
 
 Node = _C.Node
 
@@ -69,6 +69,34 @@ class save_on_cpu(saved_tensors_hooks):
             return t.device, host.pin_memory() if pin_memory and t.is_cuda else host
 
         super().__init__(pack, lambda packed: packed[1].to(packed[0], non_blocking=pin_memory))
+
+
+def draw(tensors: Any, params: dict[str, Any] | None = None) -> Any:
+    """The picture of the tape behind a tensor or several: a node for each recorded op, and what it has saved.
+
+    Saved tensors are read as backward reads them, through the hooks that packed them, if there are any.
+
+    Args:
+        tensors: a tensor, or a list of them; arrows lead from them to the leaves, as gradients go.
+        params: names of leaves: `dict(model.named_parameters())`.
+
+    Returns:
+        A Drawing: `svg()`, which notebooks show, `dot()` for Graphviz, which is not needed, and `save(path)`.
+
+    Raises:
+        TypeError: no tensor.
+
+    >>> model = torch.nn.Linear(3, 2)
+    >>> drawing = torch.autograd.graph.draw(model(torch.ones(4, 3)).sum(), dict(model.named_parameters()))
+    >>> [node.lines for node in drawing.graph.nodes[2:]]
+    [['LinearBackward0', 'saved float32[4, 3]'], ['weight [2, 3]'], ['bias [2]']]
+    """
+    from ..graph_drawing import draw_tape
+
+    found: list[Any] = list(tensors) if isinstance(tensors, (list, tuple)) else [tensors]
+    if not found or not all(isinstance(t, _C.TensorBase) for t in found):
+        raise TypeError(f"autograd.graph.draw: expected a tensor or a list of them, got {tensors!r}")
+    return draw_tape(found, params)
 
 
 _install_getattr(__name__)

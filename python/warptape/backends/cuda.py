@@ -36,7 +36,8 @@ def _attention_switch(kind: str) -> tuple[Callable[[], bool], Callable[[bool], N
     def enable(enabled: bool) -> None:
         attention_switches[kind] = bool(enabled)
 
-    enabled.__doc__, enable.__doc__ = f"Whether a program allows {kind} attention.", "Sets that."
+    enabled.__doc__ = f"Whether a program allows {kind} attention."
+    enable.__doc__ = f"Sets whether a program allows {kind} attention."
     for function, name in ((enabled, f"{kind}_sdp_enabled"), (enable, f"enable_{kind}_sdp")):
         function.__name__ = function.__qualname__ = name
     return enabled, enable

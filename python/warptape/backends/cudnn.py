@@ -60,7 +60,10 @@ class _CudnnModule(ModuleType):
     enabled = Switch("cudnn.enabled", True, "Use cuDNN where it serves.")
     allow_tf32 = Switch("cudnn.allow_tf32", True, "float32 convolutions may run in TF32.")
     benchmark = Switch(
-        "cudnn.benchmark", False, "Without effect: heuristics choose algorithms, alike in every run."
+        "cudnn.benchmark",
+        False,
+        "Choose between cuDNN's attention and our own by measurement, once for each shape; convolutions go by "
+        "cuDNN's heuristics. Without it equal runs choose alike.",
     )
     deterministic = Switch("cudnn.deterministic", False, "Choose deterministic algorithms only.")
 

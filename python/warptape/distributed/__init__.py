@@ -69,6 +69,7 @@ from .objects import (
     send_object_list,
 )
 from .simulation import RankFailed, simulate
+from .stragglers import StepTimer, StragglerReport, straggler_report
 
 _all_gather_base = all_gather_single = all_gather_into_tensor
 _reduce_scatter_base = reduce_scatter_single = reduce_scatter_tensor

@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 from .._C import _distributed as _C
+from .._C import _profiler_join
 from . import groups
 from ._state import peek_state, set_state
 
@@ -100,6 +101,7 @@ class _Ranks:
                 "shm", store=self.store, rank=rank, world_size=self.n, timeout=self.timeout
             )
             self.states[rank] = peek_state()
+            _profiler_join()  # a profile of the program sees its ranks
             self.results[rank] = fn(*args)
         except BaseException as error:
             self.fail(rank, error)

@@ -134,12 +134,14 @@ class ComposeTransform(Transform):
 
     @property
     def domain(self) -> Any:  # type: ignore[override]
+        """The first part's domain, over all dims of the event."""
         return (
             with_event_dims(self.parts[0].domain, self._event_dims()[0]) if self.parts else constraints.real
         )
 
     @property
     def codomain(self) -> Any:  # type: ignore[override]
+        """The last part's codomain, over all dims of the event."""
         return (
             with_event_dims(self.parts[-1].codomain, self._event_dims()[-1])
             if self.parts
@@ -148,6 +150,7 @@ class ComposeTransform(Transform):
 
     @property
     def sign(self) -> Any:  # type: ignore[override]
+        """The product of the parts' signs."""
         return math.prod(part.sign for part in self.parts)
 
     def _event_dims(self) -> list[int]:

@@ -41,7 +41,9 @@ class Categorical(Distribution):
         super().__init__(self._param.shape[:-1], validate_args=validate_args)
 
     _num_events = property(lambda self: self._param.shape[-1])
-    support = property(lambda self: constraints.integer_interval(0, self._num_events - 1))
+    support = property(
+        lambda self: constraints.integer_interval(0, self._num_events - 1), doc="Possible values."
+    )
 
     @lazy_property
     def logits(self) -> Any:

@@ -39,6 +39,7 @@ class GeneralizedPareto(Distribution):
 
     @constraints.dependent_property(is_discrete=False, event_dim=0)
     def support(self) -> Any:
+        """Possible values."""
         end = self.loc - self.scale / self.concentration
         if (self.concentration >= 0).all():
             return constraints.greater_than_eq(self.loc)

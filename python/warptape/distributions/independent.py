@@ -13,7 +13,7 @@ from .utils import sum_rightmost
 class Independent(Distribution):
     """Another distribution; the `reinterpreted_batch_ndims` rightmost batch dims belong to the event."""
 
-    has_rsample = property(attrgetter("base_dist.has_rsample"))  # type: ignore[assignment]
+    has_rsample = property(attrgetter("base_dist.has_rsample"), doc="As the base distribution.")  # type: ignore[assignment]
     mean = property(attrgetter("base_dist.mean"))
     mode = property(attrgetter("base_dist.mode"))
     variance = property(attrgetter("base_dist.variance"))
@@ -38,10 +38,12 @@ class Independent(Distribution):
 
     @property
     def has_enumerate_support(self) -> bool:  # type: ignore[override]
+        """Whether enumerate_support() lists all values: no dim was reinterpreted, and the base has it."""
         return self.reinterpreted_batch_ndims == 0 and self.base_dist.has_enumerate_support
 
     @property
     def support(self) -> Any:
+        """The base distribution's, over events with the dims that became part of them."""
         if not self.reinterpreted_batch_ndims:
             return self.base_dist.support
         return constraints.independent(self.base_dist.support, self.reinterpreted_batch_ndims)

@@ -16,7 +16,7 @@ class MixtureSameFamily(Distribution):
 
     mixture_distribution = property(attrgetter("_mixture_distribution"), doc="The Categorical that chooses.")
     component_distribution = property(attrgetter("_component_distribution"), doc="What it chooses from.")
-    support = property(attrgetter("_component_distribution.support"))
+    support = property(attrgetter("_component_distribution.support"), doc="Possible values.")
 
     def __init__(
         self, mixture_distribution: Any, component_distribution: Any, validate_args: bool | None = None

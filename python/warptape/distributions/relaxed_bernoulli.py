@@ -85,9 +85,9 @@ class _Relaxed(TransformedDistribution):
 
     _base: type[_Logit]
     _transform: type[Transform]
-    temperature = property(attrgetter("base_dist.temperature"))
-    logits = property(attrgetter("base_dist.logits"))
-    probs = property(attrgetter("base_dist.probs"))
+    temperature = property(attrgetter("base_dist.temperature"), doc="How far from discrete; 0 is discrete.")
+    logits = property(attrgetter("base_dist.logits"), doc="The discrete distribution's.")
+    probs = property(attrgetter("base_dist.probs"), doc="The discrete distribution's.")
 
     def __init__(
         self, temperature: Any, probs: Any = None, logits: Any = None, validate_args: bool | None = None

@@ -25,7 +25,7 @@ class TransformedDistribution(Distribution):
         transforms: one transform, or a list in the order of use.
     """
 
-    has_rsample = property(attrgetter("base_dist.has_rsample"))  # type: ignore[assignment]
+    has_rsample = property(attrgetter("base_dist.has_rsample"), doc="As the base distribution.")  # type: ignore[assignment]
 
     def __init__(self, base_distribution: Any, transforms: Any, validate_args: bool | None = None) -> None:
         if isinstance(transforms, Transform):
@@ -61,6 +61,7 @@ class TransformedDistribution(Distribution):
 
     @property
     def support(self) -> Any:
+        """The codomain of the last transform; the base distribution's where there is none."""
         if not self.transforms:
             return self.base_dist.support
         found = self.transforms[-1].codomain

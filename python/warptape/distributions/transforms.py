@@ -57,7 +57,7 @@ class PowerTransform(Transform):
     """x ** exponent, for positive x."""
 
     domain = codomain = constraints.positive
-    sign = property(lambda self: self.exponent.sign())
+    sign = property(lambda self: self.exponent.sign(), doc="1 where the map rises, -1 where it falls.")
 
     def __init__(self, exponent: Any, cache_size: int = 0) -> None:
         super().__init__(cache_size)
@@ -150,6 +150,7 @@ class AffineTransform(Transform):
 
     @property
     def sign(self) -> Any:  # type: ignore[override]
+        """1 where the map rises, -1 where it falls: the sign of `scale`."""
         return self.scale.sign() if isinstance(self.scale, warptape.Tensor) else math.copysign(1, self.scale)
 
     def _call(self, x: Any) -> Any:
@@ -362,10 +363,12 @@ class CatTransform(_Parts):
         self.lengths = [1] * len(self.transforms) if lengths is None else list(lengths)
 
     domain = property(
-        lambda self: constraints.cat([t.domain for t in self.transforms], self.dim, self.lengths)
+        lambda self: constraints.cat([t.domain for t in self.transforms], self.dim, self.lengths),
+        doc="The transforms' domains, joined along `dim`.",
     )
     codomain = property(
-        lambda self: constraints.cat([t.codomain for t in self.transforms], self.dim, self.lengths)
+        lambda self: constraints.cat([t.codomain for t in self.transforms], self.dim, self.lengths),
+        doc="The transforms' codomains, joined along `dim`.",
     )
 
     def _split(self, x: Any) -> Any:
@@ -391,8 +394,14 @@ class StackTransform(_Parts):
     def __init__(self, tseq: Sequence[Transform], dim: int = 0, cache_size: int = 0) -> None:
         super().__init__(tseq, dim, cache_size)
 
-    domain = property(lambda self: constraints.stack([t.domain for t in self.transforms], self.dim))
-    codomain = property(lambda self: constraints.stack([t.codomain for t in self.transforms], self.dim))
+    domain = property(
+        lambda self: constraints.stack([t.domain for t in self.transforms], self.dim),
+        doc="The transforms' domains, stacked along `dim`.",
+    )
+    codomain = property(
+        lambda self: constraints.stack([t.codomain for t in self.transforms], self.dim),
+        doc="The transforms' codomains, stacked along `dim`.",
+    )
 
     def _split(self, x: Any) -> Any:
         return x.unbind(self.dim)

@@ -81,7 +81,7 @@ class Graph:
         return _node_list(self._root, lambda: self._length)
 
     def output_node(self) -> Node:
-        """The output."""
+        """The node that returns the results."""
         return next(node for node in reversed(self.nodes) if node.op == "output")
 
     def find_nodes(self, *, op: str, target: Target | None = None, sort: bool = True) -> list[Node]:

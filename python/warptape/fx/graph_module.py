@@ -122,7 +122,7 @@ class GraphModule(nn.Module):
 
     @property
     def graph(self) -> Graph:
-        """The steps."""
+        """The Graph that forward runs; assigning one makes the code anew."""
         return self._graph
 
     @graph.setter

@@ -78,7 +78,7 @@ class EngineArgs:
 
     @property
     def ranks(self) -> int:
-        """Of the job."""
+        """Ranks of the job: tensor_parallel_size * pipeline_parallel_size."""
         return self.tensor_parallel_size * self.pipeline_parallel_size
 
     def __post_init__(self) -> None:

@@ -414,7 +414,7 @@ def isinstance(obj: Any, target_type: Any) -> bool:
 
 
 def is_scripting() -> bool:
-    """False."""
+    """Whether code is being compiled from its source: False, for functions run as they were written."""
     return False
 
 

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import warptape
 from warptape import Tensor
 
+from ..autograd.profiler import is_recording, record_function
 from ..utils.hooks import RemovableHandle, add_hook
 from ._state_dict import cast_state
 
@@ -66,6 +67,7 @@ def _with_hooks(step: Callable) -> Callable:
             or self._optimizer_step_post_hooks
             or _global_pre_hooks
             or _global_post_hooks
+            or is_recording()
         ) and not self._in_hooked_step:
             result = self._step_with_hooks(step, args, kwargs)
         else:
@@ -256,7 +258,8 @@ class Optimizer:
                         f"{hook} must return None or a tuple of (new_args, new_kwargs), but got {changed}."
                     )
                 call_args, kwargs = changed
-            result = step(*call_args, **kwargs)
+            with record_function(f"Optimizer.step#{type(self).__name__}.step"):
+                result = step(*call_args, **kwargs)
             for hook in chain(self._optimizer_step_post_hooks.values(), _global_post_hooks.values()):
                 hook(self, call_args, kwargs)
         finally:

@@ -148,7 +148,7 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Of HTTP."""
+        """Where HTTP is served: `http://host:port`."""
         host = f"[{self.settings.host}]" if ":" in self.settings.host else self.settings.host
         return f"http://{host}:{self.port}"
 

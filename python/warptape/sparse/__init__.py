@@ -245,7 +245,7 @@ class check_sparse_tensor_invariants:
 
     @staticmethod
     def is_enabled() -> bool:
-        """True."""
+        """Whether indices are checked: True, always."""
         return True
 
     @staticmethod

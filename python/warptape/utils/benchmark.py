@@ -52,12 +52,12 @@ class Measurement:
 
     @property
     def median(self) -> float:
-        """Seconds."""
+        """Median of the seconds that one run took."""
         return statistics.median(self.times)
 
     @property
     def mean(self) -> float:
-        """Seconds."""
+        """Mean of the seconds that one run took."""
         return statistics.fmean(self.times)
 
     @property

@@ -1,12 +1,17 @@
-"""Docstrings of public names: each has one, and what its examples print is what is printed."""
+"""Docstrings of public names: each has one, what its examples print is what is printed, and the site's pages
+have them all."""
 
 from __future__ import annotations
 
 import doctest
+import importlib
+import importlib.util
 import inspect
 import io
+import pkgutil
 from collections.abc import Iterator
 from contextlib import redirect_stdout
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -15,12 +20,18 @@ import warptape as torch
 from warptape import _op_docs
 from warptape._missing import find
 
-# ruff: noqa: SIM905
-MODULES = (
-    "torch nn nn.functional nn.init nn.utils nn.utils.rnn linalg fft special masked signal.windows "
-    "autograd amp optim optim.lr_scheduler utils.data utils.checkpoint distributions random func "
-    "cuda backends distributed jit fx export serialization sparse"
-).split()
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def load_tool() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("api_pages", ROOT / "tools/api_pages.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+api_pages = load_tool()
 
 
 def failures(name: str, text: str) -> str:
@@ -33,29 +44,15 @@ def failures(name: str, text: str) -> str:
     return report.getvalue()
 
 
-def places() -> Iterator[tuple[str, Any]]:
-    for name in MODULES:
-        yield ("torch", torch) if name == "torch" else (f"torch.{name}", find(f"torch.{name}"))
-    yield "torch.Tensor", torch.Tensor
-
-
-def public() -> Iterator[tuple[str, Any]]:
-    """Public names of these modules and of Tensor, and public methods of the classes defined in them."""
-    for place, holder in places():
-        for name in dir(holder):
-            value = inspect.getattr_static(holder, name)
-            home = getattr(value, "__module__", None) or "warptape"
-            if name[0] == "_" or isinstance(value, ModuleType) or not home.startswith("warptape"):
-                continue
-            if callable(value) or inspect.isdatadescriptor(value):
-                yield f"{place}.{name}", value
-
-
-def methods(cls: type) -> Iterator[Any]:
-    """What a class has of its own or from bases in warptape."""
-    for base in cls.__mro__:
-        if base.__module__.startswith("warptape"):
-            yield from (value for name, value in vars(base).items() if name[0] != "_" and callable(value))
+def public() -> Iterator[Any]:
+    """Public names of the modules that have a page, and of each class its methods and properties."""
+    seen: dict[int, Any] = {}
+    for name in api_pages.MODULES:
+        for entry in api_pages.public_names(name):
+            yield entry
+            if inspect.isclass(entry.value) and id(entry.value) not in seen:
+                seen[id(entry.value)] = entry.value
+                yield from api_pages.public_members(entry.path, entry.value)
 
 
 @pytest.mark.parametrize("name", _op_docs.examples())
@@ -67,9 +64,11 @@ def test_example_of_an_op(name: str) -> None:
 
 
 def test_examples_in_docstrings() -> None:
-    holders = [value for _, value in public() if not hasattr(value, "_declarations")]
-    holders += [member for value in holders if isinstance(value, type) for member in methods(value)]
-    texts = {text for value in holders if ">>>" in (text := inspect.getdoc(value) or "")}
+    texts = {
+        text
+        for entry in public()
+        if not api_pages.is_op(entry.value) and ">>>" in (text := api_pages.docstring(entry))
+    }
     assert len(texts) > 100
     assert [report for text in texts if (report := failures("docstring", text))] == []
 
@@ -79,5 +78,81 @@ def test_a_wrong_example_is_found() -> None:
 
 
 def test_public_names_have_docstrings() -> None:
-    bare = sorted({name for name, value in public() if not inspect.getdoc(value)})
-    assert bare == []
+    entries = list(public())
+    assert len(entries) > 4000
+    assert sorted({entry.path for entry in entries if not api_pages.docstring(entry)}) == []
+
+
+def test_every_public_list_has_a_page() -> None:
+    """What stands in the `__all__` of a public module is described somewhere."""
+    owners, left = api_pages.Owners(), []
+    for info in pkgutil.walk_packages(torch.__path__, "warptape."):
+        name = info.name.removeprefix("warptape.")
+        if name in api_pages.MODULES or any(part[0] == "_" for part in name.split(".")):
+            continue
+        try:
+            listed = getattr(importlib.import_module(info.name), "__all__", ())
+        except ImportError:  # of a library that is not installed
+            continue
+        for entry in api_pages.public_names(name) if listed else ():
+            if entry.path.rpartition(".")[2] in listed and id(entry.value) not in owners.found:
+                left.append(entry.path)
+    assert left == [], "name the module in GROUPS of tools/api_pages.py"
+
+
+class Base:
+    def documented(self) -> None:
+        """What it does."""
+
+    def bare(self) -> None: ...
+
+
+class Derived(Base):
+    size = property(lambda self: 1)
+    first = property(__import__("operator").attrgetter("size"))
+
+    def documented(self) -> None: ...
+
+    def bare(self) -> None: ...
+
+
+def test_what_has_no_docstring_is_found() -> None:
+    """Also where Python has one to lend: that of attrgetter, or of object."""
+    members = [
+        api_pages.Entry(f"x.{name}", Derived, value)
+        for name, value in vars(Derived).items()
+        if name[0] != "_"
+    ]
+    bare = [entry.path for entry in members if not api_pages.docstring(entry)]
+    assert bare == ["x.size", "x.first", "x.bare"]
+    assert not api_pages.docstring(api_pages.Entry("x.Derived", None, Derived))
+    assert api_pages.split_signature("f", "f(Tensor x)\n\nDoes it.") == ("f(Tensor x)", "Does it.")
+
+
+def test_pages_have_the_names() -> None:
+    owners = api_pages.Owners()
+    page = api_pages.page("optim.lr_scheduler", owners)
+    assert "## StepLR { #warptape.optim.lr_scheduler.StepLR }" in page
+    assert "class StepLR(" in page and "### LRScheduler.get_last_lr {" in page
+    assert "[`autocast`](amp.md)" in api_pages.page("warptape", owners)
+    assert "[warptape.nn.functional](nn.functional.md)" in api_pages.index()
+
+
+def test_docstrings_become_markdown() -> None:
+    text = """A * b of __init__.
+
+    Args:
+        x: the `a*b`
+            of it.
+        *y, z: rest.
+
+    Example::
+
+        >>> f(
+        ... 1)
+        2
+    """
+    assert api_pages.markdown(inspect.cleandoc(text)) == (
+        "A \\* b of \\_\\_init\\_\\_.\n\n**Args**\n\n- `x`: the `a*b` of it.\n- `*y, z`: rest.\n\n"
+        "Example:\n\n```python\n>>> f(\n... 1)\n2\n```"
+    )

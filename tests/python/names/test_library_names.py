@@ -42,8 +42,8 @@ def test_the_loaders_iterator_has_its_name():
 def test_what_is_only_there_to_be_imported_says_so():
     with pytest.raises(NotImplementedError, match="PyTorchFileReader"):
         torch.PyTorchFileReader("file")
-    with pytest.raises(NotImplementedError, match="emit_nvtx"):
-        torch.profiler.emit_nvtx()
+    with pytest.raises(NotImplementedError, match="emit_itt"):
+        torch.autograd.profiler.emit_itt()
 
 
 def test_nodes_of_trees_by_type():
@@ -71,7 +71,7 @@ def test_flops_by_module():
     conv, fc = 2 * 3 * 4 * 16 * 9, 2 * 3 * 4 * 5
     counts = {place: sum(c.values()) for place, c in counter.get_flop_counts().items()}
     assert counts == {"Global": conv + fc + 48, "Net": conv + fc, "Net.conv": conv, "Net.fc": fc}
-    assert counter.get_total_flops() == conv + fc + 48 and f"{conv:,}" in counter.get_table()
+    assert counter.get_total_flops() == conv + fc + 48 and "3.456K" in counter.get_table()
     q = torch.ones(1, 2, 5, 8)
     with FlopCounterMode(display=False) as counter:
         torch.nn.functional.scaled_dot_product_attention(q, q, q)

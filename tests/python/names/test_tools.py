@@ -1,9 +1,8 @@
-"""_pytree, nn.attention, profiler, library, checkpoint_wrapper, and names of torch.distributed's parts."""
+"""_pytree, nn.attention, library, checkpoint_wrapper, and names of torch.distributed's parts."""
 
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import pickle
 from collections import OrderedDict, defaultdict, deque, namedtuple
@@ -12,7 +11,6 @@ import pytest
 import warptape as torch
 from warptape import nn
 from warptape.distributed.algorithms._checkpoint import checkpoint_wrapper as wrappers
-from warptape.profiler import ProfilerAction, profile, record_function, schedule
 from warptape.utils import _pytree as pytree
 
 Pair = namedtuple("Pair", "a b")
@@ -92,69 +90,6 @@ def test_attention_kernels():
     cuda.enable_flash_sdp(True)
     with pytest.raises(TypeError, match="expected SDPBackends, got str"), sdpa_kernel(["math"]):
         pass
-
-
-def test_schedule():
-    # 1 step skipped, then twice: 1 idle, 1 warm-up, 2 recorded
-    names = [schedule(skip_first=1, wait=1, warmup=1, active=2, repeat=2)(i).name for i in range(10)]
-    cycle = ["NONE", "WARMUP", "RECORD", "RECORD_AND_SAVE"]
-    assert names == ["NONE", *cycle, *cycle, "NONE"]
-    assert schedule(wait=0, warmup=0, active=1)(100) is ProfilerAction.RECORD_AND_SAVE
-    assert schedule(wait=3, warmup=1, active=1, skip_first_wait=1)(0) is ProfilerAction.WARMUP
-    with pytest.raises(ValueError, match="active=0"):
-        schedule(wait=1, warmup=1, active=0)
-
-
-@pytest.mark.filterwarnings("ignore:torch.profiler")
-def test_profile(tmp_path):
-    ready = []
-    with profile(
-        schedule=schedule(wait=1, warmup=0, active=2), on_trace_ready=lambda p: ready.append(p.step_num)
-    ) as p:
-        for _ in range(3):
-            with record_function("outer"):
-                with record_function("inner"):
-                    sum(range(1000))
-
-                @record_function("decorated")
-                def f():
-                    return 1
-
-                f(), f()
-            p.step()
-        rows = {row.key: row for row in p.key_averages()}
-        p.export_chrome_trace(str(tmp_path / "trace.json"))
-    assert ready == [2]
-    assert {name: row.count for name, row in rows.items()} == {
-        "outer": 2,
-        "inner": 2,
-        "decorated": 4,
-        "ProfilerStep#1": 1,
-        "ProfilerStep#2": 1,
-    }
-    outer = rows["outer"]
-    inside = rows["inner"].cpu_time_total + rows["decorated"].cpu_time_total
-    assert outer.cpu_time_total - outer.self_cpu_time_total == pytest.approx(inside)
-    assert outer.cpu_time == outer.cpu_time_total / 2
-    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    assert len(events) == 10 and {"ph", "ts", "dur", "name", "pid", "tid"} <= set(events[0])
-    assert "outer" in p.key_averages().table(sort_by="cpu_time_total", row_limit=10)
-
-
-@pytest.mark.filterwarnings("ignore:torch.profiler")
-def test_profile_alone(tmp_path):
-    with record_function("nobody records"):
-        pass
-    with profile(
-        activities=[torch.profiler.ProfilerActivity.CPU],
-        on_trace_ready=torch.profiler.tensorboard_trace_handler(str(tmp_path), "w"),
-    ) as p:
-        with pytest.raises(RuntimeError, match="another profile is running"):
-            profile().start()
-        with record_function("a"):
-            pass
-    assert [r.name for r in p.events()] == ["a", "ProfilerStep#0"]
-    assert len(list(tmp_path.glob("w.*.pt.trace.json"))) == 1
 
 
 def test_custom_op():

@@ -171,7 +171,7 @@ class DTensor(Tensor):
 
     @property
     def device_mesh(self) -> DeviceMesh:
-        """The mesh."""
+        """The DeviceMesh over which its parts lie."""
         return self._spec.mesh
 
     @property

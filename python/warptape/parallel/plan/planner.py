@@ -85,7 +85,7 @@ class Plan:
         return self.top(len(self.order))
 
     def top(self, n: int) -> list[Layout]:
-        """The n best."""
+        """The n fastest layouts that fit, best first."""
         return [layout_of(self.columns, at) for at in self.order[:n]]
 
     def estimate(self, layout: Layout | None = None) -> Estimate:
@@ -96,7 +96,7 @@ class Plan:
         return estimate(self.job, layout, self.tokens, self.price)
 
     def table(self, n: int = 10) -> str:
-        """The n best as text."""
+        """The n best layouts, what each needs and takes, as a table in text."""
         return table_of(
             self.job, [self.estimate(each) for each in self.top(n)], len(self.memory), len(self.order)
         )

@@ -69,19 +69,19 @@ class StateDictConfig:
 
 @dataclass
 class FullStateDictConfig(StateDictConfig):
-    """Of wholes; with `rank0_only` the other ranks get an empty one."""
+    """Tensors are whole, as in one process; with `rank0_only` the other ranks get an empty dict."""
 
     rank0_only: bool = False
 
 
 @dataclass
 class LocalStateDictConfig(StateDictConfig):
-    """Of what a rank holds."""
+    """Tensors are the parts that this rank holds."""
 
 
 @dataclass
 class ShardedStateDictConfig(StateDictConfig):
-    """Of parts that know their place."""
+    """Tensors are the parts of this rank, which know their place in the whole."""
 
     _use_dtensor: bool = False
 
@@ -95,28 +95,28 @@ class OptimStateDictConfig:
 
 @dataclass
 class FullOptimStateDictConfig(OptimStateDictConfig):
-    """Of wholes."""
+    """Optimizer states are those of one process, whole."""
 
     rank0_only: bool = False
 
 
 @dataclass
 class LocalOptimStateDictConfig(OptimStateDictConfig):
-    """Of what a rank holds."""
+    """Tensors are the parts that this rank holds."""
 
     offload_to_cpu: bool = False
 
 
 @dataclass
 class ShardedOptimStateDictConfig(OptimStateDictConfig):
-    """Of parts that know their place."""
+    """Tensors are the parts of this rank, which know their place in the whole."""
 
     _use_dtensor: bool = False
 
 
 @dataclass
 class StateDictSettings:
-    """All of it."""
+    """What `state_dict_type` sets: the kind of state dict, and the configurations of model and optimizer."""
 
     state_dict_type: StateDictType
     state_dict_config: StateDictConfig

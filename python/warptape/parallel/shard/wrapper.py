@@ -133,7 +133,7 @@ class FullyShardedDataParallel(NamelessWrapper):
 
     @property
     def module(self) -> nn.Module:
-        """The module."""
+        """The module that was wrapped."""
         return super().__getattr__(self._held)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:

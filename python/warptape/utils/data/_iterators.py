@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import warptape
 
+from ...autograd.profiler import record_function
 from ._utils.fetch import fetcher
 from ._utils.pin_memory import pin_memory
 
@@ -23,6 +24,7 @@ class _BaseDataLoaderIter:
         self._dataset, self._num_workers = loader.dataset, loader.num_workers
         self._sampler = loader._index_sampler
         self._pin = _pinner(loader)
+        self._profile_name = f"enumerate(DataLoader)#{type(self).__name__}.__next__"
         self._start(loader)
         # Drawn also where no worker will use it: the random stream then goes on as with PyTorch's loader.
         seed = warptape.empty((), dtype=warptape.int64).random_(generator=loader.generator)
@@ -40,9 +42,10 @@ class _BaseDataLoaderIter:
         raise NotImplementedError
 
     def __next__(self) -> Any:
-        batch = self._next_data()
-        if self._pin is not None:
-            batch = self._pin(batch)
+        with record_function(self._profile_name):
+            batch = self._next_data()
+            if self._pin is not None:
+                batch = self._pin(batch)
         self._yielded += 1
         if self._promised is not None and self._yielded > self._promised:
             advice = (

@@ -1,0 +1,356 @@
+"""One recording of events, from start to stop; `warptape.profiler` takes these by a schedule.
+
+Recorded are the calls of ops, also those that an op makes, nodes of the tape, collectives, compiled regions
+and their steps, loading of data, steps of optimizers, and ranges that `record_function` marks: of the thread
+that starts, and of threads that enter such a range. Without a recording an op pays nothing for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import warnings
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import Any
+
+import warptape
+
+from .. import _C
+from .._missing import install_getattr as _install_getattr
+from .._missing import unusable
+from . import profiler_trace
+from .profiler_util import MEMORY_EVENT_NAME, DeviceActivity, EventList, FunctionEvent, Interval, Kernel
+
+__all__ = ["emit_itt", "emit_nvtx", "kineto_available", "profile", "record_function"]
+
+_running: profile | emit_nvtx | None = None
+
+
+def is_recording() -> bool:
+    """Whether events are recorded now."""
+    return _running is not None
+
+
+class record_function(contextlib.ContextDecorator):
+    """A range by name, as a context or as a decorator; it costs next to nothing while nobody records.
+
+    Args:
+        name: what the event is called.
+        args: appended to the name in parentheses, if given.
+    """
+
+    def __init__(self, name: str, args: str | None = None) -> None:
+        self.name, self.args = name, args
+        self._event = 0
+
+    def _recreate_cm(self) -> record_function:
+        return record_function(self.name, self.args)
+
+    def __enter__(self) -> record_function:
+        if _running is not None:
+            self._event = _C._profiler_begin(self.name if self.args is None else f"{self.name}({self.args})")
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        event, self._event = self._event, 0
+        if event:
+            _C._profiler_end(event)
+
+
+def _start(
+    owner: profile | emit_nvtx,
+    shapes: bool = False,
+    memory: bool = False,
+    stacks: bool = False,
+    device: bool = False,
+    nvtx: bool = False,
+) -> None:
+    global _running
+    if _running is not None or not _C._profiler_start(shapes, memory, stacks, device, nvtx):
+        raise RuntimeError("profile: another profile is running; stop it first")
+    _running = owner
+
+
+def _stop() -> tuple[list[Any], list[Any]]:
+    global _running
+    _running = None
+    return _C._profiler_stop()
+
+
+class profile:
+    """Records within a `with`; then it is a list of events with sums and tables.
+
+    Args:
+        enabled: False records nothing.
+        record_shapes: shapes, dtypes and numbers of the arguments of ops.
+        with_flops: floating point operations of products, convolutions and attention; turns shapes on.
+        profile_memory: bytes that each event allocated and freed.
+        with_stack: Python's frames at each op; a backward node has those of its forward op.
+        use_device: "cuda" records what CUDA devices do, by CUPTI.
+        use_cuda: the same.
+        use_cpu, with_modules, use_kineto, experimental_config, acc_events: taken for
+            PyTorch's programs; they change nothing.
+
+    Raises:
+        RuntimeError: another profile runs, or the events are asked for before the end.
+        DeviceError: what devices do cannot be recorded; the message says what is missing.
+        ValueError: another `use_device`.
+    """
+
+    def __init__(
+        self,
+        enabled: bool = True,
+        *,
+        use_cuda: bool = False,
+        use_device: str | None = None,
+        record_shapes: bool = False,
+        with_flops: bool = False,
+        profile_memory: bool = False,
+        with_stack: bool = False,
+        with_modules: bool = False,
+        use_kineto: bool = False,
+        use_cpu: bool = True,
+        experimental_config: Any = None,
+        acc_events: bool = False,
+        custom_trace_id_callback: Any = None,
+    ) -> None:
+        self.enabled = enabled
+        self.record_shapes = record_shapes or with_flops
+        self.with_flops, self.profile_memory, self.with_stack = with_flops, profile_memory, with_stack
+        self.use_device = "cuda" if use_cuda else use_device
+        if self.use_device not in (None, "cuda"):
+            raise ValueError(f'profile: expected use_device None or "cuda", got {use_device!r}')
+        if self.use_device and not warptape.cuda.is_available():
+            warnings.warn("profile: there is no CUDA device; only the CPU is recorded", stacklevel=3)
+            self.use_device = None
+        self.metadata: dict[str, Any] = {}
+        self.device_activities: list[DeviceActivity] = []
+        self.memory_events: list[Any] = []
+        self.wall_start_ns = self.clock_start_ns = 0
+        self._events: EventList | None = None
+
+    def __enter__(self) -> profile:
+        if not self.enabled:
+            return self
+        if self._events is not None:
+            raise RuntimeError("profile: a profile records once; make another")
+        self.wall_start_ns, self.clock_start_ns = time.time_ns(), time.perf_counter_ns()
+        _start(self, self.record_shapes, self.profile_memory, self.with_stack, device=bool(self.use_device))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if not self.enabled or _running is not self:
+            return
+        events: list[FunctionEvent] = []
+        first_of_thread = []
+        threads, activities = _stop()
+        for thread, found, memory in threads:
+            first_of_thread.append(len(events))
+            made = _events_of(thread, found, len(events), self.clock_start_ns)
+            events += made
+            self.memory_events += [(thread, *m) for m in memory]
+            events += _frees(thread, memory, len(events), self.clock_start_ns)
+        _link_backward(events)
+        for name, category, device, stream, start, end, size, number in activities:
+            thread, place = divmod(number - 1, 1 << 32)
+            event = events[first_of_thread[thread] + place] if number else None
+            span = Interval((start - self.clock_start_ns) / 1e3, (end - self.clock_start_ns) / 1e3)
+            done = DeviceActivity(name, category, device, stream, span, size, event)
+            self.device_activities.append(done)
+            if event:
+                event.kernels.append(Kernel(done.name, done.device, span.elapsed_us()))
+        if self.with_flops:
+            _count_flops(events)
+        self._events = EventList(
+            events,
+            use_device=self.use_device,
+            profile_memory=self.profile_memory,
+            with_flops=self.with_flops,
+            write_trace=self._write_trace,
+        )
+
+    @property
+    def function_events(self) -> EventList:
+        """The events in the order in which they began, thread by thread."""
+        if self._events is None:
+            raise RuntimeError("profile: the events are there after the end of the recording")
+        return self._events
+
+    def events(self) -> EventList:
+        """`function_events`."""
+        return self.function_events
+
+    def __iter__(self) -> Iterator[FunctionEvent]:
+        return iter(self.function_events)
+
+    def __len__(self) -> int:
+        return len(self.function_events)
+
+    def __getitem__(self, index: int) -> FunctionEvent:
+        return self.function_events[index]
+
+    def key_averages(
+        self,
+        group_by_input_shape: bool = False,
+        group_by_stack_n: int = 0,
+        group_by_overload_name: bool = False,
+    ) -> EventList:
+        """Sums by name; see `EventList.key_averages`."""
+        return self.function_events.key_averages(group_by_input_shape, group_by_stack_n)
+
+    def total_average(self) -> Any:
+        """One sum over everything."""
+        return self.function_events.total_average()
+
+    @property
+    def self_cpu_time_total(self) -> float:
+        """Microseconds of all events, each moment of a thread once."""
+        return self.function_events.self_cpu_time_total
+
+    def table(self, *args: Any, **options: Any) -> str:
+        """The events as a table; see `EventList.table`."""
+        return self.function_events.table(*args, **options)
+
+    def export_chrome_trace(self, path: str) -> None:
+        """Writes the trace as JSON for Perfetto and chrome://tracing, compressed where `path` ends in .gz."""
+        self.function_events.export_chrome_trace(path)
+
+    def export_stacks(self, path: str, metric: str = "self_cpu_time_total") -> None:
+        """Writes folded stacks; see `EventList.export_stacks`. RuntimeError without `with_stack`."""
+        if not self.with_stack:
+            raise RuntimeError("export_stacks: expected a profile with with_stack=True")
+        self.function_events.export_stacks(path, metric)
+
+    def _write_trace(self, path: str) -> None:
+        profiler_trace.write(path, self)
+
+    def __str__(self) -> str:
+        return "<unfinished warptape.autograd.profiler.profile>" if self._events is None else self.table()
+
+
+def _shape(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return list(value[2]) if value[0] == "tensor" else [_shape(v) for v in value[1]]
+    return []
+
+
+def _name(kind: str, name: str) -> str:
+    return f"aten::{name}" if kind == "op" else name
+
+
+def _events_of(thread: int, found: list[Any], first: int, origin: int) -> list[FunctionEvent]:
+    out: list[FunctionEvent] = []
+    for i, (
+        name,
+        kind,
+        parent,
+        start,
+        end,
+        sequence,
+        memory,
+        device_memory,
+        args,
+        results,
+        stack,
+    ) in enumerate(found):
+        span = Interval((start - origin) / 1e3, (max(start, end) - origin) / 1e3)
+        event = FunctionEvent(first + i, _name(kind, name), kind, thread, span, sequence or -1)
+        event.self_cpu_memory_usage, event.self_device_memory_usage = memory, device_memory
+        if args is not None:
+            event.input_shapes = [_shape(a) for a in args]
+            event.input_strides = [
+                list(a[3]) if isinstance(a, tuple) and a[0] == "tensor" else [] for a in args
+            ]
+            event.input_dtypes = [
+                str(a[1]) if isinstance(a, tuple) and a[0] == "tensor" else "" for a in args
+            ]
+            event.concrete_inputs = [None if isinstance(a, tuple) else a for a in args]
+            event.output_shapes = [_shape(r) for r in results]
+        if stack:
+            event.stack = stack.splitlines()
+        if parent >= 0:
+            event.cpu_parent = out[parent]
+            out[parent].cpu_children.append(event)
+        out.append(event)
+    return out
+
+
+def _frees(thread: int, memory: list[Any], first: int, origin: int) -> list[FunctionEvent]:
+    """Memory that was allocated or freed outside of every event, as one "[memory]" each."""
+    out: list[FunctionEvent] = []
+    for at, size, _, device, event in memory:
+        if event >= 0:
+            continue
+        us = (at - origin) / 1e3
+        made = FunctionEvent(first + len(out), MEMORY_EVENT_NAME, "memory", thread, Interval(us, us))
+        if device.type == "cpu":
+            made.self_cpu_memory_usage = size
+        else:
+            made.self_device_memory_usage = size
+        out.append(made)
+    return out
+
+
+def _link_backward(events: list[FunctionEvent]) -> None:
+    """Finds the op that recorded each node: the last to begin of those that saw a number up to the node's."""
+    ops = sorted((e for e in events if e.kind == "op"), key=lambda e: (e.sequence_nr, e.time_range.start))
+    numbers = [e.sequence_nr for e in ops]
+    for e in events:
+        if e.kind != "backward" or e.sequence_nr < 0:
+            continue
+        at = bisect_right(numbers, e.sequence_nr) - 1
+        if at < 0 or ops[at].time_range.start > e.time_range.start:
+            continue
+        e.forward = ops[at]
+        if not e.stack:
+            e.stack = ops[at].stack
+
+
+def _count_flops(events: list[FunctionEvent]) -> None:
+    """FLOPs of the outermost ops that have a formula: what these call is part of them."""
+    from ..utils.flop_counter import formula_flops
+
+    for e in events:
+        outer = e.cpu_parent
+        while outer is not None and not outer.flops:
+            outer = outer.cpu_parent
+        if e.kind == "op" and outer is None and e.output_shapes:
+            given = [shape or value for shape, value in zip(e.input_shapes, e.concrete_inputs, strict=True)]
+            e.flops = formula_flops(e.name.removeprefix("aten::"), given, e.output_shapes[0])
+
+
+class emit_nvtx:
+    """Every op and node of a `with` becomes a range for NVIDIA's tools (nsys, ncu): their names, nested.
+
+    Args:
+        enabled: False does nothing.
+        record_shapes: taken, and changes nothing.
+
+    Raises:
+        DeviceError: there is no CUDA device.
+        RuntimeError: a profile runs.
+    """
+
+    def __init__(self, enabled: bool = True, record_shapes: bool = False) -> None:
+        self.enabled = enabled
+
+    def __enter__(self) -> emit_nvtx:
+        if self.enabled:
+            _start(self, nvtx=True)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.enabled and _running is self:
+            _stop()
+
+
+emit_itt = unusable("torch.autograd.profiler.emit_itt", "ranges for Intel's tools are not emitted")
+
+
+def kineto_available() -> bool:
+    """Whether profiles and traces can be made, which in PyTorch depends on the build: they can."""
+    return True
+
+
+_install_getattr(__name__)
