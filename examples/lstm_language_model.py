@@ -16,8 +16,7 @@ import sys
 import numpy as np
 import warptape as wt
 import warptape.nn.functional as F
-from _common import Parser, batches, run, share
-from train_gpt import standard_library
+from _common import Parser, batches, read_library, run, share, steps_of_epoch
 from warptape import nn, optim
 from warptape.utils.data import TensorDataset
 
@@ -47,14 +46,8 @@ class LanguageModel(nn.Module):
 
 def load_text() -> tuple[TensorDataset, wt.Tensor, float]:
     """Rows to train on, rows to validate on [N, T + 1] and the unigram loss of these, nats per byte."""
-    text = bytearray()
-    for file in standard_library():
-        text += file.read_bytes()
-        if len(text) >= BYTES:
-            break
-    rows = np.frombuffer(text, dtype=np.uint8)[: len(text) // (BLOCK + 1) * (BLOCK + 1)].reshape(
-        -1, BLOCK + 1
-    )
+    text = read_library(BYTES)
+    rows = text[: len(text) // (BLOCK + 1) * (BLOCK + 1)].reshape(-1, BLOCK + 1)
     train, validation = rows[: -len(rows) // 10], rows[-len(rows) // 10 :]
     frequency = np.bincount(train.ravel(), minlength=256) + 1.0  # plus one: no byte is impossible
     unigram = -np.log(frequency / frequency.sum())[validation[:, 1:]].mean()
@@ -89,7 +82,7 @@ def program(options: argparse.Namespace) -> nn.Module:
     optimizer = optim.AdamW(model.parameters(), lr=5e-3, fused=True)
     schedule = optim.lr_scheduler.CosineAnnealingLR(optimizer, options.steps)
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {data.tensors[0].numel():,} bytes")
-    epochs = 1 + options.steps * options.batch // (len(data) - 2 * options.batch)
+    epochs = 1 + options.steps // steps_of_epoch(data, options.batch)
     for step, (rows,) in enumerate(batches(data, options.batch, options.seed, epochs), 1):
         loss = loss_of(shared, rows)
         optimizer.zero_grad()
@@ -113,5 +106,5 @@ def program(options: argparse.Namespace) -> nn.Module:
 if __name__ == "__main__":
     parser = Parser(__doc__)
     parser.number("--steps", 400, "training steps")
-    parser.number("--batch", 32, "rows in a step, on all processes together")
+    parser.number("--batch", 32, "rows in a step", divided=True)
     sys.exit(run(program, parser))

@@ -14,7 +14,7 @@ import sys
 
 import warptape as wt
 import warptape.nn.functional as F
-from _common import Parser, batches, ranks, run, share
+from _common import Parser, batches, run, share, steps_of_epoch
 from train_digits import accuracy, load_digits, shifted
 from warptape import nn, optim
 
@@ -69,7 +69,7 @@ def program(options: argparse.Namespace) -> nn.Module:
     train_set, test_set = load_digits(options.seed)
     model = ResNet()
     shared = share(model, options.seed)
-    steps_an_epoch = len(train_set) // ranks()[1] // max(1, options.batch // ranks()[1])
+    steps_an_epoch = steps_of_epoch(train_set, options.batch)
     steps = options.epochs * steps_an_epoch
     optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=5e-4)
     schedule = optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=steps)
@@ -95,5 +95,5 @@ def program(options: argparse.Namespace) -> nn.Module:
 if __name__ == "__main__":
     parser = Parser(__doc__)
     parser.number("--epochs", 15, "passes over the training digits")
-    parser.number("--batch", 64, "images in a step, on all processes together")
+    parser.number("--batch", 64, "images in a step", divided=True)
     sys.exit(run(program, parser))

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
 import warptape as wt
 import warptape.nn.functional as F
@@ -92,6 +91,6 @@ def program(options: argparse.Namespace) -> nn.Module:
 if __name__ == "__main__":
     parser = Parser(__doc__)
     parser.number("--epochs", 60, "passes over the training digits")
-    parser.number("--batch", 64, "images in a step, on all processes together")
-    parser.add_argument("--out", type=Path, default=Path("out"), help="folder of the picture (default out)")
+    parser.number("--batch", 64, "images in a step", divided=True)
+    parser.folder()
     sys.exit(run(program, parser))
