@@ -11,6 +11,7 @@ from typing import Any
 
 import warptape as wt
 from tqdm import tqdm
+from warptape.parallel.experts import MixtureOfExperts
 
 
 def machine_peak(device: str, dtype: Any) -> float:
@@ -29,6 +30,18 @@ def machine_peak(device: str, dtype: Any) -> float:
     finally:
         wt.set_num_threads(threads)
     return 2.0 * size**3 / best * (len(os.sched_getaffinity(0)) if on_cpu else 1)
+
+
+def flops_per_byte(model: Any) -> float:
+    """Operations that training takes per byte: 6 N + 12 L T C, with N the weights that a byte meets, without
+    the position table and the experts that it does not take."""
+    table = model.positions.weight.numel()  # T C
+    weights = sum(p.numel() for p in model.parameters()) - table
+    for m in model.modules():
+        if isinstance(m, MixtureOfExperts):
+            share = 1 - m.router.top_k / m.router.num_experts
+            weights -= sum(p.numel() for p in m.experts.parameters()) * share
+    return 6.0 * weights + 12.0 * len(model.layers) * table
 
 
 class Progress:

@@ -6,12 +6,13 @@
     python examples/train_gpt.py --resume                      go on from the last checkpoint under --out
     warptape-run --nproc-per-node 2 examples/train_gpt.py      share every batch among processes
     warptape-run --nproc-per-node 8 examples/train_gpt.py --dp 2 --tp 2 --pp 2 --zero 1     and the model
+    warptape-run --nproc-per-node 4 examples/train_gpt.py --experts 8 --dp 4 --ep 4    and its experts
 
 Under --out it leaves checkpoint.pt, loss.png (where matplotlib is installed) and text.bin (the text, where
-that is several files). With --dp, --tp, --pp or --zero the checkpoint is a folder, from which --resume goes
-on with other numbers of these, too (--dp 1 in one process). A terminal shows a progress bar, anything else
-gets lines. Wrong input ends with one line and exit code 2. Processes that --max-restarts starts again go on
-from the last checkpoint.
+that is several files). With --dp, --cp, --tp, --pp, --ep or --zero the checkpoint is a folder, from which
+--resume goes on with other numbers of these, too (--dp 1 in one process). A terminal shows a progress bar,
+anything else gets lines. Wrong input ends with one line and exit code 2. Processes that --max-restarts starts
+again go on from the last checkpoint.
 
 Shapes: B batch, T block (bytes of context), C width, H heads, V vocabulary (the 256 bytes).
 """
@@ -26,7 +27,6 @@ import math
 import os
 import shutil
 import sys
-import sysconfig
 import time
 import zlib
 from collections.abc import Iterator
@@ -37,21 +37,25 @@ import numpy as np
 import warptape as wt
 import warptape.distributed as dist
 import warptape.nn.functional as F
+from gpt_text import readable_files, standard_library
 from warptape import nn, optim
 from warptape.nn.parallel import DistributedDataParallel
+from warptape.parallel.context import positions
+from warptape.parallel.experts import MixtureOfExperts, update_biases
 
 VOCABULARY = 256
 LOG_EVERY = 10
 WARMUP = 100
 VALIDATION_BYTES = 1 << 17
 DTYPES = {"float32": wt.float32, "bfloat16": wt.bfloat16}
-SHAPE = ("layers", "heads", "width", "block")  # the settings that a checkpoint's weights depend on
+SHAPE = ("layers", "heads", "width", "block", "experts")  # the settings that a checkpoint's weights depend on
 DEFAULTS: dict[str, Any] = {
     "steps": 800,
     "layers": 4,
     "heads": 4,
     "width": 128,
     "block": 64,
+    "experts": 0,
     "batch": 16,
     "lr": 4e-3,
     "seed": 1337,
@@ -90,15 +94,18 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """One transformer layer with the norms before its two halves: [B, T, C] -> [B, T, C]."""
+    """One transformer layer with the norms before its two halves: [B, T, C] -> [B, T, C]. Of experts, if
+    there are any, two work on a byte, as much as the one MLP would."""
 
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, width: int, heads: int, experts: int = 0) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(width)
         self.attention = Attention(width, heads)
         self.norm2 = nn.LayerNorm(width)
         up, down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-        self.mlp = nn.Sequential(up, nn.GELU(approximate="tanh"), down)
+        self.mlp: nn.Module = nn.Sequential(up, nn.GELU(approximate="tanh"), down)
+        if experts:
+            self.mlp = MixtureOfExperts(width, 4 * width // 3, experts, min(2, experts), balance="bias")
 
     def forward(self, x: wt.Tensor) -> wt.Tensor:
         x = x + self.attention(self.norm1(x))
@@ -108,12 +115,12 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """GPT-2 on bytes: tokens [B, T] -> logits [B, T, V]; the head shares the token embedding's weight."""
 
-    def __init__(self, layers: int, heads: int, width: int, block: int) -> None:
+    def __init__(self, layers: int, heads: int, width: int, block: int, experts: int = 0) -> None:
         super().__init__()
         self.block = block
         self.tokens = nn.Embedding(VOCABULARY, width)
         self.positions = nn.Embedding(block, width)
-        self.layers = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.layers = nn.ModuleList(Block(width, heads, experts) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, VOCABULARY, bias=False)
         self.head.weight = self.tokens.weight
@@ -126,7 +133,7 @@ class GPT(nn.Module):
         std, depth = 0.05, 2 * len(self.layers)
         for name, parameter in self.named_parameters():
             # The two projections of a layer that add to the residual stream start smaller, as in GPT-2.
-            into_residual = name.endswith(("attention.out.weight", "mlp.2.weight"))
+            into_residual = name.endswith(("attention.out.weight", "mlp.2.weight", "w_out"))
             if parameter.dim() > 1:
                 nn.init.normal_(parameter, std=std / math.sqrt(depth) if into_residual else std)
             elif name.endswith("bias"):
@@ -140,7 +147,7 @@ class GPT(nn.Module):
         self.positions.weight.copy_(waves * (std * math.sqrt(2.0)))
 
     def forward(self, tokens: wt.Tensor) -> wt.Tensor:
-        places = wt.arange(tokens.shape[1], device=tokens.device)  # [T]
+        places = positions(tokens.shape[1], tokens.device)  # [T]
         x = self.tokens(tokens) + self.positions(places)  # [B, T, C]
         for layer in self.layers:
             x = layer(x)
@@ -184,28 +191,11 @@ def training_step(model: Any, optimizer: optim.AdamW, batch: tuple[wt.Tensor, ..
     loss.backward()
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
+    update_biases(model)
     return loss.detach()
 
 
 # -------------------------------------------------------------------------------------- text
-
-
-def standard_library() -> list[Path]:
-    """The running Python's own modules in order of name, without test folders and installed packages."""
-    root = Path(sysconfig.get_paths()["stdlib"])
-    files: list[Path] = []
-    for module in sorted(sys.stdlib_module_names):
-        files += sorted((root / module).rglob("*.py")) or [root / f"{module}.py"]
-    left_out = {"test", "tests", "idle_test", "site-packages", "dist-packages"}
-    return [f for f in files if f.is_file() and not left_out & set(f.relative_to(root).parts)]
-
-
-def readable_files(folder: Path) -> Iterator[Path]:
-    """The text files under a folder: neither hidden nor with a zero byte near their start."""
-    for file in sorted(folder.rglob("*")):
-        hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
-        if file.is_file() and not hidden and b"\0" not in file.open("rb").read(4096):
-            yield file
 
 
 def open_text(data: str | None, out: Path) -> np.ndarray:
@@ -294,16 +284,6 @@ def write(model: GPT, prompt: bytes, length: int, samples: int, seed: int, cast:
     return [bytes(row) for row in tokens.tolist()]
 
 
-# ------------------------------------------------------------------------------------- speed
-
-
-def flops_per_byte(model: GPT) -> float:
-    """Operations that training takes per byte: 6 N + 12 L T C, with N all weights but the position table."""
-    positions = model.positions.weight.numel()  # T C
-    weights = sum(p.numel() for p in model.parameters()) - positions
-    return 6.0 * weights + 12.0 * len(model.layers) * positions
-
-
 # -------------------------------------------------------------------------------- checkpoint
 
 
@@ -329,7 +309,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     try:
         state = wt.load(path, map_location="cpu")
         missing = {"settings", "step", "model", "optimizer", "generator", "history", "text"} - set(state)
-        missing = missing or DEFAULTS.keys() - set(state["settings"])
+        missing = missing or DEFAULTS.keys() - {"experts"} - set(state["settings"])
     except Exception as error:  # the file's bytes may be anything, and so may what reading them raises
         raise InputError(f"--resume {path}: cannot be read as a checkpoint ({one_line(error)})") from error
     if missing:
@@ -353,13 +333,20 @@ class Run:
         self.settings, self.step = settings, 0
         self.history: dict[str, list[list[float]]] = {"train": [], "validation": []}  # pairs of step and loss
         self.text_mark = [len(text), zlib.crc32(text)]
+        from gpt_report import flops_per_byte
+
         wt.manual_seed(settings["seed"])
-        self.model = GPT(*(settings[name] for name in SHAPE)).to(device)
+        self.model: Any = GPT(*(settings[name] for name in SHAPE)).to(device)
+        self.parameters, self.flops = (
+            sum(p.numel() for p in self.model.parameters()),
+            flops_per_byte(self.model),
+        )
         self.parallel, self.training_step, make = self.model, training_step, optim.AdamW
         self.spread: Any = None
         if layout is not None:
             self.spread = self.spread_out(layout, device)
             self.parallel, self.training_step = self.spread.parallel, self.spread.training_step
+            self.model = None  # no rank keeps all of it
             make = functools.partial(self.parallel.optimizer, optim.AdamW)
         elif dist.is_initialized():
             self.parallel = DistributedDataParallel(self.model)
@@ -373,6 +360,24 @@ class Run:
             return Spread(self.model, layout, self.settings["batch"], device)
         except ValueError as error:
             raise InputError(one_line(error)) from error
+
+    def validate(self, text: Text, cast: Any) -> float:
+        """The loss of the validation part, on every rank."""
+        if self.spread is not None:
+            return self.spread.validate(text, self.settings["batch"], cast)
+        leads = my_rank()[0] == 0
+        return from_first(validate(self.model, text, self.settings["batch"], cast) if leads else 0.0)
+
+    def whole(self, device: str) -> Any:
+        """The model of one process; of a split one, on the first rank. All ranks must call."""
+        if self.spread is None:
+            return self.model
+        state = self.parallel.full_state_dict()
+        if my_rank()[0]:
+            return None
+        model = GPT(*(self.settings[name] for name in SHAPE)).to(device)
+        model.load_state_dict(state)
+        return model
 
     def known(self) -> dict[str, Any]:
         """What is no tensor and no generator."""
@@ -423,6 +428,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--heads", int, "attention heads; they divide the width")
     add("--width", int, "size of a token's vector")
     add("--block", int, "bytes of context")
+    add("--experts", int, "experts in each layer's MLP, of which a byte takes two; 0 for one MLP")
     add("--batch", int, "blocks in a step")
     add("--lr", float, "highest learning rate")
     add("--seed", int, "seed of the weights, the batches and the samples")
@@ -434,24 +440,25 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     path: dict[str, Any] = {"type": Path, "nargs": "?", "const": Path(), "metavar": "CHECKPOINT"}
     what = "go on from a checkpoint (default: the one under --out), with its settings where none are given"
     parser.add_argument("--resume", help=what, **path)
-    for axis in ("--dp", "--tp", "--pp"):
+    for axis in ("--dp", "--cp", "--tp", "--pp"):
         parser.add_argument(axis, type=int, help="ranks along this axis (default: 1)")
-    parser.add_argument("--zero", type=int, choices=range(4), help="what ranks along --dp share (default: 0)")
+    parser.add_argument("--ep", type=int, help="ranks of --dp and --cp that share out experts (default: 1)")
+    parser.add_argument("--zero", type=int, choices=range(4), help="what --dp and --cp share (default: 0)")
     return parser.parse_args(arguments)
 
 
 def layout_of(arguments: argparse.Namespace) -> dict[str, int] | None:
     """What is asked of gpt_layouts.py, if anything is."""
-    given = {name: getattr(arguments, name) for name in ("dp", "tp", "pp", "zero")}
-    if set(given.values()) == {None}:
-        return None
-    return {"dp": 1, "tp": 1, "pp": 1, "zero": 0} | {k: v for k, v in given.items() if v is not None}
+    axes = dict.fromkeys(("dp", "cp", "tp", "pp", "ep"), 1) | {"zero": 0}
+    given = {name: getattr(arguments, name) for name in axes if getattr(arguments, name) is not None}
+    return axes | given if given else None
 
 
 def check(settings: dict[str, Any], ranks: int) -> None:
     for name in (*SHAPE, "steps", "batch", "eval_every"):
-        if settings[name] < 1:
-            raise InputError(f"--{name.replace('_', '-')} {settings[name]}: must be at least 1")
+        least = int(name != "experts")
+        if settings[name] < least:
+            raise InputError(f"--{name.replace('_', '-')} {settings[name]}: must be at least {least}")
     if settings["width"] % settings["heads"]:
         raise InputError(f"--heads {settings['heads']} does not divide --width {settings['width']}")
     if settings["batch"] % ranks:
@@ -480,8 +487,9 @@ def prepare(arguments: argparse.Namespace) -> tuple[Run, Text]:
     known = state["settings"] if state else {}
     settings = {**DEFAULTS, **known, **given}
     for name in SHAPE if state else ():
-        if settings[name] != known[name]:
-            raise InputError(f"--{name} {settings[name]}: the checkpoint has --{name} {known[name]}")
+        there = known.get(name, DEFAULTS[name])
+        if settings[name] != there:
+            raise InputError(f"--{name} {settings[name]}: the checkpoint has --{name} {there}")
     check(settings, 1 if layout else my_rank()[1])
     try:
         wt.zeros(1, device=arguments.device)
@@ -518,8 +526,7 @@ def train(run: Run, text: Text, out: Path, peak: float, xz: float) -> None:
     from gpt_report import Progress
 
     settings, cast = run.settings, autocast(text.device, run.settings["dtype"])
-    leads = my_rank()[0] == 0  # reports and validates; the others wait for it
-    progress = Progress(run.step, settings["steps"], flops_per_byte(run.model), peak)
+    progress = Progress(run.step, settings["steps"], run.flops, peak)
     while run.step < settings["steps"]:
         run.step += 1
         for group in run.optimizer.param_groups:
@@ -534,9 +541,7 @@ def train(run: Run, text: Text, out: Path, peak: float, xz: float) -> None:
             run.history["train"].append([run.step, loss.item()])
             progress.report(run.step, loss.item())
         if run.step % settings["eval_every"] == 0 or last:
-            if run.spread is not None:
-                run.spread.gather(run.model)
-            value = from_first(validate(run.model, text, settings["batch"], cast) if leads else 0.0)
+            value = run.validate(text, cast)
             run.history["validation"].append([run.step, value])
             progress.validated(run.step, value, xz)
             run.save(out)
@@ -564,21 +569,21 @@ def main(arguments: list[str] | None = None) -> int:
     settings, out = run.settings, options.out
     peak, xz = machine_peak(text.device, DTYPES[settings["dtype"]]), text.xz_bits_per_byte()
     print(f"text: {len(text.train):,} bytes to train on, {len(text.validation):,} to validate on")
-    parameters = sum(p.numel() for p in run.model.parameters())
-    print(f"model: {parameters:,} parameters, {settings['dtype']} on {text.device}")
+    print(f"model: {run.parameters:,} parameters, {settings['dtype']} on {text.device}")
     print(f"machine: peak {peak / 1e9:,.0f} GFLOP/s, {wt.get_num_threads()} threads", flush=True)
     try:
         train(run, text, out, peak, xz)
     except KeyboardInterrupt:
         print("train_gpt.py: interrupted; --resume goes on from the last checkpoint", file=sys.stderr)
         return 130
+    model = run.whole(text.device)
     if dist.is_initialized():
         dist.destroy_process_group()
     if not leads:
         return 0
     print(plot(run.history, xz, out / "loss.png"))
     cast = autocast(text.device, settings["dtype"])
-    for sample in write(run.model, b"\n", 300, 3, settings["seed"], cast):
+    for sample in write(model, b"\n", 300, 3, settings["seed"], cast):
         known = (c if c.isprintable() or c in "\n\t" else "?" for c in sample.decode(errors="replace"))
         print(f"--- sample\n{''.join(known).strip()}")
     return 0

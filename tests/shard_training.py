@@ -95,6 +95,7 @@ class Way:
     tensor: int = 1  # ranks that split tensors besides
     micro: int = 1  # batches of which the gradients are added up
     sync_last: bool = False  # reduce them only with the last
+    last_dim: bool = False  # split matrices along their last dim
 
 
 def batches(steps: int) -> list[tuple[wt.Tensor, wt.Tensor]]:
@@ -117,6 +118,8 @@ def shard(name: str, way: Way, **options: Any) -> tuple[Any, Any, Any]:
         tp.parallelize_module(model, split, plan(False))
     else:
         mesh = dist.init_device_mesh("cpu", way.shape)
+    if way.last_dim:
+        options["shard_placement_fn"] = lambda p: tp.Shard(-1) if p.ndim > 1 else None
     for each in [*blocks, model]:
         fully_shard(each, mesh=mesh, reshard_after_forward=way.reshard, **options)
     return model, flat, split

@@ -259,7 +259,12 @@ Reducer::Stats Reducer::stats() const {
 
 void Reducer::on_gradient(size_t parameter) {
   uses_.data_as<uint8_t>()[parameter] = 1;
-  if (!expecting_) return;
+  if (!expecting_) {
+    // What accumulates before the pass that reduces does so in the buckets, not in a second copy of all.
+    const Tensor& gradient = make_meta(parameters_[parameter]).grad;
+    if (options_.gradients_are_views && gradient.defined() && !requires_grad(gradient)) fill(parameter);
+    return;
+  }
   if (!at_end_queued_) {
     at_end_queued_ = true;
     queue_callback([this, end = std::make_shared<EndOfPass>(*this)] {

@@ -29,7 +29,7 @@ struct AttentionData {
   bool causal;
   double dropout_p;
   kernels::PhiloxKey key;
-  kernels::PhiloxPart heads;  // in the order of [.., H]
+  kernels::AttentionPlan::Numbers numbers;  // heads in the order of [.., H]
 };
 
 // ---- composed ------------------------------------------------------------------------------------------
@@ -64,9 +64,10 @@ Tensor drawn_factors(const AttentionData& d, const Shape& sizes, const TensorOpt
   NoGrad no_grad;
   Tensor numbers = empty(sizes, {DType::Int64, options.device});
   const auto each = static_cast<uint64_t>(sizes[sizes.size() - 2] * sizes.back());  // numbers of a head
+  const kernels::PhiloxPart& heads = d.numbers.heads;
   if (numbers.numel() && !numbers.is_meta())
     philox_slot(Launch(options.device), numbers.view(), d.key,
-                kernels::PhiloxPart{d.heads.first * each, d.heads.run * each, d.heads.stride * each});
+                kernels::PhiloxPart{heads.first * each, heads.run * each, heads.stride * each});
   const auto threshold = static_cast<int64_t>(std::ceil(d.dropout_p * 0x1p32));
   Tensor kept = pointwise("ge", ge_slot, ResultRule::Bool, {numbers, Scalar(threshold)});
   return raw_cast(kept, options.dtype) * Scalar(d.dropout_p < 1 ? 1 / (1 - d.dropout_p) : 0.0);
@@ -181,7 +182,7 @@ struct Planned {
     }
     plan = {q.planned_view(), k.planned_view(), v.planned_view(), planned_view_of(mask),
             d.scale,          d.causal,         d.dropout_p,      d.key,
-            d.heads};
+            d.numbers};
   }
 };
 
@@ -316,7 +317,8 @@ Tensor attention_impl(const Tensor& given_query, const Tensor& given_key, const 
   const bool as_pytorch = dropout_p > 0 && draws_as_pytorch(query.device());
   if (dropout_p > 0 && !as_pytorch) {
     d.key = next_dropout_key(query.device());
-    d.heads = drop_part(IntList(query.sizes()).first(query.ndim() - 2), true);
+    d.numbers = {drop_part(IntList(query.sizes()).first(query.ndim() - 2), true),
+                 static_cast<uint64_t>(query.size(-2)), static_cast<uint64_t>(key.size(-2))};
   }
   // Without a batch dim the kernels take dim 0 for the batch, which must then be the same.
   const bool grouped_3d = query.ndim() == 3 && query.sizes()[0] != key.sizes()[0];
@@ -340,15 +342,46 @@ void check_part(const Tensor& query, const Tensor& key, const Tensor& value) {
            k.sizes(), " and ", v.sizes());
 }
 
+// Attention's key of dropout, once for all parts, and of which heads these are: what `drawn` begins with.
+Shape draw_for_parts(const Tensor& query) {
+  const kernels::PhiloxKey key = next_dropout_key(query.device());
+  WT_CHECK(!key.captured, Error, "attention with dropout between ranks cannot be captured in a graph");
+  const kernels::PhiloxPart heads = drop_part(IntList(query.sizes()).first(query.ndim() - 2), true);
+  Shape out;
+  for (uint64_t n : {key.seed, key.call, heads.first, heads.run, heads.stride})
+    out.push_back(static_cast<int64_t>(n));
+  return out;
+}
+
+AttentionData data_of_part(const Tensor& query, const Tensor& key, const Tensor& mask, bool causal,
+                           double scale, double dropout_p, IntList drawn) {
+  check_mask(mask, query, key, false);
+  AttentionData d{scale, causal, dropout_p, {}, {}};
+  if (dropout_p == 0) return d;
+  WT_CHECK(drawn.size() == 9 && dropout_p > 0 && dropout_p < 1, ValueError,
+           "_attention_forward: expected dropout_p from 0 to below 1 and 9 numbers in drawn, got ", dropout_p,
+           " and ", drawn.size());
+  uint64_t n[9];
+  std::copy(drawn.begin(), drawn.end(), n);
+  d.key.seed = n[0], d.key.call = n[1];
+  d.numbers = {{n[2], n[3], n[4]}, n[5], n[6], n[7], n[8]};
+  return d;
+}
+
 std::tuple<Tensor, Tensor> attention_forward_impl(const Tensor& query, const Tensor& key, const Tensor& value,
-                                                  bool is_causal, double scale) {
+                                                  bool is_causal, double scale, const OptTensor& attn_mask,
+                                                  double dropout_p, IntList drawn) {
   check_part(query, key, value);
-  return fused_forward(query, key, value, Tensor(), {scale, is_causal, 0.0, {}, {}});
+  Tensor mask = or_undefined(attn_mask);
+  return fused_forward(query, key, value, mask,
+                       data_of_part(query, key, mask, is_causal, scale, dropout_p, drawn));
 }
 
 Three attention_backward_impl(const Tensor& grad, const Tensor& query, const Tensor& key, const Tensor& value,
-                              const Tensor& out, const Tensor& lse, bool is_causal, double scale) {
+                              const Tensor& out, const Tensor& lse, bool is_causal, double scale,
+                              const OptTensor& attn_mask, double dropout_p, IntList drawn) {
   check_part(query, key, value);
+  Tensor mask = or_undefined(attn_mask);
   Shape sizes = query.sizes();
   sizes.back() = value.sizes().back();
   const Shape rows(sizes.begin(), sizes.end() - 1);
@@ -358,28 +391,54 @@ Three attention_backward_impl(const Tensor& grad, const Tensor& query, const Ten
   WT_CHECK(lse.sizes() == rows && lse.dtype() == stats_dtype(query.dtype()) && lse.device() == query.device(),
            ShapeError, "_attention_backward: expected lse of ", rows, " in ", stats_dtype(query.dtype()),
            ", got ", lse);
-  return fused_backward(grad, query, key, value, Tensor(), out, raw_contiguous(lse),
-                        {scale, is_causal, 0.0, {}, {}});
+  return fused_backward(grad, query, key, value, mask, out, raw_contiguous(lse),
+                        data_of_part(query, key, mask, is_causal, scale, dropout_p, drawn));
 }
 
 }  // namespace
 
-const Op<std::tuple<Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&, bool, double)>
+const Op<Shape(const Tensor&)> attention_draws{
+    "_attention_draws",
+    draw_for_parts,
+    kPrivate | kComplex,
+    {"query"},
+    "The first five numbers of `drawn`, for all parts of a call: dropout's key, and which heads these are."};
+
+const Op<std::tuple<Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&, bool, double,
+                                    const OptTensor&, double, IntList)>
     attention_forward{
         "_attention_forward",
         attention_forward_impl,
         kPrivate,
-        {"query", "key", "value", "is_causal", "scale"},
+        {"query",
+         "key",
+         "value",
+         "is_causal",
+         "scale",
+         {"attn_mask", none},
+         {"dropout_p", 0.0},
+         {"drawn", {}}},
         "(output, log-sum-exp [B, H, T]) of attention to some of the keys, not recorded: results for other "
-        "keys are merged with it by the log-sum-exp."};
+        "keys are merged with it by the log-sum-exp. `drawn` ends with the numbers of all queries and keys, "
+        "and where among them these begin."};
 
 const Op<Three(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, bool,
-               double)>
+               double, const OptTensor&, double, IntList)>
     attention_backward_of_part{
         "_attention_backward",
         attention_backward_impl,
         kPrivate,
-        {"grad", "query", "key", "value", "out", "lse", "is_causal", "scale"},
+        {"grad",
+         "query",
+         "key",
+         "value",
+         "out",
+         "lse",
+         "is_causal",
+         "scale",
+         {"attn_mask", none},
+         {"dropout_p", 0.0},
+         {"drawn", {}}},
         "Gradients of query, key and value for some of the keys, by out and lse of attention to all."};
 
 decltype(scaled_dot_product_attention) scaled_dot_product_attention{

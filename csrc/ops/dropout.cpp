@@ -22,16 +22,18 @@ struct DropoutData {
 };
 
 // Where ranks share a tensor, each draws its part of the numbers that one process draws: this thread's are
-// part `batch` along dim 0, and part `index` of `count` along another dim, or of attention's heads.
+// part `batch` along dim 0, and part `index` of `count` along another dim, or of attention's heads. With
+// `zigzag` a part is two slices of 2 `count`, the index-th and the one that is as far from the end.
 struct DropParts {
-  int64_t batch = 0, dim = 0, index = 0, count = 1, head_index = 0, head_count = 1;
+  int64_t batch = 0, dim = 0, index = 0, count = 1, head_index = 0, head_count = 1, zigzag = 0;
 };
 thread_local DropParts parts;
 
 Shape set_drop_parts(IntList v) {
   const DropParts p = parts;
-  if (v.size() == 6) parts = {v[0], v[1], v[2], v[3], v[4], v[5]};
-  return {p.batch, p.dim, p.index, p.count, p.head_index, p.head_count};
+  WT_CHECK(v.empty() || v.size() == 7, ValueError, "_set_drop_parts: expected 7 numbers, got ", v.size());
+  if (!v.empty()) parts = {v[0], v[1], v[2], v[3], v[4], v[5], v[6]};
+  return {p.batch, p.dim, p.index, p.count, p.head_index, p.head_count, p.zigzag};
 }
 const Op<Shape(IntList)> set_parts{
     "_set_drop_parts",
@@ -39,7 +41,7 @@ const Op<Shape(IntList)> set_parts{
     kPrivate | kComplex,
     {"values"},
     "Says of which tensors dropout and attention see parts: part of dim 0; dim, index, count; index and "
-    "count of heads. Nothing if empty. Returns what it was."};
+    "count of heads; whether the part of dim is two slices. Nothing if empty. Returns what it was."};
 
 // Whether dropout on the CPU draws the masks that PyTorch's CPU build draws, which come one after the other.
 std::atomic<bool> pytorch_masks{[] {
@@ -234,7 +236,11 @@ kernels::PhiloxPart drop_part(IntList sizes, bool heads) {
   const auto ndim = static_cast<int64_t>(sizes.size());
   const int64_t dim = heads ? ndim - 1 : wrap_dim(parts.dim, ndim, "dropout");
   const int64_t run = numel_of(sizes.subspan(dim)), all = numel_of(sizes);
-  return {uint64_t(parts.batch * all * count + index * run), uint64_t(run), uint64_t(run * count)};
+  const int64_t first = parts.batch * all * count;
+  if (parts.zigzag && !heads && sizes[dim] % 2 == 0)
+    return {uint64_t(first + index * run / 2), uint64_t(run / 2), uint64_t(run * count),
+            uint64_t((2 * (count - index) - 1) * run / 2)};
+  return {uint64_t(first + index * run), uint64_t(run), uint64_t(run * count)};
 }
 
 kernels::PhiloxKey next_dropout_key(Device device) {

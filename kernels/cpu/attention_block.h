@@ -172,9 +172,9 @@ void dropout_factors(const Head<T>& head, Compute<T>* factors, int64_t q0, int64
   const C keep = C(1 / (1 - head.plan.dropout_p));
   uint32_t numbers[kKeys];
   for (int64_t q = 0; q < n; ++q) {
-    const uint64_t at = head.plan.heads.at(uint64_t(head.b * head.plan.q.sizes[1] + head.h));
-    const uint64_t row = at * uint64_t(head.queries) + uint64_t(q0 + q);
-    philox_numbers(head.plan.key, row * uint64_t(head.keys) + uint64_t(k0), nk, numbers);
+    const auto at = uint64_t(head.b * head.plan.q.sizes[1] + head.h);
+    const uint64_t row = head.plan.numbers.row(at, uint64_t(q0 + q));
+    philox_numbers(head.plan.key, row + uint64_t(k0), nk, numbers);
     for (int64_t j = 0; j < nk; ++j) factors[j * kQueries<C> + q] = numbers[j] >= threshold ? keep : C(0);
   }
   for (int64_t q = n; q < kQueries<C>; ++q)

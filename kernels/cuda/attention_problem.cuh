@@ -38,7 +38,7 @@ struct Problem {
   bool causal;
   uint64_t threshold;  // of dropout; 0 for none
   PhiloxKey key;
-  PhiloxPart heads;
+  AttentionPlan::Numbers numbers;
 
   explicit Problem(const AttentionPlan& p)
       : n{p.q.sizes[1], p.k.sizes[1] ? p.q.sizes[1] / p.k.sizes[1] : 1,
@@ -53,7 +53,7 @@ struct Problem {
         causal(p.causal),
         threshold(p.dropout_p > 0 ? dropout_threshold(p.dropout_p) : 0),
         key(p.key),
-        heads(p.heads) {
+        numbers(p.numbers) {
     for (int d = 0; p.mask.data && d < 4; ++d) mask.strides[d] = p.mask.strides[d];
   }
 
@@ -73,9 +73,8 @@ struct Problem {
   template <class C>
   WT_DEVICE C factor(int64_t b, int64_t h, int64_t t, int64_t s) const {
     if (threshold == 0) return C(1);
-    const uint64_t head = heads.at(static_cast<uint64_t>(b * n.heads + h));
-    const uint64_t number = (head * n.queries + t) * n.keys + s;
-    return philox_word(key, number) >= threshold ? C(keep) : C(0);
+    const uint64_t row = numbers.row(static_cast<uint64_t>(b * n.heads + h), static_cast<uint64_t>(t));
+    return philox_word(key, row + static_cast<uint64_t>(s)) >= threshold ? C(keep) : C(0);
   }
 };
 

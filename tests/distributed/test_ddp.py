@@ -98,6 +98,33 @@ def test_training_equals_that_of_one_process(ranks: int, kind: str, options: dic
         assert (len(log["bucket_sizes"]) > 1) == ("bucket_cap_mb" in options)
 
 
+@pytest.mark.parametrize("views", [True, False])
+def test_accumulated_gradients_lie_in_the_buckets(views: bool) -> None:
+    def rank() -> None:
+        model = DDP(build(Tied), gradient_as_bucket_view=views)
+        trained = [p for p in model.parameters() if p.requires_grad]
+        (x, y), (other, _) = data(2)
+        F.mse_loss(model(x), y).backward()  # after it the buckets are made anew
+        buckets: list[list[int]] = []
+        for _ in range(2):
+            model.zero_grad()
+            with model.no_sync():
+                F.mse_loss(model(other), y).backward()
+            own = [p.grad.clone() for p in trained]
+            buckets.append([p.grad.data_ptr() for p in trained])
+            F.mse_loss(model(x), y).backward()
+            buckets.append([p.grad.data_ptr() for p in trained])
+            assert not all(a.equal(p.grad) for a, p in zip(own, trained, strict=True))
+        assert (buckets[1] == buckets[2] == buckets[3]) or not views
+
+        model.zero_grad()
+        with model.no_sync():  # a gradient with history stays as it is
+            F.mse_loss(model(x), y).backward(create_graph=True)
+        assert all(p.grad.requires_grad for p in trained)
+
+    simulate(2, rank)
+
+
 @pytest.mark.parametrize(
     "options",
     [{"find_unused_parameters": True}, {"static_graph": True}, {"gradient_as_bucket_view": False}],

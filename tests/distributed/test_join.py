@@ -11,6 +11,7 @@ import warptape as wt
 import warptape.distributed as dist
 from warptape import nn, optim
 from warptape.distributed.algorithms.join import Join, Joinable, JoinHook
+from warptape.distributed.optim import ZeroRedundancyOptimizer
 from warptape.nn.parallel import DistributedDataParallel as DDP
 
 
@@ -82,6 +83,26 @@ def test_accumulation_and_buffers() -> None:
     (first, mean), (second, other) = simulate(2, train)
     assert all(a.equal(b) for a, b in zip(first, second, strict=True))
     assert mean.equal(other)
+
+
+@pytest.mark.parametrize("by_all", [True, False])
+def test_shares_of_the_optimizer(by_all: bool) -> None:
+    """A rank without inputs goes on updating its share, also where its own last gradients are gone."""
+
+    def train() -> list[wt.Tensor]:
+        ddp = DDP(model())
+        optimizer = ZeroRedundancyOptimizer(ddp.parameters(), optim.SGD, lr=0.1)
+        with Join([ddp, optimizer], divide_by_initial_world_size=by_all):
+            for x in batches(dist.get_rank()):
+                ddp(x).square().sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        return [p.detach() for p in ddp.parameters()]
+
+    want = expected(4, by_all)
+    for found in simulate(4, train):
+        for a, b in zip(found, want, strict=True):
+            assert (a - b).abs().max() < 1e-12
 
 
 def test_early_termination_is_raised_on_all_ranks() -> None:

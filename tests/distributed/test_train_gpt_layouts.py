@@ -74,6 +74,15 @@ def test_goes_on_in_other_layouts(
     assert_same_curve(curve(tmp_path), plain)
 
 
+def test_experts_and_sequences_are_shared_out(given: list[object], tmp_path: Path) -> None:
+    """The curve of one process, which is in a folder, too."""
+    train(1, *given, "--experts", 4, "--dp", 1, "--steps", 20, "--out", tmp_path / "one")
+    layout = ["--dp", 2, "--cp", 2, "--ep", 4]
+    train(4, *given, "--experts", 4, *layout, "--steps", 10, "--out", tmp_path / "four")
+    train(4, *layout[:2], "--tp", 2, "--ep", 2, "--resume", "--steps", 20, "--out", tmp_path / "four")
+    assert_same_curve(curve(tmp_path / "four"), curve(tmp_path / "one"))
+
+
 @pytest.mark.parametrize(
     "ranks, more, said",
     [
@@ -81,6 +90,8 @@ def test_goes_on_in_other_layouts(
         (3, ["--tp", 3], "--heads 2: does not divide by --tp 3"),
         (3, ["--pp", 3], "--layers 2: does not divide by --pp 3"),
         (3, ["--dp", 3], "--batch 8: does not divide by --dp 3"),
+        (2, ["--dp", 2, "--ep", 2], "--ep 2: does not divide --dp 2 times --cp 1, or --experts 0"),
+        (3, ["--cp", 3], "--block 32: does not divide by 2 * --cp 3"),
         (2, ["--dp", 2, "--resume", "nowhere"], "--resume nowhere: cannot be read as a checkpoint"),
         (1, ["--zero", 4], "argument --zero: invalid choice: 4"),
     ],

@@ -186,6 +186,7 @@ BAD_INPUT = {
     "text shorter than a block": (["--data", "{tmp}/short.txt", "--block", "64"], "--block 64"),
     "heads do not divide": (["--width", "32", "--heads", "5"], "--heads 5"),
     "no steps": (["--steps", "0"], "--steps 0"),
+    "experts below none": (["--experts", "-1"], "--experts -1"),
     "not a number": (["--steps", "many"], "many"),
     "rate that is no number": (["--lr", "nan"], "--lr nan"),
     "negative seed": (["--seed", "-1"], "--seed -1"),

@@ -13,6 +13,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from warptape.distributed.algorithms._checkpoint.checkpoint_wrapper import check
 from warptape.models import Decoder, DecoderConfig
 from warptape.parallel import parallelize
 from warptape.parallel.plan import Layout, ModelShape, Program, gpt, memory_of_rank, read_model
+from warptape.parallel.plan.shape import COLUMN, ROW, WHOLE, Product
 from warptape.parallel.tensor import (
     ColwiseParallel,
     PrepareModuleInput,
@@ -38,11 +40,12 @@ from warptape.parallel.tensor import (
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 import train_gpt
-from gpt_layouts import PLAN, Start
+from gpt_layouts import PLAN, Start, plan_of
 
 LAYERS, HEADS, WIDTH, TOKENS = 8, 8, 256, 128
+EXPERTS, WIDE = 8, 384  # of the model with experts, of which a token takes two
 CPU = Program(
-    "fp32", overhead=0.0, regather=False, separate_buckets=True
+    "fp32", overhead=0.0, regather=False
 )  # what this package does on CPUs, with parameters in float32
 LLAMA = DecoderConfig(
     vocab_size=256,
@@ -87,6 +90,16 @@ LAYOUTS: list[tuple[str, dict[str, Any]]] = [
     ("llama", {"dp": 4, "tp": 2, "zero": 3, "micro_batch": 2, "n_microbatches": 2}),
     ("gpt", {"tp": 8, "micro_batch": 8}),
     ("gpt", {"dp": 2, "tp": 4, "sp": True, "micro_batch": 8, "recompute": "full"}),
+    ("gpt", {"dp": 2, "pp": 2, "n_microbatches": 4, "micro_batch": 2, "schedule": "ZBH1", "zero": 3}),
+    ("gpt", {"dp": 2, "pp": 2, "n_microbatches": 4, "micro_batch": 2, "schedule": "ZBH1", "zero": 2}),
+    ("gpt", {"tp": 2, "micro_batch": 8, "recompute": "full"}),
+    ("gpt", {"tp": 4, "micro_batch": 8, "recompute": "full"}),
+    ("experts", {"dp": 2, "ep": 2, "micro_batch": 2}),
+    ("experts", {"dp": 2, "ep": 2, "micro_batch": 4, "zero": 3}),
+    ("experts", {"dp": 2, "ep": 2, "micro_batch": 8, "recompute": "full"}),
+    ("experts", {"dp": 4, "ep": 2, "micro_batch": 2, "zero": 1}),
+    ("experts", {"dp": 2, "tp": 2, "ep": 2, "micro_batch": 4}),
+    ("experts", {"dp": 2, "pp": 2, "ep": 2, "micro_batch": 2, "n_microbatches": 4}),
 ]
 FEW = (1, 3, 5, 7)  # of two ranks, of each kind one: for the tests that always run
 
@@ -129,7 +142,19 @@ def llama_plan() -> dict[str, Any]:
 def shape_of(name: str) -> ModelShape:
     if name == "llama":
         return read_model(LLAMA)
-    return gpt("gpt", LAYERS, WIDTH, HEADS, train_gpt.VOCABULARY, TOKENS)
+    width = WIDE if name == "experts" else WIDTH
+    plain = gpt("gpt", LAYERS, width, HEADS, train_gpt.VOCABULARY, TOKENS)
+    if name == "gpt":
+        return plain
+    hidden = 4 * width // 3
+    products = (
+        *plain.products[:2],
+        Product("router", width, EXPERTS, WHOLE, LAYERS),
+        Product("expert_up", width, 2 * hidden, COLUMN, LAYERS, expert=True),
+        Product("expert_down", hidden, width, ROW, LAYERS, expert=True),
+    )
+    many = {"experts": EXPERTS, "top_k": 2, "expert_layers": LAYERS}
+    return replace(plain, inner=2 * hidden, products=products, gated=True, **many)
 
 
 def peak_of(name: str, layout: Layout) -> int:
@@ -142,6 +167,9 @@ def peak_of(name: str, layout: Layout) -> int:
     if name == "gpt":
         model = train_gpt.GPT(LAYERS, HEADS, WIDTH, TOKENS)
         plan = gpt_plan(layout.sp)
+    elif name == "experts":
+        model = train_gpt.GPT(LAYERS, HEADS, WIDE, TOKENS, EXPERTS)
+        plan = plan_of(model)
     else:
         model, plan = Decoder(LLAMA), llama_plan()
     measure = VocabParallelCrossEntropy(mesh["tp"]) if layout.tp > 1 else F.cross_entropy

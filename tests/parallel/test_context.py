@@ -44,15 +44,19 @@ def drawn(kv_heads: int, dtype: Any = wt.float64) -> list[wt.Tensor]:
     return [wt.randn(*shape, dtype=wt.float64).to(dtype) for shape in shapes]
 
 
-def dense(values: list[wt.Tensor], causal: bool) -> list[np.ndarray]:
-    """Output and gradients of query, key and value, by the whole matrix of probabilities, in NumPy."""
+def dense(values: list[wt.Tensor], causal: bool, mask: Any = None) -> list[np.ndarray]:
+    """Output and gradients of query, key and value, by the whole matrix of probabilities, in NumPy. A query
+    that sees no key gets zeros."""
     q, k, v, g = (t.double().numpy() for t in values)
     group = H // k.shape[1]
     k, v = (np.repeat(x, group, 1) for x in (k, v))
     scores = q @ k.swapaxes(-1, -2) / np.sqrt(D)
     if causal:
         scores = np.where(np.tri(T, dtype=bool), scores, -np.inf)
-    p = special.softmax(scores, -1)
+    if mask is not None:
+        scores = np.where(mask, scores, -np.inf) if mask.dtype == bool else scores + mask
+    seen = np.isfinite(scores).any(-1, keepdims=True)
+    p = np.where(seen, special.softmax(np.where(seen, scores, 0.0), -1), 0.0)
     dp = g @ v.swapaxes(-1, -2)
     ds = p * (dp - (dp * p).sum(-1, keepdims=True)) / np.sqrt(D)
     dk, dv = ds.swapaxes(-1, -2) @ q, p.swapaxes(-1, -2) @ g
@@ -60,10 +64,12 @@ def dense(values: list[wt.Tensor], causal: bool) -> list[np.ndarray]:
     return [p @ v, ds @ k, dk, dv]
 
 
-def between_ranks(attention: Attention, values: list[wt.Tensor], causal: bool) -> list[wt.Tensor]:
+def between_ranks(
+    attention: Attention, values: list[wt.Tensor], causal: bool, **options: Any
+) -> list[wt.Tensor]:
     """As dense, of the slices of this rank, then put together."""
     q, k, v = (shard_sequence(t, 2).requires_grad_() for t in values[:3])
-    out = attention(q, k, v, is_causal=causal, enable_gqa=True)
+    out = attention(q, k, v, is_causal=causal, enable_gqa=True, **options)
     out.backward(shard_sequence(values[3], 2))
     return [unshard_sequence(t, 2) for t in (out, q.grad, k.grad, v.grad)]
 
@@ -113,22 +119,76 @@ def test_scores_far_apart() -> None:
     simulate(4, lambda: check(between_ranks(ATTENTIONS["alltoall"], values, True), expected, 1e-9))
 
 
-def test_dropout_by_heads_is_that_of_one_process() -> None:
+def masks() -> dict[str, wt.Tensor]:
+    """Of the whole sequence, each with queries that see no key, at least of one rank's."""
+    generator = wt.Generator().manual_seed(4)
+    places = wt.arange(T)
+    right = (places < wt.tensor([T - 7, 5]).unsqueeze(1)).view(B, 1, 1, T)
+    left = (places >= wt.tensor([9, 0]).unsqueeze(1)).view(B, 1, 1, T)
+    document = wt.randint(0, 4, (B, T), generator=generator).sort(1)[0]
+    same = (document.unsqueeze(2) == document.unsqueeze(1)).unsqueeze(1)  # [B, 1, T, T]
+    slopes = wt.randn(1, H, T, T, generator=generator, dtype=wt.float64)
+    return {"right": right, "left": left, "documents": same, "added": slopes, "one row": right[:1]}
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("kind", list(masks()))
+@pytest.mark.parametrize("name", list(ATTENTIONS))
+def test_masks(name: str, kind: str, causal: bool, ranks: int) -> None:
+    """Of padding, which travel with the keys, and of all keys, one for each query."""
+    values, mask = drawn(4), masks()[kind]
+    expected = dense(values, causal, mask.numpy())
+
+    def rank() -> None:
+        part = shard_sequence(mask, -1 if mask.shape[2] == 1 else -2)
+        check(between_ranks(ATTENTIONS[name], values, causal, attn_mask=part), expected)
+
+    simulate(ranks, rank)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("name", list(ATTENTIONS))
+def test_dropout_with_a_mask(name: str, causal: bool) -> None:
+    values, mask = drawn(4), masks()["right"]
+
+    def rank() -> list[wt.Tensor]:
+        wt.manual_seed(5)
+        part = shard_sequence(mask, -1)
+        return between_ranks(ATTENTIONS[name], values, causal, attn_mask=part, dropout_p=0.3)
+
+    def alone() -> list[wt.Tensor]:
+        wt.manual_seed(5)
+        seen = mask & wt.ones(T, T, dtype=wt.bool).tril() if causal else mask.expand(B, 1, T, T)
+        leaves = [t.clone().requires_grad_() for t in values[:3]]
+        out = F.scaled_dot_product_attention(*leaves, seen, dropout_p=0.3, enable_gqa=True)
+        out.backward(values[3])
+        return [out, *(t.grad for t in leaves)]
+
+    expected = [t.detach().numpy() for t in alone()]
+    for found in simulate(2, rank):
+        check(found, expected)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("name", list(ATTENTIONS))
+def test_dropout_is_that_of_one_process(name: str, causal: bool) -> None:
     values = drawn(4)
 
     def whole() -> list[wt.Tensor]:
         wt.manual_seed(5)
         leaves = [t.clone().requires_grad_() for t in values[:3]]
-        out = F.scaled_dot_product_attention(*leaves, dropout_p=0.3, is_causal=True, enable_gqa=True)
+        out = F.scaled_dot_product_attention(*leaves, dropout_p=0.3, is_causal=causal, enable_gqa=True)
         out.backward(values[3])
         return [out, *(t.grad for t in leaves)]
 
     expected = [t.detach().numpy() for t in whole()]
+    after = wt.rand(3)
 
     def rank() -> None:
         wt.manual_seed(5)
-        dropping = lambda *args, **kwargs: ATTENTIONS["ulysses"](*args, dropout_p=0.3, **kwargs)
-        check(between_ranks(dropping, values, True), expected)
+        check(between_ranks(ATTENTIONS[name], values, causal, dropout_p=0.3), expected)
+        assert wt.rand(3).equal(after)  # the next numbers are those of one process, too
 
     simulate(4, rank)
 
@@ -267,8 +327,9 @@ def test_refused_attention() -> None:
     x, odd = wt.zeros(1, 4, 4, 2), wt.zeros(1, 4, 3, 2)
     few = wt.zeros(1, 3, 4, 2)
     attend = context.ring_attention
-    refused("attn_mask is not supported", lambda: attend(x, x, x, wt.zeros(4, 4)))
-    refused("use 0, or ulysses_attention", lambda: attend(x, x, x, dropout_p=0.1))
+    refused(r"keys, \[.., 1, 4\], or .*, \[.., 4, 8\], got \[4, 4\]", lambda: attend(x, x, x, wt.zeros(4, 4)))
+    refused("needs no gradient", lambda: attend(x, x, x, wt.zeros(1, 4, requires_grad=True)), TypeError)
+    refused("dropout needs two slices of one size", lambda: attend(odd, odd, odd, dropout_p=0.1))
     refused("pad the sequence to a multiple of 2", lambda: attend(odd, odd, odd, is_causal=True))
     refused("expected query", lambda: attend(x[0], x[0], x[0]))
     refused("3 key heads for 4 query heads", lambda: attend(x, few, few, enable_gqa=True))

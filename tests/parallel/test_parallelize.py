@@ -8,34 +8,25 @@ import math
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import warptape as wt
 import warptape.distributed as dist
 import warptape.distributed.checkpoint as dcp
-from tensor_models import GPT2, TOLERANCE, T, V, gpt2_plan, simulate
+from layout_training import Seen, Start, batches, check, layout_run, loss_by, plain_run, whole
+from tensor_models import GPT2, TOLERANCE, T, gpt2_plan, simulate
 from tensor_training import OPTIMIZERS
 from warptape import nn, optim
 from warptape.distributed.simulation import RankFailed
 from warptape.parallel import Layout, MixedPrecisionPolicy, ParallelModel, parallelize, verify
 from warptape.parallel import tensor as tp
 from warptape.parallel.pipeline.shared import SharedParameters
+from warptape.parallel.pipeline.stage import PipelineStage
 from warptape.utils.checkpoint import checkpoint
 
-ROWS, MICRO = 16, 2
-Seen = list[dict[str, Any]]
-
-
-class Start(nn.Module):
-    """Tokens [B, T] -> [B, T, C]."""
-
-    def __init__(self, model: GPT2) -> None:
-        super().__init__()
-        self.wte, self.wpe, self.drop = model.wte, model.wpe, model.drop
-
-    def forward(self, tokens: wt.Tensor) -> wt.Tensor:
-        return self.drop(self.wte(tokens) + self.wpe(wt.arange(tokens.shape[1])))
+MICRO = 2
 
 
 class Remat(nn.Module):
@@ -60,32 +51,9 @@ def layers_of(model: GPT2, remat: bool = False) -> list[nn.Module]:
     return [Start(model), *blocks, nn.Sequential(model.ln_f, model.lm_head)]
 
 
-def batches(steps: int) -> list[tuple[wt.Tensor, wt.Tensor]]:
-    generator = wt.Generator().manual_seed(5)
-    both = [wt.randint(V, (ROWS, T + 1), generator=generator) for _ in range(steps)]
-    return [(t[:, :-1], t[:, 1:]) for t in both]
-
-
-def loss_by(measure: Callable[..., wt.Tensor]) -> Callable[..., wt.Tensor]:
-    return lambda logits, target: measure(logits.flatten(0, 1), target.flatten())
-
-
 @functools.cache
 def plainly(optimizer: str, steps: int) -> Seen:
-    """In one process: by step loss, norm and gradients; the parameters last."""
-    model, loss_of = build(), loss_by(nn.CrossEntropyLoss())
-    opt = OPTIMIZERS[optimizer](model.parameters())
-    seen: Seen = []
-    for tokens, targets in batches(steps):
-        opt.zero_grad()
-        loss = loss_of(model(tokens), targets)
-        loss.backward()
-        norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        grads = {k: p.grad.clone() for k, p in model.named_parameters()}
-        seen.append({"loss": loss.detach(), "total norm": norm, **grads})
-        opt.step()
-    seen.append({k: v.clone() for k, v in model.state_dict().items()})
-    return seen
+    return plain_run(build(), loss_by(nn.CrossEntropyLoss()), optimizer, steps)
 
 
 def make(
@@ -105,46 +73,8 @@ def make(
     return parallelize(model, mesh, loss_fn=loss_by(measure), zero=zero, **options), mesh
 
 
-def whole(p: Any) -> wt.Tensor:
-    """The whole of a parameter's gradient."""
-    return p.full_tensor(p.grad) if isinstance(p, tp.ParallelParameter) else p.grad.clone()
-
-
 def train(optimizer: str, steps: int, shape: dict[str, int], zero: int, **more: Any) -> Seen:
-    model, mesh = make(shape, zero, **more)
-    kinds = {
-        "sgd": (optim.SGD, {"lr": 0.1, "momentum": 0.9}),
-        "adamw": (optim.AdamW, {"lr": 1e-2, "weight_decay": 0.1}),
-    }
-    cls, given = kinds[optimizer]
-    opt = model.optimizer(cls, **given)
-    ranks = shape.get("dp", 1)
-    at = mesh.get_local_rank("dp") if "dp" in shape else 0
-    seen: Seen = []
-    for tokens, targets in batches(steps):
-        model.zero_grad()
-        loss = model.step(tokens.chunk(ranks)[at], target=targets.chunk(ranks)[at])
-        norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        grads = {k: whole(p) for k, p in model.named_parameters()}
-        seen.append({"loss": loss, "total norm": norm, **grads})
-        opt.step()
-    seen.append(model.full_state_dict())
-    return seen
-
-
-def check(got: Seen, expected: Seen) -> tuple[float, set[str]]:
-    """The largest difference of what this rank has, and what it has. Raises AssertionError where it is too
-    large."""
-    most = 0.0
-    for step, (have, want) in enumerate(zip(got, expected, strict=True)):
-        assert have.keys() <= want.keys()
-        for k, value in have.items():
-            assert value.shape == want[k].shape, k
-            error = (value - want[k]).norm().item() / max(want[k].norm().item(), 1e-300)
-            most = max(most, error)
-            assert error <= TOLERANCE, f"step {step}: {k} differs by {error:.1e}"
-    assert got[-1].keys() == expected[-1].keys()
-    return most, set(got[0])
+    return layout_run(*make(shape, zero, **more), optimizer, steps)
 
 
 def compare(optimizer: str, steps: int, shape: dict[str, int], zero: int, **more: Any) -> float:
@@ -179,11 +109,35 @@ def test_training_equals_one_process(shape: dict[str, int], zero: int, optimizer
 
 @pytest.mark.parametrize(
     "schedule, chunks, zero",
-    [("GPipe", 1, 2), ("ZBH1", 1, 0), ("ZBH1", 1, 1), ("Interleaved1F1B", 2, 1), ("Interleaved1F1B", 2, 3)],
+    [
+        ("GPipe", 1, 2),
+        *(("ZBH1", 1, zero) for zero in range(4)),
+        ("Interleaved1F1B", 2, 1),
+        ("Interleaved1F1B", 2, 3),
+    ],
 )
 @pytest.mark.parametrize("tp", [1, 2])
 def test_schedules(schedule: str, chunks: int, zero: int, tp: int) -> None:
     compare("adamw", 4, {"pp": 2, "dp": 2, "tp": tp}, zero, schedule=schedule, chunks=chunks)
+
+
+def test_gradients_of_a_stage_are_averaged_while_others_compute(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    backward, average = PipelineStage.backward, ParallelModel._average
+
+    def noted(name: str, call: Any) -> Any:
+        def run(*args: Any) -> Any:
+            if dist.get_rank() == 0:
+                seen.append(name)
+            return call(*args)
+
+        return run
+
+    monkeypatch.setattr(PipelineStage, "backward", noted("backward", backward))
+    monkeypatch.setattr(ParallelModel, "_average", staticmethod(noted("average", average)))
+    compare("sgd", 1, {"pp": 2, "dp": 2}, 0, schedule="Interleaved1F1B", chunks=2)
+    # Two stages, two micro-batches; last comes the weight that a stage of another rank has, too.
+    assert seen == ["backward", "backward", "average", "backward", "backward", "average", "average"]
 
 
 @pytest.mark.parametrize(
@@ -453,7 +407,6 @@ def test_numbers_that_do_not_fit_are_refused() -> None:
     refused("n_microbatches of at least 1, got 0", both, n_microbatches=0)
     refused("unknown schedule 'ZBV'", both, schedule="ZBV")
     refused("schedule '1F1B' has one stage on a rank, got chunks=2", both, chunks=2)
-    refused("needs parameters that zero=3 has given back", both, schedule="ZBH1", zero=3)
     refused("expected loss_fn to be callable", both, TypeError, loss_fn=None)
 
 
@@ -518,6 +471,9 @@ def test_batches_that_do_not_fit_are_refused(shape: dict[str, int], rows: tuple[
 # ------------------------------------------------------------------------------- planted bugs
 
 
+DONE = SimpleNamespace(wait=lambda: None)  # for what was not begun
+
+
 def found(match: str) -> None:
     with pytest.raises(RankFailed, match=match):
         compare("sgd", 2, {"pp": 2, "dp": 2}, 0)
@@ -537,7 +493,7 @@ def test_a_tied_weight_that_counts_twice_is_found(monkeypatch: pytest.MonkeyPatc
 
 
 def test_gradients_that_are_not_averaged_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ParallelModel, "_average_gradients", lambda self: None)
+    monkeypatch.setattr(ParallelModel, "_average", staticmethod(lambda gradients, group: DONE))
     found("differs")
 
 

@@ -330,9 +330,8 @@ def test_parallelize_takes_a_layout() -> None:
         Layout(pp=2, n_microbatches=4, micro_batch=2, recompute="full"),
     ):
         assert trained(layout) == pytest.approx(alone, rel=1e-5), layout
-    for layout, what in ((Layout(dp=2, ep=2), "ep=2"), (Layout(recompute="selective"), "selective")):
-        with pytest.raises(PlanError, match=what):
-            parallelize(Net(), layout, loss_fn=nn.functional.mse_loss)
+    with pytest.raises(PlanError, match="selective"):
+        parallelize(Net(), Layout(recompute="selective"), loss_fn=nn.functional.mse_loss)
     best = plan("gpt3-1.3b", 16, "a100", batch_tokens=2**18, **PARALLELIZE).best
     assert best.arguments()["n_microbatches"] == best.n_microbatches
 
@@ -351,7 +350,6 @@ def test_parallelize_takes_a_layout() -> None:
         ({"dp": 8, "zero": 4}, "zero to be 0"),
         ({"pp": 8, "chunks": 3, "n_microbatches": 8}, "one stage on a rank"),
         ({"dp": 8, "recompute": "some"}, "recompute to be one of none"),
-        ({"dp": 4, "pp": 2, "schedule": "ZBH1", "zero": 2, "n_microbatches": 2}, "ZBH1 does not go"),
     ],
 )
 def test_layouts_that_do_not_divide(change: dict[str, Any], what: str) -> None:

@@ -33,6 +33,8 @@ WAYS = {
     "hybrid2": Way((2, 2), False),
     "hybrid3": Way((2, 2), True),
     "one rank": Way((1,), True),
+    "last dim": Way((4,), True, last_dim=True),
+    "last dim, hybrid": Way((2, 2), False, last_dim=True),
 }
 
 
@@ -57,6 +59,26 @@ def test_training_equals_one_process(name: str, optimizer: str, way: str) -> Non
 @pytest.mark.parametrize("name, reshard", [("gpt2", True), ("llama", False), ("llama_remat", True)])
 def test_with_tensor_parallelism(name: str, reshard: bool) -> None:
     compare(name, "adamw", Way((2,), reshard, tensor=2))
+    compare(name, "adamw", Way((2,), reshard, tensor=2, last_dim=True), 4)
+
+
+def test_parts_along_a_dim() -> None:
+    """Of 6 columns four ranks have 2, 2, 2 and none; of 10 biases 3, 3, 3 and one."""
+    wt.manual_seed(0)
+    plain = nn.Linear(6, 10)
+
+    def rank() -> None:
+        wt.manual_seed(0)
+        model = fully_shard(
+            nn.Linear(6, 10), shard_placement_fn=lambda p: tp.Shard(1) if p.ndim > 1 else None
+        )
+        at = dist.get_rank()
+        assert model.weight.placements == (tp.Shard(1),) and model.bias.placements == (tp.Shard(0),)
+        assert model.weight.equal(plain.weight[:, 2 * at : 2 * at + 2])
+        assert model.bias.equal(plain.bias[3 * at : 3 * at + 3])
+        assert model.weight.full_tensor().equal(plain.weight)
+
+    simulate(4, rank)
 
 
 @pytest.mark.parametrize("reshard", [True, False])

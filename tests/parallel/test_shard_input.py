@@ -44,6 +44,21 @@ def test_bad_input_is_refused_before_any_collective() -> None:
             dist.barrier()
             return
         for error, match, call in (
+            (
+                TypeError,
+                "is called with a parameter, got Shard",
+                lambda: fully_shard(net(), shard_placement_fn=tp.Shard(1)),
+            ),
+            (
+                TypeError,
+                r"gives Shard\(dim\) or None, got 1 for 0.weight",
+                lambda: fully_shard(net(), shard_placement_fn=lambda p: 1),
+            ),
+            (
+                ValueError,
+                r"0.bias is \[10\], and shard_placement_fn gives Shard\(dim=1\)",
+                lambda: fully_shard(net(), shard_placement_fn=lambda p: tp.Shard(1)),
+            ),
             (TypeError, "expected a Module", lambda: fully_shard(wt.ones(2))),
             (ValueError, "no forward of its own", lambda: fully_shard(nn.ModuleList([nn.Linear(2, 2)]))),
             (ValueError, "sharded before", lambda: fully_shard(fully_shard(nn.Linear(2, 2)))),

@@ -144,7 +144,7 @@ def dropout_of_each_rank(patch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def attention_dropout_of_each_rank(patch: pytest.MonkeyPatch) -> dict[str, Any]:
     real = tp.random._enter
-    patch.setattr(tp.random, "_enter", lambda m, dim, heads: real(m, dim, False))
+    patch.setattr(tp.random, "_enter", lambda m, dim, heads, *more: real(m, dim, False, *more))
     return llama_plan()
 
 

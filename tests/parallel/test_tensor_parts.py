@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -196,6 +198,22 @@ def test_what_is_handed_to_split_work_cannot_be_changed_in_place_unnoticed() -> 
             loss.backward()
 
     simulate(1, rank)
+
+
+def test_what_is_handed_to_split_work_is_let_go_without_the_collector() -> None:
+    def rank() -> bool:
+        x = wt.ones(2, 4, requires_grad=True) * 2
+        layer = tp.ColumnParallelLinear(4, 4, mesh=mesh())
+        layer(x).sum().backward()
+        seen = weakref.ref(x)
+        del x
+        return seen() is None
+
+    gc.disable()
+    try:
+        assert all(simulate(2, rank))
+    finally:
+        gc.enable()
 
 
 def test_a_parameter_that_is_trained_later() -> None:

@@ -10,6 +10,17 @@ namespace warptape::kernels {
 // queries, S keys, D and E head sizes. Any strides, but the last dim of q, k, v, out and of every gradient
 // has stride 1.
 struct AttentionPlan {
+  // Which numbers dropout draws: probability (b, h, t, s) number row(b * H + h, t) + s, of heads that are a
+  // part of all, and of `queries` x `keys` of which these begin at (query, key).
+  struct Numbers {
+    PhiloxPart heads;
+    uint64_t queries = 0, keys = 0, query = 0, key = 0;
+
+    constexpr uint64_t row(uint64_t head, uint64_t t) const {
+      return (heads.at(head) * queries + query + t) * keys + key;
+    }
+  };
+
   View q;     // [B, H, T, D]
   View k;     // [B, K, S, D]
   View v;     // [B, K, S, E]
@@ -18,8 +29,8 @@ struct AttentionPlan {
   double scale;
   bool causal;  // query t sees keys 0..t
   double dropout_p;
-  PhiloxKey key;     // probability (b, h, t, s) draws number (heads.at(b * H + h) * T + t) * S + s
-  PhiloxPart heads;  // of which these are a part
+  PhiloxKey key;
+  Numbers numbers;
 };
 
 // Slot "attention": out [B, H, T, E]; lse [B, H, T] contiguous, of the compute dtype. A query that sees no

@@ -9,13 +9,19 @@
 namespace warptape::kernels {
 
 // Which number element i draws: number i, or, of a part of a larger tensor in which runs of `run` elements
-// start `stride` apart, that of its place there.
+// start `stride` apart, that of its place there. With `pair` it is two runs that do, the second `pair` after
+// the first.
 struct PhiloxPart {
   uint64_t first = 0;
   uint64_t run = 0;  // 0: the elements follow each other
   uint64_t stride = 0;
+  uint64_t pair = 0;
 
-  constexpr uint64_t at(uint64_t i) const { return first + (run ? i / run * stride + i % run : i); }
+  constexpr uint64_t at(uint64_t i) const {
+    if (run == 0) return first + i;
+    const uint64_t n = i / run;
+    return first + i % run + (pair ? n / 2 * stride + n % 2 * pair : n * stride);
+  }
 };
 
 // Slot "dropout": out = x / (1 - p) where number part.at(i) of the key is at least p 2^32, else 0. out and

@@ -49,6 +49,8 @@ class DeviceMesh:
     Raises: ValueError for ranks that are not in the job or are there twice, and for names that do not fit.
     """
 
+    _flattened_from: tuple[str, ...] = ()  # names of the axes that became this one
+
     def __init__(
         self,
         device_type: str,
@@ -133,19 +135,25 @@ class DeviceMesh:
         return list(self._groups)
 
     def __getitem__(self, names: str | tuple[str, ...]) -> DeviceMesh:
-        """The part of the mesh along some axes in which this rank lies; no group is made anew."""
+        """The part of the mesh along some axes, or axes that were flattened to one, in which this rank lies;
+        no group is made anew."""
         chosen = (names,) if isinstance(names, str) else tuple(names)
-        flat = self._root.__dict__.get("_flattened_names", {})
-        if len(chosen) == 1 and chosen[0] in flat and chosen[0] not in (self.mesh_dim_names or ()):
+        known = self._root.__dict__.get("_flattened_names", {})
+        flat = {name: known[name] for name in chosen if name in known.keys() - set(self.mesh_dim_names or ())}
+        if len(chosen) == 1 and flat:
             return flat[chosen[0]]
-        dims = [self._dim(name) for name in chosen]
+        inside = [flat[name]._flattened_from if name in flat else (name,) for name in chosen]
+        dims = [self._dim(name) for each in inside for name in each]
         at = self.get_coordinate()
         if at is None:
             raise RuntimeError(f"rank {state().rank} is not in the mesh")
         index = tuple(slice(None) if d in dims else at[d] for d in range(self.ndim))
         kept = sorted(dims)
         part = self.mesh[index].permute([kept.index(d) for d in dims])
-        kept_groups = [self._groups[d] for d in dims]
+        part = part.reshape([math.prod(self.size(name) for name in each) for each in inside])
+        kept_groups = [
+            flat[name].get_group() if name in flat else self._groups[self._dim(name)] for name in chosen
+        ]
         return DeviceMesh(
             self.device_type, part, mesh_dim_names=chosen, _groups=kept_groups, _root=self._root
         )
@@ -201,6 +209,7 @@ class DeviceMesh:
                 _groups=[mine],
                 _root=self._root,
             )
+            made[key]._flattened_from = self.mesh_dim_names or ()
             self._root.__dict__.setdefault("_flattened_names", {})[name] = made[key]
         return made[key]
 

@@ -195,8 +195,9 @@ def recv_send(like: Tensor, src: int, tag: int = 0, group: Group = None) -> Tens
     return _RecvSend.apply(like, src, tag, group)
 
 
+# Not a view, which would keep x: tensor.redistribute.hand_over has x keep what comes out here.
 _pass_through_all_reduce = _recorded(
-    "PassThroughAllReduce", lambda x, group: x.view_as(x), all_reduce_pass_through
+    "PassThroughAllReduce", lambda x, group: x.detach(), all_reduce_pass_through
 )
 _all_reduce_pass_through = _recorded("AllReducePassThrough", _summed, pass_through_all_reduce)
 _all_reduce_all_reduce = _recorded("AllReduceAllReduce", _summed, all_reduce_all_reduce)

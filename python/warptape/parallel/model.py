@@ -57,7 +57,8 @@ class ParallelModel(nn.Module):
     Args:
         modules: what this rank has: the model, or its stages.
         runner: the schedule of these stages, or the model as it is called.
-        axes: those of more than one rank, and "copies", those along "dp" and "cp" as one.
+        axes: those of more than one rank, and "copies", those along "dp" and "cp" as one; with experts shared
+            out "ep" and "replicas", which make up "copies".
     """
 
     def __init__(
@@ -81,6 +82,14 @@ class ParallelModel(nn.Module):
         self._own = list({id(p): p for m in modules for p in m.parameters()}.values())
         self._device = self._own[0].device
         self._rows = -1  # of the last batch
+        # What step averages, and over which ranks; of all else DDP and fully_shard do it in backward.
+        self._averaged: dict[Any, Any] = {}
+        if "copies" in axes and zero < 2:
+            all_ = axes["copies"].get_group()
+            for p in self._own:
+                over = getattr(p, "_replicas", all_)
+                if over is not all_ or "pp" in axes:
+                    self._averaged[p] = over
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The model's output. Raises RuntimeError with "pp", where one rank alone would have it, and with
@@ -103,12 +112,12 @@ class ParallelModel(nn.Module):
         micro-batches, where ranks along "dp" have not as many, and for sequences that do not divide.
         """
         args, kwargs, target, parts = self._cut(args, kwargs, target, self.n_microbatches)
-        with self._part_of_batch():
+        with self._part_of_batch(), self._averaging() as average:
             if isinstance(self._runner, PipelineSchedule):
                 losses: list[Tensor] = []
-                self._runner.step(*args, target=target, losses=losses, return_outputs=False, **kwargs)
-                if "copies" in self._axes and self.zero < 2:
-                    self._average_gradients()
+                self._runner.step(
+                    *args, target=target, losses=losses, return_outputs=False, when_complete=average, **kwargs
+                )
             else:
                 losses = self._accumulate(parts)
         return self._mean(losses)
@@ -204,8 +213,8 @@ class ParallelModel(nn.Module):
         with ExitStack() as around:
             if "dp" in self._axes:
                 around.enter_context(split_randomness(self._axes["dp"], 0))
-            if "cp" in self._axes:  # numbers of its own for each, not those of its slices
-                around.enter_context(split_randomness(self._axes["cp"], 1))
+            if "cp" in self._axes:
+                around.enter_context(split_randomness(self._axes["cp"], 1, zigzag=True))
                 around.enter_context(SharedSequence(self._axes["cp"], self.attention))
             yield
 
@@ -265,14 +274,29 @@ class ParallelModel(nn.Module):
             losses.append(loss.detach())
         return losses
 
-    def _average_gradients(self) -> None:
-        """Over the copies of this stage. What earlier steps left is averaged again, which leaves it."""
-        grads: dict[Any, list[Tensor]] = {}
-        for p in self._own:
-            if p.grad is not None:
-                grads.setdefault(p.dtype, []).append(p.grad)
-        for alike in grads.values():
-            all_reduce_coalesced(alike, ReduceOp.AVG, self._axes["copies"].get_group())
+    @contextmanager
+    def _averaging(self) -> Iterator[Callable[[Iterable[Any]], None]]:
+        """Gives a function that begins to average gradients over their copies; at the end all are. What
+        earlier steps left is averaged again, which leaves it."""
+        left, travelling = dict(self._averaged), list[Any]()
+
+        def begin(parameters: Iterable[Any]) -> None:
+            grads: dict[Any, list[Tensor]] = {}
+            for p in parameters:
+                over = left.pop(p, None)
+                if over is not None and p.grad is not None:
+                    grads.setdefault((over, p.dtype), []).append(p.grad)
+            for (over, _), alike in grads.items():
+                travelling.append(self._average(alike, over))
+
+        yield begin
+        begin(list(left))
+        for work in travelling:
+            work.wait()
+
+    @staticmethod
+    def _average(gradients: list[Tensor], group: Any) -> Any:
+        return all_reduce_coalesced(gradients, ReduceOp.AVG, group, async_op=True)
 
     def _mean(self, losses: Sequence[Tensor]) -> Tensor:
         total = warptape.zeros((), dtype=warptape.float64, device=self._device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -14,8 +15,9 @@ from ..distributed._state import state
 from ..nn.parallel import DistributedDataParallel
 from ..utils.checkpoint import checkpoint
 from .context.api import ATTENTIONS
+from .experts.layer import balance_over, check_experts, expert_parallel, mixtures
 from .model import Names, ParallelModel
-from .pipeline import ScheduleInterleaved1F1B, ScheduleZBH1, get_schedule_class, split_into_stages
+from .pipeline import ScheduleInterleaved1F1B, get_schedule_class, split_into_stages
 from .pipeline.partition import counts_of, named_layers
 from .shard import FSDPModule, MixedPrecisionPolicy, fully_shard
 from .shard.api import check_options
@@ -40,6 +42,7 @@ def parallelize(
     balance: str | Sequence[int] | None = None,
     example: Any = None,
     zero: int = 0,
+    ep: int = 1,
     mp_policy: MixedPrecisionPolicy | None = None,
     attention: str = "ring",
 ) -> ParallelModel:
@@ -53,8 +56,8 @@ def parallelize(
 
     Args:
         mesh: or a Layout of `warptape.parallel.plan`, which brings its mesh, on the model's device, and in
-            the place of the arguments its schedule, chunks, n_microbatches and zero. With recompute="full"
-            each element of the model's ModuleLists keeps its input alone.
+            the place of the arguments its schedule, chunks, n_microbatches, zero and ep. With
+            recompute="full" each element of the model's ModuleLists keeps its input alone.
         loss_fn: loss_fn(output, target), a mean over the rows; of split logits VocabParallelCrossEntropy.
         plan: for "tp", as parallelize_module's, with the names of the whole model.
         layers: for "pp", the model as layers in a row, as split_into_stages takes them; they have all of the
@@ -63,15 +66,17 @@ def parallelize(
         schedule, chunks, balance, example: the pipeline's; chunks is the number of stages on a rank.
         n_microbatches: into how many parts a rank's rows are cut, with "pp" or without.
         zero: what ranks along "dp" and "cp" share: 1 optimizer state, 2 gradients too, 3 parameters too.
+        ep: how many neighbours of the ranks along "dp" and "cp", as one, share out the experts of each
+            MixtureOfExperts. Their routers count the tokens of all of these ranks, whatever ep is.
         mp_policy: fully_shard's, for zero 2 and 3.
-        attention: along "cp" by "ring", or by "ulysses", which has dropout.
+        attention: along "cp" by "ring", or by "ulysses", for heads that divide.
 
     Raises: ValueError and TypeError on every rank, before any collective and with the model as it was, for
         what does not fit; they say which number to change.
     """
     recomputed = getattr(mesh, "recompute", "none") == "full"
-    mesh, schedule, chunks, n_microbatches, zero = _settings(
-        model, mesh, schedule, chunks, n_microbatches, zero
+    mesh, schedule, chunks, n_microbatches, zero, ep = _settings(
+        model, mesh, schedule, chunks, n_microbatches, zero, ep
     )
     axes = _checked_axes(mesh, zero, n_microbatches)
     _check_model(model, loss_fn, mesh, zero, mp_policy)
@@ -90,25 +95,27 @@ def parallelize(
     if attention not in ATTENTIONS:
         raise ValueError(f"parallelize: expected attention of {ATTENTIONS}, got {attention!r}")
     sharing = tuple(name for name in axes if name in ("dp", "cp"))
-    if zero >= 2 and len(sharing) == 2 and "tp" in axes:
-        raise ValueError(
-            f"parallelize: zero={zero} with 'dp', 'cp' and 'tp' is not there yet; use zero=1, or an axis less"
-        )
-    _check_schedule(schedule, chunks, zero if sharing and "pp" in axes else 0)
+    _check_experts(model, [axes[name].size() for name in sharing], ep)
+    _check_schedule(schedule, chunks)
     if "pp" in axes:
         counts = _checked_layers(model, listed, axes["pp"].size(), chunks, balance, example, zero)
     if recomputed:
         _recompute(_blocks(model))
     names = Names(model)
-    # The order: tensor, pipeline, data. A plan names modules of the whole model, and layers are to be parts
-    # already when a stage takes them. Ranks along "cp" have copies of the model, as those along "dp" have.
-    # Stages find the parameters that they share by identity, which all three
-    # keep. Data comes last: it cuts, or averages, what a rank has by then and nothing else, and gradients
-    # are averaged over copies after the sums along "tp", which their hooks take.
+    # The order: tensor, experts, pipeline, data. A plan names modules of the whole model, and layers are to
+    # be parts already when a stage takes them. Ranks along "cp" have copies of the model, as those along "dp"
+    # have. Stages find the parameters that they share by identity, which all keep. Data comes last: it cuts,
+    # or averages, what a rank has by then and nothing else, and gradients are averaged over copies after the
+    # sums along "tp", which their hooks take.
     modules: list[nn.Module] = [model]
     runner: Any = model
     if "tp" in axes:
         parallelize_module(model, axes["tp"], plan)
+    if sharing:
+        axes["copies"] = mesh[sharing]._flatten() if len(sharing) == 2 else axes[sharing[0]]
+        axes |= _share_experts(model, mesh, axes["copies"], ep)
+    for _, layer in mixtures(model):
+        layer.loss_scale = 1 / n_microbatches
     if "pp" in axes:
         stages = split_into_stages(layers, chunks, balance=counts, group=axes["pp"].get_group())  # type: ignore[arg-type]
         modules = [stage.submod for stage in stages]
@@ -116,26 +123,25 @@ def parallelize(
         several: Any = stages if kind is ScheduleInterleaved1F1B else stages[0]
         runner = kind(several, n_microbatches, loss_fn)  # type: ignore[call-arg]
         names.keep(modules, listed)
-    if sharing:
-        axes["copies"] = mesh[sharing]._flatten() if len(sharing) == 2 else axes[sharing[0]]
     if sharing and zero >= 2:
         for module in modules:
-            _shard(module, listed or _blocks(module), axes["copies"], zero == 3, mp_policy)
+            _shard(module, listed or _blocks(module), axes, zero == 3, mp_policy)
     elif sharing and "pp" not in axes:
-        # Stages average after the schedule: its backward passes overlap, and each would start DDP's sums.
+        # Stages average as the schedule says: its backward passes overlap, and each would start DDP's sums.
         runner = DistributedDataParallel(model, process_group=axes["copies"].get_group())
     return ParallelModel(modules, runner, names, axes, loss_fn, n_microbatches, zero, attention)
 
 
 def _settings(
-    model: nn.Module, mesh: Any, schedule: str, chunks: int, n_microbatches: int, zero: int
-) -> tuple[DeviceMesh, str, int, int, int]:
+    model: nn.Module, mesh: Any, schedule: str, chunks: int, n_microbatches: int, zero: int, ep: int
+) -> tuple[DeviceMesh, str, int, int, int, int]:
     """The arguments as they are, or those of a Layout in the mesh's place with a mesh that it makes."""
     if not hasattr(mesh, "arguments"):  # a Layout has; to name its class here would import the planner
-        return mesh, schedule, chunks, n_microbatches, zero
+        return mesh, schedule, chunks, n_microbatches, zero, ep
     given = mesh.arguments()
     device = next((p.device.type for p in model.parameters()), "cpu")
-    return mesh.mesh(device), given["schedule"], given["chunks"], given["n_microbatches"], given["zero"]
+    names = ("schedule", "chunks", "n_microbatches", "zero", "ep")
+    return mesh.mesh(device), *(given[name] for name in names)
 
 
 def _checked_axes(mesh: DeviceMesh, zero: int, n_microbatches: int) -> dict[str, DeviceMesh]:
@@ -193,18 +199,44 @@ def _check_model(
         raise ValueError(f"parallelize: {', '.join(extra)} would not be saved; make tensors of it")
 
 
-def _check_schedule(schedule: str, chunks: int, zero: int) -> None:
+def _check_experts(model: nn.Module, sharing: Sequence[int], ep: int) -> None:
+    """Raises ValueError for experts that do not divide among `ep` of these ranks."""
+    copies = math.prod(sharing)
+    if ep < 1 or copies % ep:
+        raise ValueError(
+            f"parallelize: expected ep to divide the {copies} ranks along 'dp' and 'cp', which share the "
+            f"experts out; got ep={ep}"
+        )
+    if ep > 1 and not mixtures(model):
+        raise ValueError(f"parallelize: the model has no MixtureOfExperts for ep={ep}; leave ep out")
+    check_experts(model, ep, "parallelize")
+
+
+def _share_experts(model: nn.Module, mesh: DeviceMesh, copies: DeviceMesh, ep: int) -> dict[str, DeviceMesh]:
+    """Copies are replicas x ep: ranks along "replicas" have the same experts, along "ep" different ones."""
+    if ep > 1:
+        names = mesh.mesh_dim_names or ()
+        last = [i for i, name in enumerate(names) if name in ("dp", "cp")]
+        rest = [i for i in range(mesh.ndim) if i not in last]
+        grid = mesh.mesh.permute(rest + last).reshape([*(mesh.size(i) for i in rest), -1, ep])
+        named = (*(names[i] for i in rest), "replicas", "ep")
+        split = DeviceMesh(mesh.device_type, grid, mesh_dim_names=named, _groups=[])
+        split._groups = [mesh.get_group(i) for i in rest] + [split._make(i) for i in (-2, -1)]
+        expert_parallel(model, split["ep"])
+        for _, layer in mixtures(model):
+            for p in layer.experts.parameters():
+                p._replicas = split["replicas"].get_group()  # type: ignore[attr-defined]
+    balance_over(model, copies.get_group())
+    return {name: split[name] for name in ("replicas", "ep")} if ep > 1 else {}
+
+
+def _check_schedule(schedule: str, chunks: int) -> None:
     """Raises ValueError for a schedule that is not there, or that does not go with these numbers."""
     kind = get_schedule_class(schedule)
     if chunks < 1 or (chunks > 1 and kind is not ScheduleInterleaved1F1B):
         raise ValueError(
             f"parallelize: schedule {schedule!r} has one stage on a rank, got chunks={chunks}; make it 1, or "
             "use 'Interleaved1F1B'"
-        )
-    if kind is ScheduleZBH1 and zero >= 2:
-        raise ValueError(
-            f"parallelize: the second half of {schedule}'s backward needs parameters that zero={zero} has "
-            "given back; use '1F1B', or zero=1"
         )
 
 
@@ -269,15 +301,21 @@ def _recompute(layers: Sequence[nn.Module]) -> None:
 
 
 def _shard(
-    root: nn.Module, layers: Sequence[nn.Module], mesh: DeviceMesh, reshard: bool, policy: Any
+    root: nn.Module, layers: Sequence[nn.Module], axes: dict[str, DeviceMesh], reshard: bool, policy: Any
 ) -> None:
-    """fully_shard for each layer in a module and then for the module, which keeps what layers share."""
+    """fully_shard for each layer in a module and then for the module, which keeps what layers share; experts
+    that are shared out lie among their replicas."""
     inside = {id(m) for m in root.modules()} - {id(root)}
     owners: dict[int, set[int]] = {}
     for m in root.modules():
         for p in m._parameters.values():
             owners.setdefault(id(p), set()).add(id(m))
-    given = {"mesh": mesh, "reshard_after_forward": reshard, "mp_policy": policy or MixedPrecisionPolicy()}
+    given = {"reshard_after_forward": reshard, "mp_policy": policy or MixedPrecisionPolicy()}
+    for _, mixture in mixtures(root) if "ep" in axes else ():
+        experts: Any = fully_shard(mixture.experts, mesh=axes["replicas"], **given)  # type: ignore[arg-type]
+        # Its whole has not the hook of expert_parallel, so the sum is divided by all copies.
+        experts.set_gradient_divide_factor(axes["copies"].size())
+    given["mesh"] = axes["copies"]
     for layer in {id(m): m for m in layers if id(m) in inside}.values():
         own = {id(m) for m in layer.modules()}
         if all(owners[id(p)] <= own for p in layer.parameters()):

@@ -123,8 +123,9 @@ def test_generators_of_another_device_are_refused() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("shape", [(2, 64, 96, 96), (1, 3, 5, 7)])  # starts of counters, and not
-def test_parts_drop_what_the_host_drops(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
-    """Part 1 of 2 of dim 0, part 2 of 3 of dim 1, which are heads, too."""
+@pytest.mark.parametrize("zigzag", [0, 1])
+def test_parts_drop_what_the_host_drops(dtype: torch.dtype, shape: tuple[int, ...], zigzag: int) -> None:
+    """Part 1 of 2 of dim 0, part 2 of 3 of dim 1, which are heads, too; it may be two slices."""
     set_parts = torch._C._private._set_drop_parts
     x, q = torch.ones(shape, dtype=dtype), torch.ones(*shape[:2], 9, 4, dtype=dtype)
 
@@ -135,7 +136,7 @@ def test_parts_drop_what_the_host_drops(dtype: torch.dtype, shape: tuple[int, ..
         return [torch.nn.functional.dropout(x.to(device), 0.5).cpu(), y.cpu()]
 
     whole = draw("cpu")
-    before = set_parts((1, 1, 2, 3, 2, 3))
+    before = set_parts((1, 1, 2, 3, 2, 3, zigzag))
     try:
         host, device = draw("cpu"), draw("cuda")
     finally:

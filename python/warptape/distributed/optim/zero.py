@@ -10,16 +10,29 @@ from ..._C import _distributed as _C
 from ..._tensor import Tensor
 from ...optim.optimizer import Optimizer, ParamsT
 from .._state import resolve
+from ..algorithms.join import Joinable, JoinHook
 from ..groups import get_group_rank
 from ..objects import gather_object
 
 
-class ZeroRedundancyOptimizer(Optimizer):
+class _ZeROJoinHook(JoinHook):
+    """Updates and sends this rank's share, by the gradients that DistributedDataParallel's hook left."""
+
+    def __init__(self, zero: ZeroRedundancyOptimizer) -> None:
+        self.zero = zero
+
+    def main_hook(self) -> None:
+        self.zero.step()
+
+
+class ZeroRedundancyOptimizer(Optimizer, Joinable):
     """An optimizer that updates this rank's share of the parameters and gets the rest from the other ranks.
 
     Whole parameters are dealt out, the largest first, each to the rank that has least so far. Gradients must
     be equal on all ranks, as DistributedDataParallel leaves them. State takes 1/n of the memory; the
-    parameters after a step are those of the plain optimizer.
+    parameters after a step are those of the plain optimizer. Experts that `parallelize` shares out are dealt
+    out among the ranks that have the same ones. `Join([model, optimizer])` takes both, with
+    gradient_as_bucket_view, where ranks have different numbers of inputs.
 
     Args:
         params: as any optimizer's, in the same order on all ranks.
@@ -43,10 +56,11 @@ class ZeroRedundancyOptimizer(Optimizer):
         if overlap_with_ddp:
             raise NotImplementedError("ZeroRedundancyOptimizer: overlap_with_ddp is not there yet")
         self.process_group = resolve(process_group)
-        self._load = [0] * self.process_group.size()  # elements that each rank updates
-        self._owner: dict[Tensor, int] = {}
+        self._load: dict[Any, list[int]] = {}  # by group, elements that each rank updates
+        self._owner: dict[Tensor, tuple[Any, int]] = {}  # (group that has copies, rank in it)
         self._consolidated: dict[int, Any] | None = None
         self.optim: Optimizer | None = None
+        Joinable.__init__(self)
         super().__init__(params, defaults)
         self.optim = optimizer_class([self._share(group) for group in self.param_groups], **defaults)
         self.state = self.optim.state
@@ -55,15 +69,18 @@ class ZeroRedundancyOptimizer(Optimizer):
     def _share(self, group: dict[str, Any]) -> dict[str, Any]:
         """The group with this rank's parameters only. Every rank deals out alike."""
         for p in sorted(group["params"], key=lambda p: -p.numel()):
-            owner = self._load.index(min(self._load))
-            self._owner[p] = owner
-            self._load[owner] += p.numel()
-        mine = [p for p in group["params"] if self._owner[p] == self.process_group.rank()]
+            copies = getattr(p, "_replicas", self.process_group)
+            load = self._load.setdefault(copies, [0] * copies.size())
+            owner = load.index(min(load))
+            self._owner[p] = copies, owner
+            load[owner] += p.numel()
+        mine = [p for p in group["params"] if self._holds_state_of(p)]
         share = {key: value for key, value in group.items() if key not in ("params", "param_names")}
         return {**share, "params": mine}
 
     def _holds_state_of(self, p: Tensor) -> bool:
-        return self._owner[p] == self.process_group.rank()
+        copies, owner = self._owner[p]
+        return bool(owner == copies.rank())
 
     def _take_defaults(self) -> None:
         assert self.optim is not None
@@ -76,6 +93,20 @@ class ZeroRedundancyOptimizer(Optimizer):
         assert self.optim is not None
         for group, share in zip(self.param_groups, self.optim.param_groups, strict=True):
             share.update((k, v) for k, v in group.items() if k not in ("params", "param_names"))
+
+    def join_hook(self, **kwargs: Any) -> JoinHook:
+        """What a rank without inputs does: a step for each of the others'."""
+        return _ZeROJoinHook(self)
+
+    @property
+    def join_device(self) -> Any:
+        """Of the parameters."""
+        return self.param_groups[0]["params"][0].device
+
+    @property
+    def join_process_group(self) -> Any:
+        """Among whose ranks states are dealt out."""
+        return self.process_group
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds a group, dealt out as the others. All ranks must add it."""
@@ -92,17 +123,24 @@ class ZeroRedundancyOptimizer(Optimizer):
         shares: dict[Any, list[Tensor]] = {}
         for group in self.param_groups:
             for p in group["params"]:
-                shares.setdefault((self._owner[p], p.dtype, p.device), []).append(p.detach())
+                shares.setdefault((*self._owner[p], p.dtype, p.device), []).append(p.detach())
         works = [
-            self.process_group._run(_C._Op.broadcast, [], same, root=owner, async_op=True)
-            for (owner, *_), same in shares.items()
+            copies._run(_C._Op.broadcast, [], same, root=owner, async_op=True)
+            for (copies, owner, *_), same in shares.items()
         ]
         for work in works:
             work.wait()
         return loss
 
     def consolidate_state_dict(self, to: int = 0) -> None:
-        """Brings the state of all ranks to rank `to` of the job, so that its state_dict() has it."""
+        """Brings the state of all ranks to rank `to` of the job, so that its state_dict() has it.
+
+        Raises: RuntimeError for experts that are shared out: distributed.checkpoint saves their state.
+        """
+        if len(self._load) > 1:
+            raise RuntimeError(
+                "consolidate_state_dict: ranks have different experts; save with distributed.checkpoint"
+            )
         root = get_group_rank(self.process_group, to)
         here = self.process_group.rank() == root
         every: list[Any] = [None] * self.process_group.size()
@@ -128,9 +166,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         assert self.optim is not None
         params = [p for group in self.param_groups for p in group["params"]]
         keys = [key for group in state_dict["param_groups"] for key in group["params"]]
-        mine = {
-            key for key, p in zip(keys, params, strict=False) if self._owner[p] == self.process_group.rank()
-        }
+        mine = {key for key, p in zip(keys, params, strict=False) if self._holds_state_of(p)}
         share = {key: value for key, value in state_dict["state"].items() if key in mine}
         super().load_state_dict({**state_dict, "state": share})
         self.optim.__setstate__({"state": self.state, "param_groups": self.optim.param_groups})

@@ -62,7 +62,8 @@ class _DDPJoinHook(JoinHook):
             with warptape.enable_grad():
                 warptape.stack([(p * 0).sum() for p in used]).sum().backward()
             for p, grad in zip(used, kept, strict=True):
-                p.grad = grad  # its own last one
+                if not ddp.gradient_as_bucket_view:  # else the others' average, for a share of ZeRO's
+                    p.grad = grad
         else:
             ddp._sync_buffers(joined=True)
 

@@ -35,9 +35,9 @@ class SharedSequence(TorchFunctionMode):
     """Inside, scaled_dot_product_attention is of the sequence that the ranks of a mesh of one axis share.
 
     Args:
-        attention: "ring", or "ulysses", which splits heads and has dropout.
+        attention: "ring", or "ulysses", which splits heads.
 
-    Raises: ValueError where a call has no form among ranks: masks, multi_head_attention_forward.
+    Raises: ValueError where a call has no form among ranks: multi_head_attention_forward.
     """
 
     def __init__(self, mesh: DeviceMesh, attention: str = "ring") -> None:

@@ -9,7 +9,10 @@ Shapes: B batch, H query heads, K key heads, T queries and S keys of a rank, D a
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import warptape
@@ -24,6 +27,7 @@ from ...nn import functional as F
 
 _forward: Any = warptape._C._private._attention_forward
 _backward: Any = warptape._C._private._attention_backward
+_draws: Any = warptape._C._private._attention_draws
 ROTATIONS = ("alltoall", "allgather")
 
 
@@ -75,76 +79,151 @@ def _seen(causal: bool, rank: int, owner: int, queries: int, keys: int) -> tuple
 
 
 def merge(out: Tensor, lse: Tensor, more: Tensor, its_lse: Tensor) -> tuple[Tensor, Tensor]:
-    """Attention to two sets of keys from that to each: outputs [B, H, T, E], log-sum-exps [B, H, T]."""
-    share = warptape.sigmoid(its_lse - lse).unsqueeze(-1)
+    """Attention to two sets of keys from that to each: outputs [B, H, T, E], log-sum-exps [B, H, T], which
+    are minus infinity where no key is seen."""
+    share = warptape.sigmoid(its_lse - lse).nan_to_num(0.0).unsqueeze(-1)
     return out - share * (out - more), warptape.logaddexp(lse, its_lse)
 
 
+class Alone:
+    """The group of one rank that has the whole sequence."""
+
+    def size(self) -> int:
+        """1"""
+        return 1
+
+    def rank(self) -> int:
+        """0"""
+        return 0
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A block of keys for some of the queries, and what the kernels take besides."""
+
+    rows: slice
+    columns: slice
+    causal: bool
+    drawn: tuple[int, ...] = ()
+
+    def mask(self, mask: Tensor | None) -> Tensor | None:
+        if mask is None:
+            return None
+        return mask[:, :, self.rows if mask.shape[2] > 1 else slice(None), self.columns]
+
+
+@dataclass(frozen=True)
+class How:
+    """What attention between ranks does beside its tensors; `drawn`: _attention_draws for its dropout."""
+
+    group: Any
+    causal: bool
+    scale: float
+    rotate: str = ROTATIONS[0]
+    dropout_p: float = 0.0
+    drawn: tuple[int, ...] = ()
+
+    def parts(self, owner: int, queries: int, keys: int) -> list[_Part]:
+        """Of this rank's queries and the owner's keys."""
+        n, rank = self.group.size(), self.group.rank()
+        if not self.dropout_p:
+            first, length, masked = _seen(self.causal, rank, owner, queries, keys)
+            return [_Part(slice(first, queries), slice(0, length), masked)]
+        # Each within a slice of the sequence, whose numbers of dropout follow each other.
+        out, t, s = [], queries // 2, keys // 2
+        for i, j in itertools.product(range(2), range(2)):
+            a, b = (2 * n - 1 - r if later else r for r, later in ((rank, i), (owner, j)))
+            if b <= a or not self.causal:
+                drawn = (*self.drawn, n * queries, n * keys, a * t, b * s)
+                rows, columns = slice(i * t, (i + 1) * t), slice(j * s, (j + 1) * s)
+                out.append(_Part(rows, columns, self.causal and a == b, drawn))
+        return out
+
+    def mask_of(self, owner: int, mask: Tensor | None, travelled: Sequence[Tensor]) -> Tensor | None:
+        """Of the owner's keys: what came with them, or its slices of a mask of all keys."""
+        if travelled or mask is None:
+            return travelled[0] if travelled else None
+        slices = mask.chunk(2 * self.group.size(), -1)
+        return warptape.cat([slices[owner], slices[-1 - owner]], -1)
+
+
 class _RingAttention(Function):
+    """`mask` is None or of 4 dims; the last is a rank's keys, with which it travels, or all of them."""
+
     @staticmethod
-    def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, group: Any, causal: bool, scale: float, rotate: str
-    ) -> Tensor:
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, how: How) -> Tensor:
         queries, keys = q.shape[2], k.shape[2]
+        moves = [k, v] if mask is None or mask.shape[-1] > keys else [k, v, mask]
         out: Any = None
         lse: Any = None
-        for owner, (key, value) in _blocks((k, v), group, rotate):
-            first, length, masked = _seen(causal, group.rank(), owner, queries, keys)
-            more, its_lse = _forward(q[:, :, first:], key[:, :, :length], value[:, :, :length], masked, scale)
-            if out is None:
-                out, lse = more.to(its_lse.dtype), its_lse
-                continue
-            merged, total = merge(out[:, :, first:], lse[:, :, first:], more, its_lse)
-            out[:, :, first:].copy_(merged)
-            lse[:, :, first:].copy_(total)
+        for owner, (key, value, *travelled) in _blocks(moves, how.group, how.rotate):
+            seen = how.mask_of(owner, mask, travelled)
+            for part in how.parts(owner, queries, keys):
+                rows, columns = part.rows, part.columns
+                more, its_lse = _forward(
+                    q[:, :, rows],
+                    key[:, :, columns],
+                    value[:, :, columns],
+                    part.causal,
+                    how.scale,
+                    part.mask(seen),
+                    how.dropout_p,
+                    part.drawn,
+                )
+                if out is None:
+                    b, h, _, e = more.shape  # which lies as [B, T, H, E]
+                    out = warptape.zeros((b, queries, h, e), dtype=its_lse.dtype, device=q.device)
+                    out = out.transpose(1, 2)
+                    lse = warptape.full((b, h, queries), -math.inf, dtype=its_lse.dtype, device=q.device)
+                merged, total = merge(out[:, :, rows], lse[:, :, rows], more, its_lse)
+                out[:, :, rows].copy_(merged)
+                lse[:, :, rows].copy_(total)
         out = out.to(q.dtype)
-        ctx.save_for_backward(q, k, v, out, lse)
-        ctx.how = group, causal, scale, rotate
+        ctx.save_for_backward(q, k, v, out, lse, *([] if mask is None else [mask]))
+        ctx.how = how
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> Any:
-        q, k, v, out, lse = ctx.saved_tensors
-        group, causal, scale, rotate = ctx.how
+        q, k, v, out, lse, *masks = ctx.saved_tensors
+        how, mask = ctx.how, masks[0] if masks else None
         dq = warptape.zeros(q.shape, dtype=lse.dtype, device=q.device)
+        moves = [k, v] if mask is None or mask.shape[-1] > k.shape[2] else [k, v, mask]
         moving: Any = None
-        for owner, (key, value) in _blocks((k, v), group, rotate):
-            first, length, masked = _seen(causal, group.rank(), owner, q.shape[2], k.shape[2])
-            gq, gk, gv = _backward(
-                g[:, :, first:],
-                q[:, :, first:],
-                key[:, :, :length],
-                value[:, :, :length],
-                out[:, :, first:],
-                lse[:, :, first:],
-                masked,
-                scale,
-            )
-            dq[:, :, first:].add_(gq)
+        for owner, (key, value, *travelled) in _blocks(moves, how.group, how.rotate):
+            seen = how.mask_of(owner, mask, travelled)
+            found = []
+            for part in how.parts(owner, q.shape[2], k.shape[2]):
+                rows, columns = part.rows, part.columns
+                cut = [x[:, :, rows] for x in (g, q)] + [x[:, :, columns] for x in (key, value)]
+                cut += [out[:, :, rows], lse[:, :, rows]]
+                how_drawn = part.mask(seen), how.dropout_p, part.drawn
+                gq, gk, gv = _backward(*cut, part.causal, how.scale, *how_drawn)
+                dq[:, :, rows].add_(gq)
+                found.append((columns, gk, gv))
             # Those of these keys that the ranks before have found: they left one step after the keys did.
             if moving is None:
                 dk, dv = (warptape.zeros(t.shape, dtype=lse.dtype, device=t.device) for t in (k, v))
             else:
-                dk, dv = moving.arrived()
-            dk[:, :, :length].add_(gk)
-            dv[:, :, :length].add_(gv)
-            moving = _Moving((dk, dv), group)
-        dk, dv = moving.arrived()  # home, after n hops
-        return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), None, None, None, None
+                dk, dv = moving.arrived() if how.group.size() > 1 else (dk, dv)
+            for columns, gk, gv in found:
+                dk[:, :, columns].add_(gk)
+                dv[:, :, columns].add_(gv)
+            if how.group.size() > 1:
+                moving = _Moving((dk, dv), how.group)
+        if moving is not None:
+            dk, dv = moving.arrived()  # home, after n hops
+        return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), None, None
 
 
 def check_attention(
-    what: str, q: Tensor, k: Tensor, v: Tensor, attn_mask: Any, causal: bool, enable_gqa: bool, group: Any
+    what: str, q: Tensor, k: Tensor, v: Tensor, causal: bool, enable_gqa: bool, ranks: int
 ) -> None:
     """Raises TypeError and ValueError for what attention between ranks does not do."""
     for t in (q, k, v):
         if not isinstance(t, warptape.Tensor):
             raise TypeError(f"{what}: expected Tensors, got {type(t).__name__}")
-    if attn_mask is not None:
-        raise ValueError(
-            f"{what}: attn_mask is not supported, as its keys lie on other ranks; use is_causal=True or none"
-        )
     shapes = f"{list(q.shape)}, {list(k.shape)} and {list(v.shape)}"
     if any(t.ndim != 4 for t in (q, k, v)) or k.shape[:3] != v.shape[:3] or q.shape[0] != k.shape[0]:
         raise ValueError(
@@ -158,8 +237,28 @@ def check_attention(
     if causal and (q.shape[2] != k.shape[2] or q.shape[2] % 2):
         raise ValueError(
             f"{what}: causal attention needs as many keys as queries on a rank, two slices of one size, got "
-            f"{shapes}; pad the sequence to a multiple of 2 * {group.size()}"
+            f"{shapes}; pad the sequence to a multiple of 2 * {ranks}"
         )
+
+
+def check_mask(what: str, mask: Any, q: Tensor, k: Tensor, ranks: int) -> Tensor | None:
+    """The mask with 4 dims: of this rank's keys, [.., 1, S], or of its queries and all keys, [.., T, n S].
+    Raises TypeError and ValueError."""
+    if mask is None:
+        return None
+    if not isinstance(mask, warptape.Tensor) or mask.requires_grad:
+        raise TypeError(f"{what}: expected attn_mask to be a Tensor that needs no gradient, got {mask!r}")
+    b, h, t, s = *q.shape[:3], k.shape[2]
+    full = mask[(None,) * (4 - mask.ndim)] if 2 <= mask.ndim <= 4 else mask
+    shape = tuple(full.shape)
+    fits = mask.ndim in (2, 3, 4) and shape[0] in (1, b) and shape[1] in (1, h)
+    of_own, of_all = shape[2:] == (1, s), shape[2:] in ((1, ranks * s), (t, ranks * s)) and s % 2 == 0
+    if not fits or not (of_own or of_all):
+        raise ValueError(
+            f"{what}: expected attn_mask of this rank's keys, [.., 1, {s}], or its queries and all keys in "
+            f"the order of the sequence, [.., {t}, {ranks * s}], got {list(mask.shape)}"
+        )
+    return full if full.dtype == warptape.bool else full.to(q.dtype)
 
 
 def _cast(t: Tensor) -> Tensor:
@@ -188,25 +287,47 @@ def ring_attention(
     Args:
         query, key, value: [B, H, T, D], [B, K, S, D], [B, K, S, E]: this rank's slices, if is_causal as
             shard_sequence cuts them. Shapes are the same on every rank.
+        attn_mask: of this rank's keys, [.., 1, S], as of padding: it travels with them; or of its queries and
+            all keys in the order of the sequence, [.., T, n S], as of documents. It goes with is_causal.
+        dropout_p: draws what one process would of a sequence that shard_sequence cut.
         group: the ranks, each of which calls this. None is the default group.
         rotate: "alltoall" sends blocks from rank to rank while the block before is computed; "allgather"
             has all of them at once, in the memory of the whole sequence's keys and values.
 
     Returns: this rank's rows of the output, [B, H, T, E]. Gradients of gradients are not there.
-    Raises: ValueError for a mask, dropout and shapes that do not fit.
+    Raises: ValueError for a mask and for shapes that do not fit.
     """
     pg = resolve(group)
     if rotate not in ROTATIONS:
         raise ValueError(f"ring_attention: expected rotate of {ROTATIONS}, got {rotate!r}")
-    check_attention("ring_attention", query, key, value, attn_mask, is_causal, enable_gqa, pg)
-    if dropout_p:
+    check_attention("ring_attention", query, key, value, is_causal, enable_gqa, pg.size())
+    if dropout_p and (query.shape[2] % 2 or key.shape[2] % 2):
         raise ValueError(
-            f"ring_attention: dropout_p={dropout_p} is not supported; use 0, or ulysses_attention"
+            f"ring_attention: dropout needs two slices of one size on a rank, got {list(query.shape)} and "
+            f"{list(key.shape)}; pad the sequence to a multiple of 2 * {pg.size()}"
         )
     query, key, value = (_cast(t) for t in (query, key, value))
-    if pg.size() == 1:
+    mask = check_mask("ring_attention", attn_mask, query, key, pg.size())
+    if pg.size() == 1 and (mask is None or not is_causal):
         return F.scaled_dot_product_attention(
-            query, key, value, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa
+            query, key, value, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
-    factor = query.shape[-1] ** -0.5 if scale is None else float(scale)
-    return _RingAttention.apply(query, key, value, pg, bool(is_causal), factor, rotate)
+    return attend(query, key, value, mask, dropout_p, is_causal, scale, pg, rotate)
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    dropout_p: float,
+    causal: bool,
+    scale: float | None,
+    group: Any,
+    rotate: str = ROTATIONS[0],
+) -> Tensor:
+    """What ring_attention computes of arguments that are checked."""
+    factor = q.shape[-1] ** -0.5 if scale is None else float(scale)
+    drawn = tuple(_draws(q)) if dropout_p else ()
+    how = How(group, bool(causal), factor, rotate, float(dropout_p), drawn)
+    return _RingAttention.apply(q, k, v, mask, how)

@@ -17,8 +17,8 @@ from ...distributed import DeviceMesh
 from ...distributed.functional import all_to_all
 from ...nn import functional as F
 from ..tensor.random import _set
-from .order import by_rank, in_order
-from .ring import check_attention
+from .order import by_rank, in_order, unshard_sequence
+from .ring import Alone, attend, check_attention, check_mask
 
 
 def _to_heads(x: Tensor, group: Any) -> Tensor:
@@ -43,7 +43,7 @@ def _to_sequence(x: Tensor, group: Any) -> Tensor:
 def _part_of_heads(rank: int, ranks: int) -> Iterator[None]:
     """Inside, attention's dropout draws for part of the heads, which may be a part of all already."""
     before = list(_set(()))
-    _set((*before[:4], before[4] * ranks + rank, before[5] * ranks))
+    _set((*before[:4], before[4] * ranks + rank, before[5] * ranks, *before[6:]))
     try:
         yield
     finally:
@@ -67,16 +67,18 @@ def ulysses_attention(
     Args:
         query, key, value: [B, H, T / n, D], [B, K, T / n, D], [B, K, T / n, E]: this rank's slices, as
             shard_sequence cuts them. Shapes are the same on every rank.
+        attn_mask: as ring_attention's; each rank then has the whole of it.
         dropout_p: each rank draws for its heads what one process would.
         mesh: of one axis; each of its ranks calls this.
 
     Returns: this rank's rows of the output, [B, H, T / n, E].
-    Raises: ValueError for a mask, for heads that do not divide among the ranks, and for other shapes.
+    Raises: ValueError for masks, for heads that do not divide among the ranks, and for other shapes.
     """
     group = mesh.get_group()
     n = group.size()
     what = "ulysses_attention"
-    check_attention(what, query, key, value, attn_mask, True, enable_gqa, group)
+    check_attention(what, query, key, value, True, enable_gqa, n)
+    mask = check_mask(what, attn_mask, query, key, n)
     for t, name in ((query, "query"), (key, "key")):
         if t.shape[1] % n:
             raise ValueError(
@@ -84,8 +86,13 @@ def ulysses_attention(
                 "number of ranks that divides them"
             )
     q, k, v = (_to_heads(t, group) for t in (query, key, value))
+    if mask is not None:
+        mask = unshard_sequence(mask, -1 if mask.shape[-1] == key.shape[2] else -2, group)
+        mask = mask.chunk(n, 1)[group.rank()] if mask.shape[1] > 1 else mask
     with _part_of_heads(group.rank(), n):
+        if mask is not None and is_causal:  # which scaled_dot_product_attention does not take together
+            return _to_sequence(attend(q, k, v, mask, dropout_p, True, scale, Alone()), group)
         out = F.scaled_dot_product_attention(
-            q, k, v, dropout_p=dropout_p, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa
+            q, k, v, mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa
         )
     return _to_sequence(out, group)

@@ -9,10 +9,15 @@ import warptape
 
 from ... import nn
 from ..._tensor import Tensor
-from ...distributed import all_to_all_single
+from ...autograd import Function
+from ...distributed import DeviceMesh, all_to_all_single
 from ...distributed import functional as dist_functional
 from ...distributed._state import Group, resolve
 from ...nn import functional as F
+from ..shard.progress import in_backward
+from ..tensor.placement import ParallelParameter, Partial, Replicate, Shard, on_gradient, place, place_again
+from ..tensor.redistribute import for_split_work, redistribute
+from ..tensor.styles import ParallelStyle
 from .grouped import grouped_mm
 from .routing import Routing, TopKRouter, kept_choices
 
@@ -39,6 +44,20 @@ class Experts(nn.Module):
         return grouped_mm(F.silu(gate) * up, self.w_out, counts)
 
 
+class _WithLoss(Function):
+    """x, whose backward is also that of a loss: how losses of layers get into a training whose loss function
+    sees the last stage's output alone."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, loss: Tensor, scale: float) -> Tensor:
+        ctx.gradient = warptape.full_like(loss, scale)
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, None]:
+        return g, ctx.gradient, None
+
+
 class MixtureOfExperts(nn.Module):
     """Each token through k of E experts, in place of a feed-forward layer: [.., C] -> [.., C].
 
@@ -54,11 +73,14 @@ class MixtureOfExperts(nn.Module):
         shared: experts of all tokens, beside the E.
         capacity_factor: tokens of an expert, as a multiple of N k / E of this call (on each rank).
         scores, normalize, balance: of `TopKRouter`.
+        loss_weights: (balance, z): backward adds the gradients of losses so weighed by itself. For pipelines,
+            whose loss function does not see the layers of other stages; else add `loss` to your own.
 
     After a forward pass `losses` has the router's losses, and `loss` weighs them. Raises: ValueError.
     """
 
     group: Any = None
+    loss_scale = 1.0  # of loss_weights: one by the number of micro-batches, as parallelize sets it
 
     def __init__(
         self,
@@ -72,6 +94,7 @@ class MixtureOfExperts(nn.Module):
         scores: str = "softmax",
         normalize: bool = True,
         balance: str | None = "loss",
+        loss_weights: tuple[float, float] | None = None,
     ) -> None:
         super().__init__()
         if capacity_factor is not None and not capacity_factor > 0:
@@ -79,7 +102,7 @@ class MixtureOfExperts(nn.Module):
         self.router = TopKRouter(dim, num_experts, top_k, scores=scores, normalize=normalize, balance=balance)
         self.experts = Experts(num_experts, dim, hidden)
         self.shared = Experts(1, dim, shared * hidden) if shared else None
-        self.capacity_factor = capacity_factor
+        self.capacity_factor, self.loss_weights = capacity_factor, loss_weights
         self.losses: dict[str, Tensor] = {}
         self.dropped = 0
 
@@ -87,10 +110,13 @@ class MixtureOfExperts(nn.Module):
         """[.., C] -> [.., C]"""
         rows = x.reshape(-1, x.shape[-1])
         routing = self.router(rows)
-        self.losses = routing.losses
+        if not in_backward():  # else they would keep all that a checkpoint made again
+            self.losses = routing.losses
         out = self._routed(rows, routing)
         if self.shared is not None:
             out = out + self.shared(rows, [len(rows)])
+        if self.loss_weights is not None and warptape.is_grad_enabled():
+            out = _WithLoss.apply(out, self.loss(*self.loss_weights), self.loss_scale)
         return out.view(x.shape)
 
     def loss(self, balance: float = 1e-2, z: float = 0.0) -> Tensor:
@@ -129,35 +155,88 @@ class MixtureOfExperts(nn.Module):
         return dist_functional.all_to_all(back, received, sent, self.group)
 
 
-def expert_parallel(module: nn.Module, group: Group = None) -> nn.Module:
+class SplitExperts(ParallelStyle):
+    """For a plan of tensor parallelism: each of some `Experts` is split by its width H, W_in by columns (gate
+    and up each by itself) and W_out by rows. Inputs and outputs are replicated."""
+
+    def check(self, name: str, module: nn.Module, ranks: int) -> None:
+        """Raises ValueError for other modules, and for widths that do not divide."""
+        if not isinstance(module, Experts):
+            raise ValueError(f"{name}: SplitExperts splits Experts, got {type(module).__name__}")
+        Shard(1).check(int(module.w_out.shape[1]), ranks, f"{name}: the width of an expert")
+
+    def placements(self, module: nn.Module) -> dict[str, Shard | Replicate]:
+        """Of both weights."""
+        return {"w_in": Shard(2, parts=2), "w_out": Shard(1)}
+
+    def apply(self, module: nn.Module, mesh: DeviceMesh) -> None:
+        """In place."""
+        for name, where in self.placements(module).items():
+            place(module.get_parameter(name), mesh, where)
+        module.register_forward_pre_hook(
+            lambda m, args: (for_split_work(args[0], Replicate(), mesh), *args[1:])
+        )
+        module.register_forward_hook(lambda m, args, y: redistribute(y, Partial(), Replicate(), mesh))
+
+
+def update_biases(module: nn.Module, speed: float = 1e-3) -> None:
+    """`TopKRouter.update_bias` of a module's routers that balance by bias: after an optimizer's step."""
+    for m in module.modules():
+        if isinstance(m, TopKRouter) and m.balance == "bias":
+            m.update_bias(speed)
+
+
+def mixtures(module: nn.Module) -> list[tuple[str, MixtureOfExperts]]:
+    """Those of a module, with their names."""
+    return [(name, m) for name, m in module.named_modules() if isinstance(m, MixtureOfExperts)]
+
+
+def check_experts(module: nn.Module, ranks: int, where: str) -> None:
+    """Raises ValueError where the experts of a module cannot be shared out among that many ranks."""
+    for name, layer in mixtures(module):
+        if layer.router.num_experts % ranks:
+            raise ValueError(
+                f"{where}: the {layer.router.num_experts} experts of {name or 'the module'} do not "
+                f"divide by {ranks} ranks; use a number of ranks that divides them"
+            )
+        if layer.group is not None:
+            raise ValueError(f"{where}: the experts of {name or 'the module'} are shared out already")
+
+
+def balance_over(module: nn.Module, group: Any) -> list[str]:
+    """Routers count, and average, the tokens of all ranks of a group, as one process does. Returns the names
+    that `DistributedDataParallel` leaves out."""
+    ignored = list(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
+    for name, layer in mixtures(module):
+        layer.router.group = group
+        ignored += [f"{name}.router.{key}".lstrip(".") for key in ("bias", "counts")]
+    module._ddp_params_and_buffers_to_ignore = ignored  # type: ignore[assignment]
+    return ignored
+
+
+def expert_parallel(module: nn.Module, group: Group | DeviceMesh = None) -> nn.Module:
     """Shares the experts of every MixtureOfExperts of `module` out among the ranks of `group`, in place.
 
-    Rank r keeps experts r E / n to (r + 1) E / n. The ranks have different tokens, as many on each: `group`
-    is one of data-parallel ranks (None: all). Gradients of experts, which hold the tokens of all ranks, are
-    divided by n as the mean of the ranks' losses demands; `DistributedDataParallel` leaves them out.
+    Rank r keeps experts r E / n to (r + 1) E / n, as ParallelParameters of placement Shard(0): so clipping,
+    checkpoints and full_state_dict know of them. The ranks have different tokens, as many on each: `group`
+    is one of data-parallel ranks (None: all), or a mesh of one axis. Gradients of experts, which hold the
+    tokens of all ranks, are divided by n as the mean of the ranks' losses demands; `DistributedDataParallel`
+    leaves them out.
 
     Raises: ValueError for E that n does not divide, before anything is changed.
     """
-    group = resolve(group)
-    n, rank = group.size(), group.rank()
-    layers = [(name, m) for name, m in module.named_modules() if isinstance(m, MixtureOfExperts)]
-    for name, layer in layers:
-        if layer.router.num_experts % n:
-            raise ValueError(
-                f"expert_parallel: the {layer.router.num_experts} experts of {name or 'the module'} do not "
-                f"divide by {n} ranks; use a number of ranks that divides them"
-            )
-        if layer.group is not None:
-            raise ValueError(f"expert_parallel: the experts of {name or 'the module'} are shared out already")
-    ignored = list(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
-    for name, layer in layers:
-        layer.group = layer.router.group = group
-        for key in ("w_in", "w_out"):
-            mine = getattr(layer.experts, key).detach().chunk(n)[rank].clone()
-            parameter = nn.Parameter(mine)
-            parameter.register_hook(lambda grad: grad / n)
-            setattr(layer.experts, key, parameter)
+    device = next((p.device.type for p in module.parameters()), "cpu")
+    mesh = group if isinstance(group, DeviceMesh) else DeviceMesh.from_group(resolve(group), device)
+    check_experts(module, mesh.size(), "expert_parallel")
+    ignored = balance_over(module, mesh.get_group())
+    for name, layer in mixtures(module):
+        layer.group = mesh.get_group()
+        for key, parameter in layer.experts.named_parameters():
+            if isinstance(parameter, ParallelParameter):  # by SplitExperts
+                names = *(mesh.mesh_dim_names or ()), *(parameter.device_mesh.mesh_dim_names or ())
+                place_again(parameter, mesh, (Shard(0),), mesh._root[names])
+            else:
+                place(parameter, mesh, Shard(0))
+            on_gradient(parameter, lambda grad: grad / mesh.size())
             ignored.append(f"{name}.experts.{key}".lstrip("."))
-        ignored += [f"{name}.router.{key}".lstrip(".") for key in ("bias", "counts")]
-    module._ddp_params_and_buffers_to_ignore = ignored  # type: ignore[assignment]
     return module

@@ -12,6 +12,7 @@ from ..._tensor import Tensor
 from ...distributed import all_reduce as sum_in_place
 from ...distributed import functional as dist_functional
 from ...nn import functional as F
+from ..shard.progress import in_backward
 
 SCORES, BALANCES = ("softmax", "sigmoid"), ("loss", "bias", None)
 
@@ -83,7 +84,7 @@ class TopKRouter(nn.Module):
         if self.normalize:
             weights = weights / weights.sum(-1, keepdim=True)
         share = F.one_hot(chosen, self.num_experts).sum((0, 1)).to(scores.dtype)  # [E]
-        if self.training:
+        if self.training and not in_backward():  # a checkpoint's second run counts nobody twice
             self.counts += share
         losses = {"z": logits.logsumexp(-1).square().mean()}
         if self.balance == "loss":

@@ -67,6 +67,8 @@ class PipelineSchedule:
         full, self.ideal = plan(schedule, total, n_microbatches)
         self.actions = full[first.group_rank]
         self._forwards = [a for a in self.actions if a.kind in (F, Kind.SEND_F, Kind.RECV_F)]
+        # After which a stage's gradients are complete.
+        self._last = {a.stage: a for a in self.actions if a.kind in (B, W)}
         self.trace: list[Span] | None = None  # set to [] to have computations timed
         self._transport = Transport(self.stages)
         self._signatures: dict[bool, Any] = {}  # of the batch before, for training and for evaluation
@@ -80,6 +82,7 @@ class PipelineSchedule:
         target: Any = None,
         losses: list[Tensor] | None = None,
         return_outputs: bool = True,
+        when_complete: Callable[[list[Any]], None] | None = None,
         **kwargs: Any,
     ) -> Tensor | tuple[Tensor, ...] | None:
         """Forward and backward of one batch; adds to the parameters' .grad.
@@ -89,6 +92,8 @@ class PipelineSchedule:
             target: for loss_fn; only the last stage's rank looks at it.
             losses: is filled with the micro-batches' losses (not scaled) on the last stage's rank.
             return_outputs: False to let the outputs go.
+            when_complete: is called with the parameters of a stage as soon as their gradients are complete,
+                while other stages still compute; without those that stages share.
             kwargs: go to every stage that this rank has, cut into micro-batches likewise.
 
         Returns: the outputs of the whole batch on the last stage's rank, else None. No history.
@@ -97,7 +102,7 @@ class PipelineSchedule:
         """
         if not warptape.is_grad_enabled():
             raise RuntimeError("pipeline: step() needs gradients; call eval() under no_grad")
-        return self._run(args, kwargs, target, losses, return_outputs, True)
+        return self._run(args, kwargs, target, losses, return_outputs, True, when_complete)
 
     def eval(
         self, *args: Any, target: Any = None, losses: list[Tensor] | None = None, **kwargs: Any
@@ -126,6 +131,7 @@ class PipelineSchedule:
         losses: list[Tensor] | None,
         return_outputs: bool,
         training: bool,
+        when_complete: Callable[[list[Any]], None] | None = None,
     ) -> Any:
         shared = self._prepare(args, kwargs, target, training)
         self._losses: list[Tensor] = []
@@ -137,6 +143,8 @@ class PipelineSchedule:
             for action in self.actions if training else self._forwards:
                 self._do(action, training)
                 self._transport.reap()
+                if when_complete is not None and self._last.get(action.stage) == action:
+                    when_complete(self.stages[action.stage].own_parameters())
             self._transport.finish()
         except BaseException:
             self._transport.clear()

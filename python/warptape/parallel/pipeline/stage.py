@@ -88,6 +88,11 @@ class PipelineStage:
         """Whether its output goes to the loss."""
         return self.stage_index == self.num_stages - 1
 
+    def own_parameters(self) -> list[Any]:
+        """Those that no other stage has."""
+        shared = {id(p) for p in self.shared.values()}
+        return [p for p in self.submod.parameters() if id(p) not in shared]
+
     def clear(self) -> None:
         """Drops what is kept of micro-batches."""
         self.inputs: dict[int, list[Tensor]] = {}
@@ -137,6 +142,9 @@ class PipelineStage:
 
     def backward_weight(self, j: int) -> None:
         """What backward_input left of micro-batch j."""
+        for module in self.submod.modules():
+            if "_sharding" in module.__dict__:  # its parameters were given back after the first half
+                module.unshard()  # type: ignore[operator]
         self.rests.pop(j)()
 
     def _keep(self, j: int, wanted: Sequence[Tensor], grads: Sequence[Tensor | None]) -> None:

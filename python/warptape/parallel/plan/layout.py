@@ -20,7 +20,8 @@ PRECISIONS = {
 
 
 # For plan(..., **PARALLELIZE): layouts that `parallelize` can take, of models that know nothing of ranks.
-# Those that take their positions from `context.positions` can have cp, too.
+# Those that take their positions from `context.positions` can have cp, too, and those whose experts are a
+# `MixtureOfExperts` ep.
 PARALLELIZE: dict[str, Any] = {"cp": 1, "ep": 1, "recompute": ("none", "full")}
 
 
@@ -72,9 +73,7 @@ class Layout:
         )
 
     def mesh(self, device_type: str = "cpu") -> DeviceMesh:
-        """The mesh of its ranks, for `parallelize`. Raises PlanError for an axis that it has not yet."""
-        if self.ep > 1:
-            raise PlanError(f"parallelize has no axis ep yet, and the layout has ep={self.ep}")
+        """The mesh of its ranks, for `parallelize`."""
         sizes = {"pp": self.pp, "dp": self.dp, "cp": self.cp, "tp": self.tp}
         return init_device_mesh(device_type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
 
@@ -91,7 +90,8 @@ class Layout:
             "schedule": self.schedule,
             "chunks": self.chunks,
             "n_microbatches": self.n_microbatches,
-            "zero": self.zero if self.dp > 1 else 0,
+            "zero": self.zero if self.dp * self.cp > 1 else 0,
+            "ep": self.ep,
         }
 
 
@@ -110,8 +110,6 @@ class Program:
         communication_cores: streaming multiprocessors that send and receive instead of computing.
         regather: whether with sequence parallelism a rank keeps its part of a product's input and gathers the
             rest again in backward, as Megatron-LM does and `SequenceParallel` does not.
-        separate_buckets: whether gradients of several micro-batches add up beside the buckets that are sent,
-            as in DistributedDataParallel, or in them.
         dropout: whether there is any, whose masks are kept.
         overhead: bytes that a process has of its own: the device's context, libraries' workspaces, buffers
             of NCCL.
@@ -127,7 +125,6 @@ class Program:
     router_nodes: int = 0
     communication_cores: int = 0
     regather: bool = True
-    separate_buckets: bool = False
     dropout: bool = False
     overhead: float = 2e9
 

@@ -57,7 +57,6 @@ def memory_inputs(model: ModelShape, cluster: Cluster, program: Program, sequenc
         "norm_size": 16,
         "regather": int(program.regather),
         "latent": model.latent,
-        "separate_buckets": int(program.separate_buckets),
         "kept_size": 1 if program.precision == "fp8" else activation,
         "top_k": model.top_k,
         "expert_share": model.expert_layers / model.layers,

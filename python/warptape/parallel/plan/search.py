@@ -148,10 +148,6 @@ def check_layout(job: Job, layout: Layout) -> None:
     for bad, what in wrong:
         if bad:
             raise PlanError(f"layout: {what} does not divide; change one of them")
-    if layout.schedule == "ZBH1" and layout.zero >= 2:
-        raise PlanError(
-            "layout: ZBH1 does not go with zero 2 and 3, which give back parameters that it needs"
-        )
 
 
 def divides_layers(layers: int, pp: int, chunks: int) -> bool:
@@ -220,7 +216,6 @@ def _block(
         grid = [
             (dp, tp, pp, cp, ep, sp, kind, v, zero, again, b, n)
             for (kind, v), ep, sp, zero, again in itertools.product(pipes, experts, spread, zeros, recompute)
-            if not (kind == 3 and zero >= 2)
         ]
         if grid:
             yield np.array(grid, dtype=np.float64)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -236,7 +236,7 @@ def fully_shard(
     *,
     mesh: DeviceMesh | None = None,
     reshard_after_forward: bool | None = None,
-    shard_placement_fn: Any = None,
+    shard_placement_fn: Callable[[Any], Shard | None] | None = None,
     mp_policy: MixedPrecisionPolicy = MixedPrecisionPolicy(),  # noqa: B008
     offload_policy: Any = None,
     ignored_params: Iterable[Any] | None = None,
@@ -245,7 +245,7 @@ def fully_shard(
 
     Call it for the layers and then for the model: parameters of a module are put together at once, without
     those of modules inside that were sharded before. Returns the module, changed in place: it is an
-    FSDPModule, too, and its parameters are ParallelParameters, split along dim 0, the same objects as before.
+    FSDPModule, too, and its parameters are ParallelParameters, the same objects as before.
     All ranks need the same values, as from one seed. Not collective.
 
     Args:
@@ -253,12 +253,14 @@ def fully_shard(
             (hybrid sharding). By default all ranks of the job.
         reshard_after_forward: True frees whole parameters between forward and backward (ZeRO 3), False keeps
             them (ZeRO 2). None is False for the outermost module alone.
+        shard_placement_fn: of a parameter its Shard(dim), the dim along which it is split; None stands for
+            Shard(0), which needs no copy to put the whole together. Sizes need not divide.
         mp_policy: dtypes of wholes, of reduced gradients and of outputs.
         offload_policy: CPUOffloadPolicy where parameters are on the CPU anyway; else None or OffloadPolicy.
         ignored_params: parameters that are left as they are.
 
     Raises: TypeError and ValueError, the same on every rank and before any change; NotImplementedError for
-    `shard_placement_fn`, and for CPUOffloadPolicy on CUDA.
+    CPUOffloadPolicy on CUDA.
     """
     mesh = _checked_mesh(module, mesh)
     if isinstance(offload_policy, CPUOffloadPolicy) and mesh.device_type != "cpu":
@@ -266,12 +268,16 @@ def fully_shard(
     check_options(reshard_after_forward, mp_policy, shard_placement_fn, offload_policy)
     places = _own_parameters(module, {id(p) for p in ignored_params or ()})
     joined = [_check_parameter(p, where[0], mesh) for p, where in places]
-    entries = [Entry(p, [(m, name.rpartition(".")[2]) for m, name in where]) for p, where in places]
+    dims = [_dim_of(p, where[0][1], shard_placement_fn) for p, where in places]
+    entries = [
+        Entry(p, [(m, name.rpartition(".")[2]) for m, name in where], dim)
+        for (p, where), dim in zip(places, dims, strict=True)
+    ]
     shard = mesh.ndim - 1
     copies = mesh.get_group(0) if shard and mesh.size(0) > 1 else None
     group = ParameterGroup(entries, mesh.get_group(shard), copies, mp_policy)
     for entry, whole_mesh in zip(entries, joined, strict=True):
-        place_again(entry.part, mesh, (*[Replicate()] * shard, Shard(0)), whole_mesh)
+        place_again(entry.part, mesh, (*[Replicate()] * shard, Shard(entry.dim)), whole_mesh)
     cls = type(module)
     if cls not in _classes:
         _classes[cls] = type(f"FSDP{cls.__name__}", (FSDPModule, cls), {})
@@ -316,8 +322,10 @@ def check_options(reshard: Any, policy: Any, placement: Any, offload: Any) -> No
         dtype = getattr(policy, name)
         if dtype is not None and not (isinstance(dtype, warptape.dtype) and dtype.is_floating_point):
             raise TypeError(f"fully_shard: {name} is a floating dtype or None, got {dtype!r}")
-    if placement is not None:
-        raise NotImplementedError("fully_shard: shard_placement_fn is not there yet; leave it out")
+    if placement is not None and not callable(placement):
+        raise TypeError(
+            f"fully_shard: shard_placement_fn is called with a parameter, got {type(placement).__name__}"
+        )
     if offload is not None and not isinstance(offload, OffloadPolicy):
         raise TypeError(f"fully_shard: expected an OffloadPolicy, got {type(offload).__name__}")
 
@@ -344,6 +352,18 @@ def _own_parameters(module: nn.Module, ignored: set[int]) -> list[tuple[Any, lis
                 )
             out.setdefault(id(p), (p, []))[1].append((m, full))
     return list(out.values())
+
+
+def _dim_of(p: Any, name: str, placement: Callable[[Any], Shard | None] | None) -> int:
+    """Along which dim a parameter is to be split. Raises TypeError and ValueError."""
+    where = None if placement is None else placement(p)
+    if where is None:
+        return 0
+    if not isinstance(where, Shard) or where.parts is not None:
+        raise TypeError(f"fully_shard: shard_placement_fn gives Shard(dim) or None, got {where!r} for {name}")
+    if not -p.ndim <= where.dim < p.ndim:
+        raise ValueError(f"fully_shard: {name} is {list(p.shape)}, and shard_placement_fn gives {where!r}")
+    return where.dim % p.ndim
 
 
 def _check_parameter(p: Any, place: tuple[nn.Module, str], mesh: DeviceMesh) -> DeviceMesh:

@@ -42,11 +42,12 @@ class MixedPrecisionPolicy:
 
 
 class Entry:
-    """One parameter: `part` and `whole` of Note [two tensors], and the modules that have it."""
+    """One parameter: `part` and `whole` of Note [two tensors], and the modules that have it; `size` is that
+    of the whole along `dim`, the one that is split."""
 
-    def __init__(self, part: Any, places: Sequence[tuple[nn.Module, str]]) -> None:
-        self.part, self.places = part, places
-        self.shape = tuple(part.shape)
+    def __init__(self, part: Any, places: Sequence[tuple[nn.Module, str]], dim: int = 0) -> None:
+        self.part, self.places, self.dim = part, places, dim
+        self.size = part.shape[dim]
         # One that tensor parallelism splits has a hook and a layout there; it is copied with them.
         self.whole: Any = (
             copy.deepcopy(part)
@@ -67,7 +68,15 @@ class Entry:
         """This rank's part, [rows, ...]."""
         x = self.part.detach()
         x = x.to(dtype) if dtype is not None and x.is_floating_point() else x
-        return _padded(x, rows)
+        return self.padded(x, rows)
+
+    def padded(self, x: Tensor, rows: int) -> Tensor:
+        """What lies as the parameter does, with `dim` first, as long as `rows`."""
+        return _padded(x.movedim(self.dim, 0).contiguous() if self.dim else x, rows)
+
+    def cut(self, x: Tensor, size: int) -> Tensor:
+        """The inverse of padded."""
+        return x[:size].movedim(0, self.dim).contiguous() if self.dim else x[:size]
 
     def install(self, tensor: Any) -> None:
         """Modules have this tensor now."""
@@ -130,7 +139,7 @@ class ParameterGroup:
 
     def rows(self, entry: Entry) -> int:
         """Of the longest part."""
-        return -(-entry.shape[0] // self.ranks.size())
+        return -(-entry.size // self.ranks.size())
 
     def start(self, async_op: bool = True) -> None:
         """Begins to put the parameters together."""
@@ -147,7 +156,7 @@ class ParameterGroup:
         wholes = self.gathering.wait() if self.gathering is not None else []
         self.gathering, self.is_whole = None, True
         for entry, whole in zip(self.entries, wholes, strict=True):
-            entry.whole.data = whole[: entry.shape[0]]
+            entry.whole.data = entry.cut(whole, entry.size)
             if entry.whole.requires_grad != entry.part.requires_grad:
                 entry.whole.requires_grad_(entry.part.requires_grad)
             entry.install(entry.whole)
@@ -183,7 +192,7 @@ class ParameterGroup:
         n = self.ranks.size()
         wholes: list[Any] = []
         for entry in entries:
-            wholes.append(_padded(entry.kept, n * self.rows(entry)))  # type: ignore[arg-type]
+            wholes.append(entry.padded(entry.kept, n * self.rows(entry)))  # type: ignore[arg-type]
             entry.kept = None
         self.reducing = entries, Scattering(wholes, self.ranks, self.copies, self.divisor)
 
@@ -195,7 +204,7 @@ class ParameterGroup:
         self.reducing = None
         for entry, gradient in zip(entries, scattering.wait(), strict=True):
             part = entry.part
-            gradient = gradient[: part.shape[0]].to(part.dtype)
+            gradient = entry.cut(gradient, part.shape[entry.dim]).to(part.dtype)
             part.grad = gradient if part.grad is None else part.grad + gradient
 
 

@@ -28,7 +28,7 @@ class Progress:
     def begin(self) -> None:
         """A forward pass of the root begins."""
         if self.backward:
-            if _in_backward():
+            if in_backward():
                 return  # an activation checkpoint runs it again
             self.backward = False  # the last backward pass ended with an error
             self.travelling = None
@@ -112,7 +112,8 @@ class Progress:
                 group.reshard()
 
 
-def _in_backward() -> bool:
+def in_backward() -> bool:
+    """Whether a backward pass is at work, so that a forward one is an activation checkpoint's again."""
     try:
         warptape.autograd.Variable._execution_engine.queue_callback(lambda: None)
     except RuntimeError:

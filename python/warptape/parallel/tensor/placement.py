@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -211,10 +211,8 @@ class ParallelParameter(Parameter):
         """From now on the gradient is summed over the ranks: each uses the parameter for a part of it."""
         if self.gradient_is_summed:
             return
-        group, trained = self.splits[0][0].get_group(), self.requires_grad
-        self.requires_grad_()  # a frozen parameter may be trained later
-        self.register_hook(lambda g: functional.all_reduce_pass_through(g, group))
-        self.requires_grad_(trained)
+        group = self.splits[0][0].get_group()
+        on_gradient(self, lambda g: functional.all_reduce_pass_through(g, group))
         self.gradient_is_summed = True
 
     @property
@@ -238,6 +236,13 @@ class ParallelParameter(Parameter):
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         # A mesh means nothing to another process: a pickle has the values alone.
         return _rebuild_parameter, (self.data, self.requires_grad)
+
+
+def on_gradient(parameter: Tensor, hook: Callable[[Tensor], Tensor]) -> None:
+    """Registers a hook, also where a parameter is frozen: it may be trained later."""
+    trained = parameter.requires_grad
+    parameter.requires_grad_().register_hook(hook)
+    parameter.requires_grad_(trained)
 
 
 def place(parameter: Any, mesh: DeviceMesh, where: Shard | Replicate) -> None:

@@ -15,26 +15,29 @@ _set: Any = warptape._C._private._set_drop_parts
 _entered = threading.local()
 
 
-def _enter(mesh: DeviceMesh, dim: int | None, heads: bool) -> list[int]:
+def _enter(mesh: DeviceMesh, dim: int | None, heads: bool, zigzag: bool = False) -> list[int]:
     """Sets what dropout sees parts of; returns what was set before. A part along dim 0 may be a part along
     another dim besides."""
     before = list(_set(()))
     rank, ranks = mesh.get_local_rank(), mesh.size()
-    batch, inner, over = before[:1], before[1:4], before[4:]
+    batch, inner, over, slices = before[:1], before[1:4], before[4:6], before[6:]
     if dim == 0:
         batch = [rank]
     elif dim is not None:
-        inner = [dim, rank, ranks]
-    _set((*batch, *inner, *([rank, ranks] if heads else over)))
+        inner, slices = [dim, rank, ranks], [int(zigzag)]
+    _set((*batch, *inner, *([rank, ranks] if heads else over), *slices))
     return before
 
 
 @contextmanager
-def split_randomness(mesh: DeviceMesh, dim: int | None = None, heads: bool = False) -> Iterator[None]:
+def split_randomness(
+    mesh: DeviceMesh, dim: int | None = None, heads: bool = False, *, zigzag: bool = False
+) -> Iterator[None]:
     """Inside, dropout's inputs are this rank's part along `dim` of what one process has, and, with `heads`,
-    the heads of scaled_dot_product_attention are a part of all. Nested, dim 0 (the batch, split among data
+    the heads of scaled_dot_product_attention are a part of all. With `zigzag` the part along `dim` is the two
+    slices that `context.shard_sequence` gives a rank. Nested, dim 0 (the batch, split among data
     parallel ranks) goes with any other dim and with heads."""
-    before = _enter(mesh, dim, heads)
+    before = _enter(mesh, dim, heads, zigzag)
     try:
         yield
     finally:

@@ -37,22 +37,34 @@ class Compared:
 
 
 def _pieces(
-    want: Tensor, shape: tuple[int, ...], axes: list[tuple[str, int, int]], parts: set[Any]
+    want: Tensor, shape: tuple[int, ...], axes: list[tuple[str, int, int, bool]], parts: set[Any]
 ) -> Iterable[tuple[Tensor, tuple[tuple[str, int], ...]]]:
-    """The parts of `want` that a rank could hold which are of that shape; axes are (name, ranks, place)."""
+    """The parts of `want` that a rank could hold which are of that shape; axes are (name, ranks, place,
+    whether a part is two slices of a sequence)."""
     if tuple(want.shape) == shape:
         yield want, ()
     if len(want.shape) != len(shape):
         return
-    for i, (name, ranks, at) in enumerate(axes):
+    for i, (name, ranks, at, two) in enumerate(axes):
         for dim, size in enumerate(want.shape):
             if ranks == 1 or size % ranks or size == shape[dim]:
                 continue
-            for joined in (None, *parts):
-                shard = Shard(dim, joined)
-                if sum(shard.sizes(size)) == size and all(n % ranks == 0 for n in shard.sizes(size)):
-                    for piece, split in _pieces(shard.take(want, at, ranks), shape, axes[i + 1 :], parts):
-                        yield piece, ((name, dim), *split)
+            for part in _parts_along(want, dim, ranks, at, two, parts):
+                for piece, split in _pieces(part, shape, axes[i + 1 :], parts):
+                    yield piece, ((name, dim), *split)
+
+
+def _parts_along(want: Tensor, dim: int, ranks: int, at: int, two: bool, parts: set[Any]) -> Iterable[Tensor]:
+    size = want.shape[dim]
+    if two:
+        if size % (2 * ranks) == 0:
+            slices = want.chunk(2 * ranks, dim)
+            yield warptape.cat([slices[at], slices[-1 - at]], dim)
+        return
+    for joined in (None, *parts):
+        shard = Shard(dim, joined)
+        if sum(shard.sizes(size)) == size and all(n % ranks == 0 for n in shard.sizes(size)):
+            yield shard.take(want, at, ranks)
 
 
 def compare(
@@ -62,7 +74,8 @@ def compare(
     pairs, errors, split = {}, {}, ()
     for rank, value in got.items():
         at = layout.place(rank)
-        axes = [(name, n, at[name]) for name, n in zip(layout.axes, layout.sizes, strict=True)]
+        sizes = zip(layout.axes, layout.sizes, strict=True)
+        axes = [(name, n, at[name], name in layout.sequence) for name, n in sizes]
         # Ranks share the batch in the order of all its axes: dim 0 is cut along the first of them first.
         best: Any = None
         for piece, how in _pieces(want, tuple(value.shape), axes, parts):

@@ -22,6 +22,7 @@ class Layout:
             to be called (None: the model), or a pipeline's schedule with a loss_fn of its own.
         shape, names: of the mesh; by default one axis "ranks".
         batch: names of the axes whose ranks share the batch along dim 0, such as ("dp",).
+        sequence: of those whose ranks share each sequence, cut by `context.shard_sequence`, such as ("cp",).
         loss_fn: loss_fn(mesh) is this layout's loss function, where outputs stay split.
         step: step(model, inputs, target) runs forward and backward and returns the loss, for loops of one's
             own, such as accumulation.
@@ -35,6 +36,7 @@ class Layout:
     shape: tuple[int, ...] | None = None
     names: tuple[str, ...] | None = None
     batch: tuple[str, ...] = ()
+    sequence: tuple[str, ...] = ()
     loss_fn: Callable[[DeviceMesh], Callable[..., Tensor]] | None = None
     step: Callable[..., Tensor] | None = None
     micro_batches: int = 1
@@ -44,9 +46,10 @@ class Layout:
             raise ValueError(f"Layout: a mesh of shape {self.sizes} does not have {self.ranks} ranks")
         if len(self.axes) != len(self.sizes):
             raise ValueError(f"Layout: expected {len(self.sizes)} names of axes, got {self.names}")
-        for name in self.batch:
-            if name not in self.axes:
-                raise ValueError(f"Layout: batch names the axis {name!r}; the mesh has {self.axes}")
+        for what, named in (("batch", self.batch), ("sequence", self.sequence)):
+            for name in named:
+                if name not in self.axes:
+                    raise ValueError(f"Layout: {what} names the axis {name!r}; the mesh has {self.axes}")
 
     @property
     def sizes(self) -> tuple[int, ...]:
