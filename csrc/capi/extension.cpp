@@ -1,4 +1,6 @@
 // The interface for extensions (extension.h): errors, tensors, threads, devices, and the table of it all.
+#include <dlfcn.h>
+
 #include <mutex>
 
 #include "autograd/tape.h"
@@ -233,9 +235,11 @@ const wtx_api& table() {
 
 }  // namespace warptape::extension
 
-extern "C" WT_API const wtx_api* wtx_extension_api(const char* version, const char* file, const char** why) {
+extern "C" WT_API const wtx_api* wtx_extension_api(const char* version, const void* address, const char** why) {
   namespace e = warptape::extension;
   if (e::own_version() == version) return &e::table();
+  Dl_info info{};
+  const char* file = dladdr(address, &info) && info.dli_fname ? info.dli_fname : "an extension";
   thread_local std::string text;
   text = warptape::message(file, " was built for warptape ", version, ", and this is warptape ",
                            e::own_version(), ": build the extension again");

@@ -44,8 +44,9 @@ typedef enum {
   WTX_FLOAT8_E8M0FNU
 } wtx_dtype;
 
+enum { WTX_CPU, WTX_CUDA, WTX_META };
 typedef struct {
-  int8_t type; /* 0: CPU, 1: CUDA, 2: meta */
+  int8_t type;
   int8_t index;
 } wtx_device;
 
@@ -193,9 +194,9 @@ typedef struct {
   const wtx_python* python; /* null where no Python is */
 } wtx_api;
 
-/* The table, or null where the extension was built for another version than `version`: error_text of none is
- * needed, *why then says which versions these are. `file` names the extension in that text. */
-const wtx_api* wtx_extension_api(const char* version, const char* file, const char** why);
+/* The table, or null where the extension was built for another version than this library's. *why then names
+ * both, and the file that `address`, of something in the extension, lies in. */
+const wtx_api* wtx_extension_api(const char* version, const void* address, const char** why);
 
 #ifdef __cplusplus
 }

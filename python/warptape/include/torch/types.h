@@ -1,0 +1,11 @@
+// The names of at:: in torch::.
+#pragma once
+
+#include "ATen/ATen.h"
+
+namespace torch {
+
+using namespace at;
+using Dtype = at::ScalarType;
+
+}  // namespace torch
