@@ -183,7 +183,10 @@ PyObject* call_py(PyObject*, PyObject* args) {
     std::vector<wtx_value> values;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(given); ++i)
       values.push_back(to_value(PyTuple_GET_ITEM(given, i), frame));
-    const auto results = ext::run_kernel(*op, values);
+    const auto results = [&] {
+      GilRelease release;
+      return ext::run_kernel(*op, values);
+    }();
     if (results.empty()) return Py_NewRef(Py_None);
     if (results.size() == 1) return wrap_value(results[0].value());
     Object tuple = checked(PyTuple_New(static_cast<Py_ssize_t>(results.size())));
@@ -224,9 +227,18 @@ PyObject* refused_py(PyObject*, PyObject*) {
   });
 }
 
+// _increment_version(tensor): it was changed in place by what the runtime does not see.
+PyObject* increment_version_py(PyObject*, PyObject* o) {
+  return guarded([&] {
+    tensor_arg(o, "increment_version").bump_version();
+    return Py_NewRef(Py_None);
+  });
+}
+
 PyMethodDef methods[] = {{"_extension_call", call_py, METH_VARARGS, nullptr},
                          {"_extension_take", take_py, METH_NOARGS, nullptr},
                          {"_extension_refused", refused_py, METH_NOARGS, nullptr},
+                         {"_increment_version", increment_version_py, METH_O, nullptr},
                          {}};
 
 }  // namespace

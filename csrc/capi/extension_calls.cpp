@@ -118,7 +118,7 @@ Value argument(const Arg& arg, const wtx_value& v, Frame& frame) {
 // As PyTorch's C++ calls the ops of its modules: at::linalg_norm, at::fft_rfft.
 std::vector<std::string> names_of(const char* name, uint32_t flags) {
   std::vector<std::string> names;
-  if (flags & (kFunction | kMethod | kNN | kPrivate) || !(flags & kPlaces)) names.emplace_back(name);
+  if (flags & (kFunction | kMethod | kNN | kPrivate)) names.emplace_back(name);
   constexpr std::pair<uint32_t, const char*> modules[] = {
       {kLinalg, "linalg_"}, {kFFT, "fft_"}, {kSpecial, "special_"}};
   for (const auto& [flag, prefix] : modules)

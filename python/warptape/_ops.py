@@ -91,6 +91,8 @@ def _declared(base: str, overload: str) -> Any:
 def _schema_of(op: OpOverload) -> FunctionSchema:
     packet, overload = op._overloadpacket, op._overloadname
     name, given = packet._qualified_op_name, "" if overload == "default" else overload
+    if isinstance(schema := getattr(packet._function, "_schema", None), FunctionSchema):
+        return schema
     base = packet.__name__
     if base not in _declarations():
         function = packet._function
@@ -146,6 +148,8 @@ class OpOverload:
         return self._overloadpacket(*args, **kwargs)
 
     op = property(lambda self: self._overloadpacket._function, doc="The function behind it.")
+
+    tags = property(lambda self: getattr(self.op, "tags", []), doc="The tags that custom_op was given.")
 
     @functools.cached_property
     def _schema(self) -> FunctionSchema:

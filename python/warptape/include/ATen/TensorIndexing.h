@@ -50,7 +50,7 @@ inline Tensor sliced(const Tensor& self, int64_t dim, optional<int64_t> start, o
   const int64_t size = self.size(dim);
   const auto bound = [size](int64_t i) { return i < 0 ? std::max<int64_t>(i + size, 0) : std::min(i, size); };
   const int64_t from = bound(start.value_or(0)), to = std::max(bound(stop.value_or(size)), from);
-  return warptape::extension::call<Tensor>("slice", self, dim, from, (to - from + step - 1) / step, step);
+  return warptape::extension::call<Tensor>("_slice", self, dim, from, (to - from + step - 1) / step, step);
 }
 
 inline Indexed apply(const Tensor& self, ArrayRef<TensorIndex> items) {

@@ -41,6 +41,9 @@ inline bool begin_module() {
     PyErr_SetString(PyExc_ImportError, table().text.c_str());
     return false;
   }
+  pybind11::detail::get_internals();
+  static const bool translates = (pybind11::register_local_exception_translator(translate), true);
+  (void)translates;
   return true;
 }
 
@@ -145,3 +148,17 @@ struct type_caster<c10::ArrayRef<T>> {
 
 }  // namespace detail
 }  // namespace pybind11
+
+namespace torch {
+
+// Errors of the runtime are Python exceptions without it.
+template <class F>
+F wrap_pybind_function(F f) {
+  return f;
+}
+template <class F>
+F wrap_pybind_function_no_gil(F f) {
+  return f;
+}
+
+}  // namespace torch
