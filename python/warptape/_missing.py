@@ -37,6 +37,7 @@ MOVED = {
     "nn.parallel.data_parallel": "nn.modules.data_parallel",
     "profiler.profiler": "profiler",
     "quantization": "ao.quantization",
+    "testing._internal.optests": "_opcheck",
     "utils._cxx_pytree": "utils._pytree",
     "utils.model_zoo": "hub",
 }

@@ -121,14 +121,18 @@ struct FromValue<at::optional<T>> {
 };
 
 template <class R>
-void push(wtx_result* out, const R& result) {
-  const wtx_value v = warptape::extension::Box<R>::box(result);
-  warptape::extension::check(warptape::extension::api().result_push(out, &v));
-}
+struct Push {
+  static void push(wtx_result* out, const R& result) {
+    const wtx_value v = warptape::extension::Box<R>::box(result);
+    warptape::extension::check(warptape::extension::api().result_push(out, &v));
+  }
+};
 template <class... R>
-void push(wtx_result* out, const std::tuple<R...>& results) {
-  std::apply([&](const auto&... r) { (push(out, r), ...); }, results);
-}
+struct Push<std::tuple<R...>> {
+  static void push(wtx_result* out, const std::tuple<R...>& results) {
+    std::apply([&](const auto&... r) { (Push<std::decay_t<decltype(r)>>::push(out, r), ...); }, results);
+  }
+};
 
 // The arguments of a call, held while it runs: IntArrayRef is made of a vector here.
 template <class R, class... A>
@@ -147,7 +151,7 @@ struct Kernel {
     if constexpr (std::is_void<R>::value)
       f(static_cast<A>(std::get<I>(held))...);
     else
-      push<std::decay_t<R>>(out, f(static_cast<A>(std::get<I>(held))...));
+      Push<std::decay_t<R>>::push(out, f(static_cast<A>(std::get<I>(held))...));
   }
 };
 
