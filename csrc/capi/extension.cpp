@@ -235,7 +235,8 @@ const wtx_api& table() {
 
 }  // namespace warptape::extension
 
-extern "C" WT_API const wtx_api* wtx_extension_api(const char* version, const void* address, const char** why) {
+extern "C" WT_API const wtx_api* wtx_extension_api(const char* version, const void* address,
+                                                   const char** why) {
   namespace e = warptape::extension;
   if (e::own_version() == version) return &e::table();
   Dl_info info{};

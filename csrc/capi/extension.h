@@ -180,6 +180,13 @@ typedef struct {
   int (*define)(const char* space, const char* schema);
   int (*implement)(const char* name, const char* key, wtx_kernel kernel, void* context);
   int (*result_push)(wtx_result* result, const wtx_value* value);
+  /* Calls an op that extensions registered: the function for Autograd where an argument requires a gradient
+   * and ops are recorded, else that for the device of the first tensor, else one for all. The caller frees
+   * the result, whose values it borrows. */
+  int (*call_registered)(const char* name, const wtx_value* args, size_t num_args, wtx_result** out);
+  size_t (*result_count)(const wtx_result* result);
+  wtx_value (*result_value)(const wtx_result* result, size_t i);
+  void (*result_free)(wtx_result* result);
 
   /* ---- threads and devices ---- */
   int (*num_threads)(void);

@@ -1,5 +1,6 @@
 // Ops that extensions register. They are kept here until the Python layer asks: a library registers them from
 // its static constructors, where no Python may run.
+#include <map>
 #include <mutex>
 
 #include "capi/extension_parts.h"
@@ -9,6 +10,7 @@ namespace {
 
 std::mutex mutex;
 Registered registered;
+std::map<std::string, std::map<std::string, Implementation>, std::less<>> kernels;  // by op and key
 
 int define(const char* space, const char* schema) {
   return guarded([&] {
@@ -21,11 +23,52 @@ int implement(const char* name, const char* key, wtx_kernel kernel, void* contex
   return guarded([&] {
     std::lock_guard lock(mutex);
     registered.implementations.push_back({name, key, kernel, context});
+    kernels[name][key] = registered.implementations.back();
   });
 }
 
 int result_push(wtx_result* result, const wtx_value* value) {
   return guarded([&] { result->values.emplace_back(*value); });
+}
+
+// The keys whose function a call takes, the first that there is.
+std::vector<std::string> keys_of(std::span<const wtx_value> args) {
+  const char* device = nullptr;
+  bool recorded = false;
+  const auto see = [&](const wtx_tensor* t) {
+    if (!t) return;
+    if (!device) device = tensor_of(t).device().is_cuda() ? "CUDA" : tensor_of(t).is_meta() ? "Meta" : "CPU";
+    recorded |= needs_grad(tensor_of(t));
+  };
+  for (const wtx_value& v : args) {
+    if (v.kind == WTX_KIND_TENSOR) see(v.tensor);
+    if (v.kind == WTX_KIND_TENSORS)
+      for (size_t i = 0; i < v.list.size; ++i) see(static_cast<wtx_tensor* const*>(v.list.data)[i]);
+  }
+  std::vector<std::string> keys;
+  const std::string place = device ? device : "CPU";
+  if (recorded) keys = {"Autograd", "Autograd" + place};
+  keys.insert(keys.end(), {place, "CompositeExplicitAutograd", "CompositeImplicitAutograd"});
+  return keys;
+}
+
+Implementation find_kernel(const char* name, std::span<const wtx_value> args) {
+  const auto keys = keys_of(args);
+  std::lock_guard lock(mutex);
+  const auto op = kernels.find(std::string_view(name));
+  WT_CHECK(op != kernels.end(), NotImplementedError, "no extension has registered a function for ", name);
+  for (const std::string& key : keys)
+    if (const auto found = op->second.find(key); found != op->second.end()) return found->second;
+  throw NotImplementedError(message(name, ": no function for ", keys.back()));
+}
+
+int call_registered(const char* name, const wtx_value* args, size_t num_args, wtx_result** out) {
+  return guarded([&] {
+    const Implementation op = find_kernel(name, {args, num_args});
+    auto result = std::make_unique<wtx_result>();
+    if (op.kernel(op.context, args, num_args, result.get()) != 0) throw_error();
+    *out = result.release();
+  });
 }
 
 size_t item_size(wtx_kind kind) {
@@ -68,6 +111,10 @@ void fill_ops(wtx_api& api) {
   api.define = define;
   api.implement = implement;
   api.result_push = result_push;
+  api.call_registered = call_registered;
+  api.result_count = [](const wtx_result* r) { return r->values.size(); };
+  api.result_value = [](const wtx_result* r, size_t i) { return r->values[i].value(); };
+  api.result_free = [](wtx_result* r) { delete r; };
 }
 
 }  // namespace warptape::extension

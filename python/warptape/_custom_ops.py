@@ -8,12 +8,12 @@ from typing import Any
 
 from . import _C
 from ._op_schema import bind, parse_schema
-from ._ops import FunctionSchema, OpOverload
+from ._ops import FunctionSchema, OpOverload, OpOverloadPacket
 from .amp import autocast, is_autocast_enabled
 from .amp.autocast_mode import _cast
 from .autograd import Function, no_grad
 
-__all__ = ["CustomOpDef", "FakeImplCtx", "current_fake", "load_registered"]
+__all__ = ["CustomOpDef", "CustomOpPacket", "FakeImplCtx", "current_fake", "load_registered"]
 
 _AUTOGRAD_KEYS = ("Autograd", "AutogradCPU", "AutogradCUDA")
 # Set by library.py: takes in what extensions registered meanwhile.
@@ -29,6 +29,10 @@ class FakeImplCtx:
         raise NotImplementedError("get_ctx().new_dynamic_size(): sizes of meta tensors are numbers, and none is unknown")
 
     create_unbacked_symint = new_dynamic_size
+
+
+def _nothing(*args: Any, **keywords: Any) -> None:
+    pass
 
 
 def _tensors(values: Sequence[Any]) -> Iterator[Any]:
@@ -122,19 +126,20 @@ class CustomOpDef:
 
     @property
     def _name(self) -> str:
-        return self._qualname.partition("::")[2]
+        return self._qualname.partition("::")[2].partition(".")[0]
 
     @property
     def _opoverload(self) -> OpOverload:
         from .library import ops
 
-        return getattr(getattr(ops, self._namespace), self._name).default
+        overload = self._qualname.partition(".")[2] or "default"
+        return getattr(getattr(getattr(ops, self._namespace), self._name), overload)
 
     # ---- running ----
 
     def _kernel(self, place: str) -> Callable[..., Any]:
         if place == "meta":
-            kernel = self._fake
+            kernel = self._fake or (_nothing if self._only_changes() else None)
         else:
             kernel = self._kernels.get(place)
             if kernel is None or place in self._disabled:
@@ -147,6 +152,10 @@ class CustomOpDef:
             f"{self._qualname}: no function for {place}; give one by "
             f"{'register_fake' if place == 'meta' else f'register_kernel({place!r})'}"
         )
+
+    def _only_changes(self) -> bool:
+        """Whether it returns nothing: then it has nothing to do without data."""
+        return self._schema is not None and self._schema.is_mutable and not self._schema.returns
 
     def _run(self, *args: Any, **keywords: Any) -> Any:
         given = [*_tensors([*args, *keywords.values()])]
@@ -346,3 +355,31 @@ class CustomOpDef:
             yield
         finally:
             (self._disabled.add if before else self._disabled.discard)(device_type)
+
+
+class CustomOpPacket(OpOverloadPacket):
+    """The ops made under one name, which differ in the overload's name; a call takes the first that it fits."""
+
+    def __init__(self, qualname: str) -> None:
+        super().__init__(qualname, self._call, ())
+        self._by_overload: dict[str, CustomOpDef] = {}
+
+    def add(self, op: CustomOpDef) -> None:
+        """Adds an op, or puts it in the place of one with its name."""
+        overload = op._qualname.partition(".")[2] or "default"
+        self.__dict__.pop(overload, None)
+        self._by_overload[overload] = op
+        self._overloads = tuple(self._by_overload)
+        first = next(iter(self._by_overload.values()))
+        self._function, self.__doc__ = (first if len(self._by_overload) == 1 else self._call), first.__doc__
+
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
+        errors = []
+        for op in self._by_overload.values():
+            try:
+                op._bind(args, kwargs)
+            except (RuntimeError, TypeError) as error:
+                errors.append(str(error))
+                continue
+            return op(*args, **kwargs)
+        raise RuntimeError(f"{self._qualified_op_name}: no overload takes these arguments: {'; '.join(errors)}")

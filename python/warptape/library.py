@@ -9,7 +9,7 @@ from typing import Any
 
 from . import _C
 from ._builtin_ops import BuiltinOp, builtin_op, is_builtin_library
-from ._custom_ops import CustomOpDef, FakeImplCtx, current_fake, load_registered
+from ._custom_ops import CustomOpDef, CustomOpPacket, FakeImplCtx, current_fake, load_registered
 from ._missing import install_getattr as _install_getattr
 from ._op_schema import infer_schema, parse_schema
 from ._ops import OpOverload, OpOverloadPacket
@@ -76,25 +76,29 @@ def custom_op(
 
 def _publish(op: CustomOpDef) -> CustomOpDef:
     _found[op._qualname] = op
-    namespace, _, last = op._qualname.partition("::")
-    setattr(getattr(ops, namespace), last, OpOverloadPacket(op._qualname, op))
+    space, last = getattr(ops, op._namespace), op._name
+    packet = vars(space).get(last)
+    if not isinstance(packet, CustomOpPacket):
+        packet = CustomOpPacket(f"{op._namespace}::{last}")
+        setattr(space, last, packet)
+    packet.add(op)
     return op
 
 
 def _op(op: str | OpOverload | OpOverloadPacket | CustomOpDef) -> CustomOpDef | BuiltinOp:
     if isinstance(op, OpOverload):
-        op = op.overloadpacket
+        op = op.overloadpacket if isinstance(op.overloadpacket, BuiltinOp) else op.name()
     if isinstance(op, OpOverloadPacket) and not isinstance(op, BuiltinOp):
         op = op._qualified_op_name
     if not isinstance(op, str):
         return op
-    op = op.partition(".")[0] if "::" in op else op  # overloads of a name are one op
+    op = op.removesuffix(".default")
     if op not in _found:
         _load_registered()
     if op in _found:
         return _found[op]
     namespace, _, name = op.partition("::")
-    found = getattr(getattr(ops, namespace), name, None)
+    found = getattr(getattr(ops, namespace), name.partition(".")[0], None)
     if not isinstance(found, BuiltinOp):
         raise RuntimeError(f"torch.library: there is no op {op!r} made by custom_op")
     return found
@@ -148,26 +152,21 @@ class Library:
 
 
 def define(qualname: str, schema: str, *, lib: Any = None, tags: Any = ()) -> None:
-    """Makes the op "namespace::name", without a function yet; overloads of a name are one op.
+    """Makes the op "namespace::name" or, for an overload, "namespace::name.overload", without a function yet.
 
     Raises:
         ValueError: a name without a namespace, or a schema that is not "(arguments) -> results".
     """
     namespace, found, last = qualname.partition("::")
-    last = last.partition(".")[0]
-    if not (namespace and found and last.isidentifier()):
+    if not (namespace and found and last.partition(".")[0].isidentifier()):
         raise ValueError(f"torch.library.define: expected a name such as 'mylib::op', got {qualname!r}")
     try:
         parse_schema(schema)
     except ValueError:
         raise ValueError(f"torch.library.define: expected a schema '(..) -> ..', got {schema!r}") from None
-    own = isinstance(getattr(getattr(ops, namespace), last, None), BuiltinOp)
-    if own:
-        return
-    if (known := _found.get(f"{namespace}::{last}")) is None:
-        _publish(CustomOpDef(f"{namespace}::{last}", None, None, schema, tags if isinstance(tags, Sequence) else [tags]))
-    elif str(known._schema) != str(parse_schema(f"{namespace}::{last}{schema}")):
-        known._schema = None  # of several overloads: their function tells the arguments apart
+    own = isinstance(getattr(getattr(ops, namespace), last.partition(".")[0], None), BuiltinOp)
+    if not own and qualname not in _found:
+        _publish(CustomOpDef(qualname, None, None, schema, tags if isinstance(tags, Sequence) else [tags]))
 
 
 def impl(qualname: str, types: str | Sequence[str], func: Any = None, *, lib: Any = None) -> Any:
@@ -305,7 +304,7 @@ def _load_registered() -> bool:
         name, bracket, rest = text.partition("(")
         name = f"{space}::{name.strip().rpartition('::')[2]}"
         if rest.startswith("..."):  # of a function, which tells its arguments itself
-            _publish(CustomOpDef(name.partition(".")[0], None))
+            _publish(CustomOpDef(name, None))
         else:
             define(name, bracket + rest)
     for name, key, kernel in implementations:

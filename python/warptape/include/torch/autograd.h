@@ -13,6 +13,7 @@ namespace autograd {
 
 using Variable = at::Tensor;
 using variable_list = std::vector<Variable>;
+using tensor_list = variable_list;
 using c10::AutoGradMode;
 using c10::GradMode;
 using c10::NoGradGuard;

@@ -242,6 +242,76 @@ struct LibraryInit {
 }  // namespace detail
 }  // namespace torch
 
+// ---- ops called by name ----
+
+namespace c10 {
+
+template <class F>
+class TypedOperatorHandle;
+template <class R, class... A>
+class TypedOperatorHandle<R(A...)> {
+ public:
+  explicit TypedOperatorHandle(std::string name) : name_(std::move(name)) {}
+  R call(A... args) const {
+    namespace ext = warptape::extension;
+    const wtx_value values[] = {ext::Box<std::decay_t<A>>::box(args)..., ext::none()};
+    if (name_.compare(0, 6, "aten::") == 0)
+      return ext::Unbox<R>::take(ext::call_boxed(name_.c_str() + 6, values, sizeof...(A)));
+    wtx_result* made = nullptr;
+    ext::check(ext::api().call_registered(name_.c_str(), values, sizeof...(A), &made));
+    struct Free {
+      wtx_result* result;
+      ~Free() { ext::api().result_free(result); }
+    } held{made};
+    return take(made, static_cast<R*>(nullptr));
+  }
+
+ private:
+  static void take(const wtx_result*, void*) {}
+  template <class T>
+  static T take(const wtx_result* r, T*) {
+    TORCH_CHECK(warptape::extension::api().result_count(r) == 1, "expected one result");
+    return torch::detail::FromValue<T>::get(warptape::extension::api().result_value(r, 0));
+  }
+  template <class... T>
+  static std::tuple<T...> take(const wtx_result* r, std::tuple<T...>*) {
+    TORCH_CHECK(warptape::extension::api().result_count(r) == sizeof...(T), "expected ", sizeof...(T), " results");
+    return take_all<T...>(r, std::index_sequence_for<T...>());
+  }
+  template <class... T, size_t... I>
+  static std::tuple<T...> take_all(const wtx_result* r, std::index_sequence<I...>) {
+    return std::tuple<T...>(torch::detail::FromValue<T>::get(warptape::extension::api().result_value(r, I))...);
+  }
+  std::string name_;
+};
+template <class R, class... A>
+class TypedOperatorHandle<R (*)(A...)> : public TypedOperatorHandle<R(A...)> {
+  using TypedOperatorHandle<R(A...)>::TypedOperatorHandle;
+};
+
+struct OperatorHandle {
+  std::string name;
+  template <class F>
+  TypedOperatorHandle<F> typed() const {
+    return TypedOperatorHandle<F>(name);
+  }
+};
+struct Dispatcher {
+  static Dispatcher& singleton() {
+    static Dispatcher one;
+    return one;
+  }
+  // An op of an extension, or of aten; whether it is there shows when it is called.
+  OperatorHandle findSchemaOrThrow(const std::string& name, const std::string& overload) const {
+    return {overload.empty() || name.compare(0, 6, "aten::") == 0 ? name : name + "." + overload};
+  }
+};
+
+}  // namespace c10
+namespace torch {
+using c10::Dispatcher;
+}
+
 #define WARPTAPE_LIBRARY(space, key, m, id)                                                       \
   static void C10_CONCATENATE(warptape_library_, id)(::torch::Library&);                          \
   static const ::torch::detail::LibraryInit C10_CONCATENATE(warptape_library_init_, id)(          \

@@ -47,6 +47,14 @@ class TensorOptions {
   optional<bool> requires_grad_opt() const { return requires_grad_; }
   optional<MemoryFormat> memory_format_opt() const { return memory_format_; }
   bool is_cuda() const { return device().is_cuda(); }
+  // Of what Tensor::type() returns.
+  ScalarType scalarType() const { return dtype().toScalarType(); }
+  std::string toString() const { return str(device().is_cuda() ? "CUDA" : "CPU", dtype(), "Type"); }
+  friend bool operator==(const TensorOptions& a, const TensorOptions& b) {
+    return a.scalarType() == b.scalarType() && a.device() == b.device() && a.layout() == b.layout();
+  }
+  friend bool operator!=(const TensorOptions& a, const TensorOptions& b) { return !(a == b); }
+  friend std::ostream& operator<<(std::ostream& out, const TensorOptions& o) { return out << o.toString(); }
   // These options where they are set, `other` where it is.
   TensorOptions merge_in(const TensorOptions& other) const {
     TensorOptions out = *this;
