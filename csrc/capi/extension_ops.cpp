@@ -48,8 +48,14 @@ std::vector<std::string> keys_of(std::span<const wtx_value> args) {
   std::vector<std::string> keys;
   const std::string place = device ? device : "CPU";
   if (recorded) keys = {"Autograd", "Autograd" + place};
-  keys.insert(keys.end(), {place, "CompositeExplicitAutograd", "CompositeImplicitAutograd"});
+  keys.insert(keys.end(), {place, "CompositeExplicitAutograd", "CompositeImplicitAutograd", "Autograd"});
   return keys;
+}
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
+  return text;
 }
 
 Implementation find_kernel(const char* name, std::span<const wtx_value> args) {
@@ -59,7 +65,7 @@ Implementation find_kernel(const char* name, std::span<const wtx_value> args) {
   WT_CHECK(op != kernels.end(), NotImplementedError, "no extension has registered a function for ", name);
   for (const std::string& key : keys)
     if (const auto found = op->second.find(key); found != op->second.end()) return found->second;
-  throw NotImplementedError(message(name, ": no function for ", keys.back()));
+  throw NotImplementedError(message(name, ": no function for any of ", joined(keys)));
 }
 
 int call_registered(const char* name, const wtx_value* args, size_t num_args, wtx_result** out) {

@@ -246,7 +246,7 @@ class CustomOpDef:
         if self._composite is not None and not self._kernels:
             return self._composite(*positional, **keywords)
         wants = _C.is_grad_enabled() and any(t.requires_grad for t in given)
-        if wants and self._autograd is not None:
+        if self._autograd is not None and (wants or not self._kernels):
             return self._autograd(*positional, **keywords)
         if self._schema is not None and self._schema.is_mutable:
             with no_grad():

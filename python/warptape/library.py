@@ -296,6 +296,8 @@ def wrap_triton(triton_kernel: Any, /) -> Any:
 
 # ---- ops of extension modules ----
 
+_undefined: list[tuple[str, str, Any]] = []  # functions for ops that another extension is still to define
+
 
 def _load_registered() -> bool:
     """Takes in the ops that loaded extensions registered; whether there were any."""
@@ -307,8 +309,13 @@ def _load_registered() -> bool:
             _publish(CustomOpDef(name, None))
         else:
             define(name, bracket + rest)
-    for name, key, kernel in implementations:
-        _impl(_op(name), _kernel_function(kernel), key)
+    _undefined.extend(implementations)
+    for item in [*_undefined]:
+        name, key, kernel = item
+        known = _found.get(name) or builtin_op(name)
+        if known is not None:
+            _undefined.remove(item)
+            _impl(known, _kernel_function(kernel), key)
     return bool(definitions or implementations)
 
 

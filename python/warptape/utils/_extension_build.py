@@ -36,7 +36,7 @@ def _find_cuda_home() -> str | None:
             return found
     if nvcc := shutil.which("nvcc"):
         beside = os.path.dirname(os.path.dirname(os.path.realpath(nvcc)))
-        if os.path.isdir(os.path.join(beside, "include")):
+        if os.path.exists(os.path.join(beside, "include", "cuda_runtime.h")):
             return beside
     return "/usr/local/cuda" if os.path.exists("/usr/local/cuda/bin/nvcc") else None
 

@@ -3,8 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "c10/core/Device.h"
-#include "warptape/api.h"
+#include "ATen/DeviceGuard.h"
 
 #define C10_CUDA_CHECK(call)                                                                                \
   do {                                                                                                      \
@@ -21,17 +20,6 @@
 namespace c10 {
 namespace cuda {
 
-inline DeviceIndex device_count() noexcept {
-  return static_cast<DeviceIndex>(warptape::extension::api().device_count());
-}
-inline DeviceIndex current_device() {
-  int index = 0;
-  warptape::extension::check(warptape::extension::api().current_device(&index));
-  return static_cast<DeviceIndex>(index);
-}
-inline void set_device(DeviceIndex index) {
-  warptape::extension::check(warptape::extension::api().set_current_device(index));
-}
 inline void device_synchronize() { C10_CUDA_CHECK(cudaDeviceSynchronize()); }
 
 class CUDAStream {

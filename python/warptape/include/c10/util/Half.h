@@ -150,6 +150,18 @@ WARPTAPE_OPERATORS(BFloat16)
 #undef WARPTAPE_OPERATORS
 #undef WARPTAPE_OPERATOR
 
+}  // namespace c10
+
+#if defined(__CUDACC__)
+__device__ inline c10::Half __ldg(const c10::Half* p) {
+  return c10::Half(__ldg(reinterpret_cast<const uint16_t*>(p)), c10::Half::from_bits());
+}
+__device__ inline c10::BFloat16 __ldg(const c10::BFloat16* p) {
+  return c10::BFloat16(__ldg(reinterpret_cast<const uint16_t*>(p)), c10::BFloat16::from_bits());
+}
+#endif
+
+namespace c10 {
 namespace detail {
 
 template <class T, uint16_t kLowest, uint16_t kMax, uint16_t kMin, uint16_t kEpsilon, uint16_t kInfinity,
