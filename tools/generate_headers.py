@@ -34,15 +34,47 @@ RETURNS = {
     "Number": "Scalar",
 }
 # How many tensors an op returns whose results have no names.
-RESULTS = {"native_layer_norm": 3, "native_group_norm": 3, "native_batch_norm": 3, "var_mean": 2, "std_mean": 2}
+RESULTS = {
+    "native_layer_norm": 3,
+    "native_group_norm": 3,
+    "native_batch_norm": 3,
+    "var_mean": 2,
+    "std_mean": 2,
+}
 # Written in ATen/core/TensorBody.h.
 BY_HAND = {
-    *("to", "item", "type_as", "size", "stride", "numel", "dim", "data", "cpu", "cuda", "is_contiguous", "type"),
+    *(
+        "to",
+        "item",
+        "type_as",
+        "size",
+        "stride",
+        "numel",
+        "dim",
+        "data",
+        "cpu",
+        "cuda",
+        "is_contiguous",
+        "type",
+    ),
     *("is_floating_point", "is_complex", "is_signed", "element_size", "index_put_", "unique", "ndimension"),
     *("storage_offset", "is_same", "get_device", "requires_grad_", "tolist", "data_ptr", "slice"),
 }
 KEYWORDS = {
-    *("bool", "char", "double", "float", "int", "long", "short", "default", "register", "operator", "and", "or"),
+    *(
+        "bool",
+        "char",
+        "double",
+        "float",
+        "int",
+        "long",
+        "short",
+        "default",
+        "register",
+        "operator",
+        "and",
+        "or",
+    ),
     *("xor", "not", "complex", "class", "template", "this", "new", "delete", "union", "bitand", "bitor"),
 }
 IN_PLACE = re.compile(r"[a-z0-9]_$")
@@ -165,7 +197,8 @@ def _signature(overload: Overload, taken: set[tuple[str, ...]]) -> str | None:
     for count in range(required, len(types) + 1):
         taken.add(types[:count])
     return ", ".join(
-        f"{p.type} {p.name}" + (f" = {p.default}" if i >= required and p.default else "") for i, p in enumerate(shown)
+        f"{p.type} {p.name}" + (f" = {p.default}" if i >= required and p.default else "")
+        for i, p in enumerate(shown)
     )
 
 
@@ -174,7 +207,7 @@ def _values(overload: Overload) -> str:
 
 
 def _call(returns: str, op: str, values: str) -> str:
-    return f'return warptape::extension::call<{returns}>("{op}"{", " if values else ""}{values});'
+    return f'return wtx::call<{returns}>("{op}"{", " if values else ""}{values});'
 
 
 def _method(overload: Overload, taken: set[tuple[str, ...]]) -> str | None:
@@ -187,9 +220,11 @@ def _method(overload: Overload, taken: set[tuple[str, ...]]) -> str | None:
         return None
     values = ", ".join(filter(None, ["*this", _values(inner)]))
     if IN_PLACE.search(overload.name):
-        body = f'return warptape::extension::call_in_place("{overload.op}", const_cast<Tensor&>({values[:5]}){values[5:]});'
+        rest = values.removeprefix("*this")
+        body = f'return wtx::call_in_place("{overload.op}", const_cast<Tensor&>(*this){rest});'
         return f"Tensor& {overload.name}({signature}) const {{ {body} }}"
-    return f"{overload.returns} {overload.name}({signature}) const {{ {_call(overload.returns, overload.op, values)} }}"
+    body = _call(overload.returns, overload.op, values)
+    return f"{overload.returns} {overload.name}({signature}) const {{ {body} }}"
 
 
 def _function(overload: Overload, taken: set[tuple[str, ...]]) -> str | None:
@@ -198,7 +233,7 @@ def _function(overload: Overload, taken: set[tuple[str, ...]]) -> str | None:
         return None
     values = _values(overload)
     if IN_PLACE.search(overload.name) and overload.parameters[0].type == "const Tensor&":
-        body = f'return warptape::extension::call_in_place("{overload.op}", {values});'
+        body = f'return wtx::call_in_place("{overload.op}", {values});'
         return f"inline Tensor& {overload.name}({signature.removeprefix('const ')}) {{ {body} }}"
     body = _call(overload.returns, overload.op, values)
     return f"inline {overload.returns} {overload.name}({signature}) {{ {body} }}"
@@ -210,8 +245,10 @@ def _out_function(overload: Overload, taken: set[tuple[str, ...]]) -> str | None
     signature = _signature(overload, taken)
     if signature is None:
         return None
-    body = f'return write_out(out, warptape::extension::call<Tensor>("{overload.op}", {_values(overload)}));'
-    return f"inline Tensor& {overload.name}_out(Tensor& out{', ' if signature else ''}{signature}) {{ {body} }}"
+    body = f'return write_out(out, wtx::call<Tensor>("{overload.op}", {_values(overload)}));'
+    return (
+        f"inline Tensor& {overload.name}_out(Tensor& out{', ' if signature else ''}{signature}) {{ {body} }}"
+    )
 
 
 def header_texts(ops: list[Any]) -> dict[Path, str]:

@@ -1,5 +1,4 @@
 from setuptools import setup
-
 from warptape.utils.cpp_extension import BuildExtension, CppExtension
 
 setup(

@@ -1,7 +1,6 @@
 import pytest
-from squared_relu import squared_relu
-
 import warptape as torch
+from squared_relu import squared_relu
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])

@@ -1,4 +1,4 @@
-"""Ops that programs and extensions make: their functions by device, gradient, form without data, and schema."""
+"""Ops that programs and extensions make: functions by device, gradient, form without data, and schema."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ class FakeImplCtx:
     """What a function that register_fake was given may ask for by `torch.library.get_ctx()`."""
 
     def new_dynamic_size(self, *, min: int = 0, max: int | None = None) -> Any:
-        """A size that depends on data. NotImplementedError: tensors on the meta device have sizes that are known."""
-        raise NotImplementedError("get_ctx().new_dynamic_size(): sizes of meta tensors are numbers, and none is unknown")
+        """A size that depends on data. NotImplementedError: the sizes of meta tensors are known."""
+        raise NotImplementedError(
+            "get_ctx().new_dynamic_size(): sizes of meta tensors are numbers, and none is unknown"
+        )
 
     create_unbacked_symint = new_dynamic_size
 
@@ -79,7 +81,9 @@ class _Call:
     def flatten_gradients(self, found: Any) -> list[Any]:
         found = found if isinstance(found, tuple) else (found,)
         if len(found) != len(self.counts):
-            raise RuntimeError(f"{self.op}: expected {len(self.counts)} gradients from backward, got {len(found)}")
+            raise RuntimeError(
+                f"{self.op}: expected {len(self.counts)} gradients from backward, got {len(found)}"
+            )
         flat: list[Any] = []
         for gradient, count in zip(found, self.counts, strict=True):
             if count is None:
@@ -103,9 +107,12 @@ class CustomOpDef:
         self._qualname, self.__doc__ = name, getattr(fn, "__doc__", None)
         self._schema: FunctionSchema | None = None if schema is None else parse_schema(f"{name}{schema}")
         self.tags = [*tags]
+        self._packet: CustomOpPacket | None = None  # it is in
         self._init_fn = fn
         self._composite: Callable[..., Any] | None = None  # made of ops that have gradients
-        self._autograd: Callable[..., Any] | None = None  # with a gradient of its own: a dispatch key Autograd
+        self._autograd: Callable[..., Any] | None = (
+            None  # with a gradient of its own: a dispatch key Autograd
+        )
         self._kernels: dict[str | None, Callable[..., Any]] = {}
         self._disabled: set[str] = set()
         self._fake: Callable[..., Any] | None = None
@@ -130,10 +137,7 @@ class CustomOpDef:
 
     @property
     def _opoverload(self) -> OpOverload:
-        from .library import ops
-
-        overload = self._qualname.partition(".")[2] or "default"
-        return getattr(getattr(getattr(ops, self._namespace), self._name), overload)
+        return getattr(self._packet, self._qualname.partition(".")[2] or "default")
 
     # ---- running ----
 
@@ -178,9 +182,9 @@ class CustomOpDef:
         for t in _tensors([out]):
             if (address := _C._storage_address(t)) in seen:
                 raise RuntimeError(
-                    f"{self._qualname}: The output of this custom operator (1) must not also be an input to this "
-                    "custom operator and (2) may not alias any inputs to this custom operator or other returns. "
-                    "Return a clone of the offending output tensor(s) (e.g. return x.clone())."
+                    f"{self._qualname}: The output of this custom operator (1) must not also be an input to "
+                    "this custom operator and (2) may not alias any inputs to this custom operator or other "
+                    "returns. Return a clone of the offending output tensor(s) (e.g. return x.clone())."
                 )
             seen.add(address)
 
@@ -191,8 +195,8 @@ class CustomOpDef:
     def _run_backward(self, ctx: Any, grads: Sequence[Any]) -> Any:
         if self._backward is None:
             raise RuntimeError(
-                f"Trying to backward through {self._namespace}.{self._name}.default but no autograd formula was "
-                "registered. Please use register_autograd to add one."
+                f"Trying to backward through {self._namespace}.{self._name}.default but no autograd formula "
+                "was registered. Please use register_autograd to add one."
             )
         return self._backward(ctx, [*grads]) if self._returns_list() else self._backward(ctx, *grads)
 
@@ -301,16 +305,17 @@ class CustomOpDef:
     def register_autograd(self, backward: Any, /, *, setup_context: Any = None) -> None:
         """backward(ctx, *grads) returns a gradient per argument; setup_context(ctx, inputs, output) saves.
 
-        With arguments by keyword only it is setup_context(ctx, inputs, keyword_only_inputs, output), and these have
-        no gradient. A list of tensors has a list of gradients.
+        With arguments by keyword only it is setup_context(ctx, inputs, keyword_only_inputs, output), and
+        these have no gradient. A list of tensors has a list of gradients.
 
         Raises:
             RuntimeError: the op changes an argument, or returns what has no gradient alone.
         """
         if self._schema is not None and self._schema.is_mutable:
             raise RuntimeError(
-                f"Cannot register autograd formula for non-functional operator {self} with schema {self._schema}. "
-                "Please create a functional operator and register an autograd formula for that."
+                f"Cannot register autograd formula for non-functional operator {self} with "
+                f"schema {self._schema}. Please create a functional operator and register an autograd formula "
+                "for that."
             )
         self._backward, self._setup = backward, setup_context
 
@@ -334,7 +339,9 @@ class CustomOpDef:
         self._autocast[device_type] = cast_inputs
 
     def register_torch_dispatch(self, torch_dispatch_class: Any, fn: Any = None, /) -> Any:
-        """fn(cls, func, types, args, kwargs) where an argument is of a subclass of Tensor; a decorator without `fn`.
+        """fn(cls, func, types, args, kwargs) where an argument is of a subclass of Tensor.
+
+        A decorator without `fn`.
 
         Raises:
             TypeError: a class that is no subclass of Tensor: modes that see every op are not supported.
@@ -342,13 +349,15 @@ class CustomOpDef:
         if fn is None:
             return lambda later: self.register_torch_dispatch(torch_dispatch_class, later)
         if not (isinstance(torch_dispatch_class, type) and issubclass(torch_dispatch_class, _C.TensorBase)):
-            raise TypeError(f"register_torch_dispatch: expected a subclass of Tensor, got {torch_dispatch_class!r}")
+            raise TypeError(
+                f"register_torch_dispatch: expected a subclass of Tensor, got {torch_dispatch_class!r}"
+            )
         self._subclasses[torch_dispatch_class] = fn
         return fn
 
     @contextlib.contextmanager
     def set_kernel_enabled(self, device_type: str, enabled: bool = True) -> Iterator[None]:
-        """For the scope, whether the device's own function runs; without it, the one the op was made with does."""
+        """For the scope, whether the device's own function runs; else that which the op was made with."""
         before = device_type in self._disabled
         (self._disabled.discard if enabled else self._disabled.add)(device_type)
         try:
@@ -358,17 +367,18 @@ class CustomOpDef:
 
 
 class CustomOpPacket(OpOverloadPacket):
-    """The ops made under one name, which differ in the overload's name; a call takes the first that it fits."""
+    """The ops under one name, which differ in the overload's name; a call takes the first that it fits."""
 
     def __init__(self, qualname: str) -> None:
         super().__init__(qualname, self._call, ())
-        self._by_overload: dict[str, CustomOpDef] = {}
+        self._by_overload: dict[str, Any] = {}  # of CustomOpDef
 
     def add(self, op: CustomOpDef) -> None:
         """Adds an op, or puts it in the place of one with its name."""
         overload = op._qualname.partition(".")[2] or "default"
         self.__dict__.pop(overload, None)
         self._by_overload[overload] = op
+        op._packet = self
         self._overloads = tuple(self._by_overload)
         first = next(iter(self._by_overload.values()))
         self._function, self.__doc__ = (first if len(self._by_overload) == 1 else self._call), first.__doc__
@@ -382,4 +392,6 @@ class CustomOpPacket(OpOverloadPacket):
                 errors.append(str(error))
                 continue
             return op(*args, **kwargs)
-        raise RuntimeError(f"{self._qualified_op_name}: no overload takes these arguments: {'; '.join(errors)}")
+        raise RuntimeError(
+            f"{self._qualified_op_name}: no overload takes these arguments: {'; '.join(errors)}"
+        )

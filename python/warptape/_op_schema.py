@@ -1,4 +1,4 @@
-"""Schemas of ops as texts, "name(Tensor x, int n=1) -> Tensor": read, and inferred from annotated functions."""
+"""Schemas of ops as texts, "name(Tensor x, int n=1) -> Tensor": read, and inferred from annotations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ _ARGUMENT = re.compile(
     r"(?:\s+(?P<name>\w+))?(?:\s*=\s*(?P<default>.+))?$",
     re.DOTALL,
 )
-_SCHEMA = re.compile(r"\s*(?P<name>[\w:]*)(?:\.(?P<overload>\w+))?\s*\((?P<args>.*)\)\s*->\s*(?P<returns>.+?)\s*$", re.DOTALL)
+_SCHEMA = re.compile(
+    r"\s*(?P<name>[\w:]*)(?:\.(?P<overload>\w+))?\s*\((?P<args>.*)\)\s*->\s*(?P<returns>.+?)\s*$", re.DOTALL
+)
 
 
 def _items(text: str) -> Iterator[str]:
@@ -83,11 +85,16 @@ def parse_schema(text: str) -> FunctionSchema:
     if returns.startswith("(") and returns.endswith(")"):
         returns = returns[1:-1]
     return FunctionSchema(
-        found["name"], found["overload"] or "", arguments, [_argument(item, False) for item in _items(returns)]
+        found["name"],
+        found["overload"] or "",
+        arguments,
+        [_argument(item, False) for item in _items(returns)],
     )
 
 
-def bind(schema: FunctionSchema, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+def bind(
+    schema: FunctionSchema, args: Sequence[Any], kwargs: dict[str, Any]
+) -> tuple[list[Any], dict[str, Any]]:
     """All positional arguments and all that are by keyword only, defaults filled in.
 
     Raises:
@@ -96,8 +103,8 @@ def bind(schema: FunctionSchema, args: Sequence[Any], kwargs: dict[str, Any]) ->
     positional = [a for a in schema.arguments if not a.kwarg_only]
     if len(args) > len(positional):
         raise RuntimeError(
-            f"{schema.name}() expected at most {len(positional)} argument(s) but received {len(args)} argument(s). "
-            f"Declaration: {schema}"
+            f"{schema.name}() expected at most {len(positional)} argument(s) but received {len(args)} "
+            f"argument(s). Declaration: {schema}"
         )
     left = dict(kwargs)
     found: list[Any] = []
@@ -116,8 +123,8 @@ def bind(schema: FunctionSchema, args: Sequence[Any], kwargs: dict[str, Any]) ->
             )
         if argument.type == "Tensor" and not isinstance(value, _C.TensorBase):
             raise RuntimeError(
-                f"{schema.name}() Expected a value of type 'Tensor' for argument '{argument.name}' but instead "
-                f"found type '{type(value).__name__}'. Declaration: {schema}"
+                f"{schema.name}() Expected a value of type 'Tensor' for argument '{argument.name}' but "
+                f"instead found type '{type(value).__name__}'. Declaration: {schema}"
             )
         found.append(value)
     if left:
@@ -184,12 +191,16 @@ def _return_text(kind: Any, fail: Callable[[str], Exception]) -> str:
 
 
 def infer_schema(
-    prototype_function: Callable[..., Any], /, *, mutates_args: str | Iterable[str], op_name: str | None = None
+    prototype_function: Callable[..., Any],
+    /,
+    *,
+    mutates_args: str | Iterable[str],
+    op_name: str | None = None,
 ) -> str:
     """The schema of a function with annotations; `op_name`, if any, comes in front.
 
     Args:
-        prototype_function: its parameters are tensors, numbers, strings, dtypes, devices, lists of these and None.
+        prototype_function: its parameters are tensors, numbers, strings, dtypes, devices, lists of these.
         mutates_args: the names of the tensors that it changes, or "unknown": any of them.
 
     Raises:
@@ -207,7 +218,9 @@ def infer_schema(
     hints = typing.get_type_hints(prototype_function)
     unknown = isinstance(mutates_args, str)
     if unknown and mutates_args != "unknown":
-        raise fail(f"mutates_args must either be a sequence of the names of the arguments or 'unknown', got {mutates_args!r}")
+        raise fail(
+            f"mutates_args must be a sequence of the names of arguments or 'unknown', got {mutates_args!r}"
+        )
     names = set() if unknown else set(mutates_args)
     if missing := names - set(signature.parameters):
         raise fail(f"{missing} in mutates_args were not found in the custom op's signature")
@@ -223,7 +236,9 @@ def infer_schema(
         if kind is None:
             raise fail(f"Parameter {name} has unsupported type {hints.get(name, p.annotation)}")
         if name in names and not kind.startswith("Tensor"):
-            raise fail(f"Parameter {name} is in mutates_args but only Tensors or collections of Tensors can be mutated")
+            raise fail(
+                f"Parameter {name} is in mutates_args but only Tensors or lists of Tensors can be mutated"
+            )
         if name in names or (unknown and kind.startswith("Tensor")):
             kind = f"Tensor(a{place}!){kind.removeprefix('Tensor')}"
         default = "" if p.default is p.empty else "=" + _default_text(p.default, fail, name)

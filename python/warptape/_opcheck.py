@@ -60,7 +60,9 @@ def _test_schema(op: Any, arguments: _Arguments, **tolerance: Any) -> None:
     memory = {_C._storage_address(t) for t in given}
     for t in _tensors(out):
         if _C._storage_address(t) in memory:
-            raise RuntimeError(f"{op}: a result has its memory from an argument or another result; return a clone")
+            raise RuntimeError(
+                f"{op}: a result has its memory from an argument or another result; return a clone"
+            )
         memory.add(_C._storage_address(t))
 
 
@@ -79,8 +81,8 @@ def _test_autograd_registration(op: Any, arguments: _Arguments, **tolerance: Any
     registered = definition._backward or definition._autograd or definition._composite
     if registered and out and not any(t.requires_grad for t in out):
         raise RuntimeError(
-            f"{op}: an argument requires a gradient and no result does. Give the op its gradient by register_autograd, "
-            "or by a function for the key Autograd; one for CPU or CUDA runs below it."
+            f"{op}: an argument requires a gradient and no result does. Give the op its gradient by "
+            "register_autograd, or by a function for the key Autograd; one for CPU or CUDA runs below it."
         )
 
 
@@ -100,12 +102,13 @@ def _test_faketensor(op: Any, arguments: _Arguments, **tolerance: Any) -> None:
         for name in ("shape", "dtype"):
             if getattr(a, name) != getattr(b, name):
                 raise RuntimeError(
-                    f"{op}: result {i} has the {name} {getattr(b, name)}, and {getattr(a, name)} from the function of "
-                    "register_fake"
+                    f"{op}: result {i} has the {name} {getattr(b, name)}, and {getattr(a, name)} from the "
+                    "function of register_fake"
                 )
         if a.numel() > 1 and a.stride() != b.stride():
             raise RuntimeError(
-                f"{op}: result {i} has the strides {b.stride()}, and {a.stride()} from the function of register_fake"
+                f"{op}: result {i} has the strides {b.stride()}, and {a.stride()} from the function of "
+                "register_fake"
             )
 
 

@@ -149,7 +149,9 @@ class OpOverload:
         return (self.op if packet._by_overload else packet)(*args, **kwargs)
 
     op = property(
-        lambda self: self._overloadpacket._by_overload.get(self._overloadname, self._overloadpacket._function),
+        lambda self: self._overloadpacket._by_overload.get(
+            self._overloadname, self._overloadpacket._function
+        ),
         doc="The function behind it.",
     )
 
@@ -181,7 +183,7 @@ class OpOverload:
 class OpOverloadPacket:
     """`torch.ops.namespace.name`, called as the op; its attributes are its overloads."""
 
-    _by_overload: dict[str, Callable[..., Any]] = {}  # where each has a function of its own
+    _by_overload: dict[str, Any] = {}  # where each has a function of its own
 
     def __init__(self, qualname: str, function: Callable[..., Any], overloads: Any = ("default",)) -> None:
         self._qualified_op_name, self._function, self._overloads = qualname, function, tuple(overloads)

@@ -1,4 +1,4 @@
-"""torch.library: functions of programs and extensions as ops with a name, a gradient and a form without data."""
+"""torch.library: functions of programs and extensions as ops with a name, a gradient, a form without data."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def custom_op(
     Args:
         name: namespace and name; the op is `torch.ops.<namespace>.<name>` then.
         fn: with annotations, of which `infer_schema` makes the schema.
-        mutates_args: the names of the tensors that it changes, or "unknown". Their versions grow with each call.
+        mutates_args: the names of the tensors that it changes, or "unknown". Their versions grow.
         device_types: the devices of the tensors that `fn` takes; by default all.
         schema: the schema, "(Tensor x) -> Tensor", where `fn` has no annotations.
         tags: kept as `tags` of the op.
@@ -252,16 +252,18 @@ def get_ctx() -> FakeImplCtx:
     return current_fake[-1]
 
 
-def opcheck(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None, **options: Any) -> dict[str, Any]:
+def opcheck(
+    op: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None, **options: Any
+) -> dict[str, Any]:
     """Tests that an op is registered as it should be, on the given arguments.
 
     Args:
         op: made by custom_op, or of torch.ops.
         args, kwargs: of one call.
-        test_utils: which of the tests run, by default all: "test_schema" (the op changes what its schema says, and
-            returns no argument), "test_autograd_registration" (results have gradients where they should),
-            "test_faketensor" (the function of register_fake gives shapes, strides and dtypes of the results),
-            "test_aot_dispatch_dynamic" (compiled, results and gradients are the same).
+        test_utils: which of the tests run, by default all: "test_schema" (the op changes what its schema
+            says, and returns no argument), "test_autograd_registration" (results have gradients where they
+            should), "test_faketensor" (the function of register_fake gives shapes, strides and dtypes of the
+            results), "test_aot_dispatch_dynamic" (compiled, results and gradients are the same).
         raise_exception: whether the first failure is raised.
         atol, rtol: of the last of these; both or none.
 
@@ -284,7 +286,7 @@ def triton_op(
 
 
 def wrap_triton(triton_kernel: Any, /) -> Any:
-    """The kernel, to be launched as `wrap_triton(kernel)[grid](..)`. ImportError where Triton is not installed."""
+    """The kernel, launched as `wrap_triton(kernel)[grid](..)`. ImportError where Triton is not installed."""
     try:
         from triton.runtime import Autotuner, JITFunction  # type: ignore[import-not-found, unused-ignore]
     except ImportError:
@@ -354,8 +356,8 @@ class _Ops(ModuleType):
     loaded_libraries: set[str] = set()
 
     def load_library(self, path: Any) -> None:
-        """Loads a shared library, whose ops are here then. Where its ops are declared here, as torchvision's, the
-        file is left alone.
+        """Loads a shared library with the ops that it registers. Where its ops are declared here, as
+        torchvision's, the file is left alone.
 
         Raises:
             OSError: a file that is no library, or one that needs what is not there.

@@ -27,7 +27,8 @@ at::Tensor forward(const at::Tensor& x) {
 
 // The gradient of x from that of the result.
 at::Tensor backward(const at::Tensor& grad, const at::Tensor& x) {
-  return elementwise(grad, x, "squared_relu_backward", [](auto g, auto v) { return v > 0 ? 2 * v * g : v - v; });
+  return elementwise(grad, x, "squared_relu_backward",
+                     [](auto g, auto v) { return v > 0 ? 2 * v * g : v - v; });
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-"""Compiling and linking extensions: where compilers, headers and libraries are, and what need not be made again."""
+"""Compiling and linking extensions: where compilers, headers and libraries are, and what is made again."""
 
 from __future__ import annotations
 
@@ -92,8 +92,8 @@ def _command(variable: str, default: str) -> list[str]:
     words = shlex.split(os.environ.get(variable) or default)
     if not words or shutil.which(words[0]) is None:
         raise RuntimeError(
-            f"there is no C++ compiler {' '.join(words)!r}: install one (apt install g++), or set the environment "
-            f"variable {variable} to its name"
+            f"there is no C++ compiler {' '.join(words)!r}: install one (apt install g++), or set the "
+            f"environment variable {variable} to its name"
         )
     return words
 
@@ -104,7 +104,9 @@ def _nvcc() -> list[str]:
 
 def check_compiler_ok_for_platform(compiler: str) -> bool:
     """Whether there is such a compiler, and it is GCC or Clang."""
-    return shutil.which(compiler) is not None and bool(re.search(r"gcc|g\+\+|clang|Free Software", _version(compiler)))
+    return shutil.which(compiler) is not None and bool(
+        re.search(r"gcc|g\+\+|clang|Free Software", _version(compiler))
+    )
 
 
 @functools.cache
@@ -113,7 +115,7 @@ def _version(compiler: str) -> str:
 
 
 def get_compiler_abi_compatibility_and_version(compiler: str) -> tuple[bool, tuple[int, ...]]:
-    """Whether the compiler's C++17 is complete (GCC 9, Clang 9), and its version; (False, (0, 0, 0)) without one."""
+    """Whether the compiler has all of C++17 (GCC 9, Clang 9), and its version; zeros without one."""
     if not check_compiler_ok_for_platform(compiler):
         return False, (0, 0, 0)
     found = re.search(r"(\d+)\.(\d+)\.(\d+)", _version(compiler))
@@ -122,7 +124,7 @@ def get_compiler_abi_compatibility_and_version(compiler: str) -> tuple[bool, tup
 
 
 def cuda_flags() -> list[str]:
-    """What nvcc compiles for: TORCH_CUDA_ARCH_LIST ("8.0;9.0+PTX"), else the devices here, else nvcc's default."""
+    """What nvcc compiles for: TORCH_CUDA_ARCH_LIST ("8.0;9.0+PTX"), the devices here, or its default."""
     wanted = os.environ.get("TORCH_CUDA_ARCH_LIST", "").replace(";", " ").split()
     if not wanted:
         from .. import cuda
@@ -134,7 +136,9 @@ def cuda_flags() -> list[str]:
     for arch in wanted:
         number, _, ptx = arch.partition("+")
         if not re.fullmatch(r"\d+\.\d+[af]?", number) or ptx not in ("", "PTX"):
-            raise ValueError(f"Unknown CUDA arch ({arch}) or GPU not supported: TORCH_CUDA_ARCH_LIST has 8.0;9.0+PTX")
+            raise ValueError(
+                f"Unknown CUDA arch ({arch}) or GPU not supported: TORCH_CUDA_ARCH_LIST has 8.0;9.0+PTX"
+            )
         digits = number.replace(".", "")
         flags.append(f"-gencode=arch=compute_{digits},code=sm_{digits}")
         if ptx:
@@ -173,7 +177,9 @@ class Plan:
         """The command that makes an object."""
         python = sysconfig.get_paths()["include"]
         if not os.path.exists(os.path.join(python, "Python.h")):
-            raise RuntimeError(f"there is no Python.h in {python}: install Python's headers (apt install python3-dev)")
+            raise RuntimeError(
+                f"there is no Python.h in {python}: install Python's headers (apt install python3-dev)"
+            )
         if source.endswith(".cu"):
             words = [*_nvcc(), *_NVCC_FLAGS, *cuda_flags(), *self.cuda_cflags]
         else:
@@ -238,8 +244,9 @@ def _run(command: Sequence[str], name: str, verbose: bool) -> None:
         raise RuntimeError(f"Error building extension '{name}': {shlex.join(command)}\n{done.stdout}")
 
 
-def _compile(plan: Plan, source: str, out: str, name: str) -> bool:
-    """Whether the object had to be made."""
+def _compile(plan: Plan, pair: tuple[str, str], name: str) -> bool:
+    """Whether the object had to be made: (source, object)."""
+    source, out = pair
     command = plan.compile_command(source, out)
     if _is_made(out, command):
         return False
@@ -256,11 +263,12 @@ def build(plan: Plan, path: str, name: str) -> str:
         RuntimeError: there is no compiler, or it failed, with what it printed.
     """
     objects = [
-        os.path.join(plan.directory, f"{i}_{os.path.basename(source)}.o") for i, source in enumerate(plan.sources)
+        os.path.join(plan.directory, f"{i}_{os.path.basename(source)}.o")
+        for i, source in enumerate(plan.sources)
     ]
     workers = int(os.environ.get("MAX_JOBS") or min(len(os.sched_getaffinity(0)), 8))
     with _locked(plan.directory), ThreadPoolExecutor(max(workers, 1)) as pool:
-        made = [*pool.map(lambda pair: _compile(plan, *pair, name), zip(plan.sources, objects, strict=True))]
+        made = [*pool.map(lambda pair: _compile(plan, pair, name), zip(plan.sources, objects, strict=True))]
         command = plan.link_command(objects, path)
         linked = os.path.join(plan.directory, os.path.basename(path) + ".command")
         if any(made) or not os.path.exists(path) or not _same(linked, shlex.join(command)):

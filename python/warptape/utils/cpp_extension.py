@@ -1,6 +1,6 @@
-"""Building C++ and CUDA extensions: `load` and `load_inline` when a program runs, `CppExtension` for setup.py.
+"""Building C++ and CUDA extensions: `load` and `load_inline` for a program that runs, `CppExtension`.
 
-Sources written for PyTorch's `<torch/extension.h>` build against the headers of this package (docs/extension.md).
+Sources for PyTorch's `<torch/extension.h>` build against the headers of this package (docs/extension.md).
 Objects are kept with a hash of the command and of every file that went into them, and made again only where
 one of these differs.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from types import ModuleType
@@ -23,7 +23,6 @@ from ._extension_build import (
     Plan,
     build,
     check_compiler_ok_for_platform,
-    cuda_flags,
     get_compiler_abi_compatibility_and_version,
     include_paths,
     library_paths,
@@ -31,7 +30,7 @@ from ._extension_build import (
 
 __all__ = [
     "CUDA_HOME",
-    "BuildExtension",
+    "BuildExtension",  # noqa: F822, made when it is asked for: setuptools is imported then
     "CUDAExtension",
     "CppExtension",
     "check_compiler_ok_for_platform",
@@ -83,7 +82,7 @@ _versions: dict[tuple[str, str], list[str]] = {}  # of each extension: the keys 
 
 
 def _module_name(name: str, directory: str, key: str) -> str:
-    """`name`, or a name of its own for another extension of that name: a module is loaded once in a process."""
+    """`name`, or another for another extension of that name: a module is loaded once in a process."""
     keys = _versions.setdefault((directory, name), [])
     if key not in keys:
         keys.append(key)
@@ -119,7 +118,8 @@ def load(
     Args:
         name: the extension's, which PYBIND11_MODULE has as TORCH_EXTENSION_NAME.
         sources: files of C++ and CUDA (.cu).
-        extra_cflags, extra_cuda_cflags, extra_ldflags: for the compiler (after -O2 -std=c++17), nvcc, the linker.
+        extra_cflags, extra_cuda_cflags, extra_ldflags: for the compiler, after -O2 -std=c++17; for nvcc; for the
+            linker.
         extra_include_paths: where headers are found, too.
         build_directory: an existing folder; by default one of its own below `get_default_build_root()`.
         verbose: prints the commands and what they print.
@@ -180,7 +180,9 @@ def _bindings(functions: Any) -> str:
     docs = functions if isinstance(functions, Mapping) else {name: name for name in functions}
     if not all(isinstance(name, str) for name in docs):
         raise ValueError(f"Expected 'functions' to be a list or dict of names, but got {functions!r}")
-    quoted = {name: doc.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") for name, doc in docs.items()}
+    quoted = {
+        name: doc.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") for name, doc in docs.items()
+    }
     lines = [
         f'  m.def("{name}", torch::wrap_pybind_function({name}), "{doc}");' for name, doc in quoted.items()
     ]
@@ -222,8 +224,8 @@ def load_inline(
 ) -> Any:
     """As `load`, from texts: those of C++ become one file, those of CUDA another.
 
-    `functions` are put into the module, with docstrings where it is a dict; those that are written in CUDA need a
-    declaration in `cpp_sources`. Errors in C++ are Python exceptions with or without
+    `functions` are put into the module, with docstrings where it is a dict; those that are written in CUDA
+    need a declaration in `cpp_sources`. Errors in C++ are Python exceptions with or without
     `with_pytorch_error_handling`; `use_pch` changes nothing.
 
     >>> source = "at::Tensor twice(at::Tensor x) { return x + x; }"
@@ -289,7 +291,7 @@ def _build_extension() -> Any:
     from setuptools.command.build_ext import build_ext
 
     class BuildExtension(build_ext):
-        """The command `build_ext` for `CppExtension` and `CUDAExtension`: `cmdclass={"build_ext": BuildExtension}`.
+        """The command `build_ext` of `CppExtension` and `CUDAExtension`, for setup's `cmdclass`.
 
         Objects are compiled as `load` compiles them, MAX_JOBS at a time.
         """
@@ -298,15 +300,17 @@ def _build_extension() -> Any:
 
         @classmethod
         def with_options(cls, **options: Any) -> Callable[..., Any]:
-            """The class with options set: `no_python_abi_suffix`, for a library that is no module of this Python
-            alone; `use_ninja` changes nothing."""
+            """The class with options set: `no_python_abi_suffix`, for a library that is no module of Python;
+            `use_ninja` changes nothing."""
             return type("BuildExtension", (cls,), dict(options))
 
         def get_ext_filename(self, ext_name: str) -> str:
             """The name of the file, without the suffix of this Python's modules where that was asked for."""
             found = super().get_ext_filename(ext_name)
             parts = found.split(".")
-            return ".".join([*parts[:-2], parts[-1]]) if self.no_python_abi_suffix and len(parts) > 2 else found
+            return (
+                ".".join([*parts[:-2], parts[-1]]) if self.no_python_abi_suffix and len(parts) > 2 else found
+            )
 
         def build_extension(self, ext: Any) -> None:
             """Compiles and links one extension."""

@@ -1,4 +1,5 @@
-// An extension as a user of PyTorch writes it: a recurrent cell, a RoI align, and one function per part of the API.
+// An extension as a user of PyTorch writes it: a recurrent cell, a RoI align, and one function per part of
+// the API.
 #include <torch/extension.h>
 
 #include <vector>
@@ -12,9 +13,7 @@ using torch::autograd::variable_list;
 // ---- a recurrent cell of three gates: forward and backward with ops ----
 
 // elu'(z) for alpha 1
-Tensor elu_slope(const Tensor& z) {
-  return (z > 0).type_as(z) + (z <= 0).type_as(z) * z.exp();
-}
+Tensor elu_slope(const Tensor& z) { return (z > 0).type_as(z) + (z <= 0).type_as(z) * z.exp(); }
 
 std::vector<Tensor> cell_forward(Tensor input, Tensor weights, Tensor bias, Tensor old_h, Tensor old_cell) {
   TORCH_CHECK(input.dim() == 2, "input must be [batch, features], got ", input.sizes());
@@ -32,9 +31,9 @@ std::vector<Tensor> cell_backward(Tensor grad_h, Tensor grad_cell, Tensor cell, 
   auto d_out = torch::tanh(cell) * grad_h;
   auto d_cell = (1 - cell.tanh().pow(2)) * out * grad_h + grad_cell;
   auto parts = gates.chunk(3, 1);
-  auto d_gates = torch::cat({candidate * d_cell * in * (1 - in), d_out * out * (1 - out),
-                             in * d_cell * elu_slope(parts[2])},
-                            /*dim=*/1);
+  auto d_gates = torch::cat(
+      {candidate * d_cell * in * (1 - in), d_out * out * (1 - out), in * d_cell * elu_slope(parts[2])},
+      /*dim=*/1);
   auto d_x = d_gates.mm(weights);
   const auto size = grad_h.size(1);
   return {d_x.slice(/*dim=*/1, size), d_gates.t().mm(x), d_gates.sum(/*dim=*/0, /*keepdim=*/true),
@@ -42,7 +41,8 @@ std::vector<Tensor> cell_backward(Tensor grad_h, Tensor grad_cell, Tensor cell, 
 }
 
 struct Cell : public torch::autograd::Function<Cell> {
-  static variable_list forward(AutogradContext* ctx, Tensor input, Tensor weights, Tensor bias, Tensor h, Tensor c) {
+  static variable_list forward(AutogradContext* ctx, Tensor input, Tensor weights, Tensor bias, Tensor h,
+                               Tensor c) {
     auto all = cell_forward(input, weights, bias, h, c);
     ctx->save_for_backward({all[1], all[2], all[3], all[4], all[5], all[6], weights});
     return {all[0], all[1]};
@@ -60,8 +60,8 @@ std::vector<Tensor> cell(Tensor input, Tensor weights, Tensor bias, Tensor h, Te
 // ---- RoI align, one sample per bin, with accessors ----
 
 template <class scalar_t, class F>
-void each_sample(torch::TensorAccessor<scalar_t, 2> rois, int64_t r, int64_t rows, int64_t columns, double scale,
-                 int64_t height, int64_t width, F&& f) {
+void each_sample(torch::TensorAccessor<scalar_t, 2> rois, int64_t r, int64_t rows, int64_t columns,
+                 double scale, int64_t height, int64_t width, F&& f) {
   const double y0 = rois[r][2] * scale, x0 = rois[r][1] * scale;
   const double bin_h = (rois[r][4] * scale - y0) / rows, bin_w = (rois[r][3] * scale - x0) / columns;
   for (int64_t i = 0; i < rows; ++i)
@@ -122,7 +122,8 @@ struct Doubled : public torch::autograd::Function<Doubled> {  // in place
 };
 
 struct Parts : public torch::autograd::Function<Parts> {  // a list, a number, an optional tensor
-  static variable_list forward(AutogradContext* ctx, std::vector<Tensor> xs, double by, c10::optional<Tensor> bias) {
+  static variable_list forward(AutogradContext* ctx, std::vector<Tensor> xs, double by,
+                               c10::optional<Tensor> bias) {
     ctx->saved_data["by"] = by;
     ctx->saved_data["count"] = static_cast<int64_t>(xs.size());
     ctx->saved_data["needs"] = ctx->needs_input_grad(0);
@@ -175,13 +176,14 @@ std::vector<Tensor> made(const Tensor& like) {
 bool freed = false;
 Tensor with_deleter() {
   auto* data = new double[2]{3, 4};
-  return torch::from_blob(data, {2}, [](void* p) { delete[] static_cast<double*>(p), freed = true; }, torch::kDouble);
+  return torch::from_blob(
+      data, {2}, [](void* p) { delete[] static_cast<double*>(p), freed = true; }, torch::kDouble);
 }
 
 std::string described(const Tensor& t, c10::optional<Tensor> other, at::ScalarType dtype, at::Device device,
                       at::Scalar number, std::vector<int64_t> sizes) {
-  return c10::str(t.sizes(), t.strides(), t.dtype(), t.device(), t.is_contiguous(), t.numel(), t.requires_grad(),
-                  other.has_value(), dtype, device, number, at::IntArrayRef(sizes));
+  return c10::str(t.sizes(), t.strides(), t.dtype(), t.device(), t.is_contiguous(), t.numel(),
+                  t.requires_grad(), other.has_value(), dtype, device, number, at::IntArrayRef(sizes));
 }
 
 double halves(double x) {
@@ -192,10 +194,13 @@ double halves(double x) {
 }
 
 int64_t threads_sum(int64_t n) {
-  return at::parallel_reduce(int64_t{0}, n, 7, int64_t{0}, [](int64_t begin, int64_t end, int64_t sum) {
-    for (int64_t i = begin; i < end; ++i) sum += i;
-    return sum;
-  }, [](int64_t a, int64_t b) { return a + b; });
+  return at::parallel_reduce(
+      int64_t{0}, n, 7, int64_t{0},
+      [](int64_t begin, int64_t end, int64_t sum) {
+        for (int64_t i = begin; i < end; ++i) sum += i;
+        return sum;
+      },
+      [](int64_t a, int64_t b) { return a + b; });
 }
 
 void raise(const std::string& kind) {
@@ -203,7 +208,8 @@ void raise(const std::string& kind) {
   if (kind == "value") TORCH_CHECK_VALUE(false, "a value");
   if (kind == "type") TORCH_CHECK_TYPE(false, "a type");
   if (kind == "missing") TORCH_CHECK_NOT_IMPLEMENTED(false, "no kernel");
-  if (kind == "thread") at::parallel_for(0, 100, 1, [](int64_t, int64_t) { TORCH_CHECK(false, "in a thread"); });
+  if (kind == "thread")
+    at::parallel_for(0, 100, 1, [](int64_t, int64_t) { TORCH_CHECK(false, "in a thread"); });
   if (kind == "shapes") torch::ones({2, 3}).mm(torch::ones({2, 3}));
   if (kind == "undefined") Tensor().sizes();
   if (kind == "dtype") torch::ones({2}).data_ptr<double>();
@@ -250,7 +256,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("roi_forward", &roi_forward);
   m.def("roi_backward", &roi_backward);
   m.def("doubled", [](Tensor x) { return Doubled::apply(x); });
-  m.def("parts", [](std::vector<Tensor> xs, double by, c10::optional<Tensor> bias) { return Parts::apply(xs, by, bias); });
+  m.def("parts", [](std::vector<Tensor> xs, double by, c10::optional<Tensor> bias) {
+    return Parts::apply(xs, by, bias);
+  });
   m.def("wrong_count", [](Tensor x) { return WrongCount::apply(x); });
   m.def("made", &made);
   m.def("with_deleter", &with_deleter);
@@ -263,6 +271,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("gradient", [](Tensor x) {
     auto y = (x * x).sum();
     y.backward();
-    return std::make_tuple(x.grad(), torch::autograd::grad({(x * x).sum()}, {x})[0], at::GradMode::is_enabled());
+    return std::make_tuple(x.grad(), torch::autograd::grad({(x * x).sum()}, {x})[0],
+                           at::GradMode::is_enabled());
   });
 }

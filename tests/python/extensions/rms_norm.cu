@@ -35,7 +35,8 @@ __global__ void __launch_bounds__(kThreads)
 
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
   TORCH_CHECK(x.is_cuda() && weight.is_cuda(), "rms_norm: expected CUDA tensors, got one on ", x.device());
-  TORCH_CHECK(x.dim() == 2 && weight.is_contiguous() && weight.numel() == x.size(1), "rms_norm: expected [rows, n]");
+  TORCH_CHECK(x.dim() == 2 && weight.is_contiguous() && weight.numel() == x.size(1),
+              "rms_norm: expected [rows, n]");
   const at::cuda::OptionalCUDAGuard guard(device_of(x));
   auto out = torch::empty(x.sizes(), x.options());
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, x.scalar_type(), "rms_norm", [&] {

@@ -1,4 +1,4 @@
-"""Extensions in C++: what `<torch/extension.h>` has, built by utils.cpp_extension, in one module for all tests."""
+"""Extensions in C++: what `<torch/extension.h>` has, built by utils.cpp_extension; one module for all."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def ext(folder):
     return cpp_extension.load(
-        "testext", str(HERE / "ops.cpp"), extra_cflags=["-O0", "-Wall", "-Werror"], build_directory=str(folder)
+        "testext",
+        str(HERE / "ops.cpp"),
+        extra_cflags=["-O0", "-Wall", "-Werror"],
+        build_directory=str(folder),
     )
 
 
@@ -111,7 +114,9 @@ def test_functions_in_place_with_lists_and_with_several_outputs(ext):
     (total.sum() + 3 * same.sum()).backward()
     assert (a.grad[0], b.grad[0], bias.grad[0]) == (5.0, 2.0, 1.0)
     assert ext.parts([a], 1.0, None)[0].tolist() == a.tolist()
-    with pytest.raises(RuntimeError, match=r"WrongCountBackward returned an incorrect number .*expected 1, got 2"):
+    with pytest.raises(
+        RuntimeError, match=r"WrongCountBackward returned an incorrect number .*expected 1, got 2"
+    ):
         ext.wrong_count(torch.ones(1, requires_grad=True)).backward()
 
 
@@ -188,7 +193,9 @@ def test_ops_that_an_extension_registers(ext):
     x = torch.arange(6.0).view(2, 3)
     assert ops.shifted(x).tolist() == [[6.0, 8.0, 10.0]]
     assert ops.shifted(x, 1.0, mode="down", dims=[1]).tolist() == [[0.0], [9.0]]
-    assert str(ops.shifted.default._schema).startswith("testext::shifted(Tensor x, float by=1.5, *, str mode=up")
+    assert str(ops.shifted.default._schema).startswith(
+        "testext::shifted(Tensor x, float by=1.5, *, str mode=up"
+    )
     assert ops.shifted_twice(x).tolist() == [[5.0 + 7.0 + 9.0 + 6.0]]
     assert ops.several([x, x], None)[1:] == (0, [0.5, 2.0]) and ops.several([x, x], x)[1] == 1
     assert ops.over(x).tolist() == (x + 1).tolist() and ops.over(x, x).tolist() == (2 * x).tolist()
@@ -261,7 +268,11 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {}
 def test_an_extension_of_another_version_is_refused(tmp_path):
     (tmp_path / "warptape").mkdir()
     (tmp_path / "warptape" / "version.h").write_text('#define WARPTAPE_VERSION "0.0.1"\n')
-    options = {"extra_cflags": ["-O0"], "extra_include_paths": [str(tmp_path)], "build_directory": str(tmp_path)}
+    options = {
+        "extra_cflags": ["-O0"],
+        "extra_include_paths": [str(tmp_path)],
+        "build_directory": str(tmp_path),
+    }
     text = rf"oldext\.so was built for warptape 0\.0\.1, and this is warptape {torch.__version__}: build"
     with pytest.raises(ImportError, match=text):
         cpp_extension.load_inline("oldext", OLD, no_implicit_headers=True, **options)
@@ -285,11 +296,18 @@ target_link_libraries(found PRIVATE warptape::warptape)
 """
 
 
+FOUND = """
+#include <torch/library.h>
+TORCH_LIBRARY(cmakeext, m) {
+  m.def("one(Tensor x) -> Tensor", [](at::Tensor x) { return x + 1; });
+}
+"""
+
+
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="no cmake")
 def test_cmake_finds_the_package(tmp_path):
     (tmp_path / "CMakeLists.txt").write_text(CMAKE.format(version=torch.__version__))
-    source = '#include <torch/library.h>\nTORCH_LIBRARY(cmakeext, m) { m.def("one(Tensor x) -> Tensor", [](at::Tensor x) { return x + 1; }); }\n'
-    (tmp_path / "found.cpp").write_text(source)
+    (tmp_path / "found.cpp").write_text(FOUND)
 
     def cmake(*arguments):
         return subprocess.run(["cmake", *arguments], cwd=tmp_path, capture_output=True, text=True)

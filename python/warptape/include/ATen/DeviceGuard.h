@@ -6,17 +6,13 @@
 namespace c10 {
 namespace cuda {
 
-inline DeviceIndex device_count() noexcept {
-  return static_cast<DeviceIndex>(warptape::extension::api().device_count());
-}
+inline DeviceIndex device_count() noexcept { return static_cast<DeviceIndex>(wtx::api().device_count()); }
 inline DeviceIndex current_device() {
   int index = 0;
-  warptape::extension::check(warptape::extension::api().current_device(&index));
+  wtx::check(wtx::api().current_device(&index));
   return static_cast<DeviceIndex>(index);
 }
-inline void set_device(DeviceIndex index) {
-  warptape::extension::check(warptape::extension::api().set_current_device(index));
-}
+inline void set_device(DeviceIndex index) { wtx::check(wtx::api().set_current_device(index)); }
 // Of a tensor that lies elsewhere the device stays.
 class OptionalCUDAGuard {
  public:
@@ -28,7 +24,7 @@ class OptionalCUDAGuard {
   OptionalCUDAGuard(const OptionalCUDAGuard&) = delete;
   OptionalCUDAGuard& operator=(const OptionalCUDAGuard&) = delete;
   ~OptionalCUDAGuard() {
-    if (before_ >= 0) warptape::extension::api().set_current_device(before_);
+    if (before_ >= 0) wtx::api().set_current_device(before_);
   }
   void set_device(Device device) {
     if (device.is_cuda()) set_index(device.index());

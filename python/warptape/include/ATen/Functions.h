@@ -48,13 +48,13 @@ inline Tensor from_blob(void* data, IntArrayRef sizes, IntArrayRef strides,
               strides.size(), " strides");
   wtx_tensor* made = nullptr;
   const Device device = options.device();
-  const int status = warptape::extension::api().from_blob(
+  const int status = wtx::api().from_blob(
       data, sizes.data(), strides.empty() ? nullptr : strides.data(), sizes.size(),
       static_cast<wtx_dtype>(options.dtype().toScalarType()),
-      wtx_device{static_cast<int8_t>(device.type()), device.is_cuda() ? device.index() : int8_t{0}}, drop, held,
-      &made);
+      wtx_device{static_cast<int8_t>(device.type()), device.is_cuda() ? device.index() : int8_t{0}}, drop,
+      held, &made);
   if (status != 0) delete held;
-  warptape::extension::check(status);
+  wtx::check(status);
   Tensor t = Tensor::adopt(made);
   if (options.requires_grad()) t.set_requires_grad(true);
   return t;
@@ -63,7 +63,8 @@ inline Tensor from_blob(void* data, IntArrayRef sizes, const std::function<void(
                         const TensorOptions& options = {}) {
   return from_blob(data, sizes, {}, deleter, options);
 }
-inline Tensor from_blob(void* data, IntArrayRef sizes, IntArrayRef strides, const TensorOptions& options = {}) {
+inline Tensor from_blob(void* data, IntArrayRef sizes, IntArrayRef strides,
+                        const TensorOptions& options = {}) {
   return from_blob(data, sizes, strides, std::function<void(void*)>(), options);
 }
 inline Tensor from_blob(void* data, IntArrayRef sizes, const TensorOptions& options = {}) {
@@ -77,8 +78,8 @@ Tensor tensor(ArrayRef<T> values, const TensorOptions& options = {}) {
   Tensor t = empty({static_cast<int64_t>(values.size())}, TensorOptions(own));
   std::copy(values.begin(), values.end(), t.template data_ptr<T>());
   const ScalarType dtype =
-      options.dtype_opt().value_or(isFloatingType(own) ? TensorOptions().dtype().toScalarType()
-                                   : own == kBool      ? kBool
+      options.dtype_opt().value_or(isFloatingType(own)  ? TensorOptions().dtype().toScalarType()
+                                   : own == kBool       ? kBool
                                    : isComplexType(own) ? own
                                                         : kLong);
   t = t.to(TensorOptions(dtype).device(options.device()));
@@ -101,8 +102,8 @@ inline int64_t numel(const Tensor& self) { return self.numel(); }
 inline int64_t size(const Tensor& self, int64_t dim) { return self.size(dim); }
 inline bool is_floating_point(const Tensor& self) { return self.is_floating_point(); }
 inline ScalarType promoteTypes(ScalarType a, ScalarType b) {
-  return warptape::extension::call<ScalarType>("promote_types", a, b);
+  return wtx::call<ScalarType>("promote_types", a, b);
 }
-inline bool hasCUDA() { return warptape::extension::api().device_count() > 0; }
+inline bool hasCUDA() { return wtx::api().device_count() > 0; }
 
 }  // namespace at

@@ -50,7 +50,7 @@ inline Tensor sliced(const Tensor& self, int64_t dim, optional<int64_t> start, o
   const int64_t size = self.size(dim);
   const auto bound = [size](int64_t i) { return i < 0 ? std::max<int64_t>(i + size, 0) : std::min(i, size); };
   const int64_t from = bound(start.value_or(0)), to = std::max(bound(stop.value_or(size)), from);
-  return warptape::extension::call<Tensor>("_slice", self, dim, from, (to - from + step - 1) / step, step);
+  return wtx::call<Tensor>("_slice", self, dim, from, (to - from + step - 1) / step, step);
 }
 
 inline Indexed apply(const Tensor& self, ArrayRef<TensorIndex> items) {
@@ -94,7 +94,7 @@ inline Indexed apply(const Tensor& self, ArrayRef<TensorIndex> items) {
 inline Tensor Tensor::index(ArrayRef<indexing::TensorIndex> items) const {
   const auto found = indexing::apply(*this, items);
   if (!found.by_tensors) return found.view;
-  return warptape::extension::call<Tensor>("_index", found.view, found.indices);
+  return wtx::call<Tensor>("_index", found.view, found.indices);
 }
 inline Tensor Tensor::index(std::initializer_list<indexing::TensorIndex> items) const {
   return index(ArrayRef<indexing::TensorIndex>(items));
@@ -102,7 +102,7 @@ inline Tensor Tensor::index(std::initializer_list<indexing::TensorIndex> items) 
 inline Tensor& Tensor::index_put_(ArrayRef<indexing::TensorIndex> items, const Tensor& value) {
   const auto found = indexing::apply(*this, items);
   if (found.by_tensors) {
-    warptape::extension::call<Tensor>("index_put_", found.view, found.indices, value.to(options()), false);
+    wtx::call<Tensor>("index_put_", found.view, found.indices, value.to(options()), false);
   } else {
     found.view.copy_(value);
   }
@@ -112,8 +112,7 @@ inline Tensor& Tensor::index_put_(std::initializer_list<indexing::TensorIndex> i
   return index_put_(ArrayRef<indexing::TensorIndex>(items), value);
 }
 inline Tensor& Tensor::index_put_(std::initializer_list<indexing::TensorIndex> items, const Scalar& value) {
-  return index_put_(items, warptape::extension::call<Tensor>("full", IntArrayRef(), value, scalar_type(),
-                                                             device(), false));
+  return index_put_(items, wtx::call<Tensor>("full", IntArrayRef(), value, scalar_type(), device(), false));
 }
 inline Tensor Tensor::index_select_(const Tensor& i) const { return index({i}); }
 inline Tensor Tensor::slice(int64_t dim, optional<int64_t> start, optional<int64_t> end, int64_t step) const {

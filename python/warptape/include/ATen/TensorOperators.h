@@ -5,13 +5,13 @@
 
 namespace at {
 
-#define WARPTAPE_BINARY(op, name, reversed)                                                        \
-  inline Tensor operator op(const Tensor& a, const Tensor& b) { return a.name(b); }                \
-  inline Tensor operator op(const Tensor& a, const Scalar& b) { return a.name(b); }                \
+#define WARPTAPE_BINARY(op, name, reversed)                                         \
+  inline Tensor operator op(const Tensor& a, const Tensor& b) { return a.name(b); } \
+  inline Tensor operator op(const Tensor& a, const Scalar& b) { return a.name(b); } \
   inline Tensor operator op(const Scalar& a, const Tensor& b) { return reversed; }
-#define WARPTAPE_CALL(name) warptape::extension::call<Tensor>(name, a, b)
+#define WARPTAPE_CALL(name) wtx::call<Tensor>(name, a, b)
 WARPTAPE_BINARY(+, add, b.add(a))
-WARPTAPE_BINARY(-, sub, warptape::extension::call<Tensor>("rsub", b, a, Scalar(1)))
+WARPTAPE_BINARY(-, sub, wtx::call<Tensor>("rsub", b, a, Scalar(1)))
 WARPTAPE_BINARY(*, mul, b.mul(a))
 WARPTAPE_BINARY(/, div, b.reciprocal().mul_(a))
 WARPTAPE_BINARY(%, remainder, WARPTAPE_CALL("remainder"))

@@ -29,10 +29,10 @@ class AutogradContext {
   void save_for_backward(variable_list tensors) { to_save_ = std::move(tensors); }
   variable_list get_saved_variables() const {
     variable_list out;
-    warptape::extension::check(warptape::extension::api().node_check(node_));
+    wtx::check(wtx::api().node_check(node_));
     for (size_t i = 0; i < saved_; ++i) {
       wtx_tensor* t = nullptr;
-      warptape::extension::check(warptape::extension::api().node_saved(node_, i, &t));
+      wtx::check(wtx::api().node_saved(node_, i, &t));
       out.push_back(Variable::adopt(t));
     }
     return out;
@@ -107,8 +107,7 @@ struct Recorder {
       if (!out.defined() || holds(ctx.dirty_, out)) continue;
       const bool given = holds(inputs, out);
       wtx_tensor* made = nullptr;
-      warptape::extension::check(
-          warptape::extension::api().as_output(out.unsafeGetTensorImpl(), given, &made));
+      wtx::check(wtx::api().as_output(out.unsafeGetTensorImpl(), given, &made));
       Variable fresh = Variable::adopt(made);
       for (auto* list : {&ctx.to_save_, &ctx.non_differentiable_})
         for (Variable& t : *list)
@@ -122,8 +121,8 @@ struct Recorder {
 
   static void record(std::shared_ptr<AutogradContext> ctx, const char* name, const variable_list& inputs,
                      const variable_list& outputs, wtx_backward backward) {
-    const wtx_api& api = warptape::extension::api();
-    const auto check = warptape::extension::check;
+    const wtx_api& api = wtx::api();
+    const auto check = wtx::check;
     for (const Variable& t : ctx->dirty_) check(api.check_inplace(t.unsafeGetTensorImpl(), name, 1));
     std::vector<wtx_tensor*> handles;
     for (const Variable& t : inputs) handles.push_back(t.unsafeGetTensorImpl());
@@ -134,7 +133,7 @@ struct Recorder {
     check(status);
     struct Release {
       wtx_node* node;
-      ~Release() { warptape::extension::api().node_release(node); }
+      ~Release() { wtx::api().node_release(node); }
     } release{ctx->node_};
     std::vector<int> number(outputs.size(), -1);  // as the node counts them, dirty ones first
     for (bool dirty : {true, false})
@@ -177,8 +176,8 @@ struct Recorder {
   static void results(const AutogradContext& ctx, const char* name, variable_list found, wtx_tensor** out) {
     const size_t count = ctx.is_tensor_.size();
     while (found.size() > count && !found.back().defined()) found.pop_back();
-    TORCH_CHECK(found.size() == count, "function ", name, " returned an incorrect number of gradients (expected ",
-                count, ", got ", found.size(), ")");
+    TORCH_CHECK(found.size() == count, "function ", name,
+                " returned an incorrect number of gradients (expected ", count, ", got ", found.size(), ")");
     size_t place = 0;
     for (size_t i = 0; i < count; ++i) {
       TORCH_CHECK(ctx.is_tensor_[i] || !found[i].defined(), "function ", name,
@@ -192,8 +191,8 @@ struct Recorder {
   static variable_list to_list(const variable_list& out) { return out; }
 };
 
-// struct MyOp : torch::autograd::Function<MyOp> with static forward(AutogradContext*, args...), which returns a
-// Tensor or a variable_list, and static backward(AutogradContext*, variable_list): a gradient per argument.
+// struct MyOp : torch::autograd::Function<MyOp> with static forward(AutogradContext*, args...), which returns
+// a Tensor or a variable_list, and static backward(AutogradContext*, variable_list): a gradient per argument.
 template <class T>
 struct Function {
   template <class X = T, class... Args>
@@ -226,7 +225,7 @@ struct Function {
   }
   static int backward_of_node(void* context, wtx_node*, wtx_tensor* const* gradients, size_t, const uint8_t*,
                               wtx_tensor** results, size_t) {
-    return warptape::extension::guarded([&] {
+    return wtx::guarded([&] {
       AutogradContext& ctx = **static_cast<std::shared_ptr<AutogradContext>*>(context);
       Recorder::results(ctx, name().c_str(), T::backward(&ctx, Recorder::gradients(ctx, gradients)), results);
     });
@@ -234,17 +233,17 @@ struct Function {
 };
 
 inline variable_list grad(const variable_list& outputs, const variable_list& inputs,
-                          const variable_list& grad_outputs = {}, at::optional<bool> retain_graph = at::nullopt,
-                          bool create_graph = false, bool allow_unused = false) {
+                          const variable_list& grad_outputs = {},
+                          at::optional<bool> retain_graph = at::nullopt, bool create_graph = false,
+                          bool allow_unused = false) {
   variable_list given = grad_outputs;
   given.resize(outputs.size());
   std::vector<wtx_tensor*> roots, gradients, wanted, found(inputs.size());
   for (const Variable& t : outputs) roots.push_back(t.unsafeGetTensorImpl());
   for (const Variable& t : given) gradients.push_back(t.unsafeGetTensorImpl());
   for (const Variable& t : inputs) wanted.push_back(t.unsafeGetTensorImpl());
-  warptape::extension::check(warptape::extension::api().backward(
-      roots.data(), gradients.data(), roots.size(), wanted.data(), wanted.size(),
-      retain_graph.value_or(create_graph), create_graph, 0, found.data()));
+  wtx::check(wtx::api().backward(roots.data(), gradients.data(), roots.size(), wanted.data(), wanted.size(),
+                                 retain_graph.value_or(create_graph), create_graph, 0, found.data()));
   variable_list out;
   for (wtx_tensor* t : found) out.push_back(Variable::adopt(t));
   for (const Variable& t : out)
@@ -260,9 +259,8 @@ inline void backward(const variable_list& tensors, const variable_list& grad_ten
   std::vector<wtx_tensor*> roots, gradients;
   for (const Variable& t : tensors) roots.push_back(t.unsafeGetTensorImpl());
   for (const Variable& t : given) gradients.push_back(t.unsafeGetTensorImpl());
-  warptape::extension::check(warptape::extension::api().backward(roots.data(), gradients.data(), roots.size(),
-                                                                 nullptr, 0, retain_graph.value_or(create_graph),
-                                                                 create_graph, 1, nullptr));
+  wtx::check(wtx::api().backward(roots.data(), gradients.data(), roots.size(), nullptr, 0,
+                                 retain_graph.value_or(create_graph), create_graph, 1, nullptr));
 }
 
 }  // namespace autograd

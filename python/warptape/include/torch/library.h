@@ -43,7 +43,7 @@ template <>
 struct FromValue<at::Scalar> {
   static at::Scalar get(const wtx_value& v) {
     if (v.kind < WTX_KIND_BOOL || v.kind > WTX_KIND_COMPLEX) bad_argument("a number");
-    return warptape::extension::Unbox<at::Scalar>::take(v);
+    return wtx::Unbox<at::Scalar>::take(v);
   }
 };
 template <>
@@ -61,7 +61,8 @@ struct FromValue<at::Device> {
   }
 };
 template <class T>
-struct FromValue<T, std::enable_if_t<std::is_same<T, std::string>::value || std::is_same<T, c10::string_view>::value>> {
+struct FromValue<
+    T, std::enable_if_t<std::is_same<T, std::string>::value || std::is_same<T, c10::string_view>::value>> {
   static T get(const wtx_value& v) {
     if (v.kind != WTX_KIND_STRING) bad_argument("a string");
     return T(static_cast<const char*>(v.list.data), v.list.size);
@@ -123,8 +124,8 @@ struct FromValue<at::optional<T>> {
 template <class R>
 struct Push {
   static void push(wtx_result* out, const R& result) {
-    const wtx_value v = warptape::extension::Box<R>::box(result);
-    warptape::extension::check(warptape::extension::api().result_push(out, &v));
+    const wtx_value v = wtx::Box<R>::box(result);
+    wtx::check(wtx::api().result_push(out, &v));
   }
 };
 template <class... R>
@@ -139,9 +140,9 @@ template <class R, class... A>
 struct Kernel {
   template <class F>
   static int run(const F& f, const wtx_value* args, size_t count, wtx_result* out) {
-    return warptape::extension::guarded([&] {
-      TORCH_CHECK_TYPE(count == sizeof...(A), "the kernel takes ", sizeof...(A), " arguments, and its schema has ",
-                       count);
+    return wtx::guarded([&] {
+      TORCH_CHECK_TYPE(count == sizeof...(A), "the kernel takes ", sizeof...(A),
+                       " arguments, and its schema has ", count);
       call(f, args, out, std::index_sequence_for<A...>());
     });
   }
@@ -189,7 +190,7 @@ class Library {
   Library(std::string space, std::string key) : space_(std::move(space)), key_(std::move(key)) {}
 
   Library& def(const std::string& schema) & {
-    warptape::extension::check(warptape::extension::api().define(space_.c_str(), schema.c_str()));
+    wtx::check(wtx::api().define(space_.c_str(), schema.c_str()));
     return *this;
   }
   // With a function for all devices, made of ops that have gradients.
@@ -221,8 +222,7 @@ class Library {
       return detail::Signature<Function>::type::run(*static_cast<Function*>(p), args, count, out);
     };
     const std::string full = name.find("::") == std::string::npos ? space_ + "::" + name : name;
-    warptape::extension::check(
-        warptape::extension::api().implement(full.c_str(), key.c_str(), kernel, held));
+    wtx::check(wtx::api().implement(full.c_str(), key.c_str(), kernel, held));
     return *this;
   }
   std::string space_, key_;
@@ -233,7 +233,7 @@ namespace detail {
 // Runs a block, unless the runtime refused the extension: it is asked again where the ops are looked for.
 struct LibraryInit {
   LibraryInit(const char* space, const char* key, void (*block)(Library&)) {
-    if (!warptape::extension::table().api) return;
+    if (!wtx::table().api) return;
     Library library(space, key);
     block(library);
   }
@@ -253,15 +253,14 @@ class TypedOperatorHandle<R(A...)> {
  public:
   explicit TypedOperatorHandle(std::string name) : name_(std::move(name)) {}
   R call(A... args) const {
-    namespace ext = warptape::extension;
-    const wtx_value values[] = {ext::Box<std::decay_t<A>>::box(args)..., ext::none()};
+    const wtx_value values[] = {wtx::Box<std::decay_t<A>>::box(args)..., wtx::none()};
     if (name_.compare(0, 6, "aten::") == 0)
-      return ext::Unbox<R>::take(ext::call_boxed(name_.c_str() + 6, values, sizeof...(A)));
+      return wtx::Unbox<R>::take(wtx::call_boxed(name_.c_str() + 6, values, sizeof...(A)));
     wtx_result* made = nullptr;
-    ext::check(ext::api().call_registered(name_.c_str(), values, sizeof...(A), &made));
+    wtx::check(wtx::api().call_registered(name_.c_str(), values, sizeof...(A), &made));
     struct Free {
       wtx_result* result;
-      ~Free() { ext::api().result_free(result); }
+      ~Free() { wtx::api().result_free(result); }
     } held{made};
     return take(made, static_cast<R*>(nullptr));
   }
@@ -270,17 +269,17 @@ class TypedOperatorHandle<R(A...)> {
   static void take(const wtx_result*, void*) {}
   template <class T>
   static T take(const wtx_result* r, T*) {
-    TORCH_CHECK(warptape::extension::api().result_count(r) == 1, "expected one result");
-    return torch::detail::FromValue<T>::get(warptape::extension::api().result_value(r, 0));
+    TORCH_CHECK(wtx::api().result_count(r) == 1, "expected one result");
+    return torch::detail::FromValue<T>::get(wtx::api().result_value(r, 0));
   }
   template <class... T>
   static std::tuple<T...> take(const wtx_result* r, std::tuple<T...>*) {
-    TORCH_CHECK(warptape::extension::api().result_count(r) == sizeof...(T), "expected ", sizeof...(T), " results");
+    TORCH_CHECK(wtx::api().result_count(r) == sizeof...(T), "expected ", sizeof...(T), " results");
     return take_all<T...>(r, std::index_sequence_for<T...>());
   }
   template <class... T, size_t... I>
   static std::tuple<T...> take_all(const wtx_result* r, std::index_sequence<I...>) {
-    return std::tuple<T...>(torch::detail::FromValue<T>::get(warptape::extension::api().result_value(r, I))...);
+    return std::tuple<T...>(torch::detail::FromValue<T>::get(wtx::api().result_value(r, I))...);
   }
   std::string name_;
 };
@@ -312,10 +311,10 @@ namespace torch {
 using c10::Dispatcher;
 }
 
-#define WARPTAPE_LIBRARY(space, key, m, id)                                                       \
-  static void C10_CONCATENATE(warptape_library_, id)(::torch::Library&);                          \
-  static const ::torch::detail::LibraryInit C10_CONCATENATE(warptape_library_init_, id)(          \
-      space, key, &C10_CONCATENATE(warptape_library_, id));                                       \
+#define WARPTAPE_LIBRARY(space, key, m, id)                                              \
+  static void C10_CONCATENATE(warptape_library_, id)(::torch::Library&);                 \
+  static const ::torch::detail::LibraryInit C10_CONCATENATE(warptape_library_init_, id)( \
+      space, key, &C10_CONCATENATE(warptape_library_, id));                              \
   void C10_CONCATENATE(warptape_library_, id)(::torch::Library & m)
 #define TORCH_LIBRARY(space, m) WARPTAPE_LIBRARY(#space, "", m, __COUNTER__)
 #define TORCH_LIBRARY_FRAGMENT(space, m) WARPTAPE_LIBRARY(#space, "", m, __COUNTER__)

@@ -7,7 +7,7 @@
 #include "torch/types.h"
 
 namespace warptape {
-namespace extension __attribute__((visibility("hidden"))) {
+namespace [[gnu::visibility("hidden")]] extension {
 
 inline const wtx_python& python() {
   const wtx_python* found = api().python;
@@ -29,7 +29,8 @@ inline bool begin_module() {
   const std::string built = std::to_string(PY_MAJOR_VERSION) + "." + std::to_string(PY_MINOR_VERSION);
   const std::string here = Py_GetVersion();
   if (here.compare(0, built.size(), built) != 0 || (here[built.size()] >= '0' && here[built.size()] <= '9')) {
-    PyErr_Format(PyExc_ImportError, "this extension was built for Python %s, and this is Python %s: build it again",
+    PyErr_Format(PyExc_ImportError,
+                 "this extension was built for Python %s, and this is Python %s: build it again",
                  built.c_str(), here.c_str());
     return false;
   }
@@ -53,7 +54,7 @@ inline bool begin_module() {
 // PYBIND11_MODULE begins with it.
 #undef PYBIND11_CHECK_PYTHON_VERSION
 #define PYBIND11_CHECK_PYTHON_VERSION \
-  if (!::warptape::extension::begin_module()) return nullptr;
+  if (!::wtx::begin_module()) return nullptr;
 
 namespace pybind11 {
 namespace detail {
@@ -62,13 +63,13 @@ template <>
 struct type_caster<at::Tensor> {
   PYBIND11_TYPE_CASTER(at::Tensor, const_name("torch.Tensor"));
   bool load(handle source, bool) {
-    const wtx_python& python = warptape::extension::python();
+    const wtx_python& python = wtx::python();
     if (!python.is_tensor(source.ptr())) return false;
     value = at::Tensor::share(python.tensor_of(source.ptr()));
     return true;
   }
   static handle cast(const at::Tensor& t, return_value_policy, handle) {
-    auto* object = static_cast<PyObject*>(warptape::extension::python().wrap_tensor(t.unsafeGetTensorImpl()));
+    auto* object = static_cast<PyObject*>(wtx::python().wrap_tensor(t.unsafeGetTensorImpl()));
     if (!object) throw error_already_set();
     return object;
   }
@@ -80,12 +81,12 @@ struct type_caster<at::ScalarType> {
   type_caster() : value(at::ScalarType::Undefined) {}
   bool load(handle source, bool) {
     wtx_dtype t;
-    if (warptape::extension::python().dtype_of(source.ptr(), &t) != 0) return false;
+    if (wtx::python().dtype_of(source.ptr(), &t) != 0) return false;
     value = static_cast<at::ScalarType>(t);
     return true;
   }
   static handle cast(at::ScalarType t, return_value_policy, handle) {
-    return static_cast<PyObject*>(warptape::extension::python().wrap_dtype(static_cast<wtx_dtype>(t)));
+    return static_cast<PyObject*>(wtx::python().wrap_dtype(static_cast<wtx_dtype>(t)));
   }
 };
 
@@ -95,14 +96,14 @@ struct type_caster<at::Device> {
   type_caster() : value(at::kCPU) {}
   bool load(handle source, bool) {
     wtx_device d;
-    if (warptape::extension::python().device_of(source.ptr(), &d) != 0) return false;
+    if (wtx::python().device_of(source.ptr(), &d) != 0) return false;
     value = at::Device(static_cast<at::DeviceType>(d.type),
                        static_cast<at::DeviceIndex>(d.type == WTX_CPU ? -1 : d.index));
     return true;
   }
   static handle cast(const at::Device& d, return_value_policy, handle) {
     const wtx_device device{static_cast<int8_t>(d.type()), d.is_cuda() ? d.index() : int8_t{0}};
-    return static_cast<PyObject*>(warptape::extension::python().wrap_device(device));
+    return static_cast<PyObject*>(wtx::python().wrap_device(device));
   }
 };
 
@@ -123,7 +124,8 @@ struct type_caster<at::Scalar> {
     return true;
   }
   static handle cast(const at::Scalar& s, return_value_policy policy, handle parent) {
-    if (s.isComplex()) return PyComplex_FromDoubles(s.to<at::complex<double>>().real(), s.to<at::complex<double>>().imag());
+    if (s.isComplex())
+      return PyComplex_FromDoubles(s.to<at::complex<double>>().real(), s.to<at::complex<double>>().imag());
     if (s.isFloatingPoint()) return PyFloat_FromDouble(s.toDouble());
     return s.isBoolean() ? PyBool_FromLong(s.toBool()) : PyLong_FromLongLong(s.toLong());
   }

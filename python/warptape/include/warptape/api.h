@@ -26,10 +26,10 @@ class Error : public std::exception {
   std::string text_;
 };
 
-#define WARPTAPE_ERROR_CLASS(Name, kind)                                    \
-  class Name : public Error {                                               \
-   public:                                                                  \
-    explicit Name(std::string text) : Error(kind, std::move(text)) {}       \
+#define WARPTAPE_ERROR_CLASS(Name, kind)                              \
+  class Name : public Error {                                         \
+   public:                                                            \
+    explicit Name(std::string text) : Error(kind, std::move(text)) {} \
   }
 WARPTAPE_ERROR_CLASS(IndexError, WTX_ERROR_INDEX);
 WARPTAPE_ERROR_CLASS(ValueError, WTX_ERROR_VALUE);
@@ -50,7 +50,7 @@ std::string str(const Parts&... parts) {
 
 // Hidden: every extension has its own, whatever version it was built for.
 namespace warptape {
-namespace extension __attribute__((visibility("hidden"))) {
+namespace [[gnu::visibility("hidden")]] extension {
 
 struct Table {
   const char* why = nullptr;  // the runtime refused this extension
@@ -92,3 +92,4 @@ int guarded(F&& f) noexcept {
 
 }  // namespace extension
 }  // namespace warptape
+namespace wtx = warptape::extension;

@@ -8,10 +8,10 @@
 namespace at {
 class Tensor;
 class Generator;
-}
+}  // namespace at
 
 namespace warptape {
-namespace extension __attribute__((visibility("hidden"))) {
+namespace [[gnu::visibility("hidden")]] extension {
 
 // Arguments. A template, so that nothing is converted on the way to an overload.
 template <class T, class = void>
@@ -35,10 +35,10 @@ inline wtx_value of_list(wtx_kind kind, const void* data, size_t size) {
   v.list.size = size;
   return v;
 }
-#define WARPTAPE_BOX(T, ...)                                        \
-  template <>                                                       \
-  struct Box<T> {                                                   \
-    static wtx_value box(const T& x) { return __VA_ARGS__; }        \
+#define WARPTAPE_BOX(T, ...)                                 \
+  template <>                                                \
+  struct Box<T> {                                            \
+    static wtx_value box(const T& x) { return __VA_ARGS__; } \
   }
 WARPTAPE_BOX(std::nullopt_t, (void)x, none());
 WARPTAPE_BOX(bool, of_int(WTX_KIND_BOOL, x));

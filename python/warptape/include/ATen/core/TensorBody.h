@@ -23,7 +23,7 @@ class Tensor {
  public:
   Tensor() : impl_(nullptr) {}
   Tensor(const Tensor& other) : impl_(other.impl_) {
-    if (impl_) warptape::extension::api().retain(impl_);
+    if (impl_) wtx::api().retain(impl_);
   }
   Tensor(Tensor&& other) noexcept : impl_(std::exchange(other.impl_, nullptr)) {}
   Tensor& operator=(const Tensor& other) & {
@@ -39,7 +39,7 @@ class Tensor {
   Tensor& operator=(const Tensor& other) && { return copy_(other, false), *this; }
   Tensor& operator=(const Scalar& value) && { return fill_(value), *this; }
   ~Tensor() {
-    if (impl_) warptape::extension::api().release(impl_);
+    if (impl_) wtx::api().release(impl_);
   }
   // Takes over the caller's reference.
   static Tensor adopt(wtx_tensor* owned) {
@@ -48,7 +48,7 @@ class Tensor {
     return t;
   }
   static Tensor share(wtx_tensor* borrowed) {
-    if (borrowed) warptape::extension::api().retain(borrowed);
+    if (borrowed) wtx::api().retain(borrowed);
     return adopt(borrowed);
   }
   wtx_tensor* unsafeGetTensorImpl() const { return impl_; }
@@ -58,15 +58,15 @@ class Tensor {
   bool has_value() const { return defined(); }
   void reset() { *this = Tensor(); }
   bool is_same(const Tensor& other) const { return impl_ == other.impl_; }
-  size_t use_count() const { return impl_ ? warptape::extension::api().use_count(impl_) : 0; }
+  size_t use_count() const { return impl_ ? wtx::api().use_count(impl_) : 0; }
   bool is_alias_of(const Tensor& other) const {
-    return warptape::extension::api().shares_storage(checked(), other.checked()) != 0;
+    return wtx::api().shares_storage(checked(), other.checked()) != 0;
   }
 
   // ---- geometry ----
   wtx_info info() const {
     wtx_info out;
-    warptape::extension::api().info(checked(), &out);
+    wtx::api().info(checked(), &out);
     return out;
   }
   int64_t dim() const { return info().ndim; }
@@ -91,7 +91,7 @@ class Tensor {
   int64_t storage_offset() const { return info().offset; }
   bool is_contiguous(MemoryFormat format = MemoryFormat::Contiguous) const {
     if (format == MemoryFormat::Contiguous) return info().contiguous != 0;
-    return warptape::extension::call<bool>("is_contiguous", *this, format);
+    return wtx::call<bool>("is_contiguous", *this, format);
   }
   bool is_view() const { return info().is_view != 0; }
 
@@ -114,8 +114,7 @@ class Tensor {
   bool is_mps() const { return false; }
   bool is_xpu() const { return false; }
   bool is_non_overlapping_and_dense() const {
-    return warptape::extension::call<Tensor>("empty_like", *this, nullopt, nullopt, false, nullopt).strides() ==
-           strides();
+    return wtx::call<Tensor>("empty_like", *this, nullopt, nullopt, false, nullopt).strides() == strides();
   }
   bool is_floating_point() const { return isFloatingType(scalar_type()); }
   bool is_complex() const { return isComplexType(scalar_type()); }
@@ -124,7 +123,7 @@ class Tensor {
   // ---- memory ----
   void* data_ptr() const {
     void* data = nullptr;
-    warptape::extension::check(warptape::extension::api().data(checked(), &data));
+    wtx::check(wtx::api().data(checked(), &data));
     return data;
   }
   // The first element; the type must be the tensor's.
@@ -149,7 +148,7 @@ class Tensor {
   T* mutable_data_ptr() const {
     return data_ptr<T>();
   }
-  size_t storage_nbytes() const { return warptape::extension::api().storage_bytes(checked()); }
+  size_t storage_nbytes() const { return wtx::api().storage_bytes(checked()); }
 
   template <class T, size_t N>
   TensorAccessor<T, N> accessor() const& {
@@ -181,56 +180,54 @@ class Tensor {
   // ---- the tape ----
   bool requires_grad() const { return info().requires_grad != 0; }
   const Tensor& set_requires_grad(bool on) const {
-    warptape::extension::check(warptape::extension::api().set_requires_grad(checked(), on));
+    wtx::check(wtx::api().set_requires_grad(checked(), on));
     return *this;
   }
   const Tensor& requires_grad_(bool on = true) const { return set_requires_grad(on); }
   bool is_leaf() const { return info().is_leaf != 0; }
   Tensor grad() const {
     wtx_tensor* found = nullptr;
-    warptape::extension::check(warptape::extension::api().gradient(checked(), &found));
+    wtx::check(wtx::api().gradient(checked(), &found));
     return adopt(found);
   }
   Tensor& mutable_grad() = delete;  // the gradient is the runtime's: set_grad
   void set_grad(const Tensor& gradient) const {
-    warptape::extension::check(warptape::extension::api().set_gradient(checked(), gradient.impl_));
+    wtx::check(wtx::api().set_gradient(checked(), gradient.impl_));
   }
   void backward(const Tensor& gradient = {}, optional<bool> retain_graph = nullopt,
                 bool create_graph = false) const {
     wtx_tensor* root = checked();
-    warptape::extension::check(warptape::extension::api().backward(
-        &root, &gradient.impl_, 1, nullptr, 0, retain_graph.value_or(create_graph), create_graph, 1, nullptr));
+    wtx::check(wtx::api().backward(&root, &gradient.impl_, 1, nullptr, 0, retain_graph.value_or(create_graph),
+                                   create_graph, 1, nullptr));
   }
   Tensor variable_data() const { return detach(); }
   Tensor tensor_data() const { return detach(); }
-  void set_data(const Tensor& other) const {
-    warptape::extension::check(warptape::extension::api().set_data(checked(), other.checked()));
-  }
+  void set_data(const Tensor& other) const { wtx::check(wtx::api().set_data(checked(), other.checked())); }
 
   // ---- conversions; all other ops come from the declarations of the runtime ----
   Tensor to(ScalarType dtype, bool non_blocking = false, bool copy = false,
             optional<MemoryFormat> format = nullopt) const {
-    return warptape::extension::call<Tensor>("to", *this, dtype, non_blocking, copy, format);
+    return wtx::call<Tensor>("to", *this, dtype, non_blocking, copy, format);
   }
   Tensor to(TypeMeta dtype, bool non_blocking = false, bool copy = false) const {
     return to(dtype.toScalarType(), non_blocking, copy);
   }
   Tensor to(Device device, bool non_blocking = false, bool copy = false) const {
-    return warptape::extension::call<Tensor>("to", *this, optional<Device>(device), optional<ScalarType>(),
-                                             non_blocking, copy, optional<MemoryFormat>());
+    return wtx::call<Tensor>("to", *this, optional<Device>(device), optional<ScalarType>(), non_blocking,
+                             copy, optional<MemoryFormat>());
   }
   Tensor to(DeviceType device, bool non_blocking = false, bool copy = false) const {
     return to(Device(device), non_blocking, copy);
   }
   Tensor to(Device device, ScalarType dtype, bool non_blocking = false, bool copy = false,
             optional<MemoryFormat> format = nullopt) const {
-    return warptape::extension::call<Tensor>("to", *this, optional<Device>(device), optional<ScalarType>(dtype),
-                                             non_blocking, copy, format);
+    return wtx::call<Tensor>("to", *this, optional<Device>(device), optional<ScalarType>(dtype), non_blocking,
+                             copy, format);
   }
   Tensor to(const TensorOptions& o, bool non_blocking = false, bool copy = false,
             optional<MemoryFormat> format = nullopt) const {
-    return warptape::extension::call<Tensor>("to", *this, o.device_opt(), o.dtype_opt(), non_blocking, copy,
-                                             format ? format : o.memory_format_opt());
+    return wtx::call<Tensor>("to", *this, o.device_opt(), o.dtype_opt(), non_blocking, copy,
+                             format ? format : o.memory_format_opt());
   }
   Tensor to(const Tensor& other, bool non_blocking = false, bool copy = false) const {
     return to(other.options(), non_blocking, copy);
@@ -239,7 +236,7 @@ class Tensor {
   Tensor type_as(const Tensor& other) const { return to(other); }
   Tensor cpu() const { return to(Device(kCPU)); }
   Tensor cuda() const { return to(Device(kCUDA)); }
-  Scalar item() const { return warptape::extension::call<Scalar>("item", *this); }
+  Scalar item() const { return wtx::call<Scalar>("item", *this); }
   template <class T>
   T item() const {
     return item().template to<T>();
@@ -258,9 +255,9 @@ class Tensor {
                int64_t step = 1) const;
   Tensor operator-() const { return neg(); }
   Tensor operator~() const { return bitwise_not(); }
-#define WARPTAPE_IN_PLACE(op, name)                                                      \
-  Tensor& operator op(const Tensor & other) { return name(other), *this; }              \
-  Tensor& operator op(const Scalar & other) { return name(other), *this; }
+#define WARPTAPE_IN_PLACE(op, name)                                       \
+  Tensor& operator op(const Tensor& other) { return name(other), *this; } \
+  Tensor& operator op(const Scalar& other) { return name(other), *this; }
   WARPTAPE_IN_PLACE(+=, add_)
   WARPTAPE_IN_PLACE(-=, sub_)
   WARPTAPE_IN_PLACE(*=, mul_)
@@ -285,8 +282,8 @@ class Tensor {
   }
   size_t wrapped(int64_t d) const {
     const int64_t n = dim(), bound = n == 0 ? 1 : n;
-    TORCH_CHECK_INDEX(d >= -bound && d < bound, "Dimension out of range (expected to be in range of [", -bound,
-                      ", ", bound - 1, "], but got ", d, ")");
+    TORCH_CHECK_INDEX(d >= -bound && d < bound, "Dimension out of range (expected to be in range of [",
+                      -bound, ", ", bound - 1, "], but got ", d, ")");
     TORCH_CHECK_INDEX(n != 0, "Dimension specified as ", d, " but tensor has no dimensions");
     return static_cast<size_t>(d < 0 ? d + n : d);
   }

@@ -6,14 +6,14 @@
 namespace c10 {
 
 struct GradMode {
-  static bool is_enabled() { return warptape::extension::api().grad_mode(-1) != 0; }
-  static void set_enabled(bool on) { warptape::extension::api().grad_mode(on); }
+  static bool is_enabled() { return wtx::api().grad_mode(-1) != 0; }
+  static void set_enabled(bool on) { wtx::api().grad_mode(on); }
 };
 // For the scope.
 class AutoGradMode {
  public:
-  explicit AutoGradMode(bool on) : before_(warptape::extension::api().grad_mode(on)) {}
-  ~AutoGradMode() { warptape::extension::api().grad_mode(before_); }
+  explicit AutoGradMode(bool on) : before_(wtx::api().grad_mode(on)) {}
+  ~AutoGradMode() { wtx::api().grad_mode(before_); }
   AutoGradMode(const AutoGradMode&) = delete;
   AutoGradMode& operator=(const AutoGradMode&) = delete;
 

@@ -14,7 +14,9 @@ inline cudaDeviceProp* getDeviceProperties(int64_t device) {
   C10_CUDA_CHECK(cudaGetDeviceProperties(&properties, static_cast<int>(device)));
   return &properties;
 }
-inline cudaDeviceProp* getCurrentDeviceProperties() { return getDeviceProperties(c10::cuda::current_device()); }
+inline cudaDeviceProp* getCurrentDeviceProperties() {
+  return getDeviceProperties(c10::cuda::current_device());
+}
 inline int warp_size() { return 32; }
 
 }  // namespace cuda

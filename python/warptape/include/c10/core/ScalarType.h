@@ -39,36 +39,36 @@ enum class ScalarType : int8_t {
 };
 
 // X(type in C++, name): the types that have one.
-#define WARPTAPE_FORALL_SCALAR_TYPES(X) \
-  X(bool, Bool)                         \
-  X(uint8_t, Byte)                      \
-  X(int8_t, Char)                       \
-  X(int16_t, Short)                     \
-  X(int, Int)                           \
-  X(int64_t, Long)                      \
-  X(::c10::Half, Half)                  \
-  X(::c10::BFloat16, BFloat16)          \
-  X(float, Float)                       \
-  X(double, Double)                     \
-  X(::c10::complex<float>, ComplexFloat) \
+#define WARPTAPE_FORALL_SCALAR_TYPES(X)    \
+  X(bool, Bool)                            \
+  X(uint8_t, Byte)                         \
+  X(int8_t, Char)                          \
+  X(int16_t, Short)                        \
+  X(int, Int)                              \
+  X(int64_t, Long)                         \
+  X(::c10::Half, Half)                     \
+  X(::c10::BFloat16, BFloat16)             \
+  X(float, Float)                          \
+  X(double, Double)                        \
+  X(::c10::complex<float>, ComplexFloat)   \
   X(::c10::complex<double>, ComplexDouble) \
-  X(uint16_t, UInt16)                   \
-  X(uint32_t, UInt32)                   \
+  X(uint16_t, UInt16)                      \
+  X(uint32_t, UInt32)                      \
   X(uint64_t, UInt64)
 
 template <class T>
 struct CppTypeToScalarType;
 template <ScalarType t>
 struct ScalarTypeToCPPType;
-#define WARPTAPE_TYPE(cpp, name)                                \
-  template <>                                                   \
-  struct CppTypeToScalarType<cpp> {                             \
-    static constexpr ScalarType value = ScalarType::name;       \
-  };                                                            \
-  template <>                                                   \
-  struct ScalarTypeToCPPType<ScalarType::name> {                \
-    using type = cpp;                                           \
-  };                                                            \
+#define WARPTAPE_TYPE(cpp, name)                          \
+  template <>                                             \
+  struct CppTypeToScalarType<cpp> {                       \
+    static constexpr ScalarType value = ScalarType::name; \
+  };                                                      \
+  template <>                                             \
+  struct ScalarTypeToCPPType<ScalarType::name> {          \
+    using type = cpp;                                     \
+  };                                                      \
   constexpr ScalarType k##name = ScalarType::name;
 WARPTAPE_FORALL_SCALAR_TYPES(WARPTAPE_TYPE)
 #undef WARPTAPE_TYPE
@@ -78,16 +78,32 @@ template <ScalarType t>
 using ScalarTypeToCPPTypeT = typename ScalarTypeToCPPType<t>::type;
 
 constexpr ScalarType kUInt8 = kByte, kInt8 = kChar, kInt16 = kShort, kInt32 = kInt, kInt64 = kLong,
-                     kFloat16 = kHalf, kFloat32 = kFloat, kFloat64 = kDouble, kComplexHalf = ScalarType::Undefined,
-                     kComplex64 = kComplexFloat, kComplex128 = kComplexDouble, kI32 = kInt, kI64 = kLong,
-                     kF32 = kFloat, kF64 = kDouble, kU8 = kByte,
-                     kFloat8_e4m3fn = ScalarType::Float8_e4m3fn, kFloat8_e5m2 = ScalarType::Float8_e5m2;
+                     kFloat16 = kHalf, kFloat32 = kFloat, kFloat64 = kDouble,
+                     kComplexHalf = ScalarType::Undefined, kComplex64 = kComplexFloat,
+                     kComplex128 = kComplexDouble, kI32 = kInt, kI64 = kLong, kF32 = kFloat, kF64 = kDouble,
+                     kU8 = kByte, kFloat8_e4m3fn = ScalarType::Float8_e4m3fn,
+                     kFloat8_e5m2 = ScalarType::Float8_e5m2;
 
 inline const char* toString(ScalarType t) {
-  constexpr const char* names[] = {"Bool",   "Byte",   "Char",   "Short",         "Int",
-                                   "Long",   "Half",   "BFloat16", "Float",       "Double",
-                                   "ComplexFloat", "ComplexDouble", "UInt16", "UInt32", "UInt64",
-                                   "Float8_e4m3fn", "Float8_e5m2", "Float8_e4m3fnuz", "Float8_e5m2fnuz",
+  constexpr const char* names[] = {"Bool",
+                                   "Byte",
+                                   "Char",
+                                   "Short",
+                                   "Int",
+                                   "Long",
+                                   "Half",
+                                   "BFloat16",
+                                   "Float",
+                                   "Double",
+                                   "ComplexFloat",
+                                   "ComplexDouble",
+                                   "UInt16",
+                                   "UInt32",
+                                   "UInt64",
+                                   "Float8_e4m3fn",
+                                   "Float8_e5m2",
+                                   "Float8_e4m3fnuz",
+                                   "Float8_e5m2fnuz",
                                    "Float8_e8m0fnu"};
   return t == ScalarType::Undefined ? "Undefined" : names[static_cast<int>(t)];
 }
@@ -101,7 +117,9 @@ constexpr bool isComplexType(ScalarType t) { return t == kComplexFloat || t == k
 constexpr bool isIntegralType(ScalarType t, bool with_bool) {
   return (t >= kByte && t <= kLong) || (t >= kUInt16 && t <= kUInt64) || (with_bool && t == kBool);
 }
-constexpr bool isSignedType(ScalarType t) { return t != kBool && t != kByte && !(t >= kUInt16 && t <= kUInt64); }
+constexpr bool isSignedType(ScalarType t) {
+  return t != kBool && t != kByte && !(t >= kUInt16 && t <= kUInt64);
+}
 constexpr size_t elementSize(ScalarType t) {
   constexpr uint8_t sizes[] = {1, 1, 1, 2, 4, 8, 2, 2, 4, 8, 8, 16, 2, 4, 8, 1, 1, 1, 1, 1};
   return t == ScalarType::Undefined ? 0 : sizes[static_cast<int>(t)];

@@ -33,7 +33,9 @@ class TensorOptions {
   TensorOptions layout(optional<Layout> l) const { return with(&TensorOptions::layout_, l); }
   TensorOptions requires_grad(optional<bool> on) const { return with(&TensorOptions::requires_grad_, on); }
   TensorOptions pinned_memory(optional<bool> on) const { return with(&TensorOptions::pinned_, on); }
-  TensorOptions memory_format(optional<MemoryFormat> f) const { return with(&TensorOptions::memory_format_, f); }
+  TensorOptions memory_format(optional<MemoryFormat> f) const {
+    return with(&TensorOptions::memory_format_, f);
+  }
 
   TypeMeta dtype() const { return dtype_.value_or(default_dtype()); }
   Device device() const { return device_.value_or(Device(kCPU)); }
@@ -68,11 +70,9 @@ class TensorOptions {
   }
 
  private:
-  static ScalarType default_dtype() {
-    return static_cast<ScalarType>(warptape::extension::api().default_dtype());
-  }
+  static ScalarType default_dtype() { return static_cast<ScalarType>(wtx::api().default_dtype()); }
   template <class T>
-  TensorOptions with(optional<T> TensorOptions::*member, optional<T> value) const {
+  TensorOptions with(optional<T> TensorOptions::* member, optional<T> value) const {
     TensorOptions out = *this;
     out.*member = value;
     return out;

@@ -22,7 +22,7 @@ class CUDAStreamGuard {
       : device_(stream.device()), before_(getCurrentCUDAStream(stream.device_index())) {
     setCurrentCUDAStream(stream);
   }
-  ~CUDAStreamGuard() { warptape::extension::api().set_current_stream(before_.device_index(), before_.stream()); }
+  ~CUDAStreamGuard() { wtx::api().set_current_stream(before_.device_index(), before_.stream()); }
   CUDAStreamGuard(const CUDAStreamGuard&) = delete;
   CUDAStreamGuard& operator=(const CUDAStreamGuard&) = delete;
 

@@ -5,13 +5,14 @@
 
 #include "ATen/DeviceGuard.h"
 
-#define C10_CUDA_CHECK(call)                                                                                \
-  do {                                                                                                      \
-    const cudaError_t warptape_error = (call);                                                              \
-    if (C10_UNLIKELY(warptape_error != cudaSuccess)) {                                                      \
-      (void)cudaGetLastError();                                                                             \
-      ::c10::detail::fail("", "CUDA error: ", cudaGetErrorString(warptape_error), " at " __FILE__ ":", __LINE__); \
-    }                                                                                                       \
+#define C10_CUDA_CHECK(call)                                                                           \
+  do {                                                                                                 \
+    const cudaError_t warptape_error = (call);                                                         \
+    if (C10_UNLIKELY(warptape_error != cudaSuccess)) {                                                 \
+      (void)cudaGetLastError();                                                                        \
+      ::c10::detail::fail("", "CUDA error: ", cudaGetErrorString(warptape_error), " at " __FILE__ ":", \
+                          __LINE__);                                                                   \
+    }                                                                                                  \
   } while (false)
 #define C10_CUDA_KERNEL_LAUNCH_CHECK() C10_CUDA_CHECK(cudaGetLastError())
 #define C10_CUDA_ERROR_HANDLED(call) (call)
@@ -43,14 +44,14 @@ class CUDAStream {
 inline CUDAStream getCurrentCUDAStream(DeviceIndex device = -1) {
   if (device < 0) device = current_device();
   void* stream = nullptr;
-  warptape::extension::check(warptape::extension::api().current_stream(device, &stream));
+  wtx::check(wtx::api().current_stream(device, &stream));
   return {device, static_cast<cudaStream_t>(stream)};
 }
 inline CUDAStream getDefaultCUDAStream(DeviceIndex device = -1) {
   return {device < 0 ? current_device() : device, nullptr};
 }
 inline void setCurrentCUDAStream(CUDAStream s) {
-  warptape::extension::check(warptape::extension::api().set_current_stream(s.device_index(), s.stream()));
+  wtx::check(wtx::api().set_current_stream(s.device_index(), s.stream()));
 }
 
 }  // namespace cuda

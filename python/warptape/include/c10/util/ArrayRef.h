@@ -39,8 +39,7 @@ class ArrayRef {
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Winit-list-lifetime"  // of an argument, which lives as long as the call
 #endif
-  constexpr ArrayRef(const std::initializer_list<T>& items)
-      : data_(items.begin()), size_(items.size()) {}
+  constexpr ArrayRef(const std::initializer_list<T>& items) : data_(items.begin()), size_(items.size()) {}
 #pragma GCC diagnostic pop
 
   constexpr const T* begin() const { return data_; }

@@ -17,16 +17,16 @@ template <class E = Error, class... Parts>
 
 template <class... Parts>
 void warn(const Parts&... parts) {
-  warptape::extension::check(warptape::extension::api().warn(str(parts...).c_str()));
+  wtx::check(wtx::api().warn(str(parts...).c_str()));
 }
 
 }  // namespace detail
 }  // namespace c10
 
-#define WARPTAPE_CHECK(E, condition, ...)                                                                 \
-  do {                                                                                                    \
-    if (C10_UNLIKELY(!(condition)))                                                                       \
-      ::c10::detail::fail<E>("Expected " #condition " to be true, but got false.", ##__VA_ARGS__);        \
+#define WARPTAPE_CHECK(E, condition, ...)                                                          \
+  do {                                                                                             \
+    if (C10_UNLIKELY(!(condition)))                                                                \
+      ::c10::detail::fail<E>("Expected " #condition " to be true, but got false.", ##__VA_ARGS__); \
   } while (false)
 #define TORCH_CHECK(condition, ...) WARPTAPE_CHECK(::c10::Error, condition, ##__VA_ARGS__)
 #define TORCH_CHECK_VALUE(condition, ...) WARPTAPE_CHECK(::c10::ValueError, condition, ##__VA_ARGS__)
@@ -36,13 +36,13 @@ void warn(const Parts&... parts) {
 #define TORCH_CHECK_NOT_IMPLEMENTED(condition, ...) \
   WARPTAPE_CHECK(::c10::NotImplementedError, condition, ##__VA_ARGS__)
 #define TORCH_CHECK_WITH(error, condition, ...) WARPTAPE_CHECK(::c10::error, condition, ##__VA_ARGS__)
-#define WARPTAPE_CHECK_OP(a, b, op)                                                                    \
-  do {                                                                                                 \
-    const auto& warptape_a = (a);                                                                      \
-    const auto& warptape_b = (b);                                                                      \
-    if (C10_UNLIKELY(!(warptape_a op warptape_b)))                                                     \
+#define WARPTAPE_CHECK_OP(a, b, op)                                                                     \
+  do {                                                                                                  \
+    const auto& warptape_a = (a);                                                                       \
+    const auto& warptape_b = (b);                                                                       \
+    if (C10_UNLIKELY(!(warptape_a op warptape_b)))                                                      \
       ::c10::detail::fail("", "Check failed: " #a " " #op " " #b " (", warptape_a, " vs. ", warptape_b, \
-                          "). ");                                                                      \
+                          "). ");                                                                       \
   } while (false)
 #define TORCH_CHECK_EQ(a, b) WARPTAPE_CHECK_OP(a, b, ==)
 #define TORCH_CHECK_NE(a, b) WARPTAPE_CHECK_OP(a, b, !=)
@@ -50,11 +50,11 @@ void warn(const Parts&... parts) {
 #define TORCH_CHECK_LE(a, b) WARPTAPE_CHECK_OP(a, b, <=)
 #define TORCH_CHECK_GT(a, b) WARPTAPE_CHECK_OP(a, b, >)
 #define TORCH_CHECK_GE(a, b) WARPTAPE_CHECK_OP(a, b, >=)
-#define TORCH_INTERNAL_ASSERT(condition, ...)                                                     \
-  do {                                                                                            \
-    if (C10_UNLIKELY(!(condition)))                                                               \
-      ::c10::detail::fail("", #condition " INTERNAL ASSERT FAILED at " __FILE__ ":", __LINE__, ". ", \
-                          ##__VA_ARGS__);                                                         \
+#define TORCH_INTERNAL_ASSERT(condition, ...)                                                  \
+  do {                                                                                         \
+    if (C10_UNLIKELY(!(condition)))                                                            \
+      ::c10::detail::fail("", #condition " INTERNAL ASSERT FAILED at " __FILE__ ":", __LINE__, \
+                          ". ", ##__VA_ARGS__);                                                \
   } while (false)
 #ifdef NDEBUG
 #define TORCH_INTERNAL_ASSERT_DEBUG_ONLY(...) static_cast<void>(0)
@@ -62,9 +62,9 @@ void warn(const Parts&... parts) {
 #define TORCH_INTERNAL_ASSERT_DEBUG_ONLY(...) TORCH_INTERNAL_ASSERT(__VA_ARGS__)
 #endif
 #define TORCH_WARN(...) ::c10::detail::warn(__VA_ARGS__)
-#define TORCH_WARN_ONCE(...)                                         \
-  do {                                                               \
-    static bool warptape_warned = false;                             \
+#define TORCH_WARN_ONCE(...)                                               \
+  do {                                                                     \
+    static bool warptape_warned = false;                                   \
     if (!warptape_warned) warptape_warned = true, TORCH_WARN(__VA_ARGS__); \
   } while (false)
 #define C10_THROW_ERROR(type, text) throw ::c10::type(text)

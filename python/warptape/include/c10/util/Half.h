@@ -73,11 +73,11 @@ struct alignas(2) Float16 {
   Float16() = default;
   constexpr C10_HOST_DEVICE Float16(uint16_t bits, from_bits_t) : x(bits) {}
 
-#define WARPTAPE_COMPOUND(op)                                                          \
-  template <class T>                                                                   \
-  C10_HOST_DEVICE Self& operator op##=(const T & other) {                              \
-    Self& self = static_cast<Self&>(*this);                                            \
-    return self = Self(static_cast<float>(self) op static_cast<float>(other));         \
+#define WARPTAPE_COMPOUND(op)                                                  \
+  template <class T>                                                           \
+  C10_HOST_DEVICE Self& operator op## = (const T& other) {                     \
+    Self& self = static_cast<Self&>(*this);                                    \
+    return self = Self(static_cast<float>(self) op static_cast<float>(other)); \
   }
   WARPTAPE_COMPOUND(+)
   WARPTAPE_COMPOUND(-)
@@ -119,25 +119,25 @@ struct BFloat16 : detail::Float16<BFloat16> {
 };
 
 // The operators of two such floats, and of one with other numbers: the result is the wider of the types.
-#define WARPTAPE_OPERATOR(Type, op)                                                          \
-  C10_HOST_DEVICE inline Type operator op(const Type& a, const Type& b) {                    \
-    return Type(static_cast<float>(a) op static_cast<float>(b));                             \
-  }                                                                                          \
-  template <class T, std::enable_if_t<std::is_floating_point<T>::value, int> = 0>            \
-  C10_HOST_DEVICE T operator op(const Type& a, T b) {                                        \
-    return static_cast<float>(a) op b;                                                       \
-  }                                                                                          \
-  template <class T, std::enable_if_t<std::is_floating_point<T>::value, int> = 0>            \
-  C10_HOST_DEVICE T operator op(T a, const Type& b) {                                        \
-    return a op static_cast<float>(b);                                                       \
-  }                                                                                          \
-  template <class T, std::enable_if_t<std::is_integral<T>::value, int> = 0>                  \
-  C10_HOST_DEVICE Type operator op(const Type& a, T b) {                                     \
-    return Type(static_cast<float>(a) op static_cast<float>(b));                             \
-  }                                                                                          \
-  template <class T, std::enable_if_t<std::is_integral<T>::value, int> = 0>                  \
-  C10_HOST_DEVICE Type operator op(T a, const Type& b) {                                     \
-    return Type(static_cast<float>(a) op static_cast<float>(b));                             \
+#define WARPTAPE_OPERATOR(Type, op)                                               \
+  C10_HOST_DEVICE inline Type operator op(const Type& a, const Type& b) {         \
+    return Type(static_cast<float>(a) op static_cast<float>(b));                  \
+  }                                                                               \
+  template <class T, std::enable_if_t<std::is_floating_point<T>::value, int> = 0> \
+  C10_HOST_DEVICE T operator op(const Type& a, T b) {                             \
+    return static_cast<float>(a) op b;                                            \
+  }                                                                               \
+  template <class T, std::enable_if_t<std::is_floating_point<T>::value, int> = 0> \
+  C10_HOST_DEVICE T operator op(T a, const Type& b) {                             \
+    return a op static_cast<float>(b);                                            \
+  }                                                                               \
+  template <class T, std::enable_if_t<std::is_integral<T>::value, int> = 0>       \
+  C10_HOST_DEVICE Type operator op(const Type& a, T b) {                          \
+    return Type(static_cast<float>(a) op static_cast<float>(b));                  \
+  }                                                                               \
+  template <class T, std::enable_if_t<std::is_integral<T>::value, int> = 0>       \
+  C10_HOST_DEVICE Type operator op(T a, const Type& b) {                          \
+    return Type(static_cast<float>(a) op static_cast<float>(b));                  \
   }
 #define WARPTAPE_OPERATORS(Type) \
   WARPTAPE_OPERATOR(Type, +)     \
