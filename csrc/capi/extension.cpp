@@ -34,18 +34,20 @@ template <class E>
 // ---- tensors ----
 
 void info(const wtx_tensor* handle, wtx_info* out) {
+  const TensorImpl& t = *impl_of(handle);
+  *out = {.sizes = t.sizes.data(),
+          .strides = t.strides.data(),
+          .ndim = static_cast<int64_t>(t.sizes.size()),
+          .numel = t.numel,
+          .offset = t.offset,
+          .dtype = dtype_of(t.dtype),
+          .device = device_of(t.storage->device()),
+          .contiguous = t.contiguous};
+}
+
+int has(const wtx_tensor* handle, wtx_trait trait) {
   const Tensor t = tensor_of(handle);
-  *out = {.sizes = t.sizes().data(),
-          .strides = t.strides().data(),
-          .ndim = t.ndim(),
-          .numel = t.numel(),
-          .offset = t.offset(),
-          .dtype = dtype_of(t.dtype()),
-          .device = device_of(t.device()),
-          .contiguous = t.is_contiguous(),
-          .requires_grad = requires_grad(t),
-          .is_leaf = is_leaf(t),
-          .is_view = is_view(t)};
+  return trait == WTX_REQUIRES_GRAD ? requires_grad(t) : trait == WTX_IS_LEAF ? is_leaf(t) : is_view(t);
 }
 
 // The bytes that elements of such a geometry reach.
@@ -88,6 +90,7 @@ void fill_tensors(wtx_api& api) {
   api.retain = [](wtx_tensor* t) { impl_of(t)->retain(); };
   api.release = [](wtx_tensor* t) { impl_of(t)->release(); };
   api.info = info;
+  api.has = has;
   api.data = [](const wtx_tensor* t, void** out) { return guarded([&] { *out = tensor_of(t).data(); }); };
   api.from_blob = from_blob;
   api.set_data = set_data;

@@ -102,8 +102,10 @@ typedef struct {
   int64_t ndim, numel, offset;
   wtx_dtype dtype;
   wtx_device device;
-  int8_t contiguous, requires_grad, is_leaf, is_view;
+  int8_t contiguous;
 } wtx_info;
+
+typedef enum { WTX_REQUIRES_GRAD, WTX_IS_LEAF, WTX_IS_VIEW } wtx_trait;
 
 /* A kernel of an op that an extension registers: reads args, calls result_push for each of its results, in
  * order. Errors are set by set_error, and -1 returned. */
@@ -138,7 +140,8 @@ typedef struct {
   void (*retain)(wtx_tensor* t);
   void (*release)(wtx_tensor* t);
   void (*info)(const wtx_tensor* t, wtx_info* out);
-  int (*data)(const wtx_tensor* t, void** out); /* the first element */
+  int (*has)(const wtx_tensor* t, wtx_trait trait); /* 1 or 0 */
+  int (*data)(const wtx_tensor* t, void** out);     /* the first element */
   /* Foreign memory as a tensor; deleter(context), which may be null, is called once at its end. */
   int (*from_blob)(void* data, const int64_t* sizes, const int64_t* strides, size_t ndim, wtx_dtype dtype,
                    wtx_device device, void (*deleter)(void*), void* context, wtx_tensor** out);

@@ -1,7 +1,7 @@
 // Calling ops from extensions: values into the arguments of the overload that takes them, and results back.
 #include <cstring>
 #include <deque>
-#include <map>
+#include <unordered_map>
 
 #include "capi/extension_parts.h"
 
@@ -10,9 +10,14 @@ namespace {
 
 // Owns what the arguments of one call point to.
 struct Frame {
-  std::deque<Tensor> tensors;
-  std::deque<std::vector<Tensor>> lists;
-  std::deque<std::vector<OptTensor>> optionals;
+  explicit Frame(size_t num_args) { tensors.reserve(num_args); }
+  SmallVector<Tensor, 8> tensors;  // with room for all: values point to them
+  std::deque<std::vector<Tensor>>& all_lists() { return lists ? *lists : lists.emplace(); }
+  std::deque<std::vector<OptTensor>>& all_optionals() { return optionals ? *optionals : optionals.emplace(); }
+
+ private:
+  std::optional<std::deque<std::vector<Tensor>>> lists;  // rare
+  std::optional<std::deque<std::vector<OptTensor>>> optionals;
 };
 
 bool is_number(const wtx_value& v) { return v.kind >= WTX_KIND_BOOL && v.kind <= WTX_KIND_COMPLEX; }
@@ -67,11 +72,11 @@ bool takes(const Arg& arg, const wtx_value& v) {
 void to_list(const Arg& arg, const wtx_value& v, Value& out, Frame& frame) {
   const std::span items(static_cast<wtx_tensor* const*>(v.list.data), v.list.size);
   if (arg.type == ArgType::OptTensorList) {
-    auto& list = frame.optionals.emplace_back();
+    auto& list = frame.all_optionals().emplace_back();
     for (const wtx_tensor* t : items) list.push_back(t ? OptTensor(tensor_of(t)) : std::nullopt);
     out.list = {list.data(), list.size()};
   } else {
-    auto& list = frame.lists.emplace_back();
+    auto& list = frame.all_lists().emplace_back();
     for (const wtx_tensor* t : items) list.push_back(tensor_of(t));
     out.list = {list.data(), list.size()};
   }
@@ -83,7 +88,8 @@ Value argument(const Arg& arg, const wtx_value& v, Frame& frame) {
   out.present = true;
   switch (arg.type) {
     case ArgType::Tensor:
-      out.tensor = &frame.tensors.emplace_back(tensor_of(v.tensor));
+      frame.tensors.push_back(tensor_of(v.tensor));
+      out.tensor = &frame.tensors.back();
       break;
     case ArgType::TensorList:
     case ArgType::OptTensorList:
@@ -127,10 +133,13 @@ std::vector<std::string> names_of(const char* name, uint32_t flags) {
 }
 
 using Overloads = std::vector<const OpInfo*>;
+struct Hash : std::hash<std::string_view> {
+  using is_transparent = void;
+};
 
 // In the order of their definition; what torch and Tensor have before what only other modules have.
-std::map<std::string, Overloads, std::less<>> find_ops() {
-  std::map<std::string, Overloads, std::less<>> found;
+std::unordered_map<std::string, Overloads, Hash, std::equal_to<>> find_ops() {
+  std::unordered_map<std::string, Overloads, Hash, std::equal_to<>> found;
   Overloads ops;
   for (const OpInfo* op = all_ops(); op; op = op->next) ops.push_back(op);
   std::reverse(ops.begin(), ops.end());
@@ -224,7 +233,7 @@ void give_result(Result& r, wtx_value& out) {
 int call(const char* name, const wtx_value* args, size_t num_args, wtx_value* out) {
   return guarded([&] {
     const OpInfo& op = find_op(name, {args, num_args});
-    Frame frame;
+    Frame frame(num_args);
     SmallVector<Value, 8> values;
     for (size_t i = 0; i < num_args; ++i) values.push_back(argument(op.args[i], args[i], frame));
     Result result;

@@ -314,8 +314,8 @@ class CustomOpDef:
         if self._schema is not None and self._schema.is_mutable:
             raise RuntimeError(
                 f"Cannot register autograd formula for non-functional operator {self} with "
-                f"schema {self._schema}. Please create a functional operator and register an autograd formula "
-                "for that."
+                f"schema {self._schema}. Please create a functional operator and register an autograd "
+                "formula for that."
             )
         self._backward, self._setup = backward, setup_context
 

@@ -118,8 +118,8 @@ def load(
     Args:
         name: the extension's, which PYBIND11_MODULE has as TORCH_EXTENSION_NAME.
         sources: files of C++ and CUDA (.cu).
-        extra_cflags, extra_cuda_cflags, extra_ldflags: for the compiler, after -O2 -std=c++17; for nvcc; for the
-            linker.
+        extra_cflags, extra_cuda_cflags, extra_ldflags: for the compiler, after -O2 -std=c++17; for nvcc; for
+            the linker.
         extra_include_paths: where headers are found, too.
         build_directory: an existing folder; by default one of its own below `get_default_build_root()`.
         verbose: prints the commands and what they print.

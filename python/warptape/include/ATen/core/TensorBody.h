@@ -93,7 +93,7 @@ class Tensor {
     if (format == MemoryFormat::Contiguous) return info().contiguous != 0;
     return wtx::call<bool>("is_contiguous", *this, format);
   }
-  bool is_view() const { return info().is_view != 0; }
+  bool is_view() const { return has(WTX_IS_VIEW); }
 
   // ---- kind ----
   ScalarType scalar_type() const { return static_cast<ScalarType>(info().dtype); }
@@ -178,13 +178,13 @@ class Tensor {
   }
 
   // ---- the tape ----
-  bool requires_grad() const { return info().requires_grad != 0; }
+  bool requires_grad() const { return has(WTX_REQUIRES_GRAD); }
   const Tensor& set_requires_grad(bool on) const {
     wtx::check(wtx::api().set_requires_grad(checked(), on));
     return *this;
   }
   const Tensor& requires_grad_(bool on = true) const { return set_requires_grad(on); }
-  bool is_leaf() const { return info().is_leaf != 0; }
+  bool is_leaf() const { return has(WTX_IS_LEAF); }
   Tensor grad() const {
     wtx_tensor* found = nullptr;
     wtx::check(wtx::api().gradient(checked(), &found));
@@ -276,6 +276,7 @@ class Tensor {
 #include "ATen/ops/methods.inc"
 
  private:
+  bool has(wtx_trait trait) const { return wtx::api().has(checked(), trait) != 0; }
   wtx_tensor* checked() const {
     if (C10_UNLIKELY(!impl_)) c10::detail::fail("expected a tensor, got an undefined one");
     return impl_;
