@@ -8,6 +8,7 @@ one of these differs.
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +34,7 @@ __all__ = [
     "BuildExtension",  # noqa: F822, made when it is asked for: setuptools is imported then
     "CUDAExtension",
     "CppExtension",
+    "SyclExtension",
     "check_compiler_ok_for_platform",
     "get_compiler_abi_compatibility_and_version",
     "get_default_build_root",
@@ -259,14 +261,19 @@ def load_inline(
     )
 
 
-def _extension(name: str, sources: Sequence[str], cuda: bool, options: dict[str, Any]) -> Any:
-    from setuptools import Extension
+def _setuptools(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise ImportError("setuptools is not installed: pip install setuptools") from None
 
+
+def _extension(name: str, sources: Sequence[str], cuda: bool, options: dict[str, Any]) -> Any:
     options["include_dirs"] = [*options.get("include_dirs", ()), *include_paths(cuda=cuda)]
     options["library_dirs"] = [*options.get("library_dirs", ()), *library_paths(cuda=cuda)]
     options["libraries"] = [*options.get("libraries", ()), "warptape", *(["cudart"] if cuda else [])]
     options["language"] = "c++"
-    return Extension(name, list(sources), **options)
+    return _setuptools("setuptools").Extension(name, list(sources), **options)
 
 
 def CppExtension(name: str, sources: Sequence[str], *args: Any, **kwargs: Any) -> Any:
@@ -275,6 +282,11 @@ def CppExtension(name: str, sources: Sequence[str], *args: Any, **kwargs: Any) -
     `extra_compile_args` is a list of flags, or a dict of them: {"cxx": [..], "nvcc": [..]}.
     """
     return _extension(name, sources, False, kwargs)
+
+
+def SyclExtension(name: str, sources: Sequence[str], *args: Any, **kwargs: Any) -> Any:
+    """NotImplementedError: SYCL is not supported."""
+    raise NotImplementedError("torch.utils.cpp_extension.SyclExtension: SYCL is not supported")
 
 
 def CUDAExtension(name: str, sources: Sequence[str], *args: Any, **kwargs: Any) -> Any:
@@ -288,9 +300,7 @@ def CUDAExtension(name: str, sources: Sequence[str], *args: Any, **kwargs: Any) 
 
 @functools.cache
 def _build_extension() -> Any:
-    from setuptools.command.build_ext import build_ext
-
-    class BuildExtension(build_ext):
+    class BuildExtension(_setuptools("setuptools.command.build_ext").build_ext):  # type: ignore[misc]
         """The command `build_ext` of `CppExtension` and `CUDAExtension`, for setup's `cmdclass`.
 
         Objects are compiled as `load` compiles them, MAX_JOBS at a time.

@@ -254,6 +254,9 @@ def test_a_compiler_that_fails_or_is_missing(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pybind11", None)
     with pytest.raises(ImportError, match="pip install pybind11"):
         cpp_extension.include_paths()
+    monkeypatch.setitem(sys.modules, "setuptools", None)
+    with pytest.raises(ImportError, match="pip install setuptools"):
+        cpp_extension._setuptools("setuptools")
     assert cpp_extension.get_compiler_abi_compatibility_and_version("no-such-compiler") == (False, (0, 0, 0))
     assert cpp_extension.get_compiler_abi_compatibility_and_version("c++")[0]
 
