@@ -105,7 +105,7 @@ def _default(arg: Any, kind: str) -> str:
 def _parameter(arg: Any) -> Parameter | None:
     name = arg.name + "_" if arg.name in KEYWORDS else "self" if arg.name == "input" else arg.name
     if arg.type == "torch.Generator":
-        return Parameter("const optional<Generator>&", name, "{}", ("nullopt",))
+        return Parameter("const optional<Generator>&", name, "{}", (name,))
     if arg.type == "torch.memory_format":
         return Parameter("optional<MemoryFormat>", name, "{}" if arg.has_default else "", (name,))
     if arg.type not in TYPES:
@@ -134,7 +134,7 @@ def parameters(op: Any) -> list[Parameter] | None:
         elif (parameter := _parameter(arg)) is None:
             return None
         elif factory and arg.type == "torch.Generator":
-            found.append(parameter._replace(name=""))  # passed on, and no parameter
+            found.append(Parameter("", "", "", ("nullopt",)))  # no parameter
         else:
             found.append(parameter)
     return found

@@ -238,15 +238,20 @@ const wtx_api& table() {
 
 }  // namespace warptape::extension
 
-extern "C" WT_API const wtx_api* wtx_extension_api(const char* version, const void* address,
-                                                   const char** why) {
+extern "C" WT_API const wtx_api* wtx_extension_api(const char* version, const char* interface,
+                                                   const void* address, const char** why) {
   namespace e = warptape::extension;
-  if (e::own_version() == version) return &e::table();
+  const bool same_version = e::own_version() == version;
+  if (same_version && std::string_view(interface) == WARPTAPE_INTERFACE) return &e::table();
   Dl_info info{};
   const char* file = dladdr(address, &info) && info.dli_fname ? info.dli_fname : "an extension";
+  const auto named = [&](const std::string& v, const char* i) {
+    return same_version ? v + " (interface " + i + ")" : v;
+  };
   thread_local std::string text;
-  text = warptape::message(file, " was built for warptape ", version, ", and this is warptape ",
-                           e::own_version(), ": build the extension again");
+  text = warptape::message(file, " was built for warptape ", named(version, interface),
+                           ", and this is warptape ", named(e::own_version(), WARPTAPE_INTERFACE),
+                           ": build the extension again");
   std::lock_guard lock(e::refused_mutex);
   e::refused_texts.push_back(text);
   *why = text.c_str();

@@ -204,9 +204,11 @@ typedef struct {
   const wtx_python* python; /* null where no Python is */
 } wtx_api;
 
-/* The table, or null where the extension was built for another version than this library's. *why then names
- * both, and the file that `address`, of something in the extension, lies in. */
-const wtx_api* wtx_extension_api(const char* version, const void* address, const char** why);
+/* The table, or null where the extension was built for another version than this library's, or for another
+ * state of this file (`interface` is a hash of it). *why then names both, and the file that `address`, of
+ * something in the extension, lies in. */
+const wtx_api* wtx_extension_api(const char* version, const char* interface, const void* address,
+                                 const char** why);
 
 #ifdef __cplusplus
 }

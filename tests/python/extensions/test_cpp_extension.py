@@ -269,7 +269,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {}
 
 def test_an_extension_of_another_version_is_refused(tmp_path):
     (tmp_path / "warptape").mkdir()
-    (tmp_path / "warptape" / "version.h").write_text('#define WARPTAPE_VERSION "0.0.1"\n')
+    (tmp_path / "warptape" / "version.h").write_text(
+        '#define WARPTAPE_VERSION "0.0.1"\n#define WARPTAPE_INTERFACE "1"\n'
+    )
     options = {
         "extra_cflags": ["-O0"],
         "extra_include_paths": [str(tmp_path)],
@@ -283,6 +285,23 @@ def test_an_extension_of_another_version_is_refused(tmp_path):
     code = f"import warptape as torch; torch.ops.load_library({str(tmp_path / 'oldext.so')!r})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 1 and "ImportError: " in done.stderr and "0.0.1" in done.stderr
+
+
+def test_an_extension_of_another_state_of_the_interface_is_refused(tmp_path):
+    (tmp_path / "warptape").mkdir()
+    version = f'#define WARPTAPE_VERSION "{torch.__version__}"\n#define WARPTAPE_INTERFACE "12ab"\n'
+    (tmp_path / "warptape" / "version.h").write_text(version)
+    options = {
+        "extra_cflags": ["-O0"],
+        "extra_include_paths": [str(tmp_path)],
+        "build_directory": str(tmp_path),
+    }
+    source = "#include <torch/library.h>\nTORCH_LIBRARY(stateext, m) {}\n"
+    text = rf"built for warptape {torch.__version__} \(interface 12ab\), and .* \(interface \w{{8}}\): build"
+    with pytest.raises(ImportError, match=text):
+        cpp_extension.load_inline(
+            "stateext", source, no_implicit_headers=True, is_python_module=False, **options
+        )
 
 
 CMAKE = """

@@ -123,7 +123,7 @@ struct type_caster<at::Scalar> {
       return false;
     return true;
   }
-  static handle cast(const at::Scalar& s, return_value_policy policy, handle parent) {
+  static handle cast(const at::Scalar& s, return_value_policy, handle) {
     if (s.isComplex())
       return PyComplex_FromDoubles(s.to<at::complex<double>>().real(), s.to<at::complex<double>>().imag());
     if (s.isFloatingPoint()) return PyFloat_FromDouble(s.toDouble());

@@ -55,7 +55,7 @@ namespace [[gnu::visibility("hidden")]] extension {
 struct Table {
   const char* why = nullptr;  // the runtime refused this extension
   const wtx_api* api;
-  Table() : api(wtx_extension_api(WARPTAPE_VERSION, this, &why)) {
+  Table() : api(wtx_extension_api(WARPTAPE_VERSION, WARPTAPE_INTERFACE, this, &why)) {
     if (!api) text = why;
   }
   std::string text;
