@@ -110,9 +110,7 @@ class CustomOpDef:
         self._packet: CustomOpPacket | None = None  # it is in
         self._init_fn = fn
         self._composite: Callable[..., Any] | None = None  # made of ops that have gradients
-        self._autograd: Callable[..., Any] | None = (
-            None  # with a gradient of its own: a dispatch key Autograd
-        )
+        self._autograd: Callable[..., Any] | None = None  # for the key Autograd: it records itself
         self._kernels: dict[str | None, Callable[..., Any]] = {}
         self._disabled: set[str] = set()
         self._fake: Callable[..., Any] | None = None

@@ -288,7 +288,7 @@ def triton_op(
 def wrap_triton(triton_kernel: Any, /) -> Any:
     """The kernel, launched as `wrap_triton(kernel)[grid](..)`. ImportError where Triton is not installed."""
     try:
-        from triton.runtime import Autotuner, JITFunction  # type: ignore[import-not-found, unused-ignore]
+        from triton.runtime import Autotuner, JITFunction
     except ImportError:
         raise ImportError("wrap_triton: Triton is not installed: pip install triton") from None
     if not isinstance(triton_kernel, (JITFunction, Autotuner)):
