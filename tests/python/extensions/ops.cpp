@@ -186,11 +186,20 @@ std::string described(const Tensor& t, c10::optional<Tensor> other, at::ScalarTy
                   t.requires_grad(), other.has_value(), dtype, device, number, at::IntArrayRef(sizes));
 }
 
-double halves(double x) {
-  c10::Half h = static_cast<float>(x);
-  c10::BFloat16 b = static_cast<float>(x);
-  h += 1;
-  return static_cast<double>(h * h) + b / 2.0;
+// Narrowed by C++, and widened again; the last: what compound and mixed operators give.
+std::vector<Tensor> narrowed(const Tensor& x, at::ScalarType dtype) {
+  auto narrow = torch::empty(x.sizes(), x.options().dtype(dtype)), mixed = torch::empty_like(narrow);
+  auto wide = torch::empty_like(x);
+  AT_DISPATCH_REDUCED_FLOATING_TYPES(dtype, "narrowed", [&] {
+    for (int64_t i = 0; i < x.numel(); ++i) {
+      scalar_t v = x.data_ptr<float>()[i];
+      narrow.data_ptr<scalar_t>()[i] = v;
+      wide.data_ptr<float>()[i] = v;
+      v += 1;
+      mixed.data_ptr<scalar_t>()[i] = v * v - 3;
+    }
+  });
+  return {narrow, wide, mixed};
 }
 
 int64_t threads_sum(int64_t n) {
@@ -264,7 +273,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("with_deleter", &with_deleter);
   m.def("was_freed", [] { return freed; });
   m.def("described", &described);
-  m.def("halves", &halves);
+  m.def("narrowed", &narrowed);
   m.def("threads_sum", &threads_sum);
   m.def("raise_error", &raise);
   m.def("undefined", [] { return Tensor(); });

@@ -163,10 +163,24 @@ def test_objects_of_python_and_cpp(ext):
     for wrong in (3, None, np.ones(2)):
         with pytest.raises(TypeError, match="incompatible function arguments"):
             ext.described(wrong, None, torch.float32, "cpu", 1, [])
-    for value in (0.0, 1.5, -2.25, 1e-7, 3e4):
-        half, brain = torch.tensor(value, dtype=torch.float16), torch.tensor(value, dtype=torch.bfloat16)
-        assert ext.halves(value) == float((half + 1) * (half + 1)) + float(brain) / 2
     assert ext.threads_sum(1000) == 499500 and ext.threads_sum(0) == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_narrow_floats_round_as_the_runtime(ext, dtype):
+    """On floats of all exponents: ties, subnormal halves, infinities and NaN among them."""
+    bits = np.random.default_rng(0).integers(0, 2**32, 20000, dtype=np.uint32)
+    bits[::2] &= 0xFFFFF000  # few bits behind those that stay
+    bits[1::4] = (bits[1::4] & 0x8FFFFFFF) | 0x30000000  # around the smallest half
+    x = torch.from_numpy(bits.view(np.float32).copy())
+    narrow, wide, mixed = ext.narrowed(x, dtype)
+    assert torch.equal(narrow.isnan(), x.isnan()) and torch.equal(wide.isnan(), x.isnan())
+    numbers = ~x.isnan()
+    want = x[numbers].to(dtype)
+    assert torch.equal(narrow[numbers].view(torch.int16), want.view(torch.int16))
+    assert torch.equal(wide[numbers], want.float())
+    sums = want + 1
+    torch.testing.assert_close(mixed[numbers], sums * sums - 3, rtol=0, atol=0, equal_nan=True)
 
 
 def test_errors_are_the_exceptions_of_their_kind(ext):
