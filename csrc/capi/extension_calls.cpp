@@ -1,5 +1,4 @@
 // Calling ops from extensions: values into the arguments of the overload that takes them, and results back.
-#include <cstring>
 #include <deque>
 #include <unordered_map>
 
@@ -147,12 +146,13 @@ std::unordered_map<std::string, Overloads, Hash, std::equal_to<>> find_ops() {
                         [](const OpInfo* op) { return op->flags & (kFunction | kMethod); });
   for (const OpInfo* op : ops) {
     for (const auto& name : names_of(op->name, op->flags)) found[name].push_back(op);
-    for (const Alias* a = all_aliases(); a; a = a->next) {
-      const bool in_place = op->inplace_of && !a->places;
-      if (std::strcmp(in_place ? op->inplace_of->name : op->name, a->of) != 0) continue;
-      const std::string name = std::string(a->name) + (in_place ? "_" : "");
-      for (const auto& n : names_of(name.c_str(), a->places ? a->places : op->flags)) found[n].push_back(op);
-    }
+    for (const Alias* a = all_aliases(); a; a = a->next)
+      for (const char* end : {"", "_"}) {  // the in-place form has an alias, too, where it is for all places
+        if (op->name != std::string(a->of) + end || (a->places && *end)) continue;
+        const std::string name = std::string(a->name) + end;
+        for (const auto& n : names_of(name.c_str(), a->places ? a->places : op->flags))
+          found[n].push_back(op);
+      }
   }
   return found;
 }

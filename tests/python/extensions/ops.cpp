@@ -202,6 +202,19 @@ std::vector<Tensor> narrowed(const Tensor& x, at::ScalarType dtype) {
   return {narrow, wide, mixed};
 }
 
+// Whether the runtime has an op of that name.
+bool is_op(const std::string& name) {
+  try {
+    const wtx_value wrong = wtx::of_list(WTX_KIND_STRING, "", 0);
+    wtx::call_boxed(name.c_str(), &wrong, 1);
+  } catch (const c10::NotImplementedError&) {
+    return false;
+  } catch (const c10::Error& e) {
+    return std::string(e.what()).find("there is no op") == std::string::npos;
+  }
+  return true;
+}
+
 int64_t threads_sum(int64_t n) {
   return at::parallel_reduce(
       int64_t{0}, n, 7, int64_t{0},
@@ -274,6 +287,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("was_freed", [] { return freed; });
   m.def("described", &described);
   m.def("narrowed", &narrowed);
+  m.def("is_op", &is_op);
   m.def("threads_sum", &threads_sum);
   m.def("raise_error", &raise);
   m.def("undefined", [] { return Tensor(); });

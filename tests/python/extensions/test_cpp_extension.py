@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -141,6 +142,13 @@ def test_tensors_made_and_indexed(ext):
     np.testing.assert_array_equal(where.numpy(), np.where(want > 3, want, 0))
     assert places.tolist() == [2, 2] and norm.item() == pytest.approx(np.linalg.norm(want))
     np.testing.assert_array_equal(double.numpy(), want.astype("float64"))
+
+
+def test_every_op_of_the_headers_is_found(ext):
+    folder = Path(cpp_extension.include_paths()[0]) / "ATen" / "ops"
+    text = "".join((folder / name).read_text() for name in ("methods.inc", "functions.inc"))
+    names = {*re.findall(r'wtx::call\w*(?:<[^(]*>)?\("(\w+)"', text)}
+    assert len(names) > 800 and [n for n in names if not ext.is_op(n)] == [] and not ext.is_op("no_such_op")
 
 
 def test_foreign_memory_is_freed_with_its_tensor(ext):

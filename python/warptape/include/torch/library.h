@@ -189,26 +189,26 @@ class Library {
  public:
   Library(std::string space, std::string key) : space_(std::move(space)), key_(std::move(key)) {}
 
-  Library& def(const std::string& schema) & {
+  Library& def(const std::string& schema) {
     wtx::check(wtx::api().define(space_.c_str(), schema.c_str()));
     return *this;
   }
   // With a function for all devices, made of ops that have gradients.
   template <class F>
-  Library& def(const std::string& schema, F&& f) & {
+  Library& def(const std::string& schema, F&& f) {
     def(schema.find('(') == std::string::npos ? schema + "(...) -> ..." : schema);
     return add(schema.substr(0, schema.find('(')), "CompositeImplicitAutograd", std::forward<F>(f));
   }
   template <class F>
-  Library& impl(const std::string& name, F&& f) & {
+  Library& impl(const std::string& name, F&& f) {
     return add(name, key_.empty() ? "CompositeImplicitAutograd" : key_, std::forward<F>(f));
   }
   template <class F>
-  Library& impl(const std::string& name, c10::DeviceType device, F&& f) & {
+  Library& impl(const std::string& name, c10::DeviceType device, F&& f) {
     return add(name, c10::DeviceTypeName(device), std::forward<F>(f));
   }
   template <class F>
-  Library& impl(const std::string& name, CppFunction<F> f) & {
+  Library& impl(const std::string& name, CppFunction<F> f) {
     return add(name, f.key, std::move(f.f));
   }
   Library& set_python_module(const char*, const char* = "") { return *this; }
@@ -226,6 +226,24 @@ class Library {
     return *this;
   }
   std::string space_, key_;
+};
+
+// The older way to register: static auto ops = torch::RegisterOperators().op("space::name", &function);
+class RegisterOperators {
+ public:
+  template <class F>
+  RegisterOperators& op(const std::string& schema, F&& f) & {
+    const size_t colons = schema.find("::");
+    TORCH_CHECK(colons != std::string::npos, "RegisterOperators: expected space::name, got ", schema);
+    if (wtx::table().api)
+      Library(schema.substr(0, colons), "").def(schema.substr(colons + 2), std::forward<F>(f));
+    return *this;
+  }
+  template <class F>
+  RegisterOperators&& op(const std::string& schema, F&& f) && {
+    op(schema, std::forward<F>(f));
+    return std::move(*this);
+  }
 };
 
 namespace detail {

@@ -8,6 +8,16 @@
 
 namespace c10 {
 
+// A list as TorchScript has it.
+template <class T>
+class List : public std::vector<T> {
+ public:
+  using std::vector<T>::vector;
+  List(std::vector<T> items) : std::vector<T>(std::move(items)) {}
+  T get(size_t i) const { return this->at(i); }
+  const std::vector<T>& vec() const { return *this; }
+};
+
 class IValue {
  public:
   IValue() = default;
@@ -52,10 +62,10 @@ class IValue {
   bool toBool() const { return as<bool>("Bool"); }
   const std::string& toStringRef() const { return as<std::string>("String"); }
   std::vector<int64_t> toIntVector() const { return as<std::vector<int64_t>>("IntList"); }
-  std::vector<int64_t> toIntList() const { return toIntVector(); }
+  List<int64_t> toIntList() const { return toIntVector(); }
   std::vector<double> toDoubleVector() const { return as<std::vector<double>>("DoubleList"); }
   std::vector<at::Tensor> toTensorVector() const { return as<std::vector<at::Tensor>>("TensorList"); }
-  std::vector<at::Tensor> toTensorList() const { return toTensorVector(); }
+  List<at::Tensor> toTensorList() const { return toTensorVector(); }
   Scalar toScalar() const {
     if (isDouble()) return toDouble();
     if (isBool()) return toBool();
