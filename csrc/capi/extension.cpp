@@ -99,6 +99,7 @@ void fill_tensors(wtx_api& api) {
   api.shares_storage = [](const wtx_tensor* a, const wtx_tensor* b) {
     return int{impl_of(a)->storage == impl_of(b)->storage};
   };
+  api.deterministic = [] { return int{rank_context().deterministic_algorithms}; };
   api.default_dtype = [] { return dtype_of(rank_context().default_dtype); };
 }
 

@@ -150,6 +150,7 @@ typedef struct {
   size_t (*storage_bytes)(const wtx_tensor* t);
   int (*shares_storage)(const wtx_tensor* a, const wtx_tensor* b);
   wtx_dtype (*default_dtype)(void);
+  int (*deterministic)(void); /* whether deterministic algorithms are asked for */
 
   /* ---- ops: by the name that PyTorch's C++ has, of the overload that takes these arguments, all given ----
    * A tensor in `out` is owned by the caller; so are those of a list, which itself lives until the thread's

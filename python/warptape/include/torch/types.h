@@ -2,6 +2,7 @@
 #pragma once
 
 #include "ATen/ATen.h"
+#include "torch/version.h"
 
 namespace torch {
 

@@ -1,11 +1,18 @@
 // A view of items that lie one after the other; it must not outlive them.
 #pragma once
 
+#include <algorithm>  // some of these for extensions that rely on finding them in PyTorch's headers
 #include <array>
+#include <cmath>
 #include <cstdint>
+#include <cstring>
+#include <functional>
 #include <initializer_list>
+#include <iostream>
+#include <limits>
+#include <memory>
+#include <numeric>
 #include <optional>
-#include <ostream>
 #include <vector>
 
 #include "c10/util/Exception.h"

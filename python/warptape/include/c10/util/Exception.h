@@ -23,11 +23,11 @@ void warn(const Parts&... parts) {
 }  // namespace detail
 }  // namespace c10
 
-#define WARPTAPE_CHECK(E, condition, ...)                                                          \
-  do {                                                                                             \
-    if (C10_UNLIKELY(!(condition)))                                                                \
-      ::c10::detail::fail<E>("Expected " #condition " to be true, but got false.", ##__VA_ARGS__); \
-  } while (false)
+// As PyTorch's they are whole statements: a semicolon may be missing behind them.
+#define WARPTAPE_CHECK(E, condition, ...)                                                        \
+  if (C10_UNLIKELY(!(condition))) {                                                              \
+    ::c10::detail::fail<E>("Expected " #condition " to be true, but got false.", ##__VA_ARGS__); \
+  }
 #define TORCH_CHECK(condition, ...) WARPTAPE_CHECK(::c10::Error, condition, ##__VA_ARGS__)
 #define TORCH_CHECK_VALUE(condition, ...) WARPTAPE_CHECK(::c10::ValueError, condition, ##__VA_ARGS__)
 #define TORCH_CHECK_INDEX(condition, ...) WARPTAPE_CHECK(::c10::IndexError, condition, ##__VA_ARGS__)
@@ -50,12 +50,11 @@ void warn(const Parts&... parts) {
 #define TORCH_CHECK_LE(a, b) WARPTAPE_CHECK_OP(a, b, <=)
 #define TORCH_CHECK_GT(a, b) WARPTAPE_CHECK_OP(a, b, >)
 #define TORCH_CHECK_GE(a, b) WARPTAPE_CHECK_OP(a, b, >=)
-#define TORCH_INTERNAL_ASSERT(condition, ...)                                                  \
-  do {                                                                                         \
-    if (C10_UNLIKELY(!(condition)))                                                            \
-      ::c10::detail::fail("", #condition " INTERNAL ASSERT FAILED at " __FILE__ ":", __LINE__, \
-                          ". ", ##__VA_ARGS__);                                                \
-  } while (false)
+#define TORCH_INTERNAL_ASSERT(condition, ...)                                                \
+  if (C10_UNLIKELY(!(condition))) {                                                          \
+    ::c10::detail::fail("", #condition " INTERNAL ASSERT FAILED at " __FILE__ ":", __LINE__, \
+                        ". ", ##__VA_ARGS__);                                                \
+  }
 #ifdef NDEBUG
 #define TORCH_INTERNAL_ASSERT_DEBUG_ONLY(...) static_cast<void>(0)
 #else
