@@ -5,6 +5,7 @@
 #   EMULATED  for tests on machines without a GPU: the same sources as plain C++ against tests/emulator, which runs
 #             kernels on the host. What libraries do there is done by the CPU's kernels.
 set(WARPTAPE_CUDA_ARCHITECTURES "80;90a" CACHE STRING "GPU architectures to compile for, such as 90a")
+option(WARPTAPE_EMULATED_RACES "Let the emulated plugin look for races between the threads of a kernel (slow)" OFF)
 set(WARPTAPE_CUDA_BUILT "")  # for the build information
 
 # Where pip put a file of the nvidia-* wheels, by a suffix of its path; empty if it did not.
@@ -176,8 +177,11 @@ function(warptape_cuda_plugin)
       list(APPEND host "${PROJECT_SOURCE_DIR}/kernels/cuda/${name}.cpp")
     endforeach()
     list(APPEND host ${stand_ins})
-    set_source_files_properties(${device} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS
-      "-x;c++;-fdata-sections;-fsanitize=thread;--param=tsan-distinguish-volatile=1")  # races.cpp has its functions
+    set(options -x c++ -fdata-sections)
+    if(WARPTAPE_EMULATED_RACES)  # races.cpp has the functions that the compiler calls
+      list(APPEND options -fsanitize=thread --param=tsan-distinguish-volatile=1)
+    endif()
+    set_source_files_properties(${device} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "${options}")
   else()
     file(GLOB libraries CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/kernels/cuda/*.cpp")
     list(APPEND host ${libraries})

@@ -1,4 +1,5 @@
-"""Writes what follows from the declarations of the ops: the stubs, python/warptape/**/*.pyi, and docs/ops.md.
+"""Writes what follows from the declarations of the ops: the stubs, python/warptape/**/*.pyi, docs/ops.md, and
+the ops in the headers for extensions.
 
 It runs with the installed warptape. tests/test_generated.py compares.
 """
@@ -539,7 +540,11 @@ def texts() -> dict[Path, str]:
     stubs = {stub_path(bit): module_stub(bit) for bit in MODULES}
     package = ROOT / "python/warptape"
     stubs |= {package / "_C.pyi": stub_text(), package / "return_types.pyi": results_stub()}
-    return {**stubs, ROOT / "docs/ops.md": ops_page()}
+    sys.path.insert(0, str(ROOT / "tools"))
+    from generate_headers import header_texts
+
+    headers = {ROOT / path: text for path, text in header_texts(all_ops()).items()}
+    return {**stubs, **headers, ROOT / "docs/ops.md": ops_page()}
 
 
 def main() -> int:

@@ -174,9 +174,10 @@ const OpGroup* find_op(const char* name);  // of warptape, else of Tensor; null 
 void init_ops(PyObject* module);
 void init_transforms(PyObject* module);
 void init_profiler(PyObject* module);
-void init_graph(PyObject* module);      // graph.cpp: compiled regions
-void init_trace(PyObject* module);      // trace.cpp: graphs of ops
-void init_inference(PyObject* module);  // inference.cpp: the engine
+void init_graph(PyObject* module);       // graph.cpp: compiled regions
+void init_trace(PyObject* module);       // trace.cpp: graphs of ops
+void init_extensions(PyObject* module);  // extension.cpp: ops and functions of extensions
+void init_inference(PyObject* module);   // inference.cpp: the engine
 
 // Python number or 0-dim tensor to Scalar; false when o is neither. A device's tensor is waited for, unless
 // `read_devices` is false: then it is none.

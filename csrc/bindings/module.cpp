@@ -134,6 +134,7 @@ PYBIND11_MODULE(_C, m) {
     b::init_graph(m.ptr());
     b::init_inference(m.ptr());
     b::init_trace(m.ptr());
+    b::init_extensions(m.ptr());
     b::init_cuda(m);
     b::init_distributed(m);
     warptape::kernels::cpu::set_interrupt_check(b::check_signals);

@@ -446,6 +446,12 @@ Tensor linear_impl(const Tensor& x, const Tensor& w, const OptTensor& bias) {
     return bias ? out + *bias : out;
   }
   check_operands("linear", x, w);
+  if (bias && bias->ndim() > 1) {  // PyTorch adds whatever broadcasts to the result
+    const Tensor out = linear_impl(x, w, {});
+    WT_CHECK(broadcast_shapes(out.sizes(), bias->sizes(), "linear") == out.sizes(), ShapeError,
+             "linear: bias must broadcast to the result ", out.sizes(), ", got shape ", bias->sizes());
+    return out + *bias;
+  }
   if (bias) {
     check_operands("linear", x, *bias);
     WT_CHECK(bias->ndim() <= 1 && (bias->numel() == 1 || bias->numel() == w.sizes()[0]), ShapeError,

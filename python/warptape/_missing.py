@@ -35,6 +35,7 @@ MOVED = {
     "nn.modules.pixelshuffle": "nn.modules.shape",
     "nn.parallel.data_parallel": "nn.modules.data_parallel",
     "quantization": "ao.quantization",
+    "testing._internal.optests": "_opcheck",
     "utils._cxx_pytree": "utils._pytree",
     "utils.model_zoo": "hub",
 }

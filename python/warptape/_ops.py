@@ -91,6 +91,8 @@ def _declared(base: str, overload: str) -> Any:
 def _schema_of(op: OpOverload) -> FunctionSchema:
     packet, overload = op._overloadpacket, op._overloadname
     name, given = packet._qualified_op_name, "" if overload == "default" else overload
+    if isinstance(schema := getattr(op.op, "_schema", None), FunctionSchema):
+        return schema
     base = packet.__name__
     if base not in _declarations():
         function = packet._function
@@ -143,9 +145,17 @@ class OpOverload:
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Calls the op."""
-        return self._overloadpacket(*args, **kwargs)
+        packet = self._overloadpacket
+        return (self.op if packet._by_overload else packet)(*args, **kwargs)
 
-    op = property(lambda self: self._overloadpacket._function, doc="The function behind it.")
+    op = property(
+        lambda self: self._overloadpacket._by_overload.get(
+            self._overloadname, self._overloadpacket._function
+        ),
+        doc="The function behind it.",
+    )
+
+    tags = property(lambda self: getattr(self.op, "tags", []), doc="The tags that custom_op was given.")
 
     @functools.cached_property
     def _schema(self) -> FunctionSchema:
@@ -172,6 +182,8 @@ class OpOverload:
 
 class OpOverloadPacket:
     """`torch.ops.namespace.name`, called as the op; its attributes are its overloads."""
+
+    _by_overload: dict[str, Any] = {}  # where each has a function of its own
 
     def __init__(self, qualname: str, function: Callable[..., Any], overloads: Any = ("default",)) -> None:
         self._qualified_op_name, self._function, self._overloads = qualname, function, tuple(overloads)

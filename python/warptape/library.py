@@ -1,124 +1,42 @@
-"""torch.library.custom_op: functions of a program as ops with a name, a gradient and a form without data."""
+"""torch.library: functions of programs and extensions as ops with a name, a gradient, a form without data."""
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
 from typing import Any
 
 from . import _C
 from ._builtin_ops import BuiltinOp, builtin_op, is_builtin_library
+from ._custom_ops import CustomOpDef, CustomOpPacket, FakeImplCtx, current_fake, load_registered
 from ._missing import install_getattr as _install_getattr
+from ._op_schema import infer_schema, parse_schema
 from ._ops import OpOverload, OpOverloadPacket
-from .autograd import Function
 
 __all__ = [
     "CustomOpDef",
     "Library",
     "custom_op",
     "define",
+    "fallthrough_kernel",
+    "get_ctx",
+    "get_kernel",
     "impl",
+    "impl_abstract",
+    "infer_schema",
+    "opcheck",
+    "register_autocast",
     "register_autograd",
     "register_fake",
     "register_kernel",
+    "register_torch_dispatch",
     "register_vmap",
+    "triton_op",
+    "wrap_triton",
 ]
 
 _found: dict[str, CustomOpDef] = {}
-
-
-class CustomOpDef:
-    """An op made by custom_op: call it, or find it as `torch.ops.<namespace>.<name>`."""
-
-    def __init__(self, name: str, fn: Callable[..., Any] | None, device_types: Any = None) -> None:
-        self._qualname, self.__doc__ = name, getattr(fn, "__doc__", None)
-        self._composite: Callable[..., Any] | None = None  # made of ops that have gradients
-        self._kernels: dict[str | None, Callable[..., Any]] = {}
-        self._fake: Callable[..., Any] | None = None
-        self._backward: Callable[..., Any] | None = None
-        self._setup: Callable[..., Any] | None = None
-        self._function: type[Function] = self._make_function()
-        if fn is not None:
-            self.register_kernel(device_types, fn)
-
-    def __repr__(self) -> str:
-        return f"<CustomOpDef({self._qualname})>"
-
-    @property
-    def _opoverload(self) -> OpOverload:
-        namespace, _, name = self._qualname.partition("::")
-        return getattr(getattr(ops, namespace), name).default
-
-    def _run(self, *args: Any) -> Any:
-        place = next((a.device.type for a in args if isinstance(a, _C.TensorBase)), "cpu")
-        kernel = self._fake if place == "meta" else self._kernels.get(place) or self._kernels.get(None)
-        if kernel is None:
-            raise NotImplementedError(
-                f"{self._qualname}: no function for {place}; give one by "
-                f"{'register_fake' if place == 'meta' else f'register_kernel({place!r})'}"
-            )
-        return kernel(*args)
-
-    def _make_function(op) -> type[Function]:
-        class CustomOp(Function):
-            forward = staticmethod(op._run)
-
-            @staticmethod
-            def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-                if op._setup is not None:
-                    op._setup(ctx, inputs, output)
-
-            @staticmethod
-            def backward(ctx: Any, *grads: Any) -> Any:
-                if op._backward is None:
-                    raise RuntimeError(f"{op._qualname} has no backward; give one by register_autograd")
-                return op._backward(ctx, *grads)
-
-        return CustomOp
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the function of the arguments' device, recorded where one requires a gradient."""
-        if _C._has_torch_function_mode():  # told of the op, not of what its function calls
-            return _C._handle_torch_function(self._opoverload.overloadpacket, (), *args, **kwargs)
-        return self._call(*args, **kwargs)
-
-    def _call(self, *args: Any, **kwargs: Any) -> Any:
-        if self._composite is not None and not self._kernels:
-            return self._composite(*args, **kwargs)
-        if kwargs:
-            import inspect
-
-            fn = next(iter(self._kernels.values()), self._run)
-            bound = inspect.signature(fn).bind(*args, **kwargs)
-            bound.apply_defaults()
-            args = bound.args
-        return self._function.apply(*args)
-
-    def register_kernel(self, device_types: str | Sequence[str] | None, fn: Any = None, /) -> Any:
-        """The function for tensors of some devices (None: of all); a decorator without `fn`."""
-        if fn is None:
-            return lambda later: self.register_kernel(device_types, later)
-        kinds = [device_types] if device_types is None or isinstance(device_types, str) else device_types
-        self._kernels.update(dict.fromkeys(kinds, fn))
-        return fn
-
-    def register_fake(self, fn: Any, /) -> Any:
-        """The function for tensors on the meta device: shapes and dtypes only."""
-        self._fake = fn
-        return fn
-
-    def register_autograd(self, backward: Any, /, *, setup_context: Any = None) -> None:
-        """backward(ctx, *grads) returns a gradient per argument; setup_context(ctx, inputs, output) saves."""
-        self._backward, self._setup = backward, setup_context
-
-    def register_vmap(self, func: Any = None, /) -> Any:
-        """func(info, in_dims, *args) -> (outputs, their dims), for vmap; a decorator without `func`."""
-        if func is None:
-            return self.register_vmap
-        self._function.vmap = staticmethod(func)  # type: ignore[method-assign]
-        return func
 
 
 def custom_op(
@@ -133,39 +51,54 @@ def custom_op(
 ) -> Any:
     """Makes `fn` the op `name` ("namespace::name"); a decorator without `fn`.
 
-    `mutates_args` and `schema` are accepted and not checked: nothing is compiled that would rely on them.
+    Args:
+        name: namespace and name; the op is `torch.ops.<namespace>.<name>` then.
+        fn: with annotations, of which `infer_schema` makes the schema.
+        mutates_args: the names of the tensors that it changes, or "unknown". Their versions grow.
+        device_types: the devices of the tensors that `fn` takes; by default all.
+        schema: the schema, "(Tensor x) -> Tensor", where `fn` has no annotations.
+        tags: kept as `tags` of the op.
 
     Raises:
-        ValueError: a name without a namespace.
+        ValueError: a name without a namespace, a function whose schema cannot be inferred, a wrong schema.
     """
     if fn is None:
-        return lambda later: custom_op(name, later, mutates_args=mutates_args, device_types=device_types)
+        return lambda later: custom_op(
+            name, later, mutates_args=mutates_args, device_types=device_types, schema=schema, tags=tags
+        )
     namespace, found, last = name.partition("::")
     if not (namespace and found and last.isidentifier()):
         raise ValueError(f"custom_op: expected a name such as 'mylib::op', got {name!r}")
-    return _publish(CustomOpDef(name, fn, device_types))
+    if schema is None:
+        schema = infer_schema(fn, mutates_args=mutates_args)
+    return _publish(CustomOpDef(name, fn, device_types, schema, tags or ()))
 
 
 def _publish(op: CustomOpDef) -> CustomOpDef:
     _found[op._qualname] = op
-    namespace, _, last = op._qualname.partition("::")
-    packet = OpOverloadPacket(op._qualname, op)
-    packet.__wrapped__ = op._call  # type: ignore[attr-defined]
-    setattr(getattr(ops, namespace), last, packet)
+    space, last = getattr(ops, op._namespace), op._name
+    packet = vars(space).get(last)
+    if not isinstance(packet, CustomOpPacket):
+        packet = CustomOpPacket(f"{op._namespace}::{last}")
+        setattr(space, last, packet)
+    packet.add(op)
     return op
 
 
 def _op(op: str | OpOverload | OpOverloadPacket | CustomOpDef) -> CustomOpDef | BuiltinOp:
     if isinstance(op, OpOverload):
-        op = op.overloadpacket
+        op = op.overloadpacket if isinstance(op.overloadpacket, BuiltinOp) else op.name()
     if isinstance(op, OpOverloadPacket) and not isinstance(op, BuiltinOp):
         op = op._qualified_op_name
     if not isinstance(op, str):
         return op
+    op = op.removesuffix(".default")
+    if op not in _found:
+        _load_registered()
     if op in _found:
         return _found[op]
     namespace, _, name = op.partition("::")
-    found = getattr(getattr(ops, namespace), name, None)
+    found = getattr(getattr(ops, namespace), name.partition(".")[0], None)
     if not isinstance(found, BuiltinOp):
         raise RuntimeError(f"torch.library: there is no op {op!r} made by custom_op")
     return found
@@ -174,16 +107,8 @@ def _op(op: str | OpOverload | OpOverloadPacket | CustomOpDef) -> CustomOpDef | 
 def _impl(op: CustomOpDef | BuiltinOp, fn: Callable[..., Any], key: str) -> None:
     if isinstance(op, BuiltinOp):
         op.register(fn, key)
-    elif key == "Meta":
-        op.register_fake(fn)
-    elif key == "CompositeImplicitAutograd":
-        op._composite = fn
-    elif key == "CompositeExplicitAutograd":
-        op.register_kernel(None, fn)
-    elif key.upper() in ("CPU", "CUDA"):
-        op.register_kernel(key.lower(), fn)
     else:
-        raise NotImplementedError(f"torch.library.impl: {op} takes no function for {key!r}")
+        op._register(fn, key)
 
 
 class Library:
@@ -216,27 +141,32 @@ class Library:
         """`fn` as the op's function for a key.
 
         Keys: CPU, CUDA, Meta, CompositeExplicitAutograd (for all devices), CompositeImplicitAutograd (the
-        default: made of ops that have gradients); for ops of warptape, which have all others, autocast's.
+        default: made of ops that have gradients), Autograd (where an argument requires a gradient: one that
+        records itself); for ops of warptape, which have all others, autocast's. `fallthrough_kernel` changes
+        nothing.
         """
+        if fn is fallthrough_kernel:
+            return
         name = f"{self.ns}::{op_name}" if isinstance(op_name, str) and "::" not in op_name else op_name
         _impl(_op(name), fn, dispatch_key or self.dispatch_key or "CompositeImplicitAutograd")
 
 
 def define(qualname: str, schema: str, *, lib: Any = None, tags: Any = ()) -> None:
-    """Makes the op "namespace::name", without a function yet; overloads of a name are one op.
+    """Makes the op "namespace::name" or, for an overload, "namespace::name.overload", without a function yet.
 
     Raises:
         ValueError: a name without a namespace, or a schema that is not "(arguments) -> results".
     """
     namespace, found, last = qualname.partition("::")
-    last = last.partition(".")[0]
-    if not (namespace and found and last.isidentifier()):
+    if not (namespace and found and last.partition(".")[0].isidentifier()):
         raise ValueError(f"torch.library.define: expected a name such as 'mylib::op', got {qualname!r}")
-    if not re.match(r"\s*\(.*\)\s*->", schema, re.DOTALL):
-        raise ValueError(f"torch.library.define: expected a schema '(..) -> ..', got {schema!r}")
-    own = isinstance(getattr(getattr(ops, namespace), last, None), BuiltinOp)
-    if not own and f"{namespace}::{last}" not in _found:
-        _publish(CustomOpDef(f"{namespace}::{last}", None))
+    try:
+        parse_schema(schema)
+    except ValueError:
+        raise ValueError(f"torch.library.define: expected a schema '(..) -> ..', got {schema!r}") from None
+    own = isinstance(getattr(getattr(ops, namespace), last.partition(".")[0], None), BuiltinOp)
+    if not own and qualname not in _found:
+        _publish(CustomOpDef(qualname, None, None, schema, tags if isinstance(tags, Sequence) else [tags]))
 
 
 def impl(qualname: str, types: str | Sequence[str], func: Any = None, *, lib: Any = None) -> Any:
@@ -283,26 +213,159 @@ def register_autograd(op: Any, backward: Any, /, *, setup_context: Any = None, *
         found.register_autograd(backward, setup_context=setup_context)
 
 
+def _custom(op: Any, what: str) -> CustomOpDef:
+    found = _op(op)
+    if isinstance(found, BuiltinOp):
+        raise NotImplementedError(f"torch.library.{what}: {found} is an op of warptape, and stays as it is")
+    return found
+
+
+def register_autocast(op: Any, device_type: str, cast_inputs: Any, /, **options: Any) -> None:
+    """`CustomOpDef.register_autocast` of an op or its name."""
+    _custom(op, "register_autocast").register_autocast(device_type, cast_inputs)
+
+
+def register_torch_dispatch(op: Any, torch_dispatch_class: Any, func: Any = None, /, **options: Any) -> Any:
+    """`CustomOpDef.register_torch_dispatch` of an op or its name; a decorator without `func`."""
+    return _custom(op, "register_torch_dispatch").register_torch_dispatch(torch_dispatch_class, func)
+
+
+def impl_abstract(qualname: Any, func: Any = None, **options: Any) -> Any:
+    """The older name of `register_fake`."""
+    return register_fake(qualname, func) if func is not None else register_fake(qualname)
+
+
+def get_kernel(op: Any, dispatch_key: str) -> Callable[..., Any]:
+    """The function that an op has for CPU, CUDA or Meta tensors. NotImplementedError where there is none."""
+    return _custom(op, "get_kernel")._kernel(str(dispatch_key).rpartition(".")[2].lower())
+
+
+def fallthrough_kernel(*args: Any, **kwargs: Any) -> Any:
+    """What `Library.impl` takes for a key that is to change nothing; it is never called."""
+    raise NotImplementedError("fallthrough_kernel() should never be called.")
+
+
+def get_ctx() -> FakeImplCtx:
+    """What a function of `register_fake` may ask while it runs. RuntimeError elsewhere."""
+    if not current_fake:
+        raise RuntimeError("torch.library.get_ctx() can only be called inside of a function of register_fake")
+    return current_fake[-1]
+
+
+def opcheck(
+    op: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None, **options: Any
+) -> dict[str, Any]:
+    """Tests that an op is registered as it should be, on the given arguments.
+
+    Args:
+        op: made by custom_op, or of torch.ops.
+        args, kwargs: of one call.
+        test_utils: which of the tests run, by default all: "test_schema" (the op changes what its schema
+            says, and returns no argument), "test_autograd_registration" (results have gradients where they
+            should), "test_faketensor" (the function of register_fake gives shapes, strides and dtypes of the
+            results), "test_aot_dispatch_dynamic" (compiled, results and gradients are the same).
+        raise_exception: whether the first failure is raised.
+        atol, rtol: of the last of these; both or none.
+
+    Returns:
+        "SUCCESS" or the exception, by test.
+
+    Raises:
+        OpCheckError: a test failed; it names the test.
+    """
+    from ._opcheck import opcheck as check
+
+    return check(op, args, kwargs, **options)
+
+
+def triton_op(
+    name: str, fn: Any = None, /, *, mutates_args: str | Iterable[str], schema: str | None = None
+) -> Any:
+    """As `custom_op`, of a function that launches Triton's kernels by `wrap_triton`."""
+    return custom_op(name, fn, mutates_args=mutates_args, schema=schema)
+
+
+def wrap_triton(triton_kernel: Any, /) -> Any:
+    """The kernel, launched as `wrap_triton(kernel)[grid](..)`. ImportError where Triton is not installed."""
+    try:
+        from triton.runtime import Autotuner, JITFunction
+    except ImportError:
+        raise ImportError("wrap_triton: Triton is not installed: pip install triton") from None
+    if not isinstance(triton_kernel, (JITFunction, Autotuner)):
+        raise RuntimeError("wrap_triton only works on functions annotated with triton.jit or triton.autotune")
+    return triton_kernel
+
+
+# ---- ops of extension modules ----
+
+_undefined: list[tuple[str, str, Any]] = []  # functions for ops that another extension is still to define
+
+
+def _load_registered() -> bool:
+    """Takes in the ops that loaded extensions registered; whether there were any."""
+    definitions, implementations = _C._extension_take()
+    for space, text in definitions:
+        name, bracket, rest = text.partition("(")
+        name = f"{space}::{name.strip().rpartition('::')[2]}"
+        if rest.startswith("..."):  # of a function, which tells its arguments itself
+            _publish(CustomOpDef(name, None))
+        else:
+            define(name, bracket + rest)
+    _undefined.extend(implementations)
+    for item in [*_undefined]:
+        name, key, kernel = item
+        known = _found.get(name) or builtin_op(name)
+        if known is not None:
+            _undefined.remove(item)
+            _impl(known, _kernel_function(kernel), key)
+    return bool(definitions or implementations)
+
+
+load_registered.append(_load_registered)
+
+
+def _kernel_function(kernel: Any) -> Callable[..., Any]:
+    def run(*args: Any, **keywords: Any) -> Any:
+        return _C._extension_call(kernel, (*args, *keywords.values()))
+
+    return run
+
+
+def load_extension_library(path: str) -> None:
+    """Loads a shared library, with the ops that it registers.
+
+    Raises:
+        OSError: a file that is no library, or one that needs what is not there.
+        ImportError: it was built for another version of warptape.
+    """
+    import ctypes
+
+    before = len(_C._extension_refused())
+    try:
+        ctypes.CDLL(path)
+    except OSError as error:
+        raise OSError(f"Could not load this library: {error}") from error
+    if refused := _C._extension_refused()[before:]:
+        raise ImportError(refused[0])
+    _load_registered()
+
+
 class _Ops(ModuleType):
     """`torch.ops`: namespaces that appear when they are named, as the ops of a program do."""
 
     loaded_libraries: set[str] = set()
 
     def load_library(self, path: Any) -> None:
-        """Loads a shared library. Ops that it registers with PyTorch are not seen here; where its ops are
-        declared here, as torchvision's, the file is left alone.
+        """Loads a shared library with the ops that it registers. Where its ops are declared here, as
+        torchvision's, the file is left alone.
 
         Raises:
             OSError: a file that is no library, or one that needs what is not there.
+            ImportError: it was built for another version of warptape.
         """
-        import ctypes
-
         path = os.path.realpath(path)
-        try:
-            if not is_builtin_library(path):
-                ctypes.CDLL(path)
-        except OSError as error:
-            raise OSError(f"Could not load this library: {error}") from error
+        if not is_builtin_library(path):
+            load_extension_library(path)
         self.loaded_libraries.add(path)
 
     def __getattr__(self, name: str) -> Any:
@@ -321,7 +384,12 @@ def _find_op(space: ModuleType) -> Callable[[str], Any]:
         if op := builtin_op(f"{path.removeprefix('ops.')}::{name}"):
             setattr(space, name, op)
             return op
-        raise AttributeError(f"warptape has no torch.{path}.{name} yet")
+        if not name.startswith("__") and _load_registered() and name in vars(space):
+            return vars(space)[name]
+        text = f"warptape has no torch.{path}.{name} yet"
+        if refused := _C._extension_refused():
+            text += f"; {refused[-1]}"
+        raise AttributeError(text)
 
     return __getattr__
 

@@ -28,6 +28,7 @@ BELOW: dict[str, set[str]] = {
     "capi": {"graph", "ops", "autograd", "tensor", "core", "kernels"},
     "distributed": {"autograd", "tensor", "core", "kernels"},
     "bindings": {
+        "capi",
         "graph",
         "inference",
         "transforms",

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 EMULATOR, LADDER = ROOT / "tests/emulator", ROOT / "kernels/cuda/gemm"
 COMPILER = shutil.which("g++")
 CACHE = [found] if (found := shutil.which("ccache")) else []
-RUNTIME = ("fibers", "memory", "streams", "runtime", "asynchronous", "test_gemm")
+RUNTIME = ("fibers", "memory", "streams", "cupti", "races", "runtime", "asynchronous", "test_gemm")
 STEPS = ("naive", "coalesced", "shared_tile", "register_tile", "vectorised", "async_copy", "warp_tiles")
 STEPS += ("wmma", "mma", "wgmma")
 ORDERS = ("forward", "reverse", "shuffled")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +68,14 @@ class FunctionCtx:
     def saved_tensors(self) -> tuple[Tensor | None, ...]:
         """What save_for_backward kept. RuntimeError when it was changed in place or freed by a backward."""
         return self._saved if self._node is None else _C._function_saved(self._node)
+
+    @property
+    def saved_variables(self) -> tuple[Tensor | None, ...]:
+        """The older name of `saved_tensors`."""
+        warnings.warn(
+            "'saved_variables' is deprecated; use 'saved_tensors'", DeprecationWarning, stacklevel=2
+        )
+        return self.saved_tensors
 
     # ---- called by the engine ----
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os as _os
 from typing import Any
 
 from .._missing import install_getattr as _install_getattr
 
-__all__ = ["checkpoint", "data", "hooks", "summary"]
+__all__ = ["checkpoint", "cmake_prefix_path", "data", "hooks", "summary"]
+
+# For find_package(warptape): CMAKE_PREFIX_PATH.
+cmake_prefix_path: str = _os.path.join(_os.path.dirname(_os.path.dirname(__file__)), "share", "cmake")
 
 
 def summary(

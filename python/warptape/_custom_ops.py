@@ -1,0 +1,400 @@
+"""Ops that programs and extensions make: functions by device, gradient, form without data, and schema."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from . import _C
+from ._op_schema import bind, parse_schema
+from ._ops import FunctionSchema, OpOverload, OpOverloadPacket
+from .amp import autocast, is_autocast_enabled
+from .amp.autocast_mode import _cast
+from .autograd import Function, no_grad
+
+__all__ = ["CustomOpDef", "CustomOpPacket", "FakeImplCtx", "current_fake", "load_registered"]
+
+_AUTOGRAD_KEYS = ("Autograd", "AutogradCPU", "AutogradCUDA")
+# Set by library.py: takes in what extensions registered meanwhile.
+load_registered: list[Callable[[], bool]] = []
+current_fake: list[FakeImplCtx] = []
+
+
+class FakeImplCtx:
+    """What a function that register_fake was given may ask for by `torch.library.get_ctx()`."""
+
+    def new_dynamic_size(self, *, min: int = 0, max: int | None = None) -> Any:
+        """A size that depends on data. NotImplementedError: the sizes of meta tensors are known."""
+        raise NotImplementedError(
+            "get_ctx().new_dynamic_size(): sizes of meta tensors are numbers, and none is unknown"
+        )
+
+    create_unbacked_symint = new_dynamic_size
+
+
+def _nothing(*args: Any, **keywords: Any) -> None:
+    pass
+
+
+def _tensors(values: Sequence[Any]) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, _C.TensorBase):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors(value)
+
+
+class _Structured(Function):
+    """A call with lists of tensors or keywords: `call` says how the flat tensors and values go into it."""
+
+    @staticmethod
+    def forward(call: _Call, *flat: Any) -> Any:
+        return call.op._run(*call.unflatten(flat), **call.keywords)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        call = ctx._call = inputs[0]
+        call.op._set_up(ctx, call.unflatten(inputs[1:]), call.keywords, output)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return None, *ctx._call.flatten_gradients(ctx._call.op._run_backward(ctx, grads))
+
+
+class _Call:
+    """The arguments of one call, flattened: lists of tensors become their items."""
+
+    def __init__(self, op: CustomOpDef, args: Sequence[Any], keywords: dict[str, Any]) -> None:
+        self.op, self.keywords = op, keywords
+        self.counts = [len(a) if self.is_list(a) else None for a in args]
+        self.flat = [item for a in args for item in (a if self.is_list(a) else [a])]
+
+    @staticmethod
+    def is_list(value: Any) -> bool:
+        return isinstance(value, (list, tuple)) and any(isinstance(item, _C.TensorBase) for item in value)
+
+    def unflatten(self, flat: Sequence[Any]) -> tuple[Any, ...]:
+        items = iter(flat)
+        return tuple(next(items) if n is None else [next(items) for _ in range(n)] for n in self.counts)
+
+    def flatten_gradients(self, found: Any) -> list[Any]:
+        found = found if isinstance(found, tuple) else (found,)
+        if len(found) != len(self.counts):
+            raise RuntimeError(
+                f"{self.op}: expected {len(self.counts)} gradients from backward, got {len(found)}"
+            )
+        flat: list[Any] = []
+        for gradient, count in zip(found, self.counts, strict=True):
+            if count is None:
+                flat.append(gradient)
+            else:
+                flat += [None] * count if gradient is None else gradient
+        return flat
+
+
+class CustomOpDef:
+    """An op made by custom_op: call it, or find it as `torch.ops.<namespace>.<name>`."""
+
+    def __init__(
+        self,
+        name: str,
+        fn: Callable[..., Any] | None,
+        device_types: Any = None,
+        schema: str | None = None,
+        tags: Sequence[Any] = (),
+    ) -> None:
+        self._qualname, self.__doc__ = name, getattr(fn, "__doc__", None)
+        self._schema: FunctionSchema | None = None if schema is None else parse_schema(f"{name}{schema}")
+        self.tags = [*tags]
+        self._packet: CustomOpPacket | None = None  # it is in
+        self._init_fn = fn
+        self._composite: Callable[..., Any] | None = None  # made of ops that have gradients
+        self._autograd: Callable[..., Any] | None = None  # for the key Autograd: it records itself
+        self._kernels: dict[str | None, Callable[..., Any]] = {}
+        self._disabled: set[str] = set()
+        self._fake: Callable[..., Any] | None = None
+        self._backward: Callable[..., Any] | None = None
+        self._setup: Callable[..., Any] | None = None
+        self._autocast: dict[str, Any] = {}  # the dtype by device
+        self._subclasses: dict[type, Callable[..., Any]] = {}
+        self._function: type[Function] = self._make_function()
+        if fn is not None:
+            self.register_kernel(device_types, fn)
+
+    def __repr__(self) -> str:
+        return f"<CustomOpDef({self._qualname})>"
+
+    @property
+    def _namespace(self) -> str:
+        return self._qualname.partition("::")[0]
+
+    @property
+    def _name(self) -> str:
+        return self._qualname.partition("::")[2].partition(".")[0]
+
+    @property
+    def _opoverload(self) -> OpOverload:
+        return getattr(self._packet, self._qualname.partition(".")[2] or "default")
+
+    # ---- running ----
+
+    def _kernel(self, place: str) -> Callable[..., Any]:
+        if place == "meta":
+            kernel = self._fake or (_nothing if self._only_changes() else None)
+        else:
+            kernel = self._kernels.get(place)
+            if kernel is None or place in self._disabled:
+                kernel = self._kernels.get(None) or (self._init_fn if place in self._disabled else None)
+        if kernel is not None:
+            return kernel
+        if load_registered and load_registered[0]():  # by an extension that was loaded since
+            return self._kernel(place)
+        raise NotImplementedError(
+            f"{self._qualname}: no function for {place}; give one by "
+            f"{'register_fake' if place == 'meta' else f'register_kernel({place!r})'}"
+        )
+
+    def _only_changes(self) -> bool:
+        """Whether it returns nothing: then it has nothing to do without data."""
+        return self._schema is not None and self._schema.is_mutable and not self._schema.returns
+
+    def _run(self, *args: Any, **keywords: Any) -> Any:
+        given = [*_tensors([*args, *keywords.values()])]
+        kernel = self._kernel(given[0].device.type if given else "cpu")
+        if kernel is self._fake:
+            current_fake.append(FakeImplCtx())
+            try:
+                return kernel(*args, **keywords)
+            finally:
+                current_fake.pop()
+        out = kernel(*args, **keywords)
+        self._check_aliases(given, out)
+        return out
+
+    def _check_aliases(self, given: Sequence[Any], out: Any) -> None:
+        """RuntimeError where a result has its memory from an argument or from another result."""
+        if self._schema is None:
+            return
+        seen = {_C._storage_address(t) for t in given}
+        for t in _tensors([out]):
+            if (address := _C._storage_address(t)) in seen:
+                raise RuntimeError(
+                    f"{self._qualname}: The output of this custom operator (1) must not also be an input to "
+                    "this custom operator and (2) may not alias any inputs to this custom operator or other "
+                    "returns. Return a clone of the offending output tensor(s) (e.g. return x.clone())."
+                )
+            seen.add(address)
+
+    def _set_up(self, ctx: Any, inputs: Any, keywords: dict[str, Any], output: Any) -> None:
+        if self._setup is not None:
+            self._setup(ctx, inputs, *([keywords] if keywords else []), output)
+
+    def _run_backward(self, ctx: Any, grads: Sequence[Any]) -> Any:
+        if self._backward is None:
+            raise RuntimeError(
+                f"Trying to backward through {self._namespace}.{self._name}.default but no autograd formula "
+                "was registered. Please use register_autograd to add one."
+            )
+        return self._backward(ctx, [*grads]) if self._returns_list() else self._backward(ctx, *grads)
+
+    def _returns_list(self) -> bool:
+        returns = self._schema.returns if self._schema else []
+        return len(returns) == 1 and returns[0].type == "Tensor[]"
+
+    def _make_function(op) -> type[Function]:
+        class CustomOp(Function):
+            forward = staticmethod(op._run)
+
+            @staticmethod
+            def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+                op._set_up(ctx, inputs, {}, output)
+
+            @staticmethod
+            def backward(ctx: Any, *grads: Any) -> Any:
+                return op._run_backward(ctx, grads)
+
+        return CustomOp
+
+    def _bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Sequence[Any], dict[str, Any]]:
+        if self._schema is not None:
+            return bind(self._schema, args, kwargs)
+        if not kwargs:
+            return args, {}
+        import inspect
+
+        fn = self._composite or next(iter(self._kernels.values()), self._run)
+        bound = inspect.signature(fn).bind(*args, **kwargs)
+        bound.apply_defaults()
+        return bound.args, bound.kwargs
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the function of the arguments' device, recorded where one requires a gradient."""
+        if _C._has_torch_function_mode():  # told of the op, not of what its function calls
+            return _C._handle_torch_function(self._opoverload.overloadpacket, (), *args, **kwargs)
+        return self._call(*args, **kwargs)
+
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
+        positional, keywords = self._bind(args, kwargs)
+        given = [*_tensors([*positional, *keywords.values()])]
+        for kind, rule in self._subclasses.items():
+            if any(isinstance(t, kind) for t in given):
+                types = tuple({type(t) for t in given if isinstance(t, kind)})
+                return rule(kind, self._opoverload, types, tuple(positional), keywords)
+        place = given[0].device.type if given else "cpu"
+        if place in self._autocast and is_autocast_enabled(place):
+            dtype = self._autocast[place]
+            positional, keywords = _cast([*positional], place, dtype), _cast(keywords, place, dtype)
+            with autocast(place, enabled=False):
+                return self._recorded(positional, keywords, given)
+        return self._recorded(positional, keywords, given)
+
+    def _recorded(self, positional: Sequence[Any], keywords: dict[str, Any], given: Sequence[Any]) -> Any:
+        if self._composite is not None and not self._kernels:
+            return self._composite(*positional, **keywords)
+        wants = _C.is_grad_enabled() and any(t.requires_grad for t in given)
+        if self._autograd is not None and (wants or not self._kernels):
+            return self._autograd(*positional, **keywords)
+        if self._schema is not None and self._schema.is_mutable:
+            with no_grad():
+                out = self._run(*positional, **keywords)
+            self._note_changes(positional, keywords)
+            return out
+        if keywords or any(map(_Call.is_list, positional)):
+            call = _Call(self, positional, keywords)
+            out = _Structured.apply(call, *call.flat)
+        else:
+            out = self._function.apply(*positional)
+        return [*out] if self._returns_list() else out
+
+    def _note_changes(self, positional: Sequence[Any], keywords: dict[str, Any]) -> None:
+        assert self._schema is not None
+        values = [*positional, *keywords.values()]
+        for argument, value in zip(self._schema.arguments, values, strict=True):
+            if argument.is_write:
+                for t in _tensors([value]):
+                    _C._increment_version(t)
+
+    # ---- registering ----
+
+    def _register(self, fn: Callable[..., Any], key: str) -> None:
+        """Takes `fn` for a dispatch key."""
+        if key == "Meta":
+            self.register_fake(fn)
+        elif key == "CompositeImplicitAutograd":
+            self._composite = fn
+        elif key == "CompositeExplicitAutograd":
+            self.register_kernel(None, fn)
+        elif key in _AUTOGRAD_KEYS:
+            self._autograd = fn
+        elif key.upper() in ("CPU", "CUDA"):
+            self.register_kernel(key.lower(), fn)
+        else:
+            raise NotImplementedError(f"torch.library.impl: {self} takes no function for {key!r}")
+
+    def register_kernel(self, device_types: str | Sequence[str] | None, fn: Any = None, /) -> Any:
+        """The function for tensors of some devices (None: of all); a decorator without `fn`."""
+        if fn is None:
+            return lambda later: self.register_kernel(device_types, later)
+        kinds = [device_types] if device_types is None or isinstance(device_types, str) else device_types
+        self._kernels.update(dict.fromkeys(kinds, fn))
+        return fn
+
+    def register_fake(self, fn: Any, /) -> Any:
+        """The function for tensors on the meta device: shapes and dtypes only."""
+        self._fake = fn
+        return fn
+
+    def register_autograd(self, backward: Any, /, *, setup_context: Any = None) -> None:
+        """backward(ctx, *grads) returns a gradient per argument; setup_context(ctx, inputs, output) saves.
+
+        With arguments by keyword only it is setup_context(ctx, inputs, keyword_only_inputs, output), and
+        these have no gradient. A list of tensors has a list of gradients.
+
+        Raises:
+            RuntimeError: the op changes an argument, or returns what has no gradient alone.
+        """
+        if self._schema is not None and self._schema.is_mutable:
+            raise RuntimeError(
+                f"Cannot register autograd formula for non-functional operator {self} with "
+                f"schema {self._schema}. Please create a functional operator and register an autograd "
+                "formula for that."
+            )
+        self._backward, self._setup = backward, setup_context
+
+    def register_vmap(self, func: Any = None, /) -> Any:
+        """func(info, in_dims, *args) -> (outputs, their dims), for vmap; a decorator without `func`."""
+        if func is None:
+            return self.register_vmap
+        self._function.vmap = staticmethod(func)  # type: ignore[method-assign]
+        return func
+
+    def register_autocast(self, device_type: str, cast_inputs: Any) -> None:
+        """While autocast is on for the device, floating-point arguments are cast to the dtype `cast_inputs`.
+
+        Raises:
+            ValueError: no device that has autocast, or no dtype.
+        """
+        if device_type not in ("cpu", "cuda"):
+            raise ValueError(f"Unknown device type: {device_type}")
+        if not isinstance(cast_inputs, _C.dtype):
+            raise ValueError(f"register_autocast: expected a dtype, got {cast_inputs!r}")
+        self._autocast[device_type] = cast_inputs
+
+    def register_torch_dispatch(self, torch_dispatch_class: Any, fn: Any = None, /) -> Any:
+        """fn(cls, func, types, args, kwargs) where an argument is of a subclass of Tensor.
+
+        A decorator without `fn`.
+
+        Raises:
+            TypeError: a class that is no subclass of Tensor: modes that see every op are not supported.
+        """
+        if fn is None:
+            return lambda later: self.register_torch_dispatch(torch_dispatch_class, later)
+        if not (isinstance(torch_dispatch_class, type) and issubclass(torch_dispatch_class, _C.TensorBase)):
+            raise TypeError(
+                f"register_torch_dispatch: expected a subclass of Tensor, got {torch_dispatch_class!r}"
+            )
+        self._subclasses[torch_dispatch_class] = fn
+        return fn
+
+    @contextlib.contextmanager
+    def set_kernel_enabled(self, device_type: str, enabled: bool = True) -> Iterator[None]:
+        """For the scope, whether the device's own function runs; else that which the op was made with."""
+        before = device_type in self._disabled
+        (self._disabled.discard if enabled else self._disabled.add)(device_type)
+        try:
+            yield
+        finally:
+            (self._disabled.add if before else self._disabled.discard)(device_type)
+
+
+class CustomOpPacket(OpOverloadPacket):
+    """The ops under one name, which differ in the overload's name; a call takes the first that it fits."""
+
+    def __init__(self, qualname: str) -> None:
+        super().__init__(qualname, self._call, ())
+        self._by_overload: dict[str, Any] = {}  # of CustomOpDef
+
+    def add(self, op: CustomOpDef) -> None:
+        """Adds an op, or puts it in the place of one with its name."""
+        overload = op._qualname.partition(".")[2] or "default"
+        self.__dict__.pop(overload, None)
+        self._by_overload[overload] = op
+        op._packet = self
+        self._overloads = tuple(self._by_overload)
+        first = next(iter(self._by_overload.values()))
+        self._function, self.__doc__ = (first if len(self._by_overload) == 1 else self._call), first.__doc__
+
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
+        errors = []
+        for op in self._by_overload.values():
+            try:
+                op._bind(args, kwargs)
+            except (RuntimeError, TypeError) as error:
+                errors.append(str(error))
+                continue
+            return op(*args, **kwargs)
+        raise RuntimeError(
+            f"{self._qualified_op_name}: no overload takes these arguments: {'; '.join(errors)}"
+        )

@@ -1,0 +1,11 @@
+# find_package(Torch), as projects written for PyTorch have it.
+include("${CMAKE_CURRENT_LIST_DIR}/../warptape/warptapeConfig.cmake")
+if(NOT TARGET torch)
+  add_library(torch INTERFACE IMPORTED)
+  target_link_libraries(torch INTERFACE warptape::warptape)
+endif()
+set(TORCH_INCLUDE_DIRS "${warptape_INCLUDE_DIRS}")
+set(TORCH_LIBRARIES torch)
+set(TORCH_CXX_FLAGS "")
+set(Torch_FOUND TRUE)
+set(TORCH_FOUND TRUE)
