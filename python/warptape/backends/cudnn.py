@@ -62,8 +62,8 @@ class _CudnnModule(ModuleType):
     benchmark = Switch(
         "cudnn.benchmark",
         False,
-        "Choose between cuDNN's attention and our own by measurement, once for each shape; convolutions go by "
-        "cuDNN's heuristics. Without it equal runs choose alike.",
+        "Choose cuDNN's attention or our own by measurement, once for each shape. Convolutions go by cuDNN's "
+        "heuristics. Without it equal runs choose alike.",
     )
     deterministic = Switch("cudnn.deterministic", False, "Choose deterministic algorithms only.")
 
