@@ -70,7 +70,7 @@ GROUPS = {
     ),
     "Tools": (
         "utils profiler autograd.profiler autograd.profiler_util autograd.profiler_trace testing doctor "
-        "utils.benchmark utils.collect_env utils.debugging utils.deterministic "
+        "utils.benchmark utils.collect_env utils.cpp_extension utils.debugging utils.deterministic "
         "utils.dlpack utils.flop_counter utils.hooks torch torch.coverage torch.wheel"
     ),
 }
