@@ -33,10 +33,6 @@ class FakeImplCtx:
     create_unbacked_symint = new_dynamic_size
 
 
-def _nothing(*args: Any, **keywords: Any) -> None:
-    pass
-
-
 def _tensors(values: Sequence[Any]) -> Iterator[Any]:
     for value in values:
         if isinstance(value, _C.TensorBase):
@@ -141,7 +137,7 @@ class CustomOpDef:
 
     def _kernel(self, place: str) -> Callable[..., Any]:
         if place == "meta":
-            kernel = self._fake or (_nothing if self._only_changes() else None)
+            kernel = self._fake or ((lambda *_, **__: None) if self._only_changes() else None)
         else:
             kernel = self._kernels.get(place)
             if kernel is None or place in self._disabled:
@@ -231,7 +227,8 @@ class CustomOpDef:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the function of the arguments' device, recorded where one requires a gradient."""
         if _C._has_torch_function_mode():  # told of the op, not of what its function calls
-            return _C._handle_torch_function(self._opoverload.overloadpacket, (), *args, **kwargs)
+            told = self._packet if getattr(self._packet, "__wrapped__", None) else self._opoverload
+            return _C._handle_torch_function(told, (), *args, **kwargs)
         return self._call(*args, **kwargs)
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
@@ -373,7 +370,7 @@ class CustomOpPacket(OpOverloadPacket):
     """The ops under one name, which differ in the overload's name; a call takes the first that it fits."""
 
     def __init__(self, qualname: str) -> None:
-        super().__init__(qualname, self._call, ())
+        super().__init__(qualname, self._choose, ())
         self._by_overload: dict[str, Any] = {}  # of CustomOpDef
 
     def add(self, op: CustomOpDef) -> None:
@@ -384,9 +381,11 @@ class CustomOpPacket(OpOverloadPacket):
         op._packet = self
         self._overloads = tuple(self._by_overload)
         first = next(iter(self._by_overload.values()))
-        self._function, self.__doc__ = (first if len(self._by_overload) == 1 else self._call), first.__doc__
+        self._function, self.__doc__ = (first if len(self._by_overload) == 1 else self._choose), first.__doc__
+        # What a mode that is told of the op calls to be told of the ops inside; of one of several, nothing.
+        self.__wrapped__ = first._call if len(self._by_overload) == 1 else None
 
-    def _call(self, *args: Any, **kwargs: Any) -> Any:
+    def _choose(self, *args: Any, **kwargs: Any) -> Any:
         errors = []
         for op in self._by_overload.values():
             try:
