@@ -51,9 +51,9 @@ WT_DEVICE void make_scores(float (&s)[kKeys / 8][4], const Problem& p, int64_t b
   if (all_seen) {
     const float scale = float(p.scale) * kLog2E;
 #pragma unroll
-    for (auto& four : s)
+    for (int j = 0; j < kKeys / 8; ++j)
 #pragma unroll
-      for (float& value : four) value *= scale;
+      for (int c = 0; c < 4; ++c) s[j][c] *= scale;
     return;
   }
 #pragma unroll
