@@ -16,6 +16,7 @@ from .. import _C
 from .._tensor import Tensor
 from ..models import Decoder
 from ._checks import check_at_least, check_tokens, check_types
+from .decode_graphs import capture_sizes
 from .lora import LoRARequest
 from .outputs import CompletionOutput, Logprob, RequestOutput
 from .pacing import Pacer
@@ -54,6 +55,10 @@ class EngineArgs:
         seed: of the seeds of requests that have none.
         invariant: whether a request's tokens must not depend on what else is computed. False: the matrix
             products of training, whose order of sums changes with the number of rows.
+        enforce_eager: on CUDA, decoding steps are not captured as graphs.
+        cudagraph_capture_sizes: the numbers of requests that graphs are for, captured when they are first
+            needed; None: 1, 2, 4 and multiples of 8 up to max_num_seqs or 256. Steps of several ranks, of
+            adapters, and with prompt tokens are not captured.
         tensor_parallel_size: among how many ranks the model is split, all those of the job. Each makes the
             same calls with the same arguments, and gets the same answers. kv_cache_memory_bytes are a rank's.
         pipeline_parallel_size: among how many ranks the layers are split; the job has tensor_parallel_size
@@ -73,6 +78,8 @@ class EngineArgs:
     speculative_config: Mapping[str, Any] | None = None
     seed: int = 0
     invariant: bool = True
+    enforce_eager: bool = False
+    cudagraph_capture_sizes: Sequence[int] | None = None
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
 
@@ -277,9 +284,11 @@ class LLMEngine:
         draft = speculation.draft_of(model, args.tensor_parallel_size)
         models = [model] if draft is None else [model, draft]
         self.num_pages, self.max_model_len = cache_size(models, args)
-        self.runner = ModelRunner(model, self.num_pages, args.kv_cache_dtype, args.invariant)
+        sizes = (self.num_pages, self.max_model_len, args.kv_cache_dtype)
+        graphs = capture_sizes(args)
+        self.runner = ModelRunner(model, *sizes, args.invariant, graphs)
         # Its cache has the same pages for the same tokens.
-        self._draft = ModelRunner(draft, self.num_pages, args.kv_cache_dtype) if draft is not None else None
+        self._draft = ModelRunner(draft, *sizes, capture_sizes=graphs) if draft is not None else None
         self._draft_tokens = speculation.num_speculative_tokens if draft is not None else 0
         self._core = _C._Engine(
             pages=self.num_pages,
@@ -442,8 +451,10 @@ class LLMEngine:
 
     def stats(self) -> dict[str, int]:
         """Counts since the beginning (steps, tokens, preemptions, prefix hits, speculation), and how many
-        requests wait and run and how many pages are idle now."""
-        return self._core.stats()
+        requests wait and run and how many pages are idle now. `graph_replays` are the model's steps that
+        were CUDA graphs."""
+        graphs = self.runner.graphs
+        return {**self._core.stats(), "graph_replays": 0 if graphs is None else graphs.replays}
 
     # ---- steps ----
 

@@ -5,14 +5,16 @@ R requests of a step, N their new tokens, L rows whose logits are wanted, C widt
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import warptape
 
 from .._tensor import Tensor
 from ..models import Decoder
-from ..models.cache import PagedCache
+from ..models.cache import PagedCache, PagedStep
 from . import pipeline_parallel
+from .decode_graphs import DecodeGraphs
 from .lora import Adapters
 from .pipeline_parallel import stage_of
 
@@ -67,20 +69,38 @@ def cache_size(models: list[Decoder], args: Any) -> tuple[int, int]:
 
 
 class ModelRunner:
-    """A model, its adapters, and its cache of `num_pages` pages."""
+    """A model, its adapters, and its cache of `num_pages` pages.
+
+    Args:
+        max_model_len: tokens of a request.
+        capture_sizes: on CUDA, of how many requests decoding steps are captured as graphs.
+    """
 
     def __init__(
-        self, model: Decoder, num_pages: int, cache_dtype: Any = "auto", invariant: bool = True
+        self,
+        model: Decoder,
+        num_pages: int,
+        max_model_len: int,
+        cache_dtype: Any = "auto",
+        invariant: bool = True,
+        capture_sizes: Sequence[int] = (),
     ) -> None:
         self.model, self.device = model, model.embed_tokens.weight.device
         dtype = cache_dtype_of(model, cache_dtype)
         self.adapters = Adapters(model, invariant)
-        self.cache = PagedCache(model.config, num_pages, dtype=dtype, device=self.device)
+        self.graphs: DecodeGraphs | None = None
+        spare = 0
+        if self.device.type == "cuda" and capture_sizes:
+            spare, most = 1, -(-max_model_len // PAGE_TOKENS)
+            self.graphs = DecodeGraphs(self._decode, self.device, capture_sizes, num_pages, most)
+        self.cache = PagedCache(model.config, num_pages + spare, dtype=dtype, device=self.device)
 
     @warptape.inference_mode()
     def forward(self, batch: dict[str, Any]) -> Tensor:
         """Logits [L, V], float32, of a batch of the engine (csrc/inference/engine.h)."""
         stage = stage_of(self.model)
+        if self.graphs is not None and (decoded := self.graphs.forward(batch)) is not None:
+            return decoded
         if stage is None:
             self.cache.begin_step(batch["page_table"], batch["starts"], batch["lengths"])
             with self.adapters.step(batch["adapters"], batch["starts"]):
@@ -93,6 +113,11 @@ class ModelRunner:
         mine = warptape.cat([each for each in logits if each is not None]) if stage.last else None
         vocabulary = self.model.config.vocab_size
         return stage.share(mine, batch["logit_rows"].shape[0], vocabulary, self.device)
+
+    def _decode(self, tokens: Tensor, step: PagedStep) -> Tensor:
+        """Logits [N, V] after each token [N] of a step; nothing waits for the device."""
+        self.cache.resume_step(step)
+        return self.model.lm_head(self.model.hidden(tokens.unsqueeze(0), cache=self.cache)[0]).float()
 
     def _pass(self, stage: Any, batch: dict[str, Any]) -> Tensor | None:
         """A stage's part of a forward pass; the last one's are logits [L, V]."""

@@ -5,6 +5,7 @@ B batch, T tokens, H heads, K heads of keys, D head_dim; N tokens of R sequences
 
 from __future__ import annotations
 
+import copy
 from typing import Any, NamedTuple
 
 import warptape
@@ -159,7 +160,7 @@ class PagedCache:
         if dtype == warptape.int8:
             both = (pages(self.TOKENS, dtype=warptape.float32) for _ in range(2))
             self.scales = [{"key_scales": k, "value_scales": v} for k, v in zip(*both)]
-        self._step: _Step | None = None
+        self._step: PagedStep | None = None
 
     def begin_step(self, page_table: Tensor, starts: Tensor, lengths: Tensor) -> None:
         """Says what the next forward pass is of.
@@ -175,9 +176,13 @@ class PagedCache:
         Raises: ShapeError, DtypeError, ValueError for lengths that are less than the tokens of the pass, or
         more than the table has pages for; the pass raises IndexError for pages that there are not.
         """
-        self._step = _Step(page_table, starts, lengths, self.keys[0].device)
+        self.resume_step(PagedStep(page_table, starts, lengths).to(self.keys[0].device))
 
-    def _current(self) -> _Step:
+    def resume_step(self, step: PagedStep) -> None:
+        """The same of a step that lies on the pages' device already."""
+        self._step = step
+
+    def _current(self) -> PagedStep:
         if self._step is None:
             raise RuntimeError("PagedCache: call begin_step before each forward pass")
         return self._step
@@ -216,10 +221,20 @@ class PagedCache:
         self._step = None
 
 
-class _Step:
-    """What begin_step was told, and what follows from it: `positions` [1, N] and `slots` [N], int64."""
+class PagedStep:
+    """What a forward pass with pages is of: what begin_step was told, and what follows from it.
 
-    def __init__(self, page_table: Tensor, starts: Tensor, lengths: Tensor, device: Any) -> None:
+    Args, Raises: those of PagedCache.begin_step, on the CPU.
+
+    Attributes:
+        positions: int64 [1, N], of the tokens in their sequences.
+        slots: int64 [N], where their keys and values go.
+        longest: of the sequences, in tokens.
+    """
+
+    FIELDS = ("page_table", "starts", "lengths", "positions", "slots")
+
+    def __init__(self, page_table: Tensor, starts: Tensor, lengths: Tensor) -> None:
         size = PagedCache.TOKENS
         rows, pages = page_table.shape
         counts = starts[1:] - starts[:-1]
@@ -228,10 +243,23 @@ class _Step:
                 f"begin_step: expected rising starts, and lengths from the number of new tokens to the "
                 f"{pages} pages' {pages * size}, got starts {starts.tolist()} and lengths {lengths.tolist()}"
             )
+        self.page_table, self.starts, self.lengths = page_table, starts, lengths
         self.longest = int(lengths.max())
         past = (lengths - starts[1:]).long()  # a token's position is its place in the step and this
         own = warptape.arange(rows, device=starts.device).repeat_interleave(counts.long())
         at = warptape.arange(own.shape[0], device=starts.device) + past[own]
-        slots = page_table[own, at // size].long() * size + at % size
-        self.slots, self.positions = slots.to(device), at.unsqueeze(0).to(device)
-        self.page_table, self.starts, self.lengths = (x.to(device) for x in (page_table, starts, lengths))
+        self.slots = page_table[own, at // size].long() * size + at % size
+        self.positions = at.unsqueeze(0)
+
+    def to(self, device: Any) -> PagedStep:
+        """The step on a device."""
+        out = copy.copy(self)
+        for field in self.FIELDS:
+            setattr(out, field, getattr(self, field).to(device))
+        return out
+
+    def copy_(self, other: PagedStep) -> None:
+        """Becomes another step of the same shapes, in the same memory."""
+        self.longest = other.longest
+        for field in self.FIELDS:
+            getattr(self, field).copy_(getattr(other, field))

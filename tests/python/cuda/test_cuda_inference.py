@@ -310,3 +310,80 @@ def test_adapters_and_a_packed_file(tmp_path: Path) -> None:
         outs = [*plain.generate(prompts, params, lora_request=adapters), *packed.generate(prompts, params)]
         answers.append([out.outputs[0].token_ids for out in outs])
     assert answers[0] == answers[1]
+
+
+# ---- decoding steps as CUDA graphs ----
+
+TRAFFIC: list[Any] = [[1, 2, 3], list(range(40)), [7], [5, 6], [9] * 33]
+
+
+def decoded(llm: LLM, **params: Any) -> list[Any]:
+    settings = {"temperature": 0, "max_tokens": 9, "ignore_eos": True, "logprobs": 1, **params}
+    outs = llm.generate(TRAFFIC, SamplingParams(**settings))
+    return [(out.outputs[0].token_ids, out.outputs[0].cumulative_logprob) for out in outs]
+
+
+@pytest.mark.parametrize("options", [{}, {"kv_cache_dtype": "int8"}, {"quantization": "int4"}], ids=str)
+def test_replayed_steps_are_the_launched_ones_to_the_bit(options: dict[str, Any]) -> None:
+    """Of graphs of several sizes, some larger than the step, with pages that are reused."""
+
+    def made(**more: Any) -> LLM:
+        return LLM(model_of("cuda"), max_model_len=64, max_num_seqs=5, **options, **more)
+
+    launched, replayed = made(enforce_eager=True), made(cudagraph_capture_sizes=[1, 3, 5])
+    want = decoded(launched)
+    for _ in range(2):
+        assert decoded(replayed) == want
+    assert decoded(made(max_num_batched_tokens=16)) == want
+    assert launched.llm_engine.stats()["graph_replays"] == 0
+    assert replayed.llm_engine.stats()["graph_replays"] >= 2 * 8
+    graphs = replayed.llm_engine.runner.graphs
+    assert graphs is not None and set(graphs._recorded) <= {1, 3, 5} and 5 in graphs._recorded
+
+
+def test_steps_that_have_no_graph() -> None:
+    """More requests than any graph is for, and several new tokens of a request: launched one by one."""
+    want = decoded(LLM(model_of("cuda"), max_model_len=64, max_num_seqs=5, enforce_eager=True))
+    small = LLM(model_of("cuda"), max_model_len=64, max_num_seqs=5, cudagraph_capture_sizes=[2])
+    assert decoded(small) == want
+    assert small.llm_engine.stats()["graph_replays"] == 0
+    guessing = LLM(
+        model_of("cuda"), max_model_len=64, max_num_seqs=5, speculative_config={"num_speculative_tokens": 2}
+    )
+    assert decoded(guessing) == want
+
+
+def test_a_model_that_cannot_be_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Says how to go on, and loses no request."""
+    llm = LLM(model_of("cuda"), max_model_len=64)
+    want = decoded(LLM(model_of("cuda"), max_model_len=64, enforce_eager=True))
+    runner = llm.llm_engine.runner
+    own = runner.model.lm_head.forward
+    waits = [True]
+
+    def forward(x: Any) -> Any:
+        if waits[0]:
+            float(x.sum())
+        return own(x)
+
+    monkeypatch.setattr(runner.model.lm_head, "forward", forward)
+    params = SamplingParams(temperature=0, max_tokens=9, ignore_eos=True, logprobs=1)
+    for i, prompt in enumerate(TRAFFIC):
+        llm.llm_engine.add_request(str(i), prompt, params)
+    outs: dict[str, Any] = {}
+
+    def finish() -> None:
+        while llm.llm_engine.has_unfinished_requests():
+            outs.update((out.request_id, out) for out in llm.llm_engine.step())
+
+    with pytest.raises(RuntimeError, match="enforce_eager=True"):
+        finish()
+    waits[0] = False
+    finish()
+    got = [outs[str(i)].outputs[0] for i in range(len(TRAFFIC))]
+    assert [(out.token_ids, out.cumulative_logprob) for out in got] == want
+
+
+def test_capture_sizes_out_of_range() -> None:
+    with pytest.raises(ValueError, match="cudagraph_capture_sizes"):
+        LLM(model_of("cuda"), max_model_len=64, cudagraph_capture_sizes=[0, 4])
