@@ -167,13 +167,12 @@ function(warptape_cuda_plugin)
     list(APPEND host ${nccl})
   endif()
   if(WARPTAPE_CUDA STREQUAL "EMULATED")
-    # Names in *_cub.cu, and *.cpp beside the kernels, are the libraries': their stand-ins lie in tests/emulator,
-    # which take what a library would refuse to the same pieces.
+    # Names in *_cub.cu, and most *.cpp beside the kernels, are the libraries': their stand-ins lie in tests/emulator.
     list(FILTER device EXCLUDE REGEX "_cub\\.cu$")
     set(emulator "${PROJECT_SOURCE_DIR}/tests/emulator")
     file(GLOB stand_ins CONFIGURE_DEPENDS "${emulator}/*.cpp")
     list(FILTER stand_ins EXCLUDE REGEX "/test_[a-z_]*\\.cpp$")
-    foreach(name matmul_pieces chain_source chain_compile chain_prepare)
+    foreach(name matmul matmul_pieces chain_source chain_compile chain_prepare)
       list(APPEND host "${PROJECT_SOURCE_DIR}/kernels/cuda/${name}.cpp")
     endforeach()
     list(APPEND host ${stand_ins})

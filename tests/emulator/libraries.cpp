@@ -1,7 +1,6 @@
-// In place of the vendors' libraries: slots that the real plugin serves with cuBLASLt, cuDNN and CUB. Here
-// the CPU's kernel of the same slot does the work, late and in stream order like all else; what the plan
-// points to on the host is copied. Where the plugin has a kernel of its own for what a library does not take,
-// that one runs, for all of attention and for the products that cuBLASLt does not know.
+// In place of cuDNN and CUB: slots that the real plugin serves with them. Here the CPU's kernel of the same
+// slot does the work, late and in stream order like all else; what the plan points to on the host is copied.
+// For all of attention the plugin's own kernels run.
 #include <algorithm>
 #include <array>
 #include <cstdlib>
@@ -15,7 +14,6 @@
 #include "kernels/cpu/interrupt.h"
 #include "kernels/cuda/plain.h"
 #include "kernels/cuda/runtime.h"
-#include "kernels/matmul.h"
 #include "kernels/slot.h"
 #include "kernels/sort.h"
 
@@ -119,19 +117,6 @@ WT_FORWARD(searchsorted, SearchsortedFn);
 
 WT_KERNEL(attention, cuda::attention_own);
 WT_KERNEL(attention_backward, cuda::attention_backward_own);
-
-Slot<MatmulFn> matmul_slot{"matmul"};
-void matmul(const LaunchContext& ctx, const MatmulPlan& plan) {
-  const char* refused = getenv("WARPTAPE_EMULATED_REFUSE");
-  if (!is_floating(plan.dtype) || plan.k == 0 || (refused && !strcmp(refused, "matmul")))
-    return cuda::matmul_plain(ctx, plan);
-  forward<const MatmulPlan&>(ctx, "matmul", matmul_slot, plan);
-}
-WT_KERNEL(matmul, matmul);
-// As where cuBLASLt has no such epilogue.
-WT_KERNEL(matmul_row_sums, cuda::row_sums_plain);
-WT_KERNEL(matmul_gelu_tanh, cuda::gelu_plain);
-WT_KERNEL(matmul_gelu_tanh_backward, cuda::gelu_backward_plain);
 
 }  // namespace
 }  // namespace warptape::kernels

@@ -137,3 +137,18 @@ def test_a_dead_kernel_stays_dead(program: Path) -> None:
 )
 def test_drivers(program: Path, env: dict[str, str], says: str) -> None:
     assert run(program, "driver", **env).stdout.strip() == says
+
+
+def test_the_stand_in_for_cublaslt(tmp_path: Path) -> None:
+    """Products and their epilogues are right, and each planted mistake of a caller is refused."""
+    include = SOURCE.parents[1] / "kernels/include"
+    flags = ["-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{SOURCE}", f"-I{include}"]
+    objects = []
+    for name in (*FILES[:-1], "cublaslt.cpp", "test_cublaslt.cpp"):
+        objects.append(str(tmp_path / name) + ".o")
+        compile_one = [*CACHE, str(COMPILER), *flags, "-c", str(SOURCE / name), "-o", objects[-1]]
+        subprocess.run(compile_one, check=True, timeout=600)
+    out = tmp_path / "test_cublaslt"
+    subprocess.run([str(COMPILER), *objects, "-o", str(out), "-ldl", "-pthread"], check=True, timeout=600)
+    done = subprocess.run([str(out)], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,233 @@
+// Checks of the stand-in for cuBLASLt: products are right, and each planted mistake of a caller is refused.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "cublasLt.h"
+#include "cuda_runtime.h"
+
+namespace {
+
+int g_failures = 0;
+#define CHECK(condition)                                                                  \
+  do {                                                                                    \
+    if (!(condition)) {                                                                   \
+      fprintf(stderr, "%s: %s:%d: %s\n", g_case.c_str(), __FILE__, __LINE__, #condition); \
+      ++g_failures;                                                                       \
+    }                                                                                     \
+  } while (0)
+std::string g_case;
+
+constexpr int64_t kRows = 16, kCols = 6, kDepth = 5;
+constexpr size_t kBytes = 1 << 17;
+
+// D [16, 6] = A^T [16, 5] B [5, 6], float32, with what a caller says of it; a mistake changes some of it.
+struct Call {
+  cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
+  cudaDataType_t scale = CUDA_R_32F, type = CUDA_R_32F;
+  uint32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+  size_t epilogue_bytes = sizeof(uint32_t);
+  int64_t a_rows = kDepth, a_ld = 8, b_ld = 8, d_ld = kRows, aux_ld = kRows;
+  uint32_t alignments = 256;
+  size_t a_offset = 0, aux_offset = 0, d_offset = 0;  // bytes
+  uint64_t workspace = 0, given_workspace = 0;
+  int64_t depth = kDepth;
+  bool host_a = false, d_is_b = false;
+  std::function<void(cublasLtMatmulDesc_t, cublasLtMatrixLayout_t)> between = [](auto, auto) {};
+  float alpha = 1, beta = 0;
+};
+
+struct Ran {
+  cublasStatus_t set, heuristic, product;
+  std::vector<float> a, b, c, d, bias, aux;
+};
+
+struct Memory {
+  char *a, *b, *d, *bias, *aux, *workspace;
+  Memory() {
+    for (char** p : {&a, &b, &d, &bias, &aux, &workspace}) cudaMalloc(reinterpret_cast<void**>(p), kBytes);
+  }
+  ~Memory() {
+    for (char* p : {a, b, d, bias, aux, workspace}) cudaFree(p);
+  }
+};
+
+std::vector<float> filled(char* p, int seed) {
+  std::vector<float> out(kBytes / sizeof(float));
+  for (size_t i = 0; i < out.size(); ++i)
+    out[i] = static_cast<float>(static_cast<int>(i * 7 + seed) % 11 - 5) / 4;
+  cudaMemcpy(p, out.data(), kBytes, cudaMemcpyHostToDevice);
+  return out;
+}
+std::vector<float> read(const char* p) {
+  std::vector<float> out(kBytes / sizeof(float));
+  cudaMemcpy(out.data(), p, kBytes, cudaMemcpyDeviceToHost);
+  return out;
+}
+
+template <class Attribute, class V>
+cublasStatus_t set(cublasLtMatmulDesc_t desc, Attribute what, V value, size_t bytes = sizeof(V)) {
+  return cublasLtMatmulDescSetAttribute(desc, what, &value, bytes);
+}
+
+Ran run(const Call& call) {
+  static const Memory m;
+  Ran out{};
+  out.a = filled(m.a, 1), out.b = filled(m.b, 2), out.c = filled(m.d, 3), out.bias = filled(m.bias, 4);
+  out.aux = filled(m.aux, 5);
+  cublasLtHandle_t handle;
+  cublasLtCreate(&handle);
+  cublasLtMatmulDesc_t desc;
+  cublasLtMatmulDescCreate(&desc, call.compute, call.scale);
+  set(desc, CUBLASLT_MATMUL_DESC_TRANSA, static_cast<int32_t>(CUBLAS_OP_T));
+  out.set = set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE, call.epilogue, call.epilogue_bytes);
+  set(desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, m.bias);
+  set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, m.aux + call.aux_offset);
+  set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, call.aux_ld);
+  cublasLtMatrixLayout_t a, b, d;
+  const auto depth = static_cast<uint64_t>(call.depth);
+  const auto a_rows = static_cast<uint64_t>(call.a_rows == kDepth ? call.depth : call.a_rows);
+  cublasLtMatrixLayoutCreate(&a, call.type, a_rows, kRows, std::max(call.a_ld, call.depth));
+  cublasLtMatrixLayoutCreate(&b, call.type, depth, kCols, std::max(call.b_ld, call.depth));
+  cublasLtMatrixLayoutCreate(&d, call.type, kRows, kCols, call.d_ld);
+  cublasLtMatmulPreference_t preference;
+  cublasLtMatmulPreferenceCreate(&preference);
+  auto prefer = [&](cublasLtMatmulPreferenceAttributes_t what, auto value) {
+    cublasLtMatmulPreferenceSetAttribute(preference, what, &value, sizeof value);
+  };
+  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, call.workspace);
+  for (int i = 0; i < 4; ++i)
+    prefer(static_cast<cublasLtMatmulPreferenceAttributes_t>(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES + i),
+           call.alignments);
+  cublasLtMatmulHeuristicResult_t found{};
+  int count = 0;
+  out.heuristic = cublasLtMatmulAlgoGetHeuristic(handle, desc, a, b, d, d, preference, 1, &found, &count);
+  CHECK((count == 1) == (out.heuristic == CUBLAS_STATUS_SUCCESS));
+  call.between(desc, d);
+  static char on_host[kBytes];
+  const char* at_a = call.host_a ? on_host : m.a + call.a_offset;
+  char* at_d = (call.d_is_b ? m.b : m.d) + call.d_offset;
+  out.product = cublasLtMatmul(handle, desc, &call.alpha, at_a, a, m.b, b, &call.beta, at_d, d, at_d, d,
+                               &found.algo, m.workspace, call.given_workspace, nullptr);
+  cudaDeviceSynchronize();
+  out.d = read(m.d);
+  if (call.epilogue & 512 || call.epilogue & 16) out.bias = read(m.bias);
+  if (call.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS) out.aux = read(m.aux);
+  cublasLtMatmulDescDestroy(desc);
+  for (auto layout : {a, b, d}) cublasLtMatrixLayoutDestroy(layout);
+  cublasLtMatmulPreferenceDestroy(preference);
+  return out;
+}
+
+double gelu(double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
+bool near(double x, double y) { return std::abs(x - y) <= 1e-4 * (1 + std::abs(y)); }
+
+// Each epilogue by its documentation, in float64; slopes by differences.
+void check_numbers(uint32_t epilogue) {
+  Call call;
+  call.epilogue = epilogue, call.alpha = 0.5f, call.beta = epilogue == CUBLASLT_EPILOGUE_DEFAULT ? 2.f : 0.f;
+  const Ran out = run(call);
+  CHECK(out.set == CUBLAS_STATUS_SUCCESS && out.heuristic == CUBLAS_STATUS_SUCCESS &&
+        out.product == CUBLAS_STATUS_SUCCESS);
+  const Ran before = run(Call{});
+  std::vector<double> row_sums(kRows);
+  for (int64_t j = 0; j < kCols; ++j) {
+    double depth_sum = 0;
+    for (int64_t k = 0; k < kDepth; ++k) depth_sum += out.b[k + j * call.b_ld];
+    if (epilogue == CUBLASLT_EPILOGUE_BGRADB) CHECK(near(out.bias[j], depth_sum));
+    for (int64_t i = 0; i < kRows; ++i) {
+      double x = 0;
+      for (int64_t k = 0; k < kDepth; ++k) x += double(out.a[k + i * call.a_ld]) * out.b[k + j * call.b_ld];
+      x = call.alpha * x + call.beta * out.c[i + j * kRows];
+      if (epilogue & CUBLASLT_EPILOGUE_BIAS) x += before.bias[i];
+      const double aux = out.aux[i + j * kRows], step = 1e-5;
+      if (epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS) {
+        CHECK(near(aux, x));
+        x = gelu(x);
+      }
+      if ((epilogue & 192) == 192) x *= (gelu(aux + step) - gelu(aux - step)) / (2 * step);
+      row_sums[static_cast<size_t>(i)] += x;
+      CHECK(near(out.d[i + j * kRows], x));
+    }
+  }
+  for (int64_t i = 0; epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD && i < kRows; ++i)
+    CHECK(near(out.bias[i], row_sums[static_cast<size_t>(i)]));
+}
+
+struct Mistake {
+  const char* name;
+  std::function<void(Call&)> plant;
+  cublasStatus_t heuristic, product;
+};
+
+void check_mistakes() {
+  constexpr auto kOk = CUBLAS_STATUS_SUCCESS;
+  constexpr auto kInvalid = CUBLAS_STATUS_INVALID_VALUE;
+  constexpr auto kUnsupported = CUBLAS_STATUS_NOT_SUPPORTED;
+  const Mistake mistakes[] = {
+      {"none", [](Call&) {}, kOk, kOk},
+      {"an inner size of its own", [](Call& c) { c.a_rows = 4; }, kInvalid, kInvalid},
+      {"a leading dim below the rows", [](Call& c) { c.d_ld = 12; }, kInvalid, kInvalid},
+      {"sums of float64 for float32", [](Call& c) { c.compute = CUBLAS_COMPUTE_64F; }, kUnsupported,
+       kInvalid},
+      {"a scale of float64", [](Call& c) { c.scale = CUDA_R_64F; }, kUnsupported, kInvalid},
+      {"an unknown epilogue", [](Call& c) { c.epilogue = 3; }, kInvalid, kInvalid},
+      {"aux steps that are no eighths", [](Call& c) { c.epilogue = CUBLASLT_EPILOGUE_DGELU, c.aux_ld = 20; },
+       kUnsupported, kInvalid},
+      {"aux at 8 bytes", [](Call& c) { c.epilogue = CUBLASLT_EPILOGUE_DGELU, c.aux_offset = 8; },
+       kUnsupported, kInvalid},
+      {"an operand less aligned than said", [](Call& c) { c.a_offset = 64; }, kOk, kInvalid},
+      {"and one that is as said", [](Call& c) { c.a_offset = 64, c.alignments = 64; }, kOk, kOk},
+      {"memory of the host", [](Call& c) { c.host_a = true; }, kOk, kInvalid},
+      {"a result beyond its memory", [](Call& c) { c.d_offset = kBytes - 256; }, kOk, kInvalid},
+      {"a result over an operand", [](Call& c) { c.d_is_b = true; }, kOk, kInvalid},
+      {"a workspace too small",
+       [](Call& c) { c.workspace = kBytes, c.depth = 1024, c.a_ld = c.b_ld = 1024, c.a_rows = kDepth; }, kOk,
+       kInvalid},
+      {"a layout changed since",
+       [](Call& c) {
+         c.between = [](auto, auto d) {
+           const int64_t stride = 128;
+           cublasLtMatrixLayoutSetAttribute(d, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, 8);
+         };
+       },
+       kOk, kInvalid},
+      {"an epilogue changed since",
+       [](Call& c) {
+         c.between = [](auto desc, auto) {
+           set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<uint32_t>(CUBLASLT_EPILOGUE_BIAS));
+         };
+       },
+       kOk, kInvalid},
+  };
+  for (const Mistake& mistake : mistakes) {
+    g_case = mistake.name;
+    Call call;
+    mistake.plant(call);
+    const Ran out = run(call);
+    CHECK(out.heuristic == mistake.heuristic);
+    CHECK(out.product == mistake.product);
+    if (mistake.product != kOk) CHECK(out.d == out.c);  // nothing ran
+  }
+  g_case = "an attribute of another size";
+  Call call;
+  call.epilogue_bytes = 8;
+  CHECK(run(call).set == kInvalid);
+}
+
+}  // namespace
+
+int main() {
+  for (uint32_t epilogue :
+       {CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
+        CUBLASLT_EPILOGUE_DGELU, CUBLASLT_EPILOGUE_DGELU_BGRAD, CUBLASLT_EPILOGUE_BGRADB}) {
+    g_case = "epilogue " + std::to_string(epilogue);
+    check_numbers(epilogue);
+  }
+  check_mistakes();
+  return g_failures ? 1 : 0;
+}
