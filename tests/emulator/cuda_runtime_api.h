@@ -18,6 +18,7 @@
 //   WARPTAPE_EMULATED_REFUSE=matmul  cuBLASLt has no algorithm for a product
 //   WARPTAPE_EMULATOR_ORDER=forward|reverse|shuffled   of threads and of blocks; shuffled also runs work of
 //                                    other streams early; the seed is WARPTAPE_EMULATOR_SEED
+//   WARPTAPE_EMULATOR_ALIGNMENT=BYTES  of device memory, 512 by default: it ends at a page that cannot be touched
 //   WARPTAPE_EMULATOR_PROTECT=1      device memory can be touched only while queued work runs
 #pragma once
 

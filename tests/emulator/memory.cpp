@@ -11,7 +11,16 @@
 namespace emulator {
 namespace {
 
-constexpr size_t kPage = 4096, kAlignment = 512;  // cudaMalloc promises 256
+constexpr size_t kPage = 4096;
+
+// cudaMalloc promises 256 bytes; with less, an access just behind an allocation is seen.
+size_t alignment() {
+  static const size_t bytes = [] {
+    const char* text = getenv("WARPTAPE_EMULATOR_ALIGNMENT");
+    return text ? static_cast<size_t>(strtoull(text, nullptr, 10)) : size_t(512);
+  }();
+  return bytes;
+}
 
 struct Allocation {
   size_t bytes = 0;
@@ -41,7 +50,7 @@ void set_access(bool allowed) {
 }
 
 cudaError_t allocate(int device, void** p, size_t bytes) {
-  size_t padded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  const size_t unit = alignment(), padded = (bytes + unit - 1) / unit * unit;
   size_t pages = (padded + kPage - 1) / kPage * kPage;
   void* mapping = mmap(nullptr, pages + kPage, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

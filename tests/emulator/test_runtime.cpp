@@ -477,6 +477,45 @@ void bad_index() {
   CHECK(buffer.all(1));
 }
 
+// The environment turns caching off: a tensor's memory is a segment of its own, and goes with it.
+void uncached() {
+  const StreamHandle other = runtime().new_stream(0, 0);
+  OnStream on(runtime().new_stream(0, 0));
+  for (int i = 0; i < 3; ++i) {
+    Buffer buffer(25), large(kMiB);
+    buffer.fill(7), large.fill(8);
+    add(buffer, 1, 25);
+    CHECK(stat("reserved_bytes.all.current") == static_cast<int64_t>(buffer.bytes() + large.bytes()));
+    runtime().record_stream(buffer.p, 0, other);
+    CHECK(buffer.all(8) && large.all(8));
+  }
+  allocator().empty_cache();
+  CHECK(stat("reserved_bytes.all.current") == 0 && stat("segment.all.allocated") == 6);
+  runtime().begin_capture(0, runtime().new_pool(), "global");
+  auto* captured = new Buffer(10);
+  add(*captured, 1, 10);
+  GraphHandle graph = runtime().end_capture(0);
+  captured->fill(1);
+  runtime().replay(graph);
+  CHECK(captured->all(2));
+  delete captured;
+  runtime().free_graph(graph);
+  allocator().empty_cache();
+  CHECK(stat("reserved_bytes.all.current") == 0);
+}
+
+// A kernel that touches one number more than there is: without caching and by a small alignment it aborts.
+void overrun() {
+  Buffer buffer(24), other(24);
+  buffer.fill(0), other.fill(0);
+  kernels::LaunchContext ctx;
+  ctx.device = DeviceType::CUDA;
+  ctx.stream = runtime().current_stream(0);
+  ctx.fault = runtime().fault_record(0);
+  probe(ctx, static_cast<uint64_t*>(buffer.p), 25, 25, 1);
+  runtime().synchronize(0);
+}
+
 // The environment names "probe" as a kernel that dies: the error stays for the rest of the process.
 void dead_kernel() {
   bool blocking = std::getenv("WARPTAPE_LAUNCH_BLOCKING");
@@ -509,6 +548,8 @@ const std::map<std::string, void (*)()> kTests = {
     {"kernel_launches", kernel_launches},
     {"bad_index", bad_index},
     {"dead_kernel", dead_kernel},
+    {"uncached", uncached},
+    {"overrun", overrun},
 };
 
 }  // namespace

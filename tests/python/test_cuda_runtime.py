@@ -91,7 +91,9 @@ def run(program: Path, test: str, **env: str) -> subprocess.CompletedProcess[str
 
 
 def test_all_are_run(program: Path) -> None:
-    assert sorted(run(program, "list").stdout.split()) == sorted([*TESTS, "dead_kernel"])
+    assert sorted(run(program, "list").stdout.split()) == sorted(
+        [*TESTS, "dead_kernel", "uncached", "overrun"]
+    )
 
 
 @pytest.mark.parametrize("test", TESTS)
@@ -111,6 +113,19 @@ def test_runtime_when_streams_overtake(program: Path, test: str, seed: str) -> N
 def test_runtime_with_blocking_launches(program: Path, test: str) -> None:
     done = run(program, test, WARPTAPE_LAUNCH_BLOCKING="1")
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", ["WARPTAPE_NO_CUDA_MEMORY_CACHING", "PYTORCH_NO_CUDA_MEMORY_CACHING"])
+def test_without_caching(program: Path, name: str) -> None:
+    done = run(program, "uncached", WARPTAPE_EMULATOR_PROTECT="1", **{name: "1"})
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_access_behind_a_tensor_is_found_without_caching(program: Path) -> None:
+    assert run(program, "overrun").returncode == 0
+    exact = {"WARPTAPE_NO_CUDA_MEMORY_CACHING": "1", "WARPTAPE_EMULATOR_ALIGNMENT": "16"}
+    done = run(program, "overrun", **exact)
+    assert done.returncode < 0 and "kernel 'probe'" in done.stderr and "bad access" in done.stderr
 
 
 @pytest.mark.parametrize("env", [{}, {"WARPTAPE_LAUNCH_BLOCKING": "1"}], ids=["late", "blocking"])

@@ -1,6 +1,8 @@
 #include "core/cuda/allocator.h"
 
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <functional>
 
 #include "core/cuda/error.h"
@@ -17,6 +19,13 @@ constexpr size_t kLargeSegment = 20 * kMiB;  // for blocks below half of it
 constexpr size_t kSegmentRound = 2 * kMiB;   // of segments that hold one larger block
 
 size_t round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
+
+// WARPTAPE_NO_CUDA_MEMORY_CACHING=1, also by PyTorch's name: for tools that watch each cudaMalloc.
+bool caching_wanted() {
+  for (const char* name : {"WARPTAPE_NO_CUDA_MEMORY_CACHING", "PYTORCH_NO_CUDA_MEMORY_CACHING"})
+    if (const char* text = std::getenv(name); text && std::strcmp(text, "1") == 0) return false;
+  return true;
+}
 
 size_t segment_size(size_t size) {
   if (size <= kSmall) return kSmallSegment;
@@ -51,7 +60,7 @@ bool DeviceAllocator::Order::operator()(const Block* a, const Key& b) const {
 }
 
 DeviceAllocator::DeviceAllocator(int device, std::unique_ptr<SegmentSource> source)
-    : device_(device), source_(std::move(source)), events_(device) {}
+    : device_(device), caches_(caching_wanted()), source_(std::move(source)), events_(device) {}
 
 void* DeviceAllocator::allocate(size_t bytes) {
   if (bytes == 0) return nullptr;
@@ -60,8 +69,8 @@ void* DeviceAllocator::allocate(size_t bytes) {
   ++allocations_;
   if (bytes > PTRDIFF_MAX / 2) fail(bytes);
   reap();
-  size_t size = round_up(bytes, kRound);
-  Pool& pool = pool_for(size);
+  Pool& pool = pool_for(round_up(bytes, kRound));
+  const size_t size = cuts(pool) ? round_up(bytes, kRound) : bytes;
   Block* block = take_free(pool, size, stream);
   if (block) {
     ++cache_hits_;
@@ -114,7 +123,7 @@ DeviceAllocator::Block* DeviceAllocator::take_free(Pool& pool, size_t size, Stre
 // A free block of at least `size` bytes by a new segment; null when that cannot be had even after all that is
 // cached was given back. While a graph is captured nothing can be given back.
 DeviceAllocator::Block* DeviceAllocator::grow(Pool& pool, size_t size, StreamHandle stream) {
-  size_t bytes = segment_size(size);
+  size_t bytes = cuts(pool) ? segment_size(size) : size;
   void* p = new_segment(bytes);
   if (!p && !any_capture()) {
     ++retries_;
@@ -141,6 +150,7 @@ void* DeviceAllocator::new_segment(size_t bytes) {
 void DeviceAllocator::cut(Block* block, size_t size) {
   size_t rest = block->size - size;
   Pool& pool = *block->pool;
+  if (!cuts(pool)) return;
   if (pool.small ? rest < kRound : rest <= kSmall) return;
   auto* tail = new Block{block->p + size, rest, block->stream, &pool, block, block->next};
   if (tail->next) tail->next->prev = tail;
@@ -164,6 +174,7 @@ void DeviceAllocator::release(Block* block) {
     pool.free.erase(block->prev);
     block = absorb_next(block->prev);
   }
+  if (!cuts(pool) && !any_capture()) return free_segment(block);
   pool.free.insert(block);
   if (block->split()) counts_.add(MemoryCounts::kInactiveSplit, pool.small, block->size);
 }
@@ -237,12 +248,17 @@ void DeviceAllocator::free_segments(Pool& pool) {
       continue;
     }
     it = pool.free.erase(it);
-    segments_.erase(block->p);
-    source_->free(block->p, block->size);
-    counts_.remove(MemoryCounts::kReserved, pool.small, block->size);
-    if (pool.owner) --pool.owner->segments;
-    delete block;
+    free_segment(block);
   }
+}
+
+void DeviceAllocator::free_segment(Block* block) {
+  Pool& pool = *block->pool;
+  segments_.erase(block->p);
+  source_->free(block->p, block->size);
+  counts_.remove(MemoryCounts::kReserved, pool.small, block->size);
+  if (pool.owner) --pool.owner->segments;
+  delete block;
 }
 
 void DeviceAllocator::drop_unused_pools() {

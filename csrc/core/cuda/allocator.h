@@ -76,6 +76,8 @@ class DeviceAllocator final : public Allocator {
   };
 
   Pool& pool_for(size_t size);
+  // Otherwise each tensor has a segment of its very size, which is given back with it.
+  bool cuts(const Pool& pool) const { return caches_ || pool.owner; }
   Block* take_free(Pool& pool, size_t size, StreamHandle stream);
   Block* grow(Pool& pool, size_t size, StreamHandle stream);
   void* new_segment(size_t bytes);
@@ -87,12 +89,14 @@ class DeviceAllocator final : public Allocator {
   void wait_for_other_streams();
   void free_cached();
   void free_segments(Pool& pool);
+  void free_segment(Block* block);
   void drop_unused_pools();
   Block* find(const void* data);
   [[noreturn]] void fail(size_t bytes);
 
   static thread_local Captures captures_;
   const int device_;
+  const bool caches_;
   const std::unique_ptr<SegmentSource> source_;
   mutable std::mutex mutex_;
   Pool small_{true}, large_{false};
