@@ -19,6 +19,7 @@ import importlib.machinery
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -238,6 +239,8 @@ def versions() -> dict[str, str]:
     from importlib.metadata import version
 
     def git(*arguments: str) -> str:
+        if shutil.which("git") is None:
+            return ""
         done = subprocess.run(
             ["git", "-C", str(HERE), *arguments], capture_output=True, text=True, check=False
         )
@@ -251,7 +254,7 @@ def versions() -> dict[str, str]:
         "numpy": np.__version__,
         "warptape": ours.stdout.strip() or "cannot be imported",
         "torch": version("torch") if importlib.util.find_spec("torch") else "not installed",
-        "commit": git("rev-parse", "--short=12", "HEAD") + ("+" if changed else ""),
+        "commit": (git("rev-parse", "--short=12", "HEAD") or "unknown") + ("+" if changed else ""),
     }
 
 

@@ -44,7 +44,10 @@ PEER_TARGETS = {
 }
 
 
-def run_worker(library: str, names: list[str], scale: float, loss_steps: int) -> list[dict[str, Any]]:
+def run_worker(
+    library: str, names: list[str], scale: float, loss_steps: int, limit: float
+) -> list[dict[str, Any]]:
+    """What a process measured, and how it ended if not well; after `limit` seconds, what it had by then."""
     command = [
         sys.executable,
         str(HERE / "_gpu_rows.py"),
@@ -53,10 +56,17 @@ def run_worker(library: str, names: list[str], scale: float, loss_steps: int) ->
         str(scale),
         str(loss_steps),
     ]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    results = [json.loads(line) for line in done.stdout.splitlines()]
-    if done.returncode:
-        results.append({"row": "process", "variant": library, "error": f"ended with code {done.returncode}"})
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            out, _ = process.communicate(timeout=limit)
+            ended = f"ended with code {process.returncode}" if process.returncode else None
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, _ = process.communicate()
+            ended = f"took more than {limit:g} s"
+    results = [json.loads(line) for line in out.splitlines() if line.endswith("}")]
+    if ended:
+        results.append({"row": "process", "variant": library, "error": ended})
     return results
 
 
@@ -148,6 +158,27 @@ def compare_losses(mine: dict[str, Any], peer: dict[str, Any] | None) -> dict[st
     return found
 
 
+def report(about: dict[str, Any], rounds: dict[str, list[list[dict[str, Any]]]]) -> dict[str, Any]:
+    """What was measured so far: a line for each row, PyTorch's times, and the losses."""
+    mine, peer = (collect(rounds.get(library, [])) for library in ("warptape", "torch"))
+    curves = compare_losses(mine.pop(("losses", ""), {}), peer.pop(("losses", ""), None))
+    copy = mine.get(("elementwise", "copy"), {})
+    bandwidth = copy["work"] / copy["seconds"] if "seconds" in copy else 4.3e12
+    units = {row.name: row.unit for row in ROWS}
+    lines = [
+        line_of(units.get(k[0], "calls"), k, v, peer.get(k), bandwidth, about["gpu"]) for k, v in mine.items()
+    ]
+    extra = [
+        {"row": k[0], "variant": k[1], "seconds": v["seconds"]} for k, v in peer.items() if "seconds" in v
+    ]
+    return {
+        "machine": {**about, "copy_bytes_per_second": bandwidth},
+        "lines": lines,
+        "peer": extra,
+        "losses": curves,
+    }
+
+
 def peer_there() -> bool:
     """Whether PyTorch with a GPU is installed."""
     if importlib.util.find_spec("torch") is None:
@@ -161,11 +192,9 @@ def machine() -> dict[str, Any]:
     import warptape
 
     properties = warptape.cuda.get_device_properties(0)
-    ask = subprocess.run(["git", "rev-parse", "HEAD"], cwd=HERE, capture_output=True, text=True, check=False)
     found = {
         "gpu": properties.name,
         "multi_processor_count": properties.multi_processor_count,
-        "commit": ask.stdout.strip() or "unknown",
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
     }
     smi = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
@@ -187,6 +216,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--no-losses", action="store_true", help="leave the curves of 200 steps out")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, no peer; keeps nothing")
     parser.add_argument("--commit", help="the commit that was built, where there is no git")
+    parser.add_argument("--limit", type=float, default=100, help="seconds of a library's turn")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "gpu.json")
     options = parser.parse_args()
     unknown = set(options.rows.split(",")) - {row.name for row in ROWS}
@@ -207,37 +237,27 @@ def main() -> int:
         return 2
     about = machine()
     emulated = "emulated" in about["gpu"].lower()
+    about |= {"versions": versions()}
+    about["commit"] = options.commit or about["versions"]["commit"]
     names = options.rows.split(",")
     scale = 2.0**-10 if options.quick else 1.0
     steps = 0 if options.no_losses else 2 if options.quick else LOSS_STEPS
     libraries = ["warptape"] + (["torch"] if not options.quick and peer_there() else [])
     rounds: dict[str, list[list[dict[str, Any]]]] = {library: [] for library in libraries}
+    keeps = not options.quick and not emulated
     for turn in range(1 if options.quick else options.rounds):
         for library in libraries:
-            rounds[library].append(run_worker(library, names, scale, steps if turn == 0 else 0))
-    mine = collect(rounds["warptape"])
-    peer = collect(rounds["torch"]) if "torch" in rounds else {}
-    curves = compare_losses(mine.pop(("losses", ""), {}), peer.pop(("losses", ""), None))
-    copy = mine.get(("elementwise", "copy"), {})
-    bandwidth = copy["work"] / copy["seconds"] if "seconds" in copy else 4.3e12
-    units = {row.name: row.unit for row in ROWS}
-    lines = [
-        line_of(units.get(k[0], "calls"), k, v, peer.get(k), bandwidth, about["gpu"]) for k, v in mine.items()
-    ]
-    extra = [
-        {"row": k[0], "variant": k[1], "seconds": v["seconds"]} for k, v in peer.items() if "seconds" in v
-    ]
-    print(table(lines))
-    print(f"copy {bandwidth / 1e12:.2f} TB/s; losses {curves}; {about}")
-    if options.quick or emulated:
+            rounds[library].append(run_worker(library, names, scale, 0 if turn else steps, options.limit))
+            found = report(about, rounds)
+            if keeps:  # after each: a run that is cut short has what it measured
+                options.out.parent.mkdir(parents=True, exist_ok=True)
+                options.out.write_text(json.dumps(found, indent=1) + "\n")
+                options.out.with_suffix(".md").write_text(table(found["lines"]) + "\n")
+    print(table(found["lines"]))
+    print(f"losses {found['losses']}; {about}")
+    if not keeps:
         print("nothing kept: " + ("an emulated device" if emulated else "a quick run"))
-    else:
-        about |= {"versions": versions(), "commit": options.commit or about["commit"]}
-        report = {"machine": about, "lines": lines, "peer": extra, "losses": curves}
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(report, indent=1) + "\n")
-        options.out.with_suffix(".md").write_text(table(lines) + "\n")
-    return 1 if any(line.get("error") for line in lines) or curves.get("error") else 0
+    return 1 if any(line.get("error") for line in found["lines"]) or found["losses"].get("error") else 0
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
 #   ON, AUTO  with nvcc; AUTO leaves it out where the toolkit or a library's headers are missing.
 #   EMULATED  for tests on machines without a GPU: the same sources as plain C++ against tests/emulator, which runs
 #             kernels on the host. What libraries do there is done by the CPU's kernels.
-set(WARPTAPE_CUDA_ARCHITECTURES "80;90a" CACHE STRING "GPU architectures to compile for, such as 90a")
+set(WARPTAPE_CUDA_ARCHITECTURES "80+PTX;90a" CACHE STRING "GPU architectures to compile for, such as 90a; +PTX: also for later ones")
 option(WARPTAPE_EMULATED_RACES "Let the emulated plugin look for races between the threads of a kernel (slow)" OFF)
 set(WARPTAPE_CUDA_BUILT "")  # for the build information
 
@@ -127,7 +127,11 @@ endif()
 function(warptape_cuda_flags)
   set(flags --expt-relaxed-constexpr --diag-suppress=177 -O3 --compress-mode=size)
   foreach(architecture IN LISTS WARPTAPE_CUDA_ARCHITECTURES)
-    list(APPEND flags "-gencode=arch=compute_${architecture},code=sm_${architecture}")
+    string(REPLACE "+PTX" "" number "${architecture}")
+    list(APPEND flags "-gencode=arch=compute_${number},code=sm_${number}")
+    if(NOT number STREQUAL architecture)  # the driver compiles it for a GPU that is not in the list
+      list(APPEND flags "-gencode=arch=compute_${number},code=compute_${number}")
+    endif()
   endforeach()
   if(WARPTAPE_WERROR)
     list(APPEND flags --Werror=all-warnings)

@@ -12,7 +12,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import signal
+import sys
 from types import ModuleType
 
 import pytest
@@ -65,6 +67,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for name, skip in missing.items():
             if skip and item.get_closest_marker(name):
                 item.add_marker(pytest.mark.skip(reason=f"{name}: not on this machine"))
+
+
+def pytest_exception_interact(call: pytest.CallInfo[object]) -> None:
+    """Ends a worker whose device is lost: pytest-xdist names the test and goes on with a new one."""
+    text = str(call.excinfo.value) if call.excinfo else ""
+    if "only a new process helps" in text and "PYTEST_XDIST_WORKER" in os.environ:
+        print(text, file=sys.stderr, flush=True)
+        os._exit(1)
 
 
 def cuda_present() -> bool:

@@ -2,6 +2,8 @@
 // does not take goes to matmul_plain. See matmul_layout.h for rows and columns.
 #include <cublasLt.h>
 
+#include <vector>
+
 #include "kernels/cuda/matmul_layout.h"
 #include "kernels/cuda/plain.h"
 #include "kernels/cuda/plan_cache.h"
@@ -14,6 +16,7 @@ namespace {
 
 constexpr size_t kMaxWorkspace = size_t{32} << 20;
 constexpr int kMaxDevices = 64;
+constexpr int kMaxAlgorithms = 4;  // that are asked for
 
 Slot<ElementwiseFn> copy_slot{"copy"};
 
@@ -112,9 +115,8 @@ struct Product {
 struct Algorithm {
   Operation operation;
   Layout left, right, out;
-  bool found = false;
-  cublasLtMatmulHeuristicResult_t result{};
-  std::mutex mutex;  // of the operation, whose pointers change from call to call
+  std::vector<cublasLtMatmulHeuristicResult_t> results;  // best first, less those that a product refused
+  std::mutex mutex;                                      // of these, and of the operation's pointers
 };
 
 using Algorithms = PlanCache<24, Algorithm>;
@@ -219,11 +221,33 @@ std::shared_ptr<Algorithm> find_algorithm(int device, const Product& p, const Ty
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, aligned.out);
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, aligned.out);
   int count = 0;
+  made->results.resize(kMaxAlgorithms);
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
       handle_of(device), made->operation.get(), made->left.get(), made->right.get(), made->out.get(),
-      made->out.get(), preference.get(), 1, &made->result, &count);
-  made->found = status == CUBLAS_STATUS_SUCCESS && count > 0 && made->result.state == CUBLAS_STATUS_SUCCESS;
+      made->out.get(), preference.get(), kMaxAlgorithms, made->results.data(), &count);
+  made->results.resize(status == CUBLAS_STATUS_SUCCESS ? static_cast<size_t>(count) : 0);
+  std::erase_if(made->results, [](const auto& r) { return r.state != CUBLAS_STATUS_SUCCESS; });
   return made;
+}
+
+// By the first of the algorithms that are left. False where cuBLASLt refuses it after all: nothing was done.
+bool run(const LaunchContext& ctx, const Product& p, const Algorithm& found, const void* alpha,
+         const void* beta) {
+  const cublasLtMatmulHeuristicResult_t& by = found.results.front();
+  void* workspace = by.workspaceSize ? ctx.scratch(by.workspaceSize) : nullptr;
+  const Batches& b = p.shape.batches;
+  const int64_t bytes = static_cast<int64_t>(itemsize(p.dtype));
+  for (int64_t i = 0; i < b.outer; ++i) {
+    char* out = p.out + i * b.outer_strides[2] * bytes;
+    const cublasStatus_t status = cublasLtMatmul(
+        handle_of(ctx.device_index), found.operation.get(), alpha, p.left + i * b.outer_strides[1] * bytes,
+        found.left.get(), p.right + i * b.outer_strides[0] * bytes, found.right.get(), beta, out,
+        found.out.get(), out, found.out.get(), &by.algo, workspace, by.workspaceSize,
+        static_cast<cudaStream_t>(ctx.stream));
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED && i == 0) return false;
+    check_lt(status, "the product");
+  }
+  return true;
 }
 
 // False where cuBLASLt has no algorithm: nothing was done.
@@ -234,26 +258,15 @@ bool multiply(const LaunchContext& ctx, const Product& p, double alpha, double b
   const auto found = algorithms(ctx.device_index).get(key_of(p, types, aligned), [&] {
     return find_algorithm(ctx.device_index, p, types, aligned);
   });
-  if (!found->found) return false;
-  const size_t workspace_bytes = found->result.workspaceSize;
-  void* workspace = workspace_bytes ? ctx.scratch(workspace_bytes) : nullptr;
   const float scale32[2] = {static_cast<float>(alpha), static_cast<float>(beta)};
   const double scale64[2] = {alpha, beta};
   const bool wide = types.scale == CUDA_R_64F;
   auto scale = [&](int i) { return wide ? static_cast<const void*>(scale64 + i) : scale32 + i; };
-  const Batches& b = p.shape.batches;
-  const int64_t bytes = static_cast<int64_t>(itemsize(p.dtype));
   std::lock_guard lock(found->mutex);
   set_pointers(found->operation, p.epilogue);
-  for (int64_t i = 0; i < b.outer; ++i) {
-    char* out = p.out + i * b.outer_strides[2] * bytes;
-    check_lt(cublasLtMatmul(handle_of(ctx.device_index), found->operation.get(), scale(0),
-                            p.left + i * b.outer_strides[1] * bytes, found->left.get(),
-                            p.right + i * b.outer_strides[0] * bytes, found->right.get(), scale(1), out,
-                            found->out.get(), out, found->out.get(), &found->result.algo, workspace,
-                            workspace_bytes, static_cast<cudaStream_t>(ctx.stream)),
-             "the product");
-  }
+  while (!found->results.empty() && !run(ctx, p, *found, scale(0), scale(1)))
+    found->results.erase(found->results.begin());
+  if (found->results.empty()) return false;
   if (launch_blocking) finish_blocking(ctx, "matmul");
   return true;
 }

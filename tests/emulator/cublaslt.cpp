@@ -266,6 +266,11 @@ bool is_memory(int device, const Problem& p, const Pointers& at, const uint64_t*
   return !(is_gelu(e) || is_dgelu(e)) || lies_on(device, p.desc.aux, aux_numbers * bytes);
 }
 
+bool refuses(const char* what) {
+  const char* refused = std::getenv("WARPTAPE_EMULATED_REFUSE");
+  return refused && !std::strcmp(refused, what);
+}
+
 constexpr int64_t kLongDepth = 1024;
 constexpr uint64_t kMagic = 0x6c745f616c676f;
 
@@ -349,8 +354,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
   *found = 0;
   const Problem p{*desc, *a, *b, *c, *d};
   if (!handle || wanted < 1 || !agrees(p)) return kInvalid;
-  const char* refused = std::getenv("WARPTAPE_EMULATED_REFUSE");
-  if (!is_supported(p) || (refused && !std::strcmp(refused, "matmul"))) return kUnsupported;
+  if (!is_supported(p) || refuses("matmul")) return kUnsupported;
   cublasLtMatmulHeuristicResult_t out{};
   out.algo.data[0] = kMagic, out.algo.data[1] = p.hash();
   for (int i = 0; i < 4; ++i) out.algo.data[3 + i] = preference->alignments[i];
@@ -360,8 +364,10 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
       (preference->reductions & CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE))
     out.workspaceSize = split;
   out.algo.data[2] = out.workspaceSize;
-  results[0] = out;
-  *found = 1;
+  for (; *found < std::min(wanted, 2); ++*found) {
+    results[*found] = out;
+    results[*found].algo.data[7] = static_cast<uint64_t>(*found);
+  }
   return kOk;
 }
 
@@ -374,6 +380,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   const Problem p{*desc, *a_layout, *b_layout, *c_layout, *d_layout};
   if (!handle || !algorithm || algorithm->data[0] != kMagic || !agrees(p)) return kInvalid;
   if (algorithm->data[1] != p.hash() || !is_supported(p)) return kInvalid;
+  if (refuses("algorithms") || (refuses("algorithm") && algorithm->data[7] == 0)) return kUnsupported;
   const size_t needed = algorithm->data[2];
   auto held = emulator::lock();
   if (needed > workspace_bytes || reinterpret_cast<uintptr_t>(workspace) % 16 ||

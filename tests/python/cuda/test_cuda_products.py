@@ -13,6 +13,7 @@ pytestmark = pytest.mark.cuda
 
 INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
 TOLERANCES = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+REFUSED = ["matmul", "algorithm", "algorithms"]
 
 
 def values(shape: tuple[int, ...], dtype: Any, seed: int = 0) -> Any:
@@ -72,12 +73,14 @@ def test_layouts(layout: str, dtype: Any) -> None:
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 @pytest.mark.parametrize("sizes", [(3, 4, 5), (130, 68, 200), (129, 67, 201)], ids=str)
 @pytest.mark.parametrize("flip", ["", "a", "b", "ab"])
+@pytest.mark.parametrize("refused", REFUSED)
 def test_where_the_library_refuses(
-    sizes: tuple[int, int, int], flip: str, dtype: Any, monkeypatch: pytest.MonkeyPatch
+    sizes: tuple[int, int, int], flip: str, dtype: Any, refused: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The plain kernels: of float32 a step of the GEMM ladder. On a GPU the library does not refuse."""
-    monkeypatch.setenv("WARPTAPE_EMULATED_REFUSE", "matmul")
+    """Another algorithm, or the plain kernels: of float32 a step of the GEMM ladder. On a GPU: neither."""
+    monkeypatch.setenv("WARPTAPE_EMULATED_REFUSE", refused)
     m, k, n = sizes
+    n += 8 * REFUSED.index(refused)  # the plugin remembers what was refused of a shape
 
     def product(device: str) -> Any:
         a, b = values((2, m, k), dtype).to(device), values((2, k, n), dtype, 1).to(device)
