@@ -28,7 +28,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 ARCHITECTURES = ("80", "90a")
 #: What the table names of the many instructions: tensor cores, asynchronous copies, barriers in memory.
-NOTABLE = ("HMMA", "HGMMA", "LDSM", "LDGSTS", "UTMALDG", "SYNCS")
+NOTABLE = ("HMMA", "IMMA", "HGMMA", "LDSM", "LDGSTS", "UTMALDG", "SYNCS")
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,7 @@ RULES = [
     Rule("attention_mma.cu", "mma_forward", 168, 0, 128, ("LDGSTS", "LDSM", "HMMA")),
     Rule("attention_mma_backward.cu", "mma_query_gradient", 255, 0, 128, ("LDGSTS", "LDSM", "HMMA")),
     Rule("attention_mma_backward.cu", "mma_key_gradients", 255, 0, 128, ("LDGSTS", "LDSM", "HMMA")),
+    Rule("quant_linear_mma.cu", "mma_kernel", 168, 0, 0, ("LDGSTS", "LDSM", "IMMA")),
     Rule("packed_linear.cu", "linear_kernel", 128, 128),
     Rule("copy.cu", "fill_kernel", 64, 0, 128),
     Rule("copy.cu", "cast_kernel<Half, BFloat16>|cast_kernel<BFloat16, Half>", 64, 128, 128),

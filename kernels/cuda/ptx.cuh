@@ -75,6 +75,16 @@ WT_DEVICE void mma_16x8x16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, u
 }
 #undef WT_MMA
 
+// The same of codes of 8 bits with a sign, [16, 32] by [32, 8], and integer sums: a word has 4 codes along k.
+//   A: columns 4 t to 4 t + 3 of rows g, g + 8, then 16 columns further; B: rows 4 t .., then 16 further
+WT_DEVICE void mma_16x8x32(int (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
 // ---- barriers in shared memory (sm_90) ----
 
 WT_DEVICE void init_barrier(uint64_t* barrier, int arrivals) {

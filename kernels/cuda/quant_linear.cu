@@ -3,10 +3,7 @@
 //
 // A block has one panel and a tile of rows. It takes kStage groups at a time: each warp sums kWarpGroups of
 // them, then one thread for each output adds them up in order.
-#include "kernels/quant_linear.h"
-
-#include "kernels/cuda/block.cuh"
-#include "kernels/cuda/memory.cuh"
+#include "kernels/cuda/quant_linear.cuh"
 #include "kernels/slot.h"
 
 namespace warptape::kernels::cuda {
@@ -15,14 +12,6 @@ namespace {
 inline constexpr int kThreads = 256, kWarps = kThreads / kWarp;
 inline constexpr int kQuads = int(kPanelOutputs) / 4;  // threads that share a step of the weight
 inline constexpr int kWarpGroups = 4, kStage = kWarps * kWarpGroups;
-
-// Rows of x as codes of 8 bits.
-struct Activations {
-  int8_t* codes;   // [M, G * Q]
-  float* scales;   // [M, G]
-  float* shifts;   // [M, G]: scale * the sum of the codes: what a minimum of the weight is multiplied with
-  int32_t* start;  // [M, G]: the sum of the codes * what products with the weight's codes leave out
-};
 
 // One warp rounds one group of one row: to the nearest of 255 steps, the greatest magnitude being 127. What
 // is not finite makes the scale so.
@@ -54,18 +43,6 @@ __global__ void __launch_bounds__(kThreads)
   to.shifts[at] = scale * float(sum);
   to.start[at] = factor * sum;
 }
-
-template <class T, class S>
-struct QuantArgs {
-  Activations x;
-  const uint8_t* codes;
-  const S *scales, *minima;
-  const T* bias;
-  T* out;
-  int64_t rows, outputs, groups;
-  int q;               // inputs of a group
-  bool output_scales;  // one scale an output
-};
 
 // The sum of products of four codes of 8 bits with a sign.
 WT_DEVICE int dot4(int a, int b, int sum) {
@@ -109,9 +86,8 @@ WT_DEVICE float add_groups(const Args& a, int64_t panel, int64_t row, int r, int
   for (int i = 0; i < kStage && first + i < a.groups; ++i) {
     const int64_t group = first + i, at = row * a.groups + group;
     const int64_t place = (a.output_scales ? panel : panel * a.groups + group) * kPanelOutputs + lane;
-    const float scale = __fmul_rn(float(a.scales[place]), a.x.scales[at]);
-    total = fma(float(sums[i][r][lane] + a.x.start[at]), scale, total);
-    if (a.minima) total = fma(float(a.minima[place]), a.x.shifts[at], total);
+    total = add_group(a, sums[i][r][lane], at, float(a.scales[place]), a.minima ? float(a.minima[place]) : 0,
+                      total);
   }
   return total;
 }
@@ -177,6 +153,7 @@ void multiply(const LaunchContext& ctx, const QuantLinearPlan& p) {
                           p.format.groups(p.inputs),
                           int(p.format.activations()),
                           p.format.group == 0};
+  if (p.rows >= kLeastMmaRows) return quant_linear_mma<kBits>(ctx, a);
   auto run = [&](auto rows) {
     constexpr int R = decltype(rows)::value;
     const int64_t blocks = ceil_div(p.rows, R) * ceil_div(p.outputs, kPanelOutputs);

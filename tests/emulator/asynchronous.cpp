@@ -165,6 +165,29 @@ void run_mma(void* const* lanes) {
     }
 }
 
+struct CodesCall {
+  int* d;
+  const uint32_t* a;
+  uint32_t b[2];
+};
+void run_codes(void* const* lanes) {
+  auto code = [](uint32_t word, int i) { return int(static_cast<int8_t>(word >> 8 * i)); };
+  int a[16][32], b[32][8];
+  for (int l = 0; l < 32; ++l) {
+    const CodesCall& c = *static_cast<const CodesCall*>(lanes[l]);
+    const int g = l / 4, t = l % 4 * 4;
+    for (int k = 0; k < 4; ++k) {
+      for (int i = 0; i < 4; ++i) a[g + i % 2 * 8][t + i / 2 * 16 + k] = code(c.a[i], k);
+      for (int i = 0; i < 2; ++i) b[t + i * 16 + k][g] = code(c.b[i], k);
+    }
+  }
+  for (int l = 0; l < 32; ++l)
+    for (int i = 0; i < 4; ++i) {
+      int& sum = static_cast<const CodesCall*>(lanes[l])->d[i];
+      for (int k = 0; k < 32; ++k) sum += a[l / 4 + i / 2 * 8][k] * b[k][l % 4 * 2 + i % 2];
+    }
+}
+
 // ---- products of a warpgroup, each thread's sums by itself ----
 struct Operand {
   uint32_t start, leading, stride;
@@ -254,6 +277,11 @@ void load_matrices(uint32_t (&words)[4], const void* row, bool transposed) {
 void mma_16x8x16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, bool bfloat16) {
   MmaCall call{d, a, {b0, b1}, bfloat16};
   call_warp(run_mma, &call);
+}
+
+void mma_16x8x32(int (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  CodesCall call{d, a, {b0, b1}};
+  call_warp(run_codes, &call);
 }
 
 void init_barrier(uint64_t* barrier, int arrivals) {

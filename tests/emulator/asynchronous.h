@@ -22,6 +22,7 @@ void wait_copies(int left);
 
 void load_matrices(uint32_t (&words)[4], const void* row, bool transposed);
 void mma_16x8x16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, bool bfloat16);
+void mma_16x8x32(int (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
 
 void init_barrier(uint64_t* barrier, int arrivals);
 void arrive(uint64_t* barrier, uint32_t bytes);

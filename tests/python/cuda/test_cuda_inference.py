@@ -218,18 +218,18 @@ def test_packed_linear(inputs: int, outputs: int, dtype: Any) -> None:
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize("bits, group", [(b, g) for b in (8, 4) for g in (0, 32, 64, 128)])
 def test_quant_linear_is_the_cpus_to_the_bit(bits: int, group: int, symmetric: bool, dtype: Any) -> None:
-    inputs, outputs = (1100 if group == 32 else 300), 21
+    inputs, outputs = (1100 if group == 32 else 300), 85
     weight, bias = drawn(outputs, inputs), drawn(outputs, dtype=dtype, seed=1)
     parts = ops._quantize_linear_weight(weight, bits, group, symmetric)
     on = ops._quantize_linear_weight(weight.to("cuda"), bits, group, symmetric)
     for a, b in zip(parts, on, strict=True):
         assert b.device.type == "cuda" and torch.equal(a, b.cpu())
     packed, scales, minima = [*on, None][:3]
-    x = drawn(10, inputs, dtype=dtype, seed=2)
+    x = drawn(70, inputs, dtype=dtype, seed=2)
     x[4] = 0
     want = ops._quant_linear(x, *[*parts, None][:3], outputs, bits, group, bias)
-    for first, end in ((0, 10), (0, 1), (4, 5), (5, 8)):
-        given = x[first:end].to("cuda")
+    for first, end in ((0, 10), (0, 1), (4, 5), (5, 8), (0, 70), (3, 19)):
+        given = x[first:end].to("cuda")  # from 16 rows on by tensor cores
         got = ops._quant_linear(given, packed, scales, minima, outputs, bits, group, bias.to("cuda"))
         assert torch.equal(got.cpu(), want[first:end])
 

@@ -32,6 +32,10 @@ WT_DEVICE void mma_16x8x16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, u
   emulator::mma_16x8x16(d, a, b0, b1, std::is_same_v<T, BFloat16>);
 }
 
+WT_DEVICE void mma_16x8x32(int (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  emulator::mma_16x8x32(d, a, b0, b1);
+}
+
 WT_DEVICE void init_barrier(uint64_t* barrier, int arrivals) { emulator::init_barrier(barrier, arrivals); }
 WT_DEVICE void publish_barriers() {}
 WT_DEVICE void arrive(uint64_t* barrier) { emulator::arrive(barrier, 0); }
