@@ -27,7 +27,9 @@ import test_checkpoint_kills as t
 dist.init_process_group()
 folder, rank = Path({folder!r}), dist.get_rank()
 state = t.state_of(0) | {{"own": dcp.PerRank(0)}}
-if any(folder.glob("*run*")):
+begun = any(folder.glob("*run*"))
+dist.barrier()  # or a rank saves before the other has looked
+if begun:
     dcp.load(state, checkpoint_id=folder / "run")
     assert t.versions(state) == {{state["version"]}} == {{state["own"].value}}
 said = open(folder / f"said-{{rank}}-{{os.getpid()}}", "w", buffering=1)
