@@ -118,8 +118,6 @@ void run_elementwise(ElementwiseSlot& slot, DType compute, const Tensor& out,
   if (__builtin_expect(thread_state.deferral != nullptr, 0) && !fault)
     return thread_state.deferral->elementwise(slot, compute, out, inputs);
   if (out.is_meta()) return;
-  WT_CHECK(!is_complex(compute) || out.device().is_cpu(), NotImplementedError,
-           "complex numbers are computed on the CPU alone, got a tensor on ", out.device());
   const PlannedElementwise planned(compute, out, inputs);
   slot(launch_context(out.device(), fault), *planned);
 }
