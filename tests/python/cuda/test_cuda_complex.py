@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import warptape as torch
 
-pytestmark = pytest.mark.cuda
+pytestmark = [pytest.mark.cuda, pytest.mark.filterwarnings("ignore:Casting complex")]
 
 COMPLEX = [torch.complex64, torch.complex128]
 CUT = [
