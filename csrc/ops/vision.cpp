@@ -283,11 +283,11 @@ Tensor checked_spread(const Tensor& g, const Tensor& rois, const Regions& d) {
 // The map's channel that each value read, as int32.
 Tensor channels_of(const Tensor& pooled) {
   const Shape& s = pooled.sizes();
-  Tensor out = empty(s, {DType::Int32, pooled.device()});
-  if (!out.is_meta())
-    for (int64_t i = 0, each = s[1] * s[2] * s[3]; i < out.numel(); ++i)
-      out.data_as<int32_t>()[i] = static_cast<int32_t>(i % each);
-  return out;
+  if (pooled.is_meta()) return empty(s, {DType::Int32, pooled.device()});
+  Tensor out = empty(s, {DType::Int32, Device{}});
+  for (int64_t i = 0, each = s[1] * s[2] * s[3]; i < out.numel(); ++i)
+    out.data_as<int32_t>()[i] = static_cast<int32_t>(i % each);
+  return to(out, pooled.device(), std::nullopt, false, false);
 }
 
 Tensor roi_align_impl(const Tensor& x, const Tensor& rois, double scale, int64_t rows, int64_t columns,
