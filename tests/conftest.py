@@ -6,7 +6,7 @@
 --samples N          calls of each row of the op table that are made in compiled functions (default 2; 0: all)
 --programs N         random programs that are compiled (default 200; 10,000 by command)
 --runtime NAME       prove the op table itself against another runtime (`torch`) instead of warptape
---device NAME        run the op table on another device (`cuda`); rows of complex numbers are left out
+--device NAME        run the op table on another device (`cuda`)
 """
 
 from __future__ import annotations

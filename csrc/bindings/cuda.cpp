@@ -8,6 +8,7 @@
 #include "graph/region.h"
 #include "graph/trace.h"
 #include "kernels/gemm_ladder.h"
+#include "ops/fft.h"
 
 namespace py = pybind11;
 
@@ -95,6 +96,12 @@ void bind_devices(py::module_& m) {
   m.def("gemm_steps", gemm_steps);
   m.def(
       "synchronize", [](int index) { runtime_in_order().synchronize(cuda_device(index).index); }, Unlocked());
+  m.def(
+      "fft_plans",
+      [](int device, int what, int64_t value) {
+        return ops::fft_plans(cuda_device(device), static_cast<kernels::FftPlans>(what), value);
+      },
+      Unlocked());
   m.def("set_switch",
         [](const std::string& name, bool on) { set_library_switch(DeviceType::CUDA, name.c_str(), on); });
   m.def("range_push", [](const std::string& text) { return runtime().range_push(text.c_str()); });

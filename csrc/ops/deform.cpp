@@ -116,6 +116,8 @@ constexpr NodeType kColumns{"DeformColumnsBackward0", columns_backward};
 Tensor columns_of(const Tensor& input, const Tensor& offset, const Tensor& mask, const Plan& p) {
   const auto dense = [](const Tensor& t) { return t.defined() ? contiguous(t) : t; };
   const Tensor x = dense(input), places = dense(offset), factors = dense(mask);
+  // Kernels are the CPU's: on other devices gather and its ordered backward serve.
+  if (x.device().is_cuda() && x.numel()) return composed_columns(x, places, factors, p);
   Tensor out =
       empty(Shape{p.n, p.channels, p.kernel[0] * p.kernel[1], p.out_height * p.out_width}, options_of(x));
   if (out.numel() && !out.is_meta())

@@ -2,8 +2,6 @@
 // conjugates repeat, and back. The adjoint of a transform is the opposite one with the same scale.
 #include "ops/fft.h"
 
-#include "kernels/fft.h"
-
 #include <cmath>
 
 #include "ops/copy.h"
@@ -16,6 +14,7 @@ namespace warptape::ops {
 namespace {
 
 kernels::Slot<kernels::FftFn> fft_slot{"fft"};
+kernels::Slot<kernels::FftPlansFn> plans_slot{"fft_plans"};
 
 struct FftData {
   Shape dims;
@@ -179,6 +178,11 @@ Tensor c2r_impl(const Tensor& x, IntList dims, int64_t normalization, int64_t la
 }
 
 }  // namespace
+
+int64_t fft_plans(Device device, kernels::FftPlans what, int64_t value) {
+  Launch launch(device);
+  return plans_slot(launch, what, value);
+}
 
 decltype(fft_c2c) fft_c2c{
     "_fft_c2c",

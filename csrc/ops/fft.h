@@ -1,6 +1,7 @@
 // Discrete Fourier transforms.
 #pragma once
 
+#include "kernels/fft.h"
 #include "ops/op.h"
 
 namespace warptape::ops {
@@ -15,5 +16,8 @@ extern WT_API const Op<Tensor(const Tensor&, IntList, int64_t, int64_t)> fft_c2r
 // torch.fft's, over one dim: input, n, dim, norm
 using FourierOp = Op<Tensor(const Tensor&, std::optional<int64_t>, int64_t, std::optional<std::string_view>)>;
 extern WT_API const FourierOp fft, ifft, rfft, irfft;
+
+// Of a CUDA device's cache of plans; see kernels/fft.h.
+WT_API int64_t fft_plans(Device device, kernels::FftPlans what, int64_t value);
 
 }  // namespace warptape::ops

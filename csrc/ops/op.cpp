@@ -42,10 +42,8 @@ void check_devices(const OpInfo& op, std::span<const Value> args) {
 
 void check_complex(const OpInfo& op, std::span<const Value> args) {
   std::optional<DType> dtype;
-  bool on_device = false;
   each_tensor(op, args, true, [&](const Tensor& t) {
     if (is_complex(t.dtype())) dtype = t.dtype();
-    on_device |= t.device().is_cuda();
   });
   for (size_t i = 0; i < args.size(); ++i) {
     const bool number = op.args[i].type == ArgType::Scalar && args[i].scalar.is_complex();
@@ -55,8 +53,6 @@ void check_complex(const OpInfo& op, std::span<const Value> args) {
   }
   if (!dtype) return;
   WT_CHECK(op.flags & kComplex, DtypeError, op.name, ": not implemented for ", *dtype);
-  WT_CHECK(!on_device || !(op.flags & kMovesOnly), NotImplementedError, op.name, ": ", *dtype,
-           " is moved by this op on the CPU alone; take torch.view_as_real");
 }
 }  // namespace
 

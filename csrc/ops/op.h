@@ -38,8 +38,8 @@ enum OpFlag : uint32_t {
   kFFT = 1u << 7,           // warptape.fft.name(...)
   kMixedDevices = 1u << 8,  // its tensors may lie on several devices
   kComplex = 1u << 9,       // takes complex numbers; DtypeError for all others
-  kMovesOnly = 1u << 10,  // moves elements: complex ones on the CPU alone, for kernels elsewhere move 8 bytes
-  kRandom = 1u << 11,     // draws from a generator
+  kMovesOnly = 1u << 10,    // moves elements, computes nothing
+  kRandom = 1u << 11,       // draws from a generator
   // What else PyTorch asks of an op's out=, or does with it.
   kOutExact = 1u << 12,    // its dtype must be the result's; uint8 also takes bools
   kOutDtype = 1u << 13,    // its dtype is what the argument `dtype` is by default

@@ -191,7 +191,7 @@ void add_region(const Regions& d, const Box<T>& box, Table& table) {
 // f(region number, box, of type T) for all regions.
 template <class F>
 void each_region(const Regions& d, const Tensor& rois, F f) {
-  const Tensor all = raw_contiguous(rois);
+  const Tensor all = raw_contiguous(to(detach(rois), Device{}, std::nullopt, false, false));
   kernels::dispatch(
       kernels::Types<float, double>{}, rois.dtype(),
       [&](auto t) {
@@ -283,11 +283,11 @@ Tensor checked_spread(const Tensor& g, const Tensor& rois, const Regions& d) {
 // The map's channel that each value read, as int32.
 Tensor channels_of(const Tensor& pooled) {
   const Shape& s = pooled.sizes();
-  Tensor out = empty(s, {DType::Int32, pooled.device()});
-  if (!out.is_meta())
-    for (int64_t i = 0, each = s[1] * s[2] * s[3]; i < out.numel(); ++i)
-      out.data_as<int32_t>()[i] = static_cast<int32_t>(i % each);
-  return out;
+  if (pooled.is_meta()) return empty(s, {DType::Int32, pooled.device()});
+  Tensor out = empty(s, {DType::Int32, Device{}});
+  for (int64_t i = 0, each = s[1] * s[2] * s[3]; i < out.numel(); ++i)
+    out.data_as<int32_t>()[i] = static_cast<int32_t>(i % each);
+  return to(out, pooled.device(), std::nullopt, false, false);
 }
 
 Tensor roi_align_impl(const Tensor& x, const Tensor& rois, double scale, int64_t rows, int64_t columns,
@@ -338,9 +338,9 @@ Tensor spread_maxima(const Tensor& g, const Tensor& rois, const Tensor& place, c
   {
     NoGrad off;
     base = reshape(cast(select(rois, 1, 0), DType::Int64), Shape{k, 1, 1, 1}) * c;
-    Tensor channel = empty(Shape{1, c, 1, 1}, options_of(base));
+    Tensor channel = empty(Shape{1, c, 1, 1}, {DType::Int64, Device{}});
     for (int64_t i = 0; i < c; ++i) channel.data_as<int64_t>()[i] = i;
-    base = (base + channel) * area;
+    base = (base + to(channel, base.device(), std::nullopt, false, false)) * area;
   }
   const Tensor at = base + cast(clamp(place, Scalar(0), std::nullopt), DType::Int64);
   const Tensor values = where_ts(ge_ts(place, 0), g, Scalar(0.0));

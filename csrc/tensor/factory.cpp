@@ -28,16 +28,6 @@ Tensor make(Ref<Storage> storage, DType dtype, Shape sizes, Shape strides, int64
   return out;
 }
 
-void copy_parts(const Tensor& dst, const Tensor& src) {
-  if (is_complex(dst.dtype()) && is_complex(src.dtype()))
-    return raw_copy(raw_parts(dst), raw_parts(expand_view(src, dst.sizes())));
-  WT_CHECK(dst.dtype() != DType::Bool, NotImplementedError,
-           "copy_: complex to bool is written for the CPU alone");
-  raw_copy(is_complex(dst.dtype()) ? raw_part(dst, 0) : dst,
-           is_complex(src.dtype()) ? raw_part(src, 0) : src);
-  if (is_complex(dst.dtype())) raw_fill(raw_part(dst, 1), 0);
-}
-
 void copy_across(const Tensor& dst, const Tensor& src, bool non_blocking) {
   DeviceType type = dst.device().is_cpu() ? src.device().type : dst.device().type;
   Tensor from = raw_contiguous(raw_cast(expand_view(src, dst.sizes()), dst.dtype()));
@@ -204,13 +194,8 @@ void raw_copy(const Tensor& dst, const Tensor& src, bool non_blocking) {
            "copy_: a meta tensor has no data to copy; make the tensor on a real device");
   if (dst.device() != src.device() && (!dst.device().is_cpu() || !src.device().is_cpu()))
     return copy_across(dst, src, non_blocking);
-  // Devices copy complex numbers by their parts.
-  if (!dst.device().is_cpu() && (is_complex(dst.dtype()) || is_complex(src.dtype())))
-    return copy_parts(dst, src);
   const ElementwiseInput in[] = {src};
   const bool storage = is_storage_only(src.dtype()) || is_storage_only(dst.dtype());
-  WT_CHECK(!storage || dst.device().is_cpu(), NotImplementedError, "copy_: ", src.dtype(), " to ",
-           dst.dtype(), " is copied on the CPU and between devices alone");
   run_elementwise(copy_slot, compute_dtype(storage ? dst.dtype() : promote(src.dtype(), dst.dtype())), dst,
                   in);
 }
@@ -247,10 +232,6 @@ void check_fits(const Scalar& value, DType dtype) {
 
 void raw_fill(const Tensor& dst, Scalar value) {
   check_fits(value, dst.dtype());
-  if (is_complex(dst.dtype()) && !dst.device().is_cpu()) {
-    raw_fill(raw_part(dst, 0), value.to_complex().re);
-    return raw_fill(raw_part(dst, 1), value.to_complex().im);
-  }
   const ElementwiseInput in[] = {value};
   run_elementwise(copy_slot, compute_dtype(dst.dtype()), dst, in);
 }

@@ -112,14 +112,29 @@ PlannedElementwise::PlannedElementwise(DType compute, const Tensor& out,
 
 Deferral::~Deferral() = default;
 
+namespace {
+
+// Kernels of devices know dtypes that are only stored where they copy.
+void check_stored(std::string_view slot, const Tensor& out, std::span<const ElementwiseInput> inputs) {
+  auto check = [&](const Tensor& t) {
+    WT_CHECK(!is_storage_only(t.dtype()) || slot == "copy", NotImplementedError, slot,
+             ": not implemented for ", t.dtype(), " on ", out.device(),
+             ", which is for storage; convert with .to(dtype) first");
+  };
+  check(out);
+  for (const ElementwiseInput& in : inputs)
+    if (in.tensor) check(*in.tensor);
+}
+
+}  // namespace
+
 void run_elementwise(ElementwiseSlot& slot, DType compute, const Tensor& out,
                      std::span<const ElementwiseInput> inputs, kernels::IndexFault* fault) {
   if (out.device().is_meta() || out.numel() == 0) return;
   if (__builtin_expect(thread_state.deferral != nullptr, 0) && !fault)
     return thread_state.deferral->elementwise(slot, compute, out, inputs);
   if (out.is_meta()) return;
-  WT_CHECK(!is_complex(compute) || out.device().is_cpu(), NotImplementedError,
-           "complex numbers are computed on the CPU alone, got a tensor on ", out.device());
+  if (!out.device().is_cpu()) check_stored(slot.name(), out, inputs);
   const PlannedElementwise planned(compute, out, inputs);
   slot(launch_context(out.device(), fault), *planned);
 }

@@ -59,7 +59,7 @@ void run_arrange(const LaunchContext& ctx, const char* op, ArrangeArgs a, const 
   a.n = out.numel();
   if (a.n == 0) return;
   a.wide = a.n > INT32_MAX;
-  dispatch_size(SizeTypes{}, itemsize(out.dtype), [&](auto t) {
+  dispatch_size(MoveTypes{}, itemsize(out.dtype), [&](auto t) {
     launch(ctx, op, arrange_kernel<typename decltype(t)::type, Kept>, blocks_for(a.n), dim3(kThreads), 0, a);
   });
 }

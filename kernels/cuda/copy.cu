@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kThreads) cast_kernel(To* out, const From* in,
 
 using NarrowFloats = Types<float, BFloat16, Half>;
 
-bool is_narrow_float(DType t) { return is_floating(t) && t != DType::Float64; }
+bool is_narrow_float(DType t) { return is_floating(t) && t != DType::Float64 && !is_float8(t); }
 
 bool try_cast(const LaunchContext& ctx, const ElementwisePlan& plan) {
   const Operand &out = plan.operands[0], &in = plan.operands[1];
@@ -147,7 +147,7 @@ bool try_transpose(const LaunchContext& ctx, const ElementwisePlan& plan) {
   a.col_tiles = unsigned(ceil_div(a.cols, kTile));
   const int64_t blocks = outer * a.row_tiles * a.col_tiles;
   if (blocks > INT32_MAX) return false;
-  dispatch_size(SizeTypes{}, size_t(item), [&](auto tag) {
+  dispatch_size(MoveTypes{}, size_t(item), [&](auto tag) {
     using T = typename decltype(tag)::type;
     launch(ctx, "copy", transpose_kernel<T>, dim3(unsigned(blocks)), dim3(kTile, kTileRows), 0, a);
   });
@@ -174,7 +174,9 @@ __global__ void __launch_bounds__(kThreads) fill_kernel(char* out, Pattern patte
 
 bool try_fill(const LaunchContext& ctx, const ElementwisePlan& plan) {
   const Operand &out = plan.operands[0], &in = plan.operands[1];
-  if (!in.host_scalar || plan.ndim > 1 || !is_flat(plan, out) || !is_aligned(out.data, 16)) return false;
+  if (!in.host_scalar || is_storage_only(out.dtype) || plan.ndim > 1 || !is_flat(plan, out) ||
+      !is_aligned(out.data, 16))
+    return false;
   Pattern pattern;
   const size_t item = itemsize(out.dtype);
   pack_value(pattern.bytes, out.dtype, in.data, in.dtype);
@@ -186,13 +188,64 @@ bool try_fill(const LaunchContext& ctx, const ElementwisePlan& plan) {
   return true;
 }
 
+// ---- casts from and to what is only stored, an element a thread ----
+using EveryReal =
+    Types<float, double, BFloat16, Half, int64_t, int32_t, int16_t, int8_t, uint8_t, Bool, uint16_t, uint32_t,
+          uint64_t, Float8E4M3FN, Float8E5M2, Float8E4M3FNUZ, Float8E5M2FNUZ, Float8E8M0FNU>;
+
+template <class C>
+__global__ void __launch_bounds__(kThreads) storage_kernel(const __grid_constant__ GeneralArgs<C, 1> a) {
+  const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= a.n) return;
+  const auto at = a.map(i);
+  C x = a.host[0];
+  if (!a.host_mask)
+    dispatch(EveryReal{}, a.dtypes[1], [&](auto t) {
+      using T = typename decltype(t)::type;
+      const T raw = *reinterpret_cast<const T*>(a.data[1] + at.of[1]);
+      if constexpr (is_float8(dtype_of<T>))
+        x = C(float(raw));
+      else
+        x = widen<C>(raw);
+    });
+  dispatch(EveryReal{}, a.dtypes[0], [&](auto t) {
+    using T = typename decltype(t)::type;
+    T* to = reinterpret_cast<T*>(a.data[0] + at.of[0]);
+    if constexpr (is_float8(dtype_of<T>))
+      *to = T(float(x));
+    else
+      *to = narrow<T>(x);
+  });
+}
+template <class C>
+void copy_storage(const LaunchContext& ctx, const ElementwisePlan& given) {
+  for_inner_dims(given, kIndexDims, [&](const ElementwisePlan& plan) {
+    launch(ctx, "copy", storage_kernel<C>, dim3(unsigned(ceil_div(plan.numel, kThreads))), dim3(kThreads), 0,
+           general_args<Identity, C>(plan));
+  });
+}
+bool try_storage(const LaunchContext& ctx, const ElementwisePlan& plan) {
+  const DType to = plan.operands[0].dtype, from = plan.operands[1].dtype;
+  if (!is_storage_only(to) && !is_storage_only(from)) return false;
+  if (is_complex(to) || is_complex(from)) unhandled_dtype("copy", is_complex(to) ? from : to);
+  if (from == DType::Float64 || (from == DType::UInt64 && is_floating(to)))
+    copy_storage<double>(ctx, plan);
+  else if (is_floating(from))
+    copy_storage<float>(ctx, plan);
+  else
+    copy_storage<int64_t>(ctx, plan);
+  return true;
+}
+
 // A type that holds every value of the input: the output's rounding is then the only one.
 void copy(const LaunchContext& ctx, const ElementwisePlan& plan) {
   if (plan.numel == 0 || try_memcpy(ctx, plan) || try_fill(ctx, plan) || try_cast(ctx, plan) ||
-      try_transpose(ctx, plan))
+      try_transpose(ctx, plan) || try_storage(ctx, plan))
     return;
-  const DType from = plan.operands[1].dtype;
-  if (from == DType::Float64)
+  const DType from = plan.operands[1].dtype, to = plan.operands[0].dtype;
+  if (is_complex(from) || is_complex(to))
+    run_general<Identity, Complex<double>>(ctx, "copy", plan);
+  else if (from == DType::Float64)
     run_general<Identity, double>(ctx, "copy", plan);
   else if (is_floating(from))
     run_general<Identity, float>(ctx, "copy", plan);

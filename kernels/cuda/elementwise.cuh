@@ -2,6 +2,7 @@
 // packed, 16 bytes an access. `general`: any layout and dtype, a few elements a thread, converted as loaded.
 #pragma once
 
+#include "kernels/cuda/complex.cuh"
 #include "kernels/cuda/formula.cuh"
 #include "kernels/cuda/index.cuh"
 #include "kernels/elementwise.h"
@@ -105,7 +106,7 @@ struct GeneralArgs {
 template <class C>
 WT_DEVICE void load_some(C (&x)[kGeneralLoads], const char* base, const int64_t (&at)[kGeneralLoads],
                          int count, DType dtype) {
-  dispatch(AllTypes{}, dtype, [&](auto t) {
+  dispatch(Stored<C>{}, dtype, [&](auto t) {
     using T = typename decltype(t)::type;
     T raw[kGeneralLoads];
 #pragma unroll
@@ -255,6 +256,10 @@ void run_formula(const LaunchContext& ctx, const char* name, const ElementwisePl
       return run_general<F, float>(ctx, name, plan);
     }
     if (plan.compute == DType::Float64) return run_general<F, double>(ctx, name, plan);
+  }
+  if constexpr ((F::kTypes & kComplex) != 0) {
+    if (plan.compute == DType::Complex64) return run_general<F, Complex<float>>(ctx, name, plan);
+    if (plan.compute == DType::Complex128) return run_general<F, Complex<double>>(ctx, name, plan);
   }
   if constexpr ((F::kTypes & kIntegers) != 0) run_general<F, int64_t>(ctx, name, plan);
 }

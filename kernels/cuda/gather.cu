@@ -126,7 +126,7 @@ void gather_named(const LaunchContext& ctx, const char* op, const View& out, con
   a.bound = x.ndim ? x.sizes[dim] : 1;
   a.step = x.ndim ? x.strides[dim] : 0;
   a.sink = fault_sink(ctx, op);
-  dispatch_size(SizeTypes{}, itemsize(x.dtype), [&](auto t) {
+  dispatch_size(MoveTypes{}, itemsize(x.dtype), [&](auto t) {
     launch(ctx, op, gather_kernel<typename decltype(t)::type>, blocks_for(a.n), dim3(kThreads), 0, a);
   });
 }
@@ -242,7 +242,7 @@ void index_get(const LaunchContext& ctx, const View& out, const View& x, const V
   a.unit = keys.unit;
   a.block = FastDivide(block);
   a.wide = a.n > INT32_MAX;
-  dispatch_size(SizeTypes{}, item, [&](auto t) {
+  dispatch_size(MoveTypes{}, item, [&](auto t) {
     launch(ctx, "index", index_get_kernel<typename decltype(t)::type>, blocks_for(a.n), dim3(kThreads), 0, a);
   });
 }

@@ -5,6 +5,7 @@
 #include <cudnn.h>
 #include <nvrtc.h>
 
+#include "kernels/cuda/cufft.h"
 #include "kernels/cuda/library.h"
 
 #define WT_FORWARD(library, result, name, parameters, arguments)           \
@@ -102,3 +103,17 @@ WT_RTC(nvrtcGetCUBINSize, (nvrtcProgram program, size_t* bytes), (program, bytes
 WT_RTC(nvrtcGetCUBIN, (nvrtcProgram program, char* code), (program, code))
 WT_RTC(nvrtcGetProgramLogSize, (nvrtcProgram program, size_t* bytes), (program, bytes))
 WT_RTC(nvrtcGetProgramLog, (nvrtcProgram program, char* text), (program, text))
+
+#define WT_FFT(name, parameters, arguments) WT_FORWARD(Cufft, cufftResult, name, parameters, arguments)
+WT_FFT(cufftCreate, (cufftHandle * plan), (plan))
+WT_FFT(cufftDestroy, (cufftHandle plan), (plan))
+WT_FFT(cufftSetAutoAllocation, (cufftHandle plan, int on), (plan, on))
+WT_FFT(cufftSetStream, (cufftHandle plan, cudaStream_t stream), (plan, stream))
+WT_FFT(cufftSetWorkArea, (cufftHandle plan, void* memory), (plan, memory))
+WT_FFT(cufftXtMakePlanMany,
+       (cufftHandle plan, int rank, long long* sizes, long long* in_sizes, long long in_stride,
+        long long in_distance, FftType in, long long* out_sizes, long long out_stride, long long out_distance,
+        FftType out, long long batch, size_t* work_bytes, FftType compute),
+       (plan, rank, sizes, in_sizes, in_stride, in_distance, in, out_sizes, out_stride, out_distance, out,
+        batch, work_bytes, compute))
+WT_FFT(cufftXtExec, (cufftHandle plan, void* in, void* out, int direction), (plan, in, out, direction))

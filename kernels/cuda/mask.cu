@@ -205,7 +205,7 @@ void run_masked(const LaunchContext& ctx, const char* op, const View& x, const V
   a.x = x.data;
   a.packed = packed;
   a.mask = mask.as<const uint8_t>();
-  dispatch_size(SizeTypes{}, itemsize(x.dtype), [&](auto t) {
+  dispatch_size(MoveTypes{}, itemsize(x.dtype), [&](auto t) {
     launch(ctx, op, masked_kernel<typename decltype(t)::type, Selects>, dim3(unsigned(ceil_div(a.n, kTile))),
            dim3(kThreads), 0, a);
   });

@@ -5,17 +5,29 @@
 
 namespace warptape::kernels::cuda {
 
-// From the stored type to the computed one and back. Floats become integers by way of int64, as on the CPU.
+template <class T> inline constexpr bool kIsComplex = false;
+template <class T> inline constexpr bool kIsComplex<Complex<T>> = true;
+
+// From the stored type to the computed one and back. Floats become integers by way of int64, as on the CPU;
+// of a complex number that becomes a real one the real part stays.
 template <class C, class T>
 WT_DEVICE C widen(T x) {
-  if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>)
+  if constexpr (kIsComplex<T> && kIsComplex<C>)
+    return C(decltype(C::re)(x.re), decltype(C::re)(x.im));
+  else if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>)
     return C(float(x));
   else
     return C(x);
 }
 template <class T, class C>
 WT_DEVICE T narrow(C x) {
-  if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>)
+  if constexpr (kIsComplex<T> && kIsComplex<C>)
+    return widen<T>(x);
+  else if constexpr (kIsComplex<C> && std::is_same_v<T, Bool>)
+    return x != C(0);
+  else if constexpr (kIsComplex<C>)
+    return narrow<T>(x.re);
+  else if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>)
     return T(float(x));
   else if constexpr (std::is_same_v<T, Bool>)
     return x != C(0);
@@ -25,11 +37,30 @@ WT_DEVICE T narrow(C x) {
     return T(x);
 }
 
+// False of complex numbers, which have no order: no op asks for it.
+template <class C>
+WT_DEVICE bool less(C a, C b) {
+  if constexpr (kIsComplex<C>)
+    return false;
+  else
+    return a < b;
+}
+
+// What a kernel that computes in C reads and writes.
+template <class C> struct StoredOf {
+  using type = AllTypes;
+};
+template <class T> struct StoredOf<Complex<T>> {
+  using type = Types<Complex<float>, Complex<double>, float, double, BFloat16, Half, int64_t, int32_t,
+                     int16_t, int8_t, uint8_t, Bool>;
+};
+template <class C> using Stored = typename StoredOf<C>::type;
+
 // One value of a dtype known only at run time. The branch is the same for the whole grid.
 template <class C>
 WT_DEVICE C load_as(const void* p, DType dtype) {
   C value{};
-  dispatch(AllTypes{}, dtype, [&](auto t) {
+  dispatch(Stored<C>{}, dtype, [&](auto t) {
     using T = typename decltype(t)::type;
     value = widen<C>(*static_cast<const T*>(p));
   });
@@ -37,7 +68,7 @@ WT_DEVICE C load_as(const void* p, DType dtype) {
 }
 template <class C>
 WT_DEVICE void store_as(void* p, DType dtype, C value) {
-  dispatch(AllTypes{}, dtype, [&](auto t) {
+  dispatch(Stored<C>{}, dtype, [&](auto t) {
     using T = typename decltype(t)::type;
     *static_cast<T*>(p) = narrow<T>(value);
   });
@@ -46,9 +77,11 @@ WT_DEVICE void store_as(void* p, DType dtype, C value) {
 template <class C>
 C host_value(const void* p, DType dtype) {
   C value{};
-  dispatch(AllTypes{}, dtype, [&](auto t) {
+  dispatch(Stored<C>{}, dtype, [&](auto t) {
     using T = typename decltype(t)::type;
-    if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>)
+    if constexpr (kIsComplex<T>)
+      value = widen<C>(*static_cast<const T*>(p));
+    else if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>)
       value = C(float(*static_cast<const T*>(p)));
     else
       value = C(*static_cast<const T*>(p));
@@ -58,6 +91,15 @@ C host_value(const void* p, DType dtype) {
 
 // The same as the bytes that filling memory of `dtype` writes.
 inline void pack_value(void* to, DType dtype, const void* from, DType from_dtype) {
+  if (is_complex(dtype) || is_complex(from_dtype)) {
+    const auto value = host_value<Complex<double>>(from, from_dtype);
+    if (!is_complex(dtype)) return pack_value(to, dtype, &value.re, DType::Float64);
+    dispatch(ComplexTypes{}, dtype, [&](auto t) {
+      const auto packed = widen<typename decltype(t)::type>(value);
+      std::memcpy(to, &packed, sizeof packed);
+    });
+    return;
+  }
   const bool floating = is_floating(from_dtype);
   const double d = floating ? host_value<double>(from, from_dtype) : 0;
   const int64_t i = floating ? int64_t(d) : host_value<int64_t>(from, from_dtype);

@@ -39,9 +39,9 @@ WT_DEVICE C combine(ScatterMode mode, C a, C b) {
     case ScatterMode::Multiply:
       return C(a * b);
     case ScatterMode::AMin:
-      return a != a || a < b ? a : b;
+      return a != a || less(a, b) ? a : b;
     case ScatterMode::AMax:
-      return a != a || a > b ? a : b;
+      return a != a || less(b, a) ? a : b;
   }
   return b;
 }
@@ -233,13 +233,13 @@ void write_ordered(const LaunchContext& ctx, const char* op, const Sorted& pairs
   a.n = n;
   if (w.mode == ScatterMode::Assign) {
     set_units(a, 1);
-    dispatch_size(SizeTypes{}, itemsize(w.dtype), [&](auto t) {
+    dispatch_size(MoveTypes{}, itemsize(w.dtype), [&](auto t) {
       launch(ctx, op, assign_kernel<typename decltype(t)::type>, blocks_for(n * a.units), dim3(kThreads), 0,
              a);
     });
     return;
   }
-  dispatch(AllTypes{}, w.dtype, [&](auto t) {
+  dispatch(Stored<Complex<double>>{}, w.dtype, [&](auto t) {
     using T = typename decltype(t)::type;
     if constexpr (is_floating(dtype_of<T>))
       if (is_packed(w, kPackedWidth<T>)) return run_ordered<T, kPackedWidth<T>>(ctx, op, a);

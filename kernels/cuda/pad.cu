@@ -17,7 +17,7 @@ struct PadArgs {
   bool wide;
   const void* from;
   void* to;
-  uint64_t value;  // of constant padding, in its low bytes
+  unsigned char value[16];  // of constant padding
 
   template <bool Wide>
   WT_DEVICE int64_t split(int64_t i, int64_t (&at)[kPaddedDims]) const {
@@ -72,7 +72,9 @@ __global__ void __launch_bounds__(kThreads) pad_kernel(const __grid_constant__ P
     inside = inside && s >= 0;
     from = from * a.p.in[d] + s;
   }
-  static_cast<U*>(a.to)[i] = inside ? static_cast<const U*>(a.from)[from] : U(a.value);
+  U value;
+  memcpy(&value, a.value, sizeof value);
+  static_cast<U*>(a.to)[i] = inside ? static_cast<const U*>(a.from)[from] : value;
 }
 
 // The output indices of dim d that come from j: first, first + step, ... below last, and of a reflection at
@@ -122,11 +124,11 @@ __global__ void __launch_bounds__(kThreads) pad_backward_kernel(const __grid_con
   const int64_t plane = a(i, at);
   const PadPlan& p = a.p;
   const Copies planes(p, 0, at[0]), rows(p, 1, at[1]), cols(p, 2, at[2]);
-  C sum = 0;
+  C sum(0);
   planes.each([&](int64_t u) {
     rows.each([&](int64_t v) {
       const T* row = static_cast<const T*>(a.from) + ((plane * p.out[0] + u) * p.out[1] + v) * p.out[2];
-      cols.each([&](int64_t w) { sum += widen<C>(row[w]); });
+      cols.each([&](int64_t w) { sum = sum + widen<C>(row[w]); });
     });
   });
   static_cast<T*>(a.to)[i] = narrow<T>(sum);
@@ -155,20 +157,20 @@ void pad_constant(const LaunchContext& ctx, const View& out, const View& x, cons
                   const void* value) {
   PadArgs a = over(p, p.out, out.data, x.data);
   a.p.mode = PadMode::Constant;
-  std::memcpy(&a.value, value, itemsize(p.dtype));
-  dispatch_size(SizeTypes{}, itemsize(p.dtype),
+  std::memcpy(a.value, value, itemsize(p.dtype));
+  dispatch_size(MoveTypes{}, itemsize(p.dtype),
                 [&](auto t) { launch_pad(ctx, "pad", a, pad_kernel<typename decltype(t)::type>); });
 }
 
 void pad(const LaunchContext& ctx, const View& out, const View& x, const PadPlan& p) {
   const PadArgs a = over(p, p.out, out.data, x.data);
-  dispatch_size(SizeTypes{}, itemsize(p.dtype),
+  dispatch_size(MoveTypes{}, itemsize(p.dtype),
                 [&](auto t) { launch_pad(ctx, "pad", a, pad_kernel<typename decltype(t)::type>); });
 }
 
 void pad_backward(const LaunchContext& ctx, const View& dx, const View& dout, const PadPlan& p) {
   const PadArgs a = over(p, p.in, dx.data, dout.data);
-  dispatch(FloatTypes{}, p.dtype, [&](auto t) {
+  dispatch(Stored<Complex<double>>{}, p.dtype, [&](auto t) {
     launch_pad(ctx, "pad_backward", a, pad_backward_kernel<typename decltype(t)::type>);
   });
 }

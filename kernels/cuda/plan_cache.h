@@ -34,11 +34,19 @@ class PlanCache {
     if (auto found = index_.find(key); found != index_.end()) return found->second->second;
     entries_.emplace_front(key, made);
     index_.emplace(key, entries_.begin());
-    if (entries_.size() > capacity_) {
-      index_.erase(entries_.back().first);
-      entries_.pop_back();
-    }
+    shrink();
     return made;
+  }
+
+  // Forgets what is more than that many.
+  void set_capacity(size_t capacity) {
+    std::lock_guard lock(mutex_);
+    capacity_ = capacity;
+    shrink();
+  }
+  size_t capacity() {
+    std::lock_guard lock(mutex_);
+    return capacity_;
   }
 
   size_t size() {
@@ -58,6 +66,10 @@ class PlanCache {
     }
   };
   using Entries = std::list<std::pair<Key, std::shared_ptr<Value>>>;
+
+  void shrink() {
+    for (; entries_.size() > capacity_; entries_.pop_back()) index_.erase(entries_.back().first);
+  }
 
   size_t capacity_;
   std::mutex mutex_;

@@ -42,9 +42,9 @@ WT_DEVICE T combined(ScatterMode mode, T old, T value) {
     case ScatterMode::Multiply:
       return narrow<T>(C(a * b));
     case ScatterMode::AMin:
-      return a != a || a < b ? old : value;
+      return a != a || less(a, b) ? old : value;
     case ScatterMode::AMax:
-      return a != a || a > b ? old : value;
+      return a != a || less(b, a) ? old : value;
   }
   return value;
 }
@@ -120,10 +120,11 @@ void scatter_lines(const LaunchContext& ctx, const View& self, const View& index
     launch(ctx, "scatter", kernel, blocks_for(a.lines), dim3(kThreads), 0, a);
   };
   if (mode == ScatterMode::Assign)
-    dispatch_size(SizeTypes{}, itemsize(self.dtype),
+    dispatch_size(MoveTypes{}, itemsize(self.dtype),
                   [&](auto t) { run(lines_kernel<typename decltype(t)::type, true>); });
   else
-    dispatch(AllTypes{}, self.dtype, [&](auto t) { run(lines_kernel<typename decltype(t)::type, false>); });
+    dispatch(Stored<Complex<double>>{}, self.dtype,
+             [&](auto t) { run(lines_kernel<typename decltype(t)::type, false>); });
 }
 
 // ---- by place ----

@@ -27,20 +27,14 @@ def rows_by(name: str, values: Callable[[Op], Iterable[Any]]) -> Any:
 
 
 def computes_complex(op: Op) -> bool:
-    """Whether a row computes with complex numbers, which other devices only hold, view and copy."""
+    """Whether a row computes with complex numbers."""
     return "complex" in op.id or op.name == "polar"
-
-
-def on_host_alone(op: Op) -> bool:
-    """Whether only the CPU has kernels for a row (docs/cuda.md); elsewhere it raises NotImplementedError."""
-    return op.name.startswith("ops.torchvision.")
 
 
 def applies(op: Op, check: str, config: pytest.Config, case: Err | None) -> bool:
     """Whether a check of a row (of a refused call of it) is made on the runtime and the device under test."""
-    if config.getoption("--device") != "cpu":
-        if computes_complex(op) or on_host_alone(op) or (case and case.host):
-            return False
+    if config.getoption("--device") != "cpu" and case and case.host:
+        return False
     return config.getoption("--runtime") == "warptape" or not (check in op.peer or (case and case.stricter))
 
 

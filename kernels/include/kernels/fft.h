@@ -14,4 +14,8 @@ namespace warptape::kernels {
 using FftFn = void(const LaunchContext&, const View& out, const View& in, int dim, bool forward,
                    double scale);
 
+// Slot "fft_plans" of devices that keep plans: how many there are, how many may be, and a new limit, `value`.
+enum class FftPlans : uint8_t { Size, MaxSize, Limit };
+using FftPlansFn = int64_t(const LaunchContext&, FftPlans what, int64_t value);
+
 }  // namespace warptape::kernels

@@ -13,8 +13,8 @@ namespace warptape::kernels::WARPTAPE_ISA {
 inline constexpr unsigned kFloats = 1;    // float and double
 inline constexpr unsigned kIntegers = 2;  // int64_t
 inline constexpr unsigned kAny = 3;
-inline constexpr unsigned kComplex = 4;        // on the CPU
-inline constexpr unsigned kComplexLanes = 12;  // with sums and products alone, so in lanes of vectors
+inline constexpr unsigned kComplex = 4;
+inline constexpr unsigned kComplexLanes = 12;  // with sums and products alone, so on the CPU in lanes
 
 template <int Inputs, unsigned Types>
 struct Formula {

@@ -1,5 +1,5 @@
-// Formulas of divisors and of the parts of numbers; as kernels/formulas.h, whose math set has more here: gcd
-// of integers; ldexp, mantissa and exponent of floats.
+// Formulas of divisors and of the parts of numbers, complex ones too; as kernels/formulas.h, whose math set
+// has more here: gcd of integers; ldexp, mantissa and exponent of floats.
 #pragma once
 
 #include "kernels/formulas.h"
@@ -20,6 +20,8 @@ WT_FORMULA(Ldexp, Binary<kFloats>, WT_V2, return ldexp(a, b););
 WT_FORMULA(FrexpMantissa, Unary<kFloats>, WT_V1, return mantissa(x););
 WT_FORMULA(FrexpExponent, Unary<kFloats>, WT_V1, return exponent(x););
 
+WT_FORMULA(Conj, Unary<kComplexLanes>, WT_V1, return V(x.re, -x.im););
+
 // Of the bits of floats, as integers of their width: `infinity` is the bits of that, `lowest` those of -0.
 template <class V>
 WT_FN V ordered_bits(V x, V lowest) {
@@ -39,4 +41,5 @@ WT_FORMULA(NextAfter, Quaternary<kIntegers>, (V a, V b, V infinity, V lowest), {
   X(ldexp, Ldexp);                  \
   X(frexp_mantissa, FrexpMantissa); \
   X(frexp_exponent, FrexpExponent); \
-  X(nextafter, NextAfter);
+  X(nextafter, NextAfter);          \
+  X(conj, Conj);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from .. import _C
 from .._missing import install_getattr as _install_getattr
@@ -22,7 +23,45 @@ class _Matmul:
     )
 
 
+class _PlanCache:
+    """The FFT plans that are kept for a CUDA device, and how many may be; of the current one, unless one is
+    given by `cufft_plan_cache[device]`."""
+
+    def __init__(self, device: int = -1) -> None:
+        self._device = device
+
+    def __getitem__(self, device: Any) -> _PlanCache:
+        place = _C.device("cuda", device) if isinstance(device, int) else _C.device(device)
+        return _PlanCache(-1 if place.index is None else place.index)
+
+    def _ask(self, what: int, value: int = 0) -> int:
+        return _C._cuda_module().fft_plans(self._device, what, value)
+
+    @property
+    def size(self) -> int:
+        """How many plans are kept."""
+        return self._ask(0)
+
+    @property
+    def max_size(self) -> int:
+        """How many may be kept; the least recently used are forgotten first."""
+        return self._ask(1)
+
+    @max_size.setter
+    def max_size(self, value: int) -> None:
+        if value < 0:
+            raise RuntimeError(f"cufft_plan_cache: max_size must be 0 or more, got {value}")
+        self._ask(2, value)
+
+    def clear(self) -> None:
+        """Forgets all plans."""
+        most = self.max_size
+        self.max_size = 0
+        self.max_size = most
+
+
 matmul = _Matmul()
+cufft_plan_cache = _PlanCache()
 # Which kinds of attention kernels a program allows: it is kept, and the choice stays the runtime's.
 attention_switches = {"flash": True, "math": True, "mem_efficient": True, "cudnn": True}
 
