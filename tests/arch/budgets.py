@@ -2,7 +2,7 @@
 
 # Lines of the core, kernels + csrc. A device's backend, what lies between ranks, and PyTorch's API written
 # with ops alone have budgets of their own: whoever reads the core can leave them out.
-MAX_TOTAL_LINES = 49_174
+MAX_TOTAL_LINES = 49_221
 BUDGETS = {
     # Before the backend, in whose folder some of it lies: the first part that has a file counts it.
     "inference": (
@@ -68,7 +68,7 @@ BUDGETS = {
         ),
     ),
     "the CUDA backend": (
-        15_574,
+        15_576,
         (
             "kernels/cuda/",
             "csrc/core/cuda/",
@@ -84,7 +84,7 @@ BUDGETS = {
     # Before the distributed part, too.
     "the planner of layouts": (1_832, ("python/warptape/parallel/plan/",)),
     "the distributed part": (
-        24_689,
+        24_724,
         (
             "csrc/distributed/",
             "csrc/autograd/split_backward",  # for pipelines alone
