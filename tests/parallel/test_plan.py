@@ -213,7 +213,11 @@ def test_explained_formulas_give_the_values(found: Plan) -> None:
 EVERY = range(len(plan_memory.LAYOUTS))
 
 
-@pytest.mark.parametrize("which", [plan_memory.FEW, pytest.param(EVERY, marks=pytest.mark.slow)], ids=len)
+@pytest.mark.parametrize(
+    "which",
+    [plan_memory.FEW, pytest.param(EVERY, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])],
+    ids=len,
+)
 def test_memory_of_ranks(which: Sequence[int]) -> None:
     rows = plan_memory.run(set(which), seconds(15 * len(which)))
     assert len(rows) == len(which)
